@@ -1,22 +1,15 @@
 package lockregistry
 
 import (
-	"log/slog"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/health"
 	"github.com/lockregistry/lockregistry/internal/hold"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/scheduler"
 	"github.com/lockregistry/lockregistry/internal/topology"
-	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // background is what a registry does in the background: it renews leases, announces lost holds, and removes keys that were left
@@ -28,51 +21,24 @@ type background struct {
 	holds     *hold.Schedule
 	cleaner   *cleanup.Cleaner
 	gone      *hold.GoneWatch
-	health    *health.Monitor[*transport.Shard]
+	sender    hold.Sender
 	switches  topology.Switches
-	last      atomic.Int64 // an instant after which nothing is sent; 0: not closed
 }
 
-const (
-	pipeline   = time.Second     // how long a pipeline may take, plus two round trips
-	closeGrace = time.Second     // plus two round trips
-	retryTime  = 4 * time.Second // to send a due pipeline and get its replies, see [health.Outcome]
-)
+const closeGrace = time.Second // plus two round trips
 
 func newBackground(r *Registry) *background {
 	b := &background{reg: r, switches: topology.WatchSwitches(r.client)}
-	b.health = health.New(r.clock, b.tell, r.transport.Leads)
-	b.holds = hold.NewSchedule(b.soon, func(t []hold.Task) { b.send(t, health.Renewals) })
+	b.holds = hold.NewSchedule(b.soon, b.sender.Renew)
 	soon := func(due clock.Instant) { b.scheduler.Soon(due) }
 	b.gone = hold.NewGoneWatch(b.holds, r.clock, soon, r.reports.dispatch.Log)
 	// Removals have their own workers, so that renewals that wait for a failed replica do not delay them: with four workers for
 	// both, and twelve renewals that waited for a second each, a removal took 0.28 s instead of 1 ms.
-	b.cleaner = cleanup.New(r.clock, soon, b.remove)
+	b.cleaner = cleanup.New(r.clock, soon, b.sender.Remove)
+	b.sender.Transport, b.sender.Cleaner = r.transport.Client, b.cleaner
+	b.sender.Health = health.New(r.clock, b.tell, r.transport.Leads)
 	b.scheduler = scheduler.New(r.clock, (*switchWatch)(b), b.gone, (*holdWatch)(b), b.cleaner)
 	return b
-}
-
-// remove sends removals.
-func (b *background) remove(all []cleanup.Try) {
-	tasks := make([]hold.Task, len(all))
-	for i, a := range all {
-		tasks[i] = removing{a}
-	}
-	b.send(tasks, health.Removals)
-}
-
-// removing is the task that sends a removal.
-type removing struct{ cleanup.Try }
-
-func (r removing) Length() time.Duration { return r.Lease }
-func (r removing) Wanted() bool          { return true }
-func (r removing) Writes() bool          { return true }
-
-func (r removing) Done(a transport.Reply, _ int64, err error) {
-	if err == nil && a.Late {
-		err = fault.Late // perhaps from a former master
-	}
-	r.Answered(a.Came, err)
 }
 
 // soon schedules a look at the holds for a time, and a look at the client before.
@@ -139,94 +105,18 @@ func (b *background) doubt(server string) {
 	b.reg.queues.RecallPermits(now, elsewhere)
 }
 
-// send sends tasks of one kind in a pipeline, and returns when they are answered or given up.
-func (b *background) send(tasks []hold.Task, kind health.Kind) {
-	tasks = slices.DeleteFunc(tasks, func(t hold.Task) bool { return !t.Wanted() })
-	if len(tasks) == 0 {
-		return
-	}
-	if last := clock.Instant(b.last.Load()); last != 0 && b.reg.clock.Now() >= last {
-		for _, t := range tasks {
-			t.Done(transport.Reply{}, 0, ErrClosed)
-		}
-		return
-	}
-	s := sending{kind: kind, sent: b.reg.clock.Now(), outcomes: map[*transport.Shard]*health.Outcome{}}
-	calls, shards := make([]protocol.Call, len(tasks)), make([]*transport.Shard, len(tasks))
-	for i, t := range tasks {
-		calls[i] = t.Call()
-		shards[i] = b.reg.transport.Shard(calls[i].Key)
-	}
-	pause := b.cleaner.LongestPause()
-	b.reg.transport.DoAll(pipeline, calls,
-		func(i int) time.Duration { return tasks[i].Length() },
-		func(i int) bool { return tasks[i].Wanted() },
-		func(i int, a transport.Reply) {
-			n, err := a.Confirmed()
-			tasks[i].Done(a, n, err)
-			s.note(shards[i], tasks[i], n, err)
-		})
-	pause = max(pause, b.cleaner.LongestPause())
-	for shard, o := range s.outcomes {
-		o.Retried = pause + retryTime
-		if b.health.Note(shard, *o) && b.last.Load() == 0 {
-			b.cleaner.Hasten()
-		}
-	}
-}
-
-// sending collects the outcomes of tasks that are sent together.
-type sending struct {
-	kind health.Kind
-	sent clock.Instant
-
-	mu       sync.Mutex // replies may come from several nodes of a cluster at once
-	outcomes map[*transport.Shard]*health.Outcome
-}
-
-// note adds the outcome of one task. A release without the queue does not show that the server accepts writes: it may refuse
-// those to the queue.
-func (s *sending) note(shard *transport.Shard, t hold.Task, n int64, err error) {
-	failed := err != nil && t.Wanted()
-	refused := failed && fault.Answered(err) // this and Plain call methods of an unknown error type: not under a mutex
-	failure := fault.Plain(err)
-	wrote := err == nil && n > 0 && n != protocol.NoQueue && t.Writes()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.outcomes[shard]
-	if o == nil {
-		o = &health.Outcome{Kind: s.kind, Sent: s.sent}
-		s.outcomes[shard] = o
-	}
-	o.Tasks++
-	o.Succeeded = o.Succeeded || err == nil
-	o.Wrote = o.Wrote || wrote
-	if failed && (refused || !o.Refused) {
-		o.Failure, o.Refused = failure, refused
-	}
-}
-
 // tell reports to the log and the observer that tasks begin to fail, or succeed again. It does not block.
 func (b *background) tell(c health.Change) {
-	if b.last.Load() != 0 {
+	if b.sender.Closed() {
 		return
 	}
 	b.reg.tellRenewing(c.Tasks, c.Failure)
-	switch {
-	case c.Failure == nil:
-		b.reg.reports.dispatch.Log(slog.LevelInfo, "Redis takes renewals and removals again")
-	case c.Refused:
-		b.reg.reports.dispatch.Log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
-			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
-	default:
-		b.reg.reports.dispatch.Log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
-			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
-	}
+	c.Log(b.reg.reports.dispatch.Log)
 }
 
 // close stops the goroutines. For the time of closeGrace the cleaner still removes what was left behind in Redis.
 func (b *background) close() {
-	b.last.Store(int64(b.reg.clock.Now().Add(b.reg.transport.Farthest().RoundTrip().Plus(closeGrace))))
+	b.sender.Close(b.reg.clock.Now().Add(b.reg.transport.Farthest().RoundTrip().Plus(closeGrace)))
 	b.scheduler.Close()
 	b.gone.Close()
 	b.holds.Close()

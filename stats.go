@@ -101,8 +101,8 @@ func (r *Registry) masters(server string) nodesStats {
 		if last := l.LastReply(); last > 0 {
 			n.LastAnswer = latest(n.LastAnswer, r.clock.Time(last))
 		}
-		n.RenewalsFailing = earliest(n.RenewalsFailing, r.background.health.Since(l, health.Renewals), r.clock)
-		n.RemovalsFailing = earliest(n.RemovalsFailing, r.background.health.Since(l, health.Removals), r.clock)
+		n.RenewalsFailing = earliest(n.RenewalsFailing, r.background.sender.Health.Since(l, health.Renewals), r.clock)
+		n.RemovalsFailing = earliest(n.RemovalsFailing, r.background.sender.Health.Since(l, health.Removals), r.clock)
 	}
 	return nodes
 }

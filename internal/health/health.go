@@ -2,6 +2,7 @@
 package health
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 
@@ -36,6 +37,20 @@ type Change struct {
 	Failure error // nil: they succeed again
 	Refused bool
 	Tasks   int // how many were sent together
+}
+
+// Log writes a line that says so.
+func (c Change) Log(log func(level slog.Level, message string, about ...slog.Attr)) {
+	switch {
+	case c.Failure == nil:
+		log(slog.LevelInfo, "Redis takes renewals and removals again")
+	case c.Refused:
+		log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
+			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
+	default:
+		log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
+			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
+	}
 }
 
 // Monitor collects the outcomes of tasks, and reports when tasks begin to fail at any server, and when they succeed again at

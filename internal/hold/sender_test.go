@@ -1,4 +1,4 @@
-package lockregistry
+package hold
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 )
 
 // What counts as written is what the server would have refused otherwise.
-func TestBackground_WhatAReplySaysAboutAServer(t *testing.T) {
+func TestSender_WhatAReplySaysAboutAServer(t *testing.T) {
 	removal, refused, silent := removing{cleanup.Try{}}, &rueidis.RedisError{}, errors.New("no answer")
 	for name, c := range map[string]struct {
 		n    int64
@@ -30,24 +30,24 @@ func TestBackground_WhatAReplySaysAboutAServer(t *testing.T) {
 		"no answer":                         {0, silent, health.Outcome{Failure: silent}},
 	} {
 		shard := &transport.Shard{}
-		s := sending{kind: health.Removals, sent: 7, outcomes: map[*transport.Shard]*health.Outcome{}}
+		s := outcomes{kind: health.Removals, sent: 7, of: map[*transport.Shard]*health.Outcome{}}
 		s.note(shard, removal, c.n, c.err)
 		c.want.Kind, c.want.Sent, c.want.Tasks = health.Removals, 7, 1
-		require.Equal(t, c.want, *s.outcomes[shard], name)
+		require.Equal(t, c.want, *s.of[shard], name)
 	}
 }
 
 // What one master says is not about another, and a refusal says more than silence.
-func TestBackground_EachShardHasAnOutcome(t *testing.T) {
+func TestSender_EachShardHasAnOutcome(t *testing.T) {
 	one, other := &transport.Shard{}, &transport.Shard{}
 	refused, silent := &rueidis.RedisError{}, errors.New("no answer")
-	s := sending{kind: health.Removals, outcomes: map[*transport.Shard]*health.Outcome{}}
+	s := outcomes{kind: health.Removals, of: map[*transport.Shard]*health.Outcome{}}
 	task := removing{cleanup.Try{}}
 	s.note(one, task, 1, nil)
 	s.note(other, task, 0, silent)
 	s.note(other, task, 0, refused)
 	s.note(other, task, 0, silent)
 	s.note(one, task, 0, nil)
-	require.Equal(t, health.Outcome{Kind: health.Removals, Tasks: 2, Succeeded: true, Wrote: true}, *s.outcomes[one])
-	require.Equal(t, health.Outcome{Kind: health.Removals, Tasks: 3, Failure: refused, Refused: true}, *s.outcomes[other])
+	require.Equal(t, health.Outcome{Kind: health.Removals, Tasks: 2, Succeeded: true, Wrote: true}, *s.of[one])
+	require.Equal(t, health.Outcome{Kind: health.Removals, Tasks: 3, Failure: refused, Refused: true}, *s.of[other])
 }
