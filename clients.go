@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"sync"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/connect"
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -16,57 +12,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// shared is what all registries on one client share.
-type shared struct {
-	*transport.Client
-	remove remover
-	users  int // registries; guarded by sharedMu
-}
-
-// shares has the shared part of each client. An entry lives as long as a registry that uses it is open.
-var (
-	sharedMu sync.Mutex
-	shares   = map[rueidis.Client]*shared{}
-)
-
-func sharedOf(client rueidis.Client) *shared {
-	if !reflect.ValueOf(client).Comparable() { // a wrapper by value, which cannot be a map key
-		return &shared{Client: transport.New(client)}
-	}
-	if s := share(client, nil); s != nil {
-		return s
-	}
-	return share(client, &shared{Client: transport.New(client)}) // without the mutex: a wrapper may block
-}
-
-// share counts another registry on a client, and returns the client's shared part. If there is none, unless becomes the
-// shared part.
-func share(client rueidis.Client, unless *shared) *shared {
-	sharedMu.Lock()
-	defer sharedMu.Unlock()
-	s := shares[client]
-	if s == nil {
-		s = unless
-	}
-	if s != nil {
-		shares[client] = s
-		s.users++
-	}
-	return s
-}
-
-// dismiss ends a closed registry's use of s.
-func (s *shared) dismiss(client rueidis.Client) {
-	sharedMu.Lock()
-	defer sharedMu.Unlock()
-	if s.users--; s.users > 0 {
-		return
-	}
-	if s.users == 0 { // else it is in no map, see sharedOf
-		delete(shares, client)
-	}
-	s.Close()
-}
+// shares has what all registries on one client share.
+var shares transport.Shares[remover]
 
 // Open connects to the Redis that url names, and makes a registry whose locks are the keys "prefix:path" there. The registry
 // has its own client. [Registry.Close] and [Registry.Shutdown] close it, but not before the locks that are still held are

@@ -37,7 +37,7 @@ type Registry struct {
 	kinds
 	client    rueidis.Client
 	owns      bool // the client, see Open
-	transport *shared
+	transport *transport.Shared[remover]
 	clock     clock.Clock // for the times of commands
 
 	cache      lockCache
@@ -125,7 +125,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 		config:    s.config(),
 		queues:    queue.Shared{Settings: s.queue(client)},
 		client:    client,
-		transport: sharedOf(client),
+		transport: shares.Join(client),
 		waiters:   &local.Pool{},
 		ending:    ending{closed: make(chan struct{})},
 	}
@@ -188,7 +188,7 @@ var layouts = map[Layout]struct {
 func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
 		Prefix: r.prefix, Cluster: r.queues.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
-		Remove: func() string { return r.transport.removal(&r.reports.dispatch) },
+		Remove: func() string { return r.transport.Own.removal(r.transport.Client, &r.reports.dispatch) },
 	}
 	env := &hold.Env{
 		Clock: r.clock, Server: server{r.transport.Client}, Schedule: r.background.holds, NumberAt: len(r.values),
@@ -348,7 +348,7 @@ func (r *Registry) Close() error {
 		case <-ended:
 		case <-limit.C: // a connection is being made; it ends by itself
 		}
-		r.transport.dismiss(r.client)
+		r.transport.Leave()
 		if r.owns {
 			r.closeClient(trip.Plus(queue.ReleaseGrace))
 		}

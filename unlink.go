@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // remover knows the command that removes a key on a client's server: UNLINK, which frees the memory in the background, if INFO
@@ -23,8 +24,7 @@ type remover struct {
 // removal returns the command that removes a key. The first call asks the server; calls that come while it does take DEL, and
 // so does the first call when the answer takes too long: later calls use the answer. When the network fails, the next call asks
 // again.
-func (s *shared) removal(log *dispatch.Queue) string {
-	r := &s.remove
+func (r *remover) removal(way *transport.Client, log *dispatch.Queue) string {
 	if command := r.command.Load(); command != nil {
 		return *command
 	}
@@ -36,7 +36,7 @@ func (s *shared) removal(log *dispatch.Queue) string {
 		return *command
 	}
 
-	s.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+	way.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		reply := way.Do(ctx, way.B().Info().Section("server").Build())
 		r.learn(reply, log)
 		return reply

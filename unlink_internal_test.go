@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/dispatch"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 func TestUnlink_IsKnownByVersion(t *testing.T) {
@@ -98,13 +99,13 @@ func FuzzHasUnlink(f *testing.F) {
 
 // A call that comes while another one asks the server does not wait for the answer.
 func TestUnlink_RemovalWhileAnotherCallAsks(t *testing.T) {
-	way := &shared{}
-	way.remove.asking.Store(true)
+	var r remover
+	r.asking.Store(true)
 	log := &dispatch.Queue{}
-	require.Equal(t, "DEL", way.removal(log), "it does not ask: there is no client")
+	require.Equal(t, "DEL", r.removal(nil, log), "it does not ask: there is no client")
 	unlink := "UNLINK"
-	way.remove.command.Store(&unlink)
-	require.Equal(t, "UNLINK", way.removal(log))
+	r.command.Store(&unlink)
+	require.Equal(t, "UNLINK", r.removal(nil, log))
 }
 
 // The transport of a client is remembered for as long as a registry is open on it, and no longer.
@@ -118,10 +119,16 @@ func TestUnlink_TransportsAreForgotten(t *testing.T) {
 		t.Cleanup(client.Close)
 		return client
 	}
-	known := func(client rueidis.Client) *shared {
-		sharedMu.Lock()
-		defer sharedMu.Unlock()
-		return shares[client]
+	join := func(client rueidis.Client) *transport.Shared[remover] {
+		s := shares.Join(client)
+		s.Leave()
+		return s
+	}
+	known := func(client rueidis.Client) *transport.Shared[remover] {
+		if s := join(client); s == join(client) {
+			return s
+		}
+		return nil
 	}
 	open := func(client rueidis.Client) *Registry {
 		r, err := New(client, "orders")
