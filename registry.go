@@ -25,6 +25,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/tenure"
+	"github.com/lockregistry/lockregistry/internal/topology"
 	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -88,7 +89,7 @@ type kinds struct {
 // others is what a registry publishes about itself, and reads about others.
 type others struct {
 	reader   inspect.Reader
-	master   masterOf
+	master   topology.LastMaster
 	presence recorded
 }
 

@@ -2,16 +2,11 @@ package lockregistry
 
 import (
 	"cmp"
-	"context"
 	"slices"
-	"sync"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/health"
-	"github.com/lockregistry/lockregistry/internal/topology"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -29,7 +24,7 @@ func (r *Registry) Stats() observe.Stats {
 	s.Wakeups = observe.Wakeups{Messages: r.queues.Grants.Load(), Polls: r.queues.Polls.Load()}
 	server := ""
 	if !r.queues.Cluster {
-		server = r.others.master.of(r.client, r.clock)
+		server = r.others.master.Of(r.client, r.clock)
 	}
 	nodes := r.masters(server)
 	if r.queues.Waker.Listening != nil {
@@ -124,39 +119,3 @@ func earliest(a time.Time, i clock.Instant, c clock.Clock) time.Time {
 	}
 	return a
 }
-
-// masterOf finds the master among the servers of a client without a cluster.
-type masterOf struct {
-	mu      sync.Mutex
-	servers []string      // that were asked
-	at      clock.Instant // when
-	address string
-}
-
-// of returns the address of the server; empty if it is not known.
-func (m *masterOf) of(client rueidis.Client, c clock.Clock) string {
-	servers := topology.Servers(client)
-	switch len(servers) {
-	case 0:
-		return ""
-	case 1:
-		return servers[0]
-	}
-	now := c.Now()
-	m.mu.Lock()
-	address, fresh := m.address, slices.Equal(servers, m.servers) && m.at.Until(now) < topology.FreshFor
-	m.mu.Unlock()
-	if fresh {
-		return address
-	}
-	ctx, end := context.WithTimeout(context.Background(), masterLimit)
-	defer end()
-	address = topology.Master(ctx, client)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.servers, m.at, m.address = servers, now, address
-	return address
-}
-
-// masterLimit is how long [Registry.Stats] waits for the servers to say which of them is the master.
-const masterLimit = 300 * time.Millisecond
