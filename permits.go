@@ -135,30 +135,24 @@ func (p *permits) news(key string, number int) bool {
 
 // locksOf iterates over the locks of a path, then over the calls and holds of its semaphore.
 func (r *Registry) locksOf(path string) iter.Seq[*Lock] {
-	return func(yield func(*Lock) bool) {
-		for l := range r.cache.of(path) {
-			if !yield(l) {
-				return
-			}
-		}
-		for _, l := range r.permits.all() {
-			if l.path() == path && !yield(l) {
-				return
-			}
-		}
-	}
+	return r.permits.after(r.cache.of(path), func(l *Lock) bool { return l.path() == path })
 }
 
 // everyLock iterates over the cached locks, then over the calls and holds of semaphores.
 func (r *Registry) everyLock() iter.Seq[*Lock] {
+	return r.permits.after(r.cache.all(), func(*Lock) bool { return true })
+}
+
+// after iterates over some locks, then over the calls and holds that are wanted.
+func (p *permits) after(first iter.Seq[*Lock], wanted func(*Lock) bool) iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {
-		for l := range r.cache.all() {
+		for l := range first {
 			if !yield(l) {
 				return
 			}
 		}
-		for _, l := range r.permits.all() {
-			if !yield(l) {
+		for _, l := range p.all() {
+			if wanted(l) && !yield(l) {
 				return
 			}
 		}
