@@ -192,7 +192,7 @@ func (r *Registry) makeKinds(s *settings) {
 		Remove: func() string { return r.transport.Own.removal(r.transport.Client, &r.reports.dispatch) },
 	}
 	env := &hold.Env{
-		Clock: r.clock, Server: server{r.transport.Client}, Schedule: r.background.holds, NumberAt: len(r.values),
+		Clock: r.clock, Server: hold.Through{Client: r.transport.Client}, Schedule: r.background.holds, NumberAt: len(r.values),
 		Demand:      func(c *protocol.Call) { r.queues.Demand(c, queue.Renews) },
 		Log:         r.reports.dispatch.Log,
 		Unreachable: r.background.gone.Strand,
@@ -206,15 +206,6 @@ func (r *Registry) makeKinds(s *settings) {
 	r.write = &kind{
 		hold.Kind{Format: protocol.NewWrite(r.formats), Fencing: s.fencing, Env: env}, r.queues.Side(queue.Writes),
 	}
-}
-
-// server sends the commands of holds.
-type server struct{ *transport.Client }
-
-func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, n int64, err error) {
-	reply = s.Client.Do(p, c)
-	n, err = reply.Confirmed()
-	return reply, n, err
 }
 
 // begin initializes a lock for a key. Anchor is as in Lock.anchor.

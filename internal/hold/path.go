@@ -51,6 +51,16 @@ type Server interface {
 	RoundTrip(key string) transport.RoundTrip
 }
 
+// Through is a client as the server of holds.
+type Through struct{ *transport.Client }
+
+// Do implements Server.
+func (s Through) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, n int64, err error) {
+	reply = s.Client.Do(p, c)
+	n, err = reply.Confirmed()
+	return reply, n, err
+}
+
 // Above is the lock of a path, as seen by its holds.
 type Above interface {
 	// Lost is called once when a hold is lost. Held is for how long its owner had it. Awaited: another goroutine waits for its

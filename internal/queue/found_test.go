@@ -60,7 +60,7 @@ func newLock(t *testing.T) *lock {
 	})
 	l := &lock{}
 	env := &hold.Env{
-		Clock: way.Clock, Server: server{way}, Schedule: schedule, NumberAt: len("me:"),
+		Clock: way.Clock, Server: hold.Through{Client: way}, Schedule: schedule, NumberAt: len("me:"),
 		Demand: func(*protocol.Call) {}, Log: func(slog.Level, string, ...slog.Attr) {}, Unreachable: func(hold.Part) {},
 	}
 	format := protocol.NewSpring(protocol.Config{Prefix: "orders", Remove: func() string { return "UNLINK" }})
@@ -74,17 +74,6 @@ func newLock(t *testing.T) *lock {
 	l.path.Init(of, all.Side(""), l, &l.path)
 	return l
 }
-
-// server is how holds ask the embedded server.
-type server struct{ *transport.Client }
-
-func (s server) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, n int64, err error) {
-	reply = s.Client.Do(p, c)
-	n, err = reply.Confirmed()
-	return reply, n, err
-}
-
-func (s server) RoundTrip(key string) transport.RoundTrip { return s.Shard(key).RoundTrip() }
 
 func (l *lock) NewHold(t hold.Terms) *hold.Hold {
 	l.numbers++
