@@ -1,11 +1,9 @@
 package lockregistry
 
 import (
-	"context"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -130,22 +128,11 @@ func (rw redisHalf) Look() bool {
 // ask asks Redis whether a writer waits elsewhere.
 func (rw *ReadWriteLock) ask() {
 	l := &rw.reader
-	if !l.redis.MayQueue() {
+	if waits, known := l.redis.WriterWaits(l.reg.formats.WriterWaits(l.redis.Key)); known {
+		rw.local.Told(waits)
+	} else {
 		rw.local.Unknown()
-		return
 	}
-	c := l.reg.formats.WriterWaits(l.redis.Key)
-	p := l.reg.queues.CommandWait(context.Background(), l.reg.transport.Shard(c.Key))
-	p.Lease = l.reg.lease.Length
-	n, err := protocol.Confirmed(l.reg.transport.Do(&p, &c).RedisResult)
-	switch {
-	case err == nil:
-		rw.local.Told(n == 1)
-		return
-	case !fault.Transient(fault.Classify(err)):
-		l.redis.NoQueue(err.Error())
-	}
-	rw.local.Unknown()
 }
 
 // under returns the value of the writer's hold, for a goroutine that asks Redis for the reader and whose owner has the writer;

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -171,6 +172,21 @@ func (p *Path) NoQueue(why string) {
 		p.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
 			slog.String("key", p.Key), slog.String("error", why))
 	}
+}
+
+// WriterWaits asks Redis, with a call of the format, whether a writer waits elsewhere while readers of this process hold the
+// key.
+func (p *Path) WriterWaits(c protocol.Call) (waits, known bool) {
+	if !p.MayQueue() {
+		return false, false
+	}
+	w := p.all.CommandWait(context.Background(), p.all.Transport.Shard(c.Key))
+	w.Lease = p.all.Lease
+	n, err := protocol.Confirmed(p.all.Transport.Do(&w, &c).RedisResult)
+	if err != nil && !fault.Transient(fault.Classify(err)) {
+		p.NoQueue(err.Error())
+	}
+	return n == 1, err == nil
 }
 
 // deaf notes whether messages of grants cannot reach calls of this process.
