@@ -47,10 +47,10 @@ func HandOver(l *Lock, between func()) bool {
 }
 
 // ManyGoroutines has a registry believe that the process has too many goroutines to look at them. It has done nothing before.
-func ManyGoroutines(r *Registry) { r.background.gone.Most = 0 }
+func ManyGoroutines(r *Registry) { r.background.Gone.Most = 0 }
 
 // Counts is how often a registry in fake time has had the goroutines of the process counted.
-func Counts(r *Registry) int { return r.background.gone.Census.Counts() }
+func Counts(r *Registry) int { return r.background.Gone.Census.Counts() }
 
 // FindsGone is what happens when the goroutines that have a lock at this moment are found to have ended, once the function is
 // called.

@@ -42,13 +42,34 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 		Connection: func(c wake.Connection) {
 			if !c.Up {
 				r.others.presence.Doubt()
-				r.background.doubt(c.Node)
+				r.doubt(c.Node)
 			}
 		},
 	}
 	if o.Track || o.Subscribe {
 		w.Listen(r.client, o)
 	}
+}
+
+// doubt is called when the connection for wake-ups is lost, or leads to a former master: it verifies all holds on that server,
+// and repeats recent removals. Server is the address in a cluster, else empty. Holds whose server is not known are verified,
+// too.
+func (r *Registry) doubt(server string) {
+	now := r.clock.Now()
+	elsewhere := func(p *queue.Path) bool {
+		at := p.Shard().Address
+		return server != "" && at != "" && at != server
+	}
+	for l := range r.everyLock() {
+		if elsewhere(&l.redis) {
+			continue
+		}
+		if h := l.hold.Load(); h != nil {
+			h.Doubt()
+		}
+		l.redis.Recall(now)
+	}
+	r.queues.RecallPermits(now, elsewhere)
 }
 
 // told handles a message from a script. The goroutine that reads the connection calls it.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/background"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/drain"
@@ -45,7 +46,7 @@ type Registry struct {
 	permits    permits
 	waiters    *local.Pool
 	queues     queue.Shared
-	background *background
+	background *background.Work
 	others     others
 	reports    reports
 
@@ -142,13 +143,15 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	if replicas := r.queues.Replicas; replicas != nil {
 		replicas.Told = transport.NewShortage(r.clock, r.reports.dispatch.Log)
 	}
-	r.background = newBackground(r)
+	r.background = background.New(client, r.transport.Client, background.Tells{
+		Doubt: r.doubt, Renewing: r.tellRenewing, Log: r.reports.dispatch.Log,
+	})
 	r.makeKinds(s)
 	r.permits.begin(r)
 	r.present(s.name)
 	q := &r.queues
 	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed
-	q.Cleaner, q.Lease = r.background.cleaner, r.lease.Length
+	q.Cleaner, q.Lease = r.background.Cleaner, r.lease.Length
 	r.drain.Init(r.holdersNow)
 	q.Draining.Begins = r.drain.Start()
 	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(tenure.CarriedBy(ctx)) == nil }
@@ -192,10 +195,10 @@ func (r *Registry) makeKinds(s *settings) {
 		Remove: func() string { return r.transport.Own.removal(r.transport.Client, &r.reports.dispatch) },
 	}
 	env := &hold.Env{
-		Clock: r.clock, Server: hold.Through{Client: r.transport.Client}, Schedule: r.background.holds, NumberAt: len(r.values),
+		Clock: r.clock, Server: hold.Through{Client: r.transport.Client}, Schedule: r.background.Holds, NumberAt: len(r.values),
 		Demand:      func(c *protocol.Call) { r.queues.Demand(c, queue.Renews) },
 		Log:         r.reports.dispatch.Log,
-		Unreachable: r.background.gone.Strand,
+		Unreachable: r.background.Gone.Strand,
 	}
 	r.holds = env
 	r.permit = r.permitsOf(1, 1)
@@ -324,15 +327,15 @@ func (r *Registry) Close() error {
 			b.Close(r.transport.Farthest().Plus(queue.ReleaseLimit) + queue.ReleaseGrace) // mutant: removals in the background cut off
 		}
 		trip := r.transport.Farthest().RoundTrip()
-		limit := time.NewTimer(trip.Plus(closeGrace) + trip.Plus(queue.ReleaseGrace))
+		limit := time.NewTimer(trip.Plus(background.Grace) + trip.Plus(queue.ReleaseGrace))
 		defer limit.Stop()
 		r.transport.AwaitAbandoned(trip.Plus(queue.ReleaseGrace))
-		r.background.close()
+		r.background.Close()
 		r.others.presence.Close()
 		ended := make(chan struct{})
 		go func() {
 			r.queues.Waker.Wait()
-			r.background.wait()
+			r.background.Wait()
 			r.others.presence.Wait()
 			close(ended)
 		}()

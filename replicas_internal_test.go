@@ -34,7 +34,7 @@ func TestReplicas_RenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	r := embedded(t, WithReplicas(1, time.Minute))
 	until, asked := make(chan struct{}), make(chan struct{})
 	b := r.background
-	b.holds.Send(slices.Repeat([]hold.Task{stalled{until: until, asked: asked}}, 2*scheduler.MostAtOnce*scheduler.Batch)...)
+	b.Holds.Send(slices.Repeat([]hold.Task{stalled{until: until, asked: asked}}, 2*scheduler.MostAtOnce*scheduler.Batch)...)
 	defer close(until)
 	for range scheduler.MostAtOnce {
 		<-asked

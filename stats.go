@@ -20,7 +20,7 @@ func (r *Registry) Stats() observe.Stats {
 	for l := range r.everyLock() {
 		l.count(&s)
 	}
-	s.Strays = r.background.cleaner.Len()
+	s.Strays = r.background.Cleaner.Len()
 	s.Wakeups = observe.Wakeups{Messages: r.queues.Grants.Load(), Polls: r.queues.Polls.Load()}
 	server := ""
 	if !r.queues.Cluster {
@@ -96,8 +96,8 @@ func (r *Registry) masters(server string) nodesStats {
 		if last := l.LastReply(); last > 0 {
 			n.LastAnswer = latest(n.LastAnswer, r.clock.Time(last))
 		}
-		n.RenewalsFailing = earliest(n.RenewalsFailing, r.background.sender.Health.Since(l, health.Renewals), r.clock)
-		n.RemovalsFailing = earliest(n.RemovalsFailing, r.background.sender.Health.Since(l, health.Removals), r.clock)
+		n.RenewalsFailing = earliest(n.RenewalsFailing, r.background.Health.Since(l, health.Renewals), r.clock)
+		n.RemovalsFailing = earliest(n.RemovalsFailing, r.background.Health.Since(l, health.Removals), r.clock)
 	}
 	return nodes
 }
