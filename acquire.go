@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
@@ -152,7 +153,7 @@ func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
 		return l.fail("renew", err)
 	}
 	if h.more != nil && !h.isReleased() {
-		return each(h.parts(), func(part *Hold) error { return part.renew(ctx, ttl) })
+		return queue.Each(h.parts(), func(part *Hold) error { return part.renew(ctx, ttl) })
 	}
 	return h.renew(ctx, ttl)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -255,7 +254,7 @@ func (b *multiAcquire) tell(ctx context.Context, l *Lock, q *request, began cloc
 // settle gives the holds the terms that the call has asked for, and renews them, since the call may have waited for most of
 // their leases. After a transient failure they stay valid for as long as they certainly are.
 func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
-	return each(holds, func(h *Hold) error {
+	return queue.Each(holds, func(h *Hold) error {
 		q := b.request
 		q.quiet = b.quiet(h.lock)
 		if !h.lock.adopt(h.hold, &q) {
@@ -274,35 +273,10 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 // quiet reports whether l is not the first path: only that one logs, so that each message appears once.
 func (b *multiAcquire) quiet(l *Lock) bool { return l.redis.Key != b.locks[0].redis.Key }
 
-// each calls do for several holds, many at a time, and returns the errors, joined in their order. When Redis does not answer
-// for one, each calls do for all remaining holds at once, so that the call takes no longer than for two.
-func each(holds []*Hold, do func(h *Hold) error) error {
-	errs := make([]error, len(holds))
-	places := make(chan struct{}, queue.MostTogether)
-	var all sync.WaitGroup
-	var silent atomic.Bool
-	for i, h := range holds {
-		placed := !silent.Load()
-		if placed {
-			places <- struct{}{}
-		}
-		all.Go(func() {
-			if errs[i] = do(h); errors.Is(errs[i], ErrUnavailable) {
-				silent.Store(true)
-			}
-			if placed {
-				<-places
-			}
-		})
-	}
-	all.Wait()
-	return fault.Join(errs...)
-}
-
 // giveBack releases the holds of a call that failed. The call may have no time left, so giveBack waits no longer than Unlock
 // does once its context is done; removals go on in the background until they are confirmed.
 func giveBack(holds []*Hold) {
-	_ = each(holds, func(h *Hold) error { return h.release(noTime) })
+	_ = queue.Each(holds, func(h *Hold) error { return h.release(noTime) })
 }
 
 // noTime is a context that has ended.
@@ -401,7 +375,7 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	}
 	reg := h.lock.reg
 	begun := reg.clock.Now()
-	return each(h.parts(), func(part *Hold) error {
+	return queue.Each(h.parts(), func(part *Hold) error {
 		var err error
 		ctx := ctx
 		if begun.Until(reg.clock.Now()) >= queue.ReleaseLimit {

@@ -2,7 +2,9 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/rueidis"
 
@@ -13,8 +15,33 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// MostTogether limits the commands under way for the paths of one hold, so that other calls have their turn.
-const MostTogether = 256
+// mostTogether limits the commands under way for the paths of one hold, so that other calls have their turn.
+const mostTogether = 256
+
+// Each calls do for several paths, many at a time, and returns the errors, joined in their order. When Redis does not answer for
+// one, Each calls do for all remaining paths at once, so that the call takes no longer than for two.
+func Each[T any](paths []T, do func(T) error) error {
+	errs := make([]error, len(paths))
+	places := make(chan struct{}, mostTogether)
+	var all sync.WaitGroup
+	var silent atomic.Bool
+	for i, one := range paths {
+		placed := !silent.Load()
+		if placed {
+			places <- struct{}{}
+		}
+		all.Go(func() {
+			if errs[i] = do(one); errors.Is(errs[i], fault.Unavailable) {
+				silent.Store(true)
+			}
+			if placed {
+				<-places
+			}
+		})
+	}
+	all.Wait()
+	return fault.Join(errs...)
+}
 
 // Group has the paths that one script asks for, all or none; on a cluster they are in one slot. The call has their local
 // halves.
@@ -126,7 +153,7 @@ func (g *Group) follow(deadline clock.Instant) (p transport.Wait) {
 
 // confirm confirms grants whose reply came late, each as for a single lock.
 func (g *Group) confirm(deadline clock.Instant, tokens []uint64, doubtful bool) {
-	errs, places := make([]error, len(g.tries)), make(chan struct{}, MostTogether)
+	errs, places := make([]error, len(g.tries)), make(chan struct{}, mostTogether)
 	var all sync.WaitGroup
 	for i, a := range g.tries {
 		places <- struct{}{}
