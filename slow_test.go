@@ -368,7 +368,8 @@ func TestTryLock_BehindAFirstTryAtTheStart(t *testing.T) {
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				dial, _ := w.far(trip)
-				l, g := w.registryOn(w.clientWith(dial)).Obtain("42"), w.goroutine()
+				one := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // connection, which is there
+				l, g := w.registryOn(w.clientWith(dial, one)).Obtain("42"), w.goroutine()
 				begun, locked := time.Now(), g.starts(l)
 				for w.settle(); len(locked) == 0; w.pass(trip / 20) {
 					ok, err := l.TryLock(w.Context())
