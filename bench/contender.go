@@ -46,6 +46,7 @@ type opening struct {
 	renew   bool // renew held locks, where that has to be asked for
 	// redisson asks this library for locks in Redisson's format.
 	redisson bool
+	permits  int // of semaphores, which this library then opens instead of locks
 	held     int // how many locks will be held or cached at once; 0: few
 	// client is a client to share with others of this process, if the contender can; nil: its own.
 	client rueidis.Client

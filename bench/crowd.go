@@ -33,21 +33,24 @@ type crowding struct {
 	lease             time.Duration
 	registries, paths int
 	prefix            string // of the paths
+	permits           int    // of semaphores instead of locks; 0: none
 }
 
 func (c crowding) fields() peer.Fields {
 	return peer.Fields{
 		"contender": c.contender, "addr": c.addr, "lease": peer.InMillis(c.lease),
 		"registries": strconv.Itoa(c.registries), "paths": strconv.Itoa(c.paths), "prefix": c.prefix,
+		"permits": strconv.Itoa(c.permits),
 	}
 }
 
 func crowdingOf(f peer.Fields) (c crowding, err error) {
 	c = crowding{contender: f["contender"], addr: f["addr"], prefix: f["prefix"]}
-	var errs [3]error
+	var errs [4]error
 	c.lease, _, errs[0] = f.Millis("lease")
 	c.registries, errs[1] = strconv.Atoi(f["registries"])
 	c.paths, errs[2] = strconv.Atoi(f["paths"])
+	c.permits, errs[3] = strconv.Atoi(f["permits"])
 	return c, errors.Join(errs[:]...)
 }
 
@@ -61,7 +64,7 @@ func gather(request peer.Fields) (*crowd, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := opening{addr: want.addr, lease: want.lease, listens: true}
+	o := opening{addr: want.addr, lease: want.lease, listens: true, permits: want.permits}
 	if c.role != rival { // the peers have no means to share a client, or do not listen on it
 		if o.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{want.addr}}); err != nil {
 			return nil, err

@@ -27,6 +27,7 @@ type registryLocks struct {
 	client   rueidis.Client
 	shared   bool // the client is another's to close
 	registry *lockregistry.Registry
+	permits  int // of semaphores, each hold has one; 0: they are plain locks
 }
 
 func openRegistry(o opening) (registryLocks, error) {
@@ -54,10 +55,13 @@ func openRegistry(o opening) (registryLocks, error) {
 		}
 		return registryLocks{}, err
 	}
-	return registryLocks{client, o.client != nil, registry}, nil
+	return registryLocks{client, o.client != nil, registry, o.permits}, nil
 }
 
 func (l registryLocks) session(path string) session {
+	if l.permits > 0 {
+		return &permitSession{semaphore: l.registry.Semaphore("permits/"+path, l.permits)} // a lock may have the path itself
+	}
 	return &registrySession{registry: l.registry, path: path}
 }
 
@@ -83,6 +87,19 @@ func (s *registrySession) lock(ctx context.Context) error {
 }
 
 func (s *registrySession) unlock(ctx context.Context) error { return s.held.Unlock(ctx) }
+
+// permitSession keeps its semaphore, which is not looked up by name.
+type permitSession struct {
+	semaphore lockregistry.Semaphore
+	held      *lockregistry.Hold
+}
+
+func (s *permitSession) lock(ctx context.Context) (err error) {
+	s.held, err = s.semaphore.Acquire(ctx)
+	return err
+}
+
+func (s *permitSession) unlock(ctx context.Context) error { return s.held.Release(ctx) }
 
 // registryReaders are the read halves of read-write locks.
 type registryReaders struct{ registryLocks }

@@ -44,7 +44,7 @@ func (s *suite) handOver() ([]*result, error) {
 	return results, nil
 }
 
-// relay is a lock that goes round among processes: one holds it, the others wait.
+// relay is a lock, or some permits, that go round among processes: some hold, the others wait.
 type relay struct {
 	s         *suite
 	processes fleet
@@ -52,6 +52,7 @@ type relay struct {
 	path      string
 	settle    time.Duration // ample for a process to have begun to wait
 	poll      time.Duration // the contender's longest pause between two tries
+	permits   int           // how many hold at a time
 }
 
 // settling is longer than a waiter needs to try, subscribe and try again, here.
@@ -93,34 +94,44 @@ func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
 		}
 	}
 	var took []time.Duration
-	holder, err := follow()
-	if err != nil {
-		return nil, err
-	}
-	for began := time.Now(); len(took) < most && time.Since(began) < limit; {
-		time.Sleep(r.settle + rand.N(r.poll+1))
-		released, err := r.processes[holder.process].ask(r.s.ctx, thread, doUnlock, fields)
+	var holders []taken // the oldest first
+	for range r.permits {
+		t, err := follow()
 		if err != nil {
 			return nil, err
 		}
+		holders = append(holders, t)
+	}
+	pass := func() (took time.Duration, err error) {
+		released, err := r.processes[holders[0].process].ask(r.s.ctx, thread, doUnlock, fields)
+		if err != nil {
+			return 0, err
+		}
 		now, err := follow()
+		holders = append(holders[1:], now)
+		return now.reply.End.Sub(released.Begin), err
+	}
+	for began := time.Now(); len(took) < most && time.Since(began) < limit; {
+		time.Sleep(r.settle + rand.N(r.poll+1))
+		first := holders[0].process
+		passed, err := pass()
 		if err != nil {
 			return took, err
 		}
-		took = append(took, now.reply.End.Sub(released.Begin))
-		queue(holder.process)
-		holder = now
+		took = append(took, passed)
+		queue(first)
 	}
-	for range len(r.processes) - 1 {
-		if _, err := r.processes[holder.process].ask(r.s.ctx, thread, doUnlock, fields); err != nil {
-			return took, err
-		}
-		if holder, err = follow(); err != nil {
+	for range len(r.processes) - r.permits {
+		if _, err := pass(); err != nil {
 			return took, err
 		}
 	}
-	_, err = r.processes[holder.process].ask(r.s.ctx, thread, doUnlock, fields)
-	return took, err
+	for _, last := range holders {
+		if _, err := r.processes[last.process].ask(r.s.ctx, thread, doUnlock, fields); err != nil {
+			return took, err
+		}
+	}
+	return took, nil
 }
 
 // latencies are the values of one round of a relay.
@@ -163,7 +174,7 @@ func (s *suite) handOverLatency(workers fleet) (*result, error) {
 				}
 			}
 			path := fmt.Sprintf("relay-%d-%d-%d", len(workers), n, turn)
-			more, err := relay{s, workers, c.name, path, settling, c.poll}.run(most, limit)
+			more, err := relay{s, workers, c.name, path, settling, c.poll, 1}.run(most, limit)
 			if errors.Is(err, errStalled) {
 				stalled[c.name]++
 				err = nil

@@ -77,8 +77,13 @@ func (s *suite) release(r *result, sl slice, trip time.Duration, rounds int) err
 			client.Close()
 			return fmt.Errorf("a registry at %v: %w", trip, err)
 		}
-		opened = append(opened, &open{c, opening{}, registryLocks{client, false, registry}})
+		opened = append(opened, &open{c, opening{}, registryLocks{client, false, registry, 0}})
 	}
+	return s.inTurns(r, sl, opened, rounds)
+}
+
+// inTurns gives each contender a slice per round.
+func (s *suite) inTurns(r *result, sl slice, opened []*open, rounds int) error {
 	return turns(s, rounds+1, opened, func(round int, c *open) error {
 		t, err := sl.run(s.ctx, c.locks, s.observer)
 		if err != nil {

@@ -192,7 +192,7 @@ func (s *suite) idle() ([]*result, error) {
 	for _, r := range []*result{registries, paths} {
 		r.floor, r.metrics = directedFloor.name, []metric{shareOfCore, commandsAlways}
 		for _, c := range crowders {
-			values, err := s.idleCosts(c, r == paths, many, length)
+			values, err := s.idleCosts(c, 0, r == paths, many, length)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c.name, err)
 			}
@@ -202,14 +202,14 @@ func (s *suite) idle() ([]*result, error) {
 	return []*result{registries, paths}, nil
 }
 
-func (s *suite) idleCosts(c contender, paths bool, many int, length time.Duration) (map[string]float64, error) {
+func (s *suite) idleCosts(c contender, permits int, paths bool, many int, length time.Duration) (map[string]float64, error) {
 	defer func() { _ = s.observer.flush(s.ctx) }()
 	workers, err := s.fleet(crowdProcesses)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = workers.close() }()
-	want := crowding{contender: c.name, addr: s.addr, registries: many + 1, paths: 1}
+	want := crowding{contender: c.name, addr: s.addr, registries: many + 1, paths: 1, permits: permits}
 	waiters := workers
 	if paths {
 		want.registries, want.paths = 1, many

@@ -46,6 +46,7 @@ var scenarios = []scenario{
 	{name: "held", run: (*suite).manyHeld},
 	{name: "cached", run: (*suite).manyCached},
 	{name: "readers", run: (*suite).readers},
+	{name: "permits", run: (*suite).permits, slow: true},
 	{name: "jvm", run: (*suite).java, slow: true},
 	{name: "growth", run: (*suite).growth},
 }

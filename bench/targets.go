@@ -22,7 +22,7 @@ type target struct {
 	eager bool
 }
 
-var targets = slices.Concat(singleTargets, releaseTargets(), rushTargets(), crowdTargets)
+var targets = slices.Concat(singleTargets, releaseTargets(), rushTargets(), crowdTargets, permitTargets())
 
 var singleTargets = []target{
 	{title: "one goroutine", scenario: "paths-1", metric: timePerOp.name, toFloor: 1.02, toPeer: 1},
@@ -98,6 +98,23 @@ var crowdTargets = []target{
 	{title: "server CPU, 10 000 registries wait for one path", scenario: "idle-registries", metric: shareOfCore.name, limit: 0.02},
 	{title: "server CPU, one process waits for 10 000 paths", scenario: "idle-paths", metric: shareOfCore.name, limit: 0.02},
 	{title: "crash of the holder while 100 wait: slowest", scenario: "crash-100", metric: lateMost.name, limit: 20e6},
+}
+
+// permitTargets returns the targets of semaphores, compared with plain locks.
+func permitTargets() []target {
+	all := []target{
+		{title: "acquire and release of a permit, one goroutine", scenario: "permits-alone-1", metric: timePerOp.name, toFloor: 1.1},
+		{title: "server CPU, 10 000 registries wait for a permit", scenario: "permits-idle", metric: shareOfCore.name, toFloor: 1.1, limit: 0.02},
+	}
+	for _, n := range permitProcesses {
+		for _, permits := range permitNumbers {
+			all = append(all, target{
+				title:    fmt.Sprintf("hand-over of one of %d permits, %d processes", permits, n),
+				scenario: fmt.Sprintf("permits-%d-%d", n, permits), metric: handOverMedian.name, toFloor: 1.3,
+			})
+		}
+	}
+	return all
 }
 
 // verdicts is the table that says which targets hold in these results; targets whose scenario did not run are left out.

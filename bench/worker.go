@@ -81,6 +81,11 @@ func (w *worker) open(request peer.Fields) error {
 		return err
 	}
 	o := opening{addr: request["addr"], lease: lease, listens: true, redisson: request["layout"] == redissonFormat}
+	if n := request["permits"]; n != "" {
+		if o.permits, err = strconv.Atoi(n); err != nil {
+			return err
+		}
+	}
 	start := c.open
 	if request["readers"] != "" {
 		start = c.openReaders

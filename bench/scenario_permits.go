@@ -1,0 +1,170 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Permits of a semaphore are compared with this library's plain lock.
+var (
+	plainLock  = contender{name: "plain lock", role: floor}
+	semaphores = contender{name: thisLibrary.name, role: subject}
+)
+
+var (
+	permitProcesses = []int{8, 32} // that pass permits on
+	permitNumbers   = []int{1, 4}  // of permits
+)
+
+// permits measures semaphores: alone, passed on from process to process, and waited for while nothing happens.
+func (s *suite) permits() (results []*result, err error) {
+	for _, goroutines := range []int{1, 64} {
+		r, err := s.permitsAlone(goroutines)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, r)
+	}
+	for _, n := range permitProcesses {
+		more, err := s.permitsPassedOn(n)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, more...)
+	}
+	idle, err := s.permitsIdle()
+	return append(results, idle), err
+}
+
+// permitsAlone lets goroutines acquire and release a permit of their own path each.
+func (s *suite) permitsAlone(goroutines int) (*result, error) {
+	rounds := either(s, 60, 20)
+	sl := slice{
+		goroutines: goroutines, length: 40 * time.Millisecond, paths: pathNames(goroutines), settled: true,
+		pick: func(goroutine, _ int) int { return goroutine },
+	}
+	r := &result{
+		scenario: fmt.Sprintf("permits-alone-%d", goroutines),
+		title:    fmt.Sprintf("A permit of four, %d goroutines, a path each", goroutines),
+		how:      fmt.Sprintf("%d rounds of %v for each, in shuffled order. Nobody waits.", rounds, sl.length),
+		floor:    plainLock.name, metrics: inOneProcess,
+	}
+	var opened []*open
+	defer func() { closeAll(opened) }()
+	for _, c := range []contender{plainLock, semaphores} {
+		o := opening{addr: s.addr}
+		if c.role == subject {
+			o.permits = 4
+		}
+		ls, err := thisLibrary.open(o)
+		if err != nil {
+			return nil, err
+		}
+		opened = append(opened, &open{c, o, ls})
+	}
+	measure := func() error { return s.inTurns(r, sl, opened, rounds) }
+	if goroutines == 1 {
+		return r, s.apart(measure)
+	}
+	return r, measure()
+}
+
+// giver is a row of the hand-overs: processes that have a lock, or semaphores of a number of permits, open. Those of another
+// library are added in givers.
+type giver struct {
+	contender
+	processes fleet
+	permits   int
+}
+
+// registry is the name under which the processes have it open.
+func (g giver) registry() string { return fmt.Sprintf("%s, %d", g.name, g.permits) }
+
+// givers returns the rows for a number of permits, the plain lock first.
+func (s *suite) givers(workers fleet, permits int) ([]giver, error) {
+	rows := []giver{{plainLock, workers, 1}, {semaphores, workers, permits}}
+	for _, g := range rows {
+		for _, p := range workers {
+			fields := s.opens(thisLibrary, 0)
+			fields["registry"] = g.registry()
+			if g.role == subject {
+				fields["permits"] = strconv.Itoa(permits)
+			}
+			if _, err := p.ask(s.ctx, "main", doOpen, fields); err != nil {
+				return nil, fmt.Errorf("open %s: %w", g.registry(), err)
+			}
+		}
+	}
+	return rows, nil
+}
+
+// permitsPassedOn measures hand-overs as handOver does. Of several permits the one that was held for longest is passed on.
+func (s *suite) permitsPassedOn(processes int) (results []*result, err error) {
+	workers, err := s.fleet(processes)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = workers.close() }()
+	for _, permits := range permitNumbers {
+		rows, err := s.givers(workers, permits)
+		if err != nil {
+			return nil, err
+		}
+		r, err := s.passedOnInTurns(rows, processes, permits)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, r)
+	}
+	return results, nil
+}
+
+func (s *suite) passedOnInTurns(rows []giver, processes, permits int) (*result, error) {
+	const each, limit = 40, 2 * time.Second
+	rounds := either(s, 20, 8)
+	r := &result{
+		scenario: fmt.Sprintf("permits-%d-%d", processes, permits),
+		title:    fmt.Sprintf("Hand-over of one of %d permits, %d processes", permits, processes),
+		how: fmt.Sprintf("From before release to after acquire in the next process; the others wait already. %d rounds of %d hand-overs for "+
+			"each, in shuffled order.", rounds, each),
+		floor: plainLock.name, metrics: []metric{handOverMedian, handOverTail, handOvers},
+	}
+	err := turns(s, rounds+1, rows, func(round int, g giver) error {
+		path := fmt.Sprintf("%s-%d", r.scenario, round)
+		took, err := relay{s, g.processes, g.registry(), path, settling, g.poll, g.permits}.run(each, limit)
+		if err != nil {
+			return fmt.Errorf("%s, %s: %w", r.scenario, g.name, err)
+		}
+		if round > 0 { // the first one warms up
+			r.record(g.contender, latencies(took))
+		}
+		return nil
+	})
+	return r, err
+}
+
+// permitsIdle looks at what waiting for a permit costs the server while nothing happens.
+func (s *suite) permitsIdle() (*result, error) {
+	const many = 10_000
+	length := either(s, time.Minute, 4*time.Second)
+	r := &result{
+		scenario: "permits-idle",
+		title:    fmt.Sprintf("%s registries wait for one permit while nothing happens", grouped(many)),
+		how: fmt.Sprintf("Registries in %d processes; in each process they share a client. The permit is held all the time. In %v: the server's "+
+			"CPU as a part of one core, and its commands, those that scripts call included.", crowdProcesses, length),
+		floor: plainLock.name, metrics: []metric{shareOfCore, commandsAlways},
+	}
+	for _, c := range []contender{plainLock, semaphores} {
+		permits := 0
+		if c.role == subject {
+			permits = 1
+		}
+		values, err := s.idleCosts(thisLibrary, permits, false, many, length)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+		r.record(c, values)
+	}
+	return r, nil
+}
