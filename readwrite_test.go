@@ -518,10 +518,11 @@ func TestReadWriteLock_RenewingCutsNobodysLease(t *testing.T) {
 
 // Several readers of one process share a hold: none of them makes its lease shorter than what the others count on.
 func TestReadWriteLock_SharersNeverGetAShorterLease(t *testing.T) {
+	const long = 10 * time.Minute
 	worlds(t, func(w *world) {
 		p := w.pair()
 		g := w.goroutine()
-		require.NoError(w, g.lock(p.reader, lockregistry.Lease(time.Hour)))
+		require.NoError(w, g.lock(p.reader, lockregistry.Lease(long)))
 		w.lock(p.reader, lockregistry.Lease(time.Second))
 		ctx := g.watch(p.reader)
 		left := func() time.Duration {
@@ -532,18 +533,18 @@ func TestReadWriteLock_SharersNeverGetAShorterLease(t *testing.T) {
 			return own
 		}
 		w.lock(p.reader, lockregistry.Lease(time.Second))
-		require.Greater(w, left(), 59*time.Minute, "locking again")
+		require.Greater(w, left(), long-time.Minute, "locking again")
 		require.NoError(w, p.reader.Renew(w.Context(), time.Second))
-		require.Greater(w, left(), 59*time.Minute, "renewing")
-		require.NoError(w, p.reader.Renew(w.Context(), 3*time.Hour))
-		require.Greater(w, left(), 179*time.Minute, "renewing for longer")
-		require.NoError(w, g.do(func() error { return p.reader.Renew(w.Context(), time.Hour) }))
-		require.Greater(w, left(), 179*time.Minute)
+		require.Greater(w, left(), long-time.Minute, "renewing")
+		require.NoError(w, p.reader.Renew(w.Context(), 3*long))
+		require.Greater(w, left(), 3*long-time.Minute, "renewing for longer")
+		require.NoError(w, g.do(func() error { return p.reader.Renew(w.Context(), long) }))
+		require.Greater(w, left(), 3*long-time.Minute)
 		if w.fake {
-			w.pass(2 * time.Hour)
+			w.pass(2 * long)
 			require.True(w, p.reader.IsHeld())
 			require.NoError(w, p.reader.Renew(w.Context(), time.Second))
-			require.Equal(w, 3*time.Hour, left(), "as long as it was, from now")
+			require.Equal(w, 3*long, left(), "as long as it was, from now")
 		}
 		require.NoError(w, ctx.Err())
 		w.unlock(p.reader)

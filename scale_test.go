@@ -272,14 +272,14 @@ func TestScale_OthersAreNotStarved(t *testing.T) {
 			t.Run(fmt.Sprint(name, " with a limit of ", limit), func(t *testing.T) {
 				if mode != lockregistry.WakeupTracking {
 					t.Run("miniredis", func(t *testing.T) {
-						fakeWorld(t, func(w *world) { test(w, 20, time.Millisecond, 0) })
+						fakeWorld(t, func(w *world) { test(w, 8, time.Millisecond, 0) })
 					})
 				}
 				if mode == lockregistry.WakeupAuto || mode == lockregistry.WakeupPubSub {
 					// Longer than who lets go stands back for one of them, and longer than it sleeps.
 					for _, section := range []time.Duration{17 * time.Millisecond, 137 * time.Millisecond} {
 						t.Run(fmt.Sprint("miniredis, sections of ", section), func(t *testing.T) {
-							fakeWorld(t, func(w *world) { test(w, 20, section, 0) })
+							fakeWorld(t, func(w *world) { test(w, 8, section, 0) })
 						})
 					}
 				}

@@ -41,10 +41,10 @@ func TestSharedClient_RegistriesOfOneClientInAllModes(t *testing.T) {
 	})
 }
 
-// A thousand registries on a client share its connection for wake-ups, and are small.
+// Hundreds of registries on a client share its connection for wake-ups, and are small.
 func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
-		const registries = 1000
+		const registries = 300
 		client := w.clientWith(w.dial, called("waits"), func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 		w.setAll(registries)
 		heap := func() int {
