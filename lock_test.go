@@ -492,6 +492,10 @@ func TestUnlock_WithADoneContext(t *testing.T) {
 		w.pending(locked)
 		ok, err := w.goroutine().try(l)
 		require.False(w, ok, "the local half is not free before the key is removed")
+		require.NoError(w, err, "the removal's answer is not late yet: the key is there")
+		w.pass(3 * time.Second)
+		ok, err = w.goroutine().try(l)
+		require.False(w, ok)
 		w.fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
 		require.Equal(w, 1, f.count("obtain"), "and nobody asks Redis for it")
 
