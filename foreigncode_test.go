@@ -390,7 +390,7 @@ func (b *bystander) circle() {
 // loading has the server refuse everything for a while.
 func (b *bystander) loading() {
 	b.mini.SetError("LOADING")
-	time.AfterFunc(5*time.Second, func() { b.mini.SetError("") })
+	time.AfterFunc(2500*time.Millisecond, func() { b.mini.SetError("") }) // a lease outlasts that, after a third of it
 }
 
 func TestLock_BlockedObserverDisturbsNoOtherHold(t *testing.T) {
