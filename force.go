@@ -139,10 +139,14 @@ func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) er
 		return nil
 	case info.Kind == "":
 		return ErrNotOwner
-	case info.Kind != protocol.KindSemaphore:
+	case info.Kind != protocol.KindSemaphore, info.Layout != r.layout:
 		return ErrWrongType
 	case holder == "":
 		holder = protocol.EveryHold
+	case r.layout == LayoutRedisson:
+		if holder = protocol.PermitOf(holder); holder == "" {
+			return ErrNotOwner
+		}
 	case !protocol.IsHold(holder): // the set has other members, too
 		return ErrNotOwner
 	}

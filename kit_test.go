@@ -52,6 +52,7 @@ type world struct {
 	fake   bool                        // time is fake: it passes when every goroutine waits, at no cost
 	mini   *miniredis.Miniredis        // nil on real servers
 	server *redistest.Server           // nil on miniredis
+	layout lockregistry.Layout         // of its registries
 }
 
 // Cleanup forgets what it has called: a test that has run in parallel is kept until the last one ends.
@@ -196,7 +197,7 @@ func (w *world) registry(opts ...lockregistry.Option) *lockregistry.Registry {
 
 func (w *world) registryOn(client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
-	r, err := lockregistry.New(client, "orders", opts...)
+	r, err := lockregistry.New(client, "orders", append([]lockregistry.Option{lockregistry.WithLayout(w.layout)}, opts...)...)
 	require.NoError(w, err)
 	w.Cleanup(func() { require.NoError(w, r.Close()) })
 	return r

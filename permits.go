@@ -12,7 +12,8 @@ import (
 // permits has the calls and holds of a registry's semaphores. Each has a [Lock] of its own, and a ticket if it waits: so the
 // calls of a process wait in Redis in order of arrival, among the calls of other processes.
 type permits struct {
-	reg *Registry
+	reg    *Registry
+	clocks clocks
 
 	mu      sync.Mutex
 	calls   map[*Lock]string      // the number of the call's newest attempt, or of its hold
@@ -31,10 +32,8 @@ const leastUnused = 1000 // fewer groups are kept, for the next calls
 
 // begin is called before all else.
 func (p *permits) begin(r *Registry) {
-	*p = permits{
-		reg: r, calls: map[*Lock]string{}, numbers: map[string]*Lock{}, groups: map[string]*semaphore{},
-		unused: leastUnused,
-	}
+	p.reg, p.calls, p.numbers, p.groups = r, map[*Lock]string{}, map[string]*Lock{}, map[string]*semaphore{}
+	p.unused = leastUnused
 }
 
 // of returns what the calls of a key have in common.

@@ -179,13 +179,14 @@ type kind struct {
 	side *queue.Side
 }
 
-// layouts are the formats of plain locks.
+// layouts are the formats of plain locks and of semaphores.
 var layouts = map[Layout]struct {
 	format   func(protocol.Config) *protocol.Format
+	permits  func(c protocol.Config, each, number int) *protocol.Format
 	watchdog bool
 }{
-	LayoutSpring:   {protocol.NewSpring, false},
-	LayoutRedisson: {protocol.NewRedisson, true},
+	LayoutSpring:   {protocol.NewSpring, protocol.NewPermits, false},
+	LayoutRedisson: {protocol.NewRedisson, protocol.NewRedissonPermits, true},
 }
 
 // makeKinds makes the kinds of locks.

@@ -22,7 +22,7 @@ import (
 // [Permits], gets all of them or none. It waits until that many are free, and no later call is served before it.
 //
 // A hold of a semaphore is a [Hold] with its own lease: when that is over, its permits are free. It is never reentrant. All
-// times are by the server's clock, so the clocks of the processes do not matter.
+// times are by the server's clock, so the clocks of the processes do not matter, except those of Java processes.
 type Semaphore interface {
 	// Acquire waits until it has a permit, or as many as [Permits] says. Options are [Lease], [AtMost], [Wait], [NoWait],
 	// [FailFast] and Permits. The hold is renewed, as any [Hold]. Acquire returns the errors of [Lock.Acquire], each within a
@@ -59,6 +59,9 @@ type semaphoreAt struct {
 	one    *kind // for holds of one permit
 }
 
+var errScatteredPermits = errors.New("a cluster keeps the keys of this semaphore in different slots, because of the braces in " +
+	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
+
 // mostPermits is how many permits a semaphore may have: Lua counts in floating point numbers.
 const mostPermits = math.MaxInt32
 
@@ -70,8 +73,11 @@ const mostPermits = math.MaxInt32
 // unless SetPermits has set it for good. When Redis has a number other than n, that number counts, and the registry logs a
 // warning.
 //
-// Semaphores are for [LayoutSpring], in a format of this library that Java does not know. With [LayoutRedisson] each call
-// fails: Redisson's RPermitExpirableSemaphore is not supported yet.
+// With [LayoutSpring] it has a format that Java does not know. With [LayoutRedisson] it is Redisson's
+// RPermitExpirableSemaphore: either side acquires a permit as soon as it is free, and Java does not wait for its turn; the number
+// stays in Redis for good; and there are never more holds than permits as long as no clock of a machine with Java differs from
+// the server's by a third of a lease or more. A permit that Java has acquired without a lease is held until Java or
+// [Registry.ForceUnlock] releases it.
 func (r *Registry) Semaphore(path string, n int) Semaphore { //nolint:ireturn // its methods are no names of the package
 	s := &semaphoreAt{reg: r, key: r.prefix + ":" + path, number: n}
 	s.one = s.kind(1)
@@ -163,8 +169,8 @@ func (s *semaphoreAt) fail(op string, err error) error {
 // check returns the error of every call that names this number, if there is one.
 func (s *semaphoreAt) check(number int) error {
 	switch {
-	case s.reg.layout != LayoutSpring:
-		return errors.New("semaphores are for LayoutSpring only")
+	case s.reg.layout == LayoutRedisson && s.reg.queues.Cluster && protocol.Scattered(s.key):
+		return errScatteredPermits
 	case number < 1:
 		return fmt.Errorf("%d permits: a semaphore has at least one", number)
 	case number > mostPermits:
@@ -181,12 +187,18 @@ func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption,
 		if err != nil {
 			return nil, s.fail(op, err)
 		}
+		if most := protocol.MostAtOnce; s.reg.layout == LayoutRedisson && q.permits > most {
+			return nil, s.fail(op, fmt.Errorf("Permits(%d): with LayoutRedisson the number must be %d at most", q.permits, most))
+		}
 		if q.permits > 1 {
 			k = s.kind(q.permits)
 		}
 	}
 	if err := s.check(s.number); err != nil {
 		return nil, s.fail(op, err)
+	}
+	if s.reg.layout == LayoutRedisson {
+		s.reg.permits.clocks.compare(ctx, &s.reg.permits.of(s.key).anchor)
 	}
 	l := s.reg.permits.join(k, s.key)
 	h, err := l.acquireAs(ctx, op, opts, wait, owner.NewHold())
@@ -205,7 +217,7 @@ func (s *semaphoreAt) kind(each int) *kind {
 
 // permitsOf returns the kind of holds of a semaphore; each is how many permits one has, number how many there are.
 func (r *Registry) permitsOf(each, number int) *kind {
-	format := protocol.NewPermits(r.formats, each, number)
+	format := layouts[r.layout].permits(r.formats, each, number)
 	return &kind{hold.Kind{Format: format, Fencing: r.formats.Fencing, Env: r.holds}, r.queues.Side(queue.Permits(each))}
 }
 

@@ -47,9 +47,9 @@ func (r *Reader) infoOf(key string, x *protocol.Inspection) observe.LockInfo {
 		Permits: x.Number, HolderCount: x.HolderCount, WaiterCount: x.WaiterCount, TooLong: x.TooLong,
 	}
 	switch {
-	case x.Stored == protocol.AsString, x.Kind == protocol.KindSemaphore:
+	case x.Stored == protocol.AsString, x.Stored == protocol.AsSet:
 		info.Layout = observe.LayoutSpring
-	case x.Stored == protocol.AsHash, x.Kind == protocol.KindReadWrite:
+	case x.Stored == protocol.AsHash, x.Stored == protocol.AsCounter, x.Kind == protocol.KindReadWrite:
 		info.Layout = observe.LayoutRedisson
 	}
 	for _, h := range x.Holders {

@@ -1,5 +1,7 @@
 package protocol
 
+import "slices"
+
 // Foreign returns the digests of the scripts with which the Java libraries obtain locks, of all formats and versions, and with
 // which this library did before it had the queue. A waiting process of these runs its script again and again, and EVAL and
 // SCRIPT LOAD make the server keep it: so a server that knows none of the scripts has no such process. It forgets scripts only
@@ -7,4 +9,4 @@ package protocol
 // scripts of each Java version are here, tests in torture the older ones of this library.
 func Foreign() []string { return foreign }
 
-var foreign = append(append(spring.Foreign, redisson.Foreign...), readers.Foreign...)
+var foreign = slices.Concat(spring.Foreign, redisson.Foreign, readers.Foreign, redissonPermits.Foreign)

@@ -44,6 +44,7 @@ type Description struct {
 	Source sections // the sections of its file
 	Side   string   // read or write for a side of a read-write lock, as in the names of sections; else empty
 	Many   bool     // several calls of a registry may have the lock, or wait for it, at a time
+	Ours   bool     // nobody but this library knows the format: nobody has the lock without a ticket
 
 	Set     bool                            // SET NX takes a free lock
 	Unlinks bool                            // keys are removed by Config's command; else by the scripts' own
@@ -51,6 +52,7 @@ type Description struct {
 	Within  func(key string) string         // the rest of these names
 	Common  func(prefix string) string      // a channel on which releases of all keys may be published; nil: none
 	Counter func(prefix, key string) string // the key of the fencing counter
+	Beside  func(key string) string         // a second key; nil: there is none
 	Foreign []string                        // see [Foreign]
 
 	scripts scripts
@@ -58,7 +60,7 @@ type Description struct {
 }
 
 // scripts are the scripts of a format.
-type scripts struct{ obtain, queued, all, release, renew, owner *Script }
+type scripts struct{ obtain, queued, all, release, renew, owner, number *Script }
 
 // describe assembles the scripts of a format.
 func describe(d Description) *Description {
@@ -69,6 +71,9 @@ func describe(d Description) *Description {
 	}
 	if d.Side == "" && !d.Many {
 		d.scripts.all, d.scripts.owner = script("obtain_all"), script("owner")
+	}
+	if d.Many {
+		d.scripts.number = script("set_permits")
 	}
 	_, d.brief = d.Source["obtain queued"]
 	d.brief = d.brief && !d.Many
@@ -111,6 +116,7 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	if quick && f.format.Set && !f.Fencing { // most locks are free: SET takes less of the server than a script
 		return c
 	}
+	f.keeps(&c)
 	counter, beside := f.counting(&c), b.Under+f.permits
 	switch b.Mode {
 	case ModeNone, ModeTry, ModeSeen, ModeReserve:
@@ -164,6 +170,7 @@ func (f *Format) Release(r Release) Call {
 	if r.Queued {
 		c.Args[2] = f.Prefix
 	}
+	f.keeps(&c)
 	removal, old := "", ""
 	if f.format.Unlinks {
 		if removal = f.Remove(); removal == "UNLINK" {
@@ -183,20 +190,33 @@ func (f *Format) Release(r Release) Call {
 // Renew returns the call that renews the lease if the key is the hold's. The reply is 1 if it was, else at most 0, see
 // [Confirmed].
 func (f *Format) Renew(key, value string, l *lease.Term) Call {
-	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS}}
+	return f.renewal(key, Args{value, l.MS})
 }
 
 // Fence returns a renewal that also draws tokens for the hold. The reply is the first token.
 func (f *Format) Fence(key, value string, l *lease.Term) Call {
 	counter := f.Counter(key)
-	c := Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS, counter}}
+	c := f.renewal(key, Args{value, l.MS, counter})
 	c.counts(counter, f.Cluster)
 	return c
 }
 
 // Holds returns the call that asks whether the key is the hold's: a renewal that does not change the lease.
 func (f *Format) Holds(key, value string) Call {
-	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value}}
+	return f.renewal(key, Args{value})
+}
+
+func (f *Format) renewal(key string, args Args) Call {
+	c := Call{Script: f.format.scripts.renew, Key: key, Args: args}
+	f.keeps(&c)
+	return c
+}
+
+// keeps notes the second key of a lock.
+func (f *Format) keeps(c *Call) {
+	if f.Cluster && f.format.Beside != nil {
+		c.others = append(c.others, f.format.Beside(c.Key))
+	}
 }
 
 // Holder returns the call that reads the holder of a plain lock, as named in the key; the reply is nil if the lock is free. It
@@ -237,6 +257,9 @@ func (f *Format) CommonChannel() string {
 	}
 	return f.format.Common(f.Prefix)
 }
+
+// Ours reports whether only this library knows the format: nobody has the lock, or waits for it, without a ticket.
+func (f *Format) Ours() bool { return f.format.Ours }
 
 // Many reports whether several calls of a registry may have the lock, or wait for it, at a time.
 func (f *Format) Many() bool { return f.format.Many }

@@ -42,6 +42,7 @@ const (
 	AsString                // as Spring does
 	AsHash                  // as Redisson does
 	AsSet                   // as a semaphore
+	AsCounter               // as a semaphore of Redisson
 )
 
 // Holder is a holder of a key.
@@ -96,6 +97,9 @@ func parseInspection(reply any) (x Inspection, err error) {
 	case KindSemaphore:
 		number, _ := values[1].(int64)
 		x.Kind, x.Stored, x.Number = kind, AsSet, int(number)
+	case "redisson semaphore":
+		number, _ := values[1].(int64)
+		x.Kind, x.Stored, x.Number = KindSemaphore, AsCounter, int(number)
 	default:
 		return x, fmt.Errorf("%w: a %s", fault.WrongType, kind)
 	}

@@ -4,20 +4,19 @@ import "strconv"
 
 // permits stores a semaphore: a sorted set of the holds that have permits, by the end of each lease. Several holds of a
 // registry may have permits at a time, so no hold takes over what another one has left.
-var (
-	permits = describe(Description{
-		Name: "permits", Source: files["permits"], Many: true,
-		Channel: func(prefix string) string { return prefix + "-channel:" },
-		Within:  func(key string) string { return key },
-		Counter: fencingCounter,
-	})
-	setPermits = known("set_permits", permits.operation("set_permits"))
-)
+var permits = describe(Description{
+	Name: "permits", Source: files["permits"], Many: true, Ours: true,
+	Channel: func(prefix string) string { return prefix + "-channel:" },
+	Within:  func(key string) string { return key },
+	Counter: fencingCounter,
+})
 
 // NewPermits returns the format of holds of a semaphore. Each is how many permits a hold has, number how many there are,
 // unless Redis has another number.
-func NewPermits(c Config, each, number int) *Format {
-	f := newFormat(permits, c)
+func NewPermits(c Config, each, number int) *Format { return permitsOf(permits, c, each, number) }
+
+func permitsOf(d *Description, c Config, each, number int) *Format {
+	f := newFormat(d, c)
 	f.permits = strconv.Itoa(each) + " " + strconv.Itoa(number)
 	return f
 }
@@ -33,7 +32,8 @@ func IsHold(member string) bool {
 // SetPermits returns the call that sets the number of permits of a semaphore. The reply is the previous number, 0 if there was
 // none.
 func (f *Format) SetPermits(key string, number int) Call {
-	c := Call{Script: setPermits, Key: key, Args: Args{strconv.Itoa(number), "", f.Prefix, "", f.Sharded()}}
+	c := Call{Script: f.format.scripts.number, Key: key, Args: Args{strconv.Itoa(number), "", f.Prefix, "", f.Sharded()}}
+	f.keeps(&c)
 	c.then(f.channels)
 	return c
 }

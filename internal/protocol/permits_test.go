@@ -24,13 +24,18 @@ type semaphore struct {
 	server *redistest.Server
 	client rueidis.Client
 	last   int
+	of     func(c Config, each, number int) *Format
+	set    string // its holds
 }
 
 func semaphoreOf(t *testing.T) *semaphore {
 	t.Helper()
 	t.Parallel()
 	server := redistest.Start(t)
-	return &semaphore{T: t, Config: Config{Prefix: "orders", Publishes: true}, server: server, client: connectTo(t, server)}
+	return &semaphore{
+		T: t, Config: Config{Prefix: "orders", Publishes: true}, server: server, client: connectTo(t, server),
+		of: NewPermits, set: formatKey,
+	}
 }
 
 // value is one that no hold has had.
@@ -40,7 +45,7 @@ func (s *semaphore) value(registry string) string {
 }
 
 func (s *semaphore) asks(value string, permits int, ms time.Duration, mode Mode) (Reply, error) {
-	c := NewPermits(s.Config, permits, 3).Obtain(Request{
+	c := s.of(s.Config, permits, 3).Obtain(Request{
 		Key: formatKey, Value: value, Lease: lease.NewTerm(ms), Side: "p" + strconv.Itoa(permits), Queueing: Queueing{Mode: mode},
 	}, false)
 	return c.Decode(c.Send(s.Context(), s.client))
@@ -64,11 +69,11 @@ func (s *semaphore) sends(c Call) int64 {
 }
 
 func (s *semaphore) renews(value string, d time.Duration) int64 {
-	return s.sends(NewPermits(s.Config, 1, 3).Renew(formatKey, value, lease.NewTerm(d)))
+	return s.sends(s.of(s.Config, 1, 3).Renew(formatKey, value, lease.NewTerm(d)))
 }
 
 func (s *semaphore) releases(value string) int64 {
-	return s.sends(NewPermits(s.Config, 1, 3).Release(Release{Key: formatKey, Value: value, Queued: true}))
+	return s.sends(s.of(s.Config, 1, 3).Release(Release{Key: formatKey, Value: value, Queued: true}))
 }
 
 // count is what a command replies.
@@ -82,7 +87,15 @@ func (s *semaphore) tickets() string {
 func (s *semaphore) overs(value string, ms int) {
 	s.count("EVAL", `local time = redis.call('TIME')
 		return redis.call('ZADD', KEYS[1], 'XX', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[1], ARGV[2])`,
-		"1", formatKey, strconv.Itoa(ms), value)
+		"1", s.set, strconv.Itoa(ms), value)
+}
+
+// score is when the lease of a hold is over.
+func (s *semaphore) score(value string) int {
+	s.Helper()
+	n, err := strconv.Atoi(s.count("ZSCORE", s.set, value))
+	require.NoError(s, err)
+	return n
 }
 
 // listens has somebody listen to the channel of registry b.

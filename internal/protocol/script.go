@@ -59,7 +59,7 @@ type Replicas struct {
 // counts notes that a call may begin a fencing counter.
 func (c *Call) counts(counter string, cluster bool) {
 	if cluster {
-		c.others = []string{counter}
+		c.others = append(c.others, counter)
 	}
 }
 

@@ -51,6 +51,13 @@ func split(source string) sections {
 	return all
 }
 
+// over returns the sections of a file, and those that it lacks from another one.
+func over(below, own string) sections {
+	all := maps.Clone(files[below])
+	maps.Copy(all, files[own])
+	return all
+}
+
 // part names a section of a script, from a file or the format.
 type part struct {
 	file, section string
@@ -78,12 +85,14 @@ var (
 var operations = map[string][]part{
 	"obtain": {
 		of("obtain", "head"), effects, option("obtain"), names, option("obtain in turn"),
-		format("format"), option("reservation"), option("holder"), draw, fencing, of("obtain", "operation"),
+		option("common"), format("format"), option("lease"), option("reservation"), option("holder"), draw, fencing,
+		of("obtain", "operation"),
 		option("heads"), option("in passing"), trace, of("obtain", "decision"),
 	},
 	"obtain_queued": {
 		of("obtain_queued", "head"), effects, names, option("obtain queued"), of("queue", "ticket"), of("obtain_queued", "arguments"),
-		format("format"), option("holder"), draw, fencing, of("obtain_queued", "ticket"), option("flag"), trace,
+		option("common"), format("format"), option("lease"), option("holder"), draw, fencing, of("obtain_queued", "ticket"),
+		option("flag"), trace,
 		of("obtain_queued", "wait"), form, queue, heads, grant, of("obtain_queued", "turn"),
 	},
 	"obtain_all": {
@@ -91,17 +100,19 @@ var operations = map[string][]part{
 	},
 	"renew": {
 		of("renew", "head"), effects, option("renew"),
-		format("format"), option("holder"), format("extend"), draw, fencing, of("renew", "operation"),
+		option("common"), format("format"), option("lease"), option("holder"), format("extend"), draw, fencing,
+		of("renew", "operation"),
 	},
 	"release": {
 		of("release", "head"), option("release"), effects, of("release", "queue"), names, option("release queued"),
 		of("queue", "direct"), option("give"), of("queue", "given"), option("take back"),
-		of("release", "arguments"), format("format"), format("end"), of("release", "drop"), form, queue, heads, grant, windows,
-		of("release", "operation"),
+		of("release", "arguments"), option("common"), format("format"), format("end"), of("release", "drop"),
+		form, queue, heads, grant, windows, of("release", "operation"),
 	},
 	"owner": {format("owner")},
 	"set_permits": {
-		of("set_permits", "head"), effects, names, format("format"), form, queue, heads, grant, of("set_permits", "operation"),
+		of("set_permits", "head"), effects, names, option("common"), format("format"), format("end"), option("number"),
+		form, queue, heads, grant, of("set_permits", "operation"),
 	},
 	"writer_waits": {
 		of("writer_waits", "head"), effects, names, format("format"), format("reservation"), form, queue, heads, grant,

@@ -228,7 +228,7 @@ func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
 		c.contested.Store(!was)
 	}
-	if (others || reply == protocol.Contended) && !p.many { // calls without a ticket never get permits
+	if (others || reply == protocol.Contended) && !p.Format.Ours() { // else nobody may be there without a ticket
 		p.Shard().Contended(at)
 	}
 	if !p.Queues() || c.deaf.Load() {

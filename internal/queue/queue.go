@@ -223,10 +223,12 @@ func (a *acquisition) whenToLook() lookTimes {
 		l.refresh = now.Add(firstLook + time.Duration(min(at.Rank, 10))*lookStep)
 	case at.Rank > 0:
 		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
-	case a.path.many: // the key changes with each holder's lease, and no release passes over waiting calls
-		l.refresh = now.Add(lookEvery)
+	case a.path.Format.Ours(): // the key changes with each holder's lease, and no release passes over waiting calls
 	case !at.Foreign:
 		l.watch = now.Add(watchAfterFirst)
+	}
+	if a.path.many && at.Rank == 0 { // another lease than the first one may be over before
+		l.refresh = min(l.refresh, now.Add(lookEvery))
 	}
 	if at.Foreign && at.Rank < 2 { // a foreign release does not pass over a dead process: the second ticket must
 		l.watch = 0
@@ -246,11 +248,14 @@ func (a *acquisition) isNext(l *lookTimes, now clock.Instant, after time.Duratio
 	l.isNext(now, after)
 	a.course.lapses = 0
 	switch {
-	case a.path.many:
-		l.due, l.watch, l.window = min(due, l.due), clock.Never, false
-		l.refresh = min(l.refresh, now.Add(lookEvery))
+	case a.path.Format.Ours():
+		l.watch, l.window = clock.Never, false
 	case l.window:
 		a.path.all.Windows.Add(1)
+	}
+	if a.path.many {
+		l.due = min(due, l.due)
+		l.refresh = min(l.refresh, now.Add(lookEvery))
 	}
 }
 

@@ -69,12 +69,11 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 		waits := map[string]func(context.Context, func(context.Context) error, ...lockregistry.LockOption) error{
 			plain: waiter.Obtain(plain).Do, writer: waiter.ReadWrite(writer).Writer().Do, reader: waiter.ReadWrite(reader).Writer().Do,
 		}
-		if layout == lockregistry.LayoutSpring {
-			all["permits"] = held{layout, "semaphore", false}
-			_, err := holder.Semaphore("permits", 1).Acquire(t.Context())
-			require.NoError(t, err)
-			waits["permits"] = waiter.Semaphore("permits", 1).Do
-		}
+		permits := "permits " + suffix
+		all[permits] = held{layout, "semaphore", false}
+		_, err = holder.Semaphore(permits, 1).Acquire(t.Context())
+		require.NoError(t, err)
+		waits[permits] = waiter.Semaphore(permits, 1).Do
 		for path, do := range waits {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})

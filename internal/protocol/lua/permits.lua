@@ -109,8 +109,7 @@ if usual then
   end
 end
 
---# format
-local holds = key -- the key of the set
+--# common
 local time = redis.call('TIME')
 local at = time[1] * 1000 + math.floor(time[2] / 1000)
 local side = ''
@@ -129,6 +128,14 @@ local function passOver(still)
       redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', own, 'd ' .. number .. ' 0 ' .. key)
     end
   end
+end
+
+--# format
+local holds = key -- the key of the set
+
+-- Returns what a lease has left.
+local function leftOf(_, ends)
+  return ends - at
 end
 
 -- Removes holds whose lease is over, and counts the permits that are held. Returns false if the key is no semaphore.
@@ -278,7 +285,7 @@ local function heads(entries, mine)
 end
 
 --# holder
-local wanted, number = string.match(under, '^(%d+) (%d+)$')
+local wanted, number = string.match(under, '^(%d+) (%d+)')
 side = 'p' .. (wanted or '1')
 
 -- Returns the state of the semaphore for a hold: it has its permits, or may have them. Permits of other holds of its registry
@@ -290,16 +297,16 @@ local function holder(value)
   if not stored then
     limit = tonumber(number or 0)
   end
-  local ends = redis.call('ZSCORE', key, value)
+  local ends = redis.call('ZSCORE', holds, value)
   if ends then
-    return 'mine', false, ends - at
+    return 'mine', false, leftOf(value, ends)
   elseif tonumber(wanted or 1) > limit then
     return 'wrong', 'ERR a semaphore of ' .. limit .. ' permits never has as many as ' .. wanted
   elseif free(side) and (asks == '' or asks == 'try' or not stored) then
     return 'free', false, -2
   end
-  local first = redis.call('ZRANGEBYSCORE', key, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  return free(side) and 'free' or 'taken', false, first[2] and first[2] - at or -1
+  local first = redis.call('ZRANGEBYSCORE', holds, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return free(side) and 'free' or 'taken', false, first[2] and leftOf(first[1], first[2]) or -1
 end
 
 --# in passing
@@ -345,4 +352,11 @@ end
 
 local function announce()
   return tonumber(channels ~= '' and redis.pcall('PUBLISH', channels .. key, key)) or 0
+end
+
+--# number
+local function setNumber(n)
+  limit, stored = n, true
+  redis.call('ZADD', key, -limit, 'permits')
+  redis.call('PERSIST', key)
 end

@@ -18,17 +18,15 @@ local value = '' -- of no hold
 if not count() then
   return redis.error_reply('WRONGTYPE the key holds something else than a semaphore')
 end
-local before = limit
-limit, stored = tonumber(number), true
-redis.call('ZADD', key, -limit, 'permits')
-redis.call('PERSIST', key)
+local before = stored and limit or 0
+setNumber(tonumber(number))
 
 local function serve()
   grantNext(time[1] * 1000000 + time[2], nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))
 end
 
 pcall(serve)
-if free('r') and channels ~= '' then
-  redis.pcall('PUBLISH', channels .. key, key)
+if free('r') then
+  announce()
 end
 return before

@@ -1,0 +1,233 @@
+-- The format of Redisson's RPermitExpirableSemaphore: the key has how many permits are free, and a sorted set those that are held, each by
+-- when its lease is over, in whole milliseconds, since Java reads them as such. Redisson's have an id of 16 bytes, and go by the clock of
+-- the process that acquired them; those without a lease have an end that never comes. Go's go by the server's clock. Redisson takes out
+-- by the clock of any process whatever is over. So the end of a Go hold is a third of its lease later than the hold relies on, and what
+-- is over of Redisson's is left alone for a third of the lease of the call that finds it: nobody is put out while no clock differs by more.
+--
+-- A hold is its value, and of several permits "<value>*2", "<value>*3" and so on besides. Its end is an even number until who was granted
+-- it has lengthened the lease, and odd from then on. The number of permits is what is free and what is held. It stays until somebody
+-- removes the key. What is in common with permits.lua is there.
+
+--# renew
+local holds = string.find(key, '{', 1, true) and key .. ':timeout' or '{' .. key .. '}:timeout'
+local time = redis.call('TIME')
+local at = time[1] * 1000 + math.floor(time[2] / 1000)
+local ends = redis.call('ZSCORE', holds, value)
+if not ends or tonumber(ends) <= at then
+  return 0
+elseif lease ~= '' then
+  local later = string.format('%.0f', 2 * math.ceil((at + lease + math.ceil(lease / 3)) / 2) + 1)
+  local member, n = value, 1
+  repeat
+    if type(redis.pcall('ZADD', holds, 'XX', later, member)) == 'table' then -- see permits.lua
+      redis.call('ZREM', holds, '')
+      redis.call('ZADD', holds, 'XX', later, member)
+    end
+    n = n + 1
+    member = value .. '*' .. n
+  until not redis.call('ZSCORE', holds, member)
+end
+if counter == '' then
+  return 1
+end
+local prefix, sharded, slotted, queue = '', false, nil, nil -- as in permits.lua
+
+--# obtain in turn
+-- As in permits.lua. That the hold is new is asked since one that is not takes nothing from what is free.
+local named = string.match(under, '^1 (%d+)')
+if named and counter == '' then
+  local holds = braced and key .. ':timeout' or '{' .. key .. '}:timeout'
+  local time = redis.call('TIME')
+  local at = time[1] * 1000 + math.floor(time[2] / 1000)
+  local there = tonumber(redis.call('GET', key) or '') or 0
+  local first = there > 0 and redis.call('ZRANGE', holds, '0', '0', 'WITHSCORES')
+  if first and tonumber(first[2] or at + 1) > at and there + redis.call('ZCARD', holds) == tonumber(named) and
+    not redis.call('ZSCORE', holds, value) and (asks == '' or redis.pcall('EXISTS', queue) == 0) then
+    redis.call('INCRBY', key, -1)
+    redis.call('ZADD', holds, string.format('%.0f', 2 * math.ceil((at + lease + math.ceil(lease / 3)) / 2) + 1), value)
+    local lives = redis.call('PTTL', key)
+    if lives > 0 then
+      redis.call('PEXPIRE', holds, lives)
+    end
+    return nil
+  end
+end
+
+--# obtain queued
+--# release queued
+local waiting = usual and prefix ~= '' and redis.pcall('ZRANGEBYSCORE', queue, '0', '+inf', 'LIMIT', '0', '1') or {}
+if usual and not waiting[1] and not waiting.err then
+  local holds = braced and key .. ':timeout' or '{' .. key .. '}:timeout'
+  if not redis.call('ZSCORE', holds, value .. '*2') and redis.call('EXISTS', key) == 1 and redis.call('ZREM', holds, value) == 1 then
+    local there = redis.call('INCRBY', key, 1)
+    if channels ~= '' and there > 0 then -- to publish may be forbidden; the permit is released all the same
+      local channel = channels .. (braced and key or '{' .. key .. '}')
+      redis.pcall('PUBLISH', channel, there)
+      if sharded then -- to which Redisson listens in a cluster
+        redis.pcall('SPUBLISH', channel, there)
+      end
+    end
+    return 1
+  end
+end
+
+--# format
+local holds = string.find(key, '{', 1, true) and key .. ':timeout' or '{' .. key .. '}:timeout'
+local margin = nil   -- for how long what is over of Redisson's is left alone; nil: for ever, a script without a lease does not know
+local tells = false  -- what is over and taken out is published
+
+local function foreign(member)
+  return #member == 16 or not string.find(member, ':%d+%*?%d*$')
+end
+
+-- What a lease has left, to a hold, or to those who wait; -1: it has no end.
+local function leftOf(member, ends)
+  if tonumber(ends) >= 900000000000000 then
+    return -1
+  elseif member == value then
+    return math.max(ends - at - margin - 2, 1)
+  end
+  return math.max(ends - at + (foreign(member) and margin or 0), 0)
+end
+
+-- Tells Redisson's waiters how many permits are free: so many of them wake. Less than one is an error to them.
+local function publish(begins)
+  if used >= limit then
+    return 0
+  end
+  local channel = begins .. (string.find(key, '{', 1, true) and key or '{' .. key .. '}')
+  local received = redis.pcall('PUBLISH', channel, limit - used)
+  if sharded then
+    redis.pcall('SPUBLISH', channel, limit - used)
+  end
+  return tonumber(received) or 0
+end
+
+-- Takes out what is over, a thousand at a time, since a command takes no more than some thousands. Returns how many permits that are, or
+-- nil when the set is another thing.
+local function takeOut()
+  local gone, kept, still, more = 0, 0, nil, true
+  while more do
+    local found, over = redis.pcall('ZRANGEBYSCORE', holds, 0, at, 'WITHSCORES', 'LIMIT', kept, 1000), {}
+    if found.err then
+      return nil
+    end
+    for i = 1, #found, 2 do
+      local member, ends = found[i], tonumber(found[i + 1])
+      if foreign(member) and not (margin and ends <= at - margin) then
+        kept = kept + 1
+      else
+        over[#over + 1] = member
+        local registry = ends % 2 == 0 and not foreign(member) and string.match(member, '^(.*):')
+        if registry and string.find(value, registry .. ':', 1, true) ~= 1 then
+          still = still or {}
+          still[registry] = true
+        end
+      end
+    end
+    if over[1] then
+      gone = gone + redis.call('ZREM', holds, unpack(over))
+    end
+    more = #found == 2000
+  end
+  if still and prefix ~= '' then
+    pcall(passOver, still)
+  end
+  return gone
+end
+
+-- Counts the permits that are held, after it has removed those whose lease is over. So many more were given back in this script. Returns
+-- false when the key is another thing's, else how many were over.
+local function count(more)
+  local there = redis.pcall('GET', key)
+  if type(there) == 'table' or there and not string.find(there, '^%-?%d+$') then
+    return false
+  end
+  local gone = queue and takeOut() or not queue and 0
+  if not gone then
+    return false
+  end
+  stored, used = there ~= false, redis.call('ZCARD', holds)
+  if stored and gone + (more or 0) > 0 then
+    there = redis.call('INCRBY', key, gone + (more or 0))
+  end
+  limit = stored and used + there or 0
+  if gone > 0 and tells then
+    publish('redisson_sc:')
+  end
+  return gone
+end
+
+-- Whether there is room for a kind of ticket; r and w: for one permit.
+local function free(kind)
+  local wanted = tonumber(string.match(kind or '', 'p(%d+)$') or 1)
+  return used + wanted <= limit
+end
+
+-- See permits.lua. Where what is free is not known, it is what those leave who have permits.
+local function take(value, lease, kind, asked)
+  local permits, relied, short = tonumber(string.sub(kind, 2)), tonumber(lease), false
+  if type(asked) == 'string' then
+    relied, short = tonumber(asked), tonumber(asked) > tonumber(lease)
+  end
+  local ends = 2 * math.ceil((at + lease + math.ceil(relied / 3)) / 2) + (short and 0 or 1)
+  if not stored then
+    redis.call('SET', key, limit - used)
+    stored = true
+  end
+  if not redis.call('ZSCORE', holds, value) then
+    redis.call('INCRBY', key, -permits)
+    used = used + permits
+  end
+  for n = 1, permits do
+    redis.call('ZADD', holds, string.format('%.0f', ends), n == 1 and value or value .. '*' .. n)
+  end
+  local lives = redis.call('PTTL', key) -- somebody has set it
+  if lives > 0 then
+    redis.call('PEXPIRE', holds, lives)
+  end
+end
+
+--# lease
+margin, tells = math.ceil((tonumber(lease) or 0) / 3), string.find(under, ' p$')
+
+--# end
+-- Ends a hold; for *, which is no hold's value, all of them, Redisson's too. Of a hold that is not there all the same some may be.
+local function drop(value)
+  local had, gone = false, 0
+  if value == '*' then
+    repeat
+      local some = redis.call('ZRANGE', holds, '0', '999')
+      gone = gone + (some[1] and redis.call('ZREM', holds, unpack(some)) or 0)
+    until not some[1]
+    had = gone > 0
+  else
+    had = redis.call('ZREM', holds, value) == 1
+    gone = had and 1 or 0
+    local n, some, removed = 2, had and 1 or 50, nil
+    repeat
+      local more = {}
+      for i = 1, some do
+        more[i] = value .. '*' .. n + i - 1
+      end
+      removed = redis.call('ZREM', holds, unpack(more))
+      gone, n, some = gone + removed, n + some, 50
+    until removed == 0
+  end
+  local over = count(gone)
+  return had and 'mine' or 'ours', over and gone + over > 0
+end
+
+local function announce()
+  return channels ~= '' and publish(channels) or 0
+end
+
+--# number
+local function setNumber(n)
+  if stored then
+    redis.call('INCRBY', key, n - limit)
+  else
+    redis.call('SET', key, n - used)
+  end
+  limit, stored = n, true
+end
