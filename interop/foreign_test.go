@@ -19,5 +19,12 @@ func TestForeignScripts(t *testing.T) { //nolint:paralleltest // it empties the 
 		known := server.Command(t, append([]string{"SCRIPT", "EXISTS"}, protocol.Foreign()...)...)
 		require.Contains(t, strings.Fields(strings.Trim(known, "[]")), "1", lib.name)
 		s.unlock(t, "path")
+		if lib.unlockChannel != redissonChannel {
+			continue
+		}
+		server.Command(t, "SCRIPT", "FLUSH")
+		ended(t, s.send("enter", with("seat", "wait", "0")))
+		known = server.Command(t, append([]string{"SCRIPT", "EXISTS"}, protocol.Foreign()...)...)
+		require.Contains(t, strings.Fields(strings.Trim(known, "[]")), "1", lib.name)
 	}
 }

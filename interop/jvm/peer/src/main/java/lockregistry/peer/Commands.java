@@ -54,6 +54,9 @@ final class Commands {
 			case "write" -> write(request);
 			case "verify" -> verify(request);
 			case "share" -> share(request);
+			case "enter", "leave", "extend", "setpermits", "beginpermits", "permits", "crowd" ->
+				new PermitCommands(registry(request).permits(request.text("path")), request).run(command,
+						this.ports.get(request.text("registry")));
 			default -> throw new IllegalArgumentException("no command is called '" + command + "'");
 		};
 	}

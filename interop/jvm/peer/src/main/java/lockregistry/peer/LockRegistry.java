@@ -43,6 +43,10 @@ public interface LockRegistry extends AutoCloseable {
 		throw new UnsupportedOperationException("this library does not tell who holds a lock");
 	}
 
+	default Permits permits(String path) {
+		throw new UnsupportedOperationException("this library has no semaphores whose permits have ids");
+	}
+
 	/** Begins to campaign for the leadership of a role. */
 	default Campaign campaign(String role) {
 		throw new UnsupportedOperationException("this library elects no leaders");

@@ -38,6 +38,11 @@ final class PlainRedis implements AutoCloseable {
 		return get(key).map(Long::valueOf).orElse(0L);
 	}
 
+	/** Adds to the number at a key, and returns it. */
+	long add(String key, long more) throws IOException {
+		return Long.parseLong(call("INCRBY", key, Long.toString(more)));
+	}
+
 	private String call(String... words) throws IOException {
 		ByteArrayOutputStream request = new ByteArrayOutputStream();
 		request.writeBytes(("*" + words.length + "\r\n").getBytes(StandardCharsets.UTF_8));
@@ -51,7 +56,7 @@ final class PlainRedis implements AutoCloseable {
 
 		String reply = line();
 		return switch (reply.charAt(0)) {
-			case '+' -> reply.substring(1);
+			case '+', ':' -> reply.substring(1);
 			case '$' -> reply.equals("$-1") ? null : line();
 			default -> throw new IOException("Redis answered " + words[0] + " with " + reply);
 		};

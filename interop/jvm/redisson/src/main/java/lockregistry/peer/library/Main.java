@@ -1,15 +1,19 @@
 package lockregistry.peer.library;
 
 import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
 
 import lockregistry.peer.LockLibrary;
 import lockregistry.peer.LockRegistry;
 import lockregistry.peer.Peer;
+import lockregistry.peer.Permits;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -58,6 +62,11 @@ public final class Main implements LockLibrary {
 		}
 
 		@Override
+		public Permits permits(String path) {
+			return new RedissonPermits(this.redisson.getPermitExpirableSemaphore(this.prefix + ':' + path));
+		}
+
+		@Override
 		public void lock(Lock lock, Duration lease) {
 			((RLock) lock).lock(lease.toMillis(), TimeUnit.MILLISECONDS);
 		}
@@ -80,6 +89,48 @@ public final class Main implements LockLibrary {
 		@Override
 		public void close() {
 			this.redisson.shutdown();
+		}
+	}
+
+	private record RedissonPermits(RPermitExpirableSemaphore semaphore) implements Permits {
+
+		@Override
+		public List<String> acquire(int permits, Optional<Duration> wait, Optional<Duration> lease)
+				throws InterruptedException {
+			long millis = lease.map(Duration::toMillis).orElse(-1L);
+			return wait.isPresent()
+					? this.semaphore.tryAcquire(permits, wait.get().toMillis(), millis, TimeUnit.MILLISECONDS)
+					: this.semaphore.acquire(permits, millis, TimeUnit.MILLISECONDS);
+		}
+
+		@Override
+		public int release(List<String> ids) {
+			return ids.size() == 1 ? this.semaphore.tryRelease(ids.get(0)) ? 1 : 0 : this.semaphore.tryRelease(ids);
+		}
+
+		@Override
+		public boolean extend(String id, Duration lease) {
+			return this.semaphore.updateLeaseTime(id, lease.toMillis(), TimeUnit.MILLISECONDS);
+		}
+
+		@Override
+		public void set(int permits) {
+			this.semaphore.setPermits(permits);
+		}
+
+		@Override
+		public boolean begin(int permits) {
+			return this.semaphore.trySetPermits(permits);
+		}
+
+		@Override
+		public int available() {
+			return this.semaphore.availablePermits();
+		}
+
+		@Override
+		public int number() {
+			return this.semaphore.getPermits();
 		}
 	}
 }
