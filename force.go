@@ -131,6 +131,9 @@ func (l *Lock) holderOf(h *hold.Hold) string {
 
 // removePermits is remove for a semaphore. Waiting calls get the freed permits at once, as at any release.
 func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) error {
+	if r.layout == LayoutRedisson && r.queues.Cluster && protocol.Scattered(l.redis.Key) {
+		return errScatteredPermits
+	}
 	info, err := r.inspectOne(ctx, l)
 	switch {
 	case err != nil:

@@ -330,6 +330,7 @@ func (r *Registry) Close() error {
 		trip := r.transport.Farthest().RoundTrip()
 		limit := time.NewTimer(trip.Plus(background.Grace) + trip.Plus(queue.ReleaseGrace))
 		defer limit.Stop()
+		r.permits.clocks.close()
 		r.transport.AwaitAbandoned(trip.Plus(queue.ReleaseGrace))
 		r.background.Close()
 		r.others.presence.Close()
@@ -337,6 +338,7 @@ func (r *Registry) Close() error {
 		go func() {
 			r.queues.Waker.Wait()
 			r.background.Wait()
+			r.permits.clocks.work.Wait()
 			r.others.presence.Wait()
 			close(ended)
 		}()

@@ -76,8 +76,8 @@ const mostPermits = math.MaxInt32
 // With [LayoutSpring] it has a format that Java does not know. With [LayoutRedisson] it is Redisson's
 // RPermitExpirableSemaphore: either side acquires a permit as soon as it is free, and Java does not wait for its turn; the number
 // stays in Redis for good; and there are never more holds than permits as long as no clock of a machine with Java differs from
-// the server's by a third of a lease or more. A permit that Java has acquired without a lease is held until Java or
-// [Registry.ForceUnlock] releases it.
+// the server's by a third of the shortest lease in use or more. A permit that Java has acquired without a lease is held until
+// Java or [Registry.ForceUnlock] releases it.
 func (r *Registry) Semaphore(path string, n int) Semaphore { //nolint:ireturn // its methods are no names of the package
 	s := &semaphoreAt{reg: r, key: r.prefix + ":" + path, number: n}
 	s.one = s.kind(1)
@@ -181,7 +181,7 @@ func (s *semaphoreAt) check(number int) error {
 
 // acquire is one call. It has its own Lock, so its local half is always free.
 func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption, wait time.Duration) (*Hold, error) {
-	k := s.one
+	k, length := s.one, s.reg.lease.Length
 	if len(opts) > 0 {
 		q, err := request{}.with(opts)
 		if err != nil {
@@ -193,17 +193,22 @@ func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption,
 		if q.permits > 1 {
 			k = s.kind(q.permits)
 		}
+		if q.lease != nil {
+			length = q.lease.Length
+		}
+		if q.atMost > 0 {
+			length = min(length, q.atMost)
+		}
 	}
 	if err := s.check(s.number); err != nil {
 		return nil, s.fail(op, err)
-	}
-	if s.reg.layout == LayoutRedisson {
-		s.reg.permits.clocks.compare(ctx, &s.reg.permits.of(s.key).anchor)
 	}
 	l := s.reg.permits.join(k, s.key)
 	h, err := l.acquireAs(ctx, op, opts, wait, owner.NewHold())
 	if h == nil {
 		s.reg.permits.leave(l)
+	} else if s.reg.layout == LayoutRedisson {
+		s.reg.permits.clocks.uses(s.reg, s.key, length)
 	}
 	return h, err
 }

@@ -483,4 +483,59 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"f.anchor.RemoveUnclaimed(f.number)", "",
 		"..:TestSemaphore_ReleaseIsSentOnceMore$",
 	},
+	{
+		"no margin, Redisson", "a permit ends in Redisson when its hold does",
+		"math.ceil(relied / 3)", "0",
+		"../internal/protocol:TestRedissonPermits_Stored$ ../internal/protocol:TestRedissonPermits_RenewalWithinABound$",
+	},
+	{
+		"margin of the bound", "the margin is a third of what is left to a bound",
+		"tonumber(ARGV[5] or '') or lease", "lease",
+		"../internal/protocol:TestRedissonPermits_RenewalWithinABound$ ..:TestSemaphoreRedisson_MarginAtTheBound$",
+	},
+	{
+		"renewed when it is over, Redisson", "a permit whose lease is over is renewed, in Redisson's format",
+		" or tonumber(ends) <= at", "",
+		"../internal/protocol:TestRedissonPermits_Renewal$",
+	},
+	{
+		"permit given twice, Redisson", "a permit is given back twice",
+		"redis.call('ZREM', holds, value) == 1", "redis.call('ZREM', holds, value) >= 0",
+		"../internal/protocol:TestRedissonPermits_Stored$",
+	},
+	{
+		"a part is enough", "a hold of which Java has released a part has all of its permits",
+		"ends and redis.call('ZSCORE', holds, part(value, n))", "ends",
+		"../internal/protocol:TestRedissonPermits_AsksAgainForAPart$",
+	},
+	{
+		"Java's clock", "a permit of Java is over by the server's clock",
+		"ends <= at - margin", "ends <= at",
+		"../internal/protocol:TestRedissonPermits_Redissons$",
+	},
+	{
+		"what is over is lost", "permits whose lease is over are free for nobody",
+		"gone + (more or 0)", "(more or 0)",
+		"../internal/protocol:TestRedissonPermits_ManyAreOver$",
+	},
+	{
+		"nothing taken", "permits that are given stay free",
+		"redis.call('INCRBY', key, -permits)", "",
+		"../internal/protocol:TestRedissonPermits_Stored$",
+	},
+	{
+		"taken twice", "permits that a hold has are taken once more from what is free",
+		"added < permits", "false",
+		"../internal/protocol:TestRedissonPermits_AsksAgain$ ../internal/protocol:TestRedissonPermits_AsksAgainForAPart$",
+	},
+	{
+		"permit lost, Redisson", "a permit that is given back is free for nobody",
+		"count(gone)", "count(0)",
+		"../internal/protocol:TestRedissonPermits_Stored$",
+	},
+	{
+		"counter is doubted", "changes of the counter are taken for false wake-ups",
+		"p.Format.Stays()", "false",
+		"..:TestSemaphoreRedisson_ChangesSoonAfterEachOther$",
+	},
 }

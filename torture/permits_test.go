@@ -19,11 +19,18 @@ import (
 	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
-// permits are semaphores, each path of one of two permits.
-var permits = system{"permits", true, func(client rueidis.Client, s settings) (process, error) {
-	r, err := registry(client, s, lockregistry.LayoutSpring)
-	return &permitsProcess{registry: r, holds: map[any]*lockregistry.Hold{}}, err
-}}
+// permits are semaphores, each path of one of two permits, javasPermits the same in Redisson's format.
+var (
+	permits      = permitsIn("permits", lockregistry.LayoutSpring)
+	javasPermits = permitsIn("permits of Redisson", lockregistry.LayoutRedisson)
+)
+
+func permitsIn(name string, layout lockregistry.Layout) system {
+	return system{name, true, func(client rueidis.Client, s settings) (process, error) {
+		r, err := registry(client, s, layout)
+		return &permitsProcess{registry: r, holds: map[any]*lockregistry.Hold{}}, err
+	}}
+}
 
 const permitsOfEach = 2
 
@@ -124,12 +131,15 @@ func heldAtOnce(all []section, path int) (most int) {
 
 // In a storm no more permits are held than there are, and none is lost for longer than a lease.
 func TestPermits_Storm(t *testing.T) { //nolint:tparallel // as TestLinearizable
-	for name, w := range map[string]weather{"storm": {}, "mild": {mild: true}} {
+	for name, w := range map[string]weather{
+		"storm": {system: permits}, "mild": {system: permits, mild: true},
+		"storm of Redisson": {system: javasPermits}, "mild of Redisson": {system: javasPermits, mild: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w.system, w.seed, w.lasts, w.outside = permits, firstSeed(), 6*time.Second, 1
+			w.seed, w.lasts, w.outside = firstSeed(), 6*time.Second, 1
 			all, s := blow(t, w)
-			p := start(t, permits, calm, s.server.Addr(), settings{Lease: lease, Poll: poll, Handoff: -1})
+			p := start(t, w.system, calm, s.server.Addr(), settings{Lease: lease, Poll: poll, Handoff: -1})
 			began, full := time.Now(), 0
 			for path := range stormPaths {
 				most := heldAtOnce(all, path)
@@ -158,6 +168,9 @@ func TestPermits_Storm(t *testing.T) { //nolint:tparallel // as TestLinearizable
 const room = `local time = redis.call('TIME')
 	local first = redis.call('ZRANGEBYSCORE', KEYS[2], '0', '+inf', 'LIMIT', '0', '1')[1]
 	if not first then return 0 end
+	if redis.call('TYPE', KEYS[1]).ok == 'string' then
+		return tonumber(redis.call('GET', KEYS[1])) > 0 and 1 or 0
+	end
 	local number = tonumber(redis.call('ZSCORE', KEYS[1], 'permits') or '-1')
 	local held = redis.call('ZCOUNT', KEYS[1], '(' .. time[1] * 1000 + math.floor(time[2] / 1000), '+inf')
 	return held < -number and 1 or 0`
@@ -165,6 +178,16 @@ const room = `local time = redis.call('TIME')
 // Messages are lost and connections cut: who waits for a permit that is free looks before long.
 func TestPermits_NobodySleeps(t *testing.T) {
 	t.Parallel()
+	for _, of := range []system{permits, javasPermits} {
+		t.Run(of.name, func(t *testing.T) {
+			t.Parallel()
+			nobodySleeps(t, of)
+		})
+	}
+}
+
+func nobodySleeps(t *testing.T, tested system) {
+	t.Helper()
 	const goroutines, lasts, looks = 6, 12 * time.Second, 5 * time.Second // the first of each process, at least
 	server := serve(t)
 	of := settings{Lease: time.Minute, Poll: poll, Handoff: -1}
@@ -183,7 +206,7 @@ func TestPermits_NobodySleeps(t *testing.T) {
 			}
 			return f
 		})
-		p := start(t, permits, calm, proxy.Addr(), of)
+		p := start(t, tested, calm, proxy.Addr(), of)
 		for g := range goroutines {
 			running.Go(func() {
 				for n := uint64(1); time.Now().Before(end); n += 4 { // none wants more than one

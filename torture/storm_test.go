@@ -129,7 +129,7 @@ func blow(t *testing.T, w weather) ([]section, *storm) {
 	if w.system.name == library.name || w.system.name == redisson.name {
 		require.Greater(t, s.grants.Load(), int64(few), "too few grants")
 	}
-	if w.system.name == permits.name { // see TestPermits_Storm
+	if w.system.name == permits.name || w.system.name == javasPermits.name { // see TestPermits_Storm
 		return all, s
 	}
 	if w.system.ours { // one storm is enough for it

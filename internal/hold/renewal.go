@@ -79,7 +79,7 @@ func (h *Hold) answered(r renewal, n int64, err error, late bool) error {
 
 func (r renewal) Call() protocol.Call {
 	p := r.hold.path
-	c := p.Format.Renew(p.Key, r.hold.value, r.Term)
+	c := p.Format.RenewWithin(p.Key, r.hold.value, r.Term, r.Own)
 	p.Demand(&c)
 	return c
 }

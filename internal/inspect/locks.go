@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -167,6 +168,9 @@ func isLock(i *observe.LockInfo) bool {
 			continue
 		}
 		certain = true
+		if i.Kind == observe.KindSemaphore && i.Layout == observe.LayoutRedisson && isJavas(h.Holder) {
+			continue
+		}
 		registry := protocol.ParseName(h.Holder).Registry
 		if n := len(registry) - uuidLength; n < 0 || n > 0 && registry[n-1] != ':' || uuid.Validate(registry[n:]) != nil {
 			return false
@@ -176,6 +180,12 @@ func isLock(i *observe.LockInfo) bool {
 }
 
 const uuidLength = 36
+
+// isJavas reports whether a holder of a semaphore is a permit of Redisson: inspect.lua tells its 16 bytes in hexadecimal.
+func isJavas(holder string) bool {
+	id, err := hex.DecodeString(holder)
+	return err == nil && len(id) == 16
+}
 
 // told is the content of a registry's record; the zero value if there is no record.
 type told struct {

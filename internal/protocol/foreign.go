@@ -7,6 +7,11 @@ import "slices"
 // SCRIPT LOAD make the server keep it: so a server that knows none of the scripts has no such process. It forgets scripts only
 // on restart or SCRIPT FLUSH; the next try of a waiting process then makes them known again. Tests in interop assert that the
 // scripts of each Java version are here, tests in torture the older ones of this library.
+//
+// The first ones are of locks, see ForeignLocks, the rest of semaphores.
 func Foreign() []string { return foreign }
+
+// ForeignLocks returns how many of Foreign are of locks.
+func ForeignLocks() int { return len(foreign) - len(redissonPermits.Foreign) }
 
 var foreign = slices.Concat(spring.Foreign, redisson.Foreign, readers.Foreign, redissonPermits.Foreign)

@@ -52,7 +52,7 @@ type Description struct {
 	Within  func(key string) string         // the rest of these names
 	Common  func(prefix string) string      // a channel on which releases of all keys may be published; nil: none
 	Counter func(prefix, key string) string // the key of the fencing counter
-	Beside  func(key string) string         // a second key; nil: there is none
+	Beside  func(key string) string         // a second key, and the first one stays when nobody has the lock; nil: neither
 	Foreign []string                        // see [Foreign]
 
 	scripts scripts
@@ -95,6 +95,7 @@ type Format struct {
 	format   *Description
 	channels string // the beginning of the names of channels if releases are published, else empty
 	permits  string // for a semaphore: the permits of a hold, and of all, as scripts take them
+	parts    string // where each permit of a hold is stored by itself: how many it has
 }
 
 // newFormat makes a format with the settings of a registry.
@@ -189,21 +190,28 @@ func (f *Format) Release(r Release) Call {
 
 // Renew returns the call that renews the lease if the key is the hold's. The reply is 1 if it was, else at most 0, see
 // [Confirmed].
-func (f *Format) Renew(key, value string, l *lease.Term) Call {
-	return f.renewal(key, Args{value, l.MS})
+func (f *Format) Renew(key, value string, l *lease.Term) Call { return f.RenewWithin(key, value, l, l) }
+
+// RenewWithin returns a renewal with a lease that may be shorter than the hold's own one, since it ends at a bound.
+func (f *Format) RenewWithin(key, value string, l, own *lease.Term) Call {
+	margin := ""
+	if f.parts != "" && l.Length != own.Length {
+		margin = own.MS
+	}
+	return f.renewal(key, Args{value, l.MS, "", f.parts, margin})
 }
 
 // Fence returns a renewal that also draws tokens for the hold. The reply is the first token.
 func (f *Format) Fence(key, value string, l *lease.Term) Call {
 	counter := f.Counter(key)
-	c := f.renewal(key, Args{value, l.MS, counter})
+	c := f.renewal(key, Args{value, l.MS, counter, f.parts})
 	c.counts(counter, f.Cluster)
 	return c
 }
 
 // Holds returns the call that asks whether the key is the hold's: a renewal that does not change the lease.
 func (f *Format) Holds(key, value string) Call {
-	return f.renewal(key, Args{value})
+	return f.renewal(key, Args{value, "", "", f.parts})
 }
 
 func (f *Format) renewal(key string, args Args) Call {
@@ -260,6 +268,9 @@ func (f *Format) CommonChannel() string {
 
 // Ours reports whether only this library knows the format: nobody has the lock, or waits for it, without a ticket.
 func (f *Format) Ours() bool { return f.format.Ours }
+
+// Stays reports whether the key is there although nobody has the lock, so that its expiry says nothing about changes.
+func (f *Format) Stays() bool { return f.format.Beside != nil }
 
 // Many reports whether several calls of a registry may have the lock, or wait for it, at a time.
 func (f *Format) Many() bool { return f.format.Many }

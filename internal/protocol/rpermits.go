@@ -2,11 +2,12 @@ package protocol
 
 import (
 	"encoding/hex"
+	"strconv"
 	"strings"
 )
 
-// redissonPermits keeps a semaphore as Redisson's RPermitExpirableSemaphore does: the number of permits that are free, and beside
-// it a sorted set of those that are held, by when the lease of each is over.
+// redissonPermits stores a semaphore as Redisson's RPermitExpirableSemaphore does: the number of free permits, and beside it a
+// sorted set of the held ones, by the end of each lease.
 //
 // A permit's id in Redisson is 16 bytes, in hexadecimal; here it is the hold's value.
 var redissonPermits = describe(Description{
@@ -23,25 +24,26 @@ var redissonPermits = describe(Description{
 	},
 })
 
-// heldPermits is the key of the sorted set.
+// heldPermits returns the key of the sorted set.
 func heldPermits(key string) string { return Tagged(key) + ":timeout" }
 
 // MostAtOnce is how many permits a hold has at most, in a format that has a member for each.
 const MostAtOnce = 1000
 
-// NewRedissonPermits is [NewPermits] in the format of Redisson.
+// NewRedissonPermits is [NewPermits] in Redisson's format.
 func NewRedissonPermits(c Config, each, number int) *Format {
 	f := permitsOf(redissonPermits, c, each, number)
+	f.parts = strconv.Itoa(each)
 	if c.Publishes {
 		f.permits += " p"
 	}
 	return f
 }
 
-// PermitOf is what a holder is called in the sorted set: a permit's id in Redisson is bytes there. It is empty for what is only a
-// part of a hold, and for [EveryHold].
+// PermitOf returns the name of a holder in the sorted set: a permit's id in Redisson is bytes there. It is empty for what is only
+// a part of a hold, and for [EveryHold].
 func PermitOf(holder string) string {
-	if id, err := hex.DecodeString(holder); err == nil && len(id) == 16 {
+	if id, err := hex.DecodeString(holder); err == nil {
 		return string(id)
 	}
 	if strings.Contains(holder[strings.LastIndexByte(holder, ':')+1:], "*") {

@@ -119,7 +119,7 @@ func TestRedissonPermits_Renewal(t *testing.T) {
 	s := redissonsOf(t)
 	lost, other := s.value("a"), s.value("a")
 	require.Equal(t, StateGranted, s.is(lost, 2, time.Hour, ModeTry))
-	require.EqualValues(t, 1, s.renews(lost, time.Minute))
+	require.EqualValues(t, 1, s.sends(s.of(s.Config, 2, 3).Renew(formatKey, lost, lease.NewTerm(time.Minute))))
 	for _, member := range []string{lost, lost + "*2"} {
 		ends, err := strconv.Atoi(s.count("ZSCORE", heldKey, member))
 		require.NoError(t, err)
@@ -151,6 +151,31 @@ func TestRedissonPermits_PartOfAHold(t *testing.T) {
 	require.EqualValues(t, 0, s.releases(large))
 	require.Equal(t, "500", s.count("GET", formatKey))
 	require.Equal(t, "0", s.count("EXISTS", heldKey))
+}
+
+// Java pauses a semaphore by a number of 0, or lowers it to less: no ticket asks for too many then.
+func TestRedissonPermits_NumberOfNone(t *testing.T) {
+	for _, none := range []string{"0", "-3"} {
+		t.Run(none, func(t *testing.T) {
+			s := redissonsOf(t)
+			heard, held := s.hears("b"), s.value("a")
+			require.Equal(t, StateGranted, s.is(held, 1, time.Hour, ModeTry))
+			s.count("SET", formatKey, none)
+			s.count("DECR", formatKey)
+			for i, permits := range []int{2, 1} {
+				s.waits(s.value("b"), permits, i)
+			}
+			last := s.value("a")
+			require.Empty(t, s.is(last, 1, time.Minute, ModeTry))
+			require.Equal(t, StateQueued, s.is(last, 1, time.Minute, ModeEnqueue))
+			require.EqualValues(t, Contended, s.releases(held))
+			require.Equal(t, none, s.count("GET", formatKey))
+			require.Equal(t, "3", s.tickets())
+			require.Empty(t, s.heard("b", heard))
+			s.count("SET", formatKey, "4")
+			require.Equal(t, StateGranted, s.is(last, 1, time.Minute, ModeCheck))
+		})
+	}
 }
 
 // What is over is taken out, however much it is.
@@ -350,7 +375,7 @@ func TestRedissonPermits_OutOfMemory(t *testing.T) {
 	}
 	require.Equal(t, "1", s.count("GET", formatKey))
 	before := s.score(held + "*2")
-	require.EqualValues(t, 1, s.renews(held, 2*time.Hour))
+	require.EqualValues(t, 1, s.sends(s.of(s.Config, 2, 3).Renew(formatKey, held, lease.NewTerm(2*time.Hour))))
 	require.Greater(t, s.score(held+"*2"), before+3_000_000)
 	require.EqualValues(t, 1, s.releases(held))
 	s.count("CONFIG", "SET", "maxmemory", "0")
@@ -413,7 +438,7 @@ func TestPermitOf(t *testing.T) {
 	t.Parallel()
 	for holder, is := range map[string]string{
 		"a:1": "a:1", "5663df93-db16-4f9a-9b65-18edd9dfba3f:1795278371204117": "5663df93-db16-4f9a-9b65-18edd9dfba3f:1795278371204117",
-		"a:1*2": "", "a:1*": "", "*": "", "30313233343536373839616263646566": "0123456789abcdef", "3031": "3031", "a*:1": "a*:1",
+		"a:1*2": "", "a:1*": "", "*": "", "30313233343536373839616263646566": "0123456789abcdef", "3031": "01", "a*:1": "a*:1",
 	} {
 		require.Equal(t, is, PermitOf(holder), holder)
 	}

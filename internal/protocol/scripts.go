@@ -84,13 +84,14 @@ var (
 // operations has the parts of the script of each operation on locks.
 var operations = map[string][]part{
 	"obtain": {
-		of("obtain", "head"), effects, option("obtain"), names, option("obtain in turn"),
+		of("obtain", "head"), effects, option("held"), option("obtain"), names, option("obtain in turn"),
 		option("common"), format("format"), option("lease"), option("reservation"), option("holder"), draw, fencing,
 		of("obtain", "operation"),
 		option("heads"), option("in passing"), trace, of("obtain", "decision"),
 	},
 	"obtain_queued": {
-		of("obtain_queued", "head"), effects, names, option("obtain queued"), of("queue", "ticket"), of("obtain_queued", "arguments"),
+		of("obtain_queued", "head"), effects, option("held"), names, option("obtain queued"), of("queue", "ticket"),
+		of("obtain_queued", "arguments"),
 		option("common"), format("format"), option("lease"), option("holder"), draw, fencing, of("obtain_queued", "ticket"),
 		option("flag"), trace,
 		of("obtain_queued", "wait"), form, queue, heads, grant, of("obtain_queued", "turn"),
@@ -99,19 +100,19 @@ var operations = map[string][]part{
 		of("obtain_all", "head"), effects, format("format"), option("holder"), draw, fencing, of("obtain_all", "operation"),
 	},
 	"renew": {
-		of("renew", "head"), effects, option("renew"),
+		of("renew", "head"), effects, option("held"), option("renew"),
 		option("common"), format("format"), option("lease"), option("holder"), format("extend"), draw, fencing,
 		of("renew", "operation"),
 	},
 	"release": {
-		of("release", "head"), option("release"), effects, of("release", "queue"), names, option("release queued"),
+		of("release", "head"), option("release"), effects, option("held"), of("release", "queue"), names, option("release queued"),
 		of("queue", "direct"), option("give"), of("queue", "given"), option("take back"),
 		of("release", "arguments"), option("common"), format("format"), format("end"), of("release", "drop"),
 		form, queue, heads, grant, windows, of("release", "operation"),
 	},
 	"owner": {format("owner")},
 	"set_permits": {
-		of("set_permits", "head"), effects, names, option("common"), format("format"), format("end"), option("number"),
+		of("set_permits", "head"), effects, option("held"), names, option("common"), format("format"), format("end"), option("number"),
 		form, queue, heads, grant, of("set_permits", "operation"),
 	},
 	"writer_waits": {

@@ -56,8 +56,12 @@ func TestKeepAlive_Quiet(t *testing.T) {
 		zeros[i] = "0"
 	}
 	array := func(of []string) *rueidis.RedisResult { return reply("return {" + strings.Join(of, ",") + "}") }
-	none, some, few := array(zeros), slices.Clone(zeros), array(zeros[1:])
-	some[len(some)-1] = "1"
+	none, few := array(zeros), array(zeros[1:])
+	with := func(place int) *rueidis.RedisResult {
+		some := slices.Clone(zeros)
+		some[place] = "1"
+		return array(some)
+	}
 	begins := func() (*speaker, *Client, *Shard) {
 		server := &speaker{Client: client}
 		server.says.Store(none)
@@ -69,10 +73,13 @@ func TestKeepAlive_Quiet(t *testing.T) {
 		then  *rueidis.RedisResult // the next answer
 		does  func(s *Shard)
 		again time.Duration // when it is asked the next time
-		quiet bool
+		quiet [2]bool       // of locks, of semaphores
 	}{
-		"no script":                 {then: none, again: keepAliveEvery, quiet: true},
-		"a script":                  {then: array(some), again: keepAliveEvery},
+		"no script":                 {then: none, again: keepAliveEvery, quiet: [2]bool{true, true}},
+		"a script":                  {then: with(0), again: keepAliveEvery, quiet: [2]bool{false, true}},
+		"another one":               {then: with(protocol.ForeignLocks() - 1), again: keepAliveEvery, quiet: [2]bool{false, true}},
+		"one of semaphores":         {then: with(protocol.ForeignLocks()), again: keepAliveEvery, quiet: [2]bool{true, false}},
+		"another one of semaphores": {then: with(len(zeros) - 1), again: keepAliveEvery, quiet: [2]bool{true, false}},
 		"not permitted":             {then: reply("return redis.error_reply('NOPERM no')"), again: refusedFor},
 		"not known":                 {then: reply("return redis.error_reply('ERR unknown command')"), again: refusedFor},
 		"loading":                   {then: reply("return redis.error_reply('LOADING it')"), again: keepAliveEvery},
@@ -85,30 +92,31 @@ func TestKeepAlive_Quiet(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server, way, s := begins()
 				begun := way.Clock.Now()
-				require.False(t, s.Quiet(begun), "no answer yet")
+				require.False(t, s.Quiet(begun, false), "no answer yet")
 				s.KeepAlive()
 				defer way.Close()
 				defer s.EndKeepAlive()
 				<-time.After(keepAliveEvery + time.Millisecond)
-				require.True(t, s.Quiet(begun))
-				require.False(t, s.Quiet(way.Clock.Now()), "it was asked before")
+				require.True(t, s.Quiet(begun, false))
+				require.False(t, s.Quiet(way.Clock.Now(), false), "it was asked before")
 
 				server.says.Store(c.then)
 				<-time.After(keepAliveEvery)
 				if c.does != nil {
 					c.does(s)
 				}
-				require.Equal(t, c.quiet, s.Quiet(begun))
+				require.Equal(t, c.quiet[0], s.Quiet(begun, false))
+				require.Equal(t, c.quiet[1], s.Quiet(begun, true))
 
 				server.says.Store(none)
 				if c.again > keepAliveEvery {
 					<-time.After(c.again - 2*keepAliveEvery)
-					require.False(t, s.Quiet(begun), "not asked yet")
+					require.False(t, s.Quiet(begun, false), "not asked yet")
 					<-time.After(2 * keepAliveEvery)
 				}
 				if c.again > 0 {
 					<-time.After(keepAliveEvery)
-					require.True(t, s.Quiet(begun), "the next one counts")
+					require.True(t, s.Quiet(begun, false), "the next one counts")
 				}
 			})
 		})
@@ -118,10 +126,10 @@ func TestKeepAlive_Quiet(t *testing.T) {
 			server, way, s := begins()
 			s.KeepAlive()
 			<-time.After(keepAliveEvery + time.Millisecond)
-			require.True(t, s.Quiet(0))
+			require.True(t, s.Quiet(0, false))
 			server.silent.Store(true)
 			<-time.After(3 * time.Second)
-			require.False(t, s.Quiet(0))
+			require.False(t, s.Quiet(0, false))
 			server.silent.Store(false)
 			<-time.After(suspectFor)
 			s.EndKeepAlive()

@@ -122,7 +122,7 @@ const gone = -2
 func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	changed := true
 	if pttl == gone {
-		w.doubt = doubt{poll: w.doubt.poll}
+		w.doubt.gone()
 	} else {
 		changed = w.doubt.looked(replied, expiry(sent, replied, pttl))
 	}

@@ -158,6 +158,10 @@ func (w *Waiter) resume() {
 		return
 	}
 	w.paused = nil
+	if w.Stays { // a look would tell nothing
+		w.invalidated()
+		return
+	}
 	if !w.armed && w.asking == asksNot {
 		w.asking = asksItself
 		n.asked[w] = struct{}{}
@@ -205,7 +209,7 @@ func (w *Waiter) disarm() {
 	w.unpause()
 	w.unhear()
 	w.armed, w.tracks = false, false
-	w.doubt = doubt{poll: w.doubt.poll}
+	w.doubt.gone()
 	if relied {
 		w.signal()
 	}

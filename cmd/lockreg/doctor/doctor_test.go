@@ -162,6 +162,35 @@ func TestLeftoversOnly(t *testing.T) {
 	require.Equal(t, []string{"DEL ord*rs:42"}, f.Commands)
 }
 
+// Semaphores are no leftovers: neither Redisson's, held or not, nor those of this library. What looks alike is.
+func TestSemaphoresAreNoLeftovers(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []lockregistry.Layout{lockregistry.LayoutRedisson, lockregistry.LayoutSpring} {
+		s := healthy(t)
+		for _, key := range []string{"orders:java", "orders:{4}2"} {
+			name := key
+			if !strings.Contains(key, "{") {
+				name = "{" + key + "}"
+			}
+			s.Command(t, "SET", key, "-3")
+			s.Command(t, "ZADD", name+":timeout", "922337203685477", "0123456789abcdef")
+		}
+		s.Command(t, "SET", "orders:idle", "7")
+		s.Command(t, "ZADD", "orders:spring", "-3", "permits", "99999999999999", "a:1")
+		s.Command(t, "ZADD", "orders:other", "1", "any")
+		s.Command(t, "SET", "orders:text", "1.5")
+		s.Command(t, "SET", "orders:long", "123456789012")
+		s.Command(t, "SET", "orders:{a}:timeout", "by hand")
+		r := examine(t, option(s.Addr()), func(o *doctor.Options) { o.Layout = layout })
+		forever := []string{"DEL orders:long", "DEL orders:text", "DEL orders:{a}:timeout"}
+		if layout == lockregistry.LayoutSpring { // the number may be somebody's own lock
+			forever = append([]string{"DEL orders:idle"}, forever...)
+		}
+		require.Equal(t, forever, has(t, r, "key-lease", doctor.Warning).Commands)
+		require.Equal(t, []string{"DEL orders:other"}, has(t, r, "key-type", doctor.Warning).Commands)
+	}
+}
+
 // Names of any length are not shown in full, nor sent, and many leftovers are counted.
 func TestLongNames(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -184,22 +185,86 @@ func (x *examination) look(ctx context.Context, n *node, keys []string, all *loo
 		commands = append(commands, n.client.B().Arbitrary("TYPE", key).Build(), n.client.B().Arbitrary("PTTL", key).Build())
 	}
 	replies := n.client.DoMulti(ctx, commands...)
+	var permits []leftover // strange or without a lease, unless they are semaphores
 	for i, key := range keys {
 		kind, err := replies[2*i].ToString()
 		lease, err2 := replies[2*i+1].AsInt64()
-		for rule, err := range map[string]error{"+type": err, "+pttl": err2} {
-			if refused, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(refused.Error(), "NOPERM") {
-				x.miss(rule)
-				return false
-			}
+		if x.refused(err, "+type") || x.refused(err2, "+pttl") {
+			return false
 		}
 		if err != nil || err2 != nil || lease == -2 { // gone meanwhile
 			continue
 		}
-		if types := x.meaning(key).types(); !slices.Contains(types, kind) {
+		switch means := x.meaning(key); {
+		case means == lock && (kind == "zset" || kind == "string" && lease == -1):
+			permits = append(permits, leftover{key, kind})
+		case !slices.Contains(means.types(), kind):
 			all.strange.add(key, kind)
-		} else if lease == -1 && x.meaning(key) != counter {
+		case lease == -1 && means != counter && (means != held || kind != "zset"):
 			all.forever.add(key, kind)
+		}
+	}
+	return x.lookAtPermits(ctx, n, permits, all)
+}
+
+// refused reports whether the user lacks a permission, and notes it.
+func (x *examination) refused(err error, rule string) bool {
+	refused, ok := rueidis.IsRedisErr(err)
+	if ok = ok && strings.HasPrefix(refused.Error(), "NOPERM"); ok {
+		x.miss(rule)
+	}
+	return ok
+}
+
+// longestNumber is how long the number of a semaphore's free permits may be.
+const longestNumber = 11
+
+// lookAtPermits notes what is no semaphore: sets without a number, and strings that are not how many permits are free, which
+// has no lease. Without a set beside it a number is that only where the registry's layout is Redisson's.
+func (x *examination) lookAtPermits(ctx context.Context, n *node, keys []leftover, all *looked) bool {
+	if len(keys) == 0 {
+		return true
+	}
+	var first, second rueidis.Commands
+	for _, l := range keys {
+		command := n.client.B().Arbitrary("STRLEN", l.key).Build()
+		if l.kind == "zset" {
+			command = n.client.B().Arbitrary("ZSCORE", l.key, "permits").Build()
+		}
+		first = append(first, command)
+	}
+	var numbers []leftover
+	for i, reply := range n.client.DoMulti(ctx, first...) {
+		l, err := keys[i], reply.Error()
+		switch {
+		case x.refused(err, "+zscore +strlen"):
+			return false
+		case l.kind == "zset":
+			if err != nil {
+				all.strange.add(l.key, l.kind)
+			}
+		default:
+			if length, err := reply.AsInt64(); err != nil || length > longestNumber {
+				all.forever.add(l.key, l.kind)
+				continue
+			}
+			numbers = append(numbers, l)
+			second = append(second, n.client.B().Arbitrary("GET", l.key).Build(),
+				n.client.B().Arbitrary("TYPE", protocol.Tagged(l.key)+":timeout").Build())
+		}
+	}
+	if len(second) == 0 {
+		return true
+	}
+	replies := n.client.DoMulti(ctx, second...)
+	for i, l := range numbers {
+		number, err := replies[2*i].ToString()
+		beside, _ := replies[2*i+1].ToString() // of one that is not permitted nothing is known
+		if x.refused(err, "+get") {
+			return false
+		}
+		if _, err := strconv.Atoi(number); err != nil || x.opts.Layout != lockregistry.LayoutRedisson && beside != "zset" {
+			all.forever.add(l.key, l.kind)
 		}
 	}
 	return true
@@ -215,6 +280,7 @@ const (
 	record  // a fencing counter, a registry's record
 	counter // Redisson's fencing counter, which has no lease
 	reader  // the lease of a reader
+	held    // the permits of a semaphore of Redisson that are held
 )
 
 func (m meaning) types() []string {
@@ -223,6 +289,8 @@ func (m meaning) types() []string {
 		return []string{"string", "hash"}
 	case queue:
 		return []string{"zset"}
+	case held: // or a lock with such a path
+		return []string{"zset", "string", "hash"}
 	default:
 		return []string{"string"}
 	}
@@ -237,10 +305,14 @@ func (x *examination) meaning(key string) meaning {
 		return record
 	case own && strings.Contains(rest, ":rwlock_timeout:"):
 		return reader
+	case own && tagged(key) && strings.HasSuffix(rest, ":timeout"):
+		return held
 	case own:
 		return lock
 	case strings.HasPrefix(key, "{"+prefix) && strings.Contains(key, "}:") && strings.Contains(key, ":rwlock_timeout:"):
 		return reader
+	case strings.HasPrefix(key, "{"+prefix) && strings.HasSuffix(key, "}:timeout"):
+		return held
 	case strings.HasPrefix(key, "redisson_lock_token:{"+prefix), strings.HasPrefix(key, "redisson_lock_token:"+prefix):
 		return counter
 	}

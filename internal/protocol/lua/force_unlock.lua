@@ -48,7 +48,7 @@ end
 if kind == 'string' and common ~= '' then
   local function unmarked(value) return string.match(value, '^(.*:%d+)%+$') or value end
   local value = unmarked(redis.call('GET', key))
-  if string.find(value, '^%-?%d+$') and redis.call('PTTL', key) == -1 then -- how many permits of a semaphore are free, see rpermits.lua
+  if string.find(value, '^%-?%d+$') and redis.call('PTTL', key) == -1 then -- of a semaphore, see rpermits.lua
     return redis.error_reply('WRONGTYPE the key holds something else than a lock of this registry')
   end
   if holder ~= '' and unmarked(holder) ~= value then

@@ -156,8 +156,13 @@ local function permits(key)
   return 'semaphore', -number, redis.call('ZCOUNT', key, '(' .. string.format('%.0f', at), '+inf'), found
 end
 
--- The same of Redisson, see rpermits.lua: a name that is bytes is told in hexadecimal, as Redisson does. A hold of several permits has a
--- member for each: only the first is told of. A number that has a lease, and of which nobody has permits, is somebody's lock.
+local function hexadecimal(name)
+  return (string.gsub(name, '.', function(c) return string.format('%02x', string.byte(c)) end))
+end
+
+-- The same of Redisson, see rpermits.lua: a name that is bytes is told in hexadecimal, as Redisson does. A hold of several
+-- permits has a member for each: only the first is told of. A number that has a lease, and of which nobody has permits, is
+-- somebody's lock.
 local function redissons(key, there)
   local set = tagged(key) .. ':timeout'
   if #there > 11 or not string.find(there, '^%-?%d+$') or not here(set, key) then
@@ -180,7 +185,7 @@ local function redissons(key, there)
       count = count - 1
     else
       local java = #member == 16 or not string.find(member, ':%d+$')
-      found[#found + 1] = java and string.gsub(member, '.', function(c) return string.format('%02x', string.byte(c)) end) or bounded(member)
+      found[#found + 1] = java and hexadecimal(member) or bounded(member)
       found[#found + 1] = '1'
       each[member], each[member .. ' at'] = 1, #found
       found[#found + 1] = tonumber(holds[i + 1]) < 900000000000000 and holds[i + 1] - at or -1

@@ -133,6 +133,10 @@ end
 --# format
 local holds = key -- the key of the set
 
+local function endOf(value)
+  return redis.call('ZSCORE', key, value)
+end
+
 -- Returns what a lease has left.
 local function leftOf(_, ends)
   return ends - at
@@ -262,7 +266,7 @@ local function heads(entries, mine)
         end
         if not heard[registry] then
           last = registry .. ':'
-        elseif asked and (limit == 0 or asked <= limit) then -- mutant: asks for too many
+        elseif asked and (limit < 1 or asked <= limit) then -- mutant: asks for too many
           found = true
           break
         else
@@ -297,10 +301,10 @@ local function holder(value)
   if not stored then
     limit = tonumber(number or 0)
   end
-  local ends = redis.call('ZSCORE', holds, value)
+  local ends = endOf(value)
   if ends then
     return 'mine', false, leftOf(value, ends)
-  elseif tonumber(wanted or 1) > limit then
+  elseif tonumber(wanted or 1) > limit and limit > 0 then -- Java pauses a semaphore by a number of 0
     return 'wrong', 'ERR a semaphore of ' .. limit .. ' permits never has as many as ' .. wanted
   elseif free(side) and (asks == '' or asks == 'try' or not stored) then
     return 'free', false, -2

@@ -70,7 +70,7 @@ if prefix ~= '' then
     end
     pcall(dequeue, ARGV[7] or '')
     entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
-    opens = turn or free('r') and (not free('w') or string.find(ARGV[7] or '', 'p%d+$')) -- its ticket may have kept others out
+    opens = turn or free('r') ~= free('w') -- a writer's ticket may have kept readers out
   end
   if entries.err then
     reply = entries.err

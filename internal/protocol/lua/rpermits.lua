@@ -1,31 +1,50 @@
--- The format of Redisson's RPermitExpirableSemaphore: the key has how many permits are free, and a sorted set those that are held, each by
--- when its lease is over, in whole milliseconds, since Java reads them as such. Redisson's have an id of 16 bytes, and go by the clock of
--- the process that acquired them; those without a lease have an end that never comes. Go's go by the server's clock. Redisson takes out
--- by the clock of any process whatever is over. So the end of a Go hold is a third of its lease later than the hold relies on, and what
--- is over of Redisson's is left alone for a third of the lease of the call that finds it: nobody is put out while no clock differs by more.
+-- The format of Redisson's RPermitExpirableSemaphore: the key has how many permits are free, and a sorted set the held ones, by
+-- the end of each lease, in whole milliseconds, since Java reads them as such. Redisson's have an id of 16 bytes, and go by the
+-- clock of the process that acquired them; those without a lease have an end that never comes. Go's go by the server's clock.
+-- Redisson takes out what is over by the clock of any process. So the end of a Go hold is a third of its lease later than the
+-- hold relies on, also when a renewal is shorter than the lease because it ends at a bound. And what is over of Redisson's is
+-- left alone for a third of the lease of the call that finds it. So nobody is put out while no clock differs by more than a third
+-- of the shortest lease in use.
 --
--- A hold is its value, and of several permits "<value>*2", "<value>*3" and so on besides. Its end is an even number until who was granted
--- it has lengthened the lease, and odd from then on. The number of permits is what is free and what is held. It stays until somebody
--- removes the key. What is in common with permits.lua is there.
+-- A hold is its value, and of several permits "<value>*2", "<value>*3" and so on besides. Its end is an even number until the
+-- grantee has lengthened the lease, and odd from then on. The number of permits is what is free and what is held. It stays until
+-- somebody removes the key. What both formats of semaphores share is in permits.lua.
+
+--# held
+local holds = string.find(key, '{', 1, true) and key .. ':timeout' or '{' .. key .. '}:timeout'
+
+local function part(value, n)
+  return n == 1 and value or value .. '*' .. n
+end
+
+-- Returns the score of a lease that begins at some time. Relied: the lease of which a third is added; short: the grantee is to
+-- lengthen it.
+local function ending(at, lease, relied, short)
+  local half = math.ceil((at + lease + math.ceil(relied / 3)) / 2) -- mutant: no margin, Redisson
+  return string.format('%.0f', 2 * half + (short and 0 or 1))
+end
 
 --# renew
-local holds = string.find(key, '{', 1, true) and key .. ':timeout' or '{' .. key .. '}:timeout'
+-- ARGV[4]  how many permits the hold has
+-- ARGV[5]  the hold's own lease, if this one is shorter, to end at a bound; empty or missing: it is not
 local time = redis.call('TIME')
 local at = time[1] * 1000 + math.floor(time[2] / 1000)
-local ends = redis.call('ZSCORE', holds, value)
-if not ends or tonumber(ends) <= at then
-  return 0
-elseif lease ~= '' then
-  local later = string.format('%.0f', 2 * math.ceil((at + lease + math.ceil(lease / 3)) / 2) + 1)
-  local member, n = value, 1
-  repeat
+local parts = {}
+for n = 1, tonumber(ARGV[4] or '') or 1 do
+  parts[n] = part(value, n) -- if Java has released one, the hold is lost
+  local ends = redis.call('ZSCORE', holds, parts[n])
+  if not ends or tonumber(ends) <= at then -- mutant: renewed when it is over, Redisson
+    return 0
+  end
+end
+if lease ~= '' then
+  local later = ending(at, lease, tonumber(ARGV[5] or '') or lease) -- mutant: margin of the bound
+  for _, member in ipairs(parts) do
     if type(redis.pcall('ZADD', holds, 'XX', later, member)) == 'table' then -- see permits.lua
       redis.call('ZREM', holds, '')
       redis.call('ZADD', holds, 'XX', later, member)
     end
-    n = n + 1
-    member = value .. '*' .. n
-  until not redis.call('ZSCORE', holds, member)
+  end
 end
 if counter == '' then
   return 1
@@ -36,7 +55,6 @@ local prefix, sharded, slotted, queue = '', false, nil, nil -- as in permits.lua
 -- As in permits.lua. That the hold is new is asked since one that is not takes nothing from what is free.
 local named = string.match(under, '^1 (%d+)')
 if named and counter == '' then
-  local holds = braced and key .. ':timeout' or '{' .. key .. '}:timeout'
   local time = redis.call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000)
   local there = tonumber(redis.call('GET', key) or '') or 0
@@ -44,7 +62,7 @@ if named and counter == '' then
   if first and tonumber(first[2] or at + 1) > at and there + redis.call('ZCARD', holds) == tonumber(named) and
     not redis.call('ZSCORE', holds, value) and (asks == '' or redis.pcall('EXISTS', queue) == 0) then
     redis.call('INCRBY', key, -1)
-    redis.call('ZADD', holds, string.format('%.0f', 2 * math.ceil((at + lease + math.ceil(lease / 3)) / 2) + 1), value)
+    redis.call('ZADD', holds, ending(at, lease, lease), value)
     local lives = redis.call('PTTL', key)
     if lives > 0 then
       redis.call('PEXPIRE', holds, lives)
@@ -57,8 +75,8 @@ end
 --# release queued
 local waiting = usual and prefix ~= '' and redis.pcall('ZRANGEBYSCORE', queue, '0', '+inf', 'LIMIT', '0', '1') or {}
 if usual and not waiting[1] and not waiting.err then
-  local holds = braced and key .. ':timeout' or '{' .. key .. '}:timeout'
-  if not redis.call('ZSCORE', holds, value .. '*2') and redis.call('EXISTS', key) == 1 and redis.call('ZREM', holds, value) == 1 then
+  if not redis.call('ZSCORE', holds, value .. '*2') and redis.call('EXISTS', key) == 1 and
+    redis.call('ZREM', holds, value) == 1 then -- mutant: permit given twice, Redisson
     local there = redis.call('INCRBY', key, 1)
     if channels ~= '' and there > 0 then -- to publish may be forbidden; the permit is released all the same
       local channel = channels .. (braced and key or '{' .. key .. '}')
@@ -72,15 +90,25 @@ if usual and not waiting[1] and not waiting.err then
 end
 
 --# format
-local holds = string.find(key, '{', 1, true) and key .. ':timeout' or '{' .. key .. '}:timeout'
-local margin = nil   -- for how long what is over of Redisson's is left alone; nil: for ever, a script without a lease does not know
-local tells = false  -- what is over and taken out is published
+local leaving = false -- a ticket leaves the queue, which may have kept others out
+local margin = nil    -- for how long what is over of Redisson's is left alone; nil: for ever, in a script that knows no lease
+local each = 1        -- how many permits a hold asks for
+local tells = false   -- what is over and taken out is published
 
 local function foreign(member)
   return #member == 16 or not string.find(member, ':%d+%*?%d*$')
 end
 
--- What a lease has left, to a hold, or to those who wait; -1: it has no end.
+-- Returns the end of a hold, if all its permits are there.
+local function endOf(value)
+  local ends = redis.call('ZSCORE', holds, value)
+  for n = 2, each do
+    ends = ends and redis.call('ZSCORE', holds, part(value, n)) -- mutant: a part is enough
+  end
+  return ends
+end
+
+-- Returns what a lease has left, to a hold, or to those who wait; -1: it has no end.
 local function leftOf(member, ends)
   if tonumber(ends) >= 900000000000000 then
     return -1
@@ -103,8 +131,9 @@ local function publish(begins)
   return tonumber(received) or 0
 end
 
--- Takes out what is over, a thousand at a time, since a command takes no more than some thousands. Returns how many permits that are, or
--- nil when the set is another thing.
+-- Takes out what is over, a thousand at a time, since a command takes no more than some thousands. Returns how many permits that
+-- are, or nil when the set is another thing. Java takes them out, too, and then nobody learns that a process stands still: so it
+-- may be granted permits again, for each of its tickets.
 local function takeOut()
   local gone, kept, still, more = 0, 0, nil, true
   while more do
@@ -114,7 +143,7 @@ local function takeOut()
     end
     for i = 1, #found, 2 do
       local member, ends = found[i], tonumber(found[i + 1])
-      if foreign(member) and not (margin and ends <= at - margin) then
+      if foreign(member) and not (margin and ends <= at - margin) then -- mutant: Java's clock
         kept = kept + 1
       else
         over[#over + 1] = member
@@ -136,8 +165,8 @@ local function takeOut()
   return gone
 end
 
--- Counts the permits that are held, after it has removed those whose lease is over. So many more were given back in this script. Returns
--- false when the key is another thing's, else how many were over.
+-- Counts the permits that are held, after it has removed those whose lease is over. More: how many were given back in this
+-- script. Returns false when the key is another thing's, else how many were over.
 local function count(more)
   local there = redis.pcall('GET', key)
   if type(there) == 'table' or there and not string.find(there, '^%-?%d+$') then
@@ -149,7 +178,7 @@ local function count(more)
   end
   stored, used = there ~= false, redis.call('ZCARD', holds)
   if stored and gone + (more or 0) > 0 then
-    there = redis.call('INCRBY', key, gone + (more or 0))
+    there = redis.call('INCRBY', key, gone + (more or 0)) -- mutant: what is over is lost
   end
   limit = stored and used + there or 0
   if gone > 0 and tells then
@@ -158,30 +187,37 @@ local function count(more)
   return gone
 end
 
--- Whether there is room for a kind of ticket; r and w: for one permit.
+-- Returns whether enough permits are free for a kind of ticket; r and w: for one permit. While a ticket leaves there are no
+-- windows: those whom it has kept out are served.
 local function free(kind)
+  if leaving and kind == 'w' then
+    return false
+  end
   local wanted = tonumber(string.match(kind or '', 'p(%d+)$') or 1)
   return used + wanted <= limit
 end
 
--- See permits.lua. Where what is free is not known, it is what those leave who have permits.
+-- See permits.lua. Where what is free is not known, it is what those leave who have permits. Some of the hold's permits may be
+-- there: Redisson takes out as many as it wants of those that are over.
 local function take(value, lease, kind, asked)
   local permits, relied, short = tonumber(string.sub(kind, 2)), tonumber(lease), false
   if type(asked) == 'string' then
     relied, short = tonumber(asked), tonumber(asked) > tonumber(lease)
   end
-  local ends = 2 * math.ceil((at + lease + math.ceil(relied / 3)) / 2) + (short and 0 or 1)
+  local ends, added = ending(at, lease, relied, short), 0
   if not stored then
     redis.call('SET', key, limit - used)
     stored = true
   end
-  if not redis.call('ZSCORE', holds, value) then
-    redis.call('INCRBY', key, -permits)
-    used = used + permits
-  end
+  -- First the counter: a server that is out of memory refuses only the first write.
+  redis.call('INCRBY', key, -permits) -- mutant: nothing taken
   for n = 1, permits do
-    redis.call('ZADD', holds, string.format('%.0f', ends), n == 1 and value or value .. '*' .. n)
+    added = added + redis.call('ZADD', holds, ends, part(value, n))
   end
+  if added < permits then -- mutant: taken twice
+    redis.call('INCRBY', key, permits - added)
+  end
+  used = used + added
   local lives = redis.call('PTTL', key) -- somebody has set it
   if lives > 0 then
     redis.call('PEXPIRE', holds, lives)
@@ -190,9 +226,12 @@ end
 
 --# lease
 margin, tells = math.ceil((tonumber(lease) or 0) / 3), string.find(under, ' p$')
+each = tonumber(string.match(under, '^%d+') or 1)
 
 --# end
--- Ends a hold; for *, which is no hold's value, all of them, Redisson's too. Of a hold that is not there all the same some may be.
+leaving = string.find(ARGV[7] or '', 'p%d+$') ~= nil
+
+-- Ends a hold; for *, which is no hold's value, all of them, Redisson's too. Of a hold that is not there some may be.
 local function drop(value)
   local had, gone = false, 0
   if value == '*' then
@@ -214,7 +253,7 @@ local function drop(value)
       gone, n, some = gone + removed, n + some, 50
     until removed == 0
   end
-  local over = count(gone)
+  local over = count(gone) -- mutant: permit lost, Redisson
   return had and 'mine' or 'ours', over and gone + over > 0
 end
 
