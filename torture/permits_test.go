@@ -169,7 +169,8 @@ const room = `local time = redis.call('TIME')
 	local first = redis.call('ZRANGEBYSCORE', KEYS[2], '0', '+inf', 'LIMIT', '0', '1')[1]
 	if not first then return 0 end
 	if redis.call('TYPE', KEYS[1]).ok == 'string' then
-		return tonumber(redis.call('GET', KEYS[1])) > 0 and 1 or 0
+		local over = redis.call('ZCOUNT', '{' .. KEYS[1] .. '}:timeout', 0, time[1] * 1000 + math.floor(time[2] / 1000))
+		return redis.call('GET', KEYS[1]) + over > 0 and 1 or 0
 	end
 	local number = tonumber(redis.call('ZSCORE', KEYS[1], 'permits') or '-1')
 	local held = redis.call('ZCOUNT', KEYS[1], '(' .. time[1] * 1000 + math.floor(time[2] / 1000), '+inf')

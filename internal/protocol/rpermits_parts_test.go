@@ -64,6 +64,20 @@ func TestRedissonPermits_RenewsAllOrNone(t *testing.T) {
 	}
 }
 
+// A grant of nearly all that was asked for is not to be lengthened: its end is no sign of a process that stands still.
+func TestRedissonPermits_ShortLease(t *testing.T) {
+	s := redissonsOf(t)
+	s.listens()
+	for ms, odd := range map[int]int{999: 1, 1000: 1, 1010: 1, 1011: 0, 60_000: 0} {
+		s.count("DEL", formatKey, heldKey)
+		held, next := s.value("a"), s.value("b")
+		require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
+		require.Equal(t, StateQueued, s.is(next, 1, time.Duration(ms)*time.Millisecond, ModeEnqueue))
+		require.EqualValues(t, Contended, s.releases(held))
+		require.Equal(t, odd, s.score(next)%2, ms)
+	}
+}
+
 // The end of a hold is a third of its own lease later, also when a renewal is shorter than that.
 func TestRedissonPermits_RenewalWithinABound(t *testing.T) {
 	s := redissonsOf(t)

@@ -94,7 +94,8 @@ var operations = map[string][]part{
 		of("obtain_queued", "arguments"),
 		option("common"), format("format"), option("lease"), option("holder"), draw, fencing, of("obtain_queued", "ticket"),
 		option("flag"), trace,
-		of("obtain_queued", "wait"), form, queue, heads, grant, of("obtain_queued", "turn"),
+		of("obtain_queued", "wait"), form, queue, heads, grant, option("granted"),
+		of("obtain_queued", "turn"),
 	},
 	"obtain_all": {
 		of("obtain_all", "head"), effects, format("format"), option("holder"), draw, fencing, of("obtain_all", "operation"),
@@ -108,12 +109,12 @@ var operations = map[string][]part{
 		of("release", "head"), option("release"), effects, option("held"), of("release", "queue"), names, option("release queued"),
 		of("queue", "direct"), option("give"), of("queue", "given"), option("take back"),
 		of("release", "arguments"), option("common"), format("format"), format("end"), of("release", "drop"),
-		form, queue, heads, grant, windows, of("release", "operation"),
+		form, queue, heads, grant, option("granted"), windows, of("release", "operation"),
 	},
 	"owner": {format("owner")},
 	"set_permits": {
 		of("set_permits", "head"), effects, option("held"), names, option("common"), format("format"), format("end"), option("number"),
-		form, queue, heads, grant, of("set_permits", "operation"),
+		form, queue, heads, grant, option("granted"), of("set_permits", "operation"),
 	},
 	"writer_waits": {
 		of("writer_waits", "head"), effects, names, format("format"), format("reservation"), form, queue, heads, grant,

@@ -209,9 +209,10 @@ type lookTimes struct {
 func (a *acquisition) whenToLook() lookTimes {
 	at, now, poll := &a.at, a.path.Clock.Now(), a.path.all.Poll
 	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
+	own := 0                        // calls of this process in front
 	first, rank := at.Rank, at.Rank // how many calls in front look first, first when a lease is over, rank otherwise
 	if a.path.many {                // all in front may be calls of one process that stands still
-		own := a.path.contention().line.before(a.ticket.seat)
+		own = a.path.contention().line.before(a.ticket.seat)
 		first, rank = min(rank, mostPatient+own), min(rank, 1+own) // mutant: patient with each call
 	}
 	l.patience = clock.Plus(clock.Times(first, poll), time.Millisecond)
@@ -232,6 +233,9 @@ func (a *acquisition) whenToLook() lookTimes {
 	}
 	if at.Foreign && at.Rank < 2 { // a foreign release does not pass over a dead process: the second ticket must
 		l.watch = 0
+	}
+	if a.path.Format.Stays() && at.Rank == 1 && own == 0 { // nor does Java's
+		l.watch = now.Add(watchAfterFirst)
 	}
 	return l
 }
