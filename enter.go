@@ -134,7 +134,7 @@ func (l *Lock) enterLocal(
 		q.blocked = l.reg.clock.Now()
 	}
 	l.beginWait(ctx, &w.Call, c, queue.Waiting{Ends: q.wait > 0, Since: q.blocked}, o)
-	how, err = l.queue(ctx, w, c, q.failFast, deadline)
+	how, err = l.awaitTurn(ctx, w, c, q.failFast, deadline)
 	if l.pair == nil {
 		l.reg.waiters.Put(w)
 	}
@@ -231,7 +231,6 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 	return l.redis.Prolong(ctx, h, q.lease)
 }
 
-// half returns the local half of l.
 func (l *Lock) half() local.Half {
 	switch {
 	case l.pair == nil:
@@ -250,8 +249,8 @@ var passed = func() <-chan time.Time {
 	return c
 }()
 
-// queue waits for the local half.
-func (l *Lock) queue(
+// awaitTurn waits in the queue of the local half.
+func (l *Lock) awaitTurn(
 	ctx context.Context, w *local.Waiter, c *tenure.Carried, failFast bool, deadline clock.Instant,
 ) (local.Admission, error) {
 	var timeout <-chan time.Time

@@ -38,7 +38,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
 		Log:       r.reports.dispatch.Log,
 		Sink:      log,
-		Message:   func(_, text string) { r.told(text) },
+		Message:   func(_, text string) { r.deliver(text) },
 		Connection: func(c wake.Connection) {
 			if !c.Up {
 				r.others.presence.Doubt()
@@ -72,8 +72,8 @@ func (r *Registry) doubt(server string) {
 	r.queues.RecallPermits(now, elsewhere)
 }
 
-// told handles a message from a script. The goroutine that reads the connection calls it.
-func (r *Registry) told(text string) {
+// deliver handles a message from a script. The goroutine that reads the connection calls it.
+func (r *Registry) deliver(text string) {
 	m, ok := queue.ParseMessage(text)
 	if !ok || len(m.Key) <= len(r.prefix) {
 		return

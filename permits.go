@@ -105,7 +105,7 @@ func (p *permits) told(m queue.Message) bool {
 	return l != nil && l.redis.Key == m.Key && l.redis.Told(m)
 }
 
-// nobodys removes permits that were granted to a call that is gone, see Registry.told.
+// nobodys removes permits that were granted to a call that is gone, see Registry.deliver.
 func (p *permits) nobodys(m queue.Message) {
 	p.mu.Lock()
 	s := p.groups[m.Key]

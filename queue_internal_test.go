@@ -35,7 +35,7 @@ func TestQueue_MessageOnAnIdleShard(t *testing.T) {
 	quiet := func() bool { return !way.IsHealthy(reg.clock.Now()) }
 	require.Eventually(t, quiet, 20*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a shard is healthy
-		reg.told("n 1 1000 " + lock.redis.Key + " 1") // nothing is sent because of it
+		reg.deliver("n 1 1000 " + lock.redis.Key + " 1") // nothing is sent because of it
 		return !quiet()
 	}, 20*time.Second, time.Millisecond)
 }

@@ -38,7 +38,7 @@ type ReadWriteLock struct {
 	writer    Lock
 	local     local.ReadWrite
 	wrote     string        // value of the writer's newest hold; for the goroutine that asks Redis
-	scattered bool          // see errScattered
+	scattered bool          // see protocol.ErrScattered
 	sought    clock.Instant // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
 }
 
@@ -129,7 +129,7 @@ func (rw redisHalf) Look() bool {
 func (rw *ReadWriteLock) ask() {
 	l := &rw.reader
 	if waits, known := l.redis.WriterWaits(l.reg.formats.WriterWaits(l.redis.Key)); known {
-		rw.local.Told(waits)
+		rw.local.Answer(waits)
 	} else {
 		rw.local.Unknown()
 	}

@@ -31,8 +31,8 @@ const (
 	recordLimit = time.Second
 )
 
-// present makes the registry keep a record of itself, with its name if it has one, and look for cycles across processes.
-func (r *Registry) present(name *string) {
+// keepRecord makes the registry keep a record of itself, with its name if it has one, and look for cycles across processes.
+func (r *Registry) keepRecord(name *string) {
 	own := presence.Own(strings.TrimSuffix(r.values, ":"), name)
 	o := &r.others.reader
 	o.Prefix, o.Sharded, o.Cluster, o.Clock, o.Client = r.prefix, r.formats.Sharded(), r.queues.Cluster, r.clock, r.client

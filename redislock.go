@@ -150,7 +150,7 @@ func (l *Lock) within(parent context.Context) (context.Context, *hold.Lendable) 
 	return ctx, nil
 }
 
-// context makes it.
+// context is Context, without lending.
 func (l *Lock) context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = context.Background()

@@ -148,7 +148,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	})
 	r.makeKinds(s)
 	r.permits.begin(r)
-	r.present(s.name)
+	r.keepRecord(s.name)
 	q := &r.queues
 	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed
 	q.Cleaner, q.Lease = r.background.Cleaner, r.lease.Length

@@ -91,8 +91,8 @@ type Call struct {
 	self waitLink
 	more []waitLink // links of other owners that it may block
 
-	look *look // nil until a cycle is found that others may end; Graph.closing guards its content
-	told bool  // it is in a cycle that was reported; Graph.closing guards it
+	look     *look // nil until a cycle is found that others may end; Graph.closing guards its content
+	reported bool  // it is in a cycle that was reported; Graph.closing guards it
 
 	recorded atomic.Bool // published, see Graph.Record
 	known    atomic.Bool // another goroutine may look at it although it has left the graph
@@ -472,15 +472,15 @@ func report(cycle []Step) error {
 
 // tell notes that a call is in a reported cycle. It reports false if that was noted before. The caller holds Graph.closing.
 func (c *Call) tell() (first bool) {
-	first, c.told = !c.told, true
+	first, c.reported = !c.reported, true
 	return first
 }
 
-// Untold reports whether one of the calls is in no reported cycle.
-func (g *Graph) Untold(calls []*Call) bool {
+// Unreported reports whether one of the calls is in no reported cycle.
+func (g *Graph) Unreported(calls []*Call) bool {
 	g.closing.Lock()
 	defer g.closing.Unlock()
-	return slices.ContainsFunc(calls, func(c *Call) bool { return !c.told })
+	return slices.ContainsFunc(calls, func(c *Call) bool { return !c.reported })
 }
 
 // Tell notes that the calls are in a reported cycle. It reports false if that was noted for each of them before.

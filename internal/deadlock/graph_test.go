@@ -210,7 +210,7 @@ func TestACallKeepsTheHoldsOfItsContext(t *testing.T) {
 		require.NoError(t, r.g.Enter(r.call(t.Context(), 1, false)), "owner 1 itself may unlock")
 		<-time.After(2 * SecondLook)
 		require.Len(t, r.reports(), 1)
-		require.False(t, r.g.Untold([]*Call{nested}))
+		require.False(t, r.g.Unreported([]*Call{nested}))
 		require.False(t, r.g.Tell([]*Call{nested}))
 	})
 }

@@ -160,7 +160,7 @@ func (d *Detector) untold(ctx context.Context) ([]Cycle, error) {
 	}
 	l := d.newLook(own)
 	err := l.follow(ctx, own)
-	return slices.DeleteFunc(l.cycles(own), func(c Cycle) bool { return !d.graph.Untold(c.calls()) }), err
+	return slices.DeleteFunc(l.cycles(own), func(c Cycle) bool { return !d.graph.Unreported(c.calls()) }), err
 }
 
 // All returns the cycles of all registries.

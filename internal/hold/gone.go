@@ -44,7 +44,7 @@ type GoneWatch struct {
 	closed   bool
 }
 
-// theCensus is that of this process.
+// theCensus is the census of this process.
 var theCensus owner.Census
 
 // NewGoneWatch looks at the holds of a schedule; soon has Turn called by a time. In a test in fake time each registry has its own

@@ -101,7 +101,7 @@ func (h *Hold) Leads() bool { return h.leads }
 // joined later; 0: not known.
 func (h *Hold) Queued() clock.Instant { return h.queued }
 
-// SetQueued sets what Queued returns.
+// SetQueued sets when the command was sent that got the hold its place in the queue, see Queued.
 func (h *Hold) SetQueued(at clock.Instant) { h.queued = at }
 
 // Since returns when this process got the key.

@@ -23,7 +23,7 @@ func (r *Reader) Lock(ctx context.Context, key string) (observe.LockInfo, error)
 	if errs[0] != nil {
 		return observe.LockInfo{}, errs[0]
 	}
-	if err := r.addRecords(ctx, infos, map[string]told{}); err != nil {
+	if err := r.addRecords(ctx, infos, map[string]record{}); err != nil {
 		return observe.LockInfo{}, err
 	}
 	return infos[0], nil
@@ -90,7 +90,7 @@ func (r *Reader) Holders(ctx context.Context, paths []string) ([][]string, error
 
 // Each tells of the locks that somebody holds or waits for, as they are found, until tell reports false.
 func (r *Reader) Each(ctx context.Context, tell func(observe.LockInfo) bool) error {
-	l := listing{reader: r, ctx: ctx, yield: tell, yielded: map[string]bool{}, told: map[string]told{}}
+	l := listing{reader: r, ctx: ctx, yield: tell, yielded: map[string]bool{}, records: map[string]record{}}
 	pick := func(key string) (string, bool) { return protocol.LockOf(r.Prefix, key) }
 	err := r.Scan(ctx, ":*", &scan.Pass{Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
 	if errors.Is(err, errEnough) {
@@ -105,7 +105,7 @@ type listing struct {
 	ctx     context.Context
 	yield   func(observe.LockInfo) bool
 	yielded map[string]bool    // keys
-	told    map[string]told    // by registry
+	records map[string]record  // by registry
 	infos   []observe.LockInfo // yet to be yielded
 }
 
@@ -141,7 +141,7 @@ func (l *listing) read(keys []string) error {
 			l.infos = append(l.infos, info)
 		}
 	}
-	return l.reader.addRecords(l.ctx, l.infos, l.told)
+	return l.reader.addRecords(l.ctx, l.infos, l.records)
 }
 
 // tell tells the caller of the locks that were read.
@@ -187,20 +187,20 @@ func isJavas(holder string) bool {
 	return err == nil && len(id) == 16
 }
 
-// told is the content of a registry's record; the zero value if there is no record.
-type told struct {
+// record is the content of a registry's record; the zero value if there is no record.
+type record struct {
 	label observe.Label
 	locks []presence.Lock
 }
 
 // addRecords adds to infos what the records of the holders' and waiters' registries say. Known has the records that were read
 // before.
-func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known map[string]told) error {
-	known[r.Label.Registry] = told{label: r.Label}
+func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known map[string]record) error {
+	known[r.Label.Registry] = record{label: r.Label}
 	var registries []string
 	want := func(registry string) {
 		if _, ok := known[registry]; !ok && !protocol.IsCut(registry) {
-			known[registry] = told{}
+			known[registry] = record{}
 			registries = append(registries, registry)
 		}
 	}
@@ -212,27 +212,27 @@ func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known
 			want(infos[i].Waiters[k].Registry)
 		}
 	}
-	err := r.Records(ctx, registries, func(i int, record presence.Record, from presence.Identity) {
-		known[registries[i]] = told{observe.Label(from), record.Locks}
+	err := r.Records(ctx, registries, func(i int, found presence.Record, from presence.Identity) {
+		known[registries[i]] = record{observe.Label(from), found.Locks}
 	})
 	if err != nil {
 		return err
 	}
 	for i := range infos {
-		r.addTold(&infos[i], known)
+		r.addRecord(&infos[i], known)
 	}
 	return nil
 }
 
-// addTold puts what is known into a lock's information.
-func (r *Reader) addTold(info *observe.LockInfo, known map[string]told) {
+// addRecord puts what is known into a lock's information.
+func (r *Reader) addRecord(info *observe.LockInfo, known map[string]record) {
 	counted := map[string]bool{}
 	of := func(registry string) (label observe.Label, locks []presence.Lock, behind int) {
 		label = known[registry].label
 		if presence.Identity(label).Unread() && !slices.Contains(info.TooLong, "record") {
 			info.TooLong = append(info.TooLong, "record")
 		}
-		locks = r.toldOf(info.Path, registry, known)
+		locks = r.recorded(info.Path, registry, known)
 		for _, lock := range locks {
 			if !counted[registry] {
 				behind += lock.Waiting
@@ -260,9 +260,9 @@ func (r *Reader) addTold(info *observe.LockInfo, known map[string]told) {
 	}
 }
 
-// toldOf returns what a registry's record says about a path. For this registry it computes that, since its record may not be
+// recorded returns what a registry's record says about a path. For this registry it computes that, since its record may not be
 // written yet.
-func (r *Reader) toldOf(path, registry string, known map[string]told) (all []presence.Lock) {
+func (r *Reader) recorded(path, registry string, known map[string]record) (all []presence.Lock) {
 	if registry == r.Label.Registry {
 		return r.Own(path)
 	}

@@ -23,7 +23,7 @@ import (
 //
 //   - Its owner has the lock already, or has just got it: admitOwner. Otherwise it would wait for itself.
 //   - It is at the head of the queue and the state allows it: admit.
-//   - It is a reader at the head that was kept out for a writer elsewhere, which no longer waits: see Told.
+//   - It is a reader at the head that was kept out for a writer elsewhere, which no longer waits: see Answer.
 //
 // A transition looks only at the waiters that it admits, and at the one behind them. So the work under the mutex is constant
 // for each lock, unlock and cancellation.
@@ -48,7 +48,7 @@ type Redis interface {
 	Sharable() bool
 	// LookDue reports whether it is time to look for a writer that waits elsewhere.
 	LookDue() bool
-	// Look starts to look for one in the background, and reports whether it does. It then calls Told or Unknown with the result.
+	// Look starts to look for one in the background, and reports whether it does. It then calls Answer or Unknown with the result.
 	Look() bool
 }
 
@@ -208,8 +208,8 @@ func (l *ReadWrite) lookIfDue() {
 	l.looking = l.looking || l.redis.LookDue() && l.redis.Look()
 }
 
-// Told notes whether a writer waits elsewhere. While one does, no more readers join.
-func (l *ReadWrite) Told(waits bool) {
+// Answer notes the answer to Look: whether a writer waits elsewhere. While one does, no more readers join.
+func (l *ReadWrite) Answer(waits bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.looking = false

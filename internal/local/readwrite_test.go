@@ -278,7 +278,7 @@ func TestReadWrite_Reentrancy(t *testing.T) {
 	// One of several readers.
 	h := rwHeld(t, reads, anna, bert)
 	h.in(t, bert, reads, Reentered)
-	h.Told(true)
+	h.Answer(true)
 	h.in(t, bert, reads, Reentered)
 	h.looks(t, has(holders{anna: 1, bert: 3}), aFree)
 	h.out(t, bert, reads, Stays)
@@ -648,7 +648,7 @@ func TestReadWrite_WriterHandsOver(t *testing.T) {
 func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := rwHeld(t, reads, anna)
-		h.Told(true)
+		h.Answer(true)
 		h.in(t, bert, reads, Joined) // it does not wait
 		h.out(t, bert, reads, Leaves)
 		timed := func(want bool) {
@@ -673,12 +673,12 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 		<-time.After(1)
 		synctest.Wait()
 		require.Equal(t, 1, h.asked)
-		h.Told(true)
+		h.Answer(true)
 		<-time.After(heldBackFor)
 		synctest.Wait()
 		require.Equal(t, 2, h.asked)
 		h.looks(t, has(holders{anna: 1}), aFree, bert, cleo)
-		h.Told(false)
+		h.Answer(false)
 		<-results
 		<-results
 		h.looks(t, has(holders{anna: 1, bert: 1, cleo: 1}), aFree)
@@ -687,7 +687,7 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 
 		// One who is served goes, and there is no need to wake up.
 		h = rwHeld(t, reads, anna)
-		h.Told(true)
+		h.Answer(true)
 		w := h.waits(t, dora, reads)
 		timed(true)
 		require.Equal(t, Refused, h.Reader().Wait(cancelled(), w, nil))
@@ -699,28 +699,28 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 		require.Equal(t, 1, h.asked)
 		h.waits(t, bert, reads)
 		require.Equal(t, 1, h.asked, "there is no answer yet")
-		h.Told(false)
+		h.Answer(false)
 		require.Equal(t, Joined, turn(w))
 		h.asks = false
 
 		// A writer before them is not passed by; when it gives up they wait for the answer.
 		h = rwHeld(t, reads, anna)
-		h.Told(true)
+		h.Answer(true)
 		first, second := h.waits(t, team, writes), h.waits(t, crew, reads)
 		timed(false)
 		require.Equal(t, Refused, h.Writer().Wait(cancelled(), first, nil))
 		timed(true)
-		h.Told(false)
+		h.Answer(false)
 		require.Equal(t, Joined, turn(second))
 
 		// Those who are kept out come in when the others are out, and the next ones with them.
 		h = rwHeld(t, reads, anna)
-		h.Told(true)
+		h.Answer(true)
 		w = h.waits(t, bert, reads)
 		timed(true)
 		h.out(t, anna, reads, Last)
 		timed(false)
-		h.Told(true) // too late
+		h.Answer(true) // too late
 		h.Reader().Free()
 		require.Equal(t, Entered, h.Reader().Wait(t.Context(), w, nil))
 		h.Reader().Granted()
@@ -728,7 +728,7 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 
 		// Without an answer in time they come in. Where there never is one they do so every other time.
 		h = rwHeld(t, reads, anna)
-		h.Told(true)
+		h.Answer(true)
 		w = h.waits(t, bert, reads)
 		<-time.After(2 * heldBackFor)
 		synctest.Wait()
@@ -740,7 +740,7 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 
 		// A timer that is stopped at the moment at which it fires asks nobody.
 		h = rwHeld(t, reads, anna)
-		h.Told(true)
+		h.Answer(true)
 		h.waits(t, bert, reads)
 		stopped := h.timer
 		h.again(new(*time.Timer))
@@ -760,7 +760,7 @@ func TestReadWrite_Hammer(t *testing.T) {
 	h.asks = true
 	h.ask = func() {
 		asked.Add(1)
-		all.Go(func() { h.Told(asked.Load()%3 == 0) })
+		all.Go(func() { h.Answer(asked.Load()%3 == 0) })
 	}
 	var readers, writers atomic.Int32
 	var redis atomic.Int32 // who asks or has been asked: the two sides never do at once, but for one owner
@@ -892,7 +892,7 @@ func TestReadWrite_TryingReaders(t *testing.T) {
 		h.Reader().Granted()
 		h.in(t, bert, reads, Joined)
 	})
-	t.Run("not told", func(t *testing.T) { // who asked has failed: the next one asks
+	t.Run("no answer", func(t *testing.T) { // who asked has failed: the next one asks
 		h, bert2, cleo2 := ask(t)
 		h.Reader().Free()
 		require.Equal(t, Entered, turn(bert2))
@@ -988,7 +988,7 @@ func TestReadWrite_WaitingReadersCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const readers = 1000
 		h := rwHeld(t, reads, anna)
-		h.Told(true)
+		h.Answer(true)
 		writer := h.waits(t, bert, writes)
 		var all sync.WaitGroup
 		for i := range owner.ID(readers) {
@@ -1001,7 +1001,7 @@ func TestReadWrite_WaitingReadersCostNothing(t *testing.T) {
 		<-time.After(heldBackFor)
 		synctest.Wait()
 		require.Equal(t, 1, h.asked)
-		h.Told(false)
+		h.Answer(false)
 		all.Wait()
 		require.Equal(t, 1, h.asked)
 	})

@@ -68,7 +68,7 @@ type tenures struct {
 	of   map[owner.ID]*Tenure
 }
 
-// Tenure returns that of an owner that has a hold, with its token; one that is over when it has unlocked in the meantime.
+// Tenure returns the tenure of an owner that has a hold, with its token; it is over when the owner has unlocked meanwhile.
 func (l *Held) Tenure(half local.Half, o owner.ID, h *hold.Hold, token uint64) *Tenure {
 	s := l.tenures.Load()
 	if s == nil {
@@ -171,7 +171,7 @@ type Carried struct {
 	outer  *Carried
 }
 
-// Key is that of what a context carries.
+// Key is the key of a context under which it has its Carried.
 type Key struct{}
 
 // CarriedBy is what a context carries, or nil.
@@ -245,7 +245,7 @@ func (c *Carried) Owners() (owners []owner.ID) {
 	return owners
 }
 
-// With is what a context says that is made from one that says c, for a tenure.
+// With returns what a child context carries, for a tenure, when its parent carries c.
 func (c *Carried) With(t *Tenure) *Carried {
 	for c != nil && c.tenure != nil && !c.tenure.Lasts() { // so that no chain grows with contexts of what is over
 		c = c.outer

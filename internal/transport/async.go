@@ -179,7 +179,7 @@ func (s *Shard) resolved(e *asyncCall) (way rueidis.CoreClient, fresh *freshConn
 	return nil, nil, false
 }
 
-// doAsync is do for a shard that is not healthy.
+// doAsync is Do for a shard that is not healthy.
 func (s *Shard) doAsync(p *Wait, c *protocol.Call, a *Reply) {
 	s.own.inARow.Store(0)
 	with := s.running.Add(1)

@@ -139,7 +139,7 @@ func (s *batches) stop() {
 	b.waiting = nil
 }
 
-// doBatched is do through a batcher.
+// doBatched is Do through a batcher.
 func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
 	if s.own.inARow.Load() != 0 { // not one at a time, or after a pause

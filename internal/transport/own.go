@@ -139,7 +139,7 @@ func (o *ownConns) drop() {
 	}
 }
 
-// doOwn is do over the own connection. It passes no context that can end: with one rueidis would start goroutines for the
+// doOwn is Do over the own connection. It passes no context that can end: with one rueidis would start goroutines for the
 // connection. The command counts as blocking, so that rueidis closes the connection without waiting for it.
 func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client

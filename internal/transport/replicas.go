@@ -127,7 +127,7 @@ const (
 	mostHops           = 4
 )
 
-// doReplicated is do for a command whose write replicas must have. It waits for them for the given timeout, and for the reply
+// doReplicated is Do for a command whose write replicas must have. It waits for them for the given timeout, and for the reply
 // as usual.
 //
 //go:noinline
