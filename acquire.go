@@ -100,10 +100,7 @@ func (h *Hold) Release(ctx context.Context) error {
 		}
 		err = h.release(ctx)
 	}
-	if err != nil {
-		return h.lock.fail("release", err)
-	}
-	return nil
+	return h.lock.fail("release", err)
 }
 
 func (h *Hold) release(ctx context.Context) error {

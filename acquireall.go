@@ -386,10 +386,7 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 		} else {
 			err = part.release(ctx)
 		}
-		if err != nil {
-			return part.lock.fail("release", err)
-		}
-		return nil
+		return part.lock.fail("release", err)
 	})
 }
 

@@ -15,7 +15,6 @@ type lockCache struct{ cache.Cache[*anchor] }
 // together.
 type anchor Lock
 
-// Entry returns the cache's data in the lock.
 func (a *anchor) Entry() *cache.Entry { return &a.entry }
 
 // Name returns the key in the cache: the path, as a readWritePath for a read-write lock.
@@ -86,13 +85,11 @@ func (c *lockCache) current(l *Lock) *Lock {
 	return l
 }
 
-// find returns the plain lock of a path.
 func (c *lockCache) find(path string) (*Lock, bool) {
 	a, ok := c.Find(path)
 	return (*Lock)(a), ok
 }
 
-// findReadWrite returns the read-write lock of a path.
 func (c *lockCache) findReadWrite(path string) (*Lock, bool) {
 	a, ok := c.Find(readWritePath(path))
 	return (*Lock)(a), ok

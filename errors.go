@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -79,25 +78,6 @@ func (e *LockError) Error() string {
 
 // Unwrap returns the reason.
 func (e *LockError) Unwrap() error { return e.Err }
-
-// takenError is [ErrTaken], with how long the call waited, and who has the lock, if known.
-type takenError struct {
-	wait  time.Duration
-	other string
-}
-
-func (t takenError) Is(target error) bool { return target == ErrTaken }
-
-func (t takenError) Error() string {
-	text := "the lock was not free"
-	if t.wait > 0 {
-		text += " within " + t.wait.String()
-	}
-	if t.other != "" {
-		text += ": " + t.other
-	}
-	return text
-}
 
 // whoHolds says who has the lock, if known.
 func (l *Lock) whoHolds(asked bool) string {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
@@ -65,9 +64,3 @@ var errReserved = errors.New("a path that ends in :waiters or :fencing, with a p
 // errApart: the fencing counter must be in the same slot as its key.
 var errApart = errors.New("a cluster keeps the fencing counter of this lock in another slot than its key, because of the " +
 	"braces in its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
-
-// fenceable reports whether the lock needs no counter, or its counter is in the same slot as its key.
-func (l *Lock) fenceable() bool {
-	p := &l.redis
-	return !p.Fencing || !l.reg.queues.Cluster || protocol.HashTag(p.Format.Counter(p.Key)) == protocol.HashTag(p.Key)
-}

@@ -46,10 +46,7 @@ func (r *Registry) force(ctx context.Context, path, holder string) error {
 	if err == nil {
 		err = r.remove(ctx, l, holder)
 	}
-	if err != nil {
-		return l.fail("forceunlock", err)
-	}
-	return nil
+	return l.fail("forceunlock", err)
 }
 
 // remove removes a lock, and tells the holders of this registry that they lost it. Holders are matched by name, since newer

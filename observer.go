@@ -2,10 +2,10 @@ package lockregistry
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
@@ -33,10 +33,8 @@ var losses = map[fault.Loss]observe.Loss{
 func WithObserver(o observe.Observer) Option { return func(s *settings) { s.observer = &o } }
 
 func observes(o *observe.Observer) error {
-	if o != nil && o.Acquired == nil && o.Released == nil && o.Lost == nil && o.Renewing == nil && o.Deadlocked == nil {
-		return errors.New("WithObserver: none of the functions is set")
-	}
-	return nil
+	return invalid(o != nil && o.Acquired == nil && o.Released == nil && o.Lost == nil && o.Renewing == nil && o.Deadlocked == nil,
+		"WithObserver: none of the functions is set")
 }
 
 // observed returns the time, for an observer of Acquired; 0 without one.
@@ -90,23 +88,26 @@ func (l *Lock) tellReleased(ctx context.Context, o owner.ID) (err error) { // na
 }
 
 func (l *Lock) tellLost(held time.Duration, why fault.Loss) {
-	r := l.reg
-	if r.reports.observer.Lost == nil {
-		return
-	}
-	lost := observe.Lost{Subject: l.subject(), Held: held, Why: losses[why]}
-	r.reports.dispatch.Put(func() {
-		defer r.reports.dispatch.Caught("Lost")
-		r.reports.observer.Lost(lost)
-	})
+	o := &l.reg.reports
+	tell(&o.dispatch, "Lost", o.observer.Lost, observe.Lost{Subject: l.subject(), Held: held, Why: losses[why]})
 }
 
 func (r *Registry) tellRenewing(n int, failure error) {
-	if r.reports.observer.Renewing == nil {
+	renewing := r.reports.observer.Renewing
+	if renewing == nil {
 		return
 	}
-	r.reports.dispatch.Put(func() {
-		defer r.reports.dispatch.Caught("Renewing")
-		r.reports.observer.Renewing(observe.Renewing{Err: fault.Classify(failure), Commands: n})
-	})
+	tell(&r.reports.dispatch, "Renewing", func(failure error) { // Classify calls methods of an unknown type: not with a mutex held
+		renewing(observe.Renewing{Err: fault.Classify(failure), Commands: n})
+	}, failure)
+}
+
+// tell has a function of the observer called in the background, if there is one.
+func tell[E any](by *dispatch.Queue, name string, function func(E), event E) {
+	if function != nil {
+		by.Put(func() {
+			defer by.Caught(name)
+			function(event)
+		})
+	}
 }

@@ -38,39 +38,21 @@ type Option func(*settings)
 
 // settings is the result of a registry's options. Options only store values; check validates them.
 type settings struct {
-	identity
-	telling
+	config
+	clientID   *string
+	name       *string // for people
+	log        *slog.Logger
+	observer   *observe.Observer
 	expiry     *time.Duration
 	poll       time.Duration
 	limit      *time.Duration
 	capacity   int
-	renewal    bool
 	wakeup     wakeup
 	oldChannel bool
-	releasing
-	layout   Layout
-	replicas *protocol.Replicas
-	fencing  bool
-	tolerant bool                          // see WithoutDeadlockErrors
-	changes  []func(*rueidis.ClientOption) // see WithClientOption
-}
-
-// releasing is how locks are released.
-type releasing struct {
-	handoff *time.Duration
-	behind  bool // see WithBackgroundRelease
-}
-
-// telling is where events are reported.
-type telling struct {
-	log      *slog.Logger
-	observer *observe.Observer
-}
-
-// identity has the names by which others know a registry.
-type identity struct {
-	clientID *string
-	name     *string // for people
+	behind     bool // see WithBackgroundRelease
+	replicas   *protocol.Replicas
+	fencing    bool
+	changes    []func(*rueidis.ClientOption) // see WithClientOption
 }
 
 // WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. It is in
@@ -126,7 +108,7 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // than a third. The next owner's lease is renewed as if it had obtained the lock itself. With 0 every unlock releases the
 // key. With a longer time the registry may notice that much later that the key was removed, see [Lock.Unlock]. It must not be
 // negative. Default: 100 ms.
-func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = &limit } }
+func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = limit } }
 
 // WithBackgroundRelease makes Unlock, [Hold.Release] and Do return before the key is removed from Redis, if a round trip to its
 // master takes long: 200 µs, measured by commands sent while no other was under way, or 2 ms, measured by all recent commands.
@@ -242,6 +224,31 @@ func AtLeast(d time.Duration) LockOption {
 	return LockOption{"AtLeast", d, func(q *request, d time.Duration) { q.atLeast = d }}
 }
 
+// AtMost limits how long the lock is held. Its lease is at most d, and no renewal, [Lock.Renew] included, lets the key live
+// longer than d from when it was granted, except for the time that the renewal takes to arrive. Contexts of the hold end
+// before d is over, by the margin for clocks, with [ErrLockLost]. If the call waited for another process, d may begin before
+// the call returns, usually by half a second at most. The registry does not remove the key before its lease must have ended.
+// When the lock is handed to another owner, that owner's own AtMost applies from then on. It is ShedLock's lockAtMostFor, and
+// AtMost(10*time.Second) is Redisson's leaseTime. D must be at least two milliseconds, and not less than [AtLeast]. Default:
+// the lock is held for as long as it is renewed.
+//
+// It is for plain locks, writers and semaphores. A reader returns an error, and so does a call of an owner that already holds
+// the lock.
+func AtMost(d time.Duration) LockOption {
+	return LockOption{"AtMost", d, func(q *request, d time.Duration) { q.atMost = d }}
+}
+
+// FailFast makes a waiting call return [ErrUnavailable] as soon as Redis cannot be asked, instead of trying again until its
+// wait is over: at the first failure, when too few replicas have a hold, or once the server is silent. The server is silent
+// when a command is not answered within half a second and two round trips, or 6.5 s while the round trip is not known, and
+// within the time of [WithCommandTimeout] at most. While the call waits for its turn, the registry asks the server twice a
+// second whether it answers. A call that waits for another goroutine of this process fails at most 100 ms after that goroutine
+// meets the failure, or the server is silent. A call that does not wait for the lock waits just as long for its reply, at most.
+// Spring and Redisson have no such option. Default: a call with [Wait] tries again.
+func FailFast() LockOption {
+	return LockOption{"FailFast", 0, func(q *request, _ time.Duration) { q.failFast = true }}
+}
+
 // request is the result of the options of a call that locks.
 type request struct {
 	lease *lease.Term   // nil: the registry's, or the hold's
@@ -253,8 +260,8 @@ type request struct {
 	atMost   time.Duration // 0: for as long as it is renewed
 	failFast bool          // see FailFast
 	permits  int           // of a semaphore; 0: not given
-	leads    bool          // see hold.leads
-	quiet    bool          // see hold.Terms
+	leads    bool          // see hold.Terms, as for quiet
+	quiet    bool
 	blocked  clock.Instant // when the call began to wait; 0: it has not
 
 	// For the observer, at the end of the call.
@@ -298,12 +305,39 @@ func (q request) with(opts []LockOption) (_ request, failed error) {
 	return q, failed
 }
 
+// bound limits the lease that a call asks for to AtMost.
+func bound(q *request) {
+	if q.atMost > 0 && q.atMost < q.lease.Length {
+		q.lease = lease.NewTerm(q.atMost)
+	}
+}
+
+// checkAtMost validates AtMost together with the other options of a call.
+func checkAtMost(q *request) error {
+	switch {
+	case q.atMost == 0:
+		return nil
+	case q.atMost < leastLease:
+		return leasable("AtMost", q.atMost)
+	case q.atMost < q.atLeast:
+		return fmt.Errorf("AtMost(%v): it is shorter than AtLeast(%v)", q.atMost, q.atLeast)
+	default:
+		return nil
+	}
+}
+
+var (
+	errAtMostRead = errors.New("AtMost: it is for plain locks and writers only")
+	errAtMostHeld = errors.New("AtMost: the owner holds the lock already")
+)
+
 // settingsOf applies options to the defaults.
 func settingsOf(opts []Option) (s settings, err error) {
 	s = settings{
+		config:   config{handoff: defaultHandoff},
 		poll:     defaultPoll,
 		capacity: defaultCapacity,
-		telling:  telling{log: slog.New(slog.DiscardHandler)},
+		log:      slog.New(slog.DiscardHandler),
 	}
 	for _, o := range opts {
 		if o == nil {
@@ -313,21 +347,6 @@ func settingsOf(opts []Option) (s settings, err error) {
 		o(&s)
 	}
 	return s, err
-}
-
-// config returns the part of the settings that the registry reads itself.
-func (s *settings) config() config {
-	c := config{
-		lease:    lease.NewTerm(s.lease()),
-		renewal:  s.renewal,
-		handoff:  defaultHandoff,
-		layout:   s.layout,
-		tolerant: s.tolerant,
-	}
-	if s.handoff != nil {
-		c.handoff = *s.handoff
-	}
-	return c
 }
 
 // queue returns the settings of package queue for a client.
@@ -346,8 +365,8 @@ func (s *settings) queue(client rueidis.Client) queue.Settings {
 	return q
 }
 
-// lease returns the lease of a call that names none.
-func (s *settings) lease() time.Duration {
+// leaseLength returns the lease of a call that names none.
+func (s *settings) leaseLength() time.Duration {
 	switch {
 	case s.expiry != nil:
 		return *s.expiry
@@ -366,75 +385,48 @@ func (s *settings) commandLimit() time.Duration {
 	if s.limit != nil {
 		return *s.limit
 	}
-	return max(min(mostLimit, s.lease()/3), time.Millisecond)
+	return max(min(mostLimit, s.leaseLength()/3), time.Millisecond)
 }
 
 func (s *settings) check(prefix string) error {
+	_, isLayout := layouts[s.layout]
+	noChange := slices.ContainsFunc(s.changes, func(change func(*rueidis.ClientOption)) bool { return change == nil })
 	return fault.Join(
-		prefixed(prefix),
-		leasable("WithLease", s.lease()),
+		invalid(prefix == "", "the prefix is empty"),
+		leasable("WithLease", s.leaseLength()),
 		positive("WithPollInterval", s.poll),
-		positiveIfSet("WithCommandTimeout", s.limit),
+		positive("WithCommandTimeout", s.commandLimit()),
 		capacious("WithCapacity", s.capacity),
-		notNegative("WithHandoff", s.handoff),
-		known("WithLayout", int(s.layout), int(LayoutRedisson)),
+		invalid(s.handoff < 0, "WithHandoff(%v): the duration must not be negative", s.handoff),
+		invalid(!isLayout, "WithLayout(%d): there is no such value", s.layout),
 		named(s.clientID),
-		present(s.log),
+		invalid(s.log == nil, "WithLogger(nil): leave the option out to have no log"),
 		checkReplicas(s.replicas),
-		changing(s.changes),
+		invalid(noChange, "WithClientOption(nil): leave the option out to change nothing"),
 		observes(s.observer),
 		presence.CheckName(s.name),
 	)
 }
 
-func prefixed(prefix string) error {
-	if prefix == "" {
-		return errors.New("the prefix is empty")
+// invalid returns an error if a value is invalid.
+func invalid(is bool, format string, about ...any) error {
+	if !is {
+		return nil
 	}
-	return nil
+	return fmt.Errorf(format, about...)
 }
 
 func positive(name string, d time.Duration) error {
-	if d <= 0 {
-		return fmt.Errorf("%s(%v): the duration must be positive", name, d)
-	}
-	return nil
-}
-
-func positiveIfSet(name string, d *time.Duration) error {
-	if d == nil {
-		return nil
-	}
-	return positive(name, *d)
-}
-
-func notNegative(name string, d *time.Duration) error {
-	if d != nil && *d < 0 {
-		return fmt.Errorf("%s(%v): the duration must not be negative", name, *d)
-	}
-	return nil
+	return invalid(d <= 0, "%s(%v): the duration must be positive", name, d)
 }
 
 func leasable(name string, d time.Duration) error {
-	if d < leastLease {
-		return fmt.Errorf("%s(%v): a lease must be at least %v, since 1 %% and a millisecond of it are a margin for clocks",
-			name, d, leastLease)
-	}
-	return nil
+	return invalid(d < leastLease, "%s(%v): a lease must be at least %v, since 1 %% and a millisecond of it are a margin for clocks",
+		name, d, leastLease)
 }
 
 func capacious(name string, n int) error {
-	if n <= 0 {
-		return fmt.Errorf("%s(%d): the capacity must be positive", name, n)
-	}
-	return nil
-}
-
-func known(name string, value, last int) error {
-	if value < 0 || value > last {
-		return fmt.Errorf("%s(%d): there is no such value", name, value)
-	}
-	return nil
+	return invalid(n <= 0, "%s(%d): the capacity must be positive", name, n)
 }
 
 // mostClientID is how many bytes a client id may have.
@@ -448,20 +440,6 @@ func named(clientID *string) error {
 		return errors.New("WithClientID(\"\"): the id is empty")
 	case len(*clientID) > mostClientID:
 		return fmt.Errorf("WithClientID(%q...): the id has %d bytes, more than %d", (*clientID)[:20], len(*clientID), mostClientID)
-	}
-	return nil
-}
-
-func present(log *slog.Logger) error {
-	if log == nil {
-		return errors.New("WithLogger(nil): leave the option out to have no log")
-	}
-	return nil
-}
-
-func changing(changes []func(*rueidis.ClientOption)) error {
-	if slices.ContainsFunc(changes, func(change func(*rueidis.ClientOption)) bool { return change == nil }) {
-		return errors.New("WithClientOption(nil): leave the option out to change nothing")
 	}
 	return nil
 }

@@ -69,18 +69,6 @@ func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 // Writer returns the lock that excludes all other owners, readers and writers.
 func (rw *ReadWriteLock) Writer() *Lock { return &rw.writer }
 
-// several reports whether more than one owner shares the hold now. It takes no mutex, so it may be called with the hold's mutex
-// held: an owner that joins later looks at the hold after that, and sees what the caller has done to it.
-func (l *Lock) several() bool { return l.owners() > 1 }
-
-// owners returns how many owners share the hold.
-func (l *Lock) owners() int64 {
-	if l.reads() {
-		return l.pair.local.Reader().Count()
-	}
-	return 1
-}
-
 // lookEvery returns how often Redis is asked whether a writer waits elsewhere.
 func (rw *ReadWriteLock) lookEvery() time.Duration {
 	if handoff := rw.reader.reg.handoff; handoff > 0 {
@@ -125,7 +113,6 @@ func (rw redisHalf) Look() bool {
 	return true
 }
 
-// ask asks Redis whether a writer waits elsewhere.
 func (rw *ReadWriteLock) ask() {
 	l := &rw.reader
 	if waits, known := l.redis.WriterWaits(l.reg.formats.WriterWaits(l.redis.Key)); known {

@@ -44,7 +44,6 @@ func (r *Registry) keepRecord(name *string) {
 	p.Start(p, r.clock, own)
 }
 
-// Newest returns the number of the newest hold.
 func (w *recorded) Newest() uint64 { return w.reg.numbers.Newest() }
 
 // Waits returns the waiting calls that the record lists. When one of them ends, the record is written anew.
@@ -119,7 +118,6 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 	return used, lasting
 }
 
-// Write writes the record.
 func (w *recorded) Write(ctx context.Context, text string) (refused bool, err error) {
 	t := w.reg.transport
 	p := transport.Wait{Ctx: ctx, Limit: t.Shard(w.key).RoundTrip().Plus(min(recordLimit, w.reg.queues.Limit))}

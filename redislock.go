@@ -97,10 +97,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		now := l.reg.cache.current(l)
 		err = now.unlock(ctx, now.hold.OwnerIn(ctx))
 	}
-	if err != nil {
-		return l.fail("unlock", err)
-	}
-	return nil
+	return l.fail("unlock", err)
 }
 
 // Renew sets the lease of the caller's hold to ttl from now, in whole milliseconds, at least two as for [Lease]; later renewals
@@ -194,7 +191,11 @@ func (l *Lock) IsHeld() bool {
 	return h != nil && h.Valid()
 }
 
+// fail returns the error of an operation that has failed with err; nil if that is nil.
 func (l *Lock) fail(op string, err error) error {
+	if err == nil {
+		return nil
+	}
 	return &LockError{Op: op, Key: l.redis.Key, Err: l.shard().Unsupported(err)}
 }
 
@@ -205,14 +206,14 @@ var (
 
 // check returns the error that every call on l fails with, if there is one.
 func (l *Lock) check(ctx context.Context) error {
-	switch {
+	switch p := &l.redis; {
 	case ctx == nil:
 		return errNilContext
 	case l.path() == "":
 		return errNoPath
-	case protocol.Reserved(l.redis.Key):
+	case protocol.Reserved(p.Key):
 		return errReserved
-	case !l.fenceable():
+	case p.Fencing && l.reg.queues.Cluster && protocol.HashTag(p.Format.Counter(p.Key)) != protocol.HashTag(p.Key):
 		return errApart
 	case l.pair != nil && l.pair.scattered:
 		return protocol.ErrScattered
@@ -273,7 +274,7 @@ func (l *Lock) suits(q *request) error {
 // the local half, and asked Redis.
 func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) error {
 	if err == fault.Busy { //nolint:errorlint // never wrapped
-		return l.fail(op, takenError{wait, l.reg.cache.current(l).whoHolds(asked)})
+		return l.fail(op, fault.NotFreeError{Wait: wait, Who: l.reg.cache.current(l).whoHolds(asked)})
 	}
 	var late fault.OverdueError
 	if errors.As(err, &late) {
@@ -312,10 +313,7 @@ func (l *Lock) renew(ctx context.Context, h *hold.Hold, ttl time.Duration) error
 	default:
 		err = l.redis.Prolong(ctx, h, lease.NewTerm(ttl))
 	}
-	if err != nil {
-		return l.fail("renew", err)
-	}
-	return nil
+	return l.fail("renew", err)
 }
 
 // unlock undoes one lock of an owner.

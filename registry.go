@@ -70,8 +70,8 @@ type names struct {
 
 // config is what the options of a registry have set.
 type config struct {
-	lease    *lease.Term
-	renewal  bool
+	lease    *lease.Term // of calls that name none
+	renewal  bool        // see WithRenewal
 	handoff  time.Duration
 	layout   Layout // of plain locks
 	watchdog bool   // plain locks and writers without a lease are renewed, as in Redisson
@@ -124,13 +124,14 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 
 func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r := &Registry{
-		config:    s.config(),
+		config:    s.config,
 		queues:    queue.Shared{Settings: s.queue(client)},
 		client:    client,
 		transport: shares.Join(client),
 		waiters:   &local.Pool{},
 		ending:    ending{closed: make(chan struct{})},
 	}
+	r.lease = lease.NewTerm(s.leaseLength())
 	r.cache.Resize(s.capacity)
 	r.call(prefix, s.clientID)
 	r.clock = r.transport.Clock
@@ -189,7 +190,6 @@ var layouts = map[Layout]struct {
 	LayoutRedisson: {protocol.NewRedisson, protocol.NewRedissonPermits, true},
 }
 
-// makeKinds makes the kinds of locks.
 func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
 		Prefix: r.prefix, Cluster: r.queues.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
@@ -239,11 +239,19 @@ func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
 
 func (a *above) Clear(r hold.Remains)              { a.redis.Clear(r) }
 func (a *above) Has(h *hold.Hold, o owner.ID) bool { return (*Lock)(a).heldBy(o) == h }
-func (a *above) Count() int64                      { return (*Lock)(a).owners() }
-func (a *above) Owners() []owner.ID                { return (*Lock)(a).half().Owners() }
-func (a *above) Lent(o owner.ID) bool              { return a.hold.Lent(o) }
 
-// lockAbove returns the lock of a hold.
+// Count returns how many owners share the hold. It takes no mutex, so it may be called with the hold's mutex held: an owner
+// that joins later looks at the hold after that, and sees what the caller has done to it.
+func (a *above) Count() int64 {
+	if l := (*Lock)(a); l.reads() {
+		return l.pair.local.Reader().Count()
+	}
+	return 1
+}
+
+func (a *above) Owners() []owner.ID   { return (*Lock)(a).half().Owners() }
+func (a *above) Lent(o owner.ID) bool { return a.hold.Lent(o) }
+
 func lockAbove(h *hold.Hold) *Lock { return (*Lock)(h.Above().(*above)) }
 
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock's methods report what
@@ -381,13 +389,10 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 	return err
 }
 
-// terms returns the terms that a call asks for.
 func (l *Lock) terms(q *request) hold.Terms {
 	return hold.Terms{Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: l.renews(q), Leads: q.leads, Quiet: q.quiet}
 }
 
-// newHold makes a hold on these terms.
-//
 //go:noinline
 func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 	r := l.reg

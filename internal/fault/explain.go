@@ -1,10 +1,33 @@
 package fault
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Busy means that another owner has the lock, and the call may not wait, or no longer. The root package turns it into false
 // or ErrTaken.
 var Busy = errors.New("busy")
+
+// NotFreeError is [Taken], with how long the call waited, and who has the lock, if known.
+type NotFreeError struct {
+	Wait time.Duration
+	Who  string
+}
+
+// Is reports whether target is Taken.
+func (n NotFreeError) Is(target error) bool { return target == Taken }
+
+func (n NotFreeError) Error() string {
+	text := "the lock was not free"
+	if n.Wait > 0 {
+		text += " within " + n.Wait.String()
+	}
+	if n.Who != "" {
+		text += ": " + n.Who
+	}
+	return text
+}
 
 // OverdueError means that the call may not wait, or no longer, and it is not known whether the lock is free.
 type OverdueError struct{ Failure error }
