@@ -19,12 +19,12 @@ import (
 //	held       owner == o, holds >= 1   o has both
 //	leaving    owner == leaving         the Redis half is being released; nobody has the local one
 //
-//	free ──enter──▶ acquiring ──granted──▶ held ──exit, evict──▶ leaving ──free──▶ free
-//	                    └───────────────free─────────────────────────────────────▶ free
-//	                                        ▲─────pass────────────┘
+//	free ──Enter──▶ acquiring ──Granted──▶ held ──Exit, Evict──▶ leaving ──Free──▶ free
+//	                    └───────────────Free─────────────────────────────────────▶ free
+//	                                        ▲─────Pass────────────┘
 //
 // When a transition ends in free and there are waiters, the first waiter becomes acquiring instead. So no call waits while the
-// lock is free, and a newcomer cannot overtake. With pass the first waiter gets both halves at once. The mutex is never held
+// lock is free, and a newcomer cannot overtake. With Pass the first waiter gets both halves at once. The mutex is never held
 // while this process talks to Redis or sleeps. The work under it is constant for each lock, unlock and cancellation.
 type localLock struct {
 	mu        sync.Mutex
