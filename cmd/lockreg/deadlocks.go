@@ -69,7 +69,7 @@ func (a *app) printDeadlocks(found []observe.Deadlock) error {
 		fmt.Fprintf(a.out, "deadlock of %d\n", len(d.Waits))
 		table := a.table("OWNER", "PROCESS", "HOLDS", "WAITS FOR", "SINCE")
 		for _, w := range d.Waits {
-			table.row(w.Owner, w.Label.String(), strings.Join(w.Holds, ", "), w.Path, ago(w.Since))
+			table.row(w.Owner, view.Process(w.Label), strings.Join(w.Holds, ", "), w.Path, ago(w.Since))
 		}
 		if err := table.Flush(); err != nil {
 			return err

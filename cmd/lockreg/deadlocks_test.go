@@ -44,7 +44,7 @@ func TestDeadlocksShown(t *testing.T) {
 	assert.Empty(t, errs)
 	assert.Regexp(t, `(?m)^OWNER +PROCESS +HOLDS +WAITS FOR +SINCE$`, out)
 	assert.Regexp(t, `(?m)^goroutine 17 +billing on web-1, process 4711 +a, x\\x1b +b +1m3\ds ago$`, out)
-	assert.Regexp(t, `(?m)^hold of b +unknown \(Java, or an older version\) +b +a +unknown$`, out)
+	assert.Regexp(t, `(?m)^hold of b +a Go process, not known +b +a +unknown$`, out)
 
 	code, out, _ = run(found, true)
 	assert.Equal(t, 1, code)

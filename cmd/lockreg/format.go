@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -36,12 +37,49 @@ func heldFor(h observe.HolderInfo) string {
 	return "unknown"
 }
 
-// leaseOf returns the rest of a holder's lease, and whether its renewal is overdue.
+// leaseOf returns the rest of a holder's lease, and what speaks against its being at work.
 func leaseOf(h observe.HolderInfo) string {
 	if late := h.Overdue(); late > 0 {
-		return left(h.Lease) + ", renewal overdue by " + short(late) + ", probably dead"
+		return left(h.Lease) + ", renewal overdue by " + short(late) + ", probably dead or frozen"
+	}
+	if view.Unrecorded(h) {
+		return left(h.Lease) + ", no record of it, perhaps dead"
 	}
 	return left(h.Lease)
+}
+
+// life returns what is known of whether a holder is at work.
+func life(h observe.HolderInfo) string {
+	renewed := short(max(0, h.Renewed-h.Lease))
+	switch {
+	case h.Kept:
+		return "nobody works under it"
+	case h.Overdue() > 0:
+		return "not renewed for " + renewed + ": it is probably dead or frozen"
+	case h.Renewed > 0 && h.Lease >= 0:
+		return "renewed " + renewed + " ago: its process is alive"
+	case view.Unrecorded(h):
+		text := "no record of its process: it is dead or frozen, or may not write one"
+		if lease := view.FirstLease(h); lease > 0 {
+			text += "; its lease is " + short(lease) + " if it was never renewed, else shorter"
+		}
+		return text
+	case h.Label.Known():
+		return "its process was alive in the last minute; that it renews its lease is not known"
+	case !h.Since.IsZero():
+		return "too new for a record of its process"
+	}
+	return "whether it is alive is not known"
+}
+
+// next returns who gets a lock next; empty if nobody waits who is there.
+func next(info observe.LockInfo) string {
+	for _, w := range info.Waiters {
+		if !w.Gone {
+			return view.WhoWaits(w)
+		}
+	}
+	return ""
 }
 
 // waiting is how many wait for a lock: those with a place in the queue, and those in their processes.
@@ -73,8 +111,11 @@ func waiting(info observe.LockInfo) string {
 
 // process is a short name of a process.
 func process(l observe.Label) string {
-	if l.Name != "" {
+	switch {
+	case l.Name != "":
 		return l.Name
+	case !l.Known():
+		return view.Process(l)
 	}
 	return fmt.Sprintf("%s/%d", l.Host, l.PID)
 }

@@ -36,10 +36,10 @@ its end.
 
 HOLDER is the process that holds the lock, or how many readers do; HELD FOR is
 how long, with a "≤" before its process says so; LEASE is what is left of the
-lease, and by how much a renewal is overdue; WAITING is how many calls have a
-place in the queue, and how many more wait in their processes. Java's waiters
-have none. A plain lock whose holder is named as no library names them is not
-listed; show shows it.
+lease, and by how much a renewal is overdue, or that the holder's process has no
+record of itself, see show; WAITING is how many calls have a place in the queue,
+and how many more wait in their processes. Java's waiters have none. A plain lock
+whose holder is named as no library names them is not listed; show shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
 from the 250th on take 5 % of the server's time at most. Whatever key patterns a
@@ -107,10 +107,12 @@ holder with its process, for how long, what is left of its lease, and the last
 fencing token of the path, which the holder's does not exceed; and the queue. Of
 holders and of waiters 100 at most are shown.
 
-A process says who it is once it has held or waited for a second. A renewal that
-is overdue says that the process is dead, most likely, or frozen, or cannot reach
-Redis; so does a waiter that is gone: nobody listens to its channel. What is too
-long for a lock's own, as somebody may have written it to Redis, is "too long".
+A process says who it is once it has held or waited for a second, in a record
+that lasts for a minute after its death. A renewal that is overdue says that the
+process is dead, most likely, or frozen, or cannot reach Redis; so does a holder
+of this library without a record, unless its user of Redis may not write one; and
+a waiter that is gone: nobody listens to its channel. What is too long for a
+lock's own, as somebody may have written it to Redis, is "too long".
 
 Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 69 Redis cannot be used.`,
@@ -217,6 +219,9 @@ func (a *app) printLock(info observe.LockInfo) error {
 		}
 		a.more(info.HolderCount - len(info.Holders))
 		for _, h := range info.Holders {
+			if h.Overdue() > 0 || view.Unrecorded(h) {
+				fmt.Fprintf(a.out, "%s: %s\n", printable.Text(view.Who(h)), life(h))
+			}
 			if h.Behind > 0 {
 				fmt.Fprintf(a.out, "%d more wait in %s\n", h.Behind, printable.Text(process(h.Label)))
 			}

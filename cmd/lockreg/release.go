@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/user"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -107,7 +109,7 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 	}
 	r.logger(slog.LevelInfo).Info("release",
 		"caller", caller(), "path", printable.Valid(info.Path), "key", printable.Valid(info.Key),
-		"holder", printable.Valid(h.Holder), "label", h.Label.String(), "reason", r.reason, "result", result)
+		"holder", printable.Valid(h.Holder), "label", view.Who(h), "reason", r.reason, "result", result)
 	if err == nil {
 		err = r.done(info, h)
 	}
@@ -140,7 +142,7 @@ func (r *releaser) choose(info observe.LockInfo) (observe.HolderInfo, error) {
 	}
 	if r.holder != "" {
 		if info.HolderCount > len(info.Holders) { // it may be one that is not shown
-			return observe.HolderInfo{Holder: r.holder}, nil
+			return observe.HolderInfo{Holder: r.holder, Since: protocol.ParseName(r.holder).Since}, nil
 		}
 		return observe.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: that holder does not have it: nothing was changed", info.Key)}
 	}
@@ -166,10 +168,15 @@ func (r *releaser) ask(info observe.LockInfo, h observe.HolderInfo) error {
 	if !r.onTerminal() {
 		return usage("nobody can be asked, since standard input is no terminal: give --yes to free it without")
 	}
-	fmt.Fprintf(r.err, "%s\nis held by %s\nfor %s; its lease: %s\n",
-		printable.Text(info.Key), printable.Text(view.Who(h)), heldFor(h), leaseOf(h))
+	fmt.Fprintf(r.err, "%s\nis held by %s\n", printable.Text(info.Key), printable.Text(view.Who(h)))
+	if slices.Contains(info.Holders, h) {
+		fmt.Fprintf(r.err, "for %s; its lease: %s\n%s\n", heldFor(h), left(h.Lease), life(h))
+	}
 	if text := waiting(info); text != "0" {
 		fmt.Fprintf(r.err, "waiting: %s\n", printable.Text(text))
+	}
+	if who := next(info); who != "" {
+		fmt.Fprintf(r.err, "next: %s\n", printable.Text(who))
 	}
 	fmt.Fprint(r.err, "Free it? If that holder is still at work, another one may work at the same time. [y/N] ")
 	answer, err := bufio.NewReader(r.in).ReadString('\n')

@@ -5,10 +5,13 @@ package main_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/user"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -123,6 +126,54 @@ func TestReleaseOfASemaphore(t *testing.T) {
 	assert.Contains(t, out, "shop:partner is released")
 	require.ErrorIs(t, goes.Release(context.Background()), lockregistry.ErrLockLost)
 	require.NoError(t, stays.Release(context.Background()))
+}
+
+// A holder of which nothing is known has the same name everywhere, and is not called Java's if it is not.
+func TestReleaseOfWhatHasNoRecord(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	const id = "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55"
+	value := fmt.Sprintf("%s:%d", id, time.Now().Add(-10*time.Minute).UnixMicro())
+	s.Command(t, "SET", "shop:a", value, "PX", "600000")
+	s.Command(t, "SET", "shop:java", id, "PX", "600000")
+	for _, args := range [][]string{{"ls", "shop"}, {"show", "shop", "a"}} {
+		code, out, text := lockreg(t, s.url, args...)
+		require.Zero(t, code, text)
+		assert.Regexp(t, `a Go process, not known .* no record of it, perhaps dead`, out)
+		assert.Equal(t, 1, strings.Count(out, "perhaps dead"), "of Java's it is not known")
+	}
+	_, out, _ := lockreg(t, s.url, "show", "shop", "a")
+	assert.Contains(t, out, "\na Go process, not known: no record of its process: ")
+	_, out, _ = lockreg(t, s.url, "show", "shop", "java")
+	assert.NotContains(t, out, "record")
+	shell := startSession(t, s.url)
+	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
+	assert.Contains(t, shell.out.String(), "is held by a Go process, not known\r\nfor ≤ 10m0")
+	assert.Regexp(t, "no record of its process: it is dead or frozen, or may not write one; its lease is (20m0|19m5).s if", shell.out.String())
+	assert.NotContains(t, shell.out.String(), "next:")
+	shell.after(t, "y\n", "shop:a is released; it was held by a Go process, not known")
+	assert.Contains(t, shell.out.String(), `label="a Go process, not known"`)
+	assert.NotContains(t, shell.out.String(), "Java")
+	_, _, text := lockreg(t, s.url, "release", "shop", "java", "--yes")
+	assert.Contains(t, text, `label="Java (Spring)"`)
+}
+
+// On a terminal it says whether the holder is alive, as far as is known, and who is next.
+func TestReleaseSaysWhoIsNext(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	one := s.registry(t, "shop", lockregistry.WithName("billing"), lockregistry.WithRenewal())
+	defer runtime.KeepAlive(acquire(t, one.Obtain("a")))
+	queue(t, s, "shop", s.registry(t, "shop", lockregistry.WithName("mailer")).Obtain("a"))
+	eventually(t, "labels are known", func() bool {
+		_, out, _ := lockreg(t, s.url, "show", "shop", "a")
+		return !strings.Contains(out, "not known")
+	})
+	shell := startSession(t, s.url)
+	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
+	assert.Regexp(t, `renewed \S+s ago: its process is alive`, shell.out.String())
+	assert.Contains(t, shell.out.String(), "waiting: 1\r\nnext: mailer on ")
+	assert.NotContains(t, shell.out.String(), "dead")
 }
 
 // On a terminal it asks.

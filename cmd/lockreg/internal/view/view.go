@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/observe"
@@ -87,6 +85,7 @@ type Wait struct {
 	Holds []string   `json:"holds"`
 	IDs   []string   `json:"holdIds"` // the same
 	Label *Label     `json:"label"`
+	Who   string     `json:"who"` // for people, see Process
 	Since *time.Time `json:"since"`
 }
 
@@ -123,42 +122,6 @@ func OfLock(info observe.LockInfo) Lock {
 	return lock
 }
 
-// A registry says who it is once it has held or waited for a second.
-const unknownGo = "a Go process, not known"
-
-// Who is a holder for people.
-func Who(h observe.HolderInfo) string {
-	if h.Kept {
-		return "nobody: kept for a while after its release"
-	}
-	return who(h.Label, h.Holder, h.Since)
-}
-
-// WhoWaits describes a waiter for people. Java has no place in the queue.
-func WhoWaits(w observe.WaiterInfo) string {
-	if !w.Label.Known() {
-		return unknownGo
-	}
-	return w.Label.String()
-}
-
-// who describes the holder of a value, from its label if there is one. Values of this library contain a time; Spring's is a
-// UUID, Redisson's is a UUID with the number of a thread.
-func who(l observe.Label, value string, since time.Time) string {
-	registry, thread, numbered := strings.Cut(value, ":")
-	switch {
-	case l.Known():
-		return l.String()
-	case !since.IsZero():
-		return unknownGo
-	case uuid.Validate(registry) != nil || len(registry) != len(uuid.Nil.String()):
-		return "unknown"
-	case numbered:
-		return "Java (Redisson), thread " + strings.TrimSuffix(thread, ":write")
-	}
-	return "Java (Spring)"
-}
-
 // OfLocks gathers the views of locks. With an error it returns what came before it.
 func OfLocks(infos iter.Seq2[observe.LockInfo, error]) ([]Lock, error) {
 	locks := []Lock{}
@@ -180,7 +143,7 @@ func OfDeadlocks(found []observe.Deadlock) []Deadlock {
 			wait := Wait{
 				Path: printable.Valid(w.Path), ID: ID(w.Path), Kind: string(w.Kind), Owner: printable.Valid(w.Owner),
 				Holds: make([]string, 0, len(w.Holds)), IDs: make([]string, 0, len(w.Holds)),
-				Label: ofLabel(w.Label), Since: OfTime(w.Since),
+				Label: ofLabel(w.Label), Who: Process(w.Label), Since: OfTime(w.Since),
 			}
 			for _, path := range w.Holds {
 				wait.Holds, wait.IDs = append(wait.Holds, printable.Valid(path)), append(wait.IDs, ID(path))

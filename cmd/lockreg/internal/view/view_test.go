@@ -80,6 +80,28 @@ func TestWho(t *testing.T) {
 	}
 }
 
+// A holder without a record is told of, unless it is Java's, too young for one, or nobody.
+func TestUnrecorded(t *testing.T) {
+	t.Parallel()
+	old := observe.HolderInfo{Holder: "x:1", Since: time.Now().Add(-10 * time.Minute), Lease: 10 * time.Minute}
+	require.True(t, view.Unrecorded(old))
+	require.Equal(t, 20*time.Minute, view.FirstLease(old))
+	for what, change := range map[string]func(h *observe.HolderInfo){
+		"labelled": func(h *observe.HolderInfo) { h.Label = label },
+		"young":    func(h *observe.HolderInfo) { h.Since = time.Now().Add(-2 * time.Second) },
+		"Java's":   func(h *observe.HolderInfo) { h.Since = time.Time{} },
+		"kept":     func(h *observe.HolderInfo) { h.Kept = true },
+	} {
+		h := old
+		change(&h)
+		require.False(t, view.Unrecorded(h), what)
+	}
+	old.Lease = -1
+	require.True(t, view.Unrecorded(old))
+	require.Zero(t, view.FirstLease(old), "it has no end")
+	require.Zero(t, view.FirstLease(observe.HolderInfo{Lease: time.Minute}), "not known since when")
+}
+
 func TestFreeLockHasEmptyLists(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `{"path": "a", "id": "a", "key": "locks:a", "kind": "", "layout": "spring", "permits": 0, "holders": [],
@@ -113,8 +135,9 @@ func TestDeadlocks(t *testing.T) {
 	requireJSON(t, `[{"waits": [
 		{"path": "b", "id": "b", "kind": "lock", "owner": "goroutine 17", "holds": ["a"], "holdIds": ["a"],
 			"since": "2026-09-21T12:30:05.123456Z",
-			"label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}},
-		{"path": "a", "id": "a", "kind": "lock", "owner": "", "holds": [], "holdIds": [], "since": null, "label": null}
+			"label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"}, "who": "billing on web-1, process 4711"},
+		{"path": "a", "id": "a", "kind": "lock", "owner": "", "holds": [], "holdIds": [], "since": null, "label": null,
+			"who": "a Go process, not known"}
 	]}]`, view.OfDeadlocks([]observe.Deadlock{{Waits: []observe.DeadlockWait{
 		{Path: "b", Kind: "lock", Owner: "goroutine 17", Holds: []string{"a"}, Label: label, Since: since},
 		{Path: "a", Kind: "lock"},

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// What is known of a holder is said, and no more: nothing is called dead, or alive, of which that is not known.
+func TestLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const id = "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55"
+		label := observe.Label{Registry: id, Host: "web-1", PID: 7}
+		before := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+		for name, c := range map[string]struct {
+			of          observe.HolderInfo
+			life, lease string
+		}{
+			"renewed": {
+				observe.HolderInfo{Label: label, Since: before(time.Hour), Renewed: time.Minute, Lease: 57 * time.Second},
+				"renewed 3s ago: its process is alive", "57s",
+			},
+			"overdue": {
+				observe.HolderInfo{Label: label, Since: before(time.Hour), Renewed: time.Minute, Lease: 33 * time.Second},
+				"not renewed for 27s: it is probably dead or frozen", "33s, renewal overdue by 7s, probably dead or frozen",
+			},
+			"never told": {
+				observe.HolderInfo{Since: before(10 * time.Minute), Lease: 10 * time.Minute},
+				"no record of its process: it is dead or frozen, or may not write one; its lease is 20m00s if it was never " +
+					"renewed, else shorter", "10m00s, no record of it, perhaps dead",
+			},
+			"never told, without an end": {
+				observe.HolderInfo{Since: before(10 * time.Minute), Lease: -1},
+				"no record of its process: it is dead or frozen, or may not write one", "no end, no record of it, perhaps dead",
+			},
+			"new": {
+				observe.HolderInfo{Since: before(time.Second), Lease: time.Minute}, "too new for a record of its process", "1m00s",
+			},
+			"not renewed": {
+				observe.HolderInfo{Label: label, Since: before(time.Hour), Lease: time.Minute},
+				"its process was alive in the last minute; that it renews its lease is not known", "1m00s",
+			},
+			"Java": {observe.HolderInfo{Holder: id, Lease: time.Minute}, "whether it is alive is not known", "1m00s"},
+			"kept": {observe.HolderInfo{Since: before(time.Hour), Kept: true, Lease: time.Minute}, "nobody works under it", "1m00s"},
+		} {
+			require.Equal(t, c.life, life(c.of), name)
+			require.Equal(t, c.lease, leaseOf(c.of), name)
+		}
+	})
+}
+
+// The next one is there: the dead are passed over.
+func TestNext(t *testing.T) {
+	waiters := []observe.WaiterInfo{
+		{Registry: "1", Gone: true}, {Registry: "2", Label: observe.Label{Registry: "2", Host: "vm", PID: 28513, Name: "lockreg run sleep"}},
+		{Registry: "3", Label: observe.Label{Registry: "3", Host: "vm", PID: 1}},
+	}
+	require.Equal(t, "lockreg run sleep on vm, process 28513", next(observe.LockInfo{Waiters: waiters}))
+	require.Empty(t, next(observe.LockInfo{Waiters: waiters[:1]}))
+	require.Empty(t, next(observe.LockInfo{}))
+}
