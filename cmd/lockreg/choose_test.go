@@ -2,8 +2,10 @@ package main_test
 
 import (
 	"net"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -80,6 +82,9 @@ func TestHints(t *testing.T) {
 		`unknown flag: --no-wiat: did you mean no-wait?`:   {"run", "--no-wiat", "shop", "a", "true"},
 		"unknown command \"xyzzy\"\n":                      {"xyzzy"},
 		"write: lockreg doctor PREFIX":                     {"doctor"},
+		"write: lockreg serve PREFIX\n":                    {"serve"},
+		`unknown command "unlock": did you mean release?`:  {"unlock", "shop", "a"},
+		`unknown command "status": did you mean ls?`:       {"status", "shop"},
 	} {
 		code, _, text := lockreg(t, "", args...)
 		assert.Equal(t, 64, code)
@@ -101,6 +106,52 @@ func TestHints(t *testing.T) {
 	code, _, text := lockreg(t, "redis://"+listener.Addr().String(), "ls", "shop")
 	assert.Equal(t, 69, code)
 	assert.Contains(t, text, "what answers there is not Redis")
+}
+
+// What is written nearly right is found: a path at which there is nothing, and a prefix. Nothing is guessed of what is right.
+func TestNearMisses(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	const id = "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55"
+	s.Command(t, "SET", "orders:invoice:17", id, "PX", "600000")
+	s.Command(t, "SET", "orders:stock", id, "PX", "600000")
+	s.Command(t, "ZADD", "orders:{orders:waited}:waiters", strconv.FormatInt(time.Now().UnixMicro(), 10), id+":1795310000000000")
+	for _, c := range []struct {
+		says, never string
+		code        int
+		args        []string
+	}{
+		{`no lock has the path "invoice": did you mean invoice:17?`, "prefix", 0, []string{"show", "orders", "invoice"}},
+		{`no lock has the path "17": did you mean invoice:17?`, "prefix", 0, []string{"show", "orders", "17"}},
+		{`no lock has the path "stokc": did you mean stock?`, "prefix", 0, []string{"show", "orders", "stokc"}},
+		{`no lock has the prefix "order": did you mean orders?`, "path \"", 0, []string{"show", "order", "invoice:17"}},
+		{"nobody holds it", "did you mean", 0, []string{"show", "orders", "completely"}},
+		{"nobody holds it", "did you mean", 0, []string{"show", "other", "invoice:17"}},
+		{"nobody holds it", "did you mean", 0, []string{"show", "orders", "waited"}},
+		{"stock", "did you mean", 0, []string{"show", "orders", "stock"}},
+		{`nothing was changed; no lock has the prefix "order": did you mean orders?`, "path \"", 1,
+			[]string{"release", "order", "invoice:17", "--yes"}},
+		{`nothing was changed; no lock has the path "invoice": did you mean invoice:17?`, "prefix", 1,
+			[]string{"release", "orders", "invoice"}},
+		{"nothing was changed\n", "did you mean", 1, []string{"release", "orders", "waited"}},
+		{`lockreg: no lock has the prefix "order": did you mean orders?`, "path \"", 1, []string{"doctor", "order"}},
+		{"OK", "did you mean", 1, []string{"doctor", "orders"}},
+	} {
+		code, out, text := lockreg(t, s.url, c.args...)
+		assert.Equal(t, c.code, code, c.args)
+		assert.Contains(t, out+text, c.says, c.args)
+		assert.NotContains(t, out+text, c.never, c.args)
+	}
+	_, out, _ := lockreg(t, s.url, "show", "--json", "orders", "invoice")
+	assert.NotContains(t, out, "did you mean")
+	assert.Equal(t, id, s.Command(t, "GET", "orders:invoice:17"))
+
+	serves := prepare(s.url, "serve", "order", "--listen", "127.0.0.1:0").begin(t)
+	eventually(t, "it serves", func() bool { return strings.Contains(serves.err.String(), "msg=serving") })
+	assert.Contains(t, serves.err.String(), "did you mean orders?")
+	serves = prepare(s.url, "serve", "orders", "--listen", "127.0.0.1:0").begin(t)
+	eventually(t, "it serves", func() bool { return strings.Contains(serves.err.String(), "msg=serving") })
+	assert.NotContains(t, serves.err.String(), "did you mean")
 }
 
 // The command needs no -- in front of it, and its flags are its own.

@@ -80,6 +80,9 @@ func (a *app) doctor(cmd *cobra.Command, o doctor.Options) error {
 		option.DisableCache, option.ConnWriteTimeout, option.Dialer = written.DisableCache, written.ConnWriteTimeout, written.Dialer
 	}
 	o.Client = &option
+	if hint := a.prefixLike(cmd.Context(), o.Prefix); hint != "" {
+		fmt.Fprintln(a.err, "lockreg:", hint)
+	}
 	report, err := doctor.Check(cmd.Context(), client, o)
 	if err != nil {
 		return exit{exitUnavailable, err}

@@ -26,6 +26,17 @@ func didYouMean(word string, names []string) string {
 	return ": did you mean " + printable.Text(best) + "?"
 }
 
+// pathLike returns the path that may be meant by one at which there is nothing, as with didYouMean: one that begins with it, has
+// it within, or is similar. Names are in order.
+func pathLike(word string, names []string) string {
+	for _, like := range []func(name, word string) bool{strings.HasPrefix, strings.Contains} {
+		if i := slices.IndexFunc(names, func(name string) bool { return like(name, word) }); i >= 0 {
+			return ": did you mean " + printable.Text(names[i]) + "?"
+		}
+	}
+	return didYouMean(word, names)
+}
+
 // distance is how many letters differ, are missing, or have changed places with the next one.
 func distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
@@ -61,6 +72,9 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	}
 	var names []string
 	for _, c := range cmd.Commands() {
+		if slices.Contains(c.SuggestFor, args[0]) {
+			return usage("unknown command %q: did you mean %s?", args[0], c.Name())
+		}
 		if !c.Hidden {
 			names = append(append(names, c.Name()), c.Aliases...)
 		}

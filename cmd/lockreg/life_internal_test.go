@@ -56,7 +56,8 @@ func TestLife(t *testing.T) {
 // The next one is there: the dead are passed over.
 func TestNext(t *testing.T) {
 	waiters := []observe.WaiterInfo{
-		{Registry: "1", Gone: true}, {Registry: "2", Label: observe.Label{Registry: "2", Host: "vm", PID: 28513, Name: "lockreg run sleep"}},
+		{Registry: "1", Gone: true},
+		{Registry: "2", Label: observe.Label{Registry: "2", Host: "vm", PID: 28513, Name: "lockreg run sleep"}},
 		{Registry: "3", Label: observe.Label{Registry: "3", Host: "vm", PID: 1}},
 	}
 	require.Equal(t, "lockreg run sleep on vm, process 28513", next(observe.LockInfo{Waiters: waiters}))

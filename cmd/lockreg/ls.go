@@ -25,9 +25,10 @@ const limit = 10 * time.Second
 func (a *app) lsCommand() *cobra.Command {
 	c := &choice{each: span(2 * time.Second)}
 	cmd := &cobra.Command{
-		Use:     "ls PREFIX [PATH]",
-		Aliases: []string{"list"},
-		Short:   "List what is locked and what is waited for",
+		Use:        "ls PREFIX [PATH]",
+		Aliases:    []string{"list"},
+		SuggestFor: []string{"status", "locks", "ps"},
+		Short:      "List what is locked and what is waited for",
 		Long: `Lists the paths under a prefix that are locked or waited for: those with the
 longest queue first, then by name. PATH shows only those that have this in them,
 or, with a * in it for any characters, are like this. A listing that takes longer
@@ -100,8 +101,9 @@ func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
 
 func (a *app) showCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "show PREFIX PATH",
-		Short: "Show who holds a lock and who waits for it",
+		Use:        "show PREFIX PATH",
+		SuggestFor: []string{"inspect", "who", "get"},
+		Short:      "Show who holds a lock and who waits for it",
 		Long: `Shows everything that Redis knows of one path: its key, kind and format; each
 holder with its process, for how long, what is left of its lease, and the last
 fencing token of the path, which the holder's does not exceed; and the queue. Of
@@ -132,7 +134,13 @@ Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 			if a.json {
 				return a.printJSON(view.OfLock(info))
 			}
-			return a.printLock(info)
+			if err := a.printLock(info); err != nil || info.Kind != observe.KindNone {
+				return err
+			}
+			if hint := a.nearMiss(cmd.Context(), r, args[0], args[1]); hint != "" {
+				fmt.Fprintln(a.out, hint)
+			}
+			return nil
 		},
 	}
 }

@@ -97,10 +97,13 @@ func (a *app) tell(err error) int {
 }
 
 func (a *app) root() *cobra.Command {
-	root := &cobra.Command{ //nolint:gosec // the password is an example
+	root := &cobra.Command{
 		Use:   "lockreg",
 		Short: "Show and use the locks of lockregistry, Spring's RedisLockRegistry and Redisson",
-		Long: `lockreg shows which locks are held in Redis and who waits for them, frees the
+		Long: `Something hangs? lockreg ls PREFIX, lockreg show PREFIX PATH, and if its holder
+is gone, lockreg release PREFIX PATH.
+
+lockreg shows which locks are held in Redis and who waits for them, frees the
 lock of a holder that is gone, and runs a command under a lock.
 
 Redis is found by --url or REDIS_URL:

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func (a *app) prefixesCommand() *cobra.Command {
@@ -175,9 +177,51 @@ func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	return "; no lock has the prefix " + strconv.Quote(prefix) + didYouMean(prefix, slices.Sorted(maps.Keys(found)))
 }
 
+// nearMiss returns a hint for a path at which there is nothing: a similar one that is locked, or a similar prefix. It is empty
+// if there is none, or if it would take long to find.
+func (a *app) nearMiss(ctx context.Context, r lister, prefix, path string) string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var names []string
+	for info, err := range r.Locks(ctx) {
+		if err != nil {
+			return ""
+		}
+		if info.Path == path { // it is waited for
+			return ""
+		}
+		names = append(names, info.Path)
+	}
+	if len(names) == 0 {
+		return a.prefixLike(ctx, prefix)
+	}
+	slices.Sort(names)
+	if hint := pathLike(path, names); hint != "" {
+		return "no lock has the path " + strconv.Quote(path) + hint
+	}
+	return ""
+}
+
+// lister is the part of a registry that lists locks.
+type lister interface {
+	Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error]
+}
+
+// prefixLike is noSuchPrefix for a prefix that is like one with locks, and empty for any other.
+func (a *app) prefixLike(ctx context.Context, prefix string) string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if hint := a.noSuchPrefix(ctx, prefix); strings.HasSuffix(hint, "?") {
+		return strings.TrimPrefix(hint, "; ")
+	}
+	return ""
+}
+
+// patience is how long a hint or a completion is looked for.
+const patience = 2 * time.Second
+
 // completions returns the possible arguments of a command: prefixes, then paths.
 func (a *app) completions(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var names []string

@@ -27,13 +27,15 @@ type releaser struct {
 
 	path, holder, reason string
 	yes                  bool
+	hint                 func() string // for a path that nobody holds
 }
 
 func (a *app) releaseCommand() *cobra.Command {
 	r := &releaser{app: a}
 	cmd := &cobra.Command{
-		Use:   "release PREFIX PATH",
-		Short: "Free a lock whose holder is gone",
+		Use:        "release PREFIX PATH",
+		SuggestFor: []string{"unlock", "free", "delete", "rm"},
+		Short:      "Free a lock whose holder is gone",
 		Long: `Shows who holds the lock, asks, and frees it if that holder still has it. It
 is for a holder that is gone, or will never release: a holder that is still at
 work may then no longer be the only one. A holder learns of it at its next
@@ -59,6 +61,7 @@ Redis cannot be used.`,
 			}
 			defer closeAll()
 			r.path = args[1]
+			r.hint = func() string { return a.nearMiss(cmd.Context(), registry, args[0], args[1]) }
 			return r.release(cmd.Context(), registry)
 		},
 	}
@@ -130,7 +133,11 @@ func (r *releaser) otherLayout(info observe.LockInfo) string {
 // choose finds the holder that is meant.
 func (r *releaser) choose(info observe.LockInfo) (observe.HolderInfo, error) {
 	if info.HolderCount == 0 {
-		return observe.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: nobody holds it: nothing was changed", info.Key)}
+		text := info.Key + ": nobody holds it: nothing was changed"
+		if hint := r.hint(); hint != "" {
+			text += "; " + hint
+		}
+		return observe.HolderInfo{}, exit{exitFound, errors.New(text)}
 	}
 	if r.holder == "" && info.HolderCount == 1 {
 		return info.Holders[0], nil

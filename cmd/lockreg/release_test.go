@@ -149,7 +149,8 @@ func TestReleaseOfWhatHasNoRecord(t *testing.T) {
 	shell := startSession(t, s.url)
 	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
 	assert.Contains(t, shell.out.String(), "is held by a Go process, not known\r\nfor ≤ 10m0")
-	assert.Regexp(t, "no record of its process: it is dead or frozen, or may not write one; its lease is (20m0|19m5).s if", shell.out.String())
+	assert.Regexp(t, "no record of its process: it is dead or frozen, or may not write one; its lease is (20m0|19m5).s if",
+		shell.out.String())
 	assert.NotContains(t, shell.out.String(), "next:")
 	shell.after(t, "y\n", "shop:a is released; it was held by a Go process, not known")
 	assert.Contains(t, shell.out.String(), `label="a Go process, not known"`)

@@ -75,7 +75,7 @@ Requests for other hosts than loopback, the address of --listen and those of
 
 Exit codes: 0 ended by a signal, 64 a mistake on the command line, 69 Redis cannot
 be used, or the address not be listened on.`,
-		Args: cobra.ExactArgs(1),
+		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -174,6 +174,9 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 		return err
 	}
 	defer disconnect()
+	if hint := a.prefixLike(ctx, prefix); hint != "" {
+		log.Warn(hint)
+	}
 	handler, err := page.New(registry, options...)
 	if err != nil {
 		return exit{exitUsage, err}
