@@ -27,7 +27,9 @@ export const moment = (text) => (text === null ? null : Date.parse(text));
 
 // ages writes what grows older by itself.
 export function ages() {
-  for (const node of document.querySelectorAll("[data-since]")) write(node, ago(Number(node.dataset.since)));
+  for (const node of document.querySelectorAll("[data-since]")) {
+    write(node, (node.dataset.before ?? "") + ago(Number(node.dataset.since)));
+  }
   for (const node of document.querySelectorAll("[data-ends]")) {
     write(node, `lease ${duration(Number(node.dataset.ends) - serverNow())}`);
   }
@@ -39,15 +41,6 @@ export function ages() {
 const HIDDEN =
   /(?! )[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Zs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u{2800}\u{16fe4}\u{1d159}]/gu;
 export const visible = (text) => text.replace(HIDDEN, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
-
-// A registry tells its label when it has held or waited for a second. Java and older versions never do, nor since when they hold.
-export function process(label, since, registry) {
-  if (label === null) {
-    return since === null ? "unknown (Java, or an older version)" : `registry ${visible(registry).slice(0, 8)}`;
-  }
-  const place = `${visible(label.host)}, pid ${label.pid}`;
-  return label.name === "" ? place : `${visible(label.name)} (${place})`;
-}
 
 export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;

@@ -65,7 +65,7 @@ const cells = LENGTHS.map((text) => {
   const name = element("th", "", text);
   name.scope = "row";
   const cell = element("td");
-  cell.append(element("span", "fill"), element("span", "", "0"));
+  cell.append(element("span", "fill"), element("span", "", "–"));
   row.append(name, cell);
   $("waits-rows").append(row);
   return cell;

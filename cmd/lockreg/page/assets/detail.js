@@ -1,6 +1,7 @@
 // A lock with its holders and its queue, and its release.
 
-import { $, ages, ago, announce, duration, element, moment, process, visible, write } from "./base.js";
+import { $, ages, ago, announce, element, moment, visible, write } from "./base.js";
+import { bound, life, overdue, unrecorded } from "./life.js";
 import { drawTrail } from "./trails.js";
 
 let open = null; // the id of the lock in the dialog
@@ -8,6 +9,7 @@ let asking = false;
 let again = false;
 let release = "no"; // or yes, or login
 let chosen = null; // the holder to be released
+let lives = []; // of the holders that are shown: each a function that writes what is known of it
 
 export function show(id, path) {
   open = id;
@@ -21,9 +23,11 @@ export function show(id, path) {
   refresh();
 }
 
-// trail shows how many have waited for the lock that is shown.
+// trail shows how many have waited for the lock that is shown, and whether its holders are alive.
 export function trail() {
-  if (open !== null) drawTrail(open);
+  if (open === null) return;
+  drawTrail(open);
+  for (const tell of lives) tell();
 }
 
 // changed is called when a lock is another one than before.
@@ -75,19 +79,21 @@ function free() {
   write($("holders-title"), "Holders");
   write($("queue-title"), "Queue");
   $("holders").replaceChildren();
+  lives = [];
   $("queue").replaceChildren();
   write($("queue-more"), "");
 }
 
-function person(label, value, since, shared) {
+function person(name, value, since, before, shared) {
   const item = element("li");
-  const who = element("span", "who", process(label, since, value));
+  const who = element("span", "who", visible(name));
   if (shared) who.append(element("span", "kind", "reader"));
   if (value) who.append(element("span", "value path", visible(value)));
   item.append(who);
   if (since !== null) {
     const time = element("span");
     time.dataset.since = moment(since);
+    time.dataset.before = before;
     item.append(time);
   }
   return item;
@@ -100,24 +106,27 @@ function detail(lock, at) {
   const long = lock.tooLong.length > 0 ? `; too long to be shown: ${lock.tooLong.join(", ")}` : "";
   write($("detail-facts"), `${kind}, key ${visible(lock.key)}${long}`);
   write($("holders-title"), lock.holderCount === 1 ? "Holder" : `${lock.holderCount} holders`);
+  lives = [];
   $("holders").replaceChildren(
     ...lock.holders.map((holder) => {
-      const item = person(holder.label, holder.holder, holder.granted ?? holder.since, holder.shared);
-      if (holder.kept) item.querySelector(".who").prepend("Kept after its release, by ");
+      const item = person(holder.who, holder.holder, holder.granted ?? holder.since, bound(holder), holder.shared);
       const lease = element("span", "quiet");
       if (holder.leaseMs === null) lease.textContent = "lease without end";
       else lease.dataset.ends = at + holder.leaseMs;
       item.append(lease);
-      if (holder.overdueMs > 0) {
-        item.append(element("span", "bad", `renewal overdue by ${duration(holder.overdueMs)}, probably dead`));
-      }
+      const known = element("span");
+      lives.push(() => {
+        known.className = overdue(holder, at) > 0 || unrecorded(holder) ? "bad" : "quiet";
+        write(known, life(holder, at));
+      });
+      item.append(known);
       if (holder.behind > 0) item.append(element("span", "quiet", `${holder.behind} more wait in this process`));
       if (holder.token > 0) item.append(element("span", "quiet", `token ≤ ${holder.token}`));
       if (release === "yes") {
         const button = element("button", "", "Release");
         button.type = "button";
         button.dataset.holder = holder.id;
-        button.addEventListener("click", () => ask(lock, holder));
+        button.addEventListener("click", () => ask(lock, holder, at));
         item.append(button);
       }
       return item;
@@ -127,7 +136,7 @@ function detail(lock, at) {
   write($("queue-title"), lock.waiterCount === 0 ? "Queue: nobody waits" : `Queue: ${lock.waiterCount} waiting`);
   $("queue").replaceChildren(
     ...lock.waiters.map((w) => {
-      const item = person(w.label, w.registry, w.since, w.shared);
+      const item = person(w.who, w.registry, w.since, "", w.shared);
       if (w.gone) item.append(element("span", "bad", "gone: nobody listens"));
       if (w.standby) item.append(element("span", "quiet", "stands by to lead"));
       if (w.behind > 0) item.append(element("span", "quiet", `${w.behind} more wait in its process`));
@@ -137,6 +146,7 @@ function detail(lock, at) {
   const more = lock.waiterCount - lock.waiters.length;
   write($("queue-more"), more > 0 ? `and ${more} more` : "");
   ages();
+  trail();
   if (focused !== undefined) {
     for (const button of $("holders").querySelectorAll("button")) if (button.dataset.holder === focused) button.focus();
   }
@@ -154,12 +164,18 @@ $("detail").addEventListener("click", (event) => {
 
 // ---------- release ----------
 
-function ask(lock, holder) {
+function ask(lock, holder, at) {
   chosen = { path: lock.path, id: lock.id, holder: holder.id };
   write($("confirm-path"), visible(lock.path));
   const since = holder.since === null ? "" : `, which asked for it ${ago(moment(holder.since))} ago`;
-  const held = `It is held by ${process(holder.label, holder.since, holder.holder)}${since}.`;
+  const held = `It is held by ${visible(holder.who)}${since}.`;
+  const known = life(holder, at);
+  const next = lock.waiters.find((w) => !w.gone);
   write($("confirm-text"), holder.kept ? "Nobody holds it: it stays taken after its release." : held);
+  write(
+    $("confirm-life"),
+    `${known[0].toUpperCase()}${known.slice(1)}. ${next === undefined ? "Nobody waits for it." : `Next: ${visible(next.who)}.`}`,
+  );
   $("confirm-error").hidden = true;
   $("reason").value = "";
   $("confirm").showModal();

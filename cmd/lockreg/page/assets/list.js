@@ -1,7 +1,8 @@
 // The locks, in order, and the list, of which only what can be seen is in the document.
 
-import { $, ago, clock, duration, element, moment, process, serverNow, visible, write } from "./base.js";
+import { $, ago, clock, duration, element, moment, serverNow, visible, write } from "./base.js";
 import { show } from "./detail.js";
+import { bound } from "./life.js";
 import { byContention, comparison, merge, sorting } from "./order.js";
 import { later, soon } from "./pump.js";
 import { follow } from "./trails.js";
@@ -59,8 +60,7 @@ export function put(row) {
     oldestOrder: oldest ?? Infinity,
     since: holder === null ? null : moment(holder.granted ?? holder.since),
     ends: holder === null || holder.leaseMs === null ? null : row.at + holder.leaseMs,
-    renewed: holder === null ? 0 : holder.renewedMs,
-    who: holder === null ? "" : holder.kept ? "kept after its release" : process(holder.label, holder.since, holder.holder),
+    who: holder === null ? "" : visible(holder.who),
   };
   lock.words = `${row.path}\n${lock.who}`.toLowerCase();
   locks.set(row.id, lock);
@@ -206,7 +206,7 @@ function paint() {
   else grid.removeAttribute("aria-activedescendant");
   grid.setAttribute("aria-rowcount", String(shown.length + 1));
 
-  const whole = `${locks.size} ${locks.size === 1 ? "lock" : "locks"}`;
+  const whole = clock.lastPass === 0 && locks.size === 0 ? "" : `${locks.size} ${locks.size === 1 ? "lock" : "locks"}`;
   write($("count"), wanted === "" ? whole : `${shown.length} of ${whole}`);
   $("empty").hidden = shown.length > 0 || clock.lastPass === 0 || listing;
   write($("empty"), locks.size === 0 ? "Nothing is locked, and nobody waits." : "No lock matches the filter.");
@@ -233,7 +233,7 @@ function fill(row, index, lock) {
     write(cells[4], String(lock.waiters));
     cells[4].classList.toggle("queued", lock.waiters > 0);
   }
-  write(cells[2], ago(lock.since));
+  write(cells[2], lock.holder !== null && lock.since !== null ? bound(lock.holder) + ago(lock.since) : "");
   write(cells[3], lock.holder === null ? "" : lock.ends === null ? "no end" : duration(lock.ends - serverNow()));
   write(cells[5], ago(lock.oldest));
 }

@@ -1,7 +1,8 @@
 // What is wrong: deadlocks, and what is stuck.
 
-import { $, ages, ago, announce, clock, duration, element, moment, process, visible, write } from "./base.js";
+import { $, ages, ago, announce, clock, element, moment, visible, write } from "./base.js";
 import { show } from "./detail.js";
+import { overdue, sign, unrecorded } from "./life.js";
 import { all, locks } from "./list.js";
 
 function pathButton(path, id) {
@@ -23,7 +24,7 @@ export function deadlocks(found) {
     const list = element("ol");
     for (const wait of deadlock.waits.slice(0, 20)) {
       const item = element("li");
-      item.append(`${visible(wait.owner)} in ${process(wait.label, null, "")} holds `);
+      item.append(`${visible(wait.owner)} in ${visible(wait.who)} holds `);
       wait.holds.forEach((path, i) => item.append(i > 0 ? ", " : "", pathButton(path, wait.holdIds[i])));
       item.append(" and waits for ", pathButton(wait.path, wait.id));
       if (wait.since !== null) {
@@ -43,20 +44,17 @@ export function deadlocks(found) {
 
 const LONG = 30_000; // a wait that is longer is told
 const MOST = 20; // are listed
+const LONGEST = 3; // of long waits: the list below has them all
 const ALL = 100; // losses that the server remembers
 let stuck = []; // ids of those that are listed
+let slow = [];
 
-// How late the renewal of a lock's lease was at the last pass; 0: in time, or not known.
-function overdue(lock) {
-  if (lock.renewed === 0 || lock.ends === null) return 0;
-  const late = (lock.renewed * 2) / 3 - (lock.ends - clock.lastPass);
-  return late >= Math.max(1000, lock.renewed / 10) ? late : 0;
-}
+const waitsLong = (lock) => lock.oldest !== null && clock.lastPass - lock.oldest > LONG;
 
 function why(lock) {
-  const late = overdue(lock);
-  if (late > 0) return `: ${lock.who}, renewal overdue by ${duration(late)}, probably dead`;
-  return `: held by ${lock.who || "nobody"}, somebody has waited for ${ago(lock.oldest)}`;
+  const known = sign(lock.holder, lock.at);
+  const waits = waitsLong(lock) ? `; somebody has waited for ${ago(lock.oldest)}` : "";
+  return `: held by ${lock.who || "nobody"}${known === "" ? "" : `, ${known}`}${waits}`;
 }
 
 // list shows locks with a text behind each, and makes the list anew only when they are others.
@@ -74,11 +72,23 @@ function list(node, ids, found, text) {
   return found.map((one) => one.id);
 }
 
+// findStuck shows where a holder shows no sign of life, and apart from these where it may be at work, and others wait for long.
+// Without a record it may be at work as well, so that alone is nothing.
 export function findStuck() {
-  const found = all.filter((l) => overdue(l) > 0 || (l.oldest !== null && clock.lastPass - l.oldest > LONG));
-  $("stuck").hidden = found.length === 0 && lost.length === 0;
-  write($("stuck-title"), `Stuck: ${found.length === 0 ? "nothing now" : found.length}`);
-  stuck = list($("stuck-list"), stuck, found.slice(0, MOST), why);
+  const dead = [];
+  const long = [];
+  for (const lock of all) {
+    const waits = waitsLong(lock);
+    if (overdue(lock.holder, lock.at) > 0 || (waits && unrecorded(lock.holder))) dead.push(lock);
+    else if (waits) long.push(lock);
+  }
+  $("stuck").hidden = dead.length === 0 && lost.length === 0;
+  write($("stuck-title"), `Holder probably dead or frozen: ${dead.length === 0 ? "none now" : dead.length}`);
+  stuck = list($("stuck-list"), stuck, dead.slice(0, MOST), why);
+  $("long").hidden = long.length === 0;
+  write($("long-title"), `Long waits: ${long.length}${long.length > LONGEST ? `, the longest ${LONGEST}` : ""}`);
+  long.sort((a, b) => a.oldest - b.oldest);
+  slow = list($("long-list"), slow, long.slice(0, LONGEST), why);
   gone = list($("lost-list"), gone, lost.slice(0, MOST), fate);
 }
 
@@ -99,5 +109,5 @@ export function losses(told) {
 
 function fate(loss) {
   const now = locks.get(loss.id)?.who || "nobody";
-  return `: ${process(loss.holder.label, loss.holder.since, loss.holder.holder)}, ${ago(loss.at)} ago; now held by ${now}`;
+  return `: ${visible(loss.holder.who)}, ${ago(loss.at)} ago; now held by ${now}`;
 }

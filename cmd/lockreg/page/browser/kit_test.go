@@ -275,7 +275,7 @@ func (f *fake) loseOne(t *testing.T, b *tab) {
 	lost := made("lost", 0)
 	lost.Holders[0].Renewed, lost.Holders[0].Lease = time.Minute, 200*time.Millisecond
 	f.set(lost)
-	b.text("#stuck-list", "lost: billing")
+	b.text("#stuck-list", "lost: held by billing")
 	require.NoError(t, f.ForceUnlockHolder(t.Context(), "lost", ""))
 	b.text("#lost-list", "lost: billing")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func registry(t *testing.T, server *redistest.Server, options ...lockregistry.Option) *lockregistry.Registry {
@@ -116,8 +118,8 @@ func TestDeadlockIsShown(t *testing.T) {
 	source.mu.Lock()
 	source.deadlocks = found
 	source.mu.Unlock()
-	b.text("#deadlocks", "goroutine 171 in billing (web-1, pid 4711) holds order:8812 and waits for stock:4711")
-	b.text("#deadlocks", "goroutine 44 in shop (web-3, pid 391) holds stock:4711 and waits for order:8812")
+	b.text("#deadlocks", "goroutine 171 in billing on web-1, process 4711 holds order:8812 and waits for stock:4711")
+	b.text("#deadlocks", "goroutine 44 in shop on web-3, process 391 holds stock:4711 and waits for order:8812")
 	b.click("#deadlock-list button")
 	b.await(`document.querySelector("#detail").open`)
 	b.click("#detail-close")
@@ -156,8 +158,8 @@ func TestDeadlockOfRedis(t *testing.T) {
 	b.text("#deadlocks-title", "A deadlock")
 	b.text("#deadlock-list", "holds order and waits for stock")
 	b.text("#deadlock-list", "holds stock and waits for order")
-	b.text("#deadlock-list", "in billing (")
-	b.text("#deadlock-list", "in shop (")
+	b.text("#deadlock-list", "in billing on ")
+	b.text("#deadlock-list", "in shop on ")
 	end()
 	b.await(`document.querySelector("#deadlocks").hidden`)
 	b.quiet()
@@ -189,12 +191,107 @@ func TestStuckIsShown(t *testing.T) {
 	b.await(row("healthy"))
 	b.await(`document.querySelector("#stuck").hidden`)
 	source.set(dead, waits)
-	b.text("#stuck", "Stuck: 2")
-	b.text("#stuck", "renewal overdue by 7")
-	b.text("#stuck", "probably dead")
-	b.text("#stuck", "somebody has waited for ")
+	b.text("#stuck-list", "dead: held by billing on web-1, process 4711, renewal overdue by 7")
+	b.text("#stuck-list", "probably dead or frozen")
+	b.text("#stuck-title", "Holder probably dead or frozen: 1")
+	require.NotContains(t, value[string](b, `document.querySelector("#stuck").innerText`), "waits")
+
+	// A lock that others wait long for is apart, if its holder may be alive.
+	b.text("#long-title", "Long waits: 1")
+	b.text("#long-list", "waits: held by billing on web-1, process 4711; somebody has waited for 1 h")
+	renews := waits
+	renews.Holders = slices.Clone(waits.Holders)
+	renews.Holders[0].Renewed, renews.Holders[0].Lease = time.Minute, 57*time.Second
+	source.set(renews)
+	b.text("#long-list", "process 4711, renewed 3 s ago; somebody has waited for 1 h")
+	require.NotContains(t, value[string](b, `document.querySelector("#long").innerText`), "dead")
+
+	// One without a record, too, is not called dead for that alone; only when others wait long.
+	silent := made("silent", 1)
+	silent.Holders[0].Label, silent.Holders[0].Lease = observe.Label{}, 1100*time.Second
+	source.set(silent)
+	b.await(row("silent") + `.includes("a Go process, not known")`)
+	require.NotContains(t, value[string](b, `document.querySelector("#stuck").innerText`), "silent")
+	silent.Waiters[0].Since = time.Now().Add(-time.Hour)
+	source.set(silent)
+	b.text("#stuck-title", "Holder probably dead or frozen: 2")
+	b.text("#stuck-list", "silent: held by a Go process, not known, no record of it, perhaps dead; somebody has waited for 1 h")
+	b.text("#long-title", "Long waits: 1")
+
+	// Of many the longest are told.
+	for i := range 4 {
+		more := made(fmt.Sprint("more", i), 1)
+		more.Waiters[0].Since = time.Now().Add(-time.Duration(i+1) * time.Minute)
+		source.set(more)
+	}
+	b.text("#long-title", "Long waits: 5, the longest 3")
+	b.await(`[...document.querySelectorAll("#long-list button")].map((one) => one.innerText).join() === "waits,more3,more2"`)
 	b.click("#stuck-list button")
 	b.await(`document.querySelector("#detail").open`)
+	b.text("#holders", "it is dead or frozen, or may not write one")
+	b.quiet()
+}
+
+// The page says what is known of a holder, and who is next, before anything is released.
+func TestReleaseSaysWhatIsKnown(t *testing.T) {
+	source := &fake{}
+	alive, dead, silent, java := made("alive", 2), made("dead", 0), made("silent", 0), made("java", 0)
+	alive.Holders[0].Renewed, alive.Holders[0].Lease = time.Hour, time.Hour-5*time.Minute
+	alive.Waiters[0].Gone = true
+	alive.Waiters[1].Label = label("vm", 28513, "lockreg run sleep")
+	dead.Holders[0].Renewed, dead.Holders[0].Lease = time.Hour, 10*time.Minute
+	silent.Holders[0].Label, silent.Holders[0].Lease = observe.Label{}, 1100*time.Second
+	java.Holders[0] = observe.HolderInfo{Holder: "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55", Lease: time.Minute}
+	source.set(alive, dead, silent, java)
+	b := open(t, serve(t, source, page.WithRelease(me)), 1200, 900)
+	for path, want := range map[string][2]string{
+		"alive": {`^Renewed 5 min \d s ago: its process is alive\. Next: lockreg run sleep on vm, process 28513\.$`, "dead"},
+		"dead":  {`^Not renewed for 50 min \d s: it is probably dead or frozen\. Nobody waits for it\.$`, "alive"},
+		"silent": {`^No record of its process: it is dead or frozen, or may not write one; its lease is 20 min \d+ s if it was ` +
+			`never renewed, else shorter\. Nobody waits for it\.$`, "alive"},
+		"java": {`^Whether it is alive is not known\. Nobody waits for it\.$`, "dead"},
+	} {
+		b.do(empty("#filter"), chromedp.SendKeys(chromedp.CSS("#filter"), path))
+		b.await(listed + fmt.Sprintf(` === %q`, path))
+		b.click("#rows .row:not([hidden])")
+		b.await(`document.querySelectorAll("#holders button").length === 1`)
+		b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#holders button").click()`)) // it is made anew at each pass
+		b.text("#confirm-path", path)
+		said := value[string](b, `document.querySelector("#confirm-life").innerText`)
+		require.Regexp(t, want[0], said)
+		require.NotContains(t, said, want[1])
+		b.click("#confirm-no")
+		b.click("#detail-close")
+	}
+	b.quiet()
+}
+
+// Before anything is known no figure is shown.
+func TestNothingIsShownAsZeroBeforeItIsKnown(t *testing.T) {
+	source := &fake{}
+	source.failure.Store(&errRights)
+	b := open(t, serve(t, source), 1200, 900)
+	b.text("#trouble", "NOPERM")
+	figures := `[...document.querySelectorAll(".charts strong, #hand-overs, #waits-rows td")].map((f) => f.textContent).join("")`
+	require.Regexp(t, "^–+$", value[string](b, figures))
+	require.Empty(t, value[string](b, `document.querySelector("#count").innerText`))
+	source.failure.Store(nil)
+	b.await(`!` + figures + `.includes("–")`)
+	b.text("#count", "0 locks")
+	b.quiet()
+}
+
+// What is only a bound has a mark.
+func TestBoundIsMarked(t *testing.T) {
+	source := &fake{}
+	known := made("known", 0)
+	known.Holders[0].Granted = known.Holders[0].Since
+	source.set(known, made("unknown", 0))
+	b := open(t, serve(t, source), 1200, 900)
+	b.await(row("unknown") + `.includes("\n≤ 1 min 4")`)
+	b.await(row("known") + `.includes("\n1 min 4")`)
+	b.click("#rows .row:nth-child(2)")
+	b.text("#holders", "≤ 1 min 4")
 	b.quiet()
 }
 
@@ -207,23 +304,23 @@ func TestLossIsShown(t *testing.T) {
 	dead := made("dead<b>", 0)
 	dead.Holders[0].Renewed, dead.Holders[0].Lease = time.Minute, 200*time.Millisecond
 	source.set(dead)
-	b.text("#stuck-title", "Stuck: 1")
+	b.text("#stuck-title", "Holder probably dead or frozen: 1")
 	require.False(t, value[bool](b, `document.querySelector("#lost").checkVisibility()`))
 	require.NoError(t, source.ForceUnlockHolder(t.Context(), "dead<b>", ""))
 	b.text("#lost-title", "Lost in the last ten minutes: 1")
 	b.text("#status", "A lock was lost.")
-	b.text("#stuck-title", "Stuck: nothing now")
-	b.await(`/^dead<b>: billing \(web-1, pid 4711\), \d s ago; now held by nobody$/.test(
+	b.text("#stuck-title", "Holder probably dead or frozen: none now")
+	b.await(`/^dead<b>: billing on web-1, process 4711, \d s ago; now held by nobody$/.test(
 		document.querySelector("#lost-list").innerText)`)
 	next := made("dead<b>", 0)
 	next.Holders[0].Holder, next.Holders[0].Label = "8a:1", label("web-7", 1, "shop")
 	source.set(next)
-	b.text("#lost-list", "now held by shop (web-7, pid 1)")
+	b.text("#lost-list", "now held by shop on web-7, process 1")
 	b.click("#lost-list button")
-	b.text("#holders", "shop (web-7, pid 1)")
+	b.text("#holders", "shop on web-7, process 1")
 	b.click("#detail-close")
 	b.do(chromedp.Navigate(value[string](b, `location.href`)))
-	b.text("#lost-list", "now held by shop (web-7, pid 1)") // also for those who come later
+	b.text("#lost-list", "now held by shop on web-7, process 1") // also for those who come later
 	b.quiet()
 }
 
@@ -247,7 +344,7 @@ func TestLossOfRedis(t *testing.T) {
 	client.Close()
 	b.text("#stuck-list", "renewal overdue by")
 	b.text("#lost-title", "Lost in the last ten minutes: 1")
-	b.text("#lost-list", "dies: billing (")
+	b.text("#lost-list", "dies: billing on ")
 	b.await(`!` + row("dies"))
 	b.quiet()
 }

@@ -1,0 +1,50 @@
+// What is known of whether a holder is at work, as of the last pass. When a lease ends is known from the pass that saw it first.
+
+import { clock, duration, moment } from "./base.js";
+
+const RECORDED = 5000; // who has held or waited for so long has a record of its process, unless it may not write one
+
+const left = (holder, at) => at + holder.leaseMs - clock.lastPass;
+const renewed = (holder, at) => duration(holder.renewedMs - left(holder, at));
+
+// renews reports whether a lease is known to be renewed.
+const renews = (holder) => holder !== null && holder.renewedMs > 0 && holder.leaseMs !== null;
+
+// bound stands before how long a lock is held: until its process has told when it got it, it counts from when it asked.
+export const bound = (holder) => (holder.granted === null ? "\u2264 " : "");
+
+// overdue is how late the renewal of a lease is; 0: in time, or not known.
+export function overdue(holder, at) {
+  if (!renews(holder)) return 0;
+  const late = (holder.renewedMs * 2) / 3 - left(holder, at);
+  return late >= Math.max(1000, holder.renewedMs / 10) ? late : 0;
+}
+
+// unrecorded reports whether a holder should have a record of its process, and has none.
+export function unrecorded(holder) {
+  if (holder === null || holder.kept || holder.label !== null || holder.since === null) return false;
+  return clock.lastPass - moment(holder.since) >= RECORDED;
+}
+
+// sign is a few words on it; empty: nothing is known.
+export function sign(holder, at) {
+  const late = overdue(holder, at);
+  if (late > 0) return `renewal overdue by ${duration(late)}, probably dead or frozen`;
+  if (unrecorded(holder)) return "no record of it, perhaps dead";
+  return renews(holder) ? `renewed ${renewed(holder, at)} ago` : "";
+}
+
+// life is all of it, as lockreg release says it.
+export function life(holder, at) {
+  if (holder.kept) return "nobody works under it";
+  if (overdue(holder, at) > 0) return `not renewed for ${renewed(holder, at)}: it is probably dead or frozen`;
+  if (renews(holder)) return `renewed ${renewed(holder, at)} ago: its process is alive`;
+  if (unrecorded(holder)) {
+    const text = "no record of its process: it is dead or frozen, or may not write one";
+    if (holder.leaseMs === null) return text;
+    const first = Math.round((at + holder.leaseMs - moment(holder.since)) / 1000) * 1000;
+    return `${text}; its lease is ${duration(first)} if it was never renewed, else shorter`;
+  }
+  if (holder.label === null && holder.since !== null) return "too new for a record of its process";
+  return "whether it is alive is not known";
+}
