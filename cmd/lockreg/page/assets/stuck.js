@@ -44,7 +44,7 @@ export function deadlocks(found) {
 
 const LONG = 30_000; // a wait that is longer is told
 const MOST = 20; // are listed
-const LONGEST = 3; // of long waits: the list below has them all
+const LONGEST = 3; // of the long waits are told: the list below has them all
 const ALL = 100; // losses that the server remembers
 let stuck = []; // ids of those that are listed
 let slow = [];
@@ -86,7 +86,7 @@ export function findStuck() {
   write($("stuck-title"), `Holder probably dead or frozen: ${dead.length === 0 ? "none now" : dead.length}`);
   stuck = list($("stuck-list"), stuck, dead.slice(0, MOST), why);
   $("long").hidden = long.length === 0;
-  write($("long-title"), `Long waits: ${long.length}${long.length > LONGEST ? `, the longest ${LONGEST}` : ""}`);
+  write($("long-title"), `Long waits: ${long.length}`);
   long.sort((a, b) => a.oldest - b.oldest);
   slow = list($("long-list"), slow, long.slice(0, LONGEST), why);
   gone = list($("lost-list"), gone, lost.slice(0, MOST), fate);
