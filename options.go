@@ -416,12 +416,19 @@ func invalid(is bool, format string, about ...any) error {
 	return fmt.Errorf(format, about...)
 }
 
+// positive and leasable run in each call with options: a valid value allocates nothing.
 func positive(name string, d time.Duration) error {
-	return invalid(d <= 0, "%s(%v): the duration must be positive", name, d)
+	if d > 0 {
+		return nil
+	}
+	return fmt.Errorf("%s(%v): the duration must be positive", name, d)
 }
 
 func leasable(name string, d time.Duration) error {
-	return invalid(d < leastLease, "%s(%v): a lease must be at least %v, since 1 %% and a millisecond of it are a margin for clocks",
+	if d >= leastLease {
+		return nil
+	}
+	return fmt.Errorf("%s(%v): a lease must be at least %v, since 1 %% and a millisecond of it are a margin for clocks",
 		name, d, leastLease)
 }
 

@@ -349,17 +349,23 @@ func TestTryLock_BehindAFirstTryWhenTheLinkBecomesSlow(t *testing.T) {
 				w.known(r)
 				l, g := r.Obtain("42"), w.goroutine()
 				d.Set(trip)
-				begun, locked := time.Now(), g.starts(l)
-				for w.settle(); len(locked) == 0; w.pass(trip / 20) {
-					ok, err := l.TryLock(w.Context())
-					require.NoError(w, err, "after %v", time.Since(begun))
-					require.False(w, ok)
-				}
-				require.NoError(w, <-locked)
-				require.NoError(w, g.unlock(l))
+				w.takenUntilLocked(l, g, trip/20)
 			})
 		})
 	}
+}
+
+// takenUntilLocked has a goroutine lock, and checks that a call that does not wait learns meanwhile that the lock is taken.
+func (w *world) takenUntilLocked(l *lockregistry.Lock, g *goroutine, pause time.Duration) {
+	w.Helper()
+	begun, locked := time.Now(), g.starts(l)
+	for w.settle(); len(locked) == 0; w.pass(pause) {
+		ok, err := l.TryLock(w.Context())
+		require.NoError(w, err, "after %v", time.Since(begun))
+		require.False(w, ok)
+	}
+	require.NoError(w, <-locked)
+	require.NoError(w, g.unlock(l))
 }
 
 // So does one at the start, when it is not known how far away the server is.
@@ -370,14 +376,7 @@ func TestTryLock_BehindAFirstTryAtTheStart(t *testing.T) {
 				dial, _ := w.far(trip)
 				one := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // connection, which is there
 				l, g := w.registryOn(w.clientWith(dial, one)).Obtain("42"), w.goroutine()
-				begun, locked := time.Now(), g.starts(l)
-				for w.settle(); len(locked) == 0; w.pass(trip / 20) {
-					ok, err := l.TryLock(w.Context())
-					require.NoError(w, err, "after %v", time.Since(begun))
-					require.False(w, ok)
-				}
-				require.NoError(w, <-locked)
-				require.NoError(w, g.unlock(l))
+				w.takenUntilLocked(l, g, trip/20)
 			})
 		})
 	}

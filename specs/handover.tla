@@ -511,7 +511,7 @@ Cancel(p) ==
 -----------------------------------------------------------------------------
 (* Messages.                                                                *)
 
-\* Registry.told. A call that waits takes its mail when it sleeps.
+\* Registry.deliver. A call that waits takes its mail when it sleeps.
 Receive(p) ==
   LET m == Head(inbox[p])
       waits == pc[p] = "wait"

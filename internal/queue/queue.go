@@ -166,7 +166,7 @@ func (a *acquisition) halfMoved(err error) bool {
 
 // unqueued tries once with a command that needs only the lock's key, which the client finds at either node. The call keeps its
 // place: it asks for it again after each try. Its old ticket may stay where it cannot be reached now. If that is granted later,
-// no call waits for it, and it is passed on at once, see Registry.told.
+// no call waits for it, and it is passed on at once, see Registry.deliver.
 func (a *acquisition) unqueued() error {
 	a.drop()
 	return a.tryOnce(protocol.Queueing{Mode: a.mode(false, false)})

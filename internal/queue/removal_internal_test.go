@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // However many permits were released in the last seconds, a connection that breaks has only the newest removed once more.
@@ -23,4 +26,26 @@ func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 	require.Empty(t, known.recent(now.Add(recallFor)))
 	p.Removed(p.all.Values+"later", now.Add(recallFor))
 	require.Len(t, known.all, 1, "older ones are forgotten")
+}
+
+// A removal goes on until the hold has surely ended in Redis: of permits that Java shares, that is a third of the lease later.
+func TestRemoval_LastsUntilTheHoldHasEnded(t *testing.T) {
+	for name, c := range map[string]struct {
+		make  func(protocol.Config, int, int) *protocol.Format
+		least time.Duration
+	}{
+		"spring":   {protocol.NewPermits, time.Minute},
+		"redisson": {protocol.NewRedissonPermits, 80 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &newLock(t).path
+			p.Side = p.all.Side(Permits(1))
+			p.Kind = &hold.Kind{Format: c.make(protocol.Config{Prefix: "orders"}, 1, 4), Env: p.Env}
+			before := p.Clock.Now()
+			r := p.removalOf(hold.Remains{Value: "me:1", Longest: time.Minute, Term: time.Minute})
+			left := before.Until(r.Expired)
+			require.GreaterOrEqual(t, left, c.least)
+			require.Less(t, left, c.least+5*time.Second)
+		})
+	}
 }

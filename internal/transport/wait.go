@@ -42,7 +42,7 @@ type Wait struct {
 	Lease    time.Duration // the lease that the reply is about, see RoundTrip.Late; 0: none
 	holds    time.Duration // how long the command itself may block at the server
 	Obtains  bool          // it may obtain a lock, and its reply says whether it did
-	FailFast bool          // it ends soon after the server was found silent, by this command or another one
+	FailFast bool          // it ends soon after any command found the server silent; not while replicas are waited for
 	probes   clock.Instant // it probes for a command that was sent then and given up; 0: it is no probe
 	Observer Observer      // told of a command that takes long; nil: none
 }
