@@ -192,7 +192,11 @@ func (s *suite) idle() ([]*result, error) {
 	for _, r := range []*result{registries, paths} {
 		r.floor, r.metrics = directedFloor.name, []metric{shareOfCore, commandsAlways}
 		for _, c := range crowders {
-			values, err := s.idleCosts(c, 0, r == paths, many, length)
+			during := length
+			if c.role == floor {
+				during = time.Second
+			}
+			values, err := s.idleCosts(c, 0, r == paths, many, during)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c.name, err)
 			}
@@ -223,9 +227,6 @@ func (s *suite) idleCosts(c contender, permits int, paths bool, many int, length
 	}
 	if err := waiters.crowd(s.ctx, want); err != nil {
 		return nil, err
-	}
-	if c.role == floor {
-		length = time.Second
 	}
 	load, err := s.idleLoad(many, length)
 	return map[string]float64{
