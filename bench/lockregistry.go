@@ -27,7 +27,8 @@ type registryLocks struct {
 	client   rueidis.Client
 	shared   bool // the client is another's to close
 	registry *lockregistry.Registry
-	permits  int // of semaphores, each hold has one; 0: they are plain locks
+	permits  int    // of semaphores, each hold has one; 0: they are plain locks
+	below    string // the paths of semaphores begin with it, since a lock, or the other format, may be at the path itself
 }
 
 func openRegistry(o opening) (registryLocks, error) {
@@ -55,12 +56,16 @@ func openRegistry(o opening) (registryLocks, error) {
 		}
 		return registryLocks{}, err
 	}
-	return registryLocks{client, o.client != nil, registry, o.permits}, nil
+	below := "permits/"
+	if o.redisson {
+		below = "redisson/"
+	}
+	return registryLocks{client, o.client != nil, registry, o.permits, below}, nil
 }
 
 func (l registryLocks) session(path string) session {
 	if l.permits > 0 {
-		return &permitSession{semaphore: l.registry.Semaphore("permits/"+path, l.permits)} // a lock may have the path itself
+		return &permitSession{semaphore: l.registry.Semaphore(l.below+path, l.permits)}
 	}
 	return &registrySession{registry: l.registry, path: path}
 }

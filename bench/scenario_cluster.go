@@ -104,7 +104,7 @@ func (s *suite) clusterWake() ([]*result, error) {
 				if err != nil {
 					return err
 				}
-				more, err := relay{s, measured, d.name, "relay-" + path, wakeSettling, 0, 1}.run(each, 2*time.Second)
+				more, err := relay{s, measured.parties(d.name), "relay-" + path, wakeSettling, 0, 1}.run(each, 2*time.Second)
 				took[0][d.name] = append(took[0][d.name], woken...)
 				took[1][d.name] = append(took[1][d.name], told...)
 				took[2][d.name] = append(took[2][d.name], more...)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -44,15 +45,57 @@ func (s *suite) handOver() ([]*result, error) {
 	return results, nil
 }
 
-// relay is a lock, or some permits, that go round among processes: some hold, the others wait.
+// party takes part in a relay: a process, or a client in one, that has a lock or semaphores open.
+type party struct {
+	process
+	registry string // the name under which it has them open
+	byID     bool   // Redisson's semaphores: a permit is released by its id
+}
+
+// parties are the processes of a fleet, that have a contender open.
+func (f fleet) parties(registry string) []party {
+	all := make([]party, len(f))
+	for i, p := range f {
+		all[i] = party{process: p, registry: registry}
+	}
+	return all
+}
+
+// thread is one of the relay's own: one that hangs must not block another relay.
+func (p party) thread(path string) string { return p.registry + " " + path }
+
+func (p party) lock(path string) *peer.Call {
+	fields, what := peer.Fields{"registry": p.registry, "path": path}, doLock
+	if p.byID {
+		what, fields["lease"] = doEnter, peer.InMillis(defaultLease)
+	}
+	return p.Send(p.thread(path), what, fields)
+}
+
+// unlock gives back what a reply to lock has granted.
+func (p party) unlock(ctx context.Context, path string, held peer.Reply) (peer.Reply, error) {
+	fields := peer.Fields{"registry": p.registry, "path": path}
+	if !p.byID {
+		return p.ask(ctx, p.thread(path), doUnlock, fields)
+	}
+	fields["ids"] = held.Fields["value"]
+	reply, err := p.ask(ctx, p.thread(path), doLeave, fields)
+	if err == nil && reply.Fields["value"] != "1" {
+		err = errPermitLost
+	}
+	return reply, err
+}
+
+var errPermitLost = errors.New("the permit was lost")
+
+// relay is a lock, or some permits, that go round among parties: some hold, the others wait.
 type relay struct {
-	s         *suite
-	processes fleet
-	registry  string
-	path      string
-	settle    time.Duration // ample for a process to have begun to wait
-	poll      time.Duration // the contender's longest pause between two tries
-	permits   int           // how many hold at a time
+	s       *suite
+	parties []party
+	path    string
+	settle  time.Duration // ample for a party to have begun to wait
+	poll    time.Duration // the contender's longest pause between two tries
+	permits int           // how many hold at a time
 }
 
 // settling is longer than a waiter needs to try, subscribe and try again, here.
@@ -68,21 +111,20 @@ var errStalled = errors.New("the path was free, and nobody who waited for it wok
 // all releases would come at the same moment between two tries.
 func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
 	type taken struct {
-		process int
-		reply   peer.Reply
-		err     error
+		party int
+		reply peer.Reply
+		err   error
 	}
-	next := make(chan taken, len(r.processes))
-	fields := peer.Fields{"registry": r.registry, "path": r.path}
-	thread := r.registry + " " + r.path // a hanging one must not block another relay
+	next := make(chan taken, len(r.parties))
 	queue := func(i int) {
-		call := r.processes[i].Send(thread, doLock, fields)
+		call := r.parties[i].lock(r.path)
 		go func() {
 			reply, err := call.Wait(r.s.ctx)
 			next <- taken{i, reply, err}
 		}()
 	}
-	for i := range r.processes {
+	release := func(t taken) (peer.Reply, error) { return r.parties[t.party].unlock(r.s.ctx, r.path, t.reply) }
+	for i := range r.parties {
 		queue(i)
 	}
 	follow := func() (taken, error) {
@@ -103,7 +145,7 @@ func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
 		holders = append(holders, t)
 	}
 	pass := func() (took time.Duration, err error) {
-		released, err := r.processes[holders[0].process].ask(r.s.ctx, thread, doUnlock, fields)
+		released, err := release(holders[0])
 		if err != nil {
 			return 0, err
 		}
@@ -113,7 +155,7 @@ func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
 	}
 	for began := time.Now(); len(took) < most && time.Since(began) < limit; {
 		time.Sleep(r.settle + rand.N(r.poll+1))
-		first := holders[0].process
+		first := holders[0].party
 		passed, err := pass()
 		if err != nil {
 			return took, err
@@ -121,13 +163,13 @@ func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
 		took = append(took, passed)
 		queue(first)
 	}
-	for range len(r.processes) - r.permits {
+	for range len(r.parties) - r.permits {
 		if _, err := pass(); err != nil {
 			return took, err
 		}
 	}
 	for _, last := range holders {
-		if _, err := r.processes[last.process].ask(r.s.ctx, thread, doUnlock, fields); err != nil {
+		if _, err := release(last); err != nil {
 			return took, err
 		}
 	}
@@ -174,7 +216,7 @@ func (s *suite) handOverLatency(workers fleet) (*result, error) {
 				}
 			}
 			path := fmt.Sprintf("relay-%d-%d-%d", len(workers), n, turn)
-			more, err := relay{s, workers, c.name, path, settling, c.poll, 1}.run(most, limit)
+			more, err := relay{s, workers.parties(c.name), path, settling, c.poll, 1}.run(most, limit)
 			if errors.Is(err, errStalled) {
 				stalled[c.name]++
 				err = nil

@@ -96,7 +96,7 @@ func (s *suite) java() ([]*result, error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		passed, err := relay{s, p.processes, p.name, fmt.Sprintf("relay-%d", round), settling, p.poll, 1}.run(most, limit)
+		passed, err := relay{s, p.processes.parties(p.name), fmt.Sprintf("relay-%d", round), settling, p.poll, 1}.run(most, limit)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}

@@ -81,7 +81,7 @@ func (s *suite) longSections(workers fleet, of []*open, section time.Duration, m
 	}
 	took := make([][]time.Duration, len(of))
 	err := atOnce(of, func(i int, c *open) (err error) {
-		took[i], err = relay{s, workers, c.name, "long", section, c.poll, 1}.run(most, time.Hour)
+		took[i], err = relay{s, workers.parties(c.name), "long", section, c.poll, 1}.run(most, time.Hour)
 		return err
 	})
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *suite) latePoller(workers fleet, of []*open) (*result, error) {
 		if err := atOnce(of, func(i int, c *open) error {
 			waited := make(chan float64, 1)
 			time.AfterFunc(before+rand.N(springPause), func() { waited <- s.pollLikeSpring(c.locks.key(path), limit) })
-			_, err := relay{s, workers, c.name, path, section, 0, 1}.run(math.MaxInt, before+limit)
+			_, err := relay{s, workers.parties(c.name), path, section, 0, 1}.run(math.MaxInt, before+limit)
 			if errors.Is(err, errStalled) { // it did not notice that the poller had gone
 				err = nil
 			}

@@ -1,15 +1,17 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
 )
 
-// Permits of a semaphore are compared with this library's plain lock.
+// Permits of a semaphore are compared with this library's plain lock, and with Redisson's. See permits_java.go.
 var (
-	plainLock  = contender{name: "plain lock", role: floor}
-	semaphores = contender{name: thisLibrary.name, role: subject}
+	plainLock          = contender{name: "plain lock", role: floor}
+	semaphores         = contender{name: thisLibrary.name, role: subject}
+	redissonSemaphores = contender{name: thisLibrary.name + ", Redisson's format", role: subject}
 )
 
 var (
@@ -26,12 +28,24 @@ func (s *suite) permits() (results []*result, err error) {
 		}
 		results = append(results, r)
 	}
+	java, err := s.javaClients()
+	if err != nil {
+		return nil, err
+	}
+	beside, err := s.permitsOfOneThread(java)
+	if err != nil {
+		return nil, errors.Join(err, java.close())
+	}
+	results = append(results, beside)
 	for _, n := range permitProcesses {
-		more, err := s.permitsPassedOn(n)
+		more, err := s.permitsPassedOn(n, java)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, java.close())
 		}
 		results = append(results, more...)
+	}
+	if err := java.close(); err != nil { // it must not disturb what follows
+		return nil, err
 	}
 	idle, err := s.permitsIdle()
 	return append(results, idle), err
@@ -52,8 +66,8 @@ func (s *suite) permitsAlone(goroutines int) (*result, error) {
 	}
 	var opened []*open
 	defer func() { closeAll(opened) }()
-	for _, c := range []contender{plainLock, semaphores} {
-		o := opening{addr: s.addr}
+	for _, c := range []contender{plainLock, semaphores, redissonSemaphores} {
+		o := opening{addr: s.addr, redisson: c.name == redissonSemaphores.name}
 		if c.role == subject {
 			o.permits = 4
 		}
@@ -70,44 +84,51 @@ func (s *suite) permitsAlone(goroutines int) (*result, error) {
 	return r, measure()
 }
 
-// giver is a row of the hand-overs: processes that have a lock, or semaphores of a number of permits, open. Those of another
-// library are added in givers.
+// giver is a row of the hand-overs: parties that have a lock, or semaphores of a number of permits, open.
 type giver struct {
 	contender
-	processes fleet
-	permits   int
+	parties []party
+	permits int
 }
 
-// registry is the name under which the processes have it open.
-func (g giver) registry() string { return fmt.Sprintf("%s, %d", g.name, g.permits) }
-
 // givers returns the rows for a number of permits, the plain lock first.
-func (s *suite) givers(workers fleet, permits int) ([]giver, error) {
-	rows := []giver{{plainLock, workers, 1}, {semaphores, workers, permits}}
-	for _, g := range rows {
-		for _, p := range workers {
+func (s *suite) givers(workers fleet, permits int, java javaClients) ([]giver, error) {
+	var rows []giver
+	for _, c := range []contender{plainLock, semaphores, redissonSemaphores} {
+		g := giver{c, workers.parties(fmt.Sprintf("%s, %d", c.name, permits)), permits}
+		if c.role == floor {
+			g.permits = 1
+		}
+		for _, p := range g.parties {
 			fields := s.opens(thisLibrary, 0)
-			fields["registry"] = g.registry()
-			if g.role == subject {
+			fields["registry"] = p.registry
+			if c.role == subject {
 				fields["permits"] = strconv.Itoa(permits)
 			}
+			if c.name == redissonSemaphores.name {
+				fields["layout"] = redissonFormat
+			}
 			if _, err := p.ask(s.ctx, "main", doOpen, fields); err != nil {
-				return nil, fmt.Errorf("open %s: %w", g.registry(), err)
+				return nil, fmt.Errorf("open %s: %w", p.registry, err)
 			}
 		}
+		rows = append(rows, g)
+	}
+	if java.missing == "" {
+		rows = append(rows, giver{redissonPermits, java.parties(len(workers)), permits})
 	}
 	return rows, nil
 }
 
 // permitsPassedOn measures hand-overs as handOver does. Of several permits the one that was held for longest is passed on.
-func (s *suite) permitsPassedOn(processes int) (results []*result, err error) {
+func (s *suite) permitsPassedOn(processes int, java javaClients) (results []*result, err error) {
 	workers, err := s.fleet(processes)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = workers.close() }()
 	for _, permits := range permitNumbers {
-		rows, err := s.givers(workers, permits)
+		rows, err := s.givers(workers, permits, java)
 		if err != nil {
 			return nil, err
 		}
@@ -115,6 +136,7 @@ func (s *suite) permitsPassedOn(processes int) (results []*result, err error) {
 		if err != nil {
 			return nil, err
 		}
+		r.how += java.how()
 		results = append(results, r)
 	}
 	return results, nil
@@ -130,17 +152,29 @@ func (s *suite) passedOnInTurns(rows []giver, processes, permits int) (*result, 
 			"each, in shuffled order.", rounds, each),
 		floor: plainLock.name, metrics: []metric{handOverMedian, handOverTail, handOvers},
 	}
+	stalled := 0
 	err := turns(s, rounds+1, rows, func(round int, g giver) error {
 		path := fmt.Sprintf("%s-%d", r.scenario, round)
-		took, err := relay{s, g.processes, g.registry(), path, settling, g.poll, g.permits}.run(each, limit)
+		if err := s.begin(g, path); err != nil {
+			return err
+		}
+		took, err := relay{s, g.parties, path, settling, g.poll, g.permits}.run(each, limit)
+		if g.role == rival && errors.Is(err, errStalled) {
+			stalled++
+			err = nil
+		}
 		if err != nil {
 			return fmt.Errorf("%s, %s: %w", r.scenario, g.name, err)
 		}
-		if round > 0 { // the first one warms up
+		if round > 0 && len(took) > 0 { // the first one warms up
 			r.record(g.contender, latencies(took))
 		}
 		return nil
 	})
+	if stalled > 0 {
+		r.notes = append(r.notes, fmt.Sprintf("%s stopped in %d of %d rounds: %v for %v. What it had done until then counts.",
+			redissonPermits.name, stalled, rounds+1, errStalled, stallLimit))
+	}
 	return r, err
 }
 

@@ -77,7 +77,7 @@ func (s *suite) release(r *result, sl slice, trip time.Duration, rounds int) err
 			client.Close()
 			return fmt.Errorf("a registry at %v: %w", trip, err)
 		}
-		opened = append(opened, &open{c, opening{}, registryLocks{client, false, registry, 0}})
+		opened = append(opened, &open{c, opening{}, registryLocks{client: client, registry: registry}})
 	}
 	return s.inTurns(r, sl, opened, rounds)
 }
