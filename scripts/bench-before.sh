@@ -19,12 +19,16 @@ find "$work/before" -name '*.go' -o -name go.mod | while read -r file; do
 	sed -i 's#lockregistry/lockregistry#lockregistry/before#' "$file"
 done
 
-# The contender is what this library's is, with other names.
-sed -e 's#"github.com/lockregistry/lockregistry"#lockregistry "github.com/lockregistry/before"#' \
+# The contender is what this library's is, with other names, without semaphores, and with the older name of an option.
+sed -e '/if l.permits > 0/,/^\t}/d' -e '/^\/\/ permitSession/,/^\/\/ registryReaders/d' \
+	-e 's#"github.com/lockregistry/lockregistry"#lockregistry "github.com/lockregistry/before"#' \
 	-e 's/"lockregistry"/"before"/' -e 's/role:     subject/role:     rival/' \
 	-e 's/thisLibrary/before/g' -e 's/openRegistry/openBefore/g' -e 's/registryLocks/beforeLocks/g' \
 	-e 's/registrySession/beforeSession/g' -e 's/registryReaders/beforeReaders/g' -e 's/readerSession/beforeReaderSession/g' \
 	lockregistry.go >"$work/contender.go"
+if ! grep -q '^func WithLease(' "$work"/before/*.go; then
+	sed -i 's/WithLease(/WithExpiry(/' "$work/contender.go"
+fi
 cat >>"$work/contender.go" <<'END'
 
 func init() { contenders = []contender{bareFloor, directedFloor, before, thisLibrary} }
