@@ -125,7 +125,7 @@ func TestSemaphore_ForceUnlock(t *testing.T) {
 	eachLayout(t, realWorlds, func(w *world) {
 		a, b := w.registry(), w.registry()
 		s := a.Semaphore("seat", 3)
-		one, two := w.permit(s), w.permit(b.Semaphore("seat", 3), lockregistry.Permits(2))
+		one, two := w.permit(s), w.permit(b.Semaphore("seat", 3), lockregistry.Permits(2), lockregistry.Lease(time.Hour))
 		ctx := one.Context(w.Context())
 		info, err := b.Inspect(w.Context(), "seat")
 		require.NoError(w, err)
