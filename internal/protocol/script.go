@@ -32,7 +32,7 @@ type Call struct {
 	Script *Script
 	Key    string
 	Args   Args
-	more   []string // further arguments, of rare calls
+	more   []string // the arguments after the usual ones, if they are not among Args
 
 	// While a slot of a cluster moves, a script with only the lock's key goes to the node that has the key, or, if it is gone, to
 	// the slot's new node. There it must not begin a queue while the old queue is still to be moved: the move would fail with an
@@ -78,24 +78,29 @@ func QueueKey(prefix, key string) string {
 
 // Args are the arguments of a call: an array, so that a call needs no allocation. Empty ones at the end are not sent; scripts
 // take a missing argument as empty.
-type Args [5]string
+type Args [usualArgs + 2]string
 
-// then appends rare arguments to the array's.
+// usualArgs is how many arguments come before those that then appends.
+const usualArgs = 5
+
+// then appends arguments to the usual ones.
 func (c *Call) then(more ...string) {
 	n := len(more)
 	for n > 0 && more[n-1] == "" {
 		n--
 	}
-	if n > 0 {
+	if usualArgs+n <= len(c.Args) {
+		copy(c.Args[usualArgs:], more[:n])
+	} else {
 		c.more = slices.Clone(more[:n])
 	}
 }
 
 // Given returns the arguments of the script.
 func (c *Call) Given() []string {
-	given := c.Args[:len(c.Args):len(c.Args)]
+	given := c.Args[:]
 	if c.more != nil {
-		given = append(given, c.more...)
+		given = slices.Concat(c.Args[:usualArgs], c.more)
 	}
 	n := len(given)
 	for n > 0 && given[n-1] == "" {
