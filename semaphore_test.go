@@ -300,7 +300,7 @@ func TestSemaphore_Renewal(t *testing.T) {
 		w.full(s)
 		w.release(big)
 		require.Zero(w, w.inside())
-		w.pass(4 * time.Second)
+		w.pass(20 * time.Second)
 		if !w.redissons() {
 			require.Equal(w, "0", w.keys(), "nothing is left")
 		}

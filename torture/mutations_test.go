@@ -450,7 +450,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"key ends with the grant", "nobody sees that a process stands still, since the key ends with its grant",
-		"'30000', 15000", "lease, least",
+		"0.5, 15000", "0.5, least",
 		"../internal/protocol:TestPermits_Grant$",
 	},
 	{
@@ -470,7 +470,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"patient with each call", "a call for permits waits for each one in front of it",
-		"min(rank, mostPatient+own)", "rank",
+		"min(first, mostPatient+own)", "first",
 		"../internal/queue:TestLookTimes_Permits$",
 	},
 	{

@@ -140,6 +140,16 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 			call: func(k int) Call { return f.Obtain(request(k, Queueing{Mode: ModeCheck}), false) },
 		},
 	}
+	if f.Many() { // the number of permits is there
+		cases["obtain again"] = benchCase{
+			begin: func() [][]string {
+				return append(gone, []string{"ZADD", benchKey, "-1", "permits"}, []string{"PEXPIRE", benchKey, "60000"})
+			},
+			reset: func(k int) [][]string { return [][]string{{"ZREM", benchKey, value(k - 1)}} },
+			call:  func(k int) Call { return f.Obtain(request(k, Queueing{Mode: ModeTry}), false) },
+			reply: "<nil>",
+		}
+	}
 	if f.plain {
 		cases["enqueue, fast"] = benchCase{
 			begin: func() [][]string { return append(f.await(other), waitsFor(0, 100, "")...) }, reset: none,

@@ -209,11 +209,11 @@ type lookTimes struct {
 func (a *acquisition) whenToLook() lookTimes {
 	at, now, poll := &a.at, a.path.Clock.Now(), a.path.all.Poll
 	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
-	own := 0                        // calls of this process in front
-	first, rank := at.Rank, at.Rank // how many calls in front look first, first when a lease is over, rank otherwise
-	if a.path.many {                // all in front may be calls of one process that stands still
+	own := 0         // calls of this process in front
+	first := at.Rank // how many calls in front look first when a lease is over
+	if a.path.many { // all in front may be calls of one process that stands still
 		own = a.path.contention().line.before(a.ticket.seat)
-		first, rank = min(rank, mostPatient+own), min(rank, 1+own) // mutant: patient with each call
+		first = min(first, mostPatient+own) // mutant: patient with each call
 	}
 	l.patience = clock.Plus(clock.Times(first, poll), time.Millisecond)
 	if at.Left > 0 {
@@ -223,7 +223,7 @@ func (a *acquisition) whenToLook() lookTimes {
 	case at.Rank > 0 && a.ticket.fresh:
 		l.refresh = now.Add(firstLook + time.Duration(min(at.Rank, 10))*lookStep)
 	case at.Rank > 0:
-		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
+		l.refresh = now.Add(min(refreshing, time.Duration(at.Rank)*lookEvery))
 	case a.path.Format.Ours(): // the key changes with each holder's lease, and no release passes over waiting calls
 	case !at.Foreign:
 		l.watch = now.Add(watchAfterFirst)

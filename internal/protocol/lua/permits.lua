@@ -1,9 +1,9 @@
 -- The format of semaphores: a sorted set of the holds, by the end of each lease, in milliseconds of the server's clock. A hold
 -- of several permits has a second member, "<value>*", whose score is minus the number of permits beyond one. The score of the
 -- member permits is minus the number of all permits. A short lease that the grantee has yet to lengthen has the fraction .5.
--- The key lives as long as the longest lease, and longer than a short one, so that a grantee that does not lengthen its lease
--- is noticed; it lives forever if the number was set, see set_permits.lua. The lease in a ticket is followed by p and the
--- number of permits that it asks for.
+-- The key lives longer than the longest lease, so that most holds need not lengthen its life, and much longer than a short one,
+-- so that a grantee that does not lengthen its lease is noticed; it lives forever if the number was set, see set_permits.lua.
+-- The lease in a ticket is followed by p and the number of permits that it asks for.
 
 --# renew
 local time = redis.call('TIME')
@@ -19,7 +19,7 @@ elseif lease ~= '' then
   end
   local left = redis.call('PTTL', key)
   if left >= 0 and left < tonumber(lease) then
-    redis.call('PEXPIRE', key, lease)
+    redis.call('PEXPIRE', key, lease + 15000)
   end
 end
 if counter == '' then
@@ -34,36 +34,41 @@ local named = string.match(under, '^1 (%d+)$')
 if named and counter == '' then
   local time = redis.call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000)
-  local first = redis.call('ZRANGE', key, '0', '1', 'WITHSCORES')
+  -- Of few permits one command shows how many are held.
+  local first = redis.call('ZRANGE', key, '0', #named == 1 and named or '1', 'WITHSCORES')
   if first[1] == 'permits' and -first[2] == tonumber(named) and tonumber(first[4] or at + 1) > at and
-    redis.call('ZCARD', key) <= -first[2] and -- mutant: one permit more
+    (#named == 1 and #first / 2 or redis.call('ZCARD', key)) <= -first[2] and -- mutant: one permit more
     (asks == '' or redis.pcall('EXISTS', queue) == 0) then -- mutant: in passing
-    redis.call('ZADD', key, string.format('%.0f', at + lease), value)
+    redis.call('ZADD', key, at + lease, value)
     local left = redis.call('PTTL', key)
     if left >= 0 and left < tonumber(lease) then
-      redis.call('PEXPIRE', key, lease)
+      redis.call('PEXPIRE', key, lease + 15000)
     end
     return nil
   end
 end
 
 --# obtain queued
--- Adds a new ticket behind others, if no permit is free, no lease is over, and each hold has one permit.
+-- Adds a new ticket behind others, or looks at a ticket, if no permit is free, no lease is over, and each hold has one permit.
 local asked, named = string.match(ARGV[10] or '', '^(%d+) (%d+)$')
-if asks == 'enqueue' and asked and (ARGV[7] or '') == '' and (ARGV[8] or '') == '' then
+if asked and (asks == 'check' or asks == 'enqueue' and (ARGV[7] or '') == '' and (ARGV[8] or '') == '') then
   local time = redis.call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000)
-  local first, last = redis.call('ZRANGE', key, '0', '1', 'WITHSCORES'), redis.pcall('ZREVRANGE', queue, '0', '0', 'WITHSCORES')
-  local score = tonumber(last[2] or -1)
-  if first[1] == 'permits' and first[4] and tonumber(first[4]) > at and score > 0 and tonumber(asked) <= -first[2] and
+  local first = redis.call('ZRANGE', key, '0', '1', 'WITHSCORES')
+  if first[1] == 'permits' and first[4] and tonumber(first[4]) > at and tonumber(asked) <= -first[2] and
     redis.call('ZCARD', key) - 1 + asked > -first[2] and not redis.call('ZSCORE', key, value) then
     local ticket = value .. '|' .. (ARGV[9] or '') .. lease .. 'p' .. asked
-    local micros = time[1] * 1000000 + time[2]
-    local place = string.format('%.0f', math.max(micros, score + 1))
-    if math.floor(micros / 10000000) ~= math.floor(score / 10000000) then -- also where the server's clock went back
-      redis.pcall('PEXPIRE', queue, '120000')
+    local last = asks == 'enqueue' and redis.pcall('ZREVRANGE', queue, '0', '0', 'WITHSCORES') or {}
+    local score = tonumber(last[2] or -1)
+    local place, micros = asks == 'check' and redis.pcall('ZSCORE', queue, ticket), time[1] * 1000000 + time[2]
+    if score > 0 then
+      place = string.format('%.0f', math.max(micros, score + 1))
+      place = redis.pcall('ZADD', queue, place, ticket) == 1 and place
     end
-    if redis.pcall('ZADD', queue, place, ticket) == 1 then
+    if type(place) == 'string' then
+      if asks == 'check' or math.floor(micros / 10000000) ~= math.floor(score / 10000000) then -- or the server's clock went back
+        redis.pcall('PEXPIRE', queue, '120000')
+      end
       local rank = redis.call('ZRANK', queue, ticket) - 2 -- two members are no tickets, see queue.lua
       local other = tonumber(named) ~= -first[2]
       return {'queued', first[4] - at, rank, place, 0, other and -first[2] or nil}
@@ -187,9 +192,9 @@ end
 -- Gives a hold the permits of its kind of ticket. If asked is longer than the lease, the lease is a short one, which the
 -- grantee lengthens; not by less than some milliseconds.
 local function take(value, lease, kind, asked)
-  local permits, mark, lives, least = tonumber(string.sub(kind, 2)), 0, lease, tonumber(lease)
+  local permits, mark, least = tonumber(string.sub(kind, 2)), 0, tonumber(lease)
   if type(asked) == 'string' and tonumber(asked) > least + 10 then -- mutant: short lease is to be lengthened
-    mark, lives, least = 0.5, '30000', 15000 -- mutant: key ends with the grant
+    mark, least = 0.5, 15000 -- mutant: key ends with the grant
   end
   if not stored then
     redis.call('ZADD', key, -limit, 'permits')
@@ -202,7 +207,7 @@ local function take(value, lease, kind, asked)
   end
   local left = redis.call('PTTL', key)
   if not stored or left >= 0 and left < least then
-    redis.call('PEXPIRE', key, lives)
+    redis.call('PEXPIRE', key, least + 15000)
   end
   stored = true
 end
