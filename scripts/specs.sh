@@ -1,8 +1,8 @@
 #!/bin/sh
 # Checks the specifications of directed hand-over and of permits with TLC: every question in specs/ must pass, and every mutant
-# in specs/mutants.txt must violate the property that the file names. Questions about permits begin with that word. By default
-# the short form of a question runs where specs/short has one, and no mutant that takes long; "full" as the argument runs all,
-# and "large" the questions of specs/large instead. Names of questions, or of mutants as guard:property or
+# in specs/mutants.txt must violate the property that the file names. Questions about permits begin with the name of their
+# module. By default the short form of a question runs where specs/short has one, and no mutant that takes long; "full" as the
+# argument runs all, and "large" the questions of specs/large instead. Names of questions, or of mutants as guard:property or
 # guard:property:question, run only those.
 #
 # TLC and its state go to specs/.tlc, which git ignores. JOBS says how many run at a time.
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../specs"
 tlc=$PWD/.tlc
 
 # The module that a question is about.
-module() { case ${1##*/} in permits-*) echo permits ;; *) echo handover ;; esac; }
+module() { case ${1##*/} in permits-*) echo permits ;; rpermits-*) echo rpermits ;; *) echo handover ;; esac; }
 
 # Puts a question together: the constants of its module's common file, with those of the question and of the further
 # arguments (Name=value) instead of its own.
