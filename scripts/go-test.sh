@@ -12,11 +12,18 @@ log=$work/log
 again=
 
 flags=()
+packages=()
+race=
 verbose=
 for arg in "$@"; do
-	[[ $arg != -* ]] || flags+=("$arg")
+	case $arg in
+	-*) flags+=("$arg") ;;
+	*) packages+=("$arg") ;;
+	esac
+	[[ $arg != -race ]] || race=-race
 	[[ $arg != -v ]] || verbose=yes
 done
+[ -z "$race" ] || . "$root/scripts/race.sh"
 if [ -z "$verbose" ]; then
 	GOWORK=off go -C "$root" build -o "$work/progress" ./scripts/progress
 fi
@@ -54,9 +61,9 @@ finish() {
 	exit
 }
 
-# All cores build what the packages need.
+# All cores compile what the packages need, and link no test twice.
 echo "... building the tests"
-go test -run '^$' "$@" >/dev/null 2>&1 || true
+go list $race -test -export "${packages[@]}" >/dev/null 2>&1 || true
 if run -p 2 "$@"; then
 	finish passed
 fi
