@@ -669,10 +669,10 @@ func TestSlowLink_LimitOfACommand(t *testing.T) {
 					for range 32 { // then each of the client's connections is made
 						w.known(r)
 					}
-					d.Set(time.Hour)
+					d.Set(2 * time.Minute)
 					defer func() {
 						d.Set(0)
-						w.pass(2 * time.Hour)
+						w.pass(2 * time.Minute)
 					}()
 					begun := time.Now()
 					w.unavailable(r.Obtain("42").Lock(w.Context()), "lock")

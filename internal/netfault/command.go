@@ -29,9 +29,10 @@ var queueMessages = map[string]string{"g": "grant", "n": "next", "d": "gone"}
 // In a rule the empty Match selects all commands of clients.
 type Match struct{ Name, Key, Value, Asks string }
 
-func (m Match) matches(c Command) bool {
+func (m Match) matches(c *Command) bool {
 	fits := func(wanted, is string) bool { return wanted == "" || wanted == is }
-	named := fits(m.Name, c.Name) || strings.HasPrefix(c.Name, m.Name+"_")
+	after, begins := strings.CutPrefix(c.Name, m.Name)
+	named := m.Name == "" || begins && (after == "" || after[0] == '_')
 	return named && fits(m.Key, c.Key) && fits(m.Value, c.Value) && fits(m.Asks, c.Asks)
 }
 

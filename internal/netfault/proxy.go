@@ -170,10 +170,15 @@ func (p *Proxy) Thaw() {
 }
 
 // Seen returns the latest commands that match.
-func (p *Proxy) Seen(m Match) []Command {
+func (p *Proxy) Seen(m Match) (all []Command) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(p.seen), func(c Command) bool { return !m.matches(c) })
+	for i := range p.seen {
+		if m.matches(&p.seen[i]) {
+			all = append(all, p.seen[i])
+		}
+	}
+	return all
 }
 
 // Links are the connections that exist.
@@ -215,7 +220,7 @@ func (p *Proxy) fate(c Command, over *Link) Fate {
 		p.seen = append(p.seen[:0], p.seen[mostSeen/2:]...)
 	}
 	p.seen = append(p.seen, c)
-	takes := func(r rule) bool { return r.match.matches(c) && (!c.Pushed || r.match != Match{}) }
+	takes := func(r rule) bool { return r.match.matches(&c) && (!c.Pushed || r.match != Match{}) }
 	if i := slices.IndexFunc(p.next, takes); i >= 0 {
 		f := p.next[i].fate
 		p.next = slices.Delete(p.next, i, i+1)

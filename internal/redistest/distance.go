@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"sync/atomic"
@@ -34,13 +35,16 @@ func (d *Distance) Dial(ctx context.Context, dial func(context.Context) (net.Con
 	return client, nil
 }
 
+// mostUnderWay is how many chunks are under way at once. One that is sent beyond waits for the first to arrive.
+const mostUnderWay = 1000
+
 // carry forwards data from one end to the other, delayed by half a round trip.
 func (d *Distance) carry(from, to net.Conn) {
 	type chunk struct {
 		said []byte
 		due  time.Time
 	}
-	under := make(chan chunk, 10_000)
+	under := make(chan chunk, mostUnderWay)
 	go func() {
 		defer func() { _ = to.Close() }()
 		for c := range under {
@@ -54,12 +58,12 @@ func (d *Distance) carry(from, to net.Conn) {
 	}()
 	defer close(under)
 	defer func() { _ = from.Close() }()
+	buffer := make([]byte, 32<<10)
 	for {
-		said := make([]byte, 32<<10)
-		n, err := from.Read(said)
+		n, err := from.Read(buffer)
 		if err != nil {
 			return
 		}
-		under <- chunk{said[:n], time.Now().Add(time.Duration(d.trip.Load()) / 2)}
+		under <- chunk{bytes.Clone(buffer[:n]), time.Now().Add(time.Duration(d.trip.Load()) / 2)}
 	}
 }
