@@ -19,6 +19,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+	lua "github.com/yuin/gopher-lua"
 	"go.uber.org/goleak"
 
 	"github.com/lockregistry/lockregistry"
@@ -27,6 +28,8 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	// Miniredis makes an interpreter for each script that it runs, by default with 100 kB of stacks.
+	lua.RegistrySize, lua.CallStackSize = 1<<10, 64
 	// Most of the time a test on a real server waits, and one in fake time computes: so there is enough to do for each core.
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
@@ -184,9 +187,19 @@ func (w *world) clientWith(
 	return client
 }
 
+// client returns one with nothing between it and the server.
 func (w *world) client() rueidis.Client {
 	w.Helper()
+	if w.fake {
+		return w.clientWith(w.dial, unasked)
+	}
 	return w.clientWith(w.dial)
+}
+
+// unasked has a client ask no server each second whether it is there, for worlds in which none falls silent: in an hour of fake
+// time that is ten thousand commands.
+func unasked(o *rueidis.ClientOption) {
+	o.Dialer.KeepAlive, o.ConnWriteTimeout = 24*time.Hour, 10*time.Second
 }
 
 // registry returns a registry with a client of its own, as another process would have one.
