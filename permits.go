@@ -1,19 +1,25 @@
 package lockregistry
 
 import (
+	"context"
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // permits has the calls and holds of a registry's semaphores. Each has a [Lock] of its own, and a ticket if it waits: so the
 // calls of a process wait in Redis in order of arrival, among the calls of other processes.
 type permits struct {
-	reg    *Registry
-	clocks clocks
+	reg  *Registry
+	skew clock.Skew // Redisson's processes take out permits by their own clock, that of this machine if they are here
 
 	mu      sync.Mutex
 	calls   map[*Lock]string      // the number of the call's newest attempt, or of its hold
@@ -34,7 +40,18 @@ const leastUnused = 1000 // fewer groups are kept, for the next calls
 func (p *permits) begin(r *Registry) {
 	p.reg, p.calls, p.numbers, p.groups = r, map[*Lock]string{}, map[string]*Lock{}, map[string]*semaphore{}
 	p.unused = leastUnused
+	p.skew.Ask = func(key string) (server time.Time, again bool, err error) {
+		micros, _, err := p.of(key).anchor.send(context.Background(), protocol.Call{Script: serverClock, Key: key})
+		return time.UnixMicro(micros), fault.Transient(err), err
+	}
+	p.skew.Report = func(key string, ahead time.Duration) {
+		r.reports.dispatch.Log(slog.LevelWarn,
+			"the server's clock is another one than that of this machine: Redisson's processes may take permits that are held",
+			slog.String("key", key), slog.Duration("ahead", ahead.Round(time.Millisecond)))
+	}
 }
+
+var serverClock = protocol.Load("server_clock")
 
 // of returns what the calls of a key have in common.
 func (p *permits) of(key string) *semaphore {

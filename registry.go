@@ -338,7 +338,7 @@ func (r *Registry) Close() error {
 		trip := r.transport.Farthest().RoundTrip()
 		limit := time.NewTimer(trip.Plus(background.Grace) + trip.Plus(queue.ReleaseGrace))
 		defer limit.Stop()
-		r.permits.clocks.close()
+		r.permits.skew.Close()
 		r.transport.AwaitAbandoned(trip.Plus(queue.ReleaseGrace))
 		r.background.Close()
 		r.others.presence.Close()
@@ -346,7 +346,7 @@ func (r *Registry) Close() error {
 		go func() {
 			r.queues.Waker.Wait()
 			r.background.Wait()
-			r.permits.clocks.work.Wait()
+			r.permits.skew.Wait()
 			r.others.presence.Wait()
 			close(ended)
 		}()

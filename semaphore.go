@@ -208,7 +208,7 @@ func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption,
 	if h == nil {
 		s.reg.permits.leave(l)
 	} else if s.reg.layout == LayoutRedisson {
-		s.reg.permits.clocks.uses(s.reg, s.key, length)
+		s.reg.permits.skew.Uses(s.key, length)
 	}
 	return h, err
 }
