@@ -42,6 +42,10 @@ const (
 	// mostPatient is how many calls of other processes look before a call for permits does when a lease is over.
 	mostPatient = 10
 
+	// nearHead is up to which place in the queue each process looks for itself, not one call after another: those in front may
+	// all be calls of one process that stands still. Scripts search as many tickets for another process, see permits.lua.
+	nearHead = 100
+
 	// watchAfterFirst is for how long the first call in the queue relies on the holder's release alone. Then it also asks the
 	// server to report changes of the key, which costs a command and a wake-up.
 	watchAfterFirst = 10 * time.Millisecond
@@ -209,11 +213,14 @@ type lookTimes struct {
 func (a *acquisition) whenToLook() lookTimes {
 	at, now, poll := &a.at, a.path.Clock.Now(), a.path.all.Poll
 	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
-	own := 0         // calls of this process in front
-	first := at.Rank // how many calls in front look first when a lease is over
-	if a.path.many { // all in front may be calls of one process that stands still
+	own := 0                        // calls of this process in front
+	first, rank := at.Rank, at.Rank // how many calls in front look first, first when a lease is over, rank otherwise
+	if a.path.many {                // all in front may be calls of one process that stands still
 		own = a.path.contention().line.before(a.ticket.seat)
-		first = min(first, mostPatient+own) // mutant: patient with each call
+		first = min(rank, mostPatient+own) // mutant: patient with each call
+		if rank <= nearHead {
+			rank = min(rank, 1+own) // mutant: patient near the head
+		}
 	}
 	l.patience = clock.Plus(clock.Times(first, poll), time.Millisecond)
 	if at.Left > 0 {
@@ -223,7 +230,7 @@ func (a *acquisition) whenToLook() lookTimes {
 	case at.Rank > 0 && a.ticket.fresh:
 		l.refresh = now.Add(firstLook + time.Duration(min(at.Rank, 10))*lookStep)
 	case at.Rank > 0:
-		l.refresh = now.Add(min(refreshing, time.Duration(at.Rank)*lookEvery))
+		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
 	case a.path.Format.Ours(): // the key changes with each holder's lease, and no release passes over waiting calls
 	case !at.Foreign:
 		l.watch = now.Add(watchAfterFirst)
