@@ -23,7 +23,6 @@ for arg in "$@"; do
 	[[ $arg != -race ]] || race=-race
 	[[ $arg != -v ]] || verbose=yes
 done
-[ -z "$race" ] || . "$root/scripts/race.sh"
 if [ -z "$verbose" ]; then
 	GOWORK=off go -C "$root" build -o "$work/progress" ./scripts/progress
 fi

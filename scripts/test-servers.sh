@@ -7,7 +7,6 @@
 # they send to a server are those of the other tests.
 set -eu
 cd "$(dirname "$0")/.."
-. scripts/race.sh
 
 servers=$(scripts/install-servers.sh)
 failed=
