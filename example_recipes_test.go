@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/alicebob/miniredis/v2"
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/leader"
@@ -125,32 +125,63 @@ func Example_httpHandler() {
 	// taken: 409
 }
 
+// openPatiently opens a registry as soon as Redis answers, or returns when ctx ends.
+func openPatiently(ctx context.Context, url string) (*lockregistry.Registry, error) {
+	for {
+		locks, err := lockregistry.Open(ctx, url, "orders")
+		if !errors.Is(err, lockregistry.ErrUnavailable) || ctx.Err() != nil { // a wrong password does not mend itself
+			return locks, err
+		}
+		slog.WarnContext(ctx, "no locks yet", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func Example_startWithoutRedis() {
+	server := miniredis.NewMiniRedis()
+	if err := server.Start(); err != nil { // only to find a free port
+		panic(err)
+	}
+	address := server.Addr()
+	server.Close()
+	time.AfterFunc(50*time.Millisecond, func() {
+		if err := server.StartAddr(address); err != nil {
+			panic(err)
+		}
+	})
+	locks, err := openPatiently(context.Background(), "redis://"+address)
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	defer func() { _ = locks.Close() }()
+	fmt.Println(locks.Do(context.Background(), "42", bill))
+	// Output:
+	// billing
+	// <nil>
+}
+
 // serve runs until ctx ends, which is that of signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt).
-func serve(
-	ctx context.Context, server *http.Server, socket net.Listener, locks *lockregistry.Registry, client rueidis.Client,
-) error {
+func serve(ctx context.Context, server *http.Server, socket net.Listener, locks *lockregistry.Registry) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(socket) }()
 	var err error
 	select {
 	case err = <-failed:
 	case <-ctx.Done():
-		late, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		err = server.Shutdown(late) // no new requests; waits for handlers, which unlock
 	}
-	err = errors.Join(err, locks.Close()) // without it removals under way leave keys to leases
-	client.Close()
-	return err
+	late, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err = errors.Join(err, server.Shutdown(late)) // no new requests; waits for handlers, which unlock
+	return errors.Join(err, locks.Shutdown(late)) // waits for jobs' locks, and for removals under way
 }
 
 func Example_gracefulShutdown() {
-	client, stop := embeddedRedis()
+	locks, stop := newRegistry()
 	defer stop()
-	locks, err := lockregistry.New(client, "orders")
-	if err != nil {
-		panic(err)
-	}
 	inside := make(chan struct{})
 	ctx, sigterm := context.WithCancel(context.Background())
 	handler := func(w http.ResponseWriter, r *http.Request) {
@@ -184,7 +215,7 @@ func Example_gracefulShutdown() {
 		<-inside
 		sigterm()
 	})
-	err = serve(ctx, &http.Server{Handler: http.HandlerFunc(handler), ReadHeaderTimeout: time.Second}, socket, locks, client)
+	err = serve(ctx, &http.Server{Handler: http.HandlerFunc(handler), ReadHeaderTimeout: time.Second}, socket, locks)
 	both.Wait()
 	fmt.Println("stopped:", err)
 	// Output:

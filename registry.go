@@ -316,7 +316,8 @@ func (r *Registry) SetCapacity(n int) error {
 // ClientID returns the prefix of the registry's values in Redis: the id given by [WithClientID], or a random UUID.
 func (r *Registry) ClientID() string { return r.clientID }
 
-// Close ends the registry's background work. Calls that wait, and later calls that lock, return [ErrClosed]; a call whose
+// Close ends the registry's background work, and waits for no lock: a service that stops calls [Registry.Shutdown] instead.
+// Calls that wait, and later calls that lock, return [ErrClosed]; a call whose
 // command is under way returns when that is answered. Held locks are no longer renewed and are left to their leases; Unlock
 // still removes the key. The contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer
 // be announced. Close waits for removals under way, for 1.1 s at most, with [WithBackgroundRelease] for a second more, then for

@@ -67,7 +67,7 @@ func run(ctx context.Context, c config) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = locks.Close() }()
+	defer func() { _ = locks.Close() }()                           // where the service does not start
 	slog.InfoContext(ctx, "started", "registry", locks.ClientID()) // the values of its keys begin with it
 
 	s := &Service{Locks: locks, Store: redisStore{client}, Metrics: metrics, Ready: func(ctx context.Context) error {
@@ -92,7 +92,10 @@ func run(ctx context.Context, c config) error {
 		}
 		return nil
 	})
-	return all.Wait()
+	err = all.Wait()
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	return errors.Join(err, locks.Shutdown(late))
 }
 
 // serve serves until ctx ends, and then lets requests finish.
