@@ -227,6 +227,22 @@ func TestFailFast_TooFewReplicas(t *testing.T) {
 	})
 }
 
+// A call that waits for replicas ends when the master falls silent, and not when the time of the replicas is over.
+func TestFailFast_SilentMasterWithReplicas(t *testing.T) {
+	followedWorlds(t, func(w *followed) {
+		r := w.registry(lockregistry.WithReplicas(1, 15*time.Second), lockregistry.WithCommandTimeout(15*time.Second))
+		for range 40 { // so that the round trip is known
+			w.known(r)
+		}
+		w.server.Freeze()
+		start := time.Now()
+		w.unavailable(r.Obtain("42").Lock(w.Context(), fast...), "lock")
+		require.Less(w, time.Since(start), 5*time.Second)
+		w.server.Thaw()
+		w.awaitGone(theKey)
+	})
+}
+
 func TestFailFast_RealServers(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		w.lock(w.registry().Obtain("42"), lockregistry.Lease(time.Hour))

@@ -138,6 +138,12 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	e := &replication{call: *c, done: make(chan struct{}), reply: Reply{Sent: began}}
 	over := time.NewTimer(c.Replicas.Timeout)
 	defer over.Stop()
+	var silent <-chan time.Time // for the server, not for its replicas
+	if p.FailFast {
+		limit := time.NewTimer(s.Patience() + 2*WaitAtMost) // an earlier WAIT and its own hold its reply up
+		defer limit.Stop()
+		silent = limit.C
+	}
 	t.replicate(s, e)
 	for waiting := true; waiting; {
 		select {
@@ -145,6 +151,8 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 			waiting = false
 		case <-over.C:
 			t.replicators.expire(e, nil)
+		case <-silent:
+			t.replicators.failUnanswered(e)
 		case <-end.Done():
 			t.replicators.expire(e, fault.NoAnswer)
 		}
@@ -196,6 +204,19 @@ func (s *replicators) expire(e *replication, unanswered error) {
 		e.fail(unanswered)
 	default:
 		e.count(e.acks, nil)
+	}
+}
+
+// failUnanswered fails a command that the server has not answered.
+func (s *replicators) failUnanswered(e *replication) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch e.stage {
+	case isQueued:
+		e.fail(fault.NotSent)
+	case isSent:
+		e.fail(fault.NoAnswer)
+	case isWritten, isSettled:
 	}
 }
 
