@@ -43,7 +43,7 @@ func leaseOf(h observe.HolderInfo) string {
 		return left(h.Lease) + ", renewal overdue by " + short(late) + ", probably dead or frozen"
 	}
 	if view.Unrecorded(h) {
-		return left(h.Lease) + ", no record of it, perhaps dead"
+		return left(h.Lease) + ", no record: whether alive is not known"
 	}
 	return left(h.Lease)
 }

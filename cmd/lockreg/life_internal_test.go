@@ -31,11 +31,12 @@ func TestLife(t *testing.T) {
 			"never told": {
 				observe.HolderInfo{Since: before(10 * time.Minute), Lease: 10 * time.Minute},
 				"no record of its process: it is dead or frozen, or may not write one; its lease is 20m00s if it was never " +
-					"renewed, else shorter", "10m00s, no record of it, perhaps dead",
+					"renewed, else shorter", "10m00s, no record: whether alive is not known",
 			},
 			"never told, without an end": {
 				observe.HolderInfo{Since: before(10 * time.Minute), Lease: -1},
-				"no record of its process: it is dead or frozen, or may not write one", "no end, no record of it, perhaps dead",
+				"no record of its process: it is dead or frozen, or may not write one",
+				"no end, no record: whether alive is not known",
 			},
 			"new": {
 				observe.HolderInfo{Since: before(time.Second), Lease: time.Minute}, "too new for a record of its process", "1m00s",

@@ -111,10 +111,11 @@ holders and of waiters 100 at most are shown.
 
 A process says who it is once it has held or waited for a second, in a record
 that lasts for a minute after its death. A renewal that is overdue says that the
-process is dead, most likely, or frozen, or cannot reach Redis; so does a holder
-of this library without a record, unless its user of Redis may not write one; and
-a waiter that is gone: nobody listens to its channel. What is too long for a
-lock's own, as somebody may have written it to Redis, is "too long".
+process is dead, most likely, or frozen, or cannot reach Redis; and so does a
+waiter that is gone: nobody listens to its channel. Of a holder of this library
+without a record it is not known: it is dead, or its user of Redis may not write
+one. What is too long for a lock's own, as somebody may have written it to Redis,
+is "too long".
 
 Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 69 Redis cannot be used.`,

@@ -171,17 +171,23 @@ func TestReleaseNeedsTheRight(t *testing.T) {
 
 func TestReleaseIsLogged(t *testing.T) {
 	t.Parallel()
-	var text bytes.Buffer
-	source := newFake()
-	source.set(someLock("a", 0))
-	log := slog.New(slog.NewTextHandler(&text, nil))
-	h := newPage(t, source, page.WithRelease(everybody), page.WithLogger(log))
-	assert.Equal(t, 409, request(h, "POST", "/release", `{"path":"a","holder":"r1:16"}`).code(), "it has changed hands")
-	assert.Empty(t, source.released)
-	text.Reset()
-	assert.Equal(t, 200, request(h, "POST", "/release", `{"path":"a","holder":"r1:17","reason":"gone \u202e\u001b[2J"}`).code())
-	assert.Contains(t, text.String(), `caller=somebody path=a holder=r1:17 reason="gone \u202e\x1b[2J"`)
-	assert.Contains(t, text.String(), "time=")
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		source := newFake()
+		source.set(someLock("a", 0))
+		log := slog.New(slog.NewTextHandler(&text, nil))
+		h := newPage(t, source, page.WithRelease(everybody), page.WithLogger(log))
+		look(t, h)
+		synctest.Wait()
+		assert.Equal(t, 409, request(h, "POST", "/release", `{"path":"a","holder":"r1:16"}`).code(), "it has changed hands")
+		assert.Contains(t, text.String(), "holder=r1:16 label=unknown")
+		assert.Empty(t, source.released)
+		text.Reset()
+		assert.Equal(t, 200, request(h, "POST", "/release", `{"path":"a","holder":"r1:17","reason":"gone \u202e\u001b[2J"}`).code())
+		assert.Contains(t, text.String(), `caller=somebody path=a holder=r1:17 label="billing on web-1, process 4711" `+
+			`reason="gone \u202e\x1b[2J"`)
+		assert.Contains(t, text.String(), "time=")
+	})
 }
 
 func TestChangesComeFromThePageItself(t *testing.T) {

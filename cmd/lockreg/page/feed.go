@@ -316,6 +316,17 @@ func (f *feed) find(path string) (observe.LockInfo, time.Time, bool) {
 	return e.info, e.at, true
 }
 
+// labelOf returns who a holder is, for people, by what the last pass found.
+func (f *feed) labelOf(path, holder string) string {
+	info, _, _ := f.find(path)
+	for _, h := range info.Holders {
+		if h.Holder == holder {
+			return view.Who(h)
+		}
+	}
+	return view.Who(observe.HolderInfo{Holder: holder})
+}
+
 // events is a stream, until the browser goes, the right to look ends, or the handler is closed.
 func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	// Another site's page cannot read it, but it could take all the places.

@@ -297,9 +297,10 @@ func (h *Handler) free(w http.ResponseWriter, r *http.Request) {
 	// A release that has begun goes on without its browser: whether it took place must not depend on that.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), 5*time.Second)
 	defer cancel()
+	label := h.feed.labelOf(in.Path, in.Holder) // before the release, which ends what is known of it
 	err := h.source.ForceUnlockHolder(ctx, in.Path, in.Holder)
 	log := forwardedIn(h.log.With("caller", caller, "path", printable.Valid(in.Path), "holder", printable.Valid(in.Holder),
-		"reason", in.Reason), r)
+		"label", label, "reason", in.Reason), r)
 	switch {
 	case err == nil:
 		log.Warn("lock released by hand")

@@ -1,7 +1,7 @@
 // A lock with its holders and its queue, and its release.
 
 import { $, ages, ago, announce, element, moment, visible, write } from "./base.js";
-import { bound, life, overdue, unrecorded } from "./life.js";
+import { bound, life, overdue } from "./life.js";
 import { drawTrail } from "./trails.js";
 
 let open = null; // the id of the lock in the dialog
@@ -116,7 +116,7 @@ function detail(lock, at) {
       item.append(lease);
       const known = element("span");
       lives.push(() => {
-        known.className = overdue(holder, at) > 0 || unrecorded(holder) ? "bad" : "quiet";
+        known.className = overdue(holder, at) > 0 ? "bad" : "quiet";
         write(known, life(holder, at));
       });
       item.append(known);

@@ -21,7 +21,7 @@ export function overdue(holder, at) {
 }
 
 // unrecorded reports whether a holder should have a record of its process, and has none.
-export function unrecorded(holder) {
+function unrecorded(holder) {
   if (holder === null || holder.kept || holder.label !== null || holder.since === null) return false;
   return clock.lastPass - moment(holder.since) >= RECORDED;
 }
@@ -30,7 +30,7 @@ export function unrecorded(holder) {
 export function sign(holder, at) {
   const late = overdue(holder, at);
   if (late > 0) return `renewal overdue by ${duration(late)}, probably dead or frozen`;
-  if (unrecorded(holder)) return "no record of it, perhaps dead";
+  if (unrecorded(holder)) return "no record: whether alive is not known";
   return renews(holder) ? `renewed ${renewed(holder, at)} ago` : "";
 }
 

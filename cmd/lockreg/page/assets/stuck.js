@@ -2,7 +2,7 @@
 
 import { $, ages, ago, announce, clock, element, moment, visible, write } from "./base.js";
 import { show } from "./detail.js";
-import { overdue, sign, unrecorded } from "./life.js";
+import { overdue, sign } from "./life.js";
 import { all, locks } from "./list.js";
 
 function pathButton(path, id) {
@@ -73,13 +73,13 @@ function list(node, ids, found, text) {
 }
 
 // findStuck shows where a holder shows no sign of life, and apart from these where it may be at work, and others wait for long.
-// Without a record it may be at work as well, so that alone is nothing.
+// Without a record it may be at work as well: its user of Redis may not be permitted to write one.
 export function findStuck() {
   const dead = [];
   const long = [];
   for (const lock of all) {
     const waits = waitsLong(lock);
-    if (overdue(lock.holder, lock.at) > 0 || (waits && unrecorded(lock.holder))) dead.push(lock);
+    if (overdue(lock.holder, lock.at) > 0) dead.push(lock);
     else if (waits) long.push(lock);
   }
   $("stuck").hidden = dead.length === 0 && lost.length === 0;
