@@ -509,6 +509,11 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"../internal/protocol:TestRedissonPermits_Stored$",
 	},
 	{
+		"the lowest score", "a dead hold is noticed only when a permit of Java that ends before it is taken out",
+		"rest >= 0 and (least < 0 or rest < least)", "i == 1",
+		"../internal/protocol:TestRedissonPermits_OverFirst$",
+	},
+	{
 		"a part is enough", "a hold of which Java has released a part has all of its permits",
 		"ends and redis.call('ZSCORE', holds, part(value, n))", "ends",
 		"../internal/protocol:TestRedissonPermits_AsksAgainForAPart$",

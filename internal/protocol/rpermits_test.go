@@ -196,6 +196,18 @@ func TestRedissonPermits_ManyAreOver(t *testing.T) {
 	require.EqualValues(t, 1, s.releases(one))
 }
 
+// A lease of Go's is over before one of Redisson's with a lower score that is left alone for longer.
+func TestRedissonPermits_OverFirst(t *testing.T) {
+	s := redissonsOf(t)
+	require.Equal(t, StateGranted, s.is(s.value("a"), 1, 6*time.Second, ModeTry))
+	require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Minute, ModeTry))
+	s.javas(1, 5000, "0")
+	r, err := s.asks(s.value("a"), 1, time.Minute, ModeTry)
+	require.NoError(t, err)
+	require.False(t, r.Granted)
+	require.InDelta(t, 8*time.Second, r.Left, float64(2*time.Second))
+}
+
 // Redisson's permits go by the clock of their process: what is over of them is left alone for a third of the lease. Those
 // without a lease are never over, and no number is.
 func TestRedissonPermits_Redissons(t *testing.T) {

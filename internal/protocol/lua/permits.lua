@@ -137,6 +137,7 @@ end
 
 --# format
 local holds = key -- the key of the set
+local among = 1   -- among how many holds with the lowest scores is the one whose lease is over first
 
 local function endOf(value)
   return redis.call('ZSCORE', key, value)
@@ -314,8 +315,14 @@ local function holder(value)
   elseif free(side) and (asks == '' or asks == 'try' or not stored) then
     return 'free', false, -2
   end
-  local first = redis.call('ZRANGEBYSCORE', holds, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  return free(side) and 'free' or 'taken', false, first[2] and leftOf(first[1], first[2]) or -1
+  local least, some = -1, redis.call('ZRANGEBYSCORE', holds, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, among)
+  for i = 1, #some, 2 do
+    local rest = leftOf(some[i], some[i + 1])
+    if rest >= 0 and (least < 0 or rest < least) then -- mutant: the lowest score
+      least = rest
+    end
+  end
+  return free(side) and 'free' or 'taken', false, least
 end
 
 --# in passing

@@ -94,6 +94,7 @@ local leaving = false -- a ticket leaves the queue, which may have kept others o
 local margin = nil    -- for how long what is over of Redisson's is left alone; nil: for ever, in a script that knows no lease
 local each = 1        -- how many permits a hold asks for
 local tells = false   -- what is over and taken out is published
+local among = 10      -- as in permits.lua: of those in front some may be Redisson's, and left alone for longer
 
 local function foreign(member)
   return #member == 16 or not string.find(member, ':%d+%*?%d*$')
