@@ -159,7 +159,7 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				var log journal
-				r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(time.Second))
+				r := w.registry(log.option(), lockregistry.WithRenewal(), lockregistry.WithLease(10*time.Second))
 				unlock := hold(w, r, &log)
 				for range 5 {
 					runtime.GC()
