@@ -173,6 +173,9 @@ func (w *world) clientWith(
 			return dial(ctx)
 		},
 	}
+	if w.fake { // most of what the many short tests allocate is places for 1024 commands under way on each connection
+		option.RingScaleEachConn = 8
+	}
 	for _, c := range change {
 		c(&option)
 	}
