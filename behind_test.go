@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/netfault"
+	"github.com/lockregistry/lockregistry/internal/seam"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -578,6 +579,19 @@ func TestBackgroundRelease_CloseWaits(t *testing.T) {
 	}
 }
 
+// So does Shutdown.
+func TestBackgroundRelease_ShutdownWaits(t *testing.T) {
+	behind(t, func(w *world, _ *flaky, r *lockregistry.Registry) {
+		for i := range 5 {
+			l := r.Obtain(strconv.Itoa(i))
+			w.lock(l)
+			w.unlock(l)
+		}
+		require.NoError(w, r.Shutdown(w.Context()))
+		w.leftNothing()
+	})
+}
+
 // The rest waits for its removal.
 func TestBackgroundRelease_WhereUnlockWaits(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -586,6 +600,14 @@ func TestBackgroundRelease_WhereUnlockWaits(t *testing.T) {
 	}{
 		"Hold": {0, func(w *world, r *lockregistry.Registry) func() error {
 			h := w.acquires(r.Obtain("42"))
+			return func() error { return h.Release(w.Context()) }
+		}},
+		"Do": {1, func(w *world, r *lockregistry.Registry) func() error {
+			return func() error { return r.Do(w.Context(), "42", func(context.Context) error { return nil }) } // to obtain takes a trip
+		}},
+		"leader": {1, func(w *world, r *lockregistry.Registry) func() error {
+			leads, _ := seam.Lockregistry.Leads.(lockregistry.LockOption)
+			h := w.acquires(r.Obtain("42"), leads)
 			return func() error { return h.Release(w.Context()) }
 		}},
 		"AtLeast": {1, func(w *world, r *lockregistry.Registry) func() error {

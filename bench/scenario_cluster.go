@@ -87,8 +87,7 @@ func (s *suite) clusterWake() ([]*result, error) {
 	}
 	passed := &result{
 		scenario: "cluster-wake-handover", title: "A cluster beside load: hand-over, 2 processes, one path", floor: singleServer.name,
-		how: "From before unlock to after lock in the other process. " + beside +
-			" On a cluster each tenth of a second a release leaves the key free for 10 ms, for Java waiters that are subscribed at another node: the p99 is such a release.",
+		how:     "From before unlock to after lock in the other process. " + beside,
 		metrics: deleted.metrics,
 	}
 	for round := range rounds + 1 {

@@ -14,17 +14,26 @@ import (
 func TestForeignScripts(t *testing.T) { //nolint:paralleltest // it empties the server's cache of scripts
 	for _, lib := range javas() {
 		s := open(t, lib, opening{prefix: uniquePrefix()})
-		server.Command(t, "SCRIPT", "FLUSH")
-		s.lock(t, "path")
-		known := server.Command(t, append([]string{"SCRIPT", "EXISTS"}, protocol.Foreign()[:protocol.ForeignLocks()]...)...)
-		require.Contains(t, strings.Fields(strings.Trim(known, "[]")), "1", lib.name)
-		s.unlock(t, "path")
+		kinds := map[string]*side{lib.name: s}
+		if lib.unlockChannel == redissonChannel {
+			fenced := lib
+			fenced.kind = "fenced"
+			kinds["reader"], kinds["writer"] = s.reader(), s.writer()
+			kinds["fenced"] = open(t, fenced, opening{prefix: uniquePrefix()})
+		}
+		for name, kind := range kinds {
+			server.Command(t, "SCRIPT", "FLUSH")
+			kind.lock(t, name)
+			known := server.Command(t, append([]string{"SCRIPT", "EXISTS"}, protocol.Foreign()[:protocol.ForeignLocks()]...)...)
+			require.Contains(t, strings.Fields(strings.Trim(known, "[]")), "1", "%s, %s", lib.name, name)
+			kind.unlock(t, name)
+		}
 		if lib.unlockChannel != redissonChannel {
 			continue
 		}
 		server.Command(t, "SCRIPT", "FLUSH")
 		ended(t, s.send("enter", with("seat", "wait", "0")))
-		known = server.Command(t, append([]string{"SCRIPT", "EXISTS"}, protocol.Foreign()[protocol.ForeignLocks():]...)...)
+		known := server.Command(t, append([]string{"SCRIPT", "EXISTS"}, protocol.Foreign()[protocol.ForeignLocks():]...)...)
 		require.Contains(t, strings.Fields(strings.Trim(known, "[]")), "1", lib.name)
 	}
 }

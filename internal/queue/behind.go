@@ -21,6 +21,9 @@ import (
 // does not touch. So their order does not matter. Once the limit is over, the call waits, so that others have their turn: a
 // ticket after the removal, a polling call in the window that the removal leaves. Without a queue there are no windows, and
 // each call waits: so a polling call has the time of a round trip between any two holds, as without background releases.
+//
+// A goroutine waits for each reply. The transport sends at once, together for each master what comes together, so a sender for
+// each master would only be one more queue.
 type Behind struct {
 	limit   time.Duration // the handoff limit
 	running atomic.Int32  // written with the mutex

@@ -32,9 +32,10 @@ import (
 // Calls without a ticket are noticed in three ways. Java runs a script that the server knows from then on, see Shard.Quiet in
 // internal/transport. Calls of this library that wait without a ticket leave a trace in the queue. In Spring's format an owner
 // without a ticket is noticed when a call with a ticket looks. After the last two, long windows are due as if it were not
-// quiet, until the next one has come. Anything else, such as a loop of SET NX by hand, gets a long window each 15 s, until it
-// is noticed. If sections last for longer than an untended queue, two minutes, each of them begins a new queue, and there may
-// never be a long window.
+// quiet, until the next one has come. In Redisson's format, and for read-write locks, a holder's name does not show whether it
+// has a ticket: its script does, until somebody flushes the scripts while it holds the lock. Anything else, such as a loop of
+// SET NX by hand, gets a long window each 15 s, until it is noticed. If sections last for longer than an untended queue, two
+// minutes, each of them begins a new queue, and there may never be a long window.
 //
 // Without a queue the process stands back, see contention.released:
 //

@@ -58,7 +58,8 @@ func (s *Shard) EndKeepAlive() {
 	s.keepAlive.calls.Add(-1)
 }
 
-// Contended notes that others wait for a lock of this process, or did a moment ago.
+// Contended notes that others wait for a lock of this process, or did a moment ago. The question goes on for contendedFor, so no
+// hold asks with its renewal. The release of a longer hold may find no answer, and leaves a window that nobody needs.
 func (s *Shard) Contended(now clock.Instant) {
 	s.keepAlive.until.Store(int64(now.Add(contendedFor)))
 	s.keepAlive.begin()
