@@ -76,9 +76,9 @@ const mostPermits = math.MaxInt32
 // With [LayoutSpring] it has a format that Java does not know. With [LayoutRedisson] it is Redisson's
 // RPermitExpirableSemaphore: either side acquires a permit as soon as it is free, and Java does not wait for its turn; the number
 // stays in Redis for good; and there are never more holds than permits as long as no clock of a machine with Java differs from
-// the server's by a third of the shortest lease in use or more. Once, after
-// the first successful call, a registry compares its machine's clock with the server's; it logs a warning if they differ by that
-// much. A permit that Java has acquired without a lease is held until Java or [Registry.ForceUnlock] releases it.
+// the server's by a third of the shortest lease in use or more. Once, after the first successful call, a registry compares its
+// machine's clock with the server's; it logs a warning if they differ by that much. A permit that Java has acquired without a
+// lease is held until Java or [Registry.ForceUnlock] releases it.
 func (r *Registry) Semaphore(path string, n int) Semaphore { //nolint:ireturn // its methods are no names of the package
 	s := &semaphoreAt{reg: r, key: r.prefix + ":" + path, number: n}
 	s.one = s.kind(1)
