@@ -16,8 +16,9 @@ import (
 
 const permits = 4
 
-// demoted is within how much time Sentinel has the former master follow the new one. Then clients learn that it no longer tells
-// them of permits.
+// demoted is within how much time Sentinel has the former master follow the new one, and breaks its connections. That brings
+// permits back 10 s after the promotion. Clients change to the new master after 1.1 s, but what they send again then is not
+// enough.
 const demoted = 12 * time.Second
 
 // seats counts by the word of the holders how many permits are held, without a word of Redis.
