@@ -553,4 +553,29 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"p.Format.Stays()", "false",
 		"..:TestSemaphoreRedisson_ChangesSoonAfterEachOther$",
 	},
+	{
+		"half a millisecond, Redisson", "the end of a lease is no whole number, which Java cannot read",
+		"'%.0f', 2 * half", "'%.1f', 0.5 + 2 * half",
+		"../internal/protocol:TestRedissonPermits_Stored$",
+	},
+	{
+		"none published, the short way", "a release publishes that no permit is free, or less than none",
+		" and there > 0", "",
+		"../internal/protocol:TestRedissonPermits_NeverMoreThanThereAre$",
+	},
+	{
+		"none published", "that no permit is free is published, or less than none",
+		"used >= limit", "false",
+		"../internal/protocol:TestRedissonPermits_NeverMoreThanThereAre$",
+	},
+	{
+		"sharded sleepers, the short way", "in a cluster a release of one permit does not wake Java",
+		"if sharded", "if false",
+		"../internal/protocol:TestRedissonPermits_SleepersInACluster$",
+	},
+	{
+		"sharded sleepers", "in a cluster a release of several permits does not wake Java, nor a higher number",
+		"if sharded", "if false",
+		"../internal/protocol:TestRedissonPermits_SleepersInACluster$",
+	},
 }

@@ -16,7 +16,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
-const heldKey = "{" + formatKey + "}:timeout"
+const (
+	heldKey  = "{" + formatKey + "}:timeout"
+	sleepers = "redisson_sc:{" + formatKey + "}" // of Redisson listen there
+)
 
 // redissons is a semaphore of three permits in Redisson's format.
 func redissonsOf(t *testing.T) *semaphore {
@@ -46,21 +49,25 @@ func (s *semaphore) javas(id, ends int, left string) string {
 // tells is the messages to Redisson's waiters.
 func (s *semaphore) tells() func() []string {
 	s.Helper()
+	return s.tellsBy("PUBLISH", s.client.B().Subscribe().Channel(sleepers).Build())
+}
+
+// tellsBy is those that come by one of the commands.
+func (s *semaphore) tellsBy(publish string, subscribe rueidis.Completed) func() []string {
+	s.Helper()
 	heard, listener := make(chan string, 100), connectTo(s.T, s.server)
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(s.Context())
-	channel := "redisson_sc:{" + formatKey + "}"
 	go func() {
 		defer close(done)
-		_ = listener.Receive(ctx, listener.B().Subscribe().Channel(channel).Build(),
-			func(m rueidis.PubSubMessage) { heard <- m.Message })
+		_ = listener.Receive(ctx, subscribe, func(m rueidis.PubSubMessage) { heard <- m.Message })
 	}()
 	s.Cleanup(func() { cancel(); <-done })
-	require.Eventually(s, func() bool { return s.count("PUBLISH", channel, "begin") == "1" }, 10*time.Second, time.Millisecond)
+	require.Eventually(s, func() bool { return s.count(publish, sleepers, "begin") == "1" }, 10*time.Second, time.Millisecond)
 	require.Equal(s, "begin", <-heard)
 	return func() (all []string) {
 		s.Helper()
-		s.count("PUBLISH", channel, "end")
+		s.count(publish, sleepers, "end")
 		for m := range heard {
 			if m == "end" {
 				return all
@@ -272,6 +279,13 @@ func TestRedissonPermits_NeverMoreThanThereAre(t *testing.T) {
 	require.Equal(t, []string{"5"}, told())
 	require.Equal(t, StateGranted, s.is(large, 5, time.Hour, ModeTry))
 	require.Equal(t, "0", s.count("GET", formatKey))
+	require.EqualValues(t, 6, set(1))
+	s.overs(large, 1)
+	require.Empty(t, s.is(one, 1, time.Minute, ModeTry))
+	require.Equal(t, "-4", s.count("GET", formatKey), "one was over")
+	require.EqualValues(t, 0, s.releases(large))
+	require.Equal(t, "0", s.count("GET", formatKey))
+	require.Empty(t, told())
 }
 
 // Where Redisson has set no number, or somebody has removed it, the first call does. It leaves those who have permits theirs.

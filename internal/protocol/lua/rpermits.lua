@@ -21,7 +21,7 @@ end
 -- lengthen it.
 local function ending(at, lease, relied, short)
   local half = math.ceil((at + lease + math.ceil(relied / 3)) / 2) -- mutant: no margin, Redisson
-  return string.format('%.0f', 2 * half + (short and 0 or 1))
+  return string.format('%.0f', 2 * half + (short and 0 or 1)) -- mutant: half a millisecond, Redisson
 end
 
 --# renew
@@ -78,10 +78,11 @@ if usual and not waiting[1] and not waiting.err then
   if not redis.call('ZSCORE', holds, value .. '*2') and redis.call('EXISTS', key) == 1 and
     redis.call('ZREM', holds, value) == 1 then -- mutant: permit given twice, Redisson
     local there = redis.call('INCRBY', key, 1)
-    if channels ~= '' and there > 0 then -- to publish may be forbidden; the permit is released all the same
+    -- To publish may be forbidden; the permit is released all the same. In a cluster Redisson listens to the sharded channel.
+    if channels ~= '' and there > 0 then -- mutant: none published, the short way
       local channel = channels .. (braced and key or '{' .. key .. '}')
       redis.pcall('PUBLISH', channel, there)
-      if sharded then -- to which Redisson listens in a cluster
+      if sharded then -- mutant: sharded sleepers, the short way
         redis.pcall('SPUBLISH', channel, there)
       end
     end
@@ -121,12 +122,12 @@ end
 
 -- Tells Redisson's waiters how many permits are free: so many of them wake. Less than one is an error to them.
 local function publish(begins)
-  if used >= limit then
+  if used >= limit then -- mutant: none published
     return 0
   end
   local channel = begins .. (string.find(key, '{', 1, true) and key or '{' .. key .. '}')
   local received = redis.pcall('PUBLISH', channel, limit - used)
-  if sharded then
+  if sharded then -- mutant: sharded sleepers
     redis.pcall('SPUBLISH', channel, limit - used)
   end
   return tonumber(received) or 0
