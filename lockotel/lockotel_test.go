@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,6 +144,39 @@ func TestCalls(t *testing.T) {
 		m.histogram("lockregistry.acquire.duration", 1, 0,
 			"prefix", "locktest", "kind", "reader", "operation", "lock", "acquire.how", "free")
 		require.Empty(m, m.spans.GetSpans())
+	})
+}
+
+// Calls and holds of a semaphore are told from those of locks, and so is what is lost.
+func TestSemaphore(t *testing.T) {
+	world(t, func(m *telemetry, locks *locktest.Registry) {
+		seats := locks.Semaphore("seat", 1)
+		for range 2 {
+			require.NoError(m, seats.Do(m.Context(), func(ctx context.Context) error {
+				_, ok, err := seats.TryAcquire(ctx)
+				require.False(m, ok)
+				<-time.After(2 * time.Second)
+				return err
+			}))
+		}
+		_, err := seats.Acquire(m.Context())
+		require.NoError(m, err)
+		err = seats.Do(m.Context(), func(context.Context) error { return nil }, lockregistry.Wait(time.Second))
+		require.ErrorIs(m, err, lockregistry.ErrTaken)
+		require.NoError(m, locks.ForceUnlock(m.Context(), "seat"))
+
+		of := []string{"prefix", "locktest", "kind", "semaphore"}
+		about := func(more ...string) []string { return append(slices.Clone(of), more...) }
+		m.histogram("lockregistry.acquire.duration", 2, 0, about("operation", "do", "acquire.how", "free")...)
+		m.histogram("lockregistry.acquire.duration", 2, 0, about("operation", "tryacquire", "acquire.how", "none")...)
+		waited := about("operation", "do", "acquire.how", "none", "error.type", "taken")
+		m.histogram("lockregistry.acquire.duration", 1, time.Second, waited...)
+		m.histogram("lockregistry.hold.duration", 2, 4*time.Second, about("release.how", "released")...)
+		require.EqualValues(m, 1, m.counter("lockregistry.hold.losses", "{hold}", about("loss.reason", "forced")...))
+		spans := m.spans.GetSpans()
+		require.Len(m, spans, 1)
+		attributes := attribute.NewSet(spans[0].Attributes...)
+		require.True(m, attributes.Equals(set(waited...)), spans[0].Attributes)
 	})
 }
 

@@ -114,7 +114,8 @@ func connect(tb testing.TB, dial func(context.Context) (net.Conn, error)) rueidi
 
 // Lose makes this registry lose the lock of path, plain or read-write, as if its lease had just ended. When Lose returns, the
 // contexts of the hold have ended with the cause [lockregistry.ErrLockLost], which Unlock will return, too, and others can get
-// the lock. The registry must hold the lock, and be connected.
+// the lock. The registry must hold the lock, and be connected. [lockregistry.Registry.ForceUnlock] does the same for the holds of
+// a semaphore.
 //
 // To lose a lock as in production, let its lease pass: in fake time that takes no time.
 func (r *Registry) Lose(path string) {

@@ -128,6 +128,32 @@ func TestLose(t *testing.T) {
 	})
 }
 
+// The holds of a semaphore are lost by force, all of them or one.
+func TestForceUnlockOfASemaphore(t *testing.T) {
+	inLayouts(t, func(t *testing.T, opts ...lockregistry.Option) {
+		locks := locktest.New(t, opts...)
+		seats := locks.Semaphore("seat", 2)
+		acquire := func() (*lockregistry.Hold, context.Context) {
+			h, err := seats.Acquire(t.Context())
+			require.NoError(t, err)
+			return h, h.Context(t.Context())
+		}
+		one, first := acquire()
+		_, second := acquire()
+		require.NoError(t, locks.ForceUnlockHolder(t.Context(), "seat", one.Holder()))
+		require.ErrorIs(t, context.Cause(first), lockregistry.ErrLockLost, "at once")
+		require.NoError(t, second.Err())
+		_, third := acquire()
+		require.NoError(t, locks.ForceUnlock(t.Context(), "seat"))
+		require.ErrorIs(t, context.Cause(second), lockregistry.ErrLockLost)
+		require.ErrorIs(t, context.Cause(third), lockregistry.ErrLockLost)
+		require.ErrorIs(t, one.Release(t.Context()), lockregistry.ErrLockLost)
+		all, err := locks.Peer().Semaphore("seat", 2).Acquire(t.Context(), lockregistry.Permits(2))
+		require.NoError(t, err)
+		require.NoError(t, all.Release(t.Context()))
+	})
+}
+
 // Who waits has the lock as soon as it is lost.
 func TestLoseWithAWaiter(t *testing.T) {
 	inBoth(t, func(t *testing.T) {
@@ -324,6 +350,10 @@ func TestMisuse(t *testing.T) {
 		require.NoError(t, peer.Obtain("42").Unlock(t.Context()), "the stranger never had it")
 		locks.HoldElsewhere("42", time.Microsecond)()
 		said("shorter than a millisecond")
+		_, err := locks.Semaphore("seat", 1).Acquire(t.Context())
+		require.NoError(t, err)
+		locks.Lose("seat")
+		said("does not hold it")
 
 		require.NoError(t, locks.Obtain("42").Lock(t.Context()))
 		locks.Disconnect()
