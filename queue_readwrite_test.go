@@ -285,6 +285,30 @@ func TestQueue_ReadersElsewhereLetAWriterIn(t *testing.T) {
 	})
 }
 
+// A ticket that becomes the first one before its call has looked hears of Redisson's release all the same.
+func TestQueue_ANewFirstTicketHearsOfRedissonsRelease(t *testing.T) {
+	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
+		realWorlds(t, func(w *world) {
+			const timeout = "{orders:42}:java:1:rwlock_timeout:1"
+			w.do("HSET", theKey, "mode", "write", "java:1:write", "1")
+			w.do("SET", timeout, "1", "PX", "30000")
+			w.do("PEXPIRE", theKey, "30000")
+			ctx, cancel := context.WithCancel(w.Context())
+			left := lockElsewhere(w.pair().writer, ctx)
+			w.await("its ticket", func() bool { return w.rwTickets() == "w" })
+			_, got := w.linesUp(pick(w.pair()))
+			cancel()
+			require.ErrorIs(w, <-left, context.Canceled)
+			w.await("it has left", func() bool { return len(w.rwTickets()) == 1 })
+			start := time.Now()
+			w.do("DEL", theKey, timeout)
+			w.do("PUBLISH", rwChannel, "0")
+			w.soon(got)
+			require.Less(w, time.Since(start), 600*time.Millisecond, "it looks after 1.1 s by itself")
+		})
+	})
+}
+
 // readOn has goroutines of two processes read without a pause.
 func (w *world) readOn(opts ...lockregistry.Option) (reads *atomic.Int64, stop func()) {
 	return w.readWith(w.pair(opts...).reader, w.pair(opts...).reader)
