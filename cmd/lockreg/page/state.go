@@ -60,6 +60,7 @@ type row struct {
 	ID      string       `json:"id"` // the same, see view.ID
 	Version int          `json:"version"`
 	Kind    string       `json:"kind"`
+	Permits int          `json:"permits"` // of a semaphore: how many there are
 	Holders int          `json:"holders"`
 	Holder  *view.Holder `json:"holder"` // the first of them
 	Waiters int          `json:"waiters"`
@@ -132,8 +133,9 @@ func (e *entry) oldest() (oldest time.Time) {
 // same reports whether nothing has changed; leases that run down do not count.
 func (e *entry) same(before *entry) bool {
 	a, b := e.info, before.info
-	return a.Key == b.Key && a.Kind == b.Kind && a.Layout == b.Layout && a.HolderCount == b.HolderCount &&
-		a.WaiterCount == b.WaiterCount && slices.Equal(a.Waiters, b.Waiters) && slices.Equal(a.TooLong, b.TooLong) &&
+	return a.Key == b.Key && a.Kind == b.Kind && a.Layout == b.Layout && a.Permits == b.Permits &&
+		a.HolderCount == b.HolderCount && a.WaiterCount == b.WaiterCount &&
+		slices.Equal(a.Waiters, b.Waiters) && slices.Equal(a.TooLong, b.TooLong) &&
 		slices.EqualFunc(a.Holders, b.Holders, func(x, y observe.HolderInfo) bool {
 			moved := e.at.Add(x.Lease).Sub(before.at.Add(y.Lease)).Abs()
 			if (x.Lease < 0) != (y.Lease < 0) || x.Lease >= 0 && moved > leaseBlur {
@@ -147,7 +149,7 @@ func (e *entry) same(before *entry) bool {
 func (e *entry) row() row {
 	r := row{
 		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: string(e.info.Kind),
-		Holders: e.info.HolderCount, Waiters: e.waiters(),
+		Permits: e.info.Permits, Holders: e.info.HolderCount, Waiters: e.waiters(),
 		At: e.at.UnixMilli(),
 	}
 	first := e.info

@@ -84,10 +84,28 @@ function free() {
   write($("queue-more"), "");
 }
 
-function person(name, value, since, before, shared) {
+// part is which side of a read-write lock, or how many permits of a semaphore, somebody has or wants.
+function part(lock, one) {
+  if (lock.kind === "semaphore") return permits(one.permits);
+  return one.shared ? "reader" : "";
+}
+
+const permits = (n) => (n === 1 ? "1 permit" : `${n} permits`);
+
+function kindOf(lock) {
+  const layout = lock.layout === "redisson" ? "Redisson's format" : "Spring's format";
+  if (lock.kind === "semaphore") {
+    const held = lock.holders.reduce((sum, holder) => sum + holder.permits, 0);
+    const least = lock.holderCount > lock.holders.length ? "≥ " : "";
+    return `semaphore of ${permits(lock.permits)}, ${least}${held} held, in ${layout}`;
+  }
+  return { readwrite: "read-write lock", lock: `lock in ${layout}`, "too long": "a name that is too long" }[lock.kind] ?? "free";
+}
+
+function person(name, value, since, before, kind) {
   const item = element("li");
   const who = element("span", "who", visible(name));
-  if (shared) who.append(element("span", "kind", "reader"));
+  if (kind) who.append(element("span", "kind", kind));
   if (value) who.append(element("span", "value path", visible(value)));
   item.append(who);
   if (since !== null) {
@@ -101,15 +119,13 @@ function person(name, value, since, before, shared) {
 
 function detail(lock, at) {
   const focused = document.activeElement?.dataset?.holder;
-  const layout = lock.layout === "redisson" ? "Redisson's format" : "Spring's format";
-  const kind = { readwrite: "read-write lock", lock: `lock in ${layout}`, "too long": "a name that is too long" }[lock.kind] ?? "free";
   const long = lock.tooLong.length > 0 ? `; too long to be shown: ${lock.tooLong.join(", ")}` : "";
-  write($("detail-facts"), `${kind}, key ${visible(lock.key)}${long}`);
+  write($("detail-facts"), `${kindOf(lock)}, key ${visible(lock.key)}${long}`);
   write($("holders-title"), lock.holderCount === 1 ? "Holder" : `${lock.holderCount} holders`);
   lives = [];
   $("holders").replaceChildren(
     ...lock.holders.map((holder) => {
-      const item = person(holder.who, holder.holder, holder.granted ?? holder.since, bound(holder), holder.shared);
+      const item = person(holder.who, holder.holder, holder.granted ?? holder.since, bound(holder), part(lock, holder));
       const lease = element("span", "quiet");
       if (holder.leaseMs === null) lease.textContent = "lease without end";
       else lease.dataset.ends = at + holder.leaseMs;
@@ -136,7 +152,7 @@ function detail(lock, at) {
   write($("queue-title"), lock.waiterCount === 0 ? "Queue: nobody waits" : `Queue: ${lock.waiterCount} waiting`);
   $("queue").replaceChildren(
     ...lock.waiters.map((w) => {
-      const item = person(w.who, w.registry, w.since, "", w.shared);
+      const item = person(w.who, w.registry, w.since, "", part(lock, w));
       if (w.gone) item.append(element("span", "bad", "gone: nobody listens"));
       if (w.standby) item.append(element("span", "quiet", "stands by to lead"));
       if (w.behind > 0) item.append(element("span", "quiet", `${w.behind} more wait in its process`));

@@ -224,7 +224,8 @@ function fill(row, index, lock) {
   if (row.lock !== lock) {
     row.lock = lock;
     write(row.path, visible(lock.path));
-    write(row.kind, { readwrite: "read-write", "too long": "too long" }[lock.kind] ?? "");
+    const semaphore = `semaphore of ${lock.permits}`;
+    write(row.kind, { readwrite: "read-write", semaphore, "too long": "too long" }[lock.kind] ?? "");
     cells[0].title = visible(lock.path);
     const others = lock.holders - 1;
     const who = others > 0 ? `${lock.who} and ${others} more` : lock.who || "nobody";

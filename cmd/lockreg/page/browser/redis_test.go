@@ -286,6 +286,44 @@ func TestNothingIsShownAsZeroBeforeItIsKnown(t *testing.T) {
 	b.quiet()
 }
 
+// A semaphore says how many permits there are, and who has and wants how many.
+func TestPermitsAreShown(t *testing.T) {
+	source := &fake{}
+	semaphore := func(path string, permits int, has ...int) observe.LockInfo {
+		info := made(path, 1)
+		info.Kind, info.Permits, info.HolderCount, info.Waiters[0].Permits = observe.KindSemaphore, permits, len(has), 4
+		one := info.Holders[0]
+		info.Holders = nil
+		for i, n := range has {
+			one.Permits, one.Holder = n, fmt.Sprint("7f6f0f7a:179527837606428", i)
+			info.Holders = append(info.Holders, one)
+		}
+		return info
+	}
+	partner := semaphore("partner", 5, 1, 3)
+	many := semaphore("many", 9, 1)
+	many.HolderCount, many.Layout = 7, lockregistry.LayoutRedisson
+	source.set(partner, many)
+	b := open(t, serve(t, source), 1200, 900)
+	b.await(row("partner") + `.includes("semaphore of 5")`)
+	b.await(row("many") + `.includes("semaphore of 9")`)
+	b.click("#rows .row:nth-child(2)")
+	b.text("#detail-facts", "semaphore of 5 permits, 4 held, in Spring's format, key orders:partner")
+	kinds := func(list string) string {
+		return `[...document.querySelectorAll("` + list + ` .kind")].map((k) => k.textContent).join()`
+	}
+	b.await(kinds("#holders") + ` === "1 permit,3 permits"`)
+	b.await(kinds("#queue") + ` === "4 permits"`)
+	partner.Permits = 3 // nobody is put out
+	source.set(partner)
+	b.text("#detail-facts", "semaphore of 3 permits, 4 held")
+	b.await(row("partner") + `.includes("semaphore of 3")`)
+	b.click("#detail-close")
+	b.click("#rows .row:nth-child(1)")
+	b.text("#detail-facts", "semaphore of 9 permits, ≥ 1 held, in Redisson's format")
+	b.quiet()
+}
+
 // What is only a bound has a mark.
 func TestBoundIsMarked(t *testing.T) {
 	source := &fake{}
