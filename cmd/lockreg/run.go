@@ -186,8 +186,6 @@ func (r *runner) check(waits, once bool) error {
 		return usage("--shared, --exclusive, --permits and --once exclude each other")
 	case r.permits < 0:
 		return usage("--permits is %d: it must be positive", r.permits)
-	case r.permits > 0 && r.layout == "redisson":
-		return usage("--permits is for --layout spring")
 	case once && r.once < time.Second:
 		return usage("--once is %v: the period must be %v at least", r.once, time.Second)
 	case r.conflictCode < 0 || r.conflictCode > 255:
@@ -283,10 +281,10 @@ func (r *runner) notObtained(ctx context.Context, registry *lockregistry.Registr
 		if r.shared || r.exclusive {
 			kind = "read-write lock"
 		} else if r.permits != 0 {
-			kind = "semaphore"
+			kind = "semaphore in the format of --layout " + r.layout
 		}
 		return usage("%s:%s is not a %s: a read-write lock needs --shared or --exclusive, a semaphore --permits, "+
-			"a plain lock the right --layout",
+			"and this or a plain lock the right --layout",
 			r.prefix, r.path, kind)
 	}
 	return failed(err)
@@ -306,7 +304,7 @@ func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) st
 	case h.Shared && r.shared && info.WaiterCount > 0:
 		return " has readers, and a writer that waits: it comes first"
 	case info.HolderCount > 1:
-		return fmt.Sprintf(" is held by %d readers", info.HolderCount)
+		return fmt.Sprintf(" is held by %d %s", info.HolderCount, holders(info.Kind))
 	case h.Since.IsZero():
 		return " is held by " + view.Who(h)
 	default:

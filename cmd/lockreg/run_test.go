@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
 )
 
 func TestRunPassesEverythingOn(t *testing.T) {
@@ -300,16 +302,49 @@ func TestRunPermits(t *testing.T) {
 	require.NoError(t, err)
 	code, _, text = lockreg(t, s.url, "run", "--permits", "2", "--no-wait", "shop", "partner", "--", "echo", "works")
 	assert.Equal(t, 75, code)
-	assert.Contains(t, text, "not obtained: shop:partner")
+	assert.Contains(t, text, "not obtained: shop:partner is held by 2 holders")
 	require.NoError(t, one.Release(t.Context()))
 	require.NoError(t, two.Release(t.Context()))
 	for _, args := range [][]string{
-		{"--permits", "-1"}, {"--permits", "2", "--shared"}, {"--permits", "2", "--layout", "redisson"},
+		{"--permits", "-1"}, {"--permits", "2", "--shared"},
 	} {
 		code, _, text = lockreg(t, s.url, append(append([]string{"run"}, args...), "shop", "partner", "--", "true")...)
 		assert.Equal(t, 64, code, args)
 		assert.Contains(t, text, "--permits")
 	}
+}
+
+// A semaphore of Redisson's format is run under in this format alone.
+func TestRunPermitsOfRedisson(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	run := func(args ...string) (code int, out, text string) {
+		return lockreg(t, s.url, append(append([]string{"run", "--permits", "2", "--no-wait"}, args...),
+			"shop", "partner", "--", "echo", "works")...)
+	}
+	code, out, text := run("--layout", "redisson")
+	assert.Zero(t, code, text)
+	assert.Equal(t, "works\n", out)
+	assert.Equal(t, "2", s.Command(t, "GET", "shop:partner"), "all are free")
+
+	id := strings.Repeat("\x0f", 16) // Java has one
+	s.Command(t, "SET", "shop:partner", "1")
+	s.Command(t, "ZADD", "{shop:partner}:timeout", strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10), id)
+	code, out, text = run("--layout", "redisson")
+	assert.Zero(t, code, text)
+	assert.Equal(t, "works\n", out)
+	r := s.registry(t, "shop", lockregistry.WithLayout(lockregistry.LayoutRedisson))
+	hold, err := r.Semaphore("partner", 2).Acquire(t.Context())
+	require.NoError(t, err)
+	code, out, text = run("--layout", "redisson")
+	assert.Equal(t, 75, code)
+	assert.Empty(t, out)
+	assert.Contains(t, text, "not obtained: shop:partner is held by 2 holders")
+	require.NoError(t, hold.Release(t.Context()))
+	code, out, text = run()
+	assert.Equal(t, 64, code)
+	assert.Empty(t, out)
+	assert.Contains(t, text, "shop:partner is not a semaphore in the format of --layout spring")
 }
 
 func TestRunOnce(t *testing.T) {
