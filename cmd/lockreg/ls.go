@@ -262,19 +262,26 @@ func (a *app) more(n int) {
 
 // kindOf returns the kind of a lock, and its format.
 func kindOf(info observe.LockInfo) string {
-	switch {
-	case info.Kind == "":
+	switch info.Kind {
+	case observe.KindNone:
 		return "free"
-	case info.Kind == "readwrite":
+	case observe.KindReadWrite:
 		return "read-write"
-	case info.Kind == tooLong:
+	case tooLong:
 		return tooLong
-	case info.Kind == observe.KindSemaphore:
-		return fmt.Sprint("semaphore of ", info.Permits)
-	case info.Layout == lockregistry.LayoutRedisson:
-		return "lock (redisson)"
+	case observe.KindSemaphore:
+		return fmt.Sprint("semaphore of ", info.Permits, format(info))
+	case observe.KindLock, observe.KindReader, observe.KindWriter: // no key is of the latter two
 	}
-	return "lock"
+	return "lock" + format(info)
+}
+
+// format returns a remark about a format other than Spring's.
+func format(info observe.LockInfo) string {
+	if info.Layout == lockregistry.LayoutRedisson {
+		return " (redisson)"
+	}
+	return ""
 }
 
 // holders returns the word for several holders.

@@ -85,12 +85,12 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 	if err != nil {
 		return failed(err)
 	}
+	if other := r.otherLayout(info); other != "" {
+		return usage("%s is a %s in another format: pass --layout %s", info.Key, info.Kind, other)
+	}
 	h, err := r.choose(info)
 	if err != nil {
 		return err
-	}
-	if other := r.otherLayout(info); other != "" {
-		return usage("%s is a lock in another format: pass --layout %s", info.Key, other)
 	}
 	if err := r.ask(info, h); err != nil {
 		return err
@@ -119,13 +119,11 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 	return err
 }
 
-// otherLayout returns the format of a plain lock, if it differs from --layout.
+// otherLayout returns the format of a plain lock or a semaphore that is held, if it differs from --layout.
 func (r *releaser) otherLayout(info observe.LockInfo) string {
-	for _, name := range []string{"spring", "redisson"} {
-		layout, err := parseLayout(name)
-		if err == nil && info.Kind == "lock" && info.Layout == layout && r.layout != name {
-			return name
-		}
+	formats := info.Kind == observe.KindLock || info.Kind == observe.KindSemaphore
+	if name := view.OfLayout(info.Layout); formats && info.HolderCount > 0 && name != r.layout {
+		return name
 	}
 	return ""
 }

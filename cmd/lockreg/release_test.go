@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +127,46 @@ func TestReleaseOfASemaphore(t *testing.T) {
 	assert.Contains(t, out, "shop:partner is released")
 	require.ErrorIs(t, goes.Release(context.Background()), lockregistry.ErrLockLost)
 	require.NoError(t, stays.Release(context.Background()))
+}
+
+// A permit of Redisson is 16 bytes, told and given in hexadecimal.
+func TestReleaseOfARedissonSemaphore(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	semaphore := s.registry(t, "shop", lockregistry.WithLayout(lockregistry.LayoutRedisson)).Semaphore("partner", 3)
+	stays, err := semaphore.Acquire(t.Context())
+	require.NoError(t, err)
+	s.Command(t, "DECR", "shop:partner")
+	until := strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10)
+	s.Command(t, "ZADD", "{shop:partner}:timeout", until, "\x00\xff\x80'\"\n0123456789")
+	const id = "00ff8027220a30313233343536373839"
+
+	for _, layout := range []string{"spring", "redisson"} { // looking needs no format
+		code, out, text := lockreg(t, s.url, "ls", "shop", "--layout", layout)
+		assert.Zero(t, code, text)
+		assert.Regexp(t, `partner +semaphore of 3 \(redisson\) +2 holders`, out)
+		code, out, text = lockreg(t, s.url, "show", "shop", "partner", "--layout", layout)
+		assert.Zero(t, code, text)
+		assert.Contains(t, out, "semaphore of 3 (redisson)")
+		assert.Regexp(t, `Java \(Redisson\) .* `+id, out)
+	}
+	for _, args := range [][]string{{}, {"--holder", id}} {
+		code, out, text := lockreg(t, s.url, append([]string{"release", "shop", "partner", "--yes"}, args...)...)
+		assert.Equal(t, 64, code)
+		assert.Empty(t, out)
+		assert.Equal(t, "lockreg: shop:partner is a semaphore in another format: pass --layout redisson\n", text)
+	}
+	release := []string{"release", "shop", "partner", "--yes", "--layout", "redisson"}
+	code, _, text := lockreg(t, s.url, release...)
+	assert.Equal(t, 64, code)
+	assert.Contains(t, text, "2 holders hold it")
+	assert.Equal(t, "2", s.Command(t, "ZCARD", "{shop:partner}:timeout"), "nothing has changed yet")
+	code, out, text := lockreg(t, s.url, append(release, "--holder", id)...)
+	assert.Zero(t, code, text)
+	assert.Equal(t, "shop:partner is released; it was held by Java (Redisson)\n", out)
+	assert.Equal(t, "1", s.Command(t, "ZCARD", "{shop:partner}:timeout"))
+	assert.Equal(t, "2", s.Command(t, "GET", "shop:partner"), "the permit is free")
+	require.NoError(t, stays.Release(context.Background()), "another's stays")
 }
 
 // A holder of which nothing is known has the same name everywhere, and is not called Java's if it is not.
