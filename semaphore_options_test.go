@@ -2,6 +2,7 @@ package lockregistry_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -80,4 +81,41 @@ func TestSemaphore_Holder(t *testing.T) {
 		w.release(one)
 		require.ErrorIs(w, context.Cause(ctx), context.Canceled)
 	})
+}
+
+// A call for permits is in no cycle of waiting calls while one holder of two waits: the other one may give its permit back.
+func TestSemaphore_NoDeadlock(t *testing.T) {
+	for _, processes := range []int{1, 2} {
+		t.Run(strconv.Itoa(processes), func(t *testing.T) {
+			eachLayout(t, fakeWorld, func(w *world) {
+				w.withQueues()
+				registries, all := w.processes(processes)
+				one, two := registries[0], registries[processes-1]
+				free, held := w.permit(two.Semaphore("seat", 2)), w.permit(one.Semaphore("seat", 2))
+				door, err := two.Obtain("door").Acquire(w.Context())
+				require.NoError(w, err)
+
+				// Each waits for what the other one has.
+				waits := make(chan error, 1)
+				go func() {
+					waits <- one.Do(held.Context(w.Context()), "door", func(context.Context) error { return nil })
+				}()
+				w.settle()
+				seats := w.asksWith(door.Context(w.Context()), "the call", two.Semaphore("seat", 2))
+				for _, a := range all {
+					a.none(w)
+				}
+				found, err := one.Deadlocks(w.Context())
+				require.NoError(w, err)
+				require.Empty(w, found)
+				seats.waits()
+				w.pending(waits)
+
+				w.release(free)
+				w.release(seats.comes(), door)
+				require.NoError(w, <-waits)
+				w.release(held)
+			})
+		})
+	}
 }
