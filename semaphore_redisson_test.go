@@ -396,3 +396,28 @@ func TestSemaphoreRedisson_OnACluster(t *testing.T) {
 		require.NoError(t, h.Release(t.Context()))
 	}
 }
+
+// Redis's number counts. A registry that names another one logs that, once for each that it finds.
+func TestSemaphoreRedisson_AnotherNumber(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		w.layout = lockregistry.LayoutRedisson
+		var log strings.Builder
+		a := w.registry().Semaphore("seat", 1)
+		r := w.registry(lockregistry.WithLogger(slog.New(slog.NewTextHandler(&locked{to: &log}, nil))))
+		b := r.Semaphore("seat", 2)
+		w.release(w.permit(a))
+		for range 2 {
+			h := w.permit(b)
+			w.full(b)
+			w.release(h)
+		}
+		require.NoError(w, a.SetPermits(w.Context(), 3))
+		holds := []*lockregistry.Hold{w.permit(b), w.permit(b), w.permit(a)}
+		w.full(b)
+		w.release(holds...)
+		require.NoError(w, r.Close())
+		require.Equal(w, 1, strings.Count(log.String(), "permits=1 named=2"), log.String())
+		require.Equal(w, 1, strings.Count(log.String(), "permits=3 named=2"), log.String())
+		require.NotContains(w, log.String(), "named=1")
+	})
+}

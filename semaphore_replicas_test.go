@@ -11,15 +11,30 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
+// followedLayouts runs a test of semaphores beside a replica, with either layout.
+func followedLayouts(t *testing.T, test func(w *followed)) {
+	t.Helper()
+	eachLayout(t, realWorlds, func(w *world) { test(w.followed()) })
+}
+
+// ends is when a hold ends, by the replica.
+func (w *followed) ends(h *lockregistry.Hold) string {
+	w.Helper()
+	if w.redissons() {
+		return w.replica.Command(w, "ZSCORE", "{"+seat+"}:timeout", h.Holder())
+	}
+	return w.replica.Command(w, "ZSCORE", seat, h.Holder())
+}
+
 // hasPermit reports whether the replica has a hold.
 func (w *followed) hasPermit(h *lockregistry.Hold) bool {
 	w.Helper()
-	return w.replica.Command(w, "ZSCORE", seat, h.Holder()) != ""
+	return w.ends(h) != "(nil)"
 }
 
 // A permit that too few replicas have is not handed out, and given back.
 func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
-	followedWorlds(t, func(w *followed) {
+	followedLayouts(t, func(w *followed) {
 		r := w.replicated()
 		s := r.Semaphore("seat", 3)
 		one, two := w.permit(s), w.permit(s, lockregistry.Permits(2))
@@ -58,7 +73,7 @@ func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 
 // Who is granted a permit by another process's release writes something of its own, which replicas acknowledge.
 func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
-	followedWorlds(t, func(w *followed) {
+	followedLayouts(t, func(w *followed) {
 		giver, taker := w.registry().Semaphore("seat", 2), w.replicated().Semaphore("seat", 2)
 		for _, permits := range []int{1, 2} {
 			for _, frozen := range []bool{false, true} {
@@ -83,13 +98,13 @@ func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
 
 // A renewal that too few have is none: the hold is lost when the lease is over that they know of.
 func TestSemaphore_RenewalsNeedReplicas(t *testing.T) {
-	followedWorlds(t, func(w *followed) {
+	followedLayouts(t, func(w *followed) {
 		const lease = 2 * time.Second
 		s := w.replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease)).Semaphore("seat", 2)
 		h := w.permit(s)
 		inside := h.Context(w.Context())
-		before := w.replica.Command(w, "ZSCORE", seat, h.Holder())
-		w.await("it is renewed", func() bool { return w.replica.Command(w, "ZSCORE", seat, h.Holder()) > before })
+		before := w.ends(h)
+		w.await("it is renewed", func() bool { return w.ends(h) > before })
 		w.replica.Freeze()
 		began := time.Now()
 		w.fails(h.Renew(w.Context(), time.Minute), lockregistry.ErrUnavailable, "renew", seat)
