@@ -144,17 +144,21 @@ func (s *seats) judge(promoted time.Time, within time.Duration) {
 // What its replica had when a master is killed is not given once more, and calls go on.
 func TestPermitsMasterIsKilled(t *testing.T) {
 	t.Parallel()
+	cluster := func(t *testing.T) *redistest.Deployment { t.Helper(); return redistest.StartReplicatedCluster(t, 3, 1) }
+	sentinels := func(t *testing.T) *redistest.Deployment { t.Helper(); return redistest.StartSentinels(t, 2, 3) }
 	for name, c := range map[string]struct {
 		start  func(t *testing.T) *redistest.Deployment
+		layout lockregistry.Layout
 		within time.Duration
 	}{
-		"cluster":  {func(t *testing.T) *redistest.Deployment { t.Helper(); return redistest.StartReplicatedCluster(t, 3, 1) }, soon},
-		"Sentinel": {func(t *testing.T) *redistest.Deployment { t.Helper(); return redistest.StartSentinels(t, 2, 3) }, sentinelsTell},
+		"cluster":                    {cluster, lockregistry.LayoutSpring, soon},
+		"cluster, Redisson's format": {cluster, lockregistry.LayoutRedisson, soon},
+		"Sentinel":                   {sentinels, lockregistry.LayoutSpring, sentinelsTell},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := c.start(t)
-			s := sit(t, d)
+			s := sit(t, d, lockregistry.WithLayout(c.layout))
 			master := d.Master(keyOf("one"), nil)
 			d.Settle(master, time.Second) // else what was granted last may be lost
 			master.Kill()

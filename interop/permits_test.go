@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 
 	"github.com/lockregistry/lockregistry/internal/peer"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // semaphores are those of this library and of Redisson's RPermitExpirableSemaphore, on one key.
@@ -23,6 +24,7 @@ type semaphores struct {
 	*testing.T
 	java   *side
 	prefix string
+	at     *redistest.Server
 	client rueidis.Client
 }
 
@@ -41,16 +43,21 @@ func eachRedisson(t *testing.T, test func(s *semaphores)) {
 
 func semaphoresOf(t *testing.T, java *side, prefix string) *semaphores {
 	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}})
+	return semaphoresAt(t, server, java, prefix)
+}
+
+func semaphoresAt(t *testing.T, at *redistest.Server, java *side, prefix string) *semaphores {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{at.Addr()}})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	return &semaphores{t, java, prefix, client}
+	return &semaphores{t, java, prefix, at, client}
 }
 
 // registry is one of a Go process.
 func (s *semaphores) registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	s.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.at.Addr()}, DisableCache: true})
 	require.NoError(s, err)
 	s.Cleanup(client.Close)
 	r, err := lockregistry.New(client, s.prefix, append(opts, lockregistry.WithLayout(lockregistry.LayoutRedisson))...)
@@ -287,6 +294,37 @@ func TestPermits_WithoutALease(t *testing.T) {
 		require.NoError(s, h.Release(s.Context()))
 		require.Equal(s, "1 1", s.says("permits"))
 	})
+}
+
+// What a process of Redisson had that has died is Go's when its lease is over, and a third of Go's, for Java's clock.
+func TestPermits_DeadJava(t *testing.T) {
+	t.Parallel()
+	const lease, margin = 3 * time.Second, time.Second
+	doomed := start(t, "doomed, with a permit", redissonRow)
+	prefix := uniquePrefix()
+	s := semaphoresOf(t, openOn(t, doomed, redissonRow, opening{prefix: prefix}), prefix)
+	g := s.registry(lockregistry.WithLease(lease)).Semaphore("seat", 1)
+	require.Equal(t, "true", s.says("beginpermits", "n", "1"))
+	began := time.Now()
+	require.NotEmpty(t, s.says("enter", "lease", peer.InMillis(lease)))
+	entered := time.Now()
+	require.NoError(t, doomed.Kill())
+	got, other := s.waits(g), s.golang(1)
+	for time.Since(began) < lease+margin-300*time.Millisecond {
+		_, ok, err := other.TryAcquire(t.Context(), lockregistry.Lease(lease))
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.Empty(t, got)
+		<-time.After(100 * time.Millisecond)
+	}
+	select {
+	case h := <-got:
+		require.Less(t, time.Since(entered), lease+margin+soon)
+		require.NoError(t, h.Release(t.Context()))
+	case <-time.After(callLimit):
+		require.Fail(t, "a call in Go does not get the permit")
+	}
+	require.Equal(t, "1", server.Command(t, "GET", prefix+":seat"))
 }
 
 // crowd has both sides enter all the time, and counts in Redis how many are inside.
