@@ -127,15 +127,8 @@ func (l *Lock) enterLocal(
 		how, w = l.half().Enter(o, q.lease.Length, false, l.reg.waiters)
 	}
 	if w == nil {
-		if how == local.Refused && !q.failFast && l.redis.AwaitRemoval(ctx) {
-			how, _ = l.half().Enter(o, q.lease.Length, false, l.reg.waiters)
-		}
-		if how == local.Refused {
-			err = l.reg.queues.Stopped(ctx)
-		}
-		return how, false, err
+		return how, false, nil
 	}
-	l.redis.RetryRemoval()
 	since := l.reg.observed()
 	if q.blocked == 0 {
 		q.blocked = l.reg.clock.Now()

@@ -89,7 +89,7 @@ func TestReadWriteLock_BothSidesKnowOfOthers(t *testing.T) {
 		if path == "writer" {
 			side, other = other, side
 		}
-		over := side.redis.Unavailable(fault.NoAnswer, 0, nil)
+		over := side.redis.Unavailable(fault.NoAnswer, 0)
 		require.ErrorIs(t, other.redis.LastFailure(true), fault.NoAnswer)
 		over()
 		require.NoError(t, other.redis.LastFailure(true))

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
@@ -14,12 +13,11 @@ import (
 // activeWait is the part of an acquisition that other goroutines see.
 type activeWait struct {
 	lastFailure
-	removal *failedRemoval // that failed; nil: a try did
-	box     mailbox
-	call    bool          // it waits for the lock, not only for a reply
-	leads   bool          // for a leader
-	begun   clock.Instant // when that began
-	queued  atomic.Bool   // it has a ticket
+	box    mailbox
+	call   bool          // it waits for the lock, not only for a reply
+	leads  bool          // for a leader
+	begun  clock.Instant // when that began
+	queued atomic.Bool   // it has a ticket
 }
 
 // lastFailure is why the last try of the goroutine that asks Redis for a path failed, for other calls of its process that wait
@@ -27,12 +25,6 @@ type activeWait struct {
 type lastFailure struct {
 	since   clock.Instant // 0: not only about a missing answer
 	failure atomic.Pointer[error]
-}
-
-// failedRemoval is a removal that failed, and is tried again in the background.
-type failedRemoval struct {
-	cleanup.Removal
-	freed chan struct{} // closed when the local half is free
 }
 
 // silence is a path as the observer of its first try: it notes on the path that the try is not answered yet. An active wait
@@ -49,46 +41,16 @@ func (s *silence) Answered(since clock.Instant) {
 	}
 }
 
-// Unavailable notes, until over is called, that Redis cannot be asked about the lock, and why: a removal has failed. Asked is
-// when the command was sent whose answer is missing. Its own caller may have given it up early: to others that is no outage
-// before an answer would be late.
-func (p *Path) Unavailable(why error, asked clock.Instant, removal *failedRemoval) (over func()) {
-	noted := &activeWait{removal: removal}
+// Unavailable notes, until over is called, that Redis cannot be asked about the lock, and why. Asked is when the command was sent
+// whose answer is missing. Its own caller may have given it up early: to others that is no outage before an answer would be late.
+func (p *Path) Unavailable(why error, asked clock.Instant) (over func()) {
+	noted := &activeWait{}
 	if errors.Is(why, fault.NoAnswer) || errors.Is(why, fault.NotSent) {
 		noted.since = asked
 	}
 	noted.note(why)
 	p.whole().active.CompareAndSwap(nil, noted)
 	return func() { p.whole().active.CompareAndSwap(noted, nil) }
-}
-
-// RetryRemoval has a removal that failed tried again now, if the local half waits for one: its next try may be a second away,
-// and the server may answer by now. Freed is closed when the local half is free; nil: it waits for no such removal.
-func (p *Path) RetryRemoval() (freed <-chan struct{}) {
-	t := p.whole().active.Load()
-	if t == nil || t.removal == nil || p.LastFailure(false) == nil {
-		return nil
-	}
-	p.all.Cleaner.Expedite(t.removal.Removal)
-	return t.removal.freed
-}
-
-// AwaitRemoval is RetryRemoval for a call that does not wait for the lock, but may take a moment to learn of a failure. It
-// reports whether the local half was freed.
-func (p *Path) AwaitRemoval(ctx context.Context) bool {
-	freed := p.RetryRemoval()
-	if freed == nil {
-		return false
-	}
-	limit := time.NewTimer(p.Shard().Plus(answerGrace))
-	defer limit.Stop()
-	select {
-	case <-freed:
-		return true
-	case <-limit.C:
-	case <-ctx.Done():
-	}
-	return false
 }
 
 func (t *lastFailure) note(failure error) {

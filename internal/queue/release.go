@@ -91,12 +91,11 @@ func (p *Path) sendRelease(w *transport.Wait, m protocol.Release) (reply transpo
 // removeLater removes the key of an ended hold in the background, and waits for the outcome for the rest of the time of a
 // release. Failure is the error of the first removal.
 func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error {
-	removed, free := make(chan bool, 1), make(chan struct{})
+	removed := make(chan bool, 1)
 	over := func() {} // until then the lock is not held here, and its state in Redis is unknown
 	freed := func(gone bool) {
 		over()
 		p.local.Free()
-		close(free)
 		removed <- gone
 	}
 	removal := p.removal(h)
@@ -107,7 +106,7 @@ func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error 
 		failure = fault.NoAnswer
 	}
 	if failure = fault.Classify(failure); errors.Is(failure, fault.Unavailable) {
-		over = p.Unavailable(failure, w.Since, &failedRemoval{removal, free})
+		over = p.Unavailable(failure, w.Since)
 	}
 	if !p.all.Cleaner.Remove(removal, freed) {
 		freed(p.all.removeOnce(w, removal))

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,7 +101,7 @@ func (all *Shared) removeOnce(w transport.Wait, m cleanup.Removal) (gone bool) {
 // Removed notes that the key of the hold with this value was removed.
 func (p *Path) Removed(value string, at clock.Instant) {
 	if p.many {
-		p.all.freed.add(freedPermits{p.anchor, p.all.NumberIn(value), at})
+		p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
 		return
 	}
 	n := p.all.NumberIn(value)
@@ -112,10 +113,8 @@ func (p *Path) Removed(value string, at clock.Instant) {
 	}
 }
 
-// recallFor is for how long a failover may lose a confirmed removal. Sentinel demotes a former master 8 to 10 s after it has
-// promoted another server, and until then the former one confirms removals. Replicas most likely lag behind by less than the
-// rest.
-const recallFor = 12 * time.Second
+// recallFor is for how long a failover may lose a removal: a replica most likely lags behind by less.
+const recallFor = 2 * time.Second
 
 // Recall sends recently confirmed removals again, since a server may have taken over without them. Later holds have larger
 // numbers, and are not touched.
@@ -129,7 +128,7 @@ func (p *Path) Recall(now clock.Instant) {
 func (all *Shared) RecallPermits(now clock.Instant, leavesOut func(*Path) bool) {
 	for _, f := range all.freed.recent(now) {
 		if !leavesOut(f.anchor) {
-			f.anchor.RemoveUnclaimed(strconv.FormatUint(f.number, 10)) // mutant: permit not recalled
+			f.anchor.RemoveUnclaimed(f.number) // mutant: permit not recalled
 		}
 	}
 }
@@ -142,11 +141,11 @@ type freed struct {
 
 type freedPermits struct {
 	anchor *Path
-	number uint64
+	number string
 	at     clock.Instant
 }
 
-const mostFreed = 10_000 // a failover may lose the last releases
+const mostFreed = 1000 // a failover may lose the last releases
 
 func (f *freed) add(newest freedPermits) {
 	f.mu.Lock()
