@@ -176,7 +176,7 @@ func serve(ctx context.Context, server *http.Server, socket net.Listener, locks 
 	late, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err = errors.Join(err, server.Shutdown(late)) // no new requests; waits for handlers, which unlock
-	return errors.Join(err, locks.Shutdown(late)) // waits for jobs' locks, and for removals under way
+	return errors.Join(err, locks.Shutdown(late)) // waits for locks, and removals under way: else keys stay for their lease
 }
 
 func Example_gracefulShutdown() {
