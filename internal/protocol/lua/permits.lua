@@ -66,7 +66,7 @@ if asked and (asks == 'check' or asks == 'enqueue' and (ARGV[7] or '') == '' and
       place = redis.pcall('ZADD', queue, place, ticket) == 1 and place
     end
     if type(place) == 'string' then
-      if asks == 'check' or math.floor(micros / 10000000) ~= math.floor(score / 10000000) then -- or the server's clock went back
+      if math.floor(micros / 10000000) ~= math.floor(score / 10000000) then -- or it looks, or the server's clock went back
         redis.pcall('PEXPIRE', queue, '120000')
       end
       local rank = redis.call('ZRANK', queue, ticket) - 2 -- two members are no tickets, see queue.lua
