@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -98,10 +99,14 @@ func (s *suite) slices(sl slice, rounds int, o opening, takesPart func(contender
 	}
 	defer closeAll(opened)
 	r := &result{how: fmt.Sprintf("%d rounds of %v for each contender, in shuffled order.", rounds, sl.length)}
-	asleep := map[string]int{}
+	asleep, idle := map[string]int{}, map[string]int{}
 	loads, ops := map[string]serverLoad{}, map[string]float64{}
 	err = turns(s, rounds+1, opened, func(round int, c *open) error {
 		t, err := sl.run(s.ctx, c.locks, s.observer)
+		if sl.contended && errors.Is(err, errNothing) {
+			idle[c.name]++
+			return c.reopen()
+		}
 		if err != nil {
 			return fmt.Errorf("%s with %d goroutines: %w", c.name, sl.goroutines, err)
 		}
@@ -121,6 +126,9 @@ func (s *suite) slices(sl slice, rounds int, o opening, takesPart func(contender
 	})
 	for name, n := range asleep {
 		r.notes = append(r.notes, fmt.Sprintf("%s had somebody still waiting %v after the last newcomer in %d of %d rounds.", name, drainLimit, n, rounds+1))
+	}
+	for name, n := range idle {
+		r.notes = append(r.notes, fmt.Sprintf("%s locked nothing in %d of %d rounds, which count in no figure.", name, n, rounds+1))
 	}
 	r.inOrder()
 	r.notes = append(r.notes, "The commands of one lock and unlock, those that scripts call included:")

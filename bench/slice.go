@@ -47,7 +47,10 @@ type counter struct {
 	_ [56]byte
 }
 
-var errTogether = errors.New("two holders were inside one path at once")
+var (
+	errTogether = errors.New("two holders were inside one path at once")
+	errNothing  = errors.New("nothing was locked")
+)
 
 func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 	keep := context.WithoutCancel(ctx) // a goroutine that has the lock releases it, even if it must give up
@@ -155,7 +158,7 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 		return turn{}, err
 	}
 	if t.ops == 0 {
-		return turn{}, fmt.Errorf("nothing was locked within %v", s.length)
+		return turn{}, fmt.Errorf("%w within %v", errNothing, s.length)
 	}
 	t.fewest = float64(least) * float64(s.goroutines) / t.ops
 	t.mallocs = float64(after.Mallocs-before.Mallocs) / t.ops
