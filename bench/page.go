@@ -119,9 +119,8 @@ func summary(page *strings.Builder, around surroundings, results []*result, char
 		fmt.Fprintf(page, "- %s: %s\n", line.what, line.value)
 	}
 	fmt.Fprintf(page, "\n%s.", held(results, "results/targets.csv"))
-	if missed := missedTargets(results); len(missed) > 1 {
-		page.WriteString(" These do not:\n\n")
-		missed.markdown(page)
+	if missed := missedTargets(results); len(missed) > 0 {
+		page.WriteString(" These do not, as ratios to the floor or to the best peer:\n\n- " + strings.Join(missed, "\n- ") + "\n")
 	}
 	page.WriteString("\n")
 	for _, c := range charts {
@@ -134,18 +133,29 @@ func summary(page *strings.Builder, around surroundings, results []*result, char
 
 // held says how many targets hold, with a link to all of them.
 func held(results []*result, file string) string {
-	all, missed := len(verdicts(results)), len(missedTargets(results))
-	return fmt.Sprintf("%d of %d [targets](%s) hold in this run", all-missed, all-1, file)
+	all, kept := verdicts(results)[1:], 0
+	for _, line := range all {
+		if line[len(line)-1] == "yes" {
+			kept++
+		}
+	}
+	return fmt.Sprintf("%d of %d [targets](%s) hold in this run", kept, len(all), file)
 }
 
-// missedTargets returns the targets that were missed: the ratios, and the wanted ones.
-func missedTargets(results []*result) grid {
-	missed := grid{{"", "to the floor", "wanted", "to the best peer", "wanted"}}
+// missedTargets returns a line for each ratio or figure of a target that was missed, with the wanted one.
+func missedTargets(results []*result) (missed []string) {
 	for _, line := range verdicts(results)[1:] {
-		if line[len(line)-1] != "yes" {
-			toFloor, _, _ := strings.Cut(line[3], " (")
-			toPeer, _, _ := strings.Cut(line[6], " (")
-			missed = append(missed, []string{line[0], toFloor, line[4], toPeer, line[7]})
+		if line[len(line)-1] == "yes" {
+			continue
+		}
+		for _, ratio := range [][]string{line[3:5], line[6:8]} {
+			if ratio[1] != "–" {
+				is, _, _ := strings.Cut(ratio[0], " (")
+				missed = append(missed, fmt.Sprintf("%s: %s (%s)", line[0], is, ratio[1]))
+			}
+		}
+		if strings.Contains(line[1], " (") {
+			missed = append(missed, line[0]+": "+line[1])
 		}
 	}
 	return missed
