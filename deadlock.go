@@ -133,6 +133,8 @@ func (r *Registry) tellDeadlock(d observe.Deadlock) {
 // reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds. When the
 // first look shows a cycle, it looks again half a second later.
 //
+// A call that waits for permits of a semaphore is in a cycle only while all holders of permits wait for calls of the cycle, too.
+//
 // It sees no calls of Java or of older versions of this package, and no paths of other prefixes. Cycles within one process, see
 // [ErrDeadlock], are included while they last. [observe.Observer] has a function that is called for cycles that a registry is
 // in.
@@ -179,12 +181,12 @@ func (d detecting) Subject(c *deadlock.Call) (path, kind string) {
 // Held iterates over the locks that owners of this process hold.
 func (d detecting) Held() iter.Seq[detector.Held] {
 	return func(yield func(detector.Held) bool) {
-		for l := range d.reg.cache.all() {
+		for l := range d.reg.everyLock() {
 			if l.anchor().entry.Pins() <= 0 {
 				continue
 			}
 			for _, o := range l.half().Owners() {
-				if !yield(detector.Held{Path: l.path(), Lock: waited{l}, Owner: o}) {
+				if !yield(detector.Held{Path: l.path(), Permits: l.redis.Many(), Lock: waited{l}, Owner: o}) {
 					return
 				}
 			}

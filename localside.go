@@ -33,18 +33,11 @@ func (l *localSide) NewHold(t hold.Terms) *hold.Hold {
 	return h
 }
 
-// Block leaves out calls that wait for permits: no single holder of a semaphore blocks them, only all holders together.
 func (l *localSide) Block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
-	if !l.redis.Many() {
-		(*Lock)(l).block(ctx, call, w)
-	}
+	(*Lock)(l).block(ctx, call, w)
 }
 
-func (l *localSide) EndWait(call *deadlock.Call) {
-	if !l.redis.Many() {
-		(*Lock)(l).endWait(call)
-	}
-}
+func (l *localSide) EndWait(call *deadlock.Call) { (*Lock)(l).endWait(call) }
 
 func (l *localSide) Won(h *hold.Hold, since clock.Instant) {
 	of := (*Lock)(l)

@@ -26,7 +26,8 @@ import (
 type Semaphore interface {
 	// Acquire waits until it has a permit, or as many as [Permits] says. Options are [Lease], [AtMost], [Wait], [NoWait],
 	// [FailFast] and Permits. The hold is renewed, as any [Hold]. Acquire returns the errors of [Lock.Acquire], each within a
-	// [*LockError], except [ErrCapacity] and [ErrDeadlock]: a cycle of calls of which one waits for permits is not found.
+	// [*LockError], except [ErrCapacity] and [ErrDeadlock]: a cycle of calls of which one waits for permits, while all holders
+	// are in such cycles, is only reported, see [Registry.Deadlocks].
 	// [ErrTaken] means that others have the permits, or wait for them. Asking for more permits than the semaphore has is an error,
 	// too. With [WithPolling], and where Redis refuses the queue, a call has no place in the queue, and gets a permit only when
 	// nobody waits there.

@@ -2,6 +2,7 @@ package lockregistry_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -115,6 +116,50 @@ func TestSemaphore_NoDeadlock(t *testing.T) {
 				w.release(seats.comes(), door)
 				require.NoError(w, <-waits)
 				w.release(held)
+			})
+		})
+	}
+}
+
+// When all holders wait, nobody gives a permit back.
+func TestSemaphore_Deadlock(t *testing.T) {
+	for _, processes := range []int{1, 2} {
+		t.Run(strconv.Itoa(processes), func(t *testing.T) {
+			eachLayout(t, worlds, func(w *world) {
+				if w.mini != nil {
+					w.withQueues()
+				}
+				registries, all := w.processes(processes)
+				one, two := registries[0], registries[processes-1]
+				first, second := w.permit(two.Semaphore("seat", 2)), w.permit(one.Semaphore("seat", 2))
+				door, err := two.Obtain("door").Acquire(w.Context())
+				require.NoError(w, err)
+
+				ctx, cancel := context.WithCancel(w.Context())
+				waits := make(chan error, 2)
+				wait := func(r *lockregistry.Registry, h *lockregistry.Hold) {
+					waits <- r.Do(h.Context(ctx), "door", func(context.Context) error { return nil })
+				}
+				go wait(two, first)
+				go wait(one, second)
+				seats := w.asksWith(door.Context(w.Context()), "the call", two.Semaphore("seat", 2))
+				for _, a := range all {
+					w.await("an alarm", func() bool { return len(a.list()) > 0 })
+				}
+				found, err := one.Deadlocks(w.Context())
+				require.NoError(w, err)
+				require.NotEmpty(w, found)
+				for _, d := range slices.Concat(found, all[0].list()) {
+					require.Len(w, d.Waits, 2)
+					require.ElementsMatch(w, []string{"door", "seat"}, []string{d.Waits[0].Path, d.Waits[1].Path})
+				}
+				seats.waits()
+				cancel()
+				for range 2 {
+					require.ErrorIs(w, <-waits, context.Canceled)
+				}
+				w.release(first)
+				w.release(seats.comes(), door, second)
 			})
 		})
 	}

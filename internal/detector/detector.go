@@ -25,7 +25,7 @@ type Registry interface {
 	Subject(c *deadlock.Call) (path, kind string)
 	// Held iterates over the locks that this registry's owners hold.
 	Held() iter.Seq[Held]
-	// Holders returns, for each path, the registries that hold it in Redis.
+	// Holders returns, for each path, the registries that hold it in Redis: for each hold one, empty if it is not known.
 	Holders(ctx context.Context, paths []string) ([][]string, error)
 	// Records reads the records of some registries, and calls each with one after another; with the zero record if there is none.
 	Records(ctx context.Context, registries []string, each func(i int, r presence.Record, from presence.Identity)) error
@@ -35,11 +35,12 @@ type Registry interface {
 	Report(c Cycle)
 }
 
-// Held is a lock that an owner holds.
+// Held is a lock, or permits of a semaphore, that an owner holds.
 type Held struct {
-	Path  string
-	Lock  deadlock.Lock
-	Owner owner.ID
+	Path    string
+	Permits bool
+	Lock    deadlock.Lock
+	Owner   owner.ID
 }
 
 // Wait is a call of some registry that waits for another process.
@@ -55,6 +56,9 @@ type Wait struct {
 // From a waiting call a chain leads to the registry that holds the path in Redis, to that registry's calls that keep the path,
 // and on to the paths that these wait for. Redis and the records are read at different moments. So a cycle counts only if two
 // looks, half a second apart, show the same calls: a call that has ended is removed from its record at once.
+//
+// A semaphore has many holders, and each of them may end a wait for it. So a call that waits for permits counts only if calls
+// that count keep all of its holders from releasing.
 //
 // A chain ends at a holder without a record: Java, an older version of this library, or a process that is gone. It also ends at
 // a registry of another prefix.
@@ -111,8 +115,11 @@ func (d *Detector) lasting() (all []*Wait) {
 				w = d.describe(c)
 				waits[c], all = w, append(all, w)
 			}
-			if len(w.Holds) < mostHolds && !slices.Contains(w.Holds, held.Path) {
+			if len(w.Holds) < mostHolds && (held.Permits || !slices.Contains(w.Holds, held.Path)) {
 				w.Holds = append(w.Holds, held.Path)
+			}
+			if held.Permits {
+				break // others count the calls that block a hold of the semaphore
 			}
 		}
 	}

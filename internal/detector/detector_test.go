@@ -69,7 +69,12 @@ func (*lock) Delegated(owner.ID) bool { return false }
 
 func (p *process) Mine(c *deadlock.Call) bool { return c.Lock.(*lock).of == p }
 
-func (p *process) Subject(c *deadlock.Call) (path, kind string) { return c.Lock.(*lock).path, "lock" }
+func (p *process) Subject(c *deadlock.Call) (path, kind string) {
+	if path = c.Lock.(*lock).path; strings.HasPrefix(path, "seat") {
+		return path, presence.Permits
+	}
+	return path, "lock"
+}
 
 func (p *process) Held() iter.Seq[Held] { return slices.Values(p.held) }
 
@@ -78,7 +83,7 @@ func (p *process) Holders(_ context.Context, paths []string) (all [][]string, er
 	defer p.world.mu.Unlock()
 	p.asked++
 	for _, path := range paths {
-		all = append(all, p.world.holders[path])
+		all = append(all, slices.Clone(p.world.holders[path]))
 	}
 	return all, p.failure
 }
@@ -109,7 +114,7 @@ func (p *process) Report(c Cycle) { p.reported = append(p.reported, c) }
 
 // holds has an owner of the process hold a path.
 func (p *process) holds(path string, o owner.ID) {
-	p.held = append(p.held, Held{path, &lock{of: p, path: path}, o})
+	p.held = append(p.held, Held{path, strings.HasPrefix(path, "seat"), &lock{of: p, path: path}, o})
 	p.world.holders[path] = append(p.world.holders[path], p.own.Registry)
 }
 
@@ -376,6 +381,56 @@ func TestDetector_TwoCyclesOfACall(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, found, 2)
 	})
+}
+
+// Each holder of a semaphore may end a wait for it. So a cycle counts only when all of them are in such cycles.
+func TestDetector_Semaphores(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens func(w *world, all []*process)
+		found   bool
+	}{
+		"each holder waits":           {func(*world, []*process) {}, true},
+		"a holder does not wait":      {func(_ *world, all []*process) { all[1].holds("seat", 9) }, false},
+		"one that waits for others":   {func(_ *world, all []*process) { all[2].holds("seat", 8); all[2].waits("free", 8) }, false},
+		"a process without a record":  {func(w *world, _ []*process) { w.holders["seat"] = append(w.holders["seat"], "java") }, false},
+		"more holders than are named": {func(w *world, _ []*process) { w.holders["seat"] = append(w.holders["seat"], "") }, false},
+		"a hold that blocks two calls": {func(_ *world, all []*process) {
+			all[0].holds("seat", 9) // not in a call
+			all[0].waits("door", 1) // with the context of the first hold
+		}, false},
+		"two holds of a call":   {func(_ *world, all []*process) { all[0].holds("seat", 1) }, true},
+		"the semaphore is free": {func(w *world, _ []*process) { w.holders["seat"] = nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				all := w.processes(3)
+				all[0].holds("seat", 1)
+				all[1].holds("seat", 2)
+				all[2].holds("door", 3)
+				all[0].waits("door", 1)
+				all[1].waits("seat", 2)
+				all[2].waits("seat", 3)
+				c.happens(w, all)
+				<-time.After(presence.Lasting)
+				w.record(t, all)
+				for i, p := range all {
+					p.Look(t.Context())
+					found, err := p.All(t.Context())
+					require.NoError(t, err)
+					if !c.found {
+						require.Empty(t, found)
+						require.Empty(t, p.reported)
+						continue
+					}
+					require.NotEmpty(t, found)
+					require.Len(t, p.reported, 1)
+					require.Contains(t, p.reported[0].paths(), "seat")
+					require.True(t, i == 1 || slices.Contains(p.reported[0].paths(), "door"), "who has one seat, and waits for one, is in a cycle")
+				}
+			})
+		})
+	}
 }
 
 // After an error that does not pass, such as a missing permission, ten minutes go by before the next look: each attempt leaves a

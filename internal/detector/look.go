@@ -3,6 +3,7 @@ package detector
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,7 +15,7 @@ import (
 type look struct {
 	reg     Registry
 	waits   map[string][]*Wait  // by registry, if its record was read
-	holders map[string][]string // the registries that hold a path, by path
+	holders map[string][]string // the registries that hold a path, one for each hold, by path
 	seen    map[*Wait]bool
 }
 
@@ -68,12 +69,10 @@ func (l *look) findHolders(ctx context.Context, from []*Wait) (registries []stri
 		return nil, err
 	}
 	for i, path := range paths {
+		slices.Sort(holders[i])
+		l.holders[path] = holders[i]
 		for _, registry := range holders[i] {
-			if slices.Contains(l.holders[path], registry) {
-				continue
-			}
-			l.holders[path] = append(l.holders[path], registry)
-			if _, known := l.waits[registry]; !known && !slices.Contains(registries, registry) {
+			if _, known := l.waits[registry]; !known && registry != "" && !slices.Contains(registries, registry) {
 				registries = append(registries, registry)
 			}
 		}
@@ -97,7 +96,12 @@ func (l *look) read(ctx context.Context, registries []string) error {
 
 // blockers returns the calls that keep what a call waits for.
 func (l *look) blockers(w *Wait) (all []*Wait) {
+	before := ""
 	for _, registry := range l.holders[w.Path] {
+		if registry == before {
+			continue
+		}
+		before = registry
 		for _, other := range l.waits[registry] {
 			if slices.Contains(other.Holds, w.Path) {
 				all = append(all, other)
@@ -107,14 +111,50 @@ func (l *look) blockers(w *Wait) (all []*Wait) {
 	return all
 }
 
+// blocked returns the calls that block each other: none of them ends before another one of them.
+func (l *look) blocked() map[*Wait]bool {
+	all := maps.Clone(l.seen)
+	for before := -1; before != len(all); {
+		before = len(all)
+		maps.DeleteFunc(all, func(w *Wait, _ bool) bool { return !l.blocks(all, w) })
+	}
+	return all
+}
+
+// blocks reports whether some calls keep what a call waits for: a hold of a lock, or all holds of a semaphore.
+func (l *look) blocks(some map[*Wait]bool, w *Wait) bool {
+	kept := map[string]int{}
+	for _, b := range l.blockers(w) {
+		if !some[b] {
+			continue
+		}
+		if w.Kind != presence.Permits {
+			return true
+		}
+		for _, path := range b.Holds {
+			if path == w.Path {
+				kept[b.From.Registry]++
+			}
+		}
+	}
+	for _, registry := range l.holders[w.Path] {
+		kept[registry]--
+		if kept[registry] < 0 {
+			return false
+		}
+	}
+	return w.Kind == presence.Permits && len(l.holders[w.Path]) > 0
+}
+
 // cycles returns the cycles that some calls are in, one for each call that is in no earlier one.
 func (l *look) cycles(from []*Wait) (found []Cycle) {
 	in := map[*Wait]bool{}
+	blocked := l.blocked()
 	for _, start := range from {
-		if in[start] {
+		if in[start] || !blocked[start] {
 			continue
 		}
-		c := l.cycle(start)
+		c := l.cycle(start, blocked)
 		for _, w := range c {
 			in[w] = true
 		}
@@ -125,8 +165,8 @@ func (l *look) cycles(from []*Wait) (found []Cycle) {
 	return found
 }
 
-// cycle returns a cycle that a call is in, or nil.
-func (l *look) cycle(start *Wait) (way Cycle) {
+// cycle returns a cycle of some calls that one of them is in, or nil.
+func (l *look) cycle(start *Wait, some map[*Wait]bool) (way Cycle) {
 	seen := map[*Wait]bool{}
 	var search func(w *Wait) bool
 	search = func(w *Wait) bool {
@@ -135,7 +175,7 @@ func (l *look) cycle(start *Wait) (way Cycle) {
 			if next == start {
 				return true
 			}
-			if !seen[next] {
+			if some[next] && !seen[next] {
 				seen[next] = true
 				if search(next) {
 					return true

@@ -84,6 +84,9 @@ func (r *Reader) Holders(ctx context.Context, paths []string) ([][]string, error
 				holders[i] = append(holders[i], h.Name.Registry)
 			}
 		}
+		if info.HolderCount > len(info.Holders) {
+			holders[i] = append(holders[i], "")
+		}
 	}
 	return holders, nil
 }

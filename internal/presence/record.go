@@ -66,8 +66,11 @@ type Wait struct {
 	Kind  string   `json:"kind"`
 	Owner string   `json:"owner"`
 	Since int64    `json:"since"` // microseconds since 1970
-	Holds []string `json:"holds"` // paths
+	Holds []string `json:"holds"` // paths; that of a semaphore for each hold of it
 }
+
+// Permits is the kind of a wait for permits of a semaphore.
+const Permits = "semaphore"
 
 // Lock is what the process holds of a path, or waits for, if that has lasted for a second. Older versions do not write it.
 type Lock struct {
