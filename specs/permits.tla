@@ -111,7 +111,10 @@ Serve(x, mine) ==
 
 Reply(x, to, left, rank) == [x |-> x, re |-> [op |-> "reply", to |-> to, left |-> left, rank |-> rank]]
 
-Queued(x, c) == Reply(x, "queued", Left(x.db), Cardinality({a \in x.db.queue : x.db.place[a] < x.db.place[c]}))
+\* When c is to look again: when a lease is over, also the one under which the first ticket keeps free permits from it.
+Until(D, c) == IF Fits(D, Want(c)) /\ First(D, D.queue) \in D.asked THEN Min({Left(D), D.keeps}) ELSE Left(D)
+
+Queued(x, c) == Reply(x, "queued", Until(x.db, c), Cardinality({a \in x.db.queue : x.db.place[a] < x.db.place[c]}))
 
 \* obtain.lua, as a try: it overtakes no ticket whose process is there.
 RunTry(D, c) ==
@@ -123,17 +126,28 @@ RunTry(D, c) ==
                    ELSE IF y.db.queue # {} /\ ~Lacks("passing") THEN Reply(y, "taken", 0, 0)
                    ELSE Reply([y EXCEPT !.db = Take(@, c, Lease, FALSE)], "granted", 0, 0)
 
+\* granted, in permits.lua: the first ticket keeps permits from c. Its process is to look, or has not for too long.
+Keeps(x, c) ==
+  LET D == [x.db EXCEPT !.queue = @ \ Gone(x.db, c)]
+      f == First(D, D.queue)
+      passed == {t \in D.queue : Proc(t) = Proc(f)}
+  IN IF Fits(D, Want(f)) \/ Proc(f) = Proc(c) THEN x
+     ELSE IF f \in D.asked /\ D.keeps = 0 /\ ~Lacks("reserve") THEN [x EXCEPT !.db.queue = @ \ passed, !.d = @ \cup passed]
+     ELSE IF D.keeps > 0 THEN x
+     ELSE [x EXCEPT !.db.asked = @ \cup {f}, !.db.keeps = Provisional, !.d = @ \cup {f}]
+
 \* obtain_queued.lua, for a ticket that is in the queue.
 Ask(x, c) ==
   IF ~Fits(x.db, Want(c)) THEN Queued(x, c)
-  ELSE LET y == Serve(x, c)
+  ELSE LET y == Serve(Keeps(x, c), c)
        IN IF Fits(y.db, Want(c)) /\ (First(y.db, y.db.queue) = c \/ Lacks("first"))
           THEN Reply(Serve([y EXCEPT !.db = Take(@, c, Lease, FALSE)], 0), "granted", 0, 0)
           ELSE Queued(y, c)
 
 \* To queue: a ticket comes last, or where it was. To look: it must be there.
 RunQueued(D, c, enqueue) ==
-  LET x == Count(D, c)
+  LET z == Count(D, c)
+      x == IF Lacks("looks") THEN z ELSE [z EXCEPT !.db.asked = @ \ {c}]
       y == [x EXCEPT !.db.queue = @ \cup {c},
                      !.db.place[c] = IF @ > 0 THEN @ ELSE 1 + Max({x.db.place[a] : a \in Calls})]
   IN CASE x.db.ends[c] > 0 -> Reply([x EXCEPT !.db.queue = @ \ {c}], "owner", x.db.ends[c], 0)
@@ -344,7 +358,7 @@ Passes == Clock /\ \E c \in Calls : db.ends[c] > 0 \/ until[c] > 0 \/ timer[c] >
 Tick ==
   /\ Passes
   /\ IF late = {} /\ \A c \in Calls : ~Urgent(c) THEN UNCHANGED slow ELSE slow < Slow /\ slow' = slow + 1
-  /\ db' = [db EXCEPT !.ends = [c \in Calls |-> IF @[c] > 0 THEN @[c] - 1 ELSE @[c]]]
+  /\ db' = [db EXCEPT !.ends = [c \in Calls |-> IF @[c] > 0 THEN @[c] - 1 ELSE @[c]], !.keeps = Less(@)]
   /\ sent' = [c \in Calls |-> IF cmd[c] = None THEN 0 ELSE Min({sent[c] + 1, Lease})]
   /\ base' = [c \in Calls |-> IF has[c] THEN Min({base[c] + 1, Provisional}) ELSE 0]
   /\ until' = [c \in Calls |-> Less(until[c])]
@@ -358,6 +372,8 @@ Init ==
            weights |-> Holders \cap Large,  \* those of its members that say that a hold has two
            short |-> {},                    \* the holds whose lease is to be lengthened by who was granted it
            limit |-> Number,
+           asked |-> {},                    \* the tickets whose processes are to show that they run, see Keeps
+           keeps |-> 0,                     \* for how long the newest of these may keep permits
            queue |-> {}, place |-> [c \in Calls |-> 0]]   \* the tickets, and where they are or were
   /\ proc = [p \in Procs |-> "up"] /\ link = [p \in Procs |-> TRUE]
   /\ pc = [c \in Calls |-> IF c \in Holders THEN "hold" ELSE "idle"] /\ cmd = [c \in Calls |-> None] /\ sent = [c \in Calls |-> 0]
@@ -408,7 +424,8 @@ Order == [][\A c \in In(db') \ In(db), t \in db.queue :
               \/ c \in db.queue /\ db.place[c] < db.place[t]
               \/ db.place[c] > 0 /\ db.place[c] < db.place[t]
               \/ Proc(t) \notin Subscribed \/ Want(t) > db'.limit
-              \/ \E m \in db.short : db.ends[m] = 0 /\ Proc(m) = Proc(t)]_vars
+              \/ \E m \in db.short : db.ends[m] = 0 /\ Proc(m) = Proc(t)
+              \/ ~Runs(t) /\ db.keeps = 0 /\ \E m \in db.asked : Proc(m) = Proc(t)]_vars
 
 \* Permits that nobody relies on are not kept from a live ticket for longer.
 NotLost == MaxIdle > 0 => idle <= MaxIdle

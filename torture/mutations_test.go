@@ -469,6 +469,16 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"../internal/protocol:TestPermits_OneProcessIsSearchedOnce$",
 	},
 	{
+		"first for ever", "a process that stands still keeps free permits that are too few for it",
+		"asked and left <= 0", "false",
+		"../internal/protocol:TestPermits_FirstOneStandsStill$ ..:TestSemaphoreQueue_FirstOneIsStopped$",
+	},
+	{
+		"never seen to run", "calls behind the first one take the permits for which it waits",
+		"string.match(place, '^%d+')", "place",
+		"../internal/protocol:TestPermits_FirstOneRuns$ ..:TestSemaphoreQueue_FirstOneRuns$",
+	},
+	{
 		"patient with each call", "a call for permits waits for each one in front of it",
 		"min(rank, mostPatient+own)", "rank",
 		"../internal/queue:TestLookTimes_Permits$",

@@ -21,7 +21,7 @@ type Message struct {
 const (
 	tellsGrant = 'g' // the hold owns the key, with a lease of this length
 	tellsNext  = 'n' // its ticket is the next one, and may look after this time
-	tellsGone  = 'd' // its ticket was taken out; only older versions send this
+	tellsGone  = 'd' // its ticket was taken out, or must show that its process runs: it looks
 )
 
 // ParseMessage reads "<what> <number> <milliseconds> <key>". Older versions have "@" and a time behind the milliseconds of a

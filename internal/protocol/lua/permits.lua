@@ -65,7 +65,7 @@ if asked and (asks == 'check' or asks == 'enqueue' and (ARGV[7] or '') == '' and
       place = string.format('%.0f', math.max(micros, score + 1))
       place = redis.pcall('ZADD', queue, place, ticket) == 1 and place
     end
-    if type(place) == 'string' then
+    if type(place) == 'string' and not string.find(place, '.', 1, true) then -- its look ends a question, see granted
       if math.floor(micros / 10000000) ~= math.floor(score / 10000000) then -- or it looks, or the server's clock went back
         redis.pcall('PEXPIRE', queue, '120000')
       end
@@ -292,6 +292,38 @@ local function heads(entries, mine)
     rounds = rounds - 1
     entries = redis.call('ZRANGE', queue, '0', '101', 'WITHSCORES')
   end
+end
+
+--# granted
+local grants = grantNext
+
+-- See queue.lua. Free permits that are too few for the first ticket are reserved for it under a short lease, that of a grant:
+-- its process must show that it runs. A call behind it, of another process, that finds permits kept from it has it look: the
+-- fraction .5 of its place says so, and minus the score of wide is when the lease is over, as there are no windows. Its look
+-- takes the fraction away, see obtain_queued.lua. If it has not looked by then its process stands still, and is passed over.
+--
+-- No permit is given twice or lost: none is given or taken here. Only tickets are taken out, of calls that are told to look, and
+-- that get their places back. No large request starves while its process runs: nobody is served past it unless the fraction is
+-- in this very ticket, so that its call was told, and has not looked for all of the lease. A look that is late, because the
+-- server or a machine stands still for as long, costs it one turn. Each ticket is asked for itself, whoever was the first
+-- before, and only when the lease of the last question is over: the questions cost a look in a second.
+grantNext = function(micros, mine, first, registry, number, lease, kind, place)
+  local left, asks = nil, mine and first and first ~= mine and registry and not free(kind)
+  if asks and string.find(value, registry .. ':', 1, true) ~= 1 then
+    local asked, short = place % 1 > 0, 1000 * 2 ^ math.min(3, #string.match(lease, '^0*'))
+    left = -(tonumber(redis.call('ZSCORE', queue, 'wide')) or 0) - at
+    if asked and left <= 0 then -- mutant: first for ever
+      passOver({[registry] = true})
+      first, registry, number, lease, kind, place = heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES'), mine)
+    elseif left <= 0 or left > 8000 then -- or the server's clock went back
+      left, asked = short, true
+      redis.pcall('ZADD', queue, string.format('%.1f', math.floor(place) + 0.5), first, -at - short, 'wide')
+      tell(registry, number, 'd', 0)
+    end
+    left = asked and left > 0 and left or nil
+  end
+  local next, granted = grants(micros, mine, first, registry, number, lease, kind, place)
+  return next, granted or left
 end
 
 --# holder

@@ -76,7 +76,7 @@ local function channel(registry)
 end
 
 -- Sends the process of a ticket "<what> <number> <ms> <key>": g, a grant with a lease of ms; n, the ticket is the next one, and
--- may look after ms. Older versions send "@" and a time behind the lease of a grant, and d: the ticket was taken out.
+-- may look after ms; for a semaphore d, look now. Older versions send "@" and a time behind the lease of a grant.
 local function tell(registry, number, what, ms)
   redis.call(sharded and 'SPUBLISH' or 'PUBLISH', channel(registry), what .. ' ' .. number .. ' ' .. ms .. ' ' .. key)
 end
