@@ -1,9 +1,11 @@
 package lockregistry_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,6 +90,65 @@ func TestQueue_TicketsAreServedInOrder(t *testing.T) {
 	})
 }
 
+// owners returns a function that returns the client ids of the registries that the server has made owners of the first lock, in
+// the order in which it did. Their calls may learn of that late, or when it is over.
+func (w *world) owners() (all func() []string) {
+	w.Helper()
+	conn, err := w.dial(w.Context())
+	require.NoError(w, err)
+	w.Cleanup(func() { _ = conn.Close() })
+	_, err = conn.Write([]byte("MONITOR\r\n"))
+	require.NoError(w, err)
+	lines := bufio.NewReader(conn)
+	line, err := lines.ReadString('\n')
+	require.NoError(w, err)
+	require.Equal(w, "+OK\r\n", line)
+	sets := regexp.MustCompile(`"(?:HSET|SET)" "` + theKey + `" "([^:]*):[^"]*" "(?:PX|1)"`) // not SET with NX or XX
+	return func() (all []string) {
+		w.Helper()
+		w.do("ECHO", "that is all")
+		for {
+			line, err := lines.ReadString('\n')
+			require.NoError(w, err)
+			if strings.Contains(line, `"ECHO" "that is all"`) {
+				return all
+			}
+			if set := sets.FindStringSubmatch(line); set != nil {
+				all = append(all, set[1])
+			}
+		}
+	}
+}
+
+// servesInOrder has processes wait, one after another, until a holder has crashed, and checks that the server serves them in
+// this order as leases end. A process that stands still for all of its grant is served once more, which does not count.
+func (w *world) servesInOrder(processes []*lockregistry.Registry, wait func(r *lockregistry.Registry) error) {
+	w.Helper()
+	crashes := w.registry(lockregistry.WithLease(3*time.Second), lockregistry.WithRenewal())
+	w.lock(crashes.Obtain("42"))
+	owners := w.owners()
+	var all sync.WaitGroup
+	var first []string
+	for i, r := range processes {
+		all.Go(func() {
+			if err := wait(r); err != nil {
+				w.Error(err)
+			}
+		})
+		w.await("a ticket", func() bool { return w.tickets() > i }) // a newcomer may take a lock that is free just then
+		first = append(first, r.ClientID())
+	}
+	require.NoError(w, crashes.Close())
+	all.Wait()
+	var served []string
+	for _, owner := range owners() {
+		if !slices.Contains(served, owner) {
+			served = append(served, owner)
+		}
+	}
+	require.Equal(w, first, served)
+}
+
 // So they are when a lease ends, also when the first one looks later than the second one does.
 func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 	for name, layout := range map[string]lockregistry.Layout{
@@ -95,26 +156,17 @@ func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
-				const processes = 3
-				lease := lockregistry.Lease(2 * time.Second)
-				require.NoError(w, w.registry(lockregistry.WithLayout(layout)).Obtain("42").Lock(w.Context(), lease))
-				served := make(chan int, processes)
-				for i := range processes {
-					net := w.flaky()
-					r := net.registry(lockregistry.WithLayout(layout))
-					go func() {
-						if _, err := r.Acquire(w.Context(), "42", lease); err == nil {
-							served <- i
-						}
-					}()
-					w.await("a ticket", func() bool { return w.tickets() > i })
-					if i == 0 {
-						net.Next(netfault.Match{Name: "obtain", Asks: "check"}, fate{Delay: 180 * time.Millisecond})
-					}
+				w.layout = layout
+				net := w.flaky()
+				net.All(netfault.Match{Name: "obtain", Asks: "check"}, fate{Delay: 180 * time.Millisecond})
+				all := []*lockregistry.Registry{net.registry(lockregistry.WithClientID("first"))}
+				for _, id := range []string{"second", "third"} {
+					all = append(all, w.registry(lockregistry.WithClientID(id)))
 				}
-				for i := range processes {
-					require.Equal(w, i, <-served)
-				}
+				w.servesInOrder(all, func(r *lockregistry.Registry) error {
+					_, err := r.Acquire(w.Context(), "42", lockregistry.AtMost(2*time.Second))
+					return err
+				})
 			})
 		})
 	}
@@ -122,22 +174,25 @@ func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 
 // So they are when many short leases end.
 func TestQueue_ManyTicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
-	realWorlds(t, func(w *world) {
-		const processes = 8
-		served := make(chan int, processes)
-		for i := range processes {
-			r := w.registry()
-			go func() {
-				if r.Obtain("42").Lock(w.Context(), lockregistry.Lease(500*time.Millisecond)) == nil { // nothing renews it
-					served <- i
+	for name, wait := range map[string]func(ctx context.Context, r *lockregistry.Registry) error{
+		"Lock": func(ctx context.Context, r *lockregistry.Registry) error {
+			return r.Obtain("42").Lock(ctx, lockregistry.Lease(500*time.Millisecond)) // nothing renews it
+		},
+		"Acquire": func(ctx context.Context, r *lockregistry.Registry) error {
+			_, err := r.Acquire(ctx, "42", lockregistry.AtMost(time.Second))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			realWorlds(t, func(w *world) {
+				var all []*lockregistry.Registry
+				for i := range 8 {
+					all = append(all, w.registry(lockregistry.WithClientID(strconv.Itoa(i))))
 				}
-			}()
-			w.await("it has the lock, or a ticket", func() bool { return len(served)+w.tickets() > i })
-		}
-		for i := range processes {
-			require.Equal(w, i, <-served)
-		}
-	})
+				w.servesInOrder(all, func(r *lockregistry.Registry) error { return wait(w.Context(), r) })
+			})
+		})
+	}
 }
 
 // A call that gives up leaves nothing in the queue, and is passed over.
@@ -289,6 +344,29 @@ func TestQueue_GrantToAProcessThatStandsStill(t *testing.T) {
 			})
 		})
 	}
+}
+
+// When it goes on, it has its place again, in front of those that came after it.
+func TestQueue_AMissedGrantCostsNoPlace(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		holder := w.registry().Obtain("42")
+		w.lock(holder)
+		stands := w.joins(w.Context())
+		second, third := w.joins(w.Context()), w.joins(w.Context())
+		stands.net.Hang()
+		w.unlock(holder)
+		require.NoError(w, <-second.result)
+		w.pending(stands.result)
+		require.Equal(w, 1, w.tickets())
+		stands.net.reconnectNow()
+		w.await("its ticket is back", func() bool { return w.tickets() == 2 })
+		require.NoError(w, second.unlock(second.lock))
+		require.NoError(w, <-stands.result)
+		w.pending(third.result)
+		require.NoError(w, stands.unlock(stands.lock))
+		require.NoError(w, <-third.result)
+		require.NoError(w, third.unlock(third.lock))
+	})
 }
 
 // Calls come and give up all the time, in several processes, and some messages are lost: two never have the lock at once, it goes
