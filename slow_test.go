@@ -346,7 +346,8 @@ func TestTryLock_BehindAFirstTryWhenTheLinkBecomesSlow(t *testing.T) {
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				dial, d := w.far(time.Millisecond)
-				r := w.registryOn(w.clientWith(dial), lockregistry.WithLease(30*time.Second))
+				// Each command goes over a connection by chance: one that is not there yet would be made over the slow link.
+				r := w.registryOn(w.clientWith(dial, oneConnection), lockregistry.WithLease(30*time.Second))
 				w.known(r)
 				l, g := r.Obtain("42"), w.goroutine()
 				d.Set(trip)
@@ -375,8 +376,7 @@ func TestTryLock_BehindAFirstTryAtTheStart(t *testing.T) {
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				dial, _ := w.far(trip)
-				one := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // connection, which is there
-				l, g := w.registryOn(w.clientWith(dial, one)).Obtain("42"), w.goroutine()
+				l, g := w.registryOn(w.clientWith(dial, oneConnection)).Obtain("42"), w.goroutine()
 				w.takenUntilLocked(l, g, trip/20)
 			})
 		})
