@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -435,32 +437,42 @@ func (f writerFunc) Write(p []byte) (int, error) {
 // An observer costs no allocation.
 func TestObserver_AllocationsOfAnObserver(t *testing.T) {
 	realWorldsAlone(t, func(w *world) {
+		client := w.client() // of both: much depends on whether it has a connection of its own for single commands
+		ctx := context.Background()
+		allocs := func(l *lockregistry.Lock) float64 {
+			const sections = 25
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range sections {
+				if err := errors.Join(l.Lock(ctx), l.Unlock(ctx)); err != nil {
+					w.Error(err)
+				}
+			}
+			runtime.ReadMemStats(&after)
+			return float64(after.Mallocs-before.Mallocs) / sections
+		}
 		var events int
-		allocs := func(opts ...lockregistry.Option) func() float64 {
-			l := w.registry(opts...).Obtain("42")
-			ctx := context.Background()
-			return func() float64 {
-				return testing.AllocsPerRun(25, func() {
-					if err := errors.Join(l.Lock(ctx), l.Unlock(ctx)); err != nil {
-						w.Error(err)
-					}
-				})
+		bare := w.registryOn(client).Obtain("42")
+		observed := w.registryOn(client, lockregistry.WithObserver(observe.Observer{
+			Acquired: func(context.Context, observe.Acquired) { events++ },
+			Released: func(context.Context, observe.Released) { events++ },
+			Lost:     func(observe.Lost) {},
+			Renewing: func(observe.Renewing) {},
+		})).Obtain("42")
+		// The client and other goroutines allocate now and then: so what is usual is compared, and an allocation more would show.
+		const rounds = 21
+		more := math.Inf(1)
+		for try := 0; try < 5 && more >= 0.5; try++ {
+			var without, with []float64
+			for range rounds {
+				without, with = append(without, allocs(bare)), append(with, allocs(observed))
 			}
+			slices.Sort(without)
+			slices.Sort(with)
+			more = with[rounds/2] - without[rounds/2]
+			w.Logf("%v without, %v with", without[rounds/2], with[rounds/2])
 		}
-		without, with := math.Inf(1), math.Inf(1)
-		for try := 0; try < 10 && (try == 0 || with > without); try++ { // whether a client gets a private connection matters, too
-			bare := allocs()
-			observed := allocs(lockregistry.WithObserver(observe.Observer{
-				Acquired: func(context.Context, observe.Acquired) { events++ },
-				Released: func(context.Context, observe.Released) { events++ },
-				Lost:     func(observe.Lost) {},
-				Renewing: func(observe.Renewing) {},
-			}))
-			for round := 0; round < 20 && (round < 10 || with > without); round++ { // goroutines of other tests may allocate meanwhile
-				without, with = min(without, bare()), min(with, observed())
-			}
-		}
-		require.LessOrEqual(w, with, without)
+		require.Less(w, more, 0.5)
 		require.GreaterOrEqual(w, events, 500)
 	})
 }
