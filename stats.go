@@ -93,29 +93,17 @@ func (r *Registry) masters(server string) nodesStats {
 			address = server
 		}
 		n := nodes.at(address)
-		if last := l.LastReply(); last > 0 {
-			n.LastAnswer = latest(n.LastAnswer, r.clock.Time(last))
-		}
-		n.RenewalsFailing = earliest(n.RenewalsFailing, r.background.Health.Since(l, health.Renewals), r.clock)
-		n.RemovalsFailing = earliest(n.RemovalsFailing, r.background.Health.Since(l, health.Removals), r.clock)
+		n.LastAnswer = r.timeOf(l.LastReply())
+		n.RenewalsFailing = r.timeOf(r.background.Health.Since(l, health.Renewals))
+		n.RemovalsFailing = r.timeOf(r.background.Health.Since(l, health.Removals))
 	}
 	return nodes
 }
 
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// timeOf returns the time of an instant; unset if there is none.
+func (r *Registry) timeOf(i clock.Instant) (t time.Time) {
+	if i > 0 {
+		t = r.clock.Time(i)
 	}
-	return b
-}
-
-// earliest returns the earlier of two times, either of which may be unset.
-func earliest(a time.Time, i clock.Instant, c clock.Clock) time.Time {
-	if i == 0 {
-		return a
-	}
-	if b := c.Time(i); a.IsZero() || b.Before(a) {
-		return b
-	}
-	return a
+	return t
 }
