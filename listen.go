@@ -47,7 +47,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 		},
 	}
 	if o.Track || o.Subscribe {
-		w.Listen(r.client, o)
+		w.Listening = wake.Listen(r.client, o)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
 // acquisition is a call that has the local half and did not get the hold at its first try. It listens first, then tries, then
@@ -22,8 +23,8 @@ type acquisition struct {
 	request  Request
 	patient  bool
 	deadline clock.Instant // the last moment to begin a try, but for the first
-	ear      listener
-	spare    *spare // has its timer; nil before the first pause
+	listener *wake.Waiter  // nil: there are no wake-ups
+	spare    *spare        // has its timer; nil before the first pause
 	retries  retries
 	course   course
 	ticket   ticket
@@ -113,8 +114,8 @@ func (p *Path) keepTrying(first attempt, q *Request, patient bool) (err error) {
 		defer a.end()
 		return a.poll()
 	}
-	a.ear = p.all.Waker.listener(p)
-	queues := a.ear.Waiter != nil && p.MayQueue()
+	a.listener = p.all.Waker.listener(p)
+	queues := a.listener != nil && p.MayQueue()
 	if queues && p.all.Cluster && protocol.QueueKey(p.all.Prefix, p.Key) == "" {
 		p.NoQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
 		queues = false
@@ -214,17 +215,17 @@ func (a *acquisition) poll() error {
 		}
 		if a.patient {
 			seen := a.arm()
-			certain := seen.armed && seen.taken && a.exclusive()
-			if seen.armed != certain || quick && !certain {
+			certain := seen.Armed && seen.Taken && a.exclusive()
+			if seen.Armed != certain || quick && !certain {
 				// The key may have changed before, may not exclude this call, or is not known to be there.
 				if err := a.over(); err != nil {
 					return err
 				}
-				quick = quick && seen.armed
+				quick = quick && seen.Armed
 				continue
 			}
 			if certain {
-				a.at.Left = seen.left
+				a.at.Left = seen.Left
 			}
 		}
 		woken, err := a.sleep(a.at.Left)
@@ -233,7 +234,7 @@ func (a *acquisition) poll() error {
 		}
 		// Most likely the key is free, or another waiter was quicker; then arming shows the rest of its lease. But a thorough try
 		// must follow within a poll interval, for what only that finds out.
-		quick = woken && a.exclusive() && a.ear.Looks() && a.path.Clock.Now() < looked.Add(a.path.all.Poll)
+		quick = woken && a.exclusive() && a.listener.Looks() && a.path.Clock.Now() < looked.Add(a.path.all.Poll)
 	}
 }
 
@@ -334,15 +335,15 @@ func (a *acquisition) end() {
 	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last read
 		a.hold.Regranted()
 	}
-	a.ear.Close()
+	a.listener.Close()
 	if a.spare != nil {
 		a.path.all.putBack(a.spare)
 	}
 }
 
-// arm listens; see listener.arm.
-func (a *acquisition) arm() keyState {
-	return a.ear.arm(a.ctx, min(a.path.all.Poll, a.path.Shard().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline)))
+// arm makes every change of the key from now on wake the call; see [wake.Waiter.Arm].
+func (a *acquisition) arm() wake.KeyState {
+	return a.listener.Arm(a.ctx, min(a.path.all.Poll, a.path.Shard().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline)))
 }
 
 // sleep waits until the next try, and reports whether a wake-up was the reason. It fails when there is no next try.
@@ -357,7 +358,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 		pause = min(pause, clock.Plus(left, time.Millisecond))
 	}
 	a.course.sleeps(a.began, left)
-	why, err := a.pause(pause, a.ear.Wakeup(), nil)
+	why, err := a.pause(pause, a.listener.Wakeup(), nil)
 	if err == nil {
 		a.course.woke(why)
 		if why == byTime {

@@ -37,7 +37,7 @@ func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 				a := l.waitingCall()
 				a.ctx, a.deadline, a.patient = t.Context(), clock.Never, true
 				a.request.Terms = hold.Terms{Lease: lease.NewTerm(time.Minute)}
-				a.ear = l.path.all.Waker.listener(&l.path)
+				a.listener = l.path.all.Waker.listener(&l.path)
 				began, anew, interrupted := time.Now(), time.Now(), name != "interrupted"
 				ask, before, last := protocol.ModeCheck, time.Time{}, began // when it was refused
 				for !a.won && time.Since(began) < 5*time.Second {

@@ -69,7 +69,7 @@ func (a *acquisition) waitInQueue() error {
 		if err := a.over(); err != nil {
 			return err
 		}
-		heard := a.ear.Hear(a.ctx, a.listening())
+		heard := a.listener.Hear(a.ctx, a.listening())
 		a.path.deaf(heard == wake.Deaf)
 		var err error
 		switch heard {
@@ -142,7 +142,7 @@ func (a *acquisition) listening() time.Duration {
 func (a *acquisition) unheard() error {
 	a.drop()
 	if a.path.Contested() { // there may be a window for others
-		why, err := a.pause(min(longWindow, max(0, a.path.Clock.Now().Until(a.deadline))), a.ear.Wakeup(), nil)
+		why, err := a.pause(min(longWindow, max(0, a.path.Clock.Now().Until(a.deadline))), a.listener.Wakeup(), nil)
 		if err != nil || why == byWakeup {
 			return err
 		}
@@ -305,7 +305,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 			continue
 		}
 		due := min(l.due, l.refresh, l.watch, a.deadline)
-		why, err := a.pause(now.Until(due), a.ear.Wakeup(), a.box.came)
+		why, err := a.pause(now.Until(due), a.listener.Wakeup(), a.box.came)
 		if err != nil {
 			return "", err
 		}
@@ -322,14 +322,14 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 // look shows an owner without a ticket.
 func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 	switch seen := a.arm(); {
-	case seen.armed && (!seen.taken || l.window || !a.exclusive()):
-		a.ticket.sees = seen.taken
+	case seen.Armed && (!seen.Taken || l.window || !a.exclusive()):
+		a.ticket.sees = seen.Taken
 		return true
-	case seen.armed:
+	case seen.Armed:
 		a.ticket.sees = true
-		if seen.left > 0 {
-			a.course.lapses = now.Add(seen.left)
-			l.due = a.path.Clock.Now().Add(clock.Plus(seen.left, l.patience))
+		if seen.Left > 0 {
+			a.course.lapses = now.Add(seen.Left)
+			l.due = a.path.Clock.Now().Add(clock.Plus(seen.Left, l.patience))
 		}
 	case l.patience == time.Millisecond: // it is the next one, and nothing reports a key that disappears silently
 		l.refresh = min(l.refresh, a.path.Clock.Now().Add(a.path.all.Poll))
@@ -362,7 +362,7 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 		due := a.path.Clock.Now().Add(clock.Plus(a.path.all.acknowledging(), patience))
 		a.hold.AwaitMessage(due) // mutant: found hold lost
 		if !a.ticket.woken {
-			a.ear.Suspect()
+			a.listener.Suspect()
 		}
 	}
 	if !a.writes() && a.hold.GrantShort(a.began, left) {

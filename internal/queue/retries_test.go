@@ -23,7 +23,7 @@ func patientCall(t *testing.T, test func(t *testing.T, a *acquisition)) {
 		a := l.waitingCall()
 		a.ctx, a.deadline, a.patient = t.Context(), clock.Never, true
 		a.request.Terms = a.hold.Terms()
-		a.ear = l.path.all.Waker.listener(&l.path)
+		a.listener = l.path.all.Waker.listener(&l.path)
 		test(t, a)
 	})
 }

@@ -1,11 +1,7 @@
 package queue
 
 import (
-	"context"
 	"strings"
-	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/wake"
@@ -21,41 +17,22 @@ type Waker struct {
 	Wait      func()         // returns, after Close, when the listening has ended
 }
 
-// listener is a waiting call's listener; its Waiter is nil if there are no wake-ups.
-type listener struct{ *wake.Waiter }
-
-// keyState is the state of a key when its listener was armed.
-type keyState struct {
-	armed bool // the listener was armed just now; otherwise the rest is not known
-	taken bool // the key existed; left is the rest of its lease, if that has an end
-	left  time.Duration
-}
-
 // NewWaker makes the waker of a registry with this prefix, whose name in channels is id.
 func NewWaker(prefix, id string, sharded bool) *Waker {
 	return &Waker{own: prefix + "-channel@" + id, id: id, sharded: sharded, Wait: func() {}}
 }
 
-// Listen starts the listening that wakes waiting calls.
-func (w *Waker) Listen(client rueidis.Client, o wake.Options) { w.Listening = wake.Listen(client, o) }
-
-// listener returns a new listener for a path, not armed; with a nil Waiter if there are no wake-ups.
-func (w *Waker) listener(p *Path) listener {
+// listener returns a new listener for a path, not armed; nil if there are no wake-ups.
+func (w *Waker) listener(p *Path) *wake.Waiter {
 	if w.Listening == nil {
-		return listener{}
+		return nil
 	}
 	wait := wake.Wait{Key: p.Key, Channel: p.Format.Channel(p.Key), Own: w.own}
 	wait.Stays = p.Format.Stays() // mutant: counter is doubted
 	if w.sharded {
 		wait.Own = ownChannel(p.all.Prefix, p.Key, w.id)
 	}
-	return listener{w.Listening.Waiter(wait)}
-}
-
-// arm makes every change of the key from now on wake the listener; see wake.Waiter.Arm.
-func (l listener) arm(ctx context.Context, limit time.Duration) keyState {
-	seen := l.Arm(ctx, limit)
-	return keyState{armed: seen.Armed, taken: seen.Taken, left: seen.Left}
+	return w.Listening.Waiter(wait)
 }
 
 // ownChannel returns the channel, in the key's slot, on which scripts on a cluster publish messages for a registry about a key.
