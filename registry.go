@@ -196,7 +196,7 @@ func (r *Registry) makeKinds(s *settings) {
 		Remove: func() string { return r.transport.Own.removal(r.transport.Client, &r.reports.dispatch) },
 	}
 	env := &hold.Env{
-		Clock: r.clock, Server: hold.Through{Client: r.transport.Client}, Schedule: r.background.Holds, NumberAt: len(r.values),
+		Clock: r.clock, Server: r.transport.Client, Schedule: r.background.Holds, NumberAt: len(r.values),
 		Demand:      func(c *protocol.Call) { r.queues.Demand(c, queue.Renews) },
 		Log:         r.reports.dispatch.Log,
 		Unreachable: r.background.Gone.Strand,

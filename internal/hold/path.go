@@ -42,23 +42,13 @@ type Env struct {
 	Unreachable func(Part)
 }
 
-// Server sends commands to Redis.
+// Server sends commands to Redis, as [transport.Client].
 type Server interface {
-	// Do sends a command and waits for the reply as p says; see [transport.Reply.Confirmed].
-	Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, n int64, err error)
+	// Do sends a command and waits for the reply as p says.
+	Do(p *transport.Wait, c *protocol.Call) transport.Reply
 
 	// RoundTrip returns the round trip to a key's master.
 	RoundTrip(key string) transport.RoundTrip
-}
-
-// Through is a client as the server of holds.
-type Through struct{ *transport.Client }
-
-// Do implements Server.
-func (s Through) Do(p *transport.Wait, c *protocol.Call) (reply transport.Reply, n int64, err error) {
-	reply = s.Client.Do(p, c)
-	n, err = reply.Confirmed()
-	return reply, n, err
 }
 
 // Above is the lock of a path, as seen by its holds.

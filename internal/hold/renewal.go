@@ -40,7 +40,8 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 
 	c := r.Call()
 	p.Lease = r.Term.Length
-	reply, n, err := h.path.Server.Do(p, &c)
+	reply := h.path.Server.Do(p, &c)
+	n, err := reply.Confirmed()
 	err = h.answered(r, n, err, reply.Late)
 	switch {
 	case errors.Is(err, fault.Lost):

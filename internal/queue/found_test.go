@@ -60,7 +60,7 @@ func newLock(t *testing.T) *lock {
 	})
 	l := &lock{}
 	env := &hold.Env{
-		Clock: way.Clock, Server: hold.Through{Client: way}, Schedule: schedule, NumberAt: len("me:"),
+		Clock: way.Clock, Server: way, Schedule: schedule, NumberAt: len("me:"),
 		Demand: func(*protocol.Call) {}, Log: func(slog.Level, string, ...slog.Attr) {}, Unreachable: func(hold.Part) {},
 	}
 	format := protocol.NewSpring(protocol.Config{Prefix: "orders", Remove: func() string { return "UNLINK" }})
