@@ -153,20 +153,16 @@ func (g *Group) follow(deadline clock.Instant) (p transport.Wait) {
 
 // confirm confirms grants whose reply came late, each as for a single lock.
 func (g *Group) confirm(deadline clock.Instant, tokens []uint64, doubtful bool) {
-	errs, places := make([]error, len(g.tries)), make(chan struct{}, mostTogether)
-	var all sync.WaitGroup
 	for i, a := range g.tries {
-		places <- struct{}{}
-		all.Go(func() {
-			a.hold.Draw(tokens[i])
-			errs[i] = a.confirmGrant(deadline, doubtful)
-			<-places
-		})
+		a.hold.Draw(tokens[i])
 	}
-	all.Wait()
-	for i, err := range errs {
-		if err != nil && g.Err == nil {
-			g.At, g.Err = i, fault.Classify(err)
+	_ = Each(g.tries, func(a *attempt) error {
+		a.failure = fault.Classify(a.confirmGrant(deadline, doubtful))
+		return a.failure
+	})
+	for i, a := range g.tries {
+		if a.failure != nil && g.Err == nil {
+			g.At, g.Err = i, a.failure
 		}
 	}
 	if ctx := g.tries[0].ctx; g.Err != nil && ctx.Err() != nil {
