@@ -226,12 +226,7 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, e
 		q.wait = b.reg.clock.Now().Until(b.deadline)
 	}
 	if q.wait != 0 && b.deadline > b.reg.clock.Now() {
-		var in admission
-		in, err = l.enter(ctx, &q)
-		if asked = in.lock != nil; asked {
-			q.how = observe.HowFree
-			err = in.lock.obtain(ctx, &q, in.deadline, queued || in.queued)
-		}
+		asked, err = l.get(ctx, &q, queued)
 		b.failure = nil
 	}
 	if err != nil {

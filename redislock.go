@@ -236,12 +236,7 @@ func (l *Lock) acquire(
 	}
 	asked := false
 	if err == nil {
-		var in admission
-		in, err = l.enter(ctx, &q)
-		if asked = in.lock != nil; asked {
-			q.how = observe.HowFree
-			err = in.lock.obtain(ctx, &q, in.deadline, in.queued)
-		}
+		asked, err = l.get(ctx, &q, false)
 	}
 	switch {
 	case err == nil:
@@ -255,6 +250,16 @@ func (l *Lock) acquire(
 		l.tellAcquired(ctx, op, &q, began, got, err)
 	}
 	return got, err
+}
+
+// get gets the local half, then the half in Redis. Queued: the call has waited before. Asked: it had the local half, and asked
+// Redis.
+func (l *Lock) get(ctx context.Context, q *request, queued bool) (asked bool, err error) {
+	in, err := l.enter(ctx, q)
+	if in.lock != nil {
+		err = in.lock.obtain(ctx, q, in.deadline, queued || in.queued)
+	}
+	return in.lock != nil, err
 }
 
 // suits returns an error for options that l does not support.
