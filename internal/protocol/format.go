@@ -281,11 +281,3 @@ func (f *Format) RemovesOlder() bool { return f.format.Side == "" && !f.format.M
 
 // Brief reports whether the format has fast paths for locks that others wait for all the time: [Queueing.Fast] and [Direct].
 func (f *Format) Brief() bool { return f.format.brief }
-
-// fencingCounter returns the name of a key's fencing counter: in the key's slot, and in the reserved form, see Reserved.
-func fencingCounter(prefix, key string) string {
-	if HashTag(key) != key {
-		return key + ":fencing"
-	}
-	return prefix + ":{" + key + "}:fencing"
-}

@@ -22,6 +22,27 @@ func Reserved(key string) bool {
 		HashTag(key) != key
 }
 
+// beside returns the key with this end that is kept beside the key of a lock: in its slot, unless the prefix has a brace, and in
+// the reserved form. Scripts compute it in the same way, see names in lua/queue.lua.
+func beside(prefix, key, end string) string {
+	if HashTag(key) != key {
+		return key + end
+	}
+	return prefix + ":{" + key + "}" + end
+}
+
+// QueueKey returns the key of a lock's queue; empty if that would be in another slot, so that there is no queue.
+func QueueKey(prefix, key string) string {
+	queue := beside(prefix, key, waitersEnd)
+	if Slot(queue) != Slot(key) {
+		return ""
+	}
+	return queue
+}
+
+// fencingCounter returns the key of a lock's fencing counter.
+func fencingCounter(prefix, key string) string { return beside(prefix, key, fencingEnd) }
+
 // LockOf returns the lock with this prefix to which a key of the database belongs: as the lock's key, or its queue.
 func LockOf(prefix, key string) (lock string, ok bool) {
 	path, ok := strings.CutPrefix(key, prefix+":")

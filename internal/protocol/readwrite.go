@@ -64,13 +64,3 @@ var ErrScattered = errors.New("a cluster keeps the keys of this read-write lock 
 
 // Scattered reports whether the keys of a read-write lock may be in several slots of a cluster.
 func Scattered(name string) bool { return HashTag(name) != HashTag(Tagged(name)+":rwlock_timeout") }
-
-// HashTag returns the part of a key that decides its slot: the text within the first braces, or the whole key if there is none.
-func HashTag(key string) string {
-	_, rest, opened := strings.Cut(key, "{")
-	tag, _, closed := strings.Cut(rest, "}")
-	if !opened || !closed || tag == "" {
-		return key
-	}
-	return tag
-}

@@ -63,19 +63,6 @@ func (c *Call) counts(counter string, cluster bool) {
 	}
 }
 
-// QueueKey returns the key of a lock's queue, see lua/queue.lua; empty if that would be in another slot, so that there is no
-// queue.
-func QueueKey(prefix, key string) string {
-	queue := prefix + ":{" + key + "}:waiters"
-	if HashTag(key) != key {
-		queue = key + ":waiters"
-	}
-	if Slot(queue) != Slot(key) {
-		return ""
-	}
-	return queue
-}
-
 // Args are the arguments of a call: an array, so that a call needs no allocation. Empty ones at the end are not sent; scripts
 // take a missing argument as empty.
 type Args [usualArgs + 2]string
@@ -175,11 +162,8 @@ func (c *Call) Keys() []string {
 
 // BySource returns the command of a call whose script the server does not know.
 func (c *Call) BySource(b rueidis.Builder) rueidis.Completed {
-	if c.queue != "" || c.others != nil {
-		keys := c.Keys()
-		return b.Eval().Script(c.Script.Source).Numkeys(int64(len(keys))).Key(keys...).Arg(c.Given()...).Build()
-	}
-	return b.Eval().Script(c.Script.Source).Numkeys(1).Key(c.Key).Arg(c.Given()...).Build()
+	keys := c.Keys()
+	return b.Eval().Script(c.Script.Source).Numkeys(int64(len(keys))).Key(keys...).Arg(c.Given()...).Build()
 }
 
 // NoScript reports whether the server does not know the script, for instance after a restart.
