@@ -110,16 +110,11 @@ func (c *contention) released(waits, others bool, now clock.Instant) {
 	c.yielded.Store(int64(now))
 }
 
-// standsBack reports, once, whether a call without a queue must let others go first.
-func (p *Path) standsBack() bool {
-	c := p.anchor.others.Load()
-	return c != nil && c.yields.Swap(false) // mutant: nobody stands back
-}
-
-// standBack lets others go first, without a queue: this process has had the lock for the handoff limit, and has released it for
-// that reason.
+// standBack lets others go first, once, without a queue: this process has had the lock for the handoff limit, and has released
+// it for that reason.
 func (a *acquisition) standBack() error {
-	if !a.path.standsBack() {
+	c := a.path.anchor.others.Load()
+	if c == nil || !c.yields.Swap(false) { // mutant: nobody stands back
 		return nil
 	}
 	_, err := a.pause(min(a.path.all.StandBack, max(0, a.path.Clock.Now().Until(a.deadline))), nil, nil)

@@ -28,7 +28,7 @@ func TestLookTimes_NearTheLongest(t *testing.T) {
 				before = now
 			}
 			next, now := a.whenToLook(), a.path.Clock.Now()
-			next.isNext(now, left)
+			a.isNext(&next, now, left)
 			require.GreaterOrEqual(t, next.due, now.Add(left))
 		}
 	}

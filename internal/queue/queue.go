@@ -247,16 +247,11 @@ func (a *acquisition) whenToLook() lookTimes {
 	return l
 }
 
-// isNext sets the times for the next ticket, which may look after the given time.
-func (l *lookTimes) isNext(now clock.Instant, after time.Duration) {
-	l.patience, l.window = time.Millisecond, after <= longWindow
-	l.due, l.watch = now.Add(clock.Plus(after, l.patience)), now.Add(watchAfterFirst)
-}
-
-// isNext notes that the ticket is the next one. For permits another lease may be over sooner; see whenToLook, too.
+// isNext notes that the ticket is the next one, and may look after the given time. For permits another lease may be over
+// sooner; see whenToLook, too.
 func (a *acquisition) isNext(l *lookTimes, now clock.Instant, after time.Duration) {
-	due := l.due
-	l.isNext(now, after)
+	l.patience, l.window, l.watch = time.Millisecond, after <= longWindow, now.Add(watchAfterFirst)
+	due := now.Add(clock.Plus(after, l.patience))
 	a.course.lapses = 0
 	switch {
 	case a.path.Format.Ours():
@@ -265,9 +260,10 @@ func (a *acquisition) isNext(l *lookTimes, now clock.Instant, after time.Duratio
 		a.path.all.Windows.Add(1)
 	}
 	if a.path.many {
-		l.due = min(due, l.due)
+		due = min(due, l.due)
 		l.refresh = min(l.refresh, now.Add(lookEvery))
 	}
+	l.due = due
 }
 
 // asleep waits until it is time to look, or the hold is granted.
