@@ -98,7 +98,6 @@ type multiAcquire struct {
 	reg      *Registry
 	locks    []*Lock // in the order of their keys
 	request  request
-	patient  bool
 	deadline clock.Instant
 	began    clock.Instant // for an observer; 0: there is none
 	failure  error         // why Redis could not be asked for all at once; nil when it was asked since
@@ -147,7 +146,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 	}
 	bound(&q)
 	q.as = owner.NewGroup() // each path has another one
-	b.request, b.patient = q, q.wait != notAtAll
+	b.request = q
 	if q.wait > 0 {
 		b.deadline = r.clock.Now().Add(q.wait)
 	}
@@ -156,21 +155,22 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 
 // obtain gets all locks, and returns their holds in the order of the keys.
 func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
-	contested := b.patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).redis.Contested() })
+	patient := b.request.patient()
+	contested := patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).redis.Contested() })
 	if !contested {
 		holds, l, err := b.atOnce(ctx)
 		var late fault.OverdueError
 		switch {
 		case err == nil:
 			return holds, nil
-		case b.patient && errors.As(err, &late) && !b.request.failFast:
+		case patient && errors.As(err, &late) && !b.request.failFast:
 			b.failure = late.Failure
-		case b.patient && (err == fault.Busy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
+		case patient && (err == fault.Busy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
 		case b.request.failFast:
 			err = l.gaveUp("acquire", err, notAtAll, false)
 			b.tell(ctx, l, &b.request, b.began, err)
 			return nil, err
-		case b.patient && errors.Is(err, fault.Late), b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
+		case patient && errors.Is(err, fault.Late), b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
 			b.failure = err
 		default:
 			err = l.gaveUp("acquire", err, b.request.wait, false)

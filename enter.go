@@ -84,7 +84,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 			return in, err
 		default:
 			now.unpin()
-			return in, now.notAdmitted(how, o, err, q.wait != notAtAll)
+			return in, now.notAdmitted(how, o, err, q.patient())
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (l *Lock) enterByContext(ctx context.Context, c *tenure.Carried, q *request
 func (l *Lock) enterLocal(
 	ctx context.Context, c *tenure.Carried, q *request, o owner.ID, deadline clock.Instant,
 ) (how local.Admission, queued bool, err error) {
-	how, w := l.half().Enter(o, q.lease.Length, q.wait != notAtAll, l.reg.waiters)
+	how, w := l.half().Enter(o, q.lease.Length, q.patient(), l.reg.waiters)
 	if how == local.Refused && l.attend(w != nil) && w == nil {
 		// The lock was free. If it is refused again, another call was quicker.
 		how, w = l.half().Enter(o, q.lease.Length, false, l.reg.waiters)

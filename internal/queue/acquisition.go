@@ -20,7 +20,6 @@ import (
 type acquisition struct {
 	attempt
 	activeWait
-	request  Request
 	patient  bool
 	deadline clock.Instant // the last moment to begin a try, but for the first
 	listener *wake.Waiter  // nil: there are no wake-ups
@@ -68,10 +67,9 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 	if p.side == Reads {
 		first.under = p.local.Under() // mutant: writer not told
 	}
-	patient := q.Wait != 0
 	before, err := first.follow(q.Deadline)
-	if err == nil && (before != nil || !patient || first.under != "" || !p.Contested()) { // most locks are free: a try comes first
-		err = first.try(protocol.Queueing{Mode: first.mode(patient, false)}, before == nil, q.Deadline)
+	if err == nil && (before != nil || !q.patient() || first.under != "" || !p.Contested()) { // most locks are free: a try comes first
+		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, before == nil, q.Deadline)
 	}
 	if before != nil {
 		p.all.Behind.told(before, first.outcome(err), first.hold)
@@ -85,10 +83,9 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 
 // obtainLater continues when the first try did not get the hold.
 func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
-	patient := q.Wait != 0
 	// A call with a limited wait, or one that has queued, tries again after a transient failure; others return it.
-	if err == nil || patient && !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err) {
-		err = p.keepTrying(*first, q, patient)
+	if err == nil || q.patient() && !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err) {
+		err = p.keepTrying(*first, q)
 	} else if first.hold.MayArrive() { // mutant: grant left behind
 		p.all.cleanUp(p.abandoned(first.hold))
 	}
@@ -102,15 +99,15 @@ func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
 }
 
 // keepTrying goes on until the hold is granted, or the call fails.
-func (p *Path) keepTrying(first attempt, q *Request, patient bool) (err error) {
-	a := &acquisition{attempt: first, request: *q, patient: patient, deadline: q.Deadline, draining: p.all.Draining.Begins}
+func (p *Path) keepTrying(first attempt, q *Request) (err error) {
+	a := &acquisition{attempt: first, patient: q.patient(), deadline: q.Deadline, draining: p.all.Draining.Begins}
 	defer func() { q.How, q.Woken = a.course.how(a.began), a.course.wakeups }()
-	over := patient && a.deadline <= p.Clock.Now()
+	over := a.patient && a.deadline <= p.Clock.Now()
 	if over { // the second command may take as long again
 		a.deadline = min(p.Clock.Now(), a.deadline.Add(answerGrace))
 	}
 	// Such a call also asks again: the first command may have found only what an earlier call of this process has left.
-	if !patient || over {
+	if !a.patient || over {
 		defer a.end()
 		return a.poll()
 	}

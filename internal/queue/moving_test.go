@@ -9,8 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/hold"
-	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -36,7 +34,6 @@ func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 				l.path.all.Cluster, l.path.all.Limit = c.cluster, time.Second
 				a := l.waitingCall()
 				a.ctx, a.deadline, a.patient = t.Context(), clock.Never, true
-				a.request.Terms = hold.Terms{Lease: lease.NewTerm(time.Minute)}
 				a.listener = l.path.all.Waker.listener(&l.path)
 				began, anew, interrupted := time.Now(), time.Now(), name != "interrupted"
 				ask, before, last := protocol.ModeCheck, time.Time{}, began // when it was refused

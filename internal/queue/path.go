@@ -193,6 +193,9 @@ type Request struct {
 	Woken Woken
 }
 
+// patient reports whether the call waits.
+func (q *Request) patient() bool { return q.Wait != 0 }
+
 // Waiting is what the graph of waiting calls needs to know of a call.
 type Waiting struct {
 	As    owner.ID      // nobody: the caller

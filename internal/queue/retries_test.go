@@ -22,7 +22,6 @@ func patientCall(t *testing.T, test func(t *testing.T, a *acquisition)) {
 		l.path.all.Limit = time.Second
 		a := l.waitingCall()
 		a.ctx, a.deadline, a.patient = t.Context(), clock.Never, true
-		a.request.Terms = a.hold.Terms()
 		a.listener = l.path.all.Waker.listener(&l.path)
 		test(t, a)
 	})
