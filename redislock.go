@@ -213,7 +213,7 @@ func (l *Lock) check(ctx context.Context) error {
 		return errNoPath
 	case protocol.Reserved(p.Key):
 		return errReserved
-	case p.Fencing && l.reg.queues.Cluster && protocol.HashTag(p.Format.Counter(p.Key)) != protocol.HashTag(p.Key):
+	case p.Format.Fencing && l.reg.queues.Cluster && protocol.HashTag(p.Format.Counter(p.Key)) != protocol.HashTag(p.Key):
 		return errApart
 	case l.pair != nil && l.pair.scattered:
 		return protocol.ErrScattered

@@ -205,11 +205,9 @@ func (r *Registry) makeKinds(s *settings) {
 	r.permit = r.permitsOf(1, 1)
 	plain := layouts[s.layout]
 	r.watchdog = plain.watchdog
-	r.plain = &kind{hold.Kind{Format: plain.format(r.formats), Fencing: s.fencing, Env: env}, r.queues.Side("")}
+	r.plain = &kind{hold.Kind{Format: plain.format(r.formats), Env: env}, r.queues.Side("")}
 	r.read = &kind{hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, r.queues.Side(queue.Reads)}
-	r.write = &kind{
-		hold.Kind{Format: protocol.NewWrite(r.formats), Fencing: s.fencing, Env: env}, r.queues.Side(queue.Writes),
-	}
+	r.write = &kind{hold.Kind{Format: protocol.NewWrite(r.formats), Env: env}, r.queues.Side(queue.Writes)}
 }
 
 // begin initializes a lock for a key. Anchor is as in Lock.anchor.

@@ -225,7 +225,7 @@ func (s *semaphoreAt) kind(each int) *kind {
 // permitsOf returns the kind of holds of a semaphore; each is how many permits one has, number how many there are.
 func (r *Registry) permitsOf(each, number int) *kind {
 	format := layouts[r.layout].permits(r.formats, each, number)
-	return &kind{hold.Kind{Format: format, Fencing: r.formats.Fencing, Env: r.holds}, r.queues.Side(queue.Permits(each))}
+	return &kind{hold.Kind{Format: format, Env: r.holds}, r.queues.Side(queue.Permits(each))}
 }
 
 // found logs that Redis has another number of permits than the caller named, unless that was logged.

@@ -370,7 +370,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"no token", "a call that was granted the lock by another process has no token",
-		"a.path.Fencing || ", "",
+		"a.path.Format.Fencing || ", "",
 		"TestTokensGrow$/redisson",
 	},
 	{

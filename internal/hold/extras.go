@@ -97,7 +97,7 @@ const tokensDrawn = 100
 
 // Draw gives the hold its tokens, beginning with first. Only the call that obtains the hold knows it yet.
 func (h *Hold) Draw(first uint64) {
-	if h.path.Fencing {
+	if h.path.Format.Fencing {
 		e := h.own() // mutant: tokens used up
 		e.token, e.spare = first, tokensDrawn-1
 	}
@@ -112,7 +112,7 @@ func (h *Hold) Token() uint64 {
 
 // nextToken gives the next token to the next owner. It reports false when none is left. The caller holds the mutex.
 func (h *Hold) nextToken() bool {
-	if !h.path.Fencing {
+	if !h.path.Format.Fencing {
 		return true
 	}
 	if h.extra().spare == 0 {

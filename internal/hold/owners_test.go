@@ -102,7 +102,7 @@ func TestHold_KeptPathIsNotHandedOn(t *testing.T) {
 // Each owner has a token of its own, larger than that of the one before; when none is left the hold ends.
 func TestHold_TokensGrow(t *testing.T) {
 	fake(t, func(w *world) {
-		w.path.Fencing = true
+		w.path.Format.Fencing = true
 		h := New(w.path, "me:7", terms(time.Hour))
 		h.Draw(101)
 		now := w.path.Clock.Now()

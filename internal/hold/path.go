@@ -23,9 +23,8 @@ func (p *Path) roundTrip() transport.RoundTrip { return p.Server.RoundTrip(p.Key
 
 // Kind is what all locks of one kind in a registry share.
 type Kind struct {
-	Format  *protocol.Format
-	Fencing bool // holds have tokens
-	Shared  bool // several owners may share a hold
+	Format *protocol.Format
+	Shared bool // several owners may share a hold
 	*Env
 }
 

@@ -68,7 +68,8 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 		first.under = p.local.Under() // mutant: writer not told
 	}
 	before, err := first.follow(q.Deadline)
-	if err == nil && (before != nil || !q.patient() || first.under != "" || !p.Contested()) { // most locks are free: a try comes first
+	// Most locks are free: a try comes first.
+	if err == nil && (before != nil || !q.patient() || first.under != "" || !p.Contested()) {
 		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, before == nil, q.Deadline)
 	}
 	if before != nil {
@@ -124,7 +125,7 @@ func (p *Path) keepTrying(first attempt, q *Request) (err error) {
 	p.local.Block(a.ctx, &a.blocked, q.Waiting)
 	a.call, a.leads, a.begun = true, q.Terms.Leads, p.Clock.Now()
 	p.whole().active.Store(&a.activeWait)
-	if queues && p.many {
+	if queues && p.Many() {
 		a.ticket.seat = p.contention().line.join()
 	}
 	defer a.end()
@@ -268,7 +269,7 @@ func (a *acquisition) recover(why error) error {
 // exclusive reports whether an existing key surely excludes this call. Readers share the key, and so do holders of permits;
 // after a try whose reply is lost it may be this very hold's.
 func (a *acquisition) exclusive() bool {
-	return !a.hold.MayArrive() && a.path.side != Reads && !a.path.many
+	return !a.hold.MayArrive() && a.path.side != Reads && !a.path.Many()
 }
 
 // fatal returns the error with which the call ends after a try that failed with err; nil if it goes on.

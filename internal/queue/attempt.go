@@ -45,7 +45,7 @@ func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 // already, so that readers do not keep a polling writer out forever.
 func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	switch {
-	case a.path.many: // no call overtakes waiting calls
+	case a.path.Many(): // no call overtakes waiting calls
 		return protocol.ModeTry
 	case !a.path.MayQueue() || !patient && !polls:
 		return protocol.ModeNone
@@ -203,7 +203,7 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	of, h := a.path, a.hold
 	p, c := a.commandWait(deadline), of.Format.Renew(of.Key, h.Value(), h.Term())
-	if of.Fencing { // a token from a former master would be worthless
+	if of.Format.Fencing { // a token from a former master would be worthless
 		c = of.Format.Fence(of.Key, h.Value(), h.Term())
 	}
 	p.Obtains, p.Since = false, of.Clock.Now() // one limit for all tries

@@ -57,7 +57,7 @@ func (p *Path) Fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.I
 		if p.Format.Brief() { // the two sides of a read-write lock may release at the same time
 			p.contention().looked = now
 		}
-		if p.Shard().Quiet(h.Since().Add(-evidenceAge), p.many) {
+		if p.Shard().Quiet(h.Since().Add(-evidenceAge), p.Many()) {
 			m.Known = protocol.Quiet
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
@@ -51,9 +52,7 @@ func TestFound_NearTheLongest(t *testing.T) {
 // but the calls of its own process look one after another.
 func TestLookTimes_Permits(t *testing.T) {
 	l := newLock(t)
-	permits := *l.path.Side
-	permits.side, permits.many = Permits(1), true
-	l.path.Side = &permits
+	l.path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: l.path.Env}
 	line := &l.path.contention().line
 	gone := line.join()
 	calls := make([]*acquisition, 4)

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,19 +35,13 @@ type Path struct {
 type Side struct {
 	all  *Shared
 	side string // r for readers, w for writers, p and a number for permits, in tickets; empty for plain locks
-	many bool   // of permits
 
 	// Found is called when a semaphore in Redis has another number of permits than a call has named.
 	Found func(number int)
 }
 
 // Side makes a side of the registry.
-func (all *Shared) Side(side string) *Side {
-	return &Side{all: all, side: side, many: strings.HasPrefix(side, "p")}
-}
-
-// Many reports whether the path belongs to one call of a semaphore, so that many paths may have the key at a time.
-func (s *Side) Many() bool { return s.many }
+func (all *Shared) Side(side string) *Side { return &Side{all: all, side: side} }
 
 // Local is the local half of a path's lock.
 type Local interface {
@@ -131,10 +124,13 @@ func (p *Path) Init(of hold.Path, side *Side, local Local, anchor *Path) {
 	p.Path, p.Side, p.local, p.anchor = of, side, local, anchor
 }
 
+// Many reports whether the path belongs to one call of a semaphore, so that many paths may have the key at a time.
+func (p *Path) Many() bool { return p.Format.Many() }
+
 // whole returns the path for which one goroutine at a time asks Redis: for both sides of a read-write lock the writer's path,
 // else p.
 func (p *Path) whole() *Path {
-	if p.many {
+	if p.Many() {
 		return p
 	}
 	return p.anchor

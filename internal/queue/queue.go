@@ -215,7 +215,7 @@ func (a *acquisition) whenToLook() lookTimes {
 	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
 	own := 0                        // calls of this process in front
 	first, rank := at.Rank, at.Rank // how many calls in front look first, first when a lease is over, rank otherwise
-	if a.path.many {                // all in front may be calls of one process that stands still
+	if a.path.Many() {              // all in front may be calls of one process that stands still
 		own = a.path.contention().line.before(a.ticket.seat)
 		first = min(rank, mostPatient+own) // mutant: patient with each call
 		if rank <= nearHead {
@@ -235,7 +235,7 @@ func (a *acquisition) whenToLook() lookTimes {
 	case !at.Foreign:
 		l.watch = now.Add(watchAfterFirst)
 	}
-	if a.path.many && at.Rank == 0 { // another lease than the first one may be over before
+	if a.path.Many() && at.Rank == 0 { // another lease than the first one may be over before
 		l.refresh = min(l.refresh, now.Add(lookEvery))
 	}
 	if at.Foreign && at.Rank < 2 { // a foreign release does not pass over a dead process: the second ticket must
@@ -259,7 +259,7 @@ func (a *acquisition) isNext(l *lookTimes, now clock.Instant, after time.Duratio
 	case l.window:
 		a.path.all.Windows.Add(1)
 	}
-	if a.path.many {
+	if a.path.Many() {
 		due = min(due, l.due)
 		l.refresh = min(l.refresh, now.Add(lookEvery))
 	}
@@ -370,7 +370,7 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 }
 
 // writes reports whether a grant by another process counts only after a write of this process.
-func (a *acquisition) writes() bool { return a.path.Fencing || a.path.all.Replicas != nil } // mutant: no token
+func (a *acquisition) writes() bool { return a.path.Format.Fencing || a.path.all.Replicas != nil } // mutant: no token
 
 // sure renews a hold that is or was the owner, and draws its fencing token.
 func (a *acquisition) sure() (next protocol.Mode, err error) {

@@ -23,7 +23,7 @@ const watchAtLeast = time.Minute
 func (p *Path) removal(h *hold.Hold) cleanup.Removal {
 	r := p.abandoned(h)
 	// A writer's field can outlive its lease: a reader of the same owner keeps the hash.
-	r.MayArrive = h.MayArrive() || p.side != "" && !p.many
+	r.MayArrive = h.MayArrive() || p.side != "" && !p.Many()
 	return r
 }
 
@@ -33,7 +33,7 @@ func (p *Path) abandoned(h *hold.Hold) cleanup.Removal { return p.removalOf(h.Re
 // removalOf returns the removal for what may be left of a hold, including a late grant.
 func (p *Path) removalOf(r hold.Remains) cleanup.Removal {
 	format := p.Format
-	if p.many { // the same for all, so that two removals of one hold are equal
+	if p.Many() { // the same for all, so that two removals of one hold are equal
 		format = p.anchor.Format
 	}
 	expires := r.Longest
@@ -100,7 +100,7 @@ func (all *Shared) removeOnce(w transport.Wait, m cleanup.Removal) (gone bool) {
 
 // Removed notes that the key of the hold with this value was removed.
 func (p *Path) Removed(value string, at clock.Instant) {
-	if p.many {
+	if p.Many() {
 		p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
 		return
 	}

@@ -14,7 +14,7 @@ import (
 // However many permits were released in the last seconds, a connection that breaks has only the newest removed once more.
 func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 	p := &newLock(t).path
-	p.Side = p.all.Side(Permits(1))
+	p.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: p.Env}
 	known, now := &p.all.freed, p.Clock.Now()
 	for i := range 3 * mostFreed {
 		p.Removed(p.all.Values+strconv.Itoa(i), now)

@@ -9,13 +9,14 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // The two sides of a read-write lock expect the messages of their own grants: a hold that one side had found is not forgotten
 // because the other one finds its own.
 func TestEachSideExpectsItsOwnGrant(t *testing.T) {
 	timer := clock.New()
-	kind := &hold.Kind{Env: &hold.Env{Clock: timer, NumberAt: len("me:")}}
+	kind := &hold.Kind{Format: protocol.NewWrite(protocol.Config{}), Env: &hold.Env{Clock: timer, NumberAt: len("me:")}}
 	var all Shared
 	var reader, writer Path
 	reader.Init(hold.Path{Kind: kind}, all.Side(Reads), nil, &writer)

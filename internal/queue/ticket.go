@@ -44,7 +44,7 @@ func (a *acquisition) abandon() {
 // leaving returns what an abandoned attempt may have left in the queue. It names the ticket if other calls of the process may
 // wait, too.
 func (a *acquisition) leaving() protocol.Leaving {
-	if a.path.many {
+	if a.path.Many() {
 		return protocol.Leaving{Ticket: a.ticket.newest}
 	}
 	return protocol.Leaving{All: true}
