@@ -17,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -106,14 +107,14 @@ func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, err
 }
 
 // namesOf calls SCAN once, in a script, since SCAN itself sends names of any length.
-func namesOf(ctx context.Context, node rueidis.Client, cursor string) (protocol.Found, error) {
+func namesOf(ctx context.Context, node rueidis.Client, cursor string) (scan.Step, error) {
 	rows, err := inspect.Either(func(verb string) rueidis.RedisResult {
 		return node.Do(ctx, node.B().Arbitrary(verb, keysScript, "0", cursor, "*", scanCount).Build())
 	}).ToArray()
 	if err != nil {
-		return protocol.Found{}, err
+		return scan.Step{}, err
 	}
-	return protocol.ParseFound(rows)
+	return inspect.ParseStep(rows)
 }
 
 // addPrefixes looks at some keys.

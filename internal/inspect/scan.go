@@ -98,6 +98,20 @@ func (r *Reader) scanOnce(ctx context.Context, n node, cursor, pattern string) (
 	if err != nil {
 		return next, err
 	}
-	found, err := protocol.ParseFound(rows)
-	return scan.Step(found), err
+	return ParseStep(rows)
+}
+
+// ParseStep reads a reply of keys.lua.
+func ParseStep(rows []rueidis.RedisMessage) (step scan.Step, err error) {
+	if len(rows) != 3 {
+		return step, protocol.ErrStrange
+	}
+	var err1, err2, err3 error
+	step.Cursor, err1 = rows[0].ToString()
+	step.Keys, err2 = rows[1].AsStrSlice()
+	step.TooLong, err3 = rows[2].AsStrSlice()
+	if err := fault.Join(err1, err2, err3); err != nil {
+		return step, fault.Join(protocol.ErrStrange, err)
+	}
+	return step, nil
 }

@@ -3,10 +3,6 @@ package protocol
 import (
 	"errors"
 	"strings"
-
-	"github.com/redis/rueidis"
-
-	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // The ends of keys that are kept beside the keys of locks.
@@ -68,25 +64,3 @@ func LockOf(prefix, key string) (lock string, ok bool) {
 
 // ErrStrange is the error for a reply that no script of this library gives.
 var ErrStrange = errors.New("a reply of Redis that cannot be read")
-
-// Found is the reply of keys.lua.
-type Found struct {
-	Cursor  string // for the next call; "0": there is none
-	Keys    []string
-	TooLong []string // the beginnings of names that are too long
-}
-
-// ParseFound reads a reply of keys.lua.
-func ParseFound(rows []rueidis.RedisMessage) (f Found, err error) {
-	if len(rows) != 3 {
-		return f, ErrStrange
-	}
-	var err1, err2, err3 error
-	f.Cursor, err1 = rows[0].ToString()
-	f.Keys, err2 = rows[1].AsStrSlice()
-	f.TooLong, err3 = rows[2].AsStrSlice()
-	if err := fault.Join(err1, err2, err3); err != nil {
-		return f, fault.Join(ErrStrange, err)
-	}
-	return f, nil
-}

@@ -158,7 +158,7 @@ func (n *node) step(ctx context.Context, cursor, pattern string) (names, long []
 	if err != nil {
 		return nil, nil, "", err
 	}
-	found, err := protocol.ParseFound(reply)
+	found, err := inspect.ParseStep(reply)
 	return found.Keys, found.TooLong, found.Cursor, err
 }
 
