@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
@@ -101,6 +102,11 @@ func (h *Hold) Release(ctx context.Context) error {
 		err = h.release(ctx)
 	}
 	return h.lock.fail("release", err)
+}
+
+// releaseAfter is Release for the end of a function that had the hold. It adds its error to the function's.
+func (h *Hold) releaseAfter(ctx context.Context, err *error) {
+	*err = fault.Join(*err, h.Release(context.WithoutCancel(ctx)))
 }
 
 func (h *Hold) release(ctx context.Context) error {

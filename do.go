@@ -39,9 +39,7 @@ func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...L
 	var work *tenure.Tenure // nil, when the hold is lost already
 	defer func() {
 		work.Unuphold()
-		if unlocking := l.Unlock(context.WithoutCancel(ctx)); unlocking != nil {
-			err = fault.Join(err, unlocking)
-		}
+		err = fault.Join(err, l.Unlock(context.WithoutCancel(ctx)))
 	}()
 	within, _ := l.within(ctx)
 	work = tenure.CarriedBy(within).At(&l.reg.cache.current(l).hold)

@@ -65,12 +65,10 @@ func (r *Registry) Once(
 		return false, err
 	}
 	failed := true // fn may panic
+	defer h.releaseAfter(ctx, &err)
 	defer func() {
 		if failed && retries {
 			h.hold.Unkeep()
-		}
-		if released := h.Release(context.WithoutCancel(ctx)); released != nil {
-			err = fault.Join(err, released)
 		}
 	}()
 	err = fn(h.Context(ctx))

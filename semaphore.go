@@ -120,11 +120,7 @@ func (s *semaphoreAt) Do(ctx context.Context, fn func(context.Context) error, op
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if releasing := h.Release(context.WithoutCancel(ctx)); releasing != nil {
-			err = fault.Join(err, releasing)
-		}
-	}()
+	defer h.releaseAfter(ctx, &err)
 	return fn(h.Context(ctx))
 }
 
