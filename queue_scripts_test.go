@@ -225,7 +225,7 @@ func TestQueue_NobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
 		defer client.Close()
 		heard := f.attends(client, "c")
 		for _, redisson := range []bool{false, true} {
-			for _, known := range []protocol.Known{protocol.NothingKnown, protocol.Quiet, protocol.Direct} {
+			for _, known := range []protocol.Known{"", protocol.Quiet, protocol.Direct} {
 				s := &scripted{f.world, redisson}
 				s.begins("a:1", "c:2|60000")
 				require.Equal(f, "1", s.releases("a:1", protocol.Release{Known: known}))

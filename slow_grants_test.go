@@ -24,11 +24,11 @@ import (
 
 // releases are what grants the lock to d:2 when a:1 releases it: calls of this version.
 var releases = map[string]protocol.Call{
-	"spring":             protocol.NewSpring(config).Release(releaseOf(protocol.NothingKnown)),
+	"spring":             protocol.NewSpring(config).Release(releaseOf("")),
 	"spring, direct":     protocol.NewSpring(config).Release(releaseOf(protocol.Direct)),
-	"redisson":           protocol.NewRedisson(config).Release(releaseOf(protocol.NothingKnown)),
+	"redisson":           protocol.NewRedisson(config).Release(releaseOf("")),
 	"redisson, direct":   protocol.NewRedisson(config).Release(releaseOf(protocol.Direct)),
-	"redisson, a writer": protocol.NewWrite(config).Release(releaseOf(protocol.NothingKnown)),
+	"redisson, a writer": protocol.NewWrite(config).Release(releaseOf("")),
 }
 
 func releaseOf(known protocol.Known) protocol.Release {

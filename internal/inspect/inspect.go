@@ -21,8 +21,8 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// MostNamed limits the holders, and the waiters, that are listed for a path.
-const MostNamed = 100
+// mostNamed limits the holders, and the waiters, that are listed for a path.
+const mostNamed = 100
 
 // together is how many keys one script reads; on a cluster one, since keys are in different slots.
 const together = 100
@@ -62,7 +62,7 @@ type builder func(b rueidis.Builder, n int, verb, script string) rueidis.Complet
 // Locks inspects some keys.
 func (r *Reader) Locks(ctx context.Context, keys []string) ([]protocol.Inspection, []error) {
 	found, errs := make([]protocol.Inspection, len(keys)), make([]error, len(keys))
-	args := []string{r.Prefix, strconv.Itoa(MostNamed), r.Sharded}
+	args := []string{r.Prefix, strconv.Itoa(mostNamed), r.Sharded}
 	r.rows(ctx, locks, keys, args, func(i int, row rueidis.RedisMessage, err error) {
 		if errs[i] = err; err == nil {
 			found[i], errs[i] = protocol.ReadInspection(row)

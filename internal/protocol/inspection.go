@@ -139,7 +139,7 @@ func (x *Inspection) note(what string) {
 
 // addHolder reads the value of a key, a field of the hash, or a member of the set.
 func (x *Inspection) addHolder(text, held string, left int64, drawn uint64) error {
-	h := Holder{Text: text, Name: ParseName(text), Lease: Remaining(left), Token: drawn}
+	h := Holder{Text: text, Name: ParseName(text), Lease: remaining(left), Token: drawn}
 	if IsCut(text) {
 		h.Name = Name{Registry: text}
 		x.note("holder")

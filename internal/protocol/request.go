@@ -8,9 +8,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
-// Remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
+// remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
 // has no end.
-func Remaining(pttl int64) time.Duration {
+func remaining(pttl int64) time.Duration {
 	if pttl == 0 {
 		pttl = 1
 	}
@@ -73,11 +73,10 @@ type Release struct {
 // Known is what a process knows about waiting calls, as scripts take it.
 type Known string
 
-// The values of Known.
+// The values of Known; empty: nothing.
 const (
-	NothingKnown Known = ""
-	Quiet        Known = "quiet"  // no process is known to try without a ticket
-	Direct       Known = "direct" // there is a queue, and no window was due a moment ago: see [Format.Brief]
+	Quiet  Known = "quiet"  // no process is known to try without a ticket
+	Direct Known = "direct" // there is a queue, and no window was due a moment ago: see [Format.Brief]
 )
 
 // Leaving names the tickets of a call that leaves the queue: none, one, or all.

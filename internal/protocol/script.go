@@ -212,14 +212,13 @@ type Reply struct {
 	Number int // of a semaphore's permits, if the call named another number
 }
 
-// The states.
+// The states. One more is handled as missing: "refused", the command is late, and a later hold of this registry owns the key.
 const (
 	StateGranted = "granted" // the hold owns the key, and has a token
 	stateTaken   = "taken"   // another hold owns it
 	StateQueued  = "queued"  // the ticket is in the queue
 	StateOwner   = "owner"   // the hold has owned the key before
 	StateMissing = "missing" // the ticket is not there
-	StateRefused = "refused" // the command is late: a later hold of this registry owns the key
 	StateFailing = "error"   // there is no queue
 )
 
@@ -247,7 +246,7 @@ func (c *Call) Decode(result rueidis.RedisResult) (s Reply, err error) {
 		return s, err
 	case !message.IsArray():
 		pttl, err := message.AsInt64()
-		s.Left = Remaining(pttl)
+		s.Left = remaining(pttl)
 		return s, err
 	}
 	values, err := message.ToArray()
@@ -260,7 +259,7 @@ func (c *Call) Decode(result rueidis.RedisResult) (s Reply, err error) {
 // readShort reads the short reply to a new ticket, see lua/queue.lua.
 func readShort(reply string) (s Reply, err error) {
 	ahead, place, _ := strings.Cut(reply, " ")
-	s.State, s.Left, s.Place = StateQueued, Remaining(-1), place
+	s.State, s.Left, s.Place = StateQueued, remaining(-1), place
 	s.Rank, err = strconv.Atoi(ahead)
 	return s, err
 }
@@ -301,7 +300,7 @@ func readStanding(values []rueidis.RedisMessage) (s Reply, err error) {
 	if s.State == stateTaken {
 		s.State = ""
 	}
-	s.Left, s.Rank, s.Foreign = Remaining(pttl), int(rank), foreign == 1
+	s.Left, s.Rank, s.Foreign = remaining(pttl), int(rank), foreign == 1
 	return s, nil
 }
 

@@ -87,7 +87,7 @@ func (t *Client) AwaitAbandoned(limit time.Duration) {
 	}
 }
 
-// Compare turns on the measuring of the shortest round trips, see Shard.Least. It costs each command a little.
+// Compare turns on the measuring of the shortest round trips, see Shard.IsFar. It costs each command a little.
 func (t *Client) Compare() { t.compares.Store(true) }
 
 // RoundTrip returns the round trip to the master of a key.

@@ -369,19 +369,19 @@ func TestShard_RemembersTheShortest(t *testing.T) {
 	for range 2 * sureAlone { // nobody wants to know
 		takes(time.Millisecond, true)
 	}
-	require.Zero(t, s.Least())
+	require.Zero(t, s.least())
 	require.Zero(t, s.estimate.least.Load())
 	way.Compare()
 	for range sureAlone - 1 {
 		takes(3*time.Millisecond, true)
 		takes(500*time.Microsecond, false)
-		require.Zero(t, s.Least())
+		require.Zero(t, s.least())
 	}
 	takes(0, true)
-	require.Equal(t, 500*time.Microsecond, s.Least())
+	require.Equal(t, 500*time.Microsecond, s.least())
 	takes(150*time.Microsecond, true)
 	takes(time.Second, true)
-	require.Equal(t, 150*time.Microsecond, s.Least())
+	require.Equal(t, 150*time.Microsecond, s.least())
 }
 
 // Where commands are never alone a way is long when all replies of late have taken long, not the newest ones alone.

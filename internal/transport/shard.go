@@ -155,19 +155,19 @@ func (s *Shard) Plus(d time.Duration) time.Duration {
 // RoundTrip returns the round trip to the master.
 func (s *Shard) RoundTrip() RoundTrip { return s.estimate.roundTrip() }
 
-// Least returns the shortest round trip measured since Compare; 0 while too few commands were alone. Busy moments do not count.
-func (s *Shard) Least() time.Duration {
+// least returns the shortest round trip measured since Compare; 0 while too few commands were alone. Busy moments do not count.
+func (s *Shard) least() time.Duration {
 	if s.estimate.alone.Load() < sureAlone {
 		return 0
 	}
 	return time.Duration(s.estimate.least.Load())
 }
 
-// IsFar reports, after Compare, whether a round trip takes 200 µs or longer by Least. That never becomes longer again, and is
+// IsFar reports, after Compare, whether a round trip takes 200 µs or longer by least. That never becomes longer again, and is
 // not known if several commands are always under way. So a master is far, too, while all replies take ten times as long: on a
 // busy machine one is faster now and then. This also notices a change to a farther master.
 func (s *Shard) IsFar(now clock.Instant) bool {
-	if s.Least() >= nearby {
+	if s.least() >= nearby {
 		return true
 	}
 	trip, quick := s.RoundTrip(), clock.Instant(s.estimate.quick.Load())
