@@ -33,8 +33,7 @@ type NodeStats struct {
 	Lost    uint64    // connections for wake-ups lost since the first call waited
 	Waiters int       // calls of this registry that rely on it for wake-ups
 
-	// LastAnswer is when the server last answered a command about a lock, of any registry on the client; zero if it never did. In
-	// a cluster it is known for groups of 256 slots: this is the latest among the server's groups.
+	// LastAnswer is when the server last answered a command about a lock, of any registry on the client; zero if it never did.
 	LastAnswer time.Time
 
 	// RenewalsFailing and RemovalsFailing are when renewals and removals in the background began to fail; zero if they do not. A

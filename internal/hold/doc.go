@@ -30,5 +30,5 @@
 // the hold, then calls Lost, where the lock looks for waiters. Both take the hold's mutex in between. Only for a watched hold
 // Attend does not: a loss clears watched before it looks.
 //
-// The schedule's mutex may be taken, and Clear be called, while a hold's mutex is held. Nothing else is called with it held.
+// While a hold's mutex is held, the schedule's may be taken, and Clear, Count and RoundTrip be called; nothing else.
 package hold

@@ -62,10 +62,10 @@ type Above interface {
 	// Has reports whether the owner has the hold.
 	Has(h *Hold, o owner.ID) bool
 
-	// Count is how many share the hold that is there.
+	// Count returns how many share the hold. It is called with the hold's mutex held.
 	Count() int64
 
-	// Owners are those.
+	// Owners returns who shares it.
 	Owners() []owner.ID
 
 	// Lent tells whether another goroutine may unlock for an owner.
