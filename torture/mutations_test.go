@@ -178,7 +178,7 @@ var mutations = []mutation{
 	},
 	{
 		"writer not told", "what a reader has under its own writer is not told to Redis",
-		"first.under = p.local.Under()", "_ = p.local.Under()",
+		"first.under = p.lock.Under()", "_ = p.lock.Under()",
 		"TestReadWriteLinearizable/library$",
 	},
 	{

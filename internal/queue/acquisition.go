@@ -63,9 +63,9 @@ const closingTries = 3
 // Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
 // Redis: a grant that may have happened, or may still happen, is removed in the background.
 func (p *Path) Obtain(ctx context.Context, q *Request) error {
-	first := attempt{path: p, hold: p.local.NewHold(q.Terms), ctx: ctx, fast: q.FailFast}
+	first := attempt{path: p, hold: p.lock.NewHold(q.Terms), ctx: ctx, fast: q.FailFast}
 	if p.side == Reads {
-		first.under = p.local.Under() // mutant: writer not told
+		first.under = p.lock.Under() // mutant: writer not told
 	}
 	before, err := first.follow(q.Deadline)
 	// Most locks are free: a try comes first.
@@ -92,9 +92,9 @@ func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
 	}
 	if err != nil {
 		if errors.Is(err, fault.Busy) { // also for calls that wait only for this reply
-			p.local.Taken()
+			p.lock.Taken()
 		}
-		p.local.Free()
+		p.lock.Free()
 	}
 	return err
 }
@@ -122,7 +122,7 @@ func (p *Path) keepTrying(first attempt, q *Request) (err error) {
 		a.spare = p.all.spare()
 		a.box.came = a.spare.came
 	}
-	p.local.Block(a.ctx, &a.blocked, q.Waiting)
+	p.lock.Block(a.ctx, &a.blocked, q.Waiting)
 	a.call, a.leads, a.begun = true, q.Terms.Leads, p.Clock.Now()
 	p.whole().active.Store(&a.activeWait)
 	if queues && p.Many() {
@@ -321,7 +321,7 @@ func (a *acquisition) drained() bool {
 // end ends the call's wait as others see it. If the call gives up, nothing of it stays in Redis.
 func (a *acquisition) end() {
 	if a.call {
-		a.path.local.EndWait(&a.blocked)
+		a.path.lock.EndWait(&a.blocked)
 	}
 	if a.ticket.seat != nil {
 		a.path.contention().line.leave(a.ticket.seat)
@@ -413,7 +413,7 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 func (a *acquisition) rest(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
 	if !a.course.waits {
 		a.course.waits = true
-		a.path.local.Taken()
+		a.path.lock.Taken()
 	}
 	if a.spare == nil {
 		a.spare = a.path.all.spare()

@@ -114,7 +114,7 @@ func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end 
 // missing only once it is late.
 func (p *Path) LastFailure(waits bool) error {
 	p = p.whole()
-	if p.local.Hold() != nil {
+	if p.lock.Hold() != nil {
 		return nil
 	}
 	t := p.active.Load()

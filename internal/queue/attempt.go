@@ -162,7 +162,7 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 // win gives the lock the hold, which is live.
 func (a *attempt) win(since clock.Instant) {
 	a.won = true
-	a.path.local.Won(a.hold, since)
+	a.path.lock.Won(a.hold, since)
 }
 
 // commandWait returns how long to wait for the reply to a command that is sent now.
@@ -232,7 +232,7 @@ func (a *attempt) giveBack(why error) error {
 	left := a.path.abandoned(a.hold)
 	left.MayArrive = a.hold.MayArrive()
 	a.path.all.cleanUp(left) // mutant: short grant kept
-	a.hold, a.at = a.path.local.NewHold(a.hold.Terms()), protocol.Reply{}
+	a.hold, a.at = a.path.lock.NewHold(a.hold.Terms()), protocol.Reply{}
 	return why
 }
 

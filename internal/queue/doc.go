@@ -1,6 +1,6 @@
 // Package queue is the half of a lock in Redis, for the call that obtains or releases it: the first try, waiting for other
 // processes, deciding who is next, and the removal of the key. It knows a [Path], its key, and the lock above it as a narrow
-// [Local]; it knows neither the goroutines of the process nor the public API.
+// [Lock]; it knows neither the goroutines of the process nor the public API.
 //
 // A call has the local half, so a path has one call at a time:
 //

@@ -126,7 +126,7 @@ func (p *Path) Told(m Message) bool {
 	if m.what != tellsGrant {
 		return false
 	}
-	if h := p.local.Hold(); h != nil && h.Number() == m.Number {
+	if h := p.lock.Hold(); h != nil && h.Number() == m.Number {
 		h.Regranted() // mutant: granted once more
 		return true
 	}

@@ -22,7 +22,7 @@ import (
 type Path struct {
 	hold.Path
 	*Side
-	local  Local
+	lock   Lock
 	anchor *Path // the writer's path, the semaphore's, or this one
 
 	others atomic.Pointer[contention] // nil until others wait for the key; only at the anchor
@@ -43,8 +43,8 @@ type Side struct {
 // Side makes a side of the registry.
 func (all *Shared) Side(side string) *Side { return &Side{all: all, side: side} }
 
-// Local is the local half of a path's lock.
-type Local interface {
+// Lock is the lock above a path: its local half, its hold, and what else a call tells it.
+type Lock interface {
 	// NewHold makes a hold on these terms, to be asked for.
 	NewHold(t hold.Terms) *hold.Hold
 
@@ -120,8 +120,8 @@ func (p *Path) Shard() *transport.Shard { return p.all.Transport.Shard(p.Key) }
 
 // Init initializes the path of a lock. For both sides of a read-write lock anchor is the writer's path; all calls of a
 // semaphore have the same anchor.
-func (p *Path) Init(of hold.Path, side *Side, local Local, anchor *Path) {
-	p.Path, p.Side, p.local, p.anchor = of, side, local, anchor
+func (p *Path) Init(of hold.Path, side *Side, lock Lock, anchor *Path) {
+	p.Path, p.Side, p.lock, p.anchor = of, side, lock, anchor
 }
 
 // Many reports whether the path belongs to one call of a semaphore, so that many paths may have the key at a time.

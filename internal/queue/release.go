@@ -48,7 +48,7 @@ func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err erro
 	p.Fairness(&m, h, e.Due, e.At)
 	if behind != nil {
 		go p.removeBehind(behind, h, m) //nolint:gosec // it outlives the call and its context
-		p.local.Free()
+		p.lock.Free()
 		return fault.NotLost, nil
 	}
 	w := p.releaseWait(ctx, h, e.At)
@@ -60,7 +60,7 @@ func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err erro
 		if h.MayArrive() {
 			p.all.Cleaner.Remove(p.abandoned(h), nil)
 		}
-		p.local.Free()
+		p.lock.Free()
 	} else if err = p.removeLater(w, h, err); err != nil {
 		return fault.NotLost, err
 	}
@@ -95,7 +95,7 @@ func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error 
 	over := func() {} // until then the lock is not held here, and its state in Redis is unknown
 	freed := func(gone bool) {
 		over()
-		p.local.Free()
+		p.lock.Free()
 		removed <- gone
 	}
 	removal := p.removal(h)
@@ -165,5 +165,5 @@ func (p *Path) removeBehind(r *Removing, h *hold.Hold, m protocol.Release) {
 func (p *Path) lostBehind(h *hold.Hold, released clock.Instant, why fault.Loss) {
 	p.Log(slog.LevelWarn, "lock lost before it was released", slog.String("key", p.Key), slog.String("reason", why.String()))
 	owned, _, _ := h.Held(released)
-	p.local.LostBehind(owned, why)
+	p.lock.LostBehind(owned, why)
 }

@@ -67,7 +67,7 @@ func (g *Group) Leave(i int) {
 	if a.hold.MayArrive() {
 		a.path.all.cleanUp(a.path.abandoned(a.hold))
 	}
-	a.path.local.Free()
+	a.path.lock.Free()
 }
 
 // Try asks Redis once for all paths. It confirms a late reply, which may come from a former master.

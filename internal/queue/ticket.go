@@ -26,7 +26,7 @@ type ticket struct {
 // renumber begins another attempt.
 func (a *acquisition) renumber() {
 	a.abandon()
-	a.hold = a.path.local.NewHold(a.hold.Terms())
+	a.hold = a.path.lock.NewHold(a.hold.Terms())
 }
 
 // abandon gives up an attempt whose outcome is not known: whenever it is executed, it is removed in the background, also from
