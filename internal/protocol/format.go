@@ -75,6 +75,7 @@ func describe(d Description) *Description {
 	if d.Many {
 		d.scripts.number = script("set_permits")
 	}
+	// A section "obtain queued" for read-write locks would make a data race of looked, see contention in internal/queue.
 	_, d.brief = d.Source["obtain queued"]
 	d.brief = d.brief && !d.Many
 	return &d

@@ -151,7 +151,8 @@ func (b *Behind) Close(limit time.Duration) {
 	}
 }
 
-// of returns the removal of a key that is under way, or nil.
+// of returns the removal of a key that is under way, or nil. The caller has the local half. The last hold's release begins its
+// removal before it frees that: so no mutex is needed to see that there is none.
 func (b *Behind) of(key string) *Removing {
 	if b == nil || b.running.Load() == 0 {
 		return nil

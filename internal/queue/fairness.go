@@ -54,7 +54,7 @@ func (p *Path) Fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.I
 	case p.direct(m, h, c, now):
 		m.Known = protocol.Direct
 	default:
-		if p.Format.Brief() { // the two sides of a read-write lock may release at the same time
+		if p.Format.Brief() { // looked has no mutex: not for read-write locks, whose two sides may release at the same time
 			p.contention().looked = now
 		}
 		if p.Shard().Quiet(h.Since().Add(-evidenceAge), p.Many()) {

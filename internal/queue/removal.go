@@ -106,8 +106,8 @@ func (p *Path) Removed(value string, at clock.Instant) {
 	}
 	n := p.all.NumberIn(value)
 	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
+		p.lastAt.Store(int64(at)) // first: a Recall in between repeats an older removal, which is harmless
 		if p.last.CompareAndSwap(last, n) {
-			p.lastAt.Store(int64(at))
 			return
 		}
 	}

@@ -139,9 +139,8 @@ func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 	return a
 }
 
-// Within waits for the outcome of another command for as long as p says. If no time is left it does not wait: a command that
-// is answered at this very moment was sent after the end of the time, and whether it is stuck behind the previous one depends
-// on the connection that it got.
+// Within waits for the outcome of another command for as long as p says. If no time is left it does not wait: the outcome
+// would depend on which connection the command got.
 func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
 	now := s.client.Clock.Now()
 	p.holds = noAlarm

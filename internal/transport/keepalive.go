@@ -91,6 +91,7 @@ func (k *keepAlive) wanted() bool {
 
 func (k *keepAlive) ask() {
 	if !k.wanted() {
+		// A caller notes what it wants before it reads on: so either this sees that, or the caller finds on false.
 		k.on.Store(false)
 		if !k.wanted() || !k.on.CompareAndSwap(false, true) {
 			return

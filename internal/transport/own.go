@@ -261,6 +261,7 @@ func (o *ownConns) install(w *ownConn) {
 func (o *ownConns) tend() {
 	w := o.conn.Load()
 	if w == nil {
+		// Install stores conn before it reads tended: so either this sees the connection, or install finds tended false.
 		o.tended.Store(false)
 		if w = o.conn.Load(); w == nil || !o.tended.CompareAndSwap(false, true) {
 			return

@@ -40,7 +40,7 @@ const (
 	sampleRest = healthyFor / 8  // once three are known, replies this soon after a sample are not sampled: it would cost more
 )
 
-// sample adds a round trip. Of two concurrent ones one may be lost.
+// sample adds a round trip. Of two concurrent ones one may be lost: the next reply makes up for it.
 func (r *estimate) sample(sent, came clock.Instant) {
 	newest := clock.Instant(r.came.Load())
 	if sent < newest {
@@ -57,7 +57,7 @@ func (r *estimate) sample(sent, came clock.Instant) {
 	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/tripUnit+1))
 }
 
-// compare adds a round trip to least and quick. Of two concurrent ones the longer may win.
+// compare adds a round trip to least and quick. Of two concurrent ones the longer may win, until the next shorter one.
 func (r *estimate) compare(took time.Duration, came clock.Instant, alone bool) {
 	if took < remote && came >= clock.Instant(r.quick.Load()).Add(sureRemote/20) {
 		r.quick.Store(int64(came))
