@@ -27,7 +27,7 @@ type Work struct {
 	Health  *health.Monitor[*transport.Shard]
 
 	scheduler *scheduler.Scheduler
-	sender    hold.Sender
+	sender    sender
 	switches  topology.Switches
 }
 

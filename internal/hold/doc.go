@@ -1,6 +1,6 @@
 // Package hold is this process's possession of a key in Redis: a lease that is renewed, contexts that end with it, and the
 // owners that have it one after another, or share it. It does not know locks: it tells its lock through [Above]. Commands to be
-// sent in the background wait in a [Schedule]; a [Sender] sends them.
+// sent in the background wait in a [Schedule]; package background sends them.
 //
 // A hold has the four states of its [lease.State]:
 //

@@ -1,4 +1,4 @@
-package hold
+package background
 
 import (
 	"slices"
@@ -10,12 +10,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/health"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// Sender sends the tasks of a registry's holds, and its removals, and notes what comes of them.
-type Sender struct {
+// sender sends the tasks of a registry's holds, and its removals, and notes what comes of them.
+type sender struct {
 	Transport *transport.Client
 	Health    *health.Monitor[*transport.Shard]
 	Cleaner   *cleanup.Cleaner
@@ -28,17 +29,17 @@ const (
 )
 
 // Close has nothing sent any more from last on.
-func (s *Sender) Close(last clock.Instant) { s.last.Store(int64(last)) }
+func (s *sender) Close(last clock.Instant) { s.last.Store(int64(last)) }
 
 // Closed reports whether Close was called.
-func (s *Sender) Closed() bool { return s.last.Load() != 0 }
+func (s *sender) Closed() bool { return s.last.Load() != 0 }
 
 // Renew sends tasks of holds, and returns when they are answered or given up.
-func (s *Sender) Renew(tasks []Task) { s.send(tasks, health.Renewals) }
+func (s *sender) Renew(tasks []hold.Task) { s.send(tasks, health.Renewals) }
 
 // Remove sends removals, and returns when they are answered or given up.
-func (s *Sender) Remove(all []cleanup.Try) {
-	tasks := make([]Task, len(all))
+func (s *sender) Remove(all []cleanup.Try) {
+	tasks := make([]hold.Task, len(all))
 	for i, a := range all {
 		tasks[i] = removing{a}
 	}
@@ -60,8 +61,8 @@ func (r removing) Done(a transport.Reply, _ int64, err error) {
 }
 
 // send sends tasks of one kind in a pipeline.
-func (s *Sender) send(tasks []Task, kind health.Kind) {
-	tasks = slices.DeleteFunc(tasks, func(t Task) bool { return !t.Wanted() })
+func (s *sender) send(tasks []hold.Task, kind health.Kind) {
+	tasks = slices.DeleteFunc(tasks, func(t hold.Task) bool { return !t.Wanted() })
 	if len(tasks) == 0 {
 		return
 	}
@@ -107,7 +108,7 @@ type outcomes struct {
 
 // note adds the outcome of one task. A release without the queue does not show that the server accepts writes: it may refuse
 // those to the queue.
-func (a *outcomes) note(shard *transport.Shard, t Task, n int64, err error) {
+func (a *outcomes) note(shard *transport.Shard, t hold.Task, n int64, err error) {
 	failed := err != nil && t.Wanted()
 	refused := failed && fault.Answered(err) // this and Plain call methods of an unknown error type: not under a mutex
 	failure := fault.Plain(err)
