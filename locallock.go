@@ -17,7 +17,7 @@ import (
 //	free       owner == nobody
 //	acquiring  owner == o, holds == 0   o has the local half and asks Redis for the other one
 //	held       owner == o, holds >= 1   o has both
-//	leaving    owner == leaving         the Redis half is being released; nobody has the local one
+//	leaving    owner == leaving         its hold is being released; nobody has the local half
 //
 //	free ──Enter──▶ acquiring ──Granted──▶ held ──Exit, Evict──▶ leaving ──Free──▶ free
 //	                    └───────────────Free─────────────────────────────────────▶ free
@@ -85,7 +85,7 @@ func (l *localLock) Cancel(w *local.Waiter) {
 // Taken does nothing: only a [local.Side] needs to know that the acquiring goroutine waits for another process.
 func (l *localLock) Taken() {}
 
-// Granted turns acquiring into held: the Redis half is obtained. Other goroutines of the same owner that queued meanwhile now
+// Granted turns acquiring into held: the hold is obtained. Other goroutines of the same owner that queued meanwhile now
 // hold the lock, too; otherwise they would wait for themselves. It reports whether others still wait.
 func (l *localLock) Granted() (contended bool) {
 	l.mu.Lock()

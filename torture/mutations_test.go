@@ -248,7 +248,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant of a whole lease", "a grant has the whole lease",
-		"tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL", "lease",
+		"tonumber(lease) < tonumber(SHORT_LEASE) and lease or SHORT_LEASE", "lease",
 		"TestNothingStaysBlocked",
 	},
 	{

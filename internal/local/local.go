@@ -8,7 +8,7 @@ type Admission uint8
 // The admissions.
 const (
 	Refused    Admission = iota // not admitted: another owner has the local half
-	Entered                     // admitted alone: it must obtain the Redis half
+	Entered                     // admitted alone: it must obtain the hold
 	Reentered                   // its owner held the lock already, and holds it once more
 	HandedOver                  // admitted with the hold of the owner that unlocked
 	Joined                      // admitted with others, whose hold it shares

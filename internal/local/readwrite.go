@@ -268,7 +268,7 @@ func (l *ReadWrite) again(timer **time.Timer) {
 	l.holdBack()
 }
 
-// granted notes that the Redis half of a side is obtained.
+// granted notes that the hold of a side is obtained.
 func (l *ReadWrite) granted(s *Side) {
 	s.phase = phaseHeld
 	s.add(s.asking)
@@ -276,7 +276,7 @@ func (l *ReadWrite) granted(s *Side) {
 	l.admit()
 }
 
-// free notes that the Redis half of a side was released, or could not be obtained.
+// free notes that the hold of a side was released, or could not be obtained.
 func (l *ReadWrite) free(s *Side) {
 	s.phase = phaseFree
 	if s == &l.read && l.write.phase == phaseHeld {

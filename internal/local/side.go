@@ -129,7 +129,7 @@ func (s *Side) Taken() {
 	s.of.deny()
 }
 
-// Granted turns acquiring into held: the Redis half is obtained. It reports whether others still wait.
+// Granted turns acquiring into held: the hold is obtained. It reports whether others still wait.
 func (s *Side) Granted() (contended bool) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *Side) Evict(lost func() fault.Loss) bool {
 	return done
 }
 
-// Free is called when the Redis half was released, or could not be obtained.
+// Free is called when the hold was released, or could not be obtained.
 func (s *Side) Free() {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()

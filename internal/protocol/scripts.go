@@ -93,7 +93,7 @@ var operations = map[string][]part{
 		of("obtain_queued", "head"), effects, option("held"), names, option("obtain queued"), of("queue", "ticket"),
 		of("obtain_queued", "arguments"),
 		option("common"), format("format"), option("lease"), option("holder"), draw, fencing, of("obtain_queued", "ticket"),
-		option("flag"), trace,
+		option("mark"), trace,
 		of("obtain_queued", "wait"), form, queue, heads, grant, option("granted"),
 		of("obtain_queued", "turn"),
 	},

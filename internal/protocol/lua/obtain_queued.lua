@@ -25,7 +25,7 @@
 
 --# head
 local key, value, lease, prefix, asks, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5] == 'S'
-local counter, behind = ARGV[6] or '', false
+local counter, queues = ARGV[6] or '', false
 
 --# arguments
 if asks == '' then
@@ -162,8 +162,8 @@ local function come()
   elseif free('r') then -- other readers, or holders of other permits
     grantNext(micros, nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))
   else
-    local behind = entries[5] == member and {entries[7]} or redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)
-    warn(behind[1], 'n', lease)
+    local following = entries[5] == member and {entries[7]} or redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)
+    warn(following[1], 'n', lease)
   end
 end
 

@@ -77,7 +77,7 @@ if asked and (asks == 'check' or asks == 'enqueue' and (ARGV[7] or '') == '' and
 end
 
 --# release queued
-if usual then
+if plain then
   local waiting = prefix ~= '' and redis.pcall('ZRANGEBYSCORE', queue, '0', '+inf', 'WITHSCORES', 'LIMIT', '0', '1') or {}
   if not waiting[1] and not waiting.err and redis.call('ZREM', key, value, value .. '*') > 0 then
     if channels ~= '' then -- publishing may be forbidden; the permits are released all the same

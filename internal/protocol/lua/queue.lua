@@ -3,7 +3,7 @@
 -- It is a sorted set. A ticket is a member "<value>|<lease ms>", for a read-write lock followed by r or w, for a semaphore by p
 -- and the number of permits that it asks for. Its score is its place. Each zero in front of the lease doubles the short lease
 -- of its grant, up to eight times, for a process that is far away; older versions ignore the zeros. In the queue of a
--- read-write lock a member guest keeps a place for writers without a ticket, see reserve in readwrite.lua. Two members with
+-- read-write lock a member guest keeps a place for writers without a ticket, see placeGuest in readwrite.lua. Two members with
 -- negative scores sort before all tickets. The score of open is minus the end of the newest window in which the key is left to
 -- calls without a ticket, or minus the time at which no such call would have been told of a window. The score of wide is minus
 -- the end of the newest long window, or minus the time of the release since which long windows are counted; -1 before that.
@@ -25,7 +25,7 @@ local slotted = sharded and (tag and string.find(prefix, '^[^{]*{[^}]*$') and ke
 -- Puts a ticket at the end of a queue in which others waited a moment ago, and replies. If the queue is gone, or the server's
 -- clock went back, it changes nothing. The reply says only whether there are tickets in front; a string costs less than an
 -- array.
-if behind then
+if queues then
   local time, ticket = redis.pcall('TIME'), value .. '|' .. lease
   local place = time[1] and time[1] .. string.sub('00000' .. time[2], -6)
   if place and redis.pcall('ZADD', queue, place, ticket) == 1 then
@@ -127,7 +127,7 @@ end
 -- younger than a second is not told that it is the next one: its call looks soon, see queue.go, and most get the lock before.
 -- With very many readers the next one looks at once, and goes on with the readers behind it. See permits.lua for warnAnother.
 local function grantNext(micros, mine, first, registry, number, lease, kind, place)
-  local PROVISIONAL = '1000' -- the lease of a grant, until the grantee lengthens it
+  local SHORT_LEASE = '1000' -- the lease of a grant, until the grantee lengthens it
   local AT_ONCE = 64         -- how many readers one script serves
   local to, what, granted, count, since, many = nil, nil, nil, 0, nil, false
   while first and first ~= mine and registry and free(kind) and count < AT_ONCE do
@@ -137,9 +137,9 @@ local function grantNext(micros, mine, first, registry, number, lease, kind, pla
       tell(to, what, 'g', granted)
     end
     to, what, since = registry, number, place
-    granted = tonumber(lease) < tonumber(PROVISIONAL) and lease or PROVISIONAL -- mutant: grant of a whole lease
+    granted = tonumber(lease) < tonumber(SHORT_LEASE) and lease or SHORT_LEASE -- mutant: grant of a whole lease
     if string.byte(lease) == 48 then -- a zero
-      granted = math.min(tonumber(lease), PROVISIONAL * 2 ^ math.min(3, #string.match(lease, '^0+')))
+      granted = math.min(tonumber(lease), SHORT_LEASE * 2 ^ math.min(3, #string.match(lease, '^0+')))
     end
     many = string.byte(kind) == 112 -- a p: there is a ticket for each call of a process, which may stand still
     local refused = take(registry .. ':' .. number, granted, kind, lease)

@@ -76,7 +76,7 @@ elseif counter == '' then
 end
 
 --# read release queued
-if usual and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
+if plain and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
   redis.call('HEXISTS', key, value) == 1 and redis.call('HLEN', key) == 2 then -- the last reader: the mode, and its field
   local name = braced and key or '{' .. key .. '}'
   local gone = redis.call('DEL', key, name .. ':' .. value .. ':rwlock_timeout:1')
@@ -90,7 +90,7 @@ if usual and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
 end
 
 --# write release queued
-if usual and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
+if plain and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
   redis.call('HEXISTS', key, value .. ':write') == 1 and redis.call('HLEN', key) == 2 then
   redis.call('DEL', key)
   if channels ~= '' then -- see announce
@@ -187,7 +187,7 @@ end
 -- For a writer without a ticket that tries again soon, or is told when the lock is free: puts its reservation in a queue
 -- without tickets. New readers do not pass it, and when all readers have left, the release leaves the lock free for 110 ms. If
 -- they have not left after 300 ms, the reservation is removed, and there is none for as long.
-local function reserve()
+local function placeGuest()
   local RESPITE = 300 -- for how long there is no new reservation after one that was removed, or after a window
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -230,7 +230,7 @@ if asks == 'reserve' then
     redis.pcall('ZREM', queue, 'guest') -- after the commands that a server without memory refuses
     return refused or token and {'granted', token}
   elseif mode == 'read' then
-    pcall(reserve)
+    pcall(placeGuest)
   end
 end
 
@@ -324,7 +324,7 @@ local function holder(value)
 end
 
 --# extend
--- For writers that want a token; other renewals are in the fast sections.
+-- For writers that want a token; other renewals are short ways.
 local function extend(_, lease)
   if redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then
     redis.call('PEXPIRE', key, lease)

@@ -17,7 +17,7 @@ end
 --# obtain queued
 if asks == '' then
   local holders = redis.call('HKEYS', key)
-  behind = holders[1] and not holders[2] and holders[1] ~= 'mode' and
+  queues = holders[1] and not holders[2] and holders[1] ~= 'mode' and
     string.find(holders[1], string.match(value, '^(.*:)'), 1, true) ~= 1
 end
 
@@ -32,7 +32,7 @@ elseif counter == '' then
 end
 
 --# release queued
-if usual and not direct then
+if plain and not direct then
   local holders = (prefix == '' or redis.pcall('EXISTS', queue) == 0) and redis.call('HKEYS', key)
   if holders and holders[1] == value and not holders[2] then
     redis.call('DEL', key)

@@ -23,11 +23,11 @@
 -- removal only when all holds of the path up to this one are over, so that grant is not in use, and is removed, too.
 
 --# head
-local key, value, channels, usual = KEYS[1], ARGV[1], ARGV[2] or '', not ARGV[6]
+local key, value, channels, plain = KEYS[1], ARGV[1], ARGV[2] or '', not ARGV[6]
 
 --# queue
 local prefix, sharded = ARGV[3] or '', ARGV[5] == 'S'
-local direct = usual and ARGV[4] == 'direct' -- the lock may go to the first ticket without further checks
+local direct = plain and ARGV[4] == 'direct' -- the lock may go to the first ticket without further checks
 
 --# arguments
 -- A direct release that comes here counts as quiet. Within 100 ms a release follows that says whether it is, and leaves the
@@ -75,7 +75,7 @@ if prefix ~= '' then
   if entries.err then
     reply = entries.err
   elseif opens and (entries[1] or yields) then -- mutant: grant not passed on
-    local ok, served, others = pcall(handOver, entries)
+    local ok, served, others = pcall(passOn, entries)
     failed = not ok
     reply = failed and (type(served) == 'table' and served.err or served) or (served or others) and 2 or 1
   elseif entries[5] then

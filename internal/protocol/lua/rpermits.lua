@@ -73,8 +73,8 @@ end
 
 --# obtain queued
 --# release queued
-local waiting = usual and prefix ~= '' and redis.pcall('ZRANGEBYSCORE', queue, '0', '+inf', 'LIMIT', '0', '1') or {}
-if usual and not waiting[1] and not waiting.err then
+local waiting = plain and prefix ~= '' and redis.pcall('ZRANGEBYSCORE', queue, '0', '+inf', 'LIMIT', '0', '1') or {}
+if plain and not waiting[1] and not waiting.err then
   if not redis.call('ZSCORE', holds, value .. '*2') and redis.call('EXISTS', key) == 1 and
     redis.call('ZREM', holds, value) == 1 then -- mutant: permit given twice, Redisson
     local there = redis.call('INCRBY', key, 1)

@@ -1,5 +1,5 @@
 -- The format of Spring Integration's RedisLockRegistry: a string whose value names the holder. A + behind the value is the
--- waiters flag: others wait, or did. The release of a value without it does not look for a queue.
+-- mark: others wait, or did. The release of a value without it does not look for a queue.
 
 --# obtain
 local held = redis.call('GET', key)
@@ -14,7 +14,7 @@ end
 if asks == '' then
   local held = redis.call('GET', key)
   if held then -- mutant: key taken in passing
-    behind = string.sub(held, -1) == '+' and string.find(held, string.match(value, '^(.*:)'), 1, true) ~= 1
+    queues = string.sub(held, -1) == '+' and string.find(held, string.match(value, '^(.*:)'), 1, true) ~= 1
   elseif counter == '' then
     local first = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES') -- the first two are no tickets, see queue.lua
     if not first[5] and not first.err then
@@ -40,7 +40,7 @@ end
 
 --# release
 local held = redis.call('GET', key)
-if held == value and usual then -- mutant: anybody's key removed
+if held == value and plain then -- mutant: anybody's key removed
   if redis.pcall('UNLINK', key) == 1 then
     if channels ~= '' then -- publishing may be forbidden; the lock is released all the same
       redis.pcall('PUBLISH', channels .. key, key)
@@ -63,7 +63,7 @@ if to then -- the message was forbidden
 end
 
 --# owner
--- KEYS[1] is the key. Replies its holder, without the flag; nil if the lock is free.
+-- KEYS[1] is the key. Replies its holder, without the mark; nil if the lock is free.
 local held = redis.call('GET', KEYS[1])
 return held and string.match(held, '^(.*:%d+)%+$') or held
 
@@ -78,23 +78,23 @@ local function holder(value)
   if not held then
     return 'free', false, -2
   end
-  local flagged = string.sub(held, -1) == '+'
-  if flagged then
+  local marked = string.sub(held, -1) == '+'
+  if marked then
     held = string.sub(held, 1, -2)
   end
   if held == value then
-    return 'mine', flagged
+    return 'mine', marked
   end
   local registry, number = string.match(value, '^(.*:)(%d+)$')
   local other = string.sub(held, 1, #registry) == registry and tonumber(string.sub(held, #registry + 1))
   if other and other <= tonumber(number) then -- mutant: late grant wins
-    return 'ours', flagged
+    return 'ours', marked
   end
   taken = true
   if other then
-    return 'later', flagged
+    return 'later', marked
   end
-  return 'taken', flagged, nil, not string.find(held, ':%d+$') and (string.find(held, ':atleast$') and 'kept' or true)
+  return 'taken', marked, nil, not string.find(held, ':%d+$') and (string.find(held, ':atleast$') and 'kept' or true)
 end
 
 -- Makes a hold the owner. Returns the error if that is refused.
@@ -107,8 +107,8 @@ local function free()
   return not taken
 end
 
---# flag
--- For a call that waits with a ticket: sets the flag in the holder's value. Java does not know the flag, nor do versions whose
+--# mark
+-- For a call that waits with a ticket: sets the mark in the holder's value. Java does not know the mark, nor do versions whose
 -- holds had short numbers. If that is refused, a release does not wake waiting calls, but tracking does.
 if not awaited and string.find(held or '', ':%d%d%d%d%d%d%d%d%d%d%d%d%d%d+$') and
   (asks == 'enqueue' or type(redis.pcall('ZSCORE', queue, member)) == 'string') then -- without the ticket the look is late

@@ -12,7 +12,7 @@ local announced = false
 -- second, a due window is put off, and the time counts anew. That shows in the first ticket, which came a second after the
 -- newest release with others waiting. But the key may have been taken by chance at each try, so a window is put off only once:
 -- the next comes 1.7 s later.
-local function handOver(entries)
+local function passOn(entries)
   local WIDE, RARELY, SELDOM = 110, 1700, 15000 -- a long window's length, and the time between two, also while it is quiet
   local SHORT, OFTEN = 10, 100                  -- the same for a short window, for calls that are told of releases
   local PAUSE = 1000                            -- a long window is put off if tickets kept no call out for this long

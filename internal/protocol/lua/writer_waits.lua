@@ -31,7 +31,7 @@ end
 for _, numsub in ipairs(sharded and {'NUMSUB', 'SHARDNUMSUB'} or {'NUMSUB'}) do
   local counts = redis.call('PUBSUB', numsub, channels .. name, channels .. name .. ':waiting')
   if counts[2] > 0 or counts[4] > 0 then
-    local reserved = pcall(reserve)
+    local reserved = pcall(placeGuest)
     return (not reserved or redis.call('ZSCORE', queue, 'guest')) and 1 or 0
   end
 end
