@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// The short scripts, and what they leave to the long ones. Here holds are of the registries a, b and c, of which a and b listen.
+// The short ways, and what they leave to the long ones. Here holds are of the registries a, b and c, of which a and b listen.
 
 // scripted is a server on which scripts run that are given what registries would give them.
 type scripted struct {
@@ -129,7 +129,7 @@ func request(value string, what protocol.Queueing) protocol.Request {
 // asks has a hold ask for the lock, or a ticket.
 func (s *scripted) asks(value string) string {
 	s.Helper()
-	return s.runs(s.format().Obtain(request(value, protocol.Queueing{Mode: protocol.ModeEnqueue, Fast: true}), false))
+	return s.runs(s.format().Obtain(request(value, protocol.Queueing{Mode: protocol.ModeEnqueue, Short: true}), false))
 }
 
 // owner is whose the key is, without the mark; empty when it is free.

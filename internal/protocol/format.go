@@ -55,8 +55,8 @@ type Description struct {
 	Beside  func(key string) string         // a second key, and the first one stays when nobody has the lock; nil: neither
 	Foreign []string                        // see [Foreign]
 
-	scripts scripts
-	brief   bool
+	scripts  scripts
+	shortWay bool
 }
 
 // scripts are the scripts of a format.
@@ -76,8 +76,8 @@ func describe(d Description) *Description {
 		d.scripts.number = script("set_permits")
 	}
 	// A section "obtain queued" for read-write locks would make a data race of looked, see contention in internal/queue.
-	_, d.brief = d.Source["obtain queued"]
-	d.brief = d.brief && !d.Many
+	_, d.shortWay = d.Source["obtain queued"]
+	d.shortWay = d.shortWay && !d.Many
 	return &d
 }
 
@@ -280,5 +280,6 @@ func (f *Format) Many() bool { return f.format.Many }
 // not for read-write locks, which others may share, and semaphores, which other holds of the registry may share.
 func (f *Format) RemovesOlder() bool { return f.format.Side == "" && !f.format.Many }
 
-// Brief reports whether the format has fast paths for locks that others wait for all the time: [Queueing.Fast] and [Direct].
-func (f *Format) Brief() bool { return f.format.brief }
+// HasShortWay reports whether the format has short ways for locks that others wait for all the time, see [Queueing.Short] and
+// [Direct].
+func (f *Format) HasShortWay() bool { return f.format.shortWay }

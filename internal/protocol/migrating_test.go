@@ -87,7 +87,7 @@ func TestFormat_SlotIsMovedAway(t *testing.T) {
 			for granted := false; !granted; { // unless a window has opened meanwhile
 				how := Release{}
 				m.awaited(0)
-				if brief && m.Brief() {
+				if brief && m.HasShortWay() {
 					how.Known = Direct
 				}
 				granted = m.leaves(how, Contended)

@@ -33,12 +33,12 @@ type Queueing struct {
 	Place    string // the former place of a ticket that is asked for again; else empty
 	Replaces string // a ticket to replace; else empty
 	Zeros    string // in front of the lease in the ticket: the length of a grant's short lease
-	Fast     bool   // the queue most likely exists, and the ticket comes last
+	Short    bool   // the queue most likely exists, and the ticket comes last
 }
 
 // asks returns the mode as scripts take it.
 func (q Queueing) asks() string {
-	if q.Fast {
+	if q.Short {
 		return ""
 	}
 	return string(q.Mode)
@@ -76,7 +76,7 @@ type Known string
 // The values of Known; empty: nothing.
 const (
 	Quiet  Known = "quiet"  // no process is known to try without a ticket
-	Direct Known = "direct" // there is a queue, and no window was due a moment ago: see [Format.Brief]
+	Direct Known = "direct" // there is a queue, and no window was due a moment ago: see [Format.HasShortWay]
 )
 
 // Leaving names the tickets of a call that leaves the queue: none, one, or all.

@@ -10,7 +10,7 @@ import (
 
 // A script is assembled from sections of the files in lua/: a section is what follows a line "--# SECTION", up to the next such
 // line. Each operation on locks is written once. A format has its own file: its sections "owner", "format", "extend" and "end"
-// have the functions that operations need (holder, take, free; extend; drop and announce). Optional fast sections decide the
+// have the functions that operations need (holder, take, free; extend; drop and announce). Optional short ways decide the
 // common cases without functions, and otherwise fall through. Making functions and tables is much of a script's cost, so none
 // is made before these.
 

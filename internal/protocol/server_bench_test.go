@@ -153,7 +153,7 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 	if f.plain {
 		cases["enqueue, fast"] = benchCase{
 			begin: func() [][]string { return append(f.await(other), waitsFor(0, 100, "")...) }, reset: none,
-			call: func(k int) Call { return f.Obtain(request(200+k, Queueing{Mode: ModeEnqueue, Fast: true}), false) },
+			call: func(k int) Call { return f.Obtain(request(200+k, Queueing{Mode: ModeEnqueue, Short: true}), false) },
 		}
 	}
 	for _, tickets := range []int{1, 100, 10_000} {

@@ -63,7 +63,7 @@ const closingTries = 3
 // Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
 // Redis: a grant that may have happened, or may still happen, is removed in the background.
 func (p *Path) Obtain(ctx context.Context, q *Request) error {
-	first := attempt{path: p, hold: p.lock.NewHold(q.Terms), ctx: ctx, fast: q.FailFast}
+	first := attempt{path: p, hold: p.lock.NewHold(q.Terms), ctx: ctx, failFast: q.FailFast}
 	if p.side == Reads {
 		first.under = p.lock.Under() // mutant: writer not told
 	}
@@ -255,7 +255,7 @@ func (a *acquisition) recover(why error) error {
 	if err := a.over(); err != nil {
 		return err
 	}
-	if a.fast && a.failure != nil {
+	if a.failFast && a.failure != nil {
 		return a.failure
 	}
 	pause := min(clock.Backoff(a.retries.failed, a.hold.Term().Length), now.Until(a.deadline))
@@ -381,7 +381,7 @@ const failEvery = 100 * time.Millisecond
 // pause waits for d, or until the call is woken or has mail. It fails when the context or the registry ends first, and, with
 // FailFast, once the server is silent.
 func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
-	if !a.fast {
+	if !a.failFast {
 		return a.rest(d, wake, mail)
 	}
 	now, shard := a.path.Clock.Now, a.path.Shard()

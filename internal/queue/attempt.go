@@ -13,18 +13,18 @@ import (
 
 // attempt is what all tries of a call share.
 type attempt struct {
-	path  *Path
-	hold  *hold.Hold
-	under string          // for a reader: the value of the writer's hold that its owner has
-	ctx   context.Context // of the caller
-	sent  bool            // a try has begun
-	asked bool            // a try has ended: with a reply, or an error that was not the end of ctx
-	cut   bool            // the last try was not answered before ctx ended
-	again bool            // the last reply, that the lock is taken, came late, and the try asked again
-	won   bool            // the hold is granted
-	fast  bool            // the call fails when Redis cannot be asked, see FailFast
-	began clock.Instant   // when the last try was sent
-	at    protocol.Reply  // the last reply
+	path     *Path
+	hold     *hold.Hold
+	under    string          // for a reader: the value of the writer's hold that its owner has
+	ctx      context.Context // of the caller
+	sent     bool            // a try has begun
+	asked    bool            // a try has ended: with a reply, or an error that was not the end of ctx
+	cut      bool            // the last try was not answered before ctx ended
+	again    bool            // the last reply, that the lock is taken, came late, and the try asked again
+	won      bool            // the hold is granted
+	failFast bool            // the call fails when Redis cannot be asked, see FailFast
+	began    clock.Instant   // when the last try was sent
+	at       protocol.Reply  // the last reply
 	// failure is why the last try that ended failed; nil if it found that another owner has the lock.
 	failure error
 }
@@ -170,7 +170,7 @@ func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	reg, to := a.path.all, a.path.Shard()
 	p := reg.CommandWait(a.ctx, to)
 	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.path.whole())
-	if p.FailFast = a.fast; a.fast {
+	if p.FailFast = a.failFast; a.failFast {
 		limit := clock.Plus(to.Patience()+time.Millisecond, reg.acknowledging()) // a silence is noticed before
 		if limit < p.Limit {
 			p.Limit, p.Near = limit, 0

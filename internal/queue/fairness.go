@@ -54,7 +54,7 @@ func (p *Path) Fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.I
 	case p.direct(m, h, c, now):
 		m.Known = protocol.Direct
 	default:
-		if p.Format.Brief() { // looked has no mutex: not for read-write locks, whose two sides may release at the same time
+		if p.Format.HasShortWay() { // looked has no mutex: not for read-write locks, whose two sides may release at the same time
 			p.contention().looked = now
 		}
 		if p.Shard().Quiet(h.Since().Add(-evidenceAge), p.Many()) {
@@ -85,8 +85,8 @@ const (
 // call behind the first ticket has waited for so long that it must be told that it is the next one: all came after this hold's
 // call.
 func (p *Path) direct(m *protocol.Release, h *hold.Hold, c *contention, now clock.Instant) bool {
-	return p.Format.Brief() && !m.Leads && !m.Yields && m.Keep == 0 && c != nil && c.looked != 0 && now < c.looked.Add(lookEach) &&
-		h.Queued() != 0 && h.Queued().Until(now) < longWait
+	return p.Format.HasShortWay() && !m.Leads && !m.Yields && m.Keep == 0 &&
+		c != nil && c.looked != 0 && now < c.looked.Add(lookEach) && h.Queued() != 0 && h.Queued().Until(now) < longWait
 }
 
 // tries notes that a call that does not wait found the lock taken. It reports whether another such call did within retryEach:

@@ -55,7 +55,7 @@ type Group struct {
 
 // Add adds a path, for which h is asked for.
 func (g *Group) Add(ctx context.Context, p *Path, h *hold.Hold) {
-	g.tries = append(g.tries, &attempt{path: p, hold: h, ctx: ctx, fast: g.FailFast})
+	g.tries = append(g.tries, &attempt{path: p, hold: h, ctx: ctx, failFast: g.FailFast})
 }
 
 // Won reports whether the i-th path has its hold.

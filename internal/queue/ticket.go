@@ -77,12 +77,12 @@ func (a *acquisition) ask(what protocol.Mode) error {
 			a.renumber() // mutant: one number twice
 		}
 		w.Place, w.Replaces = a.ticket.place, a.ticket.newest
-		w.Fast = a.path.Format.Brief() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.path.busy()
+		w.Short = a.path.Format.HasShortWay() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.path.busy()
 		a.ticket.newest, a.ticket.fresh = a.bid(w).Ticket(), true
 		a.box.open(a.hold.Number())
 	}
 	err := a.try(w, false, a.deadline)
-	if a.won && w.Fast && !a.again { // no other call waited
+	if a.won && w.Short && !a.again { // no other call waited
 		a.hold.SetQueued(a.began)
 	}
 	if err == nil && a.at.State == protocol.StateFailing {

@@ -1,4 +1,4 @@
--- A format for a test: a list with the value of the holder. It has no fast sections, so it is slower than others, and as correct.
+-- A format for a test: a list with the value of the holder. It has no short ways, so it is slower than others, and as correct.
 
 --# owner
 return redis.call('LINDEX', KEYS[1], 0)
