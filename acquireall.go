@@ -219,7 +219,7 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 // next gets one lock, which is renewed until the call has all.
 func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
 	q, began := b.request, b.reg.observed()
-	q.as, q.quiet = owner.NewGroup(), b.quiet(l)
+	q.as, q.unlogged = owner.NewGroup(), b.unlogged(l)
 	q.atMost = 0 // it counts from when the call has all
 	err, asked := fault.Explain(fault.Busy, b.failure), false
 	if b.deadline != clock.Never {
@@ -251,7 +251,7 @@ func (b *multiAcquire) tell(ctx context.Context, l *Lock, q *request, began cloc
 func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	return queue.Each(holds, func(h *Hold) error {
 		q := b.request
-		q.quiet = b.quiet(h.lock)
+		q.unlogged = b.unlogged(h.lock)
 		if !h.lock.adopt(h.hold, &q) {
 			return h.lock.fail("acquire", ErrLockLost)
 		}
@@ -265,8 +265,8 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	})
 }
 
-// quiet reports whether l is not the first path: only that one logs, so that each message appears once.
-func (b *multiAcquire) quiet(l *Lock) bool { return l.redis.Key != b.locks[0].redis.Key }
+// unlogged reports whether l is not the first path: only that one logs, so that each message appears once.
+func (b *multiAcquire) unlogged(l *Lock) bool { return l.redis.Key != b.locks[0].redis.Key }
 
 // giveBack releases the holds of a call that failed. The call may have no time left, so giveBack waits no longer than Unlock
 // does once its context is done; removals go on in the background until they are confirmed.
@@ -288,7 +288,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	for _, group := range groups {
 		for i, l := range group.locks {
 			q := b.request
-			q.as, q.wait, q.quiet = owner.NewGroup(), notAtAll, b.quiet(l)
+			q.as, q.wait, q.unlogged = owner.NewGroup(), notAtAll, b.unlogged(l)
 			in, err := l.enter(ctx, &q)
 			if err != nil {
 				for _, group := range groups {

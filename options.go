@@ -261,8 +261,8 @@ type request struct {
 	atMost   time.Duration // 0: for as long as it is renewed
 	failFast bool          // see FailFast
 	permits  int           // of a semaphore; 0: not given
-	leads    bool          // see hold.Terms, as for quiet
-	quiet    bool
+	leads    bool          // see hold.Terms, as for unlogged
+	unlogged bool
 	blocked  clock.Instant // when the call began to wait; 0: it has not
 
 	// For the observer, at the end of the call.

@@ -389,7 +389,9 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 }
 
 func (l *Lock) terms(q *request) hold.Terms {
-	return hold.Terms{Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: l.renews(q), Leads: q.leads, Quiet: q.quiet}
+	return hold.Terms{
+		Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: l.renews(q), Leads: q.leads, Unlogged: q.unlogged,
+	}
 }
 
 //go:noinline

@@ -10,7 +10,7 @@ import (
 // What package leader and lockreg need, and tests of other modules.
 func init() { //nolint:gochecknoinits // other packages cannot import these names
 	seam.Lockregistry.Leads = LockOption{"Leads", 1, func(q *request, _ time.Duration) { q.leads = true }}
-	seam.Lockregistry.Quiet = LockOption{"Quiet", 1, func(q *request, _ time.Duration) { q.quiet = true }}
+	seam.Lockregistry.Unlogged = LockOption{"Unlogged", 1, func(q *request, _ time.Duration) { q.unlogged = true }}
 	seam.Lockregistry.Wakeup = func(how string) any {
 		if m, known := wakeups[how]; known {
 			return withWakeup(m)

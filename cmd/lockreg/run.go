@@ -232,7 +232,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 }
 
 func (r *runner) acquire(ctx context.Context, registry *lockregistry.Registry) (*lockregistry.Hold, error) {
-	opts := []lockregistry.LockOption{seam.Lockregistry.Quiet.(lockregistry.LockOption)} // a command may take its time
+	opts := []lockregistry.LockOption{seam.Lockregistry.Unlogged.(lockregistry.LockOption)} // a command may take its time
 	if r.wait > 0 {
 		opts = append(opts, lockregistry.Wait(r.wait))
 	}

@@ -96,10 +96,10 @@ func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	return recovered
 }
 
-// counts forgets servers that are quiet or do not count, and reports whether tasks fail at another one.
+// counts forgets servers that are dropped or do not count, and reports whether tasks fail at another one.
 func (m *Monitor[S]) counts(now clock.Instant, count func(S) bool) (failing bool) {
 	for at, s := range m.servers {
-		if s.quiet(now) || !count(at) {
+		if s.dropped(now) || !count(at) {
 			delete(m.servers, at)
 		} else {
 			failing = failing || s.failing
@@ -120,7 +120,7 @@ func (m *Monitor[S]) conclude(o Outcome, failing bool) {
 func (m *Monitor[S]) Since(at S, k Kind) clock.Instant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := m.servers[at]; s != nil && !s.quiet(m.clock.Now()) {
+	if s := m.servers[at]; s != nil && !s.dropped(m.clock.Now()) {
 		return s.of[k].since
 	}
 	return 0
@@ -135,8 +135,8 @@ func (m *Monitor[S]) Since(at S, k Kind) clock.Instant {
 // the time after. A server that refuses writes for now (MISCONF, NOREPLICAS) still answers questions, and removals that find
 // nothing to remove: that is no recovery, unless the refused tasks have been tried again and were not refused.
 //
-// Failed tasks are tried again while they are wanted. So if a server is quiet for longer than that takes, its failed tasks are
-// no longer wanted: for instance the hold was released or lost. The state of such a server is not known.
+// Failed tasks are tried again while they are wanted. So if a server has no outcomes for longer than that takes, its failed
+// tasks are no longer wanted: for instance the hold was released or lost. The state of such a server is not known.
 type server struct {
 	of      [kinds]failures
 	failing bool
@@ -144,9 +144,9 @@ type server struct {
 	awaited clock.Instant // by then another try is noted, or no task is wanted
 }
 
-// quietAfter is the shortest time without outcomes after which a server is quiet: the tasks of many servers that do not answer
+// dropAfter is the shortest time without outcomes after which a server is dropped: the tasks of many servers that do not answer
 // may have to wait for a worker.
-const quietAfter = time.Minute
+const dropAfter = time.Minute
 
 // failures are the failures of one kind of task.
 type failures struct {
@@ -185,11 +185,11 @@ func (s *server) succeed(o Outcome, now clock.Instant) (recovered bool) {
 }
 
 func (s *server) note(o Outcome, now clock.Instant) {
-	s.awaited = max(s.awaited, now.Add(max(o.Retried, quietAfter)))
+	s.awaited = max(s.awaited, now.Add(max(o.Retried, dropAfter)))
 }
 
-// quiet reports whether the failed tasks are no longer tried.
-func (s *server) quiet(now clock.Instant) bool { return now > s.awaited }
+// dropped reports whether the failed tasks are no longer tried.
+func (s *server) dropped(now clock.Instant) bool { return now > s.awaited }
 
 // well reports whether no kind of task fails.
 func (s *server) well() bool {

@@ -22,9 +22,9 @@ const longLeases = 10
 func (h *Hold) sayLong(now clock.Instant) {
 	h.mu.Lock()
 	held := h.had.owned.Until(now)
-	says := !h.leads && h.lease.Fresh(now) && !h.extra().quiet && held >= clock.Times(longLeases, h.lease.Term.Length)
+	says := !h.leads && h.lease.Fresh(now) && !h.extra().unlogged && held >= clock.Times(longLeases, h.lease.Term.Length)
 	if says {
-		h.own().quiet = true
+		h.own().unlogged = true
 	}
 	h.mu.Unlock()
 	if says {

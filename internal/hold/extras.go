@@ -15,7 +15,7 @@ type extras struct {
 	found    clock.Instant         // until then the grant's message may come although the hold is live
 	token    uint64                // the owner's fencing token; 0: it has none
 	spare    int32                 // how many tokens are left for owners to whom the hold is handed
-	quiet    bool                  // a long hold is not logged, or was logged; see Terms
+	unlogged bool                  // a long hold is not logged, or was logged; see Terms
 	atMost   time.Duration         // see Terms
 	takers   map[owner.ID]owner.ID // of a reader's hold: the goroutines that acquired it, by Hold
 	stranded map[owner.ID]bool     // owners that will never release it, see Strand

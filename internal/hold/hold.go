@@ -47,12 +47,12 @@ type possession struct {
 
 // Terms are what an owner asks for.
 type Terms struct {
-	Lease   *lease.Term
-	AtLeast time.Duration // for how long the path stays taken, at least
-	AtMost  time.Duration // for how long an owner has the hold, at most; 0: as long as it is renewed
-	Renewed bool          // the lease is renewed until the hold is over
-	Leads   bool          // the owner is a leader
-	Quiet   bool          // a long hold is not logged: another hold of the same call logs it
+	Lease    *lease.Term
+	AtLeast  time.Duration // for how long the path stays taken, at least
+	AtMost   time.Duration // for how long an owner has the hold, at most; 0: as long as it is renewed
+	Renewed  bool          // the lease is renewed until the hold is over
+	Leads    bool          // the owner is a leader
+	Unlogged bool          // a long hold is not logged: another hold of the same call logs it
 }
 
 // New makes a hold that is about to be asked for. No other hold may have its value.
@@ -61,8 +61,8 @@ func New(p *Path, value string, t Terms) *Hold {
 	if t.AtLeast > 0 {
 		h.own().atLeast = t.AtLeast
 	}
-	if t.AtMost > 0 || t.Quiet {
-		h.own().atMost, h.own().quiet = t.AtMost, t.Quiet
+	if t.AtMost > 0 || t.Unlogged {
+		h.own().atMost, h.own().unlogged = t.AtMost, t.Unlogged
 	}
 	return h
 }
@@ -85,7 +85,7 @@ func (h *Hold) Term() *lease.Term { return h.lease.Term }
 // Terms returns all that is asked for.
 func (h *Hold) Terms() Terms {
 	e := h.extra()
-	return Terms{h.lease.Term, e.atLeast, e.atMost, h.lease.Renewed, h.leads, e.quiet}
+	return Terms{h.lease.Term, e.atLeast, e.atMost, h.lease.Renewed, h.leads, e.unlogged}
 }
 
 // MayArrive reports whether a grant may arrive after the end of the call that obtains the hold.

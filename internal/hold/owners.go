@@ -25,8 +25,8 @@ func (h *Hold) Adopt(t Terms) bool {
 	if h.extra().atLeast != t.AtLeast {
 		h.own().atLeast = t.AtLeast
 	}
-	if e := h.extra(); e.atMost != t.AtMost || e.quiet != t.Quiet {
-		h.own().atMost, h.own().quiet = t.AtMost, t.Quiet
+	if e := h.extra(); e.atMost != t.AtMost || e.unlogged != t.Unlogged {
+		h.own().atMost, h.own().unlogged = t.AtMost, t.Unlogged
 	}
 	h.keep(now)
 	if h.lease.Adopt(t.Lease, t.Renewed, h.bound(now), now) {

@@ -349,7 +349,7 @@ func TestHold_Uphold(t *testing.T) {
 func TestHold_HeldForLongQuietly(t *testing.T) {
 	fake(t, func(w *world) {
 		quiet := renewed(time.Minute)
-		quiet.Quiet = true
+		quiet.Unlogged = true
 		h := w.granted(quiet)
 		require.Equal(w, quiet, h.Terms())
 		pass(time.Hour)

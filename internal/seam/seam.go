@@ -10,8 +10,8 @@ var Lockregistry struct {
 	// queue at once, without the window of 110 ms for calls that poll.
 	Leads any
 
-	// Quiet is a lockregistry.LockOption: it is not logged that the lock is held for ten leases.
-	Quiet any
+	// Unlogged is a lockregistry.LockOption: it is not logged that the lock is held for ten leases.
+	Unlogged any
 
 	// Wakeup returns a lockregistry.Option: waiting calls wake in one way only, "poll", "pubsub" or "tracking", or by "auto".
 	Wakeup func(how string) any

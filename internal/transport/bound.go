@@ -124,24 +124,24 @@ func (b *bound) stop() (over bool) {
 	}
 	b.mu.Lock()
 	b.stopped = true
-	quiet := b.timer != nil && b.timer.Stop() // else a round may be about to set it, or it has just fired
+	reusable := b.timer != nil && b.timer.Stop() // else a round may be about to set it, or it has just fired
 	if b.noted {
 		b.observer.Answered(clock.Instant(b.began.Load()))
 	}
 	leave, over := b.leave, b.over()
 	b.mu.Unlock()
-	quiet = leave != nil && leave() && quiet && !over // else the context may be about to be watched, or has ended
+	reusable = leave != nil && leave() && reusable && !over // else the context may be about to be watched, or has ended
 	if b.pool == nil {
 		return over
 	}
-	if quiet {
+	if reusable {
 		b.mu.Lock()
 		b.limits, b.own, b.leave, b.callers, b.stopped = limits{}, nil, nil, false, false
 		b.alarm.at, b.alarm.rang, b.alarm.excused = 0, false, false
 		b.phase.Store(idle)
 		b.mu.Unlock()
 	}
-	b.pool.free(b, quiet)
+	b.pool.free(b, reusable)
 	return over
 }
 

@@ -138,7 +138,7 @@ func TestOwnChannelIsLeft(t *testing.T) {
 	b.await("it was looked whether it is to be left", func() bool {
 		l.hub.mu.Lock()
 		defer l.hub.mu.Unlock()
-		return len(l.hub.nodes[""].owns.quiet) == 0
+		return len(l.hub.nodes[""].owns.idle) == 0
 	})
 	require.Equal(t, "1", b.subscribers("own"))
 	again.Close()

@@ -19,7 +19,7 @@ type own struct {
 	subscribed bool // the server has confirmed it
 	echoed     bool // the message of the proof has arrived
 	heard      bool
-	quiet      bool // it is in ownChannels.quiet
+	idle       bool // it is in ownChannels.idle
 	fresh      bool // it had a waiter since the last tidy
 }
 
@@ -28,7 +28,7 @@ type ownChannels struct {
 	all    map[string]*own
 	wanted []*own // to subscribe to
 	later  []*own // the server could not answer yet
-	quiet  []*own // had no waiters at some moment
+	idle   []*own // had no waiters at some moment
 }
 
 func newOwnChannels() ownChannels { return ownChannels{all: map[string]*own{}} }
@@ -68,29 +68,29 @@ func (c *ownChannels) leave(o *own, w *Waiter) bool {
 	if delete(o.hearers, w); len(o.hearers) > 0 || !c.has(o) {
 		return false
 	}
-	if o.fresh = true; o.quiet {
+	if o.fresh = true; o.idle {
 		return false
 	}
-	o.quiet = true
-	c.quiet = append(c.quiet, o)
-	return len(c.quiet) == 1
+	o.idle = true
+	c.idle = append(c.idle, o)
+	return len(c.idle) == 1
 }
 
 // untidy reports whether tidy has something to do.
-func (c *ownChannels) untidy() bool { return len(c.quiet)+len(c.later) > 0 }
+func (c *ownChannels) untidy() bool { return len(c.idle)+len(c.later) > 0 }
 
 // tidy takes the channels that had no waiters for a while, if unsubscribing is safe now, and retries those for which the server
 // could not answer.
 func (c *ownChannels) tidy(leaves bool) (names []string) {
-	quiet := c.quiet
-	c.quiet = nil
-	for _, o := range quiet {
+	idle := c.idle
+	c.idle = nil
+	for _, o := range idle {
 		switch {
 		case len(o.hearers) > 0:
-			o.quiet = false
+			o.idle = false
 		case o.fresh || !leaves:
 			o.fresh = false
-			c.quiet = append(c.quiet, o)
+			c.idle = append(c.idle, o)
 		case c.has(o):
 			delete(c.all, o.name)
 			names = append(names, o.name)
