@@ -356,12 +356,12 @@ func settingsOf(opts []Option) (s settings, err error) {
 // queue returns the settings of package queue for a client.
 func (s *settings) queue(client rueidis.Client) queue.Settings {
 	q := queue.Settings{
-		Cluster:   client.Mode() == rueidis.ClientModeCluster,
-		Limit:     s.commandLimit(),
-		Usual:     s.limit == nil,
-		Poll:      s.poll,
-		StandBack: queue.Turnaround,
-		Replicas:  s.replicas,
+		Cluster:      client.Mode() == rueidis.ClientModeCluster,
+		Limit:        s.commandLimit(),
+		DefaultLimit: s.limit == nil,
+		Poll:         s.poll,
+		StandBack:    queue.Turnaround,
+		Replicas:     s.replicas,
 	}
 	if s.wakeup == wakeupPoll {
 		q.StandBack = clock.Plus(s.poll, s.poll/10) // long enough for a poll

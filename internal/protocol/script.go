@@ -32,7 +32,7 @@ type Call struct {
 	Script *Script
 	Key    string
 	Args   Args
-	more   []string // the arguments after the usual ones, if they are not among Args
+	more   []string // the arguments after the fixed ones, if they are not among Args
 
 	// While a slot of a cluster moves, a script with only the lock's key goes to the node that has the key, or, if it is gone, to
 	// the slot's new node. There it must not begin a queue while the old queue is still to be moved: the move would fail with an
@@ -65,19 +65,19 @@ func (c *Call) counts(counter string, cluster bool) {
 
 // Args are the arguments of a call: an array, so that a call needs no allocation. Empty ones at the end are not sent; scripts
 // take a missing argument as empty.
-type Args [usualArgs + 2]string
+type Args [fixedArgs + 2]string
 
-// usualArgs is how many arguments come before those that then appends.
-const usualArgs = 5
+// fixedArgs is how many arguments come before those that then appends.
+const fixedArgs = 5
 
-// then appends arguments to the usual ones.
+// then appends arguments to the fixed ones.
 func (c *Call) then(more ...string) {
 	n := len(more)
 	for n > 0 && more[n-1] == "" {
 		n--
 	}
-	if usualArgs+n <= len(c.Args) {
-		copy(c.Args[usualArgs:], more[:n])
+	if fixedArgs+n <= len(c.Args) {
+		copy(c.Args[fixedArgs:], more[:n])
 	} else {
 		c.more = slices.Clone(more[:n])
 	}
@@ -87,7 +87,7 @@ func (c *Call) then(more ...string) {
 func (c *Call) Given() []string {
 	given := c.Args[:]
 	if c.more != nil {
-		given = slices.Concat(c.Args[:usualArgs], c.more)
+		given = slices.Concat(c.Args[:fixedArgs], c.more)
 	}
 	n := len(given)
 	for n > 0 && given[n-1] == "" {

@@ -13,17 +13,17 @@ import (
 
 // Settings are the settings of a registry's calls.
 type Settings struct {
-	Cluster   bool               // the client is a cluster's
-	Limit     time.Duration      // of a command
-	Usual     bool               // Limit is the default, to which two round trips are added
-	Poll      time.Duration      // the poll interval
-	StandBack time.Duration      // for how long a call lets others go first without a queue
-	Replicas  *protocol.Replicas // nil: holds count at once
+	Cluster      bool               // the client is a cluster's
+	Limit        time.Duration      // of a command
+	DefaultLimit bool               // Limit is the default, to which two round trips are added
+	Poll         time.Duration      // the poll interval
+	StandBack    time.Duration      // for how long a call lets others go first without a queue
+	Replicas     *protocol.Replicas // nil: holds count at once
 }
 
 // CommandWait returns how long a command of the registry waits for its reply.
 func (s *Settings) CommandWait(ctx context.Context, l *transport.Shard) transport.Wait {
-	if s.Usual {
+	if s.DefaultLimit {
 		return transport.Wait{Ctx: ctx, Limit: l.Plus(s.Limit), Near: s.Limit}
 	}
 	return transport.Wait{Ctx: ctx, Limit: s.Limit}

@@ -89,8 +89,8 @@ func (r *Resolver) Master(slot uint16) Owner {
 	return owner
 }
 
-// Usual is Master while there is no problem: older answers count, and the nodes are asked again in the background.
-func (r *Resolver) Usual(slot uint16) Owner {
+// Kept is Master while there is no problem: older answers count, and the nodes are asked again in the background.
+func (r *Resolver) Kept(slot uint16) Owner {
 	r.Refresh(FreshFor)
 	r.mu.Lock()
 	kept := r.heard.Until(r.clock.Now()) < KeptFor

@@ -180,7 +180,7 @@ func (t *Client) replicate(s *Shard, e *replication) {
 	case s.IsSuspect(t.Clock.Now()):
 		owner = t.resolver.Master(slot)
 	default:
-		owner = t.resolver.Usual(slot)
+		owner = t.resolver.Kept(slot)
 	}
 	t.replicators.mu.Lock()
 	defer t.replicators.mu.Unlock()
