@@ -49,7 +49,7 @@ type settings struct {
 	capacity   int
 	wakeup     wakeup
 	oldChannel bool
-	behind     bool // see WithBackgroundRelease
+	background bool // see WithBackgroundRelease
 	replicas   *protocol.Replicas
 	fencing    bool
 	changes    []func(*rueidis.ClientOption) // see WithClientOption
@@ -128,7 +128,7 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 // semaphores and [WithReplicas], while Redis is slow to answer, and when the registry has 64 removals under way, over all
 // masters. [Registry.Close] and [Registry.Shutdown] wait for all of them: a process that ends without either leaves keys to
 // their leases. Default: Unlock waits for the removal.
-func WithBackgroundRelease() Option { return func(s *settings) { s.behind = true } }
+func WithBackgroundRelease() Option { return func(s *settings) { s.background = true } }
 
 // WithName sets the name that people see when this registry holds a lock or waits for one, see [observe.Label]: the name of a
 // service, for instance. Several registries may have the same. The name must be valid UTF-8 of 1 to 100 bytes. Default: none;

@@ -156,8 +156,8 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r.drain.Init(r.holdersNow)
 	q.Draining.Begins = r.drain.Start()
 	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(tenure.CarriedBy(ctx)) == nil }
-	if s.behind && s.replicas == nil {
-		q.Behind = queue.NewBehind(r.handoff)
+	if s.background && s.replicas == nil {
+		q.Background = queue.NewBackground(r.handoff)
 		r.transport.Compare()
 	}
 	r.listen(s.wakeup, s.log)
@@ -331,7 +331,7 @@ func (r *Registry) Close() error {
 			}
 		}
 		r.queues.Waker.Close()
-		if b := r.queues.Behind; b != nil { // before the cleaner, which takes over what fails here
+		if b := r.queues.Background; b != nil { // before the cleaner, which takes over what fails here
 			b.Close(r.transport.Farthest().Plus(queue.ReleaseLimit) + queue.ReleaseGrace) // mutant: removals in the background cut off
 		}
 		trip := r.transport.Farthest().RoundTrip()

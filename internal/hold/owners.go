@@ -135,7 +135,7 @@ func (h *Hold) KeepRenewed(asked time.Duration) (atOnce bool) {
 		h.unlockPlanned()
 		return true
 	}
-	atOnce = h.lease.Behind(asked, now)
+	atOnce = h.lease.Lags(asked, now)
 	h.mu.Unlock()
 	return atOnce
 }

@@ -344,9 +344,9 @@ func (s *State) Upheld(now clock.Instant) time.Duration {
 // Half reports whether more than half of its lease is over.
 func (s *State) Half(now clock.Instant) bool { return s.Left(now) < s.current(s.Term.Length)/2 }
 
-// Behind reports whether it must be renewed at once for an owner that asks for a lease of this length: more than half is over,
+// Lags reports whether it must be renewed at once for an owner that asks for a lease of this length: more than half is over,
 // because renewals are late, or its lease is shorter.
-func (s *State) Behind(length time.Duration, now clock.Instant) bool {
+func (s *State) Lags(length time.Duration, now clock.Instant) bool {
 	return s.Left(now) < s.current(length)/2 || s.Effective(s.Term) < length
 }
 

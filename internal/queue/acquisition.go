@@ -73,7 +73,7 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, before == nil, q.Deadline)
 	}
 	if before != nil {
-		p.all.Behind.told(before, first.outcome(err), first.hold)
+		p.all.Background.told(before, first.outcome(err), first.hold)
 	}
 	if first.won {
 		return nil

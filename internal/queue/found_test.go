@@ -88,7 +88,7 @@ func (*lock) Contended() bool                                { return false }
 func (*lock) Under() string                                  { return "" }
 func (*lock) Block(context.Context, *deadlock.Call, Waiting) {}
 func (*lock) EndWait(*deadlock.Call)                         {}
-func (*lock) LostBehind(time.Duration, fault.Loss)           {}
+func (*lock) LostInBackground(time.Duration, fault.Loss)     {}
 func (*lock) Lost(fault.Loss, time.Duration, bool)           {}
 func (*lock) Clear(hold.Remains)                             {}
 func (l *lock) Has(h *hold.Hold, _ owner.ID) bool            { return l.current.Load() == h }
@@ -173,8 +173,8 @@ func TestFound_WhileItsMessageComes(t *testing.T) {
 
 // A call that asks in the end, although a removal is under way, may remove the key before that: this is no loss.
 func TestObtain_AsksBesideARemoval(t *testing.T) {
-	l, b := newLock(t), NewBehind(0)
-	l.path.all.Behind, l.path.all.Limit = b, 10*time.Second
+	l, b := newLock(t), NewBackground(0)
+	l.path.all.Background, l.path.all.Limit = b, 10*time.Second
 	now := l.path.Clock.Now()
 	r := b.Begin(l.path.Key, 0, now)
 	const wait = 20 * time.Millisecond
@@ -186,8 +186,8 @@ func TestObtain_AsksBesideARemoval(t *testing.T) {
 
 // What asks for several paths waits for the removals that are under way, also where a single call would not.
 func TestGroup_WaitsForRemovals(t *testing.T) {
-	l, b := newLock(t), NewBehind(time.Hour)
-	l.path.all.Behind, l.path.all.Limit = b, 10*time.Second
+	l, b := newLock(t), NewBackground(time.Hour)
+	l.path.all.Background, l.path.all.Limit = b, 10*time.Second
 	r := b.Begin(l.path.Key, 0, l.path.Clock.Now())
 	var ended atomic.Bool
 	time.AfterFunc(50*time.Millisecond, func() {
@@ -217,11 +217,11 @@ func TestGroup_WaitsTooLong(t *testing.T) {
 			first, second := newLock(t), newLock(t)
 			second.path.Key = "orders:43"
 			all, now, deadline := second.path.all, second.path.Clock.Now(), clock.Never
-			all.Behind, all.Limit = NewBehind(time.Hour), 20*time.Millisecond
+			all.Background, all.Limit = NewBackground(time.Hour), 20*time.Millisecond
 			if c.deadline {
 				all.Limit, deadline = 10*time.Second, now.Add(20*time.Millisecond)
 			}
-			all.Behind.Begin(second.path.Key, 0, now.Add(-c.began))
+			all.Background.Begin(second.path.Key, 0, now.Add(-c.began))
 			var g Group
 			for _, l := range []*lock{first, second} {
 				g.Add(t.Context(), &l.path, l.NewHold(hold.Terms{Lease: lease.NewTerm(time.Minute)}))

@@ -70,24 +70,24 @@ type Lock interface {
 	Block(ctx context.Context, call *deadlock.Call, w Waiting)
 	EndWait(call *deadlock.Call)
 
-	// LostBehind is told that a hold was lost before it was released; the call has returned. Held is for how long its owner had
-	// it.
-	LostBehind(held time.Duration, why fault.Loss)
+	// LostInBackground is told that a hold was lost before it was released; the call has returned. Held is for how long its owner
+	// had it.
+	LostInBackground(held time.Duration, why fault.Loss)
 }
 
 // Shared is what all paths of a registry share.
 type Shared struct {
 	Settings
-	Prefix    string
-	Values    string // the prefix of the values of the registry's holds
-	Clock     clock.Clock
-	Transport *transport.Client
-	Waker     *Waker
-	Closed    <-chan struct{}
-	Draining  Draining
-	Cleaner   *cleanup.Cleaner
-	Behind    *Behind       // nil: each release waits for its removal
-	Lease     time.Duration // of holds, unless a call names another
+	Prefix     string
+	Values     string // the prefix of the values of the registry's holds
+	Clock      clock.Clock
+	Transport  *transport.Client
+	Waker      *Waker
+	Closed     <-chan struct{}
+	Draining   Draining
+	Cleaner    *cleanup.Cleaner
+	Background *Background   // nil: each release waits for its removal
+	Lease      time.Duration // of holds, unless a call names another
 
 	spares sync.Pool // of *spare
 	freed  freed

@@ -40,14 +40,14 @@ type Ending struct {
 //  4. The local half is free once the outcome is known, or the lease is over: so the next call here finds the key free. What is
 //     still under way then names this hold, and the next hold, with its larger number, is not touched by it.
 //
-// With a removal in the background 4 comes before the command, and the next call knows of that, see Behind.
+// With a removal in the background 4 comes before the command, and the next call knows of that, see Background.
 func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err error) {
 	h := e.Hold
 	m := protocol.Release{Key: p.Key, Value: h.Value(), Queued: p.MayQueue(), Keep: e.Kept.After(e.At)}
-	behind := p.removesBehind(&e, &m)
+	removing := p.removesInBackground(&e, &m)
 	p.Fairness(&m, h, e.Due, e.At)
-	if behind != nil {
-		go p.removeBehind(behind, h, m) //nolint:gosec // it outlives the call and its context
+	if removing != nil {
+		go p.removeInBackground(removing, h, m) //nolint:gosec // it outlives the call and its context
 		p.lock.Free()
 		return fault.NotLost, nil
 	}
@@ -117,10 +117,10 @@ func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error 
 	return failure
 }
 
-// removesBehind begins the removal of an ended hold's key in the background. It returns nil when the call must wait for the
-// removal.
-func (p *Path) removesBehind(e *Ending, m *protocol.Release) *Removing {
-	b, h := p.all.Behind, e.Hold
+// removesInBackground begins the removal of an ended hold's key in the background. It returns nil when the call must wait for
+// the removal.
+func (p *Path) removesInBackground(e *Ending, m *protocol.Release) *Removing {
+	b, h := p.all.Background, e.Hold
 	if b == nil || p.side != "" || m.Keep > 0 || h.Leads() || h.MayArrive() || e.Owner.IsOnce() || e.Owner.IsGroup() {
 		return nil
 	}
@@ -134,10 +134,10 @@ func (p *Path) removesBehind(e *Ending, m *protocol.Release) *Removing {
 	return r
 }
 
-// removeBehind removes the key of an ended hold. The local half is free: the lock may be in use again, or dropped from the
+// removeInBackground removes the key of an ended hold. The local half is free: the lock may be in use again, or dropped from the
 // cache.
-func (p *Path) removeBehind(r *Removing, h *hold.Hold, m protocol.Release) {
-	b := p.all.Behind
+func (p *Path) removeInBackground(r *Removing, h *hold.Hold, m protocol.Release) {
+	b := p.all.Background
 	defer b.End(r)
 	w := p.releaseWait(context.Background(), h, r.Began)
 	w.Observer = (*silence)(p.whole()) // the next call may wait for the removal
@@ -156,14 +156,14 @@ func (p *Path) removeBehind(r *Removing, h *hold.Hold, m protocol.Release) {
 	case n > 0:
 		p.NoteContention(n, false, reply.Came)
 	case !h.Expired(reply.Came): // else the key may have expired after the release
-		b.NotOurs(r, n == protocol.Later, func() { p.lostBehind(h, r.Began, fault.Without(n)) })
+		b.NotOurs(r, n == protocol.Later, func() { p.lostInBackground(h, r.Began, fault.Without(n)) })
 	}
 	p.Removed(h.Value(), reply.Came)
 }
 
-// lostBehind reports that a hold's key was no longer its own when it was released.
-func (p *Path) lostBehind(h *hold.Hold, released clock.Instant, why fault.Loss) {
+// lostInBackground reports that a hold's key was no longer its own when it was released.
+func (p *Path) lostInBackground(h *hold.Hold, released clock.Instant, why fault.Loss) {
 	p.Log(slog.LevelWarn, "lock lost before it was released", slog.String("key", p.Key), slog.String("reason", why.String()))
 	owned, _, _ := h.Held(released)
-	p.lock.LostBehind(owned, why)
+	p.lock.LostInBackground(owned, why)
 }

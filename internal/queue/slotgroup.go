@@ -133,7 +133,7 @@ func (g *Group) Try(deadline clock.Instant) {
 // wait for the reply then.
 func (g *Group) follow(deadline clock.Instant) (p transport.Wait) {
 	for i, a := range g.tries {
-		r := a.path.all.Behind.of(a.path.Key)
+		r := a.path.all.Background.of(a.path.Key)
 		if r == nil {
 			continue
 		}

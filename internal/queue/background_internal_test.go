@@ -41,7 +41,7 @@ func TestBehind_WhatIsALoss(t *testing.T) {
 				if c.ended {
 					h.End(now)
 				}
-				b := NewBehind(time.Second)
+				b := NewBackground(time.Second)
 				r := b.Begin("a", 0, 1)
 				told := 0
 				reply := func() { b.NotOurs(r, c.later, func() { told++ }) }
@@ -75,7 +75,7 @@ func TestBehind_SeveralCallsDoNotWait(t *testing.T) {
 		"the first one was refused":  {[]follower{refused, unknown}, true},
 		"the second one was refused": {[]follower{unknown, refused}, false},
 	} {
-		b, lost := NewBehind(time.Second), false
+		b, lost := NewBackground(time.Second), false
 		r := b.Begin("a", 0, 1)
 		for _, how := range c.calls {
 			b.told(b.overtake(r), how, nil)
@@ -86,9 +86,9 @@ func TestBehind_SeveralCallsDoNotWait(t *testing.T) {
 }
 
 func TestBehind_KnowsTheNewest(t *testing.T) {
-	var none *Behind
+	var none *Background
 	require.Nil(t, none.of("a"))
-	b := NewBehind(0)
+	b := NewBackground(0)
 	first, newest := b.Begin("a", 0, 1), b.Begin("a", 0, 2)
 	require.Same(t, newest, b.of("a"))
 	require.Nil(t, b.of("b"))
@@ -101,17 +101,17 @@ func TestBehind_KnowsTheNewest(t *testing.T) {
 // Those without a ticket have their chance after several holds in a row, not after one that was long.
 func TestBehind_Yields(t *testing.T) {
 	const trip = time.Millisecond
-	b := NewBehind(100 * time.Millisecond)
+	b := NewBackground(100 * time.Millisecond)
 	require.False(t, b.Yields(time.Hour, time.Hour-trip, trip))
 	require.False(t, b.Yields(99*time.Millisecond, trip, trip))
 	require.True(t, b.Yields(100*time.Millisecond, trip, trip))
-	require.False(t, NewBehind(0).Yields(time.Hour, 0, trip))
+	require.False(t, NewBackground(0).Yields(time.Hour, 0, trip))
 }
 
 func TestBehind_HasRoomForSoMany(t *testing.T) {
-	b := NewBehind(0)
-	all := make([]*Removing, 0, mostBehind)
-	for i := range mostBehind {
+	b := NewBackground(0)
+	all := make([]*Removing, 0, mostInBackground)
+	for i := range mostInBackground {
 		all = append(all, b.Begin(strconv.Itoa(i%10), 0, 1))
 	}
 	require.NotContains(t, all, (*Removing)(nil))
@@ -122,9 +122,9 @@ func TestBehind_HasRoomForSoMany(t *testing.T) {
 
 func TestBehind_CloseWaitsForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBehind(0)
+		b := NewBackground(0)
 		b.Close(time.Hour) // for none
-		b = NewBehind(0)
+		b = NewBackground(0)
 		r := b.Begin("a", 0, 1)
 		began := time.Now()
 		b.Close(time.Second)

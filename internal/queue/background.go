@@ -11,8 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/hold"
 )
 
-// Behind has a registry's removals in the background: the calls that released the holds have returned. The registry's next call
-// for the path may come while the removal is under way:
+// Background has a registry's removals in the background: the calls that released the holds have returned. The registry's next
+// call for the path may come while the removal is under way:
 //
 //	removed ──in the handoff limit, there is a queue, and nobody is known to wait in it──▶ asks at once ──▶ held
 //	   └─else──▶ waits for the end of the removal ──▶ asks
@@ -24,7 +24,7 @@ import (
 //
 // A goroutine waits for each reply. The transport sends at once, together for each master what comes together, so a sender for
 // each master would only be one more queue.
-type Behind struct {
+type Background struct {
 	limit   time.Duration // the handoff limit
 	running atomic.Int32  // written with the mutex
 
@@ -34,7 +34,7 @@ type Behind struct {
 	closed bool
 }
 
-// Removing is one such removal. Behind's mutex guards the fields that change.
+// Removing is one such removal. Background's mutex guards the fields that change.
 type Removing struct {
 	key   string
 	since clock.Instant // when this process got the key, with this hold or an earlier one
@@ -58,27 +58,27 @@ const (
 	unknown // unknown outcome, or no try
 )
 
-// mostBehind limits the removals under way: further releases wait for theirs.
-const mostBehind = 64
+// mostInBackground limits the removals under way: further releases wait for theirs.
+const mostInBackground = 64
 
-// NewBehind makes an empty Behind. Limit is the handoff limit.
-func NewBehind(limit time.Duration) *Behind {
-	return &Behind{limit: limit, newest: map[string]*Removing{}}
+// NewBackground makes an empty Background. Limit is the handoff limit.
+func NewBackground(limit time.Duration) *Background {
+	return &Background{limit: limit, newest: map[string]*Removing{}}
 }
 
 // Yields reports whether a process must leave a window to calls without a ticket: it has had the key for the handoff limit,
 // with several holds, between which the key was free only for moments. Had is how long the process has had the key, and owned
 // how long the owner has had its hold; for a single hold they differ by a round trip.
-func (b *Behind) Yields(had, owned, trip time.Duration) bool {
+func (b *Background) Yields(had, owned, trip time.Duration) bool {
 	return b.limit > 0 && had >= b.limit && had-owned >= b.limit/2+2*trip
 }
 
 // Begin begins the removal of a key. Had is how long this process has had it. It returns nil if the call must wait for the
 // removal.
-func (b *Behind) Begin(key string, had time.Duration, now clock.Instant) *Removing {
+func (b *Background) Begin(key string, had time.Duration, now clock.Instant) *Removing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.running.Load() >= mostBehind {
+	if b.closed || b.running.Load() >= mostInBackground {
 		return nil
 	}
 	r := &Removing{key: key, since: now.Add(-had), Began: now, over: make(chan struct{})}
@@ -89,14 +89,14 @@ func (b *Behind) Begin(key string, had time.Duration, now clock.Instant) *Removi
 
 // NotOurs notes that the key was not the hold's: it was free, or another hold's. Later: it belonged to a later hold of this
 // registry. Lost is called once it is certain that the hold was lost: now, or when the outcome of the next call is known.
-func (b *Behind) NotOurs(r *Removing, later bool, lost func()) {
+func (b *Background) NotOurs(r *Removing, later bool, lost func()) {
 	b.mu.Lock()
 	r.later, r.lost = later, lost
 	b.unlockJudge(r)
 }
 
 // told notes the outcome of the first try of the next call, which has not waited for the removal.
-func (b *Behind) told(r *Removing, how follower, by *hold.Hold) {
+func (b *Background) told(r *Removing, how follower, by *hold.Hold) {
 	b.mu.Lock()
 	if r.next == asks {
 		r.next, r.by = how, by
@@ -107,7 +107,7 @@ func (b *Behind) told(r *Removing, how follower, by *hold.Hold) {
 // unlockJudge unlocks the mutex, and calls lost once the loss is certain. A refused call has seen another owner's key. If the
 // next call was granted, its key exists while its hold is valid: so unless the removal has met that key, the removal came
 // before the grant, and the key was not the old hold's even then.
-func (b *Behind) unlockJudge(r *Removing) {
+func (b *Background) unlockJudge(r *Removing) {
 	next, by, later, lost := r.next, r.by, r.later, r.lost
 	if next != asks {
 		r.lost = nil
@@ -119,7 +119,7 @@ func (b *Behind) unlockJudge(r *Removing) {
 }
 
 // End ends a removal: it is done, or the cleaner has taken it over.
-func (b *Behind) End(r *Removing) {
+func (b *Background) End(r *Removing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.newest[r.key] == r {
@@ -133,7 +133,7 @@ func (b *Behind) End(r *Removing) {
 }
 
 // Close waits until no removal is under way, for limit at most. No further removal begins.
-func (b *Behind) Close(limit time.Duration) {
+func (b *Background) Close(limit time.Duration) {
 	b.mu.Lock()
 	b.closed = true
 	if b.running.Load() == 0 {
@@ -153,7 +153,7 @@ func (b *Behind) Close(limit time.Duration) {
 
 // of returns the removal of a key that is under way, or nil. The caller has the local half. The last hold's release begins its
 // removal before it frees that: so no mutex is needed to see that there is none.
-func (b *Behind) of(key string) *Removing {
+func (b *Background) of(key string) *Removing {
 	if b == nil || b.running.Load() == 0 {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (b *Behind) of(key string) *Removing {
 
 // overtake notes a call that does not wait for the removal. An earlier such call may have obtained and released the key
 // meanwhile, so the reply says nothing certain about the hold any more, unless that call was refused.
-func (b *Behind) overtake(r *Removing) *Removing {
+func (b *Background) overtake(r *Removing) *Removing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch r.next {
@@ -182,7 +182,7 @@ func (b *Behind) overtake(r *Removing) *Removing {
 // type.
 func (a *attempt) follow(deadline clock.Instant) (before *Removing, err error) {
 	p := a.path
-	b := p.all.Behind
+	b := p.all.Background
 	r := b.of(p.Key)
 	if r == nil {
 		return before, nil
@@ -217,7 +217,7 @@ func (a *attempt) await(r *Removing, deadline clock.Instant) error {
 	case <-p.all.Closed:
 		return fault.Closed
 	case <-s.timer.C: // the call may still ask, see obtainLater
-		b := p.all.Behind
+		b := p.all.Background
 		b.told(b.overtake(r), unknown, nil)
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
