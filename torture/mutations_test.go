@@ -344,7 +344,7 @@ var mutations = []mutation{
 	},
 	{
 		"tokens used up", "a process uses up its tokens though another one had the lock",
-		"e := h.own()\n\t\te.token, e.spare = first, tokensDrawn-1\n\t}\n}",
+		"e := h.own()\n\t\te.token, e.tokensLeft = first, tokensDrawn-1\n\t}\n}",
 		`all := <-ranges
 		if last := all[h.lock]; first > 0 && last > 0 {
 			first = last + 1
@@ -354,7 +354,7 @@ var mutations = []mutation{
 		}
 		ranges <- all
 		e := h.own()
-		e.token, e.spare = first, tokensDrawn-1
+		e.token, e.tokensLeft = first, tokensDrawn-1
 	}
 }
 

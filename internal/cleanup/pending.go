@@ -35,10 +35,10 @@ type pending struct {
 }
 
 const (
-	pace  = 100 * time.Millisecond // the pause between tries while Redis answers
-	haste = 10 * time.Second       // for this long; then tries become rarer
-	ease  = 8                      // then the pause is this fraction of the time since the first confirmation
-	spare = time.Second            // the pause for permits, soon
+	pace        = 100 * time.Millisecond // the pause between tries while Redis answers
+	haste       = 10 * time.Second       // for this long; then tries become rarer
+	ease        = 8                      // then the pause is this fraction of the time since the first confirmation
+	permitsPace = time.Second            // the pause for permits, soon
 )
 
 // Timing implements the heap's interface.
@@ -79,7 +79,7 @@ func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) 
 	case answering > haste:
 		pause = max(pace, answering/ease)
 	case p.Format.Many(): // many calls that give up at once leave a removal each
-		pause = max(pace, min(answering, spare))
+		pause = max(pace, min(answering, permitsPace))
 	}
 	return pause, answering > p.Watch
 }

@@ -35,7 +35,7 @@ func TestPending_Transitions(t *testing.T) {
 		"watched, confirmed, longest":     {late: true, since: now, now: later(time.Minute), pause: 15 * time.Second / 2, after: now},
 		"open, confirmed, many":           {late: true, many: true, now: now, pause: pace, after: now},
 		"watched, confirmed, many":        {late: true, many: true, since: now, now: later(4 * pace), pause: 4 * pace, after: now},
-		"watched, confirmed, many, later": {late: true, many: true, since: now, now: later(haste), pause: spare, after: now},
+		"watched, confirmed, many, later": {late: true, many: true, since: now, now: later(haste), pause: permitsPace, after: now},
 		"watched, confirmed, over":        {late: true, since: now, now: later(time.Minute + 1), over: true, after: now},
 		"watched, unanswered":             {late: true, since: now, failed: true, now: now + 1, pause: 50 * time.Millisecond},
 	} {

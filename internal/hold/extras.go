@@ -10,15 +10,15 @@ import (
 
 // extras has the fields that few holds need. The hold's mutex guards it.
 type extras struct {
-	kept     clock.Instant         // AtLeast keeps the path until then; 0: it does not
-	atLeast  time.Duration         // see Terms
-	found    clock.Instant         // until then the grant's message may come although the hold is live
-	token    uint64                // the owner's fencing token; 0: it has none
-	spare    int32                 // how many tokens are left for owners to whom the hold is handed
-	unlogged bool                  // a long hold is not logged, or was logged; see Terms
-	atMost   time.Duration         // see Terms
-	takers   map[owner.ID]owner.ID // of a reader's hold: the goroutines that acquired it, by Hold
-	stranded map[owner.ID]bool     // owners that will never release it, see Strand
+	kept       clock.Instant         // AtLeast keeps the path until then; 0: it does not
+	atLeast    time.Duration         // see Terms
+	found      clock.Instant         // until then the grant's message may come although the hold is live
+	token      uint64                // the owner's fencing token; 0: it has none
+	tokensLeft int32                 // how many tokens are left for owners to whom the hold is handed
+	unlogged   bool                  // a long hold is not logged, or was logged; see Terms
+	atMost     time.Duration         // see Terms
+	takers     map[owner.ID]owner.ID // of a reader's hold: the goroutines that acquired it, by Hold
+	stranded   map[owner.ID]bool     // owners that will never release it, see Strand
 }
 
 // extra returns the extras for reading. The caller holds the mutex.
@@ -99,7 +99,7 @@ const tokensDrawn = 100
 func (h *Hold) Draw(first uint64) {
 	if h.path.Format.Fencing {
 		e := h.own() // mutant: tokens used up
-		e.token, e.spare = first, tokensDrawn-1
+		e.token, e.tokensLeft = first, tokensDrawn-1
 	}
 }
 
@@ -115,11 +115,11 @@ func (h *Hold) nextToken() bool {
 	if !h.path.Format.Fencing {
 		return true
 	}
-	if h.extra().spare == 0 {
+	if h.extra().tokensLeft == 0 {
 		return false
 	}
 	e := h.own()
 	e.token++ // mutant: same token
-	e.spare--
+	e.tokensLeft--
 	return true
 }

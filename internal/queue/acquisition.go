@@ -23,7 +23,7 @@ type acquisition struct {
 	patient  bool
 	deadline clock.Instant // the last moment to begin a try, but for the first
 	listener *wake.Waiter  // nil: there are no wake-ups
-	spare    *spare        // has its timer; nil before the first pause
+	kit      *waitKit      // has its timer; nil before the first pause
 	retries  retries
 	course   course
 	ticket   ticket
@@ -119,8 +119,8 @@ func (p *Path) keepTrying(first attempt, q *Request) (err error) {
 		queues = false
 	}
 	if queues {
-		a.spare = p.all.spare()
-		a.box.came = a.spare.came
+		a.kit = p.all.waitKit()
+		a.box.came = a.kit.came
 	}
 	p.lock.Block(a.ctx, &a.blocked, q.Waiting)
 	a.call, a.leads, a.begun = true, q.Terms.Leads, p.Clock.Now()
@@ -334,8 +334,8 @@ func (a *acquisition) end() {
 		a.hold.Regranted()
 	}
 	a.listener.Close()
-	if a.spare != nil {
-		a.path.all.putBack(a.spare)
+	if a.kit != nil {
+		a.path.all.putBack(a.kit)
 	}
 }
 
@@ -415,13 +415,13 @@ func (a *acquisition) rest(d time.Duration, wake, mail <-chan struct{}) (why rea
 		a.course.waits = true
 		a.path.lock.Taken()
 	}
-	if a.spare == nil {
-		a.spare = a.path.all.spare()
+	if a.kit == nil {
+		a.kit = a.path.all.waitKit()
 	}
-	a.spare.timer.Reset(d)
+	a.kit.timer.Reset(d)
 	for {
 		select {
-		case <-a.spare.timer.C:
+		case <-a.kit.timer.C:
 			return byTime, nil
 		case <-wake:
 			return byWakeup, nil

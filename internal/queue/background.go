@@ -202,7 +202,7 @@ func (a *attempt) follow(deadline clock.Instant) (before *Removing, err error) {
 // await waits for the end of a removal, for as long as a reply may take.
 func (a *attempt) await(r *Removing, deadline clock.Instant) error {
 	p := a.path
-	s := p.all.spare()
+	s := p.all.waitKit()
 	defer p.all.putBack(s)
 	s.timer.Reset(max(0, min(a.commandWait(deadline).Limit, p.Clock.Now().Until(deadline))))
 	select {

@@ -29,29 +29,29 @@ type contention struct {
 	line      line                        // the calls of a semaphore
 }
 
-// spare has what a call needs to wait, for reuse.
-type spare struct {
+// waitKit has what a call needs to wait, for reuse.
+type waitKit struct {
 	timer *time.Timer   // stopped
 	came  chan struct{} // see mailbox. A message for an earlier call may wake a later one, once, which then finds no mail
 }
 
-// spare returns a spare, reused if possible.
-func (all *Shared) spare() *spare {
-	if s, ok := all.spares.Get().(*spare); ok {
+// waitKit returns a kit, reused if possible.
+func (all *Shared) waitKit() *waitKit {
+	if s, ok := all.kits.Get().(*waitKit); ok {
 		return s
 	}
-	s := &spare{time.NewTimer(time.Hour), make(chan struct{}, 1)}
+	s := &waitKit{time.NewTimer(time.Hour), make(chan struct{}, 1)}
 	s.timer.Stop()
 	return s
 }
 
-func (all *Shared) putBack(s *spare) {
+func (all *Shared) putBack(s *waitKit) {
 	s.timer.Stop()
 	select {
 	case <-s.came:
 	default:
 	}
-	all.spares.Put(s)
+	all.kits.Put(s)
 }
 
 // expected is a hold that a look has found, and that may be over before the message of its grant comes. That message must not

@@ -11,7 +11,7 @@ import (
 
 func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
 	q := &Shared{}
-	s := q.spare()
+	s := q.waitKit()
 	s.timer.Reset(time.Nanosecond)
 	s.came <- struct{}{}
 	q.putBack(s)

@@ -89,8 +89,8 @@ type Shared struct {
 	Background *Background   // nil: each release waits for its removal
 	Lease      time.Duration // of holds, unless a call names another
 
-	spares sync.Pool // of *spare
-	freed  freed
+	kits  sync.Pool // of *waitKit
+	freed freed
 	Counts
 	refusals
 }
