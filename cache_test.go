@@ -21,7 +21,7 @@ import (
 func newCached(capacity int) *Registry {
 	r := &Registry{clock: clock.New()}
 	r.cache.Resize(capacity)
-	r.prefix, r.plain = "orders", &kind{side: &queue.Side{}}
+	r.prefix, r.plain = "orders", &kind{paths: &queue.Kind{}}
 	return r
 }
 

@@ -64,7 +64,7 @@ func FindsGone(l *Lock) (found func()) {
 }
 
 // Acknowledged is what happens when replicas have what a registry has written.
-func Acknowledged(r *Registry) { r.queues.Replicas.Told(nil) }
+func Acknowledged(r *Registry) { r.queues.Replicas.Settled(nil) }
 
 // Calls is how many calls and holds of semaphores a registry knows.
 func Calls(r *Registry) int { return len(r.permits.all()) }

@@ -81,11 +81,11 @@ func (r *Registry) deliver(text string) {
 	r.transport.Shard(m.Key).GotMessage(r.clock.Now())
 	path := m.Key[len(r.prefix)+1:]
 	for l := range r.cache.of(path) {
-		if l.redis.Told(m) {
+		if l.redis.Deliver(m) {
 			return
 		}
 	}
-	if r.permits.told(m) || !m.Grants() {
+	if r.permits.deliver(m) || !m.Grants() {
 		return
 	}
 	r.permits.nobodys(m)

@@ -114,12 +114,12 @@ func (p *permits) leave(l *Lock) {
 	}
 }
 
-// told passes a message to the call or hold that it names, if there is one.
-func (p *permits) told(m queue.Message) bool {
+// deliver passes a message to the call or hold that it names, if there is one.
+func (p *permits) deliver(m queue.Message) bool {
 	p.mu.Lock()
 	l := p.numbers[m.Number]
 	p.mu.Unlock()
-	return l != nil && l.redis.Key == m.Key && l.redis.Told(m)
+	return l != nil && l.redis.Key == m.Key && l.redis.Deliver(m)
 }
 
 // nobodys removes permits that were granted to a call that is gone, see Registry.deliver.

@@ -503,9 +503,9 @@ func TestQueue_Traces(t *testing.T) {
 		asks  func(s *scripted)
 		trace bool
 	}{
-		"waits without a ticket":      {held, func(s *scripted) { s.obtains(other, protocol.ModeReserve) }, true},
+		"waits without a ticket":      {held, func(s *scripted) { s.obtains(other, protocol.ModePoll) }, true},
 		"does not wait":               {held, func(s *scripted) { s.obtains(other, protocol.ModeNone) }, false},
-		"finds the lock free":         {"", func(s *scripted) { s.obtains(other, protocol.ModeReserve) }, false},
+		"finds the lock free":         {"", func(s *scripted) { s.obtains(other, protocol.ModePoll) }, false},
 		"has a ticket":                {held, func(s *scripted) { s.obtains(other, protocol.ModeEnqueue) }, false},
 		"has a ticket, behind others": {held, func(s *scripted) { s.asks(other) }, false},
 		"looks":                       {held, func(s *scripted) { s.obtains(other, protocol.ModeCheck) }, false},
@@ -527,7 +527,7 @@ func TestQueue_Traces(t *testing.T) {
 				require.Equal(s, before, after)
 
 				s.do("DEL", theQueue)
-				s.obtains(other, protocol.ModeReserve)
+				s.obtains(other, protocol.ModePoll)
 				require.Equal(s, "0", s.do("EXISTS", theQueue), "a trace begins no queue")
 			})
 		})

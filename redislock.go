@@ -413,7 +413,7 @@ func (l *Lock) release(ctx context.Context, o owner.ID) (observe.End, error) {
 		}
 	}
 	e.At = reg.clock.Now()
-	e.Kept = l.redis.Reserve(h)
+	e.Kept = l.redis.NoteKept(h)
 	l.hold.Store(nil)
 	if !h.End(e.At) {
 		l.abandon(h)

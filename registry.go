@@ -142,7 +142,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 		r.reports.observer = *s.observer
 	}
 	if replicas := r.queues.Replicas; replicas != nil {
-		replicas.Told = transport.NewShortage(r.clock, r.reports.dispatch.Log)
+		replicas.Settled = transport.NewShortage(r.clock, r.reports.dispatch.Log)
 	}
 	r.background = background.New(client, r.transport.Client, background.Tells{
 		Doubt: r.doubt, Renewing: r.tellRenewing, Log: r.reports.dispatch.Log,
@@ -177,7 +177,7 @@ func (n *names) call(prefix string, clientID *string) {
 // kind is what all locks of one kind have in common.
 type kind struct {
 	hold.Kind
-	side *queue.Side
+	paths *queue.Kind
 }
 
 // layouts are the formats of plain locks and of semaphores.
@@ -205,16 +205,16 @@ func (r *Registry) makeKinds(s *settings) {
 	r.permit = r.permitsOf(1, 1)
 	plain := layouts[s.layout]
 	r.watchdog = plain.watchdog
-	r.plain = &kind{hold.Kind{Format: plain.format(r.formats), Env: env}, r.queues.Side("")}
-	r.read = &kind{hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, r.queues.Side(queue.Reads)}
-	r.write = &kind{hold.Kind{Format: protocol.NewWrite(r.formats), Env: env}, r.queues.Side(queue.Writes)}
+	r.plain = &kind{hold.Kind{Format: plain.format(r.formats), Env: env}, r.queues.Kind("")}
+	r.read = &kind{hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, r.queues.Kind(queue.Reads)}
+	r.write = &kind{hold.Kind{Format: protocol.NewWrite(r.formats), Env: env}, r.queues.Kind(queue.Writes)}
 }
 
 // begin initializes a lock for a key. Anchor is as in Lock.anchor.
 func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.reg = r
 	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
-	l.redis.Init(of, k.side, (*localSide)(l), &anchor.redis)
+	l.redis.Init(of, k.paths, (*localSide)(l), &anchor.redis)
 	l.entry.Use(r.clock.Now())
 }
 

@@ -214,14 +214,14 @@ func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption,
 // kind returns the kind of holds; each is how many permits one has.
 func (s *semaphoreAt) kind(each int) *kind {
 	k := s.reg.permitsOf(each, s.number)
-	k.side.Found = s.found
+	k.paths.Found = s.found
 	return k
 }
 
 // permitsOf returns the kind of holds of a semaphore; each is how many permits one has, number how many there are.
 func (r *Registry) permitsOf(each, number int) *kind {
 	format := layouts[r.layout].permits(r.formats, each, number)
-	return &kind{hold.Kind{Format: format, Env: r.holds}, r.queues.Side(queue.Permits(each))}
+	return &kind{hold.Kind{Format: format, Env: r.holds}, r.queues.Kind(queue.Permits(each))}
 }
 
 // found logs that Redis has another number of permits than the caller named, unless that was logged.

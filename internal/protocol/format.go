@@ -121,7 +121,7 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	f.keeps(&c)
 	counter, beside := f.counting(&c), b.Under+f.permits
 	switch b.Mode {
-	case ModeNone, ModeTry, ModeSeen, ModeReserve:
+	case ModeNone, ModeTry, ModeSeen, ModePoll:
 		c.Script = f.format.scripts.obtain
 		if b.Mode != ModeNone {
 			c.Args = Args{b.Value, b.Lease.MS, f.Prefix, string(b.Mode), f.Sharded()}
@@ -132,7 +132,7 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 		c.Args = Args{b.Value, b.Lease.MS, f.Prefix, b.asks(), f.Sharded()}
 		c.then(counter, b.Place, b.Replaces, b.Zeros, beside)
 	}
-	if f.Cluster && (b.Mode == ModeEnqueue || b.Mode == ModeReserve || b.Mode == ModeSeen) {
+	if f.Cluster && (b.Mode == ModeEnqueue || b.Mode == ModePoll || b.Mode == ModeSeen) {
 		c.queue = QueueKey(f.Prefix, b.Key)
 	}
 	return c

@@ -170,7 +170,7 @@ func TestFormat_OutOfMemory(t *testing.T) {
 		}
 		memory("1")
 		for _, f.Fencing = range []bool{f.format != readers, false} { // they draw no tokens
-			for _, mode := range []Mode{ModeReserve, ModeNone} {
+			for _, mode := range []Mode{ModePoll, ModeNone} {
 				c := f.Obtain(f.request("a:1795278371204111", mode), false)
 				_, err := c.Decode(c.Send(f.Context(), f.client))
 				require.ErrorContains(f, err, "OOM", mode)
@@ -257,7 +257,7 @@ func TestFormat_ATraceWhereThereIsNoQueue(t *testing.T) {
 					c := f.Obtain(r, false)
 					return append(c.Keys(), c.Given()...)
 				}
-				require.NotEqual(t, asks(ModeNone), asks(ModeReserve))
+				require.NotEqual(t, asks(ModeNone), asks(ModePoll))
 				if queues {
 					require.NotEqual(t, asks(ModeNone), asks(ModeSeen))
 				} else {

@@ -52,7 +52,7 @@ const (
 	ModeNone    Mode = ""        // no queue, or no wait
 	ModeTry     Mode = "try"     // nothing, but does not overtake waiting calls
 	ModeSeen    Mode = "seen"    // nothing, but leaves a trace for waiting calls; for repeated tries
-	ModeReserve Mode = "reserve" // waits without a ticket
+	ModePoll    Mode = "reserve" // waits without a ticket
 	ModeEnqueue Mode = "enqueue" // a ticket
 	ModeCheck   Mode = "check"   // the state of its ticket
 )

@@ -53,7 +53,7 @@ type Call struct {
 type Replicas struct {
 	N       int
 	Timeout time.Duration
-	Told    func(why error) // called after each wait: why the write does not count, or nil
+	Settled func(why error) // called after each wait: why the write does not count, or nil
 }
 
 // counts notes that a call may begin a fencing counter.

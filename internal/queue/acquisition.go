@@ -73,7 +73,7 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, before == nil, q.Deadline)
 	}
 	if before != nil {
-		p.all.Background.told(before, first.outcome(err), first.hold)
+		p.all.Background.followed(before, first.outcome(err), first.hold)
 	}
 	if first.won {
 		return nil
@@ -200,7 +200,7 @@ func (a *acquisition) poll() error {
 			return nil
 		}
 		refusal := (*rueidis.RedisError)(nil)
-		if (asks == protocol.ModeReserve || asks == protocol.ModeSeen) && a.path.all.Cluster && errors.As(err, &refusal) && !a.cut &&
+		if (asks == protocol.ModePoll || asks == protocol.ModeSeen) && a.path.all.Cluster && errors.As(err, &refusal) && !a.cut &&
 			(fault.Refusal(refusal) || fault.BetweenNodes(refusal)) {
 			polls, a.failure = false, nil // the queue is refused: permissions, or its slot moves
 			continue

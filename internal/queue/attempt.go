@@ -50,7 +50,7 @@ func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	case !a.path.MayQueue() || !patient && !polls:
 		return protocol.ModeNone
 	case polls && patient:
-		return protocol.ModeReserve
+		return protocol.ModePoll
 	case polls:
 		return protocol.ModeSeen
 	case a.path.side == Reads:

@@ -95,8 +95,8 @@ func (b *Background) NotOurs(r *Removing, later bool, lost func()) {
 	b.unlockJudge(r)
 }
 
-// told notes the outcome of the first try of the next call, which has not waited for the removal.
-func (b *Background) told(r *Removing, how follower, by *hold.Hold) {
+// followed notes the outcome of the first try of the next call, which has not waited for the removal.
+func (b *Background) followed(r *Removing, how follower, by *hold.Hold) {
 	b.mu.Lock()
 	if r.next == asks {
 		r.next, r.by = how, by
@@ -178,7 +178,7 @@ func (b *Background) overtake(r *Removing) *Removing {
 }
 
 // follow runs before the first try of a call. If the removal of the previous hold is under way, the call either waits for it,
-// or follow returns it, and the caller must call told. The two sides of a read-write lock always wait: their key has another
+// or follow returns it, and the caller must call followed. The two sides of a read-write lock always wait: their key has another
 // type.
 func (a *attempt) follow(deadline clock.Instant) (before *Removing, err error) {
 	p := a.path
@@ -218,7 +218,7 @@ func (a *attempt) await(r *Removing, deadline clock.Instant) error {
 		return fault.Closed
 	case <-s.timer.C: // the call may still ask, see obtainLater
 		b := p.all.Background
-		b.told(b.overtake(r), unknown, nil)
+		b.followed(b.overtake(r), unknown, nil)
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
 }

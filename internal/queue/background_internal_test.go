@@ -48,7 +48,7 @@ func TestBehind_WhatIsALoss(t *testing.T) {
 				knows := func() {}
 				if c.next != nobody {
 					b.overtake(r)
-					knows = func() { b.told(r, c.next, h) }
+					knows = func() { b.followed(r, c.next, h) }
 				}
 				if first {
 					reply()
@@ -59,7 +59,7 @@ func TestBehind_WhatIsALoss(t *testing.T) {
 					reply()
 				}
 				require.Equal(t, c.lost, told == 1)
-				b.told(b.overtake(r), refused, nil)
+				b.followed(b.overtake(r), refused, nil)
 				require.Equal(t, c.lost, told == 1, "once")
 			})
 		}
@@ -78,7 +78,7 @@ func TestBehind_SeveralCallsDoNotWait(t *testing.T) {
 		b, lost := NewBackground(time.Second), false
 		r := b.Begin("a", 0, 1)
 		for _, how := range c.calls {
-			b.told(b.overtake(r), how, nil)
+			b.followed(b.overtake(r), how, nil)
 		}
 		b.NotOurs(r, false, func() { lost = true })
 		require.Equal(t, c.lost, lost, name)

@@ -69,8 +69,8 @@ type keeping struct {
 	until  clock.Instant
 }
 
-// Reserve notes until when AtLeast keeps the path of a hold that is about to end, and returns that; 0: it does not.
-func (p *Path) Reserve(h *hold.Hold) (until clock.Instant) {
+// NoteKept notes until when AtLeast keeps the path of a hold that is about to end, and returns that; 0: it does not.
+func (p *Path) NoteKept(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()
 	if kept != 0 {
 		p.whole().noted().keeping.Store(&keeping{h.Number(), kept})
@@ -100,8 +100,8 @@ func (p *Path) expects(number string) bool {
 	return e != nil && e.number == number && p.Clock.Now() < e.until
 }
 
-// ReservedUntil returns until when the removal of the hold with this number leaves the path taken; 0: it does not.
-func (p *Path) ReservedUntil(number string) clock.Instant {
+// KeptUntil returns until when the removal of the hold with this number leaves the path taken; 0: it does not.
+func (p *Path) KeptUntil(number string) clock.Instant {
 	c := p.whole().others.Load()
 	if c == nil {
 		return 0

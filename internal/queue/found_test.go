@@ -71,7 +71,7 @@ func newLock(t *testing.T) *lock {
 	}
 	all.Poll = time.Second
 	all.Waker = NewWaker("orders", "me", false)
-	l.path.Init(of, all.Side(""), l, &l.path)
+	l.path.Init(of, all.Kind(""), l, &l.path)
 	return l
 }
 
@@ -152,14 +152,14 @@ func TestFound_WhileItsMessageComes(t *testing.T) {
 				nobodys := false
 				told.Go(func() {
 					m, ok := ParseMessage("g " + a.hold.Number() + " 1000 " + l.path.Key)
-					nobodys = !ok || !l.path.Told(m)
+					nobodys = !ok || !l.path.Deliver(m)
 				})
 				c.after(a)
 				if c.second {
 					told.Wait()
 				}
 				sound := a.hold.Live()
-				l.path.Reserve(a.hold)
+				l.path.NoteKept(a.hold)
 				l.current.Store(nil)
 				sound = a.hold.End(l.path.Clock.Now()) && sound
 				told.Wait()

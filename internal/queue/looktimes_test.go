@@ -52,7 +52,7 @@ func TestFound_NearTheLongest(t *testing.T) {
 // but the calls of its own process look one after another.
 func TestLookTimes_Permits(t *testing.T) {
 	l := newLock(t)
-	l.path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: l.path.Env}
+	l.path.Path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: l.path.Env}
 	line := &l.path.contention().line
 	gone := line.join()
 	calls := make([]*acquisition, 4)

@@ -117,9 +117,9 @@ func (b *mailbox) close() mail {
 	return b.mail
 }
 
-// Told passes a message to the call that waits for it, or to the hold that it is about: in this order, since a call gives the
+// Deliver passes a message to the call that waits for it, or to the hold that it is about: in this order, since a call gives the
 // lock its hold before it closes its mailbox. Otherwise a hold that is held would be removed as unclaimed.
-func (p *Path) Told(m Message) bool {
+func (p *Path) Deliver(m Message) bool {
 	if box := p.box(); box != nil && box.put(m) {
 		return true
 	}

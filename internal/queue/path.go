@@ -21,7 +21,7 @@ import (
 // other processes concerns all paths of a key, and is kept at the anchor.
 type Path struct {
 	hold.Path
-	*Side
+	*Kind
 	lock   Lock
 	anchor *Path // the writer's path, the semaphore's, or this one
 
@@ -31,8 +31,8 @@ type Path struct {
 	lastAt atomic.Int64               // an instant: when that was
 }
 
-// Side is what a registry's paths of one kind share: of plain locks, readers, writers, or permits.
-type Side struct {
+// Kind is what a registry's paths of one kind share: of plain locks, readers, writers, or permits.
+type Kind struct {
 	all  *Shared
 	side string // r for readers, w for writers, p and a number for permits, in tickets; empty for plain locks
 
@@ -40,8 +40,8 @@ type Side struct {
 	Found func(number int)
 }
 
-// Side makes a side of the registry.
-func (all *Shared) Side(side string) *Side { return &Side{all: all, side: side} }
+// Kind makes what paths of a kind share; side is empty for plain locks, else [Reads], [Writes], or by [Permits].
+func (all *Shared) Kind(side string) *Kind { return &Kind{all: all, side: side} }
 
 // Lock is the lock above a path: its local half, its hold, and what else a call tells it.
 type Lock interface {
@@ -120,8 +120,8 @@ func (p *Path) Shard() *transport.Shard { return p.all.Transport.Shard(p.Key) }
 
 // Init initializes the path of a lock. For both sides of a read-write lock anchor is the writer's path; all calls of a
 // semaphore have the same anchor.
-func (p *Path) Init(of hold.Path, side *Side, lock Lock, anchor *Path) {
-	p.Path, p.Side, p.lock, p.anchor = of, side, lock, anchor
+func (p *Path) Init(of hold.Path, kind *Kind, lock Lock, anchor *Path) {
+	p.Path, p.Kind, p.lock, p.anchor = of, kind, lock, anchor
 }
 
 // Many reports whether the path belongs to one call of a semaphore, so that many paths may have the key at a time.

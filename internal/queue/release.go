@@ -25,7 +25,7 @@ type Ending struct {
 	Hold  *hold.Hold
 	Owner owner.ID
 	At    clock.Instant // when it ended
-	Kept  clock.Instant // see Reserve
+	Kept  clock.Instant // see NoteKept
 	Due   bool          // this process has had the key for long enough, so that others have their turn
 }
 
@@ -34,7 +34,7 @@ type Ending struct {
 //
 // The order is what makes it safe, for the caller, too:
 //
-//  1. Reserve, before the lock gives up its hold: so a message about the hold finds the hold, or what Reserve has noted.
+//  1. NoteKept, before the lock gives up its hold: so a message about the hold finds the hold, or what that has noted.
 //  2. The end of the hold, before the command: so no owner relies on a key that another process may have by then.
 //  3. Fairness, before the local half is free: what it looks at belongs to whoever has that.
 //  4. The local half is free once the outcome is known, or the lease is over: so the next call here finds the key free. What is

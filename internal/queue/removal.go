@@ -68,7 +68,7 @@ func (p *Path) Clear(r hold.Remains) {
 func (p *Path) RemoveUnclaimed(number string) {
 	r := p.removalOf(hold.Remains{Value: p.all.Values + number, Longest: p.all.Lease, Term: p.all.Lease})
 	r.MayArrive = false
-	r.Keep = p.ReservedUntil(number)
+	r.Keep = p.KeptUntil(number)
 	p.all.Cleaner.Expedite(r)
 }
 

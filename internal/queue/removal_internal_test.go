@@ -14,7 +14,7 @@ import (
 // However many permits were released in the last seconds, a connection that breaks has only the newest removed once more.
 func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 	p := &newLock(t).path
-	p.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: p.Env}
+	p.Path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: p.Env}
 	known, now := &p.all.freed, p.Clock.Now()
 	for i := range 3 * mostFreed {
 		p.Removed(p.all.Values+strconv.Itoa(i), now)
@@ -39,8 +39,8 @@ func TestRemoval_LastsUntilTheHoldHasEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &newLock(t).path
-			p.Side = p.all.Side(Permits(1))
-			p.Kind = &hold.Kind{Format: c.make(protocol.Config{Prefix: "orders"}, 1, 4), Env: p.Env}
+			p.Kind = p.all.Kind(Permits(1))
+			p.Path.Kind = &hold.Kind{Format: c.make(protocol.Config{Prefix: "orders"}, 1, 4), Env: p.Env}
 			before := p.Clock.Now()
 			r := p.removalOf(hold.Remains{Value: "me:1", Longest: time.Minute, Term: time.Minute})
 			left := before.Until(r.Expired)

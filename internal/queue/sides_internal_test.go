@@ -19,12 +19,12 @@ func TestEachSideExpectsItsOwnGrant(t *testing.T) {
 	kind := &hold.Kind{Format: protocol.NewWrite(protocol.Config{}), Env: &hold.Env{Clock: timer, NumberAt: len("me:")}}
 	var all Shared
 	var reader, writer Path
-	reader.Init(hold.Path{Kind: kind}, all.Side(Reads), nil, &writer)
-	writer.Init(hold.Path{Kind: kind}, all.Side(Writes), nil, &writer)
+	reader.Init(hold.Path{Kind: kind}, all.Kind(Reads), nil, &writer)
+	writer.Init(hold.Path{Kind: kind}, all.Kind(Writes), nil, &writer)
 	for i, side := range []*Path{&reader, &writer} {
 		h := hold.New(&side.Path, fmt.Sprintf("me:%d", i+1), hold.Terms{})
 		h.AwaitMessage(timer.Now().Add(time.Minute))
-		require.Zero(t, side.Reserve(h))
+		require.Zero(t, side.NoteKept(h))
 	}
 	require.True(t, reader.expects("1"))
 	require.True(t, writer.expects("2"))

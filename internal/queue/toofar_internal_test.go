@@ -73,7 +73,7 @@ func TestOutwait_AContextThatDoesNotEnd(t *testing.T) {
 			}
 			require.NoError(t, <-ended)
 			require.Equal(t, answerGrace, time.Since(began))
-			a := attempt{path: &Path{Side: all.Side("")}, ctx: ctx}
+			a := attempt{path: &Path{Kind: all.Kind("")}, ctx: ctx}
 			err := a.outwaited(fault.AsUnavailable(tooLittleTimeError{}))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorIs(t, err, fault.Unavailable)

@@ -104,7 +104,7 @@ func TestReplicas_BoundsThatEndDuringARedirection(t *testing.T) {
 			all.Go(func() {
 				p := Wait{Ctx: t.Context(), Limit: 5 * time.Second}
 				k := &protocol.Call{Key: "k" + strconv.Itoa(i), Args: protocol.Args{"v", "1000"}}
-				k.Replicas = &protocol.Replicas{N: 1, Timeout: 50 * time.Millisecond, Told: func(error) {}}
+				k.Replicas = &protocol.Replicas{N: 1, Timeout: 50 * time.Millisecond, Settled: func(error) {}}
 				k.Wrote = func(_ *protocol.Call, r rueidis.RedisResult) bool { return r.Error() == nil }
 				a := way.Do(&p, k)
 				if err := a.Error(); err != nil {

@@ -166,7 +166,7 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	}
 	s.assess(p, x, &a)
 	if a.ReplicaErr != nil || e.acks >= c.Replicas.N {
-		c.Replicas.Told(a.ReplicaErr)
+		c.Replicas.Settled(a.ReplicaErr)
 	}
 	return a
 }

@@ -23,7 +23,7 @@ func TestRoundTrip_WaitingForReplicasIsNoSample(t *testing.T) {
 	p := Wait{Ctx: t.Context(), Limit: time.Minute}
 	plain := protocol.Call{Script: protocol.NewScript("return redis.call('SET', KEYS[1], 1)"), Key: "42"}
 	replicated := plain
-	replicated.Replicas = &protocol.Replicas{N: 1, Timeout: 2 * WaitAtMost, Told: func(error) {}}
+	replicated.Replicas = &protocol.Replicas{N: 1, Timeout: 2 * WaitAtMost, Settled: func(error) {}}
 	replicated.Wrote = func(*protocol.Call, rueidis.RedisResult) bool { return true }
 	for range 5 { // sequential, and so long that each would be a sample
 		a := way.Do(&p, &replicated)

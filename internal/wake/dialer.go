@@ -14,7 +14,7 @@ import (
 type dialer struct {
 	node    *node
 	pending chan *connection // the connection being dialled; nil: none
-	told    bool             // the last failure was logged
+	logged  bool             // the last failure was logged
 }
 
 // dialLimit, plus six round trips, is how long getting a connection may take: as long as a waiting call waits for it.

@@ -249,14 +249,14 @@ func (n *node) connect() time.Duration {
 		c.end()
 		n.forget()
 		n.become(off)
-		if n.ctx.Err() == nil && !errors.Is(err, errRefused) && !n.dialer.told {
-			n.dialer.told = true
+		if n.ctx.Err() == nil && !errors.Is(err, errRefused) && !n.dialer.logged {
+			n.dialer.logged = true
 			n.log(slog.LevelWarn, "no connection for wake-ups; waiting calls poll until there is one",
 				slog.Any("error", fault.Plain(err)))
 		}
 		return 0
 	}
-	n.dialer.told = false
+	n.dialer.logged = false
 	start := time.Now()
 	if n.begin(c) {
 		n.tell(Connection{Node: n.address, Up: true})
