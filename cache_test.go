@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
@@ -21,7 +23,8 @@ import (
 func newCached(capacity int) *Registry {
 	r := &Registry{clock: clock.New()}
 	r.cache.Resize(capacity)
-	r.prefix, r.plain = "orders", &kind{paths: &queue.Kind{}}
+	r.prefix = "orders"
+	r.plain = &kind{hold.Kind{Format: protocol.NewSpring(protocol.Config{})}, &queue.Kind{}}
 	return r
 }
 
