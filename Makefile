@@ -170,7 +170,7 @@ soak-interop: ## a million sections of Java and Go processes together, and the s
 	cd interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000 -share 8s
 
 .PHONY: specs
-specs: ## check the specifications of directed hand-over and of permits, and that their mutants fail, in some minutes; needs a JDK 17 and Maven
+specs: ## check the specifications of the queue and of permits, and that their mutants fail, in some minutes; needs a JDK 17 and Maven
 	@scripts/specs.sh
 
 .PHONY: specs-full

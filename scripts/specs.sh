@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks the specifications of directed hand-over and of permits with TLC: every question in specs/ must pass, and every mutant
+# Checks the specifications of the queue and of permits with TLC: every question in specs/ must pass, and every mutant
 # in specs/mutants.txt must violate the property that the file names. Questions about permits begin with the name of their
 # module. By default the short form of a question runs where specs/short has one, and no mutant that takes long; "full" as the
 # argument runs all, and "large" the questions of specs/large instead. Names of questions, or of mutants as guard:property or
