@@ -35,9 +35,9 @@ func TestFairness_AgeOfTheEvidence(t *testing.T) {
 			0:                       protocol.Quiet,
 			900 * time.Millisecond:  protocol.Quiet,
 			time.Second:             protocol.Quiet,
-			time.Second + 1:         protocol.NothingKnown,
-			1100 * time.Millisecond: protocol.NothingKnown,
-			time.Minute:             protocol.NothingKnown,
+			time.Second + 1:         "",
+			1100 * time.Millisecond: "",
+			time.Minute:             "",
 		} {
 			h, granted := l.NewHold(hold.Terms{Lease: lease.NewTerm(2 * time.Hour)}), asked.Add(after)
 			require.True(t, h.Grant(granted, granted))
