@@ -28,7 +28,7 @@ func firstSeed() uint64 {
 }
 
 // weathered lets a storm blow, and checks and returns what was seen in it.
-func weathered(t *testing.T, w weather) []section {
+func weathered(t *testing.T, w weather) ([]section, *storm) {
 	t.Helper()
 	t.Logf("repeat with -seed %d", w.seed)
 	all, s := blow(t, w)
@@ -41,7 +41,7 @@ func weathered(t *testing.T, w weather) []section {
 	for _, x := range wrong {
 		t.Error(x)
 	}
-	return all
+	return all, s
 }
 
 // keep writes down a history that is to be looked into.
