@@ -3,14 +3,17 @@
 #   scripts/test-servers.sh        the tests of the library that use a real server and may end otherwise on another one
 #   scripts/test-servers.sh all    all tests of the library, and torture
 # In the first case miniredis is left out: what runs there is the same on every
-# server, and make test has run it. So are the tests below: what they load, repeat or wait for is this library's, and the commands
-# they send to a server are those of the other tests.
+# server, and make test has run it. So are the tests of same_files and same_tests: what they load, repeat or wait for is this
+# library's, and the commands they send to a server are those of the other tests. What a server does itself, such as scripts,
+# messages and permissions, is tested on each server. The other tests have their turns: each runs on one of the servers.
 set -eu
 cd "$(dirname "$0")/.."
 
 servers=$(scripts/install-servers.sh)
 failed=
 same_files="acquire atleast failover log manypaths nesting observer once scale stress"
+own_files="acquireall connection_foreign fencing force inspect open options permissions queue_cluster queue_scripts record redisson"
+own_files="$own_files scan semaphore_cluster semaphore_redisson slot_moves stats told unlink wakeup wakeup_refused"
 same_tests="TestQueue_ThoseWithoutATicketDoNotStarve TestQueue_GivingUpInTheQueue TestSharedClient_ManyRegistriesOfOneClient TestSilence_ManyCallsOnAFrozenServer"
 same_tests="$same_tests TestReplicas_ManyCallsWithReplicas TestAcquireAll_HasNoDeadlock TestAcquireAll_OfManyPaths TestFailover_CommandsGoToTheSuccessor TestQueue_ReadersAndWritersOfManyProcessesOnACluster"
 
@@ -22,21 +25,22 @@ if [ "${1:-}" = all ]; then
 	done
 else
 	# A test that uses a real server says so in its body; see kit_test.go.
-	names=$(awk -v files="$same_files" -v tests="$same_tests" '
+	names=$(awk -v files="$same_files" -v own="$own_files" -v tests="$same_tests" '
 		BEGIN {
 			split(files " ", part, " "); for (i in part) same["./" part[i] "_test.go"] = 1
+			split(own, part, " "); for (i in part) each["./" part[i] "_test.go"] = 1
 			split(tests, part, " "); for (i in part) same[part[i]] = 1
 		}
 		same[FILENAME] { nextfile }
 		/^func / { name = "" }
 		/^func Test[^(]*\(t \*testing\.T\)/ { name = $2; sub(/\(.*/, "", name); if (same[name]) name = "" }
-		name != "" && /[wW]orlds(Alone)?\(|realWorld\(|redistest\.Start/ { print name; name = "" }
+		name != "" && /[wW]orlds(Alone)?\(|realWorld\(|redistest\.Start/ { print name, each[FILENAME] ? "each" : n++ % 3 + 1; name = "" }
 	' ./*_test.go | sort -u)
 	if [ -z "$names" ]; then
 		echo "no test of the root package uses a real server" >&2
 		exit 1
 	fi
-	names=$(echo "$names" | tr '\n' '|' | sed 's/|$//')
+	of() { echo "$names" | awk -v n="$1" '$2 == n || $2 == "each" { print $1 }' | paste -s -d '|' -; } # of N: those on the N-th server
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
 	go test -race -c -o "$work/tests" .
@@ -50,7 +54,7 @@ else
 	n=0
 	for server in $servers; do
 		n=$((n + 1))
-		run "$server" "$names" 4 >"$work/$n" 2>&1 || touch "$work/$n.failed" &
+		run "$server" "$(of $n)" 4 >"$work/$n" 2>&1 || touch "$work/$n.failed" &
 	done
 	wait
 	n=0
@@ -64,10 +68,10 @@ else
 			cat "$work/$n"
 			echo "again on $server: ${again:-all}"
 			repeated="$repeated ${server##*/}: ${again:-all}"
-			run "$server" "${again:-$names}" 2 || run "$server" "${again:-$names}" 1 || failed=yes
+			run "$server" "${again:-$(of $n)}" 2 || run "$server" "${again:-$(of $n)}" 1 || failed=yes
 		fi
 	done
-	echo "$(echo "$names" | tr '|' '\n' | wc -l) tests on each server; tried again:${repeated:- nothing}"
+	echo "$(echo "$names" | grep -c each) tests on each server, $(echo "$names" | grep -vc each) on one; tried again:${repeated:- nothing}"
 fi
 if [ -n "$failed" ]; then
 	echo "test-servers: see above" >&2
