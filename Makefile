@@ -93,11 +93,12 @@ torture-full: ## the same, with all cases of fairness and of fleets
 	cd torture && GOWORK=off go test -race -count=1 -timeout=$(TESTTIMEOUT) ./... -full
 
 .PHONY: adapters
-adapters: ## test the modules for other libraries: gocronlock, lockotel
+adapters: ## test the modules for other libraries, gocronlock and lockotel, and how the benchmarks count
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	cd gocronlock && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 	cd lockotel && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
+	cd bench && GOWORK=off go test ./...
 
 .PHONY: lockreg
 lockreg: ## build the command line into ./lockreg
