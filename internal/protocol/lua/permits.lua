@@ -50,13 +50,14 @@ end
 
 --# obtain queued
 -- Adds a new ticket behind others, or looks at a ticket, if no permit is free, no lease is over, and each hold has one permit.
+-- A hold whose ticket is there has none: what gives it permits takes the ticket out.
 local asked, named = string.match(ARGV[10] or '', '^(%d+) (%d+)$')
 if asked and (asks == 'check' or asks == 'enqueue' and (ARGV[7] or '') == '' and (ARGV[8] or '') == '') then
   local time = redis.call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('ZRANGE', key, '0', '1', 'WITHSCORES')
   if first[1] == 'permits' and first[4] and tonumber(first[4]) > at and tonumber(asked) <= -first[2] and
-    redis.call('ZCARD', key) - 1 + asked > -first[2] and not redis.call('ZSCORE', key, value) then
+    redis.call('ZCARD', key) - 1 + asked > -first[2] and (asks == 'check' or not redis.call('ZSCORE', key, value)) then
     local ticket = value .. '|' .. (ARGV[9] or '') .. lease .. 'p' .. asked
     local last = asks == 'enqueue' and redis.pcall('ZREVRANGE', queue, '0', '0', 'WITHSCORES') or {}
     local score = tonumber(last[2] or -1)
@@ -85,6 +86,11 @@ if plain then
     end
     return 1
   end
+  -- Most removals find nothing: they wait for a command that may come late, again and again, for each call that got no reply.
+  local held = redis.pcall('ZSCORE', key, value)
+  if held == false and value ~= '*' then
+    return 0
+  end
   -- Gives the permit to the first ticket, if that asks for one permit for ten seconds or longer, all permits are held, no lease
   -- is over, each hold has one permit, and no other call must be told, see warnAnother. See queue.lua for the steps.
   local registry, number = string.match(waiting[1] or '', '^(.*):(%d+)|[1-9]%d%d%d%d+p1$')
@@ -96,8 +102,7 @@ if plain then
     local young = time[1] * 1000000 + time[2] - waiting[2] < 1000000
     local searched = young or at + (tonumber(redis.pcall('ZSCORE', queue, 'open')) or 0)
     if first[1] == 'permits' and first[4] and tonumber(first[4]) > at and redis.call('ZCARD', key) == 1 - first[2] and
-      (young or searched >= 0 and searched < 1000) and redis.call('ZSCORE', key, value) and
-      redis.pcall('ZREM', queue, waiting[1]) == 1 then
+      (young or searched >= 0 and searched < 1000) and held and redis.pcall('ZREM', queue, waiting[1]) == 1 then
       local publisher, given = sharded and 'SPUBLISH' or 'PUBLISH', registry .. ':' .. number
       redis.call('ZREM', key, value) -- mutant: permit given twice
       redis.call('ZADD', key, string.format('%.1f', at + 1000.5), given) -- mutant: permit lost on the way
@@ -112,6 +117,9 @@ if plain then
       redis.call('ZADD', key, string.format('%.0f', at + 1000), value)
     end
   end
+elseif prefix ~= '' and ARGV[6] == '' and (ARGV[7] or '') ~= '' and redis.pcall('ZSCORE', key, value) == false and
+  redis.pcall('ZSCORE', queue, ARGV[7]) == false then -- neither the hold nor its ticket
+  return 0
 end
 
 --# common

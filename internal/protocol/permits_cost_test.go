@@ -1,0 +1,59 @@
+package protocol
+
+import (
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// commands is how many commands a step costs, those that its script calls included.
+func (s *semaphore) commands(step func()) (n int) {
+	s.Helper()
+	s.count("CONFIG", "RESETSTAT")
+	step()
+	for _, m := range regexp.MustCompile(`cmdstat_(eval|evalsha|z[a-z]+|time|pexpire|pubsub[|a-z]*):calls=([0-9]+)`).
+		FindAllStringSubmatch(s.count("INFO", "commandstats"), -1) {
+		calls, err := strconv.Atoi(m[2])
+		require.NoError(s, err)
+		n += calls
+	}
+	return n
+}
+
+// What thousands of waiting calls do again and again costs little: to look after a ticket, and to remove what a command without a
+// reply may yet do.
+func TestPermits_WaitingCostsLittle(t *testing.T) {
+	s := semaphoreOf(t)
+	s.listens()
+	for range 3 {
+		require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+	}
+	s.waits(s.value("b"), 1, 0)
+	waits, gone := s.value("b"), s.value("b")
+	require.Equal(t, StateQueued, s.is(waits, 1, time.Minute, ModeEnqueue))
+	removes := func(value string, leaving Leaving) int64 {
+		return s.sends(s.of(s.Config, 1, 3).Release(Release{Key: formatKey, Value: value, Leaving: leaving}))
+	}
+	look := func() { require.Equal(t, StateQueued, s.is(waits, 1, time.Minute, ModeCheck)) }
+	of := func(value string) Leaving { return Leaving{Ticket: value + "|60000p1"} }
+	nothing := func() { require.Zero(t, removes(gone, Leaving{})) }
+	noTicket := func() { require.Zero(t, removes(gone, of(gone))) }
+	for _, step := range []func(){look, nothing, noTicket} { // the scripts are known
+		step()
+	}
+	require.Equal(t, 7, s.commands(look))
+	require.Equal(t, 3, s.commands(nothing))
+	require.Equal(t, 3, s.commands(noTicket))
+
+	require.Zero(t, removes(waits, of(waits)))
+	require.Equal(t, "1", s.tickets(), "a ticket without permits")
+	require.EqualValues(t, Contended, s.releases(s.count("ZRANGE", formatKey, "1", "1")))
+	require.Equal(t, "0", s.tickets())
+	granted := s.count("ZRANGE", formatKey, "1", "1")
+	require.Regexp(t, "^b:", granted)
+	require.EqualValues(t, 1, removes(granted, of(granted)), "its ticket is gone")
+	require.EqualValues(t, 0, removes(granted, Leaving{}))
+}
