@@ -272,7 +272,7 @@ type request struct {
 }
 
 // patient reports whether the call waits.
-func (q *request) patient() bool { return q.wait != notAtAll }
+func (q request) patient() bool { return q.wait != notAtAll }
 
 // with returns q with the options applied. It is a function of its own so that a call without options does not allocate. The
 // error lists all that is wrong.
