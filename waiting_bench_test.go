@@ -92,6 +92,29 @@ func BenchmarkManyWaiters(b *testing.B) {
 	}
 }
 
+// BenchmarkTakingTurns is two registries that want the same path all the time, so that each waits for the other.
+func BenchmarkTakingTurns(b *testing.B) {
+	b.ReportAllocs()
+	client := benchClient(b)
+	registries := []*lockregistry.Registry{benchRegistry(b, client), benchRegistry(b, client)}
+	b.ResetTimer()
+	var all sync.WaitGroup
+	for _, r := range registries {
+		all.Go(func() {
+			l := r.Obtain("42")
+			for range b.N {
+				if err := l.Lock(b.Context()); err != nil {
+					b.Error(err)
+				}
+				if err := l.Unlock(b.Context()); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 // BenchmarkSharingOwners is 50 000 owners that share one hold on reading, each with a context: the time in which one comes
 // in and leaves.
 func BenchmarkSharingOwners(b *testing.B) {

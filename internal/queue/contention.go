@@ -29,7 +29,8 @@ type contention struct {
 	line      line                        // the calls of a semaphore
 }
 
-// waitKit has what a call needs to wait, for reuse.
+// waitKit has what a call needs to wait, for reuse: without it two registries that take turns need 38 allocations for a lock of
+// each, with it 28, see BenchmarkTakingTurns.
 type waitKit struct {
 	timer *time.Timer   // stopped
 	came  chan struct{} // see mailbox. A message for an earlier call may wake a later one, once, which then finds no mail
