@@ -99,3 +99,25 @@ func TestDrop_ReportsAreAskedForAnew(t *testing.T) {
 	require.False(t, a.ticket.sees)
 	require.Empty(t, a.ticket.newest)
 }
+
+// A window that a message tells of is counted once, also when the removal of the key has woken the call a moment before: then it
+// looks, and finds the message only on its way.
+func TestIsNext_WindowsAreCounted(t *testing.T) {
+	for name, wakes := range map[string]protocol.Mode{"the message": "", "a change": protocol.ModeCheck} {
+		t.Run(name, func(t *testing.T) {
+			patientCall(t, func(t *testing.T, a *acquisition) {
+				a.at.Left = time.Minute
+				m, ok := ParseMessage("n " + a.hold.Number() + " 110 " + a.path.Key)
+				require.True(t, ok)
+				require.True(t, a.path.Deliver(m))
+				if wakes != "" {
+					_, _ = a.step(wakes) // the embedded server knows no queue
+				}
+				a.ticket.base = a.path.Clock.Now()
+				_, err := a.asleep()
+				require.NoError(t, err)
+				require.EqualValues(t, 1, a.path.all.Windows.Load())
+			})
+		})
+	}
+}

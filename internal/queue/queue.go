@@ -109,11 +109,15 @@ func (a *acquisition) step(ask protocol.Mode) (next protocol.Mode, err error) {
 	}
 }
 
-// read takes the mail, and counts it as one message.
+// read takes the mail, and counts it as one message. It also counts a window here, since a change of the key may wake the call
+// before the message does: then a look follows, which needs no message.
 func (a *acquisition) read() mail {
 	m := a.box.take()
 	if m.granted > 0 || m.isNext || m.look {
 		a.course.wakeups.Messages++
+	}
+	if m.isNext && m.next <= longWindow && !a.path.Format.Ours() {
+		a.path.all.Windows.Add(1)
 	}
 	return m
 }
@@ -253,11 +257,8 @@ func (a *acquisition) isNext(l *lookTimes, now clock.Instant, after time.Duratio
 	l.patience, l.window, l.watch = time.Millisecond, after <= longWindow, now.Add(watchAfterFirst)
 	due := now.Add(clock.Plus(after, l.patience))
 	a.course.lapses = 0
-	switch {
-	case a.path.Format.Ours():
+	if a.path.Format.Ours() {
 		l.watch, l.window = clock.Never, false
-	case l.window:
-		a.path.all.Windows.Add(1)
 	}
 	if a.path.Many() {
 		due = min(due, l.due)
