@@ -426,7 +426,7 @@ func TestDetector_Semaphores(t *testing.T) {
 					require.NotEmpty(t, found)
 					require.Len(t, p.reported, 1)
 					require.Contains(t, p.reported[0].paths(), "seat")
-					require.True(t, i == 1 || slices.Contains(p.reported[0].paths(), "door"), "who has one seat, and waits for one, is in a cycle")
+					require.True(t, i == 1 || slices.Contains(p.reported[0].paths(), "door"), "who has a seat, and waits for one, is in it")
 				}
 			})
 		})
