@@ -47,7 +47,14 @@ func (w waited) Stands() bool {
 	return h != nil && h.Fresh()
 }
 
-func (w waited) Taker(o owner.ID) owner.ID { return w.lock.taker(o) }
+// Taker does not name who took permits: it may go on to take the next, and leave them to others, as a pool of workers does.
+func (w waited) Taker(o owner.ID) owner.ID {
+	if w.lock.redis.Many() {
+		return owner.Nobody
+	}
+	return w.lock.taker(o)
+}
+
 func (w waited) Delegated(o owner.ID) bool { return w.lock.hold.Lent(o) }
 func (w waited) Tolerant() bool            { return w.lock.reg.tolerant }
 
@@ -133,7 +140,8 @@ func (r *Registry) tellDeadlock(d observe.Deadlock) {
 // reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds. When the
 // first look shows a cycle, it looks again half a second later.
 //
-// A call that waits for permits of a semaphore is in a cycle only while all holders of permits wait for calls of the cycle, too.
+// A call that waits for permits of a semaphore is in a cycle only while each hold of permits belongs to a call of such a cycle,
+// which has its context, see [Hold.Context].
 //
 // It sees no calls of Java or of older versions of this package, and no paths of other prefixes. Cycles within one process, see
 // [ErrDeadlock], are included while they last. [observe.Observer] has a function that is called for cycles that a registry is

@@ -164,3 +164,29 @@ func TestSemaphore_Deadlock(t *testing.T) {
 		})
 	}
 }
+
+// One goroutine takes permits for others, which give them back: it waits for nobody who waits.
+func TestSemaphore_NoDeadlockOfWorkers(t *testing.T) {
+	eachLayout(t, fakeWorld, func(w *world) {
+		w.withQueues()
+		registries, all := w.processes(1)
+		workers := registries[0].Semaphore("seat", 2)
+		held := make(chan *lockregistry.Hold, 3)
+		go func() {
+			for range 3 {
+				h, err := workers.Acquire(w.Context())
+				if err == nil {
+					held <- h
+				}
+			}
+		}()
+		all[0].none(w)
+		found, err := registries[0].Deadlocks(w.Context())
+		require.NoError(w, err)
+		require.Empty(w, found)
+		require.Len(w, held, 2)
+		for range 3 {
+			w.release(<-held)
+		}
+	})
+}

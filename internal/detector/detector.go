@@ -124,7 +124,10 @@ func (d *Detector) lasting() (all []*Wait) {
 		}
 	}
 	slices.SortFunc(all, func(a, b *Wait) int {
-		return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.name(), b.name()))
+		if a.Since != b.Since {
+			return cmp.Compare(a.Since, b.Since)
+		}
+		return strings.Compare(a.name(), b.name())
 	})
 	all = all[:min(len(all), presence.MostWaits)]
 	for _, w := range all {

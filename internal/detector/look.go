@@ -17,6 +17,8 @@ type look struct {
 	waits   map[string][]*Wait  // by registry, if its record was read
 	holders map[string][]string // the registries that hold a path, one for each hold, by path
 	seen    map[*Wait]bool
+
+	found map[string][]*Wait // the calls that keep a path, see blockers
 }
 
 // mostSeen limits the calls of one look.
@@ -28,6 +30,7 @@ func (d *Detector) newLook(own []*Wait) *look {
 		waits:   map[string][]*Wait{d.own.Registry: own},
 		holders: map[string][]string{},
 		seen:    map[*Wait]bool{},
+		found:   map[string][]*Wait{},
 	}
 }
 
@@ -94,20 +97,20 @@ func (l *look) read(ctx context.Context, registries []string) error {
 	})
 }
 
-// blockers returns the calls that keep what a call waits for.
-func (l *look) blockers(w *Wait) (all []*Wait) {
-	before := ""
-	for _, registry := range l.holders[w.Path] {
-		if registry == before {
-			continue
-		}
-		before = registry
+// blockers returns the calls that keep what a call waits for. The holders of its path, and their records, have been read.
+func (l *look) blockers(w *Wait) []*Wait {
+	all, known := l.found[w.Path]
+	if known {
+		return all
+	}
+	for _, registry := range slices.Compact(slices.Clone(l.holders[w.Path])) {
 		for _, other := range l.waits[registry] {
 			if slices.Contains(other.Holds, w.Path) {
 				all = append(all, other)
 			}
 		}
 	}
+	l.found[w.Path] = all
 	return all
 }
 
@@ -116,12 +119,18 @@ func (l *look) blocked() map[*Wait]bool {
 	all := maps.Clone(l.seen)
 	for before := -1; before != len(all); {
 		before = len(all)
-		maps.DeleteFunc(all, func(w *Wait, _ bool) bool { return !l.blocks(all, w) })
+		kept := map[string]bool{} // paths; all calls that wait for one are alike
+		for w := range all {
+			if _, known := kept[w.Path]; !known {
+				kept[w.Path] = l.blocks(all, w)
+			}
+		}
+		maps.DeleteFunc(all, func(w *Wait, _ bool) bool { return !kept[w.Path] })
 	}
 	return all
 }
 
-// blocks reports whether some calls keep what a call waits for: a hold of a lock, or all holds of a semaphore.
+// blocks reports whether some calls together keep what a call waits for: a hold of a lock, or all holds of a semaphore.
 func (l *look) blocks(some map[*Wait]bool, w *Wait) bool {
 	kept := map[string]int{}
 	for _, b := range l.blockers(w) {
@@ -167,19 +176,17 @@ func (l *look) cycles(from []*Wait) (found []Cycle) {
 
 // cycle returns a cycle of some calls that one of them is in, or nil.
 func (l *look) cycle(start *Wait, some map[*Wait]bool) (way Cycle) {
-	seen := map[*Wait]bool{}
+	seen := map[string]bool{} // paths; whoever waits for one goes on alike
 	var search func(w *Wait) bool
 	search = func(w *Wait) bool {
+		if seen[w.Path] {
+			return false
+		}
+		seen[w.Path] = true
 		way = append(way, w)
 		for _, next := range l.blockers(w) {
-			if next == start {
+			if next == start || some[next] && search(next) {
 				return true
-			}
-			if some[next] && !seen[next] {
-				seen[next] = true
-				if search(next) {
-					return true
-				}
 			}
 		}
 		way = way[:len(way)-1]
