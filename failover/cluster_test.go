@@ -3,6 +3,7 @@ package failover
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,12 +81,6 @@ func TestClusterMasterIsStopped(t *testing.T) {
 func TestClusterReshard(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
-	check := func(o outcome) {
-		assert.Zero(t, o.patient+o.first+o.unlock, "errors")
-		assert.Less(t, o.pause, soon)
-		assert.Zero(t, o.doubles, "owners inside at once")
-		assert.Zero(t, o.losers, "holds lost")
-	}
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		from := d.Master(keyOf("one"), nil)
 		p := usual
@@ -94,24 +89,58 @@ func TestClusterReshard(t *testing.T) {
 		for i := 0; to == from; i++ {
 			to = d.Master(keyOf("two"+strconv.Itoa(i)), nil)
 		}
-		f := start(t, d, v, p, with(d, from))
-		var slots []int
-		for _, path := range slices.Concat(f.busy, f.stayed, f.kept, f.alone) {
-			slots = append(slots, d.Slot(keyOf(path)))
-		}
-		at := time.Now()
-		d.Move(to, slots...)
-		check(f.judge("slots migrate, with their keys", v, at, time.Time{}))
-		d.Move(from, slots...)
+		unnoticed(t, func() outcome {
+			f := start(t, d, v, p, with(d, from))
+			var slots []int
+			for _, path := range slices.Concat(f.busy, f.stayed, f.kept, f.alone) {
+				slots = append(slots, d.Slot(keyOf(path)))
+			}
+			at := time.Now()
+			d.Move(to, slots...)
+			o := f.judge("slots migrate, with their keys", v, at, time.Time{})
+			d.Move(from, slots...)
+			return o
+		})
 	})
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
-		f := start(t, d, v, usual, with(d, d.Master(keyOf("one"), nil)))
-		at := time.Now()
-		_, promoted := d.Failover(keyOf("one"))
-		check(f.judge("CLUSTER FAILOVER", v, at, promoted))
-		d.AwaitHealthy()
-		wait(2 * redistest.NodeTimeout) // so soon the masters vote for no replica of this shard again
+		unnoticed(t, func() outcome {
+			f := start(t, d, v, usual, with(d, d.Master(keyOf("one"), nil)))
+			at := time.Now()
+			_, promoted := d.Failover(keyOf("one"))
+			o := f.judge("CLUSTER FAILOVER", v, at, promoted)
+			d.AwaitHealthy()
+			wait(2 * redistest.NodeTimeout) // so soon the masters vote for no replica of this shard again
+			return o
+		})
 	})
+}
+
+// unnoticed checks that calls notice nothing of an event. On a busy machine some process or server may stand still for a second
+// just then: a path waits for that long, or a call without Wait has no answer in time. For that the best of three events counts,
+// in long runs each.
+func unnoticed(t *testing.T, event func() outcome) {
+	t.Helper()
+	tries := 3
+	if *long {
+		tries = 1
+	}
+	for {
+		o := event()
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Zero(t, o.doubles, "owners inside at once")
+		assert.Zero(t, o.losers, "holds lost")
+		for _, why := range o.causes {
+			assert.True(t, strings.HasSuffix(why, "no answer from Redis in time") || strings.HasSuffix(why, "came too late"), why)
+		}
+		tries--
+		if errors := o.first + o.unlock; tries == 0 {
+			assert.Zero(t, errors, "errors")
+			assert.Less(t, o.pause, soon)
+		} else if errors > 0 || o.pause >= soon {
+			continue
+		}
+		return
+	}
 }
 
 // The poll interval is so long here that a waiter which stays with the node, and polls, shows.
