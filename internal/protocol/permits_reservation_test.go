@@ -118,11 +118,13 @@ func TestPermits_NextFirstOneIsAsked(t *testing.T) {
 	s.reserved(0)
 	require.Equal(t, StateQueued, s.looks(small, 1).State)
 	require.Equal(t, "2", s.tickets())
-	require.Empty(t, s.heard("d", d))
-	require.Equal(t, StateQueued, s.looks(small, 1).State)
-	require.Equal(t, []string{toldToLook(next)}, s.heard("d", d))
-	require.Equal(t, StateQueued, s.looks(small, 1).State)
+	require.Equal(t, []string{toldToLook(next)}, s.heard("d", d), "at once")
+	left := s.looks(small, 1).Left
+	require.LessOrEqual(t, left, time.Second, "which is when the next look is due")
+	require.Positive(t, left)
 	require.Equal(t, "2", s.tickets())
+	s.reserved(0)
+	require.True(t, s.looks(small, 1).Granted)
 }
 
 // A process that looks runs, whichever of its calls that is.

@@ -316,19 +316,23 @@ local grants = grantNext
 -- server or a machine stands still for as long, costs it one turn. Each ticket is asked for itself, whoever was the first
 -- before, and only when the lease of the last question is over: the questions cost a look in a second.
 grantNext = function(micros, mine, first, registry, number, lease, kind, place)
-  local left, asks = nil, mine and first and first ~= mine and registry and not free(kind)
-  if asks and string.find(value, registry .. ':', 1, true) ~= 1 then
+  local left, over
+  while mine and first and first ~= mine and registry and not free(kind) and string.find(value, registry .. ':', 1, true) ~= 1 do
     local asked, short = place % 1 > 0, 1000 * 2 ^ math.min(3, #string.match(lease, '^0*'))
     left = -(tonumber(redis.call('ZSCORE', queue, 'wide')) or 0) - at
-    if asked and left <= 0 then -- mutant: first for ever
+    if asked and left <= 0 and not over then -- mutant: first for ever
       passOver({[registry] = true})
       first, registry, number, lease, kind, place = heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES'), mine)
-    elseif left <= 0 or left > 8000 then -- or the server's clock went back
-      left, asked = short, true
-      redis.pcall('ZADD', queue, string.format('%.1f', math.floor(place) + 0.5), first, -at - short, 'wide')
-      tell(registry, number, 'd', 0)
+      left, over = nil, true -- the next one is asked at once
+    else
+      if left <= 0 or left > 8000 then -- or the server's clock went back
+        left, asked = short, true
+        redis.pcall('ZADD', queue, string.format('%.1f', math.floor(place) + 0.5), first, -at - short, 'wide')
+        tell(registry, number, 'd', 0)
+      end
+      left = asked and left or nil
+      break
     end
-    left = asked and left > 0 and left or nil
   end
   local next, granted = grants(micros, mine, first, registry, number, lease, kind, place)
   return next, granted or left
