@@ -31,7 +31,7 @@ func Example_readme() {
 	// shipped
 }
 
-func acquire(ctx context.Context, locks *lockregistry.Registry) (err error) {
+func acquire(ctx context.Context, locks *lockregistry.Registry) (err error) { // named, as the defer sets it
 	hold, err := locks.Acquire(ctx, "42")
 	if err != nil {
 		return err

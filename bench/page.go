@@ -187,7 +187,7 @@ func someFigures(page *strings.Builder, results []*result) {
 		if best, ok := r.bestPlainPeer(r.metric(h.metric)); ok {
 			fmt.Fprintf(page, "; the best peer, %s: %s", best.contender, in.write(best.median(h.metric)))
 		}
-		fmt.Fprintf(page, " (%s)\n", reproduce(h.scenario))
+		fmt.Fprintf(page, " (`-only %s`)\n", family(h.scenario))
 	}
 }
 

@@ -31,7 +31,7 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 		return string(text)
 	}
 	require.Equal(t, "before\n"+generatedBegin+"\n\n- **11.0 µs** for a lock and unlock, by 64 goroutines of a process with a path each; "+
-		"the best peer, rueidislock: 20.0 µs (`cd bench && GOWORK=off go run . -only paths`)\n\n"+generatedEnd+"\nafter\n", read("README.md"))
+		"the best peer, rueidislock: 20.0 µs (`-only paths`)\n\n"+generatedEnd+"\nafter\n", read("README.md"))
 	page := read("docs/performance.md")
 	require.Contains(t, page, "| the same, 64 goroutines, a path each | 11.0 µs | 5.00 µs | 20.0 µs | – | – | `-only paths` |\n")
 	require.Contains(t, page, "\n1 of 2 [targets](../bench/results/targets.csv) hold in this run.\n")

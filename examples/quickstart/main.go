@@ -25,7 +25,7 @@ func run(ctx context.Context) error {
 	return locks.Do(ctx, "42", ship)
 }
 
-// ship has the lock of order 42. Its context ends when the lease cannot be renewed in time, or the key turns out to be gone.
+// ship has the lock of order 42. Its context ends when the lease cannot be renewed in time, or a renewal finds the key gone.
 func ship(ctx context.Context) error {
 	if ctx.Err() != nil { // look before each write: another process may have the lock
 		return context.Cause(ctx)

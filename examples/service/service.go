@@ -83,7 +83,7 @@ func (s *Service) Handler() http.Handler {
 	// Alive does not ask Redis: an outage of Redis must not have all processes restarted.
 	handle("GET /alive", func(context.Context, *http.Request) (string, error) { return "alive", nil })
 	handle("GET /ready", func(ctx context.Context, _ *http.Request) (string, error) { return "ready", s.Ready(ctx) })
-	// Stats does not ask Redis either, but for a cluster's slots.
+	// Stats does not ask Redis, but for a cluster's slots.
 	handle("GET /stats", func(context.Context, *http.Request) (string, error) {
 		return fmt.Sprintf("%+v", s.Locks.Stats()), nil
 	})
