@@ -25,10 +25,10 @@ func (a *app) prefixesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "prefixes",
 		Short: "List the prefixes that have locks",
-		Long: `Lists the prefixes under which something is locked now, with the number of keys
-that show it: by the records of processes that hold or wait, which is exact, and
-by values in Spring's format, whose prefix is taken to end at the first colon.
-Locks of Redisson's Java clients alone are not found.
+		Long: `Lists the prefixes under which something is locked, with the number of keys that
+show it: by the records of processes that hold or wait, or did within the last
+minute; and by values in Spring's format, whose prefix is taken to end at the
+first colon. Locks of Redisson's Java clients alone are not found.
 
 The names of all keys of the database are read, by SCAN, for 10 seconds at most.
 
