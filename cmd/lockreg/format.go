@@ -57,7 +57,8 @@ func life(h observe.HolderInfo) string {
 	case h.Overdue() > 0:
 		return "not renewed for " + renewed + ": it is probably dead or frozen"
 	case h.Renewed > 0 && h.Lease >= 0:
-		return "renewed " + renewed + " ago: its process is alive"
+		return "granted or renewed " + renewed + " ago: its process was alive then; if it has died since, this shows within " +
+			short(untilOverdue(h).Truncate(time.Second)+time.Second)
 	case view.Unrecorded(h):
 		text := "no record of its process: it is dead or frozen, or may not write one"
 		if lease := view.FirstLease(h); lease > 0 {
@@ -70,6 +71,11 @@ func life(h observe.HolderInfo) string {
 		return "too new for a record of its process"
 	}
 	return "whether it is alive is not known"
+}
+
+// untilOverdue is how long it takes until a holder is overdue that has renewed its lease for the last time.
+func untilOverdue(h observe.HolderInfo) time.Duration {
+	return h.Lease - h.Renewed*2/3 + max(time.Second, h.Renewed/10)
 }
 
 // next returns who gets a lock next; empty if nobody waits who is there.

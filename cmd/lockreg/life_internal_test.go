@@ -22,7 +22,7 @@ func TestLife(t *testing.T) {
 		}{
 			"renewed": {
 				observe.HolderInfo{Label: label, Since: before(time.Hour), Renewed: time.Minute, Lease: 57 * time.Second},
-				"renewed 3s ago: its process is alive", "57s",
+				"granted or renewed 3s ago: its process was alive then; if it has died since, this shows within 24s", "57s",
 			},
 			"overdue": {
 				observe.HolderInfo{Label: label, Since: before(time.Hour), Renewed: time.Minute, Lease: 33 * time.Second},
@@ -52,6 +52,17 @@ func TestLife(t *testing.T) {
 			require.Equal(t, c.lease, leaseOf(c.of), name)
 		}
 	})
+}
+
+// A holder is overdue as soon as it is said to be, and no sooner.
+func TestUntilOverdue(t *testing.T) {
+	for _, renewed := range []time.Duration{3 * time.Second, 10 * time.Second, time.Minute, time.Hour} {
+		h := observe.HolderInfo{Renewed: renewed, Lease: renewed * 9 / 10}
+		h.Lease -= untilOverdue(h)
+		require.Positive(t, h.Overdue())
+		h.Lease++
+		require.Zero(t, h.Overdue())
+	}
 }
 
 // The next one is there: the dead are passed over.

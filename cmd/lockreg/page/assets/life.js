@@ -13,11 +13,17 @@ const renews = (holder) => holder !== null && holder.renewedMs > 0 && holder.lea
 // bound stands before how long a lock is held: until its process has told when it got it, it counts from when it asked.
 export const bound = (holder) => (holder.granted === null ? "\u2264 " : "");
 
+// chance is how late a renewal may be by chance.
+const chance = (holder) => Math.max(1000, holder.renewedMs / 10);
+
+// untilOverdue is how long it takes until a holder is overdue that has renewed its lease for the last time.
+const untilOverdue = (holder, at) => left(holder, at) - (holder.renewedMs * 2) / 3 + chance(holder);
+
 // overdue is how late the renewal of a lease is; 0: in time, or not known.
 export function overdue(holder, at) {
   if (!renews(holder)) return 0;
   const late = (holder.renewedMs * 2) / 3 - left(holder, at);
-  return late >= Math.max(1000, holder.renewedMs / 10) ? late : 0;
+  return late >= chance(holder) ? late : 0;
 }
 
 // unrecorded reports whether a holder should have a record of its process, and has none.
@@ -31,14 +37,18 @@ export function sign(holder, at) {
   const late = overdue(holder, at);
   if (late > 0) return `renewal overdue by ${duration(late)}, probably dead or frozen`;
   if (unrecorded(holder)) return "no record: whether alive is not known";
-  return renews(holder) ? `renewed ${renewed(holder, at)} ago` : "";
+  return renews(holder) ? `granted or renewed ${renewed(holder, at)} ago` : "";
 }
 
 // life is all of it, as lockreg release says it.
 export function life(holder, at) {
   if (holder.kept) return "nobody works under it";
   if (overdue(holder, at) > 0) return `not renewed for ${renewed(holder, at)}: it is probably dead or frozen`;
-  if (renews(holder)) return `renewed ${renewed(holder, at)} ago: its process is alive`;
+  if (renews(holder)) {
+    const within = duration(untilOverdue(holder, at) + 1000); // rounded up
+    const then = `granted or renewed ${renewed(holder, at)} ago: its process was alive then`;
+    return `${then}; if it has died since, this shows within ${within}`;
+  }
   if (unrecorded(holder)) {
     const text = "no record of its process: it is dead or frozen, or may not write one";
     if (holder.leaseMs === null) return text;

@@ -204,7 +204,7 @@ func TestStuckIsShown(t *testing.T) {
 	renews.Holders = slices.Clone(waits.Holders)
 	renews.Holders[0].Renewed, renews.Holders[0].Lease = time.Minute, 57*time.Second
 	source.set(renews)
-	b.text("#long-list", "process 4711, renewed 3 s ago; somebody has waited for 1 h")
+	b.text("#long-list", "process 4711, granted or renewed 3 s ago; somebody has waited for 1 h")
 	require.NotContains(t, value[string](b, `document.querySelector("#long").innerText`), "dead")
 
 	// One without a record is not called dead, since it may not be permitted to write one; also when others wait long.
@@ -246,7 +246,8 @@ func TestReleaseSaysWhatIsKnown(t *testing.T) {
 	source.set(alive, dead, silent, java)
 	b := open(t, serve(t, source, page.WithRelease(me)), 1200, 900)
 	for path, want := range map[string][2]string{
-		"alive": {`^Renewed 5 min \d s ago: its process is alive\. Next: lockreg run sleep on vm, process 28513\.$`, "dead"},
+		"alive": {`^Granted or renewed 5 min \d s ago: its process was alive then; if it has died since, this shows within ` +
+			`(21 min [01]|20 min 5\d) s\. Next: lockreg run sleep on vm, process 28513\.$`, "dead"},
 		"dead":  {`^Not renewed for 50 min \d s: it is probably dead or frozen\. Nobody waits for it\.$`, "alive"},
 		"silent": {`^No record of its process: it is dead or frozen, or may not write one; its lease is 20 min \d+ s if it was ` +
 			`never renewed, else shorter\. Nobody waits for it\.$`, "alive"},
