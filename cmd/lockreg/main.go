@@ -100,8 +100,8 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockreg",
 		Short: "Show and use the locks of lockregistry, Spring's RedisLockRegistry and Redisson",
-		Long: `Something hangs? lockreg ls PREFIX, lockreg show PREFIX PATH, and if its holder
-is gone, lockreg release PREFIX PATH.
+		Long: `Something hangs? lockreg ls PREFIX, lockreg deadlocks PREFIX, lockreg show PREFIX
+PATH, and if its holder is gone, lockreg release PREFIX PATH.
 
 lockreg shows which locks are held in Redis and who waits for them, frees the
 lock of a holder that is gone, and runs a command under a lock.
