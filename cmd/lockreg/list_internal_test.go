@@ -69,3 +69,18 @@ func TestListAtOnce(t *testing.T) {
 		require.Empty(t, errs.String())
 	})
 }
+
+// Of several holders it says how many are probably dead.
+func TestListOfSeveralHolders(t *testing.T) {
+	alive := observe.HolderInfo{Holder: "a", Renewed: time.Minute, Lease: 50 * time.Second}
+	dead := observe.HolderInfo{Holder: "b", Renewed: time.Minute, Lease: 30 * time.Second}
+	for want, info := range map[string]observe.LockInfo{
+		"2 holders":                  {Kind: observe.KindSemaphore, Holders: []observe.HolderInfo{alive, alive}, HolderCount: 2},
+		"2 holders, 1 probably dead": {Kind: observe.KindSemaphore, Holders: []observe.HolderInfo{alive, dead}, HolderCount: 2},
+		"3 readers, 2 probably dead": {Kind: observe.KindReadWrite, Holders: []observe.HolderInfo{dead, alive, dead}, HolderCount: 3},
+	} {
+		var out bytes.Buffer
+		require.NoError(t, (&app{out: &out}).printLocks([]observe.LockInfo{info}))
+		require.Regexp(t, "  "+want+"  +0\n$", out.String())
+	}
+}

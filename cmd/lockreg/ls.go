@@ -35,12 +35,13 @@ or, with a * in it for any characters, are like this. A listing that takes longe
 than a second comes in parts, each in this order, and names the longest queues at
 its end.
 
-HOLDER is the process that holds the lock, or how many readers do; HELD FOR is
-how long, with a "≤" before its process says so; LEASE is what is left of the
-lease, and by how much a renewal is overdue, or that the holder's process has no
-record of itself, see show; WAITING is how many calls have a place in the queue,
-and how many more wait in their processes. Java's waiters have none. A plain lock
-whose holder is named as no library names them is not listed; show shows it.
+HOLDER is the process that holds the lock, or how many do, and how many of these
+are probably dead; HELD FOR is how long, with a "≤" before its process says so;
+LEASE is what is left of the lease, and by how much a renewal is overdue, or that
+the holder's process has no record of itself, see show; WAITING is how many calls
+have a place in the queue, and how many more wait in their processes. Java's
+waiters have none. A plain lock whose holder is named as no library names them is
+not listed; show shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
 from the 250th on take 5 % of the server's time at most. Whatever key patterns a
@@ -193,7 +194,7 @@ func (a *app) printLocks(infos []observe.LockInfo) error {
 			holder = "unknown"
 		}
 		if info.HolderCount > 1 {
-			holder, since, lease = fmt.Sprint(info.HolderCount, " ", holders(info.Kind)), "", ""
+			holder, since, lease = several(info), "", ""
 		}
 		table.row(info.Path, kindOf(info), holder, since, lease, waiting(info))
 	}
@@ -290,6 +291,20 @@ func holders(kind observe.Kind) string {
 		return "readers"
 	}
 	return "holders"
+}
+
+// several is how many hold a lock, and how many of them are overdue.
+func several(info observe.LockInfo) string {
+	text, dead := fmt.Sprint(info.HolderCount, " ", holders(info.Kind)), 0
+	for _, h := range info.Holders {
+		if h.Overdue() > 0 {
+			dead++
+		}
+	}
+	if dead > 0 {
+		text += fmt.Sprintf(", %d probably dead", dead)
+	}
+	return text
 }
 
 // part returns the side of a read-write lock, or the number of permits of a semaphore, of a holder or waiter.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -453,4 +454,30 @@ func TestPauses(t *testing.T) {
 	} {
 		assert.Equal(t, pause, page.PauseAfter(took, 500*time.Millisecond), took)
 	}
+}
+
+// Of several holders a row has the first, and one that is overdue as soon as it is, though nothing else has changed.
+func TestRowHasTheHolderThatIsOverdue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		lock := heldBy("a", "r1:1", "r2:2", "r3:3")
+		for i, left := range []int{30, 19, 18} { // less than 17 s is overdue
+			lock.Holders[i].Renewed, lock.Holders[i].Lease = 30*time.Second, time.Duration(left)*time.Second
+		}
+		source.set(lock)
+		b := look(t, newPage(t, source))
+		row := func(after time.Duration) string {
+			<-time.After(after)
+			synctest.Wait()
+			all := regexp.MustCompile(`"holder":"([^"]*)"`).FindAllStringSubmatch(b.read(), -1)
+			if len(all) == 0 {
+				return ""
+			}
+			return all[len(all)-1][1]
+		}
+		require.Equal(t, "r1:1", row(0))
+		require.Equal(t, "r3:3", row(2*time.Second))
+		require.Empty(t, row(3*time.Second), "another one is overdue, too, but less")
+	})
 }

@@ -62,7 +62,7 @@ type row struct {
 	Kind    string       `json:"kind"`
 	Permits int          `json:"permits"` // of a semaphore: how many there are
 	Holders int          `json:"holders"`
-	Holder  *view.Holder `json:"holder"` // the first of them
+	Holder  *view.Holder `json:"holder"` // one of them, see shown
 	Waiters int          `json:"waiters"`
 	Oldest  *time.Time   `json:"oldest"` // since when the first to come of those listed waits
 	At      int64        `json:"at"`     // when the lease was read, Unix ms
@@ -130,11 +130,11 @@ func (e *entry) oldest() (oldest time.Time) {
 	return oldest
 }
 
-// same reports whether nothing has changed; leases that run down do not count.
+// same reports whether nothing has changed. Leases that run down do not count, unless another holder is shown for it.
 func (e *entry) same(before *entry) bool {
 	a, b := e.info, before.info
 	return a.Key == b.Key && a.Kind == b.Kind && a.Layout == b.Layout && a.Permits == b.Permits &&
-		a.HolderCount == b.HolderCount && a.WaiterCount == b.WaiterCount &&
+		a.HolderCount == b.HolderCount && e.shown().Holder == before.shown().Holder && a.WaiterCount == b.WaiterCount &&
 		slices.Equal(a.Waiters, b.Waiters) && slices.Equal(a.TooLong, b.TooLong) &&
 		slices.EqualFunc(a.Holders, b.Holders, func(x, y observe.HolderInfo) bool {
 			moved := e.at.Add(x.Lease).Sub(before.at.Add(y.Lease)).Abs()
@@ -146,16 +146,28 @@ func (e *entry) same(before *entry) bool {
 		})
 }
 
+// shown is the holder that the row of a lock has: the most overdue one, else the first. It is nobody if there is none.
+func (e *entry) shown() (h observe.HolderInfo) {
+	for i, other := range e.info.Holders {
+		if i == 0 || other.Overdue() > h.Overdue() {
+			h = other
+		}
+	}
+	return h
+}
+
 func (e *entry) row() row {
 	r := row{
 		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: string(e.info.Kind),
 		Permits: e.info.Permits, Holders: e.info.HolderCount, Waiters: e.waiters(),
 		At: e.at.UnixMilli(),
 	}
-	first := e.info
-	first.Holders = first.Holders[:min(1, len(first.Holders))]
-	first.Waiters = nil
-	for _, holder := range view.OfLock(first).Holders {
+	one := e.info
+	one.Holders, one.Waiters = nil, nil
+	if len(e.info.Holders) > 0 {
+		one.Holders = []observe.HolderInfo{e.shown()}
+	}
+	for _, holder := range view.OfLock(one).Holders {
 		r.Holder = &holder
 	}
 	r.Oldest = view.OfTime(e.oldest())

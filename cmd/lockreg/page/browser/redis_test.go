@@ -248,7 +248,7 @@ func TestReleaseSaysWhatIsKnown(t *testing.T) {
 	for path, want := range map[string][2]string{
 		"alive": {`^Granted or renewed 5 min \d s ago: its process was alive then; if it has died since, this shows within ` +
 			`(21 min [01]|20 min 5\d) s\. Next: lockreg run sleep on vm, process 28513\.$`, "dead"},
-		"dead":  {`^Not renewed for 50 min \d s: it is probably dead or frozen\. Nobody waits for it\.$`, "alive"},
+		"dead": {`^Not renewed for 50 min \d s: it is probably dead or frozen\. Nobody waits for it\.$`, "alive"},
 		"silent": {`^No record of its process: it is dead or frozen, or may not write one; its lease is 20 min \d+ s if it was ` +
 			`never renewed, else shorter\. Nobody waits for it\.$`, "alive"},
 		"java": {`^Whether it is alive is not known\. Nobody waits for it\.$`, "dead"},
