@@ -39,11 +39,19 @@ func heldFor(h observe.HolderInfo) string {
 
 // leaseOf returns the rest of a holder's lease, and what speaks against its being at work.
 func leaseOf(h observe.HolderInfo) string {
-	if late := h.Overdue(); late > 0 {
-		return left(h.Lease) + ", renewal overdue by " + short(late) + ", probably dead or frozen"
-	}
-	if view.Unrecorded(h) {
+	switch {
+	case h.Overdue() > 0:
+		return lateness(h) + ", probably dead or frozen"
+	case view.Unrecorded(h):
 		return left(h.Lease) + ", no record: whether alive is not known"
+	}
+	return left(h.Lease)
+}
+
+// lateness returns the rest of a holder's lease, and how late its renewal is.
+func lateness(h observe.HolderInfo) string {
+	if late := h.Overdue(); late > 0 {
+		return left(h.Lease) + ", renewal overdue by " + short(late)
 	}
 	return left(h.Lease)
 }
@@ -106,8 +114,11 @@ func waiting(info observe.LockInfo) string {
 			gone++
 		}
 	}
-	if gone > 0 {
-		text += fmt.Sprintf(", %d gone", gone)
+	switch {
+	case gone > 0 && info.WaiterCount == 1:
+		text += ", which is gone"
+	case gone > 0:
+		text += fmt.Sprintf(", of them %d gone", gone)
 	}
 	if len(behind) > 0 {
 		text += " (" + strings.Join(behind, ", ") + ")"

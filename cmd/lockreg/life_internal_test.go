@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +64,29 @@ func TestUntilOverdue(t *testing.T) {
 		require.Positive(t, h.Overdue())
 		h.Lease++
 		require.Zero(t, h.Overdue())
+	}
+}
+
+// Each holder is said to be alive or dead once, in a line of its own.
+func TestShowOfTheDead(t *testing.T) {
+	var out bytes.Buffer
+	alive := observe.HolderInfo{Holder: "a", Renewed: time.Minute, Lease: 50 * time.Second}
+	dead := observe.HolderInfo{Holder: "b", Renewed: time.Minute, Lease: 33 * time.Second}
+	info := observe.LockInfo{Kind: observe.KindSemaphore, Holders: []observe.HolderInfo{alive, dead}, HolderCount: 2}
+	require.NoError(t, (&app{out: &out}).printLock(info))
+	require.Contains(t, out.String(), "  33s, renewal overdue by 7s  -")
+	require.Contains(t, out.String(), "\nunknown: granted or renewed 10s ago: its process was alive then; if")
+	require.Contains(t, out.String(), "\nunknown: not renewed for 27s: it is probably dead or frozen\n")
+	require.Equal(t, 1, strings.Count(out.String(), "dead or frozen"))
+}
+
+// Waiters that are gone are among those that wait.
+func TestWaitingOfTheGone(t *testing.T) {
+	gone, there := observe.WaiterInfo{Registry: "1", Gone: true}, observe.WaiterInfo{Registry: "2"}
+	for want, waiters := range map[string][]observe.WaiterInfo{
+		"1": {there}, "1, which is gone": {gone}, "3, of them 1 gone": {there, gone, there}, "2, of them 2 gone": {gone, gone},
+	} {
+		require.Equal(t, want, waiting(observe.LockInfo{Waiters: waiters, WaiterCount: len(waiters)}))
 	}
 }
 

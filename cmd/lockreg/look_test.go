@@ -72,7 +72,7 @@ func TestShow(t *testing.T) {
 	eventually(t, "labels are known", func() bool {
 		code, out, _ = lockreg(t, s.url, "show", "shop", "a")
 		require.Zero(t, code)
-		return !strings.Contains(out, "not known")
+		return !strings.Contains(out, "a Go process, not known")
 	})
 	host, err := os.Hostname()
 	require.NoError(t, err)

@@ -222,16 +222,14 @@ func (a *app) printLock(info observe.LockInfo) error {
 			} else if !h.Shared && slices.Contains(info.TooLong, "token") {
 				token = tooLong
 			}
-			table.row(view.Who(h), part(h.Shared, h.Permits, info.Kind), heldFor(h), leaseOf(h), token, h.Holder)
+			table.row(view.Who(h), part(h.Shared, h.Permits, info.Kind), heldFor(h), lateness(h), token, h.Holder)
 		}
 		if err := table.Flush(); err != nil {
 			return err
 		}
 		a.more(info.HolderCount - len(info.Holders))
 		for _, h := range info.Holders {
-			if h.Overdue() > 0 || view.Unrecorded(h) {
-				fmt.Fprintf(a.out, "%s: %s\n", printable.Text(view.Who(h)), life(h))
-			}
+			fmt.Fprintf(a.out, "%s: %s\n", printable.Text(view.Who(h)), life(h))
 			if h.Behind > 0 {
 				fmt.Fprintf(a.out, "%d more wait in %s\n", h.Behind, printable.Text(process(h.Label)))
 			}

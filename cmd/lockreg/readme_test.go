@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -56,9 +57,12 @@ func TestReadme(t *testing.T) {
 		return r
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	var held []*lockregistry.Hold // what nobody can release is not renewed
+	defer func() { runtime.KeepAlive(held) }()
 	hold := func(l *lockregistry.Lock) {
-		_, err := l.Acquire(ctx)
+		h, err := l.Acquire(ctx)
 		require.NoError(t, err)
+		held = append(held, h)
 	}
 	billing, mailer := registry("billing", lockregistry.WithFencing()), registry("mailer")
 	hold(billing.Obtain("orders:42"))
