@@ -80,6 +80,23 @@ func TestShowOfTheDead(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out.String(), "dead or frozen"))
 }
 
+// The command to copy frees the holder that is most overdue, and a shell reads it as it is meant.
+func TestCommandToCopy(t *testing.T) {
+	r := &releaser{prefix: "my shop", path: "it's"}
+	alive := observe.HolderInfo{Holder: "a:1", Renewed: time.Minute, Lease: 50 * time.Second}
+	late := observe.HolderInfo{Holder: "b:2", Renewed: time.Minute, Lease: 30 * time.Second}
+	later := observe.HolderInfo{Holder: "c:3$(x)", Renewed: time.Minute, Lease: 20 * time.Second}
+	require.Equal(t, `lockreg release 'my shop' 'it'\''s' --holder 'c:3$(x)'`,
+		r.command(observe.LockInfo{Holders: []observe.HolderInfo{alive, late, later}}))
+	require.Equal(t, `lockreg release 'my shop' 'it'\''s' --holder b:2`,
+		r.command(observe.LockInfo{Holders: []observe.HolderInfo{late, alive}}))
+	for word, want := range map[string]string{
+		"": "''", "a b": "'a b'", "orders:42": "orders:42", "a;b": "'a;b'", "~x": "'~x'", "é": "'é'", "x*y": "'x*y'",
+	} {
+		require.Equal(t, want, quoted(word))
+	}
+}
+
 // Waiters that are gone are among those that wait.
 func TestWaitingOfTheGone(t *testing.T) {
 	gone, there := observe.WaiterInfo{Registry: "1", Gone: true}, observe.WaiterInfo{Registry: "2"}

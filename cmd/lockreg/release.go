@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"os/user"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -25,9 +28,9 @@ import (
 type releaser struct {
 	*app
 
-	path, holder, reason string
-	yes                  bool
-	hint                 func() string // for a path that nobody holds
+	prefix, path, holder, reason string
+	yes                          bool
+	hint                         func() string // for a path that nobody holds
 }
 
 func (a *app) releaseCommand() *cobra.Command {
@@ -60,7 +63,7 @@ Redis cannot be used.`,
 				return err
 			}
 			defer closeAll()
-			r.path = args[1]
+			r.prefix, r.path = args[0], args[1]
 			r.hint = func() string { return a.nearMiss(cmd.Context(), registry, args[0], args[1]) }
 			return r.release(cmd.Context(), registry)
 		},
@@ -149,13 +152,36 @@ func (r *releaser) choose(info observe.LockInfo) (observe.HolderInfo, error) {
 		if info.HolderCount > len(info.Holders) { // it may be one that is not shown
 			return observe.HolderInfo{Holder: r.holder, Since: protocol.ParseName(r.holder).Since}, nil
 		}
-		return observe.HolderInfo{}, exit{exitFound, fmt.Errorf("%s: that holder does not have it: nothing was changed", info.Key)}
+		err := fmt.Errorf("%s: no holder %q: give the whole text under IN REDIS, such as --holder %s",
+			info.Key, r.holder, quoted(info.Holders[0].Holder))
+		return observe.HolderInfo{}, exit{exitFound, err}
 	}
 	if err := r.to(r.err).printLock(info); err != nil {
 		return observe.HolderInfo{}, err
 	}
-	return observe.HolderInfo{}, usage("%d %s hold it: say which one with --holder, as it stands under IN REDIS",
-		info.HolderCount, holders(info.Kind))
+	return observe.HolderInfo{}, usage("%d %s hold it: say which one with --holder, as it stands under IN REDIS: %s",
+		info.HolderCount, holders(info.Kind), r.command(info))
+}
+
+// command is one that frees a holder of several: the most overdue one, else the first.
+func (r *releaser) command(info observe.LockInfo) string {
+	h := slices.MaxFunc(info.Holders, func(a, b observe.HolderInfo) int { return cmp.Compare(a.Overdue(), b.Overdue()) })
+	text := "lockreg release " + quoted(r.prefix) + " " + quoted(r.path) + " --holder " + quoted(h.Holder)
+	if name := view.OfLayout(info.Layout); info.Kind == observe.KindSemaphore && name != "spring" {
+		text += " --layout " + name
+	}
+	return text
+}
+
+// quoted is a word for a shell.
+func quoted(word string) string {
+	plain := func(r rune) bool {
+		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("%+,-./:@_", r)
+	}
+	if word != "" && strings.TrimFunc(word, plain) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // to is the same with another output.
@@ -204,7 +230,16 @@ func (r *releaser) done(info observe.LockInfo, h observe.HolderInfo) error {
 	if r.json {
 		return r.printJSON(map[string]any{"freed": view.OfLock(info), "holder": printable.Valid(h.Holder)})
 	}
-	_, err := fmt.Fprintf(r.out, "%s is released; it was held by %s\n", printable.Text(info.Key), printable.Text(view.Who(h)))
+	what, was := "", "is released; it was"
+	switch {
+	case info.Kind == observe.KindSemaphore && h.Permits > 1:
+		what, was = fmt.Sprint(h.Permits, " permits of "), "are released; they were"
+	case info.Kind == observe.KindSemaphore:
+		what = "a permit of "
+	case h.Shared && info.HolderCount > 1:
+		what = "one reader's part of "
+	}
+	_, err := fmt.Fprintf(r.out, "%s%s %s held by %s\n", what, printable.Text(info.Key), was, printable.Text(view.Who(h)))
 	return err
 }
 

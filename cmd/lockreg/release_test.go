@@ -86,7 +86,7 @@ func TestReleaseOneOfSeveral(t *testing.T) {
 	stays := acquire(t, two.ReadWrite("a").Reader())
 	code, _, text := lockreg(t, s.url, "release", "shop", "a", "--yes")
 	assert.Equal(t, 64, code)
-	assert.Contains(t, text, "2 readers hold it")
+	assert.Regexp(t, `2 readers hold it: .* under IN REDIS: lockreg release shop a --holder [-0-9a-f]{36}:\d+\n$`, text)
 	var holder string
 	for field := range strings.FieldsSeq(text) {
 		if strings.HasPrefix(field, one.ClientID()+":") {
@@ -96,9 +96,11 @@ func TestReleaseOneOfSeveral(t *testing.T) {
 	require.NotEmpty(t, holder, text)
 	code, _, text = lockreg(t, s.url, "release", "shop", "a", "--yes", "--holder", "nobody:1")
 	assert.Equal(t, 1, code)
-	assert.Contains(t, text, "that holder does not have it")
-	code, _, text = lockreg(t, s.url, "release", "shop", "a", "--yes", "--holder", holder)
+	assert.Regexp(t, `^lockreg: shop:a: no holder "nobody:1": give the whole text under IN REDIS, such as `+
+		`--holder [-0-9a-f]{36}:\d+\n$`, text)
+	code, out, text := lockreg(t, s.url, "release", "shop", "a", "--yes", "--holder", holder)
 	assert.Zero(t, code, text)
+	assert.Contains(t, out, "one reader's part of shop:a is released; it was held by ")
 	require.NoError(t, stays.Release(context.Background()), "another reader's part stays")
 }
 
@@ -124,9 +126,17 @@ func TestReleaseOfASemaphore(t *testing.T) {
 	holder := s.Command(t, "ZRANGEBYSCORE", "shop:partner", "0", "+inf", "LIMIT", "0", "1")
 	code, out, text = lockreg(t, s.url, "release", "shop", "partner", "--yes", "--holder", holder)
 	assert.Zero(t, code, text)
-	assert.Contains(t, out, "shop:partner is released")
+	assert.Contains(t, out, "a permit of shop:partner is released; it was held by ")
 	require.ErrorIs(t, goes.Release(context.Background()), lockregistry.ErrLockLost)
 	require.NoError(t, stays.Release(context.Background()))
+
+	dead, err := semaphore.Acquire(t.Context(), lockregistry.Permits(2))
+	require.NoError(t, err)
+	holder = s.Command(t, "ZRANGEBYSCORE", "shop:partner", "0", "+inf", "LIMIT", "0", "1")
+	code, out, text = lockreg(t, s.url, "release", "shop", "partner", "--yes", "--holder", holder)
+	assert.Zero(t, code, text)
+	assert.Contains(t, out, "2 permits of shop:partner are released; they were held by ")
+	require.ErrorIs(t, dead.Release(context.Background()), lockregistry.ErrLockLost)
 }
 
 // A permit of Redisson is 16 bytes, told and given in hexadecimal.
@@ -159,11 +169,11 @@ func TestReleaseOfARedissonSemaphore(t *testing.T) {
 	release := []string{"release", "shop", "partner", "--yes", "--layout", "redisson"}
 	code, _, text := lockreg(t, s.url, release...)
 	assert.Equal(t, 64, code)
-	assert.Contains(t, text, "2 holders hold it")
+	assert.Regexp(t, `2 holders hold it: .*: lockreg release shop partner --holder \S+ --layout redisson\n$`, text)
 	assert.Equal(t, "2", s.Command(t, "ZCARD", "{shop:partner}:timeout"), "nothing has changed yet")
 	code, out, text := lockreg(t, s.url, append(release, "--holder", id)...)
 	assert.Zero(t, code, text)
-	assert.Equal(t, "shop:partner is released; it was held by Java (Redisson)\n", out)
+	assert.Equal(t, "a permit of shop:partner is released; it was held by Java (Redisson)\n", out)
 	assert.Equal(t, "1", s.Command(t, "ZCARD", "{shop:partner}:timeout"))
 	assert.Equal(t, "2", s.Command(t, "GET", "shop:partner"), "the permit is free")
 	require.NoError(t, stays.Release(context.Background()), "another's stays")
@@ -214,7 +224,8 @@ func TestReleaseSaysWhoIsNext(t *testing.T) {
 	})
 	shell := startSession(t, s.url)
 	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
-	assert.Regexp(t, `granted or renewed \S+s ago: its process was alive then; if it has died since, this shows within \S+s\r\n`, shell.out.String())
+	assert.Regexp(t, `granted or renewed \S+s ago: its process was alive then; if it has died since, this shows within \S+s\r\n`,
+		shell.out.String())
 	assert.Contains(t, shell.out.String(), "waiting: 1\r\nnext: mailer on ")
 	assert.NotContains(t, shell.out.String(), "dead")
 }
