@@ -134,6 +134,8 @@ func TestNearMisses(t *testing.T) {
 		{`nothing was changed; no lock has the path "invoice": did you mean invoice:17?`, "prefix", 1,
 			[]string{"release", "orders", "invoice"}},
 		{"nothing was changed\n", "did you mean", 1, []string{"release", "orders", "waited"}},
+		{`no deadlocks; no lock has the prefix "order": did you mean orders?`, "path \"", 0, []string{"deadlocks", "order"}},
+		{"no deadlocks\n", "did you mean", 0, []string{"deadlocks", "orders"}},
 		{`lockreg: no lock has the prefix "order": did you mean orders?`, "path \"", 1, []string{"doctor", "order"}},
 		{"OK", "did you mean", 1, []string{"doctor", "orders"}},
 	} {

@@ -31,7 +31,7 @@ line, 69 Redis cannot be used.`,
 				return err
 			}
 			defer closeAll()
-			return a.deadlocks(cmd.Context(), r)
+			return a.deadlocks(cmd.Context(), r, func() string { return a.noLocks(cmd.Context(), r, args[0]) })
 		},
 	}
 }
@@ -41,14 +41,18 @@ type finder interface {
 	Deadlocks(ctx context.Context) ([]observe.Deadlock, error)
 }
 
-func (a *app) deadlocks(ctx context.Context, r finder) error {
+// deadlocks prints them. Where there is none, why says more.
+func (a *app) deadlocks(ctx context.Context, r finder, why func() string) error {
 	found, err := r.Deadlocks(ctx)
 	if err != nil {
 		return failed(err)
 	}
-	if a.json {
+	switch {
+	case a.json:
 		err = a.printJSON(view.OfDeadlocks(found))
-	} else {
+	case len(found) == 0:
+		_, err = fmt.Fprintln(a.out, "no deadlocks"+why())
+	default:
 		err = a.printDeadlocks(found)
 	}
 	if err == nil && len(found) > 0 {
@@ -58,10 +62,6 @@ func (a *app) deadlocks(ctx context.Context, r finder) error {
 }
 
 func (a *app) printDeadlocks(found []observe.Deadlock) error {
-	if len(found) == 0 {
-		_, err := fmt.Fprintln(a.out, "no deadlocks")
-		return err
-	}
 	for i, d := range found {
 		if i > 0 {
 			fmt.Fprintln(a.out)

@@ -35,7 +35,7 @@ func TestDeadlocksShown(t *testing.T) {
 	run := func(f finder, asJSON bool) (code int, out, errs string) {
 		var stdout, stderr bytes.Buffer
 		a := &app{out: &stdout, err: &stderr, json: asJSON}
-		code = a.tell(a.deadlocks(context.Background(), f))
+		code = a.tell(a.deadlocks(context.Background(), f, func() string { return "; why" }))
 		return code, stdout.String(), stderr.String()
 	}
 
@@ -55,7 +55,7 @@ func TestDeadlocksShown(t *testing.T) {
 
 	code, out, _ = run(finds{}, false)
 	assert.Zero(t, code)
-	assert.Equal(t, "no deadlocks\n", out)
+	assert.Equal(t, "no deadlocks; why\n", out)
 	code, out, _ = run(finds{}, true)
 	assert.Zero(t, code)
 	assert.Equal(t, "[]\n", out)

@@ -215,7 +215,7 @@ func TestDeadlocks(t *testing.T) {
 	s := startServer(t)
 	code, out, _ := lockreg(t, s.url, "deadlocks", "shop")
 	assert.Zero(t, code)
-	assert.Equal(t, "no deadlocks\n", out)
+	assert.Equal(t, "no deadlocks; no lock has the prefix \"shop\"\n", out)
 
 	one, two := s.registry(t, "shop", lockregistry.WithName("one")), s.registry(t, "shop", lockregistry.WithName("two"))
 	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)

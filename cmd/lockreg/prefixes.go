@@ -203,6 +203,18 @@ func (a *app) nearMiss(ctx context.Context, r lister, prefix, path string) strin
 	return ""
 }
 
+// noLocks is noSuchPrefix for a prefix with no lock. It is empty if it would take long to find.
+func (a *app) noLocks(ctx context.Context, r lister, prefix string) string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	next, stop := iter.Pull2(r.Locks(ctx))
+	defer stop()
+	if _, err, some := next(); some || err != nil {
+		return ""
+	}
+	return a.noSuchPrefix(ctx, prefix)
+}
+
 // lister is the part of a registry that lists locks.
 type lister interface {
 	Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error]
