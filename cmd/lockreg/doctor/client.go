@@ -19,8 +19,8 @@ func (x *examination) clientSettings(o rueidis.ClientOption) {
 		say("cache", Info, "the client has a cache: DisableCache is not set",
 			"Each connection has tracking then, which needs Redis 6, RESP3 and +client|tracking, or the client does not connect. "+
 				"This library does not use the cache.",
-			"Set DisableCache: true after rueidis.ParseURL, if the program does not yet, or client_cache=0 in the address, "+
-				"unless the program calls DoCache.")
+			"Only if the program makes its own client for New: set DisableCache: true after rueidis.ParseURL, if it does "+
+				"not yet, or client_cache=0 in the address, unless it calls DoCache.")
 	}
 	if o.AlwaysRESP2 {
 		say("resp2", Warning, "the client speaks RESP2: AlwaysRESP2, or protocol=2 in the address",
