@@ -125,7 +125,7 @@ func TestBackgroundRelease_Exclusion(t *testing.T) {
 }
 
 func TestBackgroundRelease_Linearizable(t *testing.T) { //nolint:paralleltest // as TestLinearizable: a storm takes the machine
-	all, _ := weathered(t, weather{system: behind, seed: firstSeed(), lasts: 6 * time.Second, outside: 1})
+	all := weathered(t, weather{system: behind, seed: firstSeed(), lasts: 6 * time.Second, outside: 1})
 	early := 0
 	for _, x := range all {
 		if x.Early {
