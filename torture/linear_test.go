@@ -27,8 +27,8 @@ func firstSeed() uint64 {
 	return rand.Uint64()>>1 | 1
 }
 
-// weathered lets a storm blow, and checks and returns what was seen in it. On a busy machine most calls give up before their turn,
-// so that too little is seen: then another storm blows, and what was seen is checked all the same.
+// weathered lets a storm blow, and checks and returns what was seen in it. On a busy machine most calls give up before their
+// turn, so that too little is seen: then another storm blows, and what was seen is checked all the same.
 func weathered(t *testing.T, w weather) []section {
 	t.Helper()
 	const most = 8
