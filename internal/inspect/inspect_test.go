@@ -169,3 +169,22 @@ func TestReader_Holder(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, other+":1", name)
 }
+
+// Holders that are not named are told of as one that is not known: nobody may believe that the others are all.
+func TestReader_MoreHoldersThanAreNamed(t *testing.T) {
+	for held, unknown := range map[int]int{mostNamed: 0, mostNamed + 1: 1} {
+		r, server := reader(t)
+		add := func(score float64, member string) {
+			_, err := server.ZAdd("p:seat", score, member)
+			require.NoError(t, err)
+		}
+		add(-1000, "permits")
+		for i := range held {
+			add(float64(time.Now().Add(time.Minute).UnixMilli()), fmt.Sprintf("%s:%d", own, 1_795_000_000_000_000+i))
+		}
+		holders, err := r.Holders(t.Context(), []string{"seat"})
+		require.NoError(t, err)
+		require.Len(t, holders[0], mostNamed+unknown)
+		require.Len(t, slices.DeleteFunc(holders[0], func(registry string) bool { return registry == own }), unknown)
+	}
+}
