@@ -100,6 +100,12 @@ adapters: ## test the modules for other libraries, gocronlock and lockotel, and 
 	cd lockotel && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 	cd bench && GOWORK=off go test ./...
 
+.PHONY: commands
+commands: ## run the commands that the pages show
+	@scripts/ensure-cgo.sh
+	@scripts/ensure-redis.sh
+	go test -count=1 -run TestShell ./docs -commands
+
 .PHONY: lockreg
 lockreg: ## build the command line into ./lockreg
 	cd cmd/lockreg && GOWORK=off go build -o ../../lockreg .

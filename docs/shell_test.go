@@ -2,6 +2,7 @@ package docs
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,13 +23,16 @@ var notInCI = map[string]string{
 	"failover-long": "it takes half an hour",
 }
 
-// TestShell: a block of shell names targets of the Makefile that .ci/run runs, or runs here: what stands in bench in a clone of
-// this repository, all else in a module beside one. Long tests of a module are not run, but have to be there.
+var commands = flag.Bool("commands", false, "run the commands of the pages")
+
+// TestShell: a block of shell names targets of the Makefile that .ci/run runs. The other commands run with -commands, since that
+// compiles much: what stands in bench in a clone of this repository, all else in a module beside one. Long tests of a module are
+// not run, but have to be there.
 func TestShell(t *testing.T) {
 	makefile, ci := read(t, "Makefile"), read(t, ".ci/run")
 	for _, b := range blocks(t, "sh") {
 		where := fmt.Sprintf("%s:%d", b.page.path, b.line)
-		var commands []string
+		var lines []string
 		for line := range strings.Lines(b.text) {
 			command, _, _ := strings.Cut(line, " #")
 			if command = strings.TrimSpace(command); command == "" {
@@ -44,16 +48,17 @@ func TestShell(t *testing.T) {
 				}
 				continue
 			}
-			commands = append(commands, command)
+			lines = append(lines, command)
 		}
-		script := strings.Join(commands, "\n")
+		script := strings.Join(lines, "\n")
 		module, _, _ := strings.Cut(b.page.path, "/")
 		switch {
 		case script == "":
 		case module == "torture" || module == "interop":
-			for _, command := range commands {
+			for _, command := range lines {
 				checkTestCommand(t, where, module, command)
 			}
+		case !*commands:
 		case strings.HasPrefix(b.page.path, "bench/"):
 			t.Run(where, func(t *testing.T) { runInClone(t, script) })
 		default:
