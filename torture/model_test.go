@@ -143,7 +143,7 @@ func judge(sections []section, restarted []span) (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("path %d, process %d: %s", s.Path, s.Process, s.Wrong))
 		}
 		if s.Stolen && !slices.ContainsFunc(restarted, s.during) {
-			wrong = append(wrong, fmt.Sprintf("path %d, process %d: the key of a hold is gone before its lease is over: %+v",
+			wrong = append(wrong, fmt.Sprintf("path %d, process %d: a hold was lost before its lease was over: %+v",
 				s.Path, s.Process, s))
 		}
 		if s.Refused && !slices.ContainsFunc(restarted, s.during) {

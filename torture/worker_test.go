@@ -54,6 +54,7 @@ type section struct {
 	Fence   uint64 // that of this one; 0: it is lost, and never had one perhaps
 	Lost    bool   // the hold was lost before it was given back
 	Stolen  bool   // unlocking said that the hold was lost, when its lease cannot have been over
+	Why     string // what unlocking said of a hold that was lost
 	Refused bool   // its owner was not let in to read, although this hold writes
 	Early   bool   // unlocking has not waited for the server
 	Wrong   string // something happened that must not, ever
@@ -249,6 +250,9 @@ func (w *worker) leave(v *visit) {
 	ctx, early := watchEarly(ctx)
 	err := v.by.unlock(ctx, v.path)
 	v.Ended, v.Early = now(), *early
+	if errors.Is(err, lockregistry.ErrLockLost) {
+		v.Why = err.Error()
+	}
 	switch {
 	case errors.Is(err, lockregistry.ErrNotOwner):
 		v.Wrong = fmt.Sprint("unlocking failed: ", err)
