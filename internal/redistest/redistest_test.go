@@ -108,6 +108,7 @@ func TestRestartKeepsThePortAndDropsTheData(t *testing.T) {
 }
 
 func TestFrozenServerAnswersOnlyOnceThawed(t *testing.T) {
+	t.Parallel()
 	s := Start(t)
 	conn, err := net.Dial("tcp", s.Addr())
 	require.NoError(t, err)
@@ -198,6 +199,7 @@ func TestBinariesListsTheDefaultFirstAndEachOnce(t *testing.T) {
 }
 
 func TestServerDiesWithTheProgramThatStartedIt(t *testing.T) {
+	t.Parallel()
 	const variable = "REDISTEST_ABANDON"
 	if os.Getenv(variable) != "" {
 		s, err := Run("")
@@ -231,6 +233,7 @@ func TestServerDiesWithTheProgramThatStartedIt(t *testing.T) {
 }
 
 func TestManyServersSideBySide(t *testing.T) {
+	t.Parallel()
 	const servers = 8
 	results := make(chan error, servers)
 	for i := range servers {
@@ -257,8 +260,10 @@ func TestManyServersSideBySide(t *testing.T) {
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	for _, nodes := range []int{1, 3} {
 		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
+			t.Parallel()
 			servers := StartCluster(t, nodes)
 			require.Len(t, servers, nodes)
 			owners := 0

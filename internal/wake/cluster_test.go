@@ -24,6 +24,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
+	t.Parallel()
 	c := &cluster{nodes: redistest.StartCluster(t, 3)}
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{c.nodes[0].Addr()}, ClientName: "listens"})
 	require.NoError(t, err)

@@ -2,11 +2,13 @@ package wake
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +23,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Most of the time a test waits for a server.
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
 	// A cluster client of rueidis closes connections that it no longer needs five seconds later, also after its Close.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
@@ -43,7 +54,14 @@ type bench struct {
 	lines []string
 }
 
+// newBench has the test run beside others.
 func newBench(t *testing.T) *bench {
+	t.Helper()
+	t.Parallel()
+	return newBenchAlone(t)
+}
+
+func newBenchAlone(t *testing.T) *bench {
 	t.Helper()
 	server := redistest.Start(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, ClientName: "listens"})
@@ -388,6 +406,7 @@ func TestCloseWhileTheServerIsSilent(t *testing.T) {
 
 // A server that cannot save refuses PING, which rueidis sends when a channel is left. That must not end the program.
 func TestChannelsAreLeftOnceTheServerSavesAgain(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	server := redistest.Start(t, "--dir", folder, "--save", "3600", "1")
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}})
