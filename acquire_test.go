@@ -60,6 +60,7 @@ func (w *world) got(a *acquiring) *lockregistry.Hold {
 // everyKind runs a test on every kind of lock, in both layouts.
 func everyKind(t *testing.T, test func(w *world, r *lockregistry.Registry, l *lockregistry.Lock), opts ...lockregistry.Option) {
 	t.Helper()
+	t.Parallel()
 	for name, layout := range layouts {
 		for side, of := range kinds {
 			t.Run(name+"/"+side, func(t *testing.T) {
@@ -676,6 +677,7 @@ func forgets2(w *world, l *lockregistry.Lock) (context.Context, context.CancelFu
 
 // Nothing that a hold is asked for makes it reachable for ever.
 func TestAcquire_AHoldDoesNotKeepItselfReachable(t *testing.T) {
+	t.Parallel()
 	type key struct{}
 	for name, keep := range map[string]func(w *world, h *lockregistry.Hold){
 		"several contexts": func(w *world, h *lockregistry.Hold) {

@@ -188,6 +188,7 @@ func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 
 // So it is where processes get the lock from each other all the time, and releases are quick.
 func TestAtLeast_AmongManyProcesses(t *testing.T) {
+	t.Parallel()
 	const least = 300 * time.Millisecond
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {

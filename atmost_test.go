@@ -45,6 +45,7 @@ func TestAtMost_BoundsWhatIsRenewed(t *testing.T) {
 
 // It counts anew for the next owner, whose bound may be another one, or none.
 func TestAtMost_AfterAHandOver(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][2][]lockregistry.LockOption{
 		"bounded twice": {{lockregistry.AtMost(10 * time.Second)}, {lockregistry.AtMost(10 * time.Second)}},
 		"then not":      {{lockregistry.AtMost(10 * time.Second)}, {lockregistry.Lease(10 * time.Second)}},
@@ -131,6 +132,7 @@ func TestAtMost_AfterALongerLease(t *testing.T) {
 
 // A longer lease before is shortened once, not for each owner that comes after.
 func TestAtMost_ShortensOnce(t *testing.T) {
+	t.Parallel()
 	opts := []lockregistry.LockOption{lockregistry.AtMost(10 * time.Second)}
 	terms(t, 14*time.Second, false, func(w *world, f *flaky, l *lockregistry.Lock) {
 		w.lock(l)

@@ -134,6 +134,7 @@ func median(all []time.Duration) time.Duration {
 
 // The next call of the process asks at once, whatever it is, and has the lock. Afterwards nothing is left.
 func TestBackgroundRelease_TheNextCallIsNotRefused(t *testing.T) {
+	t.Parallel()
 	for name, next := range map[string]func(context.Context, *lockregistry.Lock) error{
 		"Lock":    func(ctx context.Context, l *lockregistry.Lock) error { return l.Lock(ctx) },
 		"NoWait":  func(ctx context.Context, l *lockregistry.Lock) error { return l.Lock(ctx, lockregistry.NoWait()) },
@@ -164,6 +165,7 @@ func tried(got bool, err error) error {
 
 // A removal that comes after the next grant finds the key of that, and leaves it alone. Nobody is told of a loss.
 func TestBackgroundRelease_TheNextHoldTakesTheKeyOver(t *testing.T) {
+	t.Parallel()
 	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 		t.Run(fmt.Sprint(layout), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -197,6 +199,7 @@ func TestBackgroundRelease_TheNextHoldTakesTheKeyOver(t *testing.T) {
 // When the process has had the key for the handoff limit, the next call waits for the removal, so that others have their chance.
 // With a limit of 0 each does.
 func TestBackgroundRelease_WaitsForTheRemovalAfterTheHandoffLimit(t *testing.T) {
+	t.Parallel()
 	t.Run("a limit", func(t *testing.T) {
 		behind(t, func(w *world, _ *flaky, r *lockregistry.Registry) {
 			l := r.Obtain("42")
@@ -260,6 +263,7 @@ func TestBackgroundRelease_TakesNoRoom(t *testing.T) {
 
 // A loss is told, too, when the next call has not waited: Redis says that the key was free, or the next call finds another owner.
 func TestBackgroundRelease_ALossIsToldBehindTheNextCall(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		lose []string
 		free bool // when the removal has come
@@ -297,6 +301,7 @@ func TestBackgroundRelease_ALossIsToldBehindTheNextCall(t *testing.T) {
 
 // Others that ask for the path wait for its removal: they would take the key over unnoticed, or find another type.
 func TestBackgroundRelease_OtherCallsWaitForTheRemoval(t *testing.T) {
+	t.Parallel()
 	for name, lock := range map[string]func(ctx context.Context, r *lockregistry.Registry) error{
 		"writer": func(ctx context.Context, r *lockregistry.Registry) error { return r.ReadWrite("42").Writer().Lock(ctx) },
 		"reader": func(ctx context.Context, r *lockregistry.Registry) error { return r.ReadWrite("42").Reader().Lock(ctx) },
@@ -366,6 +371,7 @@ func TestBackgroundRelease_PollersHaveTheirTurn(t *testing.T) {
 
 // A call does not wait for a removal for longer than it may. It says so when the server seems to be gone.
 func TestBackgroundRelease_WaitingForARemovalEnds(t *testing.T) {
+	t.Parallel()
 	within := func(d time.Duration, opts ...lockregistry.LockOption) func(ctx context.Context, l *lockregistry.Lock) error {
 		return func(ctx context.Context, l *lockregistry.Lock) error {
 			ctx, cancel := context.WithTimeout(ctx, d)
@@ -450,6 +456,7 @@ func TestBackgroundRelease_AsksBehindALostRemoval(t *testing.T) {
 
 // A hold that was not this process's any more is reported when Redis says so: Unlock has returned nil.
 func TestBackgroundRelease_ALossIsToldToObserverAndLog(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		lose []string
 		why  observe.Loss
@@ -482,6 +489,7 @@ func TestBackgroundRelease_ALossIsToldToObserverAndLog(t *testing.T) {
 
 // A removal that comes when the lease would be over finds no key, or another's: that is no loss.
 func TestBackgroundRelease_ALateRemovalIsNoLoss(t *testing.T) {
+	t.Parallel()
 	for name, taken := range map[string]bool{"gone": false, "taken": true} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -508,6 +516,7 @@ func TestBackgroundRelease_ALateRemovalIsNoLoss(t *testing.T) {
 
 // A removal that is lost is tried again. A call of another process need not wait for the lease.
 func TestBackgroundRelease_ALostRemovalIsRepeated(t *testing.T) {
+	t.Parallel()
 	for name, lost := range map[string]fate{"before": cut, "after": cutAfter, "silence": silence} {
 		t.Run(name, func(t *testing.T) {
 			behind(t, func(w *world, f *flaky, r *lockregistry.Registry) {
@@ -549,6 +558,7 @@ func TestBackgroundRelease_RemovalsFailInAnyOrder(t *testing.T) {
 
 // Close waits for the removals. Unlock after it waits itself.
 func TestBackgroundRelease_CloseWaits(t *testing.T) {
+	t.Parallel()
 	t.Run("many", func(t *testing.T) {
 		behind(t, func(w *world, _ *flaky, r *lockregistry.Registry) {
 			held := r.Obtain("held")
@@ -594,6 +604,7 @@ func TestBackgroundRelease_ShutdownWaits(t *testing.T) {
 
 // The rest waits for its removal.
 func TestBackgroundRelease_WhereUnlockWaits(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		trips int
 		hold  func(w *world, r *lockregistry.Registry) (release func() error)

@@ -26,6 +26,7 @@ func (w *world) returnsEarly(l *lockregistry.Lock) bool {
 
 // A service that always has several commands under way shows how far away its server is, too.
 func TestBackgroundRelease_WithManyFromTheStart(t *testing.T) {
+	t.Parallel()
 	for _, goroutines := range []int{1, 2, 16} {
 		t.Run(strconv.Itoa(goroutines), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

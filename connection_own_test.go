@@ -225,6 +225,7 @@ func TestOwnConnection_NoConnectionLeftForSingleCommands(t *testing.T) {
 // To give a command up closes the connection: nobody else uses it. What follows goes over the shared ones, and the reply to what
 // was given up is nobody's.
 func TestOwnConnection_GivingUpASingleCommand(t *testing.T) {
+	t.Parallel()
 	const short = 30 * time.Millisecond
 	for name, ends := range map[string]func(context.Context) (context.Context, context.CancelFunc){
 		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -15,6 +15,7 @@ import (
 // eachWait runs a test in fake time for each call that waits, by polling and in a queue.
 func eachWait(t *testing.T, test func(w *world, op string, r func(f *flaky) *lockregistry.Registry)) {
 	t.Helper()
+	t.Parallel()
 	for op := range waitingCalls {
 		for name, opts := range map[string][]lockregistry.Option{"polls": {polling}, "queues": nil} {
 			t.Run(op+"/"+name, func(t *testing.T) {
@@ -78,6 +79,7 @@ func TestFailFast_FirstTry(t *testing.T) {
 
 // A server that is there is none that fails, however long the lock is taken.
 func TestFailFast_WhileItWaits(t *testing.T) {
+	t.Parallel()
 	for name, happens := range map[string]func(f *flaky){
 		"refused": func(f *flaky) { f.all("obtain", refused(loading)); f.reconnectNow(); f.all("obtain", refused(loading)) },
 		"frozen":  func(f *flaky) { f.freeze() },
@@ -109,6 +111,7 @@ func TestFailFast_WhileItWaits(t *testing.T) {
 // A goroutine that waits behind another one of its process fails with it, or when the server is silent although that one holds
 // the lock. One that does not ask for it waits on.
 func TestFailFast_BehindAnotherGoroutine(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		what fate
 		held bool // by a goroutine of this process
@@ -193,6 +196,7 @@ func TestFailFast_BehindAnotherGoroutineThatFails(t *testing.T) {
 
 // A way that is long is no silence.
 func TestFailFast_OnASlowLink(t *testing.T) {
+	t.Parallel()
 	eachTrip(t, func(w *world, _ time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		w.withQueues()
 		here, there := registry(), registry()
@@ -265,6 +269,7 @@ func TestFailFast_RealServers(t *testing.T) {
 
 // Without a queue a call sends nothing from one try to the next, however long that takes.
 func TestFailFast_BetweenTriesThatAreFarApart(t *testing.T) {
+	t.Parallel()
 	for op := range waitingCalls {
 		t.Run(op, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

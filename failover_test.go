@@ -16,6 +16,7 @@ import (
 // When the connection for wake-ups is lost, holds whose keys a failover has lost are told so at once, and not only with their
 // next renewal or their leases' ends. Those that are not lost go on.
 func TestFailover_ALostConnectionHasHoldsLookedAt(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
 		"with a context": nil,
 		"renewed":        {lockregistry.WithRenewal()},

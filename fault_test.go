@@ -25,6 +25,7 @@ const loading = "LOADING Redis is loading the dataset in memory"
 // Failures of the first attempt.
 
 func TestFault_TheFirstFailureIsReturnedAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]fate{
 		"refused":    refused(loading),
 		"cut":        cut,
@@ -523,6 +524,7 @@ func TestFault_InfoIsAskedAgainAfterAFailure(t *testing.T) {
 // Removals whose outcome is unknown.
 
 func TestFault_TheReplyToARemovalIsLost(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]fate{"executed": cutAfter, "not executed": cut} {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -705,6 +707,7 @@ func TestFault_AWaiterMakesALostGrantGood(t *testing.T) {
 func oneConnection(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }
 
 func TestFault_CancelWhileTheServerIsSilent(t *testing.T) {
+	t.Parallel()
 	contexts := map[string]func(context.Context) (context.Context, context.CancelFunc){
 		"no deadline": context.WithCancel,
 		"far deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {

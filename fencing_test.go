@@ -45,6 +45,7 @@ func fencedLocks() []fenced {
 
 func fencedWorlds(t *testing.T, test func(w *world, f fenced)) {
 	t.Helper()
+	t.Parallel()
 	for _, f := range fencedLocks() {
 		t.Run(f.name, func(t *testing.T) { worlds(t, func(w *world) { test(w, f) }) })
 	}
@@ -259,6 +260,7 @@ func (w *world) queues() {
 
 // Who waits in the queue is granted the lock by others, which may know nothing of tokens, and has one nevertheless.
 func TestFencing_TokensOfTheQueue(t *testing.T) {
+	t.Parallel()
 	for name, granter := range map[string][]lockregistry.Option{"fencing": {lockregistry.WithFencing()}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			fencedWorlds(t, func(w *world, f fenced) {
@@ -483,6 +485,7 @@ func (r *resource) write(token uint64) {
 
 // Many goroutines of many processes, some of which know nothing of tokens: no holder is taken for a late one.
 func TestFencing_NoHolderIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, f := range fencedLocks() {
 		t.Run(f.name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {

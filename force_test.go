@@ -46,6 +46,7 @@ func (w *world) javaReads(key string, lease time.Duration) {
 }
 
 func TestForceUnlock_OfAPlainLock(t *testing.T) {
+	t.Parallel()
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -86,6 +87,7 @@ func (w *world) waiting(path string) bool {
 }
 
 func TestForceUnlock_TellsTheHolder(t *testing.T) {
+	t.Parallel()
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -115,6 +117,7 @@ func TestForceUnlock_TellsTheHolder(t *testing.T) {
 
 // What Java holds goes as well, and only from the holder that is named, if one is.
 func TestForceUnlock_OfJava(t *testing.T) {
+	t.Parallel()
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -136,6 +139,7 @@ func TestForceUnlock_OfJava(t *testing.T) {
 }
 
 func TestForceUnlock_OfReaders(t *testing.T) {
+	t.Parallel()
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
@@ -280,6 +284,7 @@ func TestForceUnlock_OnACluster(t *testing.T) {
 
 // The names of other holders, of any length, are not sent. Each of them is removed, and ErrNotOwner means that it was not there.
 func TestForceUnlock_LongNames(t *testing.T) {
+	t.Parallel()
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {

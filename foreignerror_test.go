@@ -95,6 +95,7 @@ func (c failing) DoMulti(ctx context.Context, commands ...rueidis.Completed) []r
 
 // Nor are those of one that a hook of the client returns.
 func TestLock_BlockedErrorOfAHookDisturbsNoOtherHold(t *testing.T) {
+	t.Parallel()
 	for name, do := range map[string]func(b *bystander, h *lockregistry.Hold, fail func()){
 		"renewals": func(_ *bystander, _ *lockregistry.Hold, fail func()) {
 			fail()

@@ -14,6 +14,7 @@ import (
 // The goroutines of the process are counted, which stops it, only while one of them has had a renewed hold for longer than a
 // lease, and no more often than that needs.
 func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
+	t.Parallel()
 	const lease = time.Minute
 	renewed := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
 	t.Run("renewed", func(t *testing.T) {

@@ -176,6 +176,7 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 
 // A goroutine that has made contexts of its hold is gone when nobody can unlock with one of them any more.
 func TestLock_ContextsOfAGoroutineThatIsGone(t *testing.T) {
+	t.Parallel()
 	for name, work := range map[string]func(w *world, l *lockregistry.Lock, ctx context.Context){
 		"one": func(*world, *lockregistry.Lock, context.Context) {},
 		"several": func(w *world, l *lockregistry.Lock, _ context.Context) {
@@ -267,6 +268,7 @@ func TestGone_UnlockForAGoroutineThatIsGone(t *testing.T) {
 
 // That may also happen at the moment at which the goroutine is found to be gone.
 func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
+	t.Parallel()
 	for kind, of := range leftBehind {
 		for _, first := range []string{"found", "unlocked"} {
 			t.Run(kind+", first "+first, func(t *testing.T) {
@@ -299,6 +301,7 @@ func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
 
 // A context of Do, with which a call has nested, keeps a hold for as long as it can be reached.
 func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
+	t.Parallel()
 	for name, work := range map[string]func(w *world, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context){
 		"Lock and Unlock": func(w *world, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
 			require.NoError(w, l.Lock(ctx))

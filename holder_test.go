@@ -54,6 +54,7 @@ func eachKindOfHold(
 
 // Another process releases a hold by its name, also while others wait for it. Once it is released the name is nobody's.
 func TestHolder_IsWhatForceUnlockHolderTakes(t *testing.T) {
+	t.Parallel()
 	eachKindOfHold(t, func(w *world, registry func() *lockregistry.Registry, acquire acquires) {
 		h := acquire(registry())
 		alive := h.Context(w.Context())
@@ -80,6 +81,7 @@ func TestHolder_IsWhatForceUnlockHolderTakes(t *testing.T) {
 
 // The next goroutine of the process would have the hold by the name that another process was given for the one before.
 func TestHolder_IsNotHandedOn(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"plain", "writer", "several"} {
 		for _, asked := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, asked for: %v", kind, asked), func(t *testing.T) {

@@ -95,6 +95,7 @@ func TestLateReply_WhenAnAnswerIsLate(t *testing.T) {
 
 // A grant whose confirmation fails is none, and nothing stays behind.
 func TestLateReply_ALateGrantThatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]fate{
 		"the key is another's": {Lost: true, Reply: ":0\r\n"},
 		"late as well":         slow(2 * time.Second),

@@ -71,6 +71,7 @@ func TestLock_OwnersExcludeEachOtherOnOneGoroutine(t *testing.T) {
 
 // Two goroutines of one owner lock at once, while a third party holds: when one gets the lock, both have it.
 func TestLock_AnOwnerWaitsOnTwoGoroutines(t *testing.T) {
+	t.Parallel()
 	for _, remote := range []bool{false, true} {
 		t.Run(map[bool]string{false: "local", true: "remote"}[remote], func(t *testing.T) {
 			worlds(t, func(w *world) {

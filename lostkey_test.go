@@ -24,6 +24,7 @@ func (w *world) outlive() {
 const lostWithin = 3 * time.Second
 
 func TestLock_TheKeyOfALostHoldIsRemoved(t *testing.T) {
+	t.Parallel()
 	for name, layout := range layouts {
 		for kind, pick := range kinds {
 			t.Run(name+"/"+kind, func(t *testing.T) {
@@ -164,6 +165,7 @@ func TestLock_TheKeyOfALostHoldIsRemovedOnce(t *testing.T) {
 
 // Without renewal, a context or a waiter nobody notices that the lease is over. The key stays until somebody does.
 func TestLock_TheKeyOfALossThatNobodyNoticed(t *testing.T) {
+	t.Parallel()
 	for name, notices := range map[string]func(w *world, l *lockregistry.Lock){
 		"unlock": func(w *world, l *lockregistry.Lock) {
 			w.fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", l.Key())

@@ -79,6 +79,7 @@ func TestOpen_Connections(t *testing.T) {
 
 // What is held when the registry is closed can be unlocked, and then the client is closed.
 func TestOpen_UnlockAfterClose(t *testing.T) {
+	t.Parallel()
 	for name, lock := range map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
 		"lock":   func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
 		"reader": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() },

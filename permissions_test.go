@@ -71,6 +71,7 @@ func withTracking(users []documentedUser, mode string) (more []documentedUser) {
 
 // The permissions that the documentation names are enough: locks work, waiters wake at once, and nothing is logged.
 func TestPermissions_DocumentedPermissions(t *testing.T) {
+	t.Parallel()
 	users := documentedUsers(t)
 	require.Len(t, users, 3*3, "three kinds of locks, three modes")
 	users = append(users, withTracking(users, "WithPolling")...)

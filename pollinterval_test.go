@@ -180,6 +180,7 @@ func (c stalling) Err() error { return c.err() }
 
 // A call whose goroutine stands still until long after the end of its wait, wherever that is, sends nothing more, and ends.
 func TestPollInterval_ACallThatStandsStillBeyondItsWait(t *testing.T) {
+	t.Parallel()
 	for after := range int32(6) {
 		t.Run(strconv.Itoa(int(after)), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {

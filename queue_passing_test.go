@@ -72,6 +72,7 @@ func (w *world) withoutDisk() (ends func()) {
 
 // What passes while calls wait in the queue costs none of them its ticket, nor the path its queue: they look again.
 func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
+	t.Parallel()
 	for name, begins := range passingFaults {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -114,6 +115,7 @@ func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
 
 // Nor does a server that refuses every script for a while.
 func TestQueue_RefusedLooksCostNobodyThePlace(t *testing.T) {
+	t.Parallel()
 	for _, refusal := range []string{
 		"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk",
 		"LOADING Redis is loading the dataset in memory",
@@ -279,6 +281,7 @@ func TestQueue_ReleaseWithoutMemory(t *testing.T) {
 // A release of which the server refuses the removal says so, and the key is removed as soon as the server takes that again. It
 // does not matter that the release is one that asks who else listens.
 func TestQueue_AReleaseThatIsRefused(t *testing.T) {
+	t.Parallel()
 	for name, begins := range passingFaults {
 		for lock, c := range map[string]struct {
 			layout lockregistry.Layout
@@ -322,6 +325,7 @@ func TestQueue_AReleaseThatIsRefused(t *testing.T) {
 
 // A release that may not tell the process to which it has given the lock gives it to nobody.
 func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
+	t.Parallel()
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {

@@ -238,6 +238,7 @@ func (w *world) reader(p pair) string {
 
 // Messages of grants that never arrive: the calls find out by looking.
 func TestQueue_LostGrantsOfReadersAndWriters(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"reader", "writer"} {
 		t.Run(kind, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -382,6 +383,7 @@ func TestQueue_ReadersLetAPollingWriterIn(t *testing.T) {
 // A writer that polls keeps those who come to read waiting while another one reads on, but not for long, be it that they have
 // tickets or poll, too.
 func TestQueue_APollingWriterDoesNotKeepReadersOut(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{"tickets": nil, "polling": {polling}} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {

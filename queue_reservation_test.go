@@ -186,6 +186,7 @@ func TestReservation_AGuestAndAReaderWithoutPermissions(t *testing.T) {
 
 // A guest that came in an hour's time is of a clock that went back since.
 func TestReservation_AGuestWhenTheClockGoesBack(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{"tickets": nil, "polling": {polling}} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {

@@ -25,6 +25,7 @@ type scripted struct {
 
 func scriptedWorlds(t *testing.T, test func(s *scripted)) {
 	t.Helper()
+	t.Parallel()
 	for name, redisson := range map[string]bool{"Spring": false, "Redisson": true} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -148,6 +149,7 @@ func (s *scripted) queue() string {
 }
 
 func TestQueue_ShortRelease(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		owner   string // of the key, before
 		tickets []string
@@ -237,6 +239,7 @@ func TestQueue_NobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
 }
 
 func TestQueue_ShortAsk(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		owner   string
 		tickets []string
@@ -369,6 +372,7 @@ func TestQueue_WindowsWhenTheClockGoesBack(t *testing.T) {
 // where it is quiet, and nobody was seen. Where nobody had waited for a second when the first ticket came it is put off, but not
 // twice.
 func TestQueue_LongWindow(t *testing.T) {
+	t.Parallel()
 	const ms, seen, late = time.Millisecond, 0.5, 0.25
 	for name, c := range map[string]struct {
 		wide, open time.Duration // how long ago the newest windows were
@@ -454,6 +458,7 @@ func (w *world) attendsInSlot(registry string) bool {
 
 // Where it is quiet there are no short windows, unless somebody listens.
 func TestQueue_ShortWindow(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ quiet, cluster, heard, window, seen bool }{
 		"nobody listens":          {},
 		"somebody does":           {heard: true, window: true},
@@ -497,6 +502,7 @@ func TestQueue_ShortWindow(t *testing.T) {
 // Who waits without a ticket leaves a trace, which releases see, and so does a holder of another form when one with a ticket
 // looks. Versions that do not know it read the same time.
 func TestQueue_Traces(t *testing.T) {
+	t.Parallel()
 	const held, other = "b:1795278371204117", "a:1795278371204118"
 	for name, c := range map[string]struct {
 		owner string
@@ -536,6 +542,7 @@ func TestQueue_Traces(t *testing.T) {
 
 // So it is behind readers and writers.
 func TestQueue_LongWindowOfAReadWriteLock(t *testing.T) {
+	t.Parallel()
 	for side, holder := range map[string][]string{
 		"reader": {"mode", "read", "a:1", "1"},
 		"writer": {"mode", "write", "a:1:write", "1"},
@@ -564,6 +571,7 @@ func TestQueue_LongWindowOfAReadWriteLock(t *testing.T) {
 }
 
 func TestQueue_ShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		owner   string
 		tickets []string
@@ -622,6 +630,7 @@ func (s *scripted) several(value string) {
 // The value of a holder has a mark from when on others wait, by whatever script they ask. Java's and those of old versions, which
 // count their holds from 1, stay as they are.
 func TestQueue_Mark(t *testing.T) {
+	t.Parallel()
 	const held, ours, theirs = "b:1795278371204117", "a:1795278371204118", "a:1795278371204119"
 	for name, c := range map[string]struct {
 		owner, after string
@@ -662,6 +671,7 @@ func TestQueue_Mark(t *testing.T) {
 
 // A hold is what it was, with a mark and without it.
 func TestQueue_AMarkChangesNothingElse(t *testing.T) {
+	t.Parallel()
 	for _, mark := range []string{"", "+"} {
 		t.Run("mark "+mark, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -704,6 +714,7 @@ func TestQueue_AMarkChangesNothingElse(t *testing.T) {
 // A call that finds the lock free when it looks serves those in front of it, one at a time, but for those whose process is gone.
 // It takes the lock when nobody is in front.
 func TestQueue_ALookServesThoseInFront(t *testing.T) {
+	t.Parallel()
 	for name, redisson := range map[string]bool{"Spring": false, "Redisson": true} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -730,6 +741,7 @@ func TestQueue_ALookServesThoseInFront(t *testing.T) {
 // A ticket of a form that is not known keeps its place, for two minutes: a newer version may serve it. It is a look that takes it
 // out then, so that a process which is there has had the window of the release in front.
 func TestQueue_ATicketOfANewerVersion(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		strange string
 		age     time.Duration

@@ -151,6 +151,7 @@ func (w *world) servesInOrder(processes []*lockregistry.Registry, wait func(r *l
 
 // So they are when a lease ends, also when the first one looks later than the second one does.
 func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
+	t.Parallel()
 	for name, layout := range map[string]lockregistry.Layout{
 		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
 	} {
@@ -174,6 +175,7 @@ func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 
 // So they are when many short leases end.
 func TestQueue_ManyTicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
+	t.Parallel()
 	for name, wait := range map[string]func(ctx context.Context, r *lockregistry.Registry) error{
 		"Lock": func(ctx context.Context, r *lockregistry.Registry) error {
 			return r.Obtain("42").Lock(ctx, lockregistry.Lease(500*time.Millisecond)) // nothing renews it
@@ -197,6 +199,7 @@ func TestQueue_ManyTicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 
 // A call that gives up leaves nothing in the queue, and is passed over.
 func TestQueue_WhoGivesUpLeavesTheQueue(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		opts   []lockregistry.LockOption
 		ends   func(m *member, cancel context.CancelFunc)
@@ -240,6 +243,7 @@ func TestQueue_WhoGivesUpLeavesTheQueue(t *testing.T) {
 
 // A grant that crosses with the end of the call is passed on, whichever of the two is late.
 func TestQueue_GrantThatCrossesWithTheEnd(t *testing.T) {
+	t.Parallel()
 	for name, late := range map[string]string{"the grant is late": grant, "the leave is late": "release"} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -297,6 +301,7 @@ func TestQueue_GrantThatCrossesWithTheEnd(t *testing.T) {
 
 // A grant whose message is lost is found by looking.
 func TestQueue_LostGrant(t *testing.T) {
+	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -372,6 +377,7 @@ func TestQueue_AMissedGrantCostsNoPlace(t *testing.T) {
 // Calls come and give up all the time, in several processes, and some messages are lost: two never have the lock at once, it goes
 // on, and nothing stays behind.
 func TestQueue_GivingUpInTheQueue(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		losses bool
 		layout lockregistry.Layout
@@ -495,6 +501,7 @@ func TestQueue_DeadProcessBehindAJavaHolder(t *testing.T) {
 
 // Whatever becomes of the queue, who waits has the lock at once, and a line is logged where there can be none.
 func TestQueue_ThatIsGone(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		before, while []string // commands
 		lines         int
@@ -744,6 +751,7 @@ func triesByHand(client rueidis.Client) bool {
 
 // Those without a ticket have the lock in time although others queue all the time.
 func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
+	t.Parallel()
 	require.Contains(t, protocol.Foreign(), digest(springObtains))
 	const allowance = time.Second // for a machine that is busy with other things
 	for name, c := range map[string]struct {
@@ -968,6 +976,7 @@ func TestQueue_NewProcessHasItsTurn(t *testing.T) {
 
 // A key that goes away although tickets wait is the first one's at once.
 func TestQueue_KeyThatGoesAway(t *testing.T) {
+	t.Parallel()
 	for name, command := range map[string][]string{
 		"deleted": {"DEL", theKey},
 		"renamed": {"RENAME", theKey, "elsewhere"},

@@ -39,6 +39,7 @@ func (w *world) pair(opts ...lockregistry.Option) pair {
 // each runs a test for the reader and for the writer of a pair.
 func each(t *testing.T, test func(t *testing.T, pick func(pair) *lockregistry.Lock)) {
 	t.Helper()
+	t.Parallel()
 	t.Run("reader", func(t *testing.T) { test(t, func(p pair) *lockregistry.Lock { return p.reader }) })
 	t.Run("writer", func(t *testing.T) { test(t, func(p pair) *lockregistry.Lock { return p.writer }) })
 }
@@ -387,7 +388,6 @@ func TestReadWriteLock_TheLeaseOfThoseWhoStay(t *testing.T) {
 }
 
 func TestReadWriteLock_Renewal(t *testing.T) {
-	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
 			l := pick(w.pair(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second)))
@@ -695,6 +695,7 @@ func TestReadWriteLock_ReadersComeAndGo(t *testing.T) {
 // Waiting.
 
 func TestReadWriteLock_WakeUps(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]struct{ held, wanted func(pair) *lockregistry.Lock }{
 		"reader to writer": {func(p pair) *lockregistry.Lock { return p.reader }, func(p pair) *lockregistry.Lock { return p.writer }},
 		"writer to reader": {func(p pair) *lockregistry.Lock { return p.writer }, func(p pair) *lockregistry.Lock { return p.reader }},
@@ -1010,7 +1011,6 @@ func TestReadWriteLock_EvictionAllowsNoTwoWriters(t *testing.T) {
 }
 
 func TestReadWriteLock_BadInput(t *testing.T) {
-	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
 			r := w.registry()
@@ -1262,7 +1262,6 @@ func TestReadWriteLock_LateReadWriteCommands(t *testing.T) {
 
 // The removal is not confirmed: it goes on in the background, and nobody of this process is let in before.
 func TestReadWriteLock_RemovalInTheBackground(t *testing.T) {
-	t.Parallel()
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
 			w.loaded()

@@ -182,6 +182,7 @@ func TestRedisson_Watchdog(t *testing.T) {
 }
 
 func TestRedisson_ForeignHoldersKeepUsOut(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		channel, message string
 		put              func(w *world)

@@ -108,6 +108,7 @@ func TestScale_ManyWaiters(t *testing.T) {
 // A release wakes one goroutine of the process that is first in the queue, or one in each process where there is none, however
 // many wait there, and it tries once. The next process is told that it is first now, and looks once.
 func TestScale_NoHerd(t *testing.T) {
+	t.Parallel()
 	const processes, goroutines = 3, 50
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {

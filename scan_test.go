@@ -277,6 +277,7 @@ func documentedRights(t *testing.T, purpose string) []string {
 
 // The rights that the documentation names are enough to look, for users who cannot write.
 func TestLocks_Permissions(t *testing.T) {
+	t.Parallel()
 	for _, purpose := range []string{"viewing\n", "viewing, from Redis 7 on"} {
 		t.Run(strings.TrimSpace(purpose), func(t *testing.T) {
 			realWorlds(t, func(w *world) {

@@ -12,6 +12,7 @@ import (
 
 // A removal that is answered late may have been a former master's: it is asked for once more, and the reply is about both.
 func TestSemaphore_ForceUnlockIsAnsweredLate(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]fate{
 		"removed":                      slow(late),
 		"removed by a former master":   deposed(":1\r\n"),

@@ -15,6 +15,7 @@ import (
 // What options of a registry and of a call mean for a semaphore.
 
 func TestSemaphore_FailFast(t *testing.T) {
+	t.Parallel()
 	for name, happens := range map[string]func(f *flaky){
 		"refused": func(f *flaky) { f.all("obtain", refused(loading)); f.reconnectNow(); f.all("obtain", refused(loading)) },
 		"frozen":  func(f *flaky) { f.freeze() },
@@ -86,6 +87,7 @@ func TestSemaphore_Holder(t *testing.T) {
 
 // A call for permits is in no cycle of waiting calls while one holder of two waits: the other one may give its permit back.
 func TestSemaphore_NoDeadlock(t *testing.T) {
+	t.Parallel()
 	for _, processes := range []int{1, 2} {
 		t.Run(strconv.Itoa(processes), func(t *testing.T) {
 			eachLayout(t, fakeWorld, func(w *world) {
@@ -123,6 +125,7 @@ func TestSemaphore_NoDeadlock(t *testing.T) {
 
 // When all holders wait, nobody gives a permit back.
 func TestSemaphore_Deadlock(t *testing.T) {
+	t.Parallel()
 	for _, processes := range []int{1, 2} {
 		t.Run(strconv.Itoa(processes), func(t *testing.T) {
 			eachLayout(t, worlds, func(w *world) {

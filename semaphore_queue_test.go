@@ -121,6 +121,7 @@ func TestSemaphoreQueue_LargeOneIsNotStarved(t *testing.T) {
 
 // Permits of a process that is gone are the next one's when their lease is over, and of waiting calls that are gone nobody waits.
 func TestSemaphoreQueue_ExpiredAndDead(t *testing.T) {
+	t.Parallel()
 	for name, dead := range map[string]int{"the first waits": 0, "the first is dead": 1, "the first two are": 2} {
 		t.Run(name, func(t *testing.T) {
 			eachLayout(t, realWorlds, func(w *world) {
@@ -154,6 +155,7 @@ func TestSemaphoreQueue_ExpiredAndDead(t *testing.T) {
 // A process stands still in front of others, with many calls: they do not wait for each of them, nor where the key would end with
 // the grant, since all leases are short or are never lengthened.
 func TestSemaphoreQueue_ProcessStandsStill(t *testing.T) {
+	t.Parallel()
 	for name, left := range map[string]string{"long leases": "60000", "short leases": "1000"} {
 		t.Run(name, func(t *testing.T) { processStandsStill(t, left) })
 	}

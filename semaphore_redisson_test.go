@@ -23,6 +23,7 @@ import (
 // The clock of this machine is compared with the server's, and told of, once, when the difference may matter to a lease that is
 // in use.
 func TestSemaphoreRedisson_Clocks(t *testing.T) {
+	t.Parallel()
 	type opts = []lockregistry.LockOption
 	for i, c := range []struct {
 		ahead, lease time.Duration
@@ -83,6 +84,7 @@ func TestSemaphoreRedisson_ClockIsNotTold(t *testing.T) {
 
 // No call waits for the clock: beside a server that is silent it ends when it must.
 func TestSemaphoreRedisson_NobodyWaitsForTheClock(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]lockregistry.LockOption{
 		"waits": {lockregistry.Wait(100 * time.Millisecond)}, "does not": nil,
 	} {
@@ -110,6 +112,7 @@ func TestSemaphoreRedisson_NobodyWaitsForTheClock(t *testing.T) {
 
 // The end of a hold is a third of its lease later than the hold relies on, also where the lease ends at a bound.
 func TestSemaphoreRedisson_MarginAtTheBound(t *testing.T) {
+	t.Parallel()
 	const length, most = 3 * time.Second, 7300 * time.Millisecond
 	for name, fails := range map[string]bool{"renewed": false, "renewed late": true} {
 		t.Run(name, func(t *testing.T) {

@@ -22,6 +22,7 @@ const seat = "orders:seat"
 // eachLayout runs a test in such worlds with either layout.
 func eachLayout(t *testing.T, worlds func(t *testing.T, test func(w *world)), test func(w *world)) {
 	t.Helper()
+	t.Parallel()
 	for name, layout := range map[string]lockregistry.Layout{
 		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
 	} {

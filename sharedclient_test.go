@@ -171,6 +171,7 @@ func TestSharedClient_ConnectionsThatDoNotLast(t *testing.T) {
 
 // A connection that breaks while it is found out what the server can do says nothing about the server.
 func TestSharedClient_BreakWhileFindingOut(t *testing.T) {
+	t.Parallel()
 	for _, command := range []string{"HELLO", "CLIENT", "EVAL", "PING"} {
 		t.Run(command, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -201,6 +202,7 @@ func TestSharedClient_BreakWhileFindingOut(t *testing.T) {
 // Redis 6.0 answers a HELLO that names no version of the protocol with an error, and has version 3 all the same. Where
 // scripts are not permitted, HELLO tells.
 func TestSharedClient_FindingOutTheProtocol(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		command string
 		tracks  bool

@@ -82,6 +82,7 @@ func TestShutdown(t *testing.T) {
 
 // All that makes a caller an owner of a hold lets it go on, also to wait.
 func TestShutdown_OwnersGoOn(t *testing.T) {
+	t.Parallel()
 	for name, hold := range map[string]func(w *world, r *lockregistry.Registry) (within context.Context, release func() error){
 		"goroutine": func(w *world, r *lockregistry.Registry) (context.Context, func() error) {
 			w.lock(r.Obtain("a"))
@@ -316,6 +317,7 @@ func TestShutdown_WhenACallIsAboutToWait(t *testing.T) {
 
 // A call that is about to be turned away is in nobody's way, also while Shutdown has yet to come to it. One that goes on is.
 func TestShutdown_NoDeadlockWithACallThatIsTurnedAway(t *testing.T) {
+	t.Parallel()
 	for name, goesOn := range map[string]bool{"turned away": false, "goes on": true} {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {

@@ -268,6 +268,7 @@ func TestSilence_DoOnASilentServer(t *testing.T) {
 
 // A command has a limit of its own.
 func TestSilence_CommandsHaveALimit(t *testing.T) {
+	t.Parallel()
 	const brief, long = 700 * time.Millisecond, 8 * time.Second
 	limits := map[string]struct {
 		limit   time.Duration
@@ -452,6 +453,7 @@ func TestSilence_NoFalseAllClear(t *testing.T) {
 
 // While a server takes no writes it says yes to removals that find nothing. That is no all-clear.
 func TestQueue_RefusalsAreToldOnce(t *testing.T) {
+	t.Parallel()
 	for _, fault := range []string{"NOREPLICAS", "MISCONF"} {
 		t.Run(fault, func(t *testing.T) {
 			realWorlds(t, func(w *world) {

@@ -159,6 +159,7 @@ func TestSlowLink_TicketsFromFarAwayAndTheVersionBefore(t *testing.T) {
 // A hand-over takes what the round trips need, whatever the waiting call does when the lock is released: half of one to the
 // server, half of one for the message, one for what the call asks at that moment, and one to make the lease long.
 func TestSlowLink_GrantsFromFarAwayAreTaken(t *testing.T) {
+	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		w.withQueues()
 		a, b := registry(lockregistry.WithRenewal()), registry(lockregistry.WithRenewal())

@@ -313,6 +313,7 @@ func TestSlowLink_ALinkThatBecomesSlow(t *testing.T) {
 
 // Calls that are under way when the way becomes long are late, and are confirmed.
 func TestLock_UnderWayWhenTheLinkBecomesSlow(t *testing.T) {
+	t.Parallel()
 	for _, trip := range append(slices.Clone(trips), 300*time.Millisecond, 600*time.Millisecond, 800*time.Millisecond) {
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -386,6 +387,7 @@ func TestTryLock_BehindAFirstTryAtTheStart(t *testing.T) {
 // Nor is it one when the other goroutine's Unlock has given up waiting, because its own context ended: until its answer would be
 // late, others learn that the lock is taken, and then that it is free. One that fails fast waits on.
 func TestTryLock_BehindAnUnlockThatHasGivenUp(t *testing.T) {
+	t.Parallel()
 	for _, trip := range []time.Duration{150 * time.Millisecond, 200 * time.Millisecond, 350 * time.Millisecond} {
 		t.Run(trip.String(), func(t *testing.T) {
 			behindAnUnlock(t, func(w *world, l *lockregistry.Lock, d *redistest.Distance, unlocks func()) {
@@ -468,6 +470,7 @@ func lateWorld(t *testing.T, test func(w *world, f *flaky, r *lockregistry.Regis
 
 // That a lock is taken is asked again when a server said so late, unless a more thorough try follows anyway.
 func TestLock_TakenByALateAnswer(t *testing.T) {
+	t.Parallel()
 	for name, this := range map[string]struct {
 		fates []fate
 		tries int
@@ -525,6 +528,7 @@ func TestAcquireAll_ALateGrantIsConfirmed(t *testing.T) {
 
 // One that is not confirmed is none, of neither.
 func TestAcquireAll_ALateGrantThatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]fate{
 		"the key is another's": {Lost: true, Reply: ":0\r\n"}, "no answer": silence, "refused": refused(loading),
 	} {
@@ -543,6 +547,7 @@ func TestAcquireAll_ALateGrantThatIsNotConfirmed(t *testing.T) {
 
 // The time of a call whose context ends while it confirms is over: its error says so.
 func TestAcquireAll_EndsWhileItConfirms(t *testing.T) {
+	t.Parallel()
 	for name, call := range map[string]func(context.Context, *lockregistry.Registry) error{
 		"AcquireAll": func(ctx context.Context, r *lockregistry.Registry) error {
 			_, err := r.AcquireAll(ctx, []string{"a", "b"}, lockregistry.NoWait())
@@ -573,6 +578,7 @@ func TestAcquireAll_EndsWhileItConfirms(t *testing.T) {
 
 // A call that could not have its answer in time sends nothing.
 func TestAcquireAll_ShorterThanARoundTrip(t *testing.T) {
+	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		r := registry()
 		for _, opts := range [][]lockregistry.LockOption{nil, {lockregistry.NoWait()}} {
@@ -590,6 +596,7 @@ func TestAcquireAll_ShorterThanARoundTrip(t *testing.T) {
 }
 
 func TestRenew_ShorterThanARoundTrip(t *testing.T) {
+	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		l := registry().Obtain("42")
 		w.lock(l, lockregistry.Lease(time.Minute))
@@ -609,6 +616,7 @@ func TestRenew_ShorterThanARoundTrip(t *testing.T) {
 
 // Renew goes on asking for as long as answers are late.
 func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
+	t.Parallel()
 	for _, trip := range trips {
 		t.Run(trip.String(), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -714,6 +722,7 @@ func TestLock_AServerThatIsTooFarAway(t *testing.T) {
 
 // The connection for wake-ups is made on a slow link, and calls that wait are woken over it.
 func TestWakeup_OnASlowLink(t *testing.T) {
+	t.Parallel()
 	eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		poll := lockregistry.WithPollInterval(time.Hour)
 		held, l := registry(poll).Obtain("42"), registry(poll).Obtain("42")
@@ -730,6 +739,7 @@ func TestWakeup_OnASlowLink(t *testing.T) {
 
 // One that is not made in time is given up, and the next one is made.
 func TestWakeup_AConnectionThatIsNotMade(t *testing.T) {
+	t.Parallel()
 	for name, hang := range map[string]func(context.Context) (net.Conn, error){
 		"it is not accepted": func(ctx context.Context) (net.Conn, error) {
 			<-ctx.Done()

@@ -64,6 +64,7 @@ var lasting = map[string]fate{
 }
 
 func TestUnavailable_Calls(t *testing.T) {
+	t.Parallel()
 	test := func(name string, what fate, unavailable bool) {
 		for op, call := range locking {
 			t.Run(name+"/"+op, func(t *testing.T) {
@@ -141,6 +142,7 @@ func TestUnavailable_WithoutAConnection(t *testing.T) {
 
 // When a context ends, the last try that ended decides whether the error also says that Redis could not be asked.
 func TestUnavailable_ContextsThatEndDuringAnOutage(t *testing.T) {
+	t.Parallel()
 	const limit = 200 * time.Millisecond // of a command
 	wait := []lockregistry.LockOption{lockregistry.Wait(time.Hour)}
 	for name, c := range map[string]struct {
@@ -316,6 +318,7 @@ func TestUnavailable_BehindAFirstTryThatIsNotAnswered(t *testing.T) {
 
 // A wait that ends during an outage.
 func TestUnavailable_WaitsThatEndDuringAnOutage(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]fate{
 		"refused": refused(loading), "cut": cut, "silent": silence,
 	} {

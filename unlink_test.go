@@ -248,6 +248,7 @@ func TestUnlink_OnRealServers(t *testing.T) {
 
 // A user who may not do everything can unlock all the same.
 func TestUnlink_RemovalWithFewPermissions(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		rule string
 		want []int // INFO, UNLINK, DEL that were executed in 5 rounds

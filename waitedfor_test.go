@@ -40,6 +40,7 @@ var ears = map[string]func(h *lockregistry.Hold, parent context.Context) <-chan 
 
 // Whoever waits for the end of a hold's context keeps the hold, and hears of its end, whatever ends it.
 func TestHold_WaitingForItsEndKeepsIt(t *testing.T) {
+	t.Parallel()
 	parents := map[string]func() (context.Context, context.CancelFunc){
 		"a parent that never ends": func() (context.Context, context.CancelFunc) { return context.Background(), nil },
 		"a parent that may end":    func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) },

@@ -203,6 +203,7 @@ lines:
 }
 
 func TestWakeup_AtOnce(t *testing.T) {
+	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			test := func(w *world) {
@@ -237,6 +238,7 @@ func TestWakeup_AtOnce(t *testing.T) {
 
 // A Java service in PUB_SUB_LOCK mode publishes the key, on the channel of its version.
 func TestWakeup_ByAJavaService(t *testing.T) {
+	t.Parallel()
 	for name, mode := range map[string]lockregistry.Wakeup{
 		"auto":   lockregistry.WakeupAuto,
 		"pubsub": lockregistry.WakeupPubSub,
@@ -317,6 +319,7 @@ func (w *world) heard(subscribe func(c rueidis.Client) rueidis.Completed, ready 
 }
 
 func TestWakeup_ReleasesArePublished(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		options      []lockregistry.Option
 		newer, older bool
@@ -374,6 +377,7 @@ func TestWakeup_LateReleasePublishesNothing(t *testing.T) {
 
 // Whatever makes the key go away wakes who tracks it.
 func TestWakeup_TrackingWakesOnAnyRemoval(t *testing.T) {
+	t.Parallel()
 	for name, mode := range map[string]lockregistry.Wakeup{
 		"auto":     lockregistry.WakeupAuto,
 		"tracking": lockregistry.WakeupTracking,
@@ -701,6 +705,7 @@ func TestWakeup_ServerWithoutTracking(t *testing.T) {
 // Version 2 of the protocol has no pushed messages: nothing can tell of a change of a key, though the server lets a client
 // ask for it.
 func TestWakeup_ProtocolWithoutTracking(t *testing.T) {
+	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -813,6 +818,7 @@ func TestWakeup_Cluster(t *testing.T) {
 }
 
 func TestWakeup_KilledConnectionComesBack(t *testing.T) {
+	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -867,6 +873,7 @@ func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 }
 
 func TestWakeup_ServerRestartsWhileACallWaits(t *testing.T) {
+	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -900,6 +907,7 @@ func TestWakeup_ServerRestartsWhileACallWaits(t *testing.T) {
 }
 
 func TestWakeup_OneConnectionMore(t *testing.T) {
+	t.Parallel()
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
@@ -974,6 +982,7 @@ func TestWakeup_PollingOpensNoConnection(t *testing.T) {
 
 // A lock that is released while a waiter is about to listen, but does not yet, is not missed.
 func TestWakeup_ReleaseBeforeTheWaiterListens(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		mode  lockregistry.Wakeup
 		asks  string // with what it listens
@@ -1158,6 +1167,7 @@ func TestWakeup_SubscriptionsOfWhoGaveUp(t *testing.T) {
 
 // While calls wait the server is asked something now and then, which it answers.
 func TestWakeup_Pulse(t *testing.T) {
+	t.Parallel()
 	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 		t.Run(fmt.Sprint(layout), func(t *testing.T) {
 			realWorlds(t, func(w *world) {
