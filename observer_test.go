@@ -175,7 +175,7 @@ func TestObserver_Times(t *testing.T) {
 
 // What ended the waiting for another process.
 func TestObserver_WaitingForOthers(t *testing.T) {
-	realWorldsAlone(t, func(w *world) {
+	realWorlds(t, func(w *world) {
 		o := w.witness()
 		l, other := o.registry().Obtain("42"), w.registry().Obtain("42")
 		queued := func() { w.await("a ticket", func() bool { return w.tickets() == 1 }) }
@@ -200,12 +200,12 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		require.Positive(w, o.got("acquire", observe.HowFoundFree).Wakeups.Changes)
 		o.ended(observe.EndReleased)
 
-		w.do("SET", theKey, "java", "PX", "500")
+		w.do("SET", theKey, "java", "PX", "2000")
 		w.releases(w.acquires(l))
 		o.got("acquire", observe.HowFoundExpired)
 		o.ended(observe.EndReleased)
 
-		held = w.acquires(other, lockregistry.AtMost(500*time.Millisecond)) // and never released
+		held = w.acquires(other, lockregistry.AtMost(2*time.Second)) // and never released
 		w.releases(w.acquires(l))
 		o.got("acquire", observe.HowFoundExpired)
 		o.ended(observe.EndReleased)

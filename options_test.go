@@ -259,6 +259,7 @@ func TestOptions_Defaults(t *testing.T) {
 }
 
 func TestOptions_DefaultCapacity(t *testing.T) {
+	t.Parallel()
 	const capacity = 100_000
 	r := unusedRegistry(t)
 	for i := range capacity {

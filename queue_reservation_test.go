@@ -65,6 +65,7 @@ func TestReservation_ATicketInFrontOfAGuest(t *testing.T) {
 
 // On a cluster a guest's key is named, and may be refused: the writer polls without one.
 func TestReservation_AGuestThatIsRefused(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	for _, n := range nodes {
 		n.Command(t, "ACL", "SETUSER", "app", "on", ">secret", "~orders:42", "~{orders:42}:*", "&*", "+@all")

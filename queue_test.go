@@ -885,7 +885,7 @@ func (w *world) takesTurns(section time.Duration) (handOvers func() []time.Durat
 // Where nobody is who tries without a ticket, no hand-over waits for one, however long the sections are. One who comes later has
 // the lock in time: the server knows its script, and the process that releases has asked since.
 func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
-	realWorldsAlone(t, func(w *world) {
+	realWorlds(t, func(w *world) {
 		handOvers := w.takesTurns(time.Second)
 		w.await("they have begun", func() bool { return len(handOvers()) == 2 })
 		counted := w.wide()
@@ -1039,6 +1039,7 @@ func TestQueue_FirstInTheQueuePolls(t *testing.T) {
 // unless they have said before that their commands are to be replicated. Queues, windows and grants work all the same. Newer
 // servers do not know the setting.
 func TestQueue_QueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
+	t.Parallel()
 	for name, locks := range map[string]func(r *lockregistry.Registry) []*lockregistry.Lock{
 		"plain": func(r *lockregistry.Registry) []*lockregistry.Lock { return []*lockregistry.Lock{r.Obtain("42")} },
 		"read-write": func(r *lockregistry.Registry) []*lockregistry.Lock {
@@ -1047,7 +1048,7 @@ func TestQueue_QueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
 	} {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			t.Run(fmt.Sprint(name, ", ", layout), func(t *testing.T) {
-				realWorldsAlone(t, func(w *world) {
+				realWorlds(t, func(w *world) {
 					lasts := 200 * time.Millisecond
 					if w.do("EVAL", "return redis.REDIS_VERSION_NUM and 'yes' or 'no'", "0") == "no" {
 						w.do("CONFIG", "SET", "lua-replicate-commands", "no")

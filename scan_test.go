@@ -169,7 +169,7 @@ func TestLocks_OnACluster(t *testing.T) {
 
 // A long pass leaves the server nearly all of its time, and a short one does not wait.
 func TestLocks_AreSoughtSparingly(t *testing.T) {
-	realWorldsAlone(t, func(w *world) {
+	realWorlds(t, func(w *world) {
 		const others, few = 200_000, 100_000
 		fill := func(from, to int) {
 			const script = `for i = ARGV[1], ARGV[2] do redis.call('SET', 'other:' .. i, '1') end`

@@ -82,6 +82,7 @@ func lockAndUnlock(t *testing.T, r *lockregistry.Registry, times int) {
 }
 
 func TestUnlink_RemovalCommand(t *testing.T) {
+	t.Parallel()
 	const rounds = 5
 	for name, c := range map[string]struct {
 		tell   func(int, *server.Peer)
@@ -104,6 +105,7 @@ func TestUnlink_RemovalCommand(t *testing.T) {
 		"miniredis": {nil, false}, // an error
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			m := startTeller(t, c.tell)
 			r := openOn(t, m.client(t))
 			require.Equal(t, [3]int{}, m.counted(), "New does not talk to Redis")
