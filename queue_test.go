@@ -206,8 +206,8 @@ func TestQueue_WhoGivesUpLeavesTheQueue(t *testing.T) {
 		reason error
 	}{
 		"cancelled": {nil, func(_ *member, cancel context.CancelFunc) { cancel() }, context.Canceled},
-		"timed out": {
-			[]lockregistry.LockOption{lockregistry.Wait(300 * time.Millisecond)},
+		"timed out": { // it must have a ticket by then, and another behind it
+			[]lockregistry.LockOption{lockregistry.Wait(2 * time.Second)},
 			func(*member, context.CancelFunc) {}, lockregistry.ErrTaken,
 		},
 		"closed": {nil, func(m *member, _ context.CancelFunc) { _ = m.reg.Close() }, lockregistry.ErrClosed},

@@ -775,7 +775,11 @@ func TestReadWriteLock_WaitsEnd(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(w.Context(), 30*time.Millisecond, errors.New("bored"))
 				err = elsewhere(func() error { return l.Lock(ctx) })
 				cancel()
-				w.fails(err, context.DeadlineExceeded, "lock", theKey)
+				if w.fake {
+					w.fails(err, context.DeadlineExceeded, "lock", theKey)
+				} else { // the server may not have answered by then
+					require.ErrorIs(w, err, context.DeadlineExceeded)
+				}
 				require.ErrorContains(w, err, "bored")
 			}
 			require.Len(w, w.holdersOf(theKey), 1)
