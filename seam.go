@@ -21,21 +21,4 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		r, _ := registry.(*Registry)
 		return r.newLock(path).check(context.Background())
 	}
-	seam.Lockregistry.Holder = func(ctx context.Context, registry any, path, op string) (string, error) {
-		r, _ := registry.(*Registry)
-		return r.holder(ctx, path, op)
-	}
-}
-
-// holder returns the holder of the plain lock of path as named in Redis; empty if there is none.
-func (r *Registry) holder(ctx context.Context, path, op string) (string, error) {
-	l := r.newLock(path) // for its key; not the cached lock of the path
-	err := l.check(ctx)
-	if err == nil {
-		var name string
-		if name, err = r.others.reader.Holder(ctx, r.plain.Format.Holder(l.redis.Key), r.lease.Length); err == nil {
-			return name, nil
-		}
-	}
-	return "", l.fail(op, err)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/seam"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 var (
@@ -136,7 +137,7 @@ func (c *Candidate) Run(ctx context.Context) error {
 	}
 	defer c.running.Store(false)
 	if ctx.Err() != nil {
-		return c.fail(ended(ctx))
+		return c.fail(fault.Ended(ctx))
 	}
 	for failures := 0; ; {
 		hold, err := c.campaign(ctx)
@@ -164,7 +165,7 @@ func (c *Candidate) Run(ctx context.Context) error {
 			failures++
 		}
 		if !rest(ctx, pause) {
-			return c.fail(ended(ctx))
+			return c.fail(fault.Ended(ctx))
 		}
 	}
 }
@@ -197,7 +198,7 @@ func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
 			c.failed(err)
 		}
 		if !rest(ctx, pause) {
-			return nil, c.fail(fault.Join(ended(ctx), err))
+			return nil, c.fail(fault.Join(fault.Ended(ctx), err))
 		}
 	}
 }
@@ -257,7 +258,7 @@ func (t *term) verdict(ctx context.Context, returned error) (outcome, error) {
 	}
 	switch why := context.Cause(t.led); {
 	case ctx.Err() != nil:
-		return stopped, ended(ctx)
+		return stopped, fault.Ended(ctx)
 	case errors.Is(why, lockregistry.ErrClosed):
 		return stopped, why
 	case errors.Is(why, lockregistry.ErrLockLost):
@@ -297,19 +298,22 @@ func Current(ctx context.Context, r *lockregistry.Registry, role string) (string
 	if r == nil {
 		return "", errors.New("leader: the registry is nil")
 	}
-	return seam.Lockregistry.Holder(ctx, r, role, "leader")
+	info, err := r.Inspect(ctx, role)
+	switch {
+	case err == nil && info.Kind != "" && info.Kind != observe.KindLock:
+		err = lockregistry.ErrWrongType
+	case err == nil && len(info.Holders) > 0:
+		return info.Holders[0].Holder, nil
+	case err == nil:
+		return "", nil
+	}
+	if failed := (*lockregistry.LockError)(nil); errors.As(err, &failed) {
+		err = failed.Err
+	}
+	return "", &lockregistry.LockError{Op: "leader", Key: r.Obtain(role).Key(), Err: err}
 }
 
 func (c *Candidate) fail(err error) error { return fmt.Errorf("leader: %s: %w", c.key, err) }
-
-// ended returns the error of a context that is done, joined with its cause if that differs.
-func ended(ctx context.Context) error {
-	err := ctx.Err()
-	if cause := context.Cause(ctx); !errors.Is(err, cause) {
-		return fault.Join(err, cause)
-	}
-	return err
-}
 
 // rest waits for pause, and reports false when ctx ends first.
 func rest(ctx context.Context, pause time.Duration) bool {

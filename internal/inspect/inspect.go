@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -97,23 +96,6 @@ func (r *Reader) Records(
 		each(i, record, from)
 	})
 	return failure
-}
-
-// Holder is who holds a plain lock, as it is in Redis, or nothing. It asks by c; lease is that of the registry.
-func (r *Reader) Holder(ctx context.Context, c protocol.Call, lease time.Duration) (name string, err error) {
-	if err = r.Calls.Stopped(ctx); err != nil {
-		return "", err
-	}
-	p := r.Calls.CommandWait(ctx, r.Transport.Shard(c.Key))
-	p.Lease = lease
-	reply := r.Transport.Do(&p, &c)
-	if reply.Late { // a master that is none any more may have answered
-		reply = r.Transport.Do(&p, &c)
-	}
-	if name, err = reply.ToString(); rueidis.IsRedisNil(err) {
-		return "", nil
-	}
-	return name, p.Explain(reply.Cut, err)
 }
 
 // Registries are all that have a record.

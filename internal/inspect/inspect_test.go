@@ -158,18 +158,6 @@ func TestReader_EachTellsOfLocksOnly(t *testing.T) {
 	require.Equal(t, 1, calls, "the caller wanted no more")
 }
 
-func TestReader_Holder(t *testing.T) {
-	r, server := reader(t)
-	spring := protocol.NewSpring(protocol.Config{Prefix: "p"})
-	name, err := r.Holder(t.Context(), spring.Holder("p:a"), time.Minute)
-	require.NoError(t, err)
-	require.Empty(t, name)
-	require.NoError(t, server.Set("p:a", other+":1"))
-	name, err = r.Holder(t.Context(), spring.Holder("p:a"), time.Minute)
-	require.NoError(t, err)
-	require.Equal(t, other+":1", name)
-}
-
 // Holders that are not named are told of as one that is not known: nobody may believe that the others are all.
 func TestReader_MoreHoldersThanAreNamed(t *testing.T) {
 	for held, unknown := range map[int]int{mostNamed: 0, mostNamed + 1: 1} {

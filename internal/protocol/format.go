@@ -60,7 +60,7 @@ type Description struct {
 }
 
 // scripts are the scripts of a format.
-type scripts struct{ obtain, queued, all, release, renew, owner, number *Script }
+type scripts struct{ obtain, queued, all, release, renew, number *Script }
 
 // describe assembles the scripts of a format.
 func describe(d Description) *Description {
@@ -70,7 +70,7 @@ func describe(d Description) *Description {
 		release: script("release"), renew: script("renew"),
 	}
 	if d.Side == "" && !d.Many {
-		d.scripts.all, d.scripts.owner = script("obtain_all"), script("owner")
+		d.scripts.all = script("obtain_all")
 	}
 	if d.Many {
 		d.scripts.number = script("set_permits")
@@ -141,7 +141,10 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 // ObtainAll returns one call for several keys of a slot: it obtains none if one of them is taken. It is for plain locks, and
 // panics for others.
 func (f *Format) ObtainAll(all []Request) Call {
-	script := f.plain("several locks together", f.format.scripts.all)
+	script := f.format.scripts.all
+	if script == nil { // a call without a script would be a SET
+		panic("lockregistry: several locks together are asked of " + f.format.name() + ", which is not a format of plain locks")
+	}
 	c := Call{Script: script, Key: all[0].Key, Args: Args{strconv.Itoa(len(all)), all[0].Lease.MS}}
 	var counters []string
 	for _, b := range all {
@@ -226,20 +229,6 @@ func (f *Format) keeps(c *Call) {
 	if f.Cluster && f.format.Beside != nil {
 		c.others = append(c.others, f.format.Beside(c.Key))
 	}
-}
-
-// Holder returns the call that reads the holder of a plain lock, as named in the key; the reply is nil if the lock is free. It
-// panics for other locks.
-func (f *Format) Holder(key string) Call {
-	return Call{Script: f.plain("a holder", f.format.scripts.owner), Key: key}
-}
-
-// plain returns s, a script that only plain locks have. It panics if there is none: a call without a script would be a SET.
-func (f *Format) plain(what string, s *Script) *Script {
-	if s == nil {
-		panic("lockregistry: " + what + " is asked of " + f.format.name() + ", which is not a format of plain locks")
-	}
-	return s
 }
 
 // Counter returns the key of the fencing counter of a key.

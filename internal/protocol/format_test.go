@@ -220,7 +220,6 @@ func TestFormat_Fence(t *testing.T) {
 func TestFormat_Plain(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		if f.format.Side != "" {
-			require.Panics(f, func() { f.Holder(formatKey) })
 			require.Panics(f, func() { f.ObtainAll([]Request{f.request("a:1795278371204111", ModeNone)}) })
 			return
 		}
@@ -230,10 +229,6 @@ func TestFormat_Plain(t *testing.T) {
 		tokens, err := c.Send(f.Context(), f.client).AsIntSlice()
 		require.NoError(f, err)
 		require.Equal(f, []int64{0, 0}, tokens)
-		c = f.Holder("orders:43")
-		holder, err := c.Send(f.Context(), f.client).ToString()
-		require.NoError(f, err)
-		require.Equal(f, "a:1795278371204111", holder)
 
 		require.EqualValues(f, 1, f.releases("a:1795278371204111", Release{Keep: time.Minute}))
 		require.False(f, f.obtains("a:1795278371204112", ModeNone).Granted, "it stays taken")

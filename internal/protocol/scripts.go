@@ -9,7 +9,7 @@ import (
 )
 
 // A script is assembled from sections of the files in lua/: a section is what follows a line "--# SECTION", up to the next such
-// line. Each operation on locks is written once. A format has its own file: its sections "owner", "format", "extend" and "end"
+// line. Each operation on locks is written once. A format has its own file: its sections "format", "extend" and "end"
 // have the functions that operations need (holder, take, free; extend; drop and announce). Optional short ways decide the
 // common cases without functions, and otherwise fall through. Making functions and tables is much of a script's cost, so none
 // is made before these.
@@ -111,7 +111,6 @@ var operations = map[string][]part{
 		of("release", "arguments"), option("common"), format("format"), format("end"), of("release", "drop"),
 		form, queue, heads, grant, option("granted"), windows, of("release", "operation"),
 	},
-	"owner": {format("owner")},
 	"set_permits": {
 		of("set_permits", "head"), effects, option("held"), names, option("common"), format("format"), format("end"), option("number"),
 		form, queue, heads, grant, option("granted"), of("set_permits", "operation"),

@@ -2,8 +2,6 @@
 // sets them before they can be used.
 package seam
 
-import "context"
-
 // Lockregistry has these functions.
 var Lockregistry struct {
 	// Leads is a lockregistry.LockOption: the hold is renewed even if the registry does not renew, and its release serves the
@@ -18,8 +16,4 @@ var Lockregistry struct {
 
 	// Lockable returns why no plain lock of the registry can have a path, or nil.
 	Lockable func(registry any, path string) error
-
-	// Holder returns the holder of the plain lock of path, as named in Redis, or nothing. Registry is a *lockregistry.Registry. Op
-	// is for the error.
-	Holder func(ctx context.Context, registry any, path, op string) (string, error)
 }

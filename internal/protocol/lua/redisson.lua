@@ -74,16 +74,6 @@ if to then
   redis.call('PEXPIRE', key, '1000')
 end
 
---# owner
--- As in spring.lua.
-local fields = redis.call('HKEYS', KEYS[1])
-for _, field in ipairs(fields) do
-  if field == 'mode' then
-    return redis.error_reply('WRONGTYPE the key is a read-write lock')
-  end
-end
-return fields[1] or false
-
 --# format
 local side, taken = '', false
 local found = nil -- the fields of a release's key

@@ -62,11 +62,6 @@ if to then -- the message was forbidden
   redis.pcall('SET', key, held, 'PX', '1000')
 end
 
---# owner
--- KEYS[1] is the key. Replies its holder, without the mark; nil if the lock is free.
-local held = redis.call('GET', KEYS[1])
-return held and string.match(held, '^(.*:%d+)%+$') or held
-
 --# format
 local side, taken, held = '', false, nil
 

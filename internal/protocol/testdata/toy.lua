@@ -1,8 +1,5 @@
 -- A format for a test: a list with the value of the holder. It has no short ways, so it is slower than others, and as correct.
 
---# owner
-return redis.call('LINDEX', KEYS[1], 0)
-
 --# format
 local side, taken = '', false
 
