@@ -179,23 +179,18 @@ func (c *course) woke(why reason) {
 // interval is over.
 func (a *acquisition) poll() error {
 	a.arm()
-	var looked clock.Instant                 // when the last thorough try began
 	polls := a.path.Clock.Now() < a.deadline // otherwise this is the last try
 	if !a.patient {
 		polls = a.path.tries()
 	}
-	for quick := false; ; {
+	for {
 		if a.failure != nil {
 			if err := a.recover(a.failure); err != nil {
 				return err
 			}
-			quick = false
-		}
-		if !quick {
-			looked = a.path.Clock.Now()
 		}
 		asks := a.mode(a.patient, polls)
-		err := a.try(protocol.Queueing{Mode: asks}, quick, a.deadline)
+		err := a.try(protocol.Queueing{Mode: asks}, false, a.deadline)
 		if a.won {
 			return nil
 		}
@@ -214,25 +209,19 @@ func (a *acquisition) poll() error {
 		if a.patient {
 			seen := a.arm()
 			certain := seen.Armed && seen.Taken && a.exclusive()
-			if seen.Armed != certain || quick && !certain {
-				// The key may have changed before, may not exclude this call, or is not known to be there.
+			if seen.Armed != certain { // the key may have changed before, or may not exclude this call
 				if err := a.over(); err != nil {
 					return err
 				}
-				quick = quick && seen.Armed
 				continue
 			}
 			if certain {
 				a.at.Left = seen.Left
 			}
 		}
-		woken, err := a.sleep(a.at.Left)
-		if err != nil {
+		if err := a.sleep(a.at.Left); err != nil {
 			return err
 		}
-		// Most likely the key is free, or another waiter was quicker; then arming shows the rest of its lease. But a thorough try
-		// must follow within a poll interval, for what only that finds out.
-		quick = woken && a.exclusive() && a.listener.Looks() && a.path.Clock.Now() < looked.Add(a.path.all.Poll)
 	}
 }
 
@@ -344,12 +333,12 @@ func (a *acquisition) arm() wake.KeyState {
 	return a.listener.Arm(a.ctx, min(a.path.all.Poll, a.path.Shard().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline)))
 }
 
-// sleep waits until the next try, and reports whether a wake-up was the reason. It fails when there is no next try.
-func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
+// sleep waits until the next try. It fails when there is none.
+func (a *acquisition) sleep(left time.Duration) error {
 	a.retries = retries{}
 	a.note(nil)
 	if err := a.over(); err != nil {
-		return false, err
+		return err
 	}
 	pause := min(a.path.all.Poll, a.path.Clock.Now().Until(a.deadline))
 	if left > 0 { // Redis counts whole milliseconds, and removes a key after the last one
@@ -363,7 +352,7 @@ func (a *acquisition) sleep(left time.Duration) (woken bool, err error) {
 			a.path.all.Polls.Add(1)
 		}
 	}
-	return why == byWakeup, err
+	return err
 }
 
 // reason is what ended a pause.

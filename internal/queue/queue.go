@@ -200,8 +200,7 @@ func (a *acquisition) tryOnce(w protocol.Queueing) error {
 	case err != nil:
 		return err
 	}
-	_, err = a.sleep(a.at.Left)
-	return err
+	return a.sleep(a.at.Left)
 }
 
 // lookTimes are the times at which a sleeping call looks, or asks the server to report changes, unless it is woken before.

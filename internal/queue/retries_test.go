@@ -55,8 +55,7 @@ func TestRetries_AClosedClient(t *testing.T) {
 				}
 				a.failure = nil
 				<-time.After(time.Second)
-				_, err := a.sleep(0)
-				require.NoError(t, err)
+				require.NoError(t, a.sleep(0))
 			}
 		})
 	})

@@ -183,12 +183,6 @@ func (h *hub) at(w *Waiter) bool {
 	return w.node != nil
 }
 
-func (h *hub) looks(w *Waiter) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return w.node != nil && w.node.tracks && w.listener.options.Track
-}
-
 // untold notes that a missing way is reported to a listener. It reports false if that was reported to a listener with the same
 // sink before.
 func (h *hub) untold(l *Listener, way string) bool {

@@ -88,9 +88,6 @@ func (w *Waiter) Arm(ctx context.Context, limit time.Duration) (seen KeyState) {
 	return seen
 }
 
-// Looks reports whether arming the waiter also shows the key's state.
-func (w *Waiter) Looks() bool { return w != nil && w.listener.hub.looks(w) }
-
 // Close ends the waiting.
 func (w *Waiter) Close() {
 	if w != nil {
