@@ -81,10 +81,10 @@ func TestNoDoubtAboutAKeyThatStays(t *testing.T) {
 }
 
 func TestBackoff(t *testing.T) {
-	var b backoff
+	failed := 0
 	for _, ms := range []int{50, 100, 200, 400, 800, 1600, 3000, 3000} {
 		want := time.Duration(ms) * time.Millisecond
-		require.InDelta(t, want, b.after(lasting-1), float64(want)/4)
+		require.InDelta(t, want, pauseAfter(lasting-1, &failed), float64(want)/4)
 	}
-	require.InDelta(t, 50*time.Millisecond, b.after(lasting), float64(50*time.Millisecond)/4)
+	require.InDelta(t, 50*time.Millisecond, pauseAfter(lasting, &failed), float64(50*time.Millisecond)/4)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
@@ -19,7 +20,7 @@ import (
 //	                          └──fails──▶ off
 //	any ──the last listener leaves──▶ closed
 //
-// From off it connects again only after a pause, see [backoff], and only for a waiting call whose listener was not refused. The
+// From off it connects again only after a pause, which grows, and only for a waiting call whose listener was not refused. The
 // server refuses a listener if it allows none of its ways; that stays so until the listener is closed.
 //
 // One goroutine, run, lives from the first waiting call until the node is closed. Only run sends on the connection, so that
@@ -72,7 +73,11 @@ type part struct {
 	hearing  Hearing     // on the current connection: Heard once proven, then not proven again
 }
 
-const batch = 512 // keys or channels in one command
+const (
+	batch        = 512 // keys or channels in one command
+	longestPause = 3 * time.Second
+	lasting      = 10 * time.Second // a peer that breaks connections sooner is treated like one that refuses them
+)
 
 // newNode makes a node with the hub's listeners. The caller holds the mutex.
 func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
@@ -200,10 +205,19 @@ func (n *node) poke() {
 
 // run makes a connection when one is needed, and serves it until it is lost.
 func (n *node) run() {
-	var again backoff
+	failed := 0
 	for pause := time.Duration(0); n.rest(pause); {
-		pause = again.after(n.connect())
+		pause = pauseAfter(n.connect(), &failed)
 	}
+}
+
+// pauseAfter returns the pause after a connection that worked for this long, or not at all.
+func pauseAfter(worked time.Duration, failed *int) time.Duration {
+	if worked >= lasting {
+		*failed = 0
+	}
+	*failed++
+	return clock.Pause(*failed, longestPause)
 }
 
 // rest waits until the pause is over and a waiting call needs a connection. It reports false when the node is closed.
