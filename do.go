@@ -3,6 +3,8 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -63,4 +65,94 @@ func DoValue[T any](
 		return failed
 	}, opts...)
 	return value, err
+}
+
+// leastPeriod is the shortest period of [Registry.Once]: Redis itself would take most of a shorter one.
+const leastPeriod = 10 * time.Millisecond
+
+// OnceOption changes one call of [Registry.Once].
+type OnceOption struct {
+	retries bool
+	lock    LockOption
+}
+
+// RetryOnError makes [Registry.Once] free the path when fn returned an error or panicked. Then the next call of any node runs
+// the job, even in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
+func RetryOnError() OnceOption { return OnceOption{retries: true} }
+
+// OnceLease sets the lease of the run, in whole milliseconds, at least two, as [Lease] does for other calls: how long the path
+// stays taken after a crash. Default: the registry's lease.
+func OnceLease(d time.Duration) OnceOption {
+	o := Lease(d)
+	o.name = "OnceLease"
+	return OnceOption{lock: o}
+}
+
+// Once runs a job on one of several nodes that all call it once each period: it calls fn unless another call runs the job, or
+// began to run it less than nine tenths of the period ago. It never waits for the lock. Path names the job, every is its
+// period, 10 ms at least.
+//
+// The path's lock marks the run and keeps other calls out. It is renewed while fn runs, and stays for nine tenths of the period
+// from when it was obtained, see [AtLeast]. So the clocks of the nodes may differ by almost that much, and the next run is not
+// skipped if a node comes at least nine tenths of the period after the last run began. When fn takes longer than that, the path
+// is free when fn returns. The mark corresponds to ShedLock's lockAtLeastFor, the lease, see [OnceLease], to its lockAtMostFor.
+//
+// Ran reports whether fn was called. False without an error means that another call runs the job or did; a call within fn
+// returns this, too. Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
+// longer be guaranteed.
+//
+// If fn ran, the error is fn's, joined with the error of the release: [ErrLockLost], another node may have run the job at the
+// same time; [ErrUnavailable], it is not known whether the mark stays; or another error of Redis. The mark stays when ctx is
+// done, and without [RetryOnError] also when fn fails or panics. After a crash or a loss only the lease keeps other calls out,
+// and may end before or after the period.
+//
+// If fn did not run, the error is one of [Lock.Acquire], except [ErrTaken]: [ErrUnavailable], it is not known whether the job
+// runs; [ErrDeadlock], ctx carries another hold on the path, from [Hold.Context], [Registry.Do] or [Lock.Context]. Bad input,
+// such as a period that is too short, is an error, too.
+func (r *Registry) Once(
+	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...OnceOption,
+) (ran bool, err error) {
+	l := r.Obtain(path)
+	retries, locking, err := onceWith(every, fn, opts)
+	if err != nil {
+		return false, l.fail("once", err)
+	}
+	h, err := l.acquireAs(ctx, "once", locking, notAtAll, owner.NewOnce())
+	if h == nil {
+		return false, err
+	}
+	failed := true // fn may panic
+	defer h.releaseAfter(ctx, &err)
+	defer func() {
+		if failed && retries {
+			h.hold.Unkeep()
+		}
+	}()
+	err = fn(h.Context(ctx))
+	failed = err != nil
+	return true, err
+}
+
+// onceWith validates the arguments of Once. Retries: a failed run frees the path. Locking: how to lock the path.
+func onceWith(
+	every time.Duration, fn func(context.Context) error, opts []OnceOption,
+) (retries bool, locking []LockOption, err error) {
+	if fn == nil {
+		err = errors.New("the function is nil")
+	}
+	if every < leastPeriod {
+		return false, nil, fault.Join(err, fmt.Errorf("every(%v): the period must be at least %v", every, leastPeriod))
+	}
+	locking = []LockOption{AtLeast(every - every/10)}
+	for _, o := range opts {
+		switch {
+		case o.retries:
+			retries = true
+		case o.lock.set != nil:
+			locking = append(locking, o.lock)
+		default:
+			err = fault.Join(err, errors.New("an OnceOption that no function of this package made"))
+		}
+	}
+	return retries, locking, err
 }
