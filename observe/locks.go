@@ -52,6 +52,10 @@ type HolderInfo struct {
 	// See Overdue.
 	Renewed time.Duration
 
+	// Silent is for how long the holder's registry has renewed none of its holds that were read, although one of them is overdue:
+	// the process is probably dead or frozen, whether or not it renews this hold. 0: that is not so, or not known.
+	Silent time.Duration
+
 	Lease time.Duration // what is left of the lease; negative: it has no end
 	Kept  bool          // the lock was released, and [lockregistry.AtLeast] keeps the path taken
 

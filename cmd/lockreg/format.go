@@ -42,6 +42,8 @@ func leaseOf(h observe.HolderInfo) string {
 	switch {
 	case h.Overdue() > 0:
 		return lateness(h) + ", probably dead or frozen"
+	case h.Silent > 0:
+		return left(h.Lease) + ", process probably dead or frozen"
 	case view.Unrecorded(h):
 		return left(h.Lease) + ", no record: whether alive is not known"
 	}
@@ -64,6 +66,8 @@ func life(h observe.HolderInfo) string {
 		return "nobody works under it"
 	case h.Overdue() > 0:
 		return "not renewed for " + renewed + ": it is probably dead or frozen"
+	case h.Silent > 0:
+		return "its process has renewed nothing for " + short(h.Silent) + ", and should have: it is probably dead or frozen"
 	case h.Renewed > 0 && h.Lease >= 0:
 		return "granted or renewed " + renewed + " ago: its process was alive then; if it has died since, this shows within " +
 			short(untilOverdue(h).Truncate(time.Second)+time.Second)

@@ -30,6 +30,11 @@ func TestLife(t *testing.T) {
 				observe.HolderInfo{Label: label, Since: before(time.Hour), Renewed: time.Minute, Lease: 33 * time.Second},
 				"not renewed for 27s: it is probably dead or frozen", "33s, renewal overdue by 7s, probably dead or frozen",
 			},
+			"not listed, of a process that is silent": {
+				observe.HolderInfo{Label: label, Since: before(time.Hour), Silent: 27 * time.Second, Lease: 33 * time.Second},
+				"its process has renewed nothing for 27s, and should have: it is probably dead or frozen",
+				"33s, process probably dead or frozen",
+			},
 			"never told": {
 				observe.HolderInfo{Since: before(10 * time.Minute), Lease: 10 * time.Minute},
 				"no record of its process: it is dead or frozen, or may not write one; its lease is 20m00s if it was never " +
@@ -74,6 +79,9 @@ func TestShowOfTheDead(t *testing.T) {
 	dead := observe.HolderInfo{Holder: "b", Renewed: time.Minute, Lease: 33 * time.Second}
 	info := observe.LockInfo{Kind: observe.KindSemaphore, Holders: []observe.HolderInfo{alive, dead}, HolderCount: 2}
 	require.NoError(t, (&app{out: &out}).printLock(info))
+	other := observe.HolderInfo{Holder: "c", Silent: time.Second}
+	require.Equal(t, "3 holders, 2 probably dead",
+		several(observe.LockInfo{Holders: []observe.HolderInfo{alive, dead, other}, HolderCount: 3}))
 	require.Contains(t, out.String(), "  33s, renewal overdue by 7s  -")
 	require.Contains(t, out.String(), "\nunknown: granted or renewed 10s ago: its process was alive then; if")
 	require.Contains(t, out.String(), "\nunknown: not renewed for 27s: it is probably dead or frozen\n")
@@ -90,6 +98,8 @@ func TestCommandToCopy(t *testing.T) {
 		r.command(observe.LockInfo{Holders: []observe.HolderInfo{alive, late, later}}))
 	require.Equal(t, `lockreg release 'my shop' 'it'\''s' --holder b:2`,
 		r.command(observe.LockInfo{Holders: []observe.HolderInfo{late, alive}}))
+	late.Renewed, late.Silent = 0, 20*time.Second
+	require.Contains(t, r.command(observe.LockInfo{Holders: []observe.HolderInfo{alive, late}}), "b:2")
 	for word, want := range map[string]string{
 		"": "''", "a b": "'a b'", "orders:42": "orders:42", "a;b": "'a;b'", "~x": "'~x'", "é": "'é'", "x*y": "'x*y'",
 	} {

@@ -38,10 +38,10 @@ its end.
 HOLDER is the process that holds the lock, or how many do, and how many of these
 are probably dead; HELD FOR is how long, with a "≤" before its process says so;
 LEASE is what is left of the lease, and by how much a renewal is overdue, or that
-the holder's process has no record of itself, see show; WAITING is how many calls
-have a place in the queue, and how many more wait in their processes. Java's
-waiters have none. A plain lock whose holder is named as no library names them is
-not listed; show shows it.
+other holds of the process show that it is dead, or that it has no record of
+itself, see show; WAITING is how many calls have a place in the queue, and how
+many more wait in their processes. Java's waiters have none. A plain lock whose
+holder is named as no library names them is not listed; show shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
 from the 250th on take 5 % of the server's time at most. Whatever key patterns a
@@ -112,11 +112,11 @@ holders and of waiters 100 at most are shown.
 
 A process says who it is once it has held or waited for a second, in a record
 that lasts for a minute after its death. A renewal that is overdue says that the
-process is dead, most likely, or frozen, or cannot reach Redis; and so does a
-waiter that is gone: nobody listens to its channel. Of a holder of this library
-without a record it is not known: it is dead, or its user of Redis may not write
-one. What is too long for a lock's own, as somebody may have written it to Redis,
-is "too long".
+process is dead, most likely, or frozen, or cannot reach Redis, also of its other
+holds, unless one was renewed since; and so does a waiter that is gone: nobody
+listens to its channel. Of a holder of this library without a record it is not
+known: it is dead, or its user of Redis may not write one. What is too long for a
+lock's own, as somebody may have written it to Redis, is "too long".
 
 Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 69 Redis cannot be used.`,
@@ -295,7 +295,7 @@ func holders(kind observe.Kind) string {
 func several(info observe.LockInfo) string {
 	text, dead := fmt.Sprint(info.HolderCount, " ", holders(info.Kind)), 0
 	for _, h := range info.Holders {
-		if h.Overdue() > 0 {
+		if h.Overdue() > 0 || h.Silent > 0 {
 			dead++
 		}
 	}

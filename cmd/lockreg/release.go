@@ -165,7 +165,9 @@ func (r *releaser) choose(info observe.LockInfo) (observe.HolderInfo, error) {
 
 // command is one that frees a holder of several: the most overdue one, else the first.
 func (r *releaser) command(info observe.LockInfo) string {
-	h := slices.MaxFunc(info.Holders, func(a, b observe.HolderInfo) int { return cmp.Compare(a.Overdue(), b.Overdue()) })
+	h := slices.MaxFunc(info.Holders, func(a, b observe.HolderInfo) int {
+		return cmp.Or(cmp.Compare(a.Overdue(), b.Overdue()), cmp.Compare(a.Silent, b.Silent))
+	})
 	text := "lockreg release " + quoted(r.prefix) + " " + quoted(r.path) + " --holder " + quoted(h.Holder)
 	if name := view.OfLayout(info.Layout); info.Kind == observe.KindSemaphore && name != "spring" {
 		text += " --layout " + name

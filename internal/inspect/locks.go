@@ -224,6 +224,7 @@ func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known
 	for i := range infos {
 		r.addRecord(&infos[i], known)
 	}
+	r.addPulses(ctx, infos, known)
 	return nil
 }
 

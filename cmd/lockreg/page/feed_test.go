@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -479,5 +480,34 @@ func TestRowHasTheHolderThatIsOverdue(t *testing.T) {
 		require.Equal(t, "r1:1", row(0))
 		require.Equal(t, "r3:3", row(2*time.Second))
 		require.Empty(t, row(3*time.Second), "another one is overdue, too, but less")
+	})
+}
+
+// Of holders that are not known to be renewed, a row has the one whose process turns out to be silent, and is told once.
+func TestRowHasTheHolderWhoseProcessIsSilent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		lock := heldBy("a", "r1:1", "r2:2")
+		for i := range lock.Holders {
+			lock.Holders[i].Lease = -1
+		}
+		source.set(lock)
+		b := look(t, newPage(t, source))
+		synctest.Wait()
+		b.read()
+		for i := range 3 {
+			lock.Holders = slices.Clone(lock.Holders) // the source has the others
+			lock.Holders[1].Silent = time.Duration(20+i) * time.Second
+			source.set(lock)
+			<-time.After(time.Second)
+			synctest.Wait()
+			if text := b.read(); i == 0 {
+				require.Contains(t, text, `"holder":"r2:2"`)
+				require.Contains(t, text, `"silentMs":20000`)
+			} else {
+				require.NotContains(t, text, `"holder"`)
+			}
+		}
 	})
 }

@@ -22,8 +22,8 @@ const (
 	maxLosses      = 100
 )
 
-// loss is a hold that was overdue, and was gone when its lease had ended. More cannot be seen from outside: a key that was
-// deleted, or lost in a failover, is gone as after a release.
+// loss is a hold that was overdue, or whose process was, and was gone when its lease had ended. More cannot be
+// seen from outside: a key that was deleted, or lost in a failover, is gone as after a release.
 type loss struct {
 	Path   string      `json:"path"`
 	ID     string      `json:"id"` // the same, see view.ID
@@ -53,7 +53,7 @@ func (p *past) count(before, now *entry) {
 // lose adds the holds of a lock that were lost between two passes; now is nil when there is no lock any more.
 func (p *past) lose(before, now *entry, at time.Time) {
 	for h := range before.owners() {
-		if now.has(h.Holder) || h.Overdue() == 0 || at.Before(before.at.Add(h.Lease-leaseBlur)) {
+		if now.has(h.Holder) || h.Overdue() == 0 && h.Silent == 0 || at.Before(before.at.Add(h.Lease-leaseBlur)) {
 			continue
 		}
 		one := before.info
@@ -84,6 +84,9 @@ func (e *entry) remember(before *entry) {
 		for last := range before.owners() {
 			if last.Holder == h.Holder && last.Label.Known() && !h.Label.Known() {
 				h.Label, h.Renewed, h.Granted = last.Label, last.Renewed, last.Granted
+				if last.Silent > 0 {
+					h.Silent = last.Silent + e.at.Sub(before.at)
+				}
 			}
 		}
 	}

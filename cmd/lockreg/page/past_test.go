@@ -148,10 +148,12 @@ func TestLossesAreTold(t *testing.T) {
 		notOverdue := overdueBy("healthy", "r1:2", 19*time.Second) // 1 s, not 3 s late: it may be chance
 		unrenewed := heldBy("once", "r1:3")                        // its lease ends as it is meant to
 		unrenewed.Holders[0].Lease = 2 * time.Second
-		source.set(overdueBy("gone", "r1:1", 2*time.Second), notOverdue, unrenewed, overdueBy("late", "r1:4", 10*time.Second),
+		unlisted := heldBy("unlisted", "r1:7") // its record says nothing of it, but its process is probably dead
+		unlisted.Holders[0].Lease, unlisted.Holders[0].Silent = 2*time.Second, 28*time.Second
+		source.set(unlisted, overdueBy("gone", "r1:1", 2*time.Second), notOverdue, unrenewed, overdueBy("late", "r1:4", 10*time.Second),
 			overdueBy("kept", "r1:5", 2*time.Second), overdueBy("taken", "r1:6", 2*time.Second))
 		require.NotContains(t, after(1900*time.Millisecond), `"lost"`)
-		for _, path := range []string{"gone", "once", "healthy"} {
+		for _, path := range []string{"gone", "once", "healthy", "unlisted"} {
 			source.remove(path)
 		}
 		source.remove("late")                                  // long before its lease ends, so somebody has released it
@@ -161,6 +163,7 @@ func TestLossesAreTold(t *testing.T) {
 		require.Equal(t, 1, strings.Count(text, `"lost":[`), "once: %s", text)
 		require.Equal(t, 1, strings.Count(text, `"id":"r1%3A1"`))
 		require.Equal(t, 1, strings.Count(text, `"id":"r1%3A6"`))
+		require.Equal(t, 1, strings.Count(text, `"id":"r1%3A7"`))
 		_, lost, _ := strings.Cut(text, `"lost":[`)
 		for _, path := range []string{"healthy", "once", "late", "kept"} {
 			require.NotContains(t, lost, `"path":"`+path+`"`)
@@ -182,11 +185,13 @@ func TestLossOfAHolderWithoutARecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newFake()
 		lock := overdueBy("a", "r1:1", 10*time.Second)
+		lock.Holders[0].Silent = 20 * time.Second
 		source.set(lock)
 		b := look(t, newPage(t, source))
 		<-time.After(5 * time.Second)
 		lock.Holders = slices.Clone(lock.Holders) // the source has the others
 		lock.Holders[0].Label, lock.Holders[0].Renewed, lock.Holders[0].Lease = observe.Label{}, 0, 5*time.Second
+		lock.Holders[0].Silent = 0
 		source.set(lock)
 		synctest.Wait()
 		b.read()

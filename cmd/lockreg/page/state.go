@@ -141,7 +141,10 @@ func (e *entry) same(before *entry) bool {
 			if (x.Lease < 0) != (y.Lease < 0) || x.Lease >= 0 && moved > leaseBlur {
 				return false
 			}
-			x.Lease, y.Lease = 0, 0
+			if (x.Silent > 0) != (y.Silent > 0) {
+				return false
+			}
+			x.Lease, y.Lease, x.Silent, y.Silent = 0, 0, 0, 0
 			return x == y
 		})
 }
@@ -149,7 +152,7 @@ func (e *entry) same(before *entry) bool {
 // shown is the holder that the row of a lock has: the most overdue one, else the first. It is nobody if there is none.
 func (e *entry) shown() (h observe.HolderInfo) {
 	for i, other := range e.info.Holders {
-		if i == 0 || other.Overdue() > h.Overdue() {
+		if i == 0 || cmp.Or(cmp.Compare(other.Overdue(), h.Overdue()), cmp.Compare(other.Silent, h.Silent)) > 0 {
 			h = other
 		}
 	}

@@ -48,6 +48,7 @@ type Holder struct {
 
 	RenewedMS int64 `json:"renewedMs"` // the lease that its process sets anew each third of it; 0: not known, or not renewed
 	OverdueMS int64 `json:"overdueMs"` // how late that is; 0: it is not
+	SilentMS  int64 `json:"silentMs"`  // for how long its process has renewed nothing, and should have; 0: not so, or not known
 }
 
 // Waiter is a call that waits for a lock.
@@ -110,7 +111,7 @@ func OfLock(info observe.LockInfo) Lock {
 			Holder: printable.Valid(h.Holder), ID: ID(h.Holder), Label: ofLabel(h.Label), Who: Who(h),
 			Shared: h.Shared, Permits: h.Permits, Since: OfTime(h.Since), Granted: OfTime(h.Granted), LeaseMS: ofLease(h.Lease),
 			Token: h.Token, Kept: h.Kept, Behind: h.Behind, RenewedMS: h.Renewed.Milliseconds(),
-			OverdueMS: h.Overdue().Milliseconds(),
+			OverdueMS: h.Overdue().Milliseconds(), SilentMS: h.Silent.Milliseconds(),
 		})
 	}
 	for _, w := range info.Waiters {

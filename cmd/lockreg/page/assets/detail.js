@@ -1,7 +1,7 @@
 // A lock with its holders and its queue, and its release.
 
 import { $, ages, ago, announce, element, moment, visible, write } from "./base.js";
-import { bound, life, overdue } from "./life.js";
+import { bound, dead, life } from "./life.js";
 import { drawTrail } from "./trails.js";
 
 let open = null; // the id of the lock in the dialog
@@ -132,7 +132,7 @@ function detail(lock, at) {
       item.append(lease);
       const known = element("span");
       lives.push(() => {
-        known.className = overdue(holder, at) > 0 ? "bad" : "quiet";
+        known.className = dead(holder, at) ? "bad" : "quiet";
         write(known, life(holder, at));
       });
       item.append(known);

@@ -20,11 +20,14 @@ const chance = (holder) => Math.max(1000, holder.renewedMs / 10);
 const untilOverdue = (holder, at) => left(holder, at) - (holder.renewedMs * 2) / 3 + chance(holder);
 
 // overdue is how late the renewal of a lease is; 0: in time, or not known.
-export function overdue(holder, at) {
+function overdue(holder, at) {
   if (!renews(holder)) return 0;
   const late = (holder.renewedMs * 2) / 3 - left(holder, at);
   return late >= chance(holder) ? late : 0;
 }
+
+// dead reports whether a holder is probably dead or frozen: its renewal is overdue, or its process renews nothing that it should.
+export const dead = (holder, at) => holder !== null && (overdue(holder, at) > 0 || holder.silentMs > 0);
 
 // unrecorded reports whether a holder should have a record of its process, and has none.
 function unrecorded(holder) {
@@ -36,6 +39,7 @@ function unrecorded(holder) {
 export function sign(holder, at) {
   const late = overdue(holder, at);
   if (late > 0) return `renewal overdue by ${duration(late)}, probably dead or frozen`;
+  if (dead(holder, at)) return "process probably dead or frozen";
   if (unrecorded(holder)) return "no record: whether alive is not known";
   return renews(holder) ? `granted or renewed ${renewed(holder, at)} ago` : "";
 }
@@ -44,6 +48,10 @@ export function sign(holder, at) {
 export function life(holder, at) {
   if (holder.kept) return "nobody works under it";
   if (overdue(holder, at) > 0) return `not renewed for ${renewed(holder, at)}: it is probably dead or frozen`;
+  if (dead(holder, at)) {
+    const silent = duration(holder.silentMs + clock.lastPass - at);
+    return `its process has renewed nothing for ${silent}, and should have: it is probably dead or frozen`;
+  }
   if (renews(holder)) {
     const within = duration(untilOverdue(holder, at) + 1000); // rounded up
     const then = `granted or renewed ${renewed(holder, at)} ago: its process was alive then`;

@@ -2,7 +2,7 @@
 
 import { $, ages, ago, announce, clock, element, moment, visible, write } from "./base.js";
 import { show } from "./detail.js";
-import { overdue, sign } from "./life.js";
+import { dead, sign } from "./life.js";
 import { all, locks } from "./list.js";
 
 function pathButton(path, id) {
@@ -75,16 +75,16 @@ function list(node, ids, found, text) {
 // findStuck shows where a holder shows no sign of life, and apart from these where it may be at work, and others wait for long.
 // Without a record it may be at work as well: its user of Redis may not be permitted to write one.
 export function findStuck() {
-  const dead = [];
+  const still = [];
   const long = [];
   for (const lock of all) {
     const waits = waitsLong(lock);
-    if (overdue(lock.holder, lock.at) > 0) dead.push(lock);
+    if (dead(lock.holder, lock.at)) still.push(lock);
     else if (waits) long.push(lock);
   }
-  $("stuck").hidden = dead.length === 0 && lost.length === 0;
-  write($("stuck-title"), `Holder probably dead or frozen: ${dead.length === 0 ? "none now" : dead.length}`);
-  stuck = list($("stuck-list"), stuck, dead.slice(0, MOST), why);
+  $("stuck").hidden = still.length === 0 && lost.length === 0;
+  write($("stuck-title"), `Holder probably dead or frozen: ${still.length === 0 ? "none now" : still.length}`);
+  stuck = list($("stuck-list"), stuck, still.slice(0, MOST), why);
   $("long").hidden = long.length === 0;
   write($("long-title"), `Long waits: ${long.length}`);
   long.sort((a, b) => a.oldest - b.oldest);

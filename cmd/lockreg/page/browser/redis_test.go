@@ -236,16 +236,21 @@ func TestStuckIsShown(t *testing.T) {
 // The page says what is known of a holder, and who is next, before anything is released.
 func TestReleaseSaysWhatIsKnown(t *testing.T) {
 	source := &fake{}
-	alive, dead, silent, java := made("alive", 2), made("dead", 0), made("silent", 0), made("java", 0)
+	alive, dead, silent, java, unlisted := made("alive", 2), made("dead", 0), made("silent", 0), made("java", 0), made("unlisted", 0)
+	unlisted.Holders[0].Silent, unlisted.Holders[0].Lease = 50*time.Minute, 10*time.Minute
 	alive.Holders[0].Renewed, alive.Holders[0].Lease = time.Hour, time.Hour-5*time.Minute
 	alive.Waiters[0].Gone = true
 	alive.Waiters[1].Label = label("vm", 28513, "lockreg run sleep")
 	dead.Holders[0].Renewed, dead.Holders[0].Lease = time.Hour, 10*time.Minute
 	silent.Holders[0].Label, silent.Holders[0].Lease = observe.Label{}, 1100*time.Second
 	java.Holders[0] = observe.HolderInfo{Holder: "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55", Lease: time.Minute}
-	source.set(alive, dead, silent, java)
+	source.set(alive, dead, silent, java, unlisted)
 	b := open(t, serve(t, source, page.WithRelease(me)), 1200, 900)
+	b.text("#stuck-title", "Holder probably dead or frozen: 2")
+	b.text("#stuck-list", "unlisted: held by billing on web-1, process 4711, process probably dead or frozen")
 	for path, want := range map[string][2]string{
+		"unlisted": {`^Its process has renewed nothing for 50 min \d s, and should have: it is probably dead or frozen\.` +
+			` Nobody waits for it\.$`, "alive"},
 		"alive": {`^Granted or renewed 5 min \d s ago: its process was alive then; if it has died since, this shows within ` +
 			`(21 min [01]|20 min 5\d) s\. Next: lockreg run sleep on vm, process 28513\.$`, "dead"},
 		"dead": {`^Not renewed for 50 min \d s: it is probably dead or frozen\. Nobody waits for it\.$`, "alive"},
