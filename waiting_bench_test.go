@@ -1,3 +1,5 @@
+//go:build unix
+
 package lockregistry_test
 
 import (

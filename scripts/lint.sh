@@ -15,6 +15,14 @@ for module in $modules; do
 	(cd "$module" && "$linter" run --allow-parallel-runners ./...) || failed=yes
 done
 
+# What .github/workflows vets on systems that are not here.
+for system in windows darwin; do
+	for module in . cmd/lockreg gocronlock lockotel; do
+		echo "go vet for $system in $module"
+		(cd "$module" && GOWORK=off GOOS=$system go vet ./...) || failed=yes
+	done
+done
+
 # Which package imports which, and how long files and functions are.
 echo "go test in internal/arch"
 go test ./internal/arch || failed=yes

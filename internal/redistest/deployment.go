@@ -24,7 +24,7 @@ var saving = []string{
 const NodeTimeout = 2 * time.Second
 
 // Deployment is a Redis Cluster with replicas, or a master with replicas and their Sentinels. Its methods are for one
-// goroutine at a time. Those that wait fail the test after two minutes.
+// goroutine at a time. Calls that wait fail the test after two minutes.
 type Deployment struct {
 	tb        testing.TB
 	Servers   []*Server // masters and replicas, also killed and removed ones
@@ -106,7 +106,7 @@ func StartSentinel(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	path, err := find("")
 	if err != nil {
-		tb.Fatal(err)
+		stop(tb, err)
 	}
 	s, err := run(&Server{binary: path, args: args, sentinel: true})
 	if err != nil {
