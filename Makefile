@@ -67,6 +67,10 @@ api: ## compare the exported names with those of the newest release, or of COMMI
 release: ## make the tags of VERSION=v0.1.0, and build lockreg for six platforms into dist/; pushes nothing
 	scripts/release.sh $(VERSION)
 
+.PHONY: image
+image: ## the image lockreg:VERSION, of what `make release` has built into dist/; needs docker
+	docker build -f cmd/lockreg/Dockerfile --build-arg VERSION=$(VERSION) --build-arg TARGETARCH=$$(go env GOARCH) -t lockreg:$(VERSION) dist
+
 .PHONY: bench-core
 bench-core: ## run the benchmarks of the library's own parts
 	go test -run '^$$' -bench . -benchmem . ./internal/owner

@@ -16,9 +16,14 @@ work=$(mktemp -d)
 trap 'git worktree remove --force "$work/tree" 2>/dev/null || true; rm -rf "$work"' EXIT
 git worktree add -q --detach "$work/tree" "$base"
 broken=
-for package in . ./leader ./locktest ./observe; do
-	(cd "$work/tree" && "$apidiff" -w "$work/before" "$package")
-	"$apidiff" -w "$work/now" "$package"
+for package in . ./leader ./locktest ./observe gocronlock lockotel cmd/lockreg/page cmd/lockreg/doctor; do
+	module=. name=$package
+	case $package in # some are in modules of their own
+	gocronlock | lockotel) module=$package name=. ;;
+	cmd/lockreg/*) module=cmd/lockreg name=./${package##*/} ;;
+	esac
+	(cd "$work/tree/$module" && "$apidiff" -w "$work/before" "$name")
+	(cd "$module" && "$apidiff" -w "$work/now" "$name")
 	changes=$("$apidiff" -incompatible "$work/before" "$work/now")
 	if [ -n "$changes" ]; then
 		printf '%s since %s:\n%s\n' "$package" "$base" "$changes"
