@@ -143,10 +143,10 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 
 func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
 
-// Renew sets the lease to ttl from now, in whole milliseconds, at least two. It works like [Lock.Renew], with the same
+// Renew has the hold end lease from now, in whole milliseconds, at least two. It works like [Lock.Renew], with the same
 // limits, including [AtMost], and the same errors; [ErrNotOwner] means that Release was called, or that h is nil. For a hold
 // on several paths it renews each, and joins the errors.
-func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
+func (h *Hold) Renew(ctx context.Context, lease time.Duration) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: renew: %w", errNilHold)
 	}
@@ -156,18 +156,18 @@ func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
 		return l.fail("renew", err)
 	}
 	if h.more != nil && !h.isReleased() {
-		return queue.Each(h.parts(), func(part *Hold) error { return part.renew(ctx, ttl) })
+		return queue.Each(h.parts(), func(part *Hold) error { return part.renew(ctx, lease) })
 	}
-	return h.renew(ctx, ttl)
+	return h.renew(ctx, lease)
 }
 
-func (h *Hold) renew(ctx context.Context, ttl time.Duration) error {
+func (h *Hold) renew(ctx context.Context, lease time.Duration) error {
 	l := h.lock
 	defer h.calls.Add(-1)
 	if h.calls.Add(1)&released != 0 {
-		return l.renew(ctx, nil, ttl)
+		return l.renew(ctx, nil, lease)
 	}
-	return l.renew(ctx, h.hold, ttl)
+	return l.renew(ctx, h.hold, lease)
 }
 
 // Remaining returns how long the hold stays valid if it is not renewed: what is left of its lease, less a margin for clocks. It

@@ -38,7 +38,7 @@ func (l *Lock) anchor() *Lock {
 	return l
 }
 
-// shares tells whether a hold is on the path of l, by either side of it.
+// shares reports whether a hold is on the path of l, by either side of it.
 func (l *Lock) shares(h *hold.Hold) bool { return lockAbove(h).anchor() == l.anchor() }
 
 // side returns the lock of the given anchor that corresponds to l: the pair's reader if l is a reader, else the anchor.

@@ -58,7 +58,7 @@ func (w waited) Taker(o owner.ID) owner.ID {
 func (w waited) Delegated(o owner.ID) bool { return w.lock.hold.Lent(o) }
 func (w waited) Tolerant() bool            { return w.lock.reg.tolerant }
 
-// Ends tells whether the registry turns the call away, or is about to: Shutdown comes to one after the other.
+// Ends reports whether the registry turns the call away, or is about to: Shutdown comes to one after the other.
 func (w waited) Ends(c *deadlock.Call) bool {
 	r := w.lock.reg
 	return r.isClosed() || r.drain.Begun() && !r.goesOn(r.drain.Holders, c.Holds, c.Goroutine, c.Owner)
@@ -85,10 +85,10 @@ func (w waited) Report(cycle []deadlock.Step, first bool) error {
 
 func lockOf(l deadlock.Lock) *Lock { return l.(waited).lock }
 
-// holds are those that a context carries, for the graph.
+// holds are the holds that a context carries, for the graph.
 type holds struct{ *tenure.Carried }
 
-// Within tells whether one of the holds is an owner's on a lock, and lasts.
+// Within reports whether one of the holds is an owner's on a lock, and lasts.
 func (c holds) Within(l deadlock.Lock, o owner.ID) bool {
 	for _, t := range c.All() {
 		if t != nil && t.Owner == o && lockAbove(t.Hold) == lockOf(l) {

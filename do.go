@@ -95,7 +95,8 @@ func OnceLease(d time.Duration) OnceOption {
 // The path's lock marks the run and keeps other calls out. It is renewed while fn runs, and stays for nine tenths of the period
 // from when it was obtained, see [AtLeast]. So the clocks of the nodes may differ by almost that much, and the next run is not
 // skipped if a node comes at least nine tenths of the period after the last run began. When fn takes longer than that, the path
-// is free when fn returns. The mark corresponds to ShedLock's lockAtLeastFor, the lease, see [OnceLease], to its lockAtMostFor.
+// is free when fn returns. The mark corresponds to ShedLock's lockAtLeastFor, the lease, see [OnceLease], to its lockAtMostFor
+// after a crash only: while fn hangs, no node runs the job. [AtMost] is not for Once; give fn a context with a timeout.
 //
 // Ran reports whether fn was called. False without an error means that another call runs the job or did; a call within fn
 // returns this, too. Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no

@@ -1,5 +1,5 @@
-// Package lockregistry is a lock registry on Redis: a Go port of Spring Integration's RedisLockRegistry that shares
-// its locks with Java services on the same Redis.
+// Package lockregistry has locks for several processes, in Redis. It is a Go port of Spring Integration's RedisLockRegistry,
+// and shares its locks with Java services on the same Redis.
 //
 // A [Registry], made by [Open] for a prefix, hands out one [Lock] per path. A lock has two halves. The local half is a
 // reentrant, first-in-first-out mutex among the goroutines of this process; its waiters do not touch Redis. The

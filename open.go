@@ -26,7 +26,7 @@ var shares transport.Shares[remover]
 //	unix:///run/redis.sock?db=0                       a socket
 //
 // The default port is 6379; each addr needs a port. A special character in user or password is written as %XX. User and
-// password are not used for Sentinels; TLS (rediss) is. Further parameters are those of [rueidis.ParseURL]. Of these,
+// password are not used for Sentinels; TLS (rediss) is. [rueidis.ParseURL] lists further parameters. Of these,
 // dial_timeout=2s limits how long making a connection may take, and write_timeout=2s how long a connection may be silent
 // while a command waits; both are Go durations, 5 s by default. For settings that a URL cannot have, see [WithClientOption].
 //
@@ -123,7 +123,7 @@ func (r *Registry) inUse() bool {
 			case h.Fresh():
 				return true
 			default:
-				calls-- // the pin is that of the hold
+				calls-- // the pin is the hold's
 			}
 		}
 		if calls > 0 {

@@ -19,7 +19,7 @@ import (
 // calls of a process wait in Redis in order of arrival, among the calls of other processes.
 type permits struct {
 	reg  *Registry
-	skew clock.Skew // Redisson's processes take out permits by their own clock, that of this machine if they are here
+	skew clock.Skew // Redisson's processes take out permits by the clock of their own machine, which may be this one
 
 	mu      sync.Mutex
 	calls   map[*Lock]string      // the number of the call's newest attempt, or of its hold
@@ -46,7 +46,7 @@ func (p *permits) begin(r *Registry) {
 	}
 	p.skew.Report = func(key string, ahead time.Duration) {
 		r.reports.dispatch.Log(slog.LevelWarn,
-			"the server's clock is another one than that of this machine: Redisson's processes may take permits that are held",
+			"the clocks of the server and of this machine differ: Redisson's processes may take permits that are held",
 			slog.String("key", key), slog.Duration("ahead", ahead.Round(time.Millisecond)))
 	}
 }

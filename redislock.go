@@ -100,14 +100,14 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return l.fail("unlock", err)
 }
 
-// Renew sets the lease of the caller's hold to ttl from now, in whole milliseconds, at least two as for [Lease]; later renewals
-// use ttl, too. It may shorten the lease, but a hold that several readers share is only lengthened, see [ReadWriteLock.Reader].
+// Renew has the caller's hold end lease from now, in whole milliseconds, at least two as for [Lease]; later renewals use the
+// same lease. It may shorten a lease, but a hold that several readers share is only lengthened, see [ReadWriteLock.Reader].
 // A hold with [AtMost] gets no lease that reaches beyond its bound; Renew still returns nil then. The errors, each within a
 // [*LockError]: [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its key is no
-// longer this hold's, the error of ctx, [ErrUnavailable], [ErrClosed] when the registry is closed while Renew waits, a ttl
+// longer this hold's, the error of ctx, [ErrUnavailable], [ErrClosed] when the registry is closed while Renew waits, a lease
 // that is too short, also for the round trip to Redis, and other errors of Redis. After an error of Redis the hold stays
 // valid for as long as its lease is certain.
-func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
+func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
 	}
@@ -119,7 +119,7 @@ func (l *Lock) Renew(ctx context.Context, ttl time.Duration) error {
 			return l.fail("renew", why.Err())
 		}
 	}
-	return l.renew(ctx, h, ttl)
+	return l.renew(ctx, h, lease)
 }
 
 // Context returns a child of parent that ends with the caller's hold. It is cancelled with the cause [ErrLockLost] as soon as
@@ -309,14 +309,14 @@ func (l *Lock) heldBy(o owner.ID) *hold.Hold {
 	}
 }
 
-func (l *Lock) renew(ctx context.Context, h *hold.Hold, ttl time.Duration) error {
-	err := leasable("Renew", ttl)
+func (l *Lock) renew(ctx context.Context, h *hold.Hold, length time.Duration) error {
+	err := leasable("Renew", length)
 	switch {
 	case err != nil:
 	case h == nil:
 		err = ErrNotOwner
 	default:
-		err = l.redis.Prolong(ctx, h, lease.NewTerm(ttl))
+		err = l.redis.Prolong(ctx, h, lease.NewTerm(length))
 	}
 	return l.fail("renew", err)
 }

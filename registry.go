@@ -277,12 +277,12 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	return l.pair
 }
 
-// Renew sets the lease of the plain lock of path, held by any owner of this process, to ttl from now, in whole milliseconds, at
+// Renew has the hold on the plain lock of path, of any owner of this process, end lease from now, in whole milliseconds, at
 // least two. Any goroutine may call it, as Spring's renewLock; [Lock.Renew] is for the owner only. Otherwise it works like
 // Lock.Renew, with the same limits, including [AtMost]. It does not apply to the path's read-write lock or semaphore.
 //
 // It returns the errors of Lock.Renew; [ErrNotOwner] means that no owner of this process holds the lock.
-func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) error {
+func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) error {
 	l, ok := r.cache.find(path)
 	if !ok {
 		l = r.newLock(path)
@@ -290,7 +290,7 @@ func (r *Registry) Renew(ctx context.Context, path string, ttl time.Duration) er
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
 	}
-	return l.renew(ctx, l.hold.Load(), ttl)
+	return l.renew(ctx, l.hold.Load(), lease)
 }
 
 // ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked, or else made, at least age ago. If age

@@ -1,4 +1,4 @@
-// Package orders is an HTTP handler that works under a lock, for docs/testing.md.
+// Package orders is an HTTP handler that works under a lock, and its tests.
 package orders
 
 import (

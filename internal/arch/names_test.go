@@ -63,8 +63,11 @@ func (h *H[T]) P() {}
 	require.Equal(t, []string{"A", "C", "E", "G", "H", "I", "J", "E.L", "E.M", "H.P"}, got)
 }
 
-// imported are the packages that users import, as folders.
-var imported = []string{".", "leader", "locktest", "observe", "gocronlock", "lockotel"}
+// imported are the packages that users import, as folders, and examples that they copy.
+var imported = []string{
+	".", "leader", "locktest", "observe", "gocronlock", "lockotel", "cmd/lockreg/page", "cmd/lockreg/doctor",
+	"examples/orders", "examples/service",
+}
 
 var fileName = regexp.MustCompile(`\b[\w-]+\.(go|lua|md|tla|txt)\b`)
 

@@ -97,7 +97,7 @@ func (s *sender) send(tasks []hold.Task, kind health.Kind) {
 	}
 }
 
-// outcomes are those of tasks that are sent together.
+// outcomes are of tasks that are sent together.
 type outcomes struct {
 	kind health.Kind
 	sent clock.Instant

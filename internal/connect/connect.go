@@ -69,8 +69,8 @@ type explained struct {
 func (e explained) Error() string { return e.text }
 func (e explained) Unwrap() error { return e.err }
 
-// explain says what an error of connecting means, and what to do. The server's text, and that of a function of the user, may
-// have a secret in it.
+// explain says what an error of connecting means, and what to do. The texts of the server and of the user's functions may
+// have a secret in them.
 func explain(err error, s *secrets, encrypted bool) error {
 	words, quotes := reason(err, encrypted)
 	text, repeats := fault.Unrepeated(err.Error())
@@ -95,7 +95,7 @@ func explain(err error, s *secrets, encrypted bool) error {
 	return explained{words, err}
 }
 
-// reason is what an error means in words. Quotes tells whether its own text is to be read, too.
+// reason is what an error means in words. Quotes reports whether its own text is to be read, too.
 func reason(err error, encrypted bool) (words string, quotes bool) {
 	var (
 		dns       *net.DNSError

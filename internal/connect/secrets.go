@@ -14,7 +14,7 @@ type secrets struct {
 	all []string
 }
 
-// newSecrets has those of a client that is about to be made, also those that its AuthCredentialsFn returns.
+// newSecrets collects the secrets of a client that is about to be made, also what its AuthCredentialsFn returns.
 func newSecrets(o *rueidis.ClientOption) *secrets {
 	s := &secrets{}
 	s.add(o.Username, o.Password)
@@ -46,7 +46,7 @@ func (s *secrets) add(user, password string) {
 // known is how much of the beginning of a secret shows it.
 const known = 8
 
-// in tells whether a text has a secret in it, or the beginning of one: a server may cut what it repeats.
+// in reports whether a text has a secret in it, or the beginning of one: a server may cut what it repeats.
 func (s *secrets) in(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -73,7 +73,7 @@ func Parse(address string) (rueidis.ClientOption, error) {
 	return option, nil
 }
 
-// ported tells whether each port is a number: else it may be a password without the host after it. Rueidis takes an addr
+// ported reports whether each port is a number: else it may be a password without the host after it. Rueidis takes an addr
 // without a port for the first host.
 func ported(all, others []string) bool {
 	for _, a := range all {
@@ -88,7 +88,7 @@ func ported(all, others []string) bool {
 	})
 }
 
-// ambiguous tells whether what follows the scheme has an @ after the host, or a fragment: then the password has a special
+// ambiguous reports whether what follows the scheme has an @ after the host, or a fragment: then the password has a special
 // character, and what comes before that was taken for the host and its port, which messages name. So it is with a port
 // without a host, and with the host of a socket, which has none.
 func ambiguous(scheme, rest string) bool {

@@ -59,7 +59,7 @@ type Lock interface {
 	Taker(o owner.ID) owner.ID
 	// Delegated reports whether another goroutine may unlock for an owner.
 	Delegated(o owner.ID) bool
-	// Ends tells whether a call for the lock is about to end, because its registry is closed, or shuts down.
+	// Ends reports whether a call for the lock is about to end, because its registry is closed, or shuts down.
 	Ends(c *Call) bool
 	// Tolerant reports whether a call for the lock waits although it closes an endless cycle.
 	Tolerant() bool
@@ -315,7 +315,7 @@ func (g *Graph) blocks(l Lock, o Obstacle) bool {
 	return taker != owner.Nobody && g.any(taker, o.Held, o.Owner)
 }
 
-// Blockers returns the calls that may keep an owner from unlocking a lock, and those that surely do.
+// Blockers returns the calls that may keep an owner from unlocking a lock, and the calls that surely do.
 func (g *Graph) Blockers(l Lock, o owner.ID) (calls, sure []*Call) {
 	for _, c := range g.with(o) {
 		switch {

@@ -34,7 +34,7 @@ type GoneWatch struct {
 	clock clock.Clock
 	soon  func(due clock.Instant)
 	log   func(level slog.Level, message string, about ...slog.Attr)
-	fake  bool      // time is that of a test, see Strand
+	fake  bool      // time is a test's, see Strand
 	blind sync.Once // tells in the log that there are too many goroutines
 	looks sync.WaitGroup
 

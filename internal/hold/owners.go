@@ -191,7 +191,7 @@ type Part struct {
 // Unreachable is called by the garbage collector when the program can no longer reach the part.
 func (p Part) Unreachable() { p.Hold.path.Unreachable(p) }
 
-// mayBeLeft tells whether the owner has had the hold, which is renewed, for longer than its lease.
+// mayBeLeft reports whether the owner has had the hold, which is renewed, for longer than its lease.
 func (h *Hold) mayBeLeft() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -68,6 +68,6 @@ type Above interface {
 	// Owners returns who shares it.
 	Owners() []owner.ID
 
-	// Lent tells whether another goroutine may unlock for an owner.
+	// Lent reports whether another goroutine may unlock for an owner.
 	Lent(o owner.ID) bool
 }

@@ -199,7 +199,7 @@ func (l *ReadWrite) admit() {
 			l.admitOwner(w.owner)
 		}
 	}
-	l.deny() // those that the loop has not admitted
+	l.deny() // the waiters that the loop has not admitted
 	l.holdBack()
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Half is what a lock needs of its local half. A plain lock's is in the root, that of a reader or a writer is its
+// Half is what a lock needs of its local half. A plain lock's is in the root; a reader and a writer have a
 // [Side].
 type Half interface { //nolint:interfacebloat // each transition of the state machine, and what is asked of it
 	Enter(o owner.ID, lease time.Duration, wait bool, pool *Pool) (Admission, *Waiter)

@@ -71,7 +71,7 @@ func to(address string) Dial {
 // Addr is where clients connect.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Lead leads the connections that are made from now on to the server at another address. Those that exist stay with theirs.
+// Lead leads the connections that are made from now on to the server at another address. Connections that exist stay as they are.
 func (p *Proxy) Lead(server string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

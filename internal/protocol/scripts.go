@@ -51,7 +51,7 @@ func split(source string) sections {
 	return all
 }
 
-// over returns the sections of a file, and those that it lacks from another one.
+// over returns the sections of a file, and from another one the sections that it lacks.
 func over(below, own string) sections {
 	all := maps.Clone(files[below])
 	maps.Copy(all, files[own])

@@ -73,7 +73,7 @@ func (p *Path) tooFar(w *transport.Wait, t *lease.Term) (useless, err error) {
 	return useless, err
 }
 
-// tooFar is that of a try. Its caller has been told nothing but that Redis could not be asked.
+// tooFar does the same for a try. Its caller has been told nothing but that Redis could not be asked.
 func (a *attempt) tooFar(p *transport.Wait) error {
 	useless, err := a.path.tooFar(p, a.hold.Term())
 	if useless == nil || err != nil {

@@ -36,7 +36,7 @@ func Over() *Tenure {
 	return t
 }
 
-// Lasts tells whether the owner still has the hold.
+// Lasts reports whether the owner still has the hold.
 func (t *Tenure) Lasts() bool { return !t.ended.Load() && t.at.Load() == t.Hold }
 
 // Uphold has the hold renewed until Unuphold; t may be nil, when the hold is lost already.
@@ -138,7 +138,7 @@ func (t *Tenure) Lendable(ctx context.Context) (context.Context, *hold.Lendable)
 	return ctx, nil
 }
 
-// Lent tells whether another goroutine may unlock for an owner. A call that is about to unlock may have let go of its context
+// Lent reports whether another goroutine may unlock for an owner. A call that is about to unlock may have let go of its context
 // already; it ends the tenure all the same.
 func (l *Held) Lent(o owner.ID) bool {
 	s := l.tenures.Load()

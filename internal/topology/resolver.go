@@ -153,7 +153,7 @@ func (r *Resolver) Forget() {
 	r.at = min(r.at, r.clock.Now().Add(-FreshFor+AskPause)) // but not more often than that
 }
 
-// ask asks all nodes, except those that have not answered yet.
+// ask asks each node that does not owe an answer.
 func (r *Resolver) ask(asking chan struct{}) {
 	nodes, now := r.client.Nodes(), r.clock.Now()
 	answers, asked := make(chan Map, len(nodes)), 0

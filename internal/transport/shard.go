@@ -179,8 +179,8 @@ func (s *Shard) Overdue(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(tooSoon)
 }
 
-// IsLate tells whether a reply to a command that was sent at some time would be late by now. The way may just have become longer,
-// or is not known yet: sooner than that nothing is amiss.
+// IsLate reports whether a reply to a command that was sent at some time would be late by now. The way may just have become
+// longer, or is not known yet: sooner than that nothing is amiss.
 func (s *Shard) IsLate(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Silence()
 }

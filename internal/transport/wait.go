@@ -66,8 +66,8 @@ func (p *Wait) Left(c clock.Clock) time.Duration {
 	return left
 }
 
-// Again tells whether a call asks once more whose reply came late, from a master that is none any more perhaps: while it has time
-// left, and its caller waits.
+// Again reports whether a call asks once more whose reply came late, from a master that is none any more perhaps: while it has
+// time left, and its caller waits.
 func (p *Wait) Again(c clock.Clock) bool { return p.Left(c) > 0 && p.Ctx.Err() == nil }
 
 // Explain is why a call fails whose command ended with err, if it does. Cut tells that there is no reply because the caller's

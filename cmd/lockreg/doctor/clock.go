@@ -60,7 +60,7 @@ func (x *examination) clocks(ctx context.Context) {
 		if skew := best.offset.Abs() - best.took/2; skew > skewLimit {
 			x.found(Finding{
 				ID: "clock", Severity: Warning, Nodes: []string{n.address},
-				Seen: fmt.Sprintf("the server's clock and that of this host differ by %v", best.offset.Abs().Round(jumpLimit/5)),
+				Seen: fmt.Sprintf("the clocks of the server and of this host differ by %v", best.offset.Abs().Round(jumpLimit/5)),
 				Why: "Since when a lock is held, or waited for, is shown wrongly: processes write it by their clocks, the queue by the " +
 					"server's. Leases do not depend on it.",
 				Do: "Keep all clocks right by NTP: timedatectl set-ntp true on each host.",

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Modes returns the names of the permissions that a user can have, see docs/permissions.md:
+// Modes returns the names of the permissions that a user can have:
 //
 //	lock       plain locks in the layout
 //	readwrite  read-write locks
