@@ -489,7 +489,7 @@ func ExampleRegistry_Stats() {
 		panic(err)
 	}
 	stats := registry.Stats()
-	fmt.Println("held:", stats.Holds, "waiting:", stats.Waiters, "to be removed:", stats.Strays)
+	fmt.Println("held:", stats.Holds, "waiting:", stats.Waiters, "to be removed:", stats.Removals)
 	for _, node := range stats.Nodes {
 		fmt.Println("has answered:", !node.LastAnswer.IsZero(), "renewals fail:", !node.RenewalsFailing.IsZero())
 	}

@@ -88,7 +88,7 @@ func TestFailover_AnotherMasterHasReleasesSentAgain(t *testing.T) {
 		w.lock(l)
 		value := w.do("GET", theKey)
 		w.unlock(l)
-		require.Equal(w, 1, r.Stats().Strays)
+		require.Equal(w, 1, r.Stats().Removals)
 		w.do("SET", theKey, value)
 		client.change("after")
 		w.pass(time.Second)

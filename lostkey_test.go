@@ -95,11 +95,11 @@ func TestLock_TheKeyOfALostHoldIsRemovedAfterAnOutage(t *testing.T) {
 		<-told.Done()
 		w.pass(lostWithin + 5*time.Second)
 		require.False(w, w.free(theKey))
-		require.Equal(w, 1, r.Stats().Strays)
+		require.Equal(w, 1, r.Stats().Removals)
 		f.Forget()
 		w.pass(2 * time.Second)
 		require.True(w, w.free(theKey))
-		require.Zero(w, r.Stats().Strays)
+		require.Zero(w, r.Stats().Removals)
 	})
 }
 
@@ -224,7 +224,7 @@ func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
 				w.pass(5 * time.Second)
 				require.True(w, l.IsHeld())
 				require.False(w, w.free(theKey))
-				require.Zero(w, r.Stats().Strays)
+				require.Zero(w, r.Stats().Removals)
 				require.LessOrEqual(w, f.count("release"), before+3)
 				w.unlock(l)
 				require.True(w, w.free(theKey))
@@ -271,6 +271,6 @@ func TestLock_ManyLostHoldsAreRemovedAtAPace(t *testing.T) {
 		f.Forget()
 		w.pass(10 * time.Second)
 		require.Equal(w, "0", w.keys())
-		require.Zero(w, r.Stats().Strays)
+		require.Zero(w, r.Stats().Removals)
 	})
 }

@@ -9,7 +9,7 @@ type Stats struct {
 	Waiters int // calls that wait for an owner in this process or elsewhere
 	Tickets int // how many of them have a place in a queue in Redis
 
-	Strays int // unconfirmed removals, and grants whose reply was lost: the registry removes them in the background
+	Removals int // unconfirmed removals, and grants whose reply was lost: the registry removes them in the background
 
 	// Oldest is the age of the oldest hold, since its owner got it; if readers share it, since the first of them did. It is 0
 	// without holds. A hold much older than its work takes belongs to an owner that hangs or forgot to unlock.

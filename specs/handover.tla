@@ -53,7 +53,7 @@ VARIABLES
   at,       \* the server that a process's connections lead to
   inbox,    \* messages on the connection for wake-ups, in order
   late,     \* commands of abandoned calls and broken connections; they may be executed at any time
-  stray,    \* the largest number of a hold that is over and may be in Redis still (pending.go); 0: none
+  removal,    \* the largest number of a hold that is over and may be in Redis still (pending.go); 0: none
   last,     \* the last hold whose removal was confirmed: sent once more after a reconnection (R15, Lock.recall)
   more,     \* another goroutine of the process waits for the local half
   hands,    \* how often the hold went on to the next goroutine
@@ -68,7 +68,7 @@ VARIABLES
 command == <<cmd, sent>>
 ticket == <<has, base, timer, first, soon>>
 wire == <<link, at, inbox>>
-remains == <<late, stray, last>>
+remains == <<late, removal, last>>
 local == <<more, hands, seen>>
 ghosts == <<slow, untaken, idle>>
 
@@ -287,7 +287,7 @@ Half == (Provisional + 1) \div 2
 \* All that is left of a process's older calls, anywhere. A new number is larger than all of these. Numbers that have
 \* left no trace can come again: nothing in the protocol compares with them, and so the state space is finite.
 Traces(p) ==
-  {num[p], stray[p], last[p]}
+  {num[p], removal[p], last[p]}
   \cup UNION {{db[s].key[2] : i \in IF db[s].key[1] = p THEN {1} ELSE {}} : s \in Servers}
   \cup UNION {{db[s].queue[i][2] : i \in {k \in 1..Len(db[s].queue) : db[s].queue[k][1] = p}} : s \in Servers}
   \cup {r.n : r \in {x \in late : x.p = p}}
@@ -447,7 +447,7 @@ Answered(p) ==
         /\ UNCHANGED <<ticket, until, found>>
   /\ num' = [num EXCEPT ![p] = IF pc[p] = "free" \/ (pc[p] = "try" /\ c.to = "taken") THEN 0
                                ELSE IF again \/ over THEN NoMore(p) ELSE @]
-  /\ stray' = [stray EXCEPT ![p] = IF over THEN Max2(@, num[p]) ELSE @]
+  /\ removal' = [removal EXCEPT ![p] = IF over THEN Max2(@, num[p]) ELSE @]
   /\ last' = [last EXCEPT ![p] = IF pc[p] = "free" /\ "failover" \in Faults /\ ~Lacks("twice") THEN num[p] ELSE @]
   /\ UNCHANGED <<db, master, drift, wire, late, more, hands, calls, faults, ghosts>>
 
@@ -488,14 +488,14 @@ Release(p) ==
   /\ \E quiet \in {FALSE, Shows # "nothing" /\ (db[at[p]].script < 2 \/ Lacks("script"))} :
        Send(p, [Request(p, "release") EXCEPT !.yields = more[p], !.quiet = quiet])
   /\ Forget(p)
-  /\ UNCHANGED <<db, master, drift, num, wire, stray, last, seen, calls, faults, ghosts>>
+  /\ UNCHANGED <<db, master, drift, num, wire, removal, last, seen, calls, faults, ghosts>>
 
 \* The hold is lost, and its owner told (hold.unlockLose). What it left in Redis is removed by its Unlock (Lock.abandon).
 Lose(p) ==
   /\ pc[p] = "hold" /\ until[p] = 0
   /\ Over(p, "idle") /\ Idle(p) /\ Forget(p)
   /\ num' = [num EXCEPT ![p] = 0]
-  /\ stray' = [stray EXCEPT ![p] = Max2(@, num[p])]
+  /\ removal' = [removal EXCEPT ![p] = Max2(@, num[p])]
   /\ UNCHANGED <<db, master, drift, wire, last, seen, calls, faults, ghosts>>
 
 \* acquisition.leave: a call gives up, at any point: its context, its wait, Close. It leaves the queue (R10): like everything
@@ -505,7 +505,7 @@ Cancel(p) ==
   /\ Fault("cancel")
   /\ Over(p, "idle") /\ Idle(p) /\ Forget(p)
   /\ num' = [num EXCEPT ![p] = 0]
-  /\ stray' = [stray EXCEPT ![p] = IF Lacks("sweep") THEN 0 ELSE Max2(@, num[p])]
+  /\ removal' = [removal EXCEPT ![p] = IF Lacks("sweep") THEN 0 ELSE Max2(@, num[p])]
   /\ UNCHANGED <<db, master, drift, wire, last, seen, calls, ghosts>>
 
 -----------------------------------------------------------------------------
@@ -522,30 +522,30 @@ Receive(p) ==
   /\ inbox' = [inbox EXCEPT ![p] = Tail(@)]
   /\ \/ /\ m.m = "grant" /\ waited
         /\ Granted(p, Sure(p, Provisional, IF Lacks("grant") THEN 0 ELSE base[p]))
-        /\ UNCHANGED <<found, stray>>
+        /\ UNCHANGED <<found, removal>>
      \/ /\ regrants                                  \* hold.regranted
         /\ IF found[p] /\ ~Lacks("found")
            THEN /\ found' = [found EXCEPT ![p] = FALSE]   \* the message of the grant that it found by looking
                 /\ UNCHANGED until
            ELSE /\ until' = [until EXCEPT ![p] = 0]       \* R4: granted twice, so this hold is lost
                 /\ UNCHANGED found
-        /\ UNCHANGED <<pc, command, ticket, stray>>
+        /\ UNCHANGED <<pc, command, ticket, removal>>
      \/ /\ m.m = "grant" /\ ~waits /\ ~regrants /\ pc[p] # "sure"
-        /\ stray' = [stray EXCEPT ![p] = Max2(@, m.n)]    \* R4: nobody waits for it (Cleaner.Expedite)
+        /\ removal' = [removal EXCEPT ![p] = Max2(@, m.n)]    \* R4: nobody waits for it (Cleaner.Expedite)
         /\ UNCHANGED <<pc, command, ticket, until, found>>
      \/ /\ m.m = "first" /\ waited
         /\ first' = [first EXCEPT ![p] = TRUE]
         /\ timer' = [timer EXCEPT ![p] = IF @ < 1 THEN @ ELSE Asleep(m.left, 0, 0)]
-        /\ UNCHANGED <<pc, command, has, base, soon, until, found, stray>>
+        /\ UNCHANGED <<pc, command, has, base, soon, until, found, removal>>
      \/ /\ waits                                     \* a grant of an attempt whose reply was lost: the next takes over
         /\ \/ m.m = "grant" /\ ~waited
            \/ m.m = "changed"
         /\ timer' = [timer EXCEPT ![p] = Awake]
-        /\ UNCHANGED <<pc, command, has, base, first, soon, until, found, stray>>
+        /\ UNCHANGED <<pc, command, has, base, first, soon, until, found, removal>>
      \/ /\ \/ m.m = "first" /\ ~waited
            \/ m.m = "changed" /\ ~waits
            \/ m.m = "grant" /\ pc[p] = "sure"        \* a call that renews has its mail no more
-        /\ UNCHANGED <<pc, command, ticket, until, found, stray>>
+        /\ UNCHANGED <<pc, command, ticket, until, found, removal>>
   /\ UNCHANGED <<db, master, drift, num, link, at, late, last, local, calls, faults, ghosts>>
 
 -----------------------------------------------------------------------------
@@ -570,17 +570,17 @@ ExecLate(c) ==
        LET a == Run(db[c.s], r)
        IN /\ db' = [db EXCEPT ![c.s] = a.db]
           /\ inbox' = Deliver(c.s, a.out)
-  /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, link, at, stray, last, local, calls, faults, ghosts>>
+  /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, link, at, removal, last, local, calls, faults, ghosts>>
 
 \* Cleaner.Remove: the removal of what a call has left, again and again until no grant of it can come any more.
 Sweep(p) ==
-  /\ stray[p] > 0 /\ pc[p] # "dead"
-  /\ \E r \in Executions(db[at[p]], [Request(p, "release") EXCEPT !.n = stray[p], !.leave = TRUE]) :
+  /\ removal[p] > 0 /\ pc[p] # "dead"
+  /\ \E r \in Executions(db[at[p]], [Request(p, "release") EXCEPT !.n = removal[p], !.leave = TRUE]) :
        LET a == Run(db[at[p]], r)
        IN /\ db' = [db EXCEPT ![at[p]] = a.db]
           /\ inbox' = Deliver(at[p], a.out)
-  /\ stray' = [stray EXCEPT ![p] = IF ~Lacks("watch") /\ \E r \in late : r.p = p /\ r.n <= @ /\ Grants(r) THEN @ ELSE 0]
-  /\ last' = [last EXCEPT ![p] = IF "failover" \in Faults /\ ~Lacks("twice") THEN Max2(@, stray[p]) ELSE @]
+  /\ removal' = [removal EXCEPT ![p] = IF ~Lacks("watch") /\ \E r \in late : r.p = p /\ r.n <= @ /\ Grants(r) THEN @ ELSE 0]
+  /\ last' = [last EXCEPT ![p] = IF "failover" \in Faults /\ ~Lacks("twice") THEN Max2(@, removal[p]) ELSE @]
   /\ UNCHANGED <<master, drift, pc, num, command, ticket, until, found, link, at, late, local, calls, faults, ghosts>>
 
 -----------------------------------------------------------------------------
@@ -638,7 +638,7 @@ Unanswered(p, s) ==
   /\ has' = [has EXCEPT ![p] = @ \/ pc[p] = "sure"]
   /\ timer' = [timer EXCEPT ![p] = IF pc[p] \in {"try", "wait", "sure"} THEN Awake ELSE @]
   /\ num' = [num EXCEPT ![p] = IF attempt THEN NoMore(p) ELSE @]
-  /\ stray' = [stray EXCEPT ![p] = Max2(@, Max2(IF attempt THEN num[p] ELSE 0, IF s # at[p] THEN last[p] ELSE 0))]
+  /\ removal' = [removal EXCEPT ![p] = Max2(@, Max2(IF attempt THEN num[p] ELSE 0, IF s # at[p] THEN last[p] ELSE 0))]
   /\ IF pc[p] = "free" THEN Send(p, [Request(p, "release") EXCEPT !.s = s]) ELSE Idle(p)
 
 \* The reply is lost, or the command, or it is executed later: the connection broke. The call asks again.
@@ -677,7 +677,7 @@ Crash(p) ==
      \/ (Fault("crash-waiter") /\ pc[p] = "wait")
   /\ Over(p, "dead") /\ Idle(p) /\ Forget(p)
   /\ num' = [num EXCEPT ![p] = 0]
-  /\ stray' = [stray EXCEPT ![p] = 0]
+  /\ removal' = [removal EXCEPT ![p] = 0]
   /\ last' = [last EXCEPT ![p] = 0]
   /\ inbox' = [inbox EXCEPT ![p] = <<>>]
   /\ \/ /\ link' = [link EXCEPT ![p] = "down"]
@@ -725,7 +725,7 @@ Reconnect(p) ==
 Urgent(p) ==
   /\ pc[p] # "dead"
   /\ \/ cmd[p] # NoCmd
-     \/ stray[p] > 0
+     \/ removal[p] > 0
      \/ link[p] = "up" /\ (inbox[p] # <<>> \/ (pc[p] = "wait" /\ first[p] /\ ~Lacks("track")))
      \/ pc[p] = "wait" /\ (timer[p] < 1 \/ link[p] = "down")
      \/ pc[p] = "hold" /\ until[p] = 0
@@ -786,7 +786,7 @@ Init ==
   /\ at = [p \in Procs |-> 1]
   /\ inbox = [p \in Go |-> <<>>]
   /\ late = {}
-  /\ stray = [p \in Go |-> 0]
+  /\ removal = [p \in Go |-> 0]
   /\ last = [p \in Go |-> 0]
   /\ more = [p \in Go |-> FALSE]
   /\ hands = [p \in Go |-> 0]
@@ -851,7 +851,7 @@ S3 == \A p \in Go : Believes(p) => /\ db[master].key = <<p, num[p]>>
 Executed ==
   {<<p, cmd[p].n>> : p \in {x \in Go : InFlight(cmd[x]) /\ cmd'[x].op = "reply"}}
   \cup {<<r.p, r.n>> : r \in late \ late'}
-  \cup {<<p, stray[p]>> : p \in {x \in Go : stray[x] > 0 /\ num' = num /\ pc' = pc /\ cmd' = cmd /\ late' = late}}
+  \cup {<<p, removal[p]>> : p \in {x \in Go : removal[x] > 0 /\ num' = num /\ pc' = pc /\ cmd' = cmd /\ late' = late}}
   \cup {<<j, 1>> : j \in {x \in Java : pc'[x] # pc[x]}}
 
 HeldBy(v) == v[1] \in Go /\ Believes(v[1]) /\ num[v[1]] = v[2]
@@ -892,7 +892,7 @@ Q6Time == MaxUntaken > 0 => untaken <= MaxUntaken
 Q8 == LET v == db[master].key
           p == v[1]
       IN p \in Go /\ pc[p] # "dead" /\ at[p] = master /\ (pc[p] = "idle" \/ num[p] # v[2])
-         => \/ stray[p] >= v[2]
+         => \/ removal[p] >= v[2]
             \/ (pc[p] = "wait" /\ (timer[p] < 1 \/ InFlight(cmd[p])))
             \/ \E i \in 1..Len(inbox[p]) : inbox[p][i].m = "grant" /\ inbox[p][i].n = v[2]
 

@@ -37,7 +37,7 @@ VARIABLES
   until,    \* for how long it may rely on its permits
   timer,    \* when it looks again
   box,      \* messages for it: g: granted; n: look when a provisional lease is over; d: look
-  stray,    \* calls that are over, whose value and ticket are to be removed until that is confirmed
+  removal,    \* calls that are over, whose value and ticket are to be removed until that is confirmed
   late,     \* commands of abandoned calls; they may be executed at any time
   changed,  \* the number was changed
   faults,   \* how many faults there were
@@ -46,7 +46,7 @@ VARIABLES
 
 call == <<pc, cmd, sent, has, base, until, timer>>
 world == <<proc, link, changed, faults>>
-vars == <<db, world, call, box, stray, late, slow, idle>>
+vars == <<db, world, call, box, removal, late, slow, idle>>
 
 Procs == {c \div 10 : c \in Calls}
 Proc(c) == c \div 10
@@ -202,21 +202,21 @@ Now(c, state, length) ==
   /\ timer' = [timer EXCEPT ![c] = 0]
 
 \* The call is over. What it has in Redis is removed by its value, see Sweep.
-Over(c) == Now(c, "done", 0) /\ Idle(c) /\ stray' = IF Lacks("sweep") THEN stray ELSE stray \cup {c}
+Over(c) == Now(c, "done", 0) /\ Idle(c) /\ removal' = IF Lacks("sweep") THEN removal ELSE removal \cup {c}
 
 \* Calls of a process that ask for as much are alike: they come in the order of their numbers.
 Begin(c) ==
   /\ pc[c] = "idle" /\ Runs(c) /\ link[Proc(c)]
   /\ \A d \in Of(Proc(c)) : d < c /\ Want(d) = Want(c) => pc[d] # "idle"
   /\ IF Tries THEN Now(c, "try", 0) /\ Send(c, "try") ELSE Now(c, "wait", 0) /\ Send(c, "enqueue")
-  /\ UNCHANGED <<db, world, box, stray, late, slow, idle>>
+  /\ UNCHANGED <<db, world, box, removal, late, slow, idle>>
 
 \* acquisition.waitInQueue: it asks for a ticket, or looks after it. Messages that have come are read first.
 Look(c) ==
   /\ pc[c] = "wait" /\ Runs(c) /\ cmd[c] = None /\ timer[c] = 0 /\ link[Proc(c)] /\ "g" \notin box[c]
   /\ Send(c, IF has[c] THEN "look" ELSE "enqueue")
   /\ box' = [box EXCEPT ![c] = {}]
-  /\ UNCHANGED <<db, world, pc, has, base, until, timer, stray, late, slow, idle>>
+  /\ UNCHANGED <<db, world, pc, has, base, until, timer, removal, late, slow, idle>>
 
 \* acquisition.granted and found: with too little of the lease left it is lengthened first.
 Granted(c, length) ==
@@ -226,9 +226,9 @@ Receive(c) ==
   /\ Runs(c) /\ box[c] # {} /\ cmd[c] = None
   /\ box' = [box EXCEPT ![c] = {}]
   /\ IF pc[c] = "wait" /\ "g" \in box[c]
-     THEN Granted(c, Max({0, Provisional - (IF Lacks("base") THEN 0 ELSE base[c])})) /\ UNCHANGED stray
+     THEN Granted(c, Max({0, Provisional - (IF Lacks("base") THEN 0 ELSE base[c])})) /\ UNCHANGED removal
      ELSE /\ timer' = [timer EXCEPT ![c] = IF "d" \in box[c] THEN 0 ELSE Min({@, Provisional})]
-          /\ stray' = IF pc[c] = "done" /\ "g" \in box[c] THEN stray \cup {c} ELSE stray   \* granted to nobody
+          /\ removal' = IF pc[c] = "done" /\ "g" \in box[c] THEN removal \cup {c} ELSE removal   \* granted to nobody
           /\ UNCHANGED <<pc, cmd, sent, has, base, until>>
   /\ UNCHANGED <<db, world, late, slow, idle>>
 
@@ -240,26 +240,26 @@ Answered(c) ==
   IN
   /\ cmd[c].op = "reply" /\ Runs(c)
   /\ box' = IF anew \/ to = "owner" THEN [box EXCEPT ![c] = {}] ELSE box   \* of a number that is over
-  /\ CASE anew -> Now(c, "wait", 0) /\ Idle(c) /\ UNCHANGED stray
+  /\ CASE anew -> Now(c, "wait", 0) /\ Idle(c) /\ UNCHANGED removal
        [] to = "queued" ->
             /\ Idle(c)
             /\ has' = [has EXCEPT ![c] = TRUE]
             /\ base' = [base EXCEPT ![c] = sent[c]]
             /\ timer' = [timer EXCEPT ![c] = Max({0, cmd[c].left + cmd[c].rank - sent[c]})]
-            /\ UNCHANGED <<pc, until, stray>>
-       [] to = "owner" -> Granted(c, left) /\ UNCHANGED stray
-       [] pc[c] # "hold" /\ to \in {"granted", "renewed"} /\ full > 0 -> Now(c, "hold", full) /\ Idle(c) /\ UNCHANGED stray
+            /\ UNCHANGED <<pc, until, removal>>
+       [] to = "owner" -> Granted(c, left) /\ UNCHANGED removal
+       [] pc[c] # "hold" /\ to \in {"granted", "renewed"} /\ full > 0 -> Now(c, "hold", full) /\ Idle(c) /\ UNCHANGED removal
        [] pc[c] = "hold" ->                                \* what is over is not revived
             /\ Idle(c)
             /\ until' = [until EXCEPT ![c] = IF to = "renewed" /\ @ > 0 THEN Max({@, full}) ELSE 0]
-            /\ UNCHANGED <<pc, has, base, timer, stray>>
+            /\ UNCHANGED <<pc, has, base, timer, removal>>
        [] OTHER -> Over(c)
   /\ UNCHANGED <<db, world, late, slow, idle>>
 
 Renew(c) ==
   /\ Renews /\ Believes(c) /\ Runs(c) /\ cmd[c] = None /\ until[c] <= Half
   /\ Send(c, "renew")
-  /\ UNCHANGED <<db, world, pc, has, base, until, timer, box, stray, late, slow, idle>>
+  /\ UNCHANGED <<db, world, pc, has, base, until, timer, box, removal, late, slow, idle>>
 
 \* The end of a hold: it is released, or its lease is over.
 Release(c) ==
@@ -279,32 +279,32 @@ Break(c) ==
   /\ IF pc[c] = "try" \/ (pc[c] = "wait" /\ ~has[c]) THEN Over(c) /\ Forget(c)
      ELSE /\ IF pc[c] = "sure" THEN Send(c, "renew") ELSE Idle(c)
           /\ IF pc[c] = "hold" THEN Forget(c) ELSE UNCHANGED late
-          /\ UNCHANGED <<pc, has, base, until, timer, stray>>
+          /\ UNCHANGED <<pc, has, base, until, timer, removal>>
   /\ UNCHANGED <<db, proc, link, changed, box, slow, idle>>
 
 \* A removal by value, again until no grant can come any more.
 Sweep(c) ==
-  /\ c \in stray /\ Runs(c)
+  /\ c \in removal /\ Runs(c)
   /\ Apply(RunRelease(db, c))
-  /\ stray' = IF ~Lacks("watch") /\ \E r \in late : r.c = c /\ Grants(r) THEN stray ELSE stray \ {c}
-  /\ stray' # stray \/ db' # db
+  /\ removal' = IF ~Lacks("watch") /\ \E r \in late : r.c = c /\ Grants(r) THEN removal ELSE removal \ {c}
+  /\ removal' # removal \/ db' # db
   /\ UNCHANGED <<world, call, late, slow, idle>>
 
 Exec(c) ==
   /\ InFlight(c)
   /\ LET a == Run(cmd[c]) IN Apply(a.x) /\ cmd' = [cmd EXCEPT ![c] = a.re]
-  /\ UNCHANGED <<world, pc, sent, has, base, until, timer, stray, late, slow, idle>>
+  /\ UNCHANGED <<world, pc, sent, has, base, until, timer, removal, late, slow, idle>>
 
 ExecLate(r) ==
   /\ r \in late /\ late' = late \ {r}
   /\ Apply(Run(r).x)
-  /\ UNCHANGED <<world, call, stray, slow, idle>>
+  /\ UNCHANGED <<world, call, removal, slow, idle>>
 
 \* SetPermits.
 Change(n) ==
   /\ ~changed /\ changed' = TRUE
   /\ LET x == Count(db, 0) IN Apply(Serve([x EXCEPT !.db.limit = n], 0))
-  /\ UNCHANGED <<proc, link, faults, call, stray, late, slow, idle>>
+  /\ UNCHANGED <<proc, link, faults, call, removal, late, slow, idle>>
 
 -----------------------------------------------------------------------------
 (* Processes, and time.                                                     *)
@@ -314,23 +314,23 @@ Cut(p) ==
   /\ link[p] /\ proc[p] = "up" /\ Fault("cut")
   /\ link' = [link EXCEPT ![p] = FALSE]
   /\ box' = [c \in Calls |-> IF Proc(c) = p THEN {} ELSE box[c]]
-  /\ UNCHANGED <<db, proc, changed, call, stray, late, slow, idle>>
+  /\ UNCHANGED <<db, proc, changed, call, removal, late, slow, idle>>
 Connect(p) ==
   /\ ~link[p] /\ proc[p] = "up"
   /\ link' = [link EXCEPT ![p] = TRUE]
   /\ box' = [c \in Calls |-> IF Proc(c) = p /\ pc[c] = "wait" THEN {"d"} ELSE box[c]]
-  /\ UNCHANGED <<db, proc, changed, faults, call, stray, late, slow, idle>>
+  /\ UNCHANGED <<db, proc, changed, faults, call, removal, late, slow, idle>>
 
 \* A process stands still, for as long as it likes, or for ever while its calls wait. The server counts it.
 Stop(p) ==
   /\ proc[p] = "up"
   /\ \/ Fault("stopped") /\ proc' = [proc EXCEPT ![p] = "stopped"]
      \/ Fault("halted") /\ proc' = [proc EXCEPT ![p] = "halted"] /\ \A c \in Of(p) : has[c] /\ cmd[c] = None /\ db.ends[c] < 0
-  /\ UNCHANGED <<db, link, changed, call, box, stray, late, slow, idle>>
+  /\ UNCHANGED <<db, link, changed, call, box, removal, late, slow, idle>>
 Resume(p) ==
   /\ proc[p] = "stopped"
   /\ proc' = [proc EXCEPT ![p] = "up"]
-  /\ UNCHANGED <<db, link, changed, faults, call, box, stray, late, slow, idle>>
+  /\ UNCHANGED <<db, link, changed, faults, call, box, removal, late, slow, idle>>
 
 Crash(p) ==
   /\ proc[p] = "up" /\ Fault("crash")
@@ -339,14 +339,14 @@ Crash(p) ==
   /\ LET keep(f, v) == [c \in Calls |-> IF Proc(c) = p THEN v ELSE f[c]]
      IN /\ pc' = keep(pc, "done") /\ cmd' = keep(cmd, None) /\ box' = keep(box, {}) /\ has' = keep(has, FALSE)
         /\ sent' = keep(sent, 0) /\ base' = keep(base, 0) /\ until' = keep(until, 0) /\ timer' = keep(timer, 0)
-  /\ stray' = stray \ Of(p)
+  /\ removal' = removal \ Of(p)
   /\ \E r \in {late} \cup {late \cup {cmd[c]} : c \in {x \in Of(p) : InFlight(x)}} : Cardinality(r) <= MaxLate /\ late' = r
   /\ UNCHANGED <<db, changed, slow, idle>>
 
 Urgent(c) ==
   \/ InFlight(c)
   \/ /\ Runs(c)
-     /\ \/ cmd[c] # None \/ box[c] # {} \/ c \in stray \/ ~link[Proc(c)]
+     /\ \/ cmd[c] # None \/ box[c] # {} \/ c \in removal \/ ~link[Proc(c)]
         \/ pc[c] = "wait" /\ timer[c] = 0
         \/ pc[c] = "hold" /\ until[c] = 0
 
@@ -364,7 +364,7 @@ Tick ==
   /\ until' = [c \in Calls |-> Less(until[c])]
   /\ timer' = [c \in Calls |-> Less(timer[c])]
   /\ idle' = IF MaxIdle > 0 /\ Kept THEN Min({idle + 1, MaxIdle + 1}) ELSE 0
-  /\ UNCHANGED <<world, pc, cmd, has, box, stray, late>>
+  /\ UNCHANGED <<world, pc, cmd, has, box, removal, late>>
 
 Init ==
   /\ db = [\* the sorted set: what the leases have left; 0: it is over; -1: no member
@@ -379,7 +379,7 @@ Init ==
   /\ pc = [c \in Calls |-> IF c \in Holders THEN "hold" ELSE "idle"] /\ cmd = [c \in Calls |-> None] /\ sent = [c \in Calls |-> 0]
   /\ has = [c \in Calls |-> FALSE] /\ base = [c \in Calls |-> 0] /\ until = [c \in Calls |-> IF c \in Holders THEN Lease ELSE 0]
   /\ timer = [c \in Calls |-> 0] /\ box = [c \in Calls |-> {}]
-  /\ stray = {} /\ late = {} /\ changed = FALSE /\ faults = 0 /\ slow = 0 /\ idle = 0
+  /\ removal = {} /\ late = {} /\ changed = FALSE /\ faults = 0 /\ slow = 0 /\ idle = 0
 
 Next ==
   \/ \E c \in Calls : Begin(c) \/ Look(c) \/ Receive(c) \/ Answered(c) \/ Renew(c) \/ Release(c) \/ Cancel(c) \/ Break(c)
@@ -412,7 +412,7 @@ Weight == db.weights = Members(db) \cap Large
 Owner == db.queue \cap Members(db) = {}
 
 \* Permits that their process does not want are about to be released by it.
-Wanted == \A c \in Members(db) : pc[c] = "done" /\ Runs(c) => c \in stray \/ "g" \in box[c]
+Wanted == \A c \in Members(db) : pc[c] = "done" /\ Runs(c) => c \in removal \/ "g" \in box[c]
 
 \* Who gets permits while others have theirs gets no more than there are then.
 In(D) == {c \in Calls : D.ends[c] > 0}
@@ -420,7 +420,7 @@ Room == [][In(db') \ In(db) # {} => Total(In(db')) <= db'.limit]_vars
 
 \* Nobody gets permits past an earlier ticket, but one whose process is gone or stands still, or that asks for too many.
 Order == [][\A c \in In(db') \ In(db), t \in db.queue :
-              \/ t \in In(db') \/ t = c \/ t \in stray   \* served, too; or it leaves
+              \/ t \in In(db') \/ t = c \/ t \in removal   \* served, too; or it leaves
               \/ c \in db.queue /\ db.place[c] < db.place[t]
               \/ db.place[c] > 0 /\ db.place[c] < db.place[t]
               \/ Proc(t) \notin Subscribed \/ Want(t) > db'.limit

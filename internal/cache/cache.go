@@ -137,7 +137,7 @@ func (c *Cache[K]) Readmit(k K) (K, error) {
 func (c *Cache[K]) insert(k K) {
 	k.Entry().turn.Store(c.turn.Add(1))
 	c.items.Store(k.Name(), k)
-	c.queue.add(place[K]{k.Entry().turn.Load(), k})
+	c.queue.add(queued[K]{k.Entry().turn.Load(), k})
 	c.size++
 }
 
@@ -168,10 +168,10 @@ func (c *Cache[K]) dropFirst() bool {
 	if len(*from) == 0 {
 		return false
 	}
-	first := heap.Pop(from).(place[K])
+	first := heap.Pop(from).(queued[K])
 	switch turn := first.kept.Entry().turn.Load(); {
 	case turn != first.turn:
-		c.queue.add(place[K]{turn, first.kept})
+		c.queue.add(queued[K]{turn, first.kept})
 	case !c.drop(first.kept):
 		c.park(first.kept)
 	}
@@ -197,7 +197,7 @@ func (c *Cache[K]) Unpark(k K) {
 
 func (c *Cache[K]) unpark(k K) {
 	if k.Entry().parked.CompareAndSwap(true, false) {
-		c.queue.add(place[K]{k.Entry().turn.Load(), k})
+		c.queue.add(queued[K]{k.Entry().turn.Load(), k})
 	}
 }
 
@@ -267,32 +267,32 @@ func (c *Cache[K]) Len() int {
 	return c.size
 }
 
-// place is an item in the queue, with the turn that it had when it was put in.
-type place[K Kept] struct {
+// queued is an element of the queue, with the turn that it had when it was put in.
+type queued[K Kept] struct {
 	turn uint64
 	kept K
 }
 
 // turns is a heap by turn, for container/heap.
-type turns[K Kept] []place[K]
+type turns[K Kept] []queued[K]
 
 func (q turns[K]) Len() int           { return len(q) }
 func (q turns[K]) Less(i, j int) bool { return q[i].turn < q[j].turn }
 func (q turns[K]) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *turns[K]) Push(x any)        { *q = append(*q, x.(place[K])) }
+func (q *turns[K]) Push(x any)        { *q = append(*q, x.(queued[K])) }
 func (q *turns[K]) Pop() any          { return q.takeLast() }
 
 // add adds an item. Unlike heap.Push it does not allocate.
-func (q *turns[K]) add(x place[K]) {
+func (q *turns[K]) add(x queued[K]) {
 	*q = append(*q, x)
 	heap.Fix(q, len(*q)-1)
 }
 
 // takeLast removes the last element, which is not the last in order. The remaining elements are a heap.
-func (q *turns[K]) takeLast() place[K] {
+func (q *turns[K]) takeLast() queued[K] {
 	last := len(*q) - 1
 	taken := (*q)[last]
-	(*q)[last] = place[K]{}
+	(*q)[last] = queued[K]{}
 	*q = (*q)[:last]
 	return taken
 }

@@ -40,20 +40,20 @@ func (r Removal) Call(now clock.Instant) protocol.Call {
 	})
 }
 
-// place identifies removals of which the newest covers all. The readers and the writer of a path have different formats, so
-// they have two places: a reader's hold may be newer than a valid hold of the writer.
-type place struct {
+// target identifies removals of which the newest covers all. The readers and the writer of a path have different formats, so
+// they have two targets: a reader's hold may be newer than a valid hold of the writer.
+type target struct {
 	format *protocol.Format
 	key    string
 	value  string // set if a removal does not remove older holds
 }
 
-func (r Removal) place() place {
-	p := place{format: r.Format, key: r.Key}
+func (r Removal) target() target {
+	t := target{format: r.Format, key: r.Key}
 	if !r.Format.RemovesOlder() {
-		p.value = r.Value
+		t.value = r.Value
 	}
-	return p
+	return t
 }
 
 // Cleaner carries out removals. It is a source of a scheduler, and has its own workers that send.
@@ -65,7 +65,7 @@ type Cleaner struct {
 	workers *scheduler.Senders[Try]
 
 	mu     sync.Mutex
-	all    map[place]*pending
+	all    map[target]*pending
 	due    scheduler.Heap[*pending] // all that are not being removed at this moment
 	recess clock.Instant            // no further worker starts before then
 	closed bool
@@ -82,12 +82,12 @@ type Try struct {
 // New makes a cleaner. Soon must have its Turn called at due at the latest. Send sends removals, calls Answered of each, then
 // returns.
 func New(c clock.Clock, soon func(due clock.Instant), send func([]Try)) *Cleaner {
-	cleaner := &Cleaner{clock: c, soon: soon, all: map[place]*pending{}}
+	cleaner := &Cleaner{clock: c, soon: soon, all: map[target]*pending{}}
 	cleaner.workers = scheduler.NewSenders(cleaner.take, send)
 	return cleaner
 }
 
-// Len returns the number of places with something to remove.
+// Len returns the number of targets with something to remove.
 func (c *Cleaner) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +103,7 @@ func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 		c.mu.Unlock()
 		return false
 	}
-	if older := c.all[r.place()]; older != nil {
+	if older := c.all[r.target()]; older != nil {
 		older.merge(r, freed)
 		p = older
 	}
@@ -112,12 +112,12 @@ func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 	return true
 }
 
-// Expedite begins a removal at once for which no caller waits. If a newer removal of the same place is pending, that is made
+// Expedite begins a removal at once for which no caller waits. If a newer removal of the same target is pending, that is made
 // due, since it covers this one. A pending older removal is extended to cover this one, too, and keeps its freed. After
 // Close, Expedite does nothing and reports false.
 func (c *Cleaner) Expedite(r Removal) bool {
 	c.mu.Lock()
-	known := c.all[r.place()]
+	known := c.all[r.target()]
 	switch {
 	case c.closed:
 		c.mu.Unlock()
@@ -140,7 +140,7 @@ func (c *Cleaner) Expedite(r Removal) bool {
 // unlockPut makes a removal due, starts a worker, and unlocks the mutex.
 func (c *Cleaner) unlockPut(p *pending) {
 	now := c.clock.Now()
-	c.all[p.place()] = p
+	c.all[p.target()] = p
 	c.due.Put(p, now)
 	c.soon(c.unlockWork(now))
 }
@@ -216,7 +216,7 @@ func (t Try) Answered(at clock.Instant, err error) {
 func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock.Instant) {
 	p, now := t.of, c.clock.Now()
 	again = clock.Never
-	if t.Value != p.Value || c.all[p.place()] != p { // see merge
+	if t.Value != p.Value || c.all[p.target()] != p { // see merge
 		return nil, again
 	}
 	var pause time.Duration
@@ -228,7 +228,7 @@ func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock
 	}
 	over = over || c.closed && (t.last || !p.MayArrive)
 	if over {
-		delete(c.all, p.place())
+		delete(c.all, p.target())
 		c.due.Remove(p)
 	} else {
 		// At most a batch of removals in each pause; once Redis answers again, as fast as it does: see Hasten.

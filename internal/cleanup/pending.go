@@ -20,7 +20,7 @@ import (
 //	watched  | 10 times a second, later more rarely | since when Redis confirms
 //	         | for permits once a second, soon      |
 //
-// There is one per place, however many calls have failed: the removal of a value also removes what older holds of this registry
+// There is one per target, however many calls have failed: the removal of a value also removes what older holds of this registry
 // have left there, see release.lua, so the newest value is enough. This harms no valid hold. A call draws the number of its
 // hold while it has the local half, and frees that only when the hold is over or abandoned. So when a hold is here, all holds
 // of the path with smaller numbers are over. Later holds have larger numbers, which none of these removals touches, however
@@ -31,7 +31,7 @@ type pending struct {
 	since    clock.Instant   // when Redis first confirmed, with no failure since; 0: it has not
 	failures int             // consecutive unanswered tries
 	at       clock.Instant   // when it is due
-	heap     int32           // its place in the heap; 0 while a try is under way
+	heap     int32           // its index in the heap; 0 while a try is under way
 }
 
 const (
@@ -42,7 +42,7 @@ const (
 )
 
 // Timing implements the heap's interface.
-func (p *pending) Timing() (due *clock.Instant, place *int32) { return &p.at, &p.heap }
+func (p *pending) Timing() (due *clock.Instant, index *int32) { return &p.at, &p.heap }
 
 // merge makes the removal of an older hold cover a newer one. The older hold's local half is free, since the newer hold had it,
 // so at most a grant of the older hold may still arrive. The reply to a try for the older hold that is under way no longer

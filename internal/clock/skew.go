@@ -55,7 +55,7 @@ func (s *Skew) compare(key string) {
 	if behind := before.Sub(server); behind > ahead {
 		ahead = -behind
 	}
-	s.ahead.Store(int64(ahead))
+	s.ahead.Store(int64(ahead)) // before report reads shortest, which Uses sets before it reads ahead: one of both sees both
 	s.report(key)
 }
 

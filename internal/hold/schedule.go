@@ -46,15 +46,15 @@ func NewSchedule(soon func(due clock.Instant), send func([]Task)) *Schedule {
 	return s
 }
 
-// look is when the schedule looks at a hold. The schedule's mutex guards due and place.
+// look is when the schedule looks at a hold. The schedule's mutex guards due and index.
 type look struct {
 	due     clock.Instant
-	place   int32       // in the heap
+	index   int32       // in the heap
 	watched atomic.Bool // the schedule will look at the live hold for waiters; needs no mutex, see Attend
 }
 
 // Timing implements the heap's interface.
-func (h *Hold) Timing() (due *clock.Instant, place *int32) { return &h.look.due, &h.look.place }
+func (h *Hold) Timing() (due *clock.Instant, index *int32) { return &h.look.due, &h.look.index }
 
 // set makes a hold due at a time; drop makes it due no more. After close nothing is due, and set reports false.
 func (s *Schedule) set(h *Hold, due clock.Instant) bool {

@@ -170,6 +170,7 @@ func (r *Reader) run(
 		return way.DoMulti(ctx, commands...)
 	}
 	results := send(some, "EVALSHA", what.SHA)
+	// Concurrent calls find out the same; each asks again by itself.
 	if !r.readOnly.Load() && Forbidden(results[0].Error()) {
 		r.readOnly.Store(true)
 		other := send(some, "EVALSHA", what.SHA)

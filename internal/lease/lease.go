@@ -44,7 +44,8 @@ func Margin(length time.Duration) time.Duration { return length/100 + time.Milli
 // after it. Two kinds may:
 //
 //   - renewals under way at the same time. Once all of them are answered, none can be executed any more, and the next renewal
-//     is executed after all of them. A renewal does not wait for the one before it, whose reply may be lost.
+//     is executed after all of them. A renewal does not wait for the one before it: its reply may be lost, and then the owner's
+//     call would wait until that is certain, half a second and two round trips.
 //   - commands that will never be answered. They may be executed at any time, until the end.
 //
 // Only the methods write the fields, except as the comments of the fields say; others may read them.

@@ -199,7 +199,7 @@ func (p *Path) deaf(is bool) {
 		}
 		c = p.contention()
 	}
-	if c.deaf.Load() != is {
+	if c.deaf.Load() != is { // two calls may differ for a moment; each notes it anew
 		c.deaf.Store(is)
 		if is && c.contested.Load() {
 			c.yields.Store(true)
@@ -226,6 +226,7 @@ func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 		}
 		c = p.contention()
 	}
+	// Replies that come at the same time are noted in any order: the next one decides, and a wrong note costs a try.
 	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
 		c.contested.Store(!was)
 	}

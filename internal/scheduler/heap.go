@@ -7,10 +7,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Timed is an element of a [Heap]. It keeps two numbers for the heap: when it is due, and its place, from 1; 0: it is in no
+// Timed is an element of a [Heap]. It keeps two numbers for the heap: when it is due, and its index there, from 1; 0: it is in no
 // heap.
 type Timed interface {
-	Timing() (due *clock.Instant, place *int32)
+	Timing() (due *clock.Instant, index *int32)
 }
 
 // Heap is a heap of elements, the one due first at the top. Its zero value is empty.
@@ -21,19 +21,19 @@ func (h *Heap[T]) Len() int { return len(h.all) }
 
 // Put sets when t is due, whether or not it is in the heap.
 func (h *Heap[T]) Put(t T, due clock.Instant) {
-	at, place := t.Timing()
+	at, index := t.Timing()
 	*at = due
-	if *place == 0 {
+	if *index == 0 {
 		heap.Push(&h.all, t)
 	} else {
-		heap.Fix(&h.all, int(*place-1))
+		heap.Fix(&h.all, int(*index-1))
 	}
 }
 
 // Remove removes t, if it is in the heap.
 func (h *Heap[T]) Remove(t T) {
-	if _, place := t.Timing(); *place != 0 {
-		heap.Remove(&h.all, int(*place-1))
+	if _, index := t.Timing(); *index != 0 {
+		heap.Remove(&h.all, int(*index-1))
 	}
 }
 
@@ -66,8 +66,8 @@ func (h *Heap[T]) Clear() []T {
 	all := h.all
 	h.all = nil
 	for _, t := range all {
-		_, place := t.Timing()
-		*place = 0
+		_, index := t.Timing()
+		*index = 0
 	}
 	return all
 }
@@ -90,8 +90,8 @@ func (q items[T]) Swap(i, j int) {
 }
 
 func (q items[T]) moved(i int) {
-	_, place := q[i].Timing()
-	*place = int32(i + 1) //nolint:gosec // no process has that many
+	_, index := q[i].Timing()
+	*index = int32(i + 1) //nolint:gosec // no process has that many
 }
 
 func (q *items[T]) Push(x any) {
@@ -102,8 +102,8 @@ func (q *items[T]) Push(x any) {
 func (q *items[T]) Pop() any {
 	last := len(*q) - 1
 	t := (*q)[last]
-	_, place := t.Timing()
-	*place = 0
+	_, index := t.Timing()
+	*index = 0
 	var none T
 	(*q)[last] = none
 	*q = (*q)[:last]

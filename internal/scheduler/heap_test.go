@@ -11,13 +11,13 @@ import (
 
 type thing struct {
 	due   clock.Instant
-	place int32
+	index int32
 	asked int
 }
 
 func (t *thing) Timing() (*clock.Instant, *int32) {
 	t.asked++
-	return &t.due, &t.place
+	return &t.due, &t.index
 }
 
 // A heap is what a list that is searched each time would be.
@@ -57,9 +57,9 @@ func TestHeap_FirstIsWhatIsDueFirst(t *testing.T) {
 		}
 		first := clock.Never
 		for _, one := range things {
-			require.Equal(t, there[one], one.place != 0)
+			require.Equal(t, there[one], one.index != 0)
 			if there[one] {
-				require.Same(t, one, h.all[one.place-1])
+				require.Same(t, one, h.all[one.index-1])
 				first = min(first, one.due)
 			}
 		}
@@ -72,7 +72,7 @@ func TestHeap_FirstIsWhatIsDueFirst(t *testing.T) {
 	require.Zero(t, h.Len())
 	require.Equal(t, clock.Never, h.Next())
 	for _, one := range things {
-		require.Zero(t, one.place)
+		require.Zero(t, one.index)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestHeap_ResetIsOnePass(t *testing.T) {
 		one.asked = 0
 	}
 	h.Reset(func(one *thing, was clock.Instant) clock.Instant {
-		if one.place%2 == 0 {
+		if one.index%2 == 0 {
 			return -was
 		}
 		return was

@@ -142,7 +142,7 @@ func (s *batches) stop() {
 // doBatched is Do through a batcher.
 func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
-	if s.own.inARow.Load() != 0 { // not one at a time, or after a pause
+	if s.own.inARow.Load() != 0 { // not one at a time, or after a pause; see take
 		s.own.inARow.Store(0)
 	}
 	end.pack(c, c.Command(t.redis.B(), false))

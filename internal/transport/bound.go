@@ -33,7 +33,7 @@ type bound struct {
 	own   *ownConn // the own connection that it closes; nil: none
 	item  item
 	pool  *boundPool // the pool that it returns to; nil: none
-	place int        // its index among the pool's used bounds; the pool's mutex guards it
+	index int        // its index among the pool's used bounds; the pool's mutex guards it
 	nth   int        // how many bounds were used when it was taken, with it
 
 	mu sync.Mutex // for a timed bound; also guards due and near, and the alarm

@@ -82,7 +82,7 @@ func TestBoundPool(t *testing.T) {
 		require.Equal(t, 4, all[0].nth)
 		require.NotSame(t, all[2], p.take())
 		for i, b := range p.used {
-			require.Equal(t, i, b.place)
+			require.Equal(t, i, b.index)
 		}
 	})
 }

@@ -78,7 +78,7 @@ func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, of *bound)
 		return nil
 	}
 	if of.nth > 1 {
-		if o.inARow.Load() != 0 {
+		if o.inARow.Load() != 0 { // a command that counts meanwhile is not counted: the run begins later
 			o.inARow.Store(0)
 		}
 		return nil

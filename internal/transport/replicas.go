@@ -446,6 +446,7 @@ func NewShortage(c clock.Clock, log func(level slog.Level, message string, about
 			}
 			return
 		}
+		// Of concurrent calls one may have read the time before another one's success: at worst the line comes seconds early or late.
 		if since.CompareAndSwap(0, int64(now)) {
 			return
 		}

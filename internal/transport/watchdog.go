@@ -80,7 +80,7 @@ func (p *boundPool) take() (b *bound) {
 	} else {
 		b = &bound{done: make(chan struct{}), client: p.shard.client, alarm: alarm{shard: p.shard}, pool: p}
 	}
-	b.place = len(p.used)
+	b.index = len(p.used)
 	p.used = append(p.used, b)
 	b.nth = len(p.used)
 	return b
@@ -91,7 +91,7 @@ func (p *boundPool) free(b *bound, again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := len(p.used) - 1
-	p.used[b.place], p.used[last].place, p.used[last] = p.used[last], b.place, nil
+	p.used[b.index], p.used[last].index, p.used[last] = p.used[last], b.index, nil
 	p.used = p.used[:last]
 	if again {
 		p.idle = append(p.idle, b)

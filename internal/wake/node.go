@@ -132,7 +132,7 @@ func (n *node) add(w *Waiter) bool {
 	}
 	p.waiters++
 	w.node = n
-	w.place = len(n.waiting[w.Key])
+	w.index = len(n.waiting[w.Key])
 	n.waiting[w.Key] = append(n.waiting[w.Key], w)
 	return true
 }
@@ -147,7 +147,7 @@ func (n *node) remove(w *Waiter) {
 	}
 	all := n.waiting[w.Key]
 	last := len(all) - 1
-	all[w.place], all[last].place = all[last], w.place // the order does not matter, and there may be thousands
+	all[w.index], all[last].index = all[last], w.index // the order does not matter, and there may be thousands
 	all[last] = nil
 	if n.waiting[w.Key] = all[:last]; last == 0 {
 		delete(n.waiting, w.Key)

@@ -23,7 +23,7 @@ type Waiter struct {
 
 	// The hub's mutex guards the rest.
 	node  *node // nil when closed, or while the key's server is not known
-	place int   // its index among the node's waiters for the key
+	index int   // its index among the node's waiters for the key
 	arming
 	hearer
 }
