@@ -121,3 +121,24 @@ func TestIsNext_WindowsAreCounted(t *testing.T) {
 		})
 	}
 }
+
+// Something may wake a call before its first look, a broken connection for instance. Scripts do not tell it that it is the next
+// one all the same, until its ticket is a second old: so it looks once more then, and from then on rarely.
+func TestLookTimes_AnEarlyLook(t *testing.T) {
+	patientCall(t, func(t *testing.T, a *acquisition) {
+		a.at.Rank, a.ticket.told = 1, a.path.Clock.Now().Add(firstLook)
+		looks := func(after time.Duration) {
+			t.Helper()
+			began := time.Now()
+			a.ticket.base = a.path.Clock.Now()
+			next, err := a.asleep()
+			require.NoError(t, err)
+			require.Equal(t, protocol.ModeCheck, next)
+			require.Equal(t, after, time.Since(began))
+		}
+		time.AfterFunc(300*time.Millisecond, a.box.stir)
+		looks(300 * time.Millisecond)
+		looks(firstLook + lookStep - 300*time.Millisecond)
+		looks(lookEvery)
+	})
+}

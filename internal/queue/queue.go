@@ -230,8 +230,8 @@ func (a *acquisition) whenToLook() lookTimes {
 		l.due = a.ticket.base.Add(clock.Plus(at.Left, l.patience))
 	}
 	switch {
-	case at.Rank > 0 && a.ticket.fresh:
-		l.refresh = now.Add(firstLook + time.Duration(min(at.Rank, 10))*lookStep)
+	case at.Rank > 0 && a.ticket.base < a.ticket.told: // also after an early look, to which something woke the call
+		l.refresh = a.ticket.told.Add(time.Duration(min(at.Rank, 10)) * lookStep)
 	case at.Rank > 0:
 		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
 	case a.path.Format.Ours(): // the key changes with each holder's lease, and no release passes over waiting calls
@@ -268,7 +268,6 @@ func (a *acquisition) isNext(l *lookTimes, now clock.Instant, after time.Duratio
 
 // asleep waits until it is time to look, or the hold is granted.
 func (a *acquisition) asleep() (next protocol.Mode, err error) {
-	defer func() { a.ticket.fresh = false }()
 	reg, shard := a.path.all, a.path.Shard()
 	shard.KeepAlive()
 	defer shard.EndKeepAlive()

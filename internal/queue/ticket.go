@@ -16,7 +16,7 @@ type ticket struct {
 	place  string        // its place; empty if not known
 	zeros  string        // its zeros, see zerosFor
 	base   clock.Instant // when the last command was sent whose reply showed it in the queue
-	fresh  bool          // the call has not looked at it yet
+	told   clock.Instant // from then on a message says when it is the next one; until then the call must look, see firstLook
 	woken  bool          // the call looks because of a message
 	sees   bool          // the server reports any change of the key, until something wakes the call
 	moving clock.Instant // since when key and queue are known to be at two nodes; 0: they are not
@@ -78,7 +78,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 		}
 		w.Place, w.Replaces = a.ticket.place, a.ticket.newest
 		w.Short = a.path.Format.HasShortWay() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.path.busy()
-		a.ticket.newest, a.ticket.fresh = a.bid(w).Ticket(), true
+		a.ticket.newest = a.bid(w).Ticket()
 		a.box.open(a.hold.Number())
 	}
 	err := a.try(w, false, a.deadline)
@@ -94,7 +94,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	queued := err == nil && a.at.State == protocol.StateQueued
 	if queued {
 		if what == protocol.ModeEnqueue {
-			a.ticket.asked = a.began
+			a.ticket.asked, a.ticket.told = a.began, a.path.Clock.Now().Add(firstLook)
 			if w.Place != "" || a.again { // a former place, or a look, says nothing about the server's clock
 				a.ticket.asked = 0
 			}
