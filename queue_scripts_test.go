@@ -499,6 +499,22 @@ func TestQueue_ShortWindow(t *testing.T) {
 	}
 }
 
+// The process of the first ticket is told of a window. That of the second one is told to look later than any window lasts: so it
+// takes the message for no window.
+func TestQueue_OneTicketIsToldOfAWindow(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		s := &scripted{w, false}
+		first, second := s.attends(s.client(), "a"), s.attends(s.client(), "b")
+		w.heard(func(c rueidis.Client) rueidis.Completed { return c.B().Subscribe().Channel(theChannel).Build() }, theChannel, "1")
+		s.begins("c:1", "a:2|60000", "b:3|60000")
+		s.do("ZINCRBY", theQueue, "200", "open")
+		require.Equal(s, "2", s.releases("c:1", protocol.Release{}))
+		require.Empty(s, s.owner())
+		w.hears(first, "n 2 10 orders:42")
+		w.hears(second, "n 3 120 orders:42")
+	})
+}
+
 // Who waits without a ticket leaves a trace, which releases see, and so does a holder of another form when one with a ticket
 // looks. Versions that do not know it read the same time.
 func TestQueue_Traces(t *testing.T) {

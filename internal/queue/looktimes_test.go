@@ -29,7 +29,7 @@ func TestLookTimes_NearTheLongest(t *testing.T) {
 				before = now
 			}
 			next, now := a.whenToLook(), a.path.Clock.Now()
-			a.isNext(&next, now, left)
+			a.isNext(&next, now, mail{next: left})
 			require.GreaterOrEqual(t, next.due, now.Add(left))
 		}
 	}
@@ -118,6 +118,44 @@ func TestIsNext_WindowsAreCounted(t *testing.T) {
 				require.NoError(t, err)
 				require.EqualValues(t, 1, a.path.all.Windows.Load())
 			})
+		})
+	}
+}
+
+// Only the first ticket is told of a window: other messages say how long until a look, too, and are not counted.
+func TestIsNext_OtherMessagesAreNoWindows(t *testing.T) {
+	for ms, windows := range map[string]int{"0": 0, "1": 1, "10": 1, "110": 1, "111": 0, "60000": 0} {
+		t.Run(ms, func(t *testing.T) {
+			patientCall(t, func(t *testing.T, a *acquisition) {
+				m, ok := ParseMessage("n " + a.hold.Number() + " " + ms + " " + a.path.Key)
+				require.True(t, ok)
+				require.True(t, a.path.Deliver(m))
+				a.ticket.base = a.path.Clock.Now()
+				_, err := a.asleep()
+				require.NoError(t, err)
+				require.EqualValues(t, windows, a.path.all.Windows.Load())
+			})
+		})
+	}
+}
+
+// A grant counts as a message only if that has come, before or while the call looked.
+func TestFound_OnlyMessagesAreCounted(t *testing.T) {
+	for name, told := range map[string]bool{"by a look": false, "by a look and a message": true} {
+		t.Run(name, func(t *testing.T) {
+			l := newLock(t)
+			a := l.waitingCall()
+			want := 0
+			if told {
+				m, ok := ParseMessage("g " + a.hold.Number() + " 1000 " + l.path.Key)
+				require.True(t, ok)
+				require.True(t, l.path.Deliver(m))
+				want = 1
+			}
+			_, err := a.found(time.Second)
+			require.NoError(t, err)
+			require.True(t, a.won)
+			require.EqualValues(t, want, l.path.all.Grants.Load())
 		})
 	}
 }

@@ -59,6 +59,10 @@ type mail struct {
 	look    bool // something happened that only a look shows
 }
 
+// window reports whether the message is most likely about a window: the second ticket is told to look later than any window
+// lasts, and other next ones to look at once, or when a lease is over, which is rarely as short.
+func (m mail) window() bool { return m.isNext && m.next > 0 && m.next <= longWindow }
+
 // open opens the empty mailbox for an attempt; for none if number is empty.
 func (b *mailbox) open(number string) {
 	b.mu.Lock()

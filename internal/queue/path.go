@@ -97,7 +97,7 @@ type Shared struct {
 
 // Counts are figures about waiting calls.
 type Counts struct {
-	Grants  atomic.Uint64 // holds that other processes granted
+	Grants  atomic.Uint64 // messages that made a call the owner
 	Polls   atomic.Uint64 // tries that were made only because it was time
 	Windows atomic.Uint64 // times that a waiter left a free key to calls without a ticket
 }

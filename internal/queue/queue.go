@@ -116,7 +116,7 @@ func (a *acquisition) read() mail {
 	if m.granted > 0 || m.isNext || m.look {
 		a.course.wakeups.Messages++
 	}
-	if m.isNext && m.next <= longWindow && !a.path.Format.Ours() {
+	if m.window() && !a.path.Format.Ours() {
 		a.path.all.Windows.Add(1)
 	}
 	return m
@@ -250,11 +250,11 @@ func (a *acquisition) whenToLook() lookTimes {
 	return l
 }
 
-// isNext notes that the ticket is the next one, and may look after the given time. For permits another lease may be over
-// sooner; see whenToLook, too.
-func (a *acquisition) isNext(l *lookTimes, now clock.Instant, after time.Duration) {
-	l.patience, l.window, l.watch = time.Millisecond, after <= longWindow, now.Add(watchAfterFirst)
-	due := now.Add(clock.Plus(after, l.patience))
+// isNext notes that the ticket is the next one, and may look after some time. For permits another lease may be over sooner; see
+// whenToLook, too.
+func (a *acquisition) isNext(l *lookTimes, now clock.Instant, m mail) {
+	l.patience, l.window, l.watch = time.Millisecond, m.window(), now.Add(watchAfterFirst)
+	due := now.Add(clock.Plus(m.next, l.patience))
 	a.course.lapses = 0
 	if a.path.Format.Ours() {
 		l.watch, l.window = clock.Never, false
@@ -286,7 +286,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 			a.ticket.woken = true
 			return protocol.ModeCheck, nil
 		case m.isNext:
-			a.isNext(&l, now, m.next)
+			a.isNext(&l, now, m)
 		}
 		switch {
 		case min(l.due, l.refresh) <= now:
@@ -351,8 +351,9 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 // found takes a hold that a look has shown to be the owner, with the given lease. If nothing woke the call, the message of the
 // grant is lost: the connection is suspect.
 func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) {
-	a.path.all.Grants.Add(1)
-	if a.box.take().granted == 0 { // the message may still come, once
+	if a.box.take().granted > 0 {
+		a.path.all.Grants.Add(1) // the look was too early
+	} else { // the message may still come, once
 		patience := a.path.Shard().RoundTrip().Plus(suspicion)
 		due := a.path.Clock.Now().Add(clock.Plus(a.path.all.acknowledging(), patience))
 		a.hold.AwaitMessage(due) // mutant: found hold lost

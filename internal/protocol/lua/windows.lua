@@ -16,7 +16,6 @@ local function passOn(entries)
   local WIDE, RARELY, SELDOM = 110, 1700, 15000 -- a long window's length, and the time between two, also while it is quiet
   local SHORT, OFTEN = 10, 100                  -- the same for a short window, for calls that are told of releases
   local PAUSE = 1000                            -- a long window is put off if tickets kept no call out for this long
-  local STEP = 100                              -- how much later than the ticket in front each ticket looks
 
   local open, wide = 0, 0
   for i = 1, math.min(#entries, 4), 2 do
@@ -72,7 +71,7 @@ local function passOn(entries)
     redis.call('PEXPIRE', queue, 120000)
     local next = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 2)
     warn(next[1], 'n', window)
-    warn(next[2], 'n', window + STEP)
+    warn(next[2], 'n', window + WIDE) -- longer than any window, so that its call does not take it for one
     return false, true
   end
   local _, served = grantNext(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, place)
