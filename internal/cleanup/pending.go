@@ -28,7 +28,7 @@ import (
 type pending struct {
 	Removal
 	freed    func(gone bool) // nil once called
-	since    clock.Instant   // when Redis first confirmed, with no failure since; 0: it has not
+	since    clock.Instant   // when Redis first confirmed, with no failure since; later by what does not count; 0: it has not
 	failures int             // consecutive unanswered tries
 	at       clock.Instant   // when it is due
 	heap     int32           // its index in the heap; 0 while a try is under way
@@ -70,8 +70,10 @@ func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) 
 	if !p.MayArrive { // mutant: one removal
 		return 0, true
 	}
-	if p.since == 0 {
+	if late := p.at.Until(now); p.since == 0 {
 		p.since = now
+	} else if late > haste { // this process stood still: commands that it had not sent by then are sent only now
+		p.since = p.since.Add(late)
 	}
 	answering := p.since.Until(now)
 	pause = pace

@@ -43,7 +43,7 @@ func TestPending_Transitions(t *testing.T) {
 			p := &pending{
 				Removal: Removal{Format: plain, MayArrive: c.late, Lease: lease, Watch: time.Minute, Expired: expired}, since: c.since,
 			}
-			if c.many {
+			if p.at = c.now; c.many {
 				p.Format = permits
 			}
 			turn := p.confirmed
@@ -59,6 +59,27 @@ func TestPending_Transitions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process that stands still for longer than the watch may have commands that it has not sent. So that time does not count, and
+// the watch goes on, with as many removals as if it had not stood still.
+func TestPending_StandsStill(t *testing.T) {
+	removals := func(stop time.Duration) (n int) {
+		p := &pending{Removal: Removal{Format: plain, MayArrive: true, Watch: time.Minute}}
+		for now, over := clock.Instant(time.Hour), false; !over; n++ {
+			var pause time.Duration
+			pause, over = p.confirmed(now)
+			p.at = now.Add(pause)
+			if now = p.at; n == 1 {
+				now = now.Add(stop)
+			}
+		}
+		return n
+	}
+	want := removals(0)
+	require.Greater(t, want, 100)
+	require.Equal(t, want, removals(2*time.Minute))
+	require.Less(t, removals(haste), want, "as a slow answer")
 }
 
 // The pause doubles with each failure, up to a tenth of the lease, and begins anew after an answer.
