@@ -10,8 +10,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-var forceUnlock = protocol.Load("force_unlock")
-
 // ForceUnlock removes the lock of path, whichever process holds it, Java included: the plain lock in the registry's layout, the
 // path's read-write lock with all its readers or its writer, or all held permits of its semaphore. It is for people and
 // programs that know that the holder is gone: a holder that is still at work no longer excludes others. It is Redisson's
@@ -56,10 +54,10 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		return fault.Ended(ctx)
 	}
 	before := r.holders(l)
-	removal := protocol.Call{
-		Script: forceUnlock, Key: l.redis.Key,
-		Args: protocol.Args{holder, protocol.Tagged(l.redis.Key), r.formats.Publish(), r.plain.Format.CommonChannel(), r.values},
-	}
+	removal := protocol.Call{Script: protocol.ForceUnlock, Key: l.redis.Key, Args: protocol.Args{
+		holder, protocol.Tagged(l.redis.Key), r.formats.Publish(), r.plain.Format.CommonChannel(), r.values, r.formats.Prefix,
+		r.formats.Sharded(),
+	}}
 	p := r.queues.CommandWait(ctx, l.shard())
 	p.Lease = r.lease.Length
 	reply := r.transport.Do(&p, &removal)

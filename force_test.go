@@ -76,6 +76,38 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 	}
 }
 
+// The first ticket's process is told, since it may not watch the key yet: a young ticket is not told that it has become the first.
+func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
+	realWorlds(t, func(w *world) {
+		here, queue := w.attends(w.client(), "b"), []string{"b:3|60000", "a:4|60000"}
+		for _, c := range []struct {
+			layout lockregistry.Layout
+			reader bool
+			holder string
+		}{
+			{lockregistry.LayoutSpring, false, ""},
+			{lockregistry.LayoutSpring, false, "a:2+"},
+			{lockregistry.LayoutRedisson, false, "a:2"},
+			{lockregistry.LayoutRedisson, true, "a:2"},
+			{lockregistry.LayoutRedisson, true, ""},
+		} {
+			s := &scripted{w, c.layout == lockregistry.LayoutRedisson}
+			s.begins("a:2", queue...)
+			if c.reader { // with another one
+				s.do("HSET", theKey, "mode", "read", "b:7", "1")
+				s.do("SET", "{"+theKey+"}:b:7:rwlock_timeout:1", "1", "PX", "60000")
+			}
+			r := w.registry(lockregistry.WithLayout(c.layout))
+			if c.holder == "" {
+				require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+			} else {
+				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", c.holder))
+			}
+			w.hears(here, "n 3 0 "+theKey)
+		}
+	})
+}
+
 // waiting tells whether somebody listens for a path.
 func (w *world) waiting(path string) bool {
 	w.Helper()

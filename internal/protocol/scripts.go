@@ -111,6 +111,7 @@ var operations = map[string][]part{
 		of("release", "arguments"), option("common"), format("format"), format("end"), of("release", "drop"),
 		form, queue, heads, grant, option("granted"), windows, of("release", "operation"),
 	},
+	"force_unlock": {of("force_unlock", "head"), effects, names, form, queue, heads, of("force_unlock", "operation")},
 	"set_permits": {
 		of("set_permits", "head"), effects, option("held"), names, option("common"), format("format"), format("end"), option("number"),
 		form, queue, heads, grant, option("granted"), of("set_permits", "operation"),
@@ -152,14 +153,20 @@ func (d *Description) section(name string) (text string, ok bool) {
 	return text, ok
 }
 
-// Load returns the script of a file in lua/ without sections.
+// Load returns a script that is the same for all formats: assembled, or a file in lua/ without sections.
 func Load(name string) *Script {
+	if operations[name] != nil {
+		return known(name, (&Description{}).operation(name))
+	}
 	source, ok := files[name][""]
 	if !ok {
 		panic("no script " + name) // only a broken build lacks it
 	}
 	return known(name, NewScript(source))
 }
+
+// ForceUnlock removes a lock in any format but a semaphore's.
+var ForceUnlock = Load("force_unlock")
 
 // Scripts returns all scripts by name.
 func Scripts() map[string]*Script { return maps.Clone(byName) }

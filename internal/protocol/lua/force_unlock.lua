@@ -6,15 +6,19 @@
 -- ARGV[3]  PUBLISH, SPUBLISH to publish in Redisson's format in both ways, or empty
 -- ARGV[4]  the channel of all plain locks in Spring's format; empty or missing: plain locks are in Redisson's
 -- ARGV[5]  the beginning of the values of the registry's own holds
+-- ARGV[6]  the registry's prefix
+-- ARGV[7]  S on a cluster
 --
 -- Replies the removed holders that belong to the registry, as they were named in the key, but without the mark. If none does,
 -- the beginning of one of the others, which may be of any length. The reply is empty if the lock was free, or not that
 -- holder's.
-if not redis.REDIS_VERSION_NUM and redis.replicate_commands then -- see effects.lua
-  redis.replicate_commands()
-end
+
+--# head
 local key, holder, name = KEYS[1], ARGV[1], ARGV[2]
 local how, common, registry = ARGV[3] or '', ARGV[4] or '', ARGV[5] or ''
+local prefix, sharded = ARGV[6] or '', ARGV[7] == 'S'
+
+--# operation
 local LONGEST, HEAD = 4096, 100 -- as in inspect.lua
 
 -- The user may lack permission for one of the commands, but not for both, and old servers have only one.
@@ -30,7 +34,16 @@ local function publish(command, channel, message) -- may be forbidden; the lock 
   return type(received) == 'number' and received > 0
 end
 
+-- Has the process of the first ticket look, which passes the lock on: while the ticket is young, nothing else may tell it.
+local function wake()
+  local first, waits, number = heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES'))
+  if first and waits then -- else it is a writer without a ticket, or of a newer version
+    tell(waits, number, 'n', 0)
+  end
+end
+
 local function told(gone)
+  pcall(wake) -- the queue may be forbidden, or at another node
   local own = {}
   for _, name in ipairs(gone) do
     if #name <= LONGEST and string.sub(name, 1, #registry) == registry then
