@@ -279,16 +279,14 @@ func (l *Lock) awaitTurn(
 	if how != local.Refused {
 		return how, nil
 	}
-	err := l.reg.queues.Stopped(ctx)
-	if err == nil && refusal == nil && why == nil && l.reg.drain.Begun() && l.reg.clock.Now() < deadline {
-		err = ErrClosed // only Shutdown refuses a call before its time is over
-	}
-	switch {
+	switch err := l.reg.queues.Stopped(ctx); {
 	case err != nil:
 		return local.Refused, err
-	case refusal == nil:
-		return local.Refused, why
-	default:
+	case refusal != nil:
 		return local.Refused, refusal
+	case why == nil && l.reg.drain.Begun() && l.reg.clock.Now() < deadline: // only Shutdown refuses a call before its time is over
+		return local.Refused, ErrClosed
+	default:
+		return local.Refused, why
 	}
 }

@@ -38,7 +38,8 @@ func (c *Config) Publish() string {
 	}
 }
 
-// Description is what distinguishes a format. A new format needs one, and a Lua file; see scripts.go.
+// Description is what distinguishes a format. A new format needs one, and a Lua file; see scripts.go for what its sections may
+// use, and testdata/toy.lua for the least of them.
 type Description struct {
 	Name   string
 	Source sections // the sections of its file

@@ -13,6 +13,10 @@ import (
 // have the functions that operations need (holder, take, free; extend; drop and announce). Optional short ways decide the
 // common cases without functions, and otherwise fall through. Making functions and tables is much of a script's cost, so none
 // is made before these.
+//
+// A script is one Lua chunk, so its sections share locals. An operation's head defines those that a format uses: key, value,
+// lease, prefix, sharded, counter, under, asks; for a release also channels, removal, old and keep. "names" adds queue and
+// slotted. A format defines side, which is what its tickets end with, and its functions; holder's contract is in spring.lua.
 
 //go:embed lua/*.lua
 var embedded embed.FS

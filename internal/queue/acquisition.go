@@ -15,8 +15,8 @@ import (
 )
 
 // acquisition is a call that has the local half and did not get the hold at its first try. It listens first, then tries, then
-// sleeps until it is woken, the holder's lease ends, or the poll interval is over. All its tries without a queue ask for the
-// same hold, so the next try makes up for a lost reply.
+// sleeps until it is woken, the holder's lease ends, or the poll interval is over. Where there is no queue all its tries ask for
+// the same hold, so the next try makes up for a lost reply; see renumber for where there is one.
 type acquisition struct {
 	attempt
 	activeWait

@@ -113,7 +113,12 @@ func (b *Background) unlockJudge(r *Removing) {
 		r.lost = nil
 	}
 	b.mu.Unlock()
-	if lost != nil && (next == refused || !later && (next == nobody || next == granted && by.Fresh())) {
+	if lost == nil {
+		return
+	}
+	seen := next == refused
+	cameFirst := !later && (next == nobody || next == granted && by.Fresh())
+	if seen || cameFirst {
 		lost()
 	}
 }

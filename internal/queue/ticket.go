@@ -23,7 +23,7 @@ type ticket struct {
 	seat   *list.Element // in the line of a semaphore; nil: none
 }
 
-// renumber begins another attempt.
+// renumber begins another attempt: for a new ticket, and for tries between tickets, while the queue cannot be reached.
 func (a *acquisition) renumber() {
 	a.abandon()
 	a.hold = a.path.lock.NewHold(a.hold.Terms())

@@ -336,7 +336,8 @@ end
 local removed = false -- the hash was removed
 
 -- If the owner of a writer also reads, it goes on reading, and other readers may join. A hash without holders is left to the
--- next holder, or to announce: while its slot is being moved the server would not create it again.
+-- next holder, or to announce: while its slot is being moved the server would not create it again. Besides the states of
+-- holder it returns over: a reader's lease was over, and what was left of the hold is removed.
 local function drop(value)
   local had = side == 'w' or redis.call('DEL', name .. ':' .. value .. ':rwlock_timeout:1') == 1
   if redis.call('HDEL', key, side == 'w' and value .. ':write' or value) == 0 then

@@ -38,7 +38,12 @@ local keep, removal, old = ARGV[8] or '', ARGV[9] or '', ARGV[10] or ''
 --# drop
 local state, turn = drop(value, keep) -- turn: the lock is free for more calls than before
 local leaves = ARGV[6] == 'leave' or (ARGV[7] or '') ~= ''
-local gone = state ~= 'mine' and (state == 'later' and -2 or state ~= 'ours' and (state == 'wrong' or not free('w')) and -1 or 0)
+local gone = false -- the reply, if the lock was not the hold's
+if state == 'later' then
+  gone = -2
+elseif state ~= 'mine' then
+  gone = state ~= 'ours' and (state == 'wrong' or not free('w')) and -1 or 0
+end
 if not turn and not leaves and not yields then
   return gone or 1
 end

@@ -67,7 +67,8 @@ local side, taken, held = '', false, nil
 
 -- Returns the state of the lock for the hold with a value: free; mine; ours, an older hold of the same registry has it; later,
 -- a later one has it; or taken. Then whether others wait, the rest of the holder's lease, if known, and whether the holder may
--- not know of the queue: kept, if the lock was released and AtLeast keeps its path.
+-- not know of the queue: kept, if the lock was released and AtLeast keeps its path. Or, in other formats, wrong: the key is not
+-- such a lock; then the error.
 local function holder(value)
   held = redis.call('GET', key)
   if not held then
