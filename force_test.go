@@ -76,7 +76,7 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 	}
 }
 
-// The first ticket's process is told, since it may not watch the key yet: a young ticket is not told that it has become the first.
+// The first ticket's process is told, as it may not watch the key yet: a young ticket is not told that it has become the first.
 func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		here, queue := w.attends(w.client(), "b"), []string{"b:3|60000", "a:4|60000"}
