@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"syscall"
@@ -115,8 +116,12 @@ func reason(err error, encrypted bool) (words string, quotes bool) {
 		return "the user lacks a permission", true
 	case replied:
 		return "", true
-	case strings.Contains(err.Error(), "unknown message type"):
+	case strings.Contains(err.Error(), "unknown message type"), strings.Contains(err.Error(), "unexpected number byte"):
 		return "what answers there is not Redis", false
+	case errors.Is(err, io.EOF) && encrypted:
+		return "it closes the connection: perhaps it is not Redis", false
+	case errors.Is(err, io.EOF):
+		return "it closes the connection: perhaps it is not Redis, or wants TLS: rediss://", false
 	case errors.As(err, &dns):
 		return "the name of the host is not known", false
 	case errors.Is(err, syscall.ECONNREFUSED):

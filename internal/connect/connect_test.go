@@ -29,18 +29,22 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	free, secured := redistest.Start(t), redistest.Start(t, "--requirepass", "correct")
 	for address, want := range map[string]string{
-		"redis://app:secret@" + secured.Addr():                  "to redis://" + secured.Addr() + ": the user or",
-		"redis://:secret@" + secured.Addr():                     "the user or the password is wrong",
-		"redis://secret@" + secured.Addr():                      "the user or the password is wrong",
-		"redis://" + secured.Addr():                             "asks for a password, and the address has none",
-		"redis://:secret@127.0.0.1:1":                           "cannot connect to redis://127.0.0.1:1: nothing listens there",
-		"redis://:secret@no.such.host.invalid":                  "to redis://no.such.host.invalid: the name of the host is not known",
-		"redis://secret.invalid":                                "to redis://***: the name of the host is not known",
-		"rediss://:secret@" + free.Addr() + "?dial_timeout=1s":  "it does not speak TLS",
-		"redis://:secret@" + free.Addr() + "/9999":              "index is out of range",
-		"unix://:secret@/no/such/socket":                        "no such file",
-		"redis://:secret@" + silent(t) + "?dial_timeout=1s":     "no answer in time",
-		"redis://u:secret@" + repeating(t, "-ERR no HELLO\r\n"): "no HELLO",
+		"redis://app:secret@" + secured.Addr():                   "to redis://" + secured.Addr() + ": the user or",
+		"redis://:secret@" + secured.Addr():                      "the user or the password is wrong",
+		"redis://secret@" + secured.Addr():                       "the user or the password is wrong",
+		"redis://" + secured.Addr():                              "asks for a password, and the address has none",
+		"redis://:secret@127.0.0.1:1":                            "cannot connect to redis://127.0.0.1:1: nothing listens there",
+		"redis://:secret@no.such.host.invalid":                   "to redis://no.such.host.invalid: the name of the host is not known",
+		"redis://secret.invalid":                                 "to redis://***: the name of the host is not known",
+		"rediss://:secret@" + free.Addr() + "?dial_timeout=1s":   "it does not speak TLS",
+		"redis://:secret@" + free.Addr() + "/9999":               "index is out of range",
+		"unix://:secret@/no/such/socket":                         "no such file",
+		"redis://:secret@" + silent(t) + "?dial_timeout=1s":      "no answer in time",
+		"redis://u:secret@" + greeting(t, "+OK POP3 ready\r\n"):  "it closes the connection: perhaps it is not Redis, or wants TLS",
+		"redis://:secret@" + greeting(t, "-ERR busy\r\n"):        "not Redis",
+		"redis://:secret@" + greeting(t, ""):                     "it closes the connection: perhaps it is not Redis",
+		"redis://:secret@" + greeting(t, "* OK IMAP4 ready\r\n"): "what answers there is not Redis",
+		"redis://u:secret@" + repeating(t, "-ERR no HELLO\r\n"):  "no HELLO",
 	} {
 		client, err := openAt(context.Background(), t, address)
 		require.ErrorContains(t, err, want)
@@ -53,6 +57,26 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, client.Do(context.Background(), client.B().Ping().Build()).Error())
 		client.Close()
 	}
+}
+
+// greeting is the address of a server that says something first, and closes the connection at the first command.
+func greeting(t *testing.T, banner string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte(banner))
+			_, _ = c.Read(make([]byte, 4096))
+			_ = c.Close()
+		}
+	}()
+	return listener.Addr().String()
 }
 
 // The context ends the waiting for a server that is silent, and what was begun is closed.
