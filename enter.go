@@ -133,6 +133,7 @@ func (l *Lock) enterLocal(
 	if q.blocked == 0 {
 		q.blocked = l.reg.clock.Now()
 	}
+	w.Began(q.blocked)
 	l.beginWait(ctx, &w.Call, c, queue.Waiting{Ends: q.wait > 0, Since: q.blocked}, o)
 	how, err = l.awaitTurn(ctx, w, c, q.failFast, deadline)
 	if l.pair == nil {

@@ -198,11 +198,11 @@ func (l *localLock) Lost(o owner.ID) fault.Loss {
 	return l.evictions.Why(o)
 }
 
-// Queued returns the number of waiters.
-func (l *localLock) Queued() int {
+// Queued returns the number of waiters, and since when the first one waits, as [local.Queue.Since] has it.
+func (l *localLock) Queued() (n int, since clock.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.queue.Len()
+	return l.queue.Len(), l.queue.Since()
 }
 
 // Nest counts one more lock of o. It reports false when o does not hold the lock.

@@ -86,11 +86,18 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 		}
 	}
 	if l == l.anchor() { // the waiters for either side of a pair are together
-		is.Waiting = l.half().Queued()
+		n, first := l.half().Queued()
 		waits, queued, since := l.redis.Waits()
+		is.Waiting = n
 		lasts = l.pair != nil && is.Waiting > 0 || waits && since.Until(now) >= presence.Lasting
 		if waits && !queued {
 			is.Waiting++
+			if first == 0 || since < first {
+				first = since
+			}
+		}
+		if first != 0 && first.Until(now) >= presence.Lasting {
+			is.Oldest = w.reg.clock.Time(first).UnixMicro()
 		}
 		is.Standby = queued && l.redis.WaitsToLead()
 	}

@@ -146,6 +146,10 @@ func TestRecord_CallsThatWaitInAProcess(t *testing.T) {
 			return info.WaiterCount == 1 && info.Waiters[0].Behind == 4 && info.Holders[0].Behind == 3
 		})
 		require.Equal(w, 3, w.look(holder, "42").Holders[0].Behind, "its own record need not be read")
+		w.await("since when they wait", func() bool {
+			info := w.look(viewer, "42")
+			return !info.Waiters[0].BehindSince.IsZero() && !info.Holders[0].BehindSince.IsZero()
+		})
 		for found, err := range viewer.Locks(w.Context()) {
 			require.NoError(w, err)
 			require.Equal(w, 4, found.Waiters[0].Behind)
@@ -156,6 +160,43 @@ func TestRecord_CallsThatWaitInAProcess(t *testing.T) {
 		w.await("the record is of now", func() bool { return w.look(viewer, "42").Holders[0].Behind == 0 })
 		w.unlock(l)
 	})
+}
+
+// Since when the first of them waits is told once that is a second, and anew when its turn has come.
+func TestRecord_SinceWhenCallsWaitInAProcess(t *testing.T) {
+	for kind, of := range map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
+		"lock":   func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
+		"writer": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			fakeWorld(t, func(w *world) {
+				r, viewer := w.registry(lockregistry.WithHandoff(time.Hour)), w.registry()
+				l := of(r)
+				w.lock(l)
+				first, second := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
+				began := time.Now()
+				gotFirst := lockElsewhere(l, first)
+				w.pass(10 * time.Second)
+				gotSecond := lockElsewhere(l, second)
+				w.pass(recorded)
+				w.settle()
+				told := w.look(viewer, "42").Holders[0]
+				require.Equal(w, 2, told.Behind)
+				require.WithinDuration(w, began, told.BehindSince, 10*time.Millisecond)
+				require.Equal(w, told.BehindSince, w.look(r, "42").Holders[0].BehindSince)
+				w.unlock(l)
+				require.NoError(w, <-gotFirst)
+				w.pass(recorded)
+				w.settle()
+				told = w.look(viewer, "42").Holders[0]
+				require.Equal(w, 1, told.Behind)
+				require.WithinDuration(w, began.Add(10*time.Second), told.BehindSince, 10*time.Millisecond)
+				require.NoError(w, l.Unlock(first))
+				require.NoError(w, <-gotSecond)
+				require.NoError(w, l.Unlock(second))
+			})
+		})
+	}
 }
 
 // The name of a hold says when its call began to wait. That its owner has it since then would be wrong.

@@ -72,7 +72,8 @@ func (l *Lock) count(s *observe.Stats) {
 			s.Tickets++
 		}
 	}
-	s.Waiters += l.half().Queued()
+	here, _ := l.half().Queued()
+	s.Waiters += here
 }
 
 type nodesStats map[string]*observe.NodeStats

@@ -48,6 +48,9 @@ type HolderInfo struct {
 
 	Behind int // further calls of the same process that wait for the path, not in Waiters, as of a second ago
 
+	// BehindSince is since when the first of them waits, by the wall clock of its process. Zero: not known, as for older versions.
+	BehindSince time.Time
+
 	// Renewed is the lease that the holder's process renews each third of it, as of a second ago. 0: not known, or not renewed.
 	// See Overdue.
 	Renewed time.Duration
@@ -85,6 +88,8 @@ type WaiterInfo struct {
 	Gone     bool      // nobody listens to its channel: its process has most likely died. False also if that is not known
 	Standby  bool      // it waits to lead, see package leader, which may take long
 	Behind   int       // further calls of the same process that wait for the path, as of a second ago
+
+	BehindSince time.Time // as in HolderInfo
 }
 
 // Layout is the format of locks in Redis.

@@ -231,7 +231,7 @@ func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known
 // addRecord puts what is known into a lock's information.
 func (r *Reader) addRecord(info *observe.LockInfo, known map[string]record) {
 	counted := map[string]bool{}
-	of := func(registry string) (label observe.Label, locks []presence.Lock, behind int) {
+	of := func(registry string) (label observe.Label, locks []presence.Lock, behind int, first time.Time) {
 		label = known[registry].label
 		if presence.Identity(label).Unread() && !slices.Contains(info.TooLong, "record") {
 			info.TooLong = append(info.TooLong, "record")
@@ -241,15 +241,18 @@ func (r *Reader) addRecord(info *observe.LockInfo, known map[string]record) {
 			if !counted[registry] {
 				behind += lock.Waiting
 			}
+			if !counted[registry] && lock.Oldest != 0 && (first.IsZero() || protocol.Time(lock.Oldest).Before(first)) {
+				first = protocol.Time(lock.Oldest)
+			}
 		}
 		counted[registry] = true
-		return label, locks, behind
+		return label, locks, behind, first
 	}
 	for k := range info.Holders {
 		h := &info.Holders[k]
 		registry := h.Label.Registry
 		var locks []presence.Lock
-		h.Label, locks, h.Behind = of(registry)
+		h.Label, locks, h.Behind, h.BehindSince = of(registry)
 		for _, lock := range locks {
 			if lock.Hold != "" && strings.TrimSuffix(h.Holder, ":write") == registry+":"+lock.Hold {
 				h.Granted, h.Renewed = protocol.Time(lock.Since), time.Duration(lock.Lease)*time.Millisecond
@@ -259,7 +262,7 @@ func (r *Reader) addRecord(info *observe.LockInfo, known map[string]record) {
 	for k := range info.Waiters {
 		w := &info.Waiters[k]
 		var locks []presence.Lock
-		w.Label, locks, w.Behind = of(w.Registry)
+		w.Label, locks, w.Behind, w.BehindSince = of(w.Registry)
 		w.Standby = slices.ContainsFunc(locks, func(l presence.Lock) bool { return l.Standby })
 	}
 }

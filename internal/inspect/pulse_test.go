@@ -20,7 +20,7 @@ func TestReader_HoldsThatTheRecordDoesNotList(t *testing.T) {
 		silent time.Duration            // of the hold that it does not list
 	}{
 		"nothing was renewed":             {map[string]time.Duration{"a": 10 * time.Second, "b": 11 * time.Second}, 19 * time.Second},
-		"another is not yet overdue":      {map[string]time.Duration{"a": 10 * time.Second, "long": 45 * time.Second}, 15 * time.Second},
+		"another is not yet overdue":      {map[string]time.Duration{"a": 10 * time.Second, "long": 45e9}, 15 * time.Second},
 		"another one was renewed since":   {map[string]time.Duration{"a": 10 * time.Second, "b": 25 * time.Second}, 0},
 		"renewed since, by a longer one":  {map[string]time.Duration{"a": 10 * time.Second, "long": 55 * time.Second}, 0},
 		"all are renewed":                 {map[string]time.Duration{"a": 25 * time.Second, "b": 26 * time.Second}, 0},

@@ -4,8 +4,10 @@ import (
 	"context"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
@@ -16,6 +18,7 @@ type Waiter struct {
 	key
 	Call deadlock.Call // the waiting call
 
+	since        atomic.Int64   // an instant, see Began; it is read by others while its goroutine sets it
 	lease        time.Duration  // the lease that it asks for
 	tries        bool           // in a ReadWrite: it only waits for a reply that is under way
 	turn         chan Admission // has room for one
@@ -42,6 +45,9 @@ func (w *Waiter) Await(ctx context.Context, timeout <-chan time.Time) (how Admis
 	return Refused, false
 }
 
+// Began sets since when the call waits.
+func (w *Waiter) Began(at clock.Instant) { w.since.Store(int64(at)) }
+
 // Owner returns the owner for which w waits.
 func (w *Waiter) Owner() owner.ID { return w.owner }
 
@@ -67,6 +73,14 @@ func (q *Queue) First() *Waiter { return q.first }
 
 // Len returns the number of waiters.
 func (q *Queue) Len() int { return q.length }
+
+// Since returns since when the first waiter waits; 0: there is none, or it has only just come.
+func (q *Queue) Since() clock.Instant {
+	if q.first == nil {
+		return 0
+	}
+	return clock.Instant(q.first.since.Load())
+}
 
 // Push adds a waiter at the end; the pool may be nil. A waiter of a shared owner is indexed: the owner may get the lock through
 // another goroutine, and SameOwner then finds this waiter.

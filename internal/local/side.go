@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
@@ -24,7 +25,7 @@ type Half interface { //nolint:interfacebloat // each transition of the state ma
 	Free()
 	Pass(running time.Duration) bool
 	Contended() bool
-	Queued() int
+	Queued() (n int, since clock.Instant)
 	HeldBy(o owner.ID) bool
 	Owners() []owner.ID
 	Nest(o owner.ID) bool
@@ -184,13 +185,16 @@ func (s *Side) Nest(o owner.ID) bool {
 }
 
 // Contended reports whether there are waiters, for either side.
-func (s *Side) Contended() bool { return s.Queued() > 0 }
+func (s *Side) Contended() bool {
+	n, _ := s.Queued()
+	return n > 0
+}
 
-// Queued returns the number of waiters, for either side.
-func (s *Side) Queued() int {
+// Queued returns the number of waiters, for either side, and since when the first one waits, as [Queue.Since] has it.
+func (s *Side) Queued() (n int, since clock.Instant) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	return s.of.queue.length
+	return s.of.queue.length, s.of.queue.Since()
 }
 
 // HeldBy reports whether o holds the side.

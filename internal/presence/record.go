@@ -77,6 +77,8 @@ type Lock struct {
 	Path    string `json:"path"`
 	Waiting int    `json:"waiting,omitempty"` // calls that wait without a place in the queue of Redis
 
+	Oldest int64 `json:"oldest,omitempty"` // since when the first of them waits, in microseconds since 1970; older versions: 0
+
 	Hold  string `json:"hold,omitempty"`  // the number of a hold
 	Since int64  `json:"since,omitempty"` // when its owner got it, in microseconds since 1970
 	Lease int64  `json:"lease,omitempty"` // the lease in milliseconds, if it is renewed

@@ -109,12 +109,20 @@ func (e *entry) waiters() int {
 	return n
 }
 
-// waiting is since when those wait who are listed. Leaders' standbys wait for ever, and the dead for nothing.
+// waiting is since when those wait who are listed, and the first ones within their processes. Leaders' standbys wait for ever,
+// and the dead for nothing.
 func (e *entry) waiting() iter.Seq[time.Time] {
 	return func(yield func(time.Time) bool) {
-		for _, w := range e.info.Waiters {
-			if !w.Gone && !w.Standby && !w.Since.IsZero() && !yield(w.Since) {
+		for _, h := range e.info.Holders {
+			if !h.BehindSince.IsZero() && !yield(h.BehindSince) {
 				return
+			}
+		}
+		for _, w := range e.info.Waiters {
+			for _, since := range []time.Time{w.Since, w.BehindSince} {
+				if !w.Gone && !w.Standby && !since.IsZero() && !yield(since) {
+					return
+				}
 			}
 		}
 	}

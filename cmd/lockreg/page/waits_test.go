@@ -39,3 +39,25 @@ func TestWaitsAreCountedByTheirLength(t *testing.T) {
 		require.Contains(t, b.read(), `"waits":[1,3,1,3,5],`, "they wait longer")
 	})
 }
+
+// Of calls that wait in a process it is known since when the first of them does.
+func TestWaitsWithinProcesses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		held, queued, old := someLock("held", 0), someLock("queued", 0), someLock("old", 0)
+		ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+		held.Holders[0].Behind, held.Holders[0].BehindSince = 28, ago(2*time.Minute)
+		queued.Waiters = []observe.WaiterInfo{
+			{Since: ago(time.Second), Behind: 2, BehindSince: ago(40 * time.Second)},
+			{Since: ago(time.Hour), Standby: true, Behind: 1, BehindSince: ago(time.Hour)},
+		}
+		queued.WaiterCount, old.Holders[0].Behind = 2, 3 // the latter of a process that does not tell
+		source.set(held, queued, old)
+		b := look(t, newPage(t, source))
+		synctest.Wait()
+		text := b.read()
+		require.Contains(t, text, `"waiters":36,"oldest":120000,"waits":[0,1,0,1,1],`)
+		require.Regexp(t, `"path":"held".*"waiters":28,"oldest":"1`, text)
+	})
+}

@@ -41,10 +41,13 @@ type Holder struct {
 	Permits int        `json:"permits"` // of a semaphore: how many it has
 	Since   *time.Time `json:"since"`   // when it asked for the lock
 	Granted *time.Time `json:"granted"`
-	Behind  int        `json:"behind"`  // calls of its process that wait and are not among the waiters
-	LeaseMS *int64     `json:"leaseMs"` // the rest of the lease; null: it has no end
-	Token   uint64     `json:"token"`   // the last fencing token of the path, the holder's or a later one; 0: none
-	Kept    bool       `json:"kept"`    // nobody holds it: the path is kept for a while after its release
+	Behind  int        `json:"behind"` // calls of its process that wait and are not among the waiters
+
+	BehindSince *time.Time `json:"behindSince"` // since when the first of them waits
+
+	LeaseMS *int64 `json:"leaseMs"` // the rest of the lease; null: it has no end
+	Token   uint64 `json:"token"`   // the last fencing token of the path, the holder's or a later one; 0: none
+	Kept    bool   `json:"kept"`    // nobody holds it: the path is kept for a while after its release
 
 	RenewedMS int64 `json:"renewedMs"` // the lease that its process sets anew each third of it; 0: not known, or not renewed
 	OverdueMS int64 `json:"overdueMs"` // how late that is; 0: it is not
@@ -62,6 +65,8 @@ type Waiter struct {
 	Gone     bool       `json:"gone"`    // nobody listens to its channel
 	Standby  bool       `json:"standby"` // it waits to lead
 	Behind   int        `json:"behind"`  // further calls of its process that wait
+
+	BehindSince *time.Time `json:"behindSince"` // since when the first of them waits
 }
 
 // Label says which process a registry is in.
@@ -110,7 +115,7 @@ func OfLock(info observe.LockInfo) Lock {
 		lock.Holders = append(lock.Holders, Holder{
 			Holder: printable.Valid(h.Holder), ID: ID(h.Holder), Label: ofLabel(h.Label), Who: Who(h),
 			Shared: h.Shared, Permits: h.Permits, Since: OfTime(h.Since), Granted: OfTime(h.Granted), LeaseMS: ofLease(h.Lease),
-			Token: h.Token, Kept: h.Kept, Behind: h.Behind, RenewedMS: h.Renewed.Milliseconds(),
+			Token: h.Token, Kept: h.Kept, Behind: h.Behind, BehindSince: OfTime(h.BehindSince), RenewedMS: h.Renewed.Milliseconds(),
 			OverdueMS: h.Overdue().Milliseconds(), SilentMS: h.Silent.Milliseconds(),
 		})
 	}
@@ -118,6 +123,7 @@ func OfLock(info observe.LockInfo) Lock {
 		lock.Waiters = append(lock.Waiters, Waiter{
 			Registry: printable.Valid(w.Registry), Label: ofLabel(w.Label), Who: WhoWaits(w), Shared: w.Shared, Permits: w.Permits,
 			Since: OfTime(w.Since), Gone: w.Gone, Standby: w.Standby, Behind: w.Behind,
+			BehindSince: OfTime(w.BehindSince),
 		})
 	}
 	return lock

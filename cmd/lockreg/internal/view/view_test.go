@@ -33,18 +33,18 @@ func TestLock(t *testing.T) {
 		"holders": [
 			{"holder": "r1:17", "id": "r1%3A17", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
 				"who": "billing on web-1, process 4711", "granted": "2026-09-21T12:30:05.123456Z", "behind": 3,
-				"renewedMs": 30000, "overdueMs": 18500, "silentMs": 19000, "permits": 2,
+				"behindSince": "2026-09-21T12:30:05.123456Z", "renewedMs": 30000, "overdueMs": 18500, "silentMs": 19000, "permits": 2,
 				"shared": true, "since": "2026-09-21T12:30:05.123456Z", "leaseMs": 1500, "token": 42, "kept": false},
 			{"holder": "x:1", "id": "x%3A1", "label": null, "shared": false, "since": null, "leaseMs": null, "token": 0, "kept": true,
 				"who": "nobody: kept for a while after its release", "granted": null, "behind": 0,
-				"renewedMs": 0, "overdueMs": 0, "silentMs": 0, "permits": 0}
+				"behindSince": null, "renewedMs": 0, "overdueMs": 0, "silentMs": 0, "permits": 0}
 		],
 		"holderCount": 2,
 		"waiters": [
 			{"registry": "r1", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
-				"who": "billing on web-1, process 4711", "gone": false, "standby": true, "behind": 2,
+				"who": "billing on web-1, process 4711", "gone": false, "standby": true, "behind": 2, "behindSince": "2026-09-21T12:30:05.123456Z",
 				"shared": true, "permits": 3, "since": "2026-09-21T12:30:05.123456Z"},
-			{"registry": "r2", "label": null, "who": "a Go process, not known", "gone": true, "standby": false, "behind": 0,
+			{"registry": "r2", "label": null, "who": "a Go process, not known", "gone": true, "standby": false, "behind": 0, "behindSince": null,
 				"shared": false, "permits": 0, "since": null}
 		],
 		"waiterCount": 300, "tooLong": ["token"]
@@ -53,13 +53,13 @@ func TestLock(t *testing.T) {
 		Holders: []observe.HolderInfo{
 			{
 				Holder: "r1:17", Label: label, Shared: true, Since: since, Lease: 1500 * time.Millisecond, Token: 42,
-				Granted: since, Behind: 3, Renewed: 30 * time.Second, Silent: 19 * time.Second, Permits: 2,
+				Granted: since, Behind: 3, BehindSince: since, Renewed: 30 * time.Second, Silent: 19 * time.Second, Permits: 2,
 			},
 			{Holder: "x:1", Lease: -1, Kept: true},
 		},
 		HolderCount: 2,
 		Waiters: []observe.WaiterInfo{
-			{Registry: "r1", Label: label, Shared: true, Since: since, Standby: true, Behind: 2, Permits: 3},
+			{Registry: "r1", Label: label, Shared: true, Since: since, Standby: true, Behind: 2, BehindSince: since, Permits: 3},
 			{Registry: "r2", Gone: true},
 		},
 		WaiterCount: 300, TooLong: []string{"token"},
