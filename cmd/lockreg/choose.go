@@ -106,16 +106,14 @@ func (c *choice) ordered(infos []observe.LockInfo) (shown []observe.LockInfo, mo
 func (a *app) watching(
 	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[observe.LockInfo, error],
 ) error {
-	screen := false
-	if file, ok := a.out.(*os.File); ok {
-		screen = isTerminal(file)
-		if a.width == 0 {
-			a.width = widthOf(file)
-		}
-	}
+	file, _ := a.out.(*os.File)
+	screen := file != nil && isTerminal(file)
 	for {
 		var text bytes.Buffer
 		page := a.to(&text)
+		if file != nil && a.width == 0 {
+			page.width = widthOf(file) // it may be another one than in the last round
+		}
 		looking, cancel := context.WithTimeout(ctx, limit)
 		infos, err := gather(c.of(locks(looking)), &progress{})
 		cancel()

@@ -35,12 +35,17 @@ func TestLsChooses(t *testing.T) {
 	assert.Equal(t, 64, code)
 	assert.Contains(t, text, `--sort is "size": it is waiting, path, held or lease`)
 
+	code, out, text := lockreg(t, s.url, "ls", "--watch", "--json", "shop")
+	assert.Equal(t, 64, code)
+	assert.Empty(t, out)
+	assert.Contains(t, text, "--watch prints tables: it does not go with --json")
+
 	watch := prepare(s.url, "ls", "-w", "--interval", "0.05", "shop").begin(t)
 	watch.says(t, ": 3 locks\n")
 	s.Command(t, "DEL", "shop:stock")
 	watch.says(t, ": 2 locks\n")
 
-	code, out, _ := lockreg(t, s.url, "ls", "shpo")
+	code, out, _ = lockreg(t, s.url, "ls", "shpo")
 	assert.Zero(t, code)
 	assert.Contains(t, out, `no lock has the prefix "shpo": did you mean shop?`)
 	code, out, _ = lockreg(t, s.url, "ls", "shop", "nothing")

@@ -156,6 +156,14 @@ func note(w observe.WaiterInfo) string {
 	return strings.Join(parts, ", ")
 }
 
+// first is for how long the first of several calls has waited; empty if that is not known.
+func first(since time.Time) string {
+	if since.IsZero() {
+		return ""
+	}
+	return ", the first for " + short(max(0, time.Since(since)))
+}
+
 // ago is how long something has been so.
 func ago(since time.Time) string {
 	if since.IsZero() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"iter"
@@ -21,10 +22,19 @@ const (
 
 // byQueue has those first that most wait for, then by name.
 func byQueue(a, b observe.LockInfo) int {
-	if a.WaiterCount != b.WaiterCount {
-		return b.WaiterCount - a.WaiterCount
+	return cmp.Or(cmp.Compare(waitingCalls(b), waitingCalls(a)), strings.Compare(a.Path, b.Path))
+}
+
+// waitingCalls is how many wait for a lock: with a place in the queue, or in their processes.
+func waitingCalls(info observe.LockInfo) int {
+	n := info.WaiterCount
+	for _, h := range info.Holders {
+		n += h.Behind
 	}
-	return strings.Compare(a.Path, b.Path)
+	for _, w := range info.Waiters {
+		n += w.Behind
+	}
+	return n
 }
 
 // gather is all of them, in order.
@@ -47,7 +57,7 @@ func (a *app) list(all iter.Seq2[observe.LockInfo, error], p *progress, why func
 	count, parts, began := 0, 0, time.Now()
 	flush := func() error {
 		slices.SortFunc(part, byQueue)
-		waited := slices.IndexFunc(part, func(i observe.LockInfo) bool { return i.WaiterCount == 0 })
+		waited := slices.IndexFunc(part, func(i observe.LockInfo) bool { return waitingCalls(i) == 0 })
 		if waited < 0 {
 			waited = len(part)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -67,6 +68,28 @@ func TestListAtOnce(t *testing.T) {
 		require.Equal(t, 61, strings.Count(out.String(), "\n"))
 		require.Regexp(t, `^PATH .*\np049 `, out.String())
 		require.Empty(t, errs.String())
+	})
+}
+
+// Calls that wait in their processes count as those in the queue of Redis do, wherever locks are in order.
+func TestListOfCallsThatWaitInTheirProcesses(t *testing.T) {
+	hot := observe.LockInfo{Path: "hot", Kind: "lock", Holders: []observe.HolderInfo{{Holder: "x", Lease: -1, Behind: 28}}}
+	hot.HolderCount = 1
+	behind := observe.LockInfo{Path: "behind", Kind: "lock", WaiterCount: 1, Waiters: []observe.WaiterInfo{{Behind: 3}}}
+	infos := []observe.LockInfo{{Path: "a", Kind: "lock", WaiterCount: 1}, {Path: "b", Kind: "lock", WaiterCount: 2}, hot, behind}
+	shown, more := (&choice{sort: "waiting", limit: 2}).ordered(slices.Clone(infos))
+	require.Equal(t, []string{"hot", "behind"}, []string{shown[0].Path, shown[1].Path})
+	require.Equal(t, 2, more)
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		parts := func(yield func(observe.LockInfo, error) bool) {
+			for _, info := range infos {
+				<-time.After(partEach)
+				yield(info, nil)
+			}
+		}
+		require.NoError(t, (&app{out: &out}).list(parts, &progress{}, nil))
+		require.Regexp(t, `the longest queues:\nPATH .*\nhot .*\nbehind .*\nb .*\na `, out.String())
 	})
 }
 

@@ -56,6 +56,9 @@ Redis cannot be used.`,
 			if len(args) == 0 || len(args) > 2 {
 				return usage("write: lockreg %s", cmd.Use)
 			}
+			if c.watch && a.json {
+				return usage("--watch prints tables: it does not go with --json")
+			}
 			return c.check(strings.Join(args[1:], ""))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], c) },
@@ -214,7 +217,7 @@ func (a *app) printLock(info observe.LockInfo) error {
 	} else {
 		fmt.Fprintln(a.out)
 		table = a.table("HELD BY", "", "HELD FOR", "LEASE", "TOKEN", "IN REDIS")
-		table.whole = "IN REDIS"
+		table.copied = true
 		for _, h := range info.Holders {
 			token := "-"
 			if h.Token > 0 {
@@ -229,9 +232,9 @@ func (a *app) printLock(info observe.LockInfo) error {
 		}
 		a.more(info.HolderCount - len(info.Holders))
 		for _, h := range info.Holders {
-			fmt.Fprintf(a.out, "%s: %s\n", printable.Text(view.Who(h)), life(h))
+			fmt.Fprintln(a.out, a.folded(printable.Text(view.Who(h))+": "+life(h)))
 			if h.Behind > 0 {
-				fmt.Fprintf(a.out, "%d more wait in %s\n", h.Behind, printable.Text(process(h.Label)))
+				fmt.Fprintf(a.out, "%d more wait in %s%s\n", h.Behind, printable.Text(process(h.Label)), first(h.BehindSince))
 			}
 		}
 	}
