@@ -5,7 +5,7 @@ go 1.26.0
 replace github.com/lockregistry/lockregistry => ../
 
 require (
-	github.com/bsm/redislock v0.9.4
+	github.com/bsm/redislock v0.10.0
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/google/uuid v1.6.0
 	github.com/lockregistry/lockregistry v0.0.0
