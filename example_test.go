@@ -14,43 +14,41 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// embeddedRedis starts a Redis inside this program, so that the examples run anywhere. Your program connects to a server:
-//
-//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis.example.com:6379"}, DisableCache: true})
-func embeddedRedis() (client rueidis.Client, stop func()) {
+// embeddedRedis starts a Redis inside this program, so that the examples run anywhere. Your program has the URL of a server, such
+// as redis://redis.example.com:6379.
+func embeddedRedis() *miniredis.Miniredis {
 	server, err := miniredis.Run()
 	if err != nil {
 		panic(err)
 	}
 	server.ClockTTL(true)
-	client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	return server
+}
+
+// newRegistry makes a registry on an embedded Redis, and what ends both. Your program uses Open; its client stays until the last
+// lock is unlocked, and some of these examples unlock none.
+func newRegistry(opts ...lockregistry.Option) (registry *lockregistry.Registry, stop func()) {
+	server := embeddedRedis()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
 	if err != nil {
 		panic(err)
 	}
-	return client, func() {
-		client.Close()
-		server.Close()
-	}
-}
-
-// newRegistry makes a registry on an embedded Redis, and what ends both.
-func newRegistry(opts ...lockregistry.Option) (registry *lockregistry.Registry, stop func()) {
-	client, stopRedis := embeddedRedis()
-	registry, err := lockregistry.New(client, "orders", opts...)
+	registry, err = lockregistry.New(client, "orders", opts...)
 	if err != nil {
 		panic(err)
 	}
 	return registry, func() {
 		_ = registry.Close()
-		stopRedis()
+		client.Close()
+		server.Close()
 	}
 }
 
 // A registry hands out one lock per path. While one process holds it, all others that use the same prefix wait.
 func Example() {
-	client, stop := embeddedRedis()
-	defer stop()
-	registry, err := lockregistry.New(client, "orders")
+	server := embeddedRedis()
+	defer server.Close()
+	registry, err := lockregistry.Open(context.Background(), "redis://"+server.Addr(), "orders")
 	if err != nil {
 		panic(err)
 	}
@@ -343,9 +341,10 @@ func ExampleLock_TryLock() {
 
 // The lease is how long a lock stays locked when its holder crashes, or works for longer than it should.
 func ExampleLease() {
-	client, stop := embeddedRedis()
-	defer stop()
-	registry, err := lockregistry.New(client, "orders", lockregistry.WithLease(30*time.Second))
+	server := embeddedRedis()
+	defer server.Close()
+	registry, err := lockregistry.Open(context.Background(), "redis://"+server.Addr(), "orders",
+		lockregistry.WithLease(30*time.Second))
 	if err != nil {
 		panic(err)
 	}
@@ -353,12 +352,13 @@ func ExampleLease() {
 
 	ctx := context.Background()
 	lease := func(path string) time.Duration {
-		ms, _ := client.Do(ctx, client.B().Pttl().Key("orders:"+path).Build()).AsInt64()
-		return (time.Duration(ms) * time.Millisecond).Round(time.Second)
+		return server.TTL("orders:" + path).Round(time.Second)
 	}
-	_ = registry.Obtain("quick").Lock(ctx)
-	_ = registry.Obtain("slow").Lock(ctx, lockregistry.Lease(10*time.Minute))
+	quick, slow := registry.Obtain("quick"), registry.Obtain("slow")
+	_ = quick.Lock(ctx)
+	_ = slow.Lock(ctx, lockregistry.Lease(10*time.Minute))
 	fmt.Println(lease("quick"), lease("slow"))
+	_, _ = quick.Unlock(ctx), slow.Unlock(ctx)
 	// Output: 30s 10m0s
 }
 
@@ -515,39 +515,36 @@ func ExampleLockError() {
 
 // A service died with its lock. Whoever looks names the holder that they saw: by now it may be another one.
 func ExampleRegistry_ForceUnlockHolder() {
-	client, stop := embeddedRedis()
-	defer stop()
-	registry, err := lockregistry.New(client, "orders")
+	server := embeddedRedis()
+	defer server.Close()
+	registry, err := lockregistry.Open(context.Background(), "redis://"+server.Addr(), "orders")
 	if err != nil {
 		panic(err)
 	}
 	defer func() { _ = registry.Close() }()
 
 	ctx := context.Background()
-	command := client.B().Set().Key("orders:42").Value("the dead service").PxMilliseconds(3_600_000).Build()
-	if err := client.Do(ctx, command).Error(); err != nil {
+	if err := server.Set("orders:42", "the dead service"); err != nil {
 		panic(err)
 	}
 
 	err = registry.ForceUnlockHolder(ctx, "42", "another service")
 	fmt.Println(errors.Is(err, lockregistry.ErrNotOwner))
 	fmt.Println(registry.ForceUnlockHolder(ctx, "42", "the dead service"))
-	fmt.Println(registry.Obtain("42").TryLock(ctx))
+	lock := registry.Obtain("42")
+	fmt.Println(lock.TryLock(ctx))
+	fmt.Println(lock.Unlock(ctx))
 	// Output:
 	// true
 	// <nil>
 	// true <nil>
+	// <nil>
 }
 
 // Who has the lock, and since when? For people, and for pages that show it.
 func ExampleRegistry_Inspect() {
-	client, stop := embeddedRedis()
+	registry, stop := newRegistry(lockregistry.WithName("billing"))
 	defer stop()
-	registry, err := lockregistry.New(client, "orders", lockregistry.WithName("billing"))
-	if err != nil {
-		panic(err)
-	}
-	defer func() { _ = registry.Close() }()
 
 	ctx := context.Background()
 	if err := registry.Obtain("42").Lock(ctx); err != nil {
@@ -568,13 +565,8 @@ func ExampleRegistry_Inspect() {
 
 // What is locked, whoever holds it.
 func ExampleRegistry_Locks() {
-	client, stop := embeddedRedis()
+	registry, stop := newRegistry()
 	defer stop()
-	registry, err := lockregistry.New(client, "orders")
-	if err != nil {
-		panic(err)
-	}
-	defer func() { _ = registry.Close() }()
 
 	ctx := context.Background()
 	if err := registry.Obtain("42").Lock(ctx); err != nil {

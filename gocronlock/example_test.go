@@ -8,33 +8,25 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/go-co-op/gocron/v2"
-	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/gocronlock"
 )
 
 // newRegistry makes a registry on a Redis inside this program, so that the examples run anywhere, and what ends both. Your
-// program connects to a server:
-//
-//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis.example.com:6379"}})
+// program has the URL of a server, such as redis://redis.example.com:6379.
 func newRegistry() (registry *lockregistry.Registry, stop func()) {
 	server, err := miniredis.Run()
 	if err != nil {
 		panic(err)
 	}
 	server.ClockTTL(true)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
-	if err != nil {
-		panic(err)
-	}
-	registry, err = lockregistry.New(client, "jobs")
+	registry, err = lockregistry.Open(context.Background(), "redis://"+server.Addr(), "jobs")
 	if err != nil {
 		panic(err)
 	}
 	return registry, func() {
 		_ = registry.Close()
-		client.Close()
 		server.Close()
 	}
 }

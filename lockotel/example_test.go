@@ -11,7 +11,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/redis/rueidis"
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
@@ -19,30 +18,21 @@ import (
 	"github.com/lockregistry/lockregistry/lockotel"
 )
 
-// connect returns a client of a Redis inside this program, so that the example runs anywhere, and what ends both. Your
-// program connects to a server:
-//
-//	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis.example.com:6379"}})
-func connect() (client rueidis.Client, stop func()) {
+// embeddedRedis starts a Redis inside this program, so that the example runs anywhere. Your program has the URL of a server, such
+// as redis://redis.example.com:6379.
+func embeddedRedis() *miniredis.Miniredis {
 	server, err := miniredis.Run()
 	if err != nil {
 		panic(err)
 	}
 	server.ClockTTL(true)
-	client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
-	if err != nil {
-		panic(err)
-	}
-	return client, func() {
-		client.Close()
-		server.Close()
-	}
+	return server
 }
 
 // The metrics of a service's locks, served to Prometheus.
 func Example() {
-	client, stop := connect()
-	defer stop()
+	redis := embeddedRedis()
+	defer redis.Close()
 
 	metrics := prometheus.NewRegistry()
 	reader, err := exporter.New(exporter.WithRegisterer(metrics), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo())
@@ -53,7 +43,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	locks, err := lockregistry.New(client, "orders", lockregistry.WithObserver(observer))
+	locks, err := lockregistry.Open(context.Background(), "redis://"+redis.Addr(), "orders", lockregistry.WithObserver(observer))
 	if err != nil {
 		panic(err)
 	}

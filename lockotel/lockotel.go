@@ -3,7 +3,7 @@
 //
 //	observer, err := lockotel.New()
 //	...
-//	locks, err := lockregistry.New(client, "orders", lockregistry.WithObserver(observer))
+//	locks, err := lockregistry.Open(ctx, "redis://localhost:6379", "orders", lockregistry.WithObserver(observer))
 //
 // Durations are in seconds, with buckets from 100 µs to a minute. The metrics, and their attributes besides
 // lockregistry.prefix and lockregistry.kind ("lock", "reader", "writer" or "semaphore"):

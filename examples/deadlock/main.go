@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/observe"
@@ -67,7 +66,7 @@ func transfer(ctx context.Context, locks *lockregistry.Registry, from, to string
 
 // goroutines is the first part.
 func goroutines(ctx context.Context, out io.Writer, url string) error {
-	locks, stop, err := connect(url, nil)
+	locks, stop, err := connect(ctx, url, nil)
 	if err != nil {
 		return err
 	}
@@ -139,7 +138,7 @@ func process(ctx context.Context, out io.Writer, url, from, to string) error {
 	ctx, giveUp := context.WithTimeout(ctx, patience)
 	defer giveUp()
 	reported := make(chan observe.Deadlock, 1)
-	locks, stop, err := connect(url, func(d observe.Deadlock) { reported <- d })
+	locks, stop, err := connect(ctx, url, func(d observe.Deadlock) { reported <- d })
 	if err != nil {
 		return err
 	}
@@ -175,27 +174,14 @@ func held(ctx context.Context, locks *lockregistry.Registry, account string) boo
 	return err == nil && info.HolderCount > 0
 }
 
-func connect(url string, deadlocked func(observe.Deadlock)) (*lockregistry.Registry, func(), error) {
-	option, err := rueidis.ParseURL(url)
-	if err != nil {
-		return nil, nil, errors.New("REDIS_URL is not an address like redis://host:6379")
-	}
-	option.DisableCache, option.ForceSingleClient = true, true
-	client, err := rueidis.NewClient(option)
-	if err != nil {
-		return nil, nil, err
-	}
+func connect(ctx context.Context, url string, deadlocked func(observe.Deadlock)) (*lockregistry.Registry, func(), error) {
 	var options []lockregistry.Option
 	if deadlocked != nil {
 		options = append(options, lockregistry.WithObserver(observe.Observer{Deadlocked: deadlocked}))
 	}
-	locks, err := lockregistry.New(client, prefix, options...)
+	locks, err := lockregistry.Open(ctx, url, prefix, options...)
 	if err != nil {
-		client.Close()
 		return nil, nil, err
 	}
-	return locks, func() {
-		_ = locks.Close()
-		client.Close()
-	}, nil
+	return locks, func() { _ = locks.Close() }, nil
 }

@@ -13,8 +13,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/lockregistry/lockregistry"
 )
 
@@ -37,12 +35,7 @@ func main() {
 func run(
 	ctx context.Context, redis, file, account string, cents int64, lease time.Duration, think func(token uint64),
 ) error {
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redis}, DisableCache: true})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	locks, err := lockregistry.New(client, "ledger", lockregistry.WithFencing(), lockregistry.WithLease(lease))
+	locks, err := lockregistry.Open(ctx, "redis://"+redis, "ledger", lockregistry.WithFencing(), lockregistry.WithLease(lease))
 	if err != nil {
 		return err
 	}
