@@ -10,5 +10,5 @@ for module in . cmd/lockreg gocronlock lockotel; do
 	# internal/arch is about the code, docs about pages, and page/browser needs Chromium.
 	packages=$(go -C "$module" list ./... | grep -v -e /internal/redistest -e /internal/arch -e /docs -e /page/browser)
 	# shellcheck disable=SC2086 # one argument for each
-	go -C "$module" test -count=1 $packages
+	go -C "$module" test -count=1 -timeout=15m $packages
 done
