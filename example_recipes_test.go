@@ -90,7 +90,7 @@ func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusNoContent)
-	case errors.Is(err, lockregistry.ErrUnavailable): // first: an error may match several
+	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, lockregistry.ErrClosed): // first: an error may match several
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 	case errors.Is(err, lockregistry.ErrTaken):

@@ -30,7 +30,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusNoContent)
-	case errors.Is(err, lockregistry.ErrUnavailable): // first: an error may match several
+	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, lockregistry.ErrClosed): // first: an error may match several
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	case errors.Is(err, lockregistry.ErrTaken):
 		http.Error(w, "the order is in work", http.StatusConflict)

@@ -100,7 +100,7 @@ func (f failing) Do(
 
 func TestTheRegistryIsClosed(t *testing.T) {
 	h := &Handler{Locks: failing{lockregistry.ErrClosed}, Ship: ship}
-	if got := post(t, h); got != http.StatusInternalServerError {
+	if got := post(t, h); got != http.StatusServiceUnavailable {
 		t.Error("status:", got)
 	}
 }
