@@ -104,11 +104,11 @@ func (c *choice) ordered(infos []observe.LockInfo) (shown []observe.LockInfo, mo
 
 // watching prints the list again and again, until ctx ends.
 func (a *app) watching(
-	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[observe.LockInfo, error],
+	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[observe.LockInfo, error], why func() string,
 ) error {
 	file, _ := a.out.(*os.File)
 	screen := file != nil && isTerminal(file)
-	for {
+	for hint, asked := "", false; ; {
 		var text bytes.Buffer
 		page := a.to(&text)
 		if file != nil && a.width == 0 {
@@ -121,7 +121,13 @@ func (a *app) watching(
 			fmt.Fprintf(&text, "%s: %s\n", time.Now().Format(time.TimeOnly), printable.Text(err.Error()))
 		} else {
 			shown, more := c.ordered(infos)
-			fmt.Fprintf(&text, "%s: %d locks\n", time.Now().Format(time.TimeOnly), len(infos))
+			if len(infos) > 0 {
+				hint = ""
+			} else if !asked {
+				hint = why()
+			}
+			asked = true // once: it reads the names of all keys
+			fmt.Fprintf(&text, "%s: %d locks%s\n", time.Now().Format(time.TimeOnly), len(infos), hint)
 			if err := page.printLocks(shown); err != nil {
 				return err
 			}

@@ -131,7 +131,12 @@ func TestNearMisses(t *testing.T) {
 		{`no lock has the path "stokc": did you mean stock?`, "prefix", 0, []string{"show", "orders", "stokc"}},
 		{`no lock has the prefix "order": did you mean orders?`, "path \"", 0, []string{"show", "order", "invoice:17"}},
 		{"nobody holds it", "did you mean", 0, []string{"show", "orders", "completely"}},
-		{"nobody holds it", "did you mean", 0, []string{"show", "other", "invoice:17"}},
+		{`no lock has the prefix "other"`, "did you mean", 0, []string{"show", "other", "invoice:17"}},
+		{`nothing was changed; no lock has the prefix "other"`, "did you mean", 1, []string{"release", "other", "a", "--yes"}},
+		{"OK", "prefix \"", 1, []string{"doctor", "other"}},
+		{`lockreg: no lock has the prefix "other"`, "did you mean", 0, []string{"ls", "--limit", "3", "other"}},
+		{`lockreg: no lock has the prefix "order": did you mean orders?`, "path \"", 0, []string{"ls", "--json", "order"}},
+		{"nothing is locked", "prefix", 0, []string{"ls", "--limit", "3", "orders", "nowhere"}},
 		{"nobody holds it", "did you mean", 0, []string{"show", "orders", "waited"}},
 		{"stock", "did you mean", 0, []string{"show", "orders", "stock"}},
 		{`nothing was changed; no lock has the prefix "order": did you mean orders?`, "path \"", 1,
@@ -153,7 +158,12 @@ func TestNearMisses(t *testing.T) {
 	assert.NotContains(t, out, "did you mean")
 	assert.Equal(t, id, s.Command(t, "GET", "orders:invoice:17"))
 
-	serves := prepare(s.url, "serve", "order", "--listen", "127.0.0.1:0").begin(t)
+	watch := prepare(s.url, "ls", "--watch", "--interval", "0.05", "other").begin(t)
+	watch.says(t, ": 0 locks; no lock has the prefix \"other\"\n")
+	serves := prepare(s.url, "serve", "other", "--listen", "127.0.0.1:0").begin(t)
+	eventually(t, "it serves", func() bool { return strings.Contains(serves.err.String(), "msg=serving") })
+	assert.Contains(t, serves.err.String(), `no lock has the prefix`)
+	serves = prepare(s.url, "serve", "order", "--listen", "127.0.0.1:0").begin(t)
 	eventually(t, "it serves", func() bool { return strings.Contains(serves.err.String(), "msg=serving") })
 	assert.Contains(t, serves.err.String(), "did you mean orders?")
 	serves = prepare(s.url, "serve", "orders", "--listen", "127.0.0.1:0").begin(t)

@@ -80,8 +80,12 @@ func (a *app) doctor(cmd *cobra.Command, o doctor.Options) error {
 		option.DisableCache, option.ConnWriteTimeout, option.Dialer = written.DisableCache, written.ConnWriteTimeout, written.Dialer
 	}
 	o.Client = &option
-	if hint := a.prefixLike(cmd.Context(), o.Prefix); hint != "" {
-		fmt.Fprintln(a.err, "lockreg:", hint)
+	if registry, closeAll, err := a.registry(cmd.Context(), o.Prefix); err == nil {
+		// A deployment is looked at before its first lock, too: only a prefix that is like one with locks may be a mistake.
+		if hint := a.noLocks(cmd.Context(), registry, o.Prefix); strings.HasSuffix(hint, "?") {
+			a.warn(hint)
+		}
+		closeAll()
 	}
 	report, err := doctor.Check(cmd.Context(), client, o)
 	if err != nil {

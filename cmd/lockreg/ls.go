@@ -79,19 +79,28 @@ func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
 		return err
 	}
 	defer closeAll()
+	why := func() string {
+		if c.pattern == nil && !c.watch { // there is no lock, and somebody waits for the answer
+			return a.noSuchPrefix(ctx, prefix)
+		}
+		return a.noLocks(ctx, r, prefix)
+	}
 	if c.watch {
-		return a.watching(ctx, c, r.Locks)
+		return a.watching(ctx, c, r.Locks, why)
 	}
 	p := a.progress()
 	defer p.end()
 	if c.plain() && !a.json {
-		return failed(a.list(c.of(r.Locks(ctx)), p, func() string { return a.noSuchPrefix(ctx, prefix) }))
+		return failed(a.list(c.of(r.Locks(ctx)), p, why))
 	}
 	infos, err := gather(c.of(r.Locks(ctx)), p)
 	if err != nil {
 		return failed(err)
 	}
 	p.clear()
+	if len(infos) == 0 {
+		a.warn(why())
+	}
 	shown, more := c.ordered(infos)
 	if a.json {
 		return a.printLocksJSON(shown)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -194,7 +195,7 @@ func (a *app) nearMiss(ctx context.Context, r lister, prefix, path string) strin
 		names = append(names, info.Path)
 	}
 	if len(names) == 0 {
-		return a.prefixLike(ctx, prefix)
+		return strings.TrimPrefix(a.noSuchPrefix(ctx, prefix), "; ")
 	}
 	slices.Sort(names)
 	if hint := pathLike(path, names); hint != "" {
@@ -220,14 +221,11 @@ type lister interface {
 	Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error]
 }
 
-// prefixLike is noSuchPrefix for a prefix that is like one with locks, and empty for any other.
-func (a *app) prefixLike(ctx context.Context, prefix string) string {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if hint := a.noSuchPrefix(ctx, prefix); strings.HasSuffix(hint, "?") {
-		return strings.TrimPrefix(hint, "; ")
+// warn prints what noLocks says, where the output is for something else.
+func (a *app) warn(hint string) {
+	if hint != "" {
+		fmt.Fprintln(a.err, "lockreg:", strings.TrimPrefix(hint, "; "))
 	}
-	return ""
 }
 
 // patience is how long a hint or a completion is looked for.

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -174,8 +175,8 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 		return err
 	}
 	defer disconnect()
-	if hint := a.prefixLike(ctx, prefix); hint != "" {
-		log.Warn(hint)
+	if hint := a.noLocks(ctx, registry, prefix); hint != "" {
+		log.Warn(strings.TrimPrefix(hint, "; "))
 	}
 	handler, err := page.New(registry, options...)
 	if err != nil {

@@ -42,9 +42,11 @@ func TestLock(t *testing.T) {
 		"holderCount": 2,
 		"waiters": [
 			{"registry": "r1", "label": {"registry": "r1", "host": "web-1", "pid": 4711, "name": "billing"},
-				"who": "billing on web-1, process 4711", "gone": false, "standby": true, "behind": 2, "behindSince": "2026-09-21T12:30:05.123456Z",
+				"who": "billing on web-1, process 4711", "gone": false, "standby": true, "behind": 2,
+				"behindSince": "2026-09-21T12:30:05.123456Z",
 				"shared": true, "permits": 3, "since": "2026-09-21T12:30:05.123456Z"},
-			{"registry": "r2", "label": null, "who": "a Go process, not known", "gone": true, "standby": false, "behind": 0, "behindSince": null,
+			{"registry": "r2", "label": null, "who": "a Go process, not known", "gone": true, "standby": false, "behind": 0,
+				"behindSince": null,
 				"shared": false, "permits": 0, "since": null}
 		],
 		"waiterCount": 300, "tooLong": ["token"]
