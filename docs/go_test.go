@@ -43,6 +43,8 @@ var (
 
 func ship(context.Context, ...string) error { return nil }
 func later(string) error                    { return nil }
+func report(context.Context) error          { return nil }
+func lead(context.Context) error            { return nil }
 func compensate(string)                     {}
 `
 
