@@ -13,7 +13,7 @@ import (
 const (
 	clusterSlots = 16384
 	clusterLimit = 2 * time.Minute
-	clusterPause = 20 * time.Millisecond
+	clusterPause = 50 * time.Millisecond
 )
 
 var clusterNode = []string{"--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"}

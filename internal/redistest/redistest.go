@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
@@ -23,6 +24,8 @@ const (
 	serversVariable = "LOCKREGISTRY_TEST_SERVERS"
 	// none names no server: scripts/unit-tests.sh gives it on systems that have no Redis.
 	none = "none"
+	// longestPause is the longest one between two looks of Await.
+	longestPause = 50 * time.Millisecond
 )
 
 // errNone is for tests that are left out then, the only reason to skip one.
@@ -55,6 +58,19 @@ func StartBinary(tb testing.TB, binary string, args ...string) *Server {
 	}
 	tb.Cleanup(s.Stop)
 	return s
+}
+
+// Await tells whether something happens within a limit. It looks ever more seldom, since a look may cost a connection and a
+// command: a sixteenth of the wait so far passes in between, but no more than longestPause.
+func Await(limit time.Duration, happened func() bool) bool {
+	for start := time.Now(); !happened(); {
+		waited := time.Since(start)
+		if waited > limit {
+			return false
+		}
+		<-time.After(min(max(waited/16, time.Millisecond), longestPause))
+	}
+	return true
 }
 
 // Binaries returns the path of the default server, followed by the paths in

@@ -26,7 +26,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	t.Parallel()
 	c := &cluster{nodes: redistest.StartCluster(t, 3)}
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{c.nodes[0].Addr()}, ClientName: "listens"})
+	client, err := rueidis.NewClient(optionFor(c.nodes[0]))
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	c.bench = &bench{T: t, server: c.nodes[0], client: client}

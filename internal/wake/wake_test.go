@@ -54,6 +54,14 @@ type bench struct {
 	lines []string
 }
 
+// optionFor makes a client with buffers of a size that takes no longer to make than a test.
+func optionFor(server *redistest.Server) rueidis.ClientOption {
+	const buffer = 16 << 10
+	return rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, ClientName: "listens", ReadBufferEachConn: buffer, WriteBufferEachConn: buffer,
+	}
+}
+
 // newBench has the test run beside others.
 func newBench(t *testing.T) *bench {
 	t.Helper()
@@ -64,7 +72,7 @@ func newBench(t *testing.T) *bench {
 func newBenchAlone(t *testing.T) *bench {
 	t.Helper()
 	server := redistest.Start(t)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, ClientName: "listens"})
+	client, err := rueidis.NewClient(optionFor(server))
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	return &bench{T: t, server: server, client: client}
@@ -105,7 +113,7 @@ func (b *bench) do(args ...string) string {
 
 func (b *bench) await(what string, happened func() bool) {
 	b.Helper()
-	require.Eventually(b, happened, limit, time.Millisecond, what)
+	require.True(b, redistest.Await(limit, happened), what)
 }
 
 // armed returns a waiter that is armed.
