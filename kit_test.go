@@ -80,6 +80,8 @@ func fakeWorldAlone(t *testing.T, test func(w *world)) {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
 		t.Cleanup(m.Close)
+		// Time stands still when the test is over: whoever connects to a silent server has to give up before that.
+		t.Cleanup(func() { <-time.After(10 * time.Second) })
 		w := &world{
 			T:    t,
 			dial: func(context.Context) (net.Conn, error) { return m.Dial() },
@@ -181,12 +183,7 @@ func (w *world) clientWith(
 	}
 	client, err := rueidis.NewClient(option)
 	require.NoError(w, err)
-	w.Cleanup(func() {
-		if w.fake { // time stands still when the test is over: whoever connects to a silent server has to give up before that
-			<-time.After(10 * time.Second)
-		}
-		client.Close()
-	})
+	w.Cleanup(client.Close)
 	return client
 }
 
