@@ -97,6 +97,19 @@ func (c *caller) try(ok bool, err error) error {
 // answers runs a test of one call in a world of its own, for each kind of lock.
 func answers(t *testing.T, name string, test func(c *caller)) {
 	t.Helper()
+	answersOf(t, kinds, name, test)
+}
+
+// valueAnswers does so for a call of a Hold, for which the caller's lock plays no part.
+func valueAnswers(t *testing.T, name string, test func(c *caller)) {
+	t.Helper()
+	answersOf(t, map[string]func(r *lockregistry.Registry) *lockregistry.Lock{"plain": kinds["plain"]}, name, test)
+}
+
+func answersOf(
+	t *testing.T, kinds map[string]func(r *lockregistry.Registry) *lockregistry.Lock, name string, test func(c *caller),
+) {
+	t.Helper()
 	for kind, pick := range kinds {
 		t.Run(fmt.Sprint(name, ", ", kind), func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
@@ -199,7 +212,7 @@ func TestLock_AnswersToItsOwner(t *testing.T) {
 			})
 		}
 		for call, does := range values {
-			answers(t, name+": "+call, func(c *caller) {
+			valueAnswers(t, name+": "+call, func(c *caller) {
 				require.NoError(c, c.holds())
 				s.happens(c)
 				want := s.renewed
@@ -218,7 +231,7 @@ func TestLock_AnswersToOneThatIsNotItsOwner(t *testing.T) {
 		answers(t, call, func(c *caller) { c.matches(held[call](c.Context(), c), lockregistry.ErrNotOwner) })
 	}
 	for call, does := range values {
-		answers(t, call, func(c *caller) {
+		valueAnswers(t, call, func(c *caller) {
 			require.NoError(c, c.holds())
 			require.NoError(c, c.hold.Release(c.Context()))
 			require.NoError(c, c.all.Release(c.Context()))

@@ -388,7 +388,7 @@ func TestQueue_GivingUpInTheQueue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			realWorlds(t, func(w *world) {
-				const processes, goroutines, lasts = 4, 3, 3 * time.Second
+				const processes, goroutines, lasts = 4, 3, time.Second
 				var all sync.WaitGroup
 				var inside, entered, gaveUp atomic.Int32
 				begin := time.Now()
@@ -820,7 +820,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 					java := w.client()
 					tries := c.tries(w)
 					var all []time.Duration
-					for range 5 {
+					for range 3 {
 						for start := time.Now(); ; {
 							<-tries
 							if c.asks(java) {
