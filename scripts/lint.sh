@@ -15,12 +15,10 @@ for module in $modules; do
 	(cd "$module" && "$linter" run --allow-parallel-runners ./...) || failed=yes
 done
 
-# What .github/workflows vets on systems that are not here.
-for system in windows darwin; do
-	for module in . cmd/lockreg gocronlock lockotel; do
-		echo "go vet for $system in $module"
-		(cd "$module" && GOWORK=off GOOS=$system go vet ./...) || failed=yes
-	done
+# .github/workflows vets macOS, too. There code for Unix fails as it does here, but code for Windows only there.
+for module in . cmd/lockreg gocronlock lockotel; do
+	echo "go vet for Windows in $module"
+	(cd "$module" && GOWORK=off GOOS=windows go vet ./...) || failed=yes
 done
 
 # Which package imports which, and how long files and functions are.
