@@ -356,9 +356,10 @@ func ExampleLease() {
 	}
 	quick, slow := registry.Obtain("quick"), registry.Obtain("slow")
 	_ = quick.Lock(ctx)
+	defer func() { _ = quick.Unlock(context.WithoutCancel(ctx)) }()
 	_ = slow.Lock(ctx, lockregistry.Lease(10*time.Minute))
+	defer func() { _ = slow.Unlock(context.WithoutCancel(ctx)) }()
 	fmt.Println(lease("quick"), lease("slow"))
-	_, _ = quick.Unlock(ctx), slow.Unlock(ctx)
 	// Output: 30s 10m0s
 }
 
@@ -533,12 +534,11 @@ func ExampleRegistry_ForceUnlockHolder() {
 	fmt.Println(registry.ForceUnlockHolder(ctx, "42", "the dead service"))
 	lock := registry.Obtain("42")
 	fmt.Println(lock.TryLock(ctx))
-	fmt.Println(lock.Unlock(ctx))
+	defer func() { _ = lock.Unlock(context.WithoutCancel(ctx)) }()
 	// Output:
 	// true
 	// <nil>
 	// true <nil>
-	// <nil>
 }
 
 // Who has the lock, and since when? For people, and for pages that show it.

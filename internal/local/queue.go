@@ -20,8 +20,8 @@ type Waiter struct {
 
 	since        atomic.Int64   // an instant, see Began; it is read by others while its goroutine sets it
 	lease        time.Duration  // the lease that it asks for
-	tries        bool           // in a ReadWrite: it only waits for a reply that is under way
 	turn         chan Admission // has room for one
+	tries        bool           // in a ReadWrite: it only waits for a reply that is under way
 	queued       bool
 	prev, next   *Waiter // in the queue
 	older, newer *Waiter // in the ring of waiters with the same key
