@@ -298,7 +298,7 @@ func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
 		c := w.acquired(other.Obtain("c"), lockregistry.Lease(time.Hour))
 		got, _ := w.allOf(w.Context(), r, []string{"a", "b", "c"})
 		timed, failed := w.allOf(w.Context(), w.registry(opts...), []string{"bd", "c"}, lockregistry.Wait(8*time.Second))
-		w.pass(time.Second)
+		w.pass(1200 * time.Millisecond) // not just when a renewal is due
 		w.taken("a", "b", "bd")
 		require.NoError(w, other.ForceUnlock(w.Context(), "b"))
 		b := w.acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
