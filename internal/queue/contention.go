@@ -24,9 +24,31 @@ type contention struct {
 	yielded   atomic.Int64  // an instant: since when others have had no turn
 	looked    clock.Instant // when a release last had the server look for windows; for the owner of the local half
 	tried     atomic.Int64  // an instant: when a call that does not wait found the lock taken
-	keeping   atomic.Pointer[keeping]
-	expected  [2]atomic.Pointer[expected] // first of the writer or a plain lock, then of the readers
-	line      line                        // the calls of a semaphore
+	line      line          // the calls of a semaphore
+
+	// keeping: until then the removal of this hold leaves its path taken. Other removals of the hold, which know only its number,
+	// must do the same.
+	keeping atomic.Pointer[numbered]
+
+	// expected is a hold of this path that a look has found, and that may be over before the message of its grant comes. Until then
+	// that message must not be taken for a grant that no call waits for: the key would be removed, and the hold's own removal,
+	// which is under way, would find nothing and report a loss. Unlike the rest it is of one side of a read-write lock: the holds
+	// of the sides may follow each other closely, and a message may come after both.
+	expected atomic.Pointer[numbered]
+}
+
+// numbered is an instant that is about the hold with this number.
+type numbered struct {
+	number string
+	until  clock.Instant
+}
+
+// of returns the instant if it is about the hold with a number; else, and of nil, 0.
+func (n *numbered) of(number string) clock.Instant {
+	if n == nil || n.number != number {
+		return 0
+	}
+	return n.until
 }
 
 // waitKit has what a call needs to wait, for reuse: without it two registries that take turns need 38 allocations for a lock of
@@ -55,60 +77,28 @@ func (all *Shared) putBack(s *waitKit) {
 	all.kits.Put(s)
 }
 
-// expected is a hold that a look has found, and that may be over before the message of its grant comes. That message must not
-// be taken for a grant that no call waits for: the key would be removed, and the hold's own removal, which is under way,
-// would find nothing and report a loss.
-type expected struct {
-	number string
-	until  clock.Instant
-}
-
-// keeping notes that the removal of a hold leaves its path taken until some time. Other removals of that hold, which know only
-// its number, must do the same.
-type keeping struct {
-	number string
-	until  clock.Instant
-}
-
 // NoteKept notes until when AtLeast keeps the path of a hold that is about to end, and returns that; 0: it does not.
 func (p *Path) NoteKept(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()
 	if kept != 0 {
-		p.whole().noted().keeping.Store(&keeping{h.Number(), kept})
+		p.whole().noted().keeping.Store(&numbered{h.Number(), kept})
 	}
 	if found != 0 {
-		p.whole().noted().expectedBy(p.side).Store(&expected{h.Number(), found})
+		p.noted().expected.Store(&numbered{h.Number(), found})
 	}
 	return kept
 }
 
-// expectedBy returns the expected hold of a side. Each side has its own: their holds may follow each other closely, and a
-// message may come after both.
-func (c *contention) expectedBy(side string) *atomic.Pointer[expected] {
-	if side == Reads {
-		return &c.expected[1]
-	}
-	return &c.expected[0]
-}
-
 // expects reports whether the message of a grant with this number was expected.
 func (p *Path) expects(number string) bool {
-	c := p.whole().others.Load()
-	if c == nil {
-		return false
-	}
-	e := c.expectedBy(p.side).Load()
-	return e != nil && e.number == number && p.Clock.Now() < e.until
+	c := p.others.Load()
+	return c != nil && p.Clock.Now() < c.expected.Load().of(number)
 }
 
 // KeptUntil returns until when the removal of the hold with this number leaves the path taken; 0: it does not.
 func (p *Path) KeptUntil(number string) clock.Instant {
-	c := p.whole().others.Load()
-	if c == nil {
-		return 0
-	}
-	if k := c.keeping.Load(); k != nil && k.number == number {
-		return k.until
+	if c := p.whole().others.Load(); c != nil {
+		return c.keeping.Load().of(number)
 	}
 	return 0
 }

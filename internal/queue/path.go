@@ -25,7 +25,7 @@ type Path struct {
 	lock   Lock
 	anchor *Path // the writer's path, the semaphore's, or this one
 
-	others atomic.Pointer[contention] // nil until others wait for the key; only at the anchor
+	others atomic.Pointer[contention] // nil until others wait for the key; only at the anchor, except for expected
 	active atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes long or failed; see whole
 	last   atomic.Uint64              // the number of the newest hold whose removal is confirmed
 	lastAt atomic.Int64               // an instant: when that was
