@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -33,9 +32,9 @@ func (h *hub) poke() {
 func (h *hub) follow() {
 	for {
 		if h.waits() {
-			all, known := h.topology()
-			if h.acquaint(h.route(all, known)) {
-				h.route(all, known)
+			all := h.topology()
+			if h.acquaint(h.route(all)) {
+				h.route(all)
 			}
 		}
 		again := time.NewTimer(hurry)
@@ -62,9 +61,8 @@ func (h *hub) waits() bool {
 }
 
 // topology asks all servers at once, until one names a master for each waiter's key, which a server that was removed from the
-// cluster does not. If none does, part of the cluster is down, and the answer that names most masters counts. It reports false
-// if the servers refuse to answer.
-func (h *hub) topology() (best topology.Map, known bool) {
+// cluster does not. If none does, part of the cluster is down, and the answer that names most masters counts.
+func (h *hub) topology() (best topology.Map) {
 	type answer struct {
 		all topology.Map
 		err error
@@ -85,10 +83,7 @@ func (h *hub) topology() (best topology.Map, known bool) {
 		select {
 		case a = <-answers:
 		case <-ctx.Done(): // rueidis may ignore ctx while it connects
-			return best, true
-		}
-		if fault.Refusal(a.err) {
-			return nil, false
+			return best
 		}
 		if without := h.without(a.all); a.err == nil && without < fewest {
 			best, fewest = a.all, without
@@ -97,7 +92,7 @@ func (h *hub) topology() (best topology.Map, known bool) {
 			break
 		}
 	}
-	return best, true
+	return best
 }
 
 // without returns how many waiters' keys have no master.
@@ -125,18 +120,18 @@ func (h *hub) acquaint(keys map[string]string) bool {
 
 // route moves each waiter to the server of its key, and drops servers without waiters' keys. It returns a key of each server
 // that rueidis does not know.
-func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
+func (h *hub) route(all topology.Map) (unknown map[string]string) {
 	clients := h.client.Nodes() // not under the mutex: a wrapper's may block
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || known && all == nil {
+	if h.closed || all == nil {
 		return nil
 	}
-	h.places.slots, h.places.anywhere, h.places.clients = all, !known, clients
+	h.places.slots, h.places.clients = all, clients
 	unknown = map[string]string{}
 	for w := range h.places.waiters {
 		owner := all.Owner(w.slot)
-		if unknown[owner] != "" || known && owner == "" {
+		if unknown[owner] != "" || owner == "" {
 			continue
 		}
 		n := h.nodeOf(w.slot)
@@ -152,7 +147,7 @@ func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
 		}
 	}
 	for address, n := range h.nodes {
-		if !slices.ContainsFunc(all, func(r topology.Range) bool { return r.Address == address }) && address != "" {
+		if !slices.ContainsFunc(all, func(r topology.Range) bool { return r.Address == address }) {
 			n.close(errLeft)
 			delete(h.nodes, address)
 		}
@@ -162,18 +157,10 @@ func (h *hub) route(all topology.Map, known bool) (unknown map[string]string) {
 
 // nodeOf returns the node of a slot; nil while this package or rueidis does not know it. The caller holds the mutex.
 func (h *hub) nodeOf(slot uint16) *node {
-	address, client := "", h.client
-	if !h.places.anywhere {
-		if address = h.places.slots.Owner(slot); address == "" {
-			return nil
-		}
-		if h.nodes[address] == nil {
-			client = h.places.clients[address]
-		}
-	}
+	address := h.places.slots.Owner(slot)
 	n := h.nodes[address]
-	if n == nil && client != nil {
-		n = newNode(h, client, address, h.places.anywhere)
+	if client := h.places.clients[address]; n == nil && client != nil {
+		n = newNode(h, client, address)
 		h.nodes[address] = n
 	}
 	return n

@@ -253,28 +253,6 @@ func TestPublishedInTheSlot(t *testing.T) {
 	}
 }
 
-// Where nobody may know which server has which keys, one server stands for all, as far as it can.
-func TestClusterWithoutTopology(t *testing.T) {
-	c := newCluster(t)
-	l := c.listen(c.client, either)
-	l.hub.mu.Lock()
-	l.hub.places.anywhere = true
-	l.hub.mu.Unlock()
-	l.hub.route(nil, false)
-	w := l.Waiter(Wait{Key: "key", Channel: "channel:key"})
-	defer w.Close()
-	l.hub.mu.Lock()
-	l.hub.places.following = true // nobody asks
-	l.hub.mu.Unlock()
-	c.await("armed", func() bool { return w.Arm(t.Context(), limit).Armed })
-	for len(w.Wakeup()) > 0 {
-		<-w.Wakeup()
-	}
-	c.nodes[2].Command(t, "PUBLISH", "channel:key", "key")
-	c.wakes(w)
-	require.Equal(t, 1, c.logged("way=tracking"))
-}
-
 // says has a script publish in the slot of a key, unless nobody hears.
 func (c *cluster) says(key, own, message string, s *redistest.Server) error {
 	_, err := s.Do("EVAL", `
@@ -474,13 +452,4 @@ func TestDeafInACluster(t *testing.T) {
 		w.Close()
 	}
 	require.Equal(t, 1, c.logged("way=queueing"))
-
-	anywhere, _ := c.hearer(c.client, either)
-	anywhere.hub.mu.Lock()
-	anywhere.hub.places.anywhere, anywhere.hub.places.following = true, true
-	anywhere.hub.mu.Unlock()
-	anywhere.hub.route(nil, false)
-	w := anywhere.Waiter(Wait{Key: "key", Own: ownOf("key")})
-	defer w.Close()
-	c.deafens(w)
 }

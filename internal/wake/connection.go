@@ -30,7 +30,6 @@ type connection struct {
 
 var (
 	errUntried = errors.New("not tried")
-	errAny     = errors.New("each server of a cluster tracks its own keys, and CLUSTER SLOTS does not tell which they are")
 	errNone    = errors.New("none in time: the server does not answer, or all of the client's connections " +
 		"for blocking commands (BlockingPoolSize) are taken")
 )

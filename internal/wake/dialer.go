@@ -97,13 +97,8 @@ func (d *dialer) dedicate(client rueidis.Client) *connection {
 		node: n, tracking: errUntried, refused: map[string]error{}, master: topology.WatchMaster(client), echo: make(chan struct{}, 1),
 	}
 	c.ctx, c.drop = context.WithCancelCause(n.ctx)
-	if n.any {
-		c.tracking = errAny
-	}
 	c.client, c.giveBack = client.Dedicate()
-	c.lost = c.client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: c.published, OnSubscription: c.subscription})
-	if !n.any {
-		c.lost = c.client.SetOnInvalidations(c.invalidated)
-	}
+	c.client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: c.published, OnSubscription: c.subscription})
+	c.lost = c.client.SetOnInvalidations(c.invalidated)
 	return c
 }

@@ -26,7 +26,7 @@ type hub struct {
 
 	mu        sync.Mutex                    // of the hub, its nodes and its waiters
 	listeners map[*Listener]map[string]bool // with the missing ways that were reported to each
-	nodes     map[string]*node              // by address; the empty one without a cluster, or if any server will do
+	nodes     map[string]*node              // by address; the empty one without a cluster
 	places    places                        // of a cluster
 	closed    bool
 }
@@ -36,7 +36,6 @@ type places struct {
 	waiters   map[*Waiter]struct{}      // all
 	clients   map[string]rueidis.Client // of the servers, as known to rueidis when the slots were read
 	slots     topology.Map              // which server has which keys; empty while not known
-	anywhere  bool                      // it cannot be known
 	following bool                      // the goroutine that reads the slots runs
 }
 
@@ -69,7 +68,7 @@ func newHub(client rueidis.Client, cluster bool, trip func() time.Duration) *hub
 		places:    places{waiters: map[*Waiter]struct{}{}},
 	}
 	if !h.cluster {
-		h.nodes[""] = newNode(h, client, "", false)
+		h.nodes[""] = newNode(h, client, "")
 	}
 	return h
 }

@@ -28,7 +28,6 @@ import (
 type node struct {
 	hub     *hub
 	address string // of a server of a cluster
-	any     bool   // any server of a cluster, since messages reach all of them
 	client  rueidis.Client
 	ctx     context.Context
 	stop    context.CancelCauseFunc
@@ -80,12 +79,11 @@ const (
 )
 
 // newNode makes a node with the hub's listeners. The caller holds the mutex.
-func newNode(h *hub, client rueidis.Client, address string, anyone bool) *node {
+func newNode(h *hub, client rueidis.Client, address string) *node {
 	ctx, stop := context.WithCancelCause(h.ctx)
 	n := &node{
 		hub:       h,
 		address:   address,
-		any:       anyone,
 		client:    client,
 		ctx:       ctx,
 		stop:      stop,

@@ -227,11 +227,6 @@ func (c *connection) subscription(s rueidis.PubSubSubscription) {
 
 // hear subscribes to own channels, and proves that their messages arrive.
 func (c *connection) hear(wanted []*own) error {
-	if c.node.any {
-		for _, o := range wanted {
-			c.deafen(o.listener, errAnyOwn)
-		}
-	}
 	if err := c.subscribeOwn(c.node.unsubscribed(wanted)); err != nil {
 		return err
 	}

@@ -150,7 +150,7 @@ func TestOwnChannelIsLeft(t *testing.T) {
 // It is not left when somebody has waited since the last look, however shortly.
 func TestOwnChannelInUse(t *testing.T) {
 	l := &Listener{}
-	n := newNode(&hub{ctx: t.Context()}, nil, "", false)
+	n := newNode(&hub{ctx: t.Context()}, nil, "")
 	n.state, n.listeners[l] = on, &part{}
 	waits := func() {
 		w := &Waiter{Wait: Wait{Own: "own"}, listener: l}

@@ -19,10 +19,7 @@ const (
 	echoing = time.Second
 )
 
-var (
-	errAnyOwn  = errors.New("CLUSTER SLOTS does not tell which server has the channel's slot")
-	errUnheard = errors.New("the message of a script does not arrive")
-)
+var errUnheard = errors.New("the message of a script does not arrive")
 
 // unproven returns a subscribed channel of each listener that has no proof yet.
 func (n *node) unproven(wanted []*own) (pending []*own) {

@@ -51,10 +51,29 @@ func TestTopologyIsAskedOfAllAtOnce(t *testing.T) {
 			h := &hub{client: nodes{b.client, all}, ctx: t.Context()}
 			h.places.waiters = map[*Waiter]struct{}{{slot: 7}: {}}
 			begun := time.Now()
-			best, known := h.topology()
+			best := h.topology()
 			require.Equal(t, want, time.Since(begun))
-			require.True(t, known)
 			require.Equal(t, answers, best.Owner(7) == "a:1")
+		})
+	}
+}
+
+// A server that refuses to answer does not hide what another one says. Where all refuse, nothing is known, and calls poll.
+func TestTopologyOfAServerThatAnswers(t *testing.T) {
+	b := newBench(t)
+	replies := func(script string) rueidis.RedisResult {
+		return b.client.Do(t.Context(), b.client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	refuses := replies("return redis.error_reply('NOPERM no permissions to run CLUSTER SLOTS')")
+	says := replies("return {{0, 16383, {'a', 1, 'i'}}}")
+	for _, second := range []rueidis.RedisResult{says, refuses} {
+		synctest.Test(t, func(t *testing.T) {
+			all := map[string]rueidis.Client{"1": laterNode{b.client, 0, refuses}, "2": laterNode{b.client, time.Second, second}}
+			h := &hub{client: nodes{b.client, all}, ctx: t.Context()}
+			h.places.waiters = map[*Waiter]struct{}{{slot: 7}: {}}
+			best := h.topology()
+			require.Equal(t, second.Error() == nil, best.Owner(7) == "a:1")
+			require.Nil(t, h.route(nil))
 		})
 	}
 }
