@@ -9,11 +9,17 @@ import (
 	"github.com/lockregistry/lockregistry/internal/connect"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/shares"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// shares has what all registries on one client share.
-var shares transport.Shares[remover]
+// onClient is what all registries on one client share.
+type onClient struct {
+	*transport.Client
+	remover
+}
+
+var clients shares.Of[*onClient]
 
 // Open connects to the Redis that url names, and makes a registry whose locks are the keys "prefix:path" there. The registry
 // has its own client. [Registry.Close] and [Registry.Shutdown] close it, but not before the locks that are still held are

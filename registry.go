@@ -39,7 +39,7 @@ type Registry struct {
 	kinds
 	client    rueidis.Client
 	owns      bool // the client, see Open
-	transport *transport.Shared[remover]
+	transport *onClient
 	clock     clock.Clock // for the times of commands
 
 	cache      lockCache
@@ -58,6 +58,7 @@ type ending struct {
 	drain   drain.Drain
 	closed  chan struct{}
 	closing sync.Once
+	last    func() bool // ends the use of transport, and reports whether nobody else uses it
 }
 
 // names are the names of a registry and its holds.
@@ -124,13 +125,13 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 
 func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r := &Registry{
-		config:    s.config,
-		queues:    queue.Shared{Settings: s.queue(client)},
-		client:    client,
-		transport: shares.Join(client),
-		waiters:   &local.Pool{},
-		ending:    ending{closed: make(chan struct{})},
+		config:  s.config,
+		queues:  queue.Shared{Settings: s.queue(client)},
+		client:  client,
+		waiters: &local.Pool{},
+		ending:  ending{closed: make(chan struct{})},
 	}
+	r.transport, r.last = clients.Join(client, func() *onClient { return &onClient{Client: transport.New(client)} })
 	r.lease = lease.NewTerm(s.leaseLength())
 	r.cache.Resize(s.capacity)
 	r.call(prefix, s.clientID)
@@ -193,7 +194,7 @@ var layouts = map[Layout]struct {
 func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
 		Prefix: r.prefix, Cluster: r.queues.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
-		Remove: func() string { return r.transport.Own.removal(r.transport.Client, &r.reports.dispatch) },
+		Remove: func() string { return r.transport.removal(r.transport.Client, &r.reports.dispatch) },
 	}
 	env := &hold.Env{
 		Clock: r.clock, Server: r.transport.Client, Schedule: r.background.Holds, NumberAt: len(r.values),
@@ -353,7 +354,9 @@ func (r *Registry) Close() error {
 		case <-ended:
 		case <-limit.C: // a connection is being made; it ends by itself
 		}
-		r.transport.Leave()
+		if r.last() {
+			r.transport.Close()
+		}
 		if r.owns {
 			r.closeClient(trip.Plus(queue.ReleaseGrace))
 		}

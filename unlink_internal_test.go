@@ -119,12 +119,12 @@ func TestUnlink_TransportsAreForgotten(t *testing.T) {
 		t.Cleanup(client.Close)
 		return client
 	}
-	join := func(client rueidis.Client) *transport.Shared[remover] {
-		s := shares.Join(client)
-		s.Leave()
+	join := func(client rueidis.Client) *onClient {
+		s, leave := clients.Join(client, func() *onClient { return &onClient{Client: transport.New(client)} })
+		leave()
 		return s
 	}
-	known := func(client rueidis.Client) *transport.Shared[remover] {
+	known := func(client rueidis.Client) *onClient {
 		if s := join(client); s == join(client) {
 			return s
 		}

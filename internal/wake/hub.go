@@ -2,13 +2,13 @@ package wake
 
 import (
 	"context"
-	"reflect"
 	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/shares"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -16,7 +16,6 @@ import (
 type hub struct {
 	client  rueidis.Client
 	cluster bool
-	users   int // guarded by hubsMu
 
 	ctx   context.Context
 	stop  context.CancelFunc
@@ -39,11 +38,7 @@ type places struct {
 	following bool                      // the goroutine that reads the slots runs
 }
 
-// hubs has the hub of each client that has listeners.
-var (
-	hubsMu sync.Mutex
-	hubs   = map[rueidis.Client]*hub{}
-)
+var hubs shares.Of[*hub]
 
 // plus adds some round trips to a limit that was chosen for a server nearby.
 func (h *hub) plus(d time.Duration, trips int) time.Duration {
@@ -54,12 +49,12 @@ func (h *hub) plus(d time.Duration, trips int) time.Duration {
 }
 
 // newHub makes a hub; trip is as in [Options].
-func newHub(client rueidis.Client, cluster bool, trip func() time.Duration) *hub {
+func newHub(client rueidis.Client, trip func() time.Duration) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &hub{
 		client:    client,
 		trip:      trip,
-		cluster:   cluster,
+		cluster:   client.Mode() == rueidis.ClientModeCluster,
 		ctx:       ctx,
 		stop:      stop,
 		nudge:     make(chan struct{}, 1),
@@ -73,63 +68,35 @@ func newHub(client rueidis.Client, cluster bool, trip func() time.Duration) *hub
 	return h
 }
 
-// join returns the hub of a client. A wrapper by value, which cannot be a map key, gets a hub for each listener.
-func join(client rueidis.Client, l *Listener) *hub {
-	cluster := client.Mode() == rueidis.ClientModeCluster // not under the mutex: a wrapper may block
-	hubsMu.Lock()
-	defer hubsMu.Unlock()
-	shared := reflect.ValueOf(client).Comparable()
-	var h *hub
-	if shared {
-		h = hubs[client]
-	}
-	if h == nil {
-		h = newHub(client, cluster, l.options.RoundTrip)
-		if shared {
-			hubs[client] = h
-		}
-	}
-	h.users++
+// join adds a listener.
+func (h *hub) join(l *Listener) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.listeners[l] = map[string]bool{}
 	for _, n := range h.nodes {
 		n.listeners[l] = &part{}
 	}
-	return h
 }
 
-// leave removes a listener. The last one closes the hub; wait returns when it is closed.
-func (h *hub) leave(l *Listener) (wait func()) {
+// leave removes a listener.
+func (h *hub) leave(l *Listener) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	delete(h.listeners, l)
 	for _, n := range h.nodes {
 		n.dismiss(l)
 	}
-	h.mu.Unlock()
-
-	hubsMu.Lock()
-	h.users--
-	last := h.users == 0
-	if last && reflect.ValueOf(h.client).Comparable() {
-		delete(hubs, h.client)
-	}
-	hubsMu.Unlock()
-	if !last {
-		return func() {}
-	}
-	h.close()
-	return h.done.Wait
 }
 
+// close begins to end all that the hub does; done waits for it.
 func (h *hub) close() {
+	defer h.stop()
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.closed = true
 	for _, n := range h.nodes {
 		n.close(nil)
 	}
-	h.mu.Unlock()
-	h.stop()
 }
 
 // add adds a waiter. It reports false if the waiter would get no wake-ups.

@@ -77,6 +77,7 @@ type Connection struct {
 type Listener struct {
 	options Options
 	hub     *hub
+	last    func() bool // ends the use of the hub, and reports whether nobody else uses it
 	closing sync.Once
 	closed  chan struct{}
 
@@ -86,7 +87,8 @@ type Listener struct {
 // Listen begins to listen for one user of a client. It sends nothing; the first [Waiter] does. The caller must call Close.
 func Listen(client rueidis.Client, options Options) *Listener {
 	l := &Listener{options: options, closed: make(chan struct{})}
-	l.hub = join(client, l)
+	l.hub, l.last = hubs.Join(client, func() *hub { return newHub(client, options.RoundTrip) })
+	l.hub.join(l)
 	return l
 }
 
@@ -96,7 +98,11 @@ func (l *Listener) Close() (wait func()) {
 	wait = func() {}
 	l.closing.Do(func() {
 		close(l.closed)
-		wait = l.hub.leave(l)
+		l.hub.leave(l)
+		if l.last() {
+			l.hub.close()
+			wait = l.hub.done.Wait
+		}
 	})
 	return wait
 }
