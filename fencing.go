@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
@@ -61,6 +62,14 @@ func TokenFrom(ctx context.Context) (uint64, bool) {
 var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, or in }:registry, is " +
 	"reserved for what locks and registries keep beside the keys")
 
-// errApart: the fencing counter must be in the same slot as its key.
-var errApart = errors.New("a cluster keeps the fencing counter of this lock in another slot than its key, because of the " +
-	"braces in its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
+// A script needs all its keys in one slot of a cluster.
+var (
+	errApart            = scattered("the fencing counter of this lock in another slot than its key")
+	errScattered        = scattered("the keys of this read-write lock in different slots")
+	errScatteredPermits = scattered("the keys of this semaphore in different slots")
+)
+
+func scattered(what string) error {
+	return fmt.Errorf("a cluster keeps %s, because of the braces in its name: leave them out, or put a part of the name into one "+
+		"pair of them, such as {order}42", what)
+}

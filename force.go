@@ -126,7 +126,8 @@ func (l *Lock) holderOf(h *hold.Hold) string {
 
 // removePermits is remove for a semaphore. Waiting calls get the freed permits at once, as at any release.
 func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) error {
-	if r.layout == LayoutRedisson && r.queues.Cluster && protocol.Scattered(l.redis.Key) {
+	format := r.permit.Format
+	if format.Scatters(l.redis.Key) {
 		return errScatteredPermits
 	}
 	info, err := r.inspectOne(ctx, l)
@@ -141,15 +142,13 @@ func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) er
 		return ErrWrongType
 	case holder == "":
 		holder = protocol.EveryHold
-	case r.layout == LayoutRedisson:
-		if holder = protocol.PermitOf(holder); holder == "" {
+	default:
+		if holder = format.Member(holder); holder == "" {
 			return ErrNotOwner
 		}
-	case !protocol.IsHold(holder): // the set has other members, too
-		return ErrNotOwner
 	}
 	before := r.holders(l)
-	release := r.permit.Format.Release(protocol.Release{Key: l.redis.Key, Value: holder})
+	release := format.Release(protocol.Release{Key: l.redis.Key, Value: holder})
 	n, unknown, err := l.send(ctx, release)
 	if errors.Is(err, fault.Late) { // see remove
 		var more int64

@@ -1,6 +1,7 @@
 package lockregistry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,9 +29,6 @@ const (
 
 	// leastLease is the shortest lease, in whole milliseconds, that is longer than its margin.
 	leastLease = 2 * time.Millisecond
-
-	// defaultWatchdog is Redisson's lockWatchdogTimeout.
-	defaultWatchdog = 30 * time.Second
 )
 
 // Option changes what [New] makes.
@@ -371,14 +369,10 @@ func (s *settings) queue(client rueidis.Client) queue.Settings {
 
 // leaseLength returns the lease of a call that names none.
 func (s *settings) leaseLength() time.Duration {
-	switch {
-	case s.expiry != nil:
+	if s.expiry != nil {
 		return *s.expiry
-	case s.layout == LayoutRedisson:
-		return defaultWatchdog
-	default:
-		return defaultExpiry
 	}
+	return cmp.Or(layouts[s.layout].watchdog, defaultExpiry)
 }
 
 // mostLimit is the longest default of WithCommandTimeout.

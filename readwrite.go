@@ -5,7 +5,6 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/local"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
@@ -38,13 +37,13 @@ type ReadWriteLock struct {
 	writer    Lock
 	local     local.ReadWrite
 	wrote     string        // value of the writer's newest hold; for the goroutine that asks Redis
-	scattered bool          // see protocol.ErrScattered
+	scattered bool          // see errScattered
 	sought    clock.Instant // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
 }
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	key := r.prefix + ":" + path
-	rw := &ReadWriteLock{scattered: r.queues.Cluster && protocol.Scattered(key)}
+	rw := &ReadWriteLock{scattered: r.write.Format.Scatters(key)}
 	for _, side := range []struct {
 		lock *Lock
 		kind *kind

@@ -216,7 +216,7 @@ func (l *Lock) check(ctx context.Context) error {
 	case p.Format.Fencing && l.reg.queues.Cluster && protocol.HashTag(p.Format.Counter(p.Key)) != protocol.HashTag(p.Key):
 		return errApart
 	case l.pair != nil && l.pair.scattered:
-		return protocol.ErrScattered
+		return errScattered
 	}
 	return nil
 }

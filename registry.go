@@ -185,10 +185,10 @@ type kind struct {
 var layouts = map[Layout]struct {
 	format   func(protocol.Config) *protocol.Format
 	permits  func(c protocol.Config, each, number int) *protocol.Format
-	watchdog bool
+	watchdog time.Duration // Redisson's lockWatchdogTimeout: the lease of calls that name none, which are renewed; 0: they are not
 }{
-	LayoutSpring:   {protocol.NewSpring, protocol.NewPermits, false},
-	LayoutRedisson: {protocol.NewRedisson, protocol.NewRedissonPermits, true},
+	LayoutSpring:   {protocol.NewSpring, protocol.NewPermits, 0},
+	LayoutRedisson: {protocol.NewRedisson, protocol.NewRedissonPermits, 30 * time.Second},
 }
 
 func (r *Registry) makeKinds(s *settings) {
@@ -205,7 +205,7 @@ func (r *Registry) makeKinds(s *settings) {
 	r.holds = env
 	r.permit = r.permitsOf(1, 1)
 	plain := layouts[s.layout]
-	r.watchdog = plain.watchdog
+	r.watchdog = plain.watchdog > 0
 	r.plain = &kind{hold.Kind{Format: plain.format(r.formats), Env: env}, r.queues.Kind("")}
 	r.read = &kind{hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, r.queues.Kind(queue.Reads)}
 	r.write = &kind{hold.Kind{Format: protocol.NewWrite(r.formats), Env: env}, r.queues.Kind(queue.Writes)}

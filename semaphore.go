@@ -60,9 +60,6 @@ type semaphoreAt struct {
 	one    *kind // for holds of one permit
 }
 
-var errScatteredPermits = errors.New("a cluster keeps the keys of this semaphore in different slots, because of the braces in " +
-	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
-
 // mostPermits is how many permits a semaphore may have: Lua counts in floating point numbers.
 const mostPermits = math.MaxInt32
 
@@ -167,7 +164,7 @@ func (s *semaphoreAt) fail(op string, err error) error {
 // check returns the error of every call that names this number, if there is one.
 func (s *semaphoreAt) check(number int) error {
 	switch {
-	case s.reg.layout == LayoutRedisson && s.reg.queues.Cluster && protocol.Scattered(s.key):
+	case s.one.Format.Scatters(s.key):
 		return errScatteredPermits
 	case number < 1:
 		return fmt.Errorf("%d permits: a semaphore has at least one", number)
@@ -205,7 +202,7 @@ func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption,
 	h, err := l.acquireAs(ctx, op, opts, wait, owner.NewHold())
 	if h == nil {
 		s.reg.permits.leave(l)
-	} else if s.reg.layout == LayoutRedisson {
+	} else if !k.Format.Ours() { // its Java processes go by the clocks of their machines
 		s.reg.permits.skew.Uses(s.key, length)
 	}
 	return h, err

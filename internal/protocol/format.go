@@ -44,7 +44,6 @@ type Description struct {
 	Name   string
 	Source sections // the sections of its file
 	Side   string   // read or write for a side of a read-write lock, as in the names of sections; else empty
-	Many   bool     // several calls of a registry may have the lock, or wait for it, at a time
 	Ours   bool     // nobody but this library knows the format: nobody has the lock without a ticket
 
 	Set     bool                            // SET NX takes a free lock
@@ -55,6 +54,10 @@ type Description struct {
 	Counter func(prefix, key string) string // the key of the fencing counter
 	Beside  func(key string) string         // a second key, and the first one stays when nobody has the lock; nil: neither
 	Foreign []string                        // see [Foreign]
+
+	// Member is set for a semaphore: several calls of a registry may have the lock, or wait for it, at a time. It returns the stored
+	// name of a holder; empty if it is none.
+	Member func(holder string) string
 
 	scripts  scripts
 	shortWay bool
@@ -70,15 +73,15 @@ func describe(d Description) *Description {
 		obtain: script("obtain"), queued: script("obtain_queued"),
 		release: script("release"), renew: script("renew"),
 	}
-	if d.Side == "" && !d.Many {
+	if d.Side == "" && !d.many() {
 		d.scripts.all = script("obtain_all")
 	}
-	if d.Many {
+	if d.many() {
 		d.scripts.number = script("set_permits")
 	}
 	// A section "obtain queued" for read-write locks would make a data race of looked, see contention in internal/queue.
 	_, d.shortWay = d.Source["obtain queued"]
-	d.shortWay = d.shortWay && !d.Many
+	d.shortWay = d.shortWay && !d.many()
 	return &d
 }
 
@@ -88,6 +91,8 @@ func (d *Description) name() string {
 	}
 	return d.Name + "_" + d.Side
 }
+
+func (d *Description) many() bool { return d.Member != nil }
 
 // Format is a format of locks with the settings of a registry. Other packages do not depend on the format of a lock.
 //
@@ -168,7 +173,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 // path taken. The reply is at most 0 if the key was not the hold's, see [Confirmed]; else it is 1, or [Contended] if others
 // wait in the queue or one of them has the key now, or [NoQueue].
 func (f *Format) Release(r Release) Call {
-	if f.format.Many {
+	if f.format.many() {
 		r.Leaving.All = false // other calls of its registry wait, too
 		r.Queued = true       // only releases wake waiting calls, so those of a registry that was refused the queue must do so, too
 	}
@@ -257,6 +262,16 @@ func (f *Format) CommonChannel() string {
 	return f.format.Common(f.Prefix)
 }
 
+// Scatters reports whether the keys of a lock, which its scripts use together, may be in several slots of a cluster: the braces
+// in its name put them there.
+func (f *Format) Scatters(key string) bool {
+	several := f.format.Side != "" || f.format.Beside != nil // each is named by Tagged
+	return f.Cluster && several && HashTag(key) != HashTag(Tagged(key)+":")
+}
+
+// Member returns the name under which a semaphore stores a holder; empty if it is no holder.
+func (f *Format) Member(holder string) string { return f.format.Member(holder) }
+
 // Ours reports whether only this library knows the format: nobody has the lock, or waits for it, without a ticket.
 func (f *Format) Ours() bool { return f.format.Ours }
 
@@ -264,11 +279,11 @@ func (f *Format) Ours() bool { return f.format.Ours }
 func (f *Format) Stays() bool { return f.format.Beside != nil }
 
 // Many reports whether several calls of a registry may have the lock, or wait for it, at a time.
-func (f *Format) Many() bool { return f.format.Many }
+func (f *Format) Many() bool { return f.format.many() }
 
 // RemovesOlder reports whether the removal of a value also removes what an older hold of the same registry has left. It does
 // not for read-write locks, which others may share, and semaphores, which other holds of the registry may share.
-func (f *Format) RemovesOlder() bool { return f.format.Side == "" && !f.format.Many }
+func (f *Format) RemovesOlder() bool { return f.format.Side == "" && !f.format.many() }
 
 // HasShortWay reports whether the format has short ways for locks that others wait for all the time, see [Queueing.Short] and
 // [Direct].

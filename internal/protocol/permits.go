@@ -5,10 +5,11 @@ import "strconv"
 // permits stores a semaphore: a sorted set of the holds that have permits, by the end of each lease. Several holds of a
 // registry may have permits at a time, so no hold takes over what another one has left.
 var permits = describe(Description{
-	Name: "permits", Source: files["permits"], Many: true, Ours: true,
+	Name: "permits", Source: files["permits"], Ours: true,
 	Channel: func(prefix string) string { return prefix + "-channel:" },
 	Within:  func(key string) string { return key },
 	Counter: fencingCounter,
+	Member:  holdIn,
 })
 
 // NewPermits returns the format of holds of a semaphore. Each is how many permits a hold has, number how many there are,
@@ -24,9 +25,12 @@ func permitsOf(d *Description, c Config, each, number int) *Format {
 // EveryHold is the value of a release that ends all holds of a semaphore.
 const EveryHold = "*"
 
-// IsHold reports whether a member of the set may be a hold.
-func IsHold(member string) bool {
-	return member != "" && '0' <= member[len(member)-1] && member[len(member)-1] <= '9'
+// holdIn returns a member of the set if it may be a hold; else the empty string: the set has other members, too.
+func holdIn(member string) string {
+	if member == "" || member[len(member)-1] < '0' || '9' < member[len(member)-1] {
+		return ""
+	}
+	return member
 }
 
 // SetPermits returns the call that sets the number of permits of a semaphore. The reply is the previous number, 0 if there was

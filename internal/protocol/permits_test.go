@@ -578,9 +578,9 @@ func TestPermits_NumberWithATicket(t *testing.T) {
 	require.Zero(t, r.Number)
 }
 
-func TestIsHold(t *testing.T) {
+func TestHoldIn(t *testing.T) {
 	t.Parallel()
 	for member, is := range map[string]bool{"a:1": true, "a:1795278371204111": true, "permits": false, "a:1*": false, "": false} {
-		require.Equal(t, is, IsHold(member), member)
+		require.Equal(t, is, member != "" && holdIn(member) == member, member)
 	}
 }

@@ -1,9 +1,6 @@
 package protocol
 
-import (
-	"errors"
-	"strings"
-)
+import "strings"
 
 // readers and writers store the two sides of a read-write lock as Redisson does: a hash with a field for each holder, and one
 // for the mode. Redisson's read-write locks have no fencing counter.
@@ -56,11 +53,3 @@ func Tagged(name string) string {
 	}
 	return "{" + name + "}"
 }
-
-// ErrScattered means that the keys of a read-write lock must be in one slot of a cluster, since its scripts use all of them,
-// but the braces in its name put them into several slots.
-var ErrScattered = errors.New("a cluster keeps the keys of this read-write lock in different slots, because of the braces in " +
-	"its name: leave them out, or put a part of the name into one pair of them, such as {order}42")
-
-// Scattered reports whether the keys of a read-write lock may be in several slots of a cluster.
-func Scattered(name string) bool { return HashTag(name) != HashTag(Tagged(name)+":rwlock_timeout") }

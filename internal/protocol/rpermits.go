@@ -11,11 +11,12 @@ import (
 //
 // A permit's id in Redisson is 16 bytes, in hexadecimal; here it is the hold's value.
 var redissonPermits = describe(Description{
-	Name: "rpermits", Source: over("permits", "rpermits"), Many: true,
+	Name: "rpermits", Source: over("permits", "rpermits"),
 	Channel: func(string) string { return "redisson_sc:" },
 	Within:  Tagged,
 	Counter: fencingCounter,
 	Beside:  heldPermits,
+	Member:  permitOf,
 	Foreign: []string{
 		"1c2f23a6a6a0b73ec7e65363ebd0f04aa6118a05", // before 3.12
 		"9dd7dc38c905805c04c8f14cb8aae2bd5dd529b0", // then before 3.23.3
@@ -40,9 +41,9 @@ func NewRedissonPermits(c Config, each, number int) *Format {
 	return f
 }
 
-// PermitOf returns the name of a holder in the sorted set: a permit's id in Redisson is bytes there. It is empty for what is only
+// permitOf returns the name of a holder in the sorted set: a permit's id in Redisson is bytes there. It is empty for what is only
 // a part of a hold, and for [EveryHold].
-func PermitOf(holder string) string {
+func permitOf(holder string) string {
 	if id, err := hex.DecodeString(holder); err == nil {
 		return string(id)
 	}

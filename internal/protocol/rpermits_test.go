@@ -249,7 +249,7 @@ func TestRedissonPermits_Redissons(t *testing.T) {
 	r, err = s.asks(next, 1, time.Minute, ModeTry)
 	require.NoError(t, err)
 	require.Negative(t, r.Left, "one without a lease has it")
-	require.EqualValues(t, 1, s.releases(PermitOf(hex.EncodeToString([]byte("0123456789abcdef")))))
+	require.EqualValues(t, 1, s.releases(permitOf(hex.EncodeToString([]byte("0123456789abcdef")))))
 	require.Equal(t, StateGranted, s.is(next, 1, time.Minute, ModeTry))
 }
 
@@ -470,6 +470,6 @@ func TestPermitOf(t *testing.T) {
 		"a:1": "a:1", "5663df93-db16-4f9a-9b65-18edd9dfba3f:1795278371204117": "5663df93-db16-4f9a-9b65-18edd9dfba3f:1795278371204117",
 		"a:1*2": "", "a:1*": "", "*": "", "30313233343536373839616263646566": "0123456789abcdef", "3031": "01", "a*:1": "a*:1",
 	} {
-		require.Equal(t, is, PermitOf(holder), holder)
+		require.Equal(t, is, permitOf(holder), holder)
 	}
 }
