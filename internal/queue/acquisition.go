@@ -113,7 +113,7 @@ func (p *Path) keepTrying(first attempt, q *Request) (err error) {
 		return a.poll()
 	}
 	a.listener = p.all.Waker.listener(p)
-	queues := a.listener != nil && p.MayQueue()
+	queues := a.listener != nil && p.mayQueue()
 	if queues && p.all.Cluster && protocol.QueueKey(p.all.Prefix, p.Key) == "" {
 		p.NoQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
 		queues = false

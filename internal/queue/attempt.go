@@ -47,7 +47,7 @@ func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	switch {
 	case a.path.Many(): // no call overtakes waiting calls
 		return protocol.ModeTry
-	case !a.path.MayQueue() || !patient && !polls:
+	case !a.path.mayQueue() || !patient && !polls:
 		return protocol.ModeNone
 	case polls && patient:
 		return protocol.ModePoll

@@ -29,22 +29,22 @@ type Background struct {
 	running atomic.Int32  // written with the mutex
 
 	mu     sync.Mutex
-	newest map[string]*Removing // by key
+	newest map[string]*removing // by key
 	none   chan struct{}        // closed when there are no removals; nil: Close does not wait
 	closed bool
 }
 
-// Removing is one such removal. Background's mutex guards the fields that change.
-type Removing struct {
+// removing is one such removal. Background's mutex guards the fields that change.
+type removing struct {
 	key   string
 	since clock.Instant // when this process got the key, with this hold or an earlier one
-	Began clock.Instant
+	began clock.Instant
 	over  chan struct{} // closed when the server has replied, or the wait for it has ended
 
 	next  follower
 	by    *hold.Hold // the hold that was granted
-	later bool       // see NotOurs
-	lost  func()     // see NotOurs; nil: as far as is known the key was the hold's
+	later bool       // see notOurs
+	lost  func()     // see notOurs; nil: as far as is known the key was the hold's
 }
 
 // follower is what is known of the next call, which has not waited for the removal.
@@ -63,7 +63,7 @@ const mostInBackground = 64
 
 // NewBackground makes an empty Background. Limit is the handoff limit.
 func NewBackground(limit time.Duration) *Background {
-	return &Background{limit: limit, newest: map[string]*Removing{}}
+	return &Background{limit: limit, newest: map[string]*removing{}}
 }
 
 // Yields reports whether a process must leave a window to calls without a ticket: it has had the key for the handoff limit,
@@ -73,30 +73,30 @@ func (b *Background) Yields(had, owned, trip time.Duration) bool {
 	return b.limit > 0 && had >= b.limit && had-owned >= b.limit/2+2*trip
 }
 
-// Begin begins the removal of a key. Had is how long this process has had it. It returns nil if the call must wait for the
+// begin begins the removal of a key. Had is how long this process has had it. It returns nil if the call must wait for the
 // removal.
-func (b *Background) Begin(key string, had time.Duration, now clock.Instant) *Removing {
+func (b *Background) begin(key string, had time.Duration, now clock.Instant) *removing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed || b.running.Load() >= mostInBackground {
 		return nil
 	}
-	r := &Removing{key: key, since: now.Add(-had), Began: now, over: make(chan struct{})}
+	r := &removing{key: key, since: now.Add(-had), began: now, over: make(chan struct{})}
 	b.running.Add(1)
 	b.newest[key] = r
 	return r
 }
 
-// NotOurs notes that the key was not the hold's: it was free, or another hold's. Later: it belonged to a later hold of this
+// notOurs notes that the key was not the hold's: it was free, or another hold's. Later: it belonged to a later hold of this
 // registry. Lost is called once it is certain that the hold was lost: now, or when the outcome of the next call is known.
-func (b *Background) NotOurs(r *Removing, later bool, lost func()) {
+func (b *Background) notOurs(r *removing, later bool, lost func()) {
 	b.mu.Lock()
 	r.later, r.lost = later, lost
 	b.unlockJudge(r)
 }
 
 // followed notes the outcome of the first try of the next call, which has not waited for the removal.
-func (b *Background) followed(r *Removing, how follower, by *hold.Hold) {
+func (b *Background) followed(r *removing, how follower, by *hold.Hold) {
 	b.mu.Lock()
 	if r.next == asks {
 		r.next, r.by = how, by
@@ -107,7 +107,7 @@ func (b *Background) followed(r *Removing, how follower, by *hold.Hold) {
 // unlockJudge unlocks the mutex, and calls lost once the loss is certain. A refused call has seen another owner's key. If the
 // next call was granted, its key exists while its hold is valid: so unless the removal has met that key, the removal came
 // before the grant, and the key was not the old hold's even then.
-func (b *Background) unlockJudge(r *Removing) {
+func (b *Background) unlockJudge(r *removing) {
 	next, by, later, lost := r.next, r.by, r.later, r.lost
 	if next != asks {
 		r.lost = nil
@@ -123,8 +123,8 @@ func (b *Background) unlockJudge(r *Removing) {
 	}
 }
 
-// End ends a removal: it is done, or the cleaner has taken it over.
-func (b *Background) End(r *Removing) {
+// end ends a removal: it is done, or the cleaner has taken it over.
+func (b *Background) end(r *removing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.newest[r.key] == r {
@@ -158,7 +158,7 @@ func (b *Background) Close(limit time.Duration) {
 
 // of returns the removal of a key that is under way, or nil. The caller has the local half. The last hold's release begins its
 // removal before it frees that: so no mutex is needed to see that there is none.
-func (b *Background) of(key string) *Removing {
+func (b *Background) of(key string) *removing {
 	if b == nil || b.running.Load() == 0 {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (b *Background) of(key string) *Removing {
 
 // overtake notes a call that does not wait for the removal. An earlier such call may have obtained and released the key
 // meanwhile, so the reply says nothing certain about the hold any more, unless that call was refused.
-func (b *Background) overtake(r *Removing) *Removing {
+func (b *Background) overtake(r *removing) *removing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch r.next {
@@ -185,27 +185,27 @@ func (b *Background) overtake(r *Removing) *Removing {
 // follow runs before the first try of a call. If the removal of the previous hold is under way, the call either waits for it,
 // or follow returns it, and the caller must call followed. The two sides of a read-write lock always wait: their key has another
 // type.
-func (a *attempt) follow(deadline clock.Instant) (before *Removing, err error) {
+func (a *attempt) follow(deadline clock.Instant) (before *removing, err error) {
 	p := a.path
 	b := p.all.Background
 	r := b.of(p.Key)
 	if r == nil {
 		return before, nil
 	}
-	within := p.side == "" && p.Queues() && p.Clock.Now() < r.since.Add(b.limit) // mutant: overtaken without end
+	within := p.side == "" && p.queues() && p.Clock.Now() < r.since.Add(b.limit) // mutant: overtaken without end
 	if within && !p.Contested() && a.ctx.Err() == nil {                          // mutant: contested is ignored
 		a.hold.HadSince(r.since)
 		return b.overtake(r), nil
 	}
 	err = a.await(r, deadline)
-	if errors.Is(err, fault.NoAnswer) && deadline <= p.Clock.Now() && !p.Shard().Overdue(r.Began) {
+	if errors.Is(err, fault.NoAnswer) && deadline <= p.Clock.Now() && !p.Shard().Overdue(r.began) {
 		err = nil // the call asks all the same, as for any first try at the end of its wait
 	}
 	return nil, err
 }
 
 // await waits for the end of a removal, for as long as a reply may take.
-func (a *attempt) await(r *Removing, deadline clock.Instant) error {
+func (a *attempt) await(r *removing, deadline clock.Instant) error {
 	p := a.path
 	s := p.all.waitKit()
 	defer p.all.putBack(s)
@@ -215,7 +215,7 @@ func (a *attempt) await(r *Removing, deadline clock.Instant) error {
 		return nil
 	case <-a.ctx.Done():
 		a.cut = true
-		if p.Shard().Overdue(r.Began) {
+		if p.Shard().Overdue(r.began) {
 			return fault.Explain(fault.Ended(a.ctx), fault.AsUnavailable(fault.NoAnswer))
 		}
 		return fault.Ended(a.ctx)

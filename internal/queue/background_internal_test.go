@@ -42,9 +42,9 @@ func TestBehind_WhatIsALoss(t *testing.T) {
 					h.End(now)
 				}
 				b := NewBackground(time.Second)
-				r := b.Begin("a", 0, 1)
+				r := b.begin("a", 0, 1)
 				told := 0
-				reply := func() { b.NotOurs(r, c.later, func() { told++ }) }
+				reply := func() { b.notOurs(r, c.later, func() { told++ }) }
 				knows := func() {}
 				if c.next != nobody {
 					b.overtake(r)
@@ -76,11 +76,11 @@ func TestBehind_SeveralCallsDoNotWait(t *testing.T) {
 		"the second one was refused": {[]follower{unknown, refused}, false},
 	} {
 		b, lost := NewBackground(time.Second), false
-		r := b.Begin("a", 0, 1)
+		r := b.begin("a", 0, 1)
 		for _, how := range c.calls {
 			b.followed(b.overtake(r), how, nil)
 		}
-		b.NotOurs(r, false, func() { lost = true })
+		b.notOurs(r, false, func() { lost = true })
 		require.Equal(t, c.lost, lost, name)
 	}
 }
@@ -89,12 +89,12 @@ func TestBehind_KnowsTheNewest(t *testing.T) {
 	var none *Background
 	require.Nil(t, none.of("a"))
 	b := NewBackground(0)
-	first, newest := b.Begin("a", 0, 1), b.Begin("a", 0, 2)
+	first, newest := b.begin("a", 0, 1), b.begin("a", 0, 2)
 	require.Same(t, newest, b.of("a"))
 	require.Nil(t, b.of("b"))
-	b.End(newest)
+	b.end(newest)
 	require.Nil(t, b.of("a"))
-	b.End(first)
+	b.end(first)
 	require.Empty(t, b.newest)
 }
 
@@ -110,14 +110,14 @@ func TestBehind_Yields(t *testing.T) {
 
 func TestBehind_HasRoomForSoMany(t *testing.T) {
 	b := NewBackground(0)
-	all := make([]*Removing, 0, mostInBackground)
+	all := make([]*removing, 0, mostInBackground)
 	for i := range mostInBackground {
-		all = append(all, b.Begin(strconv.Itoa(i%10), 0, 1))
+		all = append(all, b.begin(strconv.Itoa(i%10), 0, 1))
 	}
-	require.NotContains(t, all, (*Removing)(nil))
-	require.Nil(t, b.Begin("another", 0, 1))
-	b.End(all[0])
-	require.NotNil(t, b.Begin("another", 0, 1))
+	require.NotContains(t, all, (*removing)(nil))
+	require.Nil(t, b.begin("another", 0, 1))
+	b.end(all[0])
+	require.NotNil(t, b.begin("another", 0, 1))
 }
 
 func TestBehind_CloseWaitsForAWhile(t *testing.T) {
@@ -125,12 +125,12 @@ func TestBehind_CloseWaitsForAWhile(t *testing.T) {
 		b := NewBackground(0)
 		b.Close(time.Hour) // for none
 		b = NewBackground(0)
-		r := b.Begin("a", 0, 1)
+		r := b.begin("a", 0, 1)
 		began := time.Now()
 		b.Close(time.Second)
 		require.Equal(t, time.Second, time.Since(began))
-		require.Nil(t, b.Begin("b", 0, 1))
-		time.AfterFunc(time.Minute, func() { b.End(r) })
+		require.Nil(t, b.begin("b", 0, 1))
+		time.AfterFunc(time.Minute, func() { b.end(r) })
 		b.Close(time.Hour)
 		require.Equal(t, time.Second+time.Minute, time.Since(began))
 	})

@@ -95,8 +95,8 @@ func (p *Path) expects(number string) bool {
 	return c != nil && p.Clock.Now() < c.expected.Load().of(number)
 }
 
-// KeptUntil returns until when the removal of the hold with this number leaves the path taken; 0: it does not.
-func (p *Path) KeptUntil(number string) clock.Instant {
+// keptUntil returns until when the removal of the hold with this number leaves the path taken; 0: it does not.
+func (p *Path) keptUntil(number string) clock.Instant {
 	if c := p.whole().others.Load(); c != nil {
 		return c.keeping.Load().of(number)
 	}
@@ -137,14 +137,14 @@ func (p *Path) busy() bool {
 	return since != 0 && since.Until(p.Clock.Now()) < busyFor
 }
 
-// MayQueue reports whether calls of the path may wait in a queue.
-func (p *Path) MayQueue() bool {
+// mayQueue reports whether calls of the path may wait in a queue.
+func (p *Path) mayQueue() bool {
 	c := p.anchor.others.Load()
 	return c == nil || p.Clock.Now() >= clock.Instant(c.queueless.Load())
 }
 
-// Queues reports whether calls of the path wait in a queue.
-func (p *Path) Queues() bool { return p.MayQueue() && p.all.Waker.Listening != nil }
+// queues reports whether calls of the path wait in a queue.
+func (p *Path) queues() bool { return p.mayQueue() && p.all.Waker.Listening != nil }
 
 // NoQueue notes that the server has refused the queue of a path. A refusal for now only, for instance because it is out of
 // memory, costs no call its place: waiting calls look again. It is logged once a minute at most.
@@ -168,7 +168,7 @@ func (p *Path) NoQueue(why string) {
 // WriterWaits asks Redis, with a call of the format, whether a writer waits elsewhere while readers of this process hold the
 // key.
 func (p *Path) WriterWaits(c protocol.Call) (waits, known bool) {
-	if !p.MayQueue() {
+	if !p.mayQueue() {
 		return false, false
 	}
 	w := p.all.CommandWait(context.Background(), p.all.Transport.Shard(c.Key))
@@ -200,15 +200,15 @@ func (p *Path) deaf(is bool) {
 // NoteContention notes the reply to a release, and whether goroutines of this process wait that must let others go first,
 // because the process has had the lock for the handoff limit or, without hand-over, has released it.
 func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
-	p.NoteWindow(reply, others, at)
+	p.noteWindow(reply, others, at)
 	if reply == protocol.Contended {
 		p.contention().since.Store(int64(at))
 	}
 }
 
-// NoteWindow is NoteContention for a release that may have opened a window: then the next call asks for a ticket, and leaves
+// noteWindow is NoteContention for a release that may have opened a window: then the next call asks for a ticket, and leaves
 // the window to calls without one. The reply is no sign that there are such calls.
-func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
+func (p *Path) noteWindow(reply int64, others bool, at clock.Instant) {
 	c := p.anchor.others.Load()
 	if c == nil {
 		if !others && reply != protocol.Contended && reply != protocol.NoQueue {
@@ -223,7 +223,7 @@ func (p *Path) NoteWindow(reply int64, others bool, at clock.Instant) {
 	if (others || reply == protocol.Contended) && !p.Format.Ours() { // else nobody may be there without a ticket
 		p.Shard().Contended(at)
 	}
-	if !p.Queues() || c.deaf.Load() {
+	if !p.queues() || c.deaf.Load() {
 		c.released(others, reply == protocol.Contended, p.Clock.Now())
 	}
 }

@@ -21,7 +21,7 @@ import (
 //
 // While it is shut, a release serves the first ticket. While it is open, the key is removed, and the first call without a
 // ticket may take it; the first ticket looks when the window is over. Readers leave no windows: a writer without a ticket has a
-// guest ticket in the queue, see internal/protocol/lua/readwrite.lua. The releasing process says what it knows, see Fairness:
+// guest ticket in the queue, see internal/protocol/lua/readwrite.lua. The releasing process says what it knows, see fairness:
 //
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
@@ -41,8 +41,8 @@ import (
 //
 //	keeps ──goroutines wait, and the last chance was 100 ms ago──▶ yields ──the next call pauses first──▶ keeps
 
-// Fairness sets what the release of a hold does about others. Due: this process has had the lock for long enough.
-func (p *Path) Fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
+// fairness sets what the release of a hold does about others. Due: this process has had the lock for long enough.
+func (p *Path) fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
 	if h.Leads() {
 		m.Leads = true
 	} else if m.Yields || (due || p.side == "" && h.Watched()) && p.lock.Contended() { // or its lease does not suit the next waiter

@@ -43,7 +43,7 @@ func TestFairness_AgeOfTheEvidence(t *testing.T) {
 			require.True(t, h.Grant(granted, granted))
 			for _, held := range []time.Duration{0, time.Second, time.Hour} {
 				m := protocol.Release{Queued: true}
-				l.path.Fairness(&m, h, false, granted.Add(held))
+				l.path.fairness(&m, h, false, granted.Add(held))
 				require.Equal(t, known, m.Known, "granted %v after the question, held for %v", after, held)
 			}
 		}

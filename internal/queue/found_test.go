@@ -176,23 +176,23 @@ func TestObtain_AsksBesideARemoval(t *testing.T) {
 	l, b := newLock(t), NewBackground(0)
 	l.path.all.Background, l.path.all.Limit = b, 10*time.Second
 	now := l.path.Clock.Now()
-	r := b.Begin(l.path.Key, 0, now)
+	r := b.begin(l.path.Key, 0, now)
 	const wait = 20 * time.Millisecond
 	q := Request{Terms: hold.Terms{Lease: lease.NewTerm(time.Minute)}, Wait: wait, Deadline: now.Add(wait)}
 	require.NoError(t, l.path.Obtain(t.Context(), &q))
 	require.GreaterOrEqual(t, now.Until(l.path.Clock.Now()), wait)
-	b.NotOurs(r, false, func() { require.Fail(t, "a loss") })
+	b.notOurs(r, false, func() { require.Fail(t, "a loss") })
 }
 
 // What asks for several paths waits for the removals that are under way, also where a single call would not.
 func TestGroup_WaitsForRemovals(t *testing.T) {
 	l, b := newLock(t), NewBackground(time.Hour)
 	l.path.all.Background, l.path.all.Limit = b, 10*time.Second
-	r := b.Begin(l.path.Key, 0, l.path.Clock.Now())
+	r := b.begin(l.path.Key, 0, l.path.Clock.Now())
 	var ended atomic.Bool
 	time.AfterFunc(50*time.Millisecond, func() {
 		ended.Store(true)
-		b.End(r)
+		b.end(r)
 	})
 	var g Group
 	g.Add(t.Context(), &l.path, l.NewHold(hold.Terms{Lease: lease.NewTerm(time.Minute)}))
@@ -221,7 +221,7 @@ func TestGroup_WaitsTooLong(t *testing.T) {
 			if c.deadline {
 				all.Limit, deadline = 10*time.Second, now.Add(20*time.Millisecond)
 			}
-			all.Background.Begin(second.path.Key, 0, now.Add(-c.began))
+			all.Background.begin(second.path.Key, 0, now.Add(-c.began))
 			var g Group
 			for _, l := range []*lock{first, second} {
 				g.Add(t.Context(), &l.path, l.NewHold(hold.Terms{Lease: lease.NewTerm(time.Minute)}))
@@ -239,7 +239,7 @@ func TestContention_OwnWindow(t *testing.T) {
 	p := &l.path
 	now := p.Clock.Now()
 	p.all.Waker.Listening = new(wake.Listener)
-	p.NoteWindow(protocol.Contended, true, now)
+	p.noteWindow(protocol.Contended, true, now)
 	require.True(t, p.Contested())
 	p.NoteContention(1, false, now)
 	require.False(t, p.Contested())

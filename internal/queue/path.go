@@ -151,9 +151,9 @@ func (p *Path) WaitsToLead() bool {
 	return w != nil && w.call && w.leads
 }
 
-// NumberIn returns the number in the value of a hold of the registry; 0 if there is none, since the value may come from a
+// numberIn returns the number in the value of a hold of the registry; 0 if there is none, since the value may come from a
 // message.
-func (all *Shared) NumberIn(value string) uint64 {
+func (all *Shared) numberIn(value string) uint64 {
 	n, err := strconv.ParseUint(value[len(all.Values):], 10, 64)
 	if err != nil {
 		return 0

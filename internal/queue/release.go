@@ -43,9 +43,9 @@ type Ending struct {
 // With a removal in the background 4 comes before the command, and the next call knows of that, see Background.
 func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err error) {
 	h := e.Hold
-	m := protocol.Release{Key: p.Key, Value: h.Value(), Queued: p.MayQueue(), Keep: e.Kept.After(e.At)}
+	m := protocol.Release{Key: p.Key, Value: h.Value(), Queued: p.mayQueue(), Keep: e.Kept.After(e.At)}
 	removing := p.removesInBackground(&e, &m)
-	p.Fairness(&m, h, e.Due, e.At)
+	p.fairness(&m, h, e.Due, e.At)
 	if removing != nil {
 		go p.removeInBackground(removing, h, m) //nolint:gosec // it outlives the call and its context
 		p.lock.Free()
@@ -119,7 +119,7 @@ func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error 
 
 // removesInBackground begins the removal of an ended hold's key in the background. It returns nil when the call must wait for
 // the removal.
-func (p *Path) removesInBackground(e *Ending, m *protocol.Release) *Removing {
+func (p *Path) removesInBackground(e *Ending, m *protocol.Release) *removing {
 	b, h := p.all.Background, e.Hold
 	if b == nil || p.side != "" || m.Keep > 0 || h.Leads() || h.MayArrive() || e.Owner.IsOnce() || e.Owner.IsGroup() {
 		return nil
@@ -129,17 +129,17 @@ func (p *Path) removesInBackground(e *Ending, m *protocol.Release) *Removing {
 		return nil
 	}
 	owned, had, _ := h.Held(e.At)
-	r := b.Begin(p.Key, had, e.At)
-	m.Yields = r != nil && p.Queues() && b.Yields(had, owned, to.RoundTrip().Base)
+	r := b.begin(p.Key, had, e.At)
+	m.Yields = r != nil && p.queues() && b.Yields(had, owned, to.RoundTrip().Base)
 	return r
 }
 
 // removeInBackground removes the key of an ended hold. The local half is free: the lock may be in use again, or dropped from the
 // cache.
-func (p *Path) removeInBackground(r *Removing, h *hold.Hold, m protocol.Release) {
+func (p *Path) removeInBackground(r *removing, h *hold.Hold, m protocol.Release) {
 	b := p.all.Background
-	defer b.End(r)
-	w := p.releaseWait(context.Background(), h, r.Began)
+	defer b.end(r)
+	w := p.releaseWait(context.Background(), h, r.began)
 	w.Observer = (*silence)(p.whole()) // the next call may wait for the removal
 	reply, n, err := p.sendRelease(&w, m)
 	switch {
@@ -152,11 +152,11 @@ func (p *Path) removeInBackground(r *Removing, h *hold.Hold, m protocol.Release)
 		}
 		return
 	case n > 0 && m.Yields:
-		p.NoteWindow(n, true, reply.Came)
+		p.noteWindow(n, true, reply.Came)
 	case n > 0:
 		p.NoteContention(n, false, reply.Came)
 	case !h.Expired(reply.Came): // else the key may have expired after the release
-		b.NotOurs(r, n == protocol.Later, func() { p.lostInBackground(h, r.Began, fault.Without(n)) })
+		b.notOurs(r, n == protocol.Later, func() { p.lostInBackground(h, r.began, fault.Without(n)) })
 	}
 	p.Removed(h.Value(), reply.Came)
 }

@@ -45,7 +45,7 @@ func (p *Path) removalOf(r hold.Remains) cleanup.Removal {
 		Format:    format,
 		Key:       p.Key,
 		Value:     r.Value,
-		Number:    p.all.NumberIn(r.Value),
+		Number:    p.all.numberIn(r.Value),
 		Lease:     r.Longest,
 		Expired:   p.Clock.Now().Add(expires).Add(lease.Margin(expires)),
 		Keep:      r.Kept, // mutant: kept path let go
@@ -68,7 +68,7 @@ func (p *Path) Clear(r hold.Remains) {
 func (p *Path) RemoveUnclaimed(number string) {
 	r := p.removalOf(hold.Remains{Value: p.all.Values + number, Longest: p.all.Lease, Term: p.all.Lease})
 	r.MayArrive = false
-	r.Keep = p.KeptUntil(number)
+	r.Keep = p.keptUntil(number)
 	p.all.Cleaner.Expedite(r)
 }
 
@@ -104,7 +104,7 @@ func (p *Path) Removed(value string, at clock.Instant) {
 		p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
 		return
 	}
-	n := p.all.NumberIn(value)
+	n := p.all.numberIn(value)
 	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
 		p.lastAt.Store(int64(at)) // first: a Recall in between repeats an older removal, which is harmless
 		if p.last.CompareAndSwap(last, n) {

@@ -139,7 +139,7 @@ func (g *Group) follow(deadline clock.Instant) (p transport.Wait) {
 		}
 		if err := a.await(r, deadline); err != nil {
 			g.At, g.Err = i, err
-			if a.path.Clock.Now() >= deadline && !a.path.Shard().Overdue(r.Began) {
+			if a.path.Clock.Now() >= deadline && !a.path.Shard().Overdue(r.began) {
 				g.Err = fault.Busy
 			}
 			return p
