@@ -192,20 +192,27 @@ func (a *app) option() (rueidis.ClientOption, error) {
 func (a *app) registry(
 	ctx context.Context, prefix string, opts ...lockregistry.Option,
 ) (*lockregistry.Registry, func(), error) {
+	r, _, closeAll, err := a.registryAndClient(ctx, prefix, opts...)
+	return r, closeAll, err
+}
+
+func (a *app) registryAndClient(
+	ctx context.Context, prefix string, opts ...lockregistry.Option,
+) (*lockregistry.Registry, rueidis.Client, func(), error) {
 	layout, err := parseLayout(a.layout)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	client, err := a.connect(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	r, err := lockregistry.New(client, prefix, append([]lockregistry.Option{lockregistry.WithLayout(layout)}, opts...)...)
 	if err != nil {
 		client.Close()
-		return nil, nil, exit{exitUsage, err}
+		return nil, nil, nil, exit{exitUsage, err}
 	}
-	return r, func() {
+	return r, client, func() {
 		_ = r.Close()
 		client.Close()
 	}, nil

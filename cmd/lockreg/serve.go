@@ -170,7 +170,7 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 		encryption = &tls.Config{GetCertificate: certificate.get, MinVersion: tls.VersionTLS12}
 	}
 
-	registry, disconnect, err := a.registry(ctx, prefix)
+	registry, client, disconnect, err := a.registryAndClient(ctx, prefix)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 	if hint := a.noLocks(ctx, registry, prefix); hint != "" {
 		log.Warn(strings.TrimPrefix(hint, "; "))
 	}
-	handler, err := page.New(registry, options...)
+	handler, err := page.New(registry, append(options, page.WithClient(client))...)
 	if err != nil {
 		return exit{exitUsage, err}
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -47,7 +49,10 @@ type feed struct {
 	stop    context.CancelFunc // ends the poller's pass
 	skip    context.CancelFunc // ends the poller's pause
 	closing chan struct{}      // closed by close
-	silent  int64              // since when the source does not answer, Unix ms; 0: it does
+	silent  silence            // what does not answer
+
+	client rueidis.Client                            // of the source; nil: not known
+	ask    func(ctx context.Context) map[string]bool // see asker
 
 	watchers sync.WaitGroup
 }
@@ -294,8 +299,8 @@ func (f *feed) take(s *stream) []byte {
 		s.stale = false
 		now, silent := f.now, f.silent
 		f.mu.Unlock()
-		if silent != 0 {
-			return bytes.Join([][]byte{now.all(), silenceEvent(silent)}, nil)
+		if silent.Since != 0 {
+			return bytes.Join([][]byte{now.all(), silent.event()}, nil)
 		}
 		return now.all()
 	}

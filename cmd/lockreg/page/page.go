@@ -25,6 +25,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/redis/rueidis"
+
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
@@ -126,6 +128,12 @@ func WithInterval(d time.Duration) Option {
 	}
 }
 
+// WithClient gives the page the source's client. On a cluster the page then says which of the masters do not answer. Without it, it
+// knows of one of them only, as it asks for one path.
+func WithClient(client rueidis.Client) Option {
+	return func(h *Handler) error { h.feed.client = client; return nil }
+}
+
 // WithLogger says where releases, sign-ins, refused requests and failures are logged. The default is [slog.Default].
 func WithLogger(log *slog.Logger) Option {
 	return func(h *Handler) error { h.log = log; return nil }
@@ -141,6 +149,7 @@ func New(source Source, options ...Option) (*Handler, error) {
 		}
 	}
 	h.feed.log = h.log
+	h.feed.ask = h.feed.asker()
 	h.gate.root = h.root
 
 	mux := http.NewServeMux()

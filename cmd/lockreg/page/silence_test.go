@@ -2,15 +2,18 @@ package page_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -72,4 +75,48 @@ func TestSilence(t *testing.T) {
 		require.Contains(t, text, `{"since":0}`)
 		require.Contains(t, text, "event: tick")
 	})
+}
+
+// Of a cluster each master is asked, and named when it does not answer, whichever it is; that others answer does not hide it.
+func TestSilenceOfAMaster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.StartCluster(t, 3)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{servers[0].Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	registry, err := lockregistry.New(client, "orders")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = registry.Close() })
+	b := look(t, newPage(t, registry, page.WithClient(client)))
+	var text string
+	says := func(what string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			text += b.read()
+			_, after, found := strings.Cut(text, what)
+			if found {
+				text = after
+			}
+			return found
+		}, 20*time.Second, time.Millisecond, what)
+	}
+	says("event: tick")
+	for _, server := range servers {
+		frozen := time.Now()
+		server.Freeze()
+		says(`,"servers":["` + server.Addr() + `"]}`)
+		t.Log("told after", time.Since(frozen))
+		server.Thaw()
+		says(`{"since":0}`)
+	}
+	text += b.read()
+	require.NotContains(t, text, "event: silence")
+	for _, server := range servers {
+		server.Freeze()
+	}
+	says("event: silence")
+	for _, server := range servers {
+		server.Thaw()
+	}
+	says(`{"since":0}`)
 }

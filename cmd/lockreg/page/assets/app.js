@@ -10,6 +10,7 @@ import { lose } from "./trails.js";
 
 let connected = false;
 let silent = 0; // since when Redis does not answer, by the server's clock; 0: it does
+let mute = ""; // what does not: Redis, or some of its masters
 let began = 0; // when the connection did, by this clock
 let found = 0; // locks, by the pass that is under way; 0: it is over, or quick
 
@@ -40,8 +41,12 @@ const handlers = {
     return end(handlers.gone);
   },
   silence(data) {
-    if ((silent > 0) !== (data.since > 0)) announce(data.since > 0 ? "Redis does not answer." : "Redis answers again.");
+    const servers = (data.servers ?? []).map(visible);
+    const now = `${servers.join(", ") || "Redis"} ${servers.length > 1 ? "do" : "does"} not answer`;
+    if (data.since > 0 && (silent === 0 || now !== mute)) announce(`${now}.`);
+    if (data.since === 0 && silent > 0) announce("Redis answers again.");
     silent = data.since;
+    mute = now;
     age();
   },
   *tick(data) {
@@ -105,7 +110,7 @@ function age() {
   if (current) text = `live, ${text}`;
   else if (connected && clock.lastPass > 0 && found > 0) text = `${text}, ${reading}`;
   else if (!connected && clock.lastPass > 0) text = `connection lost, ${text}`;
-  if (connected && silent > 0) text = `Redis does not answer; last seen ${duration(serverNow() - silent)} ago`;
+  if (connected && silent > 0) text = `${mute}; last seen ${duration(serverNow() - silent)} ago`;
   write($("age"), text);
 }
 
