@@ -4,7 +4,7 @@
 //	handler, err := page.New(registry, page.WithRoot("/admin/locks/"))
 //	mux.Handle("/admin/locks/", requireAdmin(handler))
 //
-// Redis is asked once for all connected browsers, and not at all without one. Other sites in a browser cannot change anything:
+// Redis is asked once for all connected browsers, and not at all without one, unless GET lock?path= asks for a path. Other sites in a browser cannot change anything:
 // a release is a POST of JSON with a special header, from the same origin.
 package page
 
@@ -265,18 +265,41 @@ func (h *Handler) require(w http.ResponseWriter, r *http.Request, needed right) 
 	return false
 }
 
-// lock tells all that the last pass found out about a path. It does not ask the source.
+// lock tells all that the last pass found out about a path. If it found nothing, or nobody looks and there is no pass, it asks the
+// source for this path once. That a lock is free is no error: it will be taken again.
 func (h *Handler) lock(w http.ResponseWriter, r *http.Request) {
 	if !h.require(w, r, look) {
 		return
 	}
 	var answer struct {
-		At   int64      `json:"at"`
-		Lock *view.Lock `json:"lock"` // null: nobody holds it and nobody waits
+		At   int64      `json:"at"`             // when it was read, Unix ms; 0: it was not
+		Lock *view.Lock `json:"lock"`           // null: see Note
+		Note string     `json:"note,omitempty"` // why there is none
 	}
-	if info, at, ok := h.feed.find(r.URL.Query().Get("path")); ok {
-		lock := view.OfLock(info)
-		answer.At, answer.Lock = at.UnixMilli(), &lock
+	name := r.URL.Query().Get("path")
+	info, at, ok := h.feed.find(name)
+	if source, asks := h.source.(inspector); !ok && asks && name != "" {
+		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+		defer cancel()
+		var err error
+		if info, err = source.Inspect(ctx, name); err != nil {
+			h.refuse(w, r, http.StatusBadGateway, err.Error())
+			return
+		}
+		at, ok = time.Now(), info.Kind != observe.KindNone
+	}
+	if !at.IsZero() {
+		answer.At = at.UnixMilli()
+	}
+	switch lock := view.OfLock(info); {
+	case ok:
+		answer.Lock = &lock
+	case name == "":
+		answer.Note = "no path is given: write lock?path=PATH"
+	case at.IsZero():
+		answer.Note = "not among the locks that are shown, if any are"
+	default:
+		answer.Note = "nobody holds it, and nobody waits in Redis"
 	}
 	h.answer(w, http.StatusOK, answer)
 }
