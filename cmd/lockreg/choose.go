@@ -20,6 +20,7 @@ import (
 type choice struct {
 	sort    string
 	limit   int
+	dead    bool // only what is probably dead
 	pattern *regexp.Regexp
 	watch   bool
 	each    span
@@ -81,16 +82,33 @@ func (c *choice) plain() bool { return c.sort == "waiting" && c.limit == 0 && !c
 
 // of returns the chosen locks.
 func (c *choice) of(all iter.Seq2[observe.LockInfo, error]) iter.Seq2[observe.LockInfo, error] {
-	if c.pattern == nil {
-		return all
-	}
 	return func(yield func(observe.LockInfo, error) bool) {
 		for info, err := range all {
-			if (err != nil || c.pattern.MatchString(info.Path)) && !yield(info, err) {
+			if (err != nil || c.shows(info)) && !yield(info, err) {
 				return
 			}
 		}
 	}
+}
+
+// shows reports whether a lock is chosen.
+func (c *choice) shows(info observe.LockInfo) bool {
+	if c.dead && !slices.ContainsFunc(info.Holders, dead) &&
+		!slices.ContainsFunc(info.Waiters, func(w observe.WaiterInfo) bool { return w.Gone }) {
+		return false
+	}
+	return c.pattern == nil || c.pattern.MatchString(info.Path)
+}
+
+// dead reports whether a holder is probably dead or frozen.
+func dead(h observe.HolderInfo) bool { return h.Overdue() > 0 || h.Silent > 0 }
+
+// nothing says that no lock is chosen.
+func (c *choice) nothing() string {
+	if c.dead {
+		return "no holder or waiter is probably dead"
+	}
+	return "nothing is locked, and nobody waits"
 }
 
 // ordered are all of them, in order, and how many are left out.
@@ -128,7 +146,9 @@ func (a *app) watching(
 			}
 			asked = true // once: it reads the names of all keys
 			fmt.Fprintf(&text, "%s: %d locks%s\n", time.Now().Format(time.TimeOnly), len(infos), hint)
-			if err := page.printLocks(shown); err != nil {
+			if len(shown) == 0 {
+				fmt.Fprintln(&text, c.nothing())
+			} else if err := page.printLocks(shown); err != nil {
 				return err
 			}
 			page.more(more)

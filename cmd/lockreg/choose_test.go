@@ -53,6 +53,41 @@ func TestLsChooses(t *testing.T) {
 	assert.Equal(t, "nothing is locked, and nobody waits\n", out)
 }
 
+// What is probably dead can be chosen, and be chosen from.
+func TestLsOfTheDead(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	const dead, alive = "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55", "5f0c6f0e-1f4e-4d6c-9d5a-2f3e6f1a7b11"
+	listed := func(args ...string) string {
+		code, out, text := lockreg(t, s.url, append([]string{"ls", "--dead", "shop"}, args...)...)
+		assert.Zero(t, code)
+		assert.Empty(t, text)
+		return out
+	}
+	s.Command(t, "SET", "shop:alive", alive+":1", "PX", "29000")
+	assert.Equal(t, "no holder or waiter is probably dead\n", listed())
+	assert.Equal(t, "no holder or waiter is probably dead\n", listed("--sort", "path"))
+	assert.Equal(t, "[]\n", listed("--json"))
+	for id, paths := range map[string][]string{dead: {"dead", "dead too"}, alive: {"alive"}} {
+		var locks []string
+		for _, path := range paths {
+			locks = append(locks, `{"path":"`+path+`","hold":"1","since":5,"lease":600000}`)
+			s.Command(t, "SET", "shop:"+path, id+":1", "PX", map[string]string{dead: "200000", alive: "599000"}[id])
+		}
+		s.Command(t, "SET", "shop:{"+id+"}:registry", `{"host":"h","pid":7,"locks":[`+strings.Join(locks, ",")+`]}`)
+	}
+	s.Command(t, "ZADD", "shop:{shop:gone}:waiters", strconv.FormatInt(time.Now().UnixMicro(), 10), dead+":1795310000000000|60000")
+	out := listed()
+	assert.Regexp(t, `(?m)^gone `, out)
+	assert.Equal(t, 2, strings.Count(out, "probably dead or frozen"), out)
+	assert.NotContains(t, out, "alive")
+	out = listed("dead *")
+	assert.Regexp(t, `(?m)^dead too `, out)
+	assert.NotRegexp(t, `(?m)^dead  |^gone`, out)
+	assert.Contains(t, listed("--limit", "1", "--sort", "path"), "and 2 more")
+	assert.Equal(t, 3, strings.Count(listed("--json"), `"path":`))
+}
+
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

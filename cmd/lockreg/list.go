@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	nothing     = "nothing is locked, and nobody waits"
 	partEach    = time.Second // how often a long listing prints what it has found
 	mostLongest = 20          // queues that are named at its end
 )
@@ -51,8 +50,8 @@ func gather(all iter.Seq2[observe.LockInfo, error], p *progress) (infos []observ
 }
 
 // list prints locks. When they come slowly it does so in parts, each in order, and names the longest queues at the end. Where
-// there is none, why says more.
-func (a *app) list(all iter.Seq2[observe.LockInfo, error], p *progress, why func() string) error {
+// there is none it prints what nothing returns.
+func (a *app) list(all iter.Seq2[observe.LockInfo, error], p *progress, nothing func() string) error {
 	var part, longest []observe.LockInfo
 	count, parts, began := 0, 0, time.Now()
 	flush := func() error {
@@ -84,7 +83,7 @@ func (a *app) list(all iter.Seq2[observe.LockInfo, error], p *progress, why func
 	}
 	if count == 0 {
 		p.clear()
-		_, err := fmt.Fprintln(a.out, nothing+why())
+		_, err := fmt.Fprintln(a.out, nothing())
 		return err
 	}
 	if len(part) > 0 {

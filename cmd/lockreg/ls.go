@@ -31,9 +31,9 @@ func (a *app) lsCommand() *cobra.Command {
 		Short:      "List what is locked and what is waited for",
 		Long: `Lists the paths under a prefix that are locked or waited for: those with the
 longest queue first, then by name. PATH shows only those that have this in them,
-or, with a * in it for any characters, are like this. A listing that takes longer
-than a second comes in parts, each in this order, and names the longest queues at
-its end.
+or, with a * in it for any characters, are like this; --dead only those with a
+holder or waiter that is probably dead. A listing that takes longer than a second
+comes in parts, each in this order, and names the longest queues at its end.
 
 HOLDER is the process that holds the lock, or how many do, and how many of these
 are probably dead; HELD FOR is how long, with a "≤" before its process says so;
@@ -51,6 +51,7 @@ Exit codes: 0 also when there is nothing, 64 a mistake on the command line, 69
 Redis cannot be used.`,
 		Example: `  lockreg ls shop
   lockreg ls --watch --sort held --limit 20 shop
+  lockreg ls --dead shop
   lockreg ls shop 'orders:*'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 {
@@ -67,6 +68,7 @@ Redis cannot be used.`,
 	flags.BoolVarP(&c.watch, "watch", "w", false, "print the list again and again")
 	flags.Var(&c.each, "interval", "time between two lists of --watch")
 	flags.StringVar(&c.sort, "sort", "waiting", "what comes first: most waiting, path, held longest, or lease that ends first")
+	flags.BoolVar(&c.dead, "dead", false, "show only locks with a holder or waiter that is probably dead")
 	flags.IntVar(&c.limit, "limit", 0, "how many to show at most (default: all)")
 	_ = cmd.RegisterFlagCompletionFunc("sort",
 		cobra.FixedCompletions(slices.Sorted(maps.Keys(orders)), cobra.ShellCompDirectiveNoFileComp))
@@ -80,7 +82,7 @@ func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
 	}
 	defer closeAll()
 	why := func() string {
-		if c.pattern == nil && !c.watch { // there is no lock, and somebody waits for the answer
+		if c.pattern == nil && !c.dead && !c.watch { // there is no lock, and somebody waits for the answer
 			return a.noSuchPrefix(ctx, prefix)
 		}
 		return a.noLocks(ctx, r, prefix)
@@ -91,7 +93,7 @@ func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
 	p := a.progress()
 	defer p.end()
 	if c.plain() && !a.json {
-		return failed(a.list(c.of(r.Locks(ctx)), p, why))
+		return failed(a.list(c.of(r.Locks(ctx)), p, func() string { return c.nothing() + why() }))
 	}
 	infos, err := gather(c.of(r.Locks(ctx)), p)
 	if err != nil {
@@ -104,6 +106,10 @@ func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
 	shown, more := c.ordered(infos)
 	if a.json {
 		return a.printLocksJSON(shown)
+	}
+	if len(infos) == 0 {
+		_, err := fmt.Fprintln(a.out, c.nothing())
+		return err
 	}
 	if err := a.printLocks(shown); err != nil {
 		return err
@@ -191,10 +197,6 @@ func (a *app) printLocksJSON(infos []observe.LockInfo) error {
 }
 
 func (a *app) printLocks(infos []observe.LockInfo) error {
-	if len(infos) == 0 {
-		_, err := fmt.Fprintln(a.out, nothing)
-		return err
-	}
 	table := a.table("PATH", "KIND", "HOLDER", "HELD FOR", "LEASE", "WAITING")
 	for _, info := range infos {
 		holder, since, lease := "nobody", "", ""
@@ -305,14 +307,14 @@ func holders(kind observe.Kind) string {
 
 // several is how many hold a lock, and how many of them are overdue.
 func several(info observe.LockInfo) string {
-	text, dead := fmt.Sprint(info.HolderCount, " ", holders(info.Kind)), 0
+	text, gone := fmt.Sprint(info.HolderCount, " ", holders(info.Kind)), 0
 	for _, h := range info.Holders {
-		if h.Overdue() > 0 || h.Silent > 0 {
-			dead++
+		if dead(h) {
+			gone++
 		}
 	}
-	if dead > 0 {
-		text += fmt.Sprintf(", %d probably dead", dead)
+	if gone > 0 {
+		text += fmt.Sprintf(", %d probably dead", gone)
 	}
 	return text
 }
