@@ -123,8 +123,10 @@ func TestHints(t *testing.T) {
 		"unknown command \"xyzzy\"\n":                      {"xyzzy"},
 		"write: lockreg doctor PREFIX":                     {"doctor"},
 		"write: lockreg serve PREFIX\n":                    {"serve"},
-		`unknown command "unlock": did you mean release?`:  {"unlock", "shop", "a"},
-		`unknown command "status": did you mean ls?`:       {"status", "shop"},
+		"PREFIX PATH: did you mean lockreg show stock 42?": {"show", "stock:42"},
+		"PREFIX PATH\n": {"release", "stock:"},
+		`unknown command "unlock": did you mean release?`: {"unlock", "shop", "a"},
+		`unknown command "status": did you mean ls?`:      {"status", "shop"},
 	} {
 		code, _, text := lockreg(t, "", args...)
 		assert.Equal(t, 64, code)
@@ -168,7 +170,13 @@ func TestNearMisses(t *testing.T) {
 		{"nobody holds it", "did you mean", 0, []string{"show", "orders", "completely"}},
 		{`no lock has the prefix "other"`, "did you mean", 0, []string{"show", "other", "invoice:17"}},
 		{`nothing was changed; no lock has the prefix "other"`, "did you mean", 1, []string{"release", "other", "a", "--yes"}},
-		{"OK", "prefix \"", 1, []string{"doctor", "other"}},
+		{`lockreg: no lock has the prefix "other"`, "did you mean", 1, []string{"doctor", "other"}},
+		{`lockreg: no lock has the prefix "other"`, "did you mean", 1, []string{"doctor", "--json", "other"}},
+		{`lockreg: no lock has the prefix "other"`, "did you mean", 0, []string{"deadlocks", "--json", "other"}},
+		{`lockreg: no lock has the prefix "other"`, "did you mean", 0, []string{"show", "--json", "other", "a"}},
+		{`no lock has the path "orders:stock": did you mean stock?`, "prefix", 0, []string{"show", "orders", "orders:stock"}},
+		{`no lock has the prefix "orders:stock": did you mean the prefix orders and the path stock?`, "path \"", 0,
+			[]string{"ls", "orders:stock"}},
 		{`lockreg: no lock has the prefix "other"`, "did you mean", 0, []string{"ls", "--limit", "3", "other"}},
 		{`lockreg: no lock has the prefix "order": did you mean orders?`, "path \"", 0, []string{"ls", "--json", "order"}},
 		{"nothing is locked", "prefix", 0, []string{"ls", "--limit", "3", "orders", "nowhere"}},
@@ -189,8 +197,9 @@ func TestNearMisses(t *testing.T) {
 		assert.Contains(t, out+text, c.says, c.args)
 		assert.NotContains(t, out+text, c.never, c.args)
 	}
-	_, out, _ := lockreg(t, s.url, "show", "--json", "orders", "invoice")
+	_, out, text := lockreg(t, s.url, "show", "--json", "orders", "invoice")
 	assert.NotContains(t, out, "did you mean")
+	assert.Contains(t, text, `no lock has the path "invoice": did you mean invoice:17?`)
 	assert.Equal(t, id, s.Command(t, "GET", "orders:invoice:17"))
 
 	watch := prepare(s.url, "ls", "--watch", "--interval", "0.05", "other").begin(t)

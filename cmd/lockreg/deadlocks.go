@@ -49,6 +49,9 @@ func (a *app) deadlocks(ctx context.Context, r finder, why func() string) error 
 	}
 	switch {
 	case a.json:
+		if len(found) == 0 {
+			a.warn(why())
+		}
 		err = a.printJSON(view.OfDeadlocks(found))
 	case len(found) == 0:
 		_, err = fmt.Fprintln(a.out, "no deadlocks"+why())

@@ -81,10 +81,7 @@ func (a *app) doctor(cmd *cobra.Command, o doctor.Options) error {
 	}
 	o.Client = &option
 	if registry, closeAll, err := a.registry(cmd.Context(), o.Prefix); err == nil {
-		// A deployment is looked at before its first lock, too: only a prefix that is like one with locks may be a mistake.
-		if hint := a.noLocks(cmd.Context(), registry, o.Prefix); strings.HasSuffix(hint, "?") {
-			a.warn(hint)
-		}
+		a.warn(a.noLocks(cmd.Context(), registry, o.Prefix)) // no finding: a deployment is looked at before its first lock, too
 		closeAll()
 	}
 	report, err := doctor.Check(cmd.Context(), client, o)

@@ -151,14 +151,15 @@ Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 			if err != nil {
 				return failed(err)
 			}
+			print, hint := a.printLock, func(text string) { _, _ = fmt.Fprintln(a.out, text) }
 			if a.json {
-				return a.printJSON(view.OfLock(info))
+				print, hint = func(info observe.LockInfo) error { return a.printJSON(view.OfLock(info)) }, a.warn
 			}
-			if err := a.printLock(info); err != nil || info.Kind != observe.KindNone {
+			if err := print(info); err != nil || info.Kind != observe.KindNone {
 				return err
 			}
-			if hint := a.nearMiss(cmd.Context(), r, args[0], args[1]); hint != "" {
-				fmt.Fprintln(a.out, hint)
+			if text := a.nearMiss(cmd.Context(), r, args[0], args[1]); text != "" {
+				hint(text)
 			}
 			return nil
 		},
@@ -168,10 +169,16 @@ Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 // exactly requires a number of arguments.
 func exactly(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != n {
-			return usage("write: lockreg %s", cmd.Use)
+		if len(args) == n {
+			return nil
 		}
-		return nil
+		hint := ""
+		if n == 2 && len(args) == 1 { // as its key is written
+			if prefix, path, ok := strings.Cut(args[0], ":"); ok && prefix != "" && path != "" {
+				hint = fmt.Sprintf(": did you mean lockreg %s %s %s?", cmd.Name(), quoted(prefix), quoted(path))
+			}
+		}
+		return usage("write: lockreg %s%s", cmd.Use, hint)
 	}
 }
 

@@ -163,7 +163,8 @@ func isLockValue(value string) bool {
 	return err == nil
 }
 
-// noSuchPrefix returns a message that a prefix has no key, with similar prefixes; empty if it has one.
+// noSuchPrefix returns a message that a prefix has no key, with a similar prefix, or one that it begins with, as a key does; empty
+// if it has one.
 func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	client, err := a.connect(ctx)
 	if err != nil {
@@ -176,7 +177,14 @@ func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	if err != nil || ctx.Err() != nil || found[prefix] > 0 {
 		return ""
 	}
-	return "; no lock has the prefix " + strconv.Quote(prefix) + didYouMean(prefix, slices.Sorted(maps.Keys(found)))
+	names := slices.Sorted(maps.Keys(found))
+	hint := didYouMean(prefix, names)
+	for _, name := range names {
+		if path, ok := strings.CutPrefix(prefix, name+":"); ok && path != "" {
+			hint = ": did you mean the prefix " + printable.Text(name) + " and the path " + printable.Text(path) + "?"
+		}
+	}
+	return "; no lock has the prefix " + strconv.Quote(prefix) + hint
 }
 
 // nearMiss returns a hint for a path at which there is nothing: a similar one that is locked, or a similar prefix. It is empty
@@ -198,7 +206,11 @@ func (a *app) nearMiss(ctx context.Context, r lister, prefix, path string) strin
 		return strings.TrimPrefix(a.noSuchPrefix(ctx, prefix), "; ")
 	}
 	slices.Sort(names)
-	if hint := pathLike(path, names); hint != "" {
+	hint := pathLike(path, names)
+	if rest, ok := strings.CutPrefix(path, prefix+":"); ok && slices.Contains(names, rest) { // as its key is written
+		hint = ": did you mean " + printable.Text(rest) + "?"
+	}
+	if hint != "" {
 		return "no lock has the path " + strconv.Quote(path) + hint
 	}
 	return ""
