@@ -111,6 +111,9 @@ func TestPrefixes(t *testing.T) {
 	assert.Equal(t, "shop\n:4\n", out)
 	_, out, _ = lockreg(t, s.url, "__complete", "show", "shop", "")
 	assert.Equal(t, "a\norders:42\n:4\n", out)
+	s.Command(t, "SET", "shop:b c", id)
+	_, out, _ = lockreg(t, s.url, "__complete", "show", "shop", "b")
+	assert.Equal(t, "b c\n:4\n", out)
 	_, out, _ = lockreg(t, "redis://127.0.0.1:1", "__complete", "show", "shop", "")
 	assert.Equal(t, ":4\n", out)
 }

@@ -114,8 +114,7 @@ Redis is found by --url or REDIS_URL:
   rediss://host:6379                         TLS
   unix:///run/redis.sock                     a socket
 
-A registry's locks are the keys PREFIX:PATH. Shells complete both, but no names
-with blanks.
+A registry's locks are the keys PREFIX:PATH. Shells complete both.
 
 Exit codes: 0 success, 64 a mistake on the command line, 69 Redis cannot be
 used; each command's help has its others.`,

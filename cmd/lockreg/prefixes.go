@@ -272,7 +272,7 @@ func (a *app) completions(cmd *cobra.Command, args []string, begun string) ([]st
 		slices.Sort(names)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool {
-		return !strings.HasPrefix(name, begun) || printable.Text(name) != name || strings.ContainsAny(name, " \t")
+		return !strings.HasPrefix(name, begun) || printable.Text(name) != name
 	})
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
