@@ -25,16 +25,29 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
 
-// heldFor returns for how long a holder has had a lock. Before its process has published that, it counts from when the call
-// asked.
+// heldFor returns for how long a holder has had a lock. Before its process has published that, only when the call asked is known.
+// It may have waited since, for most of a long time: after a hand-over that is no bound to judge by.
 func heldFor(h observe.HolderInfo) string {
 	switch {
 	case !h.Granted.IsZero():
 		return short(max(0, time.Since(h.Granted)))
-	case !h.Since.IsZero():
+	case h.Since.IsZero():
+		return "unknown"
+	case view.Young(h):
 		return "≤ " + short(max(0, time.Since(h.Since)))
 	}
-	return "unknown"
+	return "asked " + ago(h.Since)
+}
+
+// held is heldFor behind the holder's name in a sentence; empty if nothing is known.
+func held(h observe.HolderInfo) string {
+	switch {
+	case h.Granted.IsZero() && h.Since.IsZero():
+		return ""
+	case h.Granted.IsZero() && !view.Young(h):
+		return ", which asked for it " + ago(h.Since)
+	}
+	return " for " + heldFor(h)
 }
 
 // leaseOf returns the rest of a holder's lease, and what speaks against its being at work.
@@ -70,7 +83,7 @@ func life(h observe.HolderInfo) string {
 		return "its process has renewed nothing for " + short(h.Silent) + ", and should have: it is probably dead or frozen"
 	case h.Renewed > 0 && h.Lease >= 0:
 		return "granted or renewed " + renewed + " ago: its process was alive then; if it has died since, this shows within " +
-			short(untilOverdue(h).Truncate(time.Second)+time.Second)
+			roundedUp(untilOverdue(h))
 	case view.Unrecorded(h):
 		text := "no record of its process: it is dead or frozen, or may not write one"
 		if lease := view.FirstLease(h); lease > 0 {
@@ -78,26 +91,61 @@ func life(h observe.HolderInfo) string {
 		}
 		return text
 	case h.Label.Known():
-		return "its process was alive in the last minute; that it renews its lease is not known"
+		return "its process was alive in the last minute; if it has died since, this shows within a minute; " +
+			"that it renews its lease is not known"
 	case !h.Since.IsZero():
-		return "too new for a record of its process"
+		return "too new for a record of its process, which shows within " + roundedUp(view.UntilRecorded(h))
+	case h.Lease > 0:
+		return "whether it is alive is not known; if it is dead, its lease ends in " + short(h.Lease)
 	}
 	return "whether it is alive is not known"
 }
+
+// roundedUp is a duration in whole seconds, and never too short.
+func roundedUp(d time.Duration) string { return short(d.Truncate(time.Second) + time.Second) }
 
 // untilOverdue is how long it takes until a holder is overdue that has renewed its lease for the last time.
 func untilOverdue(h observe.HolderInfo) time.Duration {
 	return h.Lease - h.Renewed*2/3 + max(time.Second, h.Renewed/10)
 }
 
-// next returns who gets a lock next; empty if nobody waits who is there.
-func next(info observe.LockInfo) string {
+// next returns who gets a lock next when a holder loses it; empty if nobody waits who is there.
+func next(info observe.LockInfo, h observe.HolderInfo) string {
 	for _, w := range info.Waiters {
 		if !w.Gone {
 			return view.WhoWaits(w)
 		}
 	}
-	return ""
+	if h.Behind == 0 {
+		return ""
+	}
+	return fmt.Sprintf("one of %d waiting in %s, once that process notices %s", h.Behind, process(h.Label), noticing)
+}
+
+// noticing is when a process notices that it has lost a lock.
+const noticing = "at its next renewal or unlock"
+
+// lastSign returns when the process of a holder that may be at work was alive; empty if it is probably dead, or not known.
+func lastSign(h observe.HolderInfo) string {
+	switch {
+	case !h.Label.Known() || h.Kept || dead(h):
+		return ""
+	case h.Renewed > 0 && h.Lease >= 0:
+		return short(max(0, h.Renewed-h.Lease)) + " ago"
+	}
+	return "in the last minute"
+}
+
+// nobodyWaits says so, as far as it is known: calls within a process are known from its record alone.
+func nobodyWaits(info observe.LockInfo) string {
+	known := len(info.Holders) > 0
+	for _, h := range info.Holders {
+		known = known && h.Label.Known() && h.Behind == 0
+	}
+	if known {
+		return "nobody waits"
+	}
+	return "nobody waits in Redis"
 }
 
 // waiting is how many wait for a lock: those with a place in the queue, and those in their processes.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,19 +48,73 @@ func TestLife(t *testing.T) {
 				"no end, no record: whether alive is not known",
 			},
 			"new": {
-				observe.HolderInfo{Since: before(time.Second), Lease: time.Minute}, "too new for a record of its process", "1m00s",
+				observe.HolderInfo{Since: before(time.Second), Lease: time.Minute},
+				"too new for a record of its process, which shows within 5s", "1m00s",
 			},
 			"not renewed": {
 				observe.HolderInfo{Label: label, Since: before(time.Hour), Lease: time.Minute},
-				"its process was alive in the last minute; that it renews its lease is not known", "1m00s",
+				"its process was alive in the last minute; if it has died since, this shows within a minute; " +
+					"that it renews its lease is not known", "1m00s",
 			},
-			"Java": {observe.HolderInfo{Holder: id, Lease: time.Minute}, "whether it is alive is not known", "1m00s"},
-			"kept": {observe.HolderInfo{Since: before(time.Hour), Kept: true, Lease: time.Minute}, "nobody works under it", "1m00s"},
+			"Java": {
+				observe.HolderInfo{Holder: id, Lease: time.Minute},
+				"whether it is alive is not known; if it is dead, its lease ends in 1m00s", "1m00s",
+			},
+			"Java, without an end": {observe.HolderInfo{Holder: id, Lease: -1}, "whether it is alive is not known", "no end"},
+			"kept":                 {observe.HolderInfo{Since: before(time.Hour), Kept: true, Lease: time.Minute}, "nobody works under it", "1m00s"},
 		} {
 			require.Equal(t, c.life, life(c.of), name)
+			requireSaidOnThePage(t, c.life)
 			require.Equal(t, c.lease, leaseOf(c.of), name)
 		}
 	})
+}
+
+// requireSaidOnThePage fails the test if the page, which follows a life as time goes by, has other words for it.
+func requireSaidOnThePage(t *testing.T, life string) {
+	t.Helper()
+	script, err := os.ReadFile("page/assets/life.js")
+	require.NoError(t, err)
+	for _, part := range regexp.MustCompile(`\b\d[\dms.]*\b`).Split(life, -1) {
+		for _, words := range strings.Split(part, "; ") { // it joins some
+			require.Contains(t, string(script), strings.TrimSpace(words))
+		}
+	}
+}
+
+// How long a lock is held is not said by what may be its holder's wait.
+func TestHeldFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+		for _, c := range []struct {
+			of          observe.HolderInfo
+			held, after string
+		}{
+			{observe.HolderInfo{Since: before(3 * time.Minute), Granted: before(2 * time.Second)}, "2s", " for 2s"},
+			{observe.HolderInfo{Since: before(3 * time.Minute)}, "asked 3m00s ago", ", which asked for it 3m00s ago"},
+			{observe.HolderInfo{Since: before(2 * time.Second)}, "≤ 2s", " for ≤ 2s"},
+			{observe.HolderInfo{}, "unknown", ""},
+		} {
+			require.Equal(t, c.held, heldFor(c.of))
+			require.Equal(t, c.after, held(c.of))
+		}
+	})
+}
+
+// That nobody waits is said only where the waiters within processes are known.
+func TestNobodyWaits(t *testing.T) {
+	known := observe.HolderInfo{Label: observe.Label{Registry: "1", PID: 1}}
+	behind := known
+	behind.Behind = 3
+	for _, c := range []struct {
+		want    string
+		holders []observe.HolderInfo
+	}{
+		{"nobody waits", []observe.HolderInfo{known, known}}, {"nobody waits in Redis", []observe.HolderInfo{known, {}}},
+		{"nobody waits in Redis", nil}, {"nobody waits in Redis", []observe.HolderInfo{behind}},
+	} {
+		require.Equal(t, c.want, nobodyWaits(observe.LockInfo{Holders: c.holders}))
+	}
 }
 
 // A holder is overdue as soon as it is said to be, and no sooner.
@@ -124,7 +180,12 @@ func TestNext(t *testing.T) {
 		{Registry: "2", Label: observe.Label{Registry: "2", Host: "vm", PID: 28513, Name: "lockreg run sleep"}},
 		{Registry: "3", Label: observe.Label{Registry: "3", Host: "vm", PID: 1}},
 	}
-	require.Equal(t, "lockreg run sleep on vm, process 28513", next(observe.LockInfo{Waiters: waiters}))
-	require.Empty(t, next(observe.LockInfo{Waiters: waiters[:1]}))
-	require.Empty(t, next(observe.LockInfo{}))
+	holder := observe.HolderInfo{Label: observe.Label{Registry: "4", Host: "vm", PID: 2, Name: "shop"}}
+	require.Equal(t, "lockreg run sleep on vm, process 28513", next(observe.LockInfo{Waiters: waiters}, holder))
+	require.Empty(t, next(observe.LockInfo{Waiters: waiters[:1]}, holder))
+	require.Empty(t, next(observe.LockInfo{}, holder))
+	holder.Behind = 28
+	require.Equal(t, "one of 28 waiting in shop, once that process notices at its next renewal or unlock",
+		next(observe.LockInfo{Waiters: waiters[:1]}, holder))
+	require.Equal(t, "lockreg run sleep on vm, process 28513", next(observe.LockInfo{Waiters: waiters}, holder))
 }

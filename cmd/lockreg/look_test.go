@@ -64,7 +64,7 @@ func TestShow(t *testing.T) {
 
 	code, out, _ := lockreg(t, s.url, "show", "shop", "a")
 	assert.Zero(t, code)
-	assert.Equal(t, `path a key shop:a kind free nobody holds it nobody waits no lock has the prefix "shop"`,
+	assert.Equal(t, `path a key shop:a kind free nobody holds it nobody waits in Redis no lock has the prefix "shop"`,
 		strings.Join(strings.Fields(out), " "))
 
 	h := acquire(t, one.Obtain("a"))

@@ -36,12 +36,13 @@ holder or waiter that is probably dead. A listing that takes longer than a secon
 comes in parts, each in this order, and names the longest queues at its end.
 
 HOLDER is the process that holds the lock, or how many do, and how many of these
-are probably dead; HELD FOR is how long, with a "≤" before its process says so;
-LEASE is what is left of the lease, and by how much a renewal is overdue, or that
-other holds of the process show that it is dead, or that it has no record of
-itself, see show; WAITING is how many calls have a place in the queue, and how
-many more wait in their processes. Java's waiters have none. A plain lock whose
-holder is named as no library names them is not listed; show shows it.
+are probably dead; HELD FOR is how long, with a "≤", or when it asked, before
+its process says so; LEASE is what is left of the lease, and by how much a
+renewal is overdue, or that other holds of the process show that it is dead, or
+that it has no record of itself, see show; WAITING is how many calls have a
+place in the queue, and how many more wait in their processes. Java's waiters
+have none. A plain lock whose holder is named as no library names them is not
+listed; show shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
 from the 250th on take 5 % of the server's time at most. Whatever key patterns a
@@ -257,7 +258,7 @@ func (a *app) printLock(info observe.LockInfo) error {
 		}
 	}
 	if info.WaiterCount == 0 {
-		_, err := fmt.Fprintln(a.out, "nobody waits")
+		_, err := fmt.Fprintln(a.out, nobodyWaits(info))
 		return err
 	}
 	fmt.Fprintln(a.out)

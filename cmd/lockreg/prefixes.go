@@ -187,11 +187,14 @@ func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	return "; no lock has the prefix " + strconv.Quote(prefix) + hint
 }
 
-// nearMiss returns a hint for a path at which there is nothing: a similar one that is locked, or a similar prefix. It is empty
-// if there is none, or if it would take long to find.
+// nearMiss returns a hint for a path at which there is nothing: calls that wait for it all the same, a similar one that is locked,
+// or a similar prefix. It is empty if there is none, or if it would take long to find.
 func (a *app) nearMiss(ctx context.Context, r lister, prefix, path string) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if found := a.recorded(ctx, prefix, path); found != "" {
+		return found
+	}
 	var names []string
 	for info, err := range r.Locks(ctx) {
 		if err != nil {

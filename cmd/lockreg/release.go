@@ -44,8 +44,8 @@ is for a holder that is gone, or will never release: a holder that is still at
 work may then no longer be the only one. A holder learns of it at its next
 renewal or when it unlocks.
 
-Without a terminal nobody can be asked, and --yes is needed. If several hold the
-lock, to read, or permits of a semaphore, --holder says which one is meant, by
+Without a terminal nobody can be asked, and --yes is needed: a holder that may be
+at work is then warned of on standard error, and freed. If several hold the lock, to read, or permits of a semaphore, --holder says which one is meant, by
 what show has under IN REDIS.
 
 A line is written to standard error: the time, who has called this (user and
@@ -196,19 +196,23 @@ func (a *app) to(w io.Writer) *app {
 // ask shows the holder, and asks whether to go on.
 func (r *releaser) ask(info observe.LockInfo, h observe.HolderInfo) error {
 	if r.yes {
+		if alive := lastSign(h); alive != "" {
+			r.logger(slog.LevelInfo).Warn("the holder may be at work", "alive", alive, "label", view.Who(h))
+		}
 		return nil
 	}
 	if !r.onTerminal() {
 		return usage("nobody can be asked, since standard input is no terminal: give --yes to free it without")
 	}
-	fmt.Fprintf(r.err, "%s\nis held by %s\n", printable.Text(info.Key), printable.Text(view.Who(h)))
+	fmt.Fprintf(r.err, "%s\nis held by %s", printable.Text(info.Key), printable.Text(view.Who(h)))
 	if slices.Contains(info.Holders, h) {
-		fmt.Fprintf(r.err, "for %s; its lease: %s\n%s\n", heldFor(h), left(h.Lease), life(h))
+		fmt.Fprintf(r.err, "%s\nits lease: %s\n%s", held(h), left(h.Lease), life(h))
 	}
+	fmt.Fprintln(r.err)
 	if text := waiting(info); text != "0" {
 		fmt.Fprintf(r.err, "waiting: %s\n", printable.Text(text))
 	}
-	if who := next(info); who != "" {
+	if who := next(info, h); who != "" {
 		fmt.Fprintf(r.err, "next: %s\n", printable.Text(who))
 	}
 	fmt.Fprint(r.err, "Free it? If that holder is still at work, another one may work at the same time. [y/N] ")

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -197,10 +198,10 @@ func TestReleaseOfWhatHasNoRecord(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(out, "no record"), "once")
 	_, out, _ = lockreg(t, s.url, "show", "shop", "java")
 	assert.NotContains(t, out, "record")
-	assert.Contains(t, out, "\nJava (Spring): whether it is alive is not known\n")
+	assert.Regexp(t, `\nJava \(Spring\): whether it is alive is not known; if it is dead, its lease ends in \S+\n`, out)
 	shell := startSession(t, s.url)
 	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
-	assert.Contains(t, shell.out.String(), "is held by a Go process, not known\r\nfor ≤ 10m0")
+	assert.Contains(t, shell.out.String(), "is held by a Go process, not known, which asked for it 10m0")
 	assert.Regexp(t, "no record of its process: it is dead or frozen, or may not write one; its lease is (20m0|19m5).s if",
 		shell.out.String())
 	assert.NotContains(t, shell.out.String(), "next:")
@@ -228,6 +229,49 @@ func TestReleaseSaysWhoIsNext(t *testing.T) {
 		shell.out.String())
 	assert.Contains(t, shell.out.String(), "waiting: 1\r\nnext: mailer on ")
 	assert.NotContains(t, shell.out.String(), "dead")
+}
+
+// Calls that wait within the holder's process are told of before the release, and after it, when Redis knows nothing of them.
+func TestReleaseOfALockWithWaitersInItsProcess(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	r := s.registry(t, "shop", lockregistry.WithName("billing"), lockregistry.WithLease(10*time.Minute))
+	defer runtime.KeepAlive(acquire(t, r.Obtain("a")))
+	ctx, cancel := context.WithCancel(context.Background())
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	for range 3 {
+		waiting.Go(func() { _, _ = r.Acquire(ctx, "a") })
+	}
+	eventually(t, "the record has them", func() bool {
+		_, out, _ := lockreg(t, s.url, "show", "shop", "a")
+		return strings.Contains(out, "3 more wait in billing")
+	})
+	_, out, _ := lockreg(t, s.url, "show", "shop", "a")
+	assert.Contains(t, out, "\nnobody waits in Redis\n")
+	shell := startSession(t, s.url)
+	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
+	const noticing = "once that process notices at its next renewal or unlock"
+	assert.Contains(t, shell.out.String(), "next: one of 3 waiting in billing, "+noticing+"\r\n")
+	shell.after(t, "n\n", "nothing was changed")
+
+	code, _, text := lockreg(t, s.url, "release", "shop", "a", "--yes")
+	assert.Zero(t, code, text)
+	assert.Regexp(t, `level=WARN msg="the holder may be at work" alive="\S+ ago" label="billing on \S+, process \d+"\n`, text)
+	const told = `3 waiting in billing on \S+, process \d+, by its record, which still has the lock: ` + noticing +
+		`, the first one asks for it\n`
+	_, out, _ = lockreg(t, s.url, "show", "shop", "a")
+	assert.Regexp(t, `nobody holds it\nnobody waits in Redis\n`+told, out)
+	code, _, text = lockreg(t, s.url, "release", "shop", "a", "--yes")
+	assert.Equal(t, 1, code)
+	assert.Regexp(t, `nothing was changed; `+told, text)
+	code, out, text = lockreg(t, s.url, "show", "shop", "a", "--json")
+	assert.Zero(t, code)
+	assert.Contains(t, out, `"holders": []`)
+	assert.Regexp(t, `^lockreg: `+told, text)
+	_, out, _ = lockreg(t, s.url, "show", "shop", "b")
+	assert.NotContains(t, out, "billing", "of another path nothing is told")
 }
 
 // On a terminal it asks.

@@ -305,10 +305,8 @@ func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) st
 		return " has readers, and a writer that waits: it comes first"
 	case info.HolderCount > 1:
 		return fmt.Sprintf(" is held by %d %s", info.HolderCount, holders(info.Kind))
-	case h.Since.IsZero():
-		return " is held by " + view.Who(h)
 	default:
-		return fmt.Sprintf(" is held by %s for %s", view.Who(h), heldFor(h))
+		return " is held by " + view.Who(h) + held(h)
 	}
 }
 

@@ -62,7 +62,15 @@ const recordedWithin = 5 * time.Second
 // Unrecorded reports whether a holder of this library has no record, although it has held, or waited, for long enough: it died
 // before it wrote one, or so long ago that the record has expired, or it may not write.
 func Unrecorded(h observe.HolderInfo) bool {
-	return !h.Kept && !h.Label.Known() && !h.Since.IsZero() && time.Since(h.Since) >= recordedWithin
+	return !h.Kept && !h.Label.Known() && !h.Since.IsZero() && !Young(h)
+}
+
+// Young reports whether a call of this library asked so lately that its process may not have a record of it yet.
+func Young(h observe.HolderInfo) bool { return UntilRecorded(h) > 0 }
+
+// UntilRecorded is how long it takes at most until there is such a record.
+func UntilRecorded(h observe.HolderInfo) time.Duration {
+	return max(0, min(recordedWithin, recordedWithin-time.Since(h.Since)))
 }
 
 // FirstLease is how long the lease of a holder was when it was taken, if it has not been renewed since; if it has been, it is

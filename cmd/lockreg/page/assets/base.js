@@ -28,7 +28,7 @@ export const moment = (text) => (text === null ? null : Date.parse(text));
 // ages writes what grows older by itself.
 export function ages() {
   for (const node of document.querySelectorAll("[data-since]")) {
-    write(node, (node.dataset.before ?? "") + ago(Number(node.dataset.since)));
+    write(node, (node.dataset.before ?? "") + ago(Number(node.dataset.since)) + (node.dataset.behind ?? ""));
   }
   for (const node of document.querySelectorAll("[data-ends]")) {
     write(node, `lease ${duration(Number(node.dataset.ends) - serverNow())}`);

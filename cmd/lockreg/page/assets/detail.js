@@ -1,7 +1,7 @@
 // A lock with its holders and its queue, and its release.
 
 import { $, ages, ago, announce, element, moment, visible, write } from "./base.js";
-import { bound, dead, life } from "./life.js";
+import { dead, heldFor, life } from "./life.js";
 import { drawTrail } from "./trails.js";
 
 let open = null; // the id of the lock in the dialog
@@ -75,7 +75,7 @@ async function refresh() {
 }
 
 function free() {
-  write($("detail-facts"), "Nobody holds it, and nobody waits.");
+  write($("detail-facts"), "Nobody holds it, and nobody waits in Redis.");
   write($("holders-title"), "Holders");
   write($("queue-title"), "Queue");
   $("holders").replaceChildren();
@@ -90,6 +90,21 @@ function part(lock, one) {
   return one.shared ? "reader" : "";
 }
 
+// nobody says that nobody waits, as far as it is known: calls within a process are known from its record alone.
+function nobody(lock) {
+  const known = lock.holders.length > 0 && lock.holders.every((holder) => holder.label !== null && holder.behind === 0);
+  return known ? "nobody waits" : "nobody waits in Redis";
+}
+
+// next says who gets a lock when a holder loses it.
+function next(lock, holder) {
+  const first = lock.waiters.find((w) => !w.gone);
+  if (first !== undefined) return `Next: ${visible(first.who)}.`;
+  const noticing = "once that process notices at its next renewal or unlock";
+  if (holder.behind > 0) return `Next: one of ${holder.behind} waiting in ${visible(holder.who)}, ${noticing}.`;
+  return nobody(lock) === "nobody waits" ? "Nobody waits for it." : "Nobody waits for it in Redis.";
+}
+
 const permits = (n) => (n === 1 ? "1 permit" : `${n} permits`);
 
 function kindOf(lock) {
@@ -102,7 +117,7 @@ function kindOf(lock) {
   return { readwrite: "read-write lock", lock: `lock in ${layout}`, "too long": "a name that is too long" }[lock.kind] ?? "free";
 }
 
-function person(name, value, since, before, kind) {
+function person(name, value, since, [before, behind], kind) {
   const item = element("li");
   const who = element("span", "who", visible(name));
   if (kind) who.append(element("span", "kind", kind));
@@ -112,6 +127,7 @@ function person(name, value, since, before, kind) {
     const time = element("span");
     time.dataset.since = moment(since);
     time.dataset.before = before;
+    time.dataset.behind = behind;
     item.append(time);
   }
   return item;
@@ -125,7 +141,7 @@ function detail(lock, at) {
   lives = [];
   $("holders").replaceChildren(
     ...lock.holders.map((holder) => {
-      const item = person(holder.who, holder.holder, holder.granted ?? holder.since, bound(holder), part(lock, holder));
+      const item = person(holder.who, holder.holder, holder.granted ?? holder.since, heldFor(holder), part(lock, holder));
       const lease = element("span", "quiet");
       if (holder.leaseMs === null) lease.textContent = "lease without end";
       else lease.dataset.ends = at + holder.leaseMs;
@@ -149,10 +165,10 @@ function detail(lock, at) {
     }),
   );
   if (lock.holderCount === 0) $("holders").append(element("li", "quiet", "Nobody."));
-  write($("queue-title"), lock.waiterCount === 0 ? "Queue: nobody waits" : `Queue: ${lock.waiterCount} waiting`);
+  write($("queue-title"), lock.waiterCount === 0 ? `Queue: ${nobody(lock)}` : `Queue: ${lock.waiterCount} waiting`);
   $("queue").replaceChildren(
     ...lock.waiters.map((w) => {
-      const item = person(w.who, w.registry, w.since, "", part(lock, w));
+      const item = person(w.who, w.registry, w.since, ["", ""], part(lock, w));
       if (w.gone) item.append(element("span", "bad", "gone: nobody listens"));
       if (w.standby) item.append(element("span", "quiet", "stands by to lead"));
       if (w.behind > 0) item.append(element("span", "quiet", `${w.behind} more wait in its process`));
@@ -186,11 +202,10 @@ function ask(lock, holder, at) {
   const since = holder.since === null ? "" : `, which asked for it ${ago(moment(holder.since))} ago`;
   const held = `It is held by ${visible(holder.who)}${since}.`;
   const known = life(holder, at);
-  const next = lock.waiters.find((w) => !w.gone);
   write($("confirm-text"), holder.kept ? "Nobody holds it: it stays taken after its release." : held);
   write(
     $("confirm-life"),
-    `${known[0].toUpperCase()}${known.slice(1)}. ${next === undefined ? "Nobody waits for it." : `Next: ${visible(next.who)}.`}`,
+    `${known[0].toUpperCase()}${known.slice(1)}. ${next(lock, holder)}`,
   );
   $("confirm-error").hidden = true;
   $("reason").value = "";

@@ -10,8 +10,18 @@ const renewed = (holder, at) => duration(holder.renewedMs - left(holder, at));
 // renews reports whether a lease is known to be renewed.
 const renews = (holder) => holder !== null && holder.renewedMs > 0 && holder.leaseMs !== null;
 
-// bound stands before how long a lock is held: until its process has told when it got it, it counts from when it asked.
-export const bound = (holder) => (holder.granted === null ? "\u2264 " : "");
+// heldFor returns what stands before and behind the time since a holder got its lock. Until its process has told that, only when it
+// asked is known: it may have waited since, for most of a long time.
+export function heldFor(holder) {
+  if (holder.granted !== null) return ["", ""];
+  return young(holder) ? ["\u2264 ", ""] : ["asked ", " ago"];
+}
+
+// young reports whether a holder asked so lately that there may be no record of its process yet.
+const young = (holder) => clock.lastPass - moment(holder.since) < RECORDED;
+
+// roundedUp is a duration that is never too short.
+const roundedUp = (ms) => duration(ms + 1000);
 
 // chance is how late a renewal may be by chance.
 const chance = (holder) => Math.max(1000, holder.renewedMs / 10);
@@ -32,7 +42,7 @@ export const dead = (holder, at) => holder !== null && (overdue(holder, at) > 0 
 // unrecorded reports whether a holder should have a record of its process, and has none.
 function unrecorded(holder) {
   if (holder === null || holder.kept || holder.label !== null || holder.since === null) return false;
-  return clock.lastPass - moment(holder.since) >= RECORDED;
+  return !young(holder);
 }
 
 // sign is a few words on it; empty: nothing is known.
@@ -53,9 +63,8 @@ export function life(holder, at) {
     return `its process has renewed nothing for ${silent}, and should have: it is probably dead or frozen`;
   }
   if (renews(holder)) {
-    const within = duration(untilOverdue(holder, at) + 1000); // rounded up
-    const then = `granted or renewed ${renewed(holder, at)} ago: its process was alive then`;
-    return `${then}; if it has died since, this shows within ${within}`;
+    const text = "ago: its process was alive then; if it has died since, this shows within";
+    return `granted or renewed ${renewed(holder, at)} ${text} ${roundedUp(untilOverdue(holder, at))}`;
   }
   if (unrecorded(holder)) {
     const text = "no record of its process: it is dead or frozen, or may not write one";
@@ -63,6 +72,14 @@ export function life(holder, at) {
     const first = Math.round((at + holder.leaseMs - moment(holder.since)) / 1000) * 1000;
     return `${text}; its lease is ${duration(first)} if it was never renewed, else shorter`;
   }
-  if (holder.label === null && holder.since !== null) return "too new for a record of its process";
-  return "whether it is alive is not known";
+  if (holder.label !== null) {
+    const text = "its process was alive in the last minute; if it has died since, this shows within a minute;";
+    return `${text} that it renews its lease is not known`;
+  }
+  if (holder.since !== null) {
+    const until = roundedUp(RECORDED - (clock.lastPass - moment(holder.since)));
+    return `too new for a record of its process, which shows within ${until}`;
+  }
+  if (holder.leaseMs === null) return "whether it is alive is not known";
+  return `whether it is alive is not known; if it is dead, its lease ends in ${duration(left(holder, at))}`;
 }

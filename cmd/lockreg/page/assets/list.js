@@ -2,7 +2,7 @@
 
 import { $, ago, clock, duration, element, moment, serverNow, visible, write } from "./base.js";
 import { show } from "./detail.js";
-import { bound } from "./life.js";
+import { heldFor } from "./life.js";
 import { byContention, comparison, merge, sorting } from "./order.js";
 import { later, soon } from "./pump.js";
 import { follow } from "./trails.js";
@@ -234,7 +234,8 @@ function fill(row, index, lock) {
     write(cells[4], String(lock.waiters));
     cells[4].classList.toggle("queued", lock.waiters > 0);
   }
-  write(cells[2], lock.holder !== null && lock.since !== null ? bound(lock.holder) + ago(lock.since) : "");
+  const [before, behind] = lock.holder === null ? ["", ""] : heldFor(lock.holder);
+  write(cells[2], lock.since === null ? "" : before + ago(lock.since) + behind);
   write(cells[3], lock.holder === null ? "" : lock.ends === null ? "no end" : duration(lock.ends - serverNow()));
   write(cells[5], ago(lock.oldest));
 }
