@@ -36,8 +36,6 @@ type admission struct {
 }
 
 // enter gets the local half of the path's lock in the cache, and the half in Redis if this process already has it.
-//
-//go:noinline
 func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) {
 	if err := l.reg.queues.Stopped(ctx); err != nil {
 		return in, err

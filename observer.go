@@ -58,9 +58,7 @@ func (l *Lock) subject() observe.Subject {
 	return observe.Subject{Path: l.path(), Key: l.redis.Key, Kind: kind}
 }
 
-// tellAcquired reports the end of a call to the observer. It is not inlined, so that the stack of the call stays small.
-//
-//go:noinline
+// tellAcquired reports the end of a call to the observer. It is a function of its own, so that the stack of the call stays small.
 func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began clock.Instant, got bool, err error) {
 	a := observe.Acquired{
 		Subject: l.subject(), Op: op, How: q.how, Here: q.here, Redis: began.Until(l.reg.clock.Now()) - q.here,

@@ -397,7 +397,6 @@ func (l *Lock) terms(q *request) hold.Terms {
 	}
 }
 
-//go:noinline
 func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 	r := l.reg
 	// The buffer is long enough for most, so that the value costs one allocation.

@@ -88,8 +88,6 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 // askAgain asks again after a late reply that the lock is taken: the server may no longer be the master. It checks a ticket
 // instead of asking for one again: the ticket may have been granted in between, and with a second ticket of the same number the
 // message of that grant, which may be over by now, would count from now.
-//
-//go:noinline
 func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
 	defer func() { a.again = true }()
 	if w.Mode == protocol.ModeEnqueue {
@@ -110,7 +108,6 @@ func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, d
 	return err
 }
 
-//go:noinline
 func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
 	*c = a.path.Format.Obtain(a.bid(w), quick)
 	c.DropIfAbandoned = true
@@ -119,8 +116,6 @@ func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
 }
 
 // judge handles the reply to a try.
-//
-//go:noinline
 func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock.Instant) (err error) {
 	h, came := a.hold, reply.Came
 	a.began, a.again = reply.Sent, false

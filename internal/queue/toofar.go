@@ -83,8 +83,6 @@ func (a *attempt) tooFar(p *transport.Wait) error {
 }
 
 // outwaited is for the end of a call that has sent nothing.
-//
-//go:noinline
 func (a *attempt) outwaited(failure error) error {
 	if !a.asked { // otherwise failure has the outcome of the last try
 		a.failure = failure

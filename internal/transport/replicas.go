@@ -129,8 +129,6 @@ const (
 
 // doReplicated is Do for a command whose write replicas must have. It waits for them for the given timeout, and for the reply
 // as usual.
-//
-//go:noinline
 func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	s, began := t.Shard(c.Key), t.Clock.Now()
 	end := t.bound(p, began, nil)
