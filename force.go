@@ -126,8 +126,7 @@ func (l *Lock) holderOf(h *hold.Hold) string {
 
 // removePermits is remove for a semaphore. Waiting calls get the freed permits at once, as at any release.
 func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) error {
-	format := r.permit.Format
-	if format.Scatters(l.redis.Key) {
+	if r.permit.Format.Scatters(l.redis.Key) {
 		return errScatteredPermits
 	}
 	info, err := r.inspectOne(ctx, l)
@@ -143,12 +142,12 @@ func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) er
 	case holder == "":
 		holder = protocol.EveryHold
 	default:
-		if holder = format.Member(holder); holder == "" {
+		if holder = r.permit.Format.Member(holder); holder == "" {
 			return ErrNotOwner
 		}
 	}
 	before := r.holders(l)
-	release := format.Release(protocol.Release{Key: l.redis.Key, Value: holder})
+	release := r.permit.Format.Release(protocol.Release{Key: l.redis.Key, Value: holder})
 	n, unknown, err := l.send(ctx, release)
 	if errors.Is(err, fault.Late) { // see remove
 		var more int64

@@ -35,7 +35,6 @@ func (r *remover) removal(way *transport.Client, log *dispatch.Queue) string {
 	if command := r.command.Load(); command != nil { // answered meanwhile
 		return *command
 	}
-
 	way.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		reply := way.Do(ctx, way.B().Info().Section("server").Build())
 		r.learn(reply, log)
