@@ -29,7 +29,9 @@ type contender struct {
 	poll time.Duration
 	// renews is true when held locks are renewed without the caller's doing.
 	renews bool
-	open   func(opening) (locks, error)
+	// several is true when one call can lock several paths.
+	several bool
+	open    func(opening) (locks, error)
 	// openReaders opens the read half of a read-write lock; nil when the contender has none.
 	openReaders func(opening) (locks, error)
 }
@@ -47,6 +49,7 @@ type opening struct {
 	// redisson asks this library for locks in Redisson's format.
 	redisson bool
 	permits  int // of semaphores, which this library then opens instead of locks
+	several  int // paths of each session, locked with one call
 	held     int // how many locks will be held or cached at once; 0: few
 	// client is a client to share with others of this process, if the contender can; nil: its own.
 	client rueidis.Client

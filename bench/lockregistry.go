@@ -14,6 +14,7 @@ var thisLibrary = contender{
 	role:     subject,
 	settings: "this library with default options, on a rueidis client with default options; the lease, renewal and the capacity of the cache are set only where a scenario is about them",
 	renews:   true,
+	several:  true,
 	open: func(o opening) (locks, error) {
 		return openRegistry(o)
 	},
@@ -28,6 +29,7 @@ type registryLocks struct {
 	shared   bool // the client is another's to close
 	registry *lockregistry.Registry
 	permits  int    // of semaphores, each hold has one; 0: they are plain locks
+	several  int    // paths of each session; 0: one
 	below    string // the paths of semaphores begin with it, since a lock, or the other format, may be at the path itself
 }
 
@@ -60,12 +62,15 @@ func openRegistry(o opening) (registryLocks, error) {
 	if o.redisson {
 		below = "redisson/"
 	}
-	return registryLocks{client, o.client != nil, registry, o.permits, below}, nil
+	return registryLocks{client, o.client != nil, registry, o.permits, o.several, below}, nil
 }
 
 func (l registryLocks) session(path string) session {
 	if l.permits > 0 {
 		return &permitSession{semaphore: l.registry.Semaphore(l.below+path, l.permits)}
+	}
+	if l.several > 0 {
+		return &severalSession{registry: l.registry, paths: pathsBelow(path, l.several)}
 	}
 	return &registrySession{registry: l.registry, path: path}
 }

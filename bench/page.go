@@ -67,6 +67,7 @@ var headlines = []headline{
 	{"the same, 64 goroutines, a path each", "paths-64", timePerOp.name, "for a lock and unlock, by 64 goroutines of a process with a path each"},
 	{"the same, 64 goroutines, all want one path", "one-path", timePerOp.name,
 		"for a lock and unlock, from goroutine to goroutine within a process: 64 want one path"},
+	{"three paths at once, 64 goroutines", "several-64", timePerOp.name, ""},
 	{"from a release to the next of 8 processes, median", "handover-8", handOverMedian.name,
 		"from a release to the next of eight processes, in the median"},
 	{"the same of 3, after sections of 1 s", "long-1s", handOverMedian.name, "after sections of 1 s, to the next of three processes"},

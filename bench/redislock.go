@@ -17,6 +17,7 @@ var (
 		role:     rival,
 		settings: "go-redis v9 client with default options; LinearBackoff(100 ms), as in its README",
 		poll:     100 * time.Millisecond,
+		several:  true,
 		open: func(o opening) (locks, error) {
 			return openRedislock(o, 100*time.Millisecond), nil
 		},
@@ -34,10 +35,11 @@ var (
 )
 
 type redislockLocks struct {
-	client *redis.Client
-	locks  *redislock.Client
-	lease  time.Duration
-	opts   *redislock.Options
+	client  *redis.Client
+	locks   *redislock.Client
+	lease   time.Duration
+	opts    *redislock.Options
+	several int // paths of each session; 0: one
 }
 
 func openRedislock(o opening, retry time.Duration) redislockLocks {
@@ -48,11 +50,14 @@ func openRedislock(o opening, retry time.Duration) redislockLocks {
 	}
 	return redislockLocks{
 		client: client, locks: redislock.New(client), lease: lease,
-		opts: &redislock.Options{RetryStrategy: redislock.LinearBackoff(retry)},
+		opts: &redislock.Options{RetryStrategy: redislock.LinearBackoff(retry)}, several: o.several,
 	}
 }
 
 func (l redislockLocks) session(path string) session {
+	if l.several > 0 {
+		return &redislockSeveral{l: l, keys: pathsBelow(l.key(path), l.several)}
+	}
 	return &redislockSession{l: l, key: l.key(path)}
 }
 

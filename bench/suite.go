@@ -30,6 +30,7 @@ type scenario struct {
 // scenarios in the order in which they run and are shown.
 var scenarios = []scenario{
 	{name: "paths", run: (*suite).ownPaths},
+	{name: "several", run: (*suite).several},
 	{name: "slow-caller", run: (*suite).slowCaller},
 	{name: "release", run: (*suite).releases, slow: true},
 	{name: "one-path", run: (*suite).onePath},
