@@ -50,10 +50,13 @@ func (f *flaky) aloneOn(client rueidis.Client, opts ...lockregistry.Option) (*lo
 // becomesAlone locks and unlocks until the commands go over another connection than before.
 func (f *flaky) becomesAlone(r *lockregistry.Registry, shared *link) *link {
 	f.w.Helper()
-	f.w.await("a connection for single commands", func() bool {
+	for begun := time.Now(); ; <-time.After(time.Millisecond) { // no longer: the commands are to come without a pause
 		f.sections(r, 10)
-		return f.newest("release") != shared && f.newest("obtain") == f.newest("release")
-	})
+		if f.newest("release") != shared && f.newest("obtain") == f.newest("release") {
+			break
+		}
+		require.Less(f.w, time.Since(begun), 20*time.Second)
+	}
 	return f.newest("release")
 }
 
@@ -148,7 +151,7 @@ func TestOwnConnection_NoConnectionForSingleCommands(t *testing.T) {
 				r := w.registryOn(c.wrap(f.client(oneConnection)))
 				w.known(r)
 				shared, before := f.newest("release"), f.count("HELLO")
-				f.sections(r, 500)
+				f.sections(r, 100)
 				for _, over := range f.carriers("release") {
 					require.Same(w, shared, over)
 				}
@@ -337,10 +340,10 @@ func TestOwnConnection_AnIdleConnectionForSingleCommandsBreaks(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
-		for range 20 {
+		for range 10 {
 			w.pass(130 * time.Millisecond)
 			own.Cut()
-			f.sections(r, 100)
+			f.sections(r, 20)
 			own = f.becomesAlone(r, own)
 		}
 	})
@@ -370,14 +373,16 @@ func TestOwnConnection_AConnectionForSingleCommandsIsReplaced(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		f := w.flaky()
 		r, own := f.alone()
-		for range 3000 {
-			f.sections(r, 1)
-			w.pass(5 * time.Millisecond)
-			w.lock(r.Obtain("single"))
-			w.unlock(r.Obtain("single"))
-			w.pass(5 * time.Millisecond)
+		f.all("CLIENT", aged(3600)) // the shared ones are older: they say nothing against it
+		uses := func(d time.Duration) {
+			for start := time.Now(); time.Since(start) < d; w.pass(time.Second) {
+				f.sections(r, 10)
+			}
 		}
-		w.pass(time.Second)
+		uses(28 * time.Second)
+		require.True(w, f.isOpen(own))
+		require.Same(w, own, f.newest("release"))
+		uses(3 * time.Second)
 		require.False(w, f.isOpen(own))
 	})
 }
@@ -399,20 +404,19 @@ func TestOwnConnection_ACommandGoesOverTheSharedConnections(t *testing.T) {
 		w.pass(time.Millisecond / 2) // so that no command is sent at the instant at which the connection is looked after
 		obtained, released := f.count("obtain"), f.count("release")
 		l := r.Obtain("single")
-		for range 2000 {
+		for start := time.Now(); time.Since(start) < 10*time.Second; {
 			w.lock(l)
-			w.pass(3 * time.Millisecond)
+			w.pass(9 * time.Millisecond) // so soon that the shard is still healthy
 			w.unlock(l)
-			w.pass(2 * time.Millisecond)
+			w.pass(9 * time.Millisecond)
 		}
 		require.InDelta(w, 10, others("obtain", obtained), 1)
 		require.Zero(w, others("release", released))
 
 		w.lock(l) // from now on no call obtains anything
 		renewed := f.count("renew")
-		for range 2000 {
+		for start := time.Now(); time.Since(start) < 10*time.Second; w.pass(9 * time.Millisecond) {
 			require.NoError(w, l.Renew(w.Context(), time.Minute))
-			w.pass(5 * time.Millisecond)
 		}
 		require.GreaterOrEqual(w, others("renew", renewed), 9)
 		w.unlock(l)
@@ -540,9 +544,8 @@ func TestOwnConnection_ASharedConnectionIsMadeAnew(t *testing.T) {
 				f := w.flaky()
 				r, own := f.alone()
 				f.all("CLIENT", aged(age))
-				for range 700 {
+				for start := time.Now(); time.Since(start) < 3500*time.Millisecond; w.pass(9 * time.Millisecond) {
 					f.sections(r, 1)
-					w.pass(5 * time.Millisecond)
 				}
 				require.Equal(w, stays, f.isOpen(own))
 			})
