@@ -25,9 +25,7 @@ type handoff struct {
 func handoffs(t *testing.T, test func(h *handoff), opts ...lockregistry.Option) {
 	t.Helper()
 	fakeWorld(t, func(w *world) {
-		for _, body := range sources() {
-			w.do("SCRIPT", "LOAD", body) // a script that the server does not know yet costs a second command
-		}
+		w.loaded("spring") // a script that the server does not know yet costs a second command
 		f := w.flaky()
 		r := f.registry(opts...)
 		test(&handoff{w, f, r, r.Obtain("42")})

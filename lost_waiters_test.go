@@ -142,7 +142,7 @@ func TestLost_AllWhoShareALostHoldAreEvicted(t *testing.T) {
 func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 10 * time.Second
-		w.loaded()
+		w.loaded("spring")
 		f := w.flaky()
 		l := w.registryOn(f.client(ownConnections)).Obtain("42")
 		owner := w.gone(l, 1, lockregistry.Lease(lease))
@@ -219,7 +219,7 @@ func TestLost_UnlockingTheWriterWhileLockingTheReader(t *testing.T) {
 // A server that is out of memory grants nothing, but what is held can be renewed and released.
 func TestLost_OutOfMemory(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		w.loaded()
+		w.loaded("")
 		var held []*lockregistry.Lock
 		r := w.registry()
 		for _, path := range []string{"reads", "writes", "both"} {

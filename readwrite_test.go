@@ -65,11 +65,13 @@ func (w *world) holdersOf(key string) (holders []string) {
 	return holders
 }
 
-// loaded has the server know all scripts, so that each call is one command.
-func (w *world) loaded() {
+// loaded has the server know the scripts of a format, so that each call is one command.
+func (w *world) loaded(format string) {
 	w.Helper()
-	for _, body := range sources() {
-		w.do("SCRIPT", "LOAD", body)
+	for name, body := range sources() {
+		if strings.HasPrefix(name, format) {
+			w.do("SCRIPT", "LOAD", body)
+		}
 	}
 }
 
@@ -428,7 +430,7 @@ func TestReadWriteLock_ReadersRenewTheirOwn(t *testing.T) {
 // A reader whose lease is over is told, though readers of another process have kept the lock: its own part is gone.
 func TestReadWriteLock_AReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 	worlds(t, func(w *world) {
-		w.loaded()
+		w.loaded("readwrite")
 		f := w.flaky()
 		short, long := pairOf(f.registry()), w.pair()
 		for _, first := range []pair{short, long} {
@@ -816,7 +818,7 @@ func TestReadWriteLock_HoldsOfAClosedRegistry(t *testing.T) {
 // A writer hands the lock to the next one of its process, without Redis.
 func TestReadWriteLock_WritersHandOver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		w.loaded()
+		w.loaded("readwrite")
 		f := w.flaky()
 		p := pairOf(f.registry())
 		w.lock(p.writer)
@@ -1131,7 +1133,7 @@ func (f *flaky) scriptsSent(name string) (found []command) {
 func TestReadWriteLock_AbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		worlds(t, func(w *world) {
-			w.loaded()
+			w.loaded("readwrite")
 			foreign := w.pair()
 			f := w.flaky()
 			p := pairOf(f.registry())
@@ -1169,7 +1171,7 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 		for _, second := range []string{"read", "write"} {
 			t.Run(first+" then "+second, func(t *testing.T) {
 				worlds(t, func(w *world) {
-					w.loaded()
+					w.loaded("readwrite")
 					f := w.flaky()
 					p, other := pairOf(f.registry()), w.pair()
 					locks := map[string]*lockregistry.Lock{"read": p.reader, "write": p.writer}
@@ -1198,7 +1200,7 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 // for their leases.
 func TestReadWriteLock_AnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		w.loaded()
+		w.loaded("readwrite")
 		f := w.flaky()
 		p, other := pairOf(f.registry()), w.pair()
 		w.lock(other.reader, lockregistry.Lease(5*time.Second)) // and crashes
@@ -1218,7 +1220,7 @@ func TestReadWriteLock_AnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
 // Commands that come late change nothing for holds that came after them.
 func TestReadWriteLock_LateReadWriteCommands(t *testing.T) {
 	worlds(t, func(w *world) {
-		w.loaded()
+		w.loaded("readwrite")
 		f := w.flaky()
 		p, other := pairOf(f.registry()), w.pair()
 		w.lock(p.reader)
@@ -1268,7 +1270,7 @@ func TestReadWriteLock_LateReadWriteCommands(t *testing.T) {
 func TestReadWriteLock_RemovalInTheBackground(t *testing.T) {
 	each(t, func(t *testing.T, pick func(pair) *lockregistry.Lock) {
 		fakeWorld(t, func(w *world) {
-			w.loaded()
+			w.loaded("readwrite")
 			f := w.flaky()
 			p := pairOf(f.registry())
 			l := pick(p)
@@ -1293,7 +1295,7 @@ func TestReadWriteLock_RemovalInTheBackground(t *testing.T) {
 // With a context that is done the removal of a read hold goes on in the background. Its owner writes and reads again.
 func TestReadWriteLock_AWriterReadsAgainWhileItsRemovalIsUnderWay(t *testing.T) {
 	fakeWorld(t, func(w *world) {
-		w.loaded()
+		w.loaded("readwrite")
 		f := w.flaky()
 		p := pairOf(f.registry())
 		w.lock(p.writer)
@@ -1338,7 +1340,7 @@ func TestReadWriteLock_ReadersThatTryAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
-				w.loaded()
+				w.loaded("readwrite")
 				other := w.pair()
 				if c.taken {
 					w.lock(other.writer)

@@ -61,8 +61,8 @@ func TestSlowLink_ShortContextsOnASlowLink(t *testing.T) {
 			t.Run(fmt.Sprintf("contended %v, contexts of %v", contended, short), func(t *testing.T) {
 				eachTrip(t, func(w *world, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 					r := registry(lockregistry.WithLease(20*time.Second), lockregistry.WithRenewal())
-					w.loaded()     // a script that is sent for the first time takes a round trip more
-					for range 32 { // then each of the client's connections is made, which takes two round trips more
+					w.loaded("spring") // a script that is sent for the first time takes a round trip more
+					for range 32 {     // then each of the client's connections is made, which takes two round trips more
 						w.lock(r.Obtain("42"))
 						w.unlock(r.Obtain("42"))
 					}
