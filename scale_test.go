@@ -297,6 +297,8 @@ func TestScale_RenewalAtScale(t *testing.T) {
 	locks := 20_000
 	if large() {
 		locks = 100_000
+	} else if raced() {
+		locks = 5_000
 	}
 	realWorldsAlone(t, func(w *world) {
 		const goroutines = 64
