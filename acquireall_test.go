@@ -659,7 +659,7 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var registries []*lockregistry.Registry
 			for range 2 {
-				client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+				client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 				require.NoError(t, err)
 				t.Cleanup(client.Close)
 				r, err := lockregistry.New(client, "orders", opts...)

@@ -22,7 +22,7 @@ func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := redistest.StartReplicatedCluster(t, 3, 1)
-			client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
+			client, err := newClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
 			require.NoError(t, err)
 			t.Cleanup(client.Close)
 			r, err := lockregistry.New(client, "orders", lockregistry.WithCommandTimeout(limit))
@@ -61,7 +61,7 @@ func TestFailover_RenewalsFollowASlot(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
 	d := redistest.StartReplicatedCluster(t, 2, 1)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
+	client, err := newClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	r, err := lockregistry.New(client, "orders", lockregistry.WithRenewal(), lockregistry.WithLease(lease))

@@ -538,7 +538,7 @@ func TestFencing_TokensOnACluster(t *testing.T) {
 			t.Run(f.name+" "+path, func(t *testing.T) {
 				var locks []*lockregistry.Lock
 				for range 2 {
-					client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+					client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 					require.NoError(t, err)
 					t.Cleanup(client.Close)
 					opts := slices.Concat(f.opts, []lockregistry.Option{lockregistry.WithFencing()})
@@ -585,7 +585,7 @@ func TestFencing_ACounterMovesWithItsSlot(t *testing.T) {
 	for _, f := range fencedLocks()[:2] {
 		t.Run(f.name, func(t *testing.T) {
 			lock := func() *lockregistry.Lock {
-				client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+				client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
 				require.NoError(t, err)
 				t.Cleanup(client.Close)
 				r, err := lockregistry.New(client, "orders", slices.Concat(f.opts, []lockregistry.Option{lockregistry.WithFencing()})...)

@@ -293,7 +293,7 @@ func TestForceUnlock_WithoutAnAnswer(t *testing.T) {
 func TestForceUnlock_OnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+	client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 	require.NoError(t, err)
 	defer client.Close()
 	for _, layout := range layouts {

@@ -1,14 +1,17 @@
 package lockregistry_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +31,9 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(200) // little is in use at any time: less of the time goes into looking for it
+	}
 	// Miniredis makes an interpreter for each script that it runs, by default with 100 kB of stacks.
 	lua.RegistrySize, lua.CallStackSize = 1<<10, 64
 	// Most of the time a test on a real server waits, and one in fake time computes: so there is enough to do for each core.
@@ -157,8 +163,15 @@ func said(c rueidis.Client, args ...string) string {
 	return strings.TrimSpace(fmt.Sprint(reply))
 }
 
-// clientBuffer is the size of a connection's buffer.
-const clientBuffer = 16 << 10
+// newClient returns a client with little memory: by default each of its connections has a megabyte, and places for 1024 commands
+// under way, which take longer to make than many a test.
+func newClient(o rueidis.ClientOption) (rueidis.Client, error) {
+	const buffer, places = 16 << 10, 8 // 256
+	o.ReadBufferEachConn = cmp.Or(o.ReadBufferEachConn, buffer)
+	o.WriteBufferEachConn = cmp.Or(o.WriteBufferEachConn, buffer)
+	o.RingScaleEachConn = cmp.Or(o.RingScaleEachConn, places)
+	return rueidis.NewClient(o)
+}
 
 // clientWith returns a client of its own that dials as told, closed at the end of the test.
 func (w *world) clientWith(
@@ -169,19 +182,14 @@ func (w *world) clientWith(
 		InitAddress:       []string{"redis:6379"},
 		ForceSingleClient: true,
 		DisableCache:      w.fake,
-		// By default a connection allocates a megabyte, which takes longer than many a test.
-		ReadBufferEachConn: clientBuffer, WriteBufferEachConn: clientBuffer,
 		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return dial(ctx)
 		},
 	}
-	if w.fake { // most of what the many short tests allocate is places for 1024 commands under way on each connection
-		option.RingScaleEachConn = 8
-	}
 	for _, c := range change {
 		c(&option)
 	}
-	client, err := rueidis.NewClient(option)
+	client, err := newClient(option)
 	require.NoError(w, err)
 	w.Cleanup(client.Close)
 	return client
@@ -234,14 +242,23 @@ func (w *world) settle() {
 	synctest.Wait()
 }
 
-// await waits until something has become true, and fails the test when it takes too long.
+// await waits until something has become true, and fails the test when it takes too long. A look may cost a command: in fake time
+// the pauses are a hundredth of the wait so far, from a millisecond on, so that a test can tell when it happened.
 func (w *world) await(what string, happened func() bool) {
 	w.Helper()
 	const limit = 20 * time.Second
-	for deadline := time.Now().Add(limit); !happened(); <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
+	if !w.fake {
+		if !redistest.Await(limit, happened) {
 			w.Fatalf("not within %v: %s", limit, what)
 		}
+		return
+	}
+	for start := time.Now(); !happened(); {
+		waited := time.Since(start)
+		if waited > limit {
+			w.Fatalf("not within %v: %s", limit, what)
+		}
+		<-time.After(max(waited/100, time.Millisecond).Truncate(time.Millisecond))
 	}
 }
 

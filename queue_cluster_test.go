@@ -30,7 +30,7 @@ func sharded(t *testing.T, server *redistest.Server) bool {
 // onCluster returns a registry on a cluster, with a client of its own, both closed at the end of the test.
 func onCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Option) *lockregistry.Registry {
 	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+	client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	r, err := lockregistry.New(client, "orders", opts...)
@@ -51,7 +51,7 @@ func TestQueue_OnACluster(t *testing.T) {
 				var all sync.WaitGroup
 				inside, entered := 0, make([]int, processes)
 				for i := range processes {
-					client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+					client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 					require.NoError(t, err)
 					t.Cleanup(client.Close)
 					r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout))
@@ -191,7 +191,7 @@ func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := redistest.StartCluster(t, 3)
-			client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+			client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
 			require.NoError(t, err)
 			t.Cleanup(client.Close)
 			r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout), lockregistry.WithHandoff(0))
@@ -230,7 +230,7 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 				var readers, writers, together atomic.Int32
 				var longest atomic.Int64
 				for i := range processes {
-					client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+					client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 					require.NoError(t, err)
 					t.Cleanup(client.Close)
 					r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout),
@@ -299,7 +299,7 @@ func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 		for prefix, path := range map[string]string{"p{q": "a}b", "{": "}", "{p}{q": "a}b", "p": "{a}b", "p{": "a}b{c}"} {
 			t.Run(name+" "+prefix+" "+path, func(t *testing.T) {
 				registry := func() *lockregistry.Registry {
-					client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+					client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
 					require.NoError(t, err)
 					t.Cleanup(client.Close)
 					r, err := lockregistry.New(client, prefix, lockregistry.WithLayout(layout), lockregistry.WithHandoff(0))

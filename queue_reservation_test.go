@@ -88,7 +88,7 @@ func TestReservation_AGuestThatIsRefused(t *testing.T) {
 			made := func(change func(*rueidis.ClientOption), opts ...lockregistry.Option) *lockregistry.ReadWriteLock {
 				o := rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true}
 				change(&o)
-				client, err := rueidis.NewClient(o)
+				client, err := newClient(o)
 				require.NoError(t, err)
 				t.Cleanup(client.Close)
 				r, err := lockregistry.New(client, "orders", opts...)

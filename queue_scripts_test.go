@@ -222,7 +222,7 @@ func TestQueue_ShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
 // that gets nothing.
 func TestQueue_NobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
 	followedWorlds(t, func(f *followed) {
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{f.replica.Addr()}, ForceSingleClient: true})
+		client, err := newClient(rueidis.ClientOption{InitAddress: []string{f.replica.Addr()}, ForceSingleClient: true})
 		require.NoError(f, err)
 		defer client.Close()
 		heard := f.attends(client, "c")

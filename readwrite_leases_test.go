@@ -121,7 +121,7 @@ func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	pairOn := func(path string) pair {
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+		client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 		require.NoError(t, err)
 		t.Cleanup(client.Close)
 		require.Equal(t, rueidis.ClientModeCluster, client.Mode())

@@ -370,7 +370,7 @@ func TestRedisson_WithoutPermissionToSetALease(t *testing.T) {
 func TestRedisson_BracesOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+	client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 	require.NoError(t, err)
 	defer client.Close()
 	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
@@ -404,7 +404,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 	sharded := nodes[0].Command(t, "COMMAND", "INFO", "SPUBLISH") != "(nil)"
 	client := func(t *testing.T) rueidis.Client {
 		t.Helper()
-		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+		c, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 		require.NoError(t, err)
 		t.Cleanup(c.Close)
 		require.Equal(t, rueidis.ClientModeCluster, c.Mode())
@@ -535,7 +535,7 @@ func TestRedisson_ReleaseByRedissonOnACluster(t *testing.T) {
 	}
 	for name, mode := range wakeups {
 		t.Run(name, func(t *testing.T) {
-			client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+			client, err := newClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 			require.NoError(t, err)
 			t.Cleanup(client.Close)
 			w := realWorld(t, nodes[0])

@@ -89,7 +89,7 @@ func TestSemaphoreQueue_FirstOneIsStopped(t *testing.T) {
 
 func takeTwo(t *testing.T, addr string) {
 	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
+	client, err := newClient(rueidis.ClientOption{InitAddress: []string{addr}})
 	require.NoError(t, err)
 	defer client.Close()
 	r, err := lockregistry.New(client, "orders")

@@ -339,7 +339,7 @@ func TestStats_ReplicaAddress(t *testing.T) {
 		master.Command(t, "REPLICAOF", "NO", "ONE")
 		replica.Command(t, "REPLICAOF", host, port)
 		w := realWorld(t, master)
-		client, err := rueidis.NewClient(rueidis.ClientOption{
+		client, err := newClient(rueidis.ClientOption{
 			InitAddress: []string{master.Addr()}, DisableCache: true,
 			Standalone:     rueidis.StandaloneOption{ReplicaAddress: []string{replica.Addr()}},
 			SendToReplicas: func(rueidis.Completed) bool { return false },

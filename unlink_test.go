@@ -47,7 +47,7 @@ func startTeller(t *testing.T, tell func(asked int, c *server.Peer)) *teller {
 
 func (m *teller) client(t *testing.T) rueidis.Client {
 	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{
+	client, err := newClient(rueidis.ClientOption{
 		InitAddress: []string{m.Addr()}, ForceSingleClient: true, DisableCache: true, DisableRetry: true,
 	})
 	require.NoError(t, err)

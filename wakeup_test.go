@@ -758,7 +758,7 @@ func TestWakeup_Cluster(t *testing.T) {
 	}
 	cluster := func(t *testing.T) rueidis.Client {
 		t.Helper()
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: addresses})
+		client, err := newClient(rueidis.ClientOption{InitAddress: addresses})
 		require.NoError(t, err)
 		require.Equal(t, rueidis.ClientModeCluster, client.Mode())
 		t.Cleanup(client.Close)
