@@ -39,7 +39,7 @@ func TestDoctor(t *testing.T) {
 
 	s.Command(t, "CONFIG", "SET", "appendonly", "no")
 	s.Command(t, "SET", "orders:\x1b[2J", "by hand")
-	code, out, errs = doctored(t, "--prefix", "orders", "--url", address)
+	code, out, _ = doctored(t, "--prefix", "orders", "--url", address)
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "WARNING: persistence\n  at    "+s.Addr()+"\n  seen  appendonly is off\n  why   ")
 	require.Contains(t, out, "        > CONFIG SET appendonly yes\n")

@@ -61,7 +61,9 @@ func TestLife(t *testing.T) {
 				"whether it is alive is not known; if it is dead, its lease ends in 1m00s", "1m00s",
 			},
 			"Java, without an end": {observe.HolderInfo{Holder: id, Lease: -1}, "whether it is alive is not known", "no end"},
-			"kept":                 {observe.HolderInfo{Since: before(time.Hour), Kept: true, Lease: time.Minute}, "nobody works under it", "1m00s"},
+			"kept": {
+				observe.HolderInfo{Since: before(time.Hour), Kept: true, Lease: time.Minute}, "nobody works under it", "1m00s",
+			},
 		} {
 			require.Equal(t, c.life, life(c.of), name)
 			requireSaidOnThePage(t, c.life)
@@ -76,7 +78,7 @@ func requireSaidOnThePage(t *testing.T, life string) {
 	script, err := os.ReadFile("page/assets/life.js")
 	require.NoError(t, err)
 	for _, part := range regexp.MustCompile(`\b\d[\dms.]*\b`).Split(life, -1) {
-		for _, words := range strings.Split(part, "; ") { // it joins some
+		for words := range strings.SplitSeq(part, "; ") { // it joins some
 			require.Contains(t, string(script), strings.TrimSpace(words))
 		}
 	}

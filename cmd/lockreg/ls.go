@@ -152,11 +152,11 @@ Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 			if err != nil {
 				return failed(err)
 			}
-			print, hint := a.printLock, func(text string) { _, _ = fmt.Fprintln(a.out, text) }
+			show, hint := a.printLock, func(text string) { _, _ = fmt.Fprintln(a.out, text) }
 			if a.json {
-				print, hint = func(info observe.LockInfo) error { return a.printJSON(view.OfLock(info)) }, a.warn
+				show, hint = func(info observe.LockInfo) error { return a.printJSON(view.OfLock(info)) }, a.warn
 			}
-			if err := print(info); err != nil || info.Kind != observe.KindNone {
+			if err := show(info); err != nil || info.Kind != observe.KindNone {
 				return err
 			}
 			if text := a.nearMiss(cmd.Context(), r, args[0], args[1]); text != "" {

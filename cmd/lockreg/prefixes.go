@@ -163,8 +163,8 @@ func isLockValue(value string) bool {
 	return err == nil
 }
 
-// noSuchPrefix returns a message that a prefix has no key, with a similar prefix, or one that it begins with, as a key does; empty
-// if it has one.
+// noSuchPrefix returns a message that a prefix has no key, with a similar prefix, or one that it begins with, as a key does. It
+// is empty if the prefix has one.
 func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	client, err := a.connect(ctx)
 	if err != nil {
@@ -187,8 +187,8 @@ func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	return "; no lock has the prefix " + strconv.Quote(prefix) + hint
 }
 
-// nearMiss returns a hint for a path at which there is nothing: calls that wait for it all the same, a similar one that is locked,
-// or a similar prefix. It is empty if there is none, or if it would take long to find.
+// nearMiss returns a hint for a path at which there is nothing: calls that wait for it all the same, a similar one that is
+// locked, or a similar prefix. It is empty if there is none, or if it would take long to find.
 func (a *app) nearMiss(ctx context.Context, r lister, prefix, path string) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

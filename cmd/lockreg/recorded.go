@@ -16,8 +16,8 @@ import (
 )
 
 // recorded returns which calls wait for a path within their processes, by the records of these; empty if none do, or it cannot be
-// found out. Redis shows no such call where the path is free: a process that has lost the lock, by release for instance, notices at
-// its next renewal or unlock, and only then does the first of its waiting calls ask Redis.
+// found out. Redis shows no such call where the path is free: a process that has lost the lock, by release for instance, notices
+// at its next renewal or unlock, and only then does the first of its waiting calls ask Redis.
 func (a *app) recorded(ctx context.Context, prefix, path string) string {
 	client, err := a.connect(ctx)
 	if err != nil {

@@ -45,8 +45,9 @@ work may then no longer be the only one. A holder learns of it at its next
 renewal or when it unlocks.
 
 Without a terminal nobody can be asked, and --yes is needed: a holder that may be
-at work is then warned of on standard error, and freed. If several hold the lock, to read, or permits of a semaphore, --holder says which one is meant, by
-what show has under IN REDIS.
+at work is then warned of on standard error, and freed. If several hold the lock,
+to read, or permits of a semaphore, --holder says which one is meant, by what show
+has under IN REDIS.
 
 A line is written to standard error: the time, who has called this (user and
 host), path, key, holder and reason.

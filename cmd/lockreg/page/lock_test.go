@@ -38,9 +38,11 @@ func TestOneLockWhileNobodyLooks(t *testing.T) {
 	source.set(someLock("a b", 2))
 	h := newPage(t, source)
 	one := func(path string) (code int, answer struct {
-		At   int64
-		Lock *struct{ Key string }
-		Note string
+		At   int64 `json:"at"`
+		Lock *struct {
+			Key string `json:"key"`
+		} `json:"lock"`
+		Note string `json:"note"`
 	}) {
 		got := request(h, "GET", "/lock?path="+path)
 		require.NoError(t, json.Unmarshal([]byte(got.body()), &answer))

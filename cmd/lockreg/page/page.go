@@ -4,8 +4,8 @@
 //	handler, err := page.New(registry, page.WithRoot("/admin/locks/"))
 //	mux.Handle("/admin/locks/", requireAdmin(handler))
 //
-// Redis is asked once for all connected browsers, and not at all without one, unless GET lock?path= asks for a path. Other sites in a browser cannot change anything:
-// a release is a POST of JSON with a special header, from the same origin.
+// Redis is asked once for all connected browsers, and not at all without one, unless GET lock?path= asks for a path. Other sites
+// in a browser cannot change anything: a release is a POST of JSON with a special header, from the same origin.
 package page
 
 import (
@@ -128,8 +128,8 @@ func WithInterval(d time.Duration) Option {
 	}
 }
 
-// WithClient gives the page the source's client. On a cluster the page then says which of the masters do not answer. Without it, it
-// knows of one of them only, as it asks for one path.
+// WithClient gives the page the source's client. On a cluster the page then says which of the masters do not answer. Without it,
+// the page knows of one of them only, as it asks for one path.
 func WithClient(client rueidis.Client) Option {
 	return func(h *Handler) error { h.feed.client = client; return nil }
 }
@@ -265,8 +265,8 @@ func (h *Handler) require(w http.ResponseWriter, r *http.Request, needed right) 
 	return false
 }
 
-// lock tells all that the last pass found out about a path. If it found nothing, or nobody looks and there is no pass, it asks the
-// source for this path once. That a lock is free is no error: it will be taken again.
+// lock tells all that the last pass found out about a path. If it found nothing, or nobody looks and there is no pass, it asks
+// the source for this path once. That a lock is free is no error: it will be taken again.
 func (h *Handler) lock(w http.ResponseWriter, r *http.Request) {
 	if !h.require(w, r, look) {
 		return

@@ -258,7 +258,8 @@ func TestReleaseSaysWhatIsKnown(t *testing.T) {
 		"dead": {`^Not renewed for 50 min \d s: it is probably dead or frozen\. Nobody waits for it\.$`, "alive"},
 		"silent": {`^No record of its process: it is dead or frozen, or may not write one; its lease is 20 min \d+ s if it was ` +
 			`never renewed, else shorter\. Nobody waits for it in Redis\.$`, "alive"},
-		"java": {`^Whether it is alive is not known; if it is dead, its lease ends in (1 min 0|\d+) s\. Nobody waits for it in Redis\.$`, "frozen"},
+		"java": {`^Whether it is alive is not known; if it is dead, its lease ends in (1 min 0|\d+) s\. ` +
+			`Nobody waits for it in Redis\.$`, "frozen"},
 		"within": {`^Its process was alive in the last minute; if it has died since, this shows within a minute; that it renews its ` +
 			`lease is not known\. Next: one of 3 waiting in billing on web-1, process 4711, once that process notices at its next ` +
 			`renewal or unlock\.$`, "frozen"},
