@@ -79,7 +79,8 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 // The first ticket's process is told, as it may not watch the key yet: a young ticket is not told that it has become the first.
 func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 	realWorlds(t, func(w *world) {
-		here, queue := w.attends(w.client(), "b"), []string{"b:3|60000", "a:4|60000"}
+		here := w.heard(func(c rueidis.Client) rueidis.Completed { return c.B().Subscribe().Channel("orders-channel@b").Build() },
+			"orders-channel@b", "1")
 		for _, c := range []struct {
 			layout lockregistry.Layout
 			reader bool
@@ -91,11 +92,19 @@ func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 			{lockregistry.LayoutRedisson, true, "a:2"},
 			{lockregistry.LayoutRedisson, true, ""},
 		} {
-			s := &scripted{w, c.layout == lockregistry.LayoutRedisson}
-			s.begins("a:2", queue...)
+			w.do("DEL", theKey, theQueue)
+			w.do("EVAL", `local time = redis.call('TIME')
+				local now = time[1] * 1000 + math.floor(time[2] / 1000)
+				redis.call('ZADD', KEYS[1], -now, 'open', -now, 'wide', now * 1000 + 1, 'b:3|60000', now * 1000 + 2, 'a:4|60000')`,
+				"1", theQueue)
+			if c.layout == lockregistry.LayoutRedisson {
+				w.do("HSET", theKey, "a:2", "1")
+			} else {
+				w.do("SET", theKey, "a:2+")
+			}
 			if c.reader { // with another one
-				s.do("HSET", theKey, "mode", "read", "b:7", "1")
-				s.do("SET", "{"+theKey+"}:b:7:rwlock_timeout:1", "1", "PX", "60000")
+				w.do("HSET", theKey, "mode", "read", "b:7", "1")
+				w.do("SET", "{"+theKey+"}:b:7:rwlock_timeout:1", "1", "PX", "60000")
 			}
 			r := w.registry(lockregistry.WithLayout(c.layout))
 			if c.holder == "" {
@@ -103,7 +112,7 @@ func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 			} else {
 				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", c.holder))
 			}
-			w.hears(here, "n 3 0 "+theKey)
+			w.hears(here, "orders-channel@b n 3 0 "+theKey)
 		}
 	})
 }

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 servers=$(scripts/install-servers.sh)
 failed=
 same_files="acquire atleast failover log manypaths nesting observer once scale stress"
-own_files="acquireall connection_foreign fencing force inspect open options permissions queue_cluster queue_scripts record redisson"
+own_files="acquireall connection_foreign fencing force inspect open options permissions queue_cluster record redisson"
 own_files="$own_files scan semaphore_cluster semaphore_redisson slot_moves stats told unlink wakeup wakeup_refused"
 same_tests="TestQueue_ThoseWithoutATicketDoNotStarve TestQueue_GivingUpInTheQueue TestSharedClient_ManyRegistriesOfOneClient TestSilence_ManyCallsOnAFrozenServer"
 same_tests="$same_tests TestReplicas_ManyCallsWithReplicas TestAcquireAll_HasNoDeadlock TestAcquireAll_OfManyPaths TestFailover_CommandsGoToTheSuccessor TestQueue_ReadersAndWritersOfManyProcessesOnACluster"
@@ -70,6 +70,8 @@ else
 			repeated="$repeated ${server##*/}: ${again:-all}"
 			run "$server" "${again:-$(of $n)}" 2 || run "$server" "${again:-$(of $n)}" 1 || failed=yes
 		fi
+		# The scripts themselves are tested where they are.
+		LOCKREGISTRY_REDIS_SERVER=$server go test -race -count=1 -run '^TestQueue_' ./internal/protocol || failed=yes
 	done
 	echo "$(echo "$names" | grep -c each) tests on each server, $(echo "$names" | grep -vc each) on one; tried again:${repeated:- nothing}"
 fi
