@@ -20,7 +20,7 @@ import (
 )
 
 // One leads, the others wait; when it is stopped, another one takes over.
-func TestOneLeads(t *testing.T) {
+func TestRun_OneLeads(t *testing.T) {
 	worlds(t, func(w *world) {
 		var inside atomic.Int32
 		lead := func(ctx context.Context) error {
@@ -52,7 +52,7 @@ func TestOneLeads(t *testing.T) {
 }
 
 // Those that wait to lead are told from calls that wait for the lock.
-func TestStandbysAreKnown(t *testing.T) {
+func TestCurrent_KnowsStandbys(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		one := w.campaigns(w.registry(), untilEnd)
 		w.leads(one)
@@ -69,7 +69,7 @@ func TestStandbysAreKnown(t *testing.T) {
 func (c *candidate) leads() bool { return c.IsLeader() }
 
 // Two candidates of one registry exclude each other, also when they are run with one owner.
-func TestCandidatesOfOneRegistry(t *testing.T) {
+func TestRun_CandidatesOfOneRegistry(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		owner := lockregistry.NewOwner(w.Context())
@@ -88,7 +88,7 @@ func TestCandidatesOfOneRegistry(t *testing.T) {
 
 // The lock of the role is that of Lock, Do and Java; calls with lead's context would wait for lead. Goroutines that
 // lead starts are owners of their own.
-func TestTheLockIsThePath(t *testing.T) {
+func TestRun_TheLockIsThePath(t *testing.T) {
 	worlds(t, func(w *world) {
 		r, elsewhere := w.registry(), w.registry()
 		c := w.campaigns(r, untilEnd)
@@ -130,7 +130,7 @@ func TestResign(t *testing.T) {
 }
 
 // An error of lead gives the role to another candidate, and the first one campaigns again after a pause, which grows.
-func TestErrorsOfLead(t *testing.T) {
+func TestRun_ErrorsOfLead(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		var begun []time.Time
 		fails := func(context.Context) error {
@@ -157,7 +157,7 @@ func TestErrorsOfLead(t *testing.T) {
 	})
 }
 
-func TestAnotherOneLeadsAfterAnError(t *testing.T) {
+func TestRun_AnotherOneLeadsAfterAnError(t *testing.T) {
 	worlds(t, func(w *world) {
 		failing := make(chan struct{})
 		one := w.campaigns(w.registry(), func(ctx context.Context) error {
@@ -211,7 +211,7 @@ func TestYield(t *testing.T) {
 }
 
 // With nobody else, who yields leads again after the pause.
-func TestYieldAlone(t *testing.T) {
+func TestYield_Alone(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		c := w.campaigns(w.registry(), untilEnd)
 		<-c.granted
@@ -253,7 +253,7 @@ func TestRenewal(t *testing.T) {
 }
 
 // A term that got the lock from a goroutine of its process is renewed as well.
-func TestRenewalAfterHandOver(t *testing.T) {
+func TestRenewal_AfterAHandOver(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithLease(3 * time.Second))
 		lock := r.Obtain(role)
@@ -270,7 +270,7 @@ func TestRenewalAfterHandOver(t *testing.T) {
 }
 
 // When Redis cannot be reached, lead's context ends before the key can expire, and the candidate campaigns again.
-func TestLossByTime(t *testing.T) {
+func TestLoss_ByTime(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 10 * time.Second
 		c := w.campaigns(w.registry(), untilEnd, leader.WithLease(lease))
@@ -293,7 +293,7 @@ func TestLossByTime(t *testing.T) {
 }
 
 // A lock that is taken away is noticed at the next renewal, and the candidate campaigns again at once.
-func TestLossByForce(t *testing.T) {
+func TestLoss_ByForce(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		c := w.campaigns(r, func(ctx context.Context) error {
@@ -316,7 +316,7 @@ func TestLossByForce(t *testing.T) {
 }
 
 // Terms that are lost at once do not follow each other without a pause.
-func TestLossAtOnce(t *testing.T) {
+func TestLoss_AtOnce(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		c := w.campaigns(r, func(ctx context.Context) error {
@@ -335,7 +335,7 @@ func TestLossAtOnce(t *testing.T) {
 
 // A lead that goes on although its context ended keeps its candidate from campaigning, and Run from returning, and, unless the
 // lock is lost, everybody else from leading.
-func TestLeadThatIgnoresItsContext(t *testing.T) {
+func TestLoss_LeadIgnoresItsContext(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		done := make(chan struct{})
@@ -373,7 +373,7 @@ func TestLeadThatIgnoresItsContext(t *testing.T) {
 }
 
 // A panic of lead goes on through Run, and leaves the role to others and the candidate fit to be run again.
-func TestPanics(t *testing.T) {
+func TestRun_Panics(t *testing.T) {
 	worlds(t, func(w *world) {
 		for name, c := range map[string]struct {
 			lead func(context.Context) error
@@ -415,7 +415,7 @@ func TestPanics(t *testing.T) {
 }
 
 // A callback that blocks holds up its own candidate only: others lead, and the loss is announced.
-func TestCallbacksThatBlock(t *testing.T) {
+func TestRun_CallbacksThatBlock(t *testing.T) {
 	worlds(t, func(w *world) {
 		release := make(chan struct{})
 		defer close(release) // also when the test fails
@@ -443,7 +443,7 @@ func TestCallbacksThatBlock(t *testing.T) {
 	})
 }
 
-func TestRunTwice(t *testing.T) {
+func TestRun_Twice(t *testing.T) {
 	worlds(t, func(w *world) {
 		c := w.campaigns(w.registry(), untilEnd)
 		w.leads(c)
@@ -496,7 +496,7 @@ func TestShutdown(t *testing.T) {
 }
 
 // A candidate whose caller has the role would wait for itself.
-func TestRunByTheHolder(t *testing.T) {
+func TestRun_ByTheHolder(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		c := w.candidate(role, r, untilEnd)
@@ -516,7 +516,7 @@ func TestRunByTheHolder(t *testing.T) {
 }
 
 // What ended the context of Run is told, and what lead said.
-func TestRunsContext(t *testing.T) {
+func TestRun_Context(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		reason := errors.New("the node drains")
@@ -558,7 +558,7 @@ func TestRunsContext(t *testing.T) {
 	})
 }
 
-func TestLeader(t *testing.T) {
+func TestCurrent(t *testing.T) {
 	for name, layout := range map[string]lockregistry.Layout{
 		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
 	} {
@@ -601,7 +601,7 @@ func TestLeader(t *testing.T) {
 	}
 }
 
-func TestLeaderWithoutAServer(t *testing.T) {
+func TestCurrent_WithoutAServer(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		w.mini.SetError("LOADING for the test")
@@ -611,7 +611,7 @@ func TestLeaderWithoutAServer(t *testing.T) {
 }
 
 // A key of another type, and other errors that do not pass by themselves, are told, and the candidate tries on.
-func TestWrongType(t *testing.T) {
+func TestRun_WrongType(t *testing.T) {
 	worlds(t, func(w *world) {
 		w.do("RPUSH", key, "no lock")
 		c := w.campaigns(w.registry(), untilEnd)
@@ -632,7 +632,7 @@ func TestWrongType(t *testing.T) {
 }
 
 // Without callbacks nothing is different.
-func TestWithoutCallbacks(t *testing.T) {
+func TestRun_WithoutCallbacks(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
 		terms := make(chan struct{})
@@ -651,7 +651,7 @@ func TestWithoutCallbacks(t *testing.T) {
 	})
 }
 
-func TestBadInput(t *testing.T) {
+func TestRun_BadInput(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		_, err := leader.New(nil, "", nil, nil, leader.WithLease(time.Millisecond), leader.WithBackoff(0, 0))
@@ -673,7 +673,7 @@ func TestBadInput(t *testing.T) {
 }
 
 // A crash leaves the role to the lease.
-func TestCrash(t *testing.T) {
+func TestRun_AfterACrash(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		w.do("SET", key, "the registry of a process that crashed", "PX", "700")
 		began := time.Now()
@@ -686,7 +686,7 @@ func TestCrash(t *testing.T) {
 
 // At an orderly end the next one leads in less than 100 ms, in 99 of 100 rounds, also after a long term: then an ordinary
 // release would leave the lock to those who poll for 110 ms.
-func TestTakeOver(t *testing.T) {
+func TestRun_TakesOver(t *testing.T) {
 	realWorlds(t, func(w *world) {
 		const rounds = 100
 		one, other := w.registry(), w.registry(lockregistry.WithLease(time.Minute))

@@ -13,7 +13,7 @@ import (
 )
 
 // What fake time costs in real time, which -v prints.
-func TestCostOfFakeTime(t *testing.T) {
+func TestServer_CostOfFakeTime(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lets time.Duration // pass

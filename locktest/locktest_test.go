@@ -62,7 +62,7 @@ func later(t *testing.T, r *locktest.Registry) <-chan error {
 	return result
 }
 
-func TestLeasesPass(t *testing.T) {
+func TestServer_LeasesPass(t *testing.T) {
 	inLayouts(t, func(t *testing.T, opts ...lockregistry.Option) {
 		locks := locktest.New(t, opts...)
 		lock := locks.Obtain("42")
@@ -129,7 +129,7 @@ func TestLose(t *testing.T) {
 }
 
 // The holds of a semaphore are lost by force, all of them or one.
-func TestForceUnlockOfASemaphore(t *testing.T) {
+func TestForceUnlock_OfASemaphore(t *testing.T) {
 	inLayouts(t, func(t *testing.T, opts ...lockregistry.Option) {
 		locks := locktest.New(t, opts...)
 		seats := locks.Semaphore("seat", 2)
@@ -155,7 +155,7 @@ func TestForceUnlockOfASemaphore(t *testing.T) {
 }
 
 // Who waits has the lock as soon as it is lost.
-func TestLoseWithAWaiter(t *testing.T) {
+func TestLose_WithAWaiter(t *testing.T) {
 	inBoth(t, func(t *testing.T) {
 		locks := locktest.New(t)
 		require.NoError(t, locks.Obtain("42").Lock(t.Context()))
@@ -234,7 +234,7 @@ func TestHang(t *testing.T) {
 	})
 }
 
-func TestTheTestEndsWhileRedisFails(t *testing.T) {
+func TestServer_TheTestEndsWhileRedisFails(t *testing.T) {
 	for name, end := range map[string]func(*locktest.Registry){
 		"Disconnect": (*locktest.Registry).Disconnect,
 		"Hang":       (*locktest.Registry).Hang,
@@ -274,7 +274,7 @@ func TestHoldElsewhere(t *testing.T) {
 }
 
 // A waiter is told of the release: it does not have to poll.
-func TestHoldElsewhereTellsOfTheRelease(t *testing.T) {
+func TestHoldElsewhere_TellsOfTheRelease(t *testing.T) {
 	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 		for _, path := range []string{"42", "{42}"} {
 			synctest.Test(t, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestHoldElsewhereTellsOfTheRelease(t *testing.T) {
 }
 
 // A stranger that crashed keeps the lock for the rest of its lease.
-func TestHoldElsewhereEndsWithItsLease(t *testing.T) {
+func TestHoldElsewhere_EndsWithItsLease(t *testing.T) {
 	inLayouts(t, func(t *testing.T, opts ...lockregistry.Option) {
 		locks := locktest.New(t, opts...)
 		const lease = 100 * time.Millisecond
@@ -327,7 +327,7 @@ func (v *verdict) Fatal(args ...any) {
 	panic(v)
 }
 
-func TestMisuse(t *testing.T) {
+func TestServer_Misuse(t *testing.T) {
 	inBoth(t, func(t *testing.T) {
 		v := &verdict{TB: t}
 		said := func(words string) {
@@ -367,7 +367,7 @@ func TestMisuse(t *testing.T) {
 }
 
 // The end of a test ends what it made, also where calls wait.
-func TestTheEnd(t *testing.T) {
+func TestServer_TheEnd(t *testing.T) {
 	inBoth(t, func(t *testing.T) {
 		var locks *locktest.Registry
 		var waiting <-chan error
@@ -385,7 +385,7 @@ func TestTheEnd(t *testing.T) {
 }
 
 // A program that uses the library gets nothing of this package, and its tests no assertions that they did not ask for.
-func TestWhatIsBuilt(t *testing.T) {
+func TestServer_WhatIsBuilt(t *testing.T) {
 	for path, without := range map[string][]string{
 		"github.com/lockregistry/lockregistry":          {"alicebob/miniredis", "stretchr/testify", "testing"},
 		"github.com/lockregistry/lockregistry/locktest": {"stretchr/testify", "go.uber.org/goleak"},

@@ -9,7 +9,7 @@ import (
 )
 
 // Nothing gets through a network that hangs, in either direction, on connections old and new; each ends with an error.
-func TestNothingGetsThrough(t *testing.T) {
+func TestServer_NothingGetsThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var server net.Conn
 		n := &network{server: func() (client net.Conn, err error) {

@@ -74,7 +74,7 @@ func (r *ring) reports() [][]Step {
 
 // A call whose context is cancelled, or whose registry is closed, is about to end, although its goroutine has yet to see that: it
 // is part of no cycle.
-func TestACallThatIsAboutToEndIsInNoCycle(t *testing.T) {
+func TestGraph_ACallThatIsAboutToEndIsInNoCycle(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(cancel func(), l *lock){
 		"nothing ends":             func(func(), *lock) {},
@@ -98,7 +98,7 @@ func TestACallThatIsAboutToEndIsInNoCycle(t *testing.T) {
 }
 
 // Calls that are put into the graph at the same time see each other, and all find the cycle that they close together.
-func TestACycleThatSeveralCallsFindIsReportedOnce(t *testing.T) {
+func TestGraph_ACycleThatSeveralCallsFindIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		owner    owner.ID // or'ed to both
@@ -139,7 +139,7 @@ func TestACycleThatSeveralCallsFindIsReportedOnce(t *testing.T) {
 }
 
 // Of calls that close a cycle together one is refused, and the report begins with that one, whenever the others look.
-func TestOneOfTheCallsThatCloseACycleTogetherIsRefused(t *testing.T) {
+func TestGraph_OneOfTheCallsThatCloseACycleTogetherIsRefused(t *testing.T) {
 	t.Parallel()
 	for range 2000 {
 		synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestOneOfTheCallsThatCloseACycleTogetherIsRefused(t *testing.T) {
 }
 
 // Obstacles go on in a slice after the first few.
-func TestObstacles(t *testing.T) {
+func TestGraph_Obstacles(t *testing.T) {
 	t.Parallel()
 	var some Obstacles
 	var want []Obstacle
@@ -192,7 +192,7 @@ func (h holds) Owners() []owner.ID             { return []owner.ID{h.of} }
 func (h holds) Within(l Lock, o owner.ID) bool { return o == h.of && slices.Contains(h.locks, l) }
 
 // A call with the context of another owner's hold keeps that hold, whichever goroutine makes it.
-func TestACallKeepsTheHoldsOfItsContext(t *testing.T) {
+func TestGraph_ACallKeepsTheHoldsOfItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(1, 2)
@@ -216,7 +216,7 @@ func TestACallKeepsTheHoldsOfItsContext(t *testing.T) {
 }
 
 // Whoever tells others of a call learns that it leaves, or has left.
-func TestLeavingTellsOfARecord(t *testing.T) {
+func TestGraph_LeavingTellsOfARecord(t *testing.T) {
 	t.Parallel()
 	r := newRing(1, 2)
 	first, second := r.call(t.Context(), 0, true), r.call(t.Context(), 0, true)

@@ -43,7 +43,7 @@ func renew(s *lease.State, at clock.Instant, t *lease.Term) lease.Renewal {
 }
 
 // What is yet to be lengthened, or nobody renews, is not upheld.
-func TestUpheld(t *testing.T) {
+func TestState_Upheld(t *testing.T) {
 	require.Equal(t, time.Minute, granted(t, true).Upheld(now))
 	require.Zero(t, granted(t, false).Upheld(now))
 	s := &lease.State{Term: minute, Renewed: true}
@@ -63,7 +63,7 @@ func TestTerm(t *testing.T) {
 	require.Equal(t, want, lease.NewTerm(1500*time.Millisecond+999*time.Microsecond))
 }
 
-func TestGrant(t *testing.T) {
+func TestState_Grant(t *testing.T) {
 	for name, c := range map[string]struct {
 		came  time.Duration
 		fresh bool
@@ -90,7 +90,7 @@ func TestGrant_ALateOneBesideIt(t *testing.T) {
 	require.Equal(t, certain(2*time.Second), s.Left(now))
 }
 
-func TestGrantShort(t *testing.T) {
+func TestState_GrantShort(t *testing.T) {
 	for name, c := range map[string]struct {
 		age       time.Duration // of the command from which it counts
 		roundTrip time.Duration
@@ -128,7 +128,7 @@ func TestGrantShort(t *testing.T) {
 }
 
 // What is lost stays lost, and tells why; what is over does not come back.
-func TestLose(t *testing.T) {
+func TestState_Lose(t *testing.T) {
 	s := granted(t, true)
 	r := s.Begin(now, minute)
 	require.True(t, s.Lose(fault.KeyTaken))
@@ -143,7 +143,7 @@ func TestLose(t *testing.T) {
 	require.False(t, s.Lose(fault.LeaseOver))
 }
 
-func TestEnd(t *testing.T) {
+func TestState_End(t *testing.T) {
 	for name, c := range map[string]struct {
 		after time.Duration
 		sound bool
@@ -162,7 +162,7 @@ func TestEnd(t *testing.T) {
 }
 
 // The key of a lost lease may be removed when it has been over on the server, too, and not at an earlier look.
-func TestPlanRemoval(t *testing.T) {
+func TestState_PlanRemoval(t *testing.T) {
 	s := granted(t, false)
 	require.True(t, s.Lose(fault.LeaseOver))
 	at := s.PlanRemoval(time.Second, 0)
@@ -173,7 +173,7 @@ func TestPlanRemoval(t *testing.T) {
 	require.Equal(t, now.Add(time.Hour), s.PlanRemoval(time.Second, now.Add(time.Hour)), "it is kept for longer")
 }
 
-func TestReply(t *testing.T) {
+func TestState_Reply(t *testing.T) {
 	const later = 10 * time.Second
 	for name, c := range map[string]struct {
 		outcome lease.Outcome
@@ -254,7 +254,7 @@ func TestReply_TooFewReplicasBesideARefusedOne(t *testing.T) {
 
 // The key may have the longest lease that was asked for, unless a shorter one was confirmed and no command of another one can
 // have come after it.
-func TestLongest(t *testing.T) {
+func TestState_Longest(t *testing.T) {
 	shorten := func(s *lease.State) { s.Reply(renew(s, now, short), now, confirm) }
 	for name, c := range map[string]struct {
 		happens func(s *lease.State)
@@ -305,7 +305,7 @@ func TestLongest(t *testing.T) {
 }
 
 // What the next owner asks for counts from the next renewal on.
-func TestAdopt(t *testing.T) {
+func TestState_Adopt(t *testing.T) {
 	s := granted(t, false)
 	require.False(t, s.Adopt(lease.NewTerm(time.Minute), false, 0, now))
 	require.True(t, s.Adopt(minute, true, 0, now))
@@ -328,7 +328,7 @@ func TestAdopt(t *testing.T) {
 }
 
 // Renewals go up to the bound and no further, and the last one is not followed by others, each for what is left.
-func TestBound(t *testing.T) {
+func TestState_Bound(t *testing.T) {
 	for _, most := range []time.Duration{2 * time.Second, 2500 * time.Millisecond, time.Minute, 61 * time.Second, 1e12 + 1} {
 		for _, chosen := range []*lease.Term{nil, lease.NewTerm(3 * time.Second), minute, lease.NewTerm(time.Hour)} {
 			term := lease.NewTerm(min(time.Minute, most))
@@ -389,7 +389,7 @@ func TestBound_OfTheNextOwner(t *testing.T) {
 	}
 }
 
-func TestKeep(t *testing.T) {
+func TestState_Keep(t *testing.T) {
 	s := granted(t, false)
 	require.True(t, s.Keep(now))
 	require.False(t, s.Keep(now), "it is renewed")
@@ -427,7 +427,7 @@ func TestHalfAndShares(t *testing.T) {
 }
 
 // The server is asked whether it has the key when it may be the master no more, and asked again until it answers.
-func TestVerified(t *testing.T) {
+func TestState_Verified(t *testing.T) {
 	for name, c := range map[string]struct {
 		outcome lease.Outcome
 		refused bool
@@ -472,7 +472,7 @@ func TestVerified_AfterRenewalsOfTheOwner(t *testing.T) {
 }
 
 // Whatever is sent, and whenever the server executes it, if ever: what is believed is over before the key is.
-func TestWhatIsBelievedIsOverFirst(t *testing.T) {
+func TestState_WhatIsBelievedIsOverFirst(t *testing.T) {
 	for seed := range uint64(3000) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }

@@ -13,7 +13,7 @@ func put(t *testing.T, d *Deployment, key, value string) {
 	d.Master(key, nil).Command(t, "SET", key, value)
 }
 
-func TestReplicatedCluster(t *testing.T) {
+func TestCluster_Replicated(t *testing.T) {
 	t.Parallel()
 	d := StartReplicatedCluster(t, 3, 1)
 	const key = "key"

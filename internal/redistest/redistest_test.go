@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestStartedServerAnswersAndSavesNothing(t *testing.T) {
+func TestServer_AnswersAndSavesNothing(t *testing.T) {
 	s := Start(t)
 	assert.Equal(t, "PONG", s.Command(t, "PING"))
 	assert.Equal(t, "save\n", s.Command(t, "CONFIG", "GET", "save"))
@@ -32,13 +32,13 @@ func TestStartedServerAnswersAndSavesNothing(t *testing.T) {
 	assert.True(t, filepath.IsAbs(s.Binary()), "%s", s.Binary())
 }
 
-func TestRunningServerNeedsNoGoroutine(t *testing.T) {
+func TestServer_NeedsNoGoroutine(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	s := Start(t)
 	s.Command(t, "PING")
 }
 
-func TestExtraArgumentsReachTheServer(t *testing.T) {
+func TestServer_ExtraArgumentsReachIt(t *testing.T) {
 	s := Start(t, "--maxmemory", "64mb", "--requirepass", "secret")
 	assert.Equal(t, "maxmemory\n67108864", s.Command(t, "CONFIG", "GET", "maxmemory"))
 	assert.Equal(t, "requirepass\nsecret", s.Command(t, "CONFIG", "GET", "requirepass"))
@@ -63,7 +63,7 @@ func TestReplies(t *testing.T) {
 	assert.Equal(t, "ERR first\nsecond", got)
 }
 
-func TestBrokenReplies(t *testing.T) {
+func TestReplies_Broken(t *testing.T) {
 	for name, text := range map[string]string{
 		"nothing":        "",
 		"empty line":     "\r\n",
@@ -79,7 +79,7 @@ func TestBrokenReplies(t *testing.T) {
 	}
 }
 
-func TestStopEndsTheProcess(t *testing.T) {
+func TestServer_StopEndsTheProcess(t *testing.T) {
 	s := Start(t)
 	pid := s.process.Process.Pid
 	dir := s.dir
@@ -91,7 +91,7 @@ func TestStopEndsTheProcess(t *testing.T) {
 	s.Stop()
 }
 
-func TestRestartKeepsThePortAndDropsTheData(t *testing.T) {
+func TestServer_RestartKeepsThePortAndDropsTheData(t *testing.T) {
 	s := Start(t)
 	before := s.Addr()
 	process := s.Command(t, "INFO", "server")
@@ -107,7 +107,7 @@ func TestRestartKeepsThePortAndDropsTheData(t *testing.T) {
 	assert.Equal(t, "PONG", s.Command(t, "PING"), "a stopped server restarts too")
 }
 
-func TestFrozenServerAnswersOnlyOnceThawed(t *testing.T) {
+func TestServer_FrozenAnswersOnlyOnceThawed(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	conn, err := net.Dial("tcp", s.Addr())
@@ -132,7 +132,7 @@ func TestFrozenServerAnswersOnlyOnceThawed(t *testing.T) {
 	assert.Equal(t, "+PONG\r\n", answer)
 }
 
-func TestFrozenServerCanBeStopped(t *testing.T) {
+func TestServer_FrozenCanBeStopped(t *testing.T) {
 	s := Start(t)
 	s.Freeze()
 	s.Stop()
@@ -140,14 +140,14 @@ func TestFrozenServerCanBeStopped(t *testing.T) {
 	assert.Equal(t, "PONG", s.Command(t, "PING"))
 }
 
-func TestServerThatCannotStartShowsItsOutput(t *testing.T) {
+func TestServer_ThatCannotStartShowsItsOutput(t *testing.T) {
 	_, err := Run("", "--no-such-option", "x")
 	require.Error(t, err)
 	assert.Contains(t, err.Error(), "exited before it answered")
 	assert.Contains(t, err.Error(), "no-such-option")
 }
 
-func TestTakenPortIsToldApart(t *testing.T) {
+func TestServer_TakenPortIsToldApart(t *testing.T) {
 	listener, err := net.Listen("tcp", addr(FreePort()))
 	require.NoError(t, err)
 	defer func() { _ = listener.Close() }()
@@ -168,13 +168,13 @@ func TestTakenPortIsToldApart(t *testing.T) {
 	require.ErrorIs(t, s.launch(), errPortTaken)
 }
 
-func TestAnotherServersAnswerIsNotTakenForOurs(t *testing.T) {
+func TestServer_AnotherServersAnswerIsNotTakenForOurs(t *testing.T) {
 	winner := Start(t)
 	loser := &Server{binary: winner.binary, port: winner.port}
 	require.ErrorIs(t, loser.launch(), errPortTaken)
 }
 
-func TestMissingServerTellsWhatToInstall(t *testing.T) {
+func TestServer_MissingTellsWhatToInstall(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv(serverVariable, "")
 	_, err := find("")
@@ -188,7 +188,7 @@ func TestMissingServerTellsWhatToInstall(t *testing.T) {
 	assert.Contains(t, err.Error(), serverVariable)
 }
 
-func TestBinariesListsTheDefaultFirstAndEachOnce(t *testing.T) {
+func TestBinaries_ListsTheDefaultFirstAndEachOnce(t *testing.T) {
 	standard, err := find("")
 	require.NoError(t, err)
 	other := filepath.Join(t.TempDir(), "other-server")
@@ -198,7 +198,7 @@ func TestBinariesListsTheDefaultFirstAndEachOnce(t *testing.T) {
 	assert.Equal(t, other, StartBinary(t, other).Binary())
 }
 
-func TestServerDiesWithTheProgramThatStartedIt(t *testing.T) {
+func TestServer_DiesWithTheProgramThatStartedIt(t *testing.T) {
 	t.Parallel()
 	const variable = "REDISTEST_ABANDON"
 	if os.Getenv(variable) != "" {
@@ -232,7 +232,7 @@ func TestServerDiesWithTheProgramThatStartedIt(t *testing.T) {
 	}, 10*time.Second, 10*time.Millisecond, "something is left in %s", dir)
 }
 
-func TestManyServersSideBySide(t *testing.T) {
+func TestServer_ManySideBySide(t *testing.T) {
 	t.Parallel()
 	const servers = 8
 	results := make(chan error, servers)

@@ -118,7 +118,7 @@ func (c *cluster) arms(w *Waiter, until func() bool) {
 }
 
 // One connection to each master that has a key that is waited for, and to no other.
-func TestConnectionsToACluster(t *testing.T) {
+func TestCluster_Connections(t *testing.T) {
 	c := newCluster(t)
 	extra := func() (n int) {
 		for _, s := range c.nodes {
@@ -181,7 +181,7 @@ func (c *cluster) follow(waiters map[*Waiter]Options, key string, to *redistest.
 	}
 }
 
-func TestReshard(t *testing.T) {
+func TestCluster_Reshard(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
 	from, to := c.owner(key), c.nodes[0]
@@ -194,7 +194,7 @@ func TestReshard(t *testing.T) {
 	c.follow(waiters, key, to)
 }
 
-func TestRemovedNode(t *testing.T) {
+func TestCluster_RemovedNode(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
 	stays, leaves := c.owner(key), c.join()
@@ -217,7 +217,7 @@ func TestRemovedNode(t *testing.T) {
 	})
 }
 
-func TestFailover(t *testing.T) {
+func TestCluster_Failover(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
 	master, replica := c.owner(key), c.join()
@@ -234,7 +234,7 @@ func TestFailover(t *testing.T) {
 }
 
 // A message that is published in the slot of the key reaches a waiter whose channel is in it.
-func TestPublishedInTheSlot(t *testing.T) {
+func TestCluster_PublishedInTheSlot(t *testing.T) {
 	c := newCluster(t)
 	l := c.listen(c.client, Options{Subscribe: true})
 	for i := range 3 {
@@ -286,7 +286,7 @@ func (c *cluster) arrives(w *Waiter, m messages, to *redistest.Server) {
 func ownOf(key string) string { return "own@{" + key + "}" }
 
 // A listener's own channels are subscribed to where the keys are, and nowhere else.
-func TestHearInACluster(t *testing.T) {
+func TestHear_InACluster(t *testing.T) {
 	c := newCluster(t)
 	l, m := c.hearer(c.client, either)
 	at := map[*redistest.Server]int{}
@@ -319,7 +319,7 @@ func TestHearInACluster(t *testing.T) {
 	}
 }
 
-func TestOwnChannelsAreLeftInACluster(t *testing.T) {
+func TestOwnChannel_IsLeftInACluster(t *testing.T) {
 	c := newCluster(t)
 	l, m := c.hearer(c.client, either)
 	w := c.hearing(l, Wait{Key: "key", Own: ownOf("key")})
@@ -347,7 +347,7 @@ func TestOwnChannelsAreLeftInACluster(t *testing.T) {
 	c.takes(m, w.Own+": message")
 }
 
-func TestHearAfterAReshard(t *testing.T) {
+func TestHear_AfterAReshard(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
 	l, m := c.hearer(c.client, either)
@@ -367,7 +367,7 @@ func TestHearAfterAReshard(t *testing.T) {
 }
 
 // A server that ends a subscription wakes those who rely on it at once, before anybody has looked who has the slot.
-func TestSubscriptionThatTheServerEnds(t *testing.T) {
+func TestHear_AfterTheServerEndsASubscription(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
 	l, _ := c.hearer(c.client, either)
@@ -393,7 +393,7 @@ func TestSubscriptionThatTheServerEnds(t *testing.T) {
 	require.Equal(t, Heard, other.Hear(t.Context(), 0))
 }
 
-func TestHearAfterAFailover(t *testing.T) {
+func TestHear_AfterAFailover(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
 	master, replica := c.owner(key), c.join()
@@ -409,7 +409,7 @@ func TestHearAfterAFailover(t *testing.T) {
 }
 
 // A listener hears of a server that leaves, and of the one that comes instead.
-func TestNewsOfAServerThatLeaves(t *testing.T) {
+func TestNews_OfAServerThatLeaves(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
 	stays, leaves := c.owner(key), c.join()
@@ -435,7 +435,7 @@ func TestNewsOfAServerThatLeaves(t *testing.T) {
 }
 
 // Where it is not known who has a slot, and where slots have no channels, nothing is heard.
-func TestDeafInACluster(t *testing.T) {
+func TestDeaf_InACluster(t *testing.T) {
 	c := newCluster(t)
 	for _, s := range c.nodes {
 		s.Command(t, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-ssubscribe")

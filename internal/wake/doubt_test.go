@@ -48,7 +48,7 @@ func TestDoubt(t *testing.T) {
 }
 
 // Owners that follow each other every third of a millisecond are told apart after the shortest pauses.
-func TestNoDoubtInAHurry(t *testing.T) {
+func TestDoubt_NotInAHurry(t *testing.T) {
 	d := doubt{poll: 100 * time.Millisecond}
 	for at := time.Duration(0); at < time.Second; at += 300 * time.Microsecond {
 		d.look(at, 60_000)
@@ -59,7 +59,7 @@ func TestNoDoubtInAHurry(t *testing.T) {
 }
 
 // A waiter that nothing has woken for a poll interval is trusted again.
-func TestDoubtEndsAfterAPause(t *testing.T) {
+func TestDoubt_EndsAfterAPause(t *testing.T) {
 	d := doubt{poll: 100 * time.Millisecond, pause: time.Second, since: after(0), expiry: span{none: true}}
 	require.Zero(t, d.woken(after(100*time.Millisecond)))
 	require.False(t, d.look(101*time.Millisecond, -1))
@@ -67,7 +67,7 @@ func TestDoubtEndsAfterAPause(t *testing.T) {
 }
 
 // The expiry of a key that stays tells nothing: each wake-up counts, a while after the last look.
-func TestNoDoubtAboutAKeyThatStays(t *testing.T) {
+func TestDoubt_NotAboutAKeyThatStays(t *testing.T) {
 	d := doubt{poll: 100 * time.Millisecond, stays: true}
 	require.Zero(t, d.woken(after(0)))
 	for at := time.Duration(0); at < time.Second; at += 20 * time.Millisecond {

@@ -127,7 +127,7 @@ func TestHear(t *testing.T) {
 }
 
 // The channel stays subscribed to for a while when nobody waits, and is left then.
-func TestOwnChannelIsLeft(t *testing.T) {
+func TestOwnChannel_IsLeft(t *testing.T) {
 	b := newBench(t)
 	l, m := b.hearer(b.client, either)
 	wait := Wait{Key: "key", Own: "own"}
@@ -148,7 +148,7 @@ func TestOwnChannelIsLeft(t *testing.T) {
 }
 
 // It is not left when somebody has waited since the last look, however shortly.
-func TestOwnChannelInUse(t *testing.T) {
+func TestOwnChannel_InUse(t *testing.T) {
 	l := &Listener{}
 	n := newNode(&hub{ctx: t.Context()}, nil, "")
 	n.state, n.listeners[l] = on, &part{}
@@ -170,7 +170,7 @@ func TestOwnChannelInUse(t *testing.T) {
 }
 
 // Who heard wakes when the connection is lost, and hears again on the next.
-func TestHearAfterALoss(t *testing.T) {
+func TestHear_AfterALoss(t *testing.T) {
 	b := newBench(t)
 	l, m := b.hearer(b.client, either)
 	w := b.hearing(l, Wait{Key: "key", Own: "own"})
@@ -188,7 +188,7 @@ func TestHearAfterALoss(t *testing.T) {
 }
 
 // Arming does not swallow the wake-up that tells of a loss.
-func TestArmAfterALoss(t *testing.T) {
+func TestArm_AfterALoss(t *testing.T) {
 	b := newBench(t)
 	l, _ := b.hearer(b.client, either)
 	w := b.hearing(l, Wait{Key: "key", Own: "own"})
@@ -245,7 +245,7 @@ func TestDeaf(t *testing.T) {
 }
 
 // A listener that hears is not refused, though it may not listen in other ways.
-func TestHearOnly(t *testing.T) {
+func TestHear_Only(t *testing.T) {
 	b := newBench(t)
 	b.do("ACL", "SETUSER", "app", "on", ">secret", "~*", "resetchannels", "&own*", "+@all")
 	client, err := rueidis.NewClient(rueidis.ClientOption{
@@ -265,7 +265,7 @@ func TestHearOnly(t *testing.T) {
 }
 
 // While the server cannot say, it is asked again.
-func TestHearABusyServer(t *testing.T) {
+func TestHear_ABusyServer(t *testing.T) {
 	b := newBench(t)
 	l, m := b.hearer(b.client, either)
 	b.hearing(l, Wait{Key: "first", Own: "first"})
@@ -307,7 +307,7 @@ func (c *muffledConnection) SetPubSubHooks(hooks rueidis.PubSubHooks) <-chan err
 	return c.DedicatedClient.SetPubSubHooks(hooks)
 }
 
-func TestMessagesThatDoNotArrive(t *testing.T) {
+func TestHear_MessagesThatDoNotArrive(t *testing.T) {
 	b := newBench(t)
 	l, _ := b.hearer(&muffled{b.client}, either)
 	w := l.Waiter(Wait{Key: "key", Own: "own"})
@@ -317,7 +317,7 @@ func TestMessagesThatDoNotArrive(t *testing.T) {
 }
 
 // With version 2 of the protocol, subscriptions have a connection of their own.
-func TestHearInRESP2(t *testing.T) {
+func TestHear_InRESP2(t *testing.T) {
 	b := newBench(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{b.server.Addr()}, AlwaysRESP2: true, DisableCache: true,
@@ -393,7 +393,7 @@ func TestSuspect(t *testing.T) {
 }
 
 // A suspected connection is not waited for, though it is silent.
-func TestSuspectASilentServer(t *testing.T) {
+func TestSuspect_ASilentServer(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)
 	o := either
@@ -449,7 +449,7 @@ func (m *mute) Close() error {
 }
 
 // A suspected connection on which nothing comes is replaced at once.
-func TestSuspectAHalfOpenConnection(t *testing.T) {
+func TestSuspect_AHalfOpenConnection(t *testing.T) {
 	b := newBench(t)
 	told := make(chan struct{})
 	var dialled atomic.Int32
@@ -485,7 +485,7 @@ func TestSuspectAHalfOpenConnection(t *testing.T) {
 	b.takes(m, "own: message")
 }
 
-func TestHearIsNotAnswered(t *testing.T) {
+func TestHear_IsNotAnswered(t *testing.T) {
 	b := newBench(t)
 	l, m := b.hearer(b.client, either)
 	first := b.hearing(l, Wait{Key: "first", Own: "first"})
@@ -546,7 +546,7 @@ func TestHearIsNotAnswered(t *testing.T) {
 }
 
 // A listener that is closed is given nothing more, though another's keep the connection.
-func TestMessagesAfterClose(t *testing.T) {
+func TestClose_MessagesAfterIt(t *testing.T) {
 	b := newBench(t)
 	stays, m := b.hearer(b.client, either)
 	b.hearing(stays, Wait{Key: "key", Own: "stays"})
@@ -561,7 +561,7 @@ func TestMessagesAfterClose(t *testing.T) {
 	b.await("left", func() bool { return b.subscribers("goes") == "0" })
 }
 
-func TestHearWithout(t *testing.T) {
+func TestHear_Without(t *testing.T) {
 	b := newBench(t)
 	var none *Waiter
 	require.Equal(t, Deaf, none.Hear(t.Context(), limit))
@@ -572,7 +572,7 @@ func TestHearWithout(t *testing.T) {
 }
 
 // A message costs next to nothing.
-func TestMessagesAreCheap(t *testing.T) { // alone: what others allocate would count
+func TestHear_MessagesAreCheap(t *testing.T) { // alone: what others allocate would count
 	b := newBenchAlone(t)
 	o, n := either, 0
 	o.Message = func(string, string) { n++ }
@@ -587,7 +587,7 @@ func TestMessagesAreCheap(t *testing.T) { // alone: what others allocate would c
 }
 
 // Calls come and go, and the connection too; whoever is left hears.
-func TestHearInTheMidstOfIt(t *testing.T) {
+func TestHear_InTheMidstOfIt(t *testing.T) {
 	b := newBench(t)
 	const calls = 8
 	var all sync.WaitGroup
@@ -629,7 +629,7 @@ func TestHearInTheMidstOfIt(t *testing.T) {
 }
 
 // Many listeners share one connection, and none stays subscribed for nobody.
-func TestManyHear(t *testing.T) {
+func TestHear_Many(t *testing.T) {
 	b := newBench(t)
 	before := b.connections()
 	const listeners = 1000
@@ -666,7 +666,7 @@ func TestManyHear(t *testing.T) {
 }
 
 // A message that is missed once may be no more than late, and any other one shows that the connection is alive.
-func TestSuspectedOnceInAWhile(t *testing.T) {
+func TestSuspect_OnceInAWhile(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)
 	o := either

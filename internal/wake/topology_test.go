@@ -35,7 +35,7 @@ func (n laterNode) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisRes
 }
 
 // All nodes are asked at once: one that answers is waited for, and silent ones only for as long as one of them would be.
-func TestTopologyIsAskedOfAllAtOnce(t *testing.T) {
+func TestCluster_TopologyIsAskedOfAllAtOnce(t *testing.T) {
 	b := newBench(t)
 	says := b.client.Do(t.Context(), b.client.B().Eval().Script("return {{0, 16383, {'a', 1, 'i'}}}").Numkeys(0).Build())
 	for _, answers := range []bool{true, false} {

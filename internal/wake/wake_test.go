@@ -165,7 +165,7 @@ var (
 )
 
 // Listeners with different wishes share a connection, and each gets what it asks for.
-func TestListenersShare(t *testing.T) {
+func TestListener_IsShared(t *testing.T) {
 	b := newBench(t)
 	before := b.connections()
 	listeners := map[string]*Listener{
@@ -210,7 +210,7 @@ type byValue struct {
 	_ []int
 }
 
-func TestClientThatCannotBeCompared(t *testing.T) {
+func TestListener_OfAClientThatCannotBeCompared(t *testing.T) {
 	b := newBench(t)
 	for range 2 {
 		b.do("SET", "key", "taken")
@@ -221,7 +221,7 @@ func TestClientThatCannotBeCompared(t *testing.T) {
 }
 
 // While the server says nothing, a waiter asks once, however often its call does, and not at all when the call is over.
-func TestAskingASilentServer(t *testing.T) {
+func TestNews_OfASilentServer(t *testing.T) {
 	b := newBench(t)
 	l := b.listen(b.client, either)
 	first := b.armed(l, "first")
@@ -255,7 +255,7 @@ func TestAskingASilentServer(t *testing.T) {
 }
 
 // A listener hears when the connection works and when it is lost.
-func TestNewsOfTheConnection(t *testing.T) {
+func TestNews_OfTheConnection(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)
 	o := subscribing
@@ -305,7 +305,7 @@ func (s *ofSentinel) Nodes() map[string]rueidis.Client {
 }
 
 // A connection to a master that was deposed is given up, though it is still open.
-func TestDeposedMaster(t *testing.T) {
+func TestNews_OfADeposedMaster(t *testing.T) {
 	b := newBench(t)
 	client := &ofSentinel{Client: b.client, master: "before"}
 	news := make(chan Connection, 8)
@@ -323,7 +323,7 @@ func TestDeposedMaster(t *testing.T) {
 }
 
 // What is the same for several listeners is told once to each place that lines end up in.
-func TestLinesAreToldOnce(t *testing.T) {
+func TestNews_LinesAreToldOnce(t *testing.T) {
 	b := newBench(t)
 	for i := range 6 {
 		o := subscribing
@@ -337,7 +337,7 @@ func TestLinesAreToldOnce(t *testing.T) {
 }
 
 // A change of a key of the same name in another database costs a look at most, and soon none of the call's.
-func TestAnotherDatabase(t *testing.T) {
+func TestNews_OfAnotherDatabase(t *testing.T) {
 	b := newBench(t)
 	w := b.armed(b.listen(b.client, either), "key")
 	b.do("SET", "key", "taken", "PX", "600000")
@@ -369,7 +369,7 @@ func TestAnotherDatabase(t *testing.T) {
 }
 
 // A listener for which there is no way to listen is told, and gets no waiters.
-func TestRefusedListener(t *testing.T) {
+func TestListener_IsRefused(t *testing.T) {
 	b := newBench(t)
 	b.do("ACL", "SETUSER", "app", "on", ">secret", "~*", "resetchannels", "+@all", "-client", "-eval", "-ping")
 	client, err := rueidis.NewClient(rueidis.ClientOption{
@@ -389,7 +389,7 @@ func TestRefusedListener(t *testing.T) {
 }
 
 // Closing while the server says nothing takes as long as rueidis needs to give up on the connection, and leaves nothing.
-func TestCloseWhileTheServerIsSilent(t *testing.T) {
+func TestClose_WhileTheServerIsSilent(t *testing.T) {
 	b := newBench(t)
 	l := b.listen(b.client, either)
 	w := b.armed(l, "key")
@@ -413,7 +413,7 @@ func TestCloseWhileTheServerIsSilent(t *testing.T) {
 }
 
 // A server that cannot save refuses PING, which rueidis sends when a channel is left. That must not end the program.
-func TestChannelsAreLeftOnceTheServerSavesAgain(t *testing.T) {
+func TestOwnChannel_IsLeftOnceTheServerSavesAgain(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	server := redistest.Start(t, "--dir", folder, "--save", "3600", "1")
@@ -450,7 +450,7 @@ func TestChannelsAreLeftOnceTheServerSavesAgain(t *testing.T) {
 }
 
 // A server that is busy with a script refuses UNSUBSCRIBE as it refuses PING. That must not end the program either.
-func TestChannelsAreLeftOnceTheServerIsNotBusy(t *testing.T) {
+func TestOwnChannel_IsLeftOnceTheServerIsNotBusy(t *testing.T) {
 	b := newBench(t)
 	l := b.listen(b.client, subscribing)
 	stays, leaves := b.armed(l, "stays"), b.armed(l, "leaves")
