@@ -380,7 +380,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"paths forgotten", "paths whose grant may have been lost are forgotten",
-		"granted || taken == 0 && fault.OutcomeUnknown(err)", "false",
+		"r.granted() || r.taken == 0 && fault.OutcomeUnknown(r.err)", "false",
 		"TestAllOrNone$",
 	},
 	{

@@ -72,23 +72,7 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 	u := s.unsettled()
 	// A reply that comes when the old validity is over cannot revive it, even if the new lease reaches further.
 	if o.Ours && !o.Failed && s.Fresh(now) {
-		if !o.Late {
-			u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // unless this, or another under way, may be longer
-			if !u.several && u.doubt == 0 {
-				u.most = 0 // the key has this lease, and no longer one can come any more
-				s.exceed(r.Term)
-			}
-			s.prolong(r.Sent, r.Term)
-			s.failed = 0
-		}
-		u.sure = s.until
-		if r.Chosen && r.Sent >= s.chosen {
-			former := s.Term
-			s.Term, s.chosen = r.Term, r.Sent
-			if o.Late || u.several || u.doubt > 0 { // else the key has this lease, and no longer one can come
-				s.exceed(former)
-			}
-		}
+		s.renewed(u, r, o.Late)
 	}
 	u.flying--
 	switch {
@@ -111,6 +95,28 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 		return Unconfirmed
 	default:
 		return Extended
+	}
+}
+
+// renewed handles a renewal that was executed in time.
+func (s *State) renewed(u *unsure, r Renewal, late bool) {
+	known := !late && !u.several && u.doubt == 0 // the key has this lease, and no longer one can come any more
+	if !late {
+		u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // unless this, or another under way, may be longer
+		if known {
+			u.most = 0
+			s.exceed(r.Term)
+		}
+		s.prolong(r.Sent, r.Term)
+		s.failed = 0
+	}
+	u.sure = s.until
+	if r.Chosen && r.Sent >= s.chosen {
+		former := s.Term
+		s.Term, s.chosen = r.Term, r.Sent
+		if !known {
+			s.exceed(former)
+		}
 	}
 }
 

@@ -194,10 +194,8 @@ func (a *acquisition) poll() error {
 		if a.won {
 			return nil
 		}
-		refusal := (*rueidis.RedisError)(nil)
-		if (asks == protocol.ModePoll || asks == protocol.ModeSeen) && a.path.all.Cluster && errors.As(err, &refusal) && !a.cut &&
-			(fault.Refusal(refusal) || fault.BetweenNodes(refusal)) {
-			polls, a.failure = false, nil // the queue is refused: permissions, or its slot moves
+		if (asks == protocol.ModePoll || asks == protocol.ModeSeen) && a.refusesQueue(err) {
+			polls, a.failure = false, nil
 			continue
 		}
 		if err != nil {
@@ -208,14 +206,13 @@ func (a *acquisition) poll() error {
 		}
 		if a.patient {
 			seen := a.arm()
-			certain := seen.Armed && seen.Taken && a.exclusive()
-			if seen.Armed != certain { // the key may have changed before, or may not exclude this call
+			if seen.Armed && !(seen.Taken && a.exclusive()) { // the key may have changed before, or may not exclude this call
 				if err := a.over(); err != nil {
 					return err
 				}
 				continue
 			}
-			if certain {
+			if seen.Armed {
 				a.at.Left = seen.Left
 			}
 		}
@@ -223,6 +220,12 @@ func (a *acquisition) poll() error {
 			return err
 		}
 	}
+}
+
+// refusesQueue reports whether a cluster refuses commands of the queue: permissions lack, or its slot moves.
+func (a *acquisition) refusesQueue(err error) bool {
+	var refusal *rueidis.RedisError
+	return a.path.all.Cluster && !a.cut && errors.As(err, &refusal) && (fault.Refusal(refusal) || fault.BetweenNodes(refusal))
 }
 
 // recover waits until the next try, after one that failed with why; why may be nil.

@@ -115,7 +115,7 @@ func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
 	a.sent = true
 }
 
-// judge handles the reply to a try.
+// judge handles the reply to a try: what it says, whether the hold is live by it, and whether the caller still waits.
 func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock.Instant) (err error) {
 	h, came := a.hold, reply.Came
 	a.began, a.again = reply.Sent, false
@@ -136,19 +136,20 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 	case c.Script != nil: // perhaps from a former master; after a plain SET a script asks anyway
 		err, a.again = fault.Late, true
 	}
-	if a.at.Granted && h.Grant(a.began, came) {
-		a.win(a.began)
-		return nil
-	}
 	if a.at.Granted {
-		a.at.Granted, err = false, fault.Late
+		if h.Grant(a.began, came) {
+			a.win(a.began)
+			return nil
+		}
+		a.at.Granted, err = false, fault.Late // its lease may be over
 	}
 	h.SetMayArrive(h.MayArrive() || fault.OutcomeUnknown(err))
-	if a.cut = reply.Cut; a.cut {
-		return a.explained(fault.Ended(a.ctx))
+
+	if !reply.Cut {
+		a.asked, a.failure = true, fault.Classify(err)
 	}
-	a.asked, a.failure = true, fault.Classify(err)
-	if a.cut = err != nil && (reply.ReplicaErr != nil || reply.Late) && a.ctx.Err() != nil; a.cut {
+	a.cut = reply.Cut || err != nil && (reply.ReplicaErr != nil || reply.Late) && a.ctx.Err() != nil
+	if a.cut {
 		return a.explained(fault.Ended(a.ctx))
 	}
 	return a.failure

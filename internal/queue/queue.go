@@ -35,7 +35,7 @@ const (
 	lookEvery  = 5 * time.Second
 
 	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, ten at most. Until then a
-	// release does not tell the call that it is the next one: see internal/protocol/lua/queue.lua.
+	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
 	firstLook = time.Second
 	lookStep  = 100 * time.Millisecond
 
@@ -212,20 +212,27 @@ type lookTimes struct {
 	window   bool          // the key is left to calls without a ticket for now
 }
 
+// inFront returns how many of the calls in front are of this process, as far as that counts, how many look before this one when
+// a lease is over, and how many otherwise. For permits these are not all: they may be calls of one process that stands still.
+func (a *acquisition) inFront() (own, atEnd, rank int) {
+	rank = a.at.Rank
+	if !a.path.Many() {
+		return 0, rank, rank
+	}
+	own = a.path.contention().line.before(a.ticket.seat)
+	atEnd = min(rank, mostPatient+own) // mutant: patient with each call
+	if rank <= nearHead {
+		rank = min(rank, 1+own) // mutant: patient near the head
+	}
+	return own, atEnd, rank
+}
+
 // whenToLook computes the times from the reply that has shown the ticket in the queue.
 func (a *acquisition) whenToLook() lookTimes {
-	at, now, poll := &a.at, a.path.Clock.Now(), a.path.all.Poll
+	at, now := &a.at, a.path.Clock.Now()
 	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
-	own := 0                        // calls of this process in front
-	first, rank := at.Rank, at.Rank // how many calls in front look first, first when a lease is over, rank otherwise
-	if a.path.Many() {              // all in front may be calls of one process that stands still
-		own = a.path.contention().line.before(a.ticket.seat)
-		first = min(rank, mostPatient+own) // mutant: patient with each call
-		if rank <= nearHead {
-			rank = min(rank, 1+own) // mutant: patient near the head
-		}
-	}
-	l.patience = clock.Plus(clock.Times(first, poll), time.Millisecond)
+	own, atEnd, rank := a.inFront()
+	l.patience = clock.Plus(clock.Times(atEnd, a.path.all.Poll), time.Millisecond)
 	if at.Left > 0 {
 		l.due = a.ticket.base.Add(clock.Plus(at.Left, l.patience))
 	}

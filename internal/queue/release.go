@@ -92,9 +92,9 @@ func (p *Path) sendRelease(w *transport.Wait, m protocol.Release) (reply transpo
 // release. Failure is the error of the first removal.
 func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error {
 	removed := make(chan bool, 1)
-	over := func() {} // until then the lock is not held here, and its state in Redis is unknown
+	settled := func() {} // from then on the state of the lock in Redis is known
 	freed := func(gone bool) {
-		over()
+		settled()
 		p.lock.Free()
 		removed <- gone
 	}
@@ -106,7 +106,7 @@ func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error 
 		failure = fault.NoAnswer
 	}
 	if failure = fault.Classify(failure); errors.Is(failure, fault.Unavailable) {
-		over = p.Unavailable(failure, w.Since)
+		settled = p.Unavailable(failure, w.Since)
 	}
 	if !p.all.Cleaner.Remove(removal, freed) {
 		freed(p.all.removeOnce(w, removal))

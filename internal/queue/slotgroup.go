@@ -30,14 +30,19 @@ func Each[T any](paths []T, do func(T) error) error {
 		if placed {
 			places <- struct{}{}
 		}
-		all.Go(func() {
+		run := func() {
 			if errs[i] = do(one); errors.Is(errs[i], fault.Unavailable) {
 				silent.Store(true)
 			}
 			if placed {
 				<-places
 			}
-		})
+		}
+		if i == len(paths)-1 { // the caller waits in any case
+			run()
+		} else {
+			all.Go(run)
+		}
 	}
 	all.Wait()
 	return fault.Join(errs...)
@@ -72,60 +77,86 @@ func (g *Group) Leave(i int) {
 
 // Try asks Redis once for all paths. It confirms a late reply, which may come from a former master.
 func (g *Group) Try(deadline clock.Instant) {
-	bids := make([]protocol.Request, len(g.tries))
-	for i, a := range g.tries {
-		bids[i] = a.bid(protocol.Queueing{})
-	}
-	first, all := g.tries[0], g.tries[0].path.all
 	p := g.follow(deadline)
 	if g.Err != nil {
 		return
 	}
-	c := first.path.Format.ObtainAll(bids)
+	reply := g.ask(&p)
+	if reply.granted() && reply.ReplicaErr == nil && reply.Late {
+		g.confirm(deadline, reply.tokens, reply.Doubtful)
+		return
+	}
+	g.settle(&reply)
+	if g.Err != nil {
+		return
+	}
+	ctx := g.tries[0].ctx
+	switch {
+	case reply.Cut:
+		g.Err = p.Explain(true, nil)
+	case reply.granted() && reply.ReplicaErr != nil:
+		if g.Err = fault.Classify(reply.ReplicaErr); ctx.Err() != nil {
+			g.Err = fault.Explain(fault.Ended(ctx), g.Err)
+		}
+	case reply.err != nil:
+		g.At, g.Err = max(0, min(reply.taken, len(g.tries))-1), fault.Classify(reply.err)
+	case reply.taken > 0:
+		g.At, g.Err = min(reply.taken, len(g.tries))-1, fault.Busy
+	}
+}
+
+// groupReply is the reply to a group's script.
+type groupReply struct {
+	transport.Reply
+	tokens []uint64
+	taken  int // the number of the path that another owner has, from 1; 0: none
+	err    error
+}
+
+func (r *groupReply) granted() bool { return r.err == nil && r.taken == 0 }
+
+// ask asks for all paths, again if a late reply says that one is taken: it may come from a former master.
+func (g *Group) ask(p *transport.Wait) (r groupReply) {
+	bids := make([]protocol.Request, len(g.tries))
+	for i, a := range g.tries {
+		bids[i] = a.bid(protocol.Queueing{})
+	}
+	all := g.tries[0].path.all
+	c := g.tries[0].path.Format.ObtainAll(bids)
 	c.DropIfAbandoned = true
 	all.Demand(&c, func(_ *protocol.Call, result rueidis.RedisResult) bool {
 		_, taken, err := protocol.Tokens(result, len(bids))
 		return err == nil && taken == 0
 	})
-	reply := all.Transport.Do(&p, &c)
-	tokens, taken, err := protocol.Tokens(reply.RedisResult, len(bids))
-	for p.Since = reply.Sent; reply.Late && err == nil && taken > 0; { // perhaps from a former master
+	for first := true; ; first = false {
+		r.Reply = all.Transport.Do(p, &c)
+		if r.tokens, r.taken, r.err = protocol.Tokens(r.RedisResult, len(bids)); first {
+			p.Since = r.Sent
+		}
+		if !r.Late || r.err != nil || r.taken == 0 {
+			return r
+		}
 		if !p.Again(all.Clock) {
-			taken, err = 0, fault.Late
-			break
+			r.taken, r.err = 0, fault.Late
+			return r
 		}
-		reply = all.Transport.Do(&p, &c)
-		tokens, taken, err = protocol.Tokens(reply.RedisResult, len(bids))
 	}
-	granted := err == nil && taken == 0
-	switch {
-	case granted && reply.ReplicaErr != nil: // the master has them
-		err = reply.ReplicaErr
-	case granted && reply.Late:
-		g.confirm(deadline, tokens, reply.Doubtful)
-		return
-	}
+}
+
+// settle makes the holds live, or notes that Redis may have granted them.
+func (g *Group) settle(r *groupReply) {
+	enough := r.granted() && r.ReplicaErr == nil                        // otherwise only the master has them
+	maybe := r.granted() || r.taken == 0 && fault.OutcomeUnknown(r.err) // mutant: paths forgotten
 	for i, a := range g.tries {
-		switch {
-		case granted && err == nil && a.take(tokens[i], &reply):
-		case granted || taken == 0 && fault.OutcomeUnknown(err): // mutant: paths forgotten
-			if a.hold.SetMayArrive(true); err == nil {
-				g.Err = fault.Classify(fault.Late)
-			}
+		if enough && a.take(r.tokens[i], &r.Reply) {
+			continue
 		}
-	}
-	if g.Err != nil {
-		return
-	}
-	switch {
-	case reply.Cut:
-		g.Err = p.Explain(true, nil)
-	case granted && reply.ReplicaErr != nil && first.ctx.Err() != nil:
-		g.Err = fault.Explain(fault.Ended(first.ctx), fault.Classify(err))
-	case err != nil:
-		g.At, g.Err = max(0, min(taken, len(g.tries))-1), fault.Classify(err)
-	case !granted:
-		g.At, g.Err = min(taken, len(g.tries))-1, fault.Busy
+		if enough {
+			g.Err = fault.Classify(fault.Late)
+		}
+		if maybe {
+			a.hold.SetMayArrive(true)
+		}
 	}
 }
 

@@ -35,12 +35,15 @@ local function passOn(entries)
     local next, served = grantNext(time[1] * 1000000 + time[2], nil, first, registry, number, lease, kind, place)
     return served, next ~= nil
   end
-  local seen, late = wide % 1 >= 0.5, wide % 0.5 > 0 -- see queue.lua
-  local due = now - wide >= (quiet and not seen and not late and SELDOM or RARELY)
+  local counted, seen, late = wide >= 2, wide % 1 >= 0.5, wide % 0.5 > 0 -- late: it was put off; see queue.lua
   local back = math.max(open, wide) - now > WIDE -- no window is that long: the server's clock went back
-  if wide < 2 or back or due and not late and (place and place / 1000 or now) - open >= PAUSE then
-    open, wide = (open == 0 or back) and now - OFTEN or open, now + (seen and 0.5 or 0) + (wide >= 2 and not back and 0.25 or 0)
-    due = false
+  local due = now - wide >= (quiet and not seen and not late and SELDOM or RARELY)
+  local putOff = counted and not back and due and not late and (place and place / 1000 or now) - open >= PAUSE
+  if putOff or back or not counted then
+    if open == 0 or back then
+      open = now - OFTEN
+    end
+    wide, due = now + (seen and 0.5 or 0) + (putOff and 0.25 or 0), false
     redis.call('ZADD', queue, -open, 'open', -wide, 'wide')
     redis.call('PEXPIRE', queue, 120000)
   end
