@@ -21,7 +21,7 @@
 //	live   Relinquish, then Adopt by the next owner      live   contexts of the former owner end
 //	live   Strand of all owners                          live   it is not renewed any more
 //	live   End                                           over   contexts end with context.Canceled
-//	lost   the key can be there no more                  lost   Clear has it removed, if it may be there still
+//	lost   the key's lease must have ended               lost   Clear has it removed, if it may be there still
 //	lost   End                                           over   nothing: contexts have ended
 //
 // A lost hold stays lost, whatever replies come later.

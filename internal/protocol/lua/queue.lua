@@ -93,7 +93,7 @@ local warnAnother -- only for semaphores
 
 -- Returns the first ticket among the first members of the queue, its parts, and its place. It removes tickets in front whose
 -- process is gone, but not the ticket mine. A ticket of an unknown form belongs to a newer version, which may serve it; it is
--- removed if its place is before the given time, since no process may be left that serves it.
+-- removed if its place is before the given time, since its process may be gone. If it is not, its call asks for another one.
 local function heads(entries, mine, before)
   while true do
     local first, place = nil, nil
