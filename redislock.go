@@ -48,8 +48,8 @@ const (
 // Lock is Spring's lockInterruptibly, and its lock when ctx is never done. A failure leaves nothing behind here; what
 // Redis may have granted is removed in the background. The errors, each within a [*LockError]:
 //
-//   - the error of ctx, joined with its cause if that differs, at most 500 ms and two round trips after ctx is done; also joined with
-//     [ErrUnavailable] when Redis could not be asked whether the lock is free
+//   - the error of ctx, joined with its cause if that differs, at most 500 ms and two round trips after ctx is done; also
+//     joined with [ErrUnavailable] when Redis could not be asked whether the lock is free
 //   - [ErrTaken], when the time given by [Wait] is over and another owner had the lock; with [NoWait] when another owner has it
 //   - [ErrUnavailable], when the first attempt fails with a transient error, or is not answered within [WithCommandTimeout]. A
 //     call with Wait, and one that has queued in this process before, tries again instead, after 50 ms at first and a second at
@@ -75,10 +75,10 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns then,
 // the owner does not hold the lock any more. Nil means that the key was still this hold's and is removed now (after a lost
-// reply: that it is this hold's no more), that it keeps the path as [AtLeast] asks, or that the next goroutine of this process has the lock now, see [WithHandoff]. Such a
-// hand-over does not ask Redis: when FLUSHALL, or ForceUnlock of another process, has removed the key within the time of
-// WithHandoff, the last of these Unlocks notices it, or a renewal, or a check of fencing tokens. With WithHandoff(0) each
-// Unlock notices. With [WithBackgroundRelease] nil means that the hold was valid until now by this process's clock, not that
+// reply: that it is this hold's no more), that it keeps the path as [AtLeast] asks, or that the next goroutine of this process
+// has the lock now, see [WithHandoff]. Such a hand-over does not ask Redis: when FLUSHALL, or ForceUnlock of another process,
+// has removed the key within the time of WithHandoff, the last of these Unlocks notices it, or a renewal, or a check of fencing
+// tokens. With WithHandoff(0) each Unlock notices. With [WithBackgroundRelease] nil means that the hold was valid until now by this process's clock, not that
 // the key is gone: a process that ends without [Registry.Close] leaves it to its lease. The errors, each within a
 // [*LockError]:
 //

@@ -206,7 +206,7 @@ func (a *acquisition) poll() error {
 		}
 		if a.patient {
 			seen := a.arm()
-			if seen.Armed && !(seen.Taken && a.exclusive()) { // the key may have changed before, or may not exclude this call
+			if seen.Armed && (!seen.Taken || !a.exclusive()) { // the key may have changed before, or may not exclude this call
 				if err := a.over(); err != nil {
 					return err
 				}
