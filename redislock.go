@@ -78,9 +78,9 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 // reply: that it is this hold's no more), that it keeps the path as [AtLeast] asks, or that the next goroutine of this process
 // has the lock now, see [WithHandoff]. Such a hand-over does not ask Redis: when FLUSHALL, or ForceUnlock of another process,
 // has removed the key within the time of WithHandoff, the last of these Unlocks notices it, or a renewal, or a check of fencing
-// tokens. With WithHandoff(0) each Unlock notices. With [WithBackgroundRelease] nil means that the hold was valid until now by this process's clock, not that
-// the key is gone: a process that ends without [Registry.Close] leaves it to its lease. The errors, each within a
-// [*LockError]:
+// tokens. With WithHandoff(0) each Unlock notices. With [WithBackgroundRelease] nil means that the hold was valid until now by
+// this process's clock, not that the key is gone: a process that ends without [Registry.Close] leaves it to its lease. The
+// errors, each within a [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this

@@ -41,8 +41,9 @@ func (s *silence) Answered(since clock.Instant) {
 	}
 }
 
-// Unavailable notes, until settled is called, that Redis cannot be asked about the lock, and why. Asked is when the command
-// was sent whose answer is missing. Its own caller may have given it up early: to others that is no outage before an answer would be late.
+// Unavailable notes, until settled is called, that Redis cannot be asked about the lock, and why. Asked is when the command was
+// sent whose answer is missing. Its own caller may have given it up early: to others that is no outage before an answer would be
+// late.
 func (p *Path) Unavailable(why error, asked clock.Instant) (settled func()) {
 	noted := &activeWait{}
 	if errors.Is(why, fault.NoAnswer) || errors.Is(why, fault.NotSent) {
