@@ -254,13 +254,12 @@ func TestQueue_GrantThatCrossesWithTheEnd(t *testing.T) {
 					ctx, cancel := context.WithCancel(w.Context())
 					first := w.joins(ctx, lockregistry.WithPollInterval(noPoll), lockregistry.WithWakeup(lockregistry.WakeupPubSub))
 					second := w.joins(w.Context(), lockregistry.WithPollInterval(noPoll))
-					tries, same := 0, 0
+					tries, since := 0, time.Now()
 					w.await("the first one has looked, and sleeps", func() bool {
 						if now := first.net.count("obtain"); now != tries || w.subscribers(theChannel) == 0 {
-							tries, same = now, 0
+							tries, since = now, time.Now()
 						}
-						same++
-						return same > 30
+						return time.Since(since) > 30*time.Millisecond
 					})
 					until := make(chan struct{})
 					deliver := sync.OnceFunc(func() { close(until) })

@@ -145,17 +145,16 @@ func TestScale_NoHerd(t *testing.T) {
 				}
 				// quiet waits until no process asks any more, and returns how often each has.
 				quiet := func() (tries []int) {
-					same := 0
+					since := time.Now()
 					w.await("nobody asks any more", func() bool {
 						now := make([]int, 0, processes)
 						for _, f := range nets {
 							now = append(now, f.count("obtain"))
 						}
 						if !slices.Equal(now, tries) {
-							same, tries = 0, now
+							since, tries = time.Now(), now
 						}
-						same++
-						return same > 50
+						return time.Since(since) > 50*time.Millisecond
 					})
 					return tries
 				}

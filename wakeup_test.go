@@ -841,7 +841,7 @@ func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 						for _, line := range w.connections("name=waits") {
 							listens := property(line, "sub") == map[lockregistry.Wakeup]int{
 								lockregistry.WakeupAuto:   1, // to be counted
-								lockregistry.WakeupPubSub: 2,
+								lockregistry.WakeupPubSub: 3, // and to the key's channels, of this version and of older ones
 							}[mode]
 							if mode == lockregistry.WakeupTracking {
 								listens = strings.Contains(line, "cmd=pttl ")
