@@ -242,23 +242,17 @@ func (w *world) settle() {
 	synctest.Wait()
 }
 
-// await waits until something has become true, and fails the test when it takes too long. A look may cost a command: in fake time
-// the pauses are a hundredth of the wait so far, from a millisecond on, so that a test can tell when it happened.
+// await waits until something has become true, and fails the test when it takes too long. A look may cost a connection and a
+// command: the pauses grow from one millisecond to five, so that a test can tell when it happened.
 func (w *world) await(what string, happened func() bool) {
 	w.Helper()
 	const limit = 20 * time.Second
-	if !w.fake {
-		if !redistest.Await(limit, happened) {
-			w.Fatalf("not within %v: %s", limit, what)
-		}
-		return
-	}
 	for start := time.Now(); !happened(); {
 		waited := time.Since(start)
 		if waited > limit {
 			w.Fatalf("not within %v: %s", limit, what)
 		}
-		<-time.After(max(waited/100, time.Millisecond).Truncate(time.Millisecond))
+		<-time.After(min(max(waited/100, time.Millisecond), 5*time.Millisecond).Truncate(time.Millisecond))
 	}
 }
 
