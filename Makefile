@@ -25,7 +25,8 @@ test: ## run all tests of the library with the race detector, on real servers; i
 	@echo "All tests of the library take 5 to 6 minutes on two cores."
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
+	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) $$(go list ./... | grep -v /test/alone)
+	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./test/alone
 
 .PHONY: servers
 servers: ## install Redis 6.2, Redis 8.2 and Valkey into .servers, for the tests; needs python3
@@ -73,7 +74,7 @@ image: ## the image lockreg:VERSION, of what `make release` has built into dist/
 
 .PHONY: bench-core
 bench-core: ## run the benchmarks of the library's own parts
-	go test -run '^$$' -bench . -benchmem . ./internal/owner
+	go test -run '^$$' -bench . -benchmem ./test/bench ./internal/owner
 
 .PHONY: bench-scripts
 bench-scripts: ## measure the scripts beside those of COMMIT=...: server time and bytes of each; ONLY=spring measures some
@@ -88,20 +89,20 @@ script: ## print a script as servers get it, NAME=spring_release; without NAME t
 torture: ## check histories of many processes under network failures, and that no late command harms a later hold
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd torture && GOWORK=off ../scripts/go-test.sh -race -count=1 -timeout=$(TESTTIMEOUT) ./...
+	cd test/torture && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=$(TESTTIMEOUT) ./...
 
 .PHONY: torture-full
 torture-full: ## the same, with all cases of fairness and of fleets
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd torture && GOWORK=off go test -race -count=1 -timeout=$(TESTTIMEOUT) ./... -full
+	cd test/torture && GOWORK=off go test -race -count=1 -timeout=$(TESTTIMEOUT) ./... -full
 
 .PHONY: adapters
 adapters: ## test the modules for other libraries, gocronlock and lockotel, and how the benchmarks count
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd gocronlock && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
-	cd lockotel && GOWORK=off ../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
+	cd contrib/gocronlock && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
+	cd contrib/lockotel && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 	cd bench && GOWORK=off go test ./...
 
 .PHONY: commands
@@ -141,19 +142,19 @@ SOAK ?= 10m
 soak: ## the same for SOAK=10m; prints the seed, SEED=... repeats it
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd torture && GOWORK=off go test -race -timeout 0 -v -run Soak . -soak $(SOAK) $(if $(SEED),-seed $(SEED))
+	cd test/torture && GOWORK=off go test -race -timeout 0 -v -run Soak . -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 
 .PHONY: failover
 failover: ## kill, freeze, promote and reshard real clusters and Sentinel deployments, in about a minute; prints a table
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd failover && GOWORK=off ../scripts/go-test.sh -race -count=1 -timeout=10m -v .
+	cd test/failover && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=10m -v .
 
 .PHONY: failover-long
 failover-long: ## ten rounds of everything and thirty kills of a master, in about half an hour
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd failover && GOWORK=off go test -race -count=1 -timeout 2h -v . -long
+	cd test/failover && GOWORK=off go test -race -count=1 -timeout 2h -v . -long
 
 .PHONY: ledger
 ledger: ## test the example of fencing: a SQL table that refuses a writer that was stopped
@@ -165,20 +166,20 @@ interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and 
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
-	cd interop && GOWORK=off ../scripts/go-test.sh -race -v -timeout=20m .
+	cd test/interop && GOWORK=off ../../scripts/go-test.sh -race -v -timeout=20m .
 
 .PHONY: interop-all
 interop-all: ## the same, with the long tests for every version of the Java libraries
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
-	cd interop && GOWORK=off go test -race -v -timeout 40m . -all -rounds 20 -sections 20000
+	cd test/interop && GOWORK=off go test -race -v -timeout 40m . -all -rounds 20 -sections 20000
 
 .PHONY: soak-interop
 soak-interop: ## a million sections of Java and Go processes together, and the share of each
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
-	cd interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000 -share 8s
+	cd test/interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000 -share 8s
 
 .PHONY: specs
 specs: ## check the specifications of the queue and of permits, and that their mutants fail, in some minutes; needs a JDK 17 and Maven

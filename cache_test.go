@@ -45,14 +45,14 @@ func TestCache_ExpireUnusedBoundaries(t *testing.T) {
 		require.Zero(t, r.ExpireUnusedOlderThan(age))
 		<-time.After(1)
 		require.Equal(t, 1, r.ExpireUnusedOlderThan(age))
-		require.Equal(t, 1, r.Len())
+		require.Equal(t, 1, r.cache.Len())
 
 		require.Zero(t, r.ExpireUnusedOlderThan(math.MaxInt64), "an age beyond the registry's own")
-		require.Equal(t, 1, r.Len())
+		require.Equal(t, 1, r.cache.Len())
 		for i, every := range []time.Duration{0, -1, math.MinInt64} {
 			r.Obtain("new")
 			require.Equal(t, []int{2, 1, 1}[i], r.ExpireUnusedOlderThan(every), "all that are not in use")
-			require.Zero(t, r.Len())
+			require.Zero(t, r.cache.Len())
 		}
 		require.Zero(t, r.ExpireUnusedOlderThan(0))
 	})
@@ -125,7 +125,7 @@ func TestCache_CapacitiesThatAreNone(t *testing.T) {
 	require.NoError(t, r.SetCapacity(1))
 	r.Obtain("a")
 	r.Obtain("b")
-	require.Equal(t, 1, r.Len())
+	require.Equal(t, 1, r.cache.Len())
 }
 
 // The reader of a pair that was dropped is used through the pair of today.

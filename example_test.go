@@ -586,3 +586,50 @@ func ExampleRegistry_Locks() {
 	fmt.Println(paths)
 	// Output: [42: lock prices: readwrite]
 }
+
+func ExampleWithFencing() {
+	registry, stop := newRegistry(lockregistry.WithFencing())
+	defer stop()
+	ctx := context.Background()
+
+	var newest uint64 // what the protected resource keeps beside the data
+	write := func(ctx context.Context) error {
+		token, _ := lockregistry.TokenFrom(ctx)
+		if token < newest {
+			return errors.New("somebody else has had the lock since")
+		}
+		newest = token
+		return nil
+	}
+	late, err := registry.Acquire(ctx, "42") // and then this process is stopped for a minute
+	if err != nil {
+		panic(err)
+	}
+	if err := registry.ForceUnlock(ctx, "42"); err != nil {
+		panic(err)
+	}
+	fmt.Println(registry.Do(ctx, "42", write))
+	fmt.Println(write(late.Context(ctx)))
+	// Output:
+	// <nil>
+	// somebody else has had the lock since
+}
+
+// Two accounts are locked for a transfer, whichever of them is named first.
+func ExampleRegistry_AcquireAll() {
+	registry, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+
+	hold, err := registry.AcquireAll(ctx, []string{"bob", "alice"})
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = hold.Release(context.WithoutCancel(ctx)) }()
+	fmt.Println(hold.Paths())
+	_, err = registry.AcquireAll(ctx, []string{"alice", "carol"}, lockregistry.NoWait())
+	fmt.Println(errors.Is(err, lockregistry.ErrTaken))
+	// Output:
+	// [bob alice]
+	// true
+}

@@ -25,7 +25,7 @@ func embedded(t *testing.T, opts ...Option) *Registry {
 
 // A message makes a shard healthy, as an answer does, so that who is granted the lock after a silence releases it at once.
 func TestQueue_MessageOnAnIdleShard(t *testing.T) {
-	reg := embedded(t, WithWakeup(WakeupPoll))
+	reg := embedded(t, withWakeup(wakeupPoll))
 	lock := reg.Obtain("42")
 	for range 20 { // so that all connections have surely been made
 		require.NoError(t, lock.Lock(t.Context()))

@@ -82,7 +82,7 @@ func TestReadWriteLock_ReaderUnderALeavingWriter(t *testing.T) {
 
 // What others want concerns both sides of a lock, and so does that Redis cannot be asked.
 func TestReadWriteLock_BothSidesKnowOfOthers(t *testing.T) {
-	reg := embedded(t, WithWakeup(WakeupPoll))
+	reg := embedded(t, withWakeup(wakeupPoll))
 	for _, path := range []string{"reader", "writer"} {
 		rw := reg.ReadWrite(path)
 		side, other := &rw.reader, &rw.writer

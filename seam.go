@@ -21,4 +21,15 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		r, _ := registry.(*Registry)
 		return r.newLock(path).check(context.Background())
 	}
+	seam.Lockregistry.InRegistry = func(registry any) seam.InRegistry {
+		r, _ := registry.(*Registry)
+		return seam.InRegistry{
+			Cached: r.cache.Len, Calls: func() int { return len(r.permits.all()) },
+			Drain: &r.drain, Gone: r.background.Gone, Replicas: r.queues.Replicas,
+		}
+	}
+	seam.Lockregistry.InLock = func(lock any) seam.InLock {
+		l, _ := lock.(*Lock)
+		return seam.InLock{Half: l.half(), Held: &l.hold, Handoff: l.reg.handoff, Unpin: l.unpin}
+	}
 }

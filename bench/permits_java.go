@@ -33,7 +33,7 @@ const clientJVMs = 2
 
 // javaClients starts as many clients as the most processes of a hand-over, and warms them up.
 func (s *suite) javaClients() (all javaClients, err error) {
-	project := peer.Java{Dir: filepath.Join("..", "interop", "jvm")}
+	project := peer.Java{Dir: filepath.Join("..", "test", "interop", "jvm")}
 	if all.missing = s.noJava(project); all.missing != "" {
 		s.say("Redisson is left out: %s", all.missing)
 		return all, nil

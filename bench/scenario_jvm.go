@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// javaLock is a Java library as its program in ../interop/jvm opens it.
+// javaLock is a Java library as its program in ../test/interop/jvm opens it.
 type javaLock struct {
 	name, module string
 	settings     peer.Fields
@@ -36,7 +36,7 @@ var javaTime = metric{name: "one thread", unit: nanoseconds, compared: true}
 
 // java measures this library beside the Java libraries, all driven alike over pipes.
 func (s *suite) java() ([]*result, error) {
-	project := peer.Java{Dir: filepath.Join("..", "interop", "jvm")}
+	project := peer.Java{Dir: filepath.Join("..", "test", "interop", "jvm")}
 	if reason := s.noJava(project); reason != "" {
 		s.say("the Java libraries are left out: %s", reason)
 		return []*result{{scenario: "jvm", title: "Beside the Java libraries", how: "Left out: " + reason + "."}}, nil

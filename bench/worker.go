@@ -28,7 +28,7 @@ const (
 	doPass    = "pass"    // have the crowd pass the lock on, for a time that begins for all processes at once
 )
 
-// worker is this program as one of the processes that it starts. It is driven as the Java programs in ../interop/jvm are.
+// worker is this program as one of the processes that it starts. It is driven as the Java programs in ../test/interop/jvm are.
 type worker struct {
 	mu       sync.Mutex
 	opened   map[string]locks

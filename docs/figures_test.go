@@ -100,7 +100,7 @@ func TestFigures(t *testing.T) {
 // TestFailoverFigures: the table of docs/clusters.md has lines of that of the long run.
 func TestFailoverFigures(t *testing.T) {
 	page, shown := read(t, "docs/clusters.md"), 0
-	for _, line := range table(t, "failover/results.csv") {
+	for _, line := range table(t, "test/failover/results.csv") {
 		if strings.Contains(page, "| "+strings.Join([]string{line[0], line[5], line[6], line[7]}, " | ")+" |\n") {
 			shown++
 		}

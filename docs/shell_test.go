@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -51,10 +52,10 @@ func TestShell(t *testing.T) {
 			lines = append(lines, command)
 		}
 		script := strings.Join(lines, "\n")
-		module, _, _ := strings.Cut(b.page.path, "/")
+		module := path.Dir(b.page.path)
 		switch {
 		case script == "":
-		case module == "torture" || module == "interop":
+		case module == "test/torture" || module == "test/interop":
 			for _, command := range lines {
 				checkTestCommand(t, where, module, command)
 			}

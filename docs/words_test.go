@@ -33,11 +33,12 @@ var most = map[string]int{
 	"docs/semantics.md":             2000,
 	"docs/testing.md":               900,
 	"docs/wire-format.md":           1300,
-	"failover/README.md":            200,
-	"interop/README.md":             500,
-	"specs/PROTOCOL.md":             2885,
-	"specs/README.md":               1615,
-	"torture/README.md":             462,
+	"test/failover/README.md":            200,
+	"test/interop/README.md":             500,
+	"test/specs/PROTOCOL.md":             2885,
+	"test/specs/README.md":               1615,
+	"test/README.md":                200,
+	"test/torture/README.md":             462,
 }
 
 // inAll is the most that all pages may have together.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measures this library beside an earlier version, in one run, as a contender in the place of the peers: the commit that REF
-# names, or, without REF, the version before waiting calls queued in Redis, whose tree is in torture/testdata. Arguments go to the
+# names, or, without REF, the version before waiting calls queued in Redis, whose tree is in test/torture/testdata. Arguments go to the
 # program; see bench/README.md.
 set -eu
 cd "$(dirname "$0")/../bench"
@@ -13,7 +13,7 @@ mkdir "$work/before"
 if [ -n "${REF:-}" ]; then
 	git -C .. archive "$REF" | tar -x -C "$work/before"
 else
-	tar -xzf ../torture/testdata/before-the-queue.tar.gz -C "$work/before"
+	tar -xzf ../test/torture/testdata/before-the-queue.tar.gz -C "$work/before"
 fi
 find "$work/before" -name '*.go' -o -name go.mod | while read -r file; do
 	sed -i 's#lockregistry/lockregistry#lockregistry/before#' "$file"

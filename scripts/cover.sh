@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 export GOWORK=off
 least=${LEAST:-95}
 
-library=$(go list ./... | grep -v -e /examples/ -e /scripts/ -e /internal/arch -e /internal/redistest -e /internal/netfault -e /internal/peer)
+library=$(go list ./... | grep -v -e /examples/ -e /scripts/ -e /test/ -e /internal/arch -e /internal/redistest -e /internal/netfault -e /internal/peer)
 go test -count=1 -timeout "${TESTTIMEOUT:-20m}" -coverpkg="$(echo "$library" | paste -sd,)" -coverprofile=coverage.out ./...
 go tool cover -html=coverage.out -o coverage.html
 total=$(go tool cover -func=coverage.out | awk '/^total:/ { print $3 + 0 }')

@@ -16,7 +16,7 @@ for module in $modules; do
 done
 
 # .github/workflows vets macOS, too. There code for Unix fails as it does here, but code for Windows only there.
-for module in . cmd/lockreg gocronlock lockotel; do
+for module in . cmd/lockreg contrib/gocronlock contrib/lockotel; do
 	echo "go vet for Windows in $module"
 	(cd "$module" && GOWORK=off GOOS=windows go vet ./...) || failed=yes
 done

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Checks the specifications of the queue and of permits with TLC: every question in specs/ must pass, and every mutant
-# in specs/mutants.txt must violate the property that the file names. Questions about permits begin with the name of their
-# module. By default the short form of a question runs where specs/short has one, and no mutant that takes long; "full" as the
-# argument runs all, and "large" the questions of specs/large instead. Names of questions, or of mutants as guard:property or
+# Checks the specifications of the queue and of permits with TLC: every question in test/specs/ must pass, and every mutant
+# in test/specs/mutants.txt must violate the property that the file names. Questions about permits begin with the name of their
+# module. By default the short form of a question runs where test/specs/short has one, and no mutant that takes long; "full" as the
+# argument runs all, and "large" the questions of test/specs/large instead. Names of questions, or of mutants as guard:property or
 # guard:property:question, run only those.
 #
-# TLC and its state go to specs/.tlc, which git ignores. JOBS says how many run at a time.
+# TLC and its state go to test/specs/.tlc, which git ignores. JOBS says how many run at a time.
 set -eu
 
 version=1.1.0
-cd "$(dirname "$0")/../specs"
+cd "$(dirname "$0")/../test/specs"
 tlc=$PWD/.tlc
 
 # The module that a question is about.
@@ -62,7 +62,7 @@ question() {
 		report "$name" "holds" "$(states "$name")"
 		return 0
 	fi
-	report "$name" "FAILS: see specs/.tlc/$name.log" "$(grep -m 1 '^Error' "$tlc/$name.log" || true)"
+	report "$name" "FAILS: see test/specs/.tlc/$name.log" "$(grep -m 1 '^Error' "$tlc/$name.log" || true)"
 	return 1
 }
 
@@ -82,7 +82,7 @@ mutant() {
 		report "$name" "violates $property, as it must" ""
 		return 0
 	fi
-	report "$name" "DOES NOT violate $property" "see specs/.tlc/$name.log"
+	report "$name" "DOES NOT violate $property" "see test/specs/.tlc/$name.log"
 	return 1
 }
 

@@ -11,42 +11,52 @@ cd "$(dirname "$0")/.."
 
 servers=$(scripts/install-servers.sh)
 failed=
-same_files="acquire atleast failover log manypaths nesting observer once scale stress"
-own_files="acquireall connection_foreign fencing force inspect open options permissions queue_cluster record redisson"
-own_files="$own_files scan semaphore_cluster semaphore_redisson slot_moves stats told unlink wakeup wakeup_refused"
+same_files="lock/acquire lease/unreachable lease/at_least cluster/failover operator/log lock/nesting operator/observer lock/once"
+same_files="$same_files alone/scale waiting/stress"
+own_files="several/acquire_all faults/connection faults/unlink lease/fencing operator/force_unlock operator/inspect operator/locks"
+own_files="$own_files operator/record operator/stats registry/open registry/options registry/permissions shared/redisson"
+own_files="$own_files shared/semaphore_redisson waiting/wakeup waiting/wakeup_refused cluster/acquire_all cluster/fencing cluster/force_unlock"
+own_files="$own_files cluster/inspect cluster/locks cluster/queue cluster/redisson cluster/semaphore cluster/wakeup"
 same_tests="TestQueue_ThoseWithoutATicketDoNotStarve TestQueue_GivingUpInTheQueue TestSharedClient_ManyRegistriesOfOneClient TestSilence_ManyCallsOnAFrozenServer"
-same_tests="$same_tests TestReplicas_ManyCallsWithReplicas TestAcquireAll_HasNoDeadlock TestAcquireAll_OfManyPaths TestFailover_CommandsGoToTheSuccessor TestQueue_ReadersAndWritersOfManyProcessesOnACluster"
+same_tests="$same_tests TestReplicas_ManyCallsWithReplicas TestAcquireAll_HasNoDeadlock TestAcquireAll_OfManyPaths TestLock_ManyPathsAtOnce TestFailover_CommandsGoToTheSuccessor TestQueue_ReadersAndWritersOfManyProcessesOnACluster"
 
 if [ "${1:-}" = all ]; then
 	for server in $servers; do
 		echo "all tests on $server"
 		LOCKREGISTRY_REDIS_SERVER=$server go test -race -count=1 -timeout 10m ./... || failed=yes
-		(cd torture && LOCKREGISTRY_REDIS_SERVER=$server GOWORK=off go test -race -count=1 -timeout 10m ./...) || failed=yes
+		(cd test/torture && LOCKREGISTRY_REDIS_SERVER=$server GOWORK=off go test -race -count=1 -timeout 10m ./...) || failed=yes
 	done
 else
-	# A test that uses a real server says so in its body; see kit_test.go.
+	# A test that uses a real server says so in its body; see test/internal/kit/world.go.
 	names=$(awk -v files="$same_files" -v own="$own_files" -v tests="$same_tests" '
 		BEGIN {
-			split(files " ", part, " "); for (i in part) same["./" part[i] "_test.go"] = 1
-			split(own, part, " "); for (i in part) each["./" part[i] "_test.go"] = 1
+			split(files " ", part, " "); for (i in part) same["./test/" part[i] "_test.go"] = 1
+			split(own, part, " "); for (i in part) each["./test/" part[i] "_test.go"] = 1
 			split(tests, part, " "); for (i in part) same[part[i]] = 1
 		}
 		same[FILENAME] { nextfile }
 		/^func / { name = "" }
 		/^func Test[^(]*\(t \*testing\.T\)/ { name = $2; sub(/\(.*/, "", name); if (same[name]) name = "" }
-		name != "" && /[wW]orlds(Alone)?\(|realWorld\(|redistest\.Start/ { print name, each[FILENAME] ? "each" : n++ % 3 + 1; name = "" }
-	' ./*_test.go | sort -u)
+		name != "" && /[wW]orlds(Alone)?\(|[rR]ealWorld\(|redistest\.Start/ { print name, each[FILENAME] ? "each" : n++ % 3 + 1; name = "" }
+	' ./test/*/*_test.go | sort -u)
 	if [ -z "$names" ]; then
-		echo "no test of the root package uses a real server" >&2
+		echo "no test uses a real server" >&2
 		exit 1
 	fi
 	of() { echo "$names" | awk -v n="$1" '$2 == n || $2 == "each" { print $1 }' | paste -s -d '|' -; } # of N: those on the N-th server
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
-	go test -race -c -o "$work/tests" .
+	mkdir "$work/tests"
+	go test -race -c -o "$work/tests" ./test/...
 	run() { # run SERVER NAMES AT_A_TIME
-		LOCKREGISTRY_REDIS_SERVER=$1 "$work/tests" -test.timeout 15m -test.parallel "$3" -test.run "^($2)\$" \
-			-test.skip '/^miniredis$|//^miniredis$|///^miniredis$'
+		# one after another: a theme has something to do while its own tests wait
+		result=0
+		for tests in "$work"/tests/*.test; do
+			theme=$(basename "$tests" .test)
+			(cd "test/$theme" && LOCKREGISTRY_REDIS_SERVER=$1 "$tests" -test.timeout 15m -test.parallel "$3" -test.run "^($2)\$" \
+				-test.skip '/^miniredis$|//^miniredis$|///^miniredis$') || result=1
+		done
+		return $result
 	}
 	# Most of the time tests wait, so the servers have their turns at the same time. Tests are about time, too: those that fail on the
 	# busy machine have two more chances, alone. The last line tells which had them.

@@ -5,7 +5,7 @@ go 1.26.0
 
 require (
 	github.com/lockregistry/lockregistry v0.0.0
-	github.com/lockregistry/lockregistry/lockotel v0.0.0
+	github.com/lockregistry/lockregistry/contrib/lockotel v0.0.0
 	github.com/prometheus/client_golang v1.24.1
 	github.com/redis/rueidis v1.0.79
 	go.opentelemetry.io/otel/exporters/prometheus v0.65.0
@@ -38,5 +38,5 @@ require (
 
 replace (
 	github.com/lockregistry/lockregistry => ../..
-	github.com/lockregistry/lockregistry/lockotel => ../../lockotel
+	github.com/lockregistry/lockregistry/contrib/lockotel => ../../contrib/lockotel
 )

@@ -8,7 +8,7 @@ import (
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/sdk/metric"
 
-	"github.com/lockregistry/lockregistry/lockotel"
+	"github.com/lockregistry/lockregistry/contrib/lockotel"
 	"github.com/lockregistry/lockregistry/observe"
 )
 

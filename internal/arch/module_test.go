@@ -37,7 +37,7 @@ type module struct {
 }
 
 // skipped are folders without packages of the library.
-var skipped = map[string]bool{"docs": true, "examples": true, "scripts": true, "testdata": true}
+var skipped = map[string]bool{"docs": true, "examples": true, "scripts": true, "test": true, "testdata": true}
 
 func parse(t *testing.T, root string) module {
 	t.Helper()

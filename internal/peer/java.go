@@ -28,7 +28,7 @@ const (
 
 var modules = []string{Spring71, Spring65, Spring62, Spring55, Redisson, Redisson352, Redisson327}
 
-// Java is the Maven project interop/jvm, in a folder.
+// Java is the Maven project test/interop/jvm, in a folder.
 type Java struct{ Dir string }
 
 // Build runs Maven unless the programs are newer than their sources.

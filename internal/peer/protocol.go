@@ -1,6 +1,6 @@
 // Package peer lets a test drive other processes that lock: JVMs with one of the
 // Java libraries, and Go processes with this one. Both sides of the protocol are
-// here; the Java side is in interop/jvm/peer.
+// here; the Java side is in test/interop/jvm/peer.
 //
 // A line is a request or a reply, its fields written as in the query part of a
 // URL, so that prefixes and paths may hold any text. A request names the thread

@@ -2,6 +2,16 @@
 // sets them before they can be used.
 package seam
 
+import (
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/drain"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/tenure"
+)
+
 // Lockregistry has these functions.
 var Lockregistry struct {
 	// Leads is a lockregistry.LockOption: the hold is renewed even if the registry does not renew, and its release serves the
@@ -16,4 +26,24 @@ var Lockregistry struct {
 
 	// Lockable returns why no plain lock of the registry can have a path, or nil.
 	Lockable func(registry any, path string) error
+
+	// InRegistry and InLock are for the tests of this module.
+	InRegistry func(registry any) InRegistry
+	InLock     func(lock any) InLock
+}
+
+// InRegistry is what tests look at within a registry, or set.
+type InRegistry struct {
+	Cached, Calls func() int // locks, and what a registry knows of semaphores
+	Drain         *drain.Drain
+	Gone          *hold.GoneWatch
+	Replicas      *protocol.Replicas
+}
+
+// InLock is the same for a lock.
+type InLock struct {
+	Half    local.Half
+	Held    *tenure.Held
+	Handoff time.Duration
+	Unpin   func()
 }

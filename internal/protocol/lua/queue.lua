@@ -1,4 +1,4 @@
--- The queue of the calls that wait for a lock. specs/PROTOCOL.md says what it must do, and why in this order.
+-- The queue of the calls that wait for a lock. test/specs/PROTOCOL.md says what it must do, and why in this order.
 --
 -- It is a sorted set. A ticket is a member "<value>|<lease ms>", for a read-write lock followed by r or w, for a semaphore by p
 -- and the number of permits that it asks for. Its score is its place. Each zero in front of the lease doubles the short lease

@@ -1,5 +1,0 @@
-//go:build race
-
-package lockregistry_test
-
-const raceDetector = true

@@ -1,0 +1,202 @@
+package alone_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// Acquire and Release allocate little more than Lock and Unlock.
+func TestAcquire_AllocationsOfAHold(t *testing.T) {
+	kit.RealWorldsAlone(t, func(w *kit.World) {
+		l := w.Registry().Obtain("42")
+		ctx := context.Background()
+		once := func(err error) {
+			if err != nil {
+				w.Error(err)
+			}
+		}
+		// The race detector empties pools at random, so averages, not whole numbers.
+		var of runtime.MemStats
+		allocations := func(f func()) float64 {
+			runtime.ReadMemStats(&of)
+			before := of.Mallocs
+			for range 100 {
+				f()
+			}
+			runtime.ReadMemStats(&of)
+			return float64(of.Mallocs-before) / 100
+		}
+		least := func(f func()) float64 {
+			f()
+			var all []float64
+			for range 10 {
+				all = append(all, allocations(f))
+			}
+			return slices.Min(all)
+		}
+		locking := least(func() {
+			once(l.Lock(ctx))
+			once(l.Unlock(ctx))
+		})
+		acquiring := least(func() {
+			h, err := l.Acquire(ctx)
+			once(err)
+			once(h.Release(ctx))
+		})
+		w.Log(locking, acquiring)
+		require.Less(w, acquiring, locking+3.5)
+	})
+}
+
+// An observer costs no allocation.
+func TestObserver_AllocationsOfAnObserver(t *testing.T) {
+	kit.RealWorldsAlone(t, func(w *kit.World) {
+		client := w.Client() // of both: much depends on whether it has a connection of its own for single commands
+		ctx := context.Background()
+		allocs := func(l *lockregistry.Lock) float64 {
+			const sections = 25
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range sections {
+				if err := errors.Join(l.Lock(ctx), l.Unlock(ctx)); err != nil {
+					w.Error(err)
+				}
+			}
+			runtime.ReadMemStats(&after)
+			return float64(after.Mallocs-before.Mallocs) / sections
+		}
+		var events int
+		bare := w.RegistryOn(client).Obtain("42")
+		observed := w.RegistryOn(client, lockregistry.WithObserver(observe.Observer{
+			Acquired: func(context.Context, observe.Acquired) { events++ },
+			Released: func(context.Context, observe.Released) { events++ },
+			Lost:     func(observe.Lost) {},
+			Renewing: func(observe.Renewing) {},
+		})).Obtain("42")
+		// The client and other goroutines allocate now and then: so what is usual is compared, and an allocation more would show.
+		const rounds = 21
+		more := math.Inf(1)
+		for try := 0; try < 5 && more >= 0.5; try++ {
+			var without, with []float64
+			for range rounds {
+				without, with = append(without, allocs(bare)), append(with, allocs(observed))
+			}
+			slices.Sort(without)
+			slices.Sort(with)
+			more = with[rounds/2] - without[rounds/2]
+			w.Logf("%v without, %v with", without[rounds/2], with[rounds/2])
+		}
+		require.Less(w, more, 0.5)
+		require.GreaterOrEqual(w, events, 500)
+	})
+}
+
+// workOf is what each path of a call of AcquireAll costs, on average.
+type workOf struct {
+	commands, bytes float64
+	links           int // how deep the stack is when the context of the last one asks the caller's
+}
+
+// root is a context of a caller, which tells how many calls its children make to ask it.
+type root struct{ context.Context }
+
+func (r root) Value(key any) any {
+	if key == (root{}) {
+		return runtime.Callers(0, make([]uintptr, 4096))
+	}
+	return r.Context.Value(key)
+}
+
+// inOrder has a call acquire and release so many paths one after the other, since the first one is taken when it begins.
+func inOrder(w *kit.World, paths int) (cost workOf) {
+	w.Helper()
+	all := kit.Numbered(paths)
+	last := all[len(all)-1]
+	f := w.Flaky()
+	r := f.Registry(lockregistry.WithObserver(observe.Observer{
+		Acquired: func(ctx context.Context, a observe.Acquired) {
+			if a.Path == last {
+				cost.links, _ = ctx.Value(root{}).(int)
+			}
+		},
+	}))
+	other := w.Registry().Obtain(all[0])
+	w.Lock(other)
+	got, failed := w.AllOf(root{w.Context()}, r, all)
+	w.Await("it waits for the first path", func() bool { return r.Stats().Tickets == 1 })
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	commands := f.LockCommands()
+	w.Unlock(other)
+	select {
+	case h := <-got:
+		require.Len(w, h.Paths(), paths)
+		if err := h.Release(w.Context()); err != nil { // a busy machine may need longer than an Unlock for all
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		}
+	case err := <-failed:
+		require.NoError(w, err)
+	}
+	w.Await("nothing is left", func() bool { return w.Left() == "" })
+	runtime.ReadMemStats(&after)
+	cost.commands = float64(f.LockCommands()-commands) / float64(paths)
+	cost.bytes = float64(after.TotalAlloc-before.TotalAlloc) / float64(paths)
+	return cost
+}
+
+// Ten times the paths are ten times the work, up to the most that a call may have.
+func TestAcquireAll_TakesWorkInProportionToItsPaths(t *testing.T) { //nolint:paralleltest // what others allocate would count
+	kit.RealWorldsAlone(t, func(w *kit.World) {
+		few, many := inOrder(w, 300), inOrder(w, 3000)
+		w.Log(few, many)
+		require.Less(w, many.commands, 1.5*few.commands)
+		require.Less(w, many.bytes, 1.5*few.bytes)
+		require.NotZero(w, few.links)
+		require.Equal(w, few.links, many.links)
+	})
+}
+
+// A lock and unlock that nobody else wants allocate twice: the hold and its value. More would be paid by each caller.
+func TestLock_Allocations(t *testing.T) { //nolint:paralleltest // what others allocate would count
+	server := redistest.Start(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, ForceSingleClient: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	l := r.Obtain("42")
+	once := func() {
+		if err := l.Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 200 { // the dedicated connection comes into use
+		once()
+	}
+	// Timers and questions in the background allocate a little now and then, which the best of three runs leaves out.
+	least := testing.AllocsPerRun(1000, once)
+	for range 2 {
+		least = min(least, testing.AllocsPerRun(1000, once))
+	}
+	most := 2.0
+	if kit.RaceDetector { // under which a sync.Pool forgets things on purpose
+		most++
+	}
+	require.LessOrEqual(t, least, most)
+}

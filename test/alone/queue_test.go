@@ -1,0 +1,65 @@
+package alone_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// A process that comes has its turn after those that were there.
+func TestQueue_NewProcessHasItsTurn(t *testing.T) {
+	kit.RealWorldsAlone(t, func(w *kit.World) {
+		const processes = 4
+		w.Contend(processes)
+		var all []time.Duration
+		for range 5 {
+			l := w.Registry().Obtain("42")
+			start := time.Now()
+			w.Lock(l)
+			all = append(all, time.Since(start))
+			w.Unlock(l)
+		}
+		w.Log(all)
+		slices.Sort(all)
+		require.LessOrEqual(w, all[len(all)/2], (processes+1)*100*time.Millisecond, "each in front has the lock for a handoff limit")
+		require.Less(w, slices.Max(all), kit.AtOnce)
+	})
+}
+
+// The release of a Java holder skips nobody: the second one in the queue does, when the process of the first one is dead.
+func TestQueue_DeadProcessBehindAJavaHolder(t *testing.T) {
+	kit.RealWorldsAlone(t, func(w *kit.World) {
+		var all []time.Duration
+		for range 3 {
+			w.Do("SET", kit.TheKey, "ad5f8a4e-6c0f-4ab2-8a55-9d0f6a1a7c11", "PX", "60000")
+			ctx, cancel := context.WithCancel(w.Context())
+			dead := w.Joins(ctx, lockregistry.WithPollInterval(kit.NoPoll))
+			w.Watched()
+			alive := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+			last := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+			w.Await("both are told of changes", func() bool { return w.Info("stats", "tracking_total_items") == 2 })
+			listening := func() int { return len(strings.Fields(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"))) }
+			before := listening()
+			dead.Net.Down()
+			w.Await("the server has noticed", func() bool { return listening() == before-1 })
+			start := time.Now()
+			w.Do("DEL", kit.TheKey)
+			all = append(all, w.Takes(start, alive.Result))
+			w.Pending(last.Result)
+			require.NoError(w, alive.Unlock(alive.Lock))
+			require.NoError(w, <-last.Result)
+			require.NoError(w, last.Unlock(last.Lock))
+			cancel()
+			require.ErrorIs(w, <-dead.Result, context.Canceled)
+			dead.Net.Forget()
+		}
+		w.Within(50*time.Millisecond, all)
+	})
+}

@@ -1,0 +1,117 @@
+package alone_test
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+func followedWorldsAlone(t *testing.T, test func(w *kit.Followed)) {
+	t.Helper()
+	kit.RealWorldsAlone(t, func(w *kit.World) { test(w.Followed()) })
+}
+
+// slack is how much later than its time a call may end.
+const slack = 100 * time.Millisecond
+
+// The connections that rueidis has for blocking commands have written something, and nothing since: there WAIT tells of that
+// only.
+func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
+	followedWorldsAlone(t, func(w *kit.Followed) {
+		client := w.Client()
+		require.NoError(t, client.Do(t.Context(), client.B().Wait().Numreplicas(1).Timeout(1000).Build()).Error())
+		r := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.Acknowledging))
+		l := r.Obtain("42")
+		w.Lock(l)
+		w.Unlock(l)
+		w.Replica.Freeze()
+
+		began := time.Now()
+		ok, err := l.TryLock(t.Context())
+		took := time.Since(began)
+		assert.False(t, ok)
+		w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
+		require.ErrorContains(t, err, "too few replicas have it: 0 of 1")
+		assert.GreaterOrEqual(t, took, kit.Acknowledging)
+		assert.Less(t, took, kit.Acknowledging+slack)
+		w.AwaitGone("orders:42") // it was given back
+
+		began = time.Now()
+		err = l.Lock(t.Context(), lockregistry.Wait(time.Second))
+		w.Fails(err, lockregistry.ErrUnavailable, "lock", "orders:42")
+		assert.Less(t, time.Since(began), time.Second+500*time.Millisecond)
+		w.AwaitGone("orders:42")
+
+		ctx, cancel := context.WithTimeout(t.Context(), kit.Acknowledging/3)
+		defer cancel()
+		err = l.Lock(ctx)
+		w.Fails(err, context.DeadlineExceeded, "lock", "orders:42", lockregistry.ErrUnavailable)
+		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		w.AwaitGone("orders:42")
+
+		waits := kit.LockElsewhere(l, lockregistry.NewOwner(t.Context()), lockregistry.Wait(time.Minute))
+		w.Await("a call waits", func() bool { return w.Do("EXISTS", "orders:42") == "1" })
+		w.Replica.Thaw()
+		require.NoError(t, <-waits)
+		assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", "orders:42"))
+	})
+}
+
+func TestReplicas_ManyCallsWithReplicas(t *testing.T) { // alone: it measures times
+	followedWorldsAlone(t, func(w *kit.Followed) {
+		const (
+			calls  = 2000
+			enough = 1500 * time.Millisecond // if one call waited for another, that took two seconds
+		)
+		all := func(r *lockregistry.Registry, each func(l *lockregistry.Lock)) (longest time.Duration) {
+			var running sync.WaitGroup
+			var mu sync.Mutex
+			for i := range calls {
+				l := r.Obtain(strconv.Itoa(i))
+				running.Go(func() {
+					began := time.Now()
+					each(l)
+					took := time.Since(began)
+					mu.Lock()
+					defer mu.Unlock()
+					longest = max(longest, took)
+				})
+			}
+			running.Wait()
+			return longest
+		}
+		took := all(w.Registry(lockregistry.WithReplicas(1, 5*time.Second)), func(l *lockregistry.Lock) {
+			if ok, err := l.TryLock(t.Context()); assert.NoError(t, err) && assert.True(t, ok) {
+				// On a busy machine an answer may take longer than Unlock waits for it.
+				if err := l.Unlock(t.Context()); err != nil {
+					assert.ErrorIs(t, err, lockregistry.ErrUnavailable)
+				}
+			}
+		})
+		t.Logf("with a replica that answers the longest call took %v", took)
+		w.Replica.Freeze()
+		r := w.Registry(lockregistry.WithReplicas(1, time.Second))
+		best := time.Hour // of five rounds: the machine may be busy with other things
+		for range 5 {
+			took = all(r, func(l *lockregistry.Lock) {
+				_, err := l.TryLock(t.Context())
+				assert.ErrorIs(t, err, lockregistry.ErrUnavailable)
+			})
+			t.Logf("with one that does not %v", took)
+			if best = min(best, took); best < enough {
+				break
+			}
+		}
+		assert.Less(t, best, enough)
+		w.Replica.Thaw()
+		w.LeftNothingSoon()
+	})
+}

@@ -1,0 +1,433 @@
+package alone_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// large tells whether to run at the sizes that the documentation names, which takes a while.
+func large() bool { return os.Getenv("LOCKREGISTRY_TEST_LARGE") != "" }
+
+// Hundreds of registries on a client share its connection for wake-ups, and are small.
+func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
+	kit.RealWorldsAlone(t, func(w *kit.World) {
+		const registries = 300
+		client := w.ClientWith(w.Dial, kit.Called("waits"), func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+		w.SetAll(registries)
+		heap := func() int {
+			runtime.GC()
+			var stats runtime.MemStats
+			runtime.ReadMemStats(&stats)
+			return int(stats.HeapAlloc + stats.StackInuse)
+		}
+		waits := func(i int) (*lockregistry.Registry, <-chan error) {
+			r := w.RegistryOn(client, lockregistry.WithPollInterval(kit.NoPoll))
+			return r, kit.LockElsewhere(r.Obtain(strconv.Itoa(i)), w.Context())
+		}
+		// The client's connections and buffers are there before anything is measured.
+		_, first := waits(0)
+		w.Await("the first one listens", func() bool { return w.Tracked() == 1 })
+		before := heap()
+		all := make([]*lockregistry.Registry, 0, registries)
+		results := []<-chan error{first}
+		for i := 1; i < registries; i++ {
+			r, result := waits(i)
+			all, results = append(all, r), append(results, result)
+		}
+		w.Await("all listen", func() bool { return w.Tracked() == registries })
+		each := (heap() - before) / len(all)
+		w.Logf("%d bytes for a registry with a waiting call", each)
+		if !raced() {
+			require.Less(w, each, 20_000)
+		}
+		require.Len(w, w.Connections("name=waits"), 2)
+		start := time.Now()
+		w.Do("FLUSHALL")
+		for _, result := range results {
+			w.Takes(start, result)
+		}
+		start = time.Now()
+		for _, r := range all {
+			require.NoError(w, r.Close())
+		}
+		require.Less(w, time.Since(start), kit.AtOnce)
+	})
+}
+
+// raced tells whether the race detector is on, which makes everything several times slower.
+func raced() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// Ten thousand calls that wait for as many locks cost one connection, and one subscription or one key to track each, and what
+// they need is asked for many at a time.
+func TestScale_ManyWaiters(t *testing.T) {
+	waiters := 10_000
+	if raced() && !large() {
+		waiters = 1000
+	}
+	for name, mode := range kit.Wakeups {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorldsAlone(t, func(w *kit.World) {
+				r := w.RegistryOn(w.ClientWith(w.Dial, kit.Called("waits")),
+					kit.WithWakeup(mode), lockregistry.WithPollInterval(kit.NoPoll))
+				subscriptions := map[kit.Wakeup]int{
+					kit.WakeupPubSub: waiters + 1, // and the channel of older versions
+				}[mode] + 1 // that of the registry
+				tracked := 0
+				if mode != kit.WakeupPubSub {
+					tracked = waiters
+				}
+				listens := func() (subscribed int) {
+					for _, line := range w.Connections("name=waits") {
+						subscribed += kit.Property(line, "sub") + kit.Property(line, "psub")
+					}
+					return subscribed
+				}
+
+				w.SetAll(waiters)
+				var all sync.WaitGroup
+				w.Cleanup(all.Wait)
+				var got atomic.Int32
+				for i := range waiters {
+					all.Go(func() {
+						l := r.Obtain(strconv.Itoa(i))
+						if err := l.Lock(w.Context()); err != nil {
+							w.Error(err)
+							return
+						}
+						got.Add(1)
+						if err := l.Unlock(w.Context()); err != nil {
+							w.Error(err)
+						}
+					})
+				}
+				w.Await("all listen", func() bool { return listens() == subscriptions && w.Tracked() == tracked })
+				// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
+				require.LessOrEqual(w, len(w.Connections("name=waits")), 3)
+				require.Zero(w, got.Load())
+				// Waiters come while the ones before are being armed, so not all of them in full batches.
+				w.Logf("%d SUBSCRIBE, %d reads for %d commands", w.Executed("subscribe"),
+					w.Info("stats", "total_reads_processed"), w.Info("stats", "total_commands_processed"))
+				require.Less(w, w.Executed("subscribe"), waiters/2)
+
+				start := time.Now()
+				w.Do("EVAL", `for i = 0, ARGV[1] - 1 do
+					redis.call('DEL', 'orders:' .. i)
+					redis.call('PUBLISH', 'orders-channel:orders:' .. i, 'orders:' .. i)
+				end`, "0", strconv.Itoa(waiters))
+				all.Wait()
+				w.Logf("all had their locks after %v", time.Since(start))
+				require.Less(w, time.Since(start), kit.NoPoll/2)
+				// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
+				require.LessOrEqual(w, len(w.Connections("name=waits")), 3)
+				w.LeftNothing()
+				w.Await("subscriptions are given up", func() bool { return listens() < 1000 })
+			})
+		})
+	}
+}
+
+// A release wakes one goroutine of the process that is first in the queue, or one in each process where there is none, however
+// many wait there, and it tries once. The next process is told that it is first now, and looks once.
+func TestScale_NoHerd(t *testing.T) {
+	t.Parallel()
+	const processes, goroutines = 3, 50
+	for name, mode := range kit.Wakeups {
+		t.Run(name, func(t *testing.T) {
+			test := func(w *kit.World) {
+				nets := make([]*kit.Flaky, 0, processes)
+				var all sync.WaitGroup
+				ctx, cancel := context.WithCancel(w.Context())
+				entered, leave := make(chan *lockregistry.Lock, 1), make(chan struct{})
+				finish := sync.OnceFunc(func() {
+					cancel()
+					close(leave)
+					all.Wait()
+				})
+				w.Do("SET", kit.TheKey, "somebody")
+				for range processes {
+					f := w.Flaky()
+					r := f.Registry(kit.WithWakeup(mode), lockregistry.WithPollInterval(kit.NoPoll), lockregistry.WithHandoff(0))
+					w.Cleanup(finish)
+					nets = append(nets, f)
+					for range goroutines {
+						all.Go(func() {
+							l := r.Obtain("42")
+							if l.Lock(ctx) != nil {
+								return
+							}
+							entered <- l
+							<-leave
+							if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+								w.Error(err)
+							}
+						})
+					}
+					w.Listening(mode, len(nets), 1)
+				}
+				// quiet waits until no process asks any more, and returns how often each has.
+				quiet := func() (tries []int) {
+					since := time.Now()
+					w.Await("nobody asks any more", func() bool {
+						now := make([]int, 0, processes)
+						for _, f := range nets {
+							now = append(now, f.Count("obtain"))
+						}
+						if !slices.Equal(now, tries) {
+							since, tries = time.Now(), now
+						}
+						return time.Since(since) > 50*time.Millisecond
+					})
+					return tries
+				}
+				before := quiet()
+				w.Do("EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", kit.TheKey, kit.TheChannel)
+				<-entered
+				after := quiet()
+				asked := 0
+				for i := range processes {
+					tries := after[i] - before[i]
+					asked += tries
+					w.Logf("process %d: %d tries", i, tries)
+					if tries > 1 || tries == 0 && w.Fake {
+						w.Errorf("a release led to %d tries of one process, not to one", tries)
+					}
+					if !w.Fake && i > 1 && tries > 0 {
+						w.Errorf("a release woke the process at place %d", i)
+					}
+				}
+				if asked == 0 { // in the queue the second one may be quicker, and serves the first
+					w.Error("a release woke nobody")
+				}
+				finish()
+			}
+			if mode != kit.WakeupTracking {
+				t.Run("miniredis", func(t *testing.T) { kit.FakeWorld(t, test) })
+			}
+			kit.RealWorlds(t, test)
+		})
+	}
+}
+
+// While one process hands a lock around its goroutines without end, two others get it again and again, and neither waits
+// longer than the handoff limit, the critical sections that are between, and what it needs to notice. Where there is no queue,
+// as on miniredis, chance decides between the two each time that the one stands back.
+func TestScale_OthersAreNotStarved(t *testing.T) {
+	modes := map[string]kit.Wakeup{"poll": kit.WakeupPoll}
+	maps.Copy(modes, kit.Wakeups)
+	const poll = 100 * time.Millisecond
+	for name, mode := range modes {
+		for _, limit := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
+			test := func(w *kit.World, turns int, section, allowance time.Duration) {
+				most := limit + 3*section + 10*time.Millisecond + allowance
+				round := cmp.Or(limit, poll) + 2*section + poll + 10*time.Millisecond
+				if mode == kit.WakeupPoll {
+					// Who only polls may find the other one there, and has the next round then, or, rarely, the one after that.
+					most = 4 * round
+				} else if w.Fake {
+					most = 8 * round
+				}
+				registry := func(poll time.Duration) *lockregistry.Registry {
+					return w.Registry(kit.WithWakeup(mode), lockregistry.WithPollInterval(poll), lockregistry.WithHandoff(limit))
+				}
+				ctx, cancel := context.WithCancel(w.Context())
+				var inside atomic.Int32
+				w.Do("SET", kit.TheKey, "somebody") // until all listen that can
+				crowd := w.Saturate(ctx, registry(poll), func() { inside.Add(1); <-time.After(section) })
+				var waits [2][]time.Duration
+				var others sync.WaitGroup
+				for i := range waits {
+					// Two that poll at the very same moments, as only fake time has it, would meet at every one of them.
+					r := registry(poll - time.Duration(i)*7*time.Millisecond)
+					others.Go(func() {
+						l := r.Obtain("42")
+						for range turns {
+							start := time.Now()
+							if err := l.Lock(ctx, lockregistry.Wait(10*most)); err != nil {
+								w.Error(err)
+								return
+							}
+							waits[i] = append(waits[i], time.Since(start))
+							<-time.After(section)
+							if err := l.Unlock(ctx); err != nil {
+								w.Error(err)
+								return
+							}
+							<-time.After(rand.N(limit + poll))
+						}
+					})
+				}
+				if mode != kit.WakeupPoll {
+					w.Listening(mode, 3, 1)
+				}
+				if w.Fake {
+					w.Settle()
+				}
+				w.Do("EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", kit.TheKey, kit.TheChannel)
+				others.Wait()
+				cancel()
+				crowd.Wait()
+				for _, waited := range waits {
+					require.Len(w, waited, turns)
+					w.Log(slices.Max(waited), "at most, of", waited)
+					require.LessOrEqual(w, slices.Max(waited), most)
+				}
+				require.Positive(w, inside.Load(), "the crowd had its turns, too")
+			}
+			t.Run(fmt.Sprint(name, " with a limit of ", limit), func(t *testing.T) {
+				if mode != kit.WakeupTracking {
+					t.Run("miniredis", func(t *testing.T) {
+						kit.FakeWorld(t, func(w *kit.World) { test(w, 8, time.Millisecond, 0) })
+					})
+				}
+				if mode == kit.WakeupAuto || mode == kit.WakeupPubSub {
+					// Longer than who lets go stands back for one of them, and longer than it sleeps.
+					for _, section := range []time.Duration{17 * time.Millisecond, 137 * time.Millisecond} {
+						t.Run(fmt.Sprint("miniredis, sections of ", section), func(t *testing.T) {
+							kit.FakeWorld(t, func(w *kit.World) { test(w, 8, section, 0) })
+						})
+					}
+				}
+				if mode != kit.WakeupPoll && (limit == 0 || limit == 100*time.Millisecond) {
+					kit.RealWorldsAlone(t, func(w *kit.World) { test(w, 5, time.Millisecond, 500*time.Millisecond) })
+				}
+			})
+		}
+	}
+}
+
+// Each of many held locks is renewed in time, many in one pipeline, by a few goroutines.
+func TestScale_RenewalAtScale(t *testing.T) {
+	locks := 20_000
+	if large() {
+		locks = 100_000
+	} else if raced() {
+		locks = 5_000
+	}
+	kit.RealWorldsAlone(t, func(w *kit.World) {
+		const goroutines = 64
+		each := func(count int, do func(i int, ctx context.Context) error) {
+			var all sync.WaitGroup
+			for i := range goroutines {
+				all.Go(func() {
+					ctx := lockregistry.NewOwner(w.Context())
+					for j := i; j < count; j += goroutines {
+						if err := do(j, ctx); err != nil {
+							w.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		}
+		// How fast is this machine now, with what else it does? A lease too short for it proves nothing.
+		client := w.ClientWith(w.Dial, kit.Called("renews"))
+		sample := w.RegistryOn(client)
+		start := time.Now()
+		each(locks/10, func(i int, ctx context.Context) error {
+			l := sample.Obtain("sample" + strconv.Itoa(i))
+			if err := l.Lock(ctx); err != nil {
+				return err
+			}
+			return l.Unlock(ctx)
+		})
+		lease := min(max(3*time.Second, 25*time.Since(start)), 9*time.Second).Round(time.Millisecond)
+
+		before := runtime.NumGoroutine()
+		var log kit.Journal
+		r := w.RegistryOn(client, log.Option(),
+			lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithCapacity(locks))
+		var contexts [goroutines]context.Context
+		each(locks, func(i int, ctx context.Context) error {
+			err := r.Obtain(strconv.Itoa(i)).Lock(ctx)
+			if i < goroutines {
+				contexts[i] = r.Obtain(strconv.Itoa(i)).Context(ctx)
+			}
+			return err
+		})
+		w.Logf("%d locks with a lease of %v", locks, lease)
+		require.Equal(w, strconv.Itoa(locks), w.Keys())
+
+		renewals, reads := w.Executed("pexpire"), w.Info("stats", "total_reads_processed")
+		most := 0
+		for start := time.Now(); time.Since(start) < 2*lease; <-time.After(10 * time.Millisecond) {
+			most = max(most, runtime.NumGoroutine()-before)
+		}
+		renewals, reads = w.Executed("pexpire")-renewals, w.Info("stats", "total_reads_processed")-reads
+		w.Logf("%d renewals in %d reads of the server, %d goroutines more than before", renewals, reads, most)
+
+		require.Empty(w, log.Lines(), "nothing lost, nothing refused")
+		require.Equal(w, strconv.Itoa(locks), w.Keys(), "no key has expired")
+		for i := range locks {
+			require.True(w, r.Obtain(strconv.Itoa(i)).IsHeld(), i)
+		}
+		for _, ctx := range contexts {
+			require.NoError(w, ctx.Err())
+		}
+		require.LessOrEqual(w, most, 20)
+		require.GreaterOrEqual(w, renewals, 3*locks, "each third of the lease; a busy machine may be late, but not by as much again")
+		require.LessOrEqual(w, renewals, 7*locks, "no more often than needed")
+		require.Less(w, 20*reads, renewals, "many in one packet")
+	})
+}
+
+// What a call in order has already does not slow down what it does next: the contexts of its paths are no chain.
+func TestAcquireAll_OfManyPaths(t *testing.T) {
+	kit.RealWorldsAlone(t, func(w *kit.World) {
+		const paths = 3000 // more than one script has
+		var lookups []time.Duration
+		r, other := w.Registry(lockregistry.WithObserver(observe.Observer{
+			Acquired: func(ctx context.Context, _ observe.Acquired) {
+				start := time.Now()
+				require.Nil(w, ctx.Value(w))
+				lookups = append(lookups, time.Since(start))
+			},
+		})), w.Registry().Obtain("0000")
+		w.Lock(other)
+		all := make([]string, paths)
+		for i := range all {
+			all[i] = fmt.Sprintf("%04d", i)
+		}
+		g := w.Goroutine()
+		var h *lockregistry.Hold
+		got := g.Start(func() (err error) {
+			h, err = r.AcquireAll(w.Context(), all)
+			return err
+		})
+		w.Await("it waits for the first path", func() bool { return r.Stats().Tickets == 1 })
+		w.Unlock(other)
+		require.NoError(w, <-got)
+		require.GreaterOrEqual(w, len(lookups), paths)
+		first, last := slices.Min(lookups), slices.Min(lookups[len(lookups)-100:])
+		require.Less(w, last, 20*first)
+		require.Len(w, h.Paths(), paths)
+		w.Released(h)
+
+		h, err := r.AcquireAll(w.Context(), all, lockregistry.NoWait())
+		require.NoError(w, err)
+		w.Released(h)
+		require.Empty(w, w.Left())
+	})
+}

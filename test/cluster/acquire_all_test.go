@@ -1,0 +1,71 @@
+package cluster_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// On a cluster the paths are in several slots: each is asked once, and nothing is kept when one of them is taken.
+func TestAcquireAll_OnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	for name, opts := range map[string][]lockregistry.Option{
+		"spring":          nil,
+		"spring fenced":   {lockregistry.WithFencing()},
+		"redisson fenced": {lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var registries []*lockregistry.Registry
+			for range 2 {
+				client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+				require.NoError(t, err)
+				t.Cleanup(client.Close)
+				r, err := lockregistry.New(client, "orders", opts...)
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = r.Close() })
+				registries = append(registries, r)
+			}
+			paths := []string{"a", "{tag}b", "c", "{tag}d", "e", "f"}
+			for _, taken := range paths {
+				held, err := registries[1].Acquire(t.Context(), taken)
+				require.NoError(t, err)
+				_, err = registries[0].AcquireAll(t.Context(), paths, lockregistry.NoWait())
+				require.ErrorIs(t, err, lockregistry.ErrTaken)
+				require.ErrorContains(t, err, "orders:"+taken+":")
+				require.NoError(t, held.Release(t.Context()))
+				all, err := registries[1].AcquireAll(t.Context(), paths, lockregistry.NoWait())
+				require.NoError(t, err, "nothing was kept")
+				require.NoError(t, all.Release(t.Context()))
+			}
+			var inside kit.Sections
+			var group sync.WaitGroup
+			for _, r := range registries {
+				for range 4 {
+					group.Go(func() {
+						for range 20 {
+							which, paths := kit.Some()
+							h, err := r.AcquireAll(t.Context(), paths, lockregistry.Wait(time.Minute))
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							inside.Enter(t, which, func() {})
+							if err := h.Release(t.Context()); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+			}
+			group.Wait()
+		})
+	}
+}

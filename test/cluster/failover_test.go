@@ -1,0 +1,282 @@
+package cluster_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// ofSentinel is a client that finds its master through Sentinel, which names another one when told.
+type ofSentinel struct {
+	rueidis.Client
+
+	mu     sync.Mutex
+	master string
+}
+
+func (*ofSentinel) Mode() rueidis.ClientMode { return rueidis.ClientModeSentinel }
+
+func (s *ofSentinel) Nodes() map[string]rueidis.Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return map[string]rueidis.Client{s.master: s.Client}
+}
+
+func (s *ofSentinel) change(master string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.master = master
+}
+
+// A planned failover breaks no connection, and the process may do nothing else: its holds are looked at all the same, those
+// for which the old master's answer has come after the change too.
+func TestFailover_AnotherMasterHasHoldsLookedAt(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]lockregistry.Option{
+		"with a context": nil,
+		"renewed":        {lockregistry.WithRenewal()},
+		"polling":        {kit.WithWakeup(kit.WakeupPoll)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				client := &ofSentinel{Client: w.Client(), master: "before"}
+				r := w.RegistryOn(client, opts...)
+				locks := []*lockregistry.Lock{r.Obtain("42"), r.Obtain("43"), r.Obtain("44")}
+				gone, kept, late := locks[0], locks[1], locks[2]
+				w.Lock(gone)
+				w.Lock(kept)
+				w.Lock(late)
+				told, goesOn, next := gone.Context(w.Context()), kept.Context(w.Context()), late.Context(w.Context())
+				w.Pass(time.Second)
+				require.NoError(w, told.Err())
+
+				w.Do("DEL", gone.Key())
+				start := time.Now()
+				client.change("after")
+				<-told.Done()
+				require.ErrorIs(w, context.Cause(told), lockregistry.ErrLockLost)
+				require.Less(w, time.Since(start), 100*time.Millisecond)
+				w.Do("DEL", late.Key())
+				<-next.Done()
+				require.ErrorIs(w, context.Cause(next), lockregistry.ErrLockLost)
+				require.Less(w, time.Since(start), time.Second)
+				require.NoError(w, goesOn.Err())
+				w.Unlock(kept)
+			})
+		})
+	}
+}
+
+// The new master may not have got a release of just now, which is sent once more: also while the grant of an older call is looked
+// out for.
+func TestFailover_AnotherMasterHasReleasesSentAgain(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		client := &ofSentinel{Client: f.Client(), master: "before"}
+		r := w.RegistryOn(client, kit.Polling)
+		kept, l := r.Obtain("kept"), r.Obtain("42")
+		w.Lock(kept)
+		watched := kept.Context(w.Context()) // so that the client is looked at
+		f.Fates("obtain", kit.Cut)
+		require.Error(w, l.Lock(w.Context()))
+		w.Lock(l)
+		value := w.Do("GET", kit.TheKey)
+		w.Unlock(l)
+		require.Equal(w, 1, r.Stats().Removals)
+		w.Do("SET", kit.TheKey, value)
+		client.change("after")
+		w.Pass(time.Second)
+		require.True(w, w.Free(kit.TheKey))
+		require.NoError(w, watched.Err())
+		w.Unlock(kept)
+	})
+}
+
+// When a master does not answer any more, or is gone, and has a successor, commands go there at once, although the client
+// notices only much later.
+func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
+	t.Parallel()
+	const limit = 500 * time.Millisecond
+	for name, end := range map[string]func(*redistest.Server){
+		"frozen": (*redistest.Server).Freeze, "killed": (*redistest.Server).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := redistest.StartReplicatedCluster(t, 3, 1)
+			client, err := kit.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
+			require.NoError(t, err)
+			t.Cleanup(client.Close)
+			r, err := lockregistry.New(client, "orders", lockregistry.WithCommandTimeout(limit))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = r.Close() })
+			l := r.Obtain("42")
+			for range 50 { // so that the path's shard is healthy
+				require.NoError(t, l.Lock(t.Context()))
+				require.NoError(t, l.Unlock(t.Context()))
+			}
+			master := d.Master(kit.TheKey, nil)
+			heir := d.Replicas(master)[0]
+			d.Settle(master, limit)
+			end(master)
+			require.ErrorIs(t, l.Lock(t.Context()), lockregistry.ErrUnavailable)
+
+			// Until there is one, tries end at once: nothing is sent to a silent node.
+			require.Eventually(t, func() bool {
+				start := time.Now()
+				require.ErrorIs(t, l.Lock(t.Context()), lockregistry.ErrUnavailable)
+				return time.Since(start) < limit/2
+			}, 10*time.Second, time.Millisecond)
+			patient := make(chan error, 1)
+			go func() { patient <- l.Lock(t.Context(), lockregistry.Wait(time.Minute)) }()
+			heir.Command(t, "CLUSTER", "FAILOVER", "TAKEOVER")
+			promoted := time.Now()
+			require.NoError(t, <-patient)
+			require.Less(t, time.Since(promoted), time.Second)
+			require.Equal(t, "1", heir.Command(t, "EXISTS", kit.TheKey))
+		})
+	}
+}
+
+// While a shard is suspect, renewals follow a slot of it that moves, too, although its neighbours stay.
+func TestFailover_RenewalsFollowASlot(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	d := redistest.StartReplicatedCluster(t, 2, 1)
+	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders", lockregistry.WithRenewal(), lockregistry.WithLease(lease))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	l := r.Obtain("42")
+	require.NoError(t, l.Lock(t.Context()))
+	alive := l.Context(t.Context())
+	from, to := d.Servers[0], d.Servers[1]
+	if d.Master(kit.TheKey, nil) == to {
+		from, to = to, from
+	}
+	from.Freeze() // for so long that an answer is late
+	require.Error(t, l.Renew(shortly(t), lease))
+	from.Thaw()
+	d.Move(to, d.Slot(kit.TheKey))
+	begun := time.Now()
+	require.Never(t, func() bool { return alive.Err() != nil }, 2*lease, 10*time.Millisecond)
+	require.Greater(t, time.Since(begun), lease, "and it was renewed meanwhile")
+	require.NoError(t, l.Unlock(t.Context()))
+}
+
+func shortly(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// When the connection for wake-ups is lost, holds whose keys a failover has lost are told so at once, and not only with their
+// next renewal or their leases' ends. Those that are not lost go on.
+func TestFailover_ALostConnectionHasHoldsLookedAt(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]lockregistry.Option{
+		"with a context": nil,
+		"renewed":        {lockregistry.WithRenewal()},
+		"redisson":       {lockregistry.WithLayout(lockregistry.LayoutRedisson)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				r := w.Registry(opts...)
+				gone, kept, silent := r.Obtain("42"), r.Obtain("43"), r.Obtain("44")
+				w.Lock(gone)
+				w.Lock(kept)
+				w.Lock(silent) // without a context
+				told, goesOn := gone.Context(w.Context()), kept.Context(w.Context())
+				elsewhere := w.Registry(opts...).Obtain("46")
+				w.Lock(elsewhere)
+				waiter := kit.LockElsewhere(r.Obtain("46"), w.Context())
+				w.Await("it listens", func() bool { return strings.Contains(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "@") })
+				w.Do("DEL", kit.TheKey, "orders:44")
+				start := time.Now()
+				w.Do("CLIENT", "KILL", "TYPE", "pubsub")
+				<-told.Done()
+				w.Await("the loss of the other one", func() bool { return !silent.IsHeld() })
+				require.ErrorIs(w, context.Cause(told), lockregistry.ErrLockLost)
+				require.Less(w, time.Since(start), time.Second)
+				require.NoError(w, goesOn.Err())
+				w.Unlock(kept)
+				w.Unlock(elsewhere)
+				require.NoError(w, <-waiter)
+			})
+		})
+	}
+}
+
+// A removal that was confirmed just before the connection broke may be lost by a failover. It is sent once more, so that the
+// path is not blocked for a lease.
+func TestFailover_ARemovalIsSentOnceMore(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r := w.Registry()
+		elsewhere, l := w.Registry().Obtain("46"), r.Obtain("42")
+		w.Lock(elsewhere)
+		waiter := kit.LockElsewhere(r.Obtain("46"), w.Context())
+		w.Await("it listens", func() bool { return strings.Contains(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "@") })
+		w.Lock(l)
+		value, newer := w.Do("GET", kit.TheKey), r.Obtain("43")
+		w.Unlock(l)
+		w.Lock(newer)
+		w.Do("SET", kit.TheKey, value, "PX", "600000") // as the server that has taken over has it
+		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
+		w.AwaitGone(kit.TheKey)
+		require.True(w, newer.IsHeld())
+		w.Unlock(newer)
+		w.Unlock(elsewhere)
+		require.NoError(w, <-waiter)
+	})
+}
+
+// In a cluster a lost connection says something about the holds of its node only.
+func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	if !kit.Sharded(t, nodes[0]) {
+		return // it has no connection for each node
+	}
+	r, other := kit.OnCluster(t, nodes), kit.OnCluster(t, nodes)
+	held, taken, waiters := make([]*lockregistry.Lock, 2), make([]*lockregistry.Lock, 2), make([]<-chan error, 2)
+	for n, i := 0, 0; n < len(held); i++ {
+		path := strconv.Itoa(i)
+		if _, err := nodes[n].Do("EXISTS", "orders:"+path); err != nil {
+			continue // it is another node's
+		}
+		if held[n] == nil {
+			held[n] = r.Obtain(path)
+			require.NoError(t, held[n].Lock(t.Context()))
+			continue
+		}
+		taken[n] = other.Obtain(path)
+		require.NoError(t, taken[n].Lock(t.Context()))
+		waiters[n] = kit.LockElsewhere(r.Obtain(path), t.Context())
+		listens := func() bool { return nodes[n].Command(t, "PUBSUB", "SHARDCHANNELS") != "[]" }
+		require.Eventually(t, listens, 10*time.Second, time.Millisecond)
+		nodes[n].Command(t, "DEL", held[n].Key())
+		n++
+	}
+	for n, l := range held {
+		nodes[n].Command(t, "CLIENT", "KILL", "TYPE", "pubsub")
+		require.Eventually(t, func() bool { return !l.IsHeld() }, 10*time.Second, time.Millisecond)
+		if n == 0 {
+			require.Never(t, func() bool { return !held[1].IsHeld() }, 300*time.Millisecond, 10*time.Millisecond)
+		}
+	}
+	for n, l := range taken {
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, <-waiters[n])
+	}
+}

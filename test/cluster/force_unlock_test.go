@@ -1,0 +1,37 @@
+package cluster_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+func TestForceUnlock_OnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+	require.NoError(t, err)
+	defer client.Close()
+	for _, layout := range kit.Layouts {
+		r := kit.OpenOn(t, client, lockregistry.WithLayout(layout))
+		for _, path := range []string{"1", "2", "3", "4", "{t}5"} {
+			rw := r.ReadWrite("rw" + path)
+			for _, l := range []*lockregistry.Lock{r.Obtain(path), rw.Reader(), rw.Writer()} {
+				require.NoError(t, l.Lock(t.Context()))
+				ctx := l.Context(t.Context())
+				require.NoError(t, r.ForceUnlock(t.Context(), l.Path()))
+				require.ErrorIs(t, context.Cause(ctx), lockregistry.ErrLockLost)
+				require.ErrorIs(t, l.Unlock(t.Context()), lockregistry.ErrLockLost)
+			}
+		}
+		for _, node := range nodes {
+			require.Equal(t, "0", node.Command(t, "EVAL", kit.KeysButRecords, "0"))
+		}
+	}
+}

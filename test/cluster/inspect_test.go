@@ -1,0 +1,41 @@
+package cluster_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// On a cluster the channel is in the slot of the key.
+func TestInspect_WaitersWhoseProcessIsGoneOnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	if !kit.Sharded(t, nodes[0]) {
+		return // there is no queue
+	}
+	holder, waiter := kit.OnCluster(t, nodes), kit.OnCluster(t, nodes)
+	for _, path := range []string{"a", "b", "{tag}d"} {
+		l := holder.Obtain(path)
+		require.NoError(t, l.Lock(t.Context()))
+		ctx, end := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { _ = waiter.Obtain(path).Lock(ctx) })
+		for found := false; !found; <-time.After(time.Millisecond) {
+			info, err := holder.Inspect(t.Context(), path)
+			require.NoError(t, err)
+			if found = info.WaiterCount == 1; found {
+				require.Equal(t, waiter.ClientID(), info.Waiters[0].Registry)
+				require.False(t, info.Waiters[0].Gone)
+			}
+		}
+		end()
+		all.Wait()
+		require.NoError(t, l.Unlock(t.Context()))
+	}
+}

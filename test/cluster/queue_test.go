@@ -1,0 +1,391 @@
+package cluster_test
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// On a cluster the queue and the channels are in the slot of the key: grants come on the connection to its master, and
+// nothing is sent over the cluster's bus. Each process has its share.
+func TestQueue_OnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	const processes, turns = 4, 50
+	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		for _, path := range []string{"a", "b", "c", "{tag}d", "e}f"} {
+			t.Run(strconv.Itoa(int(layout))+path, func(t *testing.T) {
+				var all sync.WaitGroup
+				inside, entered := 0, make([]int, processes)
+				for i := range processes {
+					client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+					require.NoError(t, err)
+					t.Cleanup(client.Close)
+					r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout))
+					require.NoError(t, err)
+					t.Cleanup(func() { _ = r.Close() })
+					l := r.Obtain(path)
+					all.Go(func() {
+						for range turns {
+							if err := l.Lock(t.Context(), lockregistry.Wait(20*time.Second)); err != nil {
+								t.Error(err)
+								return
+							}
+							inside++
+							if inside != 1 {
+								t.Error("two are inside")
+							}
+							entered[i]++
+							inside--
+							if err := l.Unlock(t.Context()); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+				all.Wait()
+				require.Equal(t, slices.Repeat([]int{turns}, processes), entered)
+			})
+		}
+	}
+	granted := 0
+	for _, node := range nodes {
+		_, stats, _ := strings.Cut(node.Command(t, "INFO", "commandstats"), "cmdstat_spublish:calls=")
+		calls, _, _ := strings.Cut(stats, ",")
+		n, _ := strconv.Atoi(calls)
+		granted += n
+	}
+	if kit.Sharded(t, nodes[0]) {
+		require.Greater(t, granted, 8*processes*turns/2, "most holds are granted by a release, unless braces forbid it")
+	} else {
+		require.Zero(t, granted, "there is no queue")
+	}
+}
+
+// Where braces put the queue of a path into another slot there is none, and a log line says so. Calls wake by tracking.
+func TestQueue_BracesThatForbidAQueue(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		t.Run(strconv.Itoa(int(layout)), func(t *testing.T) {
+			var log kit.Journal
+			holder := kit.OnCluster(t, nodes, lockregistry.WithLayout(layout)).Obtain("e}1")
+			waits := kit.OnCluster(
+				t, nodes, lockregistry.WithLayout(layout), log.Option(), lockregistry.WithPollInterval(kit.NoPoll)).Obtain("e}1")
+			owner := lockregistry.NewOwner(t.Context())
+			require.NoError(t, holder.Lock(t.Context()))
+			got := make(chan error, 1)
+			go func() { got <- waits.Lock(owner, lockregistry.Wait(10*time.Second)) }()
+			require.Eventually(t, func() bool { return len(log.Lines("because of the braces")) == 1 }, 10*time.Second, time.Millisecond)
+			require.NoError(t, holder.Unlock(t.Context()))
+			require.NoError(t, <-got)
+			require.NoError(t, waits.Unlock(owner))
+		})
+	}
+}
+
+// While a slot moves, no second queue begins where it goes: the keys of the first one could not be moved there any more, and
+// those who wait in one know nothing of the other.
+func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]lockregistry.Layout{
+		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := redistest.StartCluster(t, 3)
+			if !kit.Sharded(t, nodes[0]) {
+				return // there is no queue
+			}
+			lock := func() *lockregistry.Lock {
+				return kit.OnCluster(t, nodes, lockregistry.WithLayout(layout)).Obtain("42")
+			}
+			waits := func(l *lockregistry.Lock) <-chan error {
+				done := make(chan error, 1)
+				go func() {
+					err := l.Lock(lockregistry.NewOwner(t.Context()), lockregistry.Wait(time.Minute))
+					done <- err
+				}()
+				return done
+			}
+			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", kit.TheKey); return err == nil })
+			from, to := nodes[i], nodes[(i+1)%3]
+			slot := from.Command(t, "CLUSTER", "KEYSLOT", kit.TheKey)
+			keys := func(n *redistest.Server) string { return n.Command(t, "CLUSTER", "COUNTKEYSINSLOT", slot) }
+
+			// Somebody waits, and the lock becomes free: the queue stays, and the key of the lock is where the slot goes.
+			first, second := lock(), lock()
+			require.NoError(t, lock().Lock(t.Context()))
+			one := waits(first)
+			require.Eventually(t, func() bool { return keys(from) == "2" }, 10*time.Second, time.Millisecond)
+			to.Command(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Command(t, "CLUSTER", "MYID"))
+			from.Command(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Command(t, "CLUSTER", "MYID"))
+			holder := lock()
+			from.Command(t, "DEL", kit.TheKey)
+			require.NoError(t, holder.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
+			require.Equal(t, "1", keys(to))
+			two := waits(second)
+			require.Never(t, func() bool { return keys(to) != "1" }, 2*time.Second, 10*time.Millisecond)
+
+			host, port, err := net.SplitHostPort(to.Addr())
+			require.NoError(t, err)
+			left := strings.Split(from.Command(t, "CLUSTER", "GETKEYSINSLOT", slot, "10"), "\n")
+			from.Command(t, append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, left...)...)
+			for _, n := range []*redistest.Server{to, from, nodes[(i+2)%3]} {
+				n.Command(t, "CLUSTER", "SETSLOT", slot, "NODE", to.Command(t, "CLUSTER", "MYID"))
+			}
+			require.NoError(t, holder.Unlock(t.Context()))
+			for range 2 {
+				select {
+				case err := <-one:
+					require.NoError(t, err)
+					to.Command(t, "DEL", kit.TheKey)
+				case err := <-two:
+					require.NoError(t, err)
+					to.Command(t, "DEL", kit.TheKey)
+				case <-time.After(20 * time.Second):
+					t.Fatal("nobody gets the lock")
+				}
+			}
+		})
+	}
+}
+
+// A release is not refused because its slot moves, although it would begin a queue for others of its process.
+func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]lockregistry.Layout{
+		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := redistest.StartCluster(t, 3)
+			client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+			require.NoError(t, err)
+			t.Cleanup(client.Close)
+			r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout), lockregistry.WithHandoff(0))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = r.Close() })
+			l := r.Obtain("42")
+			require.NoError(t, l.Lock(t.Context()))
+			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", kit.TheKey); return err == nil })
+			from, to := nodes[i], nodes[(i+1)%3]
+			slot := from.Command(t, "CLUSTER", "KEYSLOT", kit.TheKey)
+			to.Command(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Command(t, "CLUSTER", "MYID"))
+			from.Command(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Command(t, "CLUSTER", "MYID"))
+			next := make(chan error, 1)
+			ctx, giveUp := context.WithCancel(lockregistry.NewOwner(t.Context()))
+			go func() { next <- l.Lock(ctx) }()
+			require.Never(t, func() bool { return len(next) > 0 }, 50*time.Millisecond, time.Millisecond)
+			require.NoError(t, l.Unlock(t.Context()))
+			require.Equal(t, "0", from.Command(t, "CLUSTER", "COUNTKEYSINSLOT", slot))
+			giveUp()
+			if err := <-next; err != nil { // until the slot has moved it may wait
+				require.ErrorIs(t, err, context.Canceled)
+			}
+		})
+	}
+}
+
+// The same with readers and writers: goroutines of several processes that do both. Nobody waits for long, although nobody polls.
+func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	const processes, goroutines, turns = 4, 3, 60
+	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		for _, path := range []string{"a", "b", "c", "{tag}d"} {
+			t.Run(strconv.Itoa(int(layout))+path, func(t *testing.T) {
+				var all sync.WaitGroup
+				var readers, writers, together atomic.Int32
+				var longest atomic.Int64
+				for i := range processes {
+					client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
+					require.NoError(t, err)
+					t.Cleanup(client.Close)
+					r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout),
+						lockregistry.WithPollInterval(kit.NoPoll), lockregistry.WithHandoff(time.Duration(i)*5*time.Millisecond))
+					require.NoError(t, err)
+					t.Cleanup(func() { _ = r.Close() })
+					pair := r.ReadWrite(path)
+					for g := range goroutines {
+						all.Go(func() {
+							for turn := range turns {
+								l, writes := pair.Reader(), (turn+g)%3 == 0
+								if writes {
+									l = pair.Writer()
+								}
+								start := time.Now()
+								if err := l.Lock(t.Context(), lockregistry.Wait(20*time.Second)); err != nil {
+									t.Error(err)
+									return
+								}
+								for wait := int64(time.Since(start)); ; {
+									if known := longest.Load(); wait <= known || longest.CompareAndSwap(known, wait) {
+										break
+									}
+								}
+								if writes {
+									if writers.Add(1) > 1 || readers.Load() > 0 {
+										t.Error("a writer is not alone")
+									}
+									writers.Add(-1)
+								} else {
+									if readers.Add(1) > 1 {
+										together.Add(1)
+									}
+									if writers.Load() > 0 {
+										t.Error("a reader beside a writer")
+									}
+									<-time.After(time.Millisecond)
+									readers.Add(-1)
+								}
+								if err := l.Unlock(t.Context()); err != nil {
+									t.Error(err)
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				t.Log("longest wait", time.Duration(longest.Load()))
+				require.Positive(t, together.Load(), "readers beside readers")
+				if kit.Sharded(t, nodes[0]) {
+					require.Less(t, time.Duration(longest.Load()), 3*time.Second, "no message is missed")
+				}
+			})
+		}
+	}
+}
+
+// A hash tag may begin in the prefix and end in the path. The channels are in the slot of the key all the same.
+func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	if !kit.Sharded(t, nodes[0]) {
+		return // there is no queue
+	}
+	for name, layout := range kit.Layouts {
+		for prefix, path := range map[string]string{"p{q": "a}b", "{": "}", "{p}{q": "a}b", "p": "{a}b", "p{": "a}b{c}"} {
+			t.Run(name+" "+prefix+" "+path, func(t *testing.T) {
+				registry := func() *lockregistry.Registry {
+					client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+					require.NoError(t, err)
+					t.Cleanup(client.Close)
+					r, err := lockregistry.New(client, prefix, lockregistry.WithLayout(layout), lockregistry.WithHandoff(0))
+					require.NoError(t, err)
+					t.Cleanup(func() { _ = r.Close() })
+					return r
+				}
+				holder, waits := registry().Obtain(path), registry()
+				// At first, and each 100 ms, the lock is left to those without a ticket for a moment.
+				for n := 0; n < 10 || waits.Stats().Wakeups.Messages == 0 && n < 200; n++ {
+					require.NoError(t, holder.Lock(t.Context()))
+					got := make(chan error, 1)
+					go func() {
+						err := waits.Do(t.Context(), path, func(context.Context) error { return nil }, lockregistry.Wait(20*time.Second))
+						got <- err
+					}()
+					require.Eventually(t, func() bool { return waits.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
+					require.NoError(t, holder.Unlock(t.Context()))
+					require.NoError(t, <-got)
+				}
+				require.Positive(t, waits.Stats().Wakeups.Messages)
+			})
+		}
+	}
+}
+
+// migration is a slot, that of the first lock, on its way from one node to another.
+type migration struct {
+	t        *testing.T
+	nodes    []*redistest.Server
+	from, to *redistest.Server
+	slot     string
+}
+
+func migrating(t *testing.T, nodes []*redistest.Server) *migration {
+	t.Helper()
+	i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", kit.TheKey); return err == nil })
+	return &migration{t, nodes, nodes[i], nodes[(i+1)%len(nodes)], nodes[i].Command(t, "CLUSTER", "KEYSLOT", kit.TheKey)}
+}
+
+func (m *migration) begin() {
+	m.t.Helper()
+	m.to.Command(m.t, "CLUSTER", "SETSLOT", m.slot, "IMPORTING", m.from.Command(m.t, "CLUSTER", "MYID"))
+	m.from.Command(m.t, "CLUSTER", "SETSLOT", m.slot, "MIGRATING", m.to.Command(m.t, "CLUSTER", "MYID"))
+}
+
+func (m *migration) move(keys ...string) {
+	m.t.Helper()
+	host, port, err := net.SplitHostPort(m.to.Addr())
+	require.NoError(m.t, err)
+	m.from.Command(m.t, append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, keys...)...)
+}
+
+func (m *migration) end() {
+	m.t.Helper()
+	if left := strings.Fields(m.from.Command(m.t, "CLUSTER", "GETKEYSINSLOT", m.slot, "10")); len(left) > 0 {
+		m.move(left...)
+	}
+	for _, n := range append([]*redistest.Server{m.to}, m.nodes...) {
+		n.Command(m.t, "CLUSTER", "SETSLOT", m.slot, "NODE", m.to.Command(m.t, "CLUSTER", "MYID"))
+	}
+}
+
+// A slot of which half is moved, and which stays so, does not keep its paths still: calls go on one by one, without the queue.
+func TestQueue_HalfASlotIsMoved(t *testing.T) {
+	t.Parallel()
+	for name, layout := range kit.Layouts {
+		for _, moved := range []string{kit.TheQueue, kit.TheKey} {
+			t.Run(name+" "+moved, func(t *testing.T) {
+				nodes := redistest.StartCluster(t, 3)
+				if !kit.Sharded(t, nodes[0]) {
+					return // there is no queue
+				}
+				m := migrating(t, nodes)
+				registry := func() *lockregistry.Registry { return kit.OnCluster(t, nodes, lockregistry.WithLayout(layout)) }
+				holder := registry().Obtain("42")
+				require.NoError(t, holder.Lock(t.Context()))
+				results := make(chan error, 3)
+				for i := range cap(results) {
+					r := registry()
+					go func() {
+						err := r.Do(t.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(10*time.Second))
+						results <- err
+					}()
+					require.Eventually(t, func() bool { return r.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond, "%d", i)
+				}
+				m.begin()
+				m.move(moved)
+				start := time.Now()
+				require.NoError(t, holder.Unlock(t.Context()))
+				for range cap(results) {
+					require.NoError(t, <-results)
+					t.Log(time.Since(start))
+				}
+				m.end()
+
+				require.NoError(t, holder.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
+				next, got := registry(), make(chan error, 1)
+				go func() {
+					got <- next.Obtain("42").Lock(lockregistry.NewOwner(t.Context()), lockregistry.Wait(10*time.Second))
+				}()
+				require.Eventually(t, func() bool { return next.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
+				require.NoError(t, holder.Unlock(t.Context()))
+				require.NoError(t, <-got)
+				require.Equal(t, "0", m.to.Command(t, "ZCOUNT", kit.TheQueue, "0", "+inf"), "nothing is left of those that waited meanwhile")
+			})
+		}
+	}
+}

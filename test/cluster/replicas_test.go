@@ -1,0 +1,347 @@
+package cluster_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+func TestReplicas_HaveWhatIsGranted(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		for i, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			r := w.Registry(lockregistry.WithLayout(layout), lockregistry.WithReplicas(1, 5*time.Second))
+			rw := r.ReadWrite("rw" + strconv.Itoa(i))
+			for _, l := range []*lockregistry.Lock{r.Obtain("plain" + strconv.Itoa(i)), rw.Reader(), rw.Writer()} {
+				w.Lock(l)
+				assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", l.Key()))
+				w.Unlock(l)
+			}
+		}
+	})
+}
+
+// The client has no connection to give: that is no sign of a silent server, and concerns nobody without the option.
+func TestReplicas_WithoutAConnection(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+		taken, giveBack := client.Dedicate()
+		require.NoError(t, taken.Do(t.Context(), taken.B().Arbitrary("PING").Build()).Error())
+		r := w.RegistryOn(client, lockregistry.WithReplicas(1, 200*time.Millisecond))
+		without := w.RegistryOn(client)
+		for began := time.Now(); time.Since(began) < 1500*time.Millisecond; {
+			_, err := r.Obtain("42").TryLock(t.Context())
+			w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
+		}
+		// The connection is not there before it is given back.
+		require.NoError(t, without.Do(t.Context(), "43", func(context.Context) error { return nil }))
+		giveBack()
+		require.NoError(t, r.Do(t.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(10*time.Second)))
+	})
+}
+
+// Locks with fencing tokens, granted by another process's release too, and several paths at once.
+func TestReplicas_WithFencingAndSeveralPaths(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		r := w.Replicated(lockregistry.WithFencing())
+		other, err := w.Registry(lockregistry.WithFencing()).Acquire(t.Context(), "a")
+		require.NoError(t, err)
+		held := make(chan *lockregistry.Hold, 1)
+		go func() {
+			h, err := r.Acquire(t.Context(), "a")
+			assert.NoError(t, err)
+			held <- h
+		}()
+		w.Await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
+		require.NoError(t, other.Release(t.Context()))
+		first := <-held
+		require.Greater(t, first.Token(), other.Token())
+		assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", "orders:a"))
+		require.NoError(t, first.Release(t.Context()))
+
+		both, err := r.AcquireAll(t.Context(), []string{"a", "b"})
+		require.NoError(t, err)
+		require.Greater(t, both.Token(), first.Token())
+		assert.Equal(t, "2", w.Replica.Command(t, "EXISTS", "orders:a", "orders:b"))
+		require.NoError(t, both.Release(t.Context()))
+		w.Replica.Freeze()
+		_, err = r.AcquireAll(t.Context(), []string{"a", "b"}, lockregistry.NoWait())
+		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		w.AwaitGone("orders:a")
+		w.AwaitGone("orders:b")
+		w.Replica.Thaw()
+	})
+}
+
+// Without the right to WAIT nothing is locked, and nothing is left.
+func TestReplicas_WithoutPermission(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		w.Do("ACL", "SETUSER", "app", "on", ">secret", "resetchannels", "~*", "&*", "+@all", "-wait")
+		client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
+		r := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.Acknowledging))
+		err := r.Obtain("42").Lock(t.Context(), lockregistry.Wait(10*time.Second))
+		require.ErrorContains(t, err, "NOPERM")
+		require.NotErrorIs(t, err, lockregistry.ErrUnavailable)
+		w.AwaitGone("orders:42")
+	})
+}
+
+// On a server without replicas the master has nothing to wait for, and nothing is locked.
+func TestReplicas_NoReplicas(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry(lockregistry.WithReplicas(1, 50*time.Millisecond))
+		_, err := r.Obtain("42").TryLock(w.Context())
+		w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
+		err = r.Do(w.Context(), "42", func(context.Context) error { panic("locked") }, lockregistry.Wait(500*time.Millisecond))
+		w.Fails(err, lockregistry.ErrUnavailable, "do", "orders:42")
+		w.AwaitGone("orders:42")
+	})
+}
+
+// The server forgets its scripts.
+func TestReplicas_AndForgottenScripts(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		r := w.Replicated()
+		h, err := r.Acquire(t.Context(), "42")
+		require.NoError(t, err)
+		w.Do("SCRIPT", "FLUSH")
+		require.NoError(t, h.Renew(t.Context(), time.Minute))
+		require.NoError(t, h.Release(t.Context()))
+
+		w.Do("SCRIPT", "FLUSH")
+		w.Replica.Freeze()
+		defer w.Replica.Thaw()
+		r = w.Registry(lockregistry.WithReplicas(1, 20*time.Millisecond)) // no time to send it twice
+		w.Await("the master has it", func() bool {                        // within 20 ms, which a busy machine does not always keep
+			_, err = r.Obtain("42").TryLock(t.Context())
+			require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+			return strings.Contains(err.Error(), "too few replicas")
+		})
+	})
+}
+
+// That no call has enough replicas is logged once it has lasted for a while, and so is its end.
+func TestReplicas_ShortageIsLogged(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		var log kit.Journal
+		r := w.Registry(log.Option(), lockregistry.WithReplicas(1, 50*time.Millisecond))
+		try := func(wait time.Duration) {
+			_, err := r.Acquire(w.Context(), "42", lockregistry.Wait(wait))
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		}
+		try(2 * time.Second)
+		kit.Acknowledged(r)
+		try(2 * time.Second)
+		w.Settle()
+		require.Empty(w, log.Lines("replicas"), "it has not lasted")
+		try(2 * time.Second)
+		w.Settle()
+		require.Len(w, log.Lines("too few replicas acknowledge locks", "0 of 1"), 1)
+		kit.Acknowledged(r)
+		kit.Acknowledged(r)
+		w.Settle()
+		require.Len(w, log.Lines("replicas acknowledge locks again"), 1)
+	})
+}
+
+// A frozen replica delays no call without the option, on the same client or not, and no answer that needs no replica.
+func TestReplicas_DelayNobodyElse(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		client := w.Client()
+		r := w.RegistryOn(client, lockregistry.WithReplicas(1, time.Minute), lockregistry.WithCommandTimeout(time.Minute))
+		without := w.RegistryOn(client)
+		held := without.Obtain("held")
+		w.Lock(held)
+		w.Replica.Freeze()
+		var waiting sync.WaitGroup
+		var ended atomic.Int32
+		ctx, cancel := context.WithCancel(w.Context())
+		for i := range 20 {
+			waiting.Go(func() {
+				_, _ = r.Obtain("with" + strconv.Itoa(i)).TryLock(ctx)
+				ended.Add(1)
+			})
+		}
+		w.Await("calls wait", func() bool { return w.Do("EXISTS", "orders:with19") == "1" })
+
+		for i := range 100 {
+			l := without.Obtain("without" + strconv.Itoa(i))
+			w.Lock(l)
+			w.Unlock(l)
+		}
+		ok, err := r.Obtain("held").TryLock(w.Context())
+		require.NoError(w, err)
+		assert.False(w, ok, "somebody else has it")
+		assert.Zero(w, ended.Load(), "all this was done while the others waited for their replica")
+		cancel()
+		waiting.Wait()
+		w.Replica.Thaw()
+		w.Unlock(held)
+	})
+}
+
+// A renewal that too few have is none: the hold is lost when the lease is over that they know of.
+func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
+	const lease = 2 * time.Second
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		r := w.Replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease))
+		lost, kept := r.Obtain("lost"), r.Obtain("kept")
+		owner := lockregistry.NewOwner(t.Context())
+		w.Lock(kept)
+		w.Unlock(kept)
+		require.NoError(t, lost.Lock(owner))
+		inside := lost.Context(owner)
+		w.Replica.Freeze()
+		began := time.Now()
+		err := lost.Renew(owner, time.Minute)
+		w.Fails(err, lockregistry.ErrUnavailable, "renew", "orders:lost")
+		require.ErrorContains(t, err, "too few replicas")
+		assert.Greater(t, w.Pttl("orders:lost"), lease, "the master has it")
+		<-inside.Done()
+		require.ErrorIs(t, context.Cause(inside), lockregistry.ErrLockLost)
+		assert.Less(t, time.Since(began), lease)
+		require.ErrorIs(t, lost.Unlock(owner), lockregistry.ErrLockLost)
+
+		w.Replica.Thaw()
+		require.NoError(t, kept.Lock(owner, lockregistry.Wait(time.Minute)))
+		inside = kept.Context(owner)
+		w.Replica.Freeze()
+		w.Await("a renewal that too few have", func() bool { return w.Pttl("orders:kept") > lease*9/10 })
+		w.Replica.Thaw()
+		w.Await("the lease is extended", func() bool {
+			require.NoError(t, context.Cause(inside))
+			return w.Replica.Command(t, "EXISTS", "orders:kept") == "1" && time.Since(began) > 3*lease
+		})
+		require.NoError(t, kept.Unlock(owner))
+	})
+}
+
+// A shorter lease than the running one counts, although too few have it.
+func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		r := w.Replicated()
+		h, err := r.Acquire(t.Context(), "42")
+		require.NoError(t, err)
+		w.Replica.Freeze()
+		require.ErrorIs(t, h.Renew(t.Context(), 5*time.Second), lockregistry.ErrUnavailable)
+		assert.LessOrEqual(t, h.Remaining(), 5*time.Second)
+		assert.Greater(t, h.Remaining(), 3*time.Second)
+		w.Replica.Thaw()
+		require.NoError(t, h.Renew(t.Context(), time.Minute))
+		assert.Greater(t, h.Remaining(), 50*time.Second)
+		require.NoError(t, h.Release(t.Context()))
+	})
+}
+
+// Who is granted the lock by another process's release writes something of its own, which replicas acknowledge.
+func TestReplicas_GrantsNeedReplicas(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		giver, taker := w.Registry(), w.Replicated()
+		for _, l := range []*lockregistry.Lock{taker.Obtain("42"), taker.ReadWrite("rw").Writer(), taker.ReadWrite("rw2").Reader()} {
+			from := giver.Obtain(l.Path())
+			if l.Path() != "42" {
+				from = giver.ReadWrite(l.Path()).Writer()
+			}
+			queue := "orders:{" + l.Key() + "}:waiters"
+			for round, frozen := range []bool{false, true} {
+				owner := lockregistry.NewOwner(t.Context())
+				w.Lock(from)
+				waits := kit.LockElsewhere(l, owner, lockregistry.Wait(time.Minute))
+				w.Await("there is a ticket", func() bool { return w.Do("ZCOUNT", queue, "0", "+inf") == "1" })
+				if frozen {
+					w.Replica.Freeze()
+				}
+				w.Unlock(from)
+				if frozen {
+					select {
+					case err := <-waits:
+						t.Fatalf("round %d: granted by the master alone: %v", round, err)
+					case <-time.After(2 * kit.Acknowledging):
+					}
+					w.Replica.Thaw()
+				}
+				require.NoError(t, <-waits)
+				assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", l.Key()))
+				require.NoError(t, l.Unlock(owner))
+			}
+		}
+	})
+}
+
+// The same for who finds out by looking.
+func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		l, owner := w.Replicated().Obtain("42"), lockregistry.NewOwner(t.Context())
+		h, err := w.Registry().Acquire(t.Context(), "42")
+		require.NoError(t, err)
+		waits := kit.LockElsewhere(l, owner, lockregistry.Wait(time.Minute))
+		w.Await("the call is told of changes of the key", func() bool {
+			return strings.Contains(w.Do("INFO", "stats"), "tracking_total_keys:1\r")
+		})
+		w.Replica.Freeze()
+		w.Do("EVAL", `local ticket = redis.call('ZRANGEBYSCORE', KEYS[2], 0, '+inf')[1]
+			redis.call('ZREM', KEYS[2], ticket)
+			redis.call('SET', KEYS[1], string.match(ticket, '^[^|]*'), 'PX', 60000)`, "2", "orders:42", "orders:{orders:42}:waiters")
+		select {
+		case err := <-waits:
+			t.Fatal("granted by the master alone: ", err)
+		case <-time.After(2 * kit.Acknowledging):
+		}
+		w.Replica.Thaw()
+		require.NoError(t, <-waits)
+		assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", "orders:42"))
+		require.NoError(t, l.Unlock(owner))
+		require.ErrorIs(t, h.Release(t.Context()), lockregistry.ErrLockLost)
+	})
+}
+
+// The message of a grant that was found comes while replicas are waited for, which may take longer than such messages do.
+func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		r := w.Registry(lockregistry.WithReplicas(1, 4*time.Second))
+		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
+		w.Do("SET", "orders:42", "java", "PX", "600000")
+		waits := kit.LockElsewhere(l, owner, lockregistry.Wait(time.Minute))
+		w.Await("the call is told of changes of the key", func() bool {
+			return r.Stats().Tickets == 1 && strings.Contains(w.Do("INFO", "stats"), "tracking_total_keys:1\r")
+		})
+		w.Replica.Freeze()
+		w.Do("EVAL", `local ticket = redis.call('ZRANGEBYSCORE', KEYS[2], 0, '+inf')[1]
+			redis.call('ZREM', KEYS[2], ticket)
+			redis.call('SET', KEYS[1], string.match(ticket, '^[^|]*'), 'PX', 3600000)`, "2", "orders:42", "orders:{orders:42}:waiters")
+		w.Await("it is found, and renewed", func() bool { return w.Pttl("orders:42") <= time.Minute })
+		value := w.Do("GET", "orders:42")
+		colon := strings.LastIndexByte(value, ':')
+		w.Do("PUBLISH", "orders-channel@"+value[:colon], "g "+value[colon+1:]+" 1000 orders:42")
+		<-time.After(1500 * time.Millisecond)
+		w.Replica.Thaw()
+		require.NoError(t, <-waits)
+		require.NoError(t, l.Unlock(owner), "its own message is no other grant")
+	})
+}
+
+// From one goroutine to the next the lock goes without a word of the replicas.
+func TestReplicas_NeedsNoReplicas(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		r := w.Replicated(lockregistry.WithHandoff(time.Minute))
+		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
+		w.Lock(l)
+		next := kit.LockElsewhere(l, owner)
+		w.Await("the other one waits", func() bool { return kit.Contended(l) })
+		w.Replica.Freeze()
+		w.Unlock(l)
+		require.NoError(t, <-next)
+		require.NoError(t, l.Unlock(owner))
+		w.Replica.Thaw()
+	})
+}

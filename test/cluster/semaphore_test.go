@@ -1,0 +1,226 @@
+package cluster_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// onOneOf is a cluster, and a path of a semaphore of three permits.
+type onOneOf struct {
+	*testing.T
+	nodes []*redistest.Server
+	path  string
+}
+
+func (c *onOneOf) registry(opts ...lockregistry.Option) *lockregistry.Registry {
+	c.Helper()
+	return kit.OnCluster(c.T, c.nodes, opts...)
+}
+
+// acquires starts a call of a registry that has none yet, and waits until its ticket is there.
+func (c *onOneOf) acquires(r *lockregistry.Registry, opts ...lockregistry.LockOption) <-chan *lockregistry.Hold {
+	c.Helper()
+	got := make(chan *lockregistry.Hold, 1)
+	go func() {
+		h, err := r.Semaphore(c.path, 3).Acquire(c.Context(), append(opts, lockregistry.Wait(20*time.Second))...)
+		assert.NoError(c, err)
+		got <- h
+	}()
+	require.Eventually(c, func() bool { return r.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
+	return got
+}
+
+func (c *onOneOf) acquired(r *lockregistry.Registry, opts ...lockregistry.LockOption) *lockregistry.Hold {
+	c.Helper()
+	h, err := r.Semaphore(c.path, 3).Acquire(c.Context(), opts...)
+	require.NoError(c, err)
+	return h
+}
+
+func (c *onOneOf) full(r *lockregistry.Registry) {
+	c.Helper()
+	_, ok, err := r.Semaphore(c.path, 3).TryAcquire(c.Context())
+	require.NoError(c, err)
+	require.False(c, ok)
+}
+
+// On a cluster the queue, the counter and the channels of a semaphore are in the slot of its key.
+func TestSemaphore_OnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	if !kit.Sharded(t, nodes[0]) {
+		return // there is no queue
+	}
+	for _, path := range []string{"a", "b", "c", "{tag}d"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			c := &onOneOf{t, nodes, path}
+			a, b := c.registry(lockregistry.WithFencing()), c.registry(lockregistry.WithFencing())
+			one, two := c.acquired(a), c.acquired(b, lockregistry.Permits(2))
+			require.Positive(t, one.Token())
+			require.Greater(t, two.Token(), one.Token())
+			c.full(a)
+
+			large := c.acquires(a, lockregistry.Permits(3))
+			small := c.acquires(b)
+			info, err := b.Inspect(t.Context(), path)
+			require.NoError(t, err)
+			require.Equal(t, observe.KindSemaphore, info.Kind)
+			require.Equal(t, 3, info.Permits)
+			require.Equal(t, []int{1, 2}, []int{info.Holders[0].Permits, info.Holders[1].Permits})
+			require.Equal(t, []int{3, 1}, []int{info.Waiters[0].Permits, info.Waiters[1].Permits})
+			require.False(t, info.Waiters[0].Gone || info.Waiters[1].Gone)
+			require.NoError(t, one.Release(t.Context()))
+			c.full(b)
+			require.NoError(t, two.Release(t.Context()))
+			all := <-large
+			c.full(b)
+			require.Empty(t, small)
+			require.NoError(t, all.Release(t.Context()))
+			one = <-small
+			require.Positive(t, b.Stats().Wakeups.Messages, "it was told")
+
+			two = c.acquired(a, lockregistry.Permits(2))
+			ctx := one.Context(t.Context())
+			small = c.acquires(a)
+			require.NoError(t, b.ForceUnlockHolder(t.Context(), path, one.Holder()))
+			require.ErrorIs(t, context.Cause(ctx), lockregistry.ErrLockLost)
+			one = <-small
+			small = c.acquires(b)
+			require.NoError(t, a.ForceUnlock(t.Context(), path))
+			require.NoError(t, (<-small).Release(t.Context()))
+			require.ErrorIs(t, one.Release(t.Context()), lockregistry.ErrLockLost)
+			require.ErrorIs(t, two.Release(t.Context()), lockregistry.ErrLockLost)
+
+			require.NoError(t, a.Semaphore(path, 3).SetPermits(t.Context(), 1))
+			require.NoError(t, c.acquired(b).Release(t.Context()))
+		})
+	}
+}
+
+// Many calls of several processes: never more than there are permits, and no message is missed.
+func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	const processes, goroutines, turns = 4, 3, 30
+	var all sync.WaitGroup
+	var inside, most atomic.Int32
+	began := time.Now()
+	poll := kit.NoPoll
+	if !kit.Sharded(t, nodes[0]) { // calls have no messages, and poll
+		poll = 10 * time.Millisecond
+	}
+	for range processes {
+		s := kit.OnCluster(t, nodes, lockregistry.WithPollInterval(poll)).Semaphore("seat", 3)
+		for g := range goroutines {
+			all.Go(func() {
+				for range turns {
+					each := 1 + g%2
+					assert.NoError(t, s.Do(t.Context(), func(context.Context) error {
+						n := inside.Add(int32(each))
+						assert.LessOrEqual(t, n, int32(3))
+						for {
+							if known := most.Load(); n <= known || most.CompareAndSwap(known, n) {
+								break
+							}
+						}
+						inside.Add(-int32(each))
+						return nil
+					}, lockregistry.Permits(each), lockregistry.Wait(20*time.Second)))
+				}
+			})
+		}
+	}
+	all.Wait()
+	require.Greater(t, most.Load(), int32(1))
+	require.Less(t, time.Since(began), kit.NoPoll)
+}
+
+// Where braces put the queue into another slot, calls poll, and a log line says so. What needs a second key gets an error.
+func TestSemaphore_BracesOnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	var log kit.Journal
+	c := &onOneOf{t, nodes, "e}1"}
+	a, b := c.registry(), c.registry(log.Option())
+	h := c.acquired(a, lockregistry.Permits(3))
+	got := make(chan *lockregistry.Hold, 1)
+	go func() { got <- c.acquired(b, lockregistry.Wait(20*time.Second)) }()
+	require.Eventually(t, func() bool { return len(log.Lines("because of the braces")) == 1 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, h.Release(t.Context()))
+	require.NoError(t, (<-got).Release(t.Context()))
+
+	_, err := c.registry(lockregistry.WithFencing()).Semaphore("e}1", 3).Acquire(t.Context())
+	require.ErrorContains(t, err, "acquire orders:e}1: a cluster keeps the fencing counter")
+	require.Empty(t, kit.About(err))
+	require.True(t, strings.HasSuffix(err.Error(), "such as {order}42"))
+}
+
+// On a cluster the two keys are in one slot. Where they are not, because of the braces in the path, each call says so.
+func TestSemaphoreRedisson_OnACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	for _, path := range []string{"a", "b", "c", "{tag}d"} {
+		t.Run(path, func(t *testing.T) {
+			const processes, turns, permits = 3, 40, 2
+			var all sync.WaitGroup
+			var inside atomic.Int32
+			for range processes {
+				s := kit.OnCluster(t, nodes, lockregistry.WithLayout(lockregistry.LayoutRedisson)).Semaphore(path, permits)
+				for i := range 2 {
+					all.Go(func() {
+						for turn := range turns {
+							n := 1 + (i+turn)%permits
+							if err := s.Do(t.Context(), func(context.Context) error {
+								if got := inside.Add(int32(n)); got > permits {
+									t.Errorf("%d are inside", got)
+								}
+								inside.Add(int32(-n))
+								return nil
+							}, lockregistry.Permits(n), lockregistry.Wait(20*time.Second)); err != nil {
+								t.Error(err)
+								return
+							}
+						}
+					})
+				}
+			}
+			all.Wait()
+		})
+	}
+	for _, n := range nodes {
+		_, _ = n.Do("SET", "orders:e{f", "1") // one has it
+	}
+	r := kit.OnCluster(t, nodes, lockregistry.WithLayout(lockregistry.LayoutRedisson))
+	for _, err := range []error{
+		r.ForceUnlock(t.Context(), "e{f"), r.ForceUnlockHolder(t.Context(), "e{f", "30313233343536373839616263646566"),
+	} {
+		require.ErrorContains(t, err, "a cluster keeps the keys of this semaphore in different slots")
+	}
+	for _, n := range nodes {
+		_, _ = n.Do("DEL", "orders:e{f")
+	}
+	for _, layout := range []lockregistry.Layout{lockregistry.LayoutRedisson, lockregistry.LayoutSpring} {
+		s := kit.OnCluster(t, nodes, lockregistry.WithLayout(layout)).Semaphore("e{f", 1)
+		h, err := s.Acquire(t.Context())
+		if layout == lockregistry.LayoutRedisson {
+			require.ErrorContains(t, err, "a cluster keeps the keys of this semaphore in different slots")
+			require.ErrorContains(t, s.SetPermits(t.Context(), 2), "a cluster keeps the keys of this semaphore in different slots")
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, h.Release(t.Context()))
+	}
+}

@@ -1,0 +1,142 @@
+package faults_test
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// What else uses the client, its connections and its pool must not harm locks, nor be harmed.
+
+// When the pool has none but old connections, the search for a new one ends, and gives them back.
+func TestConnection_APoolOfOldConnections(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		f.Fate("CLIENT", aged(60))
+		client := f.Client(kit.OneConnection, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 2 })
+		r := w.RegistryOn(client)
+		w.Known(r)
+		singleSections(f, r, 100)
+		require.NotZero(w, f.Count("CLIENT"))
+		w.Pass(2 * time.Second)
+		got := make(chan func(), 2)
+		for range 2 {
+			go func() {
+				_, back := client.Dedicate()
+				got <- back
+			}()
+		}
+		w.Settle()
+		require.Len(w, got, 2)
+		(<-got)()
+		(<-got)()
+	})
+}
+
+// A connection on which the application has selected another database is as good as any for replicas to wait on.
+func TestConnection_ReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		client := w.Client()
+		app, back := client.Dedicate()
+		require.NoError(w, app.Do(w.Context(), app.B().Arbitrary("SELECT", "5").Build()).Error())
+		back()
+		l := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.Acknowledging)).Obtain("42")
+		w.Lock(l)
+		require.Equal(w, "1", w.Do("EXISTS", kit.TheKey))
+		w.Unlock(l)
+		require.True(w, w.Free(kit.TheKey))
+	})
+}
+
+// The client makes one connection for all who want it. Whoever asked for it first may give up meanwhile: nobody else fails, and
+// nobody is told that a context of theirs has ended.
+func TestConnection_AConnectionThatSomebodyElseGivesUp(t *testing.T) {
+	t.Parallel()
+	for name, byCall := range map[string]bool{"a call": true, "the application": false} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				var slow atomic.Bool
+				client := w.ClientWith(func(ctx context.Context) (net.Conn, error) {
+					if slow.Load() {
+						select {
+						case <-ctx.Done():
+							return nil, &net.OpError{Op: "dial", Err: ctx.Err()}
+						case <-time.After(20 * time.Millisecond):
+						}
+					}
+					return f.Dial(ctx)
+				}, kit.OneConnection, func(o *rueidis.ClientOption) { o.DisableRetry = true })
+				r := w.RegistryOn(client)
+				singleSections(f, r, 20)
+				slow.Store(true)
+				f.ReconnectNow()
+				w.Settle()
+				ctx, cancel := context.WithTimeout(w.Context(), 5*time.Millisecond)
+				defer cancel()
+				other := make(chan error, 1)
+				go func() {
+					if !byCall {
+						other <- client.Do(ctx, client.B().Get().Key("x").Build()).Error()
+						return
+					}
+					_, err := r.Obtain("other").TryLock(ctx)
+					other <- err
+				}()
+				w.Settle()
+				_, err := r.Obtain("42").TryLock(w.Context())
+				require.ErrorIs(w, <-other, context.DeadlineExceeded)
+				if byCall {
+					require.NoError(w, err)
+				} else {
+					require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+					require.NotErrorIs(w, err, context.DeadlineExceeded)
+				}
+			})
+		})
+	}
+}
+
+// A server that goes on after a freeze accepts the connections that were being made: they are no better than the old ones.
+func TestConnection_AConnectionThatWasMadeDuringAFreeze(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		l := w.RegistryOn(f.Client(kit.OneConnection), kit.Polling).Obtain("42")
+		w.Lock(l)
+		w.Unlock(l) // the server knows the scripts from now on
+		f.Fate("HELLO", kit.Slow(4*time.Second))
+		f.Fates("obtain", kit.Slow(700*time.Millisecond))
+		w.Fails(l.Lock(w.Context()), lockregistry.ErrUnavailable, "lock", "orders:42")
+		f.Forget()
+		made := f.Count("HELLO")
+		w.Pass(5 * time.Second)
+		w.Lock(l)
+		w.Unlock(l)
+		require.Greater(w, f.Count("HELLO"), made, "another connection is made")
+	})
+}
+
+// A grant that came late is not confirmed over the connection that was late, even if no other is to be had.
+func TestConnection_ALateGrantWithoutAnotherConnection(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		client := f.Client(kit.OneConnection, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+		_, giveBack := client.Dedicate()
+		l := w.RegistryOn(client, kit.Polling).Obtain("42")
+		w.Lock(l)
+		w.Unlock(l)
+		f.Fates("obtain", kit.Slow(700*time.Millisecond))
+		w.Fails(l.Lock(w.Context()), lockregistry.ErrUnavailable, "lock", "orders:42")
+		w.AwaitGone("orders:42")
+		giveBack()
+		w.Settle() // else the connection that was waited for is made while the server is closed
+	})
+}

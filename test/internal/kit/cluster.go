@@ -1,0 +1,90 @@
+package kit
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// Followed is a real server with a replica.
+type Followed struct {
+	*World
+	Replica *redistest.Server
+}
+
+// FollowedWorlds runs a test on every real server that there is, with a replica.
+func FollowedWorlds(t *testing.T, test func(w *Followed)) {
+	t.Helper()
+	RealWorlds(t, func(w *World) { test(w.Followed()) })
+}
+
+func (w *World) Followed() *Followed {
+	w.Helper()
+	host, port, err := net.SplitHostPort(w.Server.Addr())
+	require.NoError(w, err)
+	w.Server.Command(w, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+	f := &Followed{w, redistest.StartBinary(w, w.Server.Binary(), "--replicaof", host, port)}
+	// The first one may come with the snapshot. The stream of commands may begin a second later.
+	for _, key := range []string{"first", "second"} {
+		w.Do("SET", key, "1")
+		w.Await("the replica follows", func() bool { return f.Replica.Command(w, "GET", key) == "1" })
+		w.Do("DEL", key)
+	}
+	return f
+}
+
+const Acknowledging = 300 * time.Millisecond
+
+func (w *Followed) Replicated(opts ...lockregistry.Option) *lockregistry.Registry {
+	w.Helper()
+	return w.Registry(append([]lockregistry.Option{lockregistry.WithReplicas(1, Acknowledging)}, opts...)...)
+}
+
+// OnCluster returns a registry on a cluster, with a client of its own, both closed at the end of the test.
+func OnCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	client, err := NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders", opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func (w *World) LeftNothingSoon() {
+	w.Helper()
+	w.Await("nothing is left", func() bool { return w.Keys() == "0" })
+}
+
+// What is on the wire in Redisson's format, and that we respect what Redisson itself would put there.
+
+var Redisson = lockregistry.WithLayout(lockregistry.LayoutRedisson)
+
+// Hears waits for the next message on a channel.
+func (w *World) Hears(heard <-chan string, want string) {
+	w.Helper()
+	select {
+	case got := <-heard:
+		require.Equal(w, want, got)
+	case <-time.After(20 * time.Second):
+		w.Fatal("nobody published ", want)
+	}
+}
+
+// Sharded tells whether a server has channels in slots, without which there is no queue on a cluster.
+func Sharded(t *testing.T, server *redistest.Server) bool {
+	t.Helper()
+	major, _, _ := strings.Cut(server.Version(t), ".")
+	n, err := strconv.Atoi(major)
+	require.NoError(t, err)
+	return n >= 7
+}

@@ -1,0 +1,79 @@
+package kit
+
+import (
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/seam"
+)
+
+// Wakeup is a way to wake up.
+type Wakeup int
+
+// The ways to wake up, each alone, or the best one that there is.
+const (
+	WakeupAuto Wakeup = iota
+	WakeupPoll
+	WakeupPubSub
+	WakeupTracking
+)
+
+// WithWakeup chooses one.
+func WithWakeup(m Wakeup) lockregistry.Option {
+	o, _ := seam.Lockregistry.Wakeup([]string{"auto", "poll", "pubsub", "tracking"}[m]).(lockregistry.Option)
+	return o
+}
+
+// Contended tells whether somebody of this process waits for a lock.
+func Contended(l *lockregistry.Lock) bool { return seam.Lockregistry.InLock(l).Half.Contended() }
+
+// Len is how many lock objects a registry keeps.
+func Len(r *lockregistry.Registry) int { return seam.Lockregistry.InRegistry(r).Cached() }
+
+// Calls is how many calls and holds of semaphores a registry knows.
+func Calls(r *lockregistry.Registry) int { return seam.Lockregistry.InRegistry(r).Calls() }
+
+// Draining tells whether a registry shuts down.
+func Draining(r *lockregistry.Registry) bool { return seam.Lockregistry.InRegistry(r).Drain.Begun() }
+
+// BeginDrain is the beginning of Shutdown, which has yet to turn calls away.
+func BeginDrain(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Drain.Begin() }
+
+// HandOver is Unlock by the goroutine that calls, whose hold goes to the next one of this process. In between it calls a
+// function.
+func HandOver(l *lockregistry.Lock, between func()) bool {
+	in := seam.Lockregistry.InLock(l)
+	if how, _ := in.Held.Exit(in.Half, owner.Calling()); how != local.Last {
+		return false
+	}
+	can, _, running := in.Held.Load().Relinquish(in.Handoff)
+	between()
+	if !can || !in.Half.Pass(running) {
+		return false
+	}
+	in.Unpin()
+	return true
+}
+
+// ManyGoroutines has a registry believe that the process has too many goroutines to look at them. It has done nothing before.
+func ManyGoroutines(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Gone.Most = 0 }
+
+// Counts is how often a registry in fake time has had the goroutines of the process counted.
+func Counts(r *lockregistry.Registry) int {
+	return seam.Lockregistry.InRegistry(r).Gone.Census.Counts()
+}
+
+// FindsGone is what happens when the goroutines that have a lock at this moment are found to have ended, once the function is
+// called.
+func FindsGone(l *lockregistry.Lock) (found func()) {
+	in := seam.Lockregistry.InLock(l)
+	h, all := in.Held.Load(), in.Half.Owners()
+	return func() {
+		for _, o := range all {
+			h.Strand(o)
+		}
+	}
+}
+
+// Acknowledged is what happens when replicas have what a registry has written.
+func Acknowledged(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Replicas.Settled(nil) }

@@ -1,0 +1,150 @@
+package kit
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// Releases in the background: Unlock returns before the key is removed.
+
+const ATrip = 50 * time.Millisecond
+
+// Behind is a registry far away that knows how far, in fake time, and the network to it.
+func Behind(
+	t *testing.T, test func(w *World, f *Flaky, r *lockregistry.Registry), opts ...lockregistry.Option,
+) {
+	t.Helper()
+	FakeWorld(t, func(w *World) {
+		f := w.FlakyFar(ATrip)
+		r := f.Registry(append(opts, lockregistry.WithBackgroundRelease())...)
+		w.Warm(r)
+		test(w, f, r)
+	})
+}
+
+// Warm has a registry know the way to its server, with all connections made, and the server know the scripts.
+func (w *World) Warm(r *lockregistry.Registry) {
+	w.Helper()
+	w.Known(r)
+	for _, l := range []*lockregistry.Lock{r.Obtain("warm"), r.ReadWrite("warm rw").Writer(), r.ReadWrite("warm rw").Reader()} {
+		for range 10 {
+			w.Lock(l)
+			w.Unlock(l)
+		}
+	}
+	if w.Fake {
+		w.Pass(ATrip)
+	}
+}
+
+// FlakyFar is the network to a server that is so far away.
+func (w *World) FlakyFar(trip time.Duration) *Flaky {
+	dial, _ := w.Far(trip)
+	f := &Flaky{netfault.New(dial, nameOf), w}
+	w.Cleanup(f.Close)
+	return f
+}
+
+// Took checks how many round trips something takes, to within a tenth of one.
+func (w *World) Took(trips int, what string, do func()) {
+	w.Helper()
+	begun := time.Now()
+	do()
+	require.InDelta(w, float64(trips), float64(time.Since(begun))/float64(ATrip), 0.1, what)
+}
+
+// Sections locks and unlocks a few times, on one path or on another one each time, and returns how long each took.
+func (w *World) Sections(r *lockregistry.Registry, rotate bool) (took []time.Duration) {
+	w.Helper()
+	for i := range 40 {
+		path := "42"
+		if rotate {
+			path = strconv.Itoa(i)
+		}
+		begun := time.Now()
+		l := r.Obtain(path)
+		w.Lock(l)
+		w.Unlock(l)
+		took = append(took, time.Since(begun))
+	}
+	return took
+}
+
+// EachTrip runs a test in fake time with a registry that knows how far away its server is.
+func EachTrip(
+	t *testing.T, test func(w *World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry),
+) {
+	t.Helper()
+	for _, trip := range Trips {
+		t.Run(trip.String(), func(t *testing.T) {
+			FakeWorld(t, func(w *World) {
+				test(w, trip, func(opts ...lockregistry.Option) *lockregistry.Registry {
+					dial, _ := w.Far(trip)
+					r := w.RegistryOn(w.ClientWith(dial), opts...)
+					w.Known(r)
+					return r
+				})
+			})
+		})
+	}
+}
+
+// WithQueues makes miniredis one in whose queues calls wait. It lets no connection that has subscribed run a script, as the
+// one does that proves that messages arrive. Nobody listens to releases, as where the server tells of changes: so they leave
+// no short windows.
+func (w *World) WithQueues() {
+	w.Mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+		switch {
+		case cmd == "EVAL" && len(args) == 6 && args[2] == "NUMSUB":
+			told := w.Mini.Publish(args[4], args[5])
+			c.Block(func(out *server.Writer) {
+				out.WriteLen(2)
+				out.WriteInt(told)
+				out.WriteInt(told)
+			})
+			return true
+		case cmd == "PUBLISH" && strings.HasPrefix(args[0], "orders-channel:"):
+			c.WriteInt(0)
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// A slow link is no outage: calls fail by their own ends only, however long a round trip takes, up to a second.
+
+// Far returns what dials the server of a world from so far away.
+func (w *World) Far(trip time.Duration) (dial func(context.Context) (net.Conn, error), d *redistest.Distance) {
+	d = redistest.NewDistance(trip)
+	return func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, w.Dial) }, d
+}
+
+var Trips = []time.Duration{
+	time.Millisecond, 50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond,
+}
+
+func (w *World) FindsTaken(r *lockregistry.Registry) error {
+	ok, err := r.Obtain("42").TryLock(w.Context())
+	require.False(w, ok)
+	return err
+}
+
+// An answer that took long may be that of a master which was frozen, deposed, and then went on. It is not believed.
+
+// Late is as long as the answer of a deposed master takes here.
+const Late = 600 * time.Millisecond
+
+// Deposed is the fate of a command that a deposed master executes, late: it replies, and its successor knows nothing of it.
+func Deposed(reply string) Fate { return Fate{Lost: true, Reply: reply, Linger: Late} }

@@ -1,0 +1,76 @@
+package kit
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Fenced is a kind of lock whose holds have tokens.
+type Fenced struct {
+	Name, Counter string
+	Shows         string // the command that shows the holder
+	Obtains       string // what [flaky] calls the script that obtains
+	Opts          []lockregistry.Option
+	Of            func(r *lockregistry.Registry, path string) *lockregistry.Lock
+}
+
+// FencedLocks are all of them, and the keys of their counters for the path 42.
+func FencedLocks() []Fenced {
+	plain := (*lockregistry.Registry).Obtain
+	writer := func(r *lockregistry.Registry, path string) *lockregistry.Lock { return r.ReadWrite(path).Writer() }
+	redisson := []lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson)}
+	return []Fenced{
+		{"spring", "orders:{orders:42}:fencing", "GET", "obtain", nil, plain},
+		{"redisson", "redisson_lock_token:{orders:42}", "HKEYS", "obtain", redisson, plain},
+		{"writer", "orders:{orders:42}:fencing", "HKEYS", "write_obtain", nil, writer},
+		{"redisson writer", "orders:{orders:42}:fencing", "HKEYS", "write_obtain", redisson, writer},
+	}
+}
+
+// fencing is a lock of 42 of a process of its own.
+func (f Fenced) Lock(w *World, opts ...lockregistry.Option) *lockregistry.Lock {
+	w.Helper()
+	opts = slices.Concat(f.Opts, []lockregistry.Option{lockregistry.WithFencing()}, opts)
+	return f.Of(w.Registry(opts...), "42")
+}
+
+func (w *World) Acquired(l *lockregistry.Lock, opts ...lockregistry.LockOption) *lockregistry.Hold {
+	w.Helper()
+	h, err := l.Acquire(w.Context(), opts...)
+	require.NoError(w, err)
+	return h
+}
+
+func (w *World) Released(h *lockregistry.Hold) {
+	w.Helper()
+	require.NoError(w, h.Release(w.Context()))
+}
+
+// TokenIn is the token of a context, 0 without.
+func (w *World) TokenIn(ctx context.Context) uint64 {
+	w.Helper()
+	token, ok := lockregistry.TokenFrom(ctx)
+	require.Equal(w, token > 0, ok)
+	return token
+}
+
+// Resource refuses what has an older token than it has seen, as that which locks protect should.
+type Resource struct{ newest, Refused atomic.Uint64 }
+
+func (r *Resource) Write(token uint64) {
+	for {
+		newest := r.newest.Load()
+		if token <= newest {
+			r.Refused.Add(1)
+			return
+		}
+		if r.newest.CompareAndSwap(newest, token) {
+			return
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package kit
+
+import (
+	"context"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Goroutine is a goroutine that does one thing after another, as told: an owner of its own.
+type Goroutine struct {
+	w    *World
+	todo chan func()
+}
+
+func (w *World) Goroutine() *Goroutine {
+	g := &Goroutine{w, make(chan func(), 8)}
+	w.Cleanup(func() { close(g.todo) })
+	go func() {
+		for do := range g.todo {
+			do()
+		}
+	}()
+	return g
+}
+
+// Start makes the goroutine do something after what it does now.
+func (g *Goroutine) Start(do func() error) <-chan error {
+	result := make(chan error, 1)
+	g.todo <- func() { result <- do() }
+	return result
+}
+
+func (g *Goroutine) Do(do func() error) error { return <-g.Start(do) }
+
+func (g *Goroutine) Starts(l *lockregistry.Lock, opts ...lockregistry.LockOption) <-chan error {
+	return g.Start(func() error { return l.Lock(g.w.Context(), opts...) })
+}
+
+func (g *Goroutine) Lock(l *lockregistry.Lock, opts ...lockregistry.LockOption) error {
+	return <-g.Starts(l, opts...)
+}
+
+func (g *Goroutine) Try(l *lockregistry.Lock, opts ...lockregistry.LockOption) (ok bool, err error) {
+	_ = g.Do(func() error {
+		ok, err = l.TryLock(g.w.Context(), opts...)
+		return nil
+	})
+	return ok, err
+}
+
+func (g *Goroutine) Unlock(l *lockregistry.Lock) error {
+	return g.Do(func() error { return l.Unlock(g.w.Context()) })
+}
+
+// Elsewhere runs a function on another goroutine and returns its result: for a second owner.
+func Elsewhere[T any](f func() T) T {
+	result := make(chan T)
+	go func() { result <- f() }()
+	return <-result
+}
+
+//nolint:revive // the order of l.Lock(ctx)
+func LockElsewhere(l *lockregistry.Lock, ctx context.Context, opts ...lockregistry.LockOption) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- l.Lock(ctx, opts...) }()
+	return result
+}
+
+// TryElsewhere tells whether another goroutine gets the lock, and unlocks it if it does.
+func (w *World) TryElsewhere(l *lockregistry.Lock) bool {
+	w.Helper()
+	return Elsewhere(func() bool {
+		ok, err := l.TryLock(w.Context())
+		if err != nil {
+			w.Error(err)
+		}
+		if ok {
+			if err := l.Unlock(w.Context()); err != nil {
+				w.Error(err)
+			}
+		}
+		return ok
+	})
+}
+
+func Elsewhere2[A, B any](f func() (A, B)) (A, B) {
+	type both struct {
+		a A
+		b B
+	}
+	result := Elsewhere(func() both {
+		a, b := f()
+		return both{a, b}
+	})
+	return result.a, result.b
+}
+
+// Watch is the context that a goroutine's hold has.
+func (g *Goroutine) Watch(l *lockregistry.Lock) (ctx context.Context) {
+	_ = g.Do(func() error {
+		ctx = l.Context(context.Background())
+		return nil
+	})
+	return ctx
+}

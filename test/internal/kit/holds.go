@@ -1,0 +1,188 @@
+package kit
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Holds as values.
+
+// Acquires gets a hold for the test.
+func (w *World) Acquires(l *lockregistry.Lock, opts ...lockregistry.LockOption) *lockregistry.Hold {
+	w.Helper()
+	h, err := l.Acquire(w.Context(), opts...)
+	require.NoError(w, err)
+	return h
+}
+
+func (w *World) Releases(h *lockregistry.Hold) {
+	w.Helper()
+	require.NoError(w, h.Release(w.Context()))
+}
+
+// Acquiring is a call of Acquire in a goroutine of its own.
+type Acquiring struct {
+	Err  chan error
+	Hold *lockregistry.Hold // once err was sent
+}
+
+func (w *World) Acquiring(l *lockregistry.Lock, opts ...lockregistry.LockOption) *Acquiring {
+	a := &Acquiring{Err: make(chan error, 1)}
+	ctx := w.Context()
+	go func() {
+		var err error
+		a.Hold, err = l.Acquire(ctx, opts...)
+		a.Err <- err
+	}()
+	return a
+}
+
+// Got waits for the hold.
+func (w *World) Got(a *Acquiring) *lockregistry.Hold {
+	w.Helper()
+	require.NoError(w, <-a.Err)
+	return a.Hold
+}
+
+// Leases are honest: what this process believes about a hold is true in Redis. All of it in fake time, so that instants
+// can be compared.
+
+// Ending is what a test learns about the end of a context.
+type Ending struct {
+	At    time.Time
+	Cause error
+	Left  time.Duration // of the key's lease at that moment
+}
+
+// Paths that stay taken after their release.
+
+// BothLayouts runs a test with two registries of each layout.
+func BothLayouts(
+	t *testing.T, run func(*testing.T, func(*World)), test func(w *World, r, other *lockregistry.Registry),
+	opts ...lockregistry.Option,
+) {
+	t.Helper()
+	for name, layout := range Layouts {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(w *World) {
+				opts := append(slices.Clone(opts), lockregistry.WithLayout(layout))
+				test(w, w.Registry(opts...), w.Registry(opts...))
+			})
+		})
+	}
+}
+
+// Watch reports the end of a context, if it comes before the end of the test.
+func (w *World) Watch(ctx context.Context, key string) <-chan Ending {
+	w.Helper()
+	ended := make(chan Ending, 1)
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		ended <- Ending{time.Now(), context.Cause(ctx), w.Pttl(key)}
+	})
+	w.Cleanup(func() {
+		if !stop() {
+			<-done
+		}
+	})
+	return ended
+}
+
+func (w *World) Unended(e <-chan Ending) {
+	w.Helper()
+	w.Settle()
+	select {
+	case end := <-e:
+		w.Fatalf("announced too soon: %+v", end)
+	default:
+	}
+}
+
+// The margin is for clocks that run at different rates, by up to 1 %.
+func Margin(lease time.Duration) time.Duration { return lease / 100 }
+
+// Holder is whoever the key is taken by.
+func (w *World) Holder(key string) string {
+	w.Helper()
+	if w.Do("TYPE", key) == "hash" {
+		return strings.Trim(w.Do("HKEYS", key), "[]")
+	}
+	return w.Do("GET", key)
+}
+
+// RefusedBy checks that the path is taken, for each of some registries.
+func (w *World) RefusedBy(registries ...*lockregistry.Registry) {
+	w.Helper()
+	for _, r := range registries {
+		_, err := r.Acquire(w.Context(), "42", lockregistry.NoWait())
+		w.Fails(err, lockregistry.ErrTaken, "acquire", TheKey)
+	}
+}
+
+// Gone has a goroutine lock and end, count times.
+func (w *World) Gone(l *lockregistry.Lock, count int, opts ...lockregistry.LockOption) (owner context.Context) {
+	w.Helper()
+	owner = lockregistry.NewOwner(w.Context())
+	for range count {
+		require.NoError(w, l.Lock(owner, opts...))
+	}
+	return owner
+}
+
+// All kinds of locks of a registry.
+var Kinds = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
+	"plain":  func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
+	"reader": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() },
+	"writer": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
+}
+
+// Of what a program has forgotten.
+
+// Forgets acquires a lock and keeps no more of the hold than what keep makes of it.
+//
+//go:noinline
+func Forgets[T any](w *World, l *lockregistry.Lock, keep func(*lockregistry.Hold) T, opts ...lockregistry.LockOption) T {
+	return keep(w.Acquires(l, opts...))
+}
+
+// Collect collects garbage, waits for what follows from it, and lets some time pass where that is fake: it is only then that
+// the registry hears of it.
+func (w *World) Collect() {
+	var collected atomic.Bool
+	runtime.AddCleanup(new(*int), func(collected *atomic.Bool) { collected.Store(true) }, &collected)
+	for runtime.GC(); !collected.Load(); {
+		runtime.Gosched()
+	}
+	if w.Fake {
+		w.Pass(100 * time.Millisecond)
+	}
+}
+
+// Noticed tells whether it has been logged of a hold that nobody can reach it, after a garbage collection.
+func (w *World) Noticed(log *Journal) bool {
+	w.Collect()
+	return len(log.Lines(Forgotten, TheKey)) == 1
+}
+
+// Forgotten is what the log says of it.
+const Forgotten = "a hold was not released, and nobody can reach it"
+
+// Jobs that every node starts, and that one of them runs.
+
+// Once runs a job that does nothing, and tells whether it did.
+func (w *World) Once(r *lockregistry.Registry, every time.Duration, opts ...lockregistry.OnceOption) bool {
+	w.Helper()
+	ran, err := r.Once(w.Context(), "42", every, Nothing, opts...)
+	require.NoError(w, err)
+	return ran
+}

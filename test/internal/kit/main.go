@@ -1,0 +1,35 @@
+package kit
+
+import (
+	"flag"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"testing"
+
+	"github.com/yuin/gopher-lua"
+	"go.uber.org/goleak"
+)
+
+func Main(m *testing.M) {
+	flag.Parse()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(200) // little is in use at any time: less of the time goes into looking for it
+	}
+	// Miniredis makes an interpreter for each script that it runs, by default with 100 kB of stacks.
+	lua.RegistrySize, lua.CallStackSize = 1<<10, 64
+	// Most of the time a test on a real server waits, and one in fake time computes: so there is enough to do for each core.
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
+	// A cluster client of rueidis closes connections that it no longer needs five seconds later, also after its Close.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
+		// A delayed look at the cluster's nodes outlives the client's Close by a second, too.
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
+}

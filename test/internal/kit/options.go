@@ -1,0 +1,107 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// UnusedClient is a client for what never talks to Redis.
+func UnusedClient(tb testing.TB) rueidis.Client {
+	tb.Helper()
+	m := miniredis.RunT(tb)
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{m.Addr()}, ForceSingleClient: true, DisableCache: true,
+	})
+	require.NoError(tb, err)
+	tb.Cleanup(client.Close)
+	return client
+}
+
+// UnusedRegistry is a registry for what never gets as far as Redis.
+func UnusedRegistry(t *testing.T, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	return OpenOn(t, UnusedClient(t), opts...)
+}
+
+// Complains checks that an error names this package and says all of this.
+func Complains(t *testing.T, err error, says ...string) {
+	t.Helper()
+	require.Error(t, err)
+	require.True(t, strings.HasPrefix(err.Error(), "lockregistry: "), err.Error())
+	for _, s := range says {
+		require.ErrorContains(t, err, s)
+	}
+}
+
+func Shutdown(w *World, r *lockregistry.Registry) (done <-chan error, cancel context.CancelCauseFunc) {
+	w.Helper()
+	ctx, cancel := context.WithCancelCause(w.Context())
+	w.Cleanup(func() { cancel(nil) })
+	result := make(chan error, 1)
+	go func() { result <- r.Shutdown(ctx) }()
+	w.Await("it shuts down", func() bool { return Draining(r) })
+	return result, cancel
+}
+
+// What a user of Spring's RedisLockRegistry relies on.
+
+// Polling is for tests that count polls or measure when they happen.
+var Polling = lockregistry.WithPolling()
+
+// Brief is a lease that a test waits to end: long enough to be granted on a busy machine.
+const Brief = 500 * time.Millisecond
+
+// Fast are the options of the calls here.
+var Fast = []lockregistry.LockOption{lockregistry.Wait(time.Hour), lockregistry.FailFast()}
+
+func Nothing(context.Context) error { return nil }
+
+// Lockings are all the ways to lock.
+func Lockings(r *lockregistry.Registry, path string) map[string]func(context.Context, ...lockregistry.LockOption) error {
+	l := r.Obtain(path)
+	return map[string]func(context.Context, ...lockregistry.LockOption) error{
+		"lock": l.Lock,
+		"trylock": func(ctx context.Context, opts ...lockregistry.LockOption) error {
+			ok, err := l.TryLock(ctx, opts...)
+			if ok {
+				return errors.New("it locked")
+			}
+			return err
+		},
+		"do": func(ctx context.Context, opts ...lockregistry.LockOption) error {
+			return r.Do(ctx, path, func(context.Context) error { return errors.New("it ran") }, opts...)
+		},
+	}
+}
+
+// Refuses checks that an error is the *LockError of an operation, that it says why, and that it is none of those that tell
+// something else.
+func Refuses(t *testing.T, err error, op, key, why string) {
+	t.Helper()
+	Complains(t, err, why)
+	var failed *lockregistry.LockError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, op, failed.Op)
+	require.Equal(t, key, failed.Key)
+	require.ErrorContains(t, failed.Err, why)
+	require.Equal(t, failed.Err, errors.Unwrap(failed))
+	if strings.HasSuffix(key, ":") {
+		key = strconv.Quote(key)
+	}
+	require.Equal(t, "lockregistry: "+op+" "+key+": "+failed.Err.Error(), err.Error())
+	for _, other := range []error{
+		lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+	} {
+		require.NotErrorIs(t, err, other)
+	}
+}

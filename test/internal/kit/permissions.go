@@ -1,0 +1,67 @@
+package kit
+
+import (
+	"bufio"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// paths are those that Locks gives, sorted.
+func PathsOf(t *testing.T, r *lockregistry.Registry) (paths []string) {
+	t.Helper()
+	for info, err := range r.Locks(t.Context()) {
+		require.NoError(t, err)
+		require.NotEmpty(t, info.Kind)
+		paths = append(paths, info.Path)
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// DocumentedUser is an ACL user as docs/permissions.md has it.
+type DocumentedUser struct {
+	Kind, Mode string
+	Rights     []string
+}
+
+// DocumentedUsers reads the page: one block for each kind of lock, and in it for each mode a line that begins with "#",
+// which either says what comes on top of the first user's rights or is followed by the command that makes the user.
+func DocumentedUsers(t *testing.T) (users []DocumentedUser) {
+	t.Helper()
+	page, err := os.Open("../../docs/permissions.md")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, page.Close()) }()
+	kinds := []string{"spring", "redisson", "read-write"}
+	block, mode, within := -1, "", false
+	var base []string
+	for lines := bufio.NewScanner(page); lines.Scan(); {
+		line := lines.Text()
+		title, isMode := strings.CutPrefix(line, "# ")
+		rights, isCommand := strings.CutPrefix(line, "ACL SETUSER app on >secret ")
+		switch {
+		case strings.HasPrefix(line, "```"):
+			within = !within && line == "```text"
+			if within {
+				block++
+			}
+		case !within || block >= len(kinds):
+		case isMode:
+			name, more, additive := strings.Cut(title, ": and ")
+			if mode = name; additive {
+				users = append(users, DocumentedUser{kinds[block], mode, slices.Concat(base, strings.Fields(more))})
+			}
+		case isCommand:
+			if mode == "WithPolling" {
+				base = strings.Fields(rights)
+			}
+			users = append(users, DocumentedUser{kinds[block], mode, strings.Fields(rights)})
+		}
+	}
+	return users
+}

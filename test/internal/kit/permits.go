@@ -1,0 +1,118 @@
+package kit
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+const Seat = "orders:seat"
+
+// EachLayout runs a test in such worlds with either layout.
+func EachLayout(t *testing.T, worlds func(t *testing.T, test func(w *World)), test func(w *World)) {
+	t.Helper()
+	t.Parallel()
+	for name, layout := range map[string]lockregistry.Layout{
+		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	} {
+		t.Run(name, func(t *testing.T) {
+			worlds(t, func(w *World) {
+				w.Layout = layout
+				test(w)
+			})
+		})
+	}
+}
+
+// Redissons tells whether that is Redisson's.
+func (w *World) Redissons() bool { return w.Layout == lockregistry.LayoutRedisson }
+
+// Permit acquires at once, or fails the test.
+func (w *World) Permit(s lockregistry.Semaphore, opts ...lockregistry.LockOption) *lockregistry.Hold {
+	w.Helper()
+	h, err := s.Acquire(w.Context(), opts...)
+	require.NoError(w, err)
+	return h
+}
+
+func (w *World) Release(holds ...*lockregistry.Hold) {
+	w.Helper()
+	for _, h := range holds {
+		require.NoError(w, h.Release(w.Context()))
+	}
+}
+
+// Inside is who has permits, and how many of them, by the server.
+func (w *World) Inside() int {
+	w.Helper()
+	if w.Redissons() {
+		n, err := strconv.Atoi(w.Do("ZCARD", "{"+Seat+"}:timeout"))
+		require.NoError(w, err)
+		return n
+	}
+	n, err := strconv.Atoi(w.Do("EVAL", `local used = 0
+		for i, m in ipairs(redis.call('ZRANGE', KEYS[1], '0', '-1')) do
+			local score = tonumber(redis.call('ZSCORE', KEYS[1], m))
+			used = used + (score >= 0 and 1 or m ~= 'permits' and -score or 0)
+		end
+		return used`, "1", Seat))
+	require.NoError(w, err)
+	return n
+}
+
+// Seats is how many calls wait in Redis.
+func (w *World) Seats() int {
+	n, _ := strconv.Atoi(w.Do("ZCOUNT", "orders:{"+Seat+"}:waiters", "0", "+inf"))
+	return n
+}
+
+// Waiting is a call that acquires.
+type Waiting struct {
+	W    *World
+	Name string
+	Got  chan *lockregistry.Hold
+	Err  chan error
+}
+
+// Asks starts a call, and waits until its ticket is there.
+func (w *World) Asks(name string, s lockregistry.Semaphore, opts ...lockregistry.LockOption) *Waiting {
+	w.Helper()
+	return w.AsksWith(w.Context(), name, s, opts...)
+}
+
+func (w *World) AsksWith(
+	ctx context.Context, name string, s lockregistry.Semaphore, opts ...lockregistry.LockOption,
+) *Waiting {
+	w.Helper()
+	before := w.Seats()
+	c := &Waiting{w, name, make(chan *lockregistry.Hold, 1), make(chan error, 1)}
+	go func() {
+		h, err := s.Acquire(ctx, opts...)
+		if err != nil {
+			c.Err <- err
+			return
+		}
+		c.Got <- h
+	}()
+	w.Await(name+" waits", func() bool { return w.Seats() == before+1 })
+	return c
+}
+
+// Comes waits until the call has its permits.
+func (c *Waiting) Comes() *lockregistry.Hold {
+	c.W.Helper()
+	select {
+	case h := <-c.Got:
+		return h
+	case err := <-c.Err:
+		c.W.Fatal(c.Name, ": ", err)
+	case <-time.After(20 * time.Second):
+		c.W.Fatal(c.Name, " does not get in")
+	}
+	return nil
+}

@@ -1,0 +1,52 @@
+package kit
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// AllOf acquires several paths in a goroutine.
+func (w *World) AllOf(
+	ctx context.Context, r *lockregistry.Registry, paths []string, opts ...lockregistry.LockOption,
+) (got <-chan *lockregistry.Hold, failed <-chan error) {
+	holds, errs := make(chan *lockregistry.Hold, 1), make(chan error, 1)
+	go func() {
+		h, err := r.AcquireAll(ctx, paths, opts...)
+		if err != nil {
+			errs <- err
+			return
+		}
+		holds <- h
+	}()
+	return holds, errs
+}
+
+// Sections are counters of who is inside.
+type Sections [6]atomic.Int32
+
+// Enter checks that nobody else is within some of them.
+func (s *Sections) Enter(w testing.TB, which []int, during func()) {
+	for _, i := range which {
+		if s[i].Add(1) != 1 {
+			w.Error("two are inside of ", i)
+		}
+	}
+	during()
+	for _, i := range which {
+		s[i].Add(-1)
+	}
+}
+
+// Some are paths in an order by chance, with their places.
+func Some() (which []int, paths []string) {
+	which = rand.Perm(len(Sections{}))[:1+rand.IntN(4)]
+	for _, i := range which {
+		paths = append(paths, "path "+strconv.Itoa(i))
+	}
+	return which, paths
+}

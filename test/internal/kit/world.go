@@ -1,0 +1,344 @@
+package kit
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+func OpenOn(t *testing.T, client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	r, err := lockregistry.New(client, "orders", opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+// World is a server for a test and what the test may do with it. Most tests run in several worlds: on miniredis in fake
+// time, and on real servers. They run at the same time as other tests. One that measures what the process does, such as its
+// goroutines, memory or time, runs alone: fakeWorldAlone, realWorldsAlone.
+type World struct {
+	*testing.T
+	Dial   func(ctx context.Context) (net.Conn, error)
+	Do     func(args ...string) string // one command, past this library
+	Fake   bool                        // time is fake: it passes when every goroutine waits, at no cost
+	Mini   *miniredis.Miniredis        // nil on real servers
+	Server *redistest.Server           // nil on miniredis
+	Layout lockregistry.Layout         // of its registries
+}
+
+// Cleanup forgets what it has called: a test that has run in parallel is kept until the last one ends.
+func (w *World) Cleanup(end func()) {
+	w.Helper()
+	w.T.Cleanup(func() {
+		end()
+		end = nil
+	})
+}
+
+// FakeWorld runs a test on miniredis in a bubble of fake time.
+func FakeWorld(t *testing.T, test func(w *World)) {
+	t.Helper()
+	t.Parallel()
+	FakeWorldAlone(t, test)
+}
+
+func FakeWorldAlone(t *testing.T, test func(w *World)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true)
+		t.Cleanup(m.Close)
+		// Time stands still when the test is over: whoever connects to a silent server has to give up before that.
+		t.Cleanup(func() { <-time.After(10 * time.Second) })
+		w := &World{
+			T:    t,
+			Dial: func(context.Context) (net.Conn, error) { return m.Dial() },
+			Fake: true,
+			Mini: m,
+		}
+		command := w.Client()
+		w.Do = func(args ...string) string { return Said(command, args...) }
+		test(w)
+	})
+}
+
+// RealWorlds runs a test on every real server that there is, in real time.
+func RealWorlds(t *testing.T, test func(w *World)) {
+	t.Helper()
+	t.Parallel()
+	OnServers(t, func(t *testing.T, server string) {
+		t.Helper()
+		t.Parallel()
+		test(RealWorld(t, redistest.StartBinary(t, server)))
+	})
+}
+
+func RealWorldsAlone(t *testing.T, test func(w *World)) {
+	t.Helper()
+	OnServers(t, func(t *testing.T, server string) {
+		t.Helper()
+		test(RealWorld(t, redistest.StartBinary(t, server)))
+	})
+}
+
+func OnServers(t *testing.T, test func(t *testing.T, server string)) {
+	t.Helper()
+	for _, server := range redistest.Binaries(t) {
+		t.Run(filepath.Base(server), func(t *testing.T) { test(t, server) })
+	}
+}
+
+func RealWorld(t *testing.T, server *redistest.Server) *World {
+	t.Helper()
+	return &World{
+		T: t,
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", server.Addr())
+		},
+		Do:     func(args ...string) string { return server.Command(t, args...) },
+		Server: server,
+	}
+}
+
+// Worlds runs a test on miniredis in fake time and on every real server.
+func Worlds(t *testing.T, test func(w *World)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) { FakeWorld(t, test) })
+	RealWorlds(t, test)
+}
+
+func WorldsAlone(t *testing.T, test func(w *World)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) { FakeWorldAlone(t, test) })
+	RealWorldsAlone(t, test)
+}
+
+// Said is the reply of a command as text, "(nil)" for a null.
+func Said(c rueidis.Client, args ...string) string {
+	reply, err := c.Do(context.Background(), c.B().Arbitrary(args...).Build()).ToAny()
+	if rueidis.IsRedisNil(err) {
+		return "(nil)"
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(fmt.Sprint(reply))
+}
+
+// NewClient returns a client with little memory: by default each of its connections has a megabyte, and places for 1024 commands
+// under way, which take longer to make than many a test.
+func NewClient(o rueidis.ClientOption) (rueidis.Client, error) {
+	const buffer, places = 16 << 10, 8 // 256
+	o.ReadBufferEachConn = cmp.Or(o.ReadBufferEachConn, buffer)
+	o.WriteBufferEachConn = cmp.Or(o.WriteBufferEachConn, buffer)
+	o.RingScaleEachConn = cmp.Or(o.RingScaleEachConn, places)
+	return rueidis.NewClient(o)
+}
+
+// ClientWith returns a client of its own that dials as told, closed at the end of the test.
+func (w *World) ClientWith(
+	dial func(ctx context.Context) (net.Conn, error), change ...func(*rueidis.ClientOption),
+) rueidis.Client {
+	w.Helper()
+	option := rueidis.ClientOption{
+		InitAddress:       []string{"redis:6379"},
+		ForceSingleClient: true,
+		DisableCache:      w.Fake,
+		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return dial(ctx)
+		},
+	}
+	for _, c := range change {
+		c(&option)
+	}
+	client, err := NewClient(option)
+	require.NoError(w, err)
+	w.Cleanup(client.Close)
+	return client
+}
+
+// Client returns one with nothing between it and the server.
+func (w *World) Client() rueidis.Client {
+	w.Helper()
+	if w.Fake {
+		return w.ClientWith(w.Dial, unasked)
+	}
+	return w.ClientWith(w.Dial)
+}
+
+// unasked has a client ask no server each second whether it is there, for worlds in which none falls silent: in an hour of fake
+// time that is ten thousand commands.
+func unasked(o *rueidis.ClientOption) {
+	o.Dialer.KeepAlive, o.ConnWriteTimeout = 24*time.Hour, 10*time.Second
+}
+
+// Registry returns a registry with a client of its own, as another process would have one.
+func (w *World) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
+	w.Helper()
+	return w.RegistryOn(w.Client(), opts...)
+}
+
+func (w *World) RegistryOn(client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
+	w.Helper()
+	r, err := lockregistry.New(client, "orders", append([]lockregistry.Option{lockregistry.WithLayout(w.Layout)}, opts...)...)
+	require.NoError(w, err)
+	w.Cleanup(func() { require.NoError(w, r.Close()) })
+	return r
+}
+
+// Pass lets time go by; only where it is fake.
+func (w *World) Pass(d time.Duration) {
+	w.Helper()
+	if !w.Fake {
+		w.Fatal("time passes only in a fake world")
+	}
+	<-time.After(d)
+}
+
+// Settle returns when every goroutine waits for something; only where time is fake.
+func (w *World) Settle() {
+	w.Helper()
+	if !w.Fake {
+		w.Fatal("nobody can tell who waits in a real world")
+	}
+	synctest.Wait()
+}
+
+// Await waits until something has become true, and fails the test when it takes too long. A look may cost a connection and a
+// command: the pauses grow from one millisecond to five, so that a test can tell when it happened.
+func (w *World) Await(what string, happened func() bool) {
+	w.Helper()
+	const limit = 20 * time.Second
+	for start := time.Now(); !happened(); {
+		waited := time.Since(start)
+		if waited > limit {
+			w.Fatalf("not within %v: %s", limit, what)
+		}
+		<-time.After(min(max(waited/100, time.Millisecond), 5*time.Millisecond).Truncate(time.Millisecond))
+	}
+}
+
+// AwaitGone waits until a key has expired or was removed.
+func (w *World) AwaitGone(key string) {
+	w.Helper()
+	w.Await(key+" is gone", func() bool { return w.Do("EXISTS", key) == "0" })
+}
+
+// Pttl is what is left of a key's lease: -1 when it has no end, -2 when there is no key.
+func (w *World) Pttl(key string) time.Duration {
+	w.Helper()
+	ms, err := strconv.Atoi(w.Do("PTTL", key))
+	require.NoError(w, err)
+	if ms < 0 {
+		return time.Duration(ms)
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// Lock and unlock do so for the goroutine of the test.
+func (w *World) Lock(l *lockregistry.Lock, opts ...lockregistry.LockOption) {
+	w.Helper()
+	require.NoError(w, l.Lock(w.Context(), opts...))
+}
+
+func (w *World) Unlock(l *lockregistry.Lock) {
+	w.Helper()
+	require.NoError(w, l.Unlock(w.Context()))
+}
+
+// Free tells whether a lock's key is not there.
+func (w *World) Free(key string) bool {
+	w.Helper()
+	return w.Do("EXISTS", key) == "0"
+}
+
+// LeftNothing checks that there is nothing of a lock, and no ticket.
+func (w *World) LeftNothing() {
+	w.Helper()
+	require.Empty(w, w.Left())
+}
+
+// Left is what there is of locks, and queues with tickets. A queue without any stays for a while, since it says when there was a
+// window for those without a ticket. So does the record of a registry, which is about no lock.
+func (w *World) Left() string {
+	w.Helper()
+	return strings.Trim(w.Do("EVAL", `local left = {}
+		for _, key in ipairs(redis.call('KEYS', '*')) do
+			local queue = string.find(key, ':waiters$')
+			if queue and redis.call('ZCOUNT', key, 0, '+inf') > 0 or not queue and not string.find(key, ':registry$') then
+				left[#left + 1] = key
+			end
+		end
+		return left`, "0"), "[]\n")
+}
+
+// Keys is how many keys there are, but for the records of registries, which are there when something has lasted a while.
+func (w *World) Keys() string {
+	w.Helper()
+	return w.Do("EVAL", KeysButRecords, "0")
+}
+
+const KeysButRecords = `return #redis.call('KEYS', '*') - #redis.call('KEYS', '*:registry')`
+
+// Sentinels are what callers tell errors apart by.
+var Sentinels = []error{
+	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
+	lockregistry.ErrUnavailable, lockregistry.ErrDeadlock, lockregistry.ErrUpgrade, lockregistry.ErrWrongType,
+	context.Canceled, context.DeadlineExceeded,
+}
+
+// About are the sentinels that an error matches.
+func About(err error) (all []error) {
+	for _, s := range Sentinels {
+		if errors.Is(err, s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// Fails checks that an error is the *LockError of an operation on a key, about a reason, and about nothing else that a caller may
+// test for but what is named here.
+func (w *World) Fails(err, reason error, op, key string, also ...error) {
+	w.Helper()
+	require.ErrorIs(w, err, reason)
+	for _, s := range About(err) {
+		require.True(w, errors.Is(reason, s) || slices.Contains(also, s), "%v is about %v, too", err, s)
+	}
+	for _, s := range also {
+		require.ErrorIs(w, err, s)
+	}
+	require.NotContains(w, err.Error(), "\n")
+	var failed *lockregistry.LockError
+	require.ErrorAs(w, err, &failed)
+	require.Equal(w, op, failed.Op)
+	require.Equal(w, key, failed.Key)
+}
+
+// Pending checks that a result is not there yet.
+func (w *World) Pending(result <-chan error) {
+	w.Helper()
+	select {
+	case err := <-result:
+		w.Fatal("ended too soon: ", err)
+	default:
+	}
+}

@@ -1,0 +1,47 @@
+package interop
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/test/interop/monitor"
+)
+
+// soon is far above what a wake-up takes and far below the pause of a side that
+// was told to poll without hurry.
+const soon = 3 * time.Second
+
+func TestWaiterWakesAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, r := range bothWays(wakeupPairs(), always) {
+		t.Run(r.String(), func(t *testing.T) {
+			t.Parallel()
+			watch := monitor.Start(t, server.Addr())
+			for _, name := range oddNames {
+				prefix := name.prefix + strconv.FormatInt(opened.Add(1), 10)
+				holder := open(t, r.holder, opening{prefix: prefix})
+				waiter := open(t, r.waiter, opening{prefix: prefix, unhurried: true})
+
+				for range 3 {
+					got, released := handOver(t, watch, holder, waiter, name.path)
+					require.Less(t, got.Sub(released), soon, "the waiter for %q did not learn of the release", holder.key(name.path))
+				}
+			}
+		})
+	}
+}
+
+// handOver has the waiter wait until the holder releases, and says when it had the
+// lock and when the release began.
+func handOver(t *testing.T, watch *monitor.Monitor, holder, waiter *side, path string) (got, released time.Time) {
+	t.Helper()
+	holder.lock(t, path)
+	waiting := waiter.startWaiting(t, watch, path)
+	release := holder.unlock(t, path)
+	acquired := ended(t, waiting)
+	waiter.unlock(t, path)
+	return acquired.End, release.Begin
+}

@@ -1,0 +1,351 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// Released early, the path is taken by nobody for what is left of the time, and free after that to the millisecond.
+func TestAtLeast(t *testing.T) {
+	t.Parallel()
+	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
+		h := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(10*time.Second+time.Microsecond))
+		mine := w.Holder(kit.TheKey)
+		w.Pass(3 * time.Second)
+		w.Releases(h)
+		require.Equal(w, mine+":atleast", w.Holder(kit.TheKey))
+		require.Equal(w, 7*time.Second+time.Millisecond, w.Pttl(kit.TheKey))
+		w.Fails(h.Release(w.Context()), lockregistry.ErrNotOwner, "release", kit.TheKey)
+		require.False(w, r.Obtain("42").IsHeld())
+		w.RefusedBy(r, other)
+		require.False(w, w.TryElsewhere(r.Obtain("42")))
+		w.Pass(7*time.Second - time.Millisecond)
+		w.RefusedBy(r, other)
+		w.Pass(3 * time.Millisecond)
+		w.Releases(w.Acquires(other.Obtain("42"), lockregistry.NoWait()))
+		w.Releases(w.Acquires(r.Obtain("42"), lockregistry.NoWait()))
+		w.LeftNothing()
+	})
+}
+
+// Released late, it is free at once. A crash leaves the ordinary lease.
+func TestAtLeast_ThatIsOver(t *testing.T) {
+	t.Parallel()
+	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
+		w.Lock(r.Obtain("42"), lockregistry.AtLeast(time.Second), lockregistry.Lease(5*time.Second))
+		require.Equal(w, 5*time.Second, w.Pttl(kit.TheKey))
+		w.Pass(time.Second)
+		w.Unlock(r.Obtain("42"))
+		w.LeftNothing()
+
+		w.Lock(r.Obtain("42"), lockregistry.AtLeast(time.Hour), lockregistry.Lease(5*time.Second))
+		w.Pass(5 * time.Second)
+		w.Releases(w.Acquires(other.Obtain("42"), lockregistry.NoWait()))
+		w.Fails(r.Obtain("42").Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+		w.LeftNothing()
+	})
+}
+
+// It may be longer than the lease, and works for all calls.
+func TestAtLeast_ForAllCalls(t *testing.T) {
+	t.Parallel()
+	const atLeast = 2 * time.Minute
+	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
+		for _, call := range kit.Locking {
+			require.NoError(w, call(w.Context(), r, lockregistry.AtLeast(atLeast), lockregistry.Lease(time.Second)))
+			if r.Obtain("42").IsHeld() {
+				w.Unlock(r.Obtain("42"))
+			}
+			require.Equal(w, atLeast, w.Pttl(kit.TheKey))
+			w.RefusedBy(r, other)
+			w.Pass(atLeast)
+		}
+		enough := errors.New("enough")
+		err := r.Do(w.Context(), "42", func(context.Context) error { return enough }, lockregistry.AtLeast(atLeast))
+		require.Equal(w, enough, err)
+		require.Equal(w, atLeast, w.Pttl(kit.TheKey))
+		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+		w.Releases(w.Acquires(r.Obtain("42"), lockregistry.NoWait()))
+	})
+}
+
+func TestAtLeast_IsRefused(t *testing.T) {
+	r := kit.UnusedRegistry(t)
+	for op, locks := range kit.Lockings(r, "42") {
+		for _, d := range []time.Duration{0, -time.Second} {
+			kit.Refuses(t, locks(t.Context(), lockregistry.AtLeast(d)), op, "orders:42", "): the duration must be positive")
+		}
+	}
+	for _, l := range []*lockregistry.Lock{r.ReadWrite("42").Reader(), r.ReadWrite("42").Writer()} {
+		_, err := l.Acquire(t.Context(), lockregistry.AtLeast(time.Second))
+		kit.Refuses(t, err, "acquire", "orders:42", "AtLeast: it is for plain locks only")
+		kit.Refuses(t, l.Lock(t.Context(), lockregistry.AtLeast(time.Second)), "lock", "orders:42", "AtLeast: it is for plain")
+	}
+}
+
+// Whoever holds the lock already cannot ask for it, and holds it no more often than before.
+func TestAtLeast_ForAnOwner(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.Registry()
+		l := r.Obtain("42")
+		w.Lock(l)
+		const why = "AtLeast: the owner holds the lock already"
+		kit.Refuses(w.T, l.Lock(w.Context(), lockregistry.AtLeast(time.Hour)), "lock", kit.TheKey, why)
+		ctx := l.Context(w.Context())
+		kit.Refuses(w.T, kit.Elsewhere(func() error {
+			return r.Do(ctx, "42", kit.Nothing, lockregistry.AtLeast(time.Hour))
+		}), "do", kit.TheKey, why)
+		w.Unlock(l)
+		w.LeftNothing()
+	})
+}
+
+// Who waits in this process is not handed the lock before the time is over, nor any other; then who comes first gets it.
+func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
+	t.Parallel()
+	const least = 500 * time.Millisecond
+	modes := maps.Clone(kit.Wakeups)
+	modes["poll"] = kit.WakeupPoll
+	for name, mode := range modes {
+		t.Run(name, func(t *testing.T) {
+			kit.BothLayouts(t, kit.RealWorlds, func(w *kit.World, r, other *lockregistry.Registry) {
+				h := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(least), lockregistry.Lease(time.Minute))
+				began := time.Now()
+				there := w.Acquiring(other.Obtain("42"))
+				if mode != kit.WakeupPoll {
+					w.Await("a ticket", func() bool { return w.Tickets() == 1 })
+				}
+				here := w.Acquiring(r.Obtain("42"))
+				w.Await("it waits", func() bool { return kit.Contended(r.Obtain("42")) })
+				w.Releases(h)
+				released := time.Since(began)
+				first, second := there, here
+				select {
+				case err := <-here.Err:
+					require.NoError(w, err)
+					first, second = here, there
+				case err := <-there.Err:
+					require.NoError(w, err)
+				}
+				got := time.Since(began)
+				w.Log(released, got)
+				require.Greater(w, got, least-5*time.Millisecond) // began is a moment after it was obtained
+				require.Less(w, got, least+kit.AtOnce)
+				require.True(w, first == there || mode == kit.WakeupPoll, "its ticket is the first")
+				w.Releases(first.Hold)
+				w.Releases(w.Got(second))
+				w.LeftNothing()
+			}, kit.WithWakeup(mode), lockregistry.WithHandoff(time.Hour))
+		})
+	}
+}
+
+// So it is where processes get the lock from each other all the time, and releases are quick.
+func TestAtLeast_AmongManyProcesses(t *testing.T) {
+	t.Parallel()
+	const least = 300 * time.Millisecond
+	for name, layout := range kit.Layouts {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				path := func() *lockregistry.Lock { return w.Registry(lockregistry.WithLayout(layout)).Obtain("42") }
+				first := w.Acquires(path())
+				second := w.Acquiring(path(), lockregistry.AtLeast(least))
+				w.Await("a ticket", func() bool { return w.Tickets() == 1 })
+				third := w.Acquiring(path())
+				w.Await("another one", func() bool { return w.Tickets() == 2 })
+				w.Releases(first)
+				kept := w.Got(second)
+				began := time.Now()
+				w.Releases(kept)
+				last := w.Got(third)
+				require.Greater(w, time.Since(began), least-100*time.Millisecond)
+				w.Releases(last)
+			})
+		})
+	}
+}
+
+// The next owner in this process has the time from when it was handed the lock, and hands it on only when that is over.
+func TestAtLeast_AfterAHandOver(t *testing.T) {
+	t.Parallel()
+	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, _ *lockregistry.Registry) {
+		first := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(20*time.Millisecond))
+		value := w.Holder(kit.TheKey)
+		waits := w.Acquiring(r.Obtain("42"), lockregistry.AtLeast(40*time.Millisecond))
+		w.Settle()
+		w.Pass(20 * time.Millisecond)
+		w.Releases(first)
+		second := w.Got(waits)
+		require.Equal(w, value, w.Holder(kit.TheKey), "it was handed over: the time of the first was over")
+		next := w.Acquiring(r.Obtain("42"))
+		w.Settle()
+		w.Pass(30 * time.Millisecond)
+		w.Releases(second)
+		w.Settle()
+		w.Pending(next.Err)
+		require.Equal(w, value+":atleast", w.Holder(kit.TheKey))
+		require.Equal(w, 10*time.Millisecond, w.Pttl(kit.TheKey))
+		third := w.Got(next)
+		w.Releases(third)
+		w.LeftNothing()
+	})
+}
+
+// A hold that was handed to an owner without AtLeast does not keep the path for it.
+func TestAtLeast_IsNotHandedOver(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.Registry(lockregistry.WithHandoff(time.Hour))
+		l := r.Obtain("42")
+		w.Lock(l)
+		second := w.Acquiring(l, lockregistry.AtLeast(time.Second))
+		w.Settle()
+		w.Unlock(l)
+		h := w.Got(second)
+		third := w.Acquiring(l)
+		w.Settle()
+		w.Pass(time.Second)
+		w.Releases(h)
+		w.Releases(w.Got(third))
+		w.LeftNothing()
+	})
+}
+
+// The release is lost, or only its answer is: the path stays taken all the same, for the same time.
+func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	for name, what := range map[string]kit.Fate{"lost": kit.Cut, "reply lost": kit.CutAfter, "silence": kit.Silence, "LOADING": kit.Refused(kit.Loading)} {
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			t.Run(fmt.Sprint(name, " ", layout), func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					f := w.Flaky()
+					r, other := f.Registry(lockregistry.WithLayout(layout)), w.Registry(lockregistry.WithLayout(layout))
+					w.Known(r)
+					f.Fates("obtain", kit.CutAfter)
+					_, err := r.Acquire(w.Context(), "42")
+					w.Unavailable(err, "acquire") // so there is a removal already that is repeated for a while
+					w.AwaitGone(kit.TheKey)
+					start := time.Now()
+					h := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(20*time.Second))
+					f.Fate("release", what)
+					w.Unavailable(h.Release(w.Context()), "release")
+					waits := w.Acquiring(r.Obtain("42"))
+					w.Pass(5 * time.Second)
+					w.RefusedBy(other)
+					f.Reconnect()
+					w.Await("the release arrives", func() bool { return strings.HasSuffix(w.Holder(kit.TheKey), ":atleast") })
+					w.RefusedBy(other)
+					left := 20*time.Second - time.Since(start)
+					require.InDelta(w, left, w.Pttl(kit.TheKey), float64(10*time.Millisecond))
+					w.Pending(waits.Err)
+					next := w.Got(waits)
+					require.InDelta(w, 20*time.Second, time.Since(start), float64(150*time.Millisecond))
+					w.Pass(30 * time.Second)
+					require.Positive(w, next.Remaining(), "no late removal has touched it")
+					w.Releases(next)
+				})
+			})
+		}
+	}
+}
+
+// Close gives the release its last chance.
+func TestAtLeast_WhileTheRegistryCloses(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r, other := f.Registry(), w.Registry()
+		w.Known(r)
+		h := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(20*time.Second))
+		after := w.Acquires(r.Obtain("43"), lockregistry.AtLeast(20*time.Second))
+		f.Fates("release", kit.Cut)
+		releasing := make(chan error, 1)
+		go func() { releasing <- h.Release(w.Context()) }()
+		require.NoError(w, r.Close())
+		if err := <-releasing; err != nil { // or it was tried again in time
+			w.Unavailable(err, "release")
+		}
+		w.Await("the release arrives", func() bool { return strings.HasSuffix(w.Holder(kit.TheKey), ":atleast") })
+		w.RefusedBy(other)
+		w.Releases(after)
+		require.True(w, strings.HasSuffix(w.Holder("orders:43"), ":atleast"))
+		require.Equal(w, 20*time.Second, w.Pttl("orders:43"))
+	})
+}
+
+// A call that asks for it and gives up leaves nothing, also when its grant arrives late.
+func TestAtLeast_ThatIsNotObtained(t *testing.T) {
+	t.Parallel()
+	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
+		held := w.Acquires(other.Obtain("42"))
+		_, err := r.Acquire(w.Context(), "42", lockregistry.AtLeast(time.Hour), lockregistry.Wait(time.Second))
+		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
+		w.Releases(held)
+		w.LeftNothing()
+	})
+	t.Run("without an answer", func(t *testing.T) {
+		kit.FakeWorld(t, func(w *kit.World) {
+			f := w.Flaky()
+			r := f.Registry()
+			w.Known(r)
+			f.Fates("obtain", kit.CutAfter)
+			_, err := r.Acquire(w.Context(), "42", lockregistry.AtLeast(time.Hour))
+			w.Unavailable(err, "acquire")
+			w.AwaitGone(kit.TheKey)
+		})
+	})
+}
+
+// A removal of the same hold that others of this process send because they know no more of it than its number, after a
+// failover or for a message that comes late, keeps the path too.
+func TestAtLeast_WhenARemovalIsSentOnceMore(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r := w.Registry()
+		held, l := w.Registry().Obtain("46"), r.Obtain("42")
+		w.Lock(held)
+		waiter := kit.LockElsewhere(r.Obtain("46"), w.Context())
+		w.Await("it listens", func() bool { return strings.Contains(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "@") })
+		h := w.Acquires(l, lockregistry.AtLeast(time.Minute))
+		value := w.Do("GET", kit.TheKey)
+		w.Releases(h)
+		w.Do("SET", kit.TheKey, value, "PX", "600000") // as a server has it that has taken over
+		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
+		w.Await("the removal", func() bool { return w.Do("GET", kit.TheKey) != value })
+		require.Equal(w, value+":atleast", w.Do("GET", kit.TheKey))
+		require.LessOrEqual(w, w.Pttl(kit.TheKey), time.Minute)
+
+		w.Do("SET", kit.TheKey, value, "PX", "600000") // as if the release were still on its way
+		channel := strings.Trim(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "[]")
+		w.Await("it listens", func() bool {
+			channel = strings.Trim(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "[]")
+			return w.Do("PUBLISH", channel, "g "+value[strings.LastIndex(value, ":")+1:]+" 1000 "+kit.TheKey) == "1"
+		})
+		w.Await("the removal", func() bool { return w.Do("GET", kit.TheKey) != value })
+		require.Equal(w, value+":atleast", w.Do("GET", kit.TheKey))
+		w.Unlock(held)
+		require.NoError(w, <-waiter)
+	})
+}
+
+// A server without memory to spare refuses to mark the path. It stays taken by the hold's lease meanwhile.
+func TestAtLeast_OutOfMemory(t *testing.T) {
+	t.Parallel()
+	kit.BothLayouts(t, kit.RealWorlds, func(w *kit.World, r, other *lockregistry.Registry) {
+		h := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(time.Minute))
+		value := w.Holder(kit.TheKey)
+		w.Do("CONFIG", "SET", "maxmemory", "1")
+		w.Unavailable(h.Release(w.Context()), "release")
+		require.Equal(w, value, w.Holder(kit.TheKey))
+		w.Do("CONFIG", "SET", "maxmemory", "0")
+		w.Await("the release arrives", func() bool { return w.Holder(kit.TheKey) == value+":atleast" })
+		w.RefusedBy(other)
+	})
+}

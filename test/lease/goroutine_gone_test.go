@@ -1,0 +1,462 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+const ended = "a goroutine has ended without Unlock"
+
+// leftBehind are the locks of a path that a goroutine can leave behind.
+var leftBehind = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
+	"plain":  func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
+	"reader": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() },
+	"writer": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
+}
+
+// leaves has a goroutine lock and end. It returns a context that was made in Do, within the hold.
+func leaves(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) (within context.Context) {
+	w.Helper()
+	require.NoError(w, kit.Elsewhere(func() error {
+		if err := l.Lock(w.Context()); err != nil || l != r.Obtain("42") {
+			return err
+		}
+		return r.Do(w.Context(), "42", func(ctx context.Context) error {
+			within = ctx
+			return nil
+		})
+	}))
+	return within
+}
+
+// It is logged and renewed no more, its contexts end, and the next caller gets in with the end of the lease.
+func TestGone_AGoroutineThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, of := range leftBehind {
+		for _, lease := range []time.Duration{time.Second, 30 * time.Second, 70 * time.Second} {
+			t.Run(name+" "+lease.String(), func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					var log kit.Journal
+					opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
+					r, other := w.Registry(append(opts, log.Option())...), w.Registry(opts...)
+					w.Pass(lease/2 + time.Second)
+					within := leaves(w, r, of(r))
+					began, limit := time.Now(), max(2*lease, time.Minute)+time.Second
+					for len(log.Lines(ended, kit.TheKey, "goroutine=")) == 0 {
+						require.Less(w, time.Since(began), limit)
+						w.Pass(time.Second / 4)
+					}
+					require.GreaterOrEqual(w, time.Since(began), lease)
+					if within != nil {
+						w.Settle()
+						require.ErrorIs(w, context.Cause(within), lockregistry.ErrLockLost)
+						require.ErrorContains(w, context.Cause(within), "goroutine has ended")
+					}
+					require.False(w, w.Free(kit.TheKey)) // its work may still be running
+					next := r.ReadWrite("42").Writer()
+					if name == "plain" {
+						next = other.Obtain("42")
+					}
+					began = time.Now()
+					w.Lock(next, lockregistry.Wait(2*lease))
+					require.LessOrEqual(w, time.Since(began), lease+time.Second)
+					w.Pass(limit)
+					w.Unlock(next)
+					require.Len(w, log.Lines(ended), 1)
+				})
+			})
+		}
+	}
+}
+
+// A hold is not left behind while its owner can unlock, or another goroutine can for it.
+func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
+	t.Parallel()
+	for name, hold := range map[string]func(w *kit.World, r *lockregistry.Registry, log *kit.Journal) (unlock func() error){
+		"its goroutine sleeps": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			g, l := w.Goroutine(), r.Obtain("42")
+			require.NoError(w, g.Lock(l))
+			woken := g.Start(func() error {
+				w.Pass(5 * time.Minute)
+				return nil
+			})
+			return func() error {
+				require.NoError(w, <-woken)
+				return g.Unlock(l)
+			}
+		},
+		"NewOwner": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			ctx, l := lockregistry.NewOwner(w.Context()), r.Obtain("42")
+			require.NoError(w, <-kit.LockElsewhere(l, ctx))
+			return func() error { return l.Unlock(ctx) }
+		},
+		"Acquire": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			h := kit.Elsewhere(func() *lockregistry.Hold {
+				h, err := r.Acquire(w.Context(), "42")
+				if err != nil {
+					w.Error(err)
+				}
+				return h
+			})
+			return func() error { return h.Release(w.Context()) }
+		},
+		"the context of Lock.Context": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			l := r.Obtain("42")
+			ctx := kit.Elsewhere(func() context.Context {
+				w.Lock(l)
+				return l.Context(w.Context())
+			})
+			return func() error { return l.Unlock(ctx) }
+		},
+		"a child of the context of Lock.Context": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			l := r.Obtain("42")
+			ctx := kit.Elsewhere(func() context.Context {
+				parent, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				w.Lock(l)
+				return context.WithoutCancel(l.Context(parent))
+			})
+			return func() error { return l.Unlock(ctx) }
+		},
+		"Lock.Context within Do": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			l := r.Obtain("42")
+			var within context.Context
+			require.NoError(w, kit.Elsewhere(func() error {
+				w.Lock(l)
+				return r.Do(w.Context(), "42", func(ctx context.Context) error {
+					within = l.Context(context.WithValue(ctx, kit.ValueKey{}, "a"))
+					return nil
+				})
+			}))
+			return func() error { return l.Unlock(within) }
+		},
+		"a call that nests outlives Do": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			l := r.Obtain("42")
+			var within context.Context
+			require.NoError(w, kit.Elsewhere(func() error {
+				return r.Do(w.Context(), "42", func(ctx context.Context) error {
+					within = ctx
+					return <-kit.LockElsewhere(l, ctx)
+				})
+			}))
+			return func() error { return l.Unlock(within) }
+		},
+		"there are too many goroutines to look at": func(w *kit.World, r *lockregistry.Registry, log *kit.Journal) func() error {
+			kit.ManyGoroutines(r)
+			leaves(w, r, r.Obtain("42"))
+			return func() error {
+				require.Len(w, log.Lines("are not looked for", "limit="), 1)
+				return nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				var log kit.Journal
+				r := w.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(10*time.Second))
+				unlock := hold(w, r, &log)
+				for range 5 {
+					runtime.GC()
+					w.Pass(time.Minute)
+				}
+				require.True(w, r.Obtain("42").IsHeld())
+				require.NoError(w, unlock())
+				require.Empty(w, log.Lines(ended))
+				require.Empty(w, log.Lines("lock lost"))
+			})
+		})
+	}
+}
+
+// A goroutine that has made contexts of its hold is gone when nobody can unlock with one of them any more.
+func TestLock_ContextsOfAGoroutineThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, work := range map[string]func(w *kit.World, l *lockregistry.Lock, ctx context.Context){
+		"one": func(*kit.World, *lockregistry.Lock, context.Context) {},
+		"several": func(w *kit.World, l *lockregistry.Lock, _ context.Context) {
+			l.Context(context.WithValue(context.Background(), kit.ValueKey{}, "a"))
+			l.Context(w.Context())
+		},
+		"a call that has nested": func(w *kit.World, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, l.Lock(ctx))
+			require.NoError(w, l.Unlock(ctx))
+		},
+		"another goroutine has nested": func(w *kit.World, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, <-kit.LockElsewhere(l, ctx))
+			require.NoError(w, l.Unlock(ctx))
+		},
+		"another one's": func(w *kit.World, _ *lockregistry.Lock, ctx context.Context) {
+			other := w.Registry().Obtain("another")
+			require.NoError(w, other.Lock(ctx))
+			other.Context(ctx)
+			require.NoError(w, other.Unlock(ctx))
+		},
+	} {
+		for kind, of := range leftBehind {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					const lease = time.Second
+					var log kit.Journal
+					r := w.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
+					kit.Elsewhere(func() (recovered any) { // as a handler of net/http does
+						defer func() { recovered = recover() }()
+						request, end := context.WithCancel(w.Context())
+						defer end()
+						l := of(r)
+						w.Lock(l)
+						work(w, l, l.Context(request))
+						panic("a handler's")
+					})
+					for began := time.Now(); len(log.Lines(ended, kit.TheKey)) == 0; w.Pass(lease) {
+						require.Less(w, time.Since(began), 2*time.Minute)
+						runtime.GC()
+					}
+					w.Pass(2 * lease)
+					require.True(w, w.Free(kit.TheKey))
+				})
+			})
+		}
+	}
+}
+
+// The hold of several readers goes on for those that live, and is left to its lease with the last of them.
+func TestGone_AReaderWhoseGoroutineIsGone(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const lease = 3 * time.Second
+		var log kit.Journal
+		r := w.Registry(log.Option(), lockregistry.WithLease(lease))
+		l, g := r.ReadWrite("42").Reader(), w.Goroutine()
+		leaves(w, r, l)
+		require.NoError(w, g.Lock(l))
+		w.Pass(5 * time.Minute)
+		require.Len(w, log.Lines(ended, kit.TheKey), 1)
+		require.True(w, l.IsHeld())
+		require.NoError(w, g.Unlock(l))
+		w.Pass(2 * lease)
+		require.True(w, w.Free(kit.TheKey))
+		require.NotEmpty(w, log.Lines("lock lost"))
+	})
+}
+
+// With a context of Do that has outlived it another goroutine can unlock after all. The next owner has a hold like any other.
+func TestGone_UnlockForAGoroutineThatIsGone(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const lease = 30 * time.Second
+		var log kit.Journal
+		r := w.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
+		l, g := r.Obtain("42"), w.Goroutine()
+		within := leaves(w, r, l)
+		locked := g.Starts(l)
+		for len(log.Lines(ended)) == 0 {
+			w.Pass(time.Second / 4)
+		}
+		w.Pending(locked)
+		require.NoError(w, l.Unlock(within))
+		require.NoError(w, <-locked)
+		require.Equal(w, uint64(1), r.Stats().HandOvers)
+		w.Pass(5 * time.Minute)
+		require.NoError(w, g.Unlock(l))
+		require.Len(w, log.Lines(ended), 1)
+	})
+}
+
+// That may also happen at the moment at which the goroutine is found to be gone.
+func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
+	t.Parallel()
+	for kind, of := range leftBehind {
+		for _, first := range []string{"found", "unlocked"} {
+			t.Run(kind+", first "+first, func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					const lease = 30 * time.Second
+					r := w.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
+					l, g := of(r), w.Goroutine()
+					ctx := kit.Elsewhere(func() context.Context {
+						w.Lock(l)
+						return l.Context(w.Context())
+					})
+					find := kit.FindsGone(l)
+					locked := g.Starts(l) // at once, if it shares the hold
+					w.Settle()
+					if first == "found" {
+						find()
+					}
+					require.NoError(w, l.Unlock(ctx))
+					require.NoError(w, <-locked)
+					if first == "unlocked" {
+						find()
+					}
+					w.Pass(5 * time.Minute)
+					require.NoError(w, g.Unlock(l))
+				})
+			})
+		}
+	}
+}
+
+// A context of Do, with which a call has nested, keeps a hold for as long as it can be reached.
+func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, work := range map[string]func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context){
+		"Lock and Unlock": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, l.Lock(ctx))
+			require.NoError(w, l.Unlock(ctx))
+		},
+		"Lock": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, l.Lock(ctx))
+		},
+		"Lock by another goroutine": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, <-kit.LockElsewhere(l, ctx))
+		},
+		"Do": func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, r.Do(ctx, "42", func(ctx context.Context) error { return l.Lock(ctx) }))
+		},
+		"Do with a child": func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			require.NoError(w, r.Do(ctx, "42", func(ctx context.Context) error { return l.Lock(ctx) }))
+		},
+		"Lock.Context": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			require.NoError(w, l.Lock(w.Context()))
+			l.Context(context.WithValue(ctx, kit.ValueKey{}, "a"))
+		},
+		"Lock.Context of a child": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			require.NoError(w, l.Lock(l.Context(ctx)))
+		},
+	} {
+		for _, outer := range []string{"Do", "Do after Lock"} {
+			t.Run(name+" within "+outer, func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					const lease = time.Second
+					var log kit.Journal
+					r := w.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
+					l := r.Obtain("42")
+					kit.Elsewhere(func() (recovered any) {
+						defer func() { recovered = recover() }()
+						if outer == "Do after Lock" {
+							w.Lock(l)
+						}
+						return r.Do(w.Context(), "42", func(ctx context.Context) error {
+							work(w, r, l, ctx)
+							panic("a handler's")
+						})
+					})
+					if outer == "Do" && name == "Lock and Unlock" {
+						require.True(w, w.Free(kit.TheKey))
+						return
+					}
+					for began := time.Now(); len(log.Lines(ended, kit.TheKey)) == 0; w.Pass(lease) {
+						require.Less(w, time.Since(began), 2*time.Minute)
+						runtime.GC()
+					}
+					w.Pass(2 * lease)
+					require.True(w, w.Free(kit.TheKey))
+				})
+			})
+		}
+	}
+}
+
+// The goroutines of the process are counted, which stops it, only while one of them has had a renewed hold for longer than a
+// lease, and no more often than that needs.
+func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
+	t.Parallel()
+	const lease = time.Minute
+	renewed := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
+	t.Run("renewed", func(t *testing.T) {
+		kit.FakeWorld(t, func(w *kit.World) {
+			r := w.Registry(renewed...)
+			uncounted := func(why string) { w.Helper(); require.Zero(w, kit.Counts(r), why) }
+
+			w.Pass(5 * lease)
+			uncounted("nobody has a hold")
+
+			ctx, l := lockregistry.NewOwner(w.Context()), r.Obtain("a")
+			require.NoError(w, l.Lock(ctx))
+			w.Pass(5 * lease)
+			require.NoError(w, l.Unlock(ctx))
+			uncounted("it is not a goroutine's")
+
+			h, err := r.Acquire(w.Context(), "b")
+			require.NoError(w, err)
+			w.Pass(5 * lease)
+			require.NoError(w, h.Release(w.Context()))
+			uncounted("it is a Hold")
+
+			l = r.Obtain("42")
+			for range 5 {
+				w.Lock(l)
+				w.Pass(lease - time.Second)
+				w.Unlock(l)
+				w.Pass(2 * time.Second)
+			}
+			uncounted("each hold was shorter than the lease")
+
+			busy := r.Obtain("c")
+			require.NoError(w, busy.Lock(ctx, lockregistry.Lease(time.Second))) // is renewed all the time
+			w.Lock(l)
+			w.Pass(lease - time.Second)
+			uncounted("the hold is not older than the lease yet")
+			w.Pass(5*lease + time.Second)
+			w.Settle()
+			counted := kit.Counts(r)
+			require.GreaterOrEqual(w, counted, 5)
+			require.LessOrEqual(w, counted, 5*3+1, "every 20 seconds")
+			w.Unlock(l)
+			w.Pass(5 * lease)
+			require.NoError(w, busy.Unlock(ctx))
+			require.Equal(w, counted, kit.Counts(r), "the hold is over")
+		})
+	})
+	t.Run("within Do", func(t *testing.T) {
+		kit.FakeWorld(t, func(w *kit.World) {
+			r := w.Registry(lockregistry.WithLease(lease))
+			l := r.Obtain("42")
+			long := func(context.Context) error { w.Pass(5 * lease); return nil }
+			require.NoError(w, l.Do(w.Context(), long))
+			w.Lock(l)
+			require.NoError(w, l.Do(w.Context(), func(ctx context.Context) error { return errors.Join(long(ctx), l.Do(ctx, long)) }))
+			w.Unlock(l)
+			require.Zero(w, kit.Counts(r), "it unlocks in any case")
+			r = w.Registry(renewed...)
+			l = r.Obtain("43")
+			w.Lock(l)
+			require.NoError(w, l.Do(w.Context(), kit.Nothing))
+			w.Pass(2 * lease)
+			w.Settle()
+			require.Positive(w, kit.Counts(r), "it is over, and the hold is not")
+			w.Unlock(l)
+		})
+	})
+	t.Run("not renewed", func(t *testing.T) {
+		kit.FakeWorld(t, func(w *kit.World) {
+			r := w.Registry(lockregistry.WithLease(lease))
+			l := r.Obtain("42")
+			w.Lock(l)
+			w.Pass(2 * lease)
+			require.Zero(w, kit.Counts(r))
+		})
+	})
+	t.Run("too many goroutines", func(t *testing.T) {
+		kit.FakeWorld(t, func(w *kit.World) {
+			var log kit.Journal
+			r := w.Registry(append(renewed, log.Option())...)
+			kit.ManyGoroutines(r)
+			l := r.Obtain("42")
+			w.Lock(l)
+			w.Pass(5 * lease)
+			require.Len(w, log.Lines("are not looked for"), 1)
+			require.Zero(w, kit.Counts(r))
+			w.Unlock(l)
+		})
+	})
+}

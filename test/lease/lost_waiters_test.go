@@ -1,0 +1,248 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// An owner that never unlocks keeps a waiter out until its hold is lost, and no longer, although nobody calls.
+func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, pick := range kit.Kinds {
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			t.Run(fmt.Sprint(name, layout), func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					const lease = 10 * time.Second
+					r := w.Registry(lockregistry.WithLayout(layout))
+					l := pick(r)
+					waiting := l
+					if name == "reader" {
+						waiting = r.ReadWrite("42").Writer()
+					}
+					start := time.Now()
+					owner := w.Gone(l, 3, lockregistry.Lease(lease))
+					next := w.Goroutine()
+					has := next.Starts(waiting, lockregistry.Lease(lease))
+					w.Settle()
+					third := kit.LockElsewhere(waiting, w.Context())
+					w.Pass(time.Until(start.Add(lease - kit.Margin(lease) - 2*time.Millisecond)))
+					w.Pending(has)
+					require.NoError(w, <-has)
+					require.LessOrEqual(w, time.Since(start), lease)
+
+					// The owner learns of it, whatever it does, until it has unlocked.
+					w.Fails(l.Lock(owner), lockregistry.ErrLockLost, "lock", kit.TheKey)
+					_, err := l.TryLock(owner)
+					w.Fails(err, lockregistry.ErrLockLost, "trylock", kit.TheKey)
+					w.Fails(l.Renew(owner, time.Minute), lockregistry.ErrLockLost, "renew", kit.TheKey)
+					require.ErrorIs(w, context.Cause(l.Context(owner)), lockregistry.ErrLockLost)
+					for range 3 {
+						w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+					}
+					w.Fails(l.Unlock(owner), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
+					require.Equal(w, lockregistry.ErrNotOwner, context.Cause(l.Context(owner)))
+
+					// The next ones hold it as usual.
+					require.True(w, waiting.IsHeld())
+					w.Pending(third)
+					require.NoError(w, next.Do(func() error { return waiting.Renew(w.Context(), time.Minute) }))
+					require.NoError(w, next.Unlock(waiting))
+					require.NoError(w, <-third)
+					require.False(w, w.Free(kit.TheKey))
+				})
+			})
+		}
+	}
+}
+
+// With nobody there at the loss, the next one that comes does not wait either; not even one that only tries, again and again.
+func TestLost_ANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, pick := range kit.Kinds {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				r := w.Registry(lockregistry.WithLease(time.Second))
+				l := pick(r)
+				w.Gone(l, 1, lockregistry.Lease(time.Second))
+				w.Pass(time.Hour)
+				start := time.Now()
+				w.Lock(l)
+				require.Zero(w, time.Since(start))
+				w.Unlock(l)
+				require.True(w, w.Free(kit.TheKey))
+
+				owner := w.Gone(l, 1, lockregistry.Lease(time.Second))
+				w.Pass(time.Hour)
+				w.Await("the lock", func() bool { return w.TryElsewhere(l) })
+				w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+
+				// What was used can be dropped.
+				w.Settle()
+				require.Equal(w, 1, r.ExpireUnusedOlderThan(0))
+			})
+		})
+	}
+}
+
+// Readers that share a lost hold are put out together; so is a writer that reads.
+func TestLost_AllWhoShareALostHoldAreEvicted(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		p := w.Pair()
+		var readers []context.Context
+		for range 3 {
+			readers = append(readers, w.Gone(p.Reader, 1, lockregistry.Lease(time.Second)))
+		}
+		require.NoError(w, p.Writer.Lock(w.Context()))
+		w.Lock(p.Reader)
+		for _, o := range readers {
+			w.Fails(p.Reader.Unlock(o), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+			w.Fails(p.Reader.Unlock(o), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
+		}
+		w.Unlock(p.Writer)
+		w.Unlock(p.Reader)
+
+		owner := w.Gone(p.Writer, 1, lockregistry.Lease(2*time.Second))
+		require.NoError(w, p.Reader.Lock(owner, lockregistry.Lease(4*time.Second)))
+		start := time.Now()
+		w.Lock(p.Reader) // joins the one that reads on
+		require.InDelta(w, 2*time.Second, time.Since(start), float64(200*time.Millisecond))
+		w.Fails(p.Writer.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+		require.NoError(w, p.Reader.Unlock(owner))
+		w.Unlock(p.Reader)
+		w.Settle() // what the writer has lost is removed in the background
+		require.Equal(w, "0", w.Keys())
+	})
+}
+
+// The next one does not wait for the removal of the lost hold's key: it takes the key over, and the removal finds another
+// hold.
+func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const lease = 10 * time.Second
+		w.Loaded("spring")
+		f := w.Flaky()
+		l := w.RegistryOn(f.Client(kit.OwnConnections)).Obtain("42")
+		owner := w.Gone(l, 1, lockregistry.Lease(lease))
+		has := kit.LockElsewhere(l, w.Context(), lockregistry.Lease(lease))
+		w.Settle()
+		arrive := make(chan struct{})
+		f.Fate("release", kit.HeldUp(arrive))
+		w.Pass(lease - kit.Margin(lease))
+		w.Settle()
+		require.NotZero(w, f.Count("release"), "the scheduler sees to it")
+		w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+		require.NoError(w, <-has)
+		value := w.Do("GET", kit.TheKey)
+		require.NotEqual(w, f.Sent("release")[0].Args[4], value)
+		close(arrive)
+		w.Settle()
+		for _, c := range f.Sent("release") {
+			require.Equal(w, "-2", w.Arrives(c))
+		}
+		require.Equal(w, value, w.Do("GET", kit.TheKey))
+	})
+}
+
+// A key that was removed or taken away while the owner is gone is noticed by a renewal; the next one gets in then.
+func TestLost_EvictionAfterARenewalThatFoundNoKey(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const lease = 9 * time.Second
+		l := w.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(lease)).Obtain("42")
+		owner := w.Gone(l, 1)
+		has := kit.LockElsewhere(l, w.Context())
+		w.Pass(10 * lease)
+		w.Pending(has)
+		w.Do("DEL", kit.TheKey)
+		start := time.Now()
+		require.NoError(w, <-has)
+		require.LessOrEqual(w, time.Since(start), lease/3)
+		w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+	})
+}
+
+// Waiters of a closed registry end; nobody is let in.
+func TestLost_NobodyIsEvictedAfterClose(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.Registry()
+		l := r.Obtain("42")
+		owner := w.Gone(l, 1, lockregistry.Lease(time.Second))
+		has := kit.LockElsewhere(l, w.Context())
+		w.Settle()
+		require.NoError(w, r.Close())
+		require.ErrorIs(w, <-has, lockregistry.ErrClosed)
+		w.Pass(time.Hour)
+		w.Fails(l.Lock(w.Context()), lockregistry.ErrClosed, "lock", kit.TheKey)
+		w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+	})
+}
+
+// One goroutine of an owner unlocks the writer while another one locks the reader: whichever command comes first, neither
+// takes the other's key away.
+func TestLost_UnlockingTheWriterWhileLockingTheReader(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		p := w.Pair()
+		for range 300 {
+			owner := lockregistry.NewOwner(w.Context())
+			require.NoError(w, p.Writer.Lock(owner))
+			unlocked := make(chan error, 1)
+			go func() { unlocked <- p.Writer.Unlock(owner) }()
+			require.NoError(w, p.Reader.Lock(owner))
+			require.NoError(w, <-unlocked)
+			require.NoError(w, p.Reader.Unlock(owner))
+		}
+	})
+}
+
+// A server that is out of memory grants nothing, but what is held can be renewed and released.
+func TestLost_OutOfMemory(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		w.Loaded("")
+		var held []*lockregistry.Lock
+		r := w.Registry()
+		for _, path := range []string{"reads", "writes", "both"} {
+			if path != "reads" {
+				held = append(held, r.ReadWrite(path).Writer())
+			}
+			if path != "writes" {
+				held = append(held, r.ReadWrite(path).Reader())
+			}
+		}
+		held = append(held, r.Obtain("spring"), w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson)).Obtain("redisson"))
+		for _, l := range held {
+			w.Lock(l, lockregistry.Lease(time.Minute))
+		}
+		w.Do("CONFIG", "SET", "maxmemory", "1")
+		defer w.Do("CONFIG", "SET", "maxmemory", "0")
+		require.ErrorContains(w, r.Obtain("another").Lock(w.Context()), "OOM")
+		for _, l := range held {
+			require.NoError(w, l.Renew(w.Context(), time.Hour), l.Path())
+			require.Greater(w, w.Pttl(l.Key()), time.Minute)
+		}
+		for _, l := range held {
+			require.NoError(w, l.Unlock(w.Context()), l.Path())
+		}
+		require.Equal(w, "0", w.Keys())
+	})
+}
+
+// A reader that joins has at least nine tenths of the lease that it asked for.
+func TestLost_JoiningReadersGetTheirLease(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const lease = time.Minute
+		reader := w.Registry(lockregistry.WithHandoff(time.Hour)).ReadWrite("42").Reader()
+		w.Lock(reader, lockregistry.Lease(lease))
+		for _, after := range []time.Duration{lease / 20, lease / 5, lease / 2, lease * 9 / 10} {
+			w.Pass(after)
+			g := w.Goroutine()
+			require.NoError(w, g.Lock(reader, lockregistry.Lease(lease)))
+			require.GreaterOrEqual(w, w.Pttl(kit.TheKey), lease*9/10)
+		}
+	})
+}

@@ -1,0 +1,243 @@
+package lease_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// Nobody misses the value of a hold that was handed over.
+func TestAcquire_TheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		const lease = 600 * time.Millisecond
+		var log kit.Journal
+		r := w.Registry(log.Option(), lockregistry.WithHandoff(time.Hour), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
+		l := r.Obtain("42")
+		waits := kit.Forgets(w, l, func(h *lockregistry.Hold) *kit.Acquiring {
+			waits := w.Acquiring(l)
+			w.Await("it waits", func() bool { return w.Queued(l) })
+			w.Releases(h)
+			return waits
+		})
+		next := w.Got(waits)
+		for range 5 {
+			runtime.GC()
+			w.AwaitRenewal(kit.TheKey, lease)
+		}
+		require.Positive(w, next.Remaining())
+		require.Empty(w, log.Lines(kit.Forgotten))
+		w.Releases(next)
+	})
+}
+
+func doneOf(w *kit.World) func(h *lockregistry.Hold) <-chan struct{} {
+	return func(h *lockregistry.Hold) <-chan struct{} { return h.Context(w.Context()).Done() }
+}
+
+// withContext makes a context of a hold, and keeps nothing of either.
+func withContext(w *kit.World) func(h *lockregistry.Hold) any {
+	return func(h *lockregistry.Hold) any {
+		select {
+		case <-h.Context(w.Context()).Done():
+		default:
+		}
+		return nil
+	}
+}
+
+// It is logged, it is renewed no more, and its key is left to its lease: until then nobody gets in, here or
+// elsewhere, and then at once.
+func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	for name, of := range kit.Kinds {
+		t.Run(name, func(t *testing.T) {
+			kit.Worlds(t, func(w *kit.World) {
+				var log kit.Journal
+				f := w.Flaky()
+				opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
+				r, other := f.Registry(append(opts, log.Option())...), w.Registry(opts...)
+				kit.Forgets(w, of(r), withContext(w))
+				w.Await("it is noticed", func() bool { return w.Noticed(&log) })
+				renewed := f.Count("renew")
+				here, there := r.Obtain("42"), other.Obtain("42")
+				if name != "plain" {
+					here, there = r.ReadWrite("42").Writer(), other.ReadWrite("42").Writer()
+				}
+				require.True(w, here.IsHeld() || name == "reader")
+				began := time.Now() // before the lease is read, which ends that much later
+				left := w.Pttl(kit.TheKey)
+				require.Positive(w, left)
+				for _, l := range []*lockregistry.Lock{here, there} {
+					_, err := l.Acquire(w.Context(), lockregistry.NoWait())
+					w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
+				}
+				h := w.Acquires(here, lockregistry.Wait(2*lease))
+				// This process counts the lease from before the last renewal was sent, which may have been a while on its way.
+				require.GreaterOrEqual(w, time.Since(began), left-lease/4)
+				require.Less(w, time.Since(began), left+kit.AtOnce)
+				require.Equal(w, renewed, f.Count("renew"))
+				w.Releases(h)
+				w.Releases(w.Acquires(there))
+				require.Len(w, log.Lines(kit.Forgotten), 1)
+			})
+		})
+	}
+}
+
+// What was released, or is being released, is not forgotten; nor is what a context can reach, or the stack of a call.
+func TestAcquire_AHoldThatIsReachable(t *testing.T) {
+	type key struct{}
+	kit.Worlds(t, func(w *kit.World) {
+		var log kit.Journal
+		f := w.Flaky()
+		const lease = 1800 * time.Millisecond // longer than a busy machine keeps a renewal waiting
+		r := f.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
+		w.Known(r)
+		kit.Forgets(w, r.Obtain("released"), func(h *lockregistry.Hold) any {
+			w.Releases(h)
+			return nil
+		})
+		direct := kit.Forgets(w, r.Obtain("direct"), func(h *lockregistry.Hold) context.Context {
+			return h.Context(context.Background())
+		})
+		derived := kit.Forgets(w, r.Obtain("derived"), func(h *lockregistry.Hold) context.Context {
+			return context.WithoutCancel(context.WithValue(h.Context(w.Context()), key{}, "value"))
+		})
+		ctx, cancel := forgets2(w, r.Obtain("child"))
+		var releasing chan error
+		if w.Fake {
+			arrives := make(chan struct{})
+			f.Fates("release", kit.HeldUp(arrives))
+			releasing = make(chan error, 1)
+			kit.Forgets(w, r.Obtain("releasing"), func(h *lockregistry.Hold) any {
+				go func() { releasing <- h.Release(w.Context()) }()
+				return nil
+			})
+			w.Settle()
+			for range 20 {
+				runtime.GC()
+			}
+			close(arrives)
+			require.NoError(w, <-releasing)
+		}
+		for range 5 {
+			w.AwaitRenewal("orders:child", lease)
+			runtime.GC()
+		}
+		for _, path := range []string{"direct", "derived", "child"} {
+			require.True(w, r.Obtain(path).IsHeld(), path)
+		}
+		require.Empty(w, log.Lines(kit.Forgotten))
+		require.NoError(w, direct.Err())
+		require.NoError(w, derived.Err())
+		require.NoError(w, ctx.Err())
+		runtime.KeepAlive(direct)
+		runtime.KeepAlive(derived)
+		cancel()
+		w.Await("all are noticed", func() bool {
+			w.Collect()
+			return len(log.Lines(kit.Forgotten)) == 3
+		})
+	})
+}
+
+func forgets2(w *kit.World, l *lockregistry.Lock) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(w.Acquires(l).Context(w.Context()), time.Hour)
+}
+
+// Nothing that a hold is asked for makes it reachable for ever.
+func TestAcquire_AHoldDoesNotKeepItselfReachable(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	for name, keep := range map[string]func(w *kit.World, h *lockregistry.Hold){
+		"several contexts": func(w *kit.World, h *lockregistry.Hold) {
+			for range 3 {
+				h.Context(w.Context())
+				h.Context(context.Background())
+			}
+		},
+		"a context of its own context": func(w *kit.World, h *lockregistry.Hold) { h.Context(h.Context(w.Context())) },
+		"a context of its own, which never ends": func(_ *kit.World, h *lockregistry.Hold) {
+			h.Context(h.Context(context.Background()))
+		},
+		"its own, detached": func(w *kit.World, h *lockregistry.Hold) {
+			h.Context(context.WithoutCancel(h.Context(w.Context())))
+		},
+		"a context that the hold itself is within": func(_ *kit.World, h *lockregistry.Hold) {
+			h.Context(context.WithValue(context.Background(), key{}, h))
+		},
+		"a child that was cancelled": func(w *kit.World, h *lockregistry.Hold) {
+			ctx, cancel := context.WithCancel(h.Context(w.Context()))
+			h.Context(ctx)
+			cancel()
+		},
+		"a lock of its context": func(w *kit.World, h *lockregistry.Hold) {
+			ctx := h.Context(w.Context())
+			_, _ = w.Registry().Obtain("other").TryLock(ctx)
+		},
+		"a renewal": func(w *kit.World, h *lockregistry.Hold) { require.NoError(w, h.Renew(w.Context(), time.Minute)) },
+		"a string":  func(_ *kit.World, h *lockregistry.Hold) { _ = h.String() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				var log kit.Journal
+				r := w.Registry(log.Option())
+				kit.Forgets(w, r.Obtain("42"), func(h *lockregistry.Hold) any {
+					keep(w, h)
+					return nil
+				})
+				w.Await("it is noticed", func() bool {
+					runtime.GC()
+					return len(log.Lines(kit.Forgotten)) == 1
+				})
+			})
+		})
+	}
+}
+
+// Where readers share a hold, one that is forgotten leaves it to the others for as long as they read.
+func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
+	const lease = time.Second
+	kit.FakeWorld(t, func(w *kit.World) {
+		var log kit.Journal
+		r := w.Registry(log.Option(), lockregistry.WithLease(lease), lockregistry.WithRenewal())
+		l, writer := r.ReadWrite("42").Reader(), w.Registry().ReadWrite("42").Writer()
+		reader := w.Acquires(l)
+		ctx := reader.Context(w.Context())
+		kit.Forgets(w, l, withContext(w))
+		w.Await("it is noticed", func() bool { return w.Noticed(&log) })
+		w.Pass(10 * lease)
+		require.NoError(w, ctx.Err(), "the other one is renewed")
+		w.Releases(reader)
+		require.False(w, w.Free(kit.TheKey), "who is forgotten may read still")
+		w.Pass(lease / 2)
+		next := w.Acquires(l, lockregistry.Lease(lease/10)) // which needs no renewal at once
+		w.Pass(10 * lease)
+		require.Positive(w, next.Remaining(), "who comes meanwhile is renewed")
+		w.Releases(next)
+		require.False(w, w.Free(kit.TheKey))
+		began := time.Now()
+		w.Releases(w.Acquires(writer))
+		require.LessOrEqual(w, time.Since(began), lease+150*time.Millisecond)
+	})
+}
+
+// After Close there is nobody to tell.
+func TestAcquire_AHoldThatNobodyCanReachAfterClose(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r := w.Registry()
+		done := kit.Forgets(w, r.Obtain("42"), doneOf(w))
+		require.NoError(w, r.Close())
+		<-done
+		for range 5 {
+			runtime.GC()
+		}
+	})
+}

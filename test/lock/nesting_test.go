@@ -1,0 +1,231 @@
+package lock_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// The context of a hold that is over, released or handed on, says nothing about the one that follows.
+func TestNesting_ContextOfAnEarlierHold(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry(lockregistry.WithHandoff(time.Hour))
+		l := r.Obtain("a")
+		w.Lock(l)
+		first := context.WithoutCancel(l.Context(w.Context()))
+		require.True(w, tries(w, first, l))
+		w.Unlock(l)
+		w.Lock(l)
+		require.False(w, tries(w, first, l), "the same goroutine has it again, for another time")
+
+		second := context.WithoutCancel(l.Context(w.Context()))
+		value := w.Do("GET", "orders:a")
+		next := w.Goroutine()
+		handed := next.Starts(l)
+		w.Await("it waits", func() bool { return w.Queued(l) })
+		w.Unlock(l)
+		require.NoError(w, <-handed)
+		require.Equal(w, value, w.Do("GET", "orders:a"), "it was handed over")
+		require.False(w, tries(w, second, l))
+		w.Fails(l.Unlock(second), lockregistry.ErrNotOwner, "unlock", "orders:a")
+		var third context.Context
+		require.NoError(w, next.Do(func() error {
+			third = l.Context(second)
+			return third.Err()
+		}))
+		require.True(w, tries(w, third, l))
+		require.NoError(w, next.Unlock(l))
+		require.True(w, tries(w, second, l), "as its own owner")
+	})
+}
+
+// tries tells whether a goroutine of its own gets a lock with a context, and unlocks it with that.
+func tries(w *kit.World, ctx context.Context, l *lockregistry.Lock) bool {
+	w.Helper()
+	return kit.Elsewhere(func() bool {
+		ok, err := l.TryLock(ctx)
+		if err == nil && ok {
+			err = l.Unlock(ctx)
+		}
+		if err != nil {
+			w.Error(err)
+		}
+		return ok
+	})
+}
+
+func TestNesting_NestedDoInOtherGoroutines(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry()
+		nothing := func(context.Context) error { return nil }
+		err := r.Do(w.Context(), "a", func(ctx context.Context) error {
+			require.False(w, tries(w, w.Context(), r.Obtain("a")), "without the context it is another owner")
+			var all sync.WaitGroup
+			inside := make(chan struct{})
+			for i := range 4 { // all of them at once
+				all.Go(func() {
+					err := r.Do(ctx, "a", func(ctx context.Context) error {
+						if inside <- struct{}{}; i == 0 {
+							return r.Do(ctx, "a", nothing)
+						}
+						return nil
+					})
+					if err != nil {
+						w.Error(err)
+					}
+				})
+			}
+			for range 4 {
+				<-inside
+			}
+			all.Wait()
+			require.NoError(w, kit.Elsewhere(func() error { return r.Obtain("a").Renew(ctx, time.Minute) }))
+			require.NoError(w, kit.Elsewhere(func() context.Context { return r.Obtain("a").Context(ctx) }).Err())
+			require.True(w, r.Obtain("a").IsHeld())
+			return r.Do(w.Context(), "a", nothing) // this goroutine needs no context
+		})
+		require.NoError(w, err)
+		require.True(w, w.Free("orders:a"))
+	})
+}
+
+// Goroutines within one hold are owners of their own for every other path.
+func TestNesting_ChildrenOfAHoldExcludeEachOther(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry()
+		err := r.Do(w.Context(), "a", func(ctx context.Context) error {
+			var all sync.WaitGroup
+			var inside atomic.Int32
+			for range 4 {
+				all.Go(func() {
+					err := r.Do(ctx, "b", func(ctx context.Context) error {
+						if inside.Add(1) > 1 {
+							w.Error("two are inside b")
+						}
+						defer inside.Add(-1)
+						// Its own context carries both.
+						if !tries(w, ctx, r.Obtain("a")) || !tries(w, ctx, r.Obtain("b")) {
+							w.Error("it does not nest")
+						}
+						return nil
+					})
+					if err != nil {
+						w.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			return nil
+		})
+		require.NoError(w, err)
+	})
+}
+
+// The hold goes on until all who nested in it are out, also without the one who began it.
+func TestNesting_DoEndsBeforeItsChildren(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry()
+		l := r.Obtain("a")
+		child := w.Goroutine()
+		var ctx context.Context
+		require.NoError(w, r.Do(w.Context(), "a", func(inner context.Context) error {
+			ctx = inner // for after Do
+			return child.Do(func() error { return l.Lock(ctx) })
+		}))
+		require.False(w, w.Free("orders:a"))
+		require.NoError(w, ctx.Err())
+		waits := w.Goroutine().Starts(l)
+		if w.Fake {
+			w.Settle()
+		}
+		w.Pending(waits)
+		require.NoError(w, child.Do(func() error { return l.Unlock(ctx) }))
+		require.Error(w, ctx.Err())
+		require.NoError(w, <-waits)
+		w.Fails(child.Do(func() error { return l.Unlock(ctx) }), lockregistry.ErrNotOwner, "unlock", "orders:a")
+	})
+}
+
+// Readers that share a hold have it each for a time of their own.
+func TestNesting_ContextsOfReaders(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		l := w.Registry().ReadWrite("a").Reader()
+		other := w.Goroutine()
+		w.Lock(l)
+		mine := context.WithoutCancel(l.Context(w.Context()))
+		require.NoError(w, other.Lock(l))
+		require.True(w, tries(w, mine, l))
+		w.Unlock(l)
+		require.True(w, l.IsHeld(), "the other reads still")
+		w.Fails(kit.Elsewhere(func() error { return l.Unlock(mine) }), lockregistry.ErrNotOwner, "unlock", "orders:a")
+		require.True(w, tries(w, mine, l), "it joins as its own owner")
+		require.NoError(w, other.Unlock(l))
+		require.True(w, w.Free("orders:a"))
+	})
+}
+
+// A new owner within a hold is none that holds the lock, and its own hold is carried in turn.
+func TestNesting_NewOwnerWithinAHold(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry()
+		require.NoError(w, r.Do(w.Context(), "a", func(ctx context.Context) error {
+			fresh := lockregistry.NewOwner(ctx)
+			require.False(w, tries(w, fresh, r.Obtain("a")))
+			return r.Do(fresh, "b", func(ctx context.Context) error {
+				require.True(w, tries(w, ctx, r.Obtain("b")))
+				require.True(w, tries(w, fresh, r.Obtain("b")), "it is the same owner")
+				require.False(w, tries(w, ctx, r.Obtain("a")))
+				require.False(w, tries(w, w.Context(), r.Obtain("b")))
+				return nil
+			})
+		}))
+	})
+}
+
+// A lock that is lost is not taken anew by those who nest.
+func TestNesting_InALostHold(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.Registry()
+		l := r.Obtain("a")
+		w.Lock(l, lockregistry.Lease(time.Second))
+		ctx := context.WithoutCancel(l.Context(w.Context()))
+		w.Pass(time.Second)
+		require.ErrorIs(w, kit.Elsewhere(func() error { return l.Lock(ctx) }), lockregistry.ErrLockLost)
+		require.ErrorIs(w, kit.Elsewhere(func() error { return l.Lock(ctx, lockregistry.Lease(time.Minute)) }), lockregistry.ErrLockLost)
+		w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:a")
+		require.True(w, tries(w, ctx, l))
+	})
+}
+
+// A context that is made from the one before, in a loop, is that one: it ends with the hold already.
+func TestLock_ContextInALoopDoesNotGrow(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		l := w.Registry().Obtain("42")
+		w.Lock(l)
+		parent, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		first := l.Context(parent)
+		require.Same(w, first, l.Context(first))
+		value := context.WithValue(first, kit.ValueKey{}, "a")
+		require.Same(w, value, l.Context(value))
+		other := l.Context(w.Context())
+		require.NotSame(w, first, other)
+		require.Same(w, first, l.Context(first), "also when another one is newer")
+		child, stop := context.WithCancel(first)
+		stop()
+		require.Error(w, l.Context(child).Err(), "a child that ends sooner is another one")
+		w.Unlock(l)
+		require.Equal(w, context.Canceled, context.Cause(first))
+		require.Equal(w, lockregistry.ErrNotOwner, context.Cause(l.Context(w.Context())))
+		w.Lock(l)
+		require.NotSame(w, first, l.Context(first), "of a hold that is over")
+		w.Unlock(l)
+	})
+}

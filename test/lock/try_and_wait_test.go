@@ -1,0 +1,124 @@
+package lock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+func TestTryLock_ForeignTryLockDoesNotRefresh(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r, other := w.Registry(), w.Registry()
+		w.Lock(r.Obtain("42"))
+		w.Do("PEXPIRE", "orders:42", "20000")
+		require.False(w, w.TryElsewhere(r.Obtain("42")))
+		require.False(w, w.TryElsewhere(other.Obtain("42")))
+		ok, err := other.Obtain("42").TryLock(w.Context(), lockregistry.Wait(150*time.Millisecond), lockregistry.Lease(time.Hour))
+		require.NoError(w, err)
+		require.False(w, ok)
+		require.LessOrEqual(w, w.Pttl("orders:42"), 20*time.Second)
+	})
+}
+
+// TryLock and Wait.
+
+func TestTryLock_DoesNotWait(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		l := w.Registry().Obtain("42")
+		start := time.Now()
+		w.Do("SET", "orders:42", "for ever")
+		ok, err := l.TryLock(w.Context())
+		require.NoError(w, err)
+		require.False(w, ok, "held in Redis")
+		w.Do("DEL", "orders:42")
+		w.Lock(l)
+		require.False(w, w.TryElsewhere(l), "held here")
+		require.Zero(w, time.Since(start))
+	})
+}
+
+func TestWait(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry()
+		l := r.Obtain("42")
+		w.Do("SET", "orders:42", "for ever")
+		const wait = 250 * time.Millisecond
+		waits := func(try func() error) {
+			w.Helper()
+			start := time.Now()
+			require.NoError(w, try())
+			took := time.Since(start)
+			require.GreaterOrEqual(w, took, wait)
+			if w.Fake {
+				require.Equal(w, wait, took, "not rounded to polls")
+			}
+		}
+		expired := func(err error, op string) error {
+			w.Fails(err, lockregistry.ErrTaken, op, "orders:42")
+			return nil
+		}
+		waits(func() error {
+			ok, err := l.TryLock(w.Context(), lockregistry.Wait(wait))
+			require.False(w, ok)
+			return err
+		})
+		waits(func() error { return expired(l.Lock(w.Context(), lockregistry.Wait(wait)), "lock") })
+		waits(func() error {
+			return expired(r.Do(w.Context(), "42", func(context.Context) error {
+				w.Error("fn runs without the lock")
+				return nil
+			}, lockregistry.Wait(wait)), "do")
+		})
+
+		w.Do("DEL", "orders:42")
+		other := w.Goroutine()
+		require.NoError(w, other.Lock(l)) // in this process
+		waits(func() error {
+			ok, err := l.TryLock(w.Context(), lockregistry.Wait(wait))
+			require.False(w, ok)
+			return err
+		})
+		waits(func() error { return expired(l.Lock(w.Context(), lockregistry.Wait(wait)), "lock") })
+		require.NoError(w, other.Unlock(l))
+		require.True(w, w.TryElsewhere(l))
+	})
+}
+
+func TestWait_ThatIsLongEnough(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry()
+		l := r.Obtain("42")
+		other := w.Goroutine()
+		w.Do("SET", "orders:42", "a while", "PX", "200")
+		ok, err := l.TryLock(w.Context(), lockregistry.Wait(time.Minute))
+		require.NoError(w, err)
+		require.True(w, ok)
+		locked := other.Starts(l, lockregistry.Wait(time.Minute))
+		w.Pending(locked)
+		w.Unlock(l)
+		require.NoError(w, <-locked)
+		require.NoError(w, other.Unlock(l))
+	})
+}
+
+func TestWait_CoversThisProcessAndRedis(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		l := w.Registry().Obtain("42")
+		w.Lock(l)
+		start := time.Now()
+		locked := w.Goroutine().Starts(l, lockregistry.Wait(time.Second))
+		w.Settle()
+		w.Pass(600 * time.Millisecond)
+		w.Do("SET", "orders:42", "another's")
+		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+		w.Settle()
+		w.Pending(locked) // on Redis, from now on
+		w.Fails(<-locked, lockregistry.ErrTaken, "lock", "orders:42")
+		require.Equal(w, time.Second, time.Since(start))
+	})
+}

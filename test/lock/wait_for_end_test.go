@@ -1,0 +1,155 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+type keyed struct{}
+
+// ears are ways in which a goroutine hears of a hold's end, of which nothing leads to the hold but for what it waits on.
+var ears = map[string]func(h *lockregistry.Hold, parent context.Context) <-chan struct{}{
+	"Done": func(h *lockregistry.Hold, parent context.Context) <-chan struct{} {
+		return h.Context(parent).Done()
+	},
+	"Done of the second one": func(h *lockregistry.Hold, parent context.Context) <-chan struct{} {
+		h.Context(context.WithValue(parent, keyed{}, "another"))
+		return h.Context(parent).Done()
+	},
+	"Done of one with a value": func(h *lockregistry.Hold, parent context.Context) <-chan struct{} {
+		return context.WithValue(h.Context(parent), keyed{}, "value").Done()
+	},
+	"AfterFunc": func(h *lockregistry.Hold, parent context.Context) <-chan struct{} {
+		done := make(chan struct{})
+		context.AfterFunc(h.Context(parent), func() { close(done) })
+		return done
+	},
+	"a child": func(h *lockregistry.Hold, parent context.Context) <-chan struct{} {
+		child, cancel := context.WithCancel(h.Context(parent))
+		_ = cancel // nobody ends it
+		return child.Done()
+	},
+}
+
+// Whoever waits for the end of a hold's context keeps the hold, and hears of its end, whatever ends it.
+func TestHold_WaitingForItsEndKeepsIt(t *testing.T) {
+	t.Parallel()
+	parents := map[string]func() (context.Context, context.CancelFunc){
+		"a parent that never ends": func() (context.Context, context.CancelFunc) { return context.Background(), nil },
+		"a parent that may end":    func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) },
+	}
+	paths := map[string][]string{"a path": {"42"}, "several paths": {"42", "43", "44"}}
+	for name, listen := range ears {
+		for of, parent := range parents {
+			for number, paths := range paths {
+				t.Run(name+", "+of+", "+number, func(t *testing.T) {
+					t.Parallel()
+					for _, end := range []string{"it is lost", "the registry is closed", "its parent ends"} {
+						kit.FakeWorldAlone(t, func(w *kit.World) { keeps(w, listen, paths, parent, end) })
+					}
+				})
+			}
+		}
+	}
+}
+
+func keeps(
+	w *kit.World, listen func(*lockregistry.Hold, context.Context) <-chan struct{}, paths []string,
+	parent func() (context.Context, context.CancelFunc), end string,
+) {
+	w.Helper()
+	var log kit.Journal
+	r := w.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(time.Second))
+	ctx, cancel := parent()
+	if end == "its parent ends" && cancel == nil {
+		return
+	}
+	done := acquiresAll(w, r, paths, func(h *lockregistry.Hold) <-chan struct{} { return listen(h, ctx) })
+	for range 3 * len(paths) {
+		w.Collect()
+		w.Pass(time.Second)
+	}
+	w.Settle()
+	select {
+	case <-done:
+		w.Fatal("it has ended")
+	default:
+	}
+	require.Empty(w, log.Lines(kit.Forgotten))
+	switch end {
+	case "it is lost":
+		w.Do("DEL", "orders:"+paths[len(paths)-1])
+	case "the registry is closed":
+		require.NoError(w, r.Close())
+	case "its parent ends":
+		cancel()
+	}
+	w.Pass(time.Second)
+	<-done
+}
+
+//go:noinline
+func acquiresAll[T any](w *kit.World, r *lockregistry.Registry, paths []string, keep func(h *lockregistry.Hold) T) T {
+	w.Helper()
+	h, err := r.AcquireAll(w.Context(), paths)
+	require.NoError(w, err)
+	return keep(h)
+}
+
+// When nobody waits any more it is noticed, as if nobody had waited.
+func TestHold_NobodyWaitsForItsEndAnyMore(t *testing.T) {
+	for _, name := range []string{"Done", "Done of the second one", "Done of one with a value"} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorldAlone(t, func(w *kit.World) {
+				var log kit.Journal
+				r := w.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(time.Second))
+				done := kit.Forgets(w, r.Obtain("42"), func(h *lockregistry.Hold) <-chan struct{} { return ears[name](h, w.Context()) })
+				for range 3 {
+					w.Collect()
+				}
+				require.Empty(w, log.Lines(kit.Forgotten))
+				runtime.KeepAlive(done)
+				w.Await("it is noticed", func() bool { return w.Noticed(&log) })
+				w.Pass(2 * time.Second)
+				require.True(w, w.Free(kit.TheKey))
+			})
+		})
+	}
+}
+
+// What its parent's end does to a hold's context is seen at once by whoever asks the context.
+func TestHold_ContextEndsAsItsParentDoes(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		h := w.Acquires(w.Registry().Obtain("42"))
+		parent, cancel := context.WithTimeoutCause(context.Background(), time.Second, errors.New("too slow"))
+		defer cancel()
+		ctx := h.Context(parent)
+		child, stop := context.WithCancel(ctx)
+		defer stop()
+		until, ok := ctx.Deadline()
+		require.True(w, ok)
+		require.Equal(w, time.Second, time.Until(until))
+		w.Pass(2 * time.Second)
+		for _, ctx := range []context.Context{ctx, child} {
+			require.Equal(w, context.DeadlineExceeded, ctx.Err())
+			require.EqualError(w, context.Cause(ctx), "too slow")
+		}
+		for range 100 {
+			parent, cancel := context.WithCancel(context.Background())
+			done, err, cause := h.Context(parent), h.Context(parent), h.Context(parent)
+			cancel()
+			require.Equal(w, context.Canceled, context.Cause(cause))
+			require.Equal(w, context.Canceled, err.Err())
+			<-done.Done()
+		}
+		w.Releases(h)
+	})
+}

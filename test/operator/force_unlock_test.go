@@ -1,0 +1,355 @@
+package operator_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// The holders that Java would be: Spring's value, and Redisson's field.
+const (
+	springID   = "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55"
+	redissonID = "019d03de-74d3-4af5-a601-f027dbe1a757:77"
+)
+
+// javaHolds locks a path as a Java service would.
+func javaHolds(w *kit.World, layout lockregistry.Layout, key string) (holder string) {
+	w.Helper()
+	if layout == lockregistry.LayoutSpring {
+		require.Equal(w, "OK", w.Do("SET", key, springID, "NX", "PX", "60000"))
+		return springID
+	}
+	require.Equal(w, "1", w.Do("HSET", key, redissonID, "2"))
+	require.Equal(w, "1", w.Do("PEXPIRE", key, "60000"))
+	return redissonID
+}
+
+// javaReads adds a reader that has locked twice, as Redisson would.
+func javaReads(w *kit.World, key string, lease time.Duration) {
+	w.Helper()
+	w.Do("HSET", key, "mode", "read", redissonID, "2")
+	for _, n := range []string{"1", "2"} {
+		w.Do("SET", "{"+key+"}:"+redissonID+":rwlock_timeout:"+n, "1", "PX", "10000")
+	}
+	w.Do("PEXPIRE", "{"+key+"}:"+redissonID+":rwlock_timeout:2", strconv.FormatInt(lease.Milliseconds(), 10))
+	w.Do("PEXPIRE", key, "60000")
+}
+
+func TestForceUnlock_OfAPlainLock(t *testing.T) {
+	t.Parallel()
+	for name, layout := range kit.Layouts {
+		t.Run(name, func(t *testing.T) {
+			kit.Worlds(t, func(w *kit.World) {
+				opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
+				here, there, forces := w.Registry(opts...), w.Registry(opts...), w.Registry(opts...)
+				require.NoError(w, forces.ForceUnlock(w.Context(), "42"), "it is free")
+				l := here.Obtain("42")
+				w.Lock(l)
+				ctx := l.Context(w.Context())
+				waits := w.Goroutine().Starts(there.Obtain("42"))
+				w.Await("it is waited for", func() bool { return w.Waiting("42") })
+				start := time.Now()
+				require.NoError(w, forces.ForceUnlock(w.Context(), "42"))
+				w.Takes(start, waits)
+
+				// A holder elsewhere learns of it when it unlocks.
+				require.NoError(w, ctx.Err())
+				w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
+				require.True(w, there.Obtain("42").IsHeld())
+
+				// That of the registry itself at once.
+				require.NoError(w, there.ForceUnlock(w.Context(), "42"))
+				require.False(w, there.Obtain("42").IsHeld())
+				require.True(w, w.Free("orders:42"))
+			})
+		})
+	}
+}
+
+// The first ticket's process is told, as it may not watch the key yet: a young ticket is not told that it has become the first.
+func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		here := w.Heard(func(c rueidis.Client) rueidis.Completed { return c.B().Subscribe().Channel("orders-channel@b").Build() },
+			"orders-channel@b", "1")
+		for _, c := range []struct {
+			layout lockregistry.Layout
+			reader bool
+			holder string
+		}{
+			{lockregistry.LayoutSpring, false, ""},
+			{lockregistry.LayoutSpring, false, "a:2+"},
+			{lockregistry.LayoutRedisson, false, "a:2"},
+			{lockregistry.LayoutRedisson, true, "a:2"},
+			{lockregistry.LayoutRedisson, true, ""},
+		} {
+			w.Do("DEL", kit.TheKey, kit.TheQueue)
+			w.Do("EVAL", `local time = redis.call('TIME')
+				local now = time[1] * 1000 + math.floor(time[2] / 1000)
+				redis.call('ZADD', KEYS[1], -now, 'open', -now, 'wide', now * 1000 + 1, 'b:3|60000', now * 1000 + 2, 'a:4|60000')`,
+				"1", kit.TheQueue)
+			if c.layout == lockregistry.LayoutRedisson {
+				w.Do("HSET", kit.TheKey, "a:2", "1")
+			} else {
+				w.Do("SET", kit.TheKey, "a:2+")
+			}
+			if c.reader { // with another one
+				w.Do("HSET", kit.TheKey, "mode", "read", "b:7", "1")
+				w.Do("SET", "{"+kit.TheKey+"}:b:7:rwlock_timeout:1", "1", "PX", "60000")
+			}
+			r := w.Registry(lockregistry.WithLayout(c.layout))
+			if c.holder == "" {
+				require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+			} else {
+				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", c.holder))
+			}
+			w.Hears(here, "orders-channel@b n 3 0 "+kit.TheKey)
+		}
+	})
+}
+
+func TestForceUnlock_TellsTheHolder(t *testing.T) {
+	t.Parallel()
+	for name, layout := range kit.Layouts {
+		t.Run(name, func(t *testing.T) {
+			kit.Worlds(t, func(w *kit.World) {
+				for _, kind := range []string{"plain", "writer", "reader"} {
+					r := w.Registry(lockregistry.WithLayout(layout))
+					l, waiter := r.Obtain(kind), r.Obtain(kind)
+					if kind != "plain" {
+						l, waiter = r.ReadWrite(kind).Writer(), r.ReadWrite(kind).Writer()
+					}
+					if kind == "reader" {
+						l = r.ReadWrite(kind).Reader()
+					}
+					w.Lock(l)
+					ctx := l.Context(w.Context())
+					g := w.Goroutine()
+					waits := g.Starts(waiter)
+					require.NoError(w, r.ForceUnlock(w.Context(), kind))
+					require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
+					w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", l.Key())
+					require.NoError(w, <-waits, "who waits in the process has it next")
+					require.NoError(w, g.Unlock(waiter))
+				}
+			})
+		})
+	}
+}
+
+// What Java holds goes as well, and only from the holder that is named, if one is.
+func TestForceUnlock_OfJava(t *testing.T) {
+	t.Parallel()
+	for name, layout := range kit.Layouts {
+		t.Run(name, func(t *testing.T) {
+			kit.Worlds(t, func(w *kit.World) {
+				r := w.Registry(lockregistry.WithLayout(layout))
+				holder := javaHolds(w, layout, "orders:42")
+				for _, other := range []string{"somebody", holder[1:], holder + ":1"} {
+					w.Fails(r.ForceUnlockHolder(w.Context(), "42", other), lockregistry.ErrNotOwner, "forceunlock", "orders:42")
+				}
+				require.False(w, w.Free("orders:42"))
+				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", holder))
+				require.True(w, w.Free("orders:42"))
+				w.Fails(r.ForceUnlockHolder(w.Context(), "42", holder), lockregistry.ErrNotOwner, "forceunlock", "orders:42")
+				javaHolds(w, layout, "orders:42")
+				require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+				require.Equal(w, "0", w.Keys())
+			})
+		})
+	}
+}
+
+func TestForceUnlock_OfReaders(t *testing.T) {
+	t.Parallel()
+	for name, layout := range kit.Layouts {
+		t.Run(name, func(t *testing.T) {
+			kit.Worlds(t, func(w *kit.World) {
+				opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
+				a, b, c := w.Registry(opts...), w.Registry(opts...), w.Registry(opts...)
+				path, key := "42", "orders:42"
+				reads := func(r *lockregistry.Registry, ttl time.Duration) (*lockregistry.Lock, string) {
+					l := r.ReadWrite(path).Reader()
+					before := w.Do("HKEYS", key)
+					w.Lock(l, lockregistry.Lease(ttl))
+					for field := range strings.FieldsSeq(strings.Trim(w.Do("HKEYS", key), "[]")) {
+						if field != "mode" && !strings.Contains(before, field) {
+							return l, field
+						}
+					}
+					w.Fatal("it has no field")
+					return nil, ""
+				}
+				short, shortly := reads(a, 20*time.Second)
+				long, longer := reads(b, 50*time.Second)
+				javaReads(w, key, 30*time.Second)
+				w.Fails(c.ForceUnlockHolder(w.Context(), path, longer+":write"), lockregistry.ErrNotOwner, "forceunlock", key)
+				w.Fails(c.ForceUnlockHolder(w.Context(), path, "mode"), lockregistry.ErrNotOwner, "forceunlock", key)
+				require.Equal(w, "5", w.Keys())
+
+				// The lock lives as long as the longest lease of those who stay.
+				require.NoError(w, b.ForceUnlockHolder(w.Context(), path, longer))
+				require.False(w, long.IsHeld())
+				require.InDelta(w, 30*time.Second, w.Pttl(key), float64(2*time.Second))
+				require.True(w, short.IsHeld())
+				w.Fails(long.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", key)
+				require.NoError(w, c.ForceUnlockHolder(w.Context(), path, redissonID))
+				require.InDelta(w, 20*time.Second, w.Pttl(key), float64(2*time.Second))
+				require.Equal(w, "2", w.Keys())
+
+				// With the last one the lock is free, and a writer has it.
+				writes := w.Goroutine().Starts(c.ReadWrite(path).Writer())
+				w.Await("it is waited for", func() bool { return w.Waiting(path) })
+				start := time.Now()
+				require.NoError(w, a.ForceUnlockHolder(w.Context(), path, shortly))
+				w.Takes(start, writes)
+				w.Fails(short.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", key)
+				require.NoError(w, a.ForceUnlock(w.Context(), path))
+
+				// All at once.
+				reads(a, 20*time.Second)
+				reads(b, 20*time.Second)
+				javaReads(w, key, 30*time.Second)
+				require.NoError(w, c.ForceUnlock(w.Context(), path))
+				w.LeftNothing()
+			})
+		})
+	}
+}
+
+// A writer that reads too loses what is named.
+func TestForceUnlock_OfAWriterThatReads(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r, other := w.Registry(lockregistry.WithPollInterval(kit.NoPoll)), w.Registry(lockregistry.WithPollInterval(kit.NoPoll))
+		rw := r.ReadWrite("42")
+		w.Lock(rw.Writer())
+		writer := ""
+		for field := range strings.FieldsSeq(strings.Trim(w.Do("HKEYS", "orders:42"), "[]")) {
+			if strings.HasSuffix(field, ":write") {
+				writer = field
+			}
+		}
+		w.Lock(rw.Reader(), lockregistry.Lease(20*time.Second))
+		reads := w.Goroutine().Starts(other.ReadWrite("42").Reader())
+		w.Await("it is waited for", func() bool { return w.Waiting("42") })
+		start := time.Now()
+		require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", writer))
+		w.Takes(start, reads)
+		require.False(w, rw.Writer().IsHeld())
+		require.True(w, rw.Reader().IsHeld())
+		w.Fails(rw.Writer().Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
+		w.Unlock(rw.Reader())
+	})
+}
+
+func TestForceUnlock_WithBadInput(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry()
+		w.Do("RPUSH", "orders:list", "a")
+		w.Fails(r.ForceUnlock(w.Context(), "list"), lockregistry.ErrWrongType, "forceunlock", "orders:list")
+		w.Do("HSET", "orders:hash", "a", "1")
+		w.Fails(r.ForceUnlock(w.Context(), "hash"), lockregistry.ErrWrongType, "forceunlock", "orders:hash")
+		w.Fails(r.ForceUnlockHolder(w.Context(), "hash", "a"), lockregistry.ErrWrongType, "forceunlock", "orders:hash")
+		of := w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
+		w.Do("SET", "orders:string", "a")
+		w.Fails(of.ForceUnlock(w.Context(), "string"), lockregistry.ErrWrongType, "forceunlock", "orders:string")
+		require.Equal(w, "3", w.Keys(), "nothing was changed")
+
+		kit.Refuses(w.T, r.ForceUnlock(w.Context(), ""), "forceunlock", "orders:", "the path is empty")
+		kit.Refuses(w.T, r.ForceUnlockHolder(w.Context(), "42", ""), "forceunlock", "orders:42", "the holder is empty")
+		var none context.Context
+		kit.Refuses(w.T, r.ForceUnlock(none, "42"), "forceunlock", "orders:42", "the context is nil")
+		done, cancel := context.WithCancel(w.Context())
+		cancel()
+		w.Fails(r.ForceUnlock(done, "42"), context.Canceled, "forceunlock", "orders:42")
+	})
+}
+
+// When nobody knows whether the lock was removed, the holder of this registry can rely on it no more.
+func TestForceUnlock_WithoutAnAnswer(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		net := w.Flaky()
+		r := net.Registry()
+		l := r.Obtain("42")
+		w.Lock(l)
+		require.NoError(w, r.ForceUnlock(w.Context(), "43")) // so that the server knows the script
+		net.Fates("unlock", kit.CutAfter)
+		require.Error(w, r.ForceUnlock(w.Context(), "42"))
+		require.False(w, l.IsHeld())
+		w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
+	})
+}
+
+// The names of other holders, of any length, are not sent. Each of them is removed, and ErrNotOwner means that it was not there.
+func TestForceUnlock_LongNames(t *testing.T) {
+	t.Parallel()
+	for name, layout := range kit.Layouts {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				r := w.Registry(lockregistry.WithLayout(layout))
+				require.ErrorIs(w, r.ForceUnlockHolder(w.Context(), "42", "x"), lockregistry.ErrNotOwner)
+				w.Do("CONFIG", "RESETSTAT")
+				for range 3 {
+					w.Do("EVAL", `local long = string.rep('x', 1e6)
+						if ARGV[1] == 'spring' then return redis.call('SET', KEYS[1], long) end
+						redis.call('HSET', KEYS[1], 'f', '1', 'g' .. long, '1')`, "1", kit.TheKey, name)
+					require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+					require.True(w, w.Free(kit.TheKey))
+				}
+				w.Do("HSET", kit.TheKey, "mode", "read", "one", "1", "two", "1")
+				w.Do("SET", "{"+kit.TheKey+"}:two:rwlock_timeout:1", "1", "PX", "60000")
+				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", "one"))
+				require.ErrorIs(w, r.ForceUnlockHolder(w.Context(), "42", "one"), lockregistry.ErrNotOwner)
+				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", "two"))
+				_, sent, _ := strings.Cut(w.Do("INFO", "stats"), "total_net_output_bytes:")
+				sent, _, _ = strings.Cut(sent, "\r")
+				require.Less(w, len(sent), len("1000000"), sent)
+			})
+		})
+	}
+}
+
+// The rights that the documentation names are enough.
+func TestForceUnlock_Permissions(t *testing.T) {
+	for _, user := range kit.DocumentedUsers(t) {
+		if user.Mode != "Auto" {
+			continue
+		}
+		t.Run(user.Kind, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				w.Do(append([]string{"ACL", "SETUSER", "app", "on", ">secret"}, user.Rights...)...)
+				layout := lockregistry.LayoutSpring
+				if user.Kind == "redisson" {
+					layout = lockregistry.LayoutRedisson
+				}
+				r := w.RegistryOn(w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
+					o.Username, o.Password, o.DisableCache = "app", "secret", true
+				}), lockregistry.WithLayout(layout))
+				locks := []*lockregistry.Lock{r.Obtain("42")}
+				if user.Kind == "read-write" {
+					locks = []*lockregistry.Lock{r.ReadWrite("42").Writer(), r.ReadWrite("42").Reader()}
+				}
+				for _, l := range locks {
+					w.Lock(l)
+					require.Error(w, r.ForceUnlock(w.Context(), "42"))
+					require.True(w, l.IsHeld(), "nothing was changed")
+					w.Do("ACL", "SETUSER", "app", "+type")
+					if user.Kind != "spring" {
+						w.Do("ACL", "SETUSER", "app", "+hgetall")
+					}
+					require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+					require.False(w, l.IsHeld())
+					w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
+					w.Do("ACL", "SETUSER", "app", "-type")
+				}
+			})
+		})
+	}
+}

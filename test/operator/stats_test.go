@@ -1,0 +1,359 @@
+package operator_test
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// withoutNodes leaves the servers out, for a comparison of the rest.
+func withoutNodes(s observe.Stats) observe.Stats {
+	s.Nodes = nil
+	return s
+}
+
+func TestStats_OfHoldsAndWaiters(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r, other := w.Registry(lockregistry.WithHandoff(time.Hour)), w.Registry()
+		assert.Equal(t, observe.Stats{}, withoutNodes(r.Stats()))
+
+		r.Obtain("unused")
+		rw := r.ReadWrite("rw")
+		w.Lock(rw.Reader())
+		second := w.Goroutine()
+		require.NoError(t, second.Lock(rw.Reader()))
+		assert.Equal(t, observe.Stats{Locks: 2, Holds: 1}, withoutNodes(r.Stats()), "readers share a hold")
+		third := w.Goroutine()
+		writes := third.Starts(rw.Writer())
+		w.Settle()
+		assert.Equal(t, observe.Stats{Locks: 2, Holds: 1, Waiters: 1}, withoutNodes(r.Stats()))
+		w.Unlock(rw.Reader())
+		require.NoError(t, second.Unlock(rw.Reader()))
+		require.NoError(t, <-writes)
+		require.NoError(t, third.Unlock(rw.Writer()))
+
+		elsewhere := other.Obtain("42")
+		w.Lock(elsewhere)
+		l := r.Obtain("42")
+		first := second.Starts(l)
+		w.Settle()
+		next := third.Starts(l)
+		w.Settle()
+		s := r.Stats()
+		assert.Equal(t, []int{3, 0, 2}, []int{s.Locks, s.Holds, s.Waiters})
+		assert.Equal(t, observe.Stats{Locks: 1, Holds: 1}, withoutNodes(other.Stats()))
+		w.Unlock(elsewhere)
+		require.NoError(t, <-first)
+		s = r.Stats()
+		assert.Equal(t, []int{1, 1}, []int{s.Holds, s.Waiters})
+		before := s.HandOvers
+		require.NoError(t, second.Unlock(l))
+		require.NoError(t, <-next)
+		s = r.Stats()
+		assert.Equal(t, []int{1, 0}, []int{s.Holds, s.Waiters})
+		assert.Equal(t, before+1, s.HandOvers)
+		w.Pass(2 * time.Minute)
+		assert.Zero(t, r.Stats().Holds, "its lease is over")
+		require.ErrorIs(t, third.Unlock(l), lockregistry.ErrLockLost)
+		w.Await("all is removed", func() bool { return r.Stats().Removals == 0 })
+
+		require.NoError(t, r.Close())
+		assert.Equal(t, 3, r.Stats().Locks)
+	})
+}
+
+func TestStats_OfTickets(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r, other := w.Registry(), w.Registry()
+		for _, held := range []*lockregistry.Lock{other.Obtain("42"), other.ReadWrite("rw").Writer()} {
+			l := r.Obtain("42")
+			if held.Path() == "rw" {
+				l = r.ReadWrite("rw").Reader()
+			}
+			before := r.Stats().Wakeups.Messages
+			owner := lockregistry.NewOwner(t.Context())
+			w.Lock(held)
+			waits := kit.LockElsewhere(l, owner)
+			w.Await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
+			assert.Equal(t, 1, r.Stats().Waiters)
+			w.Unlock(held)
+			require.NoError(t, <-waits)
+			s := r.Stats()
+			assert.Equal(t, []int{0, 0, 1}, []int{s.Tickets, s.Waiters, s.Holds})
+			assert.Equal(t, before+1, s.Wakeups.Messages)
+			require.NoError(t, l.Unlock(owner))
+		}
+	})
+}
+
+// Of each way to wake up the right one is counted.
+func TestStats_OfWakeups(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		for _, c := range []struct {
+			how    kit.Wakeup
+			word   string
+			counts func(observe.Wakeups) uint64
+		}{
+			{kit.WakeupTracking, "tracking", func(u observe.Wakeups) uint64 { return u.Changes }},
+			{kit.WakeupPubSub, "pubsub", func(u observe.Wakeups) uint64 { return u.Changes }},
+			{kit.WakeupPoll, "poll", func(u observe.Wakeups) uint64 { return u.Polls }},
+		} {
+			opts := []lockregistry.Option{kit.WithWakeup(c.how)}
+			if c.how != kit.WakeupPoll { // else it may come first
+				opts = append(opts, lockregistry.WithPollInterval(kit.NoPoll))
+			}
+			r := w.Registry(opts...)
+			l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
+			w.Do("SET", "orders:42", "java", "PX", "600000")
+			waits := kit.LockElsewhere(l, owner)
+			armed := map[kit.Wakeup]string{
+				kit.WakeupTracking: "tracking_total_keys:1\r", kit.WakeupPubSub: "pubsub_channels:3\r",
+			}
+			w.Await("it listens", func() bool {
+				s := r.Stats()
+				if c.how == kit.WakeupPoll {
+					return s.Wakeups.Polls > 0 && s.Waiters == 1
+				}
+				return s.Nodes[0].Wakeup == c.word && strings.Contains(w.Do("INFO", "stats"), armed[c.how])
+			})
+			if c.how != kit.WakeupPoll {
+				n := r.Stats().Nodes[0]
+				assert.Equal(t, 1, n.Waiters)
+				assert.WithinDuration(t, time.Now(), n.Since, time.Minute)
+			}
+			w.Await("it is counted", func() bool { // one that finds the call about to wake already is not
+				w.Do("SET", "orders:42", "java", "PX", "600000")
+				w.Do("PUBLISH", "orders-channel:orders:42", "orders:42")
+				return c.counts(r.Stats().Wakeups) > 0
+			})
+			w.Do("DEL", "orders:42")
+			w.Do("PUBLISH", "orders-channel:orders:42", "orders:42")
+			require.NoError(t, <-waits)
+			require.NoError(t, l.Unlock(owner))
+			require.NoError(t, r.Close())
+			w.Await("nobody listens", func() bool { return strings.Contains(w.Do("INFO", "stats"), "pubsub_channels:0\r") })
+		}
+	})
+}
+
+// What is known of the server, and of the connection to it.
+func TestStats_OfAServer(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r, other := w.Registry(), w.Registry()
+		n := r.Stats().Nodes
+		require.Len(t, n, 1)
+		assert.Equal(t, observe.NodeStats{Address: "redis:6379", Wakeup: "poll"}, n[0])
+
+		began := time.Now()
+		held, l := other.Obtain("42"), r.Obtain("42")
+		w.Lock(held)
+		waits := kit.LockElsewhere(l, lockregistry.NewOwner(t.Context()))
+		w.Await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
+		s := r.Stats().Nodes[0]
+		assert.Equal(t, "tracking", s.Wakeup)
+		assert.WithinRange(t, s.Since, began, time.Now())
+		assert.WithinRange(t, s.LastAnswer, began, time.Now())
+		assert.Zero(t, s.Lost)
+		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
+		w.Await("another connection", func() bool {
+			n := r.Stats().Nodes[0]
+			return n.Lost == 1 && n.Since.After(s.Since)
+		})
+		w.Unlock(held)
+		require.NoError(t, <-waits)
+	})
+}
+
+func TestStats_OfFailures(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(30*time.Second))
+		renewed, removed := r.Obtain("renewed"), r.Obtain("removed")
+		w.Lock(renewed)
+		w.Lock(removed)
+		answered := r.Stats().Nodes[0].LastAnswer
+		began := time.Now()
+		w.Mini.SetError("ERR it fails")
+		require.Error(t, removed.Unlock(w.Context()))
+		w.Pass(15 * time.Second)
+		s := r.Stats()
+		assert.WithinRange(t, s.Nodes[0].RemovalsFailing, began, began.Add(time.Second))
+		assert.WithinRange(t, s.Nodes[0].RenewalsFailing, began.Add(9*time.Second), began.Add(11*time.Second))
+		assert.Equal(t, 1, s.Removals)
+		assert.True(t, s.Nodes[0].LastAnswer.After(answered), "an error is an answer")
+		w.Mini.SetError("")
+		w.Pass(5 * time.Second)
+		s = r.Stats()
+		assert.Zero(t, s.Nodes[0].RemovalsFailing)
+		assert.Zero(t, s.Nodes[0].RenewalsFailing)
+		assert.Zero(t, s.Removals)
+		w.Unlock(renewed)
+	})
+}
+
+// In a cluster each master is there, with the calls that wait for a word of it, and with its own answers.
+func TestStats_OfACluster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.StartCluster(t, 3)
+	r, other := kit.OnCluster(t, servers), kit.OnCluster(t, servers)
+	addresses := make([]string, len(servers))
+	for i, s := range servers {
+		addresses[i] = s.Addr()
+	}
+	slices.Sort(addresses)
+	listed := func(s observe.Stats) (all []string) {
+		for _, n := range s.Nodes {
+			all = append(all, n.Address)
+		}
+		return all
+	}
+	require.Equal(t, addresses, listed(r.Stats()))
+
+	held := other.Obtain("42")
+	require.NoError(t, held.Lock(t.Context()))
+	slot, err := strconv.Atoi(servers[0].Command(t, "CLUSTER", "KEYSLOT", held.Key()))
+	require.NoError(t, err)
+	owner := servers[slot*len(servers)/16384].Addr()
+	waits := kit.LockElsewhere(r.Obtain("42"), lockregistry.NewOwner(t.Context()))
+	tickets := 0
+	if kit.Sharded(t, servers[0]) { // else there is no queue
+		tickets = 1
+	}
+	require.Eventually(t, func() bool {
+		s := r.Stats()
+		return s.Waiters == 1 && s.Tickets == tickets && slices.ContainsFunc(s.Nodes, func(n observe.NodeStats) bool {
+			return n.Address == owner && n.Waiters == 1 && n.Wakeup != "poll"
+		})
+	}, 20*time.Second, time.Millisecond)
+	for _, n := range r.Stats().Nodes {
+		if n.Address == owner {
+			assert.WithinDuration(t, time.Now(), n.LastAnswer, 10*time.Second)
+		} else {
+			assert.Equal(t, observe.NodeStats{Address: n.Address, Wakeup: "poll"}, n)
+		}
+	}
+	require.NoError(t, held.Unlock(t.Context()))
+	require.NoError(t, <-waits)
+}
+
+// Stats may be asked for at any time, and its numbers fit together.
+func TestStats_Meanwhile(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		const paths, goroutines, rounds = 4, 16, 50
+		r, other := w.Registry(), w.Registry()
+		var running sync.WaitGroup
+		done := make(chan struct{})
+		for i := range goroutines {
+			running.Go(func() {
+				for n := range rounds {
+					path := strconv.Itoa((i + n) % paths)
+					l := []*lockregistry.Lock{r.Obtain(path), other.Obtain(path), r.ReadWrite("rw" + path).Reader()}[n%3]
+					owner := lockregistry.NewOwner(w.Context())
+					if err := errors.Join(l.Lock(owner), l.Unlock(owner)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		go func() {
+			running.Wait()
+			close(done)
+		}()
+		for more := true; more; {
+			s := r.Stats()
+			assert.LessOrEqual(t, s.Tickets, s.Waiters)
+			assert.LessOrEqual(t, s.Holds, 2*s.Locks)
+			assert.LessOrEqual(t, s.Waiters, goroutines*2*paths) // who goes on to another path meanwhile counts there, too
+			select {
+			case <-done:
+				more = false
+			default:
+			}
+		}
+		s := r.Stats()
+		assert.Equal(t, []int{0, 0, 0}, []int{s.Holds, s.Waiters, s.Tickets})
+	})
+}
+
+// nameless is a client that does not name its servers, as one that wraps another may be.
+type nameless struct{ rueidis.Client }
+
+func (nameless) Nodes() map[string]rueidis.Client { return nil }
+
+func TestStats_ClientWithoutNodes(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.RegistryOn(nameless{w.Client()})
+		l := r.Obtain("42")
+		w.Lock(l)
+		has := w.Goroutine().Starts(l)
+		w.Settle()
+		nodes := r.Stats().Nodes
+		require.Len(t, nodes, 1)
+		require.Empty(t, nodes[0].Address)
+		require.NotZero(t, nodes[0].LastAnswer)
+		w.Unlock(l)
+		require.NoError(t, <-has)
+	})
+}
+
+// A client with replicas has its master in the figures, whichever address sorts first.
+func TestStats_ReplicaAddress(t *testing.T) {
+	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
+	for i, master := range servers {
+		replica := servers[1-i]
+		host, port, err := net.SplitHostPort(master.Addr())
+		require.NoError(t, err)
+		master.Command(t, "REPLICAOF", "NO", "ONE")
+		replica.Command(t, "REPLICAOF", host, port)
+		w := kit.RealWorld(t, master)
+		client, err := kit.NewClient(rueidis.ClientOption{
+			InitAddress: []string{master.Addr()}, DisableCache: true,
+			Standalone:     rueidis.StandaloneOption{ReplicaAddress: []string{replica.Addr()}},
+			SendToReplicas: func(rueidis.Completed) bool { return false },
+		})
+		require.NoError(t, err)
+		t.Cleanup(client.Close)
+		r := w.RegistryOn(client)
+		w.Lock(r.Obtain("42"))
+		nodes := r.Stats().Nodes
+		require.Len(t, nodes, 1)
+		require.Equal(t, master.Addr(), nodes[0].Address)
+		w.Unlock(r.Obtain("42"))
+	}
+}
+
+func TestStats_OfTheOldestHold(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.Registry(lockregistry.WithHandoff(time.Hour))
+		first, err := r.Acquire(w.Context(), "first")
+		require.NoError(w, err)
+		w.Pass(time.Second)
+		l := r.Obtain("second")
+		w.Lock(l)
+		w.Pass(time.Second)
+		require.Equal(w, 2*time.Second, r.Stats().Oldest.Round(100*time.Millisecond))
+		require.NoError(w, first.Release(w.Context()))
+		require.Equal(w, time.Second, r.Stats().Oldest.Round(100*time.Millisecond))
+		g := w.Goroutine()
+		next := g.Starts(l)
+		w.Settle()
+		w.Unlock(l)
+		require.NoError(w, <-next)
+		require.Zero(w, r.Stats().Oldest.Round(100*time.Millisecond), "the next owner has it since now")
+		require.NoError(w, g.Unlock(l))
+		require.Zero(w, r.Stats().Oldest)
+	})
+}

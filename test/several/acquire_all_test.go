@@ -1,0 +1,614 @@
+package several_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// plainLayouts runs a test in the worlds with either format, with tokens and without.
+func plainLayouts(t *testing.T, test func(w *kit.World, opts ...lockregistry.Option)) {
+	t.Helper()
+	inPlainLayouts(t, kit.Worlds, test)
+}
+
+// fakePlainLayouts is plainLayouts for a test that needs fake time.
+func fakePlainLayouts(t *testing.T, test func(w *kit.World, opts ...lockregistry.Option)) {
+	t.Helper()
+	inPlainLayouts(t, kit.FakeWorld, test)
+}
+
+func inPlainLayouts(
+	t *testing.T, where func(t *testing.T, test func(w *kit.World)), test func(w *kit.World, opts ...lockregistry.Option),
+) {
+	t.Helper()
+	t.Parallel()
+	for name, opts := range map[string][]lockregistry.Option{
+		"spring":          nil,
+		"spring fenced":   {lockregistry.WithFencing()},
+		"redisson":        {lockregistry.WithLayout(lockregistry.LayoutRedisson)},
+		"redisson fenced": {lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()},
+	} {
+		t.Run(name, func(t *testing.T) { where(t, func(w *kit.World) { test(w, opts...) }) })
+	}
+}
+
+func taken(w *kit.World, paths ...string) {
+	w.Helper()
+	for _, path := range paths {
+		require.Equal(w, "1", w.Do("EXISTS", "orders:"+path), path)
+	}
+}
+
+func allFree(w *kit.World, paths ...string) {
+	w.Helper()
+	for _, path := range paths {
+		require.True(w, w.Free("orders:"+path), path)
+	}
+}
+
+func TestAcquireAll(t *testing.T) {
+	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		f := w.Flaky()
+		r, other := f.Registry(opts...), w.Registry(opts...)
+		w.Known(r)
+		tries := f.Count("obtain")
+		h, err := r.AcquireAll(w.Context(), []string{"c", "a", "c", "b", "a"}, lockregistry.Lease(time.Minute))
+		require.NoError(w, err)
+		require.LessOrEqual(w, f.Count("obtain"), tries+2, "one command, but for the source of a script that the server does not know")
+		require.Equal(w, []string{"c", "a", "b"}, h.Paths())
+		require.Equal(w, "c", h.Path())
+		require.Equal(w, "orders:c", h.Key())
+		require.Equal(w, h.Token(), h.TokenOf("c"))
+		for _, path := range h.Paths() {
+			require.Equal(w, len(opts) > 0 && h.Token() > 0, h.TokenOf(path) > 0)
+			_, err := other.Acquire(w.Context(), path, lockregistry.NoWait())
+			require.ErrorIs(w, err, lockregistry.ErrTaken)
+			_, err = r.Acquire(w.Context(), path, lockregistry.NoWait())
+			require.ErrorIs(w, err, lockregistry.ErrTaken)
+		}
+		require.Zero(w, h.TokenOf("d"))
+		taken(w, "a", "b", "c")
+
+		ctx := h.Context(w.Context())
+		require.Equal(w, h.Token(), w.TokenIn(ctx))
+		require.Same(w, ctx, h.Context(w.Context()))
+		require.Same(w, ctx, h.Context(ctx))
+		before := w.Acquired(r.Obtain("0"))
+		for _, path := range h.Paths() {
+			_, err := r.AcquireAll(ctx, []string{"0", path}, lockregistry.Wait(time.Second))
+			w.Fails(err, lockregistry.ErrDeadlock, "acquire", "orders:"+path)
+			_, err = r.Acquire(ctx, path)
+			w.Fails(err, lockregistry.ErrDeadlock, "acquire", "orders:"+path)
+			_, err = r.AcquireAll(ctx, []string{"d", path})
+			w.Fails(err, lockregistry.ErrDeadlock, "acquire", "orders:"+path)
+		}
+		w.Released(before)
+		require.Greater(w, h.Remaining(), 50*time.Second)
+		require.NoError(w, h.Renew(w.Context(), time.Hour))
+		require.Greater(w, h.Remaining(), 50*time.Minute)
+		for _, path := range h.Paths() {
+			require.Greater(w, w.Pttl("orders:"+path), 59*time.Minute)
+		}
+		w.Released(h)
+		require.ErrorIs(w, context.Cause(ctx), context.Canceled)
+		require.Zero(w, h.Remaining())
+		allFree(w, "a", "b", "c")
+		w.Fails(h.Release(w.Context()), lockregistry.ErrNotOwner, "release", "orders:c")
+		require.ErrorIs(w, h.Renew(w.Context(), time.Hour), lockregistry.ErrNotOwner)
+
+		single, err := r.AcquireAll(w.Context(), []string{"a"})
+		require.NoError(w, err)
+		require.Equal(w, []string{"a"}, single.Paths())
+		w.Released(single)
+	})
+}
+
+func TestAcquireAll_OfBadInput(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.Registry()
+		for want, call := range map[string]func() error{
+			"the list of paths is empty": func() error { _, err := r.AcquireAll(w.Context(), nil); return err },
+			"the path is empty":          func() error { _, err := r.AcquireAll(w.Context(), []string{"a", ""}); return err },
+			"reserved":                   func() error { _, err := r.AcquireAll(w.Context(), []string{"a", "{b}:waiters"}); return err },
+			"the context is nil": func() error {
+				_, err := r.AcquireAll(nil, []string{"a"}) //nolint:staticcheck // bad input
+				return err
+			},
+			"20001 paths": func() error {
+				paths := kit.Numbered(20_001)
+				_, err := r.AcquireAll(w.Context(), append(paths, paths...))
+				return err
+			},
+			"AtLeast": func() error {
+				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.AtLeast(time.Second))
+				return err
+			},
+			"must be positive": func() error { _, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Lease(0)); return err },
+			"NoWait and Wait": func() error {
+				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Wait(time.Second), lockregistry.NoWait())
+				return err
+			},
+		} {
+			err := call()
+			require.ErrorContains(w, err, want)
+			require.NotContains(w, err.Error(), "::")
+			var failed *lockregistry.LockError
+			require.ErrorAs(w, err, &failed)
+			require.Equal(w, "acquire", failed.Op)
+		}
+		cancelled, cancel := context.WithCancel(w.Context())
+		cancel()
+		_, err := r.AcquireAll(cancelled, []string{"a", "b"})
+		require.ErrorIs(w, err, context.Canceled)
+		w.Do("SADD", "orders:b", "x")
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			_, err = w.Registry(lockregistry.WithLayout(layout)).AcquireAll(w.Context(), []string{"a", "b"})
+			w.Fails(err, lockregistry.ErrWrongType, "acquire", "orders:b")
+			allFree(w, "a")
+		}
+		w.Do("DEL", "orders:b")
+
+		small := w.Registry(lockregistry.WithCapacity(2))
+		_, err = small.AcquireAll(w.Context(), []string{"a", "b", "c"})
+		require.ErrorIs(w, err, lockregistry.ErrCapacity)
+		_, err = small.AcquireAll(w.Context(), kit.Numbered(20_000))
+		require.ErrorIs(w, err, lockregistry.ErrCapacity, "they are not too many for a call")
+		w.LeftNothing()
+		h, err := small.AcquireAll(w.Context(), []string{"a", "b"})
+		require.NoError(w, err)
+		w.Released(h)
+		require.NoError(w, r.Close())
+		_, err = r.AcquireAll(w.Context(), []string{"a", "b"})
+		require.ErrorIs(w, err, lockregistry.ErrClosed)
+	})
+}
+
+// All or none, at once or until the wait is over.
+func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
+	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		r, other := w.Registry(opts...), w.Registry(opts...)
+		for name, holder := range map[string]*lockregistry.Registry{"here": r, "elsewhere": other} {
+			for _, path := range []string{"a", "b", "c"} {
+				held := w.Acquired(holder.Obtain(path))
+				for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
+					_, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, opt)
+					w.Fails(err, lockregistry.ErrTaken, "acquire", "orders:"+path)
+					require.NotErrorIs(w, err, lockregistry.ErrUnavailable, name)
+					for _, p := range []string{"a", "b", "c"} {
+						if p != path {
+							allFree(w, p)
+						}
+					}
+				}
+				w.Released(held)
+			}
+		}
+		h, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, lockregistry.NoWait())
+		require.NoError(w, err)
+		w.Released(h)
+	})
+}
+
+// A call that waits has nothing but what sorts before what it waits for, and that is renewed meanwhile, and only then.
+func TestAcquireAll_InOrder(t *testing.T) {
+	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		const lease = 3 * time.Second
+		r, other := w.Registry(opts...), w.Registry(opts...)
+		b := w.Acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
+		got, _ := w.AllOf(w.Context(), r, []string{"c", "b", "a"}, lockregistry.AtMost(lease))
+		for range 7 { // more than two leases
+			w.Pass(time.Second)
+			w.Settle()
+			taken(w, "a")
+			require.Greater(w, w.Pttl("orders:a"), time.Second)
+			allFree(w, "c")
+		}
+		w.Pass(900 * time.Millisecond) // the next renewal is due soon
+		w.Released(b)
+		h := <-got
+		require.Greater(w, h.Remaining(), lease-lease/4)
+		for _, path := range h.Paths() {
+			require.Greater(w, w.Pttl("orders:"+path), lease-lease/4, path)
+		}
+		ctx := h.Context(w.Context())
+		<-ctx.Done()
+		require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost, "at the end of its time")
+		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
+		w.Pass(lease)
+		allFree(w, "a", "b", "c")
+	})
+}
+
+// One that is lost while the call waits for another gives all back, and the call begins anew.
+func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
+	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		opts = append(slices.Clone(opts), lockregistry.WithLease(3*time.Second))
+		r, other := w.Registry(opts...), w.Registry(opts...)
+		c := w.Acquired(other.Obtain("c"), lockregistry.Lease(time.Hour))
+		got, _ := w.AllOf(w.Context(), r, []string{"a", "b", "c"})
+		timed, failed := w.AllOf(w.Context(), w.Registry(opts...), []string{"bd", "c"}, lockregistry.Wait(8*time.Second))
+		w.Pass(1200 * time.Millisecond) // not just when a renewal is due
+		taken(w, "a", "b", "bd")
+		require.NoError(w, other.ForceUnlock(w.Context(), "b"))
+		b := w.Acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
+		require.NoError(w, other.ForceUnlock(w.Context(), "bd"))
+		d := w.Acquired(other.Obtain("bd"), lockregistry.Lease(time.Hour))
+		w.Pass(1500 * time.Millisecond) // the next renewal finds it out
+		w.Settle()
+		taken(w, "a")
+		w.Released(b)
+		w.Pass(time.Second)
+		w.Settle()
+		taken(w, "a", "b")
+		require.Empty(w, got, "c is taken")
+		w.Released(c)
+		w.Released(<-got)
+		w.Fails(<-failed, lockregistry.ErrTaken, "acquire", "orders:bd")
+		require.Empty(w, timed)
+		w.Released(d)
+		noLocks(w)
+	})
+}
+
+// noLocks checks that no lock is taken.
+func noLocks(w *kit.World) {
+	w.Helper()
+	for _, path := range []string{"a", "b", "bd", "c"} {
+		require.True(w, w.Free("orders:"+path), path)
+	}
+}
+
+// A hold on several paths is lost when one of them is; the others are protected until they are released.
+func TestAcquireAll_AndOneIsLost(t *testing.T) {
+	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		r, other := w.Registry(opts...), w.Registry(opts...)
+		for _, lost := range []string{"a", "b", "c"} {
+			h, err := r.AcquireAll(w.Context(), []string{"b", "a", "c"})
+			require.NoError(w, err)
+			ctx := h.Context(w.Context())
+			require.NoError(w, r.ForceUnlock(w.Context(), lost))
+			<-ctx.Done()
+			require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
+			require.Zero(w, h.Remaining())
+			require.ErrorIs(w, h.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
+			for _, path := range []string{"a", "b", "c"} {
+				free, err := other.Obtain(path).TryLock(w.Context())
+				require.NoError(w, err)
+				require.Equal(w, path == lost, free)
+			}
+			w.Unlock(other.Obtain(lost))
+			w.Fails(h.Release(w.Context()), lockregistry.ErrLockLost, "release", "orders:"+lost)
+			allFree(w, "a", "b", "c")
+		}
+	})
+}
+
+// The outcome of the script is not known: what it may have granted is given back.
+func TestAcquireAll_WithALostReply(t *testing.T) {
+	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		f := w.Flaky()
+		r := f.Registry(opts...)
+		w.Known(r)
+		paths := []string{"a", "b", "c"}
+		for _, opt := range [][]lockregistry.LockOption{nil, {lockregistry.NoWait()}} {
+			f.Fates("obtain", kit.CutAfter)
+			_, err := r.AcquireAll(w.Context(), paths, opt...)
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+			w.Await("all are free", func() bool { return w.Free("orders:a") && w.Free("orders:b") && w.Free("orders:c") })
+		}
+		f.Fates("obtain", kit.CutAfter)
+		h, err := r.AcquireAll(w.Context(), paths, lockregistry.Wait(20*time.Second))
+		require.NoError(w, err)
+		taken(w, paths...)
+		w.Released(h)
+		w.Await("all are free", func() bool { return w.Free("orders:a") && w.Free("orders:b") && w.Free("orders:c") })
+	})
+}
+
+// A call that ends before the answer leaves nothing behind.
+func TestAcquireAll_WithALateReply(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry()
+		w.Known(r)
+		stop, cancel := context.WithCancel(w.Context())
+		f.Fates("obtain", kit.Slow(10*time.Second))
+		_, failed := w.AllOf(stop, r, []string{"a", "b"})
+		w.Pass(time.Second)
+		start := time.Now()
+		cancel()
+		require.ErrorIs(w, <-failed, context.Canceled)
+		require.Less(w, time.Since(start), 500*time.Millisecond)
+		w.Await("both are free", func() bool { return w.Free("orders:a") && w.Free("orders:b") })
+	})
+}
+
+// What is given back when the wait is over does not make the call outlast it.
+func TestAcquireAll_InTime(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry()
+		w.Known(r)
+		b := w.Acquired(w.Registry().Obtain("b"))
+		f.Fate("release", kit.Slow(10*time.Second))
+		start := time.Now()
+		_, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"}, lockregistry.Wait(2*time.Second))
+		w.Fails(err, lockregistry.ErrTaken, "acquire", "orders:b")
+		require.LessOrEqual(w, time.Since(start), 2500*time.Millisecond)
+		w.AwaitGone("orders:a")
+		w.Released(b)
+	})
+}
+
+// When the wait is over and Redis has not answered, nobody is known to have the paths.
+func TestAcquireAll_WhileRedisIsSilent(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		for _, what := range map[string]kit.Fate{"silent": kit.Silence, "cut": kit.Cut, "late": kit.Slow(5 * time.Second)} {
+			f := w.Flaky()
+			r := f.Registry()
+			f.Fate("obtain", what)
+			start := time.Now()
+			_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.Wait(time.Second))
+			w.Fails(err, lockregistry.ErrUnavailable, "acquire", "orders:a")
+			require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+			f.Forget()
+		}
+	})
+}
+
+// Too few replicas have what the script has written.
+func TestAcquireAll_WithoutReplicas(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r := w.Registry(lockregistry.WithReplicas(1, 20*time.Millisecond))
+		for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
+			_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, opt)
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+			w.AwaitGone("orders:a")
+			w.AwaitGone("orders:b")
+		}
+	})
+}
+
+// A call whose context ends while it waits for replicas says so.
+func TestAcquireAll_StopsWaitingForReplicas(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r := w.Registry(lockregistry.WithReplicas(1, 20*time.Second))
+		ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, err := r.AcquireAll(ctx, []string{"a", "b"})
+		w.Fails(err, context.DeadlineExceeded, "acquire", "orders:a", lockregistry.ErrUnavailable)
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		w.AwaitGone("orders:a")
+		w.AwaitGone("orders:b")
+	})
+}
+
+// With replicas the holds count once these have what the script has written; else all are given back.
+func TestAcquireAll_WithReplicas(t *testing.T) {
+	kit.FollowedWorlds(t, func(w *kit.Followed) {
+		r := w.Replicated(lockregistry.WithFencing())
+		paths := []string{"a", "b"}
+		h, err := r.AcquireAll(w.Context(), paths, lockregistry.NoWait())
+		require.NoError(w, err)
+		for _, key := range []string{"orders:a", "orders:b", "orders:{orders:a}:fencing"} {
+			require.Equal(w, "1", w.Replica.Command(w.T, "EXISTS", key))
+		}
+		w.Released(h)
+		w.Replica.Freeze()
+		_, err = r.AcquireAll(w.Context(), paths, lockregistry.NoWait())
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		require.ErrorContains(w, err, "too few replicas have it: 0 of 1")
+		w.AwaitGone("orders:a")
+		w.AwaitGone("orders:b")
+		_, err = r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Second))
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		require.NotErrorIs(w, err, lockregistry.ErrTaken)
+		w.AwaitGone("orders:a")
+		w.AwaitGone("orders:b")
+		w.Replica.Thaw()
+		h, err = r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Minute))
+		require.NoError(w, err)
+		w.Released(h)
+	})
+}
+
+// Goroutines of the process hand single paths on to calls that ask for several, and take them over.
+func TestAcquireAll_AtHandOver(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry(lockregistry.WithFencing())
+		b := w.Acquired(r.Obtain("b"))
+		got, _ := w.AllOf(w.Context(), r, []string{"b", "a"}, lockregistry.Lease(time.Minute))
+		w.Settle()
+		tries := f.Count("obtain")
+		w.Released(b)
+		h := <-got
+		require.Equal(w, tries, f.Count("obtain"), "b was handed over")
+		require.Equal(w, b.Token()+1, h.TokenOf("b"))
+		next := make(chan *lockregistry.Hold)
+		go func() {
+			h, err := r.Acquire(w.Context(), "a")
+			if err != nil {
+				w.Error(err)
+			}
+			next <- h
+		}()
+		w.Settle()
+		w.Released(h)
+		a := <-next
+		require.Equal(w, h.TokenOf("a")+1, a.Token())
+		w.Released(a)
+	})
+}
+
+// Many callers of several processes ask for several paths each, in any order: nobody waits for ever, and nobody meets another
+// one.
+func TestAcquireAll_HasNoDeadlock(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]lockregistry.Option{
+		"spring":           nil,
+		"redisson fenced":  {lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()},
+		"without a queue":  {kit.Polling, lockregistry.WithPollInterval(2 * time.Millisecond)},
+		"without handover": {lockregistry.WithHandoff(0)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				const callers, rounds = 6, 25
+				var inside kit.Sections
+				var all sync.WaitGroup
+				for range 2 {
+					r := w.Registry(opts...)
+					for i := range callers {
+						all.Go(func() {
+							for range rounds {
+								which, paths := kit.Some()
+								if i == 0 { // one of them asks for a single path only
+									which, paths = which[:1], paths[:1]
+								}
+								h, err := r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Minute))
+								if err != nil {
+									w.Error(err)
+									return
+								}
+								inside.Enter(w, which, func() {})
+								if err := h.Release(w.Context()); err != nil {
+									w.Error(err)
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+			})
+		})
+	}
+}
+
+// The same on a network that fails, with contexts that end at any time: whoever is told that it has the paths has them alone,
+// and in the end nothing is left.
+func TestAcquireAll_Alone(t *testing.T) {
+	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		const registries, callers, rounds = 2, 4, 10
+		var inside kit.Sections
+		var acquired, failed atomic.Int32
+		var all sync.WaitGroup
+		flakies := make([]*kit.Flaky, 0, registries)
+		for range registries {
+			f := w.Flaky()
+			flakies = append(flakies, f)
+			r := f.Registry(opts...)
+			for range callers {
+				all.Go(func() {
+					for range rounds {
+						switch rand.IntN(8) {
+						case 0:
+							f.Fates("obtain", kit.CutAfter)
+						case 1:
+							f.Fates("obtain", kit.Cut)
+						case 2:
+							f.Fates("obtain", kit.Slow(time.Duration(rand.IntN(900))*time.Millisecond))
+						case 3:
+							f.Fates("release", kit.CutAfter)
+						}
+						ctx, cancel := context.WithTimeout(w.Context(), time.Duration(1+rand.IntN(3000))*time.Millisecond)
+						which, paths := kit.Some()
+						var opt []lockregistry.LockOption
+						if rand.IntN(3) == 0 {
+							opt = append(opt, lockregistry.NoWait())
+						} else if rand.IntN(2) == 0 {
+							opt = append(opt, lockregistry.Wait(time.Second))
+						}
+						start := time.Now()
+						h, err := r.AcquireAll(ctx, paths, opt...)
+						cancel()
+						if took := time.Since(start); took > 4500*time.Millisecond {
+							w.Error("it took ", took)
+						}
+						if err != nil {
+							failed.Add(1)
+							continue
+						}
+						acquired.Add(1)
+						inside.Enter(w, which, func() { <-time.After(time.Duration(rand.IntN(30)) * time.Millisecond) })
+						if err := h.Release(w.Context()); err != nil && !errors.Is(err, lockregistry.ErrUnavailable) &&
+							!errors.Is(err, lockregistry.ErrLockLost) {
+							w.Error(err)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		for _, f := range flakies {
+			f.Forget()
+		}
+		w.Logf("%d acquired, %d failed", acquired.Load(), failed.Load())
+		require.Positive(w, acquired.Load())
+		require.Positive(w, failed.Load())
+		for i := range (kit.Sections{}) {
+			w.AwaitGone("orders:path " + strconv.Itoa(i))
+		}
+	})
+}
+
+// A hold on several paths that the program has lost is left to its leases, like any other.
+func TestAcquireAll_ForgottenHoldOnSeveralPaths(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r := w.Registry(lockregistry.WithLease(time.Second), lockregistry.WithRenewal())
+		func() {
+			h, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"})
+			require.NoError(w, err)
+			_ = h.Context(context.Background())
+		}()
+		w.Await("the keys expire", func() bool {
+			runtime.GC()
+			return w.Free("orders:a") && w.Free("orders:b") && w.Free("orders:c")
+		})
+	})
+}
+
+// An observer is told of each path by itself, and of each one that is given back.
+func TestAcquireAll_ObserverOfSeveralPaths(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		var mu sync.Mutex
+		var told []string
+		note := func(what string, path string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, fmt.Sprint(what, " ", path, " ", err == nil))
+		}
+		r := w.Registry(lockregistry.WithObserver(observe.Observer{
+			Acquired: func(_ context.Context, a observe.Acquired) { note(a.Op+" "+a.How.String(), a.Path, a.Err) },
+			Released: func(_ context.Context, e observe.Released) { note(e.How.String(), e.Path, e.Err) },
+		}))
+		h, err := r.AcquireAll(w.Context(), []string{"b", "a"})
+		require.NoError(w, err)
+		w.Released(h)
+		require.ElementsMatch(w, []string{"acquire free a true", "acquire free b true", "released a true", "released b true"}, told)
+		told = nil
+		b := w.Acquired(w.Registry().Obtain("b"))
+		_, err = r.AcquireAll(w.Context(), []string{"b", "a"}, lockregistry.NoWait())
+		require.ErrorIs(w, err, lockregistry.ErrTaken)
+		require.Equal(w, []string{"acquire none b false"}, told)
+		told = nil
+		_, err = r.AcquireAll(w.Context(), []string{"b", "a"}, lockregistry.Wait(time.Second))
+		require.ErrorIs(w, err, lockregistry.ErrTaken)
+		require.Equal(w, []string{"acquire free a true", "acquire none b false", "released a true"}, told)
+		w.Released(b)
+	})
+}

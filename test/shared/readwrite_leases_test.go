@@ -1,0 +1,114 @@
+package shared_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// A read-write lock that is often written at home: a hash with the time at which somebody began to read and the time at which
+// somebody began to write, each good for a fixed time. What it promises is kept here: readers share, a holder gives
+// back only what is its own, leases end by themselves, and one key is enough, so that a cluster can hold it. Its fault, one
+// time for all readers, is not.
+
+// The scripts of that lock. KEYS[1]: the hash; ARGV[1]: now, ARGV[2]: how long a reader has, ARGV[3]: how long a writer
+// has, all in milliseconds.
+const (
+	homemadeRead = `
+local writing = redis.call('HGET', KEYS[1], 'write')
+if writing and ARGV[1] - writing <= tonumber(ARGV[3]) then return 0 end
+redis.call('HSET', KEYS[1], 'read', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], 60000)
+return 1`
+	homemadeWrite = `
+local writing, reading = redis.call('HGET', KEYS[1], 'write'), redis.call('HGET', KEYS[1], 'read')
+if writing and ARGV[1] - writing <= tonumber(ARGV[3]) then return 0 end
+if reading and ARGV[1] - reading <= tonumber(ARGV[2]) then return 0 end
+redis.call('HSET', KEYS[1], 'write', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], 60000)
+return 1`
+	homemadeEndRead = `
+if redis.call('HGET', KEYS[1], 'read') == ARGV[1] then redis.call('HDEL', KEYS[1], 'read') return 1 end
+return 0`
+)
+
+// twoReaders has two readers begin, one after the other, and the second one end. It tells whether a writer gets in while
+// the first one still reads.
+type twoReaders struct {
+	first, second func() bool
+	endSecond     func() bool
+	write         func() bool
+}
+
+func (c twoReaders) writerEnters(w *kit.World) bool {
+	w.Helper()
+	require.True(w, c.first())
+	require.False(w, c.write(), "one reads")
+	require.True(w, c.second(), "readers share")
+	require.False(w, c.write(), "two read")
+	require.True(w, c.endSecond())
+	return c.write()
+}
+
+func TestReadWriteLock_OneTimeForAllReadersIsNotEnough(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		now := time.Now().UnixMilli()
+		run := func(script string, at int64) func() bool {
+			return func() bool {
+				return w.Do("EVAL", script, "1", "home", strconv.FormatInt(at, 10), "1000", "3000") == "1"
+			}
+		}
+		homemade := twoReaders{
+			first:     run(homemadeRead, now),
+			second:    run(homemadeRead, now+5),
+			endSecond: run(homemadeEndRead, now+5),
+			write:     run(homemadeWrite, now+10),
+		}
+		require.True(w, homemade.writerEnters(w), "the second reader's time has replaced the first one's")
+
+		for name, pairs := range map[string][3]kit.Pair{
+			"three processes": {w.Pair(), w.Pair(), w.Pair()},
+			"one process":     func(p kit.Pair) [3]kit.Pair { return [3]kit.Pair{p, p, p} }(w.Pair()),
+		} {
+			first, second := w.Goroutine(), w.Goroutine()
+			try := func(g *kit.Goroutine, l *lockregistry.Lock) func() bool {
+				return func() bool {
+					ok, err := g.Try(l)
+					require.NoError(w, err)
+					return ok
+				}
+			}
+			ours := twoReaders{
+				first:     try(first, pairs[0].Reader),
+				second:    try(second, pairs[1].Reader),
+				endSecond: func() bool { return second.Unlock(pairs[1].Reader) == nil },
+				write:     try(w.Goroutine(), pairs[2].Writer),
+			}
+			require.False(w, ours.writerEnters(w), name)
+			require.NoError(w, first.Unlock(pairs[0].Reader))
+			require.True(w, w.TryElsewhere(pairs[2].Writer))
+		}
+	})
+}
+
+// Leases of readers end each by itself, and a reader cannot end that of another.
+func TestReadWriteLock_ReadersLeasesEndByThemselves(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		a, b, c := w.Pair(), w.Pair(), w.Pair()
+		w.Lock(a.Reader, lockregistry.Lease(3*time.Second))
+		w.Pass(2 * time.Second)
+		w.Lock(b.Reader, lockregistry.Lease(3*time.Second))
+		require.ErrorIs(w, kit.Elsewhere(func() error { return a.Reader.Unlock(w.Context()) }), lockregistry.ErrNotOwner)
+		w.Pass(2 * time.Second)
+		require.False(w, a.Reader.IsHeld())
+		require.True(w, b.Reader.IsHeld())
+		require.False(w, w.TryElsewhere(c.Writer))
+		w.Pass(time.Second + 2*time.Millisecond)
+		require.True(w, w.TryElsewhere(c.Writer))
+	})
+}

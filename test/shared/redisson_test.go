@@ -1,0 +1,363 @@
+package shared_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// Somebody else has the lock that was ours: we are told, and they lose nothing.
+func TestRedisson_UnlockAfterRedissonTookOver(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry(kit.Redisson)
+		rw := r.ReadWrite("42")
+		for name, l := range map[string]*lockregistry.Lock{"plain": r.Obtain("42"), "reader": rw.Reader(), "writer": rw.Writer()} {
+			w.Lock(l)
+			w.Do("FLUSHALL")
+			switch name {
+			case "plain":
+				w.Do("HSET", kit.TheKey, foreign, "1")
+			case "reader":
+				w.Do("HSET", kit.TheKey, "mode", "write", foreign+":write", "1")
+			case "writer":
+				w.Do("HSET", kit.TheKey, "mode", "read", foreign, "1")
+			}
+			w.Do("PEXPIRE", kit.TheKey, "600000")
+			before := fields(w, kit.TheKey)
+			w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+			require.Equal(w, before, fields(w, kit.TheKey), name)
+			require.Greater(w, w.Pttl(kit.TheKey), 9*time.Minute)
+			w.Do("FLUSHALL")
+		}
+	})
+}
+
+// The second message of a writer's release is for those who heard the first one.
+func TestRedisson_WritersRepeatNothingToNobody(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		p := w.Pair()
+		w.Lock(p.Writer)
+		before := w.Executed("publish")
+		w.Unlock(p.Writer)
+		require.Equal(w, 1, w.Executed("publish")-before)
+
+		heard := published(w, rwChannel)
+		w.Lock(p.Writer)
+		w.Lock(p.Reader)
+		before = w.Executed("publish")
+		w.Unlock(p.Writer)
+		require.Equal(w, 2, w.Executed("publish")-before)
+		w.Hears(heard, rwChannel+" 1")
+		w.Hears(heard, rwChannel+" 0")
+		w.Unlock(p.Reader)
+	})
+}
+
+// A user who may do all but set a lease gets no lock, and leaves nothing that would stay for ever.
+func TestRedisson_WithoutPermissionToSetALease(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r, other := w.RegistryOn(w.User("-pexpire"), kit.Redisson), w.Pair()
+		rw := r.ReadWrite("42")
+		locks := map[string]*lockregistry.Lock{"plain": r.Obtain("42"), "reader": rw.Reader(), "writer": rw.Writer()}
+		refused := func(l *lockregistry.Lock, name string) {
+			w.Helper()
+			const forbidden = "can't run this command|no permissions" // as servers of different versions put it
+			require.Regexp(w, forbidden, l.Lock(w.Context()), name)
+			ok, err := l.TryLock(w.Context(), lockregistry.Wait(time.Minute))
+			require.Regexp(w, forbidden, err, name)
+			require.False(w, ok)
+			require.False(w, l.IsHeld())
+		}
+		for name, l := range locks {
+			refused(l, name)
+			require.Equal(w, "0", w.Keys(), name)
+		}
+
+		// Beside a reader of another process, which loses nothing.
+		w.Lock(other.Reader, lockregistry.Lease(time.Minute))
+		before := fields(w, kit.TheKey)
+		refused(locks["reader"], "reader")
+		require.Equal(w, before, fields(w, kit.TheKey))
+		require.InDelta(w, time.Minute, w.Pttl(kit.TheKey), float64(20*time.Second))
+		require.Equal(w, "2", w.Keys())
+		w.Unlock(other.Reader)
+
+		// Who writes already, when the permission is taken away.
+		name := "user" + strconv.Itoa(len(strings.Fields(w.Do("ACL", "USERS")))-1)
+		w.Do("ACL", "SETUSER", name, "+pexpire")
+		w.Lock(locks["writer"])
+		before = fields(w, kit.TheKey)
+		w.Do("ACL", "SETUSER", name, "-pexpire")
+		refused(locks["reader"], "reader under a writer")
+		require.Equal(w, before, fields(w, kit.TheKey))
+		require.Greater(w, w.Pttl(kit.TheKey), time.Second)
+		require.Equal(w, "1", w.Keys())
+		w.Unlock(locks["writer"])
+		require.Equal(w, "0", w.Keys())
+	})
+}
+
+// Who only polls publishes nothing.
+func TestRedisson_FormatWithoutPublishing(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r := w.Registry(kit.Redisson, kit.Polling)
+		rw := r.ReadWrite("43")
+		for _, l := range []*lockregistry.Lock{r.Obtain("42"), rw.Reader(), rw.Writer()} {
+			w.Lock(l)
+			w.Unlock(l)
+		}
+		require.Zero(w, w.Executed("publish"))
+	})
+}
+
+// foreign is a holder's field as Redisson names it.
+const foreign = "5c1e7a2e-8f6b-4f0e-9d2c-1b7a6e0c4d11:73"
+
+// read sets the fields and keys of a reader of Redisson with these leases, one for each time it has locked.
+func read(w *kit.World, holder string, leases ...time.Duration) {
+	w.Helper()
+	w.Do("HSET", kit.TheKey, "mode", "read", holder, strconv.Itoa(len(leases)))
+	longest := max(w.Pttl(kit.TheKey), 0)
+	for i, lease := range leases {
+		key := "{orders:42}:" + holder + ":rwlock_timeout:" + strconv.Itoa(i+1)
+		w.Do("SET", key, "1", "PX", strconv.FormatInt(lease.Milliseconds(), 10))
+		longest = max(longest, lease)
+	}
+	w.Do("PEXPIRE", kit.TheKey, strconv.FormatInt(longest.Milliseconds(), 10))
+}
+
+// published is what is published on a channel from now on, as "channel message".
+func published(w *kit.World, channel string) <-chan string {
+	w.Helper()
+	return w.Heard(func(c rueidis.Client) rueidis.Completed {
+		return c.B().Subscribe().Channel(channel).Build()
+	}, channel, "1")
+}
+
+func TestRedisson_LockOnTheWire(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry(kit.Redisson)
+		for path, channel := range map[string]string{
+			"42":           "redisson_lock__channel:{orders:42}",
+			"{eu}:42":      "redisson_lock__channel:orders:{eu}:42",
+			"größe 42 \"ü": "redisson_lock__channel:{orders:größe 42 \"ü}",
+		} {
+			key := "orders:" + path
+			heard := published(w, channel)
+			l := r.Obtain(path)
+			w.Lock(l)
+			w.Lock(l)
+			require.Equal(w, "hash", w.Do("TYPE", key))
+			fields := fields(w, key)
+			require.Len(w, fields, 1)
+			for field, count := range fields {
+				require.Regexp(w, "^"+r.ClientID()+`:\d+$`, field)
+				require.Equal(w, "1", count)
+			}
+			require.InDelta(w, 30*time.Second, w.Pttl(key), float64(2*time.Second))
+			w.Unlock(l)
+			w.Unlock(l)
+			w.Hears(heard, channel+" 0")
+			require.Equal(w, "0", w.Keys())
+		}
+	})
+}
+
+func TestRedisson_ReadWriteLockOnTheWire(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		for path, tag := range map[string]string{"42": "{orders:42}", "{eu}:42": "orders:{eu}:42"} {
+			channel := "redisson_rwlock:" + tag
+			heard := published(w, channel)
+			for _, opts := range [][]lockregistry.Option{nil, {kit.Redisson}} {
+				key := "orders:" + path
+				r := w.Registry(opts...)
+				lease := 60 * time.Second
+				if opts != nil {
+					lease = 30 * time.Second
+				}
+				rw := r.ReadWrite(path)
+
+				w.Lock(rw.Reader())
+				holders := holdersOf(w, key)
+				require.Len(w, holders, 1)
+				require.Regexp(w, "^"+r.ClientID()+`:\d+$`, holders[0])
+				timeout := tag + ":" + holders[0] + ":rwlock_timeout:1"
+				require.Equal(w, map[string]string{"mode": "read", holders[0]: "1"}, fields(w, key))
+				for _, k := range []string{key, timeout} {
+					require.InDelta(w, lease, w.Pttl(k), float64(2*time.Second), k)
+				}
+				require.Equal(w, "1", w.Do("GET", timeout))
+				require.Equal(w, "2", w.Keys())
+				require.NoError(w, rw.Reader().Renew(w.Context(), time.Hour))
+				for _, k := range []string{key, timeout} {
+					require.InDelta(w, time.Hour, w.Pttl(k), float64(2*time.Second), k)
+				}
+				w.Unlock(rw.Reader())
+				w.Hears(heard, channel+" 0")
+				require.Equal(w, "0", w.Keys())
+
+				w.Lock(rw.Writer())
+				holders = holdersOf(w, key)
+				require.Len(w, holders, 1)
+				require.Regexp(w, "^"+r.ClientID()+`:\d+:write$`, holders[0])
+				require.Equal(w, map[string]string{"mode": "write", holders[0]: "1"}, fields(w, key))
+				require.InDelta(w, lease, w.Pttl(key), float64(2*time.Second))
+				require.Equal(w, "1", w.Keys())
+				w.Unlock(rw.Writer())
+				w.Hears(heard, channel+" 1")
+				w.Hears(heard, channel+" 0") // for a thread of Redisson that is about to sleep
+				require.Equal(w, "0", w.Keys())
+			}
+		}
+	})
+}
+
+// Redisson's watchdog: who names no lease has one of 30 s that is renewed each third; one that is given ends.
+func TestRedisson_Watchdog(t *testing.T) {
+	t.Parallel()
+	locks := func(r *lockregistry.Registry) map[string]*lockregistry.Lock {
+		return map[string]*lockregistry.Lock{
+			"plain": r.Obtain("plain"), "reader": r.ReadWrite("reader").Reader(), "writer": r.ReadWrite("writer").Writer(),
+		}
+	}
+	for name, c := range map[string]struct {
+		opts  []lockregistry.Option
+		lock  []lockregistry.LockOption
+		lease time.Duration
+		ends  bool
+	}{
+		"by default": {nil, nil, 30 * time.Second, false},
+		"WithLease":  {[]lockregistry.Option{lockregistry.WithLease(6 * time.Second)}, nil, 6 * time.Second, false},
+		"Lease":      {nil, []lockregistry.LockOption{lockregistry.Lease(9 * time.Second)}, 9 * time.Second, true},
+		"Lease, renewal": {
+			[]lockregistry.Option{lockregistry.WithRenewal()}, []lockregistry.LockOption{lockregistry.Lease(9 * time.Second)},
+			9 * time.Second, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				for kind, l := range locks(w.Registry(append(c.opts, kit.Redisson)...)) {
+					start := time.Now()
+					w.Lock(l, c.lock...)
+					require.Equal(w, c.lease, w.Pttl(l.Key()), kind)
+					w.Pass(c.lease/3 - time.Millisecond)
+					require.Equal(w, c.lease-time.Since(start), w.Pttl(l.Key()), kind)
+					w.Pass(2 * time.Millisecond)
+					if c.ends {
+						w.Pass(c.lease - time.Since(start))
+						require.False(w, l.IsHeld())
+						w.AwaitGone(l.Key())
+						w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", l.Key())
+						continue
+					}
+					require.Greater(w, w.Pttl(l.Key()), c.lease-5*time.Millisecond, kind)
+					w.Pass(20 * c.lease)
+					require.True(w, l.IsHeld())
+					w.Unlock(l)
+					w.Pass(c.lease)
+					require.Equal(w, "0", w.Keys())
+				}
+			})
+		})
+	}
+}
+
+func TestRedisson_ForeignHoldersKeepUsOut(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		channel, message string
+		put              func(w *kit.World)
+		wanted           func(r *lockregistry.Registry) *lockregistry.Lock
+	}{
+		"a lock": {
+			"redisson_lock__channel:{orders:42}", "0",
+			func(w *kit.World) { w.Do("HSET", kit.TheKey, foreign, "2"); w.Do("PEXPIRE", kit.TheKey, "600000") },
+			func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
+		},
+		"a reader, of whom wants to write": {
+			rwChannel, "0",
+			func(w *kit.World) { read(w, foreign, time.Minute, 10*time.Minute) },
+			func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
+		},
+		"a writer, of whom wants to read": {
+			rwChannel, "1",
+			func(w *kit.World) {
+				w.Do("HSET", kit.TheKey, "mode", "write", foreign+":write", "3")
+				w.Do("PEXPIRE", kit.TheKey, "600000")
+			},
+			func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() },
+		},
+		"a writer, of whom wants to write": {
+			rwChannel, "1",
+			func(w *kit.World) {
+				w.Do("HSET", kit.TheKey, "mode", "write", foreign+":write", "1")
+				w.Do("PEXPIRE", kit.TheKey, "600000")
+			},
+			func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.Worlds(t, func(w *kit.World) {
+				c.put(w)
+				l := c.wanted(w.Waker(kit.WakeupPubSub, kit.Redisson))
+				before := fields(w, kit.TheKey)
+				require.False(w, w.TryElsewhere(l))
+				got := w.Goroutine().Starts(l)
+				subscribed(w, c.channel, 1)
+				if w.Fake {
+					w.Settle()
+				}
+				w.Pending(got)
+				require.Equal(w, before, fields(w, kit.TheKey))
+				require.Greater(w, w.Pttl(kit.TheKey), 9*time.Minute)
+				start := time.Now()
+				w.Do("DEL", kit.TheKey)
+				w.Do("PUBLISH", c.channel, c.message)
+				w.Takes(start, got)
+				require.True(w, l.IsHeld())
+			})
+		})
+	}
+}
+
+// A lease of Redisson that ends lets us in then, however long we would poll.
+func TestRedisson_ForeignLeasesEnd(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		read(w, foreign, 3*time.Second, 7*time.Second)
+		start := time.Now()
+		w.Lock(w.Waker(kit.WakeupPubSub).ReadWrite("42").Writer())
+		require.InDelta(w, 7*time.Second, time.Since(start), float64(5*time.Millisecond))
+	})
+}
+
+// We come to read, and leave: the fields of others stay, and the lease becomes the longest of theirs.
+func TestRedisson_ForeignReadersStay(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		const other = "9d9f9a52-0a3a-4a43-8c39-54d1b54a5b0f:1"
+		read(w, foreign, time.Minute, 10*time.Minute)
+		read(w, other, 5*time.Minute)
+		before := fields(w, kit.TheKey)
+		p := w.Pair()
+		w.Lock(p.Reader, lockregistry.Lease(time.Hour))
+		require.InDelta(w, time.Hour, w.Pttl(kit.TheKey), float64(2*time.Second))
+		require.Len(w, fields(w, kit.TheKey), 4)
+		require.False(w, w.TryElsewhere(p.Writer))
+		w.Unlock(p.Reader)
+		require.Equal(w, before, fields(w, kit.TheKey))
+		require.InDelta(w, 10*time.Minute, w.Pttl(kit.TheKey), float64(2*time.Second))
+		require.Equal(w, "4", w.Keys())
+
+		// A shorter lease of ours cuts none of theirs.
+		w.Lock(p.Reader, lockregistry.Lease(time.Second))
+		require.InDelta(w, 10*time.Minute, w.Pttl(kit.TheKey), float64(3*time.Second))
+		w.Unlock(p.Reader)
+		require.InDelta(w, 10*time.Minute, w.Pttl(kit.TheKey), float64(3*time.Second))
+	})
+}

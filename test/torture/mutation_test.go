@@ -1,0 +1,148 @@
+package torture
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var mutate = flag.Bool("mutate", false, "break the library in copies of its files, and see that the tests notice")
+
+// TestMutations is for when these tests change: it takes long, and proves nothing about the library. To try one:
+// -run 'TestMutations/no_margin' -mutate.
+func TestMutations(t *testing.T) {
+	if !*mutate {
+		return
+	}
+	places := marked(t)
+	for _, m := range mutations {
+		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
+			at := places[m.name]
+			source, err := m.apply(at)
+			require.NoError(t, err)
+			broken := filepath.Join(t.TempDir(), filepath.Base(at.file))
+			require.NoError(t, os.WriteFile(broken, []byte(source), 0o600))
+			file, err := filepath.Abs(at.file)
+			require.NoError(t, err)
+			overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: broken}})
+			require.NoError(t, err)
+			list := filepath.Join(t.TempDir(), "overlay.json")
+			require.NoError(t, os.WriteFile(list, overlay, 0o600))
+			for caught := range strings.FieldsSeq(m.caught) {
+				args := []string{"test", "-race", "-count=1", "-overlay", list, "-run", caught, ".", "-full"}
+				if in, name, other := strings.Cut(caught, ":"); other {
+					args = []string{"test", "-race", "-count=1", "-overlay", list, "-run", name, in}
+				}
+				test := exec.Command("go", args...)
+				output, err := test.CombinedOutput()
+				var failed *exec.ExitError
+				require.ErrorAs(t, err, &failed, "%s: nothing noticed that %s:\n%s", caught, m.what, output)
+				require.NotContains(t, string(output), "[build failed]")
+				found := strings.Count(string(output), "--- FAIL: ")
+				t.Logf("%d tests failed; the end of what they say:\n%s", found, output[max(0, len(output)-600):])
+				require.Positive(t, found, "%s", output)
+			}
+		})
+	}
+}
+
+// The mutations keep up with the library.
+func TestMutationsApply(t *testing.T) {
+	places := marked(t)
+	for _, m := range mutations {
+		at, ok := places[m.name]
+		if assert.True(t, ok, "no line of the library ends with the comment \"mutant: %s\"", m.name) {
+			_, err := m.apply(at)
+			assert.NoError(t, err)
+		}
+		delete(places, m.name)
+	}
+	for name, at := range places {
+		assert.Fail(t, "no mutation", "%s has the comment \"mutant: %s\"", at.file, name)
+	}
+}
+
+// markedLine is a line of the library that ends with a mutation's name.
+type markedLine struct {
+	file, source string // without such comments
+	begin, end   int    // of the line in it
+}
+
+// marked are the places of the mutations in the library, whatever the files and folders.
+func marked(t *testing.T) map[string]markedLine {
+	t.Helper()
+	places := map[string]markedLine{}
+	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			_, err := os.Stat(filepath.Join(path, "go.mod"))
+			if path != "../.." && (err == nil || strings.HasPrefix(d.Name(), ".")) { // another module
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if strings.HasSuffix(path, "_test.go") || filepath.Ext(path) != ".go" && filepath.Ext(path) != ".lua" {
+			return nil
+		}
+		for name, at := range marks(t, path) {
+			assert.NotContains(t, places, name, "%s has the comment \"mutant: %s\" once more", path, name)
+			places[name] = at
+		}
+		return nil
+	}))
+	return places
+}
+
+var markComment = regexp.MustCompile(`[ \t]*(?://|--) mutant: (.+)`)
+
+// marks are the places in a file.
+func marks(t *testing.T, file string) map[string]markedLine {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	places := map[string]markedLine{}
+	var source strings.Builder
+	for line := range strings.Lines(string(text)) {
+		found := markComment.FindStringSubmatchIndex(line)
+		if found == nil {
+			source.WriteString(line)
+			continue
+		}
+		begin := source.Len()
+		source.WriteString(line[:found[0]] + "\n")
+		for name := range strings.SplitSeq(line[found[2]:found[3]], "; ") {
+			assert.NotContains(t, places, name, "%s has the comment \"mutant: %s\" twice", file, name)
+			places[name] = markedLine{file: file, begin: begin, end: source.Len()}
+		}
+	}
+	for name, at := range places {
+		at.source = source.String()
+		places[name] = at
+	}
+	return places
+}
+
+// apply returns the source of the place's file with the mutation.
+func (m mutation) apply(at markedLine) (string, error) {
+	before, rest := at.source[:at.begin], at.source[at.begin:]
+	begin := strings.Index(rest, m.old)
+	if begin < 0 || at.begin+begin >= at.end {
+		return "", fmt.Errorf("%s: the line of the mutant %q does not have %q", at.file, m.name, m.old)
+	}
+	if again := strings.Index(rest[begin+1:], m.old); again >= 0 && at.begin+begin+1+again < at.end {
+		return "", fmt.Errorf("%s: the line of the mutant %q has %q twice", at.file, m.name, m.old)
+	}
+	return before + rest[:begin] + m.new + rest[begin+len(m.old):], nil
+}

@@ -1,0 +1,591 @@
+package torture
+
+// mutation is one way to break the library: a text and what to put in its place. The text begins in the line of the library, in
+// Go or Lua, that ends with the comment "mutant: " and the name; further names follow a semicolon.
+type mutation struct {
+	name, what, old, new string
+
+	// caught is by which tests: each of these patterns must find it, in the package in front of a colon, or in this one.
+	caught string
+}
+
+var mutations = []mutation{
+	{
+		"no number", "holds carry only the registry's id",
+		"r.numbers.Draw()", "1",
+		"TestUnknownOutcomes$ TestLinearizable$",
+	},
+	{
+		"grant left behind", "abandoned grants are left behind",
+		"first.hold.MayArrive()", "false",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"free too soon", "the local half is free before the removal is known",
+		"p := &pending{Removal: r, freed: freed}",
+		"if freed != nil {\n\t\tfreed(true)\n\t\tfreed = nil\n\t}\n\tp := &pending{Removal: r}",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"late grant wins", "a late grant wins over a later hold",
+		" and other <= tonumber(number)", "",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"late grant wins, Redisson", "a late grant wins over a later hold, in Redisson's format",
+		" and n < tonumber(number)", "",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"removal after a minute", "removals are tried again after a minute",
+		"clock.Backoff(p.failures, p.Lease)", "p.Watch",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"one removal", "one removal is enough for a late grant",
+		"!p.MayArrive", "true",
+		"TestUnknownOutcomes$",
+	},
+	{
+		"no margin", "leases have no margin",
+		"length/100 + time.Millisecond", "0 * length",
+		"TestFrozen|TestOvertaken",
+	},
+	{
+		"lease from the reply", "leases count from the reply",
+		"s.prolong(sent,", "s.prolong(came,",
+		"TestLateReply|TestLinearizable$",
+	},
+	{
+		"renewal forgotten", "renewals of unknown outcome are forgotten",
+		"fault.OutcomeUnknown(err)", "err == nil",
+		"TestOvertakenRenewal",
+	},
+	{
+		"late grant forgotten", "late grants are forgotten",
+		"s.MayArrive", "false",
+		"TestOvertakenGrant",
+	},
+	{
+		"failure ends the wait", "a transient failure ends the wait",
+		"!a.cut && fault.Transient(err)", "false",
+		"TestDisturbedWhileWaiting|TestUnknownOutcomes$",
+	},
+	{
+		"nobody stands back", "nobody stands back",
+		"c.yields.Swap(false)", "false",
+		"TestHandoffIsFair",
+	},
+	{
+		"tries first", "who is to stand back tries first",
+		"c.yields.Load() || ", "",
+		"TestHandoffIsFair",
+	},
+	{
+		"removals in the background cut off", "Close does not wait for removals in the background",
+		"b.Close(r.transport.Farthest().Plus(queue.ReleaseLimit) + queue.ReleaseGrace)", "_ = b",
+		"TestBackgroundRelease_NothingStays$",
+	},
+	{
+		"removal tried once", "a removal in the background is not tried again",
+		"!p.all.Cleaner.Expedite(left)", "false",
+		"TestBackgroundRelease_NothingStays$",
+	},
+	{
+		"overtaken without end", "the key is taken over without end",
+		"p.Clock.Now() < r.since.Add(b.limit)", "true",
+		"TestBackgroundRelease_WaitsForTheRemoval$",
+	},
+	{
+		"contested is ignored", "the key is taken over although others are known to wait",
+		"!p.Contested()", "true",
+		"TestBackgroundRelease_WaitsForTheRemoval$",
+	},
+	{
+		"removal not waited for", "nobody waits for a removal in the background",
+		"case <-r.over:", "default:",
+		"TestBackgroundRelease_WaitsForTheRemoval$",
+	},
+	{
+		"handed on without end", "the lock is handed on without end",
+		"h.had.since.Until(now) >= limit", "false",
+		"TestHandoffIsFair",
+	},
+	{
+		"writer beside readers", "a writer does not mind readers",
+		"true", "mode == 'write'",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"later hold is lost", "a writer takes later holds of its registry for lost ones",
+		" and n < tonumber(number)", "",
+		"TestUnknownOutcomes$/sharing",
+	},
+	{
+		"later writer is lost", "a reader takes a later writer of its registry for a lost one",
+		" and n < tonumber(number)", "",
+		"TestLateReader$",
+	},
+	{
+		"reader beside a writer", "a reader does not mind a writer",
+		"mode == 'read'", "mode",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"admitted beside a writer", "a reader with a ticket does not mind a writer",
+		" and mode == 'read'", "",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"lease ends others", "the lease of a reader ends others'",
+		"math.max(left, tonumber(lease))", "lease",
+		"TestReadingBesideLongerLease",
+	},
+	{
+		"reading renewal ends others", "the renewal of a reader ends others'",
+		"redis.call('HLEN', key) == 2", "true",
+		"TestReadingOn",
+	},
+	{
+		"writing renewal ends reading", "the renewal of a writer ends its reader",
+		"redis.call('HLEN', key) == 2", "true",
+		"TestRenewalUnderReader",
+	},
+	{
+		"lock goes with one", "a reader that leaves takes the others' lock",
+		"longest == 0", "true",
+		"TestReadWriteLinearizable/library$ TestReadingOn",
+	},
+	{
+		"reader takes its writer along", "a reader that leaves takes its own writer's lock",
+		"string.sub(fields[i], -6) == ':write'", "false",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"local reader beside a writer", "readers do not wait for a writer of the same process",
+		"l.write.phase != phaseFree && !l.write.heldBy(o)", "false",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"local writer beside readers", "writers do not wait for readers of the same process",
+		" || l.read.phase != phaseFree", "",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"first reader ends all", "the first reader that leaves ends the hold of all",
+		"len(s.owners) > 0", "false",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"writer not told", "what a reader has under its own writer is not told to Redis",
+		"first.under = p.lock.Under()", "_ = p.lock.Under()",
+		"TestReadWriteLinearizable/library$",
+	},
+	{
+		"no answer is late", "no answer is late",
+		"came, took := x.came, x.sent.Until(x.came)", "came, took := x.came, time.Duration(0)\n\tx.sent = came",
+		"TestOutage$",
+	},
+	{
+		"late grant believed", "a late grant is believed at once",
+		"err != nil || !reply.Late", "true",
+		"TestDeposed$|TestOutage$",
+	},
+	{
+		"silent connection kept", "commands keep to the connections that were silent",
+		"way, e.trusted = fresh, true", "e.trusted = true",
+		"TestOutage$",
+	},
+	{
+		"late greeting", "a connection that the old master has greeted late is used",
+		"since.Until(now) >= s.RoundTrip().Connect()", "false",
+		"TestOutage$",
+	},
+	{
+		"trusted too soon", "the old master is believed again before it is demoted",
+		"30 * time.Second", "5 * time.Second",
+		"TestOutage$",
+	},
+	{
+		"late removal believed", "a late removal is believed at once",
+		" && !reply.Late", "",
+		"TestDeposed$",
+	},
+	{
+		"grant counts from its message", "a grant counts from its message",
+		"a.ticket.base", "a.path.Clock.Now()",
+		"TestQueueOutcomes",
+	},
+	{
+		"ticket left", "a call that gives up leaves its ticket",
+		"a.box.open(\"\")\n\tif a.ticket.newest == \"\" {", "if true {",
+		"TestQueueOutcomes",
+	},
+	{
+		"anybody's key removed", "a short release does not mind whose key it is",
+		"held == value", "true",
+		"TestUnknownOutcomes$|TestLinearizable$",
+	},
+	{
+		"key taken in passing", "who asks for a ticket takes the key in passing",
+		"held", "false",
+		"TestLinearizable$",
+	},
+	{
+		"grant not passed on", "a call that gives up does not pass on a grant",
+		"opens", "opens and not leaves",
+		"TestQueueOutcomes/library TestQueueOutcomes/redisson",
+	},
+	{
+		"served ticket stays", "a ticket that is served stays",
+		"redis.call('ZREM', queue, first)\n", "",
+		"TestQueueOutcomes/library TestQueueOutcomes/redisson",
+	},
+	{
+		"dead are served", "the dead are served",
+		"> 0", ">= 0",
+		"TestQueueOutcomes/library TestQueueOutcomes/redisson",
+	},
+	{
+		"grant of a whole lease", "a grant has the whole lease",
+		"tonumber(lease) < tonumber(SHORT_LEASE) and lease or SHORT_LEASE", "lease",
+		"TestNothingStaysBlocked",
+	},
+	{
+		"grant not lengthened", "a granted hold is not lengthened",
+		"s.next = lengthening(now, until, roundTrip)", "s.next = clock.Never",
+		"TestQueueOutcomes",
+	},
+	{
+		"one number twice", "one number for two attempts",
+		"a.renumber()", "",
+		"TestQueueOutcomes",
+	},
+	{
+		"abandoned ticket left", "the ticket of an abandoned attempt stays",
+		"a.path.all.cleanUp(left)", "_ = left",
+		"TestQueueOutcomes",
+	},
+	{
+		"grant to nobody", "a grant to nobody is kept",
+		"l.redis.RemoveUnclaimed(m.Number)", "_ = l",
+		"TestQueueOutcomes",
+	},
+	{
+		"found hold lost", "a hold that was found is lost with its own message",
+		"a.hold.AwaitMessage(due)", "a.hold.AwaitMessage(due-due)",
+		"TestQueueOutcomes",
+	},
+	{
+		"writer forgotten", "who reads does not know that its owner was granted the writer",
+		"of.pair.wrote = h.Value()", "_ = h.Value()",
+		"TestReadingUnderGrantedWriter",
+	},
+	{
+		"kept path is a hold", "a path that stays taken has an older hold of its registry",
+		" .. ':atleast'", "",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"kept path is a hold, Redisson", "a path that stays taken has an older hold of its registry, in Redisson's format",
+		"redis.call('HSET', key, value .. ':atleast', '1')\n    redis.call('HDEL', key, value)", "redis.call('HSET', key, value, '1')",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"kept path let go", "a release that is tried again does not keep the path",
+		"Keep:      r.Kept,", "",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"released twice", "a hold is released twice",
+		"before&released != 0", "false",
+		"TestReleasesOfUnknownOutcome",
+	},
+	{
+		"other connection", "replicas are waited for on another connection",
+		"results := client.DoMulti(t.ctx, commands...)", `last := len(commands) - 1
+	var results []rueidis.RedisResult
+	if last > 0 {
+		results = client.DoMulti(t.ctx, commands[:last]...)
+	}
+	results = append(results, t.redis.Do(t.ctx, commands[last]))`,
+		"TestReplicas$",
+	},
+	{
+		"short grant", "what too few replicas have is granted",
+		"err = a.giveBack(reply.ReplicaErr)", "_ = a.giveBack",
+		"TestReplicas$",
+	},
+	{
+		"short grant kept", "what too few replicas have is not given back",
+		"a.path.all.cleanUp(left)", "_ = left",
+		"TestReplicas$",
+	},
+	{
+		"short renewal", "a renewal counts that too few replicas have",
+		"err = r.ReplicaErr", "",
+		"TestReplicas$",
+	},
+	{
+		"unwritten grant", "a grant counts although no replica is known to have it",
+		" && !a.writes()", "",
+		"TestReplicas$",
+	},
+	{
+		"granted once more", "a hold that is granted once more goes on",
+		"h.Regranted()", "_ = h",
+		"TestQueueOutcomes",
+	},
+	{
+		"tokens drawn twice", "a range of tokens is drawn twice",
+		"counter, 100)\n  return type(last) == 'table' and last or last - 99",
+		"counter, 1)\n  return type(last) == 'table' and last or last",
+		"TestTokensGrow$/redisson",
+	},
+	{
+		"tokens used up", "a process uses up its tokens though another one had the lock",
+		"e := h.own()\n\t\te.token, e.tokensLeft = first, tokensDrawn-1\n\t}\n}",
+		`all := <-ranges
+		if last := all[h.lock]; first > 0 && last > 0 {
+			first = last + 1
+		}
+		if first > 0 {
+			all[h.lock] = first
+		}
+		ranges <- all
+		e := h.own()
+		e.token, e.tokensLeft = first, tokensDrawn-1
+	}
+}
+
+var ranges = make(chan map[*Lock]uint64, 1)
+
+func init() { ranges <- map[*Lock]uint64{} }`,
+		"TestTokensGrow$/library",
+	},
+	{
+		"same token", "the next owner in the process has the same token",
+		"e.token++", "",
+		"TestTokensGrow$/library",
+	},
+	{
+		"no token", "a call that was granted the lock by another process has no token",
+		"a.path.Format.Fencing || ", "",
+		"TestTokensGrow$/redisson",
+	},
+	{
+		"first path kept", "a call that gives up keeps the first of its paths",
+		"giveBack(holds)", "",
+		"TestAllOrNone$",
+	},
+	{
+		"paths forgotten", "paths whose grant may have been lost are forgotten",
+		"r.granted() || r.taken == 0 && fault.OutcomeUnknown(r.err)", "false",
+		"TestAllOrNone$",
+	},
+	{
+		"paths obtained in part", "paths are obtained up to the one that is taken",
+		"return i", "for k = 1, i - 1 do redis.call('SET', KEYS[k], ARGV[5 + k], 'PX', ARGV[2]) end\n    return i",
+		"TestAllOrNone$/library TestAllOrNone$/redisson",
+	},
+	{
+		"last path alone", "what is known of the last path goes for all of them",
+		"KEYS[i]", "KEYS[n]",
+		"TestAllOrNone$/library TestAllOrNone$/redisson",
+	},
+	{
+		"late paths win", "a late grant of several paths wins over a later hold",
+		" or state == 'later'", "",
+		"TestAllOrNone$/library TestAllOrNone$/redisson",
+	},
+	{
+		"unsorted", "paths are waited for in the order in which they are given",
+		"slices.Sort(sorted)", "",
+		"TestNobodyWaitsForEachOther$",
+	},
+	{
+		"one permit more", "a semaphore gives one permit more than there are",
+		"<= -first[2]", "<= 1 - first[2]",
+		"../shared:TestSemaphore$",
+	},
+	{
+		"in passing", "calls without a ticket overtake those that wait for several permits",
+		"redis.pcall('EXISTS', queue) == 0", "true",
+		"../shared:TestSemaphoreQueue_Several$",
+	},
+	{
+		"permit given twice", "a permit is given on, and stays",
+		"redis.call('ZREM', key, value)", "",
+		"../shared:TestSemaphoreQueue_FirstInFirstOut$",
+	},
+	{
+		"permit lost on the way", "a permit is given on to nobody",
+		"redis.call('ZADD', key, string.format('%.1f', at + 1000.5), given)", "",
+		"../shared:TestSemaphoreQueue_FirstInFirstOut$",
+	},
+	{
+		"several count as one", "who asks for several permits needs room for one",
+		"used + wanted", "used + 1",
+		"../../internal/protocol:TestPermits_NeverMoreThanThereAre$ ../shared:TestSemaphoreQueue_NeverMoreThanThereAre$",
+	},
+	{
+		"weight left", "what a hold has more than one permit stays when its lease is over",
+		", over[i] .. '*'", "",
+		"../../internal/protocol:TestPermits_LeaseIsOver$",
+	},
+	{
+		"renewed when it is over", "a permit whose lease is over is renewed",
+		" or tonumber(ends) <= at", "",
+		"../../internal/protocol:TestPermits_LeaseIsOver$",
+	},
+	{
+		"stands still for each call", "a process that stands still is granted permits for each of its calls",
+		"pcall(passOver, still)", "",
+		"../../internal/protocol:TestPermits_StandsStill$ ../shared:TestSemaphoreQueue_ProcessStandsStill$",
+	},
+	{
+		"short lease is to be lengthened", "a lease that is all that was asked for is taken for that of a process that stands still",
+		" and tonumber(asked) > least + 10", "",
+		"../../internal/protocol:TestPermits_Grant$",
+	},
+	{
+		"key ends with the grant", "nobody sees that a process stands still, since the key ends with its grant",
+		"0.5, 15000", "0.5, least",
+		"../../internal/protocol:TestPermits_Grant$",
+	},
+	{
+		"asks for too many", "a ticket for more permits than there are stays",
+		"asked <= limit", "true",
+		"../../internal/protocol:TestPermits_AsksForTooMany$",
+	},
+	{
+		"nobody else is told", "only the process that is granted a permit is told",
+		"warnAnother(goesOn and registry or to, mine, granted)", "",
+		"../../internal/protocol:TestPermits_AnotherProcessIsTold$",
+	},
+	{
+		"searches no more", "where calls of one process waited another one is never told",
+		" and searched < 1000", "",
+		"../../internal/protocol:TestPermits_OneProcessIsSearchedOnce$",
+	},
+	{
+		"first for ever", "a process that stands still keeps free permits that are too few for it",
+		"asked and left <= 0", "false",
+		"../../internal/protocol:TestPermits_FirstOneStandsStill$ ../shared:TestSemaphoreQueue_FirstOneIsStopped$",
+	},
+	{
+		"never seen to run", "calls behind the first one take the permits for which it waits",
+		"string.match(place, '^%d+')", "place",
+		"../../internal/protocol:TestPermits_FirstOneRuns$ ../shared:TestSemaphoreQueue_FirstOneRuns$",
+	},
+	{
+		"patient with each call", "a call for permits waits for each one in front of it",
+		"min(rank, mostPatient+own)", "rank",
+		"../../internal/queue:TestLookTimes_Permits$",
+	},
+	{
+		"patient near the head", "a process near the head looks no sooner than calls in front of it that may stand still",
+		"min(rank, 1+own)", "rank",
+		"../../internal/queue:TestLookTimes_Permits$",
+	},
+	{
+		"lost holds kept", "holds that are not released are kept for ever",
+		"l.reg.permits.leave(l)", "",
+		"../shared:TestSemaphore_LapsedHoldsAreForgotten$",
+	},
+	{
+		"permit not recalled", "releases of just now are not sent once more",
+		"f.anchor.RemoveUnclaimed(f.number)", "",
+		"../shared:TestSemaphore_ReleaseIsSentOnceMore$",
+	},
+	{
+		"no margin, Redisson", "a permit ends in Redisson when its hold does",
+		"math.ceil(relied / 3)", "0",
+		"../../internal/protocol:TestRedissonPermits_Stored$ ../../internal/protocol:TestRedissonPermits_RenewalWithinABound$",
+	},
+	{
+		"margin of the bound", "the margin is a third of what is left to a bound",
+		"tonumber(ARGV[5] or '') or lease", "lease",
+		"../../internal/protocol:TestRedissonPermits_RenewalWithinABound$ ../shared:TestSemaphoreRedisson_MarginAtTheBound$",
+	},
+	{
+		"renewed when it is over, Redisson", "a permit whose lease is over is renewed, in Redisson's format",
+		" or tonumber(ends) <= at", "",
+		"../../internal/protocol:TestRedissonPermits_Renewal$",
+	},
+	{
+		"permit given twice, Redisson", "a permit is given back twice",
+		"redis.call('ZREM', holds, value) == 1", "redis.call('ZREM', holds, value) >= 0",
+		"../../internal/protocol:TestRedissonPermits_Stored$",
+	},
+	{
+		"the lowest score", "a dead hold is noticed only when a permit of Java that ends before it is taken out",
+		"rest >= 0 and (least < 0 or rest < least)", "i == 1",
+		"../../internal/protocol:TestRedissonPermits_OverFirst$",
+	},
+	{
+		"a part is enough", "a hold of which Java has released a part has all of its permits",
+		"ends and redis.call('ZSCORE', holds, part(value, n))", "ends",
+		"../../internal/protocol:TestRedissonPermits_AsksAgainForAPart$",
+	},
+	{
+		"Java's clock", "a permit of Java is over by the server's clock",
+		"ends <= at - margin", "ends <= at",
+		"../../internal/protocol:TestRedissonPermits_Redissons$",
+	},
+	{
+		"what is over is lost", "permits whose lease is over are free for nobody",
+		"gone + (more or 0)", "(more or 0)",
+		"../../internal/protocol:TestRedissonPermits_ManyAreOver$",
+	},
+	{
+		"nothing taken", "permits that are given stay free",
+		"redis.call('INCRBY', key, -permits)", "",
+		"../../internal/protocol:TestRedissonPermits_Stored$",
+	},
+	{
+		"taken twice", "permits that a hold has are taken once more from what is free",
+		"added < permits", "false",
+		"../../internal/protocol:TestRedissonPermits_AsksAgain$ ../../internal/protocol:TestRedissonPermits_AsksAgainForAPart$",
+	},
+	{
+		"permit lost, Redisson", "a permit that is given back is free for nobody",
+		"count(gone)", "count(0)",
+		"../../internal/protocol:TestRedissonPermits_Stored$",
+	},
+	{
+		"nobody watches", "who becomes the first in line is not told, unless it is another process",
+		"warn(first[1], 'n', granted or 1000)", "",
+		"../shared:TestSemaphoreRedisson_TheNextOneWatches$",
+	},
+	{
+		"counter is doubted", "changes of the counter are taken for false wake-ups",
+		"p.Format.Stays()", "false",
+		"../shared:TestSemaphoreRedisson_ChangesSoonAfterEachOther$",
+	},
+	{
+		"half a millisecond, Redisson", "the end of a lease is no whole number, which Java cannot read",
+		"'%.0f', 2 * half", "'%.1f', 0.5 + 2 * half",
+		"../../internal/protocol:TestRedissonPermits_Stored$",
+	},
+	{
+		"none published, the short way", "a release publishes that no permit is free, or less than none",
+		" and there > 0", "",
+		"../../internal/protocol:TestRedissonPermits_NeverMoreThanThereAre$",
+	},
+	{
+		"none published", "that no permit is free is published, or less than none",
+		"used >= limit", "false",
+		"../../internal/protocol:TestRedissonPermits_NeverMoreThanThereAre$",
+	},
+	{
+		"sharded sleepers, the short way", "in a cluster a release of one permit does not wake Java",
+		"if sharded", "if false",
+		"../../internal/protocol:TestRedissonPermits_SleepersInACluster$",
+	},
+	{
+		"sharded sleepers", "in a cluster a release of several permits does not wake Java, nor a higher number",
+		"if sharded", "if false",
+		"../../internal/protocol:TestRedissonPermits_SleepersInACluster$",
+	},
+}

@@ -1,0 +1,365 @@
+package waiting_test
+
+import (
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// inQueue returns the tickets of the first lock, the first one first.
+func inQueue(w *kit.World) []string {
+	w.Helper()
+	return strings.Fields(strings.Trim(w.Do("ZRANGEBYSCORE", kit.TheQueue, "0", "+inf"), "[]"))
+}
+
+// prompt has a waiting call look after its ticket, as a script does that has taken it out.
+func prompt(w *kit.World, ticket string) {
+	w.Helper()
+	require.Equal(w, "1", w.Do(append([]string{"PUBLISH"}, prompting(w, ticket)...)...))
+}
+
+// prompting is the channel and the message that do.
+func prompting(w *kit.World, ticket string) []string {
+	w.Helper()
+	parts := regexp.MustCompile(`^(.*):(\d+)\|`).FindStringSubmatch(ticket)
+	require.Len(w, parts, 3, ticket)
+	return []string{"orders-channel@" + parts[1], "d " + parts[2] + " 0 " + kit.TheKey}
+}
+
+// What passes while calls wait in the queue costs none of them its ticket, nor the path its queue: they look again.
+func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
+	t.Parallel()
+	for name, begins := range kit.PassingFaults {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				var log kit.Journal
+				holder := w.Registry().Obtain("42")
+				w.Lock(holder)
+				queue := make([]*kit.Member, 0, 3)
+				for range cap(queue) {
+					queue = append(queue, w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll), log.Option()))
+				}
+				tickets := inQueue(w)
+				ends := begins(w)
+				looks := w.Executed("evalsha")
+				for _, ticket := range tickets {
+					prompt(w, ticket)
+				}
+				w.Await("each looks twice", func() bool { return w.Executed("evalsha") >= looks+2*len(queue) })
+				late := w.Goroutine()
+				last := late.Starts(w.Registry(lockregistry.WithPollInterval(kit.NoPoll), log.Option()).Obtain("42"),
+					lockregistry.Wait(time.Minute))
+				w.Await("the log says what it is", func() bool { return len(log.Lines(name)) > 0 })
+				ends()
+				w.Await("who came meanwhile waits too", func() bool { return w.Tickets() == len(queue)+1 })
+				require.Equal(w, tickets, inQueue(w)[:len(queue)])
+				w.Unlock(holder)
+				for i, m := range queue {
+					require.NoError(w, <-m.Result)
+					for _, other := range queue[i+1:] {
+						w.Pending(other.Result)
+					}
+					w.Pending(last)
+					require.NoError(w, m.Unlock(m.Lock))
+				}
+				require.NoError(w, <-last)
+				require.Len(w, log.Lines("for now"), len(log.Lines()), "%s", log.Lines())
+			})
+		})
+	}
+}
+
+// Nor does a server that refuses every script for a while.
+func TestQueue_RefusedLooksCostNobodyThePlace(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []string{
+		"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk",
+		"LOADING Redis is loading the dataset in memory",
+		"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+	} {
+		name, _, _ := strings.Cut(refusal, " ")
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				holder, queue := lockedAndQueued(w)
+				tickets, looks := inQueue(w), looksOf(queue)
+				for _, m := range queue {
+					m.Net.Fate("obtain", kit.Refused(refusal))
+				}
+				for _, ticket := range tickets {
+					prompt(w, ticket)
+				}
+				for i, m := range queue {
+					w.Await("it looks twice", func() bool { return m.Net.Count("obtain") >= looks[i]+2 })
+				}
+				for _, m := range queue {
+					m.Net.Forget()
+				}
+				require.Equal(w, tickets, inQueue(w))
+				servedInOrder(w, holder, queue)
+			})
+		})
+	}
+}
+
+// Nor does a server that is busy with somebody's script. It is so from the moment in which it has the calls look.
+func TestQueue_ABusyServerCostsNobodyThePlace(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		var log kit.Journal
+		holder, queue := lockedAndQueued(w, log.Option())
+		tickets := inQueue(w)
+		w.Do("CONFIG", "SET", "lua-time-limit", "1")
+		looks := looksOf(queue)
+		call := []string{"EVAL", `for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end while true do end`, "0"}
+		for _, ticket := range tickets {
+			call = append(call, prompting(w, ticket)...)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := w.Server.Do(call...)
+			ended <- err
+		}()
+		for i, m := range queue {
+			w.Await("it looks twice", func() bool { return m.Net.Count("obtain") >= looks[i]+2 })
+		}
+		_, err := w.Server.Do("SCRIPT", "KILL")
+		require.NoError(w, err)
+		require.Error(w, <-ended)
+		require.GreaterOrEqual(w, w.CommandStat("evalsha", "rejected_calls"), 2*len(queue)-1, "the first script may be taken yet")
+		require.Equal(w, tickets, inQueue(w))
+		servedInOrder(w, holder, queue)
+		require.Len(w, log.Lines("for now"), len(log.Lines()), "%s", log.Lines())
+	})
+}
+
+// Nor does one that was restarted and reads its data. The calls lose their connections for messages with it, so they ask for
+// tickets with new numbers, at the old places.
+func TestQueue_ALoadingServerCostsNobodyThePlace(t *testing.T) {
+	t.Parallel()
+	kit.OnServers(t, func(t *testing.T, binary string) {
+		t.Helper()
+		t.Parallel()
+		w := kit.RealWorld(t, redistest.StartBinary(t, binary, "--key-load-delay", "100000", "--rdbcompression", "no"))
+		holder, queue := lockedAndQueued(w)
+		order := registriesOf(inQueue(w))
+		// While it loads, a server answers after each two megabytes.
+		w.Do("EVAL", `for i = 1, 40 do redis.call('SETRANGE', 'filler' .. i, 2200000, 'x') end`, "0")
+		w.Do("SAVE")
+		w.Server.Kill()
+		looks, all := looksOf(queue), make(chan bool, 1)
+		go func() {
+			all <- lookTwice(queue, looks)
+			_, _ = w.Server.Do("CONFIG", "SET", "key-load-delay", "0")
+		}()
+		w.Server.Revive(t)
+		require.True(w, <-all, "each looks twice meanwhile")
+		require.GreaterOrEqual(w, w.CommandStat("evalsha", "rejected_calls"), 2*len(queue))
+		for i, m := range queue {
+			w.Await("it hears", func() bool { return w.Subscribers("orders-channel@"+order[i]) == 1 })
+			w.Await("it has a ticket", func() bool { return m.Reg.Stats().Tickets == 1 })
+		}
+		w.Await("none but theirs is left", func() bool { return w.Tickets() == len(queue) })
+		require.Equal(w, order, registriesOf(inQueue(w)))
+		servedInOrder(w, holder, queue)
+	})
+}
+
+// lookTwice waits until each of some calls has looked twice more, and tells whether they have while a server reads its data.
+func lookTwice(queue []*kit.Member, before []int) bool {
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+		if !slices.ContainsFunc(queue, func(m *kit.Member) bool {
+			return m.Net.Count("obtain") < before[slices.Index(queue, m)]+2
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+func registriesOf(tickets []string) (all []string) {
+	for _, ticket := range tickets {
+		registry, _, _ := strings.Cut(ticket, ":")
+		all = append(all, registry)
+	}
+	return all
+}
+
+// lockedAndQueued has a lock held, and three processes wait for it.
+func lockedAndQueued(w *kit.World, opts ...lockregistry.Option) (holder *lockregistry.Lock, queue []*kit.Member) {
+	w.Helper()
+	holder = w.Registry().Obtain("42")
+	w.Lock(holder)
+	for range 3 {
+		queue = append(queue, w.Joins(w.Context(), append(opts, lockregistry.WithPollInterval(kit.NoPoll))...))
+	}
+	return holder, queue
+}
+
+func looksOf(queue []*kit.Member) (looks []int) {
+	for _, m := range queue {
+		looks = append(looks, m.Net.Count("obtain"))
+	}
+	return looks
+}
+
+// servedInOrder checks that calls have the lock one after another, once it is free.
+func servedInOrder(w *kit.World, holder *lockregistry.Lock, queue []*kit.Member) {
+	w.Helper()
+	w.Unlock(holder)
+	for i, m := range queue {
+		require.NoError(w, <-m.Result)
+		for _, other := range queue[i+1:] {
+			w.Pending(other.Result)
+		}
+		require.NoError(w, m.Unlock(m.Lock))
+	}
+}
+
+// A release that is refused the queue in passing leaves the path its queue.
+func TestQueue_ReleaseWithoutMemory(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		var log kit.Journal
+		r := w.Registry(lockregistry.WithHandoff(0), lockregistry.WithPollInterval(kit.NoPoll), log.Option())
+		g, l := w.Goroutine(), r.Obtain("42")
+		require.NoError(w, g.Lock(l))
+		waits := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+		w.Do("CONFIG", "SET", "maxmemory", "1")
+		require.NoError(w, g.Unlock(l))
+		w.Await("the log says what it was", func() bool { return len(log.Lines("OOM")) == 1 })
+		w.Do("CONFIG", "SET", "maxmemory", "0")
+		require.NoError(w, <-waits.Result)
+		again := g.Starts(l)
+		w.Await("it waits in the queue", func() bool { return r.Stats().Tickets == 1 })
+		require.NoError(w, waits.Unlock(waits.Lock))
+		require.NoError(w, <-again)
+	})
+}
+
+// A release of which the server refuses the removal says so, and the key is removed as soon as the server takes that again. It
+// does not matter that the release is one that asks who else listens.
+func TestQueue_AReleaseThatIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, begins := range kit.PassingFaults {
+		for lock, c := range map[string]struct {
+			layout lockregistry.Layout
+			of     func(r *lockregistry.Registry) *lockregistry.Lock
+		}{
+			"spring":   {lockregistry.LayoutSpring, kit.Kinds["plain"]},
+			"redisson": {lockregistry.LayoutRedisson, kit.Kinds["plain"]},
+			"writer":   {lockregistry.LayoutRedisson, kit.Kinds["writer"]},
+		} {
+			t.Run(name+" "+lock, func(t *testing.T) {
+				kit.RealWorlds(t, func(w *kit.World) {
+					opts := []lockregistry.Option{lockregistry.WithLayout(c.layout), lockregistry.WithPollInterval(kit.NoPoll)}
+					g, l := w.Goroutine(), c.of(w.Registry(opts...))
+					require.NoError(w, g.Lock(l))
+					waits := &kit.Member{Goroutine: w.Goroutine(), Net: w.Flaky()}
+					waits.Lock = c.of(waits.Net.Registry(opts...))
+					waits.Waits(w.Context())
+					now := strings.Fields(strings.Trim(w.Do("TIME"), "[]"))
+					seconds, err := strconv.ParseInt(now[0], 10, 64)
+					require.NoError(w, err)
+					newest := strconv.FormatInt(500-1000*seconds, 10) // half a second ago, and more
+					require.Equal(w, "0", w.Do("ZADD", kit.TheQueue, newest, "open", newest, "wide"))
+					ends := begins(w)
+					err = g.Unlock(l)
+					if name == "OOM" { // which removes what it is told to
+						require.NoError(w, err)
+					} else {
+						w.Fails(err, lockregistry.ErrUnavailable, "unlock", kit.TheKey)
+						require.Equal(w, "1", w.Do("EXISTS", kit.TheKey))
+					}
+					began := time.Now()
+					ends()
+					require.NoError(w, <-waits.Result)
+					require.Less(w, time.Since(began), 30*time.Second, "half of the lease")
+					require.NoError(w, waits.Unlock(waits.Lock))
+				})
+			})
+		}
+	}
+}
+
+// A release that may not tell the process to which it has given the lock gives it to nobody.
+func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
+	t.Parallel()
+	for name, layout := range kit.Layouts {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
+				w.Do("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels", "&orders-channel", "&orders-channel:*",
+					"&redisson_lock__channel:*")
+				client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
+					o.Username, o.Password, o.DisableCache = "app", "secret", true
+				})
+				g, l := w.Goroutine(), w.RegistryOn(client, opts...).Obtain("42")
+				require.NoError(w, g.Lock(l))
+				o := w.Witness()
+				waits := w.Acquiring(o.Registry(opts...).Obtain("42"))
+				w.Await("a ticket", func() bool { return w.Tickets() == 1 })
+				require.NoError(w, g.Unlock(l))
+				w.Releases(w.Got(waits))
+				o.Got("acquire", observe.HowFoundFree)
+			})
+		})
+	}
+}
+
+// Calls that wait with the longest poll interval ask for nothing meanwhile.
+func TestQueue_LongestPollInterval(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		holder := w.Registry().Obtain("42")
+		w.Lock(holder)
+		queue := make([]*kit.Member, 0, 4)
+		for range cap(queue) {
+			queue = append(queue, w.Joins(w.Context(), lockregistry.WithPollInterval(math.MaxInt64)))
+		}
+		before := w.Executed("evalsha")
+		require.Never(w, func() bool { return w.Executed("evalsha") > before+2*len(queue) }, 200*time.Millisecond, 10*time.Millisecond)
+		w.Unlock(holder)
+		for _, m := range queue {
+			require.NoError(w, <-m.Result)
+			require.NoError(w, m.Unlock(m.Lock))
+		}
+	})
+}
+
+// A call is told late that it has a ticket. It was granted the lock in between, and that grant is over when it asks again: the
+// message says nothing about what the call has then.
+func TestQueue_TheGrantOfATicketThatIsToldLate(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		const lease = 750 * time.Millisecond // so what takes more than a third of it is late, and no server suspect yet
+		owner, next := w.Registry(lockregistry.WithHandoff(0)).Obtain("42"), w.Registry().Obtain("42")
+		w.Lock(owner)
+		m := w.Joins(w.Context()) // it listens from now on
+		w.Unlock(owner)
+		require.NoError(w, <-m.Result)
+		require.NoError(w, m.Unlock(m.Lock))
+		w.Known(m.Reg)
+		w.Lock(owner)
+		arrives := make(chan struct{})
+		m.Net.Fates("obtain", kit.Delivered, kit.Slow(450*time.Millisecond), kit.HeldUp(arrives))
+		m.Waits(w.Context(), lockregistry.Lease(lease))
+		w.Unlock(owner) // to the ticket
+		w.AwaitGone(kit.TheKey)
+		w.Lock(next)
+		close(arrives)
+		w.Await("another ticket", func() bool { return w.Tickets() == 1 })
+		<-time.After(50 * time.Millisecond)
+		w.Pending(m.Result)
+		w.Unlock(next)
+		require.NoError(w, <-m.Result)
+		require.NoError(w, m.Unlock(m.Lock))
+	})
+}

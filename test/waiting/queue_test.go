@@ -1,0 +1,971 @@
+package waiting_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/netfault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// Those who have waited for a second are told when they are the next ones: a release by one that has waited for so long is no
+// short one.
+func TestQueue_TheNextOneIsTold(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		told := w.Heard(func(c rueidis.Client) rueidis.Completed {
+			return c.B().Psubscribe().Pattern("orders-channel@*").Build()
+		}, "", "1")
+		holder := w.Registry().Obtain("42")
+		w.Lock(holder)
+		var waiters []*kit.Member
+		for range 6 {
+			waiters = append(waiters, w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll)))
+		}
+		newest := waiters[5].Net
+		asked := newest.Scripts("obtain") // it looks after its ticket a second or two later
+		require.Eventually(w, func() bool { return newest.Scripts("obtain") > asked }, 20*time.Second, 10*time.Millisecond)
+		w.Unlock(holder)
+		for k, m := range waiters[:5] {
+			require.NoError(w, <-m.Result)
+			for len(told) > 0 {
+				<-told
+			}
+			require.NoError(w, m.Unlock(m.Lock))
+			for limit := time.After(20 * time.Second); k < 4; {
+				select {
+				case message := <-told:
+					if !strings.HasPrefix(strings.Fields(message)[1], "n") {
+						continue
+					}
+				case <-limit:
+					require.Fail(w, "nobody was told")
+				}
+				break
+			}
+			require.Zero(w, known(m.Net, protocol.Direct))
+		}
+		require.NoError(w, <-waiters[5].Result)
+		require.NoError(w, waiters[5].Unlock(waiters[5].Lock))
+	})
+}
+
+// springObtains is the script by which a registry of Spring Integration 7.1 tries. The server knows it from then on.
+const springObtains = `local lockClientId = redis.call('GET', KEYS[1])
+if lockClientId == ARGV[1] then
+	redis.call('PEXPIRE', KEYS[1], ARGV[2])
+	return true
+elseif not lockClientId then
+	redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+	return true
+end
+return false
+`
+
+// triesLikeSpring tells whether a registry of Spring's would have got the lock just now.
+func triesLikeSpring(client rueidis.Client) bool {
+	return kit.Said(client, "EVAL", springObtains, "1", kit.TheKey, "java", "10000") == "1"
+}
+
+// triesByHand is the same for a client that nobody knows.
+func triesByHand(client rueidis.Client) bool {
+	return kit.Said(client, "SET", kit.TheKey, "java", "NX", "PX", "10000") == "OK"
+}
+
+// Those without a ticket have the lock in time although others queue all the time.
+func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
+	t.Parallel()
+	require.Contains(t, protocol.Foreign(), kit.Digest(springObtains))
+	const allowance = time.Second // for a machine that is busy with other things
+	for name, c := range map[string]struct {
+		limit time.Duration
+		asks  func(client rueidis.Client) bool
+		tries func(w *kit.World) <-chan time.Time // when to try
+	}{
+		"polls": {2 * time.Second, triesLikeSpring, func(w *kit.World) <-chan time.Time {
+			ticker := time.NewTicker(100 * time.Millisecond)
+			w.Cleanup(ticker.Stop)
+			return ticker.C
+		}},
+		"is told of releases": {400 * time.Millisecond, triesByHand, func(w *kit.World) <-chan time.Time {
+			heard := w.Heard(func(c rueidis.Client) rueidis.Completed {
+				return c.B().Subscribe().Channel(kit.TheChannel).Build()
+			}, kit.TheChannel, "1")
+			tries := make(chan time.Time)
+			stop := make(chan struct{})
+			w.Cleanup(func() { close(stop) })
+			go func() {
+				for {
+					select {
+					case <-heard:
+					case <-stop:
+						return
+					}
+					select {
+					case tries <- time.Now():
+					case <-stop:
+						return
+					}
+				}
+			}()
+			return tries
+		}},
+	} {
+		for _, processes := range []int{0, 1, 4} {
+			if processes == 0 && name != "polls" {
+				continue
+			}
+			t.Run(fmt.Sprint(name, ", against ", processes), func(t *testing.T) {
+				kit.RealWorlds(t, func(w *kit.World) {
+					ctx, cancel := context.WithCancel(context.Background())
+					var done *sync.WaitGroup
+					switch processes {
+					case 0: // one, whose goroutines ask for leases with which they cannot hand the lock to each other
+						done = new(sync.WaitGroup)
+						l := w.Registry().Obtain("42")
+						for i := range 4 {
+							done.Go(func() {
+								for l.Lock(ctx, lockregistry.Lease(time.Duration(1+i*i)*10*time.Second)) == nil {
+									<-time.After(80 * time.Millisecond)
+									if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+										w.Error(err)
+									}
+								}
+							})
+						}
+					case 1: // whose goroutines hand the lock to each other, and have no tickets
+						done = w.Saturate(ctx, w.Registry(), func() { <-time.After(500 * time.Microsecond) })
+					default:
+						done = new(sync.WaitGroup)
+						w.Contend(processes)
+					}
+					w.Cleanup(func() { cancel(); done.Wait() })
+					java := w.Client()
+					tries := c.tries(w)
+					var all []time.Duration
+					for range 3 {
+						for start := time.Now(); ; {
+							<-tries
+							if c.asks(java) {
+								all = append(all, time.Since(start))
+								break
+							}
+							require.Less(w, time.Since(start), c.limit+allowance, "%v", all)
+						}
+						kit.Said(java, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", kit.TheKey, kit.TheChannel)
+						<-tries // its own message, maybe
+					}
+					w.Log(all)
+					slices.Sort(all)
+					require.LessOrEqual(w, all[len(all)/2], c.limit)
+				})
+			})
+		}
+	}
+}
+
+// wide is the time from which long windows are counted, and what happened since.
+func wide(w *kit.World) string { return w.Do("ZSCORE", kit.TheQueue, "wide") }
+
+// takesTurns has three processes take turns with sections of a second, until the test ends, and the first releases be over.
+func takesTurns(w *kit.World, section time.Duration) (handOvers func() []time.Duration) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var released time.Time
+	var took []time.Duration
+	for range 3 {
+		l := w.Registry(lockregistry.WithPollInterval(kit.NoPoll)).Obtain("42")
+		all.Go(func() {
+			for l.Lock(ctx) == nil {
+				mu.Lock()
+				if !released.IsZero() {
+					took = append(took, time.Since(released))
+				}
+				mu.Unlock()
+				select {
+				case <-time.After(section):
+				case <-ctx.Done():
+				}
+				mu.Lock()
+				released = time.Now()
+				mu.Unlock()
+				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+					w.Error(err)
+				}
+			}
+		})
+	}
+	w.Cleanup(func() { cancel(); all.Wait() })
+	return func() []time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(took)
+	}
+}
+
+// Where nobody is who tries without a ticket, no hand-over waits for one, however long the sections are. One who comes later has
+// the lock in time: the server knows its script, and the process that releases has asked since.
+func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		handOvers := takesTurns(w, time.Second)
+		w.Await("they have begun", func() bool { return len(handOvers()) == 2 })
+		counted := wide(w)
+		require.NotEqual(w, "-1", counted)
+		w.Await("they go on", func() bool { return len(handOvers()) == 8 })
+		w.Log(handOvers())
+		require.Equal(w, counted, wide(w), "there was no window, nor was one put off")
+
+		java := w.Client()
+		var all []time.Duration
+		for round := range 3 {
+			start := time.Now()
+			if round == 1 { // the server knows its script again with its next try
+				require.False(w, triesLikeSpring(java))
+				w.Do("SCRIPT", "FLUSH")
+			}
+			w.Await("its turn", func() bool { return triesLikeSpring(java) })
+			all = append(all, time.Since(start))
+			kit.Said(java, "DEL", kit.TheKey)
+			w.Await("others have it", func() bool { return strings.Contains(w.Do("GET", kit.TheKey), ":") })
+		}
+		w.Log(all)
+		for _, d := range all {
+			require.Less(w, d, 5*time.Second)
+		}
+	})
+}
+
+// A client that nobody knows waits for 15 s at most. Once it has had the lock while others waited it is seen, and waits no longer
+// than Java.
+func TestQueue_WhoIsNotKnownWaitsLonger(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		takesTurns(w, 50*time.Millisecond)
+		w.Await("they have begun", func() bool { return w.Tickets() == 2 })
+		stranger := w.Client()
+		var all []time.Duration
+		ticker := time.NewTicker(100 * time.Millisecond)
+		defer ticker.Stop()
+		for range 3 {
+			for start := time.Now(); ; {
+				<-ticker.C
+				if triesByHand(stranger) {
+					all = append(all, time.Since(start))
+					break
+				}
+				require.Less(w, time.Since(start), 18*time.Second)
+			}
+			w.Await("it is seen", func() bool { return strings.HasSuffix(wide(w), ".5") })
+			kit.Said(stranger, "DEL", kit.TheKey)
+		}
+		w.Log(all)
+		require.Less(w, all[1], 4*time.Second)
+		require.Less(w, all[2], 4*time.Second)
+	})
+}
+
+// Where the user may not ask for scripts, nobody knows that it is quiet.
+func TestQueue_WithoutPermissionToAskForScripts(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		w.Do("ACL", "SETUSER", "default", "-script")
+		handOvers := takesTurns(w, 50*time.Millisecond)
+		w.Await("they have begun", func() bool { return len(handOvers()) == 2 })
+		for counted := wide(w); counted == wide(w); { // each 1.7 s
+			require.Less(w, len(handOvers()), 100)
+		}
+	})
+}
+
+// Tickets are served in the order in which they came, whoever's they are.
+func TestQueue_TicketsAreServedInOrder(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		const processes, rounds = 3, 3
+		holder := w.Waker(kit.WakeupAuto).Obtain("42")
+		w.Lock(holder)
+		queue := make([]*kit.Member, 0, processes)
+		for range processes {
+			queue = append(queue, w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll)))
+		}
+		w.Unlock(holder)
+		for range rounds * processes {
+			m := queue[0]
+			require.NoError(w, <-m.Result)
+			for _, other := range queue[1:] {
+				w.Pending(other.Result)
+			}
+			again := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+			require.NoError(w, m.Unlock(m.Lock))
+			queue = append(queue[1:], again)
+		}
+	})
+}
+
+// owners returns a function that returns the client ids of the registries that the server has made owners of the first lock, in
+// the order in which it did. Their calls may learn of that late, or when it is over.
+func owners(w *kit.World) (all func() []string) {
+	w.Helper()
+	conn, err := w.Dial(w.Context())
+	require.NoError(w, err)
+	w.Cleanup(func() { _ = conn.Close() })
+	_, err = conn.Write([]byte("MONITOR\r\n"))
+	require.NoError(w, err)
+	lines := bufio.NewReader(conn)
+	line, err := lines.ReadString('\n')
+	require.NoError(w, err)
+	require.Equal(w, "+OK\r\n", line)
+	sets := regexp.MustCompile(`"(?:HSET|SET)" "` + kit.TheKey + `" "([^:]*):[^"]*" "(?:PX|1)"`) // not SET with NX or XX
+	return func() (all []string) {
+		w.Helper()
+		w.Do("ECHO", "that is all")
+		for {
+			line, err := lines.ReadString('\n')
+			require.NoError(w, err)
+			if strings.Contains(line, `"ECHO" "that is all"`) {
+				return all
+			}
+			if set := sets.FindStringSubmatch(line); set != nil {
+				all = append(all, set[1])
+			}
+		}
+	}
+}
+
+// servesInOrder has processes wait, one after another, until a holder has crashed, and checks that the server serves them in
+// this order as leases end. A process that stands still for all of its grant is served once more, which does not count.
+func servesInOrder(w *kit.World, processes []*lockregistry.Registry, wait func(r *lockregistry.Registry) error) {
+	w.Helper()
+	crashes := w.Registry(lockregistry.WithLease(3*time.Second), lockregistry.WithRenewal())
+	w.Lock(crashes.Obtain("42"))
+	owners := owners(w)
+	var all sync.WaitGroup
+	var first []string
+	for i, r := range processes {
+		all.Go(func() {
+			if err := wait(r); err != nil {
+				w.Error(err)
+			}
+		})
+		w.Await("a ticket", func() bool { return w.Tickets() > i }) // a newcomer may take a lock that is free just then
+		first = append(first, r.ClientID())
+	}
+	require.NoError(w, crashes.Close())
+	all.Wait()
+	var served []string
+	for _, owner := range owners() {
+		if !slices.Contains(served, owner) {
+			served = append(served, owner)
+		}
+	}
+	require.Equal(w, first, served)
+}
+
+// So they are when a lease ends, also when the first one looks later than the second one does.
+func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
+	t.Parallel()
+	for name, layout := range map[string]lockregistry.Layout{
+		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				w.Layout = layout
+				net := w.Flaky()
+				net.All(netfault.Match{Name: "obtain", Asks: "check"}, kit.Fate{Delay: 180 * time.Millisecond})
+				all := []*lockregistry.Registry{net.Registry(lockregistry.WithClientID("first"))}
+				for _, id := range []string{"second", "third"} {
+					all = append(all, w.Registry(lockregistry.WithClientID(id)))
+				}
+				servesInOrder(w, all, func(r *lockregistry.Registry) error {
+					_, err := r.Acquire(w.Context(), "42", lockregistry.AtMost(2*time.Second))
+					return err
+				})
+			})
+		})
+	}
+}
+
+// So they are when many short leases end.
+func TestQueue_ManyTicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
+	t.Parallel()
+	for name, wait := range map[string]func(ctx context.Context, r *lockregistry.Registry) error{
+		"Lock": func(ctx context.Context, r *lockregistry.Registry) error {
+			return r.Obtain("42").Lock(ctx, lockregistry.Lease(500*time.Millisecond)) // nothing renews it
+		},
+		"Acquire": func(ctx context.Context, r *lockregistry.Registry) error {
+			_, err := r.Acquire(ctx, "42", lockregistry.AtMost(time.Second))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				var all []*lockregistry.Registry
+				for i := range 8 {
+					all = append(all, w.Registry(lockregistry.WithClientID(strconv.Itoa(i))))
+				}
+				servesInOrder(w, all, func(r *lockregistry.Registry) error { return wait(w.Context(), r) })
+			})
+		})
+	}
+}
+
+// A call that gives up leaves nothing in the queue, and is passed over.
+func TestQueue_WhoGivesUpLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opts   []lockregistry.LockOption
+		ends   func(m *kit.Member, cancel context.CancelFunc)
+		reason error
+	}{
+		"cancelled": {nil, func(_ *kit.Member, cancel context.CancelFunc) { cancel() }, context.Canceled},
+		"timed out": { // it must have a ticket by then, and another behind it
+			[]lockregistry.LockOption{lockregistry.Wait(2 * time.Second)},
+			func(*kit.Member, context.CancelFunc) {}, lockregistry.ErrTaken,
+		},
+		"closed": {nil, func(m *kit.Member, _ context.CancelFunc) { _ = m.Reg.Close() }, lockregistry.ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				var all []time.Duration
+				for range 3 {
+					holder := w.Registry().Obtain("42")
+					w.Lock(holder)
+					ctx, cancel := context.WithCancel(w.Context())
+					first := &kit.Member{Goroutine: w.Goroutine(), Net: w.Flaky()}
+					first.Reg = first.Net.Registry(lockregistry.WithPollInterval(kit.NoPoll))
+					first.Lock = first.Reg.Obtain("42")
+					first.Waits(ctx, c.opts...)
+					second := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+					c.ends(first, cancel)
+					require.ErrorIs(w, <-first.Result, c.reason)
+					w.Await("its ticket is gone", func() bool { return w.Tickets() == 1 })
+					w.Pending(second.Result)
+					start := time.Now()
+					w.Unlock(holder)
+					all = append(all, w.Takes(start, second.Result))
+					require.NoError(w, second.Unlock(second.Lock))
+					w.LeftNothing()
+					cancel()
+				}
+				w.Within(50*time.Millisecond, all)
+			})
+		})
+	}
+}
+
+// A grant that crosses with the end of the call is passed on, whichever of the two is late.
+func TestQueue_GrantThatCrossesWithTheEnd(t *testing.T) {
+	t.Parallel()
+	for name, late := range map[string]string{"the grant is late": kit.Grant, "the leave is late": "release"} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				var all []time.Duration
+				for range 3 {
+					holder := w.Registry(kit.WithWakeup(kit.WakeupTracking)).Obtain("42") // opens no short windows
+					w.Lock(holder)
+					ctx, cancel := context.WithCancel(w.Context())
+					first := w.Joins(ctx, lockregistry.WithPollInterval(kit.NoPoll), kit.WithWakeup(kit.WakeupPubSub))
+					second := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+					tries, since := 0, time.Now()
+					w.Await("the first one has looked, and sleeps", func() bool {
+						if now := first.Net.Count("obtain"); now != tries || w.Subscribers(kit.TheChannel) == 0 {
+							tries, since = now, time.Now()
+						}
+						return time.Since(since) > 30*time.Millisecond
+					})
+					until := make(chan struct{})
+					deliver := sync.OnceFunc(func() { close(until) })
+					w.Cleanup(deliver)
+					first.Net.Fates(late, kit.HeldUp(until))
+					owner := w.Do("GET", kit.TheKey)
+					var start time.Time
+					if late == kit.Grant {
+						w.Unlock(holder)
+						w.Await("the first one owns the key", func() bool { return w.Do("GET", kit.TheKey) != owner })
+						w.Pending(first.Result)
+						start = time.Now()
+						cancel()
+					} else {
+						cancel()
+						require.ErrorIs(w, <-first.Result, context.Canceled)
+						w.Await("it is about to leave", func() bool { return first.Net.Count("release") > 0 })
+						require.Equal(w, 2, w.Tickets())
+						w.Unlock(holder)
+						w.Await("the first one owns the key", func() bool { return w.Do("GET", kit.TheKey) != owner })
+						w.Pending(second.Result)
+						start = time.Now()
+						deliver()
+					}
+					all = append(all, w.Takes(start, second.Result))
+					if late == kit.Grant {
+						require.ErrorIs(w, <-first.Result, context.Canceled)
+					}
+					deliver()
+					require.NoError(w, second.Unlock(second.Lock))
+					w.Await("nothing is left", func() bool { return w.Free(kit.TheKey) && w.Tickets() == 0 })
+				}
+				w.Within(100*time.Millisecond, all)
+			})
+		})
+	}
+}
+
+// A grant whose message is lost is found by looking.
+func TestQueue_LostGrant(t *testing.T) {
+	t.Parallel()
+	for name, mode := range kit.Wakeups {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				holder := w.Registry(kit.WithWakeup(mode)).Obtain("42")
+				w.Lock(holder)
+				m := w.Joins(w.Context(), kit.WithWakeup(mode))
+				m.Net.Fates(kit.Grant, kit.Fate{Lost: true})
+				w.Pending(m.Result)
+				start := time.Now()
+				w.Unlock(holder)
+				w.Log(w.Takes(start, m.Result))
+				require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+				require.Equal(w, 1, m.Net.Count(kit.Grant))
+				require.NoError(w, m.Unlock(m.Lock))
+				w.LeftNothing()
+			})
+		})
+	}
+}
+
+// A process that stands still, while the server counts it as a subscriber, is granted the lock in vain, and blocks those behind
+// it for not much longer than the short lease of a grant. So does each of several.
+func TestQueue_GrantToAProcessThatStandsStill(t *testing.T) {
+	t.Parallel()
+	for dead, limit := range map[int]time.Duration{1: 1500 * time.Millisecond, 3: 4 * time.Second} {
+		t.Run(strconv.Itoa(dead), func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				holder := w.Registry().Obtain("42")
+				w.Lock(holder)
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				for range dead {
+					m := w.Joins(ctx)
+					m.Net.Hang()
+					defer m.Net.ReconnectNow()
+				}
+				alive := w.Joins(w.Context())
+				start := time.Now()
+				w.Unlock(holder)
+				require.NoError(w, <-alive.Result)
+				took := time.Since(start)
+				w.Log(took)
+				require.LessOrEqual(w, took, limit)
+				require.Zero(w, w.Tickets())
+			})
+		})
+	}
+}
+
+// When it goes on, it has its place again, in front of those that came after it.
+func TestQueue_AMissedGrantCostsNoPlace(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		holder := w.Registry().Obtain("42")
+		w.Lock(holder)
+		stands := w.Joins(w.Context())
+		second, third := w.Joins(w.Context()), w.Joins(w.Context())
+		stands.Net.Hang()
+		w.Unlock(holder)
+		require.NoError(w, <-second.Result)
+		w.Pending(stands.Result)
+		require.Equal(w, 1, w.Tickets())
+		stands.Net.ReconnectNow()
+		w.Await("its ticket is back", func() bool { return w.Tickets() == 2 })
+		require.NoError(w, second.Unlock(second.Lock))
+		require.NoError(w, <-stands.Result)
+		w.Pending(third.Result)
+		require.NoError(w, stands.Unlock(stands.Lock))
+		require.NoError(w, <-third.Result)
+		require.NoError(w, third.Unlock(third.Lock))
+	})
+}
+
+// Calls come and give up all the time, in several processes, and some messages are lost: two never have the lock at once, it goes
+// on, and nothing stays behind.
+func TestQueue_GivingUpInTheQueue(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		losses bool
+		layout lockregistry.Layout
+	}{
+		"spring":                  {false, lockregistry.LayoutSpring},
+		"redisson":                {false, lockregistry.LayoutRedisson},
+		"spring, grants are lost": {true, lockregistry.LayoutSpring},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				const processes, goroutines, lasts = 4, 3, time.Second
+				var all sync.WaitGroup
+				var inside, entered, gaveUp atomic.Int32
+				begin := time.Now()
+				registries := make([]*lockregistry.Registry, 0, processes)
+				for i := range processes {
+					f := w.Flaky()
+					r := f.Registry(lockregistry.WithLayout(c.layout), lockregistry.WithHandoff(time.Duration(i%2)*5*time.Millisecond))
+					registries = append(registries, r)
+					l := r.Obtain("42")
+					for range goroutines {
+						all.Go(func() {
+							// On a busy machine few of these calls have the time for a lock.
+							rare := func() bool { return min(entered.Load(), gaveUp.Load()) <= 100 && time.Since(begin) < time.Minute }
+							for time.Since(begin) < lasts || rare() {
+								if c.losses && rand.N(20) == 0 {
+									f.Fates(kit.Grant, kit.Fate{Lost: true})
+								}
+								ctx, cancel := context.WithTimeout(w.Context(), rand.N(40*time.Millisecond))
+								err := l.Lock(ctx)
+								if err == nil {
+									if inside.Add(1) != 1 {
+										w.Error("two are inside")
+									}
+									entered.Add(1)
+									inside.Add(-1)
+									if err := l.Unlock(w.Context()); err != nil {
+										w.Error(err)
+									}
+								} else {
+									gaveUp.Add(1)
+								}
+								cancel()
+							}
+						})
+					}
+				}
+				all.Wait()
+				w.Logf("%d had the lock, %d gave up", entered.Load(), gaveUp.Load())
+				require.Greater(w, entered.Load(), int32(100))
+				require.Greater(w, gaveUp.Load(), int32(100))
+				start := time.Now()
+				w.Await("nothing is left", func() bool { return w.Free(kit.TheKey) && w.Tickets() == 0 })
+				require.Less(w, time.Since(start), kit.AtOnce)
+				for _, r := range registries { // it works as ever
+					require.NoError(w, r.Obtain("42").Lock(w.Context()))
+					w.Unlock(r.Obtain("42"))
+				}
+			})
+		})
+	}
+}
+
+// A process whose connection is gone is skipped.
+func TestQueue_DeadProcessIsSkipped(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		var all []time.Duration
+		for range 3 {
+			holder := w.Registry().Obtain("42")
+			w.Lock(holder)
+			ctx, cancel := context.WithCancel(w.Context())
+			dead := w.Joins(ctx, lockregistry.WithPollInterval(kit.NoPoll))
+			alive := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+			listening := func() int { return len(strings.Fields(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"))) }
+			before := listening()
+			dead.Net.Down()
+			w.Await("the server has noticed", func() bool { return listening() == before-1 })
+			require.Equal(w, 2, w.Tickets())
+			start := time.Now()
+			w.Unlock(holder)
+			all = append(all, w.Takes(start, alive.Result))
+			require.NoError(w, alive.Unlock(alive.Lock))
+			cancel()
+			require.ErrorIs(w, <-dead.Result, context.Canceled)
+			dead.Net.Forget()
+		}
+		w.Within(50*time.Millisecond, all)
+	})
+}
+
+// Whatever becomes of the queue, who waits has the lock at once, and a line is logged where there can be none.
+func TestQueue_ThatIsGone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before, while []string // commands
+		lines         int
+	}{
+		"deleted":                  {nil, []string{"DEL", kit.TheQueue}, 0},
+		"expired":                  {nil, []string{"PEXPIRE", kit.TheQueue, "1"}, 0},
+		"another type":             {[]string{"SET", kit.TheQueue, "x"}, nil, 1},
+		"another type in the wait": {nil, []string{"SET", kit.TheQueue, "x"}, 1},
+		"not permitted":            {[]string{"ACL", "SETUSER", "app", "resetkeys", "~" + kit.TheKey}, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				app := w.Allowed()
+				if c.before != nil {
+					w.Do(c.before...)
+				}
+				var log kit.Journal
+				holder := w.Waker(kit.WakeupAuto).Obtain("42")
+				r := w.RegistryOn(w.ClientWith(w.Dial, app), lockregistry.WithPollInterval(kit.NoPoll), log.Option())
+				l := r.Obtain("42")
+				for range 3 {
+					w.Lock(holder)
+					g := w.Goroutine()
+					result := g.Starts(l)
+					w.Watched()
+					w.Pending(result)
+					if c.while != nil {
+						w.Do(c.while...)
+					}
+					start := time.Now()
+					w.Unlock(holder)
+					w.Log(w.Takes(start, result))
+					require.NoError(w, g.Unlock(l))
+				}
+				require.True(w, w.Free(kit.TheKey))
+				require.Len(w, log.Lines(), c.lines, "%s", log.Lines())
+				require.Len(w, log.Lines("refuses the queue"), c.lines)
+			})
+		})
+	}
+}
+
+// A granted hold has its full lease soon, and goroutines of the process hand it on before that, too.
+func TestQueue_GrantIsLengthened(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		var all []time.Duration
+		for range 3 {
+			holder := w.Registry().Obtain("42")
+			w.Lock(holder)
+			m := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll), lockregistry.WithHandoff(time.Minute))
+			next := w.Goroutine()
+			nexts := next.Starts(m.Lock)
+			w.Unlock(holder)
+			require.NoError(w, <-m.Result)
+			start := time.Now()
+			value := w.Do("GET", kit.TheKey)
+			require.NoError(w, m.Unlock(m.Lock))
+			require.NoError(w, <-nexts)
+			require.Equal(w, value, w.Do("GET", kit.TheKey), "handed over")
+			w.Await("the full lease", func() bool { return w.Pttl(kit.TheKey) > 50*time.Second })
+			all = append(all, time.Since(start))
+			require.NoError(w, next.Unlock(m.Lock))
+		}
+		w.Within(600*time.Millisecond, all)
+	})
+}
+
+// A window for those without a ticket is due when tickets have kept the key from them for a while. A long hold of a lock that was
+// free has not, so the one who waits behind it has the lock at once; and so it is when nobody has waited for a while, but not
+// each time.
+func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		// passes makes times in the queue as old as if the server's clock had gone on.
+		passes := func(d time.Duration, members ...string) {
+			w.Do(append([]string{"EVAL", `for _, member in ipairs(ARGV) do
+				local score = tonumber(redis.call('ZSCORE', KEYS[2], member) or 0)
+				if score < -1 then redis.call('ZINCRBY', KEYS[2], KEYS[1], member) end
+			end`, "2", strconv.FormatInt(d.Milliseconds(), 10), kit.TheQueue}, members...)...)
+		}
+		const due = 20 * time.Second // after that a window is due, whether a process has learned in time that it is quiet or not
+		holder := w.Registry().Obtain("42")
+		told := uint64(0) // windows of which that process knew
+		// follows has another process follow a long hold, and tells whether it had to wait for a window.
+		follows := func() (window bool) {
+			w.Lock(holder)
+			since, m := time.Now(), w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+			w.Await("its release looks for windows", func() bool {
+				return time.Since(since) > 150*time.Millisecond && w.Tickets() == 1
+			})
+			passes(due, "open", "wide")
+			w.Unlock(holder)
+			require.NoError(w, <-m.Result)
+			told = m.Reg.Stats().Windows
+			require.NoError(w, m.Unlock(m.Lock))
+			window = w.Do("ZSCORE", kit.TheQueue, "open") == wide(w)
+			passes(3*time.Second, "open", "wide")
+			return window
+		}
+		follows() // a rush begins
+		require.False(w, follows(), "it was put off")
+		require.Zero(w, told)
+		require.True(w, follows(), "but not twice")
+		require.EqualValues(w, 1, told)
+		require.False(w, follows())
+
+		// Goroutines of one process have it at once, too, although the process has had its time.
+		g := w.Goroutine()
+		w.Do("DEL", kit.TheQueue)
+		var all []time.Duration
+		for range 2 {
+			w.Lock(holder)
+			since, next := time.Now(), g.Starts(holder)
+			w.Await("its time is over", func() bool { return time.Since(since) > 150*time.Millisecond })
+			start := time.Now()
+			w.Unlock(holder)
+			all = append(all, w.Takes(start, next))
+			require.NoError(w, g.Unlock(holder))
+			passes(3*time.Second, "open", "wide")
+		}
+		w.Within(50*time.Millisecond, all)
+
+		// Those who take the lock from each other leave a window when it is time, however long each has it.
+		w.Lock(holder)
+		since := time.Now()
+		a, b := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll)), w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+		w.Await("its release looks for windows", func() bool {
+			return time.Since(since) > 150*time.Millisecond && w.Tickets() == 2
+		})
+		w.Unlock(holder)
+		require.NoError(w, <-a.Result)
+		passes(due, "open", "wide")
+		w.Do("EVAL", `return redis.call('ZINCRBY', KEYS[1], -ARGV[1], redis.call('ZRANGE', KEYS[1], '-1', '-1')[1])`,
+			"1", kit.TheQueue, strconv.FormatInt(due.Microseconds(), 10))
+		start := time.Now()
+		require.NoError(w, a.Unlock(a.Lock))
+		require.GreaterOrEqual(w, w.Takes(start, b.Result), 100*time.Millisecond)
+		require.NoError(w, b.Unlock(b.Lock))
+	})
+}
+
+// A call that does not wait shows itself when another one has just not got the lock either: somebody tries again and again.
+func TestQueue_WhoTriesAgainAndAgainIsSeen(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		holder := w.Registry().Obtain("42")
+		w.Lock(holder)
+		m := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+		w.Await("the ticket", func() bool { return w.Do("ZCARD", kit.TheQueue) == "3" })
+		l := w.Registry().Obtain("42")
+		tries := func() {
+			ok, err := l.TryLock(w.Context())
+			require.NoError(w, err)
+			require.False(w, ok)
+		}
+		tries()
+		require.NotContains(w, wide(w), ".5", "once")
+		tries()
+		require.Contains(w, wide(w), ".5")
+		w.Unlock(holder)
+		require.NoError(w, <-m.Result)
+		require.NoError(w, m.Unlock(m.Lock))
+	})
+}
+
+// A key that goes away although tickets wait is the first one's at once.
+func TestQueue_KeyThatGoesAway(t *testing.T) {
+	t.Parallel()
+	for name, command := range map[string][]string{
+		"deleted": {"DEL", kit.TheKey},
+		"renamed": {"RENAME", kit.TheKey, "elsewhere"},
+		"expired": {"PEXPIRE", kit.TheKey, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				var all []time.Duration
+				for range 5 {
+					w.Do("SET", kit.TheKey, "somebody", "PX", "600000")
+					var queue []*kit.Member
+					for range 3 {
+						queue = append(queue, w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll)))
+					}
+					w.Watched()
+					start := time.Now()
+					w.Do(command...)
+					all = append(all, w.Takes(start, queue[0].Result))
+					for i, m := range queue {
+						for _, later := range queue[i+1:] {
+							w.Pending(later.Result)
+						}
+						require.NoError(w, m.Unlock(m.Lock))
+						if i < len(queue)-1 {
+							w.Takes(time.Now(), queue[i+1].Result)
+						}
+					}
+					w.Do("DEL", "elsewhere")
+					w.LeftNothing()
+				}
+				w.Within(50*time.Millisecond, all)
+			})
+		})
+	}
+}
+
+// With WakeupPubSub nothing tells of a key that goes away in silence. The first in the queue polls then, and no other does.
+func TestQueue_FirstInTheQueuePolls(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		const poll = 50 * time.Millisecond
+		w.Do("SET", kit.TheKey, "somebody", "PX", "600000")
+		opts := []lockregistry.Option{kit.WithWakeup(kit.WakeupPubSub), lockregistry.WithPollInterval(poll)}
+		first, second := w.Joins(w.Context(), opts...), w.Joins(w.Context(), opts...)
+		before := second.Net.Count("obtain")
+		tries := first.Net.Count("obtain")
+		w.Await("it polls", func() bool { return first.Net.Count("obtain") >= tries+10 })
+		require.LessOrEqual(w, second.Net.Count("obtain")-before, 1, "but for its first look")
+		w.Pending(first.Result)
+		start := time.Now()
+		w.Do("DEL", kit.TheKey)
+		w.Log(w.Takes(start, first.Result))
+		require.NoError(w, first.Unlock(first.Lock))
+		w.Takes(start, second.Result)
+		require.NoError(w, second.Unlock(second.Lock))
+		w.LeftNothing()
+	})
+}
+
+// A server before version 7 may replicate scripts whole, and then refuses what they write once they have asked for the time,
+// unless they have said before that their commands are to be replicated. Queues, windows and grants work all the same. Newer
+// servers do not know the setting.
+func TestQueue_QueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
+	t.Parallel()
+	for name, locks := range map[string]func(r *lockregistry.Registry) []*lockregistry.Lock{
+		"plain": func(r *lockregistry.Registry) []*lockregistry.Lock { return []*lockregistry.Lock{r.Obtain("42")} },
+		"read-write": func(r *lockregistry.Registry) []*lockregistry.Lock {
+			return []*lockregistry.Lock{r.ReadWrite("42").Reader(), r.ReadWrite("42").Writer()}
+		},
+	} {
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			t.Run(fmt.Sprint(name, ", ", layout), func(t *testing.T) {
+				kit.RealWorlds(t, func(w *kit.World) {
+					lasts := 200 * time.Millisecond
+					if w.Do("EVAL", "return redis.REDIS_VERSION_NUM and 'yes' or 'no'", "0") == "no" {
+						w.Do("CONFIG", "SET", "lua-replicate-commands", "no")
+						defer w.Do("CONFIG", "SET", "lua-replicate-commands", "yes")
+						lasts = 2500 * time.Millisecond // windows of both kinds
+					}
+					var log kit.Journal
+					var all sync.WaitGroup
+					var sections atomic.Int64
+					end := time.Now().Add(lasts)
+					for range 3 {
+						r := w.Registry(log.Option(), lockregistry.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll))
+						for _, l := range locks(r) {
+							all.Go(func() {
+								few := func() bool { return sections.Load() <= 100 && time.Since(end) < time.Minute }
+								for time.Now().Before(end) || few() {
+									if err := l.Lock(w.Context()); err != nil {
+										w.Error(err)
+										return
+									}
+									sections.Add(1)
+									if err := l.Unlock(w.Context()); err != nil {
+										w.Error(err)
+									}
+								}
+							})
+						}
+					}
+					all.Wait()
+					require.Empty(w, log.Lines())
+					require.Greater(w, sections.Load(), int64(100))
+				})
+			})
+		}
+	}
+}

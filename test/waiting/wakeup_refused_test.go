@@ -1,0 +1,135 @@
+package waiting_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// In its last millisecond a key has 0 left, which is not the same as no end.
+func TestWakeup_LastMillisecond(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		f := w.Flaky()
+		waits := f.Registry(lockregistry.WithPollInterval(kit.NoPoll))
+		w.Do("SET", kit.TheKey, "somebody", "PX", "600000")
+		result := kit.LockElsewhere(waits.Obtain("42"), w.Context())
+		w.Await("it is tracked", func() bool { return w.Tracked() == 1 })
+		w.Await("it sleeps", func() bool { return f.Count("obtain") >= 2 })
+		looks := f.Count("PTTL")
+		until := make(chan struct{})
+		last := kit.HeldUp(until)
+		last.Lost, last.Reply = true, ":0\r\n"
+		f.Fates("PTTL", last)
+		w.Do("PERSIST", kit.TheKey)
+		w.Await("it looks", func() bool { return f.Count("PTTL") > looks })
+		tries, start := f.Count("obtain"), time.Now()
+		close(until)
+		w.Await("it tries when that is over", func() bool { return f.Count("obtain") > tries })
+		require.Less(w, time.Since(start), kit.AtOnce)
+		w.Pending(result)
+		w.Do("FLUSHALL")
+		require.NoError(w, <-result)
+	})
+}
+
+// A key that has become another kind of lock is found out also when its changes wake the waiter more often than it polls.
+func TestWakeup_WrongTypeThatChangesOften(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		waits := w.Registry(lockregistry.WithPollInterval(50 * time.Millisecond))
+		w.Do("SET", kit.TheKey, "somebody", "PX", "600000")
+		result := kit.LockElsewhere(waits.Obtain("42"), w.Context())
+		w.Await("it is tracked", func() bool { return w.Tracked() == 1 })
+		w.Do("EVAL", "redis.call('DEL', KEYS[1]) redis.call('HSET', KEYS[1], 'mode', 'read', 'a', '1')", "1", kit.TheKey)
+		w.Await("it is told of the wrong type", func() bool {
+			w.Do("HINCRBY", kit.TheKey, "x", "1")
+			select {
+			case err := <-result:
+				require.ErrorIs(w, err, lockregistry.ErrWrongType)
+				return true
+			default:
+				return false
+			}
+		})
+	})
+}
+
+// What can go wrong between a try that fails, listening, and sleep.
+
+// A waiter whose channel is refused, while those of others are not, polls, and no more often than that.
+func TestWakeup_OneRefusedChannelOfSeveral(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const poll = 100 * time.Millisecond
+		f := w.Flaky()
+		r := f.Registry(kit.WithWakeup(kit.WakeupPubSub), lockregistry.WithPollInterval(poll))
+		w.Do("SET", "orders:a", "somebody")
+		w.Do("SET", "orders:b", "somebody")
+		ctx, cancel := context.WithCancel(w.Context())
+		a := kit.LockElsewhere(r.Obtain("a"), ctx)
+		w.Settle()
+		require.Equal(w, 1, w.Subscribers("orders-channel:orders:a"))
+		f.Fate("SUBSCRIBE", kit.Fate{Lost: true, Reply: "-NOPERM this user has no permissions to access one of the channels\r\n"})
+		b := kit.LockElsewhere(r.Obtain("b"), ctx)
+		w.Settle()
+		tries := f.Count("obtain")
+		w.Pass(10 * poll)
+		require.LessOrEqual(w, f.Count("obtain")-tries, 2*10+2, "two waiters, ten poll intervals")
+		require.Equal(w, 1, w.Subscribers("orders-channel:orders:a"), "it has lost nothing by that")
+		cancel()
+		require.ErrorIs(w, <-a, context.Canceled)
+		require.ErrorIs(w, <-b, context.Canceled)
+	})
+}
+
+// A key that is there is not in the way of a reader when it is that of other readers.
+func TestWakeup_ReaderSeesADowngradeWhileItListens(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		f := w.Flaky()
+		waits := f.Registry(lockregistry.WithPollInterval(kit.NoPoll))
+		holds := w.Registry().ReadWrite("42")
+		g := w.Goroutine()
+		require.NoError(w, g.Lock(holds.Writer(), lockregistry.Lease(10*time.Minute)))
+		result := kit.LockElsewhere(waits.ReadWrite("42").Reader(), w.Context())
+		w.Await("it is tracked", func() bool { return w.Tracked() == 1 })
+		w.Await("it sleeps", func() bool { return f.Count("read") >= 2 })
+		until := make(chan struct{})
+		looks := f.Count("PTTL")
+		f.Fates("PTTL", kit.HeldUp(until))
+		w.Do("PEXPIRE", kit.TheKey, "500000") // as a renewal does
+		w.Await("it has tried, and is about to look", func() bool { return f.Count("PTTL") > looks })
+		require.NoError(w, g.Lock(holds.Reader(), lockregistry.Lease(10*time.Minute)))
+		require.NoError(w, g.Unlock(holds.Writer()))
+		w.Pending(result)
+		start := time.Now()
+		close(until)
+		w.Takes(start, result)
+	})
+}
+
+// A call that is about to listen when the registry is closed tries no more.
+func TestWakeup_NoTryAfterClose(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		f := w.Flaky()
+		r, err := lockregistry.New(f.Client(), "orders", lockregistry.WithPollInterval(kit.NoPoll))
+		require.NoError(w, err)
+		w.Do("SET", kit.TheKey, "somebody", "PX", "600000")
+		result := kit.LockElsewhere(r.Obtain("42"), w.Context())
+		w.Await("it is tracked", func() bool { return w.Tracked() == 1 })
+		w.Await("it sleeps", func() bool { return f.Count("obtain") >= 2 })
+		looks := f.Count("PTTL")
+		until := make(chan struct{})
+		defer close(until)
+		f.Fates("PTTL", kit.HeldUp(until))
+		w.Do("PERSIST", kit.TheKey)
+		w.Await("it looks", func() bool { return f.Count("PTTL") > looks })
+		w.Do("DEL", kit.TheKey)
+		tries := f.Count("obtain")
+		require.NoError(w, r.Close())
+		require.ErrorIs(w, <-result, lockregistry.ErrClosed)
+		require.Equal(w, tries, f.Count("obtain"))
+	})
+}
