@@ -122,7 +122,7 @@ func (r root) Value(key any) any {
 // inOrder has a call acquire and release so many paths one after the other, since the first one is taken when it begins.
 func inOrder(w *kit.World, paths int) (cost workOf) {
 	w.Helper()
-	all := kit.Numbered(paths)
+	all := kit.NumberedPaths(paths)
 	last := all[len(all)-1]
 	f := w.Flaky()
 	r := f.Registry(lockregistry.WithObserver(observe.Observer{

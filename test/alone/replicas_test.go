@@ -14,9 +14,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-func followedWorldsAlone(t *testing.T, test func(w *kit.Followed)) {
+func followedWorldsAlone(t *testing.T, test func(w *kit.ReplicatedWorld)) {
 	t.Helper()
-	kit.RealWorldsAlone(t, func(w *kit.World) { test(w.Followed()) })
+	kit.RealWorldsAlone(t, func(w *kit.World) { test(w.WithReplica()) })
 }
 
 // slack is how much later than its time a call may end.
@@ -25,10 +25,10 @@ const slack = 100 * time.Millisecond
 // The connections that rueidis has for blocking commands have written something, and nothing since: there WAIT tells of that
 // only.
 func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
-	followedWorldsAlone(t, func(w *kit.Followed) {
+	followedWorldsAlone(t, func(w *kit.ReplicatedWorld) {
 		client := w.Client()
 		require.NoError(t, client.Do(t.Context(), client.B().Wait().Numreplicas(1).Timeout(1000).Build()).Error())
-		r := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.Acknowledging))
+		r := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.ReplicaWait))
 		l := r.Obtain("42")
 		w.Lock(l)
 		w.Unlock(l)
@@ -40,8 +40,8 @@ func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 		assert.False(t, ok)
 		w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
 		require.ErrorContains(t, err, "too few replicas have it: 0 of 1")
-		assert.GreaterOrEqual(t, took, kit.Acknowledging)
-		assert.Less(t, took, kit.Acknowledging+slack)
+		assert.GreaterOrEqual(t, took, kit.ReplicaWait)
+		assert.Less(t, took, kit.ReplicaWait+slack)
 		w.AwaitGone("orders:42") // it was given back
 
 		began = time.Now()
@@ -50,7 +50,7 @@ func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 		assert.Less(t, time.Since(began), time.Second+500*time.Millisecond)
 		w.AwaitGone("orders:42")
 
-		ctx, cancel := context.WithTimeout(t.Context(), kit.Acknowledging/3)
+		ctx, cancel := context.WithTimeout(t.Context(), kit.ReplicaWait/3)
 		defer cancel()
 		err = l.Lock(ctx)
 		w.Fails(err, context.DeadlineExceeded, "lock", "orders:42", lockregistry.ErrUnavailable)
@@ -66,7 +66,7 @@ func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 }
 
 func TestReplicas_ManyCallsWithReplicas(t *testing.T) { // alone: it measures times
-	followedWorldsAlone(t, func(w *kit.Followed) {
+	followedWorldsAlone(t, func(w *kit.ReplicatedWorld) {
 		const (
 			calls  = 2000
 			enough = 1500 * time.Millisecond // if one call waited for another, that took two seconds

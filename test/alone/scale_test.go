@@ -31,7 +31,7 @@ func large() bool { return os.Getenv("LOCKREGISTRY_TEST_LARGE") != "" }
 func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		const registries = 300
-		client := w.ClientWith(w.Dial, kit.Called("waits"), func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+		client := w.ClientWith(w.Dial, kit.NamedConnection("waits"), func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 		w.SetAll(registries)
 		heap := func() int {
 			runtime.GC()
@@ -89,7 +89,7 @@ func TestScale_ManyWaiters(t *testing.T) {
 	for name, mode := range kit.Wakeups {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorldsAlone(t, func(w *kit.World) {
-				r := w.RegistryOn(w.ClientWith(w.Dial, kit.Called("waits")),
+				r := w.RegistryOn(w.ClientWith(w.Dial, kit.NamedConnection("waits")),
 					kit.WithWakeup(mode), lockregistry.WithPollInterval(kit.NoPoll))
 				subscriptions := map[kit.Wakeup]int{
 					kit.WakeupPubSub: waiters + 1, // and the channel of older versions
@@ -100,7 +100,7 @@ func TestScale_ManyWaiters(t *testing.T) {
 				}
 				listens := func() (subscribed int) {
 					for _, line := range w.Connections("name=waits") {
-						subscribed += kit.Property(line, "sub") + kit.Property(line, "psub")
+						subscribed += kit.ClientField(line, "sub") + kit.ClientField(line, "psub")
 					}
 					return subscribed
 				}
@@ -343,7 +343,7 @@ func TestScale_RenewalAtScale(t *testing.T) {
 			all.Wait()
 		}
 		// How fast is this machine now, with what else it does? A lease too short for it proves nothing.
-		client := w.ClientWith(w.Dial, kit.Called("renews"))
+		client := w.ClientWith(w.Dial, kit.NamedConnection("renews"))
 		sample := w.RegistryOn(client)
 		start := time.Now()
 		each(locks/10, func(i int, ctx context.Context) error {
@@ -423,11 +423,11 @@ func TestAcquireAll_OfManyPaths(t *testing.T) {
 		first, last := slices.Min(lookups), slices.Min(lookups[len(lookups)-100:])
 		require.Less(w, last, 20*first)
 		require.Len(w, h.Paths(), paths)
-		w.Released(h)
+		w.Release(h)
 
 		h, err := r.AcquireAll(w.Context(), all, lockregistry.NoWait())
 		require.NoError(w, err)
-		w.Released(h)
+		w.Release(h)
 		require.Empty(w, w.Left())
 	})
 }

@@ -109,7 +109,7 @@ func (h *hoard) registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	return r
 }
 
-func (h *hoard) do(args ...string) string { return kit.Said(h.client, args...) }
+func (h *hoard) do(args ...string) string { return kit.Reply(h.client, args...) }
 
 // each does something with all paths, some of them at a time.
 func (h *hoard) each(do func(path string) error) {

@@ -51,7 +51,7 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 				for range 4 {
 					group.Go(func() {
 						for range 20 {
-							which, paths := kit.Some()
+							which, paths := kit.RandomPaths()
 							h, err := r.AcquireAll(t.Context(), paths, lockregistry.Wait(time.Minute))
 							if err != nil {
 								t.Error(err)

@@ -245,7 +245,7 @@ func TestFailover_ARemovalIsSentOnceMore(t *testing.T) {
 func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	if !kit.Sharded(t, nodes[0]) {
+	if !kit.HasShardedChannels(t, nodes[0]) {
 		return // it has no connection for each node
 	}
 	r, other := kit.OnCluster(t, nodes), kit.OnCluster(t, nodes)

@@ -16,7 +16,7 @@ import (
 func TestInspect_WaitersWhoseProcessIsGoneOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	if !kit.Sharded(t, nodes[0]) {
+	if !kit.HasShardedChannels(t, nodes[0]) {
 		return // there is no queue
 	}
 	holder, waiter := kit.OnCluster(t, nodes), kit.OnCluster(t, nodes)

@@ -68,7 +68,7 @@ func TestQueue_OnACluster(t *testing.T) {
 		n, _ := strconv.Atoi(calls)
 		granted += n
 	}
-	if kit.Sharded(t, nodes[0]) {
+	if kit.HasShardedChannels(t, nodes[0]) {
 		require.Greater(t, granted, 8*processes*turns/2, "most holds are granted by a release, unless braces forbid it")
 	} else {
 		require.Zero(t, granted, "there is no queue")
@@ -106,7 +106,7 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := redistest.StartCluster(t, 3)
-			if !kit.Sharded(t, nodes[0]) {
+			if !kit.HasShardedChannels(t, nodes[0]) {
 				return // there is no queue
 			}
 			lock := func() *lockregistry.Lock {
@@ -260,7 +260,7 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 				all.Wait()
 				t.Log("longest wait", time.Duration(longest.Load()))
 				require.Positive(t, together.Load(), "readers beside readers")
-				if kit.Sharded(t, nodes[0]) {
+				if kit.HasShardedChannels(t, nodes[0]) {
 					require.Less(t, time.Duration(longest.Load()), 3*time.Second, "no message is missed")
 				}
 			})
@@ -272,7 +272,7 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	if !kit.Sharded(t, nodes[0]) {
+	if !kit.HasShardedChannels(t, nodes[0]) {
 		return // there is no queue
 	}
 	for name, layout := range kit.Layouts {
@@ -350,7 +350,7 @@ func TestQueue_HalfASlotIsMoved(t *testing.T) {
 		for _, moved := range []string{kit.TheQueue, kit.TheKey} {
 			t.Run(name+" "+moved, func(t *testing.T) {
 				nodes := redistest.StartCluster(t, 3)
-				if !kit.Sharded(t, nodes[0]) {
+				if !kit.HasShardedChannels(t, nodes[0]) {
 					return // there is no queue
 				}
 				m := migrating(t, nodes)

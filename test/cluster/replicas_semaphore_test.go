@@ -13,29 +13,29 @@ import (
 )
 
 // followedLayouts runs a test of semaphores beside a replica, with either layout.
-func followedLayouts(t *testing.T, test func(w *kit.Followed)) {
+func followedLayouts(t *testing.T, test func(w *kit.ReplicatedWorld)) {
 	t.Helper()
-	kit.EachLayout(t, kit.RealWorlds, func(w *kit.World) { test(w.Followed()) })
+	kit.EachLayout(t, kit.RealWorlds, func(w *kit.World) { test(w.WithReplica()) })
 }
 
 // ends is when a hold ends, by the replica.
-func ends(w *kit.Followed, h *lockregistry.Hold) string {
+func ends(w *kit.ReplicatedWorld, h *lockregistry.Hold) string {
 	w.Helper()
 	if w.Redissons() {
-		return w.Replica.Command(w, "ZSCORE", "{"+kit.Seat+"}:timeout", h.Holder())
+		return w.Replica.Command(w, "ZSCORE", "{"+kit.SeatKey+"}:timeout", h.Holder())
 	}
-	return w.Replica.Command(w, "ZSCORE", kit.Seat, h.Holder())
+	return w.Replica.Command(w, "ZSCORE", kit.SeatKey, h.Holder())
 }
 
 // hasPermit reports whether the replica has a hold.
-func hasPermit(w *kit.Followed, h *lockregistry.Hold) bool {
+func hasPermit(w *kit.ReplicatedWorld, h *lockregistry.Hold) bool {
 	w.Helper()
 	return ends(w, h) != "(nil)"
 }
 
 // A permit that too few replicas have is not handed out, and given back.
 func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
-	followedLayouts(t, func(w *kit.Followed) {
+	followedLayouts(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
 		s := r.Semaphore("seat", 3)
 		one, two := w.Permit(s), w.Permit(s, lockregistry.Permits(2))
@@ -45,13 +45,13 @@ func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 
 		w.Replica.Freeze()
 		h, ok, err := s.TryAcquire(w.Context())
-		w.Fails(err, lockregistry.ErrUnavailable, "tryacquire", kit.Seat)
+		w.Fails(err, lockregistry.ErrUnavailable, "tryacquire", kit.SeatKey)
 		require.ErrorContains(w, err, "too few replicas have it: 0 of 1")
 		require.False(w, ok)
 		require.Nil(w, h)
 		w.Await("it was given back", func() bool { return w.Inside() == 1 })
 		_, err = s.Acquire(w.Context(), lockregistry.Wait(time.Second), lockregistry.Permits(2))
-		w.Fails(err, lockregistry.ErrUnavailable, "acquire", kit.Seat)
+		w.Fails(err, lockregistry.ErrUnavailable, "acquire", kit.SeatKey)
 		w.Await("they were given back", func() bool { return w.Inside() == 1 })
 		plain := w.Permit(w.Registry().Semaphore("seat", 3))
 		w.Release(plain)
@@ -63,7 +63,7 @@ func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 			got <- h
 		}()
 		w.Await("it tries", func() bool { return w.Inside() == 2 })
-		require.Never(w, func() bool { return len(got) > 0 }, 2*kit.Acknowledging, time.Millisecond)
+		require.Never(w, func() bool { return len(got) > 0 }, 2*kit.ReplicaWait, time.Millisecond)
 		w.Replica.Thaw()
 		h = <-got
 		require.True(w, hasPermit(w, h))
@@ -74,7 +74,7 @@ func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 
 // Who is granted a permit by another process's release writes something of its own, which replicas acknowledge.
 func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
-	followedLayouts(t, func(w *kit.Followed) {
+	followedLayouts(t, func(w *kit.ReplicatedWorld) {
 		giver, taker := w.Registry().Semaphore("seat", 2), w.Replicated().Semaphore("seat", 2)
 		for _, permits := range []int{1, 2} {
 			for _, frozen := range []bool{false, true} {
@@ -85,7 +85,7 @@ func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
 				}
 				w.Release(held)
 				if frozen {
-					require.Never(w, func() bool { return len(waits.Got) > 0 }, 2*kit.Acknowledging, time.Millisecond)
+					require.Never(w, func() bool { return len(waits.Got) > 0 }, 2*kit.ReplicaWait, time.Millisecond)
 					w.Replica.Thaw()
 				}
 				got := waits.Comes()
@@ -99,7 +99,7 @@ func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
 
 // A renewal that too few have is none: the hold is lost when the lease is over that they know of.
 func TestSemaphore_RenewalsNeedReplicas(t *testing.T) {
-	followedLayouts(t, func(w *kit.Followed) {
+	followedLayouts(t, func(w *kit.ReplicatedWorld) {
 		const lease = 2 * time.Second
 		s := w.Replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease)).Semaphore("seat", 2)
 		h := w.Permit(s)
@@ -108,13 +108,13 @@ func TestSemaphore_RenewalsNeedReplicas(t *testing.T) {
 		w.Await("it is renewed", func() bool { return ends(w, h) > before })
 		w.Replica.Freeze()
 		began := time.Now()
-		w.Fails(h.Renew(w.Context(), time.Minute), lockregistry.ErrUnavailable, "renew", kit.Seat)
+		w.Fails(h.Renew(w.Context(), time.Minute), lockregistry.ErrUnavailable, "renew", kit.SeatKey)
 		require.Less(w, h.Remaining(), lease)
 		<-inside.Done()
 		require.ErrorIs(w, context.Cause(inside), lockregistry.ErrLockLost)
 		require.Less(w, time.Since(began), lease+kit.AtOnce)
 		w.Replica.Thaw()
-		w.Fails(h.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
+		w.Fails(h.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 		w.Await("nothing is left", func() bool { return w.Inside() == 0 })
 	})
 }

@@ -18,7 +18,7 @@ import (
 )
 
 func TestReplicas_HaveWhatIsGranted(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		for i, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			r := w.Registry(lockregistry.WithLayout(layout), lockregistry.WithReplicas(1, 5*time.Second))
 			rw := r.ReadWrite("rw" + strconv.Itoa(i))
@@ -33,7 +33,7 @@ func TestReplicas_HaveWhatIsGranted(t *testing.T) {
 
 // The client has no connection to give: that is no sign of a silent server, and concerns nobody without the option.
 func TestReplicas_WithoutAConnection(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 		taken, giveBack := client.Dedicate()
 		require.NoError(t, taken.Do(t.Context(), taken.B().Arbitrary("PING").Build()).Error())
@@ -52,7 +52,7 @@ func TestReplicas_WithoutAConnection(t *testing.T) {
 
 // Locks with fencing tokens, granted by another process's release too, and several paths at once.
 func TestReplicas_WithFencingAndSeveralPaths(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithFencing())
 		other, err := w.Registry(lockregistry.WithFencing()).Acquire(t.Context(), "a")
 		require.NoError(t, err)
@@ -85,10 +85,10 @@ func TestReplicas_WithFencingAndSeveralPaths(t *testing.T) {
 
 // Without the right to WAIT nothing is locked, and nothing is left.
 func TestReplicas_WithoutPermission(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		w.Do("ACL", "SETUSER", "app", "on", ">secret", "resetchannels", "~*", "&*", "+@all", "-wait")
 		client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
-		r := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.Acknowledging))
+		r := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.ReplicaWait))
 		err := r.Obtain("42").Lock(t.Context(), lockregistry.Wait(10*time.Second))
 		require.ErrorContains(t, err, "NOPERM")
 		require.NotErrorIs(t, err, lockregistry.ErrUnavailable)
@@ -110,7 +110,7 @@ func TestReplicas_NoReplicas(t *testing.T) {
 
 // The server forgets its scripts.
 func TestReplicas_AndForgottenScripts(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
 		h, err := r.Acquire(t.Context(), "42")
 		require.NoError(t, err)
@@ -140,15 +140,15 @@ func TestReplicas_ShortageIsLogged(t *testing.T) {
 			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 		}
 		try(2 * time.Second)
-		kit.Acknowledged(r)
+		kit.AcknowledgeWrites(r)
 		try(2 * time.Second)
 		w.Settle()
 		require.Empty(w, log.Lines("replicas"), "it has not lasted")
 		try(2 * time.Second)
 		w.Settle()
 		require.Len(w, log.Lines("too few replicas acknowledge locks", "0 of 1"), 1)
-		kit.Acknowledged(r)
-		kit.Acknowledged(r)
+		kit.AcknowledgeWrites(r)
+		kit.AcknowledgeWrites(r)
 		w.Settle()
 		require.Len(w, log.Lines("replicas acknowledge locks again"), 1)
 	})
@@ -156,7 +156,7 @@ func TestReplicas_ShortageIsLogged(t *testing.T) {
 
 // A frozen replica delays no call without the option, on the same client or not, and no answer that needs no replica.
 func TestReplicas_DelayNobodyElse(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		client := w.Client()
 		r := w.RegistryOn(client, lockregistry.WithReplicas(1, time.Minute), lockregistry.WithCommandTimeout(time.Minute))
 		without := w.RegistryOn(client)
@@ -193,7 +193,7 @@ func TestReplicas_DelayNobodyElse(t *testing.T) {
 // A renewal that too few have is none: the hold is lost when the lease is over that they know of.
 func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 	const lease = 2 * time.Second
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		lost, kept := r.Obtain("lost"), r.Obtain("kept")
 		owner := lockregistry.NewOwner(t.Context())
@@ -228,7 +228,7 @@ func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 
 // A shorter lease than the running one counts, although too few have it.
 func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
 		h, err := r.Acquire(t.Context(), "42")
 		require.NoError(t, err)
@@ -245,7 +245,7 @@ func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
 
 // Who is granted the lock by another process's release writes something of its own, which replicas acknowledge.
 func TestReplicas_GrantsNeedReplicas(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		giver, taker := w.Registry(), w.Replicated()
 		for _, l := range []*lockregistry.Lock{taker.Obtain("42"), taker.ReadWrite("rw").Writer(), taker.ReadWrite("rw2").Reader()} {
 			from := giver.Obtain(l.Path())
@@ -266,7 +266,7 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 					select {
 					case err := <-waits:
 						t.Fatalf("round %d: granted by the master alone: %v", round, err)
-					case <-time.After(2 * kit.Acknowledging):
+					case <-time.After(2 * kit.ReplicaWait):
 					}
 					w.Replica.Thaw()
 				}
@@ -280,7 +280,7 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 
 // The same for who finds out by looking.
 func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		l, owner := w.Replicated().Obtain("42"), lockregistry.NewOwner(t.Context())
 		h, err := w.Registry().Acquire(t.Context(), "42")
 		require.NoError(t, err)
@@ -295,7 +295,7 @@ func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 		select {
 		case err := <-waits:
 			t.Fatal("granted by the master alone: ", err)
-		case <-time.After(2 * kit.Acknowledging):
+		case <-time.After(2 * kit.ReplicaWait):
 		}
 		w.Replica.Thaw()
 		require.NoError(t, <-waits)
@@ -307,7 +307,7 @@ func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 
 // The message of a grant that was found comes while replicas are waited for, which may take longer than such messages do.
 func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Registry(lockregistry.WithReplicas(1, 4*time.Second))
 		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
 		w.Do("SET", "orders:42", "java", "PX", "600000")
@@ -332,7 +332,7 @@ func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 
 // From one goroutine to the next the lock goes without a word of the replicas.
 func TestReplicas_NeedsNoReplicas(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithHandoff(time.Minute))
 		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
 		w.Lock(l)

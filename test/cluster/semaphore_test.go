@@ -60,7 +60,7 @@ func (c *onOneOf) full(r *lockregistry.Registry) {
 func TestSemaphore_OnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	if !kit.Sharded(t, nodes[0]) {
+	if !kit.HasShardedChannels(t, nodes[0]) {
 		return // there is no queue
 	}
 	for _, path := range []string{"a", "b", "c", "{tag}d"} {
@@ -119,7 +119,7 @@ func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 	var inside, most atomic.Int32
 	began := time.Now()
 	poll := kit.NoPoll
-	if !kit.Sharded(t, nodes[0]) { // calls have no messages, and poll
+	if !kit.HasShardedChannels(t, nodes[0]) { // calls have no messages, and poll
 		poll = 10 * time.Millisecond
 	}
 	for range processes {
@@ -164,7 +164,7 @@ func TestSemaphore_BracesOnACluster(t *testing.T) {
 
 	_, err := c.registry(lockregistry.WithFencing()).Semaphore("e}1", 3).Acquire(t.Context())
 	require.ErrorContains(t, err, "acquire orders:e}1: a cluster keeps the fencing counter")
-	require.Empty(t, kit.About(err))
+	require.Empty(t, kit.SentinelsOf(err))
 	require.True(t, strings.HasSuffix(err.Error(), "such as {order}42"))
 }
 

@@ -72,7 +72,7 @@ func TestWakeup_Cluster(t *testing.T) {
 				t.Log(path, w.Takes(start, result))
 				require.NoError(t, g.Unlock(waits.Obtain(path)))
 			}
-			if kit.Sharded(t, nodes[0]) {
+			if kit.HasShardedChannels(t, nodes[0]) {
 				require.Empty(t, log.Lines())
 			} else {
 				require.Equal(t, log.Lines("way=queueing"), log.Lines(), "one line: there is no queue")

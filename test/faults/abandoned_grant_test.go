@@ -103,7 +103,7 @@ func TestCleanup_SomethingIsLeftDuringARemoval(t *testing.T) {
 		w.Lock(l)
 		w.Unlock(l) // the server knows the script from now on
 		f.Fates("obtain", kit.CutAfter)
-		f.Fates("release", kit.Slow(300*time.Millisecond))
+		f.Fates("release", kit.SlowReply(300*time.Millisecond))
 		require.Error(w, l.Lock(w.Context()))
 		w.Settle()
 		require.True(w, w.Free("orders:42"), "removed, but that is not answered yet")
@@ -135,7 +135,7 @@ func TestCleanup_SomethingIsLeftDuringARemoval(t *testing.T) {
 			during(w, func(f *kit.Flaky, l *lockregistry.Lock) {
 				owner := lockregistry.NewOwner(w.Context())
 				require.NoError(w, l.Lock(owner))
-				f.Fates("release", kit.Slow(600*time.Millisecond))
+				f.Fates("release", kit.SlowReply(600*time.Millisecond))
 				unlocked := w.Goroutine().Start(func() error { return l.Unlock(owner) })
 				w.Settle()
 				require.True(w, w.Free("orders:42"), "removed, but that is not answered yet")
@@ -224,7 +224,7 @@ func TestCleanup_CloseWaitsForWhatWasGivenUp(t *testing.T) {
 					waits = locked
 				} else {
 					if when != "before" {
-						f.Fates("release", kit.Slow(50*time.Millisecond))
+						f.Fates("release", kit.SlowReply(50*time.Millisecond))
 					}
 					cancel()
 					require.ErrorIs(w, <-locked, context.Canceled)

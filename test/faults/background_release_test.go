@@ -64,7 +64,7 @@ func TestBackgroundRelease_TheNextCallIsNotRefused(t *testing.T) {
 					w.Took(0, "unlock", func() { w.Unlock(l) })
 					w.Took(1, "the next call", func() { require.NoError(w, next(w.Context(), l)) })
 					w.Took(0, "unlock", func() { w.Unlock(l) })
-					w.Pass(kit.ATrip)
+					w.Pass(kit.RoundTrip)
 					w.LeftNothing()
 				}, lockregistry.WithLayout(layout))
 			})
@@ -86,7 +86,7 @@ func TestBackgroundRelease_TheNextHoldTakesTheKeyOver(t *testing.T) {
 		t.Run(fmt.Sprint(layout), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				seen := w.Witness()
-				f := w.FlakyFar(kit.ATrip)
+				f := w.FlakyFar(kit.RoundTrip)
 				r := f.Registry(lockregistry.WithLayout(layout), lockregistry.WithBackgroundRelease(), seen.Option())
 				w.Warm(r)
 				l := r.Obtain("42")
@@ -99,12 +99,12 @@ func TestBackgroundRelease_TheNextHoldTakesTheKeyOver(t *testing.T) {
 				second := w.Holder(kit.TheKey)
 				require.NotEqual(w, first, second)
 				close(until)
-				w.Pass(10 * kit.ATrip)
+				w.Pass(10 * kit.RoundTrip)
 				require.Equal(w, second, w.Holder(kit.TheKey))
 				require.True(w, l.IsHeld())
 				require.Empty(w, seen.Lost)
 				w.Unlock(l)
-				w.Pass(10 * kit.ATrip)
+				w.Pass(10 * kit.RoundTrip)
 				w.LeftNothing()
 				require.Empty(w, seen.Lost)
 			})
@@ -120,16 +120,16 @@ func TestBackgroundRelease_WaitsForTheRemovalAfterTheHandoffLimit(t *testing.T) 
 		kit.Behind(t, func(w *kit.World, _ *kit.Flaky, r *lockregistry.Registry) {
 			l := r.Obtain("42")
 			w.Lock(l)
-			w.Pass(3 * kit.ATrip)
+			w.Pass(3 * kit.RoundTrip)
 			w.Unlock(l)
 			w.Took(1, "within the limit", func() { w.Lock(l) })
-			w.Pass(kit.ATrip) // with the hold before it is longer
+			w.Pass(kit.RoundTrip) // with the hold before it is longer
 			w.Unlock(l)
 			w.Took(2, "behind it", func() { require.NoError(w, tried(l.TryLock(w.Context()))) })
 			w.Unlock(l)
 			w.Took(1, "within the limit", func() { w.Lock(l) })
 			w.Unlock(l)
-		}, lockregistry.WithHandoff(5*kit.ATrip))
+		}, lockregistry.WithHandoff(5*kit.RoundTrip))
 	})
 	t.Run("none", func(t *testing.T) {
 		kit.Behind(t, func(w *kit.World, _ *kit.Flaky, r *lockregistry.Registry) {
@@ -157,11 +157,11 @@ func TestBackgroundRelease_OthersHaveTheirTurn(t *testing.T) {
 		for begun := time.Now(); len(waits) == 0; {
 			w.Unlock(l)
 			w.Lock(l)
-			require.Less(w, time.Since(begun), 12*kit.ATrip, "the other process waits still")
+			require.Less(w, time.Since(begun), 12*kit.RoundTrip, "the other process waits still")
 		}
 		require.NoError(w, <-waits)
 		w.Unlock(l)
-	}, lockregistry.WithHandoff(4*kit.ATrip))
+	}, lockregistry.WithHandoff(4*kit.RoundTrip))
 }
 
 // A removal under way does not take the room of another lock.
@@ -172,7 +172,7 @@ func TestBackgroundRelease_TakesNoRoom(t *testing.T) {
 			w.Lock(l)
 			w.Took(0, "unlock", func() { w.Unlock(l) })
 		}
-		w.Pass(2 * kit.ATrip)
+		w.Pass(2 * kit.RoundTrip)
 		w.LeftNothing()
 	}, lockregistry.WithCapacity(1))
 }
@@ -193,21 +193,21 @@ func TestBackgroundRelease_ALossIsToldBehindTheNextCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				seen := w.Witness()
-				r := w.FlakyFar(kit.ATrip).Registry(lockregistry.WithBackgroundRelease(), seen.Option(), lockregistry.WithHandoff(time.Minute))
+				r := w.FlakyFar(kit.RoundTrip).Registry(lockregistry.WithBackgroundRelease(), seen.Option(), lockregistry.WithHandoff(time.Minute))
 				w.Warm(r)
 				l := r.Obtain("42")
 				w.Lock(l)
 				w.Do(c.lose...)
 				w.Unlock(l)
-				w.Pass(kit.ATrip / 10) // the removal is sent before
+				w.Pass(kit.RoundTrip / 10) // the removal is sent before
 				if c.free {
-					w.Pass(kit.ATrip / 2)
+					w.Pass(kit.RoundTrip / 2)
 					w.Do("DEL", kit.TheKey)
 				}
 				got, err := l.TryLock(w.Context())
 				require.NoError(w, err)
 				require.Equal(w, c.got, got)
-				w.Pass(2 * kit.ATrip)
+				w.Pass(2 * kit.RoundTrip)
 				require.Len(w, seen.Lost, 1)
 				require.Equal(w, c.why, (<-seen.Lost).Why)
 			})
@@ -225,17 +225,17 @@ func TestBackgroundRelease_OtherCallsWaitForTheRemoval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				seen := w.Witness()
-				f := w.FlakyFar(kit.ATrip)
+				f := w.FlakyFar(kit.RoundTrip)
 				r := f.Registry(lockregistry.WithBackgroundRelease(), seen.Option(), lockregistry.WithHandoff(time.Minute))
 				w.Warm(r)
 				l := r.Obtain("42")
 				w.Lock(l)
-				f.Fates("release", kit.Fate{Delay: 20 * kit.ATrip})
+				f.Fates("release", kit.Fate{Delay: 20 * kit.RoundTrip})
 				begun := time.Now()
 				w.Unlock(l)
 				require.NoError(w, lock(w.Context(), r))
-				require.GreaterOrEqual(w, time.Since(begun), 20*kit.ATrip)
-				w.Pass(5 * kit.ATrip)
+				require.GreaterOrEqual(w, time.Since(begun), 20*kit.RoundTrip)
+				w.Pass(5 * kit.RoundTrip)
 				require.Empty(w, seen.Lost)
 			})
 		})
@@ -301,7 +301,7 @@ func TestBackgroundRelease_WaitingForARemovalEnds(t *testing.T) {
 		about  error
 		also   []error
 	}{
-		"the context": {kit.ATrip, within(kit.ATrip), context.DeadlineExceeded, nil},
+		"the context": {kit.RoundTrip, within(kit.RoundTrip), context.DeadlineExceeded, nil},
 		"the context, without an answer": {
 			300 * time.Millisecond, within(300 * time.Millisecond), context.DeadlineExceeded, []error{lockregistry.ErrUnavailable},
 		},
@@ -441,7 +441,7 @@ func TestBackgroundRelease_OwnWindows(t *testing.T) {
 func TestBackgroundRelease_AWaitThatEndsBeforeTheRemoval(t *testing.T) {
 	kit.Behind(t, func(w *kit.World, _ *kit.Flaky, r *lockregistry.Registry) {
 		l := r.Obtain("42")
-		for _, wait := range []time.Duration{kit.ATrip / 2, time.Nanosecond} {
+		for _, wait := range []time.Duration{kit.RoundTrip / 2, time.Nanosecond} {
 			w.Lock(l)
 			w.Unlock(l)
 			require.NoError(w, l.Lock(w.Context(), lockregistry.Wait(wait), lockregistry.FailFast()))
@@ -482,7 +482,7 @@ func TestBackgroundRelease_ALossIsToldToObserverAndLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				seen, log := w.Witness(), &kit.Journal{}
-				r := w.FlakyFar(kit.ATrip).Registry(lockregistry.WithBackgroundRelease(), seen.Option(), log.Option())
+				r := w.FlakyFar(kit.RoundTrip).Registry(lockregistry.WithBackgroundRelease(), seen.Option(), log.Option())
 				w.Warm(r)
 				l := r.Obtain("42")
 				w.Lock(l)
@@ -490,12 +490,12 @@ func TestBackgroundRelease_ALossIsToldToObserverAndLog(t *testing.T) {
 				w.Do(c.lose...)
 				w.Unlock(l)
 				require.Empty(w, seen.Lost)
-				w.Pass(2 * kit.ATrip)
+				w.Pass(2 * kit.RoundTrip)
 				require.Len(w, seen.Lost, 1)
 				lost := <-seen.Lost
 				require.Equal(w, c.why, lost.Why)
 				require.Equal(w, kit.TheKey, lost.Key)
-				require.Equal(w, time.Second, lost.Held.Round(kit.ATrip))
+				require.Equal(w, time.Second, lost.Held.Round(kit.RoundTrip))
 				require.Len(w, log.Lines("lock lost before it was released", kit.TheKey), 1)
 			})
 		})
@@ -509,7 +509,7 @@ func TestBackgroundRelease_ALateRemovalIsNoLoss(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				seen := w.Witness()
-				f := w.FlakyFar(kit.ATrip)
+				f := w.FlakyFar(kit.RoundTrip)
 				r := f.Registry(lockregistry.WithBackgroundRelease(), seen.Option(), lockregistry.WithLease(time.Second))
 				w.Warm(r)
 				l := r.Obtain("42")
@@ -562,9 +562,9 @@ func TestBackgroundRelease_RemovalsFailInAnyOrder(t *testing.T) {
 		w.Lock(l)
 		f.Fate("release", kit.Refused("OOM no room"))
 		w.Unlock(l)
-		w.Pass(kit.ATrip * 3 / 2)
+		w.Pass(kit.RoundTrip * 3 / 2)
 		close(until)
-		w.Pass(kit.ATrip)
+		w.Pass(kit.RoundTrip)
 		f.Forget()
 		w.Pass(3 * time.Second)
 		w.LeftNothing()
@@ -696,12 +696,12 @@ func TestBackgroundRelease_WhereUnlockWaits(t *testing.T) {
 		kit.Behind(t, func(w *kit.World, f *kit.Flaky, r *lockregistry.Registry) {
 			l := r.Obtain("42")
 			w.Lock(l)
-			f.Fates("obtain", kit.Slow(2*time.Second))
+			f.Fates("obtain", kit.SlowReply(2*time.Second))
 			_ = kit.LockElsewhere(r.Obtain("43"), w.Context())
 			w.Pass(time.Second)
 			begun := time.Now()
 			w.Unlock(l)
-			require.GreaterOrEqual(w, time.Since(begun), kit.ATrip)
+			require.GreaterOrEqual(w, time.Since(begun), kit.RoundTrip)
 		})
 	})
 }

@@ -43,12 +43,12 @@ func TestConnection_APoolOfOldConnections(t *testing.T) {
 
 // A connection on which the application has selected another database is as good as any for replicas to wait on.
 func TestConnection_ReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		client := w.Client()
 		app, back := client.Dedicate()
 		require.NoError(w, app.Do(w.Context(), app.B().Arbitrary("SELECT", "5").Build()).Error())
 		back()
-		l := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.Acknowledging)).Obtain("42")
+		l := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.ReplicaWait)).Obtain("42")
 		w.Lock(l)
 		require.Equal(w, "1", w.Do("EXISTS", kit.TheKey))
 		w.Unlock(l)
@@ -112,8 +112,8 @@ func TestConnection_AConnectionThatWasMadeDuringAFreeze(t *testing.T) {
 		l := w.RegistryOn(f.Client(kit.OneConnection), kit.Polling).Obtain("42")
 		w.Lock(l)
 		w.Unlock(l) // the server knows the scripts from now on
-		f.Fate("HELLO", kit.Slow(4*time.Second))
-		f.Fates("obtain", kit.Slow(700*time.Millisecond))
+		f.Fate("HELLO", kit.SlowReply(4*time.Second))
+		f.Fates("obtain", kit.SlowReply(700*time.Millisecond))
 		w.Fails(l.Lock(w.Context()), lockregistry.ErrUnavailable, "lock", "orders:42")
 		f.Forget()
 		made := f.Count("HELLO")
@@ -133,7 +133,7 @@ func TestConnection_ALateGrantWithoutAnotherConnection(t *testing.T) {
 		l := w.RegistryOn(client, kit.Polling).Obtain("42")
 		w.Lock(l)
 		w.Unlock(l)
-		f.Fates("obtain", kit.Slow(700*time.Millisecond))
+		f.Fates("obtain", kit.SlowReply(700*time.Millisecond))
 		w.Fails(l.Lock(w.Context()), lockregistry.ErrUnavailable, "lock", "orders:42")
 		w.AwaitGone("orders:42")
 		giveBack()

@@ -34,7 +34,7 @@ func TestFault_TheFirstFailureIsReturnedAtOnce(t *testing.T) {
 				for op, lock := range map[string]func() error{
 					"lock":    func() error { return l.Lock(w.Context()) },
 					"trylock": func() error { _, err := l.TryLock(w.Context()); return err },
-					"do":      func() error { return r.Do(w.Context(), "42", kit.Nothing) },
+					"do":      func() error { return r.Do(w.Context(), "42", kit.DoNothing) },
 				} {
 					f.Fates("obtain", what)
 					start := time.Now()
@@ -116,14 +116,14 @@ func TestFault_AnAbandonedGrantIsNotAnotherOwner(t *testing.T) {
 		f.Fate("release", kit.Refused(kit.Loading))
 		f.Fates("obtain", kit.CutAfter)
 		require.Error(w, l.Lock(w.Context()))
-		f.Fates("obtain", kit.Slow(wait+50*time.Millisecond))
+		f.Fates("obtain", kit.SlowReply(wait+50*time.Millisecond))
 		ok, err := l.TryLock(w.Context(), lockregistry.Wait(wait))
 		require.NoError(w, err)
 		require.True(w, ok)
 
 		other := w.Registry().Obtain("43")
 		w.Lock(other)
-		f.Fates("obtain", kit.Slow(wait+50*time.Millisecond))
+		f.Fates("obtain", kit.SlowReply(wait+50*time.Millisecond))
 		ok, err = r.Obtain("43").TryLock(w.Context(), lockregistry.Wait(wait))
 		require.NoError(w, err)
 		require.False(w, ok)
@@ -312,9 +312,9 @@ func TestFault_TheServerRestartsWhileWaiting(t *testing.T) {
 func TestFault_ScriptsAreForgotten(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		f := w.Flaky()
-		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*kit.Brief)).Obtain("42")
+		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*kit.ShortLease)).Obtain("42")
 		w.Lock(l)
-		require.NoError(w, l.Renew(w.Context(), 3*kit.Brief))
+		require.NoError(w, l.Renew(w.Context(), 3*kit.ShortLease))
 		w.Do("SCRIPT", "FLUSH")
 		renewals := f.Count("renew")
 		w.Await("renewals by the scheduler", func() bool { return f.Count("renew") >= renewals+3 })
@@ -339,7 +339,7 @@ func TestFault_ScriptsAreForgotten(t *testing.T) {
 func TestFault_ConnectionsAreKilled(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		f := w.Flaky()
-		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*kit.Brief)).Obtain("42")
+		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*kit.ShortLease)).Obtain("42")
 		kill := func() {
 			w.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 			w.Do("CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes")
@@ -776,7 +776,7 @@ func TestFault_TheConnectionForWakeupsIsSlow(t *testing.T) {
 		r := f.Registry()
 		paths := []string{"a", "b", "c"}
 		locked := make([]<-chan error, 0, len(paths))
-		f.Fates("SUBSCRIBE", kit.Delivered, kit.Slow(time.Second)) // the first one is for no path in particular
+		f.Fates("SUBSCRIBE", kit.Delivered, kit.SlowReply(time.Second)) // the first one is for no path in particular
 		for _, path := range paths {
 			w.Do("SET", "orders:"+path, "for ever")
 			locked = append(locked, w.Goroutine().Starts(r.Obtain(path)))
@@ -821,7 +821,7 @@ func TestFault_ASilentServerDoesNotOutlastTheWait(t *testing.T) {
 		"at the confirmation": func(w *kit.World, f *kit.Flaky) {
 			w.Do("SET", "orders:42", "for ever")
 			time.AfterFunc(50*time.Millisecond, func() { w.Do("DEL", "orders:42") })
-			f.Fates("obtain", kit.Delivered, kit.Delivered, kit.Delivered, kit.Slow(900*time.Millisecond))
+			f.Fates("obtain", kit.Delivered, kit.Delivered, kit.Delivered, kit.SlowReply(900*time.Millisecond))
 			f.Fate("renew", kit.Silence)
 		},
 	}

@@ -18,18 +18,18 @@ func TestLateReply_ALateGrantThatIsNotConfirmed(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]kit.Fate{
 		"the key is another's": {Lost: true, Reply: ":0\r\n"},
-		"late as well":         kit.Slow(2 * time.Second),
+		"late as well":         kit.SlowReply(2 * time.Second),
 		"no answer":            kit.Silence,
 		"cut":                  kit.CutAfter,
 		"refused":              kit.Refused(kit.Loading),
 	} {
-		for op, call := range kit.Locking {
+		for op, call := range kit.LockingCalls {
 			t.Run(name+"/"+op, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
 					r := f.Registry()
 					w.Known(r)
-					f.Fates("obtain", kit.Slow(kit.Late))
+					f.Fates("obtain", kit.SlowReply(kit.LateAfter))
 					f.Fates("renew", what)
 					w.Unavailable(call(w.Context(), r, lockregistry.Lease(time.Hour)), op)
 					require.False(w, r.Obtain("42").IsHeld())
@@ -54,7 +54,7 @@ func TestLateReply_AGrantByADeposedMaster(t *testing.T) {
 				f := w.Flaky()
 				r := f.Registry()
 				w.Known(r)
-				f.Fates("obtain", kit.Deposed("+OK\r\n"))
+				f.Fates("obtain", kit.DeposedAnswer("+OK\r\n"))
 				w.Lock(w.Registry().Obtain("42"))
 				value := w.Do("GET", kit.TheKey)
 				ok, err := r.Obtain("42").TryLock(w.Context(), wait...)
@@ -84,13 +84,13 @@ func TestLateReply_ALateRenewal(t *testing.T) {
 			start := time.Now()
 			w.Lock(l)
 			renewals := f.Count("renew")
-			f.Fates("renew", kit.Deposed(":1\r\n"))
-			w.Pass(lease/3 + kit.Late)
+			f.Fates("renew", kit.DeposedAnswer(":1\r\n"))
+			w.Pass(lease/3 + kit.LateAfter)
 			w.Settle()
 			sent := f.Sent("renew")[renewals:]
 			require.Len(w, sent, 2)
 			require.Equal(w, start.Add(lease/3), sent[0].Sent)
-			require.Equal(w, start.Add(lease/3+kit.Late), sent[1].Sent, "at once")
+			require.Equal(w, start.Add(lease/3+kit.LateAfter), sent[1].Sent, "at once")
 			require.NotSame(w, sent[0].Over, sent[1].Over)
 			require.Equal(w, lease, w.Pttl(kit.TheKey))
 		})
@@ -104,7 +104,7 @@ func TestLateReply_ALateRenewal(t *testing.T) {
 			start := time.Now()
 			w.Lock(l)
 			f.Fate("renew", kit.Silence)
-			f.Fates("renew", kit.Deposed(":1\r\n"))
+			f.Fates("renew", kit.DeposedAnswer(":1\r\n"))
 			end := <-w.Watch(l.Context(w.Context()), kit.TheKey)
 			require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
 			require.Less(w, time.Since(start), lease, "the late answer prolongs nothing")
@@ -120,14 +120,14 @@ func TestLateReply_ALateRenewal(t *testing.T) {
 			w.Lock(l, lockregistry.Lease(lease))
 			w.Pass(2 * time.Second)
 			renewals := f.Count("renew")
-			f.Fates("renew", kit.Deposed(":1\r\n"))
+			f.Fates("renew", kit.DeposedAnswer(":1\r\n"))
 			start := time.Now()
 			require.NoError(w, l.Renew(w.Context(), lease))
-			require.Equal(w, kit.Late, time.Since(start))
+			require.Equal(w, kit.LateAfter, time.Since(start))
 			require.Equal(w, renewals+2, f.Count("renew"))
 			require.Equal(w, lease, w.Pttl(kit.TheKey))
 			<-l.Context(w.Context()).Done()
-			require.GreaterOrEqual(w, time.Since(start), kit.Late+lease-kit.Margin(lease)-time.Millisecond)
+			require.GreaterOrEqual(w, time.Since(start), kit.LateAfter+lease-kit.DriftMargin(lease)-time.Millisecond)
 		})
 	})
 	t.Run("the owner's, and the next is as late", func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestLateReply_ALateRenewal(t *testing.T) {
 			start := time.Now()
 			w.Lock(l, lockregistry.Lease(lease))
 			w.Pass(2 * time.Second)
-			f.Fates("renew", kit.Deposed(":1\r\n"), kit.Silence)
+			f.Fates("renew", kit.DeposedAnswer(":1\r\n"), kit.Silence)
 			w.Unavailable(l.Renew(w.Context(), lease), "renew")
 			end := <-w.Watch(l.Context(w.Context()), kit.TheKey)
 			require.Less(w, time.Since(start), lease)
@@ -154,7 +154,7 @@ func TestLateReply_ALateRenewal(t *testing.T) {
 			l := r.Obtain("42")
 			w.Lock(l, lockregistry.Lease(lease))
 			w.Do("DEL", kit.TheKey)
-			f.Fates("renew", kit.Deposed(":1\r\n"))
+			f.Fates("renew", kit.DeposedAnswer(":1\r\n"))
 			w.Fails(l.Renew(w.Context(), lease), lockregistry.ErrLockLost, "renew", kit.TheKey)
 		})
 	})
@@ -171,10 +171,10 @@ func TestLateReply_ALateRemoval(t *testing.T) {
 			l := r.Obtain("42")
 			w.Lock(l, lockregistry.Lease(time.Hour))
 			releases := f.Count("release")
-			f.Fates("release", kit.Deposed(":1\r\n"))
+			f.Fates("release", kit.DeposedAnswer(":1\r\n"))
 			start := time.Now()
 			require.NoError(w, l.Unlock(w.Context()))
-			require.Equal(w, kit.Late, time.Since(start))
+			require.Equal(w, kit.LateAfter, time.Since(start))
 			require.True(w, w.Free(kit.TheKey))
 			require.Equal(w, releases+2, f.Count("release"))
 			over := carriers(f, "release")[releases:]
@@ -190,7 +190,7 @@ func TestLateReply_ALateRemoval(t *testing.T) {
 			w.Lock(l, lockregistry.Lease(time.Hour))
 			answer := make(chan struct{})
 			f.Fate("release", kit.HeldUp(answer))
-			f.Fates("release", kit.Deposed(":1\r\n"))
+			f.Fates("release", kit.DeposedAnswer(":1\r\n"))
 			start := time.Now()
 			w.Unavailable(l.Unlock(w.Context()), "unlock")
 			require.Equal(w, time.Second, time.Since(start))
@@ -209,7 +209,7 @@ func TestLateReply_ALateRemoval(t *testing.T) {
 			w.Known(r)
 			l := r.Obtain("42")
 			w.Lock(l, lockregistry.Lease(time.Hour))
-			f.Fates("release", kit.Refused(kit.Loading), kit.Deposed(":1\r\n"))
+			f.Fates("release", kit.Refused(kit.Loading), kit.DeposedAnswer(":1\r\n"))
 			ctx, cancel := context.WithCancel(w.Context())
 			cancel()
 			w.Unavailable(l.Unlock(ctx), "unlock")
@@ -242,20 +242,20 @@ func TestLateReply_ALateGrantIsConfirmed(t *testing.T) {
 				w.Known(r)
 				l := r.Obtain("42")
 				renewals, tries, before := f.Count("renew"), f.Count("obtain"), f.Links()
-				f.Fates("obtain", kit.Slow(kit.Late))
+				f.Fates("obtain", kit.SlowReply(kit.LateAfter))
 				start := time.Now()
 				w.Lock(l, lockregistry.Lease(lease))
-				require.Equal(w, kit.Late, time.Since(start))
+				require.Equal(w, kit.LateAfter, time.Since(start))
 				require.Equal(w, tries+1, f.Count("obtain"))
 				sent := f.Sent("renew")[renewals:]
 				require.Len(w, sent, 1)
-				require.Equal(w, start.Add(kit.Late), sent[0].Sent, "after the answer")
+				require.Equal(w, start.Add(kit.LateAfter), sent[0].Sent, "after the answer")
 				require.False(w, slices.Contains(before, sent[0].Over), "over a connection made since")
 
 				require.Equal(w, lease, w.Pttl(kit.TheKey))
 				<-l.Context(w.Context()).Done()
-				require.GreaterOrEqual(w, time.Since(start), kit.Late+lease-kit.Margin(lease)-time.Millisecond, "it counts from the renewal")
-				require.Less(w, time.Since(start), kit.Late+lease)
+				require.GreaterOrEqual(w, time.Since(start), kit.LateAfter+lease-kit.DriftMargin(lease)-time.Millisecond, "it counts from the renewal")
+				require.Less(w, time.Since(start), kit.LateAfter+lease)
 			})
 		})
 	}
@@ -283,7 +283,7 @@ func TestLateReply_WhenAnAnswerIsLate(t *testing.T) {
 					w.Known(r)
 				}
 				renewals := f.Count("renew")
-				f.Fates("obtain", kit.Slow(c.took))
+				f.Fates("obtain", kit.SlowReply(c.took))
 				w.Lock(r.Obtain("42"), lockregistry.Lease(c.lease))
 				confirmed := f.Count("renew") > renewals
 				require.Equal(w, c.late, confirmed)

@@ -247,7 +247,7 @@ func TestOwnConnection_GivingUpASingleCommand(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
 					r, own := aloneOn(f, f.Client(change))
-					f.Fates("obtain", kit.Slow(180*time.Millisecond)) // the server grants, and says so when nobody listens
+					f.Fates("obtain", kit.SlowReply(180*time.Millisecond)) // the server grants, and says so when nobody listens
 					ctx, cancel := ends(w.Context())
 					defer cancel()
 					start := time.Now()
@@ -450,7 +450,7 @@ func TestOwnConnection_ALateAnswerToASingleCommand(t *testing.T) {
 		f := w.Flaky()
 		r, own := alone(f)
 		renewals, before := len(f.Sent("renew")), f.Links()
-		f.Fates("obtain", kit.Slow(kit.Late))
+		f.Fates("obtain", kit.SlowReply(kit.LateAfter))
 		w.Lock(r.Obtain("42"))
 		require.Same(w, own, newest(f, "obtain"))
 		over := carriers(f, "renew")[renewals:]

@@ -21,7 +21,7 @@ import (
 // Registries of one client that wait for the same lock, each in its own way, all wake.
 func TestSharedClient_RegistriesOfOneClientInAllModes(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		client := w.ClientWith(w.Dial, kit.Called("waits"))
+		client := w.ClientWith(w.Dial, kit.NamedConnection("waits"))
 		holder := w.Waker(kit.WakeupAuto)
 		w.Lock(holder.Obtain("42"))
 		results := make(chan error, len(kit.Wakeups))
@@ -130,7 +130,7 @@ func TestSharedClient_BreakWhileFindingOut(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				f := w.Flaky()
-				client := f.Client(kit.Called("waits"), func(o *rueidis.ClientOption) {
+				client := f.Client(kit.NamedConnection("waits"), func(o *rueidis.ClientOption) {
 					o.DisableCache, o.ClientSetInfo = true, rueidis.DisableClientSetInfo
 				})
 				var log kit.Journal

@@ -95,7 +95,7 @@ func TestSilence_CommandsHaveALimit(t *testing.T) {
 			_, err := r.Obtain("42").TryLock(context.Background())
 			return err
 		},
-		"do":    func(r *lockregistry.Registry) error { return r.Do(context.Background(), "42", kit.Nothing) },
+		"do":    func(r *lockregistry.Registry) error { return r.Do(context.Background(), "42", kit.DoNothing) },
 		"renew": func(r *lockregistry.Registry) error { return r.Obtain("42").Renew(context.Background(), time.Minute) },
 	}
 	for name, c := range limits {
@@ -149,7 +149,7 @@ func TestSilence_ALimitDoesNotEndTheConnection(t *testing.T) {
 					w.Unavailable(err, "trylock")
 				}
 				answer := w.Goroutine().Start(func() error {
-					said := kit.Said(client, "GET", "another")
+					said := kit.Reply(client, "GET", "another")
 					if said != "answer" {
 						return errors.New(said)
 					}
@@ -264,7 +264,7 @@ func TestSilence_UnlockOfALostHoldOnASilentServer(t *testing.T) {
 					ctx := l.Context(w.Context())
 					<-ctx.Done()
 				} else {
-					w.Pass(lease - kit.Margin(lease))
+					w.Pass(lease - kit.DriftMargin(lease))
 				}
 				thaw := f.Stall()
 				start := time.Now()
@@ -365,7 +365,7 @@ func TestSilence_UnlockWithADoneContextTellsWhatItKnows(t *testing.T) {
 				if c.gone {
 					w.Do("DEL", kit.TheKey)
 				}
-				f.Fate("release", kit.Slow(c.answers))
+				f.Fate("release", kit.SlowReply(c.answers))
 				ctx, cancel := context.WithCancel(w.Context())
 				cancel()
 				start := time.Now()

@@ -28,7 +28,7 @@ func TestSlowLink_ShortContextsOnASlowLink(t *testing.T) {
 	for _, contended := range []bool{false, true} {
 		for _, short := range []time.Duration{40 * time.Millisecond, 160 * time.Millisecond, 410 * time.Millisecond, 2 * time.Second} {
 			t.Run(fmt.Sprintf("contended %v, contexts of %v", contended, short), func(t *testing.T) {
-				kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+				kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 					r := registry(lockregistry.WithLease(20*time.Second), lockregistry.WithRenewal())
 					w.Loaded("spring") // a script that is sent for the first time takes a round trip more
 					for range 32 {     // then each of the client's connections is made, which takes two round trips more
@@ -96,7 +96,7 @@ func hurried(w *kit.World, l *lockregistry.Lock, short time.Duration, end time.T
 // A call that could not have its answer in time sends nothing, and says nothing about the lock.
 func TestSlowLink_ACallThatIsShorterThanARoundTrip(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		r := registry()
 		ctx, cancel := context.WithTimeout(w.Context(), trip*9/10)
 		defer cancel()
@@ -113,7 +113,7 @@ func TestSlowLink_ACallThatIsShorterThanARoundTrip(t *testing.T) {
 
 func TestSlowLink_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		l := registry().Obtain("42")
 		begun := time.Now()
 		err := l.Lock(w.Context(), lockregistry.Lease(6*trip-time.Millisecond))
@@ -130,7 +130,7 @@ func TestSlowLink_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 // Nor is such a lease given to a hold that is there: by Renew, by a nested Lock, or when it is handed over.
 func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		r := registry(lockregistry.WithHandoff(time.Hour))
 		l, short, enough := r.Obtain("42"), 6*trip-time.Millisecond, 7*trip
 		h, err := r.AcquireAll(w.Context(), []string{"43", "44"}, lockregistry.Lease(time.Minute))
@@ -141,7 +141,7 @@ func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 			w.Helper()
 			require.ErrorContains(w, err, "a lease of")
 			require.ErrorContains(w, err, "a round trip to Redis takes")
-			require.Empty(w, kit.About(err))
+			require.Empty(w, kit.SentinelsOf(err))
 		}
 		refused(l.Renew(w.Context(), short))
 		refused(l.Lock(w.Context(), lockregistry.Lease(short)))
@@ -156,7 +156,7 @@ func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 		w.Lock(l, lockregistry.Lease(time.Minute))
 		require.NoError(w, l.Renew(w.Context(), enough))
 		w.Unlock(l)
-		w.Released(h)
+		w.Release(h)
 		w.Pass(2 * trip)
 		w.LeftNothing()
 	})
@@ -165,7 +165,7 @@ func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 // Holds are renewed and unlocked.
 func TestSlowLink_RenewalOnASlowLink(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		lease := max(6*trip+10*time.Millisecond, 100*time.Millisecond)
 		r := registry(lockregistry.WithRenewal())
 		l := r.Obtain("42")
@@ -183,7 +183,7 @@ func TestSlowLink_RenewalOnASlowLink(t *testing.T) {
 // The lock goes from process to process.
 func TestSlowLink_OnASlowLink(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		const processes, each = 3, 4
 		w.WithQueues()
 		var inside, entered atomic.Int32
@@ -224,7 +224,7 @@ func TestSlowLink_OnASlowLink(t *testing.T) {
 func TestSlowLink_ALinkThatBecomesSlow(t *testing.T) {
 	t.Parallel()
 	several := func(o *rueidis.ClientOption) { o.PipelineMultiplex = 2 }
-	for _, trip := range kit.Trips {
+	for _, trip := range kit.RoundTrips {
 		t.Run(trip.String(), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				dial, d := w.Far(time.Millisecond)
@@ -260,7 +260,7 @@ func TestSlowLink_ALinkThatBecomesSlow(t *testing.T) {
 // Calls that are under way when the way becomes long are late, and are confirmed.
 func TestLock_UnderWayWhenTheLinkBecomesSlow(t *testing.T) {
 	t.Parallel()
-	for _, trip := range append(slices.Clone(kit.Trips), 300*time.Millisecond, 600*time.Millisecond, 800*time.Millisecond) {
+	for _, trip := range append(slices.Clone(kit.RoundTrips), 300*time.Millisecond, 600*time.Millisecond, 800*time.Millisecond) {
 		t.Run(trip.String(), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				dial, d := w.Far(time.Millisecond)
@@ -352,7 +352,7 @@ func TestTryLock_BehindAnUnlockThatHasGivenUp(t *testing.T) {
 		t.Run(trip.String()+", FailFast", func(t *testing.T) {
 			behindAnUnlock(t, func(w *kit.World, l *lockregistry.Lock, d *redistest.Distance, unlocks func()) {
 				d.Set(trip)
-				locked := w.Goroutine().Starts(l, kit.Fast...)
+				locked := w.Goroutine().Starts(l, kit.FailFastOptions...)
 				w.Settle()
 				unlocks()
 				require.NoError(w, <-locked)
@@ -372,7 +372,7 @@ func TestTryLock_BehindAnUnlockThatHasGivenUp(t *testing.T) {
 			w.Pass(10 * time.Millisecond)
 			_, err := l.TryLock(w.Context())
 			w.Unavailable(err, "trylock")
-			w.Unavailable(l.Lock(w.Context(), kit.Fast...), "lock")
+			w.Unavailable(l.Lock(w.Context(), kit.FailFastOptions...), "lock")
 			require.Less(w, time.Since(begun), 700*time.Millisecond)
 			d.Set(time.Millisecond)
 			w.Pass(3 * time.Minute)
@@ -422,9 +422,9 @@ func TestLock_TakenByALateAnswer(t *testing.T) {
 		tries int
 		call  func(w *kit.World, r *lockregistry.Registry) error
 	}{
-		"TryLock":                {[]kit.Fate{kit.Delivered, kit.Slow(kit.Late)}, 3, (*kit.World).FindsTaken},
-		"TryLock, the first try": {[]kit.Fate{kit.Slow(kit.Late)}, 2, (*kit.World).FindsTaken},
-		"AcquireAll": {[]kit.Fate{kit.Slow(kit.Late)}, 2, func(w *kit.World, r *lockregistry.Registry) error {
+		"TryLock":                {[]kit.Fate{kit.Delivered, kit.SlowReply(kit.LateAfter)}, 3, (*kit.World).FindsTaken},
+		"TryLock, the first try": {[]kit.Fate{kit.SlowReply(kit.LateAfter)}, 2, (*kit.World).FindsTaken},
+		"AcquireAll": {[]kit.Fate{kit.SlowReply(kit.LateAfter)}, 2, func(w *kit.World, r *lockregistry.Registry) error {
 			_, err := r.AcquireAll(w.Context(), []string{"41", "42"}, lockregistry.NoWait())
 			w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
 			return nil
@@ -440,7 +440,7 @@ func TestLock_TakenByALateAnswer(t *testing.T) {
 				f.Fates("obtain", this.fates...)
 				start := time.Now()
 				require.NoError(w, this.call(w, r))
-				require.Equal(w, kit.Late, time.Since(start))
+				require.Equal(w, kit.LateAfter, time.Since(start))
 				require.Equal(w, this.tries, f.Count("obtain")-before)
 				require.True(w, w.Free("orders:41"))
 				w.Unlock(other)
@@ -453,14 +453,14 @@ func TestLock_TakenByALateAnswer(t *testing.T) {
 func TestAcquireAll_ALateGrantIsConfirmed(t *testing.T) {
 	lateWorld(t, func(w *kit.World, f *kit.Flaky, r *lockregistry.Registry) {
 		renewals := f.Count("renew")
-		f.Fates("obtain", kit.Slow(kit.Late))
+		f.Fates("obtain", kit.SlowReply(kit.LateAfter))
 		start := time.Now()
 		h, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait(), lockregistry.Lease(10*time.Second))
 		require.NoError(w, err)
-		require.Equal(w, kit.Late, time.Since(start))
+		require.Equal(w, kit.LateAfter, time.Since(start))
 		require.Equal(w, 2, f.Count("renew")-renewals)
 		require.Equal(w, 10*time.Second, w.Pttl("orders:a"), "it counts from then")
-		w.Released(h)
+		w.Release(h)
 		w.AwaitGone("orders:a")
 		w.AwaitGone("orders:b")
 	})
@@ -474,7 +474,7 @@ func TestAcquireAll_ALateGrantThatIsNotConfirmed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lateWorld(t, func(w *kit.World, f *kit.Flaky, r *lockregistry.Registry) {
-				f.Fates("obtain", kit.Slow(kit.Late))
+				f.Fates("obtain", kit.SlowReply(kit.LateAfter))
 				f.Fates("renew", what)
 				_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait(), lockregistry.Lease(time.Hour))
 				require.ErrorIs(w, err, lockregistry.ErrUnavailable)
@@ -500,7 +500,7 @@ func TestAcquireAll_EndsWhileItConfirms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lateWorld(t, func(w *kit.World, f *kit.Flaky, r *lockregistry.Registry) {
-				f.Fates("obtain", kit.Slow(kit.Late))
+				f.Fates("obtain", kit.SlowReply(kit.LateAfter))
 				f.Fate("renew", kit.Silence)
 				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 				defer cancel()
@@ -519,7 +519,7 @@ func TestAcquireAll_EndsWhileItConfirms(t *testing.T) {
 // A call that could not have its answer in time sends nothing.
 func TestAcquireAll_ShorterThanARoundTrip(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		r := registry()
 		for _, opts := range [][]lockregistry.LockOption{nil, {lockregistry.NoWait()}} {
 			ctx, cancel := context.WithTimeout(w.Context(), trip*9/10)
@@ -537,7 +537,7 @@ func TestAcquireAll_ShorterThanARoundTrip(t *testing.T) {
 
 func TestRenew_ShorterThanARoundTrip(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		l := registry().Obtain("42")
 		w.Lock(l, lockregistry.Lease(time.Minute))
 		ctx, cancel := context.WithTimeout(w.Context(), trip*9/10)
@@ -557,7 +557,7 @@ func TestRenew_ShorterThanARoundTrip(t *testing.T) {
 // Renew goes on asking for as long as answers are late.
 func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
 	t.Parallel()
-	for _, trip := range kit.Trips {
+	for _, trip := range kit.RoundTrips {
 		t.Run(trip.String(), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				dial, d := w.Far(time.Millisecond)
@@ -637,7 +637,7 @@ func TestLock_HandedOverForTooShortALease(t *testing.T) {
 		go func() { result <- l.Lock(w.Context(), lockregistry.Lease(lease), lockregistry.Wait(wait)) }()
 		w.Pass(wait - time.Millisecond)
 		d.Set(5 * time.Second)
-		w.Releases(h)
+		w.Release(h)
 		require.ErrorContains(w, <-result, "a lease of 1.5s is too short")
 		require.LessOrEqual(w, time.Since(begun), wait+250*time.Millisecond+2*trip)
 		require.Equal(w, observe.EndHandedOver, (<-o.Released).How)
@@ -649,7 +649,7 @@ func TestLock_HandedOverForTooShortALease(t *testing.T) {
 // server, half of one for the message, one for what the call asks at that moment, and one to make the lease long.
 func TestSlowLink_GrantsFromFarAwayAreTaken(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		w.WithQueues()
 		a, b := registry(lockregistry.WithRenewal()), registry(lockregistry.WithRenewal())
 		w.Known(a)
@@ -722,7 +722,7 @@ func TestUnlock_WhenTheLinkBecomesSlow(t *testing.T) {
 func TestSlowLink_LimitOfACommand(t *testing.T) {
 	t.Parallel()
 	const set = 7 * time.Second
-	for _, trip := range kit.Trips {
+	for _, trip := range kit.RoundTrips {
 		for limit, opts := range map[time.Duration][]lockregistry.Option{
 			5*time.Second + 2*trip: nil, set: {lockregistry.WithCommandTimeout(set)},
 		} {
@@ -778,7 +778,7 @@ func TestLock_AServerThatIsTooFarAway(t *testing.T) {
 // The connection for wake-ups is made on a slow link, and calls that wait are woken over it.
 func TestWakeup_OnASlowLink(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		poll := lockregistry.WithPollInterval(time.Hour)
 		held, l := registry(poll).Obtain("42"), registry(poll).Obtain("42")
 		w.Lock(held, lockregistry.Lease(10*time.Minute))

@@ -119,7 +119,7 @@ func TestUnavailable_WaitsThatEndDuringAnOutage(t *testing.T) {
 	for name, what := range map[string]kit.Fate{
 		"refused": kit.Refused(kit.Loading), "cut": kit.Cut, "silent": kit.Silence,
 	} {
-		for op, call := range kit.Locking {
+		for op, call := range kit.LockingCalls {
 			for _, held := range []bool{true, false} { // before
 				t.Run(name+"/"+op, func(t *testing.T) {
 					kit.FakeWorld(t, func(w *kit.World) {
@@ -148,7 +148,7 @@ func TestUnavailable_WaitsThatEndDuringAnOutage(t *testing.T) {
 func TestUnavailable_WaitTriesAgain(t *testing.T) {
 	t.Parallel()
 	for name, what := range outages {
-		for op, call := range kit.Locking {
+		for op, call := range kit.LockingCalls {
 			t.Run(name+"/"+op, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
@@ -226,7 +226,7 @@ func (c *closing) Do(ctx context.Context, command rueidis.Completed) rueidis.Red
 
 func TestUnavailable_TheClientIsClosedInPassing(t *testing.T) {
 	t.Parallel()
-	for op, call := range kit.Locking {
+	for op, call := range kit.LockingCalls {
 		t.Run(op, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				client := &closing{Client: w.Client()}
@@ -282,7 +282,7 @@ var outages = map[string]kit.Fate{
 	"READONLY":    kit.Refused("READONLY You can't write against a read only replica."),
 	"OOM":         kit.Refused("OOM command not allowed when used memory > 'maxmemory'."),
 	"in a script": kit.Refused("ERR Error running script (call to f_1): @user_script:1: -LOADING Redis is loading the dataset"),
-	"late":        kit.Slow(4 * time.Second), // so long that its lease is almost over
+	"late":        kit.SlowReply(4 * time.Second), // so long that its lease is almost over
 }
 
 // lasting are answers that the next call gets too.
@@ -296,7 +296,7 @@ var lasting = map[string]kit.Fate{
 func TestUnavailable_Calls(t *testing.T) {
 	t.Parallel()
 	test := func(name string, what kit.Fate, unavailable bool) {
-		for op, call := range kit.Locking {
+		for op, call := range kit.LockingCalls {
 			t.Run(name+"/"+op, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
@@ -360,7 +360,7 @@ func TestUnavailable_WithoutAConnection(t *testing.T) {
 		w.Lock(held)
 		f.Down()
 		w.Settle()
-		for op, call := range kit.Locking {
+		for op, call := range kit.LockingCalls {
 			for range 5 { // each connection of the client breaks once
 				w.Unavailable(call(w.Context(), r), op)
 			}
@@ -391,7 +391,7 @@ func TestUnavailable_ContextsThatEndDuringAnOutage(t *testing.T) {
 		"refused, then held":     {held: true, before: kit.Refused(kit.Loading), opts: wait},
 		"cut, then held":         {held: true, before: kit.Cut, opts: wait},
 	} {
-		for op, call := range kit.Locking {
+		for op, call := range kit.LockingCalls {
 			if op == "trylock" && len(c.opts) == 0 {
 				c.opts = wait
 			}

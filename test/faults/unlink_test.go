@@ -277,7 +277,7 @@ func TestUnlink_TheServerIsSlowToSayWhatItIs(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
 		l := f.Registry().Obtain("42")
-		f.Fate("INFO", kit.Slow(150*time.Millisecond))
+		f.Fate("INFO", kit.SlowReply(150*time.Millisecond))
 		w.Lock(l)
 		w.Unlock(l)
 		w.Pass(time.Second)

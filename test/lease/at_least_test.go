@@ -22,7 +22,7 @@ func TestAtLeast(t *testing.T) {
 		h := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(10*time.Second+time.Microsecond))
 		mine := w.Holder(kit.TheKey)
 		w.Pass(3 * time.Second)
-		w.Releases(h)
+		w.Release(h)
 		require.Equal(w, mine+":atleast", w.Holder(kit.TheKey))
 		require.Equal(w, 7*time.Second+time.Millisecond, w.Pttl(kit.TheKey))
 		w.Fails(h.Release(w.Context()), lockregistry.ErrNotOwner, "release", kit.TheKey)
@@ -32,8 +32,8 @@ func TestAtLeast(t *testing.T) {
 		w.Pass(7*time.Second - time.Millisecond)
 		w.RefusedBy(r, other)
 		w.Pass(3 * time.Millisecond)
-		w.Releases(w.Acquires(other.Obtain("42"), lockregistry.NoWait()))
-		w.Releases(w.Acquires(r.Obtain("42"), lockregistry.NoWait()))
+		w.Release(w.Acquires(other.Obtain("42"), lockregistry.NoWait()))
+		w.Release(w.Acquires(r.Obtain("42"), lockregistry.NoWait()))
 		w.LeftNothing()
 	})
 }
@@ -50,7 +50,7 @@ func TestAtLeast_ThatIsOver(t *testing.T) {
 
 		w.Lock(r.Obtain("42"), lockregistry.AtLeast(time.Hour), lockregistry.Lease(5*time.Second))
 		w.Pass(5 * time.Second)
-		w.Releases(w.Acquires(other.Obtain("42"), lockregistry.NoWait()))
+		w.Release(w.Acquires(other.Obtain("42"), lockregistry.NoWait()))
 		w.Fails(r.Obtain("42").Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.TheKey)
 		w.LeftNothing()
 	})
@@ -61,7 +61,7 @@ func TestAtLeast_ForAllCalls(t *testing.T) {
 	t.Parallel()
 	const atLeast = 2 * time.Minute
 	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
-		for _, call := range kit.Locking {
+		for _, call := range kit.LockingCalls {
 			require.NoError(w, call(w.Context(), r, lockregistry.AtLeast(atLeast), lockregistry.Lease(time.Second)))
 			if r.Obtain("42").IsHeld() {
 				w.Unlock(r.Obtain("42"))
@@ -75,13 +75,13 @@ func TestAtLeast_ForAllCalls(t *testing.T) {
 		require.Equal(w, enough, err)
 		require.Equal(w, atLeast, w.Pttl(kit.TheKey))
 		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
-		w.Releases(w.Acquires(r.Obtain("42"), lockregistry.NoWait()))
+		w.Release(w.Acquires(r.Obtain("42"), lockregistry.NoWait()))
 	})
 }
 
 func TestAtLeast_IsRefused(t *testing.T) {
 	r := kit.UnusedRegistry(t)
-	for op, locks := range kit.Lockings(r, "42") {
+	for op, locks := range kit.WaysToLock(r, "42") {
 		for _, d := range []time.Duration{0, -time.Second} {
 			kit.Refuses(t, locks(t.Context(), lockregistry.AtLeast(d)), op, "orders:42", "): the duration must be positive")
 		}
@@ -103,7 +103,7 @@ func TestAtLeast_ForAnOwner(t *testing.T) {
 		kit.Refuses(w.T, l.Lock(w.Context(), lockregistry.AtLeast(time.Hour)), "lock", kit.TheKey, why)
 		ctx := l.Context(w.Context())
 		kit.Refuses(w.T, kit.Elsewhere(func() error {
-			return r.Do(ctx, "42", kit.Nothing, lockregistry.AtLeast(time.Hour))
+			return r.Do(ctx, "42", kit.DoNothing, lockregistry.AtLeast(time.Hour))
 		}), "do", kit.TheKey, why)
 		w.Unlock(l)
 		w.LeftNothing()
@@ -127,7 +127,7 @@ func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 				}
 				here := w.Acquiring(r.Obtain("42"))
 				w.Await("it waits", func() bool { return kit.Contended(r.Obtain("42")) })
-				w.Releases(h)
+				w.Release(h)
 				released := time.Since(began)
 				first, second := there, here
 				select {
@@ -142,8 +142,8 @@ func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 				require.Greater(w, got, least-5*time.Millisecond) // began is a moment after it was obtained
 				require.Less(w, got, least+kit.AtOnce)
 				require.True(w, first == there || mode == kit.WakeupPoll, "its ticket is the first")
-				w.Releases(first.Hold)
-				w.Releases(w.Got(second))
+				w.Release(first.Hold)
+				w.Release(w.Got(second))
 				w.LeftNothing()
 			}, kit.WithWakeup(mode), lockregistry.WithHandoff(time.Hour))
 		})
@@ -163,13 +163,13 @@ func TestAtLeast_AmongManyProcesses(t *testing.T) {
 				w.Await("a ticket", func() bool { return w.Tickets() == 1 })
 				third := w.Acquiring(path())
 				w.Await("another one", func() bool { return w.Tickets() == 2 })
-				w.Releases(first)
+				w.Release(first)
 				kept := w.Got(second)
 				began := time.Now()
-				w.Releases(kept)
+				w.Release(kept)
 				last := w.Got(third)
 				require.Greater(w, time.Since(began), least-100*time.Millisecond)
-				w.Releases(last)
+				w.Release(last)
 			})
 		})
 	}
@@ -184,19 +184,19 @@ func TestAtLeast_AfterAHandOver(t *testing.T) {
 		waits := w.Acquiring(r.Obtain("42"), lockregistry.AtLeast(40*time.Millisecond))
 		w.Settle()
 		w.Pass(20 * time.Millisecond)
-		w.Releases(first)
+		w.Release(first)
 		second := w.Got(waits)
 		require.Equal(w, value, w.Holder(kit.TheKey), "it was handed over: the time of the first was over")
 		next := w.Acquiring(r.Obtain("42"))
 		w.Settle()
 		w.Pass(30 * time.Millisecond)
-		w.Releases(second)
+		w.Release(second)
 		w.Settle()
 		w.Pending(next.Err)
 		require.Equal(w, value+":atleast", w.Holder(kit.TheKey))
 		require.Equal(w, 10*time.Millisecond, w.Pttl(kit.TheKey))
 		third := w.Got(next)
-		w.Releases(third)
+		w.Release(third)
 		w.LeftNothing()
 	})
 }
@@ -214,8 +214,8 @@ func TestAtLeast_IsNotHandedOver(t *testing.T) {
 		third := w.Acquiring(l)
 		w.Settle()
 		w.Pass(time.Second)
-		w.Releases(h)
-		w.Releases(w.Got(third))
+		w.Release(h)
+		w.Release(w.Got(third))
 		w.LeftNothing()
 	})
 }
@@ -251,7 +251,7 @@ func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
 					require.InDelta(w, 20*time.Second, time.Since(start), float64(150*time.Millisecond))
 					w.Pass(30 * time.Second)
 					require.Positive(w, next.Remaining(), "no late removal has touched it")
-					w.Releases(next)
+					w.Release(next)
 				})
 			})
 		}
@@ -275,7 +275,7 @@ func TestAtLeast_WhileTheRegistryCloses(t *testing.T) {
 		}
 		w.Await("the release arrives", func() bool { return strings.HasSuffix(w.Holder(kit.TheKey), ":atleast") })
 		w.RefusedBy(other)
-		w.Releases(after)
+		w.Release(after)
 		require.True(w, strings.HasSuffix(w.Holder("orders:43"), ":atleast"))
 		require.Equal(w, 20*time.Second, w.Pttl("orders:43"))
 	})
@@ -288,7 +288,7 @@ func TestAtLeast_ThatIsNotObtained(t *testing.T) {
 		held := w.Acquires(other.Obtain("42"))
 		_, err := r.Acquire(w.Context(), "42", lockregistry.AtLeast(time.Hour), lockregistry.Wait(time.Second))
 		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
-		w.Releases(held)
+		w.Release(held)
 		w.LeftNothing()
 	})
 	t.Run("without an answer", func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestAtLeast_WhenARemovalIsSentOnceMore(t *testing.T) {
 		w.Await("it listens", func() bool { return strings.Contains(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "@") })
 		h := w.Acquires(l, lockregistry.AtLeast(time.Minute))
 		value := w.Do("GET", kit.TheKey)
-		w.Releases(h)
+		w.Release(h)
 		w.Do("SET", kit.TheKey, value, "PX", "600000") // as a server has it that has taken over
 		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		w.Await("the removal", func() bool { return w.Do("GET", kit.TheKey) != value })

@@ -36,7 +36,7 @@ func TestAtMost_BoundsWhatIsRenewed(t *testing.T) {
 						}, lockregistry.AtMost(most))
 						require.ErrorIs(w, err, lockregistry.ErrLockLost)
 						require.LessOrEqual(w, time.Since(start), most)
-						require.GreaterOrEqual(w, time.Since(start), most-kit.Margin(min(most, 3*time.Second))-20*time.Millisecond)
+						require.GreaterOrEqual(w, time.Since(start), most-kit.DriftMargin(min(most, 3*time.Second))-20*time.Millisecond)
 					})
 				})
 			}
@@ -66,7 +66,7 @@ func TestAtMost_AfterAHandOver(t *testing.T) {
 					next <- h
 				}()
 				w.Pass(3 * time.Second)
-				w.Released(first)
+				w.Release(first)
 				h := <-next
 				start := time.Now()
 				require.EqualValues(w, 1, r.Stats().HandOvers)
@@ -74,7 +74,7 @@ func TestAtMost_AfterAHandOver(t *testing.T) {
 				if name == "then not" {
 					w.Pass(2 * time.Minute)
 					require.NoError(w, ctx.Err())
-					w.Released(h)
+					w.Release(h)
 					return
 				}
 				require.LessOrEqual(w, w.Pttl(kit.TheKey), 10*time.Second)
@@ -90,7 +90,7 @@ func TestAtMost_AfterAHandOver(t *testing.T) {
 // The owner counts on no more from the beginning.
 func TestAtMost_AfterALongerLease(t *testing.T) {
 	const most = 10 * time.Second
-	kit.Terms(t, 14*time.Second, false, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
+	kit.ExclusiveLocks(t, 14*time.Second, false, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
 		w.Lock(l)
 		g, kept := f.HandTo(l, lockregistry.AtMost(most))
 		require.True(w, kept)
@@ -127,7 +127,7 @@ func TestAtMost_AfterALongerLease(t *testing.T) {
 		w.Settle()
 		require.EqualValues(w, 1, r.Stats().HandOvers)
 		require.LessOrEqual(w, w.Pttl("orders:43"), most)
-		w.Released(h)
+		w.Release(h)
 	})
 }
 
@@ -135,7 +135,7 @@ func TestAtMost_AfterALongerLease(t *testing.T) {
 func TestAtMost_ShortensOnce(t *testing.T) {
 	t.Parallel()
 	opts := []lockregistry.LockOption{lockregistry.AtMost(10 * time.Second)}
-	kit.Terms(t, 14*time.Second, false, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
+	kit.ExclusiveLocks(t, 14*time.Second, false, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
 		w.Lock(l)
 		renewals := f.Scripts("renew")
 		g, _ := f.HandTo(l, opts...)
@@ -180,11 +180,11 @@ func TestAtMost_BadInput(t *testing.T) {
 			"it is shorter than AtLeast":        l.Lock(w.Context(), lockregistry.AtMost(time.Second), lockregistry.AtLeast(time.Hour)),
 			"it is for plain locks and writers": r.ReadWrite("42").Reader().Lock(w.Context(), lockregistry.AtMost(time.Second)),
 			"the owner holds the lock already": r.Do(w.Context(), "42", func(ctx context.Context) error {
-				return l.Do(ctx, kit.Nothing, lockregistry.AtMost(time.Second))
+				return l.Do(ctx, kit.DoNothing, lockregistry.AtMost(time.Second))
 			}),
 		} {
 			require.ErrorContains(w, err, text)
-			require.Empty(w, kit.About(err))
+			require.Empty(w, kit.SentinelsOf(err))
 		}
 		w.LeftNothing()
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-func fencedWorlds(t *testing.T, test func(w *kit.World, f kit.Fenced)) {
+func fencedWorlds(t *testing.T, test func(w *kit.World, f kit.FencedLock)) {
 	t.Helper()
 	t.Parallel()
 	for _, f := range kit.FencedLocks() {
@@ -35,13 +35,13 @@ func counted(w *kit.World, key string) uint64 {
 
 // Each grant has a larger token, in whichever process, and the contexts of a hold have it.
 func TestFencing_TokensGrow(t *testing.T) {
-	fencedWorlds(t, func(w *kit.World, f kit.Fenced) {
+	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		a, b := f.Lock(w), f.Lock(w)
 		var last uint64
 		for i := range 6 {
 			l := []*lockregistry.Lock{a, b}[i%2]
 			begun := micros(w)
-			h := w.Acquired(l)
+			h := w.Acquires(l)
 			token := h.Token()
 			require.Greater(w, token, last)
 			require.Equal(w, counted(w, f.Counter), token+99)
@@ -56,7 +56,7 @@ func TestFencing_TokensGrow(t *testing.T) {
 			ctx := h.Context(w.Context())
 			require.Equal(w, token, w.TokenIn(ctx))
 			require.Zero(w, w.TokenIn(lockregistry.NewOwner(ctx)))
-			w.Released(h)
+			w.Release(h)
 			require.Equal(w, token, w.TokenIn(ctx), "a late write is to be refused for it")
 			require.Equal(w, token, w.TokenIn(h.Context(w.Context())))
 			require.Equal(w, token, h.Token())
@@ -91,7 +91,7 @@ func micros(w *kit.World) uint64 {
 func TestFencing_TokensOfNestedHolds(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r, without := w.Registry(lockregistry.WithFencing()), w.Registry()
-		w.Released(w.Acquired(r.Obtain("b"))) // so that the numbers are others, although no time passes
+		w.Release(w.Acquires(r.Obtain("b"))) // so that the numbers are others, although no time passes
 		_ = r.Do(w.Context(), "a", func(ctx context.Context) error {
 			a := w.TokenIn(ctx)
 			require.NotZero(w, a)
@@ -109,17 +109,17 @@ func TestFencing_TokensOfNestedHolds(t *testing.T) {
 				}))
 				w.Lock(r.ReadWrite("rw").Reader())
 				require.Zero(w, w.TokenIn(r.ReadWrite("rw").Reader().Context(ctx)))
-				h := w.Acquired(r.ReadWrite("rw").Reader())
+				h := w.Acquires(r.ReadWrite("rw").Reader())
 				require.Zero(w, h.Token())
 				require.Zero(w, w.TokenIn(h.Context(ctx)))
-				w.Released(h)
+				w.Release(h)
 				w.Unlock(r.ReadWrite("rw").Reader())
 				return nil
 			})
 		})
-		h := w.Acquired(without.Obtain("42"))
+		h := w.Acquires(without.Obtain("42"))
 		require.Zero(w, h.Token())
-		w.Released(h)
+		w.Release(h)
 		require.Equal(w, "0", w.Do("EXISTS", "orders:{orders:42}:fencing"))
 		require.Zero(w, w.TokenIn(w.Context()))
 		_, ok := lockregistry.TokenFrom(nil) //nolint:staticcheck // bad input
@@ -129,12 +129,12 @@ func TestFencing_TokensOfNestedHolds(t *testing.T) {
 
 // Goroutines that hand the lock to each other have tokens of one draw. When they are used up the lock is released.
 func TestFencing_TokensAtHandOver(t *testing.T) {
-	fencedWorlds(t, func(w *kit.World, f kit.Fenced) {
+	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		l := f.Lock(w, lockregistry.WithHandoff(time.Hour))
 		const owners = 230
 		var all sync.WaitGroup
 		var last, grants uint64
-		first := w.Acquired(l)
+		first := w.Acquires(l)
 		last = first.Token()
 		value := ""
 		for range owners {
@@ -161,7 +161,7 @@ func TestFencing_TokensAtHandOver(t *testing.T) {
 		if w.Fake {
 			w.Settle()
 		}
-		w.Released(first)
+		w.Release(first)
 		all.Wait()
 		if w.Fake { // all of them waited
 			require.Equal(w, uint64(3), grants, "a draw is good for 100 owners")
@@ -210,11 +210,11 @@ func TestFencing_TokensOfTheQueue(t *testing.T) {
 	t.Parallel()
 	for name, granter := range map[string][]lockregistry.Option{"fencing": {lockregistry.WithFencing()}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
-			fencedWorlds(t, func(w *kit.World, f kit.Fenced) {
+			fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 				other := f.Of(w.Registry(slices.Concat(f.Opts, granter)...), "42")
 				l := f.Lock(w, lockregistry.WithPollInterval(time.Minute))
-				before := w.Acquired(l)
-				w.Released(before)
+				before := w.Acquires(l)
+				w.Release(before)
 				last := before.Token()
 				for range 3 {
 					w.Lock(other)
@@ -248,12 +248,12 @@ func TestFencing_TokensOfTheQueue(t *testing.T) {
 
 // A grant of which the reply was lost, or came late, does no harm: the next token is larger.
 func TestFencing_TokensOfLostReplies(t *testing.T) {
-	fencedWorlds(t, func(w *kit.World, f kit.Fenced) {
+	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		flaky := w.Flaky()
 		l := f.Of(flaky.Registry(slices.Concat(f.Opts, []lockregistry.Option{lockregistry.WithFencing()})...), "42")
-		h := w.Acquired(l)
+		h := w.Acquires(l)
 		last := h.Token()
-		w.Released(h)
+		w.Release(h)
 		for range 3 {
 			before := counted(w, f.Counter)
 			flaky.Fates(f.Obtains, kit.CutAfter)
@@ -262,7 +262,7 @@ func TestFencing_TokensOfLostReplies(t *testing.T) {
 			require.Greater(w, h.Token(), before+99, "the lost grant has drawn, too")
 			require.Greater(w, h.Token(), last)
 			last = h.Token()
-			w.Released(h)
+			w.Release(h)
 		}
 	})
 }
@@ -274,10 +274,10 @@ func TestFencing_TokenOfALateGrant(t *testing.T) {
 		r := f.Registry(lockregistry.WithFencing())
 		w.Known(r)
 		l := r.Obtain("42")
-		f.Fates("obtain", kit.Slow(kit.Late))
-		h := w.Acquired(l)
+		f.Fates("obtain", kit.SlowReply(kit.LateAfter))
+		h := w.Acquires(l)
 		require.Equal(w, counted(w, "orders:{orders:42}:fencing"), h.Token()+99)
-		w.Released(h)
+		w.Release(h)
 	})
 }
 
@@ -288,8 +288,8 @@ func TestFencing_TokensAndTheClock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry(lockregistry.WithFencing()).Obtain("42")
 		next := func() uint64 {
-			h := w.Acquired(l)
-			w.Released(h)
+			h := w.Acquires(l)
+			w.Release(h)
 			return h.Token()
 		}
 		first := next()
@@ -320,29 +320,29 @@ func TestFencing_TokensAheadOfTheClock(t *testing.T) {
 		const counter = "orders:{orders:42}:fencing"
 		ahead := micros(w) + 3_600_000_000
 		w.Do("SET", counter, strconv.FormatUint(ahead, 10))
-		h := w.Acquired(l)
+		h := w.Acquires(l)
 		require.Equal(w, ahead+1, h.Token())
 		require.Equal(w, ahead+100, counted(w, counter), "no digit is lost")
 		require.Greater(w, w.Pttl(counter), 2*time.Hour-time.Minute)
-		w.Released(h)
+		w.Release(h)
 	})
 }
 
 func TestFencing_TokensAfterForceUnlock(t *testing.T) {
-	fencedWorlds(t, func(w *kit.World, f kit.Fenced) {
+	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		r := w.Registry(slices.Concat(f.Opts, []lockregistry.Option{lockregistry.WithFencing()})...)
-		h := w.Acquired(f.Of(r, "42"))
+		h := w.Acquires(f.Of(r, "42"))
 		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
-		next := w.Acquired(f.Lock(w))
+		next := w.Acquires(f.Lock(w))
 		require.Greater(w, next.Token(), h.Token())
 		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
-		w.Released(next)
+		w.Release(next)
 	})
 }
 
 // Without its counter a lock is not granted, and nothing stays behind.
 func TestFencing_NoCounter(t *testing.T) {
-	fencedWorlds(t, func(w *kit.World, f kit.Fenced) {
+	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		l := f.Lock(w)
 		w.Do("SADD", f.Counter, "of something else")
 		check := func(err error) {
@@ -378,7 +378,7 @@ func TestFencing_NoCounter(t *testing.T) {
 // A counter that holds no number is not overwritten, also when Lua would take it for one. It can be seen, and is removed by
 // people.
 func TestFencing_CounterThatIsNoNumber(t *testing.T) {
-	fencedWorlds(t, func(w *kit.World, f kit.Fenced) {
+	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		l := f.Lock(w)
 		for _, text := range []string{"abc", "nan", "inf", "0x10", "1e5", "-1", "12345678901234567", ""} {
 			if f.Name == "redisson" && (text == "-1" || text == "12345678901234567") {
@@ -388,7 +388,7 @@ func TestFencing_CounterThatIsNoNumber(t *testing.T) {
 			err := l.Lock(w.Context())
 			require.ErrorContains(w, err, "fencing counter", text)
 			require.Equal(w, text, w.Do("GET", f.Counter))
-			require.Empty(w, kit.About(err))
+			require.Empty(w, kit.SentinelsOf(err))
 		}
 	})
 }
@@ -504,7 +504,7 @@ func TestFencing_DocumentedPermissionsOfFencing(t *testing.T) {
 					return r.Obtain("42")
 				}
 				a, b := made(), made()
-				h := w.Acquired(a)
+				h := w.Acquires(a)
 				waiting := make(chan uint64)
 				go func() {
 					h, err := b.Acquire(w.Context())
@@ -520,7 +520,7 @@ func TestFencing_DocumentedPermissionsOfFencing(t *testing.T) {
 					close(waiting)
 				}()
 				queues(w)
-				w.Released(h)
+				w.Release(h)
 				require.Greater(w, <-waiting, h.Token())
 				<-waiting
 				require.Empty(w, log.Lines())

@@ -132,7 +132,7 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 			require.NoError(w, kit.Elsewhere(func() error {
 				w.Lock(l)
 				return r.Do(w.Context(), "42", func(ctx context.Context) error {
-					within = l.Context(context.WithValue(ctx, kit.ValueKey{}, "a"))
+					within = l.Context(context.WithValue(ctx, kit.ContextKey{}, "a"))
 					return nil
 				})
 			}))
@@ -182,7 +182,7 @@ func TestLock_ContextsOfAGoroutineThatIsGone(t *testing.T) {
 	for name, work := range map[string]func(w *kit.World, l *lockregistry.Lock, ctx context.Context){
 		"one": func(*kit.World, *lockregistry.Lock, context.Context) {},
 		"several": func(w *kit.World, l *lockregistry.Lock, _ context.Context) {
-			l.Context(context.WithValue(context.Background(), kit.ValueKey{}, "a"))
+			l.Context(context.WithValue(context.Background(), kit.ContextKey{}, "a"))
 			l.Context(w.Context())
 		},
 		"a call that has nested": func(w *kit.World, l *lockregistry.Lock, ctx context.Context) {
@@ -282,7 +282,7 @@ func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
 						w.Lock(l)
 						return l.Context(w.Context())
 					})
-					find := kit.FindsGone(l)
+					find := kit.FindGone(l)
 					locked := g.Starts(l) // at once, if it shares the hold
 					w.Settle()
 					if first == "found" {
@@ -325,7 +325,7 @@ func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
 		},
 		"Lock.Context": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
 			require.NoError(w, l.Lock(w.Context()))
-			l.Context(context.WithValue(ctx, kit.ValueKey{}, "a"))
+			l.Context(context.WithValue(ctx, kit.ContextKey{}, "a"))
 		},
 		"Lock.Context of a child": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
 			ctx, cancel := context.WithCancel(ctx)
@@ -375,7 +375,7 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 	t.Run("renewed", func(t *testing.T) {
 		kit.FakeWorld(t, func(w *kit.World) {
 			r := w.Registry(renewed...)
-			uncounted := func(why string) { w.Helper(); require.Zero(w, kit.Counts(r), why) }
+			uncounted := func(why string) { w.Helper(); require.Zero(w, kit.GoroutineCounts(r), why) }
 
 			w.Pass(5 * lease)
 			uncounted("nobody has a hold")
@@ -408,13 +408,13 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			uncounted("the hold is not older than the lease yet")
 			w.Pass(5*lease + time.Second)
 			w.Settle()
-			counted := kit.Counts(r)
+			counted := kit.GoroutineCounts(r)
 			require.GreaterOrEqual(w, counted, 5)
 			require.LessOrEqual(w, counted, 5*3+1, "every 20 seconds")
 			w.Unlock(l)
 			w.Pass(5 * lease)
 			require.NoError(w, busy.Unlock(ctx))
-			require.Equal(w, counted, kit.Counts(r), "the hold is over")
+			require.Equal(w, counted, kit.GoroutineCounts(r), "the hold is over")
 		})
 	})
 	t.Run("within Do", func(t *testing.T) {
@@ -426,14 +426,14 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			w.Lock(l)
 			require.NoError(w, l.Do(w.Context(), func(ctx context.Context) error { return errors.Join(long(ctx), l.Do(ctx, long)) }))
 			w.Unlock(l)
-			require.Zero(w, kit.Counts(r), "it unlocks in any case")
+			require.Zero(w, kit.GoroutineCounts(r), "it unlocks in any case")
 			r = w.Registry(renewed...)
 			l = r.Obtain("43")
 			w.Lock(l)
-			require.NoError(w, l.Do(w.Context(), kit.Nothing))
+			require.NoError(w, l.Do(w.Context(), kit.DoNothing))
 			w.Pass(2 * lease)
 			w.Settle()
-			require.Positive(w, kit.Counts(r), "it is over, and the hold is not")
+			require.Positive(w, kit.GoroutineCounts(r), "it is over, and the hold is not")
 			w.Unlock(l)
 		})
 	})
@@ -443,7 +443,7 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			l := r.Obtain("42")
 			w.Lock(l)
 			w.Pass(2 * lease)
-			require.Zero(w, kit.Counts(r))
+			require.Zero(w, kit.GoroutineCounts(r))
 		})
 	})
 	t.Run("too many goroutines", func(t *testing.T) {
@@ -455,7 +455,7 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			w.Lock(l)
 			w.Pass(5 * lease)
 			require.Len(w, log.Lines("are not looked for"), 1)
-			require.Zero(w, kit.Counts(r))
+			require.Zero(w, kit.GoroutineCounts(r))
 			w.Unlock(l)
 		})
 	})

@@ -28,9 +28,9 @@ func TestLease_LossIsAnnouncedBeforeTheKeyExpires(t *testing.T) {
 				ended := w.Watch(l.Context(w.Context()), "orders:42")
 				end := <-ended
 				require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
-				require.Greater(w, end.Left, kit.Margin(lease))
-				require.Less(w, end.Left, 2*kit.Margin(lease)+5*time.Millisecond, "and not much sooner")
-				require.LessOrEqual(w, end.At.Sub(start), lease-kit.Margin(lease)-time.Millisecond)
+				require.Greater(w, end.Left, kit.DriftMargin(lease))
+				require.Less(w, end.Left, 2*kit.DriftMargin(lease)+5*time.Millisecond, "and not much sooner")
+				require.LessOrEqual(w, end.At.Sub(start), lease-kit.DriftMargin(lease)-time.Millisecond)
 
 				// From now on every call says so, although the key is there.
 				require.False(w, l.IsHeld())
@@ -56,7 +56,7 @@ func TestLease_LossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
 				r := f.Registry(opts...)
 				// More locks than renewals go in one pipeline, so that hanging pipelines would delay announcements.
 				paths := []string{"a", "b", "c"}
-				ends := make([]<-chan kit.Ending, 0, len(paths))
+				ends := make([]<-chan kit.ContextEnd, 0, len(paths))
 				for _, path := range paths {
 					w.Lock(r.Obtain(path))
 					ends = append(ends, w.Watch(r.Obtain(path).Context(w.Context()), "orders:"+path))
@@ -65,7 +65,7 @@ func TestLease_LossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
 				for _, ended := range ends {
 					end := <-ended
 					require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
-					require.Greater(w, end.Left, kit.Margin(9*time.Second))
+					require.Greater(w, end.Left, kit.DriftMargin(9*time.Second))
 				}
 			})
 		})
@@ -77,7 +77,7 @@ func TestLease_LossWithoutAContext(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
 		w.Lock(l, lockregistry.Lease(10*time.Second))
-		w.Pass(10*time.Second - kit.Margin(10*time.Second) - 2*time.Millisecond)
+		w.Pass(10*time.Second - kit.DriftMargin(10*time.Second) - 2*time.Millisecond)
 		require.True(w, l.IsHeld())
 		w.Pass(2 * time.Millisecond)
 		require.False(w, l.IsHeld())
@@ -111,7 +111,7 @@ func TestLease_RenewingPutsTheAnnouncementOff(t *testing.T) {
 				require.True(w, l.IsHeld())
 				end := <-ended
 				require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
-				require.Greater(w, end.Left, kit.Margin(20*time.Second))
+				require.Greater(w, end.Left, kit.DriftMargin(20*time.Second))
 			})
 		})
 	}
@@ -127,7 +127,7 @@ func TestLease_RenewingWithAShorterLease(t *testing.T) {
 		require.NoError(w, l.Renew(w.Context(), 10*time.Second))
 		end := <-ended
 		require.Less(w, end.At.Sub(start), 10*time.Second)
-		require.Greater(w, end.Left, kit.Margin(10*time.Second))
+		require.Greater(w, end.Left, kit.DriftMargin(10*time.Second))
 	})
 }
 
@@ -142,7 +142,7 @@ func TestLease_RenewingWithAShorterLeaseAndALostReply(t *testing.T) {
 		require.Error(w, l.Renew(w.Context(), 10*time.Second))
 		end := <-ended
 		require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
-		require.Greater(w, end.Left, kit.Margin(10*time.Second))
+		require.Greater(w, end.Left, kit.DriftMargin(10*time.Second))
 	})
 }
 
@@ -165,7 +165,7 @@ func TestLease_ARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 		require.Equal(w, 10*time.Second, w.Pttl("orders:42"))
 		end := <-ended
 		require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
-		require.Greater(w, end.Left, kit.Margin(10*time.Second))
+		require.Greater(w, end.Left, kit.DriftMargin(10*time.Second))
 	})
 }
 
@@ -185,7 +185,7 @@ func TestLease_RenewalsThatOverlap(t *testing.T) {
 				w.Lock(l, lockregistry.Lease(long))
 				require.NoError(w, l.Renew(w.Context(), long)) // the server knows the script from now on
 				ended := w.Watch(l.Context(w.Context()), "orders:42")
-				f.Fates("renew", kit.Slow(400*time.Millisecond))
+				f.Fates("renew", kit.SlowReply(400*time.Millisecond))
 				first := w.Goroutine().Start(func() error { return r.Renew(w.Context(), "42", c.first) })
 				w.Pass(200 * time.Millisecond)
 				require.NoError(w, r.Renew(w.Context(), "42", c.second))
@@ -197,19 +197,19 @@ func TestLease_RenewalsThatOverlap(t *testing.T) {
 				w.Unended(ended)
 				renewed := time.Now()
 				require.NoError(w, l.Renew(w.Context(), 2*long))
-				w.Pass(2*long - kit.Margin(2*long) - 10*time.Millisecond)
+				w.Pass(2*long - kit.DriftMargin(2*long) - 10*time.Millisecond)
 				w.Unended(ended)
 				require.True(w, l.IsHeld())
 				end := <-ended
 				require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
-				require.Greater(w, end.Left, kit.Margin(2*long))
+				require.Greater(w, end.Left, kit.DriftMargin(2*long))
 				require.Less(w, end.At.Sub(renewed), 2*long)
 
 				// And if there is no next one.
 				require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 				w.Lock(l, lockregistry.Lease(long))
 				ended = w.Watch(l.Context(w.Context()), "orders:42")
-				f.Fates("renew", kit.Slow(400*time.Millisecond))
+				f.Fates("renew", kit.SlowReply(400*time.Millisecond))
 				start := time.Now()
 				first = w.Goroutine().Start(func() error { return r.Renew(w.Context(), "42", c.first) })
 				w.Pass(200 * time.Millisecond)
@@ -217,7 +217,7 @@ func TestLease_RenewalsThatOverlap(t *testing.T) {
 				require.NoError(w, <-first)
 				end = <-ended
 				require.Less(w, end.At.Sub(start), time.Second+short)
-				require.Greater(w, end.Left, kit.Margin(short))
+				require.Greater(w, end.Left, kit.DriftMargin(short))
 			})
 		})
 	}
@@ -243,7 +243,7 @@ func TestLease_ARefusedRenewalBesideAShorterOne(t *testing.T) {
 				w.Lock(l, lockregistry.Lease(time.Hour))
 				require.NoError(w, l.Renew(w.Context(), time.Hour)) // the server knows the script from now on
 				ended := w.Watch(l.Context(w.Context()), "orders:42")
-				f.Fates("renew", kit.Slow(c.answers), kit.Refused("LOADING Redis is loading the dataset in memory"))
+				f.Fates("renew", kit.SlowReply(c.answers), kit.Refused("LOADING Redis is loading the dataset in memory"))
 				first := w.Goroutine().Start(func() error {
 					ctx, cancel := context.WithTimeout(w.Context(), c.patience)
 					defer cancel()
@@ -255,7 +255,7 @@ func TestLease_ARefusedRenewalBesideAShorterOne(t *testing.T) {
 				require.LessOrEqual(w, w.Pttl("orders:42"), short)
 				end := <-ended
 				require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
-				require.Greater(w, end.Left, kit.Margin(short))
+				require.Greater(w, end.Left, kit.DriftMargin(short))
 			})
 		})
 	}
@@ -288,14 +288,14 @@ func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 						case 0:
 							f.Fates("renew", kit.Delivered)
 						case 1:
-							f.Fates("renew", kit.Slow(while))
+							f.Fates("renew", kit.SlowReply(while))
 						case 2:
 							f.Fates("renew", kit.HeldUp(late))
 						case 3: // nobody waits for the answer any more, but the server gets it
 							f.Fates("renew", kit.HeldUp(late))
 							patience = while / 2
 						case 4:
-							f.Fates("renew", kit.Slow(while))
+							f.Fates("renew", kit.SlowReply(while))
 							patience = while / 2
 						case 5:
 							f.Fates("renew", kit.CutAfter)
@@ -333,7 +333,7 @@ func TestLease_TheOwnersLeaseOutlastsTheSchedulersRenewal(t *testing.T) {
 		start := time.Now()
 		w.Lock(l)
 		w.Pass(9500 * time.Millisecond)
-		f.Fates("renew", kit.Slow(time.Second))
+		f.Fates("renew", kit.SlowReply(time.Second))
 		require.NoError(w, l.Renew(w.Context(), time.Hour))
 		w.Pass(30*time.Minute - time.Since(start))
 		require.True(w, l.IsHeld())
@@ -421,20 +421,20 @@ func TestLease_TheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
 		l := f.Registry().Obtain("42")
-		f.Fates("obtain", kit.Slow(400*time.Millisecond))
+		f.Fates("obtain", kit.SlowReply(400*time.Millisecond))
 		w.Lock(l, lockregistry.Lease(10*time.Second))
 		require.Equal(w, 9600*time.Millisecond, w.Pttl("orders:42"))
 		end := <-w.Watch(l.Context(w.Context()), "orders:42")
-		require.Greater(w, end.Left, kit.Margin(10*time.Second))
+		require.Greater(w, end.Left, kit.DriftMargin(10*time.Second))
 
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		w.Lock(l, lockregistry.Lease(10*time.Second))
 		ended := w.Watch(l.Context(w.Context()), "orders:42")
 		require.NoError(w, l.Renew(w.Context(), 10*time.Second)) // the server knows the script from now on
-		f.Fates("renew", kit.Slow(400*time.Millisecond))
+		f.Fates("renew", kit.SlowReply(400*time.Millisecond))
 		require.NoError(w, l.Renew(w.Context(), 5*time.Second))
 		end = <-ended
-		require.Greater(w, end.Left, kit.Margin(5*time.Second))
+		require.Greater(w, end.Left, kit.DriftMargin(5*time.Second))
 	})
 }
 
@@ -446,7 +446,7 @@ func TestLease_TheLeaseCountsForRegistriesOfAnyAge(t *testing.T) {
 			l := w.RegistryOn(client).Obtain("42")
 			w.Lock(l, lockregistry.Lease(10*time.Second))
 			end := <-w.Watch(l.Context(w.Context()), kit.TheKey)
-			require.GreaterOrEqual(w, end.Left, kit.Margin(10*time.Second))
+			require.GreaterOrEqual(w, end.Left, kit.DriftMargin(10*time.Second))
 			require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 			w.Pass(time.Hour)
 		}
@@ -458,8 +458,8 @@ func TestLease_AGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 		f := w.Flaky()
 		r := f.Registry(lockregistry.WithLease(time.Second), lockregistry.WithCommandTimeout(time.Minute))
 		l := r.Obtain("42")
-		f.Fates("obtain", kit.Slow(995*time.Millisecond)) // within the margin
-		f.Fates("renew", kit.Slow(995*time.Millisecond))
+		f.Fates("obtain", kit.SlowReply(995*time.Millisecond)) // within the margin
+		f.Fates("renew", kit.SlowReply(995*time.Millisecond))
 		ok, err := l.TryLock(w.Context())
 		require.False(w, ok)
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
@@ -467,7 +467,7 @@ func TestLease_AGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 		w.Settle()
 		require.True(w, w.Free("orders:42"), "what is left of it is removed")
 
-		f.Fates("obtain", kit.Slow(2*time.Second))
+		f.Fates("obtain", kit.SlowReply(2*time.Second))
 		require.Error(w, l.Lock(w.Context()))
 		require.True(w, w.Free("orders:42"))
 		require.True(w, w.TryElsewhere(l))
@@ -483,7 +483,7 @@ func TestLease_AWaiterTriesAgainAfterALateGrant(t *testing.T) {
 		locked := w.Goroutine().Starts(l)
 		w.Settle()
 		w.Pass(340 * time.Millisecond)
-		f.Fates("obtain", kit.Slow(2*time.Second))
+		f.Fates("obtain", kit.SlowReply(2*time.Second))
 		w.Settle()
 		start := time.Now()
 		require.NoError(w, <-locked)
@@ -503,7 +503,7 @@ func TestLease_RenewalEachThirdOfTheLease(t *testing.T) {
 		start := time.Now()
 		w.Lock(standard)
 		w.Lock(custom, lockregistry.Lease(12*time.Second))
-		ends := []<-chan kit.Ending{
+		ends := []<-chan kit.ContextEnd{
 			w.Watch(standard.Context(w.Context()), "orders:standard"), w.Watch(custom.Context(w.Context()), "orders:custom"),
 		}
 		w.Pass(61 * time.Second)
@@ -632,9 +632,9 @@ func TestLease_ALateRenewalDoesNotReviveALostHold(t *testing.T) {
 				require.NoError(w, l.Renew(w.Context(), 3*time.Second)) // the server knows the script from now on
 				ended := w.Watch(l.Context(w.Context()), "orders:42")
 				if byItself {
-					f.Fate("renew", kit.Slow(2500*time.Millisecond))
+					f.Fate("renew", kit.SlowReply(2500*time.Millisecond))
 				} else {
-					f.Fates("renew", kit.Slow(2500*time.Millisecond))
+					f.Fates("renew", kit.SlowReply(2500*time.Millisecond))
 				}
 				w.Pass(time.Second - time.Millisecond)
 				if !byItself {
@@ -684,7 +684,7 @@ func TestLease_RenewalOutlastsFailures(t *testing.T) {
 				f.Fate("renew", failing)
 				end := <-ended
 				require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
-				require.Greater(w, end.Left, kit.Margin(9*time.Second))
+				require.Greater(w, end.Left, kit.DriftMargin(9*time.Second))
 				f.Forget()
 				w.Pass(time.Minute)
 				require.False(w, l.IsHeld())

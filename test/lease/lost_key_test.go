@@ -27,7 +27,7 @@ const lostWithin = 3 * time.Second
 func TestLock_TheKeyOfALostHoldIsRemoved(t *testing.T) {
 	t.Parallel()
 	for name, layout := range kit.Layouts {
-		for kind, pick := range kit.Kinds {
+		for kind, pick := range kit.LockKinds {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
@@ -71,7 +71,7 @@ func TestLock_TheKeyThatWasRenewedTooLateIsRemoved(t *testing.T) {
 		l := f.Registry(kit.Polling).Obtain("42")
 		w.Lock(l, lockregistry.Lease(lostLease))
 		require.NoError(w, l.Renew(w.Context(), lostLease)) // the server knows the script from now on
-		f.Fate("renew", kit.Slow(lostLease))
+		f.Fate("renew", kit.SlowReply(lostLease))
 		w.Pass(lostLease / 2)
 		require.Error(w, l.Renew(w.Context(), lostLease))
 		require.False(w, l.IsHeld())
@@ -180,7 +180,7 @@ func TestLock_TheKeyOfALossThatNobodyNoticed(t *testing.T) {
 			require.True(w, w.TryElsewhere(l))
 		},
 	} {
-		for kind, pick := range kit.Kinds {
+		for kind, pick := range kit.LockKinds {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					l := pick(w.Registry(kit.Polling))
@@ -202,10 +202,10 @@ func TestLock_TheKeyOfALossThatNobodyNoticed(t *testing.T) {
 func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
 	t.Parallel()
 	for name, fates := range map[string][]kit.Fate{
-		"the first is answered first": {kit.Slow(300 * time.Millisecond), kit.Slow(600 * time.Millisecond)},
-		"the first is answered last":  {kit.Slow(300 * time.Millisecond), kit.Delivered},
+		"the first is answered first": {kit.SlowReply(300 * time.Millisecond), kit.SlowReply(600 * time.Millisecond)},
+		"the first is answered last":  {kit.SlowReply(300 * time.Millisecond), kit.Delivered},
 		"the first fails":             {kit.CutAfter, kit.Delivered},
-		"the second fails":            {kit.Slow(300 * time.Millisecond), kit.Refused(kit.Loading)},
+		"the second fails":            {kit.SlowReply(300 * time.Millisecond), kit.Refused(kit.Loading)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {

@@ -105,7 +105,7 @@ func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
 		lockregistry.LayoutSpring: kit.WakeupAuto, lockregistry.LayoutRedisson: kit.WakeupPoll,
 	} {
 		for how, loss := range losses {
-			for kind, pick := range kit.Kinds {
+			for kind, pick := range kit.LockKinds {
 				t.Run(fmt.Sprint(kind, layout, " ", how), func(t *testing.T) {
 					kit.FakeWorld(t, func(w *kit.World) {
 						opts := []lockregistry.Option{lockregistry.WithLayout(layout), kit.WithWakeup(wakeup)}

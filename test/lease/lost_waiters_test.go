@@ -15,7 +15,7 @@ import (
 // An owner that never unlocks keeps a waiter out until its hold is lost, and no longer, although nobody calls.
 func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	t.Parallel()
-	for name, pick := range kit.Kinds {
+	for name, pick := range kit.LockKinds {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			t.Run(fmt.Sprint(name, layout), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
@@ -32,7 +32,7 @@ func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 					has := next.Starts(waiting, lockregistry.Lease(lease))
 					w.Settle()
 					third := kit.LockElsewhere(waiting, w.Context())
-					w.Pass(time.Until(start.Add(lease - kit.Margin(lease) - 2*time.Millisecond)))
+					w.Pass(time.Until(start.Add(lease - kit.DriftMargin(lease) - 2*time.Millisecond)))
 					w.Pending(has)
 					require.NoError(w, <-has)
 					require.LessOrEqual(w, time.Since(start), lease)
@@ -65,7 +65,7 @@ func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 // With nobody there at the loss, the next one that comes does not wait either; not even one that only tries, again and again.
 func TestLost_ANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	t.Parallel()
-	for name, pick := range kit.Kinds {
+	for name, pick := range kit.LockKinds {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				r := w.Registry(lockregistry.WithLease(time.Second))
@@ -134,7 +134,7 @@ func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 		w.Settle()
 		arrive := make(chan struct{})
 		f.Fate("release", kit.HeldUp(arrive))
-		w.Pass(lease - kit.Margin(lease))
+		w.Pass(lease - kit.DriftMargin(lease))
 		w.Settle()
 		require.NotZero(w, f.Count("release"), "the scheduler sees to it")
 		w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.TheKey)

@@ -65,7 +65,7 @@ func TestRenew_WhatIsLost(t *testing.T) {
 			"registry": func() error { return r.Renew(w.Context(), "42", time.Hour) },
 		}
 		for name, renew := range renewals {
-			w.Lock(l, lockregistry.Lease(kit.Brief))
+			w.Lock(l, lockregistry.Lease(kit.ShortLease))
 			w.AwaitGone("orders:42")
 			w.Fails(renew(), lockregistry.ErrLockLost, "renew", "orders:42")
 			require.True(w, w.Free("orders:42"), name)
@@ -85,7 +85,7 @@ func TestRenew_WhatIsLost(t *testing.T) {
 func TestRenew_RenewalKeepsLocks(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		f := w.Flaky()
-		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*kit.Brief)).Obtain("42")
+		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*kit.ShortLease)).Obtain("42")
 		w.Lock(l)
 		value := w.Do("GET", "orders:42")
 		w.Await("more renewals than one lease has", func() bool { return f.Count("renew") >= 4 })

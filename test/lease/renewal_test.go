@@ -140,7 +140,7 @@ func TestRenewal_OfANestedDo(t *testing.T) {
 					w.Lock(l) // the server knows the script then
 					w.Unlock(l)
 					before := f.Count(renews)
-					require.NoError(w, l.Do(ctx, kit.Nothing))
+					require.NoError(w, l.Do(ctx, kit.DoNothing))
 					require.Equal(w, before+1, f.Count(renews))
 					require.Panics(w, func() { _ = l.Do(ctx, func(context.Context) error { panic("out of paper") }) })
 					require.NoError(w, l.Do(ctx, func(within context.Context) error {
@@ -180,7 +180,7 @@ func TestRenewal_OfANestedDoThatIsShared(t *testing.T) {
 func TestRenewal_NotOfALock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
-		require.NoError(w, l.Do(w.Context(), kit.Nothing))
+		require.NoError(w, l.Do(w.Context(), kit.DoNothing))
 		w.Lock(l, lockregistry.Lease(time.Second))
 		w.Pass(2 * time.Second)
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
@@ -192,7 +192,7 @@ func TestRenewal_OfALockThatOutlastsDo(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
 	for name, opts := range map[string][]lockregistry.Option{"not renewed": nil, "renewed": {lockregistry.WithRenewal()}} {
-		for kind, pick := range kit.Kinds {
+		for kind, pick := range kit.LockKinds {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					l := pick(w.Registry(append(opts, lockregistry.WithLease(lease))...))

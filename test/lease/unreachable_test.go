@@ -19,10 +19,10 @@ func TestAcquire_TheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
 		var log kit.Journal
 		r := w.Registry(log.Option(), lockregistry.WithHandoff(time.Hour), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		l := r.Obtain("42")
-		waits := kit.Forgets(w, l, func(h *lockregistry.Hold) *kit.Acquiring {
+		waits := kit.KeepOnly(w, l, func(h *lockregistry.Hold) *kit.Acquiring {
 			waits := w.Acquiring(l)
 			w.Await("it waits", func() bool { return w.Queued(l) })
-			w.Releases(h)
+			w.Release(h)
 			return waits
 		})
 		next := w.Got(waits)
@@ -32,7 +32,7 @@ func TestAcquire_TheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
 		}
 		require.Positive(w, next.Remaining())
 		require.Empty(w, log.Lines(kit.Forgotten))
-		w.Releases(next)
+		w.Release(next)
 	})
 }
 
@@ -56,14 +56,14 @@ func withContext(w *kit.World) func(h *lockregistry.Hold) any {
 func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
-	for name, of := range kit.Kinds {
+	for name, of := range kit.LockKinds {
 		t.Run(name, func(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
 				var log kit.Journal
 				f := w.Flaky()
 				opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
 				r, other := f.Registry(append(opts, log.Option())...), w.Registry(opts...)
-				kit.Forgets(w, of(r), withContext(w))
+				kit.KeepOnly(w, of(r), withContext(w))
 				w.Await("it is noticed", func() bool { return w.Noticed(&log) })
 				renewed := f.Count("renew")
 				here, there := r.Obtain("42"), other.Obtain("42")
@@ -83,8 +83,8 @@ func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 				require.GreaterOrEqual(w, time.Since(began), left-lease/4)
 				require.Less(w, time.Since(began), left+kit.AtOnce)
 				require.Equal(w, renewed, f.Count("renew"))
-				w.Releases(h)
-				w.Releases(w.Acquires(there))
+				w.Release(h)
+				w.Release(w.Acquires(there))
 				require.Len(w, log.Lines(kit.Forgotten), 1)
 			})
 		})
@@ -100,14 +100,14 @@ func TestAcquire_AHoldThatIsReachable(t *testing.T) {
 		const lease = 1800 * time.Millisecond // longer than a busy machine keeps a renewal waiting
 		r := f.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		w.Known(r)
-		kit.Forgets(w, r.Obtain("released"), func(h *lockregistry.Hold) any {
-			w.Releases(h)
+		kit.KeepOnly(w, r.Obtain("released"), func(h *lockregistry.Hold) any {
+			w.Release(h)
 			return nil
 		})
-		direct := kit.Forgets(w, r.Obtain("direct"), func(h *lockregistry.Hold) context.Context {
+		direct := kit.KeepOnly(w, r.Obtain("direct"), func(h *lockregistry.Hold) context.Context {
 			return h.Context(context.Background())
 		})
-		derived := kit.Forgets(w, r.Obtain("derived"), func(h *lockregistry.Hold) context.Context {
+		derived := kit.KeepOnly(w, r.Obtain("derived"), func(h *lockregistry.Hold) context.Context {
 			return context.WithoutCancel(context.WithValue(h.Context(w.Context()), key{}, "value"))
 		})
 		ctx, cancel := forgets2(w, r.Obtain("child"))
@@ -116,7 +116,7 @@ func TestAcquire_AHoldThatIsReachable(t *testing.T) {
 			arrives := make(chan struct{})
 			f.Fates("release", kit.HeldUp(arrives))
 			releasing = make(chan error, 1)
-			kit.Forgets(w, r.Obtain("releasing"), func(h *lockregistry.Hold) any {
+			kit.KeepOnly(w, r.Obtain("releasing"), func(h *lockregistry.Hold) any {
 				go func() { releasing <- h.Release(w.Context()) }()
 				return nil
 			})
@@ -189,7 +189,7 @@ func TestAcquire_AHoldDoesNotKeepItselfReachable(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				var log kit.Journal
 				r := w.Registry(log.Option())
-				kit.Forgets(w, r.Obtain("42"), func(h *lockregistry.Hold) any {
+				kit.KeepOnly(w, r.Obtain("42"), func(h *lockregistry.Hold) any {
 					keep(w, h)
 					return nil
 				})
@@ -211,20 +211,20 @@ func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
 		l, writer := r.ReadWrite("42").Reader(), w.Registry().ReadWrite("42").Writer()
 		reader := w.Acquires(l)
 		ctx := reader.Context(w.Context())
-		kit.Forgets(w, l, withContext(w))
+		kit.KeepOnly(w, l, withContext(w))
 		w.Await("it is noticed", func() bool { return w.Noticed(&log) })
 		w.Pass(10 * lease)
 		require.NoError(w, ctx.Err(), "the other one is renewed")
-		w.Releases(reader)
+		w.Release(reader)
 		require.False(w, w.Free(kit.TheKey), "who is forgotten may read still")
 		w.Pass(lease / 2)
 		next := w.Acquires(l, lockregistry.Lease(lease/10)) // which needs no renewal at once
 		w.Pass(10 * lease)
 		require.Positive(w, next.Remaining(), "who comes meanwhile is renewed")
-		w.Releases(next)
+		w.Release(next)
 		require.False(w, w.Free(kit.TheKey))
 		began := time.Now()
-		w.Releases(w.Acquires(writer))
+		w.Release(w.Acquires(writer))
 		require.LessOrEqual(w, time.Since(began), lease+150*time.Millisecond)
 	})
 }
@@ -233,7 +233,7 @@ func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
 func TestAcquire_AHoldThatNobodyCanReachAfterClose(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry()
-		done := kit.Forgets(w, r.Obtain("42"), doneOf(w))
+		done := kit.KeepOnly(w, r.Obtain("42"), doneOf(w))
 		require.NoError(w, r.Close())
 		<-done
 		for range 5 {

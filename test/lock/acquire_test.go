@@ -22,7 +22,7 @@ func everyKind(t *testing.T, test func(w *kit.World, r *lockregistry.Registry, l
 	t.Helper()
 	t.Parallel()
 	for name, layout := range kit.Layouts {
-		for side, of := range kit.Kinds {
+		for side, of := range kit.LockKinds {
 			t.Run(name+"/"+side, func(t *testing.T) {
 				kit.Worlds(t, func(w *kit.World) {
 					r := w.Registry(append(slices.Clone(opts), lockregistry.WithLayout(layout))...)
@@ -70,7 +70,7 @@ func TestAcquire_ByPath(t *testing.T) {
 		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
 		_, err = r.Acquire(w.Context(), "42", lockregistry.Wait(time.Millisecond))
 		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
-		w.Releases(h)
+		w.Release(h)
 	})
 }
 
@@ -84,7 +84,7 @@ func TestAcquire_AHoldExcludesEverybodyElse(t *testing.T) {
 		if ok {
 			w.Unlock(l)
 			second := w.Acquires(l)
-			w.Releases(h)
+			w.Release(h)
 			require.False(w, w.Free(kit.TheKey), "the second one reads on")
 			require.Positive(w, second.Remaining())
 			h = second
@@ -96,8 +96,8 @@ func TestAcquire_AHoldExcludesEverybodyElse(t *testing.T) {
 			w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
 		}
 		waits := w.Acquiring(l)
-		w.Releases(h)
-		w.Releases(w.Got(waits))
+		w.Release(h)
+		w.Release(w.Got(waits))
 
 		w.Lock(l)
 		_, err = l.Acquire(w.Context(), lockregistry.NoWait())
@@ -135,7 +135,7 @@ func TestAcquire_CallsOfAHoldWithBadInput(t *testing.T) {
 		kit.Refuses(w.T, h.Renew(w.Context(), time.Millisecond), "renew", kit.TheKey, "Renew(1ms): a lease must be at least 2ms")
 		require.NoError(w, h.Context(none).Err())
 		require.Positive(w, h.Remaining(), "nothing has changed")
-		w.Releases(h)
+		w.Release(h)
 	})
 }
 
@@ -167,18 +167,18 @@ func TestAcquire_ErrDeadlock(t *testing.T) {
 				require.ErrorIs(w, context.Cause(side.Context(mine)), lockregistry.ErrNotOwner)
 			}
 			if l == r.Obtain("42") {
-				w.Fails(r.Do(mine, "42", kit.Nothing), lockregistry.ErrDeadlock, "do", kit.TheKey)
+				w.Fails(r.Do(mine, "42", kit.DoNothing), lockregistry.ErrDeadlock, "do", kit.TheKey)
 			}
-			require.NoError(w, r.Do(mine, "43", kit.Nothing), "another path")
+			require.NoError(w, r.Do(mine, "43", kit.DoNothing), "another path")
 		}
 		detached := context.WithoutCancel(held)
-		w.Releases(h)
+		w.Release(h)
 		require.ErrorIs(w, l.Lock(held), context.Canceled)
 		w.Lock(l)
 		w.Unlock(l)
 		next, err := l.Acquire(detached)
 		require.NoError(w, err, "it is over")
-		w.Releases(next)
+		w.Release(next)
 	})
 }
 
@@ -192,7 +192,7 @@ func TestAcquire_AcquiringWithinDoAndLock(t *testing.T) {
 			require.NoError(w, r.Do(ctx, "42", func(inner context.Context) error {
 				_, err := r.Acquire(inner, "42")
 				w.Fails(err, lockregistry.ErrDeadlock, "acquire", kit.TheKey)
-				return r.Do(inner, "42", kit.Nothing)
+				return r.Do(inner, "42", kit.DoNothing)
 			}))
 		}
 		h, err := r.Acquire(ctx, "43")
@@ -204,7 +204,7 @@ func TestAcquire_AcquiringWithinDoAndLock(t *testing.T) {
 		w.Fails(err, lockregistry.ErrDeadlock, "acquire", kit.TheKey)
 		require.NoError(w, kit.Elsewhere(func() error { return l.Lock(both) }), "Lock nests in Lock")
 		require.NoError(w, kit.Elsewhere(func() error { return l.Unlock(both) }))
-		w.Releases(h)
+		w.Release(h)
 		w.Unlock(l)
 	})
 }
@@ -219,7 +219,7 @@ func TestAcquire_NewOwnerWithinAnAcquiredHold(t *testing.T) {
 		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
 		_, err = other.Acquire(h.Context(w.Context()), "42", lockregistry.NoWait())
 		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
-		w.Releases(h)
+		w.Release(h)
 	})
 }
 
@@ -232,7 +232,7 @@ func TestAcquire_NoDeadlockWithALostHold(t *testing.T) {
 		w.Pass(time.Second)
 		next, err := r.Acquire(ctx, "42")
 		require.NoError(w, err)
-		w.Releases(next)
+		w.Release(next)
 		w.Fails(h.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.TheKey)
 	})
 }
@@ -251,7 +251,7 @@ func TestAcquire_AcquiringWithTheContextOfALostLock(t *testing.T) {
 			w.Pass(time.Second)
 			next, err := acquire(ctx)
 			require.NoError(w, err)
-			w.Releases(next)
+			w.Release(next)
 			w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.TheKey)
 		}
 	})
@@ -295,7 +295,7 @@ func TestAcquire_AHoldThatWasHandedOver(t *testing.T) {
 		value := w.Do("GET", kit.TheKey)
 		waits := w.Acquiring(l)
 		w.Await("it waits", func() bool { return w.Queued(l) })
-		w.Releases(first)
+		w.Release(first)
 		second := w.Got(waits)
 		require.Equal(w, value, w.Do("GET", kit.TheKey), "it was handed over")
 		require.Equal(w, context.Canceled, context.Cause(ctx))
@@ -312,7 +312,7 @@ func TestAcquire_AHoldThatWasHandedOver(t *testing.T) {
 		lock := w.Goroutine()
 		locking := lock.Starts(l)
 		w.Await("it waits", func() bool { return w.Queued(l) })
-		w.Releases(second)
+		w.Release(second)
 		require.NoError(w, <-locking)
 		require.Equal(w, value, w.Do("GET", kit.TheKey), "and to a goroutine")
 		require.NoError(w, lock.Unlock(l))
@@ -343,7 +343,7 @@ func TestAcquire_ReleaseWhileRenewing(t *testing.T) {
 		next := w.Got(waits)
 		require.NotEqual(w, value, w.Do("GET", kit.TheKey))
 		require.Equal(w, time.Minute, w.Pttl(kit.TheKey))
-		w.Releases(next)
+		w.Release(next)
 	})
 }
 
@@ -372,7 +372,7 @@ func TestAcquire_AHoldIsRenewed(t *testing.T) {
 		w.Pass(time.Minute)
 		require.NoError(w, ctx.Err())
 		require.Greater(w, h.Remaining(), time.Second/2)
-		w.Releases(h)
+		w.Release(h)
 		w.Pass(time.Minute)
 		require.True(w, w.Free(kit.TheKey))
 	})
@@ -397,7 +397,7 @@ func TestAcquire_AHoldThatIsLost(t *testing.T) {
 			if isReader(l) { // it is renewed without end
 				require.NoError(w, r.ForceUnlock(w.Context(), "42"))
 			}
-			w.Releases(w.Acquires(exclusive)) // once it is lost
+			w.Release(w.Acquires(exclusive)) // once it is lost
 			require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
 			require.ErrorIs(w, context.Cause(h.Context(w.Context())), lockregistry.ErrLockLost)
 			require.Zero(w, h.Remaining())
@@ -410,7 +410,7 @@ func TestAcquire_AHoldThatIsLost(t *testing.T) {
 			w.Fails(h.Release(w.Context()), lockregistry.ErrNotOwner, "release", kit.TheKey)
 		}
 		require.Positive(w, next.Remaining())
-		w.Releases(next)
+		w.Release(next)
 		w.LeftNothing()
 	})
 }
@@ -445,7 +445,7 @@ func TestAcquire_ContextsOfAHold(t *testing.T) {
 		require.EqualError(w, context.Cause(other), "enough", "at once")
 		require.Equal(w, "Hold(orders:42, held).Context", fmt.Sprint(long))
 		require.NoError(w, child.Err())
-		w.Releases(h)
+		w.Release(h)
 		require.Equal(w, context.Canceled, child.Err(), "at once")
 	})
 }
@@ -459,7 +459,7 @@ func TestAcquire_AHoldOutlivesClose(t *testing.T) {
 		require.ErrorIs(w, context.Cause(h.Context(w.Context())), lockregistry.ErrClosed)
 		_, err := l.Acquire(w.Context())
 		w.Fails(err, lockregistry.ErrClosed, "acquire", kit.TheKey)
-		w.Releases(h)
+		w.Release(h)
 		w.LeftNothing()
 	})
 }

@@ -95,7 +95,7 @@ func TestDo(t *testing.T) {
 			require.True(w, l.IsHeld())
 			require.False(w, w.Free("orders:42"))
 			require.False(w, w.TryElsewhere(l))
-			require.NoError(w, r.Do(ctx, "42", kit.Nothing), "nests")
+			require.NoError(w, r.Do(ctx, "42", kit.DoNothing), "nests")
 			require.NoError(w, ctx.Err())
 			require.True(w, l.IsHeld())
 			return failed
@@ -103,7 +103,7 @@ func TestDo(t *testing.T) {
 		require.Equal(w, failed, err)
 		require.Error(w, inside.Err())
 		require.True(w, w.Free("orders:42"))
-		require.NoError(w, r.Do(w.Context(), "42", kit.Nothing))
+		require.NoError(w, r.Do(w.Context(), "42", kit.DoNothing))
 		require.True(w, w.TryElsewhere(l))
 	})
 }
@@ -133,7 +133,7 @@ func TestDo_TellsFnOfTheLoss(t *testing.T) {
 			w.Do("DEL", "orders:42")
 			<-ctx.Done() // the next renewal finds out
 			return context.Cause(ctx)
-		}, lockregistry.Lease(kit.Brief))
+		}, lockregistry.Lease(kit.ShortLease))
 		require.ErrorIs(w, err, lockregistry.ErrLockLost)
 	})
 }
@@ -186,18 +186,18 @@ func TestDo_OfAReadWriteLock(t *testing.T) {
 		rw, other := w.Registry().ReadWrite("42"), w.Registry().ReadWrite("42")
 		failed := errors.New("out of paper")
 		require.Equal(w, failed, rw.Reader().Do(w.Context(), func(ctx context.Context) error {
-			require.NoError(w, other.Reader().Do(ctx, kit.Nothing, lockregistry.NoWait()))
-			require.ErrorIs(w, other.Writer().Do(ctx, kit.Nothing, lockregistry.NoWait()), lockregistry.ErrTaken)
-			require.NoError(w, rw.Reader().Do(ctx, kit.Nothing), "nests")
-			w.Fails(rw.Writer().Do(ctx, kit.Nothing), lockregistry.ErrUpgrade, "do", kit.TheKey)
+			require.NoError(w, other.Reader().Do(ctx, kit.DoNothing, lockregistry.NoWait()))
+			require.ErrorIs(w, other.Writer().Do(ctx, kit.DoNothing, lockregistry.NoWait()), lockregistry.ErrTaken)
+			require.NoError(w, rw.Reader().Do(ctx, kit.DoNothing), "nests")
+			w.Fails(rw.Writer().Do(ctx, kit.DoNothing), lockregistry.ErrUpgrade, "do", kit.TheKey)
 			return failed
 		}))
 		var inside context.Context
 		require.NoError(w, rw.Writer().Do(w.Context(), func(ctx context.Context) error {
 			inside = ctx
-			require.ErrorIs(w, other.Reader().Do(ctx, kit.Nothing, lockregistry.NoWait()), lockregistry.ErrTaken)
-			require.NoError(w, rw.Reader().Do(ctx, kit.Nothing))
-			require.NoError(w, rw.Writer().Do(ctx, kit.Nothing))
+			require.ErrorIs(w, other.Reader().Do(ctx, kit.DoNothing, lockregistry.NoWait()), lockregistry.ErrTaken)
+			require.NoError(w, rw.Reader().Do(ctx, kit.DoNothing))
+			require.NoError(w, rw.Writer().Do(ctx, kit.DoNothing))
 			return nil
 		}))
 		require.ErrorIs(w, inside.Err(), context.Canceled)

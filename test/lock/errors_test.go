@@ -54,7 +54,7 @@ var obtaining = map[string]func(ctx context.Context, c *caller, opts ...lockregi
 		if c.lock != c.reg.Obtain("42") || len(opts) > 0 { // it never waits
 			return c.try(c.lock.TryLock(ctx, opts...))
 		}
-		return c.try(c.reg.Once(ctx, "42", time.Minute, kit.Nothing))
+		return c.try(c.reg.Once(ctx, "42", time.Minute, kit.DoNothing))
 	},
 }
 
@@ -71,13 +71,13 @@ func (c *caller) try(ok bool, err error) error {
 // answers runs a test of one call in a world of its own, for each kind of lock.
 func answers(t *testing.T, name string, test func(c *caller)) {
 	t.Helper()
-	answersOf(t, kit.Kinds, name, test)
+	answersOf(t, kit.LockKinds, name, test)
 }
 
 // valueAnswers does so for a call of a Hold, for which the caller's lock plays no part.
 func valueAnswers(t *testing.T, name string, test func(c *caller)) {
 	t.Helper()
-	answersOf(t, map[string]func(r *lockregistry.Registry) *lockregistry.Lock{"plain": kit.Kinds["plain"]}, name, test)
+	answersOf(t, map[string]func(r *lockregistry.Registry) *lockregistry.Lock{"plain": kit.LockKinds["plain"]}, name, test)
 }
 
 func answersOf(
@@ -108,7 +108,7 @@ func (c *caller) holds() (err error) {
 // matches checks which sentinels an error is about.
 func (c *caller) matches(err error, want ...error) {
 	c.Helper()
-	require.Equal(c, want, kit.About(err), "%v", err)
+	require.Equal(c, want, kit.SentinelsOf(err), "%v", err)
 	if err != nil {
 		require.NotContains(c, err.Error(), "\n")
 		require.NotContains(c, err.Error(), "::")
@@ -136,7 +136,7 @@ func TestLock_AllErrorsAreChecked(t *testing.T) {
 	require.NoError(t, err)
 	ours := regexp.MustCompile(`(?m)^\tErr\w+ += `).FindAll(source, -1)
 	require.NotEmpty(t, ours)
-	require.Len(t, kit.Sentinels, len(ours)+2, "and those of contexts")
+	require.Len(t, kit.SentinelErrors, len(ours)+2, "and those of contexts")
 }
 
 func TestLock_AnswersToItsOwner(t *testing.T) {
@@ -357,7 +357,7 @@ func TestLock_NilHold(t *testing.T) {
 // A call says all that is wrong with it, on one line, as New does.
 func TestLock_AllBadOptions(t *testing.T) {
 	r := kit.UnusedRegistry(t)
-	for op, locks := range kit.Lockings(r, "42") {
+	for op, locks := range kit.WaysToLock(r, "42") {
 		kit.Refuses(t, locks(t.Context(), lockregistry.Lease(-1), lockregistry.AtLeast(0), lockregistry.NoWait(), lockregistry.Wait(1)),
 			op, "orders:42", "Lease(-1ns): the duration must be positive; AtLeast(0s): the duration must be positive; NoWait and Wait: ")
 	}
@@ -414,7 +414,7 @@ func TestOptions_ErrorsOfLocks(t *testing.T) {
 		w.Fails(l.Unlock(other), lockregistry.ErrNotOwner, "unlock", "orders:42")
 		w.Fails(l.Renew(other, time.Second), lockregistry.ErrNotOwner, "renew", "orders:42")
 		w.Fails(l.Lock(other, lockregistry.Wait(time.Second)), lockregistry.ErrTaken, "lock", "orders:42")
-		w.Fails(r.Do(other, "42", kit.Nothing, lockregistry.Wait(time.Second)), lockregistry.ErrTaken, "do", "orders:42")
+		w.Fails(r.Do(other, "42", kit.DoNothing, lockregistry.Wait(time.Second)), lockregistry.ErrTaken, "do", "orders:42")
 		ok, err := l.TryLock(other, lockregistry.Wait(time.Second))
 		require.NoError(w, err)
 		require.False(w, ok)
@@ -427,7 +427,7 @@ func TestOptions_ErrorsOfLocks(t *testing.T) {
 		require.NotErrorIs(w, err, lockregistry.ErrTaken)
 		_, err = l.TryLock(late)
 		w.Fails(err, context.DeadlineExceeded, "trylock", "orders:42")
-		w.Fails(r.Do(late, "42", kit.Nothing), context.DeadlineExceeded, "do", "orders:42")
+		w.Fails(r.Do(late, "42", kit.DoNothing), context.DeadlineExceeded, "do", "orders:42")
 
 		w.Do("DEL", "orders:42")
 		w.Fails(l.Renew(w.Context(), time.Second), lockregistry.ErrLockLost, "renew", "orders:42")
@@ -435,7 +435,7 @@ func TestOptions_ErrorsOfLocks(t *testing.T) {
 		w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
 
 		require.NoError(w, r.Close())
-		for op, locks := range kit.Lockings(r, "42") {
+		for op, locks := range kit.WaysToLock(r, "42") {
 			w.Fails(locks(w.Context()), lockregistry.ErrClosed, op, "orders:42")
 		}
 		w.Fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42")

@@ -35,7 +35,7 @@ func eachWait(t *testing.T, test func(w *kit.World, op string, r func(f *kit.Fla
 
 // waitingCalls are locking, and those that return a Hold.
 var waitingCalls = func() map[string]func(context.Context, *lockregistry.Registry, ...lockregistry.LockOption) error {
-	calls := maps.Clone(kit.Locking)
+	calls := maps.Clone(kit.LockingCalls)
 	calls["acquire"] = func(ctx context.Context, r *lockregistry.Registry, opts ...lockregistry.LockOption) error {
 		_, err := r.Acquire(ctx, "42", opts...)
 		return err
@@ -62,7 +62,7 @@ func TestFailFast_FirstTry(t *testing.T) {
 		for _, what := range []kit.Fate{kit.Refused(kit.Loading), kit.Cut} {
 			f.Fate("obtain", what)
 			start := time.Now()
-			err := waitingCalls[op](w.Context(), r, kit.Fast...)
+			err := waitingCalls[op](w.Context(), r, kit.FailFastOptions...)
 			w.Unavailable(err, opOf(op))
 			require.Zero(w, time.Since(start))
 			f.Forget()
@@ -70,7 +70,7 @@ func TestFailFast_FirstTry(t *testing.T) {
 		}
 		f.Stall()
 		start := time.Now()
-		w.Unavailable(waitingCalls[op](w.Context(), r, kit.Fast...), opOf(op))
+		w.Unavailable(waitingCalls[op](w.Context(), r, kit.FailFastOptions...), opOf(op))
 		require.LessOrEqual(w, time.Since(start), 600*time.Millisecond)
 	})
 }
@@ -94,7 +94,7 @@ func TestFailFast_WhileItWaits(t *testing.T) {
 				held := w.Registry()
 				w.Lock(held.Obtain("42"), lockregistry.Lease(time.Hour))
 				waits := make(chan error, 1)
-				go func() { waits <- waitingCalls[op](w.Context(), r, kit.Fast...) }()
+				go func() { waits <- waitingCalls[op](w.Context(), r, kit.FailFastOptions...) }()
 				w.Pass(3 * time.Second)
 				w.Pending(waits)
 				happens(f)
@@ -133,7 +133,7 @@ func TestFailFast_BehindAnotherGoroutine(t *testing.T) {
 				asks := first.Starts(r.Obtain("42"), lockregistry.Lease(time.Hour))
 				w.Settle()
 				waits, patient := make(chan error, 1), make(chan error, 1)
-				go func() { waits <- waitingCalls[op](w.Context(), r, kit.Fast...) }()
+				go func() { waits <- waitingCalls[op](w.Context(), r, kit.FailFastOptions...) }()
 				ctx, cancel := context.WithCancel(w.Context())
 				go func() { patient <- waitingCalls[op](ctx, r, lockregistry.Wait(time.Hour)) }()
 				w.Pass(2 * time.Second)
@@ -149,7 +149,7 @@ func TestFailFast_BehindAnotherGoroutine(t *testing.T) {
 				w.Unavailable(err, opOf(op))
 				if c.held || c.what.Mute {
 					start = time.Now()
-					w.Unavailable(waitingCalls[op](w.Context(), r, kit.Fast...), opOf(op))
+					w.Unavailable(waitingCalls[op](w.Context(), r, kit.FailFastOptions...), opOf(op))
 					require.LessOrEqual(w, time.Since(start), 2*time.Second, "one that comes later, too")
 				}
 				w.Pending(patient)
@@ -178,10 +178,10 @@ func TestFailFast_BehindAnotherGoroutineThatFails(t *testing.T) {
 					f := w.Flaky()
 					w.Lock(w.Registry().Obtain("42"), lockregistry.Lease(time.Hour))
 					r := f.Registry()
-					one := w.Goroutine().Starts(r.Obtain("42"), kit.Fast...)
+					one := w.Goroutine().Starts(r.Obtain("42"), kit.FailFastOptions...)
 					w.Pass(after)
 					two := make(chan error, 1)
-					go func() { two <- waitingCalls[op](w.Context(), r, kit.Fast...) }()
+					go func() { two <- waitingCalls[op](w.Context(), r, kit.FailFastOptions...) }()
 					w.Settle()
 					f.Stall()
 					start := time.Now()
@@ -199,15 +199,15 @@ func TestFailFast_BehindAnotherGoroutineThatFails(t *testing.T) {
 // A way that is long is no silence.
 func TestFailFast_OnASlowLink(t *testing.T) {
 	t.Parallel()
-	kit.EachTrip(t, func(w *kit.World, _ time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	kit.EachRoundTrip(t, func(w *kit.World, _ time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		w.WithQueues()
 		here, there := registry(), registry()
 		held := w.Goroutine()
 		require.NoError(w, held.Lock(there.Obtain("42"), lockregistry.Lease(time.Hour)))
 		one, two := w.Goroutine(), w.Goroutine()
-		asks := one.Starts(here.Obtain("42"), kit.Fast...)
+		asks := one.Starts(here.Obtain("42"), kit.FailFastOptions...)
 		w.Settle()
-		waits := two.Starts(here.Obtain("42"), kit.Fast...)
+		waits := two.Starts(here.Obtain("42"), kit.FailFastOptions...)
 		w.Pass(20 * time.Second)
 		w.Pending(asks)
 		w.Pending(waits)
@@ -227,7 +227,7 @@ func TestFailFast_TooFewReplicas(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithReplicas(1, 50*time.Millisecond))
 		start := time.Now()
-		w.Unavailable(r.Obtain("42").Lock(w.Context(), kit.Fast...), "lock")
+		w.Unavailable(r.Obtain("42").Lock(w.Context(), kit.FailFastOptions...), "lock")
 		require.Less(w, time.Since(start), time.Minute)
 		w.AwaitGone(kit.TheKey)
 	})
@@ -235,14 +235,14 @@ func TestFailFast_TooFewReplicas(t *testing.T) {
 
 // A call that waits for replicas ends when the master falls silent, and not when the time of the replicas is over.
 func TestFailFast_SilentMasterWithReplicas(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Registry(lockregistry.WithReplicas(1, 15*time.Second), lockregistry.WithCommandTimeout(15*time.Second))
 		for range 40 { // so that the round trip is known
 			w.Known(r)
 		}
 		w.Server.Freeze()
 		start := time.Now()
-		w.Unavailable(r.Obtain("42").Lock(w.Context(), kit.Fast...), "lock")
+		w.Unavailable(r.Obtain("42").Lock(w.Context(), kit.FailFastOptions...), "lock")
 		require.Less(w, time.Since(start), 5*time.Second)
 		w.Server.Thaw()
 		w.AwaitGone(kit.TheKey)
@@ -253,7 +253,7 @@ func TestFailFast_RealServers(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Lock(w.Registry().Obtain("42"), lockregistry.Lease(time.Hour))
 		r := w.Registry()
-		one, two := w.Goroutine().Starts(r.Obtain("42"), kit.Fast...), w.Goroutine().Starts(r.Obtain("42"), kit.Fast...)
+		one, two := w.Goroutine().Starts(r.Obtain("42"), kit.FailFastOptions...), w.Goroutine().Starts(r.Obtain("42"), kit.FailFastOptions...)
 		w.Await("it is waited for", func() bool { return w.Waiting("42") })
 		w.Server.Freeze()
 		limit := time.After(8 * time.Second) // the connections break after 12 s
@@ -281,7 +281,7 @@ func TestFailFast_BetweenTriesThatAreFarApart(t *testing.T) {
 				held := w.Registry()
 				w.Lock(held.Obtain("42"), lockregistry.Lease(time.Hour))
 				waits, patient := make(chan error, 1), w.Goroutine()
-				go func() { waits <- waitingCalls[op](w.Context(), r, kit.Fast...) }()
+				go func() { waits <- waitingCalls[op](w.Context(), r, kit.FailFastOptions...) }()
 				w.Pass(21 * time.Second)
 				w.Pending(waits)
 				f.Fate(kit.Anything, kit.Silence)
@@ -310,11 +310,11 @@ func TestFailFast_WhileTheRegistryShutsDown(t *testing.T) {
 		one, two := w.Goroutine(), w.Goroutine()
 		require.NoError(w, one.Lock(r.Obtain("a"), lockregistry.Lease(time.Hour)))
 		require.NoError(w, two.Lock(r.Obtain("b"), lockregistry.Lease(time.Hour)))
-		stranger := w.Goroutine().Starts(r.Obtain("b"), kit.Fast...)
+		stranger := w.Goroutine().Starts(r.Obtain("b"), kit.FailFastOptions...)
 		w.Settle()
 		done, _ := kit.Shutdown(w, r)
 		w.Fails(<-stranger, lockregistry.ErrClosed, "lock", "orders:b")
-		waits := one.Starts(r.Obtain("b"), kit.Fast...)
+		waits := one.Starts(r.Obtain("b"), kit.FailFastOptions...)
 		w.Pass(2 * time.Second)
 		w.Pending(waits)
 		f.Fate(kit.Anything, kit.Silence)
@@ -336,11 +336,11 @@ func TestFailFast_AfterAnOutage(t *testing.T) {
 		holder := w.Goroutine()
 		require.NoError(w, holder.Lock(r.Obtain("42"), lockregistry.Lease(time.Hour)))
 		f.Stall()
-		w.Fails(r.Obtain("other").Lock(w.Context(), kit.Fast...), lockregistry.ErrUnavailable, "lock", "orders:other")
+		w.Fails(r.Obtain("other").Lock(w.Context(), kit.FailFastOptions...), lockregistry.ErrUnavailable, "lock", "orders:other")
 		w.Pass(10 * time.Second)
 		f.ReconnectNow()
 		w.Settle() // the client has seen that its connections are gone
-		waits := w.Goroutine().Starts(r.Obtain("42"), kit.Fast...)
+		waits := w.Goroutine().Starts(r.Obtain("42"), kit.FailFastOptions...)
 		w.Pass(5 * time.Second)
 		w.Pending(waits)
 		require.NoError(w, holder.Unlock(r.Obtain("42")))
@@ -350,7 +350,7 @@ func TestFailFast_AfterAnOutage(t *testing.T) {
 
 // A registry that is closed says so, whatever the command that is under way meets.
 func TestFailFast_WhileTheRegistryIsClosed(t *testing.T) {
-	for name, opts := range map[string][]lockregistry.LockOption{"fails fast": kit.Fast, "waits": {lockregistry.Wait(time.Hour)}} {
+	for name, opts := range map[string][]lockregistry.LockOption{"fails fast": kit.FailFastOptions, "waits": {lockregistry.Wait(time.Hour)}} {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()

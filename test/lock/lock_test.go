@@ -157,7 +157,7 @@ func TestLock_WrongGoroutineUnlocks(t *testing.T) {
 
 func TestLock_ExpiryBetweenTwoRegistries(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		r1, r2 := w.Registry(lockregistry.WithLease(kit.Brief)), w.Registry()
+		r1, r2 := w.Registry(lockregistry.WithLease(kit.ShortLease)), w.Registry()
 		l1, l2 := r1.Obtain("42"), r2.Obtain("42")
 		w.Lock(l1)
 		ok, err := l2.TryLock(w.Context(), lockregistry.Wait(time.Minute))
@@ -247,7 +247,7 @@ func TestLock_IsHeld(t *testing.T) {
 		l, other := w.Registry().Obtain("42"), w.Registry().Obtain("42")
 		require.False(w, l.IsHeld())
 		holder := w.Goroutine()
-		require.NoError(w, holder.Lock(l, lockregistry.Lease(3*kit.Brief)))
+		require.NoError(w, holder.Lock(l, lockregistry.Lease(3*kit.ShortLease)))
 		require.True(w, l.IsHeld(), "by any goroutine of this process")
 		require.False(w, other.IsHeld(), "by another registry")
 		waiter := w.Goroutine().Starts(other)

@@ -213,7 +213,7 @@ func TestLock_ContextInALoopDoesNotGrow(t *testing.T) {
 		defer cancel()
 		first := l.Context(parent)
 		require.Same(w, first, l.Context(first))
-		value := context.WithValue(first, kit.ValueKey{}, "a")
+		value := context.WithValue(first, kit.ContextKey{}, "a")
 		require.Same(w, value, l.Context(value))
 		other := l.Context(w.Context())
 		require.NotSame(w, first, other)

@@ -21,7 +21,7 @@ func locksOf(r *lockregistry.Registry, path string) map[string]*lockregistry.Loc
 func TestNoWait_WithWaitIsRefused(t *testing.T) {
 	r := kit.UnusedRegistry(t)
 	const why = "NoWait and Wait: a call cannot have both"
-	for op, locks := range kit.Lockings(r, "42") {
+	for op, locks := range kit.WaysToLock(r, "42") {
 		kit.Refuses(t, locks(t.Context(), lockregistry.NoWait(), lockregistry.Wait(time.Second)), op, "orders:42", why)
 		kit.Refuses(t, locks(t.Context(), lockregistry.Wait(time.Second), lockregistry.Lease(time.Second), lockregistry.NoWait()),
 			op, "orders:42", why)
@@ -107,7 +107,7 @@ func TestNoWait_WhenRedisCannotBeAsked(t *testing.T) {
 		f := w.Flaky()
 		r := f.Registry()
 		w.Known(r)
-		for op, call := range kit.Locking {
+		for op, call := range kit.LockingCalls {
 			f.Fate("obtain", kit.Cut)
 			err := call(w.Context(), r, lockregistry.NoWait())
 			w.Unavailable(err, op)

@@ -64,23 +64,23 @@ func TestOnce_WithinOnce(t *testing.T) {
 		l := r.Obtain("42")
 		_, err := r.Once(w.Context(), "42", time.Minute, func(ctx context.Context) error {
 			for _, within := range []context.Context{ctx, w.Context(), lockregistry.NewOwner(ctx)} {
-				ran, err := r.Once(within, "42", time.Minute, kit.Nothing)
+				ran, err := r.Once(within, "42", time.Minute, kit.DoNothing)
 				require.NoError(w, err)
 				require.False(w, ran)
 			}
 			deeper, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
 			require.False(w, kit.Elsewhere(func() bool {
-				ran, err := r.Once(deeper, "42", time.Minute, kit.Nothing)
+				ran, err := r.Once(deeper, "42", time.Minute, kit.DoNothing)
 				return ran || err != nil
 			}))
 			w.Fails(l.Lock(ctx), lockregistry.ErrDeadlock, "lock", kit.TheKey)
 			_, err := l.Acquire(ctx)
 			w.Fails(err, lockregistry.ErrDeadlock, "acquire", kit.TheKey)
-			w.Fails(r.Do(ctx, "42", kit.Nothing), lockregistry.ErrDeadlock, "do", kit.TheKey)
+			w.Fails(r.Do(ctx, "42", kit.DoNothing), lockregistry.ErrDeadlock, "do", kit.TheKey)
 			require.False(w, w.TryElsewhere(l))
 			require.True(w, l.IsHeld())
-			ran, err := r.Once(ctx, "43", time.Minute, kit.Nothing) // another job
+			ran, err := r.Once(ctx, "43", time.Minute, kit.DoNothing) // another job
 			require.True(w, ran)
 			return err
 		})
@@ -207,7 +207,7 @@ func TestOnce_WithinAHold(t *testing.T) {
 		r := w.Registry()
 		l := r.Obtain("42")
 		refused := func(ctx context.Context) error {
-			ran, err := r.Once(ctx, "42", time.Minute, kit.Nothing)
+			ran, err := r.Once(ctx, "42", time.Minute, kit.DoNothing)
 			require.False(w, ran)
 			w.Fails(err, lockregistry.ErrDeadlock, "once", kit.TheKey)
 			return nil
@@ -220,7 +220,7 @@ func TestOnce_WithinAHold(t *testing.T) {
 		h := w.Acquires(l)
 		require.NoError(w, refused(h.Context(w.Context())))
 		require.False(w, w.Once(r, time.Minute))
-		w.Releases(h)
+		w.Release(h)
 		w.LeftNothing()
 	})
 }
@@ -255,7 +255,7 @@ func TestOnce_WhoseContextEnds(t *testing.T) {
 		require.True(w, ran)
 		require.Equal(w, context.Canceled, err)
 		require.Equal(w, 54*time.Second, w.Pttl(kit.TheKey))
-		ran, err = r.Once(ctx, "43", time.Minute, kit.Nothing)
+		ran, err = r.Once(ctx, "43", time.Minute, kit.DoNothing)
 		require.False(w, ran)
 		w.Fails(err, context.Canceled, "once", "orders:43")
 
@@ -267,7 +267,7 @@ func TestOnce_WhoseContextEnds(t *testing.T) {
 		require.True(w, ran)
 		require.NoError(w, err)
 		require.Equal(w, 54*time.Second, w.Pttl("orders:44"))
-		ran, err = r.Once(w.Context(), "45", time.Minute, kit.Nothing)
+		ran, err = r.Once(w.Context(), "45", time.Minute, kit.DoNothing)
 		require.False(w, ran)
 		w.Fails(err, lockregistry.ErrClosed, "once", "orders:45")
 	})
@@ -281,7 +281,7 @@ func TestOnce_DuringAnOutage(t *testing.T) {
 		r := f.Registry()
 		w.Known(r)
 		f.Fate("obtain", kit.Cut)
-		ran, err := r.Once(w.Context(), "42", time.Minute, kit.Nothing)
+		ran, err := r.Once(w.Context(), "42", time.Minute, kit.DoNothing)
 		require.False(w, ran)
 		w.Unavailable(err, "once")
 		require.NotErrorIs(w, err, lockregistry.ErrTaken)
@@ -289,7 +289,7 @@ func TestOnce_DuringAnOutage(t *testing.T) {
 		w.Pass(time.Minute)
 
 		ctx, cancel := context.WithCancel(w.Context())
-		f.Fate("release", kit.Slow(300*time.Millisecond))
+		f.Fate("release", kit.SlowReply(300*time.Millisecond))
 		ran, err = r.Once(ctx, "43", time.Hour, func(context.Context) error {
 			cancel()
 			return nil
@@ -298,7 +298,7 @@ func TestOnce_DuringAnOutage(t *testing.T) {
 		require.NoError(w, err, "it waits for the answer although its context has ended")
 
 		f.Fate("release", kit.Silence)
-		ran, err = r.Once(w.Context(), "42", time.Hour, kit.Nothing)
+		ran, err = r.Once(w.Context(), "42", time.Hour, kit.DoNothing)
 		require.True(w, ran)
 		w.Unavailable(err, "release")
 		f.Forget()
@@ -316,19 +316,19 @@ func TestOnce_WithBadInput(t *testing.T) {
 		says  string
 	}{
 		{time.Minute, nil, lockregistry.OnceLease(time.Second), "the function is nil"},
-		{0, kit.Nothing, lockregistry.OnceLease(time.Second), "every(0s): the period must be at least 10ms"},
-		{-time.Hour, kit.Nothing, lockregistry.OnceLease(time.Second), "every(-1h0m0s): the period must"},
-		{10*time.Millisecond - 1, kit.Nothing, lockregistry.OnceLease(time.Second), "every(9.999999ms)"},
-		{time.Minute, kit.Nothing, lockregistry.OnceLease(1), "OnceLease(1ns): a lease must be at least 2ms"},
-		{time.Minute, kit.Nothing, lockregistry.OnceOption{}, "an OnceOption that no function of this package made"},
+		{0, kit.DoNothing, lockregistry.OnceLease(time.Second), "every(0s): the period must be at least 10ms"},
+		{-time.Hour, kit.DoNothing, lockregistry.OnceLease(time.Second), "every(-1h0m0s): the period must"},
+		{10*time.Millisecond - 1, kit.DoNothing, lockregistry.OnceLease(time.Second), "every(9.999999ms)"},
+		{time.Minute, kit.DoNothing, lockregistry.OnceLease(1), "OnceLease(1ns): a lease must be at least 2ms"},
+		{time.Minute, kit.DoNothing, lockregistry.OnceOption{}, "an OnceOption that no function of this package made"},
 	} {
 		ran, err := r.Once(t.Context(), "42", c.every, c.fn, c.opt, lockregistry.RetryOnError())
 		require.False(t, ran)
 		kit.Refuses(t, err, "once", "orders:42", c.says)
 	}
-	_, err := r.Once(t.Context(), "", time.Minute, kit.Nothing)
+	_, err := r.Once(t.Context(), "", time.Minute, kit.DoNothing)
 	kit.Refuses(t, err, "once", "orders:", "the path is empty")
 	var none context.Context
-	_, err = r.Once(none, "42", time.Minute, kit.Nothing)
+	_, err = r.Once(none, "42", time.Minute, kit.DoNothing)
 	kit.Refuses(t, err, "once", "orders:42", "the context is nil")
 }

@@ -14,7 +14,7 @@ import (
 func TestUnlock_AfterExpiry(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
-		w.Lock(l, lockregistry.Lease(kit.Brief))
+		w.Lock(l, lockregistry.Lease(kit.ShortLease))
 		w.AwaitGone("orders:42")
 		require.False(w, l.IsHeld())
 		w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
@@ -26,7 +26,7 @@ func TestUnlock_AfterExpiry(t *testing.T) {
 func TestUnlock_AfterExpiryAndTakeover(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		mine, theirs := w.Registry().Obtain("42"), w.Registry().Obtain("42")
-		w.Lock(mine, lockregistry.Lease(kit.Brief))
+		w.Lock(mine, lockregistry.Lease(kit.ShortLease))
 		w.Lock(theirs) // waits for the lease to end
 		value := w.Do("GET", "orders:42")
 		w.Fails(mine.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")

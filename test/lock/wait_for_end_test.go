@@ -111,7 +111,7 @@ func TestHold_NobodyWaitsForItsEndAnyMore(t *testing.T) {
 			kit.FakeWorldAlone(t, func(w *kit.World) {
 				var log kit.Journal
 				r := w.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(time.Second))
-				done := kit.Forgets(w, r.Obtain("42"), func(h *lockregistry.Hold) <-chan struct{} { return ears[name](h, w.Context()) })
+				done := kit.KeepOnly(w, r.Obtain("42"), func(h *lockregistry.Hold) <-chan struct{} { return ears[name](h, w.Context()) })
 				for range 3 {
 					w.Collect()
 				}
@@ -150,6 +150,6 @@ func TestHold_ContextEndsAsItsParentDoes(t *testing.T) {
 			require.Equal(w, context.Canceled, err.Err())
 			<-done.Done()
 		}
-		w.Releases(h)
+		w.Release(h)
 	})
 }

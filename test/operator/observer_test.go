@@ -37,10 +37,10 @@ func TestObserver_Calls(t *testing.T) {
 		require.NoError(w, err)
 		require.True(w, ok)
 		o.Got("trylock", observe.HowAgain)
-		require.NoError(w, r.Do(l.Context(w.Context()), "42", kit.Nothing))
+		require.NoError(w, r.Do(l.Context(w.Context()), "42", kit.DoNothing))
 		o.Got("do", observe.HowAgain)
 		held := l.Context(w.Context())
-		require.NoError(w, kit.Elsewhere(func() error { return r.Do(held, "42", kit.Nothing) }))
+		require.NoError(w, kit.Elsewhere(func() error { return r.Do(held, "42", kit.DoNothing) }))
 		o.Got("do", observe.HowAgain)
 		w.Unlock(l)
 		w.Unlock(l)
@@ -50,7 +50,7 @@ func TestObserver_Calls(t *testing.T) {
 		require.NoError(w, err)
 		o.Got("do", observe.HowFree)
 		ended(o, observe.EndReleased)
-		w.Releases(w.Acquires(l))
+		w.Release(w.Acquires(l))
 		o.Got("acquire", observe.HowFree)
 		ended(o, observe.EndReleased)
 		require.True(w, w.Once(r, time.Hour))
@@ -62,7 +62,7 @@ func TestObserver_Calls(t *testing.T) {
 		require.Equal(w, observe.HowNone, refused.How)
 		require.NoError(w, refused.Err)
 
-		for op, call := range kit.Locking {
+		for op, call := range kit.LockingCalls {
 			err := call(w.Context(), r, lockregistry.NoWait())
 			told := <-o.Acquired
 			require.Equal(w, op, told.Op)
@@ -108,7 +108,7 @@ func TestObserver_Times(t *testing.T) {
 		require.Zero(w, second.Redis)
 		require.True(w, second.Waited())
 		w.Pass(time.Second)
-		w.Releases(h)
+		w.Release(h)
 		require.Equal(w, time.Second, ended(o, observe.EndReleased).Held, "its own, not that of the key")
 
 		w.Do("SET", kit.TheKey, "java", "PX", "3000")
@@ -130,8 +130,8 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		held := w.Acquires(other)
 		waiting := w.Acquiring(l)
 		queued()
-		w.Releases(held)
-		w.Releases(w.Got(waiting))
+		w.Release(held)
+		w.Release(w.Got(waiting))
 		granted := o.Got("acquire", observe.HowGranted)
 		require.Positive(w, granted.Wakeups.Messages)
 		require.Positive(w, granted.Redis)
@@ -143,17 +143,17 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		queued()
 		w.Await("tracking", func() bool { return w.Tracked() > 0 })
 		w.Do("DEL", kit.TheKey)
-		w.Releases(w.Got(waiting))
+		w.Release(w.Got(waiting))
 		require.Positive(w, o.Got("acquire", observe.HowFoundFree).Wakeups.Changes)
 		ended(o, observe.EndReleased)
 
 		w.Do("SET", kit.TheKey, "java", "PX", "2000")
-		w.Releases(w.Acquires(l))
+		w.Release(w.Acquires(l))
 		o.Got("acquire", observe.HowFoundExpired)
 		ended(o, observe.EndReleased)
 
 		held = w.Acquires(other, lockregistry.AtMost(2*time.Second)) // and never released
-		w.Releases(w.Acquires(l))
+		w.Release(w.Acquires(l))
 		o.Got("acquire", observe.HowFoundExpired)
 		ended(o, observe.EndReleased)
 		require.ErrorIs(w, held.Release(w.Context()), lockregistry.ErrLockLost)
@@ -171,7 +171,7 @@ func TestObserver_Readers(t *testing.T) {
 		joined := w.Acquires(rw.Reader())
 		w.Unlock(rw.Reader())
 		w.Pass(time.Second)
-		w.Releases(joined)
+		w.Release(joined)
 		w.Lock(rw.Writer())
 		w.Unlock(rw.Writer())
 		for _, want := range []struct {
@@ -213,7 +213,7 @@ func TestObserver_Losses(t *testing.T) {
 				require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
 				require.ErrorIs(w, ended(o, observe.EndLost).Err, lockregistry.ErrLockLost)
 			} else {
-				w.Releases(w.Acquires(l, lockregistry.Wait(time.Minute))) // who waits has it evicted
+				w.Release(w.Acquires(l, lockregistry.Wait(time.Minute))) // who waits has it evicted
 				o.Got("acquire", observe.HowFree)
 				ended(o, observe.EndReleased)
 			}
@@ -319,7 +319,7 @@ func TestObserver_ObserversDelayNobodyElse(t *testing.T) {
 		}))
 		slow := w.Goroutine()
 		ctx := context.WithValue(w.Context(), block, true)
-		unlocking := slow.Start(func() error { return r.Do(ctx, "42", kit.Nothing) })
+		unlocking := slow.Start(func() error { return r.Do(ctx, "42", kit.DoNothing) })
 		w.Settle()
 		w.Pending(unlocking)
 		w.Lock(r.Obtain("42"))

@@ -229,7 +229,7 @@ func TestStats_OfACluster(t *testing.T) {
 	owner := servers[slot*len(servers)/16384].Addr()
 	waits := kit.LockElsewhere(r.Obtain("42"), lockregistry.NewOwner(t.Context()))
 	tickets := 0
-	if kit.Sharded(t, servers[0]) { // else there is no queue
+	if kit.HasShardedChannels(t, servers[0]) { // else there is no queue
 		tickets = 1
 	}
 	require.Eventually(t, func() bool {

@@ -22,14 +22,14 @@ func TestLock_OrderOfEviction(t *testing.T) {
 		a, b, c := r.Obtain("a"), r.Obtain("b"), r.Obtain("c")
 		require.Same(w, a, r.Obtain("a"))
 		d := r.Obtain("d") // b is the least recently obtained
-		require.Equal(w, 3, kit.Len(r))
+		require.Equal(w, 3, kit.CachedLocks(r))
 		require.Same(w, c, r.Obtain("c"))
 		require.Same(w, a, r.Obtain("a"))
 		require.Same(w, d, r.Obtain("d"))
 		require.NotSame(w, b, r.Obtain("b")) // c goes
 		require.Same(w, a, r.Obtain("a"))
 		require.Same(w, d, r.Obtain("d"))
-		require.Equal(w, 3, kit.Len(r))
+		require.Equal(w, 3, kit.CachedLocks(r))
 	})
 }
 
@@ -41,7 +41,7 @@ func TestCache_LocksInUseStay(t *testing.T) {
 		for i := range 10 {
 			r.Obtain(fmt.Sprint("idle ", i))
 		}
-		require.Equal(w, 2, kit.Len(r))
+		require.Equal(w, 2, kit.CachedLocks(r))
 		require.Same(w, held, r.Obtain("held"))
 
 		second := r.Obtain("second")
@@ -51,9 +51,9 @@ func TestCache_LocksInUseStay(t *testing.T) {
 		w.Fails(third.Lock(w.Context()), lockregistry.ErrCapacity, "lock", "orders:third")
 		_, err := third.TryLock(w.Context())
 		w.Fails(err, lockregistry.ErrCapacity, "trylock", "orders:third")
-		w.Fails(r.Do(w.Context(), "third", kit.Nothing), lockregistry.ErrCapacity, "do", "orders:third")
+		w.Fails(r.Do(w.Context(), "third", kit.DoNothing), lockregistry.ErrCapacity, "do", "orders:third")
 		require.True(w, w.Free("orders:third"))
-		require.Equal(w, 2, kit.Len(r))
+		require.Equal(w, 2, kit.CachedLocks(r))
 		require.Same(w, held, r.Obtain("held"))
 		require.Same(w, second, r.Obtain("second"))
 
@@ -165,7 +165,7 @@ func TestLock_SetCapacity(t *testing.T) {
 		}
 		w.Lock(locks["a"])
 		require.NoError(w, r.SetCapacity(2))
-		require.Equal(w, 2, kit.Len(r))
+		require.Equal(w, 2, kit.CachedLocks(r))
 		require.Same(w, locks["a"], r.Obtain("a"), "in use")
 		require.Same(w, locks["d"], r.Obtain("d"), "the most recently obtained")
 		require.NoError(w, r.SetCapacity(3))
@@ -175,7 +175,7 @@ func TestLock_SetCapacity(t *testing.T) {
 
 		w.Lock(b)
 		require.NoError(w, r.SetCapacity(1))
-		require.Equal(w, 2, kit.Len(r), "locks in use stay")
+		require.Equal(w, 2, kit.CachedLocks(r), "locks in use stay")
 		w.Fails(r.Obtain("c").Lock(w.Context()), lockregistry.ErrCapacity, "lock", "orders:c")
 		for _, n := range []int{0, -1} {
 			require.ErrorContains(w, r.SetCapacity(n), "capacity")
@@ -197,7 +197,7 @@ func TestCache_ExpireUnusedOlderThan(t *testing.T) {
 		w.Pass(6 * time.Second)
 		young := r.Obtain("young")
 		require.Equal(w, 1, r.ExpireUnusedOlderThan(10*time.Second), "the one that was never locked")
-		require.Equal(w, 3, kit.Len(r))
+		require.Equal(w, 3, kit.CachedLocks(r))
 		require.NotSame(w, never, r.Obtain("never locked"))
 		require.Same(w, idle, r.Obtain("idle"))
 		require.Same(w, held, r.Obtain("held"))
@@ -221,6 +221,6 @@ func TestCache_SetCapacityThatMakesNoSense(t *testing.T) {
 	for i := range 5 {
 		r.Obtain(strconv.Itoa(i))
 	}
-	require.Equal(t, 2, kit.Len(r), "it is what it was")
+	require.Equal(t, 2, kit.CachedLocks(r), "it is what it was")
 	require.NoError(t, r.SetCapacity(math.MaxInt))
 }

@@ -107,14 +107,14 @@ func TestClose(t *testing.T) {
 			_, tried := l.TryLock(w.Context())
 			w.Fails(tried, lockregistry.ErrClosed, "trylock", l.Key())
 			w.Fails(l.Lock(w.Context()), lockregistry.ErrClosed, "lock", l.Key())
-			w.Fails(r.Do(w.Context(), l.Path(), kit.Nothing), lockregistry.ErrClosed, "do", l.Key())
+			w.Fails(r.Do(w.Context(), l.Path(), kit.DoNothing), lockregistry.ErrClosed, "do", l.Key())
 		}
 		<-held.Context(w.Context()).Done()
 		require.NoError(w, held.Unlock(w.Context()))
 		require.True(w, w.Free("orders:held"), "Unlock removes it as before")
 
 		require.NoError(w, r.Close())
-		require.Equal(w, "PONG", kit.Said(client, "PING"), "the client is its user's")
+		require.Equal(w, "PONG", kit.Reply(client, "PING"), "the client is its user's")
 		require.True(w, w.TryElsewhere(w.RegistryOn(client).Obtain("held")))
 	})
 }

@@ -132,14 +132,14 @@ func TestRegistry_LocksRefuseBadInput(t *testing.T) {
 		for want, errs := range map[string][]error{
 			"path is empty": {
 				nameless.Lock(w.Context()), noPath, nameless.Unlock(w.Context()), nameless.Renew(w.Context(), time.Minute),
-				r.Do(w.Context(), "", kit.Nothing), r.Renew(w.Context(), "", time.Minute),
+				r.Do(w.Context(), "", kit.DoNothing), r.Renew(w.Context(), "", time.Minute),
 			},
 			"context is nil": {
-				l.Lock(none), l.Unlock(none), l.Renew(none, time.Minute), r.Do(none, "42", kit.Nothing), r.Renew(none, "42", time.Minute),
+				l.Lock(none), l.Unlock(none), l.Renew(none, time.Minute), r.Do(none, "42", kit.DoNothing), r.Renew(none, "42", time.Minute),
 			},
 			"function is nil": {r.Do(w.Context(), "42", nil)},
 			"Lease(0s)":       {l.Lock(w.Context(), lockregistry.Lease(0))},
-			"Lease(-1s)":      {r.Do(w.Context(), "42", kit.Nothing, lockregistry.Lease(-time.Second))},
+			"Lease(-1s)":      {r.Do(w.Context(), "42", kit.DoNothing, lockregistry.Lease(-time.Second))},
 			"Lease(1µs)":      {badTry},
 			"Renew(1µs)":      {l.Renew(w.Context(), time.Microsecond)},
 			"Renew(-1s)":      {r.Renew(w.Context(), "42", -time.Second)},

@@ -26,7 +26,7 @@ func TestOpen_NoServer(t *testing.T) {
 		for _, more := range []string{"", "?addr=127.0.0.1:2", "?master_set=m"} {
 			r, err := lockregistry.Open(w.Context(), "redis://u:s3cret@127.0.0.1:1"+more, "orders")
 			require.Nil(w, r)
-			require.Equal(w, []error{lockregistry.ErrUnavailable}, kit.About(err), err)
+			require.Equal(w, []error{lockregistry.ErrUnavailable}, kit.SentinelsOf(err), err)
 			require.NotContains(w, err.Error(), "s3cret")
 		}
 		w.Server.Freeze()
@@ -35,13 +35,13 @@ func TestOpen_NoServer(t *testing.T) {
 			r, err := lockregistry.Open(ctx, "redis://u:s3cret@"+w.Server.Addr()+"?dial_timeout=1h&client_name=opened"+more, "orders")
 			cancel()
 			require.Nil(w, r)
-			require.Equal(w, []error{lockregistry.ErrUnavailable, context.DeadlineExceeded}, kit.About(err), err)
+			require.Equal(w, []error{lockregistry.ErrUnavailable, context.DeadlineExceeded}, kit.SentinelsOf(err), err)
 			require.ErrorContains(w, err, "too slow")
 			require.NotContains(w, err.Error(), "s3cret")
 		}
 		r, err := lockregistry.Open(w.Context(), "redis://u:s3cret@"+w.Server.Addr()+"?dial_timeout=100ms", "orders")
 		require.Nil(w, r)
-		require.Equal(w, []error{lockregistry.ErrUnavailable}, kit.About(err), err)
+		require.Equal(w, []error{lockregistry.ErrUnavailable}, kit.SentinelsOf(err), err)
 		w.Server.Thaw()
 		w.Await("no connection but that of the test", func() bool {
 			return !strings.Contains(strings.TrimSpace(w.Do("CLIENT", "LIST")), "\n")
@@ -51,7 +51,7 @@ func TestOpen_NoServer(t *testing.T) {
 		r, err = lockregistry.Open(w.Context(), "redis://u:s3cret@"+w.Server.Addr(), "orders")
 		require.Nil(w, r)
 		require.ErrorContains(w, err, "to redis://"+w.Server.Addr()+": the user or the password is wrong")
-		require.Empty(w, kit.About(err))
+		require.Empty(w, kit.SentinelsOf(err))
 	})
 }
 
@@ -319,7 +319,7 @@ func TestOpen_BadInput(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 		require.NotContains(t, err.Error(), "cret")
-		require.Empty(t, kit.About(err))
+		require.Empty(t, kit.SentinelsOf(err))
 	}
 	for _, change := range []func(o *rueidis.ClientOption){
 		func(o *rueidis.ClientOption) { o.ReplicaOnly = true },
@@ -327,7 +327,7 @@ func TestOpen_BadInput(t *testing.T) {
 	} {
 		_, err := lockregistry.Open(context.Background(), "redis://host", "orders", lockregistry.WithClientOption(change))
 		require.ErrorContains(t, err, "locks are on masters")
-		require.Empty(t, kit.About(err))
+		require.Empty(t, kit.SentinelsOf(err))
 	}
 	_, err := lockregistry.Open(nil, "redis://host", "orders", touched) //nolint:staticcheck // a caller may do that
 	require.ErrorContains(t, err, "the context is nil")

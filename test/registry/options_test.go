@@ -110,7 +110,7 @@ func TestOptions_LockOptionsThatMakeNoSense(t *testing.T) {
 		{lockregistry.Lease(1), "Lease(1ns): a lease must be at least 2ms"},
 	} {
 		ttl, wait := lockregistry.Lease(time.Second), lockregistry.Wait(time.Second)
-		for op, locks := range kit.Lockings(r, "42") {
+		for op, locks := range kit.WaysToLock(r, "42") {
 			kit.Refuses(t, locks(t.Context(), c.option), op, "orders:42", c.says)
 			kit.Refuses(t, locks(t.Context(), ttl, wait, c.option), op, "orders:42", c.says)
 			kit.Refuses(t, locks(t.Context(), c.option, ttl, wait), op, "orders:42", c.says)
@@ -132,7 +132,7 @@ func TestOptions_CallsWithoutPathOrContext(t *testing.T) {
 		{"42", none, "the context is nil"},
 	} {
 		key := "orders:" + c.path
-		for op, locks := range kit.Lockings(r, c.path) {
+		for op, locks := range kit.WaysToLock(r, c.path) {
 			kit.Refuses(t, locks(c.ctx), op, key, c.says)
 			kit.Refuses(t, locks(c.ctx, lockregistry.Wait(time.Second), lockregistry.Lease(time.Second)), op, key, c.says)
 		}
@@ -198,11 +198,11 @@ func TestOptions_DefaultCapacity(t *testing.T) {
 	for i := range capacity {
 		r.Obtain(strconv.Itoa(i))
 	}
-	require.Equal(t, capacity, kit.Len(r))
+	require.Equal(t, capacity, kit.CachedLocks(r))
 	for i := range 10 {
 		r.Obtain(strconv.Itoa(capacity + i))
 	}
-	require.Equal(t, capacity, kit.Len(r))
+	require.Equal(t, capacity, kit.CachedLocks(r))
 }
 
 func TestOptions_LeasesAreWholeMilliseconds(t *testing.T) {

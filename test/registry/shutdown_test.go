@@ -42,12 +42,12 @@ func TestShutdown(t *testing.T) {
 			_, err := other.Try(r.Obtain(path))
 			w.Fails(err, lockregistry.ErrClosed, "trylock", "orders:"+path)
 			_ = other.Do(func() error {
-				w.Fails(r.Do(w.Context(), path, kit.Nothing), lockregistry.ErrClosed, "do", "orders:"+path)
+				w.Fails(r.Do(w.Context(), path, kit.DoNothing), lockregistry.ErrClosed, "do", "orders:"+path)
 				_, err := r.Acquire(w.Context(), path)
 				w.Fails(err, lockregistry.ErrClosed, "acquire", "orders:"+path)
 				_, err = r.AcquireAll(w.Context(), []string{path, path + "2"})
 				w.Fails(err, lockregistry.ErrClosed, "acquire", "orders:"+path)
-				_, err = r.Once(w.Context(), path, time.Minute, kit.Nothing)
+				_, err = r.Once(w.Context(), path, time.Minute, kit.DoNothing)
 				w.Fails(err, lockregistry.ErrClosed, "once", "orders:"+path)
 				w.Fails(r.ReadWrite(path+"rw").Reader().Lock(w.Context()), lockregistry.ErrClosed, "lock", "orders:"+path+"rw")
 				return nil
@@ -237,7 +237,7 @@ func TestShutdown_ClosedMeanwhile(t *testing.T) {
 		done, _ := kit.Shutdown(w, r)
 		require.NoError(w, r.Close())
 		err := <-done
-		require.Equal(w, []error{lockregistry.ErrClosed}, kit.About(err), err)
+		require.Equal(w, []error{lockregistry.ErrClosed}, kit.SentinelsOf(err), err)
 	})
 }
 
@@ -375,12 +375,12 @@ func TestShutdown_WhileManyLock(t *testing.T) {
 						err := r.Do(w.Context(), "outer"+strconv.Itoa(rand.IntN(4)), func(ctx context.Context) error {
 							inner := "inner" + strconv.Itoa(rand.IntN(2))
 							sections.Add(1)
-							assert.NoError(w, r.Do(ctx, inner, kit.Nothing))
-							assert.NoError(w, r.Do(w.Context(), inner, kit.Nothing))
+							assert.NoError(w, r.Do(ctx, inner, kit.DoNothing))
+							assert.NoError(w, r.Do(w.Context(), inner, kit.DoNothing))
 							return nil
 						})
 						if err != nil {
-							assert.Equal(w, []error{lockregistry.ErrClosed}, kit.About(err), err)
+							assert.Equal(w, []error{lockregistry.ErrClosed}, kit.SentinelsOf(err), err)
 							refused.Add(1)
 							return
 						}

@@ -88,7 +88,7 @@ func TestAcquireAll(t *testing.T) {
 		require.Equal(w, h.Token(), w.TokenIn(ctx))
 		require.Same(w, ctx, h.Context(w.Context()))
 		require.Same(w, ctx, h.Context(ctx))
-		before := w.Acquired(r.Obtain("0"))
+		before := w.Acquires(r.Obtain("0"))
 		for _, path := range h.Paths() {
 			_, err := r.AcquireAll(ctx, []string{"0", path}, lockregistry.Wait(time.Second))
 			w.Fails(err, lockregistry.ErrDeadlock, "acquire", "orders:"+path)
@@ -97,14 +97,14 @@ func TestAcquireAll(t *testing.T) {
 			_, err = r.AcquireAll(ctx, []string{"d", path})
 			w.Fails(err, lockregistry.ErrDeadlock, "acquire", "orders:"+path)
 		}
-		w.Released(before)
+		w.Release(before)
 		require.Greater(w, h.Remaining(), 50*time.Second)
 		require.NoError(w, h.Renew(w.Context(), time.Hour))
 		require.Greater(w, h.Remaining(), 50*time.Minute)
 		for _, path := range h.Paths() {
 			require.Greater(w, w.Pttl("orders:"+path), 59*time.Minute)
 		}
-		w.Released(h)
+		w.Release(h)
 		require.ErrorIs(w, context.Cause(ctx), context.Canceled)
 		require.Zero(w, h.Remaining())
 		allFree(w, "a", "b", "c")
@@ -114,7 +114,7 @@ func TestAcquireAll(t *testing.T) {
 		single, err := r.AcquireAll(w.Context(), []string{"a"})
 		require.NoError(w, err)
 		require.Equal(w, []string{"a"}, single.Paths())
-		w.Released(single)
+		w.Release(single)
 	})
 }
 
@@ -130,7 +130,7 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 				return err
 			},
 			"20001 paths": func() error {
-				paths := kit.Numbered(20_001)
+				paths := kit.NumberedPaths(20_001)
 				_, err := r.AcquireAll(w.Context(), append(paths, paths...))
 				return err
 			},
@@ -166,12 +166,12 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 		small := w.Registry(lockregistry.WithCapacity(2))
 		_, err = small.AcquireAll(w.Context(), []string{"a", "b", "c"})
 		require.ErrorIs(w, err, lockregistry.ErrCapacity)
-		_, err = small.AcquireAll(w.Context(), kit.Numbered(20_000))
+		_, err = small.AcquireAll(w.Context(), kit.NumberedPaths(20_000))
 		require.ErrorIs(w, err, lockregistry.ErrCapacity, "they are not too many for a call")
 		w.LeftNothing()
 		h, err := small.AcquireAll(w.Context(), []string{"a", "b"})
 		require.NoError(w, err)
-		w.Released(h)
+		w.Release(h)
 		require.NoError(w, r.Close())
 		_, err = r.AcquireAll(w.Context(), []string{"a", "b"})
 		require.ErrorIs(w, err, lockregistry.ErrClosed)
@@ -184,7 +184,7 @@ func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
 		r, other := w.Registry(opts...), w.Registry(opts...)
 		for name, holder := range map[string]*lockregistry.Registry{"here": r, "elsewhere": other} {
 			for _, path := range []string{"a", "b", "c"} {
-				held := w.Acquired(holder.Obtain(path))
+				held := w.Acquires(holder.Obtain(path))
 				for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
 					_, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, opt)
 					w.Fails(err, lockregistry.ErrTaken, "acquire", "orders:"+path)
@@ -195,12 +195,12 @@ func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
 						}
 					}
 				}
-				w.Released(held)
+				w.Release(held)
 			}
 		}
 		h, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, lockregistry.NoWait())
 		require.NoError(w, err)
-		w.Released(h)
+		w.Release(h)
 	})
 }
 
@@ -209,7 +209,7 @@ func TestAcquireAll_InOrder(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		const lease = 3 * time.Second
 		r, other := w.Registry(opts...), w.Registry(opts...)
-		b := w.Acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
+		b := w.Acquires(other.Obtain("b"), lockregistry.Lease(time.Hour))
 		got, _ := w.AllOf(w.Context(), r, []string{"c", "b", "a"}, lockregistry.AtMost(lease))
 		for range 7 { // more than two leases
 			w.Pass(time.Second)
@@ -219,7 +219,7 @@ func TestAcquireAll_InOrder(t *testing.T) {
 			allFree(w, "c")
 		}
 		w.Pass(900 * time.Millisecond) // the next renewal is due soon
-		w.Released(b)
+		w.Release(b)
 		h := <-got
 		require.Greater(w, h.Remaining(), lease-lease/4)
 		for _, path := range h.Paths() {
@@ -239,28 +239,28 @@ func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		opts = append(slices.Clone(opts), lockregistry.WithLease(3*time.Second))
 		r, other := w.Registry(opts...), w.Registry(opts...)
-		c := w.Acquired(other.Obtain("c"), lockregistry.Lease(time.Hour))
+		c := w.Acquires(other.Obtain("c"), lockregistry.Lease(time.Hour))
 		got, _ := w.AllOf(w.Context(), r, []string{"a", "b", "c"})
 		timed, failed := w.AllOf(w.Context(), w.Registry(opts...), []string{"bd", "c"}, lockregistry.Wait(8*time.Second))
 		w.Pass(1200 * time.Millisecond) // not just when a renewal is due
 		taken(w, "a", "b", "bd")
 		require.NoError(w, other.ForceUnlock(w.Context(), "b"))
-		b := w.Acquired(other.Obtain("b"), lockregistry.Lease(time.Hour))
+		b := w.Acquires(other.Obtain("b"), lockregistry.Lease(time.Hour))
 		require.NoError(w, other.ForceUnlock(w.Context(), "bd"))
-		d := w.Acquired(other.Obtain("bd"), lockregistry.Lease(time.Hour))
+		d := w.Acquires(other.Obtain("bd"), lockregistry.Lease(time.Hour))
 		w.Pass(1500 * time.Millisecond) // the next renewal finds it out
 		w.Settle()
 		taken(w, "a")
-		w.Released(b)
+		w.Release(b)
 		w.Pass(time.Second)
 		w.Settle()
 		taken(w, "a", "b")
 		require.Empty(w, got, "c is taken")
-		w.Released(c)
-		w.Released(<-got)
+		w.Release(c)
+		w.Release(<-got)
 		w.Fails(<-failed, lockregistry.ErrTaken, "acquire", "orders:bd")
 		require.Empty(w, timed)
-		w.Released(d)
+		w.Release(d)
 		noLocks(w)
 	})
 }
@@ -315,7 +315,7 @@ func TestAcquireAll_WithALostReply(t *testing.T) {
 		h, err := r.AcquireAll(w.Context(), paths, lockregistry.Wait(20*time.Second))
 		require.NoError(w, err)
 		taken(w, paths...)
-		w.Released(h)
+		w.Release(h)
 		w.Await("all are free", func() bool { return w.Free("orders:a") && w.Free("orders:b") && w.Free("orders:c") })
 	})
 }
@@ -327,7 +327,7 @@ func TestAcquireAll_WithALateReply(t *testing.T) {
 		r := f.Registry()
 		w.Known(r)
 		stop, cancel := context.WithCancel(w.Context())
-		f.Fates("obtain", kit.Slow(10*time.Second))
+		f.Fates("obtain", kit.SlowReply(10*time.Second))
 		_, failed := w.AllOf(stop, r, []string{"a", "b"})
 		w.Pass(time.Second)
 		start := time.Now()
@@ -344,21 +344,21 @@ func TestAcquireAll_InTime(t *testing.T) {
 		f := w.Flaky()
 		r := f.Registry()
 		w.Known(r)
-		b := w.Acquired(w.Registry().Obtain("b"))
-		f.Fate("release", kit.Slow(10*time.Second))
+		b := w.Acquires(w.Registry().Obtain("b"))
+		f.Fate("release", kit.SlowReply(10*time.Second))
 		start := time.Now()
 		_, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"}, lockregistry.Wait(2*time.Second))
 		w.Fails(err, lockregistry.ErrTaken, "acquire", "orders:b")
 		require.LessOrEqual(w, time.Since(start), 2500*time.Millisecond)
 		w.AwaitGone("orders:a")
-		w.Released(b)
+		w.Release(b)
 	})
 }
 
 // When the wait is over and Redis has not answered, nobody is known to have the paths.
 func TestAcquireAll_WhileRedisIsSilent(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		for _, what := range map[string]kit.Fate{"silent": kit.Silence, "cut": kit.Cut, "late": kit.Slow(5 * time.Second)} {
+		for _, what := range map[string]kit.Fate{"silent": kit.Silence, "cut": kit.Cut, "late": kit.SlowReply(5 * time.Second)} {
 			f := w.Flaky()
 			r := f.Registry()
 			f.Fate("obtain", what)
@@ -400,7 +400,7 @@ func TestAcquireAll_StopsWaitingForReplicas(t *testing.T) {
 
 // With replicas the holds count once these have what the script has written; else all are given back.
 func TestAcquireAll_WithReplicas(t *testing.T) {
-	kit.FollowedWorlds(t, func(w *kit.Followed) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithFencing())
 		paths := []string{"a", "b"}
 		h, err := r.AcquireAll(w.Context(), paths, lockregistry.NoWait())
@@ -408,7 +408,7 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 		for _, key := range []string{"orders:a", "orders:b", "orders:{orders:a}:fencing"} {
 			require.Equal(w, "1", w.Replica.Command(w.T, "EXISTS", key))
 		}
-		w.Released(h)
+		w.Release(h)
 		w.Replica.Freeze()
 		_, err = r.AcquireAll(w.Context(), paths, lockregistry.NoWait())
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
@@ -423,7 +423,7 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 		w.Replica.Thaw()
 		h, err = r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Minute))
 		require.NoError(w, err)
-		w.Released(h)
+		w.Release(h)
 	})
 }
 
@@ -432,11 +432,11 @@ func TestAcquireAll_AtHandOver(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
 		r := f.Registry(lockregistry.WithFencing())
-		b := w.Acquired(r.Obtain("b"))
+		b := w.Acquires(r.Obtain("b"))
 		got, _ := w.AllOf(w.Context(), r, []string{"b", "a"}, lockregistry.Lease(time.Minute))
 		w.Settle()
 		tries := f.Count("obtain")
-		w.Released(b)
+		w.Release(b)
 		h := <-got
 		require.Equal(w, tries, f.Count("obtain"), "b was handed over")
 		require.Equal(w, b.Token()+1, h.TokenOf("b"))
@@ -449,10 +449,10 @@ func TestAcquireAll_AtHandOver(t *testing.T) {
 			next <- h
 		}()
 		w.Settle()
-		w.Released(h)
+		w.Release(h)
 		a := <-next
 		require.Equal(w, h.TokenOf("a")+1, a.Token())
-		w.Released(a)
+		w.Release(a)
 	})
 }
 
@@ -476,7 +476,7 @@ func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 					for i := range callers {
 						all.Go(func() {
 							for range rounds {
-								which, paths := kit.Some()
+								which, paths := kit.RandomPaths()
 								if i == 0 { // one of them asks for a single path only
 									which, paths = which[:1], paths[:1]
 								}
@@ -521,12 +521,12 @@ func TestAcquireAll_Alone(t *testing.T) {
 						case 1:
 							f.Fates("obtain", kit.Cut)
 						case 2:
-							f.Fates("obtain", kit.Slow(time.Duration(rand.IntN(900))*time.Millisecond))
+							f.Fates("obtain", kit.SlowReply(time.Duration(rand.IntN(900))*time.Millisecond))
 						case 3:
 							f.Fates("release", kit.CutAfter)
 						}
 						ctx, cancel := context.WithTimeout(w.Context(), time.Duration(1+rand.IntN(3000))*time.Millisecond)
-						which, paths := kit.Some()
+						which, paths := kit.RandomPaths()
 						var opt []lockregistry.LockOption
 						if rand.IntN(3) == 0 {
 							opt = append(opt, lockregistry.NoWait())
@@ -598,10 +598,10 @@ func TestAcquireAll_ObserverOfSeveralPaths(t *testing.T) {
 		}))
 		h, err := r.AcquireAll(w.Context(), []string{"b", "a"})
 		require.NoError(w, err)
-		w.Released(h)
+		w.Release(h)
 		require.ElementsMatch(w, []string{"acquire free a true", "acquire free b true", "released a true", "released b true"}, told)
 		told = nil
-		b := w.Acquired(w.Registry().Obtain("b"))
+		b := w.Acquires(w.Registry().Obtain("b"))
 		_, err = r.AcquireAll(w.Context(), []string{"b", "a"}, lockregistry.NoWait())
 		require.ErrorIs(w, err, lockregistry.ErrTaken)
 		require.Equal(w, []string{"acquire none b false"}, told)
@@ -609,6 +609,6 @@ func TestAcquireAll_ObserverOfSeveralPaths(t *testing.T) {
 		_, err = r.AcquireAll(w.Context(), []string{"b", "a"}, lockregistry.Wait(time.Second))
 		require.ErrorIs(w, err, lockregistry.ErrTaken)
 		require.Equal(w, []string{"acquire free a true", "acquire none b false", "released a true"}, told)
-		w.Released(b)
+		w.Release(b)
 	})
 }

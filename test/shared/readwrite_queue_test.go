@@ -223,7 +223,7 @@ func TestQueue_LostGrantsOfReadersAndWriters(t *testing.T) {
 					}
 					return p.Writer
 				}
-				a, d := w.Pair(), &kit.Deaf{W: w}
+				a, d := w.Pair(), &kit.DeafDialer{W: w}
 				b := kit.PairOf(w.RegistryOn(w.ClientWith(d.Dial)))
 				w.Lock(a.Writer)
 				g, got := w.LinesUp(pick(b))

@@ -147,7 +147,7 @@ func TestReadWriteLock_ReadersThatAskToWrite(t *testing.T) {
 		w.Unlock(p.Reader)
 		w.Lock(p.Writer)
 		w.Unlock(p.Writer)
-		require.Equal(w, 1, kit.Len(p.Reg))
+		require.Equal(w, 1, kit.CachedLocks(p.Reg))
 	})
 }
 
@@ -222,7 +222,7 @@ func TestReadWriteLock_EveryReaderLearnsOfALoss(t *testing.T) {
 		const lease = 10 * time.Second
 		p := w.Pair()
 		readers := []*kit.Goroutine{w.Goroutine(), w.Goroutine(), w.Goroutine()}
-		ends := make([]<-chan kit.Ending, 0, len(readers))
+		ends := make([]<-chan kit.ContextEnd, 0, len(readers))
 		for _, g := range readers {
 			require.NoError(w, g.Lock(p.Reader, lockregistry.Lease(lease)))
 			ends = append(ends, w.Watch(g.Watch(p.Reader), kit.TheKey))
@@ -230,8 +230,8 @@ func TestReadWriteLock_EveryReaderLearnsOfALoss(t *testing.T) {
 		for _, ended := range ends {
 			end := <-ended
 			require.ErrorIs(w, end.Cause, lockregistry.ErrLockLost)
-			require.Greater(w, end.Left, kit.Margin(lease), "before the key expires")
-			require.Less(w, end.Left, 3*kit.Margin(lease))
+			require.Greater(w, end.Left, kit.DriftMargin(lease), "before the key expires")
+			require.Less(w, end.Left, 3*kit.DriftMargin(lease))
 		}
 		require.False(w, p.Reader.IsHeld())
 		w.AwaitGone(kit.TheKey)
@@ -919,9 +919,9 @@ func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 		require.Same(w, rw.Reader(), r.ReadWrite("42").Reader())
 		require.Equal(w, kit.TheKey, rw.Reader().Key())
 		require.Equal(w, "42", rw.Writer().Path())
-		require.Equal(w, 1, kit.Len(r))
+		require.Equal(w, 1, kit.CachedLocks(r))
 		plain := r.Obtain("42")
-		require.Equal(w, 1, kit.Len(r), "the plain lock of the path is another thing")
+		require.Equal(w, 1, kit.CachedLocks(r), "the plain lock of the path is another thing")
 
 		// In use, it stays; what is outside works still, and is the same lock.
 		again := r.ReadWrite("42")
@@ -943,7 +943,7 @@ func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 		require.Equal(w, 0, r.ExpireUnusedOlderThan(0))
 		w.Unlock(rw.Reader())
 		require.Equal(w, 1, r.ExpireUnusedOlderThan(0))
-		require.Equal(w, 0, kit.Len(r))
+		require.Equal(w, 0, kit.CachedLocks(r))
 		w.Lock(rw.Reader())
 		require.True(w, r.ReadWrite("42").Reader().IsHeld())
 		w.Unlock(r.ReadWrite("42").Reader())
@@ -987,7 +987,7 @@ func TestReadWriteLock_EvictionAllowsNoTwoWriters(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.LessOrEqual(w, kit.Len(r), 2)
+		require.LessOrEqual(w, kit.CachedLocks(r), 2)
 		require.Equal(w, 2, r.ExpireUnusedOlderThan(0))
 		w.LeftNothing()
 	})

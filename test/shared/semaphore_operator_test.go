@@ -96,9 +96,9 @@ func TestSemaphore_ReleaseIsSentOnceMore(t *testing.T) {
 		waiter := kit.LockElsewhere(r.Obtain("46"), w.Context())
 		w.Await("it listens", func() bool { return strings.Contains(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "@") })
 		one, two := w.Permit(s), w.Permit(s)
-		set := kit.Seat
+		set := kit.SeatKey
 		if w.Redissons() {
-			set = "{" + kit.Seat + "}:timeout"
+			set = "{" + kit.SeatKey + "}:timeout"
 		}
 		members := w.Do("ZRANGEBYSCORE", set, "0", "+inf", "WITHSCORES")
 		stays := w.Permit(s)
@@ -107,13 +107,13 @@ func TestSemaphore_ReleaseIsSentOnceMore(t *testing.T) {
 		back := strings.Fields(strings.Trim(members, "[]"))
 		w.Do("ZADD", set, back[1], back[0], back[3], back[2]) // as the server that has taken over has it
 		if w.Redissons() {
-			w.Do("DECRBY", kit.Seat, "2")
+			w.Do("DECRBY", kit.SeatKey, "2")
 		}
 		require.Equal(w, 3, w.Inside())
 		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		w.Await("they are removed", func() bool { return w.Inside() == 1 })
 		if w.Redissons() {
-			require.Equal(w, "3", w.Do("GET", kit.Seat))
+			require.Equal(w, "3", w.Do("GET", kit.SeatKey))
 		}
 		w.Release(stays)
 		w.Unlock(elsewhere)
@@ -134,21 +134,21 @@ func TestSemaphore_ForceUnlock(t *testing.T) {
 		require.NoError(w, a.ForceUnlockHolder(w.Context(), "seat", info.Holders[0].Holder))
 		require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
 		got := waits.Comes()
-		w.Fails(a.ForceUnlockHolder(w.Context(), "seat", info.Holders[0].Holder), lockregistry.ErrNotOwner, "forceunlock", kit.Seat)
-		w.Fails(one.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
+		w.Fails(a.ForceUnlockHolder(w.Context(), "seat", info.Holders[0].Holder), lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
+		w.Fails(one.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 		require.Equal(w, 3, w.Inside())
 		info, err = b.Inspect(w.Context(), "seat")
 		require.NoError(w, err)
 		for _, none := range []string{"permits", info.Holders[0].Holder + "*", info.Holders[1].Holder + "*", "*", "any"} {
-			w.Fails(a.ForceUnlockHolder(w.Context(), "seat", none), lockregistry.ErrNotOwner, "forceunlock", kit.Seat)
+			w.Fails(a.ForceUnlockHolder(w.Context(), "seat", none), lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
 			require.Equal(w, 3, w.Inside())
 		}
 		full(w, s)
 
 		require.NoError(w, b.ForceUnlock(w.Context(), "seat"))
 		require.Zero(w, w.Inside())
-		w.Fails(two.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
-		w.Fails(got.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost, "renew", kit.Seat)
+		w.Fails(two.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
+		w.Fails(got.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost, "renew", kit.SeatKey)
 		require.NoError(w, b.ForceUnlock(w.Context(), "seat"), "nobody has it")
 
 		w.Do("ZADD", "orders:other", "1", "any")
@@ -176,7 +176,7 @@ func TestSemaphore_ForceUnlockOfMany(t *testing.T) {
 			w.Release(c.Comes())
 		}
 		for _, h := range holds {
-			w.Fails(h.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
+			w.Fails(h.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 		}
 		require.Zero(w, w.Inside())
 	})
@@ -186,9 +186,9 @@ func TestSemaphore_ForceUnlockOfMany(t *testing.T) {
 func TestSemaphore_ForceUnlockIsAnsweredLate(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]kit.Fate{
-		"removed":                      kit.Slow(kit.Late),
-		"removed by a former master":   kit.Deposed(":1\r\n"),
-		"not known to a former master": kit.Deposed(":0\r\n"),
+		"removed":                      kit.SlowReply(kit.LateAfter),
+		"removed by a former master":   kit.DeposedAnswer(":1\r\n"),
+		"not known to a former master": kit.DeposedAnswer(":0\r\n"),
 	} {
 		for whose, holder := range map[string]func(h *lockregistry.Hold) string{
 			"all": func(*lockregistry.Hold) string { return "" }, "one": (*lockregistry.Hold).Holder,
@@ -207,11 +207,11 @@ func TestSemaphore_ForceUnlockIsAnsweredLate(t *testing.T) {
 						w.Release(own)
 					} else {
 						require.NoError(w, r.ForceUnlock(w.Context(), "seat"))
-						w.Fails(own.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
+						w.Fails(own.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 					}
 					require.GreaterOrEqual(w, f.Count("release"), sent+2)
 					require.Zero(w, w.Inside())
-					w.Fails(h.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
+					w.Fails(h.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 				})
 			})
 		}
@@ -226,10 +226,10 @@ func TestSemaphore_ForceUnlockOfOneThatEnds(t *testing.T) {
 		wrong := kit.Refused("WRONGTYPE Operation against a key holding the wrong kind of value") // it was a semaphore's just now
 		f.Fates("unlock", wrong, wrong)
 		require.NoError(w, r.ForceUnlock(w.Context(), "seat"))
-		w.Fails(r.ForceUnlockHolder(w.Context(), "seat", "any:1"), lockregistry.ErrNotOwner, "forceunlock", kit.Seat)
-		w.Do("ZADD", kit.Seat, "1", "any")
+		w.Fails(r.ForceUnlockHolder(w.Context(), "seat", "any:1"), lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
+		w.Do("ZADD", kit.SeatKey, "1", "any")
 		f.Fates("unlock", wrong)
-		w.Fails(r.ForceUnlock(w.Context(), "seat"), lockregistry.ErrWrongType, "forceunlock", kit.Seat)
+		w.Fails(r.ForceUnlock(w.Context(), "seat"), lockregistry.ErrWrongType, "forceunlock", kit.SeatKey)
 	})
 }
 
@@ -256,7 +256,7 @@ func TestSemaphore_ForceUnlockWhileOneIsGranted(t *testing.T) {
 		require.Zero(w, w.Inside())
 		w.Pass(time.Second)
 		require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
-		w.Fails(first.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
-		w.Fails(second.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
+		w.Fails(first.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
+		w.Fails(second.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 	})
 }

@@ -54,7 +54,7 @@ func TestSemaphoreQueue_FirstOneIsStopped(t *testing.T) {
 			close(says)
 		}()
 		w.Await("it waits", func() bool { return w.Seats() == 1 })
-		queue := "orders:{" + kit.Seat + "}:waiters"
+		queue := "orders:{" + kit.SeatKey + "}:waiters"
 		small := w.Asks("small", two)
 		w.Await("it was asked, and has looked", func() bool {
 			return w.Do("ZSCORE", queue, "wide") != "-1" &&
@@ -292,11 +292,11 @@ func processStandsStill(t *testing.T, left string) {
 			w.Do("EVAL", `local time = redis.call('TIME')
 				redis.call('ZADD', KEYS[1], -time[1] * 1000 + 60000, 'open', -1, 'wide')
 				return redis.call('ZADD', KEYS[1], string.format('%.0f', time[1] * 1000000 - 60000000 + ARGV[1]), ARGV[2])`,
-				"1", "orders:{"+kit.Seat+"}:waiters", strconv.Itoa(i), "frozen:179527837120411"+strconv.Itoa(i)+"|30000p1")
+				"1", "orders:{"+kit.SeatKey+"}:waiters", strconv.Itoa(i), "frozen:179527837120411"+strconv.Itoa(i)+"|30000p1")
 		}
 		living := w.Asks("living", f.Registry().Semaphore("seat", 1))
 		w.Await("it has looked, and does so again after half a minute", func() bool { return f.Count("obtain_queued") > 1 })
-		require.Equal(w, "1", w.Do("PEXPIRE", kit.Seat, left))
+		require.Equal(w, "1", w.Do("PEXPIRE", kit.SeatKey, left))
 		start := time.Now()
 		w.Release(h)
 		w.Release(living.Comes())
@@ -412,7 +412,7 @@ func TestSemaphoreQueue_SetPermits(t *testing.T) {
 		err := <-large.Err
 		require.Less(w, time.Since(start), kit.AtOnce, "it does not wait for its next look")
 		require.ErrorContains(w, err, "a semaphore of 2 permits never has as many as 3")
-		require.Empty(w, kit.About(err))
+		require.Empty(w, kit.SentinelsOf(err))
 		w.Release(holds[0])
 		awaitWaiting(small)
 		w.Release(holds[1])
@@ -445,7 +445,7 @@ func TestSemaphoreQueue_NeverMoreThanThereAre(t *testing.T) {
 					upTo := func(d time.Duration) time.Duration { return 1 + time.Duration(random.Int64N(int64(d))) }
 					for range rounds {
 						if g == 0 && random.IntN(3) == 0 { // no more than the others' commands use up
-							fates := []kit.Fate{kit.Cut, kit.CutAfter, kit.Refused(kit.Loading), kit.Slow(upTo(100 * time.Millisecond))}
+							fates := []kit.Fate{kit.Cut, kit.CutAfter, kit.Refused(kit.Loading), kit.SlowReply(upTo(100 * time.Millisecond))}
 							name := []string{"obtain", "obtain_queued", "release", "renew"}[random.IntN(4)]
 							f.Fates(name, fates[random.IntN(len(fates))])
 						}

@@ -128,7 +128,7 @@ func TestSemaphoreRedisson_MarginAtTheBound(t *testing.T) {
 						f.Fate("renew", kit.Cut)
 					}
 					relies := h.Remaining()
-					ends, err := strconv.ParseFloat(w.Do("ZSCORE", "{"+kit.Seat+"}:timeout", h.Holder()), 64)
+					ends, err := strconv.ParseFloat(w.Do("ZSCORE", "{"+kit.SeatKey+"}:timeout", h.Holder()), 64)
 					require.NoError(w, err)
 					left := time.Until(time.UnixMilli(int64(ends)))
 					require.GreaterOrEqual(w, left, relies+length/3, "after %v", time.Since(start))
@@ -147,15 +147,15 @@ func TestSemaphoreRedisson_ChangesSoonAfterEachOther(t *testing.T) {
 		t.Run(strconv.Itoa(gap), func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				w.Layout = lockregistry.LayoutRedisson
-				s, set := w.Registry().Semaphore("seat", 2), "{"+kit.Seat+"}:timeout"
+				s, set := w.Registry().Semaphore("seat", 2), "{"+kit.SeatKey+"}:timeout"
 				const one, two = "0123456789abcdef", "0123456789abcdeg"
-				w.Do("SET", kit.Seat, "0")
+				w.Do("SET", kit.SeatKey, "0")
 				w.Do("ZADD", set, "922337203685477", one, "922337203685477", two)
 				large := w.Asks("large", s, lockregistry.Permits(2))
 				free := func(id string) {
 					w.Do("EVAL", `redis.call('ZREM', KEYS[2], ARGV[1])
 						local n = redis.call('INCRBY', KEYS[1], 1)
-						redis.call('PUBLISH', 'redisson_sc:{' .. KEYS[1] .. '}', n)`, "2", kit.Seat, set, id)
+						redis.call('PUBLISH', 'redisson_sc:{' .. KEYS[1] .. '}', n)`, "2", kit.SeatKey, set, id)
 				}
 				<-time.After(400 * time.Millisecond)
 				free(one)
@@ -179,7 +179,7 @@ func TestSemaphoreRedisson_TheNextOneWatches(t *testing.T) {
 			t.Run(fmt.Sprint(name, ", of the same process ", same), func(t *testing.T) {
 				kit.RealWorlds(t, func(w *kit.World) {
 					w.Layout = lockregistry.LayoutRedisson
-					set, r := "{"+kit.Seat+"}:timeout", w.Registry()
+					set, r := "{"+kit.SeatKey+"}:timeout", w.Registry()
 					other := r
 					if !same {
 						other = w.Registry()
@@ -188,10 +188,10 @@ func TestSemaphoreRedisson_TheNextOneWatches(t *testing.T) {
 						w.Do(append([]string{"EVAL", `for _, member in ipairs(ARGV) do
 							redis.call('ZREM', KEYS[2], member)
 						end
-						return redis.call('INCRBY', KEYS[1], #ARGV)`, "2", kit.Seat, set}, members...)...)
+						return redis.call('INCRBY', KEYS[1], #ARGV)`, "2", kit.SeatKey, set}, members...)...)
 					}
 					const one, two = "0123456789abcdef", "0123456789abcdeg"
-					w.Do("SET", kit.Seat, "1")
+					w.Do("SET", kit.SeatKey, "1")
 					w.Do("ZADD", set, "922337203685477", one, "922337203685477", two)
 					h, wants := w.Permit(r.Semaphore("seat", 3)), 1
 					if large {
@@ -225,8 +225,8 @@ func TestSemaphoreRedisson_TheNextOneWatches(t *testing.T) {
 func TestSemaphoreRedisson_TheFirstOneDies(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Layout = lockregistry.LayoutRedisson
-		w.Do("SET", kit.Seat, "0")
-		w.Do("ZADD", "{"+kit.Seat+"}:timeout", "922337203685477", "0123456789abcdef")
+		w.Do("SET", kit.SeatKey, "0")
+		w.Do("ZADD", "{"+kit.SeatKey+"}:timeout", "922337203685477", "0123456789abcdef")
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
 		f := w.Flaky()
@@ -235,7 +235,7 @@ func TestSemaphoreRedisson_TheFirstOneDies(t *testing.T) {
 		<-time.After(2 * time.Second) // it has looked for the first time
 		f.Down()
 		<-time.After(500 * time.Millisecond)
-		w.Do("EVAL", "redis.call('DEL', KEYS[2]) redis.call('SET', KEYS[1], 1)", "2", kit.Seat, "{"+kit.Seat+"}:timeout")
+		w.Do("EVAL", "redis.call('DEL', KEYS[2]) redis.call('SET', KEYS[1], 1)", "2", kit.SeatKey, "{"+kit.SeatKey+"}:timeout")
 		freed := time.Now()
 		w.Release(second.Comes())
 		require.Less(w, time.Since(freed), time.Second)
@@ -246,19 +246,19 @@ func TestSemaphoreRedisson_TheFirstOneDies(t *testing.T) {
 func TestSemaphoreRedisson_ChangesAllTheTime(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Layout = lockregistry.LayoutRedisson
-		s, set := w.Registry().Semaphore("seat", 1), "{"+kit.Seat+"}:timeout"
-		w.Do("SET", kit.Seat, "0")
+		s, set := w.Registry().Semaphore("seat", 1), "{"+kit.SeatKey+"}:timeout"
+		w.Do("SET", kit.SeatKey, "0")
 		w.Do("ZADD", set, "922337203685477", "0123456789abcdef")
 		first := w.Asks("first", s)
 		w.Do("CONFIG", "RESETSTAT")
 		start, changes := time.Now(), 0
 		for ; time.Since(start) < time.Second; changes++ {
-			w.Do("SET", kit.Seat, "0")
+			w.Do("SET", kit.SeatKey, "0")
 		}
 		looks := calls(w, "pttl")
 		w.Logf("%d changes, %d looks", changes, looks)
 		require.Less(w, looks, 75, "of the listener")
-		w.Do("EVAL", "redis.call('DEL', KEYS[2]) redis.call('SET', KEYS[1], 1)", "2", kit.Seat, set)
+		w.Do("EVAL", "redis.call('DEL', KEYS[2]) redis.call('SET', KEYS[1], 1)", "2", kit.SeatKey, set)
 		w.Release(first.Comes())
 	})
 }
@@ -269,12 +269,12 @@ func TestSemaphoreRedisson_NumberOfNone(t *testing.T) {
 		w.Layout = lockregistry.LayoutRedisson
 		s := w.Registry().Semaphore("seat", 1)
 		for _, none := range []string{"0", "-2"} {
-			w.Do("SET", kit.Seat, none)
+			w.Do("SET", kit.SeatKey, none)
 			full(w, s)
 			first := w.Asks("first", s)
 			second := w.Asks("second", s)
 			awaitWaiting(first)
-			w.Do("SET", kit.Seat, "1")
+			w.Do("SET", kit.SeatKey, "1")
 			w.Release(first.Comes())
 			w.Release(second.Comes())
 		}
@@ -287,8 +287,8 @@ func TestSemaphoreRedisson_LocksOfJava(t *testing.T) {
 		w.Layout = lockregistry.LayoutRedisson
 		r := w.Registry()
 		const id = "\x00\xff23456789abcdef"
-		w.Do("SET", kit.Seat, "2")
-		w.Do("ZADD", "{"+kit.Seat+"}:timeout", "922337203685477", id)
+		w.Do("SET", kit.SeatKey, "2")
+		w.Do("ZADD", "{"+kit.SeatKey+"}:timeout", "922337203685477", id)
 		w.Do("SET", "orders:idle", "7")
 		w.Do("SET", "orders:42", "30313233343536373839616263646566", "PX", "60000") // somebody's
 		for _, goes := range []bool{false, true} {
@@ -322,12 +322,12 @@ func TestSemaphoreRedisson_OfTheOtherLayout(t *testing.T) {
 			require.Equal(w, 3, info.Permits)
 			require.Len(w, info.Holders, 1)
 			require.Equal(w, w.Inside(), info.Holders[0].Permits)
-			before := w.Do("GET", kit.Seat)
-			w.Fails(spring.ForceUnlock(w.Context(), "seat"), lockregistry.ErrWrongType, "forceunlock", kit.Seat)
-			w.Fails(spring.ForceUnlockHolder(w.Context(), "seat", before), lockregistry.ErrWrongType, "forceunlock", kit.Seat)
+			before := w.Do("GET", kit.SeatKey)
+			w.Fails(spring.ForceUnlock(w.Context(), "seat"), lockregistry.ErrWrongType, "forceunlock", kit.SeatKey)
+			w.Fails(spring.ForceUnlockHolder(w.Context(), "seat", before), lockregistry.ErrWrongType, "forceunlock", kit.SeatKey)
 			_, err = spring.Semaphore("seat", 3).Acquire(w.Context())
-			w.Fails(err, lockregistry.ErrWrongType, "acquire", kit.Seat)
-			require.Equal(w, before, w.Do("GET", kit.Seat))
+			w.Fails(err, lockregistry.ErrWrongType, "acquire", kit.SeatKey)
+			require.Equal(w, before, w.Do("GET", kit.SeatKey))
 			w.Release(h)
 			h = w.Permit(s, lockregistry.Permits(2))
 		}

@@ -45,18 +45,18 @@ func TestSemaphore(t *testing.T) {
 		full(w, a)
 		full(w, b)
 		_, err := a.Acquire(w.Context(), lockregistry.NoWait())
-		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.Seat)
+		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.SeatKey)
 		_, err = b.Acquire(w.Context(), lockregistry.Wait(20*time.Millisecond))
-		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.Seat)
+		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.SeatKey)
 
 		w.Release(first)
-		w.Fails(first.Release(w.Context()), lockregistry.ErrNotOwner, "release", kit.Seat)
+		w.Fails(first.Release(w.Context()), lockregistry.ErrNotOwner, "release", kit.SeatKey)
 		third := w.Permit(b)
 		full(w, a)
 		require.NoError(w, second.Renew(w.Context(), time.Hour))
 		require.Greater(w, second.Remaining(), 59*time.Minute)
 		if !w.Redissons() {
-			require.Greater(w, w.Pttl(kit.Seat), 59*time.Minute, "the key lives as long as the longest lease")
+			require.Greater(w, w.Pttl(kit.SeatKey), 59*time.Minute, "the key lives as long as the longest lease")
 		}
 		w.Release(second, third)
 		require.Zero(w, w.Inside())
@@ -128,7 +128,7 @@ func TestSemaphore_BadInput(t *testing.T) {
 		} {
 			err := call()
 			require.ErrorContains(w, err, want)
-			require.Empty(w, kit.About(err), want)
+			require.Empty(w, kit.SentinelsOf(err), want)
 		}
 		_, err := s.Acquire(nil) //nolint:staticcheck // that is what is wrong
 		require.ErrorContains(w, err, "the context is nil")
@@ -146,19 +146,19 @@ func TestSemaphore_WrongType(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
 		s := r.Semaphore("seat", 1)
-		for _, made := range [][]string{{"SET", kit.Seat, "any"}, {"HSET", kit.Seat, "any", "1"}, {"ZADD", kit.Seat, "1", "any"}} {
+		for _, made := range [][]string{{"SET", kit.SeatKey, "any"}, {"HSET", kit.SeatKey, "any", "1"}, {"ZADD", kit.SeatKey, "1", "any"}} {
 			w.Do(made...)
 			_, err := s.Acquire(w.Context())
-			w.Fails(err, lockregistry.ErrWrongType, "acquire", kit.Seat)
+			w.Fails(err, lockregistry.ErrWrongType, "acquire", kit.SeatKey)
 			_, _, err = s.TryAcquire(w.Context())
-			w.Fails(err, lockregistry.ErrWrongType, "tryacquire", kit.Seat)
-			w.Fails(s.SetPermits(w.Context(), 2), lockregistry.ErrWrongType, "setpermits", kit.Seat)
-			require.Equal(w, "1", w.Do("EXISTS", kit.Seat))
-			w.Do("DEL", kit.Seat)
+			w.Fails(err, lockregistry.ErrWrongType, "tryacquire", kit.SeatKey)
+			w.Fails(s.SetPermits(w.Context(), 2), lockregistry.ErrWrongType, "setpermits", kit.SeatKey)
+			require.Equal(w, "1", w.Do("EXISTS", kit.SeatKey))
+			w.Do("DEL", kit.SeatKey)
 		}
 		h := w.Permit(s)
 		_, err := r.Obtain("seat").TryLock(w.Context())
-		w.Fails(err, lockregistry.ErrWrongType, "trylock", kit.Seat)
+		w.Fails(err, lockregistry.ErrWrongType, "trylock", kit.SeatKey)
 		w.Release(h)
 	})
 }
@@ -172,8 +172,8 @@ func TestSemaphore_LeaseIsOver(t *testing.T) {
 		next := w.Permit(b)
 		require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost, "before the next one is in")
 		require.Zero(w, lost.Remaining())
-		w.Fails(lost.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost, "renew", kit.Seat)
-		w.Fails(lost.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
+		w.Fails(lost.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost, "renew", kit.SeatKey)
+		w.Fails(lost.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 		require.Equal(w, 1, w.Inside())
 		full(w, a)
 		w.Release(next)
@@ -226,7 +226,7 @@ func TestSemaphore_Number(t *testing.T) {
 		full(w, b)
 		full(w, b)
 		w.Release(first)
-		w.Await("the key is gone", func() bool { return w.Free(kit.Seat) })
+		w.Await("the key is gone", func() bool { return w.Free(kit.SeatKey) })
 		one, two := w.Permit(b), w.Permit(b)
 		full(w, a)
 		w.Release(one, two)
@@ -234,7 +234,7 @@ func TestSemaphore_Number(t *testing.T) {
 		require.NoError(w, a.SetPermits(w.Context(), 3))
 		holds := []*lockregistry.Hold{w.Permit(a), w.Permit(b), w.Permit(b)}
 		full(w, a)
-		require.Equal(w, time.Duration(-1), w.Pttl(kit.Seat), "it stays")
+		require.Equal(w, time.Duration(-1), w.Pttl(kit.SeatKey), "it stays")
 		require.NoError(w, b.SetPermits(w.Context(), 2))
 		w.Release(holds[0])
 		full(w, a)
@@ -319,14 +319,14 @@ func TestSemaphore_LapsedHoldsAreForgotten(t *testing.T) {
 				kept = append(kept, w.Permit(s, lockregistry.AtMost(time.Second)))
 			}
 			w.Pass(2 * time.Second)
-			require.Equal(w, 1, kit.Calls(r))
+			require.Equal(w, 1, kit.SemaphoreCalls(r))
 			require.Equal(w, 1, r.Stats().Holds)
 		}
 		for range 64 {
 			w.Permit(s, lockregistry.AtMost(time.Second))
 		}
 		require.NoError(w, kept[0].Release(w.Context()))
-		w.Fails(kept[1].Release(w.Context()), lockregistry.ErrLockLost, "release", kit.Seat)
+		w.Fails(kept[1].Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 	})
 }
 
@@ -344,10 +344,10 @@ func TestSemaphore_Closed(t *testing.T) {
 		w.Release(h, second)
 		require.NoError(w, <-shut)
 		_, err := s.Acquire(w.Context())
-		w.Fails(err, lockregistry.ErrClosed, "acquire", kit.Seat)
-		w.Fails(s.SetPermits(w.Context(), 3), lockregistry.ErrClosed, "setpermits", kit.Seat)
+		w.Fails(err, lockregistry.ErrClosed, "acquire", kit.SeatKey)
+		w.Fails(s.SetPermits(w.Context(), 3), lockregistry.ErrClosed, "setpermits", kit.SeatKey)
 		if !w.Redissons() {
-			require.Equal(w, "-2", w.Do("ZSCORE", kit.Seat, "permits"))
+			require.Equal(w, "-2", w.Do("ZSCORE", kit.SeatKey, "permits"))
 		}
 	})
 }

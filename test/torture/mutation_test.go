@@ -72,6 +72,50 @@ func TestMutationsApply(t *testing.T) {
 	}
 }
 
+// TestMutationsNameTests: go test succeeds when a pattern matches nothing, so each test that is to notice a mutation must be there.
+func TestMutationsNameTests(t *testing.T) {
+	for _, m := range mutations {
+		require.NotEmpty(t, m.caught, m.name)
+		for caught := range strings.FieldsSeq(m.caught) {
+			assert.NoError(t, namesTest(caught), m.name)
+		}
+	}
+	for _, wrong := range []string{"TestNobodyWroteThis", "../lock:TestMutationsNameTests", "../nowhere:Test"} {
+		require.Error(t, namesTest(wrong), wrong)
+	}
+}
+
+// namesTest looks for the tests that a mutation names: a pattern, with the folder before it where that is another one.
+func namesTest(caught string) error {
+	in, pattern, other := strings.Cut(caught, ":")
+	if !other {
+		in, pattern = ".", caught
+	}
+	pattern, _, _ = strings.Cut(pattern, "/")
+	matches, err := regexp.Compile(pattern)
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(in, "*_test.go"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		for _, function := range testFunction.FindAllSubmatch(text, -1) {
+			if matches.Match(function[1]) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("no test in %s matches %s", in, pattern)
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
 // markedLine is a line of the library that ends with a mutation's name.
 type markedLine struct {
 	file, source string // without such comments

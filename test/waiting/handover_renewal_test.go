@@ -34,7 +34,7 @@ func TestHandOver_BeginsRenewals(t *testing.T) {
 		"obtained anew": {2 * time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kit.Terms(t, lease, true, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
+			kit.ExclusiveLocks(t, lease, true, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
 				w.Lock(l, lockregistry.Lease(c.ttl))
 				g, kept := f.HandTo(l)
 				require.Equal(w, c.kept, kept)
@@ -62,7 +62,7 @@ func TestHandOver_EndsRenewals(t *testing.T) {
 		"obtained anew": {500 * time.Millisecond, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kit.Terms(t, lease, true, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
+			kit.ExclusiveLocks(t, lease, true, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
 				w.Lock(l)
 				w.Pass(2 * time.Second)
 				g, kept := f.HandTo(l, lockregistry.Lease(c.ttl))
@@ -82,7 +82,7 @@ func TestHandOver_EndsRenewals(t *testing.T) {
 // The crash of an owner that asked for a short lease blocks nobody for the long one of the owner before.
 func TestHandOver_KeepsNoLongLease(t *testing.T) {
 	t.Parallel()
-	kit.Terms(t, time.Minute, false, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
+	kit.ExclusiveLocks(t, time.Minute, false, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
 		for _, c := range []struct {
 			before, after time.Duration
 			kept          bool

@@ -255,9 +255,9 @@ func TestQueue_AReleaseThatIsRefused(t *testing.T) {
 			layout lockregistry.Layout
 			of     func(r *lockregistry.Registry) *lockregistry.Lock
 		}{
-			"spring":   {lockregistry.LayoutSpring, kit.Kinds["plain"]},
-			"redisson": {lockregistry.LayoutRedisson, kit.Kinds["plain"]},
-			"writer":   {lockregistry.LayoutRedisson, kit.Kinds["writer"]},
+			"spring":   {lockregistry.LayoutSpring, kit.LockKinds["plain"]},
+			"redisson": {lockregistry.LayoutRedisson, kit.LockKinds["plain"]},
+			"writer":   {lockregistry.LayoutRedisson, kit.LockKinds["writer"]},
 		} {
 			t.Run(name+" "+lock, func(t *testing.T) {
 				kit.RealWorlds(t, func(w *kit.World) {
@@ -309,7 +309,7 @@ func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
 				waits := w.Acquiring(o.Registry(opts...).Obtain("42"))
 				w.Await("a ticket", func() bool { return w.Tickets() == 1 })
 				require.NoError(w, g.Unlock(l))
-				w.Releases(w.Got(waits))
+				w.Release(w.Got(waits))
 				o.Got("acquire", observe.HowFoundFree)
 			})
 		})
@@ -349,7 +349,7 @@ func TestQueue_TheGrantOfATicketThatIsToldLate(t *testing.T) {
 		w.Known(m.Reg)
 		w.Lock(owner)
 		arrives := make(chan struct{})
-		m.Net.Fates("obtain", kit.Delivered, kit.Slow(450*time.Millisecond), kit.HeldUp(arrives))
+		m.Net.Fates("obtain", kit.Delivered, kit.SlowReply(450*time.Millisecond), kit.HeldUp(arrives))
 		m.Waits(w.Context(), lockregistry.Lease(lease))
 		w.Unlock(owner) // to the ticket
 		w.AwaitGone(kit.TheKey)

@@ -78,12 +78,12 @@ return false
 
 // triesLikeSpring tells whether a registry of Spring's would have got the lock just now.
 func triesLikeSpring(client rueidis.Client) bool {
-	return kit.Said(client, "EVAL", springObtains, "1", kit.TheKey, "java", "10000") == "1"
+	return kit.Reply(client, "EVAL", springObtains, "1", kit.TheKey, "java", "10000") == "1"
 }
 
 // triesByHand is the same for a client that nobody knows.
 func triesByHand(client rueidis.Client) bool {
-	return kit.Said(client, "SET", kit.TheKey, "java", "NX", "PX", "10000") == "OK"
+	return kit.Reply(client, "SET", kit.TheKey, "java", "NX", "PX", "10000") == "OK"
 }
 
 // Those without a ticket have the lock in time although others queue all the time.
@@ -166,7 +166,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 							}
 							require.Less(w, time.Since(start), c.limit+allowance, "%v", all)
 						}
-						kit.Said(java, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", kit.TheKey, kit.TheChannel)
+						kit.Reply(java, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", kit.TheKey, kit.TheChannel)
 						<-tries // its own message, maybe
 					}
 					w.Log(all)
@@ -241,7 +241,7 @@ func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
 			}
 			w.Await("its turn", func() bool { return triesLikeSpring(java) })
 			all = append(all, time.Since(start))
-			kit.Said(java, "DEL", kit.TheKey)
+			kit.Reply(java, "DEL", kit.TheKey)
 			w.Await("others have it", func() bool { return strings.Contains(w.Do("GET", kit.TheKey), ":") })
 		}
 		w.Log(all)
@@ -271,7 +271,7 @@ func TestQueue_WhoIsNotKnownWaitsLonger(t *testing.T) {
 				require.Less(w, time.Since(start), 18*time.Second)
 			}
 			w.Await("it is seen", func() bool { return strings.HasSuffix(wide(w), ".5") })
-			kit.Said(stranger, "DEL", kit.TheKey)
+			kit.Reply(stranger, "DEL", kit.TheKey)
 		}
 		w.Log(all)
 		require.Less(w, all[1], 4*time.Second)

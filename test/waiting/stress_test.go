@@ -89,7 +89,7 @@ func TestStress_Alone(t *testing.T) {
 					for range rounds {
 						<-time.After(upTo(50 * time.Millisecond))
 						if random.IntN(4) == 0 {
-							fates := []kit.Fate{kit.Cut, kit.CutAfter, kit.Refused(kit.Loading), kit.Slow(upTo(200 * time.Millisecond))}
+							fates := []kit.Fate{kit.Cut, kit.CutAfter, kit.Refused(kit.Loading), kit.SlowReply(upTo(200 * time.Millisecond))}
 							f.Fates([]string{"obtain", "release", "renew"}[random.IntN(3)], fates[random.IntN(len(fates))])
 						}
 						ctx := w.Context()

@@ -540,7 +540,7 @@ func TestWakeup_ProtocolWithoutTracking(t *testing.T) {
 				}
 				old := func(o *rueidis.ClientOption) {
 					o.AlwaysRESP2, o.DisableCache = true, true
-					kit.Called("old")(o)
+					kit.NamedConnection("old")(o)
 				}
 				var log kit.Journal
 				holds := w.Waker(mode)
@@ -581,14 +581,14 @@ func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				var log kit.Journal
 				holds := w.Waker(mode)
-				waits := w.RegistryOn(w.ClientWith(w.Dial, kit.Called("waits")), log.Option(),
+				waits := w.RegistryOn(w.ClientWith(w.Dial, kit.NamedConnection("waits")), log.Option(),
 					kit.WithWakeup(mode), lockregistry.WithPollInterval(kit.NoPoll))
 				w.Lock(holds.Obtain("42"))
 				g := w.Goroutine()
 				result := g.Starts(waits.Obtain("42"))
 				seen := map[int]bool{}
 				for _, line := range w.Connections("name=waits") {
-					seen[kit.Property(" "+line, "id")] = false
+					seen[kit.ClientField(" "+line, "id")] = false
 				}
 				const kills = 5
 				for kill := range kills {
@@ -596,14 +596,14 @@ func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 					var id int
 					w.Await("a connection that listens", func() bool {
 						for _, line := range w.Connections("name=waits") {
-							listens := kit.Property(line, "sub") == map[kit.Wakeup]int{
+							listens := kit.ClientField(line, "sub") == map[kit.Wakeup]int{
 								kit.WakeupAuto:   1, // to be counted
 								kit.WakeupPubSub: 3, // and to the key's channels, of this version and of older ones
 							}[mode]
 							if mode == kit.WakeupTracking {
 								listens = strings.Contains(line, "cmd=pttl ")
 							}
-							if id = kit.Property(" "+line, "id"); listens && !seen[id] {
+							if id = kit.ClientField(" "+line, "id"); listens && !seen[id] {
 								return mode == kit.WakeupPubSub || w.Tracked() == 1
 							}
 						}
@@ -668,8 +668,8 @@ func TestWakeup_OneConnectionMore(t *testing.T) {
 	for name, mode := range kit.Wakeups {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
-				client := kit.Wrapper{Client: w.ClientWith(w.Dial, kit.Called("waits"))} // has no connection for single commands
-				const registries = 3                                                     // on one client
+				client := kit.Wrapper{Client: w.ClientWith(w.Dial, kit.NamedConnection("waits"))} // has no connection for single commands
+				const registries = 3                                                              // on one client
 				waits := make([]*lockregistry.Registry, 0, registries)
 				for range registries {
 					waits = append(waits, w.RegistryOn(client, kit.WithWakeup(mode), lockregistry.WithPollInterval(kit.NoPoll)))
@@ -721,7 +721,7 @@ func TestWakeup_OneConnectionMore(t *testing.T) {
 func TestWakeup_PollingOpensNoConnection(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const poll = 5 * time.Millisecond
-		r := w.RegistryOn(w.ClientWith(w.Dial, kit.Called("polls")),
+		r := w.RegistryOn(w.ClientWith(w.Dial, kit.NamedConnection("polls")),
 			kit.WithWakeup(kit.WakeupPoll), lockregistry.WithPollInterval(poll))
 		w.Do("SET", kit.TheKey, "somebody")
 		result := kit.LockElsewhere(r.Obtain("42"), w.Context())
@@ -743,7 +743,7 @@ func TestWakeup_LostWakeups(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			test := func(w *kit.World) {
 				const poll = 100 * time.Millisecond
-				d := &kit.Deaf{W: w}
+				d := &kit.DeafDialer{W: w}
 				client := w.ClientWith(d.Dial, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Second })
 				waits := w.RegistryOn(client, kit.WithWakeup(mode), lockregistry.WithPollInterval(poll))
 				holds := w.Registry(kit.WithWakeup(mode))
@@ -781,7 +781,7 @@ func TestWakeup_LostWakeups(t *testing.T) {
 // A connection that stays open and says nothing any more is found out, and made again.
 func TestWakeup_SilentConnectionComesBack(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		d := &kit.Deaf{W: w}
+		d := &kit.DeafDialer{W: w}
 		waits := w.RegistryOn(w.ClientWith(d.Dial), lockregistry.WithPollInterval(time.Hour))
 		holds := w.Registry(lockregistry.WithLease(2 * time.Hour))
 		w.Lock(holds.Obtain("42"))

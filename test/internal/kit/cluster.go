@@ -14,24 +14,25 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// Followed is a real server with a replica.
-type Followed struct {
+// ReplicatedWorld is a real server with a replica.
+type ReplicatedWorld struct {
 	*World
 	Replica *redistest.Server
 }
 
-// FollowedWorlds runs a test on every real server that there is, with a replica.
-func FollowedWorlds(t *testing.T, test func(w *Followed)) {
+// ReplicatedWorlds runs a test on every real server that there is, with a replica.
+func ReplicatedWorlds(t *testing.T, test func(w *ReplicatedWorld)) {
 	t.Helper()
-	RealWorlds(t, func(w *World) { test(w.Followed()) })
+	RealWorlds(t, func(w *World) { test(w.WithReplica()) })
 }
 
-func (w *World) Followed() *Followed {
+// WithReplica gives the server of a world a replica, which follows it when this returns.
+func (w *World) WithReplica() *ReplicatedWorld {
 	w.Helper()
 	host, port, err := net.SplitHostPort(w.Server.Addr())
 	require.NoError(w, err)
 	w.Server.Command(w, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
-	f := &Followed{w, redistest.StartBinary(w, w.Server.Binary(), "--replicaof", host, port)}
+	f := &ReplicatedWorld{w, redistest.StartBinary(w, w.Server.Binary(), "--replicaof", host, port)}
 	// The first one may come with the snapshot. The stream of commands may begin a second later.
 	for _, key := range []string{"first", "second"} {
 		w.Do("SET", key, "1")
@@ -41,11 +42,13 @@ func (w *World) Followed() *Followed {
 	return f
 }
 
-const Acknowledging = 300 * time.Millisecond
+// ReplicaWait is how long registries of a ReplicatedWorld wait for the replica to acknowledge a write.
+const ReplicaWait = 300 * time.Millisecond
 
-func (w *Followed) Replicated(opts ...lockregistry.Option) *lockregistry.Registry {
+// Replicated is a registry whose grants the replica must have.
+func (w *ReplicatedWorld) Replicated(opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
-	return w.Registry(append([]lockregistry.Option{lockregistry.WithReplicas(1, Acknowledging)}, opts...)...)
+	return w.Registry(append([]lockregistry.Option{lockregistry.WithReplicas(1, ReplicaWait)}, opts...)...)
 }
 
 // OnCluster returns a registry on a cluster, with a client of its own, both closed at the end of the test.
@@ -60,6 +63,7 @@ func OnCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Opt
 	return r
 }
 
+// LeftNothingSoon waits until no key is there but records of registries.
 func (w *World) LeftNothingSoon() {
 	w.Helper()
 	w.Await("nothing is left", func() bool { return w.Keys() == "0" })
@@ -67,6 +71,7 @@ func (w *World) LeftNothingSoon() {
 
 // What is on the wire in Redisson's format, and that we respect what Redisson itself would put there.
 
+// Redisson is the option for Redisson's format.
 var Redisson = lockregistry.WithLayout(lockregistry.LayoutRedisson)
 
 // Hears waits for the next message on a channel.
@@ -80,8 +85,8 @@ func (w *World) Hears(heard <-chan string, want string) {
 	}
 }
 
-// Sharded tells whether a server has channels in slots, without which there is no queue on a cluster.
-func Sharded(t *testing.T, server *redistest.Server) bool {
+// HasShardedChannels tells whether a server has channels in slots, without which there is no queue on a cluster.
+func HasShardedChannels(t *testing.T, server *redistest.Server) bool {
 	t.Helper()
 	major, _, _ := strings.Cut(server.Version(t), ".")
 	n, err := strconv.Atoi(major)

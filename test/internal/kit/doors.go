@@ -27,11 +27,11 @@ func WithWakeup(m Wakeup) lockregistry.Option {
 // Contended tells whether somebody of this process waits for a lock.
 func Contended(l *lockregistry.Lock) bool { return seam.Lockregistry.InLock(l).Half.Contended() }
 
-// Len is how many lock objects a registry keeps.
-func Len(r *lockregistry.Registry) int { return seam.Lockregistry.InRegistry(r).Cached() }
+// CachedLocks is how many lock objects a registry keeps.
+func CachedLocks(r *lockregistry.Registry) int { return seam.Lockregistry.InRegistry(r).Cached() }
 
-// Calls is how many calls and holds of semaphores a registry knows.
-func Calls(r *lockregistry.Registry) int { return seam.Lockregistry.InRegistry(r).Calls() }
+// SemaphoreCalls is how many calls and holds of semaphores a registry knows.
+func SemaphoreCalls(r *lockregistry.Registry) int { return seam.Lockregistry.InRegistry(r).Calls() }
 
 // Draining tells whether a registry shuts down.
 func Draining(r *lockregistry.Registry) bool { return seam.Lockregistry.InRegistry(r).Drain.Begun() }
@@ -58,14 +58,14 @@ func HandOver(l *lockregistry.Lock, between func()) bool {
 // ManyGoroutines has a registry believe that the process has too many goroutines to look at them. It has done nothing before.
 func ManyGoroutines(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Gone.Most = 0 }
 
-// Counts is how often a registry in fake time has had the goroutines of the process counted.
-func Counts(r *lockregistry.Registry) int {
+// GoroutineCounts is how often a registry in fake time has had the goroutines of the process counted.
+func GoroutineCounts(r *lockregistry.Registry) int {
 	return seam.Lockregistry.InRegistry(r).Gone.Census.Counts()
 }
 
-// FindsGone is what happens when the goroutines that have a lock at this moment are found to have ended, once the function is
+// FindGone is what happens when the goroutines that have a lock at this moment are found to have ended, once the function is
 // called.
-func FindsGone(l *lockregistry.Lock) (found func()) {
+func FindGone(l *lockregistry.Lock) (found func()) {
 	in := seam.Lockregistry.InLock(l)
 	h, all := in.Held.Load(), in.Half.Owners()
 	return func() {
@@ -75,5 +75,7 @@ func FindsGone(l *lockregistry.Lock) (found func()) {
 	}
 }
 
-// Acknowledged is what happens when replicas have what a registry has written.
-func Acknowledged(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Replicas.Settled(nil) }
+// AcknowledgeWrites is what happens when replicas have what a registry has written.
+func AcknowledgeWrites(r *lockregistry.Registry) {
+	seam.Lockregistry.InRegistry(r).Replicas.Settled(nil)
+}

@@ -18,7 +18,8 @@ import (
 
 // Releases in the background: Unlock returns before the key is removed.
 
-const ATrip = 50 * time.Millisecond
+// RoundTrip is how long a command and its reply take in the tests that count round trips.
+const RoundTrip = 50 * time.Millisecond
 
 // Behind is a registry far away that knows how far, in fake time, and the network to it.
 func Behind(
@@ -26,7 +27,7 @@ func Behind(
 ) {
 	t.Helper()
 	FakeWorld(t, func(w *World) {
-		f := w.FlakyFar(ATrip)
+		f := w.FlakyFar(RoundTrip)
 		r := f.Registry(append(opts, lockregistry.WithBackgroundRelease())...)
 		w.Warm(r)
 		test(w, f, r)
@@ -44,7 +45,7 @@ func (w *World) Warm(r *lockregistry.Registry) {
 		}
 	}
 	if w.Fake {
-		w.Pass(ATrip)
+		w.Pass(RoundTrip)
 	}
 }
 
@@ -61,7 +62,7 @@ func (w *World) Took(trips int, what string, do func()) {
 	w.Helper()
 	begun := time.Now()
 	do()
-	require.InDelta(w, float64(trips), float64(time.Since(begun))/float64(ATrip), 0.1, what)
+	require.InDelta(w, float64(trips), float64(time.Since(begun))/float64(RoundTrip), 0.1, what)
 }
 
 // Sections locks and unlocks a few times, on one path or on another one each time, and returns how long each took.
@@ -81,12 +82,12 @@ func (w *World) Sections(r *lockregistry.Registry, rotate bool) (took []time.Dur
 	return took
 }
 
-// EachTrip runs a test in fake time with a registry that knows how far away its server is.
-func EachTrip(
+// EachRoundTrip runs a test in fake time with a registry that knows how far away its server is.
+func EachRoundTrip(
 	t *testing.T, test func(w *World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry),
 ) {
 	t.Helper()
-	for _, trip := range Trips {
+	for _, trip := range RoundTrips {
 		t.Run(trip.String(), func(t *testing.T) {
 			FakeWorld(t, func(w *World) {
 				test(w, trip, func(opts ...lockregistry.Option) *lockregistry.Registry {
@@ -131,10 +132,12 @@ func (w *World) Far(trip time.Duration) (dial func(context.Context) (net.Conn, e
 	return func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, w.Dial) }, d
 }
 
-var Trips = []time.Duration{
+// RoundTrips are the distances of the tests about slow links.
+var RoundTrips = []time.Duration{
 	time.Millisecond, 50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond,
 }
 
+// FindsTaken tries the lock of 42, which somebody else must hold, and returns the error, nil as a rule.
 func (w *World) FindsTaken(r *lockregistry.Registry) error {
 	ok, err := r.Obtain("42").TryLock(w.Context())
 	require.False(w, ok)
@@ -143,8 +146,8 @@ func (w *World) FindsTaken(r *lockregistry.Registry) error {
 
 // An answer that took long may be that of a master which was frozen, deposed, and then went on. It is not believed.
 
-// Late is as long as the answer of a deposed master takes here.
-const Late = 600 * time.Millisecond
+// LateAfter is as long as the answer of a deposed master takes here.
+const LateAfter = 600 * time.Millisecond
 
-// Deposed is the fate of a command that a deposed master executes, late: it replies, and its successor knows nothing of it.
-func Deposed(reply string) Fate { return Fate{Lost: true, Reply: reply, Linger: Late} }
+// DeposedAnswer is the fate of a command that a deposed master executes, late: it replies, and its successor knows nothing of it.
+func DeposedAnswer(reply string) Fate { return Fate{Lost: true, Reply: reply, Linger: LateAfter} }

@@ -10,8 +10,8 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Fenced is a kind of lock whose holds have tokens.
-type Fenced struct {
+// FencedLock is a kind of lock whose holds have tokens.
+type FencedLock struct {
 	Name, Counter string
 	Shows         string // the command that shows the holder
 	Obtains       string // what [flaky] calls the script that obtains
@@ -20,11 +20,11 @@ type Fenced struct {
 }
 
 // FencedLocks are all of them, and the keys of their counters for the path 42.
-func FencedLocks() []Fenced {
+func FencedLocks() []FencedLock {
 	plain := (*lockregistry.Registry).Obtain
 	writer := func(r *lockregistry.Registry, path string) *lockregistry.Lock { return r.ReadWrite(path).Writer() }
 	redisson := []lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson)}
-	return []Fenced{
+	return []FencedLock{
 		{"spring", "orders:{orders:42}:fencing", "GET", "obtain", nil, plain},
 		{"redisson", "redisson_lock_token:{orders:42}", "HKEYS", "obtain", redisson, plain},
 		{"writer", "orders:{orders:42}:fencing", "HKEYS", "write_obtain", nil, writer},
@@ -32,23 +32,11 @@ func FencedLocks() []Fenced {
 	}
 }
 
-// fencing is a lock of 42 of a process of its own.
-func (f Fenced) Lock(w *World, opts ...lockregistry.Option) *lockregistry.Lock {
+// Lock is a lock of 42 of a process of its own.
+func (f FencedLock) Lock(w *World, opts ...lockregistry.Option) *lockregistry.Lock {
 	w.Helper()
 	opts = slices.Concat(f.Opts, []lockregistry.Option{lockregistry.WithFencing()}, opts)
 	return f.Of(w.Registry(opts...), "42")
-}
-
-func (w *World) Acquired(l *lockregistry.Lock, opts ...lockregistry.LockOption) *lockregistry.Hold {
-	w.Helper()
-	h, err := l.Acquire(w.Context(), opts...)
-	require.NoError(w, err)
-	return h
-}
-
-func (w *World) Released(h *lockregistry.Hold) {
-	w.Helper()
-	require.NoError(w, h.Release(w.Context()))
 }
 
 // TokenIn is the token of a context, 0 without.
@@ -62,6 +50,7 @@ func (w *World) TokenIn(ctx context.Context) uint64 {
 // Resource refuses what has an older token than it has seen, as that which locks protect should.
 type Resource struct{ newest, Refused atomic.Uint64 }
 
+// Write is a write by a holder with a token.
 func (r *Resource) Write(token uint64) {
 	for {
 		newest := r.newest.Load()

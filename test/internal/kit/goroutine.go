@@ -12,6 +12,7 @@ type Goroutine struct {
 	todo chan func()
 }
 
+// Goroutine starts one, which ends with the test.
 func (w *World) Goroutine() *Goroutine {
 	g := &Goroutine{w, make(chan func(), 8)}
 	w.Cleanup(func() { close(g.todo) })
@@ -30,16 +31,20 @@ func (g *Goroutine) Start(do func() error) <-chan error {
 	return result
 }
 
+// Do has the goroutine do something, and waits for it.
 func (g *Goroutine) Do(do func() error) error { return <-g.Start(do) }
 
+// Starts has the goroutine lock, and does not wait for it.
 func (g *Goroutine) Starts(l *lockregistry.Lock, opts ...lockregistry.LockOption) <-chan error {
 	return g.Start(func() error { return l.Lock(g.w.Context(), opts...) })
 }
 
+// Lock has the goroutine lock, and waits for it.
 func (g *Goroutine) Lock(l *lockregistry.Lock, opts ...lockregistry.LockOption) error {
 	return <-g.Starts(l, opts...)
 }
 
+// Try has the goroutine call TryLock.
 func (g *Goroutine) Try(l *lockregistry.Lock, opts ...lockregistry.LockOption) (ok bool, err error) {
 	_ = g.Do(func() error {
 		ok, err = l.TryLock(g.w.Context(), opts...)
@@ -48,6 +53,7 @@ func (g *Goroutine) Try(l *lockregistry.Lock, opts ...lockregistry.LockOption) (
 	return ok, err
 }
 
+// Unlock has the goroutine unlock.
 func (g *Goroutine) Unlock(l *lockregistry.Lock) error {
 	return g.Do(func() error { return l.Unlock(g.w.Context()) })
 }
@@ -59,6 +65,8 @@ func Elsewhere[T any](f func() T) T {
 	return <-result
 }
 
+// LockElsewhere locks in another goroutine.
+//
 //nolint:revive // the order of l.Lock(ctx)
 func LockElsewhere(l *lockregistry.Lock, ctx context.Context, opts ...lockregistry.LockOption) <-chan error {
 	result := make(chan error, 1)
@@ -83,6 +91,7 @@ func (w *World) TryElsewhere(l *lockregistry.Lock) bool {
 	})
 }
 
+// Elsewhere2 is Elsewhere for a function with two results.
 func Elsewhere2[A, B any](f func() (A, B)) (A, B) {
 	type both struct {
 		a A

@@ -13,8 +13,8 @@ import (
 // A lock that is handed over within a process is the next owner's as if it had obtained it itself: with its lease, and renewed
 // or not.
 
-// Terms runs a test on every kind of lock that one goroutine at a time holds, in a registry with a lease.
-func Terms(t *testing.T, lease time.Duration, watchdogs bool, test func(w *World, f *Flaky, l *lockregistry.Lock)) {
+// ExclusiveLocks runs a test on every kind of lock that one goroutine at a time holds, in a registry with a lease.
+func ExclusiveLocks(t *testing.T, lease time.Duration, watchdogs bool, test func(w *World, f *Flaky, l *lockregistry.Lock)) {
 	t.Helper()
 	plain := func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") }
 	writer := func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() }

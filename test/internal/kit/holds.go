@@ -24,17 +24,13 @@ func (w *World) Acquires(l *lockregistry.Lock, opts ...lockregistry.LockOption) 
 	return h
 }
 
-func (w *World) Releases(h *lockregistry.Hold) {
-	w.Helper()
-	require.NoError(w, h.Release(w.Context()))
-}
-
 // Acquiring is a call of Acquire in a goroutine of its own.
 type Acquiring struct {
 	Err  chan error
 	Hold *lockregistry.Hold // once err was sent
 }
 
+// Acquiring starts a call of Acquire.
 func (w *World) Acquiring(l *lockregistry.Lock, opts ...lockregistry.LockOption) *Acquiring {
 	a := &Acquiring{Err: make(chan error, 1)}
 	ctx := w.Context()
@@ -56,8 +52,8 @@ func (w *World) Got(a *Acquiring) *lockregistry.Hold {
 // Leases are honest: what this process believes about a hold is true in Redis. All of it in fake time, so that instants
 // can be compared.
 
-// Ending is what a test learns about the end of a context.
-type Ending struct {
+// ContextEnd is what a test learns about the end of a context.
+type ContextEnd struct {
 	At    time.Time
 	Cause error
 	Left  time.Duration // of the key's lease at that moment
@@ -82,13 +78,13 @@ func BothLayouts(
 }
 
 // Watch reports the end of a context, if it comes before the end of the test.
-func (w *World) Watch(ctx context.Context, key string) <-chan Ending {
+func (w *World) Watch(ctx context.Context, key string) <-chan ContextEnd {
 	w.Helper()
-	ended := make(chan Ending, 1)
+	ended := make(chan ContextEnd, 1)
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
-		ended <- Ending{time.Now(), context.Cause(ctx), w.Pttl(key)}
+		ended <- ContextEnd{time.Now(), context.Cause(ctx), w.Pttl(key)}
 	})
 	w.Cleanup(func() {
 		if !stop() {
@@ -98,7 +94,8 @@ func (w *World) Watch(ctx context.Context, key string) <-chan Ending {
 	return ended
 }
 
-func (w *World) Unended(e <-chan Ending) {
+// Unended checks that a context has not ended yet.
+func (w *World) Unended(e <-chan ContextEnd) {
 	w.Helper()
 	w.Settle()
 	select {
@@ -108,8 +105,8 @@ func (w *World) Unended(e <-chan Ending) {
 	}
 }
 
-// The margin is for clocks that run at different rates, by up to 1 %.
-func Margin(lease time.Duration) time.Duration { return lease / 100 }
+// DriftMargin is for clocks that run at different rates, by up to 1 %.
+func DriftMargin(lease time.Duration) time.Duration { return lease / 100 }
 
 // Holder is whoever the key is taken by.
 func (w *World) Holder(key string) string {
@@ -139,8 +136,8 @@ func (w *World) Gone(l *lockregistry.Lock, count int, opts ...lockregistry.LockO
 	return owner
 }
 
-// All kinds of locks of a registry.
-var Kinds = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
+// LockKinds are the kinds of locks of a registry, each of the path 42.
+var LockKinds = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
 	"plain":  func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
 	"reader": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() },
 	"writer": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
@@ -148,10 +145,10 @@ var Kinds = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
 
 // Of what a program has forgotten.
 
-// Forgets acquires a lock and keeps no more of the hold than what keep makes of it.
+// KeepOnly acquires a lock and keeps no more of the hold than what keep makes of it.
 //
 //go:noinline
-func Forgets[T any](w *World, l *lockregistry.Lock, keep func(*lockregistry.Hold) T, opts ...lockregistry.LockOption) T {
+func KeepOnly[T any](w *World, l *lockregistry.Lock, keep func(*lockregistry.Hold) T, opts ...lockregistry.LockOption) T {
 	return keep(w.Acquires(l, opts...))
 }
 
@@ -182,7 +179,7 @@ const Forgotten = "a hold was not released, and nobody can reach it"
 // Once runs a job that does nothing, and tells whether it did.
 func (w *World) Once(r *lockregistry.Registry, every time.Duration, opts ...lockregistry.OnceOption) bool {
 	w.Helper()
-	ran, err := r.Once(w.Context(), "42", every, Nothing, opts...)
+	ran, err := r.Once(w.Context(), "42", every, DoNothing, opts...)
 	require.NoError(w, err)
 	return ran
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 )
 
+// Main runs the tests of a package: TestMain of each theme calls it. It checks that no goroutine is left.
 func Main(m *testing.M) {
 	flag.Parse()
 	if os.Getenv("GOGC") == "" {

@@ -83,8 +83,8 @@ func (w *World) Unavailable(err error, op string) {
 
 // What calls say when Redis cannot be asked, and when they try again.
 
-// Locking are the calls that lock theKey.
-var Locking = map[string]func(context.Context, *lockregistry.Registry, ...lockregistry.LockOption) error{
+// LockingCalls are the calls that lock TheKey.
+var LockingCalls = map[string]func(context.Context, *lockregistry.Registry, ...lockregistry.LockOption) error{
 	"lock": func(ctx context.Context, r *lockregistry.Registry, opts ...lockregistry.LockOption) error {
 		return r.Obtain("42").Lock(ctx, opts...)
 	},
@@ -108,25 +108,26 @@ var Locking = map[string]func(context.Context, *lockregistry.Registry, ...lockre
 	},
 }
 
-// Deaf is a dialer whose connections that listen can be made to hear nothing any more.
-type Deaf struct {
+// DeafDialer is a dialer whose connections that listen can be made to hear nothing any more.
+type DeafDialer struct {
 	W      *World
 	Ears   atomic.Int32 // connections that listen
 	deaf   atomic.Int32 // so many of them, the first ones, hear nothing
 	Missed atomic.Int32 // how often they would have heard something
 }
 
-func (d *Deaf) Dial(ctx context.Context) (net.Conn, error) {
+// Dial makes a connection.
+func (d *DeafDialer) Dial(ctx context.Context) (net.Conn, error) {
 	conn, err := d.W.Dial(ctx)
 	return &deafConn{Conn: conn, deaf: d}, err
 }
 
 // Deafen makes those deaf that listen now.
-func (d *Deaf) Deafen() { d.deaf.Store(d.Ears.Load()) }
+func (d *DeafDialer) Deafen() { d.deaf.Store(d.Ears.Load()) }
 
 type deafConn struct {
 	net.Conn
-	deaf *Deaf
+	deaf *DeafDialer
 	ear  atomic.Int32 // its number among those that listen; 0 when it does not
 }
 
@@ -161,9 +162,10 @@ func RefusedAfter(until <-chan struct{}, text string) Fate {
 // HeldUp is the fate of commands that are delivered only when until is closed.
 func HeldUp(until <-chan struct{}) Fate { return Fate{Held: netfault.HoldUntil(until)} }
 
-// Slow is the fate of a command whose reply takes this long.
-func Slow(d time.Duration) Fate { return Fate{Linger: d} }
+// SlowReply is the fate of a command whose reply takes this long.
+func SlowReply(d time.Duration) Fate { return Fate{Linger: d} }
 
+// Flaky is a network to the server of a world, without faults as yet.
 func (w *World) Flaky() *Flaky {
 	f := &Flaky{netfault.New(w.Dial, nameOf), w}
 	w.Cleanup(f.Close)
@@ -176,6 +178,7 @@ func (f *Flaky) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	return f.W.RegistryOn(f.Client(), opts...)
 }
 
+// Client is one that talks through f.
 func (f *Flaky) Client(change ...func(*rueidis.ClientOption)) rueidis.Client {
 	f.W.Helper()
 	return f.W.ClientWith(f.Dial, change...)
@@ -187,9 +190,10 @@ func (f *Flaky) Fates(name string, fates ...Fate) { f.Next(netfault.Match{Name: 
 // Fate gives every command of a name a fate from now on.
 func (f *Flaky) Fate(name string, what Fate) { f.All(netfault.Match{Name: name}, what) }
 
-// Sent returns the commands of a name that were sent so far, count how many they are.
+// Sent returns the commands of a name that were sent so far.
 func (f *Flaky) Sent(name string) []Command { return f.Seen(netfault.Match{Name: name}) }
 
+// Count is how many commands of a name were sent so far.
 func (f *Flaky) Count(name string) int { return len(f.Sent(name)) }
 
 // LockCommands returns how many commands about locks were sent so far.
@@ -237,6 +241,7 @@ var Sources = sync.OnceValue(func() map[string]string {
 	return bodies
 })
 
+// Digest is what EVALSHA calls a script.
 func Digest(body string) string {
 	sum := sha1.Sum([]byte(body))
 	return hex.EncodeToString(sum[:])
@@ -268,27 +273,31 @@ type Flaky struct {
 	W *World
 }
 
+// What package netfault has, for tests that name its types.
 type (
 	Fate    = netfault.Fate
 	Command = netfault.Command
 	Link    = netfault.Link
 )
 
+// Names of commands that are not what a script does.
 const (
 	// Anything stands for every command that has no fate of its own.
 	Anything = ""
-	// grant is the name of a message that tells a waiting call of a grant.
+	// Grant is the name of a message that tells a waiting call of a grant.
 	Grant = "grant"
 	// record is the name of a command that writes the record of a registry, about no lock.
 	record = "record"
 )
 
+// Fates that need no details.
 var (
+	// Delivered is no fault.
 	Delivered = Fate{}
-	// cut breaks the connection before the command reaches the server, cutAfter once the server has executed it.
+	// Cut breaks the connection before the command reaches the server, CutAfter once the server has executed it.
 	Cut      = Fate{Cut: netfault.CutRequest(0)}
 	CutAfter = Fate{Cut: netfault.CutReply(0)}
-	// silence is a server that hangs.
+	// Silence is a server that hangs.
 	Silence = Fate{Lost: true, Mute: true}
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Called gives a client's connections a name, and has it use one only, but for those that are for one use.
-func Called(name string) func(*rueidis.ClientOption) {
+// NamedConnection gives a client's connections a name, and has it use one only, but for those that are for one use.
+func NamedConnection(name string) func(*rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) { o.ClientName, o.PipelineMultiplex = name, -1 }
 }
 
@@ -28,12 +28,14 @@ type Journal struct {
 	text bytes.Buffer
 }
 
+// Write appends a line of the log.
 func (j *Journal) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.Write(p)
 }
 
+// Option has a registry log to j.
 func (j *Journal) Option() lockregistry.Option {
 	return lockregistry.WithLogger(slog.New(slog.NewTextHandler(j, nil)))
 }
@@ -65,6 +67,7 @@ type Witness struct {
 	Renewing chan observe.Renewing
 }
 
+// Witness returns one for the registries of a world.
 func (w *World) Witness() *Witness {
 	const many = 1000
 	return &Witness{
@@ -73,6 +76,7 @@ func (w *World) Witness() *Witness {
 	}
 }
 
+// Option has a registry tell o.
 func (o *Witness) Option() lockregistry.Option {
 	return lockregistry.WithObserver(observe.Observer{
 		Acquired: func(_ context.Context, a observe.Acquired) { o.Acquired <- a },
@@ -82,6 +86,7 @@ func (o *Witness) Option() lockregistry.Option {
 	})
 }
 
+// Registry is one that tells o.
 func (o *Witness) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	return o.W.Registry(append(opts, o.Option())...)
 }
@@ -103,6 +108,7 @@ type Alarms struct {
 	all []observe.Deadlock
 }
 
+// Option has a registry tell a.
 func (a *Alarms) Option() lockregistry.Option {
 	return lockregistry.WithObserver(observe.Observer{Deadlocked: func(d observe.Deadlock) {
 		a.mu.Lock()
@@ -111,6 +117,7 @@ func (a *Alarms) Option() lockregistry.Option {
 	}})
 }
 
+// List returns the deadlocks so far.
 func (a *Alarms) List() []observe.Deadlock {
 	a.mu.Lock()
 	defer a.mu.Unlock()

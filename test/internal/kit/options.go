@@ -43,6 +43,7 @@ func Complains(t *testing.T, err error, says ...string) {
 	}
 }
 
+// Shutdown starts Shutdown of a registry, and returns once it has begun.
 func Shutdown(w *World, r *lockregistry.Registry) (done <-chan error, cancel context.CancelCauseFunc) {
 	w.Helper()
 	ctx, cancel := context.WithCancelCause(w.Context())
@@ -58,16 +59,17 @@ func Shutdown(w *World, r *lockregistry.Registry) (done <-chan error, cancel con
 // Polling is for tests that count polls or measure when they happen.
 var Polling = lockregistry.WithPolling()
 
-// Brief is a lease that a test waits to end: long enough to be granted on a busy machine.
-const Brief = 500 * time.Millisecond
+// ShortLease is a lease that a test waits to end: long enough to be granted on a busy machine.
+const ShortLease = 500 * time.Millisecond
 
-// Fast are the options of the calls here.
-var Fast = []lockregistry.LockOption{lockregistry.Wait(time.Hour), lockregistry.FailFast()}
+// FailFastOptions have a call wait for others, and for no server.
+var FailFastOptions = []lockregistry.LockOption{lockregistry.Wait(time.Hour), lockregistry.FailFast()}
 
-func Nothing(context.Context) error { return nil }
+// DoNothing is a section of Do.
+func DoNothing(context.Context) error { return nil }
 
-// Lockings are all the ways to lock.
-func Lockings(r *lockregistry.Registry, path string) map[string]func(context.Context, ...lockregistry.LockOption) error {
+// WaysToLock are all the ways to lock.
+func WaysToLock(r *lockregistry.Registry, path string) map[string]func(context.Context, ...lockregistry.LockOption) error {
 	l := r.Obtain(path)
 	return map[string]func(context.Context, ...lockregistry.LockOption) error{
 		"lock": l.Lock,

@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// paths are those that Locks gives, sorted.
+// PathsOf are the paths that Locks gives, sorted.
 func PathsOf(t *testing.T, r *lockregistry.Registry) (paths []string) {
 	t.Helper()
 	for info, err := range r.Locks(t.Context()) {

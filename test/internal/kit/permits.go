@@ -11,7 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-const Seat = "orders:seat"
+// SeatKey is the key of the semaphore "seat".
+const SeatKey = "orders:seat"
 
 // EachLayout runs a test in such worlds with either layout.
 func EachLayout(t *testing.T, worlds func(t *testing.T, test func(w *World)), test func(w *World)) {
@@ -40,6 +41,7 @@ func (w *World) Permit(s lockregistry.Semaphore, opts ...lockregistry.LockOption
 	return h
 }
 
+// Release releases holds.
 func (w *World) Release(holds ...*lockregistry.Hold) {
 	w.Helper()
 	for _, h := range holds {
@@ -51,7 +53,7 @@ func (w *World) Release(holds ...*lockregistry.Hold) {
 func (w *World) Inside() int {
 	w.Helper()
 	if w.Redissons() {
-		n, err := strconv.Atoi(w.Do("ZCARD", "{"+Seat+"}:timeout"))
+		n, err := strconv.Atoi(w.Do("ZCARD", "{"+SeatKey+"}:timeout"))
 		require.NoError(w, err)
 		return n
 	}
@@ -60,14 +62,14 @@ func (w *World) Inside() int {
 			local score = tonumber(redis.call('ZSCORE', KEYS[1], m))
 			used = used + (score >= 0 and 1 or m ~= 'permits' and -score or 0)
 		end
-		return used`, "1", Seat))
+		return used`, "1", SeatKey))
 	require.NoError(w, err)
 	return n
 }
 
 // Seats is how many calls wait in Redis.
 func (w *World) Seats() int {
-	n, _ := strconv.Atoi(w.Do("ZCOUNT", "orders:{"+Seat+"}:waiters", "0", "+inf"))
+	n, _ := strconv.Atoi(w.Do("ZCOUNT", "orders:{"+SeatKey+"}:waiters", "0", "+inf"))
 	return n
 }
 
@@ -85,6 +87,7 @@ func (w *World) Asks(name string, s lockregistry.Semaphore, opts ...lockregistry
 	return w.AsksWith(w.Context(), name, s, opts...)
 }
 
+// AsksWith is Asks with a context.
 func (w *World) AsksWith(
 	ctx context.Context, name string, s lockregistry.Semaphore, opts ...lockregistry.LockOption,
 ) *Waiting {

@@ -60,9 +60,10 @@ func (w *World) Within(limit time.Duration, all []time.Duration) {
 
 // The queue of a read-write lock. Miniredis has none.
 
+// RwQueue is the queue of the read-write lock of 42.
 const RwQueue = "orders:{orders:42}:waiters"
 
-// tickets are those in the queue, in their order, by their kinds.
+// RwTickets are the tickets in that queue, in their order, by their kinds.
 func (w *World) RwTickets() string {
 	w.Helper()
 	var kinds strings.Builder
@@ -74,7 +75,7 @@ func (w *World) RwTickets() string {
 	return kinds.String()
 }
 
-// lines up starts a call in a process of its own, and returns when it has its ticket.
+// LinesUp starts a call in a process of its own, and returns when it has its ticket.
 func (w *World) LinesUp(l *lockregistry.Lock, opts ...lockregistry.LockOption) (*Goroutine, <-chan error) {
 	w.Helper()
 	before := len(w.RwTickets())
@@ -84,6 +85,7 @@ func (w *World) LinesUp(l *lockregistry.Lock, opts ...lockregistry.LockOption) (
 	return g, got
 }
 
+// Layouts are the formats in Redis, by name.
 var Layouts = map[string]lockregistry.Layout{"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson}
 
 // Queued gives the goroutines that were started the time to queue.
@@ -158,4 +160,5 @@ func (w *World) Contend(processes int) {
 	w.Await("they contend", func() bool { return w.Tickets() >= processes-1 })
 }
 
-type ValueKey struct{}
+// ContextKey is a key of values of contexts.
+type ContextKey struct{}

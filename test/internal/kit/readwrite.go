@@ -12,11 +12,13 @@ type Pair struct {
 	Reader, Writer *lockregistry.Lock
 }
 
+// PairOf is the reader and the writer of 42.
 func PairOf(r *lockregistry.Registry) Pair {
 	rw := r.ReadWrite("42")
 	return Pair{r, rw.Reader(), rw.Writer()}
 }
 
+// Pair is that of a process of its own.
 func (w *World) Pair(opts ...lockregistry.Option) Pair {
 	w.Helper()
 	return PairOf(w.Registry(opts...))

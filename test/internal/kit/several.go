@@ -42,8 +42,8 @@ func (s *Sections) Enter(w testing.TB, which []int, during func()) {
 	}
 }
 
-// Some are paths in an order by chance, with their places.
-func Some() (which []int, paths []string) {
+// RandomPaths are paths in an order by chance, with their places.
+func RandomPaths() (which []int, paths []string) {
 	which = rand.Perm(len(Sections{}))[:1+rand.IntN(4)]
 	for _, i := range which {
 		paths = append(paths, "path "+strconv.Itoa(i))

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// The modes that wake, and how each is told from the others by its name.
+// Wakeups are the modes that wake, by their names.
 var Wakeups = map[string]Wakeup{
 	"auto":     WakeupAuto,
 	"pubsub":   WakeupPubSub,
@@ -19,13 +19,14 @@ var Wakeups = map[string]Wakeup{
 }
 
 const (
-	// A poll interval so long that a test which needs a poll fails.
+	// NoPoll is a poll interval so long that a test which needs a poll fails.
 	NoPoll = time.Minute
 
-	// What counts as at once on a machine that is busy with other things: a thirtieth of noPoll.
+	// AtOnce is what counts as such on a machine that is busy with other things: a thirtieth of NoPoll.
 	AtOnce = 2 * time.Second
 )
 
+// What there is in Redis of the lock of 42: its key, its queue, the channel of its releases, and that of older Java services.
 const (
 	TheKey     = "orders:42"
 	TheQueue   = "orders:{orders:42}:waiters"
@@ -146,8 +147,8 @@ func (w *World) Connections(mark string) (lines []string) {
 	return lines
 }
 
-// Property reads a number from a line about a connection.
-func Property(line, name string) int {
+// ClientField reads a number from a line about a connection.
+func ClientField(line, name string) int {
 	_, rest, _ := strings.Cut(line, " "+name+"=")
 	value, _, _ := strings.Cut(rest, " ")
 	n, _ := strconv.Atoi(value)

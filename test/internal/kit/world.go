@@ -23,6 +23,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
+// OpenOn makes a registry of the prefix orders on a client, closed at the end of the test.
 func OpenOn(t *testing.T, client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
 	t.Helper()
 	r, err := lockregistry.New(client, "orders", opts...)
@@ -33,7 +34,7 @@ func OpenOn(t *testing.T, client rueidis.Client, opts ...lockregistry.Option) *l
 
 // World is a server for a test and what the test may do with it. Most tests run in several worlds: on miniredis in fake
 // time, and on real servers. They run at the same time as other tests. One that measures what the process does, such as its
-// goroutines, memory or time, runs alone: fakeWorldAlone, realWorldsAlone.
+// goroutines, memory or time, runs alone: FakeWorldAlone, RealWorldsAlone.
 type World struct {
 	*testing.T
 	Dial   func(ctx context.Context) (net.Conn, error)
@@ -60,6 +61,7 @@ func FakeWorld(t *testing.T, test func(w *World)) {
 	FakeWorldAlone(t, test)
 }
 
+// FakeWorldAlone is FakeWorld, beside no other test.
 func FakeWorldAlone(t *testing.T, test func(w *World)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -75,7 +77,7 @@ func FakeWorldAlone(t *testing.T, test func(w *World)) {
 			Mini: m,
 		}
 		command := w.Client()
-		w.Do = func(args ...string) string { return Said(command, args...) }
+		w.Do = func(args ...string) string { return Reply(command, args...) }
 		test(w)
 	})
 }
@@ -91,6 +93,7 @@ func RealWorlds(t *testing.T, test func(w *World)) {
 	})
 }
 
+// RealWorldsAlone is RealWorlds, beside no other test.
 func RealWorldsAlone(t *testing.T, test func(w *World)) {
 	t.Helper()
 	OnServers(t, func(t *testing.T, server string) {
@@ -99,6 +102,7 @@ func RealWorldsAlone(t *testing.T, test func(w *World)) {
 	})
 }
 
+// OnServers runs a test for each server that there is, with the path of its program.
 func OnServers(t *testing.T, test func(t *testing.T, server string)) {
 	t.Helper()
 	for _, server := range redistest.Binaries(t) {
@@ -106,6 +110,7 @@ func OnServers(t *testing.T, test func(t *testing.T, server string)) {
 	}
 }
 
+// RealWorld is the world of a server that runs.
 func RealWorld(t *testing.T, server *redistest.Server) *World {
 	t.Helper()
 	return &World{
@@ -125,14 +130,15 @@ func Worlds(t *testing.T, test func(w *World)) {
 	RealWorlds(t, test)
 }
 
+// WorldsAlone is Worlds, beside no other test.
 func WorldsAlone(t *testing.T, test func(w *World)) {
 	t.Helper()
 	t.Run("miniredis", func(t *testing.T) { FakeWorldAlone(t, test) })
 	RealWorldsAlone(t, test)
 }
 
-// Said is the reply of a command as text, "(nil)" for a null.
-func Said(c rueidis.Client, args ...string) string {
+// Reply is the reply of a command as text, "(nil)" for a null.
+func Reply(c rueidis.Client, args ...string) string {
 	reply, err := c.Do(context.Background(), c.B().Arbitrary(args...).Build()).ToAny()
 	if rueidis.IsRedisNil(err) {
 		return "(nil)"
@@ -196,6 +202,7 @@ func (w *World) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	return w.RegistryOn(w.Client(), opts...)
 }
 
+// RegistryOn is Registry with a client.
 func (w *World) RegistryOn(client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
 	r, err := lockregistry.New(client, "orders", append([]lockregistry.Option{lockregistry.WithLayout(w.Layout)}, opts...)...)
@@ -253,12 +260,13 @@ func (w *World) Pttl(key string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// Lock and unlock do so for the goroutine of the test.
+// Lock locks as the goroutine of the test.
 func (w *World) Lock(l *lockregistry.Lock, opts ...lockregistry.LockOption) {
 	w.Helper()
 	require.NoError(w, l.Lock(w.Context(), opts...))
 }
 
+// Unlock unlocks as the goroutine of the test.
 func (w *World) Unlock(l *lockregistry.Lock) {
 	w.Helper()
 	require.NoError(w, l.Unlock(w.Context()))
@@ -296,18 +304,19 @@ func (w *World) Keys() string {
 	return w.Do("EVAL", KeysButRecords, "0")
 }
 
+// KeysButRecords is the script of Keys.
 const KeysButRecords = `return #redis.call('KEYS', '*') - #redis.call('KEYS', '*:registry')`
 
-// Sentinels are what callers tell errors apart by.
-var Sentinels = []error{
+// SentinelErrors are what callers tell errors apart by.
+var SentinelErrors = []error{
 	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
 	lockregistry.ErrUnavailable, lockregistry.ErrDeadlock, lockregistry.ErrUpgrade, lockregistry.ErrWrongType,
 	context.Canceled, context.DeadlineExceeded,
 }
 
-// About are the sentinels that an error matches.
-func About(err error) (all []error) {
-	for _, s := range Sentinels {
+// SentinelsOf are the sentinels that an error matches.
+func SentinelsOf(err error) (all []error) {
+	for _, s := range SentinelErrors {
 		if errors.Is(err, s) {
 			all = append(all, s)
 		}
@@ -320,7 +329,7 @@ func About(err error) (all []error) {
 func (w *World) Fails(err, reason error, op, key string, also ...error) {
 	w.Helper()
 	require.ErrorIs(w, err, reason)
-	for _, s := range About(err) {
+	for _, s := range SentinelsOf(err) {
 		require.True(w, errors.Is(reason, s) || slices.Contains(also, s), "%v is about %v, too", err, s)
 	}
 	for _, s := range also {

@@ -1,0 +1,189 @@
+package lockregistry_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	miniserver "github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// What a Registry is, in a few tests. All others are below test/, by theme.
+
+// inFakeTime runs a test on miniredis in a bubble, where time passes when every goroutine waits.
+func inFakeTime(t *testing.T, test func(t *testing.T, server *miniredis.Miniredis)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := miniredis.NewMiniRedis()
+		t.Cleanup(server.Close)
+		test(t, server)
+	})
+}
+
+// process is a registry as another process would have it, with a client of its own, on miniredis.
+func process(t *testing.T, server *miniredis.Miniredis, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	dial := func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return server.Dial() }
+	return registryOn(t, rueidis.ClientOption{
+		InitAddress: []string{"redis:6379"}, DialCtxFn: dial, ForceSingleClient: true, DisableCache: true,
+		// The client does not ask each second whether the server is there.
+		Dialer: net.Dialer{KeepAlive: 24 * time.Hour}, ConnWriteTimeout: 10 * time.Second,
+	}, opts...)
+}
+
+func registryOn(t *testing.T, o rueidis.ClientOption, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	client, err := rueidis.NewClient(o)
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders", opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+// commands counts, by name, what a server executes about orders:42 while a function runs, what scripts call included.
+func commands(server *miniredis.Miniredis, during func()) map[string]int {
+	var mu sync.Mutex
+	executed := map[string]int{}
+	server.Server().SetPreHook(func(_ *miniserver.Peer, name string, args ...string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if slices.Contains(args, "orders:42") {
+			executed[name]++
+		}
+		return false
+	})
+	during()
+	server.Server().SetPreHook(nil)
+	mu.Lock()
+	defer mu.Unlock()
+	return executed
+}
+
+func lockAndUnlock(ctx context.Context, l *lockregistry.Lock) error {
+	return errors.Join(l.Lock(ctx), l.Unlock(ctx))
+}
+
+// A registry hands out one lock object for each path, whoever asks, and keeps it.
+func TestRegistry_OneLockForEachPath(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, server *miniredis.Miniredis) {
+		r := process(t, server)
+		first := r.Obtain("42")
+		require.Equal(t, "orders:42", first.Key())
+		require.NotSame(t, first, r.Obtain("43"))
+		require.NotSame(t, first, process(t, server).Obtain("42"), "another registry has its own")
+
+		var all sync.WaitGroup
+		for range 16 {
+			all.Go(func() {
+				if r.Obtain("42") != first {
+					t.Error("two lock objects of one path")
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// What one registry has locked, no other one gets until it is unlocked.
+func TestRegistry_ExcludesOtherRegistries(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, server *miniredis.Miniredis) {
+		ctx := t.Context()
+		a, b := process(t, server).Obtain("42"), process(t, server).Obtain("42")
+		require.NoError(t, a.Lock(ctx))
+
+		ok, err := b.TryLock(ctx)
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.ErrorIs(t, b.Lock(ctx, lockregistry.Wait(time.Second)), lockregistry.ErrTaken)
+		require.ErrorIs(t, b.Unlock(ctx), lockregistry.ErrNotOwner)
+
+		locked := make(chan error)
+		go func() { locked <- b.Lock(ctx) }()
+		synctest.Wait()
+		select {
+		case <-locked:
+			t.Fatal("two registries are inside")
+		default:
+		}
+		require.NoError(t, a.Unlock(ctx))
+		require.NoError(t, <-locked)
+		require.True(t, server.Exists("orders:42"))
+	})
+}
+
+// The goroutines of a process queue before Redis: those that wait for their own process send nothing.
+func TestRegistry_LocalGoroutinesBeforeRedis(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, server *miniredis.Miniredis) {
+		ctx := t.Context()
+		l := process(t, server, lockregistry.WithPolling()).Obtain("42")
+		require.NoError(t, l.Lock(ctx))
+
+		results := make(chan error, 16)
+		sent := commands(server, func() {
+			for range 16 {
+				go func() { results <- lockAndUnlock(ctx, l) }()
+			}
+			<-time.After(10 * time.Second)
+		})
+		require.Empty(t, sent, "the lease lasts a minute, so nothing is due for the hold")
+
+		require.NoError(t, l.Unlock(ctx))
+		for range 16 {
+			require.NoError(t, <-results)
+		}
+		require.False(t, server.Exists("orders:42"))
+	})
+}
+
+// Where nothing wakes a call it asks each 100 ms, as Spring's does.
+func TestRegistry_PollsEach100Milliseconds(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, server *miniredis.Miniredis) {
+		ctx := t.Context()
+		l := process(t, server, lockregistry.WithPolling()).Obtain("42")
+		require.NoError(t, l.Lock(ctx)) // the server knows the script
+		require.NoError(t, l.Unlock(ctx))
+		require.NoError(t, server.Set("orders:42", "a Java service"))
+
+		locked := make(chan error, 1)
+		go func() { locked <- l.Lock(ctx) }()
+		<-time.After(time.Second + time.Millisecond)
+		sent := commands(server, func() { <-time.After(10 * time.Second) })
+		require.Equal(t, 100, sent["EVALSHA"], sent)
+
+		server.Del("orders:42")
+		removed := time.Now()
+		require.NoError(t, <-locked)
+		require.LessOrEqual(t, time.Since(removed), 100*time.Millisecond)
+	})
+}
+
+// INFO says that the server has UNLINK: so that removes the key, and DEL does not.
+func TestRegistry_RemovesWithUnlink(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	l := registryOn(t, rueidis.ClientOption{InitAddress: []string{server.Addr()}}).Obtain("42")
+	require.NoError(t, l.Lock(t.Context()))
+	require.Equal(t, "1", server.Command(t, "EXISTS", "orders:42"))
+	require.NoError(t, l.Unlock(t.Context()))
+	require.Equal(t, "0", server.Command(t, "EXISTS", "orders:42"))
+
+	executed := server.Command(t, "INFO", "commandstats")
+	require.Contains(t, executed, "cmdstat_info:")
+	require.Contains(t, executed, "cmdstat_unlink:calls=1,")
+	require.NotContains(t, executed, "cmdstat_del:")
+}
