@@ -116,8 +116,8 @@ func TestRegistry_ExcludesOtherRegistries(t *testing.T) {
 		go func() { locked <- b.Lock(ctx) }()
 		synctest.Wait()
 		select {
-		case <-locked:
-			t.Fatal("two registries are inside")
+		case err := <-locked:
+			t.Fatal("two registries are inside: ", err)
 		default:
 		}
 		require.NoError(t, a.Unlock(ctx))

@@ -7,8 +7,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/contrib/lockotel"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/observe"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"

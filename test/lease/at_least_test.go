@@ -223,7 +223,9 @@ func TestAtLeast_IsNotHandedOver(t *testing.T) {
 // The release is lost, or only its answer is: the path stays taken all the same, for the same time.
 func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
 	t.Parallel()
-	for name, what := range map[string]kit.Fate{"lost": kit.Cut, "reply lost": kit.CutAfter, "silence": kit.Silence, "LOADING": kit.Refused(kit.Loading)} {
+	for name, what := range map[string]kit.Fate{
+		"lost": kit.Cut, "reply lost": kit.CutAfter, "silence": kit.Silence, "LOADING": kit.Refused(kit.Loading),
+	} {
 		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
 			t.Run(fmt.Sprint(name, " ", layout), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {

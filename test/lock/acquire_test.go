@@ -18,7 +18,9 @@ import (
 )
 
 // everyKind runs a test on every kind of lock, in both layouts.
-func everyKind(t *testing.T, test func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock), opts ...lockregistry.Option) {
+func everyKind(
+	t *testing.T, test func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock), opts ...lockregistry.Option,
+) {
 	t.Helper()
 	t.Parallel()
 	for name, layout := range kit.Layouts {

@@ -72,8 +72,8 @@ func TestDo_AsAnOwner(t *testing.T) {
 			return kit.Elsewhere(func() error { return errors.Join(l.Lock(ctx), l.Unlock(ctx), l.Context(ctx).Err()) })
 		}))
 		require.NoError(w, r.Do(w.Context(), "42", func(ctx context.Context) error {
-			assert.True(w, tries(w, ctx, l))
-			assert.False(w, tries(w, w.Context(), l))
+			assert.True(w, tries(ctx, w, l))
+			assert.False(w, tries(w.Context(), w, l))
 			return nil
 		}))
 	})

@@ -253,7 +253,8 @@ func TestFailFast_RealServers(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Lock(w.Registry().Obtain("42"), lockregistry.Lease(time.Hour))
 		r := w.Registry()
-		one, two := w.Goroutine().Starts(r.Obtain("42"), kit.FailFastOptions...), w.Goroutine().Starts(r.Obtain("42"), kit.FailFastOptions...)
+		one := w.Goroutine().Starts(r.Obtain("42"), kit.FailFastOptions...)
+		two := w.Goroutine().Starts(r.Obtain("42"), kit.FailFastOptions...)
 		w.Await("it is waited for", func() bool { return w.Waiting("42") })
 		w.Server.Freeze()
 		limit := time.After(8 * time.Second) // the connections break after 12 s
@@ -350,7 +351,9 @@ func TestFailFast_AfterAnOutage(t *testing.T) {
 
 // A registry that is closed says so, whatever the command that is under way meets.
 func TestFailFast_WhileTheRegistryIsClosed(t *testing.T) {
-	for name, opts := range map[string][]lockregistry.LockOption{"fails fast": kit.FailFastOptions, "waits": {lockregistry.Wait(time.Hour)}} {
+	for name, opts := range map[string][]lockregistry.LockOption{
+		"fails fast": kit.FailFastOptions, "waits": {lockregistry.Wait(time.Hour)},
+	} {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()

@@ -20,10 +20,10 @@ func TestNesting_ContextOfAnEarlierHold(t *testing.T) {
 		l := r.Obtain("a")
 		w.Lock(l)
 		first := context.WithoutCancel(l.Context(w.Context()))
-		require.True(w, tries(w, first, l))
+		require.True(w, tries(first, w, l))
 		w.Unlock(l)
 		w.Lock(l)
-		require.False(w, tries(w, first, l), "the same goroutine has it again, for another time")
+		require.False(w, tries(first, w, l), "the same goroutine has it again, for another time")
 
 		second := context.WithoutCancel(l.Context(w.Context()))
 		value := w.Do("GET", "orders:a")
@@ -33,21 +33,21 @@ func TestNesting_ContextOfAnEarlierHold(t *testing.T) {
 		w.Unlock(l)
 		require.NoError(w, <-handed)
 		require.Equal(w, value, w.Do("GET", "orders:a"), "it was handed over")
-		require.False(w, tries(w, second, l))
+		require.False(w, tries(second, w, l))
 		w.Fails(l.Unlock(second), lockregistry.ErrNotOwner, "unlock", "orders:a")
 		var third context.Context
 		require.NoError(w, next.Do(func() error {
 			third = l.Context(second)
 			return third.Err()
 		}))
-		require.True(w, tries(w, third, l))
+		require.True(w, tries(third, w, l))
 		require.NoError(w, next.Unlock(l))
-		require.True(w, tries(w, second, l), "as its own owner")
+		require.True(w, tries(second, w, l), "as its own owner")
 	})
 }
 
 // tries tells whether a goroutine of its own gets a lock with a context, and unlocks it with that.
-func tries(w *kit.World, ctx context.Context, l *lockregistry.Lock) bool {
+func tries(ctx context.Context, w *kit.World, l *lockregistry.Lock) bool {
 	w.Helper()
 	return kit.Elsewhere(func() bool {
 		ok, err := l.TryLock(ctx)
@@ -66,7 +66,7 @@ func TestNesting_NestedDoInOtherGoroutines(t *testing.T) {
 		r := w.Registry()
 		nothing := func(context.Context) error { return nil }
 		err := r.Do(w.Context(), "a", func(ctx context.Context) error {
-			require.False(w, tries(w, w.Context(), r.Obtain("a")), "without the context it is another owner")
+			require.False(w, tries(w.Context(), w, r.Obtain("a")), "without the context it is another owner")
 			var all sync.WaitGroup
 			inside := make(chan struct{})
 			for i := range 4 { // all of them at once
@@ -111,7 +111,7 @@ func TestNesting_ChildrenOfAHoldExcludeEachOther(t *testing.T) {
 						}
 						defer inside.Add(-1)
 						// Its own context carries both.
-						if !tries(w, ctx, r.Obtain("a")) || !tries(w, ctx, r.Obtain("b")) {
+						if !tries(ctx, w, r.Obtain("a")) || !tries(ctx, w, r.Obtain("b")) {
 							w.Error("it does not nest")
 						}
 						return nil
@@ -161,11 +161,11 @@ func TestNesting_ContextsOfReaders(t *testing.T) {
 		w.Lock(l)
 		mine := context.WithoutCancel(l.Context(w.Context()))
 		require.NoError(w, other.Lock(l))
-		require.True(w, tries(w, mine, l))
+		require.True(w, tries(mine, w, l))
 		w.Unlock(l)
 		require.True(w, l.IsHeld(), "the other reads still")
 		w.Fails(kit.Elsewhere(func() error { return l.Unlock(mine) }), lockregistry.ErrNotOwner, "unlock", "orders:a")
-		require.True(w, tries(w, mine, l), "it joins as its own owner")
+		require.True(w, tries(mine, w, l), "it joins as its own owner")
 		require.NoError(w, other.Unlock(l))
 		require.True(w, w.Free("orders:a"))
 	})
@@ -177,12 +177,12 @@ func TestNesting_NewOwnerWithinAHold(t *testing.T) {
 		r := w.Registry()
 		require.NoError(w, r.Do(w.Context(), "a", func(ctx context.Context) error {
 			fresh := lockregistry.NewOwner(ctx)
-			require.False(w, tries(w, fresh, r.Obtain("a")))
+			require.False(w, tries(fresh, w, r.Obtain("a")))
 			return r.Do(fresh, "b", func(ctx context.Context) error {
-				require.True(w, tries(w, ctx, r.Obtain("b")))
-				require.True(w, tries(w, fresh, r.Obtain("b")), "it is the same owner")
-				require.False(w, tries(w, ctx, r.Obtain("a")))
-				require.False(w, tries(w, w.Context(), r.Obtain("b")))
+				require.True(w, tries(ctx, w, r.Obtain("b")))
+				require.True(w, tries(fresh, w, r.Obtain("b")), "it is the same owner")
+				require.False(w, tries(ctx, w, r.Obtain("a")))
+				require.False(w, tries(w.Context(), w, r.Obtain("b")))
 				return nil
 			})
 		}))
@@ -198,9 +198,10 @@ func TestNesting_InALostHold(t *testing.T) {
 		ctx := context.WithoutCancel(l.Context(w.Context()))
 		w.Pass(time.Second)
 		require.ErrorIs(w, kit.Elsewhere(func() error { return l.Lock(ctx) }), lockregistry.ErrLockLost)
-		require.ErrorIs(w, kit.Elsewhere(func() error { return l.Lock(ctx, lockregistry.Lease(time.Minute)) }), lockregistry.ErrLockLost)
+		err := kit.Elsewhere(func() error { return l.Lock(ctx, lockregistry.Lease(time.Minute)) })
+		require.ErrorIs(w, err, lockregistry.ErrLockLost)
 		w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:a")
-		require.True(w, tries(w, ctx, l))
+		require.True(w, tries(ctx, w, l))
 	})
 }
 

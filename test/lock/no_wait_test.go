@@ -145,7 +145,8 @@ func TestNoWait_TriesOfAReadWriteLockAreSeen(t *testing.T) {
 		w.Unlock(holder.Reader)
 
 		for name, of := range map[string]func(p kit.Pair) *lockregistry.Lock{
-			"writer": func(p kit.Pair) *lockregistry.Lock { return p.Writer }, "reader": func(p kit.Pair) *lockregistry.Lock { return p.Reader },
+			"writer": func(p kit.Pair) *lockregistry.Lock { return p.Writer },
+			"reader": func(p kit.Pair) *lockregistry.Lock { return p.Reader },
 		} {
 			waiter, l := w.Pair(), of(w.Pair())
 			w.Lock(holder.Writer)

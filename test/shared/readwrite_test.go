@@ -622,14 +622,18 @@ func TestReadWriteLock_ReadersComeAndGo(t *testing.T) {
 
 // Waiting.
 
+func readerOf(p kit.Pair) *lockregistry.Lock { return p.Reader }
+
+func writerOf(p kit.Pair) *lockregistry.Lock { return p.Writer }
+
 func TestReadWriteLock_WakeUps(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]struct {
 		held, wanted func(kit.Pair) *lockregistry.Lock
 	}{
-		"reader to writer": {func(p kit.Pair) *lockregistry.Lock { return p.Reader }, func(p kit.Pair) *lockregistry.Lock { return p.Writer }},
-		"writer to reader": {func(p kit.Pair) *lockregistry.Lock { return p.Writer }, func(p kit.Pair) *lockregistry.Lock { return p.Reader }},
-		"writer to writer": {func(p kit.Pair) *lockregistry.Lock { return p.Writer }, func(p kit.Pair) *lockregistry.Lock { return p.Writer }},
+		"reader to writer": {readerOf, writerOf},
+		"writer to reader": {writerOf, readerOf},
+		"writer to writer": {writerOf, writerOf},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {

@@ -146,7 +146,9 @@ func TestSemaphore_WrongType(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
 		s := r.Semaphore("seat", 1)
-		for _, made := range [][]string{{"SET", kit.SeatKey, "any"}, {"HSET", kit.SeatKey, "any", "1"}, {"ZADD", kit.SeatKey, "1", "any"}} {
+		for _, made := range [][]string{
+			{"SET", kit.SeatKey, "any"}, {"HSET", kit.SeatKey, "any", "1"}, {"ZADD", kit.SeatKey, "1", "any"},
+		} {
 			w.Do(made...)
 			_, err := s.Acquire(w.Context())
 			w.Fails(err, lockregistry.ErrWrongType, "acquire", kit.SeatKey)

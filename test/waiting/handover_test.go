@@ -171,7 +171,7 @@ func TestHandOver_InOrderOfArrival(t *testing.T) {
 				mu.Lock()
 				order = append(order, i)
 				mu.Unlock()
-				h.World.Pass(7 * time.Millisecond) // so that some are handed the lock, and some have to obtain it
+				h.Pass(7 * time.Millisecond) // so that some are handed the lock, and some have to obtain it
 				if err := h.l.Unlock(h.Context()); err != nil {
 					h.Error(err)
 				}
@@ -216,7 +216,7 @@ func TestHandOver_ContextsAtHandOver(t *testing.T) {
 		require.Greater(h, time.Since(start), expiry*9/10)
 		require.ErrorIs(h, context.Cause(ctx), lockregistry.ErrLockLost)
 		require.Equal(h, context.Canceled, context.Cause(outer))
-		h.World.Pass(expiry)
+		h.Pass(expiry)
 		require.ErrorIs(h, c.Unlock(h.l), lockregistry.ErrLockLost)
 	})
 }
@@ -256,7 +256,7 @@ func TestHandOver_EndsWithTheLimit(t *testing.T) {
 				step := c.limit / 5
 				for held := step; ; held += step {
 					next, has := h.queue()
-					h.World.Pass(step)
+					h.Pass(step)
 					if held < c.limit {
 						require.True(h, h.handed(g, has), "held for %v", held)
 						g = next
@@ -291,7 +291,7 @@ func TestHandOver_NeedsHalfALease(t *testing.T) {
 		} {
 			g := h.first(lockregistry.Lease(lease))
 			next, has := h.queue(lockregistry.Lease(lease))
-			h.World.Pass(lease - left)
+			h.Pass(lease - left)
 			number := h.number()
 			require.NoError(h, g.Unlock(h.l))
 			require.NoError(h, <-has)
@@ -307,8 +307,8 @@ func TestHandOver_NeedsHalfALease(t *testing.T) {
 func TestHandOver_NoHandOverOfALostLock(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(h *handoff, owner *kit.Goroutine){
-		"the lease is over":        func(h *handoff, _ *kit.Goroutine) { h.World.Pass(61 * time.Second) },
-		"the lease is almost over": func(h *handoff, _ *kit.Goroutine) { h.World.Pass(60*time.Second - time.Millisecond) },
+		"the lease is over":        func(h *handoff, _ *kit.Goroutine) { h.Pass(61 * time.Second) },
+		"the lease is almost over": func(h *handoff, _ *kit.Goroutine) { h.Pass(60*time.Second - time.Millisecond) },
 		"a renewal found no key": func(h *handoff, owner *kit.Goroutine) {
 			h.Do("DEL", kit.TheKey)
 			require.ErrorIs(h, owner.Do(func() error { return h.l.Renew(h.Context(), time.Minute) }), lockregistry.ErrLockLost)
@@ -403,7 +403,7 @@ func TestHandOver_RenewalGoesOnAcrossHandOver(t *testing.T) {
 		number := h.number()
 		for range 20 {
 			next, has := h.queue()
-			h.World.Pass(700 * time.Millisecond)
+			h.Pass(700 * time.Millisecond)
 			require.GreaterOrEqual(h, h.Pttl(kit.TheKey), lease/2)
 			require.True(h, h.handed(g, has))
 			g = next
@@ -417,7 +417,7 @@ func TestHandOver_RenewalGoesOnAcrossHandOver(t *testing.T) {
 		// It ends with the last one.
 		require.NoError(h, g.Unlock(h.l))
 		renewals = h.net.Count("renew")
-		h.World.Pass(2 * lease)
+		h.Pass(2 * lease)
 		require.Equal(h, renewals, h.net.Count("renew"))
 	}, lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
 }
@@ -550,7 +550,7 @@ func TestHandOver_DoHandsOver(t *testing.T) {
 				var mine context.Context
 				err := h.reg.Do(h.Context(), "42", func(ctx context.Context) error {
 					mine = ctx
-					h.World.Pass(time.Millisecond)
+					h.Pass(time.Millisecond)
 					return ctx.Err()
 				})
 				if causes[i] = context.Cause(mine); err != nil {

@@ -176,10 +176,10 @@ func TestPollInterval_DoesNotLastForAPollInterval(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		g := h.first()
 		next, has := h.queue()
-		h.World.Pass(60 * time.Millisecond)
+		h.Pass(60 * time.Millisecond)
 		require.True(h, h.handed(g, has))
 		_, has = h.queue()
-		h.World.Pass(60 * time.Millisecond)
+		h.Pass(60 * time.Millisecond)
 		number := h.number()
 		require.NoError(h, next.Unlock(h.l))
 		require.NoError(h, <-has)

@@ -166,7 +166,8 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 							}
 							require.Less(w, time.Since(start), c.limit+allowance, "%v", all)
 						}
-						kit.Reply(java, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", kit.TheKey, kit.TheChannel)
+						const release = "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])"
+						kit.Reply(java, "EVAL", release, "1", kit.TheKey, kit.TheChannel)
 						<-tries // its own message, maybe
 					}
 					w.Log(all)
@@ -819,7 +820,8 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 		// Those who take the lock from each other leave a window when it is time, however long each has it.
 		w.Lock(holder)
 		since := time.Now()
-		a, b := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll)), w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+		a := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
+		b := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
 		w.Await("its release looks for windows", func() bool {
 			return time.Since(since) > 150*time.Millisecond && w.Tickets() == 2
 		})

@@ -275,9 +275,12 @@ type Flaky struct {
 
 // What package netfault has, for tests that name its types.
 type (
-	Fate    = netfault.Fate
+	// Fate is what becomes of a command.
+	Fate = netfault.Fate
+	// Command is a command that was sent.
 	Command = netfault.Command
-	Link    = netfault.Link
+	// Link is a connection.
+	Link = netfault.Link
 )
 
 // Names of commands that are not what a script does.
