@@ -26,8 +26,11 @@ import (
 //
 // Release it. If the program can no longer reach a Hold that was not released, nor any context made from it, the garbage
 // collector notices that some time later. The registry logs it and no longer renews the hold; the key stays until its lease is
-// over, since the work may still be running. A context of the hold keeps it reachable; so does a goroutine that waits for that
-// context, a child context until it ends, and a context that has the Hold as a value.
+// over, since the work may still be running. A context of the hold keeps it reachable; so does a child context until it ends,
+// and a context that has the Hold as a value.
+//
+// After a call of Context a goroutine may wait for the Done channel alone, which the garbage collector cannot tell. So a Hold
+// that was dropped after that is logged, and renewed on until the contexts given to Context have ended.
 //
 // A nil *Hold, as a failed Acquire returns it, behaves like a released one.
 type Hold struct {

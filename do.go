@@ -43,8 +43,8 @@ func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...L
 		work.Unuphold()
 		err = fault.Join(err, l.Unlock(context.WithoutCancel(ctx)))
 	}()
-	within, _ := l.within(ctx)
-	work = tenure.CarriedBy(within).At(&l.reg.cache.current(l).hold)
+	within := l.context(ctx)
+	work = l.tenureIn(within)
 	work.Uphold()
 	return fn(within)
 }

@@ -104,7 +104,7 @@ func (l *Lock) enterByContext(ctx context.Context, c *tenure.Carried, q *request
 	if t == nil || t.Owner == o || o.IsHold() { // an acquisition waits for the end of a hold that is lost
 		return false, nil
 	}
-	if !t.Nest(ctx, l.half()) {
+	if !t.Nest(l.half()) {
 		return false, nil
 	}
 	q.how = observe.HowAgain // the hold has a pin already

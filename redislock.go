@@ -130,24 +130,23 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 // The context carries the hold: while it lasts, Lock, Do, Unlock, Renew and Context of this very lock, with this context or a
 // child of it, nest in the hold, whichever goroutine calls. The hold goes on until all nested calls have unlocked. For other
 // locks, and once the hold is over, the context changes nothing about the owner.
+//
+// Another goroutine may unlock with the context. So once Context was called, a hold that is renewed is renewed on even if the
+// caller's goroutine ends without Unlock, and nothing is logged.
 func (l *Lock) Context(parent context.Context) context.Context {
-	ctx, c := l.within(parent)
-	if c != nil {
-		c.Lend()
+	ctx := l.context(parent)
+	if t := l.tenureIn(ctx); t != nil {
+		t.Lend()
 	}
 	return ctx
 }
 
-// within returns the context that Context returns, and the part of it that Context lends, if there is one.
-func (l *Lock) within(parent context.Context) (context.Context, *hold.Lendable) {
-	ctx := l.context(parent)
-	if t := tenure.CarriedBy(ctx).At(&l.reg.cache.current(l).hold); t != nil {
-		return t.Lendable(ctx)
-	}
-	return ctx, nil
+// tenureIn returns the tenure of the lock that a context carries, or nil.
+func (l *Lock) tenureIn(ctx context.Context) *tenure.Tenure {
+	return tenure.CarriedBy(ctx).At(&l.reg.cache.current(l).hold)
 }
 
-// context is Context, without lending.
+// context is Context for a function after which Do unlocks, whatever becomes of its goroutine.
 func (l *Lock) context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = context.Background()

@@ -3,9 +3,6 @@ package hold
 import (
 	"context"
 	"reflect"
-	"runtime"
-	"sync/atomic"
-	"weak"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -32,10 +29,8 @@ type ending struct {
 	unlink     context.CancelFunc // detaches the context in between from the parent; nil when the parent never ends
 	forget     func() bool        // stops waiting for the end of the parent; nil likewise
 	over       bool               // the parent has ended; the hold's mutex guards this and the following
-	pass       func()             // ends the context after its parent; nil if package context does; see tied
-	listened   weak.Pointer[byte] // its channel, once the Context is nil; see loosen
-	lent       weak.Pointer[Lendable]
-	prev, next *ending // nil outside of a ring
+	orphan     bool               // the program can no longer reach its owner, a lockregistry.Hold
+	prev, next *ending            // nil outside of a ring
 }
 
 // unending is a context that never ends. Its type shows that to package context, which then asks no parent.
@@ -58,20 +53,8 @@ func newEnding(parent, base context.Context, o owner.ID, h *Hold) *ending {
 	}
 	between, unlink := context.WithCancel(base)
 	e.unlink = unlink
-	if o.IsHold() {
-		e.tie(between)
-	} else {
-		e.Context, e.cancel = context.WithCancelCause(between)
-	}
+	e.Context, e.cancel = context.WithCancelCause(between)
 	e.forget = context.AfterFunc(between, e.parentEnded)
-	return e
-}
-
-// given returns the context that the owner gets. The caller holds the mutex.
-func (e *ending) given() context.Context {
-	if e.owner.IsHold() {
-		return e.Context // loosen may take the Context from the ending
-	}
 	return e
 }
 
@@ -122,10 +105,10 @@ func (e *ending) parentEnded() {
 	if e.next != nil { // else it was taken out, and is being ended, or was never put in
 		e.hold.ends.remove(e)
 	}
-	pass := e.pass
+	left := e.orphan && e.hold.ends[e.owner] == nil
 	e.hold.mu.Unlock()
-	if pass != nil {
-		pass()
+	if left { // no goroutine waits for the hold any more
+		e.hold.Strand(e.owner)
 	}
 }
 
@@ -138,6 +121,16 @@ func (e *endings) remove(end *ending) {
 	}
 	end.prev.next, end.next.prev = end.next, end.prev
 	end.prev, end.next = nil, nil
+}
+
+// orphan notes that the program can no longer reach an owner. It reports whether there are contexts of it, which make the hold
+// go on: a goroutine that waits for the end of one may refer only to its Done channel, from where nothing leads to the owner.
+func (e endings) orphan(o owner.ID) (has bool) {
+	newest := e[o]
+	for end := newest; end != nil && !end.orphan; end = end.next {
+		end.orphan = true
+	}
+	return newest != nil
 }
 
 // of takes out the contexts of one owner.
@@ -181,48 +174,6 @@ func (e *ending) end(cause error) {
 	}
 }
 
-// Lendable is the context that a user gets for an ending that may be lent to other goroutines. The ending does not refer to it
-// strongly, so the garbage collector notices when the program can no longer reach it. Value returns it for its key.
-type Lendable struct {
-	*ending
-	key   any
-	count *atomic.Int32 // of lent contexts
-	lent  atomic.Bool
-}
-
-// Value also returns the Lendable itself, for its key.
-func (c *Lendable) Value(key any) any {
-	if key == c.key {
-		return c
-	}
-	return c.ending.Value(key)
-}
-
-// Lend counts the context, once, for as long as it can be reached.
-func (c *Lendable) Lend() {
-	if c.lent.CompareAndSwap(false, true) {
-		c.count.Add(1)
-		runtime.AddCleanup(c, func(count *atomic.Int32) { count.Add(-1) }, c.count)
-	}
-}
-
-// LendableOf returns the Lendable of a context that Hold.Context has returned, the same one while the program can reach it; nil
-// for any other context. Count counts the lent ones.
-func LendableOf(ctx context.Context, key any, count *atomic.Int32) *Lendable {
-	e, ok := ctx.(*ending)
-	if !ok {
-		return nil
-	}
-	e.hold.mu.Lock()
-	defer e.hold.mu.Unlock()
-	c := e.lent.Value()
-	if c == nil {
-		c = &Lendable{ending: e, key: key, count: count}
-		e.lent = weak.Make(c)
-	}
-	return c
-}
-
 // Context returns a child of base that ends with the hold. Base is parent, with the hold added. If the owner's last context had
 // the same parent, Context returns that one, so that a program that calls it before each of its steps does not fill the memory.
 // It fails when the hold is lost, or the registry is closed.
@@ -239,10 +190,9 @@ func (h *Hold) Context(parent, base context.Context, o owner.ID) (context.Contex
 			return nil, h.Err()
 		}
 		if last := h.ends.last(parent, o); last != nil {
-			ctx := last.given()
 			h.mu.Unlock()
 			made.discard()
-			return ctx, nil
+			return last, nil
 		}
 		if made != nil {
 			break
@@ -258,7 +208,6 @@ func (h *Hold) Context(parent, base context.Context, o owner.ID) (context.Contex
 		made.discard()
 		return nil, fault.Closed
 	}
-	ctx := made.given()
 	h.mu.Unlock()
-	return ctx, nil
+	return made, nil
 }

@@ -146,8 +146,8 @@ func (g *GoneWatch) suspects() (all []Part) {
 // strandGone strands the holds of suspects that have ended.
 //
 // A suspect may have unlocked before it ended, and another owner may have the hold by now. So this checks that the suspect
-// still has it. If so, that remains true until the hold is lost: an ended goroutine makes no calls, and other goroutines can
-// unlock for it only with a lent context; a hold with a lent context is left alone. Another goroutine may still nest or unlock
+// still has it. If so, that remains true until the hold is lost: an ended goroutine makes no calls, and no other goroutine
+// unlocks for it unless it was lent a context; such a hold is left alone. Another goroutine may still nest or unlock
 // with a context of Do that has outlived the suspect: it finds the hold lost at the end of its lease. If it unlocks before, the
 // hold may go on for another owner, which must not lose it: Adopt and Dismiss remove the mark of Strand. They run after the
 // owner's exit, and Strand checks again after it has made the mark. So whichever comes last finds the other one, as with

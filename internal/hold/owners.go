@@ -201,15 +201,22 @@ func (h *Hold) mayBeLeft() bool {
 
 // Strand ends the contexts of an owner that will never release its part of the hold, because it is unreachable or its goroutine
 // has ended. Its work may still be running, so the hold goes on for the rest of its lease, or longer if others share it; then
-// it is lost.
+// it is lost. The hold of an unreachable owner that has contexts is renewed on until their parents have ended.
 func (h *Hold) Strand(o owner.ID) {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(fault.LeaseOver)
 		return
 	}
-	if h.extra().stranded[o] || o.IsHold() && h.ends.listened(o) {
+	if h.extra().stranded[o] {
 		h.mu.Unlock()
+		return
+	}
+	key := slog.String("key", h.path.Key)
+	if o.IsHold() && h.ends.orphan(o) {
+		h.mu.Unlock()
+		h.path.Log(slog.LevelWarn,
+			"a hold was not released, and nobody can reach it: its contexts may be waited for, so it goes on", key)
 		return
 	}
 	e := h.own()
@@ -229,7 +236,6 @@ func (h *Hold) Strand(o owner.ID) {
 		cancelAll(ends, context.Canceled)
 		return
 	}
-	key := slog.String("key", h.path.Key)
 	if o.IsGoroutine() {
 		cancelAll(ends, fault.GoroutineGone.Err())
 		h.path.Log(slog.LevelWarn, "a goroutine has ended without Unlock: the key of its lock is left to its lease",

@@ -26,7 +26,7 @@ type Tenure struct {
 
 	at    *Held
 	ended atomic.Bool
-	lent  atomic.Int32 // contexts that are lent, and can be reached; see lends
+	lent  atomic.Bool // see Lend
 }
 
 // Over is one that is over, of no hold.
@@ -114,32 +114,10 @@ func (l *Held) Exit(half local.Half, o owner.ID) (local.Departure, fault.Loss) {
 	return how, why
 }
 
-// lends is the context key of a goroutine's [hold.Lendable]. It is lent when another goroutine that can reach it may unlock for
-// this one: after Lock.Context, and for the context of Do after a call has nested with it. Before that Do itself unlocks.
-type lends struct{ tenure *Tenure }
+// Lend notes that another goroutine may unlock for the owner from now on: it may have a context that carries the tenure.
+func (t *Tenure) Lend() { t.lent.Store(true) }
 
-// lendableIn returns the tenure's innermost Lendable that ctx was made from, or nil.
-func (t *Tenure) lendableIn(ctx context.Context) *hold.Lendable {
-	c, _ := ctx.Value(lends{t}).(*hold.Lendable)
-	return c
-}
-
-// Lendable makes such a context of one that carries the tenure, unless it was made from one.
-func (t *Tenure) Lendable(ctx context.Context) (context.Context, *hold.Lendable) {
-	if !t.Owner.IsGoroutine() {
-		return ctx, nil
-	}
-	if c := t.lendableIn(ctx); c != nil {
-		return ctx, c
-	}
-	if c := hold.LendableOf(ctx, lends{t}, &t.lent); c != nil {
-		return c, c
-	}
-	return ctx, nil
-}
-
-// Lent reports whether another goroutine may unlock for an owner. A call that is about to unlock may have let go of its context
-// already; it ends the tenure all the same.
+// Lent reports whether another goroutine may unlock for an owner.
 func (l *Held) Lent(o owner.ID) bool {
 	s := l.tenures.Load()
 	if s == nil {
@@ -148,19 +126,20 @@ func (l *Held) Lent(o owner.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.of[o]
-	return t != nil && t.Lasts() && t.lent.Load() > 0
+	return t != nil && t.Lasts() && t.lent.Load()
 }
 
-// Nest counts one more lock of the tenure's owner, for a call with ctx, unless the tenure is over: then it does nothing and
-// reports false.
-func (t *Tenure) Nest(ctx context.Context, half local.Half) bool {
-	if c := t.lendableIn(ctx); c != nil {
-		c.Lend() // it is needed to unlock
-	}
+// Nest counts one more lock of the tenure's owner, for a call by another goroutine, unless the tenure is over: then it does
+// nothing and reports false.
+func (t *Tenure) Nest(half local.Half) bool {
 	s := t.at.tenures.Load() // the tenure is one of them
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t.Lasts() && half.Nest(t.Owner)
+	if !t.Lasts() || !half.Nest(t.Owner) {
+		return false
+	}
+	t.Lend() // the goroutine that nests is going to unlock
+	return true
 }
 
 // Carried is what a context says about its caller: an owner that NewOwner made, or one of the holds that it is the context

@@ -74,7 +74,7 @@ func TestTenure_EndsWithTheLastUnlock(t *testing.T) {
 	require.True(t, already)
 	require.Equal(t, ctx, same)
 
-	require.True(t, in.Nest(ctx, at))
+	require.True(t, in.Nest(at))
 	how, _ := l.Exit(at, o)
 	require.Equal(t, local.Stays, how)
 	require.True(t, in.Lasts())
@@ -85,7 +85,7 @@ func TestTenure_EndsWithTheLastUnlock(t *testing.T) {
 	require.Same(t, in, CarriedBy(ctx).Innermost())
 
 	at.locks = 1 // the same owner locks once more, and has the same hold
-	require.False(t, in.Nest(ctx, at), "of another tenure")
+	require.False(t, in.Nest(at), "of another tenure")
 	require.Equal(t, 1, at.locks)
 	again, already := l.Carry(ctx, at, o, l.Load())
 	require.False(t, already)
@@ -97,7 +97,7 @@ func TestTenure_EndsWithTheHold(t *testing.T) {
 	in := CarriedBy(ctx).At(l)
 	l.Store(nil)
 	require.False(t, in.Lasts())
-	require.False(t, in.Nest(ctx, at))
+	require.False(t, in.Nest(at))
 }
 
 // An owner that has unlocked by the time that a context is made of its hold has none that lasts, nor the token of the next owner.
@@ -139,14 +139,16 @@ func TestCarried_KeepsNothingThatIsOver(t *testing.T) {
 	require.Zero(t, over.Innermost().Token)
 }
 
-func TestHeld_LentWhileAContextIs(t *testing.T) {
+func TestHeld_LentUntilTheEnd(t *testing.T) {
 	o := owner.Calling()
 	l, at, ctx := held(t.Context(), t, o)
 	require.False(t, (&Held{}).Lent(o))
 	require.False(t, l.Lent(o))
-	CarriedBy(ctx).At(l).lent.Add(1)
+	require.True(t, CarriedBy(ctx).At(l).Nest(at))
 	require.True(t, l.Lent(o))
 	require.False(t, l.Lent(owner.New()))
+	_, _ = l.Exit(at, o)
+	require.True(t, l.Lent(o))
 	_, _ = l.Exit(at, o)
 	require.False(t, l.Lent(o))
 }

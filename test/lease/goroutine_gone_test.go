@@ -77,7 +77,20 @@ func TestGone_AGoroutineThatIsGone(t *testing.T) {
 	}
 }
 
-// A hold is not left behind while its owner can unlock, or another goroutine can for it.
+// dropped has a goroutine lock, lend a context within Do, and end. Nobody can unlock any more, but nothing tells the registry.
+func dropped(w *kit.World, r *lockregistry.Registry, lend func(l *lockregistry.Lock, within context.Context)) func() error {
+	l := r.Obtain("42")
+	require.NoError(w, kit.Elsewhere(func() error {
+		w.Lock(l)
+		return l.Do(w.Context(), func(ctx context.Context) error {
+			lend(l, ctx)
+			return nil
+		})
+	}))
+	return func() error { return r.ForceUnlock(w.Context(), "42") }
+}
+
+// A hold is not left behind while its owner can unlock, or another goroutine might for it.
 func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 	t.Parallel()
 	for name, hold := range map[string]func(w *kit.World, r *lockregistry.Registry, log *kit.Journal) (unlock func() error){
@@ -149,6 +162,14 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 			}))
 			return func() error { return l.Unlock(within) }
 		},
+		"a context of Lock.Context, which is dropped": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			return dropped(w, r, func(l *lockregistry.Lock, within context.Context) { l.Context(within) })
+		},
+		"a call that has nested from another goroutine": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			return dropped(w, r, func(l *lockregistry.Lock, within context.Context) {
+				require.NoError(w, kit.Elsewhere(func() error { return errors.Join(l.Lock(within), l.Unlock(within)) }))
+			})
+		},
 		"there are too many goroutines to look at": func(w *kit.World, r *lockregistry.Registry, log *kit.Journal) func() error {
 			kit.ManyGoroutines(r)
 			leaves(w, r, r.Obtain("42"))
@@ -173,57 +194,6 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 				require.Empty(w, log.Lines("lock lost"))
 			})
 		})
-	}
-}
-
-// A goroutine that has made contexts of its hold is gone when nobody can unlock with one of them any more.
-func TestLock_ContextsOfAGoroutineThatIsGone(t *testing.T) {
-	t.Parallel()
-	for name, work := range map[string]func(w *kit.World, l *lockregistry.Lock, ctx context.Context){
-		"one": func(*kit.World, *lockregistry.Lock, context.Context) {},
-		"several": func(w *kit.World, l *lockregistry.Lock, _ context.Context) {
-			l.Context(context.WithValue(context.Background(), kit.ContextKey{}, "a"))
-			l.Context(w.Context())
-		},
-		"a call that has nested": func(w *kit.World, l *lockregistry.Lock, ctx context.Context) {
-			require.NoError(w, l.Lock(ctx))
-			require.NoError(w, l.Unlock(ctx))
-		},
-		"another goroutine has nested": func(w *kit.World, l *lockregistry.Lock, ctx context.Context) {
-			require.NoError(w, <-kit.LockElsewhere(l, ctx))
-			require.NoError(w, l.Unlock(ctx))
-		},
-		"another one's": func(w *kit.World, _ *lockregistry.Lock, ctx context.Context) {
-			other := w.Registry().Obtain("another")
-			require.NoError(w, other.Lock(ctx))
-			other.Context(ctx)
-			require.NoError(w, other.Unlock(ctx))
-		},
-	} {
-		for kind, of := range leftBehind {
-			t.Run(name+" "+kind, func(t *testing.T) {
-				kit.FakeWorld(t, func(w *kit.World) {
-					const lease = time.Second
-					var log kit.Journal
-					r := w.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
-					kit.Elsewhere(func() (recovered any) { // as a handler of net/http does
-						defer func() { recovered = recover() }()
-						request, end := context.WithCancel(w.Context())
-						defer end()
-						l := of(r)
-						w.Lock(l)
-						work(w, l, l.Context(request))
-						panic("a handler's")
-					})
-					for began := time.Now(); len(log.Lines(ended, kit.TheKey)) == 0; w.Pass(lease) {
-						require.Less(w, time.Since(began), 2*time.Minute)
-						runtime.GC()
-					}
-					w.Pass(2 * lease)
-					require.True(w, w.Free(kit.TheKey))
-				})
-			})
-		}
 	}
 }
 
@@ -301,7 +271,7 @@ func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
 	}
 }
 
-// A context of Do, with which a call has nested, keeps a hold for as long as it can be reached.
+// A call that has nested within Do does not keep the hold of a goroutine that is gone, unless another goroutine made it.
 func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, work := range map[string]func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context){
@@ -312,9 +282,6 @@ func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
 		"Lock": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
 			require.NoError(w, l.Lock(ctx))
 		},
-		"Lock by another goroutine": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
-			require.NoError(w, <-kit.LockElsewhere(l, ctx))
-		},
 		"Do": func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
 			require.NoError(w, r.Do(ctx, "42", func(ctx context.Context) error { return l.Lock(ctx) }))
 		},
@@ -322,15 +289,6 @@ func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
 			ctx, cancel := context.WithTimeout(ctx, time.Hour)
 			defer cancel()
 			require.NoError(w, r.Do(ctx, "42", func(ctx context.Context) error { return l.Lock(ctx) }))
-		},
-		"Lock.Context": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
-			require.NoError(w, l.Lock(w.Context()))
-			l.Context(context.WithValue(ctx, kit.ContextKey{}, "a"))
-		},
-		"Lock.Context of a child": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
-			ctx, cancel := context.WithCancel(ctx)
-			defer cancel()
-			require.NoError(w, l.Lock(l.Context(ctx)))
 		},
 	} {
 		for _, outer := range []string{"Do", "Do after Lock"} {

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -40,16 +41,8 @@ func doneOf(w *kit.World) func(h *lockregistry.Hold) <-chan struct{} {
 	return func(h *lockregistry.Hold) <-chan struct{} { return h.Context(w.Context()).Done() }
 }
 
-// withContext makes a context of a hold, and keeps nothing of either.
-func withContext(w *kit.World) func(h *lockregistry.Hold) any {
-	return func(h *lockregistry.Hold) any {
-		select {
-		case <-h.Context(w.Context()).Done():
-		default:
-		}
-		return nil
-	}
-}
+// nothing is what a program keeps of a hold that it forgets.
+func nothing(*lockregistry.Hold) any { return nil }
 
 // It is logged, it is renewed no more, and its key is left to its lease: until then nobody gets in, here or
 // elsewhere, and then at once.
@@ -63,8 +56,9 @@ func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 				f := w.Flaky()
 				opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
 				r, other := f.Registry(append(opts, log.Option())...), w.Registry(opts...)
-				kit.KeepOnly(w, of(r), withContext(w))
+				kit.KeepOnly(w, of(r), nothing)
 				w.Await("it is noticed", func() bool { return w.Noticed(&log) })
+				require.Len(w, log.Lines(kit.Forgotten, "left to its lease"), 1)
 				renewed := f.Count("renew")
 				here, there := r.Obtain("42"), other.Obtain("42")
 				if name != "plain" {
@@ -88,6 +82,40 @@ func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 				require.Len(w, log.Lines(kit.Forgotten), 1)
 			})
 		})
+	}
+}
+
+// Nobody can reach it either, but a goroutine may wait for the end of a context. So it is logged, and goes on until the parent of
+// that context has ended.
+func TestAcquire_AHoldThatNobodyCanReachButWhoseContextIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	for name, of := range kit.LockKinds {
+		for _, other := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", another context: ", other), func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					var log kit.Journal
+					r := w.Registry(log.Option(), lockregistry.WithLease(lease))
+					parent, end := context.WithCancel(w.Context())
+					done := kit.KeepOnly(w, of(r), func(h *lockregistry.Hold) <-chan struct{} {
+						if other {
+							h.Context(w.Context())
+						}
+						return h.Context(parent).Done()
+					})
+					w.Await("it is noticed", func() bool { return w.Noticed(&log) })
+					require.Len(w, log.Lines(kit.Forgotten, "it goes on"), 1)
+					w.Pass(10 * lease)
+					require.True(w, of(r).IsHeld())
+					end()
+					<-done
+					w.Pass(10 * lease)
+					require.Equal(w, other, of(r).IsHeld())
+					require.Equal(w, !other, len(log.Lines(kit.Forgotten, "left to its lease")) == 1)
+					require.Equal(w, !other, w.Free(kit.TheKey))
+				})
+			})
+		}
 	}
 }
 
@@ -211,7 +239,7 @@ func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
 		l, writer := r.ReadWrite("42").Reader(), w.Registry().ReadWrite("42").Writer()
 		reader := w.Acquires(l)
 		ctx := reader.Context(w.Context())
-		kit.KeepOnly(w, l, withContext(w))
+		kit.KeepOnly(w, l, nothing)
 		w.Await("it is noticed", func() bool { return w.Noticed(&log) })
 		w.Pass(10 * lease)
 		require.NoError(w, ctx.Err(), "the other one is renewed")
