@@ -16,7 +16,7 @@ import (
 // Nobody misses the value of a hold that was handed over.
 func TestAcquire_TheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		const lease = 600 * time.Millisecond
+		const lease = 3 * time.Second // renewals of a busy machine come in time
 		var log kit.Journal
 		r := w.Registry(log.Option(), lockregistry.WithHandoff(time.Hour), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		l := r.Obtain("42")
@@ -27,7 +27,7 @@ func TestAcquire_TheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
 			return waits
 		})
 		next := w.Got(waits)
-		for range 5 {
+		for range 2 {
 			runtime.GC()
 			w.AwaitRenewal(kit.TheKey, lease)
 		}
