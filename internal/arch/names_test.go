@@ -65,7 +65,8 @@ func (h *H[T]) P() {}
 
 // imported are the packages that users import, as folders, and examples that they copy.
 var imported = []string{
-	".", "leader", "locktest", "observe", "contrib/gocronlock", "contrib/lockotel", "cmd/lockreg/page", "cmd/lockreg/doctor",
+	".", "leader", "lockhttp", "locktest", "observe",
+	"contrib/gocronlock", "contrib/lockotel", "cmd/lockreg/page", "cmd/lockreg/doctor",
 	"examples/orders", "examples/service",
 }
 

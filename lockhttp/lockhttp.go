@@ -1,0 +1,210 @@
+// Package lockhttp answers HTTP requests under a lock: a middleware that locks by a function of the request, and the status that
+// says what became of a lock. It needs nothing but the standard library.
+//
+//	ship := lockhttp.Middleware{
+//		Locks:   locks, // a *lockregistry.Registry
+//		Path:    func(r *http.Request) string { return "order:" + r.PathValue("id") },
+//		Options: []lockregistry.LockOption{lockregistry.Wait(time.Second)},
+//	}
+//	mux.Handle("POST /orders/{id}/ship", ship.Handler(shipOrder))
+//
+// Handler fits every router that takes func(http.Handler) http.Handler, such as chi, and those that wrap an http.Handler, such
+// as gin and echo.
+package lockhttp
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Status is the HTTP status that tells a client what an error of a lock means for its request:
+//
+//   - 200 for nil
+//   - 409 Conflict for [lockregistry.ErrTaken]: somebody else has the lock, and had it until the call's wait was over
+//   - 503 Service Unavailable for [lockregistry.ErrUnavailable], [lockregistry.ErrClosed] and [lockregistry.ErrCapacity], and
+//     when the context of a call that locks has ended: nothing was done, and the same request may succeed later
+//   - 500 Internal Server Error for all others
+//
+// The errors of Unlock and Release are among the others, ErrUnavailable too. They come when the work is done, so a client must
+// not be told to send the request again. [lockregistry.ErrLockLost] is, since another owner may have worked at the same time.
+// An error that is joined from several, as Do returns it, has the status of its [lockregistry.LockError].
+func Status(err error) int {
+	var failed *lockregistry.LockError
+	is := errors.As(err, &failed)
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case is && (failed.Op == "unlock" || failed.Op == "release"), errors.Is(err, lockregistry.ErrLockLost):
+		return http.StatusInternalServerError
+	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, lockregistry.ErrClosed),
+		errors.Is(err, lockregistry.ErrCapacity):
+		return http.StatusServiceUnavailable // before ErrTaken: an error may match several
+	case errors.Is(err, lockregistry.ErrTaken):
+		return http.StatusConflict
+	case is && (errors.Is(failed, context.DeadlineExceeded) || errors.Is(failed, context.Canceled)):
+		return http.StatusServiceUnavailable
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// Error answers a request with the [Status] of an error and a line of text, which names neither the lock nor the server. With 503
+// it asks the client to try again after a second. Like [http.Error] it does not end the request.
+func Error(w http.ResponseWriter, err error) {
+	status, text := Status(err), "internal error"
+	switch status {
+	case http.StatusOK:
+		w.WriteHeader(status)
+		return
+	case http.StatusConflict:
+		text = "another request is working on this"
+	case http.StatusServiceUnavailable:
+		text = "try again"
+		w.Header().Set("Retry-After", "1")
+	}
+	http.Error(w, text, status)
+}
+
+// Locks is what a [Middleware] uses of a [lockregistry.Registry].
+type Locks interface {
+	Acquire(ctx context.Context, path string, opts ...lockregistry.LockOption) (*lockregistry.Hold, error)
+}
+
+// Middleware has handlers work under a lock. Its fields must not change once it is in use.
+type Middleware struct {
+	// Locks is the registry. Required.
+	Locks Locks
+
+	// Path is the lock's path for a request. A request for which it is empty is served without a lock. Required.
+	Path func(*http.Request) string
+
+	// Options are those of [lockregistry.Registry.Acquire]. Without Wait and NoWait a request waits until its context ends, which
+	// is when the client gives up: set [lockregistry.Wait].
+	Options []lockregistry.LockOption
+
+	// Failed is told of each error, before the answer where there is none yet, and may log it. Optional.
+	Failed func(r *http.Request, err error)
+}
+
+// Handler returns a handler that acquires the lock, has next serve the request, and releases the lock.
+//
+// Next gets the request with [lockregistry.Hold.Context]: it ends with the request, and with the cause
+// [lockregistry.ErrLockLost] as soon as the lock is lost. The lock is renewed until next returns, as Acquire does.
+//
+// If the lock cannot be acquired, next does not run, and the client gets the answer of [Error].
+//
+// If the lock is lost before next has begun to answer, the client gets 500, and what next writes then is dropped: Write returns
+// an error that matches ErrLockLost. An answer that has begun cannot be taken back, so a handler should do its work first and
+// answer then. A handler that writes nothing, and so answers 200, has its lock released first: a loss that only Redis knows of is
+// found in time, too.
+//
+// When the release itself fails for another reason the work is done, and the answer stays as it is.
+func (m Middleware) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path := m.Path(r)
+		if path == "" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		hold, err := m.Locks.Acquire(r.Context(), path, m.Options...)
+		if err != nil {
+			m.fail(r, err)
+			Error(w, err)
+			return
+		}
+		released := false
+		release := func() error {
+			released = true
+			return hold.Release(context.WithoutCancel(r.Context()))
+		}
+		defer func() {
+			if !released { // next has panicked
+				if err := release(); err != nil {
+					m.fail(r, err)
+				}
+			}
+		}()
+		ctx := hold.Context(r.Context())
+		answer := &answer{ResponseWriter: w, ctx: ctx}
+		next.ServeHTTP(answer, r.WithContext(ctx))
+		lost := answer.lost()
+		err = release()
+		if err == nil {
+			err = lost // a handler may have outlived a hold that was released meanwhile
+		}
+		if err == nil {
+			return
+		}
+		m.fail(r, err)
+		if !answer.begun && errors.Is(err, lockregistry.ErrLockLost) {
+			Error(w, err)
+		}
+	})
+}
+
+func (m Middleware) fail(r *http.Request, err error) {
+	if m.Failed != nil {
+		m.Failed(r, err)
+	}
+}
+
+// answer looks at the lock before an answer begins. One goroutine uses it, as all ResponseWriters.
+type answer struct {
+	http.ResponseWriter
+
+	ctx     context.Context //nolint:containedctx // of the request that it answers
+	begun   bool            // the status is sent
+	refused error           // why it was 500
+}
+
+// Unwrap is for [http.ResponseController].
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// lost is why the lock is lost, if it is.
+func (a *answer) lost() error {
+	if a.ctx.Err() != nil {
+		if cause := context.Cause(a.ctx); errors.Is(cause, lockregistry.ErrLockLost) {
+			return cause
+		}
+	}
+	return nil
+}
+
+func (a *answer) WriteHeader(status int) {
+	const firstFinal = 200
+	switch {
+	case a.begun, status < firstFinal && status != http.StatusSwitchingProtocols:
+	default:
+		a.begun = true
+		if a.refused = a.lost(); a.refused != nil {
+			Error(a.ResponseWriter, a.refused)
+		}
+	}
+	if a.refused == nil {
+		a.ResponseWriter.WriteHeader(status)
+	}
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	if !a.begun {
+		a.WriteHeader(http.StatusOK)
+	}
+	if a.refused != nil {
+		return 0, a.refused
+	}
+	return a.ResponseWriter.Write(p) //nolint:wrapcheck // the error of net/http
+}
+
+// FlushError begins the answer.
+func (a *answer) FlushError() error {
+	if !a.begun {
+		a.WriteHeader(http.StatusOK)
+	}
+	return http.NewResponseController(a.ResponseWriter).Flush() //nolint:wrapcheck // the error of net/http
+}
+
+// Flush is FlushError for code that looks for an [http.Flusher].
+func (a *answer) Flush() { _ = a.FlushError() }

@@ -1,0 +1,276 @@
+package http_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/lockhttp"
+	"github.com/lockregistry/lockregistry/locktest"
+)
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	of := func(op string, err error) error { return &lockregistry.LockError{Op: op, Key: "orders:42", Err: err} }
+	for name, c := range map[string]struct {
+		err  error
+		want int
+	}{
+		"no error":                     {nil, 200},
+		"taken":                        {of("acquire", lockregistry.ErrTaken), 409},
+		"taken, wrapped":               {fmt.Errorf("shipping: %w", of("do", lockregistry.ErrTaken)), 409},
+		"no answer":                    {of("acquire", lockregistry.ErrUnavailable), 503},
+		"no answer until the deadline": {of("lock", errors.Join(context.DeadlineExceeded, lockregistry.ErrUnavailable)), 503},
+		"taken until the deadline":     {of("lock", context.DeadlineExceeded), 503},
+		"the client is gone":           {of("acquire", context.Canceled), 503},
+		"closed":                       {of("acquire", lockregistry.ErrClosed), 503},
+		"too many locks":               {of("acquire", lockregistry.ErrCapacity), 503},
+		"a deadlock":                   {of("lock", lockregistry.ErrDeadlock), 500},
+		"lost":                         {of("unlock", lockregistry.ErrLockLost), 500},
+		"lost, by a context's cause":   {lockregistry.ErrLockLost, 500},
+		"no answer to the unlock":      {of("unlock", lockregistry.ErrUnavailable), 500},
+		"no answer to the release":     {of("release", lockregistry.ErrUnavailable), 500},
+		"the work and the unlock fail": {errors.Join(io.ErrUnexpectedEOF, of("unlock", lockregistry.ErrUnavailable)), 500},
+		"the work's own deadline":      {context.DeadlineExceeded, 500},
+		"another error":                {io.ErrUnexpectedEOF, 500},
+	} {
+		require.Equal(t, c.want, lockhttp.Status(c.err), name)
+	}
+}
+
+func TestError(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error][3]string{
+		nil:                         {"200", "", ""},
+		lockregistry.ErrTaken:       {"409", "", "another request is working on this\n"},
+		lockregistry.ErrUnavailable: {"503", "1", "try again\n"},
+		lockregistry.ErrLockLost:    {"500", "", "internal error\n"},
+	} {
+		answer := httptest.NewRecorder()
+		lockhttp.Error(answer, err)
+		require.Equal(t, want, [3]string{
+			strconv.Itoa(answer.Code), answer.Header().Get("Retry-After"), answer.Body.String(),
+		}, "%v", err)
+	}
+}
+
+// served is a middleware on a registry for tests, and what it has told Failed.
+type served struct {
+	*locktest.Registry
+
+	t      *testing.T
+	failed []error
+	m      lockhttp.Middleware
+}
+
+func newServed(t *testing.T, opts ...lockregistry.LockOption) *served {
+	t.Helper()
+	s := &served{Registry: locktest.New(t), t: t}
+	s.m = lockhttp.Middleware{
+		Locks:   s.Registry,
+		Path:    func(r *http.Request) string { return r.URL.Query().Get("order") },
+		Options: opts,
+		Failed:  func(_ *http.Request, err error) { s.failed = append(s.failed, err) },
+	}
+	return s
+}
+
+// ask has a handler serve a request about order 42, or about what stands behind the question mark instead.
+func (s *served) ask(next http.HandlerFunc, query ...string) *httptest.ResponseRecorder {
+	s.t.Helper()
+	target := "/ship?order=42"
+	if len(query) > 0 {
+		target = "/ship?" + query[0]
+	}
+	answer := httptest.NewRecorder()
+	s.m.Handler(next).ServeHTTP(answer, httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, target, nil))
+	return answer
+}
+
+func unexpected(http.ResponseWriter, *http.Request) { panic("the handler runs") }
+
+func TestMiddleware_TheHandlerHasTheLock(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	answer := s.ask(func(w http.ResponseWriter, r *http.Request) {
+		assert.True(t, s.Obtain("42").IsHeld())
+		assert.NoError(t, r.Context().Err())
+		_, err := s.Acquire(r.Context(), "42", lockregistry.NoWait())
+		assert.ErrorIs(t, err, lockregistry.ErrDeadlock, "the context carries the hold")
+		w.Header().Set("Location", "/orders/42")
+		w.WriteHeader(http.StatusCreated)
+		_, err = io.WriteString(w, "shipped")
+		assert.NoError(t, err)
+	})
+	require.Equal(t, http.StatusCreated, answer.Code)
+	require.Equal(t, "/orders/42", answer.Header().Get("Location"))
+	require.Equal(t, "shipped", answer.Body.String())
+	require.False(t, s.Obtain("42").IsHeld())
+	require.Empty(t, s.failed)
+}
+
+func TestMiddleware_WithoutAPathThereIsNoLock(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	answer := s.ask(func(w http.ResponseWriter, _ *http.Request) {
+		assert.False(t, s.Obtain("42").IsHeld())
+		w.WriteHeader(http.StatusAccepted)
+	}, "")
+	require.Equal(t, http.StatusAccepted, answer.Code)
+}
+
+func TestMiddleware_Taken(t *testing.T) {
+	t.Parallel()
+	s := newServed(t, lockregistry.Wait(10*time.Millisecond))
+	defer s.HoldElsewhere("42", time.Minute)()
+	require.Equal(t, http.StatusConflict, s.ask(unexpected).Code)
+	require.Len(t, s.failed, 1)
+	require.ErrorIs(t, s.failed[0], lockregistry.ErrTaken)
+}
+
+func TestMiddleware_Unavailable(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	require.NoError(t, s.Close())
+	answer := s.ask(unexpected)
+	require.Equal(t, http.StatusServiceUnavailable, answer.Code)
+	require.Equal(t, "1", answer.Header().Get("Retry-After"))
+}
+
+// The handler hears of the loss, and so does the client, unless the answer has begun before.
+func TestMiddleware_TheLockIsLostBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(w http.ResponseWriter) error{
+		"a status": func(w http.ResponseWriter) error {
+			w.WriteHeader(http.StatusCreated)
+			return lockregistry.ErrLockLost
+		},
+		"a text": func(w http.ResponseWriter) error {
+			_, err := io.WriteString(w, "shipped")
+			return err
+		},
+		"nothing": func(http.ResponseWriter) error { return lockregistry.ErrLockLost },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServed(t)
+			answer := s.ask(func(w http.ResponseWriter, r *http.Request) {
+				s.Lose("42")
+				assert.ErrorIs(t, context.Cause(r.Context()), lockregistry.ErrLockLost)
+				assert.ErrorIs(t, write(w), lockregistry.ErrLockLost)
+			})
+			require.Equal(t, http.StatusInternalServerError, answer.Code)
+			require.Equal(t, "internal error\n", answer.Body.String())
+			require.Len(t, s.failed, 1)
+			assert.ErrorIs(t, s.failed[0], lockregistry.ErrLockLost)
+		})
+	}
+}
+
+func TestMiddleware_TheLockIsLostAfterTheAnswer(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	answer := s.ask(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := io.WriteString(w, "shipped")
+		assert.NoError(t, err)
+		s.Lose("42")
+		_, err = io.WriteString(w, "!")
+		assert.NoError(t, err, "it cannot be taken back")
+	})
+	require.Equal(t, http.StatusOK, answer.Code)
+	require.Equal(t, "shipped!", answer.Body.String())
+	require.Len(t, s.failed, 1, "but it is told")
+	require.ErrorIs(t, s.failed[0], lockregistry.ErrLockLost)
+}
+
+// Only Redis knows of the loss: a handler that has not answered is in time.
+func TestMiddleware_TheReleaseFindsTheLoss(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answers bool
+		want    int
+	}{"no answer yet": {false, 500}, "an answer": {true, 201}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServed(t)
+			elsewhere := s.Peer()
+			answer := s.ask(func(w http.ResponseWriter, r *http.Request) {
+				assert.NoError(t, elsewhere.ForceUnlock(r.Context(), "42"))
+				assert.NoError(t, r.Context().Err(), "nothing here knows")
+				if c.answers {
+					w.WriteHeader(http.StatusCreated)
+				}
+			})
+			require.Equal(t, c.want, answer.Code)
+			require.Len(t, s.failed, 1)
+			assert.ErrorIs(t, s.failed[0], lockregistry.ErrLockLost)
+		})
+	}
+}
+
+func TestMiddleware_APanicReleases(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	require.PanicsWithValue(t, "of the handler", func() {
+		s.ask(func(http.ResponseWriter, *http.Request) { panic("of the handler") })
+	})
+	require.False(t, s.Obtain("42").IsHeld())
+	require.Equal(t, http.StatusOK, s.ask(func(http.ResponseWriter, *http.Request) {}).Code)
+}
+
+// What net/http offers beyond a ResponseWriter is there.
+func TestMiddleware_Flush(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	answer := s.ask(func(w http.ResponseWriter, _ *http.Request) {
+		assert.NoError(t, http.NewResponseController(w).Flush())
+		flusher, is := w.(http.Flusher)
+		assert.True(t, is)
+		flusher.Flush()
+		s.Lose("42")
+	})
+	require.True(t, answer.Flushed)
+	require.Equal(t, http.StatusOK, answer.Code, "it has begun")
+
+	lost := s.ask(func(w http.ResponseWriter, _ *http.Request) {
+		s.Lose("42")
+		assert.NoError(t, http.NewResponseController(w).Flush())
+	})
+	require.Equal(t, http.StatusInternalServerError, lost.Code)
+}
+
+// Early hints are no answer yet.
+func TestMiddleware_EarlyHints(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	server := httptest.NewServer(s.m.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		s.Lose("42")
+		w.WriteHeader(http.StatusCreated)
+	})))
+	defer server.Close()
+	hints := 0
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error {
+		hints++
+		return nil
+	}})
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/ship?order=42", nil)
+	require.NoError(t, err)
+	answer, err := server.Client().Do(request)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, 1, hints)
+	require.Equal(t, http.StatusInternalServerError, answer.StatusCode)
+}
