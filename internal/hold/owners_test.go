@@ -2,8 +2,11 @@ package hold
 
 import (
 	"context"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -225,6 +228,37 @@ func TestHold_MayBeLeft(t *testing.T) {
 		require.True(w, renews.mayBeLeft())
 		require.False(w, plain.mayBeLeft())
 		require.True(w, slices.Contains(w.schedule.all(), renews))
+	})
+}
+
+// A look for ended goroutines that comes during a turn finds the holds that the turn looks at, each once.
+func TestSchedule_AllDuringATurn(t *testing.T) {
+	fake(t, func(w *world) {
+		h, other := w.granted(renewed(time.Minute)), w.granted(renewed(time.Hour))
+		synctest.Wait() // the first turn is over, and there is one at a time
+		h.mu.Lock()     // so that the next one waits for it
+		goOn := sync.OnceFunc(h.mu.Unlock)
+		defer goOn()
+		turned := make(chan struct{})
+		go func() {
+			defer close(turned)
+			w.schedule.Turn(w.path.Clock.Now().Add(30 * time.Second))
+		}()
+		inHeap := func() bool {
+			w.schedule.mu.Lock()
+			defer w.schedule.mu.Unlock()
+			return h.look.index != 0
+		}
+		for inHeap() {
+			runtime.Gosched()
+		}
+		require.ElementsMatch(w, []*Hold{h, other}, w.schedule.all())
+		w.schedule.set(h, w.path.Clock.Now().Add(time.Minute)) // as the turn does, before it looks at the next one
+		require.ElementsMatch(w, []*Hold{h, other}, w.schedule.all())
+		goOn()
+		<-turned
+		w.schedule.drop(h)
+		require.ElementsMatch(w, []*Hold{other}, w.schedule.all())
 	})
 }
 

@@ -21,10 +21,11 @@ type Schedule struct {
 	soon    func(due clock.Instant)
 	workers *scheduler.Senders[Task]
 
-	mu     sync.Mutex
-	heap   scheduler.Heap[*Hold]
-	tasks  []Task // waiting for a worker
-	closed bool
+	mu      sync.Mutex
+	heap    scheduler.Heap[*Hold]
+	turning []*Hold // a turn looks at them, and has taken them out of the heap
+	tasks   []Task  // waiting for a worker
+	closed  bool
 }
 
 // Task is a background command about a hold.
@@ -82,11 +83,18 @@ func (s *Schedule) None() bool {
 	return s.heap.Len() == 0
 }
 
-// all are the holds that are to be looked at.
+// all returns the holds that are scheduled. A hold that a turn is looking at counts, although it is in the heap only before and
+// after: else a look for ended goroutines that meets a turn would miss it, and the next one is a while later.
 func (s *Schedule) all() []*Hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.heap.All()
+	all := s.heap.All()
+	for _, h := range s.turning {
+		if h.look.index == 0 { // else the turn has scheduled it again
+			all = append(all, h)
+		}
+	}
+	return all
 }
 
 // Turn looks at the holds that are due, and sends their tasks. It returns when the next one is due, and whether any was.
@@ -96,6 +104,7 @@ func (s *Schedule) Turn(now clock.Instant) (next clock.Instant, looked bool) {
 	for s.heap.Next() <= now {
 		due = append(due, s.heap.Pop())
 	}
+	s.turning = due
 	s.mu.Unlock()
 	var tasks []Task
 	for _, h := range due {
@@ -106,6 +115,7 @@ func (s *Schedule) Turn(now clock.Instant) (next clock.Instant, looked bool) {
 	s.Send(tasks...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.turning = nil
 	return s.heap.Next(), len(due) > 0
 }
 
