@@ -27,7 +27,7 @@ const slack = 100 * time.Millisecond
 func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 	followedWorldsAlone(t, func(w *kit.ReplicatedWorld) {
 		client := w.Client()
-		require.NoError(t, client.Do(t.Context(), client.B().Wait().Numreplicas(1).Timeout(1000).Build()).Error())
+		require.NoError(w, client.Do(w.Context(), client.B().Wait().Numreplicas(1).Timeout(1000).Build()).Error())
 		r := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.ReplicaWait))
 		l := r.Obtain("42")
 		w.Lock(l)
@@ -35,33 +35,33 @@ func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 		w.Replica.Freeze()
 
 		began := time.Now()
-		ok, err := l.TryLock(t.Context())
+		ok, err := l.TryLock(w.Context())
 		took := time.Since(began)
-		assert.False(t, ok)
+		assert.False(w, ok)
 		w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
-		require.ErrorContains(t, err, "too few replicas have it: 0 of 1")
-		assert.GreaterOrEqual(t, took, kit.ReplicaWait)
-		assert.Less(t, took, kit.ReplicaWait+slack)
+		require.ErrorContains(w, err, "too few replicas have it: 0 of 1")
+		assert.GreaterOrEqual(w, took, kit.ReplicaWait)
+		assert.Less(w, took, kit.ReplicaWait+slack)
 		w.AwaitGone("orders:42") // it was given back
 
 		began = time.Now()
-		err = l.Lock(t.Context(), lockregistry.Wait(time.Second))
+		err = l.Lock(w.Context(), lockregistry.Wait(time.Second))
 		w.Fails(err, lockregistry.ErrUnavailable, "lock", "orders:42")
-		assert.Less(t, time.Since(began), time.Second+500*time.Millisecond)
+		assert.Less(w, time.Since(began), time.Second+500*time.Millisecond)
 		w.AwaitGone("orders:42")
 
-		ctx, cancel := context.WithTimeout(t.Context(), kit.ReplicaWait/3)
+		ctx, cancel := context.WithTimeout(w.Context(), kit.ReplicaWait/3)
 		defer cancel()
 		err = l.Lock(ctx)
 		w.Fails(err, context.DeadlineExceeded, "lock", "orders:42", lockregistry.ErrUnavailable)
-		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 		w.AwaitGone("orders:42")
 
-		waits := kit.LockElsewhere(l, lockregistry.NewOwner(t.Context()), lockregistry.Wait(time.Minute))
+		waits := kit.LockElsewhere(l, lockregistry.NewOwner(w.Context()), lockregistry.Wait(time.Minute))
 		w.Await("a call waits", func() bool { return w.Do("EXISTS", "orders:42") == "1" })
 		w.Replica.Thaw()
-		require.NoError(t, <-waits)
-		assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", "orders:42"))
+		require.NoError(w, <-waits)
+		assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", "orders:42"))
 	})
 }
 
@@ -89,28 +89,28 @@ func TestReplicas_ManyCallsWithReplicas(t *testing.T) { // alone: it measures ti
 			return longest
 		}
 		took := all(w.Registry(lockregistry.WithReplicas(1, 5*time.Second)), func(l *lockregistry.Lock) {
-			if ok, err := l.TryLock(t.Context()); assert.NoError(t, err) && assert.True(t, ok) {
+			if ok, err := l.TryLock(w.Context()); assert.NoError(w, err) && assert.True(w, ok) {
 				// On a busy machine an answer may take longer than Unlock waits for it.
-				if err := l.Unlock(t.Context()); err != nil {
-					assert.ErrorIs(t, err, lockregistry.ErrUnavailable)
+				if err := l.Unlock(w.Context()); err != nil {
+					assert.ErrorIs(w, err, lockregistry.ErrUnavailable)
 				}
 			}
 		})
-		t.Logf("with a replica that answers the longest call took %v", took)
+		w.Logf("with a replica that answers the longest call took %v", took)
 		w.Replica.Freeze()
 		r := w.Registry(lockregistry.WithReplicas(1, time.Second))
 		best := time.Hour // of five rounds: the machine may be busy with other things
 		for range 5 {
 			took = all(r, func(l *lockregistry.Lock) {
-				_, err := l.TryLock(t.Context())
-				assert.ErrorIs(t, err, lockregistry.ErrUnavailable)
+				_, err := l.TryLock(w.Context())
+				assert.ErrorIs(w, err, lockregistry.ErrUnavailable)
 			})
-			t.Logf("with one that does not %v", took)
+			w.Logf("with one that does not %v", took)
 			if best = min(best, took); best < enough {
 				break
 			}
 		}
-		assert.Less(t, best, enough)
+		assert.Less(w, best, enough)
 		w.Replica.Thaw()
 		w.LeftNothingSoon()
 	})

@@ -19,7 +19,8 @@ import (
 func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	pairOn := func(path string) kit.Pair {
+	pairOn := func(t *testing.T, path string) kit.Pair {
+		t.Helper()
 		client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 		require.NoError(t, err)
 		t.Cleanup(client.Close)
@@ -30,7 +31,8 @@ func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 		rw := r.ReadWrite(path)
 		return kit.Pair{Reg: r, Reader: rw.Reader(), Writer: rw.Writer()}
 	}
-	keys := func() (n int) {
+	keys := func(t *testing.T) (n int) {
+		t.Helper()
 		for _, node := range nodes {
 			for key := range strings.Lines(node.Command(t, "KEYS", "*")) {
 				if key = strings.TrimSpace(key); key != "" && !strings.HasSuffix(key, ":waiters") && !strings.HasSuffix(key, ":registry") {
@@ -42,12 +44,12 @@ func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 	}
 	for _, path := range []string{"42", "{eu}:42", "eu:{42}:x", "with blanks", "größe"} {
 		t.Run(path, func(t *testing.T) {
-			a, b := pairOn(path), pairOn(path)
+			a, b := pairOn(t, path), pairOn(t, path)
 			ctx := t.Context()
 			require.NoError(t, a.Reader.Lock(ctx, lockregistry.Lease(time.Hour)))
 			require.NoError(t, a.Reader.Renew(ctx, time.Minute))
 			require.NoError(t, b.Reader.Lock(ctx, lockregistry.Lease(time.Minute)))
-			require.Equal(t, 3, keys(), "the hash, and a key for each lease")
+			require.Equal(t, 3, keys(t), "the hash, and a key for each lease")
 			ok, err := kit.Elsewhere2(func() (bool, error) { return b.Writer.TryLock(ctx) })
 			require.NoError(t, err)
 			require.False(t, ok)
@@ -71,7 +73,7 @@ func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 			}
 			t.Log("woken after", time.Since(start))
 			require.NoError(t, a.Writer.Unlock(owner))
-			require.Zero(t, keys())
+			require.Zero(t, keys(t))
 		})
 	}
 
@@ -79,17 +81,17 @@ func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 	// on another node. That is an error, and leaves nothing behind that would stay for ever.
 	failed := 0
 	for i := range 20 {
-		before := keys()
-		p := pairOn("a{b" + strconv.Itoa(i))
+		before := keys(t)
+		p := pairOn(t, "a{b" + strconv.Itoa(i))
 		if i%2 == 0 {
-			p = pairOn("a{}b" + strconv.Itoa(i))
+			p = pairOn(t, "a{}b" + strconv.Itoa(i))
 		}
 		if err := p.Reader.Lock(context.Background()); err != nil {
 			failed++
 		} else {
 			require.NoError(t, p.Reader.Unlock(context.Background()))
 		}
-		require.Equal(t, before, keys())
+		require.Equal(t, before, keys(t))
 	}
 	require.Positive(t, failed)
 }

@@ -69,7 +69,8 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 		return r
 	}
 	// said is what one of the nodes answers, and which that is: they refuse commands for keys of others.
-	said := func(key string, args ...string) (string, *redistest.Server) {
+	said := func(t *testing.T, key string, args ...string) (string, *redistest.Server) {
+		t.Helper()
 		for _, node := range nodes {
 			if answer, err := node.Do("EXISTS", key); err == nil && !strings.HasPrefix(answer, "MOVED") {
 				return node.Command(t, args...), node
@@ -78,7 +79,8 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 		t.Fatal("nobody has ", key)
 		return "", nil
 	}
-	subscriptions := func(kind, channel string) (n int) {
+	subscriptions := func(t *testing.T, kind, channel string) (n int) {
+		t.Helper()
 		for _, node := range nodes {
 			counts := strings.Fields(node.Command(t, "PUBSUB", kind, channel))
 			count, err := strconv.Atoi(counts[len(counts)-1])
@@ -107,7 +109,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 				held, waited := holds.Obtain(path), waits.Obtain(path)
 				require.NoError(t, held.Lock(t.Context()))
 				require.NoError(t, held.Renew(t.Context(), time.Minute))
-				kind, owner := said(key, "TYPE", key)
+				kind, owner := said(t, key, "TYPE", key)
 				require.Equal(t, "hash", kind)
 				owners[owner] = true
 				ok, err := kit.Elsewhere2(func() (bool, error) { return waited.TryLock(t.Context()) })
@@ -132,7 +134,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 						w.Fatal(err)
 					default:
 					}
-					return subscriptions(counted, channel) == 1
+					return subscriptions(t, counted, channel) == 1
 				})
 
 				// A release is heard of once; one that gives the lock to who waits in the queue, not always.
@@ -143,7 +145,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 				g := w.Goroutine()
 				result := g.Starts(waited)
 				w.Await("it listens", func() bool {
-					return subscriptions("NUMSUB", channel) == 1+others || kit.RealWorld(t, owner).Tracked() == 1
+					return subscriptions(t, "NUMSUB", channel) == 1+others || kit.RealWorld(t, owner).Tracked() == 1
 				})
 				w.Pending(result)
 				start := time.Now()
@@ -154,7 +156,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 				stop()
 				require.ErrorIs(t, <-ended, context.Canceled)
 				java.Close()
-				left, _ := said(key, "EXISTS", key)
+				left, _ := said(t, key, "EXISTS", key)
 				require.Equal(t, "0", left)
 			}
 		})

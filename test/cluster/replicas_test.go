@@ -24,7 +24,7 @@ func TestReplicas_HaveWhatIsGranted(t *testing.T) {
 			rw := r.ReadWrite("rw" + strconv.Itoa(i))
 			for _, l := range []*lockregistry.Lock{r.Obtain("plain" + strconv.Itoa(i)), rw.Reader(), rw.Writer()} {
 				w.Lock(l)
-				assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", l.Key()))
+				assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", l.Key()))
 				w.Unlock(l)
 			}
 		}
@@ -36,17 +36,17 @@ func TestReplicas_WithoutAConnection(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 		taken, giveBack := client.Dedicate()
-		require.NoError(t, taken.Do(t.Context(), taken.B().Arbitrary("PING").Build()).Error())
+		require.NoError(w, taken.Do(w.Context(), taken.B().Arbitrary("PING").Build()).Error())
 		r := w.RegistryOn(client, lockregistry.WithReplicas(1, 200*time.Millisecond))
 		without := w.RegistryOn(client)
 		for began := time.Now(); time.Since(began) < 1500*time.Millisecond; {
-			_, err := r.Obtain("42").TryLock(t.Context())
+			_, err := r.Obtain("42").TryLock(w.Context())
 			w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
 		}
 		// The connection is not there before it is given back.
-		require.NoError(t, without.Do(t.Context(), "43", func(context.Context) error { return nil }))
+		require.NoError(w, without.Do(w.Context(), "43", func(context.Context) error { return nil }))
 		giveBack()
-		require.NoError(t, r.Do(t.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(10*time.Second)))
+		require.NoError(w, r.Do(w.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(10*time.Second)))
 	})
 }
 
@@ -54,29 +54,29 @@ func TestReplicas_WithoutAConnection(t *testing.T) {
 func TestReplicas_WithFencingAndSeveralPaths(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithFencing())
-		other, err := w.Registry(lockregistry.WithFencing()).Acquire(t.Context(), "a")
-		require.NoError(t, err)
+		other, err := w.Registry(lockregistry.WithFencing()).Acquire(w.Context(), "a")
+		require.NoError(w, err)
 		held := make(chan *lockregistry.Hold, 1)
 		go func() {
-			h, err := r.Acquire(t.Context(), "a")
-			assert.NoError(t, err)
+			h, err := r.Acquire(w.Context(), "a")
+			assert.NoError(w, err)
 			held <- h
 		}()
 		w.Await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
-		require.NoError(t, other.Release(t.Context()))
+		require.NoError(w, other.Release(w.Context()))
 		first := <-held
-		require.Greater(t, first.Token(), other.Token())
-		assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", "orders:a"))
-		require.NoError(t, first.Release(t.Context()))
+		require.Greater(w, first.Token(), other.Token())
+		assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", "orders:a"))
+		require.NoError(w, first.Release(w.Context()))
 
-		both, err := r.AcquireAll(t.Context(), []string{"a", "b"})
-		require.NoError(t, err)
-		require.Greater(t, both.Token(), first.Token())
-		assert.Equal(t, "2", w.Replica.Command(t, "EXISTS", "orders:a", "orders:b"))
-		require.NoError(t, both.Release(t.Context()))
+		both, err := r.AcquireAll(w.Context(), []string{"a", "b"})
+		require.NoError(w, err)
+		require.Greater(w, both.Token(), first.Token())
+		assert.Equal(w, "2", w.Replica.Command(w, "EXISTS", "orders:a", "orders:b"))
+		require.NoError(w, both.Release(w.Context()))
 		w.Replica.Freeze()
-		_, err = r.AcquireAll(t.Context(), []string{"a", "b"}, lockregistry.NoWait())
-		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		_, err = r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait())
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 		w.AwaitGone("orders:a")
 		w.AwaitGone("orders:b")
 		w.Replica.Thaw()
@@ -89,9 +89,9 @@ func TestReplicas_WithoutPermission(t *testing.T) {
 		w.Do("ACL", "SETUSER", "app", "on", ">secret", "resetchannels", "~*", "&*", "+@all", "-wait")
 		client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
 		r := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.ReplicaWait))
-		err := r.Obtain("42").Lock(t.Context(), lockregistry.Wait(10*time.Second))
-		require.ErrorContains(t, err, "NOPERM")
-		require.NotErrorIs(t, err, lockregistry.ErrUnavailable)
+		err := r.Obtain("42").Lock(w.Context(), lockregistry.Wait(10*time.Second))
+		require.ErrorContains(w, err, "NOPERM")
+		require.NotErrorIs(w, err, lockregistry.ErrUnavailable)
 		w.AwaitGone("orders:42")
 	})
 }
@@ -112,19 +112,19 @@ func TestReplicas_NoReplicas(t *testing.T) {
 func TestReplicas_AndForgottenScripts(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
-		h, err := r.Acquire(t.Context(), "42")
-		require.NoError(t, err)
+		h, err := r.Acquire(w.Context(), "42")
+		require.NoError(w, err)
 		w.Do("SCRIPT", "FLUSH")
-		require.NoError(t, h.Renew(t.Context(), time.Minute))
-		require.NoError(t, h.Release(t.Context()))
+		require.NoError(w, h.Renew(w.Context(), time.Minute))
+		require.NoError(w, h.Release(w.Context()))
 
 		w.Do("SCRIPT", "FLUSH")
 		w.Replica.Freeze()
 		defer w.Replica.Thaw()
 		r = w.Registry(lockregistry.WithReplicas(1, 20*time.Millisecond)) // no time to send it twice
 		w.Await("the master has it", func() bool {                        // within 20 ms, which a busy machine does not always keep
-			_, err = r.Obtain("42").TryLock(t.Context())
-			require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+			_, err = r.Obtain("42").TryLock(w.Context())
+			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 			return strings.Contains(err.Error(), "too few replicas")
 		})
 	})
@@ -196,33 +196,33 @@ func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		lost, kept := r.Obtain("lost"), r.Obtain("kept")
-		owner := lockregistry.NewOwner(t.Context())
+		owner := lockregistry.NewOwner(w.Context())
 		w.Lock(kept)
 		w.Unlock(kept)
-		require.NoError(t, lost.Lock(owner))
+		require.NoError(w, lost.Lock(owner))
 		inside := lost.Context(owner)
 		w.Replica.Freeze()
 		began := time.Now()
 		err := lost.Renew(owner, time.Minute)
 		w.Fails(err, lockregistry.ErrUnavailable, "renew", "orders:lost")
-		require.ErrorContains(t, err, "too few replicas")
-		assert.Greater(t, w.Pttl("orders:lost"), lease, "the master has it")
+		require.ErrorContains(w, err, "too few replicas")
+		assert.Greater(w, w.Pttl("orders:lost"), lease, "the master has it")
 		<-inside.Done()
-		require.ErrorIs(t, context.Cause(inside), lockregistry.ErrLockLost)
-		assert.Less(t, time.Since(began), lease)
-		require.ErrorIs(t, lost.Unlock(owner), lockregistry.ErrLockLost)
+		require.ErrorIs(w, context.Cause(inside), lockregistry.ErrLockLost)
+		assert.Less(w, time.Since(began), lease)
+		require.ErrorIs(w, lost.Unlock(owner), lockregistry.ErrLockLost)
 
 		w.Replica.Thaw()
-		require.NoError(t, kept.Lock(owner, lockregistry.Wait(time.Minute)))
+		require.NoError(w, kept.Lock(owner, lockregistry.Wait(time.Minute)))
 		inside = kept.Context(owner)
 		w.Replica.Freeze()
 		w.Await("a renewal that too few have", func() bool { return w.Pttl("orders:kept") > lease*9/10 })
 		w.Replica.Thaw()
 		w.Await("the lease is extended", func() bool {
-			require.NoError(t, context.Cause(inside))
-			return w.Replica.Command(t, "EXISTS", "orders:kept") == "1" && time.Since(began) > 3*lease
+			require.NoError(w, context.Cause(inside))
+			return w.Replica.Command(w, "EXISTS", "orders:kept") == "1" && time.Since(began) > 3*lease
 		})
-		require.NoError(t, kept.Unlock(owner))
+		require.NoError(w, kept.Unlock(owner))
 	})
 }
 
@@ -230,16 +230,16 @@ func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
-		h, err := r.Acquire(t.Context(), "42")
-		require.NoError(t, err)
+		h, err := r.Acquire(w.Context(), "42")
+		require.NoError(w, err)
 		w.Replica.Freeze()
-		require.ErrorIs(t, h.Renew(t.Context(), 5*time.Second), lockregistry.ErrUnavailable)
-		assert.LessOrEqual(t, h.Remaining(), 5*time.Second)
-		assert.Greater(t, h.Remaining(), 3*time.Second)
+		require.ErrorIs(w, h.Renew(w.Context(), 5*time.Second), lockregistry.ErrUnavailable)
+		assert.LessOrEqual(w, h.Remaining(), 5*time.Second)
+		assert.Greater(w, h.Remaining(), 3*time.Second)
 		w.Replica.Thaw()
-		require.NoError(t, h.Renew(t.Context(), time.Minute))
-		assert.Greater(t, h.Remaining(), 50*time.Second)
-		require.NoError(t, h.Release(t.Context()))
+		require.NoError(w, h.Renew(w.Context(), time.Minute))
+		assert.Greater(w, h.Remaining(), 50*time.Second)
+		require.NoError(w, h.Release(w.Context()))
 	})
 }
 
@@ -254,7 +254,7 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 			}
 			queue := "orders:{" + l.Key() + "}:waiters"
 			for round, frozen := range []bool{false, true} {
-				owner := lockregistry.NewOwner(t.Context())
+				owner := lockregistry.NewOwner(w.Context())
 				w.Lock(from)
 				waits := kit.LockElsewhere(l, owner, lockregistry.Wait(time.Minute))
 				w.Await("there is a ticket", func() bool { return w.Do("ZCOUNT", queue, "0", "+inf") == "1" })
@@ -265,14 +265,14 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 				if frozen {
 					select {
 					case err := <-waits:
-						t.Fatalf("round %d: granted by the master alone: %v", round, err)
+						w.Fatalf("round %d: granted by the master alone: %v", round, err)
 					case <-time.After(2 * kit.ReplicaWait):
 					}
 					w.Replica.Thaw()
 				}
-				require.NoError(t, <-waits)
-				assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", l.Key()))
-				require.NoError(t, l.Unlock(owner))
+				require.NoError(w, <-waits)
+				assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", l.Key()))
+				require.NoError(w, l.Unlock(owner))
 			}
 		}
 	})
@@ -281,9 +281,9 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 // The same for who finds out by looking.
 func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
-		l, owner := w.Replicated().Obtain("42"), lockregistry.NewOwner(t.Context())
-		h, err := w.Registry().Acquire(t.Context(), "42")
-		require.NoError(t, err)
+		l, owner := w.Replicated().Obtain("42"), lockregistry.NewOwner(w.Context())
+		h, err := w.Registry().Acquire(w.Context(), "42")
+		require.NoError(w, err)
 		waits := kit.LockElsewhere(l, owner, lockregistry.Wait(time.Minute))
 		w.Await("the call is told of changes of the key", func() bool {
 			return strings.Contains(w.Do("INFO", "stats"), "tracking_total_keys:1\r")
@@ -294,14 +294,14 @@ func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 			redis.call('SET', KEYS[1], string.match(ticket, '^[^|]*'), 'PX', 60000)`, "2", "orders:42", "orders:{orders:42}:waiters")
 		select {
 		case err := <-waits:
-			t.Fatal("granted by the master alone: ", err)
+			w.Fatal("granted by the master alone: ", err)
 		case <-time.After(2 * kit.ReplicaWait):
 		}
 		w.Replica.Thaw()
-		require.NoError(t, <-waits)
-		assert.Equal(t, "1", w.Replica.Command(t, "EXISTS", "orders:42"))
-		require.NoError(t, l.Unlock(owner))
-		require.ErrorIs(t, h.Release(t.Context()), lockregistry.ErrLockLost)
+		require.NoError(w, <-waits)
+		assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", "orders:42"))
+		require.NoError(w, l.Unlock(owner))
+		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
 	})
 }
 
@@ -309,7 +309,7 @@ func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Registry(lockregistry.WithReplicas(1, 4*time.Second))
-		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
+		l, owner := r.Obtain("42"), lockregistry.NewOwner(w.Context())
 		w.Do("SET", "orders:42", "java", "PX", "600000")
 		waits := kit.LockElsewhere(l, owner, lockregistry.Wait(time.Minute))
 		w.Await("the call is told of changes of the key", func() bool {
@@ -325,8 +325,8 @@ func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 		w.Do("PUBLISH", "orders-channel@"+value[:colon], "g "+value[colon+1:]+" 1000 orders:42")
 		<-time.After(1500 * time.Millisecond)
 		w.Replica.Thaw()
-		require.NoError(t, <-waits)
-		require.NoError(t, l.Unlock(owner), "its own message is no other grant")
+		require.NoError(w, <-waits)
+		require.NoError(w, l.Unlock(owner), "its own message is no other grant")
 	})
 }
 
@@ -334,14 +334,14 @@ func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 func TestReplicas_NeedsNoReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithHandoff(time.Minute))
-		l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
+		l, owner := r.Obtain("42"), lockregistry.NewOwner(w.Context())
 		w.Lock(l)
 		next := kit.LockElsewhere(l, owner)
 		w.Await("the other one waits", func() bool { return kit.Contended(l) })
 		w.Replica.Freeze()
 		w.Unlock(l)
-		require.NoError(t, <-next)
-		require.NoError(t, l.Unlock(owner))
+		require.NoError(w, <-next)
+		require.NoError(w, l.Unlock(owner))
 		w.Replica.Thaw()
 	})
 }

@@ -37,8 +37,8 @@ func TestWakeup_Cluster(t *testing.T) {
 		}
 		return false
 	}
-	w := kit.RealWorld(t, nodes[0])
-	tracked := func() (n int) {
+	tracked := func(t *testing.T) (n int) {
+		t.Helper()
 		for _, node := range nodes {
 			n += kit.RealWorld(t, node).Tracked()
 		}
@@ -46,6 +46,7 @@ func TestWakeup_Cluster(t *testing.T) {
 	}
 	for name, mode := range kit.Wakeups {
 		t.Run(name, func(t *testing.T) {
+			w := kit.RealWorld(t, nodes[0])
 			var log kit.Journal
 			made := func(opts ...lockregistry.Option) *lockregistry.Registry {
 				r, err := lockregistry.New(cluster(t), "orders", append(opts,
@@ -64,7 +65,7 @@ func TestWakeup_Cluster(t *testing.T) {
 				if mode == kit.WakeupPubSub {
 					w.Await("a subscription for "+path, func() bool { return subscribed(t, kit.OldChannel+":"+key) })
 				} else {
-					w.Await(path+" is tracked", func() bool { return tracked() == 1 })
+					w.Await(path+" is tracked", func() bool { return tracked(t) == 1 })
 				}
 				w.Pending(result)
 				start := time.Now()

@@ -247,7 +247,7 @@ func TestLocks_Permissions(t *testing.T) {
 	for _, purpose := range []string{"viewing\n", "viewing, from Redis 7 on"} {
 		t.Run(strings.TrimSpace(purpose), func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
-				rights := append([]string{"ACL", "SETUSER", "viewer", "on", ">secret"}, documentedRights(t, purpose)...)
+				rights := append([]string{"ACL", "SETUSER", "viewer", "on", ">secret"}, documentedRights(w.T, purpose)...)
 				if strings.Contains(purpose, "Redis 7") && !kit.HasShardedChannels(w.T, w.Server) {
 					_, err := w.Server.Do(rights...)
 					require.ErrorContains(w, err, "Syntax error", "it does not know them")

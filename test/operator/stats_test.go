@@ -29,22 +29,22 @@ func withoutNodes(s observe.Stats) observe.Stats {
 func TestStats_OfHoldsAndWaiters(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r, other := w.Registry(lockregistry.WithHandoff(time.Hour)), w.Registry()
-		assert.Equal(t, observe.Stats{}, withoutNodes(r.Stats()))
+		assert.Equal(w, observe.Stats{}, withoutNodes(r.Stats()))
 
 		r.Obtain("unused")
 		rw := r.ReadWrite("rw")
 		w.Lock(rw.Reader())
 		second := w.Goroutine()
-		require.NoError(t, second.Lock(rw.Reader()))
-		assert.Equal(t, observe.Stats{Locks: 2, Holds: 1}, withoutNodes(r.Stats()), "readers share a hold")
+		require.NoError(w, second.Lock(rw.Reader()))
+		assert.Equal(w, observe.Stats{Locks: 2, Holds: 1}, withoutNodes(r.Stats()), "readers share a hold")
 		third := w.Goroutine()
 		writes := third.Starts(rw.Writer())
 		w.Settle()
-		assert.Equal(t, observe.Stats{Locks: 2, Holds: 1, Waiters: 1}, withoutNodes(r.Stats()))
+		assert.Equal(w, observe.Stats{Locks: 2, Holds: 1, Waiters: 1}, withoutNodes(r.Stats()))
 		w.Unlock(rw.Reader())
-		require.NoError(t, second.Unlock(rw.Reader()))
-		require.NoError(t, <-writes)
-		require.NoError(t, third.Unlock(rw.Writer()))
+		require.NoError(w, second.Unlock(rw.Reader()))
+		require.NoError(w, <-writes)
+		require.NoError(w, third.Unlock(rw.Writer()))
 
 		elsewhere := other.Obtain("42")
 		w.Lock(elsewhere)
@@ -54,25 +54,25 @@ func TestStats_OfHoldsAndWaiters(t *testing.T) {
 		next := third.Starts(l)
 		w.Settle()
 		s := r.Stats()
-		assert.Equal(t, []int{3, 0, 2}, []int{s.Locks, s.Holds, s.Waiters})
-		assert.Equal(t, observe.Stats{Locks: 1, Holds: 1}, withoutNodes(other.Stats()))
+		assert.Equal(w, []int{3, 0, 2}, []int{s.Locks, s.Holds, s.Waiters})
+		assert.Equal(w, observe.Stats{Locks: 1, Holds: 1}, withoutNodes(other.Stats()))
 		w.Unlock(elsewhere)
-		require.NoError(t, <-first)
+		require.NoError(w, <-first)
 		s = r.Stats()
-		assert.Equal(t, []int{1, 1}, []int{s.Holds, s.Waiters})
+		assert.Equal(w, []int{1, 1}, []int{s.Holds, s.Waiters})
 		before := s.HandOvers
-		require.NoError(t, second.Unlock(l))
-		require.NoError(t, <-next)
+		require.NoError(w, second.Unlock(l))
+		require.NoError(w, <-next)
 		s = r.Stats()
-		assert.Equal(t, []int{1, 0}, []int{s.Holds, s.Waiters})
-		assert.Equal(t, before+1, s.HandOvers)
+		assert.Equal(w, []int{1, 0}, []int{s.Holds, s.Waiters})
+		assert.Equal(w, before+1, s.HandOvers)
 		w.Pass(2 * time.Minute)
-		assert.Zero(t, r.Stats().Holds, "its lease is over")
-		require.ErrorIs(t, third.Unlock(l), lockregistry.ErrLockLost)
+		assert.Zero(w, r.Stats().Holds, "its lease is over")
+		require.ErrorIs(w, third.Unlock(l), lockregistry.ErrLockLost)
 		w.Await("all is removed", func() bool { return r.Stats().Removals == 0 })
 
-		require.NoError(t, r.Close())
-		assert.Equal(t, 3, r.Stats().Locks)
+		require.NoError(w, r.Close())
+		assert.Equal(w, 3, r.Stats().Locks)
 	})
 }
 
@@ -85,17 +85,17 @@ func TestStats_OfTickets(t *testing.T) {
 				l = r.ReadWrite("rw").Reader()
 			}
 			before := r.Stats().Wakeups.Messages
-			owner := lockregistry.NewOwner(t.Context())
+			owner := lockregistry.NewOwner(w.Context())
 			w.Lock(held)
 			waits := kit.LockElsewhere(l, owner)
 			w.Await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
-			assert.Equal(t, 1, r.Stats().Waiters)
+			assert.Equal(w, 1, r.Stats().Waiters)
 			w.Unlock(held)
-			require.NoError(t, <-waits)
+			require.NoError(w, <-waits)
 			s := r.Stats()
-			assert.Equal(t, []int{0, 0, 1}, []int{s.Tickets, s.Waiters, s.Holds})
-			assert.Equal(t, before+1, s.Wakeups.Messages)
-			require.NoError(t, l.Unlock(owner))
+			assert.Equal(w, []int{0, 0, 1}, []int{s.Tickets, s.Waiters, s.Holds})
+			assert.Equal(w, before+1, s.Wakeups.Messages)
+			require.NoError(w, l.Unlock(owner))
 		}
 	})
 }
@@ -117,7 +117,7 @@ func TestStats_OfWakeups(t *testing.T) {
 				opts = append(opts, lockregistry.WithPollInterval(kit.NoPoll))
 			}
 			r := w.Registry(opts...)
-			l, owner := r.Obtain("42"), lockregistry.NewOwner(t.Context())
+			l, owner := r.Obtain("42"), lockregistry.NewOwner(w.Context())
 			w.Do("SET", "orders:42", "java", "PX", "600000")
 			waits := kit.LockElsewhere(l, owner)
 			armed := map[kit.Wakeup]string{
@@ -132,8 +132,8 @@ func TestStats_OfWakeups(t *testing.T) {
 			})
 			if c.how != kit.WakeupPoll {
 				n := r.Stats().Nodes[0]
-				assert.Equal(t, 1, n.Waiters)
-				assert.WithinDuration(t, time.Now(), n.Since, time.Minute)
+				assert.Equal(w, 1, n.Waiters)
+				assert.WithinDuration(w, time.Now(), n.Since, time.Minute)
 			}
 			w.Await("it is counted", func() bool { // one that finds the call about to wake already is not
 				w.Do("SET", "orders:42", "java", "PX", "600000")
@@ -142,9 +142,9 @@ func TestStats_OfWakeups(t *testing.T) {
 			})
 			w.Do("DEL", "orders:42")
 			w.Do("PUBLISH", "orders-channel:orders:42", "orders:42")
-			require.NoError(t, <-waits)
-			require.NoError(t, l.Unlock(owner))
-			require.NoError(t, r.Close())
+			require.NoError(w, <-waits)
+			require.NoError(w, l.Unlock(owner))
+			require.NoError(w, r.Close())
 			w.Await("nobody listens", func() bool { return strings.Contains(w.Do("INFO", "stats"), "pubsub_channels:0\r") })
 		}
 	})
@@ -155,26 +155,26 @@ func TestStats_OfAServer(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r, other := w.Registry(), w.Registry()
 		n := r.Stats().Nodes
-		require.Len(t, n, 1)
-		assert.Equal(t, observe.NodeStats{Address: "redis:6379", Wakeup: "poll"}, n[0])
+		require.Len(w, n, 1)
+		assert.Equal(w, observe.NodeStats{Address: "redis:6379", Wakeup: "poll"}, n[0])
 
 		began := time.Now()
 		held, l := other.Obtain("42"), r.Obtain("42")
 		w.Lock(held)
-		waits := kit.LockElsewhere(l, lockregistry.NewOwner(t.Context()))
+		waits := kit.LockElsewhere(l, lockregistry.NewOwner(w.Context()))
 		w.Await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
 		s := r.Stats().Nodes[0]
-		assert.Equal(t, "tracking", s.Wakeup)
-		assert.WithinRange(t, s.Since, began, time.Now())
-		assert.WithinRange(t, s.LastAnswer, began, time.Now())
-		assert.Zero(t, s.Lost)
+		assert.Equal(w, "tracking", s.Wakeup)
+		assert.WithinRange(w, s.Since, began, time.Now())
+		assert.WithinRange(w, s.LastAnswer, began, time.Now())
+		assert.Zero(w, s.Lost)
 		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		w.Await("another connection", func() bool {
 			n := r.Stats().Nodes[0]
 			return n.Lost == 1 && n.Since.After(s.Since)
 		})
 		w.Unlock(held)
-		require.NoError(t, <-waits)
+		require.NoError(w, <-waits)
 	})
 }
 
@@ -187,19 +187,19 @@ func TestStats_OfFailures(t *testing.T) {
 		answered := r.Stats().Nodes[0].LastAnswer
 		began := time.Now()
 		w.Mini.SetError("ERR it fails")
-		require.Error(t, removed.Unlock(w.Context()))
+		require.Error(w, removed.Unlock(w.Context()))
 		w.Pass(15 * time.Second)
 		s := r.Stats()
-		assert.WithinRange(t, s.Nodes[0].RemovalsFailing, began, began.Add(time.Second))
-		assert.WithinRange(t, s.Nodes[0].RenewalsFailing, began.Add(9*time.Second), began.Add(11*time.Second))
-		assert.Equal(t, 1, s.Removals)
-		assert.True(t, s.Nodes[0].LastAnswer.After(answered), "an error is an answer")
+		assert.WithinRange(w, s.Nodes[0].RemovalsFailing, began, began.Add(time.Second))
+		assert.WithinRange(w, s.Nodes[0].RenewalsFailing, began.Add(9*time.Second), began.Add(11*time.Second))
+		assert.Equal(w, 1, s.Removals)
+		assert.True(w, s.Nodes[0].LastAnswer.After(answered), "an error is an answer")
 		w.Mini.SetError("")
 		w.Pass(5 * time.Second)
 		s = r.Stats()
-		assert.Zero(t, s.Nodes[0].RemovalsFailing)
-		assert.Zero(t, s.Nodes[0].RenewalsFailing)
-		assert.Zero(t, s.Removals)
+		assert.Zero(w, s.Nodes[0].RemovalsFailing)
+		assert.Zero(w, s.Nodes[0].RenewalsFailing)
+		assert.Zero(w, s.Removals)
 		w.Unlock(renewed)
 	})
 }
@@ -263,7 +263,7 @@ func TestStats_Meanwhile(t *testing.T) {
 					l := []*lockregistry.Lock{r.Obtain(path), other.Obtain(path), r.ReadWrite("rw" + path).Reader()}[n%3]
 					owner := lockregistry.NewOwner(w.Context())
 					if err := errors.Join(l.Lock(owner), l.Unlock(owner)); err != nil {
-						t.Error(err)
+						w.Error(err)
 					}
 				}
 			})
@@ -274,9 +274,9 @@ func TestStats_Meanwhile(t *testing.T) {
 		}()
 		for more := true; more; {
 			s := r.Stats()
-			assert.LessOrEqual(t, s.Tickets, s.Waiters)
-			assert.LessOrEqual(t, s.Holds, 2*s.Locks)
-			assert.LessOrEqual(t, s.Waiters, goroutines*2*paths) // who goes on to another path meanwhile counts there, too
+			assert.LessOrEqual(w, s.Tickets, s.Waiters)
+			assert.LessOrEqual(w, s.Holds, 2*s.Locks)
+			assert.LessOrEqual(w, s.Waiters, goroutines*2*paths) // who goes on to another path meanwhile counts there, too
 			select {
 			case <-done:
 				more = false
@@ -284,7 +284,7 @@ func TestStats_Meanwhile(t *testing.T) {
 			}
 		}
 		s := r.Stats()
-		assert.Equal(t, []int{0, 0, 0}, []int{s.Holds, s.Waiters, s.Tickets})
+		assert.Equal(w, []int{0, 0, 0}, []int{s.Holds, s.Waiters, s.Tickets})
 	})
 }
 
@@ -301,11 +301,11 @@ func TestStats_ClientWithoutNodes(t *testing.T) {
 		has := w.Goroutine().Starts(l)
 		w.Settle()
 		nodes := r.Stats().Nodes
-		require.Len(t, nodes, 1)
-		require.Empty(t, nodes[0].Address)
-		require.NotZero(t, nodes[0].LastAnswer)
+		require.Len(w, nodes, 1)
+		require.Empty(w, nodes[0].Address)
+		require.NotZero(w, nodes[0].LastAnswer)
 		w.Unlock(l)
-		require.NoError(t, <-has)
+		require.NoError(w, <-has)
 	})
 }
 

@@ -141,15 +141,15 @@ func TestWakeup_MessagesAboutOtherLocks(t *testing.T) {
 		}
 		w.Do("PUBLISH", kit.OldChannel+":orders:44", "orders:44")
 		w.Settle()
-		require.Equal(t, before, f.Count("obtain"), "nobody waits for what the messages are about")
+		require.Equal(w, before, f.Count("obtain"), "nobody waits for what the messages are about")
 
 		for _, publish := range [][]string{{kit.OldChannel, kit.TheKey}, {kit.TheChannel, kit.TheKey}, {kit.TheChannel, "anything"}} {
 			before := f.Count("obtain")
 			w.Do("PUBLISH", publish[0], publish[1])
 			w.Settle()
 			tries := f.Sent("obtain")[before:]
-			require.Len(t, tries, 1, "%v", publish)
-			require.Contains(t, tries[0].Args, kit.TheKey)
+			require.Len(w, tries, 1, "%v", publish)
+			require.Contains(w, tries[0].Args, kit.TheKey)
 		}
 	})
 }
@@ -644,7 +644,7 @@ func TestWakeup_ServerRestartsWhileACallWaits(t *testing.T) {
 				w.Server.Stop()
 				w.Await("the loss is in the log", func() bool { return len(log.Lines("connection for wake-ups is lost")) == 1 })
 				w.Pending(result)
-				w.Server.Restart(t)
+				w.Server.Restart(w)
 				require.NoError(w, <-result, "the restart dropped the key")
 				require.NoError(w, g.Unlock(waits.Obtain("42")))
 
