@@ -82,9 +82,9 @@ func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 	failed := 0
 	for i := range 20 {
 		before := keys(t)
-		p := pairOn(t, "a{b" + strconv.Itoa(i))
+		p := pairOn(t, "a{b"+strconv.Itoa(i))
 		if i%2 == 0 {
-			p = pairOn(t, "a{}b" + strconv.Itoa(i))
+			p = pairOn(t, "a{}b"+strconv.Itoa(i))
 		}
 		if err := p.Reader.Lock(context.Background()); err != nil {
 			failed++
