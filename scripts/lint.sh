@@ -16,9 +16,21 @@ for module in $modules; do
 done
 
 # .github/workflows vets macOS, too. There code for Unix fails as it does here, but code for Windows only there.
-for module in . cmd/lockreg contrib/gocronlock contrib/lockotel; do
+for module in . cmd/lockreg contrib/gocronlock contrib/lockotel contrib/lockvet; do
 	echo "go vet for Windows in $module"
 	(cd "$module" && GOWORK=off GOOS=windows go vet ./...) || failed=yes
+done
+
+# What users copy has none of the mistakes that lockvet finds.
+vet=$(mktemp)
+trap 'rm -f "$vet"' EXIT
+GOWORK=off go -C contrib/lockvet build -o "$vet" .
+for module in . cmd/lockreg examples/ledger examples/service contrib/gocronlock contrib/lockotel; do
+	echo "lockvet in $module"
+	packages=./...
+	[ "$module" != . ] || packages="./examples/... ./leader ./lockhttp ./locktest"
+	# shellcheck disable=SC2086 # one argument for each
+	(cd "$module" && GOWORK=off go vet -vettool="$vet" $packages) || failed=yes
 done
 
 # Which package imports which, and how long files and functions are.

@@ -59,7 +59,7 @@ func add(
 			return err
 		}
 		think(token)
-		// Not with the context of the hold: it may end between any check of it and the write. The token is what counts.
-		return ledger.SetBalance(ctx, account, balance+cents, token)
+		// The end of the hold's context does not count: it may come between any check of it and the write. The token counts.
+		return ledger.SetBalance(context.WithoutCancel(held), account, balance+cents, token)
 	})
 }
