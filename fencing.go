@@ -64,9 +64,8 @@ var errReserved = errors.New("a path that ends in :waiters or :fencing, with a p
 
 // A script needs all its keys in one slot of a cluster.
 var (
-	errApart            = scattered("the fencing counter of this lock in another slot than its key")
-	errScattered        = scattered("the keys of this read-write lock in different slots")
-	errScatteredPermits = scattered("the keys of this semaphore in different slots")
+	errApart     = scattered("the fencing counter of this lock in another slot than its key")
+	errScattered = scattered("the keys of this read-write lock in different slots")
 )
 
 func scattered(what string) error {

@@ -126,9 +126,6 @@ func (l *Lock) holderOf(h *hold.Hold) string {
 
 // removePermits is remove for a semaphore. Waiting calls get the freed permits at once, as at any release.
 func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) error {
-	if r.permit.Format.Scatters(l.redis.Key) {
-		return errScatteredPermits
-	}
 	info, err := r.inspectOne(ctx, l)
 	switch {
 	case err != nil:
@@ -137,14 +134,12 @@ func (r *Registry) removePermits(ctx context.Context, l *Lock, holder string) er
 		return nil
 	case info.Kind == "":
 		return ErrNotOwner
-	case info.Kind != protocol.KindSemaphore, info.Layout != r.layout:
+	case info.Kind != protocol.KindSemaphore:
 		return ErrWrongType
 	case holder == "":
 		holder = protocol.EveryHold
-	default:
-		if holder = r.permit.Format.Member(holder); holder == "" {
-			return ErrNotOwner
-		}
+	case !protocol.IsHold(holder):
+		return ErrNotOwner
 	}
 	before := r.holders(l)
 	release := r.permit.Format.Release(protocol.Release{Key: l.redis.Key, Value: holder})

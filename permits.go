@@ -1,25 +1,18 @@
 package lockregistry
 
 import (
-	"context"
 	"iter"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // permits has the calls and holds of a registry's semaphores. Each has a [Lock] of its own, and a ticket if it waits: so the
 // calls of a process wait in Redis in order of arrival, among the calls of other processes.
 type permits struct {
-	reg  *Registry
-	skew clock.Skew // Redisson's processes take out permits by the clock of their own machine, which may be this one
+	reg *Registry
 
 	mu      sync.Mutex
 	calls   map[*Lock]string      // the number of the call's newest attempt, or of its hold
@@ -38,20 +31,10 @@ const leastUnused = 1000 // fewer groups are kept, for the next calls
 
 // begin is called before all else.
 func (p *permits) begin(r *Registry) {
-	p.reg, p.calls, p.numbers, p.groups = r, map[*Lock]string{}, map[string]*Lock{}, map[string]*semaphore{}
-	p.unused = leastUnused
-	p.skew.Ask = func(key string) (server time.Time, again bool, err error) {
-		micros, _, err := p.of(key).anchor.send(context.Background(), protocol.Call{Script: serverClock, Key: key})
-		return time.UnixMicro(micros), fault.Transient(err), err
-	}
-	p.skew.Report = func(key string, ahead time.Duration) {
-		r.reports.dispatch.Log(slog.LevelWarn,
-			"the clocks of the server and of this machine differ: Redisson's processes may take permits that are held",
-			slog.String("key", key), slog.Duration("ahead", ahead.Round(time.Millisecond)))
+	*p = permits{
+		reg: r, calls: map[*Lock]string{}, numbers: map[string]*Lock{}, groups: map[string]*semaphore{}, unused: leastUnused,
 	}
 }
-
-var serverClock = protocol.Load("server_clock")
 
 // of returns what the calls of a key have in common.
 func (p *permits) of(key string) *semaphore {

@@ -181,14 +181,13 @@ type kind struct {
 	paths *queue.Kind
 }
 
-// layouts are the formats of plain locks and of semaphores.
+// layouts are the formats of plain locks. Semaphores have the library's own in any layout.
 var layouts = map[Layout]struct {
 	format   func(protocol.Config) *protocol.Format
-	permits  func(c protocol.Config, each, number int) *protocol.Format
 	watchdog time.Duration // Redisson's lockWatchdogTimeout: the lease of calls that name none, which are renewed; 0: they are not
 }{
-	LayoutSpring:   {protocol.NewSpring, protocol.NewPermits, 0},
-	LayoutRedisson: {protocol.NewRedisson, protocol.NewRedissonPermits, 30 * time.Second},
+	LayoutSpring:   {protocol.NewSpring, 0},
+	LayoutRedisson: {protocol.NewRedisson, 30 * time.Second},
 }
 
 func (r *Registry) makeKinds(s *settings) {
@@ -338,7 +337,6 @@ func (r *Registry) Close() error {
 		trip := r.transport.Farthest().RoundTrip()
 		limit := time.NewTimer(trip.Plus(background.Grace) + trip.Plus(queue.ReleaseGrace))
 		defer limit.Stop()
-		r.permits.skew.Close()
 		r.transport.AwaitAbandoned(trip.Plus(queue.ReleaseGrace))
 		r.background.Close()
 		r.others.presence.Close()
@@ -346,7 +344,6 @@ func (r *Registry) Close() error {
 		go func() {
 			r.queues.Waker.Wait()
 			r.background.Wait()
-			r.permits.skew.Wait()
 			r.others.presence.Wait()
 			close(ended)
 		}()

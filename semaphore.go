@@ -22,7 +22,7 @@ import (
 // [Permits], gets all of them or none. It waits until that many are free, and no later call is served before it.
 //
 // A hold of a semaphore is a [Hold] with its own lease: when that is over, its permits are free. It is never reentrant. All
-// times are by the server's clock, so the clocks of the processes do not matter, except those of Java processes.
+// times are by the server's clock, so the clocks of the processes do not matter.
 type Semaphore interface {
 	// Acquire waits until it has a permit, or as many as [Permits] says. Options are [Lease], [AtMost], [Wait], [NoWait],
 	// [FailFast] and Permits. The hold is renewed, as any [Hold]. Acquire returns the errors of [Lock.Acquire], each within a
@@ -71,12 +71,8 @@ const mostPermits = math.MaxInt32
 // unless SetPermits has set it for good. When Redis has a number other than n, that number counts, and the registry logs a
 // warning.
 //
-// With [LayoutSpring] it has a format that Java does not know. With [LayoutRedisson] it is Redisson's
-// RPermitExpirableSemaphore: either side acquires a permit as soon as it is free, and Java does not wait for its turn; the number
-// stays in Redis for good; and there are never more holds than permits as long as no clock of a machine with Java differs from
-// the server's by a third of the shortest lease in use or more. Once, after the first successful call, a registry compares its
-// machine's clock with the server's; it logs a warning if they differ by that much. A permit that Java has acquired without a
-// lease is held until Java or [Registry.ForceUnlock] releases it.
+// It has a format that Java does not know, in any [Layout], so registries of both layouts share it. Redisson's RSemaphore and
+// RPermitExpirableSemaphore are other objects: where Java has one at the path's key, calls fail with [ErrWrongType].
 func (r *Registry) Semaphore(path string, n int) Semaphore { //nolint:ireturn // its methods are no names of the package
 	s := &semaphoreAt{reg: r, key: r.prefix + ":" + path, number: n}
 	s.one = s.kind(1)
@@ -164,8 +160,6 @@ func (s *semaphoreAt) fail(op string, err error) error {
 // check returns the error of every call that names this number, if there is one.
 func (s *semaphoreAt) check(number int) error {
 	switch {
-	case s.one.Format.Scatters(s.key):
-		return errScatteredPermits
 	case number < 1:
 		return fmt.Errorf("%d permits: a semaphore has at least one", number)
 	case number > mostPermits:
@@ -176,23 +170,14 @@ func (s *semaphoreAt) check(number int) error {
 
 // acquire is one call. It has its own Lock, so its local half is always free.
 func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption, wait time.Duration) (*Hold, error) {
-	k, length := s.one, s.reg.lease.Length
+	k := s.one
 	if len(opts) > 0 {
 		q, err := request{}.with(opts)
 		if err != nil {
 			return nil, s.fail(op, err)
 		}
-		if most := protocol.MostAtOnce; s.reg.layout == LayoutRedisson && q.permits > most {
-			return nil, s.fail(op, fmt.Errorf("Permits(%d): with LayoutRedisson the number must be %d at most", q.permits, most))
-		}
 		if q.permits > 1 {
 			k = s.kind(q.permits)
-		}
-		if q.lease != nil {
-			length = q.lease.Length
-		}
-		if q.atMost > 0 {
-			length = min(length, q.atMost)
 		}
 	}
 	if err := s.check(s.number); err != nil {
@@ -202,8 +187,6 @@ func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption,
 	h, err := l.acquireAs(ctx, op, opts, wait, owner.NewHold())
 	if h == nil {
 		s.reg.permits.leave(l)
-	} else if !k.Format.Ours() { // its Java processes go by the clocks of their machines
-		s.reg.permits.skew.Uses(s.key, length)
 	}
 	return h, err
 }
@@ -217,7 +200,7 @@ func (s *semaphoreAt) kind(each int) *kind {
 
 // permitsOf returns the kind of holds of a semaphore; each is how many permits one has, number how many there are.
 func (r *Registry) permitsOf(each, number int) *kind {
-	format := layouts[r.layout].permits(r.formats, each, number)
+	format := protocol.NewPermits(r.formats, each, number)
 	return &kind{hold.Kind{Format: format, Env: r.holds}, r.queues.Kind(queue.Permits(each))}
 }
 

@@ -28,9 +28,8 @@ type registryLocks struct {
 	client   rueidis.Client
 	shared   bool // the client is another's to close
 	registry *lockregistry.Registry
-	permits  int    // of semaphores, each hold has one; 0: they are plain locks
-	several  int    // paths of each session; 0: one
-	below    string // the paths of semaphores begin with it, since a lock, or the other format, may be at the path itself
+	permits  int // of semaphores, each hold has one; 0: they are plain locks
+	several  int // paths of each session; 0: one
 }
 
 func openRegistry(o opening) (registryLocks, error) {
@@ -58,16 +57,12 @@ func openRegistry(o opening) (registryLocks, error) {
 		}
 		return registryLocks{}, err
 	}
-	below := "permits/"
-	if o.redisson {
-		below = "redisson/"
-	}
-	return registryLocks{client, o.client != nil, registry, o.permits, o.several, below}, nil
+	return registryLocks{client, o.client != nil, registry, o.permits, o.several}, nil
 }
 
 func (l registryLocks) session(path string) session {
 	if l.permits > 0 {
-		return &permitSession{semaphore: l.registry.Semaphore(l.below+path, l.permits)}
+		return &permitSession{semaphore: l.registry.Semaphore("permits/"+path, l.permits)} // a lock may be at the path itself
 	}
 	if l.several > 0 {
 		return &severalSession{registry: l.registry, paths: pathsBelow(path, l.several)}

@@ -17,7 +17,7 @@ var redissonPermits = contender{name: "Redisson 4.7", role: rival}
 // What only the Java programs know: permits have ids.
 const (
 	doEnter = "enter"        // acquire a permit; the reply's field "value" is its id
-	doLeave = "leave"        // release "ids"; the reply's field "value" says how many were there
+	doLeave = "leave"        // release "permit"; the reply's field "value" says how many were there
 	doBegin = "beginpermits" // set the number of a semaphore that has none
 )
 

@@ -78,7 +78,7 @@ func (p party) unlock(ctx context.Context, path string, held peer.Reply) (peer.R
 	if !p.byID {
 		return p.ask(ctx, p.thread(path), doUnlock, fields)
 	}
-	fields["ids"] = held.Fields["value"]
+	fields["permit"] = held.Fields["value"]
 	reply, err := p.ask(ctx, p.thread(path), doLeave, fields)
 	if err == nil && reply.Fields["value"] != "1" {
 		err = errPermitLost

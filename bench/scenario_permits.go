@@ -9,9 +9,8 @@ import (
 
 // Permits of a semaphore are compared with this library's plain lock, and with Redisson's. See permits_java.go.
 var (
-	plainLock          = contender{name: "plain lock", role: floor}
-	semaphores         = contender{name: thisLibrary.name, role: subject}
-	redissonSemaphores = contender{name: thisLibrary.name + ", Redisson's format", role: subject}
+	plainLock  = contender{name: "plain lock", role: floor}
+	semaphores = contender{name: thisLibrary.name, role: subject}
 )
 
 var (
@@ -66,8 +65,8 @@ func (s *suite) permitsAlone(goroutines int) (*result, error) {
 	}
 	var opened []*open
 	defer func() { closeAll(opened) }()
-	for _, c := range []contender{plainLock, semaphores, redissonSemaphores} {
-		o := opening{addr: s.addr, redisson: c.name == redissonSemaphores.name}
+	for _, c := range []contender{plainLock, semaphores} {
+		o := opening{addr: s.addr}
 		if c.role == subject {
 			o.permits = 4
 		}
@@ -94,7 +93,7 @@ type giver struct {
 // givers returns the rows for a number of permits, the plain lock first.
 func (s *suite) givers(workers fleet, permits int, java javaClients) ([]giver, error) {
 	var rows []giver
-	for _, c := range []contender{plainLock, semaphores, redissonSemaphores} {
+	for _, c := range []contender{plainLock, semaphores} {
 		g := giver{c, workers.parties(fmt.Sprintf("%s, %d", c.name, permits)), permits}
 		if c.role == floor {
 			g.permits = 1
@@ -104,9 +103,6 @@ func (s *suite) givers(workers fleet, permits int, java javaClients) ([]giver, e
 			fields["registry"] = p.registry
 			if c.role == subject {
 				fields["permits"] = strconv.Itoa(permits)
-			}
-			if c.name == redissonSemaphores.name {
-				fields["layout"] = redissonFormat
 			}
 			if _, err := p.ask(s.ctx, "main", doOpen, fields); err != nil {
 				return nil, fmt.Errorf("open %s: %w", p.registry, err)

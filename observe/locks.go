@@ -11,8 +11,8 @@ type LockInfo struct {
 	// only the beginning of the key.
 	Kind Kind
 
-	// Layout is the format of the key: for a plain lock or a semaphore the one found, or the registry's when Redis has no such
-	// key; for a read-write lock LayoutRedisson.
+	// Layout is the format of the key: for a plain lock the one found, or the registry's when Redis has no such key; for a
+	// read-write lock LayoutRedisson; for a semaphore the registry's, since it has one format in both.
 	Layout Layout
 
 	Permits int // of a semaphore: all of its permits, held or not

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../test/specs"
 tlc=$PWD/.tlc
 
 # The module that a question is about.
-module() { case ${1##*/} in permits-*) echo permits ;; rpermits-*) echo rpermits ;; *) echo handover ;; esac; }
+module() { case ${1##*/} in permits-*) echo permits ;; *) echo handover ;; esac; }
 
 # Puts a question together: the constants of its module's common file, with those of the question and of the further
 # arguments (Name=value) instead of its own.

@@ -291,7 +291,7 @@ func kindOf(info observe.LockInfo) string {
 	case tooLong:
 		return tooLong
 	case observe.KindSemaphore:
-		return fmt.Sprint("semaphore of ", info.Permits, format(info))
+		return fmt.Sprint("semaphore of ", info.Permits)
 	case observe.KindLock, observe.KindReader, observe.KindWriter: // no key is of the latter two
 	}
 	return "lock" + format(info)

@@ -129,7 +129,7 @@ used; each command's help has its others.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.url, "url", "", "address of Redis (default: the environment's REDIS_URL)")
 	flags.BoolVar(&a.json, "json", false, "print JSON instead of text")
-	flags.StringVar(&a.layout, "layout", "spring", "format of plain locks and semaphores: spring or redisson")
+	flags.StringVar(&a.layout, "layout", "spring", "format of plain locks: spring or redisson")
 	_ = root.RegisterFlagCompletionFunc("layout",
 		cobra.FixedCompletions([]string{"spring", "redisson"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(

@@ -90,7 +90,7 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 		return failed(err)
 	}
 	if other := r.otherLayout(info); other != "" {
-		return usage("%s is a %s in another format: pass --layout %s", info.Key, info.Kind, other)
+		return usage("%s is a lock in another format: pass --layout %s", info.Key, other)
 	}
 	h, err := r.choose(info)
 	if err != nil {
@@ -123,10 +123,9 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 	return err
 }
 
-// otherLayout returns the format of a plain lock or a semaphore that is held, if it differs from --layout.
+// otherLayout returns the format of a plain lock that is held, if it differs from --layout.
 func (r *releaser) otherLayout(info observe.LockInfo) string {
-	formats := info.Kind == observe.KindLock || info.Kind == observe.KindSemaphore
-	if name := view.OfLayout(info.Layout); formats && info.HolderCount > 0 && name != r.layout {
+	if name := view.OfLayout(info.Layout); info.Kind == observe.KindLock && info.HolderCount > 0 && name != r.layout {
 		return name
 	}
 	return ""
@@ -169,11 +168,7 @@ func (r *releaser) command(info observe.LockInfo) string {
 	h := slices.MaxFunc(info.Holders, func(a, b observe.HolderInfo) int {
 		return cmp.Or(cmp.Compare(a.Overdue(), b.Overdue()), cmp.Compare(a.Silent, b.Silent))
 	})
-	text := "lockreg release " + quoted(r.prefix) + " " + quoted(r.path) + " --holder " + quoted(h.Holder)
-	if name := view.OfLayout(info.Layout); info.Kind == observe.KindSemaphore && name != "spring" {
-		text += " --layout " + name
-	}
-	return text
+	return "lockreg release " + quoted(r.prefix) + " " + quoted(r.path) + " --holder " + quoted(h.Holder)
 }
 
 // quoted is a word for a shell.

@@ -281,10 +281,10 @@ func (r *runner) notObtained(ctx context.Context, registry *lockregistry.Registr
 		if r.shared || r.exclusive {
 			kind = "read-write lock"
 		} else if r.permits != 0 {
-			kind = "semaphore in the format of --layout " + r.layout
+			kind = "semaphore"
 		}
 		return usage("%s:%s is not a %s: a read-write lock needs --shared or --exclusive, a semaphore --permits, "+
-			"and this or a plain lock the right --layout",
+			"and a plain lock the right --layout",
 			r.prefix, r.path, kind)
 	}
 	return failed(err)

@@ -16,8 +16,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/lockregistry/lockregistry"
 )
 
 func TestRunPassesEverythingOn(t *testing.T) {
@@ -314,37 +312,30 @@ func TestRunPermits(t *testing.T) {
 	}
 }
 
-// A semaphore of Redisson's format is run under in this format alone.
-func TestRunPermitsOfRedisson(t *testing.T) {
+// A semaphore has one format, whatever --layout says; Redisson's semaphores are other objects.
+func TestRunPermitsInEitherLayout(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	run := func(args ...string) (code int, out, text string) {
-		return lockreg(t, s.url, append(append([]string{"run", "--permits", "2", "--no-wait"}, args...),
-			"shop", "partner", "--", "echo", "works")...)
+	run := func(path, layout string) (code int, out, text string) {
+		return lockreg(t, s.url, "run", "--permits", "1", "--no-wait", "--layout", layout, "shop", path, "--", "echo", "works")
 	}
-	code, out, text := run("--layout", "redisson")
-	assert.Zero(t, code, text)
-	assert.Equal(t, "works\n", out)
-	assert.Equal(t, "2", s.Command(t, "GET", "shop:partner"), "all are free")
-
-	id := strings.Repeat("\x0f", 16) // Java has one
-	s.Command(t, "SET", "shop:partner", "1")
-	s.Command(t, "ZADD", "{shop:partner}:timeout", strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10), id)
-	code, out, text = run("--layout", "redisson")
-	assert.Zero(t, code, text)
-	assert.Equal(t, "works\n", out)
-	r := s.registry(t, "shop", lockregistry.WithLayout(lockregistry.LayoutRedisson))
-	hold, err := r.Semaphore("partner", 2).Acquire(t.Context())
-	require.NoError(t, err)
-	code, out, text = run("--layout", "redisson")
-	assert.Equal(t, 75, code)
-	assert.Empty(t, out)
-	assert.Contains(t, text, "not obtained: shop:partner is held by 2 holders")
-	require.NoError(t, hold.Release(t.Context()))
-	code, out, text = run()
-	assert.Equal(t, 64, code)
-	assert.Empty(t, out)
-	assert.Contains(t, text, "shop:partner is not a semaphore in the format of --layout spring")
+	s.Command(t, "SET", "shop:java", "3")
+	for _, layout := range []string{"spring", "redisson"} {
+		code, out, text := run("partner", layout)
+		assert.Zero(t, code, text)
+		assert.Equal(t, "works\n", out)
+		hold, err := s.registry(t, "shop").Semaphore("partner", 1).Acquire(t.Context())
+		require.NoError(t, err)
+		code, out, text = run("partner", layout)
+		assert.Equal(t, 75, code)
+		assert.Empty(t, out)
+		assert.Contains(t, text, "not obtained: shop:partner is held by ")
+		require.NoError(t, hold.Release(t.Context()))
+		code, out, text = run("java", layout)
+		assert.Equal(t, 64, code)
+		assert.Empty(t, out)
+		assert.Contains(t, text, "shop:java is not a semaphore")
+	}
 }
 
 func TestRunOnce(t *testing.T) {

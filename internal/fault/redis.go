@@ -3,6 +3,7 @@ package fault
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -22,6 +23,11 @@ var (
 	Deadlock    = errors.New("the call would wait for itself")
 	Capacity    = errors.New("all locks that the registry may keep are in use: unlock some, or raise the capacity")
 )
+
+// Number is [WrongType] for a number without a lease, which no lock of any format is. Errors of scripts end in number then.
+var Number = fmt.Errorf("%w: a number, as Redisson's RSemaphore and RPermitExpirableSemaphore keep there", WrongType)
+
+const number = "the key holds a number"
 
 // The outcomes of a command without a valid answer.
 var (
@@ -126,6 +132,8 @@ func Classify(err error) error {
 	switch {
 	case err == nil || errors.Is(err, Unavailable):
 		return err
+	case IsWrongType(err) && strings.HasSuffix(err.Error(), number):
+		return Number
 	case IsWrongType(err):
 		return WrongType // the server's text is about a script
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // of the client's context, not the caller's

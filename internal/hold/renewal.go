@@ -80,7 +80,7 @@ func (h *Hold) answered(r renewal, n int64, err error, late bool) error {
 
 func (r renewal) Call() protocol.Call {
 	p := r.hold.path
-	c := p.Format.RenewWithin(p.Key, r.hold.value, r.Term, r.Own)
+	c := p.Format.Renew(p.Key, r.hold.value, r.Term)
 	p.Demand(&c)
 	return c
 }

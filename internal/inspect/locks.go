@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -48,9 +47,9 @@ func (r *Reader) infoOf(key string, x *protocol.Inspection) observe.LockInfo {
 		Permits: x.Number, HolderCount: x.HolderCount, WaiterCount: x.WaiterCount, TooLong: x.TooLong,
 	}
 	switch {
-	case x.Stored == protocol.AsString, x.Stored == protocol.AsSet:
+	case x.Stored == protocol.AsString:
 		info.Layout = observe.LayoutSpring
-	case x.Stored == protocol.AsHash, x.Stored == protocol.AsCounter, x.Kind == protocol.KindReadWrite:
+	case x.Stored == protocol.AsHash, x.Kind == protocol.KindReadWrite:
 		info.Layout = observe.LayoutRedisson
 	}
 	for _, h := range x.Holders {
@@ -171,9 +170,6 @@ func isLock(i *observe.LockInfo) bool {
 			continue
 		}
 		certain = true
-		if i.Kind == observe.KindSemaphore && i.Layout == observe.LayoutRedisson && isJavas(h.Holder) {
-			continue
-		}
 		registry := protocol.ParseName(h.Holder).Registry
 		if n := len(registry) - uuidLength; n < 0 || n > 0 && registry[n-1] != ':' || uuid.Validate(registry[n:]) != nil {
 			return false
@@ -183,12 +179,6 @@ func isLock(i *observe.LockInfo) bool {
 }
 
 const uuidLength = 36
-
-// isJavas reports whether a holder of a semaphore is a permit of Redisson: inspect.lua tells its 16 bytes in hexadecimal.
-func isJavas(holder string) bool {
-	id, err := hex.DecodeString(holder)
-	return err == nil && len(id) == 16
-}
 
 // record is the content of a registry's record; the zero value if there is no record.
 type record struct {

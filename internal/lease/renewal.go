@@ -20,7 +20,6 @@ const (
 // Renewal is a command that renews a lease.
 type Renewal struct {
 	Term      *Term
-	Own       *Term // what Term was before the bound shortened it
 	Sent      clock.Instant
 	Scheduled bool // sent in the background
 	Chosen    bool // the owner wants this term, also for later renewals
@@ -50,7 +49,7 @@ const (
 // Begin notes that a renewal is about to be sent. A shorter lease counts from now on, since the server may execute the command
 // long before the reply comes. The renewal's term is shorter than t if t would go beyond the bound.
 func (s *State) Begin(now clock.Instant, t *Term) Renewal {
-	u, own := s.unsettled(), t
+	u := s.unsettled()
 	t = s.within(t, now)
 	if u.flying == 0 {
 		u.several, u.shortest, u.sure = false, t.Length, s.until
@@ -63,7 +62,7 @@ func (s *State) Begin(now clock.Instant, t *Term) Renewal {
 	if s.next != clock.Never { // the next one does not wait for the reply to this one
 		s.next = min(s.next, now.Add(t.Length/3))
 	}
-	return Renewal{Term: t, Own: own, Sent: now}
+	return Renewal{Term: t, Sent: now}
 }
 
 // Reply handles the outcome of a renewal. A late reply does not prolong the lease, since it may come from a former master. Nor

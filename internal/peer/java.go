@@ -87,26 +87,18 @@ func (p Java) newestSource() (newest time.Time, err error) {
 }
 
 // Start starts the program of a module.
-func (p Java) Start(name, module string) (*Peer, error) { return p.start(name, module, "") }
-
-// start starts it with classes that come before its own, if any, and options of Java.
-func (p Java) start(name, module, classes string, options ...string) (*Peer, error) {
+func (p Java) Start(name, module string) (*Peer, error) {
 	java := "java"
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		java = filepath.Join(home, "bin", "java")
 	}
 	target := filepath.Join(p.Dir, module, "target")
-	path := filepath.Join(target, "classes") + string(os.PathListSeparator) + filepath.Join(target, "lib", "*")
-	if classes != "" {
-		path = classes + string(os.PathListSeparator) + path
-	}
-	args := append([]string{
+	return Start(name, exec.Command(java, //nolint:gosec,noctx // Java as the developer has it; it ends when its input does
 		// Quick to start, small, and fast enough for locks.
 		"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m",
 		// Before JDK 18 the charset comes from the environment, and Spring reads the unlock message with it.
 		"-Dfile.encoding=UTF-8",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-	}, options...)
-	args = append(args, "-cp", path, "lockregistry.peer.library.Main")
-	return Start(name, exec.Command(java, args...)) //nolint:gosec,noctx // Java as the developer has it; it ends when its input does
+		"-cp", filepath.Join(target, "classes")+string(os.PathListSeparator)+filepath.Join(target, "lib", "*"),
+		"lockregistry.peer.library.Main"))
 }

@@ -8,10 +8,7 @@ import "slices"
 // on restart or SCRIPT FLUSH; the next try of a waiting process then makes them known again. Tests in interop assert that the
 // scripts of each Java version are here, tests in torture the older ones of this library.
 //
-// The first ones are of locks, see ForeignLocks, the rest of semaphores.
+// Semaphores have none: only this library knows their format.
 func Foreign() []string { return foreign }
 
-// ForeignLocks returns how many of Foreign are of locks.
-func ForeignLocks() int { return len(foreign) - len(redissonPermits.Foreign) }
-
-var foreign = slices.Concat(spring.Foreign, redisson.Foreign, readers.Foreign, redissonPermits.Foreign)
+var foreign = slices.Concat(spring.Foreign, redisson.Foreign, readers.Foreign)

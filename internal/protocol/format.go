@@ -44,7 +44,7 @@ type Description struct {
 	Name   string
 	Source sections // the sections of its file
 	Side   string   // read or write for a side of a read-write lock, as in the names of sections; else empty
-	Ours   bool     // nobody but this library knows the format: nobody has the lock without a ticket
+	Many   bool     // of a semaphore, see [Format.Many]
 
 	Set     bool                            // SET NX takes a free lock
 	Unlinks bool                            // keys are removed by Config's command; else by the scripts' own
@@ -52,12 +52,7 @@ type Description struct {
 	Within  func(key string) string         // the rest of these names
 	Common  func(prefix string) string      // a channel on which releases of all keys may be published; nil: none
 	Counter func(prefix, key string) string // the key of the fencing counter
-	Beside  func(key string) string         // a second key, and the first one stays when nobody has the lock; nil: neither
 	Foreign []string                        // see [Foreign]
-
-	// Member is set for a semaphore: several calls of a registry may have the lock, or wait for it, at a time. It returns the stored
-	// name of a holder; empty if it is none.
-	Member func(holder string) string
 
 	scripts  scripts
 	shortWay bool
@@ -73,15 +68,15 @@ func describe(d Description) *Description {
 		obtain: script("obtain"), queued: script("obtain_queued"),
 		release: script("release"), renew: script("renew"),
 	}
-	if d.Side == "" && !d.many() {
+	if d.Side == "" && !d.Many {
 		d.scripts.all = script("obtain_all")
 	}
-	if d.many() {
+	if d.Many {
 		d.scripts.number = script("set_permits")
 	}
 	// A section "obtain queued" for read-write locks would make a data race of looked, see contention in internal/queue.
 	_, d.shortWay = d.Source["obtain queued"]
-	d.shortWay = d.shortWay && !d.many()
+	d.shortWay = d.shortWay && !d.Many
 	return &d
 }
 
@@ -92,8 +87,6 @@ func (d *Description) name() string {
 	return d.Name + "_" + d.Side
 }
 
-func (d *Description) many() bool { return d.Member != nil }
-
 // Format is a format of locks with the settings of a registry. Other packages do not depend on the format of a lock.
 //
 // A hold is named by its value, "<registry>:<number>", which is unique forever.
@@ -102,7 +95,6 @@ type Format struct {
 	format   *Description
 	channels string // the beginning of the names of channels if releases are published, else empty
 	permits  string // for a semaphore: the permits of a hold, and of all, as scripts take them
-	parts    string // where each permit of a hold is stored by itself: how many it has
 }
 
 // newFormat makes a format with the settings of a registry.
@@ -124,19 +116,18 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	if quick && f.format.Set && !f.Fencing { // most locks are free: SET takes less of the server than a script
 		return c
 	}
-	f.keeps(&c)
-	counter, beside := f.counting(&c), b.Under+f.permits
+	counter, under := f.counting(&c), b.Under+f.permits
 	switch b.Mode {
 	case ModeNone, ModeTry, ModeSeen, ModePoll:
 		c.Script = f.format.scripts.obtain
 		if b.Mode != ModeNone {
 			c.Args = Args{b.Value, b.Lease.MS, f.Prefix, string(b.Mode), f.Sharded()}
 		}
-		c.then(counter, beside)
+		c.then(counter, under)
 	default:
 		c.Script = f.format.scripts.queued
 		c.Args = Args{b.Value, b.Lease.MS, f.Prefix, b.asks(), f.Sharded()}
-		c.then(counter, b.Place, b.Replaces, b.Zeros, beside)
+		c.then(counter, b.Place, b.Replaces, b.Zeros, under)
 	}
 	if f.Cluster && (b.Mode == ModeEnqueue || b.Mode == ModePoll || b.Mode == ModeSeen) {
 		c.queue = QueueKey(f.Prefix, b.Key)
@@ -173,7 +164,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 // path taken. The reply is at most 0 if the key was not the hold's, see [Confirmed]; else it is 1, or [Contended] if others
 // wait in the queue or one of them has the key now, or [NoQueue].
 func (f *Format) Release(r Release) Call {
-	if f.format.many() {
+	if f.format.Many {
 		r.Leaving.All = false // other calls of its registry wait, too
 		r.Queued = true       // only releases wake waiting calls, so those of a registry that was refused the queue must do so, too
 	}
@@ -181,7 +172,6 @@ func (f *Format) Release(r Release) Call {
 	if r.Queued {
 		c.Args[2] = f.Prefix
 	}
-	f.keeps(&c)
 	removal, old := "", ""
 	if f.format.Unlinks {
 		if removal = f.Remove(); removal == "UNLINK" {
@@ -200,41 +190,21 @@ func (f *Format) Release(r Release) Call {
 
 // Renew returns the call that renews the lease if the key is the hold's. The reply is 1 if it was, else at most 0, see
 // [Confirmed].
-func (f *Format) Renew(key, value string, l *lease.Term) Call { return f.RenewWithin(key, value, l, l) }
-
-// RenewWithin returns a renewal with a lease that may be shorter than the hold's own one, since it ends at a bound.
-func (f *Format) RenewWithin(key, value string, l, own *lease.Term) Call {
-	margin := ""
-	if f.parts != "" && l.Length != own.Length {
-		margin = own.MS
-	}
-	return f.renewal(key, Args{value, l.MS, "", f.parts, margin})
+func (f *Format) Renew(key, value string, l *lease.Term) Call {
+	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS}}
 }
 
 // Fence returns a renewal that also draws tokens for the hold. The reply is the first token.
 func (f *Format) Fence(key, value string, l *lease.Term) Call {
 	counter := f.Counter(key)
-	c := f.renewal(key, Args{value, l.MS, counter, f.parts})
+	c := Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS, counter}}
 	c.counts(counter, f.Cluster)
 	return c
 }
 
 // Holds returns the call that asks whether the key is the hold's: a renewal that does not change the lease.
 func (f *Format) Holds(key, value string) Call {
-	return f.renewal(key, Args{value, "", "", f.parts})
-}
-
-func (f *Format) renewal(key string, args Args) Call {
-	c := Call{Script: f.format.scripts.renew, Key: key, Args: args}
-	f.keeps(&c)
-	return c
-}
-
-// keeps notes the second key of a lock.
-func (f *Format) keeps(c *Call) {
-	if f.Cluster && f.format.Beside != nil {
-		c.others = append(c.others, f.format.Beside(c.Key))
-	}
+	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value}}
 }
 
 // Counter returns the key of the fencing counter of a key.
@@ -265,25 +235,16 @@ func (f *Format) CommonChannel() string {
 // Scatters reports whether the keys of a lock, which its scripts use together, may be in several slots of a cluster: the braces
 // in its name put them there.
 func (f *Format) Scatters(key string) bool {
-	several := f.format.Side != "" || f.format.Beside != nil // each is named by Tagged
-	return f.Cluster && several && HashTag(key) != HashTag(Tagged(key)+":")
+	return f.Cluster && f.format.Side != "" && HashTag(key) != HashTag(Tagged(key)+":") // each is named by Tagged
 }
 
-// Member returns the name under which a semaphore stores a holder; empty if it is no holder.
-func (f *Format) Member(holder string) string { return f.format.Member(holder) }
-
-// Ours reports whether only this library knows the format: nobody has the lock, or waits for it, without a ticket.
-func (f *Format) Ours() bool { return f.format.Ours }
-
-// Stays reports whether the key is there although nobody has the lock, so that its expiry says nothing about changes.
-func (f *Format) Stays() bool { return f.format.Beside != nil }
-
-// Many reports whether several calls of a registry may have the lock, or wait for it, at a time.
-func (f *Format) Many() bool { return f.format.many() }
+// Many reports whether several calls of a registry may have the lock, or wait for it, at a time: it is a semaphore's. Only this
+// library knows such a format, so nobody has the lock, or waits for it, without a ticket.
+func (f *Format) Many() bool { return f.format.Many }
 
 // RemovesOlder reports whether the removal of a value also removes what an older hold of the same registry has left. It does
 // not for read-write locks, which others may share, and semaphores, which other holds of the registry may share.
-func (f *Format) RemovesOlder() bool { return f.format.Side == "" && !f.format.many() }
+func (f *Format) RemovesOlder() bool { return f.format.Side == "" && !f.format.Many }
 
 // HasShortWay reports whether the format has short ways for locks that others wait for all the time, see [Queueing.Short] and
 // [Direct].

@@ -41,8 +41,7 @@ const (
 	NotStored Stored = iota // there is no key
 	AsString                // as Spring does
 	AsHash                  // as Redisson does
-	AsSet                   // as a semaphore
-	AsCounter               // as a semaphore of Redisson
+	AsSet                   // as a semaphore, whatever the registry's layout is
 )
 
 // Holder is a holder of a key.
@@ -97,9 +96,8 @@ func parseInspection(reply any) (x Inspection, err error) {
 	case KindSemaphore:
 		number, _ := values[1].(int64)
 		x.Kind, x.Stored, x.Number = kind, AsSet, int(number)
-	case "redisson semaphore":
-		number, _ := values[1].(int64)
-		x.Kind, x.Stored, x.Number = KindSemaphore, AsCounter, int(number)
+	case "number":
+		return x, fault.Number
 	default:
 		return x, fmt.Errorf("%w: a %s", fault.WrongType, kind)
 	}

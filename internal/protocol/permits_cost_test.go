@@ -35,7 +35,7 @@ func TestPermits_WaitingCostsLittle(t *testing.T) {
 	waits, gone := s.value("b"), s.value("b")
 	require.Equal(t, StateQueued, s.is(waits, 1, time.Minute, ModeEnqueue))
 	removes := func(value string, leaving Leaving) int64 {
-		return s.sends(s.of(s.Config, 1, 3).Release(Release{Key: formatKey, Value: value, Leaving: leaving}))
+		return s.sends(NewPermits(s.Config, 1, 3).Release(Release{Key: formatKey, Value: value, Leaving: leaving}))
 	}
 	look := func() { require.Equal(t, StateQueued, s.is(waits, 1, time.Minute, ModeCheck)) }
 	of := func(value string) Leaving { return Leaving{Ticket: value + "|60000p1"} }

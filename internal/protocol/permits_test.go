@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -24,8 +25,6 @@ type semaphore struct {
 	server *redistest.Server
 	client rueidis.Client
 	last   int
-	of     func(c Config, each, number int) *Format
-	set    string // its holds
 }
 
 func semaphoreOf(t *testing.T) *semaphore {
@@ -34,7 +33,6 @@ func semaphoreOf(t *testing.T) *semaphore {
 	server := redistest.Start(t)
 	return &semaphore{
 		T: t, Config: Config{Prefix: "orders", Publishes: true}, server: server, client: connectTo(t, server),
-		of: NewPermits, set: formatKey,
 	}
 }
 
@@ -45,7 +43,7 @@ func (s *semaphore) value(registry string) string {
 }
 
 func (s *semaphore) asks(value string, permits int, ms time.Duration, mode Mode) (Reply, error) {
-	c := s.of(s.Config, permits, 3).Obtain(Request{
+	c := NewPermits(s.Config, permits, 3).Obtain(Request{
 		Key: formatKey, Value: value, Lease: lease.NewTerm(ms), Side: "p" + strconv.Itoa(permits), Queueing: Queueing{Mode: mode},
 	}, false)
 	return c.Decode(c.Send(s.Context(), s.client))
@@ -69,11 +67,11 @@ func (s *semaphore) sends(c Call) int64 {
 }
 
 func (s *semaphore) renews(value string, d time.Duration) int64 {
-	return s.sends(s.of(s.Config, 1, 3).Renew(formatKey, value, lease.NewTerm(d)))
+	return s.sends(NewPermits(s.Config, 1, 3).Renew(formatKey, value, lease.NewTerm(d)))
 }
 
 func (s *semaphore) releases(value string) int64 {
-	return s.sends(s.of(s.Config, 1, 3).Release(Release{Key: formatKey, Value: value, Queued: true}))
+	return s.sends(NewPermits(s.Config, 1, 3).Release(Release{Key: formatKey, Value: value, Queued: true}))
 }
 
 // count is what a command replies.
@@ -87,13 +85,13 @@ func (s *semaphore) tickets() string {
 func (s *semaphore) overs(value string, ms int) {
 	s.count("EVAL", `local time = redis.call('TIME')
 		return redis.call('ZADD', KEYS[1], 'XX', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[1], ARGV[2])`,
-		"1", s.set, strconv.Itoa(ms), value)
+		"1", formatKey, strconv.Itoa(ms), value)
 }
 
 // score is when the lease of a hold is over.
 func (s *semaphore) score(value string) int {
 	s.Helper()
-	n, err := strconv.Atoi(s.count("ZSCORE", s.set, value))
+	n, err := strconv.Atoi(s.count("ZSCORE", formatKey, value))
 	require.NoError(s, err)
 	return n
 }
@@ -418,6 +416,43 @@ func TestPermits_WrongType(t *testing.T) {
 	require.Equal(t, "2", s.count("ZCARD", formatKey))
 }
 
+// What Redisson's semaphores have at the key is named: the number of free permits, which may be less than none. It stays as it is.
+// Other types are not called that, nor is an error about permissions.
+func TestPermits_NumberOfRedisson(t *testing.T) {
+	s := semaphoreOf(t)
+	fails := func() (errs []error) {
+		t.Helper()
+		for _, mode := range []Mode{ModeNone, ModeTry, ModePoll, ModeEnqueue} {
+			for _, permits := range []int{1, 2} {
+				_, err := s.asks(s.value("a"), permits, time.Hour, mode)
+				errs = append(errs, err)
+			}
+		}
+		c := NewPermits(s.Config, 1, 3).SetPermits(formatKey, 3)
+		return append(errs, c.Send(t.Context(), s.client).Error())
+	}
+	for value, named := range map[string]bool{"0": true, "3": true, "-2": true, "a:1": false, "1.5": false} {
+		s.count("SET", formatKey, value)
+		for _, err := range fails() {
+			require.ErrorIs(t, fault.Classify(err), fault.WrongType, value)
+			require.Equal(t, named, errors.Is(fault.Classify(err), fault.Number), "%s: %v", value, err)
+		}
+		require.Equal(t, value, s.count("GET", formatKey))
+	}
+	s.count("SET", formatKey, "3")
+	s.count("ACL", "SETUSER", "default", "-get")
+	for _, err := range fails() {
+		require.ErrorIs(t, fault.Classify(err), fault.WrongType, "it is not known what is there")
+	}
+	s.count("DEL", formatKey)
+	s.count("ACL", "SETUSER", "default", "-zrangebyscore")
+	for _, err := range fails() {
+		require.Error(t, err)
+		require.NotErrorIs(t, fault.Classify(err), fault.WrongType)
+	}
+	require.Equal(t, "0", s.count("EXISTS", formatKey))
+}
+
 // The process that is granted permits may stand still, with all its calls: another one is told, too.
 func TestPermits_AnotherProcessIsTold(t *testing.T) {
 	for _, c := range []struct {
@@ -581,6 +616,6 @@ func TestPermits_NumberWithATicket(t *testing.T) {
 func TestHoldIn(t *testing.T) {
 	t.Parallel()
 	for member, is := range map[string]bool{"a:1": true, "a:1795278371204111": true, "permits": false, "a:1*": false, "": false} {
-		require.Equal(t, is, member != "" && holdIn(member) == member, member)
+		require.Equal(t, is, IsHold(member), member)
 	}
 }

@@ -55,13 +55,6 @@ func split(source string) sections {
 	return all
 }
 
-// over returns the sections of a file, and from another one the sections that it lacks.
-func over(below, own string) sections {
-	all := maps.Clone(files[below])
-	maps.Copy(all, files[own])
-	return all
-}
-
 // part names a section of a script, from a file or the format.
 type part struct {
 	file, section string
@@ -88,15 +81,15 @@ var (
 // operations has the parts of the script of each operation on locks.
 var operations = map[string][]part{
 	"obtain": {
-		of("obtain", "head"), effects, option("held"), option("obtain"), names, option("obtain in turn"),
-		option("common"), format("format"), option("lease"), option("reservation"), option("holder"), draw, fencing,
+		of("obtain", "head"), effects, option("obtain"), names, option("obtain in turn"),
+		format("format"), option("reservation"), option("holder"), draw, fencing,
 		of("obtain", "operation"),
 		option("heads"), option("in passing"), trace, of("obtain", "decision"),
 	},
 	"obtain_queued": {
-		of("obtain_queued", "head"), effects, option("held"), names, option("obtain queued"), of("queue", "ticket"),
+		of("obtain_queued", "head"), effects, names, option("obtain queued"), of("queue", "ticket"),
 		of("obtain_queued", "arguments"),
-		option("common"), format("format"), option("lease"), option("holder"), draw, fencing, of("obtain_queued", "ticket"),
+		format("format"), option("holder"), draw, fencing, of("obtain_queued", "ticket"),
 		option("mark"), trace,
 		of("obtain_queued", "wait"), form, queue, heads, grant, option("granted"),
 		of("obtain_queued", "turn"),
@@ -105,19 +98,19 @@ var operations = map[string][]part{
 		of("obtain_all", "head"), effects, format("format"), option("holder"), draw, fencing, of("obtain_all", "operation"),
 	},
 	"renew": {
-		of("renew", "head"), effects, option("held"), option("renew"),
-		option("common"), format("format"), option("lease"), option("holder"), format("extend"), draw, fencing,
+		of("renew", "head"), effects, option("renew"),
+		format("format"), option("holder"), format("extend"), draw, fencing,
 		of("renew", "operation"),
 	},
 	"release": {
-		of("release", "head"), option("release"), effects, option("held"), of("release", "queue"), names, option("release queued"),
+		of("release", "head"), option("release"), effects, of("release", "queue"), names, option("release queued"),
 		of("queue", "direct"), option("give"), of("queue", "given"), option("take back"),
-		of("release", "arguments"), option("common"), format("format"), format("end"), of("release", "drop"),
+		of("release", "arguments"), format("format"), format("end"), of("release", "drop"),
 		form, queue, heads, grant, option("granted"), windows, of("release", "operation"),
 	},
 	"force_unlock": {of("force_unlock", "head"), effects, names, form, queue, heads, of("force_unlock", "operation")},
 	"set_permits": {
-		of("set_permits", "head"), effects, option("held"), names, option("common"), format("format"), format("end"), option("number"),
+		of("set_permits", "head"), effects, names, format("format"), format("end"),
 		form, queue, heads, grant, option("granted"), of("set_permits", "operation"),
 	},
 	"writer_waits": {

@@ -220,7 +220,7 @@ func (p *Path) noteWindow(reply int64, others bool, at clock.Instant) {
 	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
 		c.contested.Store(!was)
 	}
-	if (others || reply == protocol.Contended) && !p.Format.Ours() { // else nobody may be there without a ticket
+	if (others || reply == protocol.Contended) && !p.Many() { // nobody gets permits without a ticket
 		p.Shard().Contended(at)
 	}
 	if !p.queues() || c.deaf.Load() {

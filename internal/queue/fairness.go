@@ -57,7 +57,7 @@ func (p *Path) fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.I
 		if p.Format.HasShortWay() { // looked has no mutex: not for read-write locks, whose two sides may release at the same time
 			p.contention().looked = now
 		}
-		if p.Shard().Quiet(h.Since().Add(-evidenceAge), p.Many()) {
+		if p.Shard().Quiet(h.Since().Add(-evidenceAge)) {
 			m.Known = protocol.Quiet
 		}
 	}

@@ -26,7 +26,7 @@ func TestFairness_AgeOfTheEvidence(t *testing.T) {
 		<-time.After(10 * time.Minute) // it asks no more
 		now := l.path.Clock.Now()
 		// Quiet is true for all instants up to the newest question.
-		asked := clock.Instant(sort.Search(int(now), func(i int) bool { return !shard.Quiet(clock.Instant(i), false) }) - 1)
+		asked := clock.Instant(sort.Search(int(now), func(i int) bool { return !shard.Quiet(clock.Instant(i)) }) - 1)
 		require.Positive(t, asked, "nobody has asked")
 
 		l.path.contention() // others may wait

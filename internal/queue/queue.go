@@ -116,7 +116,7 @@ func (a *acquisition) read() mail {
 	if m.granted > 0 || m.isNext || m.look {
 		a.course.wakeups.Messages++
 	}
-	if m.window() && !a.path.Format.Ours() {
+	if m.window() && !a.path.Many() {
 		a.path.all.Windows.Add(1)
 	}
 	return m
@@ -212,26 +212,26 @@ type lookTimes struct {
 	window   bool          // the key is left to calls without a ticket for now
 }
 
-// inFront returns how many of the calls in front are of this process, as far as that counts, how many look before this one when
-// a lease is over, and how many otherwise. For permits these are not all: they may be calls of one process that stands still.
-func (a *acquisition) inFront() (own, atEnd, rank int) {
+// inFront returns how many of the calls in front look before this one when a lease is over, and how many otherwise. For permits
+// these are not all: they may be calls of one process that stands still.
+func (a *acquisition) inFront() (atEnd, rank int) {
 	rank = a.at.Rank
 	if !a.path.Many() {
-		return 0, rank, rank
+		return rank, rank
 	}
-	own = a.path.contention().line.before(a.ticket.seat)
+	own := a.path.contention().line.before(a.ticket.seat)
 	atEnd = min(rank, mostPatient+own) // mutant: patient with each call
 	if rank <= nearHead {
 		rank = min(rank, 1+own) // mutant: patient near the head
 	}
-	return own, atEnd, rank
+	return atEnd, rank
 }
 
 // whenToLook computes the times from the reply that has shown the ticket in the queue.
 func (a *acquisition) whenToLook() lookTimes {
 	at, now := &a.at, a.path.Clock.Now()
 	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
-	own, atEnd, rank := a.inFront()
+	atEnd, rank := a.inFront()
 	l.patience = clock.Plus(clock.Times(atEnd, a.path.all.Poll), time.Millisecond)
 	if at.Left > 0 {
 		l.due = a.ticket.base.Add(clock.Plus(at.Left, l.patience))
@@ -241,18 +241,13 @@ func (a *acquisition) whenToLook() lookTimes {
 		l.refresh = a.ticket.told.Add(time.Duration(min(at.Rank, 10)) * lookStep)
 	case at.Rank > 0:
 		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
-	case a.path.Format.Ours(): // the key changes with each holder's lease, and no release passes over waiting calls
+	case a.path.Many(): // the key changes with each holder's lease, and no release passes over waiting calls
+		l.refresh = min(l.refresh, now.Add(lookEvery)) // another lease than the first one may be over before
 	case !at.Foreign:
 		l.watch = now.Add(watchAfterFirst)
 	}
-	if a.path.Many() && at.Rank == 0 { // another lease than the first one may be over before
-		l.refresh = min(l.refresh, now.Add(lookEvery))
-	}
 	if at.Foreign && at.Rank < 2 { // a foreign release does not pass over a dead process: the second ticket must
 		l.watch = 0
-	}
-	if a.path.Format.Stays() && at.Rank == 1 && own == 0 { // nor does Java's
-		l.watch = now.Add(watchAfterFirst)
 	}
 	return l
 }
@@ -263,10 +258,8 @@ func (a *acquisition) isNext(l *lookTimes, now clock.Instant, m mail) {
 	l.patience, l.window, l.watch = time.Millisecond, m.window(), now.Add(watchAfterFirst)
 	due := now.Add(clock.Plus(m.next, l.patience))
 	a.course.lapses = 0
-	if a.path.Format.Ours() {
-		l.watch, l.window = clock.Never, false
-	}
 	if a.path.Many() {
+		l.watch, l.window = clock.Never, false
 		due = min(due, l.due)
 		l.refresh = min(l.refresh, now.Add(lookEvery))
 	}

@@ -36,10 +36,6 @@ func (p *Path) removalOf(r hold.Remains) cleanup.Removal {
 	if p.Many() { // the same for all, so that two removals of one hold are equal
 		format = p.anchor.Format
 	}
-	expires := r.Longest
-	if format.Stays() { // it may be there for a third longer
-		expires += r.Longest/3 + 2*time.Millisecond
-	}
 	return cleanup.Removal{
 		Path:      p,
 		Format:    format,
@@ -47,7 +43,7 @@ func (p *Path) removalOf(r hold.Remains) cleanup.Removal {
 		Value:     r.Value,
 		Number:    p.all.numberIn(r.Value),
 		Lease:     r.Longest,
-		Expired:   p.Clock.Now().Add(expires).Add(lease.Margin(expires)),
+		Expired:   p.Clock.Now().Add(r.Longest).Add(lease.Margin(r.Longest)),
 		Keep:      r.Kept, // mutant: kept path let go
 		MayArrive: true,
 		Watch:     max(r.Term, watchAtLeast),

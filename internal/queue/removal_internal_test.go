@@ -28,24 +28,14 @@ func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 	require.Len(t, known.all, 1, "older ones are forgotten")
 }
 
-// A removal goes on until the hold has surely ended in Redis: of permits that Java shares, that is a third of the lease later.
+// A removal goes on until the hold has surely ended in Redis.
 func TestRemoval_LastsUntilTheHoldHasEnded(t *testing.T) {
-	for name, c := range map[string]struct {
-		make  func(protocol.Config, int, int) *protocol.Format
-		least time.Duration
-	}{
-		"spring":   {protocol.NewPermits, time.Minute},
-		"redisson": {protocol.NewRedissonPermits, 80 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := &newLock(t).path
-			p.Kind = p.all.Kind(Permits(1))
-			p.Path.Kind = &hold.Kind{Format: c.make(protocol.Config{Prefix: "orders"}, 1, 4), Env: p.Env}
-			before := p.Clock.Now()
-			r := p.removalOf(hold.Remains{Value: "me:1", Longest: time.Minute, Term: time.Minute})
-			left := before.Until(r.Expired)
-			require.GreaterOrEqual(t, left, c.least)
-			require.Less(t, left, c.least+5*time.Second)
-		})
-	}
+	p := &newLock(t).path
+	p.Kind = p.all.Kind(Permits(1))
+	p.Path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{Prefix: "orders"}, 1, 4), Env: p.Env}
+	before := p.Clock.Now()
+	r := p.removalOf(hold.Remains{Value: "me:1", Longest: time.Minute, Term: time.Minute})
+	left := before.Until(r.Expired)
+	require.GreaterOrEqual(t, left, time.Minute)
+	require.Less(t, left, time.Minute+5*time.Second)
 }

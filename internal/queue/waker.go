@@ -28,7 +28,6 @@ func (w *Waker) listener(p *Path) *wake.Waiter {
 		return nil
 	}
 	wait := wake.Wait{Key: p.Key, Channel: p.Format.Channel(p.Key), Own: w.own}
-	wait.Stays = p.Format.Stays() // mutant: counter is doubted
 	if w.sharded {
 		wait.Own = ownChannel(p.all.Prefix, p.Key, w.id)
 	}

@@ -38,9 +38,7 @@ type keepAlive struct {
 	on    atomic.Bool   // the timer runs
 	again clock.Instant // not asked for scripts before this; guarded by on
 	ended int           // how often in a row that question ended the connection although a PING was answered; guarded by on
-
-	// When the newest answer was asked for that named none of the scripts of locks, and of semaphores: an instant, else 0.
-	quiet [2]atomic.Int64
+	quiet atomic.Int64  // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
 }
 
 // KeepAlive begins to ask the server, for a call that waits for a message or must notice a silent server.
@@ -66,14 +64,10 @@ func (s *Shard) Contended(now clock.Instant) {
 }
 
 // Quiet reports whether, by the newest answer asked for after since, the server knows no scripts of processes that try without
-// a ticket: for locks, or for permits. An answer that was lost, late or an error, or came before the connection broke or the
-// shard was suspect, does not count.
-func (s *Shard) Quiet(since clock.Instant, permits bool) bool {
-	quiet := &s.keepAlive.quiet[0]
-	if permits {
-		quiet = &s.keepAlive.quiet[1]
-	}
-	asked := clock.Instant(quiet.Load())
+// a ticket. An answer that was lost, late or an error, or came before the connection broke or the shard was suspect, does not
+// count.
+func (s *Shard) Quiet(since clock.Instant) bool {
+	asked := clock.Instant(s.keepAlive.quiet.Load())
 	return asked != 0 && asked >= since && asked > s.LastBreak() && asked > clock.Instant(s.silentAt.Load()) &&
 		!s.IsSuspect(s.client.Clock.Now())
 }
@@ -116,14 +110,10 @@ func (k *keepAlive) learn(p *Wait, plain bool) {
 		return way.Do(ctx, way.B().Arbitrary("SCRIPT", "EXISTS").Keys(all[0]).Args(all[1:]...).Build())
 	})
 	known, err := reply.AsIntSlice()
-	answered, locks := err == nil && !late && len(known) == len(all), protocol.ForeignLocks()
-	for i, quiet := range []bool{answered && slices.Max(known[:locks]) == 0, answered && slices.Max(known[locks:]) == 0} {
-		if quiet {
-			k.quiet[i].Store(int64(asked))
-		} else {
-			k.quiet[i].Store(0)
-		}
+	if err != nil || late || len(known) != len(all) || slices.Max(known) > 0 {
+		asked = 0
 	}
+	k.quiet.Store(int64(asked))
 	switch err := reply.Error(); {
 	case fault.Refusal(err):
 		k.again, k.ended = s.client.Clock.Now().Add(refusedFor), 0

@@ -73,13 +73,11 @@ func TestKeepAlive_Quiet(t *testing.T) {
 		then  *rueidis.RedisResult // the next answer
 		does  func(s *Shard)
 		again time.Duration // when it is asked the next time
-		quiet [2]bool       // of locks, of semaphores
+		quiet bool
 	}{
-		"no script":                 {then: none, again: keepAliveEvery, quiet: [2]bool{true, true}},
-		"a script":                  {then: with(0), again: keepAliveEvery, quiet: [2]bool{false, true}},
-		"another one":               {then: with(protocol.ForeignLocks() - 1), again: keepAliveEvery, quiet: [2]bool{false, true}},
-		"one of semaphores":         {then: with(protocol.ForeignLocks()), again: keepAliveEvery, quiet: [2]bool{true, false}},
-		"another one of semaphores": {then: with(len(zeros) - 1), again: keepAliveEvery, quiet: [2]bool{true, false}},
+		"no script":                 {then: none, again: keepAliveEvery, quiet: true},
+		"a script":                  {then: with(0), again: keepAliveEvery},
+		"another one":               {then: with(len(zeros) - 1), again: keepAliveEvery},
 		"not permitted":             {then: reply("return redis.error_reply('NOPERM no')"), again: refusedFor},
 		"not known":                 {then: reply("return redis.error_reply('ERR unknown command')"), again: refusedFor},
 		"loading":                   {then: reply("return redis.error_reply('LOADING it')"), again: keepAliveEvery},
@@ -92,31 +90,30 @@ func TestKeepAlive_Quiet(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server, way, s := begins()
 				begun := way.Clock.Now()
-				require.False(t, s.Quiet(begun, false), "no answer yet")
+				require.False(t, s.Quiet(begun), "no answer yet")
 				s.KeepAlive()
 				defer way.Close()
 				defer s.EndKeepAlive()
 				<-time.After(keepAliveEvery + time.Millisecond)
-				require.True(t, s.Quiet(begun, false))
-				require.False(t, s.Quiet(way.Clock.Now(), false), "it was asked before")
+				require.True(t, s.Quiet(begun))
+				require.False(t, s.Quiet(way.Clock.Now()), "it was asked before")
 
 				server.says.Store(c.then)
 				<-time.After(keepAliveEvery)
 				if c.does != nil {
 					c.does(s)
 				}
-				require.Equal(t, c.quiet[0], s.Quiet(begun, false))
-				require.Equal(t, c.quiet[1], s.Quiet(begun, true))
+				require.Equal(t, c.quiet, s.Quiet(begun))
 
 				server.says.Store(none)
 				if c.again > keepAliveEvery {
 					<-time.After(c.again - 2*keepAliveEvery)
-					require.False(t, s.Quiet(begun, false), "not asked yet")
+					require.False(t, s.Quiet(begun), "not asked yet")
 					<-time.After(2 * keepAliveEvery)
 				}
 				if c.again > 0 {
 					<-time.After(keepAliveEvery)
-					require.True(t, s.Quiet(begun, false), "the next one counts")
+					require.True(t, s.Quiet(begun), "the next one counts")
 				}
 			})
 		})
@@ -126,10 +123,10 @@ func TestKeepAlive_Quiet(t *testing.T) {
 			server, way, s := begins()
 			s.KeepAlive()
 			<-time.After(keepAliveEvery + time.Millisecond)
-			require.True(t, s.Quiet(0, false))
+			require.True(t, s.Quiet(0))
 			server.silent.Store(true)
 			<-time.After(3 * time.Second)
-			require.False(t, s.Quiet(0, false))
+			require.False(t, s.Quiet(0))
 			server.silent.Store(false)
 			<-time.After(suspectFor)
 			s.EndKeepAlive()

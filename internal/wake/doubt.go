@@ -15,14 +15,10 @@ import (
 // itself, and wakes the waiter only if the key is gone or has surely changed. The pause doubles up to a poll interval. It ends
 // with a change, or after a poll interval without wake-ups.
 //
-// The expiry of a key that stays tells nothing: each look counts as a change, and wake-ups are restful apart. Its value would
-// not do either: a call may have looked while it was another one for a moment.
-//
 // A pause without the look would miss releases: beside an owner of another library, which had the key for 3 ms and left it for
 // 2 ms, a call waited for 8 to 12 ms; with a pause of half a poll interval it waited for 55 to 60 ms.
 type doubt struct {
 	poll   time.Duration
-	stays  bool          // see Wait
 	expiry span          // the key's expiry when a look last showed a change
 	pause  time.Duration // before the next look
 	since  time.Time     // the last look; zero: none
@@ -31,9 +27,6 @@ type doubt struct {
 const (
 	shortestDoubt = 2 * time.Millisecond
 	longDoubt     = 8 * time.Millisecond // longer pauses mean doubt
-
-	// restful is how long after a look the key of a format that keeps it wakes the waiter at the soonest.
-	restful = 10 * time.Millisecond
 )
 
 // span bounds the time at which something happens. With none it never does.
@@ -61,7 +54,7 @@ func (s span) maybe(o span) bool {
 
 // looked notes the result of a look, and reports whether the key has surely changed since an earlier one.
 func (d *doubt) looked(now time.Time, seen span) (changed bool) {
-	changed = d.stays || d.since.IsZero() || !d.expiry.maybe(seen)
+	changed = d.since.IsZero() || !d.expiry.maybe(seen)
 	d.since = now
 	if changed {
 		d.expiry, d.pause = seen, 0
@@ -73,9 +66,6 @@ func (d *doubt) looked(now time.Time, seen span) (changed bool) {
 
 // woken notes a wake-up, and returns for how long to delay the look at the key; 0 without doubt.
 func (d *doubt) woken(now time.Time) time.Duration {
-	if d.stays {
-		return max(0, restful-now.Sub(d.since))
-	}
 	if now.Sub(d.since) >= d.poll {
 		d.pause = 0
 	}
@@ -84,9 +74,7 @@ func (d *doubt) woken(now time.Time) time.Duration {
 
 // gone notes that the key is not there, or that nothing is known about it.
 func (d *doubt) gone() {
-	if !d.stays {
-		*d = doubt{poll: d.poll}
-	}
+	*d = doubt{poll: d.poll}
 }
 
 // in reports whether the waiter has been in doubt for a while.

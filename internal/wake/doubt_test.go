@@ -66,20 +66,6 @@ func TestDoubt_EndsAfterAPause(t *testing.T) {
 	require.NotZero(t, d.woken(after(102*time.Millisecond)))
 }
 
-// The expiry of a key that stays tells nothing: each wake-up counts, a while after the last look.
-func TestDoubt_NotAboutAKeyThatStays(t *testing.T) {
-	d := doubt{poll: 100 * time.Millisecond, stays: true}
-	require.Zero(t, d.woken(after(0)))
-	for at := time.Duration(0); at < time.Second; at += 20 * time.Millisecond {
-		require.True(t, d.look(at, -1))
-		require.Equal(t, restful-3*time.Millisecond, d.woken(after(at+4*time.Millisecond)))
-		require.Zero(t, d.woken(after(at+15*time.Millisecond)))
-		require.False(t, d.in())
-	}
-	d.gone()
-	require.NotZero(t, d.woken(after(time.Second-15*time.Millisecond)), "not even then")
-}
-
 func TestBackoff(t *testing.T) {
 	failed := 0
 	for _, ms := range []int{50, 100, 200, 400, 800, 1600, 3000, 3000} {

@@ -155,10 +155,6 @@ func (w *Waiter) resume() {
 		return
 	}
 	w.paused = nil
-	if w.Stays { // a look would tell nothing
-		w.invalidated()
-		return
-	}
 	if !w.armed && w.asking == asksNot {
 		w.asking = asksItself
 		n.asked[w] = struct{}{}

@@ -111,7 +111,6 @@ func (l *Listener) Close() (wait func()) {
 type Wait struct {
 	Key     string
 	Channel string // on which changes of the key are published
-	Stays   bool   // the key is there although it is free: its expiry says nothing about changes
 
 	// Own is a channel of this listener alone, on which scripts publish messages for its calls; see [Waiter.Hear]. It may be
 	// empty. All waiters of a listener have the same channel, except on a cluster, where it is in the slot of the key.
@@ -122,7 +121,7 @@ type Wait struct {
 // that the listener asks for. The methods of a nil Waiter do nothing.
 func (l *Listener) Waiter(wait Wait) *Waiter {
 	w := &Waiter{Wait: wait, listener: l, wake: make(chan struct{}, 1)}
-	w.doubt = doubt{poll: l.options.Poll, stays: wait.Stays}
+	w.doubt = doubt{poll: l.options.Poll}
 	if !l.hub.add(w) {
 		return nil
 	}

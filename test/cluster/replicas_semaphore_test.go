@@ -12,18 +12,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// followedLayouts runs a test of semaphores beside a replica, with either layout.
-func followedLayouts(t *testing.T, test func(w *kit.ReplicatedWorld)) {
-	t.Helper()
-	kit.EachLayout(t, kit.RealWorlds, func(w *kit.World) { test(w.WithReplica()) })
-}
-
 // ends is when a hold ends, by the replica.
 func ends(w *kit.ReplicatedWorld, h *lockregistry.Hold) string {
 	w.Helper()
-	if w.Redissons() {
-		return w.Replica.Command(w, "ZSCORE", "{"+kit.SeatKey+"}:timeout", h.Holder())
-	}
 	return w.Replica.Command(w, "ZSCORE", kit.SeatKey, h.Holder())
 }
 
@@ -35,7 +26,7 @@ func hasPermit(w *kit.ReplicatedWorld, h *lockregistry.Hold) bool {
 
 // A permit that too few replicas have is not handed out, and given back.
 func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
-	followedLayouts(t, func(w *kit.ReplicatedWorld) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
 		s := r.Semaphore("seat", 3)
 		one, two := w.Permit(s), w.Permit(s, lockregistry.Permits(2))
@@ -74,7 +65,7 @@ func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 
 // Who is granted a permit by another process's release writes something of its own, which replicas acknowledge.
 func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
-	followedLayouts(t, func(w *kit.ReplicatedWorld) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		giver, taker := w.Registry().Semaphore("seat", 2), w.Replicated().Semaphore("seat", 2)
 		for _, permits := range []int{1, 2} {
 			for _, frozen := range []bool{false, true} {
@@ -99,7 +90,7 @@ func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
 
 // A renewal that too few have is none: the hold is lost when the lease is over that they know of.
 func TestSemaphore_RenewalsNeedReplicas(t *testing.T) {
-	followedLayouts(t, func(w *kit.ReplicatedWorld) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		const lease = 2 * time.Second
 		s := w.Replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease)).Semaphore("seat", 2)
 		h := w.Permit(s)

@@ -122,8 +122,9 @@ func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 	if !kit.HasShardedChannels(t, nodes[0]) { // calls have no messages, and poll
 		poll = 10 * time.Millisecond
 	}
-	for range processes {
-		s := kit.OnCluster(t, nodes, lockregistry.WithPollInterval(poll)).Semaphore("seat", 3)
+	for i := range processes {
+		layout := []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson}[i%2] // semaphores have the same format in both
+		s := kit.OnCluster(t, nodes, lockregistry.WithPollInterval(poll), lockregistry.WithLayout(layout)).Semaphore("seat", 3)
 		for g := range goroutines {
 			all.Go(func() {
 				for range turns {
@@ -148,13 +149,14 @@ func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 	require.Less(t, time.Since(began), kit.NoPoll)
 }
 
-// Where braces put the queue into another slot, calls poll, and a log line says so. What needs a second key gets an error.
+// Where braces put the queue into another slot, calls poll, and a log line says so. With fencing, which needs a second key, a call
+// gets an error.
 func TestSemaphore_BracesOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	var log kit.Journal
 	c := &onOneOf{t, nodes, "e}1"}
-	a, b := c.registry(), c.registry(log.Option())
+	a, b := c.registry(kit.Redisson), c.registry(log.Option())
 	h := c.acquired(a, lockregistry.Permits(3))
 	got := make(chan *lockregistry.Hold, 1)
 	go func() { got <- c.acquired(b, lockregistry.Wait(20*time.Second)) }()
@@ -166,61 +168,4 @@ func TestSemaphore_BracesOnACluster(t *testing.T) {
 	require.ErrorContains(t, err, "acquire orders:e}1: a cluster keeps the fencing counter")
 	require.Empty(t, kit.SentinelsOf(err))
 	require.True(t, strings.HasSuffix(err.Error(), "such as {order}42"))
-}
-
-// On a cluster the two keys are in one slot. Where they are not, because of the braces in the path, each call says so.
-func TestSemaphoreRedisson_OnACluster(t *testing.T) {
-	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
-	for _, path := range []string{"a", "b", "c", "{tag}d"} {
-		t.Run(path, func(t *testing.T) {
-			const processes, turns, permits = 3, 40, 2
-			var all sync.WaitGroup
-			var inside atomic.Int32
-			for range processes {
-				s := kit.OnCluster(t, nodes, lockregistry.WithLayout(lockregistry.LayoutRedisson)).Semaphore(path, permits)
-				for i := range 2 {
-					all.Go(func() {
-						for turn := range turns {
-							n := 1 + (i+turn)%permits
-							if err := s.Do(t.Context(), func(context.Context) error {
-								if got := inside.Add(int32(n)); got > permits {
-									t.Errorf("%d are inside", got)
-								}
-								inside.Add(int32(-n))
-								return nil
-							}, lockregistry.Permits(n), lockregistry.Wait(20*time.Second)); err != nil {
-								t.Error(err)
-								return
-							}
-						}
-					})
-				}
-			}
-			all.Wait()
-		})
-	}
-	for _, n := range nodes {
-		_, _ = n.Do("SET", "orders:e{f", "1") // one has it
-	}
-	r := kit.OnCluster(t, nodes, lockregistry.WithLayout(lockregistry.LayoutRedisson))
-	for _, err := range []error{
-		r.ForceUnlock(t.Context(), "e{f"), r.ForceUnlockHolder(t.Context(), "e{f", "30313233343536373839616263646566"),
-	} {
-		require.ErrorContains(t, err, "a cluster keeps the keys of this semaphore in different slots")
-	}
-	for _, n := range nodes {
-		_, _ = n.Do("DEL", "orders:e{f")
-	}
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutRedisson, lockregistry.LayoutSpring} {
-		s := kit.OnCluster(t, nodes, lockregistry.WithLayout(layout)).Semaphore("e{f", 1)
-		h, err := s.Acquire(t.Context())
-		if layout == lockregistry.LayoutRedisson {
-			require.ErrorContains(t, err, "a cluster keeps the keys of this semaphore in different slots")
-			require.ErrorContains(t, s.SetPermits(t.Context(), 2), "a cluster keeps the keys of this semaphore in different slots")
-			continue
-		}
-		require.NoError(t, err)
-		require.NoError(t, h.Release(t.Context()))
-	}
 }

@@ -32,14 +32,14 @@ type seats struct {
 }
 
 // sit has some processes acquire permits all the time.
-func sit(t *testing.T, d *redistest.Deployment, opts ...lockregistry.Option) *seats {
+func sit(t *testing.T, d *redistest.Deployment) *seats {
 	t.Helper()
 	s := &seats{T: t, inside: map[*lockregistry.Hold]int{}}
 	ctx, stop := context.WithCancel(t.Context())
 	s.stop = stop
 	t.Cleanup(s.end)
 	for range processes {
-		s.processes = append(s.processes, newProcess(t, d, append(opts, lockregistry.WithRenewal())...))
+		s.processes = append(s.processes, newProcess(t, d, lockregistry.WithRenewal()))
 	}
 	var err error
 	s.kept, err = s.at(0).Acquire(t.Context())
@@ -143,17 +143,15 @@ func TestPermitsMasterIsKilled(t *testing.T) {
 	sentinels := func(t *testing.T) *redistest.Deployment { t.Helper(); return redistest.StartSentinels(t, 2, 3) }
 	for name, c := range map[string]struct {
 		start  func(t *testing.T) *redistest.Deployment
-		layout lockregistry.Layout
 		within time.Duration
 	}{
-		"cluster":                    {cluster, lockregistry.LayoutSpring, soon},
-		"cluster, Redisson's format": {cluster, lockregistry.LayoutRedisson, soon},
-		"Sentinel":                   {sentinels, lockregistry.LayoutSpring, sentinelsTell},
+		"cluster":  {cluster, soon},
+		"Sentinel": {sentinels, sentinelsTell},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := c.start(t)
-			s := sit(t, d, lockregistry.WithLayout(c.layout))
+			s := sit(t, d)
 			master := d.Master(keyOf("one"), nil)
 			d.Settle(master, time.Second) // else what was granted last may be lost
 			master.Kill()

@@ -3,11 +3,9 @@ package interop
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
@@ -88,34 +86,6 @@ func TestClusterWaiterWakesAtOnce(t *testing.T) {
 					require.Equal(t, "0", node.Command(t, "EXISTS", holder.key(path)))
 					requireSharded(t, watch, mark, holder.key(path), sharded)
 				}
-			}
-		})
-	}
-}
-
-// What Go releases wakes a thread that sleeps for a permit, by whichever channels Redisson listens to on a cluster: no lease ends
-// soon.
-func TestClusterPermits_GoWakesJava(t *testing.T) {
-	t.Parallel()
-	servers := startCluster(t)
-	for _, lib := range redissons() {
-		t.Run(lib.name, func(t *testing.T) {
-			t.Parallel()
-			prefix, sharded := uniquePrefix(), 0
-			if servers.sharded {
-				sharded = 1
-			}
-			java := open(t, onCluster(lib), opening{prefix: prefix, at: servers.nodes[0]})
-			s := semaphoresAt(t, servers.nodes[0], java, prefix)
-			g := s.golang(3)
-			long, key := lockregistry.Lease(time.Hour), java.key("seat")
-			_, watch := servers.nodeOf(t, key)
-			for _, h := range []*lockregistry.Hold{s.acquire(g, long), s.acquire(g, long, lockregistry.Permits(2))} {
-				waiting := s.asks("waits", "lease", "3600000")
-				mark := watch.Mark()
-				require.NoError(t, h.Release(t.Context()))
-				s.enters(waiting)
-				requireSharded(t, watch, mark, key, sharded)
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 // What others see of a semaphore, and do with it.
 
 func TestSemaphore_Inspect(t *testing.T) {
-	kit.EachLayout(t, kit.RealWorlds, func(w *kit.World) {
+	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry()
 		s := r.Semaphore("seat", 3)
 		info, err := r.Inspect(w.Context(), "seat")
@@ -67,7 +67,7 @@ func TestSemaphore_Inspect(t *testing.T) {
 
 // A process that has nothing but permits says of itself and of them what others do of locks.
 func TestSemaphore_Records(t *testing.T) {
-	kit.EachLayout(t, kit.RealWorlds, func(w *kit.World) {
+	kit.RealWorlds(t, func(w *kit.World) {
 		a, b := w.Registry(lockregistry.WithName("a")), w.Registry(lockregistry.WithName("b"))
 		h := w.Permit(a.Semaphore("seat", 1))
 		waits := w.Asks("waits", b.Semaphore("seat", 1))
@@ -89,32 +89,22 @@ func TestSemaphore_Records(t *testing.T) {
 
 // A permit that a failover brings back, because its release was of just before, is removed once more.
 func TestSemaphore_ReleaseIsSentOnceMore(t *testing.T) {
-	kit.EachLayout(t, kit.RealWorlds, func(w *kit.World) {
+	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry()
 		elsewhere, s := w.Registry().Obtain("46"), r.Semaphore("seat", 4)
 		w.Lock(elsewhere)
 		waiter := kit.LockElsewhere(r.Obtain("46"), w.Context())
 		w.Await("it listens", func() bool { return strings.Contains(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "@") })
 		one, two := w.Permit(s), w.Permit(s)
-		set := kit.SeatKey
-		if w.Redissons() {
-			set = "{" + kit.SeatKey + "}:timeout"
-		}
-		members := w.Do("ZRANGEBYSCORE", set, "0", "+inf", "WITHSCORES")
+		members := w.Do("ZRANGEBYSCORE", kit.SeatKey, "0", "+inf", "WITHSCORES")
 		stays := w.Permit(s)
 		w.Release(one, two)
 		require.Equal(w, 1, w.Inside())
 		back := strings.Fields(strings.Trim(members, "[]"))
-		w.Do("ZADD", set, back[1], back[0], back[3], back[2]) // as the server that has taken over has it
-		if w.Redissons() {
-			w.Do("DECRBY", kit.SeatKey, "2")
-		}
+		w.Do("ZADD", kit.SeatKey, back[1], back[0], back[3], back[2]) // as the server that has taken over has it
 		require.Equal(w, 3, w.Inside())
 		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		w.Await("they are removed", func() bool { return w.Inside() == 1 })
-		if w.Redissons() {
-			require.Equal(w, "3", w.Do("GET", kit.SeatKey))
-		}
 		w.Release(stays)
 		w.Unlock(elsewhere)
 		require.NoError(w, <-waiter)
@@ -123,7 +113,7 @@ func TestSemaphore_ReleaseIsSentOnceMore(t *testing.T) {
 
 // Who waits gets what a holder by force no longer has.
 func TestSemaphore_ForceUnlock(t *testing.T) {
-	kit.EachLayout(t, kit.RealWorlds, func(w *kit.World) {
+	kit.RealWorlds(t, func(w *kit.World) {
 		a, b := w.Registry(), w.Registry()
 		s := a.Semaphore("seat", 3)
 		one, two := w.Permit(s), w.Permit(b.Semaphore("seat", 3), lockregistry.Permits(2), lockregistry.Lease(time.Hour))
@@ -160,7 +150,7 @@ func TestSemaphore_ForceUnlock(t *testing.T) {
 
 // All holds of one moment go, however many they are. Those who wait get their permits, and keep them.
 func TestSemaphore_ForceUnlockOfMany(t *testing.T) {
-	kit.EachLayout(t, kit.RealWorlds, func(w *kit.World) {
+	kit.RealWorlds(t, func(w *kit.World) {
 		a, b := w.Registry(), w.Registry()
 		s := a.Semaphore("seat", 150)
 		holds := make([]*lockregistry.Hold, 150)

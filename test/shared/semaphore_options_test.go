@@ -95,7 +95,7 @@ func TestSemaphore_NoDeadlock(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []int{1, 2} {
 		t.Run(strconv.Itoa(processes), func(t *testing.T) {
-			kit.EachLayout(t, kit.FakeWorld, func(w *kit.World) {
+			kit.FakeWorld(t, func(w *kit.World) {
 				w.WithQueues()
 				registries, all := w.Processes(processes)
 				one, two := registries[0], registries[processes-1]
@@ -133,7 +133,7 @@ func TestSemaphore_Deadlock(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []int{1, 2} {
 		t.Run(strconv.Itoa(processes), func(t *testing.T) {
-			kit.EachLayout(t, kit.Worlds, func(w *kit.World) {
+			kit.Worlds(t, func(w *kit.World) {
 				if w.Mini != nil {
 					w.WithQueues()
 				}
@@ -175,7 +175,7 @@ func TestSemaphore_Deadlock(t *testing.T) {
 
 // One goroutine takes permits for others, which give them back: it waits for nobody who waits.
 func TestSemaphore_NoDeadlockOfWorkers(t *testing.T) {
-	kit.EachLayout(t, kit.FakeWorld, func(w *kit.World) {
+	kit.FakeWorld(t, func(w *kit.World) {
 		w.WithQueues()
 		registries, all := w.Processes(1)
 		workers := registries[0].Semaphore("seat", 2)

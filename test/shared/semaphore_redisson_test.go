@@ -1,11 +1,6 @@
 package shared_test
 
 import (
-	"context"
-	"fmt"
-	"log/slog"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,352 +11,120 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// What is special about semaphores that Redisson shares. The two are side by side in interop.
-
-// The clock of this machine is compared with the server's, and told of, once, when the difference may matter to a lease that is
-// in use.
-func TestSemaphoreRedisson_Clocks(t *testing.T) {
-	t.Parallel()
-	type opts = []lockregistry.LockOption
-	for i, c := range []struct {
-		ahead, lease time.Duration
-		told         bool
-		shorter      opts
-	}{
-		{ahead: 0, lease: 3 * time.Second},
-		{ahead: 9 * time.Second, lease: 30 * time.Second},
-		{ahead: -9 * time.Second, lease: 30 * time.Second},
-		{ahead: 11 * time.Second, lease: 30 * time.Second, told: true},
-		{ahead: -11 * time.Second, lease: 30 * time.Second, told: true},
-		{ahead: 1100 * time.Millisecond, lease: 3 * time.Second, told: true},
-		{ahead: 2 * time.Second, lease: 30 * time.Second, told: true, shorter: opts{lockregistry.Lease(5 * time.Second)}},
-		{ahead: 2 * time.Second, lease: 30 * time.Second, told: true, shorter: opts{lockregistry.AtMost(5 * time.Second)}},
-		{ahead: 2 * time.Second, lease: 30 * time.Second, shorter: opts{lockregistry.Lease(9 * time.Second)}},
-	} {
-		t.Run(fmt.Sprint(c.ahead, " of ", c.lease, " ", i), func(t *testing.T) {
-			kit.FakeWorld(t, func(w *kit.World) {
-				w.Layout = lockregistry.LayoutRedisson
-				w.Mini.SetTime(time.Now().Add(c.ahead))
-				var log strings.Builder
-				lines := lockregistry.WithLogger(slog.New(slog.NewTextHandler(&locked{to: &log}, nil)))
-				r := w.Registry(lockregistry.WithLease(c.lease), lines)
-				for _, path := range []string{"seat", "other", "seat"} {
-					w.Release(w.Permit(r.Semaphore(path, 1)))
-					w.Settle()
-					w.Release(w.Permit(r.Semaphore(path, 1), c.shorter...))
-					w.Settle()
-				}
-				require.NoError(w, r.Close())
-				require.Equal(w, c.told, strings.Contains(log.String(), "the clocks of the server and of this machine differ"), log.String())
-				if c.told {
-					require.Equal(w, 1, strings.Count(log.String(), "ahead="+c.ahead.String()), log.String())
-				} else {
-					require.Empty(w, log.String())
-				}
-			})
-		})
-	}
-}
-
-// That the clock cannot be had is the matter of nobody; it is asked for again.
-func TestSemaphoreRedisson_ClockIsNotTold(t *testing.T) {
-	kit.FakeWorld(t, func(w *kit.World) {
-		w.Layout = lockregistry.LayoutRedisson
-		f := w.Flaky()
-		s := f.Registry().Semaphore("seat", 1)
-		f.Fates("clock", kit.Refused(kit.Loading))
-		for range 3 {
-			w.Release(w.Permit(s))
-			w.Settle()
+// A semaphore has one format, whatever the layout of locks is: registries of both share it, wait for each other, and see and
+// end each other's holds. With LayoutRedisson a hold has Redisson's lease.
+func TestSemaphoreRedisson_SharedByBothLayouts(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		spring, redisson := w.Registry(), w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
+		one, two := w.Permit(spring.Semaphore("seat", 2)), w.Permit(redisson.Semaphore("seat", 2))
+		require.Equal(w, 2, w.Inside())
+		require.InDelta(w, 30*time.Second, two.Remaining(), float64(2*time.Second))
+		full(w, spring.Semaphore("seat", 2))
+		full(w, redisson.Semaphore("seat", 2))
+		waits := w.Asks("spring's", spring.Semaphore("seat", 2))
+		w.Release(two)
+		two = waits.Comes()
+		waits = w.Asks("redisson's", redisson.Semaphore("seat", 2))
+		for layout, r := range map[lockregistry.Layout]*lockregistry.Registry{
+			lockregistry.LayoutSpring: spring, lockregistry.LayoutRedisson: redisson,
+		} {
+			info, err := r.Inspect(w.Context(), "seat")
+			require.NoError(w, err)
+			require.Equal(w, observe.KindSemaphore, info.Kind)
+			require.Equal(w, layout, info.Layout, "the registry's")
+			require.Equal(w, []int{2, 2, 1}, []int{info.Permits, info.HolderCount, info.WaiterCount})
 		}
-		w.Release(w.Permit(f.Registry().Semaphore("other", 1)))
-		w.Settle()
-		require.Equal(w, 4, f.Count("clock"), "refused, by its digest, by its source, and of the other registry")
+		require.NoError(w, redisson.ForceUnlockHolder(w.Context(), "seat", one.Holder()))
+		w.Fails(one.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
+		last := waits.Comes()
+		require.NoError(w, redisson.ForceUnlock(w.Context(), "seat"))
+		require.Zero(w, w.Inside())
+		w.Fails(two.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
+		w.Fails(last.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 	})
 }
 
-// No call waits for the clock: beside a server that is silent it ends when it must.
-func TestSemaphoreRedisson_NobodyWaitsForTheClock(t *testing.T) {
-	t.Parallel()
-	for name, opts := range map[string][]lockregistry.LockOption{
-		"waits": {lockregistry.Wait(100 * time.Millisecond)}, "does not": nil,
-	} {
-		t.Run(name, func(t *testing.T) {
-			kit.FakeWorld(t, func(w *kit.World) {
-				w.Layout = lockregistry.LayoutRedisson
-				f := w.Flaky()
-				spring, redisson := f.Registry(lockregistry.WithLayout(lockregistry.LayoutSpring)), f.Registry()
-				f.Fate(kit.Anything, kit.Silence)
-				took := [2]time.Duration{}
-				for i, r := range []*lockregistry.Registry{spring, redisson} {
-					start := time.Now()
-					_, ok, err := r.Semaphore("seat", 1).TryAcquire(w.Context(), opts...)
-					require.ErrorIs(w, err, lockregistry.ErrUnavailable)
-					require.False(w, ok)
-					took[i] = time.Since(start)
-				}
-				require.InDelta(w, took[0], took[1], float64(100*time.Millisecond), "as where no clock matters")
-				require.Zero(w, f.Count("clock"))
-				f.Reconnect()
-			})
-		})
-	}
+// redissons are Redisson's semaphores at the path's key: RSemaphore has the number of free permits there, and
+// RPermitExpirableSemaphore besides a set of the held ones, each by an id of 16 bytes and the end of its lease.
+var redissons = map[string][][]string{
+	"RSemaphore":                      {{"SET", kit.SeatKey, "3"}},
+	"RSemaphore, none is free":        {{"SET", kit.SeatKey, "0"}},
+	"RSemaphore, fewer than none are": {{"SET", kit.SeatKey, "-2"}},
+	"RPermitExpirableSemaphore": {
+		{"SET", kit.SeatKey, "2"}, {"ZADD", "{" + kit.SeatKey + "}:timeout", "922337203685477", "\x00\xff23456789abcdef"},
+	},
 }
 
-// The end of a hold is a third of its lease later than the hold relies on, also where the lease ends at a bound.
-func TestSemaphoreRedisson_MarginAtTheBound(t *testing.T) {
+// Redisson's semaphores are other objects: calls name them, and change nothing. Redisson refuses this library's semaphore in
+// turn, since it expects a string at the key; see interop.
+func TestSemaphoreRedisson_OthersAreRefusedByName(t *testing.T) {
 	t.Parallel()
-	const length, most = 3 * time.Second, 7300 * time.Millisecond
-	for name, fails := range map[string]bool{"renewed": false, "renewed late": true} {
-		t.Run(name, func(t *testing.T) {
-			kit.FakeWorld(t, func(w *kit.World) {
-				w.Layout = lockregistry.LayoutRedisson
-				f := w.Flaky()
-				h := w.Permit(f.Registry(lockregistry.WithLease(length)).Semaphore("seat", 1), lockregistry.AtMost(most))
-				start, looks := time.Now(), 0
-				for until := start.Add(most); time.Now().Before(until) && h.Remaining() > 0; looks++ {
-					switch since := time.Since(start); {
-					case !fails:
-					case since > 6*time.Second:
-						f.Fate("renew", kit.Delivered)
-					case since > 5*time.Second:
-						f.Fate("renew", kit.Cut)
+	for name, made := range redissons {
+		for layoutName, layout := range kit.Layouts {
+			t.Run(name+", "+layoutName, func(t *testing.T) {
+				kit.Worlds(t, func(w *kit.World) {
+					w.Layout = layout
+					for _, command := range made {
+						w.Do(command...)
 					}
-					relies := h.Remaining()
-					ends, err := strconv.ParseFloat(w.Do("ZSCORE", "{"+kit.SeatKey+"}:timeout", h.Holder()), 64)
-					require.NoError(w, err)
-					left := time.Until(time.UnixMilli(int64(ends)))
-					require.GreaterOrEqual(w, left, relies+length/3, "after %v", time.Since(start))
-					w.Pass(50 * time.Millisecond)
-				}
-				require.Greater(w, looks, 100)
-			})
-		})
-	}
-}
-
-// The first in line looks whenever the counter has changed, also soon after it has looked: the counter's expiry does not tell.
-func TestSemaphoreRedisson_ChangesSoonAfterEachOther(t *testing.T) {
-	t.Parallel()
-	for _, gap := range []int{2, 15, 40, 70, 300} {
-		t.Run(strconv.Itoa(gap), func(t *testing.T) {
-			kit.RealWorlds(t, func(w *kit.World) {
-				w.Layout = lockregistry.LayoutRedisson
-				s, set := w.Registry().Semaphore("seat", 2), "{"+kit.SeatKey+"}:timeout"
-				const one, two = "0123456789abcdef", "0123456789abcdeg"
-				w.Do("SET", kit.SeatKey, "0")
-				w.Do("ZADD", set, "922337203685477", one, "922337203685477", two)
-				large := w.Asks("large", s, lockregistry.Permits(2))
-				free := func(id string) {
-					w.Do("EVAL", `redis.call('ZREM', KEYS[2], ARGV[1])
-						local n = redis.call('INCRBY', KEYS[1], 1)
-						redis.call('PUBLISH', 'redisson_sc:{' .. KEYS[1] .. '}', n)`, "2", kit.SeatKey, set, id)
-				}
-				<-time.After(400 * time.Millisecond)
-				free(one)
-				<-time.After(time.Duration(gap) * time.Millisecond)
-				free(two)
-				freed := time.Now()
-				h := large.Comes()
-				require.Less(w, time.Since(freed), time.Second)
-				w.Release(h)
-			})
-		})
-	}
-}
-
-// Whoever has become the first in line looks for permits that Java releases, whichever process the one before it was of, and
-// however that one got in.
-func TestSemaphoreRedisson_TheNextOneWatches(t *testing.T) {
-	t.Parallel()
-	for name, large := range map[string]bool{"one after the other": false, "a large one is next": true} {
-		for _, same := range []bool{true, false} {
-			t.Run(fmt.Sprint(name, ", of the same process ", same), func(t *testing.T) {
-				kit.RealWorlds(t, func(w *kit.World) {
-					w.Layout = lockregistry.LayoutRedisson
-					set, r := "{"+kit.SeatKey+"}:timeout", w.Registry()
-					other := r
-					if !same {
-						other = w.Registry()
+					before := []string{w.Keys(), w.Do("GET", kit.SeatKey)}
+					r := w.Registry()
+					s := r.Semaphore("seat", 3)
+					refused := func(op string, err error) {
+						w.Helper()
+						w.Fails(err, lockregistry.ErrWrongType, op, kit.SeatKey)
+						require.ErrorContains(w, err, "a number, as Redisson's RSemaphore and RPermitExpirableSemaphore keep there")
 					}
-					frees := func(members ...string) { // as Java does
-						w.Do(append([]string{"EVAL", `for _, member in ipairs(ARGV) do
-							redis.call('ZREM', KEYS[2], member)
-						end
-						return redis.call('INCRBY', KEYS[1], #ARGV)`, "2", kit.SeatKey, set}, members...)...)
+					for _, opts := range [][]lockregistry.LockOption{nil, {lockregistry.Permits(2)}, {lockregistry.Permits(4)}} {
+						_, err := s.Acquire(w.Context(), opts...)
+						refused("acquire", err)
+						_, _, err = s.TryAcquire(w.Context(), opts...)
+						refused("tryacquire", err)
 					}
-					const one, two = "0123456789abcdef", "0123456789abcdeg"
-					w.Do("SET", kit.SeatKey, "1")
-					w.Do("ZADD", set, "922337203685477", one, "922337203685477", two)
-					h, wants := w.Permit(r.Semaphore("seat", 3)), 1
-					if large {
-						wants = 2
+					_, err := w.Registry(lockregistry.WithFencing()).Semaphore("seat", 3).Acquire(w.Context())
+					refused("acquire", err)
+					_, err = w.Registry(lockregistry.WithPolling()).Semaphore("seat", 3).Acquire(w.Context())
+					refused("acquire", err)
+					refused("setpermits", s.SetPermits(w.Context(), 4))
+					_, err = r.Inspect(w.Context(), "seat")
+					refused("inspect", err)
+					refused("forceunlock", r.ForceUnlock(w.Context(), "seat"))
+					for _, holder := range []string{"3", "00ff3233343536373839616263646566"} {
+						refused("forceunlock", r.ForceUnlockHolder(w.Context(), "seat", holder))
 					}
-					first := w.Asks("first", r.Semaphore("seat", 3))
-					next := w.Asks("next", other.Semaphore("seat", 3), lockregistry.Permits(wants))
-					last := w.Asks("last", r.Semaphore("seat", 3))
-					<-time.After(3 * time.Second) // they have looked for the first time
-					if large {
-						frees(one, two) // one of them stays free
-						first.Comes()
-						awaitWaiting(next)
-						frees(h.Holder())
-					} else {
-						w.Release(h)
-						first.Comes()
-						frees(one)
-					}
-					freed := time.Now()
-					w.Release(next.Comes())
-					require.Less(w, time.Since(freed), time.Second)
-					w.Release(last.Comes())
+					require.Empty(w, kit.PathsOf(w.T, r))
+					require.Equal(w, before, []string{w.Keys(), w.Do("GET", kit.SeatKey)})
 				})
 			})
 		}
 	}
 }
 
-// The process of the first in line dies, and Java releases a permit: the second gets in at once.
-func TestSemaphoreRedisson_TheFirstOneDies(t *testing.T) {
+// Java comes while a call waits: the call's next look says so. A number that has a lease is somebody's lock, as before.
+func TestSemaphoreRedisson_NumbersThatAreNone(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		w.Layout = lockregistry.LayoutRedisson
-		w.Do("SET", kit.SeatKey, "0")
-		w.Do("ZADD", "{"+kit.SeatKey+"}:timeout", "922337203685477", "0123456789abcdef")
-		ctx, cancel := context.WithCancel(w.Context())
-		defer cancel()
-		f := w.Flaky()
-		w.AsksWith(ctx, "dead", f.Registry().Semaphore("seat", 1))
-		second := w.Asks("second", w.Registry().Semaphore("seat", 1))
-		<-time.After(2 * time.Second) // it has looked for the first time
-		f.Down()
-		<-time.After(500 * time.Millisecond)
-		w.Do("EVAL", "redis.call('DEL', KEYS[2]) redis.call('SET', KEYS[1], 1)", "2", kit.SeatKey, "{"+kit.SeatKey+"}:timeout")
-		freed := time.Now()
-		w.Release(second.Comes())
-		require.Less(w, time.Since(freed), time.Second)
-	})
-}
-
-// Wake-ups of a counter that changes all the time are bounded.
-func TestSemaphoreRedisson_ChangesAllTheTime(t *testing.T) {
-	kit.RealWorlds(t, func(w *kit.World) {
-		w.Layout = lockregistry.LayoutRedisson
-		s, set := w.Registry().Semaphore("seat", 1), "{"+kit.SeatKey+"}:timeout"
-		w.Do("SET", kit.SeatKey, "0")
-		w.Do("ZADD", set, "922337203685477", "0123456789abcdef")
-		first := w.Asks("first", s)
-		w.Do("CONFIG", "RESETSTAT")
-		start, changes := time.Now(), 0
-		for ; time.Since(start) < time.Second; changes++ {
-			w.Do("SET", kit.SeatKey, "0")
-		}
-		looks := calls(w, "pttl")
-		w.Logf("%d changes, %d looks", changes, looks)
-		require.Less(w, looks, 75, "of the listener")
-		w.Do("EVAL", "redis.call('DEL', KEYS[2]) redis.call('SET', KEYS[1], 1)", "2", kit.SeatKey, set)
-		w.Release(first.Comes())
-	})
-}
-
-// Java pauses a semaphore by a number of 0: Go's calls wait, as Java's do.
-func TestSemaphoreRedisson_NumberOfNone(t *testing.T) {
-	kit.RealWorlds(t, func(w *kit.World) {
-		w.Layout = lockregistry.LayoutRedisson
-		s := w.Registry().Semaphore("seat", 1)
-		for _, none := range []string{"0", "-2"} {
-			w.Do("SET", kit.SeatKey, none)
-			full(w, s)
-			first := w.Asks("first", s)
-			second := w.Asks("second", s)
-			awaitWaiting(first)
-			w.Do("SET", kit.SeatKey, "1")
-			w.Release(first.Comes())
-			w.Release(second.Comes())
-		}
-	})
-}
-
-// A permit that only Java has is found, and can be released, as Go's.
-func TestSemaphoreRedisson_LocksOfJava(t *testing.T) {
-	kit.Worlds(t, func(w *kit.World) {
-		w.Layout = lockregistry.LayoutRedisson
 		r := w.Registry()
-		const id = "\x00\xff23456789abcdef"
-		w.Do("SET", kit.SeatKey, "2")
-		w.Do("ZADD", "{"+kit.SeatKey+"}:timeout", "922337203685477", id)
-		w.Do("SET", "orders:idle", "7")
-		w.Do("SET", "orders:42", "30313233343536373839616263646566", "PX", "60000") // somebody's
-		for _, goes := range []bool{false, true} {
-			if goes {
-				w.Permit(r.Semaphore("seat", 3))
-			}
-			var paths []string
-			for info, err := range r.Locks(w.Context()) {
-				require.NoError(w, err)
-				paths = append(paths, info.Path)
-			}
-			require.Equal(w, []string{"seat"}, paths)
-		}
-		require.NoError(w, r.ForceUnlockHolder(w.Context(), "seat", "00ff3233343536373839616263646566"))
-		require.Equal(w, 1, w.Inside())
-	})
-}
+		waits, held := r.Semaphore("seat", 1), w.Permit(r.Semaphore("seat", 1))
+		failed := make(chan error, 1)
+		go func() {
+			_, err := waits.Acquire(w.Context())
+			failed <- err
+		}()
+		w.Await("it waits", func() bool { return w.Seats() == 1 })
+		w.Do("SET", kit.SeatKey, "3")
+		err := <-failed
+		w.Fails(err, lockregistry.ErrWrongType, "acquire", kit.SeatKey)
+		require.ErrorContains(w, err, "Redisson's RSemaphore")
+		require.Error(w, held.Release(w.Context()))
+		require.Equal(w, "3", w.Do("GET", kit.SeatKey))
 
-// A registry of the other layout sees what it is, and changes nothing.
-func TestSemaphoreRedisson_OfTheOtherLayout(t *testing.T) {
-	kit.Worlds(t, func(w *kit.World) {
-		spring := w.Registry()
-		w.Layout = lockregistry.LayoutRedisson
-		s := w.Registry().Semaphore("seat", 3)
-		h := w.Permit(s)
-		for range 2 {
-			info, err := spring.Inspect(w.Context(), "seat")
-			require.NoError(w, err)
-			require.Equal(w, observe.KindSemaphore, info.Kind)
-			require.Equal(w, lockregistry.LayoutRedisson, info.Layout)
-			require.Equal(w, 3, info.Permits)
-			require.Len(w, info.Holders, 1)
-			require.Equal(w, w.Inside(), info.Holders[0].Permits)
-			before := w.Do("GET", kit.SeatKey)
-			w.Fails(spring.ForceUnlock(w.Context(), "seat"), lockregistry.ErrWrongType, "forceunlock", kit.SeatKey)
-			w.Fails(spring.ForceUnlockHolder(w.Context(), "seat", before), lockregistry.ErrWrongType, "forceunlock", kit.SeatKey)
-			_, err = spring.Semaphore("seat", 3).Acquire(w.Context())
-			w.Fails(err, lockregistry.ErrWrongType, "acquire", kit.SeatKey)
-			require.Equal(w, before, w.Do("GET", kit.SeatKey))
-			w.Release(h)
-			h = w.Permit(s, lockregistry.Permits(2))
-		}
-		w.Release(h)
-		w.Do("SET", "orders:other", "1", "PX", "60000") // somebody's lock
-		info, err := spring.Inspect(w.Context(), "other")
+		w.Do("SET", "orders:other", "1", "PX", "60000")
+		info, err := r.Inspect(w.Context(), "other")
 		require.NoError(w, err)
 		require.Equal(w, observe.KindLock, info.Kind)
-		require.NoError(w, spring.ForceUnlock(w.Context(), "other"))
+		_, err = r.Semaphore("other", 1).Acquire(w.Context())
+		w.Fails(err, lockregistry.ErrWrongType, "acquire", "orders:other")
+		require.NoError(w, r.ForceUnlock(w.Context(), "other"))
 		require.True(w, w.Free("orders:other"))
-	})
-}
-
-// Redis's number counts. A registry that names another one logs that, once for each that it finds.
-func TestSemaphoreRedisson_AnotherNumber(t *testing.T) {
-	kit.FakeWorld(t, func(w *kit.World) {
-		w.Layout = lockregistry.LayoutRedisson
-		var log strings.Builder
-		a := w.Registry().Semaphore("seat", 1)
-		r := w.Registry(lockregistry.WithLogger(slog.New(slog.NewTextHandler(&locked{to: &log}, nil))))
-		b := r.Semaphore("seat", 2)
-		w.Release(w.Permit(a))
-		for range 2 {
-			h := w.Permit(b)
-			full(w, b)
-			w.Release(h)
-		}
-		require.NoError(w, a.SetPermits(w.Context(), 3))
-		holds := []*lockregistry.Hold{w.Permit(b), w.Permit(b), w.Permit(a)}
-		full(w, b)
-		w.Release(holds...)
-		require.NoError(w, r.Close())
-		require.Equal(w, 1, strings.Count(log.String(), "permits=1 named=2"), log.String())
-		require.Equal(w, 1, strings.Count(log.String(), "permits=3 named=2"), log.String())
-		require.NotContains(w, log.String(), "named=1")
 	})
 }

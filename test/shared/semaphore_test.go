@@ -38,7 +38,7 @@ func awaitWaiting(c *kit.Waiting) {
 }
 
 func TestSemaphore(t *testing.T) {
-	kit.EachLayout(t, kit.Worlds, func(w *kit.World) {
+	kit.Worlds(t, func(w *kit.World) {
 		a, b := w.Registry().Semaphore("seat", 2), w.Registry().Semaphore("seat", 2)
 		first, second := w.Permit(a), w.Permit(b)
 		require.Equal(w, 2, w.Inside())
@@ -55,9 +55,7 @@ func TestSemaphore(t *testing.T) {
 		full(w, a)
 		require.NoError(w, second.Renew(w.Context(), time.Hour))
 		require.Greater(w, second.Remaining(), 59*time.Minute)
-		if !w.Redissons() {
-			require.Greater(w, w.Pttl(kit.SeatKey), 59*time.Minute, "the key lives as long as the longest lease")
-		}
+		require.Greater(w, w.Pttl(kit.SeatKey), 59*time.Minute, "the key lives as long as the longest lease")
 		w.Release(second, third)
 		require.Zero(w, w.Inside())
 		require.Equal(w, 0, w.Seats())
@@ -65,7 +63,7 @@ func TestSemaphore(t *testing.T) {
 }
 
 func TestSemaphore_Do(t *testing.T) {
-	kit.EachLayout(t, kit.Worlds, func(w *kit.World) {
+	kit.Worlds(t, func(w *kit.World) {
 		s := w.Registry().Semaphore("seat", 1)
 		failure := errors.New("any")
 		err := s.Do(w.Context(), func(ctx context.Context) error {
@@ -133,11 +131,6 @@ func TestSemaphore_BadInput(t *testing.T) {
 		_, err := s.Acquire(nil) //nolint:staticcheck // that is what is wrong
 		require.ErrorContains(w, err, "the context is nil")
 		require.Equal(w, "0", w.Keys())
-		s = w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson)).Semaphore("seat", 3000)
-		_, err = s.Acquire(w.Context(), lockregistry.Permits(1001))
-		require.ErrorContains(w, err, "acquire orders:seat: Permits(1001): with LayoutRedisson the number must be 1000 at most")
-		require.Equal(w, "0", w.Keys())
-		w.Release(w.Permit(s, lockregistry.Permits(1000)))
 	})
 }
 
@@ -167,7 +160,7 @@ func TestSemaphore_WrongType(t *testing.T) {
 
 // A lease that is over is given on. Its holder has heard of that before, and can end nobody else's.
 func TestSemaphore_LeaseIsOver(t *testing.T) {
-	kit.EachLayout(t, kit.Worlds, func(w *kit.World) {
+	kit.Worlds(t, func(w *kit.World) {
 		a, b := w.Registry().Semaphore("seat", 1), w.Registry().Semaphore("seat", 1)
 		lost := w.Permit(a, lockregistry.AtMost(time.Second))
 		ctx := lost.Context(w.Context())
@@ -184,7 +177,7 @@ func TestSemaphore_LeaseIsOver(t *testing.T) {
 
 // A hold is renewed for as long as it is held, in the background.
 func TestSemaphore_Renewal(t *testing.T) {
-	kit.EachLayout(t, kit.FakeWorld, func(w *kit.World) {
+	kit.FakeWorld(t, func(w *kit.World) {
 		s := w.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second)).Semaphore("seat", 2)
 		h := w.Permit(s)
 		w.Pass(time.Minute)
@@ -198,14 +191,12 @@ func TestSemaphore_Renewal(t *testing.T) {
 		w.Release(big)
 		require.Zero(w, w.Inside())
 		w.Pass(20 * time.Second)
-		if !w.Redissons() {
-			require.Equal(w, "0", w.Keys(), "nothing is left")
-		}
+		require.Equal(w, "0", w.Keys(), "nothing is left")
 	})
 }
 
 func TestSemaphore_Token(t *testing.T) {
-	kit.EachLayout(t, kit.Worlds, func(w *kit.World) {
+	kit.Worlds(t, func(w *kit.World) {
 		s := w.Registry(lockregistry.WithFencing()).Semaphore("seat", 2)
 		first, second := w.Permit(s), w.Permit(s)
 		require.Positive(w, first.Token())
@@ -265,7 +256,7 @@ func (l *locked) Write(p []byte) (int, error) {
 
 // Replies are lost: no permit is, and none is given twice.
 func TestSemaphore_LostReplies(t *testing.T) {
-	kit.EachLayout(t, kit.Worlds, func(w *kit.World) {
+	kit.Worlds(t, func(w *kit.World) {
 		f := w.Flaky()
 		s, other := f.Registry().Semaphore("seat", 2), w.Registry().Semaphore("seat", 2)
 		for _, what := range []kit.Fate{kit.CutAfter, kit.Cut, kit.Refused(kit.Loading)} {
@@ -292,7 +283,7 @@ func TestSemaphore_LostReplies(t *testing.T) {
 
 // Commands that arrive late change nothing for those who came after.
 func TestSemaphore_LateCommands(t *testing.T) {
-	kit.EachLayout(t, kit.Worlds, func(w *kit.World) {
+	kit.Worlds(t, func(w *kit.World) {
 		f := w.Flaky()
 		s, other := f.Registry().Semaphore("seat", 2), w.Registry().Semaphore("seat", 2)
 		h := w.Permit(s)
@@ -312,7 +303,7 @@ func TestSemaphore_LateCommands(t *testing.T) {
 
 // Holds whose leases are over without a release are known no longer, be they kept or not.
 func TestSemaphore_LapsedHoldsAreForgotten(t *testing.T) {
-	kit.EachLayout(t, kit.FakeWorld, func(w *kit.World) {
+	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
 		s := r.Semaphore("seat", 1_000_000)
 		kept := []*lockregistry.Hold{w.Permit(s, lockregistry.Lease(time.Hour))}
@@ -334,7 +325,7 @@ func TestSemaphore_LapsedHoldsAreForgotten(t *testing.T) {
 
 // A registry that is closed, or shuts down, has nothing more to do with permits.
 func TestSemaphore_Closed(t *testing.T) {
-	kit.EachLayout(t, kit.Worlds, func(w *kit.World) {
+	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
 		s := r.Semaphore("seat", 2)
 		h := w.Permit(s)
@@ -348,8 +339,6 @@ func TestSemaphore_Closed(t *testing.T) {
 		_, err := s.Acquire(w.Context())
 		w.Fails(err, lockregistry.ErrClosed, "acquire", kit.SeatKey)
 		w.Fails(s.SetPermits(w.Context(), 3), lockregistry.ErrClosed, "setpermits", kit.SeatKey)
-		if !w.Redissons() {
-			require.Equal(w, "-2", w.Do("ZSCORE", kit.SeatKey, "permits"))
-		}
+		require.Equal(w, "-2", w.Do("ZSCORE", kit.SeatKey, "permits"))
 	})
 }

@@ -19,18 +19,11 @@ import (
 	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
-// permits are semaphores, each path of one of two permits, javasPermits the same in Redisson's format.
-var (
-	permits      = permitsIn("permits", lockregistry.LayoutSpring)
-	javasPermits = permitsIn("permits of Redisson", lockregistry.LayoutRedisson)
-)
-
-func permitsIn(name string, layout lockregistry.Layout) system {
-	return system{name, true, func(client rueidis.Client, s settings) (process, error) {
-		r, err := registry(client, s, layout)
-		return &permitsProcess{registry: r, holds: map[any]*lockregistry.Hold{}}, err
-	}}
-}
+// permits are semaphores, each path of one of two permits.
+var permits = system{"permits", true, func(client rueidis.Client, s settings) (process, error) {
+	r, err := registry(client, s, lockregistry.LayoutSpring)
+	return &permitsProcess{registry: r, holds: map[any]*lockregistry.Hold{}}, err
+}}
 
 const permitsOfEach = 2
 
@@ -130,14 +123,8 @@ func heldAtOnce(all []section, path int) (most int) {
 }
 
 // In a storm no more permits are held than there are, and none is lost for longer than a lease.
-func TestPermits_Storm(t *testing.T) { permitsInStorm(t, permits) } //nolint:paralleltest // as TestLinearizable
-
-// The same in Redisson's format. Four storms at a time are too much for two cores: with leases of 200 ms hardly a call gets in.
-func TestPermits_StormOfRedisson(t *testing.T) { permitsInStorm(t, javasPermits) } //nolint:paralleltest // as TestLinearizable
-
-func permitsInStorm(t *testing.T, of system) {
-	t.Helper()
-	for name, w := range map[string]weather{"storm": {system: of}, "mild": {system: of, mild: true}} {
+func TestPermits_Storm(t *testing.T) { //nolint:paralleltest // as TestLinearizable
+	for name, w := range map[string]weather{"storm": {system: permits}, "mild": {system: permits, mild: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w.seed, w.lasts, w.outside = firstSeed(), 6*time.Second, 1
@@ -171,10 +158,6 @@ func permitsInStorm(t *testing.T, of system) {
 const room = `local time = redis.call('TIME')
 	local first = redis.call('ZRANGEBYSCORE', KEYS[2], '0', '+inf', 'LIMIT', '0', '1')[1]
 	if not first then return 0 end
-	if redis.call('TYPE', KEYS[1]).ok == 'string' then
-		local over = redis.call('ZCOUNT', '{' .. KEYS[1] .. '}:timeout', 0, time[1] * 1000 + math.floor(time[2] / 1000))
-		return redis.call('GET', KEYS[1]) + over > 0 and 1 or 0
-	end
 	local number = tonumber(redis.call('ZSCORE', KEYS[1], 'permits') or '-1')
 	local held = redis.call('ZCOUNT', KEYS[1], '(' .. time[1] * 1000 + math.floor(time[2] / 1000), '+inf')
 	return held < -number and 1 or 0`
@@ -182,16 +165,6 @@ const room = `local time = redis.call('TIME')
 // Messages are lost and connections cut: who waits for a permit that is free looks before long.
 func TestPermits_NobodySleeps(t *testing.T) {
 	t.Parallel()
-	for _, of := range []system{permits, javasPermits} {
-		t.Run(of.name, func(t *testing.T) {
-			t.Parallel()
-			nobodySleeps(t, of)
-		})
-	}
-}
-
-func nobodySleeps(t *testing.T, tested system) {
-	t.Helper()
 	const goroutines, lasts, looks = 6, 12 * time.Second, 5 * time.Second // the first of each process, at least
 	server := serve(t)
 	of := settings{Lease: time.Minute, Poll: poll, Handoff: -1}
@@ -210,7 +183,7 @@ func nobodySleeps(t *testing.T, tested system) {
 			}
 			return f
 		})
-		p := start(t, tested, calm, proxy.Addr(), of)
+		p := start(t, permits, calm, proxy.Addr(), of)
 		for g := range goroutines {
 			running.Go(func() {
 				for n := uint64(1); time.Now().Before(end); n += 4 { // none wants more than one

@@ -125,11 +125,10 @@ func blow(t *testing.T, w weather) ([]section, *storm) {
 	}
 	t.Logf("seed %d: %d holds, of which %d were lost, %d of them by feigned grants, %d calls in vain, %d grants in queues, "+
 		"%d commands came to grief, %v", w.seed, len(all), lost, excused, vain, s.grants.Load(), s.faults.Load(), s.events)
-	ofPermits := w.system.name == permits.name || w.system.name == javasPermits.name // see TestPermits_Storm
 	switch {
 	case (w.system.name == library.name || w.system.name == redisson.name) && s.grants.Load() <= int64(few):
 		s.poor = "too few grants in queues"
-	case ofPermits:
+	case w.system.name == permits.name: // see TestPermits_Storm
 	case w.system.ours && len(all) <= few*20:
 		s.poor = "too few holds for a history"
 	case w.system.ours && lost == 0 && !w.mild && !w.fenced:

@@ -61,7 +61,7 @@ type section struct {
 }
 
 func (j job) system() system {
-	systems := append(flawedSystems(), library, redisson, behind, sharing, permits, javasPermits, naive)
+	systems := append(flawedSystems(), library, redisson, behind, sharing, permits, naive)
 	return systems[slices.IndexFunc(systems, func(s system) bool { return s.name == j.System })]
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -216,11 +215,11 @@ func (x *examination) refused(err error, rule string) bool {
 	return ok
 }
 
-// longestNumber is how long the number of a semaphore's free permits may be.
+// longestNumber is how long the number of free permits of a semaphore of Redisson may be.
 const longestNumber = 11
 
-// lookAtPermits notes what is no semaphore: sets without a number, and strings that are not how many permits are free, which
-// has no lease. Without a set beside it a number is that only where the registry's layout is Redisson's.
+// lookAtPermits notes what is no semaphore: sets without a number of permits, and strings other than the number of free permits
+// that Redisson's semaphores have there, which has no lease.
 func (x *examination) lookAtPermits(ctx context.Context, n *node, keys []leftover, all *looked) bool {
 	if len(keys) == 0 {
 		return true
@@ -249,22 +248,19 @@ func (x *examination) lookAtPermits(ctx context.Context, n *node, keys []leftove
 				continue
 			}
 			numbers = append(numbers, l)
-			second = append(second, n.client.B().Arbitrary("GET", l.key).Build(),
-				n.client.B().Arbitrary("TYPE", protocol.Tagged(l.key)+":timeout").Build())
+			second = append(second, n.client.B().Arbitrary("GET", l.key).Build())
 		}
 	}
 	if len(second) == 0 {
 		return true
 	}
-	replies := n.client.DoMulti(ctx, second...)
-	for i, l := range numbers {
-		number, err := replies[2*i].ToString()
-		beside, _ := replies[2*i+1].ToString() // of one that is not permitted nothing is known
+	for i, reply := range n.client.DoMulti(ctx, second...) {
+		number, err := reply.ToString()
 		if x.refused(err, "+get") {
 			return false
 		}
-		if _, err := strconv.Atoi(number); err != nil || x.opts.Layout != lockregistry.LayoutRedisson && beside != "zset" {
-			all.forever.add(l.key, l.kind)
+		if _, err := strconv.Atoi(number); err != nil {
+			all.forever.add(numbers[i].key, numbers[i].kind)
 		}
 	}
 	return true
@@ -280,7 +276,7 @@ const (
 	record  // a fencing counter, a registry's record
 	counter // Redisson's fencing counter, which has no lease
 	reader  // the lease of a reader
-	held    // the permits of a semaphore of Redisson that are held
+	held    // the held permits of a semaphore of Redisson
 )
 
 func (m meaning) types() []string {
@@ -311,8 +307,6 @@ func (x *examination) meaning(key string) meaning {
 		return lock
 	case strings.HasPrefix(key, "{"+prefix) && strings.Contains(key, "}:") && strings.Contains(key, ":rwlock_timeout:"):
 		return reader
-	case strings.HasPrefix(key, "{"+prefix) && strings.HasSuffix(key, "}:timeout"):
-		return held
 	case strings.HasPrefix(key, "redisson_lock_token:{"+prefix), strings.HasPrefix(key, "redisson_lock_token:"+prefix):
 		return counter
 	}

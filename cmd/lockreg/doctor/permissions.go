@@ -73,7 +73,7 @@ func (x *examination) modes() []mode {
 	look := []area{
 		keys("+evalsha/+evalsha_ro +eval/+eval_ro +type +get +strlen +pttl +hlen +hget +hgetall +hscan +zcount +zscore +zrangebyscore"),
 		anywhere("+time"),
-		readers("+pttl +type +zcount +zrangebyscore"),
+		readers("+pttl"),
 		{[]string{"+type", "+get"}, "~redisson_lock_token:{" + pattern + ":*", "redisson_lock_token:{" + key + "}"},
 	}
 
@@ -137,8 +137,7 @@ func (x *examination) modes() []mode {
 		{ // which shows the holder first
 			name: "release", title: "releasing by force", why: "lockreg release fails.", areas: slices.Concat(look, []area{
 				keys("+type +get +pttl +hgetall +hdel +hset +pexpire +unlink/+del +evalsha +eval"), readers("+pttl +unlink/+del"),
-				keys("+exists +zadd +zrem +zcard +zrange +incrby"), anywhere("+pubsub|numsub"), // of permits
-				readers("+zadd +zrem +zcard +zrange +zscore +zrangebyscore"),
+				keys("+exists +zadd +zrem +zcard +zrange"), anywhere("+pubsub|numsub"), // of permits
 			}),
 		},
 	}

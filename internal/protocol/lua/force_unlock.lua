@@ -61,8 +61,8 @@ end
 if kind == 'string' and common ~= '' then
   local function unmarked(value) return string.match(value, '^(.*:%d+)%+$') or value end
   local value = unmarked(redis.call('GET', key))
-  if string.find(value, '^%-?%d+$') and redis.call('PTTL', key) == -1 then -- of a semaphore, see rpermits.lua
-    return redis.error_reply('WRONGTYPE the key holds something else than a lock of this registry')
+  if string.find(value, '^%-?%d+$') and redis.call('PTTL', key) == -1 then -- mutant: number removed
+    return redis.error_reply('WRONGTYPE the key holds a number')
   end
   if holder ~= '' and unmarked(holder) ~= value then
     return {}

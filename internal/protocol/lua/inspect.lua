@@ -6,7 +6,7 @@
 -- ARGV[3]  S on a cluster
 --
 -- Replies for each key an array:
---   string, lock (a hash in Redisson's format), readwrite, semaphore, redisson semaphore, none, or the name of another type
+--   string, lock (a hash in Redisson's format), readwrite, semaphore, none, number, or the name of another type
 --   what the lease of the key has left, in milliseconds; -1: it has no end. Of a semaphore, how many permits there are
 --   the fencing counter; empty: there is none
 --   how many tickets there are, and the first ones, each with its place and how many connections listen to its registry's
@@ -156,53 +156,15 @@ local function permits(key)
   return 'semaphore', -number, redis.call('ZCOUNT', key, '(' .. string.format('%.0f', at), '+inf'), found
 end
 
-local function hexadecimal(name)
-  return (string.gsub(name, '.', function(c) return string.format('%02x', string.byte(c)) end))
-end
-
--- The same of Redisson, see rpermits.lua: a name that is bytes is told in hexadecimal, as Redisson does. A hold of several
--- permits has a member for each: only the first is told of. A number that has a lease, and of which nobody has permits, is
--- somebody's lock.
-local function redissons(key, there)
-  local set = tagged(key) .. ':timeout'
-  if #there > 11 or not string.find(there, '^%-?%d+$') or not here(set, key) then
-    return nil
-  end
-  local kind, time = redis.pcall('TYPE', set), redis.pcall('TIME')
-  kind = type(kind) == 'table' and kind.ok or kind
-  if kind ~= 'zset' and (kind ~= 'none' or redis.call('PTTL', key) ~= -1) or time.err then
-    return nil
-  end
-  local at, found, each = time[1] * 1000 + math.floor(time[2] / 1000), {}, {}
-  local holds = redis.call('ZRANGEBYSCORE', set, '(' .. string.format('%.0f', at), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
-  local all, over = redis.call('ZCOUNT', set, 0, '+inf'), redis.call('ZCOUNT', set, 0, at)
-  local count = all - over
-  for i = 1, #holds, 2 do
-    local member = string.match(holds[i], '^(.*:%d+)%*%d+$') or holds[i]
-    if each[member] then
-      each[member] = each[member] + 1
-      found[each[member .. ' at']] = tostring(each[member])
-      count = count - 1
-    else
-      local java = #member == 16 or not string.find(member, ':%d+$')
-      found[#found + 1] = java and hexadecimal(member) or bounded(member)
-      found[#found + 1] = '1'
-      each[member], each[member .. ' at'] = 1, #found
-      found[#found + 1] = tonumber(holds[i + 1]) < 900000000000000 and holds[i + 1] - at or -1
-    end
-  end
-  return 'redisson semaphore', there + all, count, found
-end
-
 local replies = {}
 for i, key in ipairs(KEYS) do
   local kind, lease, count, found = typeOf(key), -2, 0, {}
   if kind == 'string' and redis.call('STRLEN', key) <= LONGEST then
     local value = redis.call('GET', key)
-    kind, lease, count, found = redissons(key, value)
-    if not kind then
-      kind, lease, count = 'string', redis.call('PTTL', key), 1
-      found = {string.match(value, '^(.*:%d+)%+$') or value, '1', lease} -- the mark says nothing that the queue does not
+    lease, count = redis.call('PTTL', key), 1
+    found = {string.match(value, '^(.*:%d+)%+$') or value, '1', lease} -- the mark says nothing that the queue does not
+    if lease == -1 and string.find(value, '^%-?%d+$') then
+      kind = 'number' -- Redisson's semaphores have one, of free permits
     end
   elseif kind == 'string' then
     kind = 'long string'

@@ -9,7 +9,7 @@
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
 -- ARGV[7]  for a reader: the value of the writer's hold that its owner has; empty or missing: none. For a semaphore "<each>
---          <number>": how many permits the hold has, and how many there are; for Redisson's with " p" when releases are published
+--          <number>": how many permits the hold has, and how many there are
 --
 -- Replies nil if granted, or "granted" and the token. Else the rest of the holder's lease in milliseconds; -1: it has no end.
 --

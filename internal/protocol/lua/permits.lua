@@ -35,7 +35,7 @@ if named and counter == '' then
   local time = redis.call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000)
   -- Of few permits one command shows how many are held.
-  local first = redis.call('ZRANGE', key, '0', #named == 1 and named or '1', 'WITHSCORES')
+  local first = redis.pcall('ZRANGE', key, '0', #named == 1 and named or '1', 'WITHSCORES') -- of another type: see wrong
   if first[1] == 'permits' and -first[2] == tonumber(named) and tonumber(first[4] or at + 1) > at and
     (#named == 1 and #first / 2 or redis.call('ZCARD', key)) <= -first[2] and -- mutant: one permit more
     (asks == '' or redis.pcall('EXISTS', queue) == 0) then -- mutant: in passing
@@ -55,7 +55,7 @@ local asked, named = string.match(ARGV[10] or '', '^(%d+) (%d+)$')
 if asked and (asks == 'check' or asks == 'enqueue' and (ARGV[7] or '') == '' and (ARGV[8] or '') == '') then
   local time = redis.call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000)
-  local first = redis.call('ZRANGE', key, '0', '1', 'WITHSCORES')
+  local first = redis.pcall('ZRANGE', key, '0', '1', 'WITHSCORES') -- of another type: see wrong
   if first[1] == 'permits' and first[4] and tonumber(first[4]) > at and tonumber(asked) <= -first[2] and
     redis.call('ZCARD', key) - 1 + asked > -first[2] and (asks == 'check' or not redis.call('ZSCORE', key, value)) then
     local ticket = value .. '|' .. (ARGV[9] or '') .. lease .. 'p' .. asked
@@ -122,7 +122,7 @@ elseif prefix ~= '' and ARGV[6] == '' and (ARGV[7] or '') ~= '' and redis.pcall(
   return 0
 end
 
---# common
+--# format
 local time = redis.call('TIME')
 local at = time[1] * 1000 + math.floor(time[2] / 1000)
 local side = ''
@@ -143,22 +143,14 @@ local function passOver(still)
   end
 end
 
---# format
-local holds = key -- the key of the set
-local among = 1   -- among how many holds with the lowest scores is the one whose lease is over first
-
-local function endOf(value)
-  return redis.call('ZSCORE', key, value)
-end
-
--- Returns what a lease has left.
-local function leftOf(_, ends)
-  return ends - at
-end
-
 -- Removes holds whose lease is over, and counts the permits that are held. Returns false if the key is no semaphore.
 local function count()
-  local special = redis.call('ZRANGEBYSCORE', key, '-inf', '(0', 'WITHSCORES')
+  local special = redis.pcall('ZRANGEBYSCORE', key, '-inf', '(0', 'WITHSCORES')
+  if special.err and string.find(special.err, '^WRONGTYPE') then
+    return false
+  elseif special.err then
+    return redis.call('ZRANGEBYSCORE', key, '-inf', '(0', 'WITHSCORES') -- raises it
+  end
   for i = 1, #special, 2 do
     if special[i] == 'permits' then
       limit, stored = -special[i + 1], true
@@ -189,6 +181,15 @@ local function count()
     end
   end
   return true
+end
+
+-- Returns the error for a key that is no semaphore. Redisson's semaphores have the number of free permits at the key.
+local function wrong()
+  local there = redis.pcall('GET', key)
+  if type(there) == 'string' and string.find(there, '^%-?%d+$') then
+    return 'WRONGTYPE the key holds a number'
+  end
+  return 'WRONGTYPE the key holds something else than a semaphore'
 end
 
 -- Returns whether enough permits are free for a kind of ticket; r: for one permit. There are no windows, since no other library
@@ -231,7 +232,7 @@ local TICKET = '^(.*):(%d+)|(%d+)([rwp]?%d*)$' -- as in queue.lua; tickets of lo
 -- themselves.
 local function warnAnother(still, mine, ms)
   local searched = at + (tonumber(redis.call('ZSCORE', queue, 'open')) or 0)
-  if holds == key and searched >= 0 and searched < 1000 then -- mutant: searches no more
+  if searched >= 0 and searched < 1000 then -- mutant: searches no more
     return
   end
   local passed, processes, rank = {[still] = true}, 0, 2 -- two members are no tickets
@@ -249,9 +250,7 @@ local function warnAnother(still, mine, ms)
     end
     rank = not some[1] and 4000 or rank < 100 and 102 or rank * 2
   end
-  if holds == key then
-    redis.pcall('ZADD', queue, 'XX', -at, 'open')
-  end
+  redis.pcall('ZADD', queue, 'XX', -at, 'open')
 end
 
 -- Returns the first ticket, see queue.lua. Each waiting call of a process has a ticket: the tickets of a process that is gone
@@ -280,7 +279,7 @@ local function heads(entries, mine)
         end
         if not heard[registry] then
           last = registry .. ':'
-        elseif asked and (limit < 1 or asked <= limit) then -- mutant: asks for too many
+        elseif asked and (limit == 0 or asked <= limit) then -- mutant: asks for too many
           found = true
           break
         else
@@ -339,34 +338,28 @@ grantNext = function(micros, mine, first, registry, number, lease, kind, place)
 end
 
 --# holder
-local wanted, number = string.match(under, '^(%d+) (%d+)')
+local wanted, number = string.match(under, '^(%d+) (%d+)$')
 side = 'p' .. (wanted or '1')
 
 -- Returns the state of the semaphore for a hold: it has its permits, or may have them. Permits of other holds of its registry
 -- do not count as its own.
 local function holder(value)
   if not count() then
-    return 'wrong', 'WRONGTYPE the key holds something else than a semaphore'
+    return 'wrong', wrong()
   end
   if not stored then
     limit = tonumber(number or 0)
   end
-  local ends = endOf(value)
+  local ends = redis.call('ZSCORE', key, value)
   if ends then
-    return 'mine', false, leftOf(value, ends)
-  elseif tonumber(wanted or 1) > limit and limit > 0 then -- Java pauses a semaphore by a number of 0
+    return 'mine', false, ends - at
+  elseif tonumber(wanted or 1) > limit then
     return 'wrong', 'ERR a semaphore of ' .. limit .. ' permits never has as many as ' .. wanted
   elseif free(side) and (asks == '' or asks == 'try' or not stored) then
     return 'free', false, -2
   end
-  local least, some = -1, redis.call('ZRANGEBYSCORE', holds, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, among)
-  for i = 1, #some, 2 do
-    local rest = leftOf(some[i], some[i + 1])
-    if rest >= 0 and (least < 0 or rest < least) then -- mutant: the lowest score
-      least = rest
-    end
-  end
-  return free(side) and 'free' or 'taken', false, least
+  local first = redis.call('ZRANGEBYSCORE', key, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return free(side) and 'free' or 'taken', false, first[1] and first[2] - at or -1
 end
 
 --# in passing
@@ -412,11 +405,4 @@ end
 
 local function announce()
   return tonumber(channels ~= '' and redis.pcall('PUBLISH', channels .. key, key)) or 0
-end
-
---# number
-local function setNumber(n)
-  limit, stored = n, true
-  redis.call('ZADD', key, -limit, 'permits')
-  redis.call('PERSIST', key)
 end

@@ -4,8 +4,6 @@
 -- ARGV[1]  the hold's value
 -- ARGV[2]  the lease in milliseconds; empty or missing: the lease stays, and the reply says whether the hold has the lock
 -- ARGV[3]  the key of the fencing counter from which to draw a token; empty or missing: no token is wanted
--- ARGV[4]  for Redisson's semaphores: how many permits the hold has
--- ARGV[5]  for them, too: the hold's own lease, if this one is shorter; see rpermits.lua
 --
 -- Replies 1, or the token, if renewed; 0 if the lock is free, or the hold's lease is over; -1 if another hold has the lock.
 

@@ -16,10 +16,12 @@ local value = '' -- of no hold
 
 --# operation
 if not count() then
-  return redis.error_reply('WRONGTYPE the key holds something else than a semaphore')
+  return redis.error_reply(wrong())
 end
-local before = stored and limit or 0
-setNumber(tonumber(number))
+local before = limit
+limit, stored = tonumber(number), true
+redis.call('ZADD', key, -limit, 'permits')
+redis.call('PERSIST', key)
 
 local function serve()
   grantNext(time[1] * 1000000 + time[2], nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))

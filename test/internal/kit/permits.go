@@ -3,7 +3,6 @@ package kit
 import (
 	"context"
 	"strconv"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,25 +12,6 @@ import (
 
 // SeatKey is the key of the semaphore "seat".
 const SeatKey = "orders:seat"
-
-// EachLayout runs a test in such worlds with either layout.
-func EachLayout(t *testing.T, worlds func(t *testing.T, test func(w *World)), test func(w *World)) {
-	t.Helper()
-	t.Parallel()
-	for name, layout := range map[string]lockregistry.Layout{
-		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
-	} {
-		t.Run(name, func(t *testing.T) {
-			worlds(t, func(w *World) {
-				w.Layout = layout
-				test(w)
-			})
-		})
-	}
-}
-
-// Redissons tells whether that is Redisson's.
-func (w *World) Redissons() bool { return w.Layout == lockregistry.LayoutRedisson }
 
 // Permit acquires at once, or fails the test.
 func (w *World) Permit(s lockregistry.Semaphore, opts ...lockregistry.LockOption) *lockregistry.Hold {
@@ -52,11 +32,6 @@ func (w *World) Release(holds ...*lockregistry.Hold) {
 // Inside is who has permits, and how many of them, by the server.
 func (w *World) Inside() int {
 	w.Helper()
-	if w.Redissons() {
-		n, err := strconv.Atoi(w.Do("ZCARD", "{"+SeatKey+"}:timeout"))
-		require.NoError(w, err)
-		return n
-	}
 	n, err := strconv.Atoi(w.Do("EVAL", `local used = 0
 		for i, m in ipairs(redis.call('ZRANGE', KEYS[1], '0', '-1')) do
 			local score = tonumber(redis.call('ZSCORE', KEYS[1], m))

@@ -80,12 +80,6 @@ func TestWho(t *testing.T) {
 		require.Equal(t, "a Go process, not known", view.Who(observe.HolderInfo{Holder: holder, Since: since}))
 		require.Equal(t, label.String(), view.Who(observe.HolderInfo{Holder: holder, Label: label}))
 	}
-	const permit = "00ff8027220a30313233343536373839"
-	require.Equal(t, "Java (Redisson)", view.Who(observe.HolderInfo{Holder: permit, Permits: 1}))
-	require.Equal(t, "unknown", view.Who(observe.HolderInfo{Holder: permit}), "of a lock it may be anybody's")
-	for _, other := range []string{permit[2:], permit + "00", "somebody"} {
-		require.Equal(t, "unknown", view.Who(observe.HolderInfo{Holder: other, Permits: 1}))
-	}
 }
 
 // A holder without a record is told of, unless it is Java's, too young for one, or nobody.

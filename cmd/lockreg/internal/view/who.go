@@ -1,7 +1,6 @@
 package view
 
 import (
-	"encoding/hex"
 	"strings"
 	"time"
 
@@ -18,16 +17,7 @@ func Who(h observe.HolderInfo) string {
 	if h.Kept {
 		return "nobody: kept for a while after its release"
 	}
-	if h.Permits > 0 && isPermit(h.Holder) {
-		return "Java (Redisson)"
-	}
 	return who(h.Label, h.Holder, h.Since)
-}
-
-// isPermit reports whether a holder of a semaphore is a permit of Redisson: 16 bytes, which Inspect tells in hexadecimal.
-func isPermit(holder string) bool {
-	id, err := hex.DecodeString(holder)
-	return err == nil && len(id) == 16
 }
 
 // WhoWaits describes a waiter for people. Java has no place in the queue.

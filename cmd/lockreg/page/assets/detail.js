@@ -108,12 +108,12 @@ function next(lock, holder) {
 const permits = (n) => (n === 1 ? "1 permit" : `${n} permits`);
 
 function kindOf(lock) {
-  const layout = lock.layout === "redisson" ? "Redisson's format" : "Spring's format";
   if (lock.kind === "semaphore") {
     const held = lock.holders.reduce((sum, holder) => sum + holder.permits, 0);
     const least = lock.holderCount > lock.holders.length ? "≥ " : "";
-    return `semaphore of ${permits(lock.permits)}, ${least}${held} held, in ${layout}`;
+    return `semaphore of ${permits(lock.permits)}, ${least}${held} held`;
   }
+  const layout = lock.layout === "redisson" ? "Redisson's format" : "Spring's format";
   return { readwrite: "read-write lock", lock: `lock in ${layout}`, "too long": "a name that is too long" }[lock.kind] ?? "free";
 }
 

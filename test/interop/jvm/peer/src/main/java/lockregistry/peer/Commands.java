@@ -54,9 +54,9 @@ final class Commands {
 			case "write" -> write(request);
 			case "verify" -> verify(request);
 			case "share" -> share(request);
-			case "enter", "leave", "extend", "setpermits", "beginpermits", "permits", "crowd" ->
-				new PermitCommands(registry(request).permits(request.text("path")), request).run(command,
-						this.ports.get(request.text("registry")));
+			case "enter" -> Map.of("value", permits(request).acquire(request.millis("wait"), request.millis("lease")));
+			case "leave" -> Map.of("value", Integer.toString(permits(request).release(request.text("permit"))));
+			case "beginpermits" -> Map.of("value", Boolean.toString(permits(request).begin(request.number("n"))));
 			default -> throw new IllegalArgumentException("no command is called '" + command + "'");
 		};
 	}
@@ -74,6 +74,10 @@ final class Commands {
 		registry(request).close();
 		this.registries.remove(request.text("registry"));
 		return Map.of();
+	}
+
+	private Permits permits(Request request) {
+		return registry(request).permits(request.text("path"), request.optional("anonymous").isPresent());
 	}
 
 	private LockRegistry registry(Request request) {

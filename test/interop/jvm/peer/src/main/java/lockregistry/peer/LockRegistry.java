@@ -43,8 +43,9 @@ public interface LockRegistry extends AutoCloseable {
 		throw new UnsupportedOperationException("this library does not tell who holds a lock");
 	}
 
-	default Permits permits(String path) {
-		throw new UnsupportedOperationException("this library has no semaphores whose permits have ids");
+	/** The semaphore of a path, whose permits have ids unless it is anonymous. */
+	default Permits permits(String path, boolean anonymous) {
+		throw new UnsupportedOperationException("this library has no semaphores");
 	}
 
 	/** Begins to campaign for the leadership of a role. */

@@ -38,11 +38,6 @@ final class PlainRedis implements AutoCloseable {
 		return get(key).map(Long::valueOf).orElse(0L);
 	}
 
-	/** Adds to the number at a key, and returns it. */
-	long add(String key, long more) throws IOException {
-		return Long.parseLong(call("INCRBY", key, Long.toString(more)));
-	}
-
 	private String call(String... words) throws IOException {
 		ByteArrayOutputStream request = new ByteArrayOutputStream();
 		request.writeBytes(("*" + words.length + "\r\n").getBytes(StandardCharsets.UTF_8));

@@ -1,7 +1,6 @@
 package lockregistry.peer.library;
 
 import java.time.Duration;
-import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
@@ -14,6 +13,7 @@ import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -62,8 +62,10 @@ public final class Main implements LockLibrary {
 		}
 
 		@Override
-		public Permits permits(String path) {
-			return new RedissonPermits(this.redisson.getPermitExpirableSemaphore(this.prefix + ':' + path));
+		public Permits permits(String path, boolean anonymous) {
+			String name = this.prefix + ':' + path;
+			return anonymous ? new AnonymousPermits(this.redisson.getSemaphore(name))
+					: new RedissonPermits(this.redisson.getPermitExpirableSemaphore(name));
 		}
 
 		@Override
@@ -95,42 +97,45 @@ public final class Main implements LockLibrary {
 	private record RedissonPermits(RPermitExpirableSemaphore semaphore) implements Permits {
 
 		@Override
-		public List<String> acquire(int permits, Optional<Duration> wait, Optional<Duration> lease)
-				throws InterruptedException {
+		public String acquire(Optional<Duration> wait, Optional<Duration> lease) throws InterruptedException {
 			long millis = lease.map(Duration::toMillis).orElse(-1L);
-			return wait.isPresent()
-					? this.semaphore.tryAcquire(permits, wait.get().toMillis(), millis, TimeUnit.MILLISECONDS)
-					: this.semaphore.acquire(permits, millis, TimeUnit.MILLISECONDS);
+			String id = wait.isPresent()
+					? this.semaphore.tryAcquire(wait.get().toMillis(), millis, TimeUnit.MILLISECONDS)
+					: this.semaphore.acquire(millis, TimeUnit.MILLISECONDS);
+			return id == null ? "" : id;
 		}
 
 		@Override
-		public int release(List<String> ids) {
-			return ids.size() == 1 ? this.semaphore.tryRelease(ids.get(0)) ? 1 : 0 : this.semaphore.tryRelease(ids);
-		}
-
-		@Override
-		public boolean extend(String id, Duration lease) {
-			return this.semaphore.updateLeaseTime(id, lease.toMillis(), TimeUnit.MILLISECONDS);
-		}
-
-		@Override
-		public void set(int permits) {
-			this.semaphore.setPermits(permits);
+		public int release(String id) {
+			return this.semaphore.tryRelease(id) ? 1 : 0;
 		}
 
 		@Override
 		public boolean begin(int permits) {
 			return this.semaphore.trySetPermits(permits);
 		}
+	}
+
+	/** Its permits have no ids, and no lease. */
+	private record AnonymousPermits(RSemaphore semaphore) implements Permits {
 
 		@Override
-		public int available() {
-			return this.semaphore.availablePermits();
+		public String acquire(Optional<Duration> wait, Optional<Duration> lease) {
+			if (wait.isEmpty() || !wait.get().isZero()) {
+				throw new UnsupportedOperationException("these permits are only tried for");
+			}
+			return this.semaphore.tryAcquire() ? "any" : "";
 		}
 
 		@Override
-		public int number() {
-			return this.semaphore.getPermits();
+		public int release(String id) {
+			this.semaphore.release();
+			return 1;
+		}
+
+		@Override
+		public boolean begin(int permits) {
+			return this.semaphore.trySetPermits(permits);
 		}
 	}
 }
