@@ -225,7 +225,8 @@ func (h *Hold) Holder() string {
 
 // Context returns a child of parent that ends with the hold, like [Lock.Context]: with the cause [ErrLockLost] as soon as the
 // hold can no longer be guaranteed, [context.Canceled] when it is released, and [ErrClosed] when the registry is closed. Once
-// Release was called it is cancelled already, with the cause [ErrNotOwner].
+// Release was called it is cancelled already, with the cause [ErrNotOwner]. Err and [context.Cause] go by the clock, as described
+// there; those of a hold on several paths look at each of them.
 //
 // It carries the hold: a call for the same path with it, or with a child of it, returns [ErrDeadlock].
 func (h *Hold) Context(parent context.Context) context.Context {

@@ -25,7 +25,7 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		r, _ := registry.(*Registry)
 		return seam.InRegistry{
 			Cached: r.cache.Len, Calls: func() int { return len(r.permits.all()) },
-			Drain: &r.drain, Gone: r.background.Gone, Replicas: r.queues.Replicas,
+			Drain: &r.drain, Gone: r.background.Gone, Replicas: r.queues.Replicas, Stall: r.background.Stall,
 		}
 	}
 	seam.Lockregistry.InLock = func(lock any) seam.InLock {

@@ -217,7 +217,8 @@ const (
 // reign leads for one term and releases the lock. The error says why the term ended; nil after a resignation.
 func (c *Candidate) reign(ctx context.Context, hold *lockregistry.Hold) (how outcome, err error) {
 	t := &term{hold: hold}
-	t.led, t.cancel = context.WithCancelCause(hold.Context(ctx))
+	within, cancel := context.WithCancelCause(ctx)
+	t.led, t.cancel = hold.Context(within), cancel // the hold's context itself, which goes by the clock
 	c.term.Store(t)
 	err = errUnreturned
 	defer func() { // lead may panic
@@ -278,11 +279,10 @@ func (c *Candidate) Yield() {
 }
 
 // IsLeader reports whether the candidate leads: it is elected, lead has not returned, lead's context has not ended, and the
-// lock's lease is not over by this process's clock. Once it is over, IsLeader returns false, even if lead's context has not
-// ended yet. It does not ask Redis.
+// lock's lease is not over by this process's clock. It does not ask Redis.
 func (c *Candidate) IsLeader() bool {
 	t := c.term.Load()
-	return t != nil && t.led.Err() == nil && t.hold.Remaining() > 0
+	return t != nil && t.led.Err() == nil
 }
 
 // Current asks Redis who leads, and returns the holder of the lock as named in Redis, which

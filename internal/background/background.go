@@ -123,6 +123,9 @@ func (w *Work) Close() {
 	w.Cleaner.Close()
 }
 
+// Stall is for tests: nothing that is due is looked at any more, as if the process got no processor.
+func (w *Work) Stall() { w.scheduler.Close() }
+
 // Wait returns, after Close, when all goroutines have ended.
 func (w *Work) Wait() {
 	w.scheduler.Wait()

@@ -19,12 +19,18 @@ type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make t
 // detaches the context from its parent at the end. Ending the context calls none of them: it is a child of a context of package
 // context, or of one that never ends. So a loss is announced, and a release goes on, whatever the methods of the owner's
 // contexts do.
+//
+// It goes by the clock: Err and context.Cause look at the lease, and end the context if that is over, before they answer. So the
+// first look sees the end, even if the timer that ends the context comes late, because the process was stopped or has too little
+// of a processor. They look at the holds that it was made in, too. Nothing looks when Done is called, nor when a child is asked
+// that package context can cancel by itself: these end with the first look at the context, or when the timer comes.
 type ending struct {
 	context.Context
 
 	hold       *Hold
 	owner      owner.ID
 	parent     context.Context
+	outer      *ending // the innermost context of another hold that it was made from; nil if there is none
 	cancel     context.CancelCauseFunc
 	unlink     context.CancelFunc // detaches the context in between from the parent; nil when the parent never ends
 	forget     func() bool        // stops waiting for the end of the parent; nil likewise
@@ -47,9 +53,16 @@ type endsWith struct {
 // newEnding makes a context for an owner. It is not in a ring yet.
 func newEnding(parent, base context.Context, o owner.ID, h *Hold) *ending {
 	e := &ending{hold: h, owner: o, parent: parent}
-	if parent.Done() == nil {
+	outer, _ := base.Value(innermost{}).(*ending)
+	for e.outer = outer; e.outer != nil && (e.outer.hold == h || e.outer.Context.Err() != nil); {
+		e.outer = e.outer.outer
+	}
+	switch ends := parent.Done(); {
+	case ends == nil:
 		e.Context, e.cancel = context.WithCancelCause(unending{base})
 		return e
+	case outer != nil && outer.Context.Done() == ends:
+		base = unlooked{base, outer}
 	}
 	between, unlink := context.WithCancel(base)
 	e.unlink = unlink
@@ -59,10 +72,71 @@ func newEnding(parent, base context.Context, o owner.ID, h *Hold) *ending {
 }
 
 func (e *ending) Value(key any) any {
-	if key == (endsWith{e.hold, e.owner}) {
+	switch key {
+	case endsWith{e.hold, e.owner}, innermost{}:
 		return e
+	case causeKey:
+		e.look()
 	}
 	return e.Context.Value(key)
+}
+
+// Err returns a non-nil error as soon as the lease is over. Done is closed by then.
+func (e *ending) Err() error {
+	e.look()
+	return e.Context.Err()
+}
+
+// look ends the context if the lease is over, or the lease of a hold that it was made in. It sends nothing, and calls nothing of
+// the user: ending a context closes its channel and those of its children of package context, which have goroutines call the
+// functions of AfterFunc. When it ends a context that this one was made in, that context's children end before it returns, unless
+// a context of another type is in between, of which package context learns by a goroutine.
+//
+// Two may look at once, and the first has the hold lost already, but not yet closed the channels: so each closes its own.
+func (e *ending) look() {
+	if e.Context.Err() != nil {
+		return
+	}
+	now := e.hold.path.Clock.Now()
+	for at := e; at != nil; at = at.outer {
+		if cause := at.hold.lookAt(now); cause != nil { // mutant: contexts end by timers alone
+			at.end(cause)
+		}
+	}
+}
+
+// unlooked is an ending, or a child of it with values, for package context to make children of. It does not look: else making the
+// contexts of several paths, each made from the one before, would take time with the square of their number.
+type unlooked struct {
+	context.Context
+	of *ending
+}
+
+func (u unlooked) Value(key any) any {
+	if key == causeKey {
+		return u.of.Context.Value(key)
+	}
+	return u.Context.Value(key)
+}
+
+// innermost is the context key of the innermost ending.
+type innermost struct{}
+
+// causeKey is the key by which context.Cause finds the context of package context that has the cause.
+var causeKey = func() (key any) {
+	_ = context.Cause(asked{context.Background(), &key})
+	return key
+}()
+
+// asked notes which key it is asked for.
+type asked struct {
+	context.Context
+	key *any
+}
+
+func (a asked) Value(key any) any {
+	*a.key = key
+	return nil
 }
 
 func (e *ending) String() string { return e.hold.path.Key + ".Context" }
@@ -70,12 +144,12 @@ func (e *ending) String() string { return e.hold.path.Key + ".Context" }
 // Cancels reports whether ctx ends with the hold, because it was made for the owner.
 func (h *Hold) Cancels(ctx context.Context, o owner.ID) bool {
 	e, ok := ctx.Value(endsWith{h, o}).(*ending)
-	return ok && e.Done() == ctx.Done()
+	return ok && e.Context.Done() == ctx.Done()
 }
 
 // last returns the newest context of an owner, if it was made for the same parent and has not ended.
 func (e endings) last(parent context.Context, o owner.ID) *ending {
-	if last := e[o]; last != nil && last.Err() == nil && SameContext(last.parent, parent) {
+	if last := e[o]; last != nil && last.Context.Err() == nil && SameContext(last.parent, parent) {
 		return last
 	}
 	return nil

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -16,7 +18,7 @@ import (
 func TestEndings_AreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const parents = 100
-		h := &Hold{}
+		h := unbounded(t)
 		count := func(o owner.ID) (n int) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -54,6 +56,14 @@ func TestEndings_AreForgotten(t *testing.T) {
 	})
 }
 
+// unbounded is a hold with a lease that outlasts the test, of no lock.
+func unbounded(t testing.TB) *Hold {
+	c := clock.New()
+	h := New(&Path{Kind: &Kind{Env: &Env{Clock: c}}}, "me:7", terms(time.Hour))
+	require.True(t, h.lease.Grant(c.Now(), c.Now()))
+	return h
+}
+
 // linked is watch for a hold without a lock.
 func (h *Hold) linked(parent context.Context, o owner.ID) context.Context {
 	h.mu.Lock()
@@ -76,7 +86,7 @@ type uncomparable struct {
 }
 
 func TestEndings_OfStrangeParents(t *testing.T) {
-	h := &Hold{}
+	h := unbounded(t)
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	strange := uncomparable{parent, []string{"a"}}

@@ -207,14 +207,53 @@ func (h *Hold) unlockLose(why fault.Loss) {
 		h.mu.Unlock()
 		return
 	}
+	h.unlockLost()()
+}
+
+// unlockLost is for a hold that has just become lost. It unlocks the mutex, and ends the contexts. What it returns tells the log
+// and the lock.
+func (h *Hold) unlockLost() (tell func()) {
 	h.look.watched.Store(false) // before Lost looks for waiters, see Attend
-	awaited, held := h.awaited, h.had.owned.Until(h.path.Clock.Now())
+	awaited, held, why := h.awaited, h.had.owned.Until(h.path.Clock.Now()), h.lease.Why()
 	ends := h.ends.all()
 	h.planClear(why)
 	h.mu.Unlock()
 	cancelAll(ends, why.Err())
-	h.path.Log(slog.LevelWarn, "lock lost", slog.String("key", h.path.Key), slog.String("reason", why.String()))
-	h.path.Above.Lost(why, held, awaited)
+	return func() {
+		h.path.Log(slog.LevelWarn, "lock lost", slog.String("key", h.path.Key), slog.String("reason", why.String()))
+		h.path.Above.Lost(why, held, awaited)
+	}
+}
+
+// lookAt has a context of the hold go by the clock. It returns why the context must have ended; nil if the hold is valid.
+//
+// The caller may hold any mutex of the program, or of the Redis client, whose pool asks contexts with its own one held. So this
+// waits for the hold's mutex alone, under which only the schedule's are taken, and calls neither the lock nor the log: a goroutine
+// does. A waiter that has queued meanwhile is found by it, as by any loss.
+func (h *Hold) lookAt(now clock.Instant) (cause error) {
+	h.mu.Lock()
+	valid, ended := h.lease.Look(now)
+	switch {
+	case valid:
+		h.mu.Unlock()
+		return nil
+	case ended:
+		tell := h.unlockLost()
+		go tell()
+	default:
+		h.mu.Unlock()
+	}
+	return h.over()
+}
+
+// over returns the cause of contexts of a hold that is not valid any more: others may be about to end them.
+func (h *Hold) over() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lease.Over() && h.lease.Sound() {
+		return context.Canceled
+	}
+	return max(h.lease.Why(), fault.Somehow).Err()
 }
 
 // Loss returns why the hold was lost.

@@ -49,6 +49,8 @@ type world struct {
 	*testing.T
 	path     *Path
 	schedule *Schedule
+	stall    func()                       // nothing that is due is looked at any more
+	busy     chan struct{}                // the log waits until it is closed; nil: it does not
 	reply    func(c protocol.Call) answer // nil: all is the hold's
 
 	mu          sync.Mutex
@@ -73,6 +75,7 @@ func fake(t *testing.T, test func(w *world)) {
 			s.Soon(due)
 		}, w.work)
 		s = scheduler.New(c, turns{w.schedule})
+		w.stall = s.Close
 		w.path = &Path{
 			Kind: &Kind{
 				Format: protocol.NewSpring(protocol.Config{Prefix: "orders", Remove: func() string { return "UNLINK" }}),
@@ -114,6 +117,9 @@ func (w *world) locked(do func()) {
 }
 
 func (w *world) log(_ slog.Level, message string, _ ...slog.Attr) {
+	if w.busy != nil {
+		<-w.busy
+	}
 	w.locked(func() { w.logged = append(w.logged, message) })
 }
 

@@ -215,6 +215,13 @@ func (s *State) Lose(why fault.Loss) bool {
 	return true
 }
 
+// Look goes by the clock: it turns a live lease whose time is over into lost, and reports whether it did. Valid: nobody has ended
+// it, and its time is not over.
+func (s *State) Look(now clock.Instant) (valid, ended bool) {
+	valid = s.Fresh(now)
+	return valid, !valid && s.Lose(fault.LeaseOver)
+}
+
 // End turns any state into over. It reports whether it was valid until then.
 func (s *State) End(now clock.Instant) bool {
 	s.sound = s.Fresh(now)

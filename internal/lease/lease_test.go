@@ -161,6 +161,33 @@ func TestState_End(t *testing.T) {
 	}
 }
 
+// A look goes by the clock, and the first that comes after the end says that it ends the lease.
+func TestState_Look(t *testing.T) {
+	s := granted(t, true)
+	look := func(at clock.Instant, valid, ended bool) {
+		t.Helper()
+		isValid, hasEnded := s.Look(at)
+		require.Equal(t, valid, isValid)
+		require.Equal(t, ended, hasEnded)
+	}
+	end := now.Add(certain(time.Minute))
+	look(end-1, true, false)
+	look(end, false, true)
+	require.Equal(t, fault.LeaseOver, s.Why())
+	look(end, false, false)
+	look(end-1, false, false)
+
+	s = granted(t, true)
+	require.True(t, s.Lose(fault.KeyTaken))
+	look(now, false, false)
+	require.Equal(t, fault.KeyTaken, s.Why())
+
+	s = granted(t, true)
+	require.True(t, s.End(now))
+	look(end, false, false)
+	require.True(t, s.Sound())
+}
+
 // The key of a lost lease may be removed when it has been over on the server, too, and not at an earlier look.
 func TestState_PlanRemoval(t *testing.T) {
 	s := granted(t, false)

@@ -35,6 +35,7 @@ var Lockregistry struct {
 // InRegistry is what tests look at within a registry, or set.
 type InRegistry struct {
 	Cached, Calls func() int // locks, and what a registry knows of semaphores
+	Stall         func()     // see background.Work
 	Drain         *drain.Drain
 	Gone          *hold.GoneWatch
 	Replicas      *protocol.Replicas

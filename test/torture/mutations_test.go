@@ -52,6 +52,11 @@ var mutations = []mutation{
 		"TestFrozen|TestOvertaken",
 	},
 	{
+		"contexts end by timers alone", "a look at a context does not look at the clock",
+		"cause != nil {", "cause != nil && false {",
+		"../lock:TestContext_GoesByTheClock$",
+	},
+	{
 		"lease from the reply", "leases count from the reply",
 		"s.prolong(sent,", "s.prolong(came,",
 		"TestLateReply|TestLinearizable$",

@@ -36,6 +36,10 @@ func SemaphoreCalls(r *lockregistry.Registry) int { return seam.Lockregistry.InR
 // Draining tells whether a registry shuts down.
 func Draining(r *lockregistry.Registry) bool { return seam.Lockregistry.InRegistry(r).Drain.Begun() }
 
+// Stall has a registry do nothing more when it is due, as if its process got no processor: no renewal is sent, and no loss is
+// announced.
+func Stall(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Stall() }
+
 // BeginDrain is the beginning of Shutdown, which has yet to turn calls away.
 func BeginDrain(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Drain.Begin() }
 
