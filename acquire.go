@@ -89,9 +89,8 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 }
 
 // Release releases the lock, from any goroutine. Whatever it returns, the hold is over, unless ctx is nil, which is bad input.
-// Nil, [ErrLockLost], [ErrUnavailable] and other errors of Redis mean what they do for [Lock.Unlock], also with
-// [WithBackgroundRelease]. [ErrNotOwner] means that Release was called before, or that h is nil. Release waits as long as
-// Unlock.
+// Nil, [ErrLockLost], [ErrUnavailable] and other errors of Redis mean what they do for [Lock.Unlock]. [ErrNotOwner] means that
+// Release was called before, or that h is nil. Release waits as long as Unlock.
 func (h *Hold) Release(ctx context.Context) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: release: %w", errNilHold)

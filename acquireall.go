@@ -145,7 +145,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 		q.lease, q.plain = r.lease, true
 	}
 	bound(&q)
-	q.as = owner.NewGroup() // each path has another one
+	q.as = owner.NewHold() // each path has another one
 	b.request = q
 	if q.wait > 0 {
 		b.deadline = r.clock.Now().Add(q.wait)
@@ -219,7 +219,7 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 // next gets one lock, which is renewed until the call has all.
 func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
 	q, began := b.request, b.reg.observed()
-	q.as, q.unlogged = owner.NewGroup(), b.unlogged(l)
+	q.as, q.unlogged = owner.NewHold(), b.unlogged(l)
 	q.atMost = 0 // it counts from when the call has all
 	err, asked := fault.Explain(fault.Busy, b.failure), false
 	if b.deadline != clock.Never {
@@ -288,7 +288,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	for _, group := range groups {
 		for i, l := range group.locks {
 			q := b.request
-			q.as, q.wait, q.unlogged = owner.NewGroup(), notAtAll, b.unlogged(l)
+			q.as, q.wait, q.unlogged = owner.NewHold(), notAtAll, b.unlogged(l)
 			in, err := l.enter(ctx, &q)
 			if err != nil {
 				for _, group := range groups {

@@ -184,7 +184,7 @@ func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
 		}
 	}
 	if last, _ := l.leave(o); last {
-		_, _ = l.release(noTime, o)
+		_, _ = l.release(noTime)
 	}
 	return false, err
 }

@@ -125,6 +125,43 @@ func Example_httpHandler() {
 	// taken: 409
 }
 
+// shipFar ships an order. Redis is far away: the order's key is removed while the caller goes on.
+func shipFar(ctx context.Context, locks *lockregistry.Registry, order string) error {
+	hold, err := locks.Acquire(ctx, order)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		go func() {
+			if err := hold.Release(context.WithoutCancel(ctx)); err != nil { // with ErrLockLost it may have been shipped twice
+				slog.ErrorContext(ctx, "releasing an order failed", "order", order, "error", err)
+			}
+		}()
+	}()
+	return shipOrder(hold.Context(ctx), order)
+}
+
+func shipOrder(_ context.Context, order string) error {
+	fmt.Println("shipping", order)
+	return nil
+}
+
+func Example_farFromRedis() {
+	locks, stop := newRegistry()
+	defer stop()
+	ctx := context.Background()
+	for _, order := range []string{"42", "43"} {
+		if err := shipFar(ctx, locks, order); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println(locks.Shutdown(ctx)) // waits for the releases
+	// Output:
+	// shipping 42
+	// shipping 43
+	// <nil>
+}
+
 // openPatiently opens a registry as soon as Redis answers, or returns when ctx ends.
 func openPatiently(ctx context.Context, url string) (*lockregistry.Registry, error) {
 	for {

@@ -236,11 +236,6 @@ func (l *localSide) Taken()           { (*Lock)(l).half().Taken() }
 func (l *localSide) Contended() bool  { return (*Lock)(l).half().Contended() }
 func (l *localSide) Under() string    { return l.pair.under() }
 
-func (l *localSide) LostInBackground(held time.Duration, why fault.Loss) {
-	l.reg.others.presence.Doubt()
-	(*Lock)(l).tellLost(held, why)
-}
-
 func (l *localSide) NewHold(t hold.Terms) *hold.Hold {
 	h := (*Lock)(l).newHold(t)
 	if l.redis.Many() {

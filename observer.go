@@ -7,7 +7,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -75,10 +74,10 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 }
 
 // tellReleased is release, reported to the observer.
-func (l *Lock) tellReleased(ctx context.Context, o owner.ID) (err error) { // named: err is returned also when the observer panics
+func (l *Lock) tellReleased(ctx context.Context) (err error) { // named: err is returned also when the observer panics
 	owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
 	r := observe.Released{Subject: l.subject(), Held: owned}
-	r.How, err = l.release(ctx, o)
+	r.How, err = l.release(ctx)
 	r.Err = err
 	defer l.reg.reports.dispatch.Caught("Released")
 	l.reg.reports.observer.Released(ctx, r)

@@ -47,7 +47,6 @@ type settings struct {
 	capacity   int
 	wakeup     wakeup
 	oldChannel bool
-	background bool // see WithBackgroundRelease
 	replicas   *protocol.Replicas
 	fencing    bool
 	changes    []func(*rueidis.ClientOption) // see WithClientOption
@@ -107,26 +106,6 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // key. With a longer time the registry may notice that much later that the key was removed, see [Lock.Unlock]. It must not be
 // negative. Default: 100 ms.
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = limit } }
-
-// WithBackgroundRelease makes Unlock, [Hold.Release] and Do return before the key is removed from Redis, if a round trip to its
-// master takes long: 200 µs, measured by commands sent while no other was under way, or 2 ms, measured by all recent commands.
-// The removal is sent at once, but Unlock does not wait for its reply. Nil then means that the hold was valid until then by the
-// clock of this process, not that the key is gone. When Redis replies that the key was no longer this hold's, the registry
-// reports it to the observer and the log, see [observe.Observer.Lost]; when Redis does not reply, the registry tries again.
-//
-// A removal under way does not make this registry's next call for the path fail, not even with TryLock or [NoWait]. That call
-// asks Redis at once, and takes the key over if it is still there, until the registry has had the key for the time of
-// [WithHandoff]. After that the call waits for the removal. It also waits if other processes are known to wait, and without a
-// queue, see [WithPolling]. AcquireAll waits for the removal when it asks for all paths at once. So consecutive sections of
-// one path gain less if a round trip takes a tenth of the time of WithHandoff or longer; and other processes may wait for
-// that time although no call of this process waits. A loss may stay unnoticed if the next call did not wait for the removal
-// and has locked the free path.
-//
-// Unlock still waits for the removal while the time of [AtLeast] lasts, with Once, leaders, AcquireAll, readers, writers,
-// semaphores and [WithReplicas], while Redis is slow to answer, and when the registry has 64 removals under way, over all
-// masters. [Registry.Close] and [Registry.Shutdown] wait for all of them: a process that ends without either leaves keys to
-// their leases. Default: Unlock waits for the removal.
-func WithBackgroundRelease() Option { return func(s *settings) { s.background = true } }
 
 // WithName sets the name that people see when this registry holds a lock or waits for one, see [observe.Label]: the name of a
 // service, for instance. Several registries may have the same. The name must be valid UTF-8 of 1 to 100 bytes. Default: none;

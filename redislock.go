@@ -22,8 +22,7 @@ import (
 //
 // It has two halves. The local half serializes the goroutines of this process. Its holder asks Redis for the other half, the
 // hold. Locking gets the local half, then the hold. Unlocking ends the hold, removes its key, and only then frees the local
-// half, so that the next local holder finds the key free; with [WithBackgroundRelease] the next local holder takes the key
-// over.
+// half, so that the next local holder finds the key free.
 type Lock struct {
 	reg   *Registry
 	redis queue.Path     // its half in Redis
@@ -78,9 +77,7 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 // reply: that it is this hold's no more), that it keeps the path as [AtLeast] asks, or that the next goroutine of this process
 // has the lock now, see [WithHandoff]. Such a hand-over does not ask Redis: when FLUSHALL, or ForceUnlock of another process,
 // has removed the key within the time of WithHandoff, the last of these Unlocks notices it, or a renewal, or a check of fencing
-// tokens. With WithHandoff(0) each Unlock notices. With [WithBackgroundRelease] nil means that the hold was valid until now by
-// this process's clock, not that the key is gone: a process that ends without [Registry.Close] leaves it to its lease. The
-// errors, each within a [*LockError]:
+// tokens. With WithHandoff(0) each Unlock notices. The errors, each within a [*LockError]:
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
@@ -332,9 +329,9 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 	case !last:
 		return err
 	case l.reg.reports.observer.Released != nil:
-		return l.tellReleased(ctx, o)
+		return l.tellReleased(ctx)
 	default:
-		_, err = l.release(ctx, o)
+		_, err = l.release(ctx)
 		return err
 	}
 }
@@ -403,10 +400,10 @@ func (l *Lock) abandon(h *hold.Hold) {
 
 // release ends the last lock. It hands the hold on to the next goroutine of this process, if it can. Else it ends the hold, and
 // has its key removed; then the local half, which is leaving until then, is free: see [queue.Path.Release], also on the order.
-func (l *Lock) release(ctx context.Context, o owner.ID) (observe.End, error) {
+func (l *Lock) release(ctx context.Context) (observe.End, error) {
 	reg := l.reg
 	h := l.hold.Load()
-	e := queue.Ending{Hold: h, Owner: o, Due: reg.handoff == 0}
+	e := queue.Ending{Hold: h, Due: reg.handoff == 0}
 	if reg.handoff > 0 && h.Watched() { // another goroutine waits, or did
 		var can bool
 		var running time.Duration

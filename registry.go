@@ -157,10 +157,6 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r.drain.Init(r.holdersNow)
 	q.Draining.Begins = r.drain.Start()
 	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(tenure.CarriedBy(ctx)) == nil }
-	if s.background && s.replicas == nil {
-		q.Background = queue.NewBackground(r.handoff)
-		r.transport.Compare()
-	}
 	r.listen(s.wakeup, s.log)
 	return r
 }
@@ -318,8 +314,8 @@ func (r *Registry) ClientID() string { return r.clientID }
 // Calls that wait, and later calls that lock, return [ErrClosed]; a call whose
 // command is under way returns when that is answered. Held locks are no longer renewed and are left to their leases; Unlock
 // still removes the key. The contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer
-// be announced. Close waits for removals under way, for 1.1 s at most, with [WithBackgroundRelease] for a second more, then for
-// log lines to be written, for 100 ms at most. It does not close a client that was given to [New]; the client of [Open] it
+// be announced. Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for
+// 100 ms at most. It does not close a client that was given to [New]; the client of [Open] it
 // closes when no hold needs it any more. It always returns nil; further calls do nothing.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
@@ -331,9 +327,6 @@ func (r *Registry) Close() error {
 			}
 		}
 		r.queues.Waker.Close()
-		if b := r.queues.Background; b != nil { // before the cleaner, which takes over what fails here
-			b.Close(r.transport.Farthest().Plus(queue.ReleaseLimit) + queue.ReleaseGrace) // mutant: removals in the background cut off
-		}
 		trip := r.transport.Farthest().RoundTrip()
 		limit := time.NewTimer(trip.Plus(background.Grace) + trip.Plus(queue.ReleaseGrace))
 		defer limit.Stop()

@@ -198,3 +198,17 @@ func (s *suite) permitsIdle() (*result, error) {
 	}
 	return r, nil
 }
+
+// inTurns gives each contender a slice per round.
+func (s *suite) inTurns(r *result, sl slice, opened []*open, rounds int) error {
+	return turns(s, rounds+1, opened, func(round int, c *open) error {
+		t, err := sl.run(s.ctx, c.locks, s.observer)
+		if err != nil {
+			return fmt.Errorf("%s, %s: %w", r.scenario, c.name, err)
+		}
+		if round > 0 { // the first one warms up
+			r.record(c.contender, t.values())
+		}
+		return nil
+	})
+}

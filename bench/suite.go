@@ -32,7 +32,6 @@ var scenarios = []scenario{
 	{name: "paths", run: (*suite).ownPaths},
 	{name: "several", run: (*suite).several},
 	{name: "slow-caller", run: (*suite).slowCaller},
-	{name: "release", run: (*suite).releases, slow: true},
 	{name: "one-path", run: (*suite).onePath},
 	{name: "handover", run: (*suite).handOver},
 	{name: "long", run: (*suite).long},

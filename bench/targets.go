@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 )
 
 // target is this library's goal in one metric. A limit of zero means none. If less is better, a limit is the most that is
@@ -22,7 +21,7 @@ type target struct {
 	eager bool
 }
 
-var targets = slices.Concat(singleTargets, releaseTargets(), rushTargets(), crowdTargets, permitTargets())
+var targets = slices.Concat(singleTargets, rushTargets(), crowdTargets, permitTargets())
 
 var singleTargets = []target{
 	{title: "one goroutine", scenario: "paths-1", metric: timePerOp.name, toFloor: 1.02, toPeer: 1},
@@ -45,19 +44,6 @@ var singleTargets = []target{
 	{title: "the same, of a goroutine that locks every 15 ms", scenario: "slow-caller", metric: allocations.name, limit: 2.5},
 	{title: "server CPU, one goroutine", scenario: "paths-1", metric: serverCPU.name, toFloor: 1, toPeer: 1},
 	{title: "server CPU, 64 goroutines, a path each", scenario: "paths-64", metric: serverCPU.name, toFloor: 1, toPeer: 1},
-}
-
-// releaseTargets returns the targets of background releases, compared with releases that wait for the removal.
-func releaseTargets() (all []target) {
-	for at, most := range map[string]float64{"loopback": 1.05, "loopback-64": 1.05, "1ms": 0.55, "2.3ms": 0.55, "10ms": 0.55} {
-		for _, paths := range []string{"", "-rotating"} {
-			all = append(all, target{
-				title: "release in the background, " + at + paths, scenario: "release-" + at + paths, metric: timePerOp.name, toFloor: most,
-			})
-		}
-	}
-	slices.SortFunc(all, func(a, b target) int { return strings.Compare(a.scenario, b.scenario) })
-	return all
 }
 
 // rushTargets returns the targets for processes that all want one path at once. A release with a window takes 10 ms, for

@@ -116,7 +116,7 @@ type End uint8
 
 // The ways in which a hold ends.
 const (
-	EndReleased   End = iota // its key was removed, or soon will be, or a waiter of another process owns it now
+	EndReleased   End = iota // its key was removed, or a waiter of another process owns it now
 	EndHandedOver            // the next goroutine of this process has it
 	EndKept                  // its path stays taken, see [lockregistry.AtLeast]
 	EndLost                  // it was lost before

@@ -114,14 +114,13 @@ func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 
 // Expedite begins a removal at once for which no caller waits. If a newer removal of the same target is pending, that is made
 // due, since it covers this one. A pending older removal is extended to cover this one, too, and keeps its freed. After
-// Close, Expedite does nothing and reports false.
-func (c *Cleaner) Expedite(r Removal) bool {
+// Close, Expedite does nothing.
+func (c *Cleaner) Expedite(r Removal) {
 	c.mu.Lock()
 	known := c.all[r.target()]
 	switch {
 	case c.closed:
 		c.mu.Unlock()
-		return false
 	case known == nil:
 		c.recess = 0 // see Remove
 		c.unlockPut(&pending{Removal: r})
@@ -134,7 +133,6 @@ func (c *Cleaner) Expedite(r Removal) bool {
 	default:
 		c.unlockPut(known)
 	}
-	return true
 }
 
 // unlockPut makes a removal due, starts a worker, and unlocks the mutex.

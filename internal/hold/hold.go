@@ -132,17 +132,10 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 	return true
 }
 
-// HadSince sets when the process got the key, if it had it with earlier holds; 0: with this hold. It is for the call that
-// obtains the hold.
-func (h *Hold) HadSince(at clock.Instant) { h.had.since = at }
-
 // begin sets when the owner got the hold (now), and when this process got the key (since), but not before granted, when the
 // key was granted at the earliest. The caller holds the mutex.
 func (h *Hold) begin(granted, since, now clock.Instant) {
-	h.had.owned = now
-	if h.had.since == 0 {
-		h.had.since = since
-	}
+	h.had.since, h.had.owned = since, now
 	h.keep(now)
 	h.lease.Bound(h.bound(granted))
 	h.plan()
@@ -174,13 +167,6 @@ func (h *Hold) Valid() bool {
 	}
 	h.unlockLose(fault.LeaseOver)
 	return false
-}
-
-// Expired reports whether the lease had ended at a time, also for a hold that is over.
-func (h *Hold) Expired(at clock.Instant) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.lease.Left(at) <= 0
 }
 
 // Left returns for how long the hold stays valid. If its time is over, Left makes the hold lost.

@@ -13,7 +13,6 @@ const (
 	Made    ID = 1 << 63   // set for owners of NewOwner; goroutine numbers stay far below
 	AnyHold ID = 1 << 62   // set, without Made, for a Hold
 	single  ID = 1 << 61   // also set for a run of Once
-	grouped ID = 1 << 60   // also set for a Hold on several paths, and for each of them
 )
 
 // NewHold returns a new owner for a Hold.
@@ -27,12 +26,6 @@ func (o ID) IsGoroutine() bool { return o&(Made|AnyHold) == 0 && o != Nobody }
 
 // NewOnce returns a new owner for a run of Once.
 func NewOnce() ID { return NewHold() | single }
-
-// NewGroup returns a new owner for a path of a Hold on several paths.
-func NewGroup() ID { return NewHold() | grouped }
-
-// IsGroup reports whether the owner is such a Hold.
-func (o ID) IsGroup() bool { return o.IsHold() && o&grouped != 0 }
 
 // IsOnce reports whether the owner is a run of Once.
 func (o ID) IsOnce() bool { return o.IsHold() && o&single != 0 }

@@ -252,7 +252,7 @@ func TestQueue_ShortRelease(t *testing.T) {
 		"nobody waits":                 {"a:1", nil, "1", "", ""},
 		"nobody waits any more":        {"a:1", []string{}, "1", "", ""},
 		"the key is another's":         {"b:9", []string{"b:2|60000"}, "-1", "b:9", "b:2|60000"},
-		"the key is a later hold's":    {"a:4", []string{"b:2|60000"}, "-2", "a:4", "b:2|60000"},
+		"the key is a later hold's":    {"a:4", []string{"b:2|60000"}, "-1", "a:4", "b:2|60000"},
 		"the key is gone":              {"", []string{"b:2|60000"}, "0", "", "b:2|60000"},
 		"a process that is gone":       {"a:1", []string{"c:2|60000", "b:3|60000", "b:4|60000"}, "2", "b:3", "b:4|60000"},
 		"for less time than a grant's": {"a:1", []string{"b:2|700"}, "2", "b:2", ""},
@@ -760,7 +760,7 @@ func TestQueue_AMarkChangesNothingElse(t *testing.T) {
 			const another = "-1" // has it
 			require.Equal(s, another, renew("a:6"))
 			require.Equal(s, another, s.runs(s.format().Holds(formatKey, "a:6")))
-			require.Equal(s, "-2", s.releases("a:4", Release{}), "it is a later hold of the registry")
+			require.Equal(s, "-1", s.releases("a:4", Release{}), "it is a later hold of the registry")
 			for name, how := range map[string]Release{
 				"usual": {}, "others wait": {Known: Direct}, "leads": {Leads: true},
 			} {

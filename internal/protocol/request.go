@@ -107,12 +107,10 @@ func (r Release) keeping() string {
 	return strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
 }
 
-// Replies to a release. Contended and NoQueue: the key was the hold's, and others wait, or there is no queue; NoQueue stands
-// for a text that says why. Later: the key was a later hold's of the same registry.
+// Replies to a release: the key was the hold's, and others wait, or there is no queue; NoQueue stands for a text that says why.
 const (
 	Contended = 2
 	NoQueue   = 3
-	Later     = -2
 )
 
 // Ticket returns the ticket of a request, as it is in the queue.

@@ -67,18 +67,13 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 	if p.side == Reads {
 		first.under = p.lock.Under() // mutant: writer not told
 	}
-	before, err := first.follow(q.Deadline)
-	// Most locks are free: a try comes first.
-	if err == nil && (before != nil || !q.patient() || first.under != "" || !p.Contested()) {
-		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, before == nil, q.Deadline)
-	}
-	if before != nil {
-		p.all.Background.followed(before, first.outcome(err), first.hold)
+	var err error
+	if !q.patient() || first.under != "" || !p.Contested() { // most locks are free
+		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, true, q.Deadline)
 	}
 	if first.won {
 		return nil
 	}
-	first.hold.HadSince(0) // others have it, or may have it
 	return p.obtainLater(&first, err, q)
 }
 

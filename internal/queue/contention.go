@@ -200,15 +200,6 @@ func (p *Path) deaf(is bool) {
 // NoteContention notes the reply to a release, and whether goroutines of this process wait that must let others go first,
 // because the process has had the lock for the handoff limit or, without hand-over, has released it.
 func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
-	p.noteWindow(reply, others, at)
-	if reply == protocol.Contended {
-		p.contention().since.Store(int64(at))
-	}
-}
-
-// noteWindow is NoteContention for a release that may have opened a window: then the next call asks for a ticket, and leaves
-// the window to calls without one. The reply is no sign that there are such calls.
-func (p *Path) noteWindow(reply int64, others bool, at clock.Instant) {
 	c := p.anchor.others.Load()
 	if c == nil {
 		if !others && reply != protocol.Contended && reply != protocol.NoQueue {
@@ -222,6 +213,9 @@ func (p *Path) noteWindow(reply int64, others bool, at clock.Instant) {
 	}
 	if (others || reply == protocol.Contended) && !p.Many() { // nobody gets permits without a ticket
 		p.Shard().Contended(at)
+	}
+	if reply == protocol.Contended {
+		c.since.Store(int64(at))
 	}
 	if !p.queues() || c.deaf.Load() {
 		c.released(others, reply == protocol.Contended, p.Clock.Now())

@@ -45,7 +45,7 @@ import (
 func (p *Path) fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
 	if h.Leads() {
 		m.Leads = true
-	} else if m.Yields || (due || p.side == "" && h.Watched()) && p.lock.Contended() { // or its lease does not suit the next waiter
+	} else if (due || p.side == "" && h.Watched()) && p.lock.Contended() { // or its lease does not suit the next waiter
 		m.Yields = true
 	}
 	c := p.anchor.others.Load()

@@ -25,7 +25,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
-	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
 // lock is the local half of a path, and what is above its holds.
@@ -88,7 +87,6 @@ func (*lock) Contended() bool                                { return false }
 func (*lock) Under() string                                  { return "" }
 func (*lock) Block(context.Context, *deadlock.Call, Waiting) {}
 func (*lock) EndWait(*deadlock.Call)                         {}
-func (*lock) LostInBackground(time.Duration, fault.Loss)     {}
 func (*lock) Lost(fault.Loss, time.Duration, bool)           {}
 func (*lock) Clear(hold.Remains)                             {}
 func (l *lock) Has(h *hold.Hold, _ owner.ID) bool            { return l.current.Load() == h }
@@ -169,81 +167,4 @@ func TestFound_WhileItsMessageComes(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A call that asks in the end, although a removal is under way, may remove the key before that: this is no loss.
-func TestObtain_AsksBesideARemoval(t *testing.T) {
-	l, b := newLock(t), NewBackground(0)
-	l.path.all.Background, l.path.all.Limit = b, 10*time.Second
-	now := l.path.Clock.Now()
-	r := b.begin(l.path.Key, 0, now)
-	const wait = 20 * time.Millisecond
-	q := Request{Terms: hold.Terms{Lease: lease.NewTerm(time.Minute)}, Wait: wait, Deadline: now.Add(wait)}
-	require.NoError(t, l.path.Obtain(t.Context(), &q))
-	require.GreaterOrEqual(t, now.Until(l.path.Clock.Now()), wait)
-	b.notOurs(r, false, func() { require.Fail(t, "a loss") })
-}
-
-// What asks for several paths waits for the removals that are under way, also where a single call would not.
-func TestGroup_WaitsForRemovals(t *testing.T) {
-	l, b := newLock(t), NewBackground(time.Hour)
-	l.path.all.Background, l.path.all.Limit = b, 10*time.Second
-	r := b.begin(l.path.Key, 0, l.path.Clock.Now())
-	var ended atomic.Bool
-	time.AfterFunc(50*time.Millisecond, func() {
-		ended.Store(true)
-		b.end(r)
-	})
-	var g Group
-	g.Add(t.Context(), &l.path, l.NewHold(hold.Terms{Lease: lease.NewTerm(time.Minute)}))
-	g.Try(clock.Never)
-	require.NoError(t, g.Err)
-	require.True(t, g.Won(0))
-	require.True(t, ended.Load())
-}
-
-// A group that waits for a removal for too long says for which one, and whether the server is to blame.
-func TestGroup_WaitsTooLong(t *testing.T) {
-	for name, c := range map[string]struct {
-		began    time.Duration // before now
-		deadline bool
-		want     error
-	}{
-		"the deadline":           {0, true, fault.Busy},
-		"the server":             {time.Second, true, fault.Unavailable},
-		"the limit of a command": {0, false, fault.Unavailable},
-	} {
-		t.Run(name, func(t *testing.T) {
-			first, second := newLock(t), newLock(t)
-			second.path.Key = "orders:43"
-			all, now, deadline := second.path.all, second.path.Clock.Now(), clock.Never
-			all.Background, all.Limit = NewBackground(time.Hour), 20*time.Millisecond
-			if c.deadline {
-				all.Limit, deadline = 10*time.Second, now.Add(20*time.Millisecond)
-			}
-			all.Background.begin(second.path.Key, 0, now.Add(-c.began))
-			var g Group
-			for _, l := range []*lock{first, second} {
-				g.Add(t.Context(), &l.path, l.NewHold(hold.Terms{Lease: lease.NewTerm(time.Minute)}))
-			}
-			g.Try(deadline)
-			require.ErrorIs(t, g.Err, c.want)
-			require.Equal(t, 1, g.At)
-		})
-	}
-}
-
-// The window of a release that opened it is no sign that others wait: it keeps out the next call, and none after that.
-func TestContention_OwnWindow(t *testing.T) {
-	l := newLock(t)
-	p := &l.path
-	now := p.Clock.Now()
-	p.all.Waker.Listening = new(wake.Listener)
-	p.noteWindow(protocol.Contended, true, now)
-	require.True(t, p.Contested())
-	p.NoteContention(1, false, now)
-	require.False(t, p.Contested())
-	p.NoteContention(protocol.Contended, false, now)
-	p.NoteContention(1, false, now)
-	require.True(t, p.Contested(), "others wait, most likely")
 }

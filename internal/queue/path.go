@@ -69,25 +69,20 @@ type Lock interface {
 	// Block enters a call that waits for another process into the graph of waiting calls, EndWait takes it out.
 	Block(ctx context.Context, call *deadlock.Call, w Waiting)
 	EndWait(call *deadlock.Call)
-
-	// LostInBackground is told that a hold was lost before it was released; the call has returned. Held is for how long its owner
-	// had it.
-	LostInBackground(held time.Duration, why fault.Loss)
 }
 
 // Shared is what all paths of a registry share.
 type Shared struct {
 	Settings
-	Prefix     string
-	Values     string // the prefix of the values of the registry's holds
-	Clock      clock.Clock
-	Transport  *transport.Client
-	Waker      *Waker
-	Closed     <-chan struct{}
-	Draining   Draining
-	Cleaner    *cleanup.Cleaner
-	Background *Background   // nil: each release waits for its removal
-	Lease      time.Duration // of holds, unless a call names another
+	Prefix    string
+	Values    string // the prefix of the values of the registry's holds
+	Clock     clock.Clock
+	Transport *transport.Client
+	Waker     *Waker
+	Closed    <-chan struct{}
+	Draining  Draining
+	Cleaner   *cleanup.Cleaner
+	Lease     time.Duration // of holds, unless a call names another
 
 	kits  sync.Pool // of *waitKit
 	freed freed

@@ -73,17 +73,9 @@ func (all *Shared) cleanUp(m cleanup.Removal) {
 	if all.Cleaner.Remove(m, nil) {
 		return
 	}
-	all.Transport.AwaitAbandoned(all.lastLimit(m))
-	all.removeLast(m)
-}
-
-// removeLast sends a removal now, with little time, since no call waits for it.
-func (all *Shared) removeLast(m cleanup.Removal) {
-	all.removeOnce(transport.Wait{Ctx: context.Background(), Limit: all.lastLimit(m)}, m)
-}
-
-func (all *Shared) lastLimit(m cleanup.Removal) time.Duration {
-	return all.Transport.RoundTrip(m.Key).Plus(ReleaseGrace)
+	limit := all.Transport.RoundTrip(m.Key).Plus(ReleaseGrace) // little time, since no call waits for it
+	all.Transport.AwaitAbandoned(limit)
+	all.removeOnce(transport.Wait{Ctx: context.Background(), Limit: limit}, m)
 }
 
 // removeOnce sends a removal now, and reports whether it was confirmed.

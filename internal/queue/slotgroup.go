@@ -77,8 +77,9 @@ func (g *Group) Leave(i int) {
 
 // Try asks Redis once for all paths. It confirms a late reply, which may come from a former master.
 func (g *Group) Try(deadline clock.Instant) {
-	p := g.follow(deadline)
-	if g.Err != nil {
+	p := g.tries[0].commandWait(deadline)
+	p.Observer = nil
+	if g.Err = g.tries[0].tooFar(&p); g.Err != nil {
 		return
 	}
 	reply := g.ask(&p)
@@ -158,28 +159,6 @@ func (g *Group) settle(r *groupReply) {
 			a.hold.SetMayArrive(true)
 		}
 	}
-}
-
-// follow waits for removals of the paths' previous holds that are under way: a group takes no key over. It returns how long to
-// wait for the reply then.
-func (g *Group) follow(deadline clock.Instant) (p transport.Wait) {
-	for i, a := range g.tries {
-		r := a.path.all.Background.of(a.path.Key)
-		if r == nil {
-			continue
-		}
-		if err := a.await(r, deadline); err != nil {
-			g.At, g.Err = i, err
-			if a.path.Clock.Now() >= deadline && !a.path.Shard().Overdue(r.began) {
-				g.Err = fault.Busy
-			}
-			return p
-		}
-	}
-	p = g.tries[0].commandWait(deadline)
-	p.Observer = nil
-	g.Err = g.tries[0].tooFar(&p)
-	return p
 }
 
 // confirm confirms grants whose reply came late, each as for a single lock.

@@ -27,7 +27,6 @@ type asyncCall struct {
 	trip    RoundTrip     // the round trip known before the reply
 	excused bool          // see bound.excuses
 	trusted bool          // sent on a fresh connection, or to another master
-	with    int           // how many calls with a goroutine were under way, with it, when it was sent
 	shared  bool          // over the client's own connections, even if the shard is suspect
 }
 
@@ -37,7 +36,7 @@ func (e *asyncCall) came(now clock.Instant, end *bound) {
 	}
 	e.trip, e.excused = e.shard.RoundTrip(), end.excuses(e.sent, now)
 	if !e.excused && end.alarm.holds == 0 && fault.Answered(e.result(0).Error()) {
-		e.shard.learn(e.sent, now, e.shard.alone(e.with))
+		e.shard.estimate.sample(e.sent, now)
 	}
 }
 
@@ -182,9 +181,9 @@ func (s *Shard) resolved(e *asyncCall) (way rueidis.CoreClient, fresh *freshConn
 // doAsync is Do for a shard that is not healthy.
 func (s *Shard) doAsync(p *Wait, c *protocol.Call, a *Reply) {
 	s.own.inARow.Store(0)
-	with := s.running.Add(1)
+	s.running.Add(1)
 	defer s.running.Add(-1)
-	e := s.async(p, s.places, &asyncCall{call: *c, key: c.Key, with: int(with)})
+	e := s.async(p, s.places, &asyncCall{call: *c, key: c.Key})
 	a.RedisResult, a.Came, a.Fresh = e.result(0), s.client.Clock.Now(), e.trusted
 	e.shard.assess(p, e.at(a.Came), a)
 }

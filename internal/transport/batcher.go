@@ -164,9 +164,8 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 	}
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
-	alone := s.alone(end.nth)
 	end.stop()
-	s.takeIn(p, excused, alone, a)
+	s.takeIn(p, excused, a)
 }
 
 // pack prepares a bound's item for a command.

@@ -40,7 +40,6 @@ type Client struct {
 	// selected is the database of the client's shared connections; nil: not known yet.
 	selected  atomic.Pointer[string]
 	abandoned atomic.Int32 // see AwaitAbandoned
-	compares  atomic.Bool  // see Compare
 
 	replicators replicators
 }
@@ -87,9 +86,6 @@ func (t *Client) AwaitAbandoned(limit time.Duration) {
 	}
 }
 
-// Compare turns on the measuring of the shortest round trips, see Shard.IsFar. It costs each command a little.
-func (t *Client) Compare() { t.compares.Store(true) }
-
 // RoundTrip returns the round trip to the master of a key.
 func (t *Client) RoundTrip(key string) RoundTrip { return t.Shard(key).RoundTrip() }
 
@@ -130,12 +126,11 @@ func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 		s.reroute(p, c, end, &a)
 		return a
 	}
-	alone := s.alone(end.nth)
 	end.stop()
 	if overdue && !unanswered {
 		t.ignoresContexts.Store(true)
 	}
-	s.takeIn(p, excused, alone, &a)
+	s.takeIn(p, excused, &a)
 	return a
 }
 

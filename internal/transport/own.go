@@ -150,7 +150,6 @@ func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Repl
 	}
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
-	alone := s.alone(end.nth)
 	over := end.stop() // from here on the bound closes nothing
 	err := a.Error()
 	if over || !fault.Answered(err) {
@@ -159,7 +158,7 @@ func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Repl
 	if over && !fault.Answered(err) {
 		a.RedisResult = rueidis.NewErrorResult(fault.NoAnswer)
 	}
-	s.takeIn(p, excused, alone, a)
+	s.takeIn(p, excused, a)
 	w.heard = a.Came
 	w.leave()
 }

@@ -20,12 +20,6 @@ type estimate struct {
 	// last has the last three samples, the newest in the lowest bits: in microseconds plus one, so that zero means none.
 	last atomic.Uint64
 	came atomic.Int64 // an instant: when the reply to the newest came
-
-	// least is the shortest round trip of all, if Compare was called; 0: none. Commands that wait behind others take longer, so it
-	// counts only after enough commands that were alone.
-	least atomic.Int64
-	alone atomic.Int32 // how many commands were alone, up to sureAlone
-	quick atomic.Int64 // an instant: about when the last reply came that took less than remote; 0: none has
 }
 
 const (
@@ -33,11 +27,7 @@ const (
 	tripBits   = 21
 	tripMask   = 1<<tripBits - 1
 	tripUnit   = time.Microsecond
-	sureAlone  = 8 // of this many at least one was not delayed by a busy machine
-	nearby     = 200 * time.Microsecond
-	remote     = 10 * nearby
-	sureRemote = 2 * time.Second // without a quicker reply
-	sampleRest = healthyFor / 8  // once three are known, replies this soon after a sample are not sampled: it would cost more
+	sampleRest = healthyFor / 8 // once three are known, replies this soon after a sample are not sampled: it would cost more
 )
 
 // sample adds a round trip. Of two concurrent ones one may be lost: the next reply makes up for it.
@@ -55,19 +45,6 @@ func (r *estimate) sample(sent, came clock.Instant) {
 	}
 	took := min(max(sent.Until(came), 0), farthest)
 	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/tripUnit+1))
-}
-
-// compare adds a round trip to least and quick. Of two concurrent ones the longer may win, until the next shorter one.
-func (r *estimate) compare(took time.Duration, came clock.Instant, alone bool) {
-	if took < remote && came >= clock.Instant(r.quick.Load()).Add(sureRemote/20) {
-		r.quick.Store(int64(came))
-	}
-	if n := r.alone.Load(); alone && n < sureAlone {
-		r.alone.Store(n + 1)
-	}
-	if least := r.least.Load(); took > 0 && (least == 0 || int64(took) < least) {
-		r.least.Store(int64(took))
-	}
 }
 
 // RoundTrip is what is known of the round trip to a master at some moment.

@@ -317,7 +317,7 @@ func TestAlarm_PauseOfTheProcess(t *testing.T) {
 		require.False(t, s.IsSuspect(x.came))
 		for i := range 3 {
 			sent := clock.Instant(10+10*i) * clock.Instant(time.Second)
-			s.takeIn(&Wait{}, true, false, &Reply{Sent: sent, Came: sent.Add(time.Second)})
+			s.takeIn(&Wait{}, true, &Reply{Sent: sent, Came: sent.Add(time.Second)})
 		}
 		require.Equal(t, RoundTrip{0, true}, s.RoundTrip(), "none is a sample")
 		<-time.After(time.Minute)
@@ -354,57 +354,4 @@ func TestAlarm_EachTimerIsLate(t *testing.T) {
 			}
 		}
 	}
-}
-
-// The shortest round trip counts, whenever it was, once there were enough of commands that had the way for themselves.
-func TestShard_RemembersTheShortest(t *testing.T) {
-	way := New(onMiniredis(t))
-	defer way.Close()
-	s := way.First
-	at := clock.Instant(time.Hour)
-	takes := func(took time.Duration, alone bool) {
-		at = at.Add(time.Minute)
-		s.takeIn(&Wait{}, false, alone, &Reply{Sent: at, Came: at.Add(took)})
-	}
-	for range 2 * sureAlone { // nobody wants to know
-		takes(time.Millisecond, true)
-	}
-	require.Zero(t, s.least())
-	require.Zero(t, s.estimate.least.Load())
-	way.Compare()
-	for range sureAlone - 1 {
-		takes(3*time.Millisecond, true)
-		takes(500*time.Microsecond, false)
-		require.Zero(t, s.least())
-	}
-	takes(0, true)
-	require.Equal(t, 500*time.Microsecond, s.least())
-	takes(150*time.Microsecond, true)
-	takes(time.Second, true)
-	require.Equal(t, 150*time.Microsecond, s.least())
-}
-
-// Where commands are never alone a way is long when all replies of late have taken long, not the newest ones alone.
-func TestShard_IsFarByAllReplies(t *testing.T) {
-	way := New(onMiniredis(t))
-	defer way.Close()
-	way.Compare()
-	s, at := way.First, clock.Instant(time.Hour)
-	takes := func(took time.Duration, times int) {
-		for range times {
-			at = at.Add(sampleRest)
-			s.takeIn(&Wait{}, false, false, &Reply{Sent: at, Came: at.Add(took)})
-			at = at.Add(took)
-		}
-	}
-	takes(remote, 3)
-	require.True(t, s.IsFar(at), "none was quick")
-	takes(nearby, 1)
-	require.False(t, s.IsFar(at))
-	takes(remote, 10)
-	require.False(t, s.IsFar(at), "one was, a moment ago")
-	takes(remote, int(sureRemote/remote))
-	require.True(t, s.IsFar(at))
-	takes(nearby, 3)
-	require.False(t, s.IsFar(at))
 }

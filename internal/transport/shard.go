@@ -100,32 +100,13 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 	return false
 }
 
-// alone reports whether a command whose reply has just come was the only one under way. Then is how many were under way when it
-// was sent, with it. Without Compare it reports false.
-func (s *Shard) alone(then int) bool {
-	if then != 1 || !s.client.compares.Load() {
-		return false
-	}
-	s.bounds.mu.Lock()
-	defer s.bounds.mu.Unlock()
-	return len(s.bounds.used)+int(s.running.Load()) == 1
-}
-
 // takeIn completes a reply that has just come to a command without a goroutine.
-func (s *Shard) takeIn(p *Wait, excused, alone bool, a *Reply) {
+func (s *Shard) takeIn(p *Wait, excused bool, a *Reply) {
 	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip(), excused: excused}
 	if !excused && fault.Answered(a.Error()) {
-		s.learn(a.Sent, a.Came, alone)
+		s.estimate.sample(a.Sent, a.Came)
 	}
 	s.assess(p, x, a)
-}
-
-// learn adds a round trip to the estimate.
-func (s *Shard) learn(sent, came clock.Instant, alone bool) {
-	s.estimate.sample(sent, came)
-	if s.client.compares.Load() {
-		s.estimate.compare(sent.Until(came), came, alone)
-	}
 }
 
 func (s *Shard) assess(p *Wait, x exchange, a *Reply) {
@@ -154,25 +135,6 @@ func (s *Shard) Plus(d time.Duration) time.Duration {
 
 // RoundTrip returns the round trip to the master.
 func (s *Shard) RoundTrip() RoundTrip { return s.estimate.roundTrip() }
-
-// least returns the shortest round trip measured since Compare; 0 while too few commands were alone. Busy moments do not count.
-func (s *Shard) least() time.Duration {
-	if s.estimate.alone.Load() < sureAlone {
-		return 0
-	}
-	return time.Duration(s.estimate.least.Load())
-}
-
-// IsFar reports, after Compare, whether a round trip takes 200 µs or longer by least. That never becomes longer again, and is
-// not known if several commands are always under way. So a master is far, too, while all replies take ten times as long: on a
-// busy machine one is faster now and then. This also notices a change to a farther master.
-func (s *Shard) IsFar(now clock.Instant) bool {
-	if s.least() >= nearby {
-		return true
-	}
-	trip, quick := s.RoundTrip(), clock.Instant(s.estimate.quick.Load())
-	return trip.Known && trip.Base >= remote && (quick == 0 || quick.Until(now) >= sureRemote)
-}
 
 // Overdue reports whether a command would be answered by now if the server were available; sent is when that was sent.
 func (s *Shard) Overdue(sent clock.Instant) bool {

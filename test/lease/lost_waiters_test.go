@@ -144,7 +144,7 @@ func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 		close(arrive)
 		w.Settle()
 		for _, c := range f.Sent("release") {
-			require.Equal(w, "-2", w.Arrives(c))
+			require.Equal(w, "-1", w.Arrives(c))
 		}
 		require.Equal(w, value, w.Do("GET", kit.TheKey))
 	})

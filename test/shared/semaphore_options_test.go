@@ -61,20 +61,6 @@ func TestSemaphore_FailFast(t *testing.T) {
 	}
 }
 
-// A release of permits waits for its removal, so that nobody is told of room that is not there yet.
-func TestSemaphore_BackgroundRelease(t *testing.T) {
-	kit.Behind(t, func(w *kit.World, _ *kit.Flaky, r *lockregistry.Registry) {
-		s := r.Semaphore("seat", 1)
-		w.Release(w.Permit(s)) // so that the server knows the scripts
-		for range 3 {
-			var h *lockregistry.Hold
-			w.Took(1, "acquire", func() { h = w.Permit(s) })
-			w.Took(1, "release", func() { w.Release(h) })
-			require.Zero(w, w.Inside())
-		}
-	})
-}
-
 // The name of a hold is that with which others can release it.
 func TestSemaphore_Holder(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {

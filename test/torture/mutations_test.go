@@ -87,31 +87,6 @@ var mutations = []mutation{
 		"TestHandoffIsFair",
 	},
 	{
-		"removals in the background cut off", "Close does not wait for removals in the background",
-		"b.Close(r.transport.Farthest().Plus(queue.ReleaseLimit) + queue.ReleaseGrace)", "_ = b",
-		"TestBackgroundRelease_NothingStays$",
-	},
-	{
-		"removal tried once", "a removal in the background is not tried again",
-		"!p.all.Cleaner.Expedite(left)", "false",
-		"TestBackgroundRelease_NothingStays$",
-	},
-	{
-		"overtaken without end", "the key is taken over without end",
-		"p.Clock.Now() < r.since.Add(b.limit)", "true",
-		"TestBackgroundRelease_WaitsForTheRemoval$",
-	},
-	{
-		"contested is ignored", "the key is taken over although others are known to wait",
-		"!p.Contested()", "true",
-		"TestBackgroundRelease_WaitsForTheRemoval$",
-	},
-	{
-		"removal not waited for", "nobody waits for a removal in the background",
-		"case <-r.over:", "default:",
-		"TestBackgroundRelease_WaitsForTheRemoval$",
-	},
-	{
 		"handed on without end", "the lock is handed on without end",
 		"h.had.since.Until(now) >= limit", "false",
 		"TestHandoffIsFair",

@@ -3,11 +3,9 @@ package torture
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -19,9 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/internal/seam"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 // process is what the tests need of one process that locks. The owner is that of the context, see
@@ -69,14 +65,11 @@ const prefix = "torture"
 
 func keyOf(path string) string { return prefix + ":" + path }
 
-// library is what is under test, redisson is the same with the other format, behind releases in the background, on a way on which
-// that pays, and sharing has read-write locks.
+// library is what is under test, redisson is the same with the other format, and sharing has read-write locks.
 var (
 	library  = layout("library", lockregistry.LayoutSpring)
 	redisson = layout("redisson", lockregistry.LayoutRedisson)
-	behind   = layout("behind", lockregistry.LayoutSpring, lockregistry.WithBackgroundRelease(), lockregistry.WithObserver(
-		observe.Observer{Released: noteEarly}))
-	sharing = system{"sharing", true, func(client rueidis.Client, s settings) (process, error) {
+	sharing  = system{"sharing", true, func(client rueidis.Client, s settings) (process, error) {
 		format := lockregistry.LayoutSpring
 		if s.Watched {
 			format = lockregistry.LayoutRedisson
@@ -89,9 +82,9 @@ var (
 	}}
 )
 
-func layout(name string, format lockregistry.Layout, opts ...lockregistry.Option) system {
+func layout(name string, format lockregistry.Layout) system {
 	return system{name, true, func(client rueidis.Client, s settings) (process, error) {
-		r, err := registry(client, s, format, opts...)
+		r, err := registry(client, s, format)
 		if err != nil {
 			return nil, err
 		}
@@ -99,16 +92,14 @@ func layout(name string, format lockregistry.Layout, opts ...lockregistry.Option
 	}}
 }
 
-func registry(
-	client rueidis.Client, s settings, format lockregistry.Layout, more ...lockregistry.Option,
-) (*lockregistry.Registry, error) {
-	opts := append([]lockregistry.Option{
+func registry(client rueidis.Client, s settings, format lockregistry.Layout) (*lockregistry.Registry, error) {
+	opts := []lockregistry.Option{
 		lockregistry.WithLayout(format),
 		lockregistry.WithLease(s.Lease),
 		lockregistry.WithPollInterval(s.Poll),
 		seam.Lockregistry.Wakeup(cmp.Or(s.Wakeup, "auto")).(lockregistry.Option),
 		lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
-	}, more...)
+	}
 	if s.Renewal {
 		opts = append(opts, lockregistry.WithRenewal())
 	}
@@ -176,14 +167,12 @@ func (p sharingProcess) upgrade(ctx context.Context, path string) error {
 type network struct {
 	patience time.Duration // a connection without an answer for twice as long is dead, more or less
 	many     bool          // many connections for commands; with one a test knows which commands meet a fault
-	trip     time.Duration // a round trip takes so much longer
 }
 
 var (
 	single = network{patience: 500 * time.Millisecond}
 	stormy = network{patience: 250 * time.Millisecond, many: true}
 	calm   = network{patience: 10 * time.Second, many: true}
-	far    = network{patience: 10 * time.Second, many: true, trip: 2 * time.Millisecond}
 )
 
 func (n network) dial(addr string) (rueidis.Client, error) {
@@ -196,12 +185,6 @@ func (n network) dial(addr string) (rueidis.Client, error) {
 		option.PipelineMultiplex = -1
 	}
 	option.Dialer.KeepAlive = n.patience / 2 // also how often it asks whether the server is there
-	if n.trip > 0 {
-		away := redistest.NewDistance(n.trip)
-		option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return away.Dial(ctx, func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) })
-		}
-	}
 	return rueidis.NewClient(option)
 }
 

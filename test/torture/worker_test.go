@@ -56,12 +56,11 @@ type section struct {
 	Stolen  bool   // unlocking said that the hold was lost, when its lease cannot have been over
 	Why     string // what unlocking said of a hold that was lost
 	Refused bool   // its owner was not let in to read, although this hold writes
-	Early   bool   // unlocking has not waited for the server
 	Wrong   string // something happened that must not, ever
 }
 
 func (j job) system() system {
-	systems := append(flawedSystems(), library, redisson, behind, sharing, permits, naive)
+	systems := append(flawedSystems(), library, redisson, sharing, permits, naive)
 	return systems[slices.IndexFunc(systems, func(s system) bool { return s.name == j.System })]
 }
 
@@ -71,9 +70,6 @@ func (j job) run() (all []section, vain int, err error) {
 	n := stormy
 	if j.Hustle != "" {
 		n = calm
-	}
-	if j.System == behind.name {
-		n.trip = far.trip
 	}
 	client, err := n.dial(j.Addr)
 	for err != nil && time.Now().Before(deadline.Add(20*time.Second)) { // the storm is blowing already
@@ -247,9 +243,8 @@ func (w *worker) leave(v *visit) {
 		cancel()
 	}
 	defer cancel()
-	ctx, early := watchEarly(ctx)
 	err := v.by.unlock(ctx, v.path)
-	v.Ended, v.Early = now(), *early
+	v.Ended = now()
 	if errors.Is(err, lockregistry.ErrLockLost) {
 		v.Why = err.Error()
 	}

@@ -15,9 +15,9 @@
 -- ARGV[9]  the command that removes a key; empty or missing: UNLINK
 -- ARGV[10] one more channel to publish on; empty or missing: none
 --
--- Replies 0 if the lock was not the hold's and is free, -2 if it is a plain lock and belongs to a later hold of the same
--- registry, -1 if it belongs to another hold, or the lease of this one is over. If the lock was the hold's, the reply is 1; 2
--- if others wait in the queue or one of them has the lock now; or a text that says why there is no queue.
+-- Replies 0 if the lock was not the hold's and is free, -1 if it belongs to another hold, or the lease of this one is over. If
+-- the lock was the hold's, the reply is 1; 2 if others wait in the queue or one of them has the lock now; or a text that says why
+-- there is no queue.
 --
 -- A value of the same registry with a smaller number is a grant that came late, as in obtain.lua. The registry asks for this
 -- removal only when all holds of the path up to this one are over, so that grant is not in use, and is removed, too.
@@ -39,9 +39,7 @@ local keep, removal, old = ARGV[8] or '', ARGV[9] or '', ARGV[10] or ''
 local state, turn = drop(value, keep) -- turn: the lock is free for more calls than before
 local leaves = ARGV[6] == 'leave' or (ARGV[7] or '') ~= ''
 local gone = false -- the reply, if the lock was not the hold's
-if state == 'later' then
-  gone = -2
-elseif state ~= 'mine' then
+if state ~= 'mine' then
   gone = state ~= 'ours' and (state == 'wrong' or not free('w')) and -1 or 0
 end
 if not turn and not leaves and not yields then

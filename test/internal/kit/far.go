@@ -3,7 +3,6 @@ package kit
 import (
 	"context"
 	"net"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,38 +15,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// Releases in the background: Unlock returns before the key is removed.
-
 // RoundTrip is how long a command and its reply take in the tests that count round trips.
 const RoundTrip = 50 * time.Millisecond
-
-// Behind is a registry far away that knows how far, in fake time, and the network to it.
-func Behind(
-	t *testing.T, test func(w *World, f *Flaky, r *lockregistry.Registry), opts ...lockregistry.Option,
-) {
-	t.Helper()
-	FakeWorld(t, func(w *World) {
-		f := w.FlakyFar(RoundTrip)
-		r := f.Registry(append(opts, lockregistry.WithBackgroundRelease())...)
-		w.Warm(r)
-		test(w, f, r)
-	})
-}
-
-// Warm has a registry know the way to its server, with all connections made, and the server know the scripts.
-func (w *World) Warm(r *lockregistry.Registry) {
-	w.Helper()
-	w.Known(r)
-	for _, l := range []*lockregistry.Lock{r.Obtain("warm"), r.ReadWrite("warm rw").Writer(), r.ReadWrite("warm rw").Reader()} {
-		for range 10 {
-			w.Lock(l)
-			w.Unlock(l)
-		}
-	}
-	if w.Fake {
-		w.Pass(RoundTrip)
-	}
-}
 
 // FlakyFar is the network to a server that is so far away.
 func (w *World) FlakyFar(trip time.Duration) *Flaky {
@@ -55,31 +24,6 @@ func (w *World) FlakyFar(trip time.Duration) *Flaky {
 	f := &Flaky{netfault.New(dial, nameOf), w}
 	w.Cleanup(f.Close)
 	return f
-}
-
-// Took checks how many round trips something takes, to within a tenth of one.
-func (w *World) Took(trips int, what string, do func()) {
-	w.Helper()
-	begun := time.Now()
-	do()
-	require.InDelta(w, float64(trips), float64(time.Since(begun))/float64(RoundTrip), 0.1, what)
-}
-
-// Sections locks and unlocks a few times, on one path or on another one each time, and returns how long each took.
-func (w *World) Sections(r *lockregistry.Registry, rotate bool) (took []time.Duration) {
-	w.Helper()
-	for i := range 40 {
-		path := "42"
-		if rotate {
-			path = strconv.Itoa(i)
-		}
-		begun := time.Now()
-		l := r.Obtain(path)
-		w.Lock(l)
-		w.Unlock(l)
-		took = append(took, time.Since(begun))
-	}
-	return took
 }
 
 // EachRoundTrip runs a test in fake time with a registry that knows how far away its server is.
