@@ -88,14 +88,6 @@ func (s *semaphore) overs(value string, ms int) {
 		"1", formatKey, strconv.Itoa(ms), value)
 }
 
-// score is when the lease of a hold is over.
-func (s *semaphore) score(value string) int {
-	s.Helper()
-	n, err := strconv.Atoi(s.count("ZSCORE", formatKey, value))
-	require.NoError(s, err)
-	return n
-}
-
 // listens has somebody listen to the channel of registry b.
 func (s *semaphore) listens() { s.hears("b") }
 
@@ -416,8 +408,8 @@ func TestPermits_WrongType(t *testing.T) {
 	require.Equal(t, "2", s.count("ZCARD", formatKey))
 }
 
-// What Redisson's semaphores have at the key is named: the number of free permits, which may be less than none. It stays as it is.
-// Other types are not called that, nor is an error about permissions.
+// What Redisson's semaphores have at the key is named: the number of free permits, which may be less than none. It stays as it
+// is. Other types are not called that, nor is an error about permissions.
 func TestPermits_NumberOfRedisson(t *testing.T) {
 	s := semaphoreOf(t)
 	fails := func() (errs []error) {

@@ -123,7 +123,7 @@ func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 		poll = 10 * time.Millisecond
 	}
 	for i := range processes {
-		layout := []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson}[i%2] // semaphores have the same format in both
+		layout := []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson}[i%2] // in both the format is the same
 		s := kit.OnCluster(t, nodes, lockregistry.WithPollInterval(poll), lockregistry.WithLayout(layout)).Semaphore("seat", 3)
 		for g := range goroutines {
 			all.Go(func() {
@@ -149,8 +149,8 @@ func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 	require.Less(t, time.Since(began), kit.NoPoll)
 }
 
-// Where braces put the queue into another slot, calls poll, and a log line says so. With fencing, which needs a second key, a call
-// gets an error.
+// Where braces put the queue into another slot, calls poll, and a log line says so. With fencing, which needs a second key, a
+// call gets an error.
 func TestSemaphore_BracesOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)

@@ -67,7 +67,8 @@ func TestSemaphoreRedisson_OthersAreRefusedByName(t *testing.T) {
 					for _, command := range made {
 						w.Do(command...)
 					}
-					before := []string{w.Keys(), w.Do("GET", kit.SeatKey)}
+					there := func() []string { return []string{w.Keys(), w.Do("GET", kit.SeatKey)} }
+					before := there()
 					r := w.Registry()
 					s := r.Semaphore("seat", 3)
 					refused := func(op string, err error) {
@@ -93,7 +94,7 @@ func TestSemaphoreRedisson_OthersAreRefusedByName(t *testing.T) {
 						refused("forceunlock", r.ForceUnlockHolder(w.Context(), "seat", holder))
 					}
 					require.Empty(w, kit.PathsOf(w.T, r))
-					require.Equal(w, before, []string{w.Keys(), w.Do("GET", kit.SeatKey)})
+					require.Equal(w, before, there())
 				})
 			})
 		}
