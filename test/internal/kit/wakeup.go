@@ -22,8 +22,9 @@ const (
 	// NoPoll is a poll interval so long that a test which needs a poll fails.
 	NoPoll = time.Minute
 
-	// AtOnce is what counts as such on a machine that is busy with other things: a thirtieth of NoPoll.
-	AtOnce = 2 * time.Second
+	// AtOnce is what counts as such on a machine that is busy with other things: less than the five seconds after which a waiting
+	// call looks by itself, and a fifteenth of NoPoll. In fake time it is no time at all.
+	AtOnce = 4 * time.Second
 )
 
 // What there is in Redis of the lock of 42: its key, its queue, the channel of its releases, and that of older Java services.
