@@ -1,0 +1,131 @@
+package sentinel
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+// events are what Sentinels publish before another master takes over, and when it has. One finds the master down; enough do;
+// one wants to replace it, and asks for votes; others vote; clients are to change.
+//
+// A vote tells most: no Sentinel promotes a server without the votes of a majority. So whoever hears a majority hears of each
+// failover, whichever Sentinel leads it, before the promotion.
+var events = []string{"+sdown", "+odown", "+try-failover", vote, switched}
+
+const (
+	vote     = "+vote-for-leader"
+	switched = "+switch-master"
+)
+
+// council knows which Sentinels there are and which are heard, and decides what an event means. It has no clock and no
+// connection: an event comes in, and out comes what is to be done.
+//
+//	learn ──▶ dialing ──subscribed──▶ heard
+//	            ▲  └──────broke──▶ resting ◀──broke──┘
+//	            └──rested─────────────┘
+//
+// Events are missed while a Sentinel is not heard. So it is asked once it is heard again: after the subscription, so that each
+// failover shows either in its answer or in a later event.
+type council struct {
+	set     string // the name of the master set
+	members map[string]*member
+}
+
+type member struct {
+	state  state
+	failed int // attempts in a row
+}
+
+type state uint8
+
+const (
+	dialing state = iota
+	heard
+	resting
+)
+
+// act is something that is to be done.
+type act struct {
+	do      deed
+	address string        // of the Sentinel
+	after   time.Duration // how long it is to rest
+}
+
+type deed uint8
+
+const (
+	dial  deed = iota // connect and subscribe
+	ask               // ask it for its state
+	rest              // dial again later
+	doubt             // the master may be about to be replaced
+)
+
+func newCouncil(set string) council { return council{set: set, members: map[string]*member{}} }
+
+// learn takes in the addresses of Sentinels.
+func (c *council) learn(addresses []string) (acts []act) {
+	for _, a := range addresses {
+		if c.members[a] == nil {
+			c.members[a] = &member{}
+			acts = append(acts, act{do: dial, address: a})
+		}
+	}
+	return acts
+}
+
+// subscribed: a Sentinel is heard from now on.
+func (c *council) subscribed(address string) []act {
+	m := c.members[address]
+	m.state, m.failed = heard, 0
+	return []act{{do: ask, address: address}}
+}
+
+// broke: the connection to a Sentinel has ended, or could not be made.
+func (c *council) broke(address string) []act {
+	m := c.members[address]
+	m.state = resting
+	m.failed++
+	return []act{{do: rest, address: address, after: clock.Pause(m.failed, clock.MostPause)}}
+}
+
+func (c *council) rested(address string) []act {
+	c.members[address].state = dialing
+	return []act{{do: dial, address: address}}
+}
+
+// answered takes in what a Sentinel says once it is heard: its view of the server that is in use, and which others it knows.
+func (c *council) answered(a *Answer, others []string, using string) (acts []act) {
+	acts = c.learn(others)
+	if using != "" && a.says(using) != Vouched {
+		acts = append(acts, act{do: doubt})
+	}
+	return acts
+}
+
+// told takes in an event. Its message is "master NAME IP PORT", of a change "NAME IP PORT IP PORT", of replicas and Sentinels
+// "slave ..." or "sentinel ..."; that of a vote does not say which master set it is for.
+func (c *council) told(channel, message string) []act {
+	words := strings.Fields(message)
+	switch {
+	case channel == vote,
+		channel == switched && len(words) > 0 && words[0] == c.set,
+		channel != switched && len(words) > 1 && words[0] == "master" && words[1] == c.set:
+		return []act{{do: doubt}}
+	default:
+		return nil
+	}
+}
+
+// absent returns the addresses of Sentinels that are not heard, sorted.
+func (c *council) absent() (all []string) {
+	for a, m := range c.members {
+		if m.state != heard {
+			all = append(all, a)
+		}
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,282 @@
+package sentinel
+
+import (
+	"context"
+	"crypto/tls"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Watch keeps a connection to each Sentinel of a master set, until it is closed. It hears what they publish, and asks them.
+type Watch struct {
+	option rueidis.ClientOption // of a connection to one Sentinel
+	first  []string             // the addresses that are known from the beginning
+	using  func() string        // the address of the master that is in use; empty: not known
+	doubt  func()
+
+	ctx  context.Context // ends with Close
+	end  context.CancelFunc
+	work sync.WaitGroup
+
+	mu      sync.Mutex
+	council council
+	lines   map[string]*line // by address
+	closed  bool             // no work begins any more
+}
+
+// line is a Sentinel as it is reached.
+type line struct {
+	client rueidis.Client // nil: it is not connected
+	asking bool           // it owes an answer, or will be asked once it is connected
+	tried  chan struct{}  // closed when the first attempt to connect has succeeded or failed
+	over   bool           // tried is closed
+}
+
+// New makes a watch for a master set. Option is that of a connection to a Sentinel, whose DialCtxFn is set; its InitAddress has
+// the addresses of some or all Sentinels.
+func New(option rueidis.ClientOption, set string) *Watch {
+	w := &Watch{option: option, first: option.InitAddress, council: newCouncil(set), lines: map[string]*line{}}
+	w.ctx, w.end = context.WithCancel(context.Background())
+	dials := option.DialCtxFn
+	w.option.DialCtxFn = func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+		return w.dial(ctx, dials, address, d, c)
+	}
+	return w
+}
+
+// Begin connects to the Sentinels in the background. Doubt is called when one of them may begin to replace the master, or has;
+// it must not block. Using returns the address of the master that is in use now.
+func (w *Watch) Begin(using func() string, doubt func()) {
+	w.using, w.doubt = using, doubt
+	w.handle(func(c *council) []act { return c.learn(w.first) })
+}
+
+// Close ends all connections, and waits until the goroutines have ended.
+func (w *Watch) Close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.end() // closes the connections: whatever waits for a Sentinel returns
+	w.work.Wait()
+}
+
+// Absent returns the addresses of Sentinels that are not heard.
+func (w *Watch) Absent() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.council.absent()
+}
+
+// handle takes an event to the council, and does what it decides.
+func (w *Watch) handle(event func(*council) []act) {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return
+	}
+	acts := event(&w.council)
+	doubts := false
+	for _, a := range acts {
+		switch a.do {
+		case dial:
+			if w.lines[a.address] == nil {
+				w.lines[a.address] = &line{tried: make(chan struct{})}
+			}
+			w.work.Go(func() { w.follow(a.address) })
+		case ask:
+			client := w.lines[a.address].client
+			w.work.Go(func() { w.catchUp(client) })
+		case rest:
+			time.AfterFunc(a.after, func() { w.handle(func(c *council) []act { return c.rested(a.address) }) })
+		case doubt:
+			doubts = true
+		}
+	}
+	w.mu.Unlock()
+	if doubts {
+		w.doubt()
+	}
+}
+
+// follow connects to a Sentinel, and listens until the connection ends.
+func (w *Watch) follow(address string) {
+	o := w.option
+	o.InitAddress = []string{address}
+	client, err := rueidis.NewClient(o)
+	if err == nil {
+		w.connected(address, client)
+		channels := map[string]bool{}
+		ctx := rueidis.WithOnSubscriptionHook(w.ctx, func(s rueidis.PubSubSubscription) {
+			channels[s.Channel] = true // one goroutine calls it
+			if s.Kind == "subscribe" && len(channels) == len(events) {
+				w.handle(func(c *council) []act { return c.subscribed(address) })
+			}
+		})
+		_ = client.Receive(ctx, client.B().Subscribe().Channel(events...).Build(), func(m rueidis.PubSubMessage) {
+			w.handle(func(c *council) []act { return c.told(m.Channel, m.Message) })
+		})
+	}
+	w.connected(address, nil)
+	if client != nil {
+		client.Close()
+	}
+	w.handle(func(c *council) []act { return c.broke(address) })
+}
+
+// connected notes the connection to a Sentinel; nil: there is none.
+func (w *Watch) connected(address string, client rueidis.Client) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.lines[address]
+	if l.client = client; !l.over {
+		l.over = true
+		close(l.tried)
+	}
+}
+
+// catchUp asks a Sentinel what was missed before it was heard.
+func (w *Watch) catchUp(client rueidis.Client) {
+	a, others, err := inquire(w.ctx, client, w.council.set)
+	if err != nil {
+		return
+	}
+	using := w.using()
+	w.handle(func(c *council) []act { return c.answered(&a, others, using) })
+}
+
+// Ask asks all Sentinels that are connected about the server at an address. It waits for limit at most, also while the first
+// attempt to connect to one is under way; and no longer than rest for those that have not answered when a majority has. One that
+// owes an earlier answer, asked for too early to count, is not asked again: at most one question to each is under way.
+func (w *Watch) Ask(address string, limit, rest time.Duration) Verdict {
+	ctx, end := context.WithCancel(w.ctx)
+	defer end()
+	over := time.NewTimer(limit)
+	defer over.Stop()
+	until := time.Now().Add(limit)
+	said, asked := w.askAll(ctx)
+	answers, verdict := make([]Answer, 0, asked), Unknown
+	for range asked {
+		select {
+		case a := <-said:
+			if a == nil {
+				continue
+			}
+			before := verdict
+			answers = append(answers, *a)
+			if verdict = Judge(address, answers); before == Unknown && verdict != Unknown {
+				over.Reset(min(rest, time.Until(until)))
+			}
+		case <-over.C:
+			return verdict
+		case <-ctx.Done():
+			return verdict
+		}
+	}
+	return verdict
+}
+
+// askAll asks, and returns where the answers come, and how many; nil stands for one that does not come.
+func (w *Watch) askAll(ctx context.Context) (said <-chan *Answer, asked int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	answers := make(chan *Answer, len(w.lines))
+	for _, l := range w.lines {
+		if w.closed || l.asking || l.over && l.client == nil {
+			continue
+		}
+		l.asking = true
+		asked++
+		w.work.Go(func() { answers <- w.askOne(ctx, l) })
+	}
+	return answers, asked
+}
+
+func (w *Watch) askOne(ctx context.Context, l *line) *Answer {
+	select {
+	case <-l.tried:
+	case <-ctx.Done():
+	}
+	w.mu.Lock()
+	client := l.client
+	w.mu.Unlock()
+	var answer *Answer
+	if client != nil {
+		// Not with ctx: at its end rueidis would close the connection, which hears the events.
+		if a, _, err := inquire(w.ctx, client, w.council.set); err == nil {
+			answer = &a
+		}
+	}
+	w.mu.Lock()
+	l.asking = false
+	w.mu.Unlock()
+	return answer
+}
+
+// inquire asks a Sentinel about a master set, and for the addresses of the others.
+func inquire(ctx context.Context, client rueidis.Client, set string) (a Answer, others []string, err error) {
+	b := client.B()
+	replies := client.DoMulti(ctx, b.Arbitrary("SENTINEL", "MASTER", set).Build(),
+		b.SentinelGetMasterAddrByName().Master(set).Build(), b.SentinelSentinels().Master(set).Build(),
+		b.Arbitrary("SENTINEL", "MYID").Build())
+	about, err := replies[0].AsStrMap()
+	if err != nil {
+		return a, nil, err
+	}
+	named, err := replies[1].AsStrSlice()
+	if err != nil {
+		return a, nil, err
+	}
+	known, err := replies[2].ToArray()
+	if err != nil {
+		return a, nil, err
+	}
+	for _, one := range known {
+		if s, err := one.AsStrMap(); err == nil && s["port"] != "" {
+			others = append(others, net.JoinHostPort(s["ip"], s["port"]))
+		}
+	}
+	a = Answer{
+		Watches: net.JoinHostPort(about["ip"], about["port"]), Flags: strings.Split(about["flags"], ","), Others: len(known),
+	}
+	if len(named) == 2 {
+		a.Names = net.JoinHostPort(named[0], named[1])
+	}
+	if a.Who, err = replies[3].ToString(); err != nil { // before Redis 6.2
+		a.Who = slices.Min(slices.Collect(maps.Keys(client.Nodes())))
+	}
+	return a, others, nil
+}
+
+// dial makes a connection that is closed when the watch is.
+func (w *Watch) dial(
+	ctx context.Context, dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error),
+	address string, d *net.Dialer, c *tls.Config,
+) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(w.ctx, cancel)()
+	conn, err := dial(ctx, address, d, c)
+	if err != nil {
+		return nil, err
+	}
+	e := &endingConn{Conn: conn}
+	e.stop = context.AfterFunc(w.ctx, func() { _ = conn.Close() })
+	return e, nil
+}
+
+// endingConn is a connection that the end of the watch closes.
+type endingConn struct {
+	net.Conn
+	stop func() bool
+}
+
+func (e *endingConn) Close() error {
+	e.stop()
+	return e.Conn.Close()
+}

@@ -1,0 +1,319 @@
+package sentinel
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+// fake is a Sentinel, as far as a watch talks to it.
+type fake struct {
+	id       string
+	listener net.Listener
+
+	mu     sync.Mutex
+	answer Answer
+	others []string
+	hears  map[net.Conn]bool // connections that have subscribed
+	all    map[net.Conn]bool
+	mute   bool // it answers nothing
+	asked  int
+}
+
+func newFake(t *testing.T, id string) *fake {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	f := &fake{id: id, listener: l, answer: stands(id, former), hears: map[net.Conn]bool{}, all: map[net.Conn]bool{}}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			f.mu.Lock()
+			f.all[conn] = true
+			f.mu.Unlock()
+			running.Go(func() { f.serve(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		f.cut()
+		running.Wait()
+	})
+	return f
+}
+
+func (f *fake) address() string { return f.listener.Addr().String() }
+
+// cut ends all connections.
+func (f *fake) cut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for conn := range f.all {
+		_ = conn.Close()
+	}
+}
+
+func (f *fake) change(to func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	to()
+}
+
+// heard waits until somebody listens.
+func (f *fake) heard(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.hears) > 0 && f.asked > 0
+	}, patience, time.Millisecond)
+}
+
+func (f *fake) publish(channel, message string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for conn := range f.hears {
+		_, _ = io.WriteString(conn, array(bulk("message"), bulk(channel), bulk(message)))
+	}
+}
+
+func (f *fake) serve(conn net.Conn) {
+	defer func() {
+		_ = conn.Close()
+		f.change(func() { delete(f.hears, conn); delete(f.all, conn) })
+	}()
+	for r := bufio.NewReader(conn); ; {
+		words, err := request(r)
+		if err != nil {
+			return
+		}
+		f.mu.Lock()
+		if !f.mute {
+			_, _ = io.WriteString(conn, f.reply(conn, words))
+		}
+		f.mu.Unlock()
+	}
+}
+
+// reply answers in RESP2. The caller holds the mutex.
+func (f *fake) reply(conn net.Conn, words []string) string {
+	switch command := strings.ToUpper(strings.Join(words[:min(2, len(words))], " ")); {
+	case strings.HasPrefix(command, "SUBSCRIBE"):
+		var b strings.Builder
+		for i, channel := range words[1:] {
+			b.WriteString(array(bulk("subscribe"), bulk(channel), fmt.Sprintf(":%d\r\n", i+1)))
+		}
+		f.hears[conn] = true
+		return b.String()
+	case command == "SENTINEL MASTER":
+		f.asked++
+		host, port, _ := net.SplitHostPort(f.answer.Watches)
+		return texts("ip", host, "port", port, "flags", strings.Join(f.answer.Flags, ","))
+	case command == "SENTINEL GET-MASTER-ADDR-BY-NAME":
+		host, port, _ := net.SplitHostPort(f.answer.Names)
+		return texts(host, port)
+	case command == "SENTINEL SENTINELS":
+		all := make([]string, len(f.others))
+		for i, a := range f.others {
+			host, port, _ := net.SplitHostPort(a)
+			all[i] = texts("ip", host, "port", port)
+		}
+		return array(all...)
+	case command == "SENTINEL MYID":
+		return bulk(f.id)
+	case command == "PING":
+		return "+PONG\r\n"
+	default:
+		return "+OK\r\n"
+	}
+}
+
+func request(r *bufio.Reader) (words []string, err error) {
+	n, err := size(r)
+	for ; err == nil && n > 0; n-- {
+		var length int
+		if length, err = size(r); err == nil {
+			word := make([]byte, length+2)
+			_, err = io.ReadFull(r, word)
+			words = append(words, string(word[:length]))
+		}
+	}
+	return words, err
+}
+
+func size(r *bufio.Reader) (int, error) {
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(line[1:]))
+}
+
+func bulk(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text) }
+
+func array(all ...string) string { return fmt.Sprintf("*%d\r\n%s", len(all), strings.Join(all, "")) }
+
+func texts(all ...string) string {
+	for i, text := range all {
+		all[i] = bulk(text)
+	}
+	return array(all...)
+}
+
+// watching is a watch of some Sentinels.
+type watching struct {
+	*Watch
+	doubts atomic.Int32
+}
+
+func watch(t *testing.T, addresses ...string) *watching {
+	t.Helper()
+	w := &watching{Watch: New(rueidis.ClientOption{
+		InitAddress: addresses, ForceSingleClient: true, DisableCache: true, DisableRetry: true, AlwaysRESP2: true, PipelineMultiplex: -1,
+		DialCtxFn: func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", address)
+		},
+	}, "main")}
+	w.Begin(func() string { return former }, func() { w.doubts.Add(1) })
+	t.Cleanup(w.Close)
+	return w
+}
+
+// three are Sentinels that know each other.
+func three(t *testing.T) (all []*fake) {
+	t.Helper()
+	for _, id := range []string{"a", "b", "c"} {
+		all = append(all, newFake(t, id))
+	}
+	for _, f := range all {
+		f.change(func() {
+			for _, other := range all {
+				if other != f {
+					f.others = append(f.others, other.address())
+				}
+			}
+		})
+	}
+	return all
+}
+
+func (w *watching) hearsAll(t *testing.T, all []*fake) {
+	t.Helper()
+	for _, f := range all {
+		f.heard(t)
+	}
+	require.Eventually(t, func() bool { return len(w.Absent()) == 0 }, patience, time.Millisecond)
+}
+
+// A watch that is told of one Sentinel finds the others, asks all of them, and hears each.
+func TestWatch(t *testing.T) {
+	all := three(t)
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	require.Equal(t, Vouched, w.Ask(former, patience, patience))
+	require.Equal(t, Replaced, w.Ask(heir, patience, patience))
+	require.Zero(t, w.doubts.Load())
+	for i, f := range all {
+		f.publish("+odown", "master other 10.0.0.1 6379")
+		f.publish("+odown", "master main 10.0.0.1 6379")
+		require.Eventually(t, func() bool { return w.doubts.Load() == int32(i+1) }, patience, time.Millisecond)
+	}
+}
+
+// The first question waits for connections that are being made: a process may begin during a failover.
+func TestWatch_TheFirstQuestion(t *testing.T) {
+	all := three(t)
+	w := watch(t, all[0].address(), all[1].address(), all[2].address())
+	require.Equal(t, Vouched, w.Ask(former, patience, patience))
+}
+
+// What happened while a Sentinel was not heard is found out as soon as it is heard again.
+func TestWatch_EventsBetweenTwoSubscriptions(t *testing.T) {
+	all := three(t)
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	all[1].change(func() {
+		all[1].answer = stands("b", former, foundDown)
+		all[1].asked = 0
+		clear(all[1].hears)
+	})
+	all[1].cut()
+	all[1].heard(t)
+	require.Eventually(t, func() bool { return w.doubts.Load() == 1 }, patience, time.Millisecond)
+}
+
+// One that does not answer delays no answer of the others for longer than they are given, and is not asked again before it does.
+func TestWatch_OneIsSilent(t *testing.T) {
+	all := three(t)
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	all[2].change(func() { all[2].mute = true })
+	require.Equal(t, Vouched, w.Ask(former, patience, time.Millisecond))
+	require.Equal(t, Vouched, w.Ask(former, patience, patience), "it owes an answer")
+	all[1].change(func() { all[1].mute = true })
+	require.Equal(t, Unknown, w.Ask(former, time.Millisecond, patience))
+}
+
+// A Sentinel that is gone is not waited for.
+func TestWatch_OneIsGone(t *testing.T) {
+	all := three(t)
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	_ = all[2].listener.Close()
+	all[2].cut()
+	gone := []string{all[2].address()}
+	require.Eventually(t, func() bool { return slices.Equal(gone, w.Absent()) }, patience, time.Millisecond)
+	require.Equal(t, Vouched, w.Ask(former, patience, patience))
+}
+
+// A watch that is closed ends at once, whatever it waits for, and all answers are that nothing is known.
+func TestWatch_Close(t *testing.T) {
+	mute := newFake(t, "a")
+	mute.change(func() { mute.mute = true })
+	hangs := make(chan struct{})
+	w := New(rueidis.ClientOption{
+		InitAddress: []string{mute.address(), "hangs"}, ForceSingleClient: true, DisableCache: true,
+		DialCtxFn: func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			if address == "hangs" {
+				close(hangs)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return d.DialContext(ctx, "tcp", address)
+		},
+	}, "main")
+	w.Begin(func() string { return former }, func() { t.Error("a doubt") })
+	<-hangs
+	require.Eventually(t, func() bool {
+		mute.mu.Lock()
+		defer mute.mu.Unlock()
+		return len(mute.all) > 0
+	}, patience, time.Millisecond)
+	began := time.Now()
+	w.Close()
+	require.Less(t, time.Since(began), patience)
+	require.Equal(t, Unknown, w.Ask(former, time.Hour, time.Hour))
+	w.Begin(func() string { return former }, func() { t.Error("a doubt") })
+}
