@@ -21,16 +21,13 @@ type asyncCall struct {
 	gone    atomic.Bool // the caller no longer waits
 	first   [1]rueidis.RedisResult
 	results []rueidis.RedisResult
-	err     error         // why there are no results
-	sent    clock.Instant // when the goroutine sent the commands
-	begun   atomic.Int64  // an instant: sent, once that is set; shard and sent do not change after that
-	trip    RoundTrip     // the round trip known before the reply
-	excused bool          // see bound.excuses
-	trusted bool          // sent on a fresh connection, or to another master
-	shared  bool          // over the client's own connections, even if the shard is suspect
+	err     error // why there are no results
+	exchange
+	begun  atomic.Int64 // an instant: sent, once that is set; shard and sent do not change after that
+	shared bool         // over the client's own connections, even if the shard is suspect
 }
 
-func (e *asyncCall) came(now clock.Instant, end *bound) {
+func (e *asyncCall) note(now clock.Instant, end *bound) {
 	if e.err != nil || e.results == nil { // nothing was sent
 		return
 	}
@@ -41,7 +38,9 @@ func (e *asyncCall) came(now clock.Instant, end *bound) {
 }
 
 func (e *asyncCall) at(came clock.Instant) exchange {
-	return exchange{e.sent, came, e.trip, e.excused, e.trusted}
+	x := e.exchange
+	x.came = came
+	return x
 }
 
 func (e *asyncCall) result(i int) rueidis.RedisResult {
@@ -56,6 +55,7 @@ func (e *asyncCall) result(i int) rueidis.RedisResult {
 func (s *Shard) async(p *Wait, places chan struct{}, e *asyncCall) *asyncCall {
 	t := s.client
 	began := t.Clock.Now()
+	t.noticeStandstill(began)
 	end := s.bound(p, began, e)
 	defer end.stop()
 	select {
@@ -64,14 +64,14 @@ func (s *Shard) async(p *Wait, places chan struct{}, e *asyncCall) *asyncCall {
 		select {
 		case places <- struct{}{}:
 		case <-end.Done():
-			return &asyncCall{err: fault.NotSent, sent: began, shard: s}
+			return &asyncCall{err: fault.NotSent, exchange: exchange{sent: began}, shard: s}
 		}
 	}
 	arrived := make(chan struct{}, 1)
 	go func() {
 		defer func() { <-places }()
 		s.carryOut(e)
-		e.came(t.Clock.Now(), end)
+		e.note(t.Clock.Now(), end)
 		if e.call.DropIfAbandoned && e.gone.Swap(true) {
 			t.abandoned.Add(-1)
 		}
@@ -86,7 +86,7 @@ func (s *Shard) async(p *Wait, places chan struct{}, e *asyncCall) *asyncCall {
 		} else if t.abandoned.Add(1); e.gone.Swap(true) { // the reply has just come
 			t.abandoned.Add(-1)
 		}
-		return &asyncCall{err: fault.NoAnswer, sent: began, shard: s}
+		return &asyncCall{err: fault.NoAnswer, exchange: exchange{sent: began}, shard: s}
 	}
 }
 
@@ -106,15 +106,18 @@ func (s *Shard) carryOut(e *asyncCall) {
 		}
 		way = node
 	case t.resolver == nil && s.IsSuspect(e.sent):
+		leads, asked := s.present(), e.sent
 		var none bool
 		switch fresh, none = s.fresh.get(e.gone.Load); {
 		case fresh != nil:
 			way, e.trusted = fresh, true // mutant: silent connection kept
+			leads, asked = fresh.address, fresh.asked
 		case !none:
 			e.err = fault.NotSent
 			return
 		}
 		e.sent = t.Clock.Now()
+		defer func() { e.left = e.results != nil && s.left(leads, asked) }() // mutant: left server believed
 	case t.resolver != nil && e.key != "" && s.IsSuspect(e.sent):
 		if way, fresh, resolved = s.resolved(e); !resolved {
 			e.err = fault.NotSent

@@ -42,6 +42,7 @@ type Client struct {
 	abandoned atomic.Int32 // see AwaitAbandoned
 
 	replicators replicators
+	vouching    vouching
 }
 
 const mostPipelines = 64
@@ -65,6 +66,7 @@ func New(client rueidis.Client) *Client {
 		away := func() time.Duration { return t.Farthest().RoundTrip().Plus(0) }
 		t.resolver = topology.NewResolver(t.ctx, client, t.Clock, t.remap, away)
 	}
+	t.vouching.of = isOfSentinel(client)
 	t.routes.Store(all)
 	t.watchdog.begin(t)
 	return t
@@ -72,6 +74,7 @@ func New(client rueidis.Client) *Client {
 
 // Close is called when no registry is open any more. Holds of closed registries can still be released.
 func (t *Client) Close() {
+	t.vouching.endWatch()
 	for _, s := range t.shards() {
 		s.close()
 	}

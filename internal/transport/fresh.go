@@ -24,6 +24,7 @@ type freshConns struct {
 
 	mu      sync.Mutex
 	conn    *freshConn    // nil: none
+	last    *way          // the client's own connections, when there will be no fresh one; nil: none was needed
 	making  chan struct{} // closed when the connection exists or has failed; nil: none is being made
 	began   clock.Instant // when making it began
 	failed  int           // consecutive failures
@@ -36,7 +37,7 @@ type freshConns struct {
 
 type freshConn struct {
 	rueidis.DedicatedClient
-	since  clock.Instant
+	way
 	broken atomic.Bool
 }
 
@@ -48,52 +49,96 @@ const (
 )
 
 // get returns a connection made since the shard became suspect, or nil if there is none before over reports true. None: there
-// will be none, because the client's pool is exhausted, or all attempts hang. Then using the existing connections is better
-// than sending nothing.
+// will be none, because the client's pool is exhausted, or all attempts hang, or the shard is not suspect any more. Then using
+// the existing connections is better than sending nothing. With Sentinels either is used only once they vouch for the server.
 func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
-		f.mu.Lock()
-		if f.conn != nil && !f.conn.broken.Load() {
-			defer f.mu.Unlock()
-			return f.conn, false
-		}
-		f.abandon()
-		now := f.shard.client.Clock.Now()
-		if len(f.hanging) > 0 && f.hanging[0].Until(now) >= poolWait {
-			f.mu.Unlock()
+		address, now := f.shard.present(), f.shard.client.Clock.Now()
+		if !f.shard.IsSuspect(now) {
 			return nil, true
 		}
-		due := f.began.Add(f.shard.RoundTrip().Connect())
-		if f.making != nil && now >= due {
-			f.giveUp(now)
+		f.mu.Lock()
+		if f.conn == nil || f.conn.broken.Load() || f.conn.address != address {
+			f.abandon()
 		}
-		if f.making == nil && now >= f.again {
-			if len(f.hanging) == mostMaking {
-				f.mu.Unlock()
-				return nil, true
+		conn, none = f.conn, false
+		var changed <-chan struct{}
+		var due clock.Instant
+		switch {
+		case conn != nil && conn.trusted:
+			f.mu.Unlock()
+			return conn, false
+		case conn != nil:
+			changed, due = f.ask(&conn.way, now)
+		default:
+			if changed, due, none = f.attempt(now); none {
+				changed, due, none = f.lastResort(address, now)
 			}
-			f.making, f.began = make(chan struct{}), now
-			f.hanging = append(f.hanging, now)
-			go f.make(f.making, now)
-			due = now.Add(f.shard.RoundTrip().Connect())
-		}
-		making := f.making // nil, which blocks, until it is time for another attempt
-		if making == nil {
-			due = f.again
 		}
 		f.mu.Unlock()
+		if none {
+			return nil, true
+		}
 		wait := now.Until(due)
 		if f.shard.client.resolver != nil { // there may be a successor
 			wait = min(wait, topology.AskPause)
 		}
 		limit := time.NewTimer(wait)
 		select {
-		case <-making:
+		case <-changed:
 			limit.Stop()
 		case <-limit.C:
 		}
 	}
 	return nil, false
+}
+
+// attempt has a connection made, unless that is under way or it is too early. It returns what to wait for, until when at most;
+// nil, which blocks, until it is time for another attempt. The caller holds the mutex, as for lastResort.
+func (f *freshConns) attempt(now clock.Instant) (made <-chan struct{}, due clock.Instant, none bool) {
+	if len(f.hanging) > 0 && f.hanging[0].Until(now) >= poolWait {
+		return nil, 0, true
+	}
+	due = f.began.Add(f.shard.RoundTrip().Connect())
+	if f.making != nil && now >= due {
+		f.giveUp(now)
+	}
+	if f.making == nil && now >= f.again {
+		if len(f.hanging) == mostMaking {
+			return nil, 0, true
+		}
+		f.making, f.began = make(chan struct{}), now
+		f.hanging = append(f.hanging, now)
+		go f.make(f.making, now)
+		due = now.Add(f.shard.RoundTrip().Connect())
+	}
+	if f.making == nil {
+		due = f.again
+	}
+	return f.making, due, false
+}
+
+// lastResort reports whether the client's own connections are to be used, or what to wait for until then. What the Sentinels said
+// before the newest doubt does not count.
+func (f *freshConns) lastResort(address string, now clock.Instant) (asked <-chan struct{}, due clock.Instant, use bool) {
+	if !f.shard.client.watched() {
+		return nil, 0, true
+	}
+	if f.last == nil || f.last.address != address || f.last.since < clock.Instant(f.shard.silentAt.Load()) {
+		f.last = &way{address: address, since: now, greeted: now}
+	}
+	if f.last.trusted {
+		return nil, 0, true
+	}
+	asked, due = f.ask(f.last, now)
+	return asked, due, false
+}
+
+// forgetLast has the Sentinels asked anew before the client's own connections are the last resort.
+func (f *freshConns) forgetLast() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = nil
 }
 
 // giveUp gives up the attempt under way, which counts as failed. The round trip may have become longer, so it is measured anew.
@@ -109,7 +154,7 @@ func (f *freshConns) giveUp(now clock.Instant) {
 // make makes a fresh connection. It may hang: for some seconds if the server is frozen, or until the client has a free
 // connection. A connection after that may lead to the old master, which has come back meanwhile, so it is not used.
 func (f *freshConns) make(making chan struct{}, since clock.Instant) {
-	s := f.shard
+	s, address := f.shard, f.shard.present()
 	conn := s.dedicate(since)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,7 +172,9 @@ func (f *freshConns) make(making chan struct{}, since clock.Instant) {
 	}
 	close(f.making)
 	f.making, f.failed, f.again = nil, 0, 0
-	f.conn = &freshConn{DedicatedClient: conn, since: since}
+	f.conn = &freshConn{
+		DedicatedClient: conn, way: way{address: address, since: since, greeted: now, trusted: !s.client.watched()}, // mutant: nobody vouches
+	}
 	if !f.tidying {
 		f.tidying = true
 		time.AfterFunc(suspectFor, f.tidy)

@@ -48,6 +48,7 @@ type replication struct {
 	acks     int           // replicas that have the write
 	answered clock.Instant // when the server answered; the wait for replicas does not make a server slow
 	unsure   bool          // it is not certain that this server is the key's master
+	left     bool          // see Shard.left
 	overdue  bool          // its time is over: the reply settles it
 	bySource bool          // the server does not know the script
 	asking   bool          // the slot is moving to the server
@@ -110,6 +111,9 @@ type replicaSender struct {
 	shard    *Shard
 	since    clock.Instant
 	trusted  bool           // its connection was made after the shard had become suspect
+	leads    string         // see Shard.present
+	asked    clock.Instant  // see Shard.left
+	left     bool           // see there; guarded by the mutex of the replicators
 	database string         // the database to select; empty: none
 	batch    []*replication // taken, and not settled
 }
@@ -131,6 +135,7 @@ const (
 // as usual.
 func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	s, began := t.Shard(c.Key), t.Clock.Now()
+	t.noticeStandstill(began)
 	end := t.bound(p, began, nil)
 	defer end.stop()
 	e := &replication{call: *c, done: make(chan struct{}), reply: Reply{Sent: began}}
@@ -158,7 +163,7 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	a := e.reply
 	a.Came = t.Clock.Now()
 	p.holds = WaitAtMost // the reply comes together with WAIT's
-	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip()}
+	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip(), left: e.left}
 	if e.answered != 0 {
 		x.came = e.answered
 	}
@@ -258,7 +263,7 @@ func (r *replicator) begin(s *Shard) {
 func (s *replicaSender) stale() bool {
 	now := s.client.Clock.Now()
 	deposed := !s.trusted && s.shard.Address == s.address && s.shard.IsSuspect(now)
-	return deposed || s.since.Until(now) >= s.shard.RoundTrip().Plus(senderFor)
+	return s.left || deposed || s.since.Until(now) >= s.shard.RoundTrip().Plus(senderFor)
 }
 
 func (s *replicaSender) run() {
@@ -285,7 +290,10 @@ func (s *replicaSender) run() {
 // after that may lead to a former master, and is not used.
 func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func()) {
 	t := s.client
+	s.leads, s.asked = s.shard.present(), t.Clock.Now()
 	switch {
+	case s.trusted && t.watched() && !s.vouched():
+		return nil, nil
 	case s.trusted:
 		if client = s.shard.dedicate(s.since); client != nil {
 			release = client.Close
@@ -301,6 +309,17 @@ func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func(
 		return nil, nil
 	}
 	return client, release
+}
+
+// vouched waits until the shard's server is believed, and reports whether it is.
+func (s *replicaSender) vouched() bool {
+	fresh, none := s.shard.fresh.get(func() bool {
+		return s.since.Until(s.client.Clock.Now()) >= s.shard.RoundTrip().Plus(senderFor)
+	})
+	if fresh != nil {
+		s.leads, s.asked = fresh.address, fresh.asked
+	}
+	return fresh != nil || none
 }
 
 // take prepares a pipeline: the queued commands, and a WAIT for all that was written. Of has the replication of each command,
@@ -359,7 +378,14 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 	if !fault.Answered(err) && t.resolver != nil {
 		t.resolver.Forget()
 	}
+	left := s.shard.left(s.leads, s.asked)
 	t.replicators.mu.Lock()
+	s.left = s.left || left
+	for _, e := range s.batch {
+		if e.stage != isSettled {
+			e.left = s.left
+		}
+	}
 	for i, result := range results {
 		if e := of[i]; e != nil && e.stage != isSettled { // else its caller has given up
 			s.takeIn(e, result)

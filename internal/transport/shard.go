@@ -53,6 +53,9 @@ func newShard(t *Client, address string) *Shard {
 // for which the connections' queues have no room. Without a bound the command needs a goroutine.
 func (s *Shard) enter(now clock.Instant) (end *bound, with *batcher) {
 	healthy := s.IsHealthy(now)
+	if !healthy {
+		s.client.noticeStandstill(now)
+	}
 	if !healthy && !s.batches.mayCarry(now) || s.client.ignoresContexts.Load() {
 		return nil, nil
 	}
@@ -82,6 +85,8 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 	case took >= s.silence(x.trip)+p.holds && !x.excused: // the timer is about to notice it
 		s.foundSilent(x.sent, came)
 		return true
+	case x.left && fault.Answered(err):
+		return true
 	case took >= x.trip.Late(p.Lease)+p.holds, p.Obtains && !x.trip.Known && took >= lateReply:
 		return true
 	case x.sent < clock.Instant(s.silentAt.Load()):
@@ -94,7 +99,7 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 	}
 	s.broken()
 	s.own.drop()
-	if s.client.resolver != nil {
+	if s.client.resolver != nil || s.client.watched() {
 		s.divert(came)
 	}
 	return false
@@ -173,6 +178,7 @@ func (s *Shard) divert(now clock.Instant) {
 	s.beSuspect(now)
 	s.own.drop()
 	s.batches.stop()
+	s.fresh.forgetLast()
 }
 
 // foundSilent notes that a command had no reply for too long; sent is when that was sent. All replies to commands sent before

@@ -84,6 +84,7 @@ type exchange struct {
 	sent, came clock.Instant
 	trip       RoundTrip // the round trip known before the reply
 	excused    bool      // see bound.excuses
+	left       bool      // see Shard.left
 	trusted    bool      // it came on a way that was chosen after the shard had become suspect
 }
 

@@ -182,6 +182,46 @@ var mutations = []mutation{
 		"TestOutage$",
 	},
 	{
+		"nobody vouches", "a server that greets a new connection is believed without a word of its Sentinels",
+		"!s.client.watched()", "true",
+		"../../internal/transport:TestVouching_ADeposedMaster$",
+	},
+	{
+		"left server believed", "a reply counts although the client has left the server, or it was doubted, meanwhile",
+		"s.left(leads, asked)", "false",
+		"../../internal/transport:TestVouching_UnderWay$ ../../internal/transport:TestVouching_NobodyToAsk$",
+	},
+	{
+		"doubt unheard", "what the Sentinels publish raises no doubt",
+		"now := s.client.Clock.Now()", "return\n\tnow := s.client.Clock.Now()",
+		"../../internal/transport:TestVouching_ADeposedMaster$",
+	},
+	{
+		"standstill unnoticed", "a process that stood still trusts its server as before",
+		"t.First.doubted()", "",
+		"../../internal/transport:TestVouching_AfterAStandstill$",
+	},
+	{
+		"unknown server trusted", "a server is believed that most Sentinels do not vouch for",
+		"greeted >= LongestDoubt", "true",
+		"../../internal/sentinel:TestVerdict_Suffices$ ../../internal/transport:TestVouching_ItIsWaitedForSoLong$",
+	},
+	{
+		"replaced server trusted", "a server is believed that a Sentinel replaces",
+		"return false", "return true",
+		"../../internal/sentinel:TestVerdict_Suffices$ ../../internal/transport:TestVouching_ADeposedMaster$",
+	},
+	{
+		"few Sentinels suffice", "a few Sentinels vouch for a server",
+		"2*(count[Vouched]+count[Down]) <= all", "len(said) == 0",
+		"../../internal/sentinel:TestJudge_WhoAnswers$",
+	},
+	{
+		"missed events", "a Sentinel that is heard again is not asked what it published meanwhile",
+		"[]act{{do: ask, address: address}}", "nil",
+		"../../internal/sentinel:TestWatch_EventsBetweenTwoSubscriptions$",
+	},
+	{
 		"trusted too soon", "the old master is believed again before it is demoted",
 		"30 * time.Second", "5 * time.Second",
 		"TestOutage$",

@@ -1,0 +1,225 @@
+package transport
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/sentinel"
+	"github.com/lockregistry/lockregistry/internal/topology"
+)
+
+// vouching is how a client for Sentinel learns whether its server is still the master.
+//
+// A master that is frozen, deposed, and goes on answers as a master until it is demoted, some 10 s later: over old connections
+// and new ones, at once, and also a process that noticed nothing because it sent nothing. Only the Sentinels know. So, while
+// there is a watch:
+//
+//   - What they publish before a failover makes the shard suspect, also if it is idle. Then replies to earlier commands are late.
+//   - On a suspect shard a way is used only once the Sentinels vouch for the server that it leads to; see sentinel.Judge. They
+//     are asked after that server has greeted.
+//   - A process that stood still has missed what they published. So it is found out by a timer, and by the next command.
+//   - A broken connection makes the shard suspect, since the process may have been cut off from the Sentinels, too.
+//
+// Without a watch the client's own change to another master is all that is known. It comes up to 2 s after the promotion, and
+// later if the Sentinel that it follows leads the failover and waits for replicas.
+//
+//	deposed master   |--- frozen ---|-------- answers as a master ---------| demoted
+//	Sentinels                +sdown +odown +try-failover   promotion
+//	shard            healthy | suspect: they doubt it, nothing is sent     |
+//	client                                                  changes to the successor, for which they vouch
+type vouching struct {
+	mu    sync.Mutex                // for the beginning
+	watch atomic.Pointer[Sentinels] // nil: there is none; set after log and ends
+	log   func(level slog.Level, message string, about ...slog.Attr)
+	of    bool          // the client is for Sentinel
+	said  atomic.Bool   // it was logged that they do not vouch
+	beat  atomic.Int64  // an instant: when the timer of beats last fired; 0: there is none
+	ends  chan struct{} // closed when the watch is
+}
+
+// Sentinels are those of a client's master set; see sentinel.Watch.
+type Sentinels interface {
+	Begin(using func() string, doubt func())
+	Ask(address string, limit, rest time.Duration) sentinel.Verdict
+	Absent() []string
+	Close()
+}
+
+const (
+	answerWait = 300 * time.Millisecond // for the Sentinels, plus two round trips
+	askAgain   = 20 * time.Millisecond  // the pause before they are asked again
+	sayAfter   = time.Second            // of doubt; sooner nothing is logged
+	beatEvery  = time.Second            // as rueidis looks after each of its connections
+	firstWord  = 3 * time.Second        // for the Sentinels when the watch begins, connections included
+)
+
+// Watch has the client's Sentinels asked from now on, unless that has begun before. The shard is suspect until they have vouched
+// for its server: a failover may be under way. Heard is closed when they have said their first word, or have not in time.
+func (t *Client) Watch(
+	w Sentinels, log func(level slog.Level, message string, about ...slog.Attr),
+) (heard <-chan struct{}) {
+	v, first := &t.vouching, make(chan struct{})
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.watch.Load() != nil {
+		close(first)
+		return first
+	}
+	v.log, v.ends = log, make(chan struct{})
+	v.watch.Store(&w)
+	s, now := t.First, t.Clock.Now()
+	s.beSuspect(now)
+	until := s.suspectUntil.Load()
+	w.Begin(s.present, s.doubted)
+	v.beat.Store(int64(now))
+	time.AfterFunc(beatEvery, t.onBeat)
+	go func() {
+		defer close(first)
+		t.hearFirstWord(w, until)
+	}()
+	return first
+}
+
+// hearFirstWord ends the suspicion with which a watch begins: until is its end. It lasts if the Sentinels have raised a doubt.
+// Where they do not answer it ends all the same: nothing else speaks against the server, and locks were lost for nothing.
+func (t *Client) hearFirstWord(w Sentinels, until int64) {
+	s := t.First
+	verdict := w.Ask(s.present(), firstWord, answerWait)
+	if verdict == sentinel.Vouched || verdict == sentinel.Unknown {
+		s.suspectUntil.CompareAndSwap(until, 0)
+	}
+	if verdict == sentinel.Unknown && !t.closed() {
+		t.vouching.log(slog.LevelWarn, "most Sentinels do not answer: until they do, a failover may go unnoticed",
+			slog.Any("without an answer", w.Absent()))
+	}
+}
+
+func (t *Client) closed() bool {
+	select {
+	case <-t.vouching.ends:
+		return true
+	default:
+		return false
+	}
+}
+
+// endWatch is called when no registry is open any more.
+func (v *vouching) endWatch() {
+	if w := v.watch.Load(); w != nil {
+		close(v.ends)
+		(*w).Close()
+	}
+}
+
+// onBeat notes that the process runs, and notices if it stood still.
+func (t *Client) onBeat() {
+	if !t.closed() {
+		t.noticeStandstill(t.Clock.Now())
+		t.vouching.beat.Store(int64(t.Clock.Now()))
+		time.AfterFunc(beatEvery, t.onBeat)
+	}
+}
+
+// noticeStandstill makes the shard suspect if the process stood still for so long that the Sentinels may have begun and ended a
+// failover. A command calls it unless the server has just been heard from: so it does so before the timer, or what was published
+// meanwhile, can be handled.
+func (t *Client) noticeStandstill(now clock.Instant) {
+	beat := t.vouching.beat.Load()
+	if beat == 0 || clock.Instant(beat).Until(now) < beatEvery+pauseMost {
+		return
+	}
+	if t.vouching.beat.CompareAndSwap(beat, int64(now)) {
+		t.First.doubted() // mutant: standstill unnoticed
+	}
+}
+
+// doubted makes the shard suspect because its master may be about to be replaced.
+func (s *Shard) doubted() {
+	now := s.client.Clock.Now() // mutant: doubt unheard
+	s.foundSilent(now, now)
+}
+
+// watched reports whether Sentinels are asked.
+func (t *Client) watched() bool { return t.vouching.watch.Load() != nil }
+
+// isOfSentinel reports whether a client is for Sentinel.
+func isOfSentinel(client rueidis.Client) bool { return client.Mode() == rueidis.ClientModeSentinel }
+
+// present returns the address of the server that a client for Sentinel uses; if it also uses replicas, all addresses; empty for
+// other clients. A wrapper may block, so no mutex may be held.
+func (s *Shard) present() string {
+	if !s.client.vouching.of {
+		return ""
+	}
+	return strings.Join(topology.Servers(s.client.redis), " ")
+}
+
+// left reports whether what came over a way is not to be believed: the client has left the server at the address to which it
+// leads, or the Sentinels have begun to doubt that since they were asked.
+func (s *Shard) left(address string, asked clock.Instant) bool {
+	return s.present() != address || s.client.watched() && clock.Instant(s.silentAt.Load()) > asked
+}
+
+// way is a connection, or the client's own connections, to the server that a client used at some time.
+type way struct {
+	address string        // see present
+	since   clock.Instant // when making it began; when the choice fell on the client's own connections
+	greeted clock.Instant // when the server had greeted it
+	trusted bool          // the Sentinels have vouched for the server since then, or there are none to ask
+	asked   clock.Instant // when they were last asked
+	asking  chan struct{} // closed when the Sentinels have been asked; nil: they are not asked now
+	again   clock.Instant // they are not asked again before this
+}
+
+// ask has the Sentinels asked about a way, unless that is under way. It returns what to wait for, until when at most. The caller
+// holds the mutex.
+func (f *freshConns) ask(w *way, now clock.Instant) (done <-chan struct{}, due clock.Instant) {
+	if w.asking == nil && now < w.again {
+		return nil, w.again
+	}
+	if w.asking == nil {
+		w.asking = make(chan struct{})
+		go f.vouch(w)
+	}
+	return w.asking, now.Add(firstWord)
+}
+
+func (f *freshConns) vouch(w *way) {
+	t := f.shard.client
+	limit, asked := f.shard.Plus(answerWait), t.Clock.Now()
+	verdict := (*t.vouching.watch.Load()).Ask(w.address, limit, limit)
+	now := t.Clock.Now()
+	waited := w.greeted.Until(now)
+	t.vouching.say(verdict, waited, w.address)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w.trusted, w.asked = verdict.Suffices(waited), asked
+	close(w.asking)
+	w.asking, w.again = nil, now.Add(askAgain)
+}
+
+// say logs what is waited for, once, and that it is over.
+func (v *vouching) say(verdict sentinel.Verdict, waited time.Duration, address string) {
+	about := slog.String("server", address)
+	switch {
+	case verdict.Suffices(waited):
+		if v.said.Swap(false) {
+			v.log(slog.LevelInfo, "locks go on: the server may be believed again", about, slog.String("Sentinels", verdict.String()))
+		}
+	case waited < sayAfter || v.said.Swap(true):
+	case verdict == sentinel.Unknown:
+		v.log(slog.LevelWarn, "no lock is granted for now: the server was silent, and most Sentinels do not say whether it is the master",
+			about, slog.Any("without an answer", (*v.watch.Load()).Absent()), slog.Duration("at most", sentinel.LongestDoubt))
+	case verdict == sentinel.Down:
+		v.log(slog.LevelWarn, "no lock is granted for now: the server answers, and the Sentinels find it down",
+			about, slog.Duration("at most", sentinel.LongestDoubt))
+	default:
+		v.log(slog.LevelWarn, "no lock is granted for now: the Sentinels replace the server", about)
+	}
+}

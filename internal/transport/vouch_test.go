@@ -1,0 +1,354 @@
+package transport
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/sentinel"
+)
+
+const former, heir = "10.0.0.1:6379", "10.0.0.2:6379"
+
+// ofSentinel is a client for Sentinel whose servers are made up.
+type ofSentinel struct {
+	rueidis.Client
+	master  atomic.Value            // the address that it uses
+	answers func(over string) error // over: a dedicated connection to that address, or empty: its own
+	pool    atomic.Bool             // its pool is exhausted
+
+	mu   sync.Mutex
+	sent []string // to which address each command went
+}
+
+func (c *ofSentinel) Mode() rueidis.ClientMode { return rueidis.ClientModeSentinel }
+
+func (c *ofSentinel) Nodes() map[string]rueidis.Client {
+	return map[string]rueidis.Client{c.master.Load().(string): nil}
+}
+
+func (c *ofSentinel) Do(_ context.Context, command rueidis.Completed) rueidis.RedisResult {
+	if command.Commands()[0] == "PING" {
+		return rueidis.RedisResult{}
+	}
+	return c.carry(c.master.Load().(string), "")
+}
+
+func (c *ofSentinel) carry(address, over string) rueidis.RedisResult {
+	c.mu.Lock()
+	c.sent = append(c.sent, address)
+	c.mu.Unlock()
+	if c.answers != nil {
+		if err := c.answers(over); err != nil {
+			return rueidis.NewErrorResult(err)
+		}
+	}
+	return rueidis.RedisResult{}
+}
+
+func (c *ofSentinel) went() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.sent
+	c.sent = nil
+	return all
+}
+
+func (c *ofSentinel) Dedicate() (rueidis.DedicatedClient, func()) {
+	if c.pool.Load() {
+		<-time.After(time.Hour)
+	}
+	return dedicatedTo{nil, c, c.master.Load().(string)}, func() {}
+}
+
+type dedicatedTo struct {
+	rueidis.DedicatedClient
+	of      *ofSentinel
+	address string
+}
+
+func (c dedicatedTo) B() rueidis.Builder { return c.of.B() }
+func (dedicatedTo) Close()               {}
+
+func (c dedicatedTo) Do(_ context.Context, command rueidis.Completed) rueidis.RedisResult {
+	if command.Commands()[0] == "CLIENT" {
+		return rueidis.RedisResult{}
+	}
+	return c.of.carry(c.address, c.address)
+}
+
+// witnesses are Sentinels that say what a test wants.
+type witnesses struct {
+	doubt func()
+	mu    sync.Mutex
+	says  map[string]sentinel.Verdict
+	asked int
+}
+
+func (w *witnesses) Begin(_ func() string, doubt func()) { w.doubt = doubt }
+func (w *witnesses) Absent() []string                    { return []string{"10.0.0.9:26379"} }
+func (w *witnesses) Close()                              {}
+
+func (w *witnesses) Ask(address string, _, _ time.Duration) sentinel.Verdict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked++
+	return w.says[address]
+}
+
+func (w *witnesses) say(address string, v sentinel.Verdict) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.says[address] = v
+}
+
+// vouched is a client whose Sentinels have said their first word, and from which it was heard now.
+type vouched struct {
+	*Client
+	redis *ofSentinel
+	*witnesses
+	log []string
+}
+
+func withVouched(t *testing.T, first sentinel.Verdict, test func(t *testing.T, v *vouched)) {
+	t.Helper()
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		redis := &ofSentinel{Client: client}
+		redis.master.Store(former)
+		v := &vouched{Client: New(redis), redis: redis, witnesses: &witnesses{says: map[string]sentinel.Verdict{former: first}}}
+		v.First.heard.Store(int64(v.Clock.Now()))
+		v.First.replies.Store(manyReplies)
+		defer func() {
+			v.Client.Close()
+			<-time.After(2 * time.Hour) // timers, and those that wait for the pool
+		}()
+		<-v.Watch(v.witnesses, func(_ slog.Level, message string, _ ...slog.Attr) { v.log = append(v.log, message) })
+		test(t, v)
+	})
+}
+
+// send sends a command, with patience for so long.
+func (v *vouched) send(limit time.Duration) Reply {
+	return v.Do(&Wait{Ctx: context.Background(), Limit: limit}, &protocol.Call{Key: "42"})
+}
+
+// A process that is idle while its master is deposed hears the Sentinels' doubt. From then on nothing is sent until they vouch,
+// for the successor once the client has changed, or for the same server, if it was not replaced.
+func TestVouching_ADeposedMaster(t *testing.T) {
+	for name, c := range map[string]struct {
+		says    sentinel.Verdict
+		changes bool
+		to      string
+	}{
+		"replaced, and the client stays":  {says: sentinel.Replaced},
+		"down, and the client stays":      {says: sentinel.Down},
+		"replaced, and the client leaves": {sentinel.Replaced, true, heir},
+		"not replaced":                    {says: sentinel.Vouched, to: former},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+				a := v.send(time.Second)
+				require.NoError(t, a.Error())
+				require.Equal(t, []string{former}, v.redis.went())
+				before := v.Clock.Now()
+				v.say(former, c.says)
+				v.doubt()
+				require.GreaterOrEqual(t, clock.Instant(v.First.silentAt.Load()), before, "replies to earlier commands are late")
+				if c.changes {
+					v.say(heir, sentinel.Vouched)
+					time.AfterFunc(2*time.Second, func() { v.redis.master.Store(heir) })
+				}
+				a = v.send(5 * time.Second)
+				if c.to == "" {
+					require.ErrorIs(t, a.Error(), fault.NoAnswer)
+					require.Empty(t, v.redis.went())
+					return
+				}
+				require.NoError(t, a.Error())
+				require.False(t, a.Late)
+				require.Equal(t, []string{c.to}, v.redis.went())
+				asked := v.asked
+				require.NoError(t, v.send(time.Second).Error())
+				require.Equal(t, asked, v.asked, "they have vouched")
+			})
+		})
+	}
+}
+
+// Whom no Sentinel replaces is believed after a while even if they do not vouch; the log says what is waited for, and that it is
+// over.
+func TestVouching_ItIsWaitedForSoLong(t *testing.T) {
+	for verdict, says := range map[sentinel.Verdict]string{
+		sentinel.Unknown: "no lock is granted for now: the server was silent, and most Sentinels do not say whether it is the master",
+		sentinel.Down:    "no lock is granted for now: the server answers, and the Sentinels find it down",
+	} {
+		withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+			v.say(former, verdict)
+			v.doubt()
+			began := time.Now()
+			require.NoError(t, v.send(time.Minute).Error())
+			require.GreaterOrEqual(t, time.Since(began), sentinel.LongestDoubt)
+			require.Less(t, time.Since(began), sentinel.LongestDoubt+time.Second)
+			require.Equal(t, []string{says, "locks go on: the server may be believed again"}, v.log)
+		})
+	}
+}
+
+func TestVouching_ItIsReplaced(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		v.say(former, sentinel.Replaced)
+		v.doubt()
+		require.ErrorIs(t, v.send(25*time.Second).Error(), fault.NoAnswer)
+		require.Equal(t, []string{"no lock is granted for now: the Sentinels replace the server"}, v.log)
+	})
+}
+
+// A reply is not believed if the client has left the server meanwhile, or the Sentinels have begun to doubt it.
+func TestVouching_UnderWay(t *testing.T) {
+	for name, happens := range map[string]func(v *vouched){
+		"the client leaves":   func(v *vouched) { v.redis.master.Store(heir) },
+		"the Sentinels doubt": func(v *vouched) { v.doubt() },
+		"nothing":             nil,
+	} {
+		withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+			v.doubt()
+			v.redis.answers = func(string) error {
+				<-time.After(time.Millisecond)
+				if happens != nil {
+					happens(v)
+				}
+				return nil
+			}
+			a := v.send(time.Minute)
+			require.NoError(t, a.Error(), name)
+			require.Equal(t, happens != nil, a.Late, name)
+			require.Equal(t, []string{former}, v.redis.went(), name)
+		})
+	}
+}
+
+// Without Sentinels to ask, the client's change alone tells: a reply of the server that it has left is late.
+func TestVouching_NobodyToAsk(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		redis := &ofSentinel{Client: client}
+		redis.master.Store(former)
+		way := New(redis)
+		way.First.beSuspect(way.Clock.Now())
+		do := func() Reply {
+			return way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "42"})
+		}
+		require.False(t, do().Late)
+		redis.answers = func(string) error { redis.master.Store(heir); return nil }
+		require.True(t, do().Late)
+		require.False(t, do().Late)
+		require.Equal(t, []string{former, former, heir}, redis.went())
+		<-time.After(time.Minute)
+	})
+}
+
+// While no fresh connection can be had, the client's own ones are not used either, until the Sentinels vouch for their server;
+// and again after each doubt.
+func TestVouching_OldConnections(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		v.redis.pool.Store(true)
+		v.say(former, sentinel.Replaced)
+		v.doubt()
+		require.ErrorIs(t, v.send(poolWait+5*time.Second).Error(), fault.NoAnswer)
+		require.Empty(t, v.redis.went())
+		v.say(former, sentinel.Vouched)
+		require.NoError(t, v.send(time.Second).Error())
+		require.Equal(t, []string{former}, v.redis.went())
+		v.say(former, sentinel.Replaced)
+		v.doubt()
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer)
+		require.Empty(t, v.redis.went())
+	})
+}
+
+// A process that begins during a failover sends nothing until the Sentinels have vouched. If none answers, it does not wait
+// for them.
+func TestVouching_TheFirstWord(t *testing.T) {
+	for first, suspect := range map[sentinel.Verdict]bool{
+		sentinel.Vouched: false, sentinel.Unknown: false, sentinel.Down: true, sentinel.Replaced: true,
+	} {
+		withVouched(t, first, func(t *testing.T, v *vouched) {
+			require.Equal(t, suspect, v.First.IsSuspect(v.Clock.Now()), first)
+			if first == sentinel.Unknown {
+				require.Equal(t, []string{"most Sentinels do not answer: until they do, a failover may go unnoticed"}, v.log)
+			}
+		})
+	}
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		redis, w := &ofSentinel{Client: client}, &witnesses{says: map[string]sentinel.Verdict{former: sentinel.Vouched}}
+		redis.master.Store(former)
+		way := New(redis)
+		heard := way.Watch(&raised{w}, func(slog.Level, string, ...slog.Attr) {})
+		<-heard
+		require.True(t, way.First.IsSuspect(way.Clock.Now()), "a doubt that was raised meanwhile lasts")
+		<-way.Watch(w, nil) // one is enough
+		require.Nil(t, w.doubt)
+		way.Close()
+		<-time.After(time.Minute)
+	})
+}
+
+// raised are Sentinels that raise a doubt before they have answered.
+type raised struct{ *witnesses }
+
+func (r *raised) Begin(_ func() string, doubt func()) { time.AfterFunc(time.Millisecond, doubt) }
+
+func (r *raised) Ask(address string, limit, rest time.Duration) sentinel.Verdict {
+	<-time.After(2 * time.Millisecond)
+	return r.witnesses.Ask(address, limit, rest)
+}
+
+// A process that stood still has heard nothing. Its first command finds that out, before a timer can.
+func TestVouching_AfterAStandstill(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		const running = 10 * time.Second
+		<-time.After(running)
+		require.False(t, v.First.IsSuspect(v.Clock.Now()), "it runs")
+		v.say(former, sentinel.Replaced)
+		v.vouching.beat.Add(-int64(beatEvery + pauseMost))
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer)
+		require.Empty(t, v.redis.went())
+	})
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		v.vouching.beat.Add(-int64(beatEvery + pauseMost))
+		<-time.After(2 * beatEvery)
+		require.True(t, v.First.IsSuspect(v.Clock.Now()), "the timer finds it out, too")
+	})
+}
+
+// A connection that is made anew may lead to a master that was deposed while the process was cut off, from the Sentinels, too.
+func TestVouching_AfterABreak(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		breaks := true
+		v.redis.answers = func(string) error {
+			if breaks {
+				breaks = false
+				return io.EOF
+			}
+			return nil
+		}
+		require.ErrorIs(t, v.send(time.Second).Error(), io.EOF)
+		v.say(former, sentinel.Replaced)
+		v.redis.went()
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer)
+		require.Empty(t, v.redis.went())
+	})
+}
