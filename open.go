@@ -36,6 +36,11 @@ var clients shares.Of[*onClient]
 // dial_timeout=2s limits how long making a connection may take, and write_timeout=2s how long a connection may be silent
 // while a command waits; both are Go durations, 5 s by default. For settings that a URL cannot have, see [WithClientOption].
 //
+// With master_set the registry also keeps a connection to each Sentinel. It asks them about a master that was silent, and hears
+// when they begin to replace one: a master that was frozen and deposed, and goes on, is not believed. While most Sentinels do
+// not answer, a master that was silent is believed 10 s after it answers again. Open waits for the first word of the Sentinels,
+// no longer than 3 s.
+//
 // Ctx limits only Open. Without a deadline, Open takes dial_timeout for each server that does not answer. When it fails, it
 // leaves no connection, and no goroutine except one that is in a function of yours. No error contains the password, nor the
 // user unless the server's reply names it. Without either in url, an error names no host that was not found: it may be one of
@@ -67,6 +72,9 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 	for _, change := range s.changes {
 		change(&option)
 	}
+	if s.sentinels != nil {
+		return nil, errors.New("WithSentinels: it is for New only; Open knows the Sentinels")
+	}
 	if option.ReplicaOnly || option.SendToReplicas != nil {
 		return nil, errors.New("WithClientOption: ReplicaOnly or SendToReplicas is set, and locks are on masters")
 	}
@@ -76,6 +84,12 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 	case err == nil:
 		r := newRegistry(client, prefix, &s)
 		r.owns = true
+		if option.Sentinel.MasterSet != "" {
+			select {
+			case <-r.askSentinels(&option): // else its first calls would wait
+			case <-ctx.Done():
+			}
+		}
 		return r, nil
 	case ctx.Err() != nil:
 		return nil, fault.AsUnavailable(err)

@@ -49,7 +49,13 @@ type settings struct {
 	oldChannel bool
 	replicas   *protocol.Replicas
 	fencing    bool
-	changes    []func(*rueidis.ClientOption) // see WithClientOption
+	servers
+}
+
+// servers is what the options say of the client and its servers.
+type servers struct {
+	changes   []func(*rueidis.ClientOption) // see WithClientOption
+	sentinels *rueidis.ClientOption         // see WithSentinels; nil: none are given
 }
 
 // WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. It is in
@@ -135,6 +141,20 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 // buffers of 32 KiB.
 func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 	return func(s *settings) { s.changes = append(s.changes, change) }
+}
+
+// WithSentinels names the Sentinels of a client that is given to [New]: option is what that client was made with. Open knows
+// them; from a client they cannot be learned. Then a master that is frozen, deposed, and goes on is not believed, see New. The
+// registry connects to each Sentinel in the background, over one connection for all registries on the client, asks them about a
+// server that was silent before it believes it again, and hears when they begin to replace it. Their user needs permission for
+// SENTINEL and SUBSCRIBE.
+//
+// Of option it uses InitAddress, which must not be empty, Sentinel, with a MasterSet, the functions that dial and
+// authenticate, ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. ReplicaOnly and SendToReplicas are bad
+// input, and so is a client that is not for Sentinel. Of several registries on one client the first with this option counts.
+// It is for New only. Default: no Sentinel is asked.
+func WithSentinels(option rueidis.ClientOption) Option { //nolint:gocritic // as rueidis.NewClient takes it
+	return func(s *settings) { s.sentinels = &option }
 }
 
 // WithReplicas makes a hold count only once n replicas of the master have it, so that it outlives the master: a granted lock is
@@ -379,6 +399,7 @@ func (s *settings) check(prefix string) error {
 		named(s.clientID),
 		invalid(s.log == nil, "WithLogger(nil): leave the option out to have no log"),
 		checkReplicas(s.replicas),
+		checkSentinels(s.sentinels),
 		invalid(noChange, "WithClientOption(nil): leave the option out to change nothing"),
 		observes(s.observer),
 		presence.CheckName(s.name),
@@ -391,6 +412,19 @@ func invalid(is bool, format string, about ...any) error {
 		return nil
 	}
 	return fmt.Errorf(format, about...)
+}
+
+func checkSentinels(o *rueidis.ClientOption) error {
+	if o == nil {
+		return nil
+	}
+	return fault.Join(
+		invalid(len(o.InitAddress) == 0, "WithSentinels: InitAddress is empty: it must have the addresses of the Sentinels"),
+		invalid(slices.Contains(o.InitAddress, ""), "WithSentinels: an address in InitAddress is empty"),
+		invalid(o.Sentinel.MasterSet == "", "WithSentinels: Sentinel.MasterSet is empty"),
+		invalid(o.ReplicaOnly || o.SendToReplicas != nil,
+			"WithSentinels: ReplicaOnly or SendToReplicas is set, and locks are on masters"),
+	)
 }
 
 // positive and leasable run in each call with options: a valid value allocates nothing.

@@ -80,7 +80,7 @@ func (c *council) learn(addresses []string) (acts []act) {
 func (c *council) subscribed(address string) []act {
 	m := c.members[address]
 	m.state, m.failed = heard, 0
-	return []act{{do: ask, address: address}}
+	return []act{{do: ask, address: address}} // mutant: missed events
 }
 
 // broke: the connection to a Sentinel has ended, or could not be made.

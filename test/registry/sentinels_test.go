@@ -1,0 +1,97 @@
+package registry_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// ofSentinel looks like a client for Sentinel.
+type ofSentinel struct{ rueidis.Client }
+
+func (ofSentinel) Mode() rueidis.ClientMode { return rueidis.ClientModeSentinel }
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *lines) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
+}
+
+func ofSet(addresses ...string) rueidis.ClientOption {
+	return rueidis.ClientOption{InitAddress: addresses, Sentinel: rueidis.SentinelOption{MasterSet: "main"}}
+}
+
+func TestNew_WithSentinelsThatMakeNoSense(t *testing.T) {
+	client := kit.UnusedClient(t)
+	readsReplicas, onReplicas := ofSet("a:1"), ofSet("a:1")
+	readsReplicas.SendToReplicas = func(rueidis.Completed) bool { return true }
+	onReplicas.ReplicaOnly = true
+	for _, c := range []struct {
+		option rueidis.ClientOption
+		client rueidis.Client
+		says   string
+	}{
+		{ofSet(), ofSentinel{client}, "WithSentinels: InitAddress is empty: it must have the addresses of the Sentinels"},
+		{ofSet("a:1", ""), ofSentinel{client}, "WithSentinels: an address in InitAddress is empty"},
+		{rueidis.ClientOption{InitAddress: []string{"a:1"}}, ofSentinel{client}, "WithSentinels: Sentinel.MasterSet is empty"},
+		{readsReplicas, ofSentinel{client}, "WithSentinels: ReplicaOnly or SendToReplicas is set, and locks are on masters"},
+		{onReplicas, ofSentinel{client}, "WithSentinels: ReplicaOnly or SendToReplicas is set, and locks are on masters"},
+		{ofSet("a:1"), client, "WithSentinels: the client is not for Sentinel"},
+	} {
+		r, err := lockregistry.New(c.client, "orders", lockregistry.WithSentinels(c.option))
+		require.Nil(t, r, c.says)
+		kit.Complains(t, err, c.says)
+		require.NotContains(t, err.Error(), "\n", "nothing else is wrong")
+	}
+	_, err := lockregistry.Open(t.Context(), "redis://host?master_set=main", "orders", lockregistry.WithSentinels(ofSet("a:1")))
+	kit.Complains(t, err, "WithSentinels: it is for New only; Open knows the Sentinels")
+}
+
+// Sentinels that cannot be reached keep nobody from locking while the server answers. The log says which they are. They are asked
+// once for all registries on a client.
+func TestNew_WithSentinelsThatDoNotAnswer(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		client, log, dialed := ofSentinel{w.Client()}, &lines{}, make(chan string, 100)
+		option := ofSet("10.0.0.9:26379")
+		option.DialCtxFn = func(_ context.Context, address string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			dialed <- address
+			return nil, errors.New("no route to host")
+		}
+		sentinels := lockregistry.WithSentinels(option)
+		r := w.RegistryOn(client, sentinels, lockregistry.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+		other := w.RegistryOn(client, lockregistry.WithSentinels(ofSet("10.0.0.8:26379")))
+		require.Equal(w, "10.0.0.9:26379", <-dialed)
+		require.Eventually(w, func() bool { return log.has("most Sentinels do not answer") }, time.Minute, time.Millisecond)
+		require.True(w, log.has("10.0.0.9:26379"))
+		w.Lock(r.Obtain("42"))
+		w.Unlock(r.Obtain("42"))
+		require.NoError(w, r.Close())
+		w.Lock(other.Obtain("42"))
+		w.Unlock(other.Obtain("42"))
+		require.NoError(w, other.Close())
+	})
+}
