@@ -37,8 +37,10 @@ type variant struct {
 
 var variants = []variant{{}}
 
-// client is what docs/operations.md advises for a deployment whose nodes count as down after redistest.NodeTimeout.
-func client(d *redistest.Deployment) (rueidis.Client, error) {
+// client is made with what docs/operations.md advises for a deployment whose nodes count as down after redistest.NodeTimeout.
+func client(d *redistest.Deployment) (rueidis.Client, error) { return rueidis.NewClient(advised(d)) }
+
+func advised(d *redistest.Deployment) rueidis.ClientOption {
 	o := rueidis.ClientOption{
 		InitAddress:      d.Addresses(),
 		DisableCache:     true,
@@ -52,7 +54,7 @@ func client(d *redistest.Deployment) (rueidis.Client, error) {
 	} else {
 		o.ClusterOption = rueidis.ClusterOption{ShardsRefreshInterval: time.Second}
 	}
-	return rueidis.NewClient(o)
+	return o
 }
 
 // fleet is some processes that lock while something happens to their servers.
@@ -65,7 +67,7 @@ type fleet struct {
 	*testing.T
 	*referee
 	deployment *redistest.Deployment
-	clients    []rueidis.Client
+	clients    []rueidis.Client // nil: it is the registry's own
 	registries []*lockregistry.Registry
 
 	busy, stayed, kept, alone []string
@@ -73,6 +75,7 @@ type fleet struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	release chan struct{} // closed when the keepers are to unlock
+	awake   chan struct{} // closed when the idle processes are to begin
 	running sync.WaitGroup
 
 	mu       sync.Mutex
@@ -90,6 +93,8 @@ const (
 type plan struct {
 	busy, stayed, kept int
 	crowd              int // how many patient callers each process has on a busy path
+	idle               int // how many processes lock once, and then nothing until they are woken
+	made               func(i int, options []lockregistry.Option) (*lockregistry.Registry, rueidis.Client, error)
 	options            []lockregistry.Option
 }
 
@@ -100,7 +105,7 @@ func start(t *testing.T, d *redistest.Deployment, v variant, p plan, of func(pat
 	t.Helper()
 	f := &fleet{
 		T: t, referee: newReferee(), deployment: d, release: make(chan struct{}),
-		failures: map[string]map[string]int{}, switched: make([]time.Time, processes+2),
+		awake: make(chan struct{}), failures: map[string]map[string]int{}, switched: make([]time.Time, processes+3),
 	}
 	f.ctx, f.stop = context.WithCancel(t.Context())
 	names := func(kind string, n int) (paths []string) {
@@ -113,25 +118,18 @@ func start(t *testing.T, d *redistest.Deployment, v variant, p plan, of func(pat
 	}
 	f.busy, f.stayed, f.kept = names("busy", p.busy), names("stayed", p.stayed), names("kept", p.kept)
 	f.alone = names("alone", processes)
+	if p.made == nil {
+		p.made = func(_ int, options []lockregistry.Option) (*lockregistry.Registry, rueidis.Client, error) {
+			c, err := client(d)
+			if err != nil {
+				return nil, nil, err
+			}
+			r, err := lockregistry.New(c, prefix, options...)
+			return r, c, err
+		}
+	}
 	for i := range processes + 2 {
-		var c rueidis.Client
-		require.Eventually(t, func() (ok bool) {
-			var err error
-			c, err = client(d) // which on a busy machine may not be greeted in time
-			return err == nil
-		}, time.Minute, time.Millisecond)
-		t.Cleanup(c.Close)
-		options := []lockregistry.Option{
-			lockregistry.WithLease(lease), lockregistry.WithCommandTimeout(commandLimit),
-		}
-		options = append(append(options, p.options...), v.options...)
-		if i == 1 || i == processes { // one that works, and one that only keeps
-			options = append(options, lockregistry.WithRenewal())
-		}
-		r, err := lockregistry.New(c, prefix, options...)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = r.Close() })
-		f.clients, f.registries = append(f.clients, c), append(f.registries, r)
+		f.process(i, v, p)
 	}
 	t.Cleanup(func() { f.end() })
 	for i, path := range f.kept {
@@ -142,21 +140,61 @@ func start(t *testing.T, d *redistest.Deployment, v variant, p plan, of func(pat
 		f.running.Go(func() { f.patient((keeper+1)%processes, path) })
 	}
 	for i := range processes {
-		for _, path := range f.busy {
-			for range p.crowd {
-				f.running.Go(func() { f.patient(i, path) })
+		if i < processes-p.idle {
+			f.work(i, p)
+			continue
+		}
+		f.once(i, f.alone[i], firstTry, time.Millisecond)
+		f.running.Go(func() {
+			select {
+			case <-f.awake:
+				f.work(i, p)
+			case <-f.ctx.Done():
 			}
-		}
-		f.running.Go(func() { f.hasty(i) })
-		for range p.stayed / 2 {
-			f.running.Go(func() { f.stay(i) })
-		}
+		})
 	}
 	if len(d.Sentinels) > 0 {
 		f.running.Go(f.watchClients)
 	}
 	wait(calmBefore)
 	return f
+}
+
+// process makes a process's registry.
+func (f *fleet) process(i int, v variant, p plan) {
+	f.Helper()
+	options := []lockregistry.Option{
+		lockregistry.WithLease(lease), lockregistry.WithCommandTimeout(commandLimit),
+	}
+	options = append(append(options, p.options...), v.options...)
+	if i == 1 || i == processes { // one that works, and one that only keeps
+		options = append(options, lockregistry.WithRenewal())
+	}
+	var r *lockregistry.Registry
+	var c rueidis.Client
+	require.Eventually(f.T, func() (ok bool) {
+		var err error
+		r, c, err = p.made(i, options) // which on a busy machine may not be greeted in time
+		return err == nil
+	}, time.Minute, time.Millisecond)
+	if c != nil {
+		f.Cleanup(c.Close)
+	}
+	f.Cleanup(func() { _ = r.Close() })
+	f.clients, f.registries = append(f.clients, c), append(f.registries, r)
+}
+
+// work has a process lock.
+func (f *fleet) work(i int, p plan) {
+	for _, path := range f.busy {
+		for range p.crowd {
+			f.running.Go(func() { f.patient(i, path) })
+		}
+	}
+	f.running.Go(func() { f.hasty(i) })
+	for range p.stayed / 2 {
+		f.running.Go(func() { f.stay(i) })
+	}
 }
 
 func wait(d time.Duration) { <-time.After(d) }
@@ -253,7 +291,13 @@ func (f *fleet) keep(process int, path string, locked chan<- struct{}) {
 
 // once is one section.
 func (f *fleet) once(process int, path, operation string, stay time.Duration, opts ...lockregistry.LockOption) {
-	l, owner := f.registries[process].Obtain(path), lockregistry.NewOwner(f.ctx)
+	f.section(f.registries[process], process, path, operation, stay, opts...)
+}
+
+func (f *fleet) section(
+	r *lockregistry.Registry, process int, path, operation string, stay time.Duration, opts ...lockregistry.LockOption,
+) {
+	l, owner := r.Obtain(path), lockregistry.NewOwner(f.ctx)
 	if err := l.Lock(owner, opts...); err != nil {
 		f.fail(operation, err)
 		return
@@ -297,7 +341,9 @@ func (f *fleet) watchClients() {
 	}
 	before := make([]string, len(f.clients))
 	for i, c := range f.clients {
-		before[i] = master(c)
+		if c != nil {
+			before[i] = master(c)
+		}
 	}
 	const each = 2 * time.Millisecond
 	for last := time.Now(); f.ctx.Err() == nil; wait(each) {
@@ -306,6 +352,9 @@ func (f *fleet) watchClients() {
 		f.mu.Unlock()
 		last = time.Now()
 		for i, c := range f.clients {
+			if c == nil {
+				continue
+			}
 			if now := master(c); now != before[i] {
 				before[i] = now
 				f.mu.Lock()
