@@ -9,6 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/connect"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/sentinel"
 	"github.com/lockregistry/lockregistry/internal/shares"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
@@ -79,14 +80,20 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 		return nil, errors.New("WithClientOption: ReplicaOnly or SendToReplicas is set, and locks are on masters")
 	}
 	option.DisableCache = true
+	var watch *sentinel.Watch
+	if option.Sentinel.MasterSet != "" {
+		each := connect.Sentinels(&option)
+		watch = sentinel.New(each, option.Sentinel.MasterSet)
+		option.DialCtxFn = watch.Tracked(each.DialCtxFn)
+	}
 	client, err := connect.Open(ctx, url, option)
 	switch {
 	case err == nil:
 		r := newRegistry(client, prefix, &s)
 		r.owns = true
-		if option.Sentinel.MasterSet != "" {
+		if watch != nil {
 			select {
-			case <-r.askSentinels(&option): // else its first calls would wait
+			case <-r.transport.Watch(watch, r.reports.dispatch.Log): // else its first calls would wait
 			case <-ctx.Done():
 			}
 		}

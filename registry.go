@@ -131,17 +131,10 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 		return nil, fmt.Errorf("lockregistry: new: %w", err)
 	}
 	r := newRegistry(client, prefix, &s)
-	if s.sentinels != nil {
-		r.askSentinels(s.sentinels)
+	if o := s.sentinels; o != nil {
+		r.transport.Watch(sentinel.New(connect.Sentinels(o), o.Sentinel.MasterSet), r.reports.dispatch.Log)
 	}
 	return r, nil
-}
-
-// askSentinels has the Sentinels of the client asked about its server from now on, unless another registry on it has begun that.
-// Heard is closed when they have said their first word, or have not in time.
-func (r *Registry) askSentinels(option *rueidis.ClientOption) (heard <-chan struct{}) {
-	watch := sentinel.New(connect.Sentinels(option), option.Sentinel.MasterSet)
-	return r.transport.Watch(watch, r.reports.dispatch.Log)
 }
 
 func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {

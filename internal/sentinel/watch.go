@@ -28,6 +28,8 @@ type Watch struct {
 	council council
 	lines   map[string]*line // by address
 	closed  bool             // no work begins any more
+
+	prompter prompter
 }
 
 // line is a Sentinel as it is reached.
@@ -150,35 +152,44 @@ func (w *Watch) catchUp(client rueidis.Client) {
 	w.handle(func(c *council) []act { return c.answered(&a, others, using) })
 }
 
-// Ask asks all Sentinels that are connected about the server at an address. It waits for limit at most, also while the first
-// attempt to connect to one is under way; and no longer than rest for those that have not answered when a majority has. One that
-// owes an earlier answer, asked for too early to count, is not asked again: at most one question to each is under way.
+// Ask asks all Sentinels that are connected about the server at an address, which a client uses. It waits for limit at most, also
+// while the first attempt to connect to one is under way; and no longer than rest for those that have not answered when a
+// majority has. One that owes an earlier answer, asked for too early to count, is not asked again: at most one question to each is
+// under way.
 func (w *Watch) Ask(address string, limit, rest time.Duration) Verdict {
+	answers := w.gather(address, limit, rest)
+	if outdated(address, answers) {
+		w.prompter.prompt()
+	}
+	return Judge(address, answers)
+}
+
+func (w *Watch) gather(address string, limit, rest time.Duration) (answers []Answer) {
 	ctx, end := context.WithCancel(w.ctx)
 	defer end()
 	over := time.NewTimer(limit)
 	defer over.Stop()
 	until := time.Now().Add(limit)
 	said, asked := w.askAll(ctx)
-	answers, verdict := make([]Answer, 0, asked), Unknown
+	known := false
 	for range asked {
 		select {
 		case a := <-said:
 			if a == nil {
 				continue
 			}
-			before := verdict
 			answers = append(answers, *a)
-			if verdict = Judge(address, answers); before == Unknown && verdict != Unknown {
+			if !known && Judge(address, answers) != Unknown {
+				known = true
 				over.Reset(min(rest, time.Until(until)))
 			}
 		case <-over.C:
-			return verdict
+			return answers
 		case <-ctx.Done():
-			return verdict
+			return answers
 		}
 	}
-	return verdict
+	return answers
 }
 
 // askAll asks, and returns where the answers come, and how many; nil stands for one that does not come.
@@ -255,8 +266,7 @@ func inquire(ctx context.Context, client rueidis.Client, set string) (a Answer, 
 
 // dial makes a connection that is closed when the watch is.
 func (w *Watch) dial(
-	ctx context.Context, dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error),
-	address string, d *net.Dialer, c *tls.Config,
+	ctx context.Context, dial Dial, address string, d *net.Dialer, c *tls.Config,
 ) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -30,10 +30,7 @@ const (
 func asking(d *redistest.Deployment) plan {
 	p := plan{busy: 3, stayed: 4, kept: 1, crowd: 1, idle: 2}
 	p.made = func(i int, options []lockregistry.Option) (*lockregistry.Registry, rueidis.Client, error) {
-		addresses := d.Addresses()
-		first := i % len(addresses)
-		addresses = slices.Concat(addresses[first:], addresses[:first])
-		o := advised(d)
+		addresses, o := from(d.Addresses(), i), advised(d)
 		o.InitAddress = addresses
 		if i%2 == 0 {
 			return opens(addresses, options)
@@ -46,6 +43,12 @@ func asking(d *redistest.Deployment) plan {
 		return r, c, err
 	}
 	return p
+}
+
+// from returns the addresses so that another one is the first for each process.
+func from(addresses []string, process int) []string {
+	first := process % len(addresses)
+	return slices.Concat(addresses[first:], addresses[:first])
 }
 
 // opens opens a registry by a URL.
@@ -92,38 +95,67 @@ func (f *fleet) named(master *redistest.Server) time.Time {
 // it, also those who were idle, and those who begin meanwhile.
 func TestSentinelMasterIsDeposed(t *testing.T) {
 	t.Parallel()
-	var sides sync.WaitGroup // side by side, also in long runs
+	sideBySide(t, func(t *testing.T, after time.Duration) {
+		d := redistest.StartSentinels(t, 2, 3)
+		rounds(t, 1, 30, func(t *testing.T, v variant) {
+			f := start(t, d, v, asking(d), all)
+			f.depose("Sentinel, asked", v, after, d.Master("", nil), func(master *redistest.Server) time.Time { return f.named(master) })
+		})
+	})
+}
+
+// The same in a cluster, where the other nodes know.
+func TestClusterMasterIsDeposed(t *testing.T) {
+	t.Parallel()
+	sideBySide(t, func(t *testing.T, after time.Duration) {
+		d := redistest.StartReplicatedCluster(t, 3, 1)
+		rounds(t, 1, 30, func(t *testing.T, v variant) {
+			master := d.Master(keyOf("one"), nil)
+			p := plan{busy: 3, stayed: 4, kept: 1, crowd: 1, idle: 2}
+			f := start(t, d, v, p, with(d, master))
+			f.depose("cluster", v, after, master, func(master *redistest.Server) time.Time {
+				_, promoted := d.AwaitPromotion(keyOf("one"), master)
+				return promoted
+			})
+		})
+	})
+}
+
+// sideBySide runs a test with each delay of a former master, at once, also in long runs.
+func sideBySide(t *testing.T, test func(t *testing.T, after time.Duration)) {
+	t.Helper()
+	var sides sync.WaitGroup
 	defer sides.Wait()
 	for _, after := range []time.Duration{0, 300 * time.Millisecond, time.Second, 4 * time.Second} {
-		sides.Go(func() { t.Run(after.String(), func(t *testing.T) { deposed(t, after) }) })
+		sides.Go(func() { t.Run(after.String(), func(t *testing.T) { test(t, after) }) })
 	}
 }
 
-func deposed(t *testing.T, after time.Duration) {
-	t.Helper()
-	d := redistest.StartSentinels(t, 2, 3)
-	rounds(t, 1, 30, func(t *testing.T, v variant) {
-		f := start(t, d, v, asking(d), all)
-		master := d.Master("", nil)
-		d.Settle(master, time.Second) // see TestClusterMasterIsStopped
-		at := time.Now()
-		master.Freeze()
+// depose freezes a master, and lets it go on some time after another was promoted.
+func (f *fleet) depose(
+	where string, v variant, after time.Duration, master *redistest.Server, promotion func(of *redistest.Server) time.Time,
+) {
+	f.Helper()
+	f.deployment.Settle(master, time.Second) // see TestClusterMasterIsStopped
+	at := time.Now()
+	master.Freeze()
+	if len(f.deployment.Sentinels) > 0 {
 		f.running.Go(f.newcomer)
-		promoted := f.named(master)
-		wait(time.Until(promoted.Add(after)))
-		master.Thaw()
-		close(f.awake)
-		wait(deposedFor)
-		until := time.Now()
-		o := f.judge("SIGSTOP of a master, deposed, continued after "+after.String()+", Sentinel, asked", v, at, promoted)
-		assert.Zero(t, o.doubles, "owners inside at once")
-		assert.Zero(t, o.lostUpdates, "updates lost")
-		assert.Zero(t, o.patient, "errors of calls with Wait")
-		for _, path := range f.busy {
-			assert.Less(t, f.gap(path, promoted, until), stillFor, path)
-		}
-		d.AwaitHealthy()
-	})
+	}
+	promoted := promotion(master)
+	wait(time.Until(promoted.Add(after)))
+	master.Thaw()
+	close(f.awake)
+	wait(deposedFor)
+	until := time.Now()
+	o := f.judge("SIGSTOP of a master, deposed, continued after "+after.String()+", "+where, v, at, promoted)
+	assert.Zero(f, o.doubles, "owners inside at once")
+	assert.Zero(f, o.lostUpdates, "updates lost")
+	assert.Zero(f, o.patient, "errors of calls with Wait")
+	for _, path := range f.busy {
+		assert.Less(f, f.gap(path, promoted, until), stillFor, path)
+	}
+	f.deployment.AwaitHealthy()
 }
 
 // A master that stands still for less than its Sentinels wait for, or so little longer that none replaces it, is believed again
@@ -147,4 +179,36 @@ func TestSentinelMasterStandsStill(t *testing.T) {
 		assert.Less(t, o.pause, still+2*time.Second)
 		assert.Equal(t, master, d.Master("", nil))
 	})
+}
+
+// A replica that does not follow the new master keeps the Sentinel that leads the failover from telling its clients, for as long
+// as failover-timeout. Those of Open ask it.
+func TestSentinelReplicaDoesNotFollow(t *testing.T) {
+	t.Parallel()
+	d := redistest.StartSentinels(t, 2, 3)
+	last := d.Servers[2]
+	last.Command(t, "CONFIG", "SET", "replica-priority", "200") // the other one is promoted
+	last.Command(t, "CONFIG", "SET", "masterauth", "wrong")
+	await := time.Now().Add(15 * time.Second) // Sentinels learn of the priority
+	for _, s := range d.Sentinels {
+		s.Command(t, "SENTINEL", "SET", redistest.MasterSet, "failover-timeout", "20000")
+		require.Eventually(t, func() bool {
+			said, err := s.Do("SENTINEL", "REPLICAS", redistest.MasterSet)
+			return err == nil && strings.Contains(said, "slave-priority\n200")
+		}, time.Until(await), 10*time.Millisecond)
+	}
+	p := asking(d)
+	p.idle = 0
+	p.made = func(i int, options []lockregistry.Option) (*lockregistry.Registry, rueidis.Client, error) {
+		return opens(from(d.Addresses(), i), options)
+	}
+	f := start(t, d, variant{}, p, all)
+	at := time.Now()
+	d.Servers[0].Kill()
+	promoted := f.named(d.Servers[0])
+	assert.Eventually(t, func() bool { // each of these is a process's own
+		return !slices.ContainsFunc(f.alone, func(path string) bool { _, ok := f.next(path, promoted); return !ok })
+	}, time.Until(promoted.Add(stillFor)), time.Millisecond, "some process follows no more")
+	o := f.judge("SIGKILL of a master, a replica does not follow, Sentinel, asked", variant{}, at, promoted)
+	assert.Zero(t, o.patient, "errors of calls with Wait")
 }
