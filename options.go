@@ -153,7 +153,7 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 // authenticate, ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. ReplicaOnly and SendToReplicas are bad
 // input, and so is a client that is not for Sentinel. Of several registries on one client the first with this option counts.
 // It is for New only. Default: no Sentinel is asked.
-func WithSentinels(option rueidis.ClientOption) Option { //nolint:gocritic // as rueidis.NewClient takes it
+func WithSentinels(option rueidis.ClientOption) Option {
 	return func(s *settings) { s.sentinels = &option }
 }
 

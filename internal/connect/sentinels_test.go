@@ -24,7 +24,8 @@ func TestSentinels(t *testing.T) {
 		Dialer: net.Dialer{Timeout: time.Hour}, TLSConfig: &tls.Config{ServerName: "server"}, ConnWriteTimeout: time.Minute,
 		DialFn: func(string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, refused },
 		Sentinel: rueidis.SentinelOption{
-			MasterSet: "main", Username: "su", Password: "sp", ClientName: "sn", Dialer: net.Dialer{Timeout: time.Second}, TLSConfig: encrypted,
+			MasterSet: "main", Username: "su", Password: "sp", ClientName: "sn", TLSConfig: encrypted,
+			Dialer: net.Dialer{Timeout: time.Second},
 		},
 	}
 	o := connect.Sentinels(&of)

@@ -29,7 +29,9 @@ func TestJudge_ADeposedMaster(t *testing.T) {
 		{"before", []Answer{stands("a", former), stands("b", former), stands("c", former)}, Vouched, Replaced},
 		{"one finds it down", []Answer{stands("a", former, foundDown), stands("b", former), stands("c", former)}, Vouched, Replaced},
 		{"two do", []Answer{stands("a", former, foundDown), stands("b", former, foundDown), stands("c", former)}, Down, Replaced},
-		{"they agree", []Answer{stands("a", former, foundDown, agreedDown), stands("b", former, foundDown), stands("c", former)}, Down, Replaced},
+		{"they agree", []Answer{
+			stands("a", former, foundDown, agreedDown), stands("b", former, foundDown), stands("c", former),
+		}, Down, Replaced},
 		{"a leads", []Answer{
 			stands("a", former, foundDown, agreedDown, replacing), stands("b", former, foundDown), stands("c", former, foundDown),
 		}, Replaced, Replaced},
@@ -52,6 +54,7 @@ func TestJudge_WhoAnswers(t *testing.T) {
 		a.Others = 4
 		return a
 	}
+	most := []Answer{five("a"), five("b"), five("c")}
 	for name, c := range map[string]struct {
 		answers []Answer
 		want    Verdict
@@ -67,8 +70,8 @@ func TestJudge_WhoAnswers(t *testing.T) {
 		"three of five":                         {[]Answer{five("a"), five("b"), five("c")}, Vouched},
 		"three of five, one of which lags":      {[]Answer{stands("a", former), five("b"), five("c")}, Vouched},
 		"three, as more than are known":         {[]Answer{{"a", former, former, nil, 0}, {"b", former, former, nil, 0}}, Vouched},
-		"all, two of five find it down":         {[]Answer{five("a"), five("b"), five("c"), five("d", foundDown), five("e", foundDown)}, Vouched},
-		"all, two of five agree":                {[]Answer{five("a"), five("b"), five("c"), five("d", foundDown, agreedDown), five("e", foundDown)}, Down},
+		"all, two of five find it down":         {append(most, five("d", foundDown), five("e", foundDown)), Vouched},
+		"all, two of five agree":                {append(most, five("d", foundDown, agreedDown), five("e", foundDown)), Down},
 		"the only one":                          {[]Answer{{"a", former, former, []string{"master"}, 0}}, Vouched},
 		"a link that is being made is no doubt": {[]Answer{stands("a", former, "disconnected"), stands("b", former)}, Vouched},
 	} {

@@ -154,8 +154,8 @@ func (w *Watch) catchUp(client rueidis.Client) {
 
 // Ask asks all Sentinels that are connected about the server at an address, which a client uses. It waits for limit at most, also
 // while the first attempt to connect to one is under way; and no longer than rest for those that have not answered when a
-// majority has. One that owes an earlier answer, asked for too early to count, is not asked again: at most one question to each is
-// under way.
+// majority has. One that owes an earlier answer, asked for too early to count, is not asked again: at most one question to each
+// is under way.
 func (w *Watch) Ask(address string, limit, rest time.Duration) Verdict {
 	answers := w.gather(address, limit, rest)
 	if outdated(address, answers) {

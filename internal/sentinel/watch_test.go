@@ -191,7 +191,8 @@ type watching struct {
 func watch(t *testing.T, addresses ...string) *watching {
 	t.Helper()
 	w := &watching{Watch: New(rueidis.ClientOption{
-		InitAddress: addresses, ForceSingleClient: true, DisableCache: true, DisableRetry: true, AlwaysRESP2: true, PipelineMultiplex: -1,
+		InitAddress: addresses, ForceSingleClient: true, DisableCache: true, DisableRetry: true, AlwaysRESP2: true,
+		PipelineMultiplex: -1,
 		DialCtxFn: func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return d.DialContext(ctx, "tcp", address)
 		},

@@ -65,7 +65,7 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 		var changed <-chan struct{}
 		var due clock.Instant
 		switch {
-		case conn != nil && conn.trusted:
+		case conn != nil && f.believed(&conn.way):
 			f.mu.Unlock()
 			return conn, false
 		case conn != nil:
@@ -127,7 +127,7 @@ func (f *freshConns) lastResort(address string, now clock.Instant) (asked <-chan
 	if f.last == nil || f.last.address != address || f.last.since < clock.Instant(f.shard.silentAt.Load()) {
 		f.last = &way{address: address, since: now, greeted: now}
 	}
-	if f.last.trusted {
+	if f.believed(f.last) {
 		return nil, 0, true
 	}
 	asked, due = f.ask(f.last, now)
@@ -172,9 +172,8 @@ func (f *freshConns) make(making chan struct{}, since clock.Instant) {
 	}
 	close(f.making)
 	f.making, f.failed, f.again = nil, 0, 0
-	f.conn = &freshConn{
-		DedicatedClient: conn, way: way{address: address, since: since, greeted: now, trusted: !s.client.watched()}, // mutant: nobody vouches
-	}
+	f.conn = &freshConn{DedicatedClient: conn, way: way{address: address, since: since, greeted: now}}
+	f.conn.trusted = !s.client.watched() // mutant: nobody vouches
 	if !f.tidying {
 		f.tidying = true
 		time.AfterFunc(suspectFor, f.tidy)

@@ -39,6 +39,7 @@ type vouching struct {
 	log   func(level slog.Level, message string, about ...slog.Attr)
 	of    bool          // the client is for Sentinel
 	said  atomic.Bool   // it was logged that they do not vouch
+	doubt atomic.Int64  // an instant: when doubt was last raised; what the Sentinels said before does not count
 	beat  atomic.Int64  // an instant: when the timer of beats last fired; 0: there is none
 	ends  chan struct{} // closed when the watch is
 }
@@ -142,6 +143,7 @@ func (t *Client) noticeStandstill(now clock.Instant) {
 // doubted makes the shard suspect because its master may be about to be replaced.
 func (s *Shard) doubted() {
 	now := s.client.Clock.Now() // mutant: doubt unheard
+	s.client.vouching.doubt.Store(int64(now))
 	s.foundSilent(now, now)
 }
 
@@ -163,8 +165,11 @@ func (s *Shard) present() string {
 // left reports whether what came over a way is not to be believed: the client has left the server at the address to which it
 // leads, or the Sentinels have begun to doubt that since they were asked.
 func (s *Shard) left(address string, asked clock.Instant) bool {
-	return s.present() != address || s.client.watched() && clock.Instant(s.silentAt.Load()) > asked
+	return s.present() != address || s.client.watched() && s.client.vouching.since(asked)
 }
+
+// since reports whether doubt was raised since the Sentinels were asked.
+func (v *vouching) since(asked clock.Instant) bool { return clock.Instant(v.doubt.Load()) > asked }
 
 // way is a connection, or the client's own connections, to the server that a client used at some time.
 type way struct {
@@ -175,6 +180,11 @@ type way struct {
 	asked   clock.Instant // when they were last asked
 	asking  chan struct{} // closed when the Sentinels have been asked; nil: they are not asked now
 	again   clock.Instant // they are not asked again before this
+}
+
+// believed reports whether a way is to be used.
+func (f *freshConns) believed(w *way) bool {
+	return w.trusted && !f.shard.client.vouching.since(w.asked)
 }
 
 // ask has the Sentinels asked about a way, unless that is under way. It returns what to wait for, until when at most. The caller
@@ -214,8 +224,9 @@ func (v *vouching) say(verdict sentinel.Verdict, waited time.Duration, address s
 		}
 	case waited < sayAfter || v.said.Swap(true):
 	case verdict == sentinel.Unknown:
-		v.log(slog.LevelWarn, "no lock is granted for now: the server was silent, and most Sentinels do not say whether it is the master",
-			about, slog.Any("without an answer", (*v.watch.Load()).Absent()), slog.Duration("at most", sentinel.LongestDoubt))
+		v.log(slog.LevelWarn,
+			"no lock is granted for now: the server was silent, and most Sentinels do not say whether it is the master", about,
+			slog.Any("without an answer", (*v.watch.Load()).Absent()), slog.Duration("at most", sentinel.LongestDoubt))
 	case verdict == sentinel.Down:
 		v.log(slog.LevelWarn, "no lock is granted for now: the server answers, and the Sentinels find it down",
 			about, slog.Duration("at most", sentinel.LongestDoubt))

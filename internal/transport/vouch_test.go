@@ -352,3 +352,18 @@ func TestVouching_AfterABreak(t *testing.T) {
 		require.Empty(t, v.redis.went())
 	})
 }
+
+// That a command had no reply which was sent before the fresh connection was made says nothing about that.
+func TestVouching_AnOlderSilence(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		v.doubt()
+		doubted := v.Clock.Now()
+		<-time.After(time.Millisecond)
+		require.NoError(t, v.send(time.Second).Error())
+		<-time.After(time.Millisecond)
+		v.First.foundSilent(doubted, v.Clock.Now())
+		a := v.send(time.Second)
+		require.NoError(t, a.Error())
+		require.False(t, a.Late)
+	})
+}
