@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,10 +27,7 @@ type recorded struct {
 	detector *detector.Detector
 }
 
-const (
-	recordFor   = "60000" // milliseconds: as long as the locks of a process that has crashed, by default
-	recordLimit = time.Second
-)
+const recordLimit = time.Second
 
 // keepRecord makes the registry keep a record of itself, with its name if it has one, and look for cycles across processes.
 func (r *Registry) keepRecord(name *string) {
@@ -82,7 +80,7 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 	if h := l.hold.Load(); h != nil {
 		if owned, had, fresh := h.Held(now); fresh && had >= presence.Lasting {
 			is.Hold, is.Since = h.Number(), w.reg.clock.Time(now.Add(-owned)).UnixMicro()
-			is.Lease = h.Upheld().Milliseconds()
+			is.Lease, is.Lasts = h.Upheld().Milliseconds(), h.Lasts(now)
 		}
 	}
 	if l == l.anchor() { // the waiters for either side of a pair are together
@@ -125,11 +123,11 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 	return used, lasting
 }
 
-func (w *recorded) Write(ctx context.Context, text string) (refused bool, err error) {
-	t := w.reg.transport
+func (w *recorded) Write(ctx context.Context, text string, lasts time.Duration) (refused bool, err error) {
+	t, ms := w.reg.transport, strconv.FormatInt(lasts.Milliseconds(), 10)
 	p := transport.Wait{Ctx: ctx, Limit: t.Shard(w.key).RoundTrip().Plus(min(recordLimit, w.reg.queues.Limit))}
 	t.DoEach(&p, []string{w.key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
-		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", recordFor).Build())}
+		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", ms).Build())}
 	}, func(_ int, reply rueidis.RedisResult, cut bool) {
 		if err = reply.Error(); cut {
 			err = p.Explain(true, nil)

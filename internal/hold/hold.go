@@ -288,6 +288,14 @@ func (h *Hold) Held(now clock.Instant) (owned, had time.Duration, fresh bool) {
 	return h.had.owned.Until(now), h.had.since.Until(now), h.lease.Fresh(now)
 }
 
+// Lasts returns for how long the key may still be in Redis if the process dies now: for the rest of the lease, or for all of it,
+// since a renewal may just have been sent.
+func (h *Hold) Lasts(now clock.Instant) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return max(h.lease.Left(now), h.lease.Upheld(now)) + lease.Margin(h.lease.Longest())
+}
+
 // Remains are what may be left of a hold in Redis.
 type Remains struct {
 	Value   string

@@ -26,8 +26,8 @@ type Registry interface {
 	// Locks returns the locks for the record, in no order. Of more than [MostLocks] some are left out.
 	Locks() []Lock
 
-	// Write writes the record. Refused: the user lacks permission.
-	Write(ctx context.Context, text string) (refused bool, err error)
+	// Write writes the record, which expires when it has lasted for so long. Refused: the user lacks permission.
+	Write(ctx context.Context, text string, lasts time.Duration) (refused bool, err error)
 
 	// Broke changes whenever a connection to the server of the record has broken.
 	Broke() clock.Instant
@@ -46,6 +46,10 @@ type Registry interface {
 //
 // While it watches it looks each second, and writes the record if something has lasted: when its content changes, each 20 s,
 // and at once when a connection or a key is gone, since the server may have restarted empty. No call waits for that.
+//
+// If the process dies, the record must say for longer who held the locks than these stay locked: so it lasts a minute longer than
+// the longest lease that it lists, but never longer than an hour and a minute. A process that crashes every ten seconds leaves
+// at most 366 records that way. Close writes the record once more if the locks that it lists were released.
 type Recorder struct {
 	of       Registry
 	clock    clock.Clock
@@ -76,12 +80,15 @@ type writing struct {
 	failed  bool          // the write failed
 	broke   clock.Instant // what Broke returned then
 	again   clock.Instant // when to write again without a change, or after a failure
+	until   clock.Instant // when the record expires
 	refused bool          // Refused was called
 }
 
 const (
 	lookCosts  = 100 // looks may take this fraction of the time
 	recordEach = 20 * time.Second
+	recordFor  = time.Minute // longer than the leases that it lists
+	mostLonger = time.Hour   // what these may add
 )
 
 // Start sets the registry and its identity.
@@ -183,21 +190,26 @@ func (w *Recorder) write(ctx context.Context) (took time.Duration) {
 func (w *Recorder) put(ctx context.Context) {
 	last := &w.last
 	began := w.clock.Now()
-	text, locks, err := w.text()
+	text, longest, err := w.text()
+	lasts := recordFor
+	if longest > 0 { // the process may die just before the record is written the next time
+		lasts += min(longest+recordEach, mostLonger)
+	}
 	now := w.clock.Now()
 	last.took = began.Until(now)
 	broke := w.of.Broke()
 	doubted := w.doubted.Swap(false) || broke != last.broke
-	if err != nil || now < last.again && !doubted && (last.failed || text == last.text) {
+	enough := text == last.text && now.Add(lasts-recordEach) <= last.until // else a lease has become longer
+	if err != nil || now < last.again && !doubted && (last.failed || enough) {
 		return
 	}
-	last.text, last.again, last.broke = text, now.Add(recordEach), broke
-	refused, err := w.of.Write(ctx, text)
+	last.text, last.again, last.until, last.broke = text, now.Add(recordEach), now.Add(lasts), broke
+	refused, err := w.of.Write(ctx, text, lasts)
 	if last.failed = err != nil; !refused {
 		if last.failed {
 			last.again = now.Add(Lasting)
 		} else {
-			last.locks = locks
+			last.locks = longest > 0
 		}
 		return
 	}
@@ -219,24 +231,28 @@ func short(locks []Lock) ([]Lock, error) {
 	}
 }
 
-// text returns the present content of the record, and whether it lists locks. Not all locks with long paths fit.
-func (w *Recorder) text() (is string, locks bool, err error) {
+// text returns the present content of the record, and for how long the longest lease that it lists may last; 0: it lists no lock.
+// Not all locks with long paths fit.
+func (w *Recorder) text() (is string, longest time.Duration, err error) {
 	r := Record{Host: w.own.Host, PID: w.own.PID, Name: w.own.Name, Waits: w.of.Waits(), Locks: Upper(w.of.Locks())}
 	if r.Locks, err = short(r.Locks); err != nil {
-		return "", false, err
+		return "", 0, err
+	}
+	for _, lock := range r.Locks {
+		longest = max(longest, lock.Lasts, 1) // a lock may be one that is waited for
 	}
 	text, err := json.Marshal(r)
 	for len(text) > MostBytes && len(r.Waits) > 0 {
 		r.Waits = r.Waits[:len(r.Waits)/2]
 		text, err = json.Marshal(r)
 	}
-	return string(text), len(r.Locks) > 0, err
+	return string(text), longest, err
 }
 
 // Wait returns when the looks under way at Close are over.
 func (w *Recorder) Wait() { w.looks.Wait() }
 
-// Close ends the look that is under way. No other follows.
+// Close ends the look that is under way. No other follows. The record may be written once more; see Wait.
 func (w *Recorder) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -246,5 +262,8 @@ func (w *Recorder) Close() {
 	}
 	if w.cancel != nil {
 		w.cancel()
+	}
+	if !w.writes && w.last.locks { // if they were released, the record need not last for their leases
+		w.looks.Go(func() { w.write(context.Background()) })
 	}
 }

@@ -32,11 +32,12 @@ type registry struct {
 	broke   clock.Instant
 	writing func(text string) (refused bool, err error) // when set: what becomes of it
 
-	writes  []time.Duration // when, since the start
-	texts   []string
-	lasts   int
-	refused int
-	start   time.Time
+	writes    []time.Duration // when, since the start
+	texts     []string
+	lifetimes []time.Duration
+	lasts     int
+	refused   int
+	start     time.Time
 }
 
 // started is a registry whose record is looked after until the test ends.
@@ -80,8 +81,9 @@ func (r *registry) Broke() (at clock.Instant) {
 func (r *registry) Lasts(context.Context) { r.set(func() { r.lasts++ }) }
 func (r *registry) Refused(error)         { r.set(func() { r.refused++ }) }
 
-func (r *registry) Write(_ context.Context, text string) (refused bool, err error) {
+func (r *registry) Write(_ context.Context, text string, lasts time.Duration) (refused bool, err error) {
 	r.mu.Lock()
+	r.lifetimes = append(r.lifetimes, lasts)
 	r.writes, r.texts = append(r.writes, time.Since(r.start)), append(r.texts, text)
 	writing := r.writing
 	r.mu.Unlock()
@@ -273,4 +275,74 @@ func TestRecorder_EndsAtClose(t *testing.T) {
 		r.Rewrite()
 		require.Empty(t, r.after(time.Minute))
 	})
+}
+
+// The record lasts a minute longer than the longest lease that it lists, whenever the process dies, but for an hour more at most.
+func TestRecorder_OutlivesTheLeasesThatItLists(t *testing.T) {
+	for lease, want := range map[time.Duration]time.Duration{
+		0:               time.Minute, // calls only wait
+		5 * time.Minute: 6*time.Minute + recordEach,
+		time.Hour:       61 * time.Minute,
+		24 * time.Hour:  61 * time.Minute,
+	} {
+		t.Run(lease.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := started(t)
+				r.set(func() { r.locks = []Lock{{Path: "a", Hold: "1", Lasts: lease}, {Path: "b", Waiting: 1}} })
+				if lease == 0 {
+					r.set(func() { r.locks = nil })
+				}
+				r.holds()
+				require.Len(t, r.after(100*time.Second), 5, "it is written each 20 s all the same")
+				for _, lasts := range r.lifetimes {
+					require.Equal(t, want, lasts)
+				}
+			})
+		})
+	}
+}
+
+// A lease that becomes longer is no change of the text, unless it is renewed: the record is written all the same.
+func TestRecorder_ALeaseBecomesLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t)
+		lasts := func(d time.Duration) {
+			r.set(func() { r.locks = []Lock{{Path: "a", Hold: "1", Lasts: d}} })
+		}
+		lasts(time.Minute)
+		r.holds()
+		require.Len(t, r.after(2*time.Second), 1)
+		lasts(59 * time.Second)
+		require.Empty(t, r.after(2*time.Second), "it has become shorter")
+		lasts(10 * time.Minute)
+		require.Len(t, r.after(2*time.Second), 1)
+		require.Equal(t, 11*time.Minute+recordEach, r.lifetimes[1])
+		r.set(func() { r.writing = func(string) (bool, error) { return true, errors.New("refused") } })
+		lasts(20 * time.Minute)
+		require.Len(t, r.after(time.Minute), 1, "a refusal is not asked for again for a longer lease")
+	})
+}
+
+// A registry that closes without its locks leaves no record that lasts for their leases. One that leaves them locked does.
+func TestRecorder_CloseForgetsWhatWasReleased(t *testing.T) {
+	for name, released := range map[string]bool{"released": true, "held": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := started(t)
+				r.set(func() { r.locks = []Lock{{Path: "a", Hold: "1", Lasts: 10 * time.Minute}} })
+				r.holds()
+				require.Len(t, r.after(2*time.Second), 1)
+				if released {
+					r.set(func() { r.locks = nil })
+				}
+				r.Close()
+				r.Wait()
+				if released {
+					require.Equal(t, []time.Duration{11*time.Minute + recordEach, time.Minute}, r.lifetimes)
+				} else {
+					require.Len(t, r.lifetimes, 1)
+				}
+			})
+		})
+	}
 }

@@ -84,6 +84,8 @@ type Lock struct {
 	Lease int64  `json:"lease,omitempty"` // the lease in milliseconds, if it is renewed
 
 	Standby bool `json:"standby,omitempty"` // the call with a place in the queue waits to lead
+
+	Lasts time.Duration `json:"-"` // for how long the lock may stay locked if the process dies now; 0: it is not held
 }
 
 // Upper returns the [MostLocks] most important locks: many calls wait for them, or they are held for long.

@@ -51,12 +51,46 @@ func TestRecord_IsThereWhileSomethingLasts(t *testing.T) {
 			w.Settle()
 			least = min(least, w.Pttl(key))
 		}
-		require.InDelta(w, 40, least.Seconds(), 2, "it is written for a minute, each 20 s")
+		require.InDelta(w, 120, least.Seconds(), 2, "it is written each 20 s, and lasts a minute longer than the lease")
 		w.Unlock(l)
+		w.Pass(time.Second)
+		w.Settle()
+		require.InDelta(w, 60, w.Pttl(key).Seconds(), 2, "it lists no lock")
 		w.Pass(61 * time.Second)
 		w.Settle()
 		require.Equal(w, "0", w.Do("EXISTS", key), "it expires")
 	})
+}
+
+// Whenever the process dies, its record outlives the locks that it lists, also those that are not renewed, by a minute.
+func TestRecord_OutlivesItsLocks(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]lockregistry.Option{"renewed": {lockregistry.WithRenewal()}, "not renewed": nil} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				r := w.Registry(append(opts, lockregistry.WithLease(5*time.Minute))...)
+				key := recordOf(r)
+				w.Lock(r.Obtain("other"))
+				w.Lock(r.Obtain("42"))
+				w.Pass(recorded)
+				for second := range 400 {
+					w.Settle()
+					if left := w.Pttl(kit.TheKey); left > 0 {
+						require.GreaterOrEqual(w, w.Pttl(key), left+time.Minute, second)
+					}
+					if second == 130 { // later than the record's last write
+						require.NoError(w, r.Obtain("42").Renew(w.Context(), 20*time.Minute))
+						w.Pass(1500 * time.Millisecond)
+					}
+					w.Pass(time.Second)
+				}
+				require.NoError(w, r.Obtain("42").Renew(w.Context(), 24*time.Hour))
+				w.Pass(1500 * time.Millisecond)
+				w.Settle()
+				require.InDelta(w, time.Hour+time.Minute, w.Pttl(key), float64(2*time.Second), "an hour more at most")
+			})
+		})
+	}
 }
 
 // recorded is how long a hold lasts for which there is a record.
