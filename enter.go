@@ -211,6 +211,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		return ErrLockLost
 	}
 	if how == local.Joined {
+		h.Join(q.lease)
 		ok, renew := h.Shares(q.lease.Length)
 		if !ok {
 			return ErrLockLost
@@ -225,6 +226,10 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		q.plain = q.lease.Length < h.Running()
 	}
 	if q.plain { // with the lease that the hold has
+		q.lease = nil
+	}
+	if how == local.Reentered {
+		h.Nest(o, q.lease) // mutant: nested call shortens
 		q.lease = nil
 	}
 	return l.redis.Prolong(ctx, h, q.lease)

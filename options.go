@@ -191,6 +191,10 @@ type LockOption struct {
 // Lease sets the lease of this acquisition, in milliseconds, at least two, see [WithLease]; fractions are cut off. If the lock
 // is renewed, see [WithRenewal], renewals use this lease; [AtMost] limits them. Default: the registry's lease; for an owner
 // that locks again, the lease of its hold.
+//
+// For a call that nests in a hold a shorter lease than the hold's changes nothing, since the calls around it rely on that. A
+// longer one counts until the nested call is undone; then the hold has the lease of the calls that are left again. In Spring an
+// inner lock sets the lease for all. [Lock.Renew] may shorten it.
 func Lease(d time.Duration) LockOption {
 	return LockOption{"Lease", d, func(q *request, d time.Duration) { q.lease = lease.NewTerm(d) }}
 }

@@ -41,8 +41,8 @@ const (
 // Lock waits until it has the lock, first for the goroutines of this process that came before, then for Redis. When it returns
 // nil, the caller's goroutine, or the owner in ctx, see [NewOwner], holds the lock; each Lock needs an Unlock.
 //
-// An owner that holds the lock already holds it once more, and its lease is refreshed, as in Spring; if the lease was lost
-// meanwhile, Lock returns [ErrLockLost].
+// An owner that holds the lock already holds it once more, and its lease is refreshed, as in Spring, but never shortened, see
+// [Lease]; if the lease was lost meanwhile, Lock returns [ErrLockLost].
 //
 // Lock is Spring's lockInterruptibly, and its lock when ctx is never done. A failure leaves nothing behind here; what
 // Redis may have granted is removed in the background. The errors, each within a [*LockError]:
@@ -98,7 +98,8 @@ func (l *Lock) Unlock(ctx context.Context) error {
 }
 
 // Renew has the caller's hold end lease from now, in whole milliseconds, at least two as for [Lease]; later renewals use the
-// same lease. It may shorten a lease, but a hold that several readers share is only lengthened, see [ReadWriteLock.Reader].
+// same lease, those of nested calls, too. It may shorten a lease, but a hold that several readers share is only lengthened, see
+// [ReadWriteLock.Reader].
 // A hold with [AtMost] gets no lease that reaches beyond its bound; Renew still returns nil then. The errors, each within a
 // [*LockError]: [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its key is no
 // longer this hold's, the error of ctx, [ErrUnavailable], [ErrClosed] when the registry is closed while Renew waits, a lease
@@ -341,6 +342,9 @@ func (l *Lock) leave(o owner.ID) (last bool, err error) {
 	h := l.hold.Load() // before others can end it
 	switch how, why := l.hold.Exit(l.half(), o); how {
 	case local.Stays:
+		if h != nil {
+			h.Unnest(o)
+		}
 		return false, nil
 	case local.Leaves: // the hold goes on for others
 		if h == nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
@@ -112,7 +113,11 @@ func (h *Hold) Dismiss(o owner.ID) bool {
 	e := h.extra()
 	delete(e.takers, o)
 	delete(e.stranded, o) // another goroutine unlocked for it
-	h.mu.Unlock()
+	if h.lease.Leave(uint64(o), h.path.Clock.Now()) {
+		h.unlockPlanned()
+	} else {
+		h.mu.Unlock()
+	}
 	cancelAll(ends, context.Canceled)
 	return true
 }
@@ -165,6 +170,38 @@ func (h *Hold) unuphold() {
 		h.upheld--
 	}
 	h.lease.Uphold(h.upheld > 0)
+}
+
+// Nest is for a call that nests in the hold, as an owner, and asks for a lease of its own, or for none if t is nil: see
+// [lease.State.Nest]. The call then renews the hold, with the lease that it has.
+func (h *Hold) Nest(o owner.ID, t *lease.Term) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lease.Nests(t) {
+		h.lease.Nest(t, caller(o))
+	}
+}
+
+// Join is for another owner that shares the hold and asks for t.
+func (h *Hold) Join(t *lease.Term) {
+	h.mu.Lock()
+	h.lease.Join(t)
+	h.mu.Unlock()
+}
+
+// Unnest is for the unlock of a nested call. If that had asked for a longer lease, the key soon has the one again that the calls
+// ask for that are left.
+func (h *Hold) Unnest(o owner.ID) {
+	h.mu.Lock()
+	if h.lease.Nests(nil) && h.lease.Unnest(caller(o), h.path.Clock.Now()) {
+		h.unlockPlanned()
+		return
+	}
+	h.mu.Unlock()
+}
+
+func caller(o owner.ID) lease.Caller {
+	return lease.Caller{Owner: uint64(o), Goroutine: uint64(owner.Calling())}
 }
 
 // Stay prevents hand-over of the hold.

@@ -31,8 +31,14 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 		return fault.Ended(ctx)
 	}
 	chosen := t != nil
-	if !chosen || t.Length < h.lease.Term.Length && h.path.Above.Count() > 1 {
-		t = h.lease.Term // not shortened: others that share the hold may rely on it
+	if chosen && t.Length < h.lease.Term.Length && h.path.Above.Count() > 1 {
+		chosen = false // not shortened: others that share the hold may rely on it
+		h.lease.Join(t)
+	}
+	if chosen {
+		h.lease.Choose()
+	} else {
+		t = h.lease.Term
 	}
 	r := renewal{h, h.lease.Begin(h.path.Clock.Now(), t)}
 	r.Chosen = chosen && r.Term == t // else AtMost has shortened it: the term stays for renewals

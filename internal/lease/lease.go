@@ -59,7 +59,7 @@ type State struct {
 	upheld    bool       // it is renewed although Renewed is false, see [State.Uphold]
 	failed    uint8      // consecutive renewals that were not answered
 
-	Term   *Term         // of the next renewal: what the owner asked for last; others may write it before the grant
+	Term   *Term         // of the next renewal: what the owner asked for last, see also Nest; others may write it before the grant
 	until  clock.Instant // it is valid until then
 	chosen clock.Instant // when the command was sent that set Term
 	next   clock.Instant // when to send something; Never without renewal, and while one is under way; if lost, see PlanRemoval
@@ -80,12 +80,13 @@ const (
 type unsure struct {
 	flying   int32         // renewals under way
 	several  bool          // two were under way at once since the last time that none was
-	exceeds  bool          // the key may live beyond the bound, and must be shortened
+	exceeds  bool          // the key may live beyond the bound, or longer than Term, and must be shortened
 	shortest time.Duration // the shortest lease of all renewals since there were none
 	sure     clock.Instant // the value for until once the server has refused all of them
 	doubt    time.Duration // the shortest lease of commands that will never be answered; 0: there are none
 	most     time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
 	bound    clock.Instant // the key may live until then at most; 0: as long as it is renewed
+	nested   *nested       // see Nest; nil for most
 }
 
 func (s *State) unsettled() *unsure {
@@ -234,6 +235,7 @@ func (s *State) End(now clock.Instant) bool {
 
 // Adopt gives it the terms of another owner: a term from the next renewal on, whether it is renewed, and a bound, 0 for none.
 func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed bool) {
+	s.Choose()
 	if s.Term.Length == t.Length && s.Renewed == renewed && bound == 0 && s.bound() == 0 {
 		return false
 	}

@@ -113,6 +113,10 @@ func (s *State) renewed(u *unsure, r Renewal, late bool) {
 	if r.Chosen && r.Sent >= s.chosen {
 		former := s.Term
 		s.Term, s.chosen = r.Term, r.Sent
+		if n := s.nesting(); n != nil { // of calls that came after the choice
+			n.outer = r.Term
+			s.Term = n.term()
+		}
 		if !known {
 			s.exceed(former)
 		}

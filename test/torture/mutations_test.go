@@ -57,6 +57,16 @@ var mutations = []mutation{
 		"../lock:TestContext_GoesByTheClock$",
 	},
 	{
+		"nested call shortens", "a nested call sets its own lease for all",
+		"h.Nest(o, q.lease)", "return l.redis.Prolong(ctx, h, q.lease)",
+		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
+	},
+	{
+		"inner lease stays", "the lease of a nested call stays after it",
+		"s.unsure.exceeds, s.next = true, min(s.next, now)", "_ = now",
+		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
+	},
+	{
 		"lease from the reply", "leases count from the reply",
 		"s.prolong(sent,", "s.prolong(came,",
 		"TestLateReply|TestLinearizable$",

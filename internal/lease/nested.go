@@ -1,0 +1,153 @@
+package lease
+
+import (
+	"slices"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+// A call that nests in a hold may ask for a lease of its own. A shorter one changes nothing: the calls around it rely on what they
+// have asked for. A longer one counts for all of them until the nested call has ended; then the key gets the lease again that the
+// calls ask for that are left. So Term is always the longest that any of them asks for:
+//
+//	Lock(20s)          Term 20s   the outermost call, or Renew, which also drops what nested calls have asked for
+//	  Lock(1m)         Term 1m    a level
+//	    Lock(2s)       Term 1m    the same level: one more call of its goroutine
+//	    Unlock         Term 1m    the same level
+//	  Unlock           Term 20s   the level is over, and a renewal is due at once, to shorten the key's lease
+//	Unlock             over
+//
+// Unlock does not say which Lock it undoes. The calls of one goroutine end in the opposite order, so each undoes the newest of its
+// goroutine. Several goroutines may nest in one hold at once, whose calls end in any order: none of them takes another one's level
+// away, so each that asks for more than the outermost call has a level, even if Term is longer already. A level whose call another
+// goroutine undoes stays until its owner has left: the lease is longer than needed then, never shorter.
+
+// Caller is who makes a nested call.
+type Caller struct{ Owner, Goroutine uint64 }
+
+// nested are the leases that nested calls ask for, if any has asked for a longer one.
+type nested struct {
+	outer  *Term // without them
+	levels []level
+}
+
+// level is a nested call that has asked for a longer lease than those before.
+type level struct {
+	by    Caller
+	term  *Term
+	calls int // with those that its goroutine has made within, for any lease
+}
+
+// newest returns the place of a caller's newest level, or -1.
+func (n *nested) newest(by Caller) int {
+	for i, l := range slices.Backward(n.levels) {
+		if l.by == by {
+			return i
+		}
+	}
+	return -1
+}
+
+// term is the longest lease that is asked for.
+func (n *nested) term() *Term {
+	longest := n.outer
+	for _, l := range n.levels {
+		if l.term.Length > longest.Length {
+			longest = l.term
+		}
+	}
+	return longest
+}
+
+func (s *State) nesting() *nested {
+	if s.unsure == nil {
+		return nil
+	}
+	return s.unsure.nested
+}
+
+// Nests reports whether a nested call that asks for t, or for no lease if t is nil, must say who makes it.
+func (s *State) Nests(t *Term) bool {
+	return s.nesting() != nil || t != nil && t.Length > s.Term.Length
+}
+
+// Nest notes that a caller nests, and asks for t. The caller then renews with Term.
+func (s *State) Nest(t *Term, by Caller) {
+	n := s.nesting()
+	if n == nil {
+		n = &nested{outer: s.Term}
+	}
+	if t == nil || t.Length <= n.outer.Length {
+		if i := n.newest(by); i >= 0 {
+			n.levels[i].calls++
+		}
+		return
+	}
+	n.levels = append(n.levels, level{by, t, 1})
+	s.unsettled().nested = n
+	s.become(n.term())
+}
+
+// Join notes that another owner shares the lease, and relies on t until it has left. That it has asked for it is not undone then.
+func (s *State) Join(t *Term) {
+	if n := s.nesting(); n != nil && t.Length > n.outer.Length {
+		n.outer = t
+	}
+}
+
+// Choose notes that the owner is about to choose another lease for all its calls, see [Renewal]. If that fails, Term stays the
+// longest that nested calls have asked for.
+func (s *State) Choose() {
+	if s.unsure != nil {
+		s.unsure.nested = nil
+	}
+}
+
+// Unnest undoes a caller's newest Nest. It reports whether the next command is due sooner than before: the key lives for longer
+// than those ask for that are left.
+func (s *State) Unnest(by Caller, now clock.Instant) (sooner bool) {
+	n := s.nesting()
+	if n == nil {
+		return false
+	}
+	i := n.newest(by)
+	if i < 0 {
+		return false
+	}
+	if n.levels[i].calls--; n.levels[i].calls > 0 {
+		return false
+	}
+	n.levels = slices.Delete(n.levels, i, i+1)
+	return s.settle(now)
+}
+
+// Leave drops all levels of an owner that has left. It reports what Unnest does.
+func (s *State) Leave(owner uint64, now clock.Instant) (sooner bool) {
+	n := s.nesting()
+	if n == nil {
+		return false
+	}
+	n.levels = slices.DeleteFunc(n.levels, func(l level) bool { return l.by.Owner == owner })
+	return s.settle(now)
+}
+
+// settle makes Term the longest lease that is asked for.
+func (s *State) settle(now clock.Instant) (sooner bool) {
+	n, former := s.nesting(), s.Term
+	s.become(n.term())
+	if len(n.levels) == 0 {
+		s.unsure.nested = nil
+	}
+	if s.phase != live || s.Term.Length >= former.Length {
+		return false
+	}
+	s.unsure.exceeds, s.next = true, min(s.next, now) // mutant: inner lease stays
+	return true
+}
+
+// become makes t the term of the next renewal. The key may have had the former one.
+func (s *State) become(t *Term) {
+	former := s.Term
+	s.Term = t
+	s.exceed(former)
+}

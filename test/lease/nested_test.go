@@ -1,0 +1,200 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// nesting calls a function within a call of a lock that nests there.
+var nesting = map[string]func(
+	w *kit.World, ctx context.Context, l *lockregistry.Lock, work func(), opts ...lockregistry.LockOption,
+) error{
+	"Do": func(_ *kit.World, ctx context.Context, l *lockregistry.Lock, work func(), opts ...lockregistry.LockOption) error {
+		return l.Do(ctx, func(context.Context) error {
+			work()
+			return nil
+		}, opts...)
+	},
+	"Lock": func(_ *kit.World, ctx context.Context, l *lockregistry.Lock, work func(), opts ...lockregistry.LockOption) error {
+		if err := l.Lock(ctx, opts...); err != nil {
+			return err
+		}
+		work()
+		return l.Unlock(ctx)
+	},
+	"Lock by another goroutine": func(
+		w *kit.World, ctx context.Context, l *lockregistry.Lock, work func(), opts ...lockregistry.LockOption,
+	) error {
+		g := w.Goroutine()
+		if err := g.Do(func() error { return l.Lock(ctx, opts...) }); err != nil {
+			return err
+		}
+		work()
+		return g.Do(func() error { return l.Unlock(ctx) })
+	},
+}
+
+// A nested call never shortens what the calls around it rely on: not while it runs, and not after it. A longer lease counts while
+// it runs, and then the one before again.
+func TestNested_KeepsTheLeaseOfTheOuterOne(t *testing.T) {
+	t.Parallel()
+	const outer, shorter, longer = 20 * time.Second, 600 * time.Millisecond, time.Minute
+	for kind, of := range kit.LockKinds {
+		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			for how, nest := range nesting {
+				for _, renewed := range []bool{false, true} {
+					t.Run(fmt.Sprint(kind, " ", layout, " ", how, " ", renewed), func(t *testing.T) {
+						worlds := kit.FakeWorld
+						if how == "Do" && renewed {
+							worlds = kit.Worlds
+						}
+						worlds(t, func(w *kit.World) {
+							opts := []lockregistry.Option{lockregistry.WithLayout(layout)}
+							if renewed {
+								opts = append(opts, lockregistry.WithRenewal())
+							}
+							l := of(w.Registry(opts...))
+							w.Lock(l, lockregistry.Lease(outer))
+							ctx := l.Context(w.Context())
+							has := func(lease time.Duration) {
+								w.Helper()
+								if w.Fake {
+									require.InDelta(w, lease, w.Pttl(kit.TheKey), float64(lease/100))
+								} else {
+									require.InDelta(w, lease, w.Pttl(kit.TheKey), float64(lease/4), "beside other tests")
+								}
+							}
+							in := func(work func(), opts ...lockregistry.LockOption) {
+								w.Helper()
+								require.NoError(w, nest(w, ctx, l, work, opts...))
+							}
+							has(outer)
+							in(func() { has(outer) }, lockregistry.Lease(shorter))
+							has(outer)
+							in(func() { has(outer) })
+							in(func() {
+								has(longer)
+								in(func() { has(longer) }, lockregistry.Lease(shorter))
+								in(func() { has(2 * longer) }, lockregistry.Lease(2*longer))
+								w.Await("the lease of the level above", func() bool { return w.Pttl(kit.TheKey) <= longer })
+								has(longer)
+							}, lockregistry.Lease(longer))
+							w.Await("the outer lease", func() bool { return w.Pttl(kit.TheKey) <= outer })
+							has(outer)
+							if w.Fake && renewed {
+								w.Pass(3 * longer)
+								require.NoError(w, ctx.Err())
+								require.LessOrEqual(w, w.Pttl(kit.TheKey), outer)
+								require.GreaterOrEqual(w, w.Pttl(kit.TheKey), outer/2)
+							} else if w.Fake {
+								w.Pass(outer)
+								require.Error(w, ctx.Err())
+								return
+							}
+							w.Unlock(l)
+							require.True(w, w.Free(kit.TheKey))
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// The outer hold outlasts a silence that a nested call's lease would not have outlasted.
+func TestNested_ASilenceIsOutlasted(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const lease = 20 * time.Second
+		f := w.Flaky()
+		r := f.Registry(lockregistry.WithLease(lease))
+		require.NoError(w, r.Do(w.Context(), "42", func(ctx context.Context) error {
+			err := r.Do(ctx, "42", kit.DoNothing, lockregistry.Lease(600*time.Millisecond))
+			silent := make(chan struct{})
+			f.Fates("renew", kit.HeldUp(silent))
+			w.Pass(lease / 2)
+			close(silent)
+			return errors.Join(err, ctx.Err())
+		}))
+	})
+}
+
+// Renew may shorten the lease of all calls, within a nested one, too.
+func TestNested_RenewMayShorten(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		l := w.Registry(lockregistry.WithLease(time.Hour)).Obtain("42")
+		w.Lock(l)
+		require.NoError(w, l.Lock(w.Context(), lockregistry.Lease(2*time.Hour)))
+		require.NoError(w, l.Renew(w.Context(), time.Minute))
+		require.LessOrEqual(w, w.Pttl(kit.TheKey), time.Minute)
+		w.Unlock(l)
+		require.LessOrEqual(w, w.Pttl(kit.TheKey), time.Minute)
+		w.Unlock(l)
+	})
+}
+
+// What a nested call has asked for says nothing about the next owner.
+func TestNested_OfTheNextOwner(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const lease = 20 * time.Second
+		r := w.Registry(lockregistry.WithLease(lease), lockregistry.WithRenewal(), lockregistry.WithHandoff(time.Hour))
+		l, g := r.Obtain("42"), w.Goroutine()
+		w.Lock(l)
+		ctx := l.Context(w.Context())
+		locked := g.Starts(l)
+		w.Settle()
+		require.NoError(w, <-kit.LockElsewhere(l, ctx, lockregistry.Lease(25*time.Second))) // this goroutine undoes it
+		w.Unlock(l)
+		w.Unlock(l)
+		require.NoError(w, <-locked)
+		require.Equal(w, uint64(1), r.Stats().HandOvers)
+		w.Pass(2 * lease)
+		require.LessOrEqual(w, w.Pttl(kit.TheKey), lease)
+		require.NoError(w, g.Unlock(l))
+	})
+}
+
+// A nested call that fails leaves the outer lease, although the server has set its own.
+func TestNested_ACallThatFails(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const lease = 20 * time.Second
+		f := w.Flaky()
+		l := f.Registry(lockregistry.WithLease(lease)).Obtain("42")
+		w.Lock(l)
+		f.Fate("renew", kit.CutAfter)
+		require.ErrorIs(w, l.Lock(w.Context(), lockregistry.Lease(time.Hour)), lockregistry.ErrUnavailable)
+		w.Pass(time.Second)
+		require.LessOrEqual(w, w.Pttl(kit.TheKey), lease)
+		require.True(w, l.IsHeld())
+		w.Unlock(l)
+	})
+}
+
+// Readers that share a hold rely on what each has asked for until it leaves.
+func TestNested_ReadersThatShareAHold(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const lease, joins, longer = 20 * time.Second, time.Minute, time.Hour
+		l, g := w.Registry(lockregistry.WithLease(lease)).ReadWrite("42").Reader(), w.Goroutine()
+		w.Lock(l)
+		w.Lock(l, lockregistry.Lease(longer))
+		require.NoError(w, g.Lock(l, lockregistry.Lease(joins)))
+		w.Unlock(l)
+		w.Settle()
+		w.Pass(5 * time.Second)
+		require.InDelta(w, joins, w.Pttl(kit.TheKey), float64(6*time.Second))
+		require.NoError(w, g.Lock(l, lockregistry.Lease(longer)))
+		require.NoError(w, g.Unlock(l))
+		require.NoError(w, g.Unlock(l))
+		w.Pass(5 * time.Second)
+		require.LessOrEqual(w, w.Pttl(kit.TheKey), joins)
+		w.Unlock(l)
+		require.True(w, w.Free(kit.TheKey))
+	})
+}
