@@ -125,10 +125,11 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 // the cause [context.Canceled] when the lock is unlocked, and with [ErrClosed] when the registry is closed. When the caller
 // does not hold the lock, the context is cancelled already, with the cause [ErrNotOwner] or ErrLockLost.
 //
-// Err and [context.Cause] go by the clock: the first look after the end of the lease sees it, and closes Done, even if the process
-// was stopped or its processors are busy. Otherwise a timer closes Done, which may be late then. A child of [context.WithValue]
-// looks at the clock, too; one of [context.WithCancel], [context.WithTimeout] or [context.WithDeadline] ends when Done is closed:
-// so look at this context itself before each write. To look sends nothing, and calls no function of the program.
+// Err and [context.Cause] go by the clock: the first look after the end of the lease sees it, and closes Done, even if the
+// process was stopped or its processors are busy. Otherwise a timer closes Done, which may be late then. A child of
+// [context.WithValue] looks at the clock, too; one of [context.WithCancel], [context.WithTimeout] or [context.WithDeadline] ends
+// when Done is closed: so look at this context itself before each write. To look sends nothing, and calls no function of the
+// program.
 //
 // The context carries the hold: while it lasts, Lock, Do, Unlock, Renew and Context of this very lock, with this context or a
 // child of it, nest in the hold, whichever goroutine calls. The hold goes on until all nested calls have unlocked. For other

@@ -61,8 +61,8 @@ func TestClock_TheFirstLookSeesTheEnd(t *testing.T) {
 	}
 }
 
-// A context goes by the clocks of all holds that it was made in, whatever of package context is in between, unless it was detached
-// from them.
+// A context goes by the clocks of all holds that it was made in, whatever of package context is in between, unless it was
+// detached from them.
 func TestClock_OfTheHoldsAround(t *testing.T) {
 	for name, c := range map[string]struct {
 		between func(ctx context.Context) context.Context

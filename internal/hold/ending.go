@@ -61,7 +61,7 @@ func newEnding(parent, base context.Context, o owner.ID, h *Hold) *ending {
 	case ends == nil:
 		e.Context, e.cancel = context.WithCancelCause(unending{base})
 		return e
-	case outer != nil && outer.Context.Done() == ends:
+	case outer != nil && outer.Done() == ends:
 		base = unlooked{base, outer}
 	}
 	between, unlink := context.WithCancel(base)
@@ -144,7 +144,7 @@ func (e *ending) String() string { return e.hold.path.Key + ".Context" }
 // Cancels reports whether ctx ends with the hold, because it was made for the owner.
 func (h *Hold) Cancels(ctx context.Context, o owner.ID) bool {
 	e, ok := ctx.Value(endsWith{h, o}).(*ending)
-	return ok && e.Context.Done() == ctx.Done()
+	return ok && e.Done() == ctx.Done()
 }
 
 // last returns the newest context of an owner, if it was made for the same parent and has not ended.

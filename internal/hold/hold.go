@@ -214,8 +214,8 @@ func (h *Hold) unlockLost() (tell func()) {
 // lookAt has a context of the hold go by the clock. It returns why the context must have ended; nil if the hold is valid.
 //
 // The caller may hold any mutex of the program, or of the Redis client, whose pool asks contexts with its own one held. So this
-// waits for the hold's mutex alone, under which only the schedule's are taken, and calls neither the lock nor the log: a goroutine
-// does. A waiter that has queued meanwhile is found by it, as by any loss.
+// waits for the hold's mutex alone, under which only the schedule's are taken, and calls neither the lock nor the log: a
+// goroutine does. A waiter that has queued meanwhile is found by it, as by any loss.
 func (h *Hold) lookAt(now clock.Instant) (cause error) {
 	h.mu.Lock()
 	valid, ended := h.lease.Look(now)

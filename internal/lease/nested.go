@@ -6,9 +6,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// A call that nests in a hold may ask for a lease of its own. A shorter one changes nothing: the calls around it rely on what they
-// have asked for. A longer one counts for all of them until the nested call has ended; then the key gets the lease again that the
-// calls ask for that are left. So Term is always the longest that any of them asks for:
+// A call that nests in a hold may ask for a lease of its own. A shorter one changes nothing: the calls around it rely on what
+// they have asked for. A longer one counts for all of them until the nested call has ended; then the key gets the lease again
+// that the calls ask for that are left. So Term is always the longest that any of them asks for:
 //
 //	Lock(20s)          Term 20s   the outermost call, or Renew, which also drops what nested calls have asked for
 //	  Lock(1m)         Term 1m    a level
@@ -17,10 +17,10 @@ import (
 //	  Unlock           Term 20s   the level is over, and a renewal is due at once, to shorten the key's lease
 //	Unlock             over
 //
-// Unlock does not say which Lock it undoes. The calls of one goroutine end in the opposite order, so each undoes the newest of its
-// goroutine. Several goroutines may nest in one hold at once, whose calls end in any order: none of them takes another one's level
-// away, so each that asks for more than the outermost call has a level, even if Term is longer already. A level whose call another
-// goroutine undoes stays until its owner has left: the lease is longer than needed then, never shorter.
+// Unlock does not say which Lock it undoes. The calls of one goroutine end in the opposite order, so each undoes the newest of
+// its goroutine. Several goroutines may nest in one hold at once, whose calls end in any order: none of them takes another one's
+// level away, so each that asks for more than the outermost call has a level, even if Term is longer already. A level whose call
+// another goroutine undoes stays until its owner has left: the lease is longer than needed then, never shorter.
 
 // Caller is who makes a nested call.
 type Caller struct{ Owner, Goroutine uint64 }

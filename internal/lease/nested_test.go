@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
@@ -27,26 +26,54 @@ type step struct {
 func TestState_Nest(t *testing.T) {
 	day := lease.NewTerm(24 * time.Hour)
 	for name, steps := range map[string][]step{
-		"a shorter one":          {{"nest", anna, second, minute}, {"unnest", anna, nil, minute}},
-		"none":                   {{"nest", anna, nil, minute}, {"unnest", anna, nil, minute}},
-		"a longer one":           {{"nest", anna, hour, hour}, {"unnest", anna, nil, minute}},
-		"a shorter one within":   {{"nest", anna, hour, hour}, {"nest", anna, second, hour}, {"unnest", anna, nil, hour}, {"unnest", anna, nil, minute}},
-		"none within":            {{"nest", anna, hour, hour}, {"nest", anna, nil, hour}, {"unnest", anna, nil, hour}, {"unnest", anna, nil, minute}},
-		"a longer one within":    {{"nest", anna, hour, hour}, {"nest", anna, day, day}, {"unnest", anna, nil, hour}, {"unnest", anna, nil, minute}},
-		"after a shorter one":    {{"nest", anna, second, minute}, {"nest", anna, hour, hour}, {"unnest", anna, nil, minute}, {"unnest", anna, nil, minute}},
-		"two, the longer first":  {{"nest", anna, day, day}, {"nest", bert, hour, day}, {"unnest", anna, nil, hour}, {"unnest", bert, nil, minute}},
-		"two, the longer last":   {{"nest", anna, hour, hour}, {"nest", bert, day, day}, {"unnest", anna, nil, day}, {"unnest", bert, nil, minute}},
-		"undone by another":      {{"nest", anna, hour, hour}, {"unnest", bert, nil, hour}, {"leave", anna, nil, minute}},
-		"of two owners":          {{"nest", anna, hour, hour}, {"nest", carl, day, day}, {"leave", carl, nil, hour}, {"unnest", anna, nil, minute}},
-		"one that joins":         {{"nest", anna, day, day}, {"join", carl, hour, day}, {"unnest", anna, nil, hour}, {"leave", carl, nil, hour}},
-		"one that joins shorter": {{"nest", anna, day, day}, {"join", carl, second, day}, {"unnest", anna, nil, minute}},
-		"Renew, shorter":         {{"nest", anna, hour, hour}, {"choose", anna, second, second}, {"unnest", anna, nil, second}},
-		"Renew, longer":          {{"choose", anna, hour, hour}, {"nest", anna, minute, hour}, {"unnest", anna, nil, hour}},
+		"a shorter one": {{"nest", anna, second, minute}, {"unnest", anna, nil, minute}},
+		"none":          {{"nest", anna, nil, minute}, {"unnest", anna, nil, minute}},
+		"a longer one":  {{"nest", anna, hour, hour}, {"unnest", anna, nil, minute}},
+		"a shorter one within": {
+			{"nest", anna, hour, hour}, {"nest", anna, second, hour}, {"unnest", anna, nil, hour}, {"unnest", anna, nil, minute},
+		},
+		"none within": {
+			{"nest", anna, hour, hour}, {"nest", anna, nil, hour}, {"unnest", anna, nil, hour}, {"unnest", anna, nil, minute},
+		},
+		"a longer one within": {
+			{"nest", anna, hour, hour}, {"nest", anna, day, day}, {"unnest", anna, nil, hour}, {"unnest", anna, nil, minute},
+		},
+		"after a shorter one": {
+			{"nest", anna, second, minute}, {"nest", anna, hour, hour}, {"unnest", anna, nil, minute}, {"unnest", anna, nil, minute},
+		},
+		"two, the longer first": {
+			{"nest", anna, day, day}, {"nest", bert, hour, day}, {"unnest", anna, nil, hour}, {"unnest", bert, nil, minute},
+		},
+		"two, the longer last": {
+			{"nest", anna, hour, hour}, {"nest", bert, day, day}, {"unnest", anna, nil, day}, {"unnest", bert, nil, minute},
+		},
+		"undone by another": {
+			{"nest", anna, hour, hour}, {"unnest", bert, nil, hour}, {"leave", anna, nil, minute},
+		},
+		"of two owners": {
+			{"nest", anna, hour, hour}, {"nest", carl, day, day}, {"leave", carl, nil, hour}, {"unnest", anna, nil, minute},
+		},
+		"one that joins": {
+			{"nest", anna, day, day}, {"join", carl, hour, day}, {"unnest", anna, nil, hour}, {"leave", carl, nil, hour},
+		},
+		"one that joins shorter": {
+			{"nest", anna, day, day}, {"join", carl, second, day}, {"unnest", anna, nil, minute},
+		},
+		"Renew, shorter": {
+			{"nest", anna, hour, hour}, {"choose", anna, second, second}, {"unnest", anna, nil, second},
+		},
+		"Renew, longer": {
+			{"choose", anna, hour, hour}, {"nest", anna, minute, hour}, {"unnest", anna, nil, hour},
+		},
 		"one that comes meanwhile": {
 			{"choose, and nest", anna, second, day}, {"unnest", anna, nil, second},
 		},
-		"Renew that fails": {{"nest", anna, hour, hour}, {"choose in vain", anna, second, hour}, {"unnest", anna, nil, hour}},
-		"another owner":    {{"nest", anna, hour, hour}, {"adopt", carl, minute, minute}, {"unnest", anna, nil, minute}},
+		"Renew that fails": {
+			{"nest", anna, hour, hour}, {"choose in vain", anna, second, hour}, {"unnest", anna, nil, hour},
+		},
+		"another owner": {
+			{"nest", anna, hour, hour}, {"adopt", carl, minute, minute}, {"unnest", anna, nil, minute},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := granted(t, false)
@@ -125,7 +152,7 @@ func TestUnnest_ShortensTheKey(t *testing.T) {
 func TestUnnest_AfterTheEnd(t *testing.T) {
 	s := granted(t, false)
 	s.Nest(hour, anna)
-	s.End(clock.Instant(now))
+	s.End(now)
 	require.False(t, s.Unnest(anna, now))
 	require.False(t, s.Unnest(anna, now))
 	require.False(t, s.Leave(anna.Owner, now))

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -112,8 +113,8 @@ func TestContext_GoesByTheClock(t *testing.T) {
 	}
 }
 
-// A look that ends a hold calls nothing of the program: a context is asked with mutexes held that its log handler and observer need,
-// too, and those of the client's pool.
+// A look that ends a hold calls nothing of the program: a context is asked with mutexes held that its log handler and observer
+// need, too, and those of the client's pool.
 func TestContext_ALookCallsNobody(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease = 10 * time.Second
@@ -195,7 +196,8 @@ func later(w *kit.World, how string) {
 		path, at, _ := strings.Cut(lines.Text(), " ")
 		nanos, err := strconv.ParseInt(at, 10, 64)
 		require.NoError(w, err)
-		require.False(w, time.Unix(0, nanos).After(got), "%s was valid %s after another process had it", path, time.Unix(0, nanos).Sub(got))
+		seen := time.Unix(0, nanos)
+		require.False(w, seen.After(got), "%s was valid %s after another process had it", path, seen.Sub(got))
 	}
 	for lines.Scan() {
 	}
@@ -205,8 +207,8 @@ func later(w *kit.World, how string) {
 
 var latePaths = []string{"acquire", "do", "lock", "several"}
 
-// holdLate holds paths, renewed unless it is only busy, until all contexts have ended. For each it prints when the last look began
-// that found it valid.
+// holdLate holds paths, renewed unless it is only busy, until all contexts have ended. For each it prints when the last look
+// began that found it valid.
 func holdLate(t *testing.T, how string) {
 	t.Helper()
 	addr, how, _ := strings.Cut(how, ",")
@@ -237,30 +239,25 @@ func holdLate(t *testing.T, how string) {
 		several, err := r.AcquireAll(t.Context(), []string{"other", "several"})
 		require.NoError(t, err)
 		valid["several"] = several.Context(t.Context())
-		over, doing := make(chan struct{}), make(chan context.Context)
+		end, doing := make(chan struct{}), make(chan context.Context)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			_ = r.Do(t.Context(), "do", func(ctx context.Context) error {
 				doing <- ctx
-				<-over
+				<-end
 				return nil
 			})
 		}()
 		valid["do"] = <-doing
-		defer func() { close(over); <-done }()
+		defer func() { close(end); <-done }()
 	}
-	end := make(chan struct{})
-	defer close(end)
+	var over atomic.Bool
+	defer over.Store(true)
 	if strings.Contains(how, "busy") {
 		for range 8 {
 			go func() {
-				for {
-					select {
-					case <-end:
-						return
-					default:
-					}
+				for !over.Load() { //nolint:revive // it only takes the processor's time
 				}
 			}()
 		}
