@@ -146,13 +146,13 @@ soak: ## the same for SOAK=10m; prints the seed, SEED=... repeats it
 	cd test/torture && GOWORK=off go test -race -timeout 0 -v -run Soak . -soak $(SOAK) $(if $(SEED),-seed $(SEED))
 
 .PHONY: failover
-failover: ## kill, freeze, promote and reshard real clusters and Sentinel deployments, in about a minute; prints a table
+failover: ## kill, freeze, promote and reshard real clusters and Sentinel deployments, in about a minute and a half; prints a table
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	cd test/failover && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=10m -v .
 
 .PHONY: failover-long
-failover-long: ## ten rounds of everything and thirty kills of a master, in about half an hour
+failover-long: ## ten rounds of everything, thirty kills of a master, and thirty that come back, in about an hour
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	cd test/failover && GOWORK=off go test -race -count=1 -timeout 2h -v . -long
