@@ -181,6 +181,25 @@ func TestSentinelMasterStandsStill(t *testing.T) {
 	})
 }
 
+// A planned failover does not wait for replicas. Whoever asks the Sentinels stops locking when it begins, so nothing is lost.
+func TestSentinelFailoverIsHeard(t *testing.T) {
+	t.Parallel()
+	d := redistest.StartSentinels(t, 2, 3)
+	rounds(t, 1, 10, func(t *testing.T, v variant) {
+		p := asking(d)
+		p.stayed, p.idle = 16, 0
+		f := start(t, d, v, p, all)
+		at := time.Now()
+		_, promoted := d.Failover("")
+		o := f.judge("SENTINEL FAILOVER, asked", v, at, promoted)
+		assert.Zero(t, o.patient, "errors of calls with Wait")
+		assert.Zero(t, o.doubles, "owners inside at once")
+		assert.Zero(t, o.lostUpdates, "updates lost")
+		assert.Less(t, o.pause, stillFor)
+		d.AwaitHealthy()
+	})
+}
+
 // A replica that does not follow the new master keeps the Sentinel that leads the failover from telling its clients, for as long
 // as failover-timeout. Those of Open ask it.
 func TestSentinelReplicaDoesNotFollow(t *testing.T) {
