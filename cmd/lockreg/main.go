@@ -202,11 +202,19 @@ func (a *app) registryAndClient(
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	option, err := a.option()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	all := append([]lockregistry.Option{lockregistry.WithLayout(layout)}, opts...)
+	if option.Sentinel.MasterSet != "" {
+		all = append(all, lockregistry.WithSentinels(option))
+	}
 	client, err := a.connect(ctx)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	r, err := lockregistry.New(client, prefix, append([]lockregistry.Option{lockregistry.WithLayout(layout)}, opts...)...)
+	r, err := lockregistry.New(client, prefix, all...)
 	if err != nil {
 		client.Close()
 		return nil, nil, nil, exit{exitUsage, err}
