@@ -532,19 +532,26 @@ func TestQueue_LostGrant(t *testing.T) {
 		w.Lock(holder)
 		m := w.Joins(w.Context(), kit.WithWakeup(mode))
 		m.Net.Fates(kit.Grant, kit.Fate{Lost: true})
-		w.Pending(m.Result)
-		start := time.Now()
-		w.Unlock(holder)
-		require.NoError(w, <-m.Result)
-		took, limit := time.Since(start), kit.AtOnce
-		if w.Fake {
-			limit = 1500 * time.Millisecond
+		// A release after a hold that was long on a busy machine leaves the key free for a moment instead, and grants it to nobody.
+		for rounds := 1; ; rounds++ {
+			w.Pending(m.Result)
+			start := time.Now()
+			w.Unlock(holder)
+			require.NoError(w, <-m.Result)
+			took, limit := time.Since(start), kit.AtOnce
+			if w.Fake {
+				limit = 1500 * time.Millisecond
+			}
+			w.Log(took)
+			require.LessOrEqual(w, took, limit)
+			require.NoError(w, m.Unlock(m.Lock))
+			if m.Net.Count(kit.Grant) > 0 {
+				break
+			}
+			require.Less(w, rounds, 20)
+			w.Lock(holder)
+			m.Waits(w.Context())
 		}
-		w.Log(took)
-		require.LessOrEqual(w, took, limit)
-		// The reply to the look may come before the message, on another connection.
-		w.Await("the message is lost", func() bool { return m.Net.Count(kit.Grant) == 1 })
-		require.NoError(w, m.Unlock(m.Lock))
 		w.LeftNothing()
 	}
 	t.Run("miniredis", func(t *testing.T) {
