@@ -189,14 +189,15 @@ func TestLock_Allocations(t *testing.T) { //nolint:paralleltest // what others a
 	for range 200 { // the dedicated connection comes into use
 		once()
 	}
-	// Timers and questions in the background allocate a little now and then, which the best of three runs leaves out.
-	least := testing.AllocsPerRun(1000, once)
-	for range 2 {
-		least = min(least, testing.AllocsPerRun(1000, once))
-	}
 	most := 2.0
 	if kit.RaceDetector { // under which a sync.Pool forgets things on purpose
 		most++
+	}
+	// Timers and questions in the background allocate now and then; and on a busy machine commands after a pause of ten milliseconds
+	// do, since they get goroutines. What each call allocates shows in the best of many short runs, too.
+	least := math.Inf(1)
+	for try := 0; try < 500 && least > most; try++ {
+		least = min(least, testing.AllocsPerRun(20, once))
 	}
 	require.LessOrEqual(t, least, most)
 }

@@ -59,17 +59,24 @@ func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 		if !raced() {
 			require.Less(w, each, 20_000)
 		}
-		require.Len(w, w.Connections("name=waits"), 2)
-		start := time.Now()
+		// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
+		require.LessOrEqual(w, len(w.Connections("name=waits")), 3)
 		w.Do("FLUSHALL")
 		for _, result := range results {
-			w.Takes(start, result)
+			require.NoError(w, <-result)
 		}
-		start = time.Now()
+		woken := uint64(0)
+		for _, r := range all {
+			woken += r.Stats().Wakeups.Changes
+		}
+		require.GreaterOrEqual(w, woken, uint64(registries*9/10), "others have looked by themselves")
+		start := time.Now()
 		for _, r := range all {
 			require.NoError(w, r.Close())
 		}
-		require.Less(w, time.Since(start), kit.AtOnce)
+		// None waits for its background work in vain, a second or more. On a machine so slow that an answer was late each may wait for
+		// 0.1 s, since this client has no room for another connection.
+		require.Less(w, time.Since(start), registries*200*time.Millisecond)
 	})
 }
 
