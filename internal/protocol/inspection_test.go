@@ -88,16 +88,17 @@ func TestInspection_Errors(t *testing.T) {
 		row  any
 		want error
 	}{
-		"a list":                        {row("list", "", nil), fault.WrongType},
-		"long string":                   {row("long string", "", nil), fault.WrongType},
-		`a hash with the field "color"`: {row("lock", "", nil, "color", "red", int64(5)), fault.WrongType},
-		"no array":                      {"OK", ErrStrange},
-		"a shorter array":               {row("none", "", nil)[:6], ErrStrange},
-		"a number for a name":           {row("string", "", nil, int64(1), "1", int64(5)), ErrStrange},
-		"a name for a lease":            {row("string", "", nil, "a:1", "1", "soon"), ErrStrange},
-		"a number for a ticket":         {row("none", "", []any{int64(1), "1", int64(1)}), ErrStrange},
-		"a name for listeners":          {row("none", "", []any{"a:1", "1", "1"}), ErrStrange},
-		"a number for a place":          {row("none", "", []any{"a:1", int64(1), int64(1)}), ErrStrange},
+		"a list":                             {row("list", "", nil), fault.WrongType},
+		"long string":                        {row("long string", "", nil), fault.WrongType},
+		`a hash with the field "color"`:      {row("lock", "", nil, "color", "red", int64(5)), fault.WrongType},
+		"a number, as Redisson's RSemaphore": {row("number", "", nil, "3", "1", int64(-1)), fault.Number},
+		"no array":                           {"OK", ErrStrange},
+		"a shorter array":                    {row("none", "", nil)[:6], ErrStrange},
+		"a number for a name":                {row("string", "", nil, int64(1), "1", int64(5)), ErrStrange},
+		"a name for a lease":                 {row("string", "", nil, "a:1", "1", "soon"), ErrStrange},
+		"a number for a ticket":              {row("none", "", []any{int64(1), "1", int64(1)}), ErrStrange},
+		"a name for listeners":               {row("none", "", []any{"a:1", "1", "1"}), ErrStrange},
+		"a number for a place":               {row("none", "", []any{"a:1", int64(1), int64(1)}), ErrStrange},
 	} {
 		_, err := parseInspection(c.row)
 		require.ErrorIs(t, err, c.want, text)

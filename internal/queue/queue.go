@@ -242,7 +242,7 @@ func (a *acquisition) whenToLook() lookTimes {
 	case at.Rank > 0:
 		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
 	case a.path.Many(): // the key changes with each holder's lease, and no release passes over waiting calls
-		l.refresh = min(l.refresh, now.Add(lookEvery)) // another lease than the first one may be over before
+		l.refresh = now.Add(lookEvery) // another lease than the first one may be over before
 	case !at.Foreign:
 		l.watch = now.Add(watchAfterFirst)
 	}
