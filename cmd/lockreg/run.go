@@ -338,10 +338,12 @@ func (r *runner) under(ctx context.Context, hold *lockregistry.Hold, box *inbox)
 	return nil
 }
 
-// environment returns the environment of the command, without the variables of an outer lockreg run.
+// environment returns the environment of the command, without the variables of an outer lockreg run, and without the secrets of
+// lockreg serve.
 func (r *runner) environment(hold *lockregistry.Hold) []string {
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool {
-		return strings.HasPrefix(s, keyVariable+"=") || strings.HasPrefix(s, tokenVariable+"=")
+		name, _, _ := strings.Cut(s, "=")
+		return slices.Contains([]string{keyVariable, tokenVariable, viewTokenVariable, releaseTokenVariable}, name)
 	})
 	if !r.passURL {
 		env = withoutRedis(env)

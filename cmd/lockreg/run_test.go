@@ -49,11 +49,13 @@ func TestRunEnvironment(t *testing.T) {
 		assert.Greater(t, token, last)
 		last = token
 	}
-	nested := []string{"--", binary, "run", "--fencing=false", "shop", "b", "--", "env"}
+	secrets := []string{"env", "LOCKREG_VIEW_TOKEN=secret", "LOCKREG_RELEASE_TOKEN=secret"}
+	nested := []string{"--", secrets[0], secrets[1], secrets[2], binary, "run", "--fencing=false", "shop", "b", "--", "env"}
 	_, out, _ := lockreg(t, s.url, append([]string{"run", "--pass-redis-url", "shop", "a"}, nested...)...)
 	assert.Contains(t, out, "LOCKREG_KEY=shop:b\n")
 	assert.NotContains(t, out, "LOCKREG_KEY=shop:a")
 	assert.NotContains(t, out, "LOCKREG_TOKEN", "the outer one's is not the inner one's")
+	assert.NotContains(t, out, "secret", "the tokens of lockreg serve are not for the command")
 	assert.NotContains(t, out, "REDIS_URL", "it may have a password in it, and was asked for by the outer one alone")
 	_, out, _ = lockreg(t, s.url, "run", "--pass-redis-url", "shop", "a", "--", "env")
 	assert.Contains(t, out, "REDIS_URL="+s.url+"\n")

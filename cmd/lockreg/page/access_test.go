@@ -177,6 +177,9 @@ func TestReleaseIsLogged(t *testing.T) {
 		source.set(someLock("a", 0))
 		log := slog.New(slog.NewTextHandler(&text, nil))
 		h := newPage(t, source, page.WithRelease(everybody), page.WithLogger(log))
+		const ofGo = "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55:1795278376063721"
+		assert.Equal(t, 409, request(h, "POST", "/release", `{"path":"a","holder":"`+ofGo+`"}`).code())
+		assert.Contains(t, text.String(), `label="a Go process, not known"`, "nobody looks")
 		look(t, h)
 		synctest.Wait()
 		assert.Equal(t, 409, request(h, "POST", "/release", `{"path":"a","holder":"r1:16"}`).code(), "it has changed hands")

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -329,7 +330,7 @@ func (f *feed) labelOf(path, holder string) string {
 			return view.Who(h)
 		}
 	}
-	return view.Who(observe.HolderInfo{Holder: holder})
+	return view.Who(observe.HolderInfo{Holder: holder, Since: protocol.ParseName(holder).Since}) // else Go's is taken for Java's
 }
 
 // events is a stream, until the browser goes, the right to look ends, or the handler is closed.
