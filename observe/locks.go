@@ -55,8 +55,9 @@ type HolderInfo struct {
 	// See Overdue.
 	Renewed time.Duration
 
-	// Silent is for how long the holder's registry has renewed none of its holds that were read, although one of them is overdue:
-	// the process is probably dead or frozen, whether or not it renews this hold. 0: that is not so, or not known.
+	// Silent is for how long the holder's registry has renewed none of its holds that were read, although one of them is overdue, or
+	// has not said that it is there, for a minute at least: the process is probably dead or frozen, whether or not it renews this
+	// hold. 0: that is not so, or not known.
 	Silent time.Duration
 
 	Lease time.Duration // what is left of the lease; negative: it has no end

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -101,7 +102,7 @@ func (c *choice) shows(info observe.LockInfo) bool {
 }
 
 // dead reports whether a holder is probably dead or frozen.
-func dead(h observe.HolderInfo) bool { return h.Overdue() > 0 || h.Silent > 0 }
+func dead(h observe.HolderInfo) bool { return h.Overdue() > 0 || h.Silent > 0 || view.Unrecorded(h) }
 
 // nothing says that no lock is chosen.
 func (c *choice) nothing() string {

@@ -58,7 +58,7 @@ func leaseOf(h observe.HolderInfo) string {
 	case h.Silent > 0:
 		return left(h.Lease) + ", process probably dead or frozen"
 	case view.Unrecorded(h):
-		return left(h.Lease) + ", no record: whether alive is not known"
+		return left(h.Lease) + ", no record: probably dead"
 	}
 	return left(h.Lease)
 }
@@ -80,7 +80,7 @@ func life(h observe.HolderInfo) string {
 	case h.Overdue() > 0:
 		return "not renewed for " + renewed + ": it is probably dead or frozen"
 	case h.Silent > 0:
-		return "its process has renewed nothing for " + short(h.Silent) + ", and should have: it is probably dead or frozen"
+		return "its process has shown no sign of life for " + short(h.Silent) + ", and should have: it is probably dead or frozen"
 	case h.Renewed > 0 && h.Lease >= 0:
 		return "granted or renewed " + renewed + " ago: its process was alive then; if it has died since, this shows within " +
 			roundedUp(untilOverdue(h))

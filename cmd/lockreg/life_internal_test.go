@@ -34,18 +34,18 @@ func TestLife(t *testing.T) {
 			},
 			"not listed, of a process that is silent": {
 				observe.HolderInfo{Label: label, Since: before(time.Hour), Silent: 27 * time.Second, Lease: 33 * time.Second},
-				"its process has renewed nothing for 27s, and should have: it is probably dead or frozen",
+				"its process has shown no sign of life for 27s, and should have: it is probably dead or frozen",
 				"33s, process probably dead or frozen",
 			},
 			"never told": {
 				observe.HolderInfo{Since: before(10 * time.Minute), Lease: 10 * time.Minute},
 				"no record of its process: it is dead or frozen, or may not write one; its lease is 20m00s if it was never " +
-					"renewed, else shorter", "10m00s, no record: whether alive is not known",
+					"renewed, else shorter", "10m00s, no record: probably dead",
 			},
 			"never told, without an end": {
 				observe.HolderInfo{Since: before(10 * time.Minute), Lease: -1},
 				"no record of its process: it is dead or frozen, or may not write one",
-				"no end, no record: whether alive is not known",
+				"no end, no record: probably dead",
 			},
 			"new": {
 				observe.HolderInfo{Since: before(time.Second), Lease: time.Minute},

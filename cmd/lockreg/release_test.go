@@ -178,7 +178,7 @@ func TestReleaseOfWhatHasNoRecord(t *testing.T) {
 	s.Command(t, "SET", "shop:java", id, "PX", "600000")
 	code, out, text := lockreg(t, s.url, "ls", "shop")
 	require.Zero(t, code, text)
-	assert.Regexp(t, `a Go process, not known .* no record: whether alive is not known`, out)
+	assert.Regexp(t, `a Go process, not known .* no record: probably dead`, out)
 	assert.Equal(t, 1, strings.Count(out, "no record: "), "of Java's nothing is said")
 	assert.NotContains(t, out, "perhaps dead", "it may be fine, and not permitted to write one")
 	_, out, _ = lockreg(t, s.url, "show", "shop", "a")

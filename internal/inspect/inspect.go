@@ -3,11 +3,13 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -84,18 +86,31 @@ func (r *Reader) Records(
 			return
 		}
 		var text string
-		if err == nil {
-			text, err = row.ToString()
-			err = fault.Classify(err)
+		var left int64
+		if err == nil && row.IsArray() {
+			text, left, err = expiring(row)
 		}
 		if err != nil {
 			failure = err
 			return
 		}
 		record, from := presence.Parse(registries[i], text)
+		record.Left = time.Duration(left) * time.Millisecond
 		each(i, record, from)
 	})
 	return failure
+}
+
+// expiring reads a text, and in how many milliseconds it expires.
+func expiring(row rueidis.RedisMessage) (text string, left int64, err error) {
+	parts, err := row.ToArray()
+	if err != nil || len(parts) != 2 {
+		return "", 0, fault.Classify(cmp.Or(err, protocol.ErrStrange))
+	}
+	if text, err = parts[0].ToString(); err == nil {
+		left, err = parts[1].AsInt64()
+	}
+	return text, left, fault.Classify(err)
 }
 
 // Registries are all that have a record.

@@ -92,6 +92,28 @@ func TestReader_Records(t *testing.T) {
 	require.Equal(t, []string{"0:false", "1:true"}, names)
 }
 
+// A record that should have been written anew for a minute says that its process is dead, whether or not that renews the hold.
+func TestReader_ARecordThatIsNotWritten(t *testing.T) {
+	r, server := reader(t)
+	for left, silent := range map[time.Duration]time.Duration{
+		380 * time.Second: 0, 341 * time.Second: 0, 340 * time.Second: time.Minute, 90 * time.Second: 310 * time.Second,
+	} {
+		for _, of := range []string{`"for":400000,`, ""} { // older versions do not say for how long it is written
+			require.NoError(t, server.Set("p:a", other+":1"))
+			server.SetTTL("p:a", time.Hour)
+			require.NoError(t, server.Set(presence.Key("p", other), `{`+of+`"host":"h","pid":7}`))
+			server.SetTTL(presence.Key("p", other), left)
+			info, err := r.Lock(t.Context(), "p:a")
+			require.NoError(t, err)
+			if of == "" {
+				require.Zero(t, info.Holders[0].Silent)
+			} else {
+				require.Equal(t, silent, info.Holders[0].Silent, left)
+			}
+		}
+	}
+}
+
 func TestReader_ScanFindsEachKeyOnce(t *testing.T) {
 	r, server := reader(t)
 	for i := range 700 {

@@ -182,8 +182,9 @@ const uuidLength = 36
 
 // record is the content of a registry's record; the zero value if there is no record.
 type record struct {
-	label observe.Label
-	locks []presence.Lock
+	label  observe.Label
+	locks  []presence.Lock
+	silent time.Duration // see presence.Record.Silent
 }
 
 // addRecords adds to infos what the records of the holders' and waiters' registries say. Known has the records that were read
@@ -206,7 +207,7 @@ func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known
 		}
 	}
 	err := r.Records(ctx, registries, func(i int, found presence.Record, from presence.Identity) {
-		known[registries[i]] = record{observe.Label(from), found.Locks}
+		known[registries[i]] = record{observe.Label(from), found.Locks, found.Silent()}
 	})
 	if err != nil {
 		return err

@@ -43,7 +43,7 @@ func (p *pulse) silent() time.Duration {
 	return p.last
 }
 
-// addPulses marks the holders whose processes renew nothing. Where the locks in infos do not show it, some that the record lists
+// addPulses marks the holders whose processes renew nothing, or do not write their records. Where the locks in infos do not show it, some that the record lists
 // are read for that; if that fails, less is known.
 func (r *Reader) addPulses(ctx context.Context, infos []observe.LockInfo, known map[string]record) {
 	pulses := map[string]*pulse{}
@@ -81,7 +81,7 @@ func (r *Reader) addPulses(ctx context.Context, infos []observe.LockInfo, known 
 	}
 	forHolders(infos, func(h *observe.HolderInfo) {
 		if !h.Kept {
-			h.Silent = pulses[h.Label.Registry].silent()
+			h.Silent = max(pulses[h.Label.Registry].silent(), known[h.Label.Registry].silent)
 		}
 	})
 }

@@ -5,6 +5,7 @@ package presence
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -204,7 +205,8 @@ func (w *Recorder) put(ctx context.Context) {
 		return
 	}
 	last.text, last.again, last.until, last.broke = text, now.Add(recordEach), now.Add(lasts), broke
-	refused, err := w.of.Write(ctx, text, lasts)
+	written := fmt.Sprintf(`{"for":%d,%s`, lasts.Milliseconds(), text[1:]) // it alone is no change
+	refused, err := w.of.Write(ctx, written, lasts)
 	if last.failed = err != nil; !refused {
 		if last.failed {
 			last.again = now.Add(Lasting)

@@ -122,7 +122,7 @@ func TestRecorder_WritesWhatLasts(t *testing.T) {
 		require.Empty(t, r.after(1500*time.Millisecond), "nothing has lasted")
 		r.set(func() { r.lasting = true })
 		require.Equal(t, []time.Duration{2 * time.Second, 22 * time.Second}, r.after(30*time.Second))
-		require.JSONEq(t, `{"host": "web-1", "pid": 4711}`, r.texts[0])
+		require.JSONEq(t, `{"for": 60000, "host": "web-1", "pid": 4711}`, r.texts[0])
 		require.Equal(t, 30, r.lasts, "cycles are looked for each second")
 		r.set(func() { r.used, r.lasting = false, false })
 		require.Empty(t, r.after(time.Minute))
@@ -234,7 +234,7 @@ func TestRecorder_TakesBackWhatIsOver(t *testing.T) {
 		require.Len(t, r.after(2500*time.Millisecond), 1)
 		r.set(func() { r.used, r.lasting, r.locks = false, false, nil })
 		require.Len(t, r.after(time.Second), 1)
-		require.JSONEq(t, `{"host": "web-1", "pid": 4711}`, r.texts[1])
+		require.JSONEq(t, `{"for": 60000, "host": "web-1", "pid": 4711}`, r.texts[1])
 		require.Empty(t, r.after(time.Minute))
 	})
 }

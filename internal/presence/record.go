@@ -58,6 +58,19 @@ type Record struct {
 	Name  string `json:"name,omitempty"`
 	Waits []Wait `json:"waits,omitempty"`
 	Locks []Lock `json:"locks,omitempty"`
+
+	// For is when the record expires, in milliseconds from when it was written; older versions: 0. Left is what is left of that.
+	For  int64         `json:"for,omitempty"`
+	Left time.Duration `json:"-"`
+}
+
+// Silent returns for how long a registry that holds or waits has not written its record, if that is three times as long as it
+// takes: its process is dead or frozen, or cannot reach Redis. Else it returns 0.
+func (r *Record) Silent() time.Duration {
+	if since := time.Duration(r.For)*time.Millisecond - r.Left; r.For > 0 && since >= 3*recordEach {
+		return since
+	}
+	return 0
 }
 
 // Wait is a call that has waited for a second, and whose owner holds a lock.

@@ -39,7 +39,7 @@ func TestRecord_IsThereWhileSomethingLasts(t *testing.T) {
 		holder := look(w, viewer, "42").Holders[0]
 		label := holder.Label
 		locks := `[{"path":"42","hold":%q,"since":%d,"lease":60000}]`
-		require.JSONEq(w, fmt.Sprintf(`{"host":%q,"pid":%d,"name":"billing","locks":`+locks+`}`,
+		require.JSONEq(w, fmt.Sprintf(`{"for":140601,"host":%q,"pid":%d,"name":"billing","locks":`+locks+`}`,
 			host, os.Getpid(), strings.TrimPrefix(holder.Holder, r.ClientID()+":"), holder.Granted.UnixMicro()), w.Do("GET", key))
 		require.Equal(w, observe.Label{Registry: r.ClientID(), Host: host, PID: os.Getpid(), Name: "billing"}, label)
 		require.Equal(w, fmt.Sprintf("billing on %s, process %d", host, os.Getpid()), label.String())
@@ -91,6 +91,28 @@ func TestRecord_OutlivesItsLocks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A process that has not written its record for a minute is probably dead, also if it renews nothing; its record says who it was.
+func TestRecord_OfADeadProcess(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r, viewer := w.Registry(lockregistry.WithName("billing"), lockregistry.WithLease(5*time.Minute)), w.Registry()
+		w.Lock(r.Obtain("42"))
+		w.Pass(45 * time.Second)
+		require.Zero(w, look(w, viewer, "42").Holders[0].Silent)
+		require.NoError(w, r.Close()) // it writes no more, as a process that dies
+		for range 4 {
+			require.Zero(w, look(w, viewer, "42").Holders[0].Silent, "not yet known")
+			w.Pass(10 * time.Second)
+		}
+		w.Pass(20 * time.Second)
+		for w.Pttl(kit.TheKey) > 10*time.Second {
+			holder := look(w, viewer, "42").Holders[0]
+			require.Equal(w, "billing", holder.Label.Name)
+			require.GreaterOrEqual(w, holder.Silent, time.Minute)
+			w.Pass(10 * time.Second)
+		}
+	})
 }
 
 // recorded is how long a hold lasts for which there is a record.

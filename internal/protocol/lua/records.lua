@@ -3,7 +3,7 @@
 -- KEYS     their records
 -- ARGV[1]  how long a record may be
 --
--- Replies the records: empty if there is none, a number if it is longer: its length.
+-- Replies the records, each with the milliseconds until it expires: empty if there is none, a number if it is longer: its length.
 local records = {}
 for i, key in ipairs(KEYS) do
   local kind, length = redis.call('TYPE', key), 0
@@ -13,7 +13,7 @@ for i, key in ipairs(KEYS) do
   if length > tonumber(ARGV[1]) then
     records[i] = length
   else
-    records[i] = length > 0 and redis.call('GET', key) or ''
+    records[i] = length > 0 and {redis.call('GET', key), redis.call('PTTL', key)} or ''
   end
 end
 return records

@@ -36,8 +36,9 @@ function overdue(holder, at) {
   return late >= chance(holder) ? late : 0;
 }
 
-// dead reports whether a holder is probably dead or frozen: its renewal is overdue, or its process renews nothing that it should.
-export const dead = (holder, at) => holder !== null && (overdue(holder, at) > 0 || holder.silentMs > 0);
+// dead reports whether a holder is probably dead or frozen: its renewal is overdue, its process renews nothing that it should, or
+// has no record.
+export const dead = (holder, at) => holder !== null && (overdue(holder, at) > 0 || holder.silentMs > 0 || unrecorded(holder));
 
 // unrecorded reports whether a holder should have a record of its process, and has none.
 function unrecorded(holder) {
@@ -49,8 +50,8 @@ function unrecorded(holder) {
 export function sign(holder, at) {
   const late = overdue(holder, at);
   if (late > 0) return `renewal overdue by ${duration(late)}, probably dead or frozen`;
+  if (unrecorded(holder)) return "no record: probably dead";
   if (dead(holder, at)) return "process probably dead or frozen";
-  if (unrecorded(holder)) return "no record: whether alive is not known";
   return renews(holder) ? `granted or renewed ${renewed(holder, at)} ago` : "";
 }
 
@@ -58,9 +59,9 @@ export function sign(holder, at) {
 export function life(holder, at) {
   if (holder.kept) return "nobody works under it";
   if (overdue(holder, at) > 0) return `not renewed for ${renewed(holder, at)}: it is probably dead or frozen`;
-  if (dead(holder, at)) {
+  if (holder.silentMs > 0) {
     const silent = duration(holder.silentMs + clock.lastPass - at);
-    return `its process has renewed nothing for ${silent}, and should have: it is probably dead or frozen`;
+    return `its process has shown no sign of life for ${silent}, and should have: it is probably dead or frozen`;
   }
   if (renews(holder)) {
     const text = "ago: its process was alive then; if it has died since, this shows within";

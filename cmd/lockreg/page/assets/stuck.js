@@ -73,7 +73,6 @@ function list(node, ids, found, text) {
 }
 
 // findStuck shows where a holder shows no sign of life, and apart from these where it may be at work, and others wait for long.
-// Without a record it may be at work as well: its user of Redis may not be permitted to write one.
 export function findStuck() {
   const still = [];
   const long = [];
