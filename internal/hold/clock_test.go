@@ -98,6 +98,25 @@ func TestClock_OfTheHoldsAround(t *testing.T) {
 	}
 }
 
+// A hold around that is over is not asked any more, nor is its context ended again.
+func TestClock_OfAHoldAroundThatIsOver(t *testing.T) {
+	fake(t, func(w *world) {
+		outer, inner := w.granted(terms(time.Minute)), w.granted(terms(time.Hour))
+		ctx := context.WithoutCancel(w.context(outer, anna))
+		ctx, err := inner.Context(ctx, ctx, anna)
+		require.NoError(w, err)
+		around := ctx.(*ending).outer
+		require.NotNil(w, around)
+		outer.End(w.path.Clock.Now())
+		synctest.Wait()
+		ended := 0
+		around.unlink = func() { ended++ }
+		require.NoError(w, ctx.Err())
+		synctest.Wait()
+		require.Zero(w, ended)
+	})
+}
+
 // Whoever looks may hold any mutex: neither the lock nor the log is called before it has its answer.
 func TestClock_ALookCallsNobody(t *testing.T) {
 	fake(t, func(w *world) {

@@ -99,6 +99,9 @@ func (e *ending) look() {
 	}
 	now := e.hold.path.Clock.Now()
 	for at := e; at != nil; at = at.outer {
+		if at.Context.Err() != nil { // ended, and this one was detached from it
+			continue
+		}
 		if cause := at.hold.lookAt(now); cause != nil { // mutant: contexts end by timers alone
 			at.end(cause)
 		}

@@ -527,9 +527,13 @@ func TestState_WhatIsBelievedIsOverFirst(t *testing.T) {
 			if at >= expires || !s.Fresh(at) {
 				break
 			}
-			switch random.IntN(4) {
+			switch random.IntN(6) {
 			case 0:
-				c := &command{renewal: s.Begin(at, lease.NewTerm(time.Second+upTo(time.Minute)))}
+				term := s.Term
+				if random.IntN(3) > 0 {
+					term = lease.NewTerm(time.Second + upTo(time.Minute))
+				}
+				c := &command{renewal: s.Begin(at, term)}
 				require.LessOrEqual(t, at.Add(c.renewal.Term.Length), bound, "seed %d", seed)
 				c.renewal.Chosen, c.renewal.Scheduled = random.IntN(2) == 0, random.IntN(2) == 0
 				flying = append(flying, c)
@@ -558,6 +562,13 @@ func TestState_WhatIsBelievedIsOverFirst(t *testing.T) {
 					}
 					break
 				}
+			case 3:
+				if asks := lease.NewTerm(time.Second + upTo(2*time.Minute)); s.Nests(asks) {
+					s.Nest(asks, []lease.Caller{anna, bert, carl}[random.IntN(3)])
+					require.GreaterOrEqual(t, s.Term.Length, asks.Length, "seed %d", seed)
+				}
+			case 4:
+				s.Unnest([]lease.Caller{anna, bert, carl}[random.IntN(3)], at)
 			default:
 				s.Adopt(lease.NewTerm(time.Second+upTo(time.Minute)), random.IntN(2) == 0, bounded(), at)
 			}
