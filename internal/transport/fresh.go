@@ -58,14 +58,14 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 			return nil, true
 		}
 		f.mu.Lock()
-		if f.conn == nil || f.conn.broken.Load() || f.conn.address != address {
+		if f.conn == nil || f.conn.broken.Load() || f.conn.address != address || f.shard.doubts(&f.conn.way) {
 			f.abandon()
 		}
 		conn, none = f.conn, false
 		var changed <-chan struct{}
 		var due clock.Instant
 		switch {
-		case conn != nil && f.believed(&conn.way):
+		case conn != nil && conn.trusted:
 			f.mu.Unlock()
 			return conn, false
 		case conn != nil:
@@ -124,10 +124,11 @@ func (f *freshConns) lastResort(address string, now clock.Instant) (asked <-chan
 	if !f.shard.client.watched() {
 		return nil, 0, true
 	}
-	if f.last == nil || f.last.address != address || f.last.since < clock.Instant(f.shard.silentAt.Load()) {
+	silent := clock.Instant(f.shard.silentAt.Load())
+	if f.last == nil || f.last.address != address || f.last.since < silent || f.shard.doubts(f.last) {
 		f.last = &way{address: address, since: now, greeted: now}
 	}
-	if f.believed(f.last) {
+	if f.last.trusted {
 		return nil, 0, true
 	}
 	asked, due = f.ask(f.last, now)
