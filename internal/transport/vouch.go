@@ -184,7 +184,9 @@ type way struct {
 
 // doubts reports whether doubt was raised of a way for which the Sentinels had vouched: another one is needed then. So a way that
 // is trusted does not change any more, and can be read without the mutex.
-func (s *Shard) doubts(w *way) bool { return w.trusted && s.client.watched() && s.client.vouching.since(w.asked) }
+func (s *Shard) doubts(w *way) bool {
+	return w.trusted && s.client.watched() && s.client.vouching.since(w.asked)
+}
 
 // ask has the Sentinels asked about a way, unless that is under way. It returns what to wait for, until when at most. The caller
 // holds the mutex.

@@ -88,6 +88,14 @@ func (c dedicatedTo) Do(_ context.Context, command rueidis.Completed) rueidis.Re
 	return c.of.carry(c.address, c.address)
 }
 
+func (c dedicatedTo) DoMulti(_ context.Context, all ...rueidis.Completed) []rueidis.RedisResult {
+	results := make([]rueidis.RedisResult, len(all))
+	for i := range results {
+		results[i] = c.of.carry(c.address, c.address)
+	}
+	return results
+}
+
 // witnesses are Sentinels that say what a test wants.
 type witnesses struct {
 	doubt func()
@@ -365,5 +373,32 @@ func TestVouching_AnOlderSilence(t *testing.T) {
 		a := v.send(time.Second)
 		require.NoError(t, a.Error())
 		require.False(t, a.Late)
+	})
+}
+
+// A write that replicas must have goes to no server that may be replaced either, and does not count if it is doubted meanwhile.
+func TestVouching_Replicated(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		replicated := func() Reply {
+			return v.Do(&Wait{Ctx: context.Background(), Limit: 5 * time.Second}, &protocol.Call{
+				Key: "42", Replicas: &protocol.Replicas{N: 1, Timeout: 5 * time.Second, Settled: func(error) {}},
+				Wrote: func(*protocol.Call, rueidis.RedisResult) bool { return false },
+			})
+		}
+		v.say(former, sentinel.Replaced)
+		v.doubt()
+		require.ErrorIs(t, replicated().Error(), fault.NotSent)
+		require.Empty(t, v.redis.went())
+		v.say(former, sentinel.Vouched)
+		a := replicated()
+		require.NoError(t, a.Error())
+		require.False(t, a.Late)
+		require.NotEmpty(t, v.redis.went())
+		v.redis.answers = func(string) error {
+			<-time.After(time.Millisecond)
+			v.doubt()
+			return nil
+		}
+		require.True(t, replicated().Late)
 	})
 }
