@@ -101,32 +101,33 @@ var impatientPlain = map[string]func(w *kit.World, r *lockregistry.Registry, l *
 // A lock whose owner has lost it and has not unlocked is free. The first call has it, also one that does not wait.
 func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
 	t.Parallel()
-	for layout, wakeup := range map[lockregistry.Layout]kit.Wakeup{
-		lockregistry.LayoutSpring: kit.WakeupAuto, lockregistry.LayoutRedisson: kit.WakeupPoll,
-	} {
-		for how, loss := range losses {
-			for kind, pick := range kit.LockKinds {
-				t.Run(fmt.Sprint(kind, layout, " ", how), func(t *testing.T) {
-					kit.FakeWorld(t, func(w *kit.World) {
-						opts := []lockregistry.Option{lockregistry.WithLayout(layout), kit.WithWakeup(wakeup)}
-						if loss.renewed {
-							opts = append(opts, lockregistry.WithRenewal())
-						}
-						r := w.Registry(opts...)
-						l, calls := pick(r), maps.Clone(impatient)
-						if kind == "plain" {
-							maps.Copy(calls, impatientPlain)
-						}
-						for call, has := range calls {
-							owner := w.Gone(l, 1, lockregistry.Lease(lostLease))
-							loss.lose(w, r, l)
-							require.True(w, has(w, r, l), call)
-							w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", l.Key())
-							w.Pass(time.Second) // what Once keeps
-						}
-					})
-				})
+	for i, how := range kit.InOrder(losses) {
+		loss := losses[how]
+		for j, kind := range kit.InOrder(kit.LockKinds) {
+			pick, layout, wakeup := kit.LockKinds[kind], lockregistry.LayoutSpring, kit.WakeupAuto
+			if (i+j)%2 == 1 {
+				layout, wakeup = lockregistry.LayoutRedisson, kit.WakeupPoll
 			}
+			t.Run(fmt.Sprint(kind, layout, " ", how), func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					opts := []lockregistry.Option{lockregistry.WithLayout(layout), kit.WithWakeup(wakeup)}
+					if loss.renewed {
+						opts = append(opts, lockregistry.WithRenewal())
+					}
+					r := w.Registry(opts...)
+					l, calls := pick(r), maps.Clone(impatient)
+					if kind == "plain" {
+						maps.Copy(calls, impatientPlain)
+					}
+					for call, has := range calls {
+						owner := w.Gone(l, 1, lockregistry.Lease(lostLease))
+						loss.lose(w, r, l)
+						require.True(w, has(w, r, l), call)
+						w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", l.Key())
+						w.Pass(time.Second) // what Once keeps
+					}
+				})
+			})
 		}
 	}
 }

@@ -74,6 +74,13 @@ func answers(t *testing.T, name string, test func(c *caller)) {
 	answersOf(t, kit.LockKinds, name, test)
 }
 
+// answersInTurn does so for one kind of lock, which the number picks.
+func answersInTurn(t *testing.T, number int, name string, test func(c *caller)) {
+	t.Helper()
+	kind, pick := kit.Turn(kit.LockKinds, number)
+	answersOf(t, map[string]func(r *lockregistry.Registry) *lockregistry.Lock{kind: pick}, name, test)
+}
+
 // valueAnswers does so for a call of a Hold, for which the caller's lock plays no part.
 func valueAnswers(t *testing.T, name string, test func(c *caller)) {
 	t.Helper()
@@ -139,13 +146,14 @@ func TestLock_AllErrorsAreChecked(t *testing.T) {
 	require.Len(t, kit.SentinelErrors, len(ours)+2, "and those of contexts")
 }
 
+// Each call meets each of what happens, and each kind of lock meets both.
 func TestLock_AnswersToItsOwner(t *testing.T) {
 	t.Parallel()
 	asItIs := func(ctx context.Context) context.Context { return ctx }
 	soon := func(ctx context.Context) context.Context { return within(ctx, 300*time.Millisecond) }
 	type errs = []error
 	lost, unavailable := errs{lockregistry.ErrLockLost}, errs{lockregistry.ErrUnavailable}
-	for name, s := range map[string]struct {
+	states := map[string]struct {
 		happens                 func(c *caller)
 		with                    func(ctx context.Context) context.Context
 		nested, renewed, undone []error
@@ -173,9 +181,12 @@ func TestLock_AnswersToItsOwner(t *testing.T) {
 			errs{lockregistry.ErrUnavailable},
 		},
 		"closed": {func(c *caller) { require.NoError(c, c.reg.Close()) }, asItIs, errs{lockregistry.ErrClosed}, nil, nil},
-	} {
-		for call, does := range held {
-			answers(t, name+": "+call, func(c *caller) {
+	}
+	for i, name := range kit.InOrder(states) {
+		s := states[name]
+		for j, call := range kit.InOrder(held) {
+			does := held[call]
+			answersInTurn(t, i+j, name+": "+call, func(c *caller) {
 				require.NoError(c, c.holds())
 				s.happens(c)
 				want := map[string][]error{"Lock.Renew": s.renewed, "Unlock": s.undone}
@@ -214,9 +225,10 @@ func TestLock_AnswersToOneThatIsNotItsOwner(t *testing.T) {
 	}
 }
 
+// Each call meets each of what happens, and each kind of lock meets both.
 func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 	t.Parallel()
-	for name, s := range map[string]struct {
+	states := map[string]struct {
 		happens func(c *caller)
 		with    func(ctx context.Context) context.Context
 		opts    []lockregistry.LockOption
@@ -273,9 +285,12 @@ func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 		"something else": {
 			happens: func(c *caller) { c.Do("ZADD", kit.TheKey, "1", "one") }, want: []error{lockregistry.ErrWrongType},
 		},
-	} {
-		for call, asks := range obtaining {
-			answers(t, name+": "+call, func(c *caller) {
+	}
+	for i, name := range kit.InOrder(states) {
+		s := states[name]
+		for j, call := range kit.InOrder(obtaining) {
+			asks := obtaining[call]
+			answersInTurn(t, i+j, name+": "+call, func(c *caller) {
 				if s.happens != nil {
 					s.happens(c)
 				}

@@ -60,18 +60,26 @@ func EachRoundTrip(
 	t.Helper()
 	for _, trip := range RoundTrips {
 		t.Run(trip.String(), func(t *testing.T) {
-			FakeWorld(t, func(w *World) {
-				test(w, trip, func(opts ...lockregistry.Option) *lockregistry.Registry {
-					dial, _ := w.Far(trip)
-					client := w.ClientWith(dial)
-					w.Connected(client)
-					r := w.RegistryOn(client, opts...)
-					w.Known(r)
-					return r
-				})
-			})
+			AtRoundTrip(t, trip, func(w *World, registry func(...lockregistry.Option) *lockregistry.Registry) { test(w, trip, registry) })
 		})
 	}
+}
+
+// AtRoundTrip does so for one round trip.
+func AtRoundTrip(
+	t *testing.T, trip time.Duration, test func(w *World, registry func(...lockregistry.Option) *lockregistry.Registry),
+) {
+	t.Helper()
+	FakeWorld(t, func(w *World) {
+		test(w, func(opts ...lockregistry.Option) *lockregistry.Registry {
+			dial, _ := w.Far(trip)
+			client := w.ClientWith(dial)
+			w.Connected(client)
+			r := w.RegistryOn(client, opts...)
+			w.Known(r)
+			return r
+		})
+	})
 }
 
 // WithQueues makes miniredis one in whose queues calls wait. It lets no connection that has subscribed run a script, as the
