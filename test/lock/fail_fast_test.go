@@ -17,20 +17,39 @@ import (
 func eachWait(t *testing.T, test func(w *kit.World, op string, r func(f *kit.Flaky) *lockregistry.Registry)) {
 	t.Helper()
 	t.Parallel()
-	for op := range waitingCalls {
-		for name, opts := range map[string][]lockregistry.Option{"polls": {kit.Polling}, "queues": nil} {
-			t.Run(op+"/"+name, func(t *testing.T) {
-				kit.FakeWorld(t, func(w *kit.World) {
-					w.WithQueues()
-					test(w, op, func(f *kit.Flaky) *lockregistry.Registry {
-						r := f.Registry(opts...)
-						w.Known(r)
-						return r
-					})
-				})
-			})
+	for _, op := range kit.InOrder(waitingCalls) {
+		for name := range waysToWait {
+			oneWait(t, op, name, test)
 		}
 	}
+}
+
+var waysToWait = map[string][]lockregistry.Option{"polls": {kit.Polling}, "queues": nil}
+
+// eachWaitInTurn does so in one of the two ways for each call, which the number picks: several tests meet both.
+func eachWaitInTurn(
+	t *testing.T, number int, test func(w *kit.World, op string, r func(f *kit.Flaky) *lockregistry.Registry),
+) {
+	t.Helper()
+	t.Parallel()
+	for i, op := range kit.InOrder(waitingCalls) {
+		name, _ := kit.Turn(waysToWait, i+number)
+		oneWait(t, op, name, test)
+	}
+}
+
+func oneWait(t *testing.T, op, way string, test func(w *kit.World, op string, r func(f *kit.Flaky) *lockregistry.Registry)) {
+	t.Helper()
+	t.Run(op+"/"+way, func(t *testing.T) {
+		kit.FakeWorld(t, func(w *kit.World) {
+			w.WithQueues()
+			test(w, op, func(f *kit.Flaky) *lockregistry.Registry {
+				r := f.Registry(waysToWait[way]...)
+				w.Known(r)
+				return r
+			})
+		})
+	})
 }
 
 // waitingCalls are locking, and those that return a Hold.
@@ -78,7 +97,7 @@ func TestFailFast_FirstTry(t *testing.T) {
 // A server that is there is none that fails, however long the lock is taken.
 func TestFailFast_WhileItWaits(t *testing.T) {
 	t.Parallel()
-	for name, happens := range map[string]func(f *kit.Flaky){
+	faults := map[string]func(f *kit.Flaky){
 		"refused": func(f *kit.Flaky) {
 			f.Fate("obtain", kit.Refused(kit.Loading))
 			f.ReconnectNow()
@@ -86,9 +105,11 @@ func TestFailFast_WhileItWaits(t *testing.T) {
 		},
 		"frozen": func(f *kit.Flaky) { f.Stall() },
 		"silent": func(f *kit.Flaky) { f.Fate(kit.Anything, kit.Silence) },
-	} {
+	}
+	for i, name := range kit.InOrder(faults) {
+		happens := faults[name]
 		t.Run(name, func(t *testing.T) {
-			eachWait(t, func(w *kit.World, op string, registry func(f *kit.Flaky) *lockregistry.Registry) {
+			eachWaitInTurn(t, i, func(w *kit.World, op string, registry func(f *kit.Flaky) *lockregistry.Registry) {
 				f := w.Flaky()
 				r := registry(f)
 				held := w.Registry()
@@ -114,16 +135,18 @@ func TestFailFast_WhileItWaits(t *testing.T) {
 // the lock. One that does not ask for it waits on.
 func TestFailFast_BehindAnotherGoroutine(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	others := map[string]struct {
 		what kit.Fate
 		held bool // by a goroutine of this process
 	}{
 		"that is refused":    {kit.Refused(kit.Loading), false},
 		"that hears nothing": {kit.Silence, false},
 		"that has it":        {kit.Silence, true},
-	} {
+	}
+	for i, name := range kit.InOrder(others) {
+		c := others[name]
 		t.Run(name, func(t *testing.T) {
-			eachWait(t, func(w *kit.World, op string, registry func(f *kit.Flaky) *lockregistry.Registry) {
+			eachWaitInTurn(t, i, func(w *kit.World, op string, registry func(f *kit.Flaky) *lockregistry.Registry) {
 				f := w.Flaky()
 				r := registry(f)
 				first := w.Goroutine()
