@@ -54,10 +54,7 @@ func (r *Registry) remove(ctx context.Context, l *Lock, holder string) error {
 		return fault.Ended(ctx)
 	}
 	before := r.holders(l)
-	removal := protocol.Call{Script: protocol.ForceUnlock, Key: l.redis.Key, Args: protocol.Args{
-		holder, protocol.Tagged(l.redis.Key), r.formats.Publish(), r.plain.Format.CommonChannel(), r.values, r.formats.Prefix,
-		r.formats.Sharded(),
-	}}
+	removal := r.formats.ForceUnlock(l.redis.Key, holder, r.plain.Format.CommonChannel(), r.values)
 	p := r.queues.CommandWait(ctx, l.shard())
 	p.Lease = r.lease.Length
 	reply := r.transport.Do(&p, &removal)

@@ -203,6 +203,7 @@ var layouts = map[Layout]struct {
 func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
 		Prefix: r.prefix, Cluster: r.queues.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
+		Beside: protocol.NewBeside(r.clock),
 		Remove: func() string { return r.transport.removal(r.transport.Client, &r.reports.dispatch) },
 	}
 	env := &hold.Env{

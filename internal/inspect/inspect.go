@@ -57,14 +57,16 @@ type Reader struct {
 	readOnly atomic.Bool // the server knows EVALSHA_RO, and refuses EVALSHA to this user
 }
 
-// builder makes the command for a group of keys: verb is EVAL or EVALSHA, or its read-only form.
-type builder func(b rueidis.Builder, n int, verb, script string) rueidis.Completed
+// builder makes the command for a group of keys: verb is EVAL or EVALSHA, or its read-only form. Bare: without the keys beside
+// them.
+type builder func(b rueidis.Builder, n int, verb, script string, bare bool) rueidis.Completed
 
 // Locks inspects some keys.
 func (r *Reader) Locks(ctx context.Context, keys []string) ([]protocol.Inspection, []error) {
 	found, errs := make([]protocol.Inspection, len(keys)), make([]error, len(keys))
 	args := []string{r.Prefix, strconv.Itoa(mostNamed), r.Sharded}
-	r.rows(ctx, locks, keys, args, func(i int, row rueidis.RedisMessage, err error) {
+	beside := func(key string) []string { return protocol.KeysBeside(r.Prefix, key, r.Cluster) }
+	r.rows(ctx, locks, keys, beside, args, func(i int, row rueidis.RedisMessage, err error) {
 		if errs[i] = err; err == nil {
 			found[i], errs[i] = protocol.ReadInspection(row)
 		}
@@ -80,7 +82,7 @@ func (r *Reader) Records(
 	for i, registry := range registries {
 		keys[i] = presence.Key(r.Prefix, registry)
 	}
-	r.rows(ctx, records, keys, []string{strconv.Itoa(presence.MostBytes)}, func(i int, row rueidis.RedisMessage, err error) {
+	r.rows(ctx, records, keys, nil, []string{strconv.Itoa(presence.MostBytes)}, func(i int, row rueidis.RedisMessage, err error) {
 		if err == nil && row.IsInt64() { // its length
 			each(i, presence.Record{}, presence.Unread(registries[i]))
 			return
@@ -124,9 +126,11 @@ func (r *Reader) Registries(ctx context.Context) (all []string, err error) {
 	return all, err
 }
 
-// rows runs a script on some keys, and calls each with the reply about one key after another, or with why there is none.
+// rows runs a script on some keys, and calls each with the reply about one key after another, or with why there is none. Beside
+// returns the keys that the script also touches, for each; nil: none.
 func (r *Reader) rows(
-	ctx context.Context, what *protocol.Script, keys, args []string, each func(i int, row rueidis.RedisMessage, err error),
+	ctx context.Context, what *protocol.Script, keys []string, beside func(key string) []string, args []string,
+	each func(i int, row rueidis.RedisMessage, err error),
 ) {
 	size := together
 	if r.Cluster {
@@ -137,8 +141,15 @@ func (r *Reader) rows(
 	for n, part := range parts {
 		firsts[n] = part[0]
 	}
-	build := func(b rueidis.Builder, n int, verb, script string) rueidis.Completed {
-		return b.Arbitrary(verb, script, strconv.Itoa(len(parts[n]))).Keys(parts[n]...).Args(args...).Build()
+	build := func(b rueidis.Builder, n int, verb, script string, bare bool) rueidis.Completed {
+		these, given := parts[n], args
+		if beside != nil && !bare {
+			these, given = slices.Clone(these), append(slices.Clip(given), strconv.Itoa(len(these)))
+			for _, key := range parts[n] {
+				these = append(these, beside(key)...)
+			}
+		}
+		return b.Arbitrary(verb, script, strconv.Itoa(len(these))).Keys(these...).Args(given...).Build()
 	}
 	wait := r.wait(ctx)
 	r.Transport.DoEach(&wait, firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
@@ -170,9 +181,28 @@ func read(p *transport.Wait, reply rueidis.RedisResult, cut bool) ([]rueidis.Red
 }
 
 // run runs a read-only script for some groups of keys in one pipeline. It sends the source to a server that does not know the
-// script, and uses the read-only command, which exists since Redis 7, for a user who may only read.
+// script, and uses the read-only command, which exists since Redis 7, for a user who may only read. Where the server or a proxy
+// refuses the keys beside those of locks, it names only these, as processes did before.
 func (r *Reader) run(
 	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int, build builder,
+) []rueidis.RedisResult {
+	results := r.runOnce(ctx, way, what, some, build, false)
+	var again, at []int
+	for k, result := range results {
+		if err := result.Error(); fault.Refusal(err) || err != nil && fault.BetweenNodes(err) {
+			again, at = append(again, some[k]), append(at, k) //nolint:gosec // one result for each
+		}
+	}
+	if len(again) > 0 {
+		for k, result := range r.runOnce(ctx, way, what, again, build, true) {
+			results[at[k]] = result
+		}
+	}
+	return results
+}
+
+func (r *Reader) runOnce(
+	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int, build builder, bare bool,
 ) []rueidis.RedisResult {
 	send := func(which []int, verb, script string) []rueidis.RedisResult {
 		if r.readOnly.Load() {
@@ -180,7 +210,7 @@ func (r *Reader) run(
 		}
 		commands := make(rueidis.Commands, len(which))
 		for k, n := range which {
-			commands[k] = build(way.B(), n, verb, script)
+			commands[k] = build(way.B(), n, verb, script, bare)
 		}
 		return way.DoMulti(ctx, commands...)
 	}

@@ -85,14 +85,14 @@ func (r *Reader) nodes(ctx context.Context) (nodes []node, err error) {
 // scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length.
 func (r *Reader) scanOnce(ctx context.Context, n node, cursor, pattern string) (next scan.Step, err error) {
 	wait := r.wait(ctx)
-	build := func(b rueidis.Builder, _ int, verb, script string) rueidis.Completed {
+	build := func(b rueidis.Builder, _ int, verb, script string, _ bool) rueidis.Completed {
 		return b.Arbitrary(verb, script, "0", cursor, scan.Literal(r.Prefix)+pattern, scanCount).Build()
 	}
 	reply, cut := n.shard.Ask(&wait, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		if n.client != nil {
 			way = n.client
 		}
-		return r.run(ctx, way, keysOf, []int{0}, build)[0]
+		return r.runOnce(ctx, way, keysOf, []int{0}, build, false)[0]
 	})
 	rows, err := read(&wait, reply, cut)
 	if err != nil {

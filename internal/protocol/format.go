@@ -15,6 +15,7 @@ type Config struct {
 	OldChannel bool          // in Spring's format also on its single channel
 	Fencing    bool          // a grant draws tokens
 	Remove     func() string // the command that removes a key: UNLINK or DEL
+	Beside     *Beside       // what is known of keys besides those of locks; nil: nothing
 }
 
 // Sharded returns the argument that tells scripts whether channels are in slots.
@@ -110,29 +111,64 @@ func newFormat(d *Description, c Config) *Format {
 // most likely free, so the call may do less; if it is refused, the caller tries again without quick.
 func (f *Format) Obtain(b Request, quick bool) Call {
 	c := Call{Key: b.Key, Args: Args{b.Value, b.Lease.MS}}
-	if f.Cluster && b.Mode == ModeSeen && QueueKey(f.Prefix, b.Key) == "" {
-		b.Mode = ModeNone // no queue, so no waiting call could see it
-	}
 	if quick && f.format.Set && !f.Fencing { // most locks are free: SET takes less of the server than a script
 		return c
 	}
-	counter, under := f.counting(&c), b.Under+f.permits
+	queue, prefix := "", f.Prefix
+	if b.Mode != ModeNone {
+		queue = f.queueOf(b.Key)
+	}
+	switch {
+	case queue != "":
+	case b.Mode == ModeEnqueue || b.Mode == ModeCheck:
+		prefix = "" // the script says that there is no queue
+	default:
+		b.Mode = ModeNone // no call waits in one
+	}
+	counter := ""
+	if f.Fencing {
+		counter = f.drawsFrom(&c)
+	}
+	c.own = f.leaseOf(b.Key, b.Value)
 	switch b.Mode {
 	case ModeNone, ModeTry, ModeSeen, ModePoll:
-		c.Script = f.format.scripts.obtain
+		c.Script, c.shape = f.format.scripts.obtain, obtaining
 		if b.Mode != ModeNone {
-			c.Args = Args{b.Value, b.Lease.MS, f.Prefix, string(b.Mode), f.Sharded()}
+			c.Args, c.queue = Args{b.Value, b.Lease.MS, prefix, string(b.Mode), f.Sharded()}, queue
 		}
-		c.then(counter, under)
+		c.waits = b.Mode == ModeSeen || b.Mode == ModePoll
+		c.then(counter, b.Under+f.permits)
 	default:
-		c.Script = f.format.scripts.queued
-		c.Args = Args{b.Value, b.Lease.MS, f.Prefix, b.asks(), f.Sharded()}
-		c.then(counter, b.Place, b.Replaces, b.Zeros, under)
+		c.Script, c.plainly, c.shape = f.format.scripts.queued, f.format.scripts.obtain, asking
+		c.Args, c.queue = Args{b.Value, b.Lease.MS, prefix, b.asks(), f.Sharded()}, queue
+		c.waits = true
+		c.then(counter, b.Place, b.Replaces, b.Zeros, b.Under+f.permits)
 	}
-	if f.Cluster && (b.Mode == ModeEnqueue || b.Mode == ModePoll || b.Mode == ModeSeen) {
-		c.queue = QueueKey(f.Prefix, b.Key)
+	return f.named(c)
+}
+
+// named returns a call whose keys are known to be refused, or not.
+func (f *Format) named(c Call) Call {
+	if c.known = f.Beside; c.shape != fixed && f.Beside.Refused() != "" {
+		c.leaveOut()
 	}
 	return c
+}
+
+// queueOf returns the key of a lock's queue; empty if there is none, since a cluster would keep it in another slot.
+func (c *Config) queueOf(key string) string {
+	if c.Cluster {
+		return QueueKey(c.Prefix, key)
+	}
+	return keyBeside(c.Prefix, key, waitersEnd)
+}
+
+// leaseOf returns the key of the lease of a reader; empty in other formats.
+func (f *Format) leaseOf(key, value string) string {
+	if f.format.Side != "read" {
+		return ""
+	}
+	return readersLease(key, value)
 }
 
 // ObtainAll returns one call for several keys of a slot: it obtains none if one of them is taken. It is for plain locks, and
@@ -143,7 +179,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 		panic("lockregistry: several locks together are asked of " + f.format.name() + ", which is not a format of plain locks")
 	}
 	c := Call{Script: script, Key: all[0].Key, Args: Args{strconv.Itoa(len(all)), all[0].Lease.MS}}
-	var counters []string
+	var counters []string // behind all locks
 	for _, b := range all {
 		c.more = append(c.more, b.Value)
 		if b.Key != c.Key {
@@ -153,10 +189,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 			counters = append(counters, f.Counter(b.Key))
 		}
 	}
-	c.more = append(c.more, counters...)
-	if f.Cluster {
-		c.others = append(c.others, counters...)
-	}
+	c.others = append(c.others, counters...)
 	return c
 }
 
@@ -169,8 +202,11 @@ func (f *Format) Release(r Release) Call {
 		r.Queued = true       // only releases wake waiting calls, so those of a registry that was refused the queue must do so, too
 	}
 	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", string(r.Known), f.Sharded()}}
+	c.shape, c.own = releasing, f.leaseOf(r.Key, r.Value)
 	if r.Queued {
-		c.Args[2] = f.Prefix
+		if c.queue = f.queueOf(r.Key); c.queue != "" {
+			c.Args[2] = f.Prefix
+		}
 	}
 	removal, old := "", ""
 	if f.format.Unlinks {
@@ -182,42 +218,45 @@ func (f *Format) Release(r Release) Call {
 		old = f.format.Common(f.Prefix)
 	}
 	c.then(r.manner(), r.Leaving.Ticket, r.keeping(), removal, old)
-	if r.Yields && f.Cluster {
-		c.queue = QueueKey(f.Prefix, r.Key)
-	}
-	return c
+	return f.named(c)
 }
 
 // Renew returns the call that renews the lease if the key is the hold's. The reply is 1 if it was, else at most 0, see
 // [Confirmed].
 func (f *Format) Renew(key, value string, l *lease.Term) Call {
-	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS}}
+	return f.named(f.renews(key, Args{value, l.MS}))
 }
 
 // Fence returns a renewal that also draws tokens for the hold. The reply is the first token.
 func (f *Format) Fence(key, value string, l *lease.Term) Call {
-	counter := f.Counter(key)
-	c := Call{Script: f.format.scripts.renew, Key: key, Args: Args{value, l.MS, counter}}
-	c.counts(counter, f.Cluster)
-	return c
+	c := f.renews(key, Args{value, l.MS})
+	c.Args[2] = f.drawsFrom(&c)
+	return f.named(c)
 }
 
 // Holds returns the call that asks whether the key is the hold's: a renewal that does not change the lease.
 func (f *Format) Holds(key, value string) Call {
-	return Call{Script: f.format.scripts.renew, Key: key, Args: Args{value}}
+	return f.named(f.renews(key, Args{value}))
+}
+
+func (f *Format) renews(key string, args Args) Call {
+	c := Call{Script: f.format.scripts.renew, Key: key, Args: args}
+	c.shape, c.own = renewing, f.leaseOf(key, args[0])
+	return c
 }
 
 // Counter returns the key of the fencing counter of a key.
 func (f *Format) Counter(key string) string { return f.format.Counter(f.Prefix, key) }
 
-// counting returns the counter from which a grant draws tokens; empty without fencing.
-func (f *Format) counting(c *Call) string {
-	if !f.Fencing {
-		return ""
-	}
+// drawsFrom makes a call draw tokens, and returns the argument that says where the counter is.
+func (f *Format) drawsFrom(c *Call) string {
 	counter := f.Counter(c.Key)
-	c.counts(counter, f.Cluster)
-	return counter
+	if f.Cluster {
+		c.others = append([]string{counter}, c.others...)
+	} else {
+		c.counter = counter
+	}
+	return secondKey
 }
 
 // Channel returns the channel on which releases of a key are published. Releases of all keys may also be published on

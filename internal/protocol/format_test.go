@@ -252,11 +252,12 @@ func TestFormat_ATraceWhereThereIsNoQueue(t *testing.T) {
 					c := f.Obtain(r, false)
 					return append(c.Keys(), c.Given()...)
 				}
-				require.NotEqual(t, asks(ModeNone), asks(ModePoll))
-				if queues {
-					require.NotEqual(t, asks(ModeNone), asks(ModeSeen))
-				} else {
-					require.Equal(t, asks(ModeNone), asks(ModeSeen))
+				for _, mode := range []Mode{ModePoll, ModeSeen, ModeTry} {
+					if queues {
+						require.NotEqual(t, asks(ModeNone), asks(mode))
+					} else {
+						require.Equal(t, asks(ModeNone), asks(mode))
+					}
 				}
 			})
 		}

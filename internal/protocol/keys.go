@@ -18,9 +18,9 @@ func Reserved(key string) bool {
 		HashTag(key) != key
 }
 
-// beside returns the key with this end that is kept beside the key of a lock: in its slot, unless the prefix has a brace, and in
+// keyBeside returns the key with this end that is kept beside the key of a lock: in its slot, unless the prefix has a brace, and in
 // the reserved form. Scripts compute it in the same way, see names in lua/queue.lua.
-func beside(prefix, key, end string) string {
+func keyBeside(prefix, key, end string) string {
 	if HashTag(key) != key {
 		return key + end
 	}
@@ -29,15 +29,26 @@ func beside(prefix, key, end string) string {
 
 // QueueKey returns the key of a lock's queue; empty if that would be in another slot, so that there is no queue.
 func QueueKey(prefix, key string) string {
-	queue := beside(prefix, key, waitersEnd)
-	if Slot(queue) != Slot(key) {
+	queue := keyBeside(prefix, key, waitersEnd)
+	if HashTag(queue) != HashTag(key) && Slot(queue) != Slot(key) {
 		return ""
 	}
 	return queue
 }
 
+// KeysBeside returns the keys that may be beside the key of a lock, of whatever format: its queue, and its fencing counters. On a
+// cluster those that are in its slot.
+func KeysBeside(prefix, key string, cluster bool) (all []string) {
+	for _, one := range []string{keyBeside(prefix, key, waitersEnd), fencingCounter(prefix, key), redissonCounter(key)} {
+		if !cluster || Slot(one) == Slot(key) {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
 // fencingCounter returns the key of a lock's fencing counter.
-func fencingCounter(prefix, key string) string { return beside(prefix, key, fencingEnd) }
+func fencingCounter(prefix, key string) string { return keyBeside(prefix, key, fencingEnd) }
 
 // LockOf returns the lock with this prefix to which a key of the database belongs: as the lock's key, or its queue.
 func LockOf(prefix, key string) (lock string, ok bool) {

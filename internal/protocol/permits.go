@@ -33,5 +33,9 @@ func IsHold(member string) bool {
 func (f *Format) SetPermits(key string, number int) Call {
 	c := Call{Script: f.format.scripts.number, Key: key, Args: Args{strconv.Itoa(number), "", f.Prefix, "", f.Sharded()}}
 	c.then(f.channels)
-	return c
+	c.shape = releasing
+	if c.queue = f.queueOf(key); c.queue == "" {
+		c.Args[2] = ""
+	}
+	return f.named(c)
 }

@@ -39,11 +39,12 @@ func NewWrite(c Config) *Format { return newFormat(writers, c) }
 // so.
 func (c *Config) WriterWaits(key string) Call {
 	w := Call{Script: writerWaits, Key: key, Args: Args{readers.Channel(c.Prefix), c.Prefix, c.Sharded()}}
-	if c.Cluster {
-		w.queue = QueueKey(c.Prefix, key)
-	}
+	w.queue = c.queueOf(key)
 	return w
 }
+
+// readersLease returns the key that lives as long as the lease of a reader, whose count is always 1.
+func readersLease(key, value string) string { return Tagged(key) + ":" + value + ":rwlock_timeout:1" }
 
 // Tagged returns a name as it appears in names that Redisson derives from it: in braces, so that they are in the same slot of a
 // cluster, unless the name contains braces.

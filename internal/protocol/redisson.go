@@ -8,7 +8,7 @@ var redisson = describe(Description{
 	Name: "redisson", Source: files["redisson"],
 	Channel: func(string) string { return "redisson_lock__channel:" },
 	Within:  Tagged,
-	Counter: func(_, key string) string { return "redisson_lock_token:" + Tagged(key) }, // the counter of its RFencedLock
+	Counter: func(_, key string) string { return redissonCounter(key) },
 	Foreign: []string{
 		"9401052d872adfd0179ef8c8e8c028512707629a", // before 3.12.3
 		"dad0f8d619e548e04f21fb48d50be5034df3adae", // then before 3.19.0, and RSpinLock
@@ -18,6 +18,9 @@ var redisson = describe(Description{
 		"b825ed78719d69bc179fb684c093452bad2da404", // of this library, before it queued
 	},
 })
+
+// redissonCounter returns the key of the counter of Redisson's RFencedLock.
+func redissonCounter(key string) string { return "redisson_lock_token:" + Tagged(key) }
 
 // NewRedisson returns the format of Redisson's RLock and RFencedLock.
 func NewRedisson(c Config) *Format { return newFormat(redisson, c) }

@@ -29,24 +29,20 @@ func NewScript(source string) *Script {
 
 // Call is a command about one key: a script with its arguments, or, without a script, the SET that takes a free lock.
 type Call struct {
-	Script *Script
-	Key    string
-	Args   Args
-	more   []string // the arguments after the fixed ones, if they are not among Args
+	Script  *Script
+	plainly *Script // for a script that asks for a ticket: the one that does not
+	Key     string
+	Args    Args
+	more    []string // the arguments after the fixed ones, if they are not among Args
+	beside
 
-	// While a slot of a cluster moves, a script with only the lock's key goes to the node that has the key, or, if it is gone, to
-	// the slot's new node. There it must not begin a queue while the old queue is still to be moved: the move would fail with an
-	// error. So a call that may begin a queue also names the queue as a key, and is refused unless both are at the node. A waiting
-	// call then tries again, and a release goes on without the queue.
-	queue string // the queue's key; empty: the call begins none
-
-	// For an obtaining call: a script that the server does not know is not sent again once the caller has given up. The removal of
-	// its grant is under way by then, and would come first.
+	// For an obtaining call: a command that was not executed, since the server does not know the script, for instance, is not sent
+	// again once the caller has given up. The removal of its grant is under way by then, and would come first.
 	DropIfAbandoned bool
+	source          bool // the server does not know the script: its source is sent
 
 	Replicas *Replicas // the replicas that must have the write; nil: none
 	Wrote    func(c *Call, result rueidis.RedisResult) bool
-	others   []string // further keys in the key's slot: on a cluster the fencing counter, for the same reason
 }
 
 // Replicas says how many replicas must have a write before it counts, and within what time.
@@ -54,13 +50,6 @@ type Replicas struct {
 	N       int
 	Timeout time.Duration
 	Settled func(why error) // called after each wait: why the write does not count, or nil
-}
-
-// counts notes that a call may begin a fencing counter.
-func (c *Call) counts(counter string, cluster bool) {
-	if cluster {
-		c.others = append(c.others, counter)
-	}
 }
 
 // Args are the arguments of a call: an array, so that a call needs no allocation. Empty ones at the end are not sent; scripts
@@ -104,33 +93,55 @@ func (c *Call) Send(ctx context.Context, way rueidis.CoreClient) (result rueidis
 // SendAsync is [Call.Send] for a goroutine that goes on when its caller has given up. Gone says whether it has.
 func (c *Call) SendAsync(ctx context.Context, way rueidis.CoreClient, gone *atomic.Bool) (result rueidis.RedisResult) {
 	result = way.Do(ctx, c.Command(way.B(), false))
-	if c.DropIfAbandoned && gone.Load() {
-		return result
-	}
-	return c.Repair(ctx, way, result)
-}
-
-// Repair runs a script by its source if the server has replied that it does not know the digest.
-func (c *Call) Repair(ctx context.Context, way rueidis.CoreClient, result rueidis.RedisResult) rueidis.RedisResult {
-	if c.Script != nil && NoScript(result.Error()) {
-		result = way.Do(ctx, c.BySource(way.B()))
+	for c.Again(result) && (!c.DropIfAbandoned || !gone.Load()) {
+		result = way.Do(ctx, c.Command(way.B(), false))
 	}
 	return result
 }
 
-// Command returns the command of a call: SET, or a script by its digest. Blocks: it is sent on a connection of its own.
+// Repair sends a call again after a reply to it, as long as it must be sent again.
+func (c *Call) Repair(ctx context.Context, way rueidis.CoreClient, result rueidis.RedisResult) rueidis.RedisResult {
+	for c.Again(result) {
+		result = way.Do(ctx, c.Command(way.B(), false))
+	}
+	return result
+}
+
+// Again takes the reply to a call. It reports whether the call must be sent again, since it was not executed: by its source, to a
+// server that does not know the script, or with the lock's key alone, see beside.
+func (c *Call) Again(result rueidis.RedisResult) bool {
+	err := result.Error()
+	if c.Script == nil {
+		return false
+	}
+	if NoScript(err) && !c.source {
+		c.source = true
+		return true
+	}
+	c.source = false
+	if err != nil && c.refused(err) {
+		return true
+	}
+	c.learn(err)
+	return false
+}
+
+// Command returns the command of a call: SET, or a script. Blocks: it is sent on a connection of its own.
 func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
-	name := "SET"
+	command, n := b.Arbitrary(c.verb()), c.count()
 	if c.Script != nil {
-		name = "EVALSHA"
+		script := c.Script.SHA
+		if c.source {
+			script = c.Script.Source
+		}
+		command = command.Args(script, strconv.Itoa(1+n))
 	}
-	command := b.Arbitrary(name)
-	if c.Script != nil {
-		command = command.Args(c.Script.SHA, c.numKeys())
-	}
-	if c.queue == "" && c.others == nil { // Keys, also for a single server: rueidis chooses a connection by them
+	switch { // Keys, also for a single server: rueidis chooses a connection by them
+	case n == 0:
 		command = command.Keys(c.Key)
-	} else {
+	case n == 1 && c.queue != "":
+		command = command.Keys(c.Key, c.queue)
+	default:
 		command = command.Keys(c.Keys()...)
 	}
 	if c.Script == nil {
@@ -144,27 +155,19 @@ func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
 	return command.Build()
 }
 
-func (c *Call) numKeys() string {
-	if c.queue == "" && c.others == nil {
-		return "1"
+func (c *Call) verb() string {
+	switch {
+	case c.Script == nil:
+		return "SET"
+	case c.source:
+		return "EVAL"
+	default:
+		return "EVALSHA"
 	}
-	return strconv.Itoa(len(c.Keys()))
 }
 
 // Keys returns the keys of the script.
-func (c *Call) Keys() []string {
-	keys := append([]string{c.Key}, c.others...)
-	if c.queue != "" {
-		keys = append(keys, c.queue)
-	}
-	return keys
-}
-
-// BySource returns the command of a call whose script the server does not know.
-func (c *Call) BySource(b rueidis.Builder) rueidis.Completed {
-	keys := c.Keys()
-	return b.Eval().Script(c.Script.Source).Numkeys(int64(len(keys))).Key(keys...).Arg(c.Given()...).Build()
-}
+func (c *Call) Keys() []string { return c.beside.append([]string{c.Key}) }
 
 // NoScript reports whether the server does not know the script, for instance after a restart.
 func NoScript(err error) bool {
@@ -172,26 +175,26 @@ func NoScript(err error) bool {
 	return ok && reply.IsNoScript()
 }
 
-// SendAll runs scripts in one pipeline. Scripts that the server does not know run again in a second one, if they are still
-// wanted.
+// SendAll runs scripts in one pipeline. Those that must be sent again run in a second one, and so on, if they are still wanted.
 func SendAll(ctx context.Context, way rueidis.CoreClient, calls []Call, wanted func(i int) bool) []rueidis.RedisResult {
-	commands := make(rueidis.Commands, len(calls))
-	for i, c := range calls {
-		commands[i] = c.Command(way.B(), false)
+	results := make([]rueidis.RedisResult, len(calls))
+	these := make([]int, len(calls))
+	for i := range calls {
+		these[i] = i
 	}
-	results := way.DoMulti(ctx, commands...)
-	var again []int
-	var evals rueidis.Commands
-	for i, result := range results {
-		if NoScript(result.Error()) && wanted(i) {
-			again = append(again, i)
-			evals = append(evals, calls[i].BySource(way.B()))
+	for len(these) > 0 {
+		commands := make(rueidis.Commands, len(these))
+		for k, i := range these {
+			commands[k] = calls[i].Command(way.B(), false)
 		}
-	}
-	if len(evals) > 0 {
-		for i, result := range way.DoMulti(ctx, evals...) {
-			results[again[i]] = result
+		again := these[:0]
+		for k, result := range way.DoMulti(ctx, commands...) {
+			i := these[k]
+			if results[i] = result; calls[i].Again(result) && wanted(i) {
+				again = append(again, i)
+			}
 		}
+		these = again
 	}
 	return results
 }

@@ -165,6 +165,17 @@ func Load(name string) *Script {
 // ForceUnlock removes a lock in any format but a semaphore's.
 var ForceUnlock = Load("force_unlock")
 
+// ForceUnlock returns the call that removes a lock, or one holder's part of it; see force_unlock.lua for the reply. Common is the
+// channel of all plain locks, values the beginning of the values of the registry's holds.
+func (c *Config) ForceUnlock(key, holder, common, values string) Call {
+	removal := Call{Script: ForceUnlock, Key: key, Args: Args{
+		holder, Tagged(key), c.Publish(), common, values, c.Prefix, c.Sharded(),
+	}}
+	removal.shape, removal.queue, removal.known = removing, c.queueOf(key), c.Beside
+	removal.narrow = c.Beside.Refused() != ""
+	return removal
+}
+
 // Scripts returns all scripts by name.
 func Scripts() map[string]*Script { return maps.Clone(byName) }
 

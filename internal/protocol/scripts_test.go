@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	lua "github.com/yuin/gopher-lua"
@@ -22,7 +23,7 @@ func TestScripts_UseNoGlobals(t *testing.T) {
 		known[name] = true
 	}
 	for name, script := range Scripts() {
-		chunk, err := parse.Parse(strings.NewReader(script.Source), name)
+		chunk, err := parse.Parse(strings.NewReader(strings.TrimPrefix(script.Source, redistest.WatchKeys)), name)
 		require.NoError(t, err)
 		proto, err := lua.Compile(chunk, name)
 		require.NoError(t, err)

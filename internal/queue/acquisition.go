@@ -217,10 +217,10 @@ func (a *acquisition) poll() error {
 	}
 }
 
-// refusesQueue reports whether a cluster refuses commands of the queue: permissions lack, or its slot moves.
+// refusesQueue reports whether the server refuses commands of the queue: permissions lack, or its slot moves.
 func (a *acquisition) refusesQueue(err error) bool {
 	var refusal *rueidis.RedisError
-	return a.path.all.Cluster && !a.cut && errors.As(err, &refusal) && (fault.Refusal(refusal) || fault.BetweenNodes(refusal))
+	return !a.cut && errors.As(err, &refusal) && (fault.Refusal(refusal) || fault.BetweenNodes(refusal))
 }
 
 // recover waits until the next try, after one that failed with why; why may be nil.

@@ -139,6 +139,9 @@ func (p *Path) busy() bool {
 
 // mayQueue reports whether calls of the path may wait in a queue.
 func (p *Path) mayQueue() bool {
+	if p.Format.Beside.Refused() != "" {
+		return false
+	}
 	c := p.anchor.others.Load()
 	return c == nil || p.Clock.Now() >= clock.Instant(c.queueless.Load())
 }

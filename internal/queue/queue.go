@@ -97,6 +97,13 @@ func (a *acquisition) step(ask protocol.Mode) (next protocol.Mode, err error) {
 		return a.refused(ask, err)
 	}
 	a.ticket.moving = 0
+	switch {
+	case a.won:
+		return "", nil
+	case a.at.State == "": // taken: the server has refused the queue as a key, and was asked again without it
+		a.path.NoQueue(a.path.Format.Beside.Refused())
+		return "", errNoQueue
+	}
 	switch a.at.State {
 	case protocol.StateFailing:
 		return "", errNoQueue

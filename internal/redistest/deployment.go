@@ -112,7 +112,10 @@ func StartSentinel(tb testing.TB, args ...string) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(s.Stop)
+	tb.Cleanup(func() {
+		s.judge(tb)
+		s.Stop()
+	})
 	return s
 }
 

@@ -56,7 +56,10 @@ func StartBinary(tb testing.TB, binary string, args ...string) *Server {
 	if err != nil {
 		stop(tb, err)
 	}
-	tb.Cleanup(s.Stop)
+	tb.Cleanup(func() {
+		s.judge(tb)
+		s.Stop()
+	})
 	return s
 }
 

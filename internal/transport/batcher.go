@@ -149,8 +149,8 @@ func (s *Shard) doBatched(b *batcher, p *Wait, c *protocol.Call, end *bound, a *
 	end.callers = true
 	end.begin(p, a.Sent, nil)
 	a.RedisResult = b.do(end)
-	if c.Script != nil && protocol.NoScript(a.Error()) {
-		end.pack(c, c.BySource(t.redis.B()))
+	for c.Again(a.RedisResult) {
+		end.pack(c, c.Command(t.redis.B(), false))
 		a.RedisResult = b.do(end)
 	}
 	switch err := a.Error(); {

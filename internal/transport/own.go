@@ -145,9 +145,7 @@ func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Repl
 	t := s.client
 	end.begin(p, a.Sent, w)
 	a.RedisResult = w.Do(context.Background(), c.Command(w.B(), true))
-	if protocol.NoScript(a.Error()) {
-		a.RedisResult = c.Send(end, t.redis)
-	}
+	a.RedisResult = c.Repair(end, t.redis, a.RedisResult)
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
 	over := end.stop() // from here on the bound closes nothing

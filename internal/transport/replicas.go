@@ -50,7 +50,6 @@ type replication struct {
 	unsure   bool          // it is not certain that this server is the key's master
 	left     bool          // see Shard.left
 	overdue  bool          // its time is over: the reply settles it
-	bySource bool          // the server does not know the script
 	asking   bool          // the slot is moving to the server
 	hops     int           // how many servers have redirected it
 }
@@ -351,11 +350,7 @@ func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of [
 		if e.asking {
 			push(b.Arbitrary("ASKING").Build(), nil)
 		}
-		if e.bySource {
-			push(e.call.BySource(b), e)
-		} else {
-			push(e.call.Command(b, false), e)
-		}
+		push(e.call.Command(b, false), e)
 	}
 	push(b.Arbitrary("WAIT").Args(strconv.Itoa(n), strconv.FormatInt(slice.Milliseconds(), 10)).Build(), nil)
 	return commands, of
@@ -411,8 +406,7 @@ func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 		e.answered = s.client.Clock.Now()
 	}
 	switch {
-	case protocol.NoScript(err) && e.call.Script != nil && !e.bySource:
-		e.bySource = true
+	case e.call.Again(result):
 		s.client.add(s.shard, s.address, e) // this connection may lead to a former master
 	case fault.Elsewhere(err) && e.hops < mostHops:
 		e.stage = isQueued

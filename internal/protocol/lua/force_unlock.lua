@@ -1,6 +1,6 @@
 -- Removes a lock, whichever hold has it, or one holder's part of it, and publishes that in the lock's format.
 --
--- KEYS[1]  the lock's key
+-- KEYS     the lock's key; the queue, if there is one. The keys of readers' leases are not known before: the hash names them
 -- ARGV[1]  the holder to remove, as named in the key: its value, with or without the mark, or a field; empty: all holders
 -- ARGV[2]  the name as it appears in derived keys: in braces, unless it contains some
 -- ARGV[3]  PUBLISH, SPUBLISH to publish in Redisson's format in both ways, or empty
@@ -43,7 +43,9 @@ local function wake()
 end
 
 local function told(gone)
-  pcall(wake) -- the queue may be forbidden, or at another node
+  if #KEYS > 1 then -- otherwise the queue is forbidden, or at another node
+    pcall(wake)
+  end
   local own = {}
   for _, name in ipairs(gone) do
     if #name <= LONGEST and string.sub(name, 1, #registry) == registry then

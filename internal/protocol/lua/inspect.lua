@@ -1,9 +1,11 @@
 -- Returns the holders and waiters of some locks. It changes nothing: it has only reading commands.
 --
--- KEYS     the locks' keys
+-- KEYS     the locks' keys; then the keys beside them, unless they are refused: the queues, and the fencing counters of all
+--          formats. The keys of readers' leases are not known before: the hash names them
 -- ARGV[1]  the registry's prefix
 -- ARGV[2]  how many holders and waiters to name for each key
 -- ARGV[3]  S on a cluster
+-- ARGV[4]  how many locks there are; missing: all keys are locks
 --
 -- Replies for each key an array:
 --   string, lock (a hash in Redisson's format), readwrite, semaphore, none, number, or the name of another type
@@ -157,7 +159,8 @@ local function permits(key)
 end
 
 local replies = {}
-for i, key in ipairs(KEYS) do
+for i = 1, tonumber(ARGV[4] or #KEYS) do
+  local key = KEYS[i]
   local kind, lease, count, found = typeOf(key), -2, 0, {}
   if kind == 'string' and redis.call('STRLEN', key) <= LONGEST then
     local value = redis.call('GET', key)

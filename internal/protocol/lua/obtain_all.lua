@@ -1,9 +1,9 @@
 -- Makes holds the owners of several locks, unless other holds have one of them: then it changes nothing.
 --
--- KEYS     the locks' keys
--- ARGV[1]  the number of locks; more keys may follow
+-- KEYS     the locks' keys; then the fencing counter of each, if tokens are wanted
+-- ARGV[1]  the number of locks
 -- ARGV[2]  the lease in milliseconds
--- ARGV[6]  and so on: the holds' values; then for each the key of its fencing counter, if tokens are wanted
+-- ARGV[6]  and so on: the holds' values
 --
 -- Replies the tokens, 0 where none is wanted; or, as a number, the index of a key that another hold has, negative if the key is
 -- no such lock. Values of the same registry are as in obtain.lua. What the server refuses, it refuses for the first key, before
@@ -29,7 +29,7 @@ for i = 1, n do
 end
 local tokens = {}
 for i = 1, n do
-  counter = ARGV[5 + n + i] or ''
+  counter = KEYS[n + i] or ''
   local refused = fence()
   if refused then
     return refused

@@ -1,14 +1,14 @@
 -- Makes a hold wait in the queue of a lock: puts its ticket there, or looks at it. It makes the hold the owner when its turn
 -- has come, and grants a free lock to the tickets in front.
 --
--- KEYS[1]  the lock's key
+-- KEYS     as of obtain.lua
 -- ARGV[1]  the hold's value, "<registry>:<number>"
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the registry's prefix
 -- ARGV[4]  enqueue, to get a ticket; empty or missing, to get one at the end of a queue in which others waited a moment ago, with
 --          a short reply; check, to look at it
 -- ARGV[5]  S on a cluster
--- ARGV[6]  the key of the fencing counter; empty or missing: no token is wanted
+-- ARGV[6]  as of obtain.lua
 -- ARGV[7]  enqueue: the ticket's former place; empty or missing: the ticket comes last
 -- ARGV[8]  enqueue: an older ticket of this call to replace; empty or missing: none
 -- ARGV[9]  the zeros in front of the lease in the ticket, see queue.lua; missing: none
@@ -26,6 +26,9 @@
 --# head
 local key, value, lease, prefix, asks, sharded = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5] == 'S'
 local counter, queues = ARGV[6] or '', false
+if counter == '2' then
+  counter = KEYS[2]
+end
 
 --# arguments
 if asks == '' then

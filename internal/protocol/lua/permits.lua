@@ -25,7 +25,7 @@ end
 if counter == '' then
   return 1
 end
-local prefix, sharded, slotted, queue = '', false, nil, nil -- this script needs none, and leaves ended leases to others
+local prefix, sharded, slotted, queue = '', false, nil, false -- this script needs none, and leaves ended leases to others
 
 --# obtain in turn
 -- Grants one permit, if one is free, no call waits, no lease is over, and each hold has one permit: the members with the lowest
@@ -159,7 +159,7 @@ local function count()
   if not stored then
     return redis.call('EXISTS', key) == 0
   end
-  local over, still = queue and redis.call('ZRANGEBYSCORE', key, 0, at, 'WITHSCORES') or {}, nil
+  local over, still = queue ~= false and redis.call('ZRANGEBYSCORE', key, 0, at, 'WITHSCORES') or {}, nil
   for i = 1, #over, 2 do
     redis.call('ZREM', key, over[i], over[i] .. '*') -- mutant: weight left
     local registry = over[i + 1] % 1 > 0 and string.match(over[i], '^(.*):')

@@ -13,13 +13,15 @@
 -- The head of the script has defined key, prefix, and sharded.
 
 --# names
--- The queue is in the slot of its key. A registry gets messages about its queues on a channel, whose name is the following one
--- and the registry's own: see ownChannel in waker.go.
+-- The queue is the last key; nil: there is none. A registry gets messages about its queues on a channel, whose name is the
+-- following one and the registry's own: see ownChannel in waker.go.
+local queue = prefix ~= '' and KEYS[#KEYS] or nil
 local braced = string.find(key, '{', 1, true)
-local tag = braced and string.match(key, '^[^{]*{([^}]+)}')
-local queue = tag and key .. ':waiters' or prefix .. ':{' .. key .. '}:waiters'
-local slotted = sharded and (tag and string.find(prefix, '^[^{]*{[^}]*$') and key .. '-channel@'
-  or prefix .. '-channel@{' .. (tag or key) .. '}')
+local slotted = false
+if sharded then
+  local tag = braced and string.match(key, '^[^{]*{([^}]+)}')
+  slotted = tag and string.find(prefix, '^[^{]*{[^}]*$') and key .. '-channel@' or prefix .. '-channel@{' .. (tag or key) .. '}'
+end
 
 --# ticket
 -- Puts a ticket at the end of a queue in which others waited a moment ago, and replies. If the queue is gone, or the server's

@@ -1,7 +1,8 @@
 -- The format of Redisson's RReadWriteLock: a hash with the mode, read or write, and a field with a count of 1 per holder: the
 -- value of a reader's hold, or the value of a writer's hold and ":write". The key "{<key>}:<field>:rwlock_timeout:<n>" lives as
 -- long as the n-th lease of a reader, so that the hash can be kept for as long as the longest one. A writer has the lease of
--- the hash. A holder of Redisson looks the same. The sections of readers and of writers follow the common ones.
+-- the hash. A holder of Redisson looks the same. The sections of readers and of writers follow the common ones. The second key of
+-- a reader's script is that of its own lease, unless the server refuses to have it named.
 
 --# read obtain in turn
 local mode = redis.call('HGET', key, 'mode')
@@ -17,7 +18,7 @@ elseif mode == 'write' and under == '' and asks ~= 'reserve' and asks ~= 'seen' 
 end
 if enters then
   local left = mode and redis.call('PTTL', key) or 0
-  local own = (braced and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
+  local own = KEYS[2] or (braced and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
   redis.call('SET', own, '1', 'PX', lease)
   redis.call('HMSET', key, 'mode', 'read', value, '1')
   if left == -1 or
@@ -53,7 +54,7 @@ end
 if redis.call('HEXISTS', key, value) == 0 then
   return -redis.call('EXISTS', key)
 elseif lease ~= '' then
-  local own = (string.find(key, '{', 1, true) and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
+  local own = KEYS[2] or (string.find(key, '{', 1, true) and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
   if redis.call('PEXPIRE', own, lease) == 0 then -- unlike SET, allowed when the server is out of memory
     return 0
   elseif redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then -- mutant: reading renewal ends others
@@ -79,7 +80,7 @@ end
 if plain and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
   redis.call('HEXISTS', key, value) == 1 and redis.call('HLEN', key) == 2 then -- the last reader: the mode, and its field
   local name = braced and key or '{' .. key .. '}'
-  local gone = redis.call('DEL', key, name .. ':' .. value .. ':rwlock_timeout:1')
+  local gone = redis.call('DEL', key, KEYS[2] or name .. ':' .. value .. ':rwlock_timeout:1')
   if channels ~= '' then -- publishing may be forbidden; the lock is released all the same
     redis.pcall('PUBLISH', channels .. name, '0')
     if sharded then -- Redisson listens there in a cluster
@@ -339,7 +340,7 @@ local removed = false -- the hash was removed
 -- next holder, or to announce: while its slot is being moved the server would not create it again. Besides the states of
 -- holder it returns over: a reader's lease was over, and what was left of the hold is removed.
 local function drop(value)
-  local had = side == 'w' or redis.call('DEL', name .. ':' .. value .. ':rwlock_timeout:1') == 1
+  local had = side == 'w' or redis.call('DEL', KEYS[2] or name .. ':' .. value .. ':rwlock_timeout:1') == 1
   if redis.call('HDEL', key, side == 'w' and value .. ':write' or value) == 0 then
     mode = redis.call('HGET', key, 'mode')
     return not mode and redis.call('EXISTS', key) == 1 and 'wrong' or 'free', false

@@ -1,9 +1,9 @@
 -- Ends a hold, if it still has its lock: gives the lock to the first ticket in its queue, or leaves it free and publishes that.
 --
--- KEYS[1]  the lock's key
+-- KEYS     the lock's key; then, as far as there are any, the key of a reader's own lease, and the queue
 -- ARGV[1]  the hold's value
 -- ARGV[2]  the beginning of the names of the channels of releases; empty or missing: publish nothing
--- ARGV[3]  the registry's prefix; empty or missing: there is no queue
+-- ARGV[3]  the registry's prefix; empty or missing: there is no queue, and no key is one
 -- ARGV[4]  quiet: no process is known to try without a ticket; direct: the process has looked for windows a moment ago, and the
 --          hold and all waiting calls have joined the queue a moment ago; empty or missing: neither. See fairness.go
 -- ARGV[5]  S on a cluster

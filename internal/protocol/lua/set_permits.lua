@@ -1,9 +1,9 @@
 -- Sets the number of permits, for good. Waiting calls get added permits at once. Holds keep their permits.
 --
--- KEYS[1]  the semaphore's key
+-- KEYS     the semaphore's key; the queue, if there is one
 -- ARGV[1]  the number
 -- ARGV[2]  empty
--- ARGV[3]  the registry's prefix
+-- ARGV[3]  the registry's prefix; empty: there is no queue
 -- ARGV[4]  empty
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  the beginning of the names of the channels of releases; empty or missing: publish nothing
@@ -27,7 +27,9 @@ local function serve()
   grantNext(time[1] * 1000000 + time[2], nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))
 end
 
-pcall(serve)
+if queue then
+  pcall(serve)
+end
 if free('r') then
   announce()
 end

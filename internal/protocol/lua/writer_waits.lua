@@ -1,7 +1,7 @@
 -- Asks whether a writer waits for a read-write lock, so that new readers must be kept out. A process whose readers share a hold
 -- asks this.
 --
--- KEYS[1]  the lock's key
+-- KEYS     the lock's key, and the queue
 -- ARGV[1]  the beginning of the name of the channel of releases
 -- ARGV[2]  the registry's prefix
 -- ARGV[3]  S on a cluster

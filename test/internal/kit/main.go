@@ -18,6 +18,7 @@ func Main(m *testing.M) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(200) // little is in use at any time: less of the time goes into looking for it
 	}
+	WatchKeys()
 	// Miniredis makes an interpreter for each script that it runs, by default with 100 kB of stacks.
 	lua.RegistrySize, lua.CallStackSize = 1<<10, 64
 	// Most of the time a test on a real server waits, and one in fake time computes: so there is enough to do for each core.

@@ -67,6 +67,7 @@ func FakeWorldAlone(t *testing.T, test func(w *World)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
+		reportsKeys(t, m)
 		t.Cleanup(m.Close)
 		// Time stands still when the test is over: whoever connects to a silent server has to give up before that.
 		t.Cleanup(func() { <-time.After(10 * time.Second) })

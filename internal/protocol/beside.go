@@ -1,0 +1,170 @@
+package protocol
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// beside are the keys that a call names besides its lock's: all that the script may touch, so that a server or a proxy knows them
+// before the script runs. They are in the lock's slot.
+//
+// A call with such keys may be refused where the script would run with the lock's key alone:
+//
+//   - The user lacks permission for one of the keys: NOPERM.
+//   - A proxy keeps them on several servers: CROSSSLOT, or words of its own.
+//   - The slot of a cluster moves, and the keys are at two nodes, or one of them does not exist: TRYAGAIN.
+//
+// The script has not run then. So the call is narrowed, to the lock's key alone, and sent again: it goes on without a queue. The
+// fencing counter is then named as an argument: the script draws from it, or fails.
+//
+// While a slot moves, a call that waits in a queue, or may begin one, is not narrowed. Where the lock's key is, it could begin a
+// second queue, and the move of the first one would fail. It tries again later. For the same reason fencing counters are always
+// keys on a cluster.
+type beside struct {
+	counter string   // the fencing counter; it is the second key. Empty: none, or among the others
+	others  []string // keys without which the call cannot be sent: of other locks, and on a cluster the counters
+	own     string   // the key of a reader's own lease; empty: none
+	queue   string   // the last key; empty: none
+
+	shape  shape
+	waits  bool    // it waits in a queue, or may begin one
+	narrow bool    // the keys but the others are left out
+	why    string  // the lasting refusal of the others; empty: there was none
+	known  *Beside // nil: what is learned is not kept
+}
+
+// shape is what the arguments of a call are like.
+type shape uint8
+
+const (
+	fixed     shape = iota // the call is not narrowed
+	obtaining              // of obtain.lua
+	asking                 // of obtain_queued.lua: narrowed, the call is one of obtain.lua
+	releasing              // of release.lua, and set_permits.lua
+	renewing               // of renew.lua
+	removing               // of force_unlock.lua
+)
+
+// secondKey tells a script that the fencing counter is the second key; otherwise the argument is its name.
+const secondKey = "2"
+
+// count returns how many keys a call names besides its lock's.
+func (b *beside) count() int {
+	n := len(b.others)
+	if b.narrow {
+		return n
+	}
+	for _, key := range [...]string{b.counter, b.own, b.queue} {
+		if key != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// append adds the keys in the order in which scripts expect them.
+func (b *beside) append(keys []string) []string {
+	if b.narrow {
+		return append(keys, b.others...)
+	}
+	if b.counter != "" {
+		keys = append(keys, b.counter)
+	}
+	keys = append(keys, b.others...)
+	if b.own != "" {
+		keys = append(keys, b.own)
+	}
+	if b.queue != "" {
+		keys = append(keys, b.queue)
+	}
+	return keys
+}
+
+// refused narrows a call if err may say that its keys are refused. It reports whether it did.
+func (c *Call) refused(err error) bool {
+	if c.narrow || c.shape == fixed || c.count() == len(c.others) {
+		return false
+	}
+	switch {
+	case strings.HasPrefix(err.Error(), "TRYAGAIN"):
+		if c.waits {
+			return false
+		}
+	case !fault.Refusal(err) || fault.IsWrongType(err):
+		return false
+	default:
+		c.why = err.Error()
+	}
+	c.leaveOut()
+	return true
+}
+
+// leaveOut narrows a call.
+func (c *Call) leaveOut() {
+	c.narrow = true
+	switch c.shape {
+	case obtaining:
+		c.Args[2], c.Args[3] = "", ""
+		if c.counter != "" {
+			c.Args[5] = c.counter
+		}
+	case asking:
+		given := c.Given()
+		args := Args{given[0], given[1], "", "", "", c.counter}
+		if c.counter == "" && len(given) > 5 {
+			args[5] = given[5]
+		}
+		if len(given) > 9 {
+			args[6] = given[9]
+		}
+		c.Script, c.Args, c.more = c.plainly, args, nil
+	case releasing:
+		c.Args[2], c.Args[3] = "", ""
+	case renewing:
+		if c.counter != "" {
+			c.Args[2] = c.counter
+		}
+	case removing, fixed:
+	}
+}
+
+// learn notes that a narrowed call was executed, so that the keys that it lacks were what was refused.
+func (c *Call) learn(err error) {
+	if c.why != "" && fault.Answered(err) && !fault.Refusal(err) {
+		c.known.refuse(c.why)
+	}
+}
+
+// Beside is what a registry has learned of keys besides those of locks: whether they are refused. Then its calls are narrow from
+// the beginning.
+type Beside struct {
+	clock clock.Clock
+	until atomic.Int64 // an instant: until then they count as refused
+	why   atomic.Pointer[string]
+}
+
+// refusedFor is for how long keys count as refused. Then one call finds out anew: permissions may have been given.
+const refusedFor = time.Minute
+
+// NewBeside returns a Beside for a registry.
+func NewBeside(c clock.Clock) *Beside { return &Beside{clock: c} }
+
+func (b *Beside) refuse(why string) {
+	if b == nil {
+		return
+	}
+	b.why.Store(&why)
+	b.until.Store(int64(b.clock.Now().Add(refusedFor)))
+}
+
+// Refused returns why keys besides those of locks are refused; empty if they are not, or it is not known.
+func (b *Beside) Refused() string {
+	if b == nil || b.until.Load() == 0 || b.clock.Now() >= clock.Instant(b.until.Load()) {
+		return ""
+	}
+	return *b.why.Load()
+}

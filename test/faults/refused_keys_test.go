@@ -1,0 +1,131 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// The keys that a script names besides the lock's may be refused where the lock's is not.
+
+// singlePaths are locks of one path, each of its kind.
+var singlePaths = map[string]struct {
+	opts []lockregistry.Option
+	side func(r *lockregistry.Registry) *lockregistry.Lock
+}{
+	"spring":   {nil, plain},
+	"fenced":   {[]lockregistry.Option{lockregistry.WithFencing()}, plain},
+	"redisson": {[]lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson)}, plain},
+	"redisson fenced": {
+		[]lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()}, plain,
+	},
+	"writer": {nil, func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() }},
+}
+
+func plain(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") }
+
+// takeTurns has registries take turns with a lock, and checks that they exclude each other, and that tokens grow.
+func takeTurns(t *testing.T, all []*lockregistry.Registry, side func(r *lockregistry.Registry) *lockregistry.Lock) {
+	t.Helper()
+	var inside atomic.Int32
+	var last uint64
+	var each sync.WaitGroup
+	for _, r := range all {
+		each.Go(func() {
+			for range 5 {
+				err := side(r).Do(t.Context(), func(ctx context.Context) error {
+					if n := inside.Add(1); n != 1 {
+						t.Errorf("%d are inside", n)
+					}
+					defer inside.Add(-1)
+					if token, ok := lockregistry.TokenFrom(ctx); ok {
+						if token <= last {
+							t.Errorf("token %d after %d", token, last)
+						}
+						last = token
+					}
+					return nil
+				}, lockregistry.Lease(10*time.Second))
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	each.Wait()
+}
+
+// A user who may touch the lock's key, but not its queue, locks as without a queue. That is found out once.
+func TestRefusedKeys_NoPermissionForTheQueue(t *testing.T) {
+	for name, c := range singlePaths {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				w.Do("ACL", "SETUSER", "app", "on", ">secret", "allchannels", "+@all", "~orders:42", "~orders:{orders:42}:fencing",
+					"~redisson_lock_token:{orders:42}", "~{orders:42}:*", "~*:registry")
+				var log kit.Journal
+				opts := append([]lockregistry.Option{lockregistry.WithPollInterval(20 * time.Millisecond)}, c.opts...)
+				limited := w.RegistryOn(w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
+					o.Username, o.Password = "app", "secret"
+				}), append(opts, log.Option())...)
+				takeTurns(w.T, []*lockregistry.Registry{limited}, c.side)
+				w.Do("CONFIG", "RESETSTAT")
+				takeTurns(w.T, []*lockregistry.Registry{limited}, c.side)
+				require.NotContains(w, w.Do("INFO", "commandstats"), "rejected_calls=1,", "it knows that the queue is refused")
+				takeTurns(w.T, []*lockregistry.Registry{limited, w.Registry(opts...), limited}, c.side)
+				require.LessOrEqual(w, len(log.Lines()), 1, "one line says it")
+				for _, line := range log.Lines() {
+					require.Contains(w, line, "the server refuses the queue of a lock")
+					require.Contains(w, line, "NOPERM")
+				}
+			})
+		})
+	}
+}
+
+// A user who may not touch the fencing counter gets an error, and no lock.
+func TestRefusedKeys_NoPermissionForTheCounter(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		w.Do("ACL", "SETUSER", "app", "on", ">secret", "allchannels", "+@all", "~orders:42", "~orders:{orders:42}:waiters", "~*:registry")
+		r := w.RegistryOn(w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
+			o.Username, o.Password = "app", "secret"
+		}), lockregistry.WithFencing())
+		err := r.Obtain("42").Lock(w.Context())
+		require.Regexp(w, "NOPERM|can't access|ACL failure", err)
+		require.True(w, w.Free(kit.TheKey))
+	})
+}
+
+// Behind a proxy that sends each command by its first key, single paths work as they did when scripts named one key only, also
+// where it refuses keys of several servers. Proxies go by hash tags or by the whole key.
+func TestRefusedKeys_Proxies(t *testing.T) {
+	t.Parallel()
+	for _, tags := range []bool{true, false} {
+		for _, refuses := range []string{"", "CROSSSLOT Keys in request don't hash to the same slot", "ERR some proxy says this"} {
+			for name, c := range singlePaths {
+				t.Run(fmt.Sprint(name, ", tags ", tags, ", ", strings.Split(refuses, " ")[0]), func(t *testing.T) {
+					t.Parallel()
+					relay := kit.NewRelay(t, tags, refuses)
+					opts := append([]lockregistry.Option{lockregistry.WithPollInterval(20 * time.Millisecond)}, c.opts...)
+					all := []*lockregistry.Registry{relay.Registry(t, opts...), relay.Registry(t, opts...)}
+					takeTurns(t, all, c.side)
+					before := relay.Refused.Load()
+					takeTurns(t, all, c.side)
+					require.Equal(t, before, relay.Refused.Load(), "they know what is refused")
+					if tags {
+						require.Zero(t, before, "all keys of a path have one hash tag")
+					}
+				})
+			}
+		}
+	}
+}
