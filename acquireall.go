@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -26,12 +27,16 @@ import (
 //
 // When another owner has one of them, the call releases what it got at once, then goes in order. So a waiter has only keys that
 // sort before the one that it waits for: no two callers wait for each other.
+//
+// Behind a proxy that keeps the paths on several servers a script does not obtain them, see readback.go in internal/protocol. Once
+// a registry has seen that, all its calls go in order. Whatever else sends one script for several paths must look at Apart, too.
 
 // AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has all. Calls of
 // AcquireAll never deadlock with each other, whatever the order of their paths: each waits for one path after the other, in the
 // order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
 //
-// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. While the call
+// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. Behind a proxy that
+// spreads keys over several servers it takes one command for each path, one after another. While the call
 // waits, it renews the paths that it already has. When one of them is lost, it releases all and begins anew, until the wait
 // ends. With NoWait it tries once.
 //
@@ -157,7 +162,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 	patient := b.request.patient()
 	contested := patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).redis.Contested() })
-	if !contested {
+	if !contested && !b.reg.queues.Apart.Load() {
 		holds, l, err := b.atOnce(ctx)
 		var late fault.OverdueError
 		switch {
@@ -165,6 +170,8 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 			return holds, nil
 		case patient && errors.As(err, &late) && !b.request.failFast:
 			b.failure = late.Failure
+		case errors.Is(err, fault.Apart):
+			b.reg.noteApart(l)
 		case patient && (err == fault.Busy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
 		case b.request.failFast:
 			err = l.gaveUp("acquire", err, notAtAll, false)
@@ -180,9 +187,17 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 	}
 	for queued := false; ; queued = true {
 		holds, err := b.inOrder(ctx, queued)
-		if err == nil || ctx.Err() != nil || !errors.Is(err, ErrLockLost) {
+		if err == nil || ctx.Err() != nil || !patient || !errors.Is(err, ErrLockLost) {
 			return holds, err
 		}
+	}
+}
+
+// noteApart notes that a proxy keeps paths on several servers.
+func (r *Registry) noteApart(l *Lock) {
+	if !r.queues.Apart.Swap(true) {
+		r.reports.dispatch.Log(slog.LevelWarn, "a proxy keeps the paths of AcquireAll on several servers: it takes one after another",
+			slog.String("key", l.redis.Key))
 	}
 }
 
@@ -225,7 +240,7 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, e
 	if b.deadline != clock.Never {
 		q.wait = b.reg.clock.Now().Until(b.deadline)
 	}
-	if q.wait != 0 && b.deadline > b.reg.clock.Now() {
+	if q.wait != 0 && b.deadline > b.reg.clock.Now() || !b.request.patient() {
 		asked, err = l.get(ctx, &q, queued)
 		b.failure = nil
 	}

@@ -42,6 +42,9 @@ var (
 	Late = errors.New("the answer of Redis came too late")
 )
 
+// Apart: a proxy keeps the paths of one call on several servers, so that no script can obtain them at once.
+var Apart = errors.New("a proxy keeps the paths on several servers")
+
 // Lasting matches errors after which the same call does not succeed later, although Redis has not said so.
 var Lasting = errors.New("it will not succeed later")
 

@@ -190,6 +190,11 @@ func (f *Format) ObtainAll(all []Request) Call {
 		}
 	}
 	c.others = append(c.others, counters...)
+	if c.fields = !f.format.Set; !f.Cluster && len(all) > 1 { // a node of a cluster refuses keys that it does not have
+		for _, b := range all {
+			c.of = append(c.of, reading{b.Key, b.Value})
+		}
+	}
 	return c
 }
 

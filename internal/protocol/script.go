@@ -35,6 +35,7 @@ type Call struct {
 	Args    Args
 	more    []string // the arguments after the fixed ones, if they are not among Args
 	beside
+	readings
 
 	// For an obtaining call: a command that was not executed, since the server does not know the script, for instance, is not sent
 	// again once the caller has given up. The removal of its grant is under way by then, and would come first.
@@ -87,14 +88,14 @@ func (c *Call) Given() []string {
 
 // Send runs a call: a script by its digest if the server knows it.
 func (c *Call) Send(ctx context.Context, way rueidis.CoreClient) (result rueidis.RedisResult) {
-	return c.Repair(ctx, way, way.Do(ctx, c.Command(way.B(), false)))
+	return c.Repair(ctx, way, c.SendOnce(ctx, way, false))
 }
 
 // SendAsync is [Call.Send] for a goroutine that goes on when its caller has given up. Gone says whether it has.
 func (c *Call) SendAsync(ctx context.Context, way rueidis.CoreClient, gone *atomic.Bool) (result rueidis.RedisResult) {
-	result = way.Do(ctx, c.Command(way.B(), false))
+	result = c.SendOnce(ctx, way, false)
 	for c.Again(result) && (!c.DropIfAbandoned || !gone.Load()) {
-		result = way.Do(ctx, c.Command(way.B(), false))
+		result = c.SendOnce(ctx, way, false)
 	}
 	return result
 }
@@ -102,7 +103,7 @@ func (c *Call) SendAsync(ctx context.Context, way rueidis.CoreClient, gone *atom
 // Repair sends a call again after a reply to it, as long as it must be sent again.
 func (c *Call) Repair(ctx context.Context, way rueidis.CoreClient, result rueidis.RedisResult) rueidis.RedisResult {
 	for c.Again(result) {
-		result = way.Do(ctx, c.Command(way.B(), false))
+		result = c.SendOnce(ctx, way, false)
 	}
 	return result
 }

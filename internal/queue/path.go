@@ -97,8 +97,10 @@ type Counts struct {
 	Windows atomic.Uint64 // times that a waiter left a free key to calls without a ticket
 }
 
-// refusals is what was logged about queues that the server refuses.
+// refusals is what servers, or proxies in front of them, refuse.
 type refusals struct {
+	Apart atomic.Bool // a proxy keeps paths on several servers: one script cannot obtain them
+
 	unqueued  atomic.Bool  // a refusal for good was logged
 	postponed atomic.Int64 // an instant: until then a refusal for now is not logged again
 }

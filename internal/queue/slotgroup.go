@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -83,6 +84,10 @@ func (g *Group) Try(deadline clock.Instant) {
 		return
 	}
 	reply := g.ask(&p)
+	if reply.Split || elsewhere(reply.err) {
+		g.split(&reply)
+		return
+	}
 	if reply.granted() && reply.ReplicaErr == nil && reply.Late {
 		g.confirm(deadline, reply.tokens, reply.Doubtful)
 		return
@@ -106,9 +111,32 @@ func (g *Group) Try(deadline clock.Instant) {
 	}
 }
 
+// elsewhere reports whether a proxy refuses scripts whose keys belong to several of its servers: there is no cluster, so the keys
+// are of one slot for all that the client knows.
+func elsewhere(err error) bool {
+	return fault.Refusal(err) && strings.HasPrefix(err.Error(), "CROSSSLOT")
+}
+
+// split gives back what the script has obtained at a server that has no other commands about some of the paths. What it has
+// obtained where they belong is removed by Leave.
+func (g *Group) split(r *groupReply) {
+	g.Err = fault.Apart
+	if !r.Split {
+		return
+	}
+	for _, a := range g.tries {
+		a.hold.SetMayArrive(true)
+	}
+	p := g.tries[0].commandWait(g.tries[0].path.Clock.Now())
+	p.Obtains, p.Observer = false, nil
+	c := g.tries[0].path.Format.GiveBack(r.call)
+	g.tries[0].path.all.Transport.Do(&p, &c) // at worst it stays there until its lease ends, in nobody's way
+}
+
 // groupReply is the reply to a group's script.
 type groupReply struct {
 	transport.Reply
+	call   protocol.Call // the last one
 	tokens []uint64
 	taken  int // the number of the path that another owner has, from 1; 0: none
 	err    error
@@ -134,6 +162,7 @@ func (g *Group) ask(p *transport.Wait) (r groupReply) {
 		if r.tokens, r.taken, r.err = protocol.Tokens(r.RedisResult, len(bids)); first {
 			p.Since = r.Sent
 		}
+		r.call = c
 		if !r.Late || r.err != nil || r.taken == 0 {
 			return r
 		}

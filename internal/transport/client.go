@@ -104,6 +104,10 @@ func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 		a.Sent = t.Clock.Now()
 		end, with = s.enter(a.Sent)
 	}
+	if with != nil && c.ReadsBack() { // several commands, which stay together
+		s.bounds.free(end, true)
+		end = nil
+	}
 	if end == nil {
 		s.doAsync(p, c, &a)
 		return a
@@ -113,14 +117,16 @@ func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 			s.doOwn(w, p, c, end, &a)
 			return a
 		}
-		with = s.batches.batcher(end)
+		if !c.ReadsBack() {
+			with = s.batches.batcher(end)
+		}
 	}
 	if with != nil {
 		s.doBatched(with, p, c, end, &a)
 		return a
 	}
 	end.begin(p, a.Sent, nil)
-	a.RedisResult = c.Send(end, t.redis)
+	a.RedisResult, a.Split = c.Send(end, t.redis), c.Split()
 	overdue := end.overdue()
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)

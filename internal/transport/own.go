@@ -144,8 +144,8 @@ func (o *ownConns) drop() {
 func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
 	end.begin(p, a.Sent, w)
-	a.RedisResult = w.Do(context.Background(), c.Command(w.B(), true))
-	a.RedisResult = c.Repair(end, t.redis, a.RedisResult)
+	a.RedisResult = c.Repair(end, t.redis, c.SendOnce(context.Background(), w, true))
+	a.Split = c.Split()
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
 	over := end.stop() // from here on the bound closes nothing

@@ -20,6 +20,7 @@ type Reply struct {
 	Doubtful   bool          // confirm it by a command on a fresh connection
 	Fresh      bool          // it came on a fresh connection
 	Cut        bool          // there is no reply, because the caller's context ended
+	Split      bool          // see [protocol.Call.Split]
 	ReplicaErr error         // why the master's reply does not count: too few replicas have the write, see WithReplicas
 }
 
