@@ -61,7 +61,7 @@ func (l *Lock) writes() bool { return l.pair != nil && l == &l.pair.writer }
 
 // Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, separately for
 // each owner. The readers of a process share one hold in Redis, and lose it together. While several share it, its lease is only
-// lengthened: [Lock.Renew] and locking again with a shorter [Lease] renew the hold with the lease that it has. When another
+// lengthened: [Lock.Renew] with a shorter lease renews the hold with the lease that it has. When another
 // goroutine has just asked Redis for the reader, TryLock waits for that reply, too, which is for both.
 func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 
