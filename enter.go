@@ -200,15 +200,27 @@ func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
 
 // refresh renews the hold for an owner that has entered it.
 func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission) error {
+	h, asked := l.heldBy(o), q.lease
+	if q.plain { // with the lease that the hold has
+		asked = nil
+	}
+	if h != nil && how == local.Reentered { // before all that fails: a call that retreats unlocks, which undoes this
+		h.Nest(o, asked) // mutant: nested call shortens
+		q.plain = true
+	}
 	if q.atLeast > 0 {
 		return errors.New("AtLeast: the owner holds the lock already")
 	}
 	if q.atMost > 0 {
 		return errAtMostHeld
 	}
-	h := l.heldBy(o)
 	if h == nil { // another goroutine of this owner unlocked too often
 		return ErrLockLost
+	}
+	if how == local.Reentered && ctx.Err() == nil && h.Valid() { // else Prolong says why not
+		if err := queue.TooShort(asked, l.shard()); err != nil {
+			return err
+		}
 	}
 	if how == local.Joined {
 		h.Join(q.lease)
@@ -225,11 +237,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		}
 		q.plain = q.lease.Length < h.Running()
 	}
-	if q.plain { // with the lease that the hold has
-		q.lease = nil
-	}
-	if how == local.Reentered {
-		h.Nest(o, q.lease) // mutant: nested call shortens
+	if q.plain {
 		q.lease = nil
 	}
 	return l.redis.Prolong(ctx, h, q.lease)

@@ -177,6 +177,21 @@ func TestNested_ACallThatFails(t *testing.T) {
 	})
 }
 
+// A nested call that is refused takes nothing from the one around it.
+func TestNested_ACallThatIsRefused(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		l := w.Registry(lockregistry.WithLease(20*time.Second), lockregistry.WithRenewal()).Obtain("42")
+		w.Lock(l)
+		w.Lock(l, lockregistry.Lease(time.Hour))
+		require.Error(w, l.Lock(w.Context(), lockregistry.AtMost(time.Minute)))
+		require.Error(w, l.Lock(w.Context(), lockregistry.AtLeast(time.Minute)))
+		w.Pass(time.Second)
+		require.Greater(w, w.Pttl(kit.TheKey), 59*time.Minute)
+		w.Unlock(l)
+		w.Unlock(l)
+	})
+}
+
 // Readers that share a hold rely on what each has asked for until it leaves.
 func TestNested_ReadersThatShareAHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {

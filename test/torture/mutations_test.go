@@ -58,7 +58,7 @@ var mutations = []mutation{
 	},
 	{
 		"nested call shortens", "a nested call sets its own lease for all",
-		"h.Nest(o, q.lease)", "return l.redis.Prolong(ctx, h, q.lease)",
+		"h.Nest(o, asked)", "return l.redis.Prolong(ctx, h, asked)",
 		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
 	},
 	{
