@@ -43,8 +43,8 @@ func (p *pulse) silent() time.Duration {
 	return p.last
 }
 
-// addPulses marks the holders whose processes renew nothing, or do not write their records. Where the locks in infos do not show it, some that the record lists
-// are read for that; if that fails, less is known.
+// addPulses marks the holders whose processes renew nothing, or do not write their records. Where the locks in infos do not show
+// it, some that the record lists are read for that; if that fails, less is known.
 func (r *Reader) addPulses(ctx context.Context, infos []observe.LockInfo, known map[string]record) {
 	pulses := map[string]*pulse{}
 	var probed []string
