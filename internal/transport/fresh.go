@@ -55,7 +55,7 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
 		address, now := f.shard.present(), f.shard.client.Clock.Now()
 		if !f.shard.IsSuspect(now) {
-			return nil, true
+			return nil, !f.shard.closed.Load()
 		}
 		f.mu.Lock()
 		if f.conn == nil || f.conn.broken.Load() || f.conn.address != address || f.shard.doubts(&f.conn.way) {
