@@ -36,6 +36,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 		Common:    r.plain.Format.CommonChannel(),
 		Poll:      r.queues.Poll,
 		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
+		Demoted:   to.Demoted,
 		Log:       r.reports.dispatch.Log,
 		Sink:      log,
 		Message:   func(_, text string) { r.deliver(text) },

@@ -187,6 +187,12 @@ func Passes(text string, within bool) bool {
 	})
 }
 
+// OfReplica reports whether an error's text says that a replica refuses a write. Within a script servers before version 7 put text
+// in front of the word.
+func OfReplica(text string) bool {
+	return strings.HasPrefix(text, "READONLY ") || strings.Contains(text, "-READONLY ")
+}
+
 // BetweenNodes reports whether a command failed because its keys are at two nodes while their slot moves.
 func BetweenNodes(err error) bool {
 	text := err.Error()

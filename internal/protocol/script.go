@@ -308,6 +308,29 @@ func readStanding(values []rueidis.RedisMessage) (s Reply, err error) {
 	return s, nil
 }
 
+// RefusedByReplica reports whether a server has refused a write because it is a replica: by an error, or as why there is no queue.
+func RefusedByReplica(result rueidis.RedisResult) bool {
+	if err := result.Error(); err != nil {
+		reply, ok := rueidis.IsRedisErr(err)
+		return ok && fault.OfReplica(reply.Error())
+	}
+	message, err := result.ToMessage()
+	switch {
+	case err != nil:
+		return false
+	case message.IsString():
+		why, _ := message.ToString() // cannot fail
+		return fault.OfReplica(why)
+	case message.IsArray():
+		if values, _ := message.ToArray(); len(values) == 2 && values[0].IsString() && values[1].IsString() {
+			state, _ := values[0].ToString()
+			why, _ := values[1].ToString()
+			return state == StateFailing && fault.OfReplica(why)
+		}
+	}
+	return false
+}
+
 // Confirmed decodes the reply to a release or a renewal: 0 means that the key is gone, a negative number that another hold has
 // it, or that the key is of another type.
 func Confirmed(result rueidis.RedisResult) (int64, error) {

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
@@ -139,14 +140,24 @@ func (s *Shard) carryOut(e *asyncCall) {
 		e.results = e.first[:]
 	}
 	err := e.results[0].Error()
-	if fresh != nil && !fault.Answered(err) {
-		fresh.broken.Store(true)
+	if fresh != nil {
+		s.used(fresh, e)
 	}
 	if resolved && (!fault.Answered(err) || fault.Elsewhere(err)) {
 		t.resolver.Forget()
 		if e.send == nil && fault.Elsewhere(err) && (!e.call.DropIfAbandoned || !e.gone.Load()) { // the client finds the right node
 			e.first[0] = e.call.SendAsync(t.ctx, t.redis, &e.gone)
 		}
+	}
+}
+
+// used notes what commands on the fresh connection came to.
+func (s *Shard) used(fresh *freshConn, e *asyncCall) {
+	if slices.ContainsFunc(e.results, protocol.RefusedByReplica) && s.client.demotion.possible {
+		s.fresh.refused(fresh)
+	}
+	if !fault.Answered(e.results[0].Error()) {
+		fresh.broken.Store(true)
 	}
 }
 

@@ -43,6 +43,7 @@ type Client struct {
 
 	replicators replicators
 	vouching    vouching
+	demotion    demotion
 }
 
 const mostPipelines = 64
@@ -60,6 +61,7 @@ func New(client rueidis.Client) *Client {
 	t := &Client{redis: client, Clock: clock.New(), pipelines: make(chan struct{}, mostPipelines)}
 	t.ctx = endless{context.Background(), make(chan struct{})}
 	t.First = newShard(t, "")
+	t.demotion.possible = client.Mode() == rueidis.ClientModeStandalone
 	all := &routes{shards: []*Shard{t.First}}
 	if client.Mode() == rueidis.ClientModeCluster {
 		all.of = &[protocol.Slots]uint16{}
@@ -94,6 +96,13 @@ func (t *Client) RoundTrip(key string) RoundTrip { return t.Shard(key).RoundTrip
 
 // Do sends a command and waits for the reply as p says. Without a reply its error is fault.NoAnswer or fault.NotSent.
 func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
+	if a = t.send(p, c); a.refused && !a.Fresh {
+		a = t.again(p, c, a)
+	}
+	return a
+}
+
+func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 	if c.Replicas != nil {
 		return t.doReplicated(p, c)
 	}

@@ -31,6 +31,9 @@ type freshConns struct {
 	again   clock.Instant // none is made before then
 	tidying bool          // the timer of tidy runs
 
+	refusals  int           // how many of them led to a replica, one soon after the other
+	refusedAt clock.Instant // when the last of these was noticed
+
 	// hanging has when the goroutines that make connections began, also those that were given up.
 	hanging []clock.Instant
 }
@@ -184,6 +187,7 @@ func (f *freshConns) make(making chan struct{}, since clock.Instant) {
 // dedicate gets a connection that was made at since or later. The client's pool may have older ones, so the server is asked
 // for the age, in whole seconds; if it does not say, the connection is accepted. It returns nil if there is none in time.
 func (s *Shard) dedicate(since clock.Instant) rueidis.DedicatedClient {
+	pooled := s.fresh.pooled()
 	for unfit := 0; ; {
 		node := s.node()
 		if node == nil {
@@ -199,6 +203,11 @@ func (s *Shard) dedicate(since clock.Instant) rueidis.DedicatedClient {
 			if since.Until(t.Clock.Now()) >= trip.Connect() {
 				return nil
 			}
+			continue
+		}
+		if pooled > 0 && s.leadsToReplica(client) {
+			client.Close()
+			pooled--
 			continue
 		}
 		age, untold := ageOf(info)

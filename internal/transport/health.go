@@ -102,13 +102,17 @@ func (h *health) broken() {
 	h.replies.Store(0)
 }
 
+// beSuspect makes the shard suspect; not for less than it is.
 func (h *health) beSuspect(now clock.Instant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed.Load() {
-		h.suspectUntil.Store(int64(now.Add(suspectFor)))
+		h.suspectUntil.Store(max(h.suspectUntil.Load(), int64(now.Add(suspectFor))))
 	}
 }
+
+// endSuspicion undoes beSuspect, which was to last until then, unless the shard has become suspect for longer meanwhile.
+func (h *health) endSuspicion(until clock.Instant) { h.suspectUntil.CompareAndSwap(int64(until), 0) }
 
 // silent makes the shard suspect because a command had no reply for too long; sent is when that was sent. It reports whether
 // that is new: while the shard is suspect, only commands sent since then say anything new.

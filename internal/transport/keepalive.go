@@ -32,13 +32,14 @@ const (
 // protocol.Foreign. A script cannot call SCRIPT, so a release says what its process knows; see Quiet. Processes that hold locks
 // for which others wait need to know it, too.
 type keepAlive struct {
-	shard *Shard
-	calls atomic.Int32  // calls that wait for a message
-	until atomic.Int64  // an instant: until then others may wait for locks of this process
-	on    atomic.Bool   // the timer runs
-	again clock.Instant // not asked for scripts before this; guarded by on
-	ended int           // how often in a row that question ended the connection although a PING was answered; guarded by on
-	quiet atomic.Int64  // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
+	shard    *Shard
+	calls    atomic.Int32  // calls that wait for a message
+	until    atomic.Int64  // an instant: until then others may wait for locks of this process
+	on       atomic.Bool   // the timer runs
+	again    clock.Instant // not asked for scripts before this; guarded by on
+	roleless clock.Instant // not asked for its role before this; guarded by on
+	ended    int           // how often in a row that question ended the connection although a PING was answered; guarded by on
+	quiet    atomic.Int64  // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
 }
 
 // KeepAlive begins to ask the server, for a call that waits for a message or must notice a silent server.
@@ -102,13 +103,27 @@ func (k *keepAlive) ask() {
 	k.later()
 }
 
-// learn asks which scripts the server knows. The first one is passed as a key, for the same reason as in ping.
+// learn asks which scripts the server knows, and behind one address whether it is a replica by now: calls that wait send no write
+// that would show it, see demotion. The first script is passed as a key, for the same reason as in ping.
 func (k *keepAlive) learn(p *Wait, plain bool) {
 	s, all := k.shard, protocol.Foreign()
 	asked := s.client.Clock.Now()
-	reply, late := s.question(p, plain, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		return way.Do(ctx, way.B().Arbitrary("SCRIPT", "EXISTS").Keys(all[0]).Args(all[1:]...).Build())
-	})
+	role := s.client.demotion.possible && asked >= k.roleless
+	exist := func(b rueidis.Builder) rueidis.Completed {
+		return b.Arbitrary("SCRIPT", "EXISTS").Keys(all[0]).Args(all[1:]...).Build()
+	}
+	send := withHello(exist)
+	if !role {
+		send = func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+			return []rueidis.RedisResult{way.Do(ctx, exist(way.B()))}
+		}
+	}
+	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
+	reply := e.result(0)
+	late := s.judge(p, reply.Error(), e.at(s.client.Clock.Now()))
+	if role && len(e.results) > 1 && fault.Answered(reply.Error()) {
+		k.learnRole(e.results[1], e.trusted)
+	}
 	known, err := reply.AsIntSlice()
 	if err != nil || late || len(known) != len(all) || slices.Max(known) > 0 {
 		asked = 0
@@ -123,9 +138,22 @@ func (k *keepAlive) learn(p *Wait, plain bool) {
 		k.ended = 0
 	case k.ended == 0: // once may be chance
 		k.ended++
+		if role { // or a proxy refuses HELLO
+			k.roleless = s.client.Clock.Now().Add(brokenFor)
+		}
 	default: // a proxy refuses SCRIPT
 		k.again, k.ended = s.client.Clock.Now().Add(brokenFor), 0
 	}
+}
+
+// learnRole takes the reply to HELLO.
+func (k *keepAlive) learnRole(hello rueidis.RedisResult, fresh bool) {
+	if fault.Refusal(hello.Error()) {
+		k.roleless = k.shard.client.Clock.Now().Add(refusedFor)
+		return
+	}
+	role, _ := roleIn(hello)
+	k.shard.said(role, fresh)
 }
 
 func (k *keepAlive) later() { time.AfterFunc(keepAliveEvery, k.ask) }

@@ -144,6 +144,10 @@ type proxy struct {
 	how   atomic.Pointer[error]
 }
 
+func (p *proxy) DoMulti(ctx context.Context, c ...rueidis.Completed) []rueidis.RedisResult {
+	return []rueidis.RedisResult{p.Do(ctx, c[0]), rueidis.NewErrorResult(io.EOF)}
+}
+
 func (p *proxy) Do(ctx context.Context, c rueidis.Completed) rueidis.RedisResult {
 	if at := p.at.Load(); at != nil && strings.HasPrefix(c.Commands()[0], *at) {
 		if c.Commands()[0] == "SCRIPT" {

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"io"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -28,6 +29,11 @@ type speaker struct {
 	says   atomic.Pointer[rueidis.RedisResult]
 	silent atomic.Bool
 	asked  atomic.Int32
+}
+
+// DoMulti says nothing of the role that is asked for behind the first command.
+func (s *speaker) DoMulti(ctx context.Context, c ...rueidis.Completed) []rueidis.RedisResult {
+	return []rueidis.RedisResult{s.Do(ctx, c[0]), rueidis.NewErrorResult(io.EOF)}
 }
 
 func (s *speaker) Do(context.Context, rueidis.Completed) rueidis.RedisResult {

@@ -22,6 +22,7 @@ type Reply struct {
 	Cut        bool          // there is no reply, because the caller's context ended
 	Split      bool          // see [protocol.Call.Split]
 	ReplicaErr error         // why the master's reply does not count: too few replicas have the write, see WithReplicas
+	refused    bool          // by a replica, see demotion
 }
 
 // Confirmed decodes the reply to a renewal or a removal, see [protocol.Confirmed]. A write that too few replicas have has

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -21,6 +22,8 @@ type connection struct {
 	giveBack func()
 	lost     <-chan error    // gets an error, or is closed, when the connection ends
 	master   *topology.Watch // begun when the connection was made; nil without Sentinel
+	demoted  <-chan struct{} // closed when a master was demoted since then; nil: not known
+	unsure   bool            // one was demoted before: the connection may have been in the client's pool since
 
 	tracking  error            // why tracking does not work: errUntried before it is tried, nil if it works
 	refused   map[string]error // common channels that are refused
@@ -70,27 +73,19 @@ func (c *connection) serve() error {
 				return errDeposed
 			}
 			continue
+		case <-c.demoted:
+			_, c.demoted = n.hub.demoted() // first: another demotion is noticed, too
+			if err := c.checkRole(true); err != nil {
+				return err
+			}
+			continue
 		case err := <-c.lost:
 			return err
 		case <-c.ctx.Done():
 			return context.Cause(c.ctx)
 		}
-		leaves := false
-		if late || n.overfull() {
-			var err error
-			if leaves, err = c.mayLeave(); err != nil {
-				return err
-			}
-		}
-		if leaves {
-			if err := c.leave(n.unused(late)); err != nil {
-				return err
-			}
-		}
-		if late {
-			if err := c.leaveOwn(n.silent(leaves)); err != nil {
-				return err
-			}
+		if err := c.tidy(late); err != nil {
+			return err
 		}
 		for wanted, asked := n.next(); len(wanted)+len(asked) > 0; wanted, asked = n.next() {
 			if err := c.hear(wanted); err != nil {
@@ -105,6 +100,39 @@ func (c *connection) serve() error {
 			tidy.Reset(tidying)
 		}
 	}
+}
+
+// tidy unsubscribes from idle channels; late: the timer for that has fired.
+func (c *connection) tidy(late bool) error {
+	n, leaves := c.node, false
+	if late || n.overfull() {
+		var err error
+		if leaves, err = c.mayLeave(); err != nil {
+			return err
+		}
+	}
+	if leaves {
+		if err := c.leave(n.unused(late)); err != nil {
+			return err
+		}
+	}
+	if late {
+		return c.leaveOwn(n.silent(leaves))
+	}
+	return nil
+}
+
+// checkRole fails with errDeposed if the connection leads to a replica; sure: also if the server does not say.
+func (c *connection) checkRole(sure bool) error {
+	hello, err := c.client.Do(c.ctx, c.client.B().Arbitrary("HELLO").Build()).AsMap()
+	if err != nil && !fault.Refusal(err) {
+		return err
+	}
+	said := hello["role"]
+	if role, _ := said.ToString(); role != "master" && (sure || role != "") { // empty if there is none
+		return errDeposed
+	}
+	return nil
 }
 
 // unused takes the channels to unsubscribe from.

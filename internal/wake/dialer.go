@@ -96,6 +96,9 @@ func (d *dialer) dedicate(client rueidis.Client) *connection {
 	c := &connection{
 		node: n, tracking: errUntried, refused: map[string]error{}, master: topology.WatchMaster(client), echo: make(chan struct{}, 1),
 	}
+	if n.hub.demoted != nil { // before it is made
+		c.unsure, c.demoted = n.hub.demoted()
+	}
 	c.ctx, c.drop = context.WithCancelCause(n.ctx)
 	c.client, c.giveBack = client.Dedicate()
 	c.client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: c.published, OnSubscription: c.subscription})

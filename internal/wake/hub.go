@@ -23,6 +23,8 @@ type hub struct {
 	done  sync.WaitGroup // all goroutines
 	trip  func() time.Duration
 
+	demoted func() (ever bool, next <-chan struct{})
+
 	mu        sync.Mutex                    // of the hub, its nodes and its waiters
 	listeners map[*Listener]map[string]bool // with the missing ways that were reported to each
 	nodes     map[string]*node              // by address; the empty one without a cluster
@@ -48,12 +50,13 @@ func (h *hub) plus(d time.Duration, trips int) time.Duration {
 	return d + time.Duration(trips)*h.trip()
 }
 
-// newHub makes a hub; trip is as in [Options].
-func newHub(client rueidis.Client, trip func() time.Duration) *hub {
+// newHub makes a hub; trip and demoted are as in [Options].
+func newHub(client rueidis.Client, trip func() time.Duration, demoted func() (bool, <-chan struct{})) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &hub{
 		client:    client,
 		trip:      trip,
+		demoted:   demoted,
 		cluster:   client.Mode() == rueidis.ClientModeCluster,
 		ctx:       ctx,
 		stop:      stop,

@@ -51,6 +51,11 @@ type Options struct {
 	// longer with it. It must be the same for all listeners of a client, and must not block.
 	RoundTrip func() time.Duration
 
+	// Demoted, if set, returns whether a master of the client was demoted so far, and a channel that is closed at the next time: a
+	// connection that was made before may lead to a replica, and hear nothing of what the new master does. As RoundTrip, it must be
+	// the same for all listeners of a client, and must not block.
+	Demoted func() (ever bool, next <-chan struct{})
+
 	// Log logs a line for the user. Sink identifies where the line is written, such as a *slog.Logger: a line for several
 	// listeners is logged once per Sink. Log must not block.
 	Log  func(level slog.Level, message string, attributes ...slog.Attr)
@@ -87,7 +92,7 @@ type Listener struct {
 // Listen begins to listen for one user of a client. It sends nothing; the first [Waiter] does. The caller must call Close.
 func Listen(client rueidis.Client, options Options) *Listener {
 	l := &Listener{options: options, closed: make(chan struct{})}
-	l.hub, l.last = hubs.Join(client, func() *hub { return newHub(client, options.RoundTrip) })
+	l.hub, l.last = hubs.Join(client, func() *hub { return newHub(client, options.RoundTrip, options.Demoted) })
 	l.hub.join(l)
 	return l
 }

@@ -13,6 +13,12 @@ import (
 // each needs once per connection. An error means that the network or the server does not work now, or that no way works for any
 // waiting listener.
 func (c *connection) prepare(listeners []*Listener) error {
+	if c.unsure {
+		c.unsure = false
+		if err := c.checkRole(false); err != nil {
+			return err
+		}
+	}
 	for _, l := range listeners {
 		if !c.node.unprepared(l, c) {
 			continue

@@ -1,0 +1,248 @@
+package transport
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+// demotion is what is known of masters that became replicas, behind the one address of a client: a Service of Kubernetes, a
+// proxy, a name. The address leads new connections to the new master, but old ones stay with the replica, which refuses every
+// write (READONLY), for as long as nobody closes them. Rueidis does not.
+//
+//	an old connection leads to a replica ──▶ suspect: commands go over a fresh connection ──the fresh one leads to a master──┐
+//	            ▲                                                                                                            │
+//	            └──────────────── suspect no more ◀──all lead to a master── QUIT closes one at a time ◀──────────────────────┘
+//
+// A refused command did nothing, so Do sends it again, over the fresh connection. Not only writes must avoid the old ones: a
+// script that finds another owner writes nothing, so a replica that lags behind answers it, wrongly. Therefore the shard is
+// suspect until the client's connections were looked at.
+//
+// Rueidis chooses among its connections at random, and so does QUIT, which may close a good one. While the address itself leads
+// to a replica, fresh connections are refused, too: they are made with a backoff, and none is closed.
+//
+// The nodes of a cluster, and Sentinels, say by themselves who is master.
+type demotion struct {
+	possible bool         // the client has one address
+	owed     atomic.Bool  // shared connections may lead to a replica, see closeOld
+	closing  atomic.Bool  // closeOld runs
+	until    atomic.Int64 // an instant: how long the shard is suspect because of that
+	master   atomic.Bool  // a connection has led to a master
+	ever     atomic.Bool  // a master was demoted
+
+	mu   sync.Mutex
+	next chan struct{} // closed at the next demotion
+}
+
+const (
+	// refusedPause is the longest pause before another fresh connection while the address leads to a replica: the new master must be
+	// found within half a second.
+	refusedPause = 300 * time.Millisecond
+
+	// sureLooks is how many looks in a row, for each connection seen, must have met a master. With four connections one is overlooked
+	// once in a hundred thousand times.
+	sureLooks = 16
+
+	// mostQuits ends the closing in any case; a quarter of it where a server does not say what it is. The next refusal begins anew.
+	mostQuits = 64
+)
+
+// Demoted returns whether a master was demoted so far, and a channel that is closed at the next demotion. Connections that were
+// made before may lead to a replica.
+func (t *Client) Demoted() (ever bool, next <-chan struct{}) {
+	d := &t.demotion
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.next == nil {
+		d.next = make(chan struct{})
+	}
+	return d.ever.Load(), d.next
+}
+
+// tell tells those who listen, see Demoted.
+func (d *demotion) tell() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ever.Store(true)
+	if d.next != nil {
+		close(d.next)
+		d.next = nil
+	}
+}
+
+// notice notes a reply: whether a replica refused the command, or, on a fresh connection, no longer.
+func (s *Shard) notice(x exchange, a *Reply) {
+	d := &s.client.demotion
+	if !d.possible {
+		return
+	}
+	switch a.refused = protocol.RefusedByReplica(a.RedisResult); {
+	case a.refused:
+		s.demoted(a.Came)
+	case x.trusted && d.owed.Load() && fault.Answered(a.Error()):
+		s.mend()
+	}
+}
+
+// demoted has commands avoid the connections that exist.
+func (s *Shard) demoted(now clock.Instant) {
+	d := &s.client.demotion
+	d.owed.Store(true)
+	d.until.Store(int64(now.Add(suspectFor)))
+	s.beSuspect(now)
+	s.broken()
+	s.own.drop()
+	s.batches.stop()
+	d.tell()
+}
+
+// again sends a command once more that a replica has refused, over a fresh connection.
+func (t *Client) again(p *Wait, c *protocol.Call, a Reply) Reply {
+	rest := *p
+	if rest.Since == 0 {
+		rest.Since = a.Sent
+	}
+	if rest.Left(t.Clock) <= 0 {
+		return a
+	}
+	return t.send(&rest, c)
+}
+
+// mend begins closeOld, unless it runs.
+func (s *Shard) mend() {
+	if d := &s.client.demotion; d.closing.CompareAndSwap(false, true) {
+		go func() {
+			defer d.closing.Store(false)
+			s.closeOld()
+		}()
+	}
+}
+
+// closeOld closes the client's own connections that lead to a replica, and then has commands use the others again. A demotion
+// while it looks makes it begin anew: until has changed by then, and the shard stays suspect.
+func (s *Shard) closeOld() {
+	d := &s.client.demotion
+	until := clock.Instant(d.until.Load())
+	d.owed.Store(false)
+	if role, _ := s.askRole(false); role == replica { // of the fresh connection
+		d.owed.Store(true)
+		return
+	}
+	seen, looks, quits := map[int64]bool{}, 0, 0
+	for looks < sureLooks*max(1, len(seen)) && !s.closed.Load() {
+		role, id := s.askRole(true)
+		if role == master {
+			seen[id] = true
+			looks++
+			continue
+		}
+		clear(seen)
+		looks = 0
+		if quits++; quits > mostQuits || role == "" && quits > mostQuits/4 {
+			break
+		}
+		s.quit()
+		<-time.After(clock.Pause(quits, refusedPause/3)) // the client notices that it is closed
+	}
+	s.endSuspicion(until)
+}
+
+// What a server may be.
+const (
+	master  = "master"
+	replica = "replica"
+)
+
+// askRole asks for the role of a server, and the number of the connection: one of the client's own, or the fresh one.
+func (s *Shard) askRole(shared bool) (role string, connection int64) {
+	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
+	e := s.async(&p, s.places, &asyncCall{shared: shared, send: withHello(func(b rueidis.Builder) rueidis.Completed {
+		return b.Arbitrary("PING").Keys("there").Build()
+	})})
+	if len(e.results) < 2 {
+		return "", 0
+	}
+	return roleIn(e.results[1])
+}
+
+// withHello sends HELLO behind a command with a key, by which rueidis chooses a connection at random; else it uses the first one.
+func withHello(first func(rueidis.Builder) rueidis.Completed) func(context.Context, rueidis.CoreClient) []rueidis.RedisResult {
+	return func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+		return way.DoMulti(ctx, first(way.B()), way.B().Arbitrary("HELLO").Build())
+	}
+}
+
+func roleIn(hello rueidis.RedisResult) (role string, connection int64) {
+	all, _ := hello.AsMap() // without it nothing is known
+	said, id := all["role"], all["id"]
+	role, _ = said.ToString()
+	connection, _ = id.AsInt64()
+	return role, connection
+}
+
+// quit closes one of the client's own connections.
+func (s *Shard) quit() {
+	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
+	s.async(&p, s.places, &asyncCall{shared: true, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("QUIT").Keys("there").Build())}
+	}})
+}
+
+// said takes what a server says of its role, on a fresh connection or not. One that never was a master may be meant.
+func (s *Shard) said(role string, fresh bool) {
+	d := &s.client.demotion
+	switch {
+	case role == master:
+		d.master.Store(true)
+		if fresh && d.owed.Load() {
+			s.mend()
+		}
+	case role != "" && d.master.Load():
+		s.demoted(s.client.Clock.Now())
+	}
+}
+
+// mostYoung is how many connections to a replica may be a second old at most: their ages, in whole seconds, do not tell them from
+// fresh ones.
+const mostYoung = 3
+
+// pooled returns how many connections to a replica may come from the client's pool, instead of from the address.
+func (f *freshConns) pooled() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.shard.client.demotion.owed.Load() || f.refusedAt != 0 && f.refusedAt.Until(f.shard.client.Clock.Now()) < time.Second {
+		return 0
+	}
+	return mostYoung
+}
+
+// leadsToReplica asks for the role of the server of a connection that only the caller uses.
+func (s *Shard) leadsToReplica(client rueidis.DedicatedClient) bool {
+	t := s.client
+	end := t.bound(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(askLimit)}, t.Clock.Now(), nil)
+	defer end.stop()
+	role, _ := roleIn(client.Do(end, client.B().Arbitrary("HELLO").Build()))
+	return role == replica
+}
+
+// refused notes that a fresh connection leads to a replica.
+func (f *freshConns) refused(conn *freshConn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if conn.broken.Swap(true) {
+		return
+	}
+	now := f.shard.client.Clock.Now()
+	if f.refusedAt.Until(now) >= time.Second {
+		f.refusals = 0
+	}
+	f.refusals, f.refusedAt = f.refusals+1, now
+	f.again = now.Add(clock.Pause(f.refusals, refusedPause))
+}
