@@ -308,7 +308,8 @@ func readStanding(values []rueidis.RedisMessage) (s Reply, err error) {
 	return s, nil
 }
 
-// RefusedByReplica reports whether a server has refused a write because it is a replica: by an error, or as why there is no queue.
+// RefusedByReplica reports whether a server has refused a write because it is a replica: by an error, or as why there is no
+// queue.
 func RefusedByReplica(result rueidis.RedisResult) bool {
 	if err := result.Error(); err != nil {
 		reply, ok := rueidis.IsRedisErr(err)

@@ -34,7 +34,7 @@ type acquisition struct {
 // retries counts consecutive failed tries.
 type retries struct {
 	failed  int
-	closing clock.Instant // since when they fail because the client is closed; 0: they do not
+	closing clock.Instant // since when they fail because the client seems closed; 0: they do not
 }
 
 // course records how a call went, for its result.
@@ -53,12 +53,9 @@ const Turnaround = 10 * time.Millisecond
 // notSentPause is the longest pause after a try that sent nothing to Redis.
 const notSentPause = 200 * time.Millisecond
 
-// closingGrace is for how long the client may seem closed before a call gives up. Rueidis returns the same error for commands
-// that were pending on a connection that it replaces.
+// closingGrace is for how long the client may seem closed before a call asks whether it is. Rueidis returns the same error for
+// commands that were pending on a connection that is replaced; a client that replaces one says so of a PING, too, for a moment.
 const closingGrace = time.Second
-
-// closingTries is how many tries must have failed by then: the process may have stood still for that time.
-const closingTries = 3
 
 // Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
 // Redis: a grant that may have happened, or may still happen, is removed in the background.
@@ -234,7 +231,7 @@ func (a *acquisition) recover(why error) error {
 		a.retries.closing = 0
 	case a.retries.closing == 0:
 		a.retries.closing = now
-	case a.retries.closing.Until(now) >= closingGrace && a.retries.failed >= closingTries:
+	case a.retries.closing.Until(now) >= closingGrace && a.path.all.Transport.Closed():
 		return a.failure
 	}
 	a.retries.failed++

@@ -29,6 +29,7 @@ import (
 
 // lock is the local half of a path, and what is above its holds.
 type lock struct {
+	client  rueidis.Client
 	path    Path
 	numbers uint64
 	current atomic.Pointer[hold.Hold]
@@ -57,7 +58,7 @@ func newLock(t *testing.T) *lock {
 		cleaner.Close()
 		cleaner.Wait()
 	})
-	l := &lock{}
+	l := &lock{client: client}
 	env := &hold.Env{
 		Clock: way.Clock, Server: way, Schedule: schedule, NumberAt: len("me:"),
 		Demand: func(*protocol.Call) {}, Log: func(slog.Level, string, ...slog.Attr) {}, Unreachable: func(hold.Part) {},

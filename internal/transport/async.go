@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 
@@ -156,8 +157,14 @@ func (s *Shard) used(fresh *freshConn, e *asyncCall) {
 	if slices.ContainsFunc(e.results, protocol.RefusedByReplica) && s.client.demotion.possible {
 		s.fresh.refused(fresh)
 	}
-	if !fault.Answered(e.results[0].Error()) {
-		fresh.broken.Store(true)
+	if fault.Answered(e.results[0].Error()) {
+		return
+	}
+	fresh.broken.Store(true)
+	for i, result := range e.results {
+		if errors.Is(result.Error(), rueidis.ErrClosing) { // this package has given the connection up, not the client
+			e.results[i] = rueidis.NewErrorResult(fault.NoAnswer)
+		}
 	}
 }
 

@@ -169,6 +169,16 @@ func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
 	return good
 }
 
+// Closed reports whether the client is closed: then it says so of a PING, too, at once and without asking a server.
+func (t *Client) Closed() bool {
+	e := t.First.async(&Wait{Ctx: context.Background(), Limit: askLimit, holds: noAlarm}, t.First.places, &asyncCall{
+		shared: true, send: func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
+			return []rueidis.RedisResult{t.redis.Do(ctx, t.redis.B().Ping().Build())}
+		},
+	})
+	return errors.Is(e.result(0).Error(), rueidis.ErrClosing)
+}
+
 // askLimit is how long a call waits for the reply to an optional question.
 const askLimit = 100 * time.Millisecond
 

@@ -46,8 +46,8 @@ const (
 	// found within half a second.
 	refusedPause = 300 * time.Millisecond
 
-	// sureLooks is how many looks in a row, for each connection seen, must have met a master. With four connections one is overlooked
-	// once in a hundred thousand times.
+	// sureLooks is how many looks in a row, for each connection seen, must have met a master. With four connections one is
+	// overlooked once in a hundred thousand times.
 	sureLooks = 16
 
 	// mostQuits ends the closing in any case; a quarter of it where a server does not say what it is. The next refusal begins anew.

@@ -263,6 +263,33 @@ func TestUnavailable_TheClientIsClosedInPassing(t *testing.T) {
 	}
 }
 
+// A server that answers everything but writes for a while, as in a planned failover (CLIENT PAUSE), is waited for: connections
+// that are given up meanwhile are no sign of a closed client.
+func TestUnavailable_WritesArePaused(t *testing.T) {
+	t.Parallel()
+	for op, call := range kit.Locking {
+		t.Run(op, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				r := f.Registry()
+				w.Warm(r)
+				goesOn := make(chan struct{})
+				f.Fate("obtain", kit.HeldUp(goesOn))
+				ended := make(chan error, 1)
+				w.Goroutine().Start(func() error {
+					ended <- call(w.Context(), r, lockregistry.Wait(40*time.Second))
+					return nil
+				})
+				<-time.After(25 * time.Second)
+				w.Pending(ended)
+				f.Forget()
+				close(goesOn)
+				require.NoError(w, <-ended)
+			})
+		})
+	}
+}
+
 // unavailableIf is what an error is about as well, if so.
 func unavailableIf(so bool) []error {
 	if so {
