@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/connect"
@@ -36,6 +37,7 @@ var clients shares.Of[*onClient]
 // password are not used for Sentinels; TLS (rediss) is. [rueidis.ParseURL] lists further parameters. Of these,
 // dial_timeout=2s limits how long making a connection may take, and write_timeout=2s how long a connection may be silent
 // while a command waits; both are Go durations, 5 s by default. For settings that a URL cannot have, see [WithClientOption].
+// Where the server, or a proxy, refuses RESP3, the client speaks RESP2, and the log says so.
 //
 // With master_set the registry also keeps a connection to each Sentinel. It asks them about a master that was silent, and hears
 // when they begin to replace one: a master that was frozen and deposed, and goes on, is not believed. While most Sentinels do
@@ -48,7 +50,7 @@ var clients shares.Of[*onClient]
 // them. The errors:
 //
 //   - [ErrUnavailable], when no server answers, or none can serve now; with the error of ctx, when that ends first
-//   - an error that says that the server refuses the user or a command
+//   - an error that says that the server refuses the user or a command, or that a proxy does not know HELLO
 //   - bad input, before anything is sent: url cannot be read, prefix is empty, ctx is nil, or an option's value is out of its
 //     bounds; the error says all that is wrong
 func Open(ctx context.Context, url, prefix string, opts ...Option) (*Registry, error) {
@@ -86,11 +88,14 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 		watch = sentinel.New(each, option.Sentinel.MasterSet)
 		option.DialCtxFn = watch.Tracked(each.DialCtxFn)
 	}
-	client, err := connect.Open(ctx, url, option)
+	client, note, err := connect.Open(ctx, url, option)
 	switch {
 	case err == nil:
 		r := newRegistry(client, prefix, &s)
 		r.owns = true
+		if note != "" {
+			r.reports.dispatch.Log(slog.LevelWarn, note)
+		}
 		if watch != nil {
 			select {
 			case <-r.transport.Watch(watch, r.reports.dispatch.Log): // else its first calls would wait

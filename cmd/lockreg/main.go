@@ -165,7 +165,7 @@ func (a *app) connect(ctx context.Context) (rueidis.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := connect.Open(ctx, a.address(), option)
+	client, _, err := connect.Open(ctx, a.address(), option)
 	if err != nil {
 		err = exit{exitUnavailable, err}
 	}

@@ -16,14 +16,31 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
+// NoRESP3 is what a user must know of a client that has fallen back to RESP2.
+const NoRESP3 = "the server, or a proxy, refuses RESP3: the client speaks RESP2, so waiting calls do not hear of a lock that expires"
+
 // Open returns a client that has reached Redis, which the caller closes. It gives up when ctx ends, and closes what is
-// connected by then. Option is what [Parse] has made of address, which errors name as [Show] does.
-func Open(ctx context.Context, address string, option rueidis.ClientOption) (rueidis.Client, error) {
+// connected by then. Option is what [Parse] has made of address, which errors name as [Show] does. Where RESP3 is refused, the
+// client speaks RESP2, and note is [NoRESP3]; else note is empty.
+func Open(ctx context.Context, address string, option rueidis.ClientOption) (client rueidis.Client, note string, err error) {
+	client, err = open(ctx, address, option)
+	if !option.AlwaysRESP2 && fault.IsNoRESP3(err) {
+		option.AlwaysRESP2, option.DisableCache = true, true
+		client, err = open(ctx, address, option)
+		note = NoRESP3
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return client, note, nil
+}
+
+func open(ctx context.Context, address string, option rueidis.ClientOption) (rueidis.Client, error) {
 	type opened struct {
 		client rueidis.Client
 		err    error
 	}
-	secrets, done := newSecrets(&option), make(chan opened, 1)
+	secrets, done, dial := newSecrets(&option), make(chan opened, 1), dialingOf(&option)
 	opens := watch(&option)
 	go func() {
 		client, err := rueidis.NewClient(option)
@@ -45,7 +62,11 @@ func Open(ctx context.Context, address string, option rueidis.ClientOption) (rue
 			nameless.Name = ""
 			shown, o.err = showUnreached(address), &nameless
 		}
-		return nil, fmt.Errorf("cannot connect to %s: %w", shown, explain(o.err, secrets, option.TLSConfig != nil))
+		why := explain(o.err, secrets, option.TLSConfig != nil)
+		if wasClosed(o.err) {
+			why = explainClosed(why, ask(ctx, dial, &option), secrets)
+		}
+		return nil, fmt.Errorf("cannot connect to %s: %w", shown, why)
 	case <-ctx.Done():
 		reached := opens.giveUp()
 		go func() {

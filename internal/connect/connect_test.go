@@ -22,7 +22,8 @@ func openAt(ctx context.Context, t *testing.T, address string) (rueidis.Client, 
 	t.Helper()
 	option, err := connect.Parse(address)
 	require.NoError(t, err)
-	return connect.Open(ctx, address, option)
+	client, _, err := connect.Open(ctx, address, option)
+	return client, err
 }
 
 func TestOpen(t *testing.T) {
@@ -114,7 +115,7 @@ func TestOpen_LeavesNothing(t *testing.T) { //nolint:paralleltest // it looks fo
 			option, err := connect.Parse(address)
 			require.NoError(t, err)
 			go func() {
-				client, err := connect.Open(ctx, address, option)
+				client, _, err := connect.Open(ctx, address, option)
 				assert.Nil(t, client)
 				ended <- err
 			}()

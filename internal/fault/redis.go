@@ -55,11 +55,15 @@ func Unrepeated(text string) (short string, repeats bool) {
 	return strings.TrimRight(short, ", "), repeats
 }
 
-// Plain is an error without what a server repeats of AUTH or HELLO, as one does that has renamed them.
+// Plain is an error without what a server repeats of AUTH or HELLO, as one does that has renamed them. Where RESP3 is refused, it
+// says what to do.
 func Plain(err error) error {
 	reply := (*rueidis.RedisError)(nil)
 	if !errors.As(err, &reply) {
 		return err
+	}
+	if IsNoRESP3(err) {
+		return noRESP3Error{err}
 	}
 	short, repeats := Unrepeated(reply.Error())
 	if word := strings.ToUpper(short); repeats && (strings.Contains(word, "AUTH") || strings.Contains(word, "HELLO")) {
@@ -74,6 +78,24 @@ type unknownCommandError string
 func (u unknownCommandError) Error() string { return string(u) }
 
 func (u unknownCommandError) Is(target error) bool { return target == Lasting }
+
+// noRESP3 says what to do where RESP3 is refused. With a server before version 6, which does not know HELLO, rueidis does it itself.
+const noRESP3 = "it refuses RESP3: set AlwaysRESP2 and DisableCache in the options of the client"
+
+// IsNoRESP3 reports whether a server, or a proxy such as Envoy, refuses version 3 of the protocol.
+func IsNoRESP3(err error) bool {
+	reply := (*rueidis.RedisError)(nil)
+	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPROTO")
+}
+
+// noRESP3Error is an error of a connection that the client could not make.
+type noRESP3Error struct{ error }
+
+func (e noRESP3Error) Error() string { return e.error.Error() + ": " + noRESP3 }
+
+func (e noRESP3Error) Unwrap() error { return e.error }
+
+func (e noRESP3Error) Is(target error) bool { return target == Lasting }
 
 // Answered reports whether the server itself replied: with a result or an error.
 func Answered(err error) bool {

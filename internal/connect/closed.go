@@ -1,0 +1,82 @@
+package connect
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// When a server closes a connection, rueidis knows no more than that. So it is asked once more, without HELLO.
+
+// wasClosed reports whether an error says that the server has closed the connection.
+func wasClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// answer is what a server says to PING.
+type answer struct {
+	line    string // without the end; empty: nothing
+	noHello bool   // it has answered PING, and then closed the connection at HELLO
+}
+
+const (
+	mostAsked = 3           // servers, of several
+	askLimit  = time.Second // for each
+	mostSaid  = 200         // bytes of a line
+)
+
+// ask asks the servers one after the other, until one says something.
+func ask(ctx context.Context, dial dialing, option *rueidis.ClientOption) (a answer) {
+	for i := 0; i < min(len(option.InitAddress), mostAsked) && a.line == ""; i++ {
+		a = askOne(ctx, dial, option.InitAddress[i], option)
+	}
+	return a
+}
+
+func askOne(ctx context.Context, dial dialing, address string, option *rueidis.ClientOption) (a answer) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	conn, err := dial(ctx, address, &option.Dialer, option.TLSConfig)
+	if err != nil {
+		return a
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	from := bufio.NewReaderSize(conn, mostSaid)
+	_, _ = conn.Write([]byte("*1\r\n$4\r\nPING\r\n")) // it may have said something and closed the connection before
+	line, _, _ := from.ReadLine()
+	if len(line) == 0 || line[0] != '+' && line[0] != '-' {
+		return a
+	}
+	a.line = string(line)
+	_, _ = conn.Write([]byte("*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n"))
+	_, err = from.ReadByte()
+	a.noHello = wasClosed(err) && ctx.Err() == nil
+	return a
+}
+
+// explainClosed says why a server has closed the connection, if it tells; else it returns why.
+func explainClosed(why error, a answer, s *secrets) error {
+	said := strings.TrimLeft(a.line, "-")
+	switch refuses := strings.HasPrefix(a.line, "-"); {
+	case a.noHello && (a.line == "+PONG" || strings.HasPrefix(said, "NOAUTH")):
+		text := "it answers PING, and closes the connection at HELLO: a proxy without HELLO, such as Twemproxy, which this library cannot use"
+		return explained{text, fault.Lasting}
+	case !refuses || s.in(said):
+		return why
+	case fault.Passes(strings.TrimPrefix(said, "ERR "), false):
+		return explained{"it says " + said + ", and closes the connection", nil}
+	case strings.HasPrefix(said, "DENIED"):
+		return explained{"it says " + said + ", and closes the connection", fault.Lasting}
+	default:
+		return explained{"it says " + said + ", and closes the connection: perhaps it is not Redis", nil}
+	}
+}
