@@ -88,13 +88,14 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 		watch = sentinel.New(each, option.Sentinel.MasterSet)
 		option.DialCtxFn = watch.Tracked(each.DialCtxFn)
 	}
-	client, note, err := connect.Open(ctx, url, option)
+	opened, err := connect.Open(ctx, url, option)
 	switch {
 	case err == nil:
-		r := newRegistry(client, prefix, &s)
+		r := newRegistry(opened.Client, prefix, &s)
 		r.owns = true
-		if note != "" {
-			r.reports.dispatch.Log(slog.LevelWarn, note)
+		r.transport.Greeted(opened.Greeting, option.PipelineMultiplex < 0 && !option.DisableAutoPipelining)
+		if opened.Note != "" {
+			r.reports.dispatch.Log(slog.LevelWarn, opened.Note)
 		}
 		if watch != nil {
 			select {

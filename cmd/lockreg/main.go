@@ -165,11 +165,11 @@ func (a *app) connect(ctx context.Context) (rueidis.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, _, err := connect.Open(ctx, a.address(), option)
+	opened, err := connect.Open(ctx, a.address(), option)
 	if err != nil {
 		err = exit{exitUnavailable, err}
 	}
-	return client, err
+	return opened.Client, err
 }
 
 // option returns the client options from the URL.

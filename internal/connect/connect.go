@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -19,23 +20,30 @@ import (
 // NoRESP3 is what a user must know of a client that has fallen back to RESP2.
 const NoRESP3 = "the server, or a proxy, refuses RESP3: the client speaks RESP2, so waiting calls do not hear of a lock that expires"
 
-// Open returns a client that has reached Redis, which the caller closes. It gives up when ctx ends, and closes what is
-// connected by then. Option is what [Parse] has made of address, which errors name as [Show] does. Where RESP3 is refused, the
-// client speaks RESP2, and note is [NoRESP3]; else note is empty.
-func Open(ctx context.Context, address string, option rueidis.ClientOption) (client rueidis.Client, note string, err error) {
-	client, err = open(ctx, address, option)
-	if !option.AlwaysRESP2 && fault.IsNoRESP3(err) {
-		option.AlwaysRESP2, option.DisableCache = true, true
-		client, err = open(ctx, address, option)
-		note = NoRESP3
-	}
-	if err != nil {
-		return nil, "", err
-	}
-	return client, note, nil
+// Opened is a client that has reached Redis.
+type Opened struct {
+	Client   rueidis.Client
+	Note     string        // what its user must know: [NoRESP3]; empty: nothing
+	Greeting time.Duration // from the last connection that was made until the client was ready: a round trip, or a few
 }
 
-func open(ctx context.Context, address string, option rueidis.ClientOption) (rueidis.Client, error) {
+// Open returns a client that has reached Redis, which the caller closes. It gives up when ctx ends, and closes what is
+// connected by then. Option is what [Parse] has made of address, which errors name as [Show] does. Where RESP3 is refused, the
+// client speaks RESP2.
+func Open(ctx context.Context, address string, option rueidis.ClientOption) (o Opened, err error) {
+	o, err = open(ctx, address, option)
+	if !option.AlwaysRESP2 && fault.IsNoRESP3(err) {
+		option.AlwaysRESP2, option.DisableCache = true, true
+		o, err = open(ctx, address, option)
+		o.Note = NoRESP3
+	}
+	if err != nil {
+		return Opened{}, err
+	}
+	return o, nil
+}
+
+func open(ctx context.Context, address string, option rueidis.ClientOption) (Opened, error) {
 	type opened struct {
 		client rueidis.Client
 		err    error
@@ -52,8 +60,7 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (rue
 	select {
 	case o := <-done:
 		if o.err == nil {
-			opens.succeed()
-			return o.client, nil
+			return Opened{Client: o.client, Greeting: opens.succeed()}, nil
 		}
 		opens.giveUp() // a cluster's client leaves connections that are being made
 		shown := Show(address)
@@ -66,7 +73,7 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (rue
 		if wasClosed(o.err) {
 			why = explainClosed(why, ask(ctx, dial, &option), secrets)
 		}
-		return nil, fmt.Errorf("cannot connect to %s: %w", shown, why)
+		return Opened{}, fmt.Errorf("cannot connect to %s: %w", shown, why)
 	case <-ctx.Done():
 		reached := opens.giveUp()
 		go func() {
@@ -78,7 +85,7 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (rue
 		if !reached {
 			shown = showUnreached(address)
 		}
-		return nil, fmt.Errorf("cannot connect to %s: %w", shown, fault.Ended(ctx))
+		return Opened{}, fmt.Errorf("cannot connect to %s: %w", shown, fault.Ended(ctx))
 	}
 }
 

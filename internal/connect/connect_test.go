@@ -22,8 +22,8 @@ func openAt(ctx context.Context, t *testing.T, address string) (rueidis.Client, 
 	t.Helper()
 	option, err := connect.Parse(address)
 	require.NoError(t, err)
-	client, _, err := connect.Open(ctx, address, option)
-	return client, err
+	opened, err := connect.Open(ctx, address, option)
+	return opened.Client, err
 }
 
 func TestOpen(t *testing.T) {
@@ -115,8 +115,8 @@ func TestOpen_LeavesNothing(t *testing.T) { //nolint:paralleltest // it looks fo
 			option, err := connect.Parse(address)
 			require.NoError(t, err)
 			go func() {
-				client, _, err := connect.Open(ctx, address, option)
-				assert.Nil(t, client)
+				opened, err := connect.Open(ctx, address, option)
+				assert.Nil(t, opened.Client)
 				ended <- err
 			}()
 			if name != "another answers" { // which ends it

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -16,7 +17,8 @@ type opening struct {
 	end   context.CancelFunc
 
 	mu    sync.Mutex
-	over  bool // it has succeeded, or was given up
+	over  bool      // it has succeeded, or was given up
+	last  time.Time // when the last connection was made
 	conns []net.Conn
 }
 
@@ -72,13 +74,19 @@ func (w *opening) keep(conn net.Conn) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.over {
-		w.conns = append(w.conns, conn)
+		w.conns, w.last = append(w.conns, conn), time.Now()
 	}
 	return w.given.Err()
 }
 
-// succeed leaves the connections to the client.
-func (w *opening) succeed() { _ = w.finish() }
+// succeed leaves the connections to the client, and returns how long ago the last one was made.
+func (w *opening) succeed() time.Duration {
+	w.mu.Lock()
+	greeting := time.Since(w.last)
+	w.mu.Unlock()
+	_ = w.finish()
+	return greeting
+}
 
 // finish returns the connections that were made until now. No further ones are noted.
 func (w *opening) finish() (made []net.Conn) {

@@ -86,7 +86,7 @@ func TestOpen_ErrorWithoutTheSecret(t *testing.T) {
 					case "of Sentinels":
 						option.Sentinel.Password = secret
 					}
-					_, _, err = connect.Open(context.Background(), address, option)
+					_, err = connect.Open(context.Background(), address, option)
 					require.Error(t, err)
 					require.NotContains(t, said(err), secret[:5])
 					require.NotContains(t, said(err), url.PathEscape(secret)[:5])
@@ -105,12 +105,12 @@ func TestOpen_ErrorOfAFunction(t *testing.T) {
 	option.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
 		return rueidis.AuthCredentials{Password: secret}, fmt.Errorf("%s: %w", secret, failed)
 	}
-	_, _, err = connect.Open(context.Background(), "redis://host", option)
+	_, err = connect.Open(context.Background(), "redis://host", option)
 	require.NotContains(t, said(err), secret)
 	option.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
 		return rueidis.AuthCredentials{}, failed
 	}
-	_, _, err = connect.Open(context.Background(), "redis://host", option)
+	_, err = connect.Open(context.Background(), "redis://host", option)
 	require.ErrorIs(t, err, failed)
 }
 
@@ -180,7 +180,7 @@ func TestOpen_AddressThatIsNotFound(t *testing.T) {
 				host, _, _ := net.SplitHostPort(to)
 				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}}
 			}
-			_, _, err = connect.Open(context.Background(), address, option)
+			_, err = connect.Open(context.Background(), address, option)
 			require.EqualError(t, err, "cannot connect to "+shown+": the name of the host is not known")
 			require.ErrorIs(t, fault.Classify(err), fault.Unavailable)
 			hides(err)
@@ -191,7 +191,7 @@ func TestOpen_AddressThatIsNotFound(t *testing.T) {
 			}
 			ended, cancel := context.WithCancel(context.Background())
 			cancel()
-			_, _, err = connect.Open(ended, address, option)
+			_, err = connect.Open(ended, address, option)
 			require.EqualError(t, err, "cannot connect to "+shown+": context canceled")
 			hides(err)
 		})

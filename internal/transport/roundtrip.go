@@ -15,11 +15,16 @@ import (
 // three samples, and one fast reply shows at once that the master is near. A smoothed estimate would mistake a freeze for a
 // long round trip. When the round trip becomes longer, that is known after three of them.
 //
+// Until there are three, the greeting of the client's connection counts, if it is known, for what is silent or late: it took a
+// round trip, and the process's start made it no shorter. For everything else it may be too long.
+//
 // Round trips longer than farthest count as farthest, and are not supported.
 type estimate struct {
 	// last has the last three samples, the newest in the lowest bits: in microseconds plus one, so that zero means none.
 	last atomic.Uint64
 	came atomic.Int64 // an instant: when the reply to the newest came
+	greeting atomic.Int64 // how long a server took to greet the client; 0: not known
+
 }
 
 const (
@@ -51,29 +56,48 @@ func (r *estimate) sample(sent, came clock.Instant) {
 type RoundTrip struct {
 	Base  time.Duration // the shortest sample; 0: there are none
 	Known bool          // there are three samples
+
+	greeting time.Duration // without three; 0: not known
 }
 
 func (r *estimate) roundTrip() RoundTrip {
-	last := r.last.Load()
+	last, greeting := r.last.Load(), time.Duration(r.greeting.Load())
 	a, b, c := last&tripMask, last>>tripBits&tripMask, last>>(2*tripBits)
 	switch {
 	case c != 0:
-		return RoundTrip{time.Duration(min(a, b, c)-1) * tripUnit, true}
+		return RoundTrip{Base: time.Duration(min(a, b, c)-1) * tripUnit, Known: true}
 	case b != 0:
-		return RoundTrip{time.Duration(min(a, b)-1) * tripUnit, false}
+		return RoundTrip{Base: time.Duration(min(a, b)-1) * tripUnit, greeting: greeting}
 	case a != 0:
-		return RoundTrip{time.Duration(a-1) * tripUnit, false}
+		return RoundTrip{Base: time.Duration(a-1) * tripUnit, greeting: greeting}
 	default:
-		return RoundTrip{}
+		return RoundTrip{greeting: greeting}
 	}
 }
 
-// sure returns Base, or the longest supported round trip while Base is not known: lateness is judged by it.
-func (t RoundTrip) sure() time.Duration {
-	if t.Known {
-		return t.Base
+// Greeted notes how long the server took to greet the client's connection. All: the client needs no other one for commands. On a
+// cluster that says nothing of other nodes.
+func (t *Client) Greeted(took time.Duration, all bool) {
+	if t.resolver != nil {
+		return
 	}
-	return farthest
+	t.First.estimate.greeting.Store(int64(min(max(took, tripUnit), farthest)))
+	if all {
+		t.First.replies.Store(manyReplies)
+	}
+}
+
+// sure returns Base; while Base is not known the time of the greeting, or the longest supported round trip: lateness is judged by
+// it.
+func (t RoundTrip) sure() time.Duration {
+	switch {
+	case t.Known:
+		return t.Base
+	case t.greeting > 0:
+		return max(t.greeting, t.Base)
+	default:
+		return farthest
+	}
 }
 
 // Silence is for how long a master may leave a command without a reply before it is suspect: frozen or deposed. Later replies

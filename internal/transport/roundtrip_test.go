@@ -55,13 +55,13 @@ func TestRoundTrip_Samples(t *testing.T) {
 		for _, x := range c.samples {
 			r.sample(clock.Instant(s+x[0]), clock.Instant(s+x[1]))
 		}
-		require.Equal(t, RoundTrip{c.base, c.known}, r.roundTrip(), name)
+		require.Equal(t, RoundTrip{Base: c.base, Known: c.known}, r.roundTrip(), name)
 	}
 }
 
 func TestRoundTrip_WhatFollows(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
-	unknown, near, far := RoundTrip{}, RoundTrip{ms, true}, RoundTrip{900 * ms, true}
+	unknown, near, far := RoundTrip{}, RoundTrip{Base: ms, Known: true}, RoundTrip{Base: 900 * ms, Known: true}
 	for _, c := range []struct {
 		name      string
 		got, want time.Duration
@@ -85,7 +85,7 @@ func TestRoundTrip_WhatFollows(t *testing.T) {
 	require.False(t, far.Useless(900*ms))
 	require.False(t, unknown.Useless(0))
 	require.Equal(t, "a round trip to Redis takes 900ms", far.String())
-	require.Contains(t, RoundTrip{s, true}.String(), "not supported")
+	require.Contains(t, RoundTrip{Base: s, Known: true}.String(), "not supported")
 }
 
 // distant is a server that answers after a while, which may change, or not at all.
@@ -319,7 +319,7 @@ func TestAlarm_PauseOfTheProcess(t *testing.T) {
 			sent := clock.Instant(10+10*i) * clock.Instant(time.Second)
 			s.takeIn(&Wait{}, true, &Reply{Sent: sent, Came: sent.Add(time.Second)})
 		}
-		require.Equal(t, RoundTrip{0, true}, s.RoundTrip(), "none is a sample")
+		require.Equal(t, RoundTrip{Known: true}, s.RoundTrip(), "none is a sample")
 		<-time.After(time.Minute)
 	})
 }

@@ -53,7 +53,7 @@ func TestShard_WaitingForReplicasIsNotLate(t *testing.T) {
 		s.estimate.sample(at, at.Add(time.Millisecond))
 	}
 	trip := s.RoundTrip()
-	require.Equal(t, RoundTrip{time.Millisecond, true}, trip)
+	require.Equal(t, RoundTrip{Base: time.Millisecond, Known: true}, trip)
 	for _, lease := range []time.Duration{0, time.Minute, 300 * time.Millisecond} {
 		for _, holds := range []time.Duration{0, WaitAtMost} {
 			sent := way.Clock.Now()
