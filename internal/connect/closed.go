@@ -27,6 +27,9 @@ type answer struct {
 	noHello bool   // it has answered PING, and then closed the connection at HELLO
 }
 
+const noHello = "it answers PING, and closes the connection at HELLO: a proxy without HELLO, such as Twemproxy, " +
+	"which this library cannot use"
+
 const (
 	mostAsked = 3           // servers, of several
 	askLimit  = time.Second // for each
@@ -68,8 +71,7 @@ func explainClosed(why error, a answer, s *secrets) error {
 	said := strings.TrimLeft(a.line, "-")
 	switch refuses := strings.HasPrefix(a.line, "-"); {
 	case a.noHello && (a.line == "+PONG" || strings.HasPrefix(said, "NOAUTH")):
-		text := "it answers PING, and closes the connection at HELLO: a proxy without HELLO, such as Twemproxy, which this library cannot use"
-		return explained{text, fault.Lasting}
+		return explained{noHello, fault.Lasting}
 	case !refuses || s.in(said):
 		return why
 	case fault.Passes(strings.TrimPrefix(said, "ERR "), false):

@@ -18,7 +18,8 @@ import (
 )
 
 // NoRESP3 is what a user must know of a client that has fallen back to RESP2.
-const NoRESP3 = "the server, or a proxy, refuses RESP3: the client speaks RESP2, so waiting calls do not hear of a lock that expires"
+const NoRESP3 = "the server, or a proxy, refuses RESP3: the client speaks RESP2, " +
+	"so waiting calls do not hear of a lock that expires"
 
 // Opened is a client that has reached Redis.
 type Opened struct {

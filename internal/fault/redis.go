@@ -79,7 +79,8 @@ func (u unknownCommandError) Error() string { return string(u) }
 
 func (u unknownCommandError) Is(target error) bool { return target == Lasting }
 
-// noRESP3 says what to do where RESP3 is refused. With a server before version 6, which does not know HELLO, rueidis does it itself.
+// noRESP3 says what to do where RESP3 is refused. With a server before version 6, which does not know HELLO, rueidis does it
+// itself.
 const noRESP3 = "it refuses RESP3: set AlwaysRESP2 and DisableCache in the options of the client"
 
 // IsNoRESP3 reports whether a server, or a proxy such as Envoy, refuses version 3 of the protocol.
@@ -209,8 +210,8 @@ func Passes(text string, within bool) bool {
 	})
 }
 
-// OfReplica reports whether an error's text says that a replica refuses a write. Within a script servers before version 7 put text
-// in front of the word.
+// OfReplica reports whether an error's text says that a replica refuses a write. Within a script servers before version 7 put
+// text in front of the word.
 func OfReplica(text string) bool {
 	return strings.HasPrefix(text, "READONLY ") || strings.Contains(text, "-READONLY ")
 }

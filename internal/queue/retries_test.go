@@ -27,8 +27,8 @@ func patientCall(t *testing.T, test func(t *testing.T, a *acquisition)) {
 	})
 }
 
-// Rueidis says that it is closed also of commands that were pending on a connection that is replaced. A call gives up only when it
-// hears nothing else for a second, and the client is closed.
+// Rueidis says that it is closed also of commands that were pending on a connection that is replaced. A call gives up only when
+// it hears nothing else for a second, and the client is closed.
 func TestRetries_AClosedClient(t *testing.T) {
 	closing := fault.Classify(rueidis.ErrClosing)
 	recovers := func(a *acquisition) error {

@@ -17,10 +17,11 @@ import (
 // openedOver is a registry of Open whose client talks through f.
 func openedOver(f *kit.Flaky) *lockregistry.Registry {
 	f.W.Helper()
-	r, err := lockregistry.Open(f.W.Context(), "redis://redis", "orders", lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
+	over := func(o *rueidis.ClientOption) {
 		o.ForceSingleClient = true
 		o.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) { return f.Dial(ctx) }
-	}))
+	}
+	r, err := lockregistry.Open(f.W.Context(), "redis://redis", "orders", lockregistry.WithClientOption(over))
 	require.NoError(f.W, err)
 	f.W.Cleanup(func() { require.NoError(f.W, r.Close()) })
 	return r
