@@ -19,7 +19,9 @@ func openedOver(f *kit.Flaky) *lockregistry.Registry {
 	f.W.Helper()
 	over := func(o *rueidis.ClientOption) {
 		o.ForceSingleClient = true
-		o.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) { return f.Dial(ctx) }
+		o.DialCtxFn = func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return f.Dial(ctx)
+		}
 	}
 	r, err := lockregistry.Open(f.W.Context(), "redis://redis", "orders", lockregistry.WithClientOption(over))
 	require.NoError(f.W, err)
