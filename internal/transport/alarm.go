@@ -33,7 +33,9 @@ func (a *alarm) set(began, now clock.Instant) {
 }
 
 // due returns when the server has been silent for too long. Before the command is sent, it counts from now. For a probe the
-// silence began with the command that was given up; but the probe must have had time for its own reply.
+// silence began with the command that was given up; but the probe must have had time for its own reply, also on a way that has
+// just become longer: the command that was given up may have been answered. So with contexts shorter than half a second a server
+// is suspect within a second.
 func (a *alarm) due(began, now clock.Instant) clock.Instant {
 	trip, sent := a.shard.RoundTrip(), began
 	if a.call != nil {
@@ -42,7 +44,7 @@ func (a *alarm) due(began, now clock.Instant) clock.Instant {
 		}
 	}
 	if a.probes != 0 {
-		return max(a.probes.Add(a.shard.silence(trip)), sent.Add(trip.sure()+tooSoon))
+		return max(a.probes.Add(a.shard.silence(trip)), sent.Add(max(lateReply, trip.sure()+tooSoon)))
 	}
 	return sent.Add(a.shard.silence(trip) + a.holds)
 }
