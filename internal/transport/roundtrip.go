@@ -21,10 +21,9 @@ import (
 // Round trips longer than farthest count as farthest, and are not supported.
 type estimate struct {
 	// last has the last three samples, the newest in the lowest bits: in microseconds plus one, so that zero means none.
-	last atomic.Uint64
-	came atomic.Int64 // an instant: when the reply to the newest came
+	last     atomic.Uint64
+	came     atomic.Int64 // an instant: when the reply to the newest came
 	greeting atomic.Int64 // how long a server took to greet the client; 0: not known
-
 }
 
 const (
