@@ -28,7 +28,7 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 //
 // Do returns the error of fn, joined with the error of [Lock.Unlock]: [ErrLockLost] means that others may have had the lock
 // while fn ran, and [ErrUnavailable] in a [LockError] whose Op is "unlock" that fn has run, and the server did not answer
-// the unlock: the lock ends in the background. It also unlocks when fn panics, and when ctx is done. When locking fails, Do
+// the unlock, so that the lock ends in the background, or answered it after the end of the lease, see there. It also unlocks when fn panics, and when ctx is done. When locking fails, Do
 // returns the error of [Lock.Lock], and does not run fn.
 func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) (err error) {
 	if fn == nil {

@@ -81,9 +81,11 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 //
 //   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
 //   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
-//     process's clock, or Redis no longer had it
+//     process's clock when Unlock was called, or Redis no longer had it within the lease
 //   - [ErrUnavailable]: it is not known whether the key is removed. The registry tries again in the background until it is or
-//     the lease is over, and only then admits the next waiter of this process
+//     the lease is over, and only then admits the next waiter of this process. Or it is not known whether the hold was lost: it
+//     was valid until Unlock was called, but Redis answered after the end of its lease, without the key; the text says so. With
+//     [AtLeast], or when the connection or the master had changed and Redis had not confirmed the hold since, that is ErrLockLost
 //   - another error of Redis, a missing permission for instance; then, too, the registry tries again
 //
 // Unlock waits for Redis for a second at most, and for 100 ms at most once ctx is done, each time plus two round trips; it

@@ -120,7 +120,7 @@ const (
 	EndHandedOver            // the next goroutine of this process has it
 	EndKept                  // its path stays taken, see [lockregistry.AtLeast]
 	EndLost                  // it was lost before
-	EndUnknown               // it is not known whether it was removed; the registry tries again
+	EndUnknown               // it is not known whether it was removed: the registry tries again; or whether it was lost before
 )
 
 var ends = [...]string{"released", "handed_over", "kept", "lost", "unknown"}

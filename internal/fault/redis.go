@@ -40,6 +40,10 @@ var (
 	// Late: an answer took so long that a failover may have happened meanwhile, and could not be confirmed since; or a grant
 	// arrived when its lease was over.
 	Late = errors.New("the answer of Redis came too late")
+
+	// Unproven: a removal did not find the key, and was answered after the end of the lease.
+	Unproven = errors.New("the lock was valid until this call, but Redis answered after the end of its lease, without the key: " +
+		"nobody knows whether it was lost before")
 )
 
 // Apart: a proxy keeps the paths of one call on several servers, so that no script can obtain them at once.

@@ -169,6 +169,21 @@ func (h *Hold) Valid() bool {
 	return false
 }
 
+// Expired reports whether the lease had ended at a time, also for a hold that is over.
+func (h *Hold) Expired(at clock.Instant) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lease.Left(at) <= 0
+}
+
+// Doubted reports whether the server may no longer be the one that granted the hold, and has not confirmed it since, also for a
+// hold that is over.
+func (h *Hold) Doubted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lease.Doubted()
+}
+
 // Left returns for how long the hold stays valid. If its time is over, Left makes the hold lost.
 func (h *Hold) Left() time.Duration {
 	h.mu.Lock()

@@ -180,6 +180,9 @@ func (s *State) Doubt(now clock.Instant) bool {
 	return true
 }
 
+// Doubted reports whether the server has not confirmed the lease since Doubt.
+func (s *State) Doubted() bool { return s.doubted }
+
 // Verified handles the outcome of a verification. Refused: the server does not allow it.
 func (s *State) Verified(now clock.Instant, o Outcome, refused bool) Verdict {
 	switch {

@@ -27,7 +27,8 @@ type Ending struct {
 }
 
 // Release removes the key of a hold that was valid until its owner ended it, and then frees the local half. Lost: Redis no
-// longer had it. With an error it is not known whether the key is removed; the cleaner goes on.
+// longer had it. With an error it is not known whether the key is removed; the cleaner goes on. With [fault.Unproven] it is gone,
+// and it is not known since when.
 //
 // The order is what makes it safe, for the caller, too:
 //
@@ -62,9 +63,26 @@ func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err erro
 		return fault.NotLost, err
 	}
 	if n <= 0 && (reply.Error() == nil || fault.IsWrongType(reply.Error())) {
-		return fault.Without(n), nil
+		return e.missed(n, reply.Came)
 	}
 	return fault.NotLost, nil
+}
+
+// missed returns what it means that a removal, answered at came, has not found the hold's key. The hold was valid when its owner
+// ended it. So one of two things has happened:
+//
+//	the key was removed, or another's, before its lease was over     the hold was lost
+//	the server executed the removal after the lease was over         the section ended in time
+//
+// A reply that came within the lease proves the first. A later one does not tell, so nobody knows, and neither answer would be
+// right. In a few cases the first is assumed: the hold was doubted, since the connection or the master had changed, and the server
+// had not confirmed it since; and with AtLeast, so in Once: the key had to stay.
+func (e *Ending) missed(n int64, came clock.Instant) (fault.Loss, error) {
+	h := e.Hold
+	if !h.Expired(came) || h.Doubted() || h.Terms().AtLeast > 0 { // mutant: late removal is a loss
+		return fault.Without(n), nil
+	}
+	return fault.NotLost, fault.AsUnavailable(fault.Unproven)
 }
 
 // removeLater removes the key of an ended hold in the background, and waits for the outcome for the rest of the time of a

@@ -242,6 +242,11 @@ var mutations = []mutation{
 		"TestDeposed$",
 	},
 	{
+		"late removal is a loss", "a removal that comes after the end of the lease proves a loss",
+		"!h.Expired(came)", "true",
+		"../faults:TestLateUnlock_NobodyKnows$",
+	},
+	{
 		"grant counts from its message", "a grant counts from its message",
 		"a.ticket.base", "a.path.Clock.Now()",
 		"TestQueueOutcomes",

@@ -83,3 +83,6 @@ func FindGone(l *lockregistry.Lock) (found func()) {
 func AcknowledgeWrites(r *lockregistry.Registry) {
 	seam.Lockregistry.InRegistry(r).Replicas.Settled(nil)
 }
+
+// Doubt is what happens to the hold of a lock when its server may no longer be the master.
+func Doubt(l *lockregistry.Lock) { seam.Lockregistry.InLock(l).Held.Load().Doubt() }
