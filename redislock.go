@@ -57,7 +57,7 @@ const (
 //   - [ErrCapacity], when all locks that the registry may keep are in use
 //   - [ErrClosed], when the registry is closed or shuts down
 //   - [ErrUpgrade], [ErrDeadlock] and [ErrWrongType]
-//   - another error of Redis, a missing permission for instance
+//   - another error of Redis, a missing permission for instance; also one that only the release would need
 //   - bad input: an empty path, a nil context, a lease under two milliseconds, Wait together with NoWait; the error lists all
 //     that is wrong
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {

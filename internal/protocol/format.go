@@ -54,6 +54,7 @@ type Description struct {
 	Common  func(prefix string) string      // a channel on which releases of all keys may be published; nil: none
 	Counter func(prefix, key string) string // the key of the fencing counter
 	Foreign []string                        // see [Foreign]
+	Needs   *Needs                          // what its locks need of the user, see [Format.Proof]
 
 	scripts  scripts
 	shortWay bool

@@ -7,6 +7,12 @@ import "strconv"
 // nobody has permits, or waits for them, without a ticket.
 var permits = describe(Description{
 	Name: "permits", Source: files["permits"], Many: true,
+	Needs: &Needs{
+		own: []string{
+			"EXISTS", "PTTL", "ZCARD", "ZSCORE m", "ZRANGE 0 0", "ZRANGEBYSCORE 0 0", "ZREM m",
+		},
+		writes: []string{"ZADD 0 m", "PEXPIRE 1"},
+	},
 	Channel: func(prefix string) string { return prefix + "-channel:" },
 	Within:  func(key string) string { return key },
 	Counter: fencingCounter,

@@ -13,6 +13,14 @@ var (
 func sideOf(side string) Description {
 	return Description{
 		Name: "readwrite", Source: files["readwrite"], Side: side,
+		Needs: &Needs{
+			own: []string{
+				"HGET mode", "HEXISTS f", "HKEYS", "HLEN", "HGETALL", "EXISTS", "PTTL", "HDEL f", "DEL",
+			},
+			writes: []string{"HSET f v", "HMSET f v", "PEXPIRE 1"},
+			beside: []string{"PTTL", "SET v", "DEL"},
+			key:    func(key string) string { return Tagged(key) + ":example:0:rwlock_timeout:1" },
+		},
 		Channel: func(string) string { return "redisson_rwlock:" },
 		Within:  Tagged,
 		Counter: fencingCounter,

@@ -6,6 +6,7 @@ package protocol
 // thread id. Its count is always 1: this process counts how often an owner has locked.
 var redisson = describe(Description{
 	Name: "redisson", Source: files["redisson"],
+	Needs:   &Needs{own: []string{"HKEYS", "DEL"}, writes: []string{"HSET f v", "PEXPIRE 1"}},
 	Channel: func(string) string { return "redisson_lock__channel:" },
 	Within:  Tagged,
 	Counter: func(_, key string) string { return redissonCounter(key) },

@@ -8,6 +8,7 @@ package protocol
 var spring = describe(Description{
 	Name: "spring", Source: files["spring"],
 	Set: true, Unlinks: true,
+	Needs:   &Needs{own: []string{"GET", "UNLINK|DEL"}, writes: []string{"SET v"}},
 	Channel: func(prefix string) string { return prefix + "-channel:" },
 	Within:  func(key string) string { return key },
 	Common:  func(prefix string) string { return prefix + "-channel" },

@@ -75,6 +75,11 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 	if err := a.tooFar(&p); err != nil {
 		return err
 	}
+	if a.path.proves() {
+		if err := a.prove(&p); err != nil { // mutant: release not proven
+			return err
+		}
+	}
 	var c protocol.Call
 	a.prepare(&c, w, quick)
 	reply := a.path.all.Transport.Do(&p, &c)

@@ -80,7 +80,10 @@ func (g *Group) Leave(i int) {
 func (g *Group) Try(deadline clock.Instant) {
 	p := g.tries[0].commandWait(deadline)
 	p.Observer = nil
-	if g.Err = g.tries[0].tooFar(&p); g.Err != nil {
+	if g.Err = g.tries[0].tooFar(&p); g.Err == nil && g.tries[0].path.proves() {
+		g.Err = g.tries[0].prove(&p)
+	}
+	if g.Err != nil {
 		return
 	}
 	reply := g.ask(&p)

@@ -56,6 +56,10 @@ func (m *teller) client(t *testing.T) rueidis.Client {
 	return client
 }
 
+// proofs is how often the first lock of a registry has UNLINK executed on a key that is not there, on a server that does not say
+// what it permits.
+const proofs = 2
+
 // counted is how often INFO, UNLINK and DEL came.
 func (m *teller) counted() [3]int {
 	m.mu.Lock()
@@ -107,6 +111,7 @@ func TestUnlink_RemovalCommand(t *testing.T) {
 			if c.unlink {
 				want = [3]int{1, rounds, 0}
 			}
+			want[1] += proofs
 			require.Equal(t, want, m.counted(), "INFO, UNLINK, DEL")
 			require.Empty(t, m.Keys())
 		})
@@ -120,15 +125,15 @@ func TestUnlink_ServerIsAskedOncePerClient(t *testing.T) {
 	lockAndUnlock(t, first, 2)
 	lockAndUnlock(t, second, 2)
 	lockAndUnlock(t, first, 1)
-	require.Equal(t, [3]int{1, 5, 0}, m.counted())
+	require.Equal(t, [3]int{1, 2*proofs + 5, 0}, m.counted())
 	lockAndUnlock(t, kit.OpenOn(t, m.client(t)), 1) // may be of another server
-	require.Equal(t, [3]int{2, 6, 0}, m.counted())
+	require.Equal(t, [3]int{2, 3*proofs + 6, 0}, m.counted())
 
 	// As long as one of them is open.
 	require.NoError(t, first.Close())
 	third := kit.OpenOn(t, client)
 	lockAndUnlock(t, third, 1)
-	require.Equal(t, [3]int{2, 7, 0}, m.counted())
+	require.Equal(t, [3]int{2, 4*proofs + 7, 0}, m.counted())
 }
 
 func TestUnlink_ServerIsAskedOnceByManyGoroutines(t *testing.T) {
@@ -147,7 +152,7 @@ func TestUnlink_ServerIsAskedOnceByManyGoroutines(t *testing.T) {
 	}
 	counted := m.counted()
 	require.Equal(t, 1, counted[0])
-	require.Equal(t, goroutines, counted[1]+counted[2])
+	require.LessOrEqual(t, counted[1]+counted[2], goroutines*(1+proofs))
 	require.Empty(t, m.Keys())
 }
 
@@ -163,10 +168,10 @@ func TestUnlink_ServerIsAskedAgainAfterANetworkFailure(t *testing.T) {
 	r := kit.OpenOn(t, m.client(t))
 	for i := range failures {
 		lockAndUnlock(t, r, 1)
-		require.Equal(t, [3]int{i + 1, 0, i + 1}, m.counted(), "unlocks all the same")
+		require.Equal(t, [3]int{i + 1, proofs, i + 1}, m.counted(), "unlocks all the same")
 	}
 	lockAndUnlock(t, r, 3)
-	require.Equal(t, [3]int{failures + 1, 3, failures}, m.counted())
+	require.Equal(t, [3]int{failures + 1, proofs + 3, failures}, m.counted())
 	require.Empty(t, m.Keys())
 }
 

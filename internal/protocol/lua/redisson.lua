@@ -153,7 +153,10 @@ local function drop(value, keep)
   local state = found[1] == value and not found[2] and 'mine' or holder(value)
   if state == 'mine' and keep ~= '' then
     redis.call('HSET', key, value .. ':atleast', '1') -- mutant: kept path is a hold, Redisson
-    redis.call('HDEL', key, value)
+    if type(redis.pcall('HDEL', key, value)) == 'table' then -- it is forbidden
+      redis.call('DEL', key)
+      redis.call('HSET', key, value .. ':atleast', '1')
+    end
     redis.call('PEXPIRE', key, keep)
     taken = true
     publish()

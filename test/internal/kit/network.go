@@ -48,6 +48,12 @@ func (w *World) User(rules ...string) rueidis.Client {
 	})
 }
 
+// ChecksRights tells whether the server says what a user may do without doing it, as from version 7.0 on.
+func (w *World) ChecksRights() bool {
+	w.Helper()
+	return w.Do("EVAL", "return redis.acl_check_cmd and 1 or 0", "0") == "1"
+}
+
 // How long calls take while the server says nothing, and what becomes of their keys.
 
 // Stall makes the server execute and answer nothing until thaw: then it goes on with what it was sent meanwhile.

@@ -1,0 +1,130 @@
+package protocol
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// A user of the server may be permitted to obtain a lock, but not to release it. Its work would run, and the key would stay for
+// its lease. So before the first hold of a format is obtained from a server, [Format.Proof] asks whether a release is permitted:
+// scripts, by their digest and by their source, and the commands on the keys that they use.
+
+// Needs is what the locks of a format need of the user. Its address names the format.
+type Needs struct {
+	own    []string                // what is done with the lock's key: a command, or several with | between them, and arguments
+	writes []string                // likewise, and must not be tried on a key that is not there
+	beside []string                // what is done with the key beside it
+	key    func(key string) string // returns the key beside a lock's key, or an example of it
+}
+
+var proof = Load("release_proof")
+
+// unknownDigest is the digest of no script, so the server asks for the source.
+var unknownDigest = strings.Repeat("0", len(proof.SHA))
+
+// Needs returns what the format needs, for comparison only.
+func (f *Format) Needs() *Needs { return f.format.Needs }
+
+// Proof returns the call that asks whether the user may do with a key what the format needs; see [Proven]. BySource: the server
+// gets the script's source, although it may know the digest.
+func (f *Format) Proof(key string, bySource bool) Call {
+	n, c := f.format.Needs, Call{Script: proof, Key: key}
+	if bySource {
+		c.Script = &Script{Source: proof.Source, SHA: unknownDigest}
+	}
+	var args []string
+	for _, what := range n.own {
+		args = append(args, what, "", "run")
+	}
+	for _, what := range n.writes {
+		args = append(args, what, "", "check")
+	}
+	for _, what := range n.beside {
+		args = append(args, what, n.key(key), "check")
+	}
+	copy(c.Args[:fixedArgs], args)
+	c.more = args[fixedArgs:]
+	return c
+}
+
+// Proven decodes the reply to [Format.Proof]. Held: a server before version 7.0 could not be asked for all of it, since the
+// lock's key is there. Old: it cannot say whether it takes scripts by their source. The error matches [fault.Lasting] if
+// something is refused, and says what; other errors are about the call.
+func Proven(result rueidis.RedisResult, key string) (held, old bool, err error) {
+	replies, err := result.AsStrSlice()
+	switch {
+	case err == nil && len(replies) > 0:
+	case err == nil:
+		return false, false, ErrStrange
+	case refusesScripts(err):
+		return false, false, missing(err, key)
+	default:
+		return false, false, err
+	}
+	how, replies := replies[0], replies[1:]
+	var lacks []string
+	for i := 0; i+1 < len(replies); i += 2 {
+		commands, _, _ := strings.Cut(replies[i], " ")
+		what, beside, _ := strings.Cut(replies[i+1], " ")
+		if what == "key" {
+			if beside == "" {
+				beside = key
+			}
+			lacks = append(lacks, "a key pattern for "+beside)
+		} else {
+			lacks = append(lacks, "+"+strings.ReplaceAll(strings.ToLower(commands), "|", " or +"))
+		}
+	}
+	if len(lacks) > 0 {
+		return false, false, UnpermittedError{"it lacks " + strings.Join(unique(lacks), ", ")}
+	}
+	return how == "held", how != "checked", nil
+}
+
+func unique(all []string) (some []string) {
+	seen := map[string]bool{}
+	for _, one := range all {
+		if !seen[one] {
+			seen[one] = true
+			some = append(some, one)
+		}
+	}
+	return some
+}
+
+// refusesScripts reports whether the server does not permit or know scripts.
+func refusesScripts(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return false
+	}
+	text := reply.Error()
+	return strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "unknown command")
+}
+
+// missing returns the error of a user who may not run scripts with the key.
+func missing(err error, key string) error {
+	var reply *rueidis.RedisError
+	if !errors.As(err, &reply) {
+		return err
+	}
+	text, _ := fault.Unrepeated(reply.Error())
+	if !strings.Contains(strings.ToLower(text), "eval") {
+		text = "it lacks a key pattern for " + key
+	}
+	return UnpermittedError{strings.TrimPrefix(text, "NOPERM ")}
+}
+
+// UnpermittedError says why a user may not release locks.
+type UnpermittedError struct{ why string }
+
+func (u UnpermittedError) Error() string {
+	return "the user could not release the lock, so it was not taken: NOPERM, " + u.why
+}
+
+// Is makes the failure final: no call tries again.
+func (UnpermittedError) Is(target error) bool { return target == fault.Lasting }

@@ -1,0 +1,84 @@
+package queue
+
+import (
+	"errors"
+	"maps"
+	"sync/atomic"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+// proofs are the servers of which it is known that they let the registry's user release locks of a format. They are asked before
+// the first hold is obtained, also when a call will wait: a release of another process may grant the hold by a message. Later
+// calls send nothing for it.
+type proofs struct {
+	known atomic.Pointer[map[proofOf]struct{}] // is replaced, not changed
+}
+
+type proofOf struct {
+	server *transport.Shard
+	format *protocol.Needs
+}
+
+func (p *proofs) proven(one proofOf) bool {
+	known := p.known.Load()
+	if known == nil {
+		return false
+	}
+	_, has := (*known)[one]
+	return has
+}
+
+// prove notes a proof. Another call may add one at the same time.
+func (p *proofs) prove(one proofOf) {
+	for {
+		known := p.known.Load()
+		next := map[proofOf]struct{}{one: {}}
+		if known != nil {
+			maps.Copy(next, *known)
+		}
+		if p.known.CompareAndSwap(known, &next) {
+			return
+		}
+	}
+}
+
+// proves reports whether the server must be asked before the path's hold is obtained.
+func (p *Path) proves() bool {
+	needs := p.Format.Needs()
+	return needs != nil && !p.all.proven(proofOf{p.Shard(), needs})
+}
+
+// prove asks the server whether the path's holds can be released, for as long as w says; the try that follows has the rest of
+// that time. It fails if the server refuses something or does not answer. Whatever else goes wrong says nothing about
+// permissions: the try goes on, and the next one asks again. An old server is asked twice, see [protocol.Proven].
+func (a *attempt) prove(w *transport.Wait) error {
+	p, one := a.path, proofOf{a.path.Shard(), a.path.Format.Needs()}
+	if w.Since == 0 {
+		w.Since = p.Clock.Now()
+	}
+	a.sent = true
+	for bySource := false; ; bySource = true {
+		c := p.Format.Proof(p.Key, bySource)
+		obtains := w.Obtains
+		w.Obtains = false
+		reply := p.all.Transport.Do(w, &c)
+		w.Obtains = obtains
+		held, old, err := protocol.Proven(reply.RedisResult, p.Key)
+		switch {
+		case reply.Cut:
+			a.cut = true
+			return a.explained(fault.Ended(a.ctx))
+		case errors.Is(err, fault.Lasting) && !reply.Late, !fault.Answered(reply.Error()):
+			a.asked, a.failure = true, fault.Classify(err)
+			return a.failure
+		case err != nil || reply.Late || held:
+			return nil
+		case !old || bySource:
+			p.all.prove(one)
+			return nil
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package registry_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// unreleasable are users who may obtain a lock but not release it, and what the error says.
+var unreleasable = map[string]struct {
+	layout lockregistry.Layout
+	rights []string
+	lacks  string
+}{
+	"neither UNLINK nor DEL":     {lockregistry.LayoutSpring, []string{"-unlink", "-del"}, "+unlink or +del"},
+	"no GET":                     {lockregistry.LayoutSpring, []string{"-get"}, "+get"},
+	"no EVALSHA":                 {lockregistry.LayoutSpring, []string{"-evalsha"}, "evalsha"},
+	"no EVAL":                    {lockregistry.LayoutSpring, []string{"-eval"}, "eval"},
+	"other keys":                 {lockregistry.LayoutSpring, []string{"resetkeys", "~other:*"}, "a key pattern for orders:42"},
+	"no DEL, Redisson":           {lockregistry.LayoutRedisson, []string{"-del"}, "+del"},
+	"several commands, Redisson": {lockregistry.LayoutRedisson, []string{"-del", "-hkeys"}, "+hkeys, +del"},
+}
+
+// A process learns that it may not release a lock before its first section, not after.
+func TestUnreleasable_IsNotTaken(t *testing.T) {
+	t.Parallel()
+	for name, user := range unreleasable {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				r := w.RegistryOn(w.User(user.rights...), lockregistry.WithLayout(user.layout))
+				for op, locks := range kit.LockingCalls {
+					for range 2 { // the second time, too
+						refused(w, locks(w.Context(), r, lockregistry.Wait(time.Minute)), op, user.lacks)
+					}
+				}
+				_, err := r.AcquireAll(w.Context(), []string{"42", "43"})
+				refused(w, err, "acquire", user.lacks)
+				require.Equal(w, "0", w.Do("EXISTS", kit.TheKey, "orders:43"))
+
+				known := w.Registry(lockregistry.WithLayout(user.layout))
+				w.Known(known) // the server knows the scripts now
+				refused(w, r.Obtain("42").Lock(w.Context()), "lock", user.lacks)
+			})
+		})
+	}
+}
+
+// refused checks that an error says what the user lacks, and names no script by its digest alone.
+func refused(w *kit.World, err error, op, lacks string) {
+	w.Helper()
+	require.Error(w, err)
+	require.Empty(w, kit.SentinelsOf(err))
+	require.ErrorContains(w, err, "lockregistry: "+op+" orders:42: the user could not release the lock, so it was not taken: NOPERM, ")
+	require.ErrorContains(w, err, lacks)
+	require.NotRegexp(w, "[0-9a-f]{40}", err.Error())
+}
+
+// Other kinds of locks use keys beside the lock's.
+func TestUnreleasable_KeysBeside(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		if !w.ChecksRights() {
+			return
+		}
+		user := w.User("resetkeys", "~orders:*")
+		r := w.RegistryOn(user)
+		refused(w, r.ReadWrite("42").Reader().Lock(w.Context()), "lock", "a key pattern for {orders:42}:")
+		refused(w, r.ReadWrite("42").Writer().Lock(w.Context()), "lock", "a key pattern for {orders:42}:")
+		w.Lock(r.Obtain("43")) // a plain lock needs none
+		w.Unlock(r.Obtain("43"))
+		_, err := w.RegistryOn(w.User("-zrem")).Semaphore("42", 1).Acquire(w.Context())
+		refused(w, err, "acquire", "+zrem")
+		require.Equal(w, "0", w.Do("DBSIZE"))
+	})
+}
+
+// A call that waits may be granted the lock by a message: it learns before. A server before version 7.0 cannot say so while the
+// lock's key is there.
+func TestUnreleasable_IsNotWaitedFor(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		if !w.ChecksRights() {
+			return
+		}
+		held := w.Registry().Obtain("42")
+		w.Lock(held)
+		r := w.RegistryOn(w.User("-unlink", "-del"))
+		refused(w, r.Obtain("42").Lock(w.Context()), "lock", "+unlink or +del")
+		require.Equal(w, "0", w.Do("EXISTS", "orders:{orders:42}:waiters"))
+		w.Unlock(held)
+	})
+}
+
+// A server before version 7.0 is asked once the key is not there, and until then again.
+func TestUnreleasable_WhileTheKeyIsThere(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) { // as old as these
+		f := w.Flaky()
+		r := f.Registry()
+		w.Do("SET", kit.TheKey, "somebody", "PX", "600000")
+		for proofs := range 3 {
+			ok, err := r.Obtain("42").TryLock(w.Context())
+			require.NoError(w, err)
+			require.False(w, ok)
+			require.Greater(w, f.Count("proof"), proofs)
+		}
+		w.Do("DEL", kit.TheKey)
+		w.Lock(r.Obtain("42"))
+		w.Unlock(r.Obtain("42"))
+		asked := f.Count("proof")
+		w.Known(r)
+		require.Equal(w, asked, f.Count("proof"))
+	})
+}
+
+// Each command to remove a key is enough, and INFO is not needed. Without messages waiting calls poll, and one line says so.
+func TestUnreleasable_WhatIsEnough(t *testing.T) {
+	t.Parallel()
+	for name, user := range map[string]struct {
+		rights []string
+		logs   int // how many lines say that waiting calls poll
+	}{
+		"no UNLINK": {[]string{"-unlink"}, 0}, "no DEL": {[]string{"-del"}, 0},
+		"no INFO": {[]string{"-info"}, 0}, "no INFO, no DEL": {[]string{"-info", "-del"}, 0},
+		"no PUBLISH": {[]string{"-publish"}, 1}, "no channels": {[]string{"resetchannels"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				var log kit.Journal
+				l := w.RegistryOn(w.User(user.rights...)).Obtain("42")
+				waits := w.RegistryOn(w.User(user.rights...), log.Option(), lockregistry.WithPollInterval(50*time.Millisecond))
+				g := w.Goroutine()
+				for range 2 {
+					w.Lock(l)
+					locked := g.Starts(waits.Obtain("42"))
+					w.Await("it waits", func() bool { return waits.Stats().Waiters == 1 })
+					w.Unlock(l)
+					require.NoError(w, <-locked)
+					require.NoError(w, g.Unlock(waits.Obtain("42")))
+				}
+				require.Len(w, log.Lines("queue"), user.logs, "%v", log.Lines())
+			})
+		})
+	}
+}
+
+// AtLeast in Redisson's format goes without HDEL, too.
+func TestUnreleasable_AtLeastWithoutHDEL(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		l := w.RegistryOn(w.User("-hdel"), lockregistry.WithLayout(lockregistry.LayoutRedisson)).Obtain("42")
+		w.Lock(l, lockregistry.AtLeast(time.Hour))
+		value := w.Do("HKEYS", kit.TheKey)
+		w.Unlock(l)
+		require.Equal(w, value+":atleast", w.Do("HKEYS", kit.TheKey))
+		require.Greater(w, w.Pttl(kit.TheKey), 50*time.Minute)
+	})
+}
