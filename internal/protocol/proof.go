@@ -38,16 +38,16 @@ func (f *Format) Proof(key string, bySource bool) Call {
 	}
 	var args []string
 	for _, what := range n.own {
-		args = append(args, what, "", "run")
+		args = append(args, "run "+what, "")
 	}
 	for _, what := range n.writes {
-		args = append(args, what, "", "check")
+		args = append(args, "check "+what, "")
 	}
 	for _, what := range n.beside {
-		args = append(args, what, n.key(key), "check")
+		args = append(args, "check "+what, n.key(key))
 	}
 	copy(c.Args[:fixedArgs], args)
-	c.more = args[fixedArgs:]
+	c.more = args[min(fixedArgs, len(args)):]
 	return c
 }
 
@@ -68,7 +68,7 @@ func Proven(result rueidis.RedisResult, key string) (held, old bool, err error) 
 	how, replies := replies[0], replies[1:]
 	var lacks []string
 	for i := 0; i+1 < len(replies); i += 2 {
-		commands, _, _ := strings.Cut(replies[i], " ")
+		commands := replies[i]
 		what, beside, _ := strings.Cut(replies[i+1], " ")
 		if what == "key" {
 			if beside == "" {

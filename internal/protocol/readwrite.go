@@ -13,14 +13,7 @@ var (
 func sideOf(side string) Description {
 	return Description{
 		Name: "readwrite", Source: files["readwrite"], Side: side,
-		Needs: &Needs{
-			own: []string{
-				"HGET mode", "HEXISTS f", "HKEYS", "HLEN", "HGETALL", "EXISTS", "PTTL", "HDEL f", "DEL",
-			},
-			writes: []string{"HSET f v", "HMSET f v", "PEXPIRE 1"},
-			beside: []string{"PTTL", "SET v", "DEL"},
-			key:    func(key string) string { return Tagged(key) + ":example:0:rwlock_timeout:1" },
-		},
+		Needs:   needsOf(side),
 		Channel: func(string) string { return "redisson_rwlock:" },
 		Within:  Tagged,
 		Counter: fencingCounter,
@@ -32,6 +25,19 @@ func sideOf(side string) Description {
 			"84efcbdf24f2d6bd66e3a735a23e5bdb99410580", // and writers
 		},
 	}
+}
+
+// needsOf returns what a side needs: a reader has a key beside the lock's for its lease.
+func needsOf(side string) *Needs {
+	n := &Needs{
+		own:    []string{"HGET mode", "HEXISTS f", "HKEYS", "HLEN", "HGETALL", "EXISTS", "PTTL", "HDEL f", "DEL"},
+		writes: []string{"HSET f v", "HMSET f v", "PEXPIRE 1"},
+	}
+	if side == "read" {
+		n.beside = []string{"PTTL", "SET v", "DEL"}
+		n.key = func(key string) string { return Tagged(key) + ":example:0:rwlock_timeout:1" }
+	}
+	return n
 }
 
 // NewRead returns the format of the readers of Redisson's RReadWriteLock. They draw no tokens.

@@ -17,6 +17,7 @@ type attempt struct {
 	hold     *hold.Hold
 	under    string          // for a reader: the value of the writer's hold that its owner has
 	ctx      context.Context // of the caller
+	proved   bool            // the call has asked whether it may release, see prove
 	sent     bool            // a try has begun
 	asked    bool            // a try has ended: with a reply, or an error that was not the end of ctx
 	cut      bool            // the last try was not answered before ctx ended
@@ -75,8 +76,11 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 	if err := a.tooFar(&p); err != nil {
 		return err
 	}
-	if a.path.proves() {
+	if !a.proved && a.path.proves() {
 		if err := a.prove(&p); err != nil { // mutant: release not proven
+			return err
+		}
+		if err := a.tooFar(&p); err != nil {
 			return err
 		}
 	}

@@ -53,13 +53,13 @@ func (p *Path) proves() bool {
 
 // prove asks the server whether the path's holds can be released, for as long as w says; the try that follows has the rest of
 // that time. It fails if the server refuses something or does not answer. Whatever else goes wrong says nothing about
-// permissions: the try goes on, and the next one asks again. An old server is asked twice, see [protocol.Proven].
+// permissions: the try goes on, and the next call asks again. An old server is asked twice, see [protocol.Proven].
 func (a *attempt) prove(w *transport.Wait) error {
 	p, one := a.path, proofOf{a.path.Shard(), a.path.Format.Needs()}
 	if w.Since == 0 {
 		w.Since = p.Clock.Now()
 	}
-	a.sent = true
+	a.sent, a.proved = true, true
 	for bySource := false; ; bySource = true {
 		c := p.Format.Proof(p.Key, bySource)
 		obtains := w.Obtains

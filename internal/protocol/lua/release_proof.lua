@@ -1,9 +1,9 @@
 -- Proves, before the first hold of a format is obtained from a server, that the user may do what ends a hold. It changes nothing.
 --
 -- KEYS[1]  the lock's key
--- ARGV     three for each thing to prove: a command, or several with | between them of which one is enough, followed by
---          arguments; the key that it is about, empty for the lock's; and run, if executing it changes nothing where there is no
---          such key; else check
+-- ARGV     two for each thing to prove: run, if executing it changes nothing where there is no such key, else check; then a
+--          command, or several with | between them of which one is enough, and arguments. And the key that it is about, empty
+--          for the lock's
 --
 -- Replies how it has proved that: checked, all of it; run, as far as an old server can be asked; held, it could not be asked now,
 -- since the lock's key is there. Then two for each thing that is refused: its commands, and key or command.
@@ -39,22 +39,23 @@ local function refusal(command, key, args, runs)
   end
 end
 
-if check and not redis.acl_check_cmd('EVAL', 'return 0', '0') then -- the server may forget a script
+if check and not check('EVAL', 'return 0', '0') then -- the server may forget a script
   replies[2], replies[3] = 'EVAL', 'command'
 end
-for i = 1, #ARGV, 3 do
-  local args, key, refused = {}, ARGV[i + 1], nil
-  for word in string.gmatch(ARGV[i], ' (%S+)') do
+for i = 1, #ARGV, 2 do
+  local how, commands, rest = string.match(ARGV[i], '^(%S+) (%S+)(.*)$')
+  local args, key, refused = {}, ARGV[i + 1] or '', nil -- an empty argument at the end is not sent
+  for word in string.gmatch(rest, '%S+') do
     args[#args + 1] = word
   end
-  for command in string.gmatch(string.match(ARGV[i], '^%S+'), '[^|]+') do
-    refused = refusal(command, key == '' and KEYS[1] or key, args, ARGV[i + 2] == 'run')
+  for command in string.gmatch(commands, '[^|]+') do
+    refused = refusal(command, key == '' and KEYS[1] or key, args, how == 'run')
     if not refused then
       break
     end
   end
   if refused then
-    replies[#replies + 1], replies[#replies + 2] = ARGV[i], refused .. ' ' .. key
+    replies[#replies + 1], replies[#replies + 2] = commands, refused .. ' ' .. key
   end
 end
 return replies
