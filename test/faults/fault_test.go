@@ -281,19 +281,21 @@ func TestFault_TheClientIsClosedWhileWaiting(t *testing.T) {
 	})
 }
 
-// awaitScript waits until the server has been asked to run a script, as by a call that waits.
-func awaitScript(w *kit.World) {
+// startsToWait has another goroutine lock, and returns when it waits.
+func startsToWait(w *kit.World, r *lockregistry.Registry) <-chan error {
 	w.Helper()
-	w.Await("a script", func() bool { return strings.Contains(w.Do("INFO", "commandstats"), "evalsha") })
+	locked := w.Goroutine().Starts(r.Obtain("42"))
+	w.Await("it waits", func() bool { return r.Stats().Tickets == 1 })
+	return locked
 }
 
 func TestFault_TheServerRestartsWhileWaiting(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		l, held := w.Registry().Obtain("42"), w.Registry().Obtain("held")
+		r, held := w.Registry(), w.Registry().Obtain("held")
+		l := r.Obtain("42")
 		w.Lock(held)
 		w.Do("SET", "orders:42", "for ever")
-		locked := w.Goroutine().Starts(l)
-		awaitScript(w)
+		locked := startsToWait(w, r)
 		w.Server.Stop()
 		w.Pending(locked)
 		w.Server.Restart(w)
@@ -369,10 +371,9 @@ func TestFault_ConnectionsAreKilled(t *testing.T) {
 // A failover: for a while the server is a replica, which writes nothing.
 func TestFault_TheServerIsReadOnlyForAWhile(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		l := w.Registry().Obtain("42")
+		r := w.Registry()
 		w.Do("SET", "orders:42", "for ever")
-		locked := w.Goroutine().Starts(l)
-		awaitScript(w)
+		locked := startsToWait(w, r)
 		w.Do("SET", "orders:42", "for a while", "PX", "50")
 		w.Do("REPLICAOF", "127.0.0.1", "1")
 		w.AwaitGone("orders:42")

@@ -13,15 +13,15 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// lateUnlockLease is the lease of a section that ends 140 ms before, and whose removal the server executes 60 ms after its end.
+// lateUnlockLease is the lease of a section that ends 70 ms before, and whose removal the server executes 30 ms after its end.
 const lateUnlockLease = time.Second
 
 // almostOver lets most of the lease pass, and delays releases on their way to the server from then on.
 func almostOver(w *kit.World, f *kit.Flaky) {
 	w.Helper()
-	w.Pass(860 * time.Millisecond)
+	w.Pass(930 * time.Millisecond)
 	for _, release := range []string{"release", "write_release", "read_release", "permits_release"} {
-		f.Fate(release, kit.Fate{Delay: 200 * time.Millisecond})
+		f.Fate(release, kit.Fate{Delay: 100 * time.Millisecond})
 	}
 }
 
