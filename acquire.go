@@ -145,7 +145,7 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 
 func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
 
-// Renew has the hold end lease from now, in whole milliseconds, at least two. It works like [Lock.Renew], with the same
+// Renew has the hold end lease from now, in whole milliseconds, from two to 30 days. It works like [Lock.Renew], with the same
 // limits, including [AtMost], and the same errors; [ErrNotOwner] means that Release was called, or that h is nil. For a hold
 // on several paths it renews each, and joins the errors.
 func (h *Hold) Renew(ctx context.Context, lease time.Duration) error {

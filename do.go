@@ -28,8 +28,8 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 //
 // Do returns the error of fn, joined with the error of [Lock.Unlock]: [ErrLockLost] means that others may have had the lock
 // while fn ran, and [ErrUnavailable] in a [LockError] whose Op is "unlock" that fn has run, and the server did not answer
-// the unlock, so that the lock ends in the background, or answered it after the end of the lease, see there. It also unlocks when fn panics, and when ctx is done. When locking fails, Do
-// returns the error of [Lock.Lock], and does not run fn.
+// the unlock, so that the lock ends in the background, or answered it after the end of the lease, see there. It also unlocks when
+// fn panics, and when ctx is done. When locking fails, Do returns the error of [Lock.Lock], and does not run fn.
 func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) (err error) {
 	if fn == nil {
 		return l.fail("do", errors.New("the function is nil"))
@@ -79,7 +79,7 @@ type OnceOption struct {
 // the job, even in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
 func RetryOnError() OnceOption { return OnceOption{retries: true} }
 
-// OnceLease sets the lease of the run, in whole milliseconds, at least two, as [Lease] does for other calls: how long the path
+// OnceLease sets the lease of the run, in whole milliseconds, from two to 30 days, as [Lease] does for other calls: how long the path
 // stays taken after a crash. Default: the registry's lease.
 func OnceLease(d time.Duration) OnceOption {
 	o := Lease(d)

@@ -65,12 +65,13 @@ type LockError struct {
 	// Op is "lock", "trylock", "unlock", "renew", "do", "acquire", "tryacquire", "once", "release", "setpermits", "forceunlock",
 	// "inspect", "locks", "deadlocks" or "leader".
 	Op  string
-	Key string // the lock's key in Redis
+	Key string // the lock's key in Redis, whole
 	Err error  // why
 }
 
+// Error has the first 200 bytes of the key.
 func (e *LockError) Error() string {
-	key := e.Key
+	key := fault.Short(e.Key)
 	if strings.HasSuffix(key, ":") { // another colon follows
 		key = strconv.Quote(key)
 	}

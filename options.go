@@ -29,6 +29,9 @@ const (
 
 	// leastLease is the shortest lease, in whole milliseconds, that is longer than its margin.
 	leastLease = 2 * time.Millisecond
+
+	// longestLease keeps a crash from blocking a path for ever, and catches durations in the wrong unit.
+	longestLease = 30 * 24 * time.Hour
 )
 
 // Option changes what [New] makes.
@@ -59,8 +62,8 @@ type servers struct {
 }
 
 // WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. It is in
-// whole milliseconds, at least two: the holder relies on 1 % and a millisecond less, a margin for clocks. A useful lease is
-// much longer than the round trip to Redis. Default: 60 s, as in Spring, or 30 s with [LayoutRedisson], as in Redisson. See
+// whole milliseconds, from two to 30 days: the holder relies on 1 % and a millisecond less, a margin for clocks. A useful lease
+// is much longer than the round trip to Redis. Default: 60 s, as in Spring, or 30 s with [LayoutRedisson], as in Redisson. See
 // [Lease] for the lease of a single call.
 func WithLease(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
 
@@ -188,8 +191,8 @@ type LockOption struct {
 	set   func(*request, time.Duration)
 }
 
-// Lease sets the lease of this acquisition, in milliseconds, at least two, see [WithLease]; fractions are cut off. If the lock
-// is renewed, see [WithRenewal], renewals use this lease; [AtMost] limits them. Default: the registry's lease; for an owner
+// Lease sets the lease of this acquisition, in milliseconds, from two to 30 days, see [WithLease]; fractions are cut off. If the
+// lock is renewed, see [WithRenewal], renewals use this lease; [AtMost] limits them. Default: the registry's lease; for an owner
 // that locks again, the lease of its hold.
 //
 // For a call that nests in a hold a shorter lease than the hold's changes nothing, since the calls around it rely on that. A
@@ -230,8 +233,8 @@ func AtLeast(d time.Duration) LockOption {
 // before d is over, by the margin for clocks, with [ErrLockLost]. If the call waited for another process, d may begin before
 // the call returns, usually by half a second at most. The registry does not remove the key before its lease must have ended.
 // When the lock is handed to another owner, that owner's own AtMost applies from then on. It is ShedLock's lockAtMostFor, and
-// AtMost(10*time.Second) is Redisson's leaseTime. D must be at least two milliseconds, and not less than [AtLeast]. Default:
-// the lock is held for as long as it is renewed.
+// AtMost(10*time.Second) is Redisson's leaseTime. D must be from two milliseconds to 30 days, and not less than [AtLeast].
+// Default: the lock is held for as long as it is renewed.
 //
 // It is for plain locks, writers and semaphores. A reader returns an error, and so does a call of an owner that already holds
 // the lock.
@@ -323,7 +326,7 @@ func checkAtMost(q *request) error {
 	switch {
 	case q.atMost == 0:
 		return nil
-	case q.atMost < leastLease:
+	case q.atMost < leastLease || q.atMost > longestLease:
 		return leasable("AtMost", q.atMost)
 	case q.atMost < q.atLeast:
 		return fmt.Errorf("AtMost(%v): it is shorter than AtLeast(%v)", q.atMost, q.atLeast)
@@ -441,11 +444,27 @@ func positive(name string, d time.Duration) error {
 }
 
 func leasable(name string, d time.Duration) error {
-	if d >= leastLease {
+	switch {
+	case leastLease <= d && d <= longestLease:
 		return nil
+	case d > longestLease:
+		return fmt.Errorf("%s(%v): a lease may have 30 days at most", name, d)
+	default:
+		return fmt.Errorf("%s(%v): a lease must be at least %v, since 1 %% and a millisecond of it are a margin for clocks%s",
+			name, d, leastLease, unitless(d))
 	}
-	return fmt.Errorf("%s(%v): a lease must be at least %v, since 1 %% and a millisecond of it are a margin for clocks",
-		name, d, leastLease)
+}
+
+// unitless says how to write a duration that is most likely a number without a unit.
+func unitless(d time.Duration) string {
+	switch {
+	case d <= 0 || d >= time.Millisecond:
+		return ""
+	case d < time.Microsecond:
+		return fmt.Sprintf("; %d is %d ns: write %d*time.Second", d, d, d)
+	default: // milliseconds, as in Java
+		return fmt.Sprintf("; %d is %d ns: write %d*time.Millisecond", d, d, d)
+	}
 }
 
 func capacious(name string, n int) error {

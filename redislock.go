@@ -44,11 +44,15 @@ const (
 // An owner that holds the lock already holds it once more, and its lease is refreshed, as in Spring, but never shortened, see
 // [Lease]; if the lease was lost meanwhile, Lock returns [ErrLockLost].
 //
+// In HTTP handlers use [Lock.Do] or [Lock.Acquire]: net/http serves all requests of a connection by one goroutine. So after a
+// handler that forgot to unlock, the next request of that connection is the same owner, and is let in.
+//
 // Lock is Spring's lockInterruptibly, and its lock when ctx is never done. A failure leaves nothing behind here; what
 // Redis may have granted is removed in the background. The errors, each within a [*LockError]:
 //
 //   - the error of ctx, joined with its cause if that differs, at most 500 ms and two round trips after ctx is done; also
-//     joined with [ErrUnavailable] when Redis could not be asked whether the lock is free
+//     joined with [ErrUnavailable] when Redis could not be asked whether the lock is free; else the text says who had it, as
+//     that of ErrTaken does
 //   - [ErrTaken], when the time given by [Wait] is over and another owner had the lock; with [NoWait] when another owner has it
 //   - [ErrUnavailable], when the first attempt fails with a transient error, or is not answered within [WithCommandTimeout]. A
 //     call with Wait, and one that has queued in this process before, tries again instead, after 50 ms at first and a second at
@@ -58,8 +62,8 @@ const (
 //   - [ErrClosed], when the registry is closed or shuts down
 //   - [ErrUpgrade], [ErrDeadlock] and [ErrWrongType]
 //   - another error of Redis, a missing permission for instance; also one that only the release would need
-//   - bad input: an empty path, a nil context, a lease under two milliseconds, Wait together with NoWait; the error lists all
-//     that is wrong
+//   - bad input: an empty path, a nil context, a lease under two milliseconds or above 30 days, Wait together with
+//     NoWait; the error lists all that is wrong
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	_, err := l.acquire(ctx, "lock", opts, untilDone, owner.Nobody)
 	return err
@@ -99,7 +103,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return l.fail("unlock", err)
 }
 
-// Renew has the caller's hold end lease from now, in whole milliseconds, at least two as for [Lease]; later renewals use the
+// Renew has the caller's hold end lease from now, in whole milliseconds, two to 30 days as for [Lease]; later renewals use the
 // same lease, those of nested calls, too. It may shorten a lease, but a hold that several readers share is only lengthened, see
 // [ReadWriteLock.Reader].
 // A hold with [AtMost] gets no lease that reaches beyond its bound; Renew still returns nil then. The errors, each within a
@@ -290,7 +294,26 @@ func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) erro
 	if errors.As(err, &late) {
 		err = late.Failure
 	}
-	return l.fail(op, err)
+	return l.fail(op, l.held(err))
+}
+
+// held adds to the error of a call that was ended by its context who has the lock, if another owner had it.
+func (l *Lock) held(err error) error {
+	var held fault.HeldError
+	taken := errors.As(err, &held) // in Redis
+	switch {
+	case taken:
+	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrLockLost):
+		return err
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		held.End = err
+	default:
+		return err
+	}
+	if held.Who = l.reg.cache.current(l).whoHolds(taken); held.Who == "" {
+		return err
+	}
+	return held
 }
 
 // taker returns the goroutine that acquired the lock for a [Hold]; nobody when it is not known.

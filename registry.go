@@ -332,6 +332,8 @@ func (r *Registry) ClientID() string { return r.clientID }
 // be announced. Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for
 // 100 ms at most. It does not close a client that was given to [New]; the client of [Open] it
 // closes when no hold needs it any more. It always returns nil; further calls do nothing.
+//
+// Commands that a silent server executes after that are removed by nobody: they leave paths taken, for up to a lease.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		r.drain.Begin() // for calls that have their pin, see enter

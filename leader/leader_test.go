@@ -669,6 +669,8 @@ func TestRun_BadInput(t *testing.T) {
 		require.ErrorContains(w, err, "WithBackoff(2s, 1s)")
 		_, err = leader.New(r, role, untilEnd, leader.WithLease(2*time.Millisecond), leader.WithBackoff(time.Second, time.Second))
 		require.NoError(w, err)
+		_, err = leader.New(r, role, untilEnd, leader.WithLease(31*24*time.Hour))
+		require.ErrorContains(w, err, "a lease may have 30 days at most")
 	})
 }
 

@@ -30,6 +30,9 @@ const (
 
 	// leastLease is the shortest lease of lockregistry.Lease.
 	leastLease = 2 * time.Millisecond
+
+	// longestLease is the longest lease of lockregistry.Lease.
+	longestLease = 30 * 24 * time.Hour
 )
 
 func defaults() settings { return settings{least: defaultLeast, most: defaultMost} }
@@ -67,7 +70,7 @@ func WithBackoff(least, most time.Duration) Option {
 	return func(s *settings) { s.least, s.most = least, most }
 }
 
-// WithLease sets the lease of the leader's lock, in whole milliseconds, at least two, as [lockregistry.Lease]: nobody leads for
+// WithLease sets the lease of the leader's lock, in whole milliseconds, two to 30 days, as [lockregistry.Lease]: nobody leads for
 // that long after a crash. It is renewed each third of it, with or without [lockregistry.WithRenewal]. Spring renews each
 // heartBeatMillis (500 ms). Default: the registry's lease.
 func WithLease(d time.Duration) Option { return func(s *settings) { s.lease = &d } }
@@ -82,6 +85,8 @@ func (s *settings) check() (err error) {
 	case s.lease == nil:
 	case *s.lease < leastLease:
 		err = fault.Join(err, fmt.Errorf("WithLease(%v): a lease must be at least %v", *s.lease, leastLease))
+	case *s.lease > longestLease:
+		err = fault.Join(err, fmt.Errorf("WithLease(%v): a lease may have 30 days at most", *s.lease))
 	default:
 		s.locking = append(s.locking, lockregistry.Lease(*s.lease))
 	}

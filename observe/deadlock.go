@@ -40,7 +40,7 @@ func (d Deadlock) String() string {
 		if len(w.Holds) > 0 {
 			quoted := make([]string, len(w.Holds))
 			for i, path := range w.Holds {
-				quoted[i] = strconv.Quote(path)
+				quoted[i] = quote(path)
 			}
 			b.WriteString(" holds " + strings.Join(quoted, ", ") + " and")
 		}
@@ -48,9 +48,18 @@ func (d Deadlock) String() string {
 		if w.Kind != KindLock {
 			b.WriteString("the " + string(w.Kind) + " of ")
 		}
-		b.WriteString(strconv.Quote(w.Path))
+		b.WriteString(quote(w.Path))
 	}
 	return b.String()
+}
+
+// quote returns a path for a line of text: at most 200 bytes of it.
+func quote(path string) string {
+	const most = 200
+	if len(path) > most {
+		return strconv.Quote(strings.ToValidUTF8(path[:most], "")) + "..."
+	}
+	return strconv.Quote(path)
 }
 
 // escaped escapes control characters and quotes in a text from another process.

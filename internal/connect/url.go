@@ -45,6 +45,9 @@ func Parse(address string) (rueidis.ClientOption, error) {
 		return rueidis.ClientOption{}, errScheme
 	}
 	option, err := rueidis.ParseURL(address)
+	if wrong := wrongParameter(address); err != nil && wrong != nil && !ambiguous(scheme, rest) {
+		return rueidis.ClientOption{}, wrong
+	}
 	if err != nil || ambiguous(scheme, rest) || scheme != "unix" && strings.Contains(strings.Join(option.InitAddress, ""), "@") {
 		return rueidis.ClientOption{}, errUnreadable
 	}
@@ -71,6 +74,29 @@ func Parse(address string) (rueidis.ClientOption, error) {
 		option.Sentinel.Dialer = option.Dialer
 	}
 	return option, nil
+}
+
+// wrongParameter returns an error that names the parameter that cannot be read, if there is one; not its value, see above.
+func wrongParameter(address string) error {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil //nolint:nilerr // it is not a parameter that is wrong
+	}
+	for _, p := range []struct {
+		name, example string
+		reads         func(value string) error
+	}{
+		{"db", "0", func(value string) error { _, err := strconv.Atoi(value); return err }},
+		{"dial_timeout", "3s", func(value string) error { _, err := time.ParseDuration(value); return err }},
+		{"write_timeout", "3s", func(value string) error { _, err := time.ParseDuration(value); return err }},
+		{"skip_verify", "true", func(value string) error { _, err := strconv.ParseBool(value); return err }},
+	} {
+		if values, given := u.Query()[p.name]; given && p.reads(values[0]) != nil && (p.name != "skip_verify" || values[0] != "") {
+			return errors.New("the address of Redis has a " + p.name + " that cannot be read: write it as in " + Example + "?" +
+				p.name + "=" + p.example)
+		}
+	}
+	return nil
 }
 
 // ported reports whether each port is a number: else it may be a password without the host after it. Rueidis takes an addr

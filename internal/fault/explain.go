@@ -29,6 +29,21 @@ func (n NotFreeError) Error() string {
 	return text
 }
 
+// HeldError is the end of a call's context while another owner had the lock: who that was, if known.
+type HeldError struct {
+	End error
+	Who string
+}
+
+func (h HeldError) Error() string {
+	if h.Who == "" {
+		return h.End.Error()
+	}
+	return h.End.Error() + ": " + h.Who
+}
+
+func (h HeldError) Unwrap() error { return h.End }
+
 // OverdueError means that the call may not wait, or no longer, and it is not known whether the lock is free.
 type OverdueError struct{ Failure error }
 

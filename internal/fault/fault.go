@@ -3,6 +3,16 @@ package fault
 
 import "strings"
 
+// Short returns a name for the text of an error: at most 200 bytes of it, and three dots if there are more. It may be a path of a
+// megabyte, and errors are logged.
+func Short(name string) string {
+	const most = 200
+	if len(name) <= most {
+		return name
+	}
+	return strings.ToValidUTF8(name[:most], "") + "..."
+}
+
 // Join is [errors.Join] on one line: a log line, and a line of a command's output, is about one failure. Nil errors do not count,
 // and a single error stays as it is.
 func Join(errs ...error) error {

@@ -32,22 +32,29 @@ const number = "the key holds a number"
 // The outcomes of a command without a valid answer.
 var (
 	// NoAnswer: the server did not answer in time. It may still execute the command.
-	NoAnswer = errors.New("no answer from Redis in time")
+	NoAnswer = Whole("no answer from Redis in time")
 
 	// NotSent: too many commands wait for answers already, or the server cannot be reached.
-	NotSent = errors.New("no answer from Redis to earlier commands, so this one was not sent")
+	NotSent = Whole("no answer from Redis to earlier commands, so this one was not sent")
 
 	// Late: an answer took so long that a failover may have happened meanwhile, and could not be confirmed since; or a grant
 	// arrived when its lease was over.
-	Late = errors.New("the answer of Redis came too late")
+	Late = Whole("the answer of Redis came too late")
 
 	// Unproven: a removal did not find the key, and was answered after the end of the lease.
-	Unproven = errors.New("the lock was valid until this call, but Redis answered after the end of its lease, without the key: " +
+	Unproven = Whole("the lock was valid until this call, but Redis answered after the end of its lease, without the key: " +
 		"nobody knows whether it was lost before")
 )
 
 // Apart: a proxy keeps the paths of one call on several servers, so that no script can obtain them at once.
 var Apart = errors.New("a proxy keeps the paths on several servers")
+
+// Whole returns an error whose text says by itself that Redis did not answer, or cannot serve: [AsUnavailable] adds nothing.
+func Whole(text string) error { return &wholeError{text} }
+
+type wholeError struct{ text string }
+
+func (w *wholeError) Error() string { return w.text }
 
 // Lasting matches errors after which the same call does not succeed later, although Redis has not said so.
 var Lasting = errors.New("it will not succeed later")
@@ -150,7 +157,18 @@ func AsUnavailable(err error) error { return unavailable{err} }
 
 type unavailable struct{ error }
 
-func (u unavailable) Error() string { return Unavailable.Error() + ": " + u.error.Error() }
+// Error says once what is wrong: what Redis has replied, or that there is no reply, and why.
+func (u unavailable) Error() string {
+	var whole *wholeError
+	switch {
+	case errors.As(u.error, &whole):
+		return u.error.Error()
+	case Answered(u.error):
+		return "Redis cannot serve now: " + u.error.Error()
+	default:
+		return "no answer from Redis: " + u.error.Error()
+	}
+}
 
 func (u unavailable) Is(target error) bool { return target == Unavailable }
 

@@ -74,7 +74,7 @@ func Proven(result rueidis.RedisResult, key string) (held, old bool, err error) 
 			if beside == "" {
 				beside = key
 			}
-			lacks = append(lacks, "a key pattern for "+beside)
+			lacks = append(lacks, "a key pattern for "+fault.Short(beside))
 		} else {
 			lacks = append(lacks, "+"+strings.ReplaceAll(strings.ToLower(commands), "|", " or +"))
 		}
@@ -114,7 +114,7 @@ func missing(err error, key string) error {
 	}
 	text, _ := fault.Unrepeated(reply.Error())
 	if !strings.Contains(strings.ToLower(text), "eval") {
-		text = "it lacks a key pattern for " + key
+		text = "it lacks a key pattern for " + fault.Short(key)
 	}
 	return UnpermittedError{strings.TrimPrefix(text, "NOPERM ")}
 }

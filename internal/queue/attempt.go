@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -247,6 +248,9 @@ func (a *attempt) explained(why error) error {
 	failure := a.failure
 	if a.sent && !a.asked {
 		failure = fault.AsUnavailable(fault.NoAnswer)
+	}
+	if a.asked && failure == nil && why != fault.Busy && !errors.Is(why, fault.Closed) { //nolint:errorlint // never wrapped
+		return fault.HeldError{End: why}
 	}
 	return fault.Explain(why, failure)
 }

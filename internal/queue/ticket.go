@@ -2,7 +2,6 @@ package queue
 
 import (
 	"container/list"
-	"errors"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -87,7 +86,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	}
 	if err == nil && a.at.State == protocol.StateFailing {
 		if a.path.NoQueue(a.at.Why); fault.Passes(a.at.Why, true) {
-			a.failure = fault.AsUnavailable(errors.New(a.at.Why))
+			a.failure = fault.AsUnavailable(fault.Whole("Redis cannot serve now: " + a.at.Why))
 			err = a.failure
 		}
 	}

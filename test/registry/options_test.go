@@ -79,7 +79,7 @@ func TestNew_TellsEverythingThatIsWrong(t *testing.T) {
 
 func TestOptions_AtTheirLimits(t *testing.T) {
 	for _, o := range []lockregistry.Option{
-		lockregistry.WithLease(2 * time.Millisecond), lockregistry.WithLease(math.MaxInt64),
+		lockregistry.WithLease(2 * time.Millisecond), lockregistry.WithLease(30 * 24 * time.Hour),
 		lockregistry.WithPollInterval(1), lockregistry.WithPollInterval(math.MaxInt64),
 		lockregistry.WithCapacity(1), lockregistry.WithCapacity(math.MaxInt),
 		lockregistry.WithHandoff(0), lockregistry.WithHandoff(math.MaxInt64),
