@@ -27,7 +27,7 @@ func TestSlowLink_AJumpBesideShortContexts(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					dial, d := w.Far(300 * time.Microsecond)
 					r := w.RegistryOn(w.ClientWith(dial, kit.OneConnection), lockregistry.WithLease(30*time.Second))
-					w.Warm(r)
+					w.KnownWell(r)
 					var all sync.WaitGroup
 					end := time.Now().Add(4 * time.Second)
 					for i := range 3 {

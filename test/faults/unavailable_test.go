@@ -267,12 +267,12 @@ func TestUnavailable_TheClientIsClosedInPassing(t *testing.T) {
 // that are given up meanwhile are no sign of a closed client.
 func TestUnavailable_WritesArePaused(t *testing.T) {
 	t.Parallel()
-	for op, call := range kit.Locking {
+	for op, call := range kit.LockingCalls {
 		t.Run(op, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()
 				r := f.Registry()
-				w.Warm(r)
+				w.Known(r)
 				goesOn := make(chan struct{})
 				f.Fate("obtain", kit.HeldUp(goesOn))
 				ended := make(chan error, 1)

@@ -57,7 +57,7 @@ func TestOpen_WithoutRESP3(t *testing.T) {
 		other := w.RegistryOn(client)
 		err = other.Obtain("42").Lock(w.Context())
 		require.ErrorContains(w, err, "set AlwaysRESP2")
-		require.Empty(w, kit.About(err), "it does not pass")
+		require.Empty(w, kit.SentinelsOf(err), "it does not pass")
 	})
 }
 
@@ -74,7 +74,7 @@ func TestOpen_WithoutHello(t *testing.T) {
 			_, err := lockregistry.Open(w.Context(), "redis://"+address+more, "orders")
 			require.ErrorContains(w, err, "a proxy without HELLO", more)
 			require.NotContains(w, err.Error(), "TLS")
-			require.Empty(w, kit.About(err))
+			require.Empty(w, kit.SentinelsOf(err))
 		}
 	})
 }
@@ -93,7 +93,7 @@ func TestOpen_TooManyClients(t *testing.T) {
 			_, err := lockregistry.Open(t.Context(), "redis://"+server.Addr(), "orders")
 			require.ErrorContains(t, err, "max number of clients reached")
 			require.NotContains(t, err.Error(), "TLS")
-			require.Equal(t, []error{lockregistry.ErrUnavailable}, kit.About(err), err)
+			require.Equal(t, []error{lockregistry.ErrUnavailable}, kit.SentinelsOf(err), err)
 		}
 	})
 }

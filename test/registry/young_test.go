@@ -34,14 +34,14 @@ func openedOver(f *kit.Flaky) *lockregistry.Registry {
 func TestOpen_FailFastAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, trip := range []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecond} {
-		for op, call := range kit.Locking {
+		for op, call := range kit.LockingCalls {
 			t.Run(op+"/"+trip.String(), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.FlakyFar(trip)
 					r := openedOver(f)
 					f.Stall()
 					start := time.Now()
-					w.Unavailable(call(w.Context(), r, kit.Fast...), op)
+					w.Unavailable(call(w.Context(), r, kit.FailFastOptions...), op)
 					require.LessOrEqual(w, time.Since(start), 750*time.Millisecond+2*trip)
 				})
 			})
@@ -52,12 +52,12 @@ func TestOpen_FailFastAtOnce(t *testing.T) {
 // On a slow link no first call fails for that.
 func TestOpen_FailFastFarAway(t *testing.T) {
 	t.Parallel()
-	for op, call := range kit.Locking {
+	for op, call := range kit.LockingCalls {
 		t.Run(op, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				r := openedOver(w.FlakyFar(900 * time.Millisecond))
 				for range 5 {
-					require.NoError(w, call(w.Context(), r, kit.Fast...))
+					require.NoError(w, call(w.Context(), r, kit.FailFastOptions...))
 					if op != "do" {
 						w.Unlock(r.Obtain("42"))
 					}
