@@ -33,6 +33,7 @@ const recordLimit = time.Second
 func (r *Registry) keepRecord(name *string) {
 	own := presence.Own(strings.TrimSuffix(r.values, ":"), name)
 	o := &r.others.reader
+	o.Apart = &r.queues.Apart
 	o.Prefix, o.Sharded, o.Cluster, o.Clock, o.Client = r.prefix, r.formats.Sharded(), r.queues.Cluster, r.clock, r.client
 	o.Transport, o.Calls, o.Closed = r.transport.Client, &r.queues, r.closed
 	p := &r.others.presence

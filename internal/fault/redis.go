@@ -46,7 +46,7 @@ var (
 		"nobody knows whether it was lost before")
 )
 
-// Apart: a proxy keeps the paths of one call on several servers, so that no script can obtain them at once.
+// Apart says that a proxy keeps the paths of one call on several servers, so that no script can obtain them at once.
 var Apart = errors.New("a proxy keeps the paths on several servers")
 
 // Whole returns an error whose text says by itself that Redis did not answer, or cannot serve: [AsUnavailable] adds nothing.

@@ -25,7 +25,8 @@ import (
 // mostNamed limits the holders, and the waiters, that are listed for a path.
 const mostNamed = 100
 
-// together is how many keys one script reads; on a cluster one, since keys are in different slots.
+// together is how many keys one script reads; on a cluster one, since keys are in different slots, and behind a proxy that keeps
+// them on several servers.
 const together = 100
 
 var (
@@ -49,6 +50,7 @@ type Reader struct {
 	Transport *transport.Client
 	Calls     Calls
 	Closed    <-chan struct{} // of the registry
+	Apart     *atomic.Bool    // a proxy keeps keys on several servers; nil: that is not known
 
 	Layout observe.Layout                    // of its plain locks
 	Label  observe.Label                     // of the registry
@@ -133,7 +135,7 @@ func (r *Reader) rows(
 	each func(i int, row rueidis.RedisMessage, err error),
 ) {
 	size := together
-	if r.Cluster {
+	if r.Cluster || r.Apart != nil && r.Apart.Load() {
 		size = 1
 	}
 	parts := slices.Collect(slices.Chunk(keys, size))
@@ -190,7 +192,7 @@ func (r *Reader) run(
 	var again, at []int
 	for k, result := range results {
 		if err := result.Error(); fault.Refusal(err) || err != nil && fault.BetweenNodes(err) {
-			again, at = append(again, some[k]), append(at, k) //nolint:gosec // one result for each
+			again, at = append(again, some[k]), append(at, k)
 		}
 	}
 	if len(again) > 0 {

@@ -18,8 +18,8 @@ func Reserved(key string) bool {
 		HashTag(key) != key
 }
 
-// keyBeside returns the key with this end that is kept beside the key of a lock: in its slot, unless the prefix has a brace, and in
-// the reserved form. Scripts compute it in the same way, see names in lua/queue.lua.
+// keyBeside returns the key with this end that is kept beside the key of a lock: in its slot, unless the prefix has a brace, and
+// in the reserved form. Scripts compute it in the same way, see names in lua/queue.lua.
 func keyBeside(prefix, key, end string) string {
 	if HashTag(key) != key {
 		return key + end

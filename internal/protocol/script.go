@@ -168,7 +168,7 @@ func (c *Call) verb() string {
 }
 
 // Keys returns the keys of the script.
-func (c *Call) Keys() []string { return c.beside.append([]string{c.Key}) }
+func (c *Call) Keys() []string { return c.append([]string{c.Key}) }
 
 // NoScript reports whether the server does not know the script, for instance after a restart.
 func NoScript(err error) bool {

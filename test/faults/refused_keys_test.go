@@ -95,7 +95,8 @@ func TestRefusedKeys_NoPermissionForTheQueue(t *testing.T) {
 // A user who may not touch the fencing counter gets an error, and no lock.
 func TestRefusedKeys_NoPermissionForTheCounter(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		w.Do("ACL", "SETUSER", "app", "on", ">secret", "allchannels", "+@all", "~orders:42", "~orders:{orders:42}:waiters", "~*:registry")
+		w.Do("ACL", "SETUSER", "app", "on", ">secret", "allchannels", "+@all",
+			"~orders:42", "~orders:{orders:42}:waiters", "~*:registry")
 		r := w.RegistryOn(w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
 			o.Username, o.Password = "app", "secret"
 		}), lockregistry.WithFencing())

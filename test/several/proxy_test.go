@@ -16,8 +16,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// behindProxies runs a test with a relay that keeps paths on two servers: one that sends scripts where their first key belongs, and
-// one that refuses those of several servers.
+// behindProxies runs a test with a relay that keeps paths on two servers: one that sends scripts where their first key belongs,
+// and one that refuses those of several servers.
 func behindProxies(t *testing.T, test func(t *testing.T, relay *kit.Relay, opts ...lockregistry.Option)) {
 	t.Helper()
 	t.Parallel()

@@ -21,8 +21,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// Relay is a proxy in front of several servers, as Envoy and Twemproxy are: it sends each command to one of them, by the first key.
-// It speaks version 2 of the protocol, and knows neither subscriptions nor HELLO, CLIENT and WAIT.
+// Relay is a proxy in front of several servers, as Envoy and Twemproxy are: it sends each command to one of them, by the first
+// key. It speaks version 2 of the protocol, and knows neither subscriptions nor HELLO, CLIENT and WAIT.
 type Relay struct {
 	Servers []*redistest.Server
 	Tags    bool         // keys with the same hash tag are on the same server; else the whole key decides
@@ -128,7 +128,7 @@ func (r *Relay) relay(ways map[*redistest.Server]*way, args []string) (reply []b
 	}
 	over := ways[to]
 	if over == nil {
-		conn, err := net.Dial("tcp", to.Addr()) //nolint:noctx // it is closed with the client's connection
+		conn, err := net.Dial("tcp", to.Addr())
 		if err != nil {
 			return nil, err
 		}
