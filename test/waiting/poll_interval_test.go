@@ -213,7 +213,7 @@ func TestPollInterval_NearItsEnd(t *testing.T) {
 						got := make(chan error, 1)
 						go func() {
 							got <- r.Do(w.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(wait),
-								lockregistry.Lease(wait))
+								lockregistry.Lease(30*24*time.Hour))
 						}()
 						w.Pass(time.Minute)
 						w.Pending(got)
