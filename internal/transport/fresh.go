@@ -177,7 +177,7 @@ func (f *freshConns) make(making chan struct{}, since clock.Instant) {
 	close(f.making)
 	f.making, f.failed, f.again = nil, 0, 0
 	f.conn = &freshConn{DedicatedClient: conn, way: way{address: address, since: since, greeted: now}}
-	f.conn.trusted = !s.client.watched() // mutant: nobody vouches
+	f.conn.trusted = !s.client.watched()
 	if !f.tidying {
 		f.tidying = true
 		time.AfterFunc(suspectFor, f.tidy)
