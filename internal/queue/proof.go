@@ -5,6 +5,7 @@ import (
 	"maps"
 	"sync/atomic"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
@@ -51,21 +52,21 @@ func (p *Path) proves() bool {
 	return needs != nil && !p.all.proven(proofOf{p.Shard(), needs})
 }
 
-// prove asks the server whether the path's holds can be released, for as long as w says; the try that follows has the rest of
-// that time. It fails if the server refuses something or does not answer. Whatever else goes wrong says nothing about
-// permissions: the try goes on, and the next call asks again. An old server is asked twice, see [protocol.Proven].
-func (a *attempt) prove(w *transport.Wait) error {
+// prove asks the server whether the path's holds can be released. It fails if the server refuses something or does not answer.
+// Whatever else goes wrong says nothing about permissions: the try goes on, and the next call asks again. An old server is asked
+// twice, see [protocol.Proven]. Each question has the time of a command, as the try has that follows: on a slow link one takes
+// two round trips, since the server does not know the script yet.
+func (a *attempt) prove(deadline clock.Instant) error {
 	p, one := a.path, proofOf{a.path.Shard(), a.path.Format.Needs()}
-	if w.Since == 0 {
-		w.Since = p.Clock.Now()
-	}
 	a.sent, a.proved = true, true
 	for bySource := false; ; bySource = true {
-		c := p.Format.Proof(p.Key, bySource)
-		obtains := w.Obtains
+		w := a.commandWait(deadline)
+		if err := a.tooFar(&w); err != nil {
+			return err
+		}
 		w.Obtains = false
-		reply := p.all.Transport.Do(w, &c)
-		w.Obtains = obtains
+		c := p.Format.Proof(p.Key, bySource)
+		reply := p.all.Transport.Do(&w, &c)
 		held, old, err := protocol.Proven(reply.RedisResult, p.Key)
 		switch {
 		case reply.Cut:
@@ -75,7 +76,7 @@ func (a *attempt) prove(w *transport.Wait) error {
 			a.asked, a.failure = true, fault.Classify(err)
 			return a.failure
 		case err != nil || reply.Late || held:
-			return nil
+			return nil //nolint:nilerr // it says nothing about permissions
 		case !old || bySource:
 			p.all.prove(one)
 			return nil

@@ -78,12 +78,14 @@ func (g *Group) Leave(i int) {
 
 // Try asks Redis once for all paths. It confirms a late reply, which may come from a former master.
 func (g *Group) Try(deadline clock.Instant) {
+	if g.tries[0].path.proves() {
+		if g.Err = g.tries[0].prove(deadline); g.Err != nil {
+			return
+		}
+	}
 	p := g.tries[0].commandWait(deadline)
 	p.Observer = nil
-	if g.Err = g.tries[0].tooFar(&p); g.Err == nil && g.tries[0].path.proves() {
-		g.Err = g.tries[0].prove(&p)
-	}
-	if g.Err != nil {
+	if g.Err = g.tries[0].tooFar(&p); g.Err != nil {
 		return
 	}
 	reply := g.ask(&p)

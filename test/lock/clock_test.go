@@ -141,6 +141,9 @@ func TestContext_ALookCallsNobody(t *testing.T) {
 		mu.Unlock()
 		require.ErrorIs(w, w.Registry().Obtain("43").Lock(ctx), lockregistry.ErrLockLost)
 		require.NoError(w, <-waits)
+		w.Settle()
+		mu.Lock()
+		defer mu.Unlock()
 		require.Equal(w, 1, lost)
 	})
 }
