@@ -29,7 +29,8 @@ import (
 // sort before the one that it waits for: no two callers wait for each other.
 //
 // Behind a proxy that keeps the paths on several servers a script does not obtain them, see readback.go in internal/protocol.
-// Once a registry has seen that, all its calls go in order. Whatever else sends one script for several paths must look at Apart, too.
+// Once a registry has seen that, all its calls go in order. Whatever else sends one script for several paths must look at Apart,
+// too.
 
 // AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has all. Calls of
 // AcquireAll never deadlock with each other, whatever the order of their paths: each waits for one path after the other, in the

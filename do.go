@@ -79,8 +79,8 @@ type OnceOption struct {
 // the job, even in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
 func RetryOnError() OnceOption { return OnceOption{retries: true} }
 
-// OnceLease sets the lease of the run, in whole milliseconds, from two to 30 days, as [Lease] does for other calls: how long the path
-// stays taken after a crash. Default: the registry's lease.
+// OnceLease sets the lease of the run, in whole milliseconds, from two to 30 days, as [Lease] does for other calls: how long the
+// path stays taken after a crash. Default: the registry's lease.
 func OnceLease(d time.Duration) OnceOption {
 	o := Lease(d)
 	o.name = "OnceLease"

@@ -29,8 +29,9 @@ var (
 	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover (READONLY,
 	// CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late to be believed.
 	// The same call may succeed later. Of [Lock.Unlock] and [Hold.Release] it also means that the hold was valid until the call, but
-	// the answer came after the end of its lease, so that nobody knows whether it was lost before. Joined with a context's error it means that the context ended while Redis did not answer. A
-	// context's error without ErrUnavailable means that another owner had the lock.
+	// the answer came after the end of its lease, so that nobody knows whether it was lost before. Joined with a context's error
+	// it means that the context ended while Redis did not answer. A context's error without ErrUnavailable means that another
+	// owner had the lock.
 	ErrUnavailable = fault.Unavailable
 
 	// ErrClosed: the registry is closed; or it shuts down, and the caller holds none of its locks, see [Registry.Shutdown].

@@ -128,7 +128,7 @@ func (m Middleware) Handler(next http.Handler) http.Handler {
 			}
 		}()
 		ctx := hold.Context(r.Context())
-		answer := &answer{ResponseWriter: w, ctx: ctx}
+		answer := &answer{ResponseWriter: w, hold: hold, ctx: ctx}
 		next.ServeHTTP(answer, r.WithContext(ctx))
 		lost := answer.lost()
 		err = release()
@@ -155,6 +155,7 @@ func (m Middleware) fail(r *http.Request, err error) {
 type answer struct {
 	http.ResponseWriter
 
+	hold    *lockregistry.Hold
 	ctx     context.Context //nolint:containedctx // of the request that it answers
 	begun   bool            // the status is sent
 	refused error           // why it was 500
@@ -168,6 +169,9 @@ func (a *answer) lost() error {
 	if a.ctx.Err() != nil {
 		if cause := context.Cause(a.ctx); errors.Is(cause, lockregistry.ErrLockLost) {
 			return cause
+		}
+		if a.hold.Remaining() == 0 { // the request's context ended before, and has the other cause
+			return lockregistry.ErrLockLost
 		}
 	}
 	return nil

@@ -1,3 +1,4 @@
+//nolint:staticcheck // names are looked up within one file, without types: that is what ast.Object is for
 package arch
 
 import (
@@ -14,11 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A function that a subtest or a world runs, and that gets a testing.T of its own, fails by that one. A call of FailNow of the test
-// around it, which has returned when a parallel subtest runs, ends the whole program: all other tests of the package are lost.
+// A function that a subtest or a world runs, and that gets a testing.T of its own, fails by that one. A call of FailNow of the
+// test around it, which has returned when a parallel subtest runs, ends the whole program: all other tests of the package are lost.
 func TestTests_FailByTheirOwnT(t *testing.T) {
 	var files tests
-	require.NoError(t, filepath.WalkDir("../..", func(file string, entry fs.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir("../..", func(file string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(file, ".go") {
 			return err
 		}

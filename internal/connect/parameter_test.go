@@ -12,7 +12,8 @@ import (
 func TestParse_NamesTheParameterAtFault(t *testing.T) {
 	t.Parallel()
 	for query, name := range map[string]string{
-		"write_timeout=3": "write_timeout", "dial_timeout=s3cret": "dial_timeout", "db=s3cret": "db", "skip_verify=s3cret": "skip_verify",
+		"write_timeout=3": "write_timeout", "dial_timeout=s3cret": "dial_timeout", "db=s3cret": "db",
+		"skip_verify=s3cret":  "skip_verify",
 		"db=1&write_timeout=": "write_timeout",
 	} {
 		_, err := connect.Parse("rediss://user:s3cret@host:6379?" + query)

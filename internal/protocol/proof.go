@@ -36,7 +36,7 @@ func (f *Format) Proof(key string, bySource bool) Call {
 	if bySource {
 		c.Script = &Script{Source: proof.Source, SHA: unknownDigest}
 	}
-	var args []string
+	args := make([]string, 0, 2*(len(n.own)+len(n.writes)+len(n.beside)))
 	for _, what := range n.own {
 		args = append(args, "run "+what, "")
 	}

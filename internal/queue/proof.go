@@ -58,7 +58,7 @@ func (p *Path) proves() bool {
 // two round trips, since the server does not know the script yet.
 func (a *attempt) prove(deadline clock.Instant) error {
 	p, one := a.path, proofOf{a.path.Shard(), a.path.Format.Needs()}
-	a.sent, a.proved = true, true
+	a.sent = true
 	for bySource := false; ; bySource = true {
 		w := a.commandWait(deadline)
 		if err := a.tooFar(&w); err != nil {
@@ -76,8 +76,10 @@ func (a *attempt) prove(deadline clock.Instant) error {
 			a.asked, a.failure = true, fault.Classify(err)
 			return a.failure
 		case err != nil || reply.Late || held:
+			a.proved = held || !fault.Transient(err) && !reply.Late // else the next try asks again
 			return nil //nolint:nilerr // it says nothing about permissions
 		case !old || bySource:
+			a.proved = true
 			p.all.prove(one)
 			return nil
 		}

@@ -38,7 +38,7 @@ type demotion struct {
 	ever     atomic.Bool  // a master was demoted
 
 	mu   sync.Mutex
-	next chan struct{} // closed at the next demotion
+	next chan struct{} // closed at the next tell
 }
 
 const (
@@ -54,8 +54,8 @@ const (
 	mostQuits = 64
 )
 
-// Demoted returns whether a master was demoted so far, and a channel that is closed at the next demotion. Connections that were
-// made before may lead to a replica.
+// Demoted returns whether a master was demoted so far, and a channel that is closed when the address leads to a master again after
+// the next demotion. Connections that were made before may lead to a replica.
 func (t *Client) Demoted() (ever bool, next <-chan struct{}) {
 	d := &t.demotion
 	d.mu.Lock()
@@ -100,7 +100,6 @@ func (s *Shard) demoted(now clock.Instant) {
 	s.broken()
 	s.own.drop()
 	s.batches.stop()
-	d.tell()
 }
 
 // again sends a command once more that a replica has refused, over a fresh connection.
@@ -135,6 +134,8 @@ func (s *Shard) closeOld() {
 		d.owed.Store(true)
 		return
 	}
+	// Only now: until the address leads to a master, a connection for messages is as good as any that could be made.
+	d.tell()
 	seen, looks, quits := map[int64]bool{}, 0, 0
 	for looks < sureLooks*max(1, len(seen)) && !s.closed.Load() {
 		role, id := s.askRole(true)

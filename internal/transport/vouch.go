@@ -132,7 +132,7 @@ func (t *Client) onBeat() {
 // meanwhile, can be handled.
 func (t *Client) noticeStandstill(now clock.Instant) {
 	beat := t.vouching.beat.Load()
-	if beat == 0 || clock.Instant(beat).Until(now) < beatEvery+pauseMost {
+	if beat == 0 || clock.Instant(beat).Until(now) < pauseMost {
 		return
 	}
 	if t.vouching.beat.CompareAndSwap(beat, int64(now)) {

@@ -274,3 +274,19 @@ func TestMiddleware_EarlyHints(t *testing.T) {
 	require.Equal(t, 1, hints)
 	require.Equal(t, http.StatusInternalServerError, answer.StatusCode)
 }
+
+// The request's context ends first, and its cause stays. The loss is found all the same.
+func TestMiddleware_TheRequestEndsBeforeTheLock(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	handler := s.m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+		s.Lose("42")
+		w.WriteHeader(http.StatusCreated)
+	}))
+	answer := httptest.NewRecorder()
+	handler.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodPost, "/ship?order=42", nil))
+	require.Equal(t, http.StatusInternalServerError, answer.Code)
+}

@@ -54,7 +54,8 @@ func refused(w *kit.World, err error, op, lacks string) {
 	w.Helper()
 	require.Error(w, err)
 	require.Empty(w, kit.SentinelsOf(err))
-	require.ErrorContains(w, err, "lockregistry: "+op+" orders:42: the user could not release the lock, so it was not taken: NOPERM, ")
+	const text = " orders:42: the user could not release the lock, so it was not taken: NOPERM, "
+	require.ErrorContains(w, err, "lockregistry: "+op+text)
 	require.ErrorContains(w, err, lacks)
 	require.NotRegexp(w, "[0-9a-f]{40}", err.Error())
 }

@@ -1302,7 +1302,8 @@ func TestReadWriteLock_AWriterReadsAgainWhileItsRemovalIsUnderWay(t *testing.T) 
 func TestReadWriteLock_ReadersWithoutPermission(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		p := kit.PairOf(w.RegistryOn(w.User("resetkeys", "~orders:*")))
-		require.Regexp(w, "access at least one of the keys|No permissions to access a key|lacks a key pattern for {orders:42}:", p.Reader.Lock(w.Context()))
+		require.Regexp(w, "access at least one of the keys|No permissions to access a key|lacks a key pattern for {orders:42}:",
+			p.Reader.Lock(w.Context()))
 		w.LeftNothing()
 		w.Lock(p.Writer)
 		w.Unlock(p.Writer)

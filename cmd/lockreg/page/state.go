@@ -157,7 +157,8 @@ func (e *entry) same(before *entry) bool {
 		})
 }
 
-// shown is the holder that the row of a lock has: the most overdue one, else one without a record, else the first. It is nobody if there is none.
+// shown is the holder that the row of a lock has: the most overdue one, else one without a record, else the first. It is
+// nobody if there is none.
 func (e *entry) shown() (h observe.HolderInfo) {
 	for i, other := range e.info.Holders {
 		worse := cmp.Or(cmp.Compare(other.Overdue(), h.Overdue()), cmp.Compare(other.Silent, h.Silent)) > 0
