@@ -16,7 +16,8 @@ import (
 )
 
 // A function that a subtest or a world runs, and that gets a testing.T of its own, fails by that one. A call of FailNow of the
-// test around it, which has returned when a parallel subtest runs, ends the whole program: all other tests of the package are lost.
+// test around it, which has returned when a parallel subtest runs, ends the whole program: all other tests of the package are
+// lost.
 func TestTests_FailByTheirOwnT(t *testing.T) {
 	var files tests
 	require.NoError(t, filepath.WalkDir("../..", func(file string, _ fs.DirEntry, err error) error {

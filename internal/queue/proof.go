@@ -76,7 +76,8 @@ func (a *attempt) prove(deadline clock.Instant) error {
 			a.asked, a.failure = true, fault.Classify(err)
 			return a.failure
 		case err != nil || reply.Late || held:
-			a.proved = held || !fault.Transient(err) && !reply.Late // else the next try asks again
+			// Else the next try asks again.
+			a.proved = held || !fault.Transient(err) && !reply.Late
 			return nil //nolint:nilerr // it says nothing about permissions
 		case !old || bySource:
 			a.proved = true

@@ -54,8 +54,8 @@ const (
 	mostQuits = 64
 )
 
-// Demoted returns whether a master was demoted so far, and a channel that is closed when the address leads to a master again after
-// the next demotion. Connections that were made before may lead to a replica.
+// Demoted returns whether a master was demoted so far, and a channel that is closed when the address leads to a master again
+// after the next demotion. Connections that were made before may lead to a replica.
 func (t *Client) Demoted() (ever bool, next <-chan struct{}) {
 	d := &t.demotion
 	d.mu.Lock()

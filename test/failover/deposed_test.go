@@ -51,7 +51,7 @@ func from(addresses []string, process int) []string {
 	return slices.Concat(addresses[first:], addresses[:first])
 }
 
-// opens opens a registry by a URL.
+// opens makes a registry by Open.
 func opens(sentinels []string, options []lockregistry.Option) (*lockregistry.Registry, rueidis.Client, error) {
 	url := "redis://" + sentinels[0] + "?dial_timeout=1s&write_timeout=1s&master_set=" + redistest.MasterSet +
 		"&addr=" + strings.Join(sentinels[1:], "&addr=")

@@ -138,8 +138,8 @@ func section(t *testing.T, r *lockregistry.Registry, path string) (took time.Dur
 	return time.Since(began)
 }
 
-// soon is half a second and two round trips, and as much again for a busy machine.
-const soon = time.Second
+// soon is half a second and two round trips, and as much again thrice for a busy machine.
+const soon = 2 * time.Second
 
 // When the address leads to another master, calls go on there, and none of them fails; a hold is renewed there, and a waiting
 // call gets the lock as soon as it is free.
