@@ -22,7 +22,7 @@ service: ## test the example service, two instances of it on a real server, in h
 
 .PHONY: test
 test: ## run all tests of the library with the race detector, on real servers; installs what is missing
-	@echo "All tests of the library take 5 to 6 minutes on two cores."
+	@echo "All tests of the library take 4 to 5 minutes on two cores."
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) $$(go list ./... | grep -v /test/alone)
