@@ -197,8 +197,12 @@ func Classify(err error) error {
 // or lacks something for now.
 var passing = []string{
 	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "BUSY", "NOSCRIPT",
-	"OOM", "MISCONF", "UNBLOCKED", "max number of clients",
+	"OOM", "MISCONF", "UNBLOCKED", "max number of clients", upstream, "no upstream host",
 }
+
+// upstream begins what the proxy Envoy replies when the server behind it did not answer, or not in time: "upstream failure",
+// "upstream protocol error". The server may have executed the command, or may still do so.
+const upstream = "upstream "
 
 // nonLocal is in the error of a script that uses a key that it has not named, while the key's slot moves.
 const nonLocal = "attempted to access a non local key in a cluster"
@@ -246,14 +250,14 @@ func BetweenNodes(err error) bool {
 
 // OutcomeUnknown reports whether the server may have executed a command that ended with err, or may still do so: it may unless
 // the server itself replied with an error, or the command was never sent. [rueidis.ErrClosing] proves neither: rueidis also
-// returns it for commands that were pending on a connection that it replaces. Scripts of this library fail before they write,
-// or undo what they wrote.
+// returns it for commands that were pending on a connection that it replaces. Nor does the reply of a proxy that the server
+// failed. Scripts of this library fail before they write, or undo what they wrote.
 func OutcomeUnknown(err error) bool {
 	if err == nil || errors.Is(err, NotSent) {
 		return false
 	}
-	if _, ok := rueidis.IsRedisErr(err); ok {
-		return false
+	if reply, ok := rueidis.IsRedisErr(err); ok {
+		return strings.HasPrefix(reply.Error(), upstream)
 	}
 	var dial *net.OpError
 	return !errors.As(err, &dial) || dial.Op != "dial"

@@ -3,6 +3,7 @@ package fault_test
 import (
 	"errors"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -29,12 +30,17 @@ func TestRefusal(t *testing.T) {
 		"NOREPLICAS Not enough good replicas to write.":                      false,
 		"MOVED 7 127.0.0.1:7001":                                             false,
 		"CLUSTERDOWN The cluster is down":                                    false,
+		"upstream failure":                                                   false,
+		"upstream protocol error":                                            false,
+		"no upstream host":                                                   false,
 	} {
 		server.SetError(text)
 		err := client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()
 		require.Error(t, err, text)
 		require.Equal(t, refused, fault.Refusal(err), text)
 		require.Equal(t, !refused, fault.Transient(err), text)
+		// Of all these only a proxy leaves open whether the server has executed the command.
+		require.Equal(t, strings.HasPrefix(text, "upstream"), fault.OutcomeUnknown(err), text)
 	}
 	server.SetError("")
 	missing := client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()
