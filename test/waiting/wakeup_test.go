@@ -468,7 +468,7 @@ func TestWakeup_Fallbacks(t *testing.T) {
 						require.Len(w, log.Lines(text), 1, "in mode %v: %s", mode, log.Lines())
 					}
 					require.Len(w, log.Lines(), len(want.logged), "in mode %v: %s", mode, log.Lines())
-					require.Equal(w, c.unlinks, w.Executed("unlink") > 0, "UNLINK")
+					require.Equal(w, c.unlinks, w.Executed("unlink") > 2*w.Proofs(), "UNLINK")
 					require.NoError(w, holds.Close())
 					require.NoError(w, waits.Close())
 				}
@@ -730,9 +730,10 @@ func TestWakeup_PollingOpensNoConnection(t *testing.T) {
 		w.Pending(result)
 		w.Do("DEL", kit.TheKey)
 		require.NoError(w, <-result)
-		for _, command := range []string{"subscribe", "psubscribe", "publish", "exists"} {
+		for _, command := range []string{"subscribe", "psubscribe", "publish"} {
 			require.Zero(w, w.Executed(command), command)
 		}
+		require.LessOrEqual(w, w.Executed("exists"), w.Proofs())
 		require.Zero(w, w.Tracked())
 	})
 }

@@ -24,6 +24,16 @@ func PathsOf(t *testing.T, r *lockregistry.Registry) (paths []string) {
 	return paths
 }
 
+// Proofs is how many removals of no key a server executes for a registry that proves that it may release: a server before version
+// 7 says only so what it permits, and is asked twice.
+func (w *World) Proofs() int {
+	w.Helper()
+	if HasShardedChannels(w.T, w.Server) {
+		return 0
+	}
+	return 2
+}
+
 // DocumentedUser is an ACL user as docs/permissions.md has it.
 type DocumentedUser struct {
 	Kind, Mode string
