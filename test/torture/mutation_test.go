@@ -72,12 +72,13 @@ func TestMutationsApply(t *testing.T) {
 	}
 }
 
-// TestMutationsNameTests: go test succeeds when a pattern matches nothing, so each test that is to notice a mutation must be there.
+// TestMutationsNameTests: go test succeeds when a pattern matches nothing, so each test that is to notice a mutation must be
+// there.
 func TestMutationsNameTests(t *testing.T) {
 	for _, m := range mutations {
 		require.NotEmpty(t, m.caught, m.name)
 		for caught := range strings.FieldsSeq(m.caught) {
-			assert.NoError(t, namesTest(caught), m.name)
+			require.NoError(t, namesTest(caught), m.name)
 		}
 	}
 	for _, wrong := range []string{"TestNobodyWroteThis", "../lock:TestMutationsNameTests", "../nowhere:Test"} {
