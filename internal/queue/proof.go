@@ -76,9 +76,9 @@ func (a *attempt) prove(deadline clock.Instant) error {
 			a.asked, a.failure = true, fault.Classify(err)
 			return a.failure
 		case err != nil || reply.Late || held:
-			// Else the next try asks again.
+			// It says nothing about permissions. If it may soon, the next try asks again.
 			a.proved = held || !fault.Transient(err) && !reply.Late
-			return nil //nolint:nilerr // it says nothing about permissions
+			return nil
 		case !old || bySource:
 			a.proved = true
 			p.all.prove(one)

@@ -56,8 +56,8 @@ func (s together) ends(h *lockregistry.Hold) {
 	}
 }
 
-// atOnce breaks the command for all paths. When its reply arrives, and the connection ends behind it, the readings of the keys are
-// lost, which follow in the same pipeline: then the call fails, too.
+// atOnce breaks the command for all paths. When its reply arrives, and the connection ends behind it, the readings of the keys
+// are lost, which follow in the same pipeline: then the call fails, too.
 func (b breakage) atOnce(s *stage) {
 	all := gather(s)
 	s.proxy.Next(obtainAll, b.fate)
