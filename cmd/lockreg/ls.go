@@ -38,10 +38,9 @@ comes in parts, each in this order, and names the longest queues at its end.
 HOLDER is the process that holds the lock, or how many do, and how many of these
 are probably dead; HELD FOR is how long, with a "≤", or when it asked, before
 its process says so; LEASE is what is left of the lease, and by how much a
-renewal is overdue, or that its process is probably dead by other signs, or has no
-record of itself, see show; WAITING is how many calls have a
-place in the queue, and how many more wait in their processes. Java's waiters
-have none. A plain lock whose holder is named as no library names them is not
+renewal is overdue, or that its process is probably dead by other signs, or has
+no record of itself, see show; WAITING is how many calls have a place in the
+queue, and how many more wait in their processes. Java's waiters have none. A plain lock whose holder is named as no library names them is not
 listed; show shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
@@ -130,13 +129,13 @@ fencing token of the path, which the holder's does not exceed; and the queue. Of
 holders and of waiters 100 at most are shown.
 
 A process says who it is once it has held or waited for a second, in a record
-that outlives the leases of its locks by a minute, up to an hour. A renewal that is
-overdue says that the process is dead, most likely, or frozen, or cannot reach
-Redis, also of its other holds, unless one was renewed since; so does a record that
-was not written for a minute, and a waiter that is gone: nobody listens to its
-channel. A holder of this library without a record is probably dead, too, unless
-its user of Redis may not write one. What is too long for a lock's own, as somebody
-may have written it to Redis, is "too long".
+that outlives the leases of its locks by a minute, up to an hour. A renewal that
+is overdue says that the process is dead, most likely, or frozen, or cannot
+reach Redis, also of its other holds, unless one was renewed since; so does a
+record that was not written for a minute, and a waiter that is gone: nobody
+listens to its channel. A holder of this library without a record is probably
+dead, too, unless its user of Redis may not write one. What is too long for a
+lock's own, as somebody may have written it to Redis, is "too long".
 
 Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 69 Redis cannot be used.`,

@@ -242,7 +242,8 @@ func failed(err error) error {
 	case err == nil || errors.As(err, &chosen):
 		return err
 	case errors.Is(err, lockregistry.ErrWrongType):
-	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), replied(err):
+	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), replied(err),
+		denied(err):
 		if denied(err) {
 			err = fmt.Errorf("%w; lockreg doctor says what this user is not permitted", err)
 		}

@@ -142,7 +142,8 @@ func TestRunWithoutPermission(t *testing.T) {
 	s.Command(t, "ACL", "SETUSER", "weak", "on", ">secret", "~other:*", "&*", "+@all")
 	code, _, text := lockreg(t, "redis://weak:secret@"+s.Addr(), "run", "shop", "a", "--", "true")
 	assert.Equal(t, 69, code)
-	assert.Contains(t, text, "permissions")
+	assert.Contains(t, text, "it lacks a key pattern for shop:a")
+	assert.Contains(t, text, "lockreg doctor")
 	assert.NotContains(t, text, "secret")
 }
 

@@ -194,7 +194,7 @@ func TestLongNames(t *testing.T) {
 	s := healthy(t)
 	s.Command(t, "EVAL", `for i = 1, 20 do redis.call('SET', 'orders:' .. 100 + i .. string.rep('x', 1e6), '1') end
 		redis.call('SET', 'other:' .. string.rep('x', 1e6), '1')
-		for i = 1, 300 do redis.call('SET', 'orders:' .. i, '1') end`, "0")
+		for i = 1, 300 do redis.call('SET', 'orders:' .. i, 'me') end`, "0")
 	s.Command(t, "CONFIG", "RESETSTAT")
 	r := examine(t, option(s.Addr()))
 	f := has(t, r, "key-name", doctor.Warning)
