@@ -40,8 +40,9 @@ are probably dead; HELD FOR is how long, with a "≤", or when it asked, before
 its process says so; LEASE is what is left of the lease, and by how much a
 renewal is overdue, or that its process is probably dead by other signs, or has
 no record of itself, see show; WAITING is how many calls have a place in the
-queue, and how many more wait in their processes. Java's waiters have none. A plain lock whose holder is named as no library names them is not
-listed; show shows it.
+queue, and how many more wait in their processes. Java's waiters have none. A
+plain lock whose holder is named as no library names them is not listed; show
+shows it.
 
 The names of all keys of the database are read, by SCAN: in small steps, which
 from the 250th on take 5 % of the server's time at most. Whatever key patterns a
