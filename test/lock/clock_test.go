@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -182,17 +181,13 @@ func later(w *kit.World, how string) {
 	require.True(w, lines.Scan())
 	require.Equal(w, "has all", lines.Text())
 	if how != "busy" {
-		require.NoError(w, child.Process.Signal(syscall.SIGSTOP))
-		var status syscall.WaitStatus
-		_, err = syscall.Wait4(child.Process.Pid, &status, syscall.WUNTRACED, nil)
-		require.NoError(w, err)
-		require.True(w, status.Stopped())
+		require.NoError(w, kit.Stop(child.Process))
 	}
 	h, err := w.Registry().AcquireAll(w.Context(), latePaths)
 	require.NoError(w, err)
 	got := time.Now()
 	if how != "busy" {
-		require.NoError(w, child.Process.Signal(syscall.SIGCONT))
+		require.NoError(w, kit.Continue(child.Process))
 	}
 	for range latePaths {
 		require.True(w, lines.Scan())

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -60,11 +59,7 @@ func TestSemaphoreQueue_FirstOneIsStopped(t *testing.T) {
 			return w.Do("ZSCORE", queue, "wide") != "-1" &&
 				!strings.Contains(w.Do("ZRANGEBYSCORE", queue, "0", "+inf", "WITHSCORES", "LIMIT", "0", "1"), ".5")
 		})
-		require.NoError(w, child.Process.Signal(syscall.SIGSTOP))
-		var status syscall.WaitStatus
-		_, err = syscall.Wait4(child.Process.Pid, &status, syscall.WUNTRACED, nil)
-		require.NoError(w, err)
-		require.True(w, status.Stopped())
+		require.NoError(w, kit.Stop(child.Process))
 
 		start := time.Now()
 		full(w, two)
@@ -72,7 +67,7 @@ func TestSemaphoreQueue_FirstOneIsStopped(t *testing.T) {
 		require.Less(w, time.Since(start), 2400*time.Millisecond+kit.AtOnce)
 		require.Equal(w, 2, w.Inside())
 		later := w.Asks("later", two)
-		require.NoError(w, child.Process.Signal(syscall.SIGCONT))
+		require.NoError(w, kit.Continue(child.Process))
 		w.Await("it is the first one again", func() bool {
 			return strings.Contains(w.Do("ZRANGEBYSCORE", queue, "0", "+inf", "LIMIT", "0", "1"), "p2") && w.Seats() == 2
 		})
