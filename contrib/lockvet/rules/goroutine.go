@@ -20,7 +20,7 @@ whose Hold any goroutine may release, or give both calls a context with an owner
 		if !is {
 			return
 		}
-		inner := function{p, literal.Type, literal.Body}
+		inner := function{p, literal.Body}
 		inner.everywhere(func(n ast.Node) {
 			call, receiver, c, is := method(p, n)
 			if !is || !c.is("Lock", "Unlock") || inner.locks(receiver) || !f.locks(receiver) || f.sharesOwner() {

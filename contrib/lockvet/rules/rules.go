@@ -38,10 +38,10 @@ func rule(name, doc string, look func(p *analysis.Pass, f function)) *analysis.A
 				switch n := n.(type) {
 				case *ast.FuncDecl:
 					if n.Body != nil {
-						look(p, function{p, n.Type, n.Body})
+						look(p, function{p, n.Body})
 					}
 				case *ast.FuncLit:
-					look(p, function{p, n.Type, n.Body})
+					look(p, function{p, n.Body})
 				}
 				return true
 			})
@@ -52,9 +52,8 @@ func rule(name, doc string, look func(p *analysis.Pass, f function)) *analysis.A
 
 // function is what a rule looks at.
 type function struct {
-	pass  *analysis.Pass
-	ftype *ast.FuncType
-	body  *ast.BlockStmt
+	pass *analysis.Pass
+	body *ast.BlockStmt
 }
 
 // callee is what a call calls in the library: a function, or a method of a type.
