@@ -81,7 +81,7 @@ func TestCache_LocksAreInUseForAsLongAsTheyAre(t *testing.T) {
 	pins(1)
 	require.NoError(t, l.Lock(ctx))
 	pins(1)
-	other := NewOwner(ctx)
+	other := ContextWithOwner(ctx)
 	ok, err := l.TryLock(other)
 	require.NoError(t, err)
 	require.False(t, ok)

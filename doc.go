@@ -20,8 +20,8 @@
 // # Owners
 //
 // A [Hold] is an owner of its own, and cannot be locked again. A lock taken by Lock or Do belongs to the goroutine, or to the
-// owner in the context, if [NewOwner] made one. The owner may lock again and must unlock as often; Unlock by another owner
-// returns [ErrNotOwner].
+// owner in the context, if [ContextWithOwner] made one. The owner may lock again and must unlock as often; Unlock by another
+// owner returns [ErrNotOwner].
 //
 // # Leases
 //

@@ -21,17 +21,17 @@ var (
 	// [observe.Loss]. Compare with errors.Is, not with ==.
 	ErrLockLost = fault.Lost
 
-	// ErrTaken: the lock was not free within the time of [Wait], or another owner has it and the call does not wait, see [NoWait].
-	// If Redis could not be asked before the wait was over, the error is [ErrUnavailable] instead. The text says how long the call
-	// waited, and which owner of this process has the lock, or that it is taken in Redis.
+	// ErrTaken: the lock was not free within the time of [Wait], or another owner has it and the call does not wait, see
+	// [NoWait]. If Redis could not be asked before the wait was over, the error is [ErrUnavailable] instead. The text says how
+	// long the call waited, and which owner of this process has the lock, or that it is taken in Redis.
 	ErrTaken = fault.Taken
 
 	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover (READONLY,
-	// CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late to be believed.
-	// The same call may succeed later. Of [Lock.Unlock] and [Hold.Release] it also means that the hold was valid until the call, but
-	// the answer came after the end of its lease, so that nobody knows whether it was lost before. Joined with a context's error
-	// it means that the context ended while Redis did not answer. A context's error without ErrUnavailable means that another
-	// owner had the lock.
+	// CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late to be
+	// believed. The same call may succeed later. Of [Lock.Unlock] and [Hold.Release] it also means that the hold was valid
+	// until the call, but the answer came after the end of its lease, so that nobody knows whether it was lost before. Joined
+	// with a context's error it means that the context ended while Redis did not answer. A context's error without
+	// ErrUnavailable means that another owner had the lock.
 	ErrUnavailable = fault.Unavailable
 
 	// ErrClosed: the registry is closed; or it shuts down, and the caller holds none of its locks, see [Registry.Shutdown].
@@ -50,11 +50,11 @@ var (
 	// The context carries a hold on the same path. A [Hold] excludes all calls, even those with its own context; only Do and
 	// Lock nest, in contexts of [Registry.Do] and [Lock.Context].
 	//
-	// Or goroutines of this process wait for each other: each for a path that the next one holds. The call that closes the cycle
-	// returns this at once, if only a cancelled context, the end of a lease, or ForceUnlock could end the cycle. So each hold in
-	// it belongs to a goroutine, by Lock, TryLock or Do, and no call in it has [Wait], a deadline or a context of [NewOwner]. The
-	// error names the paths and goroutines of the cycle; the other calls go on waiting. See [WithoutDeadlockErrors]. Other cycles
-	// are only logged and reported to [observe.Observer].
+	// Or goroutines of this process wait for each other: each for a path that the next one holds. The call that closes the
+	// cycle returns this at once, if only a cancelled context, the end of a lease, or ForceUnlock could end the cycle. So each
+	// hold in it belongs to a goroutine, by Lock, TryLock or Do, and no call in it has [Wait], a deadline or a context of
+	// [ContextWithOwner]. The error names the paths and goroutines of the cycle; the other calls go on waiting. See
+	// [WithoutDeadlockErrors]. Other cycles are only logged and reported to [observe.Observer].
 	ErrDeadlock = fault.Deadlock
 
 	// ErrCapacity: all locks that the registry may cache are in use, see [WithCapacity].

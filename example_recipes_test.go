@@ -374,7 +374,7 @@ func Example_databaseRow() {
 		if err := locks.ForceUnlock(ctx, "42"); err != nil { // as when it is suspended for so long that the lock is lost
 			return err
 		}
-		return locks.Do(lockregistry.NewOwner(ctx), "42", func(ctx context.Context) error {
+		return locks.Do(lockregistry.ContextWithOwner(ctx), "42", func(ctx context.Context) error {
 			token, _ := lockregistry.TokenFrom(ctx)
 			table.update("sold elsewhere", token)
 			return nil

@@ -114,7 +114,7 @@ func ExampleRegistry_Do_wait() {
 	defer stop()
 	ctx := context.Background()
 
-	other := lockregistry.NewOwner(ctx)
+	other := lockregistry.ContextWithOwner(ctx)
 	if err := registry.Obtain("42").Lock(other); err != nil {
 		panic(err)
 	}
@@ -304,7 +304,7 @@ func ExampleLock_Lock_deadline() {
 	defer stop()
 	ctx := context.Background()
 	lock := registry.Obtain("42")
-	if err := lock.Lock(lockregistry.NewOwner(ctx)); err != nil { // somebody else
+	if err := lock.Lock(lockregistry.ContextWithOwner(ctx)); err != nil { // somebody else
 		panic(err)
 	}
 
@@ -320,7 +320,7 @@ func ExampleLock_TryLock() {
 	registry, stop := newRegistry()
 	defer stop()
 	lock := registry.Obtain("42")
-	alice, bob := lockregistry.NewOwner(context.Background()), lockregistry.NewOwner(context.Background())
+	alice, bob := lockregistry.ContextWithOwner(context.Background()), lockregistry.ContextWithOwner(context.Background())
 
 	ok, err := lock.TryLock(alice)
 	fmt.Println("alice:", ok, err)
@@ -361,12 +361,12 @@ func ExampleLease() {
 }
 
 // A lock belongs to the goroutine that locked it, unless the context carries an owner: then to whoever uses that context.
-func ExampleNewOwner() {
+func ExampleContextWithOwner() {
 	registry, stop := newRegistry()
 	defer stop()
 	lock := registry.Obtain("42")
 
-	ctx := lockregistry.NewOwner(context.Background())
+	ctx := lockregistry.ContextWithOwner(context.Background())
 	_ = lock.Lock(ctx)
 	done := make(chan struct{})
 	go func() { // the work goes on here

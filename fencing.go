@@ -45,8 +45,8 @@ func (h *Hold) Token() uint64 {
 
 // TokenFrom returns the fencing token of the hold that ctx carries: a context from [Registry.Do], [Lock.Context] or
 // [Hold.Context], or a child of it; the innermost hold if there are several. It reports false when there is no such hold, when
-// the hold has no token, see [Hold.Token], and when [NewOwner] was called within the hold's context. The token remains when the
-// hold is over, so that a late write is refused.
+// the hold has no token, see [Hold.Token], and when [ContextWithOwner] was called within the hold's context. The token remains
+// when the hold is over, so that a late write is refused.
 func TokenFrom(ctx context.Context) (uint64, bool) {
 	if ctx == nil {
 		return 0, false

@@ -39,7 +39,7 @@ const (
 )
 
 // Lock waits until it has the lock, first for the goroutines of this process that came before, then for Redis. When it returns
-// nil, the caller's goroutine, or the owner in ctx, see [NewOwner], holds the lock; each Lock needs an Unlock.
+// nil, the caller's goroutine, or the owner in ctx, see [ContextWithOwner], holds the lock; each Lock needs an Unlock.
 //
 // An owner that holds the lock already holds it once more, and its lease is refreshed, as in Spring, but never shortened, see
 // [Lease]; if the lease was lost meanwhile, Lock returns [ErrLockLost].

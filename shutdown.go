@@ -16,9 +16,9 @@ import (
 )
 
 // Shutdown closes the registry once all of its locks are released. Until then owners that hold a lock of this registry go on,
-// and may lock what they need: goroutines, owners of [NewOwner], and calls with the context of a hold, see [Lock.Context]. All
-// other calls that wait for a lock, or ask for one, return [ErrClosed]. Holds are renewed as before. A service calls it on
-// SIGTERM, when it takes no more work; [Registry.Close] waits for no lock.
+// and may lock what they need: goroutines, owners of [ContextWithOwner], and calls with the context of a hold, see
+// [Lock.Context]. All other calls that wait for a lock, or ask for one, return [ErrClosed]. Holds are renewed as before. A
+// service calls it on SIGTERM, when it takes no more work; [Registry.Close] waits for no lock.
 //
 // When ctx ends first, Shutdown closes the registry, leaves held locks to their leases, and returns the error of ctx. It
 // returns ErrClosed when Close is called meanwhile while locks are held or calls are under way, and nil when the registry was

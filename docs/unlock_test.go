@@ -20,7 +20,7 @@ var unlocksOtherwise = map[string]string{
 	"ExampleLock_Lock_again: lock.Unlock(ctx)":                             "prints what is held between the two",
 	"ExampleLock_TryLock: lock.Unlock(alice)":                              "a timer unlocks while another owner waits",
 	`ExampleLockError: registry.Obtain("42").Unlock(context.Background())`: "nothing is held: the refusal is shown",
-	"ExampleNewOwner: lock.Unlock(context.Background())":                   "nothing is held: the refusal is shown",
+	"ExampleContextWithOwner: lock.Unlock(context.Background())":           "nothing is held: the refusal is shown",
 	"ExampleRegistry_Acquire: hold.Release(ctx)":                           "nothing is held: the refusal is shown",
 	"ExampleRegistry_Stats: hold.Release(context.Background())":            "prints what is held after it",
 }

@@ -72,7 +72,7 @@ func (c *candidate) leads() bool { return c.IsLeader() }
 func TestRun_CandidatesOfOneRegistry(t *testing.T) {
 	worlds(t, func(w *world) {
 		r := w.registry()
-		owner := lockregistry.NewOwner(w.Context())
+		owner := lockregistry.ContextWithOwner(w.Context())
 		owner = context.WithoutCancel(owner)
 		one := w.campaignsIn(owner, role, r, untilEnd)
 		w.leads(one)
@@ -542,7 +542,7 @@ func TestRun_Context(t *testing.T) {
 		for _, started := range []bool{true, false} { // in the pause after an error, and while somebody else leads
 			ctx, stop := context.WithTimeout(w.Context(), 100*time.Millisecond)
 			c = w.candidate(role, r, func(context.Context) error { return errWork }, leader.WithBackoff(time.Hour, time.Hour))
-			other := lockregistry.NewOwner(w.Context())
+			other := lockregistry.ContextWithOwner(w.Context())
 			if !started {
 				require.NoError(w, r.Obtain(role).Lock(other))
 			}

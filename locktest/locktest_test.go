@@ -42,7 +42,7 @@ func inLayouts(t *testing.T, test func(t *testing.T, opts ...lockregistry.Option
 // try tells whether another owner gets the lock of 42, and unlocks it if so.
 func try(t *testing.T, r *locktest.Registry, opts ...lockregistry.LockOption) bool {
 	t.Helper()
-	ctx := lockregistry.NewOwner(t.Context())
+	ctx := lockregistry.ContextWithOwner(t.Context())
 	ok, err := r.Obtain("42").TryLock(ctx, opts...)
 	require.NoError(t, err)
 	if ok {
@@ -170,7 +170,7 @@ func TestDisconnect(t *testing.T) {
 	inBoth(t, func(t *testing.T) {
 		locks := locktest.New(t)
 		peer := locks.Peer()
-		ctx := lockregistry.NewOwner(t.Context())
+		ctx := lockregistry.ContextWithOwner(t.Context())
 		require.NoError(t, locks.Obtain("42").Lock(ctx))
 		short := locks.Obtain("43")
 		require.NoError(t, short.Lock(ctx, lockregistry.Lease(300*time.Millisecond)))

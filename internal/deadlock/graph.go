@@ -112,7 +112,7 @@ type Step struct {
 }
 
 // SecondLook is how long a cycle must last before it is reported if other goroutines may end it: when a hold in it is a Hold,
-// or belongs to a NewOwner.
+// or belongs to a ContextWithOwner.
 const SecondLook = 500 * time.Millisecond
 
 // Known reports whether another goroutine may look at a call although it has left the graph.

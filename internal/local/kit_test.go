@@ -9,7 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Owners as goroutines have them, and as NewOwner makes them.
+// Owners as goroutines have them, and as ContextWithOwner makes them.
 const (
 	anna owner.ID = iota + 1
 	bert

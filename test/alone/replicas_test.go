@@ -57,7 +57,7 @@ func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 		w.AwaitGone("orders:42")
 
-		waits := kit.LockElsewhere(l, lockregistry.NewOwner(w.Context()), lockregistry.Wait(time.Minute))
+		waits := kit.LockElsewhere(l, lockregistry.ContextWithOwner(w.Context()), lockregistry.Wait(time.Minute))
 		w.Await("a call waits", func() bool { return w.Do("EXISTS", "orders:42") == "1" })
 		w.Replica.Thaw()
 		require.NoError(w, <-waits)

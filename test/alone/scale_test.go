@@ -338,7 +338,7 @@ func TestScale_RenewalAtScale(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range goroutines {
 				all.Go(func() {
-					ctx := lockregistry.NewOwner(w.Context())
+					ctx := lockregistry.ContextWithOwner(w.Context())
 					for j := i; j < count; j += goroutines {
 						if err := do(j, ctx); err != nil {
 							w.Error(err)

@@ -32,7 +32,7 @@ func BenchmarkManyWaiters(b *testing.B) {
 		owner func() context.Context
 	}{
 		"goroutines": {plain, context.Background},
-		"owners":     {plain, func() context.Context { return lockregistry.NewOwner(context.Background()) }},
+		"owners":     {plain, func() context.Context { return lockregistry.ContextWithOwner(context.Background()) }},
 		"writers": {func(rw *lockregistry.ReadWriteLock, _ *lockregistry.Lock, _ int) *lockregistry.Lock {
 			return rw.Writer()
 		}, context.Background},
@@ -127,7 +127,7 @@ func BenchmarkSharingOwners(b *testing.B) {
 		var all [owners]context.Context
 		start := nanotime()
 		for i := range all {
-			all[i] = lockregistry.NewOwner(context.Background())
+			all[i] = lockregistry.ContextWithOwner(context.Background())
 			require.NoError(b, reader.Lock(all[i]))
 			require.NoError(b, reader.Context(all[i]).Err())
 		}

@@ -85,7 +85,7 @@ func TestQueue_BracesThatForbidAQueue(t *testing.T) {
 			holder := kit.OnCluster(t, nodes, lockregistry.WithLayout(layout)).Obtain("e}1")
 			waits := kit.OnCluster(
 				t, nodes, lockregistry.WithLayout(layout), log.Option(), lockregistry.WithPollInterval(kit.NoPoll)).Obtain("e}1")
-			owner := lockregistry.NewOwner(t.Context())
+			owner := lockregistry.ContextWithOwner(t.Context())
 			require.NoError(t, holder.Lock(t.Context()))
 			got := make(chan error, 1)
 			go func() { got <- waits.Lock(owner, lockregistry.Wait(10*time.Second)) }()
@@ -115,7 +115,7 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 			waits := func(l *lockregistry.Lock) <-chan error {
 				done := make(chan error, 1)
 				go func() {
-					err := l.Lock(lockregistry.NewOwner(t.Context()), lockregistry.Wait(time.Minute))
+					err := l.Lock(lockregistry.ContextWithOwner(t.Context()), lockregistry.Wait(time.Minute))
 					done <- err
 				}()
 				return done
@@ -185,7 +185,7 @@ func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 			to.Command(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Command(t, "CLUSTER", "MYID"))
 			from.Command(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Command(t, "CLUSTER", "MYID"))
 			next := make(chan error, 1)
-			ctx, giveUp := context.WithCancel(lockregistry.NewOwner(t.Context()))
+			ctx, giveUp := context.WithCancel(lockregistry.ContextWithOwner(t.Context()))
 			go func() { next <- l.Lock(ctx) }()
 			require.Never(t, func() bool { return len(next) > 0 }, 50*time.Millisecond, time.Millisecond)
 			require.NoError(t, l.Unlock(t.Context()))
@@ -379,7 +379,7 @@ func TestQueue_HalfASlotIsMoved(t *testing.T) {
 				require.NoError(t, holder.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
 				next, got := registry(), make(chan error, 1)
 				go func() {
-					got <- next.Obtain("42").Lock(lockregistry.NewOwner(t.Context()), lockregistry.Wait(10*time.Second))
+					got <- next.Obtain("42").Lock(lockregistry.ContextWithOwner(t.Context()), lockregistry.Wait(10*time.Second))
 				}()
 				require.Eventually(t, func() bool { return next.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
 				require.NoError(t, holder.Unlock(t.Context()))

@@ -56,7 +56,7 @@ func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 			require.NoError(t, a.Reader.Unlock(ctx))
 
 			// The last reader wakes a writer in another process.
-			owner := lockregistry.NewOwner(ctx)
+			owner := lockregistry.ContextWithOwner(ctx)
 			got := kit.LockElsewhere(a.Writer, owner)
 			select {
 			case err := <-got:

@@ -196,7 +196,7 @@ func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		lost, kept := r.Obtain("lost"), r.Obtain("kept")
-		owner := lockregistry.NewOwner(w.Context())
+		owner := lockregistry.ContextWithOwner(w.Context())
 		w.Lock(kept)
 		w.Unlock(kept)
 		require.NoError(w, lost.Lock(owner))
@@ -254,7 +254,7 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 			}
 			queue := "orders:{" + l.Key() + "}:waiters"
 			for round, frozen := range []bool{false, true} {
-				owner := lockregistry.NewOwner(w.Context())
+				owner := lockregistry.ContextWithOwner(w.Context())
 				w.Lock(from)
 				waits := kit.LockElsewhere(l, owner, lockregistry.Wait(time.Minute))
 				w.Await("there is a ticket", func() bool { return w.Do("ZCOUNT", queue, "0", "+inf") == "1" })
@@ -281,7 +281,7 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 // The same for who finds out by looking.
 func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
-		l, owner := w.Replicated().Obtain("42"), lockregistry.NewOwner(w.Context())
+		l, owner := w.Replicated().Obtain("42"), lockregistry.ContextWithOwner(w.Context())
 		h, err := w.Registry().Acquire(w.Context(), "42")
 		require.NoError(w, err)
 		waits := kit.LockElsewhere(l, owner, lockregistry.Wait(time.Minute))
@@ -309,7 +309,7 @@ func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Registry(lockregistry.WithReplicas(1, 4*time.Second))
-		l, owner := r.Obtain("42"), lockregistry.NewOwner(w.Context())
+		l, owner := r.Obtain("42"), lockregistry.ContextWithOwner(w.Context())
 		w.Do("SET", "orders:42", "java", "PX", "600000")
 		waits := kit.LockElsewhere(l, owner, lockregistry.Wait(time.Minute))
 		w.Await("the call is told of changes of the key", func() bool {
@@ -334,7 +334,7 @@ func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 func TestReplicas_NeedsNoReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithHandoff(time.Minute))
-		l, owner := r.Obtain("42"), lockregistry.NewOwner(w.Context())
+		l, owner := r.Obtain("42"), lockregistry.ContextWithOwner(w.Context())
 		w.Lock(l)
 		next := kit.LockElsewhere(l, owner)
 		w.Await("the other one waits", func() bool { return kit.Contended(l) })

@@ -278,7 +278,7 @@ func (f *fleet) stay(process int) {
 }
 
 func (f *fleet) keep(process int, path string, locked chan<- struct{}) {
-	l, owner := f.registries[process].Obtain(path), lockregistry.NewOwner(f.ctx)
+	l, owner := f.registries[process].Obtain(path), lockregistry.ContextWithOwner(f.ctx)
 	err := l.Lock(owner, lockregistry.Wait(patience))
 	v := f.enter(path, process)
 	close(locked)
@@ -297,7 +297,7 @@ func (f *fleet) once(process int, path, operation string, stay time.Duration, op
 func (f *fleet) section(
 	r *lockregistry.Registry, process int, path, operation string, stay time.Duration, opts ...lockregistry.LockOption,
 ) {
-	l, owner := r.Obtain(path), lockregistry.NewOwner(f.ctx)
+	l, owner := r.Obtain(path), lockregistry.ContextWithOwner(f.ctx)
 	if err := l.Lock(owner, opts...); err != nil {
 		f.fail(operation, err)
 		return

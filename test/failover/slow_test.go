@@ -41,7 +41,7 @@ type far struct {
 // contends locks a path that others want, by calls that wait, and by others whose contexts end sooner than they can be answered.
 func (f *far) contends(process int, l *lockregistry.Lock) {
 	for f.ctx.Err() == nil {
-		owner := lockregistry.NewOwner(f.ctx)
+		owner := lockregistry.ContextWithOwner(f.ctx)
 		short, cancel := context.WithTimeout(owner, f.trip/2)
 		if err := l.Lock(short); err == nil {
 			f.Error("a lock in less than a round trip")
@@ -73,7 +73,7 @@ func (f *far) contends(process int, l *lockregistry.Lock) {
 // alone locks a path that nobody else wants, by calls that do not wait.
 func (f *far) alone(l *lockregistry.Lock) {
 	for f.ctx.Err() == nil {
-		owner := lockregistry.NewOwner(context.WithoutCancel(f.ctx))
+		owner := lockregistry.ContextWithOwner(context.WithoutCancel(f.ctx))
 		ok, err := l.TryLock(owner)
 		if ok {
 			f.free.Add(1)
@@ -96,7 +96,7 @@ func TestSentinelFromFarAway(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			f := &far{T: t, trip: trip, ctx: ctx}
 			kept, alive := make([]*lockregistry.Lock, 2), make([]context.Context, 2)
-			owner := lockregistry.NewOwner(t.Context())
+			owner := lockregistry.ContextWithOwner(t.Context())
 			var begins sync.WaitGroup
 			for i := range kept {
 				begins.Go(func() {

@@ -133,7 +133,7 @@ func TestCleanup_SomethingIsLeftDuringARemoval(t *testing.T) {
 	t.Run("released", func(t *testing.T) {
 		kit.FakeWorld(t, func(w *kit.World) {
 			during(w, func(f *kit.Flaky, l *lockregistry.Lock) {
-				owner := lockregistry.NewOwner(w.Context())
+				owner := lockregistry.ContextWithOwner(w.Context())
 				require.NoError(w, l.Lock(owner))
 				f.Fates("release", kit.SlowReply(600*time.Millisecond))
 				unlocked := w.Goroutine().Start(func() error { return l.Unlock(owner) })

@@ -191,7 +191,7 @@ func TestLock_BlockedContextDisturbsNoOtherHold(t *testing.T) {
 			b.Unlock(l)
 		},
 		"the context of readers": func(b *bystander, _ context.Context, _ func()) {
-			reader, mine := b.reg.ReadWrite("shared").Reader(), lockregistry.NewOwner(context.Background())
+			reader, mine := b.reg.ReadWrite("shared").Reader(), lockregistry.ContextWithOwner(context.Background())
 			require.NoError(b, reader.Lock(mine))
 			other := b.Goroutine()
 			require.NoError(b, other.Lock(reader))
@@ -335,7 +335,7 @@ func (b *bystander) circle() {
 	have.Add(2)
 	for _, paths := range [][2]string{{"left", "right"}, {"right", "left"}} {
 		all.Go(func() {
-			owner := lockregistry.NewOwner(context.Background())
+			owner := lockregistry.ContextWithOwner(context.Background())
 			locked := b.reg.Obtain(paths[0]).Lock(owner) == nil
 			have.Done()
 			have.Wait()

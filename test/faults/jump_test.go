@@ -50,7 +50,7 @@ func TestSlowLink_AJumpBesideShortContexts(t *testing.T) {
 // untilThen locks and unlocks with contexts that end soon.
 func untilThen(w *kit.World, l *lockregistry.Lock, short, pause time.Duration, end time.Time) {
 	for time.Now().Before(end) {
-		ctx, cancel := context.WithTimeout(lockregistry.NewOwner(w.Context()), short)
+		ctx, cancel := context.WithTimeout(lockregistry.ContextWithOwner(w.Context()), short)
 		if l.Lock(ctx) == nil {
 			_ = l.Unlock(ctx)
 		}
@@ -62,7 +62,7 @@ func untilThen(w *kit.World, l *lockregistry.Lock, short, pause time.Duration, e
 // within locks and unlocks, and checks how long each takes.
 func within(w *kit.World, l *lockregistry.Lock, trip, pause time.Duration, end time.Time) {
 	for time.Now().Before(end) {
-		ctx := lockregistry.NewOwner(w.Context())
+		ctx := lockregistry.ContextWithOwner(w.Context())
 		for _, call := range []func() error{func() error { return l.Lock(ctx) }, func() error { return l.Unlock(ctx) }} {
 			begun := time.Now()
 			if err := call(); err != nil {

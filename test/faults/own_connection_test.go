@@ -487,7 +487,7 @@ func TestOwnConnection_CloseDuringASingleCommand(t *testing.T) {
 		answer := make(chan struct{})
 		f.Fates("release", kit.HeldUp(answer))
 		unlocked := make(chan error, 1)
-		owner := lockregistry.NewOwner(w.Context())
+		owner := lockregistry.ContextWithOwner(w.Context())
 		require.NoError(w, r.Obtain("43").Lock(owner))
 		go func() { unlocked <- r.Obtain("43").Unlock(owner) }()
 		w.Settle()

@@ -58,7 +58,7 @@ func TestSlowLink_ShortContextsOnASlowLink(t *testing.T) {
 // unhurried locks and unlocks by calls that nothing ends.
 func unhurried(w *kit.World, l *lockregistry.Lock, trip time.Duration, end time.Time, contended bool, got *atomic.Int32) {
 	for time.Now().Before(end) {
-		ctx := lockregistry.NewOwner(w.Context())
+		ctx := lockregistry.ContextWithOwner(w.Context())
 		begun := time.Now()
 		ok, err := l.TryLock(ctx)
 		if err != nil || !ok && !contended || time.Since(begun) > 2*trip+100*time.Millisecond {
@@ -78,7 +78,7 @@ func unhurried(w *kit.World, l *lockregistry.Lock, trip time.Duration, end time.
 // hurried does so with contexts that end soon.
 func hurried(w *kit.World, l *lockregistry.Lock, short time.Duration, end time.Time) {
 	for time.Now().Before(end) {
-		ctx, cancel := context.WithTimeout(lockregistry.NewOwner(w.Context()), short)
+		ctx, cancel := context.WithTimeout(lockregistry.ContextWithOwner(w.Context()), short)
 		begun := time.Now()
 		err := l.Lock(ctx)
 		took := time.Since(begun)
@@ -195,7 +195,7 @@ func TestSlowLink_OnASlowLink(t *testing.T) {
 		for _, l := range locks {
 			all.Go(func() {
 				for range each {
-					ctx := lockregistry.NewOwner(w.Context())
+					ctx := lockregistry.ContextWithOwner(w.Context())
 					if err := l.Lock(ctx); err != nil {
 						w.Error(err)
 						return
@@ -686,7 +686,7 @@ func TestSlowLink_GrantsFromFarAwayAreTaken(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 16 {
 			all.Go(func() {
-				first, second := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
+				first, second := lockregistry.ContextWithOwner(w.Context()), lockregistry.ContextWithOwner(w.Context())
 				path := "path " + strconv.Itoa(i)
 				mine, other := a.Obtain(path), b.Obtain(path)
 				if err := mine.Lock(first); err != nil {

@@ -189,7 +189,7 @@ func TestUnlink_ServerIsAskedAgainAfterACancelledUnlock(t *testing.T) {
 	})
 	r := kit.OpenOn(t, m.client(t))
 	l := r.Obtain("42")
-	owner := lockregistry.NewOwner(t.Context())
+	owner := lockregistry.ContextWithOwner(t.Context())
 	require.NoError(t, l.Lock(owner))
 	ctx, cancel := context.WithCancel(owner)
 	unlocked := make(chan error, 1)

@@ -55,7 +55,7 @@ func TestFencing_TokensGrow(t *testing.T) {
 			}
 			ctx := h.Context(w.Context())
 			require.Equal(w, token, w.TokenIn(ctx))
-			require.Zero(w, w.TokenIn(lockregistry.NewOwner(ctx)))
+			require.Zero(w, w.TokenIn(lockregistry.ContextWithOwner(ctx)))
 			w.Release(h)
 			require.Equal(w, token, w.TokenIn(ctx), "a late write is to be refused for it")
 			require.Equal(w, token, w.TokenIn(h.Context(w.Context())))
@@ -175,7 +175,7 @@ func TestFencing_TwinsHaveOneToken(t *testing.T) {
 		l := w.Registry(lockregistry.WithFencing()).Obtain("42")
 		w.Lock(l)
 		before := w.TokenIn(l.Context(w.Context()))
-		both := lockregistry.NewOwner(w.Context())
+		both := lockregistry.ContextWithOwner(w.Context())
 		tokens := make(chan uint64, 2)
 		for range 2 {
 			go func() {

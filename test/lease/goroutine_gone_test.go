@@ -106,8 +106,8 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 				return g.Unlock(l)
 			}
 		},
-		"NewOwner": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
-			ctx, l := lockregistry.NewOwner(w.Context()), r.Obtain("42")
+		"ContextWithOwner": func(w *kit.World, r *lockregistry.Registry, _ *kit.Journal) func() error {
+			ctx, l := lockregistry.ContextWithOwner(w.Context()), r.Obtain("42")
 			require.NoError(w, <-kit.LockElsewhere(l, ctx))
 			return func() error { return l.Unlock(ctx) }
 		},
@@ -338,7 +338,7 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			w.Pass(5 * lease)
 			uncounted("nobody has a hold")
 
-			ctx, l := lockregistry.NewOwner(w.Context()), r.Obtain("a")
+			ctx, l := lockregistry.ContextWithOwner(w.Context()), r.Obtain("a")
 			require.NoError(w, l.Lock(ctx))
 			w.Pass(5 * lease)
 			require.NoError(w, l.Unlock(ctx))

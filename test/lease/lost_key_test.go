@@ -35,7 +35,7 @@ func TestLock_TheKeyOfALostHoldIsRemoved(t *testing.T) {
 					sent := func() []kit.Command { return slices.Concat(f.Sent("release"), f.Sent("read"), f.Sent("write")) }
 					w.Lock(l)
 					w.Unlock(l) // the server knows the script from now on
-					owner := lockregistry.NewOwner(w.Context())
+					owner := lockregistry.ContextWithOwner(w.Context())
 					require.NoError(w, l.Lock(owner, lockregistry.Lease(lostLease)))
 					outlive(w)
 					told, start, before := l.Context(owner), time.Now(), len(sent())

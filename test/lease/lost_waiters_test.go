@@ -189,7 +189,7 @@ func TestLost_UnlockingTheWriterWhileLockingTheReader(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		p := w.Pair()
 		for range 300 {
-			owner := lockregistry.NewOwner(w.Context())
+			owner := lockregistry.ContextWithOwner(w.Context())
 			require.NoError(w, p.Writer.Lock(owner))
 			unlocked := make(chan error, 1)
 			go func() { unlocked <- p.Writer.Unlock(owner) }()

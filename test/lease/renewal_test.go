@@ -21,7 +21,7 @@ func TestRenewal_OfTheNextOwner(t *testing.T) {
 		next := make(chan error)
 		require.ErrorIs(w, l.Do(w.Context(), func(context.Context) error {
 			go func() {
-				next <- l.Do(lockregistry.NewOwner(w.Context()), func(ctx context.Context) error {
+				next <- l.Do(lockregistry.ContextWithOwner(w.Context()), func(ctx context.Context) error {
 					close(within)
 					w.Pass(10 * lease)
 					return ctx.Err()
@@ -196,7 +196,7 @@ func TestRenewal_OfALockThatOutlastsDo(t *testing.T) {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					l := pick(w.Registry(append(opts, lockregistry.WithLease(lease))...))
-					ctx := lockregistry.NewOwner(w.Context())
+					ctx := lockregistry.ContextWithOwner(w.Context())
 					require.NoError(w, l.Do(ctx, func(ctx context.Context) error {
 						w.Pass(10 * lease)
 						return l.Lock(ctx)

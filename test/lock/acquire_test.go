@@ -212,11 +212,11 @@ func TestAcquire_AcquiringWithinDoAndLock(t *testing.T) {
 }
 
 // A new owner wants to be one that does not hold the lock, and waits as anybody else; so do other registries.
-func TestAcquire_NewOwnerWithinAnAcquiredHold(t *testing.T) {
+func TestAcquire_ContextWithOwnerWithinAnAcquiredHold(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r, other := w.Registry(), w.Registry()
 		h := w.Acquires(r.Obtain("42"))
-		ctx := lockregistry.NewOwner(h.Context(w.Context()))
+		ctx := lockregistry.ContextWithOwner(h.Context(w.Context()))
 		_, err := r.Acquire(ctx, "42", lockregistry.NoWait())
 		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
 		_, err = other.Acquire(h.Context(w.Context()), "42", lockregistry.NoWait())

@@ -68,7 +68,7 @@ func TestDo_AsAnOwner(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
 		l := r.Obtain("42")
-		require.NoError(w, r.Do(lockregistry.NewOwner(w.Context()), "42", func(ctx context.Context) error {
+		require.NoError(w, r.Do(lockregistry.ContextWithOwner(w.Context()), "42", func(ctx context.Context) error {
 			return kit.Elsewhere(func() error { return errors.Join(l.Lock(ctx), l.Unlock(ctx), l.Context(ctx).Err()) })
 		}))
 		require.NoError(w, r.Do(w.Context(), "42", func(ctx context.Context) error {

@@ -425,7 +425,7 @@ func TestOptions_ErrorsOfLocks(t *testing.T) {
 		w.Fails(r.Renew(w.Context(), "42", time.Second), lockregistry.ErrNotOwner, "renew", "orders:42")
 		w.Fails(r.Renew(w.Context(), "never seen", time.Second), lockregistry.ErrNotOwner, "renew", "orders:never seen")
 		w.Lock(l)
-		other := lockregistry.NewOwner(w.Context())
+		other := lockregistry.ContextWithOwner(w.Context())
 		w.Fails(l.Unlock(other), lockregistry.ErrNotOwner, "unlock", "orders:42")
 		w.Fails(l.Renew(other, time.Second), lockregistry.ErrNotOwner, "renew", "orders:42")
 		w.Fails(l.Lock(other, lockregistry.Wait(time.Second)), lockregistry.ErrTaken, "lock", "orders:42")

@@ -172,11 +172,11 @@ func TestNesting_ContextsOfReaders(t *testing.T) {
 }
 
 // A new owner within a hold is none that holds the lock, and its own hold is carried in turn.
-func TestNesting_NewOwnerWithinAHold(t *testing.T) {
+func TestNesting_ContextWithOwnerWithinAHold(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
 		require.NoError(w, r.Do(w.Context(), "a", func(ctx context.Context) error {
-			fresh := lockregistry.NewOwner(ctx)
+			fresh := lockregistry.ContextWithOwner(ctx)
 			require.False(w, tries(fresh, w, r.Obtain("a")))
 			return r.Do(fresh, "b", func(ctx context.Context) error {
 				require.True(w, tries(ctx, w, r.Obtain("b")))

@@ -63,7 +63,7 @@ func TestOnce_WithinOnce(t *testing.T) {
 		r := w.Registry()
 		l := r.Obtain("42")
 		_, err := r.Once(w.Context(), "42", time.Minute, func(ctx context.Context) error {
-			for _, within := range []context.Context{ctx, w.Context(), lockregistry.NewOwner(ctx)} {
+			for _, within := range []context.Context{ctx, w.Context(), lockregistry.ContextWithOwner(ctx)} {
 				ran, err := r.Once(within, "42", time.Minute, kit.DoNothing)
 				require.NoError(w, err)
 				require.False(w, ran)

@@ -20,7 +20,7 @@ func TestLock_AnOwnerIsNotBoundToAGoroutine(t *testing.T) {
 		r := w.Registry()
 		l := r.Obtain("42")
 		other := w.Goroutine()
-		ctx := lockregistry.NewOwner(w.Context())
+		ctx := lockregistry.ContextWithOwner(w.Context())
 
 		require.NoError(w, l.Lock(ctx))
 		require.NoError(w, other.Do(func() error { return l.Lock(ctx) }), "nests elsewhere")
@@ -40,9 +40,9 @@ func TestLock_AnOwnerIsNotBoundToAGoroutine(t *testing.T) {
 func TestLock_OwnersExcludeEachOtherOnOneGoroutine(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
-		a, b := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
+		a, b := lockregistry.ContextWithOwner(w.Context()), lockregistry.ContextWithOwner(w.Context())
 		require.NoError(w, l.Lock(a))
-		for _, other := range []context.Context{b, w.Context(), lockregistry.NewOwner(a)} {
+		for _, other := range []context.Context{b, w.Context(), lockregistry.ContextWithOwner(a)} {
 			ok, err := l.TryLock(other)
 			require.NoError(w, err)
 			require.False(w, ok)
@@ -79,7 +79,7 @@ func TestLock_AnOwnerWaitsOnTwoGoroutines(t *testing.T) {
 					holder = w.Registry().Obtain("42")
 				}
 				w.Lock(holder)
-				ctx := lockregistry.NewOwner(w.Context())
+				ctx := lockregistry.ContextWithOwner(w.Context())
 				first, second := kit.LockElsewhere(l, ctx), kit.LockElsewhere(l, ctx)
 				if w.Fake {
 					w.Settle()
@@ -109,7 +109,7 @@ func TestLock_AnOwnerHoldsNothingBeforeRedisHasAnswered(t *testing.T) {
 		l := f.Registry().Obtain("42")
 		delivery := make(chan struct{})
 		f.Fates("obtain", kit.HeldUp(delivery))
-		ctx := lockregistry.NewOwner(w.Context())
+		ctx := lockregistry.ContextWithOwner(w.Context())
 		first := kit.LockElsewhere(l, ctx)
 		w.Settle()
 		second := kit.LockElsewhere(l, ctx)

@@ -21,7 +21,7 @@ func TestInspect_WaitersWhoseProcessIsGone(t *testing.T) {
 		viewer := w.RegistryOn(w.User("+@all", "-pubsub"))
 		l := holder.Obtain("42")
 		w.Lock(l)
-		owner := lockregistry.NewOwner(w.Context())
+		owner := lockregistry.ContextWithOwner(w.Context())
 		locked := kit.LockElsewhere(waiter.Obtain("42"), owner)
 		w.Await("it waits", func() bool { return look(w, holder, "42").WaiterCount == 1 })
 		w.Do("ZADD", "orders:{orders:42}:waiters", "1795278376064288", aUUID+":5|60000")
@@ -209,7 +209,7 @@ func TestInspect_ShowsTheQueue(t *testing.T) {
 		for range 3 {
 			waiter := w.Registry()
 			waiters = append(waiters, waiter)
-			owners = append(owners, lockregistry.NewOwner(w.Context()))
+			owners = append(owners, lockregistry.ContextWithOwner(w.Context()))
 			locked = append(locked, kit.LockElsewhere(waiter.Obtain("42"), owners[len(owners)-1]))
 			w.Await("it waits", func() bool { return look(w, viewer, "42").WaiterCount == len(waiters) })
 		}

@@ -193,7 +193,7 @@ func TestRecord_CallsThatWaitInAProcess(t *testing.T) {
 		var all sync.WaitGroup
 		for _, l := range []*lockregistry.Lock{l, l, l, other, other, other, other, other} {
 			all.Go(func() {
-				owner := lockregistry.NewOwner(w.Context())
+				owner := lockregistry.ContextWithOwner(w.Context())
 				assert.NoError(w, l.Lock(owner))
 				assert.NoError(w, l.Unlock(owner))
 			})
@@ -230,7 +230,7 @@ func TestRecord_SinceWhenCallsWaitInAProcess(t *testing.T) {
 				r, viewer := w.Registry(lockregistry.WithHandoff(time.Hour)), w.Registry()
 				l := of(r)
 				w.Lock(l)
-				first, second := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
+				first, second := lockregistry.ContextWithOwner(w.Context()), lockregistry.ContextWithOwner(w.Context())
 				began := time.Now()
 				gotFirst := kit.LockElsewhere(l, first)
 				w.Pass(10 * time.Second)
@@ -262,7 +262,7 @@ func TestRecord_SinceWhenTheOwnerHasIt(t *testing.T) {
 		r, viewer := w.Registry(lockregistry.WithHandoff(time.Minute)), w.Registry()
 		l := r.Obtain("42")
 		w.Lock(l)
-		owner := lockregistry.NewOwner(w.Context())
+		owner := lockregistry.ContextWithOwner(w.Context())
 		locked := kit.LockElsewhere(l, owner)
 		w.Pass(recorded)
 		w.Settle()

@@ -85,7 +85,7 @@ func TestStats_OfTickets(t *testing.T) {
 				l = r.ReadWrite("rw").Reader()
 			}
 			before := r.Stats().Wakeups.Messages
-			owner := lockregistry.NewOwner(w.Context())
+			owner := lockregistry.ContextWithOwner(w.Context())
 			w.Lock(held)
 			waits := kit.LockElsewhere(l, owner)
 			w.Await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
@@ -117,7 +117,7 @@ func TestStats_OfWakeups(t *testing.T) {
 				opts = append(opts, lockregistry.WithPollInterval(kit.NoPoll))
 			}
 			r := w.Registry(opts...)
-			l, owner := r.Obtain("42"), lockregistry.NewOwner(w.Context())
+			l, owner := r.Obtain("42"), lockregistry.ContextWithOwner(w.Context())
 			w.Do("SET", "orders:42", "java", "PX", "600000")
 			waits := kit.LockElsewhere(l, owner)
 			armed := map[kit.Wakeup]string{
@@ -161,7 +161,7 @@ func TestStats_OfAServer(t *testing.T) {
 		began := time.Now()
 		held, l := other.Obtain("42"), r.Obtain("42")
 		w.Lock(held)
-		waits := kit.LockElsewhere(l, lockregistry.NewOwner(w.Context()))
+		waits := kit.LockElsewhere(l, lockregistry.ContextWithOwner(w.Context()))
 		w.Await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
 		s := r.Stats().Nodes[0]
 		assert.Equal(w, "tracking", s.Wakeup)
@@ -227,7 +227,7 @@ func TestStats_OfACluster(t *testing.T) {
 	slot, err := strconv.Atoi(servers[0].Command(t, "CLUSTER", "KEYSLOT", held.Key()))
 	require.NoError(t, err)
 	owner := servers[slot*len(servers)/16384].Addr()
-	waits := kit.LockElsewhere(r.Obtain("42"), lockregistry.NewOwner(t.Context()))
+	waits := kit.LockElsewhere(r.Obtain("42"), lockregistry.ContextWithOwner(t.Context()))
 	tickets := 0
 	if kit.HasShardedChannels(t, servers[0]) { // else there is no queue
 		tickets = 1
@@ -261,7 +261,7 @@ func TestStats_Meanwhile(t *testing.T) {
 				for n := range rounds {
 					path := strconv.Itoa((i + n) % paths)
 					l := []*lockregistry.Lock{r.Obtain(path), other.Obtain(path), r.ReadWrite("rw" + path).Reader()}[n%3]
-					owner := lockregistry.NewOwner(w.Context())
+					owner := lockregistry.ContextWithOwner(w.Context())
 					if err := errors.Join(l.Lock(owner), l.Unlock(owner)); err != nil {
 						w.Error(err)
 					}

@@ -128,7 +128,7 @@ func TestOptions_CallsWithoutPathOrContext(t *testing.T) {
 		says string
 	}{
 		{"", t.Context(), "the path is empty"},
-		{"", lockregistry.NewOwner(t.Context()), "the path is empty"},
+		{"", lockregistry.ContextWithOwner(t.Context()), "the path is empty"},
 		{"42", none, "the context is nil"},
 	} {
 		key := "orders:" + c.path

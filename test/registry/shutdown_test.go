@@ -85,7 +85,7 @@ func TestShutdown_OwnersGoOn(t *testing.T) {
 			return w.Context(), func() error { return l.Unlock(w.Context()) }
 		},
 		"an owner that was made": func(w *kit.World, r *lockregistry.Registry) (context.Context, func() error) {
-			ctx := lockregistry.NewOwner(w.Context())
+			ctx := lockregistry.ContextWithOwner(w.Context())
 			require.NoError(w, kit.Elsewhere(func() error { return r.Obtain("a").Lock(ctx) }))
 			return ctx, func() error { return r.Obtain("a").Unlock(ctx) }
 		},
@@ -101,7 +101,7 @@ func TestShutdown_OwnersGoOn(t *testing.T) {
 			require.NoError(w, g.Lock(r.Obtain("a")))
 			var ctx context.Context
 			_ = g.Do(func() error { ctx = r.Obtain("a").Context(w.Context()); return nil })
-			return lockregistry.NewOwner(ctx), func() error { return g.Unlock(r.Obtain("a")) }
+			return lockregistry.ContextWithOwner(ctx), func() error { return g.Unlock(r.Obtain("a")) }
 		},
 		"a hold": func(w *kit.World, r *lockregistry.Registry) (context.Context, func() error) {
 			h, err := r.Acquire(w.Context(), "a")

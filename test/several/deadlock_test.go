@@ -295,7 +295,7 @@ func TestDeadlock_ThatMayEnd(t *testing.T) {
 		}, nil},
 		"holds as values":             {same, acquire, acquire, nil},
 		"holds as values, then locks": {same, acquire, lock, nil},
-		"NewOwner":                    {lockregistry.NewOwner, lock, lock, nil},
+		"ContextWithOwner":            {lockregistry.ContextWithOwner, lock, lock, nil},
 		"a context of the lock": {same, func(ctx context.Context, r *lockregistry.Registry, path string) error {
 			err := r.Obtain(path).Lock(ctx)
 			_ = r.Obtain(path).Context(ctx)
@@ -510,7 +510,7 @@ func acyclic(w *kit.World, client rueidis.Client, opt lockregistry.Option, seed 
 		all.Go(func() {
 			ctx := w.Context()
 			if random.IntN(3) == 0 {
-				ctx = lockregistry.NewOwner(ctx)
+				ctx = lockregistry.ContextWithOwner(ctx)
 			}
 			if err := climb(ctx, r, random, 0); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				w.Errorf("seed %d: %v", seed, err)

@@ -99,7 +99,7 @@ func TestReservation_AGuestThatIsRefused(t *testing.T) {
 			}
 			reader := made(func(*rueidis.ClientOption) {}).Reader()
 			require.NoError(t, reader.Lock(t.Context()))
-			owner, got := lockregistry.NewOwner(t.Context()), make(chan error, 1)
+			owner, got := lockregistry.ContextWithOwner(t.Context()), make(chan error, 1)
 			writer := made(change, kit.Polling).Writer()
 			go func() { got <- writer.Lock(owner, lockregistry.Wait(10*time.Second)) }()
 			select {

@@ -154,7 +154,7 @@ func TestReadWriteLock_ReadersThatAskToWrite(t *testing.T) {
 func TestReadWriteLock_Owners(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		p := w.Pair()
-		anna, bert := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
+		anna, bert := lockregistry.ContextWithOwner(w.Context()), lockregistry.ContextWithOwner(w.Context())
 		require.NoError(w, p.Reader.Lock(anna))
 		require.NoError(w, p.Reader.Lock(bert))
 		w.Fails(p.Reader.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
@@ -183,7 +183,8 @@ func TestReadWriteLock_Owners(t *testing.T) {
 func TestReadWriteLock_ReadersHaveContextsOfTheirOwn(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		p := w.Pair()
-		anna, bert, cleo := lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context()), lockregistry.NewOwner(w.Context())
+		anna, bert := lockregistry.ContextWithOwner(w.Context()), lockregistry.ContextWithOwner(w.Context())
+		cleo := lockregistry.ContextWithOwner(w.Context())
 		require.NoError(w, p.Reader.Lock(anna))
 		require.NoError(w, p.Reader.Lock(bert))
 		annas, berts := p.Reader.Context(anna), p.Reader.Context(bert)

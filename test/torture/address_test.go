@@ -88,7 +88,7 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 	of := settings{Lease: outageLease, Poll: poll, Handoff: -1}
 	open := func(t *testing.T, opts ...lockregistry.Option) (*twofold, *lockregistry.Lock, context.Context) {
 		t.Helper()
-		ctx := lockregistry.NewOwner(t.Context())
+		ctx := lockregistry.ContextWithOwner(t.Context())
 		f := twofoldOf(t)
 		r, err := lockregistry.New(f.client, prefix, append([]lockregistry.Option{lockregistry.WithLease(of.Lease)}, opts...)...)
 		require.NoError(t, err)

@@ -33,7 +33,7 @@ const (
 // hustle locks, stays for a critical section, and unlocks, again and again, until the context ends. It returns how long
 // each lock took.
 func hustle(ctx context.Context, p process, path string, rest time.Duration) (waits []time.Duration, err error) {
-	owner := lockregistry.NewOwner(context.Background())
+	owner := lockregistry.ContextWithOwner(context.Background())
 	for ctx.Err() == nil {
 		began := time.Now()
 		limited, cancel := context.WithTimeout(owner, time.Minute)

@@ -253,7 +253,7 @@ func (v *visitor) run(ctx context.Context) {
 
 func (v *visitor) once(ctx context.Context) {
 	at := v.random.IntN(outagePaths)
-	path, owner := strconv.Itoa(at), lockregistry.NewOwner(context.Background())
+	path, owner := strconv.Itoa(at), lockregistry.ContextWithOwner(context.Background())
 	waits, limit := time.Duration(-1), ctx
 	switch n := v.random.IntN(10); {
 	case n < 2:
@@ -393,7 +393,7 @@ func TestDeposed(t *testing.T) {
 		// What is late depends on how far away the server is, which is measured, and on whether all connections have been made, which
 		// 32 answers show.
 		for i := 0; i < 20 && s.ours; i++ {
-			owner := lockregistry.NewOwner(t.Context())
+			owner := lockregistry.ContextWithOwner(t.Context())
 			ok, err := p.lock(owner, "measured", 0, 0)
 			require.NoError(t, err)
 			require.True(t, ok)
@@ -409,7 +409,7 @@ func TestDeposed(t *testing.T) {
 		t.Parallel()
 		p, proxy, newer := open(t, library)
 		other := start(t, library, calm, newer.Addr(), of)
-		owner, another := lockregistry.NewOwner(t.Context()), lockregistry.NewOwner(t.Context())
+		owner, another := lockregistry.ContextWithOwner(t.Context()), lockregistry.ContextWithOwner(t.Context())
 		err := late(t, proxy, newer, "obtain", func() error {
 			_, err := p.lock(owner, path, 0, 0)
 			return err
@@ -435,7 +435,7 @@ func TestDeposed(t *testing.T) {
 	t.Run("unlock", func(t *testing.T) {
 		t.Parallel()
 		p, proxy, newer := open(t, library)
-		owner := lockregistry.NewOwner(t.Context())
+		owner := lockregistry.ContextWithOwner(t.Context())
 		ok, err := p.lock(owner, path, 0, 0)
 		require.NoError(t, err)
 		require.True(t, ok)

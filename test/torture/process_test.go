@@ -21,7 +21,7 @@ import (
 )
 
 // process is what the tests need of one process that locks. The owner is that of the context, see
-// [lockregistry.NewOwner], so any goroutine may act for it.
+// [lockregistry.ContextWithOwner], so any goroutine may act for it.
 type process interface {
 	// lock waits so long at most, not at all for 0, and without end for a negative wait. A lease of 0 is the default one.
 	lock(ctx context.Context, path string, wait, lease time.Duration) (bool, error)

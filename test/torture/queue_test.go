@@ -671,7 +671,7 @@ type crossroads struct {
 // cross locks one of the paths and unlocks it.
 func (c *crossroads) cross(ctx context.Context, p process, random *rand.Rand) {
 	at := random.IntN(len(c.last))
-	path, owner := strconv.Itoa(at), lockregistry.NewOwner(context.Background())
+	path, owner := strconv.Itoa(at), lockregistry.ContextWithOwner(context.Background())
 	limit := time.Minute
 	if random.IntN(2) == 0 { // so that some give up when they are granted the lock
 		limit = time.Duration(random.Int64N(int64(2 * time.Second)))

@@ -43,13 +43,13 @@ func TestReplicas(t *testing.T) {
 	other := registry()
 	gone := func(path string) bool { return server.Command(t, "EXISTS", "replicas:"+path) == "0" }
 
-	ctx := lockregistry.NewOwner(t.Context())
+	ctx := lockregistry.ContextWithOwner(t.Context())
 	require.NoError(t, r.Obtain("renewed").Lock(ctx, lockregistry.Lease(time.Minute)))
 	blocks, err := other.Acquire(t.Context(), "granted")
 	require.NoError(t, err)
 	waits := make(chan error, 1)
 	go func() {
-		waits <- r.Obtain("granted").Lock(lockregistry.NewOwner(context.Background()), lockregistry.Wait(3*time.Second))
+		waits <- r.Obtain("granted").Lock(lockregistry.ContextWithOwner(context.Background()), lockregistry.Wait(3*time.Second))
 	}()
 	until("a call waits", func() bool {
 		return server.Command(t, "ZCOUNT", "replicas:{replicas:granted}:waiters", "0", "+inf") == "1"

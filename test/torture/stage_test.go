@@ -86,7 +86,7 @@ func (s *stage) do(args ...string) string {
 	return s.server.Command(s.T, args...)
 }
 
-func (s *stage) owner() context.Context { return lockregistry.NewOwner(s.Context()) }
+func (s *stage) owner() context.Context { return lockregistry.ContextWithOwner(s.Context()) }
 
 // soon is a context for calls that must end by themselves, so that a test which is wrong about that fails.
 func (s *stage) soon(ctx context.Context) context.Context {

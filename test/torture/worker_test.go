@@ -172,11 +172,11 @@ type visit struct {
 func (w *worker) to(by process, path int) *visit {
 	v := &visit{by: by, path: strconv.Itoa(path), lease: w.Of.Lease}
 	v.Process, v.Path, v.Hold = w.Number, path, w.holds.Add(1)
-	v.owner = context.WithValue(lockregistry.NewOwner(context.Background()), ownerKey{}, v.Hold)
+	v.owner = context.WithValue(lockregistry.ContextWithOwner(context.Background()), ownerKey{}, v.Hold)
 	return v
 }
 
-// ownerKey is where contexts name the owner for systems that cannot tell it from [lockregistry.NewOwner].
+// ownerKey is where contexts name the owner for systems that cannot tell it from [lockregistry.ContextWithOwner].
 type ownerKey struct{}
 
 // once locks one path in one of the ways that there are, and stays for a while.

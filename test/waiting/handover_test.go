@@ -491,7 +491,7 @@ func TestHandOver_GivingUpAtHandOver(t *testing.T) {
 func TestHandOver_TwinsAtHandOver(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		g := h.first()
-		same := lockregistry.NewOwner(h.Context())
+		same := lockregistry.ContextWithOwner(h.Context())
 		one := kit.LockElsewhere(h.l, same)
 		h.Settle()
 		next, between := h.queue()

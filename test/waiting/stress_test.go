@@ -94,7 +94,7 @@ func TestStress_Alone(t *testing.T) {
 						}
 						ctx := w.Context()
 						if random.IntN(2) == 0 {
-							ctx = lockregistry.NewOwner(ctx)
+							ctx = lockregistry.ContextWithOwner(ctx)
 						}
 						locking, cancel := context.WithTimeout(ctx, upTo(2*time.Second))
 						l := r.Obtain("42")

@@ -50,7 +50,7 @@ func (f function) sharesOwner() (does bool) {
 			return
 		}
 		c, is := calleeOf(f.pass, call)
-		does = does || is && (c.is("Lock", "Context") || c.is("", "NewOwner", "ContextWithOwner"))
+		does = does || is && (c.is("Lock", "Context") || c.is("", "ContextWithOwner"))
 	})
 	return does
 }

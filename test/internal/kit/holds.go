@@ -129,7 +129,7 @@ func (w *World) RefusedBy(registries ...*lockregistry.Registry) {
 // Gone has a goroutine lock and end, count times.
 func (w *World) Gone(l *lockregistry.Lock, count int, opts ...lockregistry.LockOption) (owner context.Context) {
 	w.Helper()
-	owner = lockregistry.NewOwner(w.Context())
+	owner = lockregistry.ContextWithOwner(w.Context())
 	for range count {
 		require.NoError(w, l.Lock(owner, opts...))
 	}

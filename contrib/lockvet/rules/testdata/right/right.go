@@ -183,7 +183,7 @@ func ownGoroutine(ctx context.Context, l *lockregistry.Lock, failed chan<- error
 }
 
 func sharedOwner(ctx context.Context, l *lockregistry.Lock) error {
-	owner := lockregistry.NewOwner(ctx)
+	owner := lockregistry.ContextWithOwner(ctx)
 	if err := l.Lock(owner); err != nil {
 		return err
 	}
