@@ -260,7 +260,7 @@ func (h *Hold) context(parent context.Context) context.Context {
 	var err error
 	c.Context, err = h.hold.Context(ends, ends, h.owner)
 	if h.isReleased() { // Release may have missed this context
-		h.hold.Forget(h.owner)
+		h.hold.Drop(c.Context)
 		err = ErrNotOwner
 	}
 	if err != nil {

@@ -163,16 +163,25 @@ func (l *Lock) context(parent context.Context) context.Context {
 	}
 	now := l.reg.cache.current(l)
 	o := now.hold.OwnerIn(parent)
+	h := now.heldBy(o)
 	var ctx context.Context
-	err := ErrNotOwner
-	if h := now.heldBy(o); h != nil {
+	var err error
+	if h != nil {
 		base, carries := now.hold.Carry(parent, now.half(), o, h)
 		if carries && h.Cancels(parent, o) && h.Valid() {
 			return parent // a loop that passes each context on would build a chain that is never freed
 		}
 		ctx, err = h.Context(parent, base, o)
-	} else if why := now.half().Lost(o); why != fault.NotLost {
-		err = why.Err()
+	}
+	// Another goroutine of the owner may unlock meanwhile, and the next owner get the hold. An unlock leaves the local half before
+	// it ends the contexts. So if the owner still has the hold now, an unlock to come ends this context; else it may have missed it.
+	if h == nil || now.heldBy(o) != h {
+		if err == nil && h != nil {
+			h.Drop(ctx)
+		}
+		if err = ErrNotOwner; now.half().Lost(o) != fault.NotLost {
+			err = now.half().Lost(o).Err()
+		}
 	}
 	if err != nil {
 		var cancel context.CancelCauseFunc

@@ -288,3 +288,17 @@ func (h *Hold) Context(parent, base context.Context, o owner.ID) (context.Contex
 	h.mu.Unlock()
 	return made, nil
 }
+
+// Drop ends a context that Context has returned, for an owner that has left meanwhile.
+func (h *Hold) Drop(ctx context.Context) {
+	e, ok := ctx.(*ending)
+	if !ok {
+		return
+	}
+	h.mu.Lock()
+	if e.next != nil {
+		h.ends.remove(e)
+	}
+	h.mu.Unlock()
+	e.end(context.Canceled)
+}

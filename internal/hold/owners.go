@@ -211,14 +211,6 @@ func (h *Hold) Stay() {
 	h.mu.Unlock()
 }
 
-// Forget ends the contexts of a former owner.
-func (h *Hold) Forget(o owner.ID) {
-	h.mu.Lock()
-	ends := h.ends.of(o)
-	h.mu.Unlock()
-	cancelAll(ends, context.Canceled)
-}
-
 // Part is an owner's part of a hold.
 type Part struct {
 	Hold  *Hold

@@ -39,17 +39,22 @@ func Over() *Tenure {
 // Lasts reports whether the owner still has the hold.
 func (t *Tenure) Lasts() bool { return !t.ended.Load() && t.at.Load() == t.Hold }
 
-// Uphold has the hold renewed until Unuphold; t may be nil, when the hold is lost already.
-func (t *Tenure) Uphold() {
-	if t != nil {
-		t.Hold.Uphold()
-	}
-}
+// Uphold has the hold renewed until Unuphold, unless the tenure is over; t may be nil, when the hold is lost already.
+func (t *Tenure) Uphold() { t.unlessOver((*hold.Hold).Uphold) }
 
 // Unuphold ends what Uphold has begun.
-func (t *Tenure) Unuphold() {
-	if t != nil && !t.ended.Load() { // else the hold may be another owner's
-		t.Hold.Unuphold()
+func (t *Tenure) Unuphold() { t.unlessOver((*hold.Hold).Unuphold) }
+
+// unlessOver does something to the hold while the owner cannot leave: afterwards the hold may be another owner's.
+func (t *Tenure) unlessOver(do func(*hold.Hold)) {
+	if t == nil {
+		return
+	}
+	s := t.at.tenures.Load() // the tenure is one of them
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !t.ended.Load() {
+		do(t.Hold)
 	}
 }
 

@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -146,4 +147,46 @@ func TestContext_ContextsLearnOfALoss(t *testing.T) {
 			require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		}
 	})
+}
+
+// hooked is a context whose first Done calls a function: a context is made of its parent in between.
+type hooked struct {
+	context.Context
+	first func()
+	once  sync.Once
+}
+
+func (h *hooked) Done() <-chan struct{} {
+	h.once.Do(h.first)
+	return h.Context.Done()
+}
+
+// A goroutine asks for the context of its owner's hold, while another goroutine of the owner unlocks, and the next owner gets the
+// lock: by hand-over the same hold, as a reader that shares it, or another hold.
+func TestContext_IsNotTheNextOwners(t *testing.T) {
+	t.Parallel()
+	for name, lock := range kit.LockKinds {
+		for _, handoff := range []time.Duration{0, time.Hour} {
+			t.Run(name+" "+handoff.String(), func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					l := lock(w.Registry(lockregistry.WithHandoff(handoff)))
+					owner := lockregistry.NewOwner(w.Context())
+					require.NoError(w, l.Lock(owner))
+					next := lockregistry.NewOwner(w.Context())
+					got := kit.LockElsewhere(l, next)
+					w.Settle()
+					ctx := l.Context(&hooked{Context: owner, first: func() {
+						require.NoError(w, kit.Elsewhere(func() error { return l.Unlock(owner) }))
+						require.NoError(w, <-got)
+					}})
+					require.ErrorIs(w, ctx.Err(), context.Canceled)
+					require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrNotOwner)
+					require.NotErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
+					w.Fails(l.Unlock(ctx), lockregistry.ErrNotOwner, "unlock", "orders:42")
+					require.NoError(w, l.Context(next).Err())
+					require.NoError(w, l.Unlock(next))
+				})
+			})
+		}
+	}
 }

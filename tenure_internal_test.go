@@ -1,0 +1,44 @@
+package lockregistry
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/tenure"
+)
+
+// A Do whose owner has unlocked too often has nothing renewed for the next owner, and leaves that one's renewals alone.
+func TestTenure_UpholdsNothingThatIsOver(t *testing.T) {
+	now := clock.New()
+	env := &hold.Env{Clock: now, Schedule: hold.NewSchedule(func(clock.Instant) {}, nil)}
+	h := hold.New(&hold.Path{Kind: &hold.Kind{Env: env}}, "me:1", hold.Terms{Lease: lease.NewTerm(time.Minute)})
+	require.True(t, h.Grant(now.Now(), now.Now()))
+	var l tenure.Held
+	l.Store(h)
+	half := &localLock{}
+	in(t, half, team, local.Entered)
+	half.Granted()
+	work := l.Tenure(half, team, h, 0)
+	work.Uphold()
+	require.Equal(t, time.Minute, h.Upheld())
+	work.Unuphold()
+	require.Zero(t, h.Upheld())
+
+	how, _ := l.Exit(half, team)
+	require.Equal(t, local.Last, how)
+	work.Uphold()
+	require.Zero(t, h.Upheld(), "the hold may be the next owner's")
+	h.Uphold() // for that one
+	work.Unuphold()
+	require.Equal(t, time.Minute, h.Upheld())
+
+	var lost *tenure.Tenure
+	lost.Uphold()
+	lost.Unuphold()
+}
