@@ -19,7 +19,12 @@ import (
 //   - The slot of a cluster moves, and the keys are at two nodes, or one of them does not exist: TRYAGAIN.
 //
 // The script has not run then. So the call is narrowed, to the lock's key alone, and sent again: it goes on without a queue. The
-// fencing counter is then named as an argument: the script draws from it, or fails.
+// fencing counter is then named as an argument: the script draws from it, or fails. A reader's call keeps the key of its own
+// lease at first, so that it shows which of the keys are refused. A script cannot tell the queue from that key, so a call that
+// leaves out the own lease also leaves out the queue.
+//
+// A look at a ticket is not narrowed: without the queue it would obtain the lock, and leave the ticket there. A later release
+// would then grant the lock to the same hold once more.
 //
 // While a slot moves, a call that waits in a queue, or may begin one, is not narrowed. Where the lock's key is, it could begin a
 // second queue, and the move of the first one would fail. It tries again later. For the same reason fencing counters are always
@@ -32,8 +37,9 @@ type beside struct {
 
 	shape  shape
 	waits  bool    // it waits in a queue, or may begin one
-	narrow bool    // the keys but the others are left out
-	why    string  // the lasting refusal of the others; empty: there was none
+	narrow bool    // the counter and the queue are left out
+	bare   bool    // so is a reader's own lease
+	why    string  // the last refusal of keys that lasts; empty: there was none
 	known  *Beside // nil: what is learned is not kept
 }
 
@@ -55,10 +61,13 @@ const secondKey = "2"
 // count returns how many keys a call names besides its lock's.
 func (b *beside) count() int {
 	n := len(b.others)
+	if b.own != "" && !b.bare {
+		n++
+	}
 	if b.narrow {
 		return n
 	}
-	for _, key := range [...]string{b.counter, b.own, b.queue} {
+	for _, key := range [...]string{b.counter, b.queue} {
 		if key != "" {
 			n++
 		}
@@ -68,17 +77,14 @@ func (b *beside) count() int {
 
 // append adds the keys in the order in which scripts expect them.
 func (b *beside) append(keys []string) []string {
-	if b.narrow {
-		return append(keys, b.others...)
-	}
-	if b.counter != "" {
+	if b.counter != "" && !b.narrow {
 		keys = append(keys, b.counter)
 	}
 	keys = append(keys, b.others...)
-	if b.own != "" {
+	if b.own != "" && !b.bare {
 		keys = append(keys, b.own)
 	}
-	if b.queue != "" {
+	if b.queue != "" && !b.narrow {
 		keys = append(keys, b.queue)
 	}
 	return keys
@@ -86,7 +92,7 @@ func (b *beside) append(keys []string) []string {
 
 // refused narrows a call if err may say that its keys are refused. It reports whether it did.
 func (c *Call) refused(err error) bool {
-	if c.narrow || c.shape == fixed || c.count() == len(c.others) {
+	if c.shape == fixed || c.count() == len(c.others) {
 		return false
 	}
 	switch {
@@ -94,12 +100,16 @@ func (c *Call) refused(err error) bool {
 		if c.waits {
 			return false
 		}
+		c.bare = true
 	case !fault.Refusal(err) || fault.IsWrongType(err):
 		return false
 	default:
 		c.why = err.Error()
+		c.bare = c.narrow || c.counter == "" && c.queue == ""
 	}
-	c.leaveOut()
+	if !c.narrow {
+		c.leaveOut()
+	}
 	return true
 }
 
@@ -132,17 +142,49 @@ func (c *Call) leaveOut() {
 	}
 }
 
-// learn notes that a narrowed call was executed, so that the keys that it lacks were what was refused.
+// learn notes that a narrowed call was executed, so that the keys that it has left out last were what was refused: nothing is
+// known of those before.
 func (c *Call) learn(err error) {
-	if c.why != "" && fault.Answered(err) && !fault.Refusal(err) {
-		c.known.refuse(c.why)
+	if c.why == "" || c.known == nil || !fault.Answered(err) || fault.Refusal(err) {
+		return
+	}
+	if c.bare {
+		c.known.leases.note(c.known.clock, c.why)
+	} else {
+		c.known.queues.note(c.known.clock, c.why)
 	}
 }
 
 // Beside is what a registry has learned of keys besides those of locks: whether they are refused. Then its calls are narrow from
 // the beginning.
 type Beside struct {
-	clock clock.Clock
+	clock  clock.Clock
+	queues refusal // of the queues and the fencing counters
+	leases refusal // of the readers' own leases
+}
+
+// NewBeside returns a Beside for a registry.
+func NewBeside(c clock.Clock) *Beside { return &Beside{clock: c} }
+
+// Refused returns why the queues of locks are refused; empty if they are not, or it is not known.
+func (b *Beside) Refused() string {
+	if b == nil {
+		return ""
+	}
+	return b.queues.now(b.clock)
+}
+
+// Unqueued returns why locks of the format have no queue: the server refuses it, or, for readers, the key of their own lease.
+// Empty: they have one, or it is not known.
+func (f *Format) Unqueued() string {
+	if why := f.Beside.Refused(); why != "" || f.format.Side != "read" || f.Beside == nil {
+		return why
+	}
+	return f.Beside.leases.now(f.Beside.clock)
+}
+
+// refusal is what is known of keys that may be refused.
+type refusal struct {
 	until atomic.Int64 // an instant: until then they count as refused
 	why   atomic.Pointer[string]
 }
@@ -150,21 +192,15 @@ type Beside struct {
 // refusedFor is for how long keys count as refused. Then one call finds out anew: permissions may have been given.
 const refusedFor = time.Minute
 
-// NewBeside returns a Beside for a registry.
-func NewBeside(c clock.Clock) *Beside { return &Beside{clock: c} }
-
-func (b *Beside) refuse(why string) {
-	if b == nil {
-		return
-	}
-	b.why.Store(&why)
-	b.until.Store(int64(b.clock.Now().Add(refusedFor)))
+func (r *refusal) note(c clock.Clock, why string) {
+	r.why.Store(&why)
+	r.until.Store(int64(c.Now().Add(refusedFor)))
 }
 
-// Refused returns why keys besides those of locks are refused; empty if they are not, or it is not known.
-func (b *Beside) Refused() string {
-	if b == nil || b.until.Load() == 0 || b.clock.Now() >= clock.Instant(b.until.Load()) {
+// now returns why the keys count as refused; empty if they do not.
+func (r *refusal) now(c clock.Clock) string {
+	if until := r.until.Load(); until == 0 || c.Now() >= clock.Instant(until) {
 		return ""
 	}
-	return *b.why.Load()
+	return *r.why.Load()
 }

@@ -5,10 +5,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // While a slot moves, a lock that has no queue is released all the same, and one that is free for a try is obtained; but no queue
@@ -42,13 +44,17 @@ func TestBeside_IsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBeside(clock.New())
 		require.Empty(t, b.Refused())
-		b.refuse("NOPERM")
+		b.queues.note(b.clock, "NOPERM")
 		f := NewSpring(Config{Prefix: "orders", Beside: b, Fencing: true, Remove: func() string { return "UNLINK" }})
 		calls := func() []Call {
 			request := Request{Key: formatKey, Value: "a:1", Lease: lease.NewTerm(time.Minute)}
 			request.Mode = ModePoll
 			polls := f.Obtain(request, false)
 			request.Mode = ModeEnqueue
+			looks := request
+			looks.Mode = ModeCheck
+			look := f.Obtain(looks, false)
+			require.Contains(t, look.Keys(), formatQueue, "without its queue it would be another call")
 			return []Call{polls, f.Obtain(request, false), f.Release(Release{Key: formatKey, Value: "a:1", Queued: true})}
 		}
 		for _, c := range calls() {
@@ -64,4 +70,54 @@ func TestBeside_IsForgotten(t *testing.T) {
 			require.NotContains(t, c.Given(), f.Counter(formatKey))
 		}
 	})
+}
+
+// What is refused is told apart: the key of a reader's own lease is no queue. A script cannot do without the former alone, so the
+// calls of readers go without a queue, too.
+func TestBeside_ReadersLease(t *testing.T) {
+	t.Parallel()
+	client := connectTo(t, redistest.Start(t))
+	answer := func(t *testing.T, script, arg string) rueidis.RedisResult {
+		t.Helper()
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Arg(arg).Build())
+	}
+	const proxys = "ERR some proxy says this"
+	own := readersLease(formatKey, "a:1")
+	for name, c := range map[string]struct {
+		refused        []string // the first replies
+		queues, leases bool     // what is known to be refused then
+		then           []string // the keys of the next call
+	}{
+		"nothing":          {nil, false, false, []string{formatKey, own, formatQueue}},
+		"the queue":        {[]string{proxys}, true, false, []string{formatKey, own}},
+		"the lease":        {[]string{proxys, proxys}, false, true, []string{formatKey}},
+		"the lock":         {[]string{proxys, proxys, proxys}, false, false, []string{formatKey, own, formatQueue}},
+		"while slots move": {[]string{"TRYAGAIN some keys are elsewhere"}, false, false, []string{formatKey, own, formatQueue}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := NewBeside(clock.New())
+			config := Config{Prefix: "orders", Beside: b, Remove: func() string { return "UNLINK" }}
+			f, plain := newFormat(readers, config), NewSpring(config)
+			c1 := func() Call {
+				return f.Obtain(Request{
+					Key: formatKey, Value: "a:1", Lease: lease.NewTerm(time.Minute), Queueing: Queueing{Mode: ModeTry},
+				}, false)
+			}
+			first, sent := c1(), 1
+			for _, why := range c.refused {
+				if first.Again(answer(t, "return redis.error_reply(ARGV[1])", why)) {
+					sent++
+				}
+			}
+			require.Equal(t, min(len(c.refused), 2)+1, sent)
+			if len(c.refused) < sent {
+				require.False(t, first.Again(answer(t, "return false", "")))
+			}
+			require.Equal(t, c.queues, b.Refused() != "")
+			require.Equal(t, c.queues, plain.Unqueued() != "")
+			require.Equal(t, c.queues || c.leases, f.Unqueued() != "")
+			next := c1()
+			require.Equal(t, c.then, next.Keys())
+		})
+	}
 }

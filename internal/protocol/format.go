@@ -140,7 +140,10 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 		c.waits = b.Mode == ModeSeen || b.Mode == ModePoll
 		c.then(counter, b.Under+f.permits)
 	default:
-		c.Script, c.plainly, c.shape = f.format.scripts.queued, f.format.scripts.obtain, asking
+		c.Script, c.plainly = f.format.scripts.queued, f.format.scripts.obtain
+		if b.Mode == ModeEnqueue { // mutant: look is narrowed
+			c.shape = asking
+		}
 		c.Args, c.queue = Args{b.Value, b.Lease.MS, prefix, b.asks(), f.Sharded()}, queue
 		c.waits = true
 		c.then(counter, b.Place, b.Replaces, b.Zeros, b.Under+f.permits)
@@ -150,7 +153,8 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 
 // named returns a call whose keys are known to be refused, or not.
 func (f *Format) named(c Call) Call {
-	if c.known = f.Beside; c.shape != fixed && f.Beside.Refused() != "" {
+	if c.known = f.Beside; c.shape != fixed && f.Unqueued() != "" {
+		c.bare = f.Beside.Refused() == "" || f.Beside.leases.now(f.Beside.clock) != ""
 		c.leaveOut()
 	}
 	return c

@@ -216,8 +216,17 @@ func (a *acquisition) poll() error {
 
 // refusesQueue reports whether the server refuses commands of the queue: permissions lack, or its slot moves.
 func (a *acquisition) refusesQueue(err error) bool {
+	refusal := a.refusal(err)
+	return refusal != nil && (fault.Refusal(refusal) || fault.BetweenNodes(refusal))
+}
+
+// refusal returns what the server has replied to the last command that failed with err; nil if it has not.
+func (a *acquisition) refusal(err error) error {
 	var refusal *rueidis.RedisError
-	return !a.cut && errors.As(err, &refusal) && (fault.Refusal(refusal) || fault.BetweenNodes(refusal))
+	if a.cut || !errors.As(err, &refusal) {
+		return nil
+	}
+	return refusal
 }
 
 // recover waits until the next try, after one that failed with why; why may be nil.

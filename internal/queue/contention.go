@@ -139,7 +139,7 @@ func (p *Path) busy() bool {
 
 // mayQueue reports whether calls of the path may wait in a queue.
 func (p *Path) mayQueue() bool {
-	if p.Format.Beside.Refused() != "" {
+	if p.Format.Unqueued() != "" {
 		return false
 	}
 	c := p.anchor.others.Load()

@@ -101,7 +101,7 @@ func (a *acquisition) step(ask protocol.Mode) (next protocol.Mode, err error) {
 	case a.won:
 		return "", nil
 	case a.at.State == "": // taken: the server has refused the queue as a key, and was asked again without it
-		a.path.NoQueue(a.path.Format.Beside.Refused())
+		a.path.NoQueue(a.path.Format.Unqueued())
 		return "", errNoQueue
 	}
 	switch a.at.State {
@@ -129,8 +129,14 @@ func (a *acquisition) read() mail {
 	return m
 }
 
-// refused handles a command without a reply, or one that the server has refused.
+// refused handles a command without a reply, or one that the server has refused. A look that is refused for good was refused for
+// its queue: without permission for anything else the call would have no ticket. It goes on without a queue, with another number,
+// whatever becomes of its ticket.
 func (a *acquisition) refused(ask protocol.Mode, why error) (next protocol.Mode, err error) {
+	if looked := ask == protocol.ModeCheck || a.again; looked && fault.Refusal(a.refusal(why)) {
+		a.path.NoQueue(why.Error())
+		return "", errNoQueue
+	}
 	if !a.passing(why) {
 		return "", why
 	}

@@ -103,7 +103,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	switch {
 	case what != protocol.ModeEnqueue: // a late look does nothing: it needs the ticket
 		a.hold.SetMayArrive(false)
-	case err != nil && !a.hold.MayArrive(): // the command has changed nothing
+	case err != nil && !a.hold.MayArrive() && !a.again: // the command has changed nothing
 		a.ticket.newest = w.Replaces
 	}
 	if err == nil || what == protocol.ModeEnqueue {

@@ -3,6 +3,7 @@ package faults_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,8 @@ var singlePaths = map[string]struct {
 	},
 	"writer": {nil, func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() }},
 }
+
+func reader(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() }
 
 func plain(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") }
 
@@ -87,6 +90,47 @@ func TestRefusedKeys_NoPermissionForTheQueue(t *testing.T) {
 					require.Contains(w, line, "the server refuses the queue of a lock")
 					require.Contains(w, line, "NOPERM")
 				}
+			})
+		})
+	}
+}
+
+// A call whose user loses the permission for the queue while it waits goes on without it, as another hold: the ticket, which it
+// can no longer remove, is not the hold that it gets. A release that serves that ticket would grant the lock to the same hold
+// once more.
+func TestRefusedKeys_TheQueueOfAWaitingCall(t *testing.T) {
+	kinds := maps.Clone(singlePaths)
+	kinds["reader"] = kinds["writer"]
+	for name, c := range kinds {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				const queue = "orders:{orders:42}:waiters"
+				w.Do("ACL", "SETUSER", "app", "on", ">secret", "allchannels", "+@all", "allkeys")
+				limited := w.RegistryOn(w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
+					o.Username, o.Password = "app", "secret"
+				}), append([]lockregistry.Option{lockregistry.WithPollInterval(20 * time.Millisecond)}, c.opts...)...)
+				side := c.side
+				if name == "reader" {
+					side = reader
+				}
+				other := w.Registry(c.opts...)
+				w.Lock(c.side(other))
+				won := w.Goroutine().Starts(side(limited))
+				ticket := ""
+				w.Await("a ticket", func() bool {
+					ticket = strings.Trim(w.Do("ZRANGEBYSCORE", queue, "0", "+inf"), "[]")
+					return ticket != ""
+				})
+				w.Do("ACL", "SETUSER", "app", "resetkeys", "~orders:42", "~orders:{orders:42}:fencing",
+					"~redisson_lock_token:{orders:42}", "~{orders:42}:*", "~*:registry")
+				w.Do("DEL", "orders:42") // the call looks
+				require.NoError(w, <-won)
+				require.Equal(w, ticket, strings.Trim(w.Do("ZRANGEBYSCORE", queue, "0", "+inf"), "[]"))
+				own, _, _ := strings.Cut(ticket, "|")
+				holder := w.Do("EVAL", "return redis.call('TYPE', KEYS[1]).ok == 'string' and redis.call('GET', KEYS[1])"+
+					" or table.concat(redis.call('HGETALL', KEYS[1]), ' ')", "1", "orders:42")
+				require.NotEmpty(w, holder)
+				require.NotContains(w, holder, own)
 			})
 		})
 	}

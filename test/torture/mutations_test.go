@@ -87,6 +87,11 @@ var mutations = []mutation{
 		"TestDisturbedWhileWaiting|TestUnknownOutcomes$",
 	},
 	{
+		"look is narrowed", "a look that may not name its queue obtains the lock",
+		"b.Mode == ModeEnqueue", "true",
+		"../faults:TestRefusedKeys_TheQueueOfAWaitingCall$",
+	},
+	{
 		"nobody stands back", "nobody stands back",
 		"c.yields.Swap(false)", "false",
 		"TestHandoffIsFair",
