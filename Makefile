@@ -98,12 +98,12 @@ torture-full: ## the same, with all cases of fairness and of fleets
 	cd test/torture && GOWORK=off go test -race -count=1 -timeout=$(TESTTIMEOUT) ./... -full
 
 .PHONY: adapters
-adapters: ## test the modules of users, gocronlock, lockotel and lockvet, and how the benchmarks count
+adapters: ## test the modules in contrib, and how the benchmarks count
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd contrib/gocronlock && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
-	cd contrib/lockotel && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
-	cd contrib/lockvet && GOWORK=off ../../scripts/go-test.sh -timeout=$(TESTTIMEOUT) ./...
+	@set -e; for module in contrib/*; do \
+		echo "$$module"; (cd "$$module" && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...); \
+	done
 	cd bench && GOWORK=off go test ./...
 
 .PHONY: commands

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 export GOWORK=off
 
 version=${1:?usage: scripts/release.sh v0.1.0}
-modules=(contrib/gocronlock contrib/lockotel contrib/lockvet cmd/lockreg)
+modules=(contrib/* cmd/lockreg)
 tags=("$version" "${modules[@]/%//$version}")
 library=$(go list -m)
 

@@ -1,0 +1,73 @@
+// Package lockgoredis makes a lock registry for a service that already has a go-redis client. The registry has connections of
+// its own, made with the client's settings: address, user and password, TLS, dialer, database. So a service configures Redis
+// once.
+//
+//	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379", Password: secret})
+//	locks, err := lockgoredis.Open(ctx, rdb, "orders")
+//	if err != nil {
+//		return err
+//	}
+//	defer locks.Close()
+//
+// The go-redis client is only read: nothing is sent over it, and it is not closed. The README beside this file lists what
+// becomes of each of its settings.
+package lockgoredis
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lockregistry/lockregistry"
+)
+
+// Open makes a registry whose locks are the keys "prefix:path" in the Redis that rdb is for. It is [lockregistry.Open], which
+// says what ctx, prefix and opts are, and which errors it returns; the settings come from rdb instead of a URL. A
+// [lockregistry.WithClientOption] among opts sees them, and may change them. Close the registry before rdb.
+//
+// Rdb may be a *redis.Client or a *redis.ClusterClient:
+//
+//   - From redis.NewClient: the registry connects to the same address.
+//   - From redis.NewFailoverClient: each new connection goes to the master that rdb finds at that moment. The Sentinels are not
+//     known to the registry, so after a failover it may lock on the former master until that is demoted or gone: about ten
+//     seconds if it only stood still. Two processes may then hold one lock. [OpenFailover] asks the Sentinels; use it where a
+//     lock protects something that matters.
+//   - From redis.NewClusterClient: the registry connects to the masters of the same cluster.
+//
+// # Errors
+//
+// Besides the errors of lockregistry.Open, an error says that rdb cannot be used: it is nil, a *redis.Ring (its keys move
+// without a trace when a shard is added or fails), a client that reads from replicas, or a cluster client whose ClusterSlots is
+// a function of yours.
+func Open(
+	ctx context.Context, rdb redis.UniversalClient, prefix string, opts ...lockregistry.Option,
+) (*lockregistry.Registry, error) {
+	s, err := settingsOf(rdb)
+	return open(ctx, s, err, prefix, opts)
+}
+
+// OpenFailover makes a registry on the master that Sentinels name, with the options that redis.NewFailoverClient takes. Other
+// than a registry that [Open] makes of such a client it asks the Sentinels about a master that was silent, and hears when they
+// begin to replace one: a master that was frozen and deposed, and goes on, is not believed.
+//
+// # Errors
+//
+// It returns the errors of [lockregistry.Open], and an error for options that name no Sentinel or no master, or read from
+// replicas.
+func OpenFailover(
+	ctx context.Context, o *redis.FailoverOptions, prefix string, opts ...lockregistry.Option,
+) (*lockregistry.Registry, error) {
+	s, err := ofFailover(o)
+	return open(ctx, s, err, prefix, opts)
+}
+
+func open(
+	ctx context.Context, s settings, err error, prefix string, opts []lockregistry.Option,
+) (*lockregistry.Registry, error) {
+	if err != nil {
+		return nil, fmt.Errorf("lockgoredis: open: %w", err)
+	}
+	all := append([]lockregistry.Option{lockregistry.WithClientOption(s.change)}, opts...)
+	return lockregistry.Open(ctx, s.url, prefix, all...)
+}

@@ -1,0 +1,149 @@
+package lockgoredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+// settings is what the registry's own client needs.
+type settings struct {
+	url    string // of the address alone: errors name it
+	change func(*rueidis.ClientOption)
+}
+
+var (
+	errNil      = errors.New("the client is nil")
+	errReplicas = errors.New("the client reads from replicas, and locks are on masters")
+	errSlots    = errors.New("the client has a ClusterSlots of its own, or is a NewFailoverClusterClient: " +
+		"which server has a lock is for the cluster to say")
+	errRing = errors.New("a *redis.Ring sends a key to another server when a shard is added or fails, so two could hold one lock: " +
+		"use a client for one of its servers")
+)
+
+// settingsOf reads the options of a client.
+func settingsOf(rdb redis.UniversalClient) (settings, error) {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		if c != nil {
+			return ofClient(c.Options()), nil
+		}
+	case *redis.ClusterClient:
+		if c != nil {
+			return ofCluster(c.Options())
+		}
+	case *redis.Ring:
+		return settings{}, errRing
+	case nil:
+	default:
+		return settings{}, fmt.Errorf("%T: it is neither a *redis.Client nor a *redis.ClusterClient", rdb)
+	}
+	return settings{}, errNil
+}
+
+// ofClient reads the options of a client for one server, or of a failover client.
+func ofClient(o *redis.Options) settings {
+	at := url.URL{Scheme: "redis", Host: o.Addr}
+	switch _, _, err := net.SplitHostPort(o.Addr); {
+	case o.Network == "unix":
+		at = url.URL{Scheme: "unix", Path: o.Addr}
+	case err != nil: // a failover client has a name there
+		at.Host = net.JoinHostPort(o.Addr, "6379")
+	}
+	return settings{at.String(), func(c *rueidis.ClientOption) {
+		common(c, o)
+		c.SelectDB = o.DB
+		// Else a node of a cluster would name the others, and the dialer of a failover client knows only its master.
+		c.ForceSingleClient = true
+		c.DialCtxFn = dialing(o.DialTimeout, func(ctx context.Context, _ string) (net.Conn, error) {
+			return o.Dialer(ctx, o.Network, o.Addr)
+		})
+	}}
+}
+
+// ofCluster reads the options of a cluster's client.
+func ofCluster(o *redis.ClusterOptions) (settings, error) {
+	switch {
+	case o.ClusterSlots != nil:
+		return settings{}, errSlots
+	case o.ReadOnly || o.RouteByLatency || o.RouteRandomly:
+		return settings{}, errReplicas
+	case len(o.Addrs) == 0:
+		return settings{}, errors.New("the client has no address")
+	}
+	nodes := slices.Clone(o.Addrs)
+	each := &redis.Options{
+		ClientName: o.ClientName, Protocol: o.Protocol, DisableIdentity: o.DisableIdentity,
+		DisableIndentity: o.DisableIndentity, //nolint:staticcheck // an old setting counts, too
+		Username:         o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
+		CredentialsProviderContext: o.CredentialsProviderContext, StreamingCredentialsProvider: o.StreamingCredentialsProvider,
+		Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, TLSConfig: o.TLSConfig,
+	}
+	at := url.URL{Scheme: "redis", Host: nodes[0]}
+	return settings{at.String(), func(c *rueidis.ClientOption) {
+		common(c, each)
+		c.InitAddress, c.ShuffleInit = nodes, true
+		c.DialCtxFn = dialing(o.DialTimeout, tcp(each))
+	}}, nil
+}
+
+// ofFailover reads the options of a failover client.
+func ofFailover(o *redis.FailoverOptions) (settings, error) {
+	switch {
+	case o == nil:
+		return settings{}, errors.New("the options are nil")
+	case o.ReplicaOnly || o.RouteByLatency || o.RouteRandomly:
+		return settings{}, errReplicas
+	case len(o.SentinelAddrs) == 0:
+		return settings{}, errors.New("the options have no SentinelAddrs")
+	case o.MasterName == "":
+		return settings{}, errors.New("the options have no MasterName")
+	}
+	sentinels := slices.Clone(o.SentinelAddrs) // go-redis shuffles its own
+	each := &redis.Options{
+		ClientName: o.ClientName, Protocol: o.Protocol, DisableIdentity: o.DisableIdentity,
+		DisableIndentity: o.DisableIndentity, //nolint:staticcheck // an old setting counts, too
+		Username:         o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
+		CredentialsProviderContext: o.CredentialsProviderContext, StreamingCredentialsProvider: o.StreamingCredentialsProvider,
+		Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, TLSConfig: o.TLSConfig,
+	}
+	at := url.URL{Scheme: "redis", Host: sentinels[0], RawQuery: url.Values{"master_set": {o.MasterName}}.Encode()}
+	return settings{at.String(), func(c *rueidis.ClientOption) {
+		common(c, each)
+		c.InitAddress, c.SelectDB = sentinels, o.DB
+		c.Sentinel = rueidis.SentinelOption{
+			MasterSet: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword,
+			ClientName: o.ClientName, TLSConfig: o.TLSConfig, Dialer: c.Dialer,
+		}
+		c.DialCtxFn = dialing(o.DialTimeout, tcp(each))
+		if c.AuthCredentialsFn != nil {
+			tellApart(c)
+		}
+	}}, nil
+}
+
+// leastSilence is the shortest ReadTimeout that is taken over. A shorter one would close connections at each hiccup of the
+// server; the registry itself notices a silent server after half a second, without closing anything.
+const leastSilence = time.Second
+
+// common sets what does not depend on the kind of deployment.
+func common(c *rueidis.ClientOption, o *redis.Options) {
+	c.Username, c.Password, c.AuthCredentialsFn = o.Username, o.Password, credentials(o)
+	c.ClientName, c.TLSConfig, c.AlwaysRESP2 = o.ClientName, o.TLSConfig, o.Protocol == 2
+	if o.DisableIdentity || o.DisableIndentity { //nolint:staticcheck // an old setting counts, too
+		c.ClientSetInfo = rueidis.DisableClientSetInfo
+	}
+	if o.DialTimeout > 0 {
+		c.Dialer.Timeout = o.DialTimeout
+	}
+	if o.ReadTimeout > 0 {
+		c.ConnWriteTimeout = max(o.ReadTimeout, leastSilence)
+	}
+}
