@@ -40,9 +40,9 @@ var clients shares.Of[*onClient]
 // Where the server, or a proxy, refuses RESP3, the client speaks RESP2, and the log says so.
 //
 // With master_set the registry also keeps a connection to each Sentinel. It asks them about a master that was silent, and hears
-// when they begin to replace one: a master that was frozen and deposed, and goes on, is not believed. While most Sentinels do
-// not answer, a master that was silent is believed 10 s after it answers again. Open waits for the first word of the Sentinels,
-// no longer than 3 s.
+// when they begin to replace one: a master that was frozen and deposed, and goes on, is not believed. A master that was silent is
+// believed once most Sentinels vouch for it; while most do not answer, or they do not agree, 10 s after it answers again, in some
+// cases 3 minutes. Open waits for the first word of the Sentinels, no longer than 3 s.
 //
 // Ctx limits only Open. Without a deadline, Open takes dial_timeout for each server that does not answer. When it fails, it
 // leaves no connection, and no goroutine except one that is in a function of yours. No error contains the password, nor the

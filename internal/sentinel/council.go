@@ -32,7 +32,16 @@ const (
 type council struct {
 	set     string // the name of the master set
 	members map[string]*member
+	ids     map[string]bool      // of the Sentinels of the set
+	votes   map[string]time.Time // when a vote for a Sentinel as the leader of a failover was last heard, by its id
 }
+
+// leadsFor is for how long after the newest vote a Sentinel may lead a failover of which no other one knows. An election ends
+// after 10 s. The promotion comes within seconds of it, and the others hear of that within two.
+const leadsFor = 2 * LongestDoubt
+
+// peer is another Sentinel as one knows it.
+type peer struct{ address, id string }
 
 type member struct {
 	state  state
@@ -63,7 +72,9 @@ const (
 	doubt             // the master may be about to be replaced
 )
 
-func newCouncil(set string) council { return council{set: set, members: map[string]*member{}} }
+func newCouncil(set string) council {
+	return council{set: set, members: map[string]*member{}, ids: map[string]bool{}, votes: map[string]time.Time{}}
+}
 
 // learn takes in the addresses of Sentinels.
 func (c *council) learn(addresses []string) (acts []act) {
@@ -97,26 +108,57 @@ func (c *council) rested(address string) []act {
 }
 
 // answered takes in what a Sentinel says once it is heard: its view of the server that is in use, and which others it knows.
-func (c *council) answered(a *Answer, others []string, using string) (acts []act) {
-	acts = c.learn(others)
-	if using != "" && a.says(using) != Vouched {
+func (c *council) answered(a *Answer, others []peer, using string) (acts []act) {
+	c.ids[a.Who] = true
+	for _, o := range others {
+		c.ids[o.id] = true
+		acts = append(acts, c.learn([]string{o.address})...)
+	}
+	if using != "" && a.says(using, a.Epoch) != Vouched {
 		acts = append(acts, act{do: doubt})
 	}
 	return acts
 }
 
 // told takes in an event. Its message is "master NAME IP PORT", of a change "NAME IP PORT IP PORT", of replicas and Sentinels
-// "slave ..." or "sentinel ..."; that of a vote does not say which master set it is for.
-func (c *council) told(channel, message string) []act {
+// "slave ..." or "sentinel ..."; that of a vote "ID EPOCH": it does not say which master set it is for.
+func (c *council) told(channel, message string, now time.Time) []act {
 	words := strings.Fields(message)
 	switch {
-	case channel == vote,
-		channel == switched && len(words) > 0 && words[0] == c.set,
-		channel != switched && len(words) > 1 && words[0] == "master" && words[1] == c.set:
-		return []act{{do: doubt}}
+	case channel == vote:
+		if len(words) > 0 {
+			c.votes[words[0]] = now
+		}
+	case channel == switched && len(words) > 0 && words[0] == c.set:
+		clear(c.votes) // the others know of it
+	case channel != switched && len(words) > 1 && words[0] == "master" && words[1] == c.set:
 	default:
 		return nil
 	}
+	return []act{{do: doubt}}
+}
+
+// judge is Judge where it matters who has not answered: a Sentinel that leads a failover, and that no other one would name. Then
+// a majority of the others proves nothing. It may be slow, or down; so nothing is known for a while.
+func (c *council) judge(address string, answers []Answer, now time.Time) Verdict {
+	v := Judge(address, answers)
+	if v != Contested && v != Replaced && c.missesLeader(answers, now) { // mutant: leader not missed
+		return Unknown
+	}
+	return v
+}
+
+// missesLeader reports whether some Sentinel may lead a failover and has not answered. One whose id is not known of this set may
+// lead that of another set. Before Redis 6.2 they do not say by which id they vote.
+func (c *council) missesLeader(answers []Answer, now time.Time) bool {
+	for id, at := range c.votes {
+		if now.Sub(at) >= leadsFor {
+			delete(c.votes, id)
+		} else if c.ids[id] && !slices.ContainsFunc(answers, func(a Answer) bool { return a.Who == id || a.Nameless }) {
+			return true
+		}
+	}
+	return false
 }
 
 // absent returns the addresses of Sentinels that are not heard, sorted.

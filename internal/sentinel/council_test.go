@@ -17,6 +17,13 @@ func done(acts []act) []act {
 	return acts
 }
 
+func peers(addresses ...string) (all []peer) {
+	for _, a := range addresses {
+		all = append(all, peer{a, "id of " + a})
+	}
+	return all
+}
+
 func TestCouncil(t *testing.T) {
 	c := newCouncil("main")
 	require.Equal(t, []act{{do: dial, address: "a"}, {do: dial, address: "b"}}, c.learn([]string{"a", "b", "a"}))
@@ -24,8 +31,8 @@ func TestCouncil(t *testing.T) {
 
 	require.Equal(t, []act{{do: ask, address: "a"}}, c.subscribed("a"), "what was missed is asked for after the subscription")
 	sound, lags := stands("1", former), stands("1", heir)
-	require.Equal(t, []act{{do: dial, address: "c"}}, c.answered(&sound, []string{"b", "c"}, former), "others are learned of")
-	require.Empty(t, c.answered(&sound, []string{"b", "c"}, former))
+	require.Equal(t, []act{{do: dial, address: "c"}}, c.answered(&sound, peers("b", "c"), former), "others are learned of")
+	require.Empty(t, c.answered(&sound, peers("b", "c"), former))
 	require.Empty(t, c.answered(&lags, nil, ""), "nothing is in use")
 	require.Equal(t, []string{"b", "c"}, c.absent())
 
@@ -33,7 +40,7 @@ func TestCouncil(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c"}, c.absent())
 	require.Equal(t, []act{{do: dial, address: "a"}}, c.rested("a"))
 	require.Equal(t, []act{{do: ask, address: "a"}}, c.subscribed("a"))
-	require.Equal(t, []act{{do: doubt}}, c.answered(&lags, []string{"b"}, former), "a failover was missed")
+	require.Equal(t, []act{{do: doubt}}, c.answered(&lags, peers("b"), former), "a failover was missed")
 }
 
 // A Sentinel that is down is dialed less and less often, at least once a second; one that was heard, at once.
@@ -77,8 +84,56 @@ func TestCouncil_Told(t *testing.T) {
 		{"+switch-master", "", false},
 	} {
 		c := newCouncil("main")
-		acts := c.told(e.channel, e.message)
+		acts := c.told(e.channel, e.message, time.Now())
 		require.Equal(t, e.doubts, len(acts) == 1 && acts[0].do == doubt, e)
 		require.Contains(t, events, e.channel)
+	}
+}
+
+// Nobody but a failover's leader knows of it until it has succeeded. So a majority of the others proves nothing while it does not
+// answer, for a while.
+func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
+	now := time.Now()
+	heard := func(id string) council {
+		c := newCouncil("main")
+		for _, who := range []string{"a", "b", "c"} {
+			answer := stands(who, former)
+			c.answered(&answer, []peer{{"d:26379", "d"}}, former)
+		}
+		require.Len(t, c.told(vote, id+" 6", now), 1)
+		return c
+	}
+	a, b, down := stands("a", former), stands("b", former), stands("b", former, foundDown)
+	nameless := a
+	nameless.Nameless = true
+	disputes := stands("b", heir)
+	disputes.Epoch = 0
+	for name, c := range map[string]struct {
+		leader  string
+		then    string
+		after   time.Duration
+		answers []Answer
+		want    Verdict
+	}{
+		"it does not":                      {leader: "c", answers: []Answer{a, b}, want: Unknown},
+		"it does":                          {leader: "a", answers: []Answer{a, b}, want: Vouched},
+		"it does not, a moment before":     {leader: "c", after: leadsFor - 1, answers: []Answer{a, b}, want: Unknown},
+		"nor later":                        {leader: "c", after: leadsFor, answers: []Answer{a, b}, want: Vouched},
+		"it is known from others":          {leader: "d", answers: []Answer{a, b}, want: Unknown},
+		"it leads that of another set":     {leader: "of another", answers: []Answer{a, b}, want: Vouched},
+		"they know of the change":          {leader: "c", then: "main 10.0.0.1 1 10.0.0.2 1", answers: []Answer{a, b}, want: Vouched},
+		"another set has changed":          {leader: "c", then: "other 10.0.0.1 1 10.0.0.2 1", answers: []Answer{a, b}, want: Unknown},
+		"they do not say how they vote":    {leader: "c", answers: []Answer{nameless, b}, want: Vouched},
+		"the others find the server down":  {leader: "c", answers: []Answer{a, down}, want: Unknown},
+		"one disputes it":                  {leader: "d", answers: []Answer{a, disputes, stands("c", former)}, want: Unknown},
+		"another has replaced it":          {leader: "c", answers: []Answer{a, stands("b", former, replacing)}, want: Replaced},
+		"nobody answers":                   {leader: "c", want: Unknown},
+		"one that is not known votes, too": {leader: "", answers: []Answer{a, b}, want: Vouched},
+	} {
+		council := heard(c.leader)
+		if c.then != "" {
+			council.told(switched, c.then, now)
+		}
+		require.Equal(t, c.want, council.judge(former, c.answers, now.Add(c.after)), name)
 	}
 }

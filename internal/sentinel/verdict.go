@@ -9,10 +9,15 @@ import (
 // Answer is what one Sentinel says of a master set at some moment.
 type Answer struct {
 	Who     string   // the Sentinel's own id: two addresses may lead to the same one
+	At      string   // the address at which it was asked
 	Names   string   // the address of the master that it tells clients
 	Watches string   // the address of the master that it watches itself; right after a promotion still the former one
 	Flags   []string // of the master that it watches
+	Epoch   int64    // of its configuration: each failover has a greater one, for which most Sentinels have voted
 	Others  int      // how many other Sentinels it knows, dead ones included: as many count for a majority among them
+
+	// Nameless: Who is not the id by which Sentinels vote for it.
+	Nameless bool
 }
 
 // The flags that count. A Sentinel by itself finds a master down; enough of them agree; one of them replaces it.
@@ -35,35 +40,66 @@ const (
 	// Down means that a majority answers, and that they find the server down. None of them replaces it now.
 	Down
 
-	// Replaced means that one of them names another master, or is about to promote one.
+	// Disputed means that most stand by the server, and a few name another one, with no newer epoch, and no failover under way.
+	Disputed
+
+	// Contested is Disputed with a newer epoch.
+	Contested
+
+	// Replaced means that one of them is about to promote another server, or has just done so, or that some name another one, and
+	// no majority stands by this one.
 	Replaced
 )
 
-var verdicts = [...]string{"unknown", "vouched for", "down", "replaced"}
+var verdicts = [...]string{"unknown", "vouched for", "down", "disputed", "contested", "replaced"}
 
 func (v Verdict) String() string { return verdicts[v] }
 
-// LongestDoubt is for how long, from its greeting on, a server is not believed that no Sentinel replaces, although no majority
-// vouches for it: they do not answer, or cannot reach it. A master that was deposed, and goes on, is demoted within that time:
-// Sentinels wait for four of their messages, which come every two seconds.
-const LongestDoubt = 10 * time.Second
+const (
+	// LongestDoubt is for how long, from its greeting on, a server is not believed that no Sentinel replaces, although they do not
+	// vouch for it: most do not answer, or cannot reach it, or a few dispute it. A master that was deposed, and goes on, is demoted
+	// within that time: Sentinels wait for four of their messages, which come every two seconds. Those that lag have heard of the
+	// failover by then.
+	LongestDoubt = 10 * time.Second
+
+	// LongestContest is the same while a few contest it. Most have not heard of a failover for which most have voted: so the
+	// Sentinels are cut off from each other, or this one is of another deployment, with a master set of the same name. A failover
+	// takes no longer than that, by default. Without an end one Sentinel that is not meant would end all locking.
+	LongestContest = 3 * time.Minute
+)
 
 // Suffices reports whether a server is to be believed that was greeted some time before the Sentinels were asked.
 func (v Verdict) Suffices(greeted time.Duration) bool {
+	limit, bounded := v.Longest()
+	return bounded && greeted >= limit // mutant: replaced server trusted
+}
+
+// Longest is for how long from its greeting on a server is not believed. Bounded: not for ever.
+func (v Verdict) Longest() (limit time.Duration, bounded bool) {
 	switch v {
 	case Vouched:
-		return true
-	case Unknown, Down:
-		return greeted >= LongestDoubt // mutant: unknown server trusted
+		return 0, true
+	case Unknown, Down, Disputed:
+		return LongestDoubt, true // mutant: unknown server trusted
+	case Contested:
+		return LongestContest, true
 	default:
-		return false // mutant: replaced server trusted
+		return 0, false
 	}
 }
 
-// says returns what one Sentinel says of the server at an address. Nobody but the Sentinel that leads a failover knows of it
-// until it has succeeded. That one names the successor as soon as it is promoted, and only later watches it.
-func (a *Answer) says(address string) Verdict {
-	switch {
+// says returns what one Sentinel says of the server at an address; newest is the newest epoch of those that name that server.
+// Nobody but the Sentinel that leads a failover knows of it until it has succeeded. That one names the successor as soon as it is
+// promoted, and only later watches it.
+//
+// A Sentinel that names another server, and replaces none, lags if its epoch is older: it will hear of the failover. If the epoch
+// is the same it was told another name or address of the master. Neither may end all locking for as long as that lasts.
+func (a *Answer) says(address string, newest int64) Verdict {
+	switch steady := a.Watches == a.Names && !slices.Contains(a.Flags, replacing); {
+	case a.Names != address && steady && a.Epoch <= newest:
+		return Disputed // mutant: lagging Sentinel replaces
+	case a.Names != address && steady:
+		return Contested
 	case a.Names != address:
 		return Replaced
 	case a.Watches != address: // it has just promoted this server
@@ -77,33 +113,57 @@ func (a *Answer) says(address string) Verdict {
 	}
 }
 
-// agreed reports whether a Sentinel says that enough of them find the server down that one may replace it.
-func (a *Answer) agreed(address string) bool {
-	return a.says(address) == Down && slices.Contains(a.Flags, agreedDown)
+// newest returns the newest epoch of the Sentinels that name the server at an address; less than all if none does.
+func newest(address string, answers []Answer) int64 {
+	epoch := int64(-1)
+	for _, a := range answers {
+		if a.Names == address {
+			epoch = max(epoch, a.Epoch)
+		}
+	}
+	return epoch
+}
+
+// against returns where the Sentinels are that name another server than the one at an address.
+func against(address string, answers []Answer) (all []string) {
+	for _, a := range answers {
+		if a.Names != address {
+			all = append(all, a.At)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Judge returns what some Sentinels' answers mean for the server at an address. They were all asked after the server had
 // greeted: so no failover whose cause was a silence before that can be under way without one of them showing it.
 func Judge(address string, answers []Answer) Verdict {
 	said := map[string]Verdict{} // by Sentinel; the worst counts, if one was asked twice
-	all, agreed := 0, false
+	all, agreed, epoch := 0, false, newest(address, answers)
 	for _, a := range answers {
-		said[a.Who] = max(said[a.Who], a.says(address))
+		says := a.says(address, epoch)
+		said[a.Who] = max(said[a.Who], says)
 		all = max(all, 1+a.Others)
-		agreed = agreed || a.agreed(address)
+		agreed = agreed || says == Down && slices.Contains(a.Flags, agreedDown) // enough that one may replace it
 	}
 	all = max(all, len(said))
 	count := [len(verdicts)]int{}
 	for _, v := range said {
 		count[v]++
 	}
+	others := count[Disputed] + count[Contested]
+	few := 2*(count[Vouched]+count[Down]) <= all // mutant: few Sentinels suffice
 	switch {
-	case count[Replaced] > 0:
+	case count[Replaced] > 0, few && others > 0:
 		return Replaced
-	case 2*(count[Vouched]+count[Down]) <= all: // mutant: few Sentinels suffice
+	case few:
 		return Unknown
+	case count[Contested] > 0:
+		return Contested
 	case agreed, 2*count[Vouched] <= all:
 		return Down
+	case count[Disputed] > 0:
+		return Disputed
 	default:
 		return Vouched
 	}

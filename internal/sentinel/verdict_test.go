@@ -12,15 +12,21 @@ const (
 	heir   = "10.0.0.2:6379"
 )
 
-// stands is what a Sentinel says that stands by a server.
+// stands is what a Sentinel says that stands by a server: the former one since some failover, the heir since the next.
 func stands(who, by string, flags ...string) Answer {
-	return Answer{Who: who, Names: by, Watches: by, Flags: append([]string{"master"}, flags...), Others: 2}
+	return Answer{
+		Who: who, At: who + ":26379", Names: by, Watches: by, Flags: append([]string{"master"}, flags...), Epoch: epochs[by], Others: 2,
+	}
 }
+
+var epochs = map[string]int64{former: 5, heir: 6}
 
 // A master is frozen and deposed, and goes on. Whoever asks is to believe it until it may be replaced, and its successor as soon
 // as it is promoted. Sentinel a leads the failover.
 func TestJudge_ADeposedMaster(t *testing.T) {
-	promoted := Answer{Who: "a", Names: heir, Watches: former, Flags: []string{"master", "s_down", "o_down", replacing}, Others: 2}
+	promoted := Answer{
+		Who: "a", Names: heir, Watches: former, Flags: []string{"master", "s_down", "o_down", replacing}, Epoch: 6, Others: 2,
+	}
 	for _, at := range []struct {
 		moment       string
 		answers      []Answer
@@ -39,7 +45,7 @@ func TestJudge_ADeposedMaster(t *testing.T) {
 			stands("a", former, replacing), stands("b", former), stands("c", former),
 		}, Replaced, Replaced},
 		{"a has promoted", []Answer{promoted, stands("b", former), stands("c", former)}, Replaced, Replaced},
-		{"b knows", []Answer{promoted, stands("b", heir), stands("c", former)}, Replaced, Replaced},
+		{"b knows", []Answer{promoted, stands("b", heir), stands("c", former)}, Replaced, Disputed},
 		{"all know, and a waits for replicas", []Answer{promoted, stands("b", heir), stands("c", heir)}, Replaced, Vouched},
 		{"after", []Answer{stands("a", heir), stands("b", heir), stands("c", heir)}, Replaced, Vouched},
 	} {
@@ -59,29 +65,68 @@ func TestJudge_WhoAnswers(t *testing.T) {
 		answers []Answer
 		want    Verdict
 	}{
-		"nobody":                                {nil, Unknown},
-		"one of three":                          {[]Answer{stands("a", former)}, Unknown},
-		"the same one at two addresses":         {[]Answer{stands("a", former), stands("a", former)}, Unknown},
-		"two of three":                          {[]Answer{stands("a", former), stands("b", former)}, Vouched},
-		"two of three, one finds it down":       {[]Answer{stands("a", former), stands("b", former, foundDown)}, Down},
-		"one of three, that replaces it":        {[]Answer{stands("a", former, replacing)}, Replaced},
-		"one of three, that names another":      {[]Answer{stands("a", heir)}, Replaced},
-		"two of five":                           {[]Answer{five("a"), five("b")}, Unknown},
-		"three of five":                         {[]Answer{five("a"), five("b"), five("c")}, Vouched},
-		"three of five, one of which lags":      {[]Answer{stands("a", former), five("b"), five("c")}, Vouched},
-		"three, as more than are known":         {[]Answer{{"a", former, former, nil, 0}, {"b", former, former, nil, 0}}, Vouched},
+		"nobody":                           {nil, Unknown},
+		"one of three":                     {[]Answer{stands("a", former)}, Unknown},
+		"the same one at two addresses":    {[]Answer{stands("a", former), stands("a", former)}, Unknown},
+		"two of three":                     {[]Answer{stands("a", former), stands("b", former)}, Vouched},
+		"two of three, one finds it down":  {[]Answer{stands("a", former), stands("b", former, foundDown)}, Down},
+		"one of three, that replaces it":   {[]Answer{stands("a", former, replacing)}, Replaced},
+		"one of three, that names another": {[]Answer{stands("a", heir)}, Replaced},
+		"two of five":                      {[]Answer{five("a"), five("b")}, Unknown},
+		"three of five":                    {[]Answer{five("a"), five("b"), five("c")}, Vouched},
+		"three of five, one of which lags": {[]Answer{stands("a", former), five("b"), five("c")}, Vouched},
+		"three, as more than are known": {
+			[]Answer{{Who: "a", Names: former, Watches: former}, {Who: "b", Names: former, Watches: former}}, Vouched,
+		},
 		"all, two of five find it down":         {append(most, five("d", foundDown), five("e", foundDown)), Vouched},
 		"all, two of five agree":                {append(most, five("d", foundDown, agreedDown), five("e", foundDown)), Down},
-		"the only one":                          {[]Answer{{"a", former, former, []string{"master"}, 0}}, Vouched},
+		"the only one":                          {[]Answer{{Who: "a", Names: former, Watches: former}}, Vouched},
 		"a link that is being made is no doubt": {[]Answer{stands("a", former, "disconnected"), stands("b", former)}, Vouched},
 	} {
 		require.Equal(t, c.want, Judge(former, c.answers), name)
 	}
 }
 
+// A Sentinel that names another server than most is outvoted in time, unless it replaces the master.
+func TestJudge_AnotherName(t *testing.T) {
+	const other = "10.0.0.9:6379"
+	names := func(epoch int64, flags ...string) Answer {
+		return Answer{Who: "c", Names: other, Watches: other, Flags: append([]string{"master"}, flags...), Epoch: epoch, Others: 2}
+	}
+	leads := names(6, replacing)
+	leads.Watches = former
+	a, b := stands("a", former), stands("b", former)
+	for name, c := range map[string]struct {
+		answers []Answer
+		want    Verdict
+	}{
+		"it was told another name of the master": {[]Answer{a, b, names(5)}, Disputed},
+		"it lags":                                {[]Answer{a, b, names(4)}, Disputed},
+		"it has lost its state":                  {[]Answer{a, b, names(0)}, Disputed},
+		"its own master is down":                 {[]Answer{a, b, names(5, foundDown, agreedDown)}, Disputed},
+		"its failover is not known to most":      {[]Answer{a, b, names(6)}, Contested},
+		"it leads a failover":                    {[]Answer{a, b, leads}, Replaced},
+		"it replaces its own master":             {[]Answer{a, b, names(5, replacing)}, Replaced},
+		"one of two that answer":                 {[]Answer{a, names(5)}, Replaced},
+		"most name another":                      {[]Answer{a, stands("b", other), names(0)}, Replaced},
+		"one finds the server down, too":         {[]Answer{a, stands("b", former, foundDown), names(5)}, Down},
+		"one has agreed that it is down":         {[]Answer{a, stands("b", former, foundDown, agreedDown), names(5)}, Down},
+		"that, and a later failover":             {[]Answer{a, stands("b", former, foundDown), names(6)}, Contested},
+		"it is asked at two addresses":           {[]Answer{a, b, names(5), names(5)}, Disputed},
+	} {
+		require.Equal(t, c.want, Judge(former, c.answers), name)
+	}
+	c := names(5)
+	c.At = "c:26379"
+	require.Equal(t, []string{"c:26379"}, against(former, []Answer{a, c, b, c}))
+	require.Empty(t, against(former, []Answer{a, b}))
+}
+
 // Who does not vouch is waited for, but not for ever, unless the server is replaced.
 func TestVerdict_Suffices(t *testing.T) {
-	for verdict, after := range map[Verdict]time.Duration{Vouched: 0, Unknown: LongestDoubt, Down: LongestDoubt} {
+	for verdict, after := range map[Verdict]time.Duration{
+		Vouched: 0, Unknown: LongestDoubt, Down: LongestDoubt, Disputed: LongestDoubt, Contested: LongestContest,
+	} {
 		require.True(t, verdict.Suffices(after), verdict)
 		require.False(t, after > 0 && verdict.Suffices(after-1), verdict)
 	}

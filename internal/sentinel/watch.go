@@ -3,14 +3,16 @@ package sentinel
 import (
 	"context"
 	"crypto/tls"
-	"maps"
+	"errors"
 	"net"
-	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // Watch keeps a connection to each Sentinel of a master set, until it is closed. It hears what they publish, and asks them.
@@ -28,16 +30,18 @@ type Watch struct {
 	council council
 	lines   map[string]*line // by address
 	closed  bool             // no work begins any more
+	against []string         // see Against
 
 	prompter prompter
 }
 
 // line is a Sentinel as it is reached.
 type line struct {
-	client rueidis.Client // nil: it is not connected
-	asking bool           // it owes an answer, or will be asked once it is connected
-	tried  chan struct{}  // closed when the first attempt to connect has succeeded or failed
-	over   bool           // tried is closed
+	address string
+	client  rueidis.Client // nil: it is not connected
+	asking  bool           // it owes an answer, or will be asked once it is connected
+	tried   chan struct{}  // closed when the first attempt to connect has succeeded or failed
+	over    bool           // tried is closed
 }
 
 // New makes a watch for a master set. Option is that of a connection to a Sentinel, whose DialCtxFn is set; its InitAddress has
@@ -59,13 +63,27 @@ func (w *Watch) Begin(using func() string, doubt func()) {
 	w.handle(func(c *council) []act { return c.learn(w.first) })
 }
 
-// Close ends all connections, and waits until the goroutines have ended.
+// closeWait is how long Close waits. A function of the user, which dials or closes, need not heed the end of its context.
+const closeWait = time.Second
+
+// Close ends all connections, and waits until the goroutines have ended, but no longer than closeWait for those that are in a
+// function of the user's. A connection that such a function makes later is closed.
 func (w *Watch) Close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
 	w.end() // closes the connections: whatever waits for a Sentinel returns
-	w.work.Wait()
+	ended := make(chan struct{})
+	go func() {
+		w.work.Wait()
+		close(ended)
+	}()
+	limit := time.NewTimer(closeWait)
+	defer limit.Stop()
+	select {
+	case <-ended:
+	case <-limit.C:
+	}
 }
 
 // Absent returns the addresses of Sentinels that are not heard.
@@ -73,6 +91,13 @@ func (w *Watch) Absent() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.council.absent()
+}
+
+// Against returns the addresses of the Sentinels that named another server when they were asked last.
+func (w *Watch) Against() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.against
 }
 
 // handle takes an event to the council, and does what it decides.
@@ -88,7 +113,7 @@ func (w *Watch) handle(event func(*council) []act) {
 		switch a.do {
 		case dial:
 			if w.lines[a.address] == nil {
-				w.lines[a.address] = &line{tried: make(chan struct{})}
+				w.lines[a.address] = &line{address: a.address, tried: make(chan struct{})}
 			}
 			w.work.Go(func() { w.follow(a.address) })
 		case ask:
@@ -108,9 +133,7 @@ func (w *Watch) handle(event func(*council) []act) {
 
 // follow connects to a Sentinel, and listens until the connection ends.
 func (w *Watch) follow(address string) {
-	o := w.option
-	o.InitAddress = []string{address}
-	client, err := rueidis.NewClient(o)
+	client, err := w.connect(address)
 	if err == nil {
 		w.connected(address, client)
 		channels := map[string]bool{}
@@ -121,7 +144,7 @@ func (w *Watch) follow(address string) {
 			}
 		})
 		_ = client.Receive(ctx, client.B().Subscribe().Channel(events...).Build(), func(m rueidis.PubSubMessage) {
-			w.handle(func(c *council) []act { return c.told(m.Channel, m.Message) })
+			w.handle(func(c *council) []act { return c.told(m.Channel, m.Message, time.Now()) })
 		})
 	}
 	w.connected(address, nil)
@@ -129,6 +152,21 @@ func (w *Watch) follow(address string) {
 		client.Close()
 	}
 	w.handle(func(c *council) []act { return c.broke(address) })
+}
+
+// connect connects to a Sentinel. One that refuses RESP3, or behind a proxy that does, is spoken to in RESP2.
+func (w *Watch) connect(address string) (rueidis.Client, error) {
+	o := w.option
+	o.InitAddress = []string{address}
+	client, err := rueidis.NewClient(o)
+	if err == nil || o.AlwaysRESP2 || !fault.IsNoRESP3(err) {
+		return client, err
+	}
+	if client != nil { // as with ForceSingleClient
+		client.Close()
+	}
+	o.AlwaysRESP2 = true
+	return rueidis.NewClient(o)
 }
 
 // connected notes the connection to a Sentinel; nil: there is none.
@@ -161,7 +199,16 @@ func (w *Watch) Ask(address string, limit, rest time.Duration) Verdict {
 	if outdated(address, answers) {
 		w.prompter.prompt()
 	}
-	return Judge(address, answers)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.against = against(address, answers)
+	return w.council.judge(address, answers, time.Now())
+}
+
+func (w *Watch) judge(address string, answers []Answer) Verdict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.council.judge(address, answers, time.Now())
 }
 
 func (w *Watch) gather(address string, limit, rest time.Duration) (answers []Answer) {
@@ -179,7 +226,7 @@ func (w *Watch) gather(address string, limit, rest time.Duration) (answers []Ans
 				continue
 			}
 			answers = append(answers, *a)
-			if !known && Judge(address, answers) != Unknown {
+			if !known && w.judge(address, answers) != Unknown {
 				known = true
 				over.Reset(min(rest, time.Until(until)))
 			}
@@ -220,6 +267,7 @@ func (w *Watch) askOne(ctx context.Context, l *line) *Answer {
 	if client != nil {
 		// Not with ctx: at its end rueidis would close the connection, which hears the events.
 		if a, _, err := inquire(w.ctx, client, w.council.set); err == nil {
+			a.At = l.address
 			answer = &a
 		}
 	}
@@ -229,8 +277,8 @@ func (w *Watch) askOne(ctx context.Context, l *line) *Answer {
 	return answer
 }
 
-// inquire asks a Sentinel about a master set, and for the addresses of the others.
-func inquire(ctx context.Context, client rueidis.Client, set string) (a Answer, others []string, err error) {
+// inquire asks a Sentinel about a master set, and for the others.
+func inquire(ctx context.Context, client rueidis.Client, set string) (a Answer, others []peer, err error) {
 	b := client.B()
 	replies := client.DoMulti(ctx, b.Arbitrary("SENTINEL", "MASTER", set).Build(),
 		b.SentinelGetMasterAddrByName().Master(set).Build(), b.SentinelSentinels().Master(set).Build(),
@@ -249,19 +297,38 @@ func inquire(ctx context.Context, client rueidis.Client, set string) (a Answer, 
 	}
 	for _, one := range known {
 		if s, err := one.AsStrMap(); err == nil && s["port"] != "" {
-			others = append(others, net.JoinHostPort(s["ip"], s["port"]))
+			others = append(others, peer{net.JoinHostPort(s["ip"], s["port"]), s["runid"]})
 		}
 	}
 	a = Answer{
 		Watches: net.JoinHostPort(about["ip"], about["port"]), Flags: strings.Split(about["flags"], ","), Others: len(known),
 	}
+	a.Epoch, _ = strconv.ParseInt(about["config-epoch"], 10, 64)
 	if len(named) == 2 {
 		a.Names = net.JoinHostPort(named[0], named[1])
 	}
-	if a.Who, err = replies[3].ToString(); err != nil { // before Redis 6.2
-		a.Who = slices.Min(slices.Collect(maps.Keys(client.Nodes())))
+	if a.Who, err = replies[3].ToString(); err != nil { // before Redis 6.2, or where the user may not
+		a.Nameless = true
+		a.Who, err = runOf(ctx, client)
 	}
-	return a, others, nil
+	return a, others, err
+}
+
+// errNameless: without an id nobody can tell one Sentinel at two addresses from two, so it counts as one that does not answer.
+var errNameless = errors.New("it does not say which Sentinel it is")
+
+// runOf returns the id of a Sentinel's process, by which two addresses are known to lead to the same one.
+func runOf(ctx context.Context, client rueidis.Client) (id string, err error) {
+	info, err := client.Do(ctx, client.B().Info().Section("server").Build()).ToString()
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(info) {
+		if id, found := strings.CutPrefix(line, "run_id:"); found && strings.TrimSpace(id) != "" {
+			return strings.TrimSpace(id), nil
+		}
+	}
+	return "", errNameless
 }
 
 // dial makes a connection that is closed when the watch is.

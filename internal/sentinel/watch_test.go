@@ -34,7 +34,9 @@ type fake struct {
 	others []string
 	hears  map[net.Conn]bool // connections that have subscribed
 	all    map[net.Conn]bool
-	mute   bool // it answers nothing
+	mute   bool   // it answers nothing
+	old    bool   // it knows neither RESP3 nor MYID
+	run    string // of its process; empty: it does not say
 	asked  int
 }
 
@@ -130,7 +132,8 @@ func (f *fake) reply(conn net.Conn, words []string) string {
 	case command == "SENTINEL MASTER":
 		f.asked++
 		host, port, _ := net.SplitHostPort(f.answer.Watches)
-		return texts("ip", host, "port", port, "flags", strings.Join(f.answer.Flags, ","))
+		return texts("ip", host, "port", port, "flags", strings.Join(f.answer.Flags, ","),
+			"config-epoch", strconv.FormatInt(f.answer.Epoch, 10))
 	case command == "SENTINEL GET-MASTER-ADDR-BY-NAME":
 		host, port, _ := net.SplitHostPort(f.answer.Names)
 		return texts(host, port)
@@ -138,11 +141,19 @@ func (f *fake) reply(conn net.Conn, words []string) string {
 		all := make([]string, len(f.others))
 		for i, a := range f.others {
 			host, port, _ := net.SplitHostPort(a)
-			all[i] = texts("ip", host, "port", port)
+			all[i] = texts("ip", host, "port", port, "runid", "id at "+a)
 		}
 		return array(all...)
+	case command == "SENTINEL MYID" && f.old:
+		return "-ERR Unknown sentinel subcommand 'MYID'\r\n"
 	case command == "SENTINEL MYID":
 		return bulk(f.id)
+	case command == "INFO SERVER" && f.run == "":
+		return bulk("# Server\r\nredis_version:3.0.0\r\n")
+	case command == "INFO SERVER":
+		return bulk("# Server\r\nrun_id:" + f.run + "\r\n")
+	case command == "HELLO 3" && f.old:
+		return "-NOPROTO unsupported protocol version\r\n"
 	case command == "PING":
 		return "+PONG\r\n"
 	default:
@@ -190,16 +201,21 @@ type watching struct {
 
 func watch(t *testing.T, addresses ...string) *watching {
 	t.Helper()
-	w := &watching{Watch: New(rueidis.ClientOption{
-		InitAddress: addresses, ForceSingleClient: true, DisableCache: true, DisableRetry: true, AlwaysRESP2: true,
-		PipelineMultiplex: -1,
-		DialCtxFn: func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return d.DialContext(ctx, "tcp", address)
-		},
-	}, "main")}
+	o := withRESP3(addresses...)
+	o.AlwaysRESP2 = true
+	w := &watching{Watch: New(o, "main")}
 	w.Begin(func() string { return former }, func() { w.doubts.Add(1) })
 	t.Cleanup(w.Close)
 	return w
+}
+
+func withRESP3(addresses ...string) rueidis.ClientOption {
+	return rueidis.ClientOption{
+		InitAddress: addresses, ForceSingleClient: true, DisableCache: true, DisableRetry: true, PipelineMultiplex: -1,
+		DialCtxFn: func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", address)
+		},
+	}
 }
 
 // three are Sentinels that know each other.
@@ -289,6 +305,63 @@ func TestWatch_OneIsGone(t *testing.T) {
 	require.Equal(t, Vouched, w.Ask(former, patience, patience))
 }
 
+// A Sentinel before Redis 6.2 does not say its id. At two addresses it counts once, by its process; if it does not say that
+// either, it counts as one that does not answer.
+func TestWatch_NamelessSentinels(t *testing.T) {
+	all := three(t)
+	one, same, other := all[0], all[1], all[2]
+	for _, f := range all {
+		f.change(func() { f.old, f.run = true, "x" })
+	}
+	w := watch(t, one.address(), same.address(), other.address())
+	w.hearsAll(t, all)
+	require.Equal(t, Unknown, w.Ask(former, patience, patience), "all are the same one")
+	other.change(func() { other.run = "y" })
+	require.Equal(t, Vouched, w.Ask(former, patience, patience), "two of three")
+	other.change(func() { other.run = "" })
+	require.Equal(t, Unknown, w.Ask(former, patience, patience), "one cannot be told apart")
+}
+
+// A Sentinel that leads a failover is missed, although all others stand by the master.
+func TestWatch_TheLeaderIsSilent(t *testing.T) {
+	all := three(t)
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	all[2].change(func() { all[2].mute = true })
+	all[1].publish(vote, "c 6")
+	require.Eventually(t, func() bool { return w.doubts.Load() == 1 }, patience, time.Millisecond)
+	require.Equal(t, Unknown, w.Ask(former, 50*time.Millisecond, time.Millisecond))
+	all[1].publish(switched, "main 10.0.0.1 6379 10.0.0.2 6379")
+	require.Eventually(t, func() bool { return w.doubts.Load() == 2 }, patience, time.Millisecond)
+	require.Equal(t, Vouched, w.Ask(former, patience, time.Millisecond))
+}
+
+// Which of them name another server is known afterwards.
+func TestWatch_Against(t *testing.T) {
+	all := three(t)
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	all[1].change(func() { all[1].answer = stands("b", "10.0.0.9:6379") })
+	require.Equal(t, Disputed, w.Ask(former, patience, patience))
+	require.Equal(t, []string{all[1].address()}, w.Against())
+	all[1].change(func() { all[1].answer = stands("b", former) })
+	require.Equal(t, Vouched, w.Ask(former, patience, patience))
+	require.Empty(t, w.Against())
+}
+
+// A Sentinel that refuses RESP3 is heard and asked in RESP2.
+func TestWatch_WithoutRESP3(t *testing.T) {
+	all := three(t)
+	for _, f := range all {
+		f.change(func() { f.old, f.run = true, f.id })
+	}
+	w := watching{Watch: New(withRESP3(all[0].address()), "main")}
+	w.Begin(func() string { return former }, func() { w.doubts.Add(1) })
+	t.Cleanup(w.Close)
+	w.hearsAll(t, all)
+	require.Equal(t, Vouched, w.Ask(former, patience, patience))
+}
+
 // A watch that is closed ends at once, whatever it waits for, and all answers are that nothing is known.
 func TestWatch_Close(t *testing.T) {
 	mute := newFake(t, "a")
@@ -317,4 +390,27 @@ func TestWatch_Close(t *testing.T) {
 	require.Less(t, time.Since(began), patience)
 	require.Equal(t, Unknown, w.Ask(former, time.Hour, time.Hour))
 	w.Begin(func() string { return former }, func() { t.Error("a doubt") })
+}
+
+// A function of the user that dials, and does not heed the end of its context, delays the end of a watch for a moment only. What
+// it connects later is closed.
+func TestWatch_CloseDuringADialThatHangs(t *testing.T) {
+	hangs, goOn := make(chan struct{}), make(chan struct{})
+	here, there := net.Pipe()
+	o := withRESP3("hangs")
+	o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+		close(hangs)
+		<-goOn
+		return here, nil
+	}
+	w := New(o, "main")
+	w.Begin(func() string { return former }, func() { t.Error("a doubt") })
+	<-hangs
+	began := time.Now()
+	w.Close()
+	require.Less(t, time.Since(began), patience)
+	close(goOn)
+	_ = there.SetReadDeadline(time.Now().Add(patience))
+	_, err := io.Copy(io.Discard, there)
+	require.NoError(t, err, "it was closed")
 }

@@ -245,6 +245,8 @@ func (f *freshConns) tidy() {
 	switch until := clock.Instant(f.shard.suspectUntil.Load()); {
 	case f.conn == nil:
 		f.tidying = false
+	case f.shard.inDoubt.Load():
+		time.AfterFunc(suspectFor, f.tidy)
 	case now < until:
 		time.AfterFunc(now.Until(until), f.tidy)
 	default:

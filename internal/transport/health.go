@@ -28,10 +28,14 @@ import (
 // master. If the server was only slow, replies on the fresh connection are believed although they take long. In a cluster
 // they go over a fresh connection to the node that most nodes name as the master; see topology.Resolver. There a broken
 // connection makes the shard suspect, too.
+//
+// Where Sentinels are asked, time alone does not end what they have raised: see doubt.
 type health struct {
 	heard        atomic.Int64 // an instant: when the newest reply came, or one of a moment before
 	messaged     atomic.Int64 // an instant: when the newest message came
 	suspectUntil atomic.Int64 // an instant
+	inDoubt      atomic.Bool  // the shard is suspect until its Sentinels vouch for its server
+	doubtedAt    atomic.Int64 // an instant: when they last raised a doubt; what they said before does not count
 	silentAt     atomic.Int64 // an instant: when the server was found silent; replies to earlier commands are late
 	brokeAfter   atomic.Int64 // the value of heard when a connection last broke
 	replies      atomic.Int32 // since a connection broke; counts to manyReplies
@@ -63,7 +67,9 @@ func (h *health) IsHealthy(now clock.Instant) bool {
 }
 
 // IsSuspect reports whether the shard is suspect.
-func (h *health) IsSuspect(now clock.Instant) bool { return now < clock.Instant(h.suspectUntil.Load()) }
+func (h *health) IsSuspect(now clock.Instant) bool {
+	return now < clock.Instant(h.suspectUntil.Load()) || h.inDoubt.Load()
+}
 
 // warm reports whether there were enough replies since a connection broke that all of the client's few connections have surely
 // been made.
@@ -114,6 +120,33 @@ func (h *health) beSuspect(now clock.Instant) {
 // endSuspicion undoes beSuspect, which was to last until then, unless the shard has become suspect for longer meanwhile.
 func (h *health) endSuspicion(until clock.Instant) { h.suspectUntil.CompareAndSwap(int64(until), 0) }
 
+// doubt makes the shard suspect until vouched ends that: its master may have been replaced, or may be about to be. No time ends
+// it. A master may be frozen for longer than any, and whoever was idle meanwhile would believe it when it goes on.
+func (h *health) doubt(at clock.Instant) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed.Load() {
+		h.doubtedAt.Store(max(h.doubtedAt.Load(), int64(at)))
+		h.inDoubt.Store(true) // mutant: doubt passes
+	}
+}
+
+// vouched ends doubt: the Sentinels, asked at some time, vouch for the server that is in use. The shard stays suspect until some
+// time. If doubt was raised since they were asked, it lasts.
+func (h *health) vouched(asked, until clock.Instant) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.inDoubt.Load() && !h.doubtedSince(asked) { // mutant: newer doubt forgotten
+		h.suspectUntil.Store(max(h.suspectUntil.Load(), int64(until))) // first: it is never suspect no more in between
+		h.inDoubt.Store(false)
+	}
+}
+
+// doubtedSince reports whether doubt was raised since the Sentinels were asked.
+func (h *health) doubtedSince(asked clock.Instant) bool {
+	return clock.Instant(h.doubtedAt.Load()) > asked
+}
+
 // silent makes the shard suspect because a command had no reply for too long; sent is when that was sent. It reports whether
 // that is new: while the shard is suspect, only commands sent since then say anything new.
 func (h *health) silent(sent, now clock.Instant) (isNew bool) {
@@ -135,6 +168,7 @@ func (h *health) close() {
 	defer h.mu.Unlock()
 	h.closed.Store(true)
 	h.suspectUntil.Store(0)
+	h.inDoubt.Store(false)
 }
 
 // awaitNews waits a moment for an idle shard to be healthy again: when many commands come at once, the reply to the first comes

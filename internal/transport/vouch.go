@@ -20,10 +20,11 @@ import (
 // and new ones, at once, and also a process that noticed nothing because it sent nothing. Only the Sentinels know. So, while
 // there is a watch:
 //
-//   - What they publish before a failover makes the shard suspect, also if it is idle. Then replies to earlier commands are late.
+//   - What they publish before a failover raises a doubt, also if the shard is idle. Then replies to earlier commands are late.
 //   - On a suspect shard a way is used only once the Sentinels vouch for the server that it leads to; see sentinel.Judge. They
 //     are asked after that server has greeted.
-//   - A process that stood still has missed what they published. So it is found out by a timer, and by the next command.
+//   - A process that stood still has missed what they published. That raises a doubt, too: a timer finds it out, or the next
+//     command.
 //   - A broken connection makes the shard suspect, since the process may have been cut off from the Sentinels, too.
 //
 // Without a watch the client's own change to another master is all that is known. It comes up to 2 s after the promotion, and
@@ -31,15 +32,30 @@ import (
 //
 //	deposed master   |--- frozen ---|-------- answers as a master ---------| demoted
 //	Sentinels                +sdown +odown +try-failover   promotion
-//	shard            healthy | suspect: they doubt it, nothing is sent     |
+//	shard            healthy | doubted: nothing is sent                    |
 //	client                                                  changes to the successor, for which they vouch
+//
+// A doubt lasts until they have vouched, however long that takes:
+//
+//	trusted ──event, standstill, the watch begins, they do not vouch when asked──▶ doubted ◀──the same──┐
+//	   ▲                                                                             │                  │
+//	   │                                              they vouch, asked after the newest doubt          │
+//	   │                                                                             ▼                  │
+//	   └────────────────────────── after suspectFor ───────────────────────────── vouched ──────────────┘
+//
+//	trusted  commands go over the client's own connections, and nobody is asked
+//	doubted  only a way for which the Sentinels vouch is used; whoever wants to send asks them; an idle process does not
+//	vouched  commands go over that way; a silence that is noticed by this process alone begins here, too: it passes with time
+//
+// To vouch for it they need not name a server: see sentinel.Verdict.Suffices for what is believed in the end if most do not
+// answer, find it down, or do not agree.
 type vouching struct {
 	mu    sync.Mutex                // for the beginning
 	watch atomic.Pointer[Sentinels] // nil: there is none; set after log and ends
 	log   func(level slog.Level, message string, about ...slog.Attr)
 	of    bool          // the client is for Sentinel
 	said  atomic.Bool   // it was logged that they do not vouch
-	doubt atomic.Int64  // an instant: when doubt was last raised; what the Sentinels said before does not count
+	spoke atomic.Int64  // an instant: when their first word was heard, or was no longer waited for; 0: not yet
 	beat  atomic.Int64  // an instant: when the timer of beats last fired; 0: there is none
 	ends  chan struct{} // closed when the watch is
 }
@@ -49,6 +65,7 @@ type Sentinels interface {
 	Begin(using func() string, doubt func())
 	Ask(address string, limit, rest time.Duration) sentinel.Verdict
 	Absent() []string
+	Against() []string
 	Close()
 }
 
@@ -60,8 +77,9 @@ const (
 	firstWord  = 3 * time.Second        // for the Sentinels when the watch begins, connections included
 )
 
-// Watch has the client's Sentinels asked from now on, unless that has begun before. The shard is suspect until they have vouched
-// for its server: a failover may be under way. Heard is closed when they have said their first word, or have not in time.
+// Watch has the client's Sentinels asked from now on, unless that has begun before. Its server is doubted until they have vouched
+// for it: a failover may be under way, and connections that other registries on the client have made may lead to a master that
+// was deposed. Heard is closed when they have said their first word, or have not in time.
 func (t *Client) Watch(
 	w Sentinels, log func(level slog.Level, message string, about ...slog.Attr),
 ) (heard <-chan struct{}) {
@@ -75,26 +93,26 @@ func (t *Client) Watch(
 	v.log, v.ends = log, make(chan struct{})
 	v.watch.Store(&w)
 	s, now := t.First, t.Clock.Now()
-	s.beSuspect(now)
-	until := s.suspectUntil.Load()
+	s.doubt(now) // mutant: begins without doubt
 	w.Begin(s.present, s.doubted)
 	v.beat.Store(int64(now))
 	time.AfterFunc(beatEvery, t.onBeat)
 	go func() {
 		defer close(first)
-		t.hearFirstWord(w, until)
+		t.hearFirstWord(w)
 	}()
 	return first
 }
 
-// hearFirstWord ends the suspicion with which a watch begins: until is its end. It lasts if the Sentinels have raised a doubt.
-// Where they do not answer it ends all the same: nothing else speaks against the server, and locks were lost for nothing.
-func (t *Client) hearFirstWord(w Sentinels, until int64) {
-	s := t.First
+// hearFirstWord ends the doubt with which a watch begins, unless the Sentinels have raised another one. Where they do not answer
+// it ends all the same: nothing else speaks against the server, and locks were lost for nothing.
+func (t *Client) hearFirstWord(w Sentinels) {
+	s, asked := t.First, t.Clock.Now()
 	verdict := w.Ask(s.present(), firstWord, answerWait)
 	if verdict == sentinel.Vouched || verdict == sentinel.Unknown {
-		s.suspectUntil.CompareAndSwap(until, 0)
+		s.vouched(asked, 0)
 	}
+	t.vouching.spoke.Store(int64(t.Clock.Now()))
 	if verdict == sentinel.Unknown && !t.closed() {
 		t.vouching.log(slog.LevelWarn, "most Sentinels do not answer: until they do, a failover may go unnoticed",
 			slog.Any("without an answer", w.Absent()))
@@ -143,7 +161,7 @@ func (t *Client) noticeStandstill(now clock.Instant) {
 // doubted makes the shard suspect because its master may be about to be replaced.
 func (s *Shard) doubted() {
 	now := s.client.Clock.Now() // mutant: doubt unheard
-	s.client.vouching.doubt.Store(int64(now))
+	s.doubt(now)
 	s.foundSilent(now, now)
 }
 
@@ -165,11 +183,8 @@ func (s *Shard) present() string {
 // left reports whether what came over a way is not to be believed: the client has left the server at the address to which it
 // leads, or the Sentinels have begun to doubt that since they were asked.
 func (s *Shard) left(address string, asked clock.Instant) bool {
-	return s.present() != address || s.client.watched() && s.client.vouching.since(asked)
+	return s.present() != address || s.client.watched() && s.doubtedSince(asked)
 }
-
-// since reports whether doubt was raised since the Sentinels were asked.
-func (v *vouching) since(asked clock.Instant) bool { return clock.Instant(v.doubt.Load()) > asked }
 
 // way is a connection, or the client's own connections, to the server that a client used at some time.
 type way struct {
@@ -185,7 +200,7 @@ type way struct {
 // doubts reports whether doubt was raised of a way for which the Sentinels had vouched: another one is needed then. So a way that
 // is trusted does not change any more, and can be read without the mutex.
 func (s *Shard) doubts(w *way) bool {
-	return w.trusted && s.client.watched() && s.client.vouching.since(w.asked)
+	return w.trusted && s.client.watched() && s.doubtedSince(w.asked)
 }
 
 // ask has the Sentinels asked about a way, unless that is under way. It returns what to wait for, until when at most. The caller
@@ -202,17 +217,39 @@ func (f *freshConns) ask(w *way, now clock.Instant) (done <-chan struct{}, due c
 }
 
 func (f *freshConns) vouch(w *way) {
-	t := f.shard.client
-	limit, asked := f.shard.Plus(answerWait), t.Clock.Now()
+	s, t := f.shard, f.shard.client
+	limit, asked := s.Plus(answerWait), t.Clock.Now()
 	verdict := (*t.vouching.watch.Load()).Ask(w.address, limit, limit)
 	now := t.Clock.Now()
-	waited := w.greeted.Until(now)
+	waited, used := w.greeted.Until(now), s.present() == w.address
 	t.vouching.say(verdict, waited, w.address)
+	if used {
+		s.judged(verdict, waited, asked, now)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w.trusted, w.asked = verdict.Suffices(waited), asked // mutant: nobody vouches
 	close(w.asking)
 	w.asking, w.again = nil, now.Add(askAgain)
+}
+
+// judged takes what the Sentinels say of the server that is in use. One for which they do not vouch is doubted, also by whoever
+// sends nothing from now on. If they say nothing, that is no doubt before their first word was due: see hearFirstWord.
+//
+// A doubt that is raised between the two parts of vouch is not lost: it is newer than the question, so neither does the verdict
+// end it, nor is the way used, see doubts.
+func (s *Shard) judged(verdict sentinel.Verdict, waited time.Duration, asked, now clock.Instant) {
+	spoke := clock.Instant(s.client.vouching.spoke.Load())
+	switch {
+	case verdict.Suffices(waited):
+		s.vouched(asked, now.Add(suspectFor))
+	case verdict == sentinel.Unknown && (spoke == 0 || asked < spoke):
+	case s.IsSuspect(now):
+		s.doubt(asked)
+	default: // a silence has passed meanwhile, and commands were sent
+		s.doubt(asked)
+		s.foundSilent(now, now)
+	}
 }
 
 // say logs what is waited for, once, and that it is over.
@@ -231,7 +268,12 @@ func (v *vouching) say(verdict sentinel.Verdict, waited time.Duration, address s
 	case verdict == sentinel.Down:
 		v.log(slog.LevelWarn, "no lock is granted for now: the server answers, and the Sentinels find it down",
 			about, slog.Duration("at most", sentinel.LongestDoubt))
+	case verdict == sentinel.Disputed, verdict == sentinel.Contested:
+		limit, _ := verdict.Longest()
+		v.log(slog.LevelWarn, "no lock is granted for now: most Sentinels name the server as the master, and some name another one",
+			about, slog.Any("these", (*v.watch.Load()).Against()), slog.Duration("at most", limit))
 	default:
-		v.log(slog.LevelWarn, "no lock is granted for now: the Sentinels replace the server", about)
+		v.log(slog.LevelWarn, "no lock is granted for now: the Sentinels replace the server", about,
+			slog.Any("these name another one", (*v.watch.Load()).Against()))
 	}
 }

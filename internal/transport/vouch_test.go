@@ -106,6 +106,7 @@ type witnesses struct {
 
 func (w *witnesses) Begin(_ func() string, doubt func()) { w.doubt = doubt }
 func (w *witnesses) Absent() []string                    { return []string{"10.0.0.9:26379"} }
+func (w *witnesses) Against() []string                   { return []string{"10.0.0.8:26379"} }
 func (w *witnesses) Close()                              {}
 
 func (w *witnesses) Ask(address string, _, _ time.Duration) sentinel.Verdict {
@@ -198,20 +199,106 @@ func TestVouching_ADeposedMaster(t *testing.T) {
 // Whom no Sentinel replaces is believed after a while even if they do not vouch; the log says what is waited for, and that it is
 // over.
 func TestVouching_ItIsWaitedForSoLong(t *testing.T) {
+	const another = "no lock is granted for now: most Sentinels name the server as the master, and some name another one"
 	for verdict, says := range map[sentinel.Verdict]string{
-		sentinel.Unknown: "no lock is granted for now: the server was silent, and most Sentinels do not say whether it is the master",
-		sentinel.Down:    "no lock is granted for now: the server answers, and the Sentinels find it down",
+		sentinel.Unknown:   "no lock is granted for now: the server was silent, and most Sentinels do not say whether it is the master",
+		sentinel.Down:      "no lock is granted for now: the server answers, and the Sentinels find it down",
+		sentinel.Disputed:  another,
+		sentinel.Contested: another,
 	} {
 		withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 			v.say(former, verdict)
 			v.doubt()
 			began := time.Now()
-			require.NoError(t, v.send(time.Minute).Error())
-			require.GreaterOrEqual(t, time.Since(began), sentinel.LongestDoubt)
-			require.Less(t, time.Since(began), sentinel.LongestDoubt+time.Second)
+			require.NoError(t, v.send(time.Hour).Error())
+			limit, _ := verdict.Longest()
+			require.GreaterOrEqual(t, time.Since(began), limit)
+			require.Less(t, time.Since(began), limit+time.Second)
 			require.Equal(t, []string{says, "locks go on: the server may be believed again"}, v.log)
+			<-time.After(2 * suspectFor)
+			require.False(t, v.First.IsSuspect(v.Clock.Now()))
 		})
 	}
+}
+
+// A master may be frozen for longer than any doubt that time ends. A process that is idle meanwhile does not believe it when it
+// goes on: whatever raised the doubt, and whatever it was told when it asked.
+func TestVouching_HoweverLongItWasFrozen(t *testing.T) {
+	const frozen = 10 * time.Minute
+	asks := func(v *vouched) {
+		v.First.foundSilent(v.Clock.Now(), v.Clock.Now())
+		v.send(time.Second)
+		v.First.fresh.silent(v.Clock.Now()) // it greets nobody from now on
+	}
+	raised := map[string]func(v *vouched){
+		"an event":               func(v *vouched) { v.doubt() },
+		"a standstill":           func(v *vouched) { v.vouching.beat.Add(-int64(beatEvery + pauseMost)); <-time.After(2 * beatEvery) },
+		"an answer when it asks": asks,
+	}
+	for name, raise := range raised {
+		for _, says := range []sentinel.Verdict{sentinel.Replaced, sentinel.Down, sentinel.Disputed, sentinel.Unknown} {
+			withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+				v.say(former, says)
+				raise(v)
+				v.redis.pool.Store(true) // a frozen server greets nobody
+				<-time.After(frozen)
+				v.redis.pool.Store(false)
+				require.True(t, v.First.IsSuspect(v.Clock.Now()), "%s, %v", name, says)
+				require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer, "%s, %v", name, says)
+				require.Empty(t, v.redis.went())
+				v.say(former, sentinel.Vouched)
+				require.NoError(t, v.send(time.Second).Error(), name)
+				<-time.After(suspectFor + time.Second)
+				require.False(t, v.First.IsSuspect(v.Clock.Now()), "they vouch")
+			})
+		}
+	}
+	withVouched(t, sentinel.Replaced, func(t *testing.T, v *vouched) {
+		<-time.After(frozen)
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer, "it began during the failover")
+	})
+}
+
+// What one process alone has noticed passes with time, if the Sentinels say nothing else when they are asked.
+func TestVouching_ASilenceOfThisProcess(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		v.First.foundSilent(v.Clock.Now(), v.Clock.Now())
+		require.NoError(t, v.send(time.Second).Error())
+		<-time.After(suspectFor)
+		require.False(t, v.First.IsSuspect(v.Clock.Now()))
+	})
+}
+
+// What the Sentinels say of a server that the client has left is no doubt about its successor; and what they said before the
+// newest doubt does not end that.
+func TestVouching_Judged(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		s := v.First
+		now := func() clock.Instant { <-time.After(time.Millisecond); return v.Clock.Now() }
+		asked := now()
+		s.doubt(now())
+		s.judged(sentinel.Vouched, 0, asked, now())
+		require.True(t, s.inDoubt.Load(), "it is newer")
+		s.judged(sentinel.Vouched, 0, now(), now())
+		require.False(t, s.inDoubt.Load())
+		require.True(t, s.IsSuspect(now()), "the way that they vouch for is used for a while")
+		<-time.After(suspectFor)
+		require.False(t, s.IsSuspect(now()))
+
+		sent := now()
+		s.judged(sentinel.Down, 0, now(), now())
+		require.True(t, s.inDoubt.Load())
+		require.Greater(t, clock.Instant(s.silentAt.Load()), sent, "a reply to what was sent meanwhile is late")
+		s.judged(sentinel.Unknown, sentinel.LongestDoubt, now(), now())
+		require.False(t, s.inDoubt.Load(), "it was waited for")
+
+		v.say(former, sentinel.Replaced)
+		v.say(heir, sentinel.Vouched)
+		v.redis.master.Store(heir)
+		require.NoError(t, v.send(time.Second).Error())
+		v.First.fresh.vouch(&way{address: former, asking: make(chan struct{})})
+		require.False(t, s.inDoubt.Load(), "it was left")
+	})
 }
 
 func TestVouching_ItIsReplaced(t *testing.T) {
@@ -310,6 +397,51 @@ func TestVouching_TheFirstWord(t *testing.T) {
 		<-way.Watch(w, nil) // one is enough
 		require.Nil(t, w.doubt)
 		way.Close()
+		require.False(t, way.First.IsSuspect(way.Clock.Now()))
+		<-time.After(time.Minute)
+	})
+}
+
+// While the first word is waited for, calls ask, too. That nobody answers them is no doubt: it ends with the wait.
+func TestVouching_CallsBeforeTheFirstWord(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		redis := &ofSentinel{Client: client}
+		redis.master.Store(former)
+		v := &vouched{Client: New(redis), redis: redis}
+		v.Watch(&slow{witnesses{says: map[string]sentinel.Verdict{}}}, func(slog.Level, string, ...slog.Attr) {})
+		began := time.Now()
+		require.NoError(t, v.send(time.Minute).Error())
+		require.Less(t, time.Since(began), firstWord+time.Second)
+		require.False(t, v.First.IsSuspect(v.Clock.Now()))
+		v.Client.Close()
+		<-time.After(time.Minute)
+	})
+}
+
+// slow are Sentinels that do not answer.
+type slow struct{ witnesses }
+
+func (s *slow) Ask(_ string, limit, _ time.Duration) sentinel.Verdict {
+	<-time.After(limit)
+	return sentinel.Unknown
+}
+
+// A fresh connection from before the watch of a shared client is not trusted: it may lead to a master that was deposed.
+func TestVouching_AConnectionFromBefore(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		redis := &ofSentinel{Client: client}
+		redis.master.Store(former)
+		v := &vouched{Client: New(redis), redis: redis}
+		v.First.foundSilent(v.Clock.Now(), v.Clock.Now())
+		require.NoError(t, v.send(time.Second).Error())
+		require.Equal(t, []string{former}, redis.went())
+		w := &witnesses{says: map[string]sentinel.Verdict{former: sentinel.Replaced}}
+		<-v.Watch(w, func(slog.Level, string, ...slog.Attr) {})
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer)
+		require.Empty(t, redis.went())
+		v.Client.Close()
 		<-time.After(time.Minute)
 	})
 }

@@ -218,18 +218,43 @@ var mutations = []mutation{
 	},
 	{
 		"unknown server trusted", "a server is believed that most Sentinels do not vouch for",
-		"greeted >= LongestDoubt", "true",
+		"return LongestDoubt, true", "return 0, true",
 		"../../internal/sentinel:TestVerdict_Suffices$ ../../internal/transport:TestVouching_ItIsWaitedForSoLong$",
 	},
 	{
 		"replaced server trusted", "a server is believed that a Sentinel replaces",
-		"return false", "return true",
+		"bounded && greeted", "!bounded || greeted",
 		"../../internal/sentinel:TestVerdict_Suffices$ ../../internal/transport:TestVouching_ADeposedMaster$",
 	},
 	{
 		"few Sentinels suffice", "a few Sentinels vouch for a server",
 		"2*(count[Vouched]+count[Down]) <= all", "len(said) == 0",
 		"../../internal/sentinel:TestJudge_WhoAnswers$",
+	},
+	{
+		"lagging Sentinel replaces", "a Sentinel that lags, or is misconfigured, counts like one that replaces the master",
+		"return Disputed", "return Replaced",
+		"../../internal/sentinel:TestJudge_AnotherName$",
+	},
+	{
+		"leader not missed", "a majority vouches although the leader of a failover does not answer",
+		"c.missesLeader(answers, now)", "false",
+		"../../internal/sentinel:TestCouncil_ALeaderThatDoesNotAnswer$ ../../internal/sentinel:TestWatch_TheLeaderIsSilent$",
+	},
+	{
+		"doubt passes", "a doubt of the Sentinels passes with time",
+		"h.inDoubt.Store(true)", "h.suspectUntil.Store(int64(at.Add(suspectFor)))",
+		"../../internal/transport:TestVouching_HoweverLongItWasFrozen$",
+	},
+	{
+		"newer doubt forgotten", "a verdict ends a doubt that is newer than the question",
+		" && !h.doubtedSince(asked)", "",
+		"../../internal/transport:TestVouching_Judged$",
+	},
+	{
+		"begins without doubt", "a process that begins during a failover believes its server before the Sentinels have spoken",
+		"s.doubt(now)", "",
+		"../../internal/transport:TestVouching_TheFirstWord$ ../../internal/transport:TestVouching_AConnectionFromBefore$",
 	},
 	{
 		"missed events", "a Sentinel that is heard again is not asked what it published meanwhile",
