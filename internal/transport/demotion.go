@@ -50,6 +50,10 @@ const (
 	// overlooked once in a hundred thousand times.
 	sureLooks = 16
 
+	// mostLooks ends the looks where each meets another connection, as behind a proxy that dials anew for each command: then there
+	// is no old one. Of a client with more than 64 connections one may be overlooked. The next refusal begins anew.
+	mostLooks = 64 * sureLooks
+
 	// mostQuits ends the closing in any case; a quarter of it where a server does not say what it is. The next refusal begins anew.
 	mostQuits = 64
 )
@@ -137,7 +141,7 @@ func (s *Shard) closeOld() {
 	// Only now: until the address leads to a master, a connection for messages is as good as any that could be made.
 	d.tell()
 	seen, looks, quits := map[int64]bool{}, 0, 0
-	for looks < sureLooks*max(1, len(seen)) && !s.closed.Load() {
+	for looks < min(sureLooks*max(1, len(seen)), mostLooks) && !s.closed.Load() {
 		role, id := s.askRole(true)
 		if role == master {
 			seen[id] = true
