@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 
@@ -29,7 +28,7 @@ import (
 // sort before the one that it waits for: no two callers wait for each other.
 //
 // Behind a proxy that keeps the paths on several servers a script does not obtain them, see readback.go in internal/protocol.
-// Once a registry has seen that, all its calls go in order. Whatever else sends one script for several paths must look at Apart,
+// A registry that has seen that goes in order for a while. Whatever else sends one script for several paths must look at Apart,
 // too.
 
 // AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has all. Calls of
@@ -163,7 +162,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []LockOptio
 func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 	patient := b.request.patient()
 	contested := patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).redis.Contested() })
-	if !contested && !b.reg.queues.Apart.Load() {
+	if !contested && !b.reg.queues.Apart.Counts(b.reg.clock.Now()) {
 		holds, l, err := b.atOnce(ctx)
 		var late fault.OverdueError
 		switch {
@@ -172,7 +171,6 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 		case patient && errors.As(err, &late) && !b.request.failFast:
 			b.failure = late.Failure
 		case errors.Is(err, fault.Apart):
-			b.reg.noteApart(l)
 		case patient && (err == fault.Busy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
 		case b.request.failFast:
 			err = l.gaveUp("acquire", err, notAtAll, false)
@@ -191,14 +189,6 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 		if err == nil || ctx.Err() != nil || !patient || !errors.Is(err, ErrLockLost) {
 			return holds, err
 		}
-	}
-}
-
-// noteApart notes that a proxy keeps paths on several servers.
-func (r *Registry) noteApart(l *Lock) {
-	if !r.queues.Apart.Swap(true) {
-		r.reports.dispatch.Log(slog.LevelWarn, "a proxy keeps the paths of AcquireAll on several servers: it takes one after another",
-			slog.String("key", l.redis.Key))
 	}
 }
 

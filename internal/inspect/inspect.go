@@ -50,7 +50,7 @@ type Reader struct {
 	Transport *transport.Client
 	Calls     Calls
 	Closed    <-chan struct{} // of the registry
-	Apart     *atomic.Bool    // a proxy keeps keys on several servers; nil: that is not known
+	Apart     *protocol.Apart // whether a proxy keeps keys on several servers; nil: that is not known
 
 	Layout observe.Layout                    // of its plain locks
 	Label  observe.Label                     // of the registry
@@ -135,7 +135,7 @@ func (r *Reader) rows(
 	each func(i int, row rueidis.RedisMessage, err error),
 ) {
 	size := together
-	if r.Cluster || r.Apart != nil && r.Apart.Load() {
+	if r.Cluster || r.Apart.Seen() {
 		size = 1
 	}
 	parts := slices.Collect(slices.Chunk(keys, size))

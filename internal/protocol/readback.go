@@ -2,8 +2,13 @@ package protocol
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // readings are the commands that follow a script which obtains several locks, in its pipeline: each reads one lock's key.
@@ -15,21 +20,30 @@ import (
 //
 // A call that waits for replicas reads nothing back: no such proxy knows WAIT, which has no key.
 //
-// If a reading comes late, or behind a change of the key, it may miss a hold that was there. Then the call obtains the locks one
-// by one, which is always right.
+// If a reading comes late, or behind a change of the key, it may miss a hold that was there; and it may be refused. Then, too,
+// the call obtains the locks one by one, which is always right.
 type readings struct {
 	of     []reading
 	fields bool // the holds are fields of hashes, else values
-	split  bool // the last execution granted the locks, and not each has its hold
+	last   ReadBack
 }
 
 type reading struct{ key, value string }
 
+// ReadBack is what the readings behind a script that has granted locks have found.
+type ReadBack struct {
+	Missing []int // the locks that have no hold where commands of their key alone find it
+	Refused bool  // a reading was refused
+}
+
+// Sound reports whether each lock has its hold.
+func (b *ReadBack) Sound() bool { return len(b.Missing) == 0 && !b.Refused }
+
 // ReadsBack reports whether the call reads the keys back.
 func (r *readings) ReadsBack() bool { return len(r.of) > 0 }
 
-// Split reports whether the last reply granted locks of which one is not where commands of its key alone find it.
-func (r *readings) Split() bool { return r.split }
+// ReadBack returns what the last execution has found.
+func (r *readings) ReadBack() ReadBack { return r.last }
 
 // SendOnce sends the call's command, once, with the readings behind it. A reading without an answer is the result: the locks may
 // be there. Blocks: as of Command.
@@ -41,23 +55,28 @@ func (c *Call) SendOnce(ctx context.Context, way rueidis.CoreClient, blocks bool
 	commands := make(rueidis.Commands, 1, 1+len(c.of))
 	commands[0] = command
 	for _, r := range c.of {
-		if c.fields {
-			commands = append(commands, way.B().Hexists().Key(r.key).Field(r.value).Build())
+		if c.fields { // not as a command that reads: the client may be one that sends those to replicas
+			commands = append(commands, way.B().Arbitrary("HEXISTS").Keys(r.key).Args(r.value).Build())
 		} else {
-			commands = append(commands, way.B().Get().Key(r.key).Build())
+			commands = append(commands, way.B().Arbitrary("GET").Keys(r.key).Build())
 		}
 	}
 	results := way.DoMulti(ctx, commands...)
-	c.split = false
+	c.last = ReadBack{}
 	if _, taken, err := Tokens(results[0], len(c.of)); err != nil || taken > 0 {
 		return results[0]
 	}
 	for i, r := range c.of {
 		found, err := r.found(results[1+i], c.fields)
-		if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
+		_, refused := rueidis.IsRedisErr(err)
+		switch {
+		case refused:
+			c.last.Refused = true
+		case err != nil:
 			return results[1+i]
+		case !found:
+			c.last.Missing = append(c.last.Missing, i)
 		}
-		c.split = c.split || !found
 	}
 	return results[0]
 }
@@ -74,14 +93,19 @@ func (r reading) found(reply rueidis.RedisResult, field bool) (bool, error) {
 	return value == r.value || value == r.value+"+", err // with the mark: others wait
 }
 
-// GiveBack returns the call that removes what a script for several locks, a call of ObtainAll, has obtained at a server to which
-// commands of one key do not come. Others do not wait there.
-func (f *Format) GiveBack(obtained Call) Call {
-	c := Call{Script: giveBackAll, Key: obtained.Key, more: []string{}}
-	c.others = obtained.others[:len(obtained.of)-1]
-	values := make([]string, len(obtained.of))
-	for i, r := range obtained.of {
-		values[i] = r.value
+// GiveBack returns the call that removes the holds that a script for several locks, a call of ObtainAll, has obtained at a server
+// to which commands of one key do not come: the missing ones. Others do not wait there. The other holds are where they belong,
+// and others may wait for them, so each is released by itself.
+func (f *Format) GiveBack(obtained Call, missing []int) Call {
+	c := Call{Script: giveBackAll, Key: obtained.Key, more: []string{}} // the key says where the script has run
+	values := []string{""}
+	for _, i := range missing {
+		r := obtained.of[i]
+		if r.key == c.Key {
+			values[0] = r.value
+			continue
+		}
+		c.others, values = append(c.others, r.key), append(values, r.value)
 	}
 	copy(c.Args[:], values)
 	c.more = values[min(fixedArgs, len(values)):]
@@ -89,3 +113,48 @@ func (f *Format) GiveBack(obtained Call) Call {
 }
 
 var giveBackAll = Load("give_back_all")
+
+// Apart is what a registry knows of a proxy that keeps keys on several servers. A reading may have missed a hold that was there,
+// and a proxy may be replaced. So the registry tries again after a minute, and after twice as long each time that it sees a proxy
+// once more, up to an hour. Once it has worked for as long, it begins anew. Such a try costs a script and its undoing.
+type Apart struct {
+	seen atomic.Bool
+
+	mu    sync.Mutex
+	until clock.Instant
+	pause time.Duration
+}
+
+const (
+	apartFirst = time.Minute
+	apartMost  = time.Hour
+)
+
+// Note notes at now that keys are on several servers. It reports whether that is news.
+func (a *Apart) Note(now clock.Instant) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case now < a.until: // another call has seen the same
+	case a.pause == 0 || a.until.Until(now) >= a.pause:
+		a.pause = apartFirst
+		a.until = now.Add(a.pause)
+	default:
+		a.pause = min(2*a.pause, apartMost)
+		a.until = now.Add(a.pause)
+	}
+	return !a.seen.Swap(true)
+}
+
+// Counts reports whether calls obtain keys one by one at now.
+func (a *Apart) Counts(now clock.Instant) bool {
+	if !a.seen.Load() {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return now < a.until
+}
+
+// Seen reports whether it was ever noted. What reads keys, and has no readings behind it, goes by that.
+func (a *Apart) Seen() bool { return a != nil && a.seen.Load() }

@@ -13,6 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -105,7 +106,7 @@ type rights struct {
 
 // refusals is what servers, or proxies in front of them, refuse.
 type refusals struct {
-	Apart atomic.Bool // a proxy keeps paths on several servers: one script cannot obtain them
+	Apart protocol.Apart // whether a proxy keeps paths on several servers: one script cannot obtain them
 
 	unqueued  atomic.Bool  // a refusal for good was logged
 	postponed atomic.Int64 // an instant: until then a refusal for now is not logged again

@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -89,7 +91,7 @@ func (g *Group) Try(deadline clock.Instant) {
 		return
 	}
 	reply := g.ask(&p)
-	if reply.Split || elsewhere(reply.err) {
+	if reply.granted() && !reply.ReadBack.Sound() || elsewhere(reply.err) {
 		g.split(&reply)
 		return
 	}
@@ -122,20 +124,48 @@ func elsewhere(err error) bool {
 	return fault.Refusal(err) && strings.HasPrefix(err.Error(), "CROSSSLOT")
 }
 
-// split gives back what the script has obtained at a server that has no other commands about some of the paths. What it has
-// obtained where they belong is removed by Leave.
+// split gives back what the script has obtained. A path that has its hold where it belongs is released there, as any other:
+// others may wait for it. What cannot be released now is removed by Leave.
+//
+// Only a reading that is answered in time, and without the hold, tells of a proxy. After a late or refused one this call alone
+// takes one path after another.
 func (g *Group) split(r *groupReply) {
 	g.Err = fault.Apart
-	if !r.Split {
+	p, missing := g.tries[0].path, r.ReadBack.Missing
+	if !r.granted() || len(missing) > 0 && !r.Late { // mutant: late reading is a proxy
+		p.noteApart()
+	}
+	if !r.granted() {
 		return
 	}
-	for _, a := range g.tries {
+	w := g.tries[0].commandWait(p.Clock.Now())
+	w.Obtains, w.Observer = false, nil
+	there := make([]*attempt, 0, len(g.tries))
+	for i, a := range g.tries {
 		a.hold.SetMayArrive(true)
+		if !slices.Contains(missing, i) {
+			there = append(there, a)
+		}
 	}
-	p := g.tries[0].commandWait(g.tries[0].path.Clock.Now())
-	p.Obtains, p.Observer = false, nil
-	c := g.tries[0].path.Format.GiveBack(r.call)
-	g.tries[0].path.all.Transport.Do(&p, &c) // at worst it stays there until its lease ends, in nobody's way
+	if len(missing) > 0 {
+		c := p.Format.GiveBack(r.call, missing)
+		p.all.Transport.Do(&w, &c) // at worst it stays there until its lease ends, in nobody's way
+	}
+	_ = Each(there, func(a *attempt) error {
+		if !p.all.removeOnce(w, a.path.abandoned(a.hold)) {
+			return fault.Unavailable
+		}
+		a.hold.SetMayArrive(false)
+		return nil
+	})
+}
+
+// noteApart notes that a proxy keeps paths on several servers.
+func (p *Path) noteApart() {
+	if p.all.Apart.Note(p.Clock.Now()) {
+		p.Log(slog.LevelWarn, "a proxy keeps the paths of AcquireAll on several servers: it takes one after another",
+			slog.String("key", p.Key))
+	}
 }
 
 // groupReply is the reply to a group's script.

@@ -205,7 +205,8 @@ func (s *Shard) doAsync(p *Wait, c *protocol.Call, a *Reply) {
 	s.running.Add(1)
 	defer s.running.Add(-1)
 	e := s.async(p, s.places, &asyncCall{call: *c, key: c.Key})
-	a.RedisResult, a.Came, a.Fresh, a.Split = e.result(0), s.client.Clock.Now(), e.trusted, e.call.Split()
+	a.RedisResult, a.Came, a.Fresh = e.result(0), s.client.Clock.Now(), e.trusted
+	a.ReadBack = e.call.ReadBack()
 	e.shard.assess(p, e.at(a.Came), a)
 }
 

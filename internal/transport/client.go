@@ -135,7 +135,8 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 		return a
 	}
 	end.begin(p, a.Sent, nil)
-	a.RedisResult, a.Split = c.Send(end, t.redis), c.Split()
+	a.RedisResult = c.Send(end, t.redis)
+	a.ReadBack = c.ReadBack()
 	overdue := end.overdue()
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)

@@ -145,7 +145,7 @@ func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Repl
 	t := s.client
 	end.begin(p, a.Sent, w)
 	a.RedisResult = c.Repair(end, t.redis, c.SendOnce(context.Background(), w, true))
-	a.Split = c.Split()
+	a.ReadBack = c.ReadBack()
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
 	over := end.stop() // from here on the bound closes nothing

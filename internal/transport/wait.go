@@ -15,14 +15,14 @@ import (
 // Reply is the outcome of a command.
 type Reply struct {
 	rueidis.RedisResult
-	Sent, Came clock.Instant // by the registry's clock; if the server answered, it executed the command in between
-	Late       bool          // it came so late that it must be confirmed
-	Doubtful   bool          // confirm it by a command on a fresh connection
-	Fresh      bool          // it came on a fresh connection
-	Cut        bool          // there is no reply, because the caller's context ended
-	Split      bool          // see [protocol.Call.Split]
-	ReplicaErr error         // why the master's reply does not count: too few replicas have the write, see WithReplicas
-	refused    bool          // by a replica, see demotion
+	Sent, Came clock.Instant     // by the registry's clock; if the server answered, it executed the command in between
+	Late       bool              // it came so late that it must be confirmed
+	Doubtful   bool              // confirm it by a command on a fresh connection
+	Fresh      bool              // it came on a fresh connection
+	Cut        bool              // there is no reply, because the caller's context ended
+	ReadBack   protocol.ReadBack // of a call that reads back
+	ReplicaErr error             // why the master's reply does not count: too few replicas have the write, see WithReplicas
+	refused    bool              // by a replica, see demotion
 }
 
 // Confirmed decodes the reply to a renewal or a removal, see [protocol.Confirmed]. A write that too few replicas have has

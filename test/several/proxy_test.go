@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -126,4 +127,82 @@ func TestAcquireAll_BehindAProxyByChance(t *testing.T) {
 		}
 		require.NoError(t, hold.Release(t.Context()))
 	})
+}
+
+// What a reading says counts for a proxy only if it is answered in time, and without the hold. After any other the call takes one
+// path after another, and the next one asks for all at once. Such a reading may be wrong, too: so the registry tries again.
+func TestAcquireAll_ReadBack(t *testing.T) {
+	missing := kit.Fate{Lost: true, Reply: "$-1\r\n"}
+	none := kit.Fate{Lost: true, Reply: ":0\r\n"}
+	late, lateNone := missing, none
+	late.Linger, lateNone.Linger = 1500*time.Millisecond, 1500*time.Millisecond
+	for name, c := range map[string]struct {
+		get, hexists kit.Fate
+		proxy        bool
+	}{
+		"missing": {missing, none, true},
+		"refused": {kit.Refused(kit.Loading), kit.Refused(kit.Loading), false},
+		"late":    {late, lateNone, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+				f := w.Flaky()
+				var log kit.Journal
+				r := f.Registry(append(opts, log.Option())...)
+				w.Known(r)
+				paths := []string{"a", "b", "c"}
+				acquires := func() (together int) {
+					before := f.Count("obtain_all")
+					hold, err := r.AcquireAll(w.Context(), paths)
+					require.NoError(w, err)
+					taken(w, paths...)
+					require.NoError(w, hold.Release(w.Context()))
+					allFree(w, paths...)
+					return f.Count("obtain_all") - before
+				}
+				acquires() // from now on the server knows the script
+				sees := func() {
+					f.Fates("GET", kit.Delivered, c.get)
+					f.Fates("HEXISTS", kit.Delivered, c.hexists)
+					require.Equal(w, 1, acquires())
+				}
+				sees()
+				if !c.proxy {
+					require.Equal(w, 1, acquires())
+					require.Empty(w, log.Lines("a proxy keeps"))
+					return
+				}
+				require.Zero(w, acquires())
+				w.Pass(time.Minute)
+				sees()
+				w.Pass(time.Minute)
+				require.Zero(w, acquires(), "twice as long")
+				w.Pass(time.Minute)
+				require.Equal(w, 1, acquires())
+				require.Len(w, log.Lines("a proxy keeps"), 1)
+			})
+		})
+	}
+}
+
+// What a script has obtained where it belongs is released as any lock is: others may wait for it.
+func TestAcquireAll_BehindAProxyTellsWaiters(t *testing.T) {
+	t.Parallel()
+	relay := kit.NewRelay(t, true, "")
+	paths := apart(t, relay)
+	home := relay.Home("orders:" + paths[0])
+	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{home.Addr()}, ForceSingleClient: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	heard, subscribed := make(chan string, 100), make(chan struct{})
+	ctx := rueidis.WithOnSubscriptionHook(t.Context(), func(rueidis.PubSubSubscription) { close(subscribed) })
+	go func() {
+		channel := "orders-channel:orders:" + paths[0]
+		_ = client.Receive(ctx, client.B().Subscribe().Channel(channel).Build(), func(m rueidis.PubSubMessage) { heard <- m.Message })
+	}()
+	<-subscribed
+	hold, err := relay.Registry(t).AcquireAll(t.Context(), paths)
+	require.NoError(t, err)
+	require.Equal(t, "orders:"+paths[0], <-heard, "what the script has obtained was released")
+	require.NoError(t, hold.Release(t.Context()))
 }

@@ -92,6 +92,11 @@ var mutations = []mutation{
 		"../faults:TestRefusedKeys_TheQueueOfAWaitingCall$",
 	},
 	{
+		"late reading is a proxy", "a late reading without the hold counts for a proxy",
+		" && !r.Late", "",
+		"../several:TestAcquireAll_ReadBack$",
+	},
+	{
 		"nobody stands back", "nobody stands back",
 		"c.yields.Swap(false)", "false",
 		"TestHandoffIsFair",
