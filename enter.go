@@ -223,19 +223,15 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		}
 	}
 	if how == local.Joined {
-		h.Join(q.lease)
-		ok, renew := h.Shares(q.lease.Length)
+		ok, renew := h.Join(q.lease, q.plain && l.keepsRenewed())
 		if !ok {
 			return ErrLockLost
-		}
-		if q.plain && l.keepsRenewed() {
-			renew = h.KeepRenewed(q.lease.Length)
 		}
 		if !renew {
 			l.anchor().entry.Use(l.reg.clock.Now())
 			return nil
 		}
-		q.plain = q.lease.Length < h.Running()
+		q.plain = true // the hold's lease is as long now
 	}
 	if q.plain {
 		q.lease = nil

@@ -82,11 +82,7 @@ type redisHalf struct{ *ReadWriteLock }
 // Sharable reports whether the hold of a reader can be shared.
 func (rw redisHalf) Sharable() bool {
 	h := rw.reader.hold.Load()
-	if h == nil {
-		return false
-	}
-	ok, _ := h.Shares(0)
-	return ok
+	return h != nil && h.Fresh()
 }
 
 // LookDue reports whether it is time to look for a writer: lookEvery has passed since the hold began and since the last look.

@@ -56,6 +56,7 @@ func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Dura
 	}
 	h.upheld = 0 // the function of a Do that unlocked too often may still run
 	h.lease.Uphold(false)
+	h.lease.HandOver()
 	ends, running := h.ends.all(), h.lease.Effective(h.lease.Term)
 	h.mu.Unlock()
 	cancelAll(ends, context.Canceled)
@@ -89,13 +90,6 @@ func (h *Hold) Taker(o owner.ID) owner.ID {
 	return h.extra().takers[o]
 }
 
-// Running returns the lease that counts from the next renewal on: no owner can have asked for a longer one.
-func (h *Hold) Running() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.lease.Effective(h.lease.Term)
-}
-
 // Dismiss ends the contexts of an owner that unlocks while others still share the hold. It reports whether the hold was valid
 // until then.
 func (h *Hold) Dismiss(o owner.ID) bool {
@@ -122,27 +116,23 @@ func (h *Hold) Dismiss(o owner.ID) bool {
 	return true
 }
 
-// Shares reports whether another owner may share the hold, and whether it must be renewed first, so that at least nine tenths
-// of the lease that the owner asks for are left.
-func (h *Hold) Shares(asked time.Duration) (ok, renew bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now := h.path.Clock.Now()
-	return h.lease.Fresh(now), h.lease.Shares(asked, now)
-}
-
-// KeepRenewed makes the hold renewed from now on, for an owner that joins and expects that. It reports whether the hold must be
-// renewed at once: it was not renewed before, renewals are late, or its lease is shorter than the one asked for.
-func (h *Hold) KeepRenewed(asked time.Duration) (atOnce bool) {
+// Join is for another owner that shares the hold and asks for t. Keeps: it expects the hold to be renewed until its end. It
+// reports whether the hold is valid, and whether it must be renewed, with the lease that it has then, before the owner has it;
+// see [lease.State.Join].
+func (h *Hold) Join(t *lease.Term, keeps bool) (ok, renew bool) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
-	if h.lease.Keep(now) {
-		h.unlockPlanned()
-		return true
+	if !h.lease.Fresh(now) {
+		h.mu.Unlock()
+		return false, false
 	}
-	atOnce = h.lease.Lags(asked, now)
-	h.mu.Unlock()
-	return atOnce
+	renew, sooner := h.lease.Join(t, keeps, now)
+	if sooner {
+		h.unlockPlanned()
+	} else {
+		h.mu.Unlock()
+	}
+	return true, renew
 }
 
 // Uphold renews the hold until Unuphold is called as often, even if its owner has not asked for renewal: for callers that know
@@ -180,13 +170,6 @@ func (h *Hold) Nest(o owner.ID, t *lease.Term) {
 	if h.lease.Nests(t) {
 		h.lease.Nest(t, caller(o))
 	}
-}
-
-// Join is for another owner that shares the hold and asks for t.
-func (h *Hold) Join(t *lease.Term) {
-	h.mu.Lock()
-	h.lease.Join(t)
-	h.mu.Unlock()
 }
 
 // Unnest is for the unlock of a nested call. If that had asked for a longer lease, the key soon has the one again that the calls

@@ -67,6 +67,8 @@ func TestHold_Adopt(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
 		pass(time.Second)
+		can, _, _ := h.Relinquish(time.Hour)
+		require.True(w, can)
 		require.True(w, h.Adopt(Terms{Lease: lease.NewTerm(30 * time.Second), AtLeast: time.Hour, Renewed: true, Leads: true}))
 		owned, had, fresh := h.Held(w.path.Clock.Now())
 		require.Zero(w, owned)
@@ -263,22 +265,26 @@ func TestSchedule_AllDuringATurn(t *testing.T) {
 }
 
 // An owner that shares a hold has at least nine tenths of the lease that it asks for, and expects that it is renewed.
-func TestHold_Shares(t *testing.T) {
+func TestHold_Join(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
-		ok, renew := h.Shares(time.Minute)
+		ok, renew := h.Join(lease.NewTerm(time.Minute), false)
 		require.True(w, ok)
 		require.False(w, renew)
 		pass(10 * time.Second)
-		_, renew = h.Shares(time.Minute)
+		_, renew = h.Join(lease.NewTerm(time.Minute), false)
 		require.True(w, renew)
-		require.True(w, h.KeepRenewed(time.Minute), "it was not renewed so far")
-		pass(time.Hour)
-		require.False(w, h.KeepRenewed(time.Minute))
-		require.True(w, h.KeepRenewed(time.Hour), "its lease is shorter")
-		require.Equal(w, time.Minute, h.Running())
+		_, renew = h.Join(lease.NewTerm(time.Minute), true)
+		require.True(w, renew, "it was not renewed so far")
+		pass(time.Hour + time.Second) // no renewal is under way
+		_, renew = h.Join(lease.NewTerm(time.Minute), true)
+		require.False(w, renew)
+		_, renew = h.Join(lease.NewTerm(time.Hour), true)
+		require.True(w, renew, "its lease is shorter")
+		require.NoError(w, h.Renew(w.wait(), nil))
+		require.Greater(w, h.Left(), 59*time.Minute)
 		h.Lose(fault.Forced)
-		ok, _ = h.Shares(time.Minute)
+		ok, _ = h.Join(lease.NewTerm(time.Minute), true)
 		require.False(w, ok)
 	})
 }
@@ -337,7 +343,7 @@ func TestHold_Uphold(t *testing.T) {
 		require.Len(w, w.removals(), 1)
 	})
 	for name, renew := range map[string]func(h *Hold){
-		"others rely on it": func(h *Hold) { h.KeepRenewed(30 * time.Second) },
+		"others rely on it": func(h *Hold) { _, _ = h.Join(lease.NewTerm(30*time.Second), true) },
 		"another owner":     func(h *Hold) { h.Adopt(renewed(30 * time.Second)) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -30,17 +30,17 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 		h.mu.Unlock()
 		return fault.Ended(ctx)
 	}
-	chosen := t != nil
+	now, chosen := h.path.Clock.Now(), t != nil
 	if chosen && t.Length < h.lease.Term.Length && h.path.Above.Count() > 1 {
 		chosen = false // not shortened: others that share the hold may rely on it
-		h.lease.Join(t)
+		h.lease.Rely(t)
 	}
 	if chosen {
-		h.lease.Choose()
+		h.lease.Choose(now)
 	} else {
 		t = h.lease.Term
 	}
-	r := renewal{h, h.lease.Begin(h.path.Clock.Now(), t)}
+	r := renewal{h, h.lease.Begin(now, t)}
 	r.Chosen = chosen && r.Term == t // else AtMost has shortened it: the term stays for renewals
 	h.unlockPlanned()
 

@@ -61,7 +61,7 @@ type State struct {
 
 	Term   *Term         // of the next renewal: what the owner asked for last, see also Nest; others may write it before the grant
 	until  clock.Instant // it is valid until then
-	chosen clock.Instant // when the command was sent that set Term
+	chosen clock.Instant // when the command was sent that set Term; Never between HandOver and what its next owner chooses
 	next   clock.Instant // when to send something; Never without renewal, and while one is under way; if lost, see PlanRemoval
 	short  time.Duration // the short lease from another process's release, until it is lengthened; then 0
 	unsure *unsure       // nil for most
@@ -81,12 +81,14 @@ type unsure struct {
 	flying   int32         // renewals under way
 	several  bool          // two were under way at once since the last time that none was
 	exceeds  bool          // the key may live beyond the bound, or longer than Term, and must be shortened
+	owed     bool          // an owner that shares it may have less than it relies on, see Join: it must be renewed once more
 	shortest time.Duration // the shortest lease of all renewals since there were none
 	sure     clock.Instant // the value for until once the server has refused all of them
 	doubt    time.Duration // the shortest lease of commands that will never be answered; 0: there are none
 	most     time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
 	bound    clock.Instant // the key may live until then at most; 0: as long as it is renewed
 	nested   *nested       // see Nest; nil for most
+	joined   *Term         // the longest that owners ask for which share it since renewals are under way, see Join; nil for most
 }
 
 func (s *State) unsettled() *unsure {
@@ -137,7 +139,7 @@ func (s *State) prolong(sent clock.Instant, t *Term) {
 	length := s.Effective(t)
 	s.until = s.capped(max(s.until, sent.Add(length-Margin(length))))
 	s.next, s.short, s.doubted = clock.Never, 0, false
-	if s.renews() || s.exceeds() {
+	if s.renews() || s.exceeds() || s.owed() {
 		s.next = sent.Add(length / 3)
 	}
 }
@@ -233,9 +235,25 @@ func (s *State) End(now clock.Instant) bool {
 	return s.sound
 }
 
+// HandOver notes that another owner has it from now on, whose terms Adopt gives it. What the former owner and its nested calls
+// have asked for counts no more, nor does what a renewal has chosen that is under way.
+func (s *State) HandOver() {
+	s.forget()
+	s.chosen = clock.Never
+}
+
 // Adopt gives it the terms of another owner: a term from the next renewal on, whether it is renewed, and a bound, 0 for none.
+// Other goroutines of that owner may have nested since HandOver, or chosen a lease: those do not get a shorter one.
 func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed bool) {
-	s.Choose()
+	if s.chosen == clock.Never {
+		s.chosen = now
+	} else if s.Term.Length > t.Length {
+		t = s.Term
+	}
+	if n := s.nesting(); n != nil {
+		n.outer = t
+		t = n.term()
+	}
 	if s.Term.Length == t.Length && s.Renewed == renewed && bound == 0 && s.bound() == 0 {
 		return false
 	}
@@ -300,6 +318,8 @@ func (s *State) gains() bool {
 
 func (s *State) exceeds() bool { return s.unsure != nil && s.unsure.exceeds }
 
+func (s *State) owed() bool { return s.unsure != nil && s.unsure.owed }
+
 // third returns when a third of the lease will be over.
 func (s *State) third() clock.Instant { return s.until.Add(s.Term.Length/3 - s.Term.Length) }
 
@@ -353,19 +373,3 @@ func (s *State) Upheld(now clock.Instant) time.Duration {
 
 // Half reports whether more than half of its lease is over.
 func (s *State) Half(now clock.Instant) bool { return s.Left(now) < s.current(s.Term.Length)/2 }
-
-// Lags reports whether it must be renewed at once for an owner that asks for a lease of this length: more than half is over,
-// because renewals are late, or its lease is shorter.
-func (s *State) Lags(length time.Duration, now clock.Instant) bool {
-	return s.Left(now) < s.current(length)/2 || s.Effective(s.Term) < length
-}
-
-// Shares reports whether it must be renewed before another owner shares it, so that at least nine tenths of the lease that the
-// owner asks for are left. Half is enough of a short lease that is lengthened soon.
-func (s *State) Shares(length time.Duration, now clock.Instant) (renew bool) {
-	enough := length - length/10
-	if s.short > 0 {
-		enough = s.short / 2
-	}
-	return s.Effective(s.Term) < length || s.Left(now) < enough
-}

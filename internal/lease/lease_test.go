@@ -287,10 +287,13 @@ func TestState_Longest(t *testing.T) {
 		happens func(s *lease.State)
 		longest time.Duration
 	}{
-		"granted":                           {func(*lease.State) {}, time.Minute},
-		"shortened":                         {shorten, 2 * time.Second},
-		"lengthened":                        {func(s *lease.State) { shorten(s); s.Begin(now, lease.NewTerm(time.Hour)) }, time.Hour},
-		"shortened for the next owner only": {func(s *lease.State) { s.Adopt(short, false, 0, now) }, time.Minute},
+		"granted":    {func(*lease.State) {}, time.Minute},
+		"shortened":  {shorten, 2 * time.Second},
+		"lengthened": {func(s *lease.State) { shorten(s); s.Begin(now, lease.NewTerm(time.Hour)) }, time.Hour},
+		"shortened for the next owner only": {func(s *lease.State) {
+			s.HandOver()
+			s.Adopt(short, false, 0, now)
+		}, time.Minute},
 		"shortened while the longer one was under way": {func(s *lease.State) {
 			long := s.Begin(now, minute)
 			other := renew(s, now, short)
@@ -431,26 +434,17 @@ func TestTick_Deserted(t *testing.T) {
 	require.Equal(t, now.Add(40*time.Second), due)
 }
 
-func TestHalfAndShares(t *testing.T) {
+func TestState_Half(t *testing.T) {
 	s := granted(t, false)
 	middle := now.Add(certain(time.Minute) - time.Minute/2)
 	require.False(t, s.Half(middle))
 	require.True(t, s.Half(middle+1))
-	require.False(t, s.Lags(time.Minute, middle))
-	require.True(t, s.Lags(time.Minute, middle+1))
-	require.True(t, s.Lags(time.Hour, now), "it is shorter than what is asked for")
-	tenth := now.Add(certain(time.Minute) - 54*time.Second)
-	require.False(t, s.Shares(time.Minute, tenth))
-	require.True(t, s.Shares(time.Minute, tenth+1))
-	require.True(t, s.Shares(time.Hour, now))
 
 	s = &lease.State{Term: minute}
 	require.True(t, s.GrantShort(now, now, time.Second, 0))
 	middle = now.Add(certain(time.Second) - time.Second/2)
 	require.False(t, s.Half(middle), "half of the short one")
 	require.True(t, s.Half(middle+1))
-	require.False(t, s.Shares(time.Minute, middle), "it is lengthened soon")
-	require.True(t, s.Shares(time.Minute, middle+1))
 }
 
 // The server is asked whether it has the key when it may be the master no more, and asked again until it answers.

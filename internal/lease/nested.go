@@ -68,16 +68,19 @@ func (s *State) nesting() *nested {
 
 // Nests reports whether a nested call that asks for t, or for no lease if t is nil, must say who makes it.
 func (s *State) Nests(t *Term) bool {
-	return s.nesting() != nil || t != nil && t.Length > s.Term.Length
+	return s.nesting() != nil || t != nil && (t.Length > s.Term.Length || s.chosen == clock.Never)
 }
 
 // Nest notes that a caller nests, and asks for t. The caller then renews with Term.
+//
+// The owner may have got the lease by HandOver just now, and another of its goroutines be about to call Adopt: until then nobody
+// knows what the outermost call asks for, so each nested one has a level.
 func (s *State) Nest(t *Term, by Caller) {
 	n := s.nesting()
 	if n == nil {
 		n = &nested{outer: s.Term}
 	}
-	if t == nil || t.Length <= n.outer.Length {
+	if t == nil || t.Length <= n.outer.Length && s.chosen != clock.Never {
 		if i := n.newest(by); i >= 0 {
 			n.levels[i].calls++
 		}
@@ -88,16 +91,64 @@ func (s *State) Nest(t *Term, by Caller) {
 	s.become(n.term())
 }
 
-// Join notes that another owner shares the lease, and relies on t until it has left. That it has asked for it is not undone then.
-func (s *State) Join(t *Term) {
+// Join notes that another owner shares the lease, and relies on t until it has left; that it has asked for it is not undone then.
+// Keeps: it expects to be renewed. It reports whether the lease must be renewed, with Term, before the owner has it, so that at
+// least nine tenths of t are left; half if the lease is renewed anyway, or short and lengthened soon. Sooner is as of Unnest.
+//
+// A renewal with a shorter lease may be under way, from when one owner had the lease alone:
+//
+//	anna  Renew(2s) ─────────────────────────────────▶ reply: Term would be 2s
+//	carl         joins: 1m ── renewal: 1m ──▶ reply
+//
+// The server may execute the shorter one last. Then carl has 2s for certain, and is owed a renewal, sent when a third of that is
+// over. And when the replies have come Term is what carl relies on.
+func (s *State) Join(t *Term, keeps bool, now clock.Instant) (renew, sooner bool) {
+	left, effective := s.Left(now), s.Effective(s.Term)
+	enough := t.Length - t.Length/10
+	switch {
+	case keeps && s.short == 0:
+		enough = t.Length / 2
+	case s.short > 0:
+		enough = s.short / 2
+	}
+	if keeps {
+		sooner = s.Keep(now)
+	}
+	s.Rely(t)
+	return sooner || effective < t.Length || left < enough, sooner
+}
+
+// Rely notes that one of several owners that share the lease relies on t.
+func (s *State) Rely(t *Term) {
 	if n := s.nesting(); n != nil && t.Length > n.outer.Length {
 		n.outer = t
 	}
+	if t.Length > s.Term.Length {
+		s.become(t)
+	}
+	if u := s.unsure; u != nil && u.flying > 0 {
+		u.joined = longer(u.joined, t) // mutant: sharer gets less
+		u.owed = u.owed || u.shortest < t.Length
+	}
+}
+
+// longer returns the longer one; a may be nil.
+func longer(a, b *Term) *Term {
+	if a != nil && a.Length >= b.Length {
+		return a
+	}
+	return b
 }
 
 // Choose notes that the owner is about to choose another lease for all its calls, see [Renewal]. If that fails, Term stays the
 // longest that nested calls have asked for.
-func (s *State) Choose() {
+func (s *State) Choose(now clock.Instant) {
+	s.forget()
+	s.chosen = min(s.chosen, now)
+}
+
+// forget drops all levels.
+func (s *State) forget() {
 	if s.unsure != nil {
 		s.unsure.nested = nil
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
@@ -13,6 +14,8 @@ var (
 	anna = lease.Caller{Owner: 1, Goroutine: 1}
 	bert = lease.Caller{Owner: 1, Goroutine: 2} // of the same owner
 	carl = lease.Caller{Owner: 3, Goroutine: 3} // another owner, which shares the lease
+
+	nobody lease.Caller
 )
 
 // step is what a caller does to a lease whose outermost call has asked for a minute, and the term after that.
@@ -56,6 +59,12 @@ func TestState_Nest(t *testing.T) {
 		"one that joins": {
 			{"nest", anna, day, day}, {"join", carl, hour, day}, {"unnest", anna, nil, hour}, {"leave", carl, nil, hour},
 		},
+		"one that joins longer": {
+			{"nest", anna, hour, hour}, {"join", carl, day, day}, {"unnest", anna, nil, day}, {"leave", carl, nil, day},
+		},
+		"one that joins longer, without levels": {
+			{"join", carl, hour, hour}, {"nest", anna, day, day}, {"unnest", anna, nil, hour},
+		},
 		"one that joins shorter": {
 			{"nest", anna, day, day}, {"join", carl, second, day}, {"unnest", anna, nil, minute},
 		},
@@ -72,7 +81,17 @@ func TestState_Nest(t *testing.T) {
 			{"nest", anna, hour, hour}, {"choose in vain", anna, second, hour}, {"unnest", anna, nil, hour},
 		},
 		"another owner": {
-			{"nest", anna, hour, hour}, {"adopt", carl, minute, minute}, {"unnest", anna, nil, minute},
+			{"nest", anna, hour, hour}, {"hand over", nobody, nil, hour}, {"adopt", carl, minute, minute}, {"unnest", anna, nil, minute},
+		},
+		"another owner, which nests before": {
+			{"hand over", nobody, nil, minute}, {"nest", bert, minute, minute}, {"nest", bert, nil, minute},
+			{"adopt", anna, second, minute}, {"unnest", bert, nil, minute}, {"unnest", bert, nil, second},
+		},
+		"another owner, which nests longer before": {
+			{"hand over", nobody, nil, minute}, {"nest", bert, hour, hour}, {"adopt", anna, minute, hour}, {"unnest", bert, nil, minute},
+		},
+		"another owner, which renews before": {
+			{"hand over", nobody, nil, minute}, {"choose", bert, hour, hour}, {"adopt", anna, minute, hour},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,17 +123,19 @@ func take(s *lease.State, what step, day *lease.Term) (sooner bool) {
 	case "leave":
 		return s.Leave(what.by.Owner, now)
 	case "join":
-		s.Join(what.t)
+		_, _ = s.Join(what.t, false, now)
+	case "hand over":
+		s.HandOver()
 	case "adopt":
 		s.Adopt(what.t, false, 0, now)
 	case "choose":
-		s.Choose()
+		s.Choose(now)
 		s.Reply(renew(s, now, what.t), now, confirm)
 	case "choose in vain":
-		s.Choose()
+		s.Choose(now)
 		s.Reply(renew(s, now, what.t), now, refused)
 	case "choose, and nest":
-		s.Choose()
+		s.Choose(now)
 		r := renew(s, now, what.t)
 		s.Nest(day, what.by)
 		s.Reply(r, now, confirm)
@@ -156,4 +177,104 @@ func TestUnnest_AfterTheEnd(t *testing.T) {
 	require.False(t, s.Unnest(anna, now))
 	require.False(t, s.Unnest(anna, now))
 	require.False(t, s.Leave(anna.Owner, now))
+}
+
+// An owner that shares a lease has at least nine tenths of what it asks for, half if the lease is renewed.
+func TestState_Join(t *testing.T) {
+	for name, c := range map[string]struct {
+		asks   *lease.Term
+		keeps  bool
+		part   time.Duration // what must be left
+		renews bool          // whatever is left
+	}{
+		"as long":                {minute, false, 54 * time.Second, false},
+		"shorter":                {short, false, 1800 * time.Millisecond, false},
+		"longer":                 {hour, false, 0, true},
+		"as long, to be renewed": {minute, true, 30 * time.Second, false},
+		"longer, to be renewed":  {hour, true, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			enough := now.Add(certain(time.Minute) - c.part)
+			for at, want := range map[clock.Instant]bool{enough: c.renews, enough + 1: true} {
+				s := granted(t, c.keeps)
+				renew, sooner := s.Join(c.asks, c.keeps, at)
+				require.Equal(t, want, renew)
+				require.False(t, sooner)
+				require.GreaterOrEqual(t, s.Term.Length, c.asks.Length)
+			}
+		})
+	}
+	s := granted(t, false)
+	renew, sooner := s.Join(minute, true, now)
+	require.True(t, renew, "it was not renewed so far")
+	require.True(t, sooner)
+	require.True(t, s.Renewed)
+
+	for _, keeps := range []bool{false, true} { // half of a short one that is lengthened soon
+		middle := now.Add(certain(time.Second) - time.Second/2)
+		for at, want := range map[clock.Instant]bool{middle: false, middle + 1: true} {
+			s := &lease.State{Term: minute, Renewed: keeps}
+			require.True(t, s.GrantShort(now, now, time.Second, 0))
+			renew, _ := s.Join(minute, keeps, at)
+			require.Equal(t, want, renew)
+		}
+	}
+}
+
+// An owner alone chooses a shorter lease, and another one joins before the reply: it does not get less than it asks for, in
+// whatever order the server executes the two renewals, and the replies come.
+func TestState_JoinDuringARenewal(t *testing.T) {
+	for _, joins := range []*lease.Term{lease.NewTerm(10 * time.Second), minute, hour} {
+		for _, shortFirst := range []bool{false, true} {
+			for name, outcome := range map[string]lease.Outcome{"renewed": confirm, "refused": refused} {
+				t.Run(joins.MS+" "+name, func(t *testing.T) {
+					s := granted(t, false)
+					s.Choose(now)
+					chosen, at := renew(s, now, short), now.Add(time.Millisecond)
+					must, _ := s.Join(joins, false, at)
+					require.True(t, must)
+					mine := s.Begin(at, s.Term)
+					if shortFirst {
+						s.Reply(chosen, at, outcome)
+					}
+					require.Equal(t, lease.Extended, s.Reply(mine, at, confirm))
+					require.GreaterOrEqual(t, s.Left(at), certain(2*time.Second)-time.Millisecond)
+					if !shortFirst {
+						s.Reply(chosen, at, outcome)
+					}
+					require.GreaterOrEqual(t, s.Term.Length, joins.Length)
+
+					due, looks := s.Due(false)
+					require.True(t, looks)
+					require.LessOrEqual(t, due, at.Add(time.Second))
+					require.Equal(t, lease.Renew, s.Tick(due, false))
+					last := s.Begin(due, s.Term)
+					require.Equal(t, lease.Extended, s.Reply(last, due, confirm))
+					require.Equal(t, certain(s.Term.Length), s.Left(due))
+					_, looks = s.Due(false)
+					require.False(t, looks, "nothing is owed")
+				})
+			}
+		}
+	}
+}
+
+// What the former owner has chosen says nothing to the next one, although it is answered only then.
+func TestState_ChosenBeforeHandOver(t *testing.T) {
+	for _, adopted := range []bool{false, true} {
+		s := granted(t, false)
+		s.Choose(now)
+		chosen := renew(s, now, hour)
+		s.HandOver()
+		if adopted {
+			s.Adopt(minute, false, 0, now+1)
+		}
+		require.Equal(t, lease.Extended, s.Reply(chosen, now+1, confirm))
+		require.Equal(t, minute.Length, s.Term.Length)
+		require.Equal(t, hour.Length, s.Longest())
+		if !adopted {
+			s.Adopt(short, false, 0, now+1)
+			require.Same(t, short, s.Term)
+		}
+	}
 }

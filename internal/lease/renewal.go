@@ -52,7 +52,7 @@ func (s *State) Begin(now clock.Instant, t *Term) Renewal {
 	u := s.unsettled()
 	t = s.within(t, now)
 	if u.flying == 0 {
-		u.several, u.shortest, u.sure = false, t.Length, s.until
+		u.several, u.shortest, u.sure, u.joined = false, t.Length, s.until, nil
 	}
 	u.flying++
 	u.several = u.flying > 1 || u.several
@@ -102,6 +102,7 @@ func (s *State) renewed(u *unsure, r Renewal, late bool) {
 	known := !late && !u.several && u.doubt == 0 // the key has this lease, and no longer one can come any more
 	if !late {
 		u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // unless this, or another under way, may be longer
+		u.owed = u.owed && u.several                                             // else the server has executed all before this
 		if known {
 			u.most = 0
 			s.exceed(r.Term)
@@ -112,9 +113,9 @@ func (s *State) renewed(u *unsure, r Renewal, late bool) {
 	u.sure = s.until
 	if r.Chosen && r.Sent >= s.chosen {
 		former := s.Term
-		s.Term, s.chosen = r.Term, r.Sent
+		s.Term, s.chosen = longer(u.joined, r.Term), r.Sent
 		if n := s.nesting(); n != nil { // of calls that came after the choice
-			n.outer = r.Term
+			n.outer = s.Term
 			s.Term = n.term()
 		}
 		if !known {
@@ -140,7 +141,9 @@ func (s *State) failure(u *unsure, r Renewal, o Outcome) {
 func (s *State) retries(r Renewal) bool { return s.tended() && (r.Scheduled || s.next != clock.Never) }
 
 // tended reports whether commands are sent for it in the background.
-func (s *State) tended() bool { return s.renews() || s.short > 0 || s.doubted || s.exceeds() }
+func (s *State) tended() bool {
+	return s.renews() || s.short > 0 || s.doubted || s.exceeds() || s.owed()
+}
 
 // Due returns when to look at a live lease, to send something or, if awaited, because a waiter or a context waits for its end.
 // It reports whether to look at all.
@@ -161,7 +164,7 @@ func (s *State) Tick(now clock.Instant, deserted bool) Task {
 	case s.short == 0 && s.renews() && deserted: // another owner may still join
 		s.next = now.Add(s.Term.Length / 3)
 		return Nothing
-	case (s.short > 0 || s.renews()) && s.gains() || s.exceeds():
+	case (s.short > 0 || s.renews() || s.owed()) && s.gains() || s.exceeds():
 		return Renew
 	case s.doubted:
 		return Verify

@@ -213,3 +213,35 @@ func TestNested_ReadersThatShareAHold(t *testing.T) {
 		require.True(w, w.Free(kit.TheKey))
 	})
 }
+
+// A reader chooses a shorter lease, alone; before it has the reply another one comes, which relies on a longer one.
+func TestNested_AReaderThatComesDuringARenewal(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]lockregistry.LockOption{
+		"renewed": nil, "with a lease": {lockregistry.Lease(30 * time.Second)}, "with a longer lease": {lockregistry.Lease(2 * time.Minute)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				const least, slow = 30 * time.Second, 300 * time.Millisecond
+				f := w.Flaky()
+				r := f.Registry(lockregistry.WithLease(least))
+				l, g := r.ReadWrite("42").Reader(), w.Goroutine()
+				require.NoError(w, g.Lock(l, lockregistry.Lease(time.Minute)))
+				w.Loaded("")
+				f.Fates("read_renew", kit.SlowReply(slow))
+				renewed := g.Start(func() error { return l.Renew(w.Context(), 2*time.Second) })
+				w.Settle()
+				w.Lock(l, opts...)
+				require.NoError(w, <-renewed)
+				w.Pass(2 * time.Second)
+				require.Greater(w, w.Pttl(kit.TheKey), least*2/3-time.Second)
+				require.NoError(w, g.Unlock(l))
+				for range 4 {
+					w.Pass(5 * time.Second)
+					require.True(w, l.IsHeld())
+				}
+				w.Unlock(l)
+			})
+		})
+	}
+}

@@ -62,6 +62,11 @@ var mutations = []mutation{
 		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
 	},
 	{
+		"sharer gets less", "a reader that joins during a renewal gets its lease",
+		"u.joined = longer(u.joined, t)", "_ = t",
+		"../lease:TestNested_AReaderThatComesDuringARenewal$",
+	},
+	{
 		"inner lease stays", "the lease of a nested call stays after it",
 		"s.unsure.exceeds, s.next = true, min(s.next, now)", "_ = now",
 		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
