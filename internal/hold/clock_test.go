@@ -61,6 +61,25 @@ func TestClock_TheFirstLookSeesTheEnd(t *testing.T) {
 	}
 }
 
+// The key of context.Cause is found out, whether this version of Go asks for it at once or after Err. A context looks when it is
+// asked for that.
+func TestClock_TheKeyOfCause(t *testing.T) {
+	require.NotNil(t, causeKey)
+	within, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	require.Same(t, within, within.Value(causeKey))
+	fake(t, func(w *world) {
+		h := w.granted(terms(time.Minute))
+		ctx := w.context(h, anna)
+		w.stall()
+		pass(time.Minute)
+		require.Nil(w, ctx.Value("another key"))
+		require.False(w, closed(ctx))
+		require.NotNil(w, ctx.Value(causeKey))
+		require.True(w, closed(ctx))
+	})
+}
+
 // A context goes by the clocks of all holds that it was made in, whatever of package context is in between, unless it was
 // detached from them.
 func TestClock_OfTheHoldsAround(t *testing.T) {

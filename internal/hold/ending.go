@@ -125,17 +125,20 @@ func (u unlooked) Value(key any) any {
 // innermost is the context key of the innermost ending.
 type innermost struct{}
 
-// causeKey is the key by which context.Cause finds the context of package context that has the cause.
+// causeKey is the key by which context.Cause finds the context of package context that has the cause. Some versions of Go ask
+// Err first, and for the key only when that is not nil.
 var causeKey = func() (key any) {
 	_ = context.Cause(asked{context.Background(), &key})
 	return key
 }()
 
-// asked notes which key it is asked for.
+// asked has ended, and notes which key it is asked for.
 type asked struct {
 	context.Context
 	key *any
 }
+
+func (asked) Err() error { return context.Canceled }
 
 func (a asked) Value(key any) any {
 	*a.key = key
