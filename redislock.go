@@ -141,8 +141,9 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 // child of it, nest in the hold, whichever goroutine calls. The hold goes on until all nested calls have unlocked. For other
 // locks, and once the hold is over, the context changes nothing about the owner.
 //
-// Another goroutine may unlock with the context. So once Context was called, a hold that is renewed is renewed on even if the
-// caller's goroutine ends without Unlock, and nothing is logged.
+// Another goroutine may unlock with the context. So once Context was called, or another goroutine has nested in the hold with the
+// context of [Lock.Do], a hold that is renewed is renewed on even if the owner's goroutine ends without Unlock, and nothing is
+// logged.
 func (l *Lock) Context(parent context.Context) context.Context {
 	ctx := l.context(parent)
 	if t := l.tenureIn(ctx); t != nil {

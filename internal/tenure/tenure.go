@@ -143,7 +143,7 @@ func (t *Tenure) Nest(half local.Half) bool {
 	if !t.Lasts() || !half.Nest(t.Owner) {
 		return false
 	}
-	t.Lend() // the goroutine that nests is going to unlock
+	t.Lend() // the goroutine that nests is going to unlock, and may nest again after that: so the note stays
 	return true
 }
 
