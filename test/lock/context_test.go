@@ -170,9 +170,9 @@ func TestContext_IsNotTheNextOwners(t *testing.T) {
 			t.Run(name+" "+handoff.String(), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					l := lock(w.Registry(lockregistry.WithHandoff(handoff)))
-					owner := lockregistry.NewOwner(w.Context())
+					owner := lockregistry.ContextWithOwner(w.Context())
 					require.NoError(w, l.Lock(owner))
-					next := lockregistry.NewOwner(w.Context())
+					next := lockregistry.ContextWithOwner(w.Context())
 					got := kit.LockElsewhere(l, next)
 					w.Settle()
 					ctx := l.Context(&hooked{Context: owner, first: func() {
