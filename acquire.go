@@ -61,15 +61,18 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 // [ErrLockLost] when the lock was lost before Acquire could return. The hold is renewed each third of its lease until it is
 // released; [AtMost] limits that.
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
-	return l.acquireAs(ctx, "acquire", opts, untilDone, owner.NewHold())
+	q := request{wait: untilDone, as: owner.NewHold()}
+	err := apply(&q, opts)
+	return l.acquireAs(ctx, "acquire", &q, err)
 }
 
-// acquireAs is Acquire for owner o. It returns neither a hold nor an error when Once or TryAcquire finds the lock taken.
-func (l *Lock) acquireAs(ctx context.Context, op string, opts []LockOption, wait time.Duration, o owner.ID) (*Hold, error) {
-	if ok, err := l.acquire(ctx, op, opts, wait, o); !ok {
+// acquireAs is Acquire for the owner that q names. It returns neither a hold nor an error when Once or TryAcquire finds the lock
+// taken.
+func (l *Lock) acquireAs(ctx context.Context, op string, q *request, bad error) (*Hold, error) {
+	if ok, err := l.acquire(ctx, op, q, bad); !ok {
 		return nil, err
 	}
-	return l.take(ctx, op, o)
+	return l.take(ctx, op, q.as)
 }
 
 // take returns the Hold of an owner that has acquired the lock.

@@ -44,10 +44,9 @@ import (
 // Context apply to all of them, Path and Key name the first one given, see [Hold.Paths]. When one path is lost, the Hold is
 // lost.
 //
-// Options are [Lease], [AtMost], which counts from when the call has all, [Wait], [NoWait] and [FailFast]; [AtLeast] is bad
-// input, as are an empty list, an empty path, and more than 20 000 paths. Each path counts for the capacity, see
-// [WithCapacity]. AcquireAll returns the errors of Acquire, with the key that failed.
-func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...LockOption) (*Hold, error) {
+// [AtMost] counts from when the call has all. An empty list, an empty path, and more than 20 000 paths are bad input. Each path
+// counts for the capacity, see [WithCapacity]. AcquireAll returns the errors of Acquire, with the key that failed.
+func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...AcquireOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
 	if err != nil {
 		return nil, err
@@ -114,17 +113,15 @@ const (
 )
 
 // several checks the arguments of AcquireAll.
-func (r *Registry) several(ctx context.Context, paths []string, opts []LockOption) (*multiAcquire, error) {
+func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOption) (*multiAcquire, error) {
 	b := &multiAcquire{reg: r, deadline: clock.Never, began: r.observed()}
 	if len(paths) == 0 {
 		return nil, r.newLock("").fail("acquire", errors.New("the list of paths is empty"))
 	}
 	sorted := slices.Clone(paths)
 	slices.Sort(sorted) // mutant: unsorted
-	q, err := request{wait: untilDone}.with(opts)
-	if q.atLeast > 0 {
-		err = fault.Join(err, errors.New("AtLeast: it is for a single path"))
-	}
+	q := request{wait: untilDone}
+	err := apply(&q, opts)
 	var carried *tenure.Carried
 	if ctx != nil {
 		carried = tenure.CarriedBy(ctx)

@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -34,7 +33,9 @@ func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...L
 	if fn == nil {
 		return l.fail("do", errors.New("the function is nil"))
 	}
-	if _, err := l.acquire(ctx, "do", opts, untilDone, owner.Nobody); err != nil {
+	q := request{wait: untilDone}
+	bad := apply(&q, opts)
+	if _, err := l.acquire(ctx, "do", &q, bad); err != nil {
 		return err
 	}
 	var work *tenure.Tenure // nil, when the hold is lost already
@@ -69,23 +70,9 @@ func DoValue[T any](
 // leastPeriod is the shortest period of [Registry.Once]: Redis itself would take most of a shorter one.
 const leastPeriod = 10 * time.Millisecond
 
-// OnceOption changes one call of [Registry.Once].
-type OnceOption struct {
-	retries bool
-	lock    LockOption
-}
-
 // RetryOnError makes [Registry.Once] free the path when fn returned an error or panicked. Then the next call of any node runs
 // the job, even in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
-func RetryOnError() OnceOption { return OnceOption{retries: true} }
-
-// OnceLease sets the lease of the run, in whole milliseconds, from two to 30 days, as [Lease] does for other calls: how long the
-// path stays taken after a crash. Default: the registry's lease.
-func OnceLease(d time.Duration) OnceOption {
-	o := Lease(d)
-	o.name = "OnceLease"
-	return OnceOption{lock: o}
-}
+func RetryOnError() OnceOption { return onceOption{option{kind: isRetryOnError}} }
 
 // Once runs a job on one of several nodes that all call it once each period: it calls fn unless another call runs the job, or
 // began to run it less than nine tenths of the period ago. It never waits for the lock. Path names the job, every is its
@@ -94,8 +81,8 @@ func OnceLease(d time.Duration) OnceOption {
 // The path's lock marks the run and keeps other calls out. It is renewed while fn runs, and stays for nine tenths of the period
 // from when it was obtained, see [AtLeast]. So the clocks of the nodes may differ by almost that much, and the next run is not
 // skipped if a node comes at least nine tenths of the period after the last run began. When fn takes longer than that, the path
-// is free when fn returns. The mark corresponds to ShedLock's lockAtLeastFor, the lease, see [OnceLease], to its lockAtMostFor
-// after a crash only: while fn hangs, no node runs the job. [AtMost] is not for Once; give fn a context with a timeout.
+// is free when fn returns. The mark corresponds to ShedLock's lockAtLeastFor, the lease, see [Lease], to its lockAtMostFor
+// after a crash only: while fn hangs, no node runs the job. Give fn a context with a timeout.
 //
 // Ran reports whether fn was called. False without an error means that another call runs the job or did; a call within fn
 // returns this, too. Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
@@ -113,18 +100,19 @@ func (r *Registry) Once(
 	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...OnceOption,
 ) (ran bool, err error) {
 	l := r.Obtain(path)
-	retries, locking, err := onceWith(every, fn, opts)
-	if err != nil {
+	q := request{wait: notAtAll, as: owner.NewOnce(), atLeast: every - every/10}
+	err = apply(&q, opts)
+	if err = fault.Join(checkOnce(every, fn), err); err != nil {
 		return false, l.fail("once", err)
 	}
-	h, err := l.acquireAs(ctx, "once", locking, notAtAll, owner.NewOnce())
+	h, err := l.acquireAs(ctx, "once", &q, nil)
 	if h == nil {
 		return false, err
 	}
 	failed := true // fn may panic
 	defer h.releaseAfter(ctx, &err)
 	defer func() {
-		if failed && retries {
+		if failed && q.retries {
 			h.hold.Unkeep()
 		}
 	}()
@@ -133,26 +121,10 @@ func (r *Registry) Once(
 	return true, err
 }
 
-// onceWith validates the arguments of Once. Retries: a failed run frees the path. Locking: how to lock the path.
-func onceWith(
-	every time.Duration, fn func(context.Context) error, opts []OnceOption,
-) (retries bool, locking []LockOption, err error) {
-	if fn == nil {
-		err = errors.New("the function is nil")
-	}
-	if every < leastPeriod {
-		return false, nil, fault.Join(err, fmt.Errorf("every(%v): the period must be at least %v", every, leastPeriod))
-	}
-	locking = []LockOption{AtLeast(every - every/10)}
-	for _, o := range opts {
-		switch {
-		case o.retries:
-			retries = true
-		case o.lock.set != nil:
-			locking = append(locking, o.lock)
-		default:
-			err = fault.Join(err, errors.New("an OnceOption that no function of this package made"))
-		}
-	}
-	return retries, locking, err
+// checkOnce validates arguments of Once.
+func checkOnce(every time.Duration, fn func(context.Context) error) error {
+	return fault.Join(
+		invalid(fn == nil, "the function is nil"),
+		invalid(every < leastPeriod, "every(%v): the period must be at least %v", every, leastPeriod),
+	)
 }

@@ -45,7 +45,7 @@ func Example_nightlyJob() {
 
 // dispatchAlone runs on every node. One node dispatches at a time.
 func dispatchAlone(ctx context.Context, locks *lockregistry.Registry) error {
-	candidate, err := leader.New(locks, "dispatcher", dispatch, leader.WithLease(15*time.Second))
+	candidate, err := leader.New(locks, "dispatcher", dispatch, lockregistry.Lease(15*time.Second))
 	if err != nil {
 		return err
 	}

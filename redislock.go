@@ -65,7 +65,9 @@ const (
 //   - bad input: an empty path, a nil context, a lease under two milliseconds or above 30 days, Wait together with
 //     NoWait; the error lists all that is wrong
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
-	_, err := l.acquire(ctx, "lock", opts, untilDone, owner.Nobody)
+	q := request{wait: untilDone}
+	err := apply(&q, opts)
+	_, err = l.acquire(ctx, "lock", &q, err)
 	return err
 }
 
@@ -73,7 +75,9 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 // means that another owner holds the lock. It is Spring's tryLock. It returns the errors of Lock except [ErrTaken]. When Redis
 // could not be asked, the error is [ErrUnavailable].
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
-	return l.acquire(ctx, "trylock", opts, notAtAll, owner.Nobody)
+	q := request{wait: notAtAll}
+	err := apply(&q, opts)
+	return l.acquire(ctx, "trylock", &q, err)
 }
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns then,
@@ -240,33 +244,28 @@ func (l *Lock) check(ctx context.Context) error {
 	return nil
 }
 
-// acquire is Lock and TryLock, and the first part of Do and Acquire. It gets the local half, then the half in Redis. As is the
-// owner of an Acquire, else nobody. See attempt.try on the size of its stack.
-func (l *Lock) acquire(
-	ctx context.Context, op string, opts []LockOption, wait time.Duration, as owner.ID,
-) (got bool, err error) {
-	q, began := request{wait: wait, as: as}, l.reg.observed()
-	if len(opts) > 0 {
-		q, err = q.with(opts)
-		err = fault.Join(err, l.suits(&q))
-	}
+// acquire is Lock and TryLock, and the first part of Do and Acquire. It gets the local half, then the half in Redis. Bad is what
+// is wrong with the options, if anything is. See attempt.try on the size of its stack.
+func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (got bool, err error) {
+	began := l.reg.observed()
+	err = fault.Join(bad, l.suits(q))
 	if unusable := l.check(ctx); unusable != nil {
 		err = fault.Join(err, unusable)
 	}
 	asked := false
 	if err == nil {
-		asked, err = l.get(ctx, &q, false)
+		asked, err = l.get(ctx, q, false)
 	}
 	switch {
 	case err == nil:
 		got = true
-	case err == fault.Busy && (op == "trylock" || op == "tryacquire" || as.IsOnce()): //nolint:errorlint // never wrapped
+	case err == fault.Busy && (op == "trylock" || op == "tryacquire" || q.as.IsOnce()): //nolint:errorlint // never wrapped
 		err = nil
 	default:
 		err = l.gaveUp(op, err, q.wait, asked)
 	}
 	if began != 0 {
-		l.tellAcquired(ctx, op, &q, began, got, err)
+		l.tellAcquired(ctx, op, q, began, got, err)
 	}
 	return got, err
 }
@@ -284,12 +283,10 @@ func (l *Lock) get(ctx context.Context, q *request, queued bool) (asked bool, er
 // suits returns an error for options that l does not support.
 func (l *Lock) suits(q *request) error {
 	switch {
-	case q.atLeast > 0 && (l.pair != nil || l.redis.Many()):
+	case q.atLeast > 0 && l.pair != nil:
 		return errors.New("AtLeast: it is for plain locks only")
 	case q.atMost > 0 && l.reads():
 		return errAtMostRead
-	case q.permits != 0 && !l.redis.Many():
-		return errors.New("Permits: it is for semaphores only")
 	}
 	return nil
 }

@@ -2,15 +2,15 @@ package lockregistry
 
 import (
 	"context"
-	"time"
 
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
 // What package leader and lockreg need, and tests of other modules.
 func init() { //nolint:gochecknoinits // other packages cannot import these names
-	seam.Lockregistry.Leads = LockOption{"Leads", 1, func(q *request, _ time.Duration) { q.leads = true }}
-	seam.Lockregistry.Unlogged = LockOption{"Unlogged", 1, func(q *request, _ time.Duration) { q.unlogged = true }}
+	seam.Lockregistry.Leads = lockOption{option{kind: isLeads}}
+	seam.Lockregistry.Unlogged = acquireOption{option{kind: isUnlogged}}
+	seam.Lockregistry.CheckOption = func(o any) error { return apply(new(request), []any{o}) }
 	seam.Lockregistry.Wakeup = func(how string) any {
 		if m, known := wakeups[how]; known {
 			return withWakeup(m)

@@ -16,44 +16,15 @@ import (
 )
 
 // Semaphore has a number of permits that holds in all processes share: it limits how many of them do something at a time. It is
-// safe for use by many goroutines; get it from [Registry.Semaphore]. Later versions may add methods.
+// safe for use by many goroutines; get it from
+// [Registry.Semaphore].
 //
 // Waiting calls are served first in, first out, within a process and across processes. A call for several permits, see
 // [Permits], gets all of them or none. It waits until that many are free, and no later call is served before it.
 //
 // A hold of a semaphore is a [Hold] with its own lease: when that is over, its permits are free. It is never reentrant. All
 // times are by the server's clock, so the clocks of the processes do not matter.
-type Semaphore interface {
-	// Acquire waits until it has a permit, or as many as [Permits] says. Options are [Lease], [AtMost], [Wait], [NoWait],
-	// [FailFast] and Permits. The hold is renewed, as any [Hold]. Acquire returns the errors of [Lock.Acquire], each within a
-	// [*LockError], except [ErrCapacity] and [ErrDeadlock]: a cycle of calls of which one waits for permits, while all holders
-	// are in such cycles, is only reported, see [Registry.Deadlocks].
-	// [ErrTaken] means that others have the permits, or wait for them. Asking for more permits than the semaphore has is an error,
-	// too. With [WithPolling], and where Redis refuses the queue, a call has no place in the queue, and gets a permit only when
-	// nobody waits there.
-	Acquire(ctx context.Context, opts ...LockOption) (*Hold, error)
-
-	// TryAcquire acquires like Acquire but does not wait; with [Wait] it waits that long at most. It reports false without an
-	// error when others have the permits, or wait for them: it does not overtake waiting calls.
-	TryAcquire(ctx context.Context, opts ...LockOption) (*Hold, bool, error)
-
-	// Do runs fn while it has a permit, or as many as [Permits] says. It takes the options of Acquire. Fn gets the context of
-	// [Hold.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no longer be guaranteed.
-	//
-	// Do returns the error of fn, joined with the error of the release. When it returns an error of Acquire, fn has not run.
-	// It also releases when fn panics, and when ctx is done.
-	Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) error
-
-	// SetPermits sets the number of permits for good: Redis keeps it when no permit is held, and the number that
-	// [Registry.Semaphore] was called with no longer matters. If n is higher than before, waiting calls get the added permits at
-	// once. If it is lower, no hold loses a permit, and none is granted until fewer than n are held; waiting calls for more than n
-	// fail. N must be from 1 to 2 147 483 647. The errors, each within a [*LockError]: [ErrWrongType], [ErrUnavailable],
-	// [ErrClosed], the error of ctx, bad input, and other errors of Redis.
-	SetPermits(ctx context.Context, n int) error
-}
-
-// semaphoreAt is a caller's handle on the semaphore of a path.
-type semaphoreAt struct {
+type Semaphore struct {
 	reg    *Registry
 	key    string
 	number int
@@ -73,17 +44,15 @@ const mostPermits = math.MaxInt32
 //
 // It has a format that Java does not know, in any [Layout], so registries of both layouts share it. Redisson's RSemaphore and
 // RPermitExpirableSemaphore are other objects: where Java has one at the path's key, calls fail with [ErrWrongType].
-func (r *Registry) Semaphore(path string, n int) Semaphore { //nolint:ireturn // its methods are no names of the package
-	s := &semaphoreAt{reg: r, key: r.prefix + ":" + path, number: n}
+func (r *Registry) Semaphore(path string, n int) *Semaphore {
+	s := &Semaphore{reg: r, key: r.prefix + ":" + path, number: n}
 	s.one = s.kind(1)
 	return s
 }
 
 // Permits sets how many permits a call to a [Semaphore] asks for; it gets all or none. N must be positive. The call fails when
 // the semaphore has fewer. Default: 1.
-func Permits(n int) LockOption {
-	return LockOption{"Permits", time.Duration(n), func(q *request, n time.Duration) { q.permits = int(n) }}
-}
+func Permits(n int) SemaphoreOption { return semaphoreOption{option{isPermits, time.Duration(n)}} }
 
 // fewPermits checks the number that a call asks for.
 func fewPermits(n time.Duration) error {
@@ -96,16 +65,34 @@ func fewPermits(n time.Duration) error {
 	return nil
 }
 
-func (s *semaphoreAt) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
+// Acquire waits until it has a permit, or as many as [Permits] says. The hold is renewed, as any [Hold]. The errors are those of
+// [Lock.Acquire], each within a [*LockError], with these differences:
+//
+//   - [ErrTaken] means that others have the permits, or wait for them
+//   - asking for more permits than the semaphore has is an error
+//   - it never returns [ErrCapacity]
+//   - it never returns [ErrDeadlock]: a cycle of calls of which one waits for permits, while all holders are in such cycles, is
+//     only reported, see [Registry.Deadlocks]
+//
+// With [WithPolling], and where Redis refuses the queue, a call has no place in the queue, and gets a permit only when nobody
+// waits there.
+func (s *Semaphore) Acquire(ctx context.Context, opts ...SemaphoreOption) (*Hold, error) {
 	return s.acquire(ctx, "acquire", opts, untilDone)
 }
 
-func (s *semaphoreAt) TryAcquire(ctx context.Context, opts ...LockOption) (*Hold, bool, error) {
+// TryAcquire acquires like Acquire but does not wait; with [Wait] it waits that long at most. It reports false without an error
+// when others have the permits, or wait for them: it does not overtake waiting calls.
+func (s *Semaphore) TryAcquire(ctx context.Context, opts ...SemaphoreOption) (*Hold, bool, error) {
 	h, err := s.acquire(ctx, "tryacquire", opts, notAtAll)
 	return h, h != nil, err
 }
 
-func (s *semaphoreAt) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) (err error) {
+// Do runs fn while it has a permit, or as many as [Permits] says. Fn gets the context of [Hold.Context]: it is cancelled, with
+// the cause [ErrLockLost], as soon as the hold can no longer be guaranteed.
+//
+// Do returns the error of fn, joined with the error of the release. When it returns an error of Acquire, fn has not run. It also
+// releases when fn panics, and when ctx is done.
+func (s *Semaphore) Do(ctx context.Context, fn func(context.Context) error, opts ...SemaphoreOption) (err error) {
 	if fn == nil {
 		return s.fail("do", errors.New("the function is nil"))
 	}
@@ -117,7 +104,12 @@ func (s *semaphoreAt) Do(ctx context.Context, fn func(context.Context) error, op
 	return fn(h.Context(ctx))
 }
 
-func (s *semaphoreAt) SetPermits(ctx context.Context, n int) error {
+// SetPermits sets the number of permits for good: Redis keeps it when no permit is held, and the number that
+// [Registry.Semaphore] was called with no longer matters. If n is higher than before, waiting calls get the added permits at
+// once. If it is lower, no hold loses a permit, and none is granted until fewer than n are held; waiting calls for more than n
+// fail. N must be from 1 to 2 147 483 647. The errors, each within a [*LockError]: [ErrWrongType], [ErrUnavailable],
+// [ErrClosed], the error of ctx, bad input, and other errors of Redis.
+func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	l := &s.reg.permits.of(s.key).anchor
 	err := l.check(ctx)
 	if unusable := s.check(n); unusable != nil {
@@ -153,12 +145,12 @@ func (l *Lock) send(ctx context.Context, c protocol.Call) (n int64, unknown bool
 	return n, unknown, p.Explain(reply.Cut, err)
 }
 
-func (s *semaphoreAt) fail(op string, err error) error {
+func (s *Semaphore) fail(op string, err error) error {
 	return &LockError{Op: op, Key: s.key, Err: err}
 }
 
 // check returns the error of every call that names this number, if there is one.
-func (s *semaphoreAt) check(number int) error {
+func (s *Semaphore) check(number int) error {
 	switch {
 	case number < 1:
 		return fmt.Errorf("%d permits: a semaphore has at least one", number)
@@ -169,22 +161,20 @@ func (s *semaphoreAt) check(number int) error {
 }
 
 // acquire is one call. It has its own Lock, so its local half is always free.
-func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption, wait time.Duration) (*Hold, error) {
-	k := s.one
-	if len(opts) > 0 {
-		q, err := request{}.with(opts)
-		if err != nil {
-			return nil, s.fail(op, err)
-		}
-		if q.permits > 1 {
-			k = s.kind(q.permits)
-		}
+func (s *Semaphore) acquire(ctx context.Context, op string, opts []SemaphoreOption, wait time.Duration) (*Hold, error) {
+	q := request{wait: wait, as: owner.NewHold()}
+	if err := apply(&q, opts); err != nil {
+		return nil, s.fail(op, err)
 	}
 	if err := s.check(s.number); err != nil {
 		return nil, s.fail(op, err)
 	}
+	k := s.one
+	if q.permits > 1 {
+		k = s.kind(q.permits)
+	}
 	l := s.reg.permits.join(k, s.key)
-	h, err := l.acquireAs(ctx, op, opts, wait, owner.NewHold())
+	h, err := l.acquireAs(ctx, op, &q, nil)
 	if h == nil {
 		s.reg.permits.leave(l)
 	}
@@ -192,7 +182,7 @@ func (s *semaphoreAt) acquire(ctx context.Context, op string, opts []LockOption,
 }
 
 // kind returns the kind of holds; each is how many permits one has.
-func (s *semaphoreAt) kind(each int) *kind {
+func (s *Semaphore) kind(each int) *kind {
 	k := s.reg.permitsOf(each, s.number)
 	k.paths.Found = s.found
 	return k
@@ -205,7 +195,7 @@ func (r *Registry) permitsOf(each, number int) *kind {
 }
 
 // found logs that Redis has another number of permits than the caller named, unless that was logged.
-func (s *semaphoreAt) found(number int) {
+func (s *Semaphore) found(number int) {
 	if s.reg.permits.news(s.key, number) {
 		s.reg.reports.dispatch.Log(slog.LevelWarn, "a semaphore has another number of permits than a call names: it goes by Redis",
 			slog.String("key", s.key), slog.Int("permits", number), slog.Int("named", s.number))

@@ -95,7 +95,7 @@ func (s *registrySession) unlock(ctx context.Context) error { return s.held.Unlo
 
 // permitSession keeps its semaphore, which is not looked up by name.
 type permitSession struct {
-	semaphore lockregistry.Semaphore
+	semaphore *lockregistry.Semaphore
 	held      *lockregistry.Hold
 }
 

@@ -51,7 +51,7 @@ func Example() {
 				}
 			}
 		},
-		leader.WithLease(15*time.Second),
+		lockregistry.Lease(15*time.Second),
 		leader.OnGranted(func(context.Context) { fmt.Println("leading") }),
 		leader.OnRevoked(func(err error) { fmt.Println("not leading:", errors.Is(err, context.Canceled)) }),
 	)

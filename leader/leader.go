@@ -9,7 +9,7 @@
 //	err = candidate.Run(ctx)
 //
 // There is at most one leader, as long as lead returns when its context ends. At each change there is no leader for a while:
-// for less than 100 ms after an orderly end, for the rest of the lease, see [WithLease], after a crash.
+// for less than 100 ms after an orderly end, for the rest of the lease, see [Option], after a crash.
 package leader
 
 import (
@@ -80,17 +80,11 @@ type term struct {
 // New fails when r or lead is nil, role is empty or cannot be a lock's path, or an option is nil or out of its bounds; the
 // error lists all that is wrong.
 func New(r *lockregistry.Registry, role string, lead func(context.Context) error, opts ...Option) (*Candidate, error) {
-	c := &Candidate{settings: defaults(), reg: r, role: role, lead: lead}
+	s, bad := settingsOf(opts)
+	c := &Candidate{settings: s, reg: r, role: role, lead: lead}
 	var err error
-	for _, o := range opts {
-		if o == nil {
-			err = errors.New("an option is nil")
-			continue
-		}
-		o(&c.settings)
-	}
 	if r == nil {
-		err = fault.Join(err, errors.New("the registry is nil"))
+		err = errors.New("the registry is nil")
 	}
 	switch {
 	case role == "":
@@ -101,7 +95,7 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 	if lead == nil {
 		err = fault.Join(err, errors.New("lead is nil"))
 	}
-	if err = fault.Join(err, c.check()); err != nil {
+	if err = fault.Join(err, bad); err != nil {
 		return nil, fmt.Errorf("leader: new: %w", err)
 	}
 	c.key = r.Obtain(role).Key()

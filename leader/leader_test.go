@@ -235,7 +235,7 @@ func TestRenewal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
 				r := w.registry(lockregistry.WithLayout(layout))
-				c := w.campaigns(r, untilEnd, leader.WithLease(3*time.Second))
+				c := w.campaigns(r, untilEnd, lockregistry.Lease(3*time.Second))
 				w.leads(c)
 				led := <-c.granted
 				plain := r.Obtain("plain")
@@ -273,7 +273,7 @@ func TestRenewal_AfterAHandOver(t *testing.T) {
 func TestLoss_ByTime(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		const lease = 10 * time.Second
-		c := w.campaigns(w.registry(), untilEnd, leader.WithLease(lease))
+		c := w.campaigns(w.registry(), untilEnd, lockregistry.Lease(lease))
 		w.leads(c)
 		led := <-c.granted
 		expires := time.Now().Add(w.mini.TTL(key))
@@ -345,7 +345,7 @@ func TestLoss_LeadIgnoresItsContext(t *testing.T) {
 			<-done
 			inside.Add(-1)
 			return errWork
-		}, leader.WithLease(3*time.Second))
+		}, lockregistry.Lease(3*time.Second))
 		led := <-one.granted
 		other := w.campaigns(r, untilEnd)
 		synctest.Wait()
@@ -654,10 +654,10 @@ func TestRun_WithoutCallbacks(t *testing.T) {
 func TestRun_BadInput(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
-		_, err := leader.New(nil, "", nil, nil, leader.WithLease(time.Millisecond), leader.WithBackoff(0, 0))
+		_, err := leader.New(nil, "", nil, nil, lockregistry.Lease(time.Millisecond), leader.WithBackoff(0, 0))
 		for _, wrong := range []string{
 			"leader: new: ", "an option is nil", "the registry is nil", "the role is empty", "lead is nil",
-			"WithLease(1ms)", "WithBackoff(0s, 0s)",
+			"Lease(1ms)", "WithBackoff(0s, 0s)",
 		} {
 			require.ErrorContains(w, err, wrong)
 		}
@@ -667,9 +667,9 @@ func TestRun_BadInput(t *testing.T) {
 		}
 		_, err = leader.New(r, role, untilEnd, leader.WithBackoff(2*time.Second, time.Second))
 		require.ErrorContains(w, err, "WithBackoff(2s, 1s)")
-		_, err = leader.New(r, role, untilEnd, leader.WithLease(2*time.Millisecond), leader.WithBackoff(time.Second, time.Second))
+		_, err = leader.New(r, role, untilEnd, lockregistry.Lease(2*time.Millisecond), leader.WithBackoff(time.Second, time.Second))
 		require.NoError(w, err)
-		_, err = leader.New(r, role, untilEnd, leader.WithLease(31*24*time.Hour))
+		_, err = leader.New(r, role, untilEnd, lockregistry.Lease(31*24*time.Hour))
 		require.ErrorContains(w, err, "a lease may have 30 days at most")
 	})
 }

@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,37 +12,69 @@ import (
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
-// Option changes what [New] makes. If an option is given several times, the last one counts.
-type Option func(*settings)
+// Option changes what [New] makes: an option of this package, or [lockregistry.Lease], the lease of the leader's lock, so that
+// nobody leads for that long after a crash. The lock is renewed each third of its lease, with or without
+// [lockregistry.WithRenewal]; Spring renews each heartBeatMillis (500 ms). Default: the registry's lease.
+//
+// If an option is given several times, the last one counts.
+type Option interface{ seam.LeaderOption }
+
+// option is an option of this package.
+type option struct {
+	seam.ForLeader
+	set func(*settings)
+}
+
+func newOption(set func(*settings)) Option { return option{set: set} }
 
 type settings struct {
 	granted     func(context.Context)
 	revoked     func(error)
 	failed      func(error)
 	least, most time.Duration
-	lease       *time.Duration // nil: the registry's
-	locking     []lockregistry.LockOption
+	locking     []lockregistry.LockOption // how to lock
 	trying      []lockregistry.LockOption // the same, without waiting
 }
 
 const (
 	defaultLeast = 500 * time.Millisecond
 	defaultMost  = 30 * time.Second
-
-	// leastLease is the shortest lease of lockregistry.Lease.
-	leastLease = 2 * time.Millisecond
-
-	// longestLease is the longest lease of lockregistry.Lease.
-	longestLease = 30 * 24 * time.Hour
 )
 
-func defaults() settings { return settings{least: defaultLeast, most: defaultMost} }
+// settingsOf applies options to the defaults.
+func settingsOf(opts []Option) (s settings, err error) {
+	s = settings{least: defaultLeast, most: defaultMost}
+	var lease lockregistry.LeaseOption // nil: the registry's
+	for _, o := range opts {
+		switch o := o.(type) {
+		case option:
+			o.set(&s)
+		case lockregistry.LeaseOption:
+			lease = o
+		default:
+			err = fault.Join(err, errors.New("an option is nil, or no function of this package made it"))
+		}
+	}
+	s.locking = []lockregistry.LockOption{seam.Lockregistry.Leads.(lockregistry.LockOption)}
+	if lease != nil {
+		err = fault.Join(err, seam.Lockregistry.CheckOption(lease))
+		s.locking = append(s.locking, lease)
+	}
+	s.trying = append(slices.Clone(s.locking), lockregistry.NoWait())
+	if s.least <= 0 || s.most < s.least {
+		err = fault.Join(err, fmt.Errorf(
+			"WithBackoff(%v, %v): the pauses must be positive, and the first not above the second", s.least, s.most))
+	}
+	return s, err
+}
 
 // OnGranted sets a function that is called when the candidate is elected, with lead's context. It is Spring's OnGrantedEvent.
 // Lead is called after f has returned. Default: nothing is called.
 //
 // The goroutine of Run calls all callbacks, one after another.
-func OnGranted(f func(ctx context.Context)) Option { return func(s *settings) { s.granted = f } }
+func OnGranted(f func(ctx context.Context)) Option {
+	return newOption(func(s *settings) { s.granted = f })
+}
 
 // OnRevoked sets a function that is called when a term is over: after lead has returned or panicked, and the lock is released.
 // It is Spring's OnRevokedEvent. Another candidate may lead by then, so work that must end before that belongs in lead. A
@@ -51,7 +84,7 @@ func OnGranted(f func(ctx context.Context)) Option { return func(s *settings) { 
 // Err says why the term ended, joined with the errors of lead and of the release: nil after a resignation, an error of lead,
 // [ErrYielded], [lockregistry.ErrLockLost], [lockregistry.ErrClosed], or the error of Run's context. An error of lead after
 // which the candidate campaigns again is reported only here.
-func OnRevoked(f func(err error)) Option { return func(s *settings) { s.revoked = f } }
+func OnRevoked(f func(err error)) Option { return newOption(func(s *settings) { s.revoked = f }) }
 
 // OnFailed sets a function that is called when an attempt to be elected fails. It is Spring's OnFailedToAcquireMutexEvent
 // (publishFailedEvents). Default: nothing is called.
@@ -59,7 +92,7 @@ func OnRevoked(f func(err error)) Option { return func(s *settings) { s.revoked 
 // Err is [lockregistry.ErrTaken] when another candidate leads: once in each campaign, then the candidate waits; Spring reports
 // it at each heartbeat. Err is the error of Redis, such as [lockregistry.ErrUnavailable], at each attempt that fails with it. A
 // candidate that waits for another one's end waits through outages without reporting them.
-func OnFailed(f func(err error)) Option { return func(s *settings) { s.failed = f } }
+func OnFailed(f func(err error)) Option { return newOption(func(s *settings) { s.failed = f }) }
 
 // WithBackoff sets how long the candidate pauses after an error of lead, so that others can lead: least at first, then
 // twice as long each time, up to most. It begins with least again after [Candidate.Yield], and after a term that lasted for
@@ -67,31 +100,7 @@ func OnFailed(f func(err error)) Option { return func(s *settings) { s.failed = 
 // and least not above most. Default: 500 ms, enough for a Java candidate that polls each 100 ms, and 30 s. Spring's pause is
 // busyWaitMillis, 50 ms.
 func WithBackoff(least, most time.Duration) Option {
-	return func(s *settings) { s.least, s.most = least, most }
-}
-
-// WithLease sets the lease of the leader's lock, in whole milliseconds, two to 30 days, as [lockregistry.Lease]: nobody leads for
-// that long after a crash. It is renewed each third of it, with or without [lockregistry.WithRenewal]. Spring renews each
-// heartBeatMillis (500 ms). Default: the registry's lease.
-func WithLease(d time.Duration) Option { return func(s *settings) { s.lease = &d } }
-
-// check validates the settings, and sets the options to lock with.
-func (s *settings) check() (err error) {
-	if s.least <= 0 || s.most < s.least {
-		err = fmt.Errorf("WithBackoff(%v, %v): the pauses must be positive, and the first not above the second", s.least, s.most)
-	}
-	s.locking = []lockregistry.LockOption{seam.Lockregistry.Leads.(lockregistry.LockOption)}
-	switch {
-	case s.lease == nil:
-	case *s.lease < leastLease:
-		err = fault.Join(err, fmt.Errorf("WithLease(%v): a lease must be at least %v", *s.lease, leastLease))
-	case *s.lease > longestLease:
-		err = fault.Join(err, fmt.Errorf("WithLease(%v): a lease may have 30 days at most", *s.lease))
-	default:
-		s.locking = append(s.locking, lockregistry.Lease(*s.lease))
-	}
-	s.trying = append(slices.Clone(s.locking), lockregistry.NoWait())
-	return err
+	return newOption(func(s *settings) { s.least, s.most = least, most })
 }
 
 // backoff returns the pause after a failure that follows so many others.

@@ -232,25 +232,30 @@ func (r *runner) run(ctx context.Context) (err error) {
 }
 
 func (r *runner) acquire(ctx context.Context, registry *lockregistry.Registry) (*lockregistry.Hold, error) {
-	opts := []lockregistry.LockOption{seam.Lockregistry.Unlogged.(lockregistry.LockOption)} // a command may take its time
+	opts := []lockregistry.AcquireOption{seam.Lockregistry.Unlogged.(lockregistry.AcquireOption)} // a command may take its time
 	if r.wait > 0 {
 		opts = append(opts, lockregistry.Wait(r.wait))
 	}
 	if r.noWait || r.once > 0 {
 		opts = append(opts, lockregistry.NoWait())
 	}
+	var locking []lockregistry.LockOption
+	var permits []lockregistry.SemaphoreOption
+	for _, o := range opts {
+		locking, permits = append(locking, o), append(permits, o)
+	}
 	if r.once > 0 { // like [lockregistry.Registry.Once], which gives no hold to ask for the rest of the lease
-		opts = append(opts, lockregistry.AtLeast(r.once-r.once/10))
+		locking = append(locking, lockregistry.AtLeast(r.once-r.once/10))
 	}
 	switch {
 	case r.shared:
-		return registry.ReadWrite(r.path).Reader().Acquire(ctx, opts...)
+		return registry.ReadWrite(r.path).Reader().Acquire(ctx, locking...)
 	case r.exclusive:
-		return registry.ReadWrite(r.path).Writer().Acquire(ctx, opts...)
+		return registry.ReadWrite(r.path).Writer().Acquire(ctx, locking...)
 	case r.permits != 0:
-		return registry.Semaphore(r.path, r.permits).Acquire(ctx, opts...)
+		return registry.Semaphore(r.path, r.permits).Acquire(ctx, permits...)
 	}
-	return registry.Acquire(ctx, r.path, opts...)
+	return registry.Acquire(ctx, r.path, locking...)
 }
 
 // lengthen makes the lock last long enough for a start: a lock that another process's release has granted has a lease of a

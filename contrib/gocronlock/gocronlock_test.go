@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/contrib/gocronlock"
-	"github.com/lockregistry/lockregistry/leader"
 	"github.com/lockregistry/lockregistry/locktest"
 )
 
@@ -183,8 +182,8 @@ func TestLockerWithBadInput(t *testing.T) {
 	}
 	_, err := gocronlock.NewLocker(locks.Registry).Lock(t.Context(), "")
 	require.ErrorContains(t, err, "the path is empty")
-	_, err = gocronlock.NewElector(nil, "", leader.WithLease(-1))
-	require.ErrorContains(t, err, "gocronlock: elector: leader: new: the registry is nil; the role is empty; WithLease(-1ns)")
+	_, err = gocronlock.NewElector(nil, "", lockregistry.Lease(-1))
+	require.ErrorContains(t, err, "gocronlock: elector: leader: new: the registry is nil; the role is empty; Lease(-1ns)")
 }
 
 // One node runs all jobs; when it ends, the other one does from the next tick on.
@@ -242,7 +241,7 @@ func TestTheLeaderRunsTheJobs(t *testing.T) {
 func TestIsLeaderDoesNotAskRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := locktest.New(t)
-		e, err := gocronlock.NewElector(locks.Registry, "jobs", leader.WithLease(10*time.Second))
+		e, err := gocronlock.NewElector(locks.Registry, "jobs", lockregistry.Lease(10*time.Second))
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

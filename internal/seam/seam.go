@@ -18,8 +18,11 @@ var Lockregistry struct {
 	// queue at once, without the window of 110 ms for calls that poll.
 	Leads any
 
-	// Unlogged is a lockregistry.LockOption: it is not logged that the lock is held for ten leases.
+	// Unlogged is a lockregistry.AcquireOption: it is not logged that the lock is held for ten leases.
 	Unlogged any
+
+	// CheckOption returns why an option of a call makes no sense, or nil.
+	CheckOption func(option any) error
 
 	// Wakeup returns a lockregistry.Option: waiting calls wake in one way only, "poll", "pubsub" or "tracking", or by "auto".
 	Wakeup func(how string) any
@@ -31,6 +34,14 @@ var Lockregistry struct {
 	InRegistry func(registry any) InRegistry
 	InLock     func(lock any) InLock
 }
+
+// LeaderOption is what package leader takes as an option: its own, and a lease of package lockregistry.
+type LeaderOption interface{ ofLeader() }
+
+// ForLeader makes an option of package leader of what embeds it.
+type ForLeader struct{}
+
+func (ForLeader) ofLeader() {}
 
 // InRegistry is what tests look at within a registry, or set.
 type InRegistry struct {

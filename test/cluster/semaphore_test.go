@@ -30,7 +30,7 @@ func (c *onOneOf) registry(opts ...lockregistry.Option) *lockregistry.Registry {
 }
 
 // acquires starts a call of a registry that has none yet, and waits until its ticket is there.
-func (c *onOneOf) acquires(r *lockregistry.Registry, opts ...lockregistry.LockOption) <-chan *lockregistry.Hold {
+func (c *onOneOf) acquires(r *lockregistry.Registry, opts ...lockregistry.SemaphoreOption) <-chan *lockregistry.Hold {
 	c.Helper()
 	got := make(chan *lockregistry.Hold, 1)
 	go func() {
@@ -42,7 +42,7 @@ func (c *onOneOf) acquires(r *lockregistry.Registry, opts ...lockregistry.LockOp
 	return got
 }
 
-func (c *onOneOf) acquired(r *lockregistry.Registry, opts ...lockregistry.LockOption) *lockregistry.Hold {
+func (c *onOneOf) acquired(r *lockregistry.Registry, opts ...lockregistry.SemaphoreOption) *lockregistry.Hold {
 	c.Helper()
 	h, err := r.Semaphore(c.path, 3).Acquire(c.Context(), opts...)
 	require.NoError(c, err)

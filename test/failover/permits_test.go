@@ -58,7 +58,7 @@ func sit(t *testing.T, d *redistest.Deployment) *seats {
 	return s
 }
 
-func (s *seats) at(process int) lockregistry.Semaphore {
+func (s *seats) at(process int) *lockregistry.Semaphore {
 	return s.processes[process].Semaphore("one", permits)
 }
 

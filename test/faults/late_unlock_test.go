@@ -169,7 +169,7 @@ func TestLateUnlock_TheKeyHadToStay(t *testing.T) {
 			ran, err := f.Registry().Once(w.Context(), "42", 500*time.Millisecond, func(context.Context) error {
 				almostOver(w, f)
 				return nil
-			}, lockregistry.OnceLease(lateUnlockLease))
+			}, lockregistry.Lease(lateUnlockLease))
 			require.True(w, ran)
 			w.Fails(err, lockregistry.ErrLockLost, "release", kit.TheKey)
 		})

@@ -551,7 +551,7 @@ func TestAcquireAll_ShorterThanARoundTrip(t *testing.T) {
 	t.Parallel()
 	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
 		r := registry()
-		for _, opts := range [][]lockregistry.LockOption{nil, {lockregistry.NoWait()}} {
+		for _, opts := range [][]lockregistry.AcquireOption{nil, {lockregistry.NoWait()}} {
 			ctx, cancel := context.WithTimeout(w.Context(), trip*9/10)
 			begun := time.Now()
 			_, err := r.AcquireAll(ctx, []string{"42", "43"}, opts...)

@@ -65,7 +65,7 @@ var working = map[string]func(ctx context.Context, r *lockregistry.Registry, do 
 		return underHold(ctx, h, err, do)
 	},
 	"several": func(ctx context.Context, r *lockregistry.Registry, do job, opts ...lockregistry.LockOption) error {
-		h, err := r.AcquireAll(ctx, []string{"42", "43"}, opts...)
+		h, err := r.AcquireAll(ctx, []string{"42", "43"}, kit.As[lockregistry.AcquireOption](opts)...)
 		return underHold(ctx, h, err, do)
 	},
 }

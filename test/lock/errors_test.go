@@ -41,7 +41,7 @@ var obtaining = map[string]func(ctx context.Context, c *caller, opts ...lockregi
 		if c.lock != c.reg.Obtain("42") {
 			return c.lock.Lock(ctx, opts...)
 		}
-		_, err := c.reg.AcquireAll(ctx, []string{"41", "42"}, opts...)
+		_, err := c.reg.AcquireAll(ctx, []string{"41", "42"}, kit.As[lockregistry.AcquireOption](opts)...)
 		return err
 	},
 	"Do": func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error {

@@ -60,7 +60,7 @@ var waitingCalls = func() map[string]func(context.Context, *lockregistry.Registr
 		return err
 	}
 	calls["several"] = func(ctx context.Context, r *lockregistry.Registry, opts ...lockregistry.LockOption) error {
-		_, err := r.AcquireAll(ctx, []string{"42"}, opts...)
+		_, err := r.AcquireAll(ctx, []string{"42"}, kit.As[lockregistry.AcquireOption](opts)...)
 		return err
 	}
 	return calls

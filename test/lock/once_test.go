@@ -194,7 +194,7 @@ func TestOnce_IsRenewed(t *testing.T) {
 				require.False(w, w.Once(other, time.Hour))
 			}
 			return ctx.Err()
-		}, lockregistry.OnceLease(3*time.Second))
+		}, lockregistry.Lease(3*time.Second))
 		require.NoError(w, err)
 		require.True(w, ran)
 		require.Equal(w, 54*time.Minute-100*time.Second, w.Pttl(kit.TheKey))
@@ -315,12 +315,12 @@ func TestOnce_WithBadInput(t *testing.T) {
 		opt   lockregistry.OnceOption
 		says  string
 	}{
-		{time.Minute, nil, lockregistry.OnceLease(time.Second), "the function is nil"},
-		{0, kit.DoNothing, lockregistry.OnceLease(time.Second), "every(0s): the period must be at least 10ms"},
-		{-time.Hour, kit.DoNothing, lockregistry.OnceLease(time.Second), "every(-1h0m0s): the period must"},
-		{10*time.Millisecond - 1, kit.DoNothing, lockregistry.OnceLease(time.Second), "every(9.999999ms)"},
-		{time.Minute, kit.DoNothing, lockregistry.OnceLease(1), "OnceLease(1ns): a lease must be at least 2ms"},
-		{time.Minute, kit.DoNothing, lockregistry.OnceOption{}, "an OnceOption that no function of this package made"},
+		{time.Minute, nil, lockregistry.Lease(time.Second), "the function is nil"},
+		{0, kit.DoNothing, lockregistry.Lease(time.Second), "every(0s): the period must be at least 10ms"},
+		{-time.Hour, kit.DoNothing, lockregistry.Lease(time.Second), "every(-1h0m0s): the period must"},
+		{10*time.Millisecond - 1, kit.DoNothing, lockregistry.Lease(time.Second), "every(9.999999ms)"},
+		{time.Minute, kit.DoNothing, lockregistry.Lease(1), "Lease(1ns): a lease must be at least 2ms"},
+		{time.Minute, kit.DoNothing, nil, "an option is nil, or no function of this package made it"},
 	} {
 		ran, err := r.Once(t.Context(), "42", c.every, c.fn, c.opt, lockregistry.RetryOnError())
 		require.False(t, ran)

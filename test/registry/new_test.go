@@ -143,7 +143,7 @@ func TestRegistry_LocksRefuseBadInput(t *testing.T) {
 			"Lease(1µs)":      {badTry},
 			"Renew(1µs)":      {l.Renew(w.Context(), time.Microsecond)},
 			"Renew(-1s)":      {r.Renew(w.Context(), "42", -time.Second)},
-			"LockOption":      {l.Lock(w.Context(), lockregistry.LockOption{})},
+			"option is nil":   {l.Lock(w.Context(), nil)},
 		} {
 			for _, err := range errs {
 				require.ErrorContains(w, err, want)

@@ -102,7 +102,8 @@ func TestOptions_LockOptionsThatMakeNoSense(t *testing.T) {
 		option lockregistry.LockOption
 		says   string
 	}{
-		{lockregistry.LockOption{}, "a LockOption that no function of this package made"},
+		{nil, "an option is nil, or no function of this package made it"},
+		{struct{ lockregistry.LockOption }{lockregistry.NoWait()}, "an option is nil, or no function of this package made it"},
 		{lockregistry.Lease(0), "Lease(0s): the duration must be positive"},
 		{lockregistry.Lease(-time.Second), "Lease(-1s): the duration must be positive"},
 		{lockregistry.Lease(math.MinInt64), "the duration must be positive"},

@@ -134,10 +134,6 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 				_, err := r.AcquireAll(w.Context(), append(paths, paths...))
 				return err
 			},
-			"AtLeast": func() error {
-				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.AtLeast(time.Second))
-				return err
-			},
 			"must be positive": func() error { _, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Lease(0)); return err },
 			"NoWait and Wait": func() error {
 				_, err := r.AcquireAll(w.Context(), []string{"a"}, lockregistry.Wait(time.Second), lockregistry.NoWait())
@@ -185,7 +181,7 @@ func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
 		for name, holder := range map[string]*lockregistry.Registry{"here": r, "elsewhere": other} {
 			for _, path := range []string{"a", "b", "c"} {
 				held := w.Acquires(holder.Obtain(path))
-				for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
+				for _, opt := range []lockregistry.AcquireOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
 					_, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, opt)
 					w.Fails(err, lockregistry.ErrTaken, "acquire", "orders:"+path)
 					require.NotErrorIs(w, err, lockregistry.ErrUnavailable, name)
@@ -305,7 +301,7 @@ func TestAcquireAll_WithALostReply(t *testing.T) {
 		r := f.Registry(opts...)
 		w.Known(r)
 		paths := []string{"a", "b", "c"}
-		for _, opt := range [][]lockregistry.LockOption{nil, {lockregistry.NoWait()}} {
+		for _, opt := range [][]lockregistry.AcquireOption{nil, {lockregistry.NoWait()}} {
 			f.Fates("obtain", kit.CutAfter)
 			_, err := r.AcquireAll(w.Context(), paths, opt...)
 			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
@@ -375,7 +371,7 @@ func TestAcquireAll_WhileRedisIsSilent(t *testing.T) {
 func TestAcquireAll_WithoutReplicas(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithReplicas(1, 20*time.Millisecond))
-		for _, opt := range []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
+		for _, opt := range []lockregistry.AcquireOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
 			_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, opt)
 			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 			w.AwaitGone("orders:a")
@@ -527,7 +523,7 @@ func TestAcquireAll_Alone(t *testing.T) {
 						}
 						ctx, cancel := context.WithTimeout(w.Context(), time.Duration(1+rand.IntN(3000))*time.Millisecond)
 						which, paths := kit.RandomPaths()
-						var opt []lockregistry.LockOption
+						var opt []lockregistry.AcquireOption
 						if rand.IntN(3) == 0 {
 							opt = append(opt, lockregistry.NoWait())
 						} else if rand.IntN(2) == 0 {

@@ -35,7 +35,7 @@ func TestSemaphore_FailFast(t *testing.T) {
 					held := w.Permit(w.Registry().Semaphore("seat", 1), lockregistry.Lease(time.Hour))
 					waits := make(chan error, 1)
 					go func() {
-						_, err := r.Semaphore("seat", 1).Acquire(w.Context(), kit.FailFastOptions...)
+						_, err := r.Semaphore("seat", 1).Acquire(w.Context(), kit.As[lockregistry.SemaphoreOption](kit.FailFastOptions)...)
 						waits <- err
 					}()
 					w.Pass(3 * time.Second)
@@ -52,7 +52,7 @@ func TestSemaphore_FailFast(t *testing.T) {
 
 					f.Fate("obtain", kit.Refused(kit.Loading))
 					start = time.Now()
-					_, err := r.Semaphore("seat", 1).Acquire(w.Context(), kit.FailFastOptions...)
+					_, err := r.Semaphore("seat", 1).Acquire(w.Context(), kit.As[lockregistry.SemaphoreOption](kit.FailFastOptions)...)
 					w.Fails(err, lockregistry.ErrUnavailable, "acquire", kit.SeatKey)
 					require.Zero(w, time.Since(start))
 				})

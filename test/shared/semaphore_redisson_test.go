@@ -76,7 +76,7 @@ func TestSemaphoreRedisson_OthersAreRefusedByName(t *testing.T) {
 						w.Fails(err, lockregistry.ErrWrongType, op, kit.SeatKey)
 						require.ErrorContains(w, err, "a number, as Redisson's RSemaphore and RPermitExpirableSemaphore keep there")
 					}
-					for _, opts := range [][]lockregistry.LockOption{nil, {lockregistry.Permits(2)}, {lockregistry.Permits(4)}} {
+					for _, opts := range [][]lockregistry.SemaphoreOption{nil, {lockregistry.Permits(2)}, {lockregistry.Permits(4)}} {
 						_, err := s.Acquire(w.Context(), opts...)
 						refused("acquire", err)
 						_, _, err = s.TryAcquire(w.Context(), opts...)

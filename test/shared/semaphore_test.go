@@ -18,7 +18,7 @@ import (
 )
 
 // full checks that nobody gets a permit now.
-func full(w *kit.World, s lockregistry.Semaphore, opts ...lockregistry.LockOption) {
+func full(w *kit.World, s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption) {
 	w.Helper()
 	h, ok, err := s.TryAcquire(w.Context(), opts...)
 	require.NoError(w, err)
@@ -97,16 +97,9 @@ func TestSemaphore_BadInput(t *testing.T) {
 				_, _, err := s.TryAcquire(w.Context(), lockregistry.Permits(4))
 				return err
 			},
-			"acquire orders:seat: AtLeast: it is for plain locks only": func() error {
-				_, err := s.Acquire(w.Context(), lockregistry.AtLeast(time.Second))
-				return err
-			},
 			"acquire orders:seat: NoWait and Wait: a call cannot have both": func() error {
 				_, err := s.Acquire(w.Context(), lockregistry.NoWait(), lockregistry.Wait(time.Second))
 				return err
-			},
-			"lock orders:seat: Permits: it is for semaphores only": func() error {
-				return r.Obtain("seat").Lock(w.Context(), lockregistry.Permits(1))
 			},
 			`acquire "orders:": the path is empty`: func() error {
 				_, err := r.Semaphore("", 1).Acquire(w.Context())

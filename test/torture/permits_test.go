@@ -45,7 +45,7 @@ type permitsProcess struct {
 func (p *permitsProcess) lock(ctx context.Context, path string, wait, lease time.Duration) (bool, error) {
 	owner := ctx.Value(ownerKey{})
 	number, _ := owner.(uint64)
-	opts := []lockregistry.LockOption{lockregistry.Permits(wants(number))}
+	opts := []lockregistry.SemaphoreOption{lockregistry.Permits(wants(number))}
 	if lease > 0 {
 		opts = append(opts, lockregistry.Lease(lease))
 	}

@@ -32,7 +32,7 @@ func gather(s *stage) together {
 }
 
 // acquire asks process a for all three, in another order.
-func (s together) acquire(ctx context.Context, opts ...lockregistry.LockOption) (*lockregistry.Hold, error) {
+func (s together) acquire(ctx context.Context, opts ...lockregistry.AcquireOption) (*lockregistry.Hold, error) {
 	paths := []string{s.paths[2], s.paths[0], s.paths[1]}
 	return s.a.(libraryProcess).registry.AcquireAll(ctx, paths, opts...)
 }
@@ -144,7 +144,7 @@ func (d delay) atOnce(s *stage) {
 func oneIsTaken(s *stage) {
 	all, holder := gather(s), s.owner()
 	s.must(holder, all.at(1).b, 0)
-	for _, opts := range [][]lockregistry.LockOption{{lockregistry.NoWait()}, {lockregistry.Wait(4 * poll)}} {
+	for _, opts := range [][]lockregistry.AcquireOption{{lockregistry.NoWait()}, {lockregistry.Wait(4 * poll)}} {
 		if _, err := all.acquire(s.soon(s.Context()), opts...); !errors.Is(err, lockregistry.ErrTaken) {
 			s.violatedf("acquired: %v", err)
 		}

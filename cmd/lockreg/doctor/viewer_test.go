@@ -66,20 +66,25 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 		require.NoError(t, err)
 		require.NoError(t, holder.ReadWrite(writer).Writer().Lock(t.Context()))
 		require.NoError(t, holder.ReadWrite(reader).Reader().Lock(t.Context()))
-		waits := map[string]func(context.Context, func(context.Context) error, ...lockregistry.LockOption) error{
-			plain: waiter.Obtain(plain).Do, writer: waiter.ReadWrite(writer).Writer().Do, reader: waiter.ReadWrite(reader).Writer().Do,
+		waits := map[string]func(context.Context) (*lockregistry.Hold, error){}
+		for path, lock := range map[string]*lockregistry.Lock{
+			plain: waiter.Obtain(plain), writer: waiter.ReadWrite(writer).Writer(), reader: waiter.ReadWrite(reader).Writer(),
+		} {
+			waits[path] = func(ctx context.Context) (*lockregistry.Hold, error) { return lock.Acquire(ctx) }
 		}
 		permits := "permits " + suffix
 		all[permits] = held{layout, "semaphore", false}
 		_, err = holder.Semaphore(permits, 1).Acquire(t.Context())
 		require.NoError(t, err)
-		waits[permits] = waiter.Semaphore(permits, 1).Do
-		for path, do := range waits {
+		waits[permits] = func(ctx context.Context) (*lockregistry.Hold, error) {
+			return waiter.Semaphore(permits, 1).Acquire(ctx)
+		}
+		for path, acquire := range waits {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				_ = do(ctx, func(context.Context) error { return nil })
+				_, _ = acquire(ctx)
 			}()
 			t.Cleanup(func() { cancel(); <-ended })
 			await(t, "a ticket", func() bool { return s.Command(t, "EXISTS", "orders:{orders:"+path+"}:waiters") == "1" })

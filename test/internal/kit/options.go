@@ -107,3 +107,11 @@ func Refuses(t *testing.T, err error, op, key, why string) {
 		require.NotErrorIs(t, err, other)
 	}
 }
+
+// As returns options of locks, which must fit every call that acquires, for calls that take options of type O.
+func As[O any](opts []lockregistry.LockOption) (others []O) {
+	for _, o := range opts {
+		others = append(others, o.(O)) //nolint:forcetypeassert // a panic says which option does not fit
+	}
+	return others
+}

@@ -14,7 +14,7 @@ import (
 const SeatKey = "orders:seat"
 
 // Permit acquires at once, or fails the test.
-func (w *World) Permit(s lockregistry.Semaphore, opts ...lockregistry.LockOption) *lockregistry.Hold {
+func (w *World) Permit(s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption) *lockregistry.Hold {
 	w.Helper()
 	h, err := s.Acquire(w.Context(), opts...)
 	require.NoError(w, err)
@@ -57,14 +57,14 @@ type Waiting struct {
 }
 
 // Asks starts a call, and waits until its ticket is there.
-func (w *World) Asks(name string, s lockregistry.Semaphore, opts ...lockregistry.LockOption) *Waiting {
+func (w *World) Asks(name string, s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption) *Waiting {
 	w.Helper()
 	return w.AsksWith(w.Context(), name, s, opts...)
 }
 
 // AsksWith is Asks with a context.
 func (w *World) AsksWith(
-	ctx context.Context, name string, s lockregistry.Semaphore, opts ...lockregistry.LockOption,
+	ctx context.Context, name string, s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption,
 ) *Waiting {
 	w.Helper()
 	before := w.Seats()

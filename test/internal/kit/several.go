@@ -12,7 +12,7 @@ import (
 
 // AllOf acquires several paths in a goroutine.
 func (w *World) AllOf(
-	ctx context.Context, r *lockregistry.Registry, paths []string, opts ...lockregistry.LockOption,
+	ctx context.Context, r *lockregistry.Registry, paths []string, opts ...lockregistry.AcquireOption,
 ) (got <-chan *lockregistry.Hold, failed <-chan error) {
 	holds, errs := make(chan *lockregistry.Hold, 1), make(chan error, 1)
 	go func() {

@@ -217,8 +217,8 @@ func fence(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) (p
 
 func lockOptions(request peer.Fields) (chosen []lockregistry.LockOption, err error) {
 	for field, option := range map[string]func(time.Duration) lockregistry.LockOption{
-		"lease":   lockregistry.Lease,
-		"wait":    lockregistry.Wait,
+		"lease":   func(d time.Duration) lockregistry.LockOption { return lockregistry.Lease(d) },
+		"wait":    func(d time.Duration) lockregistry.LockOption { return lockregistry.Wait(d) },
 		"atleast": lockregistry.AtLeast,
 	} {
 		d, given, err := request.Millis(field)

@@ -1,0 +1,267 @@
+package lockregistry
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/seam"
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// LockOption changes one call of a [Lock], or of [Registry.Acquire] or [Registry.Do]: [AtLeast], or any [AcquireOption].
+type LockOption interface{ ofLock() }
+
+// SemaphoreOption changes one call of a [Semaphore]: [Permits], or any [AcquireOption].
+type SemaphoreOption interface{ ofSemaphore() }
+
+// AcquireOption changes one call that acquires, whatever it acquires: a lock, a permit of a semaphore, or several paths with
+// [Registry.AcquireAll]. These are [Lease], [AtMost], [Wait], [NoWait] and [FailFast].
+type AcquireOption interface {
+	LockOption
+	SemaphoreOption
+}
+
+// OnceOption changes one call of [Registry.Once]: [Lease] or [RetryOnError].
+type OnceOption interface{ ofOnce() }
+
+// LeaseOption is a [Lease]. Besides calls that acquire, it is for [Registry.Once] and for New of package leader.
+type LeaseOption interface {
+	AcquireOption
+	OnceOption
+	seam.LeaderOption
+}
+
+// option is one option of one call. It refers to nothing, and none of its functions is called through an interface: so neither
+// the options of a call nor its request move to the heap.
+type option struct {
+	kind  optionKind
+	value time.Duration // or a number of permits
+}
+
+type optionKind uint8
+
+const (
+	isLease optionKind = iota
+	isWait
+	isNoWait
+	isAtLeast
+	isAtMost
+	isFailFast
+	isPermits
+	isRetryOnError
+	isLeads    // see package seam
+	isUnlogged // likewise
+)
+
+// What is behind the interfaces: for each set of calls a type, which fits no other call, even by a type assertion.
+type (
+	lockOption      struct{ option }
+	semaphoreOption struct{ option }
+	acquireOption   struct{ option }
+	onceOption      struct{ option }
+	leaseOption     struct {
+		seam.ForLeader
+		option
+	}
+)
+
+func (lockOption) ofLock()           {}
+func (semaphoreOption) ofSemaphore() {}
+func (acquireOption) ofLock()        {}
+func (acquireOption) ofSemaphore()   {}
+func (onceOption) ofOnce()           {}
+func (leaseOption) ofLock()          {}
+func (leaseOption) ofSemaphore()     {}
+func (leaseOption) ofOnce()          {}
+
+// optionIn returns the option in an interface of this package. There is none in nil, and in what a user's type embeds.
+func optionIn(o any) (_ option, found bool) {
+	switch o := o.(type) {
+	case lockOption:
+		return o.option, true
+	case semaphoreOption:
+		return o.option, true
+	case acquireOption:
+		return o.option, true
+	case onceOption:
+		return o.option, true
+	case leaseOption:
+		return o.option, true
+	default:
+		return option{}, false
+	}
+}
+
+// Lease sets the lease of this acquisition, in milliseconds, from two to 30 days, see [WithLease]; fractions are cut off. If the
+// lock is renewed, see [WithRenewal], renewals use this lease; [AtMost] limits them. Default: the registry's lease; for an owner
+// that locks again, the lease of its hold.
+//
+// Of a run of [Registry.Once], and of a leader's lock, it is how long a crash keeps others out.
+//
+// For a call that nests in a hold a shorter lease than the hold's changes nothing, since the calls around it rely on that. A
+// longer one counts until the nested call is undone; then the hold has the lease of the calls that are left again. In Spring an
+// inner lock sets the lease for all. [Lock.Renew] may shorten it.
+func Lease(d time.Duration) LeaseOption { return leaseOption{option: option{isLease, d}} }
+
+// Wait limits how long the call waits, for local holders and for Redis together. When the time is over, TryLock returns false,
+// Lock, Do and Acquire return [ErrTaken]. If d is not positive, as the time left until a deadline may be, the call does not
+// wait, as with [NoWait]. Default: TryLock does not wait, the others wait until their context is done.
+func Wait(d time.Duration) AcquireOption { return acquireOption{option{isWait, d}} }
+
+// NoWait makes the call try once, without a place in any queue, here or in Redis: Lock, Do and Acquire return [ErrTaken] at
+// once when another owner has the lock, and [ErrUnavailable] when Redis cannot be asked. It cannot be combined with Wait.
+// TryLock does not need it. Default: see [Wait].
+func NoWait() AcquireOption { return acquireOption{option{kind: isNoWait}} }
+
+// AtLeast keeps the path taken for d, from when this call has obtained the lock, even when it is released sooner: no owner gets
+// it before d is over, in this process or elsewhere, Java included; then waiting calls do. It is for jobs that are shorter than
+// the difference between the clocks that start them, as ShedLock's lockAtLeastFor. D must be positive; fractions of a
+// millisecond are rounded up. D is independent of the lease and may be longer: while the lock is held, and after a crash or a
+// loss, only the lease counts. [Registry.ForceUnlock] ends it. Default: the path is free when it is released.
+//
+// It is for plain locks only. Readers and writers return an error, and so does a call of an owner that already holds the lock.
+func AtLeast(d time.Duration) LockOption { return lockOption{option{isAtLeast, d}} }
+
+// AtMost limits how long the lock is held. Its lease is at most d, and no renewal, [Lock.Renew] included, lets the key live
+// longer than d from when it was granted, except for the time that the renewal takes to arrive. Contexts of the hold end
+// before d is over, by the margin for clocks, with [ErrLockLost]. If the call waited for another process, d may begin before
+// the call returns, usually by half a second at most. The registry does not remove the key before its lease must have ended.
+// When the lock is handed to another owner, that owner's own AtMost applies from then on. It is ShedLock's lockAtMostFor, and
+// AtMost(10*time.Second) is Redisson's leaseTime. D must be from two milliseconds to 30 days, and not less than [AtLeast].
+// Default: the lock is held for as long as it is renewed.
+//
+// It is for plain locks, writers and semaphores. A reader returns an error, and so does a call of an owner that already holds
+// the lock.
+func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMost, d}} }
+
+// FailFast makes a waiting call return [ErrUnavailable] as soon as Redis cannot be asked, instead of trying again until its
+// wait is over: at the first failure, when too few replicas have a hold, or once the server is silent. The server is silent
+// when a command is not answered within half a second and two round trips, a quarter of a second later with [WithReplicas], and
+// within the time of [WithCommandTimeout] at most. Before three commands were answered the round trip is what making the
+// connection took, with [Open]; with a client of your own it is not known then, and the limit is 6.5 s. While the call waits
+// for its turn, the registry asks the server twice a second whether it answers. A call that waits for another goroutine of
+// this process fails at most 100 ms after that goroutine meets the failure, or the server is silent. A call that does not
+// wait for the lock waits just as long for its reply, at most. Spring and Redisson have no such option. Default: a call with
+// [Wait] tries again.
+func FailFast() AcquireOption { return acquireOption{option{kind: isFailFast}} }
+
+// request is the result of the options of a call that locks.
+type request struct {
+	lease *lease.Term   // nil: the registry's, or the hold's
+	plain bool          // the call named no lease: it is the registry's
+	wait  time.Duration // 0: not at all; negative: until the context ends
+	as    owner.ID      // a Hold, or a run of Once; nobody: the caller
+
+	atLeast  time.Duration // 0: only while it is held
+	atMost   time.Duration // 0: for as long as it is renewed
+	failFast bool          // see FailFast
+	permits  int           // of a semaphore; 0: not given
+	retries  bool          // see RetryOnError
+	leads    bool          // see hold.Terms, as for unlogged
+	unlogged bool
+	blocked  clock.Instant // when the call began to wait; 0: it has not
+
+	// For the observer, at the end of the call.
+	how     observe.How
+	here    time.Duration
+	wakeups observe.Wakeups
+}
+
+// patient reports whether the call waits.
+func (q *request) patient() bool { return q.wait != notAtAll }
+
+// apply applies the options of a call to q. The error lists all that is wrong.
+func apply[O any](q *request, opts []O) (failed error) {
+	var waits, tries bool
+	for _, one := range opts {
+		o, found := optionIn(one)
+		if !found {
+			failed = fault.Join(failed, errors.New("an option is nil, or no function of this package made it"))
+			continue
+		}
+		failed = fault.Join(failed, o.check())
+		waits, tries = waits || o.kind == isWait, tries || o.kind == isNoWait
+		q.set(o)
+	}
+	failed = fault.Join(failed, checkAtMost(q))
+	if waits && tries {
+		failed = fault.Join(failed, errors.New("NoWait and Wait: a call cannot have both"))
+	}
+	return failed
+}
+
+// set sets what an option says.
+func (q *request) set(o option) {
+	switch o.kind {
+	case isLease:
+		q.lease = lease.NewTerm(o.value)
+	case isWait:
+		q.wait = max(o.value, notAtAll)
+	case isNoWait:
+		q.wait = notAtAll
+	case isAtLeast:
+		q.atLeast = o.value
+	case isAtMost:
+		q.atMost = o.value
+	case isFailFast:
+		q.failFast = true
+	case isPermits:
+		q.permits = int(o.value)
+	case isRetryOnError:
+		q.retries = true
+	case isLeads:
+		q.leads = true
+	case isUnlogged:
+		q.unlogged = true
+	}
+}
+
+// check returns why the value makes no sense, if it does not.
+func (o option) check() error {
+	switch o.kind {
+	case isLease:
+		if err := positive("Lease", o.value); err != nil {
+			return err
+		}
+		return leasable("Lease", o.value)
+	case isAtLeast:
+		return positive("AtLeast", o.value)
+	case isAtMost:
+		return positive("AtMost", o.value)
+	case isPermits:
+		return fewPermits(o.value)
+	default:
+		return nil
+	}
+}
+
+// bound limits the lease that a call asks for to AtMost.
+func bound(q *request) {
+	if q.atMost > 0 && q.atMost < q.lease.Length {
+		q.lease = lease.NewTerm(q.atMost)
+	}
+}
+
+// checkAtMost validates AtMost together with the other options of a call.
+func checkAtMost(q *request) error {
+	switch {
+	case q.atMost == 0:
+		return nil
+	case q.atMost < leastLease || q.atMost > longestLease:
+		return leasable("AtMost", q.atMost)
+	case q.atMost < q.atLeast:
+		return fmt.Errorf("AtMost(%v): it is shorter than AtLeast(%v)", q.atMost, q.atLeast)
+	default:
+		return nil
+	}
+}
+
+var (
+	errAtMostRead = errors.New("AtMost: it is for plain locks and writers only")
+	errAtMostHeld = errors.New("AtMost: the owner holds the lock already")
+)
