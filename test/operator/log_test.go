@@ -57,7 +57,7 @@ func TestLog_LossIsAnnouncedWhileTheLogBlocks(t *testing.T) {
 }
 
 func TestLog_RenewalsGoOnWhileTheLogBlocks(t *testing.T) {
-	kit.Worlds(t, func(w *kit.World) {
+	kit.FakeWorld(t, func(w *kit.World) {
 		log := newStuck(w)
 		r := w.Registry(log.option(), lockregistry.WithLayout(lockregistry.LayoutRedisson),
 			lockregistry.WithLease(600*time.Millisecond))
