@@ -3,10 +3,12 @@ package faults_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -614,16 +616,36 @@ type gate struct {
 	open    chan struct{}
 }
 
-// places are the stacks of calls that have blocked. Each is a place by itself: another mutex may be held there.
-type places map[[40]uintptr]bool
+// places are the calls of this library that have led to a call that blocked. Each is a place by itself: another mutex may be held
+// there. What the standard library has called in between does not count: whichever of an error's methods errors.Is or a text comes
+// to first, the library's mutexes are the same.
+type places map[string]bool
+
+// place is the one of its caller's caller.
+func place() string {
+	const library = "github.com/lockregistry/lockregistry"
+	var stack [64]uintptr
+	frames := runtime.CallersFrames(stack[:runtime.Callers(3, stack[:])])
+	var calls strings.Builder
+	for more := true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		if strings.HasPrefix(f.Function, library) && !strings.HasPrefix(f.Function, library+"/test/") {
+			fmt.Fprintln(&calls, f.Function, f.Line)
+		}
+	}
+	return calls.String()
+}
 
 func (g *gate) pass() {
-	var stack [40]uintptr
-	runtime.Callers(2, stack[:])
 	g.mu.Lock()
-	blocks := g.armed && (g.blocked && g.beyond || !g.blocked && !g.known[stack])
+	here := ""
+	if g.armed && !g.blocked {
+		here = place()
+	}
+	blocks := g.armed && (g.blocked && g.beyond || !g.blocked && !g.known[here])
 	if blocks && !g.blocked {
-		g.blocked, g.known[stack] = true, true
+		g.blocked, g.known[here] = true, true
 	}
 	g.mu.Unlock()
 	if blocks {
