@@ -43,10 +43,11 @@ func (r *Registry) inspectOne(ctx context.Context, l *Lock) (observe.LockInfo, e
 // them; one that is locked or released meanwhile may be. Keys that are not locks are left out, and so are plain locks whose
 // holder's name does not follow the pattern of this package, Spring or Redisson.
 //
-// SCAN goes through all keys of the database, 500 per call. The first 250 calls follow each other at once, enough for 100 000
-// keys in a fraction of a second. Further calls are spread so that they take at most 5 % of the server's time. Locks are
-// yielded as they are found. The caller should pause between passes, too. SCAN shows a user the names of all keys, whatever key
-// patterns the user's permissions have.
+// SCAN goes through all keys of the database, in steps of about two milliseconds of the server at most. The first 125 000 keys
+// follow each other at once, in a fraction of a second. Further steps are spread so that they take a tenth of one of the server's
+// cores, by its own clock. Locks are yielded as they are found. First come, without a SCAN, those that processes of this library
+// have held or waited for longer than a second: the processes with a record are in a list in Redis. The caller should pause
+// between passes, too. SCAN shows a user the names of all keys, whatever key patterns the user's permissions have.
 //
 // An error ends the iteration and comes last, within a [*LockError]: the error of ctx, [ErrUnavailable], [ErrClosed], or
 // another error of Redis. To stop sooner, break out of the loop.

@@ -14,6 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -24,7 +25,15 @@ type recorded struct {
 
 	reg      *Registry
 	key      string
+	list     list
 	detector *detector.Detector
+}
+
+// list is about the list of registries that have a record, see list.lua. Only the goroutine that writes the record uses it.
+type list struct {
+	key    string
+	denied clock.Instant // the server refuses it until then
+	known  bool          // the server knows the script
 }
 
 const recordLimit = time.Second
@@ -38,7 +47,7 @@ func (r *Registry) keepRecord(name *string) {
 	o.Transport, o.Calls, o.Closed = r.transport.Client, &r.queues, r.closed
 	p := &r.others.presence
 	o.Layout, o.Label, o.Own = r.layout, observe.Label(own), p.of
-	p.reg, p.key = r, presence.Key(r.prefix, own.Registry)
+	p.reg, p.key, p.list.key = r, presence.Key(r.prefix, own.Registry), presence.ListKey(r.prefix)
 	p.detector = detector.New(detecting{o, r}, own, &waiting, r.clock, r.closed)
 	p.Start(p, r.clock, own)
 }
@@ -124,17 +133,97 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 	return used, lasting
 }
 
+// Write writes the record, and notes that in the list of registries, which may be on another server.
 func (w *recorded) Write(ctx context.Context, text string, lasts time.Duration) (refused bool, err error) {
-	t, ms := w.reg.transport, strconv.FormatInt(lasts.Milliseconds(), 10)
-	p := transport.Wait{Ctx: ctx, Limit: t.Shard(w.key).RoundTrip().Plus(min(recordLimit, w.reg.queues.Limit))}
-	t.DoEach(&p, []string{w.key}, func(ctx context.Context, way rueidis.CoreClient, _ []int) []rueidis.RedisResult {
-		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", ms).Build())}
-	}, func(_ int, reply rueidis.RedisResult, cut bool) {
-		if err = reply.Error(); cut {
-			err = p.Explain(true, nil)
+	ms, keys := strconv.FormatInt(lasts.Milliseconds(), 10), []string{w.key}
+	if w.reg.clock.Now() >= w.list.denied {
+		keys = append(keys, w.list.key)
+	}
+	var listed rueidis.RedisResult
+	verb, script := w.list.script() // now: the command may be built when this call has given up
+	w.each(ctx, keys, func(way rueidis.CoreClient, i int) rueidis.Completed {
+		if i == 1 {
+			return way.B().Arbitrary(verb, script, "1").Keys(w.list.key).Args(w.list.args(w.reg.values)...).Build()
+		}
+		return way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", ms).Build()
+	}, func(i int, reply rueidis.RedisResult, why error) {
+		if i == 0 {
+			err = why
+		} else {
+			listed = reply
 		}
 	})
+	if len(keys) > 1 {
+		w.end(ctx, w.list.told(listed, w.reg.clock.Now()))
+	}
 	return inspect.Forbidden(err), err
+}
+
+// each sends a command for each key, and calls done with the replies, one after another.
+func (w *recorded) each(
+	ctx context.Context, keys []string, command func(way rueidis.CoreClient, i int) rueidis.Completed,
+	done func(i int, reply rueidis.RedisResult, why error),
+) {
+	t := w.reg.transport
+	p := transport.Wait{Ctx: ctx, Limit: t.Shard(w.key).RoundTrip().Plus(min(recordLimit, w.reg.queues.Limit))}
+	t.DoEach(&p, keys, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+		commands := make(rueidis.Commands, len(some))
+		for k, i := range some {
+			commands[k] = command(way, i)
+		}
+		return way.DoMulti(ctx, commands...)
+	}, func(i int, reply rueidis.RedisResult, cut bool) {
+		why := reply.Error()
+		if cut {
+			why = p.Explain(true, nil)
+		}
+		done(i, reply, why)
+	})
+}
+
+var listScript = protocol.Load("list")
+
+// script returns how the script is sent.
+func (l *list) script() (verb, script string) {
+	if l.known {
+		return "EVALSHA", listScript.SHA
+	}
+	return "EVAL", listScript.Source
+}
+
+// args are the arguments of the script, for a registry whose values begin like this.
+func (*list) args(values string) []string {
+	return []string{
+		strings.TrimSuffix(values, ":"), strconv.FormatInt(presence.ListedFor.Milliseconds(), 10),
+		strconv.FormatInt(presence.SilentFor.Milliseconds(), 10), strconv.Itoa(presence.MostDead),
+	}
+}
+
+// told takes the reply, and returns the registries whose records end. A server that refuses the list is not asked for a while:
+// the records alone are found, too, by a SCAN of all keys.
+func (l *list) told(reply rueidis.RedisResult, now clock.Instant) (ended []string) {
+	ended, err := reply.AsStrSlice()
+	_, refused := rueidis.IsRedisErr(err)
+	l.known = err == nil || l.known && !refused
+	if refused && !protocol.NoScript(err) && !fault.Transient(err) {
+		l.denied = now.Add(presence.Denied)
+	}
+	return ended
+}
+
+// end has the records of registries expire at once. One of them may have been frozen, and write its record just before that: then
+// it writes it again within 20 s.
+func (w *recorded) end(ctx context.Context, registries []string) {
+	if len(registries) == 0 {
+		return
+	}
+	keys := make([]string, len(registries))
+	for i, registry := range registries {
+		keys[i] = presence.Key(w.reg.prefix, registry)
+	}
+	w.each(ctx, keys, func(way rueidis.CoreClient, i int) rueidis.Completed {
+		return way.B().Arbitrary("PEXPIRE").Keys(keys[i]).Args("1").Build()
+	}, func(int, rueidis.RedisResult, error) {}) // what fails leaves a record to its time
 }
 
 // Broke returns when the shard's last connection broke.

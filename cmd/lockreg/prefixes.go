@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/internal/inspect"
+	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
@@ -115,7 +116,8 @@ func namesOf(ctx context.Context, node rueidis.Client, cursor string) (scan.Step
 	if err != nil {
 		return scan.Step{}, err
 	}
-	return inspect.ParseStep(rows)
+	step, _, err := inspect.ParseStep(rows)
+	return step, err
 }
 
 // addPrefixes looks at some keys.
@@ -123,6 +125,9 @@ func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, foun
 	var maybe []string
 	var commands rueidis.Commands
 	for _, key := range keys {
+		if presence.IsList(key) { // it is there for an hour after the last record
+			continue
+		}
 		if prefix, _, ok := strings.Cut(key, ":{"); ok && strings.HasSuffix(key, "}:registry") {
 			found[prefix]++
 		} else if _, _, ok := strings.Cut(key, ":"); ok && !strings.HasSuffix(key, ":waiters") && !strings.HasSuffix(key, ":fencing") {
@@ -171,7 +176,7 @@ func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 		return ""
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	found, err := prefixesOf(ctx, client)
 	if err != nil || ctx.Err() != nil || found[prefix] > 0 {

@@ -32,6 +32,7 @@ const together = 100
 var (
 	locks   = protocol.Load("inspect")
 	records = protocol.Load("records")
+	listed  = protocol.Load("registries")
 )
 
 // Calls limits and stops the commands of a Reader.
@@ -119,12 +120,26 @@ func expiring(row rueidis.RedisMessage) (text string, left int64, err error) {
 
 // Registries are all that have a record.
 func (r *Reader) Registries(ctx context.Context) (all []string, err error) {
-	pick := func(key string) (registry string, ok bool) { return presence.Owner(r.Prefix, key), true }
+	pick := func(key string) (registry string, ok bool) {
+		return presence.Owner(r.Prefix, key), !presence.IsList(key)
+	}
 	read := func(found []string) error {
 		all = append(all, found...)
 		return nil
 	}
 	err = r.Scan(ctx, presence.Pattern, &scan.Pass{Pick: pick, Read: read})
+	return all, err
+}
+
+// Listed are the registries in the list of those that have a record, without a SCAN. Not all are: those of older versions, and
+// those that may not write the list, are missing. Others have no record any more.
+func (r *Reader) Listed(ctx context.Context) (all []string, err error) {
+	args := []string{strconv.Itoa(presence.MostListed), strconv.Itoa(presence.LongestID)}
+	r.rows(ctx, listed, []string{presence.ListKey(r.Prefix)}, nil, args, func(_ int, row rueidis.RedisMessage, why error) {
+		if err = why; err == nil {
+			all, err = row.AsStrSlice()
+		}
+	})
 	return all, err
 }
 
@@ -230,7 +245,7 @@ func (r *Reader) runOnce(
 	var again, at []int
 	for k, result := range results {
 		if protocol.NoScript(result.Error()) {
-			again, at = append(again, some[k]), append(at, k) //nolint:gosec // one result for each
+			again, at = append(again, some[k]), append(at, k)
 		}
 	}
 	if len(again) > 0 {

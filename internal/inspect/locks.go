@@ -90,11 +90,12 @@ func (r *Reader) Holders(ctx context.Context, paths []string) ([][]string, error
 	return holders, nil
 }
 
-// Each tells of the locks that somebody holds or waits for, as they are found, until tell reports false.
+// Each tells of the locks that somebody holds or waits for, as they are found, until tell reports false. Those in the records of
+// listed registries come first: with many other keys the rest takes long.
 func (r *Reader) Each(ctx context.Context, tell func(observe.LockInfo) bool) error {
 	l := listing{reader: r, ctx: ctx, yield: tell, yielded: map[string]bool{}, records: map[string]record{}}
 	pick := func(key string) (string, bool) { return protocol.LockOf(r.Prefix, key) }
-	err := r.Scan(ctx, ":*", &scan.Pass{Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
+	err := r.Scan(ctx, ":*", &scan.Pass{Known: l.known(), Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
 	if errors.Is(err, errEnough) {
 		return nil
 	}
@@ -109,6 +110,34 @@ type listing struct {
 	yielded map[string]bool    // keys
 	records map[string]record  // by registry
 	infos   []observe.LockInfo // yet to be yielded
+}
+
+// known are the keys of locks in the records of listed registries. What fails leaves less known: the SCAN tells of it.
+func (l *listing) known() (keys []string) {
+	registries, err := l.reader.Listed(l.ctx)
+	if err != nil {
+		return nil
+	}
+	add := func(path string) { keys = append(keys, l.reader.Prefix+":"+path) }
+	_ = l.reader.Records(l.ctx, registries, func(i int, found presence.Record, from presence.Identity) {
+		if from.Registry != "" { // else there is no record any more
+			l.records[registries[i]] = record{observe.Label(from), found.Locks, found.Silent()}
+		}
+		for _, lock := range found.Locks {
+			add(lock.Path)
+		}
+		for _, wait := range found.Waits {
+			add(wait.Path)
+			for _, path := range wait.Holds {
+				add(path)
+			}
+		}
+	})
+	slices.Sort(keys)
+	return slices.DeleteFunc(slices.Compact(keys), func(key string) bool {
+		lock, ok := protocol.LockOf(l.reader.Prefix, key)
+		return !ok || lock != key
+	})
 }
 
 // errEnough: the caller wants no more.

@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -14,8 +15,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-const scanCount = "500"
-
 var keysOf = protocol.Load("keys")
 
 // Scan runs a pass over the keys of all masters that match the prefix and a pattern.
@@ -24,10 +23,12 @@ func (r *Reader) Scan(ctx context.Context, pattern string, p *scan.Pass) error {
 	if err != nil {
 		return err
 	}
-	p.Clock, p.Batch = r.Clock, together
+	p.Clock, p.Batch, p.Watch = r.Clock, together, scan.WatcherOf(ctx)
 	p.Pause = func(d time.Duration) error { return r.pause(ctx, d) }
 	for _, n := range nodes {
-		p.Servers = append(p.Servers, func(cursor string) (scan.Step, error) { return r.scanOnce(ctx, n, cursor, pattern) })
+		p.Servers = append(p.Servers, func(cursor string, count int) (scan.Step, error) {
+			return r.scanOnce(ctx, n, cursor, pattern, count)
+		})
 	}
 	return p.Run()
 }
@@ -82,36 +83,57 @@ func (r *Reader) nodes(ctx context.Context) (nodes []node, err error) {
 	return nodes, nil
 }
 
-// scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length.
-func (r *Reader) scanOnce(ctx context.Context, n node, cursor, pattern string) (next scan.Step, err error) {
+// scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length. A TIME that follows in the same
+// pipeline shows the server's own time for it: what is executed in between for others counts, too.
+func (r *Reader) scanOnce(ctx context.Context, n node, cursor, pattern string, count int) (next scan.Step, err error) {
 	wait := r.wait(ctx)
-	build := func(b rueidis.Builder, _ int, verb, script string, _ bool) rueidis.Completed {
-		return b.Arbitrary(verb, script, "0", cursor, scan.Literal(r.Prefix)+pattern, scanCount).Build()
+	build := func(b rueidis.Builder, i int, verb, script string, _ bool) rueidis.Completed {
+		if i == 1 {
+			return b.Arbitrary("TIME").Build()
+		}
+		return b.Arbitrary(verb, script, "0", cursor, scan.Literal(r.Prefix)+pattern, strconv.Itoa(count)).Build()
 	}
+	var after int64
 	reply, cut := n.shard.Ask(&wait, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		if n.client != nil {
 			way = n.client
 		}
-		return r.runOnce(ctx, way, keysOf, []int{0}, build, false)[0]
+		replies := r.runOnce(ctx, way, keysOf, []int{0, 1}, build, false)
+		after = micros(replies[1])
+		return replies[0]
 	})
 	rows, err := read(&wait, reply, cut)
 	if err != nil {
 		return next, err
 	}
-	return ParseStep(rows)
+	next, before, err := ParseStep(rows)
+	if before > 0 && after > before { // else the script was sent again, or TIME is not permitted
+		next.Took = time.Duration(after-before) * time.Microsecond
+	}
+	return next, err
 }
 
-// ParseStep reads a reply of keys.lua.
-func ParseStep(rows []rueidis.RedisMessage) (step scan.Step, err error) {
-	if len(rows) != 3 {
-		return step, protocol.ErrStrange
+// micros reads a reply of TIME; 0 after an error.
+func micros(reply rueidis.RedisResult) int64 {
+	parts, err := reply.AsIntSlice()
+	if err != nil || len(parts) != 2 {
+		return 0
 	}
-	var err1, err2, err3 error
+	return parts[0]*1_000_000 + parts[1]
+}
+
+// ParseStep reads a reply of keys.lua. Before is the server's time before it, in microseconds; 0: not known.
+func ParseStep(rows []rueidis.RedisMessage) (step scan.Step, before int64, err error) {
+	if len(rows) != 4 {
+		return step, 0, protocol.ErrStrange
+	}
+	var err1, err2, err3, err4 error
 	step.Cursor, err1 = rows[0].ToString()
 	step.Keys, err2 = rows[1].AsStrSlice()
 	step.TooLong, err3 = rows[2].AsStrSlice()
-	if err := fault.Join(err1, err2, err3); err != nil {
-		return step, fault.Join(protocol.ErrStrange, err)
+	before, err4 = rows[3].AsInt64()
+	if err := fault.Join(err1, err2, err3, err4); err != nil {
+		return step, 0, fault.Join(protocol.ErrStrange, err)
 	}
-	return step, nil
+	return step, before, nil
 }

@@ -49,8 +49,9 @@ type Registry interface {
 // and at once when a connection or a key is gone, since the server may have restarted empty. No call waits for that.
 //
 // If the process dies, the record must say for longer who held the locks than these stay locked: so it lasts a minute longer than
-// the longest lease that it lists, but never longer than an hour and a minute. A process that crashes every ten seconds leaves
-// at most 366 records that way. Close writes the record once more if the locks that it lists were released.
+// the longest lease that it lists, but never longer than an hour and a minute. A process that crashes every ten seconds leaves at
+// most 366 records that way; many such processes leave [MostDead], see list.lua. Close writes the record once more if the locks
+// that it lists were released.
 type Recorder struct {
 	of       Registry
 	clock    clock.Clock

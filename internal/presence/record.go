@@ -67,7 +67,7 @@ type Record struct {
 // Silent returns for how long a registry that holds or waits has not written its record, if that is three times as long as it
 // takes: its process is dead or frozen, or cannot reach Redis. Else it returns 0.
 func (r *Record) Silent() time.Duration {
-	if since := time.Duration(r.For)*time.Millisecond - r.Left; r.For > 0 && since >= 3*recordEach {
+	if since := time.Duration(r.For)*time.Millisecond - r.Left; r.For > 0 && since >= SilentFor {
 		return since
 	}
 	return 0
@@ -129,6 +129,25 @@ const (
 
 // Key returns the key of a registry's record.
 func Key(prefix, registry string) string { return prefix + ":{" + registry + "}:registry" }
+
+// ListKey returns the key of the list of the registries under a prefix that have a record. It is one that no path may have, and
+// older versions take it for the record of a registry that says nothing.
+func ListKey(prefix string) string { return Key(prefix, listed) }
+
+// IsList reports whether a key that may be a record's is a list.
+func IsList(key string) bool { return strings.HasSuffix(key, ":{"+listed+"}:registry") }
+
+// listed is no registry: their names end with a UUID.
+const listed = "registries"
+
+// What the list of registries is kept by; see list.lua.
+const (
+	ListedFor  = recordFor + mostLonger + recordEach // longer than any record lasts
+	SilentFor  = 3 * recordEach                      // a process that has not written its record for so long is dead, most likely
+	MostDead   = 500                                 // records of such processes that are kept, under one prefix
+	MostListed = 10_000                              // names that are read
+	LongestID  = 1024                                // bytes of a name that is read
+)
 
 // Pattern matches the keys of all records, behind the prefix.
 const Pattern = ":{*}:registry"

@@ -14,8 +14,8 @@ import (
 )
 
 // pages is a server with so many keys on each page of a SCAN that takes some time.
-func pages(took time.Duration, name string, sizes ...int) func(cursor string) (Step, error) {
-	return func(cursor string) (s Step, err error) {
+func pages(took time.Duration, name string, sizes ...int) func(cursor string, count int) (Step, error) {
+	return func(cursor string, _ int) (s Step, err error) {
 		<-time.After(took)
 		page, err := strconv.Atoi(cursor)
 		for i := range sizes[page] {
@@ -26,7 +26,7 @@ func pages(took time.Duration, name string, sizes ...int) func(cursor string) (S
 	}
 }
 
-func newPass(servers ...func(cursor string) (Step, error)) (p *Pass, read *[]string) {
+func newPass(servers ...func(cursor string, count int) (Step, error)) (p *Pass, read *[]string) {
 	read = new([]string)
 	return &Pass{
 		Clock:   clock.New(),
@@ -72,7 +72,9 @@ func TestPass_ReadsLittleAfterHalfASecond(t *testing.T) {
 
 func TestPass_TellsOfNamesThatAreTooLong(t *testing.T) {
 	var long []string
-	p, read := newPass(func(string) (Step, error) { return Step{Cursor: "0", Keys: []string{"k"}, TooLong: []string{"l"}}, nil })
+	p, read := newPass(func(string, int) (Step, error) {
+		return Step{Cursor: "0", Keys: []string{"k"}, TooLong: []string{"l"}}, nil
+	})
 	require.NoError(t, p.Run(), "nobody asks for them")
 	p.TooLong = func(names []string) error { long = append(long, names...); return nil }
 	require.NoError(t, p.Run())
@@ -88,12 +90,12 @@ func TestPass_EndsWithAnError(t *testing.T) {
 		"Read":    func(p *Pass) { p.Read = func([]string) error { return failure } },
 		"Tell":    func(p *Pass) { p.Tell = fails },
 		"TooLong": func(p *Pass) { p.TooLong = func([]string) error { return failure } },
-		"Servers": func(p *Pass) { p.Servers[0] = func(string) (Step, error) { return Step{}, failure } },
+		"Servers": func(p *Pass) { p.Servers[0] = func(string, int) (Step, error) { return Step{}, failure } },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, _ := newPass(func(string) (Step, error) {
+			p, _ := newPass(func(string, int) (Step, error) {
 				return Step{Cursor: "0", Keys: []string{"k"}, TooLong: []string{"l"}}, nil
-			}, func(string) (Step, error) {
+			}, func(string, int) (Step, error) {
 				t.Error("the pass has ended")
 				return Step{Cursor: "0"}, nil
 			})
@@ -117,17 +119,17 @@ func TestPass_PaceHasNoDebt(t *testing.T) {
 		}
 		took := 4 * time.Millisecond
 		call := func() {
-			require.NoError(t, p.ask(func() error { <-time.After(took); return nil }))
+			require.NoError(t, p.ask(func() (time.Duration, error) { <-time.After(took); return 0, nil }))
 		}
 		for range 2000 {
 			call()
 			require.Zero(t, paused)
 		}
-		p.calls = unpaced
+		p.looks = unpaced
 		call()
 		for range 10 {
 			call()
-			require.Equal(t, 76*time.Millisecond, paused, "it takes a twentieth")
+			require.Equal(t, 36*time.Millisecond, paused, "it takes a tenth")
 		}
 		// One that took long was under way for long, or this process was not running: that is not the server's time.
 		took = time.Minute
@@ -135,6 +137,89 @@ func TestPass_PaceHasNoDebt(t *testing.T) {
 		call()
 		require.Equal(t, (shareOf-1)*mostBusy, paused)
 	})
+}
+
+// The pace goes by the server's own time, whatever the way to it takes, and a call is never long for the server. So the pass is
+// as quick as a tenth of a core allows.
+func TestPass_TakesATenthOfACore(t *testing.T) {
+	for name, c := range map[string]struct{ trip, perKey time.Duration }{
+		"near": {50 * time.Microsecond, 750 * time.Nanosecond}, "far": {20 * time.Millisecond, 750 * time.Nanosecond},
+		"slow server": {time.Millisecond, 10 * time.Microsecond}, "farthest": {100 * time.Millisecond, 500 * time.Nanosecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var busy, longest time.Duration
+				calls, left := 0, 2_000_000
+				p, _ := newPass(func(_ string, count int) (Step, error) {
+					took := time.Duration(count) * c.perKey
+					<-time.After(c.trip + took)
+					busy, longest, calls = busy+took, max(longest, took), calls+1
+					if left -= count; left <= 0 {
+						return Step{Cursor: "0", Took: took}, nil
+					}
+					return Step{Cursor: "1", Took: took}, nil
+				})
+				began := time.Now()
+				require.NoError(t, p.Run())
+				took := time.Since(began)
+				t.Logf("%s for 2 million keys in %d calls, the longest of %s", took, calls, longest)
+				least := 10 * (busy - unpaced*c.perKey)
+				require.GreaterOrEqual(t, took, least-10*longest)
+				require.LessOrEqual(t, longest, max(2*longCall, fewest*c.perKey))
+				if c.trip <= time.Millisecond {
+					require.Less(t, took, least*11/10, "it is no slower either")
+				}
+				require.LessOrEqual(t, took, least+unpaced/fewest*c.trip+time.Duration(calls)*c.trip)
+				if c.trip >= 20*time.Millisecond {
+					require.Less(t, calls, 250+(2_000_000-unpaced)/1900, "it looks at more keys at a time")
+				}
+			})
+		})
+	}
+}
+
+// What is known before is read, and told, before the first call of SCAN.
+func TestPass_BeginsWithWhatIsKnown(t *testing.T) {
+	p, read := newPass()
+	p.Known = []string{"k1", "k2", "k3", "k4"}
+	told := 0
+	p.Tell = func() error { told++; return nil }
+	p.Servers = append(p.Servers, func(string, int) (Step, error) {
+		require.Equal(t, p.Known, *read)
+		require.Equal(t, 2, told)
+		return Step{Cursor: "0", Keys: []string{"a"}}, nil
+	})
+	require.NoError(t, p.Run())
+	require.Equal(t, []string{"k1", "k2", "k3", "k4", "a"}, *read)
+}
+
+// How far a pass is shows by the cursors, whose bits count up in reverse; where they do not, by the servers alone.
+func TestPass_Watch(t *testing.T) {
+	server := func(cursors ...string) func(string, int) (Step, error) {
+		return func(string, int) (s Step, err error) {
+			s.Cursor, cursors = cursors[0], cursors[1:]
+			return s, nil
+		}
+	}
+	parts := func(servers ...func(string, int) (Step, error)) (all []float64) {
+		p, _ := newPass(servers...)
+		p.Watch = func(now Progress) {
+			require.Positive(t, now.Keys)
+			all = append(all, now.Part)
+		}
+		require.NoError(t, p.Run())
+		return all
+	}
+	require.Equal(t, []float64{0.25, 0.5, 0.625, 1}, parts(server("2", "1", "5", "0")))
+	require.Equal(t, []float64{0.25, 0.5, 0.75, 1}, parts(server("1", "0"), server("1", "0")))
+	require.Equal(t, []float64{0.25, 0, 0, 0.5, 1}, parts(server("1", "2", "7", "0"), server("0")), "no cursor of Redis")
+	require.Equal(t, []float64{0, 1}, parts(server("x", "0")))
+
+	var told []Progress
+	watched := Watched(t.Context(), func(now Progress) { told = append(told, now) })
+	WatcherOf(watched)(Progress{Keys: 1})
+	require.Equal(t, []Progress{{Keys: 1}}, told)
+	require.Nil(t, WatcherOf(t.Context()))
 }
 
 func TestLiteral(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/inspect"
+	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -157,7 +158,7 @@ func (n *node) step(ctx context.Context, cursor, pattern string) (names, long []
 	if err != nil {
 		return nil, nil, "", err
 	}
-	found, err := inspect.ParseStep(reply)
+	found, _, err := inspect.ParseStep(reply)
 	return found.Keys, found.TooLong, found.Cursor, err
 }
 
@@ -274,6 +275,7 @@ const (
 	lock
 	queue   // of a lock
 	record  // a fencing counter, a registry's record
+	list    // of the registries that have a record
 	counter // Redisson's fencing counter, which has no lease
 	reader  // the lease of a reader
 	held    // the held permits of a semaphore of Redisson
@@ -283,7 +285,7 @@ func (m meaning) types() []string {
 	switch m {
 	case lock:
 		return []string{"string", "hash"}
-	case queue:
+	case queue, list:
 		return []string{"zset"}
 	case held: // or a lock with such a path
 		return []string{"zset", "string", "hash"}
@@ -297,6 +299,8 @@ func (x *examination) meaning(key string) meaning {
 	switch rest, own := strings.CutPrefix(key, prefix); {
 	case own && tagged(key) && strings.HasSuffix(rest, ":waiters"):
 		return queue
+	case own && presence.IsList(key):
+		return list
 	case own && tagged(key) && (strings.HasSuffix(rest, ":fencing") || strings.HasSuffix(rest, "}:registry")):
 		return record
 	case own && strings.Contains(rest, ":rwlock_timeout:"):

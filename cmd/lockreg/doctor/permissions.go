@@ -130,6 +130,11 @@ func (x *examination) modes() []mode {
 			areas: []area{{[]string{"+set"}, "~" + pattern + ":*", prefix + ":{" + path + "}:registry"}},
 		},
 		{
+			name: "list", title: "the list of records", minor: true,
+			why:   "Where there are many other keys, lockreg ls and serve show locks late: after a SCAN of all keys.",
+			areas: []area{keys("+zadd +zrem +zrangebyscore +pexpire +evalsha +eval"), anywhere("+time")},
+		},
+		{
 			name: "inspect", title: "looking at locks",
 			why:   "Deadlocks over several processes are not reported, and lockreg ls, show, deadlocks and serve fail.",
 			areas: slices.Concat(look, []area{anywhere("+scan")}),

@@ -23,7 +23,7 @@ const (
 	heartbeat  = 15 * time.Second
 	piece      = 32 << 10 // written at a time, each with its own deadline
 
-	passLimit      = time.Hour       // a million keys take half a minute, a million held locks two
+	passLimit      = time.Hour       // a million keys take ten seconds, a million held locks two minutes
 	tellEach       = time.Second     // how often a pass publishes what it has found so far
 	betweenCycles  = 2 * time.Second // of asking for deadlocks, which exist for a second before they are recorded
 	betweenSamples = time.Second

@@ -1,0 +1,88 @@
+package operator_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+const listKey = "orders:{registries}:registry"
+
+// What the records of processes know comes before the first SCAN, whatever else is in the database.
+func TestList_LocksInRecordsComeFirst(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r, waiter, viewer := w.Registry(lockregistry.WithName("billing")), w.Registry(), w.Registry()
+		w.Lock(r.Obtain("held"))
+		w.Lock(r.ReadWrite("read").Reader())
+		done := kit.LockElsewhere(waiter.Obtain("held"), w.Context())
+		w.Await("the records", func() bool {
+			return w.Do("EXISTS", recordOf(r)) == "1" && w.Do("EXISTS", recordOf(waiter)) == "1" && w.Do("ZCARD", listKey) == "2"
+		})
+		w.Do("SET", "orders:java", aUUID) // nothing but SCAN shows it
+		before := w.Executed("scan")
+		var paths []string
+		for info, err := range viewer.Locks(w.Context()) {
+			require.NoError(w, err)
+			if info.Path == "java" {
+				require.Greater(w, w.Executed("scan"), before)
+			} else {
+				require.Equal(w, before, w.Executed("scan"), info.Path)
+				require.Equal(w, "billing", info.Holders[0].Label.Name)
+			}
+			paths = append(paths, info.Path)
+		}
+		require.ElementsMatch(w, []string{"held", "read", "java"}, paths, "each once")
+		require.Equal(w, "java", paths[2])
+
+		w.Do("SET", listKey, "somebody's", "PX", "60000")
+		require.Equal(w, []string{"held", "java", "read"}, kit.PathsOf(w.T, viewer), "without the list all are found by SCAN")
+		w.Unlock(r.Obtain("held"))
+		require.NoError(w, <-done)
+	})
+}
+
+// Processes that crash again and again do not fill Redis: beyond a number the records of the dead end, the oldest first.
+func TestList_IsBounded(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		const fill = `local now = redis.call('TIME')[1] * 1000
+			for i = 1, ARGV[1] do
+				redis.call('ZADD', KEYS[1], now - 120000 - i, ARGV[2] .. i)
+				redis.call('SET', 'orders:{' .. ARGV[2] .. i .. '}:registry', '{}', 'PX', 3600000)
+			end`
+		w.Do("EVAL", fill, "1", listKey, "560", "dead:")
+		w.Do("ZADD", listKey, "5", "expired")
+		r := w.Registry()
+		w.Lock(r.Obtain("42"))
+		w.Await("500 of them", func() bool { return w.Do("ZCARD", listKey) == "501" })
+		require.NotEqual(w, "nil", w.Do("ZSCORE", listKey, r.ClientID()))
+		w.Await("the end of the oldest records", func() bool {
+			return w.Do("EVAL", "return #redis.call('KEYS', '*dead:*}:registry')", "0") == "500"
+		})
+		for _, i := range []int{1, 500, 501, 560} {
+			record := "orders:{dead:" + strconv.Itoa(i) + "}:registry"
+			require.Equal(w, map[bool]string{true: "1", false: "0"}[i <= 500], w.Do("EXISTS", record), i)
+		}
+		require.Greater(w, w.Pttl(listKey).Minutes(), 61.0, "it outlives the records")
+	})
+}
+
+// Without permission for the list there is a record all the same, and the server's log has one line about it, not one each
+// second.
+func TestList_ThatIsRefused(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		var log kit.Journal
+		r := w.RegistryOn(w.User("-zadd"), log.Option(), lockregistry.WithPolling())
+		w.Lock(r.Obtain("42"))
+		w.Await("the record", func() bool { return w.Do("EXISTS", recordOf(r)) == "1" })
+		first := w.Do("GET", recordOf(r))
+		w.Lock(r.Obtain("43"))
+		w.Await("another record", func() bool { return w.Do("GET", recordOf(r)) != first })
+		require.Equal(w, "0", w.Do("EXISTS", listKey))
+		require.Equal(w, 1, w.CommandStat("zadd", "rejected_calls")+w.CommandStat("zadd", "failed_calls"))
+		require.Empty(w, log.Lines())
+	})
+}
