@@ -148,34 +148,36 @@ func nobodyWaits(info observe.LockInfo) string {
 	return "nobody waits in Redis"
 }
 
-// waiting is how many wait for a lock: those with a place in the queue, and those in their processes.
+// waiting is how many calls wait for a lock, see view.Waiting, and which of them are not in the queue, or wait for nothing.
 func waiting(info observe.LockInfo) string {
-	text, gone := strconv.Itoa(info.WaiterCount), 0
-	var behind []string
-	add := func(n int, who string) {
-		if n > 0 {
-			behind = append(behind, fmt.Sprintf("+%d in %s", n, who))
+	n, gone := view.Waiting(info), 0
+	var parts []string
+	add := func(behind int, who string) {
+		if behind > 0 {
+			parts = append(parts, fmt.Sprintf("%d in %s", behind, who))
 		}
+	}
+	for _, w := range info.Waiters {
+		if w.Gone {
+			gone++
+		}
+	}
+	if gone > 0 {
+		parts = append(parts, fmt.Sprintf("%d gone", gone))
 	}
 	for _, h := range info.Holders {
 		add(h.Behind, process(h.Label))
 	}
 	for _, w := range info.Waiters {
 		add(w.Behind, process(w.Label))
-		if w.Gone {
-			gone++
-		}
 	}
 	switch {
-	case gone > 0 && info.WaiterCount == 1:
-		text += ", which is gone"
-	case gone > 0:
-		text += fmt.Sprintf(", of them %d gone", gone)
+	case gone == 1 && n == 1:
+		return "1, which is gone"
+	case len(parts) > 0:
+		return fmt.Sprintf("%d, of them %s", n, strings.Join(parts, ", "))
 	}
-	if len(behind) > 0 {
-		text += " (" + strings.Join(behind, ", ") + ")"
-	}
-	return text
+	return strconv.Itoa(n)
 }
 
 // process is a short name of a process.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -163,6 +164,20 @@ func TestCommandToCopy(t *testing.T) {
 	} {
 		require.Equal(t, want, quoted(word))
 	}
+}
+
+// One number for all that wait, wherever they do, and what is known of some.
+func TestWaiting(t *testing.T) {
+	info := observe.LockInfo{
+		Holders: []observe.HolderInfo{
+			{Label: observe.Label{Registry: "1", Host: "web-1", PID: 7}, Behind: 1}, {Label: observe.Label{Registry: "2", PID: 1}},
+		},
+		Waiters:     []observe.WaiterInfo{{}, {Gone: true}, {Label: observe.Label{Registry: "3", PID: 1, Name: "mailer"}, Behind: 2}},
+		WaiterCount: 3,
+	}
+	require.Equal(t, 6, view.Waiting(info))
+	require.Equal(t, "6, of them 1 gone, 1 in web-1/7, 2 in mailer", waiting(info))
+	require.Equal(t, "0", waiting(observe.LockInfo{}))
 }
 
 // Waiters that are gone are among those that wait.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -21,19 +22,7 @@ const (
 
 // byQueue has those first that most wait for, then by name.
 func byQueue(a, b observe.LockInfo) int {
-	return cmp.Or(cmp.Compare(waitingCalls(b), waitingCalls(a)), strings.Compare(a.Path, b.Path))
-}
-
-// waitingCalls is how many wait for a lock: with a place in the queue, or in their processes.
-func waitingCalls(info observe.LockInfo) int {
-	n := info.WaiterCount
-	for _, h := range info.Holders {
-		n += h.Behind
-	}
-	for _, w := range info.Waiters {
-		n += w.Behind
-	}
-	return n
+	return cmp.Or(cmp.Compare(view.Waiting(b), view.Waiting(a)), strings.Compare(a.Path, b.Path))
 }
 
 // gather is all of them, in order.
@@ -56,7 +45,7 @@ func (a *app) list(all iter.Seq2[observe.LockInfo, error], p *progress, nothing 
 	count, parts, began := 0, 0, time.Now()
 	flush := func() error {
 		slices.SortFunc(part, byQueue)
-		waited := slices.IndexFunc(part, func(i observe.LockInfo) bool { return waitingCalls(i) == 0 })
+		waited := slices.IndexFunc(part, func(i observe.LockInfo) bool { return view.Waiting(i) == 0 })
 		if waited < 0 {
 			waited = len(part)
 		}

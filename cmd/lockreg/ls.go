@@ -39,10 +39,11 @@ HOLDER is the process that holds the lock, or how many do, and how many of these
 are probably dead; HELD FOR is how long, with a "≤", or when it asked, before
 its process says so; LEASE is what is left of the lease, and by how much a
 renewal is overdue, or that its process is probably dead by other signs, or has
-no record of itself, see show; WAITING is how many calls have a place in the
-queue, and how many more wait in their processes. Java's waiters have none. A
-plain lock whose holder is named as no library names them is not listed; show
-shows it.
+no record of itself, see show; WAITING is how many calls wait: those with a place
+in the queue of Redis, also of processes that are gone, until their turn comes,
+and those that wait within their processes, as of a second ago. Java's waiters
+are not seen. A plain lock whose holder is named as no library names them is not
+listed; show shows it.
 
 What processes of this library have held or waited for longer than a second comes
 first. Then the names of all keys of the database are read, by SCAN: in small
@@ -125,10 +126,10 @@ func (a *app) showCommand() *cobra.Command {
 		Use:        "show PREFIX PATH",
 		SuggestFor: []string{"inspect", "who", "get"},
 		Short:      "Show who holds a lock and who waits for it",
-		Long: `Shows everything that Redis knows of one path: its key, kind and format; each
-holder with its process, for how long, what is left of its lease, and the last
-fencing token of the path, which the holder's does not exceed; and the queue. Of
-holders and of waiters 100 at most are shown.
+		Long: `Shows everything that Redis knows of one path: its key, kind and format; how many
+calls wait, as in ls; each holder with its process, for how long, what is left of
+its lease, and the last fencing token of the path, which the holder's does not
+exceed; and the queue. Of holders and of waiters 100 at most are shown.
 
 A process says who it is once it has held or waited for a second, in a record
 that outlives the leases of its locks by a minute, up to an hour. A renewal that
@@ -230,6 +231,9 @@ func (a *app) printLock(info observe.LockInfo) error {
 	table.row("path", info.Path)
 	table.row("key", info.Key)
 	table.row("kind", kindOf(info))
+	if view.Waiting(info) > 0 {
+		table.row("waiting", waiting(info))
+	}
 	if err := table.Flush(); err != nil {
 		return err
 	}

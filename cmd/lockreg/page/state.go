@@ -62,10 +62,10 @@ type row struct {
 	Kind    string       `json:"kind"`
 	Permits int          `json:"permits"` // of a semaphore: how many there are
 	Holders int          `json:"holders"`
-	Holder  *view.Holder `json:"holder"` // one of them, see shown
-	Waiters int          `json:"waiters"`
-	Oldest  *time.Time   `json:"oldest"` // since when the first to come of those listed waits
-	At      int64        `json:"at"`     // when the lease was read, Unix ms
+	Holder  *view.Holder `json:"holder"`  // one of them, see shown
+	Waiters int          `json:"waiters"` // see view.Waiting
+	Oldest  *time.Time   `json:"oldest"`  // since when the first to come of those listed waits
+	At      int64        `json:"at"`      // when the lease was read, Unix ms
 }
 
 func (s *state) add(info observe.LockInfo, at time.Time, last *state) {
@@ -90,23 +90,11 @@ func (s *state) add(info observe.LockInfo, at time.Time, last *state) {
 	if e.held() {
 		s.sums.held++
 	}
-	s.sums.waiters += e.waiters()
+	s.sums.waiters += view.Waiting(info)
 	for since := range e.waiting() {
 		s.sums.oldest = max(s.sums.oldest, at.Sub(since))
 		s.sums.waits.add(at.Sub(since))
 	}
-}
-
-// waiters is how many wait, also within their processes.
-func (e *entry) waiters() int {
-	n := e.info.WaiterCount
-	for _, h := range e.info.Holders {
-		n += h.Behind
-	}
-	for _, w := range e.info.Waiters {
-		n += w.Behind
-	}
-	return n
 }
 
 // waiting is since when those wait who are listed, and the first ones within their processes. Leaders' standbys wait for ever,
@@ -172,7 +160,7 @@ func (e *entry) shown() (h observe.HolderInfo) {
 func (e *entry) row() row {
 	r := row{
 		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: string(e.info.Kind),
-		Permits: e.info.Permits, Holders: e.info.HolderCount, Waiters: e.waiters(),
+		Permits: e.info.Permits, Holders: e.info.HolderCount, Waiters: view.Waiting(e.info),
 		At: e.at.UnixMilli(),
 	}
 	one := e.info

@@ -27,6 +27,7 @@ type Lock struct {
 	HolderCount int      `json:"holderCount"` // all of them
 	Waiters     []Waiter `json:"waiters"`     // in order, 100 at most
 	WaiterCount int      `json:"waiterCount"` // all of them
+	Waiting     int      `json:"waiting"`     // see Waiting
 
 	TooLong []string `json:"tooLong"` // what is too long to be shown: see observe.LockInfo
 }
@@ -102,13 +103,26 @@ func ID(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "
 // OfID is the inverse of ID.
 func OfID(id string) (string, error) { return url.PathUnescape(id) }
 
+// Waiting is how many calls wait for a lock: those with a place in the queue of Redis, also of processes that are gone, until their
+// turn comes; and those that wait within the processes of the holders and waiters that are named.
+func Waiting(info observe.LockInfo) int {
+	n := info.WaiterCount
+	for _, h := range info.Holders {
+		n += h.Behind
+	}
+	for _, w := range info.Waiters {
+		n += w.Behind
+	}
+	return n
+}
+
 // OfLock is the view of a lock. Empty lists are [], never null.
 func OfLock(info observe.LockInfo) Lock {
 	lock := Lock{
 		Path: printable.Valid(info.Path), ID: ID(info.Path), Key: printable.Valid(info.Key),
 		Kind: string(info.Kind), Layout: OfLayout(info.Layout), Permits: info.Permits,
 		Holders: make([]Holder, 0, len(info.Holders)), HolderCount: info.HolderCount,
-		Waiters: make([]Waiter, 0, len(info.Waiters)), WaiterCount: info.WaiterCount,
+		Waiters: make([]Waiter, 0, len(info.Waiters)), WaiterCount: info.WaiterCount, Waiting: Waiting(info),
 		TooLong: append([]string{}, info.TooLong...),
 	}
 	for _, h := range info.Holders {

@@ -49,7 +49,7 @@ func TestLock(t *testing.T) {
 				"behindSince": null,
 				"shared": false, "permits": 0, "since": null}
 		],
-		"waiterCount": 300, "tooLong": ["token"]
+		"waiterCount": 300, "waiting": 305, "tooLong": ["token"]
 	}`, view.OfLock(observe.LockInfo{
 		Path: "a", Key: "locks:a", Kind: "readwrite", Layout: lockregistry.LayoutRedisson,
 		Holders: []observe.HolderInfo{
@@ -107,7 +107,7 @@ func TestUnrecorded(t *testing.T) {
 func TestFreeLockHasEmptyLists(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `{"path": "a", "id": "a", "key": "locks:a", "kind": "", "layout": "spring", "permits": 0, "holders": [],
-		"holderCount": 0, "waiters": [], "waiterCount": 0, "tooLong": []}`, view.OfLock(observe.LockInfo{Path: "a", Key: "locks:a"}))
+		"holderCount": 0, "waiters": [], "waiterCount": 0, "waiting": 0, "tooLong": []}`, view.OfLock(observe.LockInfo{Path: "a", Key: "locks:a"}))
 }
 
 func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {

@@ -165,7 +165,9 @@ function detail(lock, at) {
     }),
   );
   if (lock.holderCount === 0) $("holders").append(element("li", "quiet", "Nobody."));
-  write($("queue-title"), lock.waiterCount === 0 ? `Queue: ${nobody(lock)}` : `Queue: ${lock.waiterCount} waiting`);
+  const within = lock.waiting - lock.waiterCount;
+  const some = within === 0 ? "" : `, of them ${within} within processes`;
+  write($("queue-title"), lock.waiting === 0 ? `Queue: ${nobody(lock)}` : `Queue: ${lock.waiting} waiting${some}`);
   $("queue").replaceChildren(
     ...lock.waiters.map((w) => {
       const item = person(w.who, w.registry, w.since, ["", ""], part(lock, w));
