@@ -66,14 +66,19 @@ func (l *Lock) count(s *observe.Stats) {
 		return
 	}
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
-	if waits, queued, _ := l.redis.Waits(); waits {
+	now := l.reg.clock.Now()
+	if waits, queued, since := l.redis.Waits(); waits {
 		s.Waiters++
+		s.OldestWait = max(s.OldestWait, since.Until(now))
 		if queued {
 			s.Tickets++
 		}
 	}
-	here, _ := l.half().Queued()
+	here, since := l.half().Queued()
 	s.Waiters += here
+	if since > 0 {
+		s.OldestWait = max(s.OldestWait, since.Until(now))
+	}
 }
 
 type nodesStats map[string]*observe.NodeStats

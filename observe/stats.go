@@ -15,6 +15,10 @@ type Stats struct {
 	// without holds. A hold much older than its work takes belongs to an owner that hangs or forgot to unlock.
 	Oldest time.Duration
 
+	// OldestWait is for how long the call has waited, of those that wait now, that has waited longest; 0 if none waits. A call
+	// that has waited for goroutines of this process begins anew when it waits for other processes.
+	OldestWait time.Duration
+
 	HandOvers uint64      // holds handed from one goroutine of this process to the next
 	Windows   uint64      // times that a waiting call left a free lock to callers without a place in the queue, in Java say
 	Wakeups   Wakeups     // since the registry was made; Messages counts only messages that made a call the owner

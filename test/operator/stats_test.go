@@ -76,6 +76,30 @@ func TestStats_OfHoldsAndWaiters(t *testing.T) {
 	})
 }
 
+func TestStats_OldestWait(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r, other := w.Registry(lockregistry.WithHandoff(time.Hour), lockregistry.WithRenewal()), w.Registry(lockregistry.WithRenewal())
+		elsewhere, l := other.Obtain("42"), r.Obtain("42")
+		w.Lock(elsewhere)
+		first, second := w.Goroutine(), w.Goroutine()
+		process := first.Starts(l)
+		w.Pass(10 * time.Second)
+		local := second.Starts(l)
+		w.Pass(20 * time.Second)
+		assert.Equal(w, 30*time.Second, r.Stats().OldestWait, "the call that waits for another process")
+		assert.Zero(w, other.Stats().OldestWait)
+
+		w.Unlock(elsewhere)
+		require.NoError(w, <-process)
+		w.Pass(time.Second)
+		assert.InDelta(w, 21, r.Stats().OldestWait.Seconds(), 0.2, "the one that waits for a goroutine")
+		require.NoError(w, first.Unlock(l))
+		require.NoError(w, <-local)
+		assert.Zero(w, r.Stats().OldestWait)
+		require.NoError(w, second.Unlock(l))
+	})
+}
+
 func TestStats_OfTickets(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r, other := w.Registry(), w.Registry()
