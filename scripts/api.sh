@@ -16,10 +16,10 @@ work=$(mktemp -d)
 trap 'git worktree remove --force "$work/tree" 2>/dev/null || true; rm -rf "$work"' EXIT
 git worktree add -q --detach "$work/tree" "$base"
 broken=
-for package in . ./leader ./lockhttp ./locktest ./observe contrib/gocronlock contrib/lockgoredis contrib/lockotel contrib/lockvet/rules cmd/lockreg/page cmd/lockreg/doctor; do
+for package in . ./leader ./lockhttp ./locktest ./observe contrib/gocronlock contrib/lockgoredis contrib/lockotel contrib/lockprom contrib/lockvet/rules cmd/lockreg/page cmd/lockreg/doctor; do
 	module=. name=$package
 	case $package in # some are in modules of their own
-	contrib/gocronlock | contrib/lockgoredis | contrib/lockotel) module=$package name=. ;;
+	contrib/gocronlock | contrib/lockgoredis | contrib/lockotel | contrib/lockprom) module=$package name=. ;;
 	contrib/lockvet/rules) module=contrib/lockvet name=./rules ;;
 	cmd/lockreg/*) module=cmd/lockreg name=./${package##*/} ;;
 	esac

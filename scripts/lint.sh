@@ -25,7 +25,7 @@ done
 vet=$(mktemp)
 trap 'rm -f "$vet"' EXIT
 GOWORK=off go -C contrib/lockvet build -o "$vet" .
-for module in . cmd/lockreg examples/ledger examples/service contrib/gocronlock contrib/lockgoredis contrib/lockotel; do
+for module in . cmd/lockreg examples/ledger examples/service contrib/gocronlock contrib/lockgoredis contrib/lockotel contrib/lockprom; do
 	echo "lockvet in $module"
 	packages=./...
 	[ "$module" != . ] || packages="./examples/... ./leader ./lockhttp ./locktest"

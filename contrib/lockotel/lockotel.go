@@ -134,7 +134,11 @@ func New(opts ...Option) (observe.Observer, error) {
 //
 //   - lockregistry.holds, a gauge: locks, readers and writers that are held here
 //   - lockregistry.waiters, a gauge: calls that wait
-//   - lockregistry.hold.oldest, a gauge in seconds: the age of the oldest hold
+//   - lockregistry.hold.oldest, lockregistry.wait.oldest, gauges in seconds: the age of the oldest of each; 0 without one
+//   - lockregistry.removals, a gauge: keys that are yet to be removed in the background
+//   - lockregistry.renewal.failing, lockregistry.removal.failing, gauges in seconds: for how long renewals and removals in the
+//     background have been failing; 0 if they do not
+//   - lockregistry.hand_overs, a counter: holds that went from one goroutine of this process to the next
 //   - lockregistry.windows, a counter: how often a waiting call left a free lock to callers without a place in the queue
 //
 // Unregister the registration before the registry is closed. Of the options only [WithMeterProvider] has an effect.
@@ -146,27 +150,14 @@ func ReportStats(prefix string, stats func() observe.Stats, opts ...Option) (met
 	if err != nil {
 		return nil, fmt.Errorf("lockotel: stats: %w", err)
 	}
-	m := s.meters.Meter(scope)
-	holds, err := m.Int64ObservableGauge("lockregistry.holds", metric.WithUnit("{hold}"),
-		metric.WithDescription("Locks, readers and writers that are held."))
-	waiters, err2 := m.Int64ObservableGauge("lockregistry.waiters", metric.WithUnit("{call}"),
-		metric.WithDescription("Calls that wait."))
-	oldest, err3 := m.Float64ObservableGauge("lockregistry.hold.oldest", metric.WithUnit("s"),
-		metric.WithDescription("The age of the oldest hold."))
-	windows, err4 := m.Int64ObservableCounter("lockregistry.windows", metric.WithUnit("{window}"),
-		metric.WithDescription("How often a waiting call left a free lock to callers without a place in the queue."))
-	if err := fault.Join(err, err2, err3, err4); err != nil {
-		return nil, fmt.Errorf("lockotel: stats: %w", err)
+	all := newFigures(s.meters.Meter(scope))
+	if all.failed != nil {
+		return nil, fmt.Errorf("lockotel: stats: %w", all.failed)
 	}
-	attributes := metric.WithAttributes(prefixKey.String(prefix))
-	registration, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		s := stats()
-		o.ObserveInt64(holds, int64(s.Holds), attributes)
-		o.ObserveInt64(waiters, int64(s.Waiters), attributes)
-		o.ObserveFloat64(oldest, s.Oldest.Seconds(), attributes)
-		o.ObserveInt64(windows, int64(min(s.Windows, math.MaxInt64)), attributes)
+	registration, err := all.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		all.observe(o, stats(), time.Now(), metric.WithAttributes(prefixKey.String(prefix)))
 		return nil
-	}, holds, waiters, oldest, windows)
+	}, all.instruments...)
 	if err != nil {
 		return nil, fmt.Errorf("lockotel: stats: %w", err)
 	}
@@ -292,7 +283,7 @@ func (r *reporter) about(s observe.Subject) facts {
 func (r *reporter) acquired(ctx context.Context, a observe.Acquired) {
 	about := r.about(a.Subject)
 	f := about
-	f.operation, f.how, f.err = a.Op, a.How.String(), typeOf(a.Err)
+	f.operation, f.how, f.err = a.Op, a.How.String(), fault.Kind(a.Err)
 	o := r.of(f)
 	took := a.Here + a.Redis
 	r.acquire.Record(ctx, took.Seconds(), o.record...)
@@ -326,7 +317,7 @@ func (r *reporter) woken(ctx context.Context, f facts, by string, n uint64) {
 
 func (r *reporter) released(ctx context.Context, e observe.Released) {
 	f := r.about(e.Subject)
-	f.end, f.err = e.How.String(), typeOf(e.Err)
+	f.end, f.err = e.How.String(), fault.Kind(e.Err)
 	r.hold.Record(ctx, e.Held.Seconds(), r.of(f).record...)
 }
 
@@ -338,43 +329,11 @@ func (r *reporter) lost(l observe.Lost) {
 
 func (r *reporter) renewing(e observe.Renewing) {
 	if e.Err != nil {
-		r.outages.Add(context.Background(), 1, r.of(facts{err: typeOf(e.Err)}).add...)
+		r.outages.Add(context.Background(), 1, r.of(facts{err: fault.Kind(e.Err)}).add...)
 	}
 }
 
 func (r *reporter) deadlocked(observe.Deadlock) { r.cycles.Add(context.Background(), 1) }
-
-// other is OpenTelemetry's error.type for errors without a name.
-const other = "_OTHER"
-
-// types are the values of error.type; the first error that matches counts.
-var types = []struct {
-	err  error
-	name string
-}{
-	{lockregistry.ErrUnavailable, "unavailable"},
-	{lockregistry.ErrTaken, "taken"},
-	{lockregistry.ErrLockLost, "lost"},
-	{lockregistry.ErrClosed, "closed"},
-	{lockregistry.ErrCapacity, "capacity"},
-	{lockregistry.ErrDeadlock, "deadlock"},
-	{lockregistry.ErrUpgrade, "upgrade"},
-	{lockregistry.ErrWrongType, "wrong_type"},
-	{context.DeadlineExceeded, "deadline_exceeded"},
-	{context.Canceled, "canceled"},
-}
-
-func typeOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	for _, t := range types {
-		if errors.Is(err, t.err) {
-			return t.name
-		}
-	}
-	return other
-}
 
 // reason returns the error's text without the key, which contains the path.
 func reason(err error) string {

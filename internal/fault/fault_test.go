@@ -2,6 +2,7 @@ package fault_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"testing"
 
@@ -20,4 +21,19 @@ func TestJoin(t *testing.T) {
 		require.ErrorIs(t, err, one)
 	}
 	require.NotErrorIs(t, err, io.ErrUnexpectedEOF)
+}
+
+func TestKind(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"":                  nil,
+		"_OTHER":            io.EOF,
+		"taken":             fmt.Errorf("about a key: %w", fault.Taken),
+		"unavailable":       fault.Join(context.Canceled, fault.Unavailable), // a context that ended while the server was silent
+		"canceled":          context.Canceled,
+		"deadline_exceeded": context.DeadlineExceeded,
+		"wrong_type":        fault.WrongType,
+	} {
+		require.Equal(t, want, fault.Kind(err))
+	}
 }

@@ -1,0 +1,129 @@
+package lockprom
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// Watch also reports figures of [lockregistry.Registry.Stats], which is called each time the metrics are collected. Several
+// registries may have one prefix: their figures are added, and of ages the oldest counts. Call stop before the registry is
+// closed; then the figures are no longer reported.
+func (c *Collector) Watch(prefix string, stats func() observe.Stats) (stop func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next++
+	n := c.next
+	c.watched[n] = watched{prefix, stats}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.watched, n)
+	}
+}
+
+// figures is what is reported of all registries with one prefix.
+type figures struct {
+	observe.Stats
+
+	renewals, removals time.Duration // for how long they have been failing
+}
+
+// figure is one metric of [figures].
+type figure struct {
+	about *prometheus.Desc
+	kind  prometheus.ValueType
+	of    func(f *figures) float64
+}
+
+var reported = []figure{
+	gauge("lockregistry_holds", "Locks, readers and writers that are held.", func(f *figures) float64 { return float64(f.Holds) }),
+	gauge("lockregistry_waiters", "Calls that wait.", func(f *figures) float64 { return float64(f.Waiters) }),
+	gauge("lockregistry_hold_oldest_seconds", "The age of the oldest hold.",
+		func(f *figures) float64 { return f.Oldest.Seconds() }),
+	gauge("lockregistry_wait_oldest_seconds", "How long the oldest call has waited.",
+		func(f *figures) float64 { return f.OldestWait.Seconds() }),
+	gauge("lockregistry_removals", "Keys that are yet to be removed in the background.",
+		func(f *figures) float64 { return float64(f.Removals) }),
+	gauge("lockregistry_renewal_failing_seconds", "How long renewals in the background have been failing.",
+		func(f *figures) float64 { return f.renewals.Seconds() }),
+	gauge("lockregistry_removal_failing_seconds", "How long removals in the background have been failing.",
+		func(f *figures) float64 { return f.removals.Seconds() }),
+	counter("lockregistry_hand_overs_total", "Holds that went from one goroutine of the process to the next.",
+		func(f *figures) float64 { return float64(f.HandOvers) }),
+	counter("lockregistry_windows_total", "How often a waiting call left a free lock to callers without a place in the queue.",
+		func(f *figures) float64 { return float64(f.Windows) }),
+}
+
+func gauge(name, help string, of func(f *figures) float64) figure {
+	return figure{prometheus.NewDesc(name, help, []string{"lockregistry_prefix"}, nil), prometheus.GaugeValue, of}
+}
+
+func counter(name, help string, of func(f *figures) float64) figure {
+	return figure{prometheus.NewDesc(name, help, []string{"lockregistry_prefix"}, nil), prometheus.CounterValue, of}
+}
+
+// add adds the figures of one registry.
+func (f *figures) add(s observe.Stats, now time.Time) {
+	f.Holds += s.Holds
+	f.Waiters += s.Waiters
+	f.Removals += s.Removals
+	f.HandOvers += s.HandOvers
+	f.Windows += s.Windows
+	f.Oldest = max(f.Oldest, s.Oldest)
+	f.OldestWait = max(f.OldestWait, s.OldestWait)
+	for _, n := range s.Nodes {
+		if !n.RenewalsFailing.IsZero() {
+			f.renewals = max(f.renewals, now.Sub(n.RenewalsFailing))
+		}
+		if !n.RemovalsFailing.IsZero() {
+			f.removals = max(f.removals, now.Sub(n.RemovalsFailing))
+		}
+	}
+}
+
+// Describe is for Prometheus.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, m := range c.events() {
+		m.Describe(to)
+	}
+	for _, f := range reported {
+		to <- f.about
+	}
+}
+
+// Collect is for Prometheus.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	for _, m := range c.events() {
+		m.Collect(to)
+	}
+	for prefix, all := range c.now() {
+		for _, f := range reported {
+			to <- prometheus.MustNewConstMetric(f.about, f.kind, f.of(all), prefix)
+		}
+	}
+}
+
+func (c *Collector) events() []prometheus.Collector {
+	return []prometheus.Collector{c.acquire, c.local, c.hold, c.wakeups, c.losses, c.outages, c.deads}
+}
+
+// now asks the registries for their figures.
+func (c *Collector) now() map[string]*figures {
+	c.mu.Lock()
+	ask := make([]watched, 0, len(c.watched))
+	for _, w := range c.watched {
+		ask = append(ask, w)
+	}
+	c.mu.Unlock()
+	all := map[string]*figures{}
+	for _, w := range ask {
+		if all[w.prefix] == nil {
+			all[w.prefix] = new(figures)
+		}
+		all[w.prefix].add(w.stats(), time.Now())
+	}
+	return all
+}
