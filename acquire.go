@@ -62,8 +62,7 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 // released; [AtMost] limits that.
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
 	q := request{wait: untilDone, as: owner.NewHold()}
-	err := apply(&q, opts)
-	return l.acquireAs(ctx, "acquire", &q, err)
+	return l.acquireAs(ctx, "acquire", &q, apply(&q, opts))
 }
 
 // acquireAs is Acquire for the owner that q names. It returns neither a hold nor an error when Once or TryAcquire finds the lock

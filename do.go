@@ -29,13 +29,16 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 // while fn ran, and [ErrUnavailable] in a [LockError] whose Op is "unlock" that fn has run, and the server did not answer
 // the unlock, so that the lock ends in the background, or answered it after the end of the lease, see there. It also unlocks when
 // fn panics, and when ctx is done. When locking fails, Do returns the error of [Lock.Lock], and does not run fn.
-func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) (err error) {
+func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) error {
+	q := request{wait: untilDone}
+	return l.do(ctx, fn, &q, apply(&q, opts))
+}
+
+func (l *Lock) do(ctx context.Context, fn func(context.Context) error, q *request, bad error) (err error) {
 	if fn == nil {
 		return l.fail("do", errors.New("the function is nil"))
 	}
-	q := request{wait: untilDone}
-	bad := apply(&q, opts)
-	if _, err := l.acquire(ctx, "do", &q, bad); err != nil {
+	if _, err := l.acquire(ctx, "do", q, bad); err != nil {
 		return err
 	}
 	var work *tenure.Tenure // nil, when the hold is lost already
@@ -49,21 +52,30 @@ func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...L
 	return fn(within)
 }
 
-// DoValue is [Registry.Do] for a function that also returns a value. It returns that value whatever the error is: also when fn
-// failed, and when fn succeeded and unlocking failed. If fn has not run, it returns the zero value.
-func DoValue[T any](
-	ctx context.Context, r *Registry, path string, fn func(context.Context) (T, error), opts ...LockOption,
+// DoValue is [Lock.Do] or [Semaphore.Do] for a function that also returns a value:
+//
+//	number, err := lockregistry.DoValue(ctx, locks.Obtain("invoices"), nextNumber, lockregistry.Wait(time.Second))
+//
+// It returns that value whatever the error is: also when fn failed, and when fn succeeded and unlocking failed. If fn has not
+// run, it returns the zero value. It takes the options that fit both; with [AtLeast] or [Permits] call Do.
+func DoValue[T any, L *Lock | *Semaphore](
+	ctx context.Context, on L, fn func(context.Context) (T, error), opts ...AcquireOption,
 ) (value T, err error) {
-	if r == nil {
-		return value, errors.New("lockregistry: do: the registry is nil")
+	var run func(context.Context) error
+	if fn != nil {
+		run = func(ctx context.Context) (failed error) {
+			value, failed = fn(ctx)
+			return failed
+		}
 	}
-	if fn == nil {
-		return value, r.Do(ctx, path, nil, opts...)
+	q := request{wait: untilDone}
+	bad := apply(&q, opts)
+	switch on := any(on).(type) {
+	case *Lock:
+		err = on.do(ctx, run, &q, bad)
+	case *Semaphore:
+		err = on.do(ctx, run, &q, bad)
 	}
-	err = r.Do(ctx, path, func(ctx context.Context) (failed error) {
-		value, failed = fn(ctx)
-		return failed
-	}, opts...)
 	return value, err
 }
 

@@ -130,7 +130,7 @@ func ExampleRegistry_Do_wait() {
 func ExampleDoValue() {
 	registry, stop := newRegistry()
 	defer stop()
-	number, err := lockregistry.DoValue(context.Background(), registry, "invoices", func(context.Context) (int, error) {
+	number, err := lockregistry.DoValue(context.Background(), registry.Obtain("invoices"), func(context.Context) (int, error) {
 		return 43, nil // the next number, that nobody else may draw at the same time
 	})
 	fmt.Println(number, err)

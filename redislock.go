@@ -66,8 +66,7 @@ const (
 //     NoWait; the error lists all that is wrong
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	q := request{wait: untilDone}
-	err := apply(&q, opts)
-	_, err = l.acquire(ctx, "lock", &q, err)
+	_, err := l.acquire(ctx, "lock", &q, apply(&q, opts))
 	return err
 }
 
@@ -76,8 +75,7 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 // could not be asked, the error is [ErrUnavailable].
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	q := request{wait: notAtAll}
-	err := apply(&q, opts)
-	return l.acquire(ctx, "trylock", &q, err)
+	return l.acquire(ctx, "trylock", &q, apply(&q, opts))
 }
 
 // Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns then,

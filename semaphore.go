@@ -77,13 +77,15 @@ func fewPermits(n time.Duration) error {
 // With [WithPolling], and where Redis refuses the queue, a call has no place in the queue, and gets a permit only when nobody
 // waits there.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...SemaphoreOption) (*Hold, error) {
-	return s.acquire(ctx, "acquire", opts, untilDone)
+	q := request{wait: untilDone}
+	return s.acquire(ctx, "acquire", &q, apply(&q, opts))
 }
 
 // TryAcquire acquires like Acquire but does not wait; with [Wait] it waits that long at most. It reports false without an error
 // when others have the permits, or wait for them: it does not overtake waiting calls.
 func (s *Semaphore) TryAcquire(ctx context.Context, opts ...SemaphoreOption) (*Hold, bool, error) {
-	h, err := s.acquire(ctx, "tryacquire", opts, notAtAll)
+	q := request{wait: notAtAll}
+	h, err := s.acquire(ctx, "tryacquire", &q, apply(&q, opts))
 	return h, h != nil, err
 }
 
@@ -92,11 +94,16 @@ func (s *Semaphore) TryAcquire(ctx context.Context, opts ...SemaphoreOption) (*H
 //
 // Do returns the error of fn, joined with the error of the release. When it returns an error of Acquire, fn has not run. It also
 // releases when fn panics, and when ctx is done.
-func (s *Semaphore) Do(ctx context.Context, fn func(context.Context) error, opts ...SemaphoreOption) (err error) {
+func (s *Semaphore) Do(ctx context.Context, fn func(context.Context) error, opts ...SemaphoreOption) error {
+	q := request{wait: untilDone}
+	return s.do(ctx, fn, &q, apply(&q, opts))
+}
+
+func (s *Semaphore) do(ctx context.Context, fn func(context.Context) error, q *request, bad error) (err error) {
 	if fn == nil {
 		return s.fail("do", errors.New("the function is nil"))
 	}
-	h, err := s.acquire(ctx, "do", opts, untilDone)
+	h, err := s.acquire(ctx, "do", q, bad)
 	if err != nil {
 		return err
 	}
@@ -160,21 +167,22 @@ func (s *Semaphore) check(number int) error {
 	return nil
 }
 
-// acquire is one call. It has its own Lock, so its local half is always free.
-func (s *Semaphore) acquire(ctx context.Context, op string, opts []SemaphoreOption, wait time.Duration) (*Hold, error) {
-	q := request{wait: wait, as: owner.NewHold()}
-	if err := apply(&q, opts); err != nil {
-		return nil, s.fail(op, err)
+// acquire is one call. It has its own Lock, so its local half is always free. Bad is what is wrong with the options, if anything
+// is.
+func (s *Semaphore) acquire(ctx context.Context, op string, q *request, bad error) (*Hold, error) {
+	if bad != nil {
+		return nil, s.fail(op, bad)
 	}
 	if err := s.check(s.number); err != nil {
 		return nil, s.fail(op, err)
 	}
+	q.as = owner.NewHold()
 	k := s.one
 	if q.permits > 1 {
 		k = s.kind(q.permits)
 	}
 	l := s.reg.permits.join(k, s.key)
-	h, err := l.acquireAs(ctx, op, &q, nil)
+	h, err := l.acquireAs(ctx, op, q, nil)
 	if h == nil {
 		s.reg.permits.leave(l)
 	}

@@ -149,7 +149,7 @@ func (s *Service) pack(ctx context.Context, order string, parcel int) error {
 
 // Credit adds to a customer's balance, and returns it. Customers do not wait for each other.
 func (s *Service) Credit(ctx context.Context, customer string, cents int) (int, error) {
-	return lockregistry.DoValue(ctx, s.Locks, "customer:"+customer, func(ctx context.Context) (int, error) {
+	return lockregistry.DoValue(ctx, s.Locks.Obtain("customer:"+customer), func(ctx context.Context) (int, error) {
 		return s.add(ctx, customer, cents)
 	}, lockregistry.Wait(patience))
 }

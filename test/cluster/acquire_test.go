@@ -52,7 +52,7 @@ func TestAcquire_HoldsOnACluster(t *testing.T) {
 			} else {
 				require.NoError(t, err)
 			}
-			value, err := lockregistry.DoValue(ctx, one, path, func(context.Context) (string, error) { return "done", nil })
+			value, err := lockregistry.DoValue(ctx, one.Obtain(path), func(context.Context) (string, error) { return "done", nil })
 			require.NoError(t, err)
 			require.Equal(t, "done", value)
 			ran, err := two.Once(ctx, path, time.Hour, func(context.Context) error { return nil })

@@ -53,7 +53,8 @@ var working = map[string]func(ctx context.Context, r *lockregistry.Registry, do 
 		return r.ReadWrite("42").Writer().Do(ctx, do, opts...)
 	},
 	"value": func(ctx context.Context, r *lockregistry.Registry, do job, opts ...lockregistry.LockOption) error {
-		_, err := lockregistry.DoValue(ctx, r, "42", func(ctx context.Context) (int, error) { return 0, do(ctx) }, opts...)
+		_, err := lockregistry.DoValue(ctx, r.Obtain("42"), func(ctx context.Context) (int, error) { return 0, do(ctx) },
+			kit.As[lockregistry.AcquireOption](opts)...)
 		return err
 	},
 	"acquire": func(ctx context.Context, r *lockregistry.Registry, do job, opts ...lockregistry.LockOption) error {

@@ -19,28 +19,50 @@ func TestDoValue(t *testing.T) {
 		r := w.Registry()
 		double := func(ctx context.Context) (int, error) {
 			require.True(w, r.Obtain("42").IsHeld())
-			nested, err := lockregistry.DoValue(ctx, r, "42", func(context.Context) (int, error) { return 21, nil })
+			nested, err := lockregistry.DoValue(ctx, r.Obtain("42"), func(context.Context) (int, error) { return 21, nil })
 			return 2 * nested, err
 		}
-		value, err := lockregistry.DoValue(w.Context(), r, "42", double, lockregistry.NoWait())
+		value, err := lockregistry.DoValue(w.Context(), r.Obtain("42"), double, lockregistry.NoWait())
 		require.NoError(w, err)
 		require.Equal(w, 42, value)
 
 		enough := errors.New("enough")
-		text, err := lockregistry.DoValue(w.Context(), r, "42", func(context.Context) (string, error) { return "half", enough })
+		text, err := lockregistry.DoValue(w.Context(), r.Obtain("42"), func(context.Context) (string, error) { return "half", enough })
 		require.Equal(w, enough, err)
 		require.Equal(w, "half", text)
 		require.PanicsWithValue(w, "fn", func() {
-			_, _ = lockregistry.DoValue(w.Context(), r, "42", func(context.Context) (any, error) { panic("fn") })
+			_, _ = lockregistry.DoValue(w.Context(), r.Obtain("42"), func(context.Context) (any, error) { panic("fn") })
 		})
 		w.LeftNothing()
+	})
+}
+
+// Readers, writers and semaphores run it as a lock does.
+func TestDoValue_OnAnyKind(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		r := w.Registry()
+		pair, seats := r.ReadWrite("42"), r.Semaphore("seat", 1)
+		for name, lock := range map[string]*lockregistry.Lock{"reader": pair.Reader(), "writer": pair.Writer()} {
+			value, err := lockregistry.DoValue(w.Context(), lock, func(context.Context) (bool, error) { return lock.IsHeld(), nil })
+			require.NoError(w, err, name)
+			require.True(w, value, name)
+			require.False(w, lock.IsHeld(), name)
+		}
+		value, err := lockregistry.DoValue(w.Context(), seats, func(ctx context.Context) (int, error) {
+			_, err := lockregistry.DoValue(w.Context(), seats, func(context.Context) (int, error) { return 1, nil }, lockregistry.NoWait())
+			w.Fails(err, lockregistry.ErrTaken, "do", kit.SeatKey)
+			return 42, ctx.Err()
+		}, lockregistry.Lease(time.Minute))
+		require.NoError(w, err)
+		require.Equal(w, 42, value)
+		w.Release(w.Permit(seats, lockregistry.NoWait()))
 	})
 }
 
 // The work was done, and its value is worth something, although the lock was lost meanwhile.
 func TestDoValue_WhenUnlockingFails(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		value, err := lockregistry.DoValue(w.Context(), w.Registry(), "42", func(context.Context) (int, error) {
+		value, err := lockregistry.DoValue(w.Context(), w.Registry().Obtain("42"), func(context.Context) (int, error) {
 			w.Pass(time.Second)
 			return 42, nil
 		}, lockregistry.AtMost(time.Second))
@@ -52,13 +74,13 @@ func TestDoValue_WhenUnlockingFails(t *testing.T) {
 func TestDoValue_ThatDoesNotRun(t *testing.T) {
 	r := kit.UnusedRegistry(t)
 	runs := func(context.Context) (int, error) { return 42, nil }
-	value, err := lockregistry.DoValue(t.Context(), r, "42", runs, lockregistry.Lease(-1))
+	value, err := lockregistry.DoValue(t.Context(), r.Obtain("42"), runs, lockregistry.Lease(-1))
 	kit.Refuses(t, err, "do", "orders:42", "Lease(-1ns)")
 	require.Zero(t, value)
-	_, err = lockregistry.DoValue[int](t.Context(), r, "42", nil)
+	_, err = lockregistry.DoValue[int](t.Context(), r.Obtain("42"), nil)
 	kit.Refuses(t, err, "do", "orders:42", "the function is nil")
-	_, err = lockregistry.DoValue(t.Context(), nil, "42", runs)
-	kit.Complains(t, err, "the registry is nil")
+	_, err = lockregistry.DoValue[int](t.Context(), r.Semaphore("seat", 1), nil)
+	kit.Refuses(t, err, "do", "orders:seat", "the function is nil")
 	h := r.Obtain("42").IsHeld()
 	require.False(t, h)
 }

@@ -46,7 +46,7 @@ func TestObserver_Calls(t *testing.T) {
 		w.Unlock(l)
 		require.NoError(w, ended(o, observe.EndReleased).Err)
 
-		_, err = lockregistry.DoValue(w.Context(), r, "42", func(context.Context) (int, error) { return 0, nil })
+		_, err = lockregistry.DoValue(w.Context(), r.Obtain("42"), func(context.Context) (int, error) { return 0, nil })
 		require.NoError(w, err)
 		o.Got("do", observe.HowFree)
 		ended(o, observe.EndReleased)

@@ -17,11 +17,12 @@ import (
 var takers = map[string][]any{
 	"lock": {
 		(*lockregistry.Lock).Lock, (*lockregistry.Lock).TryLock, (*lockregistry.Lock).Acquire, (*lockregistry.Lock).Do,
-		(*lockregistry.Registry).Acquire, (*lockregistry.Registry).Do, lockregistry.DoValue[int],
+		(*lockregistry.Registry).Acquire, (*lockregistry.Registry).Do,
 	},
 	"semaphore": {
 		(*lockregistry.Semaphore).Acquire, (*lockregistry.Semaphore).TryAcquire, (*lockregistry.Semaphore).Do,
 	},
+	"value":   {lockregistry.DoValue[int, *lockregistry.Lock], lockregistry.DoValue[int, *lockregistry.Semaphore]},
 	"several": {(*lockregistry.Registry).AcquireAll},
 	"once":    {(*lockregistry.Registry).Once},
 	"leader":  {leader.New},
@@ -30,7 +31,7 @@ var takers = map[string][]any{
 // The compiler refuses an option where it makes no sense: the type that its function returns is not that of the parameter. Nor
 // does the value fit by a type assertion.
 func TestOptions_FitOnlyWhereTheyMakeSense(t *testing.T) {
-	every := []string{"lock", "semaphore", "several"}
+	every := []string{"lock", "semaphore", "value", "several"}
 	for name, c := range map[string]struct {
 		makes any
 		made  any

@@ -75,7 +75,7 @@ func outer(ctx context.Context, r *lockregistry.Registry) error {
 }
 
 func outerByAnotherName(ctx context.Context, r *lockregistry.Registry) (int, error) {
-	return lockregistry.DoValue(ctx, r, "42", func(within context.Context) (int, error) {
+	return lockregistry.DoValue(ctx, r.Obtain("42"), func(within context.Context) (int, error) {
 		if err := work(within); err != nil {
 			return 0, err
 		}
