@@ -49,7 +49,8 @@ var clients shares.Of[*onClient]
 // user unless the server's reply names it. Without either in url, an error names no host that was not found: it may be one of
 // them. The errors:
 //
-//   - [ErrUnavailable], when no server answers, or none can serve now; with the error of ctx, when that ends first
+//   - [ErrUnavailable], when no server answers, or none can serve now; with the error of ctx, when that ends first. So it is
+//     where a single server is a replica: Open asks again, for dial_timeout at most, since the address may lead to a master soon
 //   - an error that says that the server refuses the user or a command, or that a proxy does not know HELLO
 //   - bad input, before anything is sent: url cannot be read, prefix is empty, ctx is nil, or an option's value is out of its
 //     bounds; the error says all that is wrong
@@ -88,12 +89,15 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 		watch = sentinel.New(each, option.Sentinel.MasterSet)
 		option.DialCtxFn = watch.Tracked(each.DialCtxFn)
 	}
-	opened, err := connect.Open(ctx, url, option)
+	opened, err := connect.OpenMaster(ctx, url, option)
 	switch {
 	case err == nil:
 		r := newRegistry(opened.Client, prefix, &s)
 		r.owns = true
 		r.transport.Greeted(opened.Greeting, option.PipelineMultiplex < 0 && !option.DisableAutoPipelining)
+		if opened.Master {
+			r.transport.LedToMaster()
+		}
 		if opened.Note != "" {
 			r.reports.dispatch.Log(slog.LevelWarn, opened.Note)
 		}

@@ -3,6 +3,7 @@ package main_test
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -52,6 +53,24 @@ func queue(t *testing.T, s server, prefix string, l *lockregistry.Lock) {
 		<-done
 	})
 	eventually(t, "it waits", func() bool { return s.waiters(t, prefix, l.Path()) > before })
+}
+
+// What only reads works at a replica, too, where no lock can be obtained.
+func TestReadingAtAReplica(t *testing.T) {
+	t.Parallel()
+	master := startServer(t, "--repl-diskless-sync-delay", "0")
+	host, port, err := net.SplitHostPort(master.Addr())
+	require.NoError(t, err)
+	replica := startServer(t, "--replicaof", host, port)
+	acquire(t, master.registry(t, "shop").Obtain("a"))
+	eventually(t, "the replica has the lock", func() bool { return replica.has(t, "shop:a") })
+	for _, args := range [][]string{{"ls", "shop"}, {"show", "shop", "a"}, {"prefixes"}, {"deadlocks", "shop"}} {
+		code, out, text := lockreg(t, replica.url, args...)
+		assert.Zero(t, code, "%v: %s%s", args, out, text)
+	}
+	code, _, text := lockreg(t, replica.url, "release", "shop", "a", "--yes")
+	assert.Equal(t, 69, code, text)
+	assert.Contains(t, text, "READONLY")
 }
 
 const evil = "\x1b[2Jx\u202e\u009b2J\n\t"

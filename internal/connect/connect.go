@@ -25,6 +25,7 @@ const NoRESP3 = "the server, or a proxy, refuses RESP3: the client speaks RESP2,
 type Opened struct {
 	Client   rueidis.Client
 	Note     string        // what its user must know: [NoRESP3]; empty: nothing
+	Master   bool          // the server has said that it is one; see [OpenMaster]
 	Greeting time.Duration // from the last connection that was made until the client was ready: a round trip, or a few
 }
 

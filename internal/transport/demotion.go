@@ -200,6 +200,9 @@ func (s *Shard) quit() {
 	}})
 }
 
+// LedToMaster notes that a connection has led to a master: if one leads to a replica later, the master was demoted.
+func (t *Client) LedToMaster() { t.demotion.master.Store(true) }
+
 // said takes what a server says of its role, on a fresh connection or not. One that never was a master may be meant.
 func (s *Shard) said(role string, fresh bool) {
 	d := &s.client.demotion

@@ -55,6 +55,48 @@ func TestOpen_NoServer(t *testing.T) {
 	})
 }
 
+// Open at a replica asks again until its time is over, and says what it is. If the address leads to a master meanwhile, it
+// succeeds.
+func TestOpen_Replica(t *testing.T) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
+		const replica = "it leads to a replica, and locks are on its master"
+		url := "redis://u:s3cret@" + w.Replica.Addr() + "?client_name=opened&dial_timeout="
+		w.Replica.Command(w, "ACL", "SETUSER", "u", "on", ">s3cret", "~*", "&*", "+@all")
+		ctx, cancel := context.WithTimeoutCause(w.Context(), 300*time.Millisecond, errors.New("too slow"))
+		r, err := lockregistry.Open(ctx, url+"1h", "orders")
+		cancel()
+		require.Nil(w, r)
+		require.Equal(w, []error{lockregistry.ErrUnavailable, context.DeadlineExceeded}, kit.SentinelsOf(err), err)
+		require.EqualError(w, err, "lockregistry: open: cannot connect to redis://"+w.Replica.Addr()+": "+replica+
+			"; context deadline exceeded; too slow")
+
+		r, err = lockregistry.Open(w.Context(), url+"300ms", "orders")
+		require.Nil(w, r)
+		require.Equal(w, []error{lockregistry.ErrUnavailable}, kit.SentinelsOf(err), err)
+		require.EqualError(w, err, "lockregistry: open: cannot connect to redis://"+w.Replica.Addr()+": "+replica)
+		w.Await("no connection is left", func() bool {
+			return !strings.Contains(w.Replica.Command(w, "CLIENT", "LIST"), "name=opened")
+		})
+
+		connections := func() string {
+			_, after, _ := strings.Cut(w.Replica.Command(w, "INFO", "stats"), "total_connections_received:")
+			return after[:strings.IndexByte(after, '\r')]
+		}
+		opened := make(chan error)
+		before := connections()
+		go func() {
+			r, err := lockregistry.Open(w.Context(), url+"1h", "orders")
+			if err == nil {
+				err = errors.Join(r.Do(w.Context(), "42", func(context.Context) error { return nil }), r.Close())
+			}
+			opened <- err
+		}()
+		w.Await("it has connected", func() bool { return connections() != before })
+		w.Replica.Command(w, "REPLICAOF", "NO", "ONE")
+		require.NoError(w, <-opened)
+	})
+}
+
 // opened is a registry of Open, whose client dials as the clients of the world do. The test closes it.
 func opened(w *kit.World, opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
