@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -123,7 +124,8 @@ func (c *choice) ordered(infos []observe.LockInfo) (shown []observe.LockInfo, mo
 
 // watching prints the list again and again, until ctx ends.
 func (a *app) watching(
-	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[observe.LockInfo, error], why func() string,
+	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[observe.LockInfo, error],
+	find func(context.Context) func() marks, why func() string,
 ) error {
 	file, _ := a.out.(*os.File)
 	screen := file != nil && isTerminal(file)
@@ -134,12 +136,23 @@ func (a *app) watching(
 			page.width = widthOf(file) // it may be another one than in the last round
 		}
 		looking, cancel := context.WithTimeout(ctx, limit)
-		infos, err := gather(c.of(locks(looking)), &progress{})
+		known := find(looking)
+		p := &progress{}
+		infos, err := gather(c.of(locks(scan.Watched(looking, p.at))), p)
+		marked := known()
 		cancel()
-		if err != nil {
+		shown, more := c.ordered(infos)
+		switch {
+		case err != nil && len(infos) == 0:
 			fmt.Fprintf(&text, "%s: %s\n", time.Now().Format(time.TimeOnly), printable.Text(err.Error()))
-		} else {
-			shown, more := c.ordered(infos)
+		case err != nil:
+			fmt.Fprintf(&text, "%s: not complete, %d locks%s: %s\n", time.Now().Format(time.TimeOnly), len(infos), p.far(),
+				printable.Text(err.Error()))
+			if err := page.printLocks(shown, marked); err != nil {
+				return err
+			}
+			page.more(more)
+		default:
 			if len(infos) > 0 {
 				hint = ""
 			} else if !asked {
@@ -149,7 +162,7 @@ func (a *app) watching(
 			fmt.Fprintf(&text, "%s: %d locks%s\n", time.Now().Format(time.TimeOnly), len(infos), hint)
 			if len(shown) == 0 {
 				fmt.Fprintln(&text, c.nothing())
-			} else if err := page.printLocks(shown); err != nil {
+			} else if err := page.printLocks(shown, marked); err != nil {
 				return err
 			}
 			page.more(more)

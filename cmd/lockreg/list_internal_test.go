@@ -2,16 +2,20 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -38,23 +42,68 @@ func TestListInParts(t *testing.T) {
 		p := &progress{to: errs, began: time.Now(), done: make(chan struct{})}
 		p.begin()
 		done := make(chan error)
-		go func() { done <- a.list(slowly(300, nil), p, nil) }()
+		p.at(scan.Progress{Keys: 500, Part: 0.411})
+		go func() { done <- listingOf(a, p).list(slowly(300, nil), func() {}) }()
 		<-time.After(1500 * time.Millisecond)
 		synctest.Wait()
-		require.Equal(t, 101, strings.Count(out.String(), "\n"), "the first second")
+		require.InDelta(t, 101, strings.Count(out.String(), "\n"), 1, "the first second")
 		require.NoError(t, <-done)
 		p.end()
 		text := out.String()
-		require.Contains(t, errs.String(), "lockreg: reading for 2s, ")
+		require.Regexp(t, `lockreg: reading for 2s, \d+ locks so far, in 41 % of the keys`, errs.String())
 		require.True(t, strings.HasSuffix(errs.String(), "\r\x1b[K"), "nothing of it is left")
 		_, end, found := strings.Cut(text, "\n300 locks\n\nthe longest queues:\n")
 		require.True(t, found, text)
 		require.Regexp(t, `^PATH .*\np049 .*49\np099 .*49\np149 `, end)
 		require.Equal(t, 21, strings.Count(end, "\n"))
-
-		failure := errors.New("gone")
-		require.ErrorIs(t, a.list(slowly(150, failure), &progress{}, nil), failure)
 	})
+}
+
+// What is found is printed within a second, also when nothing follows for long; and a list that is cut off says so where it is.
+func TestListThatIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failure := errors.New("gone")
+		for name, c := range map[string]struct {
+			found int
+			want  string
+		}{"some": {3, `^PATH .*\np002 .*\np001 .*\np000 .*\n\nnot complete: 3 locks, in 7 % of the keys\n$`}, "none": {0, "^$"}} {
+			out, p := &lines{}, &progress{}
+			p.at(scan.Progress{Keys: 500, Part: 0.07})
+			ctx, stop := context.WithCancel(t.Context())
+			locks := func(yield func(observe.LockInfo, error) bool) {
+				slowly(c.found, nil)(yield)
+				<-time.After(2 * partEach)
+				assert.Equal(t, c.found > 0, strings.Contains(out.String(), "p000"), name)
+				yield(observe.LockInfo{}, failure)
+				<-ctx.Done()
+			}
+			require.ErrorIs(t, listingOf(&app{out: out}, p).list(locks, stop), failure)
+			require.Regexp(t, c.want, out.String(), name)
+			require.Error(t, ctx.Err(), "nothing is read any more")
+		}
+	})
+}
+
+// When its output is gone a list ends.
+func TestListThatNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		endless := func(yield func(observe.LockInfo, error) bool) {
+			for ctx.Err() == nil && yield(observe.LockInfo{Path: "a"}, nil) {
+				<-time.After(10 * time.Millisecond)
+			}
+		}
+		require.ErrorIs(t, listingOf(&app{out: broken{}}, &progress{}).list(endless, stop), io.ErrClosedPipe)
+	})
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// listingOf prints a list without marks.
+func listingOf(a *app, p *progress) *listing {
+	return &listing{app: a, progress: p, marks: func() marks { return nil }}
 }
 
 // A quick one is one table, in order.
@@ -63,7 +112,7 @@ func TestListAtOnce(t *testing.T) {
 		var out, errs bytes.Buffer
 		a := &app{out: &out, err: &errs}
 		p := a.progress()
-		require.NoError(t, a.list(slowly(60, nil), p, nil))
+		require.NoError(t, listingOf(a, p).list(slowly(60, nil), func() {}))
 		p.end()
 		require.Equal(t, 61, strings.Count(out.String(), "\n"))
 		require.Regexp(t, `^PATH .*\np049 `, out.String())
@@ -88,7 +137,7 @@ func TestListOfCallsThatWaitInTheirProcesses(t *testing.T) {
 				yield(info, nil)
 			}
 		}
-		require.NoError(t, (&app{out: &out}).list(parts, &progress{}, nil))
+		require.NoError(t, listingOf(&app{out: &out}, &progress{}).list(parts, func() {}))
 		require.Regexp(t, `the longest queues:\nPATH .*\nhot .*\nbehind .*\nb .*\na `, out.String())
 	})
 }
@@ -103,7 +152,7 @@ func TestListOfSeveralHolders(t *testing.T) {
 		"3 readers, 2 probably dead": {Kind: observe.KindReadWrite, Holders: []observe.HolderInfo{dead, alive, dead}, HolderCount: 3},
 	} {
 		var out bytes.Buffer
-		require.NoError(t, (&app{out: &out}).printLocks([]observe.LockInfo{info}))
+		require.NoError(t, (&app{out: &out}).printLocks([]observe.LockInfo{info}, nil))
 		require.Regexp(t, "  "+want+"  +0\n$", out.String())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -33,17 +35,20 @@ func (a *app) lsCommand() *cobra.Command {
 longest queue first, then by name. PATH shows only those that have this in them,
 or, with a * in it for any characters, are like this; --dead only those with a
 holder or waiter that is probably dead. A listing that takes longer than a second
-comes in parts, each in this order, and names the longest queues at its end.
+comes in parts, each in this order, with the number of locks and the longest
+queues at its end; one that is cut off ends in "not complete". With --json,
+--sort or --limit nothing is printed before all is read.
 
-HOLDER is the process that holds the lock, or how many do, and how many of these
-are probably dead; HELD FOR is how long, with a "≤", or when it asked, before
-its process says so; LEASE is what is left of the lease, and by how much a
-renewal is overdue, or that its process is probably dead by other signs, or has
-no record of itself, see show; WAITING is how many calls wait: those with a place
-in the queue of Redis, also of processes that are gone, until their turn comes,
-and those that wait within their processes, as of a second ago. Java's waiters
-are not seen. A plain lock whose holder is named as no library names them is not
-listed; show shows it.
+HOLDER is the process that holds the lock, or how many do, and how many of
+these are probably dead; HELD FOR is how long, with a "≤", or when it asked,
+before its process says so; LEASE is what is left of the lease, and by how much
+a renewal is overdue, or that its process is probably dead by other signs, or
+has no record of itself, see show; WAITING is how many calls wait: those with a
+place in the queue of Redis, also of processes that are gone, until their turn
+comes, and those that wait within their processes, as of a second ago. Java's
+waiters are not seen; "deadlock:" says that calls wait for each other there,
+see lockreg deadlocks, which also finds those of older versions. A plain lock
+whose holder is named as no library names them is not listed; show shows it.
 
 What processes of this library have held or waited for longer than a second comes
 first. Then the names of all keys of the database are read, by SCAN: in small
@@ -51,7 +56,7 @@ steps, which from the 125 000th key on take a tenth of one of the server's cores
 Whatever key patterns a user has, SCAN shows the names of all keys.
 
 Exit codes: 0 also when there is nothing, 64 a mistake on the command line, 69
-Redis cannot be used.`,
+Redis cannot be used, 130 and 143 interrupted.`,
 		Example: `  lockreg ls shop
   lockreg ls --watch --sort held --limit 20 shop
   lockreg ls --dead shop
@@ -79,7 +84,21 @@ Redis cannot be used.`,
 }
 
 func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
-	r, closeAll, err := a.registry(ctx, prefix)
+	if c.watch {
+		return a.lsUntil(ctx, func() {}, prefix, c)
+	}
+	ctx, code, stop := untilSignal(ctx)
+	defer stop()
+	err := a.lsUntil(ctx, stop, prefix, c)
+	if signalled := code(); signalled > 0 {
+		return exit{signalled, errors.New("interrupted: the list is not complete")}
+	}
+	return err
+}
+
+// lsUntil is ls, until stop is called or ctx ends.
+func (a *app) lsUntil(ctx context.Context, stop func(), prefix string, c *choice) error {
+	r, client, closeAll, err := a.registryAndClient(ctx, prefix)
 	if err != nil {
 		return err
 	}
@@ -90,31 +109,40 @@ func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
 		}
 		return a.noLocks(ctx, r, prefix)
 	}
+	find := func(ctx context.Context) func() marks { return knots(ctx, readerOf(client, prefix)) }
 	if c.watch {
-		return a.watching(ctx, c, r.Locks, why)
+		return a.watching(ctx, c, r.Locks, find, why)
 	}
+	return a.lsOnce(ctx, stop, c, r, find(ctx), why)
+}
+
+// lsOnce prints the list, as it is found, or at once if it has another order, or is JSON: then nothing unless it is complete.
+func (a *app) lsOnce(ctx context.Context, stop func(), c *choice, r lister, find func() marks, why func() string) error {
 	p := a.progress()
 	defer p.end()
+	locks := c.of(r.Locks(scan.Watched(ctx, p.at)))
 	if c.plain() && !a.json {
-		return failed(a.list(c.of(r.Locks(ctx)), p, func() string { return c.nothing() + why() }))
+		l := &listing{app: a, progress: p, marks: find, nothing: func() string { return c.nothing() + why() }}
+		return failed(l.list(locks, stop))
 	}
-	infos, err := gather(c.of(r.Locks(ctx)), p)
+	infos, err := gather(locks, p)
 	if err != nil {
 		return failed(err)
 	}
+	known := find()
 	p.clear()
 	if len(infos) == 0 {
 		a.warn(why())
 	}
 	shown, more := c.ordered(infos)
 	if a.json {
-		return a.printLocksJSON(shown)
+		return a.printLocksJSON(shown, known)
 	}
 	if len(infos) == 0 {
 		_, err := fmt.Fprintln(a.out, c.nothing())
 		return err
 	}
-	if err := a.printLocks(shown); err != nil {
+	if err := a.printLocks(shown, known); err != nil {
 		return err
 	}
 	a.more(more)
@@ -187,11 +215,15 @@ func exactly(n int) cobra.PositionalArgs {
 }
 
 // printLocksJSON prints an array, one by one: all at once would be in memory several times.
-func (a *app) printLocksJSON(infos []observe.LockInfo) error {
+func (a *app) printLocksJSON(infos []observe.LockInfo, known marks) error {
+	type marked struct {
+		view.Lock
+		Deadlocked bool `json:"deadlocked"` // a call of a deadlock waits for it
+	}
 	out := bufio.NewWriter(a.out)
 	between := "[\n  "
 	for _, info := range infos {
-		text, err := json.MarshalIndent(view.OfLock(info), "  ", "  ")
+		text, err := json.MarshalIndent(marked{view.OfLock(info), known[info.Path]}, "  ", "  ")
 		if err != nil {
 			return err
 		}
@@ -207,7 +239,7 @@ func (a *app) printLocksJSON(infos []observe.LockInfo) error {
 	return out.Flush()
 }
 
-func (a *app) printLocks(infos []observe.LockInfo) error {
+func (a *app) printLocks(infos []observe.LockInfo, known marks) error {
 	table := a.table("PATH", "KIND", "HOLDER", "HELD FOR", "LEASE", "WAITING")
 	for _, info := range infos {
 		holder, since, lease := "nobody", "", ""
@@ -221,7 +253,11 @@ func (a *app) printLocks(infos []observe.LockInfo) error {
 		if info.HolderCount > 1 {
 			holder, since, lease = several(info), "", ""
 		}
-		table.row(info.Path, kindOf(info), holder, since, lease, waiting(info))
+		calls := waiting(info)
+		if known[info.Path] {
+			calls = "deadlock: " + calls
+		}
+		table.row(info.Path, kindOf(info), holder, since, lease, calls)
 	}
 	return table.Flush()
 }

@@ -24,14 +24,10 @@ func (a *app) recorded(ctx context.Context, prefix, path string) string {
 		return ""
 	}
 	defer client.Close()
-	t := transport.New(client)
-	reader := &inspect.Reader{
-		Prefix: prefix, Cluster: client.Mode() == rueidis.ClientModeCluster, Clock: t.Clock, Client: client, Transport: t,
-		Calls: bounded{}, Closed: make(chan struct{}),
-	}
-	registries, err := reader.Registries(ctx)
-	if err != nil {
-		return ""
+	reader := readerOf(client, prefix)
+	registries, _ := reader.Listed(ctx)
+	if len(registries) == 0 { // older versions keep no list
+		registries, _ = reader.Registries(ctx)
 	}
 	var found []string
 	// What fails leaves less to tell.
@@ -52,6 +48,15 @@ func (a *app) recorded(ctx context.Context, prefix, path string) string {
 		found = append(found, text)
 	})
 	return strings.Join(found, "; ")
+}
+
+// readerOf is a reader for a prefix.
+func readerOf(client rueidis.Client, prefix string) *inspect.Reader {
+	t := transport.New(client)
+	return &inspect.Reader{
+		Prefix: prefix, Cluster: client.Mode() == rueidis.ClientModeCluster, Clock: t.Clock, Client: client, Transport: t,
+		Calls: bounded{}, Closed: make(chan struct{}),
+	}
 }
 
 // bounded are calls that end with their contexts.

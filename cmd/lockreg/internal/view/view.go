@@ -103,8 +103,8 @@ func ID(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "
 // OfID is the inverse of ID.
 func OfID(id string) (string, error) { return url.PathUnescape(id) }
 
-// Waiting is how many calls wait for a lock: those with a place in the queue of Redis, also of processes that are gone, until their
-// turn comes; and those that wait within the processes of the holders and waiters that are named.
+// Waiting is how many calls wait for a lock: those with a place in the queue of Redis, also of processes that are gone, until
+// their turn comes; and those that wait within the processes of the holders and waiters that are named.
 func Waiting(info observe.LockInfo) int {
 	n := info.WaiterCount
 	for _, h := range info.Holders {

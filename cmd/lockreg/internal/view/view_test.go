@@ -107,7 +107,8 @@ func TestUnrecorded(t *testing.T) {
 func TestFreeLockHasEmptyLists(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `{"path": "a", "id": "a", "key": "locks:a", "kind": "", "layout": "spring", "permits": 0, "holders": [],
-		"holderCount": 0, "waiters": [], "waiterCount": 0, "waiting": 0, "tooLong": []}`, view.OfLock(observe.LockInfo{Path: "a", Key: "locks:a"}))
+		"holderCount": 0, "waiters": [], "waiterCount": 0, "waiting": 0, "tooLong": []}`,
+		view.OfLock(observe.LockInfo{Path: "a", Key: "locks:a"}))
 }
 
 func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {
