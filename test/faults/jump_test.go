@@ -16,34 +16,32 @@ import (
 // end before they are answered: the server is not taken for silent.
 func TestSlowLink_AJumpBesideShortContexts(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ trip, short time.Duration }{
-		{200 * time.Millisecond, 150 * time.Millisecond},
-		{300 * time.Millisecond, 250 * time.Millisecond},
-		{450 * time.Millisecond, 400 * time.Millisecond},
-		{450 * time.Millisecond, 20 * time.Millisecond},
+	for _, c := range []struct{ trip, short, phase time.Duration }{
+		{200 * time.Millisecond, 150 * time.Millisecond, 0},
+		{300 * time.Millisecond, 250 * time.Millisecond, 3700 * time.Microsecond},
+		{450 * time.Millisecond, 400 * time.Millisecond, 0},
+		{450 * time.Millisecond, 20 * time.Millisecond, 3700 * time.Microsecond},
 	} {
-		for _, phase := range []time.Duration{0, 3700 * time.Microsecond} {
-			t.Run(fmt.Sprintf("%v, contexts of %v, %v later", c.trip, c.short, phase), func(t *testing.T) {
-				kit.FakeWorld(t, func(w *kit.World) {
-					dial, d := w.Far(300 * time.Microsecond)
-					r := w.RegistryOn(w.ClientWith(dial, kit.OneConnection), lockregistry.WithLease(30*time.Second))
-					w.KnownWell(r)
-					var all sync.WaitGroup
-					end := time.Now().Add(4 * time.Second)
-					for i := range 3 {
-						all.Go(func() {
-							untilThen(w, r.Obtain("short"+strconv.Itoa(i)), c.short, time.Duration(3+7*i)*time.Millisecond, end)
-						})
-						all.Go(func() {
-							within(w, r.Obtain("long"+strconv.Itoa(i)), c.trip, time.Duration(1+11*i)*time.Millisecond, end)
-						})
-					}
-					w.Pass(500*time.Millisecond + phase)
-					d.Set(c.trip)
-					all.Wait()
-				})
+		t.Run(fmt.Sprintf("%v, contexts of %v, %v later", c.trip, c.short, c.phase), func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				dial, d := w.Far(300 * time.Microsecond)
+				r := w.RegistryOn(w.ClientWith(dial, kit.OneConnection), lockregistry.WithLease(30*time.Second))
+				w.KnownWell(r)
+				var all sync.WaitGroup
+				end := time.Now().Add(3700 * time.Millisecond)
+				for i := range 3 {
+					all.Go(func() {
+						untilThen(w, r.Obtain("short"+strconv.Itoa(i)), c.short, time.Duration(3+7*i)*time.Millisecond, end)
+					})
+					all.Go(func() {
+						within(w, r.Obtain("long"+strconv.Itoa(i)), c.trip, time.Duration(1+11*i)*time.Millisecond, end)
+					})
+				}
+				w.Pass(200*time.Millisecond + c.phase)
+				d.Set(c.trip)
+				all.Wait()
 			})
-		}
+		})
 	}
 }
 

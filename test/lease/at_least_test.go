@@ -223,40 +223,41 @@ func TestAtLeast_IsNotHandedOver(t *testing.T) {
 // The release is lost, or only its answer is: the path stays taken all the same, for the same time.
 func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
 	t.Parallel()
-	for name, what := range map[string]kit.Fate{
+	fates := map[string]kit.Fate{
 		"lost": kit.Cut, "reply lost": kit.CutAfter, "silence": kit.Silence, "LOADING": kit.Refused(kit.Loading),
-	} {
-		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-			t.Run(fmt.Sprint(name, " ", layout), func(t *testing.T) {
-				kit.FakeWorld(t, func(w *kit.World) {
-					f := w.Flaky()
-					r, other := f.Registry(lockregistry.WithLayout(layout)), w.Registry(lockregistry.WithLayout(layout))
-					w.Known(r)
-					f.Fates("obtain", kit.CutAfter)
-					_, err := r.Acquire(w.Context(), "42")
-					w.Unavailable(err, "acquire") // so there is a removal already that is repeated for a while
-					w.AwaitGone(kit.TheKey)
-					start := time.Now()
-					h := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(20*time.Second))
-					f.Fate("release", what)
-					w.Unavailable(h.Release(w.Context()), "release")
-					waits := w.Acquiring(r.Obtain("42"))
-					w.Pass(5 * time.Second)
-					w.RefusedBy(other)
-					f.Reconnect()
-					w.Await("the release arrives", func() bool { return strings.HasSuffix(w.Holder(kit.TheKey), ":atleast") })
-					w.RefusedBy(other)
-					left := 20*time.Second - time.Since(start)
-					require.InDelta(w, left, w.Pttl(kit.TheKey), float64(10*time.Millisecond))
-					w.Pending(waits.Err)
-					next := w.Got(waits)
-					require.InDelta(w, 20*time.Second, time.Since(start), float64(150*time.Millisecond))
-					w.Pass(30 * time.Second)
-					require.Positive(w, next.Remaining(), "no late removal has touched it")
-					w.Release(next)
-				})
+	}
+	for i, name := range kit.InOrder(fates) {
+		what := fates[name]
+		_, layout := kit.Turn(kit.Layouts, i) // a layout has its own scripts; what is repeated when, no script decides
+		t.Run(fmt.Sprint(name, " ", layout), func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				r, other := f.Registry(lockregistry.WithLayout(layout)), w.Registry(lockregistry.WithLayout(layout))
+				w.Known(r)
+				f.Fates("obtain", kit.CutAfter)
+				_, err := r.Acquire(w.Context(), "42")
+				w.Unavailable(err, "acquire") // so there is a removal already that is repeated for a while
+				w.AwaitGone(kit.TheKey)
+				start := time.Now()
+				h := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(20*time.Second))
+				f.Fate("release", what)
+				w.Unavailable(h.Release(w.Context()), "release")
+				waits := w.Acquiring(r.Obtain("42"))
+				w.Pass(5 * time.Second)
+				w.RefusedBy(other)
+				f.Reconnect()
+				w.Await("the release arrives", func() bool { return strings.HasSuffix(w.Holder(kit.TheKey), ":atleast") })
+				w.RefusedBy(other)
+				left := 20*time.Second - time.Since(start)
+				require.InDelta(w, left, w.Pttl(kit.TheKey), float64(10*time.Millisecond))
+				w.Pending(waits.Err)
+				next := w.Got(waits)
+				require.InDelta(w, 20*time.Second, time.Since(start), float64(150*time.Millisecond))
+				w.Pass(30 * time.Second)
+				require.Positive(w, next.Remaining(), "no late removal has touched it")
+				w.Release(next)
 			})
-		}
+		})
 	}
 }
 

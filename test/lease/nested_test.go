@@ -47,63 +47,64 @@ var nesting = map[string]func(
 func TestNested_KeepsTheLeaseOfTheOuterOne(t *testing.T) {
 	t.Parallel()
 	const outer, shorter, longer = 20 * time.Second, 600 * time.Millisecond, time.Minute
-	for kind, of := range kit.LockKinds {
-		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-			for how, nest := range nesting {
-				for _, renewed := range []bool{false, true} {
-					t.Run(fmt.Sprint(kind, " ", layout, " ", how, " ", renewed), func(t *testing.T) {
-						worlds := kit.FakeWorld
-						if how == "Do" && renewed {
-							worlds = kit.Worlds
+	for i, kind := range kit.InOrder(kit.LockKinds) {
+		of := kit.LockKinds[kind]
+		for j, how := range kit.InOrder(nesting) {
+			nest := nesting[how]
+			for k, renewed := range []bool{false, true} {
+				_, layout := kit.Turn(kit.Layouts, i+j+k) // each kind, each way and renewal meet both
+				t.Run(fmt.Sprint(kind, " ", layout, " ", how, " ", renewed), func(t *testing.T) {
+					worlds := kit.FakeWorld
+					if how == "Do" && renewed {
+						worlds = kit.Worlds
+					}
+					worlds(t, func(w *kit.World) {
+						opts := []lockregistry.Option{lockregistry.WithLayout(layout)}
+						if renewed {
+							opts = append(opts, lockregistry.WithRenewal())
 						}
-						worlds(t, func(w *kit.World) {
-							opts := []lockregistry.Option{lockregistry.WithLayout(layout)}
-							if renewed {
-								opts = append(opts, lockregistry.WithRenewal())
+						l := of(w.Registry(opts...))
+						w.Lock(l, lockregistry.Lease(outer))
+						ctx := l.Context(w.Context())
+						has := func(lease time.Duration) {
+							w.Helper()
+							if w.Fake {
+								require.InDelta(w, lease, w.Pttl(kit.TheKey), float64(lease/100))
+							} else {
+								require.InDelta(w, lease, w.Pttl(kit.TheKey), float64(lease/4), "beside other tests")
 							}
-							l := of(w.Registry(opts...))
-							w.Lock(l, lockregistry.Lease(outer))
-							ctx := l.Context(w.Context())
-							has := func(lease time.Duration) {
-								w.Helper()
-								if w.Fake {
-									require.InDelta(w, lease, w.Pttl(kit.TheKey), float64(lease/100))
-								} else {
-									require.InDelta(w, lease, w.Pttl(kit.TheKey), float64(lease/4), "beside other tests")
-								}
-							}
-							in := func(work func(), opts ...lockregistry.LockOption) {
-								w.Helper()
-								require.NoError(w, nest(w, ctx, l, work, opts...))
-							}
-							has(outer)
-							in(func() { has(outer) }, lockregistry.Lease(shorter))
-							has(outer)
-							in(func() { has(outer) })
-							in(func() {
-								has(longer)
-								in(func() { has(longer) }, lockregistry.Lease(shorter))
-								in(func() { has(2 * longer) }, lockregistry.Lease(2*longer))
-								w.Await("the lease of the level above", func() bool { return w.Pttl(kit.TheKey) <= longer })
-								has(longer)
-							}, lockregistry.Lease(longer))
-							w.Await("the outer lease", func() bool { return w.Pttl(kit.TheKey) <= outer })
-							has(outer)
-							if w.Fake && renewed {
-								w.Pass(3 * longer)
-								require.NoError(w, ctx.Err())
-								require.LessOrEqual(w, w.Pttl(kit.TheKey), outer)
-								require.GreaterOrEqual(w, w.Pttl(kit.TheKey), outer/2)
-							} else if w.Fake {
-								w.Pass(outer)
-								require.Error(w, ctx.Err())
-								return
-							}
-							w.Unlock(l)
-							require.True(w, w.Free(kit.TheKey))
-						})
+						}
+						in := func(work func(), opts ...lockregistry.LockOption) {
+							w.Helper()
+							require.NoError(w, nest(w, ctx, l, work, opts...))
+						}
+						has(outer)
+						in(func() { has(outer) }, lockregistry.Lease(shorter))
+						has(outer)
+						in(func() { has(outer) })
+						in(func() {
+							has(longer)
+							in(func() { has(longer) }, lockregistry.Lease(shorter))
+							in(func() { has(2 * longer) }, lockregistry.Lease(2*longer))
+							w.Await("the lease of the level above", func() bool { return w.Pttl(kit.TheKey) <= longer })
+							has(longer)
+						}, lockregistry.Lease(longer))
+						w.Await("the outer lease", func() bool { return w.Pttl(kit.TheKey) <= outer })
+						has(outer)
+						if w.Fake && renewed {
+							w.Pass(3 * longer)
+							require.NoError(w, ctx.Err())
+							require.LessOrEqual(w, w.Pttl(kit.TheKey), outer)
+							require.GreaterOrEqual(w, w.Pttl(kit.TheKey), outer/2)
+						} else if w.Fake {
+							w.Pass(outer)
+							require.Error(w, ctx.Err())
+							return
+						}
+						w.Unlock(l)
+						require.True(w, w.Free(kit.TheKey))
 					})
-				}
+				})
 			}
 		}
 	}

@@ -83,34 +83,35 @@ func underHold(ctx context.Context, h *lockregistry.Hold, err error, do job) err
 // goroutine hands over, and of one that several readers share.
 func TestRenewal_UntilTheWorkIsDone(t *testing.T) {
 	t.Parallel()
-	for name, layout := range kit.Layouts {
-		for kind, works := range working {
-			for how, opts := range map[string][]lockregistry.LockOption{"a": nil, "its own": {lockregistry.Lease(time.Second)}} {
-				for _, second := range []bool{false, true} {
-					t.Run(name+"/"+kind+"/"+how, func(t *testing.T) {
-						kit.FakeWorld(t, func(w *kit.World) {
-							r := w.Registry(lockregistry.WithLayout(layout), lockregistry.WithLease(1500*time.Millisecond))
-							first := make(chan error, 1)
-							if second {
-								go func() {
-									short := func(context.Context) error { w.Pass(50 * time.Millisecond); return nil }
-									first <- works(w.Context(), r, short, lockregistry.Lease(1200*time.Millisecond))
-								}()
-								w.Pass(10 * time.Millisecond)
-							} else {
-								first <- nil
-							}
-							require.NoError(w, works(w.Context(), r, func(ctx context.Context) error {
-								w.Pass(15 * time.Second)
-								require.False(w, w.Free(kit.TheKey))
-								return ctx.Err()
-							}, opts...))
-							require.NoError(w, <-first)
-							w.LeftNothing()
-						})
-					})
-				}
-			}
+	leases := map[string][]lockregistry.LockOption{"a": nil, "its own": {lockregistry.Lease(time.Second)}}
+	for i, kind := range kit.InOrder(working) {
+		works := working[kind]
+		// Each kind meets each of the others, and each of those each other: all pairs, not all combinations.
+		for j, second := range []bool{false, true} {
+			how, opts := kit.Turn(leases, i+j)
+			name, layout := kit.Turn(kit.Layouts, i/2+j)
+			t.Run(name+"/"+kind+"/"+how, func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					r := w.Registry(lockregistry.WithLayout(layout), lockregistry.WithLease(1500*time.Millisecond))
+					first := make(chan error, 1)
+					if second {
+						go func() {
+							short := func(context.Context) error { w.Pass(50 * time.Millisecond); return nil }
+							first <- works(w.Context(), r, short, lockregistry.Lease(1200*time.Millisecond))
+						}()
+						w.Pass(10 * time.Millisecond)
+					} else {
+						first <- nil
+					}
+					require.NoError(w, works(w.Context(), r, func(ctx context.Context) error {
+						w.Pass(15 * time.Second)
+						require.False(w, w.Free(kit.TheKey))
+						return ctx.Err()
+					}, opts...))
+					require.NoError(w, <-first)
+					w.LeftNothing()
+				})
+			})
 		}
 	}
 }

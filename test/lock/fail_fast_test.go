@@ -222,28 +222,34 @@ func TestFailFast_BehindAnotherGoroutineThatFails(t *testing.T) {
 // A way that is long is no silence.
 func TestFailFast_OnASlowLink(t *testing.T) {
 	t.Parallel()
-	kit.EachRoundTrip(t, func(w *kit.World, _ time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
-		w.WithQueues()
-		here, there := registry(), registry()
-		held := w.Goroutine()
-		require.NoError(w, held.Lock(there.Obtain("42"), lockregistry.Lease(time.Hour)))
-		one, two := w.Goroutine(), w.Goroutine()
-		asks := one.Starts(here.Obtain("42"), kit.FailFastOptions...)
-		w.Settle()
-		waits := two.Starts(here.Obtain("42"), kit.FailFastOptions...)
-		w.Pass(20 * time.Second)
-		w.Pending(asks)
-		w.Pending(waits)
-		require.NoError(w, held.Unlock(there.Obtain("42")))
-		require.NoError(w, <-asks)
-		require.NoError(w, one.Unlock(here.Obtain("42")))
-		require.NoError(w, <-waits)
-		require.NoError(w, two.Unlock(here.Obtain("42")))
+	for _, trip := range []time.Duration{time.Millisecond, 150 * time.Millisecond, 900 * time.Millisecond} {
+		t.Run(trip.String(), func(t *testing.T) {
+			kit.AtRoundTrip(t, trip, failsFastOnASlowLink)
+		})
+	}
+}
 
-		require.NoError(w, held.Lock(there.Obtain("42"), lockregistry.Lease(time.Hour)))
-		err := one.Lock(here.Obtain("42"), lockregistry.Wait(time.Minute), lockregistry.FailFast())
-		w.Fails(err, lockregistry.ErrTaken, "lock", kit.TheKey)
-	})
+func failsFastOnASlowLink(w *kit.World, registry func(...lockregistry.Option) *lockregistry.Registry) {
+	w.WithQueues()
+	here, there := registry(), registry()
+	held := w.Goroutine()
+	require.NoError(w, held.Lock(there.Obtain("42"), lockregistry.Lease(time.Hour)))
+	one, two := w.Goroutine(), w.Goroutine()
+	asks := one.Starts(here.Obtain("42"), kit.FailFastOptions...)
+	w.Settle()
+	waits := two.Starts(here.Obtain("42"), kit.FailFastOptions...)
+	w.Pass(20 * time.Second)
+	w.Pending(asks)
+	w.Pending(waits)
+	require.NoError(w, held.Unlock(there.Obtain("42")))
+	require.NoError(w, <-asks)
+	require.NoError(w, one.Unlock(here.Obtain("42")))
+	require.NoError(w, <-waits)
+	require.NoError(w, two.Unlock(here.Obtain("42")))
+
+	require.NoError(w, held.Lock(there.Obtain("42"), lockregistry.Lease(time.Hour)))
+	err := one.Lock(here.Obtain("42"), lockregistry.Wait(time.Minute), lockregistry.FailFast())
+	w.Fails(err, lockregistry.ErrTaken, "lock", kit.TheKey)
 }
 
 func TestFailFast_TooFewReplicas(t *testing.T) {

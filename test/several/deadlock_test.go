@@ -482,7 +482,7 @@ func TestDeadlock_ALostHoldIsNoEdge(t *testing.T) {
 // with contexts that are cancelled, deadlines, holds as values, and owners.
 func TestDeadlock_NoFalseAlarm(t *testing.T) {
 	t.Parallel()
-	const runs, batch = 160, 40
+	const runs, batch = 80, 40
 	for first := 0; first < runs; first += batch {
 		t.Run(strconv.Itoa(first), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
