@@ -26,7 +26,7 @@ test: ## run all tests of the library with the race detector, on real servers; i
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) $$(go list ./... | grep -v /test/alone)
-	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./test/alone
+	scripts/go-test.sh -timeout=$(TESTTIMEOUT) ./test/alone
 
 .PHONY: servers
 servers: ## install Redis 6.2, Redis 8.2 and Valkey into .servers, for the tests; needs python3

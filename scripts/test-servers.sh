@@ -24,6 +24,7 @@ if [ "${1:-}" = all ]; then
 	for server in $servers; do
 		echo "all tests on $server"
 		LOCKREGISTRY_REDIS_SERVER=$server go test -race -count=1 -timeout 10m ./... || failed=yes
+		LOCKREGISTRY_REDIS_SERVER=$server go test -count=1 -timeout 10m ./test/alone || failed=yes
 		(cd test/torture && LOCKREGISTRY_REDIS_SERVER=$server GOWORK=off go test -race -count=1 -timeout 10m ./...) || failed=yes
 	done
 else
@@ -48,6 +49,7 @@ else
 	trap 'rm -rf "$work"' EXIT
 	mkdir "$work/tests"
 	go test -race -c -o "$work/tests" ./test/...
+	go test -c -o "$work/tests" ./test/alone # where nothing is built with the race detector
 	run() { # run SERVER NAMES AT_A_TIME
 		# one after another: a theme has something to do while its own tests wait
 		result=0
