@@ -451,7 +451,12 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 	e.At = reg.clock.Now()
 	e.Kept = l.redis.NoteKept(h)
 	l.hold.Store(nil)
-	if !h.End(e.At) {
+	owned, _, _ := h.Held(e.At)
+	sound, noticed := h.End(e.At)
+	if noticed {
+		l.tellLost(owned, fault.LeaseOver)
+	}
+	if !sound {
 		l.abandon(h)
 		return observe.EndLost, h.Err()
 	}
@@ -459,6 +464,7 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 	case err != nil:
 		return observe.EndUnknown, err
 	case lost != fault.NotLost:
+		l.tellLost(owned, lost)
 		reg.others.presence.Doubt()
 		return observe.EndLost, lost.Err()
 	case e.Kept > e.At:

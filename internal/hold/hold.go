@@ -267,16 +267,18 @@ func (h *Hold) Loss() fault.Loss {
 // Err returns the error of a call that finds the hold lost.
 func (h *Hold) Err() error { return h.Loss().Err() }
 
-// End turns any state into over: the owner releases the lock. It reports whether the hold was valid until then.
-func (h *Hold) End(now clock.Instant) bool {
+// End turns any state into over: the owner releases the lock. It reports whether the hold was valid until then, and if not,
+// whether nobody has noticed that before: then its loss was not told.
+func (h *Hold) End(now clock.Instant) (sound, noticed bool) {
 	h.mu.Lock()
-	sound := h.lease.End(now) // the state is kept: others that share the hold ask for it
+	ended := h.lease.Lost() || h.lease.Over()
+	sound = h.lease.End(now) // the state is kept: others that share the hold ask for it
 	if sound {
 		h.unlockEnds(context.Canceled)
 	} else {
 		h.unlockEnds(h.lease.Why().Err())
 	}
-	return sound
+	return sound, !sound && !ended
 }
 
 // forsake ends the contexts and leaves the hold to its lease: the registry is closed, so a loss could not be announced.

@@ -226,6 +226,18 @@ func TestObserver_Losses(t *testing.T) {
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		ended(o, observe.EndLost)
 
+		w.Lock(l, lockregistry.Lease(time.Second)) // nobody looks at it before Unlock
+		w.Pass(2 * time.Second)
+		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+		lost(observe.LossLeaseOver, 2*time.Second)
+		ended(o, observe.EndLost)
+
+		w.Lock(l)
+		w.Do("DEL", kit.TheKey)
+		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
+		lost(observe.LossKeyGone, 0)
+		ended(o, observe.EndLost)
+
 		w.Lock(l)
 		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
 		lost(observe.LossForced, 0)
