@@ -22,6 +22,9 @@ func rounds(t *testing.T, usually, inLongRuns int, round func(t *testing.T, v va
 	if *long {
 		n = inLongRuns
 	}
+	if *times > 0 {
+		n = *times
+	}
 	for _, v := range variants {
 		for range n {
 			round(t, v)

@@ -17,6 +17,7 @@ import (
 
 var (
 	long  = flag.Bool("long", false, "ten rounds of everything, and thirty kills of a master")
+	times = flag.Int("rounds", 0, "so many rounds of each event; 0: as usual")
 	table = flag.String("table", "", "write the table to this file, with commas")
 )
 
