@@ -23,6 +23,7 @@ for package in . ./leader ./lockhttp ./locktest ./observe contrib/gocronlock con
 	contrib/lockvet/rules) module=contrib/lockvet name=./rules ;;
 	cmd/lockreg/*) module=cmd/lockreg name=./${package##*/} ;;
 	esac
+	[ -d "$work/tree/$package" ] || continue # it is newer
 	(cd "$work/tree/$module" && "$apidiff" -w "$work/before" "$name")
 	(cd "$module" && "$apidiff" -w "$work/now" "$name")
 	changes=$("$apidiff" -incompatible "$work/before" "$work/now")

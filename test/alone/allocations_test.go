@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -199,4 +200,23 @@ func TestLock_Allocations(t *testing.T) { //nolint:paralleltest // what others a
 		least = min(least, testing.AllocsPerRun(20, once))
 	}
 	require.LessOrEqual(t, least, most)
+}
+
+// Options stay on the caller's stack, and so does what they say. A call that is refused here and at once does nothing else.
+func TestOptions_AllocateNothing(t *testing.T) { //nolint:paralleltest // what others allocate would count
+	kit.RealWorldsAlone(t, func(w *kit.World) {
+		l, other := w.Registry().Obtain("42"), lockregistry.ContextWithOwner(w.Context())
+		w.Lock(l)
+		least := math.Inf(1)
+		for try := 0; try < 100 && least > 0; try++ { // others allocate now and then
+			least = min(least, testing.AllocsPerRun(20, func() {
+				got, err := l.TryLock(other, lockregistry.NoWait(), lockregistry.FailFast(), lockregistry.AtMost(time.Hour))
+				if got || err != nil {
+					w.Error(got, err)
+				}
+			}))
+		}
+		require.Zero(w, least)
+		w.Unlock(l)
+	})
 }
