@@ -13,23 +13,24 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// LockOption changes one call of a [Lock], or of [Registry.Acquire] or [Registry.Do]: [AtLeast], or any [AcquireOption].
+// LockOption changes one call of a [Lock], or of [Registry.Acquire] or [Registry.Do]. It is [AtLeast] or an [AcquireOption]. If
+// an option is given several times, the last one counts, and all must be valid.
 type LockOption interface{ ofLock() }
 
-// SemaphoreOption changes one call of a [Semaphore]: [Permits], or any [AcquireOption].
+// SemaphoreOption changes one call of a [Semaphore]. It is [Permits] or an [AcquireOption].
 type SemaphoreOption interface{ ofSemaphore() }
 
-// AcquireOption changes one call that acquires, whatever it acquires: a lock, a permit of a semaphore, or several paths with
-// [Registry.AcquireAll]. These are [Lease], [AtMost], [Wait], [NoWait] and [FailFast].
+// AcquireOption changes one call that acquires a lock, permits of a semaphore, or several paths with [Registry.AcquireAll]. It is
+// one of [Lease], [AtMost], [Wait], [NoWait] and [FailFast].
 type AcquireOption interface {
 	LockOption
 	SemaphoreOption
 }
 
-// OnceOption changes one call of [Registry.Once]: [Lease] or [RetryOnError].
+// OnceOption changes one call of [Registry.Once]. It is [Lease] or [RetryOnError].
 type OnceOption interface{ ofOnce() }
 
-// LeaseOption is a [Lease]. Besides calls that acquire, it is for [Registry.Once] and for New of package leader.
+// LeaseOption is what [Lease] returns. It fits calls that acquire, [Registry.Once], and New of package leader.
 type LeaseOption interface {
 	AcquireOption
 	OnceOption
@@ -97,20 +98,20 @@ func optionIn(o any) (_ option, found bool) {
 	}
 }
 
-// Lease sets the lease of this acquisition, in milliseconds, from two to 30 days, see [WithLease]; fractions are cut off. If the
-// lock is renewed, see [WithRenewal], renewals use this lease; [AtMost] limits them. Default: the registry's lease; for an owner
-// that locks again, the lease of its hold.
+// Lease sets the lease of this call, in milliseconds, from two to 30 days; fractions are cut off. See [WithLease] for what a
+// lease is. Renewals of the hold use the same lease, and [AtMost] limits them. Default: the registry's lease; for an owner that
+// locks again, the lease of its hold.
 //
-// Of a run of [Registry.Once], and of a leader's lock, it is how long a crash keeps others out.
+// A run of [Registry.Once] and a leader's lock are always renewed. So their lease only says how long a crash keeps others out.
 //
-// For a call that nests in a hold a shorter lease than the hold's changes nothing, since the calls around it rely on that. A
-// longer one counts until the nested call is undone; then the hold has the lease of the calls that are left again. In Spring an
-// inner lock sets the lease for all. [Lock.Renew] may shorten it.
+// A call that nests in a hold never shortens the hold's lease, since the calls around it rely on that. A longer lease counts
+// until the nested call is undone; then the hold has the lease of the other calls again. In Spring an inner lock sets the lease
+// for all. [Lock.Renew] may shorten it.
 func Lease(d time.Duration) LeaseOption { return leaseOption{option: option{isLease, d}} }
 
-// Wait limits how long the call waits, for local holders and for Redis together. When the time is over, TryLock returns false,
-// Lock, Do and Acquire return [ErrTaken]. If d is not positive, as the time left until a deadline may be, the call does not
-// wait, as with [NoWait]. Default: TryLock does not wait, the others wait until their context is done.
+// Wait limits how long the call waits, for goroutines of this process and for Redis together. When the time is over, TryLock
+// returns false, and Lock, Do and Acquire return [ErrTaken]. If d is not positive, the call does not wait, as with [NoWait]; so d
+// may be the time that is left until a deadline. Default: TryLock does not wait, the others wait until their context is done.
 func Wait(d time.Duration) AcquireOption { return acquireOption{option{isWait, d}} }
 
 // NoWait makes the call try once, without a place in any queue, here or in Redis: Lock, Do and Acquire return [ErrTaken] at
@@ -118,36 +119,43 @@ func Wait(d time.Duration) AcquireOption { return acquireOption{option{isWait, d
 // TryLock does not need it. Default: see [Wait].
 func NoWait() AcquireOption { return acquireOption{option{kind: isNoWait}} }
 
-// AtLeast keeps the path taken for d, from when this call has obtained the lock, even when it is released sooner: no owner gets
-// it before d is over, in this process or elsewhere, Java included; then waiting calls do. It is for jobs that are shorter than
-// the difference between the clocks that start them, as ShedLock's lockAtLeastFor. D must be positive; fractions of a
-// millisecond are rounded up. D is independent of the lease and may be longer: while the lock is held, and after a crash or a
-// loss, only the lease counts. [Registry.ForceUnlock] ends it. Default: the path is free when it is released.
+// AtLeast keeps the path taken for d from when this call has obtained the lock, even when the lock is released sooner. Until d is
+// over no owner gets it, in this process or elsewhere, Java included; then waiting calls do. It is ShedLock's lockAtLeastFor, for
+// jobs that are shorter than the difference between the clocks that start them. Default: the path is free when it is released.
 //
-// It is for plain locks only. Readers and writers return an error, and so does a call of an owner that already holds the lock.
+// D must be positive; fractions of a millisecond are rounded up. D is independent of the lease and may be longer: while the
+// lock is held, and after a crash or a loss, only the lease counts. [Registry.ForceUnlock] ends it.
+//
+// It is for plain locks only. A reader and a writer return an error, and so does a call of an owner that already holds the lock.
 func AtLeast(d time.Duration) LockOption { return lockOption{option{isAtLeast, d}} }
 
-// AtMost limits how long the lock is held. Its lease is at most d, and no renewal, [Lock.Renew] included, lets the key live
-// longer than d from when it was granted, except for the time that the renewal takes to arrive. Contexts of the hold end
-// before d is over, by the margin for clocks, with [ErrLockLost]. If the call waited for another process, d may begin before
-// the call returns, usually by half a second at most. The registry does not remove the key before its lease must have ended.
-// When the lock is handed to another owner, that owner's own AtMost applies from then on. It is ShedLock's lockAtMostFor, and
-// AtMost(10*time.Second) is Redisson's leaseTime. D must be from two milliseconds to 30 days, and not less than [AtLeast].
-// Default: the lock is held for as long as it is renewed.
+// AtMost limits how long the lock is held, whatever renews it, [Lock.Renew] included. The key in Redis lives for d at most
+// from when the lock was granted; only a renewal that takes long to arrive adds that time. Contexts of the hold end before d is
+// over, by the margin for clocks, with [ErrLockLost]. It is ShedLock's lockAtMostFor, and AtMost(10*time.Second) is Redisson's
+// leaseTime. D must be from two milliseconds to 30 days, and not less than [AtLeast]. Default: the lock is held for as long as
+// it is renewed.
 //
-// It is for plain locks, writers and semaphores. A reader returns an error, and so does a call of an owner that already holds
-// the lock.
+//   - If the call waited for another process, d may begin before the call returns, usually by half a second at most.
+//   - The registry does not remove the key before its lease must have ended.
+//   - When the lock is handed to another owner, only that owner's AtMost counts from then on.
+//   - A reader returns an error, and so does a call of an owner that already holds the lock.
 func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMost, d}} }
 
-// FailFast makes a waiting call return [ErrUnavailable] as soon as Redis cannot be asked, instead of trying again until its
-// wait is over: at the first failure, when too few replicas have a hold, or once the server is silent. The server is silent
-// when a command is not answered within half a second and two round trips, a quarter of a second later with [WithReplicas], and
-// within the time of [WithCommandTimeout] at most. Before three commands were answered the round trip is what making the
-// connection took, with [Open]; with a client of your own it is not known then, and the limit is 6.5 s. While the call waits
-// for its turn, the registry asks the server twice a second whether it answers. A call that waits for another goroutine of
-// this process fails at most 100 ms after that goroutine meets the failure, or the server is silent. A call that does not
-// wait for the lock waits just as long for its reply, at most. Spring and Redisson have no such option. Default: a call with
-// [Wait] tries again.
+// FailFast makes a waiting call return [ErrUnavailable] as soon as Redis cannot be asked. Default: a call with [Wait] tries again
+// until its wait is over. Spring and Redisson have no such option. The call fails
+//
+//   - at its first failure, also when too few replicas have the hold
+//   - once the server is silent
+//   - while it waits for another goroutine of this process: at most 100 ms after that goroutine meets a failure, or the server is
+//     silent
+//
+// The server is silent when it has not answered a command within half a second and two round trips, with [WithReplicas] a
+// quarter of a second later, and within the time of [WithCommandTimeout] at most. While the call waits for its turn, the
+// registry asks the server twice a second whether it answers. A call that does not wait for the lock waits just as long for its
+// reply.
+//
+// Until three commands were answered, the round trip is taken to be the time that [Open] took to connect. With a client of your
+// own it is not known then, and the limit is 6.5 s.
 func FailFast() AcquireOption { return acquireOption{option{kind: isFailFast}} }
 
 // request is the result of the options of a call that locks.

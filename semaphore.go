@@ -15,15 +15,14 @@ import (
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
-// Semaphore has a number of permits that holds in all processes share: it limits how many of them do something at a time. It is
-// safe for use by many goroutines; get it from
-// [Registry.Semaphore].
+// Semaphore limits how many holds there are at a time, in all processes together: it has a number of permits, and each [Hold]
+// takes one or several of them. Get it from [Registry.Semaphore]. It is safe for use by many goroutines.
 //
 // Waiting calls are served first in, first out, within a process and across processes. A call for several permits, see
-// [Permits], gets all of them or none. It waits until that many are free, and no later call is served before it.
+// [Permits], waits until that many are free, and no later call is served before it.
 //
-// A hold of a semaphore is a [Hold] with its own lease: when that is over, its permits are free. It is never reentrant. All
-// times are by the server's clock, so the clocks of the processes do not matter.
+// Each hold has its own lease; when that is over, its permits are free. No call nests in a hold: each takes permits of its own.
+// All times are by the server's clock, so the clocks of the processes do not matter.
 type Semaphore struct {
 	reg    *Registry
 	key    string
@@ -38,20 +37,20 @@ const mostPermits = math.MaxInt32
 // calls report what is wrong. A path is either a lock's or a semaphore's, since both would use the same key. Semaphores do not
 // count for the registry's capacity.
 //
-// The first call sets the number in Redis. The number is forgotten once all leases are over, half a minute later at most,
-// unless SetPermits has set it for good. When Redis has a number other than n, that number counts, and the registry logs a
-// warning.
+// The first call that acquires sets the number in Redis. Redis forgets it once all leases are over, half a minute later at most,
+// unless [Semaphore.SetPermits] has set it for good. When Redis has another number than n, that number counts, and the registry
+// logs a warning.
 //
-// It has a format that Java does not know, in any [Layout], so registries of both layouts share it. Redisson's RSemaphore and
-// RPermitExpirableSemaphore are other objects: where Java has one at the path's key, calls fail with [ErrWrongType].
+// The format is the library's own, the same in each [Layout], and Java does not know it. Redisson's RSemaphore and
+// RPermitExpirableSemaphore are other objects: where Java has one at the path's key, calls return [ErrWrongType].
 func (r *Registry) Semaphore(path string, n int) *Semaphore {
 	s := &Semaphore{reg: r, key: r.prefix + ":" + path, number: n}
 	s.one = s.kind(1)
 	return s
 }
 
-// Permits sets how many permits a call to a [Semaphore] asks for; it gets all or none. N must be positive. The call fails when
-// the semaphore has fewer. Default: 1.
+// Permits sets how many permits a call of a [Semaphore] asks for. It gets all of them or none. N must be positive. The call
+// returns an error when the semaphore has fewer than n in all. Default: 1.
 func Permits(n int) SemaphoreOption { return semaphoreOption{option{isPermits, time.Duration(n)}} }
 
 // fewPermits checks the number that a call asks for.

@@ -12,11 +12,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
-// Option changes what [New] makes: an option of this package, or [lockregistry.Lease], the lease of the leader's lock, so that
-// nobody leads for that long after a crash. The lock is renewed each third of its lease, with or without
-// [lockregistry.WithRenewal]; Spring renews each heartBeatMillis (500 ms). Default: the registry's lease.
+// Option changes what [New] makes. It is an option of this package or [lockregistry.Lease]. If an option is given several times,
+// the last one counts.
 //
-// If an option is given several times, the last one counts.
+// Lease sets the lease of the leader's lock: after a crash nobody leads for that long. The lock is renewed each third of its
+// lease, with or without [lockregistry.WithRenewal]. Spring renews each heartBeatMillis (500 ms). Default: the registry's
+// lease.
 type Option interface{ seam.LeaderOption }
 
 // option is an option of this package.
