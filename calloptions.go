@@ -124,7 +124,7 @@ func NoWait() AcquireOption { return acquireOption{option{kind: isNoWait}} }
 // jobs that are shorter than the difference between the clocks that start them. Default: the path is free when it is released.
 //
 // D must be positive; fractions of a millisecond are rounded up. D is independent of the lease and may be longer: while the
-// lock is held, and after a crash or a loss, only the lease counts. [Registry.ForceUnlock] ends it.
+// lock is held, and after a crash or a loss, only the lease counts. ForceUnlock of package inspect ends it.
 //
 // It is for plain locks only. A reader and a writer return an error, and so does a call of an owner that already holds the lock.
 func AtLeast(d time.Duration) LockOption { return lockOption{option{isAtLeast, d}} }

@@ -7,11 +7,11 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/detector"
-	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -71,7 +71,7 @@ func (w waited) Report(cycle []deadlock.Step, first bool) error {
 		l := lockOf(s.Call.Lock)
 		about, r := l.subject(), l.reg
 		d.Waits[i] = observe.DeadlockWait{
-			Path: about.Path, Kind: about.Kind, Owner: s.Call.Caller(), Label: r.others.reader.Label, Since: r.clock.Time(s.Call.Since),
+			Path: about.Path, Kind: about.Kind, Owner: s.Call.Caller(), Label: r.others.label, Since: r.clock.Time(s.Call.Since),
 		}
 		if s.Held != nil {
 			d.Waits[i].Holds = []string{lockOf(s.Held).path()}
@@ -136,32 +136,6 @@ func (r *Registry) tellDeadlock(d observe.Deadlock) {
 	tell(&r.reports.dispatch, "Deadlocked", r.reports.observer.Deadlocked, d)
 }
 
-// Deadlocks returns the cycles of calls that wait for each other, in all processes that have registries with this prefix. It
-// reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds. When the
-// first look shows a cycle, it looks again half a second later.
-//
-// A call that waits for permits of a semaphore is in a cycle only while each hold of permits belongs to a call of such a cycle,
-// which has its context, see [Hold.Context].
-//
-// It sees no calls of Java or of older versions of this package, and no paths of other prefixes. Cycles within one process, see
-// [ErrDeadlock], are included while they last. [observe.Observer] has a function that is called for cycles that a registry is
-// in.
-//
-// It uses SCAN, takes as long as [Registry.Locks], and returns the same errors.
-func (r *Registry) Deadlocks(ctx context.Context) (all []observe.Deadlock, err error) {
-	var found []detector.Cycle
-	if err = errNilContext; ctx != nil {
-		found, err = r.others.presence.detector.All(ctx)
-	}
-	if err != nil {
-		return nil, &LockError{Op: "deadlocks", Key: r.prefix + ":*", Err: r.transport.Farthest().Unsupported(err)}
-	}
-	for _, cycle := range found {
-		all = append(all, deadlockOf(cycle))
-	}
-	return all, nil
-}
-
 func deadlockOf(cycle detector.Cycle) (d observe.Deadlock) {
 	for _, w := range cycle {
 		d.Waits = append(d.Waits, observe.DeadlockWait{
@@ -174,7 +148,7 @@ func deadlockOf(cycle detector.Cycle) (d observe.Deadlock) {
 
 // detecting is a registry as package detector sees it.
 type detecting struct {
-	*inspect.Reader
+	*readonly.Reader
 
 	reg *Registry
 }

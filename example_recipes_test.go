@@ -15,6 +15,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/leader"
 )
 
@@ -371,7 +372,7 @@ func Example_databaseRow() {
 	defer stop()
 	ctx, table := context.Background(), &orders{state: "new"}
 	err := shipOnce(ctx, locks, table, func(context.Context) error {
-		if err := locks.ForceUnlock(ctx, "42"); err != nil { // as when it is suspended for so long that the lock is lost
+		if err := inspect.Of(locks).ForceUnlock(ctx, "42"); err != nil { // as when it is suspended for so long that the lock is lost
 			return err
 		}
 		return locks.Do(lockregistry.ContextWithOwner(ctx), "42", func(ctx context.Context) error {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -511,79 +511,6 @@ func ExampleLockError() {
 	// Output: unlock orders:42 true
 }
 
-// A service died with its lock. Whoever looks names the holder that they saw: by now it may be another one.
-func ExampleRegistry_ForceUnlockHolder() {
-	server := embeddedRedis()
-	defer server.Close()
-	registry, err := lockregistry.Open(context.Background(), "redis://"+server.Addr(), "orders")
-	if err != nil {
-		panic(err)
-	}
-	defer func() { _ = registry.Close() }()
-
-	ctx := context.Background()
-	if err := server.Set("orders:42", "the dead service"); err != nil {
-		panic(err)
-	}
-
-	err = registry.ForceUnlockHolder(ctx, "42", "another service")
-	fmt.Println(errors.Is(err, lockregistry.ErrNotOwner))
-	fmt.Println(registry.ForceUnlockHolder(ctx, "42", "the dead service"))
-	lock := registry.Obtain("42")
-	fmt.Println(lock.TryLock(ctx))
-	defer func() { _ = lock.Unlock(context.WithoutCancel(ctx)) }()
-	// Output:
-	// true
-	// <nil>
-	// true <nil>
-}
-
-// Who has the lock, and since when? For people, and for pages that show it.
-func ExampleRegistry_Inspect() {
-	registry, stop := newRegistry(lockregistry.WithName("billing"))
-	defer stop()
-
-	ctx := context.Background()
-	if err := registry.Obtain("42").Lock(ctx); err != nil {
-		panic(err)
-	}
-	info, err := registry.Inspect(ctx, "42")
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(info.Kind, info.Key, len(info.Waiters), "wait")
-	for _, h := range info.Holders {
-		fmt.Println(h.Label.Name, time.Since(h.Since) < time.Minute, h.Lease > 0)
-	}
-	// Output:
-	// lock orders:42 0 wait
-	// billing true true
-}
-
-// What is locked, whoever holds it.
-func ExampleRegistry_Locks() {
-	registry, stop := newRegistry()
-	defer stop()
-
-	ctx := context.Background()
-	if err := registry.Obtain("42").Lock(ctx); err != nil {
-		panic(err)
-	}
-	if err := registry.ReadWrite("prices").Reader().Lock(ctx); err != nil {
-		panic(err)
-	}
-	var paths []string
-	for info, err := range registry.Locks(ctx) {
-		if err != nil {
-			panic(err) // it is the last thing that the loop gets
-		}
-		paths = append(paths, info.Path+": "+string(info.Kind))
-	}
-	slices.Sort(paths)
-	fmt.Println(paths)
-	// Output: [42: lock prices: readwrite]
-}
-
 func ExampleWithFencing() {
 	registry, stop := newRegistry(lockregistry.WithFencing())
 	defer stop()
@@ -602,7 +529,7 @@ func ExampleWithFencing() {
 	if err != nil {
 		panic(err)
 	}
-	if err := registry.ForceUnlock(ctx, "42"); err != nil {
+	if err := inspect.Of(registry).ForceUnlock(ctx, "42"); err != nil {
 		panic(err)
 	}
 	fmt.Println(registry.Do(ctx, "42", write))

@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/lockregistry/lockregistry/internal/tenure"
@@ -57,10 +56,6 @@ func TokenFrom(ctx context.Context) (uint64, bool) {
 	}
 	return t.Token, t.Token > 0
 }
-
-// errReserved: the key of such a path is used for a queue, a counter or a record.
-var errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, or in }:registry, is " +
-	"reserved for what locks and registries keep beside the keys")
 
 // A script needs all its keys in one slot of a cluster.
 var (

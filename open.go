@@ -65,7 +65,7 @@ func Open(ctx context.Context, url, prefix string, opts ...Option) (*Registry, e
 func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, error) {
 	s, err := settingsOf(opts)
 	if ctx == nil {
-		err = fault.Join(err, errNilContext)
+		err = fault.Join(err, fault.NilContext)
 	}
 	option, unreadable := connect.Parse(url)
 	if err = fault.Join(err, unreadable, s.check(prefix)); err != nil {

@@ -173,15 +173,6 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	return func(s *settings) { s.replicas = &protocol.Replicas{N: n, Timeout: timeout} }
 }
 
-// Layout is the format of locks in Redis.
-type Layout = observe.Layout
-
-// The formats. See [observe.Layout].
-const (
-	LayoutSpring   = observe.LayoutSpring
-	LayoutRedisson = observe.LayoutRedisson
-)
-
 // settingsOf applies options to the defaults.
 func settingsOf(opts []Option) (s settings, err error) {
 	s = settings{

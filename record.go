@@ -12,9 +12,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/detector"
 	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -46,7 +46,7 @@ func (r *Registry) keepRecord(name *string) {
 	o.Prefix, o.Sharded, o.Cluster, o.Clock, o.Client = r.prefix, r.formats.Sharded(), r.queues.Cluster, r.clock, r.client
 	o.Transport, o.Calls, o.Closed = r.transport.Client, &r.queues, r.closed
 	p := &r.others.presence
-	o.Layout, o.Label, o.Own = r.layout, observe.Label(own), p.of
+	r.others.label = observe.Label(own)
 	p.reg, p.key, p.list.key = r, presence.Key(r.prefix, own.Registry), presence.ListKey(r.prefix)
 	p.detector = detector.New(detecting{o, r}, own, &waiting, r.clock, r.closed)
 	p.Start(p, r.clock, own)
@@ -156,7 +156,7 @@ func (w *recorded) Write(ctx context.Context, text string, lasts time.Duration) 
 	if len(keys) > 1 {
 		w.end(ctx, w.list.told(listed, w.reg.clock.Now()))
 	}
-	return inspect.Forbidden(err), err
+	return readonly.Forbidden(err), err
 }
 
 // each sends a command for each key, and calls done with the replies, one after another.

@@ -220,20 +220,16 @@ func (l *Lock) fail(op string, err error) error {
 	return &LockError{Op: op, Key: l.redis.Key, Err: l.shard().Unsupported(err)}
 }
 
-var (
-	errNilContext = errors.New("the context is nil")
-	errNoPath     = errors.New("the path is empty")
-)
-
 // check returns the error that every call on l fails with, if there is one.
 func (l *Lock) check(ctx context.Context) error {
-	switch p := &l.redis; {
-	case ctx == nil:
-		return errNilContext
-	case l.path() == "":
-		return errNoPath
-	case protocol.Reserved(p.Key):
-		return errReserved
+	p := &l.redis
+	if ctx == nil {
+		return fault.NilContext
+	}
+	if err := protocol.CheckPath(l.path(), p.Key); err != nil {
+		return err
+	}
+	switch {
 	case p.Format.Fencing && l.reg.queues.Cluster && protocol.HashTag(p.Format.Counter(p.Key)) != protocol.HashTag(p.Key):
 		return errApart
 	case l.pair != nil && l.pair.scattered:

@@ -20,12 +20,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/drain"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
-	"github.com/lockregistry/lockregistry/internal/inspect"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/sentinel"
 	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/internal/topology"
@@ -92,7 +92,8 @@ type kinds struct {
 
 // others is what a registry publishes about itself, and reads about others.
 type others struct {
-	reader   inspect.Reader
+	label    observe.Label // of this registry
+	reader   readonly.Reader
 	master   topology.LastMaster
 	presence recorded
 }
@@ -190,6 +191,20 @@ type kind struct {
 	hold.Kind
 	paths *queue.Kind
 }
+
+// Layout is the format of plain locks in Redis.
+type Layout int
+
+// The formats.
+const (
+	// LayoutSpring is a string per lock, as Spring Integration's RedisLockRegistry writes it.
+	LayoutSpring Layout = iota
+
+	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As in Redisson, a lock taken without a lease has a lease
+	// of 30 s (or what [WithLease] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock is held; a
+	// lease that the call names ends unless [WithRenewal] is set too. The name of the RLock is prefix + ":" + path.
+	LayoutRedisson
+)
 
 // layouts are the formats of plain locks. Semaphores have the library's own in any layout.
 var layouts = map[Layout]struct {

@@ -3,10 +3,13 @@ package lockregistry
 import (
 	"context"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
-// What package leader and lockreg need, and tests of other modules.
+// What packages leader and inspect and lockreg need, and tests of other modules.
 func init() { //nolint:gochecknoinits // other packages cannot import these names
 	seam.Lockregistry.Leads = lockOption{option{kind: isLeads}}
 	seam.Lockregistry.Unlogged = acquireOption{option{kind: isUnlogged}}
@@ -21,6 +24,18 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		r, _ := registry.(*Registry)
 		return r.newLock(path).check(context.Background())
 	}
+	seam.Lockregistry.Inspection = func(ctx context.Context, registry any, path string) (protocol.Inspection, error) {
+		r, _ := registry.(*Registry)
+		return r.inspect(ctx, path)
+	}
+	seam.Lockregistry.Parts = func(registry any) seam.Parts {
+		r, _ := registry.(*Registry)
+		return seam.Parts{
+			Reader: &r.others.reader, Detector: r.others.presence.detector, Formats: r.formats, Layout: int(r.layout),
+			Values: r.values, Label: r.others.label, Own: r.others.presence.of, Held: r.held,
+		}
+	}
+	seam.Lockregistry.Deadlock = deadlockOf
 	seam.Lockregistry.InRegistry = func(registry any) seam.InRegistry {
 		r, _ := registry.(*Registry)
 		return seam.InRegistry{
@@ -32,4 +47,39 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		l, _ := lock.(*Lock)
 		return seam.InLock{Half: l.half(), Held: &l.hold, Handoff: l.reg.handoff, Unpin: l.unpin}
 	}
+}
+
+// inspect returns what there is in Redis at a path.
+func (r *Registry) inspect(ctx context.Context, path string) (protocol.Inspection, error) {
+	key := r.prefix + ":" + path
+	if ctx == nil {
+		return protocol.Inspection{}, fault.NilContext
+	}
+	if err := protocol.CheckPath(path, key); err != nil {
+		return protocol.Inspection{}, err
+	}
+	if err := r.queues.Stopped(ctx); err != nil {
+		return protocol.Inspection{}, err
+	}
+	found, errs := r.others.reader.Locks(ctx, []string{key})
+	return found[0], r.transport.Shard(key).Unsupported(errs[0])
+}
+
+// held returns this registry's holds on a path, of any kind of lock, by their names in Redis.
+func (r *Registry) held(path string) map[string]*hold.Hold {
+	all := map[string]*hold.Hold{}
+	for l := range r.locksOf(path) {
+		if h := l.hold.Load(); h != nil {
+			all[l.holderOf(h)] = h
+		}
+	}
+	return all
+}
+
+// holderOf returns the name of a hold of the lock in Redis.
+func (l *Lock) holderOf(h *hold.Hold) string {
+	if l.writes() {
+		return h.Value() + ":write"
+	}
+	return h.Value()
 }

@@ -71,7 +71,7 @@ func fewPermits(n time.Duration) error {
 //   - asking for more permits than the semaphore has is an error
 //   - it never returns [ErrCapacity]
 //   - it never returns [ErrDeadlock]: a cycle of calls of which one waits for permits, while all holders are in such cycles, is
-//     only reported, see [Registry.Deadlocks]
+//     only reported, see package inspect
 //
 // With [WithPolling], and where Redis refuses the queue, a call has no place in the queue, and gets a permit only when nobody
 // waits there.
@@ -140,15 +140,7 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 // whatever the error is.
 func (l *Lock) send(ctx context.Context, c protocol.Call) (n int64, unknown bool, err error) {
 	p := l.reg.queues.CommandWait(ctx, l.shard())
-	reply := l.reg.transport.Do(&p, &c)
-	if n, err = protocol.Confirmed(reply.RedisResult); err == nil {
-		err = reply.Error() // a key of another type
-	}
-	unknown = reply.Cut || reply.Late || fault.OutcomeUnknown(err)
-	if err == nil && reply.Late { // perhaps from a former master
-		err = fault.Late
-	}
-	return n, unknown, p.Explain(reply.Cut, err)
+	return l.reg.transport.Confirmed(&p, &c)
 }
 
 func (s *Semaphore) fail(op string, err error) error {

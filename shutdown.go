@@ -26,7 +26,7 @@ import (
 // goes on leading: end the context of its Run.
 func (r *Registry) Shutdown(ctx context.Context) error {
 	if ctx == nil {
-		return fmt.Errorf("lockregistry: shutdown: %w", errNilContext)
+		return fmt.Errorf("lockregistry: shutdown: %w", fault.NilContext)
 	}
 	if r.isClosed() {
 		return r.Close() // which may be under way

@@ -23,6 +23,7 @@ var packages = []string{
 	"testing/synctest", "time",
 	"github.com/redis/rueidis",
 	"github.com/lockregistry/lockregistry",
+	"github.com/lockregistry/lockregistry/inspect",
 	"github.com/lockregistry/lockregistry/leader",
 	"github.com/lockregistry/lockregistry/locktest",
 	"github.com/lockregistry/lockregistry/observe",

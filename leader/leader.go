@@ -21,8 +21,8 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/seam"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 var (
@@ -280,7 +280,7 @@ func (c *Candidate) IsLeader() bool {
 }
 
 // Current asks Redis who leads, and returns the holder of the lock as named in Redis, which
-// [lockregistry.Registry.ForceUnlockHolder] takes. A Java leader is named by its registry's client id. A leader of this package
+// ForceUnlockHolder of package inspect takes. A Java leader is named by its registry's client id. A leader of this package
 // has a new name each term, which begins with [lockregistry.Registry.ClientID], see [lockregistry.WithClientID]. The name is
 // empty when nobody leads. Another candidate may lead by the time Current returns; to know whether this process leads, use
 // [Candidate.IsLeader].
@@ -292,17 +292,14 @@ func Current(ctx context.Context, r *lockregistry.Registry, role string) (string
 	if r == nil {
 		return "", errors.New("leader: the registry is nil")
 	}
-	info, err := r.Inspect(ctx, role)
+	found, err := seam.Lockregistry.Inspection(ctx, r, role)
 	switch {
-	case err == nil && info.Kind != "" && info.Kind != observe.KindLock:
+	case err == nil && found.Kind != "" && found.Kind != protocol.KindLock:
 		err = lockregistry.ErrWrongType
-	case err == nil && len(info.Holders) > 0:
-		return info.Holders[0].Holder, nil
+	case err == nil && len(found.Holders) > 0:
+		return found.Holders[0].Text, nil
 	case err == nil:
 		return "", nil
-	}
-	if failed := (*lockregistry.LockError)(nil); errors.As(err, &failed) {
-		err = failed.Err
 	}
 	return "", &lockregistry.LockError{Op: "leader", Key: r.Obtain(role).Key(), Err: err}
 }

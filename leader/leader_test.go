@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/leader"
 )
 
@@ -59,7 +60,7 @@ func TestCurrent_KnowsStandbys(t *testing.T) {
 		standby, viewer := w.registry(), w.registry()
 		w.campaigns(standby, untilEnd)
 		w.await("it stands by", func() bool {
-			info, err := viewer.Inspect(w.Context(), role)
+			info, err := inspect.Of(viewer).Inspect(w.Context(), role)
 			require.NoError(w, err)
 			return len(info.Waiters) == 1 && info.Waiters[0].Standby
 		})
@@ -304,7 +305,7 @@ func TestLoss_ByForce(t *testing.T) {
 		led := within(w, "its context", c.granted)
 		<-time.After(time.Second) // it has led for longer than the pause, so there is none
 		began := time.Now()
-		require.NoError(w, r.ForceUnlock(w.Context(), role))
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), role))
 		<-led.Done()
 		require.ErrorIs(w, context.Cause(led), lockregistry.ErrLockLost)
 		err := within(w, "it is told", c.revoked)
@@ -320,7 +321,7 @@ func TestLoss_AtOnce(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry()
 		c := w.campaigns(r, func(ctx context.Context) error {
-			if err := r.ForceUnlock(context.WithoutCancel(ctx), role); err != nil {
+			if err := inspect.Of(r).ForceUnlock(context.WithoutCancel(ctx), role); err != nil {
 				w.Error(err)
 			}
 			<-ctx.Done()
@@ -356,7 +357,7 @@ func TestLoss_LeadIgnoresItsContext(t *testing.T) {
 		require.False(w, other.IsLeader(), "it leads while another lead works")
 		require.NotEmpty(w, w.do("GET", key), "its lock was not renewed")
 
-		require.NoError(w, r.ForceUnlock(w.Context(), role))
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), role))
 		w.leads(other)
 		require.ErrorIs(w, context.Cause(led), leader.ErrYielded)
 		one.stop()
@@ -423,7 +424,7 @@ func TestRun_CallbacksThatBlock(t *testing.T) {
 		r := w.registry()
 		granted := w.campaigns(r, untilEnd, leader.OnGranted(func(context.Context) { block() }))
 		w.leads(granted)
-		require.NoError(w, r.ForceUnlock(w.Context(), role))
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), role))
 		require.False(w, granted.IsLeader())
 
 		revoked := w.campaigns(w.registry(), untilEnd, leader.OnRevoked(func(error) { block() }))
@@ -575,7 +576,7 @@ func TestCurrent(t *testing.T) {
 				who, err = leader.Current(w.Context(), asks, role)
 				require.NoError(w, err)
 				require.True(w, strings.HasPrefix(who, "node 7:"), who)
-				require.NoError(w, asks.ForceUnlockHolder(w.Context(), role, who), "it is not the holder's name")
+				require.NoError(w, inspect.Of(asks).ForceUnlockHolder(w.Context(), role, who), "it is not the holder's name")
 				c.stop()
 				require.ErrorIs(w, within(w, "Run returns", c.result), context.Canceled)
 

@@ -38,6 +38,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 )
 
 // prefix is the prefix of all registries that this package makes.
@@ -114,7 +115,7 @@ func connect(tb testing.TB, dial func(context.Context) (net.Conn, error)) rueidi
 
 // Lose makes this registry lose the lock of path, plain or read-write, as if its lease had just ended. When Lose returns, the
 // contexts of the hold have ended with the cause [lockregistry.ErrLockLost], which Unlock will return, too, and others can get
-// the lock. The registry must hold the lock, and be connected. [lockregistry.Registry.ForceUnlock] does the same for the holds of
+// the lock. The registry must hold the lock, and be connected. [inspect.Inspector.ForceUnlock] does the same for the holds of
 // a semaphore.
 //
 // To lose a lock as in production, let its lease pass: in fake time that takes no time.
@@ -125,7 +126,7 @@ func (r *Registry) Lose(path string) {
 		r.tb.Errorf("locktest: lose %q: this registry does not hold it", path)
 		return
 	}
-	if err := r.ForceUnlock(context.Background(), path); err != nil {
+	if err := inspect.Of(r.Registry).ForceUnlock(context.Background(), path); err != nil {
 		r.tb.Errorf("locktest: lose %q: %v", path, err)
 	}
 }
@@ -172,7 +173,8 @@ func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func
 	}
 	key := prefix + ":" + path
 	name, kind, channel, message := "stranger-"+rand.Text(), "string", prefix+"-channel:"+key, key
-	if info, _ := r.Inspect(context.Background(), path); info.Layout == lockregistry.LayoutRedisson { // it is free: the registry's
+	info, _ := inspect.Of(r.Registry).Inspect(context.Background(), path)
+	if info.Layout == lockregistry.LayoutRedisson { // it is free: the registry's
 		name, kind, channel, message = name+":1", "hash", "redisson_lock__channel:{"+key+"}", "0"
 		if strings.Contains(key, "{") {
 			channel = "redisson_lock__channel:" + key

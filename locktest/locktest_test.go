@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/locktest"
 )
 
@@ -79,7 +80,7 @@ func TestPeer(t *testing.T) {
 		locks := locktest.New(t, opts...)
 		peer := locks.Peer()
 		layout := func(r *locktest.Registry) lockregistry.Layout {
-			info, err := r.Inspect(t.Context(), "free")
+			info, err := inspect.Of(r.Registry).Inspect(t.Context(), "free")
 			require.NoError(t, err)
 			return info.Layout
 		}
@@ -140,11 +141,11 @@ func TestForceUnlock_OfASemaphore(t *testing.T) {
 		}
 		one, first := acquire()
 		_, second := acquire()
-		require.NoError(t, locks.ForceUnlockHolder(t.Context(), "seat", one.Holder()))
+		require.NoError(t, inspect.Of(locks.Registry).ForceUnlockHolder(t.Context(), "seat", one.Holder()))
 		require.ErrorIs(t, context.Cause(first), lockregistry.ErrLockLost, "at once")
 		require.NoError(t, second.Err())
 		_, third := acquire()
-		require.NoError(t, locks.ForceUnlock(t.Context(), "seat"))
+		require.NoError(t, inspect.Of(locks.Registry).ForceUnlock(t.Context(), "seat"))
 		require.ErrorIs(t, context.Cause(second), lockregistry.ErrLockLost)
 		require.ErrorIs(t, context.Cause(third), lockregistry.ErrLockLost)
 		require.ErrorIs(t, one.Release(t.Context()), lockregistry.ErrLockLost)

@@ -8,7 +8,7 @@ import (
 )
 
 // Label says which process a registry belongs to. The registry keeps it in Redis while it holds a lock or waits for one, see
-// [lockregistry.Registry.Inspect].
+// package inspect.
 type Label struct {
 	Registry string // what its holds in Redis begin with, before the last colon
 	Host     string // the host name that the operating system reports; empty if it reports none

@@ -1,5 +1,4 @@
-// Package observe has the types with which a registry reports about itself: events for an observer, figures, the holders and
-// waiters of locks, and deadlocks.
+// Package observe has the types with which a registry reports about itself: events for an observer, figures, and deadlocks.
 package observe
 
 import (

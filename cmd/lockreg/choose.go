@@ -14,8 +14,8 @@ import (
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/scan"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 // choice is which locks ls shows, and in which order.
@@ -29,17 +29,17 @@ type choice struct {
 }
 
 // orders are how ls can sort.
-var orders = map[string]func(a, b observe.LockInfo) int{
+var orders = map[string]func(a, b inspect.Lock) int{
 	"waiting": byQueue,
-	"path":    func(a, b observe.LockInfo) int { return strings.Compare(a.Path, b.Path) },
-	"held":    func(a, b observe.LockInfo) int { return cmp.Or(heldSince(a).Compare(heldSince(b)), byQueue(a, b)) },
-	"lease": func(a, b observe.LockInfo) int {
+	"path":    func(a, b inspect.Lock) int { return strings.Compare(a.Path, b.Path) },
+	"held":    func(a, b inspect.Lock) int { return cmp.Or(heldSince(a).Compare(heldSince(b)), byQueue(a, b)) },
+	"lease": func(a, b inspect.Lock) int {
 		return cmp.Or(cmp.Compare(leaseLeft(a), leaseLeft(b)), byQueue(a, b))
 	},
 }
 
 // heldSince returns since when a lock is held; unknown times sort last.
-func heldSince(info observe.LockInfo) time.Time {
+func heldSince(info inspect.Lock) time.Time {
 	oldest := time.Unix(1<<40, 0)
 	for _, h := range info.Holders {
 		since := h.Granted
@@ -54,7 +54,7 @@ func heldSince(info observe.LockInfo) time.Time {
 }
 
 // leaseLeft returns the rest of the first holder's lease; leases without an end sort last.
-func leaseLeft(info observe.LockInfo) time.Duration {
+func leaseLeft(info inspect.Lock) time.Duration {
 	if len(info.Holders) == 0 || info.Holders[0].Lease < 0 {
 		return 1<<63 - 1
 	}
@@ -83,8 +83,8 @@ func (c *choice) check(pattern string) error {
 func (c *choice) plain() bool { return c.sort == "waiting" && c.limit == 0 && !c.watch }
 
 // of returns the chosen locks.
-func (c *choice) of(all iter.Seq2[observe.LockInfo, error]) iter.Seq2[observe.LockInfo, error] {
-	return func(yield func(observe.LockInfo, error) bool) {
+func (c *choice) of(all iter.Seq2[inspect.Lock, error]) iter.Seq2[inspect.Lock, error] {
+	return func(yield func(inspect.Lock, error) bool) {
 		for info, err := range all {
 			if (err != nil || c.shows(info)) && !yield(info, err) {
 				return
@@ -94,16 +94,16 @@ func (c *choice) of(all iter.Seq2[observe.LockInfo, error]) iter.Seq2[observe.Lo
 }
 
 // shows reports whether a lock is chosen.
-func (c *choice) shows(info observe.LockInfo) bool {
+func (c *choice) shows(info inspect.Lock) bool {
 	if c.dead && !slices.ContainsFunc(info.Holders, dead) &&
-		!slices.ContainsFunc(info.Waiters, func(w observe.WaiterInfo) bool { return w.Gone }) {
+		!slices.ContainsFunc(info.Waiters, func(w inspect.Waiter) bool { return w.Gone }) {
 		return false
 	}
 	return c.pattern == nil || c.pattern.MatchString(info.Path)
 }
 
 // dead reports whether a holder is probably dead or frozen.
-func dead(h observe.HolderInfo) bool { return h.Overdue() > 0 || h.Silent > 0 || view.Unrecorded(h) }
+func dead(h inspect.Holder) bool { return h.Overdue() > 0 || h.Silent > 0 || view.Unrecorded(h) }
 
 // nothing says that no lock is chosen.
 func (c *choice) nothing() string {
@@ -114,7 +114,7 @@ func (c *choice) nothing() string {
 }
 
 // ordered are all of them, in order, and how many are left out.
-func (c *choice) ordered(infos []observe.LockInfo) (shown []observe.LockInfo, more int) {
+func (c *choice) ordered(infos []inspect.Lock) (shown []inspect.Lock, more int) {
 	slices.SortFunc(infos, orders[c.sort])
 	if c.limit > 0 && len(infos) > c.limit {
 		return infos[:c.limit], len(infos) - c.limit
@@ -124,7 +124,7 @@ func (c *choice) ordered(infos []observe.LockInfo) (shown []observe.LockInfo, mo
 
 // watching prints the list again and again, until ctx ends.
 func (a *app) watching(
-	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[observe.LockInfo, error],
+	ctx context.Context, c *choice, locks func(context.Context) iter.Seq2[inspect.Lock, error],
 	find func(context.Context) func() marks, why func() string,
 ) error {
 	file, _ := a.out.(*os.File)

@@ -26,7 +26,7 @@ Exit codes: 0 there is none, 1 there is at least one, 64 a mistake on the comman
 line, 69 Redis cannot be used.`,
 		Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, closeAll, err := a.registry(cmd.Context(), args[0])
+			r, closeAll, err := a.inspector(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -36,7 +36,7 @@ line, 69 Redis cannot be used.`,
 	}
 }
 
-// finder is the part of a registry that the command deadlocks needs.
+// finder is the part of an inspector that the command deadlocks needs.
 type finder interface {
 	Deadlocks(ctx context.Context) ([]observe.Deadlock, error)
 }

@@ -80,8 +80,8 @@ func (a *app) doctor(cmd *cobra.Command, o doctor.Options) error {
 		option.DisableCache, option.ConnWriteTimeout, option.Dialer = written.DisableCache, written.ConnWriteTimeout, written.Dialer
 	}
 	o.Client = &option
-	if registry, closeAll, err := a.registry(cmd.Context(), o.Prefix); err == nil {
-		a.warn(a.noLocks(cmd.Context(), registry, o.Prefix)) // no finding: a deployment is looked at before its first lock, too
+	if inspector, closeAll, err := a.inspector(cmd.Context(), o.Prefix); err == nil {
+		a.warn(a.noLocks(cmd.Context(), inspector, o.Prefix)) // no finding: a deployment is looked at before its first lock, too
 		closeAll()
 	}
 	report, err := doctor.Check(cmd.Context(), client, o)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -27,7 +28,7 @@ func short(d time.Duration) string {
 
 // heldFor returns for how long a holder has had a lock. Before its process has published that, only when the call asked is known.
 // It may have waited since, for most of a long time: after a hand-over that is no bound to judge by.
-func heldFor(h observe.HolderInfo) string {
+func heldFor(h inspect.Holder) string {
 	switch {
 	case !h.Granted.IsZero():
 		return short(max(0, time.Since(h.Granted)))
@@ -40,7 +41,7 @@ func heldFor(h observe.HolderInfo) string {
 }
 
 // held is heldFor behind the holder's name in a sentence; empty if nothing is known.
-func held(h observe.HolderInfo) string {
+func held(h inspect.Holder) string {
 	switch {
 	case h.Granted.IsZero() && h.Since.IsZero():
 		return ""
@@ -51,7 +52,7 @@ func held(h observe.HolderInfo) string {
 }
 
 // leaseOf returns the rest of a holder's lease, and what speaks against its being at work.
-func leaseOf(h observe.HolderInfo) string {
+func leaseOf(h inspect.Holder) string {
 	switch {
 	case h.Overdue() > 0:
 		return lateness(h) + ", probably dead or frozen"
@@ -64,7 +65,7 @@ func leaseOf(h observe.HolderInfo) string {
 }
 
 // lateness returns the rest of a holder's lease, and how late its renewal is.
-func lateness(h observe.HolderInfo) string {
+func lateness(h inspect.Holder) string {
 	if late := h.Overdue(); late > 0 {
 		return left(h.Lease) + ", renewal overdue by " + short(late)
 	}
@@ -72,7 +73,7 @@ func lateness(h observe.HolderInfo) string {
 }
 
 // life returns what is known of whether a holder is at work.
-func life(h observe.HolderInfo) string {
+func life(h inspect.Holder) string {
 	renewed := short(max(0, h.Renewed-h.Lease))
 	switch {
 	case h.Kept:
@@ -105,12 +106,12 @@ func life(h observe.HolderInfo) string {
 func roundedUp(d time.Duration) string { return short(d.Truncate(time.Second) + time.Second) }
 
 // untilOverdue is how long it takes until a holder is overdue that has renewed its lease for the last time.
-func untilOverdue(h observe.HolderInfo) time.Duration {
+func untilOverdue(h inspect.Holder) time.Duration {
 	return h.Lease - h.Renewed*2/3 + max(time.Second, h.Renewed/10)
 }
 
 // next returns who gets a lock next when a holder loses it; empty if nobody waits who is there.
-func next(info observe.LockInfo, h observe.HolderInfo) string {
+func next(info inspect.Lock, h inspect.Holder) string {
 	for _, w := range info.Waiters {
 		if !w.Gone {
 			return view.WhoWaits(w)
@@ -126,7 +127,7 @@ func next(info observe.LockInfo, h observe.HolderInfo) string {
 const noticing = "at its next renewal or unlock"
 
 // lastSign returns when the process of a holder that may be at work was alive; empty if it is probably dead, or not known.
-func lastSign(h observe.HolderInfo) string {
+func lastSign(h inspect.Holder) string {
 	switch {
 	case !h.Label.Known() || h.Kept || dead(h):
 		return ""
@@ -137,7 +138,7 @@ func lastSign(h observe.HolderInfo) string {
 }
 
 // nobodyWaits says so, as far as it is known: calls within a process are known from its record alone.
-func nobodyWaits(info observe.LockInfo) string {
+func nobodyWaits(info inspect.Lock) string {
 	known := len(info.Holders) > 0
 	for _, h := range info.Holders {
 		known = known && h.Label.Known() && h.Behind == 0
@@ -149,7 +150,7 @@ func nobodyWaits(info observe.LockInfo) string {
 }
 
 // waiting is how many calls wait for a lock, see view.Waiting, and which of them are not in the queue, or wait for nothing.
-func waiting(info observe.LockInfo) string {
+func waiting(info inspect.Lock) string {
 	n, gone := view.Waiting(info), 0
 	var parts []string
 	add := func(behind int, who string) {
@@ -192,7 +193,7 @@ func process(l observe.Label) string {
 }
 
 // note returns remarks about a waiter.
-func note(w observe.WaiterInfo) string {
+func note(w inspect.Waiter) string {
 	var parts []string
 	if w.Gone {
 		parts = append(parts, "gone: nobody listens")

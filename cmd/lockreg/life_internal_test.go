@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -22,48 +23,48 @@ func TestLife(t *testing.T) {
 		label := observe.Label{Registry: id, Host: "web-1", PID: 7}
 		before := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 		for name, c := range map[string]struct {
-			of          observe.HolderInfo
+			of          inspect.Holder
 			life, lease string
 		}{
 			"renewed": {
-				observe.HolderInfo{Label: label, Since: before(time.Hour), Renewed: time.Minute, Lease: 57 * time.Second},
+				inspect.Holder{Label: label, Since: before(time.Hour), Renewed: time.Minute, Lease: 57 * time.Second},
 				"granted or renewed 3s ago: its process was alive then; if it has died since, this shows within 24s", "57s",
 			},
 			"overdue": {
-				observe.HolderInfo{Label: label, Since: before(time.Hour), Renewed: time.Minute, Lease: 33 * time.Second},
+				inspect.Holder{Label: label, Since: before(time.Hour), Renewed: time.Minute, Lease: 33 * time.Second},
 				"not renewed for 27s: it is probably dead or frozen", "33s, renewal overdue by 7s, probably dead or frozen",
 			},
 			"not listed, of a process that is silent": {
-				observe.HolderInfo{Label: label, Since: before(time.Hour), Silent: 27 * time.Second, Lease: 33 * time.Second},
+				inspect.Holder{Label: label, Since: before(time.Hour), Silent: 27 * time.Second, Lease: 33 * time.Second},
 				"its process has shown no sign of life for 27s, and should have: it is probably dead or frozen",
 				"33s, process probably dead or frozen",
 			},
 			"never told": {
-				observe.HolderInfo{Since: before(10 * time.Minute), Lease: 10 * time.Minute},
+				inspect.Holder{Since: before(10 * time.Minute), Lease: 10 * time.Minute},
 				"no record of its process: it is dead or frozen, or may not write one; its lease is 20m00s if it was never " +
 					"renewed, else shorter", "10m00s, no record: probably dead",
 			},
 			"never told, without an end": {
-				observe.HolderInfo{Since: before(10 * time.Minute), Lease: -1},
+				inspect.Holder{Since: before(10 * time.Minute), Lease: -1},
 				"no record of its process: it is dead or frozen, or may not write one",
 				"no end, no record: probably dead",
 			},
 			"new": {
-				observe.HolderInfo{Since: before(time.Second), Lease: time.Minute},
+				inspect.Holder{Since: before(time.Second), Lease: time.Minute},
 				"too new for a record of its process, which shows within 5s", "1m00s",
 			},
 			"not renewed": {
-				observe.HolderInfo{Label: label, Since: before(time.Hour), Lease: time.Minute},
+				inspect.Holder{Label: label, Since: before(time.Hour), Lease: time.Minute},
 				"its process was alive in the last minute; if it has died since, this shows within a minute; " +
 					"that it renews its lease is not known", "1m00s",
 			},
 			"Java": {
-				observe.HolderInfo{Holder: id, Lease: time.Minute},
+				inspect.Holder{Holder: id, Lease: time.Minute},
 				"whether it is alive is not known; if it is dead, its lease ends in 1m00s", "1m00s",
 			},
-			"Java, without an end": {observe.HolderInfo{Holder: id, Lease: -1}, "whether it is alive is not known", "no end"},
+			"Java, without an end": {inspect.Holder{Holder: id, Lease: -1}, "whether it is alive is not known", "no end"},
 			"kept": {
-				observe.HolderInfo{Since: before(time.Hour), Kept: true, Lease: time.Minute}, "nobody works under it", "1m00s",
+				inspect.Holder{Since: before(time.Hour), Kept: true, Lease: time.Minute}, "nobody works under it", "1m00s",
 			},
 		} {
 			require.Equal(t, c.life, life(c.of), name)
@@ -90,13 +91,13 @@ func TestHeldFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 		for _, c := range []struct {
-			of          observe.HolderInfo
+			of          inspect.Holder
 			held, after string
 		}{
-			{observe.HolderInfo{Since: before(3 * time.Minute), Granted: before(2 * time.Second)}, "2s", " for 2s"},
-			{observe.HolderInfo{Since: before(3 * time.Minute)}, "asked 3m00s ago", ", which asked for it 3m00s ago"},
-			{observe.HolderInfo{Since: before(2 * time.Second)}, "≤ 2s", " for ≤ 2s"},
-			{observe.HolderInfo{}, "unknown", ""},
+			{inspect.Holder{Since: before(3 * time.Minute), Granted: before(2 * time.Second)}, "2s", " for 2s"},
+			{inspect.Holder{Since: before(3 * time.Minute)}, "asked 3m00s ago", ", which asked for it 3m00s ago"},
+			{inspect.Holder{Since: before(2 * time.Second)}, "≤ 2s", " for ≤ 2s"},
+			{inspect.Holder{}, "unknown", ""},
 		} {
 			require.Equal(t, c.held, heldFor(c.of))
 			require.Equal(t, c.after, held(c.of))
@@ -106,24 +107,24 @@ func TestHeldFor(t *testing.T) {
 
 // That nobody waits is said only where the waiters within processes are known.
 func TestNobodyWaits(t *testing.T) {
-	known := observe.HolderInfo{Label: observe.Label{Registry: "1", PID: 1}}
+	known := inspect.Holder{Label: observe.Label{Registry: "1", PID: 1}}
 	behind := known
 	behind.Behind = 3
 	for _, c := range []struct {
 		want    string
-		holders []observe.HolderInfo
+		holders []inspect.Holder
 	}{
-		{"nobody waits", []observe.HolderInfo{known, known}}, {"nobody waits in Redis", []observe.HolderInfo{known, {}}},
-		{"nobody waits in Redis", nil}, {"nobody waits in Redis", []observe.HolderInfo{behind}},
+		{"nobody waits", []inspect.Holder{known, known}}, {"nobody waits in Redis", []inspect.Holder{known, {}}},
+		{"nobody waits in Redis", nil}, {"nobody waits in Redis", []inspect.Holder{behind}},
 	} {
-		require.Equal(t, c.want, nobodyWaits(observe.LockInfo{Holders: c.holders}))
+		require.Equal(t, c.want, nobodyWaits(inspect.Lock{Holders: c.holders}))
 	}
 }
 
 // A holder is overdue as soon as it is said to be, and no sooner.
 func TestUntilOverdue(t *testing.T) {
 	for _, renewed := range []time.Duration{3 * time.Second, 10 * time.Second, time.Minute, time.Hour} {
-		h := observe.HolderInfo{Renewed: renewed, Lease: renewed * 9 / 10}
+		h := inspect.Holder{Renewed: renewed, Lease: renewed * 9 / 10}
 		h.Lease -= untilOverdue(h)
 		require.Positive(t, h.Overdue())
 		h.Lease++
@@ -134,13 +135,13 @@ func TestUntilOverdue(t *testing.T) {
 // Each holder is said to be alive or dead once, in a line of its own.
 func TestShowOfTheDead(t *testing.T) {
 	var out bytes.Buffer
-	alive := observe.HolderInfo{Holder: "a", Renewed: time.Minute, Lease: 50 * time.Second}
-	dead := observe.HolderInfo{Holder: "b", Renewed: time.Minute, Lease: 33 * time.Second}
-	info := observe.LockInfo{Kind: observe.KindSemaphore, Holders: []observe.HolderInfo{alive, dead}, HolderCount: 2}
+	alive := inspect.Holder{Holder: "a", Renewed: time.Minute, Lease: 50 * time.Second}
+	dead := inspect.Holder{Holder: "b", Renewed: time.Minute, Lease: 33 * time.Second}
+	info := inspect.Lock{Kind: observe.KindSemaphore, Holders: []inspect.Holder{alive, dead}, HolderCount: 2}
 	require.NoError(t, (&app{out: &out}).printLock(info))
-	other := observe.HolderInfo{Holder: "c", Silent: time.Second}
+	other := inspect.Holder{Holder: "c", Silent: time.Second}
 	require.Equal(t, "3 holders, 2 probably dead",
-		several(observe.LockInfo{Holders: []observe.HolderInfo{alive, dead, other}, HolderCount: 3}))
+		several(inspect.Lock{Holders: []inspect.Holder{alive, dead, other}, HolderCount: 3}))
 	require.Contains(t, out.String(), "  33s, renewal overdue by 7s  -")
 	require.Contains(t, out.String(), "\nunknown: granted or renewed 10s ago: its process was alive then; if")
 	require.Contains(t, out.String(), "\nunknown: not renewed for 27s: it is probably dead or frozen\n")
@@ -150,15 +151,15 @@ func TestShowOfTheDead(t *testing.T) {
 // The command to copy frees the holder that is most overdue, and a shell reads it as it is meant.
 func TestCommandToCopy(t *testing.T) {
 	r := &releaser{prefix: "my shop", path: "it's"}
-	alive := observe.HolderInfo{Holder: "a:1", Renewed: time.Minute, Lease: 50 * time.Second}
-	late := observe.HolderInfo{Holder: "b:2", Renewed: time.Minute, Lease: 30 * time.Second}
-	later := observe.HolderInfo{Holder: "c:3$(x)", Renewed: time.Minute, Lease: 20 * time.Second}
+	alive := inspect.Holder{Holder: "a:1", Renewed: time.Minute, Lease: 50 * time.Second}
+	late := inspect.Holder{Holder: "b:2", Renewed: time.Minute, Lease: 30 * time.Second}
+	later := inspect.Holder{Holder: "c:3$(x)", Renewed: time.Minute, Lease: 20 * time.Second}
 	require.Equal(t, `lockreg release 'my shop' 'it'\''s' --holder 'c:3$(x)'`,
-		r.command(observe.LockInfo{Holders: []observe.HolderInfo{alive, late, later}}))
+		r.command(inspect.Lock{Holders: []inspect.Holder{alive, late, later}}))
 	require.Equal(t, `lockreg release 'my shop' 'it'\''s' --holder b:2`,
-		r.command(observe.LockInfo{Holders: []observe.HolderInfo{late, alive}}))
+		r.command(inspect.Lock{Holders: []inspect.Holder{late, alive}}))
 	late.Renewed, late.Silent = 0, 20*time.Second
-	require.Contains(t, r.command(observe.LockInfo{Holders: []observe.HolderInfo{alive, late}}), "b:2")
+	require.Contains(t, r.command(inspect.Lock{Holders: []inspect.Holder{alive, late}}), "b:2")
 	for word, want := range map[string]string{
 		"": "''", "a b": "'a b'", "orders:42": "orders:42", "a;b": "'a;b'", "~x": "'~x'", "é": "'é'", "x*y": "'x*y'",
 	} {
@@ -168,41 +169,41 @@ func TestCommandToCopy(t *testing.T) {
 
 // One number for all that wait, wherever they do, and what is known of some.
 func TestWaiting(t *testing.T) {
-	info := observe.LockInfo{
-		Holders: []observe.HolderInfo{
+	info := inspect.Lock{
+		Holders: []inspect.Holder{
 			{Label: observe.Label{Registry: "1", Host: "web-1", PID: 7}, Behind: 1}, {Label: observe.Label{Registry: "2", PID: 1}},
 		},
-		Waiters:     []observe.WaiterInfo{{}, {Gone: true}, {Label: observe.Label{Registry: "3", PID: 1, Name: "mailer"}, Behind: 2}},
+		Waiters:     []inspect.Waiter{{}, {Gone: true}, {Label: observe.Label{Registry: "3", PID: 1, Name: "mailer"}, Behind: 2}},
 		WaiterCount: 3,
 	}
 	require.Equal(t, 6, view.Waiting(info))
 	require.Equal(t, "6, of them 1 gone, 1 in web-1/7, 2 in mailer", waiting(info))
-	require.Equal(t, "0", waiting(observe.LockInfo{}))
+	require.Equal(t, "0", waiting(inspect.Lock{}))
 }
 
 // Waiters that are gone are among those that wait.
 func TestWaitingOfTheGone(t *testing.T) {
-	gone, there := observe.WaiterInfo{Registry: "1", Gone: true}, observe.WaiterInfo{Registry: "2"}
-	for want, waiters := range map[string][]observe.WaiterInfo{
+	gone, there := inspect.Waiter{Registry: "1", Gone: true}, inspect.Waiter{Registry: "2"}
+	for want, waiters := range map[string][]inspect.Waiter{
 		"1": {there}, "1, which is gone": {gone}, "3, of them 1 gone": {there, gone, there}, "2, of them 2 gone": {gone, gone},
 	} {
-		require.Equal(t, want, waiting(observe.LockInfo{Waiters: waiters, WaiterCount: len(waiters)}))
+		require.Equal(t, want, waiting(inspect.Lock{Waiters: waiters, WaiterCount: len(waiters)}))
 	}
 }
 
 // The next one is there: the dead are passed over.
 func TestNext(t *testing.T) {
-	waiters := []observe.WaiterInfo{
+	waiters := []inspect.Waiter{
 		{Registry: "1", Gone: true},
 		{Registry: "2", Label: observe.Label{Registry: "2", Host: "vm", PID: 28513, Name: "lockreg run sleep"}},
 		{Registry: "3", Label: observe.Label{Registry: "3", Host: "vm", PID: 1}},
 	}
-	holder := observe.HolderInfo{Label: observe.Label{Registry: "4", Host: "vm", PID: 2, Name: "shop"}}
-	require.Equal(t, "lockreg run sleep on vm, process 28513", next(observe.LockInfo{Waiters: waiters}, holder))
-	require.Empty(t, next(observe.LockInfo{Waiters: waiters[:1]}, holder))
-	require.Empty(t, next(observe.LockInfo{}, holder))
+	holder := inspect.Holder{Label: observe.Label{Registry: "4", Host: "vm", PID: 2, Name: "shop"}}
+	require.Equal(t, "lockreg run sleep on vm, process 28513", next(inspect.Lock{Waiters: waiters}, holder))
+	require.Empty(t, next(inspect.Lock{Waiters: waiters[:1]}, holder))
+	require.Empty(t, next(inspect.Lock{}, holder))
 	holder.Behind = 28
 	require.Equal(t, "one of 28 waiting in shop, once that process notices at its next renewal or unlock",
-		next(observe.LockInfo{Waiters: waiters[:1]}, holder))
-	require.Equal(t, "lockreg run sleep on vm, process 28513", next(observe.LockInfo{Waiters: waiters}, holder))
+		next(inspect.Lock{Waiters: waiters[:1]}, holder))
+	require.Equal(t, "lockreg run sleep on vm, process 28513", next(inspect.Lock{Waiters: waiters}, holder))
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/scan"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 const (
@@ -22,12 +22,12 @@ const (
 )
 
 // byQueue has those first that most wait for, then by name.
-func byQueue(a, b observe.LockInfo) int {
+func byQueue(a, b inspect.Lock) int {
 	return cmp.Or(cmp.Compare(view.Waiting(b), view.Waiting(a)), strings.Compare(a.Path, b.Path))
 }
 
 // gather is all of them, in order. With an error they are not all.
-func gather(all iter.Seq2[observe.LockInfo, error], p *progress) (infos []observe.LockInfo, err error) {
+func gather(all iter.Seq2[inspect.Lock, error], p *progress) (infos []inspect.Lock, err error) {
 	for info, why := range all {
 		if why != nil {
 			err = why
@@ -42,13 +42,13 @@ func gather(all iter.Seq2[observe.LockInfo, error], p *progress) (infos []observ
 
 // found is a lock, or why there are no more.
 type found struct {
-	observe.LockInfo
+	inspect.Lock
 
 	err error
 }
 
 // stream sends locks as they are found. Stop has all end; after it nothing is sent any more once the returned function is called.
-func stream(all iter.Seq2[observe.LockInfo, error], stop func()) (locks <-chan found, end func()) {
+func stream(all iter.Seq2[inspect.Lock, error], stop func()) (locks <-chan found, end func()) {
 	into, over := make(chan found), make(chan struct{})
 	var reads sync.WaitGroup
 	reads.Go(func() {
@@ -76,13 +76,13 @@ type listing struct {
 	marks    func() marks // see knots
 	nothing  func() string
 
-	part, longest []observe.LockInfo
+	part, longest []inspect.Lock
 	count, parts  int
 }
 
 // list prints locks. When they come slowly it does so in parts, each in order, and names the longest queues at the end. Where
 // there is none it prints what nothing returns. When it ends before all are found, it says so where the locks are.
-func (l *listing) list(all iter.Seq2[observe.LockInfo, error], stop func()) error {
+func (l *listing) list(all iter.Seq2[inspect.Lock, error], stop func()) error {
 	locks, end := stream(all, stop)
 	defer end()
 	each := time.NewTicker(partEach)
@@ -100,7 +100,7 @@ func (l *listing) list(all iter.Seq2[observe.LockInfo, error], stop func()) erro
 			case lock.err != nil:
 				return cmp.Or(l.cut(), lock.err)
 			}
-			l.part = append(l.part, lock.LockInfo)
+			l.part = append(l.part, lock.Lock)
 			l.count++
 			l.progress.count(l.count)
 		}
@@ -113,7 +113,7 @@ func (l *listing) flush() error {
 		return nil
 	}
 	slices.SortFunc(l.part, byQueue)
-	waited := slices.IndexFunc(l.part, func(i observe.LockInfo) bool { return view.Waiting(i) == 0 })
+	waited := slices.IndexFunc(l.part, func(i inspect.Lock) bool { return view.Waiting(i) == 0 })
 	if waited < 0 {
 		waited = len(l.part)
 	}

@@ -15,21 +15,22 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
 // slowly tells of locks, one each ten milliseconds.
-func slowly(n int, failure error) func(yield func(observe.LockInfo, error) bool) {
-	return func(yield func(observe.LockInfo, error) bool) {
+func slowly(n int, failure error) func(yield func(inspect.Lock, error) bool) {
+	return func(yield func(inspect.Lock, error) bool) {
 		for i := range n {
 			<-time.After(10 * time.Millisecond)
-			if !yield(observe.LockInfo{Path: fmt.Sprintf("p%03d", i), Kind: "lock", WaiterCount: i % 50}, nil) {
+			if !yield(inspect.Lock{Path: fmt.Sprintf("p%03d", i), Kind: "lock", WaiterCount: i % 50}, nil) {
 				return
 			}
 		}
 		if failure != nil {
-			yield(observe.LockInfo{}, failure)
+			yield(inspect.Lock{}, failure)
 		}
 	}
 }
@@ -70,11 +71,11 @@ func TestListThatIsCutOff(t *testing.T) {
 			out, p := &lines{}, &progress{}
 			p.at(scan.Progress{Keys: 500, Part: 0.07})
 			ctx, stop := context.WithCancel(t.Context())
-			locks := func(yield func(observe.LockInfo, error) bool) {
+			locks := func(yield func(inspect.Lock, error) bool) {
 				slowly(c.found, nil)(yield)
 				<-time.After(2 * partEach)
 				assert.Equal(t, c.found > 0, strings.Contains(out.String(), "p000"), name)
-				yield(observe.LockInfo{}, failure)
+				yield(inspect.Lock{}, failure)
 				<-ctx.Done()
 			}
 			require.ErrorIs(t, listingOf(&app{out: out}, p).list(locks, stop), failure)
@@ -88,8 +89,8 @@ func TestListThatIsCutOff(t *testing.T) {
 func TestListThatNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		endless := func(yield func(observe.LockInfo, error) bool) {
-			for ctx.Err() == nil && yield(observe.LockInfo{Path: "a"}, nil) {
+		endless := func(yield func(inspect.Lock, error) bool) {
+			for ctx.Err() == nil && yield(inspect.Lock{Path: "a"}, nil) {
 				<-time.After(10 * time.Millisecond)
 			}
 		}
@@ -122,16 +123,16 @@ func TestListAtOnce(t *testing.T) {
 
 // Calls that wait in their processes count as those in the queue of Redis do, wherever locks are in order.
 func TestListOfCallsThatWaitInTheirProcesses(t *testing.T) {
-	hot := observe.LockInfo{Path: "hot", Kind: "lock", Holders: []observe.HolderInfo{{Holder: "x", Lease: -1, Behind: 28}}}
+	hot := inspect.Lock{Path: "hot", Kind: "lock", Holders: []inspect.Holder{{Holder: "x", Lease: -1, Behind: 28}}}
 	hot.HolderCount = 1
-	behind := observe.LockInfo{Path: "behind", Kind: "lock", WaiterCount: 1, Waiters: []observe.WaiterInfo{{Behind: 3}}}
-	infos := []observe.LockInfo{{Path: "a", Kind: "lock", WaiterCount: 1}, {Path: "b", Kind: "lock", WaiterCount: 2}, hot, behind}
+	behind := inspect.Lock{Path: "behind", Kind: "lock", WaiterCount: 1, Waiters: []inspect.Waiter{{Behind: 3}}}
+	infos := []inspect.Lock{{Path: "a", Kind: "lock", WaiterCount: 1}, {Path: "b", Kind: "lock", WaiterCount: 2}, hot, behind}
 	shown, more := (&choice{sort: "waiting", limit: 2}).ordered(slices.Clone(infos))
 	require.Equal(t, []string{"hot", "behind"}, []string{shown[0].Path, shown[1].Path})
 	require.Equal(t, 2, more)
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		parts := func(yield func(observe.LockInfo, error) bool) {
+		parts := func(yield func(inspect.Lock, error) bool) {
 			for _, info := range infos {
 				<-time.After(partEach)
 				yield(info, nil)
@@ -144,15 +145,15 @@ func TestListOfCallsThatWaitInTheirProcesses(t *testing.T) {
 
 // Of several holders it says how many are probably dead.
 func TestListOfSeveralHolders(t *testing.T) {
-	alive := observe.HolderInfo{Holder: "a", Renewed: time.Minute, Lease: 50 * time.Second}
-	dead := observe.HolderInfo{Holder: "b", Renewed: time.Minute, Lease: 30 * time.Second}
-	for want, info := range map[string]observe.LockInfo{
-		"2 holders":                  {Kind: observe.KindSemaphore, Holders: []observe.HolderInfo{alive, alive}, HolderCount: 2},
-		"2 holders, 1 probably dead": {Kind: observe.KindSemaphore, Holders: []observe.HolderInfo{alive, dead}, HolderCount: 2},
-		"3 readers, 2 probably dead": {Kind: observe.KindReadWrite, Holders: []observe.HolderInfo{dead, alive, dead}, HolderCount: 3},
+	alive := inspect.Holder{Holder: "a", Renewed: time.Minute, Lease: 50 * time.Second}
+	dead := inspect.Holder{Holder: "b", Renewed: time.Minute, Lease: 30 * time.Second}
+	for want, info := range map[string]inspect.Lock{
+		"2 holders":                  {Kind: observe.KindSemaphore, Holders: []inspect.Holder{alive, alive}, HolderCount: 2},
+		"2 holders, 1 probably dead": {Kind: observe.KindSemaphore, Holders: []inspect.Holder{alive, dead}, HolderCount: 2},
+		"3 readers, 2 probably dead": {Kind: observe.KindReadWrite, Holders: []inspect.Holder{dead, alive, dead}, HolderCount: 3},
 	} {
 		var out bytes.Buffer
-		require.NoError(t, (&app{out: &out}).printLocks([]observe.LockInfo{info}, nil))
+		require.NoError(t, (&app{out: &out}).printLocks([]inspect.Lock{info}, nil))
 		require.Regexp(t, "  "+want+"  +0\n$", out.String())
 	}
 }

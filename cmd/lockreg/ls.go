@@ -17,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -98,11 +99,12 @@ func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
 
 // lsUntil is ls, until stop is called or ctx ends.
 func (a *app) lsUntil(ctx context.Context, stop func(), prefix string, c *choice) error {
-	r, client, closeAll, err := a.registryAndClient(ctx, prefix)
+	registry, client, closeAll, err := a.registryAndClient(ctx, prefix)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
+	r := inspect.Of(registry)
 	why := func() string {
 		if c.pattern == nil && !c.dead && !c.watch { // there is no lock, and somebody waits for the answer
 			return a.noSuchPrefix(ctx, prefix)
@@ -172,7 +174,7 @@ Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 69 Redis cannot be used.`,
 		Args: exactly(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, closeAll, err := a.registry(cmd.Context(), args[0])
+			r, closeAll, err := a.inspector(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -185,7 +187,7 @@ Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 			}
 			show, hint := a.printLock, func(text string) { _, _ = fmt.Fprintln(a.out, text) }
 			if a.json {
-				show, hint = func(info observe.LockInfo) error { return a.printJSON(view.OfLock(info)) }, a.warn
+				show, hint = func(info inspect.Lock) error { return a.printJSON(view.OfLock(info)) }, a.warn
 			}
 			if err := show(info); err != nil || info.Kind != observe.KindNone {
 				return err
@@ -215,7 +217,7 @@ func exactly(n int) cobra.PositionalArgs {
 }
 
 // printLocksJSON prints an array, one by one: all at once would be in memory several times.
-func (a *app) printLocksJSON(infos []observe.LockInfo, known marks) error {
+func (a *app) printLocksJSON(infos []inspect.Lock, known marks) error {
 	type marked struct {
 		view.Lock
 		Deadlocked bool `json:"deadlocked"` // a call of a deadlock waits for it
@@ -239,7 +241,7 @@ func (a *app) printLocksJSON(infos []observe.LockInfo, known marks) error {
 	return out.Flush()
 }
 
-func (a *app) printLocks(infos []observe.LockInfo, known marks) error {
+func (a *app) printLocks(infos []inspect.Lock, known marks) error {
 	table := a.table("PATH", "KIND", "HOLDER", "HELD FOR", "LEASE", "WAITING")
 	for _, info := range infos {
 		holder, since, lease := "nobody", "", ""
@@ -262,7 +264,7 @@ func (a *app) printLocks(infos []observe.LockInfo, known marks) error {
 	return table.Flush()
 }
 
-func (a *app) printLock(info observe.LockInfo) error {
+func (a *app) printLock(info inspect.Lock) error {
 	table := a.table()
 	table.row("path", info.Path)
 	table.row("key", info.Key)
@@ -324,7 +326,7 @@ func (a *app) more(n int) {
 }
 
 // kindOf returns the kind of a lock, and its format.
-func kindOf(info observe.LockInfo) string {
+func kindOf(info inspect.Lock) string {
 	switch info.Kind {
 	case observe.KindNone:
 		return "free"
@@ -340,7 +342,7 @@ func kindOf(info observe.LockInfo) string {
 }
 
 // format returns a remark about a format other than Spring's.
-func format(info observe.LockInfo) string {
+func format(info inspect.Lock) string {
 	if info.Layout == lockregistry.LayoutRedisson {
 		return " (redisson)"
 	}
@@ -356,7 +358,7 @@ func holders(kind observe.Kind) string {
 }
 
 // several is how many hold a lock, and how many of them are overdue.
-func several(info observe.LockInfo) string {
+func several(info inspect.Lock) string {
 	text, gone := fmt.Sprint(info.HolderCount, " ", holders(info.Kind)), 0
 	for _, h := range info.Holders {
 		if dead(h) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/connect"
 )
 
@@ -185,6 +186,15 @@ func (a *app) option() (rueidis.ClientOption, error) {
 		option.ClientName = "lockreg"
 	}
 	return option, nil
+}
+
+// inspector returns an inspector of locks with the layout that was asked for, and a function that closes its client.
+func (a *app) inspector(ctx context.Context, prefix string) (*inspect.Inspector, func(), error) {
+	r, closeAll, err := a.registry(ctx, prefix)
+	if err != nil {
+		return nil, nil, err
+	}
+	return inspect.Of(r), closeAll, nil
 }
 
 // registry returns a registry with the layout that was asked for, and a function that closes it and its client.

@@ -16,11 +16,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
-	"github.com/lockregistry/lockregistry/internal/inspect"
+	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
-	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/protocol/operator"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/scan"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 func (a *app) prefixesCommand() *cobra.Command {
@@ -84,7 +85,7 @@ const (
 )
 
 // keysScript is the script that calls SCAN.
-var keysScript = protocol.Load("keys").Source
+var keysScript = operator.Keys.Source
 
 // prefixesOf returns the prefixes of locks in the database, and how many keys show each; when the time is over, those found so
 // far.
@@ -110,13 +111,13 @@ func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, err
 
 // namesOf calls SCAN once, in a script, since SCAN itself sends names of any length.
 func namesOf(ctx context.Context, node rueidis.Client, cursor string) (scan.Step, error) {
-	rows, err := inspect.Either(func(verb string) rueidis.RedisResult {
+	rows, err := readonly.Either(func(verb string) rueidis.RedisResult {
 		return node.Do(ctx, node.B().Arbitrary(verb, keysScript, "0", cursor, "*", scanCount).Build())
 	}).ToArray()
 	if err != nil {
 		return scan.Step{}, err
 	}
-	step, _, err := inspect.ParseStep(rows)
+	step, _, err := keyspace.ParseStep(rows)
 	return step, err
 }
 
@@ -236,9 +237,9 @@ func (a *app) noLocks(ctx context.Context, r lister, prefix string) string {
 	return a.noSuchPrefix(ctx, prefix)
 }
 
-// lister is the part of a registry that lists locks.
+// lister is the part of an inspector that lists locks.
 type lister interface {
-	Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error]
+	Locks(ctx context.Context) iter.Seq2[inspect.Lock, error]
 }
 
 // warn prints what noLocks says, where the output is for something else.
@@ -266,7 +267,7 @@ func (a *app) completions(cmd *cobra.Command, args []string, begun string) ([]st
 		found, _ := prefixesOf(ctx, client)
 		names = slices.Sorted(maps.Keys(found))
 	case len(args) == 1 && strings.Contains(cmd.Use, "PATH"):
-		r, closeAll, err := a.registry(ctx, args[0])
+		r, closeAll, err := a.inspector(ctx, args[0])
 		if err != nil {
 			break
 		}

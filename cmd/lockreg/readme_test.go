@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -114,7 +115,7 @@ func TestReadme(t *testing.T) {
 // labelled tells whether a registry sees who holds a path and who waits for it.
 func labelled(ctx context.Context, t *testing.T, r *lockregistry.Registry, path string) bool {
 	t.Helper()
-	info, err := r.Inspect(ctx, path)
+	info, err := inspect.Of(r).Inspect(ctx, path)
 	require.NoError(t, err)
 	return len(info.Holders) == 1 && !info.Holders[0].Granted.IsZero() && len(info.Waiters) == 1 && info.Waiters[0].Behind == 3
 }

@@ -9,8 +9,9 @@ import (
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
-	"github.com/lockregistry/lockregistry/internal/inspect"
+	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -25,9 +26,9 @@ func (a *app) recorded(ctx context.Context, prefix, path string) string {
 	}
 	defer client.Close()
 	reader := readerOf(client, prefix)
-	registries, _ := reader.Listed(ctx)
+	registries, _ := keyspace.Listed(ctx, reader)
 	if len(registries) == 0 { // older versions keep no list
-		registries, _ = reader.Registries(ctx)
+		registries, _ = keyspace.Registries(ctx, reader)
 	}
 	var found []string
 	// What fails leaves less to tell.
@@ -51,9 +52,9 @@ func (a *app) recorded(ctx context.Context, prefix, path string) string {
 }
 
 // readerOf is a reader for a prefix.
-func readerOf(client rueidis.Client, prefix string) *inspect.Reader {
+func readerOf(client rueidis.Client, prefix string) *readonly.Reader {
 	t := transport.New(client)
-	return &inspect.Reader{
+	return &readonly.Reader{
 		Prefix: prefix, Cluster: client.Mode() == rueidis.ClientModeCluster, Clock: t.Clock, Client: client, Transport: t,
 		Calls: bounded{}, Closed: make(chan struct{}),
 	}

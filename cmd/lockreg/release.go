@@ -20,6 +20,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -59,14 +60,14 @@ Redis cannot be used.`,
   lockreg release shop orders:42 --yes --reason "web-3 was switched off"`,
 		Args: exactly(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			registry, closeAll, err := a.registry(cmd.Context(), args[0])
+			inspector, closeAll, err := a.inspector(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			defer closeAll()
 			r.prefix, r.path = args[0], args[1]
-			r.hint = func() string { return a.nearMiss(cmd.Context(), registry, args[0], args[1]) }
-			return r.release(cmd.Context(), registry)
+			r.hint = func() string { return a.nearMiss(cmd.Context(), inspector, args[0], args[1]) }
+			return r.release(cmd.Context(), inspector)
 		},
 	}
 	flags := cmd.Flags()
@@ -76,16 +77,16 @@ Redis cannot be used.`,
 	return cmd
 }
 
-// keeper is the part of a registry that the command release needs.
+// keeper is the part of an inspector that the command release needs.
 type keeper interface {
-	Inspect(ctx context.Context, path string) (observe.LockInfo, error)
+	Inspect(ctx context.Context, path string) (inspect.Lock, error)
 	ForceUnlockHolder(ctx context.Context, path, holder string) error
 }
 
-func (r *releaser) release(ctx context.Context, registry keeper) error {
+func (r *releaser) release(ctx context.Context, locks keeper) error {
 	looking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	info, err := registry.Inspect(looking, r.path)
+	info, err := locks.Inspect(looking, r.path)
 	if err != nil {
 		return failed(err)
 	}
@@ -101,7 +102,7 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 	}
 	freeing, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err = registry.ForceUnlockHolder(freeing, r.path, h.Holder)
+	err = locks.ForceUnlockHolder(freeing, r.path, h.Holder)
 	result := "freed"
 	switch {
 	case errors.Is(err, lockregistry.ErrNotOwner):
@@ -124,7 +125,7 @@ func (r *releaser) release(ctx context.Context, registry keeper) error {
 }
 
 // otherLayout returns the format of a plain lock that is held, if it differs from --layout.
-func (r *releaser) otherLayout(info observe.LockInfo) string {
+func (r *releaser) otherLayout(info inspect.Lock) string {
 	if name := view.OfLayout(info.Layout); info.Kind == observe.KindLock && info.HolderCount > 0 && name != r.layout {
 		return name
 	}
@@ -132,13 +133,13 @@ func (r *releaser) otherLayout(info observe.LockInfo) string {
 }
 
 // choose finds the holder that is meant.
-func (r *releaser) choose(info observe.LockInfo) (observe.HolderInfo, error) {
+func (r *releaser) choose(info inspect.Lock) (inspect.Holder, error) {
 	if info.HolderCount == 0 {
 		text := info.Key + ": nobody holds it: nothing was changed"
 		if hint := r.hint(); hint != "" {
 			text += "; " + hint
 		}
-		return observe.HolderInfo{}, exit{exitFound, errors.New(text)}
+		return inspect.Holder{}, exit{exitFound, errors.New(text)}
 	}
 	if r.holder == "" && info.HolderCount == 1 {
 		return info.Holders[0], nil
@@ -150,22 +151,22 @@ func (r *releaser) choose(info observe.LockInfo) (observe.HolderInfo, error) {
 	}
 	if r.holder != "" {
 		if info.HolderCount > len(info.Holders) { // it may be one that is not shown
-			return observe.HolderInfo{Holder: r.holder, Since: protocol.ParseName(r.holder).Since}, nil
+			return inspect.Holder{Holder: r.holder, Since: protocol.ParseName(r.holder).Since}, nil
 		}
 		err := fmt.Errorf("%s: no holder %q: give the whole text under IN REDIS, such as --holder %s",
 			info.Key, r.holder, quoted(info.Holders[0].Holder))
-		return observe.HolderInfo{}, exit{exitFound, err}
+		return inspect.Holder{}, exit{exitFound, err}
 	}
 	if err := r.to(r.err).printLock(info); err != nil {
-		return observe.HolderInfo{}, err
+		return inspect.Holder{}, err
 	}
-	return observe.HolderInfo{}, usage("%d %s hold it: say which one with --holder, as it stands under IN REDIS: %s",
+	return inspect.Holder{}, usage("%d %s hold it: say which one with --holder, as it stands under IN REDIS: %s",
 		info.HolderCount, holders(info.Kind), r.command(info))
 }
 
 // command is one that frees a holder of several: the most overdue one, else the first.
-func (r *releaser) command(info observe.LockInfo) string {
-	h := slices.MaxFunc(info.Holders, func(a, b observe.HolderInfo) int {
+func (r *releaser) command(info inspect.Lock) string {
+	h := slices.MaxFunc(info.Holders, func(a, b inspect.Holder) int {
 		return cmp.Or(cmp.Compare(a.Overdue(), b.Overdue()), cmp.Compare(a.Silent, b.Silent))
 	})
 	return "lockreg release " + quoted(r.prefix) + " " + quoted(r.path) + " --holder " + quoted(h.Holder)
@@ -190,7 +191,7 @@ func (a *app) to(w io.Writer) *app {
 }
 
 // ask shows the holder, and asks whether to go on.
-func (r *releaser) ask(info observe.LockInfo, h observe.HolderInfo) error {
+func (r *releaser) ask(info inspect.Lock, h inspect.Holder) error {
 	if r.yes {
 		if alive := lastSign(h); alive != "" {
 			r.logger(slog.LevelInfo).Warn("the holder may be at work", "alive", alive, "label", view.Who(h))
@@ -228,7 +229,7 @@ func (r *releaser) onTerminal() bool {
 	return ok && isTerminal(file)
 }
 
-func (r *releaser) done(info observe.LockInfo, h observe.HolderInfo) error {
+func (r *releaser) done(info inspect.Lock, h inspect.Holder) error {
 	if r.json {
 		return r.printJSON(map[string]any{"freed": view.OfLock(info), "holder": printable.Valid(h.Holder)})
 	}

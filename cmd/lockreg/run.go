@@ -22,6 +22,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
@@ -299,7 +300,7 @@ func (r *runner) notObtained(ctx context.Context, registry *lockregistry.Registr
 func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	info, err := registry.Inspect(ctx, r.path)
+	info, err := inspect.Of(registry).Inspect(ctx, r.path)
 	if err != nil || len(info.Holders) == 0 {
 		return ""
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/connect"
 )
 
@@ -175,10 +176,11 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 		return err
 	}
 	defer disconnect()
-	if hint := a.noLocks(ctx, registry, prefix); hint != "" {
+	locks := inspect.Of(registry)
+	if hint := a.noLocks(ctx, locks, prefix); hint != "" {
 		log.Warn(strings.TrimPrefix(hint, "; "))
 	}
-	handler, err := page.New(registry, append(options, page.WithClient(client))...)
+	handler, err := page.New(locks, append(options, page.WithClient(client))...)
 	if err != nil {
 		return exit{exitUsage, err}
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
@@ -218,7 +219,7 @@ func TestServe(t *testing.T) {
 
 	_, err = registry.Acquire(t.Context(), "42")
 	require.NoError(t, err)
-	info, err := registry.Inspect(t.Context(), "42")
+	info, err := inspect.Of(registry).Inspect(t.Context(), "42")
 	require.NoError(t, err)
 
 	jar, err := cookiejar.New(nil)
@@ -233,7 +234,7 @@ func TestServe(t *testing.T) {
 	require.Equal(t, 200, post(t, browser, url+"release", release))
 	require.Contains(t, log.String(), `path=42`)
 	require.Contains(t, log.String(), `reason="a test"`)
-	info, err = registry.Inspect(t.Context(), "42")
+	info, err = inspect.Of(registry).Inspect(t.Context(), "42")
 	require.NoError(t, err)
 	require.Empty(t, info.Holders)
 
@@ -265,7 +266,7 @@ func TestServeWithoutTheRightToWrite(t *testing.T) {
 	require.NotContains(t, log.String(), "secret")
 	await(t, http.DefaultClient, url, `"path":"42"`)
 	require.Equal(t, 404, post(t, http.DefaultClient, url+"login", map[string]string{"token": releaseToken}))
-	info, err := registry.Inspect(t.Context(), "42")
+	info, err := inspect.Of(registry).Inspect(t.Context(), "42")
 	require.NoError(t, err)
 	release := map[string]string{"path": "42", "holder": info.Holders[0].Holder}
 	require.Equal(t, 403, post(t, http.DefaultClient, url+"release", release))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -38,11 +39,11 @@ func TestShowAtEightyColumns(t *testing.T) {
 	var out bytes.Buffer
 	const value = "5f0c6f0e-1f4e-4d6c-9d5a-2f3e6f1a7b11:1795278371204117"
 	label := observe.Label{Registry: value[:36], Host: "web-1", PID: 4711, Name: "billing"}
-	holder := observe.HolderInfo{
+	holder := inspect.Holder{
 		Holder: value, Label: label, Since: time.Now().Add(-time.Hour), Granted: time.Now(),
 		Lease: 57 * time.Second, Renewed: time.Minute,
 	}
-	info := observe.LockInfo{Path: "a", Key: "p:a", Kind: observe.KindLock, Holders: []observe.HolderInfo{holder}, HolderCount: 1}
+	info := inspect.Lock{Path: "a", Key: "p:a", Kind: observe.KindLock, Holders: []inspect.Holder{holder}, HolderCount: 1}
 	require.NoError(t, (&app{out: &out, width: 80}).printLock(info))
 	for line := range strings.Lines(out.String()) {
 		require.LessOrEqual(t, utf8.RuneCountInString(line), 81, line)

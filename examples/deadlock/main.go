@@ -21,6 +21,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -170,7 +171,7 @@ func process(ctx context.Context, out io.Writer, url, from, to string) error {
 
 // held reports whether an account is held.
 func held(ctx context.Context, locks *lockregistry.Registry, account string) bool {
-	info, err := locks.Inspect(ctx, account)
+	info, err := inspect.Of(locks).Inspect(ctx, account)
 	return err == nil && info.HolderCount > 0
 }
 

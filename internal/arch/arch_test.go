@@ -30,6 +30,18 @@ func TestPackages_ImportWhatThePageSays(t *testing.T) {
 	}
 }
 
+// A service that does not import package inspect has nothing of what only operators need.
+func TestPackages_AServiceLinksNothingOfOperators(t *testing.T) {
+	m := parse(t, "../..")
+	all := m.linked("", "leader", "lockhttp")
+	require.Contains(t, all, "detector")
+	for _, of := range []string{"inspect", "keyspace", "scan", "protocol/operator"} {
+		require.Contains(t, m.imports, of)
+		require.NotContains(t, all, of)
+	}
+	require.Subset(t, slices.Collect(maps.Keys(m.linked("inspect"))), []string{"inspect", "keyspace", "scan", "protocol/operator"})
+}
+
 func TestPackages_NewArrowsFail(t *testing.T) {
 	const (
 		table = "| package | purpose | may import |\n| --- | --- | --- |\n| root | the API | `hold` `rueidis` |\n" +

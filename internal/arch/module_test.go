@@ -165,7 +165,29 @@ func (m module) arrows(may map[string][]string) (problems []string) {
 	return append(problems, m.arrowsOfTests(may)...)
 }
 
-// arrowsOfTests: a test may import what its package may, test servers, and libraries.
+// linked are some packages, and those that they import.
+func (m module) linked(from ...string) map[string]bool {
+	all := map[string]bool{}
+	var add func(pkg string)
+	add = func(pkg string) {
+		if _, ours := m.imports[pkg]; !ours || all[pkg] {
+			return
+		}
+		all[pkg] = true
+		for _, imported := range m.imports[pkg] {
+			if rest, ours := strings.CutPrefix(imported, path); ours {
+				add(packageOf(strings.TrimPrefix(rest, "/")))
+			}
+		}
+	}
+	for _, pkg := range from {
+		add(pkg)
+	}
+	return all
+}
+
+// arrowsOfTests: a test may import what its package may, test servers, and libraries. Those of packages of users may look at
+// locks, and free them.
 func (m module) arrowsOfTests(may map[string][]string) (problems []string) {
 	for _, pkg := range slices.Sorted(maps.Keys(m.inTests)) {
 		if pkg == "" || may[pkg] == nil && m.imports[pkg] == nil {
@@ -173,7 +195,8 @@ func (m module) arrowsOfTests(may map[string][]string) (problems []string) {
 		}
 		for _, imported := range m.inTests[pkg] {
 			name := nameOf(imported)
-			own := name == pkg || name == "redistest" || !strings.HasPrefix(imported, path)
+			own := name == pkg || name == "redistest" || !strings.HasPrefix(imported, path) ||
+				name == "inspect" && slices.Contains(may[pkg], "root")
 			if !own && !slices.Contains(may[pkg], name) {
 				problems = append(problems, "the tests of "+pkg+" import "+name+" and may not (see "+page+")")
 			}

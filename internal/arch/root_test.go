@@ -15,7 +15,8 @@ const mostSources, mostTests = 28, 20
 
 // folders are the top level, but for what begins with a dot. CONTRIBUTING.md gives the reason of each.
 var folders = []string{
-	"bench", "cmd", "contrib", "docs", "examples", "internal", "leader", "lockhttp", "locktest", "observe", "scripts", "test",
+	"bench", "cmd", "contrib", "docs", "examples", "inspect", "internal", "leader", "lockhttp", "locktest", "observe",
+	"scripts", "test",
 }
 
 func TestRoot_FitsOnAScreen(t *testing.T) {

@@ -17,20 +17,24 @@ import (
 	"github.com/lockregistry/lockregistry/internal/presence"
 )
 
+// Peers is how Redis is asked about all registries.
+type Peers interface {
+	// Holders returns, for each path, the registries that hold it in Redis: for each hold one, empty if it is not known.
+	Holders(ctx context.Context, paths []string) ([][]string, error)
+	// Records reads the records of some registries, and calls each with one after another; with the zero record if there is none.
+	Records(ctx context.Context, registries []string, each func(i int, r presence.Record, from presence.Identity)) error
+}
+
 // Registry is the registry that a [Detector] works for.
 type Registry interface {
+	Peers
+
 	// Mine reports whether a call is one of this registry's.
 	Mine(c *deadlock.Call) bool
 	// Subject returns what such a call waits for.
 	Subject(c *deadlock.Call) (path, kind string)
 	// Held iterates over the locks that this registry's owners hold.
 	Held() iter.Seq[Held]
-	// Holders returns, for each path, the registries that hold it in Redis: for each hold one, empty if it is not known.
-	Holders(ctx context.Context, paths []string) ([][]string, error)
-	// Records reads the records of some registries, and calls each with one after another; with the zero record if there is none.
-	Records(ctx context.Context, registries []string, each func(i int, r presence.Record, from presence.Identity)) error
-	// Registries returns all registries that may have a record.
-	Registries(ctx context.Context) ([]string, error)
 	// Report reports a cycle that has not been reported.
 	Report(c Cycle)
 }
@@ -78,6 +82,18 @@ func New(
 ) *Detector {
 	return &Detector{reg: reg, own: own, graph: graph, clock: c, closed: closed}
 }
+
+// Bystander makes a detector that belongs to no registry: it has no calls of its own.
+func Bystander(peers Peers, c clock.Clock, closed <-chan struct{}) *Detector {
+	return New(bystander{peers}, presence.Identity{}, &deadlock.Graph{}, c, closed)
+}
+
+type bystander struct{ Peers }
+
+func (bystander) Mine(*deadlock.Call) bool                   { return false }
+func (bystander) Subject(*deadlock.Call) (path, kind string) { return "", "" }
+func (bystander) Held() iter.Seq[Held]                       { return func(func(Held) bool) {} }
+func (bystander) Report(Cycle)                               {}
 
 // mostHolds is how many paths of an owner are listed.
 const mostHolds = 16
@@ -173,14 +189,14 @@ func (d *Detector) untold(ctx context.Context) ([]Cycle, error) {
 	return slices.DeleteFunc(l.cycles(own), func(c Cycle) bool { return !d.graph.Unreported(c.calls()) }), err
 }
 
-// All returns the cycles of all registries.
-func (d *Detector) All(ctx context.Context) ([]Cycle, error) {
-	found, err := d.look(ctx)
+// All returns the cycles of all registries. List returns those that may have a record, perhaps more than once.
+func (d *Detector) All(ctx context.Context, list func(context.Context) ([]string, error)) ([]Cycle, error) {
+	found, err := d.look(ctx, list)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
 	d.pause(ctx)
-	later, err := d.look(ctx)
+	later, err := d.look(ctx, list)
 	if err != nil {
 		return nil, err
 	}
@@ -188,10 +204,10 @@ func (d *Detector) All(ctx context.Context) ([]Cycle, error) {
 }
 
 // look reads all records once.
-func (d *Detector) look(ctx context.Context) ([]Cycle, error) {
+func (d *Detector) look(ctx context.Context, list func(context.Context) ([]string, error)) ([]Cycle, error) {
 	all := d.lasting()
 	l := d.newLook(all)
-	registries, err := d.reg.Registries(ctx)
+	registries, err := list(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -101,7 +101,7 @@ func (p *process) Records(
 	return p.failure
 }
 
-func (p *process) Registries(context.Context) (all []string, err error) {
+func (p *process) registries(context.Context) (all []string, err error) {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	for registry := range p.world.records {
@@ -189,20 +189,20 @@ func TestDetector_FindsCyclesOverProcesses(t *testing.T) {
 				bystander := w.processes(c.processes + 1)[c.processes]
 				bystander.Look(t.Context())
 				require.Zero(t, bystander.asked, "who waits for nobody asks nobody")
-				found, err := bystander.All(t.Context())
+				found, err := bystander.All(t.Context(), bystander.registries)
 				require.NoError(t, err)
 				require.Len(t, found, 1)
 				require.Equal(t, want, found[0].paths())
 				require.Equal(t, 2*c.processes, bystander.read, "each of them in two looks")
 				all[1].read = 0
-				own, err := all[1].All(t.Context())
+				own, err := all[1].All(t.Context(), all[1].registries)
 				require.NoError(t, err)
 				require.Equal(t, 2*(c.processes-1), all[1].read, "its own needs no reading")
 				require.Equal(t, found[0].name(), own[0].name(), "wherever it begins")
 
 				all[0].graph.Leave(calls[0])
 				w.record(t, all)
-				found, err = bystander.All(t.Context())
+				found, err = bystander.All(t.Context(), bystander.registries)
 				require.NoError(t, err)
 				require.Empty(t, found)
 			})
@@ -236,7 +236,7 @@ func TestDetector_LooksTwice(t *testing.T) {
 			},
 			"All": func(t *testing.T, p *process) []Cycle {
 				t.Helper()
-				found, err := p.All(t.Context())
+				found, err := p.All(t.Context(), p.registries)
 				require.NoError(t, err)
 				return found
 			},
@@ -377,7 +377,7 @@ func TestDetector_TwoCyclesOfACall(t *testing.T) {
 			require.Len(t, p.reported, 1)
 			require.Equal(t, []string{"a", "b"}, p.reported[0].paths())
 		}
-		found, err := all[0].All(t.Context())
+		found, err := all[0].All(t.Context(), all[0].registries)
 		require.NoError(t, err)
 		require.Len(t, found, 2)
 	})
@@ -416,7 +416,7 @@ func TestDetector_Semaphores(t *testing.T) {
 				w.record(t, all)
 				for i, p := range all {
 					p.Look(t.Context())
-					found, err := p.All(t.Context())
+					found, err := p.All(t.Context(), p.registries)
 					require.NoError(t, err)
 					if !c.found {
 						require.Empty(t, found)
@@ -450,7 +450,7 @@ func TestDetector_Errors(t *testing.T) {
 				p.failure = c.failure
 				p.Look(t.Context())
 				require.Empty(t, p.reported)
-				_, err := p.All(t.Context())
+				_, err := p.All(t.Context(), p.registries)
 				require.ErrorIs(t, err, c.failure)
 				p.failure, p.asked = nil, 0
 				if c.pause > 0 {

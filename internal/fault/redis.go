@@ -24,6 +24,9 @@ var (
 	Capacity    = errors.New("all locks that the registry may keep are in use: unlock some, or raise the capacity")
 )
 
+// NilContext is what is wrong with a call before anything is sent.
+var NilContext = errors.New("the context is nil")
+
 // Number is [WrongType] for a number without a lease, which no lock of any format is. Errors of scripts end in number then.
 var Number = fmt.Errorf("%w: a number, as Redisson's RSemaphore and RPermitExpirableSemaphore keep there", WrongType)
 

@@ -12,8 +12,25 @@ const (
 	registryEnd = "}:registry"
 )
 
-// Reserved reports whether a key may be another lock's queue or fencing counter, or a registry's record.
-func Reserved(key string) bool {
+var (
+	errNoPath   = errors.New("the path is empty")
+	errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, or in }:registry, is " +
+		"reserved for what locks and registries keep beside the keys")
+)
+
+// CheckPath returns why no lock can have a path, with this key; or nil.
+func CheckPath(path, key string) error {
+	switch {
+	case path == "":
+		return errNoPath
+	case reserved(key):
+		return errReserved
+	}
+	return nil
+}
+
+// reserved reports whether a key may be another lock's queue or fencing counter, or a registry's record.
+func reserved(key string) bool {
 	return (strings.HasSuffix(key, waitersEnd) || strings.HasSuffix(key, fencingEnd) || strings.HasSuffix(key, registryEnd)) &&
 		HashTag(key) != key
 }
@@ -58,7 +75,7 @@ func LockOf(prefix, key string) (lock string, ok bool) {
 		return "", false
 	case strings.Contains(key, ":rwlock_timeout:") && strings.Contains(key, "{"): // a reader's
 		return "", false
-	case !Reserved(key):
+	case !reserved(key):
 		return key, true
 	}
 	lock, ok = strings.CutSuffix(key, waitersEnd)

@@ -13,7 +13,7 @@ func TestReserved(t *testing.T) {
 		"{a}:waiters": true, "{a}b:fencing": true, "orders:42": false, "orders:b:waiters": false, "orders:{}:fencing": false,
 		"orders:{a}fencing": false, "orders:registry": false,
 	} {
-		require.Equal(t, want, Reserved(key), key)
+		require.Equal(t, want, reserved(key), key)
 	}
 }
 

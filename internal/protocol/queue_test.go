@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -773,11 +774,19 @@ func TestQueue_AMarkChangesNothingElse(t *testing.T) {
 			}
 			for _, holder := range []string{"a:5", "a:5+", ""} {
 				own("a:5")
-				require.Equal(s, "a:5", s.do("EVAL", ForceUnlock.Source, "1", formatKey, holder, "", "", "orders-channel"))
+				require.Equal(s, "a:5", s.do("EVAL", forceUnlock(s).Source, "1", formatKey, holder, "", "", "orders-channel"))
 				require.Empty(s, s.owner())
 			}
 		})
 	}
+}
+
+// forceUnlock is the script of package operator, which knows this one.
+func forceUnlock(s *scripted) *Script {
+	source, err := os.ReadFile("operator/force_unlock.lua")
+	require.NoError(s, err)
+	files["force_unlock"] = split(string(source))
+	return (&Description{}).operation("force_unlock")
 }
 
 // A call that finds the lock free when it looks serves those in front of it, one at a time, but for those whose process is gone.

@@ -150,6 +150,12 @@ func (d *Description) section(name string) (text string, ok bool) {
 	return text, ok
 }
 
+// Add returns a script like Load, of a file that is not in lua/: not all programs have it.
+func Add(name, source string) *Script {
+	files[name] = split(source)
+	return Load(name)
+}
+
 // Load returns a script that is the same for all formats: assembled, or a file in lua/ without sections.
 func Load(name string) *Script {
 	if operations[name] != nil {
@@ -162,13 +168,10 @@ func Load(name string) *Script {
 	return known(name, NewScript(source))
 }
 
-// ForceUnlock removes a lock in any format but a semaphore's.
-var ForceUnlock = Load("force_unlock")
-
-// ForceUnlock returns the call that removes a lock, or one holder's part of it; see force_unlock.lua for the reply. Common is the
-// channel of all plain locks, values the beginning of the values of the registry's holds.
-func (c *Config) ForceUnlock(key, holder, common, values string) Call {
-	removal := Call{Script: ForceUnlock, Key: key, Args: Args{
+// ForceUnlock returns the call of force_unlock.lua that removes a lock in any format but a semaphore's, or one holder's part
+// of it. Common is the channel of all plain locks, values the beginning of the values of the registry's holds.
+func (c *Config) ForceUnlock(script *Script, key, holder, common, values string) Call {
+	removal := Call{Script: script, Key: key, Args: Args{
 		holder, Tagged(key), c.Publish(), common, values, c.Prefix, c.Sharded(),
 	}}
 	removal.shape, removal.queue, removal.known = removing, c.queueOf(key), c.Beside

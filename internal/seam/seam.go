@@ -3,13 +3,18 @@
 package seam
 
 import (
+	"context"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/detector"
 	"github.com/lockregistry/lockregistry/internal/drain"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/tenure"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Lockregistry has these functions.
@@ -30,6 +35,15 @@ var Lockregistry struct {
 	// Lockable returns why no plain lock of the registry can have a path, or nil.
 	Lockable func(registry any, path string) error
 
+	// Inspection returns what there is in Redis at a path, for package leader.
+	Inspection func(ctx context.Context, registry any, path string) (protocol.Inspection, error)
+
+	// Parts returns what package inspect gets of a registry.
+	Parts func(registry any) Parts
+
+	// Deadlock returns a cycle as users see it.
+	Deadlock func(c detector.Cycle) observe.Deadlock
+
 	// InRegistry and InLock are for the tests of this module.
 	InRegistry func(registry any) InRegistry
 	InLock     func(lock any) InLock
@@ -42,6 +56,23 @@ type LeaderOption interface{ ofLeader() }
 type ForLeader struct{}
 
 func (ForLeader) ofLeader() {}
+
+// Parts are what package inspect gets of a registry.
+type Parts struct {
+	*readonly.Reader
+
+	Detector *detector.Detector
+	Formats  protocol.Config
+	Layout   int    // of plain locks: a lockregistry.Layout
+	Values   string // the beginning of the values of the registry's holds
+	Label    observe.Label
+
+	// Own returns what the registry's record says of a path, or is yet to say.
+	Own func(path string) []presence.Lock
+
+	// Held returns the registry's holds on a path, whatever the kind of its lock, by their names in Redis.
+	Held func(path string) map[string]*hold.Hold
+}
 
 // InRegistry is what tests look at within a registry, or set.
 type InRegistry struct {

@@ -34,6 +34,19 @@ func (r Reply) Confirmed() (n int64, err error) {
 	return n, err
 }
 
+// Confirmed sends a write whose reply is a number. Unknown: it may have been executed, or may be yet, whatever the error is.
+func (t *Client) Confirmed(p *Wait, c *protocol.Call) (n int64, unknown bool, err error) {
+	reply := t.Do(p, c)
+	if n, err = protocol.Confirmed(reply.RedisResult); err == nil {
+		err = reply.Error() // a key of another type
+	}
+	unknown = reply.Cut || reply.Late || fault.OutcomeUnknown(err)
+	if err == nil && reply.Late { // perhaps from a former master
+		err = fault.Late
+	}
+	return n, unknown, p.Explain(reply.Cut, err)
+}
+
 // Wait is how long a caller waits for a reply: until Grace after its context's end, and no longer than Limit.
 type Wait struct {
 	Ctx      context.Context

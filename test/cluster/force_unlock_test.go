@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -25,7 +26,7 @@ func TestForceUnlock_OnACluster(t *testing.T) {
 			for _, l := range []*lockregistry.Lock{r.Obtain(path), rw.Reader(), rw.Writer()} {
 				require.NoError(t, l.Lock(t.Context()))
 				ctx := l.Context(t.Context())
-				require.NoError(t, r.ForceUnlock(t.Context(), l.Path()))
+				require.NoError(t, inspect.Of(r).ForceUnlock(t.Context(), l.Path()))
 				require.ErrorIs(t, context.Cause(ctx), lockregistry.ErrLockLost)
 				require.ErrorIs(t, l.Unlock(t.Context()), lockregistry.ErrLockLost)
 			}

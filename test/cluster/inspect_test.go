@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -27,7 +28,7 @@ func TestInspect_WaitersWhoseProcessIsGoneOnACluster(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() { _ = waiter.Obtain(path).Lock(ctx) })
 		for found := false; !found; <-time.After(time.Millisecond) {
-			info, err := holder.Inspect(t.Context(), path)
+			info, err := inspect.Of(holder).Inspect(t.Context(), path)
 			require.NoError(t, err)
 			if found = info.WaiterCount == 1; found {
 				require.Equal(t, waiter.ClientID(), info.Waiters[0].Registry)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -24,7 +25,7 @@ func TestLocks_OnACluster(t *testing.T) {
 	require.NoError(t, r.ReadWrite("read").Reader().Lock(t.Context()))
 	viewer := kit.OnCluster(t, nodes)
 	require.Equal(t, append(paths, "e}f", "read"), kit.PathsOf(t, viewer))
-	info, err := viewer.Inspect(t.Context(), "read")
+	info, err := inspect.Of(viewer).Inspect(t.Context(), "read")
 	require.NoError(t, err)
 	require.True(t, info.Holders[0].Shared)
 	require.Positive(t, info.Holders[0].Lease)

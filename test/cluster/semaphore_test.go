@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
@@ -75,7 +76,7 @@ func TestSemaphore_OnACluster(t *testing.T) {
 
 			large := c.acquires(a, lockregistry.Permits(3))
 			small := c.acquires(b)
-			info, err := b.Inspect(t.Context(), path)
+			info, err := inspect.Of(b).Inspect(t.Context(), path)
 			require.NoError(t, err)
 			require.Equal(t, observe.KindSemaphore, info.Kind)
 			require.Equal(t, 3, info.Permits)
@@ -95,11 +96,11 @@ func TestSemaphore_OnACluster(t *testing.T) {
 			two = c.acquired(a, lockregistry.Permits(2))
 			ctx := one.Context(t.Context())
 			small = c.acquires(a)
-			require.NoError(t, b.ForceUnlockHolder(t.Context(), path, one.Holder()))
+			require.NoError(t, inspect.Of(b).ForceUnlockHolder(t.Context(), path, one.Holder()))
 			require.ErrorIs(t, context.Cause(ctx), lockregistry.ErrLockLost)
 			one = <-small
 			small = c.acquires(b)
-			require.NoError(t, a.ForceUnlock(t.Context(), path))
+			require.NoError(t, inspect.Of(a).ForceUnlock(t.Context(), path))
 			require.NoError(t, (<-small).Release(t.Context()))
 			require.ErrorIs(t, one.Release(t.Context()), lockregistry.ErrLockLost)
 			require.ErrorIs(t, two.Release(t.Context()), lockregistry.ErrLockLost)

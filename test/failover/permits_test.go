@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
@@ -131,7 +132,7 @@ func (s *seats) judge(promoted time.Time, within time.Duration) {
 	assert.Positive(s, s.kept.Remaining())
 	require.NoError(s, s.kept.Release(s.Context()))
 	require.Eventually(s, func() bool {
-		info, err := s.processes[0].Inspect(s.Context(), "one")
+		info, err := inspect.Of(s.processes[0]).Inspect(s.Context(), "one")
 		return err == nil && info.HolderCount == 0 && info.WaiterCount == 0
 	}, 20*time.Second, 10*time.Millisecond, "nothing is left")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -274,10 +275,10 @@ func TestLock_BlockedContextDisturbsNoOtherHold(t *testing.T) {
 			_, _ = b.reg.Once(ctx, "blocked", time.Second, func(context.Context) error { return nil })
 		},
 		"questions": func(b *bystander, ctx context.Context, _ func()) {
-			_, _ = b.reg.Inspect(ctx, "blocked")
-			_ = b.reg.ForceUnlock(ctx, "blocked")
-			_, _ = b.reg.Deadlocks(ctx)
-			for _, err := range b.reg.Locks(ctx) {
+			_, _ = inspect.Of(b.reg).Inspect(ctx, "blocked")
+			_ = inspect.Of(b.reg).ForceUnlock(ctx, "blocked")
+			_, _ = inspect.Of(b.reg).Deadlocks(ctx)
+			for _, err := range inspect.Of(b.reg).Locks(ctx) {
 				_ = err
 			}
 		},

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/lockhttp"
 	"github.com/lockregistry/lockregistry/locktest"
 )
@@ -207,7 +208,7 @@ func TestMiddleware_TheReleaseFindsTheLoss(t *testing.T) {
 			s := newServed(t)
 			elsewhere := s.Peer()
 			answer := s.ask(func(w http.ResponseWriter, r *http.Request) {
-				assert.NoError(t, elsewhere.ForceUnlock(r.Context(), "42"))
+				assert.NoError(t, inspect.Of(elsewhere.Registry).ForceUnlock(r.Context(), "42"))
 				assert.NoError(t, r.Context().Err(), "nothing here knows")
 				if c.answers {
 					w.WriteHeader(http.StatusCreated)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 )
 
 // A semaphore of this library and those of Redisson are other objects. Whichever is at a path first, the calls of the other
@@ -37,10 +38,10 @@ func TestPermits_OtherObjects(t *testing.T) {
 				s := r.Semaphore("theirs", 2)
 				_, err = s.Acquire(t.Context())
 				_, _, err2 := s.TryAcquire(t.Context())
-				_, err3 := r.Inspect(t.Context(), "theirs")
+				_, err3 := inspect.Of(r).Inspect(t.Context(), "theirs")
 				for _, err := range []error{
-					err, err2, err3, s.SetPermits(t.Context(), 3), r.ForceUnlock(t.Context(), "theirs"),
-					r.ForceUnlockHolder(t.Context(), "theirs", id),
+					err, err2, err3, s.SetPermits(t.Context(), 3), inspect.Of(r).ForceUnlock(t.Context(), "theirs"),
+					inspect.Of(r).ForceUnlockHolder(t.Context(), "theirs", id),
 				} {
 					require.ErrorIs(t, err, lockregistry.ErrWrongType)
 					require.ErrorContains(t, err, "a number, as Redisson's RSemaphore and RPermitExpirableSemaphore keep there")

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -74,7 +75,7 @@ func TestAtLeast_ForAllCalls(t *testing.T) {
 		err := r.Do(w.Context(), "42", func(context.Context) error { return enough }, lockregistry.AtLeast(atLeast))
 		require.Equal(w, enough, err)
 		require.Equal(w, atLeast, w.Pttl(kit.TheKey))
-		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 		w.Release(w.Acquires(r.Obtain("42"), lockregistry.NoWait()))
 	})
 }

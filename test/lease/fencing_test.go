@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -332,7 +333,7 @@ func TestFencing_TokensAfterForceUnlock(t *testing.T) {
 	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		r := w.Registry(slices.Concat(f.Opts, []lockregistry.Option{lockregistry.WithFencing()})...)
 		h := w.Acquires(f.Of(r, "42"))
-		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 		next := w.Acquires(f.Lock(w))
 		require.Greater(w, next.Token(), h.Token())
 		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
@@ -405,7 +406,7 @@ func TestFencing_ReservedPaths(t *testing.T) {
 				require.Equal(w, !reserved, ok, path)
 				if reserved {
 					require.ErrorContains(w, err, "reserved")
-					require.ErrorContains(w, r.ForceUnlock(w.Context(), path), "reserved")
+					require.ErrorContains(w, inspect.Of(r).ForceUnlock(w.Context(), path), "reserved")
 				} else {
 					w.Unlock(l)
 				}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -91,7 +92,7 @@ func dropped(w *kit.World, r *lockregistry.Registry, lend func(l *lockregistry.L
 			return nil
 		})
 	}))
-	return func() error { return r.ForceUnlock(w.Context(), "42") }
+	return func() error { return inspect.Of(r).ForceUnlock(w.Context(), "42") }
 }
 
 // A hold is not left behind while its owner can unlock, or another goroutine might for it.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -108,9 +109,11 @@ func TestLock_TheKeyOfALostHoldIsRemovedAfterAnOutage(t *testing.T) {
 func TestLock_NothingIsSentForAKeyThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(w *kit.World, r *lockregistry.Registry){
-		"gone":   func(w *kit.World, _ *lockregistry.Registry) { w.Do("DEL", kit.TheKey) },
-		"taken":  func(w *kit.World, _ *lockregistry.Registry) { w.Do("SET", kit.TheKey, "x:1", "PX", "600000") },
-		"forced": func(w *kit.World, r *lockregistry.Registry) { require.NoError(w, r.ForceUnlock(w.Context(), "42")) },
+		"gone":  func(w *kit.World, _ *lockregistry.Registry) { w.Do("DEL", kit.TheKey) },
+		"taken": func(w *kit.World, _ *lockregistry.Registry) { w.Do("SET", kit.TheKey, "x:1", "PX", "600000") },
+		"forced": func(w *kit.World, r *lockregistry.Registry) {
+			require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -42,7 +43,7 @@ var losses = map[string]struct {
 		require.False(w, l.IsHeld())
 	}},
 	"by force": {false, func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) {
-		require.NoError(w, r.ForceUnlock(w.Context(), l.Path()))
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), l.Path()))
 	}},
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -397,7 +398,7 @@ func TestAcquire_AHoldThatIsLost(t *testing.T) {
 			h := w.Acquires(l, opts...)
 			ctx := h.Context(w.Context())
 			if isReader(l) { // it is renewed without end
-				require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+				require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 			}
 			w.Release(w.Acquires(exclusive)) // once it is lost
 			require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)

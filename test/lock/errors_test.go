@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -499,7 +500,7 @@ func TestLock_LostSaysHow(t *testing.T) {
 			c.takes(c.other)
 			_ = c.lock.Renew(c.owner, callerLease)
 		},
-		fault.Forced: func(c *caller) { require.NoError(c, c.reg.ForceUnlock(c.Context(), "42")) },
+		fault.Forced: func(c *caller) { require.NoError(c, inspect.Of(c.reg).ForceUnlock(c.Context(), "42")) },
 	} {
 		for _, evicts := range []bool{false, true} {
 			answers(t, fmt.Sprint(how, evicts), func(c *caller) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -50,14 +51,14 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
 				opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
 				here, there, forces := w.Registry(opts...), w.Registry(opts...), w.Registry(opts...)
-				require.NoError(w, forces.ForceUnlock(w.Context(), "42"), "it is free")
+				require.NoError(w, inspect.Of(forces).ForceUnlock(w.Context(), "42"), "it is free")
 				l := here.Obtain("42")
 				w.Lock(l)
 				ctx := l.Context(w.Context())
 				waits := w.Goroutine().Starts(there.Obtain("42"))
 				w.Await("it is waited for", func() bool { return w.Waiting("42") })
 				start := time.Now()
-				require.NoError(w, forces.ForceUnlock(w.Context(), "42"))
+				require.NoError(w, inspect.Of(forces).ForceUnlock(w.Context(), "42"))
 				w.Takes(start, waits)
 
 				// A holder elsewhere learns of it when it unlocks.
@@ -66,7 +67,7 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 				require.True(w, there.Obtain("42").IsHeld())
 
 				// That of the registry itself at once.
-				require.NoError(w, there.ForceUnlock(w.Context(), "42"))
+				require.NoError(w, inspect.Of(there).ForceUnlock(w.Context(), "42"))
 				require.False(w, there.Obtain("42").IsHeld())
 				require.True(w, w.Free("orders:42"))
 			})
@@ -106,9 +107,9 @@ func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 			}
 			r := w.Registry(lockregistry.WithLayout(c.layout))
 			if c.holder == "" {
-				require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+				require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 			} else {
-				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", c.holder))
+				require.NoError(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", c.holder))
 			}
 			w.Hears(here, "orders-channel@b n 3 0 "+kit.TheKey)
 		}
@@ -133,7 +134,7 @@ func TestForceUnlock_TellsTheHolder(t *testing.T) {
 					ctx := l.Context(w.Context())
 					g := w.Goroutine()
 					waits := g.Starts(waiter)
-					require.NoError(w, r.ForceUnlock(w.Context(), kind))
+					require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), kind))
 					require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
 					w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", l.Key())
 					require.NoError(w, <-waits, "who waits in the process has it next")
@@ -153,14 +154,14 @@ func TestForceUnlock_OfJava(t *testing.T) {
 				r := w.Registry(lockregistry.WithLayout(layout))
 				holder := javaHolds(w, layout, "orders:42")
 				for _, other := range []string{"somebody", holder[1:], holder + ":1"} {
-					w.Fails(r.ForceUnlockHolder(w.Context(), "42", other), lockregistry.ErrNotOwner, "forceunlock", "orders:42")
+					w.Fails(inspect.Of(r).ForceUnlockHolder(w.Context(), "42", other), lockregistry.ErrNotOwner, "forceunlock", "orders:42")
 				}
 				require.False(w, w.Free("orders:42"))
-				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", holder))
+				require.NoError(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", holder))
 				require.True(w, w.Free("orders:42"))
-				w.Fails(r.ForceUnlockHolder(w.Context(), "42", holder), lockregistry.ErrNotOwner, "forceunlock", "orders:42")
+				w.Fails(inspect.Of(r).ForceUnlockHolder(w.Context(), "42", holder), lockregistry.ErrNotOwner, "forceunlock", "orders:42")
 				javaHolds(w, layout, "orders:42")
-				require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+				require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 				require.Equal(w, "0", w.Keys())
 			})
 		})
@@ -190,17 +191,17 @@ func TestForceUnlock_OfReaders(t *testing.T) {
 				short, shortly := reads(a, 20*time.Second)
 				long, longer := reads(b, 50*time.Second)
 				javaReads(w, key, 30*time.Second)
-				w.Fails(c.ForceUnlockHolder(w.Context(), path, longer+":write"), lockregistry.ErrNotOwner, "forceunlock", key)
-				w.Fails(c.ForceUnlockHolder(w.Context(), path, "mode"), lockregistry.ErrNotOwner, "forceunlock", key)
+				w.Fails(inspect.Of(c).ForceUnlockHolder(w.Context(), path, longer+":write"), lockregistry.ErrNotOwner, "forceunlock", key)
+				w.Fails(inspect.Of(c).ForceUnlockHolder(w.Context(), path, "mode"), lockregistry.ErrNotOwner, "forceunlock", key)
 				require.Equal(w, "5", w.Keys())
 
 				// The lock lives as long as the longest lease of those who stay.
-				require.NoError(w, b.ForceUnlockHolder(w.Context(), path, longer))
+				require.NoError(w, inspect.Of(b).ForceUnlockHolder(w.Context(), path, longer))
 				require.False(w, long.IsHeld())
 				require.InDelta(w, 30*time.Second, w.Pttl(key), float64(2*time.Second))
 				require.True(w, short.IsHeld())
 				w.Fails(long.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", key)
-				require.NoError(w, c.ForceUnlockHolder(w.Context(), path, redissonID))
+				require.NoError(w, inspect.Of(c).ForceUnlockHolder(w.Context(), path, redissonID))
 				require.InDelta(w, 20*time.Second, w.Pttl(key), float64(2*time.Second))
 				require.Equal(w, "2", w.Keys())
 
@@ -208,16 +209,16 @@ func TestForceUnlock_OfReaders(t *testing.T) {
 				writes := w.Goroutine().Starts(c.ReadWrite(path).Writer())
 				w.Await("it is waited for", func() bool { return w.Waiting(path) })
 				start := time.Now()
-				require.NoError(w, a.ForceUnlockHolder(w.Context(), path, shortly))
+				require.NoError(w, inspect.Of(a).ForceUnlockHolder(w.Context(), path, shortly))
 				w.Takes(start, writes)
 				w.Fails(short.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", key)
-				require.NoError(w, a.ForceUnlock(w.Context(), path))
+				require.NoError(w, inspect.Of(a).ForceUnlock(w.Context(), path))
 
 				// All at once.
 				reads(a, 20*time.Second)
 				reads(b, 20*time.Second)
 				javaReads(w, key, 30*time.Second)
-				require.NoError(w, c.ForceUnlock(w.Context(), path))
+				require.NoError(w, inspect.Of(c).ForceUnlock(w.Context(), path))
 				w.LeftNothing()
 			})
 		})
@@ -240,7 +241,7 @@ func TestForceUnlock_OfAWriterThatReads(t *testing.T) {
 		reads := w.Goroutine().Starts(other.ReadWrite("42").Reader())
 		w.Await("it is waited for", func() bool { return w.Waiting("42") })
 		start := time.Now()
-		require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", writer))
+		require.NoError(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", writer))
 		w.Takes(start, reads)
 		require.False(w, rw.Writer().IsHeld())
 		require.True(w, rw.Reader().IsHeld())
@@ -253,22 +254,22 @@ func TestForceUnlock_WithBadInput(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
 		w.Do("RPUSH", "orders:list", "a")
-		w.Fails(r.ForceUnlock(w.Context(), "list"), lockregistry.ErrWrongType, "forceunlock", "orders:list")
+		w.Fails(inspect.Of(r).ForceUnlock(w.Context(), "list"), lockregistry.ErrWrongType, "forceunlock", "orders:list")
 		w.Do("HSET", "orders:hash", "a", "1")
-		w.Fails(r.ForceUnlock(w.Context(), "hash"), lockregistry.ErrWrongType, "forceunlock", "orders:hash")
-		w.Fails(r.ForceUnlockHolder(w.Context(), "hash", "a"), lockregistry.ErrWrongType, "forceunlock", "orders:hash")
+		w.Fails(inspect.Of(r).ForceUnlock(w.Context(), "hash"), lockregistry.ErrWrongType, "forceunlock", "orders:hash")
+		w.Fails(inspect.Of(r).ForceUnlockHolder(w.Context(), "hash", "a"), lockregistry.ErrWrongType, "forceunlock", "orders:hash")
 		of := w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
 		w.Do("SET", "orders:string", "a")
-		w.Fails(of.ForceUnlock(w.Context(), "string"), lockregistry.ErrWrongType, "forceunlock", "orders:string")
+		w.Fails(inspect.Of(of).ForceUnlock(w.Context(), "string"), lockregistry.ErrWrongType, "forceunlock", "orders:string")
 		require.Equal(w, "3", w.Keys(), "nothing was changed")
 
-		kit.Refuses(w.T, r.ForceUnlock(w.Context(), ""), "forceunlock", "orders:", "the path is empty")
-		kit.Refuses(w.T, r.ForceUnlockHolder(w.Context(), "42", ""), "forceunlock", "orders:42", "the holder is empty")
+		kit.Refuses(w.T, inspect.Of(r).ForceUnlock(w.Context(), ""), "forceunlock", "orders:", "the path is empty")
+		kit.Refuses(w.T, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", ""), "forceunlock", "orders:42", "the holder is empty")
 		var none context.Context
-		kit.Refuses(w.T, r.ForceUnlock(none, "42"), "forceunlock", "orders:42", "the context is nil")
+		kit.Refuses(w.T, inspect.Of(r).ForceUnlock(none, "42"), "forceunlock", "orders:42", "the context is nil")
 		done, cancel := context.WithCancel(w.Context())
 		cancel()
-		w.Fails(r.ForceUnlock(done, "42"), context.Canceled, "forceunlock", "orders:42")
+		w.Fails(inspect.Of(r).ForceUnlock(done, "42"), context.Canceled, "forceunlock", "orders:42")
 	})
 }
 
@@ -279,9 +280,9 @@ func TestForceUnlock_WithoutAnAnswer(t *testing.T) {
 		r := net.Registry()
 		l := r.Obtain("42")
 		w.Lock(l)
-		require.NoError(w, r.ForceUnlock(w.Context(), "43")) // so that the server knows the script
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "43")) // so that the server knows the script
 		net.Fates("unlock", kit.CutAfter)
-		require.Error(w, r.ForceUnlock(w.Context(), "42"))
+		require.Error(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 		require.False(w, l.IsHeld())
 		w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
 	})
@@ -294,20 +295,20 @@ func TestForceUnlock_LongNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				r := w.Registry(lockregistry.WithLayout(layout))
-				require.ErrorIs(w, r.ForceUnlockHolder(w.Context(), "42", "x"), lockregistry.ErrNotOwner)
+				require.ErrorIs(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", "x"), lockregistry.ErrNotOwner)
 				w.Do("CONFIG", "RESETSTAT")
 				for range 3 {
 					w.Do("EVAL", `local long = string.rep('x', 1e6)
 						if ARGV[1] == 'spring' then return redis.call('SET', KEYS[1], long) end
 						redis.call('HSET', KEYS[1], 'f', '1', 'g' .. long, '1')`, "1", kit.TheKey, name)
-					require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+					require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 					require.True(w, w.Free(kit.TheKey))
 				}
 				w.Do("HSET", kit.TheKey, "mode", "read", "one", "1", "two", "1")
 				w.Do("SET", "{"+kit.TheKey+"}:two:rwlock_timeout:1", "1", "PX", "60000")
-				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", "one"))
-				require.ErrorIs(w, r.ForceUnlockHolder(w.Context(), "42", "one"), lockregistry.ErrNotOwner)
-				require.NoError(w, r.ForceUnlockHolder(w.Context(), "42", "two"))
+				require.NoError(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", "one"))
+				require.ErrorIs(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", "one"), lockregistry.ErrNotOwner)
+				require.NoError(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", "two"))
 				_, sent, _ := strings.Cut(w.Do("INFO", "stats"), "total_net_output_bytes:")
 				sent, _, _ = strings.Cut(sent, "\r")
 				require.Less(w, len(sent), len("1000000"), sent)
@@ -338,13 +339,13 @@ func TestForceUnlock_Permissions(t *testing.T) {
 				}
 				for _, l := range locks {
 					w.Lock(l)
-					require.Error(w, r.ForceUnlock(w.Context(), "42"))
+					require.Error(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 					require.True(w, l.IsHeld(), "nothing was changed")
 					w.Do("ACL", "SETUSER", "app", "+type")
 					if user.Kind != "spring" {
 						w.Do("ACL", "SETUSER", "app", "+hgetall")
 					}
-					require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+					require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 					require.False(w, l.IsHeld())
 					w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
 					w.Do("ACL", "SETUSER", "app", "-type")

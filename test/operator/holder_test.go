@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -67,13 +68,14 @@ func TestHolder_IsWhatForceUnlockHolderTakes(t *testing.T) {
 		}
 		w.Await("it is waited for", func() bool { return w.Waiting("42") })
 
-		require.NoError(w, registry().ForceUnlockHolder(w.Context(), h.Path(), h.Holder()))
+		require.NoError(w, inspect.Of(registry()).ForceUnlockHolder(w.Context(), h.Path(), h.Holder()))
 		require.NoError(w, <-waits)
 		require.ErrorIs(w, h.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
 		require.ErrorIs(w, context.Cause(alive), lockregistry.ErrLockLost)
 		name := h.Holder()
 		require.NotEmpty(w, name, "it is not released yet")
-		w.Fails(registry().ForceUnlockHolder(w.Context(), h.Path(), name), lockregistry.ErrNotOwner, "forceunlock", kit.TheKey)
+		err := inspect.Of(registry()).ForceUnlockHolder(w.Context(), h.Path(), name)
+		w.Fails(err, lockregistry.ErrNotOwner, "forceunlock", kit.TheKey)
 		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
 		require.Empty(w, h.Holder())
 	})
@@ -108,7 +110,7 @@ func TestHolder_IsNotHandedOn(t *testing.T) {
 					if len(h.Paths()) == 1 {
 						require.Equal(w, !asked, r.Stats().HandOvers > 0)
 					}
-					err = w.Registry().ForceUnlockHolder(w.Context(), other.Path(), name)
+					err = inspect.Of(w.Registry()).ForceUnlockHolder(w.Context(), other.Path(), name)
 					w.Fails(err, lockregistry.ErrNotOwner, "forceunlock", kit.TheKey)
 					require.NoError(w, other.Renew(w.Context(), time.Minute))
 					require.NoError(w, other.Release(w.Context()))
@@ -130,7 +132,7 @@ func TestHolder_OfReadersThatShare(t *testing.T) {
 		there, err := w.Registry().ReadWrite("42").Reader().Acquire(w.Context())
 		require.NoError(w, err)
 		require.NotEqual(w, one.Holder(), there.Holder())
-		require.NoError(w, w.Registry().ForceUnlockHolder(w.Context(), "42", one.Holder()))
+		require.NoError(w, inspect.Of(w.Registry()).ForceUnlockHolder(w.Context(), "42", one.Holder()))
 		require.ErrorIs(w, one.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
 		require.ErrorIs(w, two.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
 		require.NoError(w, there.Renew(w.Context(), time.Minute))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -78,9 +79,9 @@ func TestInspect_RenewalsThatAreOverdue(t *testing.T) {
 }
 
 // look inspects a path as another process does.
-func look(w *kit.World, r *lockregistry.Registry, path string) observe.LockInfo {
+func look(w *kit.World, r *lockregistry.Registry, path string) inspect.Lock {
 	w.Helper()
-	info, err := r.Inspect(w.Context(), path)
+	info, err := inspect.Of(r).Inspect(w.Context(), path)
 	require.NoError(w, err)
 	require.Equal(w, path, info.Path)
 	require.Equal(w, "orders:"+path, info.Key)
@@ -94,7 +95,7 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 		viewer := w.Registry()
 
 		info := look(w, viewer, "free")
-		require.Equal(w, observe.LockInfo{Path: "free", Key: "orders:free"}, info)
+		require.Equal(w, inspect.Lock{Path: "free", Key: "orders:free"}, info)
 
 		w.Lock(spring.Obtain("plain"))
 		info = look(w, viewer, "plain")
@@ -110,7 +111,7 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 		require.Equal(w, observe.KindLock, info.Kind)
 		require.Equal(w, lockregistry.LayoutRedisson, info.Layout)
 		require.True(w, strings.HasPrefix(info.Holders[0].Holder, redisson.ClientID()+":"), info.Holders[0].Holder)
-		require.NoError(w, viewer.ForceUnlock(w.Context(), "plain"))
+		require.NoError(w, inspect.Of(viewer).ForceUnlock(w.Context(), "plain"))
 
 		w.Lock(spring.ReadWrite("rw").Reader())
 		w.Lock(redisson.ReadWrite("rw").Reader())
@@ -162,21 +163,21 @@ func TestInspect_RefusesWhatIsNoLock(t *testing.T) {
 		w.Do("HSET", "orders:hash", "customer", "7")
 		w.Do("SET", "orders:long", strings.Repeat("x", 5000))
 		for _, path := range []string{"list", "hash", "long"} {
-			_, err := r.Inspect(w.Context(), path)
+			_, err := inspect.Of(r).Inspect(w.Context(), path)
 			w.Fails(err, lockregistry.ErrWrongType, "inspect", "orders:"+path)
 		}
-		_, err := r.Inspect(w.Context(), "")
+		_, err := inspect.Of(r).Inspect(w.Context(), "")
 		require.ErrorContains(w, err, "the path is empty")
-		_, err = r.Inspect(w.Context(), "{a}:registry")
+		_, err = inspect.Of(r).Inspect(w.Context(), "{a}:registry")
 		require.ErrorContains(w, err, "reserved")
-		_, err = r.Inspect(nil, "a") //nolint:staticcheck // that is the case
+		_, err = inspect.Of(r).Inspect(nil, "a") //nolint:staticcheck // that is the case
 		require.ErrorContains(w, err, "the context is nil")
 		over, cancel := context.WithCancel(w.Context())
 		cancel()
-		_, err = r.Inspect(over, "a")
+		_, err = inspect.Of(r).Inspect(over, "a")
 		w.Fails(err, context.Canceled, "inspect", "orders:a")
 		require.NoError(w, r.Close())
-		_, err = r.Inspect(w.Context(), "a")
+		_, err = inspect.Of(r).Inspect(w.Context(), "a")
 		w.Fails(err, lockregistry.ErrClosed, "inspect", "orders:a")
 	})
 }
@@ -190,7 +191,7 @@ func TestInspect_APathThatEndsAsARecordDoes(t *testing.T) {
 		defer func() { require.NoError(w, r.Close()) }()
 		l := r.Obtain("docker:registry")
 		w.Lock(l)
-		info, err := r.Inspect(w.Context(), "docker:registry")
+		info, err := inspect.Of(r).Inspect(w.Context(), "docker:registry")
 		require.NoError(w, err)
 		require.Equal(w, 1, info.HolderCount)
 		w.Unlock(l)
@@ -223,7 +224,7 @@ func TestInspect_ShowsTheQueue(t *testing.T) {
 		require.True(w, look(w, holder, "42").Holders[0].Label.Known(), "its own")
 		require.Equal(w, os.Getpid(), look(w, holder, "42").Holders[0].Label.PID)
 
-		require.NoError(w, viewer.ForceUnlock(w.Context(), "42"))
+		require.NoError(w, inspect.Of(viewer).ForceUnlock(w.Context(), "42"))
 		for i, waiter := range waiters {
 			require.NoError(w, <-locked[i])
 			require.NoError(w, waiter.Obtain("42").Unlock(owners[i]))

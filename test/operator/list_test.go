@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -25,7 +26,7 @@ func TestList_LocksInRecordsComeFirst(t *testing.T) {
 		w.Do("SET", "orders:java", aUUID) // nothing but SCAN shows it
 		before := w.Executed("scan")
 		var paths []string
-		for info, err := range viewer.Locks(w.Context()) {
+		for info, err := range inspect.Of(viewer).Locks(w.Context()) {
 			require.NoError(w, err)
 			if info.Path == "java" {
 				require.Greater(w, w.Executed("scan"), before)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -52,9 +53,9 @@ func TestLocks_AreThoseThatAreHeldOrWaitedFor(t *testing.T) {
 		w.Await("the records of three registries, and another one", func() bool {
 			return w.Do("EVAL", "return #redis.call('KEYS', '*}:registry')", "0") == "5" // with their list
 		})
-		for info, err := range r.Locks(w.Context()) {
+		for info, err := range inspect.Of(r).Locks(w.Context()) {
 			require.NoError(w, err)
-			same, err := r.Inspect(w.Context(), info.Path)
+			same, err := inspect.Of(r).Inspect(w.Context(), info.Path)
 			require.NoError(w, err)
 			for i := range info.Holders {
 				require.InDelta(w, info.Holders[i].Lease, same.Holders[i].Lease, float64(30*time.Second))
@@ -86,7 +87,7 @@ func TestLocks_Stop(t *testing.T) {
 			w.Lock(r.Obtain(strconv.Itoa(i)))
 		}
 		seen := 0
-		for _, err := range r.Locks(w.Context()) {
+		for _, err := range inspect.Of(r).Locks(w.Context()) {
 			require.NoError(w, err)
 			if seen++; seen == 2 {
 				break
@@ -97,7 +98,7 @@ func TestLocks_Stop(t *testing.T) {
 		fails := func(ctx context.Context, reason error) {
 			w.Helper()
 			var errs []error
-			for info, err := range r.Locks(ctx) {
+			for info, err := range inspect.Of(r).Locks(ctx) {
 				require.Zero(w, info)
 				errs = append(errs, err)
 			}
@@ -121,7 +122,7 @@ func TestLocks_AreManyAndEachOnce(t *testing.T) {
 		end`, "0", aUUID)
 		seen := map[string]bool{}
 		before := w.Executed("evalsha") + w.Executed("eval")
-		for info, err := range w.Registry().Locks(w.Context()) {
+		for info, err := range inspect.Of(w.Registry()).Locks(w.Context()) {
 			require.NoError(w, err)
 			require.False(w, seen[info.Path], info.Path)
 			seen[info.Path] = true
@@ -190,20 +191,20 @@ func TestLocks_WhatIsTooLongIsNotSent(t *testing.T) {
 			redis.call('SET', 'orders:n' .. long, ARGV[1])
 			redis.call('SET', 'orders:value', long)`, "0", aUUID, r.ClientID())
 		before := sent(w)
-		found := map[string]observe.LockInfo{}
-		for info, err := range viewer.Locks(w.Context()) {
+		found := map[string]inspect.Lock{}
+		for info, err := range inspect.Of(viewer).Locks(w.Context()) {
 			require.NoError(w, err)
 			found[info.Path] = info
 		}
 		one := look(w, viewer, "42")
-		_, err := viewer.Inspect(w.Context(), "value")
+		_, err := inspect.Of(viewer).Inspect(w.Context(), "value")
 		require.ErrorIs(w, err, lockregistry.ErrWrongType)
-		_, err = viewer.Deadlocks(w.Context())
+		_, err = inspect.Of(viewer).Deadlocks(w.Context())
 		require.NoError(w, err)
 		require.Less(w, sent(w)-before, 100_000)
 
 		require.Len(w, found, 3)
-		for _, info := range []observe.LockInfo{one, found["42"]} {
+		for _, info := range []inspect.Lock{one, found["42"]} {
 			require.Equal(w, []string{"token", "waiter", "record"}, info.TooLong)
 			require.Zero(w, info.Holders[0].Token)
 			require.Equal(w, "too long", info.Holders[0].Label.String())

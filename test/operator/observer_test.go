@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -239,7 +240,7 @@ func TestObserver_Losses(t *testing.T) {
 		ended(o, observe.EndLost)
 
 		w.Lock(l)
-		require.NoError(w, r.ForceUnlock(w.Context(), "42"))
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 		lost(observe.LossForced, 0)
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		ended(o, observe.EndLost)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -207,7 +208,7 @@ func TestRecord_CallsThatWaitInAProcess(t *testing.T) {
 			info := look(w, viewer, "42")
 			return !info.Waiters[0].BehindSince.IsZero() && !info.Holders[0].BehindSince.IsZero()
 		})
-		for found, err := range viewer.Locks(w.Context()) {
+		for found, err := range inspect.Of(viewer).Locks(w.Context()) {
 			require.NoError(w, err)
 			require.Equal(w, 4, found.Waiters[0].Behind)
 		}

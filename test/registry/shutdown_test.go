@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -58,7 +59,7 @@ func TestShutdown(t *testing.T) {
 		w.Unlock(held)
 		w.Lock(r.Obtain("new"))
 		w.Unlock(r.Obtain("new"))
-		_, err := r.Inspect(w.Context(), "held")
+		_, err := inspect.Of(r).Inspect(w.Context(), "held")
 		require.NoError(w, err)
 		require.NoError(w, held.Renew(w.Context(), time.Minute))
 		require.NoError(w, ctx.Err())

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -240,9 +241,9 @@ func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
 		timed, failed := w.AllOf(w.Context(), w.Registry(opts...), []string{"bd", "c"}, lockregistry.Wait(8*time.Second))
 		w.Pass(1200 * time.Millisecond) // not just when a renewal is due
 		taken(w, "a", "b", "bd")
-		require.NoError(w, other.ForceUnlock(w.Context(), "b"))
+		require.NoError(w, inspect.Of(other).ForceUnlock(w.Context(), "b"))
 		b := w.Acquires(other.Obtain("b"), lockregistry.Lease(time.Hour))
-		require.NoError(w, other.ForceUnlock(w.Context(), "bd"))
+		require.NoError(w, inspect.Of(other).ForceUnlock(w.Context(), "bd"))
 		d := w.Acquires(other.Obtain("bd"), lockregistry.Lease(time.Hour))
 		w.Pass(1500 * time.Millisecond) // the next renewal finds it out
 		w.Settle()
@@ -277,7 +278,7 @@ func TestAcquireAll_AndOneIsLost(t *testing.T) {
 			h, err := r.AcquireAll(w.Context(), []string{"b", "a", "c"})
 			require.NoError(w, err)
 			ctx := h.Context(w.Context())
-			require.NoError(w, r.ForceUnlock(w.Context(), lost))
+			require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), lost))
 			<-ctx.Done()
 			require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
 			require.Zero(w, h.Remaining())

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -42,7 +43,7 @@ func TestDeadlock_OverProcesses(t *testing.T) {
 					}
 				}
 				observer := w.Registry()
-				found, err := observer.Deadlocks(w.Context())
+				found, err := inspect.Of(observer).Deadlocks(w.Context())
 				require.NoError(w, err)
 				require.Len(w, found, 1)
 				require.Len(w, found[0].Waits, c.owners)
@@ -54,7 +55,7 @@ func TestDeadlock_OverProcesses(t *testing.T) {
 					require.Error(w, <-result)
 				}
 				w.Await("no deadlock", func() bool {
-					found, err := observer.Deadlocks(w.Context())
+					found, err := inspect.Of(observer).Deadlocks(w.Context())
 					require.NoError(w, err)
 					return len(found) == 0
 				})
@@ -123,7 +124,7 @@ func TestDeadlock_WithJavaIsNotSeen(t *testing.T) {
 		waits := g.Starts(r.Obtain("b"))
 		w.Pass(10 * time.Second)
 		all[0].None(w)
-		found, err := r.Deadlocks(w.Context())
+		found, err := inspect.Of(r).Deadlocks(w.Context())
 		require.NoError(w, err)
 		require.Empty(w, found)
 		w.Do("DEL", "orders:b")

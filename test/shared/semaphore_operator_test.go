@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -19,12 +20,12 @@ func TestSemaphore_Inspect(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry()
 		s := r.Semaphore("seat", 3)
-		info, err := r.Inspect(w.Context(), "seat")
+		info, err := inspect.Of(r).Inspect(w.Context(), "seat")
 		require.NoError(w, err)
 		require.Empty(w, info.Kind)
 		one, two := w.Permit(s), w.Permit(s, lockregistry.Permits(2), lockregistry.Lease(time.Hour))
 		large, small := w.Asks("large", s, lockregistry.Permits(3)), w.Asks("small", s)
-		info, err = r.Inspect(w.Context(), "seat")
+		info, err = inspect.Of(r).Inspect(w.Context(), "seat")
 		require.NoError(w, err)
 		require.Equal(w, observe.KindSemaphore, info.Kind)
 		require.Equal(w, w.Layout, info.Layout)
@@ -41,7 +42,7 @@ func TestSemaphore_Inspect(t *testing.T) {
 		require.False(w, info.Waiters[0].Gone)
 
 		listed := 0
-		for info, err := range r.Locks(w.Context()) {
+		for info, err := range inspect.Of(r).Locks(w.Context()) {
 			require.NoError(w, err)
 			require.Equal(w, "seat", info.Path)
 			listed++
@@ -50,17 +51,17 @@ func TestSemaphore_Inspect(t *testing.T) {
 		w.Release(one, two)
 		w.Release(large.Comes())
 		w.Release(small.Comes())
-		for info, err := range r.Locks(w.Context()) {
+		for info, err := range inspect.Of(r).Locks(w.Context()) {
 			require.NoError(w, err)
 			w.Fatal("nobody has it: ", info)
 		}
-		info, err = r.Inspect(w.Context(), "seat")
+		info, err = inspect.Of(r).Inspect(w.Context(), "seat")
 		require.NoError(w, err)
 		require.Equal(w, observe.KindSemaphore, info.Kind)
 		require.Empty(w, info.Holders)
 
 		w.Do("ZADD", "orders:other", "1", "any")
-		_, err = r.Inspect(w.Context(), "other")
+		_, err = inspect.Of(r).Inspect(w.Context(), "other")
 		w.Fails(err, lockregistry.ErrWrongType, "inspect", "orders:other")
 	})
 }
@@ -73,13 +74,13 @@ func TestSemaphore_Records(t *testing.T) {
 		waits := w.Asks("waits", b.Semaphore("seat", 1))
 		other := w.Registry()
 		w.Await("they say so", func() bool {
-			info, err := other.Inspect(w.Context(), "seat")
+			info, err := inspect.Of(other).Inspect(w.Context(), "seat")
 			require.NoError(w, err)
 			require.Len(w, info.Holders, 1)
 			require.Len(w, info.Waiters, 1)
 			return info.Holders[0].Label.Name == "a" && !info.Holders[0].Granted.IsZero() && info.Waiters[0].Label.Name == "b"
 		})
-		own, err := a.Inspect(w.Context(), "seat")
+		own, err := inspect.Of(a).Inspect(w.Context(), "seat")
 		require.NoError(w, err)
 		require.False(w, own.Holders[0].Granted.IsZero())
 		w.Release(h)
@@ -118,32 +119,33 @@ func TestSemaphore_ForceUnlock(t *testing.T) {
 		s := a.Semaphore("seat", 3)
 		one, two := w.Permit(s), w.Permit(b.Semaphore("seat", 3), lockregistry.Permits(2), lockregistry.Lease(time.Hour))
 		ctx := one.Context(w.Context())
-		info, err := b.Inspect(w.Context(), "seat")
+		info, err := inspect.Of(b).Inspect(w.Context(), "seat")
 		require.NoError(w, err)
 		waits := w.Asks("waits", s)
-		require.NoError(w, a.ForceUnlockHolder(w.Context(), "seat", info.Holders[0].Holder))
+		require.NoError(w, inspect.Of(a).ForceUnlockHolder(w.Context(), "seat", info.Holders[0].Holder))
 		require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
 		got := waits.Comes()
-		w.Fails(a.ForceUnlockHolder(w.Context(), "seat", info.Holders[0].Holder), lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
+		err = inspect.Of(a).ForceUnlockHolder(w.Context(), "seat", info.Holders[0].Holder)
+		w.Fails(err, lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
 		w.Fails(one.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 		require.Equal(w, 3, w.Inside())
-		info, err = b.Inspect(w.Context(), "seat")
+		info, err = inspect.Of(b).Inspect(w.Context(), "seat")
 		require.NoError(w, err)
 		for _, none := range []string{"permits", info.Holders[0].Holder + "*", info.Holders[1].Holder + "*", "*", "any"} {
-			w.Fails(a.ForceUnlockHolder(w.Context(), "seat", none), lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
+			w.Fails(inspect.Of(a).ForceUnlockHolder(w.Context(), "seat", none), lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
 			require.Equal(w, 3, w.Inside())
 		}
 		full(w, s)
 
-		require.NoError(w, b.ForceUnlock(w.Context(), "seat"))
+		require.NoError(w, inspect.Of(b).ForceUnlock(w.Context(), "seat"))
 		require.Zero(w, w.Inside())
 		w.Fails(two.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 		w.Fails(got.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost, "renew", kit.SeatKey)
-		require.NoError(w, b.ForceUnlock(w.Context(), "seat"), "nobody has it")
+		require.NoError(w, inspect.Of(b).ForceUnlock(w.Context(), "seat"), "nobody has it")
 
 		w.Do("ZADD", "orders:other", "1", "any")
-		w.Fails(a.ForceUnlock(w.Context(), "other"), lockregistry.ErrWrongType, "forceunlock", "orders:other")
-		w.Fails(a.ForceUnlockHolder(w.Context(), "other", "any"), lockregistry.ErrWrongType, "forceunlock", "orders:other")
+		w.Fails(inspect.Of(a).ForceUnlock(w.Context(), "other"), lockregistry.ErrWrongType, "forceunlock", "orders:other")
+		w.Fails(inspect.Of(a).ForceUnlockHolder(w.Context(), "other", "any"), lockregistry.ErrWrongType, "forceunlock", "orders:other")
 		require.Equal(w, "1", w.Do("ZCARD", "orders:other"))
 	})
 }
@@ -161,7 +163,7 @@ func TestSemaphore_ForceUnlockOfMany(t *testing.T) {
 		for i := range calls {
 			calls[i] = w.Asks("waits", s)
 		}
-		require.NoError(w, b.ForceUnlock(w.Context(), "seat"))
+		require.NoError(w, inspect.Of(b).ForceUnlock(w.Context(), "seat"))
 		for _, c := range calls {
 			w.Release(c.Comes())
 		}
@@ -192,11 +194,11 @@ func TestSemaphore_ForceUnlockIsAnsweredLate(t *testing.T) {
 					sent := f.Count("release")
 					f.Fates("release", what)
 					if one := holder(h); one != "" {
-						require.NoError(w, r.ForceUnlockHolder(w.Context(), "seat", one))
+						require.NoError(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "seat", one))
 						require.Equal(w, 1, w.Inside())
 						w.Release(own)
 					} else {
-						require.NoError(w, r.ForceUnlock(w.Context(), "seat"))
+						require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "seat"))
 						w.Fails(own.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 					}
 					require.GreaterOrEqual(w, f.Count("release"), sent+2)
@@ -215,11 +217,11 @@ func TestSemaphore_ForceUnlockOfOneThatEnds(t *testing.T) {
 		r := f.Registry()
 		wrong := kit.Refused("WRONGTYPE Operation against a key holding the wrong kind of value") // it was a semaphore's just now
 		f.Fates("unlock", wrong, wrong)
-		require.NoError(w, r.ForceUnlock(w.Context(), "seat"))
-		w.Fails(r.ForceUnlockHolder(w.Context(), "seat", "any:1"), lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "seat"))
+		w.Fails(inspect.Of(r).ForceUnlockHolder(w.Context(), "seat", "any:1"), lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
 		w.Do("ZADD", kit.SeatKey, "1", "any")
 		f.Fates("unlock", wrong)
-		w.Fails(r.ForceUnlock(w.Context(), "seat"), lockregistry.ErrWrongType, "forceunlock", kit.SeatKey)
+		w.Fails(inspect.Of(r).ForceUnlock(w.Context(), "seat"), lockregistry.ErrWrongType, "forceunlock", kit.SeatKey)
 	})
 }
 
@@ -234,7 +236,7 @@ func TestSemaphore_ForceUnlockWhileOneIsGranted(t *testing.T) {
 		arrives := make(chan struct{})
 		f.Fates("release", kit.HeldUp(arrives))
 		forced := make(chan error, 1)
-		go func() { forced <- r.ForceUnlock(w.Context(), "seat") }()
+		go func() { forced <- inspect.Of(r).ForceUnlock(w.Context(), "seat") }()
 		w.Pass(700 * time.Millisecond) // then commands go over another connection
 		w.Pending(forced)
 		second := w.Permit(s, lockregistry.Lease(time.Hour))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -68,7 +69,7 @@ func TestSemaphore_Holder(t *testing.T) {
 		one, two := w.Permit(s), w.Permit(s, lockregistry.Permits(2))
 		ctx := one.Context(w.Context())
 		require.Equal(w, []string{"seat"}, one.Paths())
-		require.NoError(w, w.Registry().ForceUnlockHolder(w.Context(), "seat", two.Holder()))
+		require.NoError(w, inspect.Of(w.Registry()).ForceUnlockHolder(w.Context(), "seat", two.Holder()))
 		require.Equal(w, 1, w.Inside())
 		w.Fails(two.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 		w.Release(one)
@@ -99,7 +100,7 @@ func TestSemaphore_NoDeadlock(t *testing.T) {
 				for _, a := range all {
 					a.None(w)
 				}
-				found, err := one.Deadlocks(w.Context())
+				found, err := inspect.Of(one).Deadlocks(w.Context())
 				require.NoError(w, err)
 				require.Empty(w, found)
 				awaitWaiting(seats)
@@ -140,7 +141,7 @@ func TestSemaphore_Deadlock(t *testing.T) {
 				for _, a := range all {
 					w.Await("an alarm", func() bool { return len(a.List()) > 0 })
 				}
-				found, err := one.Deadlocks(w.Context())
+				found, err := inspect.Of(one).Deadlocks(w.Context())
 				require.NoError(w, err)
 				require.NotEmpty(w, found)
 				for _, d := range slices.Concat(found, all[0].List()) {
@@ -175,7 +176,7 @@ func TestSemaphore_NoDeadlockOfWorkers(t *testing.T) {
 			}
 		}()
 		all[0].None(w)
-		found, err := registries[0].Deadlocks(w.Context())
+		found, err := inspect.Of(registries[0]).Deadlocks(w.Context())
 		require.NoError(w, err)
 		require.Empty(w, found)
 		require.Len(w, held, 2)

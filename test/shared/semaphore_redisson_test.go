@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -28,16 +29,16 @@ func TestSemaphoreRedisson_SharedByBothLayouts(t *testing.T) {
 		for layout, r := range map[lockregistry.Layout]*lockregistry.Registry{
 			lockregistry.LayoutSpring: spring, lockregistry.LayoutRedisson: redisson,
 		} {
-			info, err := r.Inspect(w.Context(), "seat")
+			info, err := inspect.Of(r).Inspect(w.Context(), "seat")
 			require.NoError(w, err)
 			require.Equal(w, observe.KindSemaphore, info.Kind)
 			require.Equal(w, layout, info.Layout, "the registry's")
 			require.Equal(w, []int{2, 2, 1}, []int{info.Permits, info.HolderCount, info.WaiterCount})
 		}
-		require.NoError(w, redisson.ForceUnlockHolder(w.Context(), "seat", one.Holder()))
+		require.NoError(w, inspect.Of(redisson).ForceUnlockHolder(w.Context(), "seat", one.Holder()))
 		w.Fails(one.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 		last := waits.Comes()
-		require.NoError(w, redisson.ForceUnlock(w.Context(), "seat"))
+		require.NoError(w, inspect.Of(redisson).ForceUnlock(w.Context(), "seat"))
 		require.Zero(w, w.Inside())
 		w.Fails(two.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
 		w.Fails(last.Release(w.Context()), lockregistry.ErrLockLost, "release", kit.SeatKey)
@@ -87,11 +88,11 @@ func TestSemaphoreRedisson_OthersAreRefusedByName(t *testing.T) {
 					_, err = w.Registry(lockregistry.WithPolling()).Semaphore("seat", 3).Acquire(w.Context())
 					refused("acquire", err)
 					refused("setpermits", s.SetPermits(w.Context(), 4))
-					_, err = r.Inspect(w.Context(), "seat")
+					_, err = inspect.Of(r).Inspect(w.Context(), "seat")
 					refused("inspect", err)
-					refused("forceunlock", r.ForceUnlock(w.Context(), "seat"))
+					refused("forceunlock", inspect.Of(r).ForceUnlock(w.Context(), "seat"))
 					for _, holder := range []string{"3", "00ff3233343536373839616263646566"} {
-						refused("forceunlock", r.ForceUnlockHolder(w.Context(), "seat", holder))
+						refused("forceunlock", inspect.Of(r).ForceUnlockHolder(w.Context(), "seat", holder))
 					}
 					require.Empty(w, kit.PathsOf(w.T, r))
 					require.Equal(w, before, there())
@@ -120,12 +121,12 @@ func TestSemaphoreRedisson_NumbersThatAreNone(t *testing.T) {
 		require.Equal(w, "3", w.Do("GET", kit.SeatKey))
 
 		w.Do("SET", "orders:other", "1", "PX", "60000")
-		info, err := r.Inspect(w.Context(), "other")
+		info, err := inspect.Of(r).Inspect(w.Context(), "other")
 		require.NoError(w, err)
 		require.Equal(w, observe.KindLock, info.Kind)
 		_, err = r.Semaphore("other", 1).Acquire(w.Context())
 		w.Fails(err, lockregistry.ErrWrongType, "acquire", "orders:other")
-		require.NoError(w, r.ForceUnlock(w.Context(), "other"))
+		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "other"))
 		require.True(w, w.Free("orders:other"))
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -570,7 +571,9 @@ func TestHandOver_DoHandsOver(t *testing.T) {
 func TestHandOver_LostDuringHandOver(t *testing.T) {
 	t.Parallel()
 	losses := map[string]func(w *kit.World, r *lockregistry.Registry){
-		"removed by force":  func(w *kit.World, r *lockregistry.Registry) { require.NoError(w, r.ForceUnlock(w.Context(), "42")) },
+		"removed by force": func(w *kit.World, r *lockregistry.Registry) {
+			require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
+		},
 		"the lease is over": func(w *kit.World, _ *lockregistry.Registry) { w.Pass(time.Minute) },
 	}
 	for name, lose := range losses {
@@ -621,7 +624,7 @@ func TestHandOver_ForceUnlockDuringHandOver(t *testing.T) {
 				case <-done:
 					return
 				default:
-					if err := r.ForceUnlock(w.Context(), "42"); err != nil {
+					if err := inspect.Of(r).ForceUnlock(w.Context(), "42"); err != nil {
 						w.Error(err)
 					}
 				}

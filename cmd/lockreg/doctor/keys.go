@@ -11,9 +11,10 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry/internal/inspect"
+	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
-	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/protocol/operator"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 )
 
 const (
@@ -24,7 +25,7 @@ const (
 )
 
 // scanStep is a script that calls SCAN once, and cuts names that are too long.
-var scanStep = protocol.Load("keys").Source
+var scanStep = operator.Keys.Source
 
 // leftover is a key that nothing of this library or of its peers leaves like that.
 type leftover struct {
@@ -152,13 +153,13 @@ func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *l
 
 // step calls SCAN once, in a script, since SCAN itself sends names of any length.
 func (n *node) step(ctx context.Context, cursor, pattern string) (names, long []string, next string, err error) {
-	reply, err := inspect.Either(func(verb string) rueidis.RedisResult {
+	reply, err := readonly.Either(func(verb string) rueidis.RedisResult {
 		return n.do(ctx, verb, scanStep, "0", cursor, pattern, strconv.Itoa(scanCount))
 	}).ToArray()
 	if err != nil {
 		return nil, nil, "", err
 	}
-	found, _, err := inspect.ParseStep(reply)
+	found, _, err := keyspace.ParseStep(reply)
 	return found.Keys, found.TooLong, found.Cursor, err
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/doctor"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -126,18 +127,18 @@ func TestDocumentedUsersOfLockreg(t *testing.T) {
 					require.NoError(t, err)
 					defer func() { require.NoError(t, registry.Close()) }()
 					listed := map[string]bool{}
-					for info, err := range registry.Locks(t.Context()) {
+					for info, err := range inspect.Of(registry).Locks(t.Context()) {
 						require.NoError(t, err)
 						listed[info.Path] = true
 					}
-					_, err = registry.Deadlocks(t.Context())
+					_, err = inspect.Of(registry).Deadlocks(t.Context())
 					require.NoError(t, err)
 					for path, is := range paths {
 						if is.layout != layout {
 							continue
 						}
 						require.True(t, listed[path], path)
-						info, err := registry.Inspect(t.Context(), path)
+						info, err := inspect.Of(registry).Inspect(t.Context(), path)
 						require.NoError(t, err)
 						require.Equal(t, is.kind, info.Kind)
 						require.Equal(t, 1, info.HolderCount)
@@ -146,17 +147,17 @@ func TestDocumentedUsersOfLockreg(t *testing.T) {
 						require.Equal(t, !is.shared, info.Holders[0].Token > 0)
 						require.Equal(t, 1, info.WaiterCount)
 						holder := info.Holders[0].Holder
-						err = registry.ForceUnlockHolder(t.Context(), path, holder)
+						err = inspect.Of(registry).ForceUnlockHolder(t.Context(), path, holder)
 						if !releases {
 							require.Error(t, err)
-							info, err := registry.Inspect(t.Context(), path)
+							info, err := inspect.Of(registry).Inspect(t.Context(), path)
 							require.NoError(t, err)
 							require.Equal(t, holder, info.Holders[0].Holder)
 							continue
 						}
 						require.NoError(t, err)
 						await(t, "the one who waits has had it", func() bool {
-							info, err := registry.Inspect(t.Context(), path)
+							info, err := inspect.Of(registry).Inspect(t.Context(), path)
 							require.NoError(t, err)
 							return info.HolderCount == 0 && info.WaiterCount == 0
 						})

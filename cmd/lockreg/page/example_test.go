@@ -10,7 +10,7 @@ import (
 
 // The page on a mux, behind the program's own login.
 func Example() {
-	registry := newFake() // in a program it is a *lockregistry.Registry
+	locks := newFake() // in a program it is inspect.Of(registry)
 	userOf := func(r *http.Request) string { return r.Header.Get("X-User") }
 	mayRelease := func(r *http.Request) bool { return userOf(r) == "ann" }
 	requireLogin := func(next http.Handler) http.Handler {
@@ -24,7 +24,7 @@ func Example() {
 	}
 	mux := http.NewServeMux()
 	run := func() error {
-		handler, err := page.New(registry,
+		handler, err := page.New(locks,
 			page.WithRoot("/admin/locks/"),
 			page.WithRelease(func(r *http.Request) (string, bool) { return userOf(r), mayRelease(r) }))
 		if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 const (
@@ -312,11 +312,11 @@ func (f *feed) take(s *stream) []byte {
 }
 
 // find returns what the last pass found about a path, and when.
-func (f *feed) find(path string) (observe.LockInfo, time.Time, bool) {
+func (f *feed) find(path string) (inspect.Lock, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.now == nil || f.now.entries[path] == nil {
-		return observe.LockInfo{}, time.Time{}, false
+		return inspect.Lock{}, time.Time{}, false
 	}
 	e := f.now.entries[path]
 	return e.info, e.at, true
@@ -330,7 +330,7 @@ func (f *feed) labelOf(path, holder string) string {
 			return view.Who(h)
 		}
 	}
-	return view.Who(observe.HolderInfo{Holder: holder, Since: protocol.ParseName(holder).Since}) // else Go's is taken for Java's
+	return view.Who(inspect.Holder{Holder: holder, Since: protocol.ParseName(holder).Since}) // else Go's is taken for Java's
 }
 
 // events is a stream, until the browser goes, the right to look ends, or the handler is closed.

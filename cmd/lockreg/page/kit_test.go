@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -29,7 +30,7 @@ type fake struct {
 	passes, cycles atomic.Int64
 
 	mu        sync.Mutex
-	locks     map[string]observe.LockInfo
+	locks     map[string]inspect.Lock
 	since     map[string]time.Time // when each was set
 	deadlocks []observe.Deadlock
 	failure   error
@@ -39,11 +40,11 @@ type fake struct {
 }
 
 func newFake() *fake {
-	return &fake{locks: map[string]observe.LockInfo{}, since: map[string]time.Time{}}
+	return &fake{locks: map[string]inspect.Lock{}, since: map[string]time.Time{}}
 }
 
-func (f *fake) Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error] {
-	return func(yield func(observe.LockInfo, error) bool) {
+func (f *fake) Locks(ctx context.Context) iter.Seq2[inspect.Lock, error] {
+	return func(yield func(inspect.Lock, error) bool) {
 		f.passes.Add(1)
 		f.mu.Lock()
 		infos, failure, each, hang := slices.Collect(maps.Values(f.locks)), f.failure, f.each, f.hang
@@ -58,7 +59,7 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error] {
 			select {
 			case <-hang:
 			case <-ctx.Done():
-				yield(observe.LockInfo{}, ctx.Err())
+				yield(inspect.Lock{}, ctx.Err())
 				return
 			}
 		}
@@ -71,7 +72,7 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error] {
 			}
 		}
 		if failure != nil {
-			yield(observe.LockInfo{}, failure)
+			yield(inspect.Lock{}, failure)
 		}
 	}
 }
@@ -95,7 +96,7 @@ func (f *fake) ForceUnlockHolder(_ context.Context, path, holder string) error {
 	return nil
 }
 
-func (f *fake) set(infos ...observe.LockInfo) {
+func (f *fake) set(infos ...inspect.Lock) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, info := range infos {
@@ -116,10 +117,10 @@ func (f *fake) do(change func()) {
 }
 
 // someLock is a lock with a holder and some waiters.
-func someLock(path string, waiters int) observe.LockInfo {
-	info := observe.LockInfo{
+func someLock(path string, waiters int) inspect.Lock {
+	info := inspect.Lock{
 		Path: path, Key: "orders:" + path, Kind: "lock", HolderCount: 1,
-		Holders: []observe.HolderInfo{{
+		Holders: []inspect.Holder{{
 			Holder: "r1:17", Label: observe.Label{Registry: "r1", Host: "web-1", PID: 4711, Name: "billing"},
 			Since: time.Now().Add(-time.Minute), Lease: time.Minute, Token: 42,
 		}},
@@ -127,7 +128,7 @@ func someLock(path string, waiters int) observe.LockInfo {
 	}
 	for i := range min(waiters, 100) {
 		name := fmt.Sprintf("r%d", i)
-		info.Waiters = append(info.Waiters, observe.WaiterInfo{
+		info.Waiters = append(info.Waiters, inspect.Waiter{
 			Registry: name, Label: observe.Label{Registry: name, Host: "web-2", PID: 100 + i, Name: "mail"},
 			Since: time.Now().Add(-time.Duration(waiters-i) * time.Second),
 		})

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/inspect"
 )
 
 // asked is a source that can be asked for one path.
@@ -22,7 +22,7 @@ type asked struct {
 	failure error
 }
 
-func (a *asked) Inspect(_ context.Context, path string) (observe.LockInfo, error) {
+func (a *asked) Inspect(_ context.Context, path string) (inspect.Lock, error) {
 	if path != "lockreg" {
 		a.times.Add(1)
 	}

@@ -1,7 +1,7 @@
 // Package page is the page of `lockreg serve`: a live view of locks, holders, waiters and deadlocks, with a button that frees a
 // lock. [New] makes an [http.Handler] of it, for programs that mount it behind their own login:
 //
-//	handler, err := page.New(registry, page.WithRoot("/admin/locks/"))
+//	handler, err := page.New(inspect.Of(registry), page.WithRoot("/admin/locks/"))
 //	mux.Handle("/admin/locks/", requireAdmin(handler))
 //
 // Redis is asked once for all connected browsers, and not at all without one, unless GET lock?path= asks for a path. Other sites
@@ -30,6 +30,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -47,9 +48,9 @@ const (
 	requestHeader = "Lockreg-Request"
 )
 
-// Source has the locks that the page shows: a [*lockregistry.Registry].
+// Source has the locks that the page shows: an [*inspect.Inspector].
 type Source interface {
-	Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error]
+	Locks(ctx context.Context) iter.Seq2[inspect.Lock, error]
 	Deadlocks(ctx context.Context) ([]observe.Deadlock, error)
 	ForceUnlockHolder(ctx context.Context, path, holder string) error
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
-	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/inspect"
 )
 
 // past is what passes have seen since the first browser connected. The counts are lower bounds: holds that begin and end
@@ -57,7 +57,7 @@ func (p *past) lose(before, now *entry, at time.Time) {
 			continue
 		}
 		one := before.info
-		one.Holders, one.Waiters = []observe.HolderInfo{h}, nil
+		one.Holders, one.Waiters = []inspect.Holder{h}, nil
 		lock := view.OfLock(one)
 		p.lost = append(slices.Clip(p.lost), &loss{lock.Path, lock.ID, lock.Holders[0], at.UnixMilli()})
 	}
@@ -96,8 +96,8 @@ func (e *entry) remember(before *entry) {
 func (e *entry) listed() bool { return e == nil || e.info.HolderCount <= len(e.info.Holders) }
 
 // owners iterates over the holders, without those that have released the lock and keep its path.
-func (e *entry) owners() iter.Seq[observe.HolderInfo] {
-	return func(yield func(observe.HolderInfo) bool) {
+func (e *entry) owners() iter.Seq[inspect.Holder] {
+	return func(yield func(inspect.Holder) bool) {
 		if e == nil {
 			return
 		}
@@ -117,5 +117,5 @@ func (e *entry) held() bool {
 }
 
 func (e *entry) has(holder string) bool {
-	return e != nil && slices.ContainsFunc(e.info.Holders, func(h observe.HolderInfo) bool { return h.Holder == holder })
+	return e != nil && slices.ContainsFunc(e.info.Holders, func(h inspect.Holder) bool { return h.Holder == holder })
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -26,7 +27,7 @@ func counted(t *testing.T, text string) string {
 }
 
 // heldBy is a lock with holders.
-func heldBy(path string, holders ...string) observe.LockInfo {
+func heldBy(path string, holders ...string) inspect.Lock {
 	lock := someLock(path, 0)
 	one := lock.Holders[0]
 	lock.Holders, lock.HolderCount = nil, len(holders)
@@ -126,7 +127,7 @@ func TestGrantsOfALongPass(t *testing.T) {
 }
 
 // overdueBy is a lock whose holder should have renewed it before: its lease of 30 s has so long to go.
-func overdueBy(path, holder string, left time.Duration) observe.LockInfo {
+func overdueBy(path, holder string, left time.Duration) inspect.Lock {
 	lock := heldBy(path, holder)
 	lock.Holders[0].Renewed, lock.Holders[0].Lease = 30*time.Second, left
 	return lock

@@ -12,14 +12,14 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/topology"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
-// inspector is a source that can be asked something small, as a registry can. A pass may take long although Redis answers.
+// inspector is a source that can be asked something small, as an Inspector can. A pass may take long although Redis answers.
 type inspector interface {
-	Inspect(ctx context.Context, path string) (observe.LockInfo, error)
+	Inspect(ctx context.Context, path string) (inspect.Lock, error)
 }
 
 const (

@@ -13,8 +13,8 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 // freezing is a source that can be frozen.
@@ -25,15 +25,15 @@ type freezing struct {
 	refuses atomic.Bool
 }
 
-func (f *freezing) Inspect(ctx context.Context, _ string) (observe.LockInfo, error) {
+func (f *freezing) Inspect(ctx context.Context, _ string) (inspect.Lock, error) {
 	if f.frozen.Load() {
 		<-ctx.Done()
-		return observe.LockInfo{}, ctx.Err()
+		return inspect.Lock{}, ctx.Err()
 	}
 	if f.refuses.Load() {
-		return observe.LockInfo{}, lockregistry.ErrWrongType
+		return inspect.Lock{}, lockregistry.ErrWrongType
 	}
-	return observe.LockInfo{}, nil
+	return inspect.Lock{}, nil
 }
 
 // That Redis does not answer is told within two seconds, also while a pass goes on, and at once that it does.
@@ -87,7 +87,7 @@ func TestSilenceOfAMaster(t *testing.T) {
 	registry, err := lockregistry.New(client, "orders")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = registry.Close() })
-	b := look(t, newPage(t, registry, page.WithClient(client)))
+	b := look(t, newPage(t, inspect.Of(registry), page.WithClient(client)))
 	var text string
 	says := func(what string) {
 		t.Helper()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
-	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/inspect"
 )
 
 const (
@@ -49,7 +49,7 @@ type sums struct {
 
 // entry is a lock, as it was at a time. The version is another one after each change.
 type entry struct {
-	info    observe.LockInfo
+	info    inspect.Lock
 	at      time.Time
 	version int
 }
@@ -68,9 +68,9 @@ type row struct {
 	At      int64        `json:"at"`      // when the lease was read, Unix ms
 }
 
-func (s *state) add(info observe.LockInfo, at time.Time, last *state) {
+func (s *state) add(info inspect.Lock, at time.Time, last *state) {
 	// They come in no order. The oldest holder is shown first.
-	slices.SortFunc(info.Holders, func(a, b observe.HolderInfo) int {
+	slices.SortFunc(info.Holders, func(a, b inspect.Holder) int {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Holder, b.Holder))
 	})
 	e := &entry{info: info, at: at}
@@ -132,7 +132,7 @@ func (e *entry) same(before *entry) bool {
 	return a.Key == b.Key && a.Kind == b.Kind && a.Layout == b.Layout && a.Permits == b.Permits &&
 		a.HolderCount == b.HolderCount && e.shown().Holder == before.shown().Holder && a.WaiterCount == b.WaiterCount &&
 		slices.Equal(a.Waiters, b.Waiters) && slices.Equal(a.TooLong, b.TooLong) &&
-		slices.EqualFunc(a.Holders, b.Holders, func(x, y observe.HolderInfo) bool {
+		slices.EqualFunc(a.Holders, b.Holders, func(x, y inspect.Holder) bool {
 			moved := e.at.Add(x.Lease).Sub(before.at.Add(y.Lease)).Abs()
 			if (x.Lease < 0) != (y.Lease < 0) || x.Lease >= 0 && moved > leaseBlur {
 				return false
@@ -147,7 +147,7 @@ func (e *entry) same(before *entry) bool {
 
 // shown is the holder that the row of a lock has: the most overdue one, else one without a record, else the first. It is
 // nobody if there is none.
-func (e *entry) shown() (h observe.HolderInfo) {
+func (e *entry) shown() (h inspect.Holder) {
 	for i, other := range e.info.Holders {
 		worse := cmp.Or(cmp.Compare(other.Overdue(), h.Overdue()), cmp.Compare(other.Silent, h.Silent)) > 0
 		if i == 0 || worse || h.Overdue() == 0 && h.Silent == 0 && view.Unrecorded(other) && !view.Unrecorded(h) {
@@ -166,7 +166,7 @@ func (e *entry) row() row {
 	one := e.info
 	one.Holders, one.Waiters = nil, nil
 	if len(e.info.Holders) > 0 {
-		one.Holders = []observe.HolderInfo{e.shown()}
+		one.Holders = []inspect.Holder{e.shown()}
 	}
 	for _, holder := range view.OfLock(one).Holders {
 		r.Holder = &holder

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/inspect"
 )
 
 func TestWaitsAreCountedByTheirLength(t *testing.T) {
@@ -22,11 +22,11 @@ func TestWaitsAreCountedByTheirLength(t *testing.T) {
 			30 * time.Second, 31 * time.Second, 59 * time.Second,
 			time.Minute, time.Hour, time.Hour, time.Hour,
 		} {
-			lock.Waiters = append(lock.Waiters, observe.WaiterInfo{Since: time.Now().Add(-waited)})
+			lock.Waiters = append(lock.Waiters, inspect.Waiter{Since: time.Now().Add(-waited)})
 		}
 		since := time.Now().Add(-2 * time.Second)
 		lock.Waiters = append(lock.Waiters, // these are in none
-			observe.WaiterInfo{Since: since, Gone: true}, observe.WaiterInfo{Since: since, Standby: true}, observe.WaiterInfo{})
+			inspect.Waiter{Since: since, Gone: true}, inspect.Waiter{Since: since, Standby: true}, inspect.Waiter{})
 		lock.WaiterCount = len(lock.Waiters)
 		lock.Holders[0].Behind = 3
 		source.set(lock)
@@ -48,7 +48,7 @@ func TestWaitsWithinProcesses(t *testing.T) {
 		held, queued, old := someLock("held", 0), someLock("queued", 0), someLock("old", 0)
 		ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 		held.Holders[0].Behind, held.Holders[0].BehindSince = 28, ago(2*time.Minute)
-		queued.Waiters = []observe.WaiterInfo{
+		queued.Waiters = []inspect.Waiter{
 			{Since: ago(time.Second), Behind: 2, BehindSince: ago(40 * time.Second)},
 			{Since: ago(time.Hour), Standby: true, Behind: 1, BehindSince: ago(time.Hour)},
 		}

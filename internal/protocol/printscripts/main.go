@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	_ "github.com/lockregistry/lockregistry/internal/protocol/operator" // it has scripts, too
 )
 
 func main() {

@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
 )
 
 // PathsOf are the paths that Locks gives, sorted.
 func PathsOf(t *testing.T, r *lockregistry.Registry) (paths []string) {
 	t.Helper()
-	for info, err := range r.Locks(t.Context()) {
+	for info, err := range inspect.Of(r).Locks(t.Context()) {
 		require.NoError(t, err)
 		require.NotEmpty(t, info.Kind)
 		paths = append(paths, info.Path)

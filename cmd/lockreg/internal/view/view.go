@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -29,7 +30,7 @@ type Lock struct {
 	WaiterCount int      `json:"waiterCount"` // all of them
 	Waiting     int      `json:"waiting"`     // see Waiting
 
-	TooLong []string `json:"tooLong"` // what is too long to be shown: see observe.LockInfo
+	TooLong []string `json:"tooLong"` // what is too long to be shown: see inspect.Lock
 }
 
 // Holder is a hold of a lock: the only one, or one of several readers.
@@ -105,7 +106,7 @@ func OfID(id string) (string, error) { return url.PathUnescape(id) }
 
 // Waiting is how many calls wait for a lock: those with a place in the queue of Redis, also of processes that are gone, until
 // their turn comes; and those that wait within the processes of the holders and waiters that are named.
-func Waiting(info observe.LockInfo) int {
+func Waiting(info inspect.Lock) int {
 	n := info.WaiterCount
 	for _, h := range info.Holders {
 		n += h.Behind
@@ -117,7 +118,7 @@ func Waiting(info observe.LockInfo) int {
 }
 
 // OfLock is the view of a lock. Empty lists are [], never null.
-func OfLock(info observe.LockInfo) Lock {
+func OfLock(info inspect.Lock) Lock {
 	lock := Lock{
 		Path: printable.Valid(info.Path), ID: ID(info.Path), Key: printable.Valid(info.Key),
 		Kind: string(info.Kind), Layout: OfLayout(info.Layout), Permits: info.Permits,
@@ -144,7 +145,7 @@ func OfLock(info observe.LockInfo) Lock {
 }
 
 // OfLocks gathers the views of locks. With an error it returns what came before it.
-func OfLocks(infos iter.Seq2[observe.LockInfo, error]) ([]Lock, error) {
+func OfLocks(infos iter.Seq2[inspect.Lock, error]) ([]Lock, error) {
 	locks := []Lock{}
 	for info, err := range infos {
 		if err != nil {

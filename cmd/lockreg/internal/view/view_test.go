@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -50,9 +51,9 @@ func TestLock(t *testing.T) {
 				"shared": false, "permits": 0, "since": null}
 		],
 		"waiterCount": 300, "waiting": 305, "tooLong": ["token"]
-	}`, view.OfLock(observe.LockInfo{
+	}`, view.OfLock(inspect.Lock{
 		Path: "a", Key: "locks:a", Kind: "readwrite", Layout: lockregistry.LayoutRedisson,
-		Holders: []observe.HolderInfo{
+		Holders: []inspect.Holder{
 			{
 				Holder: "r1:17", Label: label, Shared: true, Since: since, Lease: 1500 * time.Millisecond, Token: 42,
 				Granted: since, Behind: 3, BehindSince: since, Renewed: 30 * time.Second, Silent: 19 * time.Second, Permits: 2,
@@ -60,7 +61,7 @@ func TestLock(t *testing.T) {
 			{Holder: "x:1", Lease: -1, Kept: true},
 		},
 		HolderCount: 2,
-		Waiters: []observe.WaiterInfo{
+		Waiters: []inspect.Waiter{
 			{Registry: "r1", Label: label, Shared: true, Since: since, Standby: true, Behind: 2, BehindSince: since, Permits: 3},
 			{Registry: "r2", Gone: true},
 		},
@@ -76,23 +77,23 @@ func TestWho(t *testing.T) {
 		id: "Java (Spring)", id + ":83": "Java (Redisson), thread 83", id + ":83:write": "Java (Redisson), thread 83",
 		"somebody": "unknown", "user:17": "unknown",
 	} {
-		require.Equal(t, want, view.Who(observe.HolderInfo{Holder: holder}))
-		require.Equal(t, "a Go process, not known", view.Who(observe.HolderInfo{Holder: holder, Since: since}))
-		require.Equal(t, label.String(), view.Who(observe.HolderInfo{Holder: holder, Label: label}))
+		require.Equal(t, want, view.Who(inspect.Holder{Holder: holder}))
+		require.Equal(t, "a Go process, not known", view.Who(inspect.Holder{Holder: holder, Since: since}))
+		require.Equal(t, label.String(), view.Who(inspect.Holder{Holder: holder, Label: label}))
 	}
 }
 
 // A holder without a record is told of, unless it is Java's, too young for one, or nobody.
 func TestUnrecorded(t *testing.T) {
 	t.Parallel()
-	old := observe.HolderInfo{Holder: "x:1", Since: time.Now().Add(-10 * time.Minute), Lease: 10 * time.Minute}
+	old := inspect.Holder{Holder: "x:1", Since: time.Now().Add(-10 * time.Minute), Lease: 10 * time.Minute}
 	require.True(t, view.Unrecorded(old))
 	require.Equal(t, 20*time.Minute, view.FirstLease(old))
-	for what, change := range map[string]func(h *observe.HolderInfo){
-		"labelled": func(h *observe.HolderInfo) { h.Label = label },
-		"young":    func(h *observe.HolderInfo) { h.Since = time.Now().Add(-2 * time.Second) },
-		"Java's":   func(h *observe.HolderInfo) { h.Since = time.Time{} },
-		"kept":     func(h *observe.HolderInfo) { h.Kept = true },
+	for what, change := range map[string]func(h *inspect.Holder){
+		"labelled": func(h *inspect.Holder) { h.Label = label },
+		"young":    func(h *inspect.Holder) { h.Since = time.Now().Add(-2 * time.Second) },
+		"Java's":   func(h *inspect.Holder) { h.Since = time.Time{} },
+		"kept":     func(h *inspect.Holder) { h.Kept = true },
 	} {
 		h := old
 		change(&h)
@@ -101,19 +102,19 @@ func TestUnrecorded(t *testing.T) {
 	old.Lease = -1
 	require.True(t, view.Unrecorded(old))
 	require.Zero(t, view.FirstLease(old), "it has no end")
-	require.Zero(t, view.FirstLease(observe.HolderInfo{Lease: time.Minute}), "not known since when")
+	require.Zero(t, view.FirstLease(inspect.Holder{Lease: time.Minute}), "not known since when")
 }
 
 func TestFreeLockHasEmptyLists(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `{"path": "a", "id": "a", "key": "locks:a", "kind": "", "layout": "spring", "permits": 0, "holders": [],
 		"holderCount": 0, "waiters": [], "waiterCount": 0, "waiting": 0, "tooLong": []}`,
-		view.OfLock(observe.LockInfo{Path: "a", Key: "locks:a"}))
+		view.OfLock(inspect.Lock{Path: "a", Key: "locks:a"}))
 }
 
 func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {
 	t.Parallel()
-	lock := view.OfLock(observe.LockInfo{Holders: []observe.HolderInfo{{Lease: 1}, {Lease: 0}}})
+	lock := view.OfLock(inspect.Lock{Holders: []inspect.Holder{{Lease: 1}, {Lease: 0}}})
 	require.EqualValues(t, 1, *lock.Holders[0].LeaseMS)
 	require.EqualValues(t, 0, *lock.Holders[1].LeaseMS)
 }
@@ -121,13 +122,13 @@ func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("gone")
-	locks, err := view.OfLocks(func(yield func(observe.LockInfo, error) bool) {
-		_ = yield(observe.LockInfo{Path: "a"}, nil) && yield(observe.LockInfo{}, failure)
+	locks, err := view.OfLocks(func(yield func(inspect.Lock, error) bool) {
+		_ = yield(inspect.Lock{Path: "a"}, nil) && yield(inspect.Lock{}, failure)
 	})
 	require.ErrorIs(t, err, failure)
 	require.Len(t, locks, 1)
 
-	locks, err = view.OfLocks(func(func(observe.LockInfo, error) bool) {})
+	locks, err = view.OfLocks(func(func(inspect.Lock, error) bool) {})
 	require.NoError(t, err)
 	requireJSON(t, `[]`, locks)
 }
@@ -152,7 +153,7 @@ func TestTextsThatAreNoUTF8(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, path := range []string{"a\xff", "a\xfe", "a\ufffd", "a%ff", "a b", "a+b", "ä&=?#/;", "", "\x00"} {
-		text, err := json.Marshal(view.OfLock(observe.LockInfo{Path: path, Holders: []observe.HolderInfo{{Holder: path}}}))
+		text, err := json.Marshal(view.OfLock(inspect.Lock{Path: path, Holders: []inspect.Holder{{Holder: path}}}))
 		require.NoError(t, err)
 		var back view.Lock
 		require.NoError(t, json.Unmarshal(text, &back))
@@ -166,5 +167,5 @@ func TestTextsThatAreNoUTF8(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, path, values.Get("path"), "it can stand in a query")
 	}
-	require.Equal(t, `a\xff`, view.OfLock(observe.LockInfo{Path: "a\xff"}).Path)
+	require.Equal(t, `a\xff`, view.OfLock(inspect.Lock{Path: "a\xff"}).Path)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -13,7 +14,7 @@ import (
 const unknownGo = "a Go process, not known"
 
 // Who is a holder for people.
-func Who(h observe.HolderInfo) string {
+func Who(h inspect.Holder) string {
 	if h.Kept {
 		return "nobody: kept for a while after its release"
 	}
@@ -21,7 +22,7 @@ func Who(h observe.HolderInfo) string {
 }
 
 // WhoWaits describes a waiter for people. Java has no place in the queue.
-func WhoWaits(w observe.WaiterInfo) string { return Process(w.Label) }
+func WhoWaits(w inspect.Waiter) string { return Process(w.Label) }
 
 // Process describes a process of this library.
 func Process(l observe.Label) string {
@@ -51,21 +52,21 @@ const recordedWithin = 5 * time.Second
 
 // Unrecorded reports whether a holder of this library has no record, although it has held, or waited, for long enough: it died
 // before it wrote one, or so long ago that the record has expired, or it may not write.
-func Unrecorded(h observe.HolderInfo) bool {
+func Unrecorded(h inspect.Holder) bool {
 	return !h.Kept && !h.Label.Known() && !h.Since.IsZero() && !Young(h)
 }
 
 // Young reports whether a call of this library asked so lately that its process may not have a record of it yet.
-func Young(h observe.HolderInfo) bool { return UntilRecorded(h) > 0 }
+func Young(h inspect.Holder) bool { return UntilRecorded(h) > 0 }
 
 // UntilRecorded is how long it takes at most until there is such a record.
-func UntilRecorded(h observe.HolderInfo) time.Duration {
+func UntilRecorded(h inspect.Holder) time.Duration {
 	return max(0, min(recordedWithin, recordedWithin-time.Since(h.Since)))
 }
 
 // FirstLease is how long the lease of a holder was when it was taken, if it has not been renewed since; if it has been, it is
 // shorter. It is 0 for a lease without an end, and if it is not known since when the lock is held.
-func FirstLease(h observe.HolderInfo) time.Duration {
+func FirstLease(h inspect.Holder) time.Duration {
 	if h.Since.IsZero() || h.Lease < 0 {
 		return 0
 	}

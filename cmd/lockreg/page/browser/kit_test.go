@@ -23,6 +23,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -189,7 +190,7 @@ func (b *tab) text(selector, text string) time.Duration {
 // fake is a source of locks that are made up.
 type fake struct {
 	mu        sync.Mutex
-	locks     map[string]observe.LockInfo
+	locks     map[string]inspect.Lock
 	deadlocks []observe.Deadlock
 	failure   atomic.Pointer[error]
 	late      atomic.Bool // releases come too late
@@ -198,12 +199,12 @@ type fake struct {
 
 var errRights = errors.New("NOPERM this user has no permissions")
 
-func (f *fake) Locks(ctx context.Context) iter.Seq2[observe.LockInfo, error] {
-	return func(yield func(observe.LockInfo, error) bool) {
+func (f *fake) Locks(ctx context.Context) iter.Seq2[inspect.Lock, error] {
+	return func(yield func(inspect.Lock, error) bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if failure := f.failure.Load(); failure != nil {
-			yield(observe.LockInfo{}, *failure)
+			yield(inspect.Lock{}, *failure)
 			return
 		}
 		for _, info := range f.locks {
@@ -236,11 +237,11 @@ func (f *fake) ForceUnlockHolder(_ context.Context, path, _ string) error {
 	return nil
 }
 
-func (f *fake) set(infos ...observe.LockInfo) {
+func (f *fake) set(infos ...inspect.Lock) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.locks == nil {
-		f.locks = map[string]observe.LockInfo{}
+		f.locks = map[string]inspect.Lock{}
 	}
 	for _, info := range infos {
 		f.locks[info.Path] = info
@@ -248,16 +249,16 @@ func (f *fake) set(infos ...observe.LockInfo) {
 }
 
 // made is a lock with some waiters, held without end.
-func made(path string, waiters int) observe.LockInfo {
-	info := observe.LockInfo{
+func made(path string, waiters int) inspect.Lock {
+	info := inspect.Lock{
 		Path: path, Key: "orders:" + path, Kind: "lock", HolderCount: 1, WaiterCount: waiters,
-		Holders: []observe.HolderInfo{{
+		Holders: []inspect.Holder{{
 			Holder: "7f6f0f7a:1795278376064288", Label: label("web-1", 4711, "billing"), Since: time.Now().Add(-100 * time.Second),
 			Lease: -1, Token: 42,
 		}},
 	}
 	for i := range min(100, waiters) {
-		info.Waiters = append(info.Waiters, observe.WaiterInfo{
+		info.Waiters = append(info.Waiters, inspect.Waiter{
 			Registry: fmt.Sprintf("%08x", i), Label: label("web-2", 812+i, "mail"),
 			Since: time.Now().Add(time.Duration(i-waiters) * time.Second),
 		})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/inspect"
 )
 
 // listed is a script that is the paths of the list, in order.
@@ -26,7 +26,7 @@ func TestColumnsSort(t *testing.T) {
 	lock("b", "web-3", 0, time.Minute, time.Hour)
 	lock("a", "web-1", 2, time.Hour, -1)
 	lock("d", "web-2", 1, time.Second, time.Minute)
-	free := observe.LockInfo{Path: "c", Key: "orders:c", WaiterCount: 1, Waiters: made("c", 1).Waiters}
+	free := inspect.Lock{Path: "c", Key: "orders:c", WaiterCount: 1, Waiters: made("c", 1).Waiters}
 	free.Waiters[0].Since = time.Now().Add(-20 * time.Second)
 	source.set(free)
 	b := open(t, serve(t, source), 1200, 900)
@@ -93,7 +93,7 @@ func TestColumnsSortOnAPhone(t *testing.T) {
 func TestManyLocksAreInOrder(t *testing.T) {
 	source := &fake{}
 	set := func(from, n, waiters int) {
-		locks := make([]observe.LockInfo, n)
+		locks := make([]inspect.Lock, n)
 		for i := range locks {
 			locks[i] = made(fmt.Sprintf("order:%05d", (from+i)*7919%100_000), (i+waiters)%5)
 		}

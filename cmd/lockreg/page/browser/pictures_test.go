@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -42,7 +43,7 @@ func example() *fake {
 		source.set(lock)
 	}
 	java := made("legacy:settlement", 0)
-	java.Holders[0] = observe.HolderInfo{Holder: "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55", Lease: 48 * time.Second}
+	java.Holders[0] = inspect.Holder{Holder: "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55", Lease: 48 * time.Second}
 	readers := made("catalogue", 2)
 	readers.Kind, readers.HolderCount = "readwrite", 12
 	readers.Holders[0].Shared = true

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -48,7 +49,7 @@ func TestLocksOfRedis(t *testing.T) {
 	server := redistest.Start(t)
 	holder := registry(t, server, lockregistry.WithName("billing"))
 	fill(t, server, 100_000)
-	b := open(t, serve(t, registry(t, server), page.WithRelease(me)), 1200, 900)
+	b := open(t, serve(t, inspect.Of(registry(t, server)), page.WithRelease(me)), 1200, 900)
 	b.text("#empty", "Nothing is locked")
 
 	// A lock appears within a second, among a hundred thousand other keys. On a machine that is busy with something else not
@@ -132,7 +133,7 @@ func TestDeadlockIsShown(t *testing.T) {
 
 func TestDeadlockOfRedis(t *testing.T) {
 	server := redistest.Start(t)
-	b := open(t, serve(t, registry(t, server)), 1200, 900)
+	b := open(t, serve(t, inspect.Of(registry(t, server))), 1200, 900)
 	ctx, end := context.WithCancel(t.Context())
 	var ended, locked sync.WaitGroup
 	locked.Add(2)
@@ -169,7 +170,7 @@ func TestDeadlockOfRedis(t *testing.T) {
 // Redis that stands still is told within two seconds or so, and that it answers again, at once.
 func TestRedisDoesNotAnswer(t *testing.T) {
 	server := redistest.Start(t)
-	b := open(t, serve(t, registry(t, server)), 1200, 900)
+	b := open(t, serve(t, inspect.Of(registry(t, server))), 1200, 900)
 	b.text("#age", "live")
 	server.Freeze()
 	b.text("#age", "Redis does not answer; last seen ")
@@ -245,7 +246,7 @@ func TestReleaseSaysWhatIsKnown(t *testing.T) {
 	silent.Holders[0].Label, silent.Holders[0].Lease = observe.Label{}, 1100*time.Second
 	within := made("within", 0)
 	within.Holders[0].Behind = 3
-	java.Holders[0] = observe.HolderInfo{Holder: "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55", Lease: time.Minute}
+	java.Holders[0] = inspect.Holder{Holder: "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55", Lease: time.Minute}
 	source.set(alive, dead, silent, java, unlisted, within)
 	b := open(t, serve(t, source, page.WithRelease(me)), 1200, 900)
 	b.text("#stuck-title", "Holder probably dead or frozen: 3")
@@ -301,7 +302,7 @@ func TestNothingIsShownAsZeroBeforeItIsKnown(t *testing.T) {
 // A semaphore says how many permits there are, and who has and wants how many.
 func TestPermitsAreShown(t *testing.T) {
 	source := &fake{}
-	semaphore := func(path string, permits int, has ...int) observe.LockInfo {
+	semaphore := func(path string, permits int, has ...int) inspect.Lock {
 		info := made(path, 1)
 		info.Kind, info.Permits, info.HolderCount, info.Waiters[0].Permits = observe.KindSemaphore, permits, len(has), 4
 		one := info.Holders[0]
@@ -392,7 +393,7 @@ func TestLossOfRedis(t *testing.T) {
 		lockregistry.WithLease(6*time.Second))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = holder.Close() })
-	b := open(t, serve(t, registry(t, server)), 1200, 900)
+	b := open(t, serve(t, inspect.Of(registry(t, server))), 1200, 900)
 	dies, err := holder.Acquire(t.Context(), "dies")
 	require.NoError(t, err)
 	defer runtime.KeepAlive(dies) // a hold that nobody has is not renewed

@@ -9,29 +9,35 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scan"
+	"github.com/lockregistry/lockregistry/internal/seam"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
+// reader reads what there is about locks.
+type reader struct{ seam.Parts }
+
 // Lock tells who holds the lock with a key, and who waits for it.
-func (r *Reader) Lock(ctx context.Context, key string) (observe.LockInfo, error) {
+func (r *reader) Lock(ctx context.Context, key string) (Lock, error) {
 	infos, errs := r.infos(ctx, []string{key})
 	if errs[0] != nil {
-		return observe.LockInfo{}, errs[0]
+		return Lock{}, errs[0]
 	}
 	if err := r.addRecords(ctx, infos, map[string]record{}); err != nil {
-		return observe.LockInfo{}, err
+		return Lock{}, err
 	}
 	return infos[0], nil
 }
 
 // infos are what there is about some keys, without labels.
-func (r *Reader) infos(ctx context.Context, keys []string) ([]observe.LockInfo, []error) {
+func (r *reader) infos(ctx context.Context, keys []string) ([]Lock, []error) {
 	found, errs := r.Locks(ctx, keys)
-	infos := make([]observe.LockInfo, len(keys))
+	infos := make([]Lock, len(keys))
 	for i, key := range keys {
 		if errs[i] == nil {
 			infos[i] = r.infoOf(key, &found[i])
@@ -41,61 +47,39 @@ func (r *Reader) infos(ctx context.Context, keys []string) ([]observe.LockInfo, 
 }
 
 // infoOf is what inspect.lua tells of a key.
-func (r *Reader) infoOf(key string, x *protocol.Inspection) observe.LockInfo {
-	info := observe.LockInfo{
-		Path: key[len(r.Prefix)+1:], Key: key, Kind: observe.Kind(x.Kind), Layout: r.Layout,
+func (r *reader) infoOf(key string, x *protocol.Inspection) Lock {
+	info := Lock{
+		Path: key[len(r.Prefix)+1:], Key: key, Kind: observe.Kind(x.Kind), Layout: lockregistry.Layout(r.Layout),
 		Permits: x.Number, HolderCount: x.HolderCount, WaiterCount: x.WaiterCount, TooLong: x.TooLong,
 	}
 	switch {
 	case x.Stored == protocol.AsString:
-		info.Layout = observe.LayoutSpring
+		info.Layout = lockregistry.LayoutSpring
 	case x.Stored == protocol.AsHash, x.Kind == protocol.KindReadWrite:
-		info.Layout = observe.LayoutRedisson
+		info.Layout = lockregistry.LayoutRedisson
 	}
 	for _, h := range x.Holders {
-		info.Holders = append(info.Holders, observe.HolderInfo{
+		info.Holders = append(info.Holders, Holder{
 			Holder: h.Text, Label: observe.Label{Registry: h.Name.Registry}, Shared: h.Shared, Permits: h.Permits,
 			Since: h.Name.Since, Lease: h.Lease, Kept: h.Name.Kept, Token: h.Token,
 		})
 	}
 	for _, q := range x.Waiters {
-		info.Waiters = append(info.Waiters, observe.WaiterInfo{
+		info.Waiters = append(info.Waiters, Waiter{
 			Registry: q.Registry, Shared: q.Shared, Permits: q.Permits, Since: q.Since, Gone: q.Gone,
 		})
 	}
 	return info
 }
 
-// Holders are the registries that hold some paths.
-func (r *Reader) Holders(ctx context.Context, paths []string) ([][]string, error) {
-	keys := make([]string, len(paths))
-	for i, path := range paths {
-		keys[i] = r.Prefix + ":" + path
-	}
-	holders := make([][]string, len(paths))
-	found, errs := r.Locks(ctx, keys)
-	for i, info := range found {
-		if errs[i] != nil && !errors.Is(errs[i], fault.WrongType) {
-			return nil, errs[i]
-		}
-		for _, h := range info.Holders {
-			if !h.Name.Kept {
-				holders[i] = append(holders[i], h.Name.Registry)
-			}
-		}
-		if info.HolderCount > len(info.Holders) {
-			holders[i] = append(holders[i], "")
-		}
-	}
-	return holders, nil
-}
-
 // Each tells of the locks that somebody holds or waits for, as they are found, until tell reports false. Those in the records of
 // listed registries come first: with many other keys the rest takes long.
-func (r *Reader) Each(ctx context.Context, tell func(observe.LockInfo) bool) error {
+func (r *reader) Each(ctx context.Context, tell func(Lock) bool) error {
 	l := listing{reader: r, ctx: ctx, yield: tell, yielded: map[string]bool{}, records: map[string]record{}}
 	pick := func(key string) (string, bool) { return protocol.LockOf(r.Prefix, key) }
-	err := r.Scan(ctx, ":*", &scan.Pass{Known: l.known(), Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong})
+	err := keyspace.Scan(ctx, r.Reader, ":*", &scan.Pass{
+		Known: l.known(), Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong,
+	})
 	if errors.Is(err, errEnough) {
 		return nil
 	}
@@ -104,17 +88,17 @@ func (r *Reader) Each(ctx context.Context, tell func(observe.LockInfo) bool) err
 
 // listing is one call of Each.
 type listing struct {
-	reader  *Reader
+	reader  *reader
 	ctx     context.Context
-	yield   func(observe.LockInfo) bool
-	yielded map[string]bool    // keys
-	records map[string]record  // by registry
-	infos   []observe.LockInfo // yet to be yielded
+	yield   func(Lock) bool
+	yielded map[string]bool   // keys
+	records map[string]record // by registry
+	infos   []Lock            // yet to be yielded
 }
 
 // known are the keys of locks in the records of listed registries. What fails leaves less known: the SCAN tells of it.
 func (l *listing) known() (keys []string) {
-	registries, err := l.reader.Listed(l.ctx)
+	registries, err := keyspace.Listed(l.ctx, l.reader.Reader)
 	if err != nil {
 		return nil
 	}
@@ -150,7 +134,7 @@ func (l *listing) tellLong(names []string) error {
 			continue
 		}
 		l.yielded[key] = true
-		info := observe.LockInfo{
+		info := Lock{
 			Path: strings.TrimPrefix(key, l.reader.Prefix+":"), Key: key, Kind: observe.KindTooLong, TooLong: []string{"key"},
 		}
 		if !l.yield(info) {
@@ -189,7 +173,7 @@ func (l *listing) tell() error {
 
 // isLock reports whether the key is certainly a lock that is held or waited for: other strings and hashes may have the prefix,
 // too.
-func isLock(i *observe.LockInfo) bool {
+func isLock(i *Lock) bool {
 	if i.WaiterCount > 0 {
 		return true
 	}
@@ -218,7 +202,7 @@ type record struct {
 
 // addRecords adds to infos what the records of the holders' and waiters' registries say. Known has the records that were read
 // before.
-func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known map[string]record) error {
+func (r *reader) addRecords(ctx context.Context, infos []Lock, known map[string]record) error {
 	known[r.Label.Registry] = record{label: r.Label}
 	var registries []string
 	want := func(registry string) {
@@ -249,7 +233,7 @@ func (r *Reader) addRecords(ctx context.Context, infos []observe.LockInfo, known
 }
 
 // addRecord puts what is known into a lock's information.
-func (r *Reader) addRecord(info *observe.LockInfo, known map[string]record) {
+func (r *reader) addRecord(info *Lock, known map[string]record) {
 	counted := map[string]bool{}
 	of := func(registry string) (label observe.Label, locks []presence.Lock, behind int, first time.Time) {
 		label = known[registry].label
@@ -289,7 +273,7 @@ func (r *Reader) addRecord(info *observe.LockInfo, known map[string]record) {
 
 // recorded returns what a registry's record says about a path. For this registry it computes that, since its record may not be
 // written yet.
-func (r *Reader) recorded(path, registry string, known map[string]record) (all []presence.Lock) {
+func (r *reader) recorded(path, registry string, known map[string]record) (all []presence.Lock) {
 	if registry == r.Label.Registry {
 		return r.Own(path)
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/presence"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 // pulse is what the renewed holds of a registry say about its process. A record does not list all holds, and a hold that is not
@@ -22,7 +21,7 @@ type pulse struct {
 }
 
 // add takes a hold into account.
-func (p *pulse) add(h *observe.HolderInfo) {
+func (p *pulse) add(h *Holder) {
 	if h.Renewed == 0 || h.Lease < 0 || h.Kept {
 		return
 	}
@@ -45,17 +44,17 @@ func (p *pulse) silent() time.Duration {
 
 // addPulses marks the holders whose processes renew nothing, or do not write their records. Where the locks in infos do not show
 // it, some that the record lists are read for that; if that fails, less is known.
-func (r *Reader) addPulses(ctx context.Context, infos []observe.LockInfo, known map[string]record) {
+func (r *reader) addPulses(ctx context.Context, infos []Lock, known map[string]record) {
 	pulses := map[string]*pulse{}
 	var probed []string
-	forHolders(infos, func(h *observe.HolderInfo) {
+	forHolders(infos, func(h *Holder) {
 		if pulses[h.Label.Registry] == nil {
 			pulses[h.Label.Registry] = &pulse{}
 		}
 		pulses[h.Label.Registry].add(h)
 	})
 	asked := map[string]bool{r.Label.Registry: true} // this process is alive
-	forHolders(infos, func(h *observe.HolderInfo) {
+	forHolders(infos, func(h *Holder) {
 		registry := h.Label.Registry
 		if h.Renewed > 0 || h.Kept || asked[registry] || pulses[registry].silent() > 0 {
 			return
@@ -73,13 +72,13 @@ func (r *Reader) addPulses(ctx context.Context, infos []observe.LockInfo, known 
 				r.addRecord(&others[i], known)
 			}
 		}
-		forHolders(others, func(h *observe.HolderInfo) {
+		forHolders(others, func(h *Holder) {
 			if p := pulses[h.Label.Registry]; p != nil {
 				p.add(h)
 			}
 		})
 	}
-	forHolders(infos, func(h *observe.HolderInfo) {
+	forHolders(infos, func(h *Holder) {
 		if !h.Kept {
 			h.Silent = max(pulses[h.Label.Registry].silent(), known[h.Label.Registry].silent)
 		}
@@ -87,7 +86,7 @@ func (r *Reader) addPulses(ctx context.Context, infos []observe.LockInfo, known 
 }
 
 // forHolders calls do with the holders of some locks that have said who they are.
-func forHolders(infos []observe.LockInfo, do func(h *observe.HolderInfo)) {
+func forHolders(infos []Lock, do func(h *Holder)) {
 	for i := range infos {
 		for k := range infos[i].Holders {
 			if h := &infos[i].Holders[k]; h.Label.Known() {

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/presence"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 // A record does not list all holds: whether the process of the others is dead shows by those that it lists.
@@ -28,7 +27,7 @@ func TestReader_HoldsThatTheRecordDoesNotList(t *testing.T) {
 		"what it lists is gone meanwhile": {map[string]time.Duration{}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, server := reader(t)
+			r, server := readerOf(t)
 			var listed []string
 			for path, lease := range map[string]int{"a": 30000, "b": 30000, "long": 60000} {
 				listed = append(listed, fmt.Sprintf(`{"path":"%s","hold":"1","since":5,"lease":%d}`, path, lease))
@@ -49,7 +48,7 @@ func TestReader_HoldsThatTheRecordDoesNotList(t *testing.T) {
 			require.Equal(t, c.silent, info.Holders[0].Silent)
 
 			told := map[string]time.Duration{}
-			require.NoError(t, r.Each(t.Context(), func(info observe.LockInfo) bool {
+			require.NoError(t, r.Each(t.Context(), func(info Lock) bool {
 				told[info.Path] = info.Holders[0].Silent
 				return true
 			}))

@@ -1,10 +1,11 @@
-// Package inspect reads what Redis knows of many locks, and of registries. It changes nothing, so a user who may only read can do
-// it. It knows no holds.
-package inspect
+// Package readonly reads what Redis knows of many locks, and of registries, by scripts that change nothing: so a user who may
+// only read can run them.
+package readonly
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,22 +18,19 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/internal/transport"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 // mostNamed limits the holders, and the waiters, that are listed for a path.
 const mostNamed = 100
 
-// together is how many keys one script reads; on a cluster one, since keys are in different slots, and behind a proxy that keeps
+// Together is how many keys one script reads; on a cluster one, since keys are in different slots, and behind a proxy that keeps
 // them on several servers.
-const together = 100
+const Together = 100
 
 var (
 	locks   = protocol.Load("inspect")
 	records = protocol.Load("records")
-	listed  = protocol.Load("registries")
 )
 
 // Calls limits and stops the commands of a Reader.
@@ -52,10 +50,6 @@ type Reader struct {
 	Calls     Calls
 	Closed    <-chan struct{} // of the registry
 	Apart     *protocol.Apart // whether a proxy keeps keys on several servers; nil: that is not known
-
-	Layout observe.Layout                    // of its plain locks
-	Label  observe.Label                     // of the registry
-	Own    func(path string) []presence.Lock // what its record says of a path, or is yet to say
 
 	readOnly atomic.Bool // the server knows EVALSHA_RO, and refuses EVALSHA to this user
 }
@@ -118,29 +112,36 @@ func expiring(row rueidis.RedisMessage) (text string, left int64, err error) {
 	return text, left, fault.Classify(err)
 }
 
-// Registries are all that have a record.
-func (r *Reader) Registries(ctx context.Context) (all []string, err error) {
-	pick := func(key string) (registry string, ok bool) {
-		return presence.Owner(r.Prefix, key), !presence.IsList(key)
+// Holders are the registries that hold some paths.
+func (r *Reader) Holders(ctx context.Context, paths []string) ([][]string, error) {
+	keys := make([]string, len(paths))
+	for i, path := range paths {
+		keys[i] = r.Prefix + ":" + path
 	}
-	read := func(found []string) error {
-		all = append(all, found...)
-		return nil
+	holders := make([][]string, len(paths))
+	found, errs := r.Locks(ctx, keys)
+	for i, info := range found {
+		if errs[i] != nil && !errors.Is(errs[i], fault.WrongType) {
+			return nil, errs[i]
+		}
+		for _, h := range info.Holders {
+			if !h.Name.Kept {
+				holders[i] = append(holders[i], h.Name.Registry)
+			}
+		}
+		if info.HolderCount > len(info.Holders) {
+			holders[i] = append(holders[i], "")
+		}
 	}
-	err = r.Scan(ctx, presence.Pattern, &scan.Pass{Pick: pick, Read: read})
-	return all, err
+	return holders, nil
 }
 
-// Listed are the registries in the list of those that have a record, without a SCAN. Not all are: those of older versions, and
-// those that may not write the list, are missing. Others have no record any more.
-func (r *Reader) Listed(ctx context.Context) (all []string, err error) {
-	args := []string{strconv.Itoa(presence.MostListed), strconv.Itoa(presence.LongestID)}
-	r.rows(ctx, listed, []string{presence.ListKey(r.Prefix)}, nil, args, func(_ int, row rueidis.RedisMessage, why error) {
-		if err = why; err == nil {
-			all, err = row.AsStrSlice()
-		}
-	})
-	return all, err
+// AtKey runs a script on one key, and returns what it replies about that.
+func (r *Reader) AtKey(
+	ctx context.Context, what *protocol.Script, key string, args ...string,
+) (reply rueidis.RedisMessage, failure error) {
+	r.rows(ctx, what, []string{key}, nil, args, func(_ int, row rueidis.RedisMessage, err error) { reply, failure = row, err })
+	return reply, failure
 }
 
 // rows runs a script on some keys, and calls each with the reply about one key after another, or with why there is none. Beside
@@ -149,7 +150,7 @@ func (r *Reader) rows(
 	ctx context.Context, what *protocol.Script, keys []string, beside func(key string) []string, args []string,
 	each func(i int, row rueidis.RedisMessage, err error),
 ) {
-	size := together
+	size := Together
 	if r.Cluster || r.Apart.Seen() {
 		size = 1
 	}
@@ -254,6 +255,39 @@ func (r *Reader) runOnce(
 		}
 	}
 	return results
+}
+
+// AtServer runs a script that names no keys at one server: at client, or at that of the shard if it is nil. After is the server's
+// time just after it, in microseconds, by a TIME that follows in the same pipeline; 0: not known.
+func (r *Reader) AtServer(
+	ctx context.Context, s *transport.Shard, client rueidis.CoreClient, what *protocol.Script, args ...string,
+) (rows []rueidis.RedisMessage, after int64, err error) {
+	wait := r.wait(ctx)
+	build := func(b rueidis.Builder, i int, verb, script string, _ bool) rueidis.Completed {
+		if i == 1 {
+			return b.Arbitrary("TIME").Build()
+		}
+		return b.Arbitrary(verb, script, "0").Args(args...).Build()
+	}
+	reply, cut := s.Ask(&wait, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		if client != nil {
+			way = client
+		}
+		replies := r.runOnce(ctx, way, what, []int{0, 1}, build, false)
+		after = micros(replies[1])
+		return replies[0]
+	})
+	rows, err = read(&wait, reply, cut)
+	return rows, after, err
+}
+
+// micros reads a reply of TIME; 0 after an error.
+func micros(reply rueidis.RedisResult) int64 {
+	parts, err := reply.AsIntSlice()
+	if err != nil || len(parts) != 2 {
+		return 0
+	}
+	return parts[0]*1_000_000 + parts[1]
 }
 
 // Forbidden reports whether the user lacks permission for a command.

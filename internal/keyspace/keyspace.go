@@ -1,4 +1,5 @@
-package inspect
+// Package keyspace goes through the keys of all masters, by scripts that change nothing.
+package keyspace
 
 import (
 	"context"
@@ -9,32 +10,57 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/protocol/operator"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/internal/topology"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-var keysOf = protocol.Load("keys")
-
-// Scan runs a pass over the keys of all masters that match the prefix and a pattern.
-func (r *Reader) Scan(ctx context.Context, pattern string, p *scan.Pass) error {
-	nodes, err := r.nodes(ctx)
+// Scan runs a pass over the keys of all masters that match the reader's prefix and a pattern.
+func Scan(ctx context.Context, r *readonly.Reader, pattern string, p *scan.Pass) error {
+	nodes, err := nodesOf(ctx, r)
 	if err != nil {
 		return err
 	}
-	p.Clock, p.Batch, p.Watch = r.Clock, together, scan.WatcherOf(ctx)
-	p.Pause = func(d time.Duration) error { return r.pause(ctx, d) }
+	p.Clock, p.Batch, p.Watch = r.Clock, readonly.Together, scan.WatcherOf(ctx)
+	p.Pause = func(d time.Duration) error { return pause(ctx, r, d) }
 	for _, n := range nodes {
 		p.Servers = append(p.Servers, func(cursor string, count int) (scan.Step, error) {
-			return r.scanOnce(ctx, n, cursor, pattern, count)
+			return scanOnce(ctx, r, n, cursor, scan.Literal(r.Prefix)+pattern, count)
 		})
 	}
 	return p.Run()
 }
 
+// Registries returns all registries of the reader's prefix that have a record, perhaps more than once.
+func Registries(ctx context.Context, r *readonly.Reader) (all []string, err error) {
+	pick := func(key string) (registry string, ok bool) {
+		return presence.Owner(r.Prefix, key), !presence.IsList(key)
+	}
+	read := func(found []string) error {
+		all = append(all, found...)
+		return nil
+	}
+	err = Scan(ctx, r, presence.Pattern, &scan.Pass{Pick: pick, Read: read})
+	return all, err
+}
+
+// Listed are the registries in the list of those that have a record, without a SCAN. Not all are: those of older versions, and
+// those that may not write the list, are missing. Others have no record any more.
+func Listed(ctx context.Context, r *readonly.Reader) ([]string, error) {
+	most, longest := strconv.Itoa(presence.MostListed), strconv.Itoa(presence.LongestID)
+	reply, err := r.AtKey(ctx, operator.Registries, presence.ListKey(r.Prefix), most, longest)
+	if err != nil {
+		return nil, err
+	}
+	return reply.AsStrSlice()
+}
+
 // pause waits for d. It returns why the pass must end, or nil.
-func (r *Reader) pause(ctx context.Context, d time.Duration) error {
+func pause(ctx context.Context, r *readonly.Reader, d time.Duration) error {
 	if d > 0 {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
@@ -53,8 +79,8 @@ type node struct {
 	client rueidis.CoreClient // nil: the shard's server
 }
 
-// nodes returns the servers of all keys.
-func (r *Reader) nodes(ctx context.Context) (nodes []node, err error) {
+// nodesOf returns the servers of all keys.
+func nodesOf(ctx context.Context, r *readonly.Reader) (nodes []node, err error) {
 	t := r.Transport
 	if err := r.Calls.Stopped(ctx); err != nil {
 		return nil, err
@@ -83,43 +109,18 @@ func (r *Reader) nodes(ctx context.Context) (nodes []node, err error) {
 	return nodes, nil
 }
 
-// scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length. A TIME that follows in the same
-// pipeline shows the server's own time for it: what is executed in between for others counts, too.
-func (r *Reader) scanOnce(ctx context.Context, n node, cursor, pattern string, count int) (next scan.Step, err error) {
-	wait := r.wait(ctx)
-	build := func(b rueidis.Builder, i int, verb, script string, _ bool) rueidis.Completed {
-		if i == 1 {
-			return b.Arbitrary("TIME").Build()
-		}
-		return b.Arbitrary(verb, script, "0", cursor, scan.Literal(r.Prefix)+pattern, strconv.Itoa(count)).Build()
-	}
-	var after int64
-	reply, cut := n.shard.Ask(&wait, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		if n.client != nil {
-			way = n.client
-		}
-		replies := r.runOnce(ctx, way, keysOf, []int{0, 1}, build, false)
-		after = micros(replies[1])
-		return replies[0]
-	})
-	rows, err := read(&wait, reply, cut)
+// scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length. The server's own time for it is shown
+// by its clock before and after: what is executed in between for others counts, too.
+func scanOnce(ctx context.Context, r *readonly.Reader, n node, cursor, pattern string, count int) (scan.Step, error) {
+	rows, after, err := r.AtServer(ctx, n.shard, n.client, operator.Keys, cursor, pattern, strconv.Itoa(count))
 	if err != nil {
-		return next, err
+		return scan.Step{}, err
 	}
 	next, before, err := ParseStep(rows)
 	if before > 0 && after > before { // else the script was sent again, or TIME is not permitted
 		next.Took = time.Duration(after-before) * time.Microsecond
 	}
 	return next, err
-}
-
-// micros reads a reply of TIME; 0 after an error.
-func micros(reply rueidis.RedisResult) int64 {
-	parts, err := reply.AsIntSlice()
-	if err != nil || len(parts) != 2 {
-		return 0
-	}
-	return parts[0]*1_000_000 + parts[1]
 }
 
 // ParseStep reads a reply of keys.lua. Before is the server's time before it, in microseconds; 0: not known.

@@ -1,41 +1,47 @@
-package observe
+package inspect
 
-import "time"
+import (
+	"time"
 
-// LockInfo is what Redis knows about a path at one moment: its holders and its waiters.
-type LockInfo struct {
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// Lock is what Redis knows about a path at one moment: its holders and its waiters.
+type Lock struct {
 	Path string
 	Key  string // prefix + ":" + path
 
-	// Kind is KindLock, KindReadWrite, KindSemaphore, KindNone or KindTooLong. For the last, [lockregistry.Registry.Locks] gives
-	// only the beginning of the key.
-	Kind Kind
+	// Kind is [observe.KindLock], KindReadWrite, KindSemaphore, KindNone or KindTooLong. For the last, [Inspector.Locks] gives only
+	// the beginning of the key.
+	Kind observe.Kind
 
 	// Layout is the format of the key: for a plain lock the one found, or the registry's when Redis has no such key; for a
-	// read-write lock LayoutRedisson; for a semaphore the registry's, since it has one format in both.
-	Layout Layout
+	// read-write lock LayoutRedisson; for a semaphore the registry's, since it has one format in both. An inspector without a
+	// registry says LayoutSpring then.
+	Layout lockregistry.Layout
 
 	Permits int // of a semaphore: all of its permits, held or not
 
-	Holders     []HolderInfo // up to 100 in no order; readers and semaphores can have several
-	HolderCount int          // all of them
+	Holders     []Holder // up to 100 in no order; readers and semaphores can have several
+	HolderCount int      // all of them
 
-	Waiters     []WaiterInfo // the first 100 in the order of the queue
-	WaiterCount int          // all of them
+	Waiters     []Waiter // the first 100 in the order of the queue
+	WaiterCount int      // all of them
 
 	// TooLong names what is longer in Redis than this package or its peers make it: "key", "token", "holder", "waiter" or
 	// "record". Of a name that is too long only the beginning is read, of anything else nothing.
 	TooLong []string
 }
 
-// HolderInfo is one holder of a lock.
-type HolderInfo struct {
+// Holder is one holder of a lock.
+type Holder struct {
 	// Holder is the holder's name in Redis: the key's value, a field of the hash, or a member of the set.
-	// [lockregistry.Registry.ForceUnlockHolder] takes it.
+	// [Inspector.ForceUnlockHolder] takes it.
 	Holder  string
-	Label   Label // of its registry; see [Label.Known]
-	Shared  bool  // it is a reader
-	Permits int   // of a semaphore: how many the holder has
+	Label   observe.Label // of its registry; see [observe.Label.Known]
+	Shared  bool          // it is a reader
+	Permits int           // of a semaphore: how many the holder has
 
 	// Since is when the hold was asked for, by the wall clock of its process: for a call that waited in the queue, when it began
 	// to wait, or to wait anew. The hold may have been handed to other goroutines since. Zero: not known, as for Java and older
@@ -71,39 +77,24 @@ type HolderInfo struct {
 // Overdue returns how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 for
 // delays below a second or a tenth of the lease, whichever is longer, and if it is not known that the holder renews, or the
 // lease has no end.
-func (h HolderInfo) Overdue() time.Duration {
+func (h Holder) Overdue() time.Duration {
 	if late := h.Renewed*2/3 - h.Lease; h.Renewed > 0 && h.Lease >= 0 && late >= max(time.Second, h.Renewed/10) {
 		return late
 	}
 	return 0
 }
 
-// WaiterInfo is a call that has a place in the queue of a path. Java, and calls that poll, have no place. The place of a dead
+// Waiter is a call that has a place in the queue of a path. Java, and calls that poll, have no place. The place of a dead
 // process goes when its turn comes.
-type WaiterInfo struct {
-	Registry string    // as in Label
-	Label    Label     // see [Label.Known]
-	Shared   bool      // it wants to read
-	Permits  int       // how many it asks for, of a semaphore
-	Since    time.Time // when it got its place, by the server's clock
-	Gone     bool      // nobody listens to its channel: its process has most likely died. False also if that is not known
-	Standby  bool      // it waits to lead, see package leader, which may take long
-	Behind   int       // further calls of the same process that wait for the path, as of a second ago
+type Waiter struct {
+	Registry string        // as in observe.Label
+	Label    observe.Label // see [observe.Label.Known]
+	Shared   bool          // it wants to read
+	Permits  int           // how many it asks for, of a semaphore
+	Since    time.Time     // when it got its place, by the server's clock
+	Gone     bool          // nobody listens to its channel: its process has most likely died. False also if that is not known
+	Standby  bool          // it waits to lead, see package leader, which may take long
+	Behind   int           // further calls of the same process that wait for the path, as of a second ago
 
-	BehindSince time.Time // as in HolderInfo
+	BehindSince time.Time // as in Holder
 }
-
-// Layout is the format of locks in Redis.
-type Layout int
-
-// The formats.
-const (
-	// LayoutSpring is a string per lock, as Spring Integration's RedisLockRegistry writes it.
-	LayoutSpring Layout = iota
-
-	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As in Redisson, a lock taken without a lease has a lease
-	// of 30 s (or what [lockregistry.WithLease] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock
-	// is held; a lease that the call names ends unless [lockregistry.WithRenewal] is set too. The name of the RLock is prefix +
-	// ":" + path.
-	LayoutRedisson
-)

@@ -1,0 +1,198 @@
+// Package inspect shows the locks of a prefix to operators, and frees those whose holders are gone. A service that only locks
+// does not import it.
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/detector"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/keyspace"
+	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/readonly"
+	"github.com/lockregistry/lockregistry/internal/seam"
+	"github.com/lockregistry/lockregistry/internal/transport"
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// Inspector shows and frees the locks of a prefix, whichever processes hold them. It is safe for use by many goroutines, and
+// needs no Close.
+//
+// Each method's error is a [*lockregistry.LockError].
+type Inspector struct {
+	reader reader
+	found  bool // the layout of a plain lock is found out, since there is no registry
+}
+
+// Of returns the inspector of a registry's locks. What it sends is bounded by the registry's settings, and fails with
+// [lockregistry.ErrClosed] once the registry is closed. R must not be nil.
+func Of(r *lockregistry.Registry) *Inspector {
+	return &Inspector{reader: reader{seam.Lockregistry.Parts(r)}}
+}
+
+// New returns an inspector of the locks with the keys "prefix:path" on the server of client, without a registry: it starts
+// nothing, publishes nothing about this process, and knows plain locks in both layouts. It does not close the client. Set
+// DisableCache in the client's options.
+//
+// A command waits 5 s for its answer, and two round trips where these are long.
+//
+// For a client of Sentinel make a registry by [lockregistry.Open], or with [lockregistry.WithSentinels], and use [Of]:
+// otherwise a master that was frozen and deposed, and goes on, is believed until the client leaves it, so a lock that was
+// freed there may not be free on its successor.
+//
+// New fails when client is nil or prefix is empty.
+func New(client rueidis.Client, prefix string) (*Inspector, error) {
+	var err error
+	if client == nil {
+		err = errors.New("the client is nil")
+	}
+	if prefix == "" {
+		err = fault.Join(err, errors.New("the prefix is empty"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inspect: new: %w", err)
+	}
+	return &Inspector{reader: reader{parts(client, prefix)}, found: true}, nil
+}
+
+// parts are what a registry would say that does nothing.
+func parts(client rueidis.Client, prefix string) seam.Parts {
+	t := transport.New(client)
+	formats := protocol.Config{
+		Prefix: prefix, Cluster: client.Mode() == rueidis.ClientModeCluster, Publishes: true, Beside: protocol.NewBeside(t.Clock),
+	}
+	r := &readonly.Reader{
+		Prefix: prefix, Sharded: formats.Sharded(), Cluster: formats.Cluster,
+		Clock: t.Clock, Client: client, Transport: t, Calls: calls{},
+	}
+	return seam.Parts{
+		Reader:   r,
+		Detector: detector.Bystander(r, t.Clock, nil),
+		Formats:  formats,
+		Values:   "\x00", // no value begins so
+		Own:      func(string) []presence.Lock { return nil },
+		Held:     func(string) map[string]*hold.Hold { return nil },
+	}
+}
+
+// calls are those of an inspector without a registry.
+type calls struct{}
+
+const commandLimit = 5 * time.Second // as of a registry
+
+func (calls) CommandWait(ctx context.Context, s *transport.Shard) transport.Wait {
+	return transport.Wait{Ctx: ctx, Limit: s.Plus(commandLimit), Near: commandLimit}
+}
+
+func (calls) Stopped(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return fault.Ended(ctx)
+	}
+	return nil
+}
+
+// Inspect returns the holders and waiters of path: of its plain lock in either layout, Java's holders included, of its
+// read-write lock, or of its semaphore. It only reads, in two round trips, with read-only scripts (EVALSHA_RO, EVAL_RO), so a
+// user without permission to write may call it. Holders and waiters are read at one moment, the labels just after it.
+//
+// Errors: [lockregistry.ErrWrongType] when the key is not a lock, [lockregistry.ErrUnavailable], the error of ctx,
+// [lockregistry.ErrClosed], bad input such as an empty path, and other errors of Redis.
+func (i *Inspector) Inspect(ctx context.Context, path string) (Lock, error) {
+	info, err := i.inspect(ctx, path)
+	if err != nil {
+		return Lock{}, i.fail("inspect", path, err)
+	}
+	return info, nil
+}
+
+func (i *Inspector) inspect(ctx context.Context, path string) (Lock, error) {
+	if err := i.check(ctx, path); err != nil {
+		return Lock{}, err
+	}
+	if err := i.reader.Calls.Stopped(ctx); err != nil {
+		return Lock{}, err
+	}
+	return i.reader.Lock(ctx, i.key(path))
+}
+
+// Locks iterates over the paths under the prefix that are held or waited for, in no order, each once, with the result of
+// [Inspector.Inspect]. It finds them by SCAN, on each master of a cluster. A path that is locked all the time is among them;
+// one that is locked or released meanwhile may be. Keys that are not locks are left out, and so are plain locks whose holder's
+// name does not follow the pattern of this library, Spring or Redisson.
+//
+// SCAN goes through all keys of the database, in steps of about two milliseconds of the server at most. The first 125 000 keys
+// follow each other at once, in a fraction of a second. Further steps are spread so that they take a tenth of one of the server's
+// cores, by its own clock. Locks are yielded as they are found. First come, without a SCAN, those that processes of this library
+// have held or waited for longer than a second: the processes with a record are in a list in Redis. The caller should pause
+// between passes, too. SCAN shows a user the names of all keys, whatever key patterns the user's permissions have.
+//
+// An error ends the iteration and comes last: the error of ctx, [lockregistry.ErrUnavailable], [lockregistry.ErrClosed], or
+// another error of Redis. To stop sooner, break out of the loop.
+func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
+	return func(yield func(Lock, error) bool) {
+		err := fault.NilContext
+		if ctx != nil {
+			err = i.reader.Each(ctx, func(info Lock) bool { return yield(info, nil) })
+		}
+		if err != nil {
+			yield(Lock{}, i.failAll("locks", err))
+		}
+	}
+}
+
+// Deadlocks returns the cycles of calls that wait for each other, in all processes that have registries with this prefix. It
+// reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds. When the
+// first look shows a cycle, it looks again half a second later.
+//
+// A call that waits for permits of a semaphore is in a cycle only while each hold of permits belongs to a call of such a cycle,
+// which has its context, see [lockregistry.Hold.Context].
+//
+// It sees no calls of Java or of older versions of this library, and no paths of other prefixes. Cycles within one process, see
+// [lockregistry.ErrDeadlock], are included while they last. [observe.Observer] has a function that is called for cycles that a
+// registry is in.
+//
+// It uses SCAN, takes as long as [Inspector.Locks], and returns the same errors.
+func (i *Inspector) Deadlocks(ctx context.Context) (all []observe.Deadlock, err error) {
+	var found []detector.Cycle
+	if err = fault.NilContext; ctx != nil {
+		found, err = i.reader.Detector.All(ctx, func(ctx context.Context) ([]string, error) {
+			return keyspace.Registries(ctx, i.reader.Reader)
+		})
+	}
+	if err != nil {
+		return nil, i.failAll("deadlocks", err)
+	}
+	for _, cycle := range found {
+		all = append(all, seam.Lockregistry.Deadlock(cycle))
+	}
+	return all, nil
+}
+
+func (i *Inspector) key(path string) string { return i.reader.Prefix + ":" + path }
+
+// check returns the error that every call about a path fails with, if there is one.
+func (i *Inspector) check(ctx context.Context, path string) error {
+	if ctx == nil {
+		return fault.NilContext
+	}
+	return protocol.CheckPath(path, i.key(path))
+}
+
+func (i *Inspector) fail(op, path string, err error) error {
+	key := i.key(path)
+	return &lockregistry.LockError{Op: op, Key: key, Err: i.reader.Transport.Shard(key).Unsupported(err)}
+}
+
+// failAll is fail for a call about all paths.
+func (i *Inspector) failAll(op string, err error) error {
+	return &lockregistry.LockError{Op: op, Key: i.key("*"), Err: i.reader.Transport.Farthest().Unsupported(err)}
+}

@@ -1,0 +1,96 @@
+package inspect
+
+import (
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	own   = "00000000-0000-0000-0000-000000000001"
+	other = "00000000-0000-0000-0000-000000000002"
+)
+
+func readerOf(t *testing.T) (*reader, *miniredis.Miniredis) {
+	t.Helper()
+	server := miniredis.RunT(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, DisableCache: true, ForceSingleClient: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r := &reader{parts(client, "p")}
+	r.Label = observe.Label{Registry: own, PID: 1}
+	r.Own = func(path string) []presence.Lock { return []presence.Lock{{Path: path, Waiting: 2}} }
+	return r, server
+}
+
+// A record that should have been written anew for a minute says that its process is dead, whether or not that renews the hold.
+func TestReader_ARecordThatIsNotWritten(t *testing.T) {
+	r, server := readerOf(t)
+	for left, silent := range map[time.Duration]time.Duration{
+		380 * time.Second: 0, 341 * time.Second: 0, 340 * time.Second: time.Minute, 90 * time.Second: 310 * time.Second,
+	} {
+		for _, of := range []string{`"for":400000,`, ""} { // older versions do not say for how long it is written
+			require.NoError(t, server.Set("p:a", other+":1"))
+			server.SetTTL("p:a", time.Hour)
+			require.NoError(t, server.Set(presence.Key("p", other), `{`+of+`"host":"h","pid":7}`))
+			server.SetTTL(presence.Key("p", other), left)
+			info, err := r.Lock(t.Context(), "p:a")
+			require.NoError(t, err)
+			if of == "" {
+				require.Zero(t, info.Holders[0].Silent)
+			} else {
+				require.Equal(t, silent, info.Holders[0].Silent, left)
+			}
+		}
+	}
+}
+
+// What the reader's own registry says of a path is asked of that, and what others say is read.
+func TestReader_Lock(t *testing.T) {
+	r, server := readerOf(t)
+	require.NoError(t, server.Set("p:a", own+":1"))
+	require.NoError(t, server.Set("p:b", other+":1"))
+	require.NoError(t, server.Set(presence.Key("p", other), `{"host":"h","pid":7,"locks":[{"path":"b","waiting":3}]}`))
+	a, err := r.Lock(t.Context(), "p:a")
+	require.NoError(t, err)
+	require.Equal(t, r.Label, a.Holders[0].Label)
+	require.Equal(t, 2, a.Holders[0].Behind)
+	b, err := r.Lock(t.Context(), "p:b")
+	require.NoError(t, err)
+	require.Equal(t, observe.Label{Registry: other, Host: "h", PID: 7}, b.Holders[0].Label)
+	require.Equal(t, 3, b.Holders[0].Behind)
+	free, err := r.Lock(t.Context(), "p:free")
+	require.NoError(t, err)
+	require.Equal(t, Lock{Path: "free", Key: "p:free"}, free)
+}
+
+func TestReader_EachTellsOfLocksOnly(t *testing.T) {
+	r, server := readerOf(t)
+	for _, path := range []string{"a", "b", "c"} {
+		require.NoError(t, server.Set("p:"+path, other+":1"))
+	}
+	require.NoError(t, server.Set("p:text", "something:1"))
+	var found []string
+	require.NoError(t, r.Each(t.Context(), func(info Lock) bool {
+		found = append(found, info.Path)
+		return true
+	}))
+	require.ElementsMatch(t, []string{"a", "b", "c"}, found)
+	calls := 0
+	require.NoError(t, r.Each(t.Context(), func(Lock) bool {
+		calls++
+		return false
+	}))
+	require.Equal(t, 1, calls, "the caller wanted no more")
+}

@@ -1,0 +1,82 @@
+package keyspace
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/readonly"
+	"github.com/lockregistry/lockregistry/internal/scan"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const own = "00000000-0000-0000-0000-000000000001"
+
+// calls end with their contexts.
+type calls struct{}
+
+func (calls) CommandWait(ctx context.Context, _ *transport.Shard) transport.Wait {
+	return transport.Wait{Ctx: ctx, Limit: 5 * time.Second}
+}
+
+func (calls) Stopped(ctx context.Context) error { return ctx.Err() }
+
+func reader(t *testing.T) (*readonly.Reader, *miniredis.Miniredis) {
+	t.Helper()
+	server := miniredis.RunT(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, DisableCache: true, ForceSingleClient: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	tr := transport.New(client)
+	return &readonly.Reader{
+		Prefix: "p", Clock: tr.Clock, Client: client, Transport: tr, Calls: calls{}, Closed: make(chan struct{}),
+	}, server
+}
+
+func TestReader_ScanFindsEachKeyOnce(t *testing.T) {
+	r, server := reader(t)
+	for i := range 700 {
+		require.NoError(t, server.Set(fmt.Sprint("p:", i), "x"))
+		require.NoError(t, server.Set(fmt.Sprint("other:", i), "x"))
+	}
+	found := map[string]bool{}
+	require.NoError(t, Scan(t.Context(), r, ":*", &scan.Pass{
+		Pick: func(key string) (string, bool) { return protocol.LockOf("p", key) },
+		Read: func(keys []string) error {
+			for _, key := range keys {
+				require.False(t, found[key])
+				found[key] = true
+			}
+			return nil
+		},
+	}))
+	require.Len(t, found, 700)
+}
+
+func TestScan_ACallThatHasEnded(t *testing.T) {
+	r, _ := reader(t)
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	require.ErrorIs(t, Scan(ctx, r, ":*", &scan.Pass{}), context.Canceled)
+}
+
+func TestRegistries(t *testing.T) {
+	r, server := reader(t)
+	require.NoError(t, server.Set("p:a", own+":1"))
+	require.NoError(t, server.Set(presence.Key("p", own), `{"host":"h","pid":7}`))
+	registries, err := Registries(t.Context(), r)
+	require.NoError(t, err)
+	require.Equal(t, []string{own}, registries)
+}

@@ -1,0 +1,113 @@
+package readonly
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/transport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const own = "00000000-0000-0000-0000-000000000001"
+
+// calls end with their contexts.
+type calls struct{}
+
+func (calls) CommandWait(ctx context.Context, _ *transport.Shard) transport.Wait {
+	return transport.Wait{Ctx: ctx, Limit: 5 * time.Second}
+}
+
+func (calls) Stopped(ctx context.Context) error { return ctx.Err() }
+
+func reader(t *testing.T) (*Reader, *miniredis.Miniredis) {
+	t.Helper()
+	server := miniredis.RunT(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, DisableCache: true, ForceSingleClient: true,
+	})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	tr := transport.New(client)
+	return &Reader{
+		Prefix: "p", Clock: tr.Clock, Client: client, Transport: tr, Calls: calls{}, Closed: make(chan struct{}),
+	}, server
+}
+
+func TestReader_LocksOfMoreThanOneScript(t *testing.T) {
+	r, server := reader(t)
+	keys := make([]string, 2*Together+1)
+	for i := range keys {
+		keys[i] = fmt.Sprint("p:", i)
+		require.NoError(t, server.Set(keys[i], fmt.Sprintf("id:%d", i)))
+	}
+	_, err := server.Lpush("p:list", "x")
+	require.NoError(t, err)
+	found, errs := r.Locks(t.Context(), slices.Concat(keys, []string{"p:list", "p:free"}))
+	for i := range keys {
+		require.NoError(t, errs[i])
+		require.Equal(t, fmt.Sprintf("id:%d", i), found[i].Holders[0].Text)
+	}
+	require.ErrorIs(t, errs[len(keys)], fault.WrongType)
+	require.NoError(t, errs[len(keys)+1])
+	require.Empty(t, found[len(keys)+1].Holders)
+}
+
+func TestReader_ACallThatHasEnded(t *testing.T) {
+	r, _ := reader(t)
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	_, errs := r.Locks(ctx, []string{"p:a"})
+	require.ErrorIs(t, errs[0], context.Canceled)
+	require.ErrorIs(t, r.Records(ctx, []string{"x"}, nil), context.Canceled)
+}
+
+func TestReader_Records(t *testing.T) {
+	r, server := reader(t)
+	long := string(make([]byte, presence.MostBytes+1))
+	require.NoError(t, server.Set(presence.Key("p", "long"), long))
+	var names []string
+	require.NoError(t, r.Records(t.Context(), []string{"none", "long"}, func(i int, _ presence.Record, from presence.Identity) {
+		names = append(names, fmt.Sprintf("%d:%t", i, from.Unread()))
+	}))
+	require.Equal(t, []string{"0:false", "1:true"}, names)
+}
+
+// Holders that are not named are told of as one that is not known: nobody may believe that the others are all.
+func TestReader_MoreHoldersThanAreNamed(t *testing.T) {
+	for held, unknown := range map[int]int{mostNamed: 0, mostNamed + 1: 1} {
+		r, server := reader(t)
+		add := func(score float64, member string) {
+			_, err := server.ZAdd("p:seat", score, member)
+			require.NoError(t, err)
+		}
+		add(-1000, "permits")
+		for i := range held {
+			add(float64(time.Now().Add(time.Minute).UnixMilli()), fmt.Sprintf("%s:%d", own, 1_795_000_000_000_000+i))
+		}
+		holders, err := r.Holders(t.Context(), []string{"seat"})
+		require.NoError(t, err)
+		require.Len(t, holders[0], mostNamed+unknown)
+		require.Len(t, slices.DeleteFunc(holders[0], func(registry string) bool { return registry == own }), unknown)
+	}
+}
+
+func TestReader_Holders(t *testing.T) {
+	r, server := reader(t)
+	const other = "00000000-0000-0000-0000-000000000002"
+	require.NoError(t, server.Set("p:a", own+":1"))
+	require.NoError(t, server.Set("p:b", other+":1"))
+	holders, err := r.Holders(t.Context(), []string{"b", "free", "a"})
+	require.NoError(t, err)
+	require.Equal(t, [][]string{{other}, nil, {own}}, holders)
+}
