@@ -29,7 +29,9 @@ func embeddedRedis() *miniredis.Miniredis {
 // lock is unlocked, and some of these examples unlock none.
 func newRegistry(opts ...lockregistry.Option) (registry *lockregistry.Registry, stop func()) {
 	server := embeddedRedis()
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, DisableCache: true, ForceSingleClient: true, // it would pass for a cluster of one
+	})
 	if err != nil {
 		panic(err)
 	}
