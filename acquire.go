@@ -61,7 +61,7 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 // [ErrLockLost] when the lock was lost before Acquire could return. The hold is renewed each third of its lease until it is
 // released; [AtMost] limits that.
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
-	q := request{wait: untilDone, as: owner.NewHold()}
+	q := request{wait: untilDone, caller: caller{as: owner.NewHold()}}
 	return l.acquireAs(ctx, "acquire", &q, apply(&q, opts))
 }
 
@@ -240,36 +240,42 @@ func (h *Hold) Context(parent context.Context) context.Context {
 		cancel(errNilHold)
 		return ctx
 	}
-	if own, ok := parent.Value(ownContext{h}).(*holdContext); ok && own.Done() == parent.Done() {
+	return h.within(parent, tenure.CarriedBy(parent))
+}
+
+// within is Context for a parent that carries in.
+func (h *Hold) within(parent context.Context, in tenure.In) context.Context {
+	if in.Around.Ends(parent, h.hold, h.owner) {
 		return parent // it is such a context already; another one would only make a chain
 	}
 	if h.more != nil {
 		return h.contextOfAll(parent)
 	}
-	return h.context(parent)
+	return h.context(parent, in)
 }
 
-func (h *Hold) context(parent context.Context) context.Context {
-	c := &holdContext{hold: h, carries: tenure.CarriedBy(parent)}
-	ends := parent
+func (h *Hold) context(parent context.Context, in tenure.In) context.Context {
+	c, carried := &holdContext{hold: h}, in.Carried
+	ends, around := parent, in.Around
 	if parent.Done() == nil { // parent never ends; the hold must not refer to it, since its values may lead to h
-		ends, c.values = context.Background(), parent
+		ends, around, c.values = context.Background(), nil, parent
 	}
 	t := h.lock.hold.Tenure(h.lock.half(), h.owner, h.hold, h.token)
-	if c.carries.Innermost() != t {
-		c.carries = c.carries.With(t)
+	if carried.Innermost() != t {
+		carried = carried.With(t)
 	}
 	var err error
-	c.Context, err = h.hold.Context(ends, ends, h.owner)
+	c.Context, err = h.hold.Context(ends, h.owner, nil, around)
 	if h.isReleased() { // Release may have missed this context
 		h.hold.Drop(c.Context)
 		err = ErrNotOwner
 	}
 	if err != nil {
-		ctx, cancel := context.WithCancelCause(c.carries.In(parent))
+		ctx, cancel := context.WithCancelCause(in.Carrying(parent, carried))
 		cancel(err)
 		return ctx
 	}
+	c.carrier = hold.CarrierOf(c.Context, carried)
 	return c
 }
 
@@ -278,19 +284,13 @@ func (h *Hold) context(parent context.Context) context.Context {
 type holdContext struct {
 	context.Context
 	values  context.Context // the parent given, if it is not the Context's own parent
-	carries *tenure.Carried
+	carrier hold.Carrier
 	hold    *Hold
 }
 
-// ownContext is the key of the innermost context of a Hold.
-type ownContext struct{ hold *Hold }
-
 func (c *holdContext) Value(key any) any {
-	switch key {
-	case tenure.Key{}:
-		return c.carries
-	case ownContext{c.hold}:
-		return c
+	if key == (hold.Key{}) {
+		return &c.carrier
 	}
 	if value := c.Context.Value(key); value != nil || c.values == nil {
 		return value

@@ -122,9 +122,8 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 	slices.Sort(sorted) // mutant: unsorted
 	q := request{wait: untilDone}
 	err := apply(&q, opts)
-	var carried *tenure.Carried
 	if ctx != nil {
-		carried = tenure.CarriedBy(ctx)
+		q.in = tenure.CarriedBy(ctx)
 	}
 	sorted = slices.Compact(sorted)
 	if len(sorted) > mostPaths {
@@ -135,7 +134,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 		switch failed := l.check(ctx); {
 		case err != nil || failed != nil:
 			err = fault.Join(err, failed)
-		case carried.Deadlock(owner.AnyHold, r.cache.current(l).shares) != nil:
+		case q.in.Deadlock(owner.AnyHold, r.cache.current(l).shares) != nil:
 			err = ErrDeadlock
 		}
 		if err != nil {
@@ -147,7 +146,6 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 		q.lease, q.plain = r.lease, true
 	}
 	bound(&q)
-	q.as = owner.NewHold() // each path has another one
 	b.request = q
 	if q.wait > 0 {
 		b.deadline = r.clock.Now().Add(q.wait)
@@ -209,7 +207,7 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 		holds = append(holds, h)
 		// The contexts are siblings: a chain would take time and stack for each link. Deadlock detection knows the paths that this
 		// call has by its goroutine.
-		has := h.context(waiting)
+		has := h.context(waiting, b.request.in)
 		heed = append(heed, context.AfterFunc(has, func() { end(context.Cause(has)) }))
 	}
 	if err := b.settle(ctx, holds); err != nil {
@@ -400,9 +398,9 @@ func (h *Hold) contextOfAll(parent context.Context) context.Context {
 	}
 	ctx := parent
 	for _, other := range h.more {
-		ctx = other.context(ctx) //nolint:fatcontext // it is to end with any of them
+		ctx = other.context(ctx, tenure.CarriedBy(ctx)) //nolint:fatcontext // it is to end with any of them
 	}
-	ctx = h.context(ctx)
+	ctx = h.context(ctx, tenure.CarriedBy(ctx))
 	h.last.Store(&contextFor{parent, ctx})
 	return ctx
 }

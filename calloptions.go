@@ -10,6 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/seam"
+	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -163,7 +164,7 @@ type request struct {
 	lease *lease.Term   // nil: the registry's, or the hold's
 	plain bool          // the call named no lease: it is the registry's
 	wait  time.Duration // 0: not at all; negative: until the context ends
-	as    owner.ID      // a Hold, or a run of Once; nobody: the caller
+	caller
 
 	atLeast  time.Duration // 0: only while it is held
 	atMost   time.Duration // 0: for as long as it is renewed
@@ -178,6 +179,20 @@ type request struct {
 	how     observe.How
 	here    time.Duration
 	wakeups observe.Wakeups
+}
+
+// caller is who makes a call.
+type caller struct {
+	as owner.ID  // a Hold, or a run of Once; nobody: who the context says
+	in tenure.In // what the context carries: it is asked once for each call
+}
+
+// owner returns the owner that calls, whatever hold its context carries.
+func (c *caller) owner() owner.ID {
+	if c.as != owner.Nobody {
+		return c.as
+	}
+	return c.in.Caller()
 }
 
 // patient reports whether the call waits.

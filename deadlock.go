@@ -98,15 +98,21 @@ func (c holds) Within(l deadlock.Lock, o owner.ID) bool {
 	return false
 }
 
-// beginWait sets what the graph needs to know of a call for l that is about to wait.
-func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *tenure.Carried, w queue.Waiting, o owner.ID) {
-	_, timed := ctx.Deadline()
-	call.Lock, call.Owner, call.Goroutine = waited{l}, o, o
-	if c != nil {
-		call.Holds = holds{c}
+// waiting returns what the graph needs to know of a call.
+func (q *request) waiting() queue.Waiting {
+	w := queue.Waiting{By: q.owner(), Ends: q.wait > 0, Since: q.blocked}
+	if q.in.Carried != nil {
+		w.Holds = holds{q.in.Carried}
 	}
+	return w
+}
+
+// beginWait sets what the graph needs to know of a call for l that is about to wait.
+func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
+	_, timed := ctx.Deadline()
+	call.Lock, call.Owner, call.Goroutine, call.Holds = waited{l}, w.By, w.By, w.Holds
 	call.Done, call.Ends = ctx.Done(), timed || w.Ends
-	if !o.IsGoroutine() {
+	if !w.By.IsGoroutine() {
 		call.Goroutine = owner.Calling()
 	}
 	if call.Since = w.Since; w.Since == 0 {
@@ -116,11 +122,7 @@ func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, c *tenure.Car
 
 // block enters a call for l that waits for another process into the graph.
 func (l *Lock) block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
-	c, o := tenure.CarriedBy(ctx), w.As
-	if o == owner.Nobody {
-		o = c.Caller()
-	}
-	l.beginWait(ctx, call, c, w, o)
+	l.beginWait(ctx, call, w)
 	_ = waiting.Enter(call) // it cannot close a cycle within the process
 }
 

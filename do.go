@@ -44,10 +44,10 @@ func (l *Lock) do(ctx context.Context, fn func(context.Context) error, q *reques
 	var work *tenure.Tenure // nil, when the hold is lost already
 	defer func() {
 		work.Unuphold()
-		err = fault.Join(err, l.Unlock(context.WithoutCancel(ctx)))
+		err = fault.Join(err, l.fail("unlock", l.unlockBy(context.WithoutCancel(ctx), q.in.Carried)))
 	}()
-	within := l.context(ctx)
-	work = l.tenureIn(within)
+	within, of := l.context(ctx, q.in)
+	work = of
 	work.Uphold()
 	return fn(within)
 }
@@ -112,7 +112,7 @@ func (r *Registry) Once(
 	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...OnceOption,
 ) (ran bool, err error) {
 	l := r.Obtain(path)
-	q := request{wait: notAtAll, as: owner.NewOnce(), atLeast: every - every/10}
+	q := request{wait: notAtAll, caller: caller{as: owner.NewOnce()}, atLeast: every - every/10}
 	err = apply(&q, opts)
 	if err = fault.Join(checkOnce(every, fn), err); err != nil {
 		return false, l.fail("once", err)
@@ -128,7 +128,7 @@ func (r *Registry) Once(
 			h.hold.Unkeep()
 		}
 	}()
-	err = fn(h.Context(ctx))
+	err = fn(h.within(ctx, q.in))
 	failed = err != nil
 	return true, err
 }

@@ -48,20 +48,17 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	if q.wait > 0 {
 		deadline = l.reg.clock.Now().Add(q.wait)
 	}
-	c, o := tenure.CarriedBy(ctx), q.as
+	c, o := q.in.Carried, q.owner()
 	if err := l.reg.drained(c); err != nil { // after the pin: so either this call sees the shutdown, or Shutdown sees the call
 		now.unpin()
 		return in, err
 	}
-	if o == owner.Nobody {
-		o = c.Caller()
-	}
-	if decided, err := now.enterByContext(ctx, c, q, o); decided {
+	if decided, err := now.enterByContext(ctx, q, o); decided {
 		now.unpin()
 		return in, err
 	}
 	for {
-		how, queued, err := now.enterLocal(ctx, c, q, o, deadline)
+		how, queued, err := now.enterLocal(ctx, q, o, deadline)
 		switch how {
 		case local.Entered: // the pin now belongs to the hold
 			return admission{now, deadline, queued}, nil
@@ -89,8 +86,8 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 
 // enterByContext decides a call by its context: the call nests in a hold that the context carries, or fails because it would
 // wait for that hold forever.
-func (l *Lock) enterByContext(ctx context.Context, c *tenure.Carried, q *request, o owner.ID) (decided bool, err error) {
-	if t := c.Deadlock(o, l.shares); t != nil {
+func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID) (decided bool, err error) {
+	if t := q.in.Deadlock(o, l.shares); t != nil {
 		if o.IsOnce() && t.Owner.IsOnce() { // no deadlock: Once reports that the job runs already
 			return true, fault.Busy
 		}
@@ -100,7 +97,7 @@ func (l *Lock) enterByContext(ctx context.Context, c *tenure.Carried, q *request
 		q.lease, q.plain = l.reg.lease, true
 	}
 	bound(q)
-	t := c.At(&l.hold)
+	t := q.in.At(&l.hold)
 	if t == nil || t.Owner == o || o.IsHold() { // an acquisition waits for the end of a hold that is lost
 		return false, nil
 	}
@@ -117,7 +114,7 @@ func (l *Lock) enterByContext(ctx context.Context, c *tenure.Carried, q *request
 // enterLocal enters the local half, and waits for its turn if it must and may. The error is nil when the call is refused only
 // because another owner has the local half.
 func (l *Lock) enterLocal(
-	ctx context.Context, c *tenure.Carried, q *request, o owner.ID, deadline clock.Instant,
+	ctx context.Context, q *request, o owner.ID, deadline clock.Instant,
 ) (how local.Admission, queued bool, err error) {
 	how, w := l.half().Enter(o, q.lease.Length, q.patient(), l.reg.waiters)
 	if how == local.Refused && l.attend(w != nil) && w == nil {
@@ -132,8 +129,8 @@ func (l *Lock) enterLocal(
 		q.blocked = l.reg.clock.Now()
 	}
 	w.Began(q.blocked)
-	l.beginWait(ctx, &w.Call, c, queue.Waiting{Ends: q.wait > 0, Since: q.blocked}, o)
-	how, err = l.awaitTurn(ctx, w, c, q.failFast, deadline)
+	l.beginWait(ctx, &w.Call, q.waiting())
+	how, err = l.awaitTurn(ctx, w, q, deadline)
 	if l.pair == nil {
 		l.reg.waiters.Put(w)
 	}
@@ -259,7 +256,7 @@ var passed = func() <-chan time.Time {
 
 // awaitTurn waits in the queue of the local half.
 func (l *Lock) awaitTurn(
-	ctx context.Context, w *local.Waiter, c *tenure.Carried, failFast bool, deadline clock.Instant,
+	ctx context.Context, w *local.Waiter, q *request, deadline clock.Instant,
 ) (local.Admission, error) {
 	var timeout <-chan time.Time
 	if deadline != clock.Never {
@@ -269,11 +266,11 @@ func (l *Lock) awaitTurn(
 	}
 	refusal := waiting.Enter(&w.Call) // it closes a cycle
 	// Close and Shutdown refuse the calls that they find in the graph; this call may have come too late for them.
-	if refusal != nil || l.reg.isClosed() || l.reg.drained(c) != nil {
+	if refusal != nil || l.reg.isClosed() || l.reg.drained(q.in.Carried) != nil {
 		timeout = passed
 	}
 	until, failing := ctx, func() error { return nil }
-	if failFast {
+	if q.failFast {
 		until, failing = l.redis.WhileReachable(ctx)
 	}
 	how := l.half().Wait(until, w, timeout)

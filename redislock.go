@@ -99,10 +99,15 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {
-		now := l.reg.cache.current(l)
-		err = now.unlock(ctx, now.hold.OwnerIn(ctx))
+		err = l.unlockBy(ctx, tenure.CarriedBy(ctx).Carried)
 	}
 	return l.fail("unlock", err)
+}
+
+// unlockBy is Unlock for a call whose context carries c.
+func (l *Lock) unlockBy(ctx context.Context, c *tenure.Carried) error {
+	now := l.reg.cache.current(l)
+	return now.unlock(ctx, now.hold.OwnerOf(c))
 }
 
 // Renew has the caller's hold end lease from now, in whole milliseconds, two to 30 days as for [Lease]; later renewals use the
@@ -118,7 +123,7 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 		return l.fail("renew", err)
 	}
 	now := l.reg.cache.current(l)
-	o := now.hold.OwnerIn(ctx)
+	o := now.hold.OwnerOf(tenure.CarriedBy(ctx).Carried)
 	h := now.heldBy(o)
 	if h == nil {
 		if why := now.half().Lost(o); why != fault.NotLost {
@@ -147,34 +152,30 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 // context of [Lock.Do], a hold that is renewed is renewed on even if the owner's goroutine ends without Unlock, and nothing is
 // logged.
 func (l *Lock) Context(parent context.Context) context.Context {
-	ctx := l.context(parent)
-	if t := l.tenureIn(ctx); t != nil {
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, t := l.context(parent, tenure.CarriedBy(parent))
+	if t != nil {
 		t.Lend()
 	}
 	return ctx
 }
 
-// tenureIn returns the tenure of the lock that a context carries, or nil.
-func (l *Lock) tenureIn(ctx context.Context) *tenure.Tenure {
-	return tenure.CarriedBy(ctx).At(&l.reg.cache.current(l).hold)
-}
-
-// context is Context for a function after which Do unlocks, whatever becomes of its goroutine.
-func (l *Lock) context(parent context.Context) context.Context {
-	if parent == nil {
-		parent = context.Background()
-	}
+// context is Context for a function after which Do unlocks, whatever becomes of its goroutine. Parent carries in. The tenure is
+// that of the hold; nil when the context has ended already.
+func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Context, t *tenure.Tenure) {
 	now := l.reg.cache.current(l)
-	o := now.hold.OwnerIn(parent)
+	o := now.hold.OwnerOf(in.Carried)
 	h := now.heldBy(o)
-	var ctx context.Context
 	var err error
 	if h != nil {
-		base, carries := now.hold.Carry(parent, now.half(), o, h)
-		if carries && h.Cancels(parent, o) && h.Valid() {
-			return parent // a loop that passes each context on would build a chain that is never freed
+		var carried *tenure.Carried
+		var already bool
+		if t, carried, already = now.hold.Carry(in.Carried, now.half(), o, h); already && in.Around.Ends(parent, h, o) && h.Valid() {
+			return parent, t // a loop that passes each context on would build a chain that is never freed
 		}
-		ctx, err = h.Context(parent, base, o)
+		ctx, err = h.Context(parent, o, carried, in.Around)
 	}
 	// Another goroutine of the owner may unlock meanwhile, and the next owner get the hold. An unlock leaves the local half before
 	// it ends the contexts. So if the owner still has the hold now, an unlock to come ends this context; else it may have missed it.
@@ -188,11 +189,12 @@ func (l *Lock) context(parent context.Context) context.Context {
 	}
 	if err != nil {
 		var cancel context.CancelCauseFunc
-		over := tenure.CarriedBy(parent).With(tenure.Over()) // without a token for TokenFrom
-		ctx, cancel = context.WithCancelCause(over.In(parent))
+		over := in.With(tenure.Over()) // without a token for TokenFrom
+		ctx, cancel = context.WithCancelCause(in.Carrying(parent, over))
 		cancel(err)
+		return ctx, nil
 	}
-	return ctx
+	return ctx, t
 }
 
 // Key returns the lock's key in Redis, prefix + ":" + path.
@@ -241,6 +243,9 @@ func (l *Lock) check(ctx context.Context) error {
 // acquire is Lock and TryLock, and the first part of Do and Acquire. It gets the local half, then the half in Redis. Bad is what
 // is wrong with the options, if anything is. See attempt.try on the size of its stack.
 func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (got bool, err error) {
+	if ctx != nil {
+		q.in = tenure.CarriedBy(ctx)
+	}
 	began := l.reg.observed()
 	err = fault.Join(bad, l.suits(q))
 	if unusable := l.check(ctx); unusable != nil {

@@ -171,7 +171,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	q.Cleaner, q.Lease = r.background.Cleaner, r.lease.Length
 	r.drain.Init(r.holdersNow)
 	q.Draining.Begins = r.drain.Start()
-	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(tenure.CarriedBy(ctx)) == nil }
+	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(tenure.CarriedBy(ctx).Carried) == nil }
 	r.listen(s.wakeup, s.log)
 	return r
 }
@@ -405,7 +405,7 @@ func (r *Registry) newLock(path string) *Lock {
 // obtain gets the half in Redis for a call that has the local half. When it fails, the local half is free again.
 func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
 	asked := queue.Request{
-		Waiting: queue.Waiting{As: q.as, Ends: q.wait > 0, Since: q.blocked}, Terms: l.terms(q), Wait: q.wait,
+		Waiting: q.waiting(), Terms: l.terms(q), Wait: q.wait,
 		Deadline: deadline, Queued: queued, FailFast: q.failFast,
 	}
 	err := l.redis.Obtain(ctx, &asked)

@@ -107,7 +107,7 @@ func (s *Semaphore) do(ctx context.Context, fn func(context.Context) error, q *r
 		return err
 	}
 	defer h.releaseAfter(ctx, &err)
-	return fn(h.Context(ctx))
+	return fn(h.within(ctx, q.in))
 }
 
 // SetPermits sets the number of permits for good: Redis keeps it when no permit is held, and the number that

@@ -101,7 +101,7 @@ func TestClock_OfTheHoldsAround(t *testing.T) {
 				ctx := c.between(w.context(first, anna))
 				for _, h := range []*Hold{second, third, second} {
 					var err error
-					ctx, err = h.Context(ctx, ctx, anna)
+					ctx, err = within(ctx, h, anna)
 					require.NoError(w, err)
 				}
 				w.stall()
@@ -122,7 +122,7 @@ func TestClock_OfAHoldAroundThatIsOver(t *testing.T) {
 	fake(t, func(w *world) {
 		outer, inner := w.granted(terms(time.Minute)), w.granted(terms(time.Hour))
 		ctx := context.WithoutCancel(w.context(outer, anna))
-		ctx, err := inner.Context(ctx, ctx, anna)
+		ctx, err := within(ctx, inner, anna)
 		require.NoError(w, err)
 		around := ctx.(*ending).outer
 		require.NotNil(w, around)
@@ -211,7 +211,7 @@ func TestClock_ContextOfMany(t *testing.T) {
 		for range holds {
 			h := w.granted(terms(time.Minute))
 			var err error
-			ctx, err = h.Context(ctx, ctx, anna)
+			ctx, err = within(ctx, h, anna)
 			require.NoError(w, err)
 		}
 		for e, _ := ctx.(*ending); e != nil; e = e.outer {

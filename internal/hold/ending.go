@@ -29,6 +29,7 @@ type ending struct {
 
 	hold       *Hold
 	owner      owner.ID
+	carrier    Carrier
 	parent     context.Context
 	outer      *ending // the innermost context of another hold that it was made from; nil if there is none
 	cancel     context.CancelCauseFunc
@@ -44,16 +45,44 @@ type unending struct{ context.Context }
 
 func (unending) Done() <-chan struct{} { return nil }
 
-// endsWith is the context key of an ending.
-type endsWith struct {
-	hold  *Hold
-	owner owner.ID
+// Key is the context key of a [Carrier], the one thing that contexts carry here.
+type Key struct{}
+
+// Carrier is what a context carries: who calls with it, as package tenure has it, and the innermost context of a hold that it is,
+// or was made of.
+type Carrier struct {
+	Caller any
+	within *ending
+}
+
+// CarrierOf is one for a child of a context that Context has returned.
+func CarrierOf(ctx context.Context, caller any) Carrier {
+	e, _ := ctx.(*ending)
+	return Carrier{caller, e}
+}
+
+// With returns one for a child of the context that has c, with another caller; c may be nil.
+func (c *Carrier) With(caller any) Carrier { return Carrier{caller, c.innermost()} }
+
+func (c *Carrier) innermost() *ending {
+	if c == nil {
+		return nil
+	}
+	return c.within
+}
+
+// Ends reports whether ctx, which has c, ends with a hold because a context was made for an owner. A context of another hold
+// that was made of that one, or a child with an end of its own, would end at other times, too.
+func (c *Carrier) Ends(ctx context.Context, h *Hold, o owner.ID) bool {
+	e := c.innermost()
+	return e != nil && e.hold == h && e.owner == o && e.Done() == ctx.Done()
 }
 
 // newEnding makes a context for an owner. It is not in a ring yet.
-func newEnding(parent, base context.Context, o owner.ID, h *Hold) *ending {
+func newEnding(parent context.Context, o owner.ID, h *Hold, caller any, around *Carrier) *ending {
 	e := &ending{hold: h, owner: o, parent: parent}
-	outer, _ := base.Value(innermost{}).(*ending)
+	e.carrier = Carrier{caller, e}
+	base, outer := parent, around.innermost()
 	for e.outer = outer; e.outer != nil && (e.outer.hold == h || e.outer.Context.Err() != nil); {
 		e.outer = e.outer.outer
 	}
@@ -73,8 +102,8 @@ func newEnding(parent, base context.Context, o owner.ID, h *Hold) *ending {
 
 func (e *ending) Value(key any) any {
 	switch key {
-	case endsWith{e.hold, e.owner}, innermost{}:
-		return e
+	case Key{}:
+		return &e.carrier
 	case causeKey:
 		e.look()
 	}
@@ -122,9 +151,6 @@ func (u unlooked) Value(key any) any {
 	return u.Context.Value(key)
 }
 
-// innermost is the context key of the innermost ending.
-type innermost struct{}
-
 // causeKey is the key by which context.Cause finds the context of package context that has the cause. Some versions of Go ask
 // Err first, and for the key only when that is not nil.
 var causeKey = func() (key any) {
@@ -146,12 +172,6 @@ func (a asked) Value(key any) any {
 }
 
 func (e *ending) String() string { return e.hold.path.Key + ".Context" }
-
-// Cancels reports whether ctx ends with the hold, because it was made for the owner.
-func (h *Hold) Cancels(ctx context.Context, o owner.ID) bool {
-	e, ok := ctx.Value(endsWith{h, o}).(*ending)
-	return ok && e.Done() == ctx.Done()
-}
 
 // last returns the newest context of an owner, if it was made for the same parent and has not ended.
 func (e endings) last(parent context.Context, o owner.ID) *ending {
@@ -254,13 +274,13 @@ func (e *ending) end(cause error) {
 	}
 }
 
-// Context returns a child of base that ends with the hold. Base is parent, with the hold added. If the owner's last context had
-// the same parent, Context returns that one, so that a program that calls it before each of its steps does not fill the memory.
-// It fails when the hold is lost, or the registry is closed.
+// Context returns a child of parent that ends with the hold, and carries a caller. Around is what parent carries. If the owner's
+// last context had the same parent, Context returns that one, so that a program that calls it before each of its steps does not
+// fill the memory. It fails when the hold is lost, or the registry is closed.
 //
 // The context is made without the mutex, since that calls methods of parent. The hold and the last context may have ended by
 // then, so both are checked again.
-func (h *Hold) Context(parent, base context.Context, o owner.ID) (context.Context, error) {
+func (h *Hold) Context(parent context.Context, o owner.ID, caller any, around *Carrier) (context.Context, error) {
 	var made *ending
 	for {
 		h.mu.Lock()
@@ -278,7 +298,7 @@ func (h *Hold) Context(parent, base context.Context, o owner.ID) (context.Contex
 			break
 		}
 		h.mu.Unlock()
-		made = newEnding(parent, base, o, h)
+		made = newEnding(parent, o, h, caller, around)
 	}
 	if !made.over { // an ended one would never be taken out
 		h.ends.add(made)

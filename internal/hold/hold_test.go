@@ -322,7 +322,7 @@ func TestHold_CloseLeavesHoldsToTheirLeases(t *testing.T) {
 		ctx := w.context(h, anna)
 		w.schedule.Close()
 		require.ErrorIs(w, context.Cause(ctx), fault.Closed)
-		_, err := h.Context(w.Context(), w.Context(), anna)
+		_, err := within(w.Context(), h, anna)
 		require.ErrorIs(w, err, fault.Closed)
 		require.True(w, h.Valid())
 		require.False(w, h.Attend(true))

@@ -229,11 +229,17 @@ func (w *world) granted(t Terms) *Hold {
 // context is one of a hold for an owner.
 func (w *world) context(h *Hold, o owner.ID) context.Context {
 	w.Helper()
-	ctx, err := h.Context(w.Context(), w.Context(), o)
+	ctx, err := within(w.Context(), h, o)
 	if err != nil {
 		w.Fatal(err)
 	}
 	return ctx
+}
+
+// within is a context of a hold for an owner, made of another one.
+func within(parent context.Context, h *Hold, o owner.ID) (context.Context, error) {
+	around, _ := parent.Value(Key{}).(*Carrier)
+	return h.Context(parent, o, nil, around)
 }
 
 // wait is how long a call waits for its reply.

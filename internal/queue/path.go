@@ -198,9 +198,10 @@ func (q *Request) patient() bool { return q.Wait != 0 }
 
 // Waiting is what the graph of waiting calls needs to know of a call.
 type Waiting struct {
-	As    owner.ID      // nobody: the caller
-	Ends  bool          // it gives up at some time
-	Since clock.Instant // when it began to wait; 0: it has not
+	By    owner.ID
+	Holds deadlock.Holds // that its context carries; nil: none
+	Ends  bool           // it gives up at some time
+	Since clock.Instant  // when it began to wait; 0: it has not
 }
 
 // Outcome is how a call got a hold.

@@ -147,30 +147,48 @@ func (t *Tenure) Nest(half local.Half) bool {
 	return true
 }
 
-// Carried is what a context says about its caller: an owner that NewOwner made, or one of the holds that it is the context
-// of, and through outer what the context says that it was made from.
+// Carried is what a context says about its caller: an owner that ContextWithOwner made, or one of the holds that it is the
+// context of, and through outer what the context says that it was made of.
 type Carried struct {
-	owner  owner.ID // that the innermost NewOwner made, or nobody
-	tenure *Tenure  // nil in what NewOwner made
+	owner  owner.ID // that the innermost ContextWithOwner made, or nobody
+	tenure *Tenure  // nil in what ContextWithOwner made
 	outer  *Carried
 }
 
-// Key is the key of a context under which it has its Carried.
-type Key struct{}
+// In is what a context carries. A call asks its context for that once.
+type In struct {
+	*Carried               // nil: nothing
+	Around   *hold.Carrier // what has it
+}
 
-// CarriedBy is what a context carries, or nil.
-func CarriedBy(ctx context.Context) *Carried {
-	c, _ := ctx.Value(Key{}).(*Carried)
-	return c
+// CarriedBy is what a context carries.
+func CarriedBy(ctx context.Context) (in In) {
+	in.Around, _ = ctx.Value(hold.Key{}).(*hold.Carrier)
+	if in.Around != nil {
+		in.Carried, _ = in.Around.Caller.(*Carried)
+	}
+	return in
 }
 
 // NewOwner returns a child of a context that carries a new owner.
 func NewOwner(ctx context.Context) context.Context {
-	return (&Carried{owner: owner.New(), outer: CarriedBy(ctx)}).In(ctx)
+	in := CarriedBy(ctx)
+	return in.child(ctx, Carried{owner: owner.New(), outer: in.Carried})
 }
 
-// In returns a child of a context that carries c.
-func (c *Carried) In(ctx context.Context) context.Context { return context.WithValue(ctx, Key{}, c) }
+// Carrying returns a child of parent, which carries in, that carries c.
+func (in In) Carrying(parent context.Context, c *Carried) context.Context {
+	return in.child(parent, *c)
+}
+
+func (in In) child(parent context.Context, c Carried) context.Context {
+	both := &struct {
+		carrier hold.Carrier
+		carried Carried
+	}{carried: c}
+	both.carrier = in.Around.With(&both.carried)
+	return context.WithValue(parent, hold.Key{}, &both.carrier)
+}
 
 // Innermost is the tenure that the context was made in; nil when it is none's, or NewOwner's.
 func (c *Carried) Innermost() *Tenure {
@@ -249,23 +267,20 @@ func (c *Carried) Caller() owner.ID {
 	return owner.Calling()
 }
 
-// OwnerIn is the owner that a call with ctx acts as, when it is about a hold that is there.
-func (l *Held) OwnerIn(ctx context.Context) owner.ID {
-	c := CarriedBy(ctx)
+// OwnerOf is the owner that a call acts as whose context carries c, when it is about a hold that is there.
+func (l *Held) OwnerOf(c *Carried) owner.ID {
 	if t := c.At(l); t != nil {
 		return t.Owner
 	}
 	return c.Caller()
 }
 
-// Carry returns a child of parent that carries the tenure of an owner, or parent, when that does already. With a token it is the
-// innermost one that does.
-func (l *Held) Carry(
-	parent context.Context, half local.Half, o owner.ID, h *hold.Hold,
-) (ctx context.Context, already bool) {
-	c, t := CarriedBy(parent), l.Tenure(half, o, h, h.Token())
+// Carry returns the tenure of an owner, and what a context carries for it whose parent carries c. Already: that is c. With a
+// token c is so only if the tenure is its innermost one.
+func (l *Held) Carry(c *Carried, half local.Half, o owner.ID, h *hold.Hold) (t *Tenure, next *Carried, already bool) {
+	t = l.Tenure(half, o, h, h.Token())
 	if c.At(l) == t && (c.tenure == t || t.Token == 0) {
-		return parent, true
+		return t, c, true
 	}
-	return c.With(t).In(parent), false
+	return t, c.With(t), false
 }

@@ -219,7 +219,9 @@ func TestNested_ReadersThatShareAHold(t *testing.T) {
 func TestNested_AReaderThatComesDuringARenewal(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.LockOption{
-		"renewed": nil, "with a lease": {lockregistry.Lease(30 * time.Second)}, "with a longer lease": {lockregistry.Lease(2 * time.Minute)},
+		"renewed":             nil,
+		"with a lease":        {lockregistry.Lease(30 * time.Second)},
+		"with a longer lease": {lockregistry.Lease(2 * time.Minute)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {

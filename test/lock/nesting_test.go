@@ -2,6 +2,8 @@ package lock_test
 
 import (
 	"context"
+	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -229,4 +231,82 @@ func TestLock_ContextInALoopDoesNotGrow(t *testing.T) {
 		require.NotSame(w, first, l.Context(first), "of a hold that is over")
 		w.Unlock(l)
 	})
+}
+
+// asked is a context that counts how often this library asks for a value.
+type asked struct {
+	context.Context
+	times *atomic.Int32
+}
+
+func (a asked) Value(key any) any {
+	if strings.Contains(reflect.TypeOf(key).PkgPath(), "lockregistry") {
+		a.times.Add(1)
+	}
+	return a.Context.Value(key)
+}
+
+// Who calls is found out once for each call, however many links the context has: each of them costs.
+func TestContext_IsAskedOnce(t *testing.T) {
+	t.Parallel()
+	for name, carries := range map[string]func(l *lockregistry.Lock, h *lockregistry.Hold, parent context.Context) context.Context{
+		"nobody": func(_ *lockregistry.Lock, _ *lockregistry.Hold, parent context.Context) context.Context {
+			return parent
+		},
+		"an owner": func(_ *lockregistry.Lock, _ *lockregistry.Hold, parent context.Context) context.Context {
+			return lockregistry.ContextWithOwner(parent)
+		},
+		"the lock's hold": func(l *lockregistry.Lock, _ *lockregistry.Hold, parent context.Context) context.Context {
+			return l.Context(parent)
+		},
+		"another hold": func(_ *lockregistry.Lock, h *lockregistry.Hold, parent context.Context) context.Context {
+			return h.Context(parent)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				r := w.Registry()
+				l, other, permits := r.Obtain("42"), r.Obtain("another"), r.Semaphore("permits", 1)
+				w.Lock(l)
+				ctx := asked{carries(l, w.Acquires(r.Obtain("a third")), w.Context()), new(atomic.Int32)}
+				for _, call := range []struct {
+					what string
+					call func() error
+				}{
+					{"Do", func() error { return other.Do(ctx, kit.DoNothing) }},
+					{"Do of a semaphore", func() error { return permits.Do(ctx, kit.DoNothing) }},
+					{"Once", func() error {
+						_, err := r.Once(ctx, "once", time.Second, kit.DoNothing)
+						return err
+					}},
+					{"Lock", func() error { return other.Lock(ctx) }},
+					{"Renew", func() error { return other.Renew(ctx, time.Minute) }},
+					{"Context", func() error { return other.Context(ctx).Err() }},
+					{"Unlock", func() error { return other.Unlock(ctx) }},
+				} {
+					ctx.times.Store(0)
+					require.NoError(w, call.call(), call.what)
+					require.EqualValues(w, 1, ctx.times.Load(), call.what)
+				}
+				if name == "the lock's hold" {
+					ctx.times.Store(0)
+					require.NoError(w, l.Do(ctx, kit.DoNothing), "it nests")
+					require.EqualValues(w, 1, ctx.times.Load())
+				}
+				elsewhere := w.Registry().Obtain("another")
+				for whose, first := range map[string]*lockregistry.Lock{"a goroutine's": other, "a process's": elsewhere} {
+					holder, waits := w.Goroutine(), make(chan error, 1)
+					require.NoError(w, holder.Lock(first))
+					ctx.times.Store(0)
+					go func() { waits <- other.Do(ctx, kit.DoNothing) }()
+					w.Settle()
+					w.Pending(waits)
+					require.NoError(w, holder.Unlock(first))
+					require.NoError(w, <-waits)
+					require.EqualValues(w, 1, ctx.times.Load(), whose)
+				}
+				w.Unlock(l)
+			})
+		})
+	}
 }
