@@ -160,7 +160,8 @@ func TestFound_WhileItsMessageComes(t *testing.T) {
 				sound := a.hold.Live()
 				l.path.NoteKept(a.hold)
 				l.current.Store(nil)
-				sound = a.hold.End(l.path.Clock.Now()) && sound
+				ended, _ := a.hold.End(l.path.Clock.Now())
+				sound = ended && sound
 				told.Wait()
 
 				require.Equal(t, !c.second, sound, "whether the hold went on until its end")
