@@ -66,7 +66,8 @@ func (h *H[T]) P() {}
 // imported are the packages that users import, as folders, and examples that they copy.
 var imported = []string{
 	".", "inspect", "leader", "lockhttp", "locktest", "observe",
-	"contrib/gocronlock", "contrib/lockgoredis", "contrib/lockotel", "contrib/lockprom", "contrib/lockvet/rules", "cmd/lockreg/page", "cmd/lockreg/doctor",
+	"contrib/gocronlock", "contrib/lockgoredis", "contrib/lockotel", "contrib/lockprom", "contrib/lockvet/rules",
+	"cmd/lockreg/page", "cmd/lockreg/doctor",
 	"examples/orders", "examples/service",
 }
 
