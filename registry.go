@@ -261,8 +261,12 @@ func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	l.tellLost(held, why)
 }
 
-func (a *above) Clear(r hold.Remains)              { a.redis.Clear(r) }
-func (a *above) Has(h *hold.Hold, o owner.ID) bool { return (*Lock)(a).heldBy(o) == h }
+func (a *above) Clear(r hold.Remains) { a.redis.Clear(r) }
+
+func (a *above) Has(value string, o owner.ID) bool {
+	h := (*Lock)(a).heldBy(o)
+	return h != nil && h.Value() == value
+}
 
 // Count returns how many owners share the hold. It takes no mutex, so it may be called with the hold's mutex held: an owner
 // that joins later looks at the hold after that, and sees what the caller has done to it.

@@ -39,7 +39,7 @@ type GoneWatch struct {
 	looks sync.WaitGroup
 
 	mu       sync.Mutex
-	stranded []Part        // yet to be announced
+	stranded []func()      // yet to be announced
 	next     clock.Instant // when to look for ended goroutines; never during a look
 	closed   bool
 }
@@ -60,13 +60,13 @@ func NewGoneWatch(
 	return g
 }
 
-// Strand is what the garbage collector calls for a part of a hold that nobody can reach. In a test with testing/synctest that is
+// Strand is what the garbage collector calls for a part of a hold that nobody can reach, which a turn is to announce. In a test with testing/synctest that is
 // outside of the bubble, from where no goroutine within can be woken: the next turn sees to it. There, and only there, times have
 // no monotonic part.
-func (g *GoneWatch) Strand(p Part) {
+func (g *GoneWatch) Strand(announce func()) {
 	g.mu.Lock()
 	if !g.closed {
-		g.stranded = append(g.stranded, p)
+		g.stranded = append(g.stranded, announce)
 	}
 	g.mu.Unlock()
 	if !g.fake {
@@ -80,8 +80,8 @@ func (g *GoneWatch) Turn(clock.Instant) clock.Instant {
 	all := g.stranded
 	g.stranded = nil
 	g.mu.Unlock()
-	for _, s := range all {
-		s.Hold.Strand(s.Owner)
+	for _, announce := range all {
+		announce()
 	}
 	return clock.Never
 }
@@ -130,8 +130,9 @@ func (g *GoneWatch) Wait() { g.looks.Wait() }
 
 // suspects returns the goroutines that have had a renewed hold for longer than its lease.
 func (g *GoneWatch) suspects() (all []Part) {
-	for _, h := range g.holds.all() { // one that is renewed is in there until it is lost or over
-		if !h.mayBeLeft() {
+	for _, s := range g.holds.all() { // one that is renewed is in there until it is lost or over
+		h, ok := s.(*Hold)
+		if !ok || !h.mayBeLeft() {
 			continue
 		}
 		for _, o := range h.path.Above.Owners() {
@@ -155,7 +156,7 @@ func (g *GoneWatch) suspects() (all []Part) {
 func strandGone(suspects []Part, living map[owner.ID]bool) {
 	for _, g := range suspects {
 		above := g.Hold.path.Above
-		if !living[g.Owner] && above.Has(g.Hold, g.Owner) && !above.Lent(g.Owner) {
+		if !living[g.Owner] && above.Has(g.Hold.value, g.Owner) && !above.Lent(g.Owner) {
 			g.Hold.Strand(g.Owner)
 		}
 	}

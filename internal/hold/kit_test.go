@@ -53,15 +53,14 @@ type world struct {
 	busy     chan struct{}                // the log waits until it is closed; nil: it does not
 	reply    func(c protocol.Call) answer // nil: all is the hold's
 
-	mu          sync.Mutex
-	owners      int64
-	losses      []loss
-	cleared     []Remains
-	sent        []protocol.Call
-	logged      []string
-	looks       int // how often the schedule asked for a look
-	unreachable []Part
-	left        map[owner.ID]bool
+	mu      sync.Mutex
+	owners  int64
+	losses  []loss
+	cleared []Remains
+	sent    []protocol.Call
+	logged  []string
+	looks   int // how often the schedule asked for a look
+	left    map[owner.ID]bool
 }
 
 // fake runs a test in fake time.
@@ -83,7 +82,7 @@ func fake(t *testing.T, test func(w *world)) {
 					Clock: c, Server: w, Schedule: w.schedule, NumberAt: len("me:"),
 					Demand:      func(*protocol.Call) {},
 					Log:         w.log,
-					Unreachable: func(p Part) { w.locked(func() { w.unreachable = append(w.unreachable, p) }) },
+					Unreachable: func(func()) {},
 				},
 			},
 			Key:   "orders:42",
@@ -246,7 +245,7 @@ func within(parent context.Context, h *Hold, o owner.ID) (context.Context, error
 func (w *world) wait() *transport.Wait { return &transport.Wait{Ctx: w.Context(), Limit: time.Second} }
 
 // Has reports false of the owners that have left.
-func (w *world) Has(_ *Hold, o owner.ID) (has bool) {
+func (w *world) Has(_ string, o owner.ID) (has bool) {
 	w.locked(func() { has = !w.left[o] })
 	return has
 }

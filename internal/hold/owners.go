@@ -201,7 +201,7 @@ type Part struct {
 }
 
 // Unreachable is called by the garbage collector when the program can no longer reach the part.
-func (p Part) Unreachable() { p.Hold.path.Unreachable(p) }
+func (p Part) Unreachable() { p.Hold.path.Unreachable(func() { p.Hold.Strand(p.Owner) }) }
 
 // mayBeLeft reports whether the owner has had the hold, which is renewed, for longer than its lease.
 func (h *Hold) mayBeLeft() bool {
@@ -241,7 +241,7 @@ func (h *Hold) Strand(o owner.ID) {
 	}
 	ends := h.ends.of(o)
 	h.mu.Unlock()
-	if o.IsGoroutine() && !h.path.Above.Has(h, o) { // another goroutine has unlocked for it
+	if o.IsGoroutine() && !h.path.Above.Has(h.value, o) { // another goroutine has unlocked for it
 		h.mu.Lock()
 		delete(h.extra().stranded, o)
 		h.mu.Unlock()

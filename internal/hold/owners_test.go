@@ -229,7 +229,7 @@ func TestHold_MayBeLeft(t *testing.T) {
 		pass(1)
 		require.True(w, renews.mayBeLeft())
 		require.False(w, plain.mayBeLeft())
-		require.True(w, slices.Contains(w.schedule.all(), renews))
+		require.True(w, slices.Contains(w.schedule.all(), scheduled(renews)))
 	})
 }
 
@@ -254,13 +254,13 @@ func TestSchedule_AllDuringATurn(t *testing.T) {
 		for inHeap() {
 			runtime.Gosched()
 		}
-		require.ElementsMatch(w, []*Hold{h, other}, w.schedule.all())
+		require.ElementsMatch(w, []scheduled{h, other}, w.schedule.all())
 		w.schedule.set(h, w.path.Clock.Now().Add(time.Minute)) // as the turn does, before it looks at the next one
-		require.ElementsMatch(w, []*Hold{h, other}, w.schedule.all())
+		require.ElementsMatch(w, []scheduled{h, other}, w.schedule.all())
 		goOn()
 		<-turned
 		w.schedule.drop(h)
-		require.ElementsMatch(w, []*Hold{other}, w.schedule.all())
+		require.ElementsMatch(w, []scheduled{other}, w.schedule.all())
 	})
 }
 

@@ -37,8 +37,9 @@ type Env struct {
 	Demand   func(c *protocol.Call) // makes a renewal wait for replicas
 	Log      func(level slog.Level, message string, about ...slog.Attr)
 
-	// Unreachable is called by the garbage collector when the program can no longer reach an owner's part of a hold.
-	Unreachable func(Part)
+	// Unreachable is called by the garbage collector when the program can no longer reach an owner's part of a hold. It has announce
+	// called elsewhere.
+	Unreachable func(announce func())
 }
 
 // Server sends commands to Redis, as [transport.Client].
@@ -59,8 +60,8 @@ type Above interface {
 	// Clear removes in the background what may be left of a lost hold. It is called with the hold's mutex held.
 	Clear(r Remains)
 
-	// Has reports whether the owner has the hold.
-	Has(h *Hold, o owner.ID) bool
+	// Has reports whether the owner has the hold that has this value.
+	Has(value string, o owner.ID) bool
 
 	// Count returns how many share the hold. It is called with the hold's mutex held.
 	Count() int64

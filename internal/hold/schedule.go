@@ -22,10 +22,17 @@ type Schedule struct {
 	workers *scheduler.Senders[Task]
 
 	mu      sync.Mutex
-	heap    scheduler.Heap[*Hold]
-	turning []*Hold // a turn looks at them, and has taken them out of the heap
-	tasks   []Task  // waiting for a worker
+	heap    scheduler.Heap[scheduled]
+	turning []scheduled // a turn looks at them, and has taken them out of the heap
+	tasks   []Task      // waiting for a worker
 	closed  bool
+}
+
+// scheduled is a hold, as its schedule sees it.
+type scheduled interface {
+	scheduler.Timed
+	tick() Task // looks at it when it is due, and returns what to send, or nil
+	forsake()   // leaves it to its lease, since the schedule is closed
 }
 
 // Task is a background command about a hold.
@@ -58,7 +65,7 @@ type look struct {
 func (h *Hold) Timing() (due *clock.Instant, index *int32) { return &h.look.due, &h.look.index }
 
 // set makes a hold due at a time; drop makes it due no more. After close nothing is due, and set reports false.
-func (s *Schedule) set(h *Hold, due clock.Instant) bool {
+func (s *Schedule) set(h scheduled, due clock.Instant) bool {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -70,7 +77,7 @@ func (s *Schedule) set(h *Hold, due clock.Instant) bool {
 	return true
 }
 
-func (s *Schedule) drop(h *Hold) {
+func (s *Schedule) drop(h scheduled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.heap.Remove(h)
@@ -85,12 +92,12 @@ func (s *Schedule) None() bool {
 
 // all returns the holds that are scheduled. A hold that a turn is looking at counts, although it is in the heap only before and
 // after: else a look for ended goroutines that meets a turn would miss it, and the next one is a while later.
-func (s *Schedule) all() []*Hold {
+func (s *Schedule) all() []scheduled {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.heap.All()
 	for _, h := range s.turning {
-		if h.look.index == 0 { // else the turn has scheduled it again
+		if _, index := h.Timing(); *index == 0 { // else the turn has scheduled it again
 			all = append(all, h)
 		}
 	}
@@ -100,7 +107,7 @@ func (s *Schedule) all() []*Hold {
 // Turn looks at the holds that are due, and sends their tasks. It returns when the next one is due, and whether any was.
 func (s *Schedule) Turn(now clock.Instant) (next clock.Instant, looked bool) {
 	s.mu.Lock()
-	var due []*Hold
+	var due []scheduled
 	for s.heap.Next() <= now {
 		due = append(due, s.heap.Pop())
 	}

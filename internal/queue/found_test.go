@@ -61,7 +61,7 @@ func newLock(t *testing.T) *lock {
 	l := &lock{client: client}
 	env := &hold.Env{
 		Clock: way.Clock, Server: way, Schedule: schedule, NumberAt: len("me:"),
-		Demand: func(*protocol.Call) {}, Log: func(slog.Level, string, ...slog.Attr) {}, Unreachable: func(hold.Part) {},
+		Demand: func(*protocol.Call) {}, Log: func(slog.Level, string, ...slog.Attr) {}, Unreachable: func(func()) {},
 	}
 	format := protocol.NewSpring(protocol.Config{Prefix: "orders", Remove: func() string { return "UNLINK" }})
 	of := hold.Path{Kind: &hold.Kind{Format: format, Env: env}, Key: "orders:42", Above: l}
@@ -90,7 +90,7 @@ func (*lock) Block(context.Context, *deadlock.Call, Waiting) {}
 func (*lock) EndWait(*deadlock.Call)                         {}
 func (*lock) Lost(fault.Loss, time.Duration, bool)           {}
 func (*lock) Clear(hold.Remains)                             {}
-func (l *lock) Has(h *hold.Hold, _ owner.ID) bool            { return l.current.Load() == h }
+func (l *lock) Has(value string, _ owner.ID) bool            { return l.current.Load().Value() == value }
 func (*lock) Count() int64                                   { return 1 }
 func (*lock) Owners() []owner.ID                             { return nil }
 func (*lock) Lent(owner.ID) bool                             { return false }
