@@ -245,7 +245,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 
 // within is Context for a parent that carries in.
 func (h *Hold) within(parent context.Context, in tenure.In) context.Context {
-	if in.Around.Ends(parent, h.hold, h.owner) {
+	if h.hold.Ends(parent, in.Around, h.owner) {
 		return parent // it is such a context already; another one would only make a chain
 	}
 	if h.more != nil {

@@ -172,7 +172,7 @@ func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Contex
 	if h != nil {
 		var carried *tenure.Carried
 		var already bool
-		if t, carried, already = now.hold.Carry(in.Carried, now.half(), o, h); already && in.Around.Ends(parent, h, o) && h.Valid() {
+		if t, carried, already = now.hold.Carry(in.Carried, now.half(), o, h); already && h.Ends(parent, in.Around, o) && h.Valid() {
 			return parent, t // a loop that passes each context on would build a chain that is never freed
 		}
 		ctx, err = h.Context(parent, o, carried, in.Around)

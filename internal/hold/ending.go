@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
@@ -27,7 +28,7 @@ type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make t
 type ending struct {
 	context.Context
 
-	hold       *Hold
+	hold       lasting
 	owner      owner.ID
 	carrier    Carrier
 	parent     context.Context
@@ -38,6 +39,14 @@ type ending struct {
 	over       bool               // the parent has ended; the hold's mutex guards this and the following
 	orphan     bool               // the program can no longer reach its owner, a lockregistry.Hold
 	prev, next *ending            // nil outside of a ring
+}
+
+// lasting is a hold, as its contexts see it.
+type lasting interface {
+	now() clock.Instant
+	lookAt(now clock.Instant) (cause error) // why its contexts must have ended; nil: it is valid
+	parentEnded(e *ending)
+	String() string
 }
 
 // unending is a context that never ends. Its type shows that to package context, which then asks no parent.
@@ -71,15 +80,15 @@ func (c *Carrier) innermost() *ending {
 	return c.within
 }
 
-// Ends reports whether ctx, which has c, ends with a hold because a context was made for an owner. A context of another hold
+// Ends reports whether ctx, which has c, ends with the hold because a context was made for an owner. A context of another hold
 // that was made of that one, or a child with an end of its own, would end at other times, too.
-func (c *Carrier) Ends(ctx context.Context, h *Hold, o owner.ID) bool {
+func (h *Hold) Ends(ctx context.Context, c *Carrier, o owner.ID) bool {
 	e := c.innermost()
-	return e != nil && e.hold == h && e.owner == o && e.Done() == ctx.Done()
+	return e != nil && e.hold == lasting(h) && e.owner == o && e.Done() == ctx.Done()
 }
 
 // newEnding makes a context for an owner. It is not in a ring yet.
-func newEnding(parent context.Context, o owner.ID, h *Hold, caller any, around *Carrier) *ending {
+func newEnding(parent context.Context, o owner.ID, h lasting, caller any, around *Carrier) *ending {
 	e := &ending{hold: h, owner: o, parent: parent}
 	e.carrier = Carrier{caller, e}
 	base, outer := parent, around.innermost()
@@ -96,7 +105,7 @@ func newEnding(parent context.Context, o owner.ID, h *Hold, caller any, around *
 	between, unlink := context.WithCancel(base)
 	e.unlink = unlink
 	e.Context, e.cancel = context.WithCancelCause(between)
-	e.forget = context.AfterFunc(between, e.parentEnded)
+	e.forget = context.AfterFunc(between, func() { h.parentEnded(e) })
 	return e
 }
 
@@ -126,7 +135,7 @@ func (e *ending) look() {
 	if e.Context.Err() != nil {
 		return
 	}
-	now := e.hold.path.Clock.Now()
+	now := e.hold.now()
 	for at := e; at != nil; at = at.outer {
 		if at.Context.Err() != nil { // ended, and this one was detached from it
 			continue
@@ -171,7 +180,7 @@ func (a asked) Value(key any) any {
 	return nil
 }
 
-func (e *ending) String() string { return e.hold.path.Key + ".Context" }
+func (e *ending) String() string { return e.hold.String() + ".Context" }
 
 // last returns the newest context of an owner, if it was made for the same parent and has not ended.
 func (e endings) last(parent context.Context, o owner.ID) *ending {
@@ -199,18 +208,23 @@ func SameContext(a, b context.Context) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
-func (e *ending) parentEnded() {
-	e.hold.mu.Lock()
+func (h *Hold) parentEnded(e *ending) {
+	h.mu.Lock()
 	e.over = true
 	if e.next != nil { // else it was taken out, and is being ended, or was never put in
-		e.hold.ends.remove(e)
+		h.ends.remove(e)
 	}
-	left := e.orphan && e.hold.ends[e.owner] == nil
-	e.hold.mu.Unlock()
+	left := e.orphan && h.ends[e.owner] == nil
+	h.mu.Unlock()
 	if left { // no goroutine waits for the hold any more
-		e.hold.Strand(e.owner)
+		h.Strand(e.owner)
 	}
 }
+
+func (h *Hold) now() clock.Instant { return h.path.Clock.Now() }
+
+// String is the hold's key, for contexts of it.
+func (h *Hold) String() string { return h.path.Key }
 
 func (e *endings) remove(end *ending) {
 	switch {

@@ -90,10 +90,12 @@ func (*lock) Block(context.Context, *deadlock.Call, Waiting) {}
 func (*lock) EndWait(*deadlock.Call)                         {}
 func (*lock) Lost(fault.Loss, time.Duration, bool)           {}
 func (*lock) Clear(hold.Remains)                             {}
-func (l *lock) Has(value string, _ owner.ID) bool            { return l.current.Load().Value() == value }
-func (*lock) Count() int64                                   { return 1 }
-func (*lock) Owners() []owner.ID                             { return nil }
-func (*lock) Lent(owner.ID) bool                             { return false }
+func (l *lock) Has(value string, _ owner.ID) bool {
+	return l.current.Load() != nil && l.current.Load().Value() == value
+}
+func (*lock) Count() int64       { return 1 }
+func (*lock) Owners() []owner.ID { return nil }
+func (*lock) Lent(owner.ID) bool { return false }
 
 // waitingCall is a call that waits in the queue, and has looked just now.
 func (l *lock) waitingCall() *acquisition {
