@@ -160,6 +160,9 @@ func (f *Format) named(c Call) Call {
 	return c
 }
 
+// Queue returns the key of a lock's queue; empty if there is none.
+func (f *Format) Queue(key string) string { return f.queueOf(key) }
+
 // queueOf returns the key of a lock's queue; empty if there is none, since a cluster would keep it in another slot.
 func (c *Config) queueOf(key string) string {
 	if c.Cluster {

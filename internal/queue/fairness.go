@@ -65,8 +65,9 @@ func (p *Path) fairness(m *protocol.Release, h *hold.Hold, due bool, now clock.I
 
 const (
 	// evidenceAge is by how much the evidence for quiet may be older than the hold that is released. A call that begins to try
-	// during a long hold may be missed by its release; the release of the next hold notices it.
-	evidenceAge = time.Second
+	// during a long hold may be missed by its release; the release of the next hold notices it. It is half a second more than the
+	// longest time between two questions for it, see keepAlive in internal/transport.
+	evidenceAge = 1500 * time.Millisecond
 
 	// lookEach is how often a process that releases all the time asks the server to look for windows. It is the distance of short
 	// windows, see OFTEN in internal/protocol/lua/windows.lua.

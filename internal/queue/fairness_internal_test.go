@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// A release says that no process tries without a ticket only by an answer that was asked for no longer than a second before its
+// A release says that no process tries without a ticket only by an answer that was asked for no longer than 1.5 s before its
 // hold was granted, however long that is ago: a process that began to try since would wait for a window that is rare.
 func TestFairness_AgeOfTheEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -33,10 +33,10 @@ func TestFairness_AgeOfTheEvidence(t *testing.T) {
 		for after, known := range map[time.Duration]protocol.Known{
 			-time.Minute:            protocol.Quiet,
 			0:                       protocol.Quiet,
-			900 * time.Millisecond:  protocol.Quiet,
-			time.Second:             protocol.Quiet,
-			time.Second + 1:         "",
-			1100 * time.Millisecond: "",
+			1400 * time.Millisecond: protocol.Quiet,
+			evidenceAge:             protocol.Quiet,
+			evidenceAge + 1:         "",
+			1600 * time.Millisecond: "",
 			time.Minute:             "",
 		} {
 			h, granted := l.NewHold(hold.Terms{Lease: lease.NewTerm(2 * time.Hour)}), asked.Add(after)

@@ -164,7 +164,10 @@ func TestFound_OnlyMessagesAreCounted(t *testing.T) {
 // one all the same, until its ticket is a second old: so it looks once more then, and from then on rarely.
 func TestLookTimes_AnEarlyLook(t *testing.T) {
 	patientCall(t, func(t *testing.T, a *acquisition) {
-		a.at.Rank, a.ticket.told = 1, a.path.Clock.Now().Add(firstLook)
+		a.at.Rank, a.ticket.told, a.ticket.newest = 1, a.path.Clock.Now().Add(firstLook), "me:1|60000"
+		client := a.path.lock.(*lock).client
+		there := client.B().Zadd().Key(a.Queue()).ScoreMember().ScoreMember(1, a.ticket.newest).Build()
+		require.NoError(t, client.Do(t.Context(), there).Error())
 		looks := func(after time.Duration) {
 			t.Helper()
 			began := time.Now()

@@ -30,7 +30,8 @@ import (
 // The times of waiting in a queue.
 const (
 	// refreshing is the longest time between two looks at a ticket. The queue expires after 2 minutes without a look. Calls near
-	// the head look more often, each lookEvery times the tickets in front: no message tells them when the queue disappears.
+	// the head look more often, each lookEvery times the tickets in front: no message tells them when their queue alone disappears.
+	// That all are gone the process notices by one ticket, see tickets in internal/transport.
 	refreshing = 30 * time.Second
 	lookEvery  = 5 * time.Second
 
@@ -284,6 +285,8 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 	reg, shard := a.path.all, a.path.Shard()
 	shard.KeepAlive()
 	defer shard.EndKeepAlive()
+	shard.Expect(a, a.ticket.newest, a.ticket.base)
+	defer shard.Expected(a)
 	a.retries, a.ticket.woken = retries{}, false
 	a.course.sleeps(a.ticket.base, a.at.Left)
 	a.note(nil)
@@ -324,6 +327,12 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 		}
 	}
 }
+
+// Queue returns the key of the queue.
+func (a *acquisition) Queue() string { return a.path.Format.Queue(a.path.Key) }
+
+// Look makes the call look, since its ticket is most likely gone. If the call has ended meanwhile, nobody reads that.
+func (a *acquisition) Look() { a.box.stir() }
 
 // watch asks the server to report changes of the key from now on. It reports whether the call must look at once: the key is not
 // there, its state is not known, or it may be free for a reader. The call also looks when the key was taken in a window: the

@@ -21,7 +21,7 @@ const (
 	brokenFor      = time.Hour       // after a question that ends the connection, which others share
 )
 
-// keepAlive asks a server something twice a second, for two purposes.
+// keepAlive asks a server something twice a second, for three purposes.
 //
 // While calls wait for a message they send nothing. If the server freezes meanwhile and another one takes over, the process
 // does not notice, and would believe a grant that the old server sends when it goes on. So the shard's own server is asked,
@@ -31,15 +31,22 @@ const (
 // And whether processes may try for locks without a ticket, unseen, shows in whether the server knows their scripts: see
 // protocol.Foreign. A script cannot call SCRIPT, so a release says what its process knows; see Quiet. Processes that hold locks
 // for which others wait need to know it, too.
+//
+// And whether the tickets of the waiting calls are still there, see tickets.
 type keepAlive struct {
-	shard    *Shard
-	calls    atomic.Int32  // calls that wait for a message
-	until    atomic.Int64  // an instant: until then others may wait for locks of this process
-	on       atomic.Bool   // the timer runs
-	again    clock.Instant // not asked for scripts before this; guarded by on
-	roleless clock.Instant // not asked for its role before this; guarded by on
-	ended    int           // how often in a row that question ended the connection although a PING was answered; guarded by on
-	quiet    atomic.Int64  // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
+	shard   *Shard
+	tickets tickets
+	calls   atomic.Int32 // calls that wait for a message
+	until   atomic.Int64 // an instant: until then others may wait for locks of this process
+	on      atomic.Bool  // the timer runs
+	quiet   atomic.Int64 // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
+
+	// The rest is guarded by on.
+	asked      uint          // questions
+	again      clock.Instant // not asked for scripts before this
+	unverified clock.Instant // not asked for tickets before this
+	roleless   clock.Instant // not asked for its role before this
+	ended      int           // how often in a row the question for scripts ended the connection although a PING was answered
 }
 
 // KeepAlive begins to ask the server, for a call that waits for a message or must notice a silent server.
@@ -95,6 +102,11 @@ func (k *keepAlive) ask() {
 	s, now := k.shard, k.shard.client.Clock.Now()
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}
 	plain := s.Address != "" // the node itself is judged; the fresh connection of a single server may be silent, too
+	k.asked++
+	if k.asked%verifyEach == 0 && k.verify(p, plain) {
+		k.later()
+		return
+	}
 	if now >= k.again {
 		k.learn(&p, plain)
 	} else if clock.Instant(s.heard.Load()).Until(now) >= keepAliveEvery/2 {
@@ -103,27 +115,13 @@ func (k *keepAlive) ask() {
 	k.later()
 }
 
-// learn asks which scripts the server knows, and behind one address whether it is a replica by now: calls that wait send no write
-// that would show it, see demotion. The first script is passed as a key, for the same reason as in ping.
+// learn asks which scripts the server knows. The first script is passed as a key, for the same reason as in ping.
 func (k *keepAlive) learn(p *Wait, plain bool) {
 	s, all := k.shard, protocol.Foreign()
-	asked := s.client.Clock.Now()
-	role := s.client.demotion.possible && asked >= k.roleless
-	exist := func(b rueidis.Builder) rueidis.Completed {
+	asked, role := s.client.Clock.Now(), k.asksRole()
+	reply, late := k.question(p, plain, func(b rueidis.Builder) rueidis.Completed {
 		return b.Arbitrary("SCRIPT", "EXISTS").Keys(all[0]).Args(all[1:]...).Build()
-	}
-	send := withHello(exist)
-	if !role {
-		send = func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-			return []rueidis.RedisResult{way.Do(ctx, exist(way.B()))}
-		}
-	}
-	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
-	reply := e.result(0)
-	late := s.judge(p, reply.Error(), e.at(s.client.Clock.Now()))
-	if role && len(e.results) > 1 && fault.Answered(reply.Error()) {
-		k.learnRole(e.results[1], e.trusted)
-	}
+	})
 	known, err := reply.AsIntSlice()
 	if err != nil || late || len(known) != len(all) || slices.Max(known) > 0 {
 		asked = 0
@@ -144,6 +142,32 @@ func (k *keepAlive) learn(p *Wait, plain bool) {
 	default: // a proxy refuses SCRIPT
 		k.again, k.ended = s.client.Clock.Now().Add(brokenFor), 0
 	}
+}
+
+// asksRole reports whether the server is to be asked whether it is a replica by now, behind one address: calls that wait send no
+// write that would show it, see demotion.
+func (k *keepAlive) asksRole() bool {
+	return k.shard.client.demotion.possible && k.shard.client.Clock.Now() >= k.roleless
+}
+
+// question asks the server, and for its role, too. It reports whether the reply is late.
+func (k *keepAlive) question(
+	p *Wait, plain bool, what func(rueidis.Builder) rueidis.Completed,
+) (reply rueidis.RedisResult, late bool) {
+	s, role := k.shard, k.asksRole()
+	send := withHello(what)
+	if !role {
+		send = func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+			return []rueidis.RedisResult{way.Do(ctx, what(way.B()))}
+		}
+	}
+	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
+	reply = e.result(0)
+	late = s.judge(p, reply.Error(), e.at(s.client.Clock.Now()))
+	if role && len(e.results) > 1 && fault.Answered(reply.Error()) {
+		k.learnRole(e.results[1], e.trusted)
+	}
+	return reply, late
 }
 
 // learnRole takes the reply to HELLO.

@@ -102,6 +102,11 @@ var mutations = []mutation{
 		"../several:TestAcquireAll_ReadBack$",
 	},
 	{
+		"lost ticket is no matter", "no call looks when its ticket is missing",
+		"call.Look()", "_ = call",
+		"../waiting:TestQueue_IsDeleted$",
+	},
+	{
 		"nobody stands back", "nobody stands back",
 		"c.yields.Swap(false)", "false",
 		"TestHandoffIsFair",

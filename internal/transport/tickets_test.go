@@ -1,0 +1,149 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// queues is a server of which a test says what tickets it has; it knows no scripts.
+type queues struct {
+	rueidis.Client
+	nothing, one, refused rueidis.RedisResult
+	asked                 atomic.Int32 // in all
+	zscores               atomic.Int32
+	refuses               atomic.Bool
+	gone                  sync.Map // the tickets that are
+}
+
+func (q *queues) Do(_ context.Context, c rueidis.Completed) rueidis.RedisResult {
+	q.asked.Add(1)
+	if c.Commands()[0] != "ZSCORE" {
+		return q.nothing
+	}
+	q.zscores.Add(1)
+	if q.refuses.Load() {
+		return q.refused
+	}
+	if _, gone := q.gone.Load(c.Commands()[2]); gone {
+		return q.nothing
+	}
+	return q.one
+}
+
+func (q *queues) DoMulti(ctx context.Context, c ...rueidis.Completed) []rueidis.RedisResult {
+	return []rueidis.RedisResult{q.Do(ctx, c[0]), q.refused}
+}
+
+// sleeper is a call that waits.
+type sleeper struct {
+	ticket string
+	looks  atomic.Int32
+}
+
+func (*sleeper) Queue() string { return "orders:{orders:42}:waiters" }
+func (s *sleeper) Look()       { s.looks.Add(1) }
+
+// In place of each third question the server is asked for one ticket, in turn. A missing one makes its call look, several make
+// all look.
+func TestTickets(t *testing.T) {
+	client := onMiniredis(t)
+	answer := func(script string) rueidis.RedisResult {
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	nothing, one, refused := answer("return false"), answer("return '1'"), answer("return redis.error_reply('NOPERM no')")
+	const round = verifyEach * keepAliveEvery
+	begins := func(t *testing.T, n int) (server *queues, s *Shard, calls []*sleeper, ends func()) {
+		t.Helper()
+		server = &queues{Client: client, nothing: nothing, one: one, refused: refused}
+		way := New(server)
+		s = way.First
+		for i := range n {
+			calls = append(calls, &sleeper{ticket: fmt.Sprint("ticket ", i)})
+			s.KeepAlive()
+			s.Expect(calls[i], calls[i].ticket, way.Clock.Now())
+			<-time.After(time.Millisecond)
+		}
+		return server, s, calls, func() {
+			for _, c := range calls {
+				s.Expected(c)
+				s.EndKeepAlive()
+			}
+			way.Close()
+			<-time.After(time.Minute)
+		}
+	}
+	looks := func(calls []*sleeper) (n int) {
+		for _, c := range calls {
+			n += int(c.looks.Load())
+		}
+		return n
+	}
+	for name, test := range map[string]func(t *testing.T){
+		"at no cost": func(t *testing.T) {
+			server, _, calls, ends := begins(t, 10)
+			defer ends()
+			<-time.After(10*round + time.Millisecond)
+			require.EqualValues(t, 10*verifyEach, server.asked.Load())
+			require.EqualValues(t, 10, server.zscores.Load())
+			require.Zero(t, looks(calls))
+		},
+		"one is missing": func(t *testing.T) {
+			server, _, calls, ends := begins(t, 10)
+			defer ends()
+			server.gone.Store(calls[7].ticket, true)
+			<-time.After(10*round + time.Millisecond)
+			require.Equal(t, 1, looks(calls))
+			require.EqualValues(t, 1, calls[7].looks.Load(), "each has its turn")
+		},
+		"all are missing": func(t *testing.T) {
+			server, _, calls, ends := begins(t, 10)
+			defer ends()
+			for _, c := range calls[:9] { // but for one whose call has looked since
+				server.gone.Store(c.ticket, true)
+			}
+			<-time.After(round)
+			require.Equal(t, 10, looks(calls))
+			require.EqualValues(t, mostMissing, server.zscores.Load())
+		},
+		"the only one is missing": func(t *testing.T) {
+			server, s, calls, ends := begins(t, 1)
+			defer ends()
+			server.gone.Store(calls[0].ticket, true)
+			<-time.After(10 * round)
+			require.Equal(t, 1, looks(calls), "until it sleeps again")
+			require.EqualValues(t, 1, server.zscores.Load())
+			s.Expect(calls[0], "another", s.client.Clock.Now())
+			<-time.After(round)
+			require.EqualValues(t, 2, server.zscores.Load())
+		},
+		"refused": func(t *testing.T) {
+			server, _, calls, ends := begins(t, 1)
+			defer ends()
+			server.refuses.Store(true)
+			<-time.After(refusedFor)
+			require.EqualValues(t, 1, server.zscores.Load())
+			<-time.After(3 * round)
+			require.EqualValues(t, 2, server.zscores.Load())
+			require.Zero(t, looks(calls))
+		},
+		"no call waits": func(t *testing.T) {
+			server, s, calls, ends := begins(t, 3)
+			defer ends()
+			for _, c := range calls {
+				s.Expected(c)
+			}
+			<-time.After(10 * round)
+			require.Zero(t, server.zscores.Load())
+		},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+	}
+}
