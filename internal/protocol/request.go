@@ -8,6 +8,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
+// Endless is the rest of a lease that has no end.
+const Endless = -time.Millisecond
+
 // remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
 // has no end.
 func remaining(pttl int64) time.Duration {

@@ -204,7 +204,7 @@ func SendAll(ctx context.Context, way rueidis.CoreClient, calls []Call, wanted f
 type Reply struct {
 	Granted bool          // the hold owns the key
 	Token   uint64        // the fencing token, if one was wanted
-	Left    time.Duration // else the rest of the owner's lease; not positive: no end, or not known
+	Left    time.Duration // else the rest of the owner's lease: not known if not positive, but for Endless
 
 	// For a call that asks something of the queue, if not granted; else empty.
 	State   string // as in the scripts
@@ -263,7 +263,7 @@ func (c *Call) Decode(result rueidis.RedisResult) (s Reply, err error) {
 // readShort reads the short reply to a new ticket, see lua/queue.lua.
 func readShort(reply string) (s Reply, err error) {
 	ahead, place, _ := strings.Cut(reply, " ")
-	s.State, s.Left, s.Place = StateQueued, remaining(-1), place
+	s.State, s.Place = StateQueued, place // the lease is not asked for
 	s.Rank, err = strconv.Atoi(ahead)
 	return s, err
 }

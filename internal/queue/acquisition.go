@@ -349,6 +349,7 @@ func (a *acquisition) sleep(left time.Duration) error {
 		pause = min(pause, clock.Plus(left, time.Millisecond))
 	}
 	a.course.sleeps(a.began, left)
+	a.path.noteEndless(left)
 	why, err := a.pause(pause, a.listener.Wakeup(), nil)
 	if err == nil {
 		a.course.woke(why)

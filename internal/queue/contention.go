@@ -20,6 +20,7 @@ type contention struct {
 	since     atomic.Int64  // an instant: when that was last so
 	deaf      atomic.Bool   // messages of grants cannot reach this process, so its calls do not queue
 	queueless atomic.Int64  // an instant: until then there is no queue, because the server has refused it
+	endless   atomic.Int64  // an instant: until then it is not logged again that the key has no expiry
 	yields    atomic.Bool   // without a queue: the next call stands back first
 	yielded   atomic.Int64  // an instant: since when others have had no turn
 	looked    clock.Instant // when a release last had the server look for windows; for the owner of the local half
@@ -165,6 +166,18 @@ func (p *Path) NoQueue(why string) {
 	if !p.all.unqueued.Swap(true) {
 		p.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
 			slog.String("key", p.Key), slog.String("error", why))
+	}
+}
+
+// noteEndless logs that the key that a call waits for has no expiry, once a minute at most: no lock of this library or of Java is
+// so, and nothing but its removal ends it.
+func (p *Path) noteEndless(left time.Duration) {
+	if left != protocol.Endless || p.Many() {
+		return
+	}
+	c, now := p.contention(), p.Clock.Now()
+	if next := clock.Instant(c.endless.Load()); now >= next && c.endless.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
+		p.Log(slog.LevelWarn, "a key that calls wait for has no expiry: nothing but its removal ends it", slog.String("key", p.Key))
 	}
 }
 

@@ -289,6 +289,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 	defer shard.Expected(a)
 	a.retries, a.ticket.woken = retries{}, false
 	a.course.sleeps(a.ticket.base, a.at.Left)
+	a.path.noteEndless(a.at.Left)
 	a.note(nil)
 	for l := a.whenToLook(); ; {
 		if err := a.over(); err != nil {

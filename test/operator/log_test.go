@@ -109,3 +109,51 @@ func TestLog_CloseDoesNotWaitForAStuckLog(t *testing.T) {
 		require.Equal(w, 100*time.Millisecond, time.Since(start))
 	})
 }
+
+// A key without expiry keeps its path for ever, as after a SET by hand. That is logged when a call waits for it, once a minute.
+func TestLog_KeyWithoutExpiry(t *testing.T) {
+	const line = "a key that calls wait for has no expiry"
+	kinds := map[string]struct {
+		layout lockregistry.Layout
+		side   func(r *lockregistry.Registry) *lockregistry.Lock
+		key    []string
+	}{
+		"spring":   {lockregistry.LayoutSpring, plain, []string{"SET", kit.TheKey, "somebody"}},
+		"redisson": {lockregistry.LayoutRedisson, plain, []string{"HSET", kit.TheKey, "somebody:1", "1"}},
+		"writer": {
+			lockregistry.LayoutSpring, func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
+			[]string{"HSET", kit.TheKey, "mode", "write", "somebody:1:write", "1"},
+		},
+	}
+	for name, c := range kinds {
+		t.Run(name, func(t *testing.T) {
+			kit.Worlds(t, func(w *kit.World) {
+				var log kit.Journal
+				l := c.side(w.Registry(lockregistry.WithLayout(c.layout), log.Option()))
+				waits := func(wait time.Duration) {
+					err := l.Lock(w.Context(), lockregistry.Wait(wait))
+					require.ErrorIs(w, err, lockregistry.ErrTaken)
+				}
+				w.Do(c.key...)
+				w.Do("PEXPIRE", kit.TheKey, "600000")
+				waits(200 * time.Millisecond)
+				require.Empty(w, log.Lines(line))
+				w.Do("PERSIST", kit.TheKey)
+				require.ErrorIs(w, l.Lock(w.Context(), lockregistry.NoWait()), lockregistry.ErrTaken)
+				require.Empty(w, log.Lines(line), "that call does not wait")
+				for range 3 {
+					waits(200 * time.Millisecond)
+				}
+				w.Await("one line", func() bool { return len(log.Lines(line)) == 1 })
+				require.Contains(w, log.Lines(line)[0], kit.TheKey)
+				if w.Fake {
+					w.Pass(time.Minute)
+					waits(200 * time.Millisecond)
+					w.Await("another line", func() bool { return len(log.Lines(line)) == 2 })
+				}
+			})
+		})
+	}
+}
+
+func plain(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") }
