@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -58,9 +57,7 @@ func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 		w.Await("all listen", func() bool { return w.Tracked() == registries })
 		each := (heap() - before) / len(all)
 		w.Logf("%d bytes for a registry with a waiting call", each)
-		if !raced() {
-			require.Less(w, each, 20_000)
-		}
+		require.Less(w, each, 20_000)
 		// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
 		require.LessOrEqual(w, len(w.Connections("name=waits")), 3)
 		w.Do("FLUSHALL")
@@ -82,18 +79,12 @@ func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 	})
 }
 
-// raced tells whether the race detector is on, which makes everything several times slower.
-func raced() bool {
-	info, _ := debug.ReadBuildInfo()
-	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}
-
-// Ten thousand calls that wait for as many locks cost one connection, and one subscription or one key to track each, and what
+// Thousands of calls that wait for as many locks cost one connection, and one subscription or one key to track each, and what
 // they need is asked for many at a time.
 func TestScale_ManyWaiters(t *testing.T) {
-	waiters := 10_000
-	if raced() && !large() {
-		waiters = 1000
+	waiters := 3000
+	if large() {
+		waiters = 10_000
 	}
 	for name, mode := range kit.Wakeups {
 		t.Run(name, func(t *testing.T) {
@@ -331,8 +322,6 @@ func TestScale_RenewalAtScale(t *testing.T) {
 	locks := 20_000
 	if large() {
 		locks = 100_000
-	} else if raced() {
-		locks = 5_000
 	}
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		const goroutines = 64

@@ -131,15 +131,25 @@ func warm(t *testing.T, r *lockregistry.Registry) {
 	}
 }
 
+// section returns how long an empty section of a path took. A call that fails because the machine is so busy that its answer was
+// late is made again; none fails for another reason.
 func section(t *testing.T, r *lockregistry.Registry, path string) (took time.Duration) {
 	t.Helper()
-	began := time.Now()
-	require.NoError(t, r.Do(t.Context(), path, func(context.Context) error { return nil }))
-	return time.Since(began)
+	const patience = 20 * time.Second
+	for first := time.Now(); ; {
+		began := time.Now()
+		err := r.Do(t.Context(), path, func(context.Context) error { return nil })
+		if kit.TookLong(err) && time.Since(first) < patience {
+			continue
+		}
+		require.NoError(t, err)
+		return time.Since(began)
+	}
 }
 
-// soon is half a second and two round trips, and as much again thrice for a busy machine.
-const soon = 2 * time.Second
+// soon is half a second and two round trips, and ten times as much for a busy machine. Without the mend it takes until a connection
+// has its age.
+const soon = 5 * time.Second
 
 // When the address leads to another master, calls go on there, and none of them fails; a hold is renewed there, and a waiting
 // call gets the lock as soon as it is free.
@@ -201,7 +211,9 @@ func TestOneAddress_AReplica(t *testing.T) {
 		for began := time.Now(); time.Since(began) < lasts; failed++ {
 			err := locks.Do(t.Context(), "42", func(context.Context) error { return nil })
 			require.ErrorIs(t, err, lockregistry.ErrUnavailable)
-			require.ErrorContains(t, err, "READONLY")
+			if !kit.TookLong(err) {
+				require.ErrorContains(t, err, "READONLY")
+			}
 		}
 		made := a.count(connects) - before
 		t.Log(failed, "calls failed,", made, "connections made")

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -85,6 +86,12 @@ func (w *World) Unavailable(err error, op string) {
 	} {
 		require.NotErrorIs(w, err, other)
 	}
+}
+
+// TookLong reports whether a call has failed because its answer took too long. On a real server that happens to any call when the
+// machine is busy: what only prepares a test tries again.
+func TookLong(err error) bool {
+	return errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.Late) || errors.Is(err, fault.NotSent)
 }
 
 // What calls say when Redis cannot be asked, and when they try again.
