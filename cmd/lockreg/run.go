@@ -240,8 +240,7 @@ func (r *runner) acquire(ctx context.Context, registry *lockregistry.Registry) (
 	if r.noWait || r.once > 0 {
 		opts = append(opts, lockregistry.NoWait())
 	}
-	var locking []lockregistry.LockOption
-	var permits []lockregistry.SemaphoreOption
+	locking, permits := []lockregistry.LockOption{}, make([]lockregistry.SemaphoreOption, 0, len(opts))
 	for _, o := range opts {
 		locking, permits = append(locking, o), append(permits, o)
 	}
