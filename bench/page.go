@@ -15,8 +15,8 @@ const (
 )
 
 // write writes the results into the repository at root: all of them to the tables in bench/results, the charts to
-// docs/performance, a summary to bench/RESULTS.md, the most important ones to docs/performance.md, and some figures to
-// README.md. It replaces only the text between markers in the pages.
+// docs/performance, a summary to bench/RESULTS.md, the most important ones to docs/performance.md, those of the peers to
+// docs/comparison.md, and some figures to README.md. It replaces only the text between markers in the pages.
 func write(root string, around surroundings, results []*result) error {
 	charts, err := draw(filepath.Join(root, "docs", "performance"), results)
 	if err != nil {
@@ -25,17 +25,22 @@ func write(root string, around surroundings, results []*result) error {
 	if err := writeTables(filepath.Join(root, "bench", "results"), results); err != nil {
 		return err
 	}
-	var all, page, some strings.Builder
+	var all, page, peers, some strings.Builder
 	summary(&all, around, results, charts)
 	overview(&page, results, charts)
+	besidePeers(results, thisLibrary).markdown(&peers)
 	someFigures(&some, results)
-	if err := replace(filepath.Join(root, "bench", "RESULTS.md"), all.String()); err != nil {
-		return err
+	for _, p := range []struct {
+		name string
+		text *strings.Builder
+	}{
+		{"bench/RESULTS.md", &all}, {"docs/performance.md", &page}, {"docs/comparison.md", &peers}, {"README.md", &some},
+	} {
+		if err := replace(filepath.Join(root, filepath.FromSlash(p.name)), p.text.String()); err != nil {
+			return err
+		}
 	}
-	if err := replace(filepath.Join(root, "docs", "performance.md"), page.String()); err != nil {
-		return err
-	}
-	return replace(filepath.Join(root, "README.md"), some.String())
+	return nil
 }
 
 // replace writes text between the markers of a page.
@@ -74,9 +79,8 @@ var headlines = []headline{
 	{"memory in the process, for a lock that is held and renewed", "held", bytesPerLock.name, ""},
 }
 
-// plainContenders are those with a column of the overview.
-func plainContenders() []contender {
-	all := []contender{thisLibrary, bareFloor}
+// withPeers returns those contenders and the peers as they are by default.
+func withPeers(all []contender) []contender {
 	for _, c := range contenders {
 		if c.role == rival && !c.contended {
 			all = append(all, c)
@@ -95,16 +99,16 @@ func figure(results []*result, scenario, contender, metric string) (float64, uni
 	return math.NaN(), count
 }
 
-// besidePeers is the overview: a line for each headline, a column for each contender.
-func besidePeers(results []*result) grid {
-	head := []string{""}
-	for _, c := range plainContenders() {
+// besidePeers has a line for each headline, and a column for each of those contenders and of the peers.
+func besidePeers(results []*result, first ...contender) grid {
+	head, columns := []string{""}, withPeers(first)
+	for _, c := range columns {
 		head = append(head, c.name)
 	}
 	lines := grid{append(head, "again with")}
 	for _, h := range headlines {
 		line := []string{h.what}
-		for _, c := range plainContenders() {
+		for _, c := range columns {
 			value, in := figure(results, h.scenario, c.name, h.metric)
 			line = append(line, in.write(value))
 		}
@@ -167,7 +171,7 @@ var shownCharts = []string{"own-paths.svg", "one-path.svg", "hand-over.svg"}
 
 // overview is the generated part of docs/performance.md.
 func overview(page *strings.Builder, results []*result, charts []chart) {
-	besidePeers(results).markdown(page)
+	besidePeers(results, thisLibrary, bareFloor).markdown(page)
 	fmt.Fprintf(page, "\n%s.\n", held(results, "../bench/results/targets.csv"))
 	for _, c := range charts {
 		if slices.Contains(shownCharts, c.file) {

@@ -10,11 +10,8 @@ import (
 
 func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 	root := t.TempDir()
-	for name, text := range map[string]string{
-		"README.md":           "before\n" + generatedBegin + "\nold\n" + generatedEnd + "\nafter\n",
-		"docs/performance.md": "before\n" + generatedBegin + "\nold\n" + generatedEnd + "\nafter\n",
-		"bench/RESULTS.md":    "before\n" + generatedBegin + "\nold\n" + generatedEnd + "\nafter\n",
-	} {
+	text := "before\n" + generatedBegin + "\nold\n" + generatedEnd + "\nafter\n"
+	for _, name := range []string{"README.md", "docs/performance.md", "docs/comparison.md", "bench/RESULTS.md"} {
 		file := filepath.Join(root, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
@@ -37,6 +34,9 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 	require.Contains(t, page, "\n1 of 2 [targets](../bench/results/targets.csv) hold in this run.\n")
 	require.Contains(t, page, "![Time for each lock and unlock, a path for each goroutine](performance/own-paths.svg)\n")
 	require.NotContains(t, page, "\nold\n")
+	page = read("docs/comparison.md")
+	require.Contains(t, page, "before\n"+generatedBegin+"\n\n|  | lockregistry | rueidislock | redsync | redislock | again with |\n")
+	require.Contains(t, page, "| the same, 64 goroutines, a path each | 11.0 µs | 20.0 µs | – | – | `-only paths` |\n")
 	require.Contains(t, read("bench/RESULTS.md"), "before\n"+generatedBegin+"\n\n- machine: a small one\n\n"+
 		"1 of 2 [targets](results/targets.csv) hold in this run. These do not, as ratios to the floor or to the best peer:\n\n")
 	require.Contains(t, read("bench/RESULTS.md"), "\n\n- 64 goroutines, a path each: 2.200 (≤ 1.000)\n- 64 goroutines, a path each: 0.550 (≤ 0.700)\n\n")

@@ -57,7 +57,7 @@ var (
 	again      = regexp.MustCompile("`-only ([\\w-]+)`")
 )
 
-// TestFigures: what README.md and docs/performance.md say of the last run stands in its tables, of the scenario that they name.
+// TestFigures: what README.md and these two pages say of the last run stands in its tables, of the scenario that they name.
 func TestFigures(t *testing.T) {
 	figures := measured(t)
 	checked := 0
@@ -77,24 +77,27 @@ func TestFigures(t *testing.T) {
 			check("README.md", own[2], peer[1], peer[2])
 		}
 	}
-	var head []string
-	for line := range strings.Lines(read(t, "docs/performance.md")) {
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "| "), " | ")
-		scenario := again.FindStringSubmatch(line)
-		switch {
-		case strings.Contains(line, "| again with |"):
-			head = append([]string{""}, cells...)
-		case scenario != nil && head != nil && strings.HasPrefix(line, "|"):
-			require.Len(t, cells, len(head))
-			for i := 1; i < len(cells)-1; i++ {
-				if cells[i] == "–" && !measures(figures, scenario[1], head[i]) { // it takes no part
-					continue
+	for _, page := range []string{"docs/performance.md", "docs/comparison.md"} {
+		var head []string
+		before := checked
+		for line := range strings.Lines(read(t, page)) {
+			cells := strings.Split(strings.Trim(strings.TrimSpace(line), "| "), " | ")
+			scenario := again.FindStringSubmatch(line)
+			switch {
+			case strings.Contains(line, "| again with |"):
+				head = append([]string{""}, cells...)
+			case scenario != nil && head != nil && strings.HasPrefix(line, "|"):
+				require.Len(t, cells, len(head))
+				for i := 1; i < len(cells)-1; i++ {
+					if cells[i] == "–" && !measures(figures, scenario[1], head[i]) { // it takes no part
+						continue
+					}
+					check(page, scenario[1], head[i], cells[i])
 				}
-				check("docs/performance.md", scenario[1], head[i], cells[i])
 			}
 		}
+		require.Greater(t, checked, before+15, page)
 	}
-	require.Greater(t, checked, 20)
 }
 
 // TestFailoverFigures: the table of docs/clusters.md has lines of that of the long run.
