@@ -195,7 +195,7 @@ specs-large: ## check it with more calls, faults and time; takes hours
 	@scripts/specs.sh large
 
 .PHONY: bench
-bench: ## this library beside its peers, in about 35 minutes; writes bench/RESULTS.md, docs/performance.md and the figures of README.md
+bench: ## this library beside its peers, in about 35 minutes; writes bench/RESULTS.md, docs/performance.md, figures of two other pages
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -write ..
 
