@@ -67,25 +67,25 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 		require.NoError(t, err)
 		require.NoError(t, holder.ReadWrite(writer).Writer().Lock(t.Context()))
 		require.NoError(t, holder.ReadWrite(reader).Reader().Lock(t.Context()))
-		waits := map[string]func(context.Context) (*lockregistry.Hold, error){}
+		waits := map[string]func(context.Context, func(context.Context) error) error{}
 		for path, lock := range map[string]*lockregistry.Lock{
 			plain: waiter.Obtain(plain), writer: waiter.ReadWrite(writer).Writer(), reader: waiter.ReadWrite(reader).Writer(),
 		} {
-			waits[path] = func(ctx context.Context) (*lockregistry.Hold, error) { return lock.Acquire(ctx) }
+			waits[path] = func(ctx context.Context, fn func(context.Context) error) error { return lock.Do(ctx, fn) }
 		}
 		permits := "permits " + suffix
 		all[permits] = held{layout, "semaphore", false}
 		_, err = holder.Semaphore(permits, 1).Acquire(t.Context())
 		require.NoError(t, err)
-		waits[permits] = func(ctx context.Context) (*lockregistry.Hold, error) {
-			return waiter.Semaphore(permits, 1).Acquire(ctx)
+		waits[permits] = func(ctx context.Context, fn func(context.Context) error) error {
+			return waiter.Semaphore(permits, 1).Do(ctx, fn)
 		}
-		for path, acquire := range waits {
+		for path, do := range waits {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				_, _ = acquire(ctx)
+				_ = do(ctx, func(context.Context) error { return nil })
 			}()
 			t.Cleanup(func() { cancel(); <-ended })
 			await(t, "a ticket", func() bool { return s.Command(t, "EXISTS", "orders:{orders:"+path+"}:waiters") == "1" })
