@@ -66,6 +66,7 @@ type row struct {
 	Waiters int          `json:"waiters"` // see view.Waiting
 	Oldest  *time.Time   `json:"oldest"`  // since when the first to come of those listed waits
 	At      int64        `json:"at"`      // when the lease was read, Unix ms
+	Endless bool         `json:"endless"` // one of the leases has no end
 }
 
 func (s *state) add(info inspect.Lock, at time.Time, last *state) {
@@ -172,6 +173,7 @@ func (e *entry) row() row {
 		r.Holder = &holder
 	}
 	r.Oldest = view.OfTime(e.oldest())
+	r.Endless = slices.ContainsFunc(e.info.Holders, func(h inspect.Holder) bool { return h.Lease < 0 })
 	return r
 }
 

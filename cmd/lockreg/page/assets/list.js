@@ -8,6 +8,7 @@ import { later, soon } from "./pump.js";
 import { follow } from "./trails.js";
 
 const FEW = 30; // are put in order one by one
+const LONG = 70; // a name that is longer is written smaller
 
 export const locks = new Map(); // by id, as a path may be no text
 export let all = []; // sorted
@@ -18,6 +19,7 @@ let shown = []; // those of all that the filter lets through
 let generation = 0; // grows with each complete listing
 let listing = false; // one is under way
 let active = null; // the id of the one that the keyboard is on
+let marked = new Set(); // ids of those that calls of deadlocks wait for
 let wanted = "";
 let beginning = false;
 
@@ -142,6 +144,12 @@ const pool = [];
 let rowHeight = 52;
 let painting = false;
 
+// mark marks the locks that calls of deadlocks wait for.
+export function mark(ids) {
+  marked = new Set(ids);
+  dirty();
+}
+
 export function dirty() {
   if (painting) return;
   painting = true;
@@ -161,8 +169,9 @@ function newRow(number) {
   }
   const path = element("span", "path");
   const kind = element("span", "kind");
-  cells[0].append(path, kind);
-  const row = { node, cells, path, kind, lock: null, index: -1 };
+  const knot = element("span", "kind bad");
+  cells[0].append(path, kind, knot);
+  const row = { node, cells, path, kind, knot, lock: null, index: -1 };
   node.addEventListener("click", () => {
     if (row.lock === null) return;
     active = row.lock.id;
@@ -224,6 +233,7 @@ function fill(row, index, lock) {
   if (row.lock !== lock) {
     row.lock = lock;
     write(row.path, visible(lock.path));
+    row.path.classList.toggle("long", lock.path.length > LONG);
     const semaphore = `semaphore of ${lock.permits}`;
     write(row.kind, { readwrite: "read-write", semaphore, "too long": "too long" }[lock.kind] ?? "");
     cells[0].title = visible(lock.path);
@@ -231,9 +241,11 @@ function fill(row, index, lock) {
     const who = others > 0 ? `${lock.who} and ${others} more` : lock.who || "nobody";
     write(cells[1], who);
     cells[1].title = who;
+    cells[1].classList.toggle("long", who.length > LONG);
     write(cells[4], String(lock.waiters));
     cells[4].classList.toggle("queued", lock.waiters > 0);
   }
+  write(row.knot, marked.has(lock.id) ? "deadlock" : "");
   const [before, behind] = lock.holder === null ? ["", ""] : heldFor(lock.holder);
   write(cells[2], lock.since === null ? "" : before + ago(lock.since) + behind);
   write(cells[3], lock.holder === null ? "" : lock.ends === null ? "no end" : duration(lock.ends - serverNow()));
@@ -276,9 +288,28 @@ for (const header of headers) header.firstElementChild.addEventListener("click",
 
 // next has the list in the column's order, then in its reverse, then in the first one again.
 function next(header) {
-  const { column, first } = header.dataset;
+  const { first } = header.dataset;
   const steps = ["none", first, first === "ascending" ? "descending" : "ascending"];
-  const direction = steps[(steps.indexOf(header.getAttribute("aria-sort")) + 1) % 3];
+  arrange(header, steps[(steps.indexOf(header.getAttribute("aria-sort")) + 1) % 3]);
+}
+
+// longest has the list show what is waited for longest.
+export function longest() {
+  $("filter").value = "";
+  filter();
+  arrange(
+    headers.find((header) => header.dataset.column === "oldest"),
+    "descending",
+  );
+  requestAnimationFrame(() => {
+    // Then the list is as high as it is without the filter.
+    grid.focus({ preventScroll: true });
+    grid.scrollIntoView();
+  });
+}
+
+function arrange(header, direction) {
+  const { column } = header.dataset;
   for (const h of headers) h.setAttribute("aria-sort", h === header ? direction : "none");
   chosen = direction === "none" ? byContention : comparison(column, direction);
   write($("list-title"), direction === "none" ? "Locks, the most contended first" : `Locks, by ${header.innerText}, ${direction}`);

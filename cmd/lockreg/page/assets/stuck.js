@@ -3,7 +3,7 @@
 import { $, ages, ago, announce, clock, element, moment, visible, write } from "./base.js";
 import { show } from "./detail.js";
 import { dead, sign } from "./life.js";
-import { all, locks } from "./list.js";
+import { all, locks, longest, mark } from "./list.js";
 
 function pathButton(path, id) {
   const button = element("button", "path", visible(path));
@@ -12,7 +12,14 @@ function pathButton(path, id) {
   return button;
 }
 
+const MOST = 20; // of a kind are listed
 let told = 0; // how many have been announced
+
+// rest says how many are not listed.
+function rest(node, n) {
+  node.hidden = n <= 0;
+  write(node, n <= 0 ? "" : `and ${n} more`);
+}
 
 export function deadlocks(found) {
   const section = $("deadlocks");
@@ -20,9 +27,11 @@ export function deadlocks(found) {
   write($("deadlocks-title"), found.length === 1 ? "A deadlock" : `${found.length} deadlocks`);
   if (found.length > told) announce(found.length === 1 ? "There is a deadlock." : `There are ${found.length} deadlocks.`);
   told = found.length;
-  const lists = found.slice(0, 20).map((deadlock) => {
+  mark(found.flatMap((deadlock) => deadlock.waits.map((wait) => wait.id)));
+  rest($("deadlocks-more"), found.length - MOST);
+  const lists = found.slice(0, MOST).map((deadlock) => {
     const list = element("ol");
-    for (const wait of deadlock.waits.slice(0, 20)) {
+    for (const wait of deadlock.waits.slice(0, MOST)) {
       const item = element("li");
       item.append(`${visible(wait.owner)} in ${visible(wait.who)} holds `);
       wait.holds.forEach((path, i) => item.append(i > 0 ? ", " : "", pathButton(path, wait.holdIds[i])));
@@ -34,6 +43,7 @@ export function deadlocks(found) {
       }
       list.append(item);
     }
+    if (deadlock.waits.length > MOST) list.append(element("li", "", `and ${deadlock.waits.length - MOST} more`));
     return list;
   });
   $("deadlock-list").replaceChildren(...lists);
@@ -43,11 +53,12 @@ export function deadlocks(found) {
 // ---------- what is stuck ----------
 
 const LONG = 30_000; // a wait that is longer is told
-const MOST = 20; // are listed
-const LONGEST = 3; // of the long waits are told: the list below has them all
+const phone = matchMedia("(max-width: 44rem)");
+const listedLong = () => (phone.matches ? 1 : 3); // of the long waits: the list below has them all
 const ALL = 100; // losses that the server remembers
 let stuck = []; // ids of those that are listed
 let slow = [];
+let endless = [];
 
 const waitsLong = (lock) => lock.oldest !== null && clock.lastPass - lock.oldest > LONG;
 
@@ -72,11 +83,16 @@ function list(node, ids, found, text) {
   return found.map((one) => one.id);
 }
 
+// unknown reports whether nothing is known of who holds a lock, or nobody does.
+const unknown = (lock) => lock.holder === null || lock.holder.label === null;
+
 // findStuck shows where a holder shows no sign of life, and apart from these where it may be at work, and others wait for long.
 export function findStuck() {
   const still = [];
   const long = [];
+  const forever = [];
   for (const lock of all) {
+    if (lock.endless) forever.push(lock);
     const waits = waitsLong(lock);
     if (dead(lock.holder, lock.at)) still.push(lock);
     else if (waits) long.push(lock);
@@ -84,12 +100,24 @@ export function findStuck() {
   $("stuck").hidden = still.length === 0 && lost.length === 0;
   write($("stuck-title"), `Holder probably dead or frozen: ${still.length === 0 ? "none now" : still.length}`);
   stuck = list($("stuck-list"), stuck, still.slice(0, MOST), why);
+  rest($("stuck-more"), still.length - MOST);
+  $("endless").hidden = forever.length === 0;
+  write($("endless-title"), `Without expiry: ${forever.length}`);
+  endless = list($("endless-list"), endless, forever.slice(0, MOST), why);
+  rest($("endless-more"), forever.length - MOST);
   $("long").hidden = long.length === 0;
   write($("long-title"), `Long waits: ${long.length}`);
-  long.sort((a, b) => a.oldest - b.oldest);
-  slow = list($("long-list"), slow, long.slice(0, LONGEST), why);
+  long.sort((a, b) => unknown(b) - unknown(a) || a.oldest - b.oldest);
+  slow = list($("long-list"), slow, long.slice(0, listedLong()), why);
+  rest($("long-more"), long.length - listedLong());
   gone = list($("lost-list"), gone, lost.slice(0, MOST), fate);
+  rest($("lost-more"), lost.length - MOST);
 }
+
+$("long-more").addEventListener("click", (event) => {
+  event.preventDefault();
+  longest();
+});
 
 // ---------- what was lost ----------
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -208,6 +209,12 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[inspect.Lock, error] {
 			return
 		}
 		for _, info := range f.locks {
+			info.Holders = slices.Clone(info.Holders)
+			for i := range info.Holders {
+				if h := &info.Holders[i]; h.Lease == lasting { // else it would be renewed at each pass
+					h.Lease -= time.Since(began)
+				}
+			}
 			if f.slow.Load() {
 				select {
 				case <-time.After(50 * time.Millisecond):
@@ -248,13 +255,18 @@ func (f *fake) set(infos ...inspect.Lock) {
 	}
 }
 
-// made is a lock with some waiters, held without end.
+// lasting is the lease of a made-up holder; it ends so long after the tests began.
+const lasting = 1000 * time.Hour
+
+var began = time.Now()
+
+// made is a lock with some waiters, held for long.
 func made(path string, waiters int) inspect.Lock {
 	info := inspect.Lock{
 		Path: path, Key: "orders:" + path, Kind: "lock", HolderCount: 1, WaiterCount: waiters,
 		Holders: []inspect.Holder{{
 			Holder: "7f6f0f7a:1795278376064288", Label: label("web-1", 4711, "billing"), Since: time.Now().Add(-100 * time.Second),
-			Lease: -1, Token: 42,
+			Lease: lasting, Token: 42,
 		}},
 	}
 	for i := range min(100, waiters) {

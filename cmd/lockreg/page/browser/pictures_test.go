@@ -46,7 +46,7 @@ func example() *fake {
 	java.Holders[0] = inspect.Holder{Holder: "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55", Lease: 48 * time.Second}
 	readers := made("catalogue", 2)
 	readers.Kind, readers.HolderCount = "readwrite", 12
-	readers.Holders[0].Shared = true
+	readers.Holders[0].Shared, readers.Holders[0].Lease = true, 44*time.Second
 	source.set(java, readers)
 	since := time.Now().Add(-42 * time.Second)
 	stock := made("stock:4711", 1)

@@ -228,6 +228,7 @@ func TestStuckIsShown(t *testing.T) {
 	}
 	b.text("#long-title", "Long waits: 5")
 	b.await(`[...document.querySelectorAll("#long-list button")].map((one) => one.innerText).join() === "waits,more3,more2"`)
+	b.await(`document.querySelector("#long-more").innerText === "and 2 more"`)
 	value[bool](b, `[...document.querySelectorAll("#stuck-list button")].find((one) => one.innerText === "silent").click() ?? true`)
 	b.await(`document.querySelector("#detail").open`)
 	b.text("#holders", "it is dead or frozen, or may not write one")
