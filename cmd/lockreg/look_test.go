@@ -181,6 +181,26 @@ func TestLs(t *testing.T) {
 	assert.Equal(t, 69, code)
 }
 
+// A replica answers those who only look: nothing is written for that.
+func TestLookAtAReplica(t *testing.T) {
+	t.Parallel()
+	master, replica := startServer(t), startServer(t)
+	acquire(t, master.registry(t, "shop", lockregistry.WithName("billing")).Obtain("a"))
+	eventually(t, "it is recorded", func() bool { return master.has(t, "shop:{registries}:registry") })
+	host, port, found := strings.Cut(master.Addr(), ":")
+	require.True(t, found)
+	replica.Command(t, "REPLICAOF", host, port)
+	eventually(t, "it is replicated", func() bool { return replica.has(t, "shop:{registries}:registry") })
+	for command, want := range map[string]string{
+		"ls shop": `(?m)^a +lock +billing on `, "show shop a": `(?m)^billing on `, "prefixes": `(?m)^shop +2$`,
+		"deadlocks shop": `^no deadlocks\n$`,
+	} {
+		code, out, text := lockreg(t, replica.url, strings.Fields(command)...)
+		assert.Zero(t, code, command+text)
+		assert.Regexp(t, want, out, command)
+	}
+}
+
 // What somebody has written to Redis, and is longer than a lock's own, is not shown in its length.
 func TestLookAtWhatIsTooLong(t *testing.T) {
 	t.Parallel()

@@ -162,13 +162,14 @@ its lease, and the last fencing token of the path, which the holder's does not
 exceed; and the queue. Of holders and of waiters 100 at most are shown.
 
 A process says who it is once it has held or waited for a second, in a record
-that outlives the leases of its locks by a minute, up to an hour. A renewal that
-is overdue says that the process is dead, most likely, or frozen, or cannot
-reach Redis, also of its other holds, unless one was renewed since; so does a
-record that was not written for a minute, and a waiter that is gone: nobody
-listens to its channel. A holder of this library without a record is probably
-dead, too, unless its user of Redis may not write one. What is too long for a
-lock's own, as somebody may have written it to Redis, is "too long".
+that outlives the leases of its locks by a minute, up to an hour, and of the
+dead under a prefix there are the last 500. A renewal that is overdue says that
+the process is dead, most likely, or frozen, or cannot reach Redis, also of its
+other holds, unless one was renewed since; so does a record that was not written
+for a minute, and a waiter that is gone: nobody listens to its channel. A holder
+of this library without a record is probably dead, too, unless its user of Redis
+may not write one. What is too long for a lock's own, as somebody may have
+written it to Redis, is "too long".
 
 Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 69 Redis cannot be used.`,
