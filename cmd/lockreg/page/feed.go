@@ -220,20 +220,8 @@ func (f *feed) pass(ctx context.Context, cycles bool) *state {
 
 	began := time.Now()
 	next := &state{entries: make(map[string]*entry, len(last.entries)), past: last.past, deadlocks: last.deadlocks}
-	told := began
-	for info, err := range f.source.Locks(ctx) {
-		if err != nil {
-			return last.failed(err)
-		}
-		now := time.Now()
-		next.add(info, now, last)
-		if now.Sub(told) >= tellEach {
-			last = last.underWay(next)
-			f.publish(last)
-			told = time.Now()
-		}
-	}
-	if err := ctx.Err(); err != nil {
+	last, err := f.gather(ctx, next, last)
+	if err != nil {
 		return last.failed(err)
 	}
 	next.at = time.Now()
@@ -256,6 +244,54 @@ func (f *feed) pass(ctx context.Context, cycles bool) *state {
 	}
 	next.cyclesTrouble = next.trouble
 	return next
+}
+
+// found is a lock, or why there are no more.
+type found struct {
+	info inspect.Lock
+	err  error
+}
+
+// gather adds all locks to next, and publishes what there is meanwhile, also while none is found for long. It returns the state
+// that was published last.
+func (f *feed) gather(ctx context.Context, next, last *state) (*state, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	locks := make(chan found)
+	var reads sync.WaitGroup
+	defer reads.Wait()
+	defer cancel()
+	reads.Go(func() {
+		defer close(locks)
+		for info, err := range f.source.Locks(ctx) {
+			select {
+			case locks <- found{info, err}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	each := time.NewTicker(tellEach)
+	defer each.Stop()
+	told := 0
+	for {
+		select {
+		case <-each.C:
+			if len(next.entries) == told {
+				continue
+			}
+			told = len(next.entries)
+			last = last.underWay(next)
+			f.publish(last)
+		case lock, more := <-locks:
+			switch {
+			case !more:
+				return last, ctx.Err()
+			case lock.err != nil:
+				return last, lock.err
+			}
+			next.add(lock.info, time.Now(), last)
+		}
+	}
 }
 
 // publish makes a state the present one, and queues the changes for every stream.

@@ -102,6 +102,29 @@ func TestPassThatNobodyWaitsForIsEnded(t *testing.T) {
 	})
 }
 
+// With many other keys it takes long until another lock is found, or none is: what was found is shown meanwhile.
+func TestWhatIsFoundIsShownWhileMoreIsLookedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := newFake()
+		source.rest = time.Minute
+		source.set(someLock("a", 0))
+		b := look(t, newPage(t, source))
+		<-time.After(1500 * time.Millisecond)
+		synctest.Wait()
+		text := b.read()
+		require.Contains(t, text, `"path":"a"`)
+		require.Contains(t, text, `"at":0,`, "the pass is not over")
+		require.Contains(t, text, `"found":1,`)
+		<-time.After(30 * time.Second)
+		synctest.Wait()
+		require.NotContains(t, b.read(), `event: tick`, "nothing is new")
+		<-time.After(30 * time.Second)
+		synctest.Wait()
+		require.Contains(t, b.read(), `"found":0,`)
+	})
+}
+
 func TestFailureIsShownAndWhatWasKnownStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -349,7 +372,7 @@ func TestLongPassIsShownInParts(t *testing.T) {
 		for i := range 100 {
 			source.set(someLock(fmt.Sprint("p", i), 1))
 		}
-		source.each = 100 * time.Millisecond
+		source.each = 97 * time.Millisecond // no lock is found at the moment at which what was found is shown
 		b := look(t, newPage(t, source))
 		<-time.After(2 * time.Second)
 		synctest.Wait()
@@ -365,7 +388,7 @@ func TestLongPassIsShownInParts(t *testing.T) {
 		text += b.read()
 		require.Equal(t, 100, strings.Count(text, `"path":`), "each once")
 		require.Contains(t, text, `"locks":100,"held":100,"waiters":100,`)
-		require.Contains(t, text, `"took":10000,"locks":100,"held":100,"waiters":100,"oldest":11000,"waits":[0,39,61,0,0],`+
+		require.Contains(t, text, `"took":9700,"locks":100,"held":100,"waiters":100,"oldest":10700,"waits":[0,41,59,0,0],`+
 			`"grants":0,"handOvers":0,"found":0,"trouble":""}`)
 
 		// In the next pass what it has not come to stays, also when it fails.

@@ -35,6 +35,7 @@ type fake struct {
 	deadlocks []observe.Deadlock
 	failure   error
 	each      time.Duration // Locks takes so long for a lock
+	rest      time.Duration // Locks takes so long after the last lock
 	hang      chan struct{} // Locks waits until it is closed, or its context ends
 	released  []string
 }
@@ -47,7 +48,7 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[inspect.Lock, error] {
 	return func(yield func(inspect.Lock, error) bool) {
 		f.passes.Add(1)
 		f.mu.Lock()
-		infos, failure, each, hang := slices.Collect(maps.Values(f.locks)), f.failure, f.each, f.hang
+		infos, failure, each, rest, hang := slices.Collect(maps.Values(f.locks)), f.failure, f.each, f.rest, f.hang
 		for i, info := range infos { // leases run down
 			infos[i].Holders = slices.Clone(info.Holders)
 			for k := range info.Holders {
@@ -70,6 +71,10 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[inspect.Lock, error] {
 			if !yield(info, nil) {
 				return
 			}
+		}
+		select {
+		case <-time.After(rest):
+		case <-ctx.Done():
 		}
 		if failure != nil {
 			yield(inspect.Lock{}, failure)
