@@ -20,7 +20,7 @@ func (r *Registry) Stats() observe.Stats {
 	for l := range r.everyLock() {
 		l.count(&s)
 	}
-	s.Removals = r.background.Cleaner.Len()
+	s.Removals = r.background.Cleaner.Unconfirmed()
 	s.Wakeups = observe.Wakeups{Messages: r.queues.Grants.Load(), Polls: r.queues.Polls.Load()}
 	server := ""
 	if !r.queues.Cluster {

@@ -9,7 +9,10 @@ type Stats struct {
 	Waiters int // calls that wait for an owner in this process or elsewhere
 	Tickets int // how many of them have a place in a queue in Redis
 
-	Removals int // unconfirmed removals, and grants whose reply was lost: the registry removes them in the background
+	// Removals is the number of paths, and of holds of semaphores and read-write locks, that the registry removes in the background,
+	// and of which Redis has not confirmed that they are gone. While Redis answers that takes a round trip, so a number that stays
+	// or grows means that removals fail. What is confirmed, and looked out for in case that a late command comes, does not count.
+	Removals int
 
 	// Oldest is the age of the oldest hold, since its owner got it; if readers share it, since the first of them did. It is 0
 	// without holds. A hold much older than its work takes belongs to an owner that hangs or forgot to unlock.

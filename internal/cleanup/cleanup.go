@@ -94,6 +94,19 @@ func (c *Cleaner) Len() int {
 	return len(c.all)
 }
 
+// Unconfirmed returns the number of targets of which Redis has not confirmed that nothing is there. The others are only looked out
+// for, since a grant may arrive late: on a healthy server there may be thousands, and nothing is wrong.
+func (c *Cleaner) Unconfirmed() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.all {
+		if p.since == 0 { // mutant: confirmed removals count
+			n++
+		}
+	}
+	return n
+}
+
 // Remove begins a removal at once. Freed, unless it is nil, is called once: when Redis has confirmed the removal, or the key
 // has expired, or nothing more is sent. Gone: the key is known to be gone. After Close, Remove does nothing and reports false.
 func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {

@@ -200,9 +200,11 @@ func TestRemove_LooksOutForALateGrant(t *testing.T) {
 		require.True(t, s.Remove(s.late("42", 1), nil))
 		<-time.After(5 * time.Second)
 		synctest.Wait()
+		require.Equal(t, 1, s.Unconfirmed())
 		start := s.clock.Now()
 		before := s.answers(nil)
 		<-time.After(haste)
+		require.Zero(t, s.Unconfirmed(), "it is only looked out for")
 		first := s.count() - before
 		require.InDelta(t, haste/pace, first, 12)
 		<-time.After(time.Minute - haste - 2*time.Second)
@@ -225,8 +227,10 @@ func TestRemove_LooksOutAnewAfterASilence(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		require.True(t, s.Remove(s.late("42", 1), nil))
 		<-time.After(40 * time.Second)
+		require.Zero(t, s.Unconfirmed())
 		s.answers(silent)
 		<-time.After(15 * time.Second)
+		require.Equal(t, 1, s.Unconfirmed(), "nobody knows any more")
 		s.answers(nil)
 		<-time.After(58 * time.Second)
 		synctest.Wait()

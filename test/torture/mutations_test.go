@@ -107,6 +107,11 @@ var mutations = []mutation{
 		"../waiting:TestQueue_IsDeleted$",
 	},
 	{
+		"confirmed removals count", "a removal that is confirmed counts as one that fails",
+		"p.since == 0", "true",
+		"../../internal/cleanup:TestRemove_LooksOutForALateGrant$",
+	},
+	{
 		"nobody stands back", "nobody stands back",
 		"c.yields.Swap(false)", "false",
 		"TestHandoffIsFair",
