@@ -94,8 +94,8 @@ func (c *Cleaner) Len() int {
 	return len(c.all)
 }
 
-// Unconfirmed returns the number of targets of which Redis has not confirmed that nothing is there. The others are only looked out
-// for, since a grant may arrive late: on a healthy server there may be thousands, and nothing is wrong.
+// Unconfirmed returns the number of targets of which Redis has not confirmed that nothing is there. The others are only looked
+// out for, since a grant may arrive late: on a healthy server there may be thousands, and nothing is wrong.
 func (c *Cleaner) Unconfirmed() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
