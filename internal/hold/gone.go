@@ -60,9 +60,9 @@ func NewGoneWatch(
 	return g
 }
 
-// Strand is what the garbage collector calls for a part of a hold that nobody can reach, which a turn is to announce. In a test with testing/synctest that is
-// outside of the bubble, from where no goroutine within can be woken: the next turn sees to it. There, and only there, times have
-// no monotonic part.
+// Strand is what the garbage collector calls for a part of a hold that nobody can reach, which a turn is to announce. In a test
+// with testing/synctest that is outside of the bubble, from where no goroutine within can be woken: the next turn sees to it.
+// There, and only there, times have no monotonic part.
 func (g *GoneWatch) Strand(announce func()) {
 	g.mu.Lock()
 	if !g.closed {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -12,8 +13,19 @@ import (
 
 // renewal is a command that renews a hold.
 type renewal struct {
-	hold *Hold
+	hold renewable
 	lease.Renewal
+}
+
+// renewable is a hold, as its tasks see it.
+type renewable interface {
+	Live() bool
+	renewal(t *lease.Term) protocol.Call
+	answered(r lease.Renewal, n int64, err error, late bool) error
+	sayLong(now clock.Instant)
+	verification() protocol.Call
+	term() time.Duration
+	verified(n int64, err error, late bool)
 }
 
 // Renew renews the lease, with t or, if t is nil, with its current term, and waits for the reply as p says. After a late reply
@@ -40,11 +52,11 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 	} else {
 		t = h.lease.Term
 	}
-	r := renewal{h, h.lease.Begin(now, t)}
+	r := h.lease.Begin(now, t)
 	r.Chosen = chosen && r.Term == t // else AtMost has shortened it: the term stays for renewals
 	h.unlockPlanned()
 
-	c := r.Call()
+	c := h.renewal(r.Term)
 	p.Lease = r.Term.Length
 	reply := h.path.Server.Do(p, &c)
 	n, err := reply.Confirmed()
@@ -60,11 +72,11 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 }
 
 // answered handles the reply to a renewal; see [lease.State.Reply].
-func (h *Hold) answered(r renewal, n int64, err error, late bool) error {
+func (h *Hold) answered(r lease.Renewal, n int64, err error, late bool) error {
 	open := fault.OutcomeUnknown(err) // a client's hook may return any type: not under the mutex // mutant: renewal forgotten
 	h.mu.Lock()
 	o := lease.Outcome{Ours: n > 0, Failed: err != nil, Unknown: open, Late: late}
-	switch h.lease.Reply(r.Renewal, h.path.Clock.Now(), o) {
+	switch h.lease.Reply(r, h.path.Clock.Now(), o) {
 	case lease.NotLive:
 		h.mu.Unlock()
 		return h.Err()
@@ -84,10 +96,11 @@ func (h *Hold) answered(r renewal, n int64, err error, late bool) error {
 
 // The following methods are for renewals that workers send.
 
-func (r renewal) Call() protocol.Call {
-	p := r.hold.path
-	c := p.Format.Renew(p.Key, r.hold.value, r.Term)
-	p.Demand(&c)
+func (r renewal) Call() protocol.Call { return r.hold.renewal(r.Term) }
+
+func (h *Hold) renewal(t *lease.Term) protocol.Call {
+	c := h.path.Format.Renew(h.path.Key, h.value, t)
+	h.path.Demand(&c)
 	return c
 }
 
@@ -103,31 +116,36 @@ func (r renewal) Writes() bool { return true }
 
 func (r renewal) Done(a transport.Reply, n int64, err error) {
 	r.Sent = a.Sent
-	_ = r.hold.answered(r, n, err, a.Late) // the hold itself retries a failure and announces a loss
+	_ = r.hold.answered(r.Renewal, n, err, a.Late) // the hold itself retries a failure and announces a loss
 	r.hold.sayLong(a.Came)
 }
 
 // verification is a task that asks whether a hold still has its key.
-type verification struct{ hold *Hold }
+type verification struct{ hold renewable }
 
-func (v verification) Call() protocol.Call {
-	return v.hold.path.Format.Holds(v.hold.path.Key, v.hold.value)
-}
+func (v verification) Call() protocol.Call { return v.hold.verification() }
 
-func (v verification) Length() time.Duration {
-	v.hold.mu.Lock()
-	defer v.hold.mu.Unlock()
-	return v.hold.lease.Term.Length // the owner may be changing it
+func (h *Hold) verification() protocol.Call { return h.path.Format.Holds(h.path.Key, h.value) }
+
+func (v verification) Length() time.Duration { return v.hold.term() }
+
+func (h *Hold) term() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lease.Term.Length // the owner may be changing it
 }
 
 func (v verification) Wanted() bool { return v.hold.Live() }
 
 func (v verification) Writes() bool { return false }
 
-func (v verification) Done(a transport.Reply, n int64, err error) {
-	h, refused := v.hold, err != nil && !fault.Transient(err) // an error of a client's hook may be of any type: not under the mutex
+func (v verification) Done(a transport.Reply, n int64, err error) { v.hold.verified(n, err, a.Late) }
+
+// verified handles the reply to a verification; see [lease.State.Verified].
+func (h *Hold) verified(n int64, err error, late bool) {
+	refused := err != nil && !fault.Transient(err) // an error of a client's hook may be of any type: not under the mutex
 	h.mu.Lock()
-	o := lease.Outcome{Ours: n > 0, Failed: err != nil, Late: a.Late}
+	o := lease.Outcome{Ours: n > 0, Failed: err != nil, Late: late}
 	switch h.lease.Verified(h.path.Clock.Now(), o, refused) {
 	case lease.NotLive:
 		h.mu.Unlock()
