@@ -146,6 +146,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 		q.lease, q.plain = r.lease, true
 	}
 	bound(&q)
+	q.as = owner.NewHold() // each path has another one
 	b.request = q
 	if q.wait > 0 {
 		b.deadline = r.clock.Now().Add(q.wait)
