@@ -165,6 +165,7 @@ func TestSemaphore(t *testing.T) {
 		err = seats.Do(m.Context(), func(context.Context) error { return nil }, lockregistry.Wait(time.Second))
 		require.ErrorIs(m, err, lockregistry.ErrTaken)
 		require.NoError(m, inspect.Of(locks.Registry).ForceUnlock(m.Context(), "seat"))
+		synctest.Wait() // the message that tells the hold comes a moment later
 
 		of := []string{"prefix", "locktest", "kind", "semaphore"}
 		about := func(more ...string) []string { return append(slices.Clone(of), more...) }
