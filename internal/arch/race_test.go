@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is built only without the race detector is run by `make test` in a pass of its own. A package that is not named there would
-// be run by nobody, silently: the other pass finds no test in it, and succeeds.
+// What is built only without the race detector is run by `make test` in a pass of its own. A package that is not named there
+// would be run by nobody, silently: the other pass finds no test in it, and succeeds.
 func TestTests_WithoutTheRaceDetectorAreRun(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	require.NoError(t, err)
@@ -25,7 +25,8 @@ func TestTests_WithoutTheRaceDetectorAreRun(t *testing.T) {
 		}
 		text, err := os.ReadFile(file)
 		if err == nil && !builtWithRace(string(text)) {
-			without = append(without, "./"+filepath.ToSlash(strings.TrimPrefix(filepath.Dir(file), filepath.Clean("../..")+string(filepath.Separator))))
+			folder := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(file)), "../../")
+			without = append(without, "./"+folder)
 		}
 		return err
 	}))

@@ -617,9 +617,9 @@ type gate struct {
 	open    chan struct{}
 }
 
-// places are the calls of this library that have led to a call that blocked. Each is a place by itself: another mutex may be held
-// there. What the standard library has called in between does not count: whichever of an error's methods errors.Is or a text comes
-// to first, the library's mutexes are the same.
+// places are the calls of this library that have led to a call that blocked. Each is a place by itself: another mutex may be
+// held there. What the standard library has called in between does not count: whichever of an error's methods errors.Is or a text
+// comes to first, the library's mutexes are the same.
 type places map[string]bool
 
 // place is the one of its caller's caller.

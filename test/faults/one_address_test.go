@@ -147,8 +147,8 @@ func section(t *testing.T, r *lockregistry.Registry, path string) (took time.Dur
 	}
 }
 
-// soon is half a second and two round trips, and ten times as much for a busy machine. Without the mend it takes until a connection
-// has its age.
+// soon is half a second and two round trips, and ten times as much for a busy machine. Without the mend it takes until a
+// connection has its age.
 const soon = 5 * time.Second
 
 // When the address leads to another master, calls go on there, and none of them fails; a hold is renewed there, and a waiting
