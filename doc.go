@@ -56,4 +56,9 @@
 // Every error of a lock is a [*LockError] that names the operation and the key. Test for its reason with [errors.Is]:
 // [ErrNotOwner], [ErrLockLost], [ErrTaken], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock], [ErrUpgrade],
 // [ErrWrongType], [context.Canceled] and so on.
+//
+// # For operators
+//
+// Package inspect shows who holds the locks of a prefix and who waits for them, in all processes, and frees those whose
+// holders are gone. Package observe has what a registry reports of itself.
 package lockregistry
