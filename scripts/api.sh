@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'git worktree remove --force "$work/tree" 2>/dev/null || true; rm -rf "$work"' EXIT
 git worktree add -q --detach "$work/tree" "$base"
 broken=
-for package in . ./inspect ./leader ./lockhttp ./locktest ./observe contrib/gocronlock contrib/lockgoredis contrib/lockotel contrib/lockprom contrib/lockvet/rules cmd/lockreg/page cmd/lockreg/doctor; do
+for package in . ./inspect ./leader ./lockhttp ./locktest ./observe contrib/gocronlock contrib/lockgoredis contrib/lockotel contrib/lockprom contrib/lockvet/rules cmd/lockreg/page cmd/lockreg/exporter cmd/lockreg/doctor; do
 	module=. name=$package
 	case $package in # some are in modules of their own
 	contrib/gocronlock | contrib/lockgoredis | contrib/lockotel | contrib/lockprom) module=$package name=. ;;

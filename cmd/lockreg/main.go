@@ -142,6 +142,7 @@ used; each command's help has its others.`,
 		a.releaseCommand(),
 		a.deadlocksCommand(),
 		a.serveCommand(),
+		a.metricsCommand(),
 		a.versionCommand(),
 	)
 	for _, cmd := range root.Commands() {

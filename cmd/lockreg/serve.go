@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockregistry/lockregistry/cmd/lockreg/exporter"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
 	"github.com/lockregistry/lockregistry/inspect"
@@ -44,6 +45,8 @@ type serving struct {
 	allowRelease     bool
 	viewTokenFile    string
 	releaseTokenFile string
+	metrics          bool
+	every            span
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -84,17 +87,26 @@ be used, or the address not be listened on.`,
 			return a.serve(ctx, args[0], s)
 		},
 	}
+	s.listens(cmd, "127.0.0.1:8080")
 	flags := cmd.Flags()
-	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "address and port")
-	flags.StringSliceVar(&s.hosts, "host", nil, "name under which browsers reach the page; may be given several times")
 	flags.StringVar(&s.root, "root", "/", "path of the page, such as /locks/")
-	flags.StringVar(&s.cert, "tls-cert", "", "file with the certificate chain, PEM")
-	flags.StringVar(&s.key, "tls-key", "", "file with its key, PEM")
-	flags.BoolVar(&s.behindProxy, "behind-proxy", false, "a proxy before it speaks HTTPS with browsers")
+	flags.BoolVar(&s.metrics, "metrics", false, "also serve metrics to Prometheus, see lockreg metrics")
 	flags.BoolVar(&s.allowRelease, "allow-release", false, "let those with the token for releasing release locks")
-	flags.StringVar(&s.viewTokenFile, "view-token-file", "", "file with the token for viewing")
 	flags.StringVar(&s.releaseTokenFile, "release-token-file", "", "file with the token for releasing")
 	return cmd
+}
+
+// listens adds the flags that say where a server listens, and to whom.
+func (s *serving) listens(cmd *cobra.Command, address string) {
+	s.root, s.every = "/", defaultEvery
+	flags := cmd.Flags()
+	flags.StringVar(&s.listen, "listen", address, "address and port")
+	flags.StringSliceVar(&s.hosts, "host", nil, "name under which clients reach it; may be given several times")
+	flags.StringVar(&s.cert, "tls-cert", "", "file with the certificate chain, PEM")
+	flags.StringVar(&s.key, "tls-key", "", "file with its key, PEM")
+	flags.BoolVar(&s.behindProxy, "behind-proxy", false, "a proxy before it speaks HTTPS with clients")
+	flags.StringVar(&s.viewTokenFile, "view-token-file", "", "file with the token for viewing")
+	flags.Var(&s.every, "every", "pause between two looks for metrics, at least")
 }
 
 // options checks the flags. What is not safe is a mistake, not a warning.
@@ -102,6 +114,9 @@ func (s *serving) options() ([]page.Option, error) {
 	host, _, err := net.SplitHostPort(s.listen)
 	if err != nil {
 		return nil, usage("--listen is %q: it is an address and a port, such as 127.0.0.1:8080", s.listen)
+	}
+	if s.every <= 0 {
+		return nil, usage("--every is %v: it must be positive", time.Duration(s.every))
 	}
 	encrypted := s.cert != ""
 	if encrypted != (s.key != "") {
@@ -162,13 +177,9 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 		return exit{exitUsage, err}
 	}
 	check.Close()
-	var encryption *tls.Config
-	if s.cert != "" {
-		certificate, err := newCertificate(s.cert, s.key, log)
-		if err != nil {
-			return usage("--tls-cert, --tls-key: %w", err)
-		}
-		encryption = &tls.Config{GetCertificate: certificate.get, MinVersion: tls.VersionTLS12}
+	encryption, err := s.encryption(log)
+	if err != nil {
+		return err
 	}
 
 	registry, client, disconnect, err := a.registryAndClient(ctx, prefix)
@@ -180,13 +191,37 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 	if hint := a.noLocks(ctx, locks, prefix); hint != "" {
 		log.Warn(strings.TrimPrefix(hint, "; "))
 	}
-	handler, err := page.New(locks, append(options, page.WithClient(client))...)
+	options = append(options, page.WithClient(client))
+	if s.metrics {
+		metrics, stop := s.looks(ctx, map[string]exporter.Source{prefix: locks}, log)
+		defer stop()
+		options = append(options, page.WithMetrics(metrics))
+	}
+	handler, err := page.New(locks, options...)
 	if err != nil {
 		return exit{exitUsage, err}
 	}
 	defer handler.Close()
+	return s.serve(ctx, newServer(handler, log), encryption, handler.Close, log,
+		"prefix", prefix, "redis", connect.Show(a.address()))
+}
 
-	server := newServer(handler, log)
+// encryption is what the server's TLS is set up with; nil: there is none.
+func (s *serving) encryption(log *slog.Logger) (*tls.Config, error) {
+	if s.cert == "" {
+		return nil, nil //nolint:nilnil // as for http.Server
+	}
+	certificate, err := newCertificate(s.cert, s.key, log)
+	if err != nil {
+		return nil, usage("--tls-cert, --tls-key: %w", err)
+	}
+	return &tls.Config{GetCertificate: certificate.get, MinVersion: tls.VersionTLS12}, nil
+}
+
+// serve listens, says so, and serves until the context ends. End ends what the server would wait for.
+func (s *serving) serve(
+	ctx context.Context, server *http.Server, encryption *tls.Config, end func(), log *slog.Logger, about ...any,
+) error {
 	server.TLSConfig = encryption
 	scheme := "http"
 	if encryption != nil {
@@ -196,12 +231,12 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 	if err != nil {
 		return exit{exitUnavailable, fmt.Errorf("cannot listen on %s: %w", s.listen, err)}
 	}
-	log.Info("serving", "url", scheme+"://"+listener.Addr().String()+s.root, "prefix", prefix, "redis", connect.Show(a.address()))
-	return serveOn(ctx, listener, server, handler)
+	log.Info("serving", append([]any{"url", scheme + "://" + listener.Addr().String() + s.root}, about...)...)
+	return serveOn(ctx, listener, server, end)
 }
 
-// serveOn serves until the context ends, and closes the page.
-func serveOn(ctx context.Context, listener net.Listener, server *http.Server, handler *page.Handler) (err error) {
+// serveOn serves until the context ends.
+func serveOn(ctx context.Context, listener net.Listener, server *http.Server, end func()) (err error) {
 	failed := make(chan error, 1)
 	go func() {
 		if server.TLSConfig != nil {
@@ -215,7 +250,7 @@ func serveOn(ctx context.Context, listener net.Listener, server *http.Server, ha
 		return exit{exitUnavailable, err}
 	case <-ctx.Done():
 	}
-	handler.Close() // ends streams, which the server would wait for
+	end()
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), headerTimeout)
 	defer cancel()
 	if err := server.Shutdown(ending); err != nil {

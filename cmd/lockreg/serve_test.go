@@ -91,7 +91,7 @@ func TestServeLogsJSON(t *testing.T) {
 	a := &app{in: strings.NewReader(""), out: io.Discard, err: log, url: "redis://" + server.Addr(), layout: "spring", json: true}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- a.serve(ctx, "orders", serving{listen: "127.0.0.1:0", root: "/"}) }()
+	go func() { done <- a.serve(ctx, "orders", serving{listen: "127.0.0.1:0", root: "/", every: defaultEvery}) }()
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "serving") }, 20*time.Second, time.Millisecond)
 	stop()
 	require.NoError(t, <-done)
@@ -137,6 +137,7 @@ func start(t *testing.T, redis string, s serving) (string, *lines) {
 	if s.root == "" {
 		s.root = "/"
 	}
+	s.every = defaultEvery
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- a.serve(ctx, "orders", s) }()

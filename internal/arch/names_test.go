@@ -67,7 +67,7 @@ func (h *H[T]) P() {}
 var imported = []string{
 	".", "inspect", "leader", "lockhttp", "locktest", "observe",
 	"contrib/gocronlock", "contrib/lockgoredis", "contrib/lockotel", "contrib/lockprom", "contrib/lockvet/rules",
-	"cmd/lockreg/page", "cmd/lockreg/doctor",
+	"cmd/lockreg/page", "cmd/lockreg/exporter", "cmd/lockreg/doctor",
 	"examples/orders", "examples/service",
 }
 

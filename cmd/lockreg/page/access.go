@@ -117,20 +117,8 @@ func (h *Handler) login(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, r, http.StatusNotFound, "there is nothing to sign in to")
 		return
 	}
-	select {
-	case h.gate.attempts <- struct{}{}:
-		defer func() { <-h.gate.attempts }()
-	default:
-		w.Header().Set("Retry-After", "2")
-		h.refuse(w, r, http.StatusTooManyRequests, "Too many attempts. Try again in a moment.")
-		return
-	}
-	granted := h.gate.check(in.Token)
+	granted := h.try(w, r, in.Token)
 	if granted == nothing {
-		// The place is kept also when the browser has gone: a new connection must not be a quicker way.
-		time.Sleep(penance)
-		callerIn(h.log, r).Warn("wrong token")
-		h.refuse(w, r, http.StatusUnauthorized, "This token is not known.")
 		return
 	}
 	h.gate.forget(r)
@@ -176,4 +164,24 @@ func (h *hosts) accept(host string) bool {
 // bare is a host without what may be written differently.
 func bare(host string) string {
 	return strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+}
+
+// try returns what a token lets a request do. It answers those whose token is wrong.
+func (h *Handler) try(w http.ResponseWriter, r *http.Request, token string) right {
+	select {
+	case h.gate.attempts <- struct{}{}:
+		defer func() { <-h.gate.attempts }()
+	default:
+		w.Header().Set("Retry-After", "2")
+		h.refuse(w, r, http.StatusTooManyRequests, "Too many attempts. Try again in a moment.")
+		return nothing
+	}
+	granted := h.gate.check(token)
+	if granted == nothing {
+		// The place is kept also when the browser has gone: a new connection must not be a quicker way.
+		time.Sleep(penance)
+		callerIn(h.log, r).Warn("wrong token")
+		h.refuse(w, r, http.StatusUnauthorized, "This token is not known.")
+	}
+	return granted
 }

@@ -67,6 +67,7 @@ type Handler struct {
 	gate     *gate
 	hosts    *hosts
 	handler  http.Handler
+	metrics  http.Handler // nil: none
 }
 
 // Option changes what [New] makes.
@@ -143,15 +144,12 @@ func WithLogger(log *slog.Logger) Option {
 // New makes the page of a source. Without options it is at /, everybody may look, and nobody may free a lock. It fails only
 // for bad options.
 func New(source Source, options ...Option) (*Handler, error) {
-	h := &Handler{source: source, root: "/", patience: defaultPatience, log: slog.Default(), gate: &gate{}, feed: newFeed(source)}
-	for _, option := range options {
-		if err := option(h); err != nil {
-			return nil, err
-		}
+	h, err := newHandler(source, options)
+	if err != nil {
+		return nil, err
 	}
 	h.feed.log = h.log
 	h.feed.ask = h.feed.asker()
-	h.gate.root = h.root
 
 	mux := http.NewServeMux()
 	h.serveFiles(mux)
@@ -163,11 +161,26 @@ func New(source Source, options ...Option) (*Handler, error) {
 	mux.HandleFunc("POST "+h.root+"login", h.login)
 	mux.HandleFunc("POST "+h.root+"logout", h.logout)
 	mux.HandleFunc("POST "+h.root+"release", h.free)
+	if h.metrics != nil {
+		mux.HandleFunc("GET "+h.root+"metrics", h.scrape)
+	}
 	protection := http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, r, http.StatusForbidden, "not from another site")
 	}))
 	h.handler = protection.Handler(mux)
+	return h, nil
+}
+
+// newHandler applies the options. What it returns serves nothing yet.
+func newHandler(source Source, options []Option) (*Handler, error) {
+	h := &Handler{source: source, root: "/", patience: defaultPatience, log: slog.Default(), gate: &gate{}, feed: newFeed(source)}
+	for _, option := range options {
+		if err := option(h); err != nil {
+			return nil, err
+		}
+	}
+	h.gate.root = h.root
 	return h, nil
 }
 

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockregistry/lockregistry/cmd/lockreg/exporter"
+	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/internal/connect"
+)
+
+// defaultEvery is the pause between two looks. A dead holder shows within a minute anyway.
+const defaultEvery = span(15 * time.Second)
+
+func (a *app) metricsCommand() *cobra.Command {
+	var s serving
+	cmd := &cobra.Command{
+		Use:   "metrics PREFIX...",
+		Short: "Serve metrics of all locks to Prometheus",
+		Long: `metrics serves, at /metrics, what Redis knows of the locks of prefixes, Java's
+included: how many are held and waited for, how long the oldest call has waited,
+holders that are probably dead, locks without expiry, and deadlocks. So alerts
+need no change of any service. One is enough for a fleet.
+
+Redis is looked at in the background, as by ls and deadlocks, at a tenth of one of
+the server's cores at most, and at half of that when it takes long; a scrape asks
+nothing. lockregistry_fleet_up is 0 when the last look failed. A user of Redis
+that cannot write is enough.
+
+Where it listens, and to whom, is as for serve: elsewhere than on loopback it
+needs TLS or --behind-proxy, and a token for viewing, which Prometheus sends as
+"Authorization: Bearer TOKEN".
+
+Exit codes: 0 ended by a signal, 64 a mistake on the command line, 69 Redis cannot
+be used, or the address not be listened on.`,
+		Example: `  lockreg metrics shop stock
+  lockreg metrics --listen 0.0.0.0:9131 --host locks.example.org --behind-proxy \
+    --view-token-file view.token shop`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("write: lockreg %s", cmd.Use)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return a.metrics(ctx, args, &s)
+		},
+	}
+	s.listens(cmd, "127.0.0.1:9131")
+	return cmd
+}
+
+func (a *app) metrics(ctx context.Context, prefixes []string, s *serving) error {
+	options, err := s.options()
+	if err != nil {
+		return err
+	}
+	log := a.logger(slog.LevelInfo)
+	options = append(options, page.WithLogger(log))
+	encryption, err := s.encryption(log)
+	if err != nil {
+		return err
+	}
+	sources := map[string]exporter.Source{}
+	for _, prefix := range prefixes {
+		locks, disconnect, err := a.inspector(ctx, prefix)
+		if err != nil {
+			return err
+		}
+		defer disconnect()
+		sources[prefix] = locks
+	}
+	looked, stop := s.looks(ctx, sources, log)
+	defer stop()
+	handler, err := page.Metrics(looked, options...)
+	if err != nil {
+		return exit{exitUsage, err}
+	}
+	s.root = "/metrics"
+	return s.serve(ctx, newServer(handler, log), encryption, func() {}, log,
+		"prefixes", strings.Join(prefixes, " "), "redis", connect.Show(a.address()))
+}
+
+// looks begins to look at locks, until stop is called.
+func (s *serving) looks(
+	ctx context.Context, sources map[string]exporter.Source, log *slog.Logger,
+) (metrics http.Handler, stop func()) {
+	e := exporter.New(sources, time.Duration(s.every), log)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		e.Run(ctx)
+	}()
+	return e, func() {
+		cancel()
+		<-ended
+	}
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+const deploy = "../../deploy"
+
+// The alerts fire when they should, and not else, by promtool.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	command := exec.CommandContext(t.Context(), "promtool", "test", "rules", "rules_test.yml")
+	command.Dir = filepath.Join(deploy, "prometheus")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v (scripts/ensure-prometheus.sh installs promtool)\n%s", err, out)
+	}
+}
+
+// Each query of the dashboard, and each alert's, is asked of a Prometheus that scrapes two instances of the service and lockreg.
+// The dashboard's must have an answer: a name that is misspelt has none.
+func TestDashboard(t *testing.T) {
+	t.Parallel()
+	program, redis := build(t), redistest.Start(t)
+	first, second := start(t, program, redis), start(t, program, redis)
+	watcher := lockreg(t, redis)
+	metrics := startPrometheus(t, first.address, second.address, watcher)
+
+	use(t, redis, first, second)
+	for name := range queries(t) {
+		eventually(t, name+" has an answer", time.Minute, func() bool {
+			n, err := metrics.ask(queries(t)[name])
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			return n > 0
+		})
+	}
+}
+
+// use has the locks of a service do what is counted: calls that wait, one that finds Redis silent, and a loss.
+func use(t *testing.T, redis *redistest.Server, first, second *instance) {
+	t.Helper()
+	var all sync.WaitGroup
+	for k := range 100 {
+		for _, i := range []*instance{first, second} {
+			all.Go(func() {
+				if status, text := i.ask(http.MethodPost, fmt.Sprintf("/orders/%d/ship", k%2)); status != http.StatusOK {
+					t.Error(status, text)
+				}
+			})
+		}
+	}
+	all.Wait()
+	eventually(t, "somebody leads", 10*time.Second, func() bool { return first.leads() || second.leads() })
+	redis.Command(t, "DEL", "shop:dispatcher")
+	redis.Freeze()
+	if status, text := first.ask(http.MethodPost, "/orders/99/ship"); status != http.StatusServiceUnavailable {
+		t.Error("without Redis:", status, text)
+	}
+	redis.Thaw()
+}
+
+// variables are Grafana's.
+var variables = strings.NewReplacer("$prefix", ".*", "$__rate_interval", "30s", "$__range", "5m")
+
+// queries returns the dashboard's, by the titles of the panels.
+func queries(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(deploy, "grafana", "lockregistry.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			ID      int    `json:"id"`
+			Title   string `json:"title"`
+			Targets []struct {
+				Expr string `json:"expr"`
+			} `json:"targets"`
+		} `json:"panels"`
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, p := range dashboard.Panels {
+		for n, target := range p.Targets {
+			all[fmt.Sprintf("%d %s (%d)", p.ID, p.Title, n)] = variables.Replace(target.Expr)
+		}
+	}
+	if len(all) < 20 {
+		t.Fatal("the dashboard has few queries:", len(all))
+	}
+	return all
+}
+
+// server is a Prometheus.
+type server struct{ address string }
+
+// startPrometheus starts one that scrapes the addresses each half second.
+func startPrometheus(t *testing.T, addresses ...string) server {
+	t.Helper()
+	dir := t.TempDir()
+	targets, err := json.Marshal(addresses)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := filepath.Abs(filepath.Join(deploy, "prometheus", "rules.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "prometheus.yml")
+	text := fmt.Sprintf(`{"global": {"scrape_interval": "500ms", "evaluation_interval": "1s"}, "rule_files": [%q],
+		"scrape_configs": [{"job_name": "locks", "static_configs": [{"targets": %s}]}]}`, rules, targets)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := server{fmt.Sprintf("127.0.0.1:%d", redistest.FreePort())}
+	process := exec.CommandContext(t.Context(), "prometheus", "--config.file="+config,
+		"--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+s.address, "--log.level=error")
+	process.Stderr = os.Stderr
+	if err := process.Start(); err != nil {
+		t.Fatalf("%v (scripts/ensure-prometheus.sh installs it)", err)
+	}
+	t.Cleanup(func() {
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	})
+	eventually(t, "Prometheus is ready", time.Minute, func() bool {
+		status, _, err := s.get("/-/ready")
+		return err == nil && status == http.StatusOK
+	})
+	return s
+}
+
+func (s server) get(path string) (status int, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+path, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err = io.ReadAll(answer.Body)
+	return answer.StatusCode, body, err
+}
+
+// ask returns how many series a query has.
+func (s server) ask(query string) (n int, err error) {
+	status, body, err := s.get("/api/v1/query?" + url.Values{"query": {query}}.Encode())
+	var answer struct {
+		Error string `json:"error"`
+		Data  struct {
+			Result []json.RawMessage `json:"result"`
+		} `json:"data"`
+	}
+	err = errors.Join(err, json.Unmarshal(body, &answer))
+	if err == nil && status != http.StatusOK {
+		err = errors.New(answer.Error)
+	}
+	return len(answer.Data.Result), err
+}
+
+// lockreg starts `lockreg metrics` for the service's locks, and returns its address.
+func lockreg(t *testing.T, redis *redistest.Server) (address string) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "lockreg")
+	built := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
+	built.Dir = "../../cmd/lockreg"
+	built.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := built.CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	address = fmt.Sprintf("127.0.0.1:%d", redistest.FreePort())
+	process := exec.CommandContext(t.Context(), program, "metrics", "--listen", address, "--every", "500ms", "shop")
+	process.Env = append(slices.Clone(os.Environ()), "REDIS_URL=redis://"+redis.Addr())
+	process.Stderr = os.Stderr
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	})
+	return address
+}
