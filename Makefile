@@ -15,10 +15,11 @@ demo: ## run the demonstration; ARGS="..." is passed on
 	go run ./examples/demo $(ARGS)
 
 .PHONY: service
-service: ## test the example service, two instances of it on a real server, in half a minute
+service: ## test the example service, two instances of it on a real server, its alerts and its dashboard, in a minute
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd examples/service && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=1m .
+	@scripts/ensure-prometheus.sh
+	cd examples/service && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=3m .
 
 .PHONY: test
 test: ## run all tests of the library with the race detector, on real servers; installs what is missing

@@ -6,3 +6,4 @@ cd "$(dirname "$0")"
 ./ensure-redis.sh
 ./ensure-java.sh
 ./ensure-chromium.sh
+./ensure-prometheus.sh

@@ -57,20 +57,18 @@ func run(ctx context.Context, c config) error {
 		return fmt.Errorf("cannot reach Redis: %w", err)
 	}
 	defer client.Close()
-	observer, metrics, err := newMetrics()
-	if err != nil {
-		return err
-	}
+	metrics, handler := newMetrics()
 	locks, err := lockregistry.New(client, "shop",
 		lockregistry.WithLease(c.lease), lockregistry.WithCommandTimeout(time.Second),
-		lockregistry.WithLogger(slog.Default()), lockregistry.WithObserver(observer))
+		lockregistry.WithLogger(slog.Default()), lockregistry.WithObserver(metrics.Observer()))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = locks.Close() }()                           // where the service does not start
+	defer func() { _ = locks.Close() }() // where the service does not start
+	defer metrics.Watch("shop", locks.Stats)()
 	slog.InfoContext(ctx, "started", "registry", locks.ClientID()) // the values of its keys begin with it
 
-	s := &Service{Locks: locks, Store: redisStore{client}, Metrics: metrics, Ready: func(ctx context.Context) error {
+	s := &Service{Locks: locks, Store: redisStore{client}, Metrics: handler, Ready: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		return client.Do(ctx, client.B().Ping().Build()).Error()

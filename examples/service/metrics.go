@@ -5,20 +5,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	exporter "go.opentelemetry.io/otel/exporters/prometheus"
-	"go.opentelemetry.io/otel/sdk/metric"
 
-	"github.com/lockregistry/lockregistry/contrib/lockotel"
-	"github.com/lockregistry/lockregistry/observe"
+	"github.com/lockregistry/lockregistry/contrib/lockprom"
 )
 
-// newMetrics returns what observes a lock registry, and what serves the figures to Prometheus.
-func newMetrics() (observe.Observer, http.Handler, error) {
-	figures := prometheus.NewRegistry()
-	reader, err := exporter.New(exporter.WithRegisterer(figures))
-	if err != nil {
-		return observe.Observer{}, nil, err
-	}
-	observer, err := lockotel.New(lockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))
-	return observer, promhttp.HandlerFor(figures, promhttp.HandlerOpts{}), err
+// newMetrics returns the metrics of a lock registry, and what serves them to Prometheus.
+func newMetrics() (*lockprom.Collector, http.Handler) {
+	metrics, all := lockprom.New(), prometheus.NewRegistry()
+	all.MustRegister(metrics)
+	return metrics, promhttp.HandlerFor(all, promhttp.HandlerOpts{})
 }

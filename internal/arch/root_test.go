@@ -15,7 +15,7 @@ const mostSources, mostTests = 28, 20
 
 // folders are the top level, but for what begins with a dot. CONTRIBUTING.md gives the reason of each.
 var folders = []string{
-	"bench", "cmd", "contrib", "docs", "examples", "inspect", "internal", "leader", "lockhttp", "locktest", "observe",
+	"bench", "cmd", "contrib", "deploy", "docs", "examples", "inspect", "internal", "leader", "lockhttp", "locktest", "observe",
 	"scripts", "test",
 }
 
