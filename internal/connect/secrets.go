@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/redis/rueidis"
 )
@@ -51,11 +52,24 @@ func (s *secrets) in(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, secret := range s.all {
-		begins := secret[:min(len(secret), known)]
+		begins := secret[:beginning(secret)]
 		quoted := strconv.Quote(begins)
 		if strings.Contains(text, begins) || strings.Contains(text, quoted[1:len(quoted)-1]) {
 			return true
 		}
 	}
 	return false
+}
+
+// beginning is the length of the beginning of a secret that shows it. It cuts no character in two: half of one is quoted in
+// another way than the whole.
+func beginning(secret string) int {
+	n := min(len(secret), known)
+	for n > 0 && n < len(secret) && !utf8.RuneStart(secret[n]) {
+		n--
+	}
+	if n == 0 { // no text at all
+		return min(len(secret), known)
+	}
+	return n
 }

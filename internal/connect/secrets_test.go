@@ -96,6 +96,21 @@ func TestOpen_ErrorWithoutTheSecret(t *testing.T) {
 	}
 }
 
+// A character of several bytes where the beginning of a secret ends: quoted, half of it is another text.
+func TestOpen_ErrorWithAQuotedSecret(t *testing.T) {
+	t.Parallel()
+	for _, secret := range []string{`xqorja"éogm7`, `xqor\ja€ogm`, "xq\"4567\xff\xffmore"} {
+		address := "redis://" + url.UserPassword("app", secret).String() + "@" +
+			repeating(t, fmt.Sprintf("-ERR syntax error near %q\r\n", secret))
+		option, err := connect.Parse(address)
+		require.NoError(t, err)
+		option.AlwaysRESP2 = true
+		_, err = connect.Open(context.Background(), address, option)
+		require.Error(t, err)
+		require.NotContains(t, said(err), secret[:2])
+	}
+}
+
 // A function of the user may say in its own error what it has got.
 func TestOpen_ErrorOfAFunction(t *testing.T) {
 	t.Parallel()
