@@ -14,8 +14,14 @@ help: ## list the targets
 demo: ## run the demonstration; ARGS="..." is passed on
 	go run ./examples/demo $(ARGS)
 
+.PHONY: stack
+stack: ## run two instances of the example service, lockreg and Prometheus with the alerts, to look at; Ctrl-C ends it
+	@scripts/ensure-redis.sh
+	@scripts/ensure-prometheus.sh
+	scripts/stack.sh
+
 .PHONY: service
-service: ## test the example service, two instances of it on a real server, its alerts and its dashboard, in a minute
+service: ## test the example service, two instances of it on a real server, its alerts, its dashboard and the stack, in a minute
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	@scripts/ensure-prometheus.sh
