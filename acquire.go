@@ -56,7 +56,7 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 }
 
 // Acquire waits until it has the lock, like [Lock.Lock], for a new owner: the [Hold] that it returns. It takes the same
-// options, waits in the same queues, and returns the same errors except [ErrUpgrade]. Acquire never nests: with the context of
+// options, waits in the same queues, and returns the same errors. Acquire never nests: with the context of
 // another hold on this path, from [Hold.Context], [Registry.Do] or [Lock.Context], it returns [ErrDeadlock]. It returns
 // [ErrLockLost] when the lock was lost before Acquire could return. The hold is renewed each third of its lease until it is
 // released; [AtMost] limits that.

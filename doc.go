@@ -54,7 +54,7 @@
 // # Errors
 //
 // Every error of a lock is a [*LockError] that names the operation and the key. Test for its reason with [errors.Is]:
-// [ErrNotOwner], [ErrLockLost], [ErrTaken], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock], [ErrUpgrade],
+// [ErrNotOwner], [ErrLockLost], [ErrTaken], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock],
 // [ErrWrongType], [context.Canceled] and so on.
 //
 // # For operators

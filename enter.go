@@ -160,7 +160,7 @@ func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.
 func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error, waits bool) error {
 	switch {
 	case how == local.Upgrade:
-		return ErrUpgrade
+		return fault.Upgrade
 	case how == local.Evicted:
 		return max(l.half().Lost(o), fault.Somehow).Err()
 	case why == nil:

@@ -37,15 +37,14 @@ var (
 	// ErrClosed: the registry is closed; or it shuts down, and the caller holds none of its locks, see [Registry.Shutdown].
 	ErrClosed = fault.Closed
 
-	// ErrUpgrade: the caller holds the reader and asks for the writer, so it would wait for itself forever, as it does in
-	// Redisson. Locking the reader while holding the writer works.
-	ErrUpgrade = fault.Upgrade
-
 	// ErrWrongType: the key in Redis is not the kind of lock that the call asks for: a read-write lock instead of a plain lock, a
 	// lock of another layout, or no lock at all. Nothing was changed.
 	ErrWrongType = fault.WrongType
 
-	// ErrDeadlock: the call would wait for itself, in one of two ways.
+	// ErrDeadlock: the call would wait for itself, in one of three ways.
+	//
+	// The caller holds the reader and asks for the writer; in Redisson it waits for ever. Unlock the reader first. Locking the
+	// reader while holding the writer works.
 	//
 	// The context carries a hold on the same path. A [Hold] excludes all calls, even those with its own context; only Do and
 	// Lock nest, in contexts of [Registry.Do] and [Lock.Context].

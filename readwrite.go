@@ -11,7 +11,7 @@ import (
 // writer. It is safe for use by many goroutines; get it from [Registry.ReadWrite].
 //
 // Both locks are reentrant. An owner of the writer may also lock the reader, then unlock the writer, and go on reading
-// without a gap. An owner of the reader that locks the writer gets [ErrUpgrade] at once instead of a deadlock.
+// without a gap. An owner of the reader that locks the writer gets [ErrDeadlock] at once instead of a deadlock.
 //
 // Goroutines of this process, and processes, are served in order of arrival, so that readers do not starve writers. The readers
 // of a process share one hold in Redis. While they come and go, the process asks Redis every 100 ms, or as often as

@@ -60,7 +60,7 @@ const (
 //   - [ErrLockLost], when the owner locks again and its lease was lost
 //   - [ErrCapacity], when all locks that the registry may keep are in use
 //   - [ErrClosed], when the registry is closed or shuts down
-//   - [ErrUpgrade], [ErrDeadlock] and [ErrWrongType]
+//   - [ErrDeadlock] and [ErrWrongType]
 //   - another error of Redis, a missing permission for instance; also one that only the release would need
 //   - bad input: an empty path, a nil context, a lease under two milliseconds or above 30 days, Wait together with
 //     NoWait; the error lists all that is wrong

@@ -31,7 +31,7 @@
 // ends.
 //
 // Error.type is the kind of error: "taken", "unavailable" (also together with the end of a context), "canceled",
-// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "upgrade", "wrong_type", or "_OTHER". Without an error it is
+// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "wrong_type", or "_OTHER". Without an error it is
 // absent.
 //
 // The two events of a lock and unlock cost about 0.4 µs together without a span, and allocate nothing once their attributes

@@ -37,7 +37,7 @@
 //   - lockregistry_windows_total: how often a waiting call left a free lock to callers without a place in the queue
 //
 // Error_type is the kind of error: "taken", "unavailable" (also together with the end of a context), "canceled",
-// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "upgrade", "wrong_type", or "_OTHER". Without an error it is
+// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "wrong_type", or "_OTHER". Without an error it is
 // empty.
 //
 // The two events of a lock and unlock cost about 0.4 µs together, and allocate nothing once their labels were seen:

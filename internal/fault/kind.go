@@ -16,7 +16,6 @@ var kinds = []struct {
 	{Closed, "closed"},
 	{Capacity, "capacity"},
 	{Deadlock, "deadlock"},
-	{Upgrade, "upgrade"},
 	{WrongType, "wrong_type"},
 	{context.DeadlineExceeded, "deadline_exceeded"},
 	{context.Canceled, "canceled"},

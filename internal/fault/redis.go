@@ -18,11 +18,13 @@ var (
 	Taken       = errors.New("another owner has the lock")
 	Unavailable = errors.New("no answer from Redis, or it cannot serve now")
 	Closed      = errors.New("the registry is closed")
-	Upgrade     = errors.New("cannot lock the writer while holding the reader; unlock the reader first")
 	WrongType   = errors.New("the key holds something other than this kind of lock")
 	Deadlock    = errors.New("the call would wait for itself")
 	Capacity    = errors.New("all locks that the registry may keep are in use: unlock some, or raise the capacity")
 )
+
+// Upgrade is [Deadlock] for an owner of the reader that asks for the writer.
+var Upgrade = fmt.Errorf("%w: it asks for the writer while its owner holds the reader; unlock the reader first", Deadlock)
 
 // NilContext is what is wrong with a call before anything is sent.
 var NilContext = errors.New("the context is nil")

@@ -372,7 +372,7 @@ func TestUpgradeIsRefused(t *testing.T) {
 				}
 				for _, command := range []string{"lock", "trylock"} {
 					_, err := golang.writer().do(t, command, with("path"))
-					requireFailure(t, peer.RemoteError{Class: "ErrUpgrade", Message: "unlock the reader first"}, err)
+					requireFailure(t, peer.RemoteError{Class: "ErrDeadlock", Message: "unlock the reader first"}, err)
 				}
 			}
 			requireReading(t, "path", golang, java)

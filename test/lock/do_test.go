@@ -211,7 +211,7 @@ func TestDo_OfAReadWriteLock(t *testing.T) {
 			require.NoError(w, other.Reader().Do(ctx, kit.DoNothing, lockregistry.NoWait()))
 			require.ErrorIs(w, other.Writer().Do(ctx, kit.DoNothing, lockregistry.NoWait()), lockregistry.ErrTaken)
 			require.NoError(w, rw.Reader().Do(ctx, kit.DoNothing), "nests")
-			w.Fails(rw.Writer().Do(ctx, kit.DoNothing), lockregistry.ErrUpgrade, "do", kit.TheKey)
+			w.Fails(rw.Writer().Do(ctx, kit.DoNothing), lockregistry.ErrDeadlock, "do", kit.TheKey)
 			return failed
 		}))
 		var inside context.Context

@@ -323,7 +323,7 @@ func TestLock_AnswersToOneThatWouldWaitForItself(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		p := w.Pair()
 		w.Lock(p.Reader)
-		w.Fails(p.Writer.Lock(w.Context()), lockregistry.ErrUpgrade, "lock", kit.TheKey)
+		w.Fails(p.Writer.Lock(w.Context()), lockregistry.ErrDeadlock, "lock", kit.TheKey)
 		w.Unlock(p.Reader)
 		r := w.Registry()
 		h, err := r.Acquire(w.Context(), "42")

@@ -157,7 +157,7 @@ func (p sharingProcess) reader() process {
 
 func (p sharingProcess) upgrade(ctx context.Context, path string) error {
 	_, err := p.at(path).TryLock(ctx)
-	if errors.Is(err, lockregistry.ErrUpgrade) {
+	if errors.Is(err, lockregistry.ErrDeadlock) {
 		return nil
 	}
 	return fmt.Errorf("asking to write while reading: %w", err)

@@ -311,7 +311,7 @@ const KeysButRecords = `return #redis.call('KEYS', '*') - #redis.call('KEYS', '*
 // SentinelErrors are what callers tell errors apart by.
 var SentinelErrors = []error{
 	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
-	lockregistry.ErrUnavailable, lockregistry.ErrDeadlock, lockregistry.ErrUpgrade, lockregistry.ErrWrongType,
+	lockregistry.ErrUnavailable, lockregistry.ErrDeadlock, lockregistry.ErrWrongType,
 	context.Canceled, context.DeadlineExceeded,
 }
 

@@ -264,7 +264,7 @@ func named(err error) error {
 		"ErrTaken":     lockregistry.ErrTaken,
 		"ErrClosed":    lockregistry.ErrClosed,
 		"ErrCapacity":  lockregistry.ErrCapacity,
-		"ErrUpgrade":   lockregistry.ErrUpgrade,
+		"ErrDeadlock":  lockregistry.ErrDeadlock,
 		"ErrWrongType": lockregistry.ErrWrongType,
 	} {
 		if errors.Is(err, known) {
