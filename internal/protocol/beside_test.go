@@ -118,6 +118,8 @@ func TestBeside_ReadersLease(t *testing.T) {
 			require.Equal(t, c.queues || c.leases, f.Unqueued() != "")
 			next := c1()
 			require.Equal(t, c.then, next.Keys())
+			command := next.Command(client.B(), false)
+			require.Equal(t, c.then, command.Commands()[3:3+len(c.then)], "as they are sent")
 		})
 	}
 }

@@ -140,7 +140,7 @@ func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
 	switch { // Keys, also for a single server: rueidis chooses a connection by them
 	case n == 0:
 		command = command.Keys(c.Key)
-	case n == 1 && c.queue != "":
+	case n == 1 && c.queue != "" && !c.narrow:
 		command = command.Keys(c.Key, c.queue)
 	default:
 		command = command.Keys(c.Keys()...)
