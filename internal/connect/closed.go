@@ -31,9 +31,10 @@ const noHello = "it answers PING, and closes the connection at HELLO: a proxy wi
 	"which this library cannot use"
 
 const (
-	mostAsked = 3           // servers, of several
-	askLimit  = time.Second // for each
-	mostSaid  = 200         // bytes of a line
+	mostAsked = 3            // servers, of several
+	askLimit  = time.Second  // for each
+	unasked   = askLimit / 5 // for what it says at once, before it is asked
+	mostSaid  = 200          // bytes of a line
 )
 
 // ask asks the servers one after the other, until one says something.
@@ -54,8 +55,14 @@ func askOne(ctx context.Context, dial dialing, address string, option *rueidis.C
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	from := bufio.NewReaderSize(conn, mostSaid)
-	_, _ = conn.Write([]byte("*1\r\n$4\r\nPING\r\n")) // it may have said something and closed the connection before
+	// It may have said something and closed the connection. A write would then have what it said thrown away on its way.
+	_ = conn.SetReadDeadline(time.Now().Add(unasked))
 	line, _, _ := from.ReadLine()
+	if len(line) == 0 {
+		_ = conn.SetReadDeadline(time.Time{})
+		_, _ = conn.Write([]byte("*1\r\n$4\r\nPING\r\n"))
+		line, _, _ = from.ReadLine()
+	}
 	if len(line) == 0 || line[0] != '+' && line[0] != '-' {
 		return a
 	}

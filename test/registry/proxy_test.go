@@ -1,9 +1,12 @@
 package registry_test
 
 import (
+	"errors"
 	"net"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -84,10 +87,14 @@ func TestOpen_TooManyClients(t *testing.T) {
 	t.Parallel()
 	kit.OnServers(t, func(t *testing.T, binary string) {
 		server := redistest.StartBinary(t, binary, "--maxclients", "5")
-		for range 5 {
+		for accepted := 0; accepted < 5; { // while the connection that has started the server is being closed, one is refused
 			c, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.Addr())
 			require.NoError(t, err)
 			defer func() { _ = c.Close() }()
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+			if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+				accepted++
+			}
 		}
 		for range 20 {
 			_, err := lockregistry.Open(t.Context(), "redis://"+server.Addr(), "orders")
