@@ -43,11 +43,11 @@ func TestAcquire_AllocationsOfAHold(t *testing.T) {
 		}
 		least := func(f func()) float64 {
 			f()
-			var all []float64
-			for range 10 {
-				all = append(all, allocations(f))
+			fewest := math.Inf(1)
+			for range 30 { // what happens in the background allocates, too, more so on a busy machine
+				fewest = min(fewest, allocations(f))
 			}
-			return slices.Min(all)
+			return fewest
 		}
 		locking := least(func() {
 			once(l.Lock(ctx))
