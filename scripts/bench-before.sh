@@ -19,8 +19,8 @@ find "$work/before" -name '*.go' -o -name go.mod | while read -r file; do
 	sed -i 's#lockregistry/lockregistry#lockregistry/before#' "$file"
 done
 
-# The contender is what this library's is, with other names, without semaphores, and with the older name of an option.
-sed -e '/if l.permits > 0/,/^\t}/d' -e '/^\/\/ permitSession/,/^\/\/ registryReaders/d' \
+# The contender is what this library's is, with other names, without semaphores and several paths, and with the older name of an option.
+sed -e '/if l.permits > 0/,/^\t}/d' -e '/if l.several > 0/,/^\t}/d' -e '/^\/\/ permitSession/,/^\/\/ registryReaders/d' \
 	-e 's#"github.com/lockregistry/lockregistry"#lockregistry "github.com/lockregistry/before"#' \
 	-e 's/"lockregistry"/"before"/' -e 's/role:     subject/role:     rival/' \
 	-e 's/thisLibrary/before/g' -e 's/openRegistry/openBefore/g' -e 's/registryLocks/beforeLocks/g' \
