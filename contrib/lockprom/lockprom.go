@@ -47,6 +47,7 @@ package lockprom
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -74,6 +75,7 @@ type Collector struct {
 	mu      sync.Mutex
 	watched map[int]watched
 	next    int
+	stopped map[string]*figures // by prefix: what registries have counted that are watched no more
 }
 
 // watched is a registry of [Collector.Watch].
@@ -84,7 +86,7 @@ type watched struct {
 
 // New makes a Collector. A nil option is ignored.
 func New(opts ...Option) *Collector {
-	c := &Collector{watched: map[int]watched{}}
+	c := &Collector{watched: map[int]watched{}, stopped: map[string]*figures{}}
 	for _, o := range opts {
 		if o != nil {
 			o(c)
@@ -136,12 +138,15 @@ func (c *Collector) Observer() observe.Observer {
 
 // about returns the values of the labels that name a lock, and of one to three more.
 func (c *Collector) about(buffer []string, s observe.Subject, more ...string) []string {
-	buffer = append(buffer, s.Key[:len(s.Key)-len(s.Path)-1], string(s.Kind))
+	buffer = append(buffer, valid(s.Key[:len(s.Key)-len(s.Path)-1]), string(s.Kind))
 	if c.paths {
-		buffer = append(buffer, s.Path)
+		buffer = append(buffer, valid(s.Path))
 	}
 	return append(buffer, more...)
 }
+
+// valid returns a name as labels may have it: in UTF-8.
+func valid(name string) string { return strings.ToValidUTF8(name, "\ufffd") }
 
 // mostLabels is how many labels a metric has at most.
 const mostLabels = 6

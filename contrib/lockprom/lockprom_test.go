@@ -125,6 +125,8 @@ func TestPaths(t *testing.T) {
 		require.NoError(c, locks.Do(c.Context(), "42", nothing))
 		require.EqualValues(c, 1, c.count("lockregistry_acquire_duration_seconds", "lockregistry_path", "42"))
 		require.EqualValues(c, 1, c.count("lockregistry_hold_duration_seconds", "lockregistry_path", "42"))
+		require.NoError(c, locks.Do(c.Context(), "a\xffb", nothing), "a path need not be UTF-8")
+		require.EqualValues(c, 1, c.count("lockregistry_acquire_duration_seconds", "lockregistry_path", "a\ufffdb"))
 	}, lockprom.WithPath(), nil)
 }
 
@@ -166,7 +168,9 @@ func TestWatch(t *testing.T) {
 		require.NoError(c, hold.Release(c.Context()))
 		require.NoError(c, <-waits)
 		stopOther()
+		stopOther()
 		require.InDelta(c, 0, c.value("lockregistry_holds"), 0)
+		require.InDelta(c, 3, c.value("lockregistry_windows_total"), 0, "counters do not fall")
 		require.InDelta(c, 1, c.value("lockregistry_hand_overs_total"), 0)
 		stop()
 		require.Empty(c, c.of("lockregistry_holds"))

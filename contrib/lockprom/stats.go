@@ -9,19 +9,34 @@ import (
 )
 
 // Watch also reports figures of [lockregistry.Registry.Stats], which is called each time the metrics are collected. Several
-// registries may have one prefix: their figures are added, and of ages the oldest counts. Call stop before the registry is
-// closed; then the figures are no longer reported.
+// registries may have one prefix: their figures are added, and of ages the oldest counts. After stop the registry's figures are
+// no longer reported, but for what it has counted, while others of its prefix are: counters do not fall. Call stop before the
+// registry is closed.
 func (c *Collector) Watch(prefix string, stats func() observe.Stats) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.next++
 	n := c.next
-	c.watched[n] = watched{prefix, stats}
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.watched, n)
+	c.watched[n] = watched{valid(prefix), stats}
+	return func() { c.stop(n) }
+}
+
+func (c *Collector) stop(n int) {
+	c.mu.Lock()
+	w, is := c.watched[n]
+	delete(c.watched, n)
+	c.mu.Unlock()
+	if !is {
+		return
 	}
+	last := w.stats()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped[w.prefix] == nil {
+		c.stopped[w.prefix] = new(figures)
+	}
+	c.stopped[w.prefix].HandOvers += last.HandOvers
+	c.stopped[w.prefix].Windows += last.Windows
 }
 
 // figures is what is reported of all registries with one prefix.
@@ -117,12 +132,17 @@ func (c *Collector) now() map[string]*figures {
 	for _, w := range c.watched {
 		ask = append(ask, w)
 	}
-	c.mu.Unlock()
 	all := map[string]*figures{}
 	for _, w := range ask {
 		if all[w.prefix] == nil {
 			all[w.prefix] = new(figures)
+			if before := c.stopped[w.prefix]; before != nil {
+				*all[w.prefix] = *before
+			}
 		}
+	}
+	c.mu.Unlock()
+	for _, w := range ask {
 		all[w.prefix].add(w.stats(), time.Now())
 	}
 	return all
