@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -50,10 +52,10 @@ func settingsOf(rdb redis.UniversalClient) (settings, error) {
 
 // ofClient reads the options of a client for one server, or of a failover client.
 func ofClient(o *redis.Options) settings {
-	at := url.URL{Scheme: "redis", Host: o.Addr}
+	at := &url.URL{Scheme: "redis", Host: o.Addr}
 	switch _, _, err := net.SplitHostPort(o.Addr); {
 	case o.Network == "unix":
-		at = url.URL{Scheme: "unix", Path: o.Addr}
+		at = socket(o.Addr)
 	case err != nil: // a failover client has a name there
 		at.Host = net.JoinHostPort(o.Addr, "6379")
 	}
@@ -66,6 +68,17 @@ func ofClient(o *redis.Options) settings {
 			return o.Dialer(ctx, o.Network, o.Addr)
 		})
 	}}
+}
+
+// socket is the URL of a Unix socket, for errors: the dialer has the path as it was given. A URL has no relative path, and an @
+// in it would end a user and a password.
+func socket(path string) *url.URL {
+	if full, err := filepath.Abs(path); err == nil {
+		path = full
+	}
+	u := &url.URL{Scheme: "unix", Path: "/" + strings.TrimPrefix(filepath.ToSlash(path), "/")}
+	u.RawPath = strings.ReplaceAll(u.EscapedPath(), "@", "%40")
+	return u
 }
 
 // ofCluster reads the options of a cluster's client.

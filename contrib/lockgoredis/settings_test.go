@@ -41,10 +41,16 @@ var settings = map[string]func(t *testing.T){
 	},
 	`Network: "unix"`: func(t *testing.T) {
 		t.Helper()
-		at := filepath.Join(t.TempDir(), "r.sock")
+		at := filepath.Join(socketDir(t), "r@1.sock")
 		redistest.Start(t, "--unixsocket", at)
-		rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: at})
-		works(t, open(t, rdb), rdb)
+		here, err := os.Getwd()
+		require.NoError(t, err)
+		relative, err := filepath.Rel(here, at)
+		require.NoError(t, err)
+		for _, path := range []string{at, relative} {
+			rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: path})
+			works(t, open(t, rdb), rdb)
+		}
 	},
 	"Username, Password": func(t *testing.T) {
 		t.Helper()
@@ -252,6 +258,15 @@ func failover(t *testing.T, d *redistest.Deployment, o *redis.FailoverOptions) {
 		require.Equal(t, "1", d.Servers[0].Command(t, "EXISTS", "orders:42"))
 		return nil
 	}))
+}
+
+// socketDir makes a directory with a short name: the path of a socket has a hundred bytes at most.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "r") //nolint:usetesting // the name of t.TempDir has the name of the test in it
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
 }
 
 // encrypted starts a server that speaks TLS on a second port.
