@@ -3,6 +3,7 @@ package lockgoredis
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"time"
 
@@ -14,15 +15,43 @@ import (
 // dialer is rueidis' type for the function that connects.
 type dialer = func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error)
 
-// dialing connects by dial, which has the settings of go-redis, TLS included, within limit.
+// dialLimit is how long making a connection may take. Options that no client of go-redis was made with lack its default.
+func dialLimit(given time.Duration) time.Duration {
+	if given > 0 {
+		return given
+	}
+	return 5 * time.Second
+}
+
+// dialing connects by dial, which has the settings of go-redis, TLS included, within limit. Dial need not heed the end of its
+// context: with TLS that of go-redis does not. It is given up then, and a connection that it makes later is closed.
+//
+// No connection is lost: the channel has no buffer, so either the caller has received it, or the goroutine closes it.
 func dialing(limit time.Duration, dial func(ctx context.Context, address string) (net.Conn, error)) dialer {
+	type dialled struct {
+		conn net.Conn
+		err  error
+	}
 	return func(ctx context.Context, address string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-		if limit > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, limit)
-			defer cancel()
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		done := make(chan dialled)
+		go func() {
+			conn, err := dial(ctx, address)
+			select {
+			case done <- dialled{conn, err}:
+			case <-ctx.Done():
+				if err == nil {
+					_ = conn.Close()
+				}
+			}
+		}()
+		select {
+		case d := <-done:
+			return d.conn, d.err
+		case <-ctx.Done():
+			return nil, fmt.Errorf("dial %s: %w", address, ctx.Err())
 		}
-		return dial(ctx, address)
 	}
 }
 
@@ -53,12 +82,8 @@ func credentials(o *redis.Options) func(rueidis.AuthCredentialsContext) (rueidis
 		return nil
 	}
 	return func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-		ctx := context.Background()
-		if o.DialTimeout > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, o.DialTimeout)
-			defer cancel()
-		}
+		ctx, cancel := context.WithTimeout(context.Background(), dialLimit(o.DialTimeout))
+		defer cancel()
 		user, password, err := ask(ctx)
 		return rueidis.AuthCredentials{Username: user, Password: password}, err
 	}

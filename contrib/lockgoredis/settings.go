@@ -64,7 +64,7 @@ func ofClient(o *redis.Options) settings {
 		c.SelectDB = o.DB
 		// Else a node of a cluster would name the others, and the dialer of a failover client knows only its master.
 		c.ForceSingleClient = true
-		c.DialCtxFn = dialing(o.DialTimeout, func(ctx context.Context, _ string) (net.Conn, error) {
+		c.DialCtxFn = dialing(dialLimit(o.DialTimeout), func(ctx context.Context, _ string) (net.Conn, error) {
 			return o.Dialer(ctx, o.Network, o.Addr)
 		})
 	}}
@@ -97,13 +97,13 @@ func ofCluster(o *redis.ClusterOptions) (settings, error) {
 		DisableIndentity: o.DisableIndentity, //nolint:staticcheck // an old setting counts, too
 		Username:         o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
 		CredentialsProviderContext: o.CredentialsProviderContext, StreamingCredentialsProvider: o.StreamingCredentialsProvider,
-		Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, TLSConfig: o.TLSConfig,
+		Dialer: o.Dialer, DialTimeout: dialLimit(o.DialTimeout), ReadTimeout: o.ReadTimeout, TLSConfig: o.TLSConfig,
 	}
 	at := url.URL{Scheme: "redis", Host: nodes[0]}
 	return settings{at.String(), func(c *rueidis.ClientOption) {
 		common(c, each)
 		c.InitAddress, c.ShuffleInit = nodes, true
-		c.DialCtxFn = dialing(o.DialTimeout, tcp(each))
+		c.DialCtxFn = dialing(each.DialTimeout, tcp(each))
 	}}, nil
 }
 
@@ -125,7 +125,7 @@ func ofFailover(o *redis.FailoverOptions) (settings, error) {
 		DisableIndentity: o.DisableIndentity, //nolint:staticcheck // an old setting counts, too
 		Username:         o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
 		CredentialsProviderContext: o.CredentialsProviderContext, StreamingCredentialsProvider: o.StreamingCredentialsProvider,
-		Dialer: o.Dialer, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, TLSConfig: o.TLSConfig,
+		Dialer: o.Dialer, DialTimeout: dialLimit(o.DialTimeout), ReadTimeout: o.ReadTimeout, TLSConfig: o.TLSConfig,
 	}
 	at := url.URL{Scheme: "redis", Host: sentinels[0], RawQuery: url.Values{"master_set": {o.MasterName}}.Encode()}
 	return settings{at.String(), func(c *rueidis.ClientOption) {
@@ -135,7 +135,7 @@ func ofFailover(o *redis.FailoverOptions) (settings, error) {
 			MasterSet: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword,
 			ClientName: o.ClientName, TLSConfig: o.TLSConfig, Dialer: c.Dialer,
 		}
-		c.DialCtxFn = dialing(o.DialTimeout, tcp(each))
+		c.DialCtxFn = dialing(each.DialTimeout, tcp(each))
 		if c.AuthCredentialsFn != nil {
 			tellApart(c)
 		}
@@ -153,9 +153,7 @@ func common(c *rueidis.ClientOption, o *redis.Options) {
 	if o.DisableIdentity || o.DisableIndentity { //nolint:staticcheck // an old setting counts, too
 		c.ClientSetInfo = rueidis.DisableClientSetInfo
 	}
-	if o.DialTimeout > 0 {
-		c.Dialer.Timeout = o.DialTimeout
-	}
+	c.Dialer.Timeout = dialLimit(o.DialTimeout)
 	if o.ReadTimeout > 0 {
 		c.ConnWriteTimeout = max(o.ReadTimeout, leastSilence)
 	}

@@ -171,7 +171,12 @@ var settings = map[string]func(t *testing.T){
 		}
 		failover(t, d, &redis.FailoverOptions{
 			SentinelUsername: "asks", SentinelPassword: "whom",
-			CredentialsProvider: func() (string, string) { return "service", "a secret" }, // for the master alone
+			CredentialsProviderContext: func(ctx context.Context) (string, string, error) { // for the master alone
+				until, limited := ctx.Deadline()
+				assert.True(t, limited)
+				assert.LessOrEqual(t, time.Until(until), goRedisDial)
+				return "service", "a secret", nil
+			},
 		})
 	},
 }
