@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/auth"
 	"github.com/redis/rueidis"
 )
 
@@ -64,79 +63,21 @@ func tcp(o *redis.Options) func(ctx context.Context, address string) (net.Conn, 
 	return func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }
 }
 
-// credentials returns the function that names user and password for each new connection; nil: they do not change. The order is
-// that of go-redis.
-func credentials(o *redis.Options) func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-	var ask func(ctx context.Context) (user, password string, err error)
-	switch {
-	case o.StreamingCredentialsProvider != nil:
-		ask = func(context.Context) (string, string, error) { return current(o.StreamingCredentialsProvider) }
-	case o.CredentialsProviderContext != nil:
-		ask = o.CredentialsProviderContext
-	case o.CredentialsProvider != nil:
-		return func(rueidis.AuthCredentialsContext) (c rueidis.AuthCredentials, _ error) {
-			c.Username, c.Password = o.CredentialsProvider()
-			return c, nil
+// dialingOf is how a client with these options connects. A caller may have replaced, or taken away, what this package has set.
+func dialingOf(c *rueidis.ClientOption) dialer {
+	switch plain := c.DialFn; {
+	case c.DialCtxFn != nil:
+		return c.DialCtxFn
+	case plain != nil:
+		return func(_ context.Context, address string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
+			return plain(address, d, t)
 		}
 	default:
-		return nil
-	}
-	return func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), dialLimit(o.DialTimeout))
-		defer cancel()
-		user, password, err := ask(ctx)
-		return rueidis.AuthCredentials{Username: user, Password: password}, err
-	}
-}
-
-// current asks a streaming provider for the credentials of this moment. Later ones are for later connections: a connection
-// stays with those that it was made with, and the server closes it when they end.
-func current(p auth.StreamingCredentialsProvider) (user, password string, err error) {
-	now, unsubscribe, err := p.Subscribe(new(deaf))
-	if err != nil {
-		return "", "", err
-	}
-	if unsubscribe != nil {
-		defer func() { err = unsubscribe() }()
-	}
-	user, password = now.BasicAuth()
-	return user, password, nil
-}
-
-// deaf listens to nothing. It has a size, since providers tell listeners apart by their addresses.
-type deaf struct{ _ byte }
-
-func (*deaf) OnNext(auth.Credentials) {}
-func (*deaf) OnError(error)           {}
-
-// toSentinels marks the dialer of connections to Sentinels. Nothing is dialled with it.
-const toSentinels = 1
-
-// sentinel is the address of a Sentinel.
-type sentinel struct{ net.Addr }
-
-// connToSentinel is a connection to a Sentinel.
-type connToSentinel struct{ net.Conn }
-
-func (c connToSentinel) RemoteAddr() net.Addr { return sentinel{c.Conn.RemoteAddr()} }
-
-// tellApart makes the function for credentials answer for masters and replicas only, as in go-redis; Sentinels have a user and
-// password of their own. Rueidis asks it for both, and hands on the address of the connection, which may be one that nobody
-// has named before.
-func tellApart(c *rueidis.ClientOption) {
-	dial, ofMaster, own := c.DialCtxFn, c.AuthCredentialsFn, c.Sentinel
-	c.Sentinel.Dialer.FallbackDelay = toSentinels
-	c.DialCtxFn = func(ctx context.Context, address string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
-		conn, err := dial(ctx, address, d, t)
-		if err == nil && d.FallbackDelay == toSentinels {
-			conn = connToSentinel{conn}
+		return func(ctx context.Context, address string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
+			if t != nil {
+				return (&tls.Dialer{NetDialer: d, Config: t}).DialContext(ctx, "tcp", address)
+			}
+			return d.DialContext(ctx, "tcp", address)
 		}
-		return conn, err
-	}
-	c.AuthCredentialsFn = func(at rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-		if _, ok := at.Address.(sentinel); ok {
-			return rueidis.AuthCredentials{Username: own.Username, Password: own.Password}, nil
-		}
-		return ofMaster(at)
 	}
 }

@@ -16,8 +16,10 @@ package lockgoredis
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry"
 )
@@ -68,6 +70,19 @@ func open(
 	if err != nil {
 		return nil, fmt.Errorf("lockgoredis: open: %w", err)
 	}
-	all := append([]lockregistry.Option{lockregistry.WithClientOption(s.change)}, opts...)
+	first := func(c *rueidis.ClientOption) {
+		s.change(c)
+		if s.access != nil {
+			c.AuthCredentialsFn = s.access.credentials
+		}
+	}
+	last := func(c *rueidis.ClientOption) {
+		if s.access != nil {
+			s.access.finish(c)
+		}
+	}
+	all := slices.Concat(
+		[]lockregistry.Option{lockregistry.WithClientOption(first)}, opts, []lockregistry.Option{lockregistry.WithClientOption(last)},
+	)
 	return lockregistry.Open(ctx, s.url, prefix, all...)
 }

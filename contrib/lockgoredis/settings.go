@@ -19,6 +19,7 @@ import (
 type settings struct {
 	url    string // of the address alone: errors name it
 	change func(*rueidis.ClientOption)
+	access *access // nil: user and password do not change
 }
 
 var (
@@ -67,7 +68,7 @@ func ofClient(o *redis.Options) settings {
 		c.DialCtxFn = dialing(dialLimit(o.DialTimeout), func(ctx context.Context, _ string) (net.Conn, error) {
 			return o.Dialer(ctx, o.Network, o.Addr)
 		})
-	}}
+	}, accessOf(o)}
 }
 
 // socket is the URL of a Unix socket, for errors: the dialer has the path as it was given. A URL has no relative path, and an @
@@ -104,7 +105,7 @@ func ofCluster(o *redis.ClusterOptions) (settings, error) {
 		common(c, each)
 		c.InitAddress, c.ShuffleInit = nodes, true
 		c.DialCtxFn = dialing(each.DialTimeout, tcp(each))
-	}}, nil
+	}, accessOf(each)}, nil
 }
 
 // ofFailover reads the options of a failover client.
@@ -136,10 +137,7 @@ func ofFailover(o *redis.FailoverOptions) (settings, error) {
 			ClientName: o.ClientName, TLSConfig: o.TLSConfig, Dialer: c.Dialer,
 		}
 		c.DialCtxFn = dialing(each.DialTimeout, tcp(each))
-		if c.AuthCredentialsFn != nil {
-			tellApart(c)
-		}
-	}}, nil
+	}, accessOf(each)}, nil
 }
 
 // leastSilence is the shortest ReadTimeout that is taken over. A shorter one would close connections at each hiccup of the
@@ -148,7 +146,7 @@ const leastSilence = time.Second
 
 // common sets what does not depend on the kind of deployment.
 func common(c *rueidis.ClientOption, o *redis.Options) {
-	c.Username, c.Password, c.AuthCredentialsFn = o.Username, o.Password, credentials(o)
+	c.Username, c.Password = o.Username, o.Password
 	c.ClientName, c.TLSConfig, c.AlwaysRESP2 = o.ClientName, o.TLSConfig, o.Protocol == 2
 	if o.DisableIdentity || o.DisableIndentity { //nolint:staticcheck // an old setting counts, too
 		c.ClientSetInfo = rueidis.DisableClientSetInfo

@@ -178,6 +178,23 @@ var settings = map[string]func(t *testing.T){
 				return "service", "a secret", nil
 			},
 		})
+		// Of a caller's options for Sentinels each counts, and the master's user stays with the master.
+		var dialled atomic.Int64
+		failover(t, d, &redis.FailoverOptions{
+			SentinelUsername: "nobody", SentinelPassword: "nothing",
+			CredentialsProvider: func() (string, string) { return "service", "a secret" },
+		}, lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
+			o.Sentinel.Username, o.Sentinel.Password = "asks", "whom"
+			o.Sentinel.Dialer = net.Dialer{Timeout: 7 * time.Second}
+			o.DialCtxFn, o.DialFn = nil, func(address string, n *net.Dialer, _ *tls.Config) (net.Conn, error) {
+				toSentinel := slices.Contains(d.Addresses(), address)
+				assert.Equal(t, toSentinel, n.Timeout == 7*time.Second)
+				assert.Zero(t, n.FallbackDelay)
+				dialled.Add(1)
+				return n.DialContext(t.Context(), "tcp", address)
+			}
+		}))
+		require.Positive(t, dialled.Load())
 	},
 }
 
@@ -251,11 +268,11 @@ func (p *provider) Subscribe(who auth.CredentialsListener) (auth.Credentials, au
 }
 
 // failover opens a registry with OpenFailover, and shows that it locks on the master.
-func failover(t *testing.T, d *redistest.Deployment, o *redis.FailoverOptions) {
+func failover(t *testing.T, d *redistest.Deployment, o *redis.FailoverOptions, opts ...lockregistry.Option) {
 	t.Helper()
 	o.MasterName, o.SentinelAddrs = redistest.MasterSet, d.Addresses()
 	before := slices.Clone(o.SentinelAddrs)
-	reg, err := lockgoredis.OpenFailover(t.Context(), o, "orders")
+	reg, err := lockgoredis.OpenFailover(t.Context(), o, "orders", opts...)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, reg.Close()) }()
 	require.Equal(t, before, o.SentinelAddrs)
