@@ -360,6 +360,7 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 // if the message may come from a former master, if the hold needs a fencing token, and if replicas must have it: the release
 // that granted it did not wait for them, and WAIT counts only what its own connection has written.
 func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
+	a.path.Shard().Granted(a) // mutant: granted ticket is lost
 	a.path.all.Grants.Add(1)
 	certain := !a.path.Shard().IsSuspect(a.path.Clock.Now()) && !a.writes() // mutant: unwritten grant
 	a.hold.SetQueued(a.ticket.asked)

@@ -1,7 +1,10 @@
 package transport
 
 import (
+	"maps"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -15,11 +18,18 @@ import (
 //
 // One is enough. It is the one of which it is known for the longest time that it was there. When all keys are gone, either that
 // ticket is, too, or each call of this process has looked since, and has seen it. If one is missing, its call looks, and the next
-// one is asked for at once. A grant takes a single ticket out of a queue, a moment before its message comes; several that are
-// missing in a row are no chance, and all calls look.
+// one is asked for at once. If several are missing in a row, all calls look.
+//
+// A grant takes a ticket out of a queue, too. Where many locks or permits change hands the oldest tickets are the next ones to be
+// granted, so several in a row may be missing. The server has sent the messages of these grants before it said that the tickets
+// are missing. So the calls look a moment later, and a call that a message has granted meanwhile does not count. Any other one
+// counts, also one that has looked by itself meanwhile: a ticket that is lost was missing, too.
+//
+// When all keys are deleted just after such grants, they may hide that from one question. The next one finds no more grants.
 type tickets struct {
-	mu  sync.Mutex
-	all map[Queued]ticket
+	mu       sync.Mutex
+	all      map[Queued]ticket
+	suspects []Queued // that are asked for or were missing; nothing has cleared them since
 }
 
 // Queued is a call that waits for a message with a ticket in a queue.
@@ -37,6 +47,9 @@ type ticket struct {
 const (
 	verifyEach  = 3 // questions
 	mostMissing = 3 // tickets, until all calls look
+
+	// onItsWay, plus two round trips, is for how long the message of a grant may still come after a reply that was sent later.
+	onItsWay = 100 * time.Millisecond
 )
 
 // Expect notes that a call waits with a ticket, which was there at some time. The call has begun to wait, see KeepAlive.
@@ -51,52 +64,68 @@ func (s *Shard) Expect(call Queued, member string, seen clock.Instant) {
 }
 
 // Expected undoes Expect.
-func (s *Shard) Expected(call Queued) { s.keepAlive.tickets.remove(call) }
-
-func (t *tickets) remove(call Queued) {
+func (s *Shard) Expected(call Queued) {
+	t := &s.keepAlive.tickets
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.all, call)
 }
 
-// oldest returns the call whose ticket was seen the longest time ago, and notes that it is seen now; nil: there is none.
-func (t *tickets) oldest(now clock.Instant) (call Queued, member string) {
+// Granted notes that a message has granted what a call waits for: that is why its ticket is missing.
+func (s *Shard) Granted(call Queued) {
+	s.keepAlive.tickets.cleared(call)
+}
+
+func (t *tickets) cleared(call Queued) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.suspects = slices.DeleteFunc(t.suspects, func(c Queued) bool { return c == call })
+}
+
+// suspect returns the call whose ticket was seen the longest time ago, and notes that it is asked for now; nil: there is none.
+func (t *tickets) suspect(now clock.Instant) (call Queued, member string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	first := clock.Never
 	for c, its := range t.all {
-		if call == nil || its.seen < first {
+		if (call == nil || its.seen < first) && !slices.Contains(t.suspects, c) {
 			call, member, first = c, its.member, its.seen
 		}
 	}
 	if call != nil {
 		t.all[call] = ticket{member, now}
+		t.suspects = append(t.suspects, call)
 	}
 	return call, member
 }
 
-// take takes all calls out.
-func (t *tickets) take() (calls []Queued) {
+// lost takes out the calls that must look: the suspects, or all.
+func (t *tickets) lost() (calls []Queued) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for c := range t.all {
-		calls = append(calls, c)
+	calls, t.suspects = t.suspects, nil
+	for _, c := range calls {
+		delete(t.all, c) // it comes back when it has looked
 	}
-	clear(t.all)
+	if len(calls) == mostMissing {
+		calls = slices.AppendSeq(calls, maps.Keys(t.all))
+		clear(t.all)
+	}
 	return calls
 }
 
 // verify asks for a ticket. It reports false if nothing was asked.
-func (k *keepAlive) verify(p Wait, plain bool) bool {
-	s := k.shard
+func (k *keepAlive) verify(p Wait, plain bool) (asked bool) {
+	s, missing := k.shard, 0
 	if s.client.Clock.Now() < k.unverified {
 		return false
 	}
-	for missing := 0; ; missing++ {
-		call, member := k.tickets.oldest(s.client.Clock.Now())
+	for missing < mostMissing {
+		call, member := k.tickets.suspect(s.client.Clock.Now())
 		if call == nil {
-			return missing > 0
+			break
 		}
+		asked = true
 		queue, w := call.Queue(), p
 		reply, late := k.question(&w, plain, func(b rueidis.Builder) rueidis.Completed {
 			return b.Arbitrary("ZSCORE").Keys(queue).Args(member).Build() // not as a command that reads: replicas may lag behind
@@ -105,15 +134,16 @@ func (k *keepAlive) verify(p Wait, plain bool) bool {
 			if fault.Refusal(err) {
 				k.unverified = s.client.Clock.Now().Add(refusedFor)
 			}
-			return true
+			k.tickets.cleared(call)
+			break
 		}
-		k.tickets.remove(call) // it comes back when it has looked
-		call.Look()            // mutant: lost ticket is no matter
-		if missing+1 == mostMissing {
-			for _, call := range k.tickets.take() {
-				call.Look()
-			}
-			return true
+		missing++
+	}
+	if missing > 0 {
+		<-time.After(s.RoundTrip().Plus(onItsWay))
+		for _, call := range k.tickets.lost() {
+			call.Look() // mutant: lost ticket is no matter
 		}
 	}
+	return asked
 }

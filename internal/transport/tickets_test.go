@@ -20,7 +20,8 @@ type queues struct {
 	asked                 atomic.Int32 // in all
 	zscores               atomic.Int32
 	refuses               atomic.Bool
-	gone                  sync.Map // the tickets that are
+	gone                  sync.Map     // the tickets that are
+	asks                  atomic.Value // func(): runs before a ticket is said to be gone
 }
 
 func (q *queues) Do(_ context.Context, c rueidis.Completed) rueidis.RedisResult {
@@ -33,6 +34,9 @@ func (q *queues) Do(_ context.Context, c rueidis.Completed) rueidis.RedisResult 
 		return q.refused
 	}
 	if _, gone := q.gone.Load(c.Commands()[2]); gone {
+		if asks, ok := q.asks.Load().(func()); ok {
+			asks()
+		}
 		return q.nothing
 	}
 	return q.one
@@ -52,7 +56,7 @@ func (*sleeper) Queue() string { return "orders:{orders:42}:waiters" }
 func (s *sleeper) Look()       { s.looks.Add(1) }
 
 // In place of each third question the server is asked for one ticket, in turn. A missing one makes its call look, several make
-// all look.
+// all look, unless messages have granted what they wait for.
 func TestTickets(t *testing.T) {
 	client := onMiniredis(t)
 	answer := func(script string) rueidis.RedisResult {
@@ -110,8 +114,51 @@ func TestTickets(t *testing.T) {
 				server.gone.Store(c.ticket, true)
 			}
 			<-time.After(round)
+			require.Zero(t, looks(calls), "messages may be on their way")
+			<-time.After(onItsWay)
 			require.Equal(t, 10, looks(calls))
 			require.EqualValues(t, mostMissing, server.zscores.Load())
+		},
+		"they are granted": func(t *testing.T) {
+			server, s, calls, ends := begins(t, 10)
+			defer ends()
+			for _, c := range calls[:5] { // as many locks change hands
+				server.gone.Store(c.ticket, true)
+			}
+			<-time.After(round)
+			s.Granted(calls[0])
+			s.Expected(calls[0])
+			<-time.After(onItsWay)
+			require.Equal(t, 2, looks(calls))
+			require.EqualValues(t, 1, calls[2].looks.Load())
+		},
+		"it is granted before the reply": func(t *testing.T) {
+			server, s, calls, ends := begins(t, 10)
+			defer ends()
+			for _, c := range calls[:3] {
+				server.gone.Store(c.ticket, true)
+			}
+			server.asks.Store(func() {
+				for _, c := range calls[:3] {
+					s.Granted(c)
+					s.Expected(c)
+				}
+			})
+			<-time.After(round + onItsWay)
+			require.EqualValues(t, 2, server.zscores.Load(), "the next one is there")
+			require.Zero(t, looks(calls))
+		},
+		"one looks by itself": func(t *testing.T) {
+			server, s, calls, ends := begins(t, 10)
+			defer ends()
+			for _, c := range calls {
+				server.gone.Store(c.ticket, true)
+			}
+			<-time.After(round)
+			s.Expected(calls[0])
+			s.Expect(calls[0], "another", s.client.Clock.Now())
+			<-time.After(onItsWay)
+			require.Equal(t, 10, looks(calls), "its ticket was lost, too")
 		},
 		"the only one is missing": func(t *testing.T) {
 			server, s, calls, ends := begins(t, 1)

@@ -107,6 +107,11 @@ var mutations = []mutation{
 		"../waiting:TestQueue_IsDeleted$",
 	},
 	{
+		"granted ticket is lost", "a ticket that was granted counts as lost",
+		"a.path.Shard().Granted(a)", "",
+		"../waiting:TestQueue_MissingTicketsThatWereGranted$",
+	},
+	{
 		"confirmed removals count", "a removal that is confirmed counts as one that fails",
 		"p.since == 0", "true",
 		"../../internal/cleanup:TestRemove_LooksOutForALateGrant$",
