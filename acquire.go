@@ -169,9 +169,9 @@ func (h *Hold) renew(ctx context.Context, lease time.Duration) error {
 	l := h.lock
 	defer h.calls.Add(-1)
 	if h.calls.Add(1)&released != 0 {
-		return l.renew(ctx, nil, lease)
+		return l.renew(ctx, hold.Part{}, lease)
 	}
-	return l.renew(ctx, h.hold, lease)
+	return l.renew(ctx, hold.Part{Hold: h.hold, Owner: h.owner}, lease)
 }
 
 // Remaining returns how long the hold stays valid if it is not renewed: what is left of its lease, less a margin for clocks. It

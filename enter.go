@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
@@ -233,7 +234,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 	if q.plain {
 		q.lease = nil
 	}
-	return l.redis.Prolong(ctx, h, q.lease)
+	return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, q.lease)
 }
 
 func (l *Lock) half() local.Half {

@@ -130,7 +130,7 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 			return l.fail("renew", why.Err())
 		}
 	}
-	return l.renew(ctx, h, lease)
+	return l.renew(ctx, hold.Part{Hold: h, Owner: o}, lease)
 }
 
 // Context returns a child of parent that ends with the caller's hold. It is cancelled with the cause [ErrLockLost] as soon as
@@ -343,11 +343,11 @@ func (l *Lock) heldBy(o owner.ID) *hold.Hold {
 	}
 }
 
-func (l *Lock) renew(ctx context.Context, h *hold.Hold, length time.Duration) error {
+func (l *Lock) renew(ctx context.Context, h hold.Part, length time.Duration) error {
 	err := leasable("Renew", length)
 	switch {
 	case err != nil:
-	case h == nil:
+	case h.Hold == nil:
 		err = ErrNotOwner
 	default:
 		err = l.redis.Prolong(ctx, h, lease.NewTerm(length))

@@ -320,7 +320,7 @@ func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) 
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
 	}
-	return l.renew(ctx, l.hold.Load(), lease)
+	return l.renew(ctx, hold.Part{Hold: l.hold.Load()}, lease)
 }
 
 // ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked, or else made, at least age ago. If age

@@ -116,7 +116,7 @@ func TestHold_RepliesToRenewals(t *testing.T) {
 				w.all(c.answer)
 				until := h.Left()
 				pass(time.Second)
-				err := h.Renew(w.wait(), nil)
+				err := Part{h, anna}.Renew(w.wait(), nil)
 				require.ErrorIs(w, err, c.err)
 				if c.lost == fault.NotLost {
 					require.Empty(w, w.lost())
@@ -152,7 +152,7 @@ func TestHold_WhatIsLostStaysLost(t *testing.T) {
 		h := w.granted(terms(time.Minute))
 		w.all(answer{n: 1, wait: time.Second})
 		renewed := make(chan error)
-		go func() { renewed <- h.Renew(w.wait(), nil) }()
+		go func() { renewed <- Part{h, anna}.Renew(w.wait(), nil) }()
 		synctest.Wait()
 		h.Lose(fault.Forced)
 		require.ErrorIs(w, <-renewed, fault.Lost)
@@ -167,11 +167,12 @@ func TestHold_WhatIsLostStaysLost(t *testing.T) {
 func TestHold_SharedLeaseIsNotShortened(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
+		w.path.Shared = true
 		w.locked(func() { w.owners = 2 })
-		require.NoError(w, h.Renew(w.wait(), lease.NewTerm(time.Second)))
+		require.NoError(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(time.Second)))
 		require.Greater(w, h.Left(), 50*time.Second)
 		w.locked(func() { w.owners = 1 })
-		require.NoError(w, h.Renew(w.wait(), lease.NewTerm(time.Second)))
+		require.NoError(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(time.Second)))
 		require.Less(w, h.Left(), time.Second)
 	})
 }
@@ -310,7 +311,7 @@ func TestHold_LeaseChangesWhileTheServerIsAsked(t *testing.T) {
 		h := w.granted(terms(time.Minute))
 		asked := make(chan time.Duration)
 		go func() { asked <- verification{h}.Length() }()
-		require.NoError(w, h.Renew(w.wait(), lease.NewTerm(300*time.Millisecond)))
+		require.NoError(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(300*time.Millisecond)))
 		require.Contains(w, []time.Duration{time.Minute, 300 * time.Millisecond}, <-asked)
 	})
 }
@@ -327,7 +328,7 @@ func TestHold_CloseLeavesHoldsToTheirLeases(t *testing.T) {
 		require.True(w, h.Valid())
 		require.False(w, h.Attend(true))
 		require.False(w, h.Watched())
-		require.NoError(w, h.Renew(w.wait(), nil))
+		require.NoError(w, Part{h, anna}.Renew(w.wait(), nil))
 		require.True(w, first(h.End(w.path.Clock.Now())))
 	})
 }
@@ -338,7 +339,7 @@ func TestHold_Remains(t *testing.T) {
 		h := w.granted(Terms{Lease: lease.NewTerm(time.Minute), AtLeast: time.Hour})
 		kept := w.path.Clock.Now().Add(time.Hour)
 		w.all(answer{n: 1, late: true})
-		require.ErrorIs(w, h.Renew(w.wait(), lease.NewTerm(time.Second)), fault.Late)
+		require.ErrorIs(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(time.Second)), fault.Late)
 		require.Equal(w, Remains{"me:7", time.Minute, time.Second, kept}, h.Remains())
 		require.Equal(w, "7", h.Number())
 	})
@@ -356,7 +357,7 @@ func TestHold_CommandsNameTheHold(t *testing.T) {
 				return answer{n: 1}
 			}
 		})
-		require.NoError(w, h.Renew(w.wait(), nil))
+		require.NoError(w, Part{h, anna}.Renew(w.wait(), nil))
 		h.Doubt()
 		require.Equal(w, 2, w.commands())
 		require.True(w, h.Valid())

@@ -61,6 +61,8 @@ type world struct {
 	logged  []string
 	looks   int // how often the schedule asked for a look
 	left    map[owner.ID]bool
+
+	meanwhile func() // what happens just after the next answer about who has the hold
 }
 
 // fake runs a test in fake time.
@@ -133,7 +135,17 @@ func (w *world) Count() (n int64) {
 	return n
 }
 
-func (w *world) Owners() []owner.ID { return []owner.ID{anna} }
+// Owners are anna and, if there are two, bert, but for those that have left.
+func (w *world) Owners() (all []owner.ID) {
+	w.locked(func() {
+		for _, o := range []owner.ID{anna, bert}[:w.owners] {
+			if !w.left[o] {
+				all = append(all, o)
+			}
+		}
+	})
+	return all
+}
 
 func (w *world) Lent(owner.ID) bool { return false }
 
@@ -246,6 +258,13 @@ func (w *world) wait() *transport.Wait { return &transport.Wait{Ctx: w.Context()
 
 // Has reports false of the owners that have left.
 func (w *world) Has(_ string, o owner.ID) (has bool) {
-	w.locked(func() { has = !w.left[o] })
+	var meanwhile func()
+	w.locked(func() {
+		has = !w.left[o]
+		meanwhile, w.meanwhile = w.meanwhile, nil
+	})
+	if meanwhile != nil {
+		meanwhile()
+	}
 	return has
 }

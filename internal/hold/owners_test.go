@@ -281,7 +281,7 @@ func TestHold_Join(t *testing.T) {
 		require.False(w, renew)
 		_, renew = h.Join(lease.NewTerm(time.Hour), true)
 		require.True(w, renew, "its lease is shorter")
-		require.NoError(w, h.Renew(w.wait(), nil))
+		require.NoError(w, Part{h, anna}.Renew(w.wait(), nil))
 		require.Greater(w, h.Left(), 59*time.Minute)
 		h.Lose(fault.Forced)
 		ok, _ = h.Join(lease.NewTerm(time.Minute), true)
@@ -400,5 +400,96 @@ func TestHold_HeldForLongQuietly(t *testing.T) {
 		require.True(w, h.Adopt(quiet))
 		pass(time.Hour)
 		require.Len(w, w.logged, 1)
+	})
+}
+
+// An owner chooses a lease, and another goroutine of it unlocks just after the local half was asked who has the hold: the next
+// owner has what it asked for.
+func TestRenew_AsTheHoldIsHandedOver(t *testing.T) {
+	const asked = 30 * time.Second
+	for _, chosen := range []time.Duration{2 * time.Second, time.Hour} {
+		t.Run(chosen.String(), func(t *testing.T) {
+			fake(t, func(w *world) {
+				h := w.granted(terms(asked))
+				w.meanwhile = func() {
+					can, _, _ := h.Relinquish(time.Hour)
+					require.True(w, can)
+					w.locked(func() { w.left = map[owner.ID]bool{anna: true} })
+					require.True(w, h.Adopt(terms(asked)))
+					h.Nest(bert, lease.NewTerm(time.Minute))
+				}
+				require.ErrorIs(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(chosen)), fault.NotOwner)
+				require.Zero(w, w.commands())
+				require.Equal(w, asked-lease.Margin(asked), h.Left())
+				require.Equal(w, time.Minute, h.Remains().Term)
+				h.Unnest(bert)
+				require.Equal(w, asked, h.Remains().Term)
+			})
+		})
+	}
+}
+
+// The owner has the hold again when the answer is old: it may choose.
+func TestRenew_AsTheHoldComesBack(t *testing.T) {
+	fake(t, func(w *world) {
+		h := w.granted(terms(time.Minute))
+		w.meanwhile = func() {
+			for range 2 { // to another one, and back
+				can, _, _ := h.Relinquish(time.Hour)
+				require.True(w, can)
+				require.True(w, h.Adopt(terms(time.Minute)))
+			}
+		}
+		require.NoError(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(time.Hour)))
+		require.Equal(w, time.Hour, h.Remains().Term)
+		require.Equal(w, 1, w.commands())
+	})
+}
+
+// A reader chooses a shorter lease, and another goroutine of it unlocks: the readers that are left have what they asked for.
+func TestRenew_AsAReaderLeaves(t *testing.T) {
+	const asked = 30 * time.Second
+	for name, c := range map[string]struct {
+		owners    int64 // before
+		meanwhile func(w *world, h *Hold)
+		err       error
+	}{
+		"not yet dismissed": {2, func(*world, *Hold) {}, nil},
+		"dismissed":         {2, func(w *world, h *Hold) { require.True(w, h.Dismiss(anna)) }, fault.NotOwner},
+		"after another came": {1, func(w *world, h *Hold) {
+			ok, _ := h.Join(lease.NewTerm(asked), false)
+			require.True(w, ok)
+		}, fault.NotOwner},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake(t, func(w *world) {
+				w.path.Shared = true
+				w.locked(func() { w.owners = c.owners })
+				h := w.granted(terms(asked))
+				w.meanwhile = func() {
+					w.locked(func() { w.left, w.owners = map[owner.ID]bool{anna: true}, 1 })
+					c.meanwhile(w, h)
+				}
+				require.ErrorIs(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(time.Second)), c.err)
+				require.Greater(w, h.Left(), asked-time.Second)
+				require.Equal(w, asked, h.Remains().Term)
+			})
+		})
+	}
+}
+
+// After a late reply an owner that has left meanwhile chooses nothing more.
+func TestRenew_AgainAfterTheOwnerHasLeft(t *testing.T) {
+	fake(t, func(w *world) {
+		h := w.granted(terms(time.Minute))
+		w.all(answer{n: 1, late: true})
+		require.ErrorIs(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(90*time.Second)), fault.Late)
+		can, _, _ := h.Relinquish(time.Hour)
+		require.True(w, can)
+		w.locked(func() { w.left = map[owner.ID]bool{anna: true} })
+		require.True(w, h.Adopt(terms(time.Minute)))
+		require.ErrorIs(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(90*time.Second)), fault.NotOwner)
+		require.Equal(w, time.Minute, h.Remains().Term)
+		require.Equal(w, 1, w.commands())
 	})
 }

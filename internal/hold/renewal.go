@@ -2,11 +2,13 @@ package hold
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
@@ -28,22 +30,27 @@ type renewable interface {
 	verified(n int64, err error, late bool)
 }
 
-// Renew renews the lease, with t or, if t is nil, with its current term, and waits for the reply as p says. After a late reply
-// the error is [fault.Late], and the lease is not prolonged.
-func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
-	ctx := p.Ctx
+// Renew renews the lease, with t or, if t is nil, with its current term, and waits for the reply as w says. After a late reply
+// the error is [fault.Late], and the lease is not prolonged. With t the error is [fault.NotOwner] when the owner has left; nobody
+// may choose t for whoever has the hold.
+func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
+	h, ctx := p.Hold, w.Ctx
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
-	h.mu.Lock()
+	has, alone := p.lock(t != nil)
 	if !h.fresh() {
 		h.unlockLose(fault.LeaseOver)
 		return fault.WithEnd(ctx, h.Err())
+	}
+	if !has {
+		h.mu.Unlock()
+		return fault.NotOwner
 	}
 	if stopped {
 		h.mu.Unlock()
 		return fault.Ended(ctx)
 	}
 	now, chosen := h.path.Clock.Now(), t != nil
-	if chosen && t.Length < h.lease.Term.Length && h.path.Above.Count() > 1 {
+	if chosen && t.Length < h.lease.Term.Length && !alone { // mutant: leaving reader shortens
 		chosen = false // not shortened: others that share the hold may rely on it
 		h.lease.Rely(t)
 	}
@@ -57,8 +64,8 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 	h.unlockPlanned()
 
 	c := h.renewal(r.Term)
-	p.Lease = r.Term.Length
-	reply := h.path.Server.Do(p, &c)
+	w.Lease = r.Term.Length
+	reply := h.path.Server.Do(w, &c)
 	n, err := reply.Confirmed()
 	err = h.answered(r, n, err, reply.Late)
 	switch {
@@ -69,6 +76,47 @@ func (h *Hold) Renew(p *transport.Wait, t *lease.Term) error {
 	default:
 		return fault.Classify(err)
 	}
+}
+
+// lock locks the mutex. For a call that chooses a lease it reports whether the owner has the live hold, and whether nobody shares
+// it.
+//
+// Another goroutine of the owner may unlock at any time, and the hold go on for others, whose lease the call must not change.
+// Only the local half knows who has the hold, and it must not be asked with the mutex held. So it is asked before, and the
+// generation of the lease tells whether its answer is old:
+//
+//	this call                   Generation    Has               Generation has changed: again
+//	another goroutine of its owner                     Exit
+//	the hold's mutex                                           HandOver, Leave or Join
+//
+// If it is the same, nobody relies on the hold yet who gets it after the answer: HandOver is still to come, and forgets what is
+// chosen now, or Join is, and sees it. An owner that has left the local half, but not the hold, chooses as it could just before;
+// it shortens only what it had alone, so that no other owner is left behind.
+func (p Part) lock(chooses bool) (has, alone bool) {
+	h := p.Hold
+	h.mu.Lock()
+	if !chooses {
+		return true, true
+	}
+	for asked := h.lease.Generation(); ; {
+		h.mu.Unlock()
+		has, alone = p.has()
+		h.mu.Lock()
+		before := asked
+		if asked = h.lease.Generation(); asked == before || !has {
+			return has, alone
+		}
+	}
+}
+
+// has asks the local half for lock.
+func (p Part) has() (has, alone bool) {
+	above := p.Hold.path.Above
+	if p.Owner == owner.Nobody { // anybody may choose for a plain lock
+		return true, true
+	}
+	alone = !p.Hold.path.Shared || slices.Equal(above.Owners(), []owner.ID{p.Owner})
+	return above.Has(p.Hold.value, p.Owner), alone
 }
 
 // answered handles the reply to a renewal; see [lease.State.Reply].

@@ -89,6 +89,7 @@ type unsure struct {
 	bound    clock.Instant // the key may live until then at most; 0: as long as it is renewed
 	nested   *nested       // see Nest; nil for most
 	joined   *Term         // the longest that owners ask for which share it since renewals are under way, see Join; nil for most
+	changes  uint32        // of owners, see Generation
 }
 
 func (s *State) unsettled() *unsure {
@@ -235,9 +236,21 @@ func (s *State) End(now clock.Instant) bool {
 	return s.sound
 }
 
+// Generation is a number that changes whenever an owner takes over, joins or leaves: while it stays the same, nobody does. It
+// counts from the first call on, since nobody knows a number from before.
+func (s *State) Generation() uint32 { return s.unsettled().changes }
+
+// ownersChange changes the generation.
+func (s *State) ownersChange() {
+	if s.unsure != nil {
+		s.unsure.changes++ // mutant: next owner loses its lease
+	}
+}
+
 // HandOver notes that another owner has it from now on, whose terms Adopt gives it. What the former owner and its nested calls
 // have asked for counts no more, nor does what a renewal has chosen that is under way.
 func (s *State) HandOver() {
+	s.ownersChange()
 	s.forget()
 	s.chosen = clock.Never
 }

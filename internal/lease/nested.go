@@ -103,6 +103,7 @@ func (s *State) Nest(t *Term, by Caller) {
 // The server may execute the shorter one last. Then carl has 2s for certain, and is owed a renewal, sent when a third of that is
 // over. And when the replies have come Term is what carl relies on.
 func (s *State) Join(t *Term, keeps bool, now clock.Instant) (renew, sooner bool) {
+	s.ownersChange()
 	left, effective := s.Left(now), s.Effective(s.Term)
 	enough := t.Length - t.Length/10
 	switch {
@@ -172,8 +173,9 @@ func (s *State) Unnest(by Caller, now clock.Instant) (sooner bool) {
 	return s.settle(now)
 }
 
-// Leave drops all levels of an owner that has left. It reports what Unnest does.
+// Leave notes that one of several owners has left, and drops all its levels. It reports what Unnest does.
 func (s *State) Leave(owner uint64, now clock.Instant) (sooner bool) {
+	s.ownersChange()
 	n := s.nesting()
 	if n == nil {
 		return false

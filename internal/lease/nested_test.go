@@ -278,3 +278,26 @@ func TestState_ChosenBeforeHandOver(t *testing.T) {
 		}
 	}
 }
+
+// The generation tells that owners have changed, and nothing else.
+func TestState_Generation(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(s *lease.State)
+		owners bool
+	}{
+		"handed over":     {func(s *lease.State) { s.HandOver() }, true},
+		"another joins":   {func(s *lease.State) { s.Join(minute, false, now) }, true},
+		"another leaves":  {func(s *lease.State) { s.Leave(carl.Owner, now) }, true},
+		"its terms":       {func(s *lease.State) { s.Adopt(hour, true, 0, now) }, false},
+		"a nested call":   {func(s *lease.State) { s.Nest(hour, anna); s.Unnest(anna, now) }, false},
+		"a chosen lease":  {func(s *lease.State) { s.Choose(now); renew(s, now, short) }, false},
+		"renewal, upheld": {func(s *lease.State) { s.Keep(now); s.Uphold(true) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := granted(t, false)
+			before := s.Generation()
+			c.change(s)
+			require.Equal(t, c.owners, s.Generation() != before)
+		})
+	}
+}

@@ -98,13 +98,13 @@ func (a *attempt) outwaited(failure error) error {
 	return fault.Explain(why, a.failure)
 }
 
-// Prolong sets the lease of a hold anew, now, with t or with the term that it has. When the answer comes late it does so once
-// more, to be sure, until the call's time is over.
-func (p *Path) Prolong(ctx context.Context, h *hold.Hold, t *lease.Term) error {
+// Prolong sets the lease of a hold anew, now, with t, which only its owner may, or with the term that it has. When the answer
+// comes late it does so once more, to be sure, until the call's time is over.
+func (p *Path) Prolong(ctx context.Context, h hold.Part, t *lease.Term) error {
 	w := p.all.CommandWait(ctx, p.Shard())
 	w.Since = p.Clock.Now()
 	for {
-		if err := p.tooFarFor(h, &w, t); err != nil {
+		if err := p.tooFarFor(h.Hold, &w, t); err != nil {
 			return err
 		}
 		if err := h.Renew(&w, t); !errors.Is(err, fault.Late) || !w.Again(p.Clock) {

@@ -1,6 +1,8 @@
 package lease_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -94,5 +96,95 @@ func TestRenew_RenewalKeepsLocks(t *testing.T) {
 		require.False(w, w.TryElsewhere(l))
 		w.Unlock(l)
 		require.True(w, w.Free("orders:42"))
+	})
+}
+
+// looked is a context that calls a function when it is looked at for the nth time.
+type looked struct {
+	context.Context
+	looks, at int
+	meanwhile func()
+}
+
+func (c *looked) Err() error {
+	if c.looks++; c.looks == c.at {
+		c.meanwhile()
+	}
+	return c.Context.Err()
+}
+
+// While one goroutine of an owner renews, another one unlocks, whenever that is: who has the lock then has the lease that it
+// asked for.
+func TestRenew_WhileAnotherGoroutineUnlocks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lock   func(r *lockregistry.Registry) *lockregistry.Lock
+		shared bool
+	}{
+		"plain":  {func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") }, false},
+		"writer": {func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() }, false},
+		"reader": {func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				l := c.lock(w.Registry(lockregistry.WithHandoff(time.Hour)))
+				for at := 1; unlocksAtLook(w, l, at, c.shared); at++ { //nolint:revive // until there are no more looks
+				}
+			})
+		})
+	}
+}
+
+// unlocksAtLook has a goroutine unlock when the renewal of another one of its owner looks at its context for the nth time. It
+// tells whether there are so many looks.
+func unlocksAtLook(w *kit.World, l *lockregistry.Lock, at int, shared bool) bool {
+	w.Helper()
+	asked := lockregistry.Lease(30 * time.Second)
+	owner, other := lockregistry.ContextWithOwner(w.Context()), w.Goroutine()
+	require.NoError(w, l.Lock(owner, asked))
+	got := other.Starts(l, asked)
+	w.Settle()
+	if !shared {
+		w.Pending(got)
+	}
+	unlock := func() {
+		require.NoError(w, l.Unlock(owner))
+		require.NoError(w, <-got)
+	}
+	ctx := &looked{Context: owner, at: at, meanwhile: unlock}
+	err := l.Renew(ctx, 2*time.Second)
+	if ctx.looks < at {
+		unlock()
+	}
+	if err != nil && !errors.Is(err, lockregistry.ErrLockLost) { // which it is when there was no hand-over: the hold is over
+		w.Fails(err, lockregistry.ErrNotOwner, "renew", kit.TheKey)
+	}
+	w.Pass(15 * time.Second)
+	require.True(w, l.IsHeld(), "look %d", at)
+	require.NoError(w, other.Unlock(l))
+	require.True(w, w.Free(kit.TheKey))
+	return ctx.looks >= at
+}
+
+// An owner that has unlocked before a late reply does not renew once more.
+func TestRenew_LateReplyAfterUnlock(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry(lockregistry.WithHandoff(time.Hour))
+		w.Known(r)
+		l, owner := r.Obtain("42"), lockregistry.ContextWithOwner(w.Context())
+		require.NoError(w, l.Lock(owner, lockregistry.Lease(30*time.Second)))
+		other, sent := w.Goroutine(), f.Count("renew")
+		got := other.Starts(l, lockregistry.Lease(30*time.Second))
+		f.Fates("renew", kit.SlowReply(kit.LateAfter))
+		renewed := w.Goroutine().Start(func() error { return l.Renew(owner, 40*time.Second) })
+		w.Settle()
+		w.Pending(got)
+		require.NoError(w, l.Unlock(owner))
+		require.NoError(w, <-got)
+		w.Fails(<-renewed, lockregistry.ErrNotOwner, "renew", kit.TheKey)
+		require.Equal(w, sent+1, f.Count("renew"))
+		require.NoError(w, other.Unlock(l))
+		require.True(w, w.Free(kit.TheKey))
 	})
 }

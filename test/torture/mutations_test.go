@@ -58,13 +58,23 @@ var mutations = []mutation{
 	},
 	{
 		"nested call shortens", "a nested call sets its own lease for all",
-		"h.Nest(o, asked)", "return l.redis.Prolong(ctx, h, asked)",
+		"h.Nest(o, asked)", "return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, asked)",
 		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
 	},
 	{
 		"sharer gets less", "a reader that joins during a renewal gets its lease",
 		"u.joined = longer(u.joined, t)", "_ = t",
 		"../lease:TestNested_AReaderThatComesDuringARenewal$",
+	},
+	{
+		"next owner loses its lease", "a renewal that meets an unlock sets the next owner's lease",
+		"s.unsure.changes++", "_ = s",
+		"../../internal/hold:TestRenew_AsTheHoldIsHandedOver$",
+	},
+	{
+		"leaving reader shortens", "a reader that leaves during its renewal shortens the others' lease",
+		"&& !alone {", "&& !alone && h.path.Above.Count() > 1 {",
+		"../../internal/hold:TestRenew_AsAReaderLeaves$",
 	},
 	{
 		"inner lease stays", "the lease of a nested call stays after it",
