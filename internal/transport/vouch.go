@@ -109,6 +109,7 @@ func (t *Client) Watch(
 func (t *Client) hearFirstWord(w Sentinels) {
 	s, asked := t.First, t.Clock.Now()
 	verdict := w.Ask(s.present(), firstWord, answerWait)
+	t.noticeStandstill(t.Clock.Now())
 	if verdict == sentinel.Vouched || verdict == sentinel.Unknown {
 		s.vouched(asked, 0)
 	}
@@ -181,8 +182,9 @@ func (s *Shard) present() string {
 }
 
 // left reports whether what came over a way is not to be believed: the client has left the server at the address to which it
-// leads, or the Sentinels have begun to doubt that since they were asked.
+// leads, or the Sentinels have begun to doubt that since they were asked, or may have: the process stood still.
 func (s *Shard) left(address string, asked clock.Instant) bool {
+	s.client.noticeStandstill(s.client.Clock.Now())
 	return s.present() != address || s.client.watched() && s.doubtedSince(asked)
 }
 
@@ -221,6 +223,7 @@ func (f *freshConns) vouch(w *way) {
 	limit, asked := s.Plus(answerWait), t.Clock.Now()
 	verdict := (*t.vouching.watch.Load()).Ask(w.address, limit, limit)
 	now := t.Clock.Now()
+	t.noticeStandstill(now) // else a timer may find it out too late; what the Sentinels said before it does not count
 	waited, used := w.greeted.Until(now), s.present() == w.address
 	t.vouching.say(verdict, waited, w.address)
 	if used {

@@ -102,6 +102,7 @@ type witnesses struct {
 	mu    sync.Mutex
 	says  map[string]sentinel.Verdict
 	asked int
+	asks  func() // is called when they have answered, before that is known
 }
 
 func (w *witnesses) Begin(_ func() string, doubt func()) { w.doubt = doubt }
@@ -113,6 +114,9 @@ func (w *witnesses) Ask(address string, _, _ time.Duration) sentinel.Verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked++
+	if w.asks != nil {
+		defer w.asks()
+	}
 	return w.says[address]
 }
 
@@ -232,7 +236,7 @@ func TestVouching_HoweverLongItWasFrozen(t *testing.T) {
 	}
 	raised := map[string]func(v *vouched){
 		"an event":               func(v *vouched) { v.doubt() },
-		"a standstill":           func(v *vouched) { v.vouching.beat.Add(-int64(beatEvery + pauseMost)); <-time.After(2 * beatEvery) },
+		"a standstill":           func(v *vouched) { v.standStill(); <-time.After(2 * beatEvery) },
 		"an answer when it asks": asks,
 	}
 	for name, raise := range raised {
@@ -315,6 +319,7 @@ func TestVouching_UnderWay(t *testing.T) {
 	for name, happens := range map[string]func(v *vouched){
 		"the client leaves":   func(v *vouched) { v.redis.master.Store(heir) },
 		"the Sentinels doubt": func(v *vouched) { v.doubt() },
+		"it stands still":     (*vouched).standStill,
 		"nothing":             nil,
 	} {
 		withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
@@ -463,14 +468,41 @@ func TestVouching_AfterAStandstill(t *testing.T) {
 		<-time.After(running)
 		require.False(t, v.First.IsSuspect(v.Clock.Now()), "it runs")
 		v.say(former, sentinel.Replaced)
-		v.vouching.beat.Add(-int64(beatEvery + pauseMost))
+		v.standStill()
 		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer)
 		require.Empty(t, v.redis.went())
 	})
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
-		v.vouching.beat.Add(-int64(beatEvery + pauseMost))
+		v.standStill()
 		<-time.After(2 * beatEvery)
 		require.True(t, v.First.IsSuspect(v.Clock.Now()), "the timer finds it out, too")
+	})
+}
+
+// standStill is a stop of the process, as it shows in the beats.
+func (v *vouched) standStill() { v.vouching.beat.Add(-int64(beatEvery + pauseMost)) }
+
+// A process that stands still between the Sentinels' answers and their use does not use them, whichever goroutine goes on first.
+func TestVouching_AStandstillAfterTheAnswers(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		v.doubt()
+		v.asks = func() {
+			v.standStill()
+			v.says[former] = sentinel.Replaced
+		}
+		require.ErrorIs(t, v.send(100*time.Millisecond).Error(), fault.NoAnswer)
+		require.Empty(t, v.redis.went())
+	})
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		redis, w := &ofSentinel{Client: client}, &witnesses{says: map[string]sentinel.Verdict{former: sentinel.Vouched}}
+		redis.master.Store(former)
+		v := &vouched{Client: New(redis)}
+		w.asks = v.standStill
+		<-v.Watch(w, func(slog.Level, string, ...slog.Attr) {})
+		require.True(t, v.First.IsSuspect(v.Clock.Now()), "it is the first word")
+		v.Client.Close()
+		<-time.After(time.Minute)
 	})
 }
 
