@@ -102,6 +102,7 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 			r.reports.dispatch.Log(slog.LevelWarn, opened.Note)
 		}
 		if watch != nil {
+			r.transport.LedBySentinel()
 			select {
 			case <-r.transport.Watch(watch, r.reports.dispatch.Log): // else its first calls would wait
 			case <-ctx.Done():

@@ -148,7 +148,7 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 // them; from a client they cannot be learned. Then a master that is frozen, deposed, and goes on is not believed, see New. The
 // registry connects to each Sentinel in the background, over one connection for all registries on the client, asks them about a
 // server that was silent before it believes it again, and hears when they begin to replace it. Their user needs permission for
-// SENTINEL and SUBSCRIBE.
+// SENTINEL and SUBSCRIBE. If most do not answer, the first call waits 10 s before it sends anything.
 //
 // Of option it uses InitAddress, which must not be empty, Sentinel, with a MasterSet, the functions that dial and
 // authenticate, ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. ReplicaOnly and SendToReplicas are bad

@@ -55,6 +55,7 @@ type vouching struct {
 	log   func(level slog.Level, message string, about ...slog.Attr)
 	of    bool          // the client is for Sentinel
 	said  atomic.Bool   // it was logged that they do not vouch
+	young atomic.Bool   // the client's connections were made just before the watch, with an address that a Sentinel named
 	spoke atomic.Int64  // an instant: when their first word was heard, or was no longer waited for; 0: not yet
 	beat  atomic.Int64  // an instant: when the timer of beats last fired; 0: there is none
 	ends  chan struct{} // closed when the watch is
@@ -77,6 +78,9 @@ const (
 	firstWord  = 3 * time.Second        // for the Sentinels when the watch begins, connections included
 )
 
+// LedBySentinel notes that the client's connections have just been made, to the master that a Sentinel names.
+func (t *Client) LedBySentinel() { t.vouching.young.Store(true) }
+
 // Watch has the client's Sentinels asked from now on, unless that has begun before. Its server is doubted until they have vouched
 // for it: a failover may be under way, and connections that other registries on the client have made may lead to a master that
 // was deposed. Heard is closed when they have said their first word, or have not in time.
@@ -92,26 +96,29 @@ func (t *Client) Watch(
 	}
 	v.log, v.ends = log, make(chan struct{})
 	v.watch.Store(&w)
-	s, now := t.First, t.Clock.Now()
+	s, now, used := t.First, t.Clock.Now(), t.First.present()
 	s.doubt(now) // mutant: begins without doubt
 	w.Begin(s.present, s.doubted)
 	v.beat.Store(int64(now))
 	time.AfterFunc(beatEvery, t.onBeat)
 	go func() {
 		defer close(first)
-		t.hearFirstWord(w)
+		t.hearFirstWord(w, used, now)
 	}()
 	return first
 }
 
-// hearFirstWord ends the doubt with which a watch begins, unless the Sentinels have raised another one. Where they do not answer
-// it ends all the same: nothing else speaks against the server, and locks were lost for nothing.
-func (t *Client) hearFirstWord(w Sentinels) {
-	s, asked := t.First, t.Clock.Now()
-	verdict := w.Ask(s.present(), firstWord, answerWait)
+// hearFirstWord ends the doubt with which a watch begins, unless the Sentinels have raised another one, or the client has left the
+// server at the address that it used. Where they do not answer, it ends all the same if the client's connections are young: a
+// Sentinel has just named the server, nothing else speaks against it, and locks were lost for nothing. Older connections may lead
+// to a master that was deposed, until it is demoted: then the first call waits, see sentinel.LongestDoubt.
+func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
+	s := t.First
+	verdict := w.Ask(used, firstWord, answerWait)
 	t.noticeStandstill(t.Clock.Now())
-	if verdict == sentinel.Vouched || verdict == sentinel.Unknown {
-		s.vouched(asked, 0)
+	believed := verdict == sentinel.Vouched || verdict == sentinel.Unknown && t.vouching.young.Load() // mutant: old connections trusted
+	if believed && s.present() == used {
+		s.vouched(began, 0)
 	}
 	t.vouching.spoke.Store(int64(t.Clock.Now()))
 	if verdict == sentinel.Unknown && !t.closed() {
@@ -237,7 +244,7 @@ func (f *freshConns) vouch(w *way) {
 }
 
 // judged takes what the Sentinels say of the server that is in use. One for which they do not vouch is doubted, also by whoever
-// sends nothing from now on. If they say nothing, that is no doubt before their first word was due: see hearFirstWord.
+// sends nothing from now on. If they say nothing, that is no new doubt before their first word was due: see hearFirstWord.
 //
 // A doubt that is raised between the two parts of vouch is not lost: it is newer than the question, so neither does the verdict
 // end it, nor is the way used, see doubts.
@@ -266,7 +273,7 @@ func (v *vouching) say(verdict sentinel.Verdict, waited time.Duration, address s
 	case waited < sayAfter || v.said.Swap(true):
 	case verdict == sentinel.Unknown:
 		v.log(slog.LevelWarn,
-			"no lock is granted for now: the server was silent, and most Sentinels do not say whether it is the master", about,
+			"no lock is granted for now: most Sentinels do not say whether the server is the master", about,
 			slog.Any("without an answer", (*v.watch.Load()).Absent()), slog.Duration("at most", sentinel.LongestDoubt))
 	case verdict == sentinel.Down:
 		v.log(slog.LevelWarn, "no lock is granted for now: the server answers, and the Sentinels find it down",

@@ -147,6 +147,7 @@ func withVouched(t *testing.T, first sentinel.Verdict, test func(t *testing.T, v
 			v.Client.Close()
 			<-time.After(2 * time.Hour) // timers, and those that wait for the pool
 		}()
+		v.LedBySentinel()
 		<-v.Watch(v.witnesses, func(_ slog.Level, message string, _ ...slog.Attr) { v.log = append(v.log, message) })
 		test(t, v)
 	})
@@ -205,7 +206,7 @@ func TestVouching_ADeposedMaster(t *testing.T) {
 func TestVouching_ItIsWaitedForSoLong(t *testing.T) {
 	const another = "no lock is granted for now: most Sentinels name the server as the master, and some name another one"
 	for verdict, says := range map[sentinel.Verdict]string{
-		sentinel.Unknown:   "no lock is granted for now: the server was silent, and most Sentinels do not say whether it is the master",
+		sentinel.Unknown:   "no lock is granted for now: most Sentinels do not say whether the server is the master",
 		sentinel.Down:      "no lock is granted for now: the server answers, and the Sentinels find it down",
 		sentinel.Disputed:  another,
 		sentinel.Contested: another,
@@ -407,6 +408,44 @@ func TestVouching_TheFirstWord(t *testing.T) {
 	})
 }
 
+// The connections of a client that was given may be older than the freeze of a master that was deposed. So where no Sentinel
+// answers, the first call waits until such a master is demoted.
+func TestVouching_NoFirstWordAboutOldConnections(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		redis, w := &ofSentinel{Client: client}, &witnesses{says: map[string]sentinel.Verdict{}}
+		redis.master.Store(former)
+		v := &vouched{Client: New(redis)}
+		<-v.Watch(w, func(_ slog.Level, message string, _ ...slog.Attr) { v.log = append(v.log, message) })
+		began := time.Now()
+		require.NoError(t, v.send(time.Minute).Error())
+		require.GreaterOrEqual(t, time.Since(began), sentinel.LongestDoubt)
+		require.Less(t, time.Since(began), sentinel.LongestDoubt+time.Second)
+		require.Equal(t, []string{
+			"most Sentinels do not answer: until they do, a failover may go unnoticed",
+			"no lock is granted for now: most Sentinels do not say whether the server is the master",
+			"locks go on: the server may be believed again",
+		}, v.log)
+		v.Client.Close()
+		<-time.After(time.Minute)
+	})
+}
+
+// What is said of a server that the client has left meanwhile says nothing about its successor.
+func TestVouching_TheFirstWordIsOfAnother(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		redis, w := &ofSentinel{Client: client}, &witnesses{says: map[string]sentinel.Verdict{former: sentinel.Vouched}}
+		redis.master.Store(former)
+		w.asks = func() { redis.master.Store(heir) }
+		way := New(redis)
+		<-way.Watch(w, func(slog.Level, string, ...slog.Attr) {})
+		require.True(t, way.First.IsSuspect(way.Clock.Now()))
+		way.Close()
+		<-time.After(time.Minute)
+	})
+}
+
 // While the first word is waited for, calls ask, too. That nobody answers them is no doubt: it ends with the wait.
 func TestVouching_CallsBeforeTheFirstWord(t *testing.T) {
 	client := onMiniredis(t)
@@ -414,6 +453,7 @@ func TestVouching_CallsBeforeTheFirstWord(t *testing.T) {
 		redis := &ofSentinel{Client: client}
 		redis.master.Store(former)
 		v := &vouched{Client: New(redis), redis: redis}
+		v.LedBySentinel()
 		v.Watch(&slow{witnesses{says: map[string]sentinel.Verdict{}}}, func(slog.Level, string, ...slog.Attr) {})
 		began := time.Now()
 		require.NoError(t, v.send(time.Minute).Error())

@@ -71,8 +71,8 @@ func TestNew_WithSentinelsThatMakeNoSense(t *testing.T) {
 	kit.Complains(t, err, "WithSentinels: it is for New only; Open knows the Sentinels")
 }
 
-// Sentinels that cannot be reached keep nobody from locking while the server answers. The log says which they are. They are asked
-// once for all registries on a client.
+// Sentinels that cannot be reached keep nobody from locking for longer than a deposed master would answer as one. The log says
+// which they are. They are asked once for all registries on a client.
 func TestNew_WithSentinelsThatDoNotAnswer(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		client, log, dialed := ofSentinel{w.Client()}, &lines{}, make(chan string, 100)
@@ -82,7 +82,8 @@ func TestNew_WithSentinelsThatDoNotAnswer(t *testing.T) {
 			return nil, errors.New("no route to host")
 		}
 		sentinels := lockregistry.WithSentinels(option)
-		r := w.RegistryOn(client, sentinels, lockregistry.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+		logger := lockregistry.WithLogger(slog.New(slog.NewTextHandler(log, nil)))
+		r := w.RegistryOn(client, sentinels, logger, lockregistry.WithCommandTimeout(time.Minute))
 		other := w.RegistryOn(client, lockregistry.WithSentinels(ofSet("10.0.0.8:26379")))
 		require.Equal(w, "10.0.0.9:26379", <-dialed)
 		require.Eventually(w, func() bool { return log.has("most Sentinels do not answer") }, time.Minute, time.Millisecond)

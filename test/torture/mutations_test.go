@@ -292,6 +292,11 @@ var mutations = []mutation{
 		"../../internal/transport:TestVouching_TheFirstWord$ ../../internal/transport:TestVouching_AConnectionFromBefore$",
 	},
 	{
+		"old connections trusted", "connections from before the watch are believed although no Sentinel answers",
+		" && t.vouching.young.Load()", "",
+		"../../internal/transport:TestVouching_NoFirstWordAboutOldConnections$",
+	},
+	{
 		"missed events", "a Sentinel that is heard again is not asked what it published meanwhile",
 		"[]act{{do: ask, address: address}}", "nil",
 		"../../internal/sentinel:TestWatch_EventsBetweenTwoSubscriptions$",
