@@ -40,12 +40,11 @@ type council struct {
 // after 10 s. The promotion comes within seconds of it, and the others hear of that within two.
 const leadsFor = 2 * LongestDoubt
 
-// peer is another Sentinel as one knows it.
-type peer struct{ address, id string }
-
 type member struct {
-	state  state
-	failed int // attempts in a row
+	state    state
+	failed   int     // attempts in a row
+	last     *Answer // its newest; nil: none
+	stranger bool    // by the newest answers of all, see split
 }
 
 type state uint8
@@ -107,22 +106,55 @@ func (c *council) rested(address string) []act {
 	return []act{{do: dial, address: address}}
 }
 
-// answered takes in what a Sentinel says once it is heard: its view of the server that is in use, and which others it knows.
-func (c *council) answered(a *Answer, others []peer, using string) (acts []act) {
-	c.ids[a.Who] = true
-	for _, o := range others {
-		c.ids[o.id] = true
-		acts = append(acts, c.learn([]string{o.address})...)
-	}
-	if using != "" && a.says(using, a.Epoch) != Vouched {
+// answered takes in what a Sentinel says once it is heard: its view of the server that is in use. What a stranger names says
+// nothing of that.
+func (c *council) answered(a *Answer, using string) (acts []act) {
+	acts = c.took(a, using)
+	if m := c.members[a.At]; using != "" && (m == nil || !m.stranger) && a.says(using, a.Epoch) != Vouched {
 		acts = append(acts, act{do: doubt})
+	}
+	return acts
+}
+
+// took takes in any answer of a Sentinel: which others it knows. Those of strangers are no concern.
+func (c *council) took(a *Answer, using string) (acts []act) {
+	if m := c.members[a.At]; m != nil {
+		m.last = a
+	}
+	var last []Answer
+	for _, m := range c.members {
+		if m.last != nil {
+			last = append(last, *m.last)
+		}
+	}
+	ours, strangers := split(using, last)
+	for _, one := range ours {
+		c.members[one.At].stranger = false
+		c.ids[one.Who] = true
+		for _, p := range one.Fellows {
+			c.ids[p.id] = true
+		}
+	}
+	for _, one := range strangers {
+		c.members[one.At].stranger = true
+	}
+	if m := c.members[a.At]; m != nil && m.stranger {
+		return nil
+	}
+	for _, p := range a.Fellows {
+		acts = append(acts, c.learn([]string{p.address})...)
 	}
 	return acts
 }
 
 // told takes in an event. Its message is "master NAME IP PORT", of a change "NAME IP PORT IP PORT", of replicas and Sentinels
 // "slave ..." or "sentinel ..."; that of a vote "ID EPOCH": it does not say which master set it is for.
-func (c *council) told(channel, message string, now time.Time) []act {
+//
+// Events of strangers are no concern: each would begin anew the time after which their word is outlasted.
+func (c *council) told(by, channel, message string, now time.Time) []act {
+	if m := c.members[by]; m != nil && m.stranger {
+		return nil
+	}
 	words := strings.Fields(message)
 	switch {
 	case channel == vote:

@@ -17,11 +17,13 @@ func done(acts []act) []act {
 	return acts
 }
 
-func peers(addresses ...string) (all []peer) {
-	for _, a := range addresses {
-		all = append(all, peer{a, "id of " + a})
+// at is an answer of a Sentinel at an address, that knows those at others.
+func at(address string, a Answer, others ...string) *Answer {
+	a.At, a.Fellows = address, nil
+	for _, other := range others {
+		a.Fellows = append(a.Fellows, peer{other, "id of " + other})
 	}
-	return all
+	return &a
 }
 
 func TestCouncil(t *testing.T) {
@@ -31,16 +33,36 @@ func TestCouncil(t *testing.T) {
 
 	require.Equal(t, []act{{do: ask, address: "a"}}, c.subscribed("a"), "what was missed is asked for after the subscription")
 	sound, lags := stands("1", former), stands("1", heir)
-	require.Equal(t, []act{{do: dial, address: "c"}}, c.answered(&sound, peers("b", "c"), former), "others are learned of")
-	require.Empty(t, c.answered(&sound, peers("b", "c"), former))
-	require.Empty(t, c.answered(&lags, nil, ""), "nothing is in use")
+	require.Equal(t, []act{{do: dial, address: "c"}}, c.answered(at("a", sound, "b", "c"), former), "others are learned of")
+	require.Empty(t, c.answered(at("a", sound, "b", "c"), former))
+	require.Empty(t, c.answered(at("a", lags), ""), "nothing is in use")
 	require.Equal(t, []string{"b", "c"}, c.absent())
 
 	require.Equal(t, []act{{do: rest, address: "a"}}, done(c.broke("a")))
 	require.Equal(t, []string{"a", "b", "c"}, c.absent())
 	require.Equal(t, []act{{do: dial, address: "a"}}, c.rested("a"))
 	require.Equal(t, []act{{do: ask, address: "a"}}, c.subscribed("a"))
-	require.Equal(t, []act{{do: doubt}}, c.answered(&lags, peers("b"), former), "a failover was missed")
+	require.Equal(t, []act{{do: doubt}}, c.answered(at("a", lags, "b"), former), "a failover was missed")
+}
+
+// Nothing is learned from Sentinels of another deployment, and what they publish is no doubt, as long as one of those is known
+// that stand by the server.
+func TestCouncil_Strangers(t *testing.T) {
+	c, now := newCouncil("main"), time.Now()
+	c.learn([]string{"a", "x"})
+	ours, stranger := stands("1", former), another("8", 9)
+	require.Equal(t, []act{{do: dial, address: "b"}}, c.answered(at("a", ours, "b"), former))
+	require.Empty(t, c.answered(at("x", stranger, "y", "z"), former))
+	require.Equal(t, []string{"a", "b", "x"}, c.absent())
+	for _, e := range [][2]string{{"+sdown", "master main 10.9.9.9 6379"}, {vote, "8 10"}, {switched, "main 10.9.9.9 1 10.9.9.8 1"}} {
+		require.Empty(t, c.told("x", e[0], e[1], now))
+		require.Equal(t, []act{{do: doubt}}, c.told("a", e[0], e[1], now))
+		require.Equal(t, []act{{do: doubt}}, c.told("b", e[0], e[1], now), "it has not answered")
+	}
+	joined := at("x", stranger, "a")
+	require.Equal(t, []act{{do: doubt}}, c.answered(joined, former), "it knows one of ours")
+	require.Equal(t, []act{{do: doubt}}, c.told("x", "+sdown", "master main 10.9.9.9 6379", now))
+	require.Equal(t, []act{{do: dial, address: "y"}}, c.took(at("a", ours, "b", "y"), former), "any answer tells of others")
 }
 
 // A Sentinel that is down is dialed less and less often, at least once a second; one that was heard, at once.
@@ -84,7 +106,7 @@ func TestCouncil_Told(t *testing.T) {
 		{"+switch-master", "", false},
 	} {
 		c := newCouncil("main")
-		acts := c.told(e.channel, e.message, time.Now())
+		acts := c.told("a", e.channel, e.message, time.Now())
 		require.Equal(t, e.doubts, len(acts) == 1 && acts[0].do == doubt, e)
 		require.Contains(t, events, e.channel)
 	}
@@ -98,9 +120,11 @@ func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 		c := newCouncil("main")
 		for _, who := range []string{"a", "b", "c"} {
 			answer := stands(who, former)
-			c.answered(&answer, []peer{{"d:26379", "d"}}, former)
+			answer.Fellows = append(answer.Fellows, peer{"d:26379", "d"})
+			c.learn([]string{answer.At})
+			c.answered(&answer, former)
 		}
-		require.Len(t, c.told(vote, id+" 6", now), 1)
+		require.Len(t, c.told("a:26379", vote, id+" 6", now), 1)
 		return c
 	}
 	a, b, down := stands("a", former), stands("b", former), stands("b", former, foundDown)
@@ -132,7 +156,7 @@ func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 	} {
 		council := heard(c.leader)
 		if c.then != "" {
-			council.told(switched, c.then, now)
+			council.told("a:26379", switched, c.then, now)
 		}
 		require.Equal(t, c.want, council.judge(former, c.answers, now.Add(c.after)), name)
 	}

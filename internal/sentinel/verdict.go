@@ -15,6 +15,7 @@ type Answer struct {
 	Flags   []string // of the master that it watches
 	Epoch   int64    // of its configuration: each failover has a greater one, for which most Sentinels have voted
 	Others  int      // how many other Sentinels it knows, dead ones included: as many count for a majority among them
+	Fellows []peer   // those of them whose addresses it knows
 
 	// Nameless: Who is not the id by which Sentinels vote for it.
 	Nameless bool
@@ -43,11 +44,11 @@ const (
 	// Disputed means that most stand by the server, and a few name another one, with no newer epoch, and no failover under way.
 	Disputed
 
-	// Contested is Disputed with a newer epoch.
+	// Contested means that most stand by the server, and that strangers, see split, name another one with a newer epoch.
 	Contested
 
-	// Replaced means that one of them is about to promote another server, or has just done so, or that some name another one, and
-	// no majority stands by this one.
+	// Replaced means that one of them is about to promote another server, or has just done so, or names another one with a newer
+	// epoch, or that some name another one, and no majority stands by this one.
 	Replaced
 )
 
@@ -62,9 +63,12 @@ const (
 	// failover by then.
 	LongestDoubt = 10 * time.Second
 
-	// LongestContest is the same while a few contest it. Most have not heard of a failover for which most have voted: so the
-	// Sentinels are cut off from each other, or this one is of another deployment, with a master set of the same name. A failover
-	// takes no longer than that, by default. Without an end one Sentinel that is not meant would end all locking.
+	// LongestContest is the same while strangers contest it. They are of another deployment, with a master set of the same name; or
+	// of this one, and neither know the others nor are known to them. A failover takes no longer than that, by default. Without an
+	// end one Sentinel that is not meant would end all locking.
+	//
+	// Where one contests it that the others know there is no end: it has the votes of most for its epoch, and is cut off from those
+	// that stand by this server. A process that reaches only its side believes the successor.
 	LongestContest = 3 * time.Minute
 )
 
@@ -138,9 +142,10 @@ func against(address string, answers []Answer) (all []string) {
 // Judge returns what some Sentinels' answers mean for the server at an address. They were all asked after the server had
 // greeted: so no failover whose cause was a silence before that can be under way without one of them showing it.
 func Judge(address string, answers []Answer) Verdict {
+	ours, strangers := split(address, answers)
 	said := map[string]Verdict{} // by Sentinel; the worst counts, if one was asked twice
-	all, agreed, epoch := 0, false, newest(address, answers)
-	for _, a := range answers {
+	all, agreed, epoch := 0, false, newest(address, ours)
+	for _, a := range ours {
 		says := a.says(address, epoch)
 		said[a.Who] = max(said[a.Who], says)
 		all = max(all, 1+a.Others)
@@ -151,20 +156,29 @@ func Judge(address string, answers []Answer) Verdict {
 	for _, v := range said {
 		count[v]++
 	}
-	others := count[Disputed] + count[Contested]
 	few := 2*(count[Vouched]+count[Down]) <= all // mutant: few Sentinels suffice
-	switch {
-	case count[Replaced] > 0, few && others > 0:
+	switch strange := saidBy(strangers, address, epoch); {
+	case count[Replaced]+count[Contested] > 0: // mutant: contester outlasted
+		return Replaced
+	case few && count[Disputed]+len(strangers) > 0:
 		return Replaced
 	case few:
 		return Unknown
-	case count[Contested] > 0:
+	case strange >= Contested: // also where they replace their own master
 		return Contested
 	case agreed, 2*count[Vouched] <= all:
 		return Down
-	case count[Disputed] > 0:
+	case strange == Disputed, count[Disputed] > 0:
 		return Disputed
 	default:
 		return Vouched
 	}
+}
+
+// saidBy returns the worst of what some Sentinels say.
+func saidBy(answers []Answer, address string, newest int64) (worst Verdict) {
+	for _, a := range answers {
+		worst = max(worst, a.says(address, newest))
+	}
+	return worst
 }

@@ -12,10 +12,30 @@ const (
 	heir   = "10.0.0.2:6379"
 )
 
-// stands is what a Sentinel says that stands by a server: the former one since some failover, the heir since the next.
+// stands is what a Sentinel says that stands by a server: the former one since some failover, the heir since the next. It knows a,
+// b and c.
 func stands(who, by string, flags ...string) Answer {
 	return Answer{
-		Who: who, At: who + ":26379", Names: by, Watches: by, Flags: append([]string{"master"}, flags...), Epoch: epochs[by], Others: 2,
+		Who: who, At: who + ":26379", Names: by, Watches: by, Flags: append([]string{"master"}, flags...), Epoch: epochs[by],
+		Others: 2, Fellows: fellows(who, "a", "b", "c"),
+	}
+}
+
+func fellows(who string, all ...string) (others []peer) {
+	for _, id := range all {
+		if id != who {
+			others = append(others, peer{id + ":26379", id})
+		}
+	}
+	return others
+}
+
+// another is what a Sentinel of another deployment says: x, y or z.
+func another(who string, epoch int64, flags ...string) Answer {
+	const by = "10.9.9.9:6379"
+	return Answer{
+		Who: who, At: who + ":26379", Names: by, Watches: by, Flags: append([]string{"master"}, flags...), Epoch: epoch,
+		Others: 2, Fellows: fellows(who, "x", "y", "z"),
 	}
 }
 
@@ -25,7 +45,8 @@ var epochs = map[string]int64{former: 5, heir: 6}
 // as it is promoted. Sentinel a leads the failover.
 func TestJudge_ADeposedMaster(t *testing.T) {
 	promoted := Answer{
-		Who: "a", Names: heir, Watches: former, Flags: []string{"master", "s_down", "o_down", replacing}, Epoch: 6, Others: 2,
+		Who: "a", Names: heir, Watches: former, Flags: []string{"master", "s_down", "o_down", replacing}, Epoch: 6,
+		Others: 2, Fellows: fellows("a", "b", "c"),
 	}
 	for _, at := range []struct {
 		moment       string
@@ -91,7 +112,10 @@ func TestJudge_WhoAnswers(t *testing.T) {
 func TestJudge_AnotherName(t *testing.T) {
 	const other = "10.0.0.9:6379"
 	names := func(epoch int64, flags ...string) Answer {
-		return Answer{Who: "c", Names: other, Watches: other, Flags: append([]string{"master"}, flags...), Epoch: epoch, Others: 2}
+		return Answer{
+			Who: "c", Names: other, Watches: other, Flags: append([]string{"master"}, flags...), Epoch: epoch,
+			Others: 2, Fellows: fellows("c", "a", "b"),
+		}
 	}
 	leads := names(6, replacing)
 	leads.Watches = former
@@ -104,14 +128,14 @@ func TestJudge_AnotherName(t *testing.T) {
 		"it lags":                                {[]Answer{a, b, names(4)}, Disputed},
 		"it has lost its state":                  {[]Answer{a, b, names(0)}, Disputed},
 		"its own master is down":                 {[]Answer{a, b, names(5, foundDown, agreedDown)}, Disputed},
-		"its failover is not known to most":      {[]Answer{a, b, names(6)}, Contested},
+		"its failover is not known to most":      {[]Answer{a, b, names(6)}, Replaced},
 		"it leads a failover":                    {[]Answer{a, b, leads}, Replaced},
 		"it replaces its own master":             {[]Answer{a, b, names(5, replacing)}, Replaced},
 		"one of two that answer":                 {[]Answer{a, names(5)}, Replaced},
 		"most name another":                      {[]Answer{a, stands("b", other), names(0)}, Replaced},
 		"one finds the server down, too":         {[]Answer{a, stands("b", former, foundDown), names(5)}, Down},
 		"one has agreed that it is down":         {[]Answer{a, stands("b", former, foundDown, agreedDown), names(5)}, Down},
-		"that, and a later failover":             {[]Answer{a, stands("b", former, foundDown), names(6)}, Contested},
+		"that, and a later failover":             {[]Answer{a, stands("b", former, foundDown), names(6)}, Replaced},
 		"it is asked at two addresses":           {[]Answer{a, b, names(5), names(5)}, Disputed},
 	} {
 		require.Equal(t, c.want, Judge(former, c.answers), name)
@@ -120,6 +144,43 @@ func TestJudge_AnotherName(t *testing.T) {
 	c.At = "c:26379"
 	require.Equal(t, []string{"c:26379"}, against(former, []Answer{a, c, b, c}))
 	require.Empty(t, against(former, []Answer{a, b}))
+}
+
+// Sentinels of another deployment, with a master set of the same name, do not count for a majority, and are outlasted. One that
+// is linked with those that stand by the server is none of these.
+func TestJudge_Strangers(t *testing.T) {
+	a, b, c := stands("a", former), stands("b", former), stands("c", former)
+	x, y, z := another("x", 9), another("y", 9), another("z", 9)
+	moved := another("m", 9) // it is not listed, and knows one of those
+	moved.Fellows = fellows("m", "a")
+	third := another("m", 9) // it knows one that another knows, too
+	third.Fellows = fellows("m", "c")
+	nameless := another("of the process", 9) // it is listed with its address
+	nameless.At, nameless.Fellows = "c:26379", nil
+	only := Answer{Who: "a", At: "a:26379", Names: former, Watches: former, Epoch: 5}
+	for name, one := range map[string]struct {
+		answers []Answer
+		want    Verdict
+	}{
+		"one":                              {[]Answer{a, b, c, x}, Contested},
+		"as many":                          {[]Answer{a, b, c, x, y, z}, Contested},
+		"more":                             {[]Answer{x, y, z, a, b}, Contested},
+		"one, with an older epoch":         {[]Answer{a, b, c, another("x", 1)}, Disputed},
+		"it replaces its own master":       {[]Answer{a, b, c, another("x", 1, replacing)}, Contested},
+		"it knows many":                    {[]Answer{a, b, func() Answer { x := x; x.Others = 20; return x }()}, Contested},
+		"the only one has no fellows":      {[]Answer{only, x, y, z}, Contested},
+		"no majority stands by the server": {[]Answer{a, x}, Replaced},
+		"one of ours replaces it":          {[]Answer{a, b, stands("c", former, replacing), x}, Replaced},
+		"one of ours has replaced it":      {[]Answer{a, b, stands("c", heir), x}, Replaced},
+		"it knows one of ours":             {[]Answer{a, b, moved}, Replaced},
+		"it knows one that ours know":      {[]Answer{a, b, third}, Replaced},
+		"ours know its address":            {[]Answer{a, b, nameless}, Replaced},
+		"nobody stands by the server":      {[]Answer{x, y}, Replaced},
+	} {
+		require.Equal(t, one.want, Judge(former, one.answers), name)
+	}
+	require.Equal(t, Replaced, Judge(former, []Answer{stands("a", heir), stands("b", heir), stands("c", heir), x}))
+	require.Equal(t, Contested, Judge(heir, []Answer{stands("a", heir), stands("b", heir), stands("c", heir), x}))
 }
 
 // Who does not vouch is waited for, but not for ever, unless the server is replaced.

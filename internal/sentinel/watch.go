@@ -118,7 +118,7 @@ func (w *Watch) handle(event func(*council) []act) {
 			w.work.Go(func() { w.follow(a.address) })
 		case ask:
 			client := w.lines[a.address].client
-			w.work.Go(func() { w.catchUp(client) })
+			w.work.Go(func() { w.catchUp(a.address, client) })
 		case rest:
 			time.AfterFunc(a.after, func() { w.handle(func(c *council) []act { return c.rested(a.address) }) })
 		case doubt:
@@ -144,7 +144,7 @@ func (w *Watch) follow(address string) {
 			}
 		})
 		_ = client.Receive(ctx, client.B().Subscribe().Channel(events...).Build(), func(m rueidis.PubSubMessage) {
-			w.handle(func(c *council) []act { return c.told(m.Channel, m.Message, time.Now()) })
+			w.handle(func(c *council) []act { return c.told(address, m.Channel, m.Message, time.Now()) })
 		})
 	}
 	w.connected(address, nil)
@@ -181,13 +181,13 @@ func (w *Watch) connected(address string, client rueidis.Client) {
 }
 
 // catchUp asks a Sentinel what was missed before it was heard.
-func (w *Watch) catchUp(client rueidis.Client) {
-	a, others, err := inquire(w.ctx, client, w.council.set)
+func (w *Watch) catchUp(address string, client rueidis.Client) {
+	a, err := inquire(w.ctx, address, client, w.council.set)
 	if err != nil {
 		return
 	}
 	using := w.using()
-	w.handle(func(c *council) []act { return c.answered(&a, others, using) })
+	w.handle(func(c *council) []act { return c.answered(&a, using) })
 }
 
 // Ask asks all Sentinels that are connected about the server at an address, which a client uses. It waits for limit at most, also
@@ -226,6 +226,7 @@ func (w *Watch) gather(address string, limit, rest time.Duration) (answers []Ans
 				continue
 			}
 			answers = append(answers, *a)
+			w.handle(func(c *council) []act { return c.took(a, address) })
 			if !known && w.judge(address, answers) != Unknown {
 				known = true
 				over.Reset(min(rest, time.Until(until)))
@@ -266,8 +267,7 @@ func (w *Watch) askOne(ctx context.Context, l *line) *Answer {
 	var answer *Answer
 	if client != nil {
 		// Not with ctx: at its end rueidis would close the connection, which hears the events.
-		if a, _, err := inquire(w.ctx, client, w.council.set); err == nil {
-			a.At = l.address
+		if a, err := inquire(w.ctx, l.address, client, w.council.set); err == nil {
 			answer = &a
 		}
 	}
@@ -278,30 +278,30 @@ func (w *Watch) askOne(ctx context.Context, l *line) *Answer {
 }
 
 // inquire asks a Sentinel about a master set, and for the others.
-func inquire(ctx context.Context, client rueidis.Client, set string) (a Answer, others []peer, err error) {
+func inquire(ctx context.Context, address string, client rueidis.Client, set string) (a Answer, err error) {
 	b := client.B()
 	replies := client.DoMulti(ctx, b.Arbitrary("SENTINEL", "MASTER", set).Build(),
 		b.SentinelGetMasterAddrByName().Master(set).Build(), b.SentinelSentinels().Master(set).Build(),
 		b.Arbitrary("SENTINEL", "MYID").Build())
 	about, err := replies[0].AsStrMap()
 	if err != nil {
-		return a, nil, err
+		return a, err
 	}
 	named, err := replies[1].AsStrSlice()
 	if err != nil {
-		return a, nil, err
+		return a, err
 	}
 	known, err := replies[2].ToArray()
 	if err != nil {
-		return a, nil, err
+		return a, err
+	}
+	a = Answer{
+		At: address, Watches: net.JoinHostPort(about["ip"], about["port"]), Flags: strings.Split(about["flags"], ","), Others: len(known),
 	}
 	for _, one := range known {
 		if s, err := one.AsStrMap(); err == nil && s["port"] != "" {
-			others = append(others, peer{net.JoinHostPort(s["ip"], s["port"]), s["runid"]})
+			a.Fellows = append(a.Fellows, peer{net.JoinHostPort(s["ip"], s["port"]), s["runid"]})
 		}
-	}
-	a = Answer{
-		Watches: net.JoinHostPort(about["ip"], about["port"]), Flags: strings.Split(about["flags"], ","), Others: len(known),
 	}
 	a.Epoch, _ = strconv.ParseInt(about["config-epoch"], 10, 64)
 	if len(named) == 2 {
@@ -311,7 +311,7 @@ func inquire(ctx context.Context, client rueidis.Client, set string) (a Answer, 
 		a.Nameless = true
 		a.Who, err = runOf(ctx, client)
 	}
-	return a, others, err
+	return a, err
 }
 
 // errNameless: without an id nobody can tell one Sentinel at two addresses from two, so it counts as one that does not answer.

@@ -259,6 +259,45 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// Any answer tells of the other Sentinels: one that is added, or moves, while all connections last is asked from then on.
+func TestWatch_OneIsAdded(t *testing.T) {
+	all := three(t)
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	added := newFake(t, "d")
+	all[1].change(func() { all[1].others = append(all[1].others, added.address()) })
+	require.Equal(t, Vouched, w.Ask(former, patience, patience))
+	added.heard(t)
+}
+
+// A Sentinel of another deployment, with a master set of the same name, is no concern of those that stand by the server, whatever
+// it publishes, and however many others it knows.
+func TestWatch_AStranger(t *testing.T) {
+	all, stranger, others := three(t), newFake(t, "x"), three(t)
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	stranger.change(func() {
+		stranger.answer = another("x", 9)
+		for _, o := range others {
+			stranger.others = append(stranger.others, o.address())
+		}
+	})
+	w.handle(func(c *council) []act { return c.learn([]string{stranger.address()}) })
+	w.hearsAll(t, append(all, stranger))
+	require.Equal(t, Contested, w.Ask(former, patience, patience))
+	stranger.publish("+sdown", "master main 10.9.9.9 6379")
+	all[0].publish("+sdown", "master main 10.0.0.1 6379")
+	require.Eventually(t, func() bool { return w.doubts.Load() > 0 }, patience, time.Millisecond)
+	require.Equal(t, Contested, w.Ask(former, patience, patience))
+	require.EqualValues(t, 1, w.doubts.Load())
+	require.Empty(t, w.Absent())
+	for _, o := range others {
+		o.mu.Lock()
+		require.Zero(t, o.asked)
+		o.mu.Unlock()
+	}
+}
+
 // The first question waits for connections that are being made: a process may begin during a failover.
 func TestWatch_TheFirstQuestion(t *testing.T) {
 	all := three(t)

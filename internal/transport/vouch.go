@@ -283,7 +283,7 @@ func (v *vouching) say(verdict sentinel.Verdict, waited time.Duration, address s
 		v.log(slog.LevelWarn, "no lock is granted for now: most Sentinels name the server as the master, and some name another one",
 			about, slog.Any("these", (*v.watch.Load()).Against()), slog.Duration("at most", limit))
 	default:
-		v.log(slog.LevelWarn, "no lock is granted for now: the Sentinels replace the server", about,
+		v.log(slog.LevelWarn, "no lock is granted for now: the Sentinels replace the server, or do not agree on it", about,
 			slog.Any("these name another one", (*v.watch.Load()).Against()))
 	}
 }

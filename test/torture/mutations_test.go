@@ -272,6 +272,11 @@ var mutations = []mutation{
 		"../../internal/sentinel:TestJudge_AnotherName$",
 	},
 	{
+		"contester outlasted", "a server is believed although a Sentinel that the others know has newer votes for another one",
+		"+count[Contested] > 0", " > 0",
+		"../../internal/sentinel:TestJudge_AnotherName$",
+	},
+	{
 		"leader not missed", "a majority vouches although the leader of a failover does not answer",
 		"c.missesLeader(answers, now)", "false",
 		"../../internal/sentinel:TestCouncil_ALeaderThatDoesNotAnswer$ ../../internal/sentinel:TestWatch_TheLeaderIsSilent$",
