@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/auth"
 	"github.com/redis/rueidis"
 )
 
@@ -15,6 +14,7 @@ import (
 type access struct {
 	ask         func(ctx context.Context) (user, password string, err error)
 	limit       time.Duration           // for an answer
+	stream      *stream                 // nil: what is asked is not a streaming provider
 	ofSentinels rueidis.AuthCredentials // see tellApart
 }
 
@@ -23,7 +23,8 @@ func accessOf(o *redis.Options) *access {
 	a := &access{limit: dialLimit(o.DialTimeout)}
 	switch {
 	case o.StreamingCredentialsProvider != nil:
-		a.ask = func(context.Context) (string, string, error) { return current(o.StreamingCredentialsProvider) }
+		a.stream = &stream{provider: o.StreamingCredentialsProvider}
+		a.ask = a.stream.ask
 	case o.CredentialsProviderContext != nil:
 		a.ask = o.CredentialsProviderContext
 	case o.CredentialsProvider != nil:
@@ -50,30 +51,13 @@ func (a *access) credentials(at rueidis.AuthCredentialsContext) (rueidis.AuthCre
 
 // finish changes the options after everybody else has: what the caller has set counts, and nothing undoes what finish does.
 func (a *access) finish(c *rueidis.ClientOption) {
+	if a.stream != nil {
+		c.DialCtxFn = a.stream.counts(dialingOf(c))
+	}
 	if c.Sentinel.MasterSet != "" {
 		a.tellApart(c)
 	}
 }
-
-// current asks a streaming provider for the credentials of this moment. Later ones are for later connections: a connection
-// stays with those that it was made with, and the server closes it when they end.
-func current(p auth.StreamingCredentialsProvider) (user, password string, err error) {
-	now, unsubscribe, err := p.Subscribe(new(deaf))
-	if err != nil {
-		return "", "", err
-	}
-	if unsubscribe != nil {
-		defer func() { err = unsubscribe() }()
-	}
-	user, password = now.BasicAuth()
-	return user, password, nil
-}
-
-// deaf listens to nothing. It has a size, since providers tell listeners apart by their addresses.
-type deaf struct{ _ byte }
-
-func (*deaf) OnNext(auth.Credentials) {}
-func (*deaf) OnError(error)           {}
 
 // toSentinels marks the dialer of connections to Sentinels. Nothing is dialled with it.
 const toSentinels = 1
