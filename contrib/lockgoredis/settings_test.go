@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -223,6 +224,36 @@ func TestSettings(t *testing.T) {
 	}
 	for _, name := range named {
 		require.Contains(t, settings, name, "no test for this row")
+	}
+}
+
+// unnamed are the settings without effect that the page does not name one by one.
+var unnamed = []string{
+	// pools
+	"PoolFIFO", "PoolSize", "PoolTimeout", "MaxConcurrentDials", "MinIdleConns", "MaxIdleConns", "MaxActiveConns",
+	"ConnMaxIdleTime", "ConnMaxLifetime", "ConnMaxLifetimeJitter", "ReadBufferSize", "WriteBufferSize",
+	// retries
+	"MaxRetries", "MinRetryBackoff", "MaxRetryBackoff", "DialerRetries", "DialerRetryTimeout", "MaxRedirects",
+	// how a client of go-redis works, whatever the server
+	"ContextTimeoutEnabled", "PushNotificationProcessor", "FailingTimeoutSeconds", "MaintNotificationsConfig", "NodeAddress",
+	"DisableRoutingPolicies", "ShardPicker", "ClusterStateReloadInterval", "UseDisconnectedReplicas", "UnstableResp3",
+	"DisableIndentity", // the old name of DisableIdentity
+}
+
+// The page says what becomes of each setting that go-redis has.
+func TestSettings_EachIsNamed(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(page), "### Beside go-redis\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, o := range []any{redis.Options{}, redis.ClusterOptions{}, redis.FailoverOptions{}} {
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(o)) {
+			if field.IsExported() && !slices.Contains(unnamed, field.Name) {
+				assert.Regexp(t, "`"+field.Name+"[:`]", section, "%T", o)
+			}
+		}
 	}
 }
 
