@@ -145,7 +145,7 @@ const (
 	LossKeyGone             // the key was removed, has expired, or was lost in a failover
 	LossKeyTaken            // the same, and another owner has the key
 	LossRenewedTooLate      // the lease ended before its renewal was answered: it is too short for Redis or the network
-	LossForced              // by ForceUnlock of this registry
+	LossForced              // by ForceUnlock or ForceUnlockHolder of an inspect.Inspector of this registry
 	LossGrantedTwice        // another server granted it again: a failover brought an old queue back
 )
 

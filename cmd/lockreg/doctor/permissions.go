@@ -23,12 +23,13 @@ import (
 //	replicas   WithReplicas
 //	atleast    AtLeast
 //	record     saying which host and process a registry belongs to
+//	list       entering that record in the list of records, for those who look in a database with many other keys
 //	inspect    Inspect, Locks, Deadlocks: lockreg ls, show, deadlocks and serve
 //	release    ForceUnlock, ForceUnlockHolder, Inspect: lockreg release
 func Modes() []string {
 	return []string{
-		"lock", "readwrite", "queue", "quiet", "tracking", "pubsub", "fencing", "replicas", "atleast", "record", "inspect",
-		"release",
+		"lock", "readwrite", "queue", "quiet", "tracking", "pubsub", "fencing", "replicas", "atleast", "record", "list",
+		"inspect", "release",
 	}
 }
 

@@ -34,6 +34,21 @@ func as(s *redistest.Server) rueidis.ClientOption {
 // looking is what the doctor itself needs to see everything.
 const looking = "+info +config|get +acl|whoami +eval +scan +type +pttl +time +ping"
 
+// Each mode that is looked at can be asked for, and is on the page.
+func TestModes(t *testing.T) {
+	t.Parallel()
+	var seen []string
+	for _, f := range examine(t, option(healthy(t).Addr())).Findings {
+		if mode, ok := strings.CutPrefix(f.ID, "permission-"); ok {
+			seen = append(seen, mode)
+		}
+	}
+	require.Equal(t, doctor.Modes(), seen)
+	page, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	require.Contains(t, string(page), "`"+strings.Join(seen, "`, `")+"`. Default: ")
+}
+
 // A user who may do nothing is told, for each mode, what to permit. Once that is permitted as it is written the mode has
 // no finding any more, and nothing else was asked for.
 func TestAdviceForEachMode(t *testing.T) {
@@ -47,7 +62,7 @@ func TestAdviceForEachMode(t *testing.T) {
 					s.Command(t, append([]string{"ACL", "SETUSER", "app", "reset", "on", ">secret"}, strings.Fields("+info +acl|whoami")...)...)
 					needs := func(o *doctor.Options) { o.Need, o.Layout = []string{mode}, layout }
 					severity := doctor.Error
-					if slices.Contains([]string{"queue", "quiet", "tracking", "pubsub", "record"}, mode) {
+					if slices.Contains([]string{"queue", "quiet", "tracking", "pubsub", "record", "list"}, mode) {
 						severity = doctor.Warning
 					}
 					before := examine(t, as(s), needs)
