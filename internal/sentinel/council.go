@@ -1,6 +1,8 @@
 package sentinel
 
 import (
+	"maps"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +27,7 @@ const (
 //
 //	learn ──▶ dialing ──subscribed──▶ heard
 //	            ▲  └──────broke──▶ resting ◀──broke──┘
-//	            └──rested─────────────┘
+//	            └──rested─────────────┴──nobody lists it──▶ forgotten
 //
 // Events are missed while a Sentinel is not heard. So it is asked once it is heard again: after the subscription, so that each
 // failover shows either in its answer or in a later event.
@@ -34,6 +36,7 @@ type council struct {
 	members map[string]*member
 	ids     map[string]bool      // of the Sentinels of the set
 	votes   map[string]time.Time // when a vote for a Sentinel as the leader of a failover was last heard, by its id
+	former  map[string]time.Time // when it was last heard that a server had been replaced, by its address
 }
 
 // leadsFor is for how long after the newest vote a Sentinel may lead a failover of which no other one knows. An election ends
@@ -42,6 +45,7 @@ const leadsFor = 2 * LongestDoubt
 
 type member struct {
 	state    state
+	given    bool    // by the user: it is never forgotten
 	failed   int     // attempts in a row
 	last     *Answer // its newest; nil: none
 	stranger bool    // by the newest answers of all, see split
@@ -72,7 +76,18 @@ const (
 )
 
 func newCouncil(set string) council {
-	return council{set: set, members: map[string]*member{}, ids: map[string]bool{}, votes: map[string]time.Time{}}
+	return council{
+		set: set, members: map[string]*member{}, ids: map[string]bool{}, votes: map[string]time.Time{}, former: map[string]time.Time{},
+	}
+}
+
+// begin takes in the addresses that the user gives.
+func (c *council) begin(addresses []string) []act {
+	acts := c.learn(addresses)
+	for _, a := range addresses {
+		c.members[a].given = true
+	}
+	return acts
 }
 
 // learn takes in the addresses of Sentinels.
@@ -101,9 +116,28 @@ func (c *council) broke(address string) []act {
 	return []act{{do: rest, address: address, after: clock.Pause(m.failed, clock.MostPause)}}
 }
 
+// rested: a Sentinel is to be dialed again, unless it has gone for good, as one that has moved.
 func (c *council) rested(address string) []act {
+	if !c.members[address].given && !c.listed(address) {
+		delete(c.members, address)
+		return nil
+	}
 	c.members[address].state = dialing
 	return []act{{do: dial, address: address}}
+}
+
+// listed reports whether a Sentinel that is heard knows one at an address; true if none is heard.
+func (c *council) listed(address string) bool {
+	heardOf := false
+	for _, m := range c.members {
+		if m.state == heard && m.last != nil && !m.stranger {
+			if m.last.knows("", address) {
+				return true
+			}
+			heardOf = true
+		}
+	}
+	return !heardOf
 }
 
 // answered takes in what a Sentinel says once it is heard: its view of the server that is in use. What a stranger names says
@@ -162,7 +196,7 @@ func (c *council) told(by, channel, message string, now time.Time) []act {
 			c.votes[words[0]] = now
 		}
 	case channel == switched && len(words) > 0 && words[0] == c.set:
-		clear(c.votes) // the others know of it
+		c.changed(words[1:], now)
 	case channel != switched && len(words) > 1 && words[0] == "master" && words[1] == c.set:
 	default:
 		return nil
@@ -170,23 +204,44 @@ func (c *council) told(by, channel, message string, now time.Time) []act {
 	return []act{{do: doubt}}
 }
 
-// judge is Judge where it matters who has not answered: a Sentinel that leads a failover, and that no other one would name. Then
-// a majority of the others proves nothing. It may be slow, or down; so nothing is known for a while.
-func (c *council) judge(address string, answers []Answer, now time.Time) Verdict {
+// changed takes in that another server has replaced the master: "IP PORT IP PORT".
+func (c *council) changed(words []string, now time.Time) {
+	if len(words) < 4 {
+		return
+	}
+	from, to := net.JoinHostPort(words[0], words[1]), net.JoinHostPort(words[2], words[3])
+	c.former[from] = now
+	delete(c.former, to)
+}
+
+// judge is Judge, and what was heard counts, too: a server that was replaced a moment ago is not believed, even if the
+// Sentinel that said so does not answer. And it matters who has not answered: a Sentinel that leads a failover, and that no other one would
+// name. Then a majority of the others proves nothing. It may be slow, or down; so it is waited for. The answers were asked for at
+// some time, and were taken in.
+func (c *council) judge(address string, answers []Answer, asked, now time.Time) Verdict {
+	expire(c.former, now)
+	expire(c.votes, now)
 	v := Judge(address, answers)
-	if v != Contested && v != Replaced && c.missesLeader(answers, now) { // mutant: leader not missed
-		return Unknown
+	switch _, former := c.former[address]; {
+	case former, v == Replaced:
+		return Replaced
+	case v != Contested && c.missesLeader(answers, asked): // mutant: leader not missed
+		return Elected
 	}
 	return v
 }
 
-// missesLeader reports whether some Sentinel may lead a failover and has not answered. One whose id is not known of this set may
-// lead that of another set. Before Redis 6.2 they do not say by which id they vote.
-func (c *council) missesLeader(answers []Answer, now time.Time) bool {
+// expire forgets what was heard before any failover that may still be unknown to others.
+func expire(when map[string]time.Time, now time.Time) {
+	maps.DeleteFunc(when, func(_ string, at time.Time) bool { return now.Sub(at) >= leadsFor })
+}
+
+// missesLeader reports whether some Sentinel may lead a failover and has not answered. One that nobody lists who was asked after
+// the vote leads that of another set. Before Redis 6.2 they do not say by which id they vote.
+func (c *council) missesLeader(answers []Answer, asked time.Time) bool {
 	for id, at := range c.votes {
-		if now.Sub(at) >= leadsFor {
-			delete(c.votes, id)
-		} else if c.ids[id] && !slices.ContainsFunc(answers, func(a Answer) bool { return a.Who == id || a.Nameless }) {
+		ours := c.ids[id] || at.After(asked)
+		if ours && !slices.ContainsFunc(answers, func(a Answer) bool { return a.Who == id || a.Nameless }) {
 			return true
 		}
 	}

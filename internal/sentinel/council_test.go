@@ -54,7 +54,7 @@ func TestCouncil_Strangers(t *testing.T) {
 	require.Equal(t, []act{{do: dial, address: "b"}}, c.answered(at("a", ours, "b"), former))
 	require.Empty(t, c.answered(at("x", stranger, "y", "z"), former))
 	require.Equal(t, []string{"a", "b", "x"}, c.absent())
-	for _, e := range [][2]string{{"+sdown", "master main 10.9.9.9 6379"}, {vote, "8 10"}, {switched, "main 10.9.9.9 1 10.9.9.8 1"}} {
+	for _, e := range [][2]string{{"+sdown", "master main 10.9.9.9 6379"}, {vote, "8 10"}, {switched, "main 10.9.9.9 1 1.2.3.4 1"}} {
 		require.Empty(t, c.told("x", e[0], e[1], now))
 		require.Equal(t, []act{{do: doubt}}, c.told("a", e[0], e[1], now))
 		require.Equal(t, []act{{do: doubt}}, c.told("b", e[0], e[1], now), "it has not answered")
@@ -132,6 +132,11 @@ func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 	nameless.Nameless = true
 	disputes := stands("b", heir)
 	disputes.Epoch = 0
+	lists := b // of what is asked after the vote
+	lists.Fellows = append(fellows("b", "a", "c"), peer{"new:26379", "new"})
+	x := another("x", 0)
+	x.Fellows = append(x.Fellows, peer{"new:26379", "new"})
+	const away, to = "main 10.0.0.1 6379 10.0.0.2 6379", "main 10.0.0.3 6379 10.0.0.1 6379"
 	for name, c := range map[string]struct {
 		leader  string
 		then    string
@@ -139,25 +144,66 @@ func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 		answers []Answer
 		want    Verdict
 	}{
-		"it does not":                      {leader: "c", answers: []Answer{a, b}, want: Unknown},
-		"it does":                          {leader: "a", answers: []Answer{a, b}, want: Vouched},
-		"it does not, a moment before":     {leader: "c", after: leadsFor - 1, answers: []Answer{a, b}, want: Unknown},
-		"nor later":                        {leader: "c", after: leadsFor, answers: []Answer{a, b}, want: Vouched},
-		"it is known from others":          {leader: "d", answers: []Answer{a, b}, want: Unknown},
-		"it leads that of another set":     {leader: "of another", answers: []Answer{a, b}, want: Vouched},
-		"they know of the change":          {leader: "c", then: "main 10.0.0.1 1 10.0.0.2 1", answers: []Answer{a, b}, want: Vouched},
-		"another set has changed":          {leader: "c", then: "other 10.0.0.1 1 10.0.0.2 1", answers: []Answer{a, b}, want: Unknown},
-		"they do not say how they vote":    {leader: "c", answers: []Answer{nameless, b}, want: Vouched},
-		"the others find the server down":  {leader: "c", answers: []Answer{a, down}, want: Unknown},
-		"one disputes it":                  {leader: "d", answers: []Answer{a, disputes, stands("c", former)}, want: Unknown},
-		"another has replaced it":          {leader: "c", answers: []Answer{a, stands("b", former, replacing)}, want: Replaced},
-		"nobody answers":                   {leader: "c", want: Unknown},
-		"one that is not known votes, too": {leader: "", answers: []Answer{a, b}, want: Vouched},
+		"it does not":                       {leader: "c", answers: []Answer{a, b}, want: Elected},
+		"it does":                           {leader: "a", answers: []Answer{a, b}, want: Vouched},
+		"it does not, a moment before":      {leader: "c", after: leadsFor - 1, answers: []Answer{a, b}, want: Elected},
+		"nor later":                         {leader: "c", after: leadsFor, answers: []Answer{a, b}, want: Vouched},
+		"it is known from others":           {leader: "d", answers: []Answer{a, b}, want: Elected},
+		"it is known from now on":           {leader: "new", after: 1, answers: []Answer{a, lists}, want: Elected},
+		"it is not known from strangers":    {leader: "new", after: 1, answers: []Answer{a, b, x}, want: Disputed},
+		"they voted after they were asked":  {leader: "new", after: -1, answers: []Answer{a, b}, want: Elected},
+		"it leads that of another set":      {leader: "of another", answers: []Answer{a, b}, want: Vouched},
+		"another set has changed":           {leader: "c", then: "other 10.0.0.1 1 10.0.0.2 1", answers: []Answer{a, b}, want: Elected},
+		"they do not say how they vote":     {leader: "c", answers: []Answer{nameless, b}, want: Vouched},
+		"the others find the server down":   {leader: "c", answers: []Answer{a, down}, want: Elected},
+		"one disputes it":                   {leader: "d", answers: []Answer{a, disputes, stands("c", former)}, want: Elected},
+		"another has replaced it":           {leader: "c", answers: []Answer{a, stands("b", former, replacing)}, want: Replaced},
+		"nobody answers":                    {leader: "c", want: Elected},
+		"one that is not known votes, too":  {leader: "", answers: []Answer{a, b}, want: Vouched},
+		"the change was heard":              {leader: "a", then: away, answers: []Answer{a, b}, want: Replaced},
+		"the change was heard of another":   {leader: "a", then: to, answers: []Answer{a, b}, want: Vouched},
+		"it was heard long ago":             {leader: "a", then: away, after: leadsFor, answers: []Answer{a, b}, want: Vouched},
+		"it does not, although others know": {leader: "c", then: to, answers: []Answer{a, b}, want: Elected},
+		"the change is not understood":      {leader: "a", then: "main", answers: []Answer{a, b}, want: Vouched},
 	} {
-		council := heard(c.leader)
+		council, at := heard(c.leader), now.Add(c.after)
 		if c.then != "" {
 			council.told("a:26379", switched, c.then, now)
 		}
-		require.Equal(t, c.want, council.judge(former, c.answers, now.Add(c.after)), name)
+		council.learn([]string{"x:26379"})
+		for _, answer := range c.answers {
+			council.took(&answer, former)
+		}
+		require.Equal(t, c.want, council.judge(former, c.answers, at, at), name)
 	}
+}
+
+// A server that was replaced, and replaces its successor, is believed again.
+func TestCouncil_ThereAndBack(t *testing.T) {
+	c, now, answers := newCouncil("main"), time.Now(), []Answer{stands("a", former), stands("b", former)}
+	c.told("a", switched, "main 10.0.0.1 6379 10.0.0.2 6379", now)
+	require.Equal(t, Replaced, c.judge(former, answers, now, now))
+	c.told("a", switched, "main 10.0.0.2 6379 10.0.0.1 6379", now)
+	require.Equal(t, Vouched, c.judge(former, answers, now, now))
+}
+
+// A Sentinel that cannot be reached any more, and that nobody lists, is forgotten; not one that was given.
+func TestCouncil_Forgets(t *testing.T) {
+	c := newCouncil("main")
+	c.begin([]string{"a", "given"})
+	c.subscribed("a")
+	c.broke("given")
+	c.answered(at("a", stands("1", former), "moves"), former)
+	c.broke("moves")
+	require.Equal(t, []act{{do: dial, address: "moves"}}, c.rested("moves"), "it is listed")
+	c.broke("moves")
+	c.took(at("a", stands("1", former), "moved"), former)
+	require.Empty(t, c.rested("moves"))
+	require.Equal(t, []string{"given", "moved"}, c.absent())
+	require.Equal(t, []act{{do: dial, address: "given"}}, c.rested("given"))
+	c.broke("a")
+	c.broke("moved")
+	require.Equal(t, []act{{do: dial, address: "moved"}}, c.rested("moved"), "nobody is heard")
+	c.subscribed("a")
+	require.Equal(t, []act{{do: dial, address: "moves"}}, c.took(at("a", stands("1", former), "moves"), former), "it is back")
 }

@@ -41,6 +41,10 @@ const (
 	// Down means that a majority answers, and that they find the server down. None of them replaces it now.
 	Down
 
+	// Elected means that Sentinels have voted for one to lead a failover, and that it does not answer: nobody else knows of that
+	// failover until it has succeeded.
+	Elected
+
 	// Disputed means that most stand by the server, and a few name another one, with no newer epoch, and no failover under way.
 	Disputed
 
@@ -52,7 +56,7 @@ const (
 	Replaced
 )
 
-var verdicts = [...]string{"unknown", "vouched for", "down", "disputed", "contested", "replaced"}
+var verdicts = [...]string{"unknown", "vouched for", "down", "a leader was elected", "disputed", "contested", "replaced"}
 
 func (v Verdict) String() string { return verdicts[v] }
 
@@ -85,6 +89,8 @@ func (v Verdict) Longest() (limit time.Duration, bounded bool) {
 		return 0, true
 	case Unknown, Down, Disputed:
 		return LongestDoubt, true // mutant: unknown server trusted
+	case Elected:
+		return leadsFor, true
 	case Contested:
 		return LongestContest, true
 	default:

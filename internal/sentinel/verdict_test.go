@@ -12,8 +12,8 @@ const (
 	heir   = "10.0.0.2:6379"
 )
 
-// stands is what a Sentinel says that stands by a server: the former one since some failover, the heir since the next. It knows a,
-// b and c.
+// stands is what a Sentinel says that stands by a server: the former one since some failover, the heir since the next. It
+// knows a, b and c.
 func stands(who, by string, flags ...string) Answer {
 	return Answer{
 		Who: who, At: who + ":26379", Names: by, Watches: by, Flags: append([]string{"master"}, flags...), Epoch: epochs[by],
@@ -186,7 +186,7 @@ func TestJudge_Strangers(t *testing.T) {
 // Who does not vouch is waited for, but not for ever, unless the server is replaced.
 func TestVerdict_Suffices(t *testing.T) {
 	for verdict, after := range map[Verdict]time.Duration{
-		Vouched: 0, Unknown: LongestDoubt, Down: LongestDoubt, Disputed: LongestDoubt, Contested: LongestContest,
+		Vouched: 0, Unknown: LongestDoubt, Down: LongestDoubt, Disputed: LongestDoubt, Contested: LongestContest, Elected: leadsFor,
 	} {
 		require.True(t, verdict.Suffices(after), verdict)
 		require.False(t, after > 0 && verdict.Suffices(after-1), verdict)

@@ -60,7 +60,7 @@ func New(option rueidis.ClientOption, set string) *Watch {
 // it must not block. Using returns the address of the master that is in use now.
 func (w *Watch) Begin(using func() string, doubt func()) {
 	w.using, w.doubt = using, doubt
-	w.handle(func(c *council) []act { return c.learn(w.first) })
+	w.handle(func(c *council) []act { return c.begin(w.first) })
 }
 
 // closeWait is how long Close waits. A function of the user, which dials or closes, need not heed the end of its context.
@@ -195,31 +195,31 @@ func (w *Watch) catchUp(address string, client rueidis.Client) {
 // majority has. One that owes an earlier answer, asked for too early to count, is not asked again: at most one question to each
 // is under way.
 func (w *Watch) Ask(address string, limit, rest time.Duration) Verdict {
-	answers := w.gather(address, limit, rest)
+	asked := time.Now()
+	answers := w.gather(address, asked, limit, rest)
 	if outdated(address, answers) {
 		w.prompter.prompt()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.against = against(address, answers)
-	return w.council.judge(address, answers, time.Now())
+	return w.council.judge(address, answers, asked, time.Now())
 }
 
-func (w *Watch) judge(address string, answers []Answer) Verdict {
+func (w *Watch) judge(address string, answers []Answer, asked time.Time) Verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.council.judge(address, answers, time.Now())
+	return w.council.judge(address, answers, asked, time.Now())
 }
 
-func (w *Watch) gather(address string, limit, rest time.Duration) (answers []Answer) {
+func (w *Watch) gather(address string, asked time.Time, limit, rest time.Duration) (answers []Answer) {
 	ctx, end := context.WithCancel(w.ctx)
 	defer end()
 	over := time.NewTimer(limit)
 	defer over.Stop()
-	until := time.Now().Add(limit)
-	said, asked := w.askAll(ctx)
+	said, waits := w.askAll(ctx)
 	known := false
-	for range asked {
+	for range waits {
 		select {
 		case a := <-said:
 			if a == nil {
@@ -227,9 +227,9 @@ func (w *Watch) gather(address string, limit, rest time.Duration) (answers []Ans
 			}
 			answers = append(answers, *a)
 			w.handle(func(c *council) []act { return c.took(a, address) })
-			if !known && w.judge(address, answers) != Unknown {
+			if v := w.judge(address, answers, asked); !known && v != Unknown && v != Elected {
 				known = true
-				over.Reset(min(rest, time.Until(until)))
+				over.Reset(min(rest, time.Until(asked.Add(limit))))
 			}
 		case <-over.C:
 			return answers
@@ -296,7 +296,8 @@ func inquire(ctx context.Context, address string, client rueidis.Client, set str
 		return a, err
 	}
 	a = Answer{
-		At: address, Watches: net.JoinHostPort(about["ip"], about["port"]), Flags: strings.Split(about["flags"], ","), Others: len(known),
+		At: address, Others: len(known),
+		Watches: net.JoinHostPort(about["ip"], about["port"]), Flags: strings.Split(about["flags"], ","),
 	}
 	for _, one := range known {
 		if s, err := one.AsStrMap(); err == nil && s["port"] != "" {

@@ -361,7 +361,8 @@ func TestWatch_NamelessSentinels(t *testing.T) {
 	require.Equal(t, Unknown, w.Ask(former, patience, patience), "one cannot be told apart")
 }
 
-// A Sentinel that leads a failover is missed, although all others stand by the master.
+// A Sentinel that leads a failover is missed, although all others stand by the master. When one has announced the change the
+// former master is not believed, whatever the others say.
 func TestWatch_TheLeaderIsSilent(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -369,10 +370,10 @@ func TestWatch_TheLeaderIsSilent(t *testing.T) {
 	all[2].change(func() { all[2].mute = true })
 	all[1].publish(vote, "c 6")
 	require.Eventually(t, func() bool { return w.doubts.Load() == 1 }, patience, time.Millisecond)
-	require.Equal(t, Unknown, w.Ask(former, 50*time.Millisecond, time.Millisecond))
+	require.Equal(t, Elected, w.Ask(former, 50*time.Millisecond, time.Millisecond))
 	all[1].publish(switched, "main 10.0.0.1 6379 10.0.0.2 6379")
 	require.Eventually(t, func() bool { return w.doubts.Load() == 2 }, patience, time.Millisecond)
-	require.Equal(t, Vouched, w.Ask(former, patience, time.Millisecond))
+	require.Equal(t, Replaced, w.Ask(former, patience, time.Millisecond))
 }
 
 // Which of them name another server is known afterwards.

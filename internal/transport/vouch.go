@@ -108,16 +108,16 @@ func (t *Client) Watch(
 	return first
 }
 
-// hearFirstWord ends the doubt with which a watch begins, unless the Sentinels have raised another one, or the client has left the
-// server at the address that it used. Where they do not answer, it ends all the same if the client's connections are young: a
+// hearFirstWord ends the doubt with which a watch begins, unless the Sentinels have raised another one, or the client has left
+// the server at the address that it used. Where they do not answer, it ends all the same if the client's connections are young: a
 // Sentinel has just named the server, nothing else speaks against it, and locks were lost for nothing. Older connections may lead
 // to a master that was deposed, until it is demoted: then the first call waits, see sentinel.LongestDoubt.
 func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 	s := t.First
 	verdict := w.Ask(used, firstWord, answerWait)
 	t.noticeStandstill(t.Clock.Now())
-	believed := verdict == sentinel.Vouched || verdict == sentinel.Unknown && t.vouching.young.Load() // mutant: old connections trusted
-	if believed && s.present() == used {
+	nobody := verdict == sentinel.Unknown && t.vouching.young.Load() // mutant: old connections trusted
+	if (nobody || verdict == sentinel.Vouched) && s.present() == used {
 		s.vouched(began, 0)
 	}
 	t.vouching.spoke.Store(int64(t.Clock.Now()))
@@ -278,6 +278,10 @@ func (v *vouching) say(verdict sentinel.Verdict, waited time.Duration, address s
 	case verdict == sentinel.Down:
 		v.log(slog.LevelWarn, "no lock is granted for now: the server answers, and the Sentinels find it down",
 			about, slog.Duration("at most", sentinel.LongestDoubt))
+	case verdict == sentinel.Elected:
+		limit, _ := verdict.Longest()
+		v.log(slog.LevelWarn, "no lock is granted for now: Sentinels have voted for one to lead a failover, and it does not answer",
+			about, slog.Any("without an answer", (*v.watch.Load()).Absent()), slog.Duration("at most", limit))
 	case verdict == sentinel.Disputed, verdict == sentinel.Contested:
 		limit, _ := verdict.Longest()
 		v.log(slog.LevelWarn, "no lock is granted for now: most Sentinels name the server as the master, and some name another one",

@@ -208,6 +208,7 @@ func TestVouching_ItIsWaitedForSoLong(t *testing.T) {
 	for verdict, says := range map[sentinel.Verdict]string{
 		sentinel.Unknown:   "no lock is granted for now: most Sentinels do not say whether the server is the master",
 		sentinel.Down:      "no lock is granted for now: the server answers, and the Sentinels find it down",
+		sentinel.Elected:   "no lock is granted for now: Sentinels have voted for one to lead a failover, and it does not answer",
 		sentinel.Disputed:  another,
 		sentinel.Contested: another,
 	} {

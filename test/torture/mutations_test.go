@@ -278,7 +278,7 @@ var mutations = []mutation{
 	},
 	{
 		"leader not missed", "a majority vouches although the leader of a failover does not answer",
-		"c.missesLeader(answers, now)", "false",
+		"c.missesLeader(answers, asked)", "false",
 		"../../internal/sentinel:TestCouncil_ALeaderThatDoesNotAnswer$ ../../internal/sentinel:TestWatch_TheLeaderIsSilent$",
 	},
 	{
