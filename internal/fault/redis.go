@@ -253,6 +253,11 @@ func BetweenNodes(err error) bool {
 	return strings.Contains(text, nonLocal) || strings.Contains(text, "TRYAGAIN") || strings.Contains(text, "ASK ")
 }
 
+// CrossSlot reports whether a command was refused because its keys belong to several slots, or to several servers of a proxy.
+func CrossSlot(err error) bool {
+	return Refusal(err) && strings.HasPrefix(err.Error(), "CROSSSLOT")
+}
+
 // OutcomeUnknown reports whether the server may have executed a command that ended with err, or may still do so: it may unless
 // the server itself replied with an error, or the command was never sent. [rueidis.ErrClosing] proves neither: rueidis also
 // returns it for commands that were pending on a connection that it replaces. Nor does the reply of a proxy that the server

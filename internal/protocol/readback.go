@@ -118,11 +118,12 @@ var giveBackAll = Load("give_back_all")
 // and a proxy may be replaced. So the registry tries again after a minute, and after twice as long each time that it sees a proxy
 // once more, up to an hour. Once it has worked for as long, it begins anew. Such a try costs a script and its undoing.
 type Apart struct {
-	seen atomic.Bool
+	seen atomic.Bool // that was noted at any time
 
-	mu    sync.Mutex
-	until clock.Instant
-	pause time.Duration
+	mu     sync.Mutex
+	until  clock.Instant
+	pause  time.Duration
+	worked bool // since the last sighting a script has obtained several keys where they belong
 }
 
 const (
@@ -134,6 +135,7 @@ const (
 func (a *Apart) Note(now clock.Instant) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.worked = false
 	switch {
 	case now < a.until: // another call has seen the same
 	case a.pause == 0 || a.until.Until(now) >= a.pause:
@@ -156,5 +158,23 @@ func (a *Apart) Counts(now clock.Instant) bool {
 	return now < a.until
 }
 
-// Seen reports whether it was ever noted. What reads keys, and has no readings behind it, goes by that.
-func (a *Apart) Seen() bool { return a != nil && a.seen.Load() }
+// Worked notes that a script has obtained several keys where they belong.
+func (a *Apart) Worked() {
+	if !a.seen.Load() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.worked = true
+}
+
+// Seen reports whether what reads keys, and has no readings behind it, must ask for one key after another at now: until calls
+// that obtain several have worked for as long as they paused. Until one of them has tried, the last sighting counts.
+func (a *Apart) Seen(now clock.Instant) bool {
+	if a == nil || !a.seen.Load() {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.worked || now < a.until.Add(a.pause)
+}

@@ -16,9 +16,10 @@ import (
 func TestApart_Lapses(t *testing.T) {
 	t.Parallel()
 	var a *Apart
-	require.False(t, a.Seen())
-	a = &Apart{}
 	now := clock.Instant(time.Hour)
+	require.False(t, a.Seen(now))
+	a = &Apart{}
+	a.Worked()
 	require.False(t, a.Counts(now))
 	for i, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
 		pause := time.Duration(minutes) * time.Minute
@@ -27,11 +28,16 @@ func TestApart_Lapses(t *testing.T) {
 		require.True(t, a.Counts(now.Add(pause-1)))
 		now = now.Add(pause)
 		require.False(t, a.Counts(now))
-		require.True(t, a.Seen())
+		require.True(t, a.Seen(now))
 	}
 	now = now.Add(time.Hour)
+	require.True(t, a.Seen(now), "no call has tried since")
+	a.Worked()
+	require.False(t, a.Seen(now))
+	require.True(t, a.Seen(now.Add(-1)), "not yet for as long")
 	require.False(t, a.Note(now))
 	require.False(t, a.Counts(now.Add(time.Minute)))
+	require.True(t, a.Seen(now.Add(time.Hour)))
 }
 
 // Only what is missing where it belongs is given back by the script that knows nothing of waiting calls.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -91,9 +90,12 @@ func (g *Group) Try(deadline clock.Instant) {
 		return
 	}
 	reply := g.ask(&p)
-	if reply.granted() && !reply.ReadBack.Sound() || elsewhere(reply.err) {
+	if reply.granted() && !reply.ReadBack.Sound() || fault.CrossSlot(reply.err) {
 		g.split(&reply)
 		return
+	}
+	if reply.granted() && !reply.Late && len(g.tries) > 1 {
+		g.tries[0].path.all.Apart.Worked()
 	}
 	if reply.granted() && reply.ReplicaErr == nil && reply.Late {
 		g.confirm(deadline, reply.tokens, reply.Doubtful)
@@ -116,12 +118,6 @@ func (g *Group) Try(deadline clock.Instant) {
 	case reply.taken > 0:
 		g.At, g.Err = min(reply.taken, len(g.tries))-1, fault.Busy
 	}
-}
-
-// elsewhere reports whether a proxy refuses scripts whose keys belong to several of its servers: there is no cluster, so the keys
-// are of one slot for all that the client knows.
-func elsewhere(err error) bool {
-	return fault.Refusal(err) && strings.HasPrefix(err.Error(), "CROSSSLOT")
 }
 
 // split gives back what the script has obtained. A path that has its hold where it belongs is released there, as any other:

@@ -145,15 +145,35 @@ func (r *Reader) AtKey(
 }
 
 // rows runs a script on some keys, and calls each with the reply about one key after another, or with why there is none. Beside
-// returns the keys that the script also touches, for each; nil: none.
+// returns the keys that the script also touches, for each; nil: none. Where a proxy refuses several keys they are asked for
+// once more, each by itself.
 func (r *Reader) rows(
 	ctx context.Context, what *protocol.Script, keys []string, beside func(key string) []string, args []string,
 	each func(i int, row rueidis.RedisMessage, err error),
 ) {
-	size := Together
-	if r.Cluster || r.Apart.Seen() {
-		size = 1
+	if r.Cluster || r.Apart.Seen(r.Clock.Now()) {
+		r.groups(ctx, what, keys, 1, beside, args, each)
+		return
 	}
+	var single []string
+	var at []int
+	r.groups(ctx, what, keys, Together, beside, args, func(i int, row rueidis.RedisMessage, err error) {
+		if errors.Is(err, fault.Apart) {
+			single, at = append(single, keys[i]), append(at, i)
+			return
+		}
+		each(i, row, err)
+	})
+	if len(single) > 0 {
+		r.groups(ctx, what, single, 1, beside, args, func(k int, row rueidis.RedisMessage, err error) { each(at[k], row, err) })
+	}
+}
+
+// groups is rows, with scripts for a number of keys. The error of keys that a proxy refuses together is [fault.Apart].
+func (r *Reader) groups(
+	ctx context.Context, what *protocol.Script, keys []string, size int, beside func(key string) []string, args []string,
+	each func(i int, row rueidis.RedisMessage, err error),
+) {
 	parts := slices.Collect(slices.Chunk(keys, size))
 	firsts := make([]string, len(parts))
 	for n, part := range parts {
@@ -174,7 +194,10 @@ func (r *Reader) rows(
 		return r.run(ctx, way, what, some, build)
 	}, func(n int, reply rueidis.RedisResult, cut bool) {
 		rows, err := read(&wait, reply, cut)
-		if err == nil && len(rows) != len(parts[n]) {
+		switch {
+		case len(parts[n]) > 1 && fault.CrossSlot(reply.Error()):
+			err = fault.Apart
+		case err == nil && len(rows) != len(parts[n]):
 			err = protocol.ErrStrange
 		}
 		for k := range parts[n] {

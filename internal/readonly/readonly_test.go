@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -61,6 +64,58 @@ func TestReader_LocksOfMoreThanOneScript(t *testing.T) {
 	require.ErrorIs(t, errs[len(keys)], fault.WrongType)
 	require.NoError(t, errs[len(keys)+1])
 	require.Empty(t, found[len(keys)+1].Holders)
+}
+
+// proxy refuses scripts with several keys, as one before several servers.
+type proxy struct {
+	rueidis.Client
+	refused atomic.Int32
+}
+
+func (p *proxy) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	results := make([]rueidis.RedisResult, len(commands))
+	for i, c := range commands {
+		if c.Commands()[2] != "1" {
+			p.refused.Add(1)
+			no := `return redis.error_reply("CROSSSLOT Keys in request don't hash to the same slot")`
+			c = p.B().Eval().Script(no).Numkeys(0).Build()
+		}
+		results[i] = p.Do(ctx, c)
+	}
+	return results
+}
+
+// Where a proxy refuses several keys each is asked for by itself. A registry that knows the proxy does so at once, until scripts
+// for several keys have worked for a while.
+func TestReader_BehindAProxy(t *testing.T) {
+	r, server := reader(t)
+	p := &proxy{Client: r.Client}
+	r.Client, r.Transport, r.Apart = p, transport.New(p), &protocol.Apart{}
+	names := make([]string, 3)
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+		require.NoError(t, server.Set(presence.Key("p", names[i]), fmt.Sprintf(`{"host":"h%d","pid":7}`, i)))
+	}
+	reads := func() (refused int32) {
+		p.refused.Store(0)
+		found := 0
+		require.NoError(t, r.Records(t.Context(), names, func(i int, _ presence.Record, from presence.Identity) {
+			require.Equal(t, fmt.Sprint("h", i), from.Host)
+			found++
+		}))
+		require.Equal(t, len(names), found)
+		return p.refused.Load()
+	}
+	require.Positive(t, reads())
+	r.Apart.Note(r.Clock.Now())
+	require.Zero(t, reads(), "it knows the proxy")
+	r.Apart.Worked()
+	require.Zero(t, reads(), "not for as long as it paused")
+	r.Apart = &protocol.Apart{}
+	r.Apart.Note(r.Clock.Now().Add(-time.Hour))
+	require.Zero(t, reads(), "none has tried since")
+	r.Apart.Worked()
+	require.Positive(t, reads())
 }
 
 func TestReader_ACallThatHasEnded(t *testing.T) {

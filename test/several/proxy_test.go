@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -183,6 +185,43 @@ func TestAcquireAll_ReadBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A registry that took a missing hold for a proxy shows locks with one script for each, until several paths have been obtained at
+// once for as long as it paused.
+func TestAcquireAll_ReadBackAndLocks(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f, paths := w.Flaky(), []string{"a", "b", "c"}
+		r, other := f.Registry(), w.Registry()
+		w.Known(r)
+		acquires := func() {
+			hold, err := r.AcquireAll(w.Context(), paths)
+			require.NoError(w, err)
+			require.NoError(w, hold.Release(w.Context()))
+		}
+		shows := func() (scripts int) {
+			hold, err := other.AcquireAll(w.Context(), paths)
+			require.NoError(w, err)
+			before := len(f.Sent(kit.Anything))
+			require.Equal(w, paths, kit.PathsOf(w.T, r))
+			for _, c := range f.Sent(kit.Anything)[before:] {
+				if strings.HasPrefix(c.Args[0], "EVAL") && slices.Contains([]string{"orders:a", "orders:b", "orders:c"}, c.Args[3]) {
+					scripts++
+				}
+			}
+			require.NoError(w, hold.Release(w.Context()))
+			return scripts
+		}
+		shows() // from now on the server knows the script
+		require.Equal(w, 1, shows())
+		f.Fates("GET", kit.Delivered, kit.Fate{Lost: true, Reply: "$-1\r\n"})
+		acquires()
+		require.Equal(w, len(paths), shows())
+		w.Pass(2 * time.Minute)
+		require.Equal(w, len(paths), shows(), "no call has tried since")
+		acquires()
+		require.Equal(w, 1, shows())
+	})
 }
 
 // What a script has obtained where it belongs is released as any lock is: others may wait for it.
