@@ -214,10 +214,10 @@ func (c *council) changed(words []string, now time.Time) {
 	delete(c.former, to)
 }
 
-// judge is Judge, and what was heard counts, too: a server that was replaced a moment ago is not believed, even if the
-// Sentinel that said so does not answer. And it matters who has not answered: a Sentinel that leads a failover, and that no other one would
-// name. Then a majority of the others proves nothing. It may be slow, or down; so it is waited for. The answers were asked for at
-// some time, and were taken in.
+// judge is Judge, and what was heard counts, too: a server that was replaced a moment ago is not believed, even if the Sentinel
+// that said so does not answer. And it matters who has not answered: a Sentinel that leads a failover, and that no other one
+// would name. Then a majority of the others proves nothing. It may be slow, or down; so it is waited for. The answers were asked
+// for at some time, and were taken in.
 func (c *council) judge(address string, answers []Answer, asked, now time.Time) Verdict {
 	expire(c.former, now)
 	expire(c.votes, now)

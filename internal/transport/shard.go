@@ -116,6 +116,7 @@ func (s *Shard) takeIn(p *Wait, excused bool, a *Reply) {
 
 func (s *Shard) assess(p *Wait, x exchange, a *Reply) {
 	err := a.Error()
+	x.left = x.left || p.Obtains && fault.Answered(err) && s.changed()
 	a.Late = s.judge(p, err, x)
 	s.notice(x, a)
 	a.Doubtful, a.Cut = a.Late && s.IsSuspect(a.Came), p.cut(err)

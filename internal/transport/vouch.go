@@ -25,6 +25,8 @@ import (
 //     are asked after that server has greeted.
 //   - A process that stood still has missed what they published. That raises a doubt, too: a timer finds it out, or the next
 //     command.
+//   - The client may go back to a former master, if the Sentinel that it follows ends, and the next one lags. So a reply that may
+//     obtain a lock counts only if the client uses the server for which they vouched.
 //   - A broken connection makes the shard suspect, since the process may have been cut off from the Sentinels, too.
 //
 // Without a watch the client's own change to another master is all that is known. It comes up to 2 s after the promotion, and
@@ -59,6 +61,8 @@ type vouching struct {
 	spoke atomic.Int64  // an instant: when their first word was heard, or was no longer waited for; 0: not yet
 	beat  atomic.Int64  // an instant: when the timer of beats last fired; 0: there is none
 	ends  chan struct{} // closed when the watch is
+
+	server atomic.Pointer[string] // the address of the server that was believed last; set before doubt of it ends; nil: none was
 }
 
 // Sentinels are those of a client's master set; see sentinel.Watch.
@@ -118,6 +122,7 @@ func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 	t.noticeStandstill(t.Clock.Now())
 	nobody := verdict == sentinel.Unknown && t.vouching.young.Load() // mutant: old connections trusted
 	if (nobody || verdict == sentinel.Vouched) && s.present() == used {
+		t.vouching.server.Store(&used)
 		s.vouched(began, 0)
 	}
 	t.vouching.spoke.Store(int64(t.Clock.Now()))
@@ -195,6 +200,19 @@ func (s *Shard) left(address string, asked clock.Instant) bool {
 	return s.present() != address || s.client.watched() && s.doubtedSince(asked)
 }
 
+// changed reports whether the client uses another server than the one that was believed last. That is a doubt. While there is
+// one, the ways of a suspect shard lead only to what the Sentinels vouch for, and that is noted first.
+func (s *Shard) changed() bool {
+	believed := s.client.vouching.server.Load()
+	if believed == nil || s.present() == *believed {
+		return false
+	}
+	if !s.inDoubt.Load() {
+		s.doubted()
+	}
+	return true // mutant: change unnoticed
+}
+
 // way is a connection, or the client's own connections, to the server that a client used at some time.
 type way struct {
 	address string        // see present
@@ -233,6 +251,9 @@ func (f *freshConns) vouch(w *way) {
 	t.noticeStandstill(now) // else a timer may find it out too late; what the Sentinels said before it does not count
 	waited, used := w.greeted.Until(now), s.present() == w.address
 	t.vouching.say(verdict, waited, w.address)
+	if used && verdict.Suffices(waited) {
+		t.vouching.server.Store(&w.address)
+	}
 	if used {
 		s.judged(verdict, waited, asked, now)
 	}

@@ -361,6 +361,35 @@ func TestVouching_NobodyToAsk(t *testing.T) {
 	})
 }
 
+// The client may go back to a former master, of which no Sentinel publishes anything. What it obtains there does not
+// count; nor what it obtained from the other one, if that is known only afterwards.
+func TestVouching_TheClientChanges(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		obtain := func(limit time.Duration) Reply {
+			return v.Do(&Wait{Ctx: context.Background(), Limit: limit, Obtains: true}, &protocol.Call{Key: "42"})
+		}
+		v.First.estimate.sample(0, clock.Instant(time.Millisecond))
+		require.False(t, obtain(time.Second).Late)
+		v.redis.master.Store(heir)
+		v.say(heir, sentinel.Replaced)
+		a := obtain(time.Second)
+		require.NoError(t, a.Error())
+		require.True(t, a.Late)
+		require.Equal(t, []string{former, heir}, v.redis.went())
+		require.ErrorIs(t, obtain(time.Second).Error(), fault.NoAnswer)
+		require.Empty(t, v.redis.went())
+
+		v.say(heir, sentinel.Vouched)
+		require.False(t, obtain(time.Second).Late)
+		<-time.After(2 * suspectFor)
+		require.False(t, obtain(time.Second).Late)
+		v.redis.answers = func(string) error { v.redis.master.Store(former); return nil }
+		require.True(t, obtain(time.Second).Late)
+		require.True(t, v.First.inDoubt.Load())
+		require.False(t, obtain(time.Second).Late, "they vouch")
+	})
+}
+
 // While no fresh connection can be had, the client's own ones are not used either, until the Sentinels vouch for their server;
 // and again after each doubt.
 func TestVouching_OldConnections(t *testing.T) {

@@ -282,6 +282,11 @@ var mutations = []mutation{
 		"../../internal/sentinel:TestCouncil_ALeaderThatDoesNotAnswer$ ../../internal/sentinel:TestWatch_TheLeaderIsSilent$",
 	},
 	{
+		"change unnoticed", "a lock counts that was obtained from a server for which nobody vouched, after the client changed to it",
+		"return true", "return false",
+		"../../internal/transport:TestVouching_TheClientChanges$",
+	},
+	{
 		"doubt passes", "a doubt of the Sentinels passes with time",
 		"h.inDoubt.Store(true)", "h.suspectUntil.Store(int64(at.Add(suspectFor)))",
 		"../../internal/transport:TestVouching_HoweverLongItWasFrozen$",
