@@ -1,7 +1,9 @@
 package connect
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,33 +21,46 @@ const (
 	mostPause  = time.Second
 )
 
+// dialsFor is for how long such an address is tried where dialing has no limit: as rueidis dials by default.
+const dialsFor = 5 * time.Second
+
 // OpenMaster is [Open] for a client that writes. While the address leads to a replica it connects anew, until ctx ends, and no
 // longer than a connection may take to make: the address may lead to a master soon. Clients of clusters and of Sentinels find
 // their masters themselves.
 func OpenMaster(ctx context.Context, address string, option rueidis.ClientOption) (Opened, error) {
-	var met error
-	limit := time.After(option.Dialer.Timeout)
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
-		o, err := Open(ctx, address, option)
-		if err != nil && met != nil && ctx.Err() != nil {
-			return Opened{}, fault.WithEnd(ctx, met)
-		}
-		if err != nil || o.Client.Mode() != rueidis.ClientModeStandalone {
-			return o, err
-		}
-		if role := roleOf(ctx, o.Client, &option); role != "replica" {
-			o.Master = role == "master"
-			return o, nil
-		}
-		o.Client.Close()
-		met = fault.AsUnavailable(fmt.Errorf("cannot connect to %s: %w", Show(address), errReplica))
+	limit, end := context.WithTimeout(ctx, cmp.Or(option.Dialer.Timeout, dialsFor))
+	defer end()
+	o, err := openMaster(ctx, address, option)
+	met := err // that it is a replica says more than that a later attempt took too long
+	for pause := leastPause; errors.Is(err, errReplica); pause = min(2*pause, mostPause) {
 		select {
 		case <-time.After(pause):
-		case <-limit:
-			return Opened{}, met
-		case <-ctx.Done():
+		case <-limit.Done():
 			return Opened{}, fault.WithEnd(ctx, met)
 		}
+		if o, err = openMaster(limit, address, option); err != nil && limit.Err() != nil {
+			return Opened{}, fault.WithEnd(ctx, met)
+		}
+	}
+	return o, err
+}
+
+// openMaster tries once. It fails with errReplica where the address leads to a replica.
+func openMaster(ctx context.Context, address string, option rueidis.ClientOption) (Opened, error) {
+	o, err := Open(ctx, address, option)
+	if err != nil || o.Client.Mode() != rueidis.ClientModeStandalone {
+		return o, err
+	}
+	switch role := roleOf(ctx, o.Client, &option); {
+	case role == "replica":
+		o.Client.Close()
+		return Opened{}, fault.AsUnavailable(fmt.Errorf("cannot connect to %s: %w", Show(address), errReplica))
+	case role == "" && ctx.Err() != nil: // it had no time to say
+		o.Client.Close()
+		return Opened{}, fmt.Errorf("cannot connect to %s: %w", Show(address), fault.Ended(ctx))
+	default:
+		o.Master = role == "master"
+		return o, nil
 	}
 }
 
