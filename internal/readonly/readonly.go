@@ -286,6 +286,7 @@ func (r *Reader) AtServer(
 	ctx context.Context, s *transport.Shard, client rueidis.CoreClient, what *protocol.Script, args ...string,
 ) (rows []rueidis.RedisMessage, after int64, err error) {
 	wait := r.wait(ctx)
+	var told atomic.Int64 // the question goes on when ctx has ended
 	build := func(b rueidis.Builder, i int, verb, script string, _ bool) rueidis.Completed {
 		if i == 1 {
 			return b.Arbitrary("TIME").Build()
@@ -297,11 +298,11 @@ func (r *Reader) AtServer(
 			way = client
 		}
 		replies := r.runOnce(ctx, way, what, []int{0, 1}, build, false)
-		after = micros(replies[1])
+		told.Store(micros(replies[1]))
 		return replies[0]
 	})
 	rows, err = read(&wait, reply, cut)
-	return rows, after, err
+	return rows, told.Load(), err
 }
 
 // micros reads a reply of TIME; 0 after an error.

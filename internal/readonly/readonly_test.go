@@ -166,3 +166,30 @@ func TestReader_Holders(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, [][]string{{other}, nil, {own}}, holders)
 }
+
+// slow is a client whose answers take a while, whatever the context says.
+type slow struct {
+	rueidis.CoreClient
+
+	asked func()
+}
+
+func (s slow) DoMulti(_ context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	answers := s.CoreClient.DoMulti(context.Background(), commands...)
+	s.asked()
+	<-time.After(20 * time.Millisecond) // a channel, or the client, would put what follows behind what the caller does
+	return answers
+}
+
+// A question that was given up goes on, and touches nothing that its caller has. The race detector shows that.
+func TestReader_AQuestionThatWasGivenUp(t *testing.T) {
+	r, _ := reader(t)
+	ctx, end := context.WithCancel(t.Context())
+	const source = "return {}"
+	sha, err := r.Client.Do(t.Context(), r.Client.B().ScriptLoad().Script(source).Build()).ToString()
+	require.NoError(t, err)
+	way := slow{r.Client, end}
+	_, after, err := r.AtServer(ctx, r.Transport.First, way, &protocol.Script{Source: source, SHA: sha})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, after)
+}
