@@ -24,7 +24,8 @@ const (
 	piece      = 32 << 10 // written at a time, each with its own deadline
 
 	passLimit      = time.Hour       // a million keys take ten seconds, a million held locks two minutes
-	tellEach       = time.Second     // how often a pass publishes what it has found so far
+	tellFirst      = tellEach / 5    // when a pass publishes what it has found so far: few locks are told sooner than many
+	tellEach       = time.Second     // and how often from then on
 	betweenCycles  = 2 * time.Second // of asking for deadlocks, which exist for a second before they are recorded
 	betweenSamples = time.Second
 	maxSamples     = 600
@@ -270,7 +271,7 @@ func (f *feed) gather(ctx context.Context, next, last *state) (*state, error) {
 			}
 		}
 	})
-	each := time.NewTicker(tellEach)
+	each := time.NewTicker(tellFirst)
 	defer each.Stop()
 	told := 0
 	for {
@@ -278,6 +279,9 @@ func (f *feed) gather(ctx context.Context, next, last *state) (*state, error) {
 		case <-each.C:
 			if len(next.entries) == told {
 				continue
+			}
+			if told == 0 {
+				each.Reset(tellEach)
 			}
 			told = len(next.entries)
 			last = last.underWay(next)
