@@ -9,8 +9,8 @@
 //	}
 //	defer locks.Close()
 //
-// The go-redis client is only read: nothing is sent over it, and it is not closed. The README beside this file lists what
-// becomes of each of its settings.
+// The go-redis client is only read: nothing is sent over it, and it is not closed. The page on operations in the library's
+// documentation lists what becomes of each of its settings.
 package lockgoredis
 
 import (
