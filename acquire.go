@@ -191,26 +191,11 @@ func (h *Hold) Remaining() time.Duration {
 	return left
 }
 
-// Key returns the lock's key in Redis, prefix + ":" + path.
-func (h *Hold) Key() string {
-	if h == nil {
-		return ""
-	}
-	return h.lock.redis.Key
-}
-
-// Path returns the path that was acquired.
-func (h *Hold) Path() string {
-	if h == nil {
-		return ""
-	}
-	return h.lock.path()
-}
-
 // Holder returns the hold's name in Redis, for ForceUnlockHolder of package inspect: with it and the path another process can
 // release this hold, and no other. From this call on the hold is not handed to the next goroutine of this process, see
-// [WithHandoff], since the name would go along. For a hold on several paths Holder names the hold of Path. All readers of a
-// process, including later ones, share one name, and lose the lock together. Holder is empty once Release was called.
+// [WithHandoff], since the name would go along. For a hold on several paths Holder names the hold of the first path. All
+// readers of a process, including later ones, share one name, and lose the lock together. Holder is empty once Release was
+// called.
 func (h *Hold) Holder() string {
 	if h == nil {
 		return ""

@@ -45,7 +45,7 @@ import (
 // lost.
 //
 // [AtMost] counts from when the call has all. An empty list, an empty path, and more than 20 000 paths are bad input. Each path
-// counts for the capacity, see [WithCapacity]. AcquireAll returns the errors of Acquire, with the key that failed.
+// counts for the capacity, see [Registry.SetCapacity]. AcquireAll returns the errors of Acquire, with the key that failed.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...AcquireOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
 	if err != nil {
@@ -57,7 +57,7 @@ func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...Acqui
 	}
 	byPath := map[string]*Hold{}
 	for _, h := range holds {
-		byPath[h.Path()] = h
+		byPath[h.lock.path()] = h
 	}
 	first := byPath[paths[0]]
 	for _, path := range paths {
@@ -74,7 +74,7 @@ func (h *Hold) Paths() []string {
 	parts := h.parts()
 	paths := make([]string, len(parts))
 	for i, part := range parts {
-		paths[i] = part.Path()
+		paths[i] = part.lock.path()
 	}
 	return paths
 }
@@ -82,7 +82,7 @@ func (h *Hold) Paths() []string {
 // TokenOf returns the fencing token of one of the hold's paths, see [Hold.Token]; 0 for any other path.
 func (h *Hold) TokenOf(path string) uint64 {
 	for _, part := range h.parts() {
-		if part.Path() == path {
+		if part.lock.path() == path {
 			return part.token
 		}
 	}
@@ -336,7 +336,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 		giveBack(holds)
 		return nil, failed.locks[failed.At], failed.Err
 	}
-	slices.SortFunc(holds, func(a, b *Hold) int { return slices.Compare([]byte(a.Key()), []byte(b.Key())) })
+	slices.SortFunc(holds, func(a, b *Hold) int { return slices.Compare([]byte(a.lock.redis.Key), []byte(b.lock.redis.Key)) })
 	return holds, nil, nil
 }
 

@@ -16,11 +16,6 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// WithoutDeadlockErrors makes a call that closes a cycle of waiting goroutines wait, until its context or a lease ends. The
-// cycle is still logged and reported to the observer. Calls that ask for a path with the context of a hold on it still fail.
-// Default: a call that closes a cycle returns [ErrDeadlock].
-func WithoutDeadlockErrors() Option { return func(s *settings) { s.tolerant = true } }
-
 // deadlocked is the error of a call that closes a cycle.
 type deadlocked struct{ cycle observe.Deadlock }
 
@@ -56,7 +51,6 @@ func (w waited) Taker(o owner.ID) owner.ID {
 }
 
 func (w waited) Delegated(o owner.ID) bool { return w.lock.hold.Lent(o) }
-func (w waited) Tolerant() bool            { return w.lock.reg.tolerant }
 
 // Ends reports whether the registry turns the call away, or is about to: Shutdown comes to one after the other.
 func (w waited) Ends(c *deadlock.Call) bool {

@@ -46,10 +46,9 @@
 //
 // # Formats
 //
-// With [LayoutSpring], the default, a lock is a string with an expiry, as in Spring. With [LayoutRedisson] it is a hash, as
-// Redisson's RLock writes it. [Registry.ReadWrite] returns read-write locks in the format of Redisson's RReadWriteLock in
-// either case: readers share, writers exclude all. A [Semaphore] has a format of its own in either case, which Java does not
-// know.
+// A lock is a string with an expiry, as in Spring; with [WithRedissonLayout] it is a hash, as Redisson's RLock writes it. In
+// either case [Registry.ReadWrite] returns read-write locks in the format of Redisson's RReadWriteLock: readers share, writers
+// exclude all. A [Semaphore] has a format of its own, which Java does not know.
 //
 // # Errors
 //

@@ -52,17 +52,17 @@ var (
 	// Or goroutines of this process wait for each other: each for a path that the next one holds. The call that closes the
 	// cycle returns this at once, if only a cancelled context, the end of a lease, or ForceUnlock could end the cycle. So each
 	// hold in it belongs to a goroutine, by Lock, TryLock or Do, and no call in it has [Wait], a deadline or a context of
-	// [ContextWithOwner]. The error names the paths and goroutines of the cycle; the other calls go on waiting. See
-	// [WithoutDeadlockErrors]. Other cycles are only logged and reported to [observe.Observer].
+	// [ContextWithOwner]. The error names the paths and goroutines of the cycle; the other calls go on waiting. Give
+	// calls a deadline or Wait where the cycle ends by itself. Other cycles are only logged and reported to [observe.Observer].
 	ErrDeadlock = fault.Deadlock
 
-	// ErrCapacity: all locks that the registry may cache are in use, see [WithCapacity].
+	// ErrCapacity: all locks that the registry may cache are in use, see [Registry.SetCapacity].
 	ErrCapacity = fault.Capacity
 )
 
 // LockError is the type of all errors of locks. It says which operation failed on which key.
 type LockError struct {
-	// Op is "lock", "trylock", "unlock", "renew", "do", "acquire", "tryacquire", "once", "release", "setpermits", "forceunlock",
+	// Op is "lock", "trylock", "unlock", "renew", "do", "acquire", "once", "release", "setpermits", "forceunlock",
 	// "inspect", "locks", "deadlocks" or "leader".
 	Op  string
 	Key string // the lock's key in Redis, whole

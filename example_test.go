@@ -152,12 +152,12 @@ func ExampleRegistry_Acquire() {
 	done := make(chan error)
 	go func() { // another goroutine does the work
 		defer func() { done <- hold.Release(context.WithoutCancel(ctx)) }()
-		fmt.Println("working on", hold.Path(), "under the key", hold.Key(), hold.Context(ctx).Err())
+		fmt.Println("working with", hold, hold.Context(ctx).Err())
 	}()
 	fmt.Println("error:", <-done)
 	fmt.Println("again:", errors.Is(hold.Release(ctx), lockregistry.ErrNotOwner))
 	// Output:
-	// working on 42 under the key orders:42 <nil>
+	// working with Hold(orders:42, held) <nil>
 	// error: <nil>
 	// again: true
 }
@@ -278,8 +278,8 @@ func ExampleLock_Lock() {
 			panic(err)
 		}
 	}()
-	fmt.Println("working on", lock.Path(), "under the key", lock.Key())
-	// Output: working on 42 under the key orders:42
+	fmt.Println("working on", lock.Path(), "with", lock)
+	// Output: working on 42 with Lock(orders:42, held)
 }
 
 // An owner that holds a lock may lock it again, and unlocks as often.
@@ -445,9 +445,12 @@ func ExampleWithReplicas() {
 }
 
 // A registry keeps the locks that were obtained last, and all that are in use.
-func ExampleWithCapacity() {
-	registry, stop := newRegistry(lockregistry.WithCapacity(2))
+func ExampleRegistry_SetCapacity() {
+	registry, stop := newRegistry()
 	defer stop()
+	if err := registry.SetCapacity(2); err != nil {
+		panic(err)
+	}
 	ctx := context.Background()
 
 	for _, path := range []string{"a", "b", "c", "d"} {

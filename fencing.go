@@ -20,13 +20,13 @@ import (
 // has seen: from a process that was stopped for longer than its lease. See [Hold.Token] and [TokenFrom]. Locking again keeps
 // the token.
 //
-// Holders in registries without this option, and Java's in Spring's format, draw no tokens. With [LayoutRedisson] plain locks
+// Holders in registries without this option, and Java's in Spring's format, draw no tokens. With [WithRedissonLayout] plain locks
 // share the counter with Redisson's RFencedLock. Writers of read-write locks have their own counter in either layout, readers
 // have no tokens.
 //
-// Tokens are at least the server's time in microseconds, except with LayoutRedisson. A counter for each path keeps the last
-// token for an hour, with LayoutRedisson forever. When a failover loses the counter, tokens go on from the new master's clock,
-// which must not be behind; with LayoutRedisson they are given again.
+// Tokens are at least the server's time in microseconds, except in Redisson's format. A counter for each path keeps the last
+// token for an hour, in Redisson's format forever. When a failover loses the counter, tokens go on from the new master's clock,
+// which must not be behind; in Redisson's format they are given again.
 //
 // With this option a script sets the key, and a call that waited in the queue needs one more round trip. Default: no tokens,
 // and no counters.

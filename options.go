@@ -1,7 +1,6 @@
 package lockregistry
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,7 +44,6 @@ type settings struct {
 	expiry     *time.Duration
 	poll       time.Duration
 	limit      *time.Duration
-	capacity   int
 	wakeup     wakeup
 	oldChannel bool
 	replicas   *protocol.Replicas
@@ -61,8 +59,8 @@ type servers struct {
 
 // WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. It is in
 // whole milliseconds, from two to 30 days: the holder relies on 1 % and a millisecond less, a margin for clocks. A useful lease
-// is much longer than the round trip to Redis. Default: 60 s, as in Spring, or 30 s with [LayoutRedisson], as in Redisson. See
-// [Lease] for the lease of a single call.
+// is much longer than the round trip to Redis. Default: 60 s, as in Spring, or 30 s with [WithRedissonLayout], as in
+// Redisson. See [Lease] for the lease of a single call.
 func WithLease(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
 
 // WithPollInterval sets the pause between two attempts while a call waits by polling, see [WithPolling]. It must be positive.
@@ -76,16 +74,11 @@ func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.pol
 // trips to the server.
 func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.limit = &d } }
 
-// WithCapacity sets how many lock objects the registry keeps, at least one. When there are more, the registry drops the unused
-// lock that was obtained least recently; when all are in use, locking one more returns [ErrCapacity]. Default: 100 000, as
-// Spring's cacheCapacity. See also [Registry.SetCapacity].
-func WithCapacity(n int) Option { return func(s *settings) { s.capacity = n } }
-
 // WithRenewal also renews locks taken by [Lock.Lock] and [Lock.TryLock], each third of their lease, until they are unlocked or
 // lost; [AtMost] limits that. A lease then only has to outlast interruptions, not the work. Spring does the same once it has a
 // renewal task scheduler. [Lock.Do], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] always renew. Default: leases of
 // Lock and TryLock end, unless [Lock.Renew] is called or a nested Do runs. Without [Lease] they are renewed all the same with
-// [LayoutRedisson], as in Redisson, and for the reader of a [ReadWriteLock].
+// [WithRedissonLayout], as in Redisson, and for the reader of a [ReadWriteLock].
 func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 
 // WithPolling makes waiting calls only poll, see [WithPollInterval], without a place in the queue. Releases publish nothing
@@ -119,9 +112,13 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 // the label has the host and the process.
 func WithName(name string) Option { return func(s *settings) { s.name = &name } }
 
-// WithLayout sets the format of plain locks in Redis: one of the constants of [Layout]. Read-write locks always have Redisson's
-// format. Default: [LayoutSpring].
-func WithLayout(l Layout) Option { return func(s *settings) { s.layout = l } }
+// WithRedissonLayout keeps plain locks as Redisson's RLock does: a hash for each, whose name is prefix + ":" + path. As in
+// Redisson, a lock taken without a lease has a lease of 30 s (or what [WithLease] says, Redisson's lockWatchdogTimeout), which is
+// renewed for as long as the lock is held; a lease that the call names ends unless [WithRenewal] is set too.
+//
+// Default: a string for each lock, as Spring Integration's RedisLockRegistry writes it. Read-write locks have Redisson's format
+// in either case, and semaphores the library's own.
+func WithRedissonLayout() Option { return func(s *settings) { s.layout = redissonLayout } }
 
 // WithClientID sets the prefix of the registry's values in Redis, for people who look at them. It may be any text of 1 to 1024
 // bytes: each key, ticket and message contains it. Two registries never share holds, even with the same id, since the id is
@@ -176,10 +173,9 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // settingsOf applies options to the defaults.
 func settingsOf(opts []Option) (s settings, err error) {
 	s = settings{
-		config:   config{handoff: defaultHandoff},
-		poll:     defaultPoll,
-		capacity: defaultCapacity,
-		log:      slog.New(slog.DiscardHandler),
+		config: config{handoff: defaultHandoff, layout: springLayout},
+		poll:   defaultPoll,
+		log:    slog.New(slog.DiscardHandler),
 	}
 	for _, o := range opts {
 		if o == nil {
@@ -212,7 +208,7 @@ func (s *settings) leaseLength() time.Duration {
 	if s.expiry != nil {
 		return *s.expiry
 	}
-	return cmp.Or(layouts[s.layout].watchdog, defaultExpiry)
+	return s.layout.lease
 }
 
 // mostLimit is the longest default of WithCommandTimeout.
@@ -227,16 +223,13 @@ func (s *settings) commandLimit() time.Duration {
 }
 
 func (s *settings) check(prefix string) error {
-	_, isLayout := layouts[s.layout]
 	noChange := slices.ContainsFunc(s.changes, func(change func(*rueidis.ClientOption)) bool { return change == nil })
 	return fault.Join(
 		invalid(prefix == "", "the prefix is empty"),
 		leasable("WithLease", s.leaseLength()),
 		positive("WithPollInterval", s.poll),
 		positive("WithCommandTimeout", s.commandLimit()),
-		capacious("WithCapacity", s.capacity),
 		invalid(s.handoff < 0, "WithHandoff(%v): the duration must not be negative", s.handoff),
-		invalid(!isLayout, "WithLayout(%d): there is no such value", s.layout),
 		named(s.clientID),
 		invalid(s.log == nil, "WithLogger(nil): leave the option out to have no log"),
 		checkReplicas(s.replicas),
@@ -298,10 +291,6 @@ func unitless(d time.Duration) string {
 	default: // milliseconds, as in Java
 		return fmt.Sprintf("; %d is %d ns: write %d*time.Millisecond", d, d, d)
 	}
-}
-
-func capacious(name string, n int) error {
-	return invalid(n <= 0, "%s(%d): the capacity must be positive", name, n)
 }
 
 // mostClientID is how many bytes a client id may have.

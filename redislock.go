@@ -197,9 +197,6 @@ func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Contex
 	return ctx, t
 }
 
-// Key returns the lock's key in Redis, prefix + ":" + path.
-func (l *Lock) Key() string { return l.redis.Key }
-
 // Path returns the path that the lock was obtained with.
 func (l *Lock) Path() string { return l.path() }
 
@@ -258,7 +255,7 @@ func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (g
 	switch {
 	case err == nil:
 		got = true
-	case err == fault.Busy && (op == "trylock" || op == "tryacquire" || q.as.IsOnce()): //nolint:errorlint // never wrapped
+	case err == fault.Busy && (op == "trylock" || q.as.IsOnce()): //nolint:errorlint // never wrapped
 		err = nil
 	default:
 		err = l.gaveUp(op, err, q.wait, asked)

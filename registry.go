@@ -73,12 +73,10 @@ type names struct {
 
 // config is what the options of a registry have set.
 type config struct {
-	lease    *lease.Term // of calls that name none
-	renewal  bool        // see WithRenewal
-	handoff  time.Duration
-	layout   Layout // of plain locks
-	watchdog bool   // plain locks and writers without a lease are renewed, as in Redisson
-	tolerant bool   // see WithoutDeadlockErrors
+	lease   *lease.Term // of calls that name none
+	renewal bool        // see WithRenewal
+	handoff time.Duration
+	layout  layout
 }
 
 // kinds are the kinds of locks: plain locks, the two sides of read-write locks, and semaphores.
@@ -148,7 +146,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	}
 	r.transport, r.last = clients.Join(client, func() *onClient { return &onClient{Client: transport.New(client)} })
 	r.lease = lease.NewTerm(s.leaseLength())
-	r.cache.Resize(s.capacity)
+	r.cache.Resize(defaultCapacity)
 	r.call(prefix, s.clientID)
 	r.clock = r.transport.Clock
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
@@ -192,28 +190,18 @@ type kind struct {
 	paths *queue.Kind
 }
 
-// Layout is the format of plain locks in Redis.
-type Layout int
-
-// The formats.
-const (
-	// LayoutSpring is a string per lock, as Spring Integration's RedisLockRegistry writes it.
-	LayoutSpring Layout = iota
-
-	// LayoutRedisson is a hash per lock, as Redisson's RLock writes it. As in Redisson, a lock taken without a lease has a lease
-	// of 30 s (or what [WithLease] says, Redisson's lockWatchdogTimeout), which is renewed for as long as the lock is held; a
-	// lease that the call names ends unless [WithRenewal] is set too. The name of the RLock is prefix + ":" + path.
-	LayoutRedisson
-)
-
-// layouts are the formats of plain locks. Semaphores have the library's own in any layout.
-var layouts = map[Layout]struct {
+// layout is the format of plain locks.
+type layout struct {
+	name     observe.Layout
 	format   func(protocol.Config) *protocol.Format
-	watchdog time.Duration // Redisson's lockWatchdogTimeout: the lease of calls that name none, which are renewed; 0: they are not
-}{
-	LayoutSpring:   {protocol.NewSpring, 0},
-	LayoutRedisson: {protocol.NewRedisson, 30 * time.Second},
+	lease    time.Duration // of calls that name none
+	watchdog bool          // such a lease is renewed, as by Redisson's watchdog
 }
+
+var (
+	springLayout   = layout{observe.LayoutSpring, protocol.NewSpring, defaultExpiry, false}
+	redissonLayout = layout{observe.LayoutRedisson, protocol.NewRedisson, 30 * time.Second, true}
+)
 
 func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
@@ -229,9 +217,7 @@ func (r *Registry) makeKinds(s *settings) {
 	}
 	r.holds = env
 	r.permit = r.permitsOf(1, 1)
-	plain := layouts[s.layout]
-	r.watchdog = plain.watchdog > 0
-	r.plain = &kind{hold.Kind{Format: plain.format(r.formats), Env: env}, r.queues.Kind("")}
+	r.plain = &kind{hold.Kind{Format: r.layout.format(r.formats), Env: env}, r.queues.Kind("")}
 	r.read = &kind{hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, r.queues.Kind(queue.Reads)}
 	r.write = &kind{hold.Kind{Format: protocol.NewWrite(r.formats), Env: env}, r.queues.Kind(queue.Writes)}
 }
@@ -331,18 +317,16 @@ func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
 	return r.cache.DropUnused(r.clock.Now().Add(-max(age, 0)))
 }
 
-// SetCapacity changes how many lock objects the registry keeps, see [WithCapacity]. When it keeps more than n, it drops unused
-// locks, the least recently obtained first; locks in use stay. It fails when n is not positive.
+// SetCapacity sets how many lock objects the registry keeps, at least one. When there are more, the registry drops the unused
+// ones that were obtained least recently. Locks that are held or waited for are never dropped: if more than n are in use, a new
+// lock returns [ErrCapacity], and [Registry.Obtain] never fails. Default: 100 000, as Spring's cacheCapacity.
 func (r *Registry) SetCapacity(n int) error {
-	if err := capacious("SetCapacity", n); err != nil {
-		return fmt.Errorf("lockregistry: %w", err)
+	if n <= 0 {
+		return fmt.Errorf("lockregistry: SetCapacity(%d): the capacity must be positive", n)
 	}
 	r.cache.Resize(n)
 	return nil
 }
-
-// ClientID returns the prefix of the registry's values in Redis: the id given by [WithClientID], or a random UUID.
-func (r *Registry) ClientID() string { return r.clientID }
 
 // Close ends the registry's background work, and waits for no lock: a service that stops calls [Registry.Shutdown] instead.
 // Calls that wait, and later calls that lock, return [ErrClosed]; a call whose
@@ -445,4 +429,4 @@ func (l *Lock) renews(q *request) bool {
 }
 
 // keepsRenewed reports whether the lock is renewed when it is locked without a lease. Readers always are, see ReadWriteLock.
-func (l *Lock) keepsRenewed() bool { return l.reg.watchdog || l.reads() }
+func (l *Lock) keepsRenewed() bool { return l.reg.layout.watchdog || l.reads() }

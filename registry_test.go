@@ -83,7 +83,7 @@ func TestRegistry_OneLockForEachPath(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, server *miniredis.Miniredis) {
 		r := process(t, server)
 		first := r.Obtain("42")
-		require.Equal(t, "orders:42", first.Key())
+		require.Equal(t, "Lock(orders:42, not held)", first.String())
 		require.NotSame(t, first, r.Obtain("43"))
 		require.NotSame(t, first, process(t, server).Obtain("42"), "another registry has its own")
 

@@ -14,6 +14,7 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 	seam.Lockregistry.Leads = lockOption{option{kind: isLeads}}
 	seam.Lockregistry.Unlogged = acquireOption{option{kind: isUnlogged}}
 	seam.Lockregistry.CheckOption = func(o any) error { return apply(new(request), []any{o}) }
+	seam.Lockregistry.Unchanged = Option(func(*settings) {})
 	seam.Lockregistry.Wakeup = func(how string) any {
 		if m, known := wakeups[how]; known {
 			return withWakeup(m)
@@ -31,7 +32,7 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 	seam.Lockregistry.Parts = func(registry any) seam.Parts {
 		r, _ := registry.(*Registry)
 		return seam.Parts{
-			Reader: &r.others.reader, Detector: r.others.presence.detector, Formats: r.formats, Layout: int(r.layout),
+			Reader: &r.others.reader, Detector: r.others.presence.detector, Formats: r.formats, Layout: r.layout.name,
 			Values: r.values, Label: r.others.label, Own: r.others.presence.of, Held: r.held,
 		}
 	}
@@ -45,7 +46,7 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 	}
 	seam.Lockregistry.InLock = func(lock any) seam.InLock {
 		l, _ := lock.(*Lock)
-		return seam.InLock{Half: l.half(), Held: &l.hold, Handoff: l.reg.handoff, Unpin: l.unpin}
+		return seam.InLock{Key: l.redis.Key, Half: l.half(), Held: &l.hold, Handoff: l.reg.handoff, Unpin: l.unpin}
 	}
 }
 

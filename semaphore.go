@@ -80,14 +80,6 @@ func (s *Semaphore) Acquire(ctx context.Context, opts ...SemaphoreOption) (*Hold
 	return s.acquire(ctx, "acquire", &q, apply(&q, opts))
 }
 
-// TryAcquire acquires like Acquire but does not wait; with [Wait] it waits that long at most. It reports false without an error
-// when others have the permits, or wait for them: it does not overtake waiting calls.
-func (s *Semaphore) TryAcquire(ctx context.Context, opts ...SemaphoreOption) (*Hold, bool, error) {
-	q := request{wait: notAtAll}
-	h, err := s.acquire(ctx, "tryacquire", &q, apply(&q, opts))
-	return h, h != nil, err
-}
-
 // Do runs fn while it has a permit, or as many as [Permits] says. Fn gets the context of [Hold.Context]: it is cancelled, with
 // the cause [ErrLockLost], as soon as the hold can no longer be guaranteed.
 //

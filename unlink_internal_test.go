@@ -137,7 +137,7 @@ func TestUnlink_TransportsAreForgotten(t *testing.T) {
 	}
 	client, other := dial(), dial()
 	require.Nil(t, known(client))
-	_, err := New(client, "orders", WithCapacity(0))
+	_, err := New(client, "orders", WithPollInterval(0))
 	require.Error(t, err)
 	require.Nil(t, known(client), "there is no registry")
 	first, second, third := open(client), open(client), open(other)

@@ -45,10 +45,7 @@ func openRegistry(o opening) (registryLocks, error) {
 		options = append(options, lockregistry.WithRenewal())
 	}
 	if o.redisson {
-		options = append(options, lockregistry.WithLayout(lockregistry.LayoutRedisson))
-	}
-	if o.held != 0 {
-		options = append(options, lockregistry.WithCapacity(o.held))
+		options = append(options, lockregistry.WithRedissonLayout())
 	}
 	registry, err := lockregistry.New(client, "lockregistry", options...)
 	if err != nil {
@@ -56,6 +53,9 @@ func openRegistry(o opening) (registryLocks, error) {
 			client.Close()
 		}
 		return registryLocks{}, err
+	}
+	if o.held != 0 {
+		_ = registry.SetCapacity(o.held) // it is positive
 	}
 	return registryLocks{client, o.client != nil, registry, o.permits, o.several}, nil
 }
@@ -70,7 +70,7 @@ func (l registryLocks) session(path string) session {
 	return &registrySession{registry: l.registry, path: path}
 }
 
-func (l registryLocks) key(path string) string { return l.registry.Obtain(path).Key() }
+func (registryLocks) key(path string) string { return "lockregistry:" + path }
 
 func (l registryLocks) close() {
 	_ = l.registry.Close()
@@ -111,7 +111,7 @@ type registryReaders struct{ registryLocks }
 
 func (l registryReaders) session(path string) session { return readerSession{l.registry, path} }
 
-func (l registryReaders) key(path string) string { return l.registry.ReadWrite(path).Reader().Key() }
+func (registryReaders) key(path string) string { return "lockregistry:" + path }
 
 type readerSession struct {
 	registry *lockregistry.Registry

@@ -63,10 +63,11 @@ func (s *suite) manyCached() ([]*result, error) {
 			return func(path string) any { return ls.redsync.NewMutex(path, redsync.WithTries(1)) }, ls.close, nil
 		}},
 		{thisLibrary, func() (lookup, func(), error) {
-			registry, err := lockregistry.New(client, "lockregistry", lockregistry.WithCapacity(n))
+			registry, err := lockregistry.New(client, "lockregistry")
 			if err != nil {
 				return nil, nil, err
 			}
+			_ = registry.SetCapacity(n) // it is positive
 			return func(path string) any { return registry.Obtain(path) }, func() { _ = registry.Close() }, nil
 		}},
 	} {

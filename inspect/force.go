@@ -58,7 +58,7 @@ func (i *Inspector) remove(ctx context.Context, path, holder string) error {
 	if ctx.Err() != nil {
 		return fault.Ended(ctx)
 	}
-	layout := lockregistry.Layout(i.reader.Layout)
+	layout := i.reader.Layout
 	if i.found { // the script looks again: if the lock has changed since, the call fails
 		info, err := i.inspect(ctx, path)
 		if err != nil {
@@ -67,7 +67,7 @@ func (i *Inspector) remove(ctx context.Context, path, holder string) error {
 		layout = info.Layout
 	}
 	common := ""
-	if layout == lockregistry.LayoutSpring {
+	if layout == observe.LayoutSpring {
 		common = protocol.NewSpring(i.reader.Formats).CommonChannel()
 	}
 	before := i.reader.Held(path)

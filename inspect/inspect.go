@@ -78,6 +78,7 @@ func parts(client rueidis.Client, prefix string) seam.Parts {
 		Reader:   r,
 		Detector: detector.Bystander(r, t.Clock, nil),
 		Formats:  formats,
+		Layout:   observe.LayoutSpring,
 		Values:   "\x00", // no value begins so
 		Own:      func(string) []presence.Lock { return nil },
 		Held:     func(string) map[string]*hold.Hold { return nil },

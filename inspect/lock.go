@@ -3,7 +3,6 @@ package inspect
 import (
 	"time"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -17,9 +16,9 @@ type Lock struct {
 	Kind observe.Kind
 
 	// Layout is the format of the key: for a plain lock the one found, or the registry's when Redis has no such key; for a
-	// read-write lock LayoutRedisson; for a semaphore the registry's, since it has one format in both. An inspector without a
-	// registry says LayoutSpring then.
-	Layout lockregistry.Layout
+	// read-write lock Redisson's; for a semaphore the registry's, since it has one format in both. An inspector without a
+	// registry says Spring's then.
+	Layout observe.Layout
 
 	Permits int // of a semaphore: all of its permits, held or not
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
@@ -49,14 +48,14 @@ func (r *reader) infos(ctx context.Context, keys []string) ([]Lock, []error) {
 // infoOf is what inspect.lua tells of a key.
 func (r *reader) infoOf(key string, x *protocol.Inspection) Lock {
 	info := Lock{
-		Path: key[len(r.Prefix)+1:], Key: key, Kind: observe.Kind(x.Kind), Layout: lockregistry.Layout(r.Layout),
+		Path: key[len(r.Prefix)+1:], Key: key, Kind: observe.Kind(x.Kind), Layout: r.Layout,
 		Permits: x.Number, HolderCount: x.HolderCount, WaiterCount: x.WaiterCount, TooLong: x.TooLong,
 	}
 	switch {
 	case x.Stored == protocol.AsString:
-		info.Layout = lockregistry.LayoutSpring
+		info.Layout = observe.LayoutSpring
 	case x.Stored == protocol.AsHash, x.Kind == protocol.KindReadWrite:
-		info.Layout = lockregistry.LayoutRedisson
+		info.Layout = observe.LayoutRedisson
 	}
 	for _, h := range x.Holders {
 		info.Holders = append(info.Holders, Holder{

@@ -72,7 +72,7 @@ func TestReader_Lock(t *testing.T) {
 	require.Equal(t, 3, b.Holders[0].Behind)
 	free, err := r.Lock(t.Context(), "p:free")
 	require.NoError(t, err)
-	require.Equal(t, Lock{Path: "free", Key: "p:free"}, free)
+	require.Equal(t, Lock{Path: "free", Key: "p:free", Layout: observe.LayoutSpring}, free)
 }
 
 func TestReader_EachTellsOfLocksOnly(t *testing.T) {

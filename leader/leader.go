@@ -98,7 +98,7 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 	if err = fault.Join(err, bad); err != nil {
 		return nil, fmt.Errorf("leader: new: %w", err)
 	}
-	c.key = r.Obtain(role).Key()
+	c.key = keyOf(r, role)
 	return c, nil
 }
 
@@ -301,7 +301,11 @@ func Current(ctx context.Context, r *lockregistry.Registry, role string) (string
 	case err == nil:
 		return "", nil
 	}
-	return "", &lockregistry.LockError{Op: "leader", Key: r.Obtain(role).Key(), Err: err}
+	return "", &lockregistry.LockError{Op: "leader", Key: keyOf(r, role), Err: err}
+}
+
+func keyOf(r *lockregistry.Registry, role string) string {
+	return seam.Lockregistry.Parts(r).Prefix + ":" + role
 }
 
 func (c *Candidate) fail(err error) error { return fmt.Errorf("leader: %s: %w", c.key, err) }

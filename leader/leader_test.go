@@ -228,14 +228,15 @@ func TestYield_Alone(t *testing.T) {
 	})
 }
 
+// layouts are the formats of plain locks, as options.
+var layouts = map[string][]lockregistry.Option{"spring": nil, "redisson": {lockregistry.WithRedissonLayout()}}
+
 // The lock is renewed, whether or not the registry does so.
 func TestRenewal(t *testing.T) {
-	for name, layout := range map[string]lockregistry.Layout{
-		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
-	} {
+	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			fakeWorld(t, func(w *world) {
-				r := w.registry(lockregistry.WithLayout(layout))
+				r := w.registry(layout...)
 				c := w.campaigns(r, untilEnd, lockregistry.Lease(3*time.Second))
 				w.leads(c)
 				led := <-c.granted
@@ -244,7 +245,7 @@ func TestRenewal(t *testing.T) {
 				<-time.After(time.Minute)
 				require.True(w, c.IsLeader())
 				require.NoError(w, led.Err())
-				require.Equal(w, layout == lockregistry.LayoutSpring, w.mini.Exists(key) && w.mini.Type(key) == "string")
+				require.Equal(w, name == "spring", w.mini.Exists(key) && w.mini.Type(key) == "string")
 				require.Positive(w, w.mini.TTL(key))
 				require.LessOrEqual(w, w.mini.TTL(key), 3*time.Second)
 				require.ErrorIs(w, plain.Unlock(led), lockregistry.ErrLockLost, "only the leader's lock is renewed")
@@ -560,13 +561,11 @@ func TestRun_Context(t *testing.T) {
 }
 
 func TestCurrent(t *testing.T) {
-	for name, layout := range map[string]lockregistry.Layout{
-		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
-	} {
+	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			worlds(t, func(w *world) {
-				r := w.registry(lockregistry.WithClientID("node 7"), lockregistry.WithLayout(layout))
-				asks := w.registry(lockregistry.WithLayout(layout))
+				r := w.registry(append(slices.Clone(layout), lockregistry.WithClientID("node 7"))...)
+				asks := w.registry(layout...)
 				who, err := leader.Current(w.Context(), asks, role)
 				require.NoError(w, err)
 				require.Empty(w, who)

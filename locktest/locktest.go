@@ -39,6 +39,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // prefix is the prefix of all registries that this package makes.
@@ -160,7 +161,7 @@ return 1`
 )
 
 // HoldElsewhere takes the plain lock of path for a stranger: a client that does not use this library, such as a Java service
-// with Spring's PUB_SUB_LOCK, or Redisson with [lockregistry.LayoutRedisson]. The lock must be free. The stranger holds it
+// with Spring's PUB_SUB_LOCK, or Redisson with [lockregistry.WithRedissonLayout]. The lock must be free. The stranger holds it
 // until release is called, or until the lease is over; to simulate a crash, do not call release. The lease counts whole
 // milliseconds, at least one. Release may be called from any goroutine; further calls do nothing.
 //
@@ -174,7 +175,7 @@ func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func
 	key := prefix + ":" + path
 	name, kind, channel, message := "stranger-"+rand.Text(), "string", prefix+"-channel:"+key, key
 	info, _ := inspect.Of(r.Registry).Inspect(context.Background(), path)
-	if info.Layout == lockregistry.LayoutRedisson { // it is free: the registry's
+	if info.Layout == observe.LayoutRedisson { // it is free: the registry's
 		name, kind, channel, message = name+":1", "hash", "redisson_lock__channel:{"+key+"}", "0"
 		if strings.Contains(key, "{") {
 			channel = "redisson_lock__channel:" + key

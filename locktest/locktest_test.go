@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/locktest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,11 +33,11 @@ func inBoth(t *testing.T, test func(t *testing.T)) {
 // inLayouts runs a test in both, with each layout.
 func inLayouts(t *testing.T, test func(t *testing.T, opts ...lockregistry.Option)) {
 	t.Helper()
-	for name, layout := range map[string]lockregistry.Layout{
-		"Spring": lockregistry.LayoutSpring, "Redisson": lockregistry.LayoutRedisson,
+	for name, layout := range map[string][]lockregistry.Option{
+		"Spring": nil, "Redisson": {lockregistry.WithRedissonLayout()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBoth(t, func(t *testing.T) { test(t, lockregistry.WithLayout(layout)) })
+			inBoth(t, func(t *testing.T) { test(t, layout...) })
 		})
 	}
 }
@@ -79,16 +81,16 @@ func TestPeer(t *testing.T) {
 	inLayouts(t, func(t *testing.T, opts ...lockregistry.Option) {
 		locks := locktest.New(t, opts...)
 		peer := locks.Peer()
-		layout := func(r *locktest.Registry) lockregistry.Layout {
+		layout := func(r *locktest.Registry) observe.Layout {
 			info, err := inspect.Of(r.Registry).Inspect(t.Context(), "free")
 			require.NoError(t, err)
 			return info.Layout
 		}
 		require.Equal(t, layout(locks), layout(peer), "it has the options of the first")
-		require.NotEqual(t, locks.ClientID(), peer.ClientID())
+		require.NotEqual(t, locks.String(), peer.String(), "another client id")
 		first := locks.Peer(lockregistry.WithClientID("first"))
-		require.Equal(t, "first", first.Peer().ClientID())
-		require.Equal(t, "second", first.Peer(lockregistry.WithClientID("second")).ClientID(), "the last one counts")
+		require.Contains(t, first.Peer().String(), "client id first)")
+		require.Contains(t, first.Peer(lockregistry.WithClientID("second")).String(), "client id second)", "the last one counts")
 
 		require.NoError(t, locks.Do(t.Context(), "42", func(context.Context) error {
 			require.False(t, try(t, peer))
@@ -276,10 +278,10 @@ func TestHoldElsewhere(t *testing.T) {
 
 // A waiter is told of the release: it does not have to poll.
 func TestHoldElsewhere_TellsOfTheRelease(t *testing.T) {
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+	for _, layout := range [][]lockregistry.Option{nil, {lockregistry.WithRedissonLayout()}} {
 		for _, path := range []string{"42", "{42}"} {
 			synctest.Test(t, func(t *testing.T) {
-				locks := locktest.New(t, lockregistry.WithLayout(layout), lockregistry.WithPollInterval(time.Hour))
+				locks := locktest.New(t, append(slices.Clone(layout), lockregistry.WithPollInterval(time.Hour))...)
 				release := locks.HoldElsewhere(path, time.Hour)
 				result := make(chan error, 1)
 				go func() { result <- locks.Obtain(path).Lock(t.Context()) }()
@@ -362,8 +364,8 @@ func TestServer_Misuse(t *testing.T) {
 		said("no answer from Redis: ")
 		locks.Reconnect()
 
-		require.Panics(t, func() { locktest.New(v, lockregistry.WithCapacity(0)) })
-		said("WithCapacity(0)")
+		require.Panics(t, func() { locktest.New(v, lockregistry.WithPollInterval(0)) })
+		said("WithPollInterval(0s)")
 	})
 }
 

@@ -59,11 +59,20 @@ const (
 	KindTooLong   Kind = "too long" // a key whose name has more than 8192 bytes
 )
 
+// Layout is the format of a lock in Redis.
+type Layout string
+
+// The formats.
+const (
+	LayoutSpring   Layout = "spring"   // a string, as Spring Integration's RedisLockRegistry writes it
+	LayoutRedisson Layout = "redisson" // a hash, as Redisson's RLock and RReadWriteLock write it
+)
+
 // Acquired is a call that asked for a lock.
 type Acquired struct {
 	Subject
 
-	Op      string        // "lock", "trylock", "do", "acquire", "tryacquire" or "once"; "do" is also for DoValue
+	Op      string        // "lock", "trylock", "do", "acquire" or "once"; "do" is also for DoValue
 	How     How           // how it got the lock; HowNone: it did not
 	Here    time.Duration // how long it waited for goroutines of this process
 	Redis   time.Duration // how long the rest took: Redis, and waiting for other processes

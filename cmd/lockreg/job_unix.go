@@ -230,7 +230,7 @@ func (j *job) guardAgain() {
 	next.watch(j.pid)
 	j.guard.dismiss()
 	j.guard = next
-	j.runner.log.Warn("the guard of the command was gone: it has another one", "key", j.hold.Key())
+	j.runner.log.Warn("the guard of the command was gone: it has another one", "key", j.runner.key())
 }
 
 // over reports whether no process of the group is left.
@@ -245,7 +245,7 @@ func (j *job) leftBehind() {
 	}
 	j.told = true
 	j.runner.log.Info("the command has ended, and has left processes behind: the lock is kept until they have ended, too",
-		"key", j.hold.Key(), "group", j.pid)
+		"key", j.runner.key(), "group", j.pid)
 }
 
 // remaining returns for how long the lock is certain.
@@ -371,13 +371,13 @@ func (j *job) warn(why string) {
 		return
 	}
 	j.warned = true
-	j.runner.log.Warn(why+": the command gets TERM", "key", j.hold.Key(), "remaining", j.remaining())
+	j.runner.log.Warn(why+": the command gets TERM", "key", j.runner.key(), "remaining", j.remaining())
 	j.tell(unix.SIGTERM)
 	j.tell(unix.SIGCONT) // a process that is stopped cannot end
 }
 
 func (j *job) kill() {
-	j.runner.log.Warn("the command gets KILL", "key", j.hold.Key())
+	j.runner.log.Warn("the command gets KILL", "key", j.runner.key())
 	j.tell(unix.SIGKILL)
 }
 

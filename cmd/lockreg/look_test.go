@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
+	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
 // registry is one in this process.
@@ -98,7 +99,7 @@ func TestShow(t *testing.T) {
 	assert.Contains(t, out, `billing\u202e on `+host)
 	assert.Contains(t, out, "billing on "+host)
 	assert.Contains(t, out, "WAITING")
-	assert.Contains(t, out, one.ClientID()+":")
+	assert.Contains(t, out, seam.Lockregistry.Parts(one).Label.Registry+":")
 	assert.Regexp(t, `≤ \d{16}`, out, "the token")
 	assert.Regexp(t, `ms ago|s ago`, out)
 	require.NotZero(t, h.Token())

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/inspect"
@@ -344,7 +343,7 @@ func kindOf(info inspect.Lock) string {
 
 // format returns a remark about a format other than Spring's.
 func format(info inspect.Lock) string {
-	if info.Layout == lockregistry.LayoutRedisson {
+	if info.Layout == observe.LayoutRedisson {
 		return " (redisson)"
 	}
 	return ""

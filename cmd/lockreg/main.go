@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/connect"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // The exit codes, besides those of a command that was run. Codes above 60 are from sysexits.h.
@@ -217,7 +219,10 @@ func (a *app) registryAndClient(
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	all := append([]lockregistry.Option{lockregistry.WithLayout(layout)}, opts...)
+	all := slices.Clone(opts)
+	if layout == observe.LayoutRedisson {
+		all = append(all, lockregistry.WithRedissonLayout())
+	}
 	if option.Sentinel.MasterSet != "" {
 		all = append(all, lockregistry.WithSentinels(option))
 	}
@@ -236,14 +241,11 @@ func (a *app) registryAndClient(
 	}, nil
 }
 
-func parseLayout(name string) (lockregistry.Layout, error) {
-	switch name {
-	case "spring":
-		return lockregistry.LayoutSpring, nil
-	case "redisson":
-		return lockregistry.LayoutRedisson, nil
+func parseLayout(name string) (observe.Layout, error) {
+	if l := observe.Layout(name); l == observe.LayoutSpring || l == observe.LayoutRedisson {
+		return l, nil
 	}
-	return 0, usage("--layout is %q: it is spring or redisson", name)
+	return "", usage("--layout is %q: it is spring or redisson", name)
 }
 
 // failed chooses the exit code for an error of the library.

@@ -126,7 +126,7 @@ func (r *releaser) release(ctx context.Context, locks keeper) error {
 
 // otherLayout returns the format of a plain lock that is held, if it differs from --layout.
 func (r *releaser) otherLayout(info inspect.Lock) string {
-	if name := view.OfLayout(info.Layout); info.Kind == observe.KindLock && info.HolderCount > 0 && name != r.layout {
+	if name := string(info.Layout); info.Kind == observe.KindLock && info.HolderCount > 0 && name != r.layout {
 		return name
 	}
 	return ""

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
 func TestRelease(t *testing.T) {
@@ -89,7 +90,7 @@ func TestReleaseOneOfSeveral(t *testing.T) {
 	assert.Regexp(t, `2 readers hold it: .* under IN REDIS: lockreg release shop a --holder [-0-9a-f]{36}:\d+\n$`, text)
 	var holder string
 	for field := range strings.FieldsSeq(text) {
-		if strings.HasPrefix(field, one.ClientID()+":") {
+		if strings.HasPrefix(field, seam.Lockregistry.Parts(one).Label.Registry+":") {
 			holder = field
 		}
 	}

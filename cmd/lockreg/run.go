@@ -57,6 +57,9 @@ type runner struct {
 	log *slog.Logger
 }
 
+// key is the lock's key in Redis.
+func (r *runner) key() string { return r.prefix + ":" + r.path }
+
 func (a *app) runCommand() *cobra.Command {
 	r := &runner{app: a}
 	cmd := &cobra.Command{
@@ -326,7 +329,7 @@ func (r *runner) under(ctx context.Context, hold *lockregistry.Hold, box *inbox)
 	}
 	switch {
 	case errors.Is(failed, lockregistry.ErrLockLost):
-		return exit{exitLost, fmt.Errorf("%s: the lock was lost before the command started", hold.Key())}
+		return exit{exitLost, fmt.Errorf("%s: the lock was lost before the command started", r.key())}
 	case failed != nil:
 		code := exitNotExecutable
 		if errors.Is(failed, fs.ErrNotExist) { // of the script's interpreter, perhaps
@@ -334,7 +337,7 @@ func (r *runner) under(ctx context.Context, hold *lockregistry.Hold, box *inbox)
 		}
 		return exit{code, fmt.Errorf("cannot run %s: %w", r.program, failed)}
 	case lost:
-		return exit{exitLost, fmt.Errorf("%s: the lock was lost while the command ran", hold.Key())}
+		return exit{exitLost, fmt.Errorf("%s: the lock was lost while the command ran", r.key())}
 	case status.Signaled():
 		return exit{exitSignal + int(status.Signal()), nil}
 	case status.ExitStatus() != 0:
@@ -353,7 +356,7 @@ func (r *runner) environment(hold *lockregistry.Hold) []string {
 	if !r.passURL {
 		env = withoutRedis(env)
 	}
-	env = append(env, keyVariable+"="+hold.Key())
+	env = append(env, keyVariable+"="+r.key())
 	if token := hold.Token(); token > 0 {
 		env = append(env, tokenVariable+"="+strconv.FormatUint(token, 10))
 	}

@@ -154,10 +154,10 @@ func TestSemaphore(t *testing.T) {
 		seats := locks.Semaphore("seat", 1)
 		for range 2 {
 			require.NoError(m, seats.Do(m.Context(), func(ctx context.Context) error {
-				_, ok, err := seats.TryAcquire(ctx)
-				require.False(m, ok)
+				_, err := seats.Acquire(ctx, lockregistry.NoWait())
+				require.ErrorIs(m, err, lockregistry.ErrTaken)
 				<-time.After(2 * time.Second)
-				return err
+				return nil
 			}))
 		}
 		_, err := seats.Acquire(m.Context())
@@ -170,7 +170,8 @@ func TestSemaphore(t *testing.T) {
 		of := []string{"prefix", "locktest", "kind", "semaphore"}
 		about := func(more ...string) []string { return append(slices.Clone(of), more...) }
 		m.histogram("lockregistry.acquire.duration", 2, 0, about("operation", "do", "acquire.how", "free")...)
-		m.histogram("lockregistry.acquire.duration", 2, 0, about("operation", "tryacquire", "acquire.how", "none")...)
+		taken := about("operation", "acquire", "acquire.how", "none", "error.type", "taken")
+		m.histogram("lockregistry.acquire.duration", 2, 0, taken...)
 		waited := about("operation", "do", "acquire.how", "none", "error.type", "taken")
 		m.histogram("lockregistry.acquire.duration", 1, time.Second, waited...)
 		m.histogram("lockregistry.hold.duration", 2, 4*time.Second, about("release.how", "released")...)

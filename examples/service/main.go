@@ -66,7 +66,7 @@ func run(ctx context.Context, c config) error {
 	}
 	defer func() { _ = locks.Close() }() // where the service does not start
 	defer metrics.Watch("shop", locks.Stats)()
-	slog.InfoContext(ctx, "started", "registry", locks.ClientID()) // the values of its keys begin with it
+	slog.InfoContext(ctx, "started", "registry", locks.String()) // the values of its keys begin with its client id
 
 	s := &Service{Locks: locks, Store: redisStore{client}, Metrics: handler, Ready: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

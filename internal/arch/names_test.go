@@ -14,7 +14,7 @@ import (
 )
 
 // mostNames is how many names the root package may export. Names stay after a release: who adds one takes one away.
-const mostNames = 100
+const mostNames = 90
 
 func TestNames_AreFew(t *testing.T) {
 	files, err := filepath.Glob("../../*.go")

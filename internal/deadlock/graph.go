@@ -61,8 +61,6 @@ type Lock interface {
 	Delegated(o owner.ID) bool
 	// Ends reports whether a call for the lock is about to end, because its registry is closed, or shuts down.
 	Ends(c *Call) bool
-	// Tolerant reports whether a call for the lock waits although it closes an endless cycle.
-	Tolerant() bool
 	// Report returns the error for a cycle whose first call is for the lock, and reports the cycle if first. First is false when
 	// all its calls were in cycles that have been reported: calls that enter the graph at the same time may all find the cycle.
 	// The mutex of the graph is held.
@@ -429,9 +427,6 @@ func (g *Graph) judge(c *Call) error {
 	own := g.cycle(c, ownHolds)
 	if found := g.cycle(c, endless); found != nil {
 		err := report(found)
-		if c.Lock.Tolerant() {
-			return nil
-		}
 		g.Leave(c) // it has no second look yet, which Leave would end with the mutex
 		return err
 	}

@@ -18,9 +18,9 @@ var errDeadlock = errors.New("deadlock")
 
 // lock is one that an owner has.
 type lock struct {
-	owner            owner.ID
-	closed, tolerant bool
-	report           func(cycle []Step)
+	owner  owner.ID
+	closed bool
+	report func(cycle []Step)
 }
 
 func (l *lock) Obstacles(*Call) (all Obstacles) {
@@ -32,7 +32,6 @@ func (l *lock) Stands() bool            { return true }
 func (l *lock) Taker(owner.ID) owner.ID { return owner.Nobody }
 func (l *lock) Delegated(owner.ID) bool { return false }
 func (l *lock) Ends(*Call) bool         { return l.closed }
-func (l *lock) Tolerant() bool          { return l.tolerant }
 func (l *lock) Report(cycle []Step, first bool) error {
 	if first {
 		l.report(cycle)
@@ -101,22 +100,17 @@ func TestGraph_ACallThatIsAboutToEndIsInNoCycle(t *testing.T) {
 func TestGraph_ACycleThatSeveralCallsFindIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		owner    owner.ID // or'ed to both
-		ends     bool
-		tolerant bool
-		err      error
+		owner owner.ID // or'ed to both
+		ends  bool
+		err   error
 	}{
 		"nothing ends it":   {err: errDeadlock},
 		"it ends by itself": {ends: true},
 		"others may end it": {owner: owner.Made},
-		"the option":        {tolerant: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRing(1|c.owner, 2|c.owner)
-				for _, l := range r.locks {
-					l.tolerant = c.tolerant
-				}
 				call := func(i int) *Call { return r.call(t.Context(), i, c.ends) }
 				reported := func(times int) {
 					t.Helper()

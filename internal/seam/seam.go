@@ -29,6 +29,9 @@ var Lockregistry struct {
 	// CheckOption returns why an option of a call makes no sense, or nil.
 	CheckOption func(option any) error
 
+	// Unchanged is a lockregistry.Option that changes nothing, for tables of tests.
+	Unchanged any
+
 	// Wakeup returns a lockregistry.Option: waiting calls wake in one way only, "poll", "pubsub" or "tracking", or by "auto".
 	Wakeup func(how string) any
 
@@ -63,8 +66,8 @@ type Parts struct {
 
 	Detector *detector.Detector
 	Formats  protocol.Config
-	Layout   int    // of plain locks: a lockregistry.Layout
-	Values   string // the beginning of the values of the registry's holds
+	Layout   observe.Layout // of plain locks
+	Values   string         // the beginning of the values of the registry's holds
 	Label    observe.Label
 
 	// Own returns what the registry's record says of a path, or is yet to say.
@@ -85,6 +88,7 @@ type InRegistry struct {
 
 // InLock is the same for a lock.
 type InLock struct {
+	Key     string
 	Half    local.Half
 	Held    *tenure.Held
 	Handoff time.Duration

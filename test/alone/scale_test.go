@@ -355,8 +355,8 @@ func TestScale_RenewalAtScale(t *testing.T) {
 
 		before := runtime.NumGoroutine()
 		var log kit.Journal
-		r := w.RegistryOn(client, log.Option(),
-			lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithCapacity(locks))
+		r := kit.Capped(w.RegistryOn(client, log.Option(),
+			lockregistry.WithRenewal(), lockregistry.WithLease(lease)), locks)
 		var contexts [goroutines]context.Context
 		each(locks, func(i int, ctx context.Context) error {
 			err := r.Obtain(strconv.Itoa(i)).Lock(ctx)

@@ -164,7 +164,7 @@ func BenchmarkObtain(b *testing.B) {
 func BenchmarkCachedLocks(b *testing.B) {
 	const locks = 1_000_000
 	for range b.N {
-		r := benchRegistry(b, kit.UnusedClient(b), lockregistry.WithCapacity(locks))
+		r := kit.Capped(benchRegistry(b, kit.UnusedClient(b)), locks)
 		names := make([]string, locks)
 		for i := range names {
 			names[i] = fmt.Sprintf("path-%010d", i)

@@ -40,7 +40,7 @@ func BenchmarkServerMemory(b *testing.B) {
 		r := h.registry(lockregistry.WithName("billing"))
 		held, err := r.Acquire(b.Context(), "42")
 		require.NoError(b, err)
-		key := "orders:{" + r.ClientID() + "}:registry"
+		key := "orders:{" + kit.ClientID(r) + "}:registry"
 		for h.do("EXISTS", key) == "0" {
 			<-time.After(10 * time.Millisecond)
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
 // BenchmarkReadersOfOnePath is sixteen readers of one process on one path, compared, in turns, with sixteen that take a
@@ -118,7 +120,7 @@ func BenchmarkReadUncontended(b *testing.B) {
 			var bare, lock []func()
 			for i := range goroutines {
 				path := strconv.Itoa(i)
-				bare = append(bare, bareReader(b, client, path, r.ClientID()+":"+path))
+				bare = append(bare, bareReader(b, client, path, kit.ClientID(r)+":"+path))
 				reader := r.ReadWrite(path).Reader()
 				lock = append(lock, func() {
 					if err := reader.Lock(ctx); err != nil {

@@ -20,7 +20,7 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 	for name, opts := range map[string][]lockregistry.Option{
 		"spring":          nil,
 		"spring fenced":   {lockregistry.WithFencing()},
-		"redisson fenced": {lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()},
+		"redisson fenced": {lockregistry.WithRedissonLayout(), lockregistry.WithFencing()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var registries []*lockregistry.Registry

@@ -60,13 +60,13 @@ func TestFailover_AnotherMasterHasHoldsLookedAt(t *testing.T) {
 				w.Pass(time.Second)
 				require.NoError(w, told.Err())
 
-				w.Do("DEL", gone.Key())
+				w.Do("DEL", kit.Key(gone))
 				start := time.Now()
 				client.change("after")
 				<-told.Done()
 				require.ErrorIs(w, context.Cause(told), lockregistry.ErrLockLost)
 				require.Less(w, time.Since(start), 100*time.Millisecond)
-				w.Do("DEL", late.Key())
+				w.Do("DEL", kit.Key(late))
 				<-next.Done()
 				require.ErrorIs(w, context.Cause(next), lockregistry.ErrLockLost)
 				require.Less(w, time.Since(start), time.Second)
@@ -187,7 +187,7 @@ func TestFailover_ALostConnectionHasHoldsLookedAt(t *testing.T) {
 	for name, opts := range map[string][]lockregistry.Option{
 		"with a context": nil,
 		"renewed":        {lockregistry.WithRenewal()},
-		"redisson":       {lockregistry.WithLayout(lockregistry.LayoutRedisson)},
+		"redisson":       {lockregistry.WithRedissonLayout()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
@@ -264,7 +264,7 @@ func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 		waiters[n] = kit.LockElsewhere(r.Obtain(path), t.Context())
 		listens := func() bool { return nodes[n].Command(t, "PUBSUB", "SHARDCHANNELS") != "[]" }
 		require.Eventually(t, listens, 10*time.Second, time.Millisecond)
-		nodes[n].Command(t, "DEL", held[n].Key())
+		nodes[n].Command(t, "DEL", kit.Key(held[n]))
 		n++
 	}
 	for n, l := range held {

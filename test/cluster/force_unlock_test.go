@@ -20,7 +20,7 @@ func TestForceUnlock_OnACluster(t *testing.T) {
 	require.NoError(t, err)
 	defer client.Close()
 	for _, layout := range kit.Layouts {
-		r := kit.OpenOn(t, client, lockregistry.WithLayout(layout))
+		r := kit.OpenOn(t, client, kit.WithLayout(layout))
 		for _, path := range []string{"1", "2", "3", "4", "{t}5"} {
 			rw := r.ReadWrite("rw" + path)
 			for _, l := range []*lockregistry.Lock{r.Obtain(path), rw.Reader(), rw.Writer()} {

@@ -31,7 +31,7 @@ func TestInspect_WaitersWhoseProcessIsGoneOnACluster(t *testing.T) {
 			info, err := inspect.Of(holder).Inspect(t.Context(), path)
 			require.NoError(t, err)
 			if found = info.WaiterCount == 1; found {
-				require.Equal(t, waiter.ClientID(), info.Waiters[0].Registry)
+				require.Equal(t, kit.ClientID(waiter), info.Waiters[0].Registry)
 				require.False(t, info.Waiters[0].Gone)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -25,16 +26,16 @@ func TestQueue_OnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	const processes, turns = 4, 50
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		for _, path := range []string{"a", "b", "c", "{tag}d", "e}f"} {
-			t.Run(strconv.Itoa(int(layout))+path, func(t *testing.T) {
+			t.Run(string(layout)+path, func(t *testing.T) {
 				var all sync.WaitGroup
 				inside, entered := 0, make([]int, processes)
 				for i := range processes {
 					client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 					require.NoError(t, err)
 					t.Cleanup(client.Close)
-					r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout))
+					r, err := lockregistry.New(client, "orders", kit.WithLayout(layout))
 					require.NoError(t, err)
 					t.Cleanup(func() { _ = r.Close() })
 					l := r.Obtain(path)
@@ -79,12 +80,12 @@ func TestQueue_OnACluster(t *testing.T) {
 func TestQueue_BracesThatForbidAQueue(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-		t.Run(strconv.Itoa(int(layout)), func(t *testing.T) {
+	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
+		t.Run(string(layout), func(t *testing.T) {
 			var log kit.Journal
-			holder := kit.OnCluster(t, nodes, lockregistry.WithLayout(layout)).Obtain("e}1")
+			holder := kit.OnCluster(t, nodes, kit.WithLayout(layout)).Obtain("e}1")
 			waits := kit.OnCluster(
-				t, nodes, lockregistry.WithLayout(layout), log.Option(), lockregistry.WithPollInterval(kit.NoPoll)).Obtain("e}1")
+				t, nodes, kit.WithLayout(layout), log.Option(), lockregistry.WithPollInterval(kit.NoPoll)).Obtain("e}1")
 			owner := lockregistry.ContextWithOwner(t.Context())
 			require.NoError(t, holder.Lock(t.Context()))
 			got := make(chan error, 1)
@@ -101,8 +102,8 @@ func TestQueue_BracesThatForbidAQueue(t *testing.T) {
 // those who wait in one know nothing of the other.
 func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 	t.Parallel()
-	for name, layout := range map[string]lockregistry.Layout{
-		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	for name, layout := range map[string]observe.Layout{
+		"spring": observe.LayoutSpring, "redisson": observe.LayoutRedisson,
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := redistest.StartCluster(t, 3)
@@ -110,7 +111,7 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 				return // there is no queue
 			}
 			lock := func() *lockregistry.Lock {
-				return kit.OnCluster(t, nodes, lockregistry.WithLayout(layout)).Obtain("42")
+				return kit.OnCluster(t, nodes, kit.WithLayout(layout)).Obtain("42")
 			}
 			waits := func(l *lockregistry.Lock) <-chan error {
 				done := make(chan error, 1)
@@ -166,15 +167,15 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 // A release is not refused because its slot moves, although it would begin a queue for others of its process.
 func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
-	for name, layout := range map[string]lockregistry.Layout{
-		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	for name, layout := range map[string]observe.Layout{
+		"spring": observe.LayoutSpring, "redisson": observe.LayoutRedisson,
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := redistest.StartCluster(t, 3)
 			client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
 			require.NoError(t, err)
 			t.Cleanup(client.Close)
-			r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout), lockregistry.WithHandoff(0))
+			r, err := lockregistry.New(client, "orders", kit.WithLayout(layout), lockregistry.WithHandoff(0))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = r.Close() })
 			l := r.Obtain("42")
@@ -203,9 +204,9 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
 	const processes, goroutines, turns = 4, 3, 60
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		for _, path := range []string{"a", "b", "c", "{tag}d"} {
-			t.Run(strconv.Itoa(int(layout))+path, func(t *testing.T) {
+			t.Run(string(layout)+path, func(t *testing.T) {
 				var all sync.WaitGroup
 				var readers, writers, together atomic.Int32
 				var longest atomic.Int64
@@ -213,7 +214,7 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 					client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 					require.NoError(t, err)
 					t.Cleanup(client.Close)
-					r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout),
+					r, err := lockregistry.New(client, "orders", kit.WithLayout(layout),
 						lockregistry.WithPollInterval(kit.NoPoll), lockregistry.WithHandoff(time.Duration(i)*5*time.Millisecond))
 					require.NoError(t, err)
 					t.Cleanup(func() { _ = r.Close() })
@@ -282,7 +283,7 @@ func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 					client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
 					require.NoError(t, err)
 					t.Cleanup(client.Close)
-					r, err := lockregistry.New(client, prefix, lockregistry.WithLayout(layout), lockregistry.WithHandoff(0))
+					r, err := lockregistry.New(client, prefix, kit.WithLayout(layout), lockregistry.WithHandoff(0))
 					require.NoError(t, err)
 					t.Cleanup(func() { _ = r.Close() })
 					return r
@@ -354,7 +355,7 @@ func TestQueue_HalfASlotIsMoved(t *testing.T) {
 					return // there is no queue
 				}
 				m := migrating(t, nodes)
-				registry := func() *lockregistry.Registry { return kit.OnCluster(t, nodes, lockregistry.WithLayout(layout)) }
+				registry := func() *lockregistry.Registry { return kit.OnCluster(t, nodes, kit.WithLayout(layout)) }
 				holder := registry().Obtain("42")
 				require.NoError(t, holder.Lock(t.Context()))
 				results := make(chan error, 3)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -23,8 +24,8 @@ func TestRedisson_BracesOnACluster(t *testing.T) {
 	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
 	require.NoError(t, err)
 	defer client.Close()
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-		r := kit.OpenOn(t, client, lockregistry.WithLayout(layout))
+	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
+		r := kit.OpenOn(t, client, kit.WithLayout(layout))
 		for path, works := range map[string]bool{
 			"a": true, "{t}a": true, "a{}b": false, "a{b": false, "a}b": false, "}{": false, "{}": false, "{}{x}": false,
 			"a\x00\n\xff": true, "a{b}c}d": true, "{{x}": true,

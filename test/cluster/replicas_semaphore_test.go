@@ -35,8 +35,8 @@ func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 		w.Release(two)
 
 		w.Replica.Freeze()
-		h, ok, err := s.TryAcquire(w.Context())
-		w.Fails(err, lockregistry.ErrUnavailable, "tryacquire", kit.SeatKey)
+		h, ok, err := kit.TryAcquire(w.Context(), s)
+		w.Fails(err, lockregistry.ErrUnavailable, "acquire", kit.SeatKey)
 		require.ErrorContains(w, err, "too few replicas have it: 0 of 1")
 		require.False(w, ok)
 		require.Nil(w, h)

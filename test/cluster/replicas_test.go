@@ -14,17 +14,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
 func TestReplicas_HaveWhatIsGranted(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
-		for i, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-			r := w.Registry(lockregistry.WithLayout(layout), lockregistry.WithReplicas(1, 5*time.Second))
+		for i, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
+			r := w.Registry(kit.WithLayout(layout), lockregistry.WithReplicas(1, 5*time.Second))
 			rw := r.ReadWrite("rw" + strconv.Itoa(i))
 			for _, l := range []*lockregistry.Lock{r.Obtain("plain" + strconv.Itoa(i)), rw.Reader(), rw.Writer()} {
 				w.Lock(l)
-				assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", l.Key()))
+				assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", kit.Key(l)))
 				w.Unlock(l)
 			}
 		}
@@ -252,7 +253,7 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 			if l.Path() != "42" {
 				from = giver.ReadWrite(l.Path()).Writer()
 			}
-			queue := "orders:{" + l.Key() + "}:waiters"
+			queue := "orders:{" + kit.Key(l) + "}:waiters"
 			for round, frozen := range []bool{false, true} {
 				owner := lockregistry.ContextWithOwner(w.Context())
 				w.Lock(from)
@@ -271,7 +272,7 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 					w.Replica.Thaw()
 				}
 				require.NoError(w, <-waits)
-				assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", l.Key()))
+				assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", kit.Key(l)))
 				require.NoError(w, l.Unlock(owner))
 			}
 		}

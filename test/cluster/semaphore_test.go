@@ -52,7 +52,7 @@ func (c *onOneOf) acquired(r *lockregistry.Registry, opts ...lockregistry.Semaph
 
 func (c *onOneOf) full(r *lockregistry.Registry) {
 	c.Helper()
-	_, ok, err := r.Semaphore(c.path, 3).TryAcquire(c.Context())
+	_, ok, err := kit.TryAcquire(c.Context(), r.Semaphore(c.path, 3))
 	require.NoError(c, err)
 	require.False(c, ok)
 }
@@ -124,8 +124,8 @@ func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 		poll = 10 * time.Millisecond
 	}
 	for i := range processes {
-		layout := []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson}[i%2] // in both the format is the same
-		s := kit.OnCluster(t, nodes, lockregistry.WithPollInterval(poll), lockregistry.WithLayout(layout)).Semaphore("seat", 3)
+		layout := []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson}[i%2] // in both the format is the same
+		s := kit.OnCluster(t, nodes, lockregistry.WithPollInterval(poll), kit.WithLayout(layout)).Semaphore("seat", 3)
 		for g := range goroutines {
 			all.Go(func() {
 				for range turns {

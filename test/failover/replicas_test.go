@@ -68,7 +68,7 @@ func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 						continue
 					}
 					mu.Lock()
-					keys = append(keys, h.Key())
+					keys = append(keys, prefix+":"+h.Paths()[0])
 					if len(keys) == 50 {
 						close(many)
 					}

@@ -27,10 +27,10 @@ func behind(w *kit.World, h *lockregistry.Hold) <-chan error {
 // A section costs its caller one round trip instead of two.
 func TestFar_ASectionTakesOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		t.Run(fmt.Sprint(layout), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
-				r := w.FlakyFar(kit.RoundTrip).Registry(lockregistry.WithLayout(layout))
+				r := w.FlakyFar(kit.RoundTrip).Registry(kit.WithLayout(layout))
 				w.Known(r)
 				took := func(release func(*lockregistry.Hold)) (trips float64) {
 					begun := time.Now()

@@ -232,7 +232,7 @@ func TestLateReply_ALateGrantIsConfirmed(t *testing.T) {
 	const lease = 10 * time.Second
 	layouts := map[string][]lockregistry.Option{
 		"Spring":   nil,
-		"Redisson": {lockregistry.WithLayout(lockregistry.LayoutRedisson)},
+		"Redisson": {lockregistry.WithRedissonLayout()},
 	}
 	for name, opts := range layouts {
 		t.Run(name, func(t *testing.T) {

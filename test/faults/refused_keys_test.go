@@ -26,9 +26,9 @@ var singlePaths = map[string]struct {
 }{
 	"spring":   {nil, plain},
 	"fenced":   {[]lockregistry.Option{lockregistry.WithFencing()}, plain},
-	"redisson": {[]lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson)}, plain},
+	"redisson": {[]lockregistry.Option{lockregistry.WithRedissonLayout()}, plain},
 	"redisson fenced": {
-		[]lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()}, plain,
+		[]lockregistry.Option{lockregistry.WithRedissonLayout(), lockregistry.WithFencing()}, plain,
 	},
 	"writer": {nil, func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() }},
 }

@@ -28,7 +28,7 @@ func TestPermits_OtherObjects(t *testing.T) {
 					t.Helper()
 					return ended(t, java.send(do, with(path, append(more, anonymous...)...))).Fields["value"]
 				}
-				r, err := lockregistry.New(client, prefix, lockregistry.WithLayout(lockregistry.LayoutRedisson))
+				r, err := lockregistry.New(client, prefix, lockregistry.WithRedissonLayout())
 				require.NoError(t, err)
 				t.Cleanup(func() { _ = r.Close() })
 
@@ -37,7 +37,7 @@ func TestPermits_OtherObjects(t *testing.T) {
 				require.NotEmpty(t, id)
 				s := r.Semaphore("theirs", 2)
 				_, err = s.Acquire(t.Context())
-				_, _, err2 := s.TryAcquire(t.Context())
+				_, err2 := s.Acquire(t.Context(), lockregistry.NoWait())
 				_, err3 := inspect.Of(r).Inspect(t.Context(), "theirs")
 				for _, err := range []error{
 					err, err2, err3, s.SetPermits(t.Context(), 3), inspect.Of(r).ForceUnlock(t.Context(), "theirs"),

@@ -158,7 +158,7 @@ func TestAtLeast_AmongManyProcesses(t *testing.T) {
 	for name, layout := range kit.Layouts {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
-				path := func() *lockregistry.Lock { return w.Registry(lockregistry.WithLayout(layout)).Obtain("42") }
+				path := func() *lockregistry.Lock { return w.Registry(kit.WithLayout(layout)).Obtain("42") }
 				first := w.Acquires(path())
 				second := w.Acquiring(path(), lockregistry.AtLeast(least))
 				w.Await("a ticket", func() bool { return w.Tickets() == 1 })
@@ -233,7 +233,7 @@ func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
 		t.Run(fmt.Sprint(name, " ", layout), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()
-				r, other := f.Registry(lockregistry.WithLayout(layout)), w.Registry(lockregistry.WithLayout(layout))
+				r, other := f.Registry(kit.WithLayout(layout)), w.Registry(kit.WithLayout(layout))
 				w.Known(r)
 				f.Fates("obtain", kit.CutAfter)
 				_, err := r.Acquire(w.Context(), "42")

@@ -23,7 +23,7 @@ func TestAtMost_BoundsWhatIsRenewed(t *testing.T) {
 			name, layout := kit.Turn(kit.Layouts, i+j) // each kind and each time meets both
 			t.Run(name+"/"+kind+"/"+most.String(), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
-					r := w.Registry(lockregistry.WithLayout(layout), lockregistry.WithLease(3*time.Second))
+					r := w.Registry(kit.WithLayout(layout), lockregistry.WithLease(3*time.Second))
 					w.Known(r)
 					start := time.Now()
 					err := works(w.Context(), r, func(ctx context.Context) error {

@@ -496,7 +496,7 @@ func TestFencing_DocumentedPermissionsOfFencing(t *testing.T) {
 					})
 					opts := []lockregistry.Option{log.Option(), lockregistry.WithFencing()}
 					if user.Kind == "redisson" {
-						opts = append(opts, lockregistry.WithLayout(lockregistry.LayoutRedisson))
+						opts = append(opts, lockregistry.WithRedissonLayout())
 					}
 					r := w.RegistryOn(client, opts...)
 					if user.Kind == "read-write" {

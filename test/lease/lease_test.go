@@ -725,7 +725,7 @@ func TestLease_RenewalOfManyLocks(t *testing.T) {
 		for i := range locks {
 			l := r.Obtain(strconv.Itoa(i))
 			require.True(w, l.IsHeld())
-			require.Greater(w, w.Pttl(l.Key()), 5*time.Second)
+			require.Greater(w, w.Pttl(kit.Key(l)), 5*time.Second)
 			w.Unlock(l)
 		}
 		require.Equal(w, "0", w.Keys())

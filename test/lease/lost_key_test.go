@@ -32,7 +32,7 @@ func TestLock_TheKeyOfALostHoldIsRemoved(t *testing.T) {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
-					l := pick(f.Registry(kit.Polling, lockregistry.WithLayout(layout)))
+					l := pick(f.Registry(kit.Polling, kit.WithLayout(layout)))
 					sent := func() []kit.Command { return slices.Concat(f.Sent("release"), f.Sent("read"), f.Sent("write")) }
 					w.Lock(l)
 					w.Unlock(l) // the server knows the script from now on
@@ -43,20 +43,20 @@ func TestLock_TheKeyOfALostHoldIsRemoved(t *testing.T) {
 					<-told.Done()
 					w.Pass(lostLease - time.Since(start))
 					w.Settle()
-					require.False(w, w.Free(l.Key()), "its owner may be at work until the lease ends")
+					require.False(w, w.Free(kit.Key(l)), "its owner may be at work until the lease ends")
 					require.Len(w, sent(), before)
 					w.Pass(lostWithin)
 					w.Settle()
-					require.True(w, w.Free(l.Key()))
+					require.True(w, w.Free(kit.Key(l)))
 					require.Len(w, sent(), before+1)
 					w.Pass(time.Minute)
 					require.Len(w, sent(), before+1, "once")
 
 					// Neither it, when it arrives once more, nor the owner that unlocks at last touches a later hold.
-					other := pick(w.Registry(kit.Polling, lockregistry.WithLayout(layout)))
+					other := pick(w.Registry(kit.Polling, kit.WithLayout(layout)))
 					w.Lock(other)
 					w.Arrives(sent()[before])
-					w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", l.Key())
+					w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.Key(l))
 					w.Pass(time.Second)
 					w.Unlock(other)
 				})
@@ -172,10 +172,10 @@ func TestLock_TheKeyOfALossThatNobodyNoticed(t *testing.T) {
 	t.Parallel()
 	for name, notices := range map[string]func(w *kit.World, l *lockregistry.Lock){
 		"unlock": func(w *kit.World, l *lockregistry.Lock) {
-			w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", l.Key())
+			w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.Key(l))
 		},
 		"renew": func(w *kit.World, l *lockregistry.Lock) {
-			w.Fails(l.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost, "renew", l.Key())
+			w.Fails(l.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost, "renew", kit.Key(l))
 		},
 		"IsHeld":  func(w *kit.World, l *lockregistry.Lock) { require.False(w, l.IsHeld()) },
 		"Context": func(w *kit.World, l *lockregistry.Lock) { require.Error(w, l.Context(w.Context()).Err()) },
@@ -190,10 +190,10 @@ func TestLock_TheKeyOfALossThatNobodyNoticed(t *testing.T) {
 					w.Lock(l, lockregistry.Lease(lostLease))
 					outlive(w)
 					w.Pass(time.Minute)
-					require.False(w, w.Free(l.Key()), "nobody has noticed")
+					require.False(w, w.Free(kit.Key(l)), "nobody has noticed")
 					notices(w, l)
 					w.Pass(time.Second)
-					require.True(w, w.Free(l.Key()))
+					require.True(w, w.Free(kit.Key(l)))
 				})
 			})
 		}

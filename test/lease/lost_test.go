@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -105,13 +106,13 @@ func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
 	for i, how := range kit.InOrder(losses) {
 		loss := losses[how]
 		for j, kind := range kit.InOrder(kit.LockKinds) {
-			pick, layout, wakeup := kit.LockKinds[kind], lockregistry.LayoutSpring, kit.WakeupAuto
+			pick, layout, wakeup := kit.LockKinds[kind], observe.LayoutSpring, kit.WakeupAuto
 			if (i+j)%2 == 1 {
-				layout, wakeup = lockregistry.LayoutRedisson, kit.WakeupPoll
+				layout, wakeup = observe.LayoutRedisson, kit.WakeupPoll
 			}
 			t.Run(fmt.Sprint(kind, layout, " ", how), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
-					opts := []lockregistry.Option{lockregistry.WithLayout(layout), kit.WithWakeup(wakeup)}
+					opts := []lockregistry.Option{kit.WithLayout(layout), kit.WithWakeup(wakeup)}
 					if loss.renewed {
 						opts = append(opts, lockregistry.WithRenewal())
 					}
@@ -124,7 +125,7 @@ func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
 						owner := w.Gone(l, 1, lockregistry.Lease(lostLease))
 						loss.lose(w, r, l)
 						require.True(w, has(w, r, l), call)
-						w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", l.Key())
+						w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.Key(l))
 						w.Pass(time.Second) // what Once keeps
 					}
 				})

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -16,11 +17,11 @@ import (
 func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, pick := range kit.LockKinds {
-		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 			t.Run(fmt.Sprint(name, layout), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					const lease = 10 * time.Second
-					r := w.Registry(lockregistry.WithLayout(layout))
+					r := w.Registry(kit.WithLayout(layout))
 					l := pick(r)
 					waiting := l
 					if name == "reader" {
@@ -214,7 +215,7 @@ func TestLost_OutOfMemory(t *testing.T) {
 				held = append(held, r.ReadWrite(path).Reader())
 			}
 		}
-		held = append(held, r.Obtain("spring"), w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson)).Obtain("redisson"))
+		held = append(held, r.Obtain("spring"), w.Registry(lockregistry.WithRedissonLayout()).Obtain("redisson"))
 		for _, l := range held {
 			w.Lock(l, lockregistry.Lease(time.Minute))
 		}
@@ -223,7 +224,7 @@ func TestLost_OutOfMemory(t *testing.T) {
 		require.ErrorContains(w, r.Obtain("another").Lock(w.Context()), "OOM")
 		for _, l := range held {
 			require.NoError(w, l.Renew(w.Context(), time.Hour), l.Path())
-			require.Greater(w, w.Pttl(l.Key()), time.Minute)
+			require.Greater(w, w.Pttl(kit.Key(l)), time.Minute)
 		}
 		for _, l := range held {
 			require.NoError(w, l.Unlock(w.Context()), l.Path())

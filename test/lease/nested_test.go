@@ -59,7 +59,7 @@ func TestNested_KeepsTheLeaseOfTheOuterOne(t *testing.T) {
 						worlds = kit.Worlds
 					}
 					worlds(t, func(w *kit.World) {
-						opts := []lockregistry.Option{lockregistry.WithLayout(layout)}
+						opts := []lockregistry.Option{kit.WithLayout(layout)}
 						if renewed {
 							opts = append(opts, lockregistry.WithRenewal())
 						}

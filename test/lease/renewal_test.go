@@ -92,7 +92,7 @@ func TestRenewal_UntilTheWorkIsDone(t *testing.T) {
 			name, layout := kit.Turn(kit.Layouts, i/2+j)
 			t.Run(name+"/"+kind+"/"+how, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
-					r := w.Registry(lockregistry.WithLayout(layout), lockregistry.WithLease(1500*time.Millisecond))
+					r := w.Registry(kit.WithLayout(layout), lockregistry.WithLease(1500*time.Millisecond))
 					first := make(chan error, 1)
 					if second {
 						go func() {

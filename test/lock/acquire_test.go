@@ -28,7 +28,7 @@ func everyKind(
 		for side, of := range kit.LockKinds {
 			t.Run(name+"/"+side, func(t *testing.T) {
 				kit.Worlds(t, func(w *kit.World) {
-					r := w.Registry(append(slices.Clone(opts), lockregistry.WithLayout(layout))...)
+					r := w.Registry(append(slices.Clone(opts), kit.WithLayout(layout))...)
 					test(w, r, of(r))
 				})
 			})
@@ -41,8 +41,7 @@ func isReader(l *lockregistry.Lock) bool { return strings.HasPrefix(l.String(), 
 func TestAcquire_AHoldIsReleasedFromAnyGoroutineOnce(t *testing.T) {
 	everyKind(t, func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock) {
 		h := w.Acquires(l)
-		require.Equal(w, "42", h.Path())
-		require.Equal(w, kit.TheKey, h.Key())
+		require.Equal(w, []string{"42"}, h.Paths())
 		require.Equal(w, "Hold(orders:42, held)", fmt.Sprint(h))
 		require.True(w, l.IsHeld())
 		require.False(w, w.Free(kit.TheKey))

@@ -94,7 +94,7 @@ func TestErrorText_WhoHadTheLock(t *testing.T) {
 			ctx, end := context.WithTimeout(w.Context(), time.Second)
 			err := <-kit.LockElsewhere(l, ctx)
 			end()
-			w.Fails(err, context.DeadlineExceeded, "lock", l.Key())
+			w.Fails(err, context.DeadlineExceeded, "lock", kit.Key(l))
 			require.ErrorContains(w, err, who)
 
 			why := errors.New("the user went home")
@@ -103,7 +103,7 @@ func TestErrorText_WhoHadTheLock(t *testing.T) {
 			w.Settle()
 			cancel(why)
 			err = <-result
-			w.Fails(err, context.Canceled, "lock", l.Key())
+			w.Fails(err, context.Canceled, "lock", kit.Key(l))
 			require.ErrorIs(w, err, why)
 			require.ErrorContains(w, err, who)
 		}

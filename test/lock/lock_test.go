@@ -23,7 +23,7 @@ func TestLock_LockAndUnlock(t *testing.T) {
 		l := r.Obtain("42")
 		w.Lock(l)
 		require.True(w, l.IsHeld())
-		require.Regexp(w, "^"+r.ClientID()+":[0-9]+$", w.Do("GET", "orders:42"))
+		require.Regexp(w, "^"+kit.ClientID(r)+":[0-9]+$", w.Do("GET", "orders:42"))
 		require.False(w, w.TryElsewhere(l))
 		w.Unlock(l)
 		require.False(w, l.IsHeld())
@@ -36,11 +36,11 @@ func TestLock_LockAndUnlock(t *testing.T) {
 func TestLock_KeyAsSpringExpectsIt(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithLease(30 * time.Second))
-		_, err := uuid.Parse(r.ClientID())
+		_, err := uuid.Parse(kit.ClientID(r))
 		require.NoError(w, err)
 		w.Lock(r.Obtain("42"))
 		require.Equal(w, "string", w.Do("TYPE", "orders:42"))
-		require.True(w, strings.HasPrefix(w.Do("GET", "orders:42"), r.ClientID()))
+		require.True(w, strings.HasPrefix(w.Do("GET", "orders:42"), kit.ClientID(r)))
 		left := w.Pttl("orders:42")
 		require.LessOrEqual(w, left, 30*time.Second)
 		require.Greater(w, left, 10*time.Second)

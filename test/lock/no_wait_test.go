@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -32,8 +33,8 @@ func TestNoWait_WithWaitIsRefused(t *testing.T) {
 // A lock that is free, or the caller's own, is to be had.
 func TestNoWait_TakesAFreeLock(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-			for _, l := range locksOf(w.Registry(lockregistry.WithLayout(layout)), "42") {
+		for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
+			for _, l := range locksOf(w.Registry(kit.WithLayout(layout)), "42") {
 				w.Lock(l, lockregistry.NoWait())
 				w.Lock(l, lockregistry.NoWait())
 				ok, err := l.TryLock(w.Context(), lockregistry.NoWait())
@@ -53,8 +54,8 @@ func TestNoWait_TakesAFreeLock(t *testing.T) {
 // Somebody else has it, here or in another process: no time passes, and no ticket is left.
 func TestNoWait_GivesUpAtOnce(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-			r, other := w.Registry(lockregistry.WithLayout(layout)), w.Registry(lockregistry.WithLayout(layout))
+		for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
+			r, other := w.Registry(kit.WithLayout(layout)), w.Registry(kit.WithLayout(layout))
 			for _, holders := range []*lockregistry.Registry{r, other} {
 				held := locksOf(holders, "42")
 				for name, l := range locksOf(r, "42") {
@@ -62,7 +63,7 @@ func TestNoWait_GivesUpAtOnce(t *testing.T) {
 					require.NoError(w, g.Lock(held[name]))
 					began := time.Now()
 					err := l.Lock(w.Context(), lockregistry.NoWait())
-					w.Fails(err, lockregistry.ErrTaken, "lock", l.Key())
+					w.Fails(err, lockregistry.ErrTaken, "lock", kit.Key(l))
 					require.ErrorContains(w, err, "the lock was not free")
 					require.NotErrorIs(w, err, lockregistry.ErrUnavailable)
 					ok, err := l.TryLock(w.Context(), lockregistry.NoWait())

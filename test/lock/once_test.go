@@ -102,7 +102,7 @@ func TestOnce_EachTick(t *testing.T) {
 				begun := time.Now()
 				var nodes sync.WaitGroup
 				for node := range 3 {
-					r := w.Registry(lockregistry.WithLayout(layout))
+					r := w.Registry(kit.WithLayout(layout))
 					drawn := rand.New(rand.NewPCG(uint64(node), 42))
 					nodes.Go(func() {
 						for tick := range ticks {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -22,9 +23,9 @@ const (
 )
 
 // javaHolds locks a path as a Java service would.
-func javaHolds(w *kit.World, layout lockregistry.Layout, key string) (holder string) {
+func javaHolds(w *kit.World, layout observe.Layout, key string) (holder string) {
 	w.Helper()
-	if layout == lockregistry.LayoutSpring {
+	if layout == observe.LayoutSpring {
 		require.Equal(w, "OK", w.Do("SET", key, springID, "NX", "PX", "60000"))
 		return springID
 	}
@@ -49,7 +50,7 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 	for name, layout := range kit.Layouts {
 		t.Run(name, func(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
-				opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
+				opts := []lockregistry.Option{kit.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
 				here, there, forces := w.Registry(opts...), w.Registry(opts...), w.Registry(opts...)
 				require.NoError(w, inspect.Of(forces).ForceUnlock(w.Context(), "42"), "it is free")
 				l := here.Obtain("42")
@@ -81,22 +82,22 @@ func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 		here := w.Heard(func(c rueidis.Client) rueidis.Completed { return c.B().Subscribe().Channel("orders-channel@b").Build() },
 			"orders-channel@b", "1")
 		for _, c := range []struct {
-			layout lockregistry.Layout
+			layout observe.Layout
 			reader bool
 			holder string
 		}{
-			{lockregistry.LayoutSpring, false, ""},
-			{lockregistry.LayoutSpring, false, "a:2+"},
-			{lockregistry.LayoutRedisson, false, "a:2"},
-			{lockregistry.LayoutRedisson, true, "a:2"},
-			{lockregistry.LayoutRedisson, true, ""},
+			{observe.LayoutSpring, false, ""},
+			{observe.LayoutSpring, false, "a:2+"},
+			{observe.LayoutRedisson, false, "a:2"},
+			{observe.LayoutRedisson, true, "a:2"},
+			{observe.LayoutRedisson, true, ""},
 		} {
 			w.Do("DEL", kit.TheKey, kit.TheQueue)
 			w.Do("EVAL", `local time = redis.call('TIME')
 				local now = time[1] * 1000 + math.floor(time[2] / 1000)
 				redis.call('ZADD', KEYS[1], -now, 'open', -now, 'wide', now * 1000 + 1, 'b:3|60000', now * 1000 + 2, 'a:4|60000')`,
 				"1", kit.TheQueue)
-			if c.layout == lockregistry.LayoutRedisson {
+			if c.layout == observe.LayoutRedisson {
 				w.Do("HSET", kit.TheKey, "a:2", "1")
 			} else {
 				w.Do("SET", kit.TheKey, "a:2+")
@@ -105,7 +106,7 @@ func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 				w.Do("HSET", kit.TheKey, "mode", "read", "b:7", "1")
 				w.Do("SET", "{"+kit.TheKey+"}:b:7:rwlock_timeout:1", "1", "PX", "60000")
 			}
-			r := w.Registry(lockregistry.WithLayout(c.layout))
+			r := w.Registry(kit.WithLayout(c.layout))
 			if c.holder == "" {
 				require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
 			} else {
@@ -122,7 +123,7 @@ func TestForceUnlock_TellsTheHolder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
 				for _, kind := range []string{"plain", "writer", "reader"} {
-					r := w.Registry(lockregistry.WithLayout(layout))
+					r := w.Registry(kit.WithLayout(layout))
 					l, waiter := r.Obtain(kind), r.Obtain(kind)
 					if kind != "plain" {
 						l, waiter = r.ReadWrite(kind).Writer(), r.ReadWrite(kind).Writer()
@@ -136,7 +137,7 @@ func TestForceUnlock_TellsTheHolder(t *testing.T) {
 					waits := g.Starts(waiter)
 					require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), kind))
 					require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
-					w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", l.Key())
+					w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.Key(l))
 					require.NoError(w, <-waits, "who waits in the process has it next")
 					require.NoError(w, g.Unlock(waiter))
 				}
@@ -151,7 +152,7 @@ func TestForceUnlock_OfJava(t *testing.T) {
 	for name, layout := range kit.Layouts {
 		t.Run(name, func(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
-				r := w.Registry(lockregistry.WithLayout(layout))
+				r := w.Registry(kit.WithLayout(layout))
 				holder := javaHolds(w, layout, "orders:42")
 				for _, other := range []string{"somebody", holder[1:], holder + ":1"} {
 					w.Fails(inspect.Of(r).ForceUnlockHolder(w.Context(), "42", other), lockregistry.ErrNotOwner, "forceunlock", "orders:42")
@@ -173,7 +174,7 @@ func TestForceUnlock_OfReaders(t *testing.T) {
 	for name, layout := range kit.Layouts {
 		t.Run(name, func(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
-				opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
+				opts := []lockregistry.Option{kit.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
 				a, b, c := w.Registry(opts...), w.Registry(opts...), w.Registry(opts...)
 				path, key := "42", "orders:42"
 				reads := func(r *lockregistry.Registry, ttl time.Duration) (*lockregistry.Lock, string) {
@@ -258,7 +259,7 @@ func TestForceUnlock_WithBadInput(t *testing.T) {
 		w.Do("HSET", "orders:hash", "a", "1")
 		w.Fails(inspect.Of(r).ForceUnlock(w.Context(), "hash"), lockregistry.ErrWrongType, "forceunlock", "orders:hash")
 		w.Fails(inspect.Of(r).ForceUnlockHolder(w.Context(), "hash", "a"), lockregistry.ErrWrongType, "forceunlock", "orders:hash")
-		of := w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
+		of := w.Registry(lockregistry.WithRedissonLayout())
 		w.Do("SET", "orders:string", "a")
 		w.Fails(inspect.Of(of).ForceUnlock(w.Context(), "string"), lockregistry.ErrWrongType, "forceunlock", "orders:string")
 		require.Equal(w, "3", w.Keys(), "nothing was changed")
@@ -294,7 +295,7 @@ func TestForceUnlock_LongNames(t *testing.T) {
 	for name, layout := range kit.Layouts {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
-				r := w.Registry(lockregistry.WithLayout(layout))
+				r := w.Registry(kit.WithLayout(layout))
 				require.ErrorIs(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", "x"), lockregistry.ErrNotOwner)
 				w.Do("CONFIG", "RESETSTAT")
 				for range 3 {
@@ -326,13 +327,13 @@ func TestForceUnlock_Permissions(t *testing.T) {
 		t.Run(user.Kind, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				w.Do(append([]string{"ACL", "SETUSER", "app", "on", ">secret"}, user.Rights...)...)
-				layout := lockregistry.LayoutSpring
+				layout := observe.LayoutSpring
 				if user.Kind == "redisson" {
-					layout = lockregistry.LayoutRedisson
+					layout = observe.LayoutRedisson
 				}
 				r := w.RegistryOn(w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
 					o.Username, o.Password, o.DisableCache = "app", "secret", true
-				}), lockregistry.WithLayout(layout))
+				}), kit.WithLayout(layout))
 				locks := []*lockregistry.Lock{r.Obtain("42")}
 				if user.Kind == "read-write" {
 					locks = []*lockregistry.Lock{r.ReadWrite("42").Writer(), r.ReadWrite("42").Reader()}

@@ -42,7 +42,7 @@ func eachKindOfHold(
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				kit.Worlds(t, func(w *kit.World) {
 					test(w, func() *lockregistry.Registry {
-						return w.Registry(lockregistry.WithLayout(layout))
+						return w.Registry(kit.WithLayout(layout))
 					}, func(r *lockregistry.Registry) *lockregistry.Hold {
 						h, err := acquire(w.Context(), r)
 						require.NoError(w, err)
@@ -68,13 +68,13 @@ func TestHolder_IsWhatForceUnlockHolderTakes(t *testing.T) {
 		}
 		w.Await("it is waited for", func() bool { return w.Waiting("42") })
 
-		require.NoError(w, inspect.Of(registry()).ForceUnlockHolder(w.Context(), h.Path(), h.Holder()))
+		require.NoError(w, inspect.Of(registry()).ForceUnlockHolder(w.Context(), h.Paths()[0], h.Holder()))
 		require.NoError(w, <-waits)
 		require.ErrorIs(w, h.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
 		require.ErrorIs(w, context.Cause(alive), lockregistry.ErrLockLost)
 		name := h.Holder()
 		require.NotEmpty(w, name, "it is not released yet")
-		err := inspect.Of(registry()).ForceUnlockHolder(w.Context(), h.Path(), name)
+		err := inspect.Of(registry()).ForceUnlockHolder(w.Context(), h.Paths()[0], name)
 		w.Fails(err, lockregistry.ErrNotOwner, "forceunlock", kit.TheKey)
 		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
 		require.Empty(w, h.Holder())
@@ -110,7 +110,7 @@ func TestHolder_IsNotHandedOn(t *testing.T) {
 					if len(h.Paths()) == 1 {
 						require.Equal(w, !asked, r.Stats().HandOvers > 0)
 					}
-					err = inspect.Of(w.Registry()).ForceUnlockHolder(w.Context(), other.Path(), name)
+					err = inspect.Of(w.Registry()).ForceUnlockHolder(w.Context(), other.Paths()[0], name)
 					w.Fails(err, lockregistry.ErrNotOwner, "forceunlock", kit.TheKey)
 					require.NoError(w, other.Renew(w.Context(), time.Minute))
 					require.NoError(w, other.Release(w.Context()))

@@ -91,16 +91,16 @@ func look(w *kit.World, r *lockregistry.Registry, path string) inspect.Lock {
 func TestInspect_TellsKindsApart(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		spring := w.Registry(lockregistry.WithClientID("billing"))
-		redisson := w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
+		redisson := w.Registry(lockregistry.WithRedissonLayout())
 		viewer := w.Registry()
 
 		info := look(w, viewer, "free")
-		require.Equal(w, inspect.Lock{Path: "free", Key: "orders:free"}, info)
+		require.Equal(w, inspect.Lock{Path: "free", Key: "orders:free", Layout: observe.LayoutSpring}, info)
 
 		w.Lock(spring.Obtain("plain"))
 		info = look(w, viewer, "plain")
 		require.Equal(w, observe.KindLock, info.Kind)
-		require.Equal(w, lockregistry.LayoutSpring, info.Layout)
+		require.Equal(w, observe.LayoutSpring, info.Layout)
 		require.Equal(w, 1, info.HolderCount)
 		require.Equal(w, w.Do("GET", "orders:plain"), info.Holders[0].Holder)
 		require.False(w, info.Holders[0].Shared)
@@ -109,8 +109,8 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 		w.Lock(redisson.Obtain("hash"))
 		info = look(w, viewer, "hash")
 		require.Equal(w, observe.KindLock, info.Kind)
-		require.Equal(w, lockregistry.LayoutRedisson, info.Layout)
-		require.True(w, strings.HasPrefix(info.Holders[0].Holder, redisson.ClientID()+":"), info.Holders[0].Holder)
+		require.Equal(w, observe.LayoutRedisson, info.Layout)
+		require.True(w, strings.HasPrefix(info.Holders[0].Holder, kit.ClientID(redisson)+":"), info.Holders[0].Holder)
 		require.NoError(w, inspect.Of(viewer).ForceUnlock(w.Context(), "plain"))
 
 		w.Lock(spring.ReadWrite("rw").Reader())
@@ -216,7 +216,7 @@ func TestInspect_ShowsTheQueue(t *testing.T) {
 		}
 		info := look(w, viewer, "42")
 		for i, waiter := range waiters {
-			require.Equal(w, waiter.ClientID(), info.Waiters[i].Registry, "in order")
+			require.Equal(w, kit.ClientID(waiter), info.Waiters[i].Registry, "in order")
 			require.WithinDuration(w, time.Now(), info.Waiters[i].Since, time.Minute)
 			require.False(w, info.Waiters[i].Shared)
 		}
@@ -239,14 +239,14 @@ func TestInspect_LeavesOutReadersWhoseLeaseIsOver(t *testing.T) {
 		w.Lock(a.ReadWrite("42").Reader())
 		w.Lock(b.ReadWrite("42").Reader())
 		for _, h := range look(w, a, "42").Holders {
-			if strings.HasPrefix(h.Holder, a.ClientID()) {
+			if strings.HasPrefix(h.Holder, kit.ClientID(a)) {
 				w.Do("DEL", "{orders:42}:"+h.Holder+":rwlock_timeout:1")
 			}
 		}
 		info := look(w, a, "42")
 		require.Equal(w, 1, info.HolderCount)
 		require.Len(w, info.Holders, 1)
-		require.True(w, strings.HasPrefix(info.Holders[0].Holder, b.ClientID()))
+		require.True(w, strings.HasPrefix(info.Holders[0].Holder, kit.ClientID(b)))
 	})
 }
 

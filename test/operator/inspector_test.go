@@ -17,7 +17,7 @@ func TestInspector_WithoutARegistry(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		all, err := inspect.New(w.Client(), "orders")
 		require.NoError(w, err)
-		spring, redisson := w.Registry(), w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
+		spring, redisson := w.Registry(), w.Registry(lockregistry.WithRedissonLayout())
 		pair, seats := spring.ReadWrite("pair"), spring.Semaphore("seat", 2)
 		w.Lock(spring.Obtain("string"))
 		w.Lock(redisson.Obtain("hash"))
@@ -54,7 +54,7 @@ func TestInspector_WithoutARegistry(t *testing.T) {
 			w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:"+path)
 			info, err := all.Inspect(w.Context(), path)
 			require.NoError(w, err)
-			require.Equal(w, inspect.Lock{Path: path, Key: "orders:" + path}, info)
+			require.Equal(w, inspect.Lock{Path: path, Key: "orders:" + path, Layout: observe.LayoutSpring}, info)
 		}
 		w.Do("LPUSH", "orders:list", "x")
 		w.Fails(all.ForceUnlock(w.Context(), "list"), lockregistry.ErrWrongType, "forceunlock", "orders:list")

@@ -59,7 +59,7 @@ func TestList_IsBounded(t *testing.T) {
 		r := w.Registry()
 		w.Lock(r.Obtain("42"))
 		w.Await("500 of them", func() bool { return w.Do("ZCARD", listKey) == "501" })
-		require.NotEqual(w, "nil", w.Do("ZSCORE", listKey, r.ClientID()))
+		require.NotEqual(w, "nil", w.Do("ZSCORE", listKey, kit.ClientID(r)))
 		w.Await("the end of the oldest records", func() bool {
 			return w.Do("EVAL", "return #redis.call('KEYS', '*dead:*}:registry')", "0") == "500"
 		})

@@ -28,7 +28,7 @@ func TestLocks_AreThoseThatAreHeldOrWaitedFor(t *testing.T) {
 		w.Lock(r.Obtain("{tag}plain"))
 		w.Lock(r.ReadWrite("read").Reader())
 		w.Lock(r.ReadWrite("{tag}read").Reader()) // whose lease has a name with the prefix
-		w.Lock(w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson)).Obtain("redisson"))
+		w.Lock(w.Registry(lockregistry.WithRedissonLayout()).Obtain("redisson"))
 		w.Lock(w.Registry(lockregistry.WithClientID("billing")).Obtain("named"))
 		w.Do("SET", "orders:java", aUUID)
 		// Only waited for:
@@ -189,7 +189,7 @@ func TestLocks_WhatIsTooLongIsNotSent(t *testing.T) {
 			redis.call('SET', '{orders:read}:' .. ARGV[1] .. ':7:rwlock_timeout:1', '1', 'PX', 60000)
 			redis.call('SET', 'orders:{' .. ARGV[2] .. '}:registry', '{"host":"' .. long .. '","pid":1}')
 			redis.call('SET', 'orders:n' .. long, ARGV[1])
-			redis.call('SET', 'orders:value', long)`, "0", aUUID, r.ClientID())
+			redis.call('SET', 'orders:value', long)`, "0", aUUID, kit.ClientID(r))
 		before := sent(w)
 		found := map[string]inspect.Lock{}
 		for info, err := range inspect.Of(viewer).Locks(w.Context()) {
@@ -259,7 +259,7 @@ func TestLocks_Permissions(t *testing.T) {
 				holder := w.Registry(lockregistry.WithFencing())
 				w.Lock(holder.Obtain("42"))
 				w.Lock(holder.ReadWrite("read").Reader())
-				w.Lock(w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson)).Obtain("redisson"))
+				w.Lock(w.Registry(lockregistry.WithRedissonLayout()).Obtain("redisson"))
 				viewer := w.RegistryOn(w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
 					o.Username, o.Password, o.DisableCache = "viewer", "secret", true
 				}))

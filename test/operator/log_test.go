@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -59,7 +60,7 @@ func TestLog_LossIsAnnouncedWhileTheLogBlocks(t *testing.T) {
 func TestLog_RenewalsGoOnWhileTheLogBlocks(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		log := newStuck(w)
-		r := w.Registry(log.option(), lockregistry.WithLayout(lockregistry.LayoutRedisson),
+		r := w.Registry(log.option(), lockregistry.WithRedissonLayout(),
 			lockregistry.WithLease(600*time.Millisecond))
 		renewed, ends := r.Obtain("renewed"), r.Obtain("ends")
 		w.Lock(renewed)
@@ -114,14 +115,14 @@ func TestLog_CloseDoesNotWaitForAStuckLog(t *testing.T) {
 func TestLog_KeyWithoutExpiry(t *testing.T) {
 	const line = "a key that calls wait for has no expiry"
 	kinds := map[string]struct {
-		layout lockregistry.Layout
+		layout observe.Layout
 		side   func(r *lockregistry.Registry) *lockregistry.Lock
 		key    []string
 	}{
-		"spring":   {lockregistry.LayoutSpring, plain, []string{"SET", kit.TheKey, "somebody"}},
-		"redisson": {lockregistry.LayoutRedisson, plain, []string{"HSET", kit.TheKey, "somebody:1", "1"}},
+		"spring":   {observe.LayoutSpring, plain, []string{"SET", kit.TheKey, "somebody"}},
+		"redisson": {observe.LayoutRedisson, plain, []string{"HSET", kit.TheKey, "somebody:1", "1"}},
 		"writer": {
-			lockregistry.LayoutSpring, func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
+			observe.LayoutSpring, func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
 			[]string{"HSET", kit.TheKey, "mode", "write", "somebody:1:write", "1"},
 		},
 	}
@@ -129,7 +130,7 @@ func TestLog_KeyWithoutExpiry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
 				var log kit.Journal
-				l := c.side(w.Registry(lockregistry.WithLayout(c.layout), log.Option()))
+				l := c.side(w.Registry(kit.WithLayout(c.layout), log.Option()))
 				waits := func(wait time.Duration) {
 					err := l.Lock(w.Context(), lockregistry.Wait(wait))
 					require.ErrorIs(w, err, lockregistry.ErrTaken)

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-func recordOf(r *lockregistry.Registry) string { return "orders:{" + r.ClientID() + "}:registry" }
+func recordOf(r *lockregistry.Registry) string { return "orders:{" + kit.ClientID(r) + "}:registry" }
 
 func TestRecord_IsThereWhileSomethingLasts(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -41,8 +41,8 @@ func TestRecord_IsThereWhileSomethingLasts(t *testing.T) {
 		label := holder.Label
 		locks := `[{"path":"42","hold":%q,"since":%d,"lease":60000}]`
 		require.JSONEq(w, fmt.Sprintf(`{"for":140601,"host":%q,"pid":%d,"name":"billing","locks":`+locks+`}`,
-			host, os.Getpid(), strings.TrimPrefix(holder.Holder, r.ClientID()+":"), holder.Granted.UnixMicro()), w.Do("GET", key))
-		require.Equal(w, observe.Label{Registry: r.ClientID(), Host: host, PID: os.Getpid(), Name: "billing"}, label)
+			host, os.Getpid(), strings.TrimPrefix(holder.Holder, kit.ClientID(r)+":"), holder.Granted.UnixMicro()), w.Do("GET", key))
+		require.Equal(w, observe.Label{Registry: kit.ClientID(r), Host: host, PID: os.Getpid(), Name: "billing"}, label)
 		require.Equal(w, fmt.Sprintf("billing on %s, process %d", host, os.Getpid()), label.String())
 
 		w.Pass(10 * time.Minute)
@@ -278,7 +278,7 @@ func TestRecord_SinceWhenTheOwnerHasIt(t *testing.T) {
 		require.WithinDuration(w, granted, info.Granted, 10*time.Millisecond)
 		require.WithinDuration(w, began, info.Since, 10*time.Millisecond, "the key is the same")
 		require.NoError(w, l.Unlock(owner))
-		w.Do("SET", "orders:42", r.ClientID()+":7")
+		w.Do("SET", "orders:42", kit.ClientID(r)+":7")
 		require.Zero(w, look(w, viewer, "42").Holders[0].Granted, "of another hold nothing is said")
 	})
 }

@@ -248,7 +248,7 @@ func TestStats_OfACluster(t *testing.T) {
 
 	held := other.Obtain("42")
 	require.NoError(t, held.Lock(t.Context()))
-	slot, err := strconv.Atoi(servers[0].Command(t, "CLUSTER", "KEYSLOT", held.Key()))
+	slot, err := strconv.Atoi(servers[0].Command(t, "CLUSTER", "KEYSLOT", kit.Key(held)))
 	require.NoError(t, err)
 	owner := servers[slot*len(servers)/16384].Addr()
 	waits := kit.LockElsewhere(r.Obtain("42"), lockregistry.ContextWithOwner(t.Context()))

@@ -18,7 +18,7 @@ import (
 
 func TestLock_OrderOfEviction(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		r := w.Registry(lockregistry.WithCapacity(3))
+		r := kit.Capped(w.Registry(), 3)
 		a, b, c := r.Obtain("a"), r.Obtain("b"), r.Obtain("c")
 		require.Same(w, a, r.Obtain("a"))
 		d := r.Obtain("d") // b is the least recently obtained
@@ -35,7 +35,7 @@ func TestLock_OrderOfEviction(t *testing.T) {
 
 func TestCache_LocksInUseStay(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		r := w.Registry(lockregistry.WithCapacity(2))
+		r := kit.Capped(w.Registry(), 2)
 		held := r.Obtain("held")
 		w.Lock(held)
 		for i := range 10 {
@@ -70,7 +70,7 @@ func TestCache_LocksInUseStay(t *testing.T) {
 // A lock that is not held but waited for is in use too.
 func TestCache_LocksThatAreWaitedForStay(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		r := w.Registry(lockregistry.WithCapacity(1))
+		r := kit.Capped(w.Registry(), 1)
 		w.Do("SET", "orders:42", "for ever")
 		l := r.Obtain("42")
 		locked := w.Goroutine().Starts(l)
@@ -86,7 +86,7 @@ func TestCache_LocksThatAreWaitedForStay(t *testing.T) {
 
 func TestCache_LocksKeptAcrossEviction(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		r := w.Registry(lockregistry.WithCapacity(1))
+		r := kit.Capped(w.Registry(), 1)
 		old := r.Obtain("42")
 		r.Obtain("other")
 		now := r.Obtain("42")
@@ -122,7 +122,7 @@ func TestCache_LocksKeptAcrossEviction(t *testing.T) {
 // Goroutines lock one path through whatever object they have, while it is dropped from the cache all the time.
 func TestCache_EvictionNeverAllowsTwoHolders(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		r := w.Registry(lockregistry.WithCapacity(2))
+		r := kit.Capped(w.Registry(), 2)
 		var all sync.WaitGroup
 		inside := make(chan int, 1)
 		for i := range 8 {
@@ -214,7 +214,7 @@ func TestCache_ExpireUnusedOlderThan(t *testing.T) {
 }
 
 func TestCache_SetCapacityThatMakesNoSense(t *testing.T) {
-	r := kit.UnusedRegistry(t, lockregistry.WithCapacity(2))
+	r := kit.Capped(kit.UnusedRegistry(t), 2)
 	for _, n := range []int{0, -1, math.MinInt} {
 		kit.Complains(t, r.SetCapacity(n), fmt.Sprintf("SetCapacity(%d): the capacity must be positive", n))
 	}

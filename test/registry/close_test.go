@@ -105,9 +105,9 @@ func TestClose(t *testing.T) {
 
 		for _, l := range []*lockregistry.Lock{held, r.Obtain("42"), r.Obtain("new")} {
 			_, tried := l.TryLock(w.Context())
-			w.Fails(tried, lockregistry.ErrClosed, "trylock", l.Key())
-			w.Fails(l.Lock(w.Context()), lockregistry.ErrClosed, "lock", l.Key())
-			w.Fails(r.Do(w.Context(), l.Path(), kit.DoNothing), lockregistry.ErrClosed, "do", l.Key())
+			w.Fails(tried, lockregistry.ErrClosed, "trylock", kit.Key(l))
+			w.Fails(l.Lock(w.Context()), lockregistry.ErrClosed, "lock", kit.Key(l))
+			w.Fails(r.Do(w.Context(), l.Path(), kit.DoNothing), lockregistry.ErrClosed, "do", kit.Key(l))
 		}
 		<-held.Context(w.Context()).Done()
 		require.NoError(w, held.Unlock(w.Context()))
@@ -163,7 +163,7 @@ func TestLock_NobodyGetsInAfterClose(t *testing.T) {
 				closed = r.Close()
 			}})
 		}()
-		w.Fails(<-failed, lockregistry.ErrClosed, "lock", l.Key())
+		w.Fails(<-failed, lockregistry.ErrClosed, "lock", kit.Key(l))
 		require.NoError(w, unlocked)
 		require.NoError(w, closed)
 		require.True(w, w.Free(kit.TheKey))
@@ -188,7 +188,7 @@ func TestClose_WhenACallIsAboutToWait(t *testing.T) {
 				closing := whenQueued{w.Context(), l, func() { assert.NoError(w, r.Close()) }}
 				failed <- l.Lock(closing)
 			}()
-			w.Fails(<-failed, lockregistry.ErrClosed, "lock", l.Key())
+			w.Fails(<-failed, lockregistry.ErrClosed, "lock", kit.Key(l))
 			w.Unlock(held)
 		}
 	})

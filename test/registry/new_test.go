@@ -16,7 +16,7 @@ import (
 func TestRegistry_Names(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().Obtain("a:b c")
-		require.Equal(w, "orders:a:b c", l.Key())
+		require.Equal(w, "orders:a:b c", kit.Key(l))
 		require.Equal(w, "a:b c", l.Path())
 		w.Lock(l)
 		require.False(w, w.Free("orders:a:b c"))
@@ -99,9 +99,6 @@ func TestNew_RefusesBadInput(t *testing.T) {
 			"WithLease(-1s)":   option(client, lockregistry.WithLease(-time.Second)),
 			"WithLease(1µs)":   option(client, lockregistry.WithLease(time.Microsecond)),
 			"WithPollInterval": option(client, lockregistry.WithPollInterval(0)),
-			"WithCapacity(0)":  option(client, lockregistry.WithCapacity(0)),
-			"WithCapacity(-1)": option(client, lockregistry.WithCapacity(-1)),
-			"WithLayout(99)":   option(client, lockregistry.WithLayout(99)),
 			"WithClientID":     option(client, lockregistry.WithClientID("")),
 			"WithLogger":       option(client, lockregistry.WithLogger(nil)),
 		} {
@@ -110,8 +107,8 @@ func TestNew_RefusesBadInput(t *testing.T) {
 			require.ErrorContains(w, err, want)
 		}
 		// Everything that is wrong is said at once.
-		_, err := lockregistry.New(nil, "", lockregistry.WithCapacity(0), lockregistry.WithLease(0))
-		for _, want := range []string{"client", "prefix", "WithCapacity", "WithLease"} {
+		_, err := lockregistry.New(nil, "", lockregistry.WithPollInterval(0), lockregistry.WithLease(0))
+		for _, want := range []string{"client", "prefix", "WithPollInterval", "WithLease"} {
 			require.ErrorContains(w, err, want)
 		}
 	})

@@ -348,7 +348,7 @@ func TestOpen_BadInput(t *testing.T) {
 		{"http://u:secret@host", "orders", nil, []string{"the address of Redis has an unknown scheme"}},
 		{"redis://u:secret@host", "", nil, []string{"the prefix is empty"}},
 		{"redis://u:secret@host", "orders", []lockregistry.Option{nil}, []string{"an option is nil"}},
-		{"secret", "", []lockregistry.Option{lockregistry.WithCapacity(0)}, []string{"the address", "the prefix", "WithCapacity(0)"}},
+		{"secret", "", []lockregistry.Option{lockregistry.WithLease(0)}, []string{"the address", "the prefix", "WithLease(0s)"}},
 		{"redis://user:secret", "orders", nil, []string{"the address of Redis cannot be read"}},
 		{"redis://:p%zzcret@host", "orders", nil, []string{"the address of Redis cannot be read"}},
 		{"redis://host?addr=u:secret", "orders", nil, []string{"the address of Redis has a port that is no number"}},

@@ -20,7 +20,7 @@ var takers = map[string][]any{
 		(*lockregistry.Registry).Acquire, (*lockregistry.Registry).Do,
 	},
 	"semaphore": {
-		(*lockregistry.Semaphore).Acquire, (*lockregistry.Semaphore).TryAcquire, (*lockregistry.Semaphore).Do,
+		(*lockregistry.Semaphore).Acquire, (*lockregistry.Semaphore).Do,
 	},
 	"value":   {lockregistry.DoValue[int, *lockregistry.Lock], lockregistry.DoValue[int, *lockregistry.Semaphore]},
 	"several": {(*lockregistry.Registry).AcquireAll},

@@ -32,11 +32,7 @@ func TestNew_WithOptionsThatMakeNoSense(t *testing.T) {
 		{lockregistry.WithLease(math.MinInt64), "WithLease(-"},
 		{lockregistry.WithPollInterval(0), "WithPollInterval(0s): the duration must be positive"},
 		{lockregistry.WithPollInterval(-1), "WithPollInterval(-1ns): the duration must be positive"},
-		{lockregistry.WithCapacity(0), "WithCapacity(0): the capacity must be positive"},
-		{lockregistry.WithCapacity(-5), "WithCapacity(-5): the capacity must be positive"},
 		{lockregistry.WithHandoff(-1), "WithHandoff(-1ns): the duration must not be negative"},
-		{lockregistry.WithLayout(-1), "WithLayout(-1): there is no such value"},
-		{lockregistry.WithLayout(1000), "WithLayout(1000): there is no such value"},
 		{
 			lockregistry.WithClientID(strings.Repeat("x", 1025)),
 			`WithClientID("xxxxxxxxxxxxxxxxxxxx"...): the id has 1025 bytes, more than 1024`,
@@ -68,23 +64,22 @@ func TestNew_WithoutClientOrPrefix(t *testing.T) {
 }
 
 func TestNew_TellsEverythingThatIsWrong(t *testing.T) {
-	r, err := lockregistry.New(nil, "", lockregistry.WithCapacity(0), nil, lockregistry.WithLease(0),
+	r, err := lockregistry.New(nil, "", nil, lockregistry.WithLease(0),
 		lockregistry.WithPollInterval(0),
-		lockregistry.WithHandoff(-1), lockregistry.WithLayout(-1), lockregistry.WithClientID(""),
+		lockregistry.WithHandoff(-1), lockregistry.WithClientID(""),
 		lockregistry.WithLogger(nil))
 	require.Nil(t, r)
-	kit.Complains(t, err, "client", "prefix", "option is nil", "WithCapacity", "WithLease", "WithPollInterval", "WithHandoff",
-		"WithLayout", "WithClientID", "WithLogger")
+	kit.Complains(t, err, "client", "prefix", "option is nil", "WithLease", "WithPollInterval", "WithHandoff",
+		"WithClientID", "WithLogger")
 }
 
 func TestOptions_AtTheirLimits(t *testing.T) {
 	for _, o := range []lockregistry.Option{
 		lockregistry.WithLease(2 * time.Millisecond), lockregistry.WithLease(30 * 24 * time.Hour),
 		lockregistry.WithPollInterval(1), lockregistry.WithPollInterval(math.MaxInt64),
-		lockregistry.WithCapacity(1), lockregistry.WithCapacity(math.MaxInt),
 		lockregistry.WithHandoff(0), lockregistry.WithHandoff(math.MaxInt64),
 		lockregistry.WithClientID(" "), lockregistry.WithRenewal(), lockregistry.WithOldChannel(), lockregistry.WithPolling(),
-		lockregistry.WithLayout(lockregistry.LayoutSpring), lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
+		lockregistry.WithRedissonLayout(), lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
 	} {
 		require.NotNil(t, kit.UnusedRegistry(t, o))
 	}
@@ -93,7 +88,7 @@ func TestOptions_AtTheirLimits(t *testing.T) {
 // The last one of several options of a kind counts, also when one before it makes no sense.
 func TestOptions_TheLastOptionCounts(t *testing.T) {
 	r := kit.UnusedRegistry(t, lockregistry.WithClientID(""), lockregistry.WithClientID("first"), lockregistry.WithClientID("last"))
-	require.Equal(t, "last", r.ClientID())
+	require.Equal(t, "Registry(orders, client id last)", r.String())
 }
 
 func TestOptions_LockOptionsThatMakeNoSense(t *testing.T) {
@@ -139,7 +134,7 @@ func TestOptions_CallsWithoutPathOrContext(t *testing.T) {
 		}
 		l := r.Obtain(c.path)
 		require.NotNil(t, l)
-		require.Equal(t, key, l.Key())
+		require.Equal(t, key, kit.Key(l))
 		require.Equal(t, c.path, l.Path())
 		require.False(t, l.IsHeld())
 		kit.Refuses(t, l.Unlock(c.ctx), "unlock", key, c.says)
@@ -225,9 +220,9 @@ const randomUUID = `^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
 
 func TestOptions_DefaultClientIDs(t *testing.T) {
 	first, second := kit.UnusedRegistry(t), kit.UnusedRegistry(t)
-	require.Regexp(t, randomUUID, first.ClientID())
-	require.Regexp(t, randomUUID, second.ClientID())
-	require.NotEqual(t, first.ClientID(), second.ClientID())
+	require.Regexp(t, randomUUID, kit.ClientID(first))
+	require.Regexp(t, randomUUID, kit.ClientID(second))
+	require.NotEqual(t, kit.ClientID(first), kit.ClientID(second))
 }
 
 // Registries of one client id stay apart although their UUIDs agree in all but the last bytes.
@@ -254,8 +249,8 @@ func TestOptions_ValuesWithAClientID(t *testing.T) {
 		client := w.Client()
 		opts := []lockregistry.Option{lockregistry.WithClientID(id), lockregistry.WithHandoff(0)}
 		first, second := w.RegistryOn(client, opts...), w.RegistryOn(client, opts...)
-		require.Equal(w, id, first.ClientID())
-		require.Equal(w, id, second.ClientID())
+		require.Equal(w, "Registry(orders, client id "+id+")", first.String())
+		require.Equal(w, first.String(), second.String())
 
 		// The value is the id, what is random, and the number of the hold.
 		parts := func(r *lockregistry.Registry, path string) (random, number string) {

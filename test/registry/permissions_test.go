@@ -54,7 +54,7 @@ func TestPermissions_DocumentedPermissions(t *testing.T) {
 				made := func() *lockregistry.Registry {
 					opts := []lockregistry.Option{log.Option(), kit.WithWakeup(mode), lockregistry.WithPollInterval(poll)}
 					if user.Kind == "redisson" {
-						opts = append(opts, lockregistry.WithLayout(lockregistry.LayoutRedisson))
+						opts = append(opts, lockregistry.WithRedissonLayout())
 					}
 					return w.RegistryOn(w.ClientWith(w.Dial, app), opts...)
 				}

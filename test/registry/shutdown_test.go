@@ -301,7 +301,7 @@ func TestShutdown_WhenACallIsAboutToWait(t *testing.T) {
 			}}
 			failed <- l.Lock(begins)
 		}()
-		w.Fails(<-failed, lockregistry.ErrClosed, "lock", l.Key())
+		w.Fails(<-failed, lockregistry.ErrClosed, "lock", kit.Key(l))
 		w.Unlock(l)
 		require.NoError(w, <-done)
 	})

@@ -7,22 +7,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
 // unreleasable are users who may obtain a lock but not release it, and what the error says.
 var unreleasable = map[string]struct {
-	layout lockregistry.Layout
+	layout observe.Layout
 	rights []string
 	lacks  string
 }{
-	"neither UNLINK nor DEL":     {lockregistry.LayoutSpring, []string{"-unlink", "-del"}, "+unlink or +del"},
-	"no GET":                     {lockregistry.LayoutSpring, []string{"-get"}, "+get"},
-	"no EVALSHA":                 {lockregistry.LayoutSpring, []string{"-evalsha"}, "evalsha"},
-	"no EVAL":                    {lockregistry.LayoutSpring, []string{"-eval"}, "eval"},
-	"other keys":                 {lockregistry.LayoutSpring, []string{"resetkeys", "~other:*"}, "a key pattern for orders:42"},
-	"no DEL, Redisson":           {lockregistry.LayoutRedisson, []string{"-del"}, "+del"},
-	"several commands, Redisson": {lockregistry.LayoutRedisson, []string{"-del", "-hkeys"}, "+hkeys, +del"},
+	"neither UNLINK nor DEL":     {observe.LayoutSpring, []string{"-unlink", "-del"}, "+unlink or +del"},
+	"no GET":                     {observe.LayoutSpring, []string{"-get"}, "+get"},
+	"no EVALSHA":                 {observe.LayoutSpring, []string{"-evalsha"}, "evalsha"},
+	"no EVAL":                    {observe.LayoutSpring, []string{"-eval"}, "eval"},
+	"other keys":                 {observe.LayoutSpring, []string{"resetkeys", "~other:*"}, "a key pattern for orders:42"},
+	"no DEL, Redisson":           {observe.LayoutRedisson, []string{"-del"}, "+del"},
+	"several commands, Redisson": {observe.LayoutRedisson, []string{"-del", "-hkeys"}, "+hkeys, +del"},
 }
 
 // A process learns that it may not release a lock before its first section, not after.
@@ -31,7 +32,7 @@ func TestUnreleasable_IsNotTaken(t *testing.T) {
 	for name, user := range unreleasable {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
-				r := w.RegistryOn(w.User(user.rights...), lockregistry.WithLayout(user.layout))
+				r := w.RegistryOn(w.User(user.rights...), kit.WithLayout(user.layout))
 				for op, locks := range kit.LockingCalls {
 					for range 2 { // the second time, too
 						refused(w, locks(w.Context(), r, lockregistry.Wait(time.Minute)), op, user.lacks)
@@ -41,7 +42,7 @@ func TestUnreleasable_IsNotTaken(t *testing.T) {
 				refused(w, err, "acquire", user.lacks)
 				require.Equal(w, "0", w.Do("EXISTS", kit.TheKey, "orders:43"))
 
-				known := w.Registry(lockregistry.WithLayout(user.layout))
+				known := w.Registry(kit.WithLayout(user.layout))
 				w.Known(known) // the server knows the scripts now
 				refused(w, r.Obtain("42").Lock(w.Context()), "lock", user.lacks)
 			})
@@ -150,7 +151,7 @@ func TestUnreleasable_WhatIsEnough(t *testing.T) {
 // AtLeast in Redisson's format goes without HDEL, too.
 func TestUnreleasable_AtLeastWithoutHDEL(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		l := w.RegistryOn(w.User("-hdel"), lockregistry.WithLayout(lockregistry.LayoutRedisson)).Obtain("42")
+		l := w.RegistryOn(w.User("-hdel"), lockregistry.WithRedissonLayout()).Obtain("42")
 		w.Lock(l, lockregistry.AtLeast(time.Hour))
 		value := w.Do("HKEYS", kit.TheKey)
 		w.Unlock(l)

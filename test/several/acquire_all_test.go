@@ -41,8 +41,8 @@ func inPlainLayouts(
 	for name, opts := range map[string][]lockregistry.Option{
 		"spring":          nil,
 		"spring fenced":   {lockregistry.WithFencing()},
-		"redisson":        {lockregistry.WithLayout(lockregistry.LayoutRedisson)},
-		"redisson fenced": {lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()},
+		"redisson":        {lockregistry.WithRedissonLayout()},
+		"redisson fenced": {lockregistry.WithRedissonLayout(), lockregistry.WithFencing()},
 	} {
 		t.Run(name, func(t *testing.T) { where(t, func(w *kit.World) { test(w, opts...) }) })
 	}
@@ -72,8 +72,7 @@ func TestAcquireAll(t *testing.T) {
 		require.NoError(w, err)
 		require.LessOrEqual(w, f.Count("obtain"), tries+2, "one command, but for the source of a script that the server does not know")
 		require.Equal(w, []string{"c", "a", "b"}, h.Paths())
-		require.Equal(w, "c", h.Path())
-		require.Equal(w, "orders:c", h.Key())
+		require.Equal(w, "Hold(orders:c, held)", h.String())
 		require.Equal(w, h.Token(), h.TokenOf("c"))
 		for _, path := range h.Paths() {
 			require.Equal(w, len(opts) > 0 && h.Token() > 0, h.TokenOf(path) > 0)
@@ -153,14 +152,14 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 		_, err := r.AcquireAll(cancelled, []string{"a", "b"})
 		require.ErrorIs(w, err, context.Canceled)
 		w.Do("SADD", "orders:b", "x")
-		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-			_, err = w.Registry(lockregistry.WithLayout(layout)).AcquireAll(w.Context(), []string{"a", "b"})
+		for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
+			_, err = w.Registry(kit.WithLayout(layout)).AcquireAll(w.Context(), []string{"a", "b"})
 			w.Fails(err, lockregistry.ErrWrongType, "acquire", "orders:b")
 			allFree(w, "a")
 		}
 		w.Do("DEL", "orders:b")
 
-		small := w.Registry(lockregistry.WithCapacity(2))
+		small := kit.Capped(w.Registry(), 2)
 		_, err = small.AcquireAll(w.Context(), []string{"a", "b", "c"})
 		require.ErrorIs(w, err, lockregistry.ErrCapacity)
 		_, err = small.AcquireAll(w.Context(), kit.NumberedPaths(20_000))
@@ -459,7 +458,7 @@ func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
 		"spring":           nil,
-		"redisson fenced":  {lockregistry.WithLayout(lockregistry.LayoutRedisson), lockregistry.WithFencing()},
+		"redisson fenced":  {lockregistry.WithRedissonLayout(), lockregistry.WithFencing()},
 		"without a queue":  {kit.Polling, lockregistry.WithPollInterval(2 * time.Millisecond)},
 		"without handover": {lockregistry.WithHandoff(0)},
 	} {

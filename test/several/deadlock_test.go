@@ -283,32 +283,30 @@ func TestDeadlock_ThatMayEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		ctx           func(ctx context.Context) context.Context
 		first, second call
-		opts          []lockregistry.Option
 	}{
 		"a deadline": {same, lock, func(ctx context.Context, r *lockregistry.Registry, path string) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
 			return r.Obtain(path).Lock(ctx)
-		}, nil},
+		}},
 		"Wait": {same, lock, func(ctx context.Context, r *lockregistry.Registry, path string) error {
 			_, err := r.Obtain(path).TryLock(ctx, lockregistry.Wait(time.Minute))
 			return err
-		}, nil},
-		"holds as values":             {same, acquire, acquire, nil},
-		"holds as values, then locks": {same, acquire, lock, nil},
-		"ContextWithOwner":            {lockregistry.ContextWithOwner, lock, lock, nil},
+		}},
+		"holds as values":             {same, acquire, acquire},
+		"holds as values, then locks": {same, acquire, lock},
+		"ContextWithOwner":            {lockregistry.ContextWithOwner, lock, lock},
 		"a context of the lock": {same, func(ctx context.Context, r *lockregistry.Registry, path string) error {
 			err := r.Obtain(path).Lock(ctx)
 			_ = r.Obtain(path).Context(ctx)
 			return err
-		}, lock, nil},
-		"the option": {same, lock, lock, []lockregistry.Option{lockregistry.WithoutDeadlockErrors()}},
+		}, lock},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				var a kit.Alarms
 				var lines strings.Builder
-				r := w.Registry(append(c.opts, a.Option(), lockregistry.WithLogger(slog.New(slog.NewTextHandler(&lines, nil))))...)
+				r := w.Registry(a.Option(), lockregistry.WithLogger(slog.New(slog.NewTextHandler(&lines, nil))))
 				base, cancel := context.WithCancel(w.Context())
 				ctxs := []context.Context{c.ctx(base), c.ctx(base)}
 				_, results := ring(w, 2, func(i int) func() error {

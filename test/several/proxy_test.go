@@ -26,7 +26,7 @@ func behindProxies(t *testing.T, test func(t *testing.T, relay *kit.Relay, opts 
 	t.Parallel()
 	for refuses, text := range map[string]string{"splits": "", "refuses": "CROSSSLOT Keys in request don't hash to the same slot"} {
 		for name, opts := range map[string][]lockregistry.Option{
-			"spring": nil, "redisson": {lockregistry.WithLayout(lockregistry.LayoutRedisson)}, "fenced": {lockregistry.WithFencing()},
+			"spring": nil, "redisson": {lockregistry.WithRedissonLayout()}, "fenced": {lockregistry.WithFencing()},
 		} {
 			t.Run(refuses+"/"+name, func(t *testing.T) {
 				t.Parallel()

@@ -204,7 +204,7 @@ func TestQueue_AGrantedReaderKeepsItsLease(t *testing.T) {
 func reader(w *kit.World, p kit.Pair) string {
 	w.Helper()
 	for _, field := range holdersOf(w, kit.TheKey) {
-		if strings.HasPrefix(field, p.Reg.ClientID()) {
+		if strings.HasPrefix(field, kit.ClientID(p.Reg)) {
 			return field
 		}
 	}

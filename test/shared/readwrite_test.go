@@ -369,7 +369,7 @@ func TestReadWriteLock_AReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 			require.Len(w, holders, 2)
 			var own string
 			for _, holder := range holders {
-				if strings.HasPrefix(holder, short.Reg.ClientID()+":") {
+				if strings.HasPrefix(holder, kit.ClientID(short.Reg)+":") {
 					own = holder
 				}
 			}
@@ -920,11 +920,11 @@ func TestReadWriteLock_ReadersAreNotHeldBackWithoutAWriter(t *testing.T) {
 
 func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		r := w.Registry(lockregistry.WithCapacity(1))
+		r := kit.Capped(w.Registry(), 1)
 		rw := r.ReadWrite("42")
 		require.Same(w, rw, r.ReadWrite("42"))
 		require.Same(w, rw.Reader(), r.ReadWrite("42").Reader())
-		require.Equal(w, kit.TheKey, rw.Reader().Key())
+		require.Equal(w, kit.TheKey, kit.Key(rw.Reader()))
 		require.Equal(w, "42", rw.Writer().Path())
 		require.Equal(w, 1, kit.CachedLocks(r))
 		plain := r.Obtain("42")
@@ -960,7 +960,7 @@ func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 // However often the locks are dropped, there is one state per path.
 func TestReadWriteLock_EvictionAllowsNoTwoWriters(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		r := w.Registry(lockregistry.WithCapacity(2))
+		r := kit.Capped(w.Registry(), 2)
 		var all sync.WaitGroup
 		var readers, writers [3]atomic.Int32
 		for i := range 12 {
@@ -1024,7 +1024,7 @@ func TestReadWriteLock_BadInput(t *testing.T) {
 
 func TestReadWriteLock_OtherKindsOfLocks(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		spring, redisson := w.Registry(), w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
+		spring, redisson := w.Registry(), w.Registry(lockregistry.WithRedissonLayout())
 		put := map[string]func(){
 			"spring":   func() { w.Do("SET", kit.TheKey, "somebody", "PX", "60000") },
 			"redisson": func() { w.Do("HSET", kit.TheKey, "uuid:1", "1"); w.Do("PEXPIRE", kit.TheKey, "60000") },

@@ -158,7 +158,7 @@ func TestRedisson_LockOnTheWire(t *testing.T) {
 			fields := fields(w, key)
 			require.Len(w, fields, 1)
 			for field, count := range fields {
-				require.Regexp(w, "^"+r.ClientID()+`:\d+$`, field)
+				require.Regexp(w, "^"+kit.ClientID(r)+`:\d+$`, field)
 				require.Equal(w, "1", count)
 			}
 			require.InDelta(w, 30*time.Second, w.Pttl(key), float64(2*time.Second))
@@ -187,7 +187,7 @@ func TestRedisson_ReadWriteLockOnTheWire(t *testing.T) {
 				w.Lock(rw.Reader())
 				holders := holdersOf(w, key)
 				require.Len(w, holders, 1)
-				require.Regexp(w, "^"+r.ClientID()+`:\d+$`, holders[0])
+				require.Regexp(w, "^"+kit.ClientID(r)+`:\d+$`, holders[0])
 				timeout := tag + ":" + holders[0] + ":rwlock_timeout:1"
 				require.Equal(w, map[string]string{"mode": "read", holders[0]: "1"}, fields(w, key))
 				for _, k := range []string{key, timeout} {
@@ -206,7 +206,7 @@ func TestRedisson_ReadWriteLockOnTheWire(t *testing.T) {
 				w.Lock(rw.Writer())
 				holders = holdersOf(w, key)
 				require.Len(w, holders, 1)
-				require.Regexp(w, "^"+r.ClientID()+`:\d+:write$`, holders[0])
+				require.Regexp(w, "^"+kit.ClientID(r)+`:\d+:write$`, holders[0])
 				require.Equal(w, map[string]string{"mode": "write", holders[0]: "1"}, fields(w, key))
 				require.InDelta(w, lease, w.Pttl(key), float64(2*time.Second))
 				require.Equal(w, "1", w.Keys())
@@ -246,18 +246,18 @@ func TestRedisson_Watchdog(t *testing.T) {
 				for kind, l := range locks(w.Registry(append(c.opts, kit.Redisson)...)) {
 					start := time.Now()
 					w.Lock(l, c.lock...)
-					require.Equal(w, c.lease, w.Pttl(l.Key()), kind)
+					require.Equal(w, c.lease, w.Pttl(kit.Key(l)), kind)
 					w.Pass(c.lease/3 - time.Millisecond)
-					require.Equal(w, c.lease-time.Since(start), w.Pttl(l.Key()), kind)
+					require.Equal(w, c.lease-time.Since(start), w.Pttl(kit.Key(l)), kind)
 					w.Pass(2 * time.Millisecond)
 					if c.ends {
 						w.Pass(c.lease - time.Since(start))
 						require.False(w, l.IsHeld())
-						w.AwaitGone(l.Key())
-						w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", l.Key())
+						w.AwaitGone(kit.Key(l))
+						w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.Key(l))
 						continue
 					}
-					require.Greater(w, w.Pttl(l.Key()), c.lease-5*time.Millisecond, kind)
+					require.Greater(w, w.Pttl(kit.Key(l)), c.lease-5*time.Millisecond, kind)
 					w.Pass(20 * c.lease)
 					require.True(w, l.IsHeld())
 					w.Unlock(l)

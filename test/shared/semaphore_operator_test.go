@@ -35,7 +35,7 @@ func TestSemaphore_Inspect(t *testing.T) {
 		require.Equal(w, []int{1, 2}, []int{info.Holders[0].Permits, info.Holders[1].Permits})
 		require.Less(w, info.Holders[0].Lease, time.Minute+time.Second)
 		require.Greater(w, info.Holders[1].Lease, 59*time.Minute)
-		require.Equal(w, r.ClientID(), info.Holders[0].Label.Registry)
+		require.Equal(w, kit.ClientID(r), info.Holders[0].Label.Registry)
 		require.WithinDuration(w, time.Now(), info.Holders[0].Since, time.Minute)
 		require.Equal(w, 2, info.WaiterCount)
 		require.Equal(w, []int{3, 1}, []int{info.Waiters[0].Permits, info.Waiters[1].Permits})

@@ -315,10 +315,10 @@ func TestSemaphoreQueue_LargeOneLeaves(t *testing.T) {
 		defer cancel()
 		w.AsksWith(ctx, "dead", f.Registry().Semaphore("seat", 2), lockregistry.Permits(2))
 		f.Down()
-		got, ok, err := s.TryAcquire(w.Context())
+		got, ok, err := kit.TryAcquire(w.Context(), s)
 		w.Await("its connection is closed", func() bool {
 			if err == nil && !ok {
-				got, ok, err = s.TryAcquire(w.Context())
+				got, ok, err = kit.TryAcquire(w.Context(), s)
 			}
 			return ok || err != nil
 		})

@@ -16,7 +16,7 @@ import (
 // end each other's holds. With LayoutRedisson a hold has Redisson's lease.
 func TestSemaphoreRedisson_SharedByBothLayouts(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		spring, redisson := w.Registry(), w.Registry(lockregistry.WithLayout(lockregistry.LayoutRedisson))
+		spring, redisson := w.Registry(), w.Registry(lockregistry.WithRedissonLayout())
 		one, two := w.Permit(spring.Semaphore("seat", 2)), w.Permit(redisson.Semaphore("seat", 2))
 		require.Equal(w, 2, w.Inside())
 		require.InDelta(w, 30*time.Second, two.Remaining(), float64(2*time.Second))
@@ -26,8 +26,8 @@ func TestSemaphoreRedisson_SharedByBothLayouts(t *testing.T) {
 		w.Release(two)
 		two = waits.Comes()
 		waits = w.Asks("redisson's", redisson.Semaphore("seat", 2))
-		for layout, r := range map[lockregistry.Layout]*lockregistry.Registry{
-			lockregistry.LayoutSpring: spring, lockregistry.LayoutRedisson: redisson,
+		for layout, r := range map[observe.Layout]*lockregistry.Registry{
+			observe.LayoutSpring: spring, observe.LayoutRedisson: redisson,
 		} {
 			info, err := inspect.Of(r).Inspect(w.Context(), "seat")
 			require.NoError(w, err)
@@ -80,8 +80,8 @@ func TestSemaphoreRedisson_OthersAreRefusedByName(t *testing.T) {
 					for _, opts := range [][]lockregistry.SemaphoreOption{nil, {lockregistry.Permits(2)}, {lockregistry.Permits(4)}} {
 						_, err := s.Acquire(w.Context(), opts...)
 						refused("acquire", err)
-						_, _, err = s.TryAcquire(w.Context(), opts...)
-						refused("tryacquire", err)
+						_, _, err = kit.TryAcquire(w.Context(), s, opts...)
+						refused("acquire", err)
 					}
 					_, err := w.Registry(lockregistry.WithFencing()).Semaphore("seat", 3).Acquire(w.Context())
 					refused("acquire", err)

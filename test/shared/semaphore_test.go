@@ -20,7 +20,7 @@ import (
 // full checks that nobody gets a permit now.
 func full(w *kit.World, s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption) {
 	w.Helper()
-	h, ok, err := s.TryAcquire(w.Context(), opts...)
+	h, ok, err := kit.TryAcquire(w.Context(), s, opts...)
 	require.NoError(w, err)
 	require.False(w, ok)
 	require.Nil(w, h)
@@ -93,8 +93,8 @@ func TestSemaphore_BadInput(t *testing.T) {
 				_, err := s.Acquire(w.Context(), lockregistry.Permits(0))
 				return err
 			},
-			"tryacquire orders:seat: a semaphore of 3 permits never has as many as 4": func() error {
-				_, _, err := s.TryAcquire(w.Context(), lockregistry.Permits(4))
+			"acquire orders:seat: a semaphore of 3 permits never has as many as 4": func() error {
+				_, _, err := kit.TryAcquire(w.Context(), s, lockregistry.Permits(4))
 				return err
 			},
 			"acquire orders:seat: NoWait and Wait: a call cannot have both": func() error {
@@ -138,8 +138,8 @@ func TestSemaphore_WrongType(t *testing.T) {
 			w.Do(made...)
 			_, err := s.Acquire(w.Context())
 			w.Fails(err, lockregistry.ErrWrongType, "acquire", kit.SeatKey)
-			_, _, err = s.TryAcquire(w.Context())
-			w.Fails(err, lockregistry.ErrWrongType, "tryacquire", kit.SeatKey)
+			_, _, err = kit.TryAcquire(w.Context(), s)
+			w.Fails(err, lockregistry.ErrWrongType, "acquire", kit.SeatKey)
 			w.Fails(s.SetPermits(w.Context(), 2), lockregistry.ErrWrongType, "setpermits", kit.SeatKey)
 			require.Equal(w, "1", w.Do("EXISTS", kit.SeatKey))
 			w.Do("DEL", kit.SeatKey)

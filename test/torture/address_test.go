@@ -104,10 +104,10 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 		t.Parallel()
 		f, l, ctx := open(t)
 		err := late(t, f.proxy, f.newer, "obtain", func() error { return l.Lock(ctx) }, func() {
-			f.newer.Command(t, "SET", l.Key(), "another:1", "PX", "60000")
+			f.newer.Command(t, "SET", keyOf(l.Path()), "another:1", "PX", "60000")
 		})
 		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
-		require.Equal(t, "another:1", f.newer.Command(t, "GET", l.Key()))
+		require.Equal(t, "another:1", f.newer.Command(t, "GET", keyOf(l.Path())))
 	})
 	t.Run("renewal", func(t *testing.T) {
 		t.Parallel()
@@ -115,7 +115,7 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 		require.NoError(t, l.Lock(ctx))
 		alive := l.Context(ctx)
 		err := late(t, f.proxy, f.newer, "renew", func() error { return l.Renew(ctx, of.Lease) }, func() {
-			f.newer.Command(t, "SET", l.Key(), "another:1", "PX", "60000")
+			f.newer.Command(t, "SET", keyOf(l.Path()), "another:1", "PX", "60000")
 		})
 		require.ErrorIs(t, err, lockregistry.ErrLockLost)
 		require.Error(t, alive.Err())
@@ -124,10 +124,10 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 		t.Parallel()
 		f, l, ctx := open(t)
 		require.NoError(t, l.Lock(ctx))
-		value := f.older.Command(t, "GET", l.Key())
+		value := f.older.Command(t, "GET", keyOf(l.Path()))
 		_ = late(t, f.proxy, f.newer, "release", func() error { return l.Unlock(ctx) }, func() {
-			f.newer.Command(t, "SET", l.Key(), value, "PX", "60000") // as it was replicated
+			f.newer.Command(t, "SET", keyOf(l.Path()), value, "PX", "60000") // as it was replicated
 		})
-		require.Eventually(t, func() bool { return f.newer.Command(t, "EXISTS", l.Key()) == "0" }, outageFree, time.Millisecond)
+		require.Eventually(t, func() bool { return f.newer.Command(t, "EXISTS", keyOf(l.Path())) == "0" }, outageFree, time.Millisecond)
 	})
 }

@@ -50,11 +50,11 @@ func run(request peer.Fields) (peer.Fields, error) {
 	if err != nil {
 		return nil, err
 	}
-	layout := lockregistry.LayoutSpring
+	var layout []lockregistry.Option
 	if request["of"] == "redisson" {
-		layout = lockregistry.LayoutRedisson
+		layout = append(layout, lockregistry.WithRedissonLayout())
 	}
-	r, err := lockregistry.New(client, "fleet", lockregistry.WithLayout(layout))
+	r, err := lockregistry.New(client, "fleet", layout...)
 	if err != nil {
 		return nil, err
 	}

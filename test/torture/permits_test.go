@@ -17,11 +17,12 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/netfault"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // permits are semaphores, each path of one of two permits.
 var permits = system{"permits", true, func(client rueidis.Client, s settings) (process, error) {
-	r, err := registry(client, s, lockregistry.LayoutSpring)
+	r, err := registry(client, s, observe.LayoutSpring)
 	return &permitsProcess{registry: r, holds: map[any]*lockregistry.Hold{}}, err
 }}
 

@@ -18,6 +18,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/seam"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // process is what the tests need of one process that locks. The owner is that of the context, see
@@ -67,12 +68,12 @@ func keyOf(path string) string { return prefix + ":" + path }
 
 // library is what is under test, redisson is the same with the other format, and sharing has read-write locks.
 var (
-	library  = layout("library", lockregistry.LayoutSpring)
-	redisson = layout("redisson", lockregistry.LayoutRedisson)
+	library  = layout("library", observe.LayoutSpring)
+	redisson = layout("redisson", observe.LayoutRedisson)
 	sharing  = system{"sharing", true, func(client rueidis.Client, s settings) (process, error) {
-		format := lockregistry.LayoutSpring
+		format := observe.LayoutSpring
 		if s.Watched {
-			format = lockregistry.LayoutRedisson
+			format = observe.LayoutRedisson
 		}
 		r, err := registry(client, s, format)
 		if err != nil {
@@ -82,7 +83,7 @@ var (
 	}}
 )
 
-func layout(name string, format lockregistry.Layout) system {
+func layout(name string, format observe.Layout) system {
 	return system{name, true, func(client rueidis.Client, s settings) (process, error) {
 		r, err := registry(client, s, format)
 		if err != nil {
@@ -92,13 +93,15 @@ func layout(name string, format lockregistry.Layout) system {
 	}}
 }
 
-func registry(client rueidis.Client, s settings, format lockregistry.Layout) (*lockregistry.Registry, error) {
+func registry(client rueidis.Client, s settings, format observe.Layout) (*lockregistry.Registry, error) {
 	opts := []lockregistry.Option{
-		lockregistry.WithLayout(format),
 		lockregistry.WithLease(s.Lease),
 		lockregistry.WithPollInterval(s.Poll),
 		seam.Lockregistry.Wakeup(cmp.Or(s.Wakeup, "auto")).(lockregistry.Option),
 		lockregistry.WithLogger(slog.New(slog.DiscardHandler)),
+	}
+	if format == observe.LayoutRedisson {
+		opts = append(opts, lockregistry.WithRedissonLayout())
 	}
 	if s.Renewal {
 		opts = append(opts, lockregistry.WithRenewal())

@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
 // What becomes of the queue when its commands and messages are lost, late, doubled or crossed: nobody believes in a hold that
@@ -32,7 +33,9 @@ func (s *stage) tickets() []string {
 	return strings.Fields(s.do("ZRANGEBYSCORE", queueOf(s.path), "0", "+inf"))
 }
 
-func idOf(p process) string { return p.(libraryProcess).registry.ClientID() + ":" }
+func idOf(p process) string {
+	return seam.Lockregistry.Parts(p.(libraryProcess).registry).Label.Registry + ":"
+}
 
 const holding = `
 local kind = redis.call('TYPE', KEYS[1]).ok

@@ -43,7 +43,7 @@ func TestHandOver_BeginsRenewals(t *testing.T) {
 				w.Pass(10 * time.Second)
 				require.NoError(w, context.Cause(ctx))
 				require.InDelta(w, 30, f.Scripts("renew")-renewals, 1, "each third of its own lease")
-				require.LessOrEqual(w, w.Pttl(l.Key()), lease)
+				require.LessOrEqual(w, w.Pttl(kit.Key(l)), lease)
 				require.NoError(w, g.Unlock(l))
 			})
 		})
@@ -71,7 +71,7 @@ func TestHandOver_EndsRenewals(t *testing.T) {
 				renewals := f.Scripts("renew")
 				w.Pass(lease)
 				require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
-				require.True(w, w.Free(l.Key()))
+				require.True(w, w.Free(kit.Key(l)))
 				require.Equal(w, renewals, f.Scripts("renew"))
 				require.ErrorIs(w, g.Unlock(l), lockregistry.ErrLockLost)
 			})
@@ -95,15 +95,15 @@ func TestHandOver_KeepsNoLongLease(t *testing.T) {
 			w.Lock(l, lockregistry.Lease(c.before))
 			g, kept := f.HandTo(l, lockregistry.Lease(c.after))
 			require.Equal(w, c.kept, kept, "from %v to %v", c.before, c.after)
-			require.LessOrEqual(w, w.Pttl(l.Key()), c.after+c.after/2)
-			require.GreaterOrEqual(w, w.Pttl(l.Key()), c.after)
+			require.LessOrEqual(w, w.Pttl(kit.Key(l)), c.after+c.after/2)
+			require.GreaterOrEqual(w, w.Pttl(kit.Key(l)), c.after)
 
 			// A nested lock, too, sets the lease that the owner asked for.
 			require.NoError(w, g.Lock(l))
-			require.Equal(w, c.after, w.Pttl(l.Key()))
+			require.Equal(w, c.after, w.Pttl(kit.Key(l)))
 			require.NoError(w, g.Unlock(l))
 			require.NoError(w, g.Unlock(l))
-			require.True(w, w.Free(l.Key()))
+			require.True(w, w.Free(kit.Key(l)))
 		}
 	})
 }

@@ -38,7 +38,7 @@ func handoffs(t *testing.T, test func(h *handoff), opts ...lockregistry.Option) 
 func (h *handoff) number() int {
 	h.Helper()
 	value := h.Do("GET", kit.TheKey)
-	require.True(h, strings.HasPrefix(value, h.reg.ClientID()+":"), value)
+	require.True(h, strings.HasPrefix(value, kit.ClientID(h.reg)+":"), value)
 	n, err := strconv.Atoi(value[strings.LastIndex(value, ":")+1:])
 	require.NoError(h, err)
 	return n
@@ -477,7 +477,7 @@ func TestHandOver_GivingUpAtHandOver(t *testing.T) {
 							require.NoError(h, <-hasLater, "whoever comes next has the lock")
 							require.NoError(h, later.Unlock(h.l))
 						}
-						require.True(h, h.Free(h.l.Key()))
+						require.True(h, h.Free(kit.Key(h.l)))
 						require.False(h, h.l.IsHeld())
 						cancel()
 					}

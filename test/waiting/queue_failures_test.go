@@ -252,16 +252,16 @@ func TestQueue_AReleaseThatIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, begins := range kit.PassingFaults {
 		for lock, c := range map[string]struct {
-			layout lockregistry.Layout
+			layout observe.Layout
 			of     func(r *lockregistry.Registry) *lockregistry.Lock
 		}{
-			"spring":   {lockregistry.LayoutSpring, kit.LockKinds["plain"]},
-			"redisson": {lockregistry.LayoutRedisson, kit.LockKinds["plain"]},
-			"writer":   {lockregistry.LayoutRedisson, kit.LockKinds["writer"]},
+			"spring":   {observe.LayoutSpring, kit.LockKinds["plain"]},
+			"redisson": {observe.LayoutRedisson, kit.LockKinds["plain"]},
+			"writer":   {observe.LayoutRedisson, kit.LockKinds["writer"]},
 		} {
 			t.Run(name+" "+lock, func(t *testing.T) {
 				kit.RealWorlds(t, func(w *kit.World) {
-					opts := []lockregistry.Option{lockregistry.WithLayout(c.layout), lockregistry.WithPollInterval(kit.NoPoll)}
+					opts := []lockregistry.Option{kit.WithLayout(c.layout), lockregistry.WithPollInterval(kit.NoPoll)}
 					g, l := w.Goroutine(), c.of(w.Registry(opts...))
 					require.NoError(w, g.Lock(l))
 					waits := &kit.Member{Goroutine: w.Goroutine(), Net: w.Flaky()}
@@ -297,7 +297,7 @@ func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
 	for name, layout := range kit.Layouts {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
-				opts := []lockregistry.Option{lockregistry.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
+				opts := []lockregistry.Option{kit.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
 				w.Do("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels", "&orders-channel", "&orders-channel:*",
 					"&redisson_lock__channel:*")
 				client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {

@@ -20,6 +20,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -362,7 +363,7 @@ func servesInOrder(w *kit.World, processes []*lockregistry.Registry, wait func(r
 			}
 		})
 		w.Await("a ticket", func() bool { return w.Tickets() > i }) // a newcomer may take a lock that is free just then
-		first = append(first, r.ClientID())
+		first = append(first, kit.ClientID(r))
 	}
 	require.NoError(w, crashes.Close())
 	all.Wait()
@@ -378,8 +379,8 @@ func servesInOrder(w *kit.World, processes []*lockregistry.Registry, wait func(r
 // So they are when a lease ends, also when the first one looks later than the second one does.
 func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 	t.Parallel()
-	for name, layout := range map[string]lockregistry.Layout{
-		"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson,
+	for name, layout := range map[string]observe.Layout{
+		"spring": observe.LayoutSpring, "redisson": observe.LayoutRedisson,
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
@@ -623,11 +624,11 @@ func TestQueue_GivingUpInTheQueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		losses bool
-		layout lockregistry.Layout
+		layout observe.Layout
 	}{
-		"spring":                  {false, lockregistry.LayoutSpring},
-		"redisson":                {false, lockregistry.LayoutRedisson},
-		"spring, grants are lost": {true, lockregistry.LayoutSpring},
+		"spring":                  {false, observe.LayoutSpring},
+		"redisson":                {false, observe.LayoutRedisson},
+		"spring, grants are lost": {true, observe.LayoutSpring},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
@@ -638,7 +639,7 @@ func TestQueue_GivingUpInTheQueue(t *testing.T) {
 				registries := make([]*lockregistry.Registry, 0, processes)
 				for i := range processes {
 					f := w.Flaky()
-					r := f.Registry(lockregistry.WithLayout(c.layout), lockregistry.WithHandoff(time.Duration(i%2)*5*time.Millisecond))
+					r := f.Registry(kit.WithLayout(c.layout), lockregistry.WithHandoff(time.Duration(i%2)*5*time.Millisecond))
 					registries = append(registries, r)
 					l := r.Obtain("42")
 					for range goroutines {
@@ -950,7 +951,7 @@ func TestQueue_QueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
 			return []*lockregistry.Lock{r.ReadWrite("42").Reader(), r.ReadWrite("42").Writer()}
 		},
 	} {
-		for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+		for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 			t.Run(fmt.Sprint(name, ", ", layout), func(t *testing.T) {
 				kit.RealWorlds(t, func(w *kit.World) {
 					lasts := 200 * time.Millisecond
@@ -964,7 +965,7 @@ func TestQueue_QueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
 					var sections atomic.Int64
 					end := time.Now().Add(lasts)
 					for range 3 {
-						r := w.Registry(log.Option(), lockregistry.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll))
+						r := w.Registry(log.Option(), kit.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll))
 						for _, l := range locks(r) {
 							all.Go(func() {
 								few := func() bool { return sections.Load() <= 100 && time.Since(end) < time.Minute }

@@ -25,7 +25,7 @@ func TestStress_NoUpdateIsLost(t *testing.T) {
 		"polling":           {kit.Polling},
 		"without hand-over": {lockregistry.WithHandoff(0)},
 		"renewal":           {lockregistry.WithRenewal(), lockregistry.WithLease(10 * time.Second)},
-		"small cache":       {lockregistry.WithCapacity(1)},
+		"small cache":       nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
@@ -48,6 +48,9 @@ func TestStress_NoUpdateIsLost(t *testing.T) {
 				var all sync.WaitGroup
 				for range registries {
 					r := w.Registry(append([]lockregistry.Option{lockregistry.WithPollInterval(2 * time.Millisecond)}, opts...)...)
+					if name == "small cache" {
+						kit.Capped(r, 1)
+					}
 					for range goroutines {
 						all.Go(func() {
 							for range rounds {
@@ -81,7 +84,7 @@ func TestStress_Alone(t *testing.T) {
 		for i := range registries {
 			f := w.Flaky()
 			flakies = append(flakies, f)
-			r := f.Registry(lockregistry.WithCapacity(1+i), lockregistry.WithLease(5*time.Second))
+			r := kit.Capped(f.Registry(lockregistry.WithLease(5*time.Second)), 1+i)
 			for g := range goroutines {
 				all.Go(func() {
 					random := rand.New(rand.NewPCG(uint64(i), uint64(g)))

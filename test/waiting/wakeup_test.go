@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -845,15 +846,15 @@ func TestWakeup_SubscriptionsOfWhoGaveUp(t *testing.T) {
 // While calls wait the server is asked something now and then, which it answers.
 func TestWakeup_Pulse(t *testing.T) {
 	t.Parallel()
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		t.Run(fmt.Sprint(layout), func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				one := func(o *rueidis.ClientOption) {
 					o.PipelineMultiplex = -1 // to make another connection has errors on old servers
 					o.Dialer.KeepAlive = -1  // the client's own pings
 				}
-				holder := w.RegistryOn(w.ClientWith(w.Dial, one), lockregistry.WithLayout(layout))
-				waiter := w.RegistryOn(w.ClientWith(w.Dial, one), lockregistry.WithLayout(layout))
+				holder := w.RegistryOn(w.ClientWith(w.Dial, one), kit.WithLayout(layout))
+				waiter := w.RegistryOn(w.ClientWith(w.Dial, one), kit.WithLayout(layout))
 				w.Lock(holder.Obtain("42"))
 				result := kit.LockElsewhere(waiter.Obtain("42"), w.Context())
 				w.Await("a ticket", func() bool { return w.Do("ZCARD", kit.TheQueue) != "0" })

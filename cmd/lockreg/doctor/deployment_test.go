@@ -11,9 +11,9 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/doctor"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // configure sets something on all servers of a deployment.
@@ -46,7 +46,7 @@ func TestCluster(t *testing.T) {
 	r := awaitFindings(t, false, "", func() doctor.Report { return examine(t, o, everything) })
 	require.Equal(t, "cluster", r.Mode)
 	require.Len(t, r.Nodes, 6)
-	require.Empty(t, findings(examine(t, o, everything, func(o *doctor.Options) { o.Layout = lockregistry.LayoutRedisson }), ""))
+	require.Empty(t, findings(examine(t, o, everything, func(o *doctor.Options) { o.Layout = observe.LayoutRedisson }), ""))
 
 	// A setting that is wrong on all nodes is one finding.
 	configure(t, d, "CONFIG", "SET", "cluster-node-timeout", "30000")
@@ -58,7 +58,7 @@ func TestCluster(t *testing.T) {
 	hasNot(t, examine(t, o), "failover-time")
 	configure(t, d, "CONFIG", "SET", "cluster-node-timeout", "19000")
 	hasNot(t, examine(t, o), "failover-time")
-	has(t, examine(t, o, func(o *doctor.Options) { o.Layout = lockregistry.LayoutRedisson }), "failover-time", doctor.Warning)
+	has(t, examine(t, o, func(o *doctor.Options) { o.Layout = observe.LayoutRedisson }), "failover-time", doctor.Warning)
 	configure(t, d, "CONFIG", "SET", "cluster-node-timeout", "2000")
 
 	// On one node it is that one's.

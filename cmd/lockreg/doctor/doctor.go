@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Severity is how much a finding matters.
@@ -74,8 +74,8 @@ func (r Report) Worst() Severity {
 
 // Options say how the deployment is used.
 type Options struct {
-	Prefix string // of the registry; it must not be empty
-	Layout lockregistry.Layout
+	Prefix string         // of the registry; it must not be empty
+	Layout observe.Layout // empty: Spring's
 	// Need names the modes that the user must be permitted, see [Modes]. What others lack is [Info]. None: lock, queue, tracking.
 	Need []string
 	// Lease is the lease of the locks, as set by WithLease or Lease. 0: the layout's default, 60 s or 30 s.
@@ -163,7 +163,7 @@ func begin(client rueidis.Client, opts Options) (*examination, error) {
 	}
 	if opts.Lease == 0 {
 		opts.Lease = 60 * time.Second
-		if opts.Layout == lockregistry.LayoutRedisson {
+		if opts.Layout == observe.LayoutRedisson {
 			opts.Lease = 30 * time.Second
 		}
 	}

@@ -18,12 +18,21 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/doctor"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
+
+// in adds a layout to the options of a registry.
+func in(l observe.Layout, opts ...lockregistry.Option) []lockregistry.Option {
+	if l == observe.LayoutRedisson {
+		opts = append(opts, lockregistry.WithRedissonLayout())
+	}
+	return opts
+}
 
 // Of a server that is well set up there is nothing to say, whatever the user needs, and nothing is left on it.
 func TestNothingIsWrong(t *testing.T) {
 	s := healthy(t)
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		r := examine(t, option(s.Addr()), func(o *doctor.Options) { o.Need, o.Layout = doctor.Modes(), layout })
 		require.Empty(t, findings(r, ""))
 		require.Equal(t, "standalone", r.Mode)
@@ -39,17 +48,17 @@ func TestNothingIsWrong(t *testing.T) {
 func TestLocksInUse(t *testing.T) {
 	s := healthy(t)
 	client := dial(t, option(s.Addr()))
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-		r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout), lockregistry.WithFencing())
+	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
+		r, err := lockregistry.New(client, "orders", in(layout, lockregistry.WithFencing())...)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, r.Close()) }()
-		path := strconv.Itoa(int(layout))
+		path := string(layout)
 		_, err = r.Acquire(t.Context(), "plain "+path)
 		require.NoError(t, err)
 		rw := r.ReadWrite("rw " + path)
 		require.NoError(t, rw.Reader().Lock(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
-		other, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout), lockregistry.WithFencing())
+		other, err := lockregistry.New(client, "orders", in(layout, lockregistry.WithFencing())...)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, other.Close()) }()
 		waits := make(chan error)
@@ -165,7 +174,7 @@ func TestLeftoversOnly(t *testing.T) {
 // Semaphores are no leftovers: neither this library's, nor Redisson's, held or not. What looks alike is.
 func TestSemaphoresAreNoLeftovers(t *testing.T) {
 	t.Parallel()
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutRedisson, lockregistry.LayoutSpring} {
+	for _, layout := range []observe.Layout{observe.LayoutRedisson, observe.LayoutSpring} {
 		s := healthy(t)
 		for _, key := range []string{"orders:java", "orders:{4}2"} {
 			name := key

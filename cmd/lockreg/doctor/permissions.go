@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Modes returns the names of the permissions that a user can have:
@@ -54,7 +54,7 @@ const queueRules = "+exists +pexpire +zadd +zrem +zrange +zrevrange +zrangebysco
 func (x *examination) modes() []mode {
 	prefix, path := x.opts.Prefix, x.scratch
 	pattern, key := literal(prefix), prefix+":"+path
-	redisson, clustered := x.opts.Layout == lockregistry.LayoutRedisson, x.client.Mode() == rueidis.ClientModeCluster
+	redisson, clustered := x.opts.Layout == observe.LayoutRedisson, x.client.Mode() == rueidis.ClientModeCluster
 	sharded := clustered && x.atLeast(7)
 
 	keys := func(rules string) area { return area{strings.Fields(rules), "~" + pattern + ":*", key} }

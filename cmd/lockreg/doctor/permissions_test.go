@@ -10,9 +10,9 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/doctor"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // servers are the default one, those that are named for tests, and those that make servers has installed.
@@ -57,7 +57,7 @@ func TestAdviceForEachMode(t *testing.T) {
 		t.Run(filepath.Base(binary), func(t *testing.T) {
 			t.Parallel()
 			s := redistest.StartBinary(t, binary, "--appendonly", "yes")
-			for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+			for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 				for _, mode := range doctor.Modes() {
 					s.Command(t, append([]string{"ACL", "SETUSER", "app", "reset", "on", ">secret"}, strings.Fields("+info +acl|whoami")...)...)
 					needs := func(o *doctor.Options) { o.Need, o.Layout = []string{mode}, layout }
@@ -188,7 +188,7 @@ func TestDocumentedUsers(t *testing.T) {
 		change := func(o *doctor.Options) {
 			o.Need = need
 			if i == 2 {
-				o.Layout = lockregistry.LayoutRedisson
+				o.Layout = observe.LayoutRedisson
 			}
 		}
 		missed := func() (all []string) {

@@ -41,7 +41,7 @@ func documentedLines(t *testing.T) map[string][]string {
 
 // held is a path that is locked, and how it is.
 type held struct {
-	layout lockregistry.Layout
+	layout observe.Layout
 	kind   observe.Kind
 	shared bool
 }
@@ -51,15 +51,15 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 	t.Helper()
 	client := dial(t, option(s.Addr()))
 	all := map[string]held{}
-	for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
+	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		made := func() *lockregistry.Registry {
-			r, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout), lockregistry.WithFencing())
+			r, err := lockregistry.New(client, "orders", in(layout, lockregistry.WithFencing())...)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, r.Close()) })
 			return r
 		}
 		holder, waiter := made(), made()
-		suffix := map[lockregistry.Layout]string{lockregistry.LayoutSpring: "spring", lockregistry.LayoutRedisson: "redisson"}[layout]
+		suffix := string(layout)
 		plain, writer, reader := "plain "+suffix, "writer "+suffix, "reader "+suffix
 		all[plain] = held{layout, "lock", false}
 		all[writer], all[reader] = held{layout, "readwrite", false}, held{layout, "readwrite", true}
@@ -122,8 +122,8 @@ func TestDocumentedUsersOfLockreg(t *testing.T) {
 					hasNot(t, r, "permission-"+mode)
 				}
 				client := dial(t, o)
-				for _, layout := range []lockregistry.Layout{lockregistry.LayoutSpring, lockregistry.LayoutRedisson} {
-					registry, err := lockregistry.New(client, "orders", lockregistry.WithLayout(layout))
+				for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
+					registry, err := lockregistry.New(client, "orders", in(layout)...)
 					require.NoError(t, err)
 					defer func() { require.NoError(t, registry.Close()) }()
 					listed := map[string]bool{}

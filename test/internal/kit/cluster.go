@@ -72,7 +72,7 @@ func (w *World) LeftNothingSoon() {
 // What is on the wire in Redisson's format, and that we respect what Redisson itself would put there.
 
 // Redisson is the option for Redisson's format.
-var Redisson = lockregistry.WithLayout(lockregistry.LayoutRedisson)
+var Redisson = lockregistry.WithRedissonLayout()
 
 // Hears waits for the next message on a channel.
 func (w *World) Hears(heard <-chan string, want string) {

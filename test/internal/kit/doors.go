@@ -5,6 +5,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/seam"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Wakeup is a way to wake up.
@@ -23,6 +24,23 @@ func WithWakeup(m Wakeup) lockregistry.Option {
 	o, _ := seam.Lockregistry.Wakeup([]string{"auto", "poll", "pubsub", "tracking"}[m]).(lockregistry.Option)
 	return o
 }
+
+// WithLayout chooses the format of plain locks.
+func WithLayout(l observe.Layout) lockregistry.Option {
+	if l == observe.LayoutRedisson {
+		return lockregistry.WithRedissonLayout()
+	}
+	o, _ := seam.Lockregistry.Unchanged.(lockregistry.Option)
+	return o
+}
+
+// ClientID is what the values of a registry's holds begin with.
+func ClientID(r *lockregistry.Registry) string {
+	return seam.Lockregistry.Parts(r).Label.Registry
+}
+
+// Key is a lock's key in Redis.
+func Key(l *lockregistry.Lock) string { return seam.Lockregistry.InLock(l).Key }
 
 // Contended tells whether somebody of this process waits for a lock.
 func Contended(l *lockregistry.Lock) bool { return seam.Lockregistry.InLock(l).Half.Contended() }
@@ -86,3 +104,11 @@ func AcknowledgeWrites(r *lockregistry.Registry) {
 
 // Doubt is what happens to the hold of a lock when its server may no longer be the master.
 func Doubt(l *lockregistry.Lock) { seam.Lockregistry.InLock(l).Held.Load().Doubt() }
+
+// Capped sets a registry's capacity.
+func Capped(r *lockregistry.Registry, n int) *lockregistry.Registry {
+	if err := r.SetCapacity(n); err != nil {
+		panic(err)
+	}
+	return r
+}

@@ -23,7 +23,7 @@ type FencedLock struct {
 func FencedLocks() []FencedLock {
 	plain := (*lockregistry.Registry).Obtain
 	writer := func(r *lockregistry.Registry, path string) *lockregistry.Lock { return r.ReadWrite(path).Writer() }
-	redisson := []lockregistry.Option{lockregistry.WithLayout(lockregistry.LayoutRedisson)}
+	redisson := []lockregistry.Option{lockregistry.WithRedissonLayout()}
 	return []FencedLock{
 		{"spring", "orders:{orders:42}:fencing", "GET", "obtain", nil, plain},
 		{"redisson", "redisson_lock_token:{orders:42}", "HKEYS", "obtain", redisson, plain},

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // A lock that is handed over within a process is the next owner's as if it had obtained it itself: with its lease, and renewed
@@ -19,14 +20,14 @@ func ExclusiveLocks(t *testing.T, lease time.Duration, watchdogs bool, test func
 	plain := func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") }
 	writer := func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() }
 	for name, c := range map[string]struct {
-		layout   lockregistry.Layout
+		layout   observe.Layout
 		lock     func(r *lockregistry.Registry) *lockregistry.Lock
 		watchdog bool // locks without a lease are renewed
 	}{
-		"plain, Spring":    {lockregistry.LayoutSpring, plain, false},
-		"plain, Redisson":  {lockregistry.LayoutRedisson, plain, true},
-		"writer, Spring":   {lockregistry.LayoutSpring, writer, false},
-		"writer, Redisson": {lockregistry.LayoutRedisson, writer, true},
+		"plain, Spring":    {observe.LayoutSpring, plain, false},
+		"plain, Redisson":  {observe.LayoutRedisson, plain, true},
+		"writer, Spring":   {observe.LayoutSpring, writer, false},
+		"writer, Redisson": {observe.LayoutRedisson, writer, true},
 	} {
 		if watchdogs && !c.watchdog {
 			continue
@@ -34,7 +35,7 @@ func ExclusiveLocks(t *testing.T, lease time.Duration, watchdogs bool, test func
 		t.Run(name, func(t *testing.T) {
 			FakeWorld(t, func(w *World) {
 				f := w.Flaky()
-				r := f.Registry(lockregistry.WithLayout(c.layout), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
+				r := f.Registry(WithLayout(c.layout), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
 				w.Known(r)
 				test(w, f, c.lock(r))
 			})

@@ -70,7 +70,7 @@ func BothLayouts(
 	for name, layout := range Layouts {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(w *World) {
-				opts := append(slices.Clone(opts), lockregistry.WithLayout(layout))
+				opts := append(slices.Clone(opts), WithLayout(layout))
 				test(w, w.Registry(opts...), w.Registry(opts...))
 			})
 		})

@@ -2,6 +2,7 @@ package kit
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -93,4 +94,15 @@ func (c *Waiting) Comes() *lockregistry.Hold {
 		c.W.Fatal(c.Name, " does not get in")
 	}
 	return nil
+}
+
+// TryAcquire acquires without waiting, or for as long as a Wait among the options says, and reports false when it is taken.
+func TryAcquire(
+	ctx context.Context, s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption,
+) (*lockregistry.Hold, bool, error) {
+	h, err := s.Acquire(ctx, append([]lockregistry.SemaphoreOption{lockregistry.NoWait()}, opts...)...)
+	if errors.Is(err, lockregistry.ErrTaken) {
+		return nil, false, nil
+	}
+	return h, err == nil, err
 }

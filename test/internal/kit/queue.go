@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // What the queue in Redis promises, on real servers; miniredis has none.
@@ -97,7 +98,7 @@ func (w *World) LinesUp(l *lockregistry.Lock, opts ...lockregistry.LockOption) (
 }
 
 // Layouts are the formats in Redis, by name.
-var Layouts = map[string]lockregistry.Layout{"spring": lockregistry.LayoutSpring, "redisson": lockregistry.LayoutRedisson}
+var Layouts = map[string]observe.Layout{"spring": observe.LayoutSpring, "redisson": observe.LayoutRedisson}
 
 // Queued gives the goroutines that were started the time to queue.
 func (w *World) Queued(l *lockregistry.Lock) bool {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // OpenOn makes a registry of the prefix orders on a client, closed at the end of the test.
@@ -42,7 +43,7 @@ type World struct {
 	Fake   bool                        // time is fake: it passes when every goroutine waits, at no cost
 	Mini   *miniredis.Miniredis        // nil on real servers
 	Server *redistest.Server           // nil on miniredis
-	Layout lockregistry.Layout         // of its registries
+	Layout observe.Layout              // of its registries
 }
 
 // Cleanup forgets what it has called: a test that has run in parallel is kept until the last one ends.
@@ -72,10 +73,11 @@ func FakeWorldAlone(t *testing.T, test func(w *World)) {
 		// Time stands still when the test is over: whoever connects to a silent server has to give up before that.
 		t.Cleanup(func() { <-time.After(10 * time.Second) })
 		w := &World{
-			T:    t,
-			Dial: func(context.Context) (net.Conn, error) { return m.Dial() },
-			Fake: true,
-			Mini: m,
+			Layout: observe.LayoutSpring,
+			T:      t,
+			Dial:   func(context.Context) (net.Conn, error) { return m.Dial() },
+			Fake:   true,
+			Mini:   m,
 		}
 		command := w.Client()
 		w.Do = func(args ...string) string { return Reply(command, args...) }
@@ -115,7 +117,8 @@ func OnServers(t *testing.T, test func(t *testing.T, server string)) {
 func RealWorld(t *testing.T, server *redistest.Server) *World {
 	t.Helper()
 	return &World{
-		T: t,
+		Layout: observe.LayoutSpring,
+		T:      t,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", server.Addr())
 		},
@@ -206,7 +209,7 @@ func (w *World) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
 // RegistryOn is Registry with a client.
 func (w *World) RegistryOn(client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
-	r, err := lockregistry.New(client, "orders", append([]lockregistry.Option{lockregistry.WithLayout(w.Layout)}, opts...)...)
+	r, err := lockregistry.New(client, "orders", append([]lockregistry.Option{WithLayout(w.Layout)}, opts...)...)
 	require.NoError(w, err)
 	w.Cleanup(func() { require.NoError(w, r.Close()) })
 	return r

@@ -139,11 +139,13 @@ func options(request peer.Fields) ([]lockregistry.Option, error) {
 		chosen = append(chosen, lockregistry.WithFencing())
 	}
 	if name, given := request["layout"]; given {
-		layout, known := layouts[name]
-		if !known {
+		switch name {
+		case "spring":
+		case "redisson":
+			chosen = append(chosen, lockregistry.WithRedissonLayout())
+		default:
 			return nil, fmt.Errorf("no layout is called %q", name)
 		}
-		chosen = append(chosen, lockregistry.WithLayout(layout))
 	}
 	if name, given := request["wakeup"]; given {
 		if !slices.Contains(wakeups, name) {
@@ -152,11 +154,6 @@ func options(request peer.Fields) ([]lockregistry.Option, error) {
 		chosen = append(chosen, seam.Lockregistry.Wakeup(name).(lockregistry.Option))
 	}
 	return chosen, nil
-}
-
-var layouts = map[string]lockregistry.Layout{
-	"spring":   lockregistry.LayoutSpring,
-	"redisson": lockregistry.LayoutRedisson,
 }
 
 var wakeups = []string{"auto", "poll", "pubsub", "tracking"}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
@@ -121,7 +120,7 @@ func Waiting(info inspect.Lock) int {
 func OfLock(info inspect.Lock) Lock {
 	lock := Lock{
 		Path: printable.Valid(info.Path), ID: ID(info.Path), Key: printable.Valid(info.Key),
-		Kind: string(info.Kind), Layout: OfLayout(info.Layout), Permits: info.Permits,
+		Kind: string(info.Kind), Layout: string(info.Layout), Permits: info.Permits,
 		Holders: make([]Holder, 0, len(info.Holders)), HolderCount: info.HolderCount,
 		Waiters: make([]Waiter, 0, len(info.Waiters)), WaiterCount: info.WaiterCount, Waiting: Waiting(info),
 		TooLong: append([]string{}, info.TooLong...),
@@ -175,14 +174,6 @@ func OfDeadlocks(found []observe.Deadlock) []Deadlock {
 		deadlocks = append(deadlocks, deadlock)
 	}
 	return deadlocks
-}
-
-// OfLayout is the name of a layout, as the flag --layout has it.
-func OfLayout(layout lockregistry.Layout) string {
-	if layout == lockregistry.LayoutRedisson {
-		return "redisson"
-	}
-	return "spring"
 }
 
 func ofLabel(l observe.Label) *Label {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/observe"
@@ -52,7 +51,7 @@ func TestLock(t *testing.T) {
 		],
 		"waiterCount": 300, "waiting": 305, "tooLong": ["token"]
 	}`, view.OfLock(inspect.Lock{
-		Path: "a", Key: "locks:a", Kind: "readwrite", Layout: lockregistry.LayoutRedisson,
+		Path: "a", Key: "locks:a", Kind: "readwrite", Layout: observe.LayoutRedisson,
 		Holders: []inspect.Holder{
 			{
 				Holder: "r1:17", Label: label, Shared: true, Since: since, Lease: 1500 * time.Millisecond, Token: 42,
