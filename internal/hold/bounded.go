@@ -22,7 +22,7 @@ const longLeases = 10
 func (h *Hold) sayLong(now clock.Instant) {
 	h.mu.Lock()
 	held := h.had.owned.Until(now)
-	says := !h.leads && h.lease.Fresh(now) && !h.extra().unlogged && held >= clock.Times(longLeases, h.lease.Term.Length)
+	says := !h.leads && !h.extra().unlogged && h.lease.Outlasts(now, held, longLeases)
 	if says {
 		h.own().unlogged = true
 	}

@@ -28,6 +28,7 @@ type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make t
 type ending struct {
 	context.Context
 
+	path       *Path
 	hold       lasting
 	owner      owner.ID
 	carrier    Carrier
@@ -41,12 +42,10 @@ type ending struct {
 	prev, next *ending            // nil outside of a ring
 }
 
-// lasting is a hold, as its contexts see it.
+// lasting is a hold, as its contexts see it: what happens to a context may end the hold, so it is the hold's to do.
 type lasting interface {
-	now() clock.Instant
 	lookAt(now clock.Instant) (cause error) // why its contexts must have ended; nil: it is valid
 	parentEnded(e *ending)
-	String() string
 }
 
 // unending is a context that never ends. Its type shows that to package context, which then asks no parent.
@@ -88,8 +87,8 @@ func (h *Hold) Ends(ctx context.Context, c *Carrier, o owner.ID) bool {
 }
 
 // newEnding makes a context for an owner. It is not in a ring yet.
-func newEnding(parent context.Context, o owner.ID, h lasting, caller any, around *Carrier) *ending {
-	e := &ending{hold: h, owner: o, parent: parent}
+func newEnding(parent context.Context, o owner.ID, p *Path, h lasting, caller any, around *Carrier) *ending {
+	e := &ending{path: p, hold: h, owner: o, parent: parent}
 	e.carrier = Carrier{caller, e}
 	base, outer := parent, around.innermost()
 	for e.outer = outer; e.outer != nil && (e.outer.hold == h || e.outer.Context.Err() != nil); {
@@ -135,7 +134,7 @@ func (e *ending) look() {
 	if e.Context.Err() != nil {
 		return
 	}
-	now := e.hold.now()
+	now := e.path.Clock.Now()
 	for at := e; at != nil; at = at.outer {
 		if at.Context.Err() != nil { // ended, and this one was detached from it
 			continue
@@ -180,7 +179,7 @@ func (a asked) Value(key any) any {
 	return nil
 }
 
-func (e *ending) String() string { return e.hold.String() + ".Context" }
+func (e *ending) String() string { return e.path.Key + ".Context" }
 
 // last returns the newest context of an owner, if it was made for the same parent and has not ended.
 func (e endings) last(parent context.Context, o owner.ID) *ending {
@@ -220,11 +219,6 @@ func (h *Hold) parentEnded(e *ending) {
 		h.Strand(e.owner)
 	}
 }
-
-func (h *Hold) now() clock.Instant { return h.path.Clock.Now() }
-
-// String is the hold's key, for contexts of it.
-func (h *Hold) String() string { return h.path.Key }
 
 func (e *endings) remove(end *ending) {
 	switch {
@@ -312,7 +306,7 @@ func (h *Hold) Context(parent context.Context, o owner.ID, caller any, around *C
 			break
 		}
 		h.mu.Unlock()
-		made = newEnding(parent, o, h, caller, around)
+		made = newEnding(parent, o, h.path, h, caller, around)
 	}
 	if !made.over { // an ended one would never be taken out
 		h.ends.add(made)

@@ -72,7 +72,7 @@ func (h *Hold) linked(parent context.Context, o owner.ID) context.Context {
 	if last != nil {
 		return last
 	}
-	made := newEnding(parent, o, h, nil, nil)
+	made := newEnding(parent, o, h.path, h, nil, nil)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ends.add(made)

@@ -44,9 +44,8 @@ func (h *Hold) Adopt(t Terms) bool {
 func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
-	half := h.lease.Half(now)
-	due = h.had.since.Until(now) >= limit || half // mutant: handed on without end
-	if !h.lease.Fresh(now) || half || h.stays || now < h.extra().kept {
+	may, due := h.lease.MayPass(now, h.had.since.Until(now), limit)
+	if !may || h.stays || now < h.extra().kept {
 		h.mu.Unlock() // End or a loss decides the cause of its contexts
 		return false, due, 0
 	}
@@ -208,7 +207,7 @@ func (h *Hold) mayBeLeft() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.path.Clock.Now()
-	return h.lease.Renewed && h.lease.Fresh(now) && h.had.owned.Until(now) >= h.lease.Term.Length
+	return h.lease.Renewed && h.lease.Outlasts(now, h.had.owned.Until(now), 1)
 }
 
 // Strand ends the contexts of an owner that will never release its part of the hold, because it is unreachable or its goroutine

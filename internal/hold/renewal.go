@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -13,22 +12,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// renewal is a command that renews a hold.
-type renewal struct {
-	hold renewable
-	lease.Renewal
+// The commands about a hold, by the name that its key has.
+
+func (p *Path) renew(value string, t *lease.Term) protocol.Call {
+	c := p.Format.Renew(p.Key, value, t)
+	p.Demand(&c)
+	return c
 }
 
-// renewable is a hold, as its tasks see it.
-type renewable interface {
-	Live() bool
-	renewal(t *lease.Term) protocol.Call
-	answered(r lease.Renewal, n int64, err error, late bool) error
-	sayLong(now clock.Instant)
-	verification() protocol.Call
-	term() time.Duration
-	verified(n int64, err error, late bool)
-}
+func (p *Path) verify(value string) protocol.Call { return p.Format.Holds(p.Key, value) }
 
 // Renew renews the lease, with t or, if t is nil, with its current term, and waits for the reply as w says. After a late reply
 // the error is [fault.Late], and the lease is not prolonged. With t the error is [fault.NotOwner] when the owner has left; nobody
@@ -63,7 +55,7 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 	r.Chosen = chosen && r.Term == t // else AtMost has shortened it: the term stays for renewals
 	h.unlockPlanned()
 
-	c := h.renewal(r.Term)
+	c := h.path.renew(h.value, r.Term)
 	w.Lease = r.Term.Length
 	reply := h.path.Server.Do(w, &c)
 	n, err := reply.Confirmed()
@@ -142,48 +134,61 @@ func (h *Hold) answered(r lease.Renewal, n int64, err error, late bool) error {
 	return err
 }
 
-// The following methods are for renewals that workers send.
-
-func (r renewal) Call() protocol.Call { return r.hold.renewal(r.Term) }
-
-func (h *Hold) renewal(t *lease.Term) protocol.Call {
-	c := h.path.Format.Renew(h.path.Key, h.value, t)
-	h.path.Demand(&c)
-	return c
+// about is what a task has of a hold: what its command names, and where the outcome goes. A task is made with the hold's mutex
+// held, and is sent without it.
+type about struct {
+	path  *Path
+	value string
+	hold  replied
 }
 
-func (r renewal) Length() time.Duration { return r.Term.Length }
+// replied is a hold, as its tasks see it.
+type replied interface {
+	Live() bool
+	renewed(r lease.Renewal, a transport.Reply, n int64, err error)
+	verified(n int64, err error, late bool)
+}
 
-// A hold that is lost or over is not renewed. The owner may unlock just when a renewal is sent. That is harmless, since the
-// renewal names the hold's value: executed before the removal, it does not keep the removal from removing the key; executed
+func (h *Hold) about() about { return about{h.path, h.value, h} }
+
+// Wanted: a hold that is lost or over is not renewed. The owner may unlock just when a renewal is sent. That is harmless, since
+// the renewal names the hold's value: executed before the removal, it does not keep the removal from removing the key; executed
 // after it, it finds no key, or another hold's. Until a removal is confirmed a renewal may prolong the key, but the removal is
 // repeated until then.
-func (r renewal) Wanted() bool { return r.hold.Live() }
+func (a about) Wanted() bool { return a.hold.Live() }
+
+// renewal is a task that renews a hold.
+type renewal struct {
+	about
+	lease.Renewal
+}
+
+func (r renewal) Call() protocol.Call { return r.path.renew(r.value, r.Term) }
+
+func (r renewal) Length() time.Duration { return r.Term.Length }
 
 func (r renewal) Writes() bool { return true }
 
 func (r renewal) Done(a transport.Reply, n int64, err error) {
 	r.Sent = a.Sent
-	_ = r.hold.answered(r.Renewal, n, err, a.Late) // the hold itself retries a failure and announces a loss
-	r.hold.sayLong(a.Came)
+	r.hold.renewed(r.Renewal, a, n, err)
+}
+
+// renewed handles the reply to a renewal in the background: a failure is retried, and a loss announced, by the hold itself.
+func (h *Hold) renewed(r lease.Renewal, a transport.Reply, n int64, err error) {
+	_ = h.answered(r, n, err, a.Late)
+	h.sayLong(a.Came)
 }
 
 // verification is a task that asks whether a hold still has its key.
-type verification struct{ hold renewable }
-
-func (v verification) Call() protocol.Call { return v.hold.verification() }
-
-func (h *Hold) verification() protocol.Call { return h.path.Format.Holds(h.path.Key, h.value) }
-
-func (v verification) Length() time.Duration { return v.hold.term() }
-
-func (h *Hold) term() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.lease.Term.Length // the owner may be changing it
+type verification struct {
+	about
+	length time.Duration // of the lease when it was made: the owner may change that meanwhile
 }
 
-func (v verification) Wanted() bool { return v.hold.Live() }
+func (v verification) Call() protocol.Call { return v.path.verify(v.value) }
+
+func (v verification) Length() time.Duration { return v.length }
 
 func (v verification) Writes() bool { return false }
 

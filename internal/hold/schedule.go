@@ -210,11 +210,11 @@ func (h *Hold) tick() (t Task) {
 	}
 	switch now := h.path.Clock.Now(); h.lease.Tick(now, h.deserted()) {
 	case lease.Renew:
-		r := renewal{h, h.lease.Begin(now, h.lease.Term)}
+		r := renewal{h.about(), h.lease.Begin(now, h.lease.Term)}
 		r.Scheduled = true
 		t = r
 	case lease.Verify:
-		t = verification{h}
+		t = verification{h.about(), h.lease.Term.Length}
 	case lease.Nothing:
 	}
 	h.unlockPlanned()

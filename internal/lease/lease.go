@@ -384,5 +384,15 @@ func (s *State) Upheld(now clock.Instant) time.Duration {
 	return s.Term.Length
 }
 
-// Half reports whether more than half of its lease is over.
-func (s *State) Half(now clock.Instant) bool { return s.Left(now) < s.current(s.Term.Length)/2 }
+// MayPass reports whether it may go to another owner of this process, which has had it for so long: it is fresh, and at least
+// half of its lease is left. Due: that is over, or had has reached the limit, and other processes have their turn.
+func (s *State) MayPass(now clock.Instant, had, limit time.Duration) (may, due bool) {
+	half := s.Left(now) < s.current(s.Term.Length)/2
+	due = had >= limit || half // mutant: handed on without end
+	return s.Fresh(now) && !half, due
+}
+
+// Outlasts reports whether it is fresh, and its owner has had it for so many leases.
+func (s *State) Outlasts(now clock.Instant, owned time.Duration, leases int) bool {
+	return s.Fresh(now) && owned >= clock.Times(leases, s.Term.Length)
+}

@@ -434,17 +434,41 @@ func TestTick_Deserted(t *testing.T) {
 	require.Equal(t, now.Add(40*time.Second), due)
 }
 
-func TestState_Half(t *testing.T) {
-	s := granted(t, false)
+// A hold goes to another owner of its process while at least half of its lease is left, and for a limited time.
+func TestState_MayPass(t *testing.T) {
+	long := granted(t, false)
 	middle := now.Add(certain(time.Minute) - time.Minute/2)
-	require.False(t, s.Half(middle))
-	require.True(t, s.Half(middle+1))
+	short := &lease.State{Term: minute}
+	require.True(t, short.GrantShort(now, now, time.Second, 0))
+	shortMiddle := now.Add(certain(time.Second) - time.Second/2)
+	gone := granted(t, false)
+	require.True(t, gone.Lose(fault.Forced))
+	for name, c := range map[string]struct {
+		s        *lease.State
+		at       clock.Instant
+		had      time.Duration
+		may, due bool
+	}{
+		"half is left":                  {long, middle, 0, true, false},
+		"less is left":                  {long, middle + 1, 0, false, true},
+		"half of the short one is left": {short, shortMiddle, 0, true, false},
+		"less of the short one is left": {short, shortMiddle + 1, 0, false, true},
+		"just before the limit":         {long, now, time.Second - 1, true, false},
+		"at the limit":                  {long, now, time.Second, true, true},
+		"it is lost":                    {gone, now, 0, false, false},
+	} {
+		may, due := c.s.MayPass(c.at, c.had, time.Second)
+		require.Equal(t, c.may, may, name)
+		require.Equal(t, c.due, due, name)
+	}
+}
 
-	s = &lease.State{Term: minute}
-	require.True(t, s.GrantShort(now, now, time.Second, 0))
-	middle = now.Add(certain(time.Second) - time.Second/2)
-	require.False(t, s.Half(middle), "half of the short one")
-	require.True(t, s.Half(middle+1))
+// A hold that is held for long is told of, as long as it is valid.
+func TestState_Outlasts(t *testing.T) {
+	s := granted(t, true)
+	require.False(t, s.Outlasts(now, 2*time.Minute-1, 2))
+	require.True(t, s.Outlasts(now, 2*time.Minute, 2))
+	require.False(t, s.Outlasts(now.Add(certain(time.Minute)), 2*time.Minute, 2), "its time is over")
 }
 
 // The server is asked whether it has the key when it may be the master no more, and asked again until it answers.
