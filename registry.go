@@ -396,7 +396,7 @@ func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, q
 		Waiting: q.waiting(), Terms: l.terms(q), Wait: q.wait,
 		Deadline: deadline, Queued: queued, FailFast: q.failFast,
 	}
-	err := l.redis.Obtain(ctx, &asked)
+	err := queue.Obtain(ctx, &l.redis, &asked)
 	q.how, q.wakeups = obtained[asked.How], observe.Wakeups(asked.Woken)
 	return err
 }

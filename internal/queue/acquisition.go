@@ -59,7 +59,7 @@ const closingGrace = time.Second
 
 // Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
 // Redis: a grant that may have happened, or may still happen, is removed in the background.
-func (p *Path) Obtain(ctx context.Context, q *Request) error {
+func Obtain(ctx context.Context, p *Path, q *Request) error {
 	first := attempt{path: p, hold: p.lock.NewHold(q.Terms), ctx: ctx, failFast: q.FailFast}
 	if p.side == Reads {
 		first.under = p.lock.Under() // mutant: writer not told
@@ -71,14 +71,15 @@ func (p *Path) Obtain(ctx context.Context, q *Request) error {
 	if first.won {
 		return nil
 	}
-	return p.obtainLater(&first, err, q)
+	return obtainLater(&first, err, q)
 }
 
 // obtainLater continues when the first try did not get the hold.
-func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
+func obtainLater(first *attempt, err error, q *Request) error {
+	p := first.path
 	// A call with a limited wait, or one that has queued, tries again after a transient failure; others return it.
 	if err == nil || q.patient() && !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err) {
-		err = p.keepTrying(*first, q)
+		err = keepTrying(*first, q)
 	} else if first.hold.MayArrive() { // mutant: grant left behind
 		p.all.cleanUp(p.abandoned(first.hold))
 	}
@@ -92,7 +93,8 @@ func (p *Path) obtainLater(first *attempt, err error, q *Request) error {
 }
 
 // keepTrying goes on until the hold is granted, or the call fails.
-func (p *Path) keepTrying(first attempt, q *Request) (err error) {
+func keepTrying(first attempt, q *Request) (err error) {
+	p := first.path
 	a := &acquisition{attempt: first, patient: q.patient(), deadline: q.Deadline, draining: p.all.Draining.Begins}
 	defer func() { q.How, q.Woken = a.course.how(a.began), a.course.wakeups }()
 	over := a.patient && a.deadline <= p.Clock.Now()
