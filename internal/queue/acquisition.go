@@ -347,8 +347,8 @@ func (a *acquisition) sleep(left time.Duration) error {
 		return err
 	}
 	pause := min(a.path.all.Poll, a.path.Clock.Now().Until(a.deadline))
-	if left > 0 { // Redis counts whole milliseconds, and removes a key after the last one
-		pause = min(pause, clock.Plus(left, time.Millisecond))
+	if left > 0 {
+		pause = min(pause, clock.Plus(left, afterEnd))
 	}
 	a.course.sleeps(a.began, left)
 	a.path.noteEndless(left)

@@ -7,30 +7,137 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
+// Near the head each call looks for itself, far from it rarely, and none before the one in front of it when a lease is over.
+func TestLookTimes(t *testing.T) {
+	const (
+		shown = clock.Instant(100 * time.Second)
+		now   = shown + clock.Instant(50*time.Millisecond) // when the reply comes
+		told  = shown + clock.Instant(firstLook)
+		left  = time.Minute
+		poll  = 5 * time.Second
+		never = clock.Never
+	)
+	for name, c := range map[string]struct {
+		standing
+		due, refresh, watch clock.Instant
+	}{
+		"first":                     {standing{}, shown.Add(left + 1e6), now.Add(refreshing), now.Add(10e6)},
+		"first, of a foreign hold":  {standing{foreign: true}, shown.Add(left + 1e6), now.Add(refreshing), 0},
+		"second, of a foreign hold": {standing{rank: 1, foreign: true}, shown.Add(left + poll + 1e6), told.Add(100e6), 0},
+		"third, of a foreign hold":  {standing{rank: 2, foreign: true}, shown.Add(left + 2*poll + 1e6), told.Add(200e6), never},
+		"second, just queued":       {standing{rank: 1}, shown.Add(left + poll + 1e6), told.Add(100e6), never},
+		"second, for long":          {standing{rank: 1, told: 1}, shown.Add(left + poll + 1e6), now.Add(lookEvery), never},
+		"fourth, for long":          {standing{rank: 3, told: 1}, shown.Add(left + 3*poll + 1e6), now.Add(3 * lookEvery), never},
+		"hundredth, just queued":    {standing{rank: 99}, shown.Add(left + 99*poll + 1e6), told.Add(1e9), never},
+		"hundredth, for long":       {standing{rank: 99, told: 1}, shown.Add(left + 99*poll + 1e6), now.Add(refreshing), never},
+		"first, for permits":        {standing{permits: true}, shown.Add(left + 1e6), now.Add(lookEvery), never},
+		"of a process with 3 before, far back": {
+			standing{permits: true, rank: 400, ahead: 3, told: 1}, shown.Add(left + 13*poll + 1e6), now.Add(refreshing), never,
+		},
+		"of a process with 3 before, near": {
+			standing{permits: true, rank: 50, ahead: 3, told: 1}, shown.Add(left + 13*poll + 1e6), now.Add(4 * lookEvery), never,
+		},
+	} {
+		s := c.standing
+		s.left, s.shown, s.poll = left, shown, poll
+		if s.told == 0 {
+			s.told = told
+		}
+		l := s.times(now)
+		require.Equal(t, []clock.Instant{c.due, c.refresh, c.watch}, []clock.Instant{l.due, l.refresh, l.watch}, name)
+		require.False(t, l.window, name)
+		s.left = 0
+		require.Equal(t, clock.Never, s.times(now).due, name+", without an end")
+	}
+}
+
+// A message and what the server says of the key change when the call looks.
+func TestLookTimes_WhatChangesThem(t *testing.T) {
+	const now = clock.Instant(time.Hour)
+	second := standing{rank: 1, left: time.Minute, shown: now, poll: 5 * time.Second}
+	for name, c := range map[string]struct {
+		happens             func(l *lookTimes)
+		due, refresh, watch time.Duration // from now on; 0: never
+		window              bool
+	}{
+		"nothing": {func(*lookTimes) {}, 65*time.Second + afterEnd, lookEvery, 0, false},
+		"it is the next one": {
+			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: time.Second}, false) },
+			time.Second + afterEnd, lookEvery, watchAfterFirst, false,
+		},
+		"it is the next one, after a window": {
+			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: longWindow}, false) },
+			longWindow + afterEnd, lookEvery, watchAfterFirst, true,
+		},
+		"it is the next one, for permits": {
+			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: longWindow}, true) },
+			longWindow + afterEnd, lookEvery, 0, false,
+		},
+		"it is the next one, for permits of which others end before": {
+			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: time.Hour}, true) },
+			65*time.Second + afterEnd, lookEvery, 0, false,
+		},
+		"the server reports changes": {
+			func(l *lookTimes) { l.isWatched(now, 2*time.Minute) }, 125*time.Second + afterEnd, lookEvery, 0, false,
+		},
+		"the server reports changes of a key without an end": {
+			func(l *lookTimes) { l.isWatched(now, 0) }, 65*time.Second + afterEnd, lookEvery, 0, false,
+		},
+		"the server does not": {func(l *lookTimes) { l.isUnwatched(now, time.Second) }, 65*time.Second + afterEnd, lookEvery, 0, false},
+		"it is the next one, and the server does not": {func(l *lookTimes) {
+			l.isNext(now, mail{isNext: true, next: time.Minute}, false)
+			l.isUnwatched(now, time.Second)
+		}, time.Minute + afterEnd, time.Second, watchAfterFirst, false},
+	} {
+		l := second.times(now)
+		c.happens(&l)
+		watch := clock.Never
+		if c.watch != 0 {
+			watch = now.Add(c.watch)
+		}
+		require.Equal(t, []clock.Instant{now.Add(c.due), now.Add(c.refresh), watch}, []clock.Instant{l.due, l.refresh, l.watch}, name)
+		require.Equal(t, c.window, l.window, name)
+	}
+}
+
+// To look goes before all else, and what the server is asked to report it is asked once.
+func TestLookTimes_Chores(t *testing.T) {
+	l := lookTimes{due: 30, refresh: 20, watch: 10}
+	for _, c := range []struct {
+		now, until clock.Instant
+		what       chore
+	}{{0, 10, rests}, {10, 10, watches}, {10, 20, rests}, {19, 20, rests}, {20, 20, looks}, {40, 40, looks}} {
+		what, until := l.chore(c.now)
+		require.Equal(t, c.what, what, c.now)
+		require.Equal(t, c.until, until, c.now)
+	}
+	l = lookTimes{due: 10, refresh: 20, watch: 5}
+	what, _ := l.chore(15)
+	require.Equal(t, looks, what, "the look was due later, and both are due")
+}
+
 // The calls of a queue look one after another, however long leases and poll intervals are: none before the lease is over, nor
 // before the one in front of it.
 func TestLookTimes_NearTheLongest(t *testing.T) {
-	l := newLock(t)
+	now := clock.New().Now()
 	for _, poll := range []time.Duration{1, time.Second, math.MaxInt64 / 3, math.MaxInt64 / 2, math.MaxInt64 - 1, math.MaxInt64} {
 		for _, left := range []time.Duration{1, time.Minute, math.MaxInt64 / 2, math.MaxInt64 - 1, math.MaxInt64} {
-			a := &acquisition{attempt: attempt{path: &l.path}}
-			a.path.all.Poll, a.at.Left, a.ticket.base = poll, left, a.path.Clock.Now()
-			over := a.ticket.base.Add(left)
-			before := lookTimes{due: over}
-			for a.at.Rank = range 12 {
-				now := a.whenToLook()
-				require.GreaterOrEqual(t, now.patience, before.patience, "poll %v, left %v, rank %d", poll, left, a.at.Rank)
-				require.GreaterOrEqual(t, now.due, before.due, "poll %v, left %v, rank %d", poll, left, a.at.Rank)
-				before = now
+			s := standing{poll: poll, left: left, shown: now}
+			before := lookTimes{due: now.Add(left)}
+			for s.rank = range 12 {
+				l := s.times(now)
+				require.GreaterOrEqual(t, l.patience, before.patience, "poll %v, left %v, rank %d", poll, left, s.rank)
+				require.GreaterOrEqual(t, l.due, before.due, "poll %v, left %v, rank %d", poll, left, s.rank)
+				before = l
 			}
-			next, now := a.whenToLook(), a.path.Clock.Now()
-			a.isNext(&next, now, mail{next: left})
-			require.GreaterOrEqual(t, next.due, now.Add(left))
+			before.isNext(now, mail{next: left}, false)
+			require.GreaterOrEqual(t, before.due, now.Add(left))
 		}
 	}
 }
@@ -64,7 +171,7 @@ func TestLookTimes_Permits(t *testing.T) {
 	looks := func(a *acquisition, rank int) (polls, refreshes float64) {
 		now := a.path.Clock.Now()
 		a.at.Rank, a.at.Left, a.ticket.base = rank, time.Minute, now
-		look := a.whenToLook()
+		look := a.lookTimes()
 		require.Equal(t, now.Add(time.Minute+look.patience), look.due, rank)
 		return float64(look.patience-time.Millisecond) / float64(l.path.all.Poll), float64(now.Until(look.refresh)) / float64(lookEvery)
 	}

@@ -29,28 +29,6 @@ import (
 
 // The times of waiting in a queue.
 const (
-	// refreshing is the longest time between two looks at a ticket. The queue expires after 2 minutes without a look. Calls near
-	// the head look more often, each lookEvery times the tickets in front: no message tells them when their queue alone disappears.
-	// That all are gone the process notices by one ticket, see tickets in internal/transport.
-	refreshing = 30 * time.Second
-	lookEvery  = 5 * time.Second
-
-	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, ten at most. Until then a
-	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
-	firstLook = time.Second
-	lookStep  = 100 * time.Millisecond
-
-	// mostPatient is how many calls of other processes look before a call for permits does when a lease is over.
-	mostPatient = 10
-
-	// nearHead is up to which place in the queue each process looks for itself, not one call after another: those in front may
-	// all be calls of one process that stands still. Scripts search as many tickets for another process, see permits.lua.
-	nearHead = 100
-
-	// watchAfterFirst is for how long the first call in the queue relies on the holder's release alone. Then it also asks the
-	// server to report changes of the key, which costs a command and a wake-up.
-	watchAfterFirst = 10 * time.Millisecond
-
 	// longWindow is the longest window that a release leaves to calls without a ticket.
 	longWindow = 110 * time.Millisecond
 
@@ -217,67 +195,16 @@ func (a *acquisition) tryOnce(w protocol.Queueing) error {
 	return a.sleep(a.at.Left)
 }
 
-// lookTimes are the times at which a sleeping call looks, or asks the server to report changes, unless it is woken before.
-type lookTimes struct {
-	due      clock.Instant // the holder's lease is over
-	refresh  clock.Instant // to keep the ticket, and in case a message was lost
-	watch    clock.Instant // from then on the server reports changes of the key
-	patience time.Duration // how long after the end of the lease: calls in front look first
-	window   bool          // the key is left to calls without a ticket for now
-}
-
-// inFront returns how many of the calls in front look before this one when a lease is over, and how many otherwise. For permits
-// these are not all: they may be calls of one process that stands still.
-func (a *acquisition) inFront() (atEnd, rank int) {
-	rank = a.at.Rank
-	if !a.path.Many() {
-		return rank, rank
+// lookTimes computes when the call looks, from the reply that has shown its ticket in the queue.
+func (a *acquisition) lookTimes() lookTimes {
+	s := standing{
+		rank: a.at.Rank, left: a.at.Left, foreign: a.at.Foreign, shown: a.ticket.base, told: a.ticket.told,
+		poll: a.path.all.Poll, permits: a.path.Many(),
 	}
-	own := a.path.contention().line.before(a.ticket.seat)
-	atEnd = min(rank, mostPatient+own) // mutant: patient with each call
-	if rank <= nearHead {
-		rank = min(rank, 1+own) // mutant: patient near the head
+	if s.permits {
+		s.ahead = a.path.contention().line.before(a.ticket.seat)
 	}
-	return atEnd, rank
-}
-
-// whenToLook computes the times from the reply that has shown the ticket in the queue.
-func (a *acquisition) whenToLook() lookTimes {
-	at, now := &a.at, a.path.Clock.Now()
-	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
-	atEnd, rank := a.inFront()
-	l.patience = clock.Plus(clock.Times(atEnd, a.path.all.Poll), time.Millisecond)
-	if at.Left > 0 {
-		l.due = a.ticket.base.Add(clock.Plus(at.Left, l.patience))
-	}
-	switch {
-	case at.Rank > 0 && a.ticket.base < a.ticket.told: // also after an early look, to which something woke the call
-		l.refresh = a.ticket.told.Add(time.Duration(min(at.Rank, 10)) * lookStep)
-	case at.Rank > 0:
-		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
-	case a.path.Many(): // the key changes with each holder's lease, and no release passes over waiting calls
-		l.refresh = now.Add(lookEvery) // another lease than the first one may be over before
-	case !at.Foreign:
-		l.watch = now.Add(watchAfterFirst)
-	}
-	if at.Foreign && at.Rank < 2 { // a foreign release does not pass over a dead process: the second ticket must
-		l.watch = 0
-	}
-	return l
-}
-
-// isNext notes that the ticket is the next one, and may look after some time. For permits another lease may be over sooner; see
-// whenToLook, too.
-func (a *acquisition) isNext(l *lookTimes, now clock.Instant, m mail) {
-	l.patience, l.window, l.watch = time.Millisecond, m.window(), now.Add(watchAfterFirst)
-	due := now.Add(clock.Plus(m.next, l.patience))
-	a.course.lapses = 0
-	if a.path.Many() {
-		l.watch, l.window = clock.Never, false
-		due = min(due, l.due)
-		l.refresh = min(l.refresh, now.Add(lookEvery))
-	}
-	l.due = due
+	return s.times(a.path.Clock.Now())
 }
 
 // asleep waits until it is time to look, or the hold is granted.
@@ -291,7 +218,7 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 	a.course.sleeps(a.ticket.base, a.at.Left)
 	a.path.noteEndless(a.at.Left)
 	a.note(nil)
-	for l := a.whenToLook(); ; {
+	for l := a.lookTimes(); ; {
 		if err := a.over(); err != nil {
 			return "", err
 		}
@@ -303,21 +230,22 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 			a.ticket.woken = true
 			return protocol.ModeCheck, nil
 		case m.isNext:
-			a.isNext(&l, now, m)
+			a.course.lapses = 0
+			l.isNext(now, m, a.path.Many())
 		}
-		switch {
-		case min(l.due, l.refresh) <= now:
+		what, until := l.chore(now)
+		switch what {
+		case rests:
+		case looks:
 			reg.Polls.Add(1)
 			return protocol.ModeCheck, nil
-		case l.watch <= now:
-			l.watch = clock.Never
+		case watches:
 			if !a.ticket.sees && a.watch(&l, now) {
 				return protocol.ModeCheck, nil
 			}
 			continue
 		}
-		due := min(l.due, l.refresh, l.watch, a.deadline)
-		why, err := a.pause(now.Until(due), a.listener.Wakeup(), a.box.came)
+		why, err := a.pause(now.Until(min(until, a.deadline)), a.listener.Wakeup(), a.box.came)
 		if err != nil {
 			return "", err
 		}
@@ -347,10 +275,10 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 		a.ticket.sees = true
 		if seen.Left > 0 {
 			a.course.lapses = now.Add(seen.Left)
-			l.due = a.path.Clock.Now().Add(clock.Plus(seen.Left, l.patience))
 		}
-	case l.patience == time.Millisecond: // it is the next one, and nothing reports a key that disappears silently
-		l.refresh = min(l.refresh, a.path.Clock.Now().Add(a.path.all.Poll))
+		l.isWatched(a.path.Clock.Now(), seen.Left)
+	default:
+		l.isUnwatched(a.path.Clock.Now(), a.path.all.Poll)
 	}
 	return false
 }

@@ -601,12 +601,12 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"patient with each call", "a call for permits waits for each one in front of it",
-		"min(rank, mostPatient+own)", "rank",
+		"min(rank, mostPatient+s.ahead)", "rank",
 		"../../internal/queue:TestLookTimes_Permits$",
 	},
 	{
 		"patient near the head", "a process near the head looks no sooner than calls in front of it that may stand still",
-		"min(rank, 1+own)", "rank",
+		"min(rank, 1+s.ahead)", "rank",
 		"../../internal/queue:TestLookTimes_Permits$",
 	},
 	{

@@ -1,0 +1,159 @@
+package queue
+
+import (
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+// A call that waits in the queue is woken by messages, and looks by itself in case one is lost, or nobody sends one. This file
+// says when. Many calls of many processes wait for one key, so their looks must not come together, and those far from the head
+// must be rare. But if the process that has the lock dies together with the one of the first ticket, the second one must notice
+// it soon.
+//
+//	the holder's lease is over    all look, one after another: a poll interval later for each call in front
+//	the first ticket              after 10 ms the server is asked to report changes of the key; at once when the holder is no
+//	                              process of this library, and then for the second ticket, too
+//	the others                    1 s after they have queued, and 100 ms for each ticket in front, ten at most: until then no
+//	                              message tells them that they are the next. Later every 5 s for each ticket in front, 30 s at most
+//	told to be the next           when the message says, and as the first ticket from then on
+//	permits                       the same, see inFront; the first ticket every 5 s, since any of several leases may be over
+//
+// Nothing here asks a clock or a server: what a reply has shown goes in, times come out.
+const (
+	// refreshing is the longest time between two looks at a ticket. The queue expires after 2 minutes without a look. Calls near
+	// the head look more often, each lookEvery times the tickets in front: no message tells them when their queue alone disappears.
+	// That all are gone the process notices by one ticket, see tickets in internal/transport.
+	refreshing = 30 * time.Second
+	lookEvery  = 5 * time.Second
+
+	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, up to mostSteps. Until then a
+	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
+	firstLook = time.Second
+	lookStep  = 100 * time.Millisecond
+	mostSteps = 10
+
+	// mostPatient is how many calls of other processes look before a call for permits does when a lease is over.
+	mostPatient = 10
+
+	// nearHead is up to which place in the queue each process looks for itself, not one call after another: those in front may
+	// all be calls of one process that stands still. Scripts search as many tickets for another process, see permits.lua.
+	nearHead = 100
+
+	// watchAfterFirst is for how long the first call in the queue relies on the holder's release alone. Then it also asks the
+	// server to report changes of the key, which costs a command and a wake-up.
+	watchAfterFirst = 10 * time.Millisecond
+
+	// afterEnd is how long after its last millisecond a lease is over for certain: Redis counts whole ones.
+	afterEnd = time.Millisecond
+)
+
+// standing is how a ticket stands in the queue, as the last reply has shown it.
+type standing struct {
+	rank    int           // how many tickets are in front
+	left    time.Duration // what the holder's lease has left; 0 or less: it has no end
+	foreign bool          // the holder is no process of this library
+	shown   clock.Instant // when the command was sent that showed it
+	told    clock.Instant // from then on a message says when it is the next one
+	poll    time.Duration // the poll interval
+	permits bool          // of a semaphore
+	ahead   int           // of a semaphore: the calls of this process in front
+}
+
+// inFront returns how many of the calls in front look before this one when a lease is over, and how many otherwise. For permits
+// these are not all: they may be calls of one process that stands still.
+func (s *standing) inFront() (atEnd, rank int) {
+	rank = s.rank
+	if !s.permits {
+		return rank, rank
+	}
+	atEnd = min(rank, mostPatient+s.ahead) // mutant: patient with each call
+	if rank <= nearHead {
+		rank = min(rank, 1+s.ahead) // mutant: patient near the head
+	}
+	return atEnd, rank
+}
+
+// lookTimes are the times at which a sleeping call looks, or asks the server to report changes, unless it is woken before.
+type lookTimes struct {
+	due      clock.Instant // the holder's lease is over
+	refresh  clock.Instant // to keep the ticket, and in case a message was lost
+	watch    clock.Instant // from then on the server reports changes of the key
+	patience time.Duration // how long after the end of the lease: calls in front look first
+	window   bool          // the key is left to calls without a ticket for now
+}
+
+// times computes the times at now, when the reply has come.
+func (s *standing) times(now clock.Instant) lookTimes {
+	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
+	atEnd, rank := s.inFront()
+	l.patience = clock.Plus(clock.Times(atEnd, s.poll), afterEnd)
+	if s.left > 0 {
+		l.due = s.shown.Add(clock.Plus(s.left, l.patience))
+	}
+	switch {
+	case s.rank > 0 && s.shown < s.told: // also after an early look, to which something woke the call
+		l.refresh = s.told.Add(time.Duration(min(s.rank, mostSteps)) * lookStep)
+	case s.rank > 0:
+		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
+	case s.permits: // the key changes with each holder's lease, and no release passes over waiting calls
+		l.refresh = now.Add(lookEvery) // another lease than the first one may be over before
+	case !s.foreign:
+		l.watch = now.Add(watchAfterFirst)
+	}
+	if s.foreign && s.rank < 2 { // a foreign release does not pass over a dead process: the second ticket must
+		l.watch = 0
+	}
+	return l
+}
+
+// isNext notes a message at now: the ticket is the next one, and may look after some time. For permits another lease may be over
+// sooner, see times.
+func (l *lookTimes) isNext(now clock.Instant, m mail, permits bool) {
+	l.patience, l.window, l.watch = afterEnd, m.window(), now.Add(watchAfterFirst)
+	due := now.Add(clock.Plus(m.next, l.patience))
+	if permits {
+		l.watch, l.window = clock.Never, false
+		due = min(due, l.due)
+		l.refresh = min(l.refresh, now.Add(lookEvery))
+	}
+	l.due = due
+}
+
+// isWatched notes that the server reports changes of the key from now on, whose lease has some time left; 0: no end.
+func (l *lookTimes) isWatched(now clock.Instant, left time.Duration) {
+	if left > 0 {
+		l.due = now.Add(clock.Plus(left, l.patience))
+	}
+}
+
+// isUnwatched notes that the server reports nothing. If the ticket is the next one, and the key disappears silently, only a look
+// notices that.
+func (l *lookTimes) isUnwatched(now clock.Instant, poll time.Duration) {
+	if l.patience == afterEnd {
+		l.refresh = min(l.refresh, now.Add(poll))
+	}
+}
+
+// chore is what a sleeping call has to do by itself.
+type chore uint8
+
+const (
+	rests   chore = iota
+	looks         // after its ticket
+	watches       // asks the server to report changes of the key
+)
+
+// chore returns what there is to do at now, and until when the call rests if that is nothing. It asks only once to be watched.
+func (l *lookTimes) chore(now clock.Instant) (what chore, until clock.Instant) {
+	look := min(l.due, l.refresh)
+	switch {
+	case look <= now:
+		return looks, now
+	case l.watch <= now:
+		l.watch = clock.Never
+		return watches, now
+	default:
+		return rests, min(look, l.watch)
+	}
+}
