@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -131,5 +132,45 @@ func TestWakeup_NoTryAfterClose(t *testing.T) {
 		require.NoError(w, r.Close())
 		require.ErrorIs(w, <-result, lockregistry.ErrClosed)
 		require.Equal(w, tries, f.Count("obtain"))
+	})
+}
+
+// Two registries on one client have one connection for messages, and their prefixes need not have the same rights. Here the user
+// may subscribe to the channels of both, but publish only on those of one: a release of the other could not tell a waiting call
+// that it has the lock. So what one registry has proven about its channel says nothing about the channel of the other.
+func TestWakeup_TwoPrefixesOfDifferentRights(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		w.Do("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels", "&orders-channel*")
+		if w.ChecksRights() { // since version 7.0 a user may have different channels for different commands; before, none of the other
+			w.Do("ACL", "SETUSER", "app", "(+subscribe +unsubscribe &*)")
+		}
+		client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
+		var log kit.Journal
+		made := func(client rueidis.Client, prefix string, opts ...lockregistry.Option) *lockregistry.Lock {
+			r, err := lockregistry.New(client, prefix, append(opts, lockregistry.WithPollInterval(kit.NoPoll))...)
+			require.NoError(w, err)
+			w.Cleanup(func() { require.NoError(w, r.Close()) })
+			return r.Obtain("42")
+		}
+		tickets := func(prefix string) string { return w.Do("ZCOUNT", prefix+":{"+prefix+":42}:waiters", "0", "+inf") }
+		waits := map[string]<-chan error{}
+		holders := map[string]*lockregistry.Lock{"orders": made(w.Client(), "orders"), "stock": made(w.Client(), "stock")}
+		for _, l := range holders {
+			w.Lock(l)
+		}
+		waits["orders"] = kit.LockElsewhere(made(client, "orders", log.Option()), w.Context())
+		w.Await("it has a ticket", func() bool { return tickets("orders") == "1" })
+		require.Empty(w, log.Lines("way=queueing"))
+		waits["stock"] = kit.LockElsewhere(made(client, "stock", log.Option()), w.Context())
+		w.Await("it is told that there is no queue", func() bool { return len(log.Lines("way=queueing")) == 1 })
+		w.Await("it waits for a change of the key", func() bool { return w.Tracked() == 2 })
+		require.Equal(w, "0", tickets("stock"))
+		require.Equal(w, "1", tickets("orders"), "one keeps its place though the other has none")
+		for prefix, l := range holders {
+			start := time.Now()
+			w.Unlock(l)
+			w.Takes(start, waits[prefix])
+		}
+		require.Len(w, log.Lines("way=queueing"), 1)
 	})
 }
