@@ -37,6 +37,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 		Poll:      r.queues.Poll,
 		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
 		Demoted:   to.Demoted,
+		Slots:     to.Slots,
 		Log:       r.reports.dispatch.Log,
 		Sink:      log,
 		Message:   func(_, text string) { r.deliver(text) },

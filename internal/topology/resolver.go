@@ -146,6 +146,17 @@ func (r *Resolver) Hear(within time.Duration) clock.Instant {
 	return r.at
 }
 
+// Masters asks the nodes, and returns who has which slots by the majority of their answers; by earlier ones, or nil, if none
+// answers. What has changed before the call is in the answers: they were asked for later.
+func (r *Resolver) Masters() Map {
+	if since := r.clock.Now(); r.Hear(0) < since { // it has joined a question that was under way
+		r.Hear(0)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.said
+}
+
 // Forget lets the nodes be asked again soon, because the named one does not answer or redirects.
 func (r *Resolver) Forget() {
 	r.mu.Lock()

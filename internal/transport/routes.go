@@ -51,6 +51,14 @@ func (t *Client) Masters() []*Shard {
 	return shards[min(1, len(shards)-1):] // no slot is left to the first
 }
 
+// Slots asks the nodes of a cluster who has which slots; see [topology.Resolver.Masters]. It returns nil without a cluster.
+func (t *Client) Slots() topology.Map {
+	if t.resolver == nil {
+		return nil
+	}
+	return t.resolver.Masters()
+}
+
 // Farthest returns the shard with the longest round trip.
 func (t *Client) Farthest() *Shard {
 	most := t.First

@@ -3,7 +3,6 @@ package wake
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"time"
 
@@ -16,7 +15,7 @@ const (
 	looking = 2 * time.Second
 	hurry   = 50 * time.Millisecond
 
-	askLimit = 2 * time.Second // plus two round trips
+	acquainting = 2 * time.Second // plus two round trips: how long a question may take from which rueidis learns of a server
 )
 
 var errLeft = errors.New("the server is no master of the cluster any more")
@@ -32,7 +31,7 @@ func (h *hub) poke() {
 func (h *hub) follow() {
 	for {
 		if h.waits() {
-			all := h.topology()
+			all := h.masters()
 			if h.acquaint(h.route(all)) {
 				h.route(all)
 			}
@@ -60,58 +59,11 @@ func (h *hub) waits() bool {
 	return len(h.places.waiters) > 0
 }
 
-// topology asks all servers at once, until one names a master for each waiter's key, which a server that was removed from the
-// cluster does not. If none does, part of the cluster is down, and the answer that names most masters counts.
-func (h *hub) topology() (best topology.Map) {
-	type answer struct {
-		all topology.Map
-		err error
-	}
-	nodes := h.client.Nodes()
-	answers := make(chan answer, len(nodes))
-	ctx, cancel := context.WithTimeout(h.ctx, h.plus(askLimit, 2))
-	defer cancel() // the others are no longer needed
-	for address, client := range nodes {
-		go func() {
-			all, err := topology.Ask(ctx, client, address)
-			answers <- answer{all, err}
-		}()
-	}
-	fewest := math.MaxInt
-	for range nodes {
-		var a answer
-		select {
-		case a = <-answers:
-		case <-ctx.Done(): // rueidis may ignore ctx while it connects
-			return best
-		}
-		if without := h.without(a.all); a.err == nil && without < fewest {
-			best, fewest = a.all, without
-		}
-		if fewest == 0 {
-			break
-		}
-	}
-	return best
-}
-
-// without returns how many waiters' keys have no master.
-func (h *hub) without(all topology.Map) (n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for w := range h.places.waiters {
-		if all.Owner(w.slot) == "" {
-			n++
-		}
-	}
-	return n
-}
-
 // acquaint makes rueidis learn about servers that it does not know yet: it asks for keys of theirs, and another server
 // redirects.
 func (h *hub) acquaint(keys map[string]string) bool {
 	for _, key := range keys {
-		ctx, cancel := context.WithTimeout(h.ctx, h.plus(askLimit, 2))
+		ctx, cancel := context.WithTimeout(h.ctx, h.plus(acquainting, 2))
 		h.client.Do(ctx, h.client.B().Pttl().Key(key).Build())
 		cancel()
 	}
@@ -147,7 +99,9 @@ func (h *hub) route(all topology.Map) (unknown map[string]string) {
 		}
 	}
 	for address, n := range h.nodes {
-		if !slices.ContainsFunc(all, func(r topology.Range) bool { return r.Address == address }) {
+		// A master that lost all its slots has no waiters now. One with waiters is missing only while the nodes disagree.
+		leads := slices.ContainsFunc(all, func(r topology.Range) bool { return r.Address == address })
+		if !leads && len(n.waiting) == 0 {
 			n.close(errLeft)
 			delete(h.nodes, address)
 		}

@@ -15,7 +15,7 @@ func (b *bench) dialing() *dialer {
 	})
 	require.NoError(b, err)
 	b.Cleanup(client.Close)
-	h := newHub(client, nil, nil)
+	h := newHub(client, Options{})
 	b.Cleanup(h.done.Wait)
 	b.Cleanup(h.stop)
 	d := &h.nodes[""].dialer

@@ -24,6 +24,7 @@ type hub struct {
 	trip  func() time.Duration
 
 	demoted func() (ever bool, next <-chan struct{})
+	masters func() topology.Map
 
 	mu        sync.Mutex                    // of the hub, its nodes and its waiters
 	listeners map[*Listener]map[string]bool // with the missing ways that were reported to each
@@ -50,13 +51,14 @@ func (h *hub) plus(d time.Duration, trips int) time.Duration {
 	return d + time.Duration(trips)*h.trip()
 }
 
-// newHub makes a hub; trip and demoted are as in [Options].
-func newHub(client rueidis.Client, trip func() time.Duration, demoted func() (bool, <-chan struct{})) *hub {
+// newHub makes a hub. Of the options it uses what is the same for all listeners of a client.
+func newHub(client rueidis.Client, o Options) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	h := &hub{
 		client:    client,
-		trip:      trip,
-		demoted:   demoted,
+		trip:      o.RoundTrip,
+		demoted:   o.Demoted,
+		masters:   o.Slots,
 		cluster:   client.Mode() == rueidis.ClientModeCluster,
 		ctx:       ctx,
 		stop:      stop,

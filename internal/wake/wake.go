@@ -36,6 +36,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // Options say how one user of a client listens.
@@ -55,6 +57,10 @@ type Options struct {
 	// connection that was made before may lead to a replica, and hear nothing of what the new master does. As RoundTrip, it must be
 	// the same for all listeners of a client, and must not block.
 	Demoted func() (ever bool, next <-chan struct{})
+
+	// Slots returns who has which slots of a cluster; nil while that is not known. As RoundTrip, it must be the same for all
+	// listeners of a client. It may block for some round trips.
+	Slots func() topology.Map
 
 	// Log logs a line for the user. Sink identifies where the line is written, such as a *slog.Logger: a line for several
 	// listeners is logged once per Sink. Log must not block.
@@ -92,7 +98,7 @@ type Listener struct {
 // Listen begins to listen for one user of a client. It sends nothing; the first [Waiter] does. The caller must call Close.
 func Listen(client rueidis.Client, options Options) *Listener {
 	l := &Listener{options: options, closed: make(chan struct{})}
-	l.hub, l.last = hubs.Join(client, func() *hub { return newHub(client, options.RoundTrip, options.Demoted) })
+	l.hub, l.last = hubs.Join(client, func() *hub { return newHub(client, options) })
 	l.hub.join(l)
 	return l
 }

@@ -19,7 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 func TestMain(m *testing.M) {
@@ -101,10 +103,16 @@ func (b *bench) listen(client rueidis.Client, o Options) *Listener {
 	if o.Sink == nil {
 		o.Sink = b
 	}
+	if client.Mode() == rueidis.ClientModeCluster {
+		o.Slots = topology.NewResolver(context.Background(), client, clock.New(), func(topology.Map) {}, far).Masters
+	}
 	l := Listen(client, o)
 	b.Cleanup(func() { l.Close()() })
 	return l
 }
+
+// far is how much longer servers take to answer than those nearby.
+func far() time.Duration { return 0 }
 
 func (b *bench) do(args ...string) string {
 	b.Helper()

@@ -1,0 +1,112 @@
+package topology
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// nodes is a cluster whose nodes answer after so long.
+type nodes struct {
+	rueidis.Client
+	all map[string]rueidis.Client
+}
+
+func (n nodes) Nodes() map[string]rueidis.Client { return n.all }
+
+type laterNode struct {
+	rueidis.Client
+	after time.Duration
+	reply func() rueidis.RedisResult
+}
+
+func (n laterNode) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+	select {
+	case <-time.After(n.after):
+		return n.reply()
+	case <-ctx.Done():
+		return rueidis.NewErrorResult(ctx.Err())
+	}
+}
+
+// replies are what a server replies to scripts.
+func replies(t *testing.T) (client rueidis.Client, reply func(script string) func() rueidis.RedisResult) {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return client, func(script string) func() rueidis.RedisResult {
+		said := client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+		return func() rueidis.RedisResult { return said }
+	}
+}
+
+func resolver(ctx context.Context, client rueidis.Client) *Resolver {
+	return NewResolver(ctx, client, clock.New(), func(Map) {}, func() time.Duration { return 0 })
+}
+
+// All nodes are asked at once: silent ones are waited for only for as long as one of them would be, and what the others say counts.
+func TestMasters_AreAskedOfAllAtOnce(t *testing.T) {
+	client, reply := replies(t)
+	says := reply("return {{0, 16383, {'a', 1, 'i'}}}")
+	for _, answers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			all := map[string]rueidis.Client{}
+			for i := range 20 {
+				all[strconv.Itoa(i)] = laterNode{client, time.Hour, says}
+			}
+			if answers {
+				all["7"] = laterNode{client, answerWait / 2, says}
+			}
+			begun := time.Now()
+			masters := resolver(t.Context(), nodes{client, all}).Masters()
+			require.Equal(t, answerWait, time.Since(begun))
+			require.Equal(t, answers, masters.Owner(7) == "a:1")
+		})
+	}
+}
+
+// A node that refuses to answer does not hide what another one says. Where all refuse, nothing is known.
+func TestMasters_WhereANodeRefuses(t *testing.T) {
+	client, reply := replies(t)
+	refuses := reply("return redis.error_reply('NOPERM no permissions to run CLUSTER SLOTS')")
+	says := reply("return {{0, 16383, {'a', 1, 'i'}}}")
+	for want, second := range map[string]func() rueidis.RedisResult{"a:1": says, "": refuses} {
+		synctest.Test(t, func(t *testing.T) {
+			all := map[string]rueidis.Client{"1": laterNode{client, 0, refuses}, "2": laterNode{client, answerWait / 2, second}}
+			require.Equal(t, want, resolver(t.Context(), nodes{client, all}).Masters().Owner(7))
+		})
+	}
+}
+
+// What has changed before the call is in its answer, though a question was under way when it began. When no node answers any
+// more, the last answer stands.
+func TestMasters_AreNeverOlderThanTheCall(t *testing.T) {
+	client, reply := replies(t)
+	before, after := reply("return {{0, 16383, {'a', 1, 'i'}}}"), reply("return {{0, 16383, {'b', 1, 'i'}}}")
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		all := map[string]rueidis.Client{"1": laterNode{client, answerWait / 2, func() rueidis.RedisResult {
+			if time.Since(start) > answerWait/2 { // the question that is under way has its answer by then
+				return after()
+			}
+			return before()
+		}}}
+		r := resolver(t.Context(), nodes{client, all})
+		r.Refresh(0)
+		<-time.After(answerWait / 4)
+		begun := time.Now()
+		require.Equal(t, "b:1", r.Masters().Owner(7))
+		require.Equal(t, answerWait/4+answerWait/2, time.Since(begun))
+		all["1"] = laterNode{client, time.Hour, after}
+		require.Equal(t, "b:1", r.Masters().Owner(7))
+	})
+}
