@@ -5,20 +5,18 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // arm arms waiters that have asked for it.
 func (c *connection) arm(asked []*Waiter) error {
 	n := c.node
-	var listeners []*Listener
+	var users []*user
 	for _, w := range asked {
-		if len(listeners) == 0 || listeners[len(listeners)-1] != w.listener {
-			listeners = append(listeners, w.listener)
+		if len(users) == 0 || users[len(users)-1] != w.user {
+			users = append(users, w.user)
 		}
 	}
-	if err := c.prepare(listeners); err != nil {
+	if err := c.prepare(users); err != nil {
 		return err
 	}
 	tracked, others, channels, sharded := n.enlist(asked)
@@ -41,15 +39,15 @@ func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels, sha
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range asked {
-		p := n.listeners[w.listener]
-		if w.node != n { // closed, or moved to another node
+		p := n.parts[w.user]
+		if !n.has(w) { // closed, or moved to another node
 			continue
 		}
 		if p == nil || p.refused {
 			w.answer(KeyState{})
 			continue
 		}
-		w.armed, w.tracks = true, n.tracks && w.listener.options.Track
+		w.armed, w.tracks = true, n.tracks && w.user.Track
 		if w.tracks {
 			tracked = append(tracked, w)
 		} else {
@@ -96,14 +94,14 @@ func (c *connection) look(waiters []*Waiter) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i, w := range waiters {
-		if w.node != n {
+		if !n.has(w) {
 			continue
 		}
 		pttl, err := replies[i].AsInt64()
 		if err != nil {
 			if reply, ok := rueidis.IsRedisErr(err); ok {
 				if _, moved := reply.IsMoved(); moved {
-					n.hub.poke()
+					n.hub.moved()
 				}
 			}
 			w.armed = false
@@ -115,40 +113,16 @@ func (c *connection) look(waiters []*Waiter) error {
 	return nil
 }
 
-// gone is the reply of PTTL for a key that does not exist.
-const gone = -2
-
-// saw handles the reply of PTTL. The caller holds the hub's mutex.
-func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
-	changed := true
-	if pttl == gone {
-		w.doubt.gone()
-	} else {
-		changed = w.doubt.looked(replied, expiry(sent, replied, pttl))
-	}
-	if changed && w.asking == asksItself {
-		w.invalidated()
-	}
-	left := clock.Milliseconds(pttl)
-	if pttl == 0 { // its last millisecond, which is not the same as no end
-		left = time.Millisecond
-	}
-	if !w.armed && w.paused == nil { // a change has come meanwhile
-		w.signal()
-	}
-	w.answer(KeyState{Armed: w.armed, Taken: pttl != gone, Left: left})
-}
-
 // enlisted answers waiters that are subscribed: they must look themselves.
 func (n *node) enlisted(waiters []*Waiter) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range waiters {
-		if w.node != n {
+		if !n.has(w) {
 			continue
 		}
 		if w.asking == asksItself {
-			w.signal()
+			w.wakeup.wake()
 		}
 		w.answer(KeyState{Armed: w.armed}) // not armed if its channel was refused
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// channels are the channels that a connection is or will soon be subscribed to: of keys, and the listeners' common ones. A
+// channels are the channels that a connection is or will soon be subscribed to: of keys, and the users' common ones. A
 // channel without waiters stays subscribed for a while, so that the next waiter for the same key needs no new subscription.
 //
 // The hub's mutex guards them.
@@ -18,7 +18,7 @@ type channels struct {
 type channel struct {
 	waiters []*Waiter
 	sharded bool // also subscribed in its slot
-	common  bool // it is also a listener's common channel
+	common  bool // it is also a user's common channel
 }
 
 // tidying is about how long a channel without waiters stays subscribed: for that time its subscriber is counted.
@@ -44,11 +44,11 @@ func (c *channels) leave(w *Waiter) (tidy bool) {
 	if ch == nil || !slices.Contains(ch.waiters, w) {
 		return false
 	}
-	ch.waiters = without(ch.waiters, w)
+	ch.waiters = slices.DeleteFunc(ch.waiters, func(o *Waiter) bool { return o == w })
 	return c.vacant(w.Channel, ch)
 }
 
-// noCommon notes that a channel is no listener's common channel any more. It reports the same as leave.
+// noCommon notes that a channel is no user's common channel any more. It reports the same as leave.
 func (c *channels) noCommon(name string) (tidy bool) {
 	ch := c.all[name]
 	if ch == nil || !ch.common {
@@ -87,8 +87,8 @@ func (c *channels) unused(late bool) (names, sharded []string) {
 	return names, sharded
 }
 
-// refused removes a refused channel, and returns the listeners whose waiters have no other way.
-func (c *channels) refused(name string) (listeners []*Listener) {
+// refused removes a refused channel, and returns the users whose waiters have no other way.
+func (c *channels) refused(name string) (users []*user) {
 	ch := c.all[name]
 	if ch == nil {
 		return nil
@@ -99,9 +99,9 @@ func (c *channels) refused(name string) (listeners []*Listener) {
 			continue
 		}
 		w.armed = false
-		if !slices.Contains(listeners, w.listener) {
-			listeners = append(listeners, w.listener)
+		if !slices.Contains(users, w.user) {
+			users = append(users, w.user)
 		}
 	}
-	return listeners
+	return users
 }

@@ -340,7 +340,7 @@ func TestOwnChannel_IsLeftInACluster(t *testing.T) {
 		elsewhere = append(elsewhere, ownOf(strconv.Itoa(i)))
 	}
 	l.hub.mu.Lock()
-	current := again.node.current
+	current := l.hub.nodeOf(again).current
 	l.hub.mu.Unlock()
 	require.NoError(t, current.unsubscribeSharded(elsewhere))
 	require.NoError(t, c.says("key", w.Own, "message", s))
@@ -373,7 +373,7 @@ func TestHear_AfterTheServerEndsASubscription(t *testing.T) {
 	l, _ := c.hearer(c.client, either)
 	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
 	l.hub.mu.Lock()
-	current := w.node.current
+	current := l.hub.nodeOf(w).current
 	l.hub.mu.Unlock()
 	current.subscription(rueidis.PubSubSubscription{Kind: "sunsubscribe", Channel: w.Own})
 	c.wakes(w)

@@ -65,7 +65,7 @@ func (c *connection) serve() error {
 	for {
 		late := false
 		select {
-		case <-n.nudge:
+		case <-n.wakeup:
 		case <-tidy.C:
 			late, ticks = true, false
 		case <-look:

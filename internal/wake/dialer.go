@@ -43,7 +43,7 @@ func (d *dialer) dial() (*connection, error) {
 		d.pending = nil
 		if waited {
 			if err := ping(ctx, c.client); err != nil {
-				n.hub.done.Go(c.end) // closing it may take a second
+				n.hub.tasks.Go(c.end) // closing it may take a second
 				return nil, err
 			}
 		}

@@ -16,7 +16,7 @@ func (b *bench) dialing() *dialer {
 	require.NoError(b, err)
 	b.Cleanup(client.Close)
 	h := newHub(client, Options{})
-	b.Cleanup(h.done.Wait)
+	b.Cleanup(h.tasks.Wait)
 	b.Cleanup(h.stop)
 	d := &h.nodes[""].dialer
 	d.begin(client)
@@ -39,7 +39,7 @@ func TestDial_AConnectionThatIsBroken(t *testing.T) {
 	b.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	_, err := d.dial()
 	require.Error(t, err)
-	d.node.hub.done.Wait() // until it is closed
+	d.node.hub.tasks.Wait() // until it is closed
 	c, err := d.dial()
 	require.NoError(t, err)
 	require.NoError(t, ping(t.Context(), c.client))

@@ -2,105 +2,124 @@ package wake
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/shares"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// hub is what the listeners of one client share.
-type hub struct {
-	client  rueidis.Client
+// shared is what all connections of a client have in common.
+type shared struct {
 	cluster bool
-
-	ctx   context.Context
-	stop  context.CancelFunc
-	nudge chan struct{}  // has room for one: see follow
-	done  sync.WaitGroup // all goroutines
-	trip  func() time.Duration
-
+	trip    func() time.Duration // see Options; may be nil, as the next one
 	demoted func() (ever bool, next <-chan struct{})
+	moved   func()         // a slot may be at another server now
+	tasks   sync.WaitGroup // all goroutines
+}
+
+// plus adds some round trips to a limit that was chosen for a server nearby.
+func (s *shared) plus(d time.Duration, trips int) time.Duration {
+	if s.trip == nil {
+		return d
+	}
+	return d + time.Duration(trips)*s.trip()
+}
+
+// hub is what the listeners of one client share: who listens, the nodes, and, on a cluster, which node has which waiter.
+type hub struct {
+	shared
+	client  rueidis.Client
 	masters func() topology.Map
 
-	mu        sync.Mutex                    // of the hub, its nodes and its waiters
-	listeners map[*Listener]map[string]bool // with the missing ways that were reported to each
-	nodes     map[string]*node              // by address; the empty one without a cluster
-	places    places                        // of a cluster
-	closed    bool
+	ctx    context.Context
+	stop   context.CancelFunc
+	wakeup signal // of follow
+
+	mu     sync.Mutex // of the hub, its nodes and its waiters
+	users  map[*user]struct{}
+	nodes  map[string]*node // by address; the empty one without a cluster
+	places places           // of a cluster
+	closed bool
 }
 
 // places says to which server of a cluster each waiter must listen. The hub's mutex guards it.
 type places struct {
-	waiters   map[*Waiter]struct{}      // all
+	nodes     map[*Waiter]*node         // of all waiters; nil while the key's server is not known
 	clients   map[string]rueidis.Client // of the servers, as known to rueidis when the slots were read
 	slots     topology.Map              // which server has which keys; empty while not known
 	following bool                      // the goroutine that reads the slots runs
 }
 
-var hubs shares.Of[*hub]
+const (
+	// looking is how often, while calls wait, the cluster is asked which server has which keys. When a server says that it no
+	// longer has a key, or a connection is lost, the cluster is asked at once, but at most once every hurry.
+	looking = 2 * time.Second
+	hurry   = 50 * time.Millisecond
 
-// plus adds some round trips to a limit that was chosen for a server nearby.
-func (h *hub) plus(d time.Duration, trips int) time.Duration {
-	if h.trip == nil {
-		return d
-	}
-	return d + time.Duration(trips)*h.trip()
-}
+	acquainting = 2 * time.Second // plus two round trips: how long a question may take from which rueidis learns of a server
+)
+
+var errLeft = errors.New("the server is no master of the cluster any more")
 
 // newHub makes a hub. Of the options it uses what is the same for all listeners of a client.
 func newHub(client rueidis.Client, o Options) *hub {
-	ctx, stop := context.WithCancel(context.Background())
 	h := &hub{
-		client:    client,
-		trip:      o.RoundTrip,
-		demoted:   o.Demoted,
-		masters:   o.Slots,
-		cluster:   client.Mode() == rueidis.ClientModeCluster,
-		ctx:       ctx,
-		stop:      stop,
-		nudge:     make(chan struct{}, 1),
-		listeners: map[*Listener]map[string]bool{},
-		nodes:     map[string]*node{},
-		places:    places{waiters: map[*Waiter]struct{}{}},
+		shared:  shared{cluster: client.Mode() == rueidis.ClientModeCluster, trip: o.RoundTrip, demoted: o.Demoted},
+		client:  client,
+		masters: o.Slots,
+		wakeup:  newSignal(),
+		users:   map[*user]struct{}{},
+		nodes:   map[string]*node{},
+		places:  places{nodes: map[*Waiter]*node{}},
 	}
+	h.moved = func() { h.wakeup.wake() }
+	h.ctx, h.stop = context.WithCancel(context.Background())
 	if !h.cluster {
-		h.nodes[""] = newNode(h, client, "")
+		h.open("", client)
 	}
 	return h
 }
 
-// join adds a listener.
-func (h *hub) join(l *Listener) {
+// open makes the node of a server.
+func (h *hub) open(address string, client rueidis.Client) *node {
+	n := newNode(h, client, address)
+	h.nodes[address] = n
+	return n
+}
+
+// join adds a user.
+func (h *hub) join(u *user) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.listeners[l] = map[string]bool{}
+	h.users[u] = struct{}{}
 	for _, n := range h.nodes {
-		n.listeners[l] = &part{}
+		n.parts[u] = &part{}
 	}
 }
 
-// leave removes a listener.
-func (h *hub) leave(l *Listener) {
+// leave removes a user.
+func (h *hub) leave(u *user) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.listeners, l)
+	delete(h.users, u)
 	for _, n := range h.nodes {
-		n.dismiss(l)
+		n.leave(u)
 	}
 }
 
-// close begins to end all that the hub does; done waits for it.
-func (h *hub) close() {
+// end begins to end all that the hub does; tasks waits for it.
+func (h *hub) end() {
 	defer h.stop()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
 	for _, n := range h.nodes {
-		n.close(nil)
+		n.end(nil)
 	}
 }
 
@@ -108,7 +127,7 @@ func (h *hub) close() {
 func (h *hub) add(w *Waiter) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || h.listeners[w.listener] == nil {
+	if _, open := h.users[w.user]; h.closed || !open {
 		return false
 	}
 	if !h.cluster {
@@ -119,55 +138,192 @@ func (h *hub) add(w *Waiter) bool {
 	if w.Own != "" && protocol.Slot(w.Own) != w.slot { // no script can use both
 		w.Own = ""
 	}
-	if n := h.nodeOf(w.slot); n != nil && !n.add(w) {
+	n := h.owner(w.slot)
+	if n != nil && !n.add(w) {
 		return false
 	}
-	h.places.waiters[w] = struct{}{}
+	h.places.nodes[w] = n
 	return true
 }
+
+// nodeOf returns the node that a waiter is added to; nil if there is none. The caller holds the mutex.
+func (h *hub) nodeOf(w *Waiter) *node {
+	if h.cluster {
+		return h.places.nodes[w]
+	}
+	if n := h.nodes[""]; n.has(w) {
+		return n
+	}
+	return nil
+}
+
+// find is nodeOf. If the server is not known, it is looked up.
+func (h *hub) find(w *Waiter) *node {
+	n := h.nodeOf(w)
+	if h.cluster && !h.places.following && !h.closed {
+		h.places.following = true
+		h.tasks.Go(h.follow)
+	}
+	if h.cluster && n == nil {
+		h.wakeup.wake()
+	}
+	return n
+}
+
+// remove, arm, resume, hear, heard and suspect are the requests of waiters.
 
 func (h *hub) remove(w *Waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.places.waiters, w)
+	n := h.nodeOf(w)
+	delete(h.places.nodes, w)
 	w.unpause()
-	if w.node != nil {
-		w.node.remove(w)
+	if n != nil {
+		n.remove(w)
 	}
 }
 
-func (h *hub) ask(w *Waiter) bool {
+func (h *hub) arm(w *Waiter) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.at(w) && w.node.ask(w)
+	n := h.find(w)
+	return n != nil && n.arm(w)
 }
 
-// at reports whether a waiter's node is known. If not, it is being looked up. The caller holds the mutex.
-func (h *hub) at(w *Waiter) bool {
-	if h.cluster && !h.places.following && !h.closed {
-		h.places.following = true
-		h.done.Go(h.follow)
-	}
-	if h.cluster && w.node == nil {
-		h.poke()
-	}
-	return w.node != nil
-}
-
-// untold notes that a missing way is reported to a listener. It reports false if that was reported to a listener with the same
-// sink before.
-func (h *hub) untold(l *Listener, way string) bool {
+func (h *hub) resume(w *Waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for o, told := range h.listeners {
-		if told[way] && o.options.Sink == l.options.Sink {
-			return false
+	if n := h.nodeOf(w); n != nil {
+		n.resume(w)
+	}
+}
+
+func (h *hub) hear(w *Waiter) (hearing Hearing, asked bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w.Own == "" {
+		return Deaf, false
+	}
+	if n := h.find(w); n != nil {
+		return n.hear(w)
+	}
+	return NotYet, false
+}
+
+func (h *hub) heard(w *Waiter) Hearing {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.waits = false
+	if n := h.nodeOf(w); n != nil {
+		return n.heard(w)
+	}
+	return NotYet
+}
+
+func (h *hub) suspect(w *Waiter) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := h.nodeOf(w); n != nil {
+		n.suspect(time.Now(), h.plus(trusted, 2))
+	}
+}
+
+// follow keeps the waiters at the servers of their keys, as these change.
+func (h *hub) follow() {
+	for {
+		if h.waits() {
+			all := h.masters()
+			if h.acquaint(h.route(all)) {
+				h.route(all)
+			}
+		}
+		again := time.NewTimer(hurry)
+		select {
+		case <-again.C:
+		case <-h.ctx.Done():
+			again.Stop()
+			return
+		}
+		again.Reset(looking)
+		select {
+		case <-again.C:
+		case <-h.wakeup:
+		case <-h.ctx.Done():
+		}
+		again.Stop()
+	}
+}
+
+func (h *hub) waits() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.places.nodes) > 0
+}
+
+// acquaint makes rueidis learn about servers that it does not know yet: it asks for keys of theirs, and another server
+// redirects.
+func (h *hub) acquaint(keys map[string]string) bool {
+	for _, key := range keys {
+		ctx, cancel := context.WithTimeout(h.ctx, h.plus(acquainting, 2))
+		h.client.Do(ctx, h.client.B().Pttl().Key(key).Build())
+		cancel()
+	}
+	return len(keys) > 0
+}
+
+// route moves each waiter to the server of its key, and ends the nodes of servers that are no masters any more. It returns a key
+// of each server that rueidis does not know.
+func (h *hub) route(all topology.Map) (unknown map[string]string) {
+	clients := h.client.Nodes() // not under the mutex: a wrapper's may block
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || all == nil {
+		return nil
+	}
+	h.places.slots, h.places.clients = all, clients
+	unknown = map[string]string{}
+	for w, at := range h.places.nodes {
+		owner := all.Owner(w.slot)
+		if unknown[owner] != "" || owner == "" {
+			continue
+		}
+		n := h.owner(w.slot)
+		if n == nil {
+			unknown[owner] = w.Key
+		} else if n != at {
+			h.move(w, at, n)
 		}
 	}
-	told := h.listeners[l]
-	if told == nil { // closed meanwhile
-		return false
+	for address, n := range h.nodes {
+		// A master that lost all its slots has no waiters now. One with waiters is missing only while the nodes disagree.
+		leads := slices.ContainsFunc(all, func(r topology.Range) bool { return r.Address == address })
+		if !leads && n.idle() {
+			n.end(errLeft)
+			delete(h.nodes, address)
+		}
 	}
-	told[way] = true
-	return true
+	return unknown
+}
+
+// move moves a waiter to another node, where it must be armed anew. If it is refused there, it polls.
+func (h *hub) move(w *Waiter, from, to *node) {
+	if from != nil {
+		from.remove(w)
+	}
+	w.lost()
+	if !to.add(w) {
+		to = nil
+	}
+	h.places.nodes[w] = to
+	w.wakeup.wake()
+}
+
+// owner returns the node of a slot; nil while this package or rueidis does not know it. The caller holds the mutex.
+func (h *hub) owner(slot uint16) *node {
+	address := h.places.slots.Owner(slot)
+	n := h.nodes[address]
+	if client := h.places.clients[address]; n == nil && client != nil {
+		n = h.open(address, client)
+	}
+	return n
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,12 +15,12 @@ import (
 
 // node is the listening to one server.
 //
-//	off ──a call waits──▶ connecting ──▶ on ──lost or suspected, or no listener is served by it──▶ off
+//	off ──a call waits──▶ connecting ──▶ on ──lost or suspected, or no user is served by it──▶ off
 //	                          └──fails──▶ off
-//	any ──the last listener leaves──▶ closed
+//	any ──the last user leaves──▶ closed
 //
-// From off it connects again only after a pause, which grows, and only for a waiting call whose listener was not refused. The
-// server refuses a listener if it allows none of its ways; that stays so until the listener is closed.
+// From off it connects again only after a pause, which grows, and only for a waiting call whose user was not refused. The
+// server refuses a user if it allows none of its ways; that stays so until the user is closed.
 //
 // One goroutine, run, lives from the first waiting call until the node is closed. Only run sends on the connection, so that
 // subscriptions begin and end in the order in which they were asked for, many in one command.
@@ -31,16 +30,16 @@ type node struct {
 	client  rueidis.Client
 	ctx     context.Context
 	stop    context.CancelCauseFunc
-	nudge   chan struct{} // has room for one: there is something to do
-	dialer  dialer        // for run
+	wakeup  signal // there is something to do
+	dialer  dialer // for run
 
 	mu *sync.Mutex // the hub's, which guards the rest
 	link
-	listeners map[*Listener]*part // the open ones
-	waiting   map[string][]*Waiter
-	asked     map[*Waiter]struct{} // waiters to be armed
-	channels  channels
-	owns      ownChannels
+	parts    map[*user]*part // of the open listeners
+	waiting  map[string][]*Waiter
+	asked    map[*Waiter]struct{} // waiters to be armed
+	channels channels
+	owns     ownChannels
 }
 
 // link is what a node knows of its current and earlier connections.
@@ -63,7 +62,7 @@ const (
 	closed
 )
 
-// part is what a node knows of a listener.
+// part is what a node knows of a user.
 type part struct {
 	waiters  int
 	refused  bool        // the server allows no way to listen for it
@@ -78,58 +77,57 @@ const (
 	lasting      = 10 * time.Second // a peer that breaks connections sooner is treated like one that refuses them
 )
 
-// newNode makes a node with the hub's listeners. The caller holds the mutex.
+// newNode makes a node with the hub's users. The caller holds the mutex.
 func newNode(h *hub, client rueidis.Client, address string) *node {
 	ctx, stop := context.WithCancelCause(h.ctx)
 	n := &node{
-		hub:       h,
-		address:   address,
-		client:    client,
-		ctx:       ctx,
-		stop:      stop,
-		nudge:     make(chan struct{}, 1),
-		mu:        &h.mu,
-		listeners: map[*Listener]*part{},
-		waiting:   map[string][]*Waiter{},
-		asked:     map[*Waiter]struct{}{},
-		channels:  newChannels(),
-		owns:      newOwnChannels(),
+		hub:      h,
+		address:  address,
+		client:   client,
+		ctx:      ctx,
+		stop:     stop,
+		wakeup:   newSignal(),
+		mu:       &h.mu,
+		parts:    map[*user]*part{},
+		waiting:  map[string][]*Waiter{},
+		asked:    map[*Waiter]struct{}{},
+		channels: newChannels(),
+		owns:     newOwnChannels(),
 	}
 	n.dialer.node = n
-	for l := range h.listeners {
-		n.listeners[l] = &part{}
+	for l := range h.users {
+		n.parts[l] = &part{}
 	}
 	return n
 }
 
-// dismiss removes a listener. The caller holds the mutex.
-func (n *node) dismiss(l *Listener) {
-	delete(n.listeners, l)
-	name := l.options.Common
-	for o := range n.listeners {
-		if o.options.Common == name {
+// leave removes a user. The caller holds the mutex.
+func (n *node) leave(l *user) {
+	delete(n.parts, l)
+	name := l.Common
+	for o := range n.parts {
+		if o.Common == name {
 			return
 		}
 	}
 	if n.channels.noCommon(name) {
-		n.poke()
+		n.wakeup.wake()
 	}
 }
 
-// close ends the connection and the goroutine; the hub's done waits for them. The caller holds the mutex.
-func (n *node) close(reason error) {
+// end ends the connection and the goroutine. The caller holds the mutex.
+func (n *node) end(reason error) {
 	n.state = closed
 	n.stop(reason)
 }
 
 // add adds a waiter. It reports false if the waiter would get no wake-ups. The caller holds the mutex.
 func (n *node) add(w *Waiter) bool {
-	p := n.listeners[w.listener]
+	p := n.parts[w.user]
 	if p == nil || p.refused {
 		return false
 	}
 	p.waiters++
-	w.node = n
 	w.index = len(n.waiting[w.Key])
 	n.waiting[w.Key] = append(n.waiting[w.Key], w)
 	return true
@@ -137,10 +135,9 @@ func (n *node) add(w *Waiter) bool {
 
 // remove removes a waiter. The caller holds the mutex.
 func (n *node) remove(w *Waiter) {
-	w.node = nil
 	delete(n.asked, w)
 	n.quit(w)
-	if p := n.listeners[w.listener]; p != nil {
+	if p := n.parts[w.user]; p != nil {
 		p.waiters--
 	}
 	all := n.waiting[w.Key]
@@ -151,30 +148,26 @@ func (n *node) remove(w *Waiter) {
 		delete(n.waiting, w.Key)
 	}
 	if n.channels.leave(w) {
-		n.poke()
+		n.wakeup.wake()
 	}
 }
 
-func without(waiters []*Waiter, w *Waiter) []*Waiter {
-	return slices.DeleteFunc(waiters, func(o *Waiter) bool { return o == w })
+// has reports whether a waiter was added, and not removed since. The caller holds the mutex.
+func (n *node) has(w *Waiter) bool {
+	all := n.waiting[w.Key]
+	return w.index < len(all) && all[w.index] == w
 }
 
-// ask asks for a waiter to be armed. It reports false if there is no reply to wait for. The caller holds the mutex.
-func (n *node) ask(w *Waiter) bool {
+// arm asks for a waiter to be armed. It reports false if there is no reply to wait for. The caller holds the mutex.
+func (n *node) arm(w *Waiter) bool {
 	w.arms = true
-	p := n.listeners[w.listener]
+	p := n.parts[w.user]
 	if w.armed || w.paused != nil || p == nil || p.refused || !n.up() {
 		return false
 	}
-	if w.arming.ask() {
+	if w.ask() {
 		n.asked[w] = struct{}{}
-		if w.Own == "" { // otherwise the wake-up may be about that channel
-			select {
-			case <-w.wake: // of a change that the look at the key will show
-			default:
-			}
-		}
-		n.poke()
+		n.wakeup.wake()
 	}
 	return true
 }
@@ -186,19 +179,12 @@ func (n *node) up() bool {
 	}
 	if !n.running {
 		n.running = true
-		n.hub.done.Go(n.run)
+		n.hub.tasks.Go(n.run)
 	}
 	if n.state == off {
-		n.poke()
+		n.wakeup.wake()
 	}
 	return false
-}
-
-func (n *node) poke() {
-	select {
-	case n.nudge <- struct{}{}:
-	default:
-	}
 }
 
 // run makes a connection when one is needed, and serves it until it is lost.
@@ -226,7 +212,7 @@ func (n *node) rest(pause time.Duration) bool {
 		select {
 		case <-over.C:
 			rested = true
-		case <-n.nudge:
+		case <-n.wakeup:
 		case <-n.ctx.Done():
 			return false
 		}
@@ -236,16 +222,16 @@ func (n *node) rest(pause time.Duration) bool {
 	}
 }
 
-// served returns the listeners that have waiting calls and are not refused.
-func (n *node) served() (listeners []*Listener) {
+// served returns the users that have waiting calls and are not refused.
+func (n *node) served() (users []*user) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for l, p := range n.listeners {
+	for l, p := range n.parts {
 		if p.waiters > 0 && !p.refused {
-			listeners = append(listeners, l)
+			users = append(users, l)
 		}
 	}
-	return listeners
+	return users
 }
 
 // connect makes a connection, serves it until it is lost, and returns for how long it worked.
@@ -277,14 +263,14 @@ func (n *node) connect() time.Duration {
 			err = reason
 		}
 		n.forget()
-		n.hub.poke() // it may be another server's turn
+		n.hub.moved() // it may be another server's turn
 		if n.become(off) && !errors.Is(err, errRefused) {
 			n.log(slog.LevelWarn, "the connection for wake-ups is lost; it is made again", slog.Any("error", fault.Plain(err)))
 		}
 		n.tell(Connection{Node: n.address, Err: fault.Plain(err)})
 	}
 	if errors.Is(err, errSuspect) { // closing it may take a second
-		n.hub.done.Go(c.end)
+		n.hub.tasks.Go(c.end)
 	} else {
 		c.end()
 	}
@@ -312,7 +298,7 @@ func (n *node) begin(c *connection) bool {
 	n.state, n.current, n.since = on, c, time.Now()
 	for _, waiters := range n.waiting { // they could not be armed so far
 		for _, w := range waiters {
-			w.signal()
+			w.wakeup.wake()
 		}
 	}
 	return true
@@ -328,12 +314,12 @@ func (n *node) forget() {
 	n.current, n.suspected, n.tracks = nil, nil, false
 	n.channels, n.owns = newChannels(), newOwnChannels()
 	clear(n.asked)
-	for _, p := range n.listeners {
+	for _, p := range n.parts {
 		p.hearing = NotYet
 	}
 	for _, waiters := range n.waiting {
 		for _, w := range waiters {
-			w.disarm()
+			w.lost()
 		}
 	}
 }
@@ -361,14 +347,12 @@ func (c *connection) invalidated(keys []rueidis.RedisMessage) {
 
 func changed(waiters []*Waiter, now time.Time) {
 	for _, w := range waiters {
-		if w.armed && w.tracks {
-			w.changed(now)
-		}
+		w.changed(now)
 	}
 }
 
-// published handles a message. On a key's channel it is about that key, on a common channel it names the key, on a listener's
-// own channel it is for that listener.
+// published handles a message. On a key's channel it is about that key, on a common channel it names the key, on a user's
+// own channel it is for that user.
 func (c *connection) published(m rueidis.PubSubMessage) {
 	n := c.node
 	n.mu.Lock()
@@ -385,71 +369,69 @@ func (c *connection) published(m rueidis.PubSubMessage) {
 			return
 		}
 		n.mu.Unlock()
-		o.listener.take(m)
+		o.user.take(m)
 		return
 	}
 	defer n.mu.Unlock()
 	if c := n.channels.all[m.Channel]; c != nil {
 		for _, w := range c.waiters {
-			if w.Channel == m.Channel && w.heeds() {
-				w.message()
-			}
+			w.message()
 		}
 	}
 	for _, w := range n.waiting[m.Message] {
-		if w.listener.options.Common == m.Channel && w.heeds() {
+		if w.user.Common == m.Channel {
 			w.message()
 		}
 	}
 }
 
-// log writes a line to all listeners, once to each sink.
+// log writes a line to all users, once to each sink.
 func (n *node) log(level slog.Level, message string, attributes ...slog.Attr) {
 	seen := map[any]bool{}
 	for _, l := range n.all() {
-		if !seen[l.options.Sink] {
-			seen[l.options.Sink] = true
-			l.options.Log(level, message, attributes...)
+		if !seen[l.Sink] {
+			seen[l.Sink] = true
+			l.Log(level, message, attributes...)
 		}
 	}
 }
 
-// missing logs to a listener that a way to listen does not work for it.
-func (n *node) missing(l *Listener, way string, err error) {
-	if n.hub.untold(l, way) {
-		l.options.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls",
+// missing logs to a user that a way to listen does not work for it.
+func (n *node) missing(l *user, way string, err error) {
+	if n.notifies(l, way) {
+		l.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls",
 			slog.String("way", way), slog.Any("error", fault.Plain(err)))
 	}
 }
 
 func (n *node) tell(news Connection) {
 	for _, l := range n.all() {
-		if l.options.Connection != nil {
-			l.options.Connection(news)
+		if l.Connection != nil {
+			l.Connection(news)
 		}
 	}
 }
 
-func (n *node) all() []*Listener {
+func (n *node) all() []*user {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	listeners := make([]*Listener, 0, len(n.listeners))
-	for l := range n.listeners {
-		listeners = append(listeners, l)
+	users := make([]*user, 0, len(n.parts))
+	for l := range n.parts {
+		users = append(users, l)
 	}
-	return listeners
+	return users
 }
 
-// refuse notes that no way to listen works for a listener. It returns errRefused unless another waiting listener still has one.
-func (n *node) refuse(l *Listener) error {
+// refuse notes that no way to listen works for a user. It returns errRefused unless another waiting user still has one.
+func (n *node) refuse(l *user) error {
 	n.mu.Lock()
-	if p := n.listeners[l]; p != nil {
+	if p := n.parts[l]; p != nil {
 		p.refused = true
 	}
 	for _, waiters := range n.waiting {
 		for _, w := range waiters {
-			if w.listener == l {
-				w.told()
+			if w.user == l {
+				w.answerHear()
 			}
 		}
 	}
@@ -462,3 +444,52 @@ func (n *node) refuse(l *Listener) error {
 
 // errRefused: the server allows no way to listen for any waiting call.
 var errRefused = errors.New("the server allows no way to wake up waiting calls")
+
+// notifies notes that a user is notified of a way that does not work for it. It reports false if another one with the same sink
+// was notified before.
+func (n *node) notifies(u *user, way string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for o := range n.parts {
+		if o.notified[way] && o.Sink == u.Sink {
+			return false
+		}
+	}
+	u.notified[way] = true
+	return n.parts[u] != nil // otherwise it was closed meanwhile
+}
+
+// suspect notes that a message was missed. Old is how old the connection must be. The caller holds the mutex.
+func (n *node) suspect(now time.Time, old time.Duration) {
+	if n.current == nil || now.Sub(n.since) < old {
+		return
+	}
+	if n.suspected == n.current {
+		n.current.drop(errSuspect)
+	}
+	n.suspected = n.current
+}
+
+// resume asks for a waiter whose pause is over. The caller holds the mutex.
+func (n *node) resume(w *Waiter) {
+	if w.resume() {
+		n.asked[w] = struct{}{}
+		n.wakeup.wake()
+	}
+}
+
+// stateFor returns what [Listener.States] tells of the node, if a call has waited for it. The caller holds the mutex.
+func (n *node) stateFor(u *user) (s State, ok bool) {
+	p := n.parts[u]
+	if p == nil || !n.running {
+		return State{}, false
+	}
+	s = State{Node: n.address, Lost: n.lost, Waiters: p.waiters}
+	if n.state == on {
+		s.Up, s.Since, s.Tracks = true, n.since, n.tracks && u.Track
+	}
+	return s, true
+}
+
+// idle reports whether the node has no waiters. The caller holds the mutex.
+func (n *node) idle() bool { return len(n.waiting) == 0 }

@@ -1,7 +1,6 @@
 package wake
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -10,178 +9,64 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Hearing says whether messages on a waiter's own channel arrive.
-type Hearing int
-
-// The results of Hear.
-const (
-	NotYet Hearing = iota // no connection, or no answer yet; the waiter wakes when it should try again
-	Heard                 // messages arrive
-	Deaf                  // they do not, as long as the connection lasts: the server or the permissions forbid it
-)
-
-// Hear makes messages on the waiter's own channel arrive until Close; the waiter need not be armed. When that is interrupted,
-// the waiter wakes: messages may have been missed, and it must call Hear again. If there is something to do, Hear waits for the
-// server, no longer than limit.
-func (w *Waiter) Hear(ctx context.Context, limit time.Duration) Hearing {
-	if w == nil {
-		return Deaf
-	}
-	h := w.listener.hub
-	hearing, ask := h.hear(w)
-	if !ask {
-		return hearing
-	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-w.answered:
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-w.listener.closed:
-	}
-	return h.heard(w)
-}
-
-// Suspect notes that an expected message on the waiter's own channel, or a wake-up, did not arrive. After the second time, with
-// no message on an own channel in between, the connection is replaced, unless it is new, and the waiters that rely on it wake.
-// A single message may only be late: on a busy machine the caller looked before the message was read.
-func (w *Waiter) Suspect() {
-	if w == nil {
-		return
-	}
-	mu := &w.listener.hub.mu
-	mu.Lock()
-	defer mu.Unlock()
-	n := w.node
-	if n == nil || n.current == nil || time.Since(n.since) < n.hub.plus(trusted, 2) {
-		return
-	}
-	if n.suspected == n.current {
-		n.current.drop(errSuspect)
-	}
-	n.suspected = n.current
-}
-
 // trusted, plus two round trips, is how long a new connection is not suspected: the message may have been lost before it was
 // made.
 const trusted = time.Second
 
 var errSuspect = errors.New("messages did not arrive, twice in a row")
 
-// take passes a message to the listener.
-func (l *Listener) take(m rueidis.PubSubMessage) {
-	if l.options.Message == nil {
-		return
-	}
-	select {
-	case <-l.closed:
-	default:
-		l.options.Message(m.Channel, m.Message)
-	}
-}
-
-func (h *hub) hear(w *Waiter) (hearing Hearing, ask bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch {
-	case w.Own == "":
-		return Deaf, false
-	case !h.at(w):
-		return NotYet, false
-	}
-	return w.node.listen(w)
-}
-
-// heard ends the wait for an answer.
-func (h *hub) heard(w *Waiter) Hearing {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	w.waits = false
-	switch {
-	case w.node == nil:
-		return NotYet
-	case w.node.deafTo(w.listener):
-		return Deaf
-	case w.joined != nil && w.joined.heard:
-		return Heard
-	}
-	return NotYet
-}
-
-// deafTo reports whether a listener's messages will not arrive on this connection. The caller holds the mutex.
-func (n *node) deafTo(l *Listener) bool {
-	p := n.listeners[l]
+// deafTo reports whether a user's messages will not arrive on this connection. The caller holds the mutex.
+func (n *node) deafTo(l *user) bool {
+	p := n.parts[l]
 	return p != nil && (p.refused || p.hearing == Deaf)
 }
 
-// listen adds a waiter to its own channel. Ask: the waiter must wait for an answer. The caller holds the mutex.
-func (n *node) listen(w *Waiter) (hearing Hearing, ask bool) {
-	l := w.listener
+// hear adds a waiter to its own channel. Ask: the waiter must wait for an answer. The caller holds the mutex.
+func (n *node) hear(w *Waiter) (hearing Hearing, ask bool) {
+	l := w.user
 	if n.deafTo(l) {
 		return Deaf, false
 	}
-	if n.listeners[l] == nil || !n.up() {
+	if n.parts[l] == nil || !n.up() {
 		return NotYet, false
 	}
 	o := n.owns.of(w)
-	if o.listener != l { // a closed listener
+	if o.user != l { // a closed user
 		return NotYet, false
 	}
-	if w.joined != o {
-		w.joined = o
+	if !w.joined {
+		w.joined = true
 		o.hearers[w] = struct{}{}
 	}
 	if o.heard {
 		return Heard, false
 	}
 	if n.owns.want(o) {
-		n.poke()
+		n.wakeup.wake()
 	}
-	w.hearer.ask()
+	w.askToHear()
 	return NotYet, true
+}
+
+// heard returns what a waiter that has waited for an answer learns. The caller holds the mutex.
+func (n *node) heard(w *Waiter) Hearing {
+	switch o := n.owns.all[w.Own]; {
+	case n.deafTo(w.user):
+		return Deaf
+	case w.joined && o != nil && o.heard:
+		return Heard
+	}
+	return NotYet
 }
 
 // quit removes a waiter from its own channel. The caller holds the mutex.
 func (n *node) quit(w *Waiter) {
-	o := w.joined
-	if o == nil {
+	if !w.joined {
 		return
 	}
 	w.unhear()
-	if n.owns.leave(o, w) {
-		n.poke()
-	}
-}
-
-// ask begins to wait for an answer to Hear. The caller holds the mutex.
-func (h *hearer) ask() {
-	h.waits = true
-	if h.answered == nil {
-		h.answered = make(chan struct{}, 1)
-	}
-	select {
-	case <-h.answered: // an answer that came too late
-	default:
-	}
-}
-
-// unhear notes that messages on the waiter's own channel no longer arrive. The caller holds the mutex.
-func (w *Waiter) unhear() {
-	if w.joined = nil; w.waits {
-		w.told()
-	}
-}
-
-// told notes that there is an answer to Hear. The caller holds the mutex.
-func (w *Waiter) told() {
-	if !w.waits {
-		w.signal()
-		return
-	}
-	select {
-	case w.answered <- struct{}{}:
-	default:
+	if n.owns.leave(n.owns.all[w.Own], w) {
+		n.wakeup.wake()
 	}
 }
 
@@ -219,9 +104,9 @@ func (c *connection) subscription(s rueidis.PubSubSubscription) {
 		delete(n.owns.all, s.Channel)
 		for w := range o.hearers {
 			w.unhear()
-			w.signal()
+			w.wakeup.wake()
 		}
-		n.hub.poke()
+		n.hub.moved()
 	}
 }
 
@@ -242,7 +127,7 @@ func (n *node) unsubscribed(wanted []*own) (asked []*own) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, o := range wanted {
-		if n.owns.has(o) && !o.subscribed && !n.deafTo(o.listener) {
+		if n.owns.has(o) && !o.subscribed && !n.deafTo(o.user) {
 			asked = append(asked, o)
 		}
 	}
@@ -272,11 +157,11 @@ func (c *connection) answer(o *own, result rueidis.RedisResult) error {
 	switch {
 	case err == nil:
 	case fault.Refusal(err):
-		c.deafen(o.listener, err)
+		c.deafen(o.user, err)
 	case result.NonRedisError() != nil:
 		return err
 	default: // the slot may have moved
-		c.node.hub.poke()
+		c.node.hub.moved()
 	}
 	return nil
 }
@@ -287,7 +172,7 @@ func (c *connection) settle(wanted []*own) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, o := range wanted {
-		p := n.listeners[o.listener]
+		p := n.parts[o.user]
 		switch {
 		case p == nil || !n.owns.has(o): // closed, or gone
 			continue
@@ -295,7 +180,7 @@ func (c *connection) settle(wanted []*own) {
 			n.owns.later = append(n.owns.later, o)
 			for w := range o.hearers {
 				if w.waits {
-					w.told()
+					w.answerHear()
 				}
 			}
 			continue
@@ -304,7 +189,7 @@ func (c *connection) settle(wanted []*own) {
 		}
 		o.wanted = false
 		for w := range o.hearers {
-			w.told()
+			w.answerHear()
 		}
 	}
 }

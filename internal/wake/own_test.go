@@ -93,7 +93,7 @@ func TestHear(t *testing.T) {
 			l, m := b.hearer(b.client, o)
 			wait := Wait{Key: "key", Channel: "channel:key", Own: "own"}
 			w := b.hearing(l, wait)
-			require.Empty(t, w.wake)
+			require.Empty(t, w.wakeup)
 			require.Empty(t, m, "the probe is for nobody")
 			b.do("PUBLISH", "own", "for you")
 			b.do("EVAL", "redis.call('PUBLISH', 'own', 'from a script')", "0")
@@ -149,12 +149,12 @@ func TestOwnChannel_IsLeft(t *testing.T) {
 
 // It is not left when somebody has waited since the last look, however shortly.
 func TestOwnChannel_InUse(t *testing.T) {
-	l := &Listener{}
+	u := &user{}
 	n := newNode(&hub{ctx: t.Context()}, nil, "")
-	n.state, n.listeners[l] = on, &part{}
+	n.state, n.parts[u] = on, &part{}
 	waits := func() {
-		w := &Waiter{Wait: Wait{Own: "own"}, listener: l}
-		n.listen(w)
+		w := &Waiter{Wait: Wait{Own: "own"}, user: u}
+		n.hear(w)
 		n.quit(w)
 	}
 	for range 3 {
@@ -358,7 +358,7 @@ func TestSuspect(t *testing.T) {
 	w := b.hearing(l, Wait{Key: "key", Own: "own"})
 	relies := b.armed(b.listen(b.client, tracking), "key")
 	l.hub.mu.Lock()
-	old := w.node.current
+	old := l.hub.nodes[""].current
 	l.hub.mu.Unlock()
 	require.True(t, (<-news).Up)
 	for range 2 {
@@ -577,9 +577,9 @@ func TestHear_MessagesAreCheap(t *testing.T) { // alone: what others allocate wo
 	o, n := either, 0
 	o.Message = func(string, string) { n++ }
 	l := b.listen(b.client, o)
-	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	b.hearing(l, Wait{Key: "key", Own: "own"})
 	l.hub.mu.Lock()
-	current := w.node.current
+	current := l.hub.nodes[""].current
 	l.hub.mu.Unlock()
 	message := rueidis.PubSubMessage{Channel: "own", Message: "message"}
 	require.Zero(t, testing.AllocsPerRun(100, func() { current.published(message) }))

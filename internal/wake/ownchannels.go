@@ -1,17 +1,17 @@
 package wake
 
-// own is a listener's own channel, on which scripts publish messages for its calls, on one connection.
+// own is a user's own channel, on which scripts publish messages for its calls, on one connection.
 //
 //	wanted ──the server has answered, and it is proven──▶ heard ──nobody waits any more, for 1 to 2 s──▶ left
-//	 │  ▲ └──refused──▶ the listener is deaf                └──the server ends it──▶ gone, and wakes
+//	 │  ▲ └──refused──▶ the user is deaf                └──the server ends it──▶ gone, and wakes
 //	 └──┘ once a second, while the server cannot say
 //
-// The proof is that a script's message arrives. It is needed once per connection and listener, since all channels of a listener
+// The proof is that a script's message arrives. It is needed once per connection and user, since all channels of a user
 // have similar names and the same permissions.
 type own struct {
-	name     string
-	key      string // a key in the channel's slot
-	listener *Listener
+	name string
+	key  string // a key in the channel's slot
+	user *user
 
 	// The hub's mutex guards the rest.
 	hearers    map[*Waiter]struct{}
@@ -40,7 +40,7 @@ func (c *ownChannels) has(o *own) bool { return c.all[o.name] == o }
 func (c *ownChannels) of(w *Waiter) *own {
 	o := c.all[w.Own]
 	if o == nil {
-		o = &own{name: w.Own, key: w.Key, listener: w.listener, hearers: map[*Waiter]struct{}{}}
+		o = &own{name: w.Own, key: w.Key, user: w.user, hearers: map[*Waiter]struct{}{}}
 		c.all[w.Own] = o
 	}
 	return o

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// probe is a message that is not passed to listeners.
+	// probe is a message that is not passed to users.
 	probe = "probe"
 
 	// probing publishes on an own channel as the scripts do. It returns how many are subscribed, and how many got the message.
@@ -21,15 +21,15 @@ const (
 
 var errUnheard = errors.New("the message of a script does not arrive")
 
-// unproven returns a subscribed channel of each listener that has no proof yet.
+// unproven returns a subscribed channel of each user that has no proof yet.
 func (n *node) unproven(wanted []*own) (pending []*own) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	seen := map[*Listener]bool{}
+	seen := map[*user]bool{}
 	for _, o := range wanted {
-		p := n.listeners[o.listener]
-		if p != nil && p.hearing == NotYet && n.owns.has(o) && o.subscribed && !seen[o.listener] {
-			seen[o.listener], o.echoed = true, false
+		p := n.parts[o.user]
+		if p != nil && p.hearing == NotYet && n.owns.has(o) && o.subscribed && !seen[o.user] {
+			seen[o.user], o.echoed = true, false
 			pending = append(pending, o)
 		}
 	}
@@ -57,7 +57,7 @@ func (c *connection) prove(pending []*own) error {
 			continue
 		}
 		if counts, err := result.AsIntSlice(); err != nil || len(counts) != 2 || min(counts[0], counts[1]) < 1 {
-			c.deafen(o.listener, errUnheard)
+			c.deafen(o.user, errUnheard)
 		} else {
 			sent = append(sent, o)
 		}
@@ -87,17 +87,17 @@ func (c *connection) await(sent []*own) error {
 		}
 	}
 	for _, o := range sent {
-		c.deafen(o.listener, errUnheard)
+		c.deafen(o.user, errUnheard)
 	}
 	return nil
 }
 
-// unechoed returns the channels whose probe has not arrived, and notes that the other channels' listeners hear.
+// unechoed returns the channels whose probe has not arrived, and notes that the other channels' users hear.
 func (n *node) unechoed(sent []*own) (missing []*own) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, o := range sent {
-		if p := n.listeners[o.listener]; !o.echoed {
+		if p := n.parts[o.user]; !o.echoed {
 			missing = append(missing, o)
 		} else if p != nil {
 			p.hearing = Heard
@@ -113,11 +113,11 @@ func (c *connection) echoes() {
 	}
 }
 
-// deafen notes that a listener's messages will not arrive on this connection.
-func (c *connection) deafen(l *Listener, err error) {
+// deafen notes that a user's messages will not arrive on this connection.
+func (c *connection) deafen(l *user, err error) {
 	n := c.node
 	n.mu.Lock()
-	if p := n.listeners[l]; p != nil {
+	if p := n.parts[l]; p != nil {
 		p.hearing = Deaf
 	}
 	n.mu.Unlock()

@@ -58,20 +58,20 @@ func (c *connection) subscribeSharded(names []string) error {
 				continue
 			}
 			for _, l := range c.node.served() {
-				if l.options.Subscribe && !l.options.Track {
+				if l.Subscribe && !l.Track {
 					c.node.missing(l, "subscribing in slots", err)
 				}
 			}
 		case !answered:
 			return err
 		default: // most likely MOVED
-			c.node.hub.poke()
+			c.node.hub.moved()
 		}
 	}
 	return nil
 }
 
-// hears notes the listeners whose channels are subscribed.
+// hears notes the users whose channels are subscribed.
 func (c *connection) hears(names []string) {
 	n := c.node
 	n.mu.Lock()
@@ -79,7 +79,7 @@ func (c *connection) hears(names []string) {
 	for _, name := range names {
 		if ch := n.channels.all[name]; ch != nil {
 			for _, w := range ch.waiters {
-				if p := n.listeners[w.listener]; p != nil {
+				if p := n.parts[w.user]; p != nil {
 					p.heard = c
 				}
 			}
@@ -87,16 +87,16 @@ func (c *connection) hears(names []string) {
 	}
 }
 
-// deaf reports whether no channel of a key was subscribed for a listener on a connection.
-func (n *node) deaf(l *Listener, c *connection) bool {
+// deaf reports whether no channel of a key was subscribed for a user on a connection.
+func (n *node) deaf(l *user, c *connection) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := n.listeners[l]
+	p := n.parts[l]
 	return p != nil && p.heard != c
 }
 
-// unheard removes a refused channel, and returns the listeners whose waiters have no other way.
-func (n *node) unheard(name string) (listeners []*Listener) {
+// unheard removes a refused channel, and returns the users whose waiters have no other way.
+func (n *node) unheard(name string) (users []*user) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.channels.refused(name)

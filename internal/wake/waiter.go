@@ -3,7 +3,19 @@ package wake
 import (
 	"context"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
+
+// Wait is what a call waits for.
+type Wait struct {
+	Key     string
+	Channel string // on which changes of the key are published
+
+	// Own is a channel of this listener alone, on which scripts publish messages for its calls; see [Waiter.Hear]. It may be
+	// empty. All waiters of a listener have the same channel, except on a cluster, where it is in the slot of the key.
+	Own string
+}
 
 // Waiter is one waiting call. It is used by one goroutine at a time.
 //
@@ -16,19 +28,30 @@ import (
 type Waiter struct {
 	Wait
 
-	listener *Listener
-	slot     uint16        // of the key, in a cluster
-	sharded  bool          // the channel is in the key's slot, and messages may be published only there
-	wake     chan struct{} // has room for one
+	user    *user
+	hub     requests
+	slot    uint16 // of the key, in a cluster
+	sharded bool   // the channel is in the key's slot, and messages may be published only there
+	wakeup  signal
 
 	// The hub's mutex guards the rest.
-	node  *node // nil when closed, or while the key's server is not known
-	index int   // its index among the node's waiters for the key
+	index int // its index among the waiters for the key
 	arming
 	hearer
 }
 
-// arming says whether a waiter wakes for a change of its key.
+// requests is what waiters ask of the hub. None waits for the server: the answer comes later.
+type requests interface {
+	arm(w *Waiter) (asked bool)                   // asked: an answer to Arm comes
+	resume(w *Waiter)                             // its pause is over
+	hear(w *Waiter) (hearing Hearing, asked bool) // asked: an answer to Hear comes
+	heard(w *Waiter) Hearing                      // it has come, or is not waited for any more
+	suspect(w *Waiter)
+	remove(w *Waiter)
+}
+
+// arming says whether a waiter wakes for a change of its key. What comes in is that the call asks, what a look at the key has
+// shown, and that the key has changed; what goes out is the answer to the call, and a wake-up.
 type arming struct {
 	arms   bool          // Arm was called: a waiter that only hears does not wake for its key
 	armed  bool          // a change of the key wakes the waiter, or is looked at
@@ -41,9 +64,9 @@ type arming struct {
 
 // hearer says whether a waiter gets the messages on its own channel.
 type hearer struct {
-	joined   *own          // the channel, on the current connection; nil before Hear
-	waits    bool          // Hear waits for the answer
-	answered chan struct{} // has room for one: there is an answer to Hear; nil before it had to ask
+	joined   bool   // it is among the channel's hearers, on the current connection
+	waits    bool   // Hear waits for the answer
+	answered signal // there is an answer to Hear; nil before it had to ask
 }
 
 // asking says whether a waiter asks to be armed, and why.
@@ -62,36 +85,98 @@ type KeyState struct {
 	Left  time.Duration // the rest of its life; not positive: no end
 }
 
+// Hearing says whether messages on a waiter's own channel arrive.
+type Hearing int
+
+// The results of Hear.
+const (
+	NotYet Hearing = iota // no connection, or no answer yet; the waiter wakes when it should try again
+	Heard                 // messages arrive
+	Deaf                  // they do not, as long as the connection lasts: the server or the permissions forbid it
+)
+
+// signal wakes a goroutine that waits for it. It has room for one wake-up.
+type signal chan struct{}
+
+func newSignal() signal { return make(signal, 1) }
+
+// wake reports false if there was a wake-up already.
+func (s signal) wake() bool {
+	select {
+	case s <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// clear takes a wake-up back.
+func (s signal) clear() {
+	select {
+	case <-s:
+	default:
+	}
+}
+
 // Wakeup returns the channel on which the waiter wakes; nil, which blocks, for a nil waiter.
 func (w *Waiter) Wakeup() <-chan struct{} {
 	if w == nil {
 		return nil
 	}
-	return w.wake
+	return w.wakeup
 }
 
 // Arm makes every change of the key from now on wake the waiter. If the waiter was not armed before, the caller must look at
 // the key again, since it may have changed before, unless Arm has seen that the key exists. Arm waits for the server no longer
 // than limit. If the server has not answered by then, the next call waits for the same answer.
-func (w *Waiter) Arm(ctx context.Context, limit time.Duration) (seen KeyState) {
-	if w == nil || !w.listener.hub.ask(w) {
+func (w *Waiter) Arm(ctx context.Context, limit time.Duration) KeyState {
+	if w == nil || !w.hub.arm(w) {
 		return KeyState{}
 	}
+	return await(ctx, w, w.ready, limit)
+}
+
+// Hear makes messages on the waiter's own channel arrive until Close; the waiter need not be armed. When that is interrupted,
+// the waiter wakes: messages may have been missed, and it must call Hear again. If there is something to do, Hear waits for the
+// server, no longer than limit.
+func (w *Waiter) Hear(ctx context.Context, limit time.Duration) Hearing {
+	if w == nil {
+		return Deaf
+	}
+	hearing, asked := w.hub.hear(w)
+	if !asked {
+		return hearing
+	}
+	await(ctx, w, w.answered, limit)
+	return w.hub.heard(w)
+}
+
+// await waits for an answer, no longer than limit.
+func await[T any](ctx context.Context, w *Waiter, answer <-chan T, limit time.Duration) (got T) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case seen = <-w.ready:
+	case got = <-answer:
 	case <-timer.C:
 	case <-ctx.Done():
-	case <-w.listener.closed:
+	case <-w.user.closed:
 	}
-	return seen
+	return got
+}
+
+// Suspect notes that an expected message on the waiter's own channel, or a wake-up, did not arrive. After the second time, with
+// no message on an own channel in between, the connection is replaced, unless it is new, and the waiters that rely on it wake.
+// A single message may only be late: on a busy machine the caller looked before the message was read.
+func (w *Waiter) Suspect() {
+	if w != nil {
+		w.hub.suspect(w)
+	}
 }
 
 // Close ends the waiting.
 func (w *Waiter) Close() {
 	if w != nil {
-		w.listener.hub.remove(w)
+		w.hub.remove(w)
 	}
 }
 
@@ -99,41 +184,31 @@ func (w *Waiter) Close() {
 
 // channel returns the channel to subscribe to, if any. In doubt tracking is not enough.
 func (w *Waiter) channel() string {
-	if w.listener.options.Subscribe && (!w.tracks || w.doubt.in()) {
+	if w.user.Subscribe && (!w.tracks || w.doubt.in()) {
 		return w.Channel
 	}
 	return ""
 }
 
-// heeds reports whether messages about the key wake the waiter. A tracked waiter is woken by the server instead.
-func (w *Waiter) heeds() bool { return w.arms && (!w.tracks || w.doubt.in()) }
-
-// signal wakes the waiter, and reports false if it was about to wake already.
-func (w *Waiter) signal() bool {
-	select {
-	case w.wake <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-// message wakes the waiter because of a message.
+// message wakes the waiter because of a message about its key. A tracked waiter is woken by the server instead.
 func (w *Waiter) message() {
-	if w.signal() {
-		w.listener.messages++
+	if w.arms && (!w.tracks || w.doubt.in()) && w.wakeup.wake() {
+		w.user.messages++
 	}
 }
 
 // invalidated wakes the waiter because the server has reported a change.
 func (w *Waiter) invalidated() {
-	if w.signal() {
-		w.listener.invalidations++
+	if w.wakeup.wake() {
+		w.user.invalidations++
 	}
 }
 
 // changed notes that the server has reported a change, and so no longer tracks the key.
 func (w *Waiter) changed(now time.Time) {
+	if !w.armed || !w.tracks {
+		return
+	}
 	w.armed = false
 	pause := w.doubt.woken(now)
 	if pause == 0 {
@@ -141,25 +216,21 @@ func (w *Waiter) changed(now time.Time) {
 		return
 	}
 	if w.paused == nil {
-		w.paused = time.AfterFunc(pause, w.resume)
+		w.paused = time.AfterFunc(pause, func() { w.hub.resume(w) })
 	}
 }
 
-// resume asks to be armed after a pause. It takes the mutex itself.
-func (w *Waiter) resume() {
-	mu := &w.listener.hub.mu
-	mu.Lock()
-	defer mu.Unlock()
-	n := w.node
-	if w.paused == nil || n == nil { // it was stopped too late
-		return
+// resume ends a pause that is over, and reports whether the waiter is to be armed again.
+func (w *Waiter) resume() bool {
+	if w.paused == nil { // it was stopped too late
+		return false
 	}
 	w.paused = nil
-	if !w.armed && w.asking == asksNot {
-		w.asking = asksItself
-		n.asked[w] = struct{}{}
-		n.poke()
+	if w.armed || w.asking != asksNot {
+		return false
 	}
+	w.asking = asksItself
+	return true
 }
 
 // unpause ends a pause.
@@ -171,17 +242,20 @@ func (a *arming) unpause() {
 }
 
 // ask begins to ask for the call. It reports false if the call waits for an answer already.
-func (a *arming) ask() bool {
-	if a.asking == asksForCall {
+func (w *Waiter) ask() bool {
+	if w.asking == asksForCall {
 		return false
 	}
-	a.asking = asksForCall
-	if a.ready == nil {
-		a.ready = make(chan KeyState, 1)
+	w.asking = asksForCall
+	if w.ready == nil {
+		w.ready = make(chan KeyState, 1)
 	}
 	select {
-	case <-a.ready: // an old answer
+	case <-w.ready: // an old answer
 	default:
+	}
+	if w.Own == "" { // otherwise the wake-up may be about that channel
+		w.wakeup.clear() // of a change that the look at the key will show
 	}
 	return true
 }
@@ -194,16 +268,65 @@ func (a *arming) answer(seen KeyState) {
 	a.asking = asksNot
 }
 
-// disarm is called when the connection is lost, or led to another server. A waiter that relied on it wakes, since a change may
+// gone is the reply of PTTL for a key that does not exist.
+const gone = -2
+
+// saw handles the reply of PTTL.
+func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
+	changed := true
+	if pttl == gone {
+		w.doubt.gone()
+	} else {
+		changed = w.doubt.looked(replied, expiry(sent, replied, pttl))
+	}
+	if changed && w.asking == asksItself {
+		w.invalidated()
+	}
+	left := clock.Milliseconds(pttl)
+	if pttl == 0 { // its last millisecond, which is not the same as no end
+		left = time.Millisecond
+	}
+	if !w.armed && w.paused == nil { // a change has come meanwhile
+		w.wakeup.wake()
+	}
+	w.answer(KeyState{Armed: w.armed, Taken: pttl != gone, Left: left})
+}
+
+// askToHear begins to wait for an answer to Hear.
+func (h *hearer) askToHear() {
+	h.waits = true
+	if h.answered == nil {
+		h.answered = newSignal()
+	}
+	h.answered.clear() // an answer that came too late
+}
+
+// answerHear tells that there is an answer to Hear. A call that does not wait for it wakes.
+func (w *Waiter) answerHear() {
+	if w.waits {
+		w.answered.wake()
+	} else {
+		w.wakeup.wake()
+	}
+}
+
+// unhear notes that messages on the waiter's own channel no longer arrive.
+func (w *Waiter) unhear() {
+	if w.joined = false; w.waits {
+		w.answerHear()
+	}
+}
+
+// lost is called when the connection is lost, or led to another server. A waiter that relied on it wakes, since a change may
 // have been missed.
-func (w *Waiter) disarm() {
-	relied := w.armed || w.asking != asksNot || w.paused != nil || w.joined != nil
+func (w *Waiter) lost() {
+	relied := w.armed || w.asking != asksNot || w.paused != nil || w.joined
 	w.answer(KeyState{})
 	w.unpause()
 	w.unhear()
 	w.armed, w.tracks = false, false
 	w.doubt.gone()
 	if relied {
-		w.signal()
+		w.wakeup.wake()
 	}
 }

@@ -482,12 +482,12 @@ func TestOwnChannel_IsLeftOnceTheServerIsNotBusy(t *testing.T) {
 }
 
 // What waits for an answer waits for longer where the server is far away.
-func TestHub_LimitsGrowWithTheRoundTrip(t *testing.T) {
+func TestShared_LimitsGrowWithTheRoundTrip(t *testing.T) {
 	trip := time.Duration(0)
-	for _, h := range []*hub{{}, {trip: func() time.Duration { return trip }}} {
-		require.Equal(t, time.Second, h.plus(time.Second, 6))
+	far := &shared{trip: func() time.Duration { return trip }}
+	for _, s := range []*shared{{}, far} {
+		require.Equal(t, time.Second, s.plus(time.Second, 6))
 	}
-	h := &hub{trip: func() time.Duration { return trip }}
 	trip = 500 * time.Millisecond
-	require.Equal(t, 4*time.Second, h.plus(time.Second, 6))
+	require.Equal(t, 4*time.Second, far.plus(time.Second, 6))
 }

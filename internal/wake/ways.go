@@ -9,22 +9,22 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// prepare finds out which ways of listening the server and the user's permissions allow for some listeners, and sets up what
+// prepare finds out which ways of listening the server and the user's permissions allow for some users, and sets up what
 // each needs once per connection. An error means that the network or the server does not work now, or that no way works for any
-// waiting listener.
-func (c *connection) prepare(listeners []*Listener) error {
+// waiting user.
+func (c *connection) prepare(users []*user) error {
 	if c.unsure {
 		c.unsure = false
 		if err := c.checkRole(false); err != nil {
 			return err
 		}
 	}
-	for _, l := range listeners {
+	for _, l := range users {
 		if !c.node.unprepared(l, c) {
 			continue
 		}
 		tracks := false
-		if l.options.Track {
+		if l.Track {
 			if err := c.track(); err != nil {
 				return err
 			}
@@ -35,7 +35,7 @@ func (c *connection) prepare(listeners []*Listener) error {
 		if tracks {
 			continue
 		}
-		if !l.options.Subscribe {
+		if !l.Subscribe {
 			if err := c.node.refuse(l); err != nil {
 				return err
 			}
@@ -48,11 +48,11 @@ func (c *connection) prepare(listeners []*Listener) error {
 	return nil
 }
 
-// unprepared reports whether a connection is not prepared for a listener, and notes that it is now.
-func (n *node) unprepared(l *Listener, c *connection) bool {
+// unprepared reports whether a connection is not prepared for a user, and notes that it is now.
+func (n *node) unprepared(l *user, c *connection) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := n.listeners[l]
+	p := n.parts[l]
 	if p == nil || p.prepared == c {
 		return false
 	}
@@ -116,10 +116,10 @@ func (c *connection) pushes() error {
 	return nil
 }
 
-// subscribeCommon subscribes to the common channel of a listener. A refusal is no failure, since each key also has a channel.
-func (c *connection) subscribeCommon(l *Listener) error {
-	name := l.options.Common
-	if name == "" || c.node.hearing(name) {
+// subscribeCommon subscribes to the common channel of a user. A refusal is no failure, since each key also has a channel.
+func (c *connection) subscribeCommon(l *user) error {
+	name := l.Common
+	if name == "" || c.node.isCommon(name) {
 		return nil
 	}
 	err := c.refused[name]
@@ -128,7 +128,7 @@ func (c *connection) subscribeCommon(l *Listener) error {
 	}
 	switch {
 	case err == nil:
-		c.node.hear(name)
+		c.node.addCommon(name)
 	case fault.Refusal(err):
 		c.refused[name] = err
 		c.node.missing(l, "subscribing", err)
@@ -138,16 +138,16 @@ func (c *connection) subscribeCommon(l *Listener) error {
 	return nil
 }
 
-// hearing reports whether a common channel is subscribed.
-func (n *node) hearing(name string) bool {
+// isCommon reports whether a common channel is subscribed.
+func (n *node) isCommon(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.channels.all[name]
 	return c != nil && c.common
 }
 
-// hear notes that a common channel is subscribed.
-func (n *node) hear(name string) {
+// addCommon notes that a common channel is subscribed.
+func (n *node) addCommon(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c, _ := n.channels.at(name)

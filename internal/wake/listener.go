@@ -1,33 +1,3 @@
-// Package wake tells waiting calls that their key may be free. All users of one rueidis client share one connection for it,
-// opened when the first call waits; on a cluster, one to each master with a key that calls wait for.
-//
-// There are two ways to listen. A waiting call uses the first one that its [Listener] asks for and the server and the user's
-// permissions allow:
-//
-//   - tracking: the server itself reports, once, that a key that the connection has read has changed (CLIENT TRACKING),
-//     including changes that are not published, and expiry;
-//   - subscribing: to the channel on which changes of the key are published.
-//
-// It does not use both: every change would wake a call twice, and the second wake-up only delays it.
-//
-// A wake-up is a hint. It may be missing, for instance without a connection, so callers also poll. It may come without a
-// reason: then the caller tries in vain, and [doubt] prevents that from happening again and again.
-//
-// The pieces, from the outside in:
-//
-//   - [Listener]: what one user of a client listens for, and how;
-//   - [Waiter]: one waiting call of a listener;
-//   - hub: what the listeners of one client share, and which server has which key;
-//   - node: the connection to one server, and its states;
-//   - dialer: how a node gets a connection;
-//   - connection: the commands on it;
-//   - channels: a connection's channels on which wake-ups are published;
-//   - ownChannels: a connection's channels for messages to one listener, which are not hints.
-//
-// One mutex, the hub's, guards all state: a change of a key, of the connection, or of a slot's master concerns a waiter, its
-// node and its channels together.
-//
-// This package knows nothing of locks. It calls no function that it was given while it holds a mutex.
 package wake
 
 import (
@@ -37,6 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/shares"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -84,22 +55,31 @@ type Connection struct {
 	Err  error // why it was lost
 }
 
-// Listener is one user's part of the listening on a client.
+// Listener is one user's part of the listening on a client. Waiters register here, and messages go from here to its user.
 type Listener struct {
-	options Options
+	user    *user
 	hub     *hub
 	last    func() bool // ends the use of the hub, and reports whether nobody else uses it
 	closing sync.Once
-	closed  chan struct{}
-
-	messages, invalidations uint64 // how many woke its waiters; guarded by the hub's mutex
 }
+
+// user is what all pieces know of a listener. It calls nothing but the functions of its options.
+type user struct {
+	Options
+	closed chan struct{}
+
+	// The hub's mutex guards the rest.
+	messages, invalidations uint64          // how many woke its waiters
+	notified                map[string]bool // of which ways that do not work
+}
+
+var hubs shares.Of[*hub]
 
 // Listen begins to listen for one user of a client. It sends nothing; the first [Waiter] does. The caller must call Close.
 func Listen(client rueidis.Client, options Options) *Listener {
-	l := &Listener{options: options, closed: make(chan struct{})}
+	l := &Listener{user: &user{Options: options, closed: make(chan struct{}), notified: map[string]bool{}}}
 	l.hub, l.last = hubs.Join(client, func() *hub { return newHub(client, options) })
-	l.hub.join(l)
+	l.hub.join(l.user)
 	return l
 }
 
@@ -108,33 +88,63 @@ func Listen(client rueidis.Client, options Options) *Listener {
 func (l *Listener) Close() (wait func()) {
 	wait = func() {}
 	l.closing.Do(func() {
-		close(l.closed)
-		l.hub.leave(l)
+		close(l.user.closed)
+		l.hub.leave(l.user)
 		if l.last() {
-			l.hub.close()
-			wait = l.hub.done.Wait
+			l.hub.end()
+			wait = l.hub.tasks.Wait
 		}
 	})
 	return wait
 }
 
-// Wait is what a call waits for.
-type Wait struct {
-	Key     string
-	Channel string // on which changes of the key are published
-
-	// Own is a channel of this listener alone, on which scripts publish messages for its calls; see [Waiter.Hear]. It may be
-	// empty. All waiters of a listener have the same channel, except on a cluster, where it is in the slot of the key.
-	Own string
-}
-
 // Waiter returns a waiter that is not armed, or nil if there will be no wake-ups because the server allows none of the ways
 // that the listener asks for. The methods of a nil Waiter do nothing.
 func (l *Listener) Waiter(wait Wait) *Waiter {
-	w := &Waiter{Wait: wait, listener: l, wake: make(chan struct{}, 1)}
-	w.doubt = doubt{poll: l.options.Poll}
+	w := &Waiter{Wait: wait, user: l.user, hub: l.hub, wakeup: newSignal()}
+	w.doubt = doubt{poll: l.user.Poll}
 	if !l.hub.add(w) {
 		return nil
 	}
 	return w
+}
+
+// isClosed reports whether the listener is closed.
+func (u *user) isClosed() bool {
+	select {
+	case <-u.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// take gets a message on an own channel.
+func (u *user) take(m rueidis.PubSubMessage) {
+	if u.Message != nil && !u.isClosed() {
+		u.Message(m.Channel, m.Message)
+	}
+}
+
+// State is the state of a listener's listening to one server.
+type State struct {
+	Node    string    // its address, in a cluster
+	Up      bool      // there is a connection
+	Since   time.Time // when it was made
+	Tracks  bool      // the server itself reports changes
+	Lost    uint64    // connections to it that were lost
+	Waiters int       // of the listener
+}
+
+// States returns the state of each server that a call has waited for, and how many of the listener's waiters woke because of
+// messages, and because the server itself reported a change.
+func (l *Listener) States() (states []State, messages, invalidations uint64) {
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	for _, n := range l.hub.nodes {
+		if s, ok := n.stateFor(l.user); ok {
+			states = append(states, s)
+		}
+	}
+	return states, l.user.messages, l.user.invalidations
 }
