@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
@@ -146,7 +147,7 @@ type server struct {
 
 // dropAfter is the shortest time without outcomes after which a server is dropped: the tasks of many servers that do not answer
 // may have to wait for a worker.
-const dropAfter = time.Minute
+const dropAfter = belief.Again
 
 // failures are the failures of one kind of task.
 type failures struct {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
@@ -43,12 +44,12 @@ type Owner struct {
 
 // How long answers count, and how long to wait for them.
 const (
-	FreshFor   = time.Second            // answers count for this long, if they name a master that answers
-	KeptFor    = 10 * time.Second       // or this long while there is no problem
-	AskPause   = 100 * time.Millisecond // or this long otherwise
-	answerWait = 300 * time.Millisecond // how long to wait for the nodes, plus two round trips
-	restWait   = 10 * time.Millisecond  // how long to wait for the rest when most have answered
-	silentFor  = time.Second            // plus two round trips: then a node without an answer is silent
+	FreshFor   = belief.Connect   // answers count for this long, if they name a master that answers
+	KeptFor    = belief.Old / 3   // or this long while there is no problem
+	AskPause   = belief.Tick      // or this long otherwise
+	answerWait = 3 * belief.Tick  // how long to wait for the nodes, plus two round trips
+	restWait   = belief.Tick / 10 // how long to wait for the rest when most have answered
+	silentFor  = belief.Connect   // plus two round trips: then a node without an answer is silent
 
 	notAsked = clock.Instant(-time.Hour) // stands for: never asked
 )

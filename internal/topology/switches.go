@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
@@ -65,8 +66,8 @@ type Switches struct {
 
 // When to look at the client again, and, after a change, at the holds.
 const (
-	SwitchEvery = 20 * time.Millisecond
-	switchAgain = 60 * time.Millisecond
+	SwitchEvery = belief.Tick / 5
+	switchAgain = 3 * SwitchEvery
 )
 
 // WatchSwitches begins with a client's present master.

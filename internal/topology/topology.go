@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -29,7 +28,7 @@ type LastMaster struct {
 }
 
 // masterLimit is how long the servers may take to say which of them is the master.
-const masterLimit = 300 * time.Millisecond
+const masterLimit = answerWait
 
 // Of returns the address of the server; empty if it is not known.
 func (m *LastMaster) Of(client rueidis.Client, c clock.Clock) string {

@@ -3,6 +3,7 @@ package transport
 import (
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
@@ -21,9 +22,9 @@ type alarm struct {
 }
 
 const (
-	timerSlack = 100 * time.Millisecond  // a timer this late means that this process, or its machine, stood still
-	noAlarm    = 24 * time.Hour          // no command was sent to the server
-	pauseMost  = 2500 * time.Millisecond // after a longer stop the master may be deposed without having been silent
+	timerSlack = belief.Tick       // a timer this late means that this process, or its machine, stood still
+	noAlarm    = clock.Longest / 2 // no command was sent to the server
+	pauseMost  = belief.Pause      // after a longer stop the master may be deposed without having been silent
 )
 
 func (a *alarm) set(began, now clock.Instant) {
@@ -44,7 +45,7 @@ func (a *alarm) due(began, now clock.Instant) clock.Instant {
 		}
 	}
 	if a.probes != 0 {
-		return max(a.probes.Add(a.shard.silence(trip)), sent.Add(max(lateReply, trip.sure()+tooSoon)))
+		return max(a.probes.Add(a.shard.silence(trip)), sent.Add(max(lateReply, trip.Sure()+tooSoon)))
 	}
 	return sent.Add(a.shard.silence(trip) + a.holds)
 }

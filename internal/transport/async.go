@@ -35,7 +35,7 @@ func (e *asyncCall) note(now clock.Instant, end *bound) {
 	}
 	e.trip, e.excused = e.shard.RoundTrip(), end.excuses(e.sent, now)
 	if !e.excused && end.alarm.holds == 0 && fault.Answered(e.result(0).Error()) {
-		e.shard.estimate.sample(e.sent, now)
+		e.shard.estimate.Sample(e.sent, now)
 	}
 }
 

@@ -265,7 +265,7 @@ func TestBatcher_SilentWhileIdle(t *testing.T) {
 		c.many = func([]string) { <-silent }
 		s := way.First
 		for i := range 3 {
-			s.estimate.sample(clock.Instant(i+1), clock.Instant(i+1))
+			s.estimate.Sample(clock.Instant(i+1), clock.Instant(i+1))
 		}
 		<-time.After(healthyFor)
 		done := make(chan Reply, 1)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -181,7 +182,7 @@ func (t *Client) Closed() bool {
 }
 
 // askLimit is how long a call waits for the reply to an optional question.
-const askLimit = 100 * time.Millisecond
+const askLimit = belief.Tick
 
 // Question asks a server something that concerns no key.
 type Question func(context.Context, rueidis.CoreClient) rueidis.RedisResult

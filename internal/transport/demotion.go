@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -44,7 +45,7 @@ type demotion struct {
 const (
 	// refusedPause is the longest pause before another fresh connection while the address leads to a replica: the new master must be
 	// found within half a second.
-	refusedPause = 300 * time.Millisecond
+	refusedPause = 3 * belief.Tick
 
 	// sureLooks is how many looks in a row, for each connection seen, must have met a master. With four connections one is
 	// overlooked once in a hundred thousand times.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/topology"
@@ -45,10 +46,9 @@ type freshConn struct {
 }
 
 const (
-	poolWait   = 6 * time.Second // longer than a connection attempt takes
-	freshWait  = time.Second     // how long making one may take, plus six round trips
-	mostMaking = 8               // goroutines that make one
-	mostUnfit  = 1024            // old connections in the client's pool, by default
+	poolWait   = 6 * belief.Connect // longer than an attempt of rueidis takes, which gives up after 5 s
+	mostMaking = 8                  // goroutines that make one
+	mostUnfit  = 1024               // old connections in the client's pool, by default
 )
 
 // get returns a connection made since the shard became suspect, or nil if there is none before over reports true. None: there
@@ -151,7 +151,7 @@ func (f *freshConns) giveUp(now clock.Instant) {
 	close(f.making)
 	f.making = nil
 	f.failed++
-	f.again = now.Add(clock.Backoff(f.failed, time.Hour))
+	f.again = now.Add(clock.Pause(f.failed, clock.MostPause))
 	f.shard.probes.learn()
 }
 

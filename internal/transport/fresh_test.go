@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
@@ -66,7 +67,7 @@ func TestFreshConns_PauseAfterOneThatHasFailed(t *testing.T) {
 		all.Wait()
 		pauses := 0
 		for i, at := range c.times[1:] {
-			if at.Sub(c.times[i]) > freshWait/2 {
+			if at.Sub(c.times[i]) > belief.Connect/2 {
 				pauses++
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
@@ -46,17 +47,14 @@ type health struct {
 }
 
 const (
-	healthyFor  = 10 * time.Millisecond // after a reply or a message
-	heardAgain  = healthyFor / 8        // a reply this soon after another one is not noted
+	healthyFor  = belief.Tick / 10 // after a reply or a message
+	heardAgain  = healthyFor / 8   // a reply this soon after another one is not noted
 	manyReplies = 32
-	newsWait    = 5 * time.Millisecond // how long a command waits for the shard to be healthy
+	newsWait    = healthyFor / 2 // how long a command waits for the shard to be healthy
 
 	notHeard = clock.Instant(-time.Hour) // the value of heard without a reply
 
-	// suspectFor is longer than a deposed master can answer on the client's own connections. Rueidis breaks connections that were
-	// silent for its ConnWriteTimeout, 10 s by default, which it notices within 2 s; so a master that comes back to them was
-	// frozen for 12 s at most. Sentinel demotes it 8 to 10 s later.
-	suspectFor = 30 * time.Second // mutant: trusted too soon
+	suspectFor = belief.Old
 )
 
 // IsHealthy reports whether the shard is healthy. Messages count, too: with many waiting processes each sends nothing until a

@@ -9,16 +9,17 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 const (
-	keepAliveEvery = lateReply       // how often a server is asked
-	contendedFor   = 2 * time.Minute // how long it is asked after others have waited: the life of an untended queue
-	refusedFor     = time.Minute     // after a refusal: each is an entry in the server's log
-	brokenFor      = time.Hour       // after a question that ends the connection, which others share
+	keepAliveEvery = lateReply        // how often a server is asked
+	contendedFor   = 2 * belief.Again // how long it is asked after others have waited: the life of an untended queue
+	refusedFor     = belief.Again     // after a refusal
+	brokenFor      = belief.MostAgain // after a question that ends the connection, which others share
 )
 
 // keepAlive asks a server something twice a second, for three purposes.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -54,16 +55,16 @@ type ownConns struct {
 }
 
 const (
-	ownRun     = 4                      // after this many commands one at a time, without a pause, it is used
-	ownMake    = 24                     // after this many it is made
-	ownFor     = 120 * time.Millisecond // how long after its last reply it is used without a check, while the shard is healthy
-	ownTend    = time.Second            // how often tend runs
-	ownIdle    = 10 * time.Second       // it is closed after this time without a reply
-	ownLife    = 30 * time.Second       // rueidis renews no credentials on it, and the address may lead elsewhere by then
-	ownPause   = 10 * time.Minute       // after none could be made
-	ownLimit   = 10 * time.Second       // longer waits use the shared ones, which rueidis closes when silent for that long
-	ownNear    = 10 * time.Millisecond  // with longer round trips it gains too little
-	mostPooled = 8                      // pooled connections that are tried to get a new one
+	ownRun     = 4                          // after this many commands one at a time, without a pause, it is used
+	ownMake    = 24                         // after this many it is made
+	ownFor     = belief.Tick + 2*healthyFor // how long after its last reply it is used without a check, while the shard is healthy
+	ownTend    = belief.Connect             // how often tend runs
+	ownIdle    = belief.Old / 3             // it is closed after this time without a reply
+	ownLife    = belief.Old                 // rueidis renews no credentials on it, and the address may lead elsewhere by then
+	ownPause   = 10 * belief.Again          // after none could be made
+	ownLimit   = belief.Old / 3             // longer waits use the shared ones, which rueidis closes when silent for that long
+	ownNear    = belief.Tick / 10           // with longer round trips it gains too little
+	mostPooled = 8                          // pooled connections that are tried to get a new one
 )
 
 // isSingle reports whether a client can have an own connection.

@@ -3,10 +3,10 @@ package transport
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
@@ -28,10 +28,10 @@ type prober struct {
 }
 
 // probeLimit is how long a probe waits for its reply: longer than any supported round trip takes.
-const probeLimit = lateReply + 6*farthest
+const probeLimit = belief.Silence + 6*belief.Farthest
 
 // relearnEvery is the shortest distance of measurements for calls that were not sent.
-const relearnEvery = 100 * time.Millisecond
+const relearnEvery = belief.Tick
 
 func (p *prober) gaveUp(sent clock.Instant) {
 	p.owed.CompareAndSwap(0, int64(sent))
@@ -47,7 +47,7 @@ func (p *prober) learn() {
 // Relearn measures the round trip anew when its length keeps calls from being sent: otherwise nothing would show that it is
 // short again, or always was, with three replies that were late because the process had just started.
 func (s *Shard) Relearn() {
-	if clock.Instant(s.estimate.came.Load()).Until(s.client.Clock.Now()) >= relearnEvery {
+	if s.estimate.Sampled().Until(s.client.Clock.Now()) >= relearnEvery {
 		s.probes.learn()
 	}
 }

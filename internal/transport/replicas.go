@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -120,13 +121,13 @@ type replicaSender struct {
 const (
 	// waitSlice is how long one WAIT blocks a connection, during which no other command is sent on it. An idle server notices the
 	// end up to 100 ms later.
-	waitSlice = 25 * time.Millisecond
+	waitSlice = belief.Tick / 4
 
 	// WaitAtMost is how long one WAIT takes at the server.
-	WaitAtMost = waitSlice + 100*time.Millisecond
+	WaitAtMost = waitSlice + belief.Tick
 
-	senderFor          = time.Second // plus two round trips, until it is replaced: it may hang, or lead to a former master
-	mostReplicaSenders = 16          // per server; rueidis closes a hanging connection after 12 s
+	senderFor          = belief.Connect // plus two round trips, until it is replaced: it may hang, or lead to a former master
+	mostReplicaSenders = 16             // per server; rueidis closes a hanging connection after 12 s
 	mostHops           = 4
 )
 
@@ -448,7 +449,7 @@ func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 }
 
 // shortFor is how long a shortage lasts before it is logged.
-const shortFor = 3 * time.Second
+const shortFor = 3 * belief.Connect
 
 // NewShortage returns what is to be told of each write of a registry for which replicas were waited for: why it does not
 // count, or nil. One call that fails says so itself; that all do for seconds is logged, once, and so is that it is over.

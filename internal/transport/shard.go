@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
@@ -16,7 +17,7 @@ type Shard struct {
 	client  *Client
 	Address string // of the node of a cluster; empty for a single server, and while not known
 	health
-	estimate  estimate
+	estimate  belief.Trips
 	probes    prober
 	keepAlive keepAlive
 	own       ownConns
@@ -33,11 +34,11 @@ type Shard struct {
 type cacheLine [64]byte
 
 const (
-	mostDirect  = 640                    // commands under way up to which callers send; a connection has room for 1 024
-	mostAsync   = 256                    // commands that have a goroutine
-	mostRunning = 8                      // on an idle shard further commands wait for news of these
-	lateReply   = 500 * time.Millisecond // plus two round trips: a later reply is late; see RoundTrip
-	tooSoon     = 100 * time.Millisecond // a shorter wait says nothing about the server
+	mostDirect  = 640            // commands under way up to which callers send; a connection has room for 1 024
+	mostAsync   = 256            // commands that have a goroutine
+	mostRunning = 8              // on an idle shard further commands wait for news of these
+	lateReply   = belief.Silence // plus two round trips: a later reply is late; see RoundTrip
+	tooSoon     = belief.Tick    // a shorter wait says nothing about the server
 )
 
 func newShard(t *Client, address string) *Shard {
@@ -109,7 +110,7 @@ func (s *Shard) judge(p *Wait, err error, x exchange) bool {
 func (s *Shard) takeIn(p *Wait, excused bool, a *Reply) {
 	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip(), excused: excused}
 	if !excused && fault.Answered(a.Error()) {
-		s.estimate.sample(a.Sent, a.Came)
+		s.estimate.Sample(a.Sent, a.Came)
 	}
 	s.assess(p, x, a)
 }
@@ -128,7 +129,7 @@ func (s *Shard) silence(t RoundTrip) time.Duration {
 	if s.warm() {
 		return t.Silence()
 	}
-	return t.Silence() + 4*t.sure()
+	return t.Silence() + 4*t.Sure()
 }
 
 // Plus adds two round trips to a limit that was chosen for a server nearby, or more if a connection may have to be made.
@@ -141,7 +142,7 @@ func (s *Shard) Plus(d time.Duration) time.Duration {
 }
 
 // RoundTrip returns the round trip to the master.
-func (s *Shard) RoundTrip() RoundTrip { return s.estimate.roundTrip() }
+func (s *Shard) RoundTrip() RoundTrip { return s.estimate.RoundTrip() }
 
 // Overdue reports whether a command would be answered by now if the server were available; sent is when that was sent.
 func (s *Shard) Overdue(sent clock.Instant) bool {

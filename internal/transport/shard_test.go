@@ -18,7 +18,7 @@ func TestShard_TimeForNewConnections(t *testing.T) {
 				now, trip := s.client.Clock.Now(), s.RoundTrip()
 				require.Equal(t, trip.Silence(), s.silence(trip))
 				require.False(t, s.judge(&Wait{}, io.EOF, exchange{sent: now, came: now, trip: trip, trusted: trusted}))
-				require.Equal(t, trip.Silence()+4*trip.sure(), s.silence(trip))
+				require.Equal(t, trip.Silence()+4*trip.Sure(), s.silence(trip))
 			})
 		})
 	}

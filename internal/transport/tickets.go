@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
@@ -49,7 +50,7 @@ const (
 	mostMissing = 3 // tickets, until all calls look
 
 	// onItsWay, plus two round trips, is for how long the message of a grant may still come after a reply that was sent later.
-	onItsWay = 100 * time.Millisecond
+	onItsWay = belief.Tick
 )
 
 // Expect notes that a call waits with a ticket, which was there at some time. The call has begun to wait, see KeepAlive.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/sentinel"
 	"github.com/lockregistry/lockregistry/internal/topology"
@@ -75,11 +76,11 @@ type Sentinels interface {
 }
 
 const (
-	answerWait = 300 * time.Millisecond // for the Sentinels, plus two round trips
-	askAgain   = 20 * time.Millisecond  // the pause before they are asked again
-	sayAfter   = time.Second            // of doubt; sooner nothing is logged
-	beatEvery  = time.Second            // as rueidis looks after each of its connections
-	firstWord  = 3 * time.Second        // for the Sentinels when the watch begins, connections included
+	answerWait = 3 * belief.Tick      // for the Sentinels, plus two round trips
+	askAgain   = belief.Tick / 5      // the pause before they are asked again
+	sayAfter   = belief.Connect       // of doubt; sooner nothing is logged
+	beatEvery  = belief.Pause * 2 / 5 // so that two that are missing are a pause
+	firstWord  = 3 * belief.Connect   // for the Sentinels when the watch begins: each hangs once, and is dialled again
 )
 
 // LedBySentinel notes that the client's connections have just been made, to the master that a Sentinel names.

@@ -368,7 +368,7 @@ func TestVouching_TheClientChanges(t *testing.T) {
 		obtain := func(limit time.Duration) Reply {
 			return v.Do(&Wait{Ctx: context.Background(), Limit: limit, Obtains: true}, &protocol.Call{Key: "42"})
 		}
-		v.First.estimate.sample(0, clock.Instant(time.Millisecond))
+		v.First.estimate.Sample(0, clock.Instant(time.Millisecond))
 		require.False(t, obtain(time.Second).Late)
 		v.redis.master.Store(heir)
 		v.say(heir, sentinel.Replaced)

@@ -50,7 +50,7 @@ func TestShard_WaitingForReplicasIsNotLate(t *testing.T) {
 	s.replies.Store(manyReplies)
 	for i := range 3 {
 		at := clock.Instant(i+1) * clock.Instant(time.Second)
-		s.estimate.sample(at, at.Add(time.Millisecond))
+		s.estimate.Sample(at, at.Add(time.Millisecond))
 	}
 	trip := s.RoundTrip()
 	require.Equal(t, RoundTrip{Base: time.Millisecond, Known: true}, trip)

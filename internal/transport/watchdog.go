@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
@@ -24,8 +25,8 @@ type watchdog struct {
 }
 
 const (
-	roundEvery = 90 * time.Millisecond // with timedAfter no more than the shortest grace
-	timedAfter = 10 * time.Millisecond // more than most replies take
+	roundEvery = belief.Tick - timedAfter // with timedAfter no more than the shortest grace
+	timedAfter = belief.Tick / 10         // more than most replies take
 )
 
 func (w *watchdog) begin(t *Client) {

@@ -1,0 +1,140 @@
+package belief
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+// Trips measure the round trip to a master: the shortest of the last three consecutive round trips, each of a command that
+// was sent after the reply of the previous one. So a silent master, with any number of commands under way, spoils only one of
+// three samples, and one fast reply shows at once that the master is near. A smoothed estimate would mistake a freeze for a
+// long round trip. When the round trip becomes longer, that is known after three of them.
+//
+// Until there are three, the greeting of the client's connection counts, if it is known, for what is silent or late: it took a
+// round trip, and the process's start made it no shorter. For everything else it may be too long.
+//
+// Round trips longer than Farthest count as Farthest, and are not supported.
+type Trips struct {
+	// last has the last three samples, the newest in the lowest bits: in microseconds plus one, so that zero means none.
+	last     atomic.Uint64
+	came     atomic.Int64 // an instant: when the reply to the newest came
+	greeting atomic.Int64 // how long a server took to greet the client; 0: not known
+}
+
+// Farthest is the longest supported round trip. A way that is not measured counts as so long, and then its silence is a Pause: if
+// it were longer, an outage of that length could not be told from a failover.
+const Farthest = (Pause - Silence) / 2
+
+const (
+	// sampleRest: once three are known, replies this soon after a sample are not sampled, since that would cost more than it tells.
+	sampleRest = Tick / 80
+
+	tripBits = 21
+	tripMask = 1<<tripBits - 1
+	tripUnit = time.Microsecond
+)
+
+// Sample adds a round trip. Of two concurrent ones one may be lost: the next reply makes up for it.
+func (r *Trips) Sample(sent, came clock.Instant) {
+	newest := clock.Instant(r.came.Load())
+	if sent < newest {
+		return
+	}
+	last := r.last.Load()
+	if last>>(2*tripBits) != 0 && newest.Until(came) < sampleRest {
+		return
+	}
+	if !r.came.CompareAndSwap(int64(newest), int64(came)) {
+		return
+	}
+	took := min(max(sent.Until(came), 0), Farthest)
+	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/tripUnit+1))
+}
+
+// Sampled returns when the reply to the newest sample came.
+func (r *Trips) Sampled() clock.Instant { return clock.Instant(r.came.Load()) }
+
+// Greet notes how long the server took to greet the client's connection.
+func (r *Trips) Greet(took time.Duration) {
+	r.greeting.Store(int64(min(max(took, tripUnit), Farthest)))
+}
+
+// RoundTrip is what is known of the round trip to a master at some moment.
+type RoundTrip struct {
+	Base  time.Duration // the shortest sample; 0: there are none
+	Known bool          // there are three samples
+
+	greeting time.Duration // without three; 0: not known
+}
+
+// RoundTrip returns what is known now.
+func (r *Trips) RoundTrip() RoundTrip {
+	last, greeting := r.last.Load(), time.Duration(r.greeting.Load())
+	a, b, c := last&tripMask, last>>tripBits&tripMask, last>>(2*tripBits)
+	switch {
+	case c != 0:
+		return RoundTrip{Base: time.Duration(min(a, b, c)-1) * tripUnit, Known: true}
+	case b != 0:
+		return RoundTrip{Base: time.Duration(min(a, b)-1) * tripUnit, greeting: greeting}
+	case a != 0:
+		return RoundTrip{Base: time.Duration(a-1) * tripUnit, greeting: greeting}
+	default:
+		return RoundTrip{greeting: greeting}
+	}
+}
+
+// Sure returns Base; while Base is not known the time of the greeting, or the longest supported round trip: lateness is judged by
+// it.
+func (t RoundTrip) Sure() time.Duration {
+	switch {
+	case t.Known:
+		return t.Base
+	case t.greeting > 0:
+		return max(t.greeting, t.Base)
+	default:
+		return Farthest
+	}
+}
+
+// Silence is for how long a master may leave a command without a reply before it is suspect: frozen or deposed. Later replies
+// are late.
+func (t RoundTrip) Silence() time.Duration { return Silence + 2*t.Sure() }
+
+// Late is after how long a reply about a lease is late: early enough to ask again. Zero means no lease.
+func (t RoundTrip) Late(lease time.Duration) time.Duration {
+	if lease == 0 {
+		return t.Silence()
+	}
+	return min(t.Silence(), max(lease/3, 2*t.Sure()))
+}
+
+// Plus adds two round trips to a limit that was chosen for a server nearby.
+func (t RoundTrip) Plus(d time.Duration) time.Duration { return d + 2*t.Base }
+
+// Connect is how long making a connection may take.
+func (t RoundTrip) Connect() time.Duration { return Connect + 6*t.Base }
+
+// ShortestLease is the shortest useful lease; 0 while the round trip is not known.
+func (t RoundTrip) ShortestLease() time.Duration {
+	if !t.Known {
+		return 0
+	}
+	return 6 * t.Base
+}
+
+// Useless reports whether the reply to a command sent with this time left surely comes too late. Then nothing must be sent: no
+// call would take the grant.
+func (t RoundTrip) Useless(left time.Duration) bool { return t.Known && left < t.Base }
+
+// Far reports whether the master is too far away.
+func (t RoundTrip) Far() bool { return t.Known && t.Base >= Farthest }
+
+func (t RoundTrip) String() string {
+	if t.Far() {
+		return fmt.Sprintf("a round trip to Redis takes %v or more, which is not supported", Farthest)
+	}
+	return fmt.Sprintf("a round trip to Redis takes %v", t.Base.Round(time.Millisecond/10))
+}
