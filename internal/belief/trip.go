@@ -29,9 +29,6 @@ type Trips struct {
 const Farthest = (Pause - Silence) / 2
 
 const (
-	// sampleRest: once three are known, replies this soon after a sample are not sampled, since that would cost more than it tells.
-	sampleRest = Tick / 80
-
 	tripBits = 21
 	tripMask = 1<<tripBits - 1
 	tripUnit = time.Microsecond
@@ -44,7 +41,7 @@ func (r *Trips) Sample(sent, came clock.Instant) {
 		return
 	}
 	last := r.last.Load()
-	if last>>(2*tripBits) != 0 && newest.Until(came) < sampleRest {
+	if last>>(2*tripBits) != 0 && newest.Until(came) < newsRest {
 		return
 	}
 	if !r.came.CompareAndSwap(int64(newest), int64(came)) {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -34,8 +37,8 @@ func (e *asyncCall) note(now clock.Instant, end *bound) {
 		return
 	}
 	e.trip, e.excused = e.shard.RoundTrip(), end.excuses(e.sent, now)
-	if !e.excused && end.alarm.holds == 0 && fault.Answered(e.result(0).Error()) {
-		e.shard.estimate.Sample(e.sent, now)
+	if !e.excused && end.alarm.Holds == 0 && fault.Answered(e.result(0).Error()) {
+		e.shard.belief.Sample(e.sent, now)
 	}
 }
 
@@ -113,7 +116,7 @@ func (s *Shard) carryOut(e *asyncCall) {
 		switch fresh, none = s.fresh.get(e.gone.Load); {
 		case fresh != nil:
 			way, e.trusted = fresh, true // mutant: silent connection kept
-			leads, asked = fresh.address, fresh.asked
+			leads, asked = fresh.Address, fresh.Asked()
 		case !none:
 			e.err = fault.NotSent
 			return
@@ -197,6 +200,46 @@ func (s *Shard) resolved(e *asyncCall) (way rueidis.CoreClient, fresh *freshConn
 		}
 	}
 	return nil, nil, false
+}
+
+// news wakes commands that wait for an idle shard to be healthy again.
+type news struct {
+	mu sync.Mutex
+	of chan struct{} // closed when the state of the shard changes; nil: no command waits for that
+}
+
+const newsWait = belief.HealthyFor / 2 // how long a command waits for the shard to be healthy
+
+// awaitNews waits a moment for an idle shard to be healthy again: when many commands come at once, the reply to the first comes
+// sooner than goroutines for all start. It reports false if it has not waited. Without it 64 calls at once after a pause take
+// 1.1 times the time and 1.3 times the CPU, 512 take 1.6 and 1.7.
+func (s *Shard) awaitNews(now clock.Instant) bool {
+	if s.IsSuspect(now) || !s.belief.Warm() {
+		return false
+	}
+	n := &s.news
+	n.mu.Lock()
+	if s.belief.HeardWithin(belief.HealthyFor, now) { // that changes before tell
+		n.mu.Unlock()
+		return true
+	}
+	if n.of == nil {
+		n.of = make(chan struct{})
+		time.AfterFunc(newsWait, n.tell)
+	}
+	of := n.of
+	n.mu.Unlock()
+	<-of
+	return true
+}
+
+func (n *news) tell() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.of != nil {
+		close(n.of)
+		n.of = nil
+	}
 }
 
 // doAsync is Do for a shard that is not healthy.

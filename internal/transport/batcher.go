@@ -119,7 +119,7 @@ func (s *batches) get() *batcher {
 // mayCarry reports whether a batcher may send commands on a shard that is not healthy: it is idle, and its connections have
 // been made.
 func (s *batches) mayCarry(now clock.Instant) bool {
-	return s.shard.own.possible && s.shard.warm() && !s.shard.IsSuspect(now)
+	return s.shard.own.possible && s.shard.belief.Warm() && !s.shard.IsSuspect(now)
 }
 
 // stop is called when the shard becomes suspect: commands that no sender has taken go another way.

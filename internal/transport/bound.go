@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
@@ -101,7 +102,7 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
 	}
 	b.limits = limits{ctx: p.Ctx, observer: p.Observer, grace: p.Grace, due: due, near: near}
 	b.failFast = p.FailFast && b.alarm.shard != nil
-	b.own, b.alarm.holds, b.alarm.probes = own, p.holds, p.probes
+	b.own, b.alarm.Holds, b.alarm.Probes = own, p.holds, p.probes
 	b.began.Store(int64(now))
 	if b.pool != nil && now.Until(next) >= timedAfter+roundEvery { // a round surely looks before
 		b.phase.Store(untimed)
@@ -137,7 +138,7 @@ func (b *bound) stop() (over bool) {
 	if reusable {
 		b.mu.Lock()
 		b.limits, b.own, b.leave, b.callers, b.stopped = limits{}, nil, nil, false, false
-		b.alarm.at, b.alarm.rang, b.alarm.excused = 0, false, false
+		b.alarm.Alarm = belief.Alarm{}
 		b.phase.Store(idle)
 		b.mu.Unlock()
 	}
@@ -160,7 +161,7 @@ func (b *bound) setTimer(now clock.Instant) {
 
 // wait resets the timer. In fake time Reset, unlike AfterFunc, lets other goroutines first finish their work at this instant.
 func (b *bound) wait(now clock.Instant) {
-	next := min(b.due, b.alarm.at)
+	next := min(b.due, b.alarm.At())
 	if b.failFast {
 		next = min(next, now.Add(tooSoon))
 	}
@@ -212,7 +213,7 @@ func (b *bound) contextEnded(ended clock.Instant) {
 	if b.phase.CompareAndSwap(untimed, timed) { // no round has seen the bound
 		b.leave = endsNever
 		b.setTimer(now)
-	} else if b.alarm.at == 0 { // a round has seen it and will set the timer: without leave it is not reused before
+	} else if b.alarm.At() == 0 { // a round has seen it and will set the timer: without leave it is not reused before
 		b.setTimer(now)
 	}
 	b.near = 0
@@ -235,7 +236,7 @@ func (b *bound) end() {
 	}
 	switch {
 	case b.stopped || b.over():
-	case now < b.due && (!b.failFast || !b.alarm.shard.silentSince(began, now)):
+	case now < b.due && (!b.failFast || !b.alarm.shard.belief.SilentSince(began, now)):
 		b.wait(now)
 	default:
 		b.finish(now)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
@@ -119,17 +120,21 @@ func TestBound_TimedIsUsedAgain(t *testing.T) {
 			}
 			end := way.First.bounds.take()
 			end.begin(&Wait{Ctx: ctx, Limit: time.Minute}, way.Clock.Now(), nil)
-			end.alarm.rang = rang
 			<-time.After(2 * roundEvery)
 			synctest.Wait()
 			require.Equal(t, timed, end.phase.Load())
+			if rang {
+				end.mu.Lock()
+				require.True(t, end.alarm.ring(clock.Instant(end.began.Load()), end.alarm.At()))
+				end.mu.Unlock()
+			}
 			require.False(t, end.stop())
 			again := end.pool.take()
 			require.Same(t, end, again)
-			require.False(t, again.alarm.rang)
+			require.Equal(t, belief.Alarm{}, again.alarm.Alarm)
 			now, silence := way.Clock.Now(), way.First.RoundTrip().Silence() // a round has taken it for slow, and is yet to set its timer
 			require.False(t, again.excuses(now, now.Add(silence)), "when its timer was to ring before says nothing")
-			require.True(t, again.excuses(now, now.Add(silence+timerSlack)))
+			require.True(t, again.excuses(now, now.Add(silence+belief.Tick)))
 			begun := time.Now()
 			again.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, way.Clock.Now(), nil)
 			cancel()

@@ -68,6 +68,7 @@ func New(client rueidis.Client) *Client {
 		all.of = &[protocol.Slots]uint16{}
 		away := func() time.Duration { return t.Farthest().RoundTrip().Plus(0) }
 		t.resolver = topology.NewResolver(t.ctx, client, t.Clock, t.remap, away)
+		t.First.belief.Led()
 	}
 	t.vouching.of = isOfSentinel(client)
 	t.routes.Store(all)
@@ -158,7 +159,7 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 // would depend on which connection the command got.
 func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
 	now := s.client.Clock.Now()
-	p.holds = noAlarm
+	p.holds = belief.Never
 	end := s.bound(&p, now, nil)
 	defer end.stop()
 	if end.left(now) == 0 {
@@ -173,7 +174,7 @@ func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
 
 // Closed reports whether the client is closed: then it says so of a PING, too, at once and without asking a server.
 func (t *Client) Closed() bool {
-	e := t.First.async(&Wait{Ctx: context.Background(), Limit: askLimit, holds: noAlarm}, t.First.places, &asyncCall{
+	e := t.First.async(&Wait{Ctx: context.Background(), Limit: askLimit, holds: belief.Never}, t.First.places, &asyncCall{
 		shared: true, send: func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
 			return []rueidis.RedisResult{t.redis.Do(ctx, t.redis.B().Ping().Build())}
 		},

@@ -100,11 +100,9 @@ func (s *Shard) notice(x exchange, a *Reply) {
 func (s *Shard) demoted(now clock.Instant) {
 	d := &s.client.demotion
 	d.owed.Store(true)
-	d.until.Store(int64(now.Add(suspectFor)))
-	s.beSuspect(now)
-	s.broken()
-	s.own.drop()
-	s.batches.stop()
+	until, do := s.belief.Redirected(now)
+	d.until.Store(int64(until))
+	s.act(do, now)
 }
 
 // again sends a command once more that a replica has refused, over a fresh connection.
@@ -142,7 +140,7 @@ func (s *Shard) closeOld() {
 	// Only now: until the address leads to a master, a connection for messages is as good as any that could be made.
 	d.tell()
 	seen, looks, quits := map[int64]bool{}, 0, 0
-	for looks < min(sureLooks*max(1, len(seen)), mostLooks) && !s.closed.Load() {
+	for looks < min(sureLooks*max(1, len(seen)), mostLooks) && !s.belief.Closed() {
 		role, id := s.askRole(true)
 		if role == master {
 			seen[id] = true
@@ -157,7 +155,7 @@ func (s *Shard) closeOld() {
 		s.quit()
 		<-time.After(clock.Pause(quits, refusedPause/3)) // the client notices that it is closed
 	}
-	s.endSuspicion(until)
+	s.belief.EndSuspicion(until)
 }
 
 // What a server may be.

@@ -58,17 +58,17 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
 		address, now := f.shard.present(), f.shard.client.Clock.Now()
 		if !f.shard.IsSuspect(now) {
-			return nil, !f.shard.closed.Load()
+			return nil, !f.shard.belief.Closed()
 		}
 		f.mu.Lock()
-		if f.conn == nil || f.conn.broken.Load() || f.conn.address != address || f.shard.doubts(&f.conn.way) {
+		if f.conn == nil || f.conn.broken.Load() || f.conn.Address != address || f.shard.belief.Doubts(&f.conn.Way) {
 			f.abandon()
 		}
 		conn, none = f.conn, false
 		var changed <-chan struct{}
 		var due clock.Instant
 		switch {
-		case conn != nil && conn.trusted:
+		case conn != nil && conn.Trusted():
 			f.mu.Unlock()
 			return conn, false
 		case conn != nil:
@@ -127,11 +127,11 @@ func (f *freshConns) lastResort(address string, now clock.Instant) (asked <-chan
 	if !f.shard.client.watched() {
 		return nil, 0, true
 	}
-	silent := clock.Instant(f.shard.silentAt.Load())
-	if f.last == nil || f.last.address != address || f.last.since < silent || f.shard.doubts(f.last) {
-		f.last = &way{address: address, since: now, greeted: now}
+	silent := f.shard.belief.SilentAt()
+	if f.last == nil || f.last.Address != address || f.last.Since < silent || f.shard.belief.Doubts(&f.last.Way) {
+		f.last = &way{Way: belief.Way{Address: address, Since: now, Greeted: now}}
 	}
-	if f.last.trusted {
+	if f.last.Trusted() {
 		return nil, 0, true
 	}
 	asked, due = f.ask(f.last, now)
@@ -165,7 +165,7 @@ func (f *freshConns) make(making chan struct{}, since clock.Instant) {
 	f.hanging = slices.DeleteFunc(f.hanging, func(began clock.Instant) bool { return began == since })
 	now, expected := s.client.Clock.Now(), f.making == making
 	late := since.Until(now) >= s.RoundTrip().Connect() // mutant: late greeting
-	if !expected || conn == nil || late || s.closed.Load() || !s.IsSuspect(now) {
+	if !expected || conn == nil || late || s.belief.Closed() || !s.IsSuspect(now) {
 		if expected {
 			f.giveUp(now)
 		}
@@ -176,11 +176,13 @@ func (f *freshConns) make(making chan struct{}, since clock.Instant) {
 	}
 	close(f.making)
 	f.making, f.failed, f.again = nil, 0, 0
-	f.conn = &freshConn{DedicatedClient: conn, way: way{address: address, since: since, greeted: now}}
-	f.conn.trusted = !s.client.watched()
+	f.conn = &freshConn{DedicatedClient: conn, way: way{Way: belief.Way{Address: address, Since: since, Greeted: now}}}
+	if !s.client.watched() {
+		f.conn.Trust()
+	}
 	if !f.tidying {
 		f.tidying = true
-		time.AfterFunc(suspectFor, f.tidy)
+		time.AfterFunc(belief.Old, f.tidy)
 	}
 }
 
@@ -242,11 +244,11 @@ func (f *freshConns) tidy() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.shard.client.Clock.Now()
-	switch until := clock.Instant(f.shard.suspectUntil.Load()); {
+	switch until, inDoubt := f.shard.belief.SuspectUntil(); {
 	case f.conn == nil:
 		f.tidying = false
-	case f.shard.inDoubt.Load():
-		time.AfterFunc(suspectFor, f.tidy)
+	case inDoubt:
+		time.AfterFunc(belief.Old, f.tidy)
 	case now < until:
 		time.AfterFunc(now.Until(until), f.tidy)
 	default:
@@ -259,7 +261,7 @@ func (f *freshConns) tidy() {
 func (f *freshConns) silent(sent clock.Instant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.conn != nil && f.conn.since <= sent {
+	if f.conn != nil && f.conn.Since <= sent {
 		f.abandon()
 	}
 }

@@ -50,6 +50,9 @@ type keepAlive struct {
 	ended      int           // how often in a row the question for scripts ended the connection although a PING was answered
 }
 
+// notHeard stands for: never asked.
+const notHeard = clock.Instant(-time.Hour)
+
 // KeepAlive begins to ask the server, for a call that waits for a message or must notice a silent server.
 func (s *Shard) KeepAlive() {
 	s.keepAlive.calls.Add(1)
@@ -77,7 +80,7 @@ func (s *Shard) Contended(now clock.Instant) {
 // count.
 func (s *Shard) Quiet(since clock.Instant) bool {
 	asked := clock.Instant(s.keepAlive.quiet.Load())
-	return asked != 0 && asked >= since && asked > s.LastBreak() && asked > clock.Instant(s.silentAt.Load()) &&
+	return asked != 0 && asked >= since && asked > s.LastBreak() && asked > s.belief.SilentAt() &&
 		!s.IsSuspect(s.client.Clock.Now())
 }
 
@@ -89,7 +92,7 @@ func (k *keepAlive) begin() {
 
 // wanted reports whether the server must be asked.
 func (k *keepAlive) wanted() bool {
-	return k.calls.Load() > 0 || k.shard.client.Clock.Now() < clock.Instant(k.until.Load()) && !k.shard.closed.Load()
+	return k.calls.Load() > 0 || k.shard.client.Clock.Now() < clock.Instant(k.until.Load()) && !k.shard.belief.Closed()
 }
 
 func (k *keepAlive) ask() {
@@ -110,7 +113,7 @@ func (k *keepAlive) ask() {
 	}
 	if now >= k.again {
 		k.learn(&p, plain)
-	} else if clock.Instant(s.heard.Load()).Until(now) >= keepAliveEvery/2 {
+	} else if !s.belief.HeardWithin(keepAliveEvery/2, now) {
 		_ = s.ping(&p, plain)
 	}
 	k.later()
@@ -164,7 +167,7 @@ func (k *keepAlive) question(
 	}
 	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
 	reply = e.result(0)
-	late = s.judge(p, reply.Error(), e.at(s.client.Clock.Now()))
+	late = s.judge(p, reply.Error(), e.at(s.client.Clock.Now())) != belief.Believed
 	if role && len(e.results) > 1 && fault.Answered(reply.Error()) {
 		k.learnRole(e.results[1], e.trusted)
 	}

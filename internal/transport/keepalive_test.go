@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
@@ -69,6 +70,11 @@ func TestKeepAlive_Quiet(t *testing.T) {
 		way.remap(topology.Map{{Last: protocol.Slots - 1, Address: "a:1"}})
 		return server, way, way.ShardAt("a:1")
 	}
+	breaksOnly := func(s *Shard) { // and no other master is looked for, as where there is one address
+		s.belief.Broke(s.client.Clock.Now())
+		until, _ := s.belief.SuspectUntil()
+		s.belief.EndSuspicion(until)
+	}
 	for name, c := range map[string]struct {
 		then  *rueidis.RedisResult // the next answer
 		does  func(s *Shard)
@@ -83,7 +89,7 @@ func TestKeepAlive_Quiet(t *testing.T) {
 		"loading":                   {then: reply("return redis.error_reply('LOADING it')"), again: keepAliveEvery},
 		"a number":                  {then: reply("return 0"), again: keepAliveEvery},
 		"too few":                   {then: few, again: keepAliveEvery},
-		"the connection has broken": {then: none, does: func(s *Shard) { s.broken() }, again: keepAliveEvery},
+		"the connection has broken": {then: none, does: breaksOnly, again: keepAliveEvery},
 		"the server was silent":     {then: none, does: func(s *Shard) { s.foundSilent(s.client.Clock.Now(), s.client.Clock.Now()) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +134,7 @@ func TestKeepAlive_Quiet(t *testing.T) {
 			<-time.After(3 * time.Second)
 			require.False(t, s.Quiet(0))
 			server.silent.Store(false)
-			<-time.After(suspectFor)
+			<-time.After(belief.Old)
 			s.EndKeepAlive()
 			way.Close()
 			<-time.After(time.Minute)
@@ -234,9 +240,9 @@ func TestKeepAlive_AsksTheShardsOwnServer(t *testing.T) {
 		require.False(t, way.ShardAt("b:1").IsSuspect(way.Clock.Now()))
 		<-time.After(time.Minute)
 
-		heard := ofA.heard.Load()
+		heard := ofA.LastReply()
 		delete(nodes, "a:1")
 		require.Zero(t, asked(ofA))
-		require.Equal(t, heard, ofA.heard.Load(), "another one's answer is none of its server's")
+		require.Equal(t, heard, ofA.LastReply(), "another one's answer is none of its server's")
 	})
 }

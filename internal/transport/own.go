@@ -55,16 +55,16 @@ type ownConns struct {
 }
 
 const (
-	ownRun     = 4                          // after this many commands one at a time, without a pause, it is used
-	ownMake    = 24                         // after this many it is made
-	ownFor     = belief.Tick + 2*healthyFor // how long after its last reply it is used without a check, while the shard is healthy
-	ownTend    = belief.Connect             // how often tend runs
-	ownIdle    = belief.Old / 3             // it is closed after this time without a reply
-	ownLife    = belief.Old                 // rueidis renews no credentials on it, and the address may lead elsewhere by then
-	ownPause   = 10 * belief.Again          // after none could be made
-	ownLimit   = belief.Old / 3             // longer waits use the shared ones, which rueidis closes when silent for that long
-	ownNear    = belief.Tick / 10           // with longer round trips it gains too little
-	mostPooled = 8                          // pooled connections that are tried to get a new one
+	ownRun     = 4                                 // after this many commands one at a time, without a pause, it is used
+	ownMake    = 24                                // after this many it is made
+	ownFor     = belief.Tick + 2*belief.HealthyFor // after its last reply it is used without a check, while the shard is healthy
+	ownTend    = belief.Connect                    // how often tend runs
+	ownIdle    = belief.Old / 3                    // it is closed after this time without a reply
+	ownLife    = belief.Old                        // rueidis renews no credentials on it, and the address may lead elsewhere by then
+	ownPause   = 10 * belief.Again                 // after none could be made
+	ownLimit   = belief.Old / 3                    // longer waits use the shared ones, which rueidis closes when so long silent
+	ownNear    = belief.Tick / 10                  // with longer round trips it gains too little
+	mostPooled = 8                                 // pooled connections that are tried to get a new one
 )
 
 // isSingle reports whether a client can have an own connection.
@@ -246,7 +246,7 @@ func (o *ownConns) install(w *ownConn) {
 		return
 	}
 	o.conn.Store(w)
-	if s.closed.Load() || s.IsSuspect(s.client.Clock.Now()) || !s.warm() { // the same event has dropped the previous one
+	if s.belief.Closed() || s.IsSuspect(s.client.Clock.Now()) || !s.belief.Warm() { // the same event has dropped the previous one
 		o.drop()
 	}
 	if o.tended.CompareAndSwap(false, true) {

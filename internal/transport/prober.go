@@ -40,14 +40,14 @@ func (p *prober) gaveUp(sent clock.Instant) {
 
 // learn measures the round trip to the server.
 func (p *prober) learn() {
-	p.lessons.Store(max(3, manyReplies-p.shard.replies.Load()))
+	p.lessons.Store(p.shard.belief.Lessons())
 	p.begin()
 }
 
 // Relearn measures the round trip anew when its length keeps calls from being sent: otherwise nothing would show that it is
 // short again, or always was, with three replies that were late because the process had just started.
 func (s *Shard) Relearn() {
-	if s.estimate.Sampled().Until(s.client.Clock.Now()) >= relearnEvery {
+	if s.belief.Sampled().Until(s.client.Clock.Now()) >= relearnEvery {
 		s.probes.learn()
 	}
 }
@@ -104,5 +104,5 @@ func (s *Shard) question(p *Wait, plain bool, question Question) (reply rueidis.
 	}
 	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
 	reply = e.result(0)
-	return reply, s.judge(p, reply.Error(), e.at(s.client.Clock.Now()))
+	return reply, s.judge(p, reply.Error(), e.at(s.client.Clock.Now())) != belief.Believed
 }

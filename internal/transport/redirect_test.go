@@ -122,7 +122,7 @@ func TestShard_CallsThatGaveUpAreNotSentElsewhere(t *testing.T) {
 	for _, limit := range []time.Duration{time.Second, 30 * time.Second} {
 		for _, abandoned := range []bool{false, true} {
 			moving(t, func(c *movingCluster, way *Client) {
-				way.Shard("k").divert(way.Clock.Now())
+				way.Shard("k").belief.Broke(way.Clock.Now())
 				p := Wait{Ctx: t.Context(), Limit: limit}
 				a := way.Do(&p, &protocol.Call{Key: "k", Args: protocol.Args{"v", "1000"}, DropIfAbandoned: abandoned})
 				require.Error(t, a.Error())

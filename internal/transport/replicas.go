@@ -317,7 +317,7 @@ func (s *replicaSender) vouched() bool {
 		return s.since.Until(s.client.Clock.Now()) >= s.shard.RoundTrip().Plus(senderFor)
 	})
 	if fresh != nil {
-		s.leads, s.asked = fresh.address, fresh.asked
+		s.leads, s.asked = fresh.Address, fresh.Asked()
 	}
 	return fresh != nil || none
 }

@@ -17,9 +17,9 @@ func (t *Client) Greeted(took time.Duration, all bool) {
 	if t.resolver != nil {
 		return
 	}
-	t.First.estimate.Greet(took)
+	t.First.belief.Greet(took)
 	if all {
-		t.First.replies.Store(manyReplies)
+		t.First.belief.WarmedUp()
 	}
 }
 

@@ -90,9 +90,7 @@ func (t *Client) remap(all topology.Map) {
 			shards = append(shards, newShard(t, r.Address))
 		}
 		for slot := max(r.First, 0); slot <= min(r.Last, protocol.Slots-1); slot++ {
-			if until := shards[of[slot]].suspectUntil.Load(); until > shards[n].suspectUntil.Load() {
-				shards[n].suspectUntil.Store(until) // the client may not know the new master, and still ask the former one
-			}
+			shards[n].belief.Succeeds(&shards[of[slot]].belief)
 			of[slot] = uint16(n) //nolint:gosec // a cluster has no more masters than slots
 		}
 	}

@@ -122,7 +122,7 @@ func TestRoutes_NodesFarAwayAreWaitedFor(t *testing.T) {
 		way := New(&spoken{client, map[string]rueidis.Client{"a:1": farNode{client, says, trip}}})
 		for i := range 3 {
 			sent := clock.Instant(i+1) * clock.Instant(time.Second)
-			way.First.estimate.Sample(sent, sent.Add(trip))
+			way.First.belief.Sample(sent, sent.Add(trip))
 		}
 		began := time.Now()
 		require.Equal(t, topology.Owner{Address: "a:1", Trusted: true}, way.resolver.Master(7))

@@ -7,6 +7,8 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/belief"
 )
 
 // When any connection breaks, others may have to be made, for which commands then have time.
@@ -16,9 +18,9 @@ func TestShard_TimeForNewConnections(t *testing.T) {
 			withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 				s := open(nil).First
 				now, trip := s.client.Clock.Now(), s.RoundTrip()
-				require.Equal(t, trip.Silence(), s.silence(trip))
-				require.False(t, s.judge(&Wait{}, io.EOF, exchange{sent: now, came: now, trip: trip, trusted: trusted}))
-				require.Equal(t, trip.Silence()+4*trip.Sure(), s.silence(trip))
+				require.Equal(t, trip.Silence(), s.Patience())
+				require.Equal(t, belief.Believed, s.judge(&Wait{}, io.EOF, exchange{sent: now, came: now, trip: trip, trusted: trusted}))
+				require.Equal(t, trip.Silence()+4*trip.Sure(), s.Patience())
 			})
 		})
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -50,8 +50,7 @@ func TestClient_RepliesAtTheEndOfAContext(t *testing.T) {
 	for after, deaf := range map[time.Duration]bool{0: false, time.Second: true} {
 		synctest.Test(t, func(t *testing.T) {
 			way := New(lateClient{client, after})
-			way.First.heard.Store(int64(way.Clock.Now()))
-			way.First.replies.Store(manyReplies)
+			way.First.heardNow()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
 			way.Do(&Wait{Ctx: ctx, Limit: time.Minute}, &protocol.Call{Key: "42"})
@@ -73,6 +72,12 @@ func (c stubClient) Do(ctx context.Context, command rueidis.Completed) rueidis.R
 	return c.do(ctx)
 }
 
+// heardNow has the shard heard from just now, when all connections have been made.
+func (s *Shard) heardNow() {
+	s.belief.WarmedUp()
+	s.GotMessage(s.client.Clock.Now())
+}
+
 // withShard runs a test in fake time, with a shard on which all connections have been made, and from which it was heard now.
 func withShard(t *testing.T, test func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client)) {
 	t.Helper()
@@ -80,8 +85,7 @@ func withShard(t *testing.T, test func(t *testing.T, open func(do func(context.C
 	synctest.Test(t, func(t *testing.T) {
 		test(t, func(do func(context.Context) rueidis.RedisResult) *Client {
 			way := New(stubClient{client, do})
-			way.First.heard.Store(int64(way.Clock.Now()))
-			way.First.replies.Store(manyReplies)
+			way.First.heardNow()
 			return way
 		})
 	})
@@ -159,7 +163,7 @@ func TestShard_ManyWhileIdle(t *testing.T) {
 				<-answer
 				return rueidis.RedisResult{}
 			})
-			<-time.After(healthyFor)
+			<-time.After(belief.HealthyFor)
 			var all sync.WaitGroup
 			for range many {
 				all.Go(func() {
@@ -191,18 +195,14 @@ func TestShard_MessageMakesItHealthy(t *testing.T) {
 			end, _ := s.enter(way.Clock.Now())
 			return end != nil
 		}
-		for known, answers := range map[bool]int32{true: manyReplies, false: manyReplies - 1} {
-			s.heard.Store(int64(notHeard))
-			s.messaged.Store(0)
-			s.replies.Store(answers)
-			require.False(t, enters())
-			s.GotMessage(way.Clock.Now())
-			require.Equal(t, known, enters())
-			s.suspectUntil.Store(int64(clock.Never))
-			s.GotMessage(way.Clock.Now())
-			require.False(t, enters())
-			s.suspectUntil.Store(0)
-		}
+		<-time.After(time.Second)
+		require.False(t, enters())
+		s.GotMessage(way.Clock.Now())
+		require.True(t, enters())
+		until, _ := s.belief.Redirected(way.Clock.Now())
+		s.belief.EndSuspicion(until)
+		s.GotMessage(way.Clock.Now())
+		require.False(t, enters(), "connections have to be made")
 	})
 }
 
@@ -236,9 +236,9 @@ func TestFresh_NoConnectionLooksNew(t *testing.T) {
 		var made atomic.Int32
 		way := New(oldClient{client, info, &made})
 		now := way.Clock.Now()
-		way.First.suspectUntil.Store(int64(now.Add(suspectFor)))
+		way.First.belief.Redirected(now)
 		require.Nil(t, way.First.dedicate(now))
-		require.Less(t, now.Until(way.Clock.Now()), suspectFor+2*time.Second)
+		require.Less(t, now.Until(way.Clock.Now()), belief.Old+2*time.Second)
 		require.Less(t, made.Load(), int32(mostUnfit+100))
 	})
 }

@@ -38,17 +38,7 @@ import (
 //	shard            healthy | doubted: nothing is sent                    |
 //	client                                                  changes to the successor, for which they vouch
 //
-// A doubt lasts until they have vouched, however long that takes:
-//
-//	trusted ──event, standstill, the watch begins, they do not vouch when asked──▶ doubted ◀──the same──┐
-//	   ▲                                                                             │                  │
-//	   │                                              they vouch, asked after the newest doubt          │
-//	   │                                                                             ▼                  │
-//	   └────────────────────────── after suspectFor ───────────────────────────── vouched ──────────────┘
-//
-//	trusted  commands go over the client's own connections, and nobody is asked
-//	doubted  only a way for which the Sentinels vouch is used; whoever wants to send asks them; an idle process does not
-//	vouched  commands go over that way; a silence that is noticed by this process alone begins here, too: it passes with time
+// A doubt lasts until they have vouched, however long that takes, see [belief.State].
 //
 // To vouch for it they need not name a server: see sentinel.Verdict.Suffices for what is believed in the end if most do not
 // answer, find it down, or do not agree.
@@ -59,11 +49,7 @@ type vouching struct {
 	of    bool          // the client is for Sentinel
 	said  atomic.Bool   // it was logged that they do not vouch
 	young atomic.Bool   // the client's connections were made just before the watch, with an address that a Sentinel named
-	spoke atomic.Int64  // an instant: when their first word was heard, or was no longer waited for; 0: not yet
-	beat  atomic.Int64  // an instant: when the timer of beats last fired; 0: there is none
 	ends  chan struct{} // closed when the watch is
-
-	server atomic.Pointer[string] // the address of the server that was believed last; set before doubt of it ends; nil: none was
 }
 
 // Sentinels are those of a client's master set; see sentinel.Watch.
@@ -76,11 +62,9 @@ type Sentinels interface {
 }
 
 const (
-	answerWait = 3 * belief.Tick      // for the Sentinels, plus two round trips
-	askAgain   = belief.Tick / 5      // the pause before they are asked again
-	sayAfter   = belief.Connect       // of doubt; sooner nothing is logged
-	beatEvery  = belief.Pause * 2 / 5 // so that two that are missing are a pause
-	firstWord  = 3 * belief.Connect   // for the Sentinels when the watch begins: each hangs once, and is dialled again
+	answerWait = 3 * belief.Tick    // for the Sentinels, plus two round trips
+	sayAfter   = belief.Connect     // of doubt; sooner nothing is logged
+	firstWord  = 3 * belief.Connect // for the Sentinels when the watch begins: each hangs once, and is dialled again
 )
 
 // LedBySentinel notes that the client's connections have just been made, to the master that a Sentinel names.
@@ -102,10 +86,9 @@ func (t *Client) Watch(
 	v.log, v.ends = log, make(chan struct{})
 	v.watch.Store(&w)
 	s, now, used := t.First, t.Clock.Now(), t.First.present()
-	s.doubt(now) // mutant: begins without doubt
+	s.belief.Watched(now)
 	w.Begin(s.present, s.doubted)
-	v.beat.Store(int64(now))
-	time.AfterFunc(beatEvery, t.onBeat)
+	time.AfterFunc(belief.BeatEvery, t.onBeat)
 	go func() {
 		defer close(first)
 		t.hearFirstWord(w, used, now)
@@ -121,12 +104,7 @@ func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 	s := t.First
 	verdict := w.Ask(used, firstWord, answerWait)
 	t.noticeStandstill(t.Clock.Now())
-	nobody := verdict == sentinel.Unknown && t.vouching.young.Load() // mutant: old connections trusted
-	if (nobody || verdict == sentinel.Vouched) && s.present() == used {
-		t.vouching.server.Store(&used)
-		s.vouched(began, 0)
-	}
-	t.vouching.spoke.Store(int64(t.Clock.Now()))
+	s.belief.FirstWord(word(verdict, 0), used, s.present() == used, t.vouching.young.Load(), began, t.Clock.Now())
 	if verdict == sentinel.Unknown && !t.closed() {
 		t.vouching.log(slog.LevelWarn, "most Sentinels do not answer: until they do, a failover may go unnoticed",
 			slog.Any("without an answer", w.Absent()))
@@ -153,30 +131,27 @@ func (v *vouching) endWatch() {
 // onBeat notes that the process runs, and notices if it stood still.
 func (t *Client) onBeat() {
 	if !t.closed() {
-		t.noticeStandstill(t.Clock.Now())
-		t.vouching.beat.Store(int64(t.Clock.Now()))
-		time.AfterFunc(beatEvery, t.onBeat)
+		now := t.Clock.Now()
+		t.First.act(t.First.belief.Beat(now), now)
+		time.AfterFunc(belief.BeatEvery, t.onBeat)
 	}
 }
 
-// noticeStandstill makes the shard suspect if the process stood still for so long that the Sentinels may have begun and ended a
-// failover. A command calls it unless the server has just been heard from: so it does so before the timer, or what was published
-// meanwhile, can be handled.
+// noticeStandstill makes the shard suspect if the process stood still, see [belief.State.StoodStill].
 func (t *Client) noticeStandstill(now clock.Instant) {
-	beat := t.vouching.beat.Load()
-	if beat == 0 || clock.Instant(beat).Until(now) < pauseMost {
-		return
-	}
-	if t.vouching.beat.CompareAndSwap(beat, int64(now)) {
-		t.First.doubted() // mutant: standstill unnoticed
-	}
+	t.First.act(t.First.belief.StoodStill(now), now)
 }
 
-// doubted makes the shard suspect because its master may be about to be replaced.
-func (s *Shard) doubted() {
-	now := s.client.Clock.Now() // mutant: doubt unheard
-	s.doubt(now)
-	s.foundSilent(now, now)
+// word is what a verdict comes to for a server that greeted a while ago.
+func word(v sentinel.Verdict, waited time.Duration) belief.Word {
+	switch {
+	case v.Suffices(waited):
+		return belief.Vouching
+	case v == sentinel.Unknown:
+		return belief.Unheard
+	default:
+		return belief.Against
+	}
 }
 
 // watched reports whether Sentinels are asked.
@@ -198,44 +173,31 @@ func (s *Shard) present() string {
 // leads, or the Sentinels have begun to doubt that since they were asked, or may have: the process stood still.
 func (s *Shard) left(address string, asked clock.Instant) bool {
 	s.client.noticeStandstill(s.client.Clock.Now())
-	return s.present() != address || s.client.watched() && s.doubtedSince(asked)
+	return s.present() != address || s.belief.DoubtedSince(asked)
 }
 
-// changed reports whether the client uses another server than the one that was believed last. That is a doubt. While there is
-// one, the ways of a suspect shard lead only to what the Sentinels vouch for, and that is noted first.
+// changed reports whether the client uses another server than the one that was believed last.
 func (s *Shard) changed() bool {
-	believed := s.client.vouching.server.Load()
+	believed := s.belief.Believed()
 	if believed == nil || s.present() == *believed {
 		return false
 	}
-	if !s.inDoubt.Load() {
-		s.doubted()
-	}
+	now := s.client.Clock.Now()
+	s.act(s.belief.Switched(now), now)
 	return true // mutant: change unnoticed
 }
 
-// way is a connection, or the client's own connections, to the server that a client used at some time.
+// way is a way for which the Sentinels may have to vouch.
 type way struct {
-	address string        // see present
-	since   clock.Instant // when making it began; when the choice fell on the client's own connections
-	greeted clock.Instant // when the server had greeted it
-	trusted bool          // the Sentinels have vouched for the server since then, or there are none to ask
-	asked   clock.Instant // when they were last asked
-	asking  chan struct{} // closed when the Sentinels have been asked; nil: they are not asked now
-	again   clock.Instant // they are not asked again before this
-}
-
-// doubts reports whether doubt was raised of a way for which the Sentinels had vouched: another one is needed then. So a way that
-// is trusted does not change any more, and can be read without the mutex.
-func (s *Shard) doubts(w *way) bool {
-	return w.trusted && s.client.watched() && s.doubtedSince(w.asked)
+	belief.Way
+	asking chan struct{} // closed when the Sentinels have been asked; nil: they are not asked now
 }
 
 // ask has the Sentinels asked about a way, unless that is under way. It returns what to wait for, until when at most. The caller
 // holds the mutex.
 func (f *freshConns) ask(w *way, now clock.Instant) (done <-chan struct{}, due clock.Instant) {
-	if w.asking == nil && now < w.again {
-		return nil, w.again
+	if again := w.Again(); w.asking == nil && now < again {
+		return nil, again
 	}
 	if w.asking == nil {
 		w.asking = make(chan struct{})
@@ -247,41 +209,20 @@ func (f *freshConns) ask(w *way, now clock.Instant) (done <-chan struct{}, due c
 func (f *freshConns) vouch(w *way) {
 	s, t := f.shard, f.shard.client
 	limit, asked := s.Plus(answerWait), t.Clock.Now()
-	verdict := (*t.vouching.watch.Load()).Ask(w.address, limit, limit)
+	verdict := (*t.vouching.watch.Load()).Ask(w.Address, limit, limit)
 	now := t.Clock.Now()
 	t.noticeStandstill(now) // else a timer may find it out too late; what the Sentinels said before it does not count
-	waited, used := w.greeted.Until(now), s.present() == w.address
-	t.vouching.say(verdict, waited, w.address)
-	if used && verdict.Suffices(waited) {
-		t.vouching.server.Store(&w.address)
-	}
+	waited, used := w.Waited(now), s.present() == w.Address
+	t.vouching.say(verdict, waited, w.Address)
+	says := word(verdict, waited)
 	if used {
-		s.judged(verdict, waited, asked, now)
+		s.act(s.belief.Told(says, w.Address, asked, now), now)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w.trusted, w.asked = verdict.Suffices(waited), asked // mutant: nobody vouches
+	w.Told(says, asked, now)
 	close(w.asking)
-	w.asking, w.again = nil, now.Add(askAgain)
-}
-
-// judged takes what the Sentinels say of the server that is in use. One for which they do not vouch is doubted, also by whoever
-// sends nothing from now on. If they say nothing, that is no new doubt before their first word was due: see hearFirstWord.
-//
-// A doubt that is raised between the two parts of vouch is not lost: it is newer than the question, so neither does the verdict
-// end it, nor is the way used, see doubts.
-func (s *Shard) judged(verdict sentinel.Verdict, waited time.Duration, asked, now clock.Instant) {
-	spoke := clock.Instant(s.client.vouching.spoke.Load())
-	switch {
-	case verdict.Suffices(waited):
-		s.vouched(asked, now.Add(suspectFor))
-	case verdict == sentinel.Unknown && (spoke == 0 || asked < spoke):
-	case s.IsSuspect(now):
-		s.doubt(asked)
-	default: // a silence has passed meanwhile, and commands were sent
-		s.doubt(asked)
-		s.foundSilent(now, now)
-	}
+	w.asking = nil
 }
 
 // say logs what is waited for, once, and that it is over.

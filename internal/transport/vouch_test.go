@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -141,8 +142,7 @@ func withVouched(t *testing.T, first sentinel.Verdict, test func(t *testing.T, v
 		redis := &ofSentinel{Client: client}
 		redis.master.Store(former)
 		v := &vouched{Client: New(redis), redis: redis, witnesses: &witnesses{says: map[string]sentinel.Verdict{former: first}}}
-		v.First.heard.Store(int64(v.Clock.Now()))
-		v.First.replies.Store(manyReplies)
+		v.First.heardNow()
 		defer func() {
 			v.Client.Close()
 			<-time.After(2 * time.Hour) // timers, and those that wait for the pool
@@ -179,7 +179,7 @@ func TestVouching_ADeposedMaster(t *testing.T) {
 				before := v.Clock.Now()
 				v.say(former, c.says)
 				v.doubt()
-				require.GreaterOrEqual(t, clock.Instant(v.First.silentAt.Load()), before, "replies to earlier commands are late")
+				require.GreaterOrEqual(t, v.First.belief.SilentAt(), before, "replies to earlier commands are late")
 				if c.changes {
 					v.say(heir, sentinel.Vouched)
 					time.AfterFunc(2*time.Second, func() { v.redis.master.Store(heir) })
@@ -221,7 +221,7 @@ func TestVouching_ItIsWaitedForSoLong(t *testing.T) {
 			require.GreaterOrEqual(t, time.Since(began), limit)
 			require.Less(t, time.Since(began), limit+time.Second)
 			require.Equal(t, []string{says, "locks go on: the server may be believed again"}, v.log)
-			<-time.After(2 * suspectFor)
+			<-time.After(2 * belief.Old)
 			require.False(t, v.First.IsSuspect(v.Clock.Now()))
 		})
 	}
@@ -238,7 +238,7 @@ func TestVouching_HoweverLongItWasFrozen(t *testing.T) {
 	}
 	raised := map[string]func(v *vouched){
 		"an event":               func(v *vouched) { v.doubt() },
-		"a standstill":           func(v *vouched) { v.standStill(); <-time.After(2 * beatEvery) },
+		"a standstill":           func(v *vouched) { v.standStill(); <-time.After(2 * belief.BeatEvery) },
 		"an answer when it asks": asks,
 	}
 	for name, raise := range raised {
@@ -254,7 +254,7 @@ func TestVouching_HoweverLongItWasFrozen(t *testing.T) {
 				require.Empty(t, v.redis.went())
 				v.say(former, sentinel.Vouched)
 				require.NoError(t, v.send(time.Second).Error(), name)
-				<-time.After(suspectFor + time.Second)
+				<-time.After(belief.Old + time.Second)
 				require.False(t, v.First.IsSuspect(v.Clock.Now()), "they vouch")
 			})
 		}
@@ -270,40 +270,20 @@ func TestVouching_ASilenceOfThisProcess(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		v.First.foundSilent(v.Clock.Now(), v.Clock.Now())
 		require.NoError(t, v.send(time.Second).Error())
-		<-time.After(suspectFor)
+		<-time.After(belief.Old)
 		require.False(t, v.First.IsSuspect(v.Clock.Now()))
 	})
 }
 
-// What the Sentinels say of a server that the client has left is no doubt about its successor; and what they said before the
-// newest doubt does not end that.
-func TestVouching_Judged(t *testing.T) {
+// What the Sentinels say of a server that the client has left is no doubt about its successor.
+func TestVouching_AServerThatWasLeft(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
-		s := v.First
-		now := func() clock.Instant { <-time.After(time.Millisecond); return v.Clock.Now() }
-		asked := now()
-		s.doubt(now())
-		s.judged(sentinel.Vouched, 0, asked, now())
-		require.True(t, s.inDoubt.Load(), "it is newer")
-		s.judged(sentinel.Vouched, 0, now(), now())
-		require.False(t, s.inDoubt.Load())
-		require.True(t, s.IsSuspect(now()), "the way that they vouch for is used for a while")
-		<-time.After(suspectFor)
-		require.False(t, s.IsSuspect(now()))
-
-		sent := now()
-		s.judged(sentinel.Down, 0, now(), now())
-		require.True(t, s.inDoubt.Load())
-		require.Greater(t, clock.Instant(s.silentAt.Load()), sent, "a reply to what was sent meanwhile is late")
-		s.judged(sentinel.Unknown, sentinel.LongestDoubt, now(), now())
-		require.False(t, s.inDoubt.Load(), "it was waited for")
-
 		v.say(former, sentinel.Replaced)
 		v.say(heir, sentinel.Vouched)
 		v.redis.master.Store(heir)
 		require.NoError(t, v.send(time.Second).Error())
-		v.First.fresh.vouch(&way{address: former, asking: make(chan struct{})})
-		require.False(t, s.inDoubt.Load(), "it was left")
+		v.First.fresh.vouch(&way{Way: belief.Way{Address: former}, asking: make(chan struct{})})
+		require.False(t, v.First.belief.InDoubt())
 	})
 }
 
@@ -348,7 +328,7 @@ func TestVouching_NobodyToAsk(t *testing.T) {
 		redis := &ofSentinel{Client: client}
 		redis.master.Store(former)
 		way := New(redis)
-		way.First.beSuspect(way.Clock.Now())
+		way.First.belief.Redirected(way.Clock.Now())
 		do := func() Reply {
 			return way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "42"})
 		}
@@ -368,7 +348,7 @@ func TestVouching_TheClientChanges(t *testing.T) {
 		obtain := func(limit time.Duration) Reply {
 			return v.Do(&Wait{Ctx: context.Background(), Limit: limit, Obtains: true}, &protocol.Call{Key: "42"})
 		}
-		v.First.estimate.Sample(0, clock.Instant(time.Millisecond))
+		v.First.belief.Sample(0, clock.Instant(time.Millisecond))
 		require.False(t, obtain(time.Second).Late)
 		v.redis.master.Store(heir)
 		v.say(heir, sentinel.Replaced)
@@ -381,11 +361,11 @@ func TestVouching_TheClientChanges(t *testing.T) {
 
 		v.say(heir, sentinel.Vouched)
 		require.False(t, obtain(time.Second).Late)
-		<-time.After(2 * suspectFor)
+		<-time.After(2 * belief.Old)
 		require.False(t, obtain(time.Second).Late)
 		v.redis.answers = func(string) error { v.redis.master.Store(former); return nil }
 		require.True(t, obtain(time.Second).Late)
-		require.True(t, v.First.inDoubt.Load())
+		require.True(t, v.First.belief.InDoubt())
 		require.False(t, obtain(time.Second).Late, "they vouch")
 	})
 }
@@ -544,13 +524,15 @@ func TestVouching_AfterAStandstill(t *testing.T) {
 	})
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		v.standStill()
-		<-time.After(2 * beatEvery)
+		<-time.After(2 * belief.BeatEvery)
 		require.True(t, v.First.IsSuspect(v.Clock.Now()), "the timer finds it out, too")
 	})
 }
 
 // standStill is a stop of the process, as it shows in the beats.
-func (v *vouched) standStill() { v.vouching.beat.Add(-int64(beatEvery + pauseMost)) }
+func (v *vouched) standStill() {
+	v.First.belief.Beat(v.Clock.Now().Add(-belief.BeatEvery - belief.Pause))
+}
 
 // A process that stands still between the Sentinels' answers and their use does not use them, whichever goroutine goes on first.
 func TestVouching_AStandstillAfterTheAnswers(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/redistest"
@@ -32,7 +33,7 @@ func TestRoundTrip_WaitingForReplicasIsNoSample(t *testing.T) {
 		require.GreaterOrEqual(t, a.Sent.Until(a.Came), waitSlice)
 	}
 	require.Less(t, way.First.RoundTrip().Base, waitSlice)
-	for range manyReplies {
+	for range 32 {
 		require.NoError(t, way.Do(&p, &plain).Error())
 	}
 	require.True(t, way.First.RoundTrip().Known)
@@ -47,10 +48,10 @@ func TestShard_WaitingForReplicasIsNotLate(t *testing.T) {
 	way := New(onMiniredis(t))
 	defer way.Close()
 	s := way.First
-	s.replies.Store(manyReplies)
+	s.belief.WarmedUp()
 	for i := range 3 {
 		at := clock.Instant(i+1) * clock.Instant(time.Second)
-		s.estimate.Sample(at, at.Add(time.Millisecond))
+		s.belief.Sample(at, at.Add(time.Millisecond))
 	}
 	trip := s.RoundTrip()
 	require.Equal(t, RoundTrip{Base: time.Millisecond, Known: true}, trip)
@@ -59,9 +60,10 @@ func TestShard_WaitingForReplicasIsNotLate(t *testing.T) {
 			sent := way.Clock.Now()
 			late := sent.Add(trip.Late(lease) + holds)
 			p := Wait{Lease: lease, holds: holds}
-			require.False(t, s.judge(&p, nil, exchange{sent: sent, came: late - 1, trip: trip}), "%v, %v", lease, holds)
-			require.True(t, s.judge(&p, nil, exchange{sent: sent, came: late, trip: trip, excused: true}), "%v, %v", lease, holds)
-			a := alarm{shard: s, holds: holds}
+			require.Equal(t, belief.Believed, s.judge(&p, nil, exchange{sent: sent, came: late - 1, trip: trip}), "%v, %v", lease, holds)
+			excused := exchange{sent: sent, came: late, trip: trip, excused: true}
+			require.Equal(t, belief.Late, s.judge(&p, nil, excused), "%v, %v", lease, holds)
+			a := alarm{shard: s, Alarm: belief.Alarm{Holds: holds}}
 			a.set(sent, sent)
 			require.False(t, a.ring(sent, sent.Add(trip.Silence()+holds-1)))
 			require.True(t, a.ring(sent, sent.Add(trip.Silence()+holds)))

@@ -213,8 +213,8 @@ var mutations = []mutation{
 	},
 	{
 		"no answer is late", "no answer is late",
-		"came, took := x.came, x.sent.Until(x.came)", "came, took := x.came, time.Duration(0)\n\tx.sent = came",
-		"TestOutage$",
+		"x.Sent.Until(x.Came)", "time.Duration(0)\n\tx.Sent = x.Came",
+		"TestOutage$ ../../internal/belief:TestState_Dialogues$",
 	},
 	{
 		"late grant believed", "a late grant is believed at once",
@@ -233,7 +233,7 @@ var mutations = []mutation{
 	},
 	{
 		"nobody vouches", "a server that greets a new connection is believed without a word of its Sentinels",
-		"verdict.Suffices(waited), asked", "true, asked",
+		"word == Vouching", "true",
 		"../../internal/transport:TestVouching_ADeposedMaster$",
 	},
 	{
@@ -243,12 +243,12 @@ var mutations = []mutation{
 	},
 	{
 		"doubt unheard", "what the Sentinels publish raises no doubt",
-		"now := s.client.Clock.Now()", "return\n\tnow := s.client.Clock.Now()",
+		"s.Doubt(now)", "return 0\n\ts.Doubt(now)",
 		"../../internal/transport:TestVouching_ADeposedMaster$",
 	},
 	{
 		"standstill unnoticed", "a process that stood still trusts its server as before",
-		"t.First.doubted()", "",
+		"do = s.Doubted(now)", "",
 		"../../internal/transport:TestVouching_AfterAStandstill$",
 	},
 	{
@@ -288,22 +288,22 @@ var mutations = []mutation{
 	},
 	{
 		"doubt passes", "a doubt of the Sentinels passes with time",
-		"h.inDoubt.Store(true)", "h.suspectUntil.Store(int64(at.Add(suspectFor)))",
+		"s.inDoubt = true", "s.beSuspect(at.Add(Old))",
 		"../../internal/transport:TestVouching_HoweverLongItWasFrozen$",
 	},
 	{
 		"newer doubt forgotten", "a verdict ends a doubt that is newer than the question",
-		" && !h.doubtedSince(asked)", "",
-		"../../internal/transport:TestVouching_Judged$",
+		" && next.doubtedAt <= asked", "",
+		"../../internal/belief:TestState_Told$",
 	},
 	{
 		"begins without doubt", "a process that begins during a failover believes its server before the Sentinels have spoken",
-		"s.doubt(now)", "",
+		"s.Doubt(now)", "",
 		"../../internal/transport:TestVouching_TheFirstWord$ ../../internal/transport:TestVouching_AConnectionFromBefore$",
 	},
 	{
 		"old connections trusted", "connections from before the watch are believed although no Sentinel answers",
-		" && t.vouching.young.Load()", "",
+		" && young", "",
 		"../../internal/transport:TestVouching_NoFirstWordAboutOldConnections$",
 	},
 	{

@@ -1,0 +1,61 @@
+package belief
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+)
+
+// Where each timer is late, as on a machine that has too much to do, a server that answers nothing is suspect all the same: what
+// is excused is bounded in all. A reply that comes after that is not excused either.
+func TestAlarm_EachTimerIsLate(t *testing.T) {
+	begun := clock.Instant(time.Hour)
+	for name, s := range map[string]*State{"known": near(), "not known": {}} {
+		for _, by := range []time.Duration{Tick, 300 * time.Millisecond, time.Second, Pause} {
+			for _, probes := range []clock.Instant{0, begun.Add(-time.Second)} {
+				a := Alarm{Probes: probes}
+				a.Set(s, begun)
+				due, at := a.At(), a.At().Add(by)
+				for ; !a.Ring(s, begun, at); at = a.At().Add(by) {
+					require.LessOrEqual(t, due.Until(at), Pause, "%s, each %v late", name, by)
+					require.True(t, a.Excuses(s, begun, at))
+					require.False(t, a.Excuses(s, begun, due.Add(Pause+1)))
+				}
+				require.LessOrEqual(t, due.Until(at), Pause+s.RoundTrip().Silence()+by)
+				require.False(t, a.Excuses(s, begun, at))
+				require.Equal(t, clock.Never, a.At(), "it rings once")
+			}
+		}
+	}
+}
+
+// A command that was not sent yet, or whose way turns out to be longer, is waited for as long as one that is sent now.
+func TestAlarm_IsSetAnew(t *testing.T) {
+	s, a, now := near(), Alarm{}, clock.Instant(time.Hour)
+	a.Set(s, now)
+	require.False(t, a.Ring(s, now, a.At()-1))
+	first := a.At()
+	require.False(t, a.Ring(s, first, first), "it was sent later")
+	require.Equal(t, first.Add(s.Patience()), a.At())
+	require.True(t, a.Ring(s, first, a.At()))
+
+	var never Alarm
+	never.SetNever()
+	require.False(t, never.Ring(s, now, now.Add(Never)))
+	block := Alarm{Holds: time.Second}
+	block.Set(s, now)
+	require.Equal(t, now.Add(s.Patience()+time.Second), block.At())
+}
+
+// A probe takes the place of a command that was given up; but it has its own time to be answered.
+func TestAlarm_OfAProbe(t *testing.T) {
+	s, now := near(), clock.Instant(time.Hour)
+	for ago, due := range map[time.Duration]time.Duration{0: s.Patience(), 10 * time.Millisecond: Silence, time.Minute: Silence} {
+		a := Alarm{Probes: now.Add(-ago)}
+		a.Set(s, now)
+		require.Equal(t, due, now.Until(a.At()), ago)
+	}
+}
