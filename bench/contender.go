@@ -48,9 +48,10 @@ type opening struct {
 	renew   bool // renew held locks, where that has to be asked for
 	// redisson asks this library for locks in Redisson's format.
 	redisson bool
-	permits  int // of semaphores, which this library then opens instead of locks
-	several  int // paths of each session, locked with one call
-	held     int // how many locks will be held or cached at once; 0: few
+	permits  int           // of semaphores, which this library then opens instead of locks
+	several  int           // paths of each session, locked with one call
+	held     int           // how many locks will be held or cached at once; 0: few
+	away     time.Duration // the round trip to the server; 0: it is here
 	// client is a client to share with others of this process, if the contender can; nil: its own.
 	client rueidis.Client
 }
@@ -60,7 +61,7 @@ func (o opening) rueidis() (rueidis.Client, error) {
 	if o.client != nil {
 		return o.client, nil
 	}
-	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{o.addr}})
+	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{o.addr}, DialCtxFn: dialFrom(o.away)})
 }
 
 // locks is one process's connection to the store through one contender.

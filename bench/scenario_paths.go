@@ -26,6 +26,8 @@ func (t turn) values() map[string]float64 {
 		serverCPU.name:   t.load.cpu * 1e9 / t.ops,
 		serverCalls.name: t.load.commands() / t.ops,
 		leastServed.name: t.fewest,
+		pairMedian.name:  quantile(t.took, 0.5),
+		pairTail.name:    quantile(t.took, 0.99),
 	}
 }
 

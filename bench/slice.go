@@ -21,6 +21,8 @@ type slice struct {
 	settled bool
 	// contended is true when goroutines wait for each other.
 	contended bool
+	timed     bool          // each lock and unlock is timed
+	impatient time.Duration // after which every tenth call to lock gives up; 0: none does
 }
 
 // turn is the result of a slice.
@@ -32,6 +34,7 @@ type turn struct {
 	load    serverLoad
 	asleep  bool    // a goroutine still waited long after the end, although no new calls came
 	fewest  float64 // the fewest turns of a goroutine, as a fraction of an even share
+	took    []float64
 }
 
 // drainLimit is ample for the last waiters to get their turn once nobody new comes, if a release wakes one of them. Who
@@ -43,8 +46,9 @@ func (t turn) perOp() float64 { return float64(t.elapsed.Nanoseconds()) / t.ops 
 
 // counter keeps a goroutine's count on a cache line of its own.
 type counter struct {
-	n atomic.Int64
-	_ [56]byte
+	n    atomic.Int64
+	took []float64 // see slice.timed
+	_    [32]byte
 }
 
 var (
@@ -67,10 +71,18 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 	)
 	loop := func(g int) error {
 		path := s.pick(g, 0)
-		held := ls.session(s.paths[path])
+		held, other := ls.session(s.paths[path]), ls.session(s.paths[path]+"/impatient")
+		if s.timed {
+			counts[g].took = make([]float64, 0, 1<<12)
+		}
 		ready.Done()
 		<-start
 		for n := 1; !stop.Load(); n++ {
+			if s.impatient > 0 && n%10 == 0 {
+				s.giveUp(ctx, other)
+				continue
+			}
+			called := time.Now()
 			if err := held.lock(ctx); err != nil {
 				if stop.Load() && ctx.Err() != nil {
 					return nil //nolint:nilerr // the slice is over
@@ -89,6 +101,9 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 				return fmt.Errorf("unlock: %w", err)
 			}
 			counts[g].n.Add(1)
+			if s.timed {
+				counts[g].took = append(counts[g].took, float64(time.Since(called)))
+			}
 			if !s.settled {
 				path = s.pick(g, n)
 				held = ls.session(s.paths[path])
@@ -131,6 +146,7 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 		n := counts[g].n.Load()
 		t.ops += float64(n)
 		least = min(least, n)
+		t.took = append(t.took, counts[g].took...)
 	}
 	runtime.ReadMemStats(&after)
 	loadAfter, err := o.load(ctx)
@@ -165,4 +181,13 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 	t.bytes = float64(after.TotalAlloc-before.TotalAlloc) / t.ops
 	t.load = o.between(loadBefore, loadAfter)
 	return t, nil
+}
+
+// giveUp is a call to lock that gives up soon. It does not count.
+func (s slice) giveUp(ctx context.Context, of session) {
+	soon, cancel := context.WithTimeout(ctx, s.impatient)
+	defer cancel()
+	if of.lock(soon) == nil {
+		_ = of.unlock(ctx)
+	}
 }

@@ -48,6 +48,11 @@ var scenarios = []scenario{
 	{name: "readers", run: (*suite).readers},
 	{name: "permits", run: (*suite).permits, slow: true},
 	{name: "jvm", run: (*suite).java, slow: true},
+	{name: "sending-near", run: sending(0), slow: true},
+	{name: "sending-1ms", run: sending(time.Millisecond), slow: true},
+	{name: "sending-5ms", run: sending(5 * time.Millisecond), slow: true},
+	{name: "sending-impatient", run: (*suite).sendingImpatient, slow: true},
+	{name: "sending-cluster", run: (*suite).sendingOnACluster, slow: true},
 	{name: "growth", run: (*suite).growth},
 }
 
