@@ -134,10 +134,12 @@ func (a *acquisition) listening() time.Duration {
 	return min(reg.Poll, a.path.Shard().RoundTrip().Connect(), reg.Clock.Now().Until(a.deadline))
 }
 
-// unheard tries once without the queue, because there is no connection for messages, and waits for one.
+// unheard tries once without the queue, because there is no connection for messages, and waits for one. At the last release of
+// this process there may have been a window for others: then it waits until that is over. A call that has found the key taken
+// since then has no reason to: with a pause before each try it would miss windows that are for itself.
 func (a *acquisition) unheard() error {
 	a.drop()
-	if a.path.Contested() { // there may be a window for others
+	if a.path.Contested() && !a.course.slept {
 		why, err := a.pause(min(longWindow, max(0, a.path.Clock.Now().Until(a.deadline))), a.listener.Wakeup(), nil)
 		if err != nil || why == byWakeup {
 			return err

@@ -363,3 +363,33 @@ func TestQueue_TheGrantOfATicketThatIsToldLate(t *testing.T) {
 		require.NoError(w, m.Unlock(m.Lock))
 	})
 }
+
+// A call that cannot listen tries once in a poll interval, so that it finds the windows that releases leave to it. Only before its
+// first try it waits for the window that its own process may have left.
+func TestQueue_WithoutItsConnectionACallTriesEachPollInterval(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		w.WithQueues()
+		f := w.Flaky()
+		client := f.Client(func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+		_, giveBack := client.Dedicate() // so there is none for messages
+		defer giveBack()
+		l := w.RegistryOn(client).Obtain("42")
+		w.Lock(l)
+		holds, waits := w.Joins(w.Context()), w.Joins(w.Context())
+		w.Unlock(l)
+		require.NoError(w, <-holds.Result)
+
+		before := f.Count("obtain")
+		ctx := lockregistry.ContextWithOwner(w.Context())
+		got := kit.LockElsewhere(l, ctx)
+		w.Pass(100 * time.Millisecond)
+		require.Equal(w, before, f.Count("obtain"), "it waits first")
+		w.Pass(850 * time.Millisecond)
+		require.InDelta(w, before+9, f.Count("obtain"), 1)
+		require.NoError(w, holds.Unlock(holds.Lock))
+		require.NoError(w, <-waits.Result)
+		require.NoError(w, waits.Unlock(waits.Lock))
+		require.NoError(w, <-got)
+		require.NoError(w, l.Unlock(ctx))
+	})
+}
