@@ -1123,7 +1123,7 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 			p := kit.PairOf(f.Registry())
 			l := pick(p)
 			name := map[bool]string{true: "read", false: "write"}[l == p.Reader]
-			f.Fates(name, kit.CutAfter)
+			f.Fates(name+"_obtain", kit.CutAfter)
 			require.Error(w, l.Lock(w.Context(), lockregistry.Lease(time.Hour)))
 			require.False(w, l.IsHeld())
 			w.Fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
@@ -1136,7 +1136,7 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 				w.Lock(foreign.Reader, lockregistry.Lease(time.Minute))
 				holders := holdersOf(w, kit.TheKey)
 				w.Await("a connection", func() bool {
-					f.Fates(name, kit.CutAfter)
+					f.Fates(name+"_obtain", kit.CutAfter)
 					return l.Lock(w.Context(), lockregistry.Lease(time.Hour)) != nil && len(holdersOf(w, kit.TheKey)) == 2
 				})
 				w.Await("the grant is removed", func() bool { return slices.Equal(holders, holdersOf(w, kit.TheKey)) })
@@ -1159,7 +1159,7 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 					f := w.Flaky()
 					p, other := kit.PairOf(f.Registry()), w.Pair()
 					locks := map[string]*lockregistry.Lock{"read": p.Reader, "write": p.Writer}
-					f.Fates(first, kit.CutAfter)
+					f.Fates(first+"_obtain", kit.CutAfter)
 					require.Error(w, locks[first].Lock(w.Context(), lockregistry.Lease(time.Hour)))
 					abandoned := scriptsSent(f, "readwrite_"+first+"_obtain")[0]
 					w.AwaitGone(kit.TheKey)
@@ -1188,7 +1188,7 @@ func TestReadWriteLock_AnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
 		f := w.Flaky()
 		p, other := kit.PairOf(f.Registry()), w.Pair()
 		w.Lock(other.Reader, lockregistry.Lease(5*time.Second)) // and crashes
-		f.Fates("read", kit.CutAfter)
+		f.Fates("read_obtain", kit.CutAfter)
 		f.Fate("read", kit.Refused(kit.Loading)) // so that it is not removed in the background
 		require.Error(w, p.Reader.Lock(w.Context(), lockregistry.Lease(time.Hour)))
 		require.Greater(w, w.Pttl(kit.TheKey), 59*time.Minute)
