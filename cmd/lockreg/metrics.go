@@ -71,6 +71,9 @@ func (a *app) metrics(ctx context.Context, prefixes []string, s *serving) error 
 	}
 	log := a.logger(slog.LevelInfo)
 	options = append(options, page.WithLogger(log))
+	if _, err := page.Metrics(nil, options...); err != nil { // what is wrong with them is said before Redis is looked for
+		return exit{exitUsage, err}
+	}
 	encryption, err := s.encryption(log)
 	if err != nil {
 		return err

@@ -81,6 +81,7 @@ func TestMetricsRefuses(t *testing.T) {
 		{"--every 0 shop", "must be 100ms at least"},
 		{"--listen 10.1.2.3:9131 shop", "needs --tls-cert"},
 		{"--behind-proxy shop", "needs a token"},
+		{"--view-token-file " + tokenFile(t, "secret") + " shop", "128 are needed"},
 	} {
 		var said bytes.Buffer
 		a := &app{in: strings.NewReader(""), out: io.Discard, err: &said}
