@@ -62,7 +62,7 @@ func lookOnce(b *testing.B, e *exporter.Exporter, locks int) time.Duration {
 		defer close(ended)
 		e.Run(ctx)
 	}()
-	want := fmt.Sprintf(`lockregistry_fleet_holds{lockregistry_prefix="shop"} %s`+"\n", strconv.FormatFloat(float64(locks), 'g', -1, 64))
+	want := fmt.Sprintf(`lockregistry_fleet_holds{lockregistry_prefix="shop"} %d`+"\n", locks)
 	for said := false; !said; {
 		w := httptest.NewRecorder()
 		e.ServeHTTP(w, nil)

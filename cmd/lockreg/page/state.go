@@ -14,6 +14,8 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 const (
@@ -61,7 +63,7 @@ type row struct {
 	Version int          `json:"version"`
 	Kind    string       `json:"kind"`
 	Permits int          `json:"permits"` // of a semaphore: how many there are
-	Holders int          `json:"holders"`
+	Holders int          `json:"holders"` // see processes
 	Holder  *view.Holder `json:"holder"`  // one of them, see shown
 	Waiters int          `json:"waiters"` // see view.Waiting
 	Oldest  *time.Time   `json:"oldest"`  // since when the first to come of those listed waits
@@ -161,7 +163,7 @@ func (e *entry) shown() (h inspect.Holder) {
 func (e *entry) row() row {
 	r := row{
 		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: string(e.info.Kind),
-		Permits: e.info.Permits, Holders: e.info.HolderCount, Waiters: view.Waiting(e.info),
+		Permits: e.info.Permits, Holders: e.processes(), Waiters: view.Waiting(e.info),
 		At: e.at.UnixMilli(),
 	}
 	one := e.info
@@ -175,6 +177,27 @@ func (e *entry) row() row {
 	r.Oldest = view.OfTime(e.oldest())
 	r.Endless = slices.ContainsFunc(e.info.Holders, func(h inspect.Holder) bool { return h.Lease < 0 })
 	return r
+}
+
+// processes is how many holders a lock has, of which each process that holds permits counts once. Those that are not listed
+// count once each.
+func (e *entry) processes() int {
+	if e.info.Kind != observe.KindSemaphore {
+		return e.info.HolderCount
+	}
+	type process struct {
+		label observe.Label
+		kept  bool // for a while after its release
+	}
+	seen := map[process]bool{}
+	for _, h := range e.info.Holders {
+		label := observe.Label{Host: h.Label.Host, PID: h.Label.PID, Name: h.Label.Name}
+		if !h.Label.Known() {
+			label = observe.Label{Registry: protocol.ParseName(h.Holder).Registry}
+		}
+		seen[process{label, h.Kept}] = true
+	}
+	return e.info.HolderCount - len(e.info.Holders) + len(seen)
 }
 
 // copied is a state that may be changed until it is published.

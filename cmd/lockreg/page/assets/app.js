@@ -43,8 +43,8 @@ const handlers = {
   silence(data) {
     const servers = (data.servers ?? []).map(visible);
     const now = `${servers.join(", ") || "Redis"} ${servers.length > 1 ? "do" : "does"} not answer`;
-    if (data.since > 0 && (silent === 0 || now !== mute)) announce(`${now}.`);
-    if (data.since === 0 && silent > 0) announce("Redis answers again.");
+    if (data.since > 0 && (silent === 0 || now !== mute)) announce(`${now}.`, $("age"));
+    if (data.since === 0 && silent > 0) announce("Redis answers again.", $("age"));
     silent = data.since;
     mute = now;
     age();

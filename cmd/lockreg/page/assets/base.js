@@ -55,11 +55,22 @@ export function element(name, className, text) {
 
 export const order = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
-let silence = 0;
+// seen reports whether a part of the page is on the screen.
+function seen(node) {
+  const { top, bottom } = node.getBoundingClientRect();
+  return node.checkVisibility() && bottom > 0 && top < innerHeight && document.querySelector("dialog[open]") === null;
+}
 
-// announce says something that is over at once.
-export function announce(text) {
-  write($("status"), text);
-  clearTimeout(silence);
-  silence = setTimeout(() => write($("status"), ""), 6000);
+const silences = new Map();
+
+// announce says something that is over at once, for a while: in a toast, or, where a banner on the screen says it anyway, to those
+// alone who hear the page.
+export function announce(text, banner) {
+  queueMicrotask(() => {
+    // The banner is there, too, by now.
+    const node = banner && seen(banner) ? $("told") : $("status");
+    write(node, text);
+    clearTimeout(silences.get(node));
+    silences.set(node, setTimeout(() => write(node, ""), 6000));
+  });
 }

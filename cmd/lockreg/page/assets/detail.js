@@ -8,7 +8,7 @@ let open = null; // the id of the lock in the dialog
 let asking = false;
 let again = false;
 let release = "no"; // or yes, or login
-let chosen = null; // the holder to be released
+let chosen = null; // what is to be released: the lock's id, and the holds
 let lives = []; // of the holders that are shown: each a function that writes what is known of it
 
 export function show(id, path) {
@@ -117,6 +117,27 @@ function kindOf(lock) {
   return { readwrite: "read-write lock", lock: `lock in ${layout}`, "too long": "a name that is too long" }[lock.kind] ?? "free";
 }
 
+// people are the holders of a lock as they are listed, each with its holds: the permits of a process together.
+function people(lock) {
+  if (lock.kind !== "semaphore") return lock.holders.map((holder) => [holder]);
+  const byProcess = Map.groupBy(lock.holders, ({ label, holder, kept }) =>
+    JSON.stringify(label === null ? [holder.replace(/:\d+$/, ""), kept] : [label.host, label.pid, label.name, kept]),
+  );
+  return [...byProcess.values()];
+}
+
+// together is what several holds of a process are as one: of their leases, and signs of life, those of the worst.
+function together(holds, at) {
+  if (holds.length === 1) return holds[0];
+  const ends = (holder) => holder.leaseMs ?? Infinity;
+  const worst = holds.find((holder) => dead(holder, at)) ?? holds.reduce((a, b) => (ends(b) < ends(a) ? b : a));
+  const sum = (column) => holds.reduce((n, holder) => n + holder[column], 0);
+  return { ...worst, permits: sum("permits"), behind: sum("behind"), holder: `${holds.length} holds` };
+}
+
+// first is the hold of several that was asked for first; the server lists them so.
+const first = (holds) => holds[0];
+
 function person(name, value, since, [before, behind], kind) {
   const item = element("li");
   const who = element("span", "who", visible(name));
@@ -137,11 +158,16 @@ function detail(lock, at) {
   const focused = document.activeElement?.dataset?.holder;
   const long = lock.tooLong.length > 0 ? `; too long to be shown: ${lock.tooLong.join(", ")}` : "";
   write($("detail-facts"), `${kindOf(lock)}, key ${visible(lock.key)}${long}`);
-  write($("holders-title"), lock.holderCount === 1 ? "Holder" : `${lock.holderCount} holders`);
+  const listed = people(lock);
+  const unlisted = lock.holderCount - lock.holders.length;
+  const count = listed.length + unlisted;
+  write($("holders-title"), count === 1 ? "Holder" : `${count} holders`);
   lives = [];
   $("holders").replaceChildren(
-    ...lock.holders.map((holder) => {
-      const item = person(holder.who, holder.holder, holder.granted ?? holder.since, heldFor(holder), part(lock, holder));
+    ...listed.map((holds) => {
+      const holder = together(holds, at);
+      const since = first(holds).granted ?? first(holds).since;
+      const item = person(holder.who, holder.holder, since, heldFor(first(holds)), part(lock, holder));
       const lease = element("span", "quiet");
       if (holder.leaseMs === null) lease.textContent = "lease without end";
       else lease.dataset.ends = at + holder.leaseMs;
@@ -158,7 +184,7 @@ function detail(lock, at) {
         const button = element("button", "", "Release");
         button.type = "button";
         button.dataset.holder = holder.id;
-        button.addEventListener("click", () => ask(lock, holder, at));
+        button.addEventListener("click", () => ask(lock, holds, at));
         item.append(button);
       }
       return item;
@@ -198,11 +224,14 @@ $("detail").addEventListener("click", (event) => {
 
 // ---------- release ----------
 
-function ask(lock, holder, at) {
-  chosen = { path: lock.path, id: lock.id, holder: holder.id };
+function ask(lock, holds, at) {
+  const holder = together(holds, at);
+  chosen = { path: lock.path, id: lock.id, holders: holds.map((hold) => hold.id) };
   write($("confirm-path"), visible(lock.path));
-  const since = holder.since === null ? "" : `, which asked for it ${ago(moment(holder.since))} ago`;
-  const held = `It is held by ${visible(holder.who)}${since}.`;
+  const asked = first(holds).since;
+  const since = asked === null ? "" : `, which asked for it ${ago(moment(asked))} ago`;
+  const several = holds.length === 1 ? "" : ` All its ${holds.length} holds, of ${permits(holder.permits)}, are released.`;
+  const held = `It is held by ${visible(holder.who)}${since}.${several}`;
   const known = life(holder, at);
   write($("confirm-text"), holder.kept ? "Nobody holds it: it stays taken after its release." : held);
   write(
@@ -220,20 +249,30 @@ async function change(url, body) {
     headers: { "Content-Type": "application/json", "Lockreg-Request": "1" },
     body: JSON.stringify(body),
   });
-  if (!answer.ok) throw new Error((await answer.json()).error);
+  if (!answer.ok) throw Object.assign(new Error((await answer.json()).error), { status: answer.status });
 }
 
 $("confirm-no").addEventListener("click", () => $("confirm").close());
 $("confirm-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const { path, id, holder } = chosen;
+  const { path, id, holders } = chosen;
+  const many = holders.length;
   $("confirm-yes").disabled = true;
+  let late = 0; // holds that had ended before
   try {
-    await change("release", { id, holderId: holder, reason: $("reason").value });
+    for (; holders.length > 0; holders.shift()) {
+      try {
+        await change("release", { id, holderId: holders[0], reason: $("reason").value });
+      } catch (error) {
+        if (error.status !== 409 || many === 1) throw error;
+        late++;
+      }
+    }
     $("confirm").close();
-    announce(`Released: ${visible(path)}`);
+    announce(`Released: ${visible(path)}${late === 0 ? "" : `; ${late} of ${many} holds had ended before`}`);
   } catch (error) {
-    write($("confirm-error"), visible(error.message));
+    const left = many === 1 ? "" : `${holders.length} of ${many} holds are left: `; // they are tried again
+    write($("confirm-error"), left + visible(error.message));
     $("confirm-error").hidden = false;
   }
   $("confirm-yes").disabled = false;

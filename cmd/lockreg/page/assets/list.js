@@ -1,4 +1,4 @@
-// The locks, in order, and the list, of which only what can be seen is in the document.
+// The locks, in order, and the list, which is in the document if it is not long.
 
 import { $, ago, clock, duration, element, moment, serverNow, visible, write } from "./base.js";
 import { show } from "./detail.js";
@@ -9,6 +9,8 @@ import { follow } from "./trails.js";
 
 const FEW = 30; // are put in order one by one
 const LONG = 70; // a name that is longer is written smaller
+const BOUND = 1000; // rows are all in the document, so that the browser's search and printing see them; of more those on the screen
+const GROWTH = 60; // rows at most are made at a time, where they are not on the screen
 
 export const locks = new Map(); // by id, as a path may be no text
 export let all = []; // sorted
@@ -143,6 +145,7 @@ const body = $("rows");
 const pool = [];
 let rowHeight = 52;
 let painting = false;
+let printing = false;
 
 // mark marks the locks that calls of deadlocks wait for.
 export function mark(ids) {
@@ -181,11 +184,22 @@ function newRow(number) {
   return row;
 }
 
+// range is which rows are in the document, when some of them are on the screen. All are, in order, if they are not too many:
+// they become more and more, with each painting.
+function range(from, to) {
+  if (printing) return [0, Math.min(shown.length, BOUND)];
+  if (listing || shown.length > BOUND) return [from, to];
+  const last = Math.min(shown.length, Math.max(to, pool.length + GROWTH));
+  if (last < shown.length) dirty();
+  return [0, last];
+}
+
 function paint() {
   painting = false;
   const top = body.getBoundingClientRect().top;
-  const first = Math.max(0, Math.floor(-top / rowHeight) - 4);
-  const last = Math.min(shown.length, Math.ceil((innerHeight - top) / rowHeight) + 4);
+  const from = Math.max(0, Math.floor(-top / rowHeight) - 4);
+  const to = Math.min(shown.length, Math.ceil((innerHeight - top) / rowHeight) + 4);
+  const [first, last] = range(from, to);
   const height = `${shown.length * rowHeight}px`;
   if (body.style.height !== height) body.style.height = height;
   const needed = Math.max(0, last - first);
@@ -195,7 +209,7 @@ function paint() {
   for (let index = first; index < last; index++) {
     const row = pool[index % pool.length];
     used.add(row);
-    fill(row, index, shown[index]);
+    fill(row, index, shown[index], printing || (index >= from && index < to));
   }
   let activeNode = null;
   for (const row of pool) {
@@ -219,9 +233,12 @@ function paint() {
   write($("count"), wanted === "" ? whole : `${shown.length} of ${whole}`);
   $("empty").hidden = shown.length > 0 || clock.lastPass === 0 || listing;
   write($("empty"), locks.size === 0 ? "Nothing is locked, and nobody waits." : "No lock matches the filter.");
+  $("beyond").hidden = shown.length <= BOUND;
+  write($("beyond"), `These are ${shown.length}: the browser finds those on the screen, and prints the first ${BOUND}. Filter them to have all.`);
 }
 
-function fill(row, index, lock) {
+// fill has a row show a lock. What grows older is written on the screen alone.
+function fill(row, index, lock, seen) {
   const { node, cells } = row;
   if (node.hidden) node.hidden = false;
   if (row.index !== index || row.height !== rowHeight) {
@@ -230,7 +247,8 @@ function fill(row, index, lock) {
     node.style.transform = `translateY(${index * rowHeight}px)`;
     node.setAttribute("aria-rowindex", String(index + 2));
   }
-  if (row.lock !== lock) {
+  const changed = row.lock !== lock;
+  if (changed) {
     row.lock = lock;
     write(row.path, visible(lock.path));
     row.path.classList.toggle("long", lock.path.length > LONG);
@@ -246,6 +264,7 @@ function fill(row, index, lock) {
     cells[4].classList.toggle("queued", lock.waiters > 0);
   }
   write(row.knot, marked.has(lock.id) ? "deadlock" : "");
+  if (!seen && !changed) return;
   const [before, behind] = lock.holder === null ? ["", ""] : heldFor(lock.holder);
   write(cells[2], lock.since === null ? "" : before + ago(lock.since) + behind);
   write(cells[3], lock.holder === null ? "" : lock.ends === null ? "no end" : duration(lock.ends - serverNow()));
@@ -326,6 +345,14 @@ document.addEventListener("keydown", (event) => {
 });
 addEventListener("scroll", dirty, { passive: true });
 addEventListener("resize", measure);
+addEventListener("beforeprint", () => {
+  printing = true;
+  paint();
+});
+addEventListener("afterprint", () => {
+  printing = false;
+  dirty();
+});
 $("filter").addEventListener("input", filter);
 $("beginning").addEventListener("change", filter);
 $("filter-form").addEventListener("submit", (event) => {

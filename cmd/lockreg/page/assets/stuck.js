@@ -25,7 +25,8 @@ export function deadlocks(found) {
   const section = $("deadlocks");
   section.hidden = found.length === 0;
   write($("deadlocks-title"), found.length === 1 ? "A deadlock" : `${found.length} deadlocks`);
-  if (found.length > told) announce(found.length === 1 ? "There is a deadlock." : `There are ${found.length} deadlocks.`);
+  const many = found.length === 1 ? "There is a deadlock." : `There are ${found.length} deadlocks.`;
+  if (found.length > told) announce(many, section);
   told = found.length;
   mark(found.flatMap((deadlock) => deadlock.waits.map((wait) => wait.id)));
   rest($("deadlocks-more"), found.length - MOST);
@@ -127,7 +128,7 @@ let since = null; // the newest that this browser has heard of; null: it has hea
 
 export function losses(told) {
   const newest = told.at(-1)?.at ?? 0;
-  if (since !== null && newest > since) announce("A lock was lost.");
+  if (since !== null && newest > since) announce("A lock was lost.", $("lost"));
   since = newest;
   lost = told.toReversed();
   $("lost").hidden = lost.length === 0;

@@ -193,6 +193,7 @@ type fake struct {
 	mu        sync.Mutex
 	locks     map[string]inspect.Lock
 	deadlocks []observe.Deadlock
+	released  []string // holders
 	failure   atomic.Pointer[error]
 	late      atomic.Bool // releases come too late
 	slow      atomic.Bool // each lock takes a while to be read
@@ -234,13 +235,14 @@ func (f *fake) Deadlocks(context.Context) ([]observe.Deadlock, error) {
 	return f.deadlocks, nil
 }
 
-func (f *fake) ForceUnlockHolder(_ context.Context, path, _ string) error {
+func (f *fake) ForceUnlockHolder(_ context.Context, path, holder string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.late.Load() {
 		return lockregistry.ErrNotOwner
 	}
 	delete(f.locks, path)
+	f.released = append(f.released, holder)
 	return nil
 }
 

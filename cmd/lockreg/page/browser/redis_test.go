@@ -326,7 +326,7 @@ func TestPermitsAreShown(t *testing.T) {
 	kinds := func(list string) string {
 		return `[...document.querySelectorAll("` + list + ` .kind")].map((k) => k.textContent).join()`
 	}
-	b.await(kinds("#holders") + ` === "1 permit,3 permits"`)
+	b.await(kinds("#holders") + ` === "4 permits"`)
 	b.await(kinds("#queue") + ` === "4 permits"`)
 	partner.Permits = 3 // nobody is put out
 	source.set(partner)
@@ -369,7 +369,7 @@ func TestLossIsShown(t *testing.T) {
 	require.False(t, value[bool](b, `document.querySelector("#lost").checkVisibility()`))
 	require.NoError(t, source.ForceUnlockHolder(t.Context(), "dead<b>", ""))
 	b.text("#lost-title", "Lost in the last ten minutes: 1")
-	b.text("#status", "A lock was lost.")
+	b.text("#told", "A lock was lost.")
 	b.text("#stuck-title", "Holder probably dead or frozen: none now")
 	b.await(`/^dead<b>: billing on web-1, process 4711, \d s ago; now held by nobody$/.test(
 		document.querySelector("#lost-list").innerText)`)
