@@ -8,8 +8,7 @@
 //	}
 //	mux.Handle("POST /orders/{id}/ship", ship.Handler(shipOrder))
 //
-// Handler fits every router that takes func(http.Handler) http.Handler, such as chi, and those that wrap an http.Handler, such
-// as gin and echo.
+// Handler fits every router that takes func(http.Handler) http.Handler, such as chi, and Echo through its WrapMiddleware.
 package lockhttp
 
 import (
@@ -99,7 +98,8 @@ type Middleware struct {
 // If the lock is lost before next has begun to answer, the client gets 500, and what next writes then is dropped: Write returns
 // an error that matches ErrLockLost. An answer that has begun cannot be taken back, so a handler should do its work first and
 // answer then. A handler that writes nothing, and so answers 200, has its lock released first: a loss that only Redis knows of is
-// found in time, too.
+// found in time, too. A router that answers to an error of its handler when the middleware has returned, as Echo does, answers
+// as without the middleware, unless the lock was lost.
 //
 // When the release itself fails for another reason the work is done, and the answer stays as it is.
 func (m Middleware) Handler(next http.Handler) http.Handler {
@@ -115,23 +115,18 @@ func (m Middleware) Handler(next http.Handler) http.Handler {
 			Error(w, err)
 			return
 		}
-		released := false
-		release := func() error {
-			released = true
-			return hold.Release(context.WithoutCancel(r.Context()))
-		}
+		ctx := hold.Context(r.Context())
+		answer := &answer{ResponseWriter: w, hold: hold, ctx: ctx}
 		defer func() {
-			if !released { // next has panicked
-				if err := release(); err != nil {
+			if !answer.released { // next has panicked
+				if err := answer.release(); err != nil {
 					m.fail(r, err)
 				}
 			}
 		}()
-		ctx := hold.Context(r.Context())
-		answer := &answer{ResponseWriter: w, hold: hold, ctx: ctx}
 		next.ServeHTTP(answer, r.WithContext(ctx))
 		lost := answer.lost()
-		err = release()
+		err = answer.release()
 		if err == nil {
 			err = lost // a handler may have outlived a hold that was released meanwhile
 		}
@@ -140,7 +135,7 @@ func (m Middleware) Handler(next http.Handler) http.Handler {
 		}
 		m.fail(r, err)
 		if !answer.begun && errors.Is(err, lockregistry.ErrLockLost) {
-			Error(w, err)
+			answer.refuse(err)
 		}
 	})
 }
@@ -155,18 +150,30 @@ func (m Middleware) fail(r *http.Request, err error) {
 type answer struct {
 	http.ResponseWriter
 
-	hold    *lockregistry.Hold
-	ctx     context.Context //nolint:containedctx // of the request that it answers
-	begun   bool            // the status is sent
-	refused error           // why it was 500
+	hold     *lockregistry.Hold
+	ctx      context.Context //nolint:containedctx // of the request that it answers
+	released bool            // Release was called: what is written now comes from outside the middleware
+	begun    bool            // the status is sent
+	refused  error           // why it was 500
 }
 
 // Unwrap is for [http.ResponseController].
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// lost is why the lock is lost, if it is.
+func (a *answer) release() error {
+	a.released = true
+	return a.hold.Release(context.WithoutCancel(a.ctx)) //nolint:wrapcheck // a LockError
+}
+
+// refuse answers 500. What is written later is dropped.
+func (a *answer) refuse(err error) {
+	a.begun, a.refused = true, err
+	Error(a.ResponseWriter, err)
+}
+
+// lost is why the lock is lost, if it is. A lock that is released cannot be lost, although its context has ended.
 func (a *answer) lost() error {
-	if a.ctx.Err() != nil {
+	if !a.released && a.ctx.Err() != nil {
 		if cause := context.Cause(a.ctx); errors.Is(cause, lockregistry.ErrLockLost) {
 			return cause
 		}
@@ -182,10 +189,10 @@ func (a *answer) WriteHeader(status int) {
 	switch {
 	case a.begun, status < firstFinal && status != http.StatusSwitchingProtocols:
 	default:
-		a.begun = true
-		if a.refused = a.lost(); a.refused != nil {
-			Error(a.ResponseWriter, a.refused)
+		if err := a.lost(); err != nil {
+			a.refuse(err)
 		}
+		a.begun = true
 	}
 	if a.refused == nil {
 		a.ResponseWriter.WriteHeader(status)

@@ -291,3 +291,41 @@ func TestMiddleware_TheRequestEndsBeforeTheLock(t *testing.T) {
 	handler.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodPost, "/ship?order=42", nil))
 	require.Equal(t, http.StatusInternalServerError, answer.Code)
 }
+
+// Echo answers to an error of its handler when the middleware has returned, with the writer that the handler had: the lock is
+// released then, and not lost.
+func TestMiddleware_AnAnswerAfterTheRelease(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lose func(s *served, r *http.Request)
+		want int
+	}{
+		"released": {func(*served, *http.Request) {}, 404},
+		"lost":     {func(s *served, _ *http.Request) { s.Lose("42") }, 500},
+		"lost, as the release finds": {func(s *served, r *http.Request) {
+			assert.NoError(t, inspect.Of(s.Peer().Registry).ForceUnlock(r.Context(), "42"))
+		}, 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServed(t)
+			var inside http.ResponseWriter
+			answer := s.ask(func(w http.ResponseWriter, r *http.Request) {
+				inside = w
+				c.lose(s, r)
+			})
+			inside.WriteHeader(http.StatusNotFound)
+			_, err := io.WriteString(inside, "no such order\n")
+			require.Equal(t, c.want, answer.Code)
+			if c.want == http.StatusNotFound {
+				require.NoError(t, err)
+				require.Equal(t, "no such order\n", answer.Body.String())
+				require.Empty(t, s.failed)
+			} else {
+				require.ErrorIs(t, err, lockregistry.ErrLockLost)
+				require.Equal(t, "internal error\n", answer.Body.String())
+				require.Len(t, s.failed, 1)
+			}
+		})
+	}
+}
