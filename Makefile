@@ -169,6 +169,11 @@ ledger: ## test the example of fencing: a SQL table that refuses a writer that w
 	@scripts/ensure-redis.sh
 	cd examples/ledger && GOWORK=off ../../scripts/go-test.sh -count=1 -timeout=$(TESTTIMEOUT) .
 
+.PHONY: web
+web: ## test the recipes for chi, Echo, gRPC, a queue and a transaction
+	@scripts/ensure-cgo.sh
+	cd examples/web && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=$(TESTTIMEOUT) .
+
 .PHONY: interop
 interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and Maven
 	@scripts/ensure-cgo.sh

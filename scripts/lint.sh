@@ -16,7 +16,7 @@ for module in $modules; do
 done
 
 # .github/workflows vets macOS, too. There code for Unix fails as it does here, but code for Windows only there.
-for module in . cmd/lockreg contrib/*; do
+for module in . cmd/lockreg contrib/* examples/web; do
 	echo "go vet for Windows in $module"
 	(cd "$module" && GOWORK=off GOOS=windows go vet ./...) || failed=yes
 done
@@ -25,7 +25,7 @@ done
 vet=$(mktemp)
 trap 'rm -f "$vet"' EXIT
 GOWORK=off go -C contrib/lockvet build -o "$vet" .
-for module in . cmd/lockreg examples/ledger examples/service contrib/gocronlock contrib/lockgoredis contrib/lockotel contrib/lockprom; do
+for module in . cmd/lockreg examples/ledger examples/service examples/web contrib/gocronlock contrib/lockgoredis contrib/lockotel contrib/lockprom; do
 	echo "lockvet in $module"
 	packages=./...
 	[ "$module" != . ] || packages="./examples/... ./leader ./lockhttp ./locktest"

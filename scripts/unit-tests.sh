@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOWORK=off LOCKREGISTRY_REDIS_SERVER=none
 
-for module in . cmd/lockreg contrib/*; do
+for module in . cmd/lockreg contrib/* examples/web; do
 	go -C "$module" build ./...
 	go -C "$module" vet ./...
 	# internal/arch is about the code, docs about pages, and page/browser needs Chromium.

@@ -68,7 +68,7 @@ var imported = []string{
 	".", "inspect", "leader", "lockhttp", "locktest", "observe",
 	"contrib/gocronlock", "contrib/lockgoredis", "contrib/lockotel", "contrib/lockprom", "contrib/lockvet/rules",
 	"cmd/lockreg/page", "cmd/lockreg/exporter", "cmd/lockreg/doctor",
-	"examples/orders", "examples/service",
+	"examples/orders", "examples/service", "examples/web",
 }
 
 var fileName = regexp.MustCompile(`\b[\w-]+\.(go|lua|md|tla|txt)\b`)
