@@ -119,6 +119,9 @@ Redis is found by --url or REDIS_URL:
 
 A registry's locks are the keys PREFIX:PATH. Shells complete both.
 
+What an alert, a log line or a banner means, and what to do:
+https://github.com/lockregistry/lockregistry/blob/main/docs/oncall.md
+
 Exit codes: 0 success, 64 a mistake on the command line, 69 Redis cannot be
 used; each command's help has its others.`,
 		Args:          noCommand,
