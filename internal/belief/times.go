@@ -16,7 +16,8 @@ const (
 	// reply is late: a successor may have taken over before it came.
 	//
 	// Half of it: a server is suspect that forks, or deletes a large key, for 300 ms.
-	// Twice: Sentinels that replace a master after a second do so while its replies are still in time.
+	// Twice: a call that may wait for a second ends before it goes another way; and Sentinels that replace a master after a second
+	// do so while its replies are still in time.
 	Silence = 500 * time.Millisecond
 
 	// Connect, plus six round trips, is how long making a connection may take: TCP, TLS, HELLO and CLIENT INFO are five.
@@ -28,9 +29,9 @@ const (
 	// Pause is for how long this process may have stood still, and still believe what it finds then. After a longer stop a
 	// failover may have begun and ended unnoticed.
 	//
-	// Half of it: less than a way may take that is not measured yet, see farthest; and an ordinary stop of a machine makes its
-	// server suspect.
-	// Twice: the fastest failover, which takes three to four seconds, fits in it.
+	// Half of it: less than a way of a second may need that is not measured yet, see Farthest; and an ordinary stop of a machine
+	// makes its server suspect.
+	// Twice: a failover of three to four seconds fits in it.
 	Pause = 2500 * time.Millisecond
 
 	// Old is after how long no dedicated connection is used any more, and for how long a deposed master may be believed where
