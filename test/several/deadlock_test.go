@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -477,11 +478,12 @@ func TestDeadlock_ALostHoldIsNoEdge(t *testing.T) {
 	})
 }
 
-// Goroutines lock plain and read-write locks, each in the order of the paths, so that no cycle is possible:
-// with contexts that are cancelled, deadlines, holds as values, and owners.
+// Goroutines lock plain and read-write locks, each in the order of the paths: with contexts that are cancelled, deadlines, holds
+// as values, and owners. Some begin with the last path, which another goroutine releases soon: so there are cycles, but none that
+// lasts until the second look.
 func TestDeadlock_NoFalseAlarm(t *testing.T) {
 	t.Parallel()
-	const runs, batch = 80, 40
+	const runs, batch = 40, 20
 	for first := 0; first < runs; first += batch {
 		t.Run(strconv.Itoa(first), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
@@ -511,6 +513,20 @@ func acyclic(w *kit.World, client rueidis.Client, opt lockregistry.Option, seed 
 			if random.IntN(3) == 0 {
 				ctx = lockregistry.ContextWithOwner(ctx)
 			}
+			if random.IntN(2) == 0 {
+				h, err := r.Acquire(ctx, lastPath)
+				if err != nil {
+					w.Errorf("seed %d: %v", seed, err)
+					return
+				}
+				soon := deadlock.SecondLook - time.Duration(1+random.IntN(400))*time.Millisecond
+				all.Go(func() {
+					<-time.After(soon)
+					if err := h.Release(context.Background()); err != nil {
+						w.Errorf("seed %d: %v", seed, err)
+					}
+				})
+			}
 			if err := climb(ctx, r, random, 0); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				w.Errorf("seed %d: %v", seed, err)
 			}
@@ -519,12 +535,15 @@ func acyclic(w *kit.World, client rueidis.Client, opt lockregistry.Option, seed 
 	all.Wait()
 }
 
+// lastPath is behind all others.
+const lastPath = "last"
+
 // climb takes some of the locks from one path on, and releases them on the way back.
 func climb(ctx context.Context, r *lockregistry.Registry, random *rand.Rand, from int) error {
 	from += random.IntN(3)
 	if from > 5 {
 		<-time.After(time.Duration(random.IntN(900)) * time.Millisecond) // long enough for a second look
-		return nil
+		return r.Do(ctx, lastPath, func(context.Context) error { return nil })
 	}
 	on := func(ctx context.Context) error { return climb(ctx, r, random, from+1) }
 	l := r.Obtain(strconv.Itoa(from))
