@@ -2,14 +2,8 @@ package lockgoredis_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -98,8 +92,11 @@ var settings = map[string]func(t *testing.T){
 	},
 	"TLSConfig": func(t *testing.T) {
 		t.Helper()
-		address, trusted := encrypted(t)
-		rdb := redis.NewClient(&redis.Options{Addr: address, TLSConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}})
+		certificate, port := redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort())
+		redistest.Start(t, append(certificate.Args(port), "--tls-auth-clients", "no")...)
+		rdb := redis.NewClient(&redis.Options{
+			Addr: "127.0.0.1:" + port, TLSConfig: &tls.Config{RootCAs: certificate.Roots, MinVersion: tls.VersionTLS12},
+		})
 		works(t, open(t, rdb), rdb)
 	},
 	"Dialer": func(t *testing.T) {
@@ -324,32 +321,6 @@ func socketDir(t *testing.T) string {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	return dir
-}
-
-// encrypted starts a server that speaks TLS on a second port.
-func encrypted(t *testing.T) (address string, trusted *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	of := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	certificate, err := x509.CreateCertificate(rand.Reader, of, of, &key.PublicKey, key)
-	require.NoError(t, err)
-	private, err := x509.MarshalECPrivateKey(key)
-	require.NoError(t, err)
-	dir := t.TempDir()
-	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "c.pem"), public, 0o600))
-	secret := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "k.pem"), secret, 0o600))
-	port := strconv.Itoa(redistest.FreePort())
-	redistest.Start(t, "--tls-port", port, "--tls-cert-file", filepath.Join(dir, "c.pem"), "--tls-key-file",
-		filepath.Join(dir, "k.pem"), "--tls-auth-clients", "no")
-	trusted = x509.NewCertPool()
-	require.True(t, trusted.AppendCertsFromPEM(public))
-	return net.JoinHostPort("127.0.0.1", port), trusted
 }
 
 // The README is short, and links to the table.

@@ -2,15 +2,7 @@ package failover
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"encoding/pem"
-	"math/big"
-	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -26,14 +18,10 @@ import (
 // knows take nothing but TLS.
 func TestSentinelOverTLS(t *testing.T) {
 	t.Parallel()
-	folder, roots := certificates(t)
+	certificate := redistest.NewCertificate(t)
 	listening := func() (port string, args []string) {
 		port = strconv.Itoa(redistest.FreePort())
-		return port, []string{
-			"--tls-port", port, "--tls-replication", "yes", "--tls-auth-clients", "no",
-			"--tls-cert-file", filepath.Join(folder, "cert"), "--tls-key-file", filepath.Join(folder, "key"),
-			"--tls-ca-cert-file", filepath.Join(folder, "cert"),
-		}
+		return port, append(certificate.Args(port), "--tls-replication", "yes", "--tls-auth-clients", "no")
 	}
 	at, args := listening()
 	master := redistest.Start(t, args...)
@@ -52,7 +40,7 @@ func TestSentinelOverTLS(t *testing.T) {
 		}))
 	}
 	registry := func() *lockregistry.Registry {
-		r, err := open("rediss", roots, roots)
+		r, err := open("rediss", certificate.Roots, certificate.Roots)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = r.Close() })
 		return r
@@ -73,37 +61,12 @@ func TestSentinelOverTLS(t *testing.T) {
 
 	for what, pools := range map[string][2]*x509.CertPool{
 		"neither is trusted":      {x509.NewCertPool(), x509.NewCertPool()},
-		"no Sentinel is trusted":  {roots, x509.NewCertPool()},
-		"the master is untrusted": {x509.NewCertPool(), roots},
+		"no Sentinel is trusted":  {certificate.Roots, x509.NewCertPool()},
+		"the master is untrusted": {x509.NewCertPool(), certificate.Roots},
 	} {
 		_, err := open("rediss", pools[0], pools[1])
 		require.ErrorContains(t, err, "its certificate is not trusted", what)
 	}
 	_, err = open("redis", nil, nil)
 	require.ErrorIs(t, err, lockregistry.ErrUnavailable)
-}
-
-// certificates makes a folder with a certificate for 127.0.0.1, which signs itself, and its key.
-func certificates(t *testing.T) (folder string, roots *x509.CertPool) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	public, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	folder, roots = t.TempDir(), x509.NewCertPool()
-	for name, block := range map[string]*pem.Block{
-		"cert": {Type: "CERTIFICATE", Bytes: public}, "key": {Type: "PRIVATE KEY", Bytes: secret},
-	} {
-		require.NoError(t, os.WriteFile(filepath.Join(folder, name), pem.EncodeToMemory(block), 0o600))
-	}
-	certificate, err := x509.ParseCertificate(public)
-	require.NoError(t, err)
-	roots.AddCert(certificate)
-	return folder, roots
 }

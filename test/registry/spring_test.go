@@ -2,13 +2,7 @@ package registry_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -67,14 +61,15 @@ var springSettings = map[string]func(t *testing.T){
 	},
 	"ssl.bundle": func(t *testing.T) {
 		t.Helper()
-		s, address, certificate, trusted := encrypted(t)
+		certificate, port := redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort())
+		s, address := redistest.Start(t, certificate.Args(port)...), "127.0.0.1:"+port
 		locksOn(t, s, 0, "rediss://"+address, lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
-			o.TLSConfig.RootCAs, o.TLSConfig.Certificates = trusted, []tls.Certificate{certificate}
+			o.TLSConfig.RootCAs, o.TLSConfig.Certificates = certificate.Roots, []tls.Certificate{certificate.Pair}
 		}))
 		_, err := lockregistry.Open(t.Context(), "rediss://"+address, "orders")
 		require.ErrorContains(t, err, "its certificate is not trusted")
 		_, err = lockregistry.Open(t.Context(), "rediss://"+address, "orders",
-			lockregistry.WithClientOption(func(o *rueidis.ClientOption) { o.TLSConfig.RootCAs = trusted }))
+			lockregistry.WithClientOption(func(o *rueidis.ClientOption) { o.TLSConfig.RootCAs = certificate.Roots }))
 		require.Error(t, err, "the server asks for one")
 	},
 	"timeout": func(t *testing.T) {
@@ -276,31 +271,4 @@ func optionFrom(t *testing.T, url string) (seen rueidis.ClientOption) {
 	}))
 	require.ErrorIs(t, err, lockregistry.ErrUnavailable)
 	return seen
-}
-
-// encrypted starts a server that also speaks TLS, at address, with clients that show the certificate.
-func encrypted(t *testing.T) (s *redistest.Server, address string, c tls.Certificate, trusted *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	of := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, of, of, &key.PublicKey, key)
-	require.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	publicPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	privatePEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
-	c, err = tls.X509KeyPair(publicPEM, privatePEM)
-	require.NoError(t, err)
-	trusted = x509.NewCertPool()
-	require.True(t, trusted.AppendCertsFromPEM(publicPEM))
-	public, secret := filepath.Join(t.TempDir(), "c.pem"), filepath.Join(t.TempDir(), "k.pem")
-	require.NoError(t, os.WriteFile(public, publicPEM, 0o600))
-	require.NoError(t, os.WriteFile(secret, privatePEM, 0o600))
-	port := strconv.Itoa(redistest.FreePort())
-	s = redistest.Start(t, "--tls-port", port, "--tls-cert-file", public, "--tls-ca-cert-file", public, "--tls-key-file", secret)
-	return s, net.JoinHostPort("127.0.0.1", port), c, trusted
 }
