@@ -43,7 +43,7 @@ func TestRelease(t *testing.T) {
 	assert.Zero(t, code, text)
 	assert.Contains(t, out, "shop:a is released")
 	assert.False(t, s.has(t, "shop:a"))
-	require.Len(t, strings.Split(strings.TrimSpace(text), "\n"), 1, text)
+	require.Equal(t, 1, strings.Count(text, "msg=release"), text) // on a busy machine it also tells when the holder was alive
 	for _, part := range []string{
 		"time=", "msg=release", "caller=" + me.Username + "@" + host, "path=a", "key=shop:a", "holder=" + value,
 		`reason="gone\n\x1b[2Jx\u202e\u009b2J\n\t"`, "result=freed",
