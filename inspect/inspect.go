@@ -20,7 +20,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/seam"
-	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -64,41 +63,20 @@ func New(client rueidis.Client, prefix string) (*Inspector, error) {
 	return &Inspector{reader: reader{parts(client, prefix)}, found: true}, nil
 }
 
+const commandLimit = 5 * time.Second // as of a registry
+
 // parts are what a registry would say that does nothing.
 func parts(client rueidis.Client, prefix string) seam.Parts {
-	t := transport.New(client)
-	formats := protocol.Config{
-		Prefix: prefix, Cluster: client.Mode() == rueidis.ClientModeCluster, Publishes: true, Beside: protocol.NewBeside(t.Clock),
-	}
-	r := &readonly.Reader{
-		Prefix: prefix, Sharded: formats.Sharded(), Cluster: formats.Cluster,
-		Clock: t.Clock, Client: client, Transport: t, Calls: calls{},
-	}
+	r := readonly.Bystander(client, prefix, commandLimit)
 	return seam.Parts{
 		Reader:   r,
-		Detector: detector.Bystander(r, t.Clock, nil),
-		Formats:  formats,
+		Detector: detector.Bystander(r, r.Clock, nil),
+		Formats:  protocol.Config{Prefix: prefix, Cluster: r.Cluster, Publishes: true, Beside: protocol.NewBeside(r.Clock)},
 		Layout:   observe.LayoutSpring,
 		Values:   "\x00", // no value begins so
 		Own:      func(string) []presence.Lock { return nil },
 		Held:     func(string) map[string]*hold.Hold { return nil },
 	}
-}
-
-// calls are those of an inspector without a registry.
-type calls struct{}
-
-const commandLimit = 5 * time.Second // as of a registry
-
-func (calls) CommandWait(ctx context.Context, s *transport.Shard) transport.Wait {
-	return transport.Wait{Ctx: ctx, Limit: s.Plus(commandLimit), Near: commandLimit}
-}
-
-func (calls) Stopped(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return fault.Ended(ctx)
-	}
-	return nil
 }
 
 // Inspect returns the holders and waiters of path: of its plain lock in either layout, Java's holders included, of its

@@ -17,6 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -110,7 +111,9 @@ func (a *app) lsUntil(ctx context.Context, stop func(), prefix string, c *choice
 		}
 		return a.noLocks(ctx, r, prefix)
 	}
-	find := func(ctx context.Context) func() marks { return knots(ctx, readerOf(client, prefix)) }
+	find := func(ctx context.Context) func() marks {
+		return knots(ctx, readonly.Bystander(client, prefix, patience))
+	}
 	if c.watch {
 		return a.watching(ctx, c, r.Locks, find, why)
 	}

@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/redis/rueidis"
-
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/readonly"
-	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -25,7 +22,7 @@ func (a *app) recorded(ctx context.Context, prefix, path string) string {
 		return ""
 	}
 	defer client.Close()
-	reader := readerOf(client, prefix)
+	reader := readonly.Bystander(client, prefix, patience)
 	registries, _ := keyspace.Listed(ctx, reader)
 	if len(registries) == 0 { // older versions keep no list
 		registries, _ = keyspace.Registries(ctx, reader)
@@ -50,21 +47,3 @@ func (a *app) recorded(ctx context.Context, prefix, path string) string {
 	})
 	return strings.Join(found, "; ")
 }
-
-// readerOf is a reader for a prefix.
-func readerOf(client rueidis.Client, prefix string) *readonly.Reader {
-	t := transport.New(client)
-	return &readonly.Reader{
-		Prefix: prefix, Cluster: client.Mode() == rueidis.ClientModeCluster, Clock: t.Clock, Client: client, Transport: t,
-		Calls: bounded{}, Closed: make(chan struct{}),
-	}
-}
-
-// bounded are calls that end with their contexts.
-type bounded struct{}
-
-func (bounded) CommandWait(ctx context.Context, _ *transport.Shard) transport.Wait {
-	return transport.Wait{Ctx: ctx, Limit: patience}
-}
-
-func (bounded) Stopped(ctx context.Context) error { return ctx.Err() }

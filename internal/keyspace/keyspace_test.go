@@ -15,21 +15,11 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/scan"
-	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const own = "00000000-0000-0000-0000-000000000001"
-
-// calls end with their contexts.
-type calls struct{}
-
-func (calls) CommandWait(ctx context.Context, _ *transport.Shard) transport.Wait {
-	return transport.Wait{Ctx: ctx, Limit: 5 * time.Second}
-}
-
-func (calls) Stopped(ctx context.Context) error { return ctx.Err() }
 
 func reader(t *testing.T) (*readonly.Reader, *miniredis.Miniredis) {
 	t.Helper()
@@ -39,10 +29,7 @@ func reader(t *testing.T) (*readonly.Reader, *miniredis.Miniredis) {
 	})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	tr := transport.New(client)
-	return &readonly.Reader{
-		Prefix: "p", Clock: tr.Clock, Client: client, Transport: tr, Calls: calls{}, Closed: make(chan struct{}),
-	}, server
+	return readonly.Bystander(client, "p", 5*time.Second), server
 }
 
 func TestReader_ScanFindsEachKeyOnce(t *testing.T) {

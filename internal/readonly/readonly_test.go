@@ -24,15 +24,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const own = "00000000-0000-0000-0000-000000000001"
 
-// calls end with their contexts.
-type calls struct{}
-
-func (calls) CommandWait(ctx context.Context, _ *transport.Shard) transport.Wait {
-	return transport.Wait{Ctx: ctx, Limit: 5 * time.Second}
-}
-
-func (calls) Stopped(ctx context.Context) error { return ctx.Err() }
-
 func reader(t *testing.T) (*Reader, *miniredis.Miniredis) {
 	t.Helper()
 	server := miniredis.RunT(t)
@@ -41,10 +32,7 @@ func reader(t *testing.T) (*Reader, *miniredis.Miniredis) {
 	})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	tr := transport.New(client)
-	return &Reader{
-		Prefix: "p", Clock: tr.Clock, Client: client, Transport: tr, Calls: calls{}, Closed: make(chan struct{}),
-	}, server
+	return Bystander(client, "p", 5*time.Second), server
 }
 
 func TestReader_LocksOfMoreThanOneScript(t *testing.T) {
