@@ -130,7 +130,7 @@ func (l *Lock) enterLocal(
 		q.blocked = l.reg.clock.Now()
 	}
 	w.Began(q.blocked)
-	l.beginWait(ctx, &w.Call, q.waiting())
+	l.beginWait(ctx, &w.Call, waitingOf(q))
 	how, err = l.awaitTurn(ctx, w, q, deadline)
 	if l.pair == nil {
 		l.reg.waiters.Put(w)

@@ -48,7 +48,7 @@ func (r *Registry) keepRecord(name *string) {
 	p := &r.others.presence
 	r.others.label = observe.Label(own)
 	p.reg, p.key, p.list.key = r, presence.Key(r.prefix, own.Registry), presence.ListKey(r.prefix)
-	p.detector = detector.New(detecting{o, r}, own, &waiting, r.clock, r.closed)
+	p.detector = detector.New(forDetector{o, r}, own, &waiting, r.clock, r.closed)
 	p.Start(p, r.clock, own)
 }
 

@@ -22,7 +22,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
-	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/readonly"
@@ -225,48 +224,10 @@ func (r *Registry) makeKinds(s *settings) {
 // begin initializes a lock for a key. Anchor is as in Lock.anchor.
 func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.reg = r
-	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*above)(l)}
-	l.redis.Init(of, k.paths, (*localSide)(l), &anchor.redis)
+	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*forHold)(l)}
+	l.redis.Init(of, k.paths, (*forQueue)(l), &anchor.redis)
 	l.entry.Use(r.clock.Now())
 }
-
-// above is a lock as seen by its holds.
-type above Lock
-
-func (a *above) Lost(why fault.Loss, held time.Duration, awaited bool) {
-	l := (*Lock)(a)
-	if why == fault.KeyGone {
-		l.reg.others.presence.Doubt()
-	}
-	if awaited && l.half().Contended() {
-		l.evict()
-	}
-	if l.redis.Many() {
-		l.reg.permits.leave(l) // mutant: lost holds kept
-	}
-	l.tellLost(held, why)
-}
-
-func (a *above) Clear(r hold.Remains) { a.redis.Clear(r) }
-
-func (a *above) Has(value string, o owner.ID) bool {
-	h := (*Lock)(a).heldBy(o)
-	return h != nil && h.Value() == value
-}
-
-// Count returns how many owners share the hold. It takes no mutex, so it may be called with the hold's mutex held: an owner
-// that joins later looks at the hold after that, and sees what the caller has done to it.
-func (a *above) Count() int64 {
-	if l := (*Lock)(a); l.reads() {
-		return l.pair.local.Reader().Count()
-	}
-	return 1
-}
-
-func (a *above) Owners() []owner.ID   { return (*Lock)(a).half().Owners() }
-func (a *above) Lent(o owner.ID) bool { return a.hold.Lent(o) }
-
-func lockAbove(h *hold.Hold) *Lock { return (*Lock)(h.Above().(*above)) }
 
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock's methods report what
 // is wrong, an empty path for instance. Calls with the same path return the same lock while the registry caches it; a lock that
@@ -393,7 +354,7 @@ func (r *Registry) newLock(path string) *Lock {
 // obtain gets the half in Redis for a call that has the local half. When it fails, the local half is free again.
 func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
 	asked := queue.Request{
-		Waiting: q.waiting(), Terms: l.terms(q), Wait: q.wait,
+		Waiting: waitingOf(q), Terms: l.terms(q), Wait: q.wait,
 		Deadline: deadline, Queued: queued, FailFast: q.failFast,
 	}
 	err := queue.Obtain(ctx, &l.redis, &asked)

@@ -9,22 +9,7 @@ import (
 
 // lockCache keeps the locks of a registry by path. Two locks of one path must never be in use at once: they would share the
 // registry's identity in Redis but not the local half. So each call pins its lock.
-type lockCache struct{ cache.Cache[*anchor] }
-
-// anchor is a lock in the cache: a plain lock, or the writer of a pair, which stands for both sides, since they are cached
-// together.
-type anchor Lock
-
-func (a *anchor) Entry() *cache.Entry { return &a.entry }
-
-// Name returns the key in the cache: the path, as a readWritePath for a read-write lock.
-func (a *anchor) Name() any {
-	path := (*Lock)(a).path()
-	if a.pair != nil {
-		return readWritePath(path)
-	}
-	return path
-}
+type lockCache struct{ cache.Cache[*forCache] }
 
 // readWritePath is the name of a read-write lock in the cache: the plain lock of the same path is another entry, although both
 // use the same key in Redis.
@@ -55,7 +40,7 @@ func (c *lockCache) pin(l *Lock) (*Lock, error) {
 	if a.entry.Pin() {
 		return l, nil
 	}
-	now, err := c.Readmit((*anchor)(a))
+	now, err := c.Readmit((*forCache)(a))
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +54,7 @@ func (l *Lock) unpin() {
 	case a.redis.Many():
 		a.reg.permits.leave(a)
 	default:
-		a.reg.cache.Unpark((*anchor)(a))
+		a.reg.cache.Unpark((*forCache)(a))
 	}
 }
 
@@ -79,7 +64,7 @@ func (c *lockCache) current(l *Lock) *Lock {
 	if a.entry.Pins() >= 0 {
 		return l
 	}
-	if now, ok := c.Find((*anchor)(a).Name()); ok {
+	if now, ok := c.Find((*forCache)(a).Name()); ok {
 		return l.side((*Lock)(now))
 	}
 	return l
@@ -120,4 +105,4 @@ func (c *lockCache) all() iter.Seq[*Lock] {
 }
 
 // put adds a lock, see [cache.Cache.Put].
-func (c *lockCache) put(l *Lock) *Lock { return (*Lock)(c.Put((*anchor)(l))) }
+func (c *lockCache) put(l *Lock) *Lock { return (*Lock)(c.Put((*forCache)(l))) }

@@ -1,0 +1,224 @@
+package lockregistry
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/cache"
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/deadlock"
+	"github.com/lockregistry/lockregistry/internal/detector"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
+	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/readonly"
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// The faces of a Lock: what each package below it asks of it, or tells it. A face is the lock itself, under a type that has the
+// methods of one interface, so that none of them is in the API:
+//
+//	forHold      hold.Above        its holds tell of their end, and ask who has them
+//	forQueue     queue.Lock        its path in Redis gives it a hold, and frees the local half
+//	forCache     cache.Kept        the cache names it, and counts its users
+//	forGraph     deadlock.Lock     the graph of waiting calls asks whom a call waits for
+//	forDetector  detector.Registry the detector asks which locks are held here, and tells of cycles across processes
+
+// forHold is a lock as seen by its holds.
+type forHold Lock
+
+// Lost: the waiters of this process must not wait for owners that have lost the lock and may never unlock, and a key that is gone
+// may have gone with all others, the registry's record among them. It comes from any goroutine that notices the loss.
+func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
+	l := (*Lock)(a)
+	if why == fault.KeyGone {
+		l.reg.others.presence.Doubt()
+	}
+	if awaited && l.half().Contended() {
+		l.evict()
+	}
+	if l.redis.Many() {
+		l.reg.permits.leave(l) // mutant: lost holds kept
+	}
+	l.tellLost(held, why)
+}
+
+// Clear: only the path knows whether others wait for what is left, and the cleaner.
+func (a *forHold) Clear(r hold.Remains) { a.redis.Clear(r) }
+
+// Has: the local half knows who has a hold; the hold does not.
+func (a *forHold) Has(value string, o owner.ID) bool {
+	h := (*Lock)(a).heldBy(o)
+	return h != nil && h.Value() == value
+}
+
+// Count returns how many owners share the hold. It takes no mutex, so it may be called with the hold's mutex held: an owner
+// that joins later looks at the hold after that, and sees what the caller has done to it.
+func (a *forHold) Count() int64 {
+	if l := (*Lock)(a); l.reads() {
+		return l.pair.local.Reader().Count()
+	}
+	return 1
+}
+
+// Owners and Lent: a goroutine that has ended is looked for among the owners, but for those whose lock another may unlock.
+func (a *forHold) Owners() []owner.ID   { return (*Lock)(a).half().Owners() }
+func (a *forHold) Lent(o owner.ID) bool { return a.hold.Lent(o) }
+
+func lockAbove(h *hold.Hold) *Lock { return (*Lock)(h.Above().(*forHold)) }
+
+// forQueue is a lock as seen by its path in Redis. The goroutine that has the local half calls its methods, one at a time.
+type forQueue Lock
+
+// NewHold: the value has the registry's next number. A semaphore notes it before Redis is asked: messages name it.
+func (l *forQueue) NewHold(t hold.Terms) *hold.Hold {
+	h := (*Lock)(l).newHold(t)
+	if l.redis.Many() {
+		l.reg.permits.asks((*Lock)(l), h.Number())
+	}
+	return h
+}
+
+// Hold: a message may name the hold that the lock has.
+func (l *forQueue) Hold() *hold.Hold { return l.hold.Load() }
+
+// Won: the lock has the hold before the local half is told, so that the owner and those that wait find it.
+func (l *forQueue) Won(h *hold.Hold, since clock.Instant) {
+	of := (*Lock)(l)
+	if of.writes() {
+		of.pair.wrote = h.Value() // mutant: writer forgotten
+	}
+	of.hold.Store(h)
+	of.anchor().entry.Use(since)
+	if of.half().Granted() {
+		of.attend(true)
+	}
+}
+
+// Free: only the path knows when a key is removed, or surely not the lock's, and the next goroutine may ask Redis.
+func (l *forQueue) Free() { (*Lock)(l).freeLocal() }
+
+// Taken: readers that wait for this reply alone go.
+func (l *forQueue) Taken() { (*Lock)(l).half().Taken() }
+
+// Contended: a release that leaves the key to others looks whether goroutines of this process wait.
+func (l *forQueue) Contended() bool { return (*Lock)(l).half().Contended() }
+
+// Under: a reader of the owner that writes is granted beside its own writer.
+func (l *forQueue) Under() string { return l.pair.under() }
+
+// Block and EndWait: a call that waits for another process may be a part of a cycle.
+func (l *forQueue) Block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
+	(*Lock)(l).block(ctx, call, w)
+}
+func (l *forQueue) EndWait(call *deadlock.Call) { (*Lock)(l).endWait(call) }
+
+// forCache is a lock in the cache: a plain lock, or the writer of a pair, which stands for both sides, since they are cached
+// together.
+type forCache Lock
+
+// Entry has the pins: a lock that is in use stays in the cache.
+func (a *forCache) Entry() *cache.Entry { return &a.entry }
+
+// Name returns the key in the cache: the path, as a readWritePath for a read-write lock.
+func (a *forCache) Name() any {
+	path := (*Lock)(a).path()
+	if a.pair != nil {
+		return readWritePath(path)
+	}
+	return path
+}
+
+// forGraph is a lock as seen by the graph of waiting calls, whose mutex may be held.
+type forGraph struct{ lock *Lock }
+
+func lockOf(l deadlock.Lock) *Lock { return l.(forGraph).lock }
+
+// Obstacles: the local half knows whom a call waits for.
+func (w forGraph) Obstacles(c *deadlock.Call) deadlock.Obstacles {
+	l, place := w.lock, c.Place.(*local.Waiter)
+	if l.pair == nil {
+		return l.local.Obstacles(place, w)
+	}
+	return l.pair.local.Obstacles(place, forGraph{&l.pair.reader}, forGraph{&l.pair.writer})
+}
+
+// Stands: nobody waits for a hold that is lost.
+func (w forGraph) Stands() bool {
+	h := w.lock.hold.Load()
+	return h != nil && h.Fresh()
+}
+
+// Taker does not name who took permits: it may go on to take the next, and leave them to others, as a pool of workers does.
+func (w forGraph) Taker(o owner.ID) owner.ID {
+	if w.lock.redis.Many() {
+		return owner.Nobody
+	}
+	return w.lock.taker(o)
+}
+
+// Delegated: another goroutine may unlock, so the owner need not run for the lock to become free.
+func (w forGraph) Delegated(o owner.ID) bool { return w.lock.hold.Lent(o) }
+
+// Ends reports whether the registry turns the call away, or is about to: Shutdown comes to one after the other.
+func (w forGraph) Ends(c *deadlock.Call) bool {
+	r := w.lock.reg
+	return r.isClosed() || r.drain.Begun() && !r.goesOn(r.drain.Holders, c.Holds, c.Goroutine, c.Owner)
+}
+
+// Report returns the error for a cycle. The first report also goes to the log and the observer.
+func (w forGraph) Report(cycle []deadlock.Step, first bool) error {
+	d := observe.Deadlock{Waits: make([]observe.DeadlockWait, len(cycle))}
+	for i, s := range cycle {
+		l := lockOf(s.Call.Lock)
+		about, r := l.subject(), l.reg
+		d.Waits[i] = observe.DeadlockWait{
+			Path: about.Path, Kind: about.Kind, Owner: s.Call.Caller(), Label: r.others.label, Since: r.clock.Time(s.Call.Since),
+		}
+		if s.Held != nil {
+			d.Waits[i].Holds = []string{lockOf(s.Held).path()}
+		}
+	}
+	if first {
+		w.lock.reg.tellDeadlock(d)
+	}
+	return deadlocked{d}
+}
+
+// forDetector is a registry, and each of its locks, as the detector sees them. It reads the records of others by the reader.
+type forDetector struct {
+	*readonly.Reader
+
+	reg *Registry
+}
+
+// Mine: the graph has the calls of all registries of the process.
+func (d forDetector) Mine(c *deadlock.Call) bool { return lockOf(c.Lock).reg == d.reg }
+
+// Subject: the record names a call's lock.
+func (d forDetector) Subject(c *deadlock.Call) (path, kind string) {
+	s := lockOf(c.Lock).subject()
+	return s.Path, string(s.Kind)
+}
+
+// Held iterates over the locks that owners of this process hold, for which calls of other processes wait.
+func (d forDetector) Held() iter.Seq[detector.Held] {
+	return func(yield func(detector.Held) bool) {
+		for l := range d.reg.everyLock() {
+			if l.anchor().entry.Pins() <= 0 {
+				continue
+			}
+			for _, o := range l.half().Owners() {
+				if !yield(detector.Held{Path: l.path(), Permits: l.redis.Many(), Lock: forGraph{l}, Owner: o}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Report: the log and the observer are the registry's.
+func (d forDetector) Report(c detector.Cycle) { d.reg.tellDeadlock(deadlockOf(c)) }
