@@ -226,7 +226,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 			return ErrLockLost
 		}
 		if !renew {
-			l.anchor().entry.Use(l.reg.clock.Now())
+			l.entry().Use(l.reg.clock.Now())
 			return nil
 		}
 		q.plain = true // the hold's lease is as long now
@@ -240,7 +240,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 func (l *Lock) half() local.Half {
 	switch {
 	case l.pair == nil:
-		return &l.local
+		return &l.plain.local
 	case l.writes():
 		return l.pair.local.Writer()
 	default:

@@ -89,10 +89,10 @@ func (l *forQueue) Hold() *hold.Hold { return l.hold.Load() }
 func (l *forQueue) Won(h *hold.Hold, since clock.Instant) {
 	of := (*Lock)(l)
 	if of.writes() {
-		of.pair.wrote = h.Value() // mutant: writer forgotten
+		of.pair.wrote.Store(h) // mutant: writer forgotten
 	}
 	of.hold.Store(h)
-	of.anchor().entry.Use(since)
+	of.entry().Use(since)
 	if of.half().Granted() {
 		of.attend(true)
 	}
@@ -121,7 +121,7 @@ func (l *forQueue) EndWait(call *deadlock.Call) { (*Lock)(l).endWait(call) }
 type forCache Lock
 
 // Entry has the pins: a lock that is in use stays in the cache.
-func (a *forCache) Entry() *cache.Entry { return &a.entry }
+func (a *forCache) Entry() *cache.Entry { return (*Lock)(a).entry() }
 
 // Name returns the key in the cache: the path, as a readWritePath for a read-write lock.
 func (a *forCache) Name() any {
@@ -141,7 +141,7 @@ func lockOf(l deadlock.Lock) *Lock { return l.(forGraph).lock }
 func (w forGraph) Obstacles(c *deadlock.Call) deadlock.Obstacles {
 	l, place := w.lock, c.Place.(*local.Waiter)
 	if l.pair == nil {
-		return l.local.Obstacles(place, w)
+		return l.plain.local.Obstacles(place, w)
 	}
 	return l.pair.local.Obstacles(place, forGraph{&l.pair.reader}, forGraph{&l.pair.writer})
 }
@@ -208,7 +208,7 @@ func (d forDetector) Subject(c *deadlock.Call) (path, kind string) {
 func (d forDetector) Held() iter.Seq[detector.Held] {
 	return func(yield func(detector.Held) bool) {
 		for l := range d.reg.everyLock() {
-			if l.anchor().entry.Pins() <= 0 {
+			if l.entry().Pins() <= 0 {
 				continue
 			}
 			for _, o := range l.half().Owners() {

@@ -41,7 +41,8 @@ func looks(t *testing.T, l *localLock, o owner.ID, holds int32, queue ...owner.I
 		require.True(t, w.Queued())
 		forward = append(forward, w.Owner())
 	}
-	for w := *field[*local.Waiter](&l.queue, "last"); w != nil; w = *field[*local.Waiter](w, "prev") {
+	for w := l.queue.First(); w != nil && len(backward) < len(forward); { // the first one's prev is the last one
+		w = *field[*local.Waiter](w, "prev")
 		backward = append([]owner.ID{w.Owner()}, backward...)
 	}
 	require.Equal(t, queue, forward, "queue")

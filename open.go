@@ -147,7 +147,7 @@ func (r *Registry) closeClient(limit time.Duration) {
 // of them.
 func (r *Registry) inUse() bool {
 	for l := range r.everyLock() {
-		calls := l.entry.Pins() // first: a call that gets its hold meanwhile is seen by that
+		calls := l.entry().Pins() // first: a call that gets its hold meanwhile is seen by that
 		if l != l.anchor() || calls <= 0 {
 			continue
 		}

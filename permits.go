@@ -23,8 +23,8 @@ type permits struct {
 
 // semaphore is what all calls of a semaphore have in common.
 type semaphore struct {
-	anchor Lock // never locked: its path has what is known of other processes
-	number int  // of permits, as last found in Redis and logged
+	anchor *Lock // never locked: its path has what is known of other processes
+	number int   // of permits, as last found in Redis and logged
 }
 
 const leastUnused = 1000 // fewer groups are kept, for the next calls
@@ -50,8 +50,8 @@ func (p *permits) locked(key string) *semaphore {
 		if len(p.groups) >= p.unused {
 			p.dropUnused()
 		}
-		s = &semaphore{}
-		s.anchor.begin(p.reg, p.reg.permit, key, &s.anchor)
+		s = &semaphore{anchor: newPlain()}
+		s.anchor.begin(p.reg, p.reg.permit, key, s.anchor)
 		p.groups[key] = s
 	}
 	return s
@@ -68,11 +68,11 @@ func (p *permits) dropUnused() {
 
 // join makes the lock for one call.
 func (p *permits) join(k *kind, key string) *Lock {
-	l := &Lock{}
-	l.entry.Park() // so that its last unpin is reported
+	l := newPlain()
+	l.entry().Park() // so that its last unpin is reported
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l.begin(p.reg, k, key, &p.locked(key).anchor)
+	l.begin(p.reg, k, key, p.locked(key).anchor)
 	p.calls[l] = ""
 	return l
 }

@@ -26,6 +26,14 @@ func (l *Lock) anchor() *Lock {
 // shares reports whether a hold is on the path of l, by either side of it.
 func (l *Lock) shares(h *hold.Hold) bool { return lockAbove(h).anchor() == l.anchor() }
 
+// entry is what the cache has of l, and of the other side.
+func (l *Lock) entry() *cache.Entry {
+	if l.pair != nil {
+		return &l.pair.entry
+	}
+	return &l.plain.entry
+}
+
 // side returns the lock of the given anchor that corresponds to l: the pair's reader if l is a reader, else the anchor.
 func (l *Lock) side(anchor *Lock) *Lock {
 	if l != l.anchor() {
@@ -37,7 +45,7 @@ func (l *Lock) side(anchor *Lock) *Lock {
 // pin begins a use of l, and returns the lock to use: l itself, or the lock that has replaced it in the cache.
 func (c *lockCache) pin(l *Lock) (*Lock, error) {
 	a := l.anchor()
-	if a.entry.Pin() {
+	if a.entry().Pin() {
 		return l, nil
 	}
 	now, err := c.Readmit((*forCache)(a))
@@ -50,7 +58,7 @@ func (c *lockCache) pin(l *Lock) (*Lock, error) {
 // unpin ends a use of l.
 func (l *Lock) unpin() {
 	switch a := l.anchor(); {
-	case !a.entry.Unpin():
+	case !a.entry().Unpin():
 	case a.redis.Many():
 		a.reg.permits.leave(a)
 	default:
@@ -61,7 +69,7 @@ func (l *Lock) unpin() {
 // current returns the lock that a call for l uses: l itself, or the lock that has replaced it in the cache.
 func (c *lockCache) current(l *Lock) *Lock {
 	a := l.anchor()
-	if a.entry.Pins() >= 0 {
+	if a.entry().Pins() >= 0 {
 		return l
 	}
 	if now, ok := c.Find((*forCache)(a).Name()); ok {

@@ -36,7 +36,7 @@ func TestCache_ExpireUnusedBoundaries(t *testing.T) {
 		made, locked := r.Obtain("made"), r.Obtain("locked long ago")
 		<-time.After(age - 1)
 		require.Zero(t, r.ExpireUnusedOlderThan(age))
-		locked.entry.Use(r.clock.Now())
+		locked.entry().Use(r.clock.Now())
 		<-time.After(1)
 		require.Equal(t, 1, r.ExpireUnusedOlderThan(age), "the one that was made exactly so long ago and never locked")
 		require.NotSame(t, made, r.Obtain("made"))
@@ -74,7 +74,7 @@ func TestCache_LocksAreInUseForAsLongAsTheyAre(t *testing.T) {
 	l := r.Obtain("42")
 	pins := func(want int32) {
 		t.Helper()
-		require.Equal(t, want, l.entry.Pins())
+		require.Equal(t, want, l.entry().Pins())
 	}
 
 	pins(0)
@@ -112,7 +112,7 @@ func TestCache_LocksAreInUseForAsLongAsTheyAre(t *testing.T) {
 	require.ErrorIs(t, l.Lock(ctx), ErrLockLost)
 	pins(1)
 	require.ErrorIs(t, l.Unlock(ctx), ErrLockLost)
-	require.Eventually(t, func() bool { return l.entry.Pins() == 0 }, 10*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return l.entry().Pins() == 0 }, 10*time.Second, time.Millisecond,
 		"what is left of a lost hold is removed in the background")
 	require.Panics(t, func() { _ = r.Do(ctx, "42", func(context.Context) error { panic("of fn") }) })
 	pins(0)
@@ -151,5 +151,6 @@ func TestCache_SidesComeAndGoTogether(t *testing.T) {
 
 // A registry may keep a million locks, so each takes as little as it can: a size of the allocator.
 func TestLock_TakesLittleMemory(t *testing.T) {
-	require.LessOrEqual(t, unsafe.Sizeof(Lock{}), uintptr(224))
+	require.LessOrEqual(t, unsafe.Sizeof(plainLock{}), uintptr(224))
+	require.LessOrEqual(t, unsafe.Sizeof(ReadWriteLock{}), uintptr(512))
 }

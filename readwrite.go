@@ -1,9 +1,12 @@
 package lockregistry
 
 import (
+	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/cache"
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/local"
 )
 
@@ -33,17 +36,17 @@ import (
 // not renewed should be no longer than lockWatchdogTimeout. Java renewals do not change a writer's lease: writers are renewed
 // like plain locks.
 type ReadWriteLock struct {
-	reader    Lock
-	writer    Lock
-	local     local.ReadWrite
-	wrote     string        // value of the writer's newest hold; for the goroutine that asks Redis
-	scattered bool          // see errScattered
-	sought    clock.Instant // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
+	reader Lock
+	writer Lock
+	local  local.ReadWrite
+	wrote  atomic.Pointer[hold.Hold] // the writer's newest hold, until its key is surely gone; see under
+	sought clock.Instant             // when Redis was last asked whether a writer waits elsewhere; the local half's mutex guards it
+	entry  cache.Entry
 }
 
 func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	key := r.prefix + ":" + path
-	rw := &ReadWriteLock{scattered: r.write.Format.Scatters(key)}
+	rw := &ReadWriteLock{}
 	for _, side := range []struct {
 		lock *Lock
 		kind *kind
@@ -122,8 +125,9 @@ func (rw *ReadWriteLock) ask() {
 // unlock the writer while another goroutine of the same owner locks the reader, and the script must not mistake a key that is
 // about to be removed for an abandoned grant.
 func (rw *ReadWriteLock) under() string {
-	if !rw.local.Writing() {
+	h := rw.wrote.Load()
+	if h == nil || !rw.local.Writing() {
 		return ""
 	}
-	return rw.wrote
+	return h.Value()
 }

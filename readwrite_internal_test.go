@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -19,7 +20,8 @@ func (sharing) LookDue() bool  { return false }
 func (sharing) Look() bool     { return false }
 
 func newSharing() *ReadWriteLock {
-	rw := &ReadWriteLock{wrote: "the writer's"}
+	rw := &ReadWriteLock{}
+	rw.wrote.Store(hold.New(&hold.Path{}, "the writer's", hold.Terms{}))
 	rw.reader.pair, rw.writer.pair = rw, rw
 	rw.local.Init(sharing{}, defaultHandoff)
 	return rw

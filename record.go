@@ -61,7 +61,7 @@ func (w *recorded) Waits() []presence.Wait { return w.detector.Waits() }
 func (w *recorded) Locks() (all []presence.Lock) {
 	now := w.reg.clock.Now()
 	for l := range w.reg.everyLock() {
-		if l.anchor().entry.Pins() <= 0 {
+		if l.entry().Pins() <= 0 {
 			continue
 		}
 		if lock, lasts := w.describe(l, now); lasts {
@@ -115,7 +115,7 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 // InUse reports whether the registry holds a lock or waits for one, and whether one of these has lasted a second.
 func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 	for l := range w.reg.everyLock() {
-		if l.anchor().entry.Pins() <= 0 {
+		if l.entry().Pins() <= 0 {
 			continue
 		}
 		if h := l.hold.Load(); h != nil {

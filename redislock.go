@@ -27,9 +27,16 @@ type Lock struct {
 	reg   *Registry
 	redis queue.Path     // its half in Redis
 	pair  *ReadWriteLock // nil for a plain lock
-	entry cache.Entry
-	local localLock // of a plain lock; see half
+	plain *plainLock     // nil for a side of a pair
 	hold  tenure.Held
+}
+
+// plainLock is a lock with its local half, which the sides of a pair have together.
+type plainLock struct {
+	Lock
+
+	local localLock
+	entry cache.Entry
 }
 
 // How long a call waits that has no [Wait].
@@ -231,7 +238,7 @@ func (l *Lock) check(ctx context.Context) error {
 	switch {
 	case p.Format.Fencing && l.reg.queues.Cluster && protocol.HashTag(p.Format.Counter(p.Key)) != protocol.HashTag(p.Key):
 		return errApart
-	case l.pair != nil && l.pair.scattered:
+	case l.pair != nil && p.Format.Scatters(p.Key):
 		return errScattered
 	}
 	return nil
@@ -474,6 +481,9 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 
 // freeLocal frees the local half and ends the use of the lock that began with it.
 func (l *Lock) freeLocal() {
+	if l.writes() {
+		l.pair.wrote.Store(nil) // before the writer is free: the next one stores its own after that
+	}
 	l.half().Free()
 	l.unpin()
 }

@@ -226,7 +226,7 @@ func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.reg = r
 	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*forHold)(l)}
 	l.redis.Init(of, k.paths, (*forQueue)(l), &anchor.redis)
-	l.entry.Use(r.clock.Now())
+	l.entry().Use(r.clock.Now())
 }
 
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock's methods report what
@@ -237,7 +237,7 @@ func (r *Registry) Obtain(path string) *Lock {
 	if !ok {
 		return r.cache.put(r.newLock(path))
 	}
-	r.cache.Touch(&l.entry)
+	r.cache.Touch(l.entry())
 	return l
 }
 
@@ -250,7 +250,7 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	if !ok {
 		return r.cache.put(&r.newReadWrite(path).writer).pair
 	}
-	r.cache.Touch(&l.entry)
+	r.cache.Touch(l.entry())
 	return l.pair
 }
 
@@ -345,8 +345,14 @@ func (r *Registry) isClosed() bool {
 	}
 }
 
+func newPlain() *Lock {
+	l := &plainLock{}
+	l.plain = l
+	return &l.Lock
+}
+
 func (r *Registry) newLock(path string) *Lock {
-	l := &Lock{}
+	l := newPlain()
 	l.begin(r, r.plain, r.prefix+":"+path, l)
 	return l
 }
@@ -379,7 +385,7 @@ func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 
 // adopt gives a hold that was handed over the terms that its new owner asks for. It reports false when the hold is lost.
 func (l *Lock) adopt(h *hold.Hold, q *request) bool {
-	l.anchor().entry.Use(l.reg.clock.Now())
+	l.entry().Use(l.reg.clock.Now())
 	return h.Adopt(l.terms(q))
 }
 

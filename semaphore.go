@@ -108,7 +108,7 @@ func (s *Semaphore) do(ctx context.Context, fn func(context.Context) error, q *r
 // fail. N must be from 1 to 2 147 483 647. The errors, each within a [*LockError]: [ErrWrongType], [ErrUnavailable],
 // [ErrClosed], the error of ctx, bad input, and other errors of Redis.
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
-	l := &s.reg.permits.of(s.key).anchor
+	l := s.reg.permits.of(s.key).anchor
 	err := l.check(ctx)
 	if unusable := s.check(n); unusable != nil {
 		err = fault.Join(err, unusable)

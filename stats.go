@@ -59,7 +59,7 @@ func (r *Registry) Stats() observe.Stats {
 
 // count adds a lock to the figures.
 func (l *Lock) count(s *observe.Stats) {
-	if l.anchor().entry.Pins() <= 0 { // not in use
+	if l.entry().Pins() <= 0 { // not in use
 		return
 	}
 	if h := l.hold.Load(); h != nil {

@@ -23,7 +23,7 @@ type Waiter struct {
 	turn         chan Admission // has room for one
 	tries        bool           // in a ReadWrite: it only waits for a reply that is under way
 	queued       bool
-	prev, next   *Waiter // in the queue
+	prev, next   *Waiter // in the queue; the first one's prev is the last one
 	older, newer *Waiter // in the ring of waiters with the same key
 }
 
@@ -63,16 +63,23 @@ func (w *Waiter) Suits(running time.Duration) bool {
 // Queue is a list of waiters in order of arrival, with an index of the waiters of each owner. The lock's mutex guards it. Every
 // method does constant work.
 type Queue struct {
-	first, last *Waiter
-	length      int
-	oldest      map[key]*Waiter // the first indexed waiter with each key
+	first  *Waiter
+	oldest map[key]*Waiter // the first indexed waiter with each key
+	length int32
 }
 
 // First returns the waiter that came first; nil if there is none.
 func (q *Queue) First() *Waiter { return q.first }
 
 // Len returns the number of waiters.
-func (q *Queue) Len() int { return q.length }
+func (q *Queue) Len() int { return int(q.length) }
+
+func (q *Queue) last() *Waiter {
+	if q.first == nil {
+		return nil
+	}
+	return q.first.prev
+}
 
 // Since returns since when the first waiter waits; 0: there is none, or it has only just come.
 func (q *Queue) Since() clock.Instant {
@@ -94,14 +101,15 @@ func (q *Queue) Push(o owner.ID, lease time.Duration, pool *Pool) *Waiter {
 
 func (q *Queue) push(k key, lease time.Duration, pool *Pool) *Waiter {
 	w := pool.get()
-	w.key, w.lease, w.prev, w.queued = k, lease, q.last, true
+	w.key, w.lease, w.queued = k, lease, true
 	w.Call.Place = w
-	if q.last == nil {
+	if q.first == nil {
 		q.first = w
 	} else {
-		q.last.next = w
+		w.prev = q.first.prev
+		w.prev.next = w
 	}
-	q.last = w
+	q.first.prev = w
 	q.length++
 	return w
 }
@@ -129,15 +137,16 @@ func (q *Queue) Cancel(w *Waiter) {
 }
 
 func (q *Queue) remove(w *Waiter) {
-	if w.prev == nil {
+	if w == q.first {
 		q.first = w.next
 	} else {
 		w.prev.next = w.next
 	}
-	if w.next == nil {
-		q.last = w.prev
-	} else {
+	switch {
+	case w.next != nil:
 		w.next.prev = w.prev
+	case q.first != nil: // w was the last one
+		q.first.prev = w.prev
 	}
 	w.prev, w.next, w.queued = nil, nil, false
 	q.length--

@@ -20,7 +20,7 @@ func (q *Queue) ids(t *testing.T) (forward []owner.ID) {
 		require.True(t, w.Queued())
 		forward = append(forward, w.Owner())
 	}
-	for w := q.last; w != nil; w = w.prev {
+	for w := q.last(); w != nil; w = before(q, w) {
 		backward = append([]owner.ID{w.owner}, backward...)
 	}
 	require.Equal(t, forward, backward)
@@ -29,6 +29,14 @@ func (q *Queue) ids(t *testing.T) (forward []owner.ID) {
 }
 
 // pushed is a queue of some waiters.
+// before returns the waiter in front of another one; nil for the first.
+func before(q *Queue, w *Waiter) *Waiter {
+	if w == q.first {
+		return nil
+	}
+	return w.prev
+}
+
 func pushed(owners ...owner.ID) (*Queue, []*Waiter) {
 	q, all := &Queue{}, []*Waiter(nil)
 	for _, o := range owners {

@@ -89,7 +89,7 @@ func (l *ReadWrite) mayRead(o owner.ID) Admission {
 		l.read.phase, l.read.asking, l.read.stuck = phaseAcquiring, o, false
 		return Entered
 	case l.read.phase == phaseHeld && l.redis.Sharable() && !l.barred:
-		l.read.add(o)
+		l.read.owners.add(o)
 		l.lookIfDue()
 		return Joined
 	default:
@@ -110,7 +110,7 @@ func (l *ReadWrite) mayAgain(o owner.ID, writes bool) Admission {
 	mine := l.side(writes)
 	switch {
 	case mine.heldBy(o):
-		mine.add(o)
+		mine.owners.add(o)
 		return Reentered
 	case mine.hasEvicted(o):
 		return Evicted
@@ -134,12 +134,12 @@ func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (A
 	}
 	// Readers are kept out only if they can wait.
 	if !wait && !writes && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
-		l.read.add(o)
+		l.read.owners.add(o)
 		return Joined, nil
 	}
 	// A reader that may not wait for other owners still waits for the reply to another reader that has just asked: if the lock is
 	// free, both get it.
-	tries := !wait && !writes && l.replyIsNear() && (l.queue.last == nil || l.queue.last.tries)
+	tries := !wait && !writes && l.replyIsNear() && (l.queue.first == nil || l.queue.last().tries)
 	if !wait && !tries {
 		return Refused, nil
 	}
@@ -271,7 +271,7 @@ func (l *ReadWrite) again(timer **time.Timer) {
 // granted notes that the hold of a side is obtained.
 func (l *ReadWrite) granted(s *Side) {
 	s.phase = phaseHeld
-	s.add(s.asking)
+	s.owners.add(s.asking)
 	l.admitOwner(s.asking)
 	l.admit()
 }
@@ -280,7 +280,7 @@ func (l *ReadWrite) granted(s *Side) {
 func (l *ReadWrite) free(s *Side) {
 	s.phase = phaseFree
 	if s == &l.read && l.write.phase == phaseHeld {
-		for o := range l.write.owners { // exactly one
+		for o := range l.write.owners.all() { // exactly one
 			l.admitOwner(o) // its waiters came while its last reader's hold was being released
 		}
 	}
@@ -312,7 +312,7 @@ func (l *ReadWrite) pass(running time.Duration) bool {
 		return false
 	}
 	l.write.phase = phaseHeld
-	l.write.add(w.owner)
+	l.write.owners.add(w.owner)
 	l.queue.Admit(w, HandedOver)
 	l.admitOwner(w.owner)
 	l.admit()
@@ -338,7 +338,7 @@ func (l *ReadWrite) Obstacles(w *Waiter, reader, writer deadlock.Lock) (all dead
 	if !w.queued {
 		return all
 	}
-	for o := range l.write.owners {
+	for o := range l.write.owners.all() {
 		if o != w.owner {
 			all.Add(deadlock.Obstacle{Owner: o, Held: writer})
 		}
@@ -350,7 +350,7 @@ func (l *ReadWrite) Obstacles(w *Waiter, reader, writer deadlock.Lock) (all dead
 		}
 		return all
 	}
-	for o := range l.read.owners { // in no order
+	for o := range l.read.owners.all() { // in no order
 		if all.Len() == mostReaders {
 			break
 		}

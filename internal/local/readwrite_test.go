@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -76,9 +77,10 @@ func (h *rwHalf) looks(t *testing.T, read, write look, queue ...owner.ID) {
 		if c.want.phase == phaseAcquiring {
 			require.Equal(t, c.want.asking, c.got.asking, name)
 		}
-		require.Len(t, c.got.owners, len(c.want.owners), name)
+		require.Len(t, maps.Collect(c.got.owners.all()), len(c.want.owners), name)
+		require.EqualValues(t, len(c.want.owners), c.got.Count(), name)
 		for o, n := range c.want.owners {
-			require.Equal(t, n, c.got.owners[o], name)
+			require.Equal(t, n, c.got.owners.of(o), name)
 		}
 	}
 	var forward, backward []owner.ID
@@ -86,7 +88,7 @@ func (h *rwHalf) looks(t *testing.T, read, write look, queue ...owner.ID) {
 		require.True(t, w.queued)
 		forward = append(forward, w.owner)
 	}
-	for w := h.queue.last; w != nil; w = w.prev {
+	for w := h.queue.last(); w != nil; w = before(&h.queue, w) {
 		backward = append([]owner.ID{w.owner}, backward...)
 	}
 	require.Equal(t, queue, forward, "queue")
@@ -263,7 +265,7 @@ func TestReadWrite_Reentrancy(t *testing.T) {
 			const depth = 5
 			for i := range depth {
 				h.in(t, o, writes, Reentered)
-				require.Equal(t, int32(i+2), map[bool]*Side{reads: &h.read, true: &h.write}[writes].owners[o])
+				require.Equal(t, int32(i+2), map[bool]*Side{reads: &h.read, true: &h.write}[writes].owners.of(o))
 			}
 			h.waits(t, bert, true) // does not keep the owner from entering again
 			h.in(t, o, writes, Reentered)
@@ -495,7 +497,7 @@ func TestReadWrite_WaiterGivesUp(t *testing.T) {
 						}
 						synctest.Wait()
 						require.Nil(t, h.queue.first)
-						require.Nil(t, h.queue.last)
+						require.Nil(t, h.queue.last())
 						require.Equal(t, look{phase: phaseHeld}.phase, h.read.phase)
 						require.Equal(t, phaseFree, h.write.phase)
 					})
@@ -1015,7 +1017,7 @@ func TestReadWrite_Evicts(t *testing.T) {
 	w := h.waits(t, cleo, writes)
 	require.True(t, h.Reader().Evict(always))
 	h.looks(t, aLeaving, aFree, cleo)
-	require.Zero(t, h.read.count.Load())
+	require.Zero(t, h.read.Count())
 	h.Reader().Free()
 	require.Equal(t, Entered, turn(w))
 	h.Writer().Granted()

@@ -2,9 +2,6 @@ package local
 
 import (
 	"context"
-	"maps"
-	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -35,12 +32,11 @@ type Half interface { //nolint:interfacebloat // each transition of the state ma
 // Side is the reading or the writing side of a [ReadWrite], whose mutex guards it.
 type Side struct {
 	of        *ReadWrite
-	phase     phase
-	asking    owner.ID           // the owner that acquires it
-	stuck     bool               // the acquiring owner waits for other processes
-	owners    map[owner.ID]int32 // its owners, and how often each holds it
-	count     atomic.Int64       // the number of owners, readable without the mutex
+	asking    owner.ID // the owner that acquires it
+	owners    owners
 	evictions Evictions
+	phase     phase
+	stuck     bool // the acquiring owner waits for other processes
 }
 
 type phase uint8
@@ -54,29 +50,18 @@ const (
 
 func (s *Side) writes() bool { return s == &s.of.write }
 
-func (s *Side) heldBy(o owner.ID) bool { return s.phase == phaseHeld && s.owners[o] > 0 }
+func (s *Side) heldBy(o owner.ID) bool { return s.phase == phaseHeld && s.owners.of(o) > 0 }
 
 func (s *Side) hasEvicted(o owner.ID) bool { return s.evictions.Why(o) != fault.NotLost }
-
-func (s *Side) add(o owner.ID) {
-	if s.owners == nil {
-		s.owners = map[owner.ID]int32{}
-	}
-	s.owners[o]++
-	s.count.Store(int64(len(s.owners)))
-}
 
 func (s *Side) exit(o owner.ID) (Departure, fault.Loss) {
 	if !s.heldBy(o) {
 		return s.evictions.Exit(o)
 	}
-	s.owners[o]--
-	if s.owners[o] > 0 {
+	if s.owners.undo(o) > 0 {
 		return Stays, fault.NotLost
 	}
-	delete(s.owners, o)
-	s.count.Store(int64(len(s.owners)))
-	if len(s.owners) > 0 { // mutant: first reader ends all
+	if s.Count() > 0 { // mutant: first reader ends all
 		return Leaves, fault.NotLost
 	}
 	s.phase = phaseLeaving
@@ -91,11 +76,10 @@ func (s *Side) evict(lost func() fault.Loss) bool {
 	if why == fault.NotLost {
 		return false
 	}
-	for o, times := range s.owners {
+	for o, times := range s.owners.all() {
 		s.evictions.Add(o, times, why)
 	}
-	s.owners = nil
-	s.count.Store(0)
+	s.owners.clear()
 	s.phase = phaseLeaving
 	return true
 }
@@ -180,7 +164,7 @@ func (s *Side) Nest(o owner.ID) bool {
 	if !s.heldBy(o) {
 		return false
 	}
-	s.add(o)
+	s.owners.add(o)
 	return true
 }
 
@@ -194,7 +178,7 @@ func (s *Side) Contended() bool {
 func (s *Side) Queued() (n int, since clock.Instant) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	return s.of.queue.length, s.of.queue.Since()
+	return s.of.queue.Len(), s.of.queue.Since()
 }
 
 // HeldBy reports whether o holds the side.
@@ -208,11 +192,15 @@ func (s *Side) HeldBy(o owner.ID) bool {
 func (s *Side) Owners() []owner.ID {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	return slices.Collect(maps.Keys(s.owners))
+	all := make([]owner.ID, 0, s.Count())
+	for o := range s.owners.all() {
+		all = append(all, o)
+	}
+	return all
 }
 
 // Count returns how many owners hold the side. It takes no mutex.
-func (s *Side) Count() int64 { return s.count.Load() }
+func (s *Side) Count() int64 { return int64(s.owners.count.Load()) }
 
 // Lost returns why o was evicted, until o has unlocked.
 func (s *Side) Lost(o owner.ID) fault.Loss {

@@ -50,9 +50,11 @@ func (t *Tenure) unlessOver(do func(*hold.Hold)) {
 	if t == nil {
 		return
 	}
-	s := t.at.tenures.Load() // the tenure is one of them
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s := t.at.lock()
+	if s == nil { // the tenure was one of them, and is over
+		return
+	}
+	defer t.at.unlock(s)
 	if !t.ended.Load() {
 		do(t.Hold)
 	}
@@ -61,42 +63,110 @@ func (t *Tenure) unlessOver(do func(*hold.Hold)) {
 // Held is the hold that a lock has, and its tenures of which there are contexts.
 type Held struct {
 	atomic.Pointer[hold.Hold]                         // written only with the local half held
-	tenures                   atomic.Pointer[tenures] // nil until there is a context that carries a hold
+	tenures                   atomic.Pointer[tenures] // nil unless there is a context that carries a hold
 }
 
 // tenures has the tenures of a lock for which contexts were made. An owner leaves the local half, and a call nests there, with
 // the mutex held: so a call that finds a tenure is counted before the owner can leave. The local half's mutex may be taken
 // while this one is held.
+//
+// They are dropped with the last one: a lock that is cached for long takes no memory for them. A caller that found them before
+// may take their mutex after that. So lock looks again whether they are the lock's, which changes only with the mutex held.
 type tenures struct {
 	mu   sync.Mutex
 	hold *hold.Hold // that all of them are of
-	of   map[owner.ID]*Tenure
+	one  *Tenure
+	more map[owner.ID]*Tenure // besides one, for readers that share a hold; nil for most
+}
+
+func (s *tenures) of(o owner.ID) *Tenure {
+	if s.one != nil && s.one.Owner == o {
+		return s.one
+	}
+	return s.more[o]
+}
+
+func (s *tenures) add(t *Tenure) {
+	if s.hold != t.Hold { // what is left belongs to lost holds whose owners never unlocked
+		s.hold, s.one, s.more = t.Hold, nil, nil
+	}
+	switch {
+	case s.one == nil:
+		s.one = t
+	case s.more == nil:
+		s.more = map[owner.ID]*Tenure{t.Owner: t}
+	default:
+		s.more[t.Owner] = t
+	}
+}
+
+func (s *tenures) end(t *Tenure) {
+	t.ended.Store(true)
+	if s.one == t {
+		s.one = nil
+	} else {
+		delete(s.more, t.Owner)
+	}
+}
+
+// lock returns the tenures with their mutex taken, for unlock; nil if there are none.
+func (l *Held) lock() *tenures {
+	for {
+		if s := l.tenures.Load(); s == nil || l.take(s) {
+			return s
+		}
+	}
+}
+
+// take takes the mutex of tenures that the lock had, and reports whether it has them still.
+func (l *Held) take(s *tenures) bool {
+	s.mu.Lock()
+	if l.tenures.Load() == s {
+		return true
+	}
+	s.mu.Unlock()
+	return false
+}
+
+func (l *Held) unlock(s *tenures) {
+	if s.one == nil && len(s.more) == 0 {
+		l.tenures.Store(nil)
+	}
+	s.mu.Unlock()
 }
 
 // Tenure returns the tenure of an owner that has a hold, with its token; it is over when the owner has unlocked meanwhile.
 func (l *Held) Tenure(half local.Half, o owner.ID, h *hold.Hold, token uint64) *Tenure {
-	s := l.tenures.Load()
-	if s == nil {
-		l.tenures.CompareAndSwap(nil, &tenures{})
-		s = l.tenures.Load()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.of[o]; t != nil && t.Hold == h {
-		return t
-	}
-	t := &Tenure{at: l, Owner: o, Hold: h, Token: token}
-	if !half.HeldBy(o) {
-		t.ended.Store(true)
-		if !o.IsHold() { // it may be the token of the next owner
-			t.Token = 0
+	var t *Tenure
+	s := l.lock()
+	for s == nil {
+		first := &struct {
+			Tenure
+			tenures
+		}{}
+		first.mu.Lock()
+		if l.tenures.CompareAndSwap(nil, &first.tenures) {
+			t, s = &first.Tenure, &first.tenures
+		} else {
+			s = l.lock()
 		}
+	}
+	defer l.unlock(s)
+	if t := s.of(o); t != nil && t.Hold == h {
 		return t
 	}
-	if s.hold != h { // what is left belongs to lost holds whose owners never unlocked
-		s.hold, s.of = h, map[owner.ID]*Tenure{}
+	if t == nil {
+		t = &Tenure{}
 	}
-	s.of[o] = t
+	t.at, t.Owner, t.Hold, t.Token = l, o, h, token
+	if half.HeldBy(o) {
+		s.add(t)
+		return t
+	}
+	t.ended.Store(true)
+	if !o.IsHold() { // it may be the token of the next owner
+		t.Token = 0
+	}
 	return t
 }
 
@@ -105,16 +175,14 @@ func (l *Held) Tenure(half local.Half, o owner.ID, h *hold.Hold, token uint64) *
 // It may miss the first tenure of a lock when that is made at this moment. That is harmless: the tenure is over once the hold
 // is replaced; and while the hold goes on, because readers share it, calls nest only if the owner has locked again.
 func (l *Held) Exit(half local.Half, o owner.ID) (local.Departure, fault.Loss) {
-	s := l.tenures.Load()
+	s := l.lock()
 	if s == nil { // most locks
 		return half.Exit(o)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer l.unlock(s)
 	how, why := half.Exit(o)
-	if t := s.of[o]; t != nil && (how == local.Leaves || how == local.Last) {
-		t.ended.Store(true)
-		delete(s.of, o)
+	if t := s.of(o); t != nil && (how == local.Leaves || how == local.Last || how == local.Lost) {
+		s.end(t)
 	}
 	return how, why
 }
@@ -124,22 +192,23 @@ func (t *Tenure) Lend() { t.lent.Store(true) }
 
 // Lent reports whether another goroutine may unlock for an owner.
 func (l *Held) Lent(o owner.ID) bool {
-	s := l.tenures.Load()
+	s := l.lock()
 	if s == nil {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.of[o]
+	defer l.unlock(s)
+	t := s.of(o)
 	return t != nil && t.Lasts() && t.lent.Load()
 }
 
 // Nest counts one more lock of the tenure's owner, for a call by another goroutine, unless the tenure is over: then it does
 // nothing and reports false.
 func (t *Tenure) Nest(half local.Half) bool {
-	s := t.at.tenures.Load() // the tenure is one of them
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s := t.at.lock()
+	if s == nil { // the tenure was one of them, and is over
+		return false
+	}
+	defer t.at.unlock(s)
 	if !t.Lasts() || !half.Nest(t.Owner) {
 		return false
 	}

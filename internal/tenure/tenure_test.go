@@ -2,6 +2,8 @@ package tenure
 
 import (
 	"context"
+	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -166,3 +168,68 @@ func TestCarried_WhatNests(t *testing.T) {
 	require.Nil(t, c.Deadlock(owner.NewHold(), anywhere))
 	require.Empty(t, c.Owners())
 }
+
+// shared is a local half whose owners share a hold.
+type shared struct {
+	local.Half
+
+	mu     sync.Mutex
+	owners map[owner.ID]bool
+}
+
+func (h *shared) HeldBy(o owner.ID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.owners[o]
+}
+
+func (h *shared) Exit(o owner.ID) (local.Departure, fault.Loss) {
+	runtime.Gosched() // the other one meets the mutex
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.owners, o)
+	return local.Leaves, fault.NotLost
+}
+
+// One owner leaves, and takes the tenures along, while another one gets a context: its tenure is among those of the lock,
+// so it ends when that one leaves, too, and nothing is kept.
+func TestHeld_TenuresComeAndGo(t *testing.T) {
+	const anna, bert owner.ID = 1, 2
+	for range 500 {
+		l, half := &Held{}, &shared{owners: map[owner.ID]bool{anna: true, bert: true}}
+		h := hold.New(&hold.Path{}, "me:1", hold.Terms{})
+		l.Store(h)
+		first := l.Tenure(half, anna, h, 0)
+		found := l.tenures.Load() // by a call that is to take their mutex
+		var second *Tenure
+		var both sync.WaitGroup
+		both.Go(func() { l.Exit(half, anna) })
+		both.Go(func() { second = l.Tenure(half, bert, h, 0) })
+		both.Wait()
+		require.False(t, first.Lasts())
+		require.True(t, second.Lasts())
+		require.Same(t, second, l.Tenure(half, bert, h, 0))
+		l.Exit(half, bert)
+		require.False(t, second.Lasts())
+		require.Nil(t, l.tenures.Load(), "kept for nobody")
+		require.False(t, l.take(found))
+	}
+}
+
+// An owner whose hold was lost, and who was evicted, leaves nothing behind.
+func TestHeld_TenureOfALostHold(t *testing.T) {
+	l, at, ctx := held(t.Context(), t, owner.ID(1))
+	c := CarriedBy(ctx).Carried
+	l.Store(nil)
+	how, _ := l.Exit(&evicted{*at}, owner.ID(1))
+	require.Equal(t, local.Lost, how)
+	require.False(t, c.Innermost().Lasts())
+	require.Nil(t, l.tenures.Load())
+	c.Innermost().Uphold() // does nothing
+	require.False(t, c.Innermost().Nest(at))
+}
+
+// evicted is a local half whose owner was evicted.
+type evicted struct{ half }
+
+func (evicted) Exit(owner.ID) (local.Departure, fault.Loss) { return local.Lost, fault.LeaseOver }

@@ -203,7 +203,7 @@ var mutations = []mutation{
 	},
 	{
 		"first reader ends all", "the first reader that leaves ends the hold of all",
-		"len(s.owners) > 0", "false",
+		"s.Count() > 0", "false",
 		"TestReadWriteLinearizable/library$",
 	},
 	{
@@ -398,7 +398,7 @@ var mutations = []mutation{
 	},
 	{
 		"writer forgotten", "who reads does not know that its owner was granted the writer",
-		"of.pair.wrote = h.Value()", "_ = h.Value()",
+		"of.pair.wrote.Store(h)", "",
 		"TestReadingUnderGrantedWriter",
 	},
 	{
