@@ -174,6 +174,13 @@ web: ## test the recipes for chi, Echo, gRPC, a queue and a transaction
 	@scripts/ensure-cgo.sh
 	cd examples/web && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=$(TESTTIMEOUT) .
 
+.PHONY: docs
+docs: ## build the site of docs/ in .site/dist, and test it in Chromium; needs npm
+	@scripts/ensure-chromium.sh
+	@scripts/ensure-axe.sh
+	scripts/site.sh
+	cd test/site && GOWORK=off ../../scripts/go-test.sh -count=1 -timeout=$(TESTTIMEOUT) .
+
 .PHONY: interop
 interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and Maven
 	@scripts/ensure-cgo.sh
