@@ -1,7 +1,6 @@
 package wake
 
 import (
-	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -19,57 +18,22 @@ func (c *connection) arm(asked []*Waiter) error {
 	if err := c.prepare(users); err != nil {
 		return err
 	}
-	tracked, others, channels, sharded := n.enlist(asked)
-	if err := c.look(tracked); err != nil {
+	n.mu.Lock()
+	e := n.peers.enlist(asked, n.serves)
+	n.mu.Unlock()
+	if err := c.look(e.tracked); err != nil {
 		return err
 	}
-	if err := c.subscribe(channels); err != nil {
+	if err := c.subscribe(e.channels); err != nil {
 		return err
 	}
-	if err := c.subscribeSharded(sharded); err != nil {
+	if err := c.subscribeSharded(e.inSlots); err != nil {
 		return err
 	}
-	n.enlisted(others)
-	return nil
-}
-
-// enlist marks waiters as armed now, since the server may report a change before its reply. It returns the waiters to track,
-// the others, and the channels to subscribe to.
-func (n *node) enlist(asked []*Waiter) (tracked, others []*Waiter, channels, sharded []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, w := range asked {
-		p := n.parts[w.user]
-		if !n.has(w) { // closed, or moved to another node
-			continue
-		}
-		if p == nil || p.refused {
-			w.answer(KeyState{})
-			continue
-		}
-		w.armed, w.tracks = true, n.tracks && w.user.Track
-		if w.tracks {
-			tracked = append(tracked, w)
-		} else {
-			others = append(others, w)
-		}
-		name := w.channel()
-		if name == "" {
-			continue
-		}
-		c, fresh := n.channels.at(name)
-		if fresh {
-			channels = append(channels, name)
-		}
-		if w.sharded && !c.sharded {
-			c.sharded = true
-			sharded = append(sharded, name)
-		}
-		if !slices.Contains(c.waiters, w) {
-			c.waiters = append(c.waiters, w)
-		}
-	}
-	return tracked, others, channels, sharded
+	n.peers.subscribed(e.others)
+	return nil
 }
 
 // look reads the waiters' keys, so that the server tracks them. A waiter that sees that its key is taken need not look again:
@@ -78,52 +42,32 @@ func (c *connection) look(waiters []*Waiter) error {
 	if len(waiters) == 0 {
 		return nil
 	}
-	looks := make(rueidis.Commands, len(waiters))
+	commands := make(rueidis.Commands, len(waiters))
 	for i, w := range waiters {
-		looks[i] = c.client.B().Pttl().Key(w.Key).Build()
+		commands[i] = c.client.B().Pttl().Key(w.Key).Build()
 	}
 	sent := time.Now()
-	replies := c.client.DoMulti(c.ctx, looks...)
+	replies := c.client.DoMulti(c.ctx, commands...)
 	replied := time.Now()
-	for _, reply := range replies {
+	looks := make([]look, len(waiters))
+	for i, reply := range replies {
 		if err := reply.NonRedisError(); err != nil {
 			return err
+		}
+		var err error
+		if looks[i].pttl, err = reply.AsInt64(); err == nil {
+			continue
+		}
+		looks[i].failed = true
+		if refusal, ok := rueidis.IsRedisErr(err); ok {
+			if _, moved := refusal.IsMoved(); moved {
+				c.node.hub.moved()
+			}
 		}
 	}
 	n := c.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for i, w := range waiters {
-		if !n.has(w) {
-			continue
-		}
-		pttl, err := replies[i].AsInt64()
-		if err != nil {
-			if reply, ok := rueidis.IsRedisErr(err); ok {
-				if _, moved := reply.IsMoved(); moved {
-					n.hub.moved()
-				}
-			}
-			w.armed = false
-			w.answer(KeyState{})
-			continue
-		}
-		w.saw(pttl, sent, replied)
-	}
+	n.peers.looked(waiters, looks, sent, replied)
 	return nil
-}
-
-// enlisted answers waiters that are subscribed: they must look themselves.
-func (n *node) enlisted(waiters []*Waiter) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, w := range waiters {
-		if !n.has(w) {
-			continue
-		}
-		if w.asking == asksItself {
-			w.wakeup.wake()
-		}
-		w.answer(KeyState{Armed: w.armed}) // not armed if its channel was refused
-	}
 }

@@ -37,6 +37,9 @@ var (
 		"for blocking commands (BlockingPoolSize) are taken")
 )
 
+// tidying is about how long a channel without waiters stays subscribed: for that time its subscriber is counted.
+const tidying = time.Second
+
 // end closes the connection. It cannot go back to the pool, since it has subscriptions, and may track.
 func (c *connection) end() {
 	if c != nil {
@@ -139,20 +142,20 @@ func (c *connection) checkRole(sure bool) error {
 func (n *node) unused(late bool) (names, sharded []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.channels.unused(late)
+	return n.peers.channels.unused(late)
 }
 
 // overfull reports whether there are many idle channels.
 func (n *node) overfull() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.channels.overfull()
+	return n.peers.channels.overfull()
 }
 
 func (n *node) untidy() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.channels.idle) > 0 || n.owns.untidy()
+	return len(n.peers.channels.idle) > 0 || n.mail.untidy()
 }
 
 // mayLeave reports whether unsubscribing is safe now. Rueidis sends PING behind each UNSUBSCRIBE. If PING is refused for a
@@ -199,13 +202,5 @@ func network(results ...rueidis.RedisResult) error {
 func (n *node) next() (wanted []*own, asked []*Waiter) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	wanted = n.owns.next()
-	for w := range n.asked {
-		if len(asked) == batch {
-			break
-		}
-		delete(n.asked, w)
-		asked = append(asked, w)
-	}
-	return wanted, asked
+	return n.mail.next(), n.peers.next()
 }

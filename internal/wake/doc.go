@@ -22,8 +22,10 @@
 //   - node: the connection to one server, and its states;
 //   - dialer: how a node gets a connection;
 //   - connection: the commands on it;
-//   - channels: a connection's channels on which wake-ups are published;
-//   - ownChannels: a connection's channels for messages to one listener, which are not hints.
+//   - peers: the keys that calls wait for, and the channels on which wake-ups are published;
+//   - mail: the channels for messages to one listener, which are not hints.
+//
+// Peers and mail decide, and send nothing: their tests are tables of events.
 //
 // One mutex, the hub's, guards all state: a change of a key, of the connection, or of a slot's master concerns a waiter, its
 // node and its channels together.

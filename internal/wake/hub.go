@@ -151,7 +151,7 @@ func (h *hub) nodeOf(w *Waiter) *node {
 	if h.cluster {
 		return h.places.nodes[w]
 	}
-	if n := h.nodes[""]; n.has(w) {
+	if n := h.nodes[""]; n.peers.has(w) {
 		return n
 	}
 	return nil

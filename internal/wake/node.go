@@ -35,11 +35,9 @@ type node struct {
 
 	mu *sync.Mutex // the hub's, which guards the rest
 	link
-	parts    map[*user]*part // of the open listeners
-	waiting  map[string][]*Waiter
-	asked    map[*Waiter]struct{} // waiters to be armed
-	channels channels
-	owns     ownChannels
+	parts map[*user]*part // of the open listeners
+	peers peers
+	mail  mail
 }
 
 // link is what a node knows of its current and earlier connections.
@@ -50,7 +48,6 @@ type link struct {
 	since     time.Time   // when it was made
 	suspected *connection // a message was missed on it, and none has arrived since
 	lost      uint64      // connections
-	tracks    bool        // the connection tracks
 }
 
 type state uint8
@@ -68,11 +65,9 @@ type part struct {
 	refused  bool        // the server allows no way to listen for it
 	prepared *connection // the connection that is prepared for it
 	heard    *connection // the connection on which a channel of its calls is or was subscribed
-	hearing  Hearing     // on the current connection: Heard once proven, then not proven again
 }
 
 const (
-	batch        = 512 // keys or channels in one command
 	longestPause = 3 * time.Second
 	lasting      = 10 * time.Second // a peer that breaks connections sooner is treated like one that refuses them
 )
@@ -81,18 +76,16 @@ const (
 func newNode(h *hub, client rueidis.Client, address string) *node {
 	ctx, stop := context.WithCancelCause(h.ctx)
 	n := &node{
-		hub:      h,
-		address:  address,
-		client:   client,
-		ctx:      ctx,
-		stop:     stop,
-		wakeup:   newSignal(),
-		mu:       &h.mu,
-		parts:    map[*user]*part{},
-		waiting:  map[string][]*Waiter{},
-		asked:    map[*Waiter]struct{}{},
-		channels: newChannels(),
-		owns:     newOwnChannels(),
+		hub:     h,
+		address: address,
+		client:  client,
+		ctx:     ctx,
+		stop:    stop,
+		wakeup:  newSignal(),
+		mu:      &h.mu,
+		parts:   map[*user]*part{},
+		peers:   newPeers(),
+		mail:    newMail(),
 	}
 	n.dialer.node = n
 	for l := range h.users {
@@ -110,7 +103,7 @@ func (n *node) leave(l *user) {
 			return
 		}
 	}
-	if n.channels.noCommon(name) {
+	if n.peers.channels.removeCommon(name) {
 		n.wakeup.wake()
 	}
 }
@@ -121,52 +114,40 @@ func (n *node) end(reason error) {
 	n.stop(reason)
 }
 
+// serves reports whether there may be wake-ups for a user. The caller holds the mutex.
+func (n *node) serves(u *user) bool {
+	p := n.parts[u]
+	return p != nil && !p.refused
+}
+
 // add adds a waiter. It reports false if the waiter would get no wake-ups. The caller holds the mutex.
 func (n *node) add(w *Waiter) bool {
-	p := n.parts[w.user]
-	if p == nil || p.refused {
+	if !n.serves(w.user) {
 		return false
 	}
-	p.waiters++
-	w.index = len(n.waiting[w.Key])
-	n.waiting[w.Key] = append(n.waiting[w.Key], w)
+	n.parts[w.user].waiters++
+	n.peers.add(w)
 	return true
 }
 
 // remove removes a waiter. The caller holds the mutex.
 func (n *node) remove(w *Waiter) {
-	delete(n.asked, w)
-	n.quit(w)
+	unheard, untidy := n.mail.remove(w), n.peers.remove(w)
 	if p := n.parts[w.user]; p != nil {
 		p.waiters--
 	}
-	all := n.waiting[w.Key]
-	last := len(all) - 1
-	all[w.index], all[last].index = all[last], w.index // the order does not matter, and there may be thousands
-	all[last] = nil
-	if n.waiting[w.Key] = all[:last]; last == 0 {
-		delete(n.waiting, w.Key)
-	}
-	if n.channels.leave(w) {
+	if unheard || untidy {
 		n.wakeup.wake()
 	}
-}
-
-// has reports whether a waiter was added, and not removed since. The caller holds the mutex.
-func (n *node) has(w *Waiter) bool {
-	all := n.waiting[w.Key]
-	return w.index < len(all) && all[w.index] == w
 }
 
 // arm asks for a waiter to be armed. It reports false if there is no reply to wait for. The caller holds the mutex.
 func (n *node) arm(w *Waiter) bool {
 	w.arms = true
-	p := n.parts[w.user]
-	if w.armed || w.paused != nil || p == nil || p.refused || !n.up() {
+	if w.armed || w.paused != nil || !n.serves(w.user) || !n.up() {
 		return false
 	}
-	if w.ask() {
-		n.asked[w] = struct{}{}
+	if n.peers.ask(w) {
 		n.wakeup.wake()
 	}
 	return true
@@ -296,10 +277,8 @@ func (n *node) begin(c *connection) bool {
 		return false
 	}
 	n.state, n.current, n.since = on, c, time.Now()
-	for _, waiters := range n.waiting { // they could not be armed so far
-		for _, w := range waiters {
-			w.wakeup.wake()
-		}
+	for w := range n.peers.all { // they could not be armed so far
+		w.wakeup.wake()
 	}
 	return true
 }
@@ -311,17 +290,9 @@ func (n *node) forget() {
 	if n.current != nil {
 		n.lost++
 	}
-	n.current, n.suspected, n.tracks = nil, nil, false
-	n.channels, n.owns = newChannels(), newOwnChannels()
-	clear(n.asked)
-	for _, p := range n.parts {
-		p.hearing = NotYet
-	}
-	for _, waiters := range n.waiting {
-		for _, w := range waiters {
-			w.lost()
-		}
-	}
+	n.current, n.suspected = nil, nil
+	n.peers.lost()
+	n.mail = newMail()
 }
 
 // invalidated handles the server's message that keys that the connection has read have changed; nil means all keys.
@@ -334,20 +305,12 @@ func (c *connection) invalidated(keys []rueidis.RedisMessage) {
 	}
 	now := time.Now()
 	if keys == nil {
-		for _, waiters := range n.waiting {
-			changed(waiters, now)
-		}
+		n.peers.allChanged(now)
 	}
 	for _, key := range keys {
 		if name, err := key.ToString(); err == nil {
-			changed(n.waiting[name], now)
+			n.peers.changed(name, now)
 		}
-	}
-}
-
-func changed(waiters []*Waiter, now time.Time) {
-	for _, w := range waiters {
-		w.changed(now)
 	}
 }
 
@@ -360,10 +323,10 @@ func (c *connection) published(m rueidis.PubSubMessage) {
 		n.mu.Unlock()
 		return
 	}
-	if o := n.owns.all[m.Channel]; o != nil {
+	if o := n.mail.channels[m.Channel]; o != nil {
 		n.suspected = nil
 		if m.Message == probe {
-			o.echoed = true
+			n.mail.proven(o)
 			n.mu.Unlock()
 			c.echoes()
 			return
@@ -373,16 +336,7 @@ func (c *connection) published(m rueidis.PubSubMessage) {
 		return
 	}
 	defer n.mu.Unlock()
-	if c := n.channels.all[m.Channel]; c != nil {
-		for _, w := range c.waiters {
-			w.message()
-		}
-	}
-	for _, w := range n.waiting[m.Message] {
-		if w.user.Common == m.Channel {
-			w.message()
-		}
-	}
+	n.peers.published(m.Channel, m.Message)
 }
 
 // log writes a line to all users, once to each sink.
@@ -428,11 +382,10 @@ func (n *node) refuse(l *user) error {
 	if p := n.parts[l]; p != nil {
 		p.refused = true
 	}
-	for _, waiters := range n.waiting {
-		for _, w := range waiters {
-			if w.user == l {
-				w.answerHear()
-			}
+	n.mail.deafen(l)
+	for w := range n.peers.all {
+		if w.user == l {
+			w.answerHear()
 		}
 	}
 	n.mu.Unlock()
@@ -472,8 +425,7 @@ func (n *node) suspect(now time.Time, old time.Duration) {
 
 // resume asks for a waiter whose pause is over. The caller holds the mutex.
 func (n *node) resume(w *Waiter) {
-	if w.resume() {
-		n.asked[w] = struct{}{}
+	if n.peers.resume(w) {
 		n.wakeup.wake()
 	}
 }
@@ -486,10 +438,10 @@ func (n *node) stateFor(u *user) (s State, ok bool) {
 	}
 	s = State{Node: n.address, Lost: n.lost, Waiters: p.waiters}
 	if n.state == on {
-		s.Up, s.Since, s.Tracks = true, n.since, n.tracks && u.Track
+		s.Up, s.Since, s.Tracks = true, n.since, n.peers.tracks && u.Track
 	}
 	return s, true
 }
 
 // idle reports whether the node has no waiters. The caller holds the mutex.
-func (n *node) idle() bool { return len(n.waiting) == 0 }
+func (n *node) idle() bool { return len(n.peers.waiting) == 0 }

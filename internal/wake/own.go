@@ -15,66 +15,34 @@ const trusted = time.Second
 
 var errSuspect = errors.New("messages did not arrive, twice in a row")
 
-// deafTo reports whether a user's messages will not arrive on this connection. The caller holds the mutex.
-func (n *node) deafTo(l *user) bool {
-	p := n.parts[l]
-	return p != nil && (p.refused || p.hearing == Deaf)
-}
-
-// hear adds a waiter to its own channel. Ask: the waiter must wait for an answer. The caller holds the mutex.
-func (n *node) hear(w *Waiter) (hearing Hearing, ask bool) {
-	l := w.user
-	if n.deafTo(l) {
+// hear adds a waiter to its own channel. Asked: the waiter must wait for an answer. The caller holds the mutex.
+func (n *node) hear(w *Waiter) (hearing Hearing, asked bool) {
+	switch p := n.parts[w.user]; {
+	case p != nil && p.refused:
 		return Deaf, false
-	}
-	if n.parts[l] == nil || !n.up() {
+	case p == nil || !n.up():
 		return NotYet, false
 	}
-	o := n.owns.of(w)
-	if o.user != l { // a closed user
-		return NotYet, false
-	}
-	if !w.joined {
-		w.joined = true
-		o.hearers[w] = struct{}{}
-	}
-	if o.heard {
-		return Heard, false
-	}
-	if n.owns.want(o) {
+	hearing, asked, wanted := n.mail.hear(w)
+	if wanted {
 		n.wakeup.wake()
 	}
-	w.askToHear()
-	return NotYet, true
+	return hearing, asked
 }
 
 // heard returns what a waiter that has waited for an answer learns. The caller holds the mutex.
 func (n *node) heard(w *Waiter) Hearing {
-	switch o := n.owns.all[w.Own]; {
-	case n.deafTo(w.user):
+	if p := n.parts[w.user]; p != nil && p.refused {
 		return Deaf
-	case w.joined && o != nil && o.heard:
-		return Heard
 	}
-	return NotYet
+	return n.mail.answer(w)
 }
 
-// quit removes a waiter from its own channel. The caller holds the mutex.
-func (n *node) quit(w *Waiter) {
-	if !w.joined {
-		return
-	}
-	w.unhear()
-	if n.owns.leave(n.owns.all[w.Own], w) {
-		n.wakeup.wake()
-	}
-}
-
-// silent takes the own channels to unsubscribe from, if that is safe now, and retries others; see [ownChannels.tidy].
+// silent takes the own channels to unsubscribe from, if that is safe now, and retries others; see [mail.tidy].
 func (n *node) silent(leaves bool) (names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.owns.tidy(leaves)
+	return n.mail.tidy(leaves)
 }
 
 func (c *connection) leaveOwn(names []string) error {
@@ -90,23 +58,16 @@ func (c *connection) subscription(s rueidis.PubSubSubscription) {
 	n := c.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	o := n.owns.all[s.Channel]
-	if o == nil || n.current != c {
+	if n.current != c {
 		return
 	}
 	switch s.Kind {
 	case "subscribe", "ssubscribe":
-		o.subscribed = true
+		n.mail.subscribed(s.Channel)
 	case "sunsubscribe":
-		if !o.subscribed { // about an earlier subscription, which was ended
-			return
+		if n.mail.ended(s.Channel) {
+			n.hub.moved()
 		}
-		delete(n.owns.all, s.Channel)
-		for w := range o.hearers {
-			w.unhear()
-			w.wakeup.wake()
-		}
-		n.hub.moved()
 	}
 }
 
@@ -123,15 +84,10 @@ func (c *connection) hear(wanted []*own) error {
 }
 
 // unsubscribed returns the own channels that need a subscription.
-func (n *node) unsubscribed(wanted []*own) (asked []*own) {
+func (n *node) unsubscribed(wanted []*own) []*own {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, o := range wanted {
-		if n.owns.has(o) && !o.subscribed && !n.deafTo(o.user) {
-			asked = append(asked, o)
-		}
-	}
-	return asked
+	return n.mail.unsubscribed(wanted)
 }
 
 func (c *connection) subscribeOwn(asked []*own) error {
@@ -171,25 +127,9 @@ func (c *connection) settle(wanted []*own) {
 	n := c.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, o := range wanted {
-		p := n.parts[o.user]
-		switch {
-		case p == nil || !n.owns.has(o): // closed, or gone
-			continue
-		case p.hearing == NotYet || p.hearing == Heard && !o.subscribed:
-			n.owns.later = append(n.owns.later, o)
-			for w := range o.hearers {
-				if w.waits {
-					w.answerHear()
-				}
-			}
-			continue
-		case p.hearing == Heard:
-			o.heard, p.heard = true, c
-		}
-		o.wanted = false
-		for w := range o.hearers {
-			w.answerHear()
+	for _, u := range n.mail.settle(wanted) {
+		if p := n.parts[u]; p != nil {
+			p.heard = c
 		}
 	}
 }

@@ -139,34 +139,12 @@ func TestOwnChannel_IsLeft(t *testing.T) {
 	b.await("it was looked whether it is to be left", func() bool {
 		l.hub.mu.Lock()
 		defer l.hub.mu.Unlock()
-		return len(l.hub.nodes[""].owns.idle) == 0
+		return len(l.hub.nodes[""].mail.idle) == 0
 	})
 	require.Equal(t, "1", b.subscribers("own"))
 	again.Close()
 	b.await("left", func() bool { return b.subscribers("own") == "0" })
 	b.hearing(l, wait)
-}
-
-// It is not left when somebody has waited since the last look, however shortly.
-func TestOwnChannel_InUse(t *testing.T) {
-	u := &user{}
-	n := newNode(&hub{ctx: t.Context()}, nil, "")
-	n.state, n.parts[u] = on, &part{}
-	waits := func() {
-		w := &Waiter{Wait: Wait{Own: "own"}, user: u}
-		n.hear(w)
-		n.quit(w)
-	}
-	for range 3 {
-		waits()
-		waits()
-		require.Empty(t, n.silent(true))
-	}
-	require.Equal(t, []string{"own"}, n.silent(true))
-	require.Empty(t, n.silent(true))
-	waits()
-	require.Empty(t, n.silent(true))
-	require.Equal(t, []string{"own"}, n.silent(true))
 }
 
 // Who heard wakes when the connection is lost, and hears again on the next.

@@ -22,18 +22,10 @@ const (
 var errUnheard = errors.New("the message of a script does not arrive")
 
 // unproven returns a subscribed channel of each user that has no proof yet.
-func (n *node) unproven(wanted []*own) (pending []*own) {
+func (n *node) unproven(wanted []*own) []*own {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	seen := map[*user]bool{}
-	for _, o := range wanted {
-		p := n.parts[o.user]
-		if p != nil && p.hearing == NotYet && n.owns.has(o) && o.subscribed && !seen[o.user] {
-			seen[o.user], o.echoed = true, false
-			pending = append(pending, o)
-		}
-	}
-	return pending
+	return n.mail.unproven(wanted)
 }
 
 // prove finds out whether a script's messages on some channels arrive.
@@ -70,7 +62,7 @@ func (c *connection) await(sent []*own) error {
 	timer := time.NewTimer(c.node.hub.plus(echoing, 2))
 	defer timer.Stop()
 	for late := false; ; {
-		if sent = c.node.unechoed(sent); len(sent) == 0 {
+		if sent = c.node.unproven(sent); len(sent) == 0 {
 			return nil
 		}
 		if late {
@@ -92,20 +84,6 @@ func (c *connection) await(sent []*own) error {
 	return nil
 }
 
-// unechoed returns the channels whose probe has not arrived, and notes that the other channels' users hear.
-func (n *node) unechoed(sent []*own) (missing []*own) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, o := range sent {
-		if p := n.parts[o.user]; !o.echoed {
-			missing = append(missing, o)
-		} else if p != nil {
-			p.hearing = Heard
-		}
-	}
-	return missing
-}
-
 func (c *connection) echoes() {
 	select {
 	case c.echo <- struct{}{}:
@@ -117,9 +95,7 @@ func (c *connection) echoes() {
 func (c *connection) deafen(l *user, err error) {
 	n := c.node
 	n.mu.Lock()
-	if p := n.parts[l]; p != nil {
-		p.hearing = Deaf
-	}
+	n.mail.deafen(l)
 	n.mu.Unlock()
 	n.missing(l, "queueing", err)
 }

@@ -77,11 +77,9 @@ func (c *connection) hears(names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, name := range names {
-		if ch := n.channels.all[name]; ch != nil {
-			for _, w := range ch.waiters {
-				if p := n.parts[w.user]; p != nil {
-					p.heard = c
-				}
+		for _, u := range n.peers.channels.answered(name, false) {
+			if p := n.parts[u]; p != nil {
+				p.heard = c
 			}
 		}
 	}
@@ -99,5 +97,5 @@ func (n *node) deaf(l *user, c *connection) bool {
 func (n *node) unheard(name string) (users []*user) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.channels.refused(name)
+	return n.peers.channels.answered(name, true)
 }

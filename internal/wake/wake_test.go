@@ -239,7 +239,7 @@ func TestNews_OfASilentServer(t *testing.T) {
 	asked := func() int {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return len(n.asked)
+		return len(n.peers.asked)
 	}
 	const waiters = 20
 	var all []*Waiter

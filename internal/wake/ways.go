@@ -82,7 +82,7 @@ func (c *connection) track() (err error) {
 		return err
 	}
 	n.mu.Lock()
-	n.tracks = err == nil
+	n.peers.tracks = err == nil
 	n.mu.Unlock()
 	return nil
 }
@@ -142,16 +142,14 @@ func (c *connection) subscribeCommon(l *user) error {
 func (n *node) isCommon(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c := n.channels.all[name]
-	return c != nil && c.common
+	return n.peers.channels.isCommon(name)
 }
 
 // addCommon notes that a common channel is subscribed.
 func (n *node) addCommon(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c, _ := n.channels.at(name)
-	c.common = true
+	n.peers.channels.addCommon(name)
 }
 
 // unknown reports whether the server does not know a command.

@@ -392,6 +392,11 @@ var mutations = []mutation{
 		"TestQueueOutcomes",
 	},
 	{
+		"one proof for all", "what one registry has proven about its channel counts for all on its client",
+		"m.hearing[o.user] == NotYet &&", "len(m.hearing) == 0 &&",
+		"../waiting:TestWakeup_TwoPrefixesOfDifferentRights$",
+	},
+	{
 		"found hold lost", "a hold that was found is lost with its own message",
 		"a.hold.AwaitMessage(due)", "a.hold.AwaitMessage(due-due)",
 		"TestQueueOutcomes",

@@ -1,0 +1,210 @@
+package wake
+
+// mail is what a node knows of own channels: channels of one user each, on which scripts publish messages for its calls.
+//
+// What comes in: waiters that want to hear, and that leave; what the server says of a subscription; that a proof has arrived, or
+// has not; the loss of the connection. What goes out: channels to subscribe to, to prove, and to leave, and answers to the
+// waiters. It sends nothing and reads no clock. The hub's mutex guards it.
+//
+// The proof is that a script's message arrives. It is needed once per connection and user: all channels of a user have similar
+// names and so the same permissions, and another user's may have others.
+type mail struct {
+	channels map[string]*own
+	hearing  map[*user]Hearing // on this connection: Heard once proven, Deaf once that has failed; no entry: NotYet
+	wanted   []*own            // to subscribe to, or to prove
+	later    []*own            // the server could not answer yet
+	idle     []*own            // had no waiters at some moment
+}
+
+// own is an own channel on one connection.
+//
+//	wanted ──the server has answered, and its user is proven──▶ heard ──nobody waits any more, for 1 to 2 s──▶ left
+//	 │  ▲ └──refused──▶ its user is deaf                          └──the server ends it──▶ gone, and wakes
+//	 └──┘ once a second, while the server cannot say
+type own struct {
+	name string
+	key  string // a key in the channel's slot
+	user *user
+
+	hearers    map[*Waiter]struct{}
+	wanted     bool // it is to be settled
+	subscribed bool // the server has confirmed it
+	idle       bool // it is in mail.idle
+	fresh      bool // it had a waiter since the last tidy
+}
+
+func newMail() mail { return mail{channels: map[string]*own{}, hearing: map[*user]Hearing{}} }
+
+// has reports whether a channel was neither left nor ended by the server.
+func (m *mail) has(o *own) bool { return m.channels[o.name] == o }
+
+// heard reports whether the messages on a channel arrive.
+func (m *mail) heard(o *own) bool { return o.subscribed && m.hearing[o.user] == Heard }
+
+// hear adds a waiter to its own channel. Asked: the waiter must wait for an answer. Wanted: there is something to send.
+func (m *mail) hear(w *Waiter) (hearing Hearing, asked, wanted bool) {
+	o := m.channels[w.Own]
+	switch {
+	case m.hearing[w.user] == Deaf:
+		return Deaf, false, false
+	case o == nil:
+		o = &own{name: w.Own, key: w.Key, user: w.user, hearers: map[*Waiter]struct{}{}}
+		m.channels[w.Own] = o
+	case o.user != w.user: // a closed listener
+		return NotYet, false, false
+	}
+	if !w.joined {
+		w.joined = true
+		o.hearers[w] = struct{}{}
+	}
+	if m.heard(o) {
+		return Heard, false, false
+	}
+	w.askToHear()
+	if o.wanted {
+		return NotYet, true, false
+	}
+	o.wanted = true
+	m.wanted = append(m.wanted, o)
+	return NotYet, true, true
+}
+
+// answer returns what a waiter that has waited for an answer learns.
+func (m *mail) answer(w *Waiter) Hearing {
+	switch o := m.channels[w.Own]; {
+	case m.hearing[w.user] == Deaf:
+		return Deaf
+	case w.joined && o != nil && m.heard(o):
+		return Heard
+	}
+	return NotYet
+}
+
+// remove removes a waiter from its own channel, and reports whether there may be a channel to leave soon.
+func (m *mail) remove(w *Waiter) (untidy bool) {
+	if !w.joined {
+		return false
+	}
+	w.unhear()
+	o := m.channels[w.Own]
+	if delete(o.hearers, w); len(o.hearers) > 0 {
+		return false
+	}
+	if o.fresh = true; o.idle {
+		return false
+	}
+	o.idle = true
+	m.idle = append(m.idle, o)
+	return len(m.idle) == 1
+}
+
+// next takes channels to settle.
+func (m *mail) next() (wanted []*own) {
+	k := min(batch, len(m.wanted))
+	wanted, m.wanted = m.wanted[:k:k], m.wanted[k:]
+	return wanted
+}
+
+// unsubscribed returns the channels to subscribe to.
+func (m *mail) unsubscribed(wanted []*own) (asked []*own) {
+	for _, o := range wanted {
+		if m.has(o) && !o.subscribed && m.hearing[o.user] != Deaf {
+			asked = append(asked, o)
+		}
+	}
+	return asked
+}
+
+// unproven returns a subscribed channel of each user without a proof yet.
+func (m *mail) unproven(wanted []*own) (pending []*own) {
+	seen := map[*user]bool{}
+	for _, o := range wanted {
+		if m.has(o) && o.subscribed && m.hearing[o.user] == NotYet && !seen[o.user] { // mutant: one proof for all
+			seen[o.user] = true
+			pending = append(pending, o)
+		}
+	}
+	return pending
+}
+
+// subscribed notes that the server has confirmed a subscription.
+func (m *mail) subscribed(name string) {
+	if o := m.channels[name]; o != nil {
+		o.subscribed = true
+	}
+}
+
+// ended notes that the server has ended a subscription, which wakes its hearers. It reports false if that is about an earlier
+// subscription, which was ended.
+func (m *mail) ended(name string) bool {
+	o := m.channels[name]
+	if o == nil || !o.subscribed {
+		return false
+	}
+	delete(m.channels, name)
+	for w := range o.hearers {
+		w.unhear()
+		w.wakeup.wake()
+	}
+	return true
+}
+
+// proven notes that a proof has arrived on a channel.
+func (m *mail) proven(o *own) {
+	if m.hearing[o.user] == NotYet {
+		m.hearing[o.user] = Heard
+	}
+}
+
+// deafen notes that a user's messages will not arrive on this connection.
+func (m *mail) deafen(u *user) { m.hearing[u] = Deaf }
+
+// settle answers the waiters of channels for which all was sent, if there is an answer. The others are sent again later. It
+// returns the users of the channels that are heard.
+func (m *mail) settle(wanted []*own) (heard []*user) {
+	for _, o := range wanted {
+		if !m.has(o) || o.user.isClosed() {
+			continue
+		}
+		if m.heard(o) {
+			heard = append(heard, o.user)
+		} else if m.hearing[o.user] != Deaf {
+			m.later = append(m.later, o)
+			for w := range o.hearers {
+				if w.waits {
+					w.answerHear()
+				}
+			}
+			continue
+		}
+		o.wanted = false
+		for w := range o.hearers {
+			w.answerHear()
+		}
+	}
+	return heard
+}
+
+// untidy reports whether tidy has something to do.
+func (m *mail) untidy() bool { return len(m.idle)+len(m.later) > 0 }
+
+// tidy takes the channels that had no waiters for a while, if unsubscribing is safe now, and retries those for which the server
+// could not answer.
+func (m *mail) tidy(safe bool) (names []string) {
+	idle := m.idle
+	m.idle = nil
+	for _, o := range idle {
+		switch {
+		case len(o.hearers) > 0:
+			o.idle = false
+		case o.fresh || !safe:
+			o.fresh = false
+			m.idle = append(m.idle, o)
+		case m.has(o):
+			delete(m.channels, o.name)
+			names = append(names, o.name)
+		}
+	}
+	m.wanted, m.later = append(m.wanted, m.later...), nil
+	return names
+}

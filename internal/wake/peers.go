@@ -1,0 +1,323 @@
+package wake
+
+import (
+	"slices"
+	"time"
+)
+
+// peers is what a node knows of the keys that calls wait for: their changes are made by other processes, in Go or Java, which
+// publish them on the key's channel or on a common one, or publish nothing, and then the server reports them (tracking).
+//
+// What comes in: waiters that are added, ask, and are removed; the replies to what was sent for them; messages, reports, and the
+// loss of the connection. What goes out: keys to read, channels to subscribe to and to leave, users that cannot listen, answers
+// and wake-ups. It sends nothing and reads no clock. The hub's mutex guards it.
+type peers struct {
+	waiting  map[string][]*Waiter // all waiters, by key
+	asked    map[*Waiter]struct{} // waiters to be armed
+	tracks   bool                 // the connection tracks the keys that it reads
+	channels channels
+}
+
+// batch is how many keys or channels are in one command.
+const batch = 512
+
+func newPeers() peers {
+	return peers{waiting: map[string][]*Waiter{}, asked: map[*Waiter]struct{}{}, channels: newChannels()}
+}
+
+func (p *peers) add(w *Waiter) {
+	w.index = len(p.waiting[w.Key])
+	p.waiting[w.Key] = append(p.waiting[w.Key], w)
+}
+
+// has reports whether a waiter was added, and not removed since.
+func (p *peers) has(w *Waiter) bool {
+	all := p.waiting[w.Key]
+	return w.index < len(all) && all[w.index] == w
+}
+
+// remove removes a waiter, and reports whether there is a channel to leave.
+func (p *peers) remove(w *Waiter) (untidy bool) {
+	delete(p.asked, w)
+	all := p.waiting[w.Key]
+	last := len(all) - 1
+	all[w.index], all[last].index = all[last], w.index // the order does not matter, and there may be thousands
+	all[last] = nil
+	if p.waiting[w.Key] = all[:last]; last == 0 {
+		delete(p.waiting, w.Key)
+	}
+	return p.channels.remove(w)
+}
+
+// ask asks for a waiter to be armed, and reports whether that is news.
+func (p *peers) ask(w *Waiter) bool {
+	if !w.ask() {
+		return false
+	}
+	p.asked[w] = struct{}{}
+	return true
+}
+
+// resume asks for a waiter whose pause is over, and reports whether that is news.
+func (p *peers) resume(w *Waiter) bool {
+	if !w.resume() {
+		return false
+	}
+	p.asked[w] = struct{}{}
+	return true
+}
+
+// next takes waiters that ask to be armed.
+func (p *peers) next() (asked []*Waiter) {
+	for w := range p.asked {
+		if len(asked) == batch {
+			break
+		}
+		delete(p.asked, w)
+		asked = append(asked, w)
+	}
+	return asked
+}
+
+// enlisted is what is to be sent to arm waiters.
+type enlisted struct {
+	tracked, others   []*Waiter // by how they are to be armed: the keys of the first are to be read
+	channels, inSlots []string  // to subscribe to; the second also in their slots
+}
+
+// enlist marks waiters as armed now, since the server may report a change before its reply.
+func (p *peers) enlist(asked []*Waiter, served func(*user) bool) (e enlisted) {
+	for _, w := range asked {
+		if !p.has(w) { // closed, or moved to another node
+			continue
+		}
+		if !served(w.user) {
+			w.answer(KeyState{})
+			continue
+		}
+		if w.armed, w.tracks = true, p.tracks && w.user.Track; w.tracks {
+			e.tracked = append(e.tracked, w)
+		} else {
+			e.others = append(e.others, w)
+		}
+		name := w.channel()
+		if name == "" {
+			continue
+		}
+		fresh, inSlot := p.channels.add(name, w)
+		if fresh {
+			e.channels = append(e.channels, name)
+		}
+		if inSlot {
+			e.inSlots = append(e.inSlots, name)
+		}
+	}
+	return e
+}
+
+// look is the reply to PTTL of a waiter's key.
+type look struct {
+	pttl   int64
+	failed bool // the server has refused it
+}
+
+// looked handles the replies of looks at the keys of waiters, so that the server tracks them. A waiter that sees that its key is
+// taken need not look again: the server will report its removal.
+func (p *peers) looked(waiters []*Waiter, looks []look, sent, replied time.Time) {
+	for i, w := range waiters {
+		switch {
+		case !p.has(w):
+		case looks[i].failed:
+			w.armed = false
+			w.answer(KeyState{})
+		default:
+			w.saw(looks[i].pttl, sent, replied)
+		}
+	}
+}
+
+// enlisted answers waiters that are subscribed: they must look themselves.
+func (p *peers) subscribed(waiters []*Waiter) {
+	for _, w := range waiters {
+		if !p.has(w) {
+			continue
+		}
+		if w.asking == asksItself {
+			w.wakeup.wake()
+		}
+		w.answer(KeyState{Armed: w.armed}) // not armed if its channel was refused
+	}
+}
+
+// published handles a message. On a key's channel it is about that key, on a common channel it names the key.
+func (p *peers) published(channel, message string) {
+	if c := p.channels.all[channel]; c != nil {
+		for _, w := range c.waiters {
+			w.message()
+		}
+	}
+	for _, w := range p.waiting[message] {
+		if w.user.Common == channel {
+			w.message()
+		}
+	}
+}
+
+// changed handles the server's report that a key that the connection has read has changed.
+func (p *peers) changed(key string, now time.Time) {
+	for _, w := range p.waiting[key] {
+		w.changed(now)
+	}
+}
+
+// allChanged is changed for all keys.
+func (p *peers) allChanged(now time.Time) {
+	for w := range p.all {
+		w.changed(now)
+	}
+}
+
+// all are the waiters.
+func (p *peers) all(yield func(*Waiter) bool) {
+	for _, waiters := range p.waiting {
+		for _, w := range waiters {
+			if !yield(w) {
+				return
+			}
+		}
+	}
+}
+
+// lost resets what is known of a lost connection, and wakes the waiters that relied on it.
+func (p *peers) lost() {
+	p.tracks, p.channels = false, newChannels()
+	clear(p.asked)
+	for w := range p.all {
+		w.lost()
+	}
+}
+
+// channels are the channels that a connection is or will soon be subscribed to: of keys, and the listeners' common ones. A
+// channel without waiters stays subscribed for a while, so that the next waiter for the same key needs no new subscription.
+type channels struct {
+	all  map[string]*channel
+	idle []string // channels to unsubscribe from
+}
+
+// channel is a subscribed channel.
+type channel struct {
+	waiters []*Waiter
+	inSlot  bool // also subscribed in its slot
+	common  bool // it is also a listener's common channel
+}
+
+func newChannels() channels { return channels{all: map[string]*channel{}} }
+
+func (c *channel) unused() bool { return len(c.waiters) == 0 && !c.common }
+
+// at returns the channel of a name, and whether it is new, so that the caller must subscribe to it.
+func (c *channels) at(name string) (ch *channel, fresh bool) {
+	ch = c.all[name]
+	if fresh = ch == nil; fresh {
+		ch = &channel{}
+		c.all[name] = ch
+	}
+	return ch, fresh
+}
+
+// add adds a waiter to its channel, and returns whether to subscribe to that, and whether also in its slot.
+func (c *channels) add(name string, w *Waiter) (fresh, inSlot bool) {
+	ch, fresh := c.at(name)
+	if inSlot = w.sharded && !ch.inSlot; inSlot {
+		ch.inSlot = true
+	}
+	if !slices.Contains(ch.waiters, w) {
+		ch.waiters = append(ch.waiters, w)
+	}
+	return fresh, inSlot
+}
+
+// remove removes a waiter from its channel, and reports whether the connection should unsubscribe from idle channels.
+func (c *channels) remove(w *Waiter) (untidy bool) {
+	ch := c.all[w.Channel]
+	if ch == nil || !slices.Contains(ch.waiters, w) {
+		return false
+	}
+	ch.waiters = slices.DeleteFunc(ch.waiters, func(o *Waiter) bool { return o == w })
+	return c.vacant(w.Channel, ch)
+}
+
+// isCommon reports whether a common channel is subscribed.
+func (c *channels) isCommon(name string) bool {
+	ch := c.all[name]
+	return ch != nil && ch.common
+}
+
+// addCommon notes that a common channel is subscribed.
+func (c *channels) addCommon(name string) {
+	ch, _ := c.at(name)
+	ch.common = true
+}
+
+// removeCommon notes that a channel is no listener's common channel any more. It reports the same as remove.
+func (c *channels) removeCommon(name string) (untidy bool) {
+	ch := c.all[name]
+	if ch == nil || !ch.common {
+		return false
+	}
+	ch.common = false
+	return c.vacant(name, ch)
+}
+
+// vacant makes a channel idle if it is no longer needed.
+func (c *channels) vacant(name string, ch *channel) (untidy bool) {
+	if !ch.unused() {
+		return false
+	}
+	c.idle = append(c.idle, name)
+	return len(c.idle) == 1 || c.overfull()
+}
+
+// overfull reports whether there are many idle channels.
+func (c *channels) overfull() bool { return len(c.idle) >= batch }
+
+// unused takes the idle channels, if it is time to unsubscribe or there are many.
+func (c *channels) unused(late bool) (names, inSlots []string) {
+	if !late && !c.overfull() {
+		return nil, nil
+	}
+	for _, name := range c.idle {
+		if ch := c.all[name]; ch != nil && ch.unused() {
+			delete(c.all, name)
+			if names = append(names, name); ch.inSlot {
+				inSlots = append(inSlots, name)
+			}
+		}
+	}
+	c.idle = nil
+	return names, inSlots
+}
+
+// answered handles the reply to a subscription. It returns the users of the channel's waiters; if it is refused, of those that
+// have no other way.
+func (c *channels) answered(name string, refused bool) (users []*user) {
+	ch := c.all[name]
+	if ch == nil {
+		return nil
+	}
+	if refused {
+		delete(c.all, name)
+	}
+	for _, w := range ch.waiters {
+		switch {
+		case refused && w.tracks: // tracking still wakes it
+			continue
+		case refused:
+			w.armed = false
+		}
+		if !slices.Contains(users, w.user) {
+			users = append(users, w.user)
+		}
+	}
+	return users
+}
