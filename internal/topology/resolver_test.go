@@ -53,7 +53,7 @@ func resolver(ctx context.Context, client rueidis.Client) *Resolver {
 	return NewResolver(ctx, client, clock.New(), func(Map) {}, func() time.Duration { return 0 })
 }
 
-// All nodes are asked at once: silent ones are waited for only for as long as one of them would be, and what the others say counts.
+// All nodes are asked at once: silent ones are waited for only for as long as one of them would be, and what others say counts.
 func TestMasters_AreAskedOfAllAtOnce(t *testing.T) {
 	client, reply := replies(t)
 	says := reply("return {{0, 16383, {'a', 1, 'i'}}}")

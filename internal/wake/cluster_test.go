@@ -4,6 +4,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -333,18 +334,20 @@ func TestOwnChannel_IsLeftInACluster(t *testing.T) {
 	w.Close()
 	c.await("left", func() bool { return s.Command(t, "PUBSUB", "SHARDCHANNELS") == "" })
 	require.Empty(t, w.Wakeup())
-	again := c.hearing(l, w.Wait)
+	c.hearing(l, w.Wait)
 
+	r := newRunner(t.Context(), &l.hub.shared, newNode(new(sync.Mutex), s.Addr(), nil),
+		func() rueidis.Client { return c.client.Nodes()[s.Addr()] })
+	connection, err := r.dialer.dial()
+	require.NoError(t, err)
+	defer connection.end()
 	var elsewhere []string // slots of which the server says that it does not have them
 	for i := range 100 {
 		elsewhere = append(elsewhere, ownOf(strconv.Itoa(i)))
 	}
-	l.hub.mu.Lock()
-	current := l.hub.nodeOf(again).current
-	l.hub.mu.Unlock()
-	require.NoError(t, current.unsubscribeSharded(elsewhere))
-	require.NoError(t, c.says("key", w.Own, "message", s))
-	c.takes(m, w.Own+": message")
+	for range 2 {
+		require.NoError(t, connection.unsubscribe(nil, elsewhere))
+	}
 }
 
 func TestHear_AfterAReshard(t *testing.T) {
@@ -373,9 +376,9 @@ func TestHear_AfterTheServerEndsASubscription(t *testing.T) {
 	l, _ := c.hearer(c.client, either)
 	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
 	l.hub.mu.Lock()
-	current := l.hub.nodeOf(w).current
+	n := l.hub.nodeOf(w)
 	l.hub.mu.Unlock()
-	current.subscription(rueidis.PubSubSubscription{Kind: "sunsubscribe", Channel: w.Own})
+	require.True(t, n.unsubscribed(c.number(n), w.Own))
 	c.wakes(w)
 	c.hears(w)
 
@@ -386,7 +389,7 @@ func TestHear_AfterTheServerEndsASubscription(t *testing.T) {
 	other := l.Waiter(Wait{Key: key, Own: ownOf("key") + "other"})
 	defer other.Close()
 	require.Equal(t, NotYet, other.Hear(t.Context(), time.Millisecond))
-	current.subscription(rueidis.PubSubSubscription{Kind: "sunsubscribe", Channel: other.Own})
+	require.False(t, n.unsubscribed(c.number(n), other.Own))
 	c.sleeps(other)
 	s.Thaw()
 	c.wakes(other)

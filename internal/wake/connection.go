@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -13,9 +12,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// connection is a connection that a node listens on. Except for dialling, only run uses it.
+// connection is a connection to listen on. It sends, and returns what the server has replied and what that says of the
+// connection. It knows nothing of waiters. One goroutine uses it.
 type connection struct {
-	node     *node
+	number   uint64                  // tells connections to a server apart
 	ctx      context.Context         // of all that is sent
 	drop     context.CancelCauseFunc // ends it
 	client   rueidis.DedicatedClient
@@ -25,20 +25,21 @@ type connection struct {
 	demoted  <-chan struct{} // closed when a master was demoted since then; nil: not known
 	unsure   bool            // one was demoted before: the connection may have been in the client's pool since
 
-	tracking  error            // why tracking does not work: errUntried before it is tried, nil if it works
-	refused   map[string]error // common channels that are refused
-	unsharded bool             // the server does not subscribe to channels in their slots
-	echo      chan struct{}    // has room for one: a probe has arrived
+	tracking   error            // why tracking does not work: errUntried before it is tried, nil if it works
+	noSlots    bool             // the server does not subscribe to channels in their slots
+	refused    map[string]error // common channels that are refused
+	prepared   map[*user]bool   // for which users all was tried that is needed once
+	subscribed map[*user]bool   // a channel of whose calls was subscribed
 }
 
 var (
 	errUntried = errors.New("not tried")
-	errNone    = errors.New("none in time: the server does not answer, or all of the client's connections " +
-		"for blocking commands (BlockingPoolSize) are taken")
-)
+	errNoPush  = errors.New("the connection speaks version 2 of the protocol, which has no messages about changed keys")
 
-// tidying is about how long a channel without waiters stays subscribed: for that time its subscriber is counted.
-const tidying = time.Second
+	// errDeposed: a connection to the former master may stay open until Sentinel demotes that, and misses all that happens on the
+	// new one.
+	errDeposed = errors.New("another server is the master now")
+)
 
 // end closes the connection. It cannot go back to the pool, since it has subscriptions, and may track.
 func (c *connection) end() {
@@ -49,86 +50,13 @@ func (c *connection) end() {
 	}
 }
 
-// errDeposed: a connection to the former master may stay open until Sentinel demotes that, and misses all that happens on the
-// new one.
-var errDeposed = errors.New("another server is the master now")
-
-// serve arms waiters until the connection is lost or the node is closed. It returns why the connection was lost.
-func (c *connection) serve() error {
-	n := c.node
-	tidy := time.NewTimer(tidying)
-	defer tidy.Stop()
-	var look <-chan time.Time
-	if c.master != nil {
-		ticker := time.NewTicker(topology.SwitchEvery)
-		defer ticker.Stop()
-		look = ticker.C
-	}
-	ticks := true // the timer runs, as long as there are idle channels
-	for {
-		late := false
-		select {
-		case <-n.wakeup:
-		case <-tidy.C:
-			late, ticks = true, false
-		case <-look:
-			if c.master.Changed(func() {}) {
-				return errDeposed
-			}
-			continue
-		case <-c.demoted:
-			_, c.demoted = n.hub.demoted() // first: another demotion is noticed, too
-			if err := c.checkRole(true); err != nil {
-				return err
-			}
-			continue
-		case err := <-c.lost:
-			return err
-		case <-c.ctx.Done():
-			return context.Cause(c.ctx)
-		}
-		if err := c.tidy(late); err != nil {
-			return err
-		}
-		for wanted, asked := n.next(); len(wanted)+len(asked) > 0; wanted, asked = n.next() {
-			if err := c.hear(wanted); err != nil {
-				return err
-			}
-			if err := c.arm(asked); err != nil {
-				return err
-			}
-		}
-		if !ticks && n.untidy() {
-			ticks = true
-			tidy.Reset(tidying)
-		}
-	}
-}
-
-// tidy unsubscribes from idle channels; late: the timer for that has fired.
-func (c *connection) tidy(late bool) error {
-	n, leaves := c.node, false
-	if late || n.overfull() {
-		var err error
-		if leaves, err = c.mayLeave(); err != nil {
-			return err
-		}
-	}
-	if leaves {
-		if err := c.leave(n.unused(late)); err != nil {
-			return err
-		}
-	}
-	if late {
-		return c.leaveOwn(n.silent(leaves))
-	}
-	return nil
-}
+// cause returns why the connection was ended; nil if it was not.
+func (c *connection) cause() error { return context.Cause(c.ctx) }
 
 // checkRole fails with errDeposed if the connection leads to a replica; sure: also if the server does not say.
 func (c *connection) checkRole(sure bool) error {
-	hello, err := c.client.Do(c.ctx, c.client.B().Arbitrary("HELLO").Build()).AsMap()
-	if err != nil && !fault.Refusal(err) {
+	hello, err := c.hello()
+	if err != nil {
 		return err
 	}
 	said := hello["role"]
@@ -138,31 +66,204 @@ func (c *connection) checkRole(sure bool) error {
 	return nil
 }
 
-// unused takes the channels to unsubscribe from.
-func (n *node) unused(late bool) (names, sharded []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.peers.channels.unused(late)
+// hello returns what the server says of itself and the connection; nothing if that is refused.
+func (c *connection) hello() (map[string]rueidis.RedisMessage, error) {
+	hello, err := c.client.Do(c.ctx, c.client.B().Arbitrary("HELLO").Build()).AsMap()
+	if err != nil && !fault.Refusal(err) {
+		return nil, err
+	}
+	return hello, nil
 }
 
-// overfull reports whether there are many idle channels.
-func (n *node) overfull() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.peers.channels.overfull()
+// track turns on tracking of the keys that the connection reads, if the server can. It returns why it cannot, and apart from
+// that an error of the network, or of a server that does not work now.
+func (c *connection) track() (refusal, err error) {
+	if !errors.Is(c.tracking, errUntried) {
+		return c.tracking, nil
+	}
+	// Rueidis may have turned tracking on in another mode, which must be turned off first. Without permission for CLIENT it has
+	// not.
+	results := c.client.DoMulti(c.ctx,
+		c.client.B().ClientTracking().Off().Build(),
+		c.client.B().ClientTracking().On().Build())
+	err = results[1].Error()
+	if err == nil { // the server also accepts it from connections to which it cannot report changes
+		err = c.pushes()
+	}
+	switch {
+	case err == nil, errors.Is(err, errNoPush), fault.Refusal(err):
+		c.tracking = err
+		return err, nil
+	default:
+		return nil, err
+	}
 }
 
-func (n *node) untidy() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.peers.channels.idle) > 0 || n.mail.untidy()
+// double returns a double, a type that only version 3 of the protocol has.
+const double = "redis.setresp(3) return {double=0.5}"
+
+// pushes fails with errNoPush if the server cannot push messages on the connection, which needs version 3 of the protocol.
+// HELLO returns the version, but Redis 6.0 requires an argument that would also change it. So a script finds out; without
+// permission for scripts HELLO does.
+func (c *connection) pushes() error {
+	result := c.client.Do(c.ctx, c.client.B().Eval().Script(double).Numkeys(0).Build())
+	if err := result.Error(); err == nil {
+		if _, err := result.ToFloat64(); err != nil {
+			return errNoPush
+		}
+		return nil
+	} else if !fault.Refusal(err) {
+		return err
+	}
+	hello, err := c.hello()
+	if err != nil {
+		return err
+	}
+	version := hello["proto"]
+	if n, err := version.AsInt64(); err != nil || n < 3 {
+		return errNoPush
+	}
+	return nil
 }
 
-// mayLeave reports whether unsubscribing is safe now. Rueidis sends PING behind each UNSUBSCRIBE. If PING is refused for a
+// look reads keys, so that the server tracks them. Moved: it no longer has one of them.
+func (c *connection) look(keys []string) (looks []look, moved bool, err error) {
+	commands := make(rueidis.Commands, len(keys))
+	for i, key := range keys {
+		commands[i] = c.client.B().Pttl().Key(key).Build()
+	}
+	looks = make([]look, len(keys))
+	for i, result := range c.client.DoMulti(c.ctx, commands...) {
+		if err := result.NonRedisError(); err != nil {
+			return nil, false, err
+		}
+		if looks[i].pttl, err = result.AsInt64(); err == nil {
+			continue
+		}
+		looks[i].failed = true
+		if reply, ok := rueidis.IsRedisErr(err); ok {
+			_, is := reply.IsMoved()
+			moved = moved || is
+		}
+	}
+	return looks, moved, nil
+}
+
+// subscribe subscribes to channels. It returns for each why the server refuses it.
+func (c *connection) subscribe(names []string) (refusals []error, err error) {
+	refusals = make([]error, len(names))
+	if len(names) == 0 {
+		return refusals, nil
+	}
+	err = c.client.Do(c.ctx, c.client.B().Subscribe().Channel(names...).Build()).Error()
+	switch {
+	case err == nil:
+		return refusals, nil
+	case !fault.Refusal(err):
+		return nil, err
+	case len(names) == 1:
+		return []error{err}, nil
+	}
+	for i := range names { // it may allow some of them
+		one, err := c.subscribe(names[i : i+1])
+		if err != nil {
+			return nil, err
+		}
+		refusals[i] = one[0]
+	}
+	return refusals, nil
+}
+
+// subscribeInSlots subscribes to channels in their slots, where Redisson publishes. It returns why the server refuses it: those
+// messages are missed, and polling must do. Before version 7 there are no such channels, and Redisson publishes on ordinary ones.
+// Moved: the server may not have a slot any more.
+func (c *connection) subscribeInSlots(names []string) (refusal error, moved bool, err error) {
+	if len(names) == 0 || c.noSlots {
+		return nil, false, nil
+	}
+	commands := make(rueidis.Commands, len(names))
+	for i, name := range names { // each in its own slot
+		commands[i] = c.client.B().Ssubscribe().Channel(name).Build()
+	}
+	for _, result := range c.client.DoMulti(c.ctx, commands...) {
+		err := result.Error()
+		_, answered := rueidis.IsRedisErr(err)
+		switch {
+		case err == nil:
+		case fault.Refusal(err):
+			if c.noSlots = true; !unknown(err) {
+				refusal = err
+			}
+		case !answered:
+			return nil, false, err
+		default: // most likely MOVED
+			moved = true
+		}
+	}
+	return refusal, moved, nil
+}
+
+// unknown reports whether the server does not know a command.
+func unknown(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	return ok && strings.HasPrefix(strings.TrimPrefix(reply.Error(), "ERR "), "unknown command")
+}
+
+// subscribeOwn subscribes to own channels, and returns the error of each.
+func (c *connection) subscribeOwn(channels []*own, inSlots bool) []error {
+	commands := make(rueidis.Commands, len(channels))
+	for i, o := range channels {
+		if inSlots {
+			commands[i] = c.client.B().Ssubscribe().Channel(o.name).Build()
+		} else {
+			commands[i] = c.client.B().Subscribe().Channel(o.name).Build()
+		}
+	}
+	errs := make([]error, len(channels))
+	for i, result := range c.client.DoMulti(c.ctx, commands...) {
+		errs[i] = result.Error()
+	}
+	return errs
+}
+
+const (
+	// probe is a message that is not passed to users.
+	probe = "probe"
+
+	// probing publishes on an own channel as the scripts do. It returns how many are subscribed, and how many got the message.
+	probing = "local n = redis.call('PUBSUB', ARGV[1], ARGV[3]) return {n[2], redis.call(ARGV[2], ARGV[3], ARGV[4])}"
+)
+
+var errUnheard = errors.New("the message of a script does not arrive")
+
+// probe has a script publish on own channels. It returns the error of each: errUnheard where nobody is subscribed.
+func (c *connection) probe(channels []*own, inSlots bool) []error {
+	commands := make(rueidis.Commands, len(channels))
+	for i, o := range channels {
+		script := c.client.B().Eval().Script(probing)
+		if inSlots { // the key, so that the server can redirect
+			commands[i] = script.Numkeys(1).Key(o.key).Arg("SHARDNUMSUB", "SPUBLISH", o.name, probe).Build()
+		} else {
+			commands[i] = script.Numkeys(0).Arg("NUMSUB", "PUBLISH", o.name, probe).Build()
+		}
+	}
+	errs := make([]error, len(channels))
+	for i, result := range c.client.DoMulti(c.ctx, commands...) {
+		if errs[i] = result.Error(); errs[i] != nil {
+			continue
+		}
+		if counts, err := result.AsIntSlice(); err != nil || len(counts) != 2 || min(counts[0], counts[1]) < 1 {
+			errs[i] = errUnheard
+		}
+	}
+	return errs
+}
+
+// mayUnsubscribe reports whether unsubscribing is safe now. Rueidis sends PING behind each UNSUBSCRIBE. If PING is refused for a
 // reason that rueidis does not expect, it panics in its own goroutine, which ends the program: a master that cannot save
 // because its disk is full refuses PING (MISCONF). It also panics if both commands are refused for an expected reason, as by a
 // server that is busy with a script. Then channels stay subscribed for now.
-func (c *connection) mayLeave() (bool, error) {
+func (c *connection) mayUnsubscribe() (bool, error) {
 	result := c.client.Do(c.ctx, c.client.B().Ping().Build())
 	if err := result.NonRedisError(); err != nil {
 		return false, err
@@ -173,19 +274,16 @@ func (c *connection) mayLeave() (bool, error) {
 	}), nil
 }
 
-func (c *connection) leave(names, sharded []string) error {
-	if err := c.unsubscribeSharded(sharded); err != nil || len(names) == 0 {
+// unsubscribe leaves channels, and others in their slots.
+func (c *connection) unsubscribe(names, inSlots []string) error {
+	commands := make(rueidis.Commands, len(inSlots))
+	for i, name := range inSlots { // each in its own slot
+		commands[i] = c.client.B().Sunsubscribe().Channel(name).Build()
+	}
+	if err := network(c.client.DoMulti(c.ctx, commands...)...); err != nil || len(names) == 0 {
 		return err
 	}
 	return network(c.client.Do(c.ctx, c.client.B().Unsubscribe().Channel(names...).Build()))
-}
-
-func (c *connection) unsubscribeSharded(names []string) error {
-	commands := make(rueidis.Commands, len(names))
-	for i, name := range names { // each in its own slot
-		commands[i] = c.client.B().Sunsubscribe().Channel(name).Build()
-	}
-	return network(c.client.DoMulti(c.ctx, commands...)...)
 }
 
 // network returns the first error that is not a reply: a channel in a slot that has moved is gone already.
@@ -196,11 +294,4 @@ func network(results ...rueidis.RedisResult) error {
 		}
 	}
 	return nil
-}
-
-// next takes own channels to subscribe to, and waiters that ask to be armed.
-func (n *node) next() (wanted []*own, asked []*Waiter) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.mail.next(), n.peers.next()
 }

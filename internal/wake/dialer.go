@@ -2,6 +2,7 @@ package wake
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -10,15 +11,30 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// dialer gets connections for a node. Only run uses it.
+// dialer gets connections from a client's pool, one at a time. One goroutine uses it. What goes out are connections, whose
+// messages go to the receiver, even before dial has returned them.
 type dialer struct {
-	node    *node
-	pending chan *connection // the connection being dialled; nil: none
-	logged  bool             // the last failure was logged
+	*shared
+	ctx      context.Context       // ends all connections
+	source   func() rueidis.Client // the client to get them from
+	receiver receiver
+	dials    uint64           // so far
+	pending  chan *connection // the connection being dialled; nil: none
+}
+
+// receiver gets what a server sends without being asked, and the number of the connection on which it came. The goroutine that
+// reads the connection calls it.
+type receiver interface {
+	published(connection uint64, m rueidis.PubSubMessage)
+	subscription(connection uint64, s rueidis.PubSubSubscription)
+	invalidated(connection uint64, keys []rueidis.RedisMessage) // nil: all
 }
 
 // dialLimit, plus six round trips, is how long getting a connection may take: as long as a waiting call waits for it.
 const dialLimit = time.Second
+
+var errNone = errors.New("none in time: the server does not answer, or all of the client's connections " +
+	"for blocking commands (BlockingPoolSize) are taken")
 
 // dial gets a connection from the client's pool. If the pool is exhausted, rueidis's Dedicate waits without end, so a goroutine
 // calls it; there is one at most, and it returns a connection that is no longer wanted. It does not call Dedicate if a command
@@ -27,8 +43,7 @@ const dialLimit = time.Second
 // A connection for which an earlier dial waited may be the last one of the pool, so that such a command would get none. It may
 // also be broken by now, so it is pinged itself.
 func (d *dialer) dial() (*connection, error) {
-	n := d.node
-	ctx, cancel := context.WithTimeout(n.ctx, n.hub.plus(dialLimit, 6))
+	ctx, cancel := context.WithTimeout(d.ctx, d.plus(dialLimit, 6))
 	defer cancel()
 	waited := d.pending != nil
 	if !waited {
@@ -43,7 +58,7 @@ func (d *dialer) dial() (*connection, error) {
 		d.pending = nil
 		if waited {
 			if err := ping(ctx, c.client); err != nil {
-				n.hub.tasks.Go(c.end) // closing it may take a second
+				d.tasks.Go(c.end) // closing it may take a second
 				return nil, err
 			}
 		}
@@ -68,40 +83,33 @@ func ping(ctx context.Context, client rueidis.CoreClient) error {
 
 // begin starts a goroutine that gets a connection.
 func (d *dialer) begin(client rueidis.Client) {
-	n, dialing := d.node, make(chan *connection)
+	d.dials++
+	number, dialing := d.dials, make(chan *connection)
 	d.pending = dialing
 	go func() {
-		c := d.dedicate(client)
+		c := d.dedicate(client, number)
 		select {
 		case dialing <- c:
-		case <-n.ctx.Done():
+		case <-d.ctx.Done():
 			c.end()
 		}
 	}()
 }
 
-// source returns the client to get a connection from. Rueidis may replace the client of a server of a cluster.
-func (d *dialer) source() rueidis.Client {
-	n := d.node
-	if n.address != "" {
-		if client := n.hub.client.Nodes()[n.address]; client != nil {
-			return client
-		}
-	}
-	return n.client
-}
-
-func (d *dialer) dedicate(client rueidis.Client) *connection {
-	n := d.node
+func (d *dialer) dedicate(client rueidis.Client, number uint64) *connection {
 	c := &connection{
-		node: n, tracking: errUntried, refused: map[string]error{}, master: topology.WatchMaster(client), echo: make(chan struct{}, 1),
+		number: number, master: topology.WatchMaster(client), tracking: errUntried,
+		refused: map[string]error{}, prepared: map[*user]bool{}, subscribed: map[*user]bool{},
 	}
-	if n.hub.demoted != nil { // before it is made
-		c.unsure, c.demoted = n.hub.demoted()
+	if d.demoted != nil { // before it is made
+		c.unsure, c.demoted = d.demoted()
 	}
-	c.ctx, c.drop = context.WithCancelCause(n.ctx)
+	c.ctx, c.drop = context.WithCancelCause(d.ctx)
 	c.client, c.giveBack = client.Dedicate()
-	c.client.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: c.published, OnSubscription: c.subscription})
-	c.lost = c.client.SetOnInvalidations(c.invalidated)
+	c.client.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage:      func(m rueidis.PubSubMessage) { d.receiver.published(number, m) },
+		OnSubscription: func(s rueidis.PubSubSubscription) { d.receiver.subscription(number, s) },
+	})
+	c.lost = c.client.SetOnInvalidations(func(keys []rueidis.RedisMessage) { d.receiver.invalidated(number, keys) })
 	return c
 }

@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -15,13 +16,12 @@ func (b *bench) dialing() *dialer {
 	})
 	require.NoError(b, err)
 	b.Cleanup(client.Close)
-	h := newHub(client, Options{})
-	b.Cleanup(h.tasks.Wait)
-	b.Cleanup(h.stop)
-	d := &h.nodes[""].dialer
+	var s shared
+	b.Cleanup(s.tasks.Wait)
+	d := newRunner(b.Context(), &s, newNode(new(sync.Mutex), "", nil), func() rueidis.Client { return client }).dialer
 	d.begin(client)
 	b.await("a connection", func() bool { return b.named("waits") == 2 }) // one is for commands
-	return d
+	return &d
 }
 
 func TestDial_TheLastConnectionOfThePool(t *testing.T) {
@@ -39,7 +39,7 @@ func TestDial_AConnectionThatIsBroken(t *testing.T) {
 	b.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	_, err := d.dial()
 	require.Error(t, err)
-	d.node.hub.tasks.Wait() // until it is closed
+	d.tasks.Wait() // until it is closed
 	c, err := d.dial()
 	require.NoError(t, err)
 	require.NoError(t, ping(t.Context(), c.client))

@@ -1,7 +1,17 @@
 // Package wake tells waiting calls that their key may be free. All users of one rueidis client share one connection for it,
 // opened when the first call waits; on a cluster, one to each master with a key that calls wait for.
 //
-// There are two ways to listen. A waiting call uses the first one that its [Listener] asks for and the server and the user's
+// A waiting call sees three things:
+//
+//   - it registers, with [Listener.Waiter], for a key and a channel of its own;
+//   - its [Waiter] wakes it when the key may be free, after [Waiter.Arm], or when messages may have been missed;
+//   - a message for it goes to the function of its listener, after [Waiter.Hear].
+//
+// A wake-up is a hint. It may be missing, for instance without a connection, so callers also poll. It may come without a
+// reason: then the caller tries in vain, and [doubt] prevents that from happening again and again. A message is not a hint: a
+// call asks for a ticket only after it is proven that messages arrive, and says with [Waiter.Suspect] that one did not.
+//
+// There are two ways to be woken for a key. A call uses the first one that its listener asks for and the server and the user's
 // permissions allow:
 //
 //   - tracking: the server itself reports, once, that a key that the connection has read has changed (CLIENT TRACKING),
@@ -10,25 +20,38 @@
 //
 // It does not use both: every change would wake a call twice, and the second wake-up only delays it.
 //
-// A wake-up is a hint. It may be missing, for instance without a connection, so callers also poll. It may come without a
-// reason: then the caller tries in vain, and [doubt] prevents that from happening again and again.
+// # Pieces
 //
-// The pieces, from the outside in:
+// What decides does no input or output, and is tested by tables of events; what sends does not decide.
 //
-//   - [Listener]: what one user of a client listens for, and how;
-//   - user: what the other pieces know of a listener;
-//   - [Waiter]: one waiting call of a listener; it knows the hub by its requests alone;
-//   - hub: what the listeners of one client share, and which server has which key;
-//   - node: the connection to one server, and its states;
-//   - dialer: how a node gets a connection;
-//   - connection: the commands on it;
-//   - peers: the keys that calls wait for, and the channels on which wake-ups are published;
-//   - mail: the channels for messages to one listener, which are not hints.
+//	call ──▶ Listener, Waiter ──requests──▶ hub ──▶ node ──▶ peers, mail
+//	                                                 ▲
+//	                                               runner ──▶ dialer, connection ──▶ Redis
 //
-// Peers and mail decide, and send nothing: their tests are tables of events.
+// An arrow is what one piece knows of another. What has none gets values and functions: a waiter gets six requests, a node the
+// function that starts its runner.
 //
-// One mutex, the hub's, guards all state: a change of a key, of the connection, or of a slot's master concerns a waiter, its
-// node and its channels together.
+//   - hub: what the listeners of one client share, and which node has which waiter. The requests of waiters come in, and on a
+//     cluster who is master of which slots; waiters go out, to the node of their key.
+//   - node: the listening to one server. Requests come in, and what became of the connection and of what was sent; a wake-up of
+//     the runner goes out when there is something to send.
+//   - peers: the keys that calls wait for. What to read and which channels to subscribe to goes out, and wake-ups.
+//   - mail: the channels for messages to one listener. What to subscribe to and to prove goes out, and who hears.
+//   - runner: the life of a node's connection, from dial to loss. It sends what the node wants, and tells it what came of that.
+//   - dialer, connection: commands go in, what the server has replied comes out. They know no waiter.
+//   - user: what all of them know of a listener.
 //
-// This package knows nothing of locks. It calls no function that it was given while it holds a mutex.
+// One mutex, the hub's, guards all state, since a lost connection and a slot that moves concern a waiter, its key and its own
+// channel together. It is never held while something is sent, or while a function of a user is called.
+//
+// # A lost connection
+//
+//  1. The runner tells the node. All waiters that relied on the connection wake: a change, or a message, may have been missed.
+//  2. It tells the users, which verify their holds: the server may be another one now.
+//  3. The waiters look at their keys and ask again, which has the runner dial, after a pause that grows.
+//  4. On the new connection nothing is known: ways are tried, keys are read, and channels are subscribed and proven again.
+//
+// A connection that is up but from which messages do not arrive is ended, when that was noticed twice.
+//
+// This package knows nothing of locks.
 package wake

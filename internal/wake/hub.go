@@ -13,23 +13,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// shared is what all connections of a client have in common.
-type shared struct {
-	cluster bool
-	trip    func() time.Duration // see Options; may be nil, as the next one
-	demoted func() (ever bool, next <-chan struct{})
-	moved   func()         // a slot may be at another server now
-	tasks   sync.WaitGroup // all goroutines
-}
-
-// plus adds some round trips to a limit that was chosen for a server nearby.
-func (s *shared) plus(d time.Duration, trips int) time.Duration {
-	if s.trip == nil {
-		return d
-	}
-	return d + time.Duration(trips)*s.trip()
-}
-
 // hub is what the listeners of one client share: who listens, the nodes, and, on a cluster, which node has which waiter.
 type hub struct {
 	shared
@@ -87,7 +70,17 @@ func newHub(client rueidis.Client, o Options) *hub {
 
 // open makes the node of a server.
 func (h *hub) open(address string, client rueidis.Client) *node {
-	n := newNode(h, client, address)
+	n := newNode(&h.mu, address, h.users)
+	ctx, cut := context.WithCancelCause(h.ctx)
+	r := newRunner(ctx, &h.shared, n, func() rueidis.Client {
+		if address != "" { // rueidis may replace the client of a server of a cluster
+			if now := h.client.Nodes()[address]; now != nil {
+				return now
+			}
+		}
+		return client
+	})
+	n.cut, n.start = cut, func() { h.tasks.Go(r.run) }
 	h.nodes[address] = n
 	return n
 }

@@ -2,36 +2,26 @@ package wake
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/redis/rueidis"
-
-	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// node is the listening to one server.
+// node is the listening to one server: what its waiters want, and what is known of the connection. It decides, and sends nothing:
+// [runner] has the connection, asks the node what to send, and tells it what came of that.
 //
-//	off ──a call waits──▶ connecting ──▶ on ──lost or suspected, or no user is served by it──▶ off
-//	                          └──fails──▶ off
-//	any ──the last user leaves──▶ closed
+//	down ──a call waits, and the runner has a connection──▶ up ──lost or suspected, or no user is served by it──▶ down
+//	any ──the last listener is closed, or the server left the cluster──▶ ended
 //
-// From off it connects again only after a pause, which grows, and only for a waiting call whose user was not refused. The
-// server refuses a user if it allows none of its ways; that stays so until the user is closed.
+// From down it connects again only after a pause, which grows, and only for a waiting call whose user was not refused. The
+// server refuses a user if it allows none of its ways; that stays so until the listener is closed.
 //
-// One goroutine, run, lives from the first waiting call until the node is closed. Only run sends on the connection, so that
-// subscriptions begin and end in the order in which they were asked for, many in one command.
+// A lost connection and a slot that has moved concern a waiter, its key and its own channel together. So one mutex, the hub's,
+// guards the node and its parts.
 type node struct {
-	hub     *hub
 	address string // of a server of a cluster
-	client  rueidis.Client
-	ctx     context.Context
-	stop    context.CancelCauseFunc
-	wakeup  signal // there is something to do
-	dialer  dialer // for run
+	cut     context.CancelCauseFunc
+	start   func() // starts the goroutine that connects
+	wakeup  signal // of that: there is something to do
 
 	mu *sync.Mutex // the hub's, which guards the rest
 	link
@@ -40,87 +30,68 @@ type node struct {
 	mail  mail
 }
 
-// link is what a node knows of its current and earlier connections.
+// link is what a node knows of its connections. Each has a number.
 type link struct {
 	state     state
-	running   bool        // the goroutine exists
-	current   *connection // while the state is on
-	since     time.Time   // when it was made
-	suspected *connection // a message was missed on it, and none has arrived since
-	lost      uint64      // connections
+	started   bool                    // the goroutine runs
+	number    uint64                  // of the present connection; 0: none
+	drop      context.CancelCauseFunc // ends that
+	since     time.Time               // when it was made
+	suspected bool                    // a message was missed on it, and none has arrived since
+	lost      uint64                  // connections
 }
 
 type state uint8
 
 const (
-	off state = iota
-	connecting
-	on
-	closed
+	down state = iota
+	up
+	ended
 )
 
 // part is what a node knows of a user.
 type part struct {
-	waiters  int
-	refused  bool        // the server allows no way to listen for it
-	prepared *connection // the connection that is prepared for it
-	heard    *connection // the connection on which a channel of its calls is or was subscribed
+	waiters int
+	refused bool // the server allows no way to listen for it
 }
 
-const (
-	longestPause = 3 * time.Second
-	lasting      = 10 * time.Second // a peer that breaks connections sooner is treated like one that refuses them
-)
+// trusted, plus two round trips, is how long a new connection is not suspected: the message may have been lost before it was
+// made.
+const trusted = time.Second
 
-// newNode makes a node with the hub's users. The caller holds the mutex.
-func newNode(h *hub, client rueidis.Client, address string) *node {
-	ctx, stop := context.WithCancelCause(h.ctx)
+func newNode(mu *sync.Mutex, address string, users map[*user]struct{}) *node {
 	n := &node{
-		hub:     h,
-		address: address,
-		client:  client,
-		ctx:     ctx,
-		stop:    stop,
-		wakeup:  newSignal(),
-		mu:      &h.mu,
-		parts:   map[*user]*part{},
-		peers:   newPeers(),
-		mail:    newMail(),
+		address: address, wakeup: newSignal(), mu: mu,
+		parts: map[*user]*part{}, peers: newPeers(), mail: newMail(),
 	}
-	n.dialer.node = n
-	for l := range h.users {
-		n.parts[l] = &part{}
+	for u := range users {
+		n.parts[u] = &part{}
 	}
 	return n
 }
 
-// leave removes a user. The caller holds the mutex.
-func (n *node) leave(l *user) {
-	delete(n.parts, l)
-	name := l.Common
+// The hub calls the following methods. It holds the mutex.
+
+// leave removes a user.
+func (n *node) leave(u *user) {
+	delete(n.parts, u)
 	for o := range n.parts {
-		if o.Common == name {
+		if o.Common == u.Common {
 			return
 		}
 	}
-	if n.peers.channels.removeCommon(name) {
+	if n.peers.channels.removeCommon(u.Common) {
 		n.wakeup.wake()
 	}
 }
 
-// end ends the connection and the goroutine. The caller holds the mutex.
+// end ends the connection and the goroutine.
 func (n *node) end(reason error) {
-	n.state = closed
-	n.stop(reason)
+	n.state = ended
+	n.cut(reason)
 }
 
-// serves reports whether there may be wake-ups for a user. The caller holds the mutex.
-func (n *node) serves(u *user) bool {
-	p := n.parts[u]
-	return p != nil && !p.refused
-}
-
-// add adds a waiter. It reports false if the waiter would get no wake-ups. The caller holds the mutex.
+// add adds a waiter. It reports false if the waiter would get no wake-ups.
 func (n *node) add(w *Waiter) bool {
 	if !n.serves(w.user) {
 		return false
@@ -130,7 +101,7 @@ func (n *node) add(w *Waiter) bool {
 	return true
 }
 
-// remove removes a waiter. The caller holds the mutex.
+// remove removes a waiter.
 func (n *node) remove(w *Waiter) {
 	unheard, untidy := n.mail.remove(w), n.peers.remove(w)
 	if p := n.parts[w.user]; p != nil {
@@ -141,10 +112,16 @@ func (n *node) remove(w *Waiter) {
 	}
 }
 
-// arm asks for a waiter to be armed. It reports false if there is no reply to wait for. The caller holds the mutex.
+// serves reports whether there may be wake-ups for a user.
+func (n *node) serves(u *user) bool {
+	p := n.parts[u]
+	return p != nil && !p.refused
+}
+
+// arm asks for a waiter to be armed. It reports false if there is no reply to wait for.
 func (n *node) arm(w *Waiter) bool {
 	w.arms = true
-	if w.armed || w.paused != nil || !n.serves(w.user) || !n.up() {
+	if w.armed || w.paused != nil || !n.serves(w.user) || !n.isUp() {
 		return false
 	}
 	if n.peers.ask(w) {
@@ -153,250 +130,144 @@ func (n *node) arm(w *Waiter) bool {
 	return true
 }
 
-// up reports whether there is a connection. If not, one will be made, and then all waiters wake. The caller holds the mutex.
-func (n *node) up() bool {
-	if n.state == on || n.state == closed {
-		return n.state == on
-	}
-	if !n.running {
-		n.running = true
-		n.hub.tasks.Go(n.run)
-	}
-	if n.state == off {
+// resume asks for a waiter whose pause is over.
+func (n *node) resume(w *Waiter) {
+	if n.peers.resume(w) {
 		n.wakeup.wake()
 	}
+}
+
+// hear adds a waiter to its own channel. Asked: the waiter must wait for an answer.
+func (n *node) hear(w *Waiter) (hearing Hearing, asked bool) {
+	switch p := n.parts[w.user]; {
+	case p != nil && p.refused:
+		return Deaf, false
+	case p == nil || !n.isUp():
+		return NotYet, false
+	}
+	hearing, asked, wanted := n.mail.hear(w)
+	if wanted {
+		n.wakeup.wake()
+	}
+	return hearing, asked
+}
+
+// heard returns what a waiter that has waited for an answer learns.
+func (n *node) heard(w *Waiter) Hearing {
+	if p := n.parts[w.user]; p != nil && p.refused {
+		return Deaf
+	}
+	return n.mail.answer(w)
+}
+
+// isUp reports whether there is a connection. If not, one will be made, and then all waiters wake.
+func (n *node) isUp() bool {
+	if n.state != down {
+		return n.state == up
+	}
+	if !n.started {
+		n.started = true
+		n.start()
+	}
+	n.wakeup.wake()
 	return false
 }
 
-// run makes a connection when one is needed, and serves it until it is lost.
-func (n *node) run() {
-	failed := 0
-	for pause := time.Duration(0); n.rest(pause); {
-		pause = pauseAfter(n.connect(), &failed)
+// suspect notes that a message was missed. Old is how old the connection must be.
+func (n *node) suspect(now time.Time, old time.Duration) {
+	if n.number == 0 || now.Sub(n.since) < old {
+		return
 	}
+	if n.suspected {
+		n.drop(errSuspect)
+	}
+	n.suspected = true
 }
 
-// pauseAfter returns the pause after a connection that worked for this long, or not at all.
-func pauseAfter(worked time.Duration, failed *int) time.Duration {
-	if worked >= lasting {
-		*failed = 0
+// stateFor returns what [Listener.States] tells of the node, if a call has waited for it.
+func (n *node) stateFor(u *user) (s State, ok bool) {
+	p := n.parts[u]
+	if p == nil || !n.started {
+		return State{}, false
 	}
-	*failed++
-	return clock.Pause(*failed, longestPause)
+	s = State{Node: n.address, Lost: n.lost, Waiters: p.waiters}
+	if n.state == up {
+		s.Up, s.Since, s.Tracks = true, n.since, n.peers.tracks && u.Track
+	}
+	return s, true
 }
 
-// rest waits until the pause is over and a waiting call needs a connection. It reports false when the node is closed.
-func (n *node) rest(pause time.Duration) bool {
-	over := time.NewTimer(pause)
-	defer over.Stop()
-	for rested := false; ; {
-		select {
-		case <-over.C:
-			rested = true
-		case <-n.wakeup:
-		case <-n.ctx.Done():
-			return false
-		}
-		if rested && len(n.served()) > 0 {
-			return true
-		}
-	}
-}
+// The runner calls the following methods, which take the mutex, and with the mutex those of peers and mail.
 
-// served returns the users that have waiting calls and are not refused.
-func (n *node) served() (users []*user) {
+// begin notes that a connection serves, unless the node is ended.
+func (n *node) begin(number uint64, drop context.CancelCauseFunc) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for l, p := range n.parts {
-		if p.waiters > 0 && !p.refused {
-			users = append(users, l)
-		}
-	}
-	return users
-}
-
-// connect makes a connection, serves it until it is lost, and returns for how long it worked.
-func (n *node) connect() time.Duration {
-	if !n.become(connecting) {
-		return 0
-	}
-	c, err := n.dialer.dial()
-	if err == nil {
-		err = c.prepare(n.served())
-	}
-	if err != nil {
-		c.end()
-		n.forget()
-		n.become(off)
-		if n.ctx.Err() == nil && !errors.Is(err, errRefused) && !n.dialer.logged {
-			n.dialer.logged = true
-			n.log(slog.LevelWarn, "no connection for wake-ups; waiting calls poll until there is one",
-				slog.Any("error", fault.Plain(err)))
-		}
-		return 0
-	}
-	n.dialer.logged = false
-	start := time.Now()
-	if n.begin(c) {
-		n.tell(Connection{Node: n.address, Up: true})
-		err = c.serve()
-		if reason := context.Cause(c.ctx); reason != nil {
-			err = reason
-		}
-		n.forget()
-		n.hub.moved() // it may be another server's turn
-		if n.become(off) && !errors.Is(err, errRefused) {
-			n.log(slog.LevelWarn, "the connection for wake-ups is lost; it is made again", slog.Any("error", fault.Plain(err)))
-		}
-		n.tell(Connection{Node: n.address, Err: fault.Plain(err)})
-	}
-	if errors.Is(err, errSuspect) { // closing it may take a second
-		n.hub.tasks.Go(c.end)
-	} else {
-		c.end()
-	}
-	return time.Since(start)
-}
-
-// become changes the state, unless the node is closed.
-func (n *node) become(s state) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.state == closed {
+	if n.state == ended {
 		return false
 	}
-	n.state = s
-	return true
-}
-
-// begin changes the state to on, unless the node is closed.
-func (n *node) begin(c *connection) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.state == closed {
-		return false
-	}
-	n.state, n.current, n.since = on, c, time.Now()
+	n.state, n.number, n.drop, n.since = up, number, drop, time.Now()
 	for w := range n.peers.all { // they could not be armed so far
 		w.wakeup.wake()
 	}
 	return true
 }
 
-// forget resets the state of a lost connection, and wakes the waiters that relied on it.
-func (n *node) forget() {
+// loseConnection resets what is known of a connection, and wakes the waiters that relied on it.
+func (n *node) loseConnection() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.current != nil {
+	if n.number != 0 {
 		n.lost++
 	}
-	n.current, n.suspected = nil, nil
+	if n.state != ended {
+		n.state = down
+	}
+	n.number, n.drop, n.suspected = 0, nil, false
 	n.peers.lost()
 	n.mail = newMail()
 }
 
-// invalidated handles the server's message that keys that the connection has read have changed; nil means all keys.
-func (c *connection) invalidated(keys []rueidis.RedisMessage) {
-	n := c.node
+// served returns the users that have waiting calls and are not refused.
+func (n *node) served() (users []*user) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.current != c {
-		return
-	}
-	now := time.Now()
-	if keys == nil {
-		n.peers.allChanged(now)
-	}
-	for _, key := range keys {
-		if name, err := key.ToString(); err == nil {
-			n.peers.changed(name, now)
+	for u, p := range n.parts {
+		if p.waiters > 0 && !p.refused {
+			users = append(users, u)
 		}
-	}
-}
-
-// published handles a message. On a key's channel it is about that key, on a common channel it names the key, on a user's
-// own channel it is for that user.
-func (c *connection) published(m rueidis.PubSubMessage) {
-	n := c.node
-	n.mu.Lock()
-	if n.current != c { // the same message may come on the current one
-		n.mu.Unlock()
-		return
-	}
-	if o := n.mail.channels[m.Channel]; o != nil {
-		n.suspected = nil
-		if m.Message == probe {
-			n.mail.proven(o)
-			n.mu.Unlock()
-			c.echoes()
-			return
-		}
-		n.mu.Unlock()
-		o.user.take(m)
-		return
-	}
-	defer n.mu.Unlock()
-	n.peers.published(m.Channel, m.Message)
-}
-
-// log writes a line to all users, once to each sink.
-func (n *node) log(level slog.Level, message string, attributes ...slog.Attr) {
-	seen := map[any]bool{}
-	for _, l := range n.all() {
-		if !seen[l.Sink] {
-			seen[l.Sink] = true
-			l.Log(level, message, attributes...)
-		}
-	}
-}
-
-// missing logs to a user that a way to listen does not work for it.
-func (n *node) missing(l *user, way string, err error) {
-	if n.notifies(l, way) {
-		l.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls",
-			slog.String("way", way), slog.Any("error", fault.Plain(err)))
-	}
-}
-
-func (n *node) tell(news Connection) {
-	for _, l := range n.all() {
-		if l.Connection != nil {
-			l.Connection(news)
-		}
-	}
-}
-
-func (n *node) all() []*user {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	users := make([]*user, 0, len(n.parts))
-	for l := range n.parts {
-		users = append(users, l)
 	}
 	return users
 }
 
-// refuse notes that no way to listen works for a user. It returns errRefused unless another waiting user still has one.
-func (n *node) refuse(l *user) error {
+// idle reports whether the node has no waiters.
+func (n *node) idle() bool { return len(n.peers.waiting) == 0 }
+
+// users returns the users of the open listeners.
+func (n *node) users() []*user {
 	n.mu.Lock()
-	if p := n.parts[l]; p != nil {
+	defer n.mu.Unlock()
+	users := make([]*user, 0, len(n.parts))
+	for u := range n.parts {
+		users = append(users, u)
+	}
+	return users
+}
+
+// refuse notes that no way to listen works for a user.
+func (n *node) refuse(u *user) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.parts[u]; p != nil {
 		p.refused = true
 	}
-	n.mail.deafen(l)
+	n.mail.deafen(u)
 	for w := range n.peers.all {
-		if w.user == l {
+		if w.user == u {
 			w.answerHear()
 		}
 	}
-	n.mu.Unlock()
-	if len(n.served()) == 0 {
-		return errRefused
-	}
-	return nil
 }
-
-// errRefused: the server allows no way to listen for any waiting call.
-var errRefused = errors.New("the server allows no way to wake up waiting calls")
 
 // notifies notes that a user is notified of a way that does not work for it. It reports false if another one with the same sink
 // was notified before.
@@ -412,36 +283,51 @@ func (n *node) notifies(u *user, way string) bool {
 	return n.parts[u] != nil // otherwise it was closed meanwhile
 }
 
-// suspect notes that a message was missed. Old is how old the connection must be. The caller holds the mutex.
-func (n *node) suspect(now time.Time, old time.Duration) {
-	if n.current == nil || now.Sub(n.since) < old {
-		return
+// published handles a message. On an own channel it is for that channel's user, or the proof that messages arrive.
+func (n *node) published(number uint64, channel, message string) (to *user, proof bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.number != number { // the same message may come on the present connection
+		return nil, false
 	}
-	if n.suspected == n.current {
-		n.current.drop(errSuspect)
+	o := n.mail.channels[channel]
+	if o == nil {
+		n.peers.published(channel, message)
+		return nil, false
 	}
-	n.suspected = n.current
+	n.suspected = false
+	if message == probe {
+		n.mail.proven(o)
+		return nil, true
+	}
+	return o.user, false
 }
 
-// resume asks for a waiter whose pause is over. The caller holds the mutex.
-func (n *node) resume(w *Waiter) {
-	if n.peers.resume(w) {
-		n.wakeup.wake()
+// confirmed notes that the server has confirmed the subscription of an own channel.
+func (n *node) confirmed(number uint64, channel string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.number == number {
+		n.mail.subscribed(channel)
 	}
 }
 
-// stateFor returns what [Listener.States] tells of the node, if a call has waited for it. The caller holds the mutex.
-func (n *node) stateFor(u *user) (s State, ok bool) {
-	p := n.parts[u]
-	if p == nil || !n.running {
-		return State{}, false
-	}
-	s = State{Node: n.address, Lost: n.lost, Waiters: p.waiters}
-	if n.state == on {
-		s.Up, s.Since, s.Tracks = true, n.since, n.peers.tracks && u.Track
-	}
-	return s, true
+// unsubscribed notes that the server has ended the subscription of an own channel, and reports whether it was in use.
+func (n *node) unsubscribed(number uint64, channel string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.number == number && n.mail.ended(channel)
 }
 
-// idle reports whether the node has no waiters. The caller holds the mutex.
-func (n *node) idle() bool { return len(n.peers.waiting) == 0 }
+// changed handles the server's report that a key has changed, or all may have.
+func (n *node) changed(number uint64, key string, all bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch now := time.Now(); {
+	case n.number != number:
+	case all:
+		n.peers.allChanged(now)
+	default:
+		n.peers.changed(key, now)
+	}
+}

@@ -32,6 +32,15 @@ func (b *bench) takes(m messages, message string) {
 	}
 }
 
+// number is that of a node's connection.
+func (b *bench) number(n *node) uint64 {
+	b.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	require.NotZero(b, n.number)
+	return n.number
+}
+
 // hearer returns a listener and where its messages go.
 func (b *bench) hearer(client rueidis.Client, o Options) (*Listener, messages) {
 	b.Helper()
@@ -335,9 +344,8 @@ func TestSuspect(t *testing.T) {
 	l, m := b.hearer(b.client, o)
 	w := b.hearing(l, Wait{Key: "key", Own: "own"})
 	relies := b.armed(b.listen(b.client, tracking), "key")
-	l.hub.mu.Lock()
-	old := l.hub.nodes[""].current
-	l.hub.mu.Unlock()
+	n := l.hub.nodes[""]
+	old := b.number(n)
 	require.True(t, (<-news).Up)
 	for range 2 {
 		l.hub.mu.Lock()
@@ -364,8 +372,11 @@ func TestSuspect(t *testing.T) {
 	require.Empty(t, news)
 
 	// What a connection says that is over is old.
-	old.published(rueidis.PubSubMessage{Channel: "own", Message: "late"})
-	old.invalidated(nil)
+	to, _ := n.published(old, "own", "late")
+	require.Nil(t, to)
+	to, _ = n.published(b.number(n), "own", "timely")
+	require.Equal(t, l.user, to)
+	n.changed(old, "", true)
 	require.Empty(t, m)
 	b.sleeps(relies)
 }
@@ -556,11 +567,10 @@ func TestHear_MessagesAreCheap(t *testing.T) { // alone: what others allocate wo
 	o.Message = func(string, string) { n++ }
 	l := b.listen(b.client, o)
 	b.hearing(l, Wait{Key: "key", Own: "own"})
-	l.hub.mu.Lock()
-	current := l.hub.nodes[""].current
-	l.hub.mu.Unlock()
-	message := rueidis.PubSubMessage{Channel: "own", Message: "message"}
-	require.Zero(t, testing.AllocsPerRun(100, func() { current.published(message) }))
+	at := l.hub.nodes[""]
+	message, number := rueidis.PubSubMessage{Channel: "own", Message: "message"}, b.number(at)
+	r := newRunner(t.Context(), &l.hub.shared, at, nil)
+	require.Zero(t, testing.AllocsPerRun(100, func() { r.published(number, message) }))
 	require.Positive(t, n)
 }
 

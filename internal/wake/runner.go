@@ -1,0 +1,286 @@
+package wake
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/topology"
+)
+
+// runner connects a node to its server: it dials when a call waits, sends what the node wants, tells it what came of that, and
+// begins anew when the connection is lost.
+//
+// One goroutine, run, lives from the first waiting call until the node is ended. Only run sends on the connection, so that
+// subscriptions begin and end in the order in which they were asked for, many in one command. The goroutine that reads the
+// connection calls what a receiver has.
+type runner struct {
+	*shared
+	node   *node
+	dialer dialer
+	ctx    context.Context // ends with the node
+	echo   signal          // a probe has arrived
+	logged bool            // the last failure to connect was logged
+}
+
+// shared is what all connections of a client have in common.
+type shared struct {
+	cluster bool
+	trip    func() time.Duration // see Options; may be nil, as the next one
+	demoted func() (ever bool, next <-chan struct{})
+	moved   func()         // a slot may be at another server now
+	tasks   sync.WaitGroup // all goroutines
+}
+
+// plus adds some round trips to a limit that was chosen for a server nearby.
+func (s *shared) plus(d time.Duration, trips int) time.Duration {
+	if s.trip == nil {
+		return d
+	}
+	return d + time.Duration(trips)*s.trip()
+}
+
+const (
+	longestPause = 3 * time.Second
+	lasting      = 10 * time.Second // a peer that breaks connections sooner is treated like one that refuses them
+
+	// tidying is about how long a channel without waiters stays subscribed: for that time its subscriber is counted.
+	tidying = time.Second
+)
+
+var errSuspect = errors.New("messages did not arrive, twice in a row")
+
+// newRunner makes the runner of a node; source returns a client of its server.
+func newRunner(ctx context.Context, s *shared, n *node, source func() rueidis.Client) *runner {
+	r := &runner{shared: s, node: n, ctx: ctx, echo: newSignal()}
+	r.dialer = dialer{shared: s, ctx: ctx, source: source, receiver: r}
+	return r
+}
+
+// run makes a connection when one is needed, and serves it until it is lost.
+func (r *runner) run() {
+	failed := 0
+	for pause := time.Duration(0); r.rest(pause); {
+		pause = pauseAfter(r.connect(), &failed)
+	}
+}
+
+// pauseAfter returns the pause after a connection that worked for this long, or not at all.
+func pauseAfter(worked time.Duration, failed *int) time.Duration {
+	if worked >= lasting {
+		*failed = 0
+	}
+	*failed++
+	return clock.Pause(*failed, longestPause)
+}
+
+// rest waits until the pause is over and a waiting call needs a connection. It reports false when the node is ended.
+func (r *runner) rest(pause time.Duration) bool {
+	over := time.NewTimer(pause)
+	defer over.Stop()
+	for rested := false; ; {
+		select {
+		case <-over.C:
+			rested = true
+		case <-r.node.wakeup:
+		case <-r.ctx.Done():
+			return false
+		}
+		if rested && len(r.node.served()) > 0 {
+			return true
+		}
+	}
+}
+
+// connect makes a connection, serves it until it is lost, and returns for how long it worked.
+func (r *runner) connect() time.Duration {
+	n := r.node
+	c, err := r.dialer.dial()
+	if err == nil {
+		err = r.prepare(c, n.served())
+	}
+	if err != nil {
+		c.end()
+		n.loseConnection()
+		if r.ctx.Err() == nil && !errors.Is(err, errRefused) && !r.logged {
+			r.logged = true
+			r.log(slog.LevelWarn, "no connection for wake-ups; waiting calls poll until there is one",
+				slog.Any("error", fault.Plain(err)))
+		}
+		return 0
+	}
+	r.logged = false
+	start := time.Now()
+	if n.begin(c.number, c.drop) {
+		r.notify(Connection{Node: n.address, Up: true})
+		err = r.serve(c)
+		if reason := c.cause(); reason != nil {
+			err = reason
+		}
+		n.loseConnection()
+		r.moved() // it may be another server's turn
+		if r.ctx.Err() == nil && !errors.Is(err, errRefused) {
+			r.log(slog.LevelWarn, "the connection for wake-ups is lost; it is made again", slog.Any("error", fault.Plain(err)))
+		}
+		r.notify(Connection{Node: n.address, Err: fault.Plain(err)})
+	}
+	if errors.Is(err, errSuspect) { // closing it may take a second
+		r.tasks.Go(c.end)
+	} else {
+		c.end()
+	}
+	return time.Since(start)
+}
+
+// serve sends what the node wants until the connection is lost or the node is ended. It returns why the connection was lost.
+func (r *runner) serve(c *connection) error {
+	tidy := time.NewTimer(tidying)
+	defer tidy.Stop()
+	var look <-chan time.Time
+	if c.master != nil {
+		ticker := time.NewTicker(topology.SwitchEvery)
+		defer ticker.Stop()
+		look = ticker.C
+	}
+	ticks := true // the timer runs, as long as there are idle channels
+	for {
+		late := false
+		select {
+		case <-r.node.wakeup:
+		case <-tidy.C:
+			late, ticks = true, false
+		case <-look:
+			if c.master.Changed(func() {}) {
+				return errDeposed
+			}
+			continue
+		case <-c.demoted:
+			_, c.demoted = r.demoted() // first: another demotion is noticed, too
+			if err := c.checkRole(true); err != nil {
+				return err
+			}
+			continue
+		case err := <-c.lost:
+			return err
+		case <-c.ctx.Done():
+			return c.cause()
+		}
+		if err := r.tidy(c, late); err != nil {
+			return err
+		}
+		if err := r.send(c); err != nil {
+			return err
+		}
+		if !ticks && r.untidy() {
+			ticks = true
+			tidy.Reset(tidying)
+		}
+	}
+}
+
+func (r *runner) untidy() bool {
+	r.node.mu.Lock()
+	defer r.node.mu.Unlock()
+	return len(r.node.peers.channels.idle) > 0 || r.node.mail.untidy()
+}
+
+// leaving takes the channels to leave, and those to leave in their slots.
+func (r *runner) leaving(late, safe bool) (names, inSlots []string) {
+	r.node.mu.Lock()
+	defer r.node.mu.Unlock()
+	if safe {
+		names, inSlots = r.node.peers.channels.unused(late)
+	}
+	if late && r.cluster {
+		inSlots = append(inSlots, r.node.mail.tidy(safe)...)
+	} else if late {
+		names = append(names, r.node.mail.tidy(safe)...)
+	}
+	return names, inSlots
+}
+
+// tidy unsubscribes from idle channels; late: the timer for that has fired.
+func (r *runner) tidy(c *connection, late bool) error {
+	n := r.node
+	n.mu.Lock()
+	due := late || n.peers.channels.overfull()
+	n.mu.Unlock()
+	if !due {
+		return nil
+	}
+	safe, err := c.mayUnsubscribe()
+	if err != nil {
+		return err
+	}
+	return c.unsubscribe(r.leaving(late, safe))
+}
+
+// published handles a message.
+func (r *runner) published(connection uint64, m rueidis.PubSubMessage) {
+	to, proof := r.node.published(connection, m.Channel, m.Message)
+	switch {
+	case proof:
+		r.echo.wake()
+	case to != nil:
+		to.take(m)
+	}
+}
+
+// subscription handles the server's messages about subscriptions, in order. On a cluster the server ends a subscription when
+// the slot moves, or when it becomes a replica.
+func (r *runner) subscription(connection uint64, s rueidis.PubSubSubscription) {
+	switch s.Kind {
+	case "subscribe", "ssubscribe":
+		r.node.confirmed(connection, s.Channel)
+	case "sunsubscribe":
+		if r.node.unsubscribed(connection, s.Channel) {
+			r.moved()
+		}
+	}
+}
+
+// invalidated handles the server's message that keys that the connection has read have changed.
+func (r *runner) invalidated(connection uint64, keys []rueidis.RedisMessage) {
+	if keys == nil {
+		r.node.changed(connection, "", true)
+	}
+	for _, key := range keys {
+		if name, err := key.ToString(); err == nil {
+			r.node.changed(connection, name, false)
+		}
+	}
+}
+
+// log writes a line to all users, once to each sink.
+func (r *runner) log(level slog.Level, message string, attributes ...slog.Attr) {
+	seen := map[any]bool{}
+	for _, u := range r.node.users() {
+		if !seen[u.Sink] {
+			seen[u.Sink] = true
+			u.Log(level, message, attributes...)
+		}
+	}
+}
+
+// missing logs to a user that a way to listen does not work for it.
+func (r *runner) missing(u *user, way string, err error) {
+	if r.node.notifies(u, way) {
+		u.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls",
+			slog.String("way", way), slog.Any("error", fault.Plain(err)))
+	}
+}
+
+// notify tells all users of a change of the connection.
+func (r *runner) notify(c Connection) {
+	for _, u := range r.node.users() {
+		if u.Connection != nil {
+			u.Connection(c)
+		}
+	}
+}

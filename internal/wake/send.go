@@ -1,0 +1,302 @@
+package wake
+
+import (
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// echoing, plus two round trips, is how long the message of a proof may take.
+const echoing = time.Second
+
+// errRefused: the server allows no way to listen for any waiting call.
+var errRefused = errors.New("the server allows no way to wake up waiting calls")
+
+// send sends all that the node wants now.
+func (r *runner) send(c *connection) error {
+	n := r.node
+	for {
+		n.mu.Lock()
+		wanted, asked := n.mail.next(), n.peers.next()
+		n.mu.Unlock()
+		if len(wanted)+len(asked) == 0 {
+			return nil
+		}
+		if err := r.hear(c, wanted); err != nil {
+			return err
+		}
+		if err := r.arm(c, asked); err != nil {
+			return err
+		}
+	}
+}
+
+// prepare finds out which ways of listening the server and the user's permissions allow for some users, and sets up what
+// each needs once per connection. An error means that the network or the server does not work now, or that no way works for any
+// waiting user.
+func (r *runner) prepare(c *connection, users []*user) error {
+	if c.unsure {
+		c.unsure = false
+		if err := c.checkRole(false); err != nil {
+			return err
+		}
+	}
+	for _, u := range users {
+		if c.prepared[u] || u.isClosed() {
+			continue
+		}
+		c.prepared[u] = true
+		if err := r.prepareFor(c, u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) prepareFor(c *connection, u *user) error {
+	if u.Track {
+		refusal, err := c.track()
+		switch {
+		case err != nil:
+			return err
+		case refusal == nil:
+			r.node.mu.Lock()
+			r.node.peers.tracks = true
+			r.node.mu.Unlock()
+			return nil
+		}
+		r.missing(u, "tracking", refusal)
+	}
+	if !u.Subscribe {
+		return r.refuse(u)
+	}
+	refusal, err := r.subscribeCommon(c, u.Common)
+	if refusal != nil {
+		r.missing(u, "subscribing", refusal)
+	}
+	return err
+}
+
+// subscribeCommon subscribes to the common channel of a user. A refusal is no failure, since each key also has a channel.
+func (r *runner) subscribeCommon(c *connection, name string) (refusal, err error) {
+	n := r.node
+	n.mu.Lock()
+	done := name == "" || n.peers.channels.isCommon(name)
+	n.mu.Unlock()
+	if refusal = c.refused[name]; done || refusal != nil {
+		return refusal, nil
+	}
+	refusals, err := c.subscribe([]string{name})
+	if err != nil {
+		return nil, err
+	}
+	if refusals[0] != nil {
+		c.refused[name] = refusals[0]
+		return refusals[0], nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.peers.channels.addCommon(name)
+	return nil, nil
+}
+
+// refuse notes that no way to listen works for a user. It fails unless another waiting user still has one.
+func (r *runner) refuse(u *user) error {
+	r.node.refuse(u)
+	if len(r.node.served()) == 0 {
+		return errRefused
+	}
+	return nil
+}
+
+// arm arms waiters that have asked for it.
+func (r *runner) arm(c *connection, asked []*Waiter) error {
+	var users []*user
+	for _, w := range asked {
+		if len(users) == 0 || users[len(users)-1] != w.user {
+			users = append(users, w.user)
+		}
+	}
+	if err := r.prepare(c, users); err != nil {
+		return err
+	}
+	n := r.node
+	n.mu.Lock()
+	e := n.peers.enlist(asked, n.serves)
+	n.mu.Unlock()
+	if err := r.look(c, e.tracked); err != nil {
+		return err
+	}
+	if err := r.subscribe(c, e.channels); err != nil {
+		return err
+	}
+	if err := r.subscribeInSlots(c, e.inSlots); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.peers.subscribed(e.others)
+	return nil
+}
+
+// look reads the keys of waiters, so that the server tracks them.
+func (r *runner) look(c *connection, waiters []*Waiter) error {
+	if len(waiters) == 0 {
+		return nil
+	}
+	keys := make([]string, len(waiters))
+	for i, w := range waiters {
+		keys[i] = w.Key
+	}
+	sent := time.Now()
+	looks, moved, err := c.look(keys)
+	if err != nil {
+		return err
+	}
+	replied := time.Now()
+	if moved {
+		r.moved()
+	}
+	r.node.mu.Lock()
+	defer r.node.mu.Unlock()
+	r.node.peers.looked(waiters, looks, sent, replied)
+	return nil
+}
+
+// subscribe subscribes to channels of keys.
+func (r *runner) subscribe(c *connection, names []string) error {
+	refusals, err := c.subscribe(names)
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		for _, u := range r.usersOf(name, refusals[i] != nil) {
+			if refusals[i] == nil {
+				c.subscribed[u] = true
+				continue
+			}
+			r.missing(u, "subscribing", refusals[i])
+			if c.subscribed[u] {
+				continue
+			}
+			if err := r.refuse(u); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *runner) usersOf(channel string, refused bool) []*user {
+	r.node.mu.Lock()
+	defer r.node.mu.Unlock()
+	return r.node.peers.channels.answered(channel, refused)
+}
+
+// subscribeInSlots subscribes to channels of keys in their slots.
+func (r *runner) subscribeInSlots(c *connection, names []string) error {
+	refusal, moved, err := c.subscribeInSlots(names)
+	if err != nil {
+		return err
+	}
+	if refusal != nil {
+		for _, u := range r.node.served() {
+			if u.Subscribe && !u.Track {
+				r.missing(u, "subscribing in slots", refusal)
+			}
+		}
+	}
+	if moved {
+		r.moved()
+	}
+	return nil
+}
+
+// hear subscribes to own channels, and proves that their messages arrive.
+func (r *runner) hear(c *connection, wanted []*own) error {
+	n := r.node
+	n.mu.Lock()
+	unsubscribed := n.mail.unsubscribed(wanted)
+	n.mu.Unlock()
+	if _, err := r.answers(unsubscribed, c.subscribeOwn(unsubscribed, r.cluster)); err != nil {
+		return err
+	}
+	unproven := r.unproven(wanted)
+	sent, err := r.answers(unproven, c.probe(unproven, r.cluster))
+	if err == nil {
+		err = r.await(c, sent)
+	}
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, u := range n.mail.settle(wanted) {
+		c.subscribed[u] = true
+	}
+	return nil
+}
+
+func (r *runner) unproven(wanted []*own) []*own {
+	r.node.mu.Lock()
+	defer r.node.mu.Unlock()
+	return r.node.mail.unproven(wanted)
+}
+
+// answers handles the replies to commands for own channels. It returns the channels without an error, or an error of the
+// network.
+func (r *runner) answers(channels []*own, errs []error) (sound []*own, err error) {
+	for i, o := range channels {
+		err := errs[i]
+		_, answered := rueidis.IsRedisErr(err)
+		switch {
+		case err == nil:
+			sound = append(sound, o)
+		case fault.Refusal(err), errors.Is(err, errUnheard):
+			r.deafen(o.user, err)
+		case !answered:
+			return nil, err
+		default: // the slot may have moved
+			r.moved()
+		}
+	}
+	return sound, nil
+}
+
+// await waits for the probes on channels.
+func (r *runner) await(c *connection, sent []*own) error {
+	timer := time.NewTimer(r.plus(echoing, 2))
+	defer timer.Stop()
+	for late := false; ; {
+		if sent = r.unproven(sent); len(sent) == 0 {
+			return nil
+		}
+		if late {
+			break
+		}
+		select {
+		case <-r.echo:
+		case <-timer.C:
+			late = true
+		case err := <-c.lost:
+			return err
+		case <-c.ctx.Done():
+			return c.cause()
+		}
+	}
+	for _, o := range sent {
+		r.deafen(o.user, errUnheard)
+	}
+	return nil
+}
+
+// deafen notes that a user's messages will not arrive on this connection.
+func (r *runner) deafen(u *user, err error) {
+	r.node.mu.Lock()
+	r.node.mail.deafen(u)
+	r.node.mu.Unlock()
+	r.missing(u, "queueing", err)
+}
