@@ -166,11 +166,34 @@ var dialogues = map[string]string{
 	"a replica behind the address": `
 		2000 redirected   -> undedicate reroute
 		2000 look         -> suspect
+		2050 looks
+		2050 owe
+		2100 fresh        -> inspect
+		2100 looks
+		2100 fresh
 		2100 master
 		2100 look         -> idle
 	`,
+	"a replica that was meant": `
+		2000 says
+		2000 look         -> idle
+		2001 fresh
+		2002 says         -> undedicate reroute
+		2002 look         -> suspect
+	`,
+	"a replica behind the address, and then another one": `
+		2000 redirected   -> undedicate reroute
+		2050 looks
+		2060 redirected   -> undedicate reroute
+		2100 master
+		2100 look         -> suspect
+		2110 looks
+		2120 master
+		2120 look         -> idle
+	`,
 	"a replica behind the address, and then silence": `
 		2000 redirected   -> undedicate reroute
+		2010 looks
 		2100 send 1
 		2605 timer 1      -> waits
 		2606 timer 1      -> rings undedicate reroute redial measure
@@ -190,10 +213,10 @@ var dialogues = map[string]string{
 // talk plays a dialogue.
 type talk struct {
 	State
-	now     clock.Instant
-	sent    map[string]clock.Instant
-	alarms  map[string]*Alarm
-	replica clock.Instant // until when it is suspect because of one
+	now    clock.Instant
+	sent   map[string]clock.Instant
+	alarms map[string]*Alarm
+	looks  *Looks
 }
 
 func TestState_Dialogues(t *testing.T) {
@@ -261,12 +284,18 @@ func (s *talk) hear(event, about string) []string {
 	case "command":
 		return said(s.StoodStill(s.now))
 	case "redirected":
-		var do Acts
-		s.replica, do = s.Redirected(s.now)
-		return said(do)
+		return said(s.Redirected(s.now))
 	case "master":
-		s.EndSuspicion(s.replica)
+		s.Inspected(s.looks)
 		s.WarmedUp()
+	case "fresh":
+		return said(s.Said(Master, true, s.now))
+	case "says":
+		return said(s.Said(Replica, false, s.now))
+	case "looks":
+		s.looks = s.Inspecting()
+	case "owe":
+		s.Owe()
 	case "close":
 		s.Close()
 	default:
@@ -299,7 +328,7 @@ func (s *talk) look() string {
 
 func said(do Acts) []string {
 	all := []string{}
-	for i, name := range []string{"undedicate", "reroute", "redial", "measure", "probe", "ask", "resume"} {
+	for i, name := range []string{"undedicate", "reroute", "redial", "measure", "probe", "ask", "inspect", "resume"} {
 		if do.Has(1 << i) {
 			all = append(all, name)
 		}

@@ -46,6 +46,7 @@ type standing struct {
 	inDoubt      bool          // it is suspect until its Sentinels vouch for it
 	led          bool          // others name the master: a cluster's nodes, or Sentinels that are asked
 	closed       bool          // it is never suspect again
+	address
 }
 
 // HealthyFor is for how long a server is healthy after a reply or a message.
@@ -67,6 +68,7 @@ const (
 	Measure                     // measure the round trip anew: the way may have become longer
 	Probe                       // ask the server something in the place of a command that was given up
 	AskOthers                   // before the client's own connections are used, ask the Sentinels anew
+	Inspect                     // look at the client's own connections: the address leads to a master again, see Looks
 	Resume                      // commands that wait for the server to be healthy again go on
 )
 
@@ -219,25 +221,6 @@ func (s *State) Broke(now clock.Instant) Acts {
 		}
 	})
 	return do
-}
-
-// Redirected is the event that the server was found to be no master any more, although it answers: a replica behind the client's
-// address has refused a command. It is suspect until the client's connections were looked at, see EndSuspicion, or Old is over.
-func (s *State) Redirected(now clock.Instant) (until clock.Instant, do Acts) {
-	do = s.Broke(now) | Undedicate | Reroute
-	until = now.Add(Old)
-	s.change(func(next *standing) { next.beSuspect(until) })
-	return until, do
-}
-
-// EndSuspicion is the event that the server is known to be the master, which was to be suspect until then. If it has become
-// suspect for longer meanwhile, it stays so.
-func (s *State) EndSuspicion(until clock.Instant) {
-	s.change(func(next *standing) {
-		if next.suspectUntil == until {
-			next.suspectUntil = 0
-		}
-	})
 }
 
 // Succeeds is the event that the server has taken over from another one. If that is suspect, the client may not know its

@@ -31,33 +31,17 @@ import (
 //
 // The nodes of a cluster, and Sentinels, say by themselves who is master.
 type demotion struct {
-	possible bool         // the client has one address
-	owed     atomic.Bool  // shared connections may lead to a replica, see closeOld
-	closing  atomic.Bool  // closeOld runs
-	until    atomic.Int64 // an instant: how long the shard is suspect because of that
-	master   atomic.Bool  // a connection has led to a master
-	ever     atomic.Bool  // a master was demoted
+	possible bool        // the client has one address
+	closing  atomic.Bool // closeOld runs
 
 	mu   sync.Mutex
+	ever bool          // a master was demoted
 	next chan struct{} // closed at the next tell
 }
 
-const (
-	// refusedPause is the longest pause before another fresh connection while the address leads to a replica: the new master must be
-	// found within half a second.
-	refusedPause = 3 * belief.Tick
-
-	// sureLooks is how many looks in a row, for each connection seen, must have met a master. With four connections one is
-	// overlooked once in a hundred thousand times.
-	sureLooks = 16
-
-	// mostLooks ends the looks where each meets another connection, as behind a proxy that dials anew for each command: then there
-	// is no old one. Of a client with more than 64 connections one may be overlooked. The next refusal begins anew.
-	mostLooks = 64 * sureLooks
-
-	// mostQuits ends the closing in any case; a quarter of it where a server does not say what it is. The next refusal begins anew.
-	mostQuits = 64
-)
+// refusedPause is the longest pause before another fresh connection while the address leads to a replica: the new master must be
+// found within half a second.
+const refusedPause = 3 * belief.Tick
 
 // Demoted returns whether a master was demoted so far, and a channel that is closed when the address leads to a master again
 // after the next demotion. Connections that were made before may lead to a replica.
@@ -68,14 +52,14 @@ func (t *Client) Demoted() (ever bool, next <-chan struct{}) {
 	if d.next == nil {
 		d.next = make(chan struct{})
 	}
-	return d.ever.Load(), d.next
+	return d.ever, d.next
 }
 
 // tell tells those who listen, see Demoted.
 func (d *demotion) tell() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ever.Store(true)
+	d.ever = true
 	if d.next != nil {
 		close(d.next)
 		d.next = nil
@@ -84,25 +68,15 @@ func (d *demotion) tell() {
 
 // notice notes a reply: whether a replica refused the command, or, on a fresh connection, no longer.
 func (s *Shard) notice(x exchange, a *Reply) {
-	d := &s.client.demotion
-	if !d.possible {
+	if !s.client.demotion.possible {
 		return
 	}
 	switch a.refused = protocol.RefusedByReplica(a.RedisResult); {
 	case a.refused:
-		s.demoted(a.Came)
-	case x.trusted && d.owed.Load() && fault.Answered(a.Error()):
+		s.act(s.belief.Redirected(a.Came), a.Came)
+	case x.trusted && fault.Answered(a.Error()) && s.belief.Owed():
 		s.mend()
 	}
-}
-
-// demoted has commands avoid the connections that exist.
-func (s *Shard) demoted(now clock.Instant) {
-	d := &s.client.demotion
-	d.owed.Store(true)
-	until, do := s.belief.Redirected(now)
-	d.until.Store(int64(until))
-	s.act(do, now)
 }
 
 // again sends a command once more that a replica has refused, over a fresh connection.
@@ -127,51 +101,36 @@ func (s *Shard) mend() {
 	}
 }
 
-// closeOld closes the client's own connections that lead to a replica, and then has commands use the others again. A demotion
-// while it looks makes it begin anew: until has changed by then, and the shard stays suspect.
+// closeOld closes the client's own connections that lead to a replica, and then has commands use the others again.
 func (s *Shard) closeOld() {
-	d := &s.client.demotion
-	until := clock.Instant(d.until.Load())
-	d.owed.Store(false)
-	if role, _ := s.askRole(false); role == replica { // of the fresh connection
-		d.owed.Store(true)
+	looks := s.belief.Inspecting()
+	if role, _ := s.askRole(false); role == belief.Replica { // of the fresh connection
+		s.belief.Owe()
 		return
 	}
 	// Only now: until the address leads to a master, a connection for messages is as good as any that could be made.
-	d.tell()
-	seen, looks, quits := map[int64]bool{}, 0, 0
-	for looks < min(sureLooks*max(1, len(seen)), mostLooks) && !s.belief.Closed() {
-		role, id := s.askRole(true)
-		if role == master {
-			seen[id] = true
-			looks++
-			continue
-		}
-		clear(seen)
-		looks = 0
-		if quits++; quits > mostQuits || role == "" && quits > mostQuits/4 {
+	s.client.demotion.tell()
+	for !looks.Enough() && !s.belief.Closed() {
+		quits, over := looks.Met(s.askRole(true))
+		if over {
 			break
 		}
-		s.quit()
-		<-time.After(clock.Pause(quits, refusedPause/3)) // the client notices that it is closed
+		if quits > 0 {
+			s.quit()
+			<-time.After(clock.Pause(quits, refusedPause/3)) // the client notices that it is closed
+		}
 	}
-	s.belief.EndSuspicion(until)
+	s.belief.Inspected(looks)
 }
 
-// What a server may be.
-const (
-	master  = "master"
-	replica = "replica"
-)
-
 // askRole asks for the role of a server, and the number of the connection: one of the client's own, or the fresh one.
-func (s *Shard) askRole(shared bool) (role string, connection int64) {
+func (s *Shard) askRole(shared bool) (role belief.Role, connection int64) {
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
 	e := s.async(&p, s.places, &asyncCall{shared: shared, send: withHello(func(b rueidis.Builder) rueidis.Completed {
 		return b.Arbitrary("PING").Keys("there").Build()
 	})})
 	if len(e.results) < 2 {
-		return "", 0
+		return belief.Untold, 0
 	}
 	return roleIn(e.results[1])
 }
@@ -183,10 +142,16 @@ func withHello(first func(rueidis.Builder) rueidis.Completed) func(context.Conte
 	}
 }
 
-func roleIn(hello rueidis.RedisResult) (role string, connection int64) {
+func roleIn(hello rueidis.RedisResult) (role belief.Role, connection int64) {
 	all, _ := hello.AsMap() // without it nothing is known
 	said, id := all["role"], all["id"]
-	role, _ = said.ToString()
+	switch name, _ := said.ToString(); name {
+	case "":
+	case "master":
+		role = belief.Master
+	default:
+		role = belief.Replica
+	}
 	connection, _ = id.AsInt64()
 	return role, connection
 }
@@ -200,21 +165,7 @@ func (s *Shard) quit() {
 }
 
 // LedToMaster notes that a connection has led to a master: if one leads to a replica later, the master was demoted.
-func (t *Client) LedToMaster() { t.demotion.master.Store(true) }
-
-// said takes what a server says of its role, on a fresh connection or not. One that never was a master may be meant.
-func (s *Shard) said(role string, fresh bool) {
-	d := &s.client.demotion
-	switch {
-	case role == master:
-		d.master.Store(true)
-		if fresh && d.owed.Load() {
-			s.mend()
-		}
-	case role != "" && d.master.Load():
-		s.demoted(s.client.Clock.Now())
-	}
-}
+func (t *Client) LedToMaster() { t.First.belief.LedToMaster() }
 
 // mostYoung is how many connections to a replica may be a second old at most: their ages, in whole seconds, do not tell them from
 // fresh ones.
@@ -224,7 +175,7 @@ const mostYoung = 3
 func (f *freshConns) pooled() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.shard.client.demotion.owed.Load() || f.refusedAt != 0 && f.refusedAt.Until(f.shard.client.Clock.Now()) < time.Second {
+	if !f.shard.belief.Owed() || f.refusedAt != 0 && f.refusedAt.Until(f.shard.client.Clock.Now()) < time.Second {
 		return 0
 	}
 	return mostYoung
@@ -236,7 +187,7 @@ func (s *Shard) leadsToReplica(client rueidis.DedicatedClient) bool {
 	end := t.bound(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(askLimit)}, t.Clock.Now(), nil)
 	defer end.stop()
 	role, _ := roleIn(client.Do(end, client.B().Arbitrary("HELLO").Build()))
-	return role == replica
+	return role == belief.Replica
 }
 
 // refused notes that a fresh connection leads to a replica.

@@ -53,7 +53,7 @@ func TestFreshConns_PauseAfterOneThatHasFailed(t *testing.T) {
 		c := &dedicating{distantClient: distantClient{client, &distant{}}}
 		defer c.d.freeze()()
 		way := New(c)
-		way.First.belief.Redirected(way.Clock.Now())
+		way.First.belief.FoundSilent(0, way.Clock.Now())
 		end := way.Clock.Now().Add(lasts)
 		var all sync.WaitGroup
 		for range 8 {

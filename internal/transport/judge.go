@@ -56,6 +56,9 @@ func (s *Shard) act(do belief.Acts, sent clock.Instant) {
 	if do.Has(belief.Probe) {
 		s.probes.gaveUp(sent)
 	}
+	if do.Has(belief.Inspect) {
+		s.mend()
+	}
 	if do.Has(belief.Resume) {
 		s.news.tell()
 	}

@@ -43,11 +43,10 @@ type keepAlive struct {
 	quiet   atomic.Int64 // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
 
 	// The rest is guarded by on.
-	asked      uint          // questions
-	again      clock.Instant // not asked for scripts before this
-	unverified clock.Instant // not asked for tickets before this
-	roleless   clock.Instant // not asked for its role before this
-	ended      int           // how often in a row the question for scripts ended the connection although a PING was answered
+	asked    uint            // questions
+	scripts  belief.Refusals // the question for scripts
+	unlisted belief.Refusals // that for tickets
+	roleless belief.Refusals // that for its role
 }
 
 // notHeard stands for: never asked.
@@ -111,7 +110,7 @@ func (k *keepAlive) ask() {
 		k.later()
 		return
 	}
-	if now >= k.again {
+	if k.scripts.Allowed(now) {
 		k.learn(&p, plain)
 	} else if !s.belief.HeardWithin(keepAliveEvery/2, now) {
 		_ = s.ping(&p, plain)
@@ -133,25 +132,21 @@ func (k *keepAlive) learn(p *Wait, plain bool) {
 	k.quiet.Store(int64(asked))
 	switch err := reply.Error(); {
 	case fault.Refusal(err):
-		k.again, k.ended = s.client.Clock.Now().Add(refusedFor), 0
-	case fault.Answered(err), errors.Is(err, fault.NotSent), errors.Is(err, fault.NoAnswer): // the connection goes on
-		k.ended = 0
-	case s.ping(&Wait{Ctx: p.Ctx, Limit: p.Limit}, plain) != nil: // the server answers nothing
-		k.ended = 0
-	case k.ended == 0: // once may be chance
-		k.ended++
-		if role { // or a proxy refuses HELLO
-			k.roleless = s.client.Clock.Now().Add(brokenFor)
-		}
-	default: // a proxy refuses SCRIPT
-		k.again, k.ended = s.client.Clock.Now().Add(brokenFor), 0
+		k.scripts.Refused(s.client.Clock.Now())
+	case fault.Answered(err):
+		k.scripts.Answered()
+	case errors.Is(err, fault.NotSent), errors.Is(err, fault.NoAnswer), // the connection goes on
+		s.ping(&Wait{Ctx: p.Ctx, Limit: p.Limit}, plain) != nil: // or the server answers nothing
+		k.scripts.Unclear()
+	case k.scripts.Ended(s.client.Clock.Now()) && role: // a proxy refuses SCRIPT, or HELLO
+		k.roleless.Avoid(s.client.Clock.Now())
 	}
 }
 
 // asksRole reports whether the server is to be asked whether it is a replica by now, behind one address: calls that wait send no
 // write that would show it, see demotion.
 func (k *keepAlive) asksRole() bool {
-	return k.shard.client.demotion.possible && k.shard.client.Clock.Now() >= k.roleless
+	return k.shard.client.demotion.possible && k.roleless.Allowed(k.shard.client.Clock.Now())
 }
 
 // question asks the server, and for its role, too. It reports whether the reply is late.
@@ -176,12 +171,16 @@ func (k *keepAlive) question(
 
 // learnRole takes the reply to HELLO.
 func (k *keepAlive) learnRole(hello rueidis.RedisResult, fresh bool) {
+	s, now := k.shard, k.shard.client.Clock.Now()
 	if fault.Refusal(hello.Error()) {
-		k.roleless = k.shard.client.Clock.Now().Add(refusedFor)
+		k.roleless.Refused(now)
 		return
 	}
+	if fault.Answered(hello.Error()) {
+		k.roleless.Answered()
+	}
 	role, _ := roleIn(hello)
-	k.shard.said(role, fresh)
+	s.act(s.belief.Said(role, fresh, now), now)
 }
 
 func (k *keepAlive) later() { time.AfterFunc(keepAliveEvery, k.ask) }

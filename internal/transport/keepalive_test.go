@@ -71,9 +71,8 @@ func TestKeepAlive_Quiet(t *testing.T) {
 		return server, way, way.ShardAt("a:1")
 	}
 	breaksOnly := func(s *Shard) { // and no other master is looked for, as where there is one address
-		s.belief.Broke(s.client.Clock.Now())
-		until, _ := s.belief.SuspectUntil()
-		s.belief.EndSuspicion(until)
+		s.belief.Redirected(s.client.Clock.Now())
+		s.belief.Inspected(s.belief.Inspecting())
 	}
 	for name, c := range map[string]struct {
 		then  *rueidis.RedisResult // the next answer

@@ -118,7 +118,7 @@ func (t *tickets) lost() (calls []Queued) {
 // verify asks for a ticket. It reports false if nothing was asked.
 func (k *keepAlive) verify(p Wait, plain bool) (asked bool) {
 	s, missing := k.shard, 0
-	if s.client.Clock.Now() < k.unverified {
+	if !k.unlisted.Allowed(s.client.Clock.Now()) {
 		return false
 	}
 	for missing < mostMissing {
@@ -133,7 +133,9 @@ func (k *keepAlive) verify(p Wait, plain bool) (asked bool) {
 		})
 		if err := reply.Error(); late || !rueidis.IsRedisNil(err) {
 			if fault.Refusal(err) {
-				k.unverified = s.client.Clock.Now().Add(refusedFor)
+				k.unlisted.Refused(s.client.Clock.Now())
+			} else if fault.Answered(err) {
+				k.unlisted.Answered()
 			}
 			k.tickets.cleared(call)
 			break

@@ -328,7 +328,7 @@ func TestVouching_NobodyToAsk(t *testing.T) {
 		redis := &ofSentinel{Client: client}
 		redis.master.Store(former)
 		way := New(redis)
-		way.First.belief.Redirected(way.Clock.Now())
+		way.First.belief.FoundSilent(0, way.Clock.Now())
 		do := func() Reply {
 			return way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "42"})
 		}
