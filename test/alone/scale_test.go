@@ -57,7 +57,8 @@ func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 		w.Await("all listen", func() bool { return w.Tracked() == registries })
 		each := (heap() - before) / len(all)
 		w.Logf("%d bytes for a registry with a waiting call", each)
-		require.Less(w, each, 20_000)
+		// Some 10 000 are for goroutines that the runtime keeps, if this is the first test of the process.
+		require.Less(w, each, 30_000)
 		// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
 		require.LessOrEqual(w, len(w.Connections("name=waits")), 3)
 		w.Do("FLUSHALL")
