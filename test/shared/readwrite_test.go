@@ -687,10 +687,14 @@ func TestReadWriteLock_WhoWakesWhom(t *testing.T) {
 		w.Unlock(b.Reader)
 		w.Takes(start, got)
 		w.Do("FLUSHALL")
+		w.Await("nobody listens any more", func() bool {
+			require.NoError(w, c.Reg.Close())
+			return w.Subscribers(rwChannel) == 0
+		})
 
 		w.Lock(a.Writer)
 		reading := w.Goroutine().Starts(b.Reader)
-		subscribed(w, rwChannel, 2)
+		subscribed(w, rwChannel, 1)
 		w.Lock(a.Reader)
 		w.Pending(reading)
 		start = time.Now()

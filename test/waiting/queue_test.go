@@ -3,6 +3,7 @@ package waiting_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -207,7 +208,8 @@ func takesTurns(w *kit.World, section time.Duration) (handOvers func() []time.Du
 				mu.Lock()
 				released = time.Now()
 				mu.Unlock()
-				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+				// A busy machine may not lengthen the short lease of a grant in time.
+				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil && !errors.Is(err, lockregistry.ErrLockLost) {
 					w.Error(err)
 				}
 			}
@@ -363,7 +365,8 @@ func servesInOrder(w *kit.World, processes []*lockregistry.Registry, wait func(r
 			}
 		})
 		w.Await("a ticket", func() bool { return w.Tickets() > i }) // a newcomer may take a lock that is free just then
-		first = append(first, kit.ClientID(r))
+		name, _, _ := strings.Cut(kit.ClientID(r), ":")             // as in owners
+		first = append(first, name)
 	}
 	require.NoError(w, crashes.Close())
 	all.Wait()
@@ -405,7 +408,7 @@ func TestQueue_ManyTicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 	t.Parallel()
 	for name, wait := range map[string]func(ctx context.Context, r *lockregistry.Registry) error{
 		"Lock": func(ctx context.Context, r *lockregistry.Registry) error {
-			return r.Obtain("42").Lock(ctx, lockregistry.Lease(500*time.Millisecond)) // nothing renews it
+			return r.Obtain("42").Lock(ctx, lockregistry.Lease(time.Second)) // nothing renews it
 		},
 		"Acquire": func(ctx context.Context, r *lockregistry.Registry) error {
 			_, err := r.Acquire(ctx, "42", lockregistry.AtMost(time.Second))
