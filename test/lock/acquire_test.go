@@ -384,16 +384,16 @@ func TestAcquire_AHoldIsRenewed(t *testing.T) {
 // many were lost that the lock does not remember.
 func TestAcquire_AHoldThatIsLost(t *testing.T) {
 	everyKind(t, func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) {
-		lease := 50 * time.Millisecond
-		if !w.Fake {
-			lease *= 8 // it must be six round trips at least, which take their time on a busy machine
+		lease, rounds := 50*time.Millisecond, 20
+		if !w.Fake { // it must be six round trips at least, which take their time on a busy machine
+			lease, rounds = time.Second, 3
 		}
 		exclusive, opts := l, []lockregistry.LockOption{lockregistry.Wait(time.Minute), lockregistry.AtMost(lease)}
 		if isReader(l) {
 			exclusive, opts = r.ReadWrite("42").Writer(), opts[:1]
 		}
 		var lost []*lockregistry.Hold
-		for range 20 {
+		for range rounds {
 			h := w.Acquires(l, opts...)
 			ctx := h.Context(w.Context())
 			if isReader(l) { // it is renewed without end

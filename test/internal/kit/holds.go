@@ -19,8 +19,11 @@ import (
 // Acquires gets a hold for the test.
 func (w *World) Acquires(l *lockregistry.Lock, opts ...lockregistry.LockOption) *lockregistry.Hold {
 	w.Helper()
-	h, err := l.Acquire(w.Context(), opts...)
-	require.NoError(w, err)
+	var h *lockregistry.Hold
+	w.obtains(func() (err error) {
+		h, err = l.Acquire(w.Context(), opts...)
+		return err
+	})
 	return h
 }
 

@@ -17,8 +17,11 @@ const SeatKey = "orders:seat"
 // Permit acquires at once, or fails the test.
 func (w *World) Permit(s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption) *lockregistry.Hold {
 	w.Helper()
-	h, err := s.Acquire(w.Context(), opts...)
-	require.NoError(w, err)
+	var h *lockregistry.Hold
+	w.obtains(func() (err error) {
+		h, err = s.Acquire(w.Context(), opts...)
+		return err
+	})
 	return h
 }
 
@@ -26,7 +29,7 @@ func (w *World) Permit(s *lockregistry.Semaphore, opts ...lockregistry.Semaphore
 func (w *World) Release(holds ...*lockregistry.Hold) {
 	w.Helper()
 	for _, h := range holds {
-		require.NoError(w, h.Release(w.Context()))
+		w.released(h.Release(w.Context()))
 	}
 }
 
