@@ -141,17 +141,13 @@ func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
 //
 // It uses SCAN, takes as long as [Inspector.Locks], and returns the same errors.
 func (i *Inspector) Deadlocks(ctx context.Context) (all []observe.Deadlock, err error) {
-	var found []detector.Cycle
 	if err = fault.NilContext; ctx != nil {
-		found, err = i.reader.Detector.All(ctx, func(ctx context.Context) ([]string, error) {
+		all, err = i.deadlocks(ctx, func(ctx context.Context) ([]string, error) {
 			return keyspace.Registries(ctx, i.reader.Reader)
 		})
 	}
 	if err != nil {
 		return nil, i.failAll("deadlocks", err)
-	}
-	for _, cycle := range found {
-		all = append(all, seam.Lockregistry.Deadlock(cycle))
 	}
 	return all, nil
 }

@@ -152,6 +152,9 @@ const (
 // Pattern matches the keys of all records, behind the prefix.
 const Pattern = ":{*}:registry"
 
+// End is what the keys of all records end with.
+const End = "}:registry"
+
 // Owner returns the registry whose record has this key.
 func Owner(prefix, key string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(key, prefix+":{"), "}:registry")

@@ -50,6 +50,37 @@ func BenchmarkLocksAmongOthers(b *testing.B) {
 	}
 }
 
+// BenchmarkLocksOf lists the locks of one prefix, and of three, which share a pass, among many other keys: how long the server's
+// processor works on it.
+func BenchmarkLocksOf(b *testing.B) {
+	for _, n := range []int{1, 3} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			h := newHoard(b)
+			const others, fill = 1_000_000, "for i = ARGV[1], ARGV[1] + 9999 do redis.call('SET', 'other:' .. i, '1') end"
+			for i := 0; i < others; i += 10_000 {
+				h.do("EVAL", fill, "0", strconv.Itoa(i))
+			}
+			var all []*inspect.Inspector
+			for _, prefix := range []string{"orders", "stock", "mail"}[:n] {
+				h.do("SET", prefix+":java", "0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55")
+				one, err := inspect.New(h.client, prefix)
+				require.NoError(b, err)
+				all = append(all, one)
+			}
+			used := h.core()
+			for b.Loop() {
+				found := 0
+				for _, err := range inspect.LocksOf(b.Context(), all...) {
+					require.NoError(b, err)
+					found++
+				}
+				require.Equal(b, n, found)
+			}
+			b.ReportMetric((h.core()-used).Seconds()/float64(b.N), "s-of-core/op")
+		})
+	}
+}
+
 // core is for how long the server has used its processors.
 func (h *hoard) core() (used time.Duration) {
 	h.Helper()

@@ -1,0 +1,234 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/keyspace"
+	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/scan"
+	"github.com/lockregistry/lockregistry/internal/seam"
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// Found is a lock that [LocksOf] has found.
+type Found struct {
+	Of   int // which inspector's it is: its place among the arguments
+	Lock Lock
+}
+
+// LocksOf is [Inspector.Locks] for several inspectors. Those with the same client share one pass of SCAN, so that many prefixes
+// of a database cost the server little more than one; the others follow each other. A prefix that begins with another one and a
+// colon gets a pass of its own.
+//
+// An error concerns one inspector, Found.Of, and is the last that comes of it. The others go on.
+func LocksOf(ctx context.Context, inspectors ...*Inspector) iter.Seq2[Found, error] {
+	return func(yield func(Found, error) bool) {
+		for i := range inspectors {
+			if ctx == nil && !yield(Found{Of: i}, inspectors[i].failAll("locks", fault.NilContext)) {
+				return
+			}
+		}
+		if ctx == nil {
+			return
+		}
+		for _, group := range together(inspectors) {
+			s := several{inspectors: inspectors, yield: yield}
+			if s.each(ctx, group); s.over {
+				return
+			}
+		}
+	}
+}
+
+// together returns the numbers of the inspectors that share a pass: they have the same client, and no key is of two of them.
+func together(inspectors []*Inspector) (groups [][]int) {
+	apart := func(a, b *Inspector) bool {
+		one, other := a.reader.Prefix+":", b.reader.Prefix+":"
+		return a.reader.Client != b.reader.Client || strings.HasPrefix(one, other) || strings.HasPrefix(other, one)
+	}
+	for i, inspector := range inspectors {
+		at := slices.IndexFunc(groups, func(group []int) bool {
+			return !slices.ContainsFunc(group, func(k int) bool { return apart(inspectors[k], inspector) })
+		})
+		if at < 0 {
+			groups = append(groups, []int{i})
+		} else {
+			groups[at] = append(groups[at], i)
+		}
+	}
+	return groups
+}
+
+// several is a pass for some inspectors.
+type several struct {
+	inspectors []*Inspector
+	yield      func(Found, error) bool
+	over       bool // the caller wants no more
+	listings   []*one
+}
+
+// one is an inspector's part of the pass.
+type one struct {
+	listing
+
+	of     int
+	failed bool // nothing more is yielded of it
+}
+
+// each yields the locks of a group.
+func (s *several) each(ctx context.Context, group []int) {
+	prefixes := make([]string, len(group))
+	pass := &scan.Pass{Pick: s.pick, Read: s.read, Tell: s.tell, TooLong: s.tellLong}
+	for k, i := range group {
+		r := &s.inspectors[i].reader
+		l := &one{of: i, listing: listing{reader: r, ctx: ctx, yielded: map[string]bool{}, records: map[string]record{}}}
+		l.yield = func(info Lock) bool { return s.tellOne(Found{i, info}, nil) }
+		s.listings, prefixes[k] = append(s.listings, l), r.Prefix
+		pass.Known = append(pass.Known, l.known()...)
+	}
+	err := keyspace.Together(ctx, s.listings[0].reader.Reader, prefixes, "", pass)
+	for _, l := range s.listings {
+		if err != nil && !errors.Is(err, errEnough) {
+			s.fail(l, err)
+		}
+	}
+}
+
+// tellOne yields something, unless the caller wants no more.
+func (s *several) tellOne(found Found, err error) bool {
+	s.over = s.over || !s.yield(found, err)
+	return !s.over
+}
+
+// fail ends an inspector's part.
+func (s *several) fail(l *one, err error) {
+	if !l.failed {
+		l.failed = true
+		s.tellOne(Found{Of: l.of}, s.inspectors[l.of].failAll("locks", err))
+	}
+}
+
+// owner is whose key it is, or nil.
+func (s *several) owner(key string) *one {
+	for _, l := range s.listings {
+		if strings.HasPrefix(key, l.reader.Prefix+":") {
+			return l
+		}
+	}
+	return nil
+}
+
+func (s *several) pick(key string) (string, bool) {
+	if l := s.owner(key); l != nil && !l.failed {
+		return protocol.LockOf(l.reader.Prefix, key)
+	}
+	return "", false
+}
+
+func (s *several) read(keys []string) error {
+	of := map[*one][]string{}
+	for _, key := range keys {
+		if l := s.owner(key); l != nil && !l.failed {
+			of[l] = append(of[l], key)
+		}
+	}
+	return s.all(func(l *one) error {
+		if len(of[l]) == 0 {
+			return nil
+		}
+		return l.read(of[l])
+	})
+}
+
+func (s *several) tell() error { return s.all(func(l *one) error { return l.tell() }) }
+
+func (s *several) tellLong(names []string) error {
+	return s.all(func(l *one) error {
+		return l.tellLong(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.owner(name) != l }))
+	})
+}
+
+// all does something for all that have not failed. What fails ends one of them, and the pass once none is left.
+func (s *several) all(do func(l *one) error) error {
+	left := 0
+	for _, l := range s.listings {
+		if l.failed {
+			continue
+		}
+		if err := do(l); err != nil && !errors.Is(err, errEnough) {
+			s.fail(l, err)
+		}
+		if s.over {
+			return errEnough
+		}
+		if !l.failed {
+			left++
+		}
+	}
+	if left == 0 {
+		return errEnough
+	}
+	return nil
+}
+
+// DeadlocksOf is [Inspector.Deadlocks] for several inspectors, with a pass of SCAN for all of them as [LocksOf] has. It returns
+// the deadlocks of each, or the error for it.
+func DeadlocksOf(ctx context.Context, inspectors ...*Inspector) (found [][]observe.Deadlock, errs []error) {
+	found, errs = make([][]observe.Deadlock, len(inspectors)), make([]error, len(inspectors))
+	for _, group := range together(inspectors) {
+		var registries map[int][]string
+		err := fault.NilContext
+		if ctx != nil {
+			registries, err = registriesOf(ctx, inspectors, group)
+		}
+		for _, i := range group {
+			if errs[i] = err; err == nil {
+				// A registry that comes between the two looks is in no cycle of both.
+				list := func(context.Context) ([]string, error) { return registries[i], nil }
+				found[i], errs[i] = inspectors[i].deadlocks(ctx, list)
+			}
+			if errs[i] != nil {
+				errs[i] = inspectors[i].failAll("deadlocks", errs[i])
+			}
+		}
+	}
+	return found, errs
+}
+
+// registriesOf are those that have a record, of each inspector of a group.
+func registriesOf(ctx context.Context, inspectors []*Inspector, group []int) (map[int][]string, error) {
+	found, prefixes := map[int][]string{}, make([]string, len(group))
+	for k, i := range group {
+		prefixes[k] = inspectors[i].reader.Prefix
+	}
+	pick := func(key string) (string, bool) {
+		for _, i := range group {
+			if prefix := inspectors[i].reader.Prefix; strings.HasPrefix(key, prefix+":{") && !presence.IsList(key) {
+				found[i] = append(found[i], presence.Owner(prefix, key))
+			}
+		}
+		return "", false
+	}
+	err := keyspace.Together(ctx, inspectors[group[0]].reader.Reader, prefixes, presence.End, &scan.Pass{Pick: pick})
+	return found, err
+}
+
+// deadlocks returns the deadlocks of registries that list returns.
+func (i *Inspector) deadlocks(
+	ctx context.Context, list func(context.Context) ([]string, error),
+) (all []observe.Deadlock, err error) {
+	found, err := i.reader.Detector.All(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	for _, cycle := range found {
+		all = append(all, seam.Lockregistry.Deadlock(cycle))
+	}
+	return all, nil
+}
