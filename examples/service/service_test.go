@@ -65,20 +65,26 @@ func request(t *testing.T, s *Service, method, path string) (status int, text st
 	return w.Code, strings.TrimSpace(w.Body.String())
 }
 
+// post has each instance serve a request as often, all at a time.
+func post(t *testing.T, path string, each int, instances ...*Service) {
+	t.Helper()
+	var all sync.WaitGroup
+	for range each {
+		for _, s := range instances {
+			all.Go(func() {
+				if status, text := request(t, s, http.MethodPost, path); status != http.StatusOK {
+					t.Error(status, text)
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
 func TestAnOrderIsShippedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, first, second := instances(t)
-		var all sync.WaitGroup
-		for range 5 {
-			for _, s := range []*Service{first, second} {
-				all.Go(func() {
-					if status, text := request(t, s, http.MethodPost, "/orders/42/ship"); status != http.StatusOK {
-						t.Error(status, text)
-					}
-				})
-			}
-		}
-		all.Wait()
+		post(t, "/orders/42/ship", 5, first, second)
 		for _, parcel := range []string{"packed:42:0", "packed:42:1", "packed:42:2", "shipped:42"} {
 			if n := store.number(parcel); n != 1 {
 				t.Error(parcel, n)
@@ -90,17 +96,7 @@ func TestAnOrderIsShippedOnce(t *testing.T) {
 func TestNoCreditIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, store, first, second := instances(t)
-		var all sync.WaitGroup
-		for range 20 {
-			for _, s := range []*Service{first, second} {
-				all.Go(func() {
-					if status, text := request(t, s, http.MethodPost, "/customers/alice/credit/5"); status != http.StatusOK {
-						t.Error(status, text)
-					}
-				})
-			}
-		}
-		all.Wait()
+		post(t, "/customers/alice/credit/5", 20, first, second)
 		if n := store.number("balance:alice"); n != 200 {
 			t.Error("balance:", n)
 		}

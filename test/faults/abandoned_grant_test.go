@@ -150,19 +150,25 @@ func TestCleanup_SomethingIsLeftDuringARemoval(t *testing.T) {
 	})
 }
 
+// leftBehind is a registry whose calls for so many paths have got the locks and had no answer, while nothing can be removed.
+func leftBehind(w *kit.World, paths int) (*kit.Flaky, *lockregistry.Registry) {
+	w.Helper()
+	f := w.Flaky()
+	r := w.RegistryOn(f.Client(kit.Pipelining), kit.Polling)
+	w.Lock(r.Obtain("42"))
+	w.Unlock(r.Obtain("42")) // the server knows the script from now on
+	f.Fate("release", kit.Cut)
+	f.Fate("obtain", kit.CutAfter)
+	for i := range paths {
+		require.Error(w, r.Obtain(strconv.Itoa(i)).Lock(w.Context()))
+	}
+	return f, r
+}
+
 // After an outage the paths do not wait for each other.
 func TestCleanup_AbandonedGrantsOfManyPaths(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		const paths = 520 // more than two pipelines
-		f := w.Flaky()
-		r := w.RegistryOn(f.Client(kit.Pipelining), kit.Polling)
-		w.Lock(r.Obtain("42"))
-		w.Unlock(r.Obtain("42")) // the server knows the script from now on
-		f.Fate("release", kit.Cut)
-		f.Fate("obtain", kit.CutAfter)
-		for i := range paths {
-			require.Error(w, r.Obtain(strconv.Itoa(i)).Lock(w.Context()))
-		}
+		f, r := leftBehind(w, 520) // more than two pipelines
 		require.NotEqual(w, "0", w.Keys())
 		before := f.Count("release")
 		w.Pass(3 * time.Second)
@@ -182,16 +188,7 @@ func TestCleanup_AbandonedGrantsOfManyPaths(t *testing.T) {
 // Close gives what was left behind a last chance.
 func TestCleanup_AbandonedGrantsAtClose(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		const paths = 300 // more than a pipeline
-		f := w.Flaky()
-		r := w.RegistryOn(f.Client(kit.Pipelining), kit.Polling)
-		w.Lock(r.Obtain("42"))
-		w.Unlock(r.Obtain("42")) // the server knows the script from now on
-		f.Fate("release", kit.Cut)
-		f.Fate("obtain", kit.CutAfter)
-		for i := range paths {
-			require.Error(w, r.Obtain(strconv.Itoa(i)).Lock(w.Context()))
-		}
+		f, r := leftBehind(w, 300) // more than a pipeline
 		w.Pass(2 * time.Second)
 		f.Forget()
 		require.NotEqual(w, "0", w.Keys())

@@ -94,47 +94,34 @@ func TestLock_TwoLocksAtOnce(t *testing.T) {
 func TestLock_TwoGoroutinesInTurn(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
-		other := w.Goroutine()
-		for range 3 {
-			w.Lock(l)
-			ok, err := other.Try(l)
-			require.NoError(w, err)
-			require.False(w, ok)
-			locked := other.Starts(l)
-			w.Pending(locked)
-			w.Unlock(l)
-			require.NoError(w, <-locked)
-
-			ok, err = l.TryLock(w.Context())
-			require.NoError(w, err)
-			require.False(w, ok)
-			require.NoError(w, other.Unlock(l))
-		}
-		require.True(w, w.Free("orders:42"))
+		inTurn(w, l, l)
 	})
 }
 
 func TestLock_TwoRegistriesInTurn(t *testing.T) {
-	kit.Worlds(t, func(w *kit.World) {
-		mine, theirs := w.Registry().Obtain("42"), w.Registry().Obtain("42")
-		other := w.Goroutine()
-		for range 3 {
-			w.Lock(mine)
-			ok, err := other.Try(theirs)
-			require.NoError(w, err)
-			require.False(w, ok)
-			locked := other.Starts(theirs)
-			w.Pending(locked)
-			w.Unlock(mine)
-			require.NoError(w, <-locked)
+	kit.Worlds(t, func(w *kit.World) { inTurn(w, w.Registry().Obtain("42"), w.Registry().Obtain("42")) })
+}
 
-			ok, err = mine.TryLock(w.Context())
-			require.NoError(w, err)
-			require.False(w, ok)
-			require.NoError(w, other.Unlock(theirs))
-		}
-		require.True(w, w.Free("orders:42"))
-	})
+// inTurn has this goroutine lock mine and another one theirs, which excludes it, one after the other.
+func inTurn(w *kit.World, mine, theirs *lockregistry.Lock) {
+	w.Helper()
+	other := w.Goroutine()
+	for range 3 {
+		w.Lock(mine)
+		ok, err := other.Try(theirs)
+		require.NoError(w, err)
+		require.False(w, ok)
+		locked := other.Starts(theirs)
+		w.Pending(locked)
+		w.Unlock(mine)
+		require.NoError(w, <-locked)
+
+		ok, err = mine.TryLock(w.Context())
+		require.NoError(w, err)
+		require.False(w, ok)
+		require.NoError(w, other.Unlock(theirs))
+	}
+	require.True(w, w.Free("orders:42"))
 }
 
 func TestLock_WrongGoroutineUnlocks(t *testing.T) {

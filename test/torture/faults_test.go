@@ -389,17 +389,7 @@ func allScenes() []scene {
 
 func TestUnknownOutcomes(t *testing.T) {
 	t.Parallel()
-	for _, s := range []system{library, redisson, sharing} {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			perform(t, s, allScenes(), func(t *testing.T, _ string, found []string) {
-				t.Helper()
-				for _, f := range found {
-					t.Error(f)
-				}
-			})
-		})
-	}
+	performAll(t, allScenes, library, redisson, sharing)
 }
 
 // A lock whose holds carry nothing but their process's id must not pass.

@@ -595,17 +595,7 @@ func (d delay) leave(s *stage) {
 
 func TestQueueOutcomes(t *testing.T) {
 	t.Parallel()
-	for _, s := range []system{library, redisson} {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			perform(t, s, queueScenes(), func(t *testing.T, _ string, found []string) {
-				t.Helper()
-				for _, f := range found {
-					t.Error(f)
-				}
-			})
-		})
-	}
+	performAll(t, queueScenes, library, redisson)
 }
 
 // While calls wait no path stays blocked for long once the weather has cleared, though leases are long and one process is

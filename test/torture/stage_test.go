@@ -273,3 +273,19 @@ func perform(t *testing.T, s system, scenes []scene, judge func(t *testing.T, na
 		})
 	}
 }
+
+// performAll performs scenes with each system. Nothing may be found.
+func performAll(t *testing.T, scenes func() []scene, systems ...system) {
+	t.Helper()
+	for _, s := range systems {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			perform(t, s, scenes(), func(t *testing.T, _ string, found []string) {
+				t.Helper()
+				for _, f := range found {
+					t.Error(f)
+				}
+			})
+		})
+	}
+}

@@ -175,17 +175,7 @@ func togetherScenes() []scene {
 
 func TestAllOrNone(t *testing.T) {
 	t.Parallel()
-	for _, s := range []system{library, redisson} {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			perform(t, s, togetherScenes(), func(t *testing.T, _ string, found []string) {
-				t.Helper()
-				for _, f := range found {
-					t.Error(f)
-				}
-			})
-		})
-	}
+	performAll(t, togetherScenes, library, redisson)
 }
 
 // All want several of a few paths, in any order, with leases whose end nobody sees.
