@@ -220,13 +220,3 @@ func TestAllocations(t *testing.T) { //nolint:paralleltest // it counts allocati
 	}
 	require.Zero(t, testing.AllocsPerRun(100, both))
 }
-
-func BenchmarkEvents(b *testing.B) {
-	o, subject := lockprom.New().Observer(), observe.Subject{Path: "42", Key: "orders:42", Kind: observe.KindLock}
-	ctx := b.Context()
-	b.ReportAllocs()
-	for b.Loop() {
-		o.Acquired(ctx, observe.Acquired{Subject: subject, Op: "lock", How: observe.HowFree, Redis: time.Millisecond})
-		o.Released(ctx, observe.Released{Subject: subject, Held: time.Second})
-	}
-}
