@@ -4,6 +4,7 @@ package lease
 
 import (
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -90,13 +91,29 @@ type unsure struct {
 	nested   *nested       // see Nest; nil for most
 	joined   *Term         // the longest that owners ask for which share it since renewals are under way, see Join; nil for most
 	changes  uint32        // of owners, see Generation
+	counted  bool          // somebody knows a number of Generation
 }
+
+// spare has what was settled: holds that are renewed all the time would make one each time.
+var spare = sync.Pool{New: func() any { return &unsure{} }}
 
 func (s *State) unsettled() *unsure {
 	if s.unsure == nil {
-		s.unsure = &unsure{}
+		s.unsure = spare.Get().(*unsure) //nolint:forcetypeassert // nothing else is in it
 	}
 	return s.unsure
+}
+
+// settled drops what is unsure when nothing is: most holds of a process are between two renewals, so they must be small. What is
+// left then counts only while renewals are under way.
+func (s *State) settled() {
+	u := s.unsure
+	if u == nil || u.flying > 0 || u.exceeds || u.owed || u.doubt > 0 || u.most > 0 || u.bound != 0 || u.nested != nil || u.counted {
+		return
+	}
+	s.unsure = nil
+	*u = unsure{}
+	spare.Put(u)
 }
 
 // Effective returns the lease that counts from when a command with t was sent, once it has been executed.
@@ -238,7 +255,11 @@ func (s *State) End(now clock.Instant) bool {
 
 // Generation is a number that changes whenever an owner takes over, joins or leaves: while it stays the same, nobody does. It
 // counts from the first call on, since nobody knows a number from before.
-func (s *State) Generation() uint32 { return s.unsettled().changes }
+func (s *State) Generation() uint32 {
+	u := s.unsettled()
+	u.counted = true
+	return u.changes
+}
 
 // ownersChange changes the generation.
 func (s *State) ownersChange() {

@@ -68,6 +68,7 @@ func (s *State) Begin(now clock.Instant, t *Term) Renewal {
 // Reply handles the outcome of a renewal. A late reply does not prolong the lease, since it may come from a former master. Nor
 // does a renewal that too few replicas have.
 func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
+	defer s.settled()
 	u := s.unsettled()
 	// A reply that comes when the old validity is over cannot revive it, even if the new lease reaches further.
 	if o.Ours && !o.Failed && s.Fresh(now) {
