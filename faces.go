@@ -123,14 +123,8 @@ type forCache Lock
 // Entry has the pins: a lock that is in use stays in the cache.
 func (a *forCache) Entry() *cache.Entry { return (*Lock)(a).entry() }
 
-// Name returns the key in the cache: the path, as a readWritePath for a read-write lock.
-func (a *forCache) Name() any {
-	path := (*Lock)(a).path()
-	if a.pair != nil {
-		return readWritePath(path)
-	}
-	return path
-}
+// Name: the plain lock and the read-write lock of a path are two entries, although both use the same key in Redis.
+func (a *forCache) Name() cache.Name { return cache.Name{Text: (*Lock)(a).path(), Of: a.pair != nil} }
 
 // forGraph is a lock as seen by the graph of waiting calls, whose mutex may be held.
 type forGraph struct{ lock *Lock }

@@ -11,10 +11,6 @@ import (
 // registry's identity in Redis but not the local half. So each call pins its lock.
 type lockCache struct{ cache.Cache[*forCache] }
 
-// readWritePath is the name of a read-write lock in the cache: the plain lock of the same path is another entry, although both
-// use the same key in Redis.
-type readWritePath string
-
 // anchor returns the lock that stands for l in the cache.
 func (l *Lock) anchor() *Lock {
 	if l.pair != nil {
@@ -79,12 +75,12 @@ func (c *lockCache) current(l *Lock) *Lock {
 }
 
 func (c *lockCache) find(path string) (*Lock, bool) {
-	a, ok := c.Find(path)
+	a, ok := c.Find(cache.Name{Text: path})
 	return (*Lock)(a), ok
 }
 
 func (c *lockCache) findReadWrite(path string) (*Lock, bool) {
-	a, ok := c.Find(readWritePath(path))
+	a, ok := c.Find(cache.Name{Text: path, Of: true})
 	return (*Lock)(a), ok
 }
 

@@ -52,12 +52,12 @@ func (e *Entry) Use(at clock.Instant) { e.usedAt.Store(int64(at)) }
 // Kept is a pointer to an item.
 type Kept interface {
 	Entry() *Entry
-	Name() any // usable as a map key
+	Name() Name
 }
 
 // Cache keeps items. It begins with no room, see [Cache.Resize].
 type Cache[K Kept] struct {
-	items sync.Map      // by name; read without the mutex
+	items index[K]      // read without the mutex
 	turn  atomic.Uint64 // the most recent turn of an entry
 
 	expiring sync.Mutex // held by the call of DropUnused that runs
@@ -78,20 +78,10 @@ const portion = 100
 const dropped = -1 << 30
 
 // Find returns the item of a name.
-func (c *Cache[K]) Find(name any) (found K, ok bool) {
-	item, ok := c.items.Load(name)
-	if !ok {
-		return found, false
-	}
-	return item.(K), true
-}
+func (c *Cache[K]) Find(name Name) (found K, ok bool) { return c.items.find(name) }
 
 // All iterates over the items.
-func (c *Cache[K]) All() iter.Seq[K] {
-	return func(yield func(K) bool) {
-		c.items.Range(func(_, found any) bool { return yield(found.(K)) })
-	}
-}
+func (c *Cache[K]) All() iter.Seq[K] { return c.items.all() }
 
 // Touch makes an item the most recently obtained one. If it is that already, as when many goroutines use one item, Touch only
 // reads.
@@ -136,7 +126,7 @@ func (c *Cache[K]) Readmit(k K) (K, error) {
 
 func (c *Cache[K]) insert(k K) {
 	k.Entry().turn.Store(c.turn.Add(1))
-	c.items.Store(k.Name(), k)
+	c.items.add(k)
 	c.queue.add(queued[K]{k.Entry().turn.Load(), k})
 	c.size++
 }
@@ -206,7 +196,7 @@ func (c *Cache[K]) drop(k K) bool {
 	if !k.Entry().pins.CompareAndSwap(0, dropped) {
 		return false
 	}
-	c.items.Delete(k.Name())
+	c.items.remove(k.Name())
 	c.size--
 	return true
 }

@@ -24,7 +24,9 @@ type item struct {
 }
 
 func (i *item) Entry() *Entry { return &i.own }
-func (i *item) Name() any     { return i.name }
+func (i *item) Name() Name    { return named(i.name) }
+
+func named(text string) Name { return Name{Text: text} }
 
 // store uses a cache as a registry does.
 type store struct{ Cache[*item] }
@@ -36,7 +38,7 @@ func newStore(capacity int) *store {
 }
 
 func (s *store) Obtain(name string) *item {
-	i, ok := s.Find(name)
+	i, ok := s.Find(named(name))
 	if !ok {
 		return s.Put(&item{name: name})
 	}
@@ -61,7 +63,7 @@ func (s *store) current(i *item) *item {
 	if i.own.Pins() >= 0 {
 		return i
 	}
-	if now, ok := s.Find(i.name); ok {
+	if now, ok := s.Find(named(i.name)); ok {
 		return now
 	}
 	return i
@@ -73,12 +75,12 @@ func sound(t *testing.T, c *Cache[*item]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stored := map[*item]bool{}
-	c.items.Range(func(path, l any) bool {
-		stored[l.(*item)] = true
-		require.Equal(t, path, l.(*item).name)
-		require.GreaterOrEqual(t, l.(*item).own.pins.Load(), int32(0))
-		return true
-	})
+	for l := range c.items.all() {
+		stored[l] = true
+		found, _ := c.items.find(l.Name())
+		require.Same(t, l, found)
+		require.GreaterOrEqual(t, l.own.pins.Load(), int32(0))
+	}
 	require.Len(t, stored, c.size)
 	parked := 0
 	for l := range stored {
@@ -217,7 +219,7 @@ func modelled(t *testing.T, dice *rand.Rand, capacity int) {
 		}
 		require.Equal(t, len(m.order), r.Len())
 		for _, l := range m.order {
-			found, ok := r.Find(l.name)
+			found, ok := r.Find(named(l.name))
 			require.True(t, ok)
 			require.Same(t, l, found)
 			require.EqualValues(t, m.pins[l], l.own.pins.Load())
@@ -357,7 +359,7 @@ func TestCache_Resize(t *testing.T) {
 	r.Resize(3)
 	require.Equal(t, 3, r.Len())
 	for i, stays := range []bool{true, false, true, false, true} {
-		_, ok := r.Find(strconv.Itoa(i))
+		_, ok := r.Find(named(strconv.Itoa(i)))
 		require.Equal(t, stays, ok, i)
 	}
 	r.Resize(1)
@@ -443,7 +445,7 @@ func TestCache_MakesRoomWhileLocksExpire(t *testing.T) {
 	for i, gone := range []string{"0", "2", "3", "4", "5", "1"} {
 		sound(t, c)
 		r.Obtain("new " + strconv.Itoa(i))
-		_, ok := c.Find(gone)
+		_, ok := c.Find(named(gone))
 		require.False(t, ok, gone)
 		require.Equal(t, 6, r.Len())
 	}
@@ -545,7 +547,7 @@ func TestCache_Hammer(t *testing.T) {
 						u.users++
 						u.mu.Unlock()
 
-						found, ok := r.Find(strconv.Itoa(p))
+						found, ok := r.Find(named(strconv.Itoa(p)))
 						assert.True(t, ok && found == l, "a lock in use is not in the cache")
 						assert.Same(t, l, r.current(kept[p]))
 						assert.LessOrEqual(t, r.Len(), capacity)
@@ -662,4 +664,33 @@ func TestCache_ObtainsTogether(t *testing.T) {
 		require.Equal(t, locks[0], locks[g])
 	}
 	sound(t, &r.Cache)
+}
+
+// Items of one text that differ in Of are two. What many items took is given back when few are left, and those are found still.
+func TestIndex(t *testing.T) {
+	c := newStore(10_000)
+	all := map[string]*item{}
+	for i := range 10_000 {
+		name := strconv.Itoa(i)
+		all[name] = c.Obtain(name)
+	}
+	_, ok := c.Find(Name{Text: "7", Of: true})
+	require.False(t, ok)
+	for name, i := range all {
+		if name != "7" {
+			i.own.Use(1)
+		} else {
+			i.own.Use(3)
+		}
+	}
+	require.Equal(t, 9_999, c.DropUnused(2))
+	most := 0
+	for i := range c.items.parts {
+		most += c.items.parts[i].most
+	}
+	require.Less(t, most, parts*leastShrunk)
+	found, ok := c.Find(named("7"))
+	require.True(t, ok)
+	require.Same(t, all["7"], found)
+	require.Equal(t, []*item{all["7"]}, slices.Collect(c.All()))
 }

@@ -1,0 +1,99 @@
+//go:build !race
+
+package alone_test
+
+import (
+	"context"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// countedNames are the names whose memory a test counts.
+const countedNames = 20_000
+
+// bytesANameTakes uses that many names, and returns what each takes of the heap, its name included.
+func bytesANameTakes(w *kit.World, use func(path string) error) int {
+	w.Helper()
+	heap := func() int {
+		runtime.GC()
+		runtime.GC() // what finalizers and pools kept until now
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int(stats.HeapAlloc)
+	}
+	for i := range 100 {
+		require.NoError(w, use("warm:"+strconv.Itoa(i)))
+	}
+	before := heap()
+	var all sync.WaitGroup
+	const goroutines = 50
+	for g := range goroutines {
+		all.Go(func() {
+			for i := range countedNames / goroutines {
+				if err := use("some-name:" + strconv.Itoa(10_000_000+g*countedNames+i)); err != nil {
+					w.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return (heap() - before) / countedNames
+}
+
+// A service may lock a name for each of its customers: what stays in memory of one is a few hundred bytes, whatever it was used
+// for, and what a held one takes besides is little. The figures are in docs/operations.md.
+func TestMemory_OfNames(t *testing.T) { //nolint:paralleltest // what others allocate would count
+	none := func(context.Context) error { return nil }
+	for name, c := range map[string]struct {
+		most int
+		use  func(ctx context.Context, r *lockregistry.Registry, path string) error
+	}{
+		"obtained": {400, func(_ context.Context, r *lockregistry.Registry, path string) error {
+			r.Obtain(path)
+			return nil
+		}},
+		"locked": {400, func(ctx context.Context, r *lockregistry.Registry, path string) error {
+			l := r.Obtain(path)
+			if err := l.Lock(ctx); err != nil {
+				return err
+			}
+			return l.Unlock(ctx)
+		}},
+		"Do": {400, func(ctx context.Context, r *lockregistry.Registry, path string) error {
+			return r.Do(ctx, path, none)
+		}},
+		"Acquire": {400, func(ctx context.Context, r *lockregistry.Registry, path string) error {
+			h, err := r.Acquire(ctx, path)
+			if err != nil {
+				return err
+			}
+			return h.Release(ctx)
+		}},
+		"reader": {700, func(ctx context.Context, r *lockregistry.Registry, path string) error {
+			return r.ReadWrite(path).Reader().Do(ctx, none)
+		}},
+		"writer": {700, func(ctx context.Context, r *lockregistry.Registry, path string) error {
+			return r.ReadWrite(path).Writer().Do(ctx, none)
+		}},
+		"held and renewed": {600, func(ctx context.Context, r *lockregistry.Registry, path string) error {
+			return r.Obtain(path).Lock(ctx)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorldsAlone(t, func(w *kit.World) {
+				r := w.Registry(lockregistry.WithLease(time.Hour), lockregistry.WithRenewal())
+				bytes := bytesANameTakes(w, func(path string) error { return c.use(w.Context(), r, path) })
+				w.Logf("%d bytes for a name: %s", bytes, name)
+				require.LessOrEqual(w, bytes, c.most)
+			})
+		})
+	}
+}
