@@ -195,8 +195,11 @@ func TestSearch(t *testing.T) {
 				await new Promise((r) => setTimeout(r, 50));
 			}
 		};
-		(await until(() => document.querySelector(".VPNavBarSearch button"))).click();
-		const input = await until(() => document.querySelector(".VPLocalSearchBox input"));
+		const input = await until(() => { // the button does nothing until the page's program has started
+			const box = document.querySelector(".VPLocalSearchBox input");
+			if (!box) document.querySelector(".VPNavBarSearch button")?.click();
+			return box;
+		});
 		input.value = "deposed";
 		input.dispatchEvent(new Event("input"));
 		return (await until(() => document.querySelector(".VPLocalSearchBox .result"))).getAttribute("href");
