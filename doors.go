@@ -40,7 +40,7 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 	seam.Lockregistry.InRegistry = func(registry any) seam.InRegistry {
 		r, _ := registry.(*Registry)
 		return seam.InRegistry{
-			Cached: r.cache.Len, Calls: func() int { return len(r.permits.all()) },
+			Cached: r.cache.Len, Calls: func() int { return len(r.permits.All()) },
 			Drain: &r.drain, Gone: r.background.Gone, Replicas: r.queues.Replicas, Stall: r.background.Stall,
 		}
 	}

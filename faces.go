@@ -41,7 +41,7 @@ func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
 		l.evict()
 	}
 	if l.redis.Many() {
-		l.reg.permits.leave(l) // mutant: lost holds kept
+		l.reg.permits.Leave(l) // mutant: lost holds kept
 	}
 	l.tellLost(held, why)
 }
@@ -77,7 +77,7 @@ type forQueue Lock
 func (l *forQueue) NewHold(t hold.Terms) *hold.Hold {
 	h := (*Lock)(l).newHold(t)
 	if l.redis.Many() {
-		l.reg.permits.asks((*Lock)(l), h.Number())
+		l.reg.permits.Asks((*Lock)(l), h.Number())
 	}
 	return h
 }

@@ -87,10 +87,12 @@ func (r *Registry) deliver(text string) {
 			return
 		}
 	}
-	if r.permits.deliver(m) || !m.Grants() {
+	if l, ok := r.permits.Named(m.Number); ok && l.redis.Key == m.Key && l.redis.Deliver(m) || !m.Grants() {
 		return
 	}
-	r.permits.nobodys(m)
+	if anchor, ok := r.permits.Known(m.Key); ok { // to a call that is gone
+		anchor.redis.RemoveUnclaimed(m.Number)
+	}
 	for l := range r.cache.of(path) {
 		if l.redis.Stir() {
 			return

@@ -56,7 +56,7 @@ func (l *Lock) unpin() {
 	switch a := l.anchor(); {
 	case !a.entry().Unpin():
 	case a.redis.Many():
-		a.reg.permits.leave(a)
+		a.reg.permits.Leave(a)
 	default:
 		a.reg.cache.Unpark((*forCache)(a))
 	}
@@ -110,3 +110,29 @@ func (c *lockCache) all() iter.Seq[*Lock] {
 
 // put adds a lock, see [cache.Cache.Put].
 func (c *lockCache) put(l *Lock) *Lock { return (*Lock)(c.Put((*forCache)(l))) }
+
+// locksOf iterates over the locks of a path, then over the calls and holds of its semaphore.
+func (r *Registry) locksOf(path string) iter.Seq[*Lock] {
+	return r.andSemaphores(r.cache.of(path), func(l *Lock) bool { return l.path() == path })
+}
+
+// everyLock iterates over the cached locks, then over the calls and holds of semaphores.
+func (r *Registry) everyLock() iter.Seq[*Lock] {
+	return r.andSemaphores(r.cache.all(), func(*Lock) bool { return true })
+}
+
+// andSemaphores iterates over some locks, then over the calls and holds that are wanted.
+func (r *Registry) andSemaphores(first iter.Seq[*Lock], wanted func(*Lock) bool) iter.Seq[*Lock] {
+	return func(yield func(*Lock) bool) {
+		for l := range first {
+			if !yield(l) {
+				return
+			}
+		}
+		for _, l := range r.permits.All() {
+			if wanted(l) && !yield(l) {
+				return
+			}
+		}
+	}
+}

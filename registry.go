@@ -22,6 +22,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/permits"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/readonly"
@@ -44,7 +45,7 @@ type Registry struct {
 	clock     clock.Clock // for the times of commands
 
 	cache      lockCache
-	permits    permits
+	permits    *permits.Calls[*Lock]
 	waiters    *local.Pool
 	queues     queue.Shared
 	background *background.Work
@@ -161,7 +162,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 		Doubt: r.doubt, Renewing: r.tellRenewing, Log: r.reports.dispatch.Log,
 	})
 	r.makeKinds(s)
-	r.permits.begin(r)
+	r.permits = r.semaphores()
 	r.keepRecord(s.name)
 	q := &r.queues
 	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed

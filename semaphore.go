@@ -11,6 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/permits"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
@@ -108,7 +109,7 @@ func (s *Semaphore) do(ctx context.Context, fn func(context.Context) error, q *r
 // fail. N must be from 1 to 2 147 483 647. The errors, each within a [*LockError]: [ErrWrongType], [ErrUnavailable],
 // [ErrClosed], the error of ctx, bad input, and other errors of Redis.
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
-	l := s.reg.permits.of(s.key).anchor
+	l := s.reg.permits.Of(s.key)
 	err := l.check(ctx)
 	if unusable := s.check(n); unusable != nil {
 		err = fault.Join(err, unusable)
@@ -164,12 +165,31 @@ func (s *Semaphore) acquire(ctx context.Context, op string, q *request, bad erro
 	if q.permits > 1 {
 		k = s.kind(q.permits)
 	}
-	l := s.reg.permits.join(k, s.key)
+	l := s.join(k)
 	h, err := l.acquireAs(ctx, op, q, nil)
 	if h == nil {
-		s.reg.permits.leave(l)
+		s.reg.permits.Leave(l)
 	}
 	return h, err
+}
+
+// join makes the lock for one call.
+func (s *Semaphore) join(k *kind) *Lock {
+	return s.reg.permits.Join(s.key, func(anchor *Lock) *Lock {
+		l := newPlain()
+		l.entry().Park() // so that its last unpin is reported
+		l.begin(s.reg, k, s.key, anchor)
+		return l
+	})
+}
+
+// semaphores makes what keeps the calls. A key's anchor is never locked: its path has what is known of other processes.
+func (r *Registry) semaphores() *permits.Calls[*Lock] {
+	return permits.New(func(l *Lock) string { return l.redis.Key }, func(key string) *Lock {
+		anchor := newPlain()
+		anchor.begin(r, r.permit, key, anchor)
+		return anchor
+	})
 }
 
 // kind returns the kind of holds; each is how many permits one has.
@@ -187,7 +207,7 @@ func (r *Registry) permitsOf(each, number int) *kind {
 
 // found logs that Redis has another number of permits than the caller named, unless that was logged.
 func (s *Semaphore) found(number int) {
-	if s.reg.permits.news(s.key, number) {
+	if s.reg.permits.News(s.key, number) {
 		s.reg.reports.dispatch.Log(slog.LevelWarn, "a semaphore has another number of permits than a call names: it goes by Redis",
 			slog.String("key", s.key), slog.Int("permits", number), slog.Int("named", s.number))
 	}

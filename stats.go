@@ -23,7 +23,7 @@ func (r *Registry) Stats() observe.Stats {
 		}
 		l.count(&s)
 	}
-	for _, l := range r.permits.all() {
+	for _, l := range r.permits.All() {
 		l.count(&s)
 	}
 	s.Removals = r.background.Cleaner.Unconfirmed()
