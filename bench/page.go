@@ -69,13 +69,13 @@ type headline struct {
 
 var headlines = []headline{
 	{"lock and unlock, one goroutine", "paths-1", timePerOp.name, ""},
-	{"the same, 64 goroutines, a path each", "paths-64", timePerOp.name, "for a lock and unlock, by 64 goroutines of a process with a path each"},
+	{"the same, 64 goroutines, a path each", "paths-64", timePerOp.name, "to lock and unlock, when 64 goroutines use a path each"},
 	{"the same, 64 goroutines, all want one path", "one-path", timePerOp.name,
-		"for a lock and unlock, from goroutine to goroutine within a process: 64 want one path"},
+		"to lock and unlock, when 64 goroutines of a process want the same path"},
 	{"three paths at once, 64 goroutines", "several-64", timePerOp.name, ""},
 	{"from a release to the next of 8 processes, median", "handover-8", handOverMedian.name,
-		"from a release to the next of eight processes, in the median"},
-	{"the same of 3, after sections of 1 s", "long-1s", handOverMedian.name, "after sections of 1 s, to the next of three processes"},
+		"until a released lock is held by the next of eight processes (median)"},
+	{"the same of 3, after sections of 1 s", "long-1s", handOverMedian.name, ""},
 	{"memory in the process, for a lock that is held and renewed", "held", bytesPerLock.name, ""},
 }
 

@@ -15,7 +15,7 @@ var howLong = regexp.MustCompile(`(?i)\b(\d+|an?|two|three|four|five|six|seven|e
 	`(seconds?|minutes?|hours?)\b`)
 
 // topOf are the lines of a page in which a newcomer looks for the first commands.
-const topOf = 40
+const topOf = 45
 
 // TestTopOfReadme: near the top stand the two commands of a newcomer, the one that shows it at once first, each with how long
 // it takes.

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -17,19 +18,15 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	locks, err := lockregistry.Open(ctx, os.Getenv("REDIS_URL"), "orders") // such as redis://localhost:6379
+	locks, err := lockregistry.Open(ctx, os.Getenv("REDIS_URL"), "orders")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = locks.Close() }()
-	return locks.Do(ctx, "42", ship)
+	return errors.Join(locks.Do(ctx, "42", ship), locks.Close())
 }
 
-// ship has the lock of order 42. Its context ends when the lease cannot be renewed in time, or a renewal finds the key gone.
+// ship has the lock. Its context ends before another process can get the lock.
 func ship(ctx context.Context) error {
-	if ctx.Err() != nil { // look before each write: another process may have the lock
-		return context.Cause(ctx)
-	}
 	fmt.Println("shipped order 42")
-	return nil
+	return context.Cause(ctx)
 }
