@@ -1,298 +1,107 @@
 package queue
 
 import (
-	"context"
-	"errors"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
-// acquisition is a call that has the local half and did not get the hold at its first try. It listens first, then tries, then
-// sleeps until it is woken, the holder's lease ends, or the poll interval is over. Where there is no queue all its tries ask for
-// the same hold, so the next try makes up for a lost reply; see renumber for where there is one.
+// acquisition is a call that has the local half and did not get the hold at its first try. It is in one state after another,
+// until it has the hold or ends.
+//
+//	ask ──queued──▶ sleep ──its time has come, or a message says that something happened──▶ look
+//	 │ ▲              │  ▲                                                                 │ │ │
+//	 │ └──────────────┼──┴──queued─────────────────────────────────────────────────────────┘ │ │
+//	 │  missing: a new number ───────────────────────────────────────────────────────────────┘ │
+//	 ▼                ▼ a message: granted                                                     ▼
+//	hold ◀────────────┴─▶ sure ──renewed──▶ hold                                       hold, sure
+//
+//	ask, look ──no queue──▶ stand back ──▶ poll ──▶ hold
+//
+// Each state is a function, which returns the next state: see queue.go, and poll.go for where there is no queue. What becomes of
+// a call when a command fails is in failures.go. test/specs/PROTOCOL.md has the same states by the same names.
 type acquisition struct {
-	attempt
-	activeWait
-	patient  bool
-	deadline clock.Instant // the last moment to begin a try, but for the first
-	listener *wake.Waiter  // nil: there are no wake-ups
-	kit      *waitKit      // has its timer; nil before the first pause
+	attempt    // what its tries share
+	activeWait // what others see of it
+	limits
+	*waitKit // its ticket, its mail, how it went
 	retries  retries
-	course   course
-	ticket   ticket
+	listener *wake.Waiter // nil: there are no wake-ups
 	blocked  deadlock.Call
-	draining <-chan struct{} // nil once the call may go on
+	err      error // why it ended
 }
 
-// retries counts consecutive failed tries.
-type retries struct {
-	failed  int
-	closing clock.Instant // since when they fail because the client seems closed; 0: they do not
-}
+// state is what a call does next.
+type state uint8
 
-// course records how a call went, for its result.
-type course struct {
-	waits   bool          // the local half knows that this call waits
-	served  bool          // another process granted the hold
-	slept   bool          // the call has waited for another owner's hold
-	late    int           // grants that were over before they counted
-	lapses  clock.Instant // when that hold's lease ends, as last seen; 0: not known
-	wakeups Woken
-}
+const (
+	stateAsk       state = iota // for a ticket, with a new number
+	stateLook                   // after the ticket
+	stateSleep                  // until it is time to look, or a message comes
+	stateSure                   // renews a hold that was granted
+	stateAlone                  // tries once by a command that needs only the lock's key
+	stateStandBack              // lets others go first
+	statePoll                   // begins to try without a queue
+	stateTrace                  // tries, and leaves a trace for calls with tickets
+	stateTry                    // tries
+	stateHold                   // the hold is live
+	stateEnded                  // the call has failed
+)
 
-// Turnaround is enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
-const Turnaround = 10 * time.Millisecond
-
-// notSentPause is the longest pause after a try that sent nothing to Redis.
-const notSentPause = 200 * time.Millisecond
-
-// closingGrace is for how long the client may seem closed before a call asks whether it is. Rueidis returns the same error for
-// commands that were pending on a connection that is replaced; a client that replaces one says so of a PING, too, for a moment.
-const closingGrace = time.Second
-
-// Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
-// Redis: a grant that may have happened, or may still happen, is removed in the background.
-func Obtain(ctx context.Context, p *Path, q *Request) error {
-	first := attempt{path: p, hold: p.lock.NewHold(q.Terms), ctx: ctx, failFast: q.FailFast}
-	if p.side == Reads {
-		first.under = p.lock.Under() // mutant: writer not told
-	}
-	var err error
-	if !q.patient() || first.under != "" || !p.Contested() { // most locks are free
-		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, true, q.Deadline)
-	}
-	if first.won {
-		return nil
-	}
-	return obtainLater(&first, err, q)
-}
-
-// obtainLater continues when the first try did not get the hold.
-func obtainLater(first *attempt, err error, q *Request) error {
-	p := first.path
-	// A call with a limited wait, or one that has queued, tries again after a transient failure; others return it.
-	if err == nil || q.patient() && !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err) {
-		err = keepTrying(*first, q)
-	} else if first.hold.MayArrive() { // mutant: grant left behind
-		p.all.cleanUp(p.abandoned(first.hold))
-	}
-	if err != nil {
-		if errors.Is(err, fault.Busy) { // also for calls that wait only for this reply
-			p.lock.Taken()
-		}
-		p.lock.Free()
-	}
-	return err
-}
-
-// keepTrying goes on until the hold is granted, or the call fails.
-func keepTrying(first attempt, q *Request) (err error) {
-	p := first.path
-	a := &acquisition{attempt: first, patient: q.patient(), deadline: q.Deadline, draining: p.all.Draining.Begins}
-	defer func() { q.How, q.Woken = a.course.how(a.began), a.course.wakeups }()
-	over := a.patient && a.deadline <= p.Clock.Now()
-	if over { // the second command may take as long again
-		a.deadline = min(p.Clock.Now(), a.deadline.Add(answerGrace))
-	}
-	// Such a call also asks again: the first command may have found only what an earlier call of this process has left.
-	if !a.patient || over {
-		defer a.end()
-		return a.poll()
-	}
-	a.listener = p.all.Waker.listener(p)
-	queues := a.listener != nil && p.mayQueue()
-	if queues && p.all.Cluster && protocol.QueueKey(p.all.Prefix, p.Key) == "" {
-		p.NoQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
-		queues = false
-	}
-	if queues {
-		a.kit = p.all.waitKit()
-		a.box.came = a.kit.came
-	}
-	p.lock.Block(a.ctx, &a.blocked, q.Waiting)
-	a.call, a.leads, a.begun = true, q.Terms.Leads, p.Clock.Now()
-	p.whole().active.Store(&a.activeWait)
-	if queues && p.Many() {
-		a.ticket.seat = p.contention().line.join()
-	}
-	defer a.end()
-	if queues {
-		if err = a.waitInQueue(); !errors.Is(err, errNoQueue) {
-			return err
-		}
-		a.drop()
-	}
-	if err := a.standBack(); err != nil {
-		return err
-	}
-	return a.poll()
-}
-
-// how returns how a call got the lock, by a try that began at began.
-func (c *course) how(began clock.Instant) Outcome {
-	switch {
-	case c.served:
-		return Granted
-	case c.lapses != 0 && c.lapses <= began:
-		return FoundExpired
-	case c.slept:
-		return FoundFree
-	default:
-		return Free
-	}
-}
-
-// sleeps notes that the call waits for another hold. Left is the rest of its lease at seen; 0: no end.
-func (c *course) sleeps(seen clock.Instant, left time.Duration) {
-	c.slept, c.lapses = true, 0
-	if left > 0 {
-		c.lapses = seen.Add(left)
-	}
-}
-
-// woke counts what ended a wait for another owner's hold. Messages are counted when they are read: one may come before the call
-// sleeps.
-func (c *course) woke(why reason) {
-	switch why {
-	case byMail:
-	case byWakeup:
-		c.wakeups.Changes++
-	case byTime:
-		c.wakeups.Polls++
-	}
-}
-
-// poll tries without a queue until the hold is granted: whenever the call is woken, the holder's lease ends, or the poll
-// interval is over.
-func (a *acquisition) poll() error {
-	a.arm()
-	polls := a.path.Clock.Now() < a.deadline // otherwise this is the last try
-	if !a.patient {
-		polls = a.path.tries()
-	}
+// run goes from state to state until the call has the hold or has failed.
+func (a *acquisition) run(s state) error {
 	for {
-		if a.failure != nil {
-			if err := a.recover(a.failure); err != nil {
-				return err
-			}
-		}
-		asks := a.mode(a.patient, polls)
-		err := a.try(protocol.Queueing{Mode: asks}, false, a.deadline)
-		if a.won {
+		switch s {
+		case stateAsk, stateLook:
+			s = a.inQueue(s)
+		case stateSleep:
+			s = a.sleep()
+		case stateSure:
+			s = a.sure()
+		case stateAlone:
+			s = a.alone()
+		case stateStandBack:
+			s = a.standBack()
+		case statePoll:
+			s = a.poll()
+		case stateTrace, stateTry:
+			s = a.tryNow(s)
+		case stateHold:
 			return nil
-		}
-		if (asks == protocol.ModePoll || asks == protocol.ModeSeen) && a.refusesQueue(err) {
-			polls, a.failure = false, nil
-			continue
-		}
-		if err != nil {
-			if err = a.fatal(err); err != nil {
-				return err
-			}
-			continue
-		}
-		if a.patient {
-			seen := a.arm()
-			if seen.Armed && (!seen.Taken || !a.exclusive()) { // the key may have changed before, or may not exclude this call
-				if err := a.over(); err != nil {
-					return err
-				}
-				continue
-			}
-			if seen.Armed {
-				a.at.Left = seen.Left
-			}
-		}
-		if err := a.sleep(a.at.Left); err != nil {
-			return err
+		case stateEnded:
+			return a.err
 		}
 	}
 }
 
-// refusesQueue reports whether the server refuses commands of the queue: permissions lack, or its slot moves.
-func (a *acquisition) refusesQueue(err error) bool {
-	refusal := a.refusal(err)
-	return refusal != nil && (fault.Refusal(refusal) || fault.BetweenNodes(refusal))
+// ends is the last state of a call that fails.
+func (a *acquisition) ends(err error) state {
+	a.err = err
+	return stateEnded
 }
 
-// refusal returns what the server has replied to the last command that failed with err; nil if it has not.
-func (a *acquisition) refusal(err error) error {
-	var refusal *rueidis.RedisError
-	if a.cut || !errors.As(err, &refusal) {
-		return nil
-	}
-	return refusal
+// limits say how long a call may go on, beside its context and its registry.
+type limits struct {
+	patient  bool            // it waits; else it asks only once more
+	deadline clock.Instant   // the last moment to begin a try, but for the first
+	draining <-chan struct{} // when the registry begins to shut down; nil once the call may go on all the same
 }
 
-// recover waits until the next try, after one that failed with why; why may be nil.
-func (a *acquisition) recover(why error) error {
-	if err := a.unsent(why); err != nil {
-		return err
-	}
-	now := a.path.Clock.Now()
-	switch {
-	case !errors.Is(a.failure, rueidis.ErrClosing):
-		a.retries.closing = 0
-	case a.retries.closing == 0:
-		a.retries.closing = now
-	case a.retries.closing.Until(now) >= closingGrace && a.path.all.Transport.Closed():
-		return a.failure
-	}
-	a.retries.failed++
-	a.note(a.failure)
-	if err := a.over(); err != nil {
-		return err
-	}
-	if a.failFast && a.failure != nil {
-		return a.failure
-	}
-	pause := min(clock.Backoff(a.retries.failed, a.hold.Term().Length), now.Until(a.deadline))
-	if errors.Is(a.failure, fault.NotSent) { // the next try costs the server nothing
-		pause = min(pause, notSentPause)
-	}
-	_, err := a.pause(pause, nil, a.box.came)
-	return err
-}
-
-// exclusive reports whether an existing key surely excludes this call. Readers share the key, and so do holders of permits;
-// after a try whose reply is lost it may be this very hold's.
-func (a *acquisition) exclusive() bool {
-	return !a.hold.MayArrive() && a.path.side != Reads && !a.path.Many()
-}
-
-// fatal returns the error with which the call ends after a try that failed with err; nil if it goes on.
-func (a *acquisition) fatal(err error) error {
-	if !a.patient || !a.passing(err) {
-		return err
-	}
-	return a.unsent(err)
-}
-
-// unsent handles a try that failed with err. If nothing was sent because there was no time, the call may be over, since the
-// process may have stood still; unsent then returns why. Otherwise err becomes the failure, and the next try waits for a while.
-func (a *acquisition) unsent(err error) (over error) {
-	if a.failure == nil {
-		if over = a.over(); over == nil {
-			a.failure = fault.Classify(err)
-		}
-	}
-	return over
-}
-
-// over returns why the call must not try again; nil if it may.
+// over returns why the call must not go on; nil if it may. All that waits or tries again asks here.
 func (a *acquisition) over() error {
 	if err := a.path.all.Stopped(a.ctx); err != nil {
 		return a.explained(err)
 	}
-	if a.drained() {
-		return fault.Closed
+	select {
+	case <-a.draining:
+		if !a.path.all.Draining.GoesOn(a.ctx) {
+			return fault.Closed
+		}
+		a.draining = nil
+	default:
 	}
 	if a.patient && a.path.Clock.Now() < a.deadline {
 		return nil
@@ -300,66 +109,17 @@ func (a *acquisition) over() error {
 	return a.explained(fault.Busy)
 }
 
-// drained reports whether the registry shuts down and the call may not go on.
-func (a *acquisition) drained() bool {
-	select {
-	case <-a.draining:
-		if !a.path.all.Draining.GoesOn(a.ctx) {
-			return true
-		}
-		a.draining = nil
-	default:
-	}
-	return false
-}
-
-// end ends the call's wait as others see it. If the call gives up, nothing of it stays in Redis.
-func (a *acquisition) end() {
-	if a.call {
-		a.path.lock.EndWait(&a.blocked)
-	}
-	if a.ticket.seat != nil {
-		a.path.contention().line.leave(a.ticket.seat)
-	}
-	if !a.won {
-		a.leave()
-	}
-	a.path.whole().active.Store(nil)
-	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last read
-		a.hold.Regranted()
-	}
-	a.listener.Close()
-	if a.kit != nil {
-		a.path.all.putBack(a.kit)
-	}
-}
+// left returns how much of the call's time is left.
+func (a *acquisition) left() time.Duration { return max(0, a.path.Clock.Now().Until(a.deadline)) }
 
 // arm makes every change of the key from now on wake the call; see [wake.Waiter.Arm].
 func (a *acquisition) arm() wake.KeyState {
-	return a.listener.Arm(a.ctx, min(a.path.all.Poll, a.path.Shard().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline)))
+	return a.listener.Arm(a.ctx, a.connecting())
 }
 
-// sleep waits until the next try. It fails when there is none.
-func (a *acquisition) sleep(left time.Duration) error {
-	a.retries = retries{}
-	a.note(nil)
-	if err := a.over(); err != nil {
-		return err
-	}
-	pause := min(a.path.all.Poll, a.path.Clock.Now().Until(a.deadline))
-	if left > 0 {
-		pause = min(pause, clock.Plus(left, afterEnd))
-	}
-	a.course.sleeps(a.began, left)
-	a.path.noteEndless(left)
-	why, err := a.pause(pause, a.listener.Wakeup(), nil)
-	if err == nil {
-		a.course.woke(why)
-		if why == byTime {
-			a.path.all.Polls.Add(1)
-		}
-	}
-	return err
+// connecting returns for how long the call waits for the connection for messages.
+func (a *acquisition) connecting() time.Duration {
+	return min(a.path.all.Poll, a.path.Shard().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline))
 }
 
 // reason is what ended a pause.
@@ -374,8 +134,8 @@ const (
 // failEvery is how often a call that is to fail fast looks whether Redis can be asked.
 const failEvery = 100 * time.Millisecond
 
-// pause waits for d, or until the call is woken or has mail. It fails when the context or the registry ends first, and, with
-// FailFast, once the server is silent.
+// pause waits for d, or until the call is woken or has mail. It fails when the call must not go on, and, with FailFast, once the
+// server is silent.
 func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why reason, err error) {
 	if !a.failFast {
 		return a.rest(d, wake, mail)
@@ -411,26 +171,21 @@ func (a *acquisition) rest(d time.Duration, wake, mail <-chan struct{}) (why rea
 		a.course.waits = true
 		a.path.lock.Taken()
 	}
-	if a.kit == nil {
-		a.kit = a.path.all.waitKit()
-	}
-	a.kit.timer.Reset(d)
+	a.timer.Reset(d)
 	for {
 		select {
-		case <-a.kit.timer.C:
+		case <-a.timer.C:
 			return byTime, nil
 		case <-wake:
 			return byWakeup, nil
 		case <-mail:
 			return byMail, nil
 		case <-a.ctx.Done():
-			return byTime, a.explained(fault.Ended(a.ctx))
 		case <-a.path.all.Closed:
-			return byTime, fault.Closed
 		case <-a.draining:
-			if a.drained() {
-				return byTime, fault.Closed
-			}
+		}
+		if err = a.over(); err != nil {
+			return byTime, err
 		}
 	}
 }

@@ -13,11 +13,10 @@ import (
 // activeWait is the part of an acquisition that other goroutines see.
 type activeWait struct {
 	lastFailure
-	box    mailbox
-	call   bool          // it waits for the lock, not only for a reply
-	leads  bool          // for a leader
-	begun  clock.Instant // when that began
-	queued atomic.Bool   // it has a ticket
+	mail       *mailbox      // for messages about its ticket; nil: it waits in no queue
+	leads      bool          // for a leader
+	waitsSince clock.Instant // since when it waits for the lock; 0: it waits only for a reply
+	queued     atomic.Bool   // it has a ticket
 }
 
 // lastFailure is why the last try of the goroutine that asks Redis for a path failed, for other calls of its process that wait

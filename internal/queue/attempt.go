@@ -19,17 +19,25 @@ type attempt struct {
 	under    string          // for a reader: the value of the writer's hold that its owner has
 	ctx      context.Context // of the caller
 	proved   bool            // the call has asked whether it may release, see prove
-	sent     bool            // a try has begun
-	asked    bool            // a try has ended: with a reply, or an error that was not the end of ctx
+	progress progress        // how far its tries have come
 	cut      bool            // the last try was not answered before ctx ended
 	again    bool            // the last reply, that the lock is taken, came late, and the try asked again
 	won      bool            // the hold is granted
 	failFast bool            // the call fails when Redis cannot be asked, see FailFast
-	began    clock.Instant   // when the last try was sent
+	sentAt   clock.Instant   // when the last try was sent
 	at       protocol.Reply  // the last reply
 	// failure is why the last try that ended failed; nil if it found that another owner has the lock.
 	failure error
 }
+
+// progress is how far the tries of a call have come.
+type progress uint8
+
+const (
+	nothingSent progress = iota
+	unanswered           // one has begun
+	answered             // one has ended: with a reply, or an error that was not the end of the call's context
+)
 
 // answerGrace is by how much a call may exceed its wait when the server does not answer.
 const answerGrace = 250 * time.Millisecond
@@ -100,7 +108,7 @@ func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, d
 	if w.Mode == protocol.ModeEnqueue {
 		w = protocol.Queueing{Mode: protocol.ModeCheck, Zeros: w.Zeros}
 	}
-	for p.Since = a.began; a.again; {
+	for p.Since = a.sentAt; a.again; {
 		if err = a.tooFar(p); err != nil {
 			return err
 		}
@@ -119,13 +127,13 @@ func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
 	*c = a.path.Format.Obtain(a.bid(w), quick)
 	c.DropIfAbandoned = true
 	a.path.all.Demand(c, grants)
-	a.sent = true
+	a.progress = max(a.progress, unanswered)
 }
 
 // judge handles the reply to a try: what it says, whether the hold is live by it, and whether the caller still waits.
 func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock.Instant) (err error) {
 	h, came := a.hold, reply.Came
-	a.began, a.again = reply.Sent, false
+	a.sentAt, a.again = reply.Sent, false
 	a.at, err = c.Decode(reply.RedisResult)
 	h.Draw(a.at.Token)
 	if a.at.Number != 0 {
@@ -144,8 +152,8 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 		err, a.again = fault.Late, true
 	}
 	if a.at.Granted {
-		if h.Grant(a.began, came) {
-			a.win(a.began)
+		if h.Grant(a.sentAt, came) {
+			a.win(a.sentAt)
 			return nil
 		}
 		a.at.Granted, err = false, fault.Late // its lease may be over
@@ -153,7 +161,7 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 	h.SetMayArrive(h.MayArrive() || fault.OutcomeUnknown(err))
 
 	if !reply.Cut {
-		a.asked, a.failure = true, fault.Classify(err)
+		a.progress, a.failure = answered, fault.Classify(err)
 	}
 	a.cut = reply.Cut || err != nil && (reply.ReplicaErr != nil || reply.Late) && a.ctx.Err() != nil
 	if a.cut {
@@ -232,7 +240,7 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 // giveBack releases a hold that only the master has, not enough replicas: after a failover others could have the lock, too. The
 // release needs no replica. The next try asks for a new hold, which a late release does not touch.
 func (a *attempt) giveBack(why error) error {
-	left := a.path.abandoned(a.hold)
+	left := a.path.remains(a.hold)
 	left.MayArrive = a.hold.MayArrive()
 	a.path.all.cleanUp(left) // mutant: short grant kept
 	a.hold, a.at = a.path.lock.NewHold(a.hold.Terms()), protocol.Reply{}
@@ -242,12 +250,12 @@ func (a *attempt) giveBack(why error) error {
 // explained adds to the reason why a call gives up that Redis could not be asked, if that is so. The last try that ended
 // decides; if none has, Redis has not answered at all.
 func (a *attempt) explained(why error) error {
-	failure := a.failure
-	if a.sent && !a.asked {
-		failure = fault.AsUnavailable(fault.NoAnswer)
-	}
-	if a.asked && failure == nil && why != fault.Busy && !errors.Is(why, fault.Closed) { //nolint:errorlint // never wrapped
+	switch held := a.progress == answered && a.failure == nil; {
+	case a.progress == unanswered:
+		return fault.Explain(why, fault.AsUnavailable(fault.NoAnswer))
+	case held && why != fault.Busy && !errors.Is(why, fault.Closed): //nolint:errorlint // never wrapped
 		return fault.HeldError{End: why}
+	default:
+		return fault.Explain(why, a.failure)
 	}
-	return fault.Explain(why, failure)
 }

@@ -52,32 +52,6 @@ func (n *numbered) of(number string) clock.Instant {
 	return n.until
 }
 
-// waitKit has what a call needs to wait, for reuse: without it two registries that take turns need 38 allocations for a lock of
-// each, with it 28, see BenchmarkTakingTurns.
-type waitKit struct {
-	timer *time.Timer   // stopped
-	came  chan struct{} // see mailbox. A message for an earlier call may wake a later one, once, which then finds no mail
-}
-
-// waitKit returns a kit, reused if possible.
-func (all *Shared) waitKit() *waitKit {
-	if s, ok := all.kits.Get().(*waitKit); ok {
-		return s
-	}
-	s := &waitKit{time.NewTimer(time.Hour), make(chan struct{}, 1)}
-	s.timer.Stop()
-	return s
-}
-
-func (all *Shared) putBack(s *waitKit) {
-	s.timer.Stop()
-	select {
-	case <-s.came:
-	default:
-	}
-	all.kits.Put(s)
-}
-
 // NoteKept notes until when AtLeast keeps the path of a hold that is about to end, and returns that; 0: it does not.
 func (p *Path) NoteKept(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()

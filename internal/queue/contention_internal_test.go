@@ -13,9 +13,16 @@ func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
 	q := &Shared{}
 	s := q.waitKit()
 	s.timer.Reset(time.Nanosecond)
-	s.came <- struct{}{}
+	s.box.open("7")
+	s.ticket.newest, s.course.served = "me:7|60000", true
+	require.True(t, s.box.put(Message{what: tellsNext, Number: "7"}))
 	q.putBack(s)
-	require.Empty(t, s.came)
+	require.Empty(t, s.box.came)
+	require.False(t, s.box.put(Message{what: tellsNext, Number: "7"}))
+	require.False(t, s.box.put(Message{what: tellsNext}), "it waits for none")
+	require.Equal(t, mail{}, s.box.take())
+	require.Equal(t, ticket{}, s.ticket)
+	require.Equal(t, course{}, s.course)
 	s.timer.Reset(time.Hour)
 	select {
 	case <-s.timer.C:

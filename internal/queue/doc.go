@@ -6,7 +6,7 @@
 //
 //	try ──granted──▶ held
 //	 └─taken──▶ listen ──▶ wait in the queue ──▶ held        see queue.go
-//	                   └─no queue──▶ poll ──▶ held           see acquisition.go
+//	                   └─no queue──▶ poll ──▶ held           see poll.go
 //	held ──▶ release ──▶ free, or another owner's            see release.go
 //
 // What a call leaves is removed in the background: a grant that may still arrive, a ticket, see removal.go and ticket.go. What

@@ -113,11 +113,13 @@ func (c *contention) released(waits, others bool, now clock.Instant) {
 
 // standBack lets others go first, once, without a queue: this process has had the lock for the handoff limit, and has released
 // it for that reason.
-func (a *acquisition) standBack() error {
+func (a *acquisition) standBack() state {
 	c := a.path.anchor.others.Load()
 	if c == nil || !c.yields.Swap(false) { // mutant: nobody stands back
-		return nil
+		return statePoll
 	}
-	_, err := a.pause(min(a.path.all.StandBack, max(0, a.path.Clock.Now().Until(a.deadline))), nil, nil)
-	return err
+	if _, err := a.pause(min(a.path.all.StandBack, a.left()), nil, nil); err != nil {
+		return a.ends(err)
+	}
+	return statePoll
 }

@@ -149,7 +149,7 @@ func TestFound_NearTheLongest(t *testing.T) {
 		l.path.all.Replicas = &protocol.Replicas{N: 1, Timeout: timeout}
 		a := l.waitingCall()
 		h := a.hold
-		_, _ = a.found(time.Second) // the embedded server knows no replicas
+		_ = a.found(time.Second) // the embedded server knows no replicas
 		_, until := h.Keeps()
 		require.Greater(t, until, l.path.Clock.Now(), timeout)
 	}
@@ -164,7 +164,7 @@ func TestLookTimes_Permits(t *testing.T) {
 	gone := line.join()
 	calls := make([]*acquisition, 4)
 	for i := range calls {
-		calls[i] = &acquisition{attempt: attempt{path: &l.path}, ticket: ticket{seat: line.join()}}
+		calls[i] = &acquisition{attempt: attempt{path: &l.path}, waitKit: &waitKit{ticket: ticket{seat: line.join()}}}
 	}
 	line.leave(gone)
 	l.path.all.Poll = 100 * time.Millisecond
@@ -210,19 +210,18 @@ func TestDrop_ReportsAreAskedForAnew(t *testing.T) {
 // A window that a message tells of is counted once, also when the removal of the key has woken the call a moment before: then it
 // looks, and finds the message only on its way.
 func TestIsNext_WindowsAreCounted(t *testing.T) {
-	for name, wakes := range map[string]protocol.Mode{"the message": "", "a change": protocol.ModeCheck} {
+	for name, wakes := range map[string]bool{"the message": false, "a change": true} {
 		t.Run(name, func(t *testing.T) {
 			patientCall(t, func(t *testing.T, a *acquisition) {
 				a.at.Left = time.Minute
 				m, ok := ParseMessage("n " + a.hold.Number() + " 110 " + a.path.Key)
 				require.True(t, ok)
 				require.True(t, a.path.Deliver(m))
-				if wakes != "" {
-					_, _ = a.step(wakes) // the embedded server knows no queue
+				if wakes {
+					_ = a.step(stateLook) // the embedded server knows no queue
 				}
 				a.ticket.base = a.path.Clock.Now()
-				_, err := a.asleep()
-				require.NoError(t, err)
+				require.Equal(t, stateLook, a.sleep())
 				require.EqualValues(t, 1, a.path.all.Windows.Load())
 			})
 		})
@@ -238,8 +237,7 @@ func TestIsNext_OtherMessagesAreNoWindows(t *testing.T) {
 				require.True(t, ok)
 				require.True(t, a.path.Deliver(m))
 				a.ticket.base = a.path.Clock.Now()
-				_, err := a.asleep()
-				require.NoError(t, err)
+				require.Equal(t, stateLook, a.sleep())
 				require.EqualValues(t, windows, a.path.all.Windows.Load())
 			})
 		})
@@ -259,8 +257,7 @@ func TestFound_OnlyMessagesAreCounted(t *testing.T) {
 				require.True(t, l.path.Deliver(m))
 				want = 1
 			}
-			_, err := a.found(time.Second)
-			require.NoError(t, err)
+			require.Equal(t, stateHold, a.found(time.Second))
 			require.True(t, a.won)
 			require.EqualValues(t, want, l.path.all.Grants.Load())
 		})
@@ -279,9 +276,7 @@ func TestLookTimes_AnEarlyLook(t *testing.T) {
 			t.Helper()
 			began := time.Now()
 			a.ticket.base = a.path.Clock.Now()
-			next, err := a.asleep()
-			require.NoError(t, err)
-			require.Equal(t, protocol.ModeCheck, next)
+			require.Equal(t, stateLook, a.sleep())
 			require.Equal(t, after, time.Since(began))
 		}
 		time.AfterFunc(300*time.Millisecond, a.box.stir)

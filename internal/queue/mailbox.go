@@ -46,9 +46,8 @@ type mailbox struct {
 	came chan struct{} // has room for one
 
 	mu     sync.Mutex
-	number string // of the attempt; empty between attempts
+	number string // of the attempt; empty between attempts, and when no call waits
 	mail   mail
-	closed bool
 }
 
 // mail is the content of the messages since it was last taken.
@@ -81,7 +80,7 @@ func (b *mailbox) take() mail {
 // put takes a message and wakes the attempt. It reports whether the message was for the attempt.
 func (b *mailbox) put(m Message) bool {
 	b.mu.Lock()
-	mine := m.Number == b.number && !b.closed
+	mine := m.Number == b.number && m.Number != ""
 	switch {
 	case !mine:
 	case m.what == tellsGrant:
@@ -96,6 +95,14 @@ func (b *mailbox) put(m Message) bool {
 		b.ring()
 	}
 	return mine
+}
+
+// wakes returns the channel that wakes the call when a message comes; nil if it gets none.
+func (b *mailbox) wakes() <-chan struct{} {
+	if b == nil {
+		return nil
+	}
+	return b.came
 }
 
 // stir makes the call look.
@@ -117,8 +124,18 @@ func (b *mailbox) ring() {
 func (b *mailbox) close() mail {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.closed = true
-	return b.mail
+	left := b.mail
+	b.number, b.mail = "", mail{}
+	return left
+}
+
+// empty makes a mailbox that was closed as good as new.
+func (b *mailbox) empty() {
+	b.close()
+	select {
+	case <-b.came:
+	default:
+	}
 }
 
 // Deliver passes a message to the call that waits for it, or to the hold that it is about: in this order, since a call gives the
@@ -139,8 +156,8 @@ func (p *Path) Deliver(m Message) bool {
 
 // box returns the mailbox of the call that waits in the queue, if one does.
 func (p *Path) box() *mailbox {
-	if w := p.active.Load(); w != nil && w.box.came != nil {
-		return &w.box
+	if w := p.active.Load(); w != nil {
+		return w.mail
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // A call whose commands of several keys are refused while a slot moves asks again for half a second, and then gets the lock with
@@ -36,7 +35,7 @@ func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 				a.ctx, a.deadline, a.patient = t.Context(), clock.Never, true
 				a.listener = l.path.all.Waker.listener(&l.path)
 				began, anew, interrupted := time.Now(), time.Now(), name != "interrupted"
-				ask, before, last := protocol.ModeCheck, time.Time{}, began // when it was refused
+				at, before, last := stateLook, time.Time{}, began // when it was refused
 				for !a.won && time.Since(began) < 5*time.Second {
 					before, last = last, time.Now()
 					why := errors.New(c.text)
@@ -46,9 +45,10 @@ func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 					if !interrupted && time.Since(began) > half/2 {
 						anew, why, interrupted = time.Time{}, errors.New("LOADING Redis is loading the dataset in memory"), true
 					}
-					var err error
-					ask, err = a.refused(ask, why)
-					require.NoError(t, err)
+					if at = a.failed(at, a.kindsOf(at, why), why); at == stateAlone {
+						at = a.alone()
+					}
+					require.NoError(t, a.err)
 				}
 				if c.after == 0 {
 					require.False(t, a.won)

@@ -143,16 +143,16 @@ func (p *Path) whole() *Path {
 // Waits reports whether a call waits for another process, whether it has a ticket, and since when it waits.
 func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
 	w := p.active.Load()
-	if w == nil || !w.call {
+	if w == nil || w.waitsSince == 0 {
 		return false, false, 0
 	}
-	return true, w.queued.Load(), w.begun
+	return true, w.queued.Load(), w.waitsSince
 }
 
 // WaitsToLead reports whether a candidate of package leader waits for another process.
 func (p *Path) WaitsToLead() bool {
 	w := p.active.Load()
-	return w != nil && w.call && w.leads
+	return w != nil && w.waitsSince != 0 && w.leads
 }
 
 // numberIn returns the number in the value of a hold of the registry; 0 if there is none, since the value may come from a

@@ -58,7 +58,7 @@ func (p *Path) proves() bool {
 // two round trips, since the server does not know the script yet.
 func (a *attempt) prove(deadline clock.Instant) error {
 	p, one := a.path, proofOf{a.path.Shard(), a.path.Format.Needs()}
-	a.sent = true
+	a.progress = max(a.progress, unanswered)
 	for bySource := false; ; bySource = true {
 		w := a.commandWait(deadline)
 		if err := a.tooFar(&w); err != nil {
@@ -73,7 +73,7 @@ func (a *attempt) prove(deadline clock.Instant) error {
 			a.cut = true
 			return a.explained(fault.Ended(a.ctx))
 		case errors.Is(err, fault.Lasting) && !reply.Late, !fault.Answered(reply.Error()):
-			a.asked, a.failure = true, fault.Classify(err)
+			a.progress, a.failure = answered, fault.Classify(err)
 			return a.failure
 		case err != nil || reply.Late || held:
 			// It says nothing about permissions. If it may soon, the next try asks again.

@@ -15,19 +15,11 @@ import (
 // message; see internal/protocol/lua/queue.lua. test/specs/PROTOCOL.md says what each side does, and test/specs/handover.tla is
 // its checked model.
 //
-// A waiting call is in one of these states:
-//
-//	ask ──queued──▶ asleep ──its time has come, or a message says that something happened──▶ look
-//	 │ ▲              │  ▲                                                                  │ │ │
-//	 │ └──────────────┼──┴──queued──────────────────────────────────────────────────────────┘ │ │
-//	 │  missing: a new number ────────────────────────────────────────────────────────────────┘ │
-//	 ▼                ▼ a message: granted                                                      ▼
-//	held ◀────────────┴─▶ sure ──renewed──▶ held                                        held, sure
+// The states of a waiting call are in acquisition.go.
 //
 // The number of a hold names one attempt: all tries without a queue, or one command that asks for a ticket. If its reply is
 // lost, that command may still be executed at any time; the next one has a higher number, see abandon.
 
-// The times of waiting in a queue.
 const (
 	// longWindow is the longest window that a release leaves to calls without a ticket.
 	longWindow = 110 * time.Millisecond
@@ -39,59 +31,49 @@ const (
 	suspicion = time.Second
 )
 
-// errNoQueue: the server provides no queue.
-var errNoQueue = errors.New("no queue to wait in")
-
-// waitInQueue waits in the queue until the hold is granted, or the call fails. It returns errNoQueue if there is no queue.
-func (a *acquisition) waitInQueue() error {
-	for next := protocol.ModeEnqueue; ; {
-		if err := a.over(); err != nil {
-			return err
-		}
-		heard := a.listener.Hear(a.ctx, a.listening())
-		a.path.deaf(heard == wake.Deaf)
-		var err error
-		switch heard {
-		case wake.Heard:
-			next, err = a.step(next)
-		case wake.Deaf:
-			return errNoQueue
-		case wake.NotYet:
-			next, err = protocol.ModeEnqueue, a.unheard()
-		}
-		if err != nil || a.won {
-			return err
-		}
+// inQueue asks for a ticket, or looks after it, once messages of grants can arrive.
+func (a *acquisition) inQueue(s state) state {
+	if err := a.over(); err != nil {
+		return a.ends(err)
 	}
+	heard := a.listener.Hear(a.ctx, a.connecting())
+	a.path.deaf(heard == wake.Deaf)
+	switch heard {
+	case wake.Deaf:
+		return a.withoutQueue()
+	case wake.NotYet:
+		return a.unheard()
+	case wake.Heard:
+	}
+	return a.step(s)
 }
 
-// step asks once, and acts on the reply. It returns what to ask next.
-func (a *acquisition) step(ask protocol.Mode) (next protocol.Mode, err error) {
-	if ask != protocol.ModeEnqueue { // a grant may have come together with what woke the call
+// step asks once, and acts on the reply.
+func (a *acquisition) step(s state) state {
+	if s == stateLook { // a grant may have come together with what woke the call
 		if m := a.read(); m.granted > 0 {
 			return a.granted(m)
 		}
 	}
-	if err := a.ask(ask); err != nil {
-		return a.refused(ask, err)
+	if err := a.ask(s); err != nil {
+		return a.failed(s, a.kindsOf(s, err), err)
 	}
 	a.ticket.moving = 0
-	switch {
-	case a.won:
-		return "", nil
-	case a.at.State == "": // taken: the server has refused the queue as a key, and was asked again without it
-		a.path.NoQueue(a.path.Format.Unqueued())
-		return "", errNoQueue
+	if a.won {
+		return stateHold
 	}
 	switch a.at.State {
+	case "": // taken: the server has refused the queue as a key, and was asked again without it
+		a.path.NoQueue(a.path.Format.Unqueued())
+		return a.withoutQueue()
 	case protocol.StateFailing:
-		return "", errNoQueue
+		return a.withoutQueue()
 	case protocol.StateOwner:
 		return a.found(a.at.Left)
 	case protocol.StateQueued:
-		return a.asleep()
+		return stateSleep
 	default: // missing: the ticket was granted and the grant is over, or it was taken out
-		return protocol.ModeEnqueue, nil
+		return stateAsk
 	}
 }
 
@@ -108,70 +90,10 @@ func (a *acquisition) read() mail {
 	return m
 }
 
-// refused handles a command without a reply, or one that the server has refused. A look that is refused for good was refused for
-// its queue: without permission for anything else the call would have no ticket. It goes on without a queue, with another number,
-// whatever becomes of its ticket.
-func (a *acquisition) refused(ask protocol.Mode, why error) (next protocol.Mode, err error) {
-	if looked := ask == protocol.ModeCheck || a.again; looked && fault.Refusal(a.refusal(why)) {
-		a.path.NoQueue(why.Error())
-		return "", errNoQueue
-	}
-	if !a.passing(why) {
-		return "", why
-	}
-	if ask == protocol.ModeEnqueue { // it may still be executed
-		a.abandon()
-	}
-	if a.halfMoved(why) {
-		return protocol.ModeEnqueue, a.unqueued()
-	}
-	return ask, a.recover(why)
-}
-
-// listening returns how long a call waits for the connection on which grants are announced.
-func (a *acquisition) listening() time.Duration {
-	reg := a.path.all
-	return min(reg.Poll, a.path.Shard().RoundTrip().Connect(), reg.Clock.Now().Until(a.deadline))
-}
-
-// unheard tries once without the queue, because there is no connection for messages, and waits for one. At the last release of
-// this process there may have been a window for others: then it waits until that is over. A call that has found the key taken
-// since then has no reason to: with a pause before each try it would miss windows that are for itself.
-func (a *acquisition) unheard() error {
+// withoutQueue goes on without a queue: the server provides none.
+func (a *acquisition) withoutQueue() state {
 	a.drop()
-	if a.path.Contested() && !a.course.slept {
-		why, err := a.pause(min(longWindow, max(0, a.path.Clock.Now().Until(a.deadline))), a.listener.Wakeup(), nil)
-		if err != nil || why == byWakeup {
-			return err
-		}
-	}
-	return a.tryOnce(protocol.Queueing{Mode: a.mode(true, a.course.slept && !a.path.all.Cluster)})
-}
-
-// movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. The move of a slot
-// with many keys takes some seconds; an aborted move lasts until an operator repairs it.
-const movingFor = 500 * time.Millisecond
-
-// halfMoved reports whether the server has refused looks for movingFor, because the lock's key is at one node and its queue at
-// another.
-func (a *acquisition) halfMoved(err error) bool {
-	if !a.path.all.Cluster || !fault.BetweenNodes(err) {
-		a.ticket.moving = 0
-		return false
-	}
-	now := a.path.Clock.Now()
-	if a.ticket.moving == 0 {
-		a.ticket.moving = now
-	}
-	return a.ticket.moving.Until(now) >= movingFor
-}
-
-// unqueued tries once with a command that needs only the lock's key, which the client finds at either node. The call keeps its
-// place: it asks for it again after each try. Its old ticket may stay where it cannot be reached now. If that is granted later,
-// no call waits for it, and it is passed on at once, see Registry.deliver.
-func (a *acquisition) unqueued() error {
-	a.drop()
-	return a.tryOnce(protocol.Queueing{Mode: a.mode(false, false)})
+	return stateStandBack
 }
 
 // drop gives up the ticket but keeps the place, and begins another attempt. A wake-up may end the pause that follows, and is
@@ -180,21 +102,6 @@ func (a *acquisition) drop() {
 	a.leave()
 	a.ticket.newest, a.ticket.sees = "", false
 	a.renumber()
-}
-
-// tryOnce tries once without the queue, then waits until the next look.
-func (a *acquisition) tryOnce(w protocol.Queueing) error {
-	err := a.try(w, false, a.deadline)
-	switch {
-	case a.won:
-		return nil
-	case err != nil && a.passing(err):
-		a.abandon()
-		return a.recover(err)
-	case err != nil:
-		return err
-	}
-	return a.sleep(a.at.Left)
 }
 
 // lookTimes computes when the call looks, from the reply that has shown its ticket in the queue.
@@ -209,9 +116,9 @@ func (a *acquisition) lookTimes() lookTimes {
 	return s.times(a.path.Clock.Now())
 }
 
-// asleep waits until it is time to look, or the hold is granted.
-func (a *acquisition) asleep() (next protocol.Mode, err error) {
-	reg, shard := a.path.all, a.path.Shard()
+// sleep waits until it is time to look, or the hold is granted.
+func (a *acquisition) sleep() state {
+	shard := a.path.Shard()
 	shard.KeepAlive()
 	defer shard.EndKeepAlive()
 	shard.Expect(a, a.ticket.newest, a.ticket.base)
@@ -222,15 +129,15 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 	a.note(nil)
 	for l := a.lookTimes(); ; {
 		if err := a.over(); err != nil {
-			return "", err
+			return a.ends(err)
 		}
-		now := reg.Clock.Now()
+		now := a.path.Clock.Now()
 		switch m := a.read(); {
 		case m.granted > 0:
 			return a.granted(m)
 		case m.look:
 			a.ticket.woken = true
-			return protocol.ModeCheck, nil
+			return stateLook
 		case m.isNext:
 			a.course.lapses = 0
 			l.isNext(now, m, a.path.Many())
@@ -239,22 +146,22 @@ func (a *acquisition) asleep() (next protocol.Mode, err error) {
 		switch what {
 		case rests:
 		case looks:
-			reg.Polls.Add(1)
-			return protocol.ModeCheck, nil
+			a.path.all.Polls.Add(1)
+			return stateLook
 		case watches:
 			if !a.ticket.sees && a.watch(&l, now) {
-				return protocol.ModeCheck, nil
+				return stateLook
 			}
 			continue
 		}
-		why, err := a.pause(now.Until(min(until, a.deadline)), a.listener.Wakeup(), a.box.came)
+		why, err := a.pause(now.Until(min(until, a.deadline)), a.listener.Wakeup(), a.mail.wakes())
 		if err != nil {
-			return "", err
+			return a.ends(err)
 		}
 		a.course.woke(why)
 		if why == byWakeup { // the key or the connection has changed
 			a.ticket.woken, a.ticket.sees = true, false
-			return protocol.ModeCheck, nil
+			return stateLook
 		}
 	}
 }
@@ -289,7 +196,7 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 // queue: the server granted it later. The grant is renewed before the owner relies on it if too little of the lease is certain,
 // if the message may come from a former master, if the hold needs a fencing token, and if replicas must have it: the release
 // that granted it did not wait for them, and WAIT counts only what its own connection has written.
-func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
+func (a *acquisition) granted(m mail) state {
 	a.path.Shard().Granted(a) // mutant: granted ticket is lost
 	a.path.all.Grants.Add(1)
 	certain := !a.path.Shard().IsSuspect(a.path.Clock.Now()) && !a.writes() // mutant: unwritten grant
@@ -297,14 +204,14 @@ func (a *acquisition) granted(m mail) (next protocol.Mode, err error) {
 	if certain && a.hold.GrantShort(a.ticket.base, m.granted) { // mutant: grant counts from its message
 		a.course.served = true
 		a.win(a.ticket.base)
-		return "", nil
+		return stateHold
 	}
-	return a.sure()
+	return stateSure
 }
 
 // found takes a hold that a look has shown to be the owner, with the given lease. If nothing woke the call, the message of the
 // grant is lost: the connection is suspect.
-func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) {
+func (a *acquisition) found(left time.Duration) state {
 	if a.box.take().granted > 0 {
 		a.path.all.Grants.Add(1) // the look was too early
 	} else { // the message may still come, once
@@ -315,40 +222,40 @@ func (a *acquisition) found(left time.Duration) (next protocol.Mode, err error) 
 			a.listener.Suspect()
 		}
 	}
-	if !a.writes() && a.hold.GrantShort(a.began, left) {
+	if !a.writes() && a.hold.GrantShort(a.sentAt, left) {
 		a.course.served = true
-		a.win(a.began)
-		return "", nil
+		a.win(a.sentAt)
+		return stateHold
 	}
-	return a.sure()
+	return stateSure
 }
 
 // writes reports whether a grant by another process counts only after a write of this process.
 func (a *acquisition) writes() bool { return a.path.Format.Fencing || a.path.all.Replicas != nil } // mutant: no token
 
 // sure renews a hold that is or was the owner, and draws its fencing token.
-func (a *acquisition) sure() (next protocol.Mode, err error) {
+func (a *acquisition) sure() state {
 	h := a.hold
 	sent, granted, err := a.confirm(a.deadline, false)
 	if granted && h.Grant(sent, a.path.Clock.Now()) {
 		a.course.served = true
 		a.win(sent)
-		return "", nil
+		return stateHold
 	}
 	h.SetMayArrive(true) // it may still be the owner
+	what := lasting
 	switch {
-	case a.hold != h && a.passing(err): // it was released
-		a.failure = fault.Classify(err)
-		return protocol.ModeEnqueue, a.recover(err)
+	case a.hold != h && a.passing(err):
+		what = passing | returned
 	case err == nil || errors.Is(err, fault.Late):
-		if a.course.late++; a.course.late == 1 {
-			return protocol.ModeEnqueue, nil
+		what = notOwner
+		if a.retries.late++; a.retries.late > 1 {
+			what |= repeated
 		}
-		return protocol.ModeEnqueue, a.recover(nil) // the lease may be too short for this process
+		return a.failed(stateSure, what, nil)
 	case a.passing(err):
-		a.failure = fault.Classify(err)
-		return protocol.ModeCheck, a.recover(err)
-	default:
-		return "", fault.Classify(err)
+		what = passing
 	}
+	a.failure = fault.Classify(err)
+	return a.failed(stateSure, what, a.failure)
 }

@@ -56,7 +56,7 @@ func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err erro
 	if err == nil && !reply.Late { // mutant: late removal believed
 		p.Removed(h.Value(), reply.Came)
 		if h.MayArrive() {
-			p.all.Cleaner.Remove(p.abandoned(h), nil)
+			p.all.Cleaner.Remove(p.remains(h), nil)
 		}
 		p.lock.Free()
 	} else if err = p.removeLater(w, h, err); err != nil {

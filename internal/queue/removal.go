@@ -21,14 +21,14 @@ const watchAtLeast = time.Minute
 
 // removal returns the removal for an ended hold whose key was not removed.
 func (p *Path) removal(h *hold.Hold) cleanup.Removal {
-	r := p.abandoned(h)
+	r := p.remains(h)
 	// A writer's field can outlive its lease: a reader of the same owner keeps the hash.
 	r.MayArrive = h.MayArrive() || p.side != "" && !p.Many()
 	return r
 }
 
-// abandoned returns the removal for a hold of which a late grant may still arrive.
-func (p *Path) abandoned(h *hold.Hold) cleanup.Removal { return p.removalOf(h.Remains()) }
+// remains returns the removal for a hold of which a late grant may still arrive.
+func (p *Path) remains(h *hold.Hold) cleanup.Removal { return p.removalOf(h.Remains()) }
 
 // removalOf returns the removal for what may be left of a hold, including a late grant.
 func (p *Path) removalOf(r hold.Remains) cleanup.Removal {

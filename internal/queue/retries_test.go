@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -59,18 +58,11 @@ func TestRetries_AClosedClient(t *testing.T) {
 // When there was no time to send anything, and the call is not over, it pauses before it tries again, and says why.
 func TestRetries_NothingWasSent(t *testing.T) {
 	tooLittle := fault.AsUnavailable(tooLittleTimeError{transport.RoundTrip{Base: time.Second, Known: true}})
-	for name, tries := range map[string]func(a *acquisition) error{
-		"poll": func(a *acquisition) error {
-			if err := a.fatal(tooLittle); err != nil {
-				return err
-			}
-			return a.recover(a.failure) // as poll does after a failure
-		},
-		"in the queue": func(a *acquisition) error {
-			_, err := a.refused(protocol.ModeCheck, tooLittle)
-			return err
-		},
-	} {
+	for name, at := range map[string]state{"polls": stateTrace, "in the queue": stateLook, "between tickets": stateAlone} {
+		tries := func(a *acquisition) error {
+			a.failed(at, a.kindsOf(at, tooLittle), tooLittle)
+			return a.err
+		}
 		t.Run(name, func(t *testing.T) {
 			patientCall(t, func(t *testing.T, a *acquisition) {
 				began := time.Now()
@@ -92,9 +84,7 @@ func TestRetries_GrantsThatAreTooLate(t *testing.T) {
 	patientCall(t, func(t *testing.T, a *acquisition) {
 		for i := range 3 { // there is no key to renew
 			began := time.Now()
-			next, err := a.sure()
-			require.NoError(t, err)
-			require.Equal(t, protocol.ModeEnqueue, next)
+			require.Equal(t, stateAsk, a.sure())
 			require.Equal(t, i > 0, time.Since(began) >= 30*time.Millisecond, "the one after a first is sent at once")
 		}
 	})

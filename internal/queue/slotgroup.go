@@ -72,7 +72,7 @@ func (g *Group) Won(i int) bool { return g.tries[i].won }
 func (g *Group) Leave(i int) {
 	a := g.tries[i]
 	if a.hold.MayArrive() {
-		a.path.all.cleanUp(a.path.abandoned(a.hold))
+		a.path.all.cleanUp(a.path.remains(a.hold))
 	}
 	a.path.lock.Free()
 }
@@ -148,7 +148,7 @@ func (g *Group) split(r *groupReply) {
 		p.all.Transport.Do(&w, &c) // at worst it stays there until its lease ends, in nobody's way
 	}
 	_ = Each(there, func(a *attempt) error {
-		if !p.all.removeOnce(w, a.path.abandoned(a.hold)) {
+		if !p.all.removeOnce(w, a.path.remains(a.hold)) {
 			return fault.Unavailable
 		}
 		a.hold.SetMayArrive(false)

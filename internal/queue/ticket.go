@@ -33,7 +33,7 @@ func (a *acquisition) renumber() {
 func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.MayArrive() {
-		left := a.path.abandoned(a.hold)
+		left := a.path.remains(a.hold)
 		left.Leaving = a.leaving()
 		a.path.all.cleanUp(left) // mutant: abandoned ticket left
 		a.hold.SetMayArrive(false)
@@ -60,19 +60,23 @@ func (a *acquisition) leave() {
 	if a.ticket.newest == "" {
 		return
 	}
-	left := a.path.abandoned(a.hold)
+	left := a.path.remains(a.hold)
 	left.Leaving.Ticket, left.MayArrive = a.ticket.newest, false
 	a.path.all.cleanUp(left)
 }
 
-// ask asks the queue for a ticket, or checks it.
-func (a *acquisition) ask(what protocol.Mode) error {
+// ask asks the queue for a ticket, or looks after it.
+func (a *acquisition) ask(s state) error {
+	what := protocol.ModeEnqueue
+	if s == stateLook {
+		what = protocol.ModeCheck
+	}
 	if what == protocol.ModeEnqueue {
 		a.ticket.zeros = zerosFor(a.path.Shard().RoundTrip(), a.hold.Term().Length)
 	}
 	w := protocol.Queueing{Mode: what, Zeros: a.ticket.zeros}
 	if what == protocol.ModeEnqueue {
-		if a.sent { // otherwise the attempt is new
+		if a.progress != nothingSent { // otherwise the attempt is new
 			a.renumber() // mutant: one number twice
 		}
 		w.Place, w.Replaces = a.ticket.place, a.ticket.newest
@@ -82,7 +86,7 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	}
 	err := a.try(w, false, a.deadline)
 	if a.won && w.Short && !a.again { // no other call waited
-		a.hold.SetQueued(a.began)
+		a.hold.SetQueued(a.sentAt)
 	}
 	if err == nil && a.at.State == protocol.StateFailing {
 		if a.path.NoQueue(a.at.Why); fault.Passes(a.at.Why, true) {
@@ -93,12 +97,12 @@ func (a *acquisition) ask(what protocol.Mode) error {
 	queued := err == nil && a.at.State == protocol.StateQueued
 	if queued {
 		if what == protocol.ModeEnqueue {
-			a.ticket.asked, a.ticket.told = a.began, a.path.Clock.Now().Add(firstLook)
+			a.ticket.asked, a.ticket.told = a.sentAt, a.path.Clock.Now().Add(firstLook)
 			if w.Place != "" || a.again { // a former place, or a look, says nothing about the server's clock
 				a.ticket.asked = 0
 			}
 		}
-		a.ticket.place, a.ticket.base = a.at.Place, a.began
+		a.ticket.place, a.ticket.base = a.at.Place, a.sentAt
 	}
 	switch {
 	case what != protocol.ModeEnqueue: // a late look does nothing: it needs the ticket

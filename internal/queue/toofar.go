@@ -84,7 +84,7 @@ func (a *attempt) tooFar(p *transport.Wait) error {
 
 // outwaited is for the end of a call that has sent nothing.
 func (a *attempt) outwaited(failure error) error {
-	if !a.asked { // otherwise failure has the outcome of the last try
+	if a.progress != answered { // otherwise failure has the outcome of the last try
 		a.failure = failure
 	}
 	why := fault.Ended(a.ctx)

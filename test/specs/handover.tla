@@ -43,7 +43,7 @@ VARIABLES
   cmd,      \* the command of the call that is under way, or its reply
   sent,     \* how long ago that was sent
   has,      \* a reply has shown that the waiter's ticket is in the queue
-  base,     \* how long ago the last such command was sent (R3, acquisition.base)
+  base,     \* how long ago the last such command was sent (R3, ticket.base)
   until,    \* for how long the process may rely on its hold (hold.until)
   timer,    \* when the waiter looks again: in ticks; Due: its time has come; Awake: a message woke it
   first,    \* it knows that it is first, and is about to have the server tell it of changes of the key (R17)
@@ -76,7 +76,7 @@ vars == <<db, master, drift, pc, num, command, ticket, until, found, wire, remai
 
 (***************************************************************************)
 (* The states of a process's call (one at a time, by the local half). The  *)
-(* code's states ask, asleep and look are wait here, with and without a    *)
+(* code's states ask, sleep and look are wait here, with and without a     *)
 (* command under way.                                                      *)
 (*                                                                         *)
 (*   idle ──Lock──▶ try ──taken──▶ wait ──Granted──▶ hold ──Release──▶ free *)
@@ -315,7 +315,7 @@ Believes(p) == pc[p] = "hold" /\ until[p] > 0
 Due == 0
 Awake == -1
 
-\* acquisition.asleep: when the lease is over, and the tickets in front had their poll intervals.
+\* acquisition.sleep: when the lease is over, and the tickets in front had their poll intervals.
 Asleep(left, rank, ago) == IF Looks = "due" THEN Max2(left + rank + 1 - ago, Due) ELSE 1
 
 \* Lock.enter and Lock.obtain: the local half is free. Most locks are free, so the first try is a SET NX; not where others
@@ -353,7 +353,7 @@ Track(p) ==
                                    ELSE IF db[at[p]].open > 0 THEN @ ELSE Awake]
   /\ UNCHANGED <<master, drift, pc, num, command, has, base, soon, until, found, wire, remains, local, calls, faults, ghosts>>
 
-\* acquisition.waitInQueue and ask: a waiter that is awake looks, or asks for a ticket. Each command that can make a hold the
+\* acquisition.inQueue and ask: a waiter that is awake looks, or asks for a ticket. Each command that can make a hold the
 \* owner, or a ticket, has a number of its own. Before the first ticket the waiter subscribes to its channel, and waits for
 \* the answer (R9). After each subscription it looks (R7).
 Subscribed(p) == link[p] # "down" \/ Lacks("subscribe")

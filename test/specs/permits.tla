@@ -211,7 +211,7 @@ Begin(c) ==
   /\ IF Tries THEN Now(c, "try", 0) /\ Send(c, "try") ELSE Now(c, "wait", 0) /\ Send(c, "enqueue")
   /\ UNCHANGED <<db, world, box, removal, late, slow, idle>>
 
-\* acquisition.waitInQueue: it asks for a ticket, or looks after it. Messages that have come are read first.
+\* acquisition.inQueue: it asks for a ticket, or looks after it. Messages that have come are read first.
 Look(c) ==
   /\ pc[c] = "wait" /\ Runs(c) /\ cmd[c] = None /\ timer[c] = 0 /\ link[Proc(c)] /\ "g" \notin box[c]
   /\ Send(c, IF has[c] THEN "look" ELSE "enqueue")

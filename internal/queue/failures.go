@@ -1,0 +1,197 @@
+package queue
+
+import (
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// What becomes of a waiting call when one of its commands has failed: fates says it, failed does it.
+
+// kinds are what is true of a failure.
+type kinds uint16
+
+const (
+	passing  kinds = 1 << iota // a waiting call tries again
+	lasting                    // it does not: nothing will change, or its context has ended
+	refused                    // the server does not know or does not permit the command
+	again                      // the command was a look, after a late reply that the lock is taken
+	moving                     // the slot of a cluster moves, and the keys of the command are at two nodes
+	stuck                      // that has been so for a while, see movingFor
+	notOwner                   // a grant was over before it counted: the lease may be too short for this process
+	repeated                   // that was so before
+	returned                   // the hold was given back, since too few replicas have it
+)
+
+// fate is what a call does that was in one of some states when a command failed for which all of what is true.
+type fate struct {
+	at       states
+	what     kinds
+	abandons bool // the attempt: its command may still be executed
+	pauses   bool // before it goes on
+	next     state
+}
+
+// states is a set of states.
+type states uint16
+
+func in(all ...state) (set states) {
+	for _, s := range all {
+		set |= 1 << s
+	}
+	return set
+}
+
+const anywhere = ^states(0)
+
+// fates has a row for each failure; the first one that fits decides.
+var fates = [...]fate{
+	// A look that is refused for good was refused for its queue: without permission for anything else the call would have no ticket.
+	// It goes on without a queue, with another number, whatever becomes of its ticket.
+	{in(stateLook), refused, false, false, stateStandBack},
+	{in(stateAsk), refused | again, false, false, stateStandBack},
+	// So was a try with a trace. Without one it needs only the lock's key.
+	{in(stateTrace), refused, false, false, stateTry},
+	{in(stateTrace), moving, false, false, stateTry},
+
+	{in(stateSure), notOwner | repeated, false, true, stateAsk},
+	{in(stateSure), notOwner, false, false, stateAsk},
+
+	{anywhere, lasting, false, false, stateEnded},
+
+	{in(stateSure), returned, false, true, stateAsk},
+	{in(stateSure), passing, false, true, stateLook},
+	{in(stateAsk), stuck, true, false, stateAlone},
+	{in(stateLook), stuck, false, false, stateAlone},
+	{in(stateAsk, stateAlone), passing, true, true, stateAsk},
+	{in(stateLook), passing, false, true, stateLook},
+	{in(stateTrace), passing, false, true, stateTrace},
+	{in(stateTry), passing, false, true, stateTry},
+}
+
+// fateOf returns the row for a failure. There is one for each that is passing or lasting.
+func fateOf(at state, what kinds) *fate {
+	for i := range fates {
+		if f := &fates[i]; f.at&in(at) != 0 && what&f.what == f.what {
+			return f
+		}
+	}
+	return &fate{next: stateEnded}
+}
+
+// failed goes on after a command that failed in a state.
+func (a *acquisition) failed(at state, what kinds, why error) state {
+	f := fateOf(at, what)
+	if f.abandons {
+		a.abandon()
+	}
+	switch f.next {
+	case stateEnded:
+		return a.ends(why)
+	case stateStandBack:
+		a.path.NoQueue(why.Error())
+		return a.withoutQueue()
+	default:
+	}
+	if f.pauses {
+		if err := a.recover(why); err != nil {
+			return a.ends(err)
+		}
+	} else if at == stateTrace {
+		a.failure = nil // it says nothing about the lock
+	}
+	return f.next
+}
+
+// kindsOf tells what is true of the failure of a command that asks for the lock.
+func (a *acquisition) kindsOf(at state, why error) (what kinds) {
+	what = lasting
+	if a.patient && a.passing(why) {
+		what = passing
+	}
+	var refusal *rueidis.RedisError
+	if !a.cut && errors.As(why, &refusal) {
+		if fault.Refusal(refusal) {
+			what |= refused
+		}
+		if fault.BetweenNodes(refusal) {
+			what |= moving
+		}
+	}
+	if a.again {
+		what |= again
+	}
+	if (at == stateAsk || at == stateLook) && a.isStuck(why) {
+		what |= stuck
+	}
+	return what
+}
+
+// movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. The move of a slot
+// with many keys takes some seconds; an aborted move lasts until an operator repairs it.
+const movingFor = 500 * time.Millisecond
+
+// isStuck reports whether the server has refused looks for movingFor, because the lock's key is at one node and its queue at
+// another.
+func (a *acquisition) isStuck(err error) bool {
+	if !a.path.all.Cluster || !fault.BetweenNodes(err) {
+		a.ticket.moving = 0
+		return false
+	}
+	now := a.path.Clock.Now()
+	if a.ticket.moving == 0 {
+		a.ticket.moving = now
+	}
+	return a.ticket.moving.Until(now) >= movingFor
+}
+
+// retries counts consecutive failed tries.
+type retries struct {
+	failed  int
+	late    int           // grants that were over before they counted
+	closing clock.Instant // since when they fail because the client seems closed; 0: they do not
+}
+
+// notSentPause is the longest pause after a try that sent nothing to Redis.
+const notSentPause = 200 * time.Millisecond
+
+// closingGrace is for how long the client may seem closed before a call asks whether it is. Rueidis returns the same error for
+// commands that were pending on a connection that is replaced; a client that replaces one says so of a PING, too, for a moment.
+const closingGrace = time.Second
+
+// recover pauses after a try that failed with why; why may be nil. It fails when there is no next try.
+func (a *acquisition) recover(why error) error {
+	if a.failure == nil { // perhaps nothing was sent: there was no time, since the process stood still, and the call is over
+		if over := a.over(); over != nil {
+			return over
+		}
+		a.failure = fault.Classify(why)
+	}
+	now := a.path.Clock.Now()
+	switch {
+	case !errors.Is(a.failure, rueidis.ErrClosing):
+		a.retries.closing = 0
+	case a.retries.closing == 0:
+		a.retries.closing = now
+	case a.retries.closing.Until(now) >= closingGrace && a.path.all.Transport.Closed():
+		return a.failure
+	}
+	a.retries.failed++
+	a.note(a.failure)
+	if err := a.over(); err != nil {
+		return err
+	}
+	if a.failFast && a.failure != nil {
+		return a.failure
+	}
+	pause := min(clock.Backoff(a.retries.failed, a.hold.Term().Length), now.Until(a.deadline))
+	if errors.Is(a.failure, fault.NotSent) { // the next try costs the server nothing
+		pause = min(pause, notSentPause)
+	}
+	_, err := a.pause(pause, nil, a.mail.wakes())
+	return err
+}

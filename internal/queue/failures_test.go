@@ -1,0 +1,61 @@
+package queue
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each failure has the fate that its row says, whatever else is true of it.
+func TestFates(t *testing.T) {
+	all := []state{stateAsk, stateLook, stateSure, stateAlone, stateTrace, stateTry}
+	for name, c := range map[string]struct {
+		at               []state
+		what             kinds
+		next             state // stateHold: the same state again
+		abandons, pauses bool
+	}{
+		"nothing will change":                     {all, lasting, stateEnded, false, false},
+		"too few replicas have it, for good":      {in1(stateSure), lasting, stateEnded, false, false},
+		"a ticket, no reply":                      {in1(stateAsk), passing, stateAsk, true, true},
+		"a ticket, not permitted":                 {in1(stateAsk), lasting | refused, stateEnded, false, false},
+		"a ticket, then a look, not permitted":    {in1(stateAsk), lasting | refused | again, stateStandBack, false, false},
+		"a ticket, then a look, no reply":         {in1(stateAsk), passing | again, stateAsk, true, true},
+		"a ticket, while the slot moves":          {in1(stateAsk), passing | moving, stateAsk, true, true},
+		"a ticket, while the slot moves for long": {in1(stateAsk), passing | moving | stuck, stateAlone, true, false},
+		"a look, no reply":                        {in1(stateLook), passing, stateLook, false, true},
+		"a look, not permitted":                   {in1(stateLook), lasting | refused, stateStandBack, false, false},
+		"a look, while the slot moves for long":   {in1(stateLook), passing | moving | stuck, stateAlone, false, false},
+		"a try between tickets":                   {in1(stateAlone), passing | moving, stateAsk, true, true},
+		"a try, no reply":                         {[]state{stateTry, stateTrace}, passing, stateHold, false, true},
+		"a trace, not permitted":                  {in1(stateTrace), lasting | refused, stateTry, false, false},
+		"a trace, while the slot moves":           {in1(stateTrace), passing | moving, stateTry, false, false},
+		"a try, not permitted":                    {in1(stateTry), lasting | refused, stateEnded, false, false},
+		"a renewal, no reply":                     {in1(stateSure), passing, stateLook, false, true},
+		"too few replicas have it":                {in1(stateSure), passing | returned, stateAsk, false, true},
+		"it was over before it counted":           {in1(stateSure), notOwner, stateAsk, false, false},
+		"it was over before it counted, again":    {in1(stateSure), notOwner | repeated, stateAsk, false, true},
+	} {
+		for _, at := range c.at {
+			f, next := fateOf(at, c.what), c.next
+			if next == stateHold {
+				next = at
+			}
+			require.Equal(t, next, f.next, "%s, %d", name, at)
+			require.Equal(t, c.abandons, f.abandons, name)
+			require.Equal(t, c.pauses, f.pauses, name)
+		}
+	}
+	for _, at := range all { // no failure is without a row, and none leads to a hold
+		for what := range kinds(1 << 9) {
+			if what&(passing|lasting) == 0 {
+				continue
+			}
+			f := fateOf(at, what)
+			require.NotZero(t, f.at, "%d %b", at, what)
+			require.NotEqual(t, stateHold, f.next)
+		}
+	}
+}
+
+func in1(s state) []state { return []state{s} }

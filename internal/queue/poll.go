@@ -1,0 +1,127 @@
+package queue
+
+import (
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+// Turnaround is enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
+const Turnaround = 10 * time.Millisecond
+
+// poll begins to try without a queue: whenever the call is woken, the holder's lease ends, or the poll interval is over. All its
+// tries ask for the same hold, so the next one makes up for a lost reply. A call that does not wait tries once.
+func (a *acquisition) poll() state {
+	a.arm()
+	traces := a.left() > 0 // otherwise this is the last try
+	if !a.patient {
+		traces = a.path.tries()
+	}
+	if a.failure != nil { // of the try before
+		if err := a.recover(a.failure); err != nil {
+			return a.ends(err)
+		}
+	}
+	if traces {
+		return stateTrace
+	}
+	return stateTry
+}
+
+// tryNow tries, with a trace or without, and waits until the next try.
+func (a *acquisition) tryNow(s state) state {
+	asks := a.mode(a.patient, s == stateTrace)
+	if err := a.try(protocol.Queueing{Mode: asks}, false, a.deadline); err != nil {
+		what := a.kindsOf(s, err)
+		if asks != protocol.ModePoll && asks != protocol.ModeSeen {
+			what &^= refused | moving
+		}
+		return a.failed(s, what, err)
+	}
+	if a.won {
+		return stateHold
+	}
+	if a.patient {
+		seen := a.arm()
+		if seen.Armed && (!seen.Taken || !a.exclusive()) { // the key may have changed before, or may not exclude this call
+			if err := a.over(); err != nil {
+				return a.ends(err)
+			}
+			return s
+		}
+		if seen.Armed {
+			a.at.Left = seen.Left
+		}
+	}
+	return a.waitForNext(s)
+}
+
+// alone tries once with a command that needs only the lock's key, which the client finds at either of two nodes. The call keeps
+// its place: it asks for it again after each try. Its old ticket may stay where it cannot be reached now. If that is granted
+// later, no call waits for it, and it is passed on at once, see Registry.deliver.
+func (a *acquisition) alone() state {
+	a.drop()
+	return a.tryOnce(protocol.Queueing{Mode: a.mode(false, false)})
+}
+
+// unheard tries once without the queue, because there is no connection for messages, and waits for one. At the last release of
+// this process there may have been a window for others: then it waits until that is over. A call that has found the key taken
+// since then has no reason to: with a pause before each try it would miss windows that are for itself.
+func (a *acquisition) unheard() state {
+	a.drop()
+	if a.path.Contested() && !a.course.slept {
+		why, err := a.pause(min(longWindow, a.left()), a.listener.Wakeup(), nil)
+		if err != nil {
+			return a.ends(err)
+		}
+		if why == byWakeup {
+			return stateAsk
+		}
+	}
+	return a.tryOnce(protocol.Queueing{Mode: a.mode(true, a.course.slept && !a.path.all.Cluster)})
+}
+
+// tryOnce tries once between two tickets, then waits until it is time to ask for the next one.
+func (a *acquisition) tryOnce(w protocol.Queueing) state {
+	err := a.try(w, false, a.deadline)
+	switch {
+	case a.won:
+		return stateHold
+	case err != nil:
+		return a.failed(stateAlone, a.kindsOf(stateAlone, err), err)
+	default:
+		return a.waitForNext(stateAsk)
+	}
+}
+
+// waitForNext waits until the next try, after one that has found the lock taken. It returns next, unless there is none.
+func (a *acquisition) waitForNext(next state) state {
+	left := a.at.Left
+	a.retries = retries{}
+	a.note(nil)
+	if err := a.over(); err != nil {
+		return a.ends(err)
+	}
+	pause := min(a.path.all.Poll, a.left())
+	if left > 0 {
+		pause = min(pause, clock.Plus(left, afterEnd))
+	}
+	a.course.sleeps(a.sentAt, left)
+	a.path.noteEndless(left)
+	why, err := a.pause(pause, a.listener.Wakeup(), nil)
+	if err != nil {
+		return a.ends(err)
+	}
+	a.course.woke(why)
+	if why == byTime {
+		a.path.all.Polls.Add(1)
+	}
+	return next
+}
+
+// exclusive reports whether an existing key surely excludes this call. Readers share the key, and so do holders of permits;
+// after a try whose reply is lost it may be this very hold's.
+func (a *acquisition) exclusive() bool {
+	return !a.hold.MayArrive() && a.path.side != Reads && !a.path.Many()
+}
