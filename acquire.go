@@ -131,6 +131,15 @@ func (h *Hold) claim() (before int32, err error) {
 }
 
 func (h *Hold) giveUp(ctx context.Context, before int32) error {
+	last, err := h.leave(before)
+	if last {
+		return h.lock.releaseLast(ctx)
+	}
+	return err
+}
+
+// leave ends the claimed hold in the local half. After the last owner the caller must release the lock.
+func (h *Hold) leave(before int32) (last bool, err error) {
 	h.watch.Stop()
 	if before > 0 { // no hand-over: a renewal must not reach the next owner, and a caller learns the hold's name
 		h.hold.Stay()
@@ -138,11 +147,11 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 	if h.lock.reads() {
 		h.hold.Unuphold()
 	}
-	err := h.lock.unlock(ctx, h.owner)
+	last, err = h.lock.leave(h.owner)
 	if errors.Is(err, ErrNotOwner) { // its loss was so long ago that the local half has forgotten it
-		return h.hold.Err()
+		err = h.hold.Err()
 	}
-	return err
+	return last, err
 }
 
 func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -35,8 +36,9 @@ import (
 // AcquireAll never deadlock with each other, whatever the order of their paths: each waits for one path after the other, in the
 // order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
 //
-// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. Behind a proxy that
-// spreads keys over several servers it takes one command for each path, one after another. While the call
+// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. So does their release,
+// but for paths that others wait for: each of those takes one more. Behind a proxy that spreads keys over several servers it takes
+// one command for each path, one after another. While the call
 // waits, it renews the paths that it already has. When one of them is lost, it releases all and begins anew, until the wait
 // ends. With NoWait it tries once.
 //
@@ -107,10 +109,7 @@ type multiAcquire struct {
 	failure  error         // why Redis could not be asked for all at once; nil when it was asked since
 }
 
-const (
-	mostPaths    = 20_000 // of one call: in order each takes a round trip
-	mostInScript = 1000   // the server does nothing else for some milliseconds
-)
+const mostPaths = 20_000 // of one call: in order each takes a round trip
 
 // several checks the arguments of AcquireAll.
 func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOption) (*multiAcquire, error) {
@@ -270,19 +269,6 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 // unlogged reports whether l is not the first path: only that one logs, so that each message appears once.
 func (b *multiAcquire) unlogged(l *Lock) bool { return l.redis.Key != b.locks[0].redis.Key }
 
-// giveBack releases the holds of a call that failed. The call may have no time left, so giveBack waits no longer than Unlock
-// does once its context is done; removals go on in the background until they are confirmed.
-func giveBack(holds []*Hold) {
-	_ = queue.Each(holds, func(h *Hold) error { return h.release(noTime) })
-}
-
-// noTime is a context that has ended.
-var noTime = func() context.Context {
-	ctx, end := context.WithCancel(context.Background())
-	end()
-	return ctx
-}()
-
 // atOnce gets all locks if all are free. Otherwise it releases what Redis may have granted, and returns the lock that failed,
 // and why: fault.Busy when another owner has it.
 func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
@@ -354,7 +340,7 @@ func (b *multiAcquire) slots() (groups []*slotGroup) {
 		if b.reg.queues.Cluster {
 			slot = protocol.Slot(l.redis.Key)
 		}
-		if of[slot] == nil || len(of[slot].locks) == mostInScript {
+		if of[slot] == nil || len(of[slot].locks) == queue.MostInScript {
 			of[slot] = &slotGroup{}
 			groups = append(groups, of[slot])
 		}
@@ -363,28 +349,82 @@ func (b *multiAcquire) slots() (groups []*slotGroup) {
 	return groups
 }
 
-// releaseAll is Release for several paths. The removals run at the same time. Once the time of one Unlock is over, each of the
-// others gets only as long as Unlock gets once its context is done.
+// releaseAll is Release for several paths.
 func (h *Hold) releaseAll(ctx context.Context) error {
 	before, err := h.claim()
 	if err != nil {
 		return h.lock.fail("release", err)
 	}
-	reg := h.lock.reg
-	begun := reg.clock.Now()
-	return queue.Each(h.parts(), func(part *Hold) error {
-		var err error
-		ctx := ctx
-		if begun.Until(reg.clock.Now()) >= queue.ReleaseLimit {
-			ctx = noTime
+	parts := releasing{ctx: ctx, errs: make([]error, 1, 1+len(h.more))}
+	parts.leave(0, h, before)
+	for _, part := range h.more {
+		parts.add(part)
+	}
+	return parts.end()
+}
+
+// giveBack releases the holds of a call that failed. The call may have no time left, so giveBack waits no longer than Unlock
+// does once its context is done; removals go on in the background until they are confirmed.
+func giveBack(holds []*Hold) {
+	parts := releasing{ctx: queue.NoTime}
+	for _, h := range holds {
+		parts.add(h)
+	}
+	_ = parts.end()
+}
+
+// releasing releases several holds together.
+type releasing struct {
+	ctx   context.Context
+	errs  []error // in the order of the holds
+	ended []*queue.Ended
+	these []leaving // of ended
+}
+
+// leaving is a hold that is being released.
+type leaving struct {
+	i    int // its error's
+	lock *Lock
+	*removing
+	held time.Duration
+}
+
+// add ends a hold in this process.
+func (r *releasing) add(h *Hold) {
+	i := len(r.errs)
+	before, err := h.claim()
+	r.errs = append(r.errs, h.lock.fail("release", err))
+	if err == nil {
+		r.leave(i, h, before)
+	}
+}
+
+// leave ends the claimed hold whose error is the i-th.
+func (r *releasing) leave(i int, h *Hold, before int32) {
+	l := h.lock
+	last, err := h.leave(before)
+	if last {
+		owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
+		e, how, failure := l.endHold()
+		if e != nil {
+			r.ended, r.these = append(r.ended, &e.Ended), append(r.these, leaving{i, l, e, owned})
+			return
 		}
-		if part == h {
-			err = h.giveUp(ctx, before)
-		} else {
-			err = part.release(ctx)
-		}
-		return part.lock.fail("release", err)
-	})
+		l.tellOfRelease(r.ctx, owned, how, failure)
+		err = failure
+	}
+	r.errs[i] = l.fail("release", err)
+}
+
+// end releases them in Redis, and returns the errors of all, joined.
+func (r *releasing) end() error {
+	queue.ReleaseAll(r.ctx, r.ended)
+	for _, one := range r.these {
+		how, err := one.lock.ended(one.removing)
+		one.lock.tellOfRelease(r.ctx, one.held, how, err)
+		r.errs[one.i] = one.lock.fail("release", err)
+	}
+	return fault.Join(r.errs...)
 }
 
 // contextFor is the last context that was made for several paths, and its parent.

@@ -182,7 +182,7 @@ func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
 		}
 	}
 	if last, _ := l.leave(o); last {
-		_, _ = l.release(noTime)
+		_, _ = l.release(queue.NoTime)
 	}
 	return false, err
 }

@@ -74,14 +74,19 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 }
 
 // tellReleased is release, reported to the observer.
-func (l *Lock) tellReleased(ctx context.Context) (err error) { // named: err is returned also when the observer panics
+func (l *Lock) tellReleased(ctx context.Context) error {
 	owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
-	r := observe.Released{Subject: l.subject(), Held: owned}
-	r.How, err = l.release(ctx)
-	r.Err = err
-	defer l.reg.reports.dispatch.Caught("Released")
-	l.reg.reports.observer.Released(ctx, r)
+	how, err := l.release(ctx)
+	l.tellOfRelease(ctx, owned, how, err)
 	return err
+}
+
+// tellOfRelease tells the observer, if there is one.
+func (l *Lock) tellOfRelease(ctx context.Context, held time.Duration, how observe.End, err error) {
+	if released := l.reg.reports.observer.Released; released != nil {
+		defer l.reg.reports.dispatch.Caught("Released")
+		released(ctx, observe.Released{Subject: l.subject(), Held: held, How: how, Err: err})
+	}
 }
 
 func (l *Lock) tellLost(held time.Duration, why fault.Loss) {

@@ -362,15 +362,19 @@ func (l *Lock) renew(ctx context.Context, h hold.Part, length time.Duration) err
 // unlock undoes one lock of an owner.
 func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 	last, err := l.leave(o)
-	switch {
-	case !last:
-		return err
-	case l.reg.reports.observer.Released != nil:
-		return l.tellReleased(ctx)
-	default:
-		_, err = l.release(ctx)
-		return err
+	if last {
+		return l.releaseLast(ctx)
 	}
+	return err
+}
+
+// releaseLast is release, reported to an observer.
+func (l *Lock) releaseLast(ctx context.Context) error {
+	if l.reg.reports.observer.Released != nil {
+		return l.tellReleased(ctx)
+	}
+	_, err := l.release(ctx)
+	return err
 }
 
 // leave undoes one lock of an owner in the local half. After the last one of all owners the caller must release the hold.
@@ -441,6 +445,16 @@ func (l *Lock) abandon(h *hold.Hold) {
 // release ends the last lock. It hands the hold on to the next goroutine of this process, if it can. Else it ends the hold, and
 // has its key removed; then the local half, which is leaving until then, is free: see [queue.Path.Release], also on the order.
 func (l *Lock) release(ctx context.Context) (observe.End, error) {
+	e, how, err := l.endHold()
+	if e == nil {
+		return how, err
+	}
+	e.Lost, e.Err = l.redis.Release(ctx, e.Ending)
+	return l.ended(e)
+}
+
+// endHold ends the hold of the lock, or hands it on. It returns the hold that is to be released in Redis; nil: there is none.
+func (l *Lock) endHold() (*removing, observe.End, error) {
 	reg := l.reg
 	h := l.hold.Load()
 	e := queue.Ending{Hold: h, Due: reg.handoff == 0}
@@ -450,7 +464,7 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 		if can, e.Due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
 			reg.reports.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
-			return observe.EndHandedOver, nil
+			return nil, observe.EndHandedOver, nil
 		}
 	}
 	e.At = reg.clock.Now()
@@ -463,15 +477,26 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 	}
 	if !sound {
 		l.abandon(h)
-		return observe.EndLost, h.Err()
+		return nil, observe.EndLost, h.Err()
 	}
-	switch lost, err := l.redis.Release(ctx, e); {
-	case err != nil:
-		return observe.EndUnknown, err
-	case lost != fault.NotLost:
-		l.tellLost(owned, lost)
-		reg.others.presence.Doubt()
-		return observe.EndLost, lost.Err()
+	return &removing{queue.Ended{Path: &l.redis, Ending: e}, owned}, 0, nil
+}
+
+// removing is a hold that has ended in this process, and is to be released in Redis.
+type removing struct {
+	queue.Ended
+	owned time.Duration
+}
+
+// ended tells what became of a hold's release in Redis.
+func (l *Lock) ended(e *removing) (observe.End, error) {
+	switch {
+	case e.Err != nil:
+		return observe.EndUnknown, e.Err
+	case e.Lost != fault.NotLost:
+		l.tellLost(e.owned, e.Lost)
+		l.reg.others.presence.Doubt()
+		return observe.EndLost, e.Lost.Err()
 	case e.Kept > e.At:
 		return observe.EndKept, nil
 	default:

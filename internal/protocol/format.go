@@ -2,7 +2,10 @@
 package protocol
 
 import (
+	"fmt"
 	"strconv"
+
+	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
@@ -48,6 +51,7 @@ type Description struct {
 	Many   bool     // of a semaphore, see [Format.Many]
 
 	Set     bool                            // SET NX takes a free lock
+	Marks   bool                            // the owner's value shows whether others wait, see the mark in lua/spring.lua
 	Unlinks bool                            // keys are removed by Config's command; else by the scripts' own
 	Channel func(prefix string) string      // the beginning of the names of the channels of releases
 	Within  func(key string) string         // the rest of these names
@@ -61,7 +65,7 @@ type Description struct {
 }
 
 // scripts are the scripts of a format.
-type scripts struct{ obtain, queued, all, release, renew, number *Script }
+type scripts struct{ obtain, queued, all, release, releaseAll, renew, number *Script }
 
 // describe assembles the scripts of a format.
 func describe(d Description) *Description {
@@ -71,7 +75,7 @@ func describe(d Description) *Description {
 		release: script("release"), renew: script("renew"),
 	}
 	if d.Side == "" && !d.Many {
-		d.scripts.all = script("obtain_all")
+		d.scripts.all, d.scripts.releaseAll = script("obtain_all"), script("release_all")
 	}
 	if d.Many {
 		d.scripts.number = script("set_permits")
@@ -221,7 +225,13 @@ func (f *Format) Release(r Release) Call {
 			c.Args[2] = f.Prefix
 		}
 	}
-	removal, old := "", ""
+	removal, old := f.removes()
+	c.then(r.manner(), r.Leaving.Ticket, r.keeping(), removal, old)
+	return f.named(c)
+}
+
+// removes returns how releases remove a key, and one more channel on which they are published, as scripts take them.
+func (f *Format) removes() (removal, old string) {
 	if f.format.Unlinks {
 		if removal = f.Remove(); removal == "UNLINK" {
 			removal = ""
@@ -230,8 +240,48 @@ func (f *Format) Release(r Release) Call {
 	if f.OldChannel && f.channels != "" && f.format.Common != nil {
 		old = f.format.Common(f.Prefix)
 	}
-	c.then(r.manner(), r.Leaving.Ticket, r.keeping(), removal, old)
-	return f.named(c)
+	return removal, old
+}
+
+// ReleaseAll returns one call that releases the locks of a slot that their holds have and nobody waits for, see [Released]. It is
+// for plain locks, and panics for others.
+func (f *Format) ReleaseAll(all []Release) Call {
+	if f.format.scripts.releaseAll == nil {
+		panic("lockregistry: several locks together are released of " + f.format.name() + ", which is not a format of plain locks")
+	}
+	removal, old := f.removes()
+	c := Call{
+		Script: f.format.scripts.releaseAll, Key: all[0].Key,
+		Args: Args{strconv.Itoa(len(all)), f.channels, removal, old, f.Sharded()},
+	}
+	queues, queued := make([]string, 0, len(all)), false // behind all locks
+	for _, r := range all {
+		c.more = append(c.more, r.Value)
+		if r.Key != c.Key {
+			c.others = append(c.others, r.Key)
+		}
+		queue := f.queueOf(r.Key)
+		if !r.Queued || queue == "" {
+			queue = r.Key // it exists: if others have a queue, this lock is left
+		} else {
+			queued = true
+		}
+		queues = append(queues, queue)
+	}
+	if queued && !f.format.Marks {
+		c.others = append(c.others, queues...)
+	}
+	return c
+}
+
+// Released decodes the reply to a call of ReleaseAll for n locks: which were the hold's and are free now. The others are as they
+// were: each must be released by itself.
+func Released(result rueidis.RedisResult, n int) ([]int64, error) {
+	released, err := result.AsIntSlice()
+	if err == nil && len(released) != n {
+		return nil, fmt.Errorf("the reply is about %d locks, not %d", len(released), n)
+	}
+	return released, err
 }
 
 // Renew returns the call that renews the lease if the key is the hold's. The reply is 1 if it was, else at most 0, see

@@ -108,6 +108,9 @@ var operations = map[string][]part{
 		of("release", "arguments"), format("format"), format("end"), of("release", "drop"),
 		form, queue, heads, grant, option("granted"), windows, of("release", "operation"),
 	},
+	"release_all": {
+		of("release_all", "head"), of("release_all", "release alone"), of("release_all", "operation"),
+	},
 	"force_unlock": {of("force_unlock", "head"), effects, names, form, queue, heads, of("force_unlock", "operation")},
 	"set_permits": {
 		of("set_permits", "head"), effects, names, format("format"), format("end"),

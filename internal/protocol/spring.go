@@ -7,7 +7,7 @@ package protocol
 // 7.0.0, a single one, "<prefix>-channel". The message is the key on both.
 var spring = describe(Description{
 	Name: "spring", Source: files["spring"],
-	Set: true, Unlinks: true,
+	Set: true, Marks: true, Unlinks: true,
 	Needs:   &Needs{own: []string{"GET", "UNLINK|DEL"}, writes: []string{"SET v"}},
 	Channel: func(prefix string) string { return prefix + "-channel:" },
 	Within:  func(key string) string { return key },

@@ -38,32 +38,50 @@ type Ending struct {
 //  4. The local half is free once the outcome is known, or the lease is over: so the next call here finds the key free. What is
 //     still under way then names this hold, and the next hold, with its larger number, is not touched by it.
 func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err error) {
-	h := e.Hold
-	m := protocol.Release{Key: p.Key, Value: h.Value(), Queued: p.mayQueue(), Keep: e.Kept.After(e.At)}
-	p.fairness(&m, h, e.Due, e.At)
-	to := p.Shard()
-	w := transport.Wait{
-		Ctx: ctx, Since: e.At, Limit: to.Plus(ReleaseLimit), Near: ReleaseLimit, Lease: h.Term().Length,
-		Grace: to.RoundTrip().Plus(ReleaseGrace),
-	}
-	c := p.Format.Release(m) // this may ask the server for its version
+	m := protocol.Release{Key: p.Key, Value: e.Hold.Value(), Queued: p.mayQueue(), Keep: e.Kept.After(e.At)}
+	p.fairness(&m, e.Hold, e.Due, e.At)
+	w, c := p.releaseWait(ctx, &e), p.Format.Release(m) // this may ask the server for its version
 	reply := p.all.Transport.Do(&w, &c)
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
 		p.NoQueue(why)
 	}
-	p.NoteContention(n, m.Yields, reply.Came)
-	if err == nil && !reply.Late { // mutant: late removal believed
+	return p.released(&e, &releaseReply{&w, &reply, n, err, m.Yields})
+}
+
+// releaseWait returns how long the release of a hold waits for its reply.
+func (p *Path) releaseWait(ctx context.Context, e *Ending) transport.Wait {
+	to := p.Shard()
+	return transport.Wait{
+		Ctx: ctx, Since: e.At, Limit: to.Plus(ReleaseLimit), Near: ReleaseLimit, Lease: e.Hold.Term().Length,
+		Grace: to.RoundTrip().Plus(ReleaseGrace),
+	}
+}
+
+// releaseReply is what a reply to a release says of one path.
+type releaseReply struct {
+	wait   *transport.Wait
+	reply  *transport.Reply
+	n      int64 // as of [protocol.Confirmed]
+	err    error
+	yields bool // goroutines of this process wait, and must let others go first
+}
+
+// released ends a release by its reply.
+func (p *Path) released(e *Ending, r *releaseReply) (lost fault.Loss, err error) {
+	h, reply := e.Hold, r.reply
+	p.NoteContention(r.n, r.yields, reply.Came)
+	if r.err == nil && !reply.Late { // mutant: late removal believed
 		p.Removed(h.Value(), reply.Came)
 		if h.MayArrive() {
 			p.all.Cleaner.Remove(p.remains(h), nil)
 		}
 		p.lock.Free()
-	} else if err = p.removeLater(w, h, err); err != nil {
+	} else if err = p.removeLater(*r.wait, h, r.err); err != nil {
 		return fault.NotLost, err
 	}
-	if n <= 0 && (reply.Error() == nil || fault.IsWrongType(reply.Error())) {
-		return e.missed(n, reply.Came)
+	if r.n <= 0 && (reply.Error() == nil || fault.IsWrongType(reply.Error())) {
+		return e.missed(r.n, reply.Came)
 	}
 	return fault.NotLost, nil
 }

@@ -418,6 +418,21 @@ var mutations = []mutation{
 		"TestReleasesOfUnknownOutcome",
 	},
 	{
+		"released whoever has it", "a script for several paths removes what another owner has",
+		"redis.pcall('GET', key) ~= value", "not redis.pcall('GET', key)",
+		"../several:TestReleaseAll_SomeAreLost$",
+	},
+	{
+		"waiting calls are passed over", "a script for several paths removes what others wait for",
+		"redis.pcall('EXISTS', queue) ~= 0", "false",
+		"../several:TestReleaseAll_OthersWaitForOne$",
+	},
+	{
+		"found is released", "a path that the script for several has not found counts as released",
+		"gone[i] == 0", "gone[i] < 0",
+		"../several:TestReleaseAll_SomeAreLost$ ../several:TestReleaseAll_BehindAProxy$",
+	},
+	{
 		"kept path let go", "a release that is tried again does not keep the path",
 		"Keep:      r.Kept,", "",
 		"TestReleasesOfUnknownOutcome",

@@ -31,6 +31,25 @@ elseif counter == '' then
   return 1
 end
 
+--# release alone
+local function releaseAlone(key, value, queue)
+  if queue and redis.pcall('EXISTS', queue) ~= 0 then -- mutant: waiting calls are passed over
+    return false
+  end
+  local holders = redis.pcall('HKEYS', key)
+  if holders[1] ~= value or holders[2] or redis.pcall('DEL', key) ~= 1 then
+    return false
+  end
+  if channels ~= '' then
+    local channel = channels .. (string.find(key, '{', 1, true) and key or '{' .. key .. '}')
+    redis.pcall('PUBLISH', channel, '0')
+    if sharded then -- Redisson listens there in a cluster
+      redis.pcall('SPUBLISH', channel, '0')
+    end
+  end
+  return true
+end
+
 --# release queued
 if plain and not direct then
   local holders = (prefix == '' or redis.pcall('EXISTS', queue) == 0) and redis.call('HKEYS', key)

@@ -49,6 +49,23 @@ if held == value and plain then -- mutant: anybody's key removed
   end
 end
 
+--# release alone
+local function releaseAlone(key, value)
+  if redis.pcall('GET', key) ~= value then -- mutant: released whoever has it
+    return false
+  end
+  if redis.pcall(removal == 'DEL' and 'DEL' or 'UNLINK', key) ~= 1 then
+    return false
+  end
+  if channels ~= '' then
+    redis.pcall('PUBLISH', channels .. key, key)
+  end
+  if old ~= '' then
+    redis.pcall('PUBLISH', old, key)
+  end
+  return true
+end
+
 --# release queued
 direct = direct and held == value .. '+'
 

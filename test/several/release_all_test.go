@@ -1,0 +1,138 @@
+package several_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// Paths that nobody waits for are released by one script, and published as if each were released by itself.
+func TestReleaseAll_ByOneScript(t *testing.T) {
+	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		f, paths := w.Flaky(), []string{"a", "b", "c"}
+		r := f.Registry(opts...)
+		w.Known(r)
+		for round := range 2 {
+			h, err := r.AcquireAll(w.Context(), paths)
+			require.NoError(w, err)
+			before := f.Count("release")
+			require.NoError(w, h.Release(w.Context()))
+			allFree(w, paths...)
+			if round > 0 { // the server knows the script
+				require.Equal(w, before+1, f.Count("release"))
+			}
+			require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrNotOwner)
+		}
+	})
+}
+
+// A path that others wait for is released by itself, so that the release grants it to the first one that waits.
+func TestReleaseAll_OthersWaitForOne(t *testing.T) {
+	inPlainLayouts(t, kit.RealWorlds, func(w *kit.World, opts ...lockregistry.Option) {
+		opts = append(opts, lockregistry.WithPollInterval(kit.NoPoll))
+		f, paths := w.Flaky(), []string{"a", "b", "c"}
+		r, other := f.Registry(opts...), w.Registry(opts...)
+		for range 3 {
+			h, err := r.AcquireAll(w.Context(), paths)
+			require.NoError(w, err)
+			got, _ := w.AllOf(w.Context(), other, []string{"b"})
+			w.Await("it waits in the queue", func() bool { return other.Stats().Tickets == 1 })
+			granted := other.Stats().Wakeups.Messages
+			require.NoError(w, h.Release(w.Context()))
+			b := <-got
+			require.Greater(w, other.Stats().Wakeups.Messages, granted, "by a message")
+			allFree(w, "a", "c")
+			w.Release(b)
+			allFree(w, paths...)
+		}
+		require.Positive(w, f.Count("release_all"))
+	})
+}
+
+// What is no longer the hold's is lost, and stays as it is. The other paths are released.
+func TestReleaseAll_SomeAreLost(t *testing.T) {
+	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		r, other := w.Registry(opts...), w.Registry(opts...)
+		h, err := r.AcquireAll(w.Context(), []string{"a", "b", "c", "d"})
+		require.NoError(w, err)
+		w.Do("DEL", "orders:b", "orders:c")
+		b := w.Acquires(other.Obtain("b"))
+		err = h.Release(w.Context())
+		require.ErrorIs(w, err, lockregistry.ErrLockLost)
+		require.ErrorContains(w, err, "orders:b")
+		require.ErrorContains(w, err, "orders:c")
+		require.NotContains(w, err.Error(), "orders:a")
+		require.NotContains(w, err.Error(), "orders:d")
+		taken(w, "b")
+		allFree(w, "a", "c", "d")
+		w.Release(b)
+		allFree(w, "b")
+	})
+}
+
+// When the reply is lost nobody knows whether the paths were released: none counts as lost, and the removals are sent again.
+func TestReleaseAll_WithALostReply(t *testing.T) {
+	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		f, paths := w.Flaky(), []string{"a", "b", "c"}
+		r := f.Registry(opts...)
+		w.Known(r)
+		for _, fate := range []kit.Fate{kit.CutAfter, kit.Cut} {
+			h, err := r.AcquireAll(w.Context(), paths)
+			require.NoError(w, err)
+			f.Fates("release_all", fate)
+			require.NotErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
+			w.Await("all are free", func() bool { return w.Free("orders:a") && w.Free("orders:b") && w.Free("orders:c") })
+		}
+	})
+}
+
+// A reply that says that the script was refused says that no path was released.
+func TestReleaseAll_Refused(t *testing.T) {
+	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		f, paths := w.Flaky(), []string{"a", "b", "c"}
+		r := f.Registry(opts...)
+		w.Known(r)
+		for _, text := range []string{
+			"NOPERM this user has no permissions to access one of the keys used as arguments",
+			"TRYAGAIN Multiple keys request during rehashing of slot", kit.Loading,
+		} {
+			h, err := r.AcquireAll(w.Context(), paths)
+			require.NoError(w, err)
+			f.Fates("release_all", kit.Refused(text))
+			require.NoError(w, h.Release(w.Context()), text)
+			allFree(w, paths...)
+		}
+	})
+}
+
+// A registry that does not know of a proxy which keeps paths on several servers, since it has taken them one by one, releases all
+// of them where they are.
+func TestReleaseAll_BehindAProxy(t *testing.T) {
+	behindProxies(t, func(t *testing.T, relay *kit.Relay, opts ...lockregistry.Option) {
+		paths := apart(t, relay)
+		r, other := relay.Registry(t, opts...), relay.Registry(t, opts...)
+		first, err := other.Acquire(t.Context(), paths[0])
+		require.NoError(t, err)
+		got := make(chan *lockregistry.Hold)
+		go func() {
+			h, err := r.AcquireAll(t.Context(), paths)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- h
+		}()
+		require.True(t, redistest.Await(20*time.Second, func() bool { return r.Stats().Waiters > 0 }))
+		require.NoError(t, first.Release(t.Context()))
+		require.NoError(t, (<-got).Release(t.Context()))
+		for _, server := range relay.Servers {
+			for _, path := range paths {
+				require.Equal(t, "0", server.Command(t, "EXISTS", "orders:"+path), path)
+			}
+		}
+	})
+}
