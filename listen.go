@@ -44,7 +44,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 		Connection: func(c wake.Connection) {
 			if !c.Up {
 				r.others.presence.Doubt()
-				r.doubt(c.Node)
+				r.verifyHolds(c.Node)
 			}
 		},
 	}
@@ -53,10 +53,10 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 	}
 }
 
-// doubt is called when the connection for wake-ups is lost, or leads to a former master: it verifies all holds on that server,
-// and repeats recent removals. Server is the address in a cluster, else empty. Holds whose server is not known are verified,
-// too.
-func (r *Registry) doubt(server string) {
+// verifyHolds is called when the connection for wake-ups is lost, or leads to a former master: it verifies all holds on that
+// server, and repeats recent removals. Server is the address in a cluster, else empty. Holds whose server is not known are
+// verified, too.
+func (r *Registry) verifyHolds(server string) {
 	now := r.clock.Now()
 	elsewhere := func(p *queue.Path) bool {
 		at := p.Shard().Address

@@ -17,13 +17,13 @@ import (
 type connection struct {
 	number   uint64                  // tells connections to a server apart
 	ctx      context.Context         // of all that is sent
-	drop     context.CancelCauseFunc // ends it
+	cancel   context.CancelCauseFunc // ends it
 	client   rueidis.DedicatedClient
 	giveBack func()
 	lost     <-chan error    // gets an error, or is closed, when the connection ends
 	master   *topology.Watch // begun when the connection was made; nil without Sentinel
 	demoted  <-chan struct{} // closed when a master was demoted since then; nil: not known
-	unsure   bool            // one was demoted before: the connection may have been in the client's pool since
+	suspect  bool            // one was demoted before: the connection may have been in the client's pool since
 
 	tracking   error            // why tracking does not work: errUntried before it is tried, nil if it works
 	noSlots    bool             // the server does not subscribe to channels in their slots
@@ -44,7 +44,7 @@ var (
 // end closes the connection. It cannot go back to the pool, since it has subscriptions, and may track.
 func (c *connection) end() {
 	if c != nil {
-		c.drop(nil)
+		c.cancel(nil)
 		c.client.Close()
 		c.giveBack()
 	}

@@ -102,9 +102,9 @@ func (d *dialer) dedicate(client rueidis.Client, number uint64) *connection {
 		refused: map[string]error{}, prepared: map[*user]bool{}, subscribed: map[*user]bool{},
 	}
 	if d.demoted != nil { // before it is made
-		c.unsure, c.demoted = d.demoted()
+		c.suspect, c.demoted = d.demoted()
 	}
-	c.ctx, c.drop = context.WithCancelCause(d.ctx)
+	c.ctx, c.cancel = context.WithCancelCause(d.ctx)
 	c.client, c.giveBack = client.Dedicate()
 	c.client.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage:      func(m rueidis.PubSubMessage) { d.receiver.published(number, m) },

@@ -20,14 +20,14 @@ type hub struct {
 	masters func() topology.Map
 
 	ctx    context.Context
-	stop   context.CancelFunc
+	cancel context.CancelFunc
 	wakeup signal // of follow
 
 	mu     sync.Mutex // of the hub, its nodes and its waiters
 	users  map[*user]struct{}
 	nodes  map[string]*node // by address; the empty one without a cluster
 	places places           // of a cluster
-	closed bool
+	ended  bool
 }
 
 // places says to which server of a cluster each waiter must listen. The hub's mutex guards it.
@@ -61,7 +61,7 @@ func newHub(client rueidis.Client, o Options) *hub {
 		places:  places{nodes: map[*Waiter]*node{}},
 	}
 	h.moved = func() { h.wakeup.wake() }
-	h.ctx, h.stop = context.WithCancel(context.Background())
+	h.ctx, h.cancel = context.WithCancel(context.Background())
 	if !h.cluster {
 		h.open("", client)
 	}
@@ -71,7 +71,7 @@ func newHub(client rueidis.Client, o Options) *hub {
 // open makes the node of a server.
 func (h *hub) open(address string, client rueidis.Client) *node {
 	n := newNode(&h.mu, address, h.users)
-	ctx, cut := context.WithCancelCause(h.ctx)
+	ctx, cancel := context.WithCancelCause(h.ctx)
 	r := newRunner(ctx, &h.shared, n, func() rueidis.Client {
 		if address != "" { // rueidis may replace the client of a server of a cluster
 			if now := h.client.Nodes()[address]; now != nil {
@@ -80,13 +80,13 @@ func (h *hub) open(address string, client rueidis.Client) *node {
 		}
 		return client
 	})
-	n.cut, n.start = cut, func() { h.tasks.Go(r.run) }
+	n.endRunner, n.start = cancel, func() { h.tasks.Go(r.run) }
 	h.nodes[address] = n
 	return n
 }
 
-// join adds a user.
-func (h *hub) join(u *user) {
+// addUser adds a user.
+func (h *hub) addUser(u *user) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.users[u] = struct{}{}
@@ -95,22 +95,22 @@ func (h *hub) join(u *user) {
 	}
 }
 
-// leave removes a user.
-func (h *hub) leave(u *user) {
+// removeUser removes a user.
+func (h *hub) removeUser(u *user) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.users, u)
 	for _, n := range h.nodes {
-		n.leave(u)
+		n.removeUser(u)
 	}
 }
 
 // end begins to end all that the hub does; tasks waits for it.
 func (h *hub) end() {
-	defer h.stop()
+	defer h.cancel()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.closed = true
+	h.ended = true
 	for _, n := range h.nodes {
 		n.end(nil)
 	}
@@ -120,7 +120,7 @@ func (h *hub) end() {
 func (h *hub) add(w *Waiter) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, open := h.users[w.user]; h.closed || !open {
+	if _, open := h.users[w.user]; h.ended || !open {
 		return false
 	}
 	if !h.cluster {
@@ -153,7 +153,7 @@ func (h *hub) nodeOf(w *Waiter) *node {
 // find is nodeOf. If the server is not known, it is looked up.
 func (h *hub) find(w *Waiter) *node {
 	n := h.nodeOf(w)
-	if h.cluster && !h.places.following && !h.closed {
+	if h.cluster && !h.places.following && !h.ended {
 		h.places.following = true
 		h.tasks.Go(h.follow)
 	}
@@ -270,7 +270,7 @@ func (h *hub) route(all topology.Map) (unknown map[string]string) {
 	clients := h.client.Nodes() // not under the mutex: a wrapper's may block
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || all == nil {
+	if h.ended || all == nil {
 		return nil
 	}
 	h.places.slots, h.places.clients = all, clients

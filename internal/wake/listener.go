@@ -79,7 +79,7 @@ var hubs shares.Of[*hub]
 func Listen(client rueidis.Client, options Options) *Listener {
 	l := &Listener{user: &user{Options: options, closed: make(chan struct{}), notified: map[string]bool{}}}
 	l.hub, l.last = hubs.Join(client, func() *hub { return newHub(client, options) })
-	l.hub.join(l.user)
+	l.hub.addUser(l.user)
 	return l
 }
 
@@ -89,7 +89,7 @@ func (l *Listener) Close() (wait func()) {
 	wait = func() {}
 	l.closing.Do(func() {
 		close(l.user.closed)
-		l.hub.leave(l.user)
+		l.hub.removeUser(l.user)
 		if l.last() {
 			l.hub.end()
 			wait = l.hub.tasks.Wait

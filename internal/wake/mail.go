@@ -27,7 +27,7 @@ type own struct {
 	user *user
 
 	hearers    map[*Waiter]struct{}
-	wanted     bool // it is to be settled
+	wanted     bool // its hearers are to be answered
 	subscribed bool // the server has confirmed it
 	idle       bool // it is in mail.idle
 	fresh      bool // it had a waiter since the last tidy
@@ -98,7 +98,7 @@ func (m *mail) remove(w *Waiter) (untidy bool) {
 	return len(m.idle) == 1
 }
 
-// next takes channels to settle.
+// next takes channels to subscribe to, or to prove.
 func (m *mail) next() (wanted []*own) {
 	k := min(batch, len(m.wanted))
 	wanted, m.wanted = m.wanted[:k:k], m.wanted[k:]
@@ -159,9 +159,9 @@ func (m *mail) proven(o *own) {
 // deafen notes that a user's messages will not arrive on this connection.
 func (m *mail) deafen(u *user) { m.hearing[u] = Deaf }
 
-// settle answers the waiters of channels for which all was sent, if there is an answer. The others are sent again later. It
+// answerAll answers the waiters of channels for which all was sent, if there is an answer. The others are sent again later. It
 // returns the users of the channels that are heard.
-func (m *mail) settle(wanted []*own) (heard []*user) {
+func (m *mail) answerAll(wanted []*own) (heard []*user) {
 	for _, o := range wanted {
 		if !m.has(o) || o.user.isClosed() {
 			continue

@@ -18,7 +18,7 @@ import (
 //	probe       what is not proven is sent a probe: "?a1"
 //	proves a1   the message of the proof arrives
 //	refuses a   the server forbids it, or the proof has not arrived
-//	settle      the server has answered, or cannot
+//	answer      the server has answered, or cannot
 //	ends a1     the server ends the subscription
 //	tidy, busy  it is time to leave channels, which is safe or not: "-a1" is left
 //	lost        the connection is lost
@@ -86,8 +86,8 @@ func (s *script) play(event string) {
 		s.mail.proven(s.mail.channels[object])
 	case "refuses":
 		s.mail.deafen(s.user(object))
-	case "settle":
-		s.mail.settle(s.sent)
+	case "answer":
+		s.mail.answerAll(s.sent)
 	case "ends":
 		s.mail.ended(object)
 	case "tidy", "busy":
@@ -129,41 +129,41 @@ func (s *script) answers() {
 
 func TestMail(t *testing.T) {
 	for name, c := range map[string]struct{ events, said string }{
-		"is proven once": {"hear a1, send, has a1, probe, proves a1, settle, hear a1", "+a1 ?a1 !a1 heard !a1 heard"},
-		"asks once":      {"hear a1, hear a1, send, has a1, probe, proves a1, settle", "+a1 ?a1 !a1 heard !a1 heard"},
-		"is confirmed late": {"hear a1, send, probe, settle, tidy, send, has a1, probe, proves a1, settle",
+		"is proven once": {"hear a1, send, has a1, probe, proves a1, answer, hear a1", "+a1 ?a1 !a1 heard !a1 heard"},
+		"asks once":      {"hear a1, hear a1, send, has a1, probe, proves a1, answer", "+a1 ?a1 !a1 heard !a1 heard"},
+		"is confirmed late": {"hear a1, send, probe, answer, tidy, send, has a1, probe, proves a1, answer",
 			"+a1 !a1 not yet +a1 ?a1 !a1 woken"},
 		"the proof is for all channels of a user": {
-			"hear a1, send, has a1, probe, proves a1, settle, hear a2, send, has a2, probe, settle",
+			"hear a1, send, has a1, probe, proves a1, answer, hear a2, send, has a2, probe, answer",
 			"+a1 ?a1 !a1 heard +a2 !a2 heard"},
 		"one channel of each user is proven": {
-			"hear a1, hear a2, hear b1, send, has a1, has a2, has b1, probe, proves a1, refuses b, settle",
+			"hear a1, hear a2, hear b1, send, has a1, has a2, has b1, probe, proves a1, refuses b, answer",
 			"+a1 +a2 +b1 ?a1 ?b1 !a1 heard !a2 heard !b1 deaf"},
 		"another user has other rights": {
-			"hear a1, send, has a1, probe, proves a1, settle, hear b1, send, has b1, probe, refuses b, settle, hear b2, hear a2",
+			"hear a1, send, has a1, probe, proves a1, answer, hear b1, send, has b1, probe, refuses b, answer, hear b2, hear a2",
 			"+a1 ?a1 !a1 heard +b1 ?b1 !b1 deaf !b2 deaf"},
 		"a proof that comes too late": {
-			"hear a1, send, has a1, probe, refuses a, settle, proves a1, hear a1", "+a1 ?a1 !a1 deaf !a1 deaf"},
+			"hear a1, send, has a1, probe, refuses a, answer, proves a1, hear a1", "+a1 ?a1 !a1 deaf !a1 deaf"},
 		"the server cannot say": {
-			"hear a1, send, settle, busy, send, has a1, probe, proves a1, settle", "+a1 !a1 not yet +a1 ?a1 !a1 woken"},
-		"deaf for a connection": {"hear a1, send, refuses a, settle, lost, hear a1, send, has a1, probe, proves a1, settle",
+			"hear a1, send, answer, busy, send, has a1, probe, proves a1, answer", "+a1 !a1 not yet +a1 ?a1 !a1 woken"},
+		"deaf for a connection": {"hear a1, send, refuses a, answer, lost, hear a1, send, has a1, probe, proves a1, answer",
 			"+a1 !a1 deaf !a1 woken +a1 ?a1 !a1 heard"},
-		"lost": {"hear a1, send, has a1, probe, proves a1, settle, lost, hear a1, send, has a1, probe",
+		"lost": {"hear a1, send, has a1, probe, proves a1, answer, lost, hear a1, send, has a1, probe",
 			"+a1 ?a1 !a1 heard !a1 woken +a1 ?a1"},
 		"lost before the answer": {"hear a1, send, has a1, lost", "+a1 !a1 not yet !a1 woken"},
-		"the server ends it": {"hear a1, send, has a1, probe, proves a1, settle, ends a1, hear a1, send, has a1, probe, settle",
+		"the server ends it": {"hear a1, send, has a1, probe, proves a1, answer, ends a1, hear a1, send, has a1, probe, answer",
 			"+a1 ?a1 !a1 heard !a1 woken +a1 !a1 heard"},
-		"the server ends an earlier one": {"hear a1, send, ends a1, has a1, probe, proves a1, settle", "+a1 ?a1 !a1 heard"},
-		"the server ends it before the proof": {"hear a1, send, has a1, ends a1, probe, settle, hear a1, send",
+		"the server ends an earlier one": {"hear a1, send, ends a1, has a1, probe, proves a1, answer", "+a1 ?a1 !a1 heard"},
+		"the server ends it before the proof": {"hear a1, send, has a1, ends a1, probe, answer, hear a1, send",
 			"+a1 !a1 not yet !a1 woken +a1"},
 		"is left after two looks": {
-			"hear a1, send, has a1, probe, proves a1, settle, tidy, leave a1, tidy, tidy again, tidy, hear a1, send",
+			"hear a1, send, has a1, probe, proves a1, answer, tidy, leave a1, tidy, tidy again, tidy, hear a1, send",
 			"+a1 ?a1 !a1 heard -a1 +a1"},
 		"is not left while it is used": {
-			"hear a1, send, has a1, probe, proves a1, settle, leave a1, tidy, hear a1, leave a1, tidy, tidy again",
+			"hear a1, send, has a1, probe, proves a1, answer, leave a1, tidy, hear a1, leave a1, tidy, tidy again",
 			"+a1 ?a1 !a1 heard !a1 heard -a1"},
 		"is not left while that is not safe": {
-			"hear a1, send, has a1, probe, proves a1, settle, leave a1, tidy, busy, busy again, tidy",
+			"hear a1, send, has a1, probe, proves a1, answer, leave a1, tidy, busy, busy again, tidy",
 			"+a1 ?a1 !a1 heard -a1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestMail_OfAClosedListener(t *testing.T) {
 	s.play("hear a1")
 	close(s.user("a").closed)
 	s.play("send")
-	s.play("settle")
+	s.play("answer")
 	other := &Waiter{Wait: Wait{Own: "a1"}, user: s.user("b"), wakeup: newSignal()}
 	hearing, asked, wanted := s.mail.hear(other)
 	require.Equal(t, NotYet, hearing)

@@ -18,10 +18,10 @@ import (
 // A lost connection and a slot that has moved concern a waiter, its key and its own channel together. So one mutex, the hub's,
 // guards the node and its parts.
 type node struct {
-	address string // of a server of a cluster
-	cut     context.CancelCauseFunc
-	start   func() // starts the goroutine that connects
-	wakeup  signal // of that: there is something to do
+	address   string // of a server of a cluster
+	start     func() // starts the runner's goroutine
+	endRunner context.CancelCauseFunc
+	wakeup    signal // of it: there is something to do
 
 	mu *sync.Mutex // the hub's, which guards the rest
 	link
@@ -32,13 +32,13 @@ type node struct {
 
 // link is what a node knows of its connections. Each has a number.
 type link struct {
-	state     state
-	started   bool                    // the goroutine runs
-	number    uint64                  // of the present connection; 0: none
-	drop      context.CancelCauseFunc // ends that
-	since     time.Time               // when it was made
-	suspected bool                    // a message was missed on it, and none has arrived since
-	lost      uint64                  // connections
+	state         state
+	started       bool   // the goroutine runs
+	number        uint64 // of the present connection; 0: none
+	endConnection context.CancelCauseFunc
+	since         time.Time // when it was made
+	suspected     bool      // a message was missed on it, and none has arrived since
+	lost          uint64    // connections
 }
 
 type state uint8
@@ -72,8 +72,8 @@ func newNode(mu *sync.Mutex, address string, users map[*user]struct{}) *node {
 
 // The hub calls the following methods. It holds the mutex.
 
-// leave removes a user.
-func (n *node) leave(u *user) {
+// removeUser is called when a listener is closed.
+func (n *node) removeUser(u *user) {
 	delete(n.parts, u)
 	for o := range n.parts {
 		if o.Common == u.Common {
@@ -88,7 +88,7 @@ func (n *node) leave(u *user) {
 // end ends the connection and the goroutine.
 func (n *node) end(reason error) {
 	n.state = ended
-	n.cut(reason)
+	n.endRunner(reason)
 }
 
 // add adds a waiter. It reports false if the waiter would get no wake-ups.
@@ -179,7 +179,7 @@ func (n *node) suspect(now time.Time, old time.Duration) {
 		return
 	}
 	if n.suspected {
-		n.drop(errSuspect)
+		n.endConnection(errSuspect)
 	}
 	n.suspected = true
 }
@@ -200,13 +200,13 @@ func (n *node) stateFor(u *user) (s State, ok bool) {
 // The runner calls the following methods, which take the mutex, and with the mutex those of peers and mail.
 
 // begin notes that a connection serves, unless the node is ended.
-func (n *node) begin(number uint64, drop context.CancelCauseFunc) bool {
+func (n *node) begin(number uint64, end context.CancelCauseFunc) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state == ended {
 		return false
 	}
-	n.state, n.number, n.drop, n.since = up, number, drop, time.Now()
+	n.state, n.number, n.endConnection, n.since = up, number, end, time.Now()
 	for w := range n.peers.all { // they could not be armed so far
 		w.wakeup.wake()
 	}
@@ -223,7 +223,7 @@ func (n *node) loseConnection() {
 	if n.state != ended {
 		n.state = down
 	}
-	n.number, n.drop, n.suspected = 0, nil, false
+	n.number, n.endConnection, n.suspected = 0, nil, false
 	n.peers.lost()
 	n.mail = newMail()
 }

@@ -44,7 +44,7 @@ func TestNode(t *testing.T) {
 		"a user is refused": {
 			"hear, begin 1, hear, refuse, arm, hear, lose, arm, hear",
 			"start work ! waits work ! deaf ! deaf"},
-		"after its end it does not begin": {"arm, end, begin 1, arm, hear", "start work cut no"},
+		"after its end it does not begin": {"arm, end, begin 1, arm, hear", "start work cancel no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestNode(t *testing.T) {
 				u := &user{closed: make(chan struct{})}
 				n := newNode(new(sync.Mutex), "", map[*user]struct{}{u: {}})
 				n.start = func() { say("start", true) }
-				n.cut = func(error) { say("cut", true) }
+				n.endRunner = func(error) { say("cancel", true) }
 				w := &Waiter{Wait: Wait{Key: "key", Own: "own"}, user: u, wakeup: newSignal()}
 				require.True(t, n.add(w))
 				for event := range strings.SplitSeq(c.events, ", ") {
@@ -109,6 +109,6 @@ func TestNode_TellsOfAWayOnce(t *testing.T) {
 	require.False(t, n.notifies(b, "tracking"))
 	require.True(t, n.notifies(b, "subscribing"))
 	require.True(t, n.notifies(elsewhere, "tracking"))
-	n.leave(b)
+	n.removeUser(b)
 	require.False(t, n.notifies(b, "queueing"), "it is closed")
 }

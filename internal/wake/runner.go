@@ -117,7 +117,7 @@ func (r *runner) connect() time.Duration {
 	}
 	r.logged = false
 	start := time.Now()
-	if n.begin(c.number, c.drop) {
+	if n.begin(c.number, c.cancel) {
 		r.notify(Connection{Node: n.address, Up: true})
 		err = r.serve(c)
 		if reason := c.cause(); reason != nil {

@@ -38,8 +38,8 @@ func (r *runner) send(c *connection) error {
 // each needs once per connection. An error means that the network or the server does not work now, or that no way works for any
 // waiting user.
 func (r *runner) prepare(c *connection, users []*user) error {
-	if c.unsure {
-		c.unsure = false
+	if c.suspect {
+		c.suspect = false
 		if err := c.checkRole(false); err != nil {
 			return err
 		}
@@ -234,7 +234,7 @@ func (r *runner) hear(c *connection, wanted []*own) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, u := range n.mail.settle(wanted) {
+	for _, u := range n.mail.answerAll(wanted) {
 		c.subscribed[u] = true
 	}
 	return nil
