@@ -156,6 +156,9 @@ func TestMail(t *testing.T) {
 		"the server ends an earlier one": {"hear a1, send, ends a1, has a1, probe, proves a1, answer", "+a1 ?a1 !a1 heard"},
 		"the server ends it before the proof": {"hear a1, send, has a1, ends a1, probe, answer, hear a1, send",
 			"+a1 !a1 not yet !a1 woken +a1"},
+		"the server ends it during the proof": {
+			"hear a1, send, has a1, probe, ends a1, probe again, answer, hear a1, send, has a1, probe, proves a1, answer",
+			"+a1 ?a1 !a1 not yet !a1 woken +a1 ?a1 !a1 heard"},
 		"is left after two looks": {
 			"hear a1, send, has a1, probe, proves a1, answer, tidy, leave a1, tidy, tidy again, tidy, hear a1, send",
 			"+a1 ?a1 !a1 heard -a1 +a1"},
