@@ -61,15 +61,15 @@ func (l endless) Done() <-chan struct{} { return l.done }
 func New(client rueidis.Client) *Client {
 	t := &Client{redis: client, Clock: clock.New(), pipelines: make(chan struct{}, mostPipelines)}
 	t.ctx = endless{context.Background(), make(chan struct{})}
-	t.First = newShard(t, "")
 	t.demotion.possible = client.Mode() == rueidis.ClientModeStandalone
-	all := &routes{shards: []*Shard{t.First}}
+	all := &routes{}
 	if client.Mode() == rueidis.ClientModeCluster {
 		all.of = &[protocol.Slots]uint16{}
 		away := func() time.Duration { return t.Farthest().RoundTrip().Plus(0) }
 		t.resolver = topology.NewResolver(t.ctx, client, t.Clock, t.remap, away)
-		t.First.belief.Led()
 	}
+	t.First = newShard(t, "")
+	all.shards = []*Shard{t.First}
 	t.vouching.of = isOfSentinel(client)
 	t.routes.Store(all)
 	t.watchdog.begin(t)

@@ -152,7 +152,7 @@ func (f *freshConns) giveUp(now clock.Instant) {
 	f.making = nil
 	f.failed++
 	f.again = now.Add(clock.Pause(f.failed, clock.MostPause))
-	f.shard.probes.learn()
+	f.shard.act(belief.Measure, now)
 }
 
 // make makes a fresh connection. It may hang: for some seconds if the server is frozen, or until the client has a free

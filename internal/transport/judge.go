@@ -51,7 +51,7 @@ func (s *Shard) act(do belief.Acts, sent clock.Instant) {
 		s.fresh.forgetLast()
 	}
 	if do.Has(belief.Measure) {
-		s.probes.learn()
+		s.probes.learn(s.belief.Lessons())
 	}
 	if do.Has(belief.Probe) {
 		s.probes.gaveUp(sent)

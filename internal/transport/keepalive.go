@@ -18,8 +18,6 @@ import (
 const (
 	keepAliveEvery = lateReply        // how often a server is asked
 	contendedFor   = 2 * belief.Again // how long it is asked after others have waited: the life of an untended queue
-	refusedFor     = belief.Again     // after a refusal
-	brokenFor      = belief.MostAgain // after a question that ends the connection, which others share
 )
 
 // keepAlive asks a server something twice a second, for three purposes.
@@ -35,7 +33,11 @@ const (
 //
 // And whether the tickets of the waiting calls are still there, see tickets.
 type keepAlive struct {
-	shard   *Shard
+	belief  *belief.State
+	now     func() clock.Instant
+	inquire func(sending) answers // nil: there is no server to ask
+	roles   bool                  // the client has one address, behind which a master may become a replica
+	said    func(r belief.Role, fresh bool)
 	tickets tickets
 	calls   atomic.Int32 // calls that wait for a message
 	until   atomic.Int64 // an instant: until then others may wait for locks of this process
@@ -83,15 +85,26 @@ func (s *Shard) Quiet(since clock.Instant) bool {
 		!s.IsSuspect(s.client.Clock.Now())
 }
 
+// stayAlive asks the server. A node itself is judged; the fresh connection of a single server may be silent, too.
+func (s *Shard) stayAlive(questions sending) answers {
+	return s.inquire(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}, s.Address != "", questions)
+}
+
+// said takes what the server says of its role, on a fresh connection or not.
+func (s *Shard) said(role belief.Role, fresh bool) {
+	now := s.client.Clock.Now()
+	s.act(s.belief.Said(role, fresh, now), now)
+}
+
 func (k *keepAlive) begin() {
-	if !k.on.Load() && !k.shard.nobodys() && k.on.CompareAndSwap(false, true) {
+	if !k.on.Load() && k.inquire != nil && k.on.CompareAndSwap(false, true) {
 		k.later()
 	}
 }
 
 // wanted reports whether the server must be asked.
 func (k *keepAlive) wanted() bool {
-	return k.calls.Load() > 0 || k.shard.client.Clock.Now() < clock.Instant(k.until.Load()) && !k.shard.belief.Closed()
+	return k.calls.Load() > 0 || k.now() < clock.Instant(k.until.Load()) && !k.belief.Closed()
 }
 
 func (k *keepAlive) ask() {
@@ -102,27 +115,22 @@ func (k *keepAlive) ask() {
 			return
 		}
 	}
-	s, now := k.shard, k.shard.client.Clock.Now()
-	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}
-	plain := s.Address != "" // the node itself is judged; the fresh connection of a single server may be silent, too
+	defer k.later()
 	k.asked++
-	if k.asked%verifyEach == 0 && k.verify(p, plain) {
-		k.later()
+	if k.asked%verifyEach == 0 && k.verify() {
 		return
 	}
-	if k.scripts.Allowed(now) {
-		k.learn(&p, plain)
-	} else if !s.belief.HeardWithin(keepAliveEvery/2, now) {
-		_ = s.ping(&p, plain)
+	if now := k.now(); k.scripts.Allowed(now) {
+		k.learn()
+	} else if !k.belief.HeardWithin(keepAliveEvery/2, now) {
+		k.inquire(ping)
 	}
-	k.later()
 }
 
 // learn asks which scripts the server knows. The first script is passed as a key, for the same reason as in ping.
-func (k *keepAlive) learn(p *Wait, plain bool) {
-	s, all := k.shard, protocol.Foreign()
-	asked, role := s.client.Clock.Now(), k.asksRole()
-	reply, late := k.question(p, plain, func(b rueidis.Builder) rueidis.Completed {
+func (k *keepAlive) learn() {
+	asked, role, all := k.now(), k.asksRole(), protocol.Foreign()
+	reply, late := k.question(func(b rueidis.Builder) rueidis.Completed {
 		return b.Arbitrary("SCRIPT", "EXISTS").Keys(all[0]).Args(all[1:]...).Build()
 	})
 	known, err := reply.AsIntSlice()
@@ -132,55 +140,48 @@ func (k *keepAlive) learn(p *Wait, plain bool) {
 	k.quiet.Store(int64(asked))
 	switch err := reply.Error(); {
 	case fault.Refusal(err):
-		k.scripts.Refused(s.client.Clock.Now())
+		k.scripts.Refused(k.now())
 	case fault.Answered(err):
 		k.scripts.Answered()
 	case errors.Is(err, fault.NotSent), errors.Is(err, fault.NoAnswer), // the connection goes on
-		s.ping(&Wait{Ctx: p.Ctx, Limit: p.Limit}, plain) != nil: // or the server answers nothing
+		k.inquire(ping).first.Error() != nil: // or the server answers nothing
 		k.scripts.Unclear()
-	case k.scripts.Ended(s.client.Clock.Now()) && role: // a proxy refuses SCRIPT, or HELLO
-		k.roleless.Avoid(s.client.Clock.Now())
+	case k.scripts.Ended(k.now()) && role: // a proxy refuses SCRIPT, or HELLO
+		k.roleless.Avoid(k.now())
 	}
 }
 
 // asksRole reports whether the server is to be asked whether it is a replica by now, behind one address: calls that wait send no
 // write that would show it, see demotion.
-func (k *keepAlive) asksRole() bool {
-	return k.shard.client.demotion.possible && k.roleless.Allowed(k.shard.client.Clock.Now())
-}
+func (k *keepAlive) asksRole() bool { return k.roles && k.roleless.Allowed(k.now()) }
 
 // question asks the server, and for its role, too. It reports whether the reply is late.
-func (k *keepAlive) question(
-	p *Wait, plain bool, what func(rueidis.Builder) rueidis.Completed,
-) (reply rueidis.RedisResult, late bool) {
-	s, role := k.shard, k.asksRole()
+func (k *keepAlive) question(what func(rueidis.Builder) rueidis.Completed) (reply rueidis.RedisResult, late bool) {
+	role := k.asksRole()
 	send := withHello(what)
 	if !role {
 		send = func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 			return []rueidis.RedisResult{way.Do(ctx, what(way.B()))}
 		}
 	}
-	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
-	reply = e.result(0)
-	late = s.judge(p, reply.Error(), e.at(s.client.Clock.Now())) != belief.Believed
-	if role && len(e.results) > 1 && fault.Answered(reply.Error()) {
-		k.learnRole(e.results[1], e.trusted)
+	came := k.inquire(send)
+	if role && len(came.rest) > 0 && fault.Answered(came.first.Error()) {
+		k.learnRole(came.rest[0], came.fresh)
 	}
-	return reply, late
+	return came.first, came.late
 }
 
 // learnRole takes the reply to HELLO.
 func (k *keepAlive) learnRole(hello rueidis.RedisResult, fresh bool) {
-	s, now := k.shard, k.shard.client.Clock.Now()
-	if fault.Refusal(hello.Error()) {
-		k.roleless.Refused(now)
+	switch err := hello.Error(); {
+	case fault.Refusal(err):
+		k.roleless.Refused(k.now())
 		return
-	}
-	if fault.Answered(hello.Error()) {
+	case fault.Answered(err):
 		k.roleless.Answered()
 	}
 	role, _ := roleIn(hello)
-	s.act(s.belief.Said(role, fresh, now), now)
+	k.said(role, fresh)
 }
 
 func (k *keepAlive) later() { time.AfterFunc(keepAliveEvery, k.ask) }

@@ -83,8 +83,8 @@ func TestKeepAlive_Quiet(t *testing.T) {
 		"no script":                 {then: none, again: keepAliveEvery, quiet: true},
 		"a script":                  {then: with(0), again: keepAliveEvery},
 		"another one":               {then: with(len(zeros) - 1), again: keepAliveEvery},
-		"not permitted":             {then: reply("return redis.error_reply('NOPERM no')"), again: refusedFor},
-		"not known":                 {then: reply("return redis.error_reply('ERR unknown command')"), again: refusedFor},
+		"not permitted":             {then: reply("return redis.error_reply('NOPERM no')"), again: belief.Again},
+		"not known":                 {then: reply("return redis.error_reply('ERR unknown command')"), again: belief.Again},
 		"loading":                   {then: reply("return redis.error_reply('LOADING it')"), again: keepAliveEvery},
 		"a number":                  {then: reply("return 0"), again: keepAliveEvery},
 		"too few":                   {then: few, again: keepAliveEvery},
@@ -196,8 +196,8 @@ func TestKeepAlive_AProxyEndsTheConnection(t *testing.T) {
 			require.EqualValues(t, 1, ends(&script, keepAliveEvery))
 			require.EqualValues(t, 1, ends(&all, keepAliveEvery))
 		}
-		require.EqualValues(t, 2, ends(&script, brokenFor-time.Second))
-		require.EqualValues(t, 2, ends(&script, brokenFor))
+		require.EqualValues(t, 2, ends(&script, belief.MostAgain-time.Second))
+		require.EqualValues(t, 2, ends(&script, belief.MostAgain))
 		way.First.EndKeepAlive()
 		way.Close()
 	})

@@ -21,10 +21,10 @@ import (
 // may come from a deposed master. It sends more until each of those connections has surely been made: if the server is far
 // away, a command that waits for its connection would make the shard suspect again.
 type prober struct {
-	shard   *Shard
-	owed    atomic.Int64 // an instant: when a command was sent that was given up since the last probe; 0: none
-	lessons atomic.Int32 // round trips left to measure
-	busy    atomic.Bool  // a goroutine sends probes
+	ask     func(since clock.Instant) bool // in the place of a command sent then: was it answered? nil: there is no server
+	owed    atomic.Int64                   // an instant: when a command was sent that was given up since the last probe; 0: none
+	lessons atomic.Int32                   // round trips left to measure
+	busy    atomic.Bool                    // a goroutine sends probes
 }
 
 // probeLimit is how long a probe waits for its reply: longer than any supported round trip takes.
@@ -39,8 +39,8 @@ func (p *prober) gaveUp(sent clock.Instant) {
 }
 
 // learn measures the round trip to the server.
-func (p *prober) learn() {
-	p.lessons.Store(p.shard.belief.Lessons())
+func (p *prober) learn(lessons int32) {
+	p.lessons.Store(lessons)
 	p.begin()
 }
 
@@ -48,12 +48,12 @@ func (p *prober) learn() {
 // short again, or always was, with three replies that were late because the process had just started.
 func (s *Shard) Relearn() {
 	if s.belief.Sampled().Until(s.client.Clock.Now()) >= relearnEvery {
-		s.probes.learn()
+		s.probes.learn(s.belief.Lessons())
 	}
 }
 
 func (p *prober) begin() {
-	if !p.shard.nobodys() && p.busy.CompareAndSwap(false, true) {
+	if p.ask != nil && p.busy.CompareAndSwap(false, true) {
 		go p.run()
 	}
 }
@@ -73,36 +73,44 @@ func (p *prober) run() {
 		if lessons > 0 {
 			p.lessons.Add(-1)
 		}
-		if !p.once(owed) {
+		if !p.ask(owed) {
 			p.lessons.Store(0) // the next command that is given up or late begins anew
 		}
 	}
 }
 
-// once asks the server something, and reports whether it has answered.
-func (p *prober) once(owed clock.Instant) bool {
-	if owed == 0 {
-		owed = p.shard.client.Clock.Now()
+// probe asks the server something in the place of a command that was sent at some time; 0: of none.
+func (s *Shard) probe(since clock.Instant) (answered bool) {
+	if since == 0 {
+		since = s.client.Clock.Now()
 	}
-	return fault.Answered(p.shard.ping(&Wait{Ctx: context.Background(), Limit: probeLimit, probes: owed}, true))
+	return fault.Answered(s.inquire(&Wait{Ctx: context.Background(), Limit: probeLimit, probes: since}, true, ping).first.Error())
 }
 
-// ping sends a PING and notes the outcome. Plain: over the client's own connections, even if the shard is suspect. The text
-// behind PING makes rueidis take it for a command with a key, and choose one of its connections at random: without it every
-// PING would use the first one.
-func (s *Shard) ping(p *Wait, plain bool) error {
-	reply, _ := s.question(p, plain, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		return way.Do(ctx, way.B().Arbitrary("PING").Keys("there").Build())
-	})
-	return reply.Error()
+// ping is a question to which each server has an answer. The text behind PING makes rueidis take it for a command with a key, and
+// choose one of its connections at random: without it every PING would use the first one.
+func ping(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+	return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("PING").Keys("there").Build())}
 }
 
-// question asks the shard's server, and reports whether the reply is late.
-func (s *Shard) question(p *Wait, plain bool, question Question) (reply rueidis.RedisResult, late bool) {
-	send := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-		return []rueidis.RedisResult{question(ctx, way)}
+// sending sends commands.
+type sending func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
+
+// answers are what came of questions to a server.
+type answers struct {
+	first rueidis.RedisResult
+	rest  []rueidis.RedisResult
+	fresh bool // they came on a fresh connection
+	late  bool
+}
+
+// inquire asks the shard's server, and notes what comes. Plain: over the client's own connections, even if the shard is suspect.
+func (s *Shard) inquire(p *Wait, plain bool, questions sending) answers {
+	e := s.async(p, s.places, &asyncCall{shared: plain, send: questions})
+	came := answers{first: e.result(0), fresh: e.trusted}
+	if len(e.results) > 1 {
+		came.rest = e.results[1:]
 	}
-	e := s.async(p, s.places, &asyncCall{shared: plain, send: send})
-	reply = e.result(0)
-	return reply, s.judge(p, reply.Error(), e.at(s.client.Clock.Now())) != belief.Believed
+	came.late = s.judge(p, came.first.Error(), e.at(s.client.Clock.Now())) != belief.Believed
+	return came
 }

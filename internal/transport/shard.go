@@ -40,10 +40,15 @@ const (
 
 func newShard(t *Client, address string) *Shard {
 	s := &Shard{client: t, Address: address, places: make(chan struct{}, mostAsync)}
-	if address != "" { // of a cluster
+	if t.resolver != nil {
 		s.belief.Led()
 	}
-	s.probes.shard, s.keepAlive.shard, s.own.shard, s.fresh.shard, s.bounds.shard, s.batches.shard = s, s, s, s, s, s
+	if !s.nobodys() {
+		s.probes.ask, s.keepAlive.inquire = s.probe, s.stayAlive
+	}
+	k := &s.keepAlive
+	k.belief, k.now, k.roles, k.said = &s.belief, t.Clock.Now, t.demotion.possible, s.said
+	s.own.shard, s.fresh.shard, s.bounds.shard, s.batches.shard = s, s, s, s
 	s.own.possible = isSingle(t.redis)
 	return s
 }

@@ -116,24 +116,24 @@ func (t *tickets) lost() (calls []Queued) {
 }
 
 // verify asks for a ticket. It reports false if nothing was asked.
-func (k *keepAlive) verify(p Wait, plain bool) (asked bool) {
-	s, missing := k.shard, 0
-	if !k.unlisted.Allowed(s.client.Clock.Now()) {
+func (k *keepAlive) verify() (asked bool) {
+	missing := 0
+	if !k.unlisted.Allowed(k.now()) {
 		return false
 	}
 	for missing < mostMissing {
-		call, member := k.tickets.suspect(s.client.Clock.Now())
+		call, member := k.tickets.suspect(k.now())
 		if call == nil {
 			break
 		}
 		asked = true
-		queue, w := call.Queue(), p
-		reply, late := k.question(&w, plain, func(b rueidis.Builder) rueidis.Completed {
+		queue := call.Queue()
+		reply, late := k.question(func(b rueidis.Builder) rueidis.Completed {
 			return b.Arbitrary("ZSCORE").Keys(queue).Args(member).Build() // not as a command that reads: replicas may lag behind
 		})
 		if err := reply.Error(); late || !rueidis.IsRedisNil(err) {
 			if fault.Refusal(err) {
-				k.unlisted.Refused(s.client.Clock.Now())
+				k.unlisted.Refused(k.now())
 			} else if fault.Answered(err) {
 				k.unlisted.Answered()
 			}
@@ -143,7 +143,7 @@ func (k *keepAlive) verify(p Wait, plain bool) (asked bool) {
 		missing++
 	}
 	if missing > 0 {
-		<-time.After(s.RoundTrip().Plus(onItsWay))
+		<-time.After(k.belief.RoundTrip().Plus(onItsWay))
 		for _, call := range k.tickets.lost() {
 			call.Look() // mutant: lost ticket is no matter
 		}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/belief"
 )
 
 // queues is a server of which a test says what tickets it has; it knows no scripts.
@@ -175,7 +177,7 @@ func TestTickets(t *testing.T) {
 			server, _, calls, ends := begins(t, 1)
 			defer ends()
 			server.refuses.Store(true)
-			<-time.After(refusedFor)
+			<-time.After(belief.Again)
 			require.EqualValues(t, 1, server.zscores.Load())
 			<-time.After(3 * round)
 			require.EqualValues(t, 2, server.zscores.Load())
