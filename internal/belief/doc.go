@@ -1,3 +1,15 @@
 // Package belief is what this process may believe of a server, and of its replies: a machine and its arithmetic. It sends
 // nothing, has no clock and no goroutine, and knows no client: what happens is told to it, and it says what to do.
+//
+//	what happens                                    what is told                    what is said
+//	a command is sent, and a timer fires            [Alarm]: Set, Ring, Excuses     silent; or this process stood still
+//	it is answered, or not; its connection breaks   [State.Judge], Broke            believed, late, doubtful
+//	it had no reply for too long                    FoundSilent                     suspect; what to do, see [Acts]
+//	a message comes                                 GotMessage
+//	Sentinels warn; a switch; a standstill          Doubted, Switched, StoodStill   in doubt: whom to ask, see [Way]
+//	Sentinels answer                                FirstWord, Told, [Way.Told]     vouched, or in doubt
+//	a replica is where a master was                 Redirected, Said, [Looks]       suspect; what to look at, and to close
+//	a question is refused                           [Refusals]                      when to ask again
+//
+// How long all that takes is measured ([Trips]), or one of six times.
 package belief

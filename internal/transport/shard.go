@@ -15,8 +15,8 @@ type Shard struct {
 	Address   string // of the node of a cluster; empty for a single server, and while not known
 	belief    belief.State
 	news      news
-	probes    prober
-	keepAlive keepAlive
+	probes    *prober
+	keepAlive *keepAlive
 	own       ownConns
 	fresh     freshConns
 	bounds    boundPool // for commands without a goroutine
@@ -43,11 +43,13 @@ func newShard(t *Client, address string) *Shard {
 	if t.resolver != nil {
 		s.belief.Led()
 	}
-	if !s.nobodys() {
-		s.probes.ask, s.keepAlive.inquire = s.probe, s.stayAlive
+	s.probes = &prober{ask: s.probe}
+	s.keepAlive = &keepAlive{
+		belief: &s.belief, now: t.Clock.Now, inquire: s.stayAlive, roles: t.demotion.possible, said: s.said,
 	}
-	k := &s.keepAlive
-	k.belief, k.now, k.roles, k.said = &s.belief, t.Clock.Now, t.demotion.possible, s.said
+	if s.nobodys() {
+		s.probes.ask, s.keepAlive.inquire = nil, nil
+	}
 	s.own.shard, s.fresh.shard, s.bounds.shard, s.batches.shard = s, s, s, s
 	s.own.possible = isSingle(t.redis)
 	return s
