@@ -214,13 +214,33 @@ func (a *app) registry(
 func (a *app) registryAndClient(
 	ctx context.Context, prefix string, opts ...lockregistry.Option,
 ) (*lockregistry.Registry, rueidis.Client, func(), error) {
-	layout, err := parseLayout(a.layout)
+	if _, err := parseLayout(a.layout); err != nil {
+		return nil, nil, nil, err
+	}
+	client, err := a.connect(ctx)
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	r, err := a.registryOn(client, prefix, opts...)
+	if err != nil {
+		client.Close()
+		return nil, nil, nil, err
+	}
+	return r, client, func() {
+		_ = r.Close()
+		client.Close()
+	}, nil
+}
+
+// registryOn returns a registry with the layout that was asked for, on a client of that address.
+func (a *app) registryOn(client rueidis.Client, prefix string, opts ...lockregistry.Option) (*lockregistry.Registry, error) {
+	layout, err := parseLayout(a.layout)
+	if err != nil {
+		return nil, err
+	}
 	option, err := a.option()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	all := slices.Clone(opts)
 	if layout == observe.LayoutRedisson {
@@ -229,19 +249,11 @@ func (a *app) registryAndClient(
 	if option.Sentinel.MasterSet != "" {
 		all = append(all, lockregistry.WithSentinels(option))
 	}
-	client, err := a.connect(ctx)
-	if err != nil {
-		return nil, nil, nil, err
-	}
 	r, err := lockregistry.New(client, prefix, all...)
 	if err != nil {
-		client.Close()
-		return nil, nil, nil, exit{exitUsage, err}
+		return nil, exit{exitUsage, err}
 	}
-	return r, client, func() {
-		_ = r.Close()
-		client.Close()
-	}, nil
+	return r, nil
 }
 
 func parseLayout(name string) (observe.Layout, error) {

@@ -48,12 +48,7 @@ be used, or the address not be listened on.`,
 		Example: `  lockreg metrics shop stock
   lockreg metrics --listen 0.0.0.0:9131 --host locks.example.org --behind-proxy \
     --view-token-file view.token shop`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usage("write: lockreg %s", cmd.Use)
-			}
-			return nil
-		},
+		Args: prefixes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -78,14 +73,14 @@ func (a *app) metrics(ctx context.Context, prefixes []string, s *serving) error 
 	if err != nil {
 		return err
 	}
+	inspectors, _, disconnect, err := a.inspectors(ctx, prefixes)
+	if err != nil {
+		return err
+	}
+	defer disconnect()
 	sources := map[string]exporter.Source{}
-	for _, prefix := range prefixes {
-		locks, disconnect, err := a.inspector(ctx, prefix)
-		if err != nil {
-			return err
-		}
-		defer disconnect()
-		sources[prefix] = locks
+	for i, locks := range inspectors {
+		sources[prefixes[i]] = locks
 	}
 	looked, stop := s.looks(ctx, sources, log)
 	defer stop()

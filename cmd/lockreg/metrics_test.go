@@ -28,7 +28,7 @@ func TestMetrics(t *testing.T) {
 		},
 		"serve": func(ctx context.Context, a *app, s serving) error {
 			s.metrics = true
-			return a.serve(ctx, "shop", s)
+			return a.serve(ctx, []string{"shop"}, s)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

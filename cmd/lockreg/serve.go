@@ -11,10 +11,12 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/exporter"
@@ -46,17 +48,26 @@ type serving struct {
 	viewTokenFile    string
 	releaseTokenFile string
 	metrics          bool
+	record           bool
 	every            span
 }
 
 func (a *app) serveCommand() *cobra.Command {
 	var s serving
 	cmd := &cobra.Command{
-		Use:   "serve PREFIX",
+		Use:   "serve PREFIX...",
 		Short: "Show locks and their queues live, on a web page",
-		Long: `serve shows the locks of a prefix on a web page: who holds them, who waits, and
-deadlocks, live. Redis is asked once for everybody who looks, and not at all when
-nobody does, but for --metrics.
+		Long: `serve shows the locks of prefixes, 32 at most, on a web page: who holds them, who
+waits, and deadlocks, live. Redis is asked once for everybody who looks and for all
+prefixes, and not at all when nobody does, but for --metrics and --record.
+
+The address of the page has the prefix and the lock that are shown, so that it can
+be pasted elsewhere: http://127.0.0.1:8080/?prefix=orders&path=42
+
+With --record Redis is looked at every 10 seconds, or after a pause as long as the
+look, while nobody looks at the page, so that its charts show the last six hours
+from the start. They take 0.25 MB of memory for one prefix and 0.12 MB for each
+further one, at most. Without it they show when nobody looked.
 
 It listens on the loopback interface. On another address it starts only with TLS
 (--tls-cert, --tls-key) or --behind-proxy, and with a token for viewing. Browsers
@@ -80,17 +91,18 @@ Requests for other hosts than loopback, the address of --listen and those of
 
 Exit codes: 0 ended by a signal, 64 a mistake on the command line, 69 Redis cannot
 be used, or the address not be listened on.`,
-		Args: exactly(1),
+		Args: prefixes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return a.serve(ctx, args[0], s)
+			return a.serve(ctx, args, s)
 		},
 	}
 	s.listens(cmd, "127.0.0.1:8080")
 	flags := cmd.Flags()
 	flags.StringVar(&s.root, "root", "/", "path of the page, such as /locks/")
 	flags.BoolVar(&s.metrics, "metrics", false, "also serve metrics to Prometheus, see lockreg metrics")
+	flags.BoolVar(&s.record, "record", false, "look every 10 s while nobody does, for the charts of the last six hours")
 	flags.BoolVar(&s.allowRelease, "allow-release", false, "let those with the token for releasing release locks")
 	flags.StringVar(&s.releaseTokenFile, "release-token-file", "", "file with the token for releasing")
 	return cmd
@@ -163,15 +175,35 @@ func (s *serving) options() ([]page.Option, error) {
 	return options, nil
 }
 
+// prefixes checks the arguments of a command for one prefix or more.
+func prefixes(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usage("write: lockreg %s", cmd.Use)
+	}
+	for i, prefix := range args {
+		switch {
+		case prefix == "":
+			return usage("a prefix is empty")
+		case slices.Contains(args[:i], prefix):
+			return usage("the prefix %q is given twice", prefix)
+		}
+	}
+	if cmd.Name() == "serve" && len(args) > page.MostPrefixes {
+		return usage("%d prefixes are given: the page shows %d at most", len(args), page.MostPrefixes)
+	}
+	return nil
+}
+
 // serve serves the page until the context ends.
-func (a *app) serve(ctx context.Context, prefix string, s serving) error {
+func (a *app) serve(ctx context.Context, prefixes []string, s serving) error {
 	options, err := s.options()
 	if err != nil {
 		return err
 	}
 	// Options are looked at before Redis is.
 	log := a.logger(slog.LevelInfo)
-	options = append(options, page.WithLogger(log), page.WithTitle(prefix+" on "+printable.Text(connect.Show(a.address()))))
+	title := strings.Join(prefixes, ", ") + " on " + printable.Text(connect.Show(a.address()))
+	options = append(options, page.WithLogger(log), page.WithTitle(title))
 	check, err := page.New(nil, options...)
 	if err != nil {
 		return exit{exitUsage, err}
@@ -182,28 +214,60 @@ func (a *app) serve(ctx context.Context, prefix string, s serving) error {
 		return err
 	}
 
-	registry, client, disconnect, err := a.registryAndClient(ctx, prefix)
+	inspectors, client, disconnect, err := a.inspectors(ctx, prefixes)
 	if err != nil {
 		return err
 	}
 	defer disconnect()
-	locks := inspect.Of(registry)
-	if hint := a.noLocks(ctx, locks, prefix); hint != "" {
-		log.Warn(strings.TrimPrefix(hint, "; "))
+	sources := map[string]exporter.Source{}
+	for i, locks := range inspectors {
+		if hint := a.noLocks(ctx, locks, prefixes[i]); hint != "" {
+			log.Warn(strings.TrimPrefix(hint, "; "))
+		}
+		options = append(options, page.WithPrefix(prefixes[i], locks))
+		sources[prefixes[i]] = locks
 	}
 	options = append(options, page.WithClient(client))
+	if s.record {
+		options = append(options, page.WithRecord())
+	}
 	if s.metrics {
-		metrics, stop := s.looks(ctx, map[string]exporter.Source{prefix: locks}, log)
+		metrics, stop := s.looks(ctx, sources, log)
 		defer stop()
 		options = append(options, page.WithMetrics(metrics))
 	}
-	handler, err := page.New(locks, options...)
+	handler, err := page.New(nil, options...)
 	if err != nil {
 		return exit{exitUsage, err}
 	}
 	defer handler.Close()
 	return s.serve(ctx, newServer(handler, log), encryption, handler.Close, log,
-		"prefix", prefix, "redis", connect.Show(a.address()))
+		"prefix", strings.Join(prefixes, " "), "redis", connect.Show(a.address()))
+}
+
+// inspectors returns the inspectors of prefixes, which share a client, that client, and what closes all.
+func (a *app) inspectors(
+	ctx context.Context, prefixes []string,
+) (all []*inspect.Inspector, client rueidis.Client, end func(), err error) {
+	first, client, end, err := a.registryAndClient(ctx, prefixes[0])
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	all = append(all, inspect.Of(first))
+	for _, prefix := range prefixes[1:] {
+		next, err := a.registryOn(client, prefix)
+		if err != nil {
+			end()
+			return nil, nil, nil, err
+		}
+		all = append(all, inspect.Of(next))
+		before := end
+		end = func() { // the client is closed last
+			_ = next.Close()
+			before()
+		}
+	}
+	return all, client, end, nil
 }
 
 // encryption is what the server's TLS is set up with; nil: there is none.

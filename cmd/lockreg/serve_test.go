@@ -87,7 +87,9 @@ func TestServeLogsJSON(t *testing.T) {
 	a := &app{in: strings.NewReader(""), out: io.Discard, err: log, url: "redis://" + server.Addr(), layout: "spring", json: true}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- a.serve(ctx, "orders", serving{listen: "127.0.0.1:0", root: "/", every: defaultEvery}) }()
+	go func() {
+		done <- a.serve(ctx, []string{"orders"}, serving{listen: "127.0.0.1:0", root: "/", every: defaultEvery})
+	}()
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "serving") }, 20*time.Second, time.Millisecond)
 	stop()
 	require.NoError(t, <-done)
@@ -125,6 +127,13 @@ var servingAt = regexp.MustCompile(`url=(\S+)`)
 // start serves until the test ends, and returns the address and what is logged.
 func start(t *testing.T, redis string, s serving) (string, *lines) {
 	t.Helper()
+	s.every = defaultEvery
+	return startOf(t, redis, s, "orders")
+}
+
+// startOf is start for some prefixes.
+func startOf(t *testing.T, redis string, s serving, prefixes ...string) (string, *lines) {
+	t.Helper()
 	log := &lines{}
 	a := &app{in: strings.NewReader(""), out: io.Discard, err: log, url: redis, layout: "spring"}
 	if s.listen == "" {
@@ -133,10 +142,9 @@ func start(t *testing.T, redis string, s serving) (string, *lines) {
 	if s.root == "" {
 		s.root = "/"
 	}
-	s.every = defaultEvery
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- a.serve(ctx, "orders", s) }()
+	go func() { done <- a.serve(ctx, prefixes, s) }()
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-done)
@@ -242,6 +250,98 @@ func TestServe(t *testing.T) {
 	require.NoError(t, err)
 	_ = answer.Body.Close()
 	require.Equal(t, http.StatusMisdirectedRequest, answer.StatusCode)
+}
+
+// Several prefixes are on one page, each lock at its own address, on one client and in one pass of SCAN.
+func TestServeSeveralPrefixes(t *testing.T) {
+	server := redistest.Start(t)
+	for _, key := range []string{"shop:42", "stock:42", "stock:a b"} {
+		server.Command(t, "SET", key, "6b1cd0ab-2f5e-4e4a-9c5e-9d1d3f7a0b52", "PX", "60000") // as Spring writes it
+	}
+	url, log := startOf(t, "redis://"+server.Addr(), serving{metrics: true, every: span(time.Hour)}, "shop", "stock", "mail")
+	require.Contains(t, log.String(), `prefix="shop stock mail"`)
+	require.Contains(t, log.String(), `no lock has the prefix \"mail\"`, "a hint for each")
+	await(t, http.DefaultClient, url, `"id":"stock/a%20b"`)
+	get := func(path string) (int, string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, nil)
+		require.NoError(t, err)
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		defer func() { _ = answer.Body.Close() }()
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		return answer.StatusCode, string(text)
+	}
+	code, text := get("lock?prefix=stock&path=a+b")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, `"key":"stock:a b"`)
+	code, text = get("lock?prefix=shop&path=a+b")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, `"lock":null`)
+	code, text = get("lock?prefix=other&path=42")
+	require.Equal(t, http.StatusNotFound, code)
+	require.Contains(t, text, "this page shows shop, stock, mail")
+	require.Eventually(t, func() bool {
+		_, text := get("metrics")
+		return strings.Contains(text, `holds{lockregistry_prefix="stock"} 2`) &&
+			strings.Contains(text, `up{lockregistry_prefix="mail"} 1`)
+	}, 20*time.Second, time.Millisecond)
+	require.Less(t, strings.Count(server.Command(t, "CLIENT", "LIST", "TYPE", "NORMAL"), "name=lockreg "), 3, "one client")
+}
+
+// With --record Redis is looked at while nobody looks at the page, and those who come later see it.
+func TestServeRecords(t *testing.T) {
+	server := redistest.Start(t)
+	server.Command(t, "SET", "orders:42", "6b1cd0ab-2f5e-4e4a-9c5e-9d1d3f7a0b52", "PX", "60000")
+	url, _ := start(t, "redis://"+server.Addr(), serving{record: true})
+	calls := regexp.MustCompile(`cmdstat_scan:calls=\d+`)
+	scans := func() string { return calls.FindString(server.Command(t, "INFO", "commandstats")) }
+	for range 2 { // before the second look the first one has ended
+		before := scans()
+		require.Eventually(t, func() bool { return scans() != before }, 40*time.Second, 10*time.Millisecond)
+	}
+	require.Contains(t, hello(t, url), `"history":[[`)
+
+	other, _ := start(t, "redis://"+server.Addr(), serving{})
+	require.Contains(t, hello(t, other), `"history":[]`)
+}
+
+// hello is the first that a stream says.
+func hello(t *testing.T, url string) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"events", nil)
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer func() { _ = answer.Body.Close() }()
+	read := bufio.NewReader(answer.Body)
+	_, err = read.ReadString('\n')
+	require.NoError(t, err)
+	data, err := read.ReadString('\n')
+	require.NoError(t, err)
+	return data
+}
+
+func TestServeRefusesPrefixes(t *testing.T) {
+	var many []string
+	for i := range 33 {
+		many = append(many, fmt.Sprint("p", i))
+	}
+	for want, args := range map[string][]string{
+		"write: lockreg serve PREFIX...":                   {},
+		"a prefix is empty":                                {"shop", ""},
+		`the prefix "shop" is given twice`:                 {"shop", "stock", "shop"},
+		"33 prefixes are given: the page shows 32 at most": many,
+		"unknown flag: --recrod: did you mean record?":     {"shop", "--recrod"},
+	} {
+		var said bytes.Buffer
+		a := &app{in: strings.NewReader(""), out: io.Discard, err: &said}
+		code := a.execute(append([]string{"serve", "--url", "redis://127.0.0.1:1"}, args...))
+		require.Equal(t, exitUsage, code, want)
+		require.Contains(t, said.String(), want)
+	}
 }
 
 // Without --allow-release a user that cannot write is enough, and nobody releases anything, whatever the token in the

@@ -2,11 +2,11 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 const (
@@ -23,12 +24,11 @@ const (
 	heartbeat  = 15 * time.Second
 	piece      = 32 << 10 // written at a time, each with its own deadline
 
-	passLimit      = time.Hour       // a million keys take ten seconds, a million held locks two minutes
-	tellFirst      = tellEach / 5    // when a pass publishes what it has found so far: few locks are told sooner than many
-	tellEach       = time.Second     // and how often from then on
-	betweenCycles  = 2 * time.Second // of asking for deadlocks, which exist for a second before they are recorded
-	betweenSamples = time.Second
-	maxSamples     = 600
+	passLimit      = time.Hour        // a million keys take ten seconds, a million held locks two minutes
+	tellFirst      = tellEach / 5     // when a pass publishes what it has found so far: few locks are told sooner than many
+	tellEach       = time.Second      // and how often from then on
+	betweenCycles  = 2 * time.Second  // of asking for deadlocks, which exist for a second before they are recorded
+	betweenRecords = 10 * time.Second // of passes while nobody looks, if there are any
 )
 
 var (
@@ -36,17 +36,18 @@ var (
 	errClosed = errors.New("closed")
 )
 
-// feed asks the source while there are streams, and sends them the changes.
+// feed asks the sources while there are streams, or always, and sends them the changes.
 type feed struct {
-	source   Source
+	prefixes []prefix
 	interval time.Duration
+	record   bool // ask while there are no streams, too
 	log      *slog.Logger
 
 	mu      sync.Mutex
 	streams map[*stream]struct{}
-	now     *state             // after the last pass; nil: no pass since a browser connected
-	history []sample           // stays without browsers
-	past    past               // the past when the last browser left
+	now     *state             // after the last pass; nil: no pass since the poller began
+	history history            // stays without browsers
+	past    past               // the past when the last poller ended
 	asked   chan struct{}      // closed when the poller has ended; nil: there is none
 	stop    context.CancelFunc // ends the poller's pass
 	skip    context.CancelFunc // ends the poller's pause
@@ -67,13 +68,30 @@ type stream struct {
 	stale  bool // needs all anew
 }
 
-// sample is a point of the charts: when (Unix ms), locks held, waiters, oldest wait (ms), grants and hand-overs so far.
-type sample [6]int64
-
-func newFeed(source Source) *feed {
+func newFeed() *feed {
 	return &feed{
-		source: source, interval: 500 * time.Millisecond, log: slog.Default(),
-		streams: map[*stream]struct{}{}, closing: make(chan struct{}), history: []sample{},
+		interval: 500 * time.Millisecond, log: slog.Default(),
+		streams: map[*stream]struct{}{}, closing: make(chan struct{}),
+	}
+}
+
+// start starts the poller, unless there is one. With the mutex.
+func (f *feed) start() {
+	if f.asked != nil {
+		return
+	}
+	asked := make(chan struct{})
+	f.asked = asked
+	go f.poll(asked)
+	f.watchers.Go(func() { f.watch(asked) })
+}
+
+// records begins to ask although nobody looks, if that is wanted.
+func (f *feed) records() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.record && len(f.prefixes) > 0 {
+		f.start()
 	}
 }
 
@@ -94,22 +112,27 @@ func (f *feed) subscribe() (*stream, []sample, error) {
 	if f.now != nil {
 		s.wake <- struct{}{}
 	}
-	if f.asked == nil {
-		f.asked = make(chan struct{})
-		go f.poll(f.asked)
-		asked := f.asked
-		f.watchers.Go(func() { f.watch(asked) })
+	f.start()
+	if len(f.streams) == 1 && f.skip != nil {
+		f.skip() // a pause that is for nobody
 	}
-	return s, append([]sample{}, f.history...), nil
+	return s, f.history.all(), nil
 }
 
 func (f *feed) unsubscribe(s *stream) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.streams, s)
-	if len(f.streams) == 0 {
+	if len(f.streams) == 0 && !f.record {
 		f.interrupt()
 	}
+}
+
+// watched reports whether somebody looks.
+func (f *feed) watched() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.streams) > 0
 }
 
 // interrupt ends the pass or the pause that is under way. With the mutex.
@@ -156,11 +179,12 @@ func (f *feed) begin(asked chan struct{}) (context.Context, bool) {
 	default:
 	}
 	f.interrupt() // the last pass's, for its resources
-	if closed || len(f.streams) == 0 {
+	if closed || len(f.streams) == 0 && !f.record {
 		// An old state is not shown to a browser that connects later.
 		if f.now != nil {
 			f.past = f.now.past
 		}
+		f.history.pause(time.Now(), nobody)
 		f.now, f.asked, f.stop, f.skip = nil, nil, nil, nil
 		close(asked)
 		return nil, false
@@ -170,7 +194,7 @@ func (f *feed) begin(asked chan struct{}) (context.Context, bool) {
 	return ctx, true
 }
 
-// poll asks the source again and again, until no browser is connected.
+// poll asks the sources again and again, until no browser is connected.
 func (f *feed) poll(asked chan struct{}) {
 	var cycles time.Time
 	rest := betweenCycles
@@ -180,7 +204,7 @@ func (f *feed) poll(asked chan struct{}) {
 			return
 		}
 		began := time.Now()
-		due := began.Sub(cycles) >= rest
+		due := began.Sub(cycles) >= rest && f.watched() // else they would be for nobody
 		next := f.pass(ctx, due)
 		if due { // it goes through all keys, too: long ones are rare
 			cycles, rest = began, min(max(betweenCycles, 40*(time.Since(began)-next.took)), 15*betweenCycles)
@@ -188,7 +212,7 @@ func (f *feed) poll(asked chan struct{}) {
 		if ctx.Err() == nil {
 			f.publish(next)
 		}
-		f.pause(ctx, pauseAfter(time.Since(began), f.interval))
+		f.pause(ctx, time.Since(began))
 	}
 }
 
@@ -198,10 +222,15 @@ func pauseAfter(took, interval time.Duration) time.Duration {
 	return max(interval, min(19*took, interval*3/2), took)
 }
 
-func (f *feed) pause(ctx context.Context, d time.Duration) {
+// pause waits after a pass that took so long. Whoever comes while it is one for nobody ends it: both have the mutex.
+func (f *feed) pause(ctx context.Context, took time.Duration) {
+	f.mu.Lock()
+	d := pauseAfter(took, f.interval)
+	if len(f.streams) == 0 {
+		d = max(betweenRecords-took, took)
+	}
 	ctx, skip := context.WithTimeout(ctx, d)
 	defer skip()
-	f.mu.Lock()
 	f.skip = skip
 	f.mu.Unlock()
 	<-ctx.Done()
@@ -215,20 +244,26 @@ func (f *feed) pass(ctx context.Context, cycles bool) *state {
 	f.mu.Lock()
 	last := f.now
 	if last == nil {
-		last = &state{entries: map[string]*entry{}, past: f.past, deadlocks: json.RawMessage("[]")}
+		last = newState(f.prefixes, f.past)
 	}
+	watched := len(f.streams) > 0
 	f.mu.Unlock()
 
 	began := time.Now()
-	next := &state{entries: make(map[string]*entry, len(last.entries)), past: last.past, deadlocks: last.deadlocks}
-	last, err := f.gather(ctx, next, last)
-	if err != nil {
-		return last.failed(err)
+	next := last.after()
+	if !watched { // nobody asks for deadlocks, so old ones are not told to a browser that comes
+		next.found(make([][]observe.Deadlock, len(f.prefixes)))
+	}
+	last, errs := f.gather(ctx, next, last)
+	trouble := f.trouble(errs)
+	if !slices.Contains(errs, nil) {
+		return last.failed(trouble)
 	}
 	next.at = time.Now()
-	next.past.end(last.entries, next.entries, next.at)
+	next.past.end(f.prefixes, last.entries, next.entries, next.at)
 	next.took = next.at.Sub(began)
-	next.trouble, next.cyclesTrouble = last.cyclesTrouble, last.cyclesTrouble
+	next.partly, next.cyclesTrouble = trouble, last.cyclesTrouble
+	next.trouble = cmp.Or(trouble, next.cyclesTrouble)
 	if !cycles {
 		return next
 	}
@@ -236,26 +271,21 @@ func (f *feed) pass(ctx context.Context, cycles bool) *state {
 		f.publish(next)
 		next = next.copied()
 	}
-	found, err := f.source.Deadlocks(ctx)
-	next.trouble = ""
-	if err != nil {
-		next.trouble = err.Error()
-	} else {
-		next.deadlocks = ordered(view.OfDeadlocks(found))
+	found, errs := f.deadlocks(ctx)
+	for i, err := range errs {
+		if err != nil {
+			found[i] = next.cycles[i]
+		}
 	}
-	next.cyclesTrouble = next.trouble
+	next.found(found)
+	next.cyclesTrouble = f.trouble(errs)
+	next.trouble = cmp.Or(next.partly, next.cyclesTrouble)
 	return next
 }
 
-// found is a lock, or why there are no more.
-type found struct {
-	info inspect.Lock
-	err  error
-}
-
 // gather adds all locks to next, and publishes what there is meanwhile, also while none is found for long. It returns the state
-// that was published last.
-func (f *feed) gather(ctx context.Context, next, last *state) (*state, error) {
+// that was published last, and what has failed of each prefix: there what was known before is kept.
+func (f *feed) gather(ctx context.Context, next, last *state) (*state, []error) {
 	ctx, cancel := context.WithCancel(ctx)
 	locks := make(chan found)
 	var reads sync.WaitGroup
@@ -263,9 +293,9 @@ func (f *feed) gather(ctx context.Context, next, last *state) (*state, error) {
 	defer cancel()
 	reads.Go(func() {
 		defer close(locks)
-		for info, err := range f.source.Locks(ctx) {
+		for one := range f.locks(ctx) {
 			select {
-			case locks <- found{info, err}:
+			case locks <- one:
 			case <-ctx.Done():
 				return
 			}
@@ -273,7 +303,7 @@ func (f *feed) gather(ctx context.Context, next, last *state) (*state, error) {
 	})
 	each := time.NewTicker(tellFirst)
 	defer each.Stop()
-	told := 0
+	told, errs := 0, make([]error, len(f.prefixes))
 	for {
 		select {
 		case <-each.C:
@@ -289,13 +319,26 @@ func (f *feed) gather(ctx context.Context, next, last *state) (*state, error) {
 		case lock, more := <-locks:
 			switch {
 			case !more:
-				return last, ctx.Err()
+				return last, f.kept(ctx, next, last, errs)
 			case lock.err != nil:
-				return last, lock.err
+				errs[lock.prefix] = lock.err
+			default:
+				next.add(lock.prefix, lock.info, time.Now(), last)
 			}
-			next.add(lock.info, time.Now(), last)
 		}
 	}
+}
+
+// kept has next keep what was known of the prefixes that have failed. It returns their errors: all have failed if the context
+// has ended.
+func (f *feed) kept(ctx context.Context, next, last *state, errs []error) []error {
+	for i := range errs {
+		errs[i] = cmp.Or(errs[i], ctx.Err())
+		if errs[i] != nil {
+			next.keep(i, last)
+		}
+	}
+	return errs
 }
 
 // publish makes a state the present one, and queues the changes for every stream.
@@ -311,11 +354,11 @@ func (f *feed) publish(next *state) {
 		f.log.Warn("cannot show all locks", "error", next.trouble)
 	}
 	f.now = next
-	if n := len(f.history); !next.at.IsZero() && (n == 0 || next.at.UnixMilli()-f.history[n-1][0] >= betweenSamples.Milliseconds()) {
-		if n == maxSamples {
-			f.history = append(f.history[:0:0], f.history[1:]...)
-		}
-		f.history = append(f.history, next.sample())
+	switch {
+	case next.noPass:
+		f.history.pause(time.Now(), noAnswer)
+	case !next.at.IsZero() && next.soFar == 0:
+		f.history.add(next.sample())
 	}
 	for s := range f.streams {
 		switch {
@@ -351,116 +394,24 @@ func (f *feed) take(s *stream) []byte {
 	return bytes.Join(queue, nil)
 }
 
-// find returns what the last pass found about a path, and when.
-func (f *feed) find(path string) (inspect.Lock, time.Time, bool) {
+// find returns what the last pass found about a lock, and when; nothing, if nobody looks and it may be old.
+func (f *feed) find(k key) (inspect.Lock, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.now == nil || f.now.entries[path] == nil {
+	if f.now == nil || len(f.streams) == 0 || f.now.entries[k] == nil {
 		return inspect.Lock{}, time.Time{}, false
 	}
-	e := f.now.entries[path]
+	e := f.now.entries[k]
 	return e.info, e.at, true
 }
 
 // labelOf returns who a holder is, for people, by what the last pass found.
-func (f *feed) labelOf(path, holder string) string {
-	info, _, _ := f.find(path)
+func (f *feed) labelOf(k key, holder string) string {
+	info, _, _ := f.find(k)
 	for _, h := range info.Holders {
 		if h.Holder == holder {
 			return view.Who(h)
 		}
 	}
 	return view.Who(inspect.Holder{Holder: holder, Since: protocol.ParseName(holder).Since}) // else Go's is taken for Java's
-}
-
-// events is a stream, until the browser goes, the right to look ends, or the handler is closed.
-func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
-	// Another site's page cannot read it, but it could take all the places.
-	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
-		h.refuse(w, r, http.StatusForbidden, "not from another site")
-		return
-	}
-	if !h.require(w, r, look) {
-		return
-	}
-	var end <-chan time.Time
-	var over <-chan struct{}
-	if one := h.gate.session(r); one != nil {
-		if !h.gate.sessions.join(one) {
-			w.Header().Set("Retry-After", "5")
-			h.refuse(w, r, http.StatusServiceUnavailable, "too many streams of this session")
-			return
-		}
-		defer h.gate.sessions.part(one)
-		timer := time.NewTimer(time.Until(one.end))
-		defer timer.Stop()
-		end, over = timer.C, one.over
-	}
-	s, history, err := h.feed.subscribe()
-	if err != nil {
-		w.Header().Set("Retry-After", "5")
-		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
-		return
-	}
-	defer h.feed.unsubscribe(s)
-
-	send := h.sender(w)
-	var hello bytes.Buffer
-	event(&hello, "hello", struct {
-		Title   string   `json:"title"`
-		Release string   `json:"release"` // yes, no, or login
-		SignIn  bool     `json:"signedIn"`
-		History []sample `json:"history"`
-	}{h.title, h.releaseState(r), end != nil, history})
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
-	for ok := send(hello.Bytes()); ok; {
-		select {
-		case <-s.wake:
-			ok = send(h.feed.take(s))
-		case <-beat.C:
-			ok = send([]byte(":\n\n"))
-		case <-end:
-			return
-		case <-over:
-			return
-		case <-h.feed.closing:
-			return
-		case <-r.Context().Done():
-			return
-		}
-	}
-}
-
-// sender begins an answer that is a stream, and returns what sends on it; false: it is over.
-func (h *Handler) sender(w http.ResponseWriter) func(text []byte) bool {
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // proxies pass it on at once
-	control := http.NewResponseController(w)
-	return func(text []byte) bool {
-		for len(text) > 0 {
-			if err := control.SetWriteDeadline(time.Now().Add(h.patience)); err != nil {
-				h.log.Error("cannot stream: no deadline for writes", "error", err)
-				return false
-			}
-			n := min(piece, len(text))
-			if _, err := w.Write(text[:n]); err != nil {
-				return false
-			}
-			text = text[n:]
-		}
-		// Until the next one there is none: with HTTP/2 it would end the stream.
-		return control.Flush() == nil && control.SetWriteDeadline(time.Time{}) == nil
-	}
-}
-
-func (h *Handler) releaseState(r *http.Request) string {
-	switch {
-	case h.rights(r) >= release:
-		return "yes"
-	case h.release == nil && h.gate.release != nil:
-		return "login"
-	default:
-		return "no"
-	}
 }

@@ -141,6 +141,10 @@ func someLock(path string, waiters int) inspect.Lock {
 	return info
 }
 
+var oneDeadlock = []observe.Deadlock{{Waits: []observe.DeadlockWait{
+	{Path: "a", Owner: "goroutine 1", Holds: []string{"b"}}, {Path: "b", Owner: "goroutine 2", Holds: []string{"a"}},
+}}}
+
 // newPage makes a page that is closed with the test.
 func newPage(t testing.TB, source page.Source, options ...page.Option) *page.Handler {
 	t.Helper()

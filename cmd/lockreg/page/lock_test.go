@@ -19,12 +19,15 @@ type asked struct {
 	*fake
 
 	times   atomic.Int64 // not by the page itself
+	probes  atomic.Int64 // by the page itself
 	failure error
 }
 
 func (a *asked) Inspect(_ context.Context, path string) (inspect.Lock, error) {
 	if path != "lockreg" {
 		a.times.Add(1)
+	} else {
+		a.probes.Add(1)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

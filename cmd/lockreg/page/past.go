@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/inspect"
 )
@@ -12,9 +13,13 @@ import (
 // past is what passes have seen since the first browser connected. The counts are lower bounds: holds that begin and end
 // between two passes are not seen, nor a lock that Java releases and takes again under the same name.
 type past struct {
-	grants    int64   // holds that the previous pass did not see
-	handOvers int64   // locks whose holders were all different at the previous pass
-	lost      []*loss // of the last ten minutes, maxLosses at most. Not changed once it is published
+	counts []counts // of each prefix. Not changed once it is published
+	lost   []*loss  // of the last ten minutes, maxLosses at most. Not changed once it is published
+}
+
+type counts struct {
+	grants    int64 // holds that the previous pass did not see
+	handOvers int64 // locks whose holders were all different at the previous pass
 }
 
 const (
@@ -25,14 +30,15 @@ const (
 // loss is a hold that was overdue, or whose process was, and was gone when its lease had ended. More cannot be
 // seen from outside: a key that was deleted, or lost in a failover, is gone as after a release.
 type loss struct {
+	Prefix string      `json:"prefix,omitempty"`
 	Path   string      `json:"path"`
-	ID     string      `json:"id"` // the same, see view.ID
+	ID     string      `json:"id"` // both, see prefix.id
 	Holder view.Holder `json:"holder"`
 	At     int64       `json:"at"` // when it was seen, Unix ms
 }
 
 // count compares a lock with its state at the previous pass; nil: no holder and no waiter.
-func (p *past) count(before, now *entry) {
+func (c *counts) count(before, now *entry) {
 	if !now.listed() || !before.listed() {
 		return
 	}
@@ -44,14 +50,14 @@ func (p *past) count(before, now *entry) {
 			granted++
 		}
 	}
-	p.grants += granted
+	c.grants += granted
 	if granted > 0 && stayed == 0 && before.held() {
-		p.handOvers++
+		c.handOvers++
 	}
 }
 
 // lose adds the holds of a lock that were lost between two passes; now is nil when there is no lock any more.
-func (p *past) lose(before, now *entry, at time.Time) {
+func (p *past) lose(of prefix, before, now *entry, at time.Time) {
 	for h := range before.owners() {
 		if now.has(h.Holder) || h.Overdue() == 0 && h.Silent == 0 || at.Before(before.at.Add(h.Lease-leaseBlur)) {
 			continue
@@ -59,15 +65,17 @@ func (p *past) lose(before, now *entry, at time.Time) {
 		one := before.info
 		one.Holders, one.Waiters = []inspect.Holder{h}, nil
 		lock := view.OfLock(one)
-		p.lost = append(slices.Clip(p.lost), &loss{lock.Path, lock.ID, lock.Holders[0], at.UnixMilli()})
+		p.lost = append(slices.Clip(p.lost), &loss{
+			printable.Valid(of.name), lock.Path, of.id(before.info.Path), lock.Holders[0], at.UnixMilli(),
+		})
 	}
 }
 
 // end ends a pass: holds that are gone since the previous pass may be lost.
-func (p *past) end(before, now map[string]*entry, at time.Time) {
-	for path, e := range before {
-		if now[path] == nil {
-			p.lose(e, nil, at)
+func (p *past) end(prefixes []prefix, before, now map[key]*entry, at time.Time) {
+	for k, e := range before {
+		if now[k] == nil {
+			p.lose(prefixes[k.prefix], e, nil, at)
 		}
 	}
 	old := func(l *loss) bool { return l.At < at.Add(-rememberLosses).UnixMilli() }

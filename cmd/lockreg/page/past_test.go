@@ -20,7 +20,7 @@ import (
 // counted is what the last of what was told says of grants and hand-overs.
 func counted(t *testing.T, text string) string {
 	t.Helper()
-	all := regexp.MustCompile(`"grants":(\d+),"handOvers":(\d+),`).FindAllStringSubmatch(text, -1)
+	all := regexp.MustCompile(`"grants":(\d+),"handOvers":(\d+)`).FindAllStringSubmatch(text, -1)
 	require.NotEmpty(t, all)
 	last := all[len(all)-1]
 	return last[1] + " " + last[2]
@@ -102,7 +102,7 @@ func TestGrantsAndHandOversAreCounted(t *testing.T) {
 		require.Equal(t, "10 3", next())
 		late := look(t, h)
 		synctest.Wait()
-		require.Regexp(t, `"history":\[\[\d+,2,0,0,0,0\],.*,9,2\]\]`, late.read())
+		require.Regexp(t, `"history":\[\[\d+,0,2,0,0,0,0\],.*,(9,2|10,3)\]\]`, late.read())
 	})
 }
 

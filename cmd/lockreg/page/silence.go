@@ -46,10 +46,15 @@ func (f *feed) asker() func(ctx context.Context) map[string]bool {
 	if f.client != nil && f.client.Mode() == rueidis.ClientModeCluster {
 		return (&masters{client: f.client, pending: map[string]bool{}, asks: &f.watchers}).ask
 	}
-	source, ok := f.source.(inspector)
-	if !ok {
+	// One of them is enough: they have the same client, or the page cannot know of all.
+	at := slices.IndexFunc(f.prefixes, func(p prefix) bool {
+		_, asks := p.source.(inspector)
+		return asks
+	})
+	if at < 0 {
 		return nil
 	}
+	source, _ := f.prefixes[at].source.(inspector)
 	return func(ctx context.Context) map[string]bool {
 		_, err := source.Inspect(ctx, probePath)
 		return map[string]bool{"": answered(err)}
@@ -143,12 +148,17 @@ func (f *feed) watch(over <-chan struct{}) {
 	})
 	seen := map[string]time.Time{} // when each server has answered last, or was asked first
 	for ctx.Err() == nil {
-		began := time.Now()
-		asking, cancel := context.WithTimeout(ctx, probeLimit)
-		answers := f.ask(asking)
-		cancel()
-		if ctx.Err() == nil {
-			f.silence(silent(answers, seen, began))
+		if f.watched() {
+			began := time.Now()
+			asking, cancel := context.WithTimeout(ctx, probeLimit)
+			answers := f.ask(asking)
+			cancel()
+			if ctx.Err() == nil {
+				f.silence(silent(answers, seen, began))
+			}
+		} else { // nobody is told
+			f.silence(silence{})
+			clear(seen)
 		}
 		select {
 		case <-time.After(probeEach):

@@ -30,19 +30,23 @@ const (
 type state struct {
 	at            time.Time // the end of the pass; zero: none has succeeded
 	took          time.Duration
-	entries       map[string]*entry
-	sums          sums
+	prefixes      []prefix
+	entries       map[key]*entry
+	sums          []sums // of each prefix
 	past          past
-	deadlocks     json.RawMessage
-	trouble       string // why the last pass failed, or deadlocks cannot be shown
-	cyclesTrouble string // the latter, until they are asked for again
-	found         int    // locks that the pass which is under way has found so far; 0: it is over
+	cycles        [][]observe.Deadlock // of each prefix, as of the last time when they were asked for with success
+	deadlocks     json.RawMessage      // these, ordered
+	trouble       string               // why the last pass failed, or something of it, or deadlocks cannot be shown
+	partly        string               // the former, while some of it succeeded
+	noPass        bool                 // nothing could be read: the rest is of a pass before
+	cyclesTrouble string               // the latter, until they are asked for again
+	soFar         int                  // locks that the pass which is under way has found so far; 0: it is over
 
 	once  sync.Once
 	whole []byte // see all
 }
 
-// sums are about all locks.
+// sums are about all locks of a prefix.
 type sums struct {
 	held, waiters int
 	oldest        time.Duration // the longest wait
@@ -58,8 +62,9 @@ type entry struct {
 
 // row is a lock in the list.
 type row struct {
+	Prefix  string       `json:"prefix,omitempty"`
 	Path    string       `json:"path"`
-	ID      string       `json:"id"` // the same, see view.ID
+	ID      string       `json:"id"` // both, see prefix.id
 	Version int          `json:"version"`
 	Kind    string       `json:"kind"`
 	Permits int          `json:"permits"` // of a semaphore: how many there are
@@ -71,33 +76,67 @@ type row struct {
 	Endless bool         `json:"endless"` // one of the leases has no end
 }
 
-func (s *state) add(info inspect.Lock, at time.Time, last *state) {
+// newState is a state that knows of no lock yet.
+func newState(prefixes []prefix, before past) *state {
+	s := &state{prefixes: prefixes, entries: map[key]*entry{}, sums: make([]sums, len(prefixes)), past: before}
+	s.past.counts = make([]counts, len(prefixes))
+	copy(s.past.counts, before.counts)
+	s.found(make([][]observe.Deadlock, len(prefixes)))
+	return s
+}
+
+// after is a state that knows of no lock yet, after another one.
+func (s *state) after() *state {
+	next := newState(s.prefixes, s.past)
+	next.entries = make(map[key]*entry, len(s.entries))
+	next.cycles, next.deadlocks = s.cycles, s.deadlocks
+	return next
+}
+
+// found notes the deadlocks of each prefix.
+func (s *state) found(cycles [][]observe.Deadlock) {
+	s.cycles, s.deadlocks = cycles, ordered(s.prefixes, cycles)
+}
+
+// add adds a lock of a prefix, by its number.
+func (s *state) add(of int, info inspect.Lock, at time.Time, last *state) {
 	// They come in no order. The oldest holder is shown first.
 	slices.SortFunc(info.Holders, func(a, b inspect.Holder) int {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Holder, b.Holder))
 	})
 	e := &entry{info: info, at: at}
-	before := last.entries[info.Path]
+	before := last.entries[key{of, info.Path}]
 	if !last.at.IsZero() { // else nothing is known of the time before
-		s.past.count(before, e)
+		s.past.counts[of].count(before, e)
 	}
 	if before != nil {
 		e.remember(before)
-		s.past.lose(before, e, at)
+		s.past.lose(s.prefixes[of], before, e, at)
 		e.version = before.version
 		if !e.same(before) {
 			e.version++
 		}
 	}
-	s.entries[info.Path] = e
+	s.entries[key{of, info.Path}] = e
+	sums := &s.sums[of]
 	if e.held() {
-		s.sums.held++
+		sums.held++
 	}
-	s.sums.waiters += view.Waiting(info)
+	sums.waiters += view.Waiting(info)
 	for since := range e.waiting() {
-		s.sums.oldest = max(s.sums.oldest, at.Sub(since))
-		s.sums.waits.add(at.Sub(since))
+		sums.oldest = max(sums.oldest, at.Sub(since))
+		sums.waits.add(at.Sub(since))
 	}
+}
+
+// keep keeps what the last state knew of a prefix, of which not all could be read. What was found is newer.
+func (s *state) keep(of int, last *state) {
+	for k, e := range last.entries {
+		if k.prefix == of && s.entries[k] == nil {
+			s.entries[k] = e
+		}
+	}
+	s.sums[of] = last.sums[of]
 }
 
 // waiting is since when those wait who are listed, and the first ones within their processes. Leaders' standbys wait for ever,
@@ -160,9 +199,10 @@ func (e *entry) shown() (h inspect.Holder) {
 	return h
 }
 
-func (e *entry) row() row {
+func (e *entry) row(of prefix) row {
 	r := row{
-		Path: printable.Valid(e.info.Path), ID: view.ID(e.info.Path), Version: e.version, Kind: string(e.info.Kind),
+		Prefix: printable.Valid(of.name), Path: printable.Valid(e.info.Path), ID: of.id(e.info.Path), Version: e.version,
+		Kind:    string(e.info.Kind),
 		Permits: e.info.Permits, Holders: e.processes(), Waiters: view.Waiting(e.info),
 		At: e.at.UnixMilli(),
 	}
@@ -203,15 +243,16 @@ func (e *entry) processes() int {
 // copied is a state that may be changed until it is published.
 func (s *state) copied() *state {
 	return &state{
-		at: s.at, took: s.took, entries: s.entries, sums: s.sums, past: s.past, deadlocks: s.deadlocks,
+		at: s.at, took: s.took, prefixes: s.prefixes, entries: s.entries, sums: s.sums, past: s.past, cycles: s.cycles,
+		deadlocks: s.deadlocks, noPass: s.noPass,
 		trouble: s.trouble, cyclesTrouble: s.cyclesTrouble,
 	}
 }
 
 // failed is the state after a pass that failed.
-func (s *state) failed(err error) *state {
+func (s *state) failed(trouble string) *state {
 	next := s.copied()
-	next.trouble = err.Error()
+	next.trouble, next.noPass = trouble, true
 	return next
 }
 
@@ -221,7 +262,7 @@ func (s *state) underWay(next *state) *state {
 	part := s.copied()
 	part.entries = maps.Clone(s.entries)
 	maps.Copy(part.entries, next.entries)
-	part.found = len(next.entries)
+	part.soFar = len(next.entries)
 	if part.at.IsZero() {
 		part.sums = next.sums
 	}
@@ -229,9 +270,22 @@ func (s *state) underWay(next *state) *state {
 }
 
 func (s *state) sample() sample {
-	return sample{
-		s.at.UnixMilli(), int64(s.sums.held), int64(s.sums.waiters), s.sums.oldest.Milliseconds(), s.past.grants, s.past.handOvers,
+	one := sample{s.at.UnixMilli(), known}
+	for i, sums := range s.sums {
+		counts := s.past.counts[i]
+		one = append(one, int64(sums.held), int64(sums.waiters), sums.oldest.Milliseconds(), counts.grants, counts.handOvers)
 	}
+	return one
+}
+
+// summary is what a tick tells of a prefix.
+type summary struct {
+	Held      int   `json:"held"`
+	Waiters   int   `json:"waiters"`
+	Oldest    int64 `json:"oldest"`
+	Waits     waits `json:"waits"`
+	Grants    int64 `json:"grants"` // see counts
+	HandOvers int64 `json:"handOvers"`
 }
 
 // tick writes the end of a state's events. Unchanged parts are left out; with a nil last nothing is.
@@ -247,24 +301,22 @@ func (s *state) tick(out *bytes.Buffer, last *state) {
 	if !s.at.IsZero() {
 		at = s.at.UnixMilli()
 	}
+	of := make([]summary, len(s.sums))
+	for i, sums := range s.sums {
+		counts := s.past.counts[i]
+		of[i] = summary{sums.held, sums.waiters, sums.oldest.Milliseconds(), sums.waits, counts.grants, counts.handOvers}
+	}
 	event(out, "tick", struct {
 		At        int64           `json:"at"` // Unix ms; 0: no pass has succeeded
 		Took      int64           `json:"took"`
 		Locks     int             `json:"locks"`
-		Held      int             `json:"held"`
-		Waiters   int             `json:"waiters"`
-		Oldest    int64           `json:"oldest"`
-		Waits     waits           `json:"waits"`
-		Grants    int64           `json:"grants"` // see past
-		HandOvers int64           `json:"handOvers"`
+		Of        []summary       `json:"of"`    // of each prefix
 		Found     int             `json:"found"` // locks, by the pass that is under way; 0: it is over, or quick
+		Failed    bool            `json:"failed"`
 		Trouble   string          `json:"trouble"`
 		Deadlocks json.RawMessage `json:"deadlocks,omitempty"`
 		Lost      []*loss         `json:"lost,omitzero"`
-	}{
-		at, s.took.Milliseconds(), len(s.entries), s.sums.held, s.sums.waiters, s.sums.oldest.Milliseconds(), s.sums.waits,
-		s.past.grants, s.past.handOvers, s.found, s.trouble, deadlocks, lost,
-	})
+	}{at, s.took.Milliseconds(), len(s.entries), of, s.soFar, s.noPass, s.trouble, deadlocks, lost})
 }
 
 // since returns the events for a stream that has the last state.
@@ -274,16 +326,16 @@ func (s *state) since(last *state) []byte {
 		return s.all()
 	}
 	rows := []row{}
-	for path, e := range s.entries {
-		if before := last.entries[path]; before == nil || before.version != e.version {
-			rows = append(rows, e.row())
+	for k, e := range s.entries {
+		if before := last.entries[k]; before == nil || before.version != e.version {
+			rows = append(rows, e.row(s.prefixes[k.prefix]))
 		}
 	}
 	sendRows(&out, rows)
 	gone := []string{}
-	for path := range last.entries {
-		if s.entries[path] == nil {
-			gone = append(gone, view.ID(path))
+	for k := range last.entries {
+		if s.entries[k] == nil {
+			gone = append(gone, s.prefixes[k.prefix].id(k.path))
 		}
 	}
 	for chunk := range slices.Chunk(gone, rowsAtOnce) {
@@ -299,8 +351,8 @@ func (s *state) all() []byte {
 		var out bytes.Buffer
 		event(&out, "begin", struct{}{})
 		rows := make([]row, 0, len(s.entries))
-		for _, e := range s.entries {
-			rows = append(rows, e.row())
+		for k, e := range s.entries {
+			rows = append(rows, e.row(s.prefixes[k.prefix]))
 		}
 		sendRows(&out, rows)
 		event(&out, "end", struct{}{})
@@ -310,21 +362,42 @@ func (s *state) all() []byte {
 	return s.whole
 }
 
-// ordered is deadlocks as JSON, in an order that is the same whenever they are.
-func ordered(found []view.Deadlock) json.RawMessage {
+// ordered is deadlocks of each prefix as JSON, in an order that is the same whenever they are.
+func ordered(prefixes []prefix, found [][]observe.Deadlock) json.RawMessage {
+	var texts []json.RawMessage
+	for i, some := range found {
+		texts = append(texts, orderedOf(prefixes[i], view.OfDeadlocks(some))...)
+	}
+	slices.SortFunc(texts, func(a, b json.RawMessage) int { return bytes.Compare(a, b) })
+	return encode(append([]json.RawMessage{}, texts...))
+}
+
+func orderedOf(of prefix, found []view.Deadlock) []json.RawMessage {
 	texts := make([]json.RawMessage, 0, len(found))
 	for _, d := range found {
 		first := 0
+		for i := range d.Waits {
+			if of.name == "" {
+				break
+			}
+			d.Waits[i].ID = view.ID(of.name) + "/" + d.Waits[i].ID
+			for k := range d.Waits[i].IDs {
+				d.Waits[i].IDs[k] = view.ID(of.name) + "/" + d.Waits[i].IDs[k]
+			}
+		}
 		for i := range d.Waits {
 			if d.Waits[i].Path < d.Waits[first].Path {
 				first = i
 			}
 		}
 		d.Waits = slices.Concat(d.Waits[first:], d.Waits[:first])
-		texts = append(texts, encode(d))
+		texts = append(texts, encode(struct {
+			view.Deadlock
+
+			Prefix string `json:"prefix,omitempty"`
+		}{d, printable.Valid(of.name)}))
 	}
-	slices.SortFunc(texts, func(a, b json.RawMessage) int { return bytes.Compare(a, b) })
-	return encode(texts)
+	return texts
 }
 
 func encode(data any) []byte {

@@ -1,9 +1,11 @@
 // The page: a stream of server-sent events on one side, what they tell on the other.
 
-import { $, ages, announce, clock, duration, serverNow, visible, write } from "./base.js";
-import { began as chartsBegan, sampled, waits } from "./charts.js";
+import { again, arrive } from "./address.js";
+import { $, ages, announce, clock, duration, entitle, serverNow, visible, write } from "./base.js";
+import { began as chartsBegan, failed, sampled, waits } from "./charts.js";
 import { changed, reconnected, rights, trail } from "./detail.js";
 import { begin, dirty, drop, end, measure, mingle, put } from "./list.js";
+import { serve } from "./prefixes.js";
 import { later } from "./pump.js";
 import { deadlocks, findStuck, losses } from "./stuck.js";
 import { lose } from "./trails.js";
@@ -12,18 +14,22 @@ let connected = false;
 let silent = 0; // since when Redis does not answer, by the server's clock; 0: it does
 let mute = ""; // what does not: Redis, or some of its masters
 let began = 0; // when the connection did, by this clock
+let greeted = 0; // how often the server has begun to tell
 let found = 0; // locks, by the pass that is under way; 0: it is over, or quick
 
 const handlers = {
   hello(data) {
     write($("title"), visible(data.title));
-    document.title = data.title === "" ? "Locks" : `Locks: ${visible(data.title)}`;
+    if (greeted === 0) entitle(data.title === "" ? "Locks" : `Locks: ${visible(data.title)}`);
+    serve(data.prefixes);
     rights(data);
     connected = true;
     silent = 0; // or it is told next
     began = Date.now();
     chartsBegan(data.history);
     lose();
+    if (greeted++ === 0) arrive();
+    else again();
   },
   begin,
   rows(rows) {
@@ -54,14 +60,16 @@ const handlers = {
     found = data.found;
     if (data.at > 0) {
       clock.lastPass = data.at;
-      sampled([data.at, data.held, data.waiters, data.oldest, data.grants, data.handOvers]);
-      waits(data.waits, data.waiters);
+      waits(data.of);
     }
+    if (data.failed) failed();
+    else if (data.at > 0 && data.found === 0) sampled(data.at, data.of);
     write($("trouble"), data.trouble === "" ? "" : `Redis cannot be asked for everything: ${visible(data.trouble)}`);
     $("trouble").hidden = data.trouble === "";
     if (data.deadlocks) deadlocks(data.deadlocks);
     if (data.lost) losses(data.lost);
     findStuck();
+    if (data.at > 0) again();
     age();
     dirty();
   },
@@ -87,7 +95,7 @@ function connect() {
     try {
       const answer = await fetch("lock?path=");
       if (answer.status === 401) {
-        location.replace("login");
+        location.replace(`login${location.search}`);
         return;
       }
     } catch {

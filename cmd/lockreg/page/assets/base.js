@@ -4,6 +4,18 @@
 export const $ = (id) => document.getElementById(id);
 export const MINUTES = 10;
 
+let title = "Locks";
+
+// entitle sets the name of the page, and named that of what is shown on it; empty: nothing in particular.
+export function entitle(text) {
+  title = text;
+  named("");
+}
+
+export function named(text) {
+  document.title = text === "" ? title : `${visible(text)} – ${title}`;
+}
+
 // ---------- time ----------
 
 export const clock = {

@@ -1,7 +1,8 @@
 // A lock with its holders and its queue, and its release.
 
-import { $, ages, ago, announce, element, moment, visible, write } from "./base.js";
+import { $, ages, ago, announce, element, moment, named, visible, write } from "./base.js";
 import { dead, heldFor, life } from "./life.js";
+import { of, only, queryOf } from "./prefixes.js";
 import { drawTrail } from "./trails.js";
 
 let open = null; // the id of the lock in the dialog
@@ -11,8 +12,16 @@ let release = "no"; // or yes, or login
 let chosen = null; // what is to be released: the lock's id, and the holds
 let lives = []; // of the holders that are shown: each a function that writes what is known of it
 
+// show shows a lock, whose address the page has then.
 export function show(id, path) {
+  history.pushState({ only }, "", `?${queryOf(id)}`);
+  reveal(id, path);
+}
+
+// reveal shows the lock that the address names.
+export function reveal(id, path) {
   open = id;
+  named(path);
   write($("detail-path"), visible(path));
   $("detail-facts").textContent = "";
   $("holders").replaceChildren();
@@ -21,6 +30,14 @@ export function show(id, path) {
   trail();
   if (!$("detail").open) $("detail").showModal();
   refresh();
+}
+
+// hide shows no lock.
+export function hide() {
+  if (open === null) return;
+  open = null;
+  $("confirm").close();
+  $("detail").close();
 }
 
 // trail shows how many have waited for the lock that is shown, and whether its holders are alive.
@@ -61,7 +78,7 @@ async function refresh() {
     let status = 0;
     let data = null;
     try {
-      const answer = await fetch(`lock?path=${id}`);
+      const answer = await fetch(`lock?${queryOf(id)}`);
       status = answer.status;
       data = await answer.json();
     } catch {
@@ -214,6 +231,8 @@ function detail(lock, at) {
 
 $("detail").addEventListener("close", () => {
   if ($("detail").open) return; // it came late, and another lock is shown already
+  named("");
+  if (open !== null) history.pushState(null, "", only === null ? location.pathname : `?prefix=${only}`);
   open = null;
   $("grid").focus({ preventScroll: true });
 });
@@ -226,7 +245,7 @@ $("detail").addEventListener("click", (event) => {
 
 function ask(lock, holds, at) {
   const holder = together(holds, at);
-  chosen = { path: lock.path, id: lock.id, holders: holds.map((hold) => hold.id) };
+  chosen = { path: lock.path, id: lock.id, prefixId: of(open) || undefined, holders: holds.map((hold) => hold.id) };
   write($("confirm-path"), visible(lock.path));
   const asked = first(holds).since;
   const since = asked === null ? "" : `, which asked for it ${ago(moment(asked))} ago`;
@@ -255,14 +274,14 @@ async function change(url, body) {
 $("confirm-no").addEventListener("click", () => $("confirm").close());
 $("confirm-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const { path, id, holders } = chosen;
+  const { path, holders, ...lock } = chosen;
   const many = holders.length;
   $("confirm-yes").disabled = true;
   let late = 0; // holds that had ended before
   try {
     for (; holders.length > 0; holders.shift()) {
       try {
-        await change("release", { id, holderId: holders[0], reason: $("reason").value });
+        await change("release", { ...lock, holderId: holders[0], reason: $("reason").value });
       } catch (error) {
         if (error.status !== 409 || many === 1) throw error;
         late++;

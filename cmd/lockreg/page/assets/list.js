@@ -4,6 +4,7 @@ import { $, ago, clock, duration, element, moment, serverNow, visible, write } f
 import { show } from "./detail.js";
 import { heldFor } from "./life.js";
 import { byContention, comparison, merge, sorting } from "./order.js";
+import { of, only, several } from "./prefixes.js";
 import { later, soon } from "./pump.js";
 import { follow } from "./trails.js";
 
@@ -13,6 +14,7 @@ const BOUND = 1000; // rows are all in the document, so that the browser's searc
 const GROWTH = 60; // rows at most are made at a time, where they are not on the screen
 
 export const locks = new Map(); // by id, as a path may be no text
+export const counts = new Map(); // how many there are, by the ids of prefixes
 export let all = []; // sorted
 let compare = byContention; // how
 let chosen = byContention; // how they will be, once they are sorted
@@ -37,6 +39,7 @@ function place(list, lock) {
 }
 
 function matches(lock) {
+  if (only !== null && lock.of !== only) return false;
   return beginning ? lock.path.startsWith(wanted) : lock.words.includes(wanted.toLowerCase());
 }
 
@@ -64,11 +67,13 @@ export function put(row) {
     oldestOrder: oldest ?? Infinity,
     since: holder === null ? null : moment(holder.granted ?? holder.since),
     ends: holder === null || holder.leaseMs === null ? null : row.at + holder.leaseMs,
+    of: of(row.id),
     who: holder === null ? "" : visible(holder.who),
   };
-  lock.words = `${row.path}\n${lock.who}`.toLowerCase();
+  lock.words = `${row.path}\n${lock.who}\n${row.prefix ?? ""}`.toLowerCase();
   locks.set(row.id, lock);
   if (!old) {
+    counts.set(lock.of, (counts.get(lock.of) ?? 0) + 1);
     fresh.push(lock);
   } else {
     replace(all, old, lock);
@@ -83,16 +88,17 @@ export function drop(id) {
   const lock = locks.get(id);
   if (!lock) return;
   locks.delete(id);
+  counts.set(lock.of, counts.get(lock.of) - 1);
   replace(all, lock);
   replace(shown, lock);
   follow(id, clock.lastPass, 0);
   dirty();
 }
 
-function filter() {
+export function filter() {
   wanted = $("filter").value;
   beginning = $("beginning").checked;
-  shown = wanted === "" ? all.slice() : all.filter(matches);
+  shown = wanted === "" && only === null ? all.slice() : all.filter(matches);
   dirty();
 }
 
@@ -170,11 +176,12 @@ function newRow(number) {
     cells.push(cell);
     node.append(cell);
   }
+  const prefix = element("span", "kind of");
   const path = element("span", "path");
   const kind = element("span", "kind");
   const knot = element("span", "kind bad");
-  cells[0].append(path, kind, knot);
-  const row = { node, cells, path, kind, knot, lock: null, index: -1 };
+  cells[0].append(prefix, path, kind, knot);
+  const row = { node, cells, prefix, path, kind, knot, lock: null, index: -1 };
   node.addEventListener("click", () => {
     if (row.lock === null) return;
     active = row.lock.id;
@@ -229,10 +236,11 @@ function paint() {
   else grid.removeAttribute("aria-activedescendant");
   grid.setAttribute("aria-rowcount", String(shown.length + 1));
 
-  const whole = clock.lastPass === 0 && locks.size === 0 ? "" : `${locks.size} ${locks.size === 1 ? "lock" : "locks"}`;
+  const many = only === null ? locks.size : (counts.get(only) ?? 0);
+  const whole = clock.lastPass === 0 && locks.size === 0 ? "" : `${many} ${many === 1 ? "lock" : "locks"}`;
   write($("count"), wanted === "" ? whole : `${shown.length} of ${whole}`);
   $("empty").hidden = shown.length > 0 || clock.lastPass === 0 || listing;
-  write($("empty"), locks.size === 0 ? "Nothing is locked, and nobody waits." : "No lock matches the filter.");
+  write($("empty"), many === 0 ? "Nothing is locked, and nobody waits." : "No lock matches the filter.");
   $("beyond").hidden = shown.length <= BOUND;
   write($("beyond"), `These are ${shown.length}: the browser finds those on the screen, and prints the first ${BOUND}. Filter them to have all.`);
 }
@@ -263,6 +271,7 @@ function fill(row, index, lock, seen) {
     write(cells[4], String(lock.waiters));
     cells[4].classList.toggle("queued", lock.waiters > 0);
   }
+  write(row.prefix, several() && only === null ? visible(lock.prefix) : "");
   write(row.knot, marked.has(lock.id) ? "deadlock" : "");
   if (!seen && !changed) return;
   const [before, behind] = lock.holder === null ? ["", ""] : heldFor(lock.holder);

@@ -15,7 +15,7 @@ form.addEventListener("submit", async (submit) => {
       body: JSON.stringify({ token: token.value }),
     });
     if (answer.ok) {
-      location.replace("./");
+      location.replace(`./${location.search}`); // to what was asked for
       return;
     }
     error.textContent = (await answer.json()).error;

@@ -17,6 +17,39 @@ function mark(className, text) {
   return node;
 }
 
+// thinned are points from a time on, of those that fall on the same place the one with the most.
+function thinned(points, begin, span) {
+  const out = [];
+  let place = -1;
+  for (const point of points) {
+    if (point[0] < begin) continue;
+    const here = Math.floor(((point[0] - begin) / span) * WIDTH);
+    const last = out.at(-1);
+    if (here !== place || last[1] === null || point[1] === null) out.push(point);
+    else if (point[1] > last[1]) out[out.length - 1] = [last[0], point[1]];
+    place = here;
+  }
+  const last = points.at(-1); // whose value is shown
+  if (out.at(-1)?.[1] !== last[1]) out.push(last);
+  return out;
+}
+
+const lengthOf = (gaps, why, begin) =>
+  gaps.reduce((sum, [from, to, text]) => sum + (text === why ? to - Math.max(from, begin) : 0), 0);
+
+// blank shows the gaps of a line, with their texts.
+function blank(node, gaps, end, span) {
+  while (node.children.length > gaps.length) node.lastChild.remove();
+  while (node.children.length < gaps.length) node.append(element("span"));
+  gaps.forEach(([from, to, text], i) => {
+    const left = Math.max(0, 100 - ((end - from) / span) * 100);
+    node.children[i].style.left = `${left}%`;
+    node.children[i].style.width = `${100 - ((end - to) / span) * 100 - left}%`;
+    node.children[i].title = `${text} for ${duration(to - from)}`;
+    write(node.children[i], text);
+  });
+}
+
 // newPlot makes one in a figure, whose caption has a place for the newest value.
 export function newPlot(figure, name) {
   const svg = shape("svg", { role: "img", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" });
@@ -24,13 +57,18 @@ export function newPlot(figure, name) {
   svg.append(area, line);
   const [most, zero, from, now] = [mark("most"), mark("zero", "0"), mark("from"), mark("now", "now")];
   const plot = element("div", "plot");
-  plot.append(most, zero, svg, from, now);
+  const blanks = element("div", "blanks");
+  blanks.setAttribute("aria-hidden", "true");
+  plot.append(most, zero, svg, blanks, from, now);
   figure.append(plot);
 
-  // draw shows points, each a time and a value, up to a time. From a value of null on nothing is known.
-  function draw(points, end, format) {
-    const first = Math.max(points[0][0], end - MINUTES * 60_000);
+  // draw shows points, each a time and a value, up to a time. From a value of null on nothing is known. Gaps say why: each is a
+  // time, another one, and a text.
+  function draw(all, end, format, minutes = MINUTES, gaps = []) {
+    const first = Math.max(all[0][0], end - minutes * 60_000);
     const span = Math.max(60_000, end - first); // as much as there is, but for the first minute
+    const points = all.length > WIDTH ? thinned(all, end - span, span) : all.filter(([time]) => time >= end - span);
+    if (points.length === 0) points.push(all.at(-1));
     const peak = points.reduce((m, [, value]) => Math.max(m, value ?? 0), 0);
     const lines = [];
     const areas = [];
@@ -55,7 +93,10 @@ export function newPlot(figure, name) {
     write(figure.querySelector("strong"), value);
     write(most, peak === 0 ? "" : format(peak));
     write(from, `${time} ago`);
-    svg.setAttribute("aria-label", `${name} in the last ${time}: ${value} now, ${format(peak)} at most`);
+    const seen = gaps.filter(([, to]) => to > end - span);
+    blank(blanks, seen, end, span);
+    const unknown = [...new Set(seen.map(([, , why]) => why))].map((why) => `; ${why} for ${duration(lengthOf(seen, why, end - span))}`);
+    svg.setAttribute("aria-label", `${name} in the last ${time}: ${value} now, ${format(peak)} at most${unknown.join("")}`);
   }
   return { draw };
 }

@@ -3,10 +3,14 @@
 import { $, ages, ago, announce, clock, element, moment, visible, write } from "./base.js";
 import { show } from "./detail.js";
 import { dead, sign } from "./life.js";
-import { all, locks, longest, mark } from "./list.js";
+import { all, counts, locks, longest, mark } from "./list.js";
+import { count, of, tag } from "./prefixes.js";
 
-function pathButton(path, id) {
-  const button = element("button", "path", visible(path));
+function pathButton(path, id, prefix) {
+  const button = element("button", "path");
+  const name = tag(prefix);
+  if (name) button.append(name);
+  button.append(visible(path));
   button.type = "button";
   button.addEventListener("click", () => show(id, path));
   return button;
@@ -14,6 +18,7 @@ function pathButton(path, id) {
 
 const MOST = 20; // of a kind are listed
 let told = 0; // how many have been announced
+let knots = []; // the prefixes of deadlocks
 
 // rest says how many are not listed.
 function rest(node, n) {
@@ -28,6 +33,7 @@ export function deadlocks(found) {
   const many = found.length === 1 ? "There is a deadlock." : `There are ${found.length} deadlocks.`;
   if (found.length > told) announce(many, section);
   told = found.length;
+  knots = found.flatMap((deadlock) => [...new Set(deadlock.waits.map((wait) => of(wait.id)))]);
   mark(found.flatMap((deadlock) => deadlock.waits.map((wait) => wait.id)));
   rest($("deadlocks-more"), found.length - MOST);
   const lists = found.slice(0, MOST).map((deadlock) => {
@@ -35,8 +41,8 @@ export function deadlocks(found) {
     for (const wait of deadlock.waits.slice(0, MOST)) {
       const item = element("li");
       item.append(`${visible(wait.owner)} in ${visible(wait.who)} holds `);
-      wait.holds.forEach((path, i) => item.append(i > 0 ? ", " : "", pathButton(path, wait.holdIds[i])));
-      item.append(" and waits for ", pathButton(wait.path, wait.id));
+      wait.holds.forEach((path, i) => item.append(i > 0 ? ", " : "", pathButton(path, wait.holdIds[i], deadlock.prefix)));
+      item.append(" and waits for ", pathButton(wait.path, wait.id, deadlock.prefix));
       if (wait.since !== null) {
         const since = element("span");
         since.dataset.since = moment(wait.since);
@@ -75,7 +81,7 @@ function list(node, ids, found, text) {
     node.replaceChildren(
       ...found.map((one) => {
         const item = element("li");
-        item.append(pathButton(one.path, one.id), element("span"));
+        item.append(pathButton(one.path, one.id, one.prefix), element("span"));
         return item;
       }),
     );
@@ -98,6 +104,9 @@ export function findStuck() {
     if (dead(lock.holder, lock.at)) still.push(lock);
     else if (waits) long.push(lock);
   }
+  const bad = new Map();
+  for (const prefix of [...knots, ...[...new Set([...still, ...forever])].map((lock) => lock.of)]) bad.set(prefix, (bad.get(prefix) ?? 0) + 1);
+  count(counts, bad);
   $("stuck").hidden = still.length === 0 && lost.length === 0;
   write($("stuck-title"), `Holder probably dead or frozen: ${still.length === 0 ? "none now" : still.length}`);
   stuck = list($("stuck-list"), stuck, still.slice(0, MOST), why);

@@ -265,6 +265,29 @@ func TestAxe(t *testing.T) {
 			axe(b, scheme+" login")
 		}
 	}
+	for _, scheme := range []string{"light", "dark"} {
+		for _, width := range []int64{390, 1200} {
+			_, stock, options := twoPrefixes()
+			dead := made("dead", 0)
+			dead.Holders[0].Silent = time.Hour
+			stock.set(dead)
+			url := serve(t, nil, options...)
+			b := open(t, url, width, 900)
+			b.scheme(scheme)
+			b.await(row("a/b c"))
+			b.do(chromedp.Navigate("about:blank"))
+			<-time.After(2 * time.Second)
+			b.do(chromedp.Navigate(url + "?prefix=orders&path=gone"))
+			b.text("#notice", "not locked any more")
+			b.await(gaps + `.startsWith("nobody looked")`)
+			b.await(row("a/b c"))
+			axe(b, scheme+" prefixes")
+			b.do(chromedp.Navigate(url + "?prefix=st%3Aock"))
+			b.await(listed + ` === "both,a/b c,dead"`)
+			b.text("#prefixes", "1 stuck")
+			axe(b, scheme+" prefix")
+		}
+	}
 	none := open(t, serve(t, &fake{}), 1200, 900)
 	none.text("#empty", "Nothing is locked")
 	axe(none, "empty")

@@ -74,7 +74,14 @@ func TestPictures(t *testing.T) {
 		folder, steps = t.TempDir(), 4
 	}
 	source := example()
-	url := serve(t, source, page.WithTitle("orders on redis.internal:6379"),
+	mail := &fake{}
+	for i, path := range []string{"outbox:eu", "outbox:us", "digest"} {
+		lock := made(path, 2-i)
+		lock.Holders[0].Label, lock.Holders[0].Lease = label("mail-1", 77, "mailer"), time.Duration(40+i*5)*time.Second
+		mail.set(lock)
+	}
+	url := serve(t, nil, page.WithPrefix("orders", source), page.WithPrefix("mail", mail),
+		page.WithTitle("orders, mail on redis.internal:6379"),
 		page.WithRelease(func(*http.Request) (string, bool) { return "me", true }))
 	save := func(b *tab, name string) {
 		shot, err := b.shoot()
