@@ -294,38 +294,6 @@ func (l *Lock) suits(q *request) error {
 	return nil
 }
 
-// gaveUp returns the error of a call that did not get the lock. Wait is how long it was allowed to wait. Asked: the call had
-// the local half, and asked Redis.
-func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) error {
-	if err == fault.Busy { //nolint:errorlint // never wrapped
-		return l.fail(op, fault.NotFreeError{Wait: wait, Who: l.reg.cache.current(l).whoHolds(asked)})
-	}
-	var late fault.OverdueError
-	if errors.As(err, &late) {
-		err = late.Failure
-	}
-	return l.fail(op, l.held(err))
-}
-
-// held adds to the error of a call that was ended by its context who has the lock, if another owner had it.
-func (l *Lock) held(err error) error {
-	var held fault.HeldError
-	taken := errors.As(err, &held) // in Redis
-	switch {
-	case taken:
-	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrLockLost):
-		return err
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		held.End = err
-	default:
-		return err
-	}
-	if held.Who = l.reg.cache.current(l).whoHolds(taken); held.Who == "" {
-		return err
-	}
-	return held
-}
-
 // taker returns the goroutine that acquired the lock for a [Hold]; nobody when it is not known.
 func (l *Lock) taker(o owner.ID) owner.ID {
 	if h := l.hold.Load(); h != nil {
