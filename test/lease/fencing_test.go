@@ -475,10 +475,7 @@ func TestFencing_DocumentedPermissionsOfFencing(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, more)
-	for _, user := range kit.DocumentedUsers(t) {
-		if user.Mode != "Auto" {
-			continue
-		}
+	for _, user := range kit.DocumentedDefaults(t) {
 		t.Run(user.Kind, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				rights := user.Rights

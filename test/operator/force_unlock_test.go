@@ -320,10 +320,7 @@ func TestForceUnlock_LongNames(t *testing.T) {
 
 // The rights that the documentation names are enough.
 func TestForceUnlock_Permissions(t *testing.T) {
-	for _, user := range kit.DocumentedUsers(t) {
-		if user.Mode != "Auto" {
-			continue
-		}
+	for _, user := range kit.DocumentedDefaults(t) {
 		t.Run(user.Kind, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				w.Do(append([]string{"ACL", "SETUSER", "app", "on", ">secret"}, user.Rights...)...)

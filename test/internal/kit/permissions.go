@@ -76,3 +76,11 @@ func DocumentedUsers(t *testing.T) (users []DocumentedUser) {
 	}
 	return users
 }
+
+// DocumentedDefaults are those of the users that have the default's wake-ups, one for each kind of lock.
+func DocumentedDefaults(t *testing.T) []DocumentedUser {
+	t.Helper()
+	users := slices.DeleteFunc(DocumentedUsers(t), func(u DocumentedUser) bool { return u.Mode != "the default" })
+	require.Len(t, users, 3, "three kinds of locks")
+	return users
+}

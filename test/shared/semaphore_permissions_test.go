@@ -1,0 +1,59 @@
+package shared_test
+
+import (
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// What the documentation names for semaphores is enough beside the rights for locks, and needed.
+func TestSemaphore_DocumentedPermissions(t *testing.T) {
+	page, err := os.ReadFile("../../docs/permissions.md")
+	require.NoError(t, err)
+	row := regexp.MustCompile("\\| semaphores; `SetPermits` \\| `(\\S+)`; `(\\S+)` \\| they fail \\|").FindSubmatch(page)
+	require.NotNil(t, row)
+	use, set := string(row[1]), string(row[2])
+	for _, user := range kit.DocumentedDefaults(t) {
+		if user.Kind == "read-write" {
+			continue // a semaphore has the format of its registry, or its own
+		}
+		t.Run(user.Kind, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				w.Do(append([]string{"ACL", "SETUSER", "app", "on", ">secret"}, append(user.Rights, use, set)...)...)
+				var log kit.Journal
+				made := func() *lockregistry.Semaphore {
+					client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
+						o.Username, o.Password, o.DisableCache = "app", "secret", true
+					})
+					opts := []lockregistry.Option{log.Option()}
+					if user.Kind == "redisson" {
+						opts = append(opts, lockregistry.WithRedissonLayout())
+					}
+					return w.RegistryOn(client, opts...).Semaphore("seat", 2)
+				}
+				a, b := made(), made()
+				for range 2 { // the second time with scripts that the server knows
+					both := w.Permit(a, lockregistry.Permits(2))
+					waits := w.Asks("waits", b)
+					w.Release(both)
+					w.Release(waits.Comes())
+				}
+				require.NoError(w, a.SetPermits(w.Context(), 3))
+				require.Empty(w, log.Lines())
+				w.Do("ACL", "SETUSER", "app", "-"+set[1:])
+				require.Error(w, a.SetPermits(w.Context(), 2))
+				w.Release(w.Permit(a))
+				w.Do("ACL", "SETUSER", "app", "-"+use[1:])
+				_, err := made().Acquire(w.Context(), lockregistry.NoWait())
+				require.NotErrorIs(w, err, lockregistry.ErrTaken)
+				require.Error(w, err)
+			})
+		})
+	}
+}
