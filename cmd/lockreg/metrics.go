@@ -79,8 +79,8 @@ func (a *app) metrics(ctx context.Context, prefixes []string, s *serving) error 
 	}
 	defer disconnect()
 	sources := map[string]exporter.Source{}
-	for i, locks := range inspectors {
-		sources[prefixes[i]] = locks
+	for prefix, locks := range inspectors {
+		sources[prefix] = locks
 	}
 	looked, stop := s.looks(ctx, sources, log)
 	defer stop()

@@ -220,12 +220,13 @@ func (a *app) serve(ctx context.Context, prefixes []string, s serving) error {
 	}
 	defer disconnect()
 	sources := map[string]exporter.Source{}
-	for i, locks := range inspectors {
-		if hint := a.noLocks(ctx, locks, prefixes[i]); hint != "" {
+	for _, prefix := range prefixes {
+		locks := inspectors[prefix]
+		if hint := a.noLocks(ctx, locks, prefix); hint != "" {
 			log.Warn(strings.TrimPrefix(hint, "; "))
 		}
-		options = append(options, page.WithPrefix(prefixes[i], locks))
-		sources[prefixes[i]] = locks
+		options = append(options, page.WithPrefix(prefix, locks))
+		sources[prefix] = locks
 	}
 	options = append(options, page.WithClient(client))
 	if s.record {
@@ -248,19 +249,19 @@ func (a *app) serve(ctx context.Context, prefixes []string, s serving) error {
 // inspectors returns the inspectors of prefixes, which share a client, that client, and what closes all.
 func (a *app) inspectors(
 	ctx context.Context, prefixes []string,
-) (all []*inspect.Inspector, client rueidis.Client, end func(), err error) {
+) (all map[string]*inspect.Inspector, client rueidis.Client, end func(), err error) {
 	first, client, end, err := a.registryAndClient(ctx, prefixes[0])
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	all = append(all, inspect.Of(first))
+	all = map[string]*inspect.Inspector{prefixes[0]: inspect.Of(first)}
 	for _, prefix := range prefixes[1:] {
 		next, err := a.registryOn(client, prefix)
 		if err != nil {
 			end()
 			return nil, nil, nil, err
 		}
-		all = append(all, inspect.Of(next))
+		all[prefix] = inspect.Of(next)
 		before := end
 		end = func() { // the client is closed last
 			_ = next.Close()

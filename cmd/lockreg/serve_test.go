@@ -334,7 +334,7 @@ func TestServeRefusesPrefixes(t *testing.T) {
 		"a prefix is empty":                                {"shop", ""},
 		`the prefix "shop" is given twice`:                 {"shop", "stock", "shop"},
 		"33 prefixes are given: the page shows 32 at most": many,
-		"unknown flag: --recrod: did you mean record?":     {"shop", "--recrod"},
+		"unknown flag: --recor: did you mean record?":      {"shop", "--recor"},
 	} {
 		var said bytes.Buffer
 		a := &app{in: strings.NewReader(""), out: io.Discard, err: &said}

