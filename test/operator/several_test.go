@@ -167,7 +167,8 @@ func TestLocksOf_Ends(t *testing.T) {
 		}
 		all := inspectors(w, w.Client(), "orders", "stock")
 		n := 0
-		for range inspect.LocksOf(w.Context(), all...) {
+		for _, err := range inspect.LocksOf(w.Context(), all...) {
+			require.NoError(w, err)
 			if n++; n == 2 {
 				break
 			}
@@ -190,13 +191,14 @@ func TestLocksOf_Ends(t *testing.T) {
 		for found, err := range inspect.LocksOf(none, all...) {
 			kit.Refuses(w.T, err, "locks", []string{"orders:*", "stock:*"}[found.Of], "the context is nil")
 		}
-		for range inspect.LocksOf(none, all...) {
+		for _, err := range inspect.LocksOf(none, all...) {
+			require.Error(w, err)
 			break
 		}
 		_, errs = inspect.DeadlocksOf(none, all[0])
 		kit.Refuses(w.T, errs[0], "deadlocks", "orders:*", "the context is nil")
-		for range inspect.LocksOf(w.Context()) {
-			require.Fail(w, "there is none")
+		for found, err := range inspect.LocksOf(w.Context()) {
+			require.Fail(w, "there is none", "%v %v", found, err)
 		}
 		closed := w.Registry()
 		require.NoError(w, closed.Close())

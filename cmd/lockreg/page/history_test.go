@@ -161,6 +161,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		require.InDelta(t, (6 * time.Hour).Milliseconds(), samples[len(samples)-1][0]-samples[0][0], 20_000)
 
 		b = look(t, h)
+		<-time.After(5500 * time.Millisecond) // in the midst of ten seconds
 		source.set(someLock("a", 9))
 		<-time.After(1500 * time.Millisecond)
 		source.set(someLock("a", 0))

@@ -290,6 +290,7 @@ func TestAxe(t *testing.T) {
 	}
 	none := open(t, serve(t, &fake{}), 1200, 900)
 	none.text("#empty", "Nothing is locked")
+	none.await(`document.querySelector("#held-chart svg").getAttribute("aria-label")`)
 	axe(none, "empty")
 }
 
