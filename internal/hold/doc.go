@@ -19,7 +19,7 @@
 //	live   the time is over, as Valid or a look finds    lost   LeaseOver
 //	live   Lose, Regranted                               lost   Forced, GrantedTwice
 //	live   Relinquish, then Adopt by the next owner      live   contexts of the former owner end
-//	live   Strand of all owners, without contexts        live   it is not renewed any more
+//	live   Orphan of all owners, without contexts        live   it is not renewed any more
 //	live   End                                           over   contexts end with context.Canceled
 //	lost   the key's lease must have ended               lost   Clear has it removed, if it may be there still
 //	lost   End                                           over   nothing: contexts have ended

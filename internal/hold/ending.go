@@ -216,7 +216,7 @@ func (h *Hold) parentEnded(e *ending) {
 	left := e.orphan && h.ends[e.owner] == nil
 	h.mu.Unlock()
 	if left { // no goroutine waits for the hold any more
-		h.Strand(e.owner)
+		h.Orphan(e.owner)
 	}
 }
 

@@ -18,7 +18,7 @@ type extras struct {
 	unlogged   bool                  // a long hold is not logged, or was logged; see Terms
 	atMost     time.Duration         // see Terms
 	takers     map[owner.ID]owner.ID // of a reader's hold: the goroutines that acquired it, by Hold
-	stranded   map[owner.ID]bool     // owners that will never release it, see Strand
+	orphans    map[owner.ID]bool     // owners that will never release it, see Orphan
 }
 
 // extra returns the extras for reading. The caller holds the mutex.

@@ -34,14 +34,14 @@ type GoneWatch struct {
 	clock clock.Clock
 	soon  func(due clock.Instant)
 	log   func(level slog.Level, message string, about ...slog.Attr)
-	fake  bool      // time is a test's, see Strand
+	fake  bool      // time is a test's, see Orphan
 	blind sync.Once // tells in the log that there are too many goroutines
 	looks sync.WaitGroup
 
-	mu       sync.Mutex
-	stranded []func()      // yet to be announced
-	next     clock.Instant // when to look for ended goroutines; never during a look
-	closed   bool
+	mu      sync.Mutex
+	orphans []func()      // yet to be announced
+	next    clock.Instant // when to look for ended goroutines; never during a look
+	closed  bool
 }
 
 // theCensus is the census of this process.
@@ -60,13 +60,13 @@ func NewGoneWatch(
 	return g
 }
 
-// Strand is what the garbage collector calls for a part of a hold that nobody can reach, which a turn is to announce. In a test
+// Orphan is what the garbage collector calls for a part of a hold that nobody can reach, which a turn is to announce. In a test
 // with testing/synctest that is outside of the bubble, from where no goroutine within can be woken: the next turn sees to it.
 // There, and only there, times have no monotonic part.
-func (g *GoneWatch) Strand(announce func()) {
+func (g *GoneWatch) Orphan(announce func()) {
 	g.mu.Lock()
 	if !g.closed {
-		g.stranded = append(g.stranded, announce)
+		g.orphans = append(g.orphans, announce)
 	}
 	g.mu.Unlock()
 	if !g.fake {
@@ -74,11 +74,11 @@ func (g *GoneWatch) Strand(announce func()) {
 	}
 }
 
-// Turn sees to what was stranded.
+// Turn announces the orphans.
 func (g *GoneWatch) Turn(clock.Instant) clock.Instant {
 	g.mu.Lock()
-	all := g.stranded
-	g.stranded = nil
+	all := g.orphans
+	g.orphans = nil
 	g.mu.Unlock()
 	for _, announce := range all {
 		announce()
@@ -105,7 +105,7 @@ func (g *GoneWatch) look() {
 		}
 		pause = rest
 		if living != nil {
-			strandGone(suspects, living)
+			orphanGone(suspects, living)
 		} else if looked {
 			g.blind.Do(func() {
 				g.log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
@@ -122,7 +122,7 @@ func (g *GoneWatch) look() {
 func (g *GoneWatch) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.closed, g.stranded = true, nil
+	g.closed, g.orphans = true, nil
 }
 
 // Wait returns, after Close, when nobody looks.
@@ -136,7 +136,7 @@ func (g *GoneWatch) suspects() (all []Part) {
 			continue
 		}
 		for _, o := range h.path.Above.Owners() {
-			if o.IsGoroutine() && !h.isStranded(o) && !h.path.Above.Lent(o) {
+			if o.IsGoroutine() && !h.isOrphan(o) && !h.path.Above.Lent(o) {
 				all = append(all, Part{Hold: h, Owner: o})
 			}
 		}
@@ -144,20 +144,20 @@ func (g *GoneWatch) suspects() (all []Part) {
 	return all
 }
 
-// strandGone strands the holds of suspects that have ended.
+// orphanGone makes orphans of suspects that have ended.
 //
 // A suspect may have unlocked before it ended, and another owner may have the hold by now. So this checks that the suspect
 // still has it. If so, that remains true until the hold is lost: an ended goroutine makes no calls, and no other goroutine
 // unlocks for it unless it was lent a context; such a hold is left alone. Another goroutine may still nest or unlock
 // with a context of Do that has outlived the suspect: it finds the hold lost at the end of its lease. If it unlocks before, the
-// hold may go on for another owner, which must not lose it: Adopt and Dismiss remove the mark of Strand. They run after the
-// owner's exit, and Strand checks again after it has made the mark. So whichever comes last finds the other one, as with
+// hold may go on for another owner, which must not lose it: Adopt and Dismiss remove the mark of Orphan. They run after the
+// owner's exit, and Orphan checks again after it has made the mark. So whichever comes last finds the other one, as with
 // Attend.
-func strandGone(suspects []Part, living map[owner.ID]bool) {
+func orphanGone(suspects []Part, living map[owner.ID]bool) {
 	for _, g := range suspects {
 		above := g.Hold.path.Above
 		if !living[g.Owner] && above.Has(g.Hold.value, g.Owner) && !above.Lent(g.Owner) {
-			g.Hold.Strand(g.Owner)
+			g.Hold.Orphan(g.Owner)
 		}
 	}
 }

@@ -20,8 +20,8 @@ func (h *Hold) Adopt(t Terms) bool {
 		return false
 	}
 	h.leads, h.had.owned = t.Leads, now
-	if h.extra().stranded != nil { // the former owner was stranded, and another goroutine unlocked for it
-		h.own().stranded = nil
+	if h.extra().orphans != nil { // the former owner was one, and another goroutine unlocked for it
+		h.own().orphans = nil
 	}
 	if h.extra().atLeast != t.AtLeast {
 		h.own().atLeast = t.AtLeast
@@ -105,7 +105,7 @@ func (h *Hold) Dismiss(o owner.ID) bool {
 	ends := h.ends.of(o)
 	e := h.extra()
 	delete(e.takers, o)
-	delete(e.stranded, o) // another goroutine unlocked for it
+	delete(e.orphans, o) // another goroutine unlocked for it
 	if h.lease.Leave(uint64(o), h.path.Clock.Now()) {
 		h.unlockPlanned()
 	} else {
@@ -200,7 +200,7 @@ type Part struct {
 }
 
 // Unreachable is called by the garbage collector when the program can no longer reach the part.
-func (p Part) Unreachable() { p.Hold.path.Unreachable(func() { p.Hold.Strand(p.Owner) }) }
+func (p Part) Unreachable() { p.Hold.path.Unreachable(func() { p.Hold.Orphan(p.Owner) }) }
 
 // mayBeLeft reports whether the owner has had the hold, which is renewed, for longer than its lease.
 func (h *Hold) mayBeLeft() bool {
@@ -210,16 +210,16 @@ func (h *Hold) mayBeLeft() bool {
 	return h.lease.Renewed && h.lease.Outlasts(now, h.had.owned.Until(now), 1)
 }
 
-// Strand ends the contexts of an owner that will never release its part of the hold, because it is unreachable or its goroutine
+// Orphan ends the contexts of an owner that will never release its part of the hold, because it is unreachable or its goroutine
 // has ended. Its work may still be running, so the hold goes on for the rest of its lease, or longer if others share it; then
 // it is lost. The hold of an unreachable owner that has contexts is renewed on until their parents have ended.
-func (h *Hold) Strand(o owner.ID) {
+func (h *Hold) Orphan(o owner.ID) {
 	h.mu.Lock()
 	if !h.fresh() {
 		h.unlockLose(fault.LeaseOver)
 		return
 	}
-	if h.extra().stranded[o] {
+	if h.extra().orphans[o] {
 		h.mu.Unlock()
 		return
 	}
@@ -231,10 +231,10 @@ func (h *Hold) Strand(o owner.ID) {
 		return
 	}
 	e := h.own()
-	if e.stranded == nil {
-		e.stranded = map[owner.ID]bool{}
+	if e.orphans == nil {
+		e.orphans = map[owner.ID]bool{}
 	}
-	e.stranded[o] = true
+	e.orphans[o] = true
 	if o.IsHold() && h.path.Shared {
 		h.unuphold()
 	}
@@ -242,7 +242,7 @@ func (h *Hold) Strand(o owner.ID) {
 	h.mu.Unlock()
 	if o.IsGoroutine() && !h.path.Above.Has(h.value, o) { // another goroutine has unlocked for it
 		h.mu.Lock()
-		delete(h.extra().stranded, o)
+		delete(h.extra().orphans, o)
 		h.mu.Unlock()
 		cancelAll(ends, context.Canceled)
 		return
@@ -257,11 +257,11 @@ func (h *Hold) Strand(o owner.ID) {
 	h.path.Log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
 }
 
-// isStranded reports whether the owner will never release its part.
-func (h *Hold) isStranded(o owner.ID) bool {
+// isOrphan reports whether the owner will never release its part.
+func (h *Hold) isOrphan(o owner.ID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.extra().stranded[o]
+	return h.extra().orphans[o]
 }
 
 // Upheld returns the lease that renewals set each third of it; 0 without further renewals.
@@ -276,6 +276,6 @@ func (h *Hold) Upheld() time.Duration {
 
 // deserted reports whether no owner will release the hold. The caller holds the mutex.
 func (h *Hold) deserted() bool {
-	stranded := int64(len(h.extra().stranded))
-	return stranded > 0 && stranded >= h.path.Above.Count()
+	orphans := int64(len(h.extra().orphans))
+	return orphans > 0 && orphans >= h.path.Above.Count()
 }

@@ -92,7 +92,7 @@ func FindGone(l *lockregistry.Lock) (found func()) {
 	h, all := in.Held.Load(), in.Half.Owners()
 	return func() {
 		for _, o := range all {
-			h.Strand(o)
+			h.Orphan(o)
 		}
 	}
 }
