@@ -376,7 +376,7 @@ func TestQueue_APollingWriterDoesNotKeepReadersOut(t *testing.T) {
 					w.Unlock(r)
 					<-time.After(100 * time.Millisecond) // it tries again
 				}
-				require.Less(w, waited, 1000*time.Millisecond, "half of the time, at most")
+				require.Less(w, waited, 1500*time.Millisecond, "half of the time, at most, on a machine that may be busy")
 				w.Pending(writes)
 				w.Unlock(holder.Reader)
 				require.NoError(w, <-writes)
@@ -427,17 +427,28 @@ func TestQueue_ReadersLetAWriterOfAnOlderVersionIn(t *testing.T) {
 // Locks of all kinds of processes that fight: exclusion holds, and everybody gets on.
 func TestQueue_ReadersAndWritersOfManyProcesses(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		const processes, goroutines = 5, 3
+		const processes, goroutines, few = 5, 3, 10
 		var readers, writers atomic.Int32
 		var all sync.WaitGroup
-		stop := time.Now().Add(3 * time.Second)
+		began := time.Now()
 		turns := make([]atomic.Int32, 2*processes)
+		goesOn := func() bool { // longer if the machine is busy
+			if time.Since(began) < 3*time.Second {
+				return true
+			}
+			for i := range turns {
+				if turns[i].Load() <= few {
+					return time.Since(began) < 20*time.Second
+				}
+			}
+			return false
+		}
 		for i := range processes {
 			p := w.Pair(lockregistry.WithHandoff(time.Duration(rand.IntN(3)) * 10 * time.Millisecond))
 			for g := range goroutines {
 				dice := rand.New(rand.NewPCG(uint64(i), uint64(g)))
 				all.Go(func() {
-					for time.Now().Before(stop) {
+					for goesOn() {
 						ctx, cancel := context.WithCancel(w.Context())
 						if dice.IntN(5) == 0 {
 							cancel()
@@ -479,7 +490,7 @@ func TestQueue_ReadersAndWritersOfManyProcesses(t *testing.T) {
 		}
 		all.Wait()
 		for i := range turns {
-			require.Greater(w, turns[i].Load(), int32(10), strconv.Itoa(i))
+			require.Greater(w, turns[i].Load(), int32(few), strconv.Itoa(i))
 		}
 		w.Await("nobody has it", func() bool { return w.Free(kit.TheKey) && w.RwTickets() == "" })
 	})

@@ -905,16 +905,19 @@ func TestReadWriteLock_ReadersAreNotHeldBackWithoutAWriter(t *testing.T) {
 		p := w.Pair()
 		w.Lock(p.Reader)
 		holders := holdersOf(w, kit.TheKey)
-		g, limit := w.Goroutine(), 90*time.Millisecond
-		if w.Fake {
-			limit = 1
-		}
+		g := w.Goroutine()
+		var all []time.Duration
 		for start, turns := time.Now(), 1; time.Since(start) < 4*time.Second; turns++ {
 			<-time.After(time.Duration(turns%40) * time.Millisecond)
 			asked := time.Now()
 			require.NoError(w, g.Lock(p.Reader))
-			require.Less(w, time.Since(asked), limit)
+			all = append(all, time.Since(asked))
 			require.NoError(w, g.Unlock(p.Reader))
+		}
+		if w.Fake {
+			require.Zero(w, slices.Max(all))
+		} else {
+			w.Within(50*time.Millisecond, all)
 		}
 		require.Equal(w, holders, holdersOf(w, kit.TheKey))
 	})
@@ -953,7 +956,7 @@ func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 		w.Unlock(rw.Writer())
 		require.Equal(w, 0, r.ExpireUnusedOlderThan(0))
 		w.Unlock(rw.Reader())
-		require.Equal(w, 1, r.ExpireUnusedOlderThan(0))
+		w.Await("it is no longer in use", func() bool { return r.ExpireUnusedOlderThan(0) == 1 }) // at once, unless the answer is late
 		require.Equal(w, 0, kit.CachedLocks(r))
 		w.Lock(rw.Reader())
 		require.True(w, r.ReadWrite("42").Reader().IsHeld())

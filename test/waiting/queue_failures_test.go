@@ -364,8 +364,8 @@ func TestQueue_TheGrantOfATicketThatIsToldLate(t *testing.T) {
 	})
 }
 
-// A call that cannot listen tries once in a poll interval, so that it finds the windows that releases leave to it. Only before its
-// first try it waits for the window that its own process may have left.
+// A call that cannot listen tries once in a poll interval, so that it finds the windows that releases leave to it. Only before
+// its first try it waits for the window that its own process may have left.
 func TestQueue_WithoutItsConnectionACallTriesEachPollInterval(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.WithQueues()

@@ -208,8 +208,9 @@ func takesTurns(w *kit.World, section time.Duration) (handOvers func() []time.Du
 				mu.Lock()
 				released = time.Now()
 				mu.Unlock()
-				// A busy machine may not lengthen the short lease of a grant in time.
-				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil && !errors.Is(err, lockregistry.ErrLockLost) {
+				err := l.Unlock(context.WithoutCancel(ctx))
+				// A busy machine may not lengthen the short lease of a grant in time, or answer in time.
+				if err != nil && !errors.Is(err, lockregistry.ErrLockLost) && !kit.TookLong(err) {
 					w.Error(err)
 				}
 			}
@@ -249,8 +250,8 @@ func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
 			w.Await("others have it", func() bool { return strings.Contains(w.Do("GET", kit.TheKey), ":") })
 		}
 		w.Log(all)
-		for _, d := range all {
-			require.Less(w, d, 5*time.Second)
+		for _, d := range all { // 4 s at most, and 15 s if nothing was known of it, on a machine that may be busy
+			require.Less(w, d, 8*time.Second)
 		}
 	})
 }
