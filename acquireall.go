@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -36,9 +35,9 @@ import (
 // AcquireAll never deadlock with each other, whatever the order of their paths: each waits for one path after the other, in the
 // order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
 //
-// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. So does their release,
-// but for paths that others wait for: each of those takes one more. Behind a proxy that spreads keys over several servers it takes
-// one command for each path, one after another. While the call
+// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. So does their
+// release, but for paths that others wait for: each of those takes one more. Behind a proxy that spreads keys over several
+// servers it takes one command for each path, one after another. While the call
 // waits, it renews the paths that it already has. When one of them is lost, it releases all and begins anew, until the wait
 // ends. With NoWait it tries once.
 //
@@ -371,60 +370,6 @@ func giveBack(holds []*Hold) {
 		parts.add(h)
 	}
 	_ = parts.end()
-}
-
-// releasing releases several holds together.
-type releasing struct {
-	ctx   context.Context
-	errs  []error // in the order of the holds
-	ended []*queue.Ended
-	these []leaving // of ended
-}
-
-// leaving is a hold that is being released.
-type leaving struct {
-	i    int // its error's
-	lock *Lock
-	*removing
-	held time.Duration
-}
-
-// add ends a hold in this process.
-func (r *releasing) add(h *Hold) {
-	i := len(r.errs)
-	before, err := h.claim()
-	r.errs = append(r.errs, h.lock.fail("release", err))
-	if err == nil {
-		r.leave(i, h, before)
-	}
-}
-
-// leave ends the claimed hold whose error is the i-th.
-func (r *releasing) leave(i int, h *Hold, before int32) {
-	l := h.lock
-	last, err := h.leave(before)
-	if last {
-		owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
-		e, how, failure := l.endHold()
-		if e != nil {
-			r.ended, r.these = append(r.ended, &e.Ended), append(r.these, leaving{i, l, e, owned})
-			return
-		}
-		l.tellOfRelease(r.ctx, owned, how, failure)
-		err = failure
-	}
-	r.errs[i] = l.fail("release", err)
-}
-
-// end releases them in Redis, and returns the errors of all, joined.
-func (r *releasing) end() error {
-	queue.ReleaseAll(r.ctx, r.ended)
-	for _, one := range r.these {
-		how, err := one.lock.ended(one.removing)
-		one.lock.tellOfRelease(r.ctx, one.held, how, err)
-		r.errs[one.i] = one.lock.fail("release", err)
-	}
-	return fault.Join(r.errs...)
 }
 
 // contextFor is the last context that was made for several paths, and its parent.

@@ -15,7 +15,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/internal/transport"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Lock is the lock of one path. It is safe for use by many goroutines; get it from [Registry.Obtain].
@@ -336,15 +335,6 @@ func (l *Lock) unlock(ctx context.Context, o owner.ID) error {
 	return err
 }
 
-// releaseLast is release, reported to an observer.
-func (l *Lock) releaseLast(ctx context.Context) error {
-	if l.reg.reports.observer.Released != nil {
-		return l.tellReleased(ctx)
-	}
-	_, err := l.release(ctx)
-	return err
-}
-
 // leave undoes one lock of an owner in the local half. After the last one of all owners the caller must release the hold.
 func (l *Lock) leave(o owner.ID) (last bool, err error) {
 	h := l.hold.Load() // before others can end it
@@ -408,68 +398,6 @@ func (l *Lock) abandon(h *hold.Hold) {
 	h.End(l.reg.clock.Now())
 	l.redis.RemoveLost(h)
 	l.freeLocal()
-}
-
-// release ends the last lock. It hands the hold on to the next goroutine of this process, if it can. Else it ends the hold, and
-// has its key removed; then the local half, which is leaving until then, is free: see [queue.Path.Release], also on the order.
-func (l *Lock) release(ctx context.Context) (observe.End, error) {
-	e, how, err := l.endHold()
-	if e == nil {
-		return how, err
-	}
-	e.Lost, e.Err = l.redis.Release(ctx, e.Ending)
-	return l.ended(e)
-}
-
-// endHold ends the hold of the lock, or hands it on. It returns the hold that is to be released in Redis; nil: there is none.
-func (l *Lock) endHold() (*removing, observe.End, error) {
-	reg := l.reg
-	h := l.hold.Load()
-	e := queue.Ending{Hold: h, Due: reg.handoff == 0}
-	if reg.handoff > 0 && h.Watched() { // another goroutine waits, or did
-		var can bool
-		var running time.Duration
-		if can, e.Due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
-			reg.reports.handOvers.Add(1)
-			l.unpin() // the next owner brings its own
-			return nil, observe.EndHandedOver, nil
-		}
-	}
-	e.At = reg.clock.Now()
-	e.Kept = l.redis.NoteKept(h)
-	l.hold.Store(nil)
-	owned, _, _ := h.Held(e.At)
-	sound, noticed := h.End(e.At)
-	if noticed {
-		l.tellLost(owned, fault.LeaseOver)
-	}
-	if !sound {
-		l.abandon(h)
-		return nil, observe.EndLost, h.Err()
-	}
-	return &removing{queue.Ended{Path: &l.redis, Ending: e}, owned}, 0, nil
-}
-
-// removing is a hold that has ended in this process, and is to be released in Redis.
-type removing struct {
-	queue.Ended
-	owned time.Duration
-}
-
-// ended tells what became of a hold's release in Redis.
-func (l *Lock) ended(e *removing) (observe.End, error) {
-	switch {
-	case e.Err != nil:
-		return observe.EndUnknown, e.Err
-	case e.Lost != fault.NotLost:
-		l.tellLost(e.owned, e.Lost)
-		l.reg.others.presence.Doubt()
-		return observe.EndLost, e.Lost.Err()
-	case e.Kept > e.At:
-		return observe.EndKept, nil
-	default:
-		return observe.EndReleased, nil
-	}
 }
 
 // freeLocal frees the local half and ends the use of the lock that began with it.

@@ -20,7 +20,7 @@ type Ended struct {
 }
 
 // ReleaseAll releases holds of several plain locks: by one script those of a slot that nobody is known to wait for, and the
-// others one by one, at the same time. The script leaves a path that others wait for, or that it does not find with its hold. Such a
+// others one by one, at the same time. The script leaves a path that others wait for, or where it does not find the hold. Such a
 // path is released by itself then, whatever is the reason: so behind a proxy that keeps it on another server, it is released
 // there. Nothing is released twice, since a value names one hold for ever.
 func ReleaseAll(ctx context.Context, all []*Ended) {

@@ -1,0 +1,135 @@
+package lockregistry
+
+import (
+	"context"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/observe"
+)
+
+// releaseLast is release, reported to an observer.
+func (l *Lock) releaseLast(ctx context.Context) error {
+	if l.reg.reports.observer.Released != nil {
+		return l.tellReleased(ctx)
+	}
+	_, err := l.release(ctx)
+	return err
+}
+
+// release ends the last lock. It hands the hold on to the next goroutine of this process, if it can. Else it ends the hold, and
+// has its key removed; then the local half, which is leaving until then, is free: see [queue.Path.Release], also on the order.
+func (l *Lock) release(ctx context.Context) (observe.End, error) {
+	e, how, err := l.endHold()
+	if e == nil {
+		return how, err
+	}
+	e.Lost, e.Err = l.redis.Release(ctx, e.Ending)
+	return l.ended(e)
+}
+
+// endHold ends the hold of the lock, or hands it on. It returns the hold that is to be released in Redis; nil: there is none.
+func (l *Lock) endHold() (*removing, observe.End, error) {
+	reg := l.reg
+	h := l.hold.Load()
+	e := queue.Ending{Hold: h, Due: reg.handoff == 0}
+	if reg.handoff > 0 && h.Watched() { // another goroutine waits, or did
+		var can bool
+		var running time.Duration
+		if can, e.Due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
+			reg.reports.handOvers.Add(1)
+			l.unpin() // the next owner brings its own
+			return nil, observe.EndHandedOver, nil
+		}
+	}
+	e.At = reg.clock.Now()
+	e.Kept = l.redis.NoteKept(h)
+	l.hold.Store(nil)
+	owned, _, _ := h.Held(e.At)
+	sound, noticed := h.End(e.At)
+	if noticed {
+		l.tellLost(owned, fault.LeaseOver)
+	}
+	if !sound {
+		l.abandon(h)
+		return nil, observe.EndLost, h.Err()
+	}
+	return &removing{queue.Ended{Path: &l.redis, Ending: e}, owned}, 0, nil
+}
+
+// removing is a hold that has ended in this process, and is to be released in Redis.
+type removing struct {
+	queue.Ended
+	owned time.Duration
+}
+
+// ended tells what became of a hold's release in Redis.
+func (l *Lock) ended(e *removing) (observe.End, error) {
+	switch {
+	case e.Err != nil:
+		return observe.EndUnknown, e.Err
+	case e.Lost != fault.NotLost:
+		l.tellLost(e.owned, e.Lost)
+		l.reg.others.presence.Doubt()
+		return observe.EndLost, e.Lost.Err()
+	case e.Kept > e.At:
+		return observe.EndKept, nil
+	default:
+		return observe.EndReleased, nil
+	}
+}
+
+// releasing releases several holds together.
+type releasing struct {
+	ctx   context.Context
+	errs  []error // in the order of the holds
+	ended []*queue.Ended
+	these []leaving // of ended
+}
+
+// leaving is a hold that is being released.
+type leaving struct {
+	i    int // its error's
+	lock *Lock
+	*removing
+	held time.Duration
+}
+
+// add ends a hold in this process.
+func (r *releasing) add(h *Hold) {
+	i := len(r.errs)
+	before, err := h.claim()
+	r.errs = append(r.errs, h.lock.fail("release", err))
+	if err == nil {
+		r.leave(i, h, before)
+	}
+}
+
+// leave ends the claimed hold whose error is the i-th.
+func (r *releasing) leave(i int, h *Hold, before int32) {
+	l := h.lock
+	last, err := h.leave(before)
+	if last {
+		owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
+		e, how, failure := l.endHold()
+		if e != nil {
+			r.ended, r.these = append(r.ended, &e.Ended), append(r.these, leaving{i, l, e, owned})
+			return
+		}
+		l.tellOfRelease(r.ctx, owned, how, failure)
+		err = failure
+	}
+	r.errs[i] = l.fail("release", err)
+}
+
+// end releases them in Redis, and returns the errors of all, joined.
+func (r *releasing) end() error {
+	queue.ReleaseAll(r.ctx, r.ended)
+	for _, one := range r.these {
+		how, err := one.lock.ended(one.removing)
+		one.lock.tellOfRelease(r.ctx, one.held, how, err)
+		r.errs[one.i] = one.lock.fail("release", err)
+	}
+	return fault.Join(r.errs...)
+}
