@@ -94,7 +94,7 @@ func (r *Registry) deliver(text string) {
 		anchor.redis.RemoveUnclaimed(m.Number)
 	}
 	for l := range r.cache.of(path) {
-		if l.redis.Stir() {
+		if l.redis.Wake() {
 			return
 		}
 	}

@@ -31,7 +31,7 @@ type localLock struct {
 	mu        sync.Mutex
 	owner     owner.ID
 	holds     int32 // how often owner locked, less how often it unlocked
-	queue     local.Queue
+	queue     local.Line
 	evictions local.Evictions
 }
 
@@ -196,7 +196,7 @@ func (l *localLock) Lost(o owner.ID) fault.Loss {
 	return l.evictions.Why(o)
 }
 
-// Queued returns the number of waiters, and since when the first one waits, as [local.Queue.Since] has it.
+// Queued returns the number of waiters, and since when the first one waits, as [local.Line.Since] has it.
 func (l *localLock) Queued() (n int, since clock.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

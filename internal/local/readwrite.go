@@ -34,7 +34,7 @@ type ReadWrite struct {
 	mu    sync.Mutex
 	read  Side
 	write Side
-	queue Queue
+	queue Line
 
 	// About readers.
 	barred  bool        // a writer waits elsewhere: no more readers join

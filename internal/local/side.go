@@ -174,7 +174,7 @@ func (s *Side) Contended() bool {
 	return n > 0
 }
 
-// Queued returns the number of waiters, for either side, and since when the first one waits, as [Queue.Since] has it.
+// Queued returns the number of waiters, for either side, and since when the first one waits, as [Line.Since] has it.
 func (s *Side) Queued() (n int, since clock.Instant) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()

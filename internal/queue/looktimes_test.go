@@ -279,7 +279,7 @@ func TestLookTimes_AnEarlyLook(t *testing.T) {
 			require.Equal(t, stateLook, a.sleep())
 			require.Equal(t, after, time.Since(began))
 		}
-		time.AfterFunc(300*time.Millisecond, a.box.stir)
+		time.AfterFunc(300*time.Millisecond, a.box.wakeToLook)
 		looks(300 * time.Millisecond)
 		looks(firstLook + lookStep - 300*time.Millisecond)
 		looks(lookEvery)

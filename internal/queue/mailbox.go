@@ -92,7 +92,7 @@ func (b *mailbox) put(m Message) bool {
 	}
 	b.mu.Unlock()
 	if mine {
-		b.ring()
+		b.wake()
 	}
 	return mine
 }
@@ -105,15 +105,15 @@ func (b *mailbox) wakes() <-chan struct{} {
 	return b.came
 }
 
-// stir makes the call look.
-func (b *mailbox) stir() {
+// wakeToLook makes the call look.
+func (b *mailbox) wakeToLook() {
 	b.mu.Lock()
 	b.mail.look = true
 	b.mu.Unlock()
-	b.ring()
+	b.wake()
 }
 
-func (b *mailbox) ring() {
+func (b *mailbox) wake() {
 	select {
 	case b.came <- struct{}{}:
 	default:
@@ -162,12 +162,12 @@ func (p *Path) box() *mailbox {
 	return nil
 }
 
-// Stir makes the call that waits in the queue look, since another attempt of its registry was granted the lock, which the call
+// Wake makes the call that waits in the queue look, since another attempt of its registry was granted the lock, which the call
 // takes over. It reports whether a call waits.
-func (p *Path) Stir() bool {
+func (p *Path) Wake() bool {
 	box := p.box()
 	if box != nil {
-		box.stir()
+		box.wakeToLook()
 	}
 	return box != nil
 }

@@ -170,7 +170,7 @@ func (a *acquisition) sleep() state {
 func (a *acquisition) Queue() string { return a.path.Format.Queue(a.path.Key) }
 
 // Look makes the call look, since its ticket is most likely gone. If the call has ended meanwhile, nobody reads that.
-func (a *acquisition) Look() { a.box.stir() }
+func (a *acquisition) Look() { a.box.wakeToLook() }
 
 // watch asks the server to report changes of the key from now on. It reports whether the call must look at once: the key is not
 // there, its state is not known, or it may be free for a reader. The call also looks when the key was taken in a window: the

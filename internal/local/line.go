@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Waiter is one goroutine in a [Queue]. The one that takes it out of the queue, under the lock's mutex, decides: either the
+// Waiter is one goroutine in a [Line]. The one that takes it out of the queue, under the lock's mutex, decides: either the
 // waiter takes itself out and gives up, or it is admitted, and turn says how. So it is never both, and turn never blocks.
 type Waiter struct {
 	key
@@ -60,21 +60,21 @@ func (w *Waiter) Suits(running time.Duration) bool {
 	return w.lease <= running && running-w.lease <= w.lease/2
 }
 
-// Queue is a list of waiters in order of arrival, with an index of the waiters of each owner. The lock's mutex guards it. Every
+// Line is a list of waiters in order of arrival, with an index of the waiters of each owner. The lock's mutex guards it. Every
 // method does constant work.
-type Queue struct {
+type Line struct {
 	first  *Waiter
 	oldest map[key]*Waiter // the first indexed waiter with each key
 	length int32
 }
 
 // First returns the waiter that came first; nil if there is none.
-func (q *Queue) First() *Waiter { return q.first }
+func (q *Line) First() *Waiter { return q.first }
 
 // Len returns the number of waiters.
-func (q *Queue) Len() int { return int(q.length) }
+func (q *Line) Len() int { return int(q.length) }
 
-func (q *Queue) last() *Waiter {
+func (q *Line) last() *Waiter {
 	if q.first == nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (q *Queue) last() *Waiter {
 }
 
 // Since returns since when the first waiter waits; 0: there is none, or it has only just come.
-func (q *Queue) Since() clock.Instant {
+func (q *Line) Since() clock.Instant {
 	if q.first == nil {
 		return 0
 	}
@@ -91,7 +91,7 @@ func (q *Queue) Since() clock.Instant {
 
 // Push adds a waiter at the end; the pool may be nil. A waiter of a shared owner is indexed: the owner may get the lock through
 // another goroutine, and SameOwner then finds this waiter.
-func (q *Queue) Push(o owner.ID, lease time.Duration, pool *Pool) *Waiter {
+func (q *Line) Push(o owner.ID, lease time.Duration, pool *Pool) *Waiter {
 	w := q.push(key{owner: o}, lease, pool)
 	if o.Shared() {
 		q.index(w)
@@ -99,7 +99,7 @@ func (q *Queue) Push(o owner.ID, lease time.Duration, pool *Pool) *Waiter {
 	return w
 }
 
-func (q *Queue) push(k key, lease time.Duration, pool *Pool) *Waiter {
+func (q *Line) push(k key, lease time.Duration, pool *Pool) *Waiter {
 	w := pool.get()
 	w.key, w.lease, w.queued = k, lease, true
 	w.Call.Place = w
@@ -115,13 +115,13 @@ func (q *Queue) push(k key, lease time.Duration, pool *Pool) *Waiter {
 }
 
 // Admit takes a waiter out of the queue and admits it.
-func (q *Queue) Admit(w *Waiter, how Admission) {
+func (q *Line) Admit(w *Waiter, how Admission) {
 	q.remove(w)
 	w.turn <- how
 }
 
 // Leave takes a waiter that gives up out of the queue. If it was admitted just before, Leave returns how.
-func (q *Queue) Leave(w *Waiter) Admission {
+func (q *Line) Leave(w *Waiter) Admission {
 	if w.queued {
 		q.remove(w)
 		return Refused
@@ -130,13 +130,13 @@ func (q *Queue) Leave(w *Waiter) Admission {
 }
 
 // Cancel refuses a waiter, if it still waits.
-func (q *Queue) Cancel(w *Waiter) {
+func (q *Line) Cancel(w *Waiter) {
 	if w.queued {
 		q.Admit(w, Refused)
 	}
 }
 
-func (q *Queue) remove(w *Waiter) {
+func (q *Line) remove(w *Waiter) {
 	if w == q.first {
 		q.first = w.next
 	} else {
@@ -156,9 +156,9 @@ func (q *Queue) remove(w *Waiter) {
 }
 
 // SameOwner iterates over the indexed waiters of an owner, in their order. The caller must take each out of the queue.
-func (q *Queue) SameOwner(o owner.ID) iter.Seq[*Waiter] { return q.same(key{owner: o}) }
+func (q *Line) SameOwner(o owner.ID) iter.Seq[*Waiter] { return q.same(key{owner: o}) }
 
-func (q *Queue) same(k key) iter.Seq[*Waiter] {
+func (q *Line) same(k key) iter.Seq[*Waiter] {
 	return func(yield func(*Waiter) bool) {
 		for w := q.oldest[k]; w != nil && yield(w); w = q.oldest[k] { //nolint:revive // the condition does the work
 		}
@@ -166,7 +166,7 @@ func (q *Queue) same(k key) iter.Seq[*Waiter] {
 }
 
 // index adds a waiter at the end of the ring of its key.
-func (q *Queue) index(w *Waiter) {
+func (q *Line) index(w *Waiter) {
 	oldest := q.oldest[w.key]
 	if oldest == nil {
 		if q.oldest == nil {
@@ -180,7 +180,7 @@ func (q *Queue) index(w *Waiter) {
 }
 
 // unindex takes a waiter out of its ring.
-func (q *Queue) unindex(w *Waiter) {
+func (q *Line) unindex(w *Waiter) {
 	switch {
 	case w.newer == w:
 		delete(q.oldest, w.key)

@@ -13,7 +13,7 @@ import (
 )
 
 // ids are the owners of a queue's waiters, first to last. The queue must be a proper doubly linked list.
-func (q *Queue) ids(t *testing.T) (forward []owner.ID) {
+func (q *Line) ids(t *testing.T) (forward []owner.ID) {
 	t.Helper()
 	var backward []owner.ID
 	for w := q.first; w != nil; w = w.next {
@@ -30,22 +30,22 @@ func (q *Queue) ids(t *testing.T) (forward []owner.ID) {
 
 // pushed is a queue of some waiters.
 // before returns the waiter in front of another one; nil for the first.
-func before(q *Queue, w *Waiter) *Waiter {
+func before(q *Line, w *Waiter) *Waiter {
 	if w == q.first {
 		return nil
 	}
 	return w.prev
 }
 
-func pushed(owners ...owner.ID) (*Queue, []*Waiter) {
-	q, all := &Queue{}, []*Waiter(nil)
+func pushed(owners ...owner.ID) (*Line, []*Waiter) {
+	q, all := &Line{}, []*Waiter(nil)
 	for _, o := range owners {
 		all = append(all, q.Push(o, time.Second, nil))
 	}
 	return q, all
 }
 
-func TestQueue_ServesInOrder(t *testing.T) {
+func TestLine_ServesInOrder(t *testing.T) {
 	q, _ := pushed(anna, bert, team, anna)
 	require.Equal(t, []owner.ID{anna, bert, team, anna}, q.ids(t))
 	for _, want := range []owner.ID{anna, bert, team, anna} {
@@ -62,7 +62,7 @@ func TestQueue_ServesInOrder(t *testing.T) {
 }
 
 // Wherever it stands, a waiter that gives up leaves the others in their order.
-func TestQueue_Leave(t *testing.T) {
+func TestLine_Leave(t *testing.T) {
 	all := []owner.ID{anna, bert, cleo}
 	for i, o := range all {
 		q, waiters := pushed(all...)
@@ -74,14 +74,14 @@ func TestQueue_Leave(t *testing.T) {
 }
 
 // A waiter that was let in before it could leave learns how.
-func TestQueue_LeaveAfterTheTurn(t *testing.T) {
+func TestLine_LeaveAfterTheTurn(t *testing.T) {
 	q, waiters := pushed(anna, bert)
 	q.Admit(waiters[0], HandedOver)
 	require.Equal(t, HandedOver, q.Leave(waiters[0]))
 	require.Equal(t, []owner.ID{bert}, q.ids(t))
 }
 
-func TestQueue_Cancel(t *testing.T) {
+func TestLine_Cancel(t *testing.T) {
 	q, waiters := pushed(anna, bert)
 	q.Cancel(waiters[0])
 	how, came := waiters[0].Await(t.Context(), nil)
@@ -94,7 +94,7 @@ func TestQueue_Cancel(t *testing.T) {
 	require.Equal(t, Entered, turn(waiters[1]))
 }
 
-func TestQueue_WaitersOfTheSameOwner(t *testing.T) {
+func TestLine_WaitersOfTheSameOwner(t *testing.T) {
 	q, waiters := pushed(team, anna, crew, team, anna, team)
 	var found []*Waiter
 	for w := range q.SameOwner(team) {
@@ -109,7 +109,7 @@ func TestQueue_WaitersOfTheSameOwner(t *testing.T) {
 }
 
 // The index of waiters by owner is gone with them.
-func TestQueue_Index(t *testing.T) {
+func TestLine_Index(t *testing.T) {
 	q, waiters := pushed(team, crew, team, bert, team)
 	require.Len(t, q.oldest, 2)
 	for _, i := range []int{2, 0, 4, 3, 1} {
@@ -135,7 +135,7 @@ func TestQueue_Index(t *testing.T) {
 }
 
 // No method looks at the waiters but for the first one and those that it is about.
-func TestQueue_DoesConstantWork(t *testing.T) {
+func TestLine_DoesConstantWork(t *testing.T) {
 	q, waiters := pushed(anna, team, bert, cleo, dora, team, crew)
 	untie := knot(waiters[3])
 	looksAtNobody(t, func() {
@@ -171,7 +171,7 @@ func TestPool_WaitersThatAreDone(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		again := 0
 		for range 100 { // the race detector has a pool drop some
-			var q Queue
+			var q Line
 			var pool Pool
 			w := q.Push(bert, time.Second, &pool)
 			w.Call.Lock, w.Call.Goroutine = nothing{}, bert
