@@ -22,15 +22,15 @@ func (l *Lock) releaseLast(ctx context.Context) error {
 // has its key removed; then the local half, which is leaving until then, is free: see [queue.Path.Release], also on the order.
 func (l *Lock) release(ctx context.Context) (observe.End, error) {
 	e, how, err := l.endHold()
-	if e == nil {
+	if e.Hold == nil {
 		return how, err
 	}
 	e.Lost, e.Err = l.redis.Release(ctx, e.Ending)
-	return l.ended(e)
+	return l.ended(&e)
 }
 
-// endHold ends the hold of the lock, or hands it on. It returns the hold that is to be released in Redis; nil: there is none.
-func (l *Lock) endHold() (*removing, observe.End, error) {
+// endHold ends the hold of the lock, or hands it on. It returns the hold that is to be released in Redis, if there is one.
+func (l *Lock) endHold() (removing, observe.End, error) {
 	reg := l.reg
 	h := l.hold.Load()
 	e := queue.Ending{Hold: h, Due: reg.handoff == 0}
@@ -40,7 +40,7 @@ func (l *Lock) endHold() (*removing, observe.End, error) {
 		if can, e.Due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
 			reg.reports.handOvers.Add(1)
 			l.unpin() // the next owner brings its own
-			return nil, observe.EndHandedOver, nil
+			return removing{}, observe.EndHandedOver, nil
 		}
 	}
 	e.At = reg.clock.Now()
@@ -53,9 +53,9 @@ func (l *Lock) endHold() (*removing, observe.End, error) {
 	}
 	if !sound {
 		l.abandon(h)
-		return nil, observe.EndLost, h.Err()
+		return removing{}, observe.EndLost, h.Err()
 	}
-	return &removing{queue.Ended{Path: &l.redis, Ending: e}, owned}, 0, nil
+	return removing{queue.Ended{Path: &l.redis, Ending: e}, owned}, 0, nil
 }
 
 // removing is a hold that has ended in this process, and is to be released in Redis.
@@ -113,8 +113,8 @@ func (r *releasing) leave(i int, h *Hold, before int32) {
 	if last {
 		owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
 		e, how, failure := l.endHold()
-		if e != nil {
-			r.ended, r.these = append(r.ended, &e.Ended), append(r.these, leaving{i, l, e, owned})
+		if e.Hold != nil {
+			r.ended, r.these = append(r.ended, &e.Ended), append(r.these, leaving{i, l, &e, owned})
 			return
 		}
 		l.tellOfRelease(r.ctx, owned, how, failure)

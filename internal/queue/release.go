@@ -46,7 +46,7 @@ func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err erro
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
 		p.NoQueue(why)
 	}
-	return p.released(&e, &releaseReply{&w, &reply, n, err, m.Yields})
+	return p.released(&e, &releaseReply{w, reply, n, err, m.Yields})
 }
 
 // releaseWait returns how long the release of a hold waits for its reply.
@@ -60,8 +60,8 @@ func (p *Path) releaseWait(ctx context.Context, e *Ending) transport.Wait {
 
 // releaseReply is what a reply to a release says of one path.
 type releaseReply struct {
-	wait   *transport.Wait
-	reply  *transport.Reply
+	wait   transport.Wait // values: pointers would have both allocated
+	reply  transport.Reply
 	n      int64 // as of [protocol.Confirmed]
 	err    error
 	yields bool // goroutines of this process wait, and must let others go first
@@ -69,7 +69,7 @@ type releaseReply struct {
 
 // released ends a release by its reply.
 func (p *Path) released(e *Ending, r *releaseReply) (lost fault.Loss, err error) {
-	h, reply := e.Hold, r.reply
+	h, reply := e.Hold, &r.reply
 	p.NoteContention(r.n, r.yields, reply.Came)
 	if r.err == nil && !reply.Late { // mutant: late removal believed
 		p.Removed(h.Value(), reply.Came)
@@ -77,7 +77,7 @@ func (p *Path) released(e *Ending, r *releaseReply) (lost fault.Loss, err error)
 			p.all.Cleaner.Remove(p.remains(h), nil)
 		}
 		p.lock.Free()
-	} else if err = p.removeLater(*r.wait, h, r.err); err != nil {
+	} else if err = p.removeLater(r.wait, h, r.err); err != nil {
 		return fault.NotLost, err
 	}
 	if r.n <= 0 && (reply.Error() == nil || fault.IsWrongType(reply.Error())) {

@@ -102,7 +102,7 @@ func releaseTogether(ctx context.Context, paths []*Ended) {
 		}
 	}
 	settle := func(one *Ended) error {
-		one.Lost, one.Err = one.Path.released(&one.Ending, &releaseReply{wait: &w, reply: &reply, n: 1, err: err})
+		one.Lost, one.Err = one.Path.released(&one.Ending, &releaseReply{wait: w, reply: reply, n: 1, err: err})
 		return one.Err
 	}
 	if err != nil || reply.Late { // each waits for a removal
