@@ -33,7 +33,7 @@ func sending(trip time.Duration) func(s *suite) ([]*result, error) {
 			name := fmt.Sprintf("sending-%v-%d", trip, w.goroutines)
 			r, err := s.sendingOf(name, w.goroutines, max(w.length, 20*trip), opening{away: trip}, 0)
 			if err != nil {
-				return nil, err
+				return results, err
 			}
 			results = append(results, r)
 		}
@@ -64,7 +64,7 @@ func (s *suite) sendingOnACluster() (results []*result, err error) {
 	for _, goroutines := range []int{1, 8, 64, 512} {
 		r, err := there.sendingOf(fmt.Sprintf("sending-cluster-%d", goroutines), goroutines, 60*time.Millisecond, opening{}, 0)
 		if err != nil {
-			return nil, err
+			return results, err
 		}
 		results = append(results, r)
 	}
