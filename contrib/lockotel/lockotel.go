@@ -19,6 +19,9 @@
 //     error.type
 //   - lockregistry.hold.losses, a counter. lockregistry.loss.reason is "lease_over", "key_gone", "key_taken", "renewed_too_late",
 //     "forced" or "granted_twice", see [observe.Loss]
+//   - lockregistry.unavailable, a counter: calls and releases that ended because Redis could not be asked.
+//     lockregistry.unavailable.reason is "no_answer", "not_sent", "late", "few_replicas", "unreachable", how the server's reply
+//     began, such as "readonly" or "loading", or "refused"
 //   - lockregistry.renewal.outages, a counter: how often renewals and removals in the background began to fail, without
 //     lockregistry.kind and lockregistry.prefix. error.type
 //   - lockregistry.deadlocks, a counter: cycles of calls that wait for each other, without lockregistry.kind and
@@ -70,6 +73,7 @@ const (
 	wakeupKey    = attribute.Key("lockregistry.wakeup.type")
 	endKey       = attribute.Key("lockregistry.release.how")
 	lossKey      = attribute.Key("lockregistry.loss.reason")
+	whyKey       = attribute.Key("lockregistry.unavailable.reason")
 	errorKey     = attribute.Key("error.type")
 )
 
@@ -181,13 +185,14 @@ type reporter struct {
 	paths  bool
 	tracer trace.Tracer
 
-	acquire metric.Float64Histogram
-	local   metric.Float64Histogram
-	wakeups metric.Int64Counter
-	hold    metric.Float64Histogram
-	losses  metric.Int64Counter
-	outages metric.Int64Counter
-	cycles  metric.Int64Counter
+	acquire     metric.Float64Histogram
+	local       metric.Float64Histogram
+	wakeups     metric.Int64Counter
+	hold        metric.Float64Histogram
+	losses      metric.Int64Counter
+	unavailable metric.Int64Counter
+	outages     metric.Int64Counter
+	cycles      metric.Int64Counter
 
 	mu    sync.RWMutex
 	known map[facts]*options
@@ -212,6 +217,7 @@ func (r *reporter) instruments(m metric.Meter) error {
 	r.wakeups = counter("lockregistry.acquire.wakeups", "{wakeup}", "What woke calls that waited for other processes.")
 	r.hold = histogram("lockregistry.hold.duration", "How long locks were held.")
 	r.losses = counter("lockregistry.hold.losses", "{hold}", "Holds that were lost.")
+	r.unavailable = counter("lockregistry.unavailable", "{call}", "Calls and releases that ended because Redis could not be asked.")
 	r.outages = counter("lockregistry.renewal.outages", "{outage}", "How often renewals in the background began to fail.")
 	r.cycles = counter("lockregistry.deadlocks", "{deadlock}", "Cycles of calls that wait for each other.")
 	return failed
@@ -219,7 +225,7 @@ func (r *reporter) instruments(m metric.Meter) error {
 
 // facts are the values of an event's attributes; an empty value adds no attribute.
 type facts struct {
-	prefix, path, kind, operation, how, wakeup, end, loss, err string
+	prefix, path, kind, operation, how, wakeup, end, loss, why, err string
 }
 
 // options are attributes in the forms that instruments and spans take, so that an event allocates none.
@@ -243,6 +249,7 @@ func (f facts) options() *options {
 		{wakeupKey, f.wakeup},
 		{endKey, f.end},
 		{lossKey, f.loss},
+		{whyKey, f.why},
 		{errorKey, f.err},
 	} {
 		if a.value != "" {
@@ -287,6 +294,7 @@ func (r *reporter) acquired(ctx context.Context, a observe.Acquired) {
 	o := r.of(f)
 	took := a.Here + a.Redis
 	r.acquire.Record(ctx, took.Seconds(), o.record...)
+	r.couldAsk(ctx, about, a.Err)
 	if !a.Waited() {
 		return
 	}
@@ -319,6 +327,15 @@ func (r *reporter) released(ctx context.Context, e observe.Released) {
 	f := r.about(e.Subject)
 	f.end, f.err = e.How.String(), fault.Kind(e.Err)
 	r.hold.Record(ctx, e.Held.Seconds(), r.of(f).record...)
+	r.couldAsk(ctx, r.about(e.Subject), e.Err)
+}
+
+// couldAsk counts an error which says that Redis could not be asked.
+func (r *reporter) couldAsk(ctx context.Context, f facts, err error) {
+	if errors.Is(err, fault.Unavailable) {
+		f.why = fault.Reason(err)
+		r.unavailable.Add(ctx, 1, r.of(f).add...)
+	}
 }
 
 func (r *reporter) lost(l observe.Lost) {

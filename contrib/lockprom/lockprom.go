@@ -22,6 +22,9 @@
 //     error_type
 //   - lockregistry_hold_losses_total. lockregistry_loss_reason is "lease_over", "key_gone", "key_taken", "renewed_too_late",
 //     "forced" or "granted_twice", see [observe.Loss]
+//   - lockregistry_unavailable_total: calls and releases that ended because Redis could not be asked.
+//     lockregistry_unavailable_reason is "no_answer", "not_sent", "late", "few_replicas", "unreachable", how the server's reply
+//     began, such as "readonly" or "loading", or "refused"
 //   - lockregistry_renewal_outages_total: how often renewals and removals in the background began to fail, without
 //     lockregistry_kind and lockregistry_prefix. error_type
 //   - lockregistry_deadlocks_total: cycles of calls that wait for each other, without lockregistry_kind and lockregistry_prefix
@@ -46,6 +49,7 @@ package lockprom
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -69,8 +73,8 @@ func WithPath() Option { return func(c *Collector) { c.paths = true } }
 type Collector struct {
 	paths bool
 
-	acquire, local, hold            *prometheus.HistogramVec
-	wakeups, losses, outages, deads *prometheus.CounterVec
+	acquire, local, hold                         *prometheus.HistogramVec
+	wakeups, losses, unavailable, outages, deads *prometheus.CounterVec
 
 	mu      sync.Mutex
 	watched map[int]watched
@@ -124,6 +128,8 @@ func (c *Collector) make() {
 	c.wakeups = counter("lockregistry_acquire_wakeups_total", "What woke calls that waited for other processes.",
 		labels("lockregistry_wakeup_type")...)
 	c.losses = counter("lockregistry_hold_losses_total", "Holds that were lost.", labels("lockregistry_loss_reason")...)
+	c.unavailable = counter("lockregistry_unavailable_total", "Calls and releases that ended because Redis could not be asked.",
+		labels("lockregistry_unavailable_reason")...)
 	c.outages = counter("lockregistry_renewal_outages_total", "How often renewals in the background began to fail.", "error_type")
 	c.deads = counter("lockregistry_deadlocks_total", "Cycles of calls that wait for each other.")
 	c.deads.WithLabelValues() // there is a 0 before the first one, so that a rate sees it
@@ -155,6 +161,7 @@ func (c *Collector) acquired(_ context.Context, a observe.Acquired) {
 	var buffer [mostLabels]string
 	took := a.Here + a.Redis
 	c.acquire.WithLabelValues(c.about(buffer[:0], a.Subject, a.Op, a.How.String(), fault.Kind(a.Err))...).Observe(took.Seconds())
+	c.couldAsk(a.Subject, a.Err)
 	if a.Here > 0 {
 		c.local.WithLabelValues(c.about(buffer[:0], a.Subject, a.Op)...).Observe(a.Here.Seconds())
 	}
@@ -171,6 +178,14 @@ func (c *Collector) acquired(_ context.Context, a observe.Acquired) {
 func (c *Collector) released(_ context.Context, r observe.Released) {
 	var buffer [mostLabels]string
 	c.hold.WithLabelValues(c.about(buffer[:0], r.Subject, r.How.String(), fault.Kind(r.Err))...).Observe(r.Held.Seconds())
+	c.couldAsk(r.Subject, r.Err)
+}
+
+// couldAsk counts an error which says that Redis could not be asked.
+func (c *Collector) couldAsk(s observe.Subject, err error) {
+	if errors.Is(err, fault.Unavailable) {
+		c.unavailable.WithLabelValues(c.about(nil, s, fault.Reason(err))...).Inc()
+	}
 }
 
 func (c *Collector) lost(l observe.Lost) {

@@ -122,7 +122,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 }
 
 func (c *Collector) events() []prometheus.Collector {
-	return []prometheus.Collector{c.acquire, c.local, c.hold, c.wakeups, c.losses, c.outages, c.deads}
+	return []prometheus.Collector{c.acquire, c.local, c.hold, c.wakeups, c.losses, c.unavailable, c.outages, c.deads}
 }
 
 // now asks the registries for their figures.

@@ -51,6 +51,9 @@ var (
 		"nobody knows whether it was lost before")
 )
 
+// FewReplicas matches errors of writes that too few replicas have acknowledged in time.
+var FewReplicas = errors.New("too few replicas have it")
+
 // Apart says that a proxy keeps the paths of one call on several servers, so that no script can obtain them at once.
 var Apart = errors.New("a proxy keeps the paths on several servers")
 

@@ -82,3 +82,30 @@ func TestPlain(t *testing.T) {
 	require.NoError(t, fault.Plain(nil))
 	require.Equal(t, io.EOF, fault.Plain(io.EOF))
 }
+
+// The reasons are few, whatever a server says.
+func TestReason(t *testing.T) {
+	server := miniredis.RunT(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, DisableCache: true, DisableRetry: true, ForceSingleClient: true,
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	for text, want := range map[string]string{
+		"READONLY You can't write against a read only replica.":                            "readonly",
+		"ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed": "oom",
+		"ERR max number of clients reached":                                                "max_number_of_clients",
+		"upstream failure": "upstream",
+		"ERR something of a server that nobody has read of": "refused",
+	} {
+		server.SetError(text)
+		err := client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()
+		require.Equal(t, want, fault.Reason(fault.AsUnavailable(err)), text)
+	}
+	for want, err := range map[string]error{
+		"no_answer": fault.NoAnswer, "not_sent": fault.NotSent, "late": fault.Late, "unreachable": io.EOF,
+	} {
+		require.Equal(t, want, fault.Reason(fault.Join(fault.AsUnavailable(err), t.Context().Err())))
+	}
+	require.Equal(t, "late", fault.Reason(fault.Unproven))
+}

@@ -28,6 +28,8 @@ func (f fewReplicasError) Error() string {
 	return fmt.Sprintf("too few replicas have it: %d of %d", f.acknowledged, f.wanted)
 }
 
+func (fewReplicasError) Is(target error) bool { return target == fault.FewReplicas }
+
 // replication is a command whose write counts only once enough replicas have it.
 //
 //	queued ──▶ sent ──answered──▶ written ──acknowledged──▶ settled

@@ -1,0 +1,39 @@
+package fault
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+// Reason returns a short name for why Redis could not be asked, for metrics: of an error that is [Unavailable]. There are about
+// twenty.
+//
+//   - "no_answer": the server did not answer in time; "not_sent": nor had it answered earlier commands; "late": it answered too late
+//   - how the server's reply began, such as "readonly", "loading" or "oom"; "refused" for another reply
+//   - "few_replicas": too few replicas have the lock
+//   - "unreachable": the connection broke, or could not be made
+func Reason(err error) string {
+	switch {
+	case errors.Is(err, NotSent):
+		return "not_sent"
+	case errors.Is(err, NoAnswer):
+		return "no_answer"
+	case errors.Is(err, Late), errors.Is(err, Unproven):
+		return "late"
+	case errors.Is(err, FewReplicas):
+		return "few_replicas"
+	}
+	var reply *rueidis.RedisError
+	if !errors.As(err, &reply) {
+		return "unreachable"
+	}
+	text := strings.TrimPrefix(reply.Error(), "ERR ")
+	for _, word := range passing {
+		if strings.HasPrefix(text, word) || strings.Contains(text, "-"+word+" ") {
+			return strings.ReplaceAll(strings.ToLower(strings.TrimSpace(word)), " ", "_")
+		}
+	}
+	return "refused"
+}
