@@ -149,12 +149,15 @@ func (a *acquisition) isStuck(err error) bool {
 	return a.ticket.moving.Until(now) >= movingFor
 }
 
-// retries counts consecutive failed tries.
+// retries counts failed tries.
 type retries struct {
-	failed  int
-	late    int           // grants that were over before they counted
+	failed  int           // in a row
+	late    int           // grants that were over before they counted, of the whole call: each of them followed a sleep
 	closing clock.Instant // since when they fail because the client seems closed; 0: they do not
 }
+
+// succeeded is the event that a command was answered.
+func (r *retries) succeeded() { *r = retries{late: r.late} }
 
 // notSentPause is the longest pause after a try that sent nothing to Redis.
 const notSentPause = 200 * time.Millisecond

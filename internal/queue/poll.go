@@ -98,7 +98,7 @@ func (a *acquisition) tryOnce(w protocol.Queueing) state {
 // waitForNext waits until the next try, after one that has found the lock taken. It returns next, unless there is none.
 func (a *acquisition) waitForNext(next state) state {
 	left := a.at.Left
-	a.retries = retries{}
+	a.retries.succeeded()
 	a.note(nil)
 	if err := a.over(); err != nil {
 		return a.ends(err)

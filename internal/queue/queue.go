@@ -123,7 +123,8 @@ func (a *acquisition) sleep() state {
 	defer shard.EndKeepAlive()
 	shard.Expect(a, a.ticket.newest, a.ticket.base)
 	defer shard.Expected(a)
-	a.retries, a.ticket.woken = retries{}, false
+	a.retries.succeeded()
+	a.ticket.woken = false
 	a.course.sleeps(a.ticket.base, a.at.Left)
 	a.path.noteEndless(a.at.Left)
 	a.note(nil)

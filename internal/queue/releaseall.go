@@ -60,7 +60,7 @@ func together(all []*Ended) (scripts [][]*Ended, single []*Ended) {
 		i, has := of[slot]
 		if !has || len(scripts[i]) == MostInScript {
 			i = len(scripts)
-			of[slot], scripts = i, append(scripts, make([]*Ended, 0, len(all)))
+			of[slot], scripts = i, append(scripts, nil)
 		}
 		scripts[i] = append(scripts[i], one)
 	}

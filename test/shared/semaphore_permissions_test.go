@@ -49,6 +49,9 @@ func TestSemaphore_DocumentedPermissions(t *testing.T) {
 				w.Do("ACL", "SETUSER", "app", "-"+set[1:])
 				require.Error(w, a.SetPermits(w.Context(), 2))
 				w.Release(w.Permit(a))
+				if !w.ChecksRights() { // nor does an empty semaphore need the command
+					return
+				}
 				w.Do("ACL", "SETUSER", "app", "-"+use[1:])
 				_, err := made().Acquire(w.Context(), lockregistry.NoWait())
 				require.NotErrorIs(w, err, lockregistry.ErrTaken)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,7 +53,7 @@ func run(request peer.Fields) (peer.Fields, error) {
 	}
 	var layout []lockregistry.Option
 	if request["of"] == "redisson" {
-		layout = append(layout, lockregistry.WithRedissonLayout())
+		layout = append(layout, lockregistry.REDISSON)
 	}
 	r, err := lockregistry.New(client, "fleet", layout...)
 	if err != nil {
@@ -93,13 +94,14 @@ func run(request peer.Fields) (peer.Fields, error) {
 }
 `
 
-// fleetPeer builds the program with the library in a folder, in which neither it nor what drives it is written.
-func fleetPeer(t *testing.T, library string) string {
+// fleetPeer builds the program with the library in a folder, in which neither it nor what drives it is written. Redisson is the
+// option for its layout.
+func fleetPeer(t *testing.T, library, redisson string) string {
 	t.Helper()
 	temporary := t.TempDir()
 	source, overlay := filepath.Join(temporary, "main.go"), filepath.Join(temporary, "overlay.json")
 	binary := filepath.Join(temporary, "peer")
-	require.NoError(t, os.WriteFile(source, []byte(peerProgram), 0o600))
+	require.NoError(t, os.WriteFile(source, []byte(strings.ReplaceAll(peerProgram, "REDISSON", redisson)), 0o600))
 	replace := map[string]string{filepath.Join(library, "fleetpeer", "main.go"): source}
 	driver, err := filepath.Glob("../../internal/peer/*.go")
 	require.NoError(t, err)
@@ -145,7 +147,9 @@ func TestScriptsBeforeTheQueueAreKnown(t *testing.T) {
 func TestAFleetThatIsBeingUpdated(t *testing.T) { //nolint:tparallel // beside each other, but not beside all other tests
 	now, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	programs := map[string]string{"before": fleetPeer(t, tree(t, before)), "now": fleetPeer(t, now)}
+	programs := map[string]string{
+		"before": fleetPeer(t, tree(t, before), "WithLayout(lockregistry.LayoutRedisson)"), "now": fleetPeer(t, now, "WithRedissonLayout()"),
+	}
 	type fleet struct {
 		section time.Duration
 		of      []string // what three processes of each version lock
