@@ -220,7 +220,12 @@ func (o *ownConns) procure(now clock.Instant) *ownConn {
 			w.since = w.heard
 			return w
 		}
-		pooled = append(pooled, back)
+		pooled = append(pooled, func() {
+			if o.shard.IsSuspect(o.shard.client.Clock.Now()) { // it may lead to a former master, and nobody looks at the pool again
+				client.Close()
+			}
+			back()
+		})
 	}
 	return nil
 }

@@ -151,13 +151,20 @@ func (m *mail) ended(name string) bool {
 
 // proven notes that a proof has arrived on a channel.
 func (m *mail) proven(o *own) {
-	if m.hearing[o.user] == NotYet {
+	if m.hearing[o.user] == NotYet && !o.user.isClosed() {
 		m.hearing[o.user] = Heard
 	}
 }
 
 // deafen notes that a user's messages will not arrive on this connection.
-func (m *mail) deafen(u *user) { m.hearing[u] = Deaf }
+func (m *mail) deafen(u *user) {
+	if !u.isClosed() {
+		m.hearing[u] = Deaf
+	}
+}
+
+// removeUser forgets a user whose listener is closed: a registry that is closed must not stay in memory for it.
+func (m *mail) removeUser(u *user) { delete(m.hearing, u) }
 
 // answerAll answers the waiters of channels for which all was sent, if there is an answer. The others are sent again later. It
 // returns the users of the channels that are heard.

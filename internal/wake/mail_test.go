@@ -193,3 +193,19 @@ func TestMail_OfAClosedListener(t *testing.T) {
 	require.Equal(t, []string{"+a1"}, s.said)
 	require.Equal(t, []string{"a1"}, slices.Collect(maps.Keys(s.mail.channels)))
 }
+
+// A registry that is closed must not stay in memory for what a connection knows of it.
+func TestMail_ForgetsAClosedUser(t *testing.T) {
+	t.Parallel()
+	m, proven, deaf := newMail(), &user{closed: make(chan struct{})}, &user{closed: make(chan struct{})}
+	m.proven(&own{user: proven})
+	m.deafen(deaf)
+	require.Len(t, m.hearing, 2)
+	for _, u := range []*user{proven, deaf} {
+		close(u.closed)
+		m.removeUser(u)
+		m.proven(&own{user: u}) // late
+		m.deafen(u)
+	}
+	require.Empty(t, m.hearing)
+}

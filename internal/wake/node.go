@@ -75,6 +75,7 @@ func newNode(mu *sync.Mutex, address string, users map[*user]struct{}) *node {
 // removeUser is called when a listener is closed.
 func (n *node) removeUser(u *user) {
 	delete(n.parts, u)
+	n.mail.removeUser(u)
 	for o := range n.parts {
 		if o.Common == u.Common {
 			return

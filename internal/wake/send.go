@@ -2,6 +2,7 @@ package wake
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -44,6 +45,9 @@ func (r *runner) prepare(c *connection, users []*user) error {
 			return err
 		}
 	}
+	closed := func(u *user, _ bool) bool { return u.isClosed() } // nothing of a closed registry stays in memory
+	maps.DeleteFunc(c.prepared, closed)
+	maps.DeleteFunc(c.subscribed, closed)
 	for _, u := range users {
 		if c.prepared[u] || u.isClosed() {
 			continue
