@@ -167,7 +167,7 @@ func Example_farFromRedis() {
 func openPatiently(ctx context.Context, url string) (*lockregistry.Registry, error) {
 	for {
 		locks, err := lockregistry.Open(ctx, url, "orders")
-		if !errors.Is(err, lockregistry.ErrUnavailable) || ctx.Err() != nil { // a wrong password does not mend itself
+		if !errors.Is(err, lockregistry.ErrUnavailable) || ctx.Err() != nil { // a wrong password stays wrong
 			return locks, err
 		}
 		slog.WarnContext(ctx, "no locks yet", "error", err)
