@@ -96,7 +96,7 @@ func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 	case errors.Is(err, lockregistry.ErrTaken):
 		http.Error(w, "the order is in work", http.StatusConflict)
-	default: // ErrLockLost among them: another process may have shipped the order, too
+	default: // for instance ErrLockLost: another process may have shipped the order, too
 		slog.ErrorContext(ctx, "shipping failed", "error", err)
 		http.Error(w, "internal error", http.StatusInternalServerError)
 	}
@@ -202,7 +202,7 @@ func Example_startWithoutRedis() {
 	// <nil>
 }
 
-// serve runs until ctx ends, which is that of signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt).
+// serve runs until ctx ends. Make ctx by signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt).
 func serve(ctx context.Context, server *http.Server, socket net.Listener, locks *lockregistry.Registry) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(socket) }()
@@ -214,7 +214,7 @@ func serve(ctx context.Context, server *http.Server, socket net.Listener, locks 
 	late, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err = errors.Join(err, server.Shutdown(late)) // no new requests; waits for handlers, which unlock
-	return errors.Join(err, locks.Shutdown(late)) // waits for locks, and removals under way: else keys stay for their lease
+	return errors.Join(err, locks.Shutdown(late)) // waits for unlocks and removals; without it keys stay until their leases end
 }
 
 func Example_gracefulShutdown() {
@@ -267,7 +267,7 @@ type task struct {
 	hold     *lockregistry.Hold
 }
 
-// distribute locks the customer of each job, and gives both to a worker. Customers that others work for are left for later.
+// distribute locks the customer of each job, and passes customer and hold to a worker. It skips customers that are locked.
 func distribute(ctx context.Context, locks *lockregistry.Registry, customers []string, tasks chan<- task) error {
 	defer close(tasks)
 	for _, customer := range customers {
@@ -353,10 +353,10 @@ func (o *orders) update(state string, token uint64) (rows int) {
 
 var errLate = errors.New("another process has had the lock since")
 
-// shipOnce writes only if no later owner of the lock has written, even if it was suspended, and its lock was lost meanwhile.
+// shipOnce writes only if no later owner of the lock has written, even if its process was suspended and has lost the lock.
 func shipOnce(ctx context.Context, locks *lockregistry.Registry, table *orders, pack func(context.Context) error) error {
 	return locks.Do(ctx, "42", func(ctx context.Context) error {
-		token, _ := lockregistry.TokenFrom(ctx) // larger than that of every earlier owner
+		token, _ := lockregistry.TokenFrom(ctx) // larger than the token of every earlier owner
 		if err := pack(ctx); err != nil {
 			return err
 		}
@@ -385,7 +385,7 @@ func Example_databaseRow() {
 	// Output: true true sold elsewhere
 }
 
-// ask has one of five calls that may be under way.
+// ask makes a call to the partner, one of five at a time at most.
 func ask(ctx context.Context, locks *lockregistry.Registry, call func(context.Context) error) error {
 	partner := locks.Semaphore("partner", 5)
 	return partner.Do(ctx, call, lockregistry.Lease(30*time.Second), lockregistry.Wait(10*time.Second))

@@ -83,7 +83,7 @@ func (s *Service) Handler() http.Handler {
 	// Alive does not ask Redis: an outage of Redis must not have all processes restarted.
 	handle("GET /alive", func(context.Context, *http.Request) (string, error) { return "alive", nil })
 	handle("GET /ready", func(ctx context.Context, _ *http.Request) (string, error) { return "ready", s.Ready(ctx) })
-	// Stats does not ask Redis, but for a cluster's slots.
+	// Stats sends Redis nothing, except that it asks a cluster for its slots.
 	handle("GET /stats", func(context.Context, *http.Request) (string, error) {
 		return fmt.Sprintf("%+v", s.Locks.Stats()), nil
 	})
@@ -154,7 +154,7 @@ func (s *Service) Credit(ctx context.Context, customer string, cents int) (int, 
 	}, lockregistry.Wait(patience))
 }
 
-// Transfer moves credit from one customer to another. Two transfers in opposite directions never wait for each other for ever.
+// Transfer moves credit from one customer to another. Two transfers in opposite directions never deadlock.
 func (s *Service) Transfer(ctx context.Context, from, to string, cents int) (err error) {
 	hold, err := s.Locks.AcquireAll(ctx, []string{"customer:" + from, "customer:" + to}, lockregistry.Wait(patience))
 	if err != nil {

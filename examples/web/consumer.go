@@ -22,7 +22,7 @@ type consumer struct {
 	work  func(ctx context.Context, m message) error // finds what an earlier delivery has done
 }
 
-// run is one of a process's workers. It returns when ctx ends. What is not acknowledged by then is delivered again.
+// run is one of a process's workers. It returns when ctx ends. Messages that are not acknowledged by then are delivered again.
 func (c *consumer) run(ctx context.Context, messages <-chan message) {
 	for {
 		select {
@@ -38,7 +38,7 @@ func (c *consumer) run(ctx context.Context, messages <-chan message) {
 				case <-ctx.Done():
 				case <-time.After(time.Second):
 				}
-			case errors.Is(err, lockregistry.ErrTaken): // it comes again: neither try at once nor wait with a worker
+			case errors.Is(err, lockregistry.ErrTaken): // the message comes again: do not try at once, nor block a worker
 			default:
 				slog.ErrorContext(ctx, "a message failed", "key", m.Key(), "error", err)
 			}
@@ -53,7 +53,7 @@ func (c *consumer) handle(ctx context.Context, m message) error {
 		if err := c.work(held, m); err != nil {
 			return err
 		}
-		if held.Err() != nil { // the lock is lost: let the next delivery see what came of it
+		if held.Err() != nil { // the lock is lost: do not acknowledge, so that the message comes again
 			return context.Cause(held)
 		}
 		err := m.Ack(held)

@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/lockhttp"
 )
 
-// lockCalls has handlers work under the lock of a function of the request. A request for which it is empty needs no lock.
+// lockCalls runs each handler under the lock on the path that a function returns for the request. An empty path needs no lock.
 func lockCalls(locks *lockregistry.Registry, path func(request any) string) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 		name := path(request)
@@ -40,7 +40,7 @@ func lockCalls(locks *lockregistry.Registry, path func(request any) string) grpc
 	}
 }
 
-// code is what lockhttp.Status is for HTTP.
+// code returns the status for an error, as lockhttp.Status does for HTTP.
 func code(err error) codes.Code {
 	switch lockhttp.Status(err) {
 	case http.StatusConflict:

@@ -38,7 +38,7 @@ func echoRoutes(locks *lockregistry.Registry, ship echo.HandlerFunc) *echo.Echo 
 	return router
 }
 
-// pathValues shows Echo's parameters to what knows only the request.
+// pathValues copies Echo's parameters to the request, where Path of lockOrder looks for them.
 func pathValues(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		for _, name := range c.ParamNames() {
