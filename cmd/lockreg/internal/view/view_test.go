@@ -108,7 +108,7 @@ func TestFreeLockHasEmptyLists(t *testing.T) {
 	t.Parallel()
 	requireJSON(t, `{"path": "a", "id": "a", "key": "locks:a", "kind": "", "layout": "spring", "permits": 0, "holders": [],
 		"holderCount": 0, "waiters": [], "waiterCount": 0, "waiting": 0, "tooLong": []}`,
-		view.OfLock(inspect.Lock{Path: "a", Key: "locks:a"}))
+		view.OfLock(inspect.Lock{Path: "a", Key: "locks:a", Layout: observe.LayoutSpring}))
 }
 
 func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {
