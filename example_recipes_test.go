@@ -95,7 +95,7 @@ func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 	case errors.Is(err, lockregistry.ErrTaken):
-		http.Error(w, "the order is in work", http.StatusConflict)
+		http.Error(w, "the order is being shipped", http.StatusConflict)
 	default: // for instance ErrLockLost: another process may have shipped the order, too
 		slog.ErrorContext(ctx, "shipping failed", "error", err)
 		http.Error(w, "internal error", http.StatusInternalServerError)

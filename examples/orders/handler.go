@@ -33,7 +33,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, lockregistry.ErrClosed): // first: an error may match several
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	case errors.Is(err, lockregistry.ErrTaken):
-		http.Error(w, "the order is in work", http.StatusConflict)
+		http.Error(w, "the order is being shipped", http.StatusConflict)
 	default: // ErrLockLost among them: another process may have shipped it, too
 		slog.ErrorContext(r.Context(), "shipping failed", "order", id, "error", err)
 		http.Error(w, "internal error", http.StatusInternalServerError)
