@@ -125,7 +125,7 @@ func TestHints(t *testing.T) {
 		`unknown flag: --no-wiat: did you mean no-wait?`:   {"run", "--no-wiat", "shop", "a", "true"},
 		"unknown command \"xyzzy\"\n":                      {"xyzzy"},
 		"write: lockreg doctor PREFIX":                     {"doctor"},
-		"write: lockreg serve PREFIX...\n":                    {"serve"},
+		"write: lockreg serve PREFIX...\n":                 {"serve"},
 		"PREFIX PATH: did you mean lockreg show stock 42?": {"show", "stock:42"},
 		"PREFIX PATH\n": {"release", "stock:"},
 		`unknown command "unlock": did you mean release?`: {"unlock", "shop", "a"},

@@ -10,7 +10,9 @@ import (
 // Reason returns a short name for why Redis could not be asked, for metrics: of an error that is [Unavailable]. There are about
 // twenty.
 //
-//   - "no_answer": the server did not answer in time; "not_sent": nor had it answered earlier commands; "late": it answered too late
+//   - "no_answer": the server did not answer in time
+//   - "not_sent": it had not answered earlier commands
+//   - "late": it answered too late
 //   - how the server's reply began, such as "readonly", "loading" or "oom"; "refused" for another reply
 //   - "few_replicas": too few replicas have the lock
 //   - "unreachable": the connection broke, or could not be made

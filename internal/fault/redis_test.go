@@ -95,8 +95,8 @@ func TestReason(t *testing.T) {
 		"READONLY You can't write against a read only replica.":                            "readonly",
 		"ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed": "oom",
 		"ERR max number of clients reached":                                                "max_number_of_clients",
-		"upstream failure": "upstream",
-		"ERR something of a server that nobody has read of": "refused",
+		"upstream failure":                                                                 "upstream",
+		"ERR something of a server that nobody has read of":                                "refused",
 	} {
 		server.SetError(text)
 		err := client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()

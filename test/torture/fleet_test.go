@@ -148,7 +148,8 @@ func TestAFleetThatIsBeingUpdated(t *testing.T) { //nolint:tparallel // beside e
 	now, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	programs := map[string]string{
-		"before": fleetPeer(t, tree(t, before), "WithLayout(lockregistry.LayoutRedisson)"), "now": fleetPeer(t, now, "WithRedissonLayout()"),
+		"before": fleetPeer(t, tree(t, before), "WithLayout(lockregistry.LayoutRedisson)"),
+		"now":    fleetPeer(t, now, "WithRedissonLayout()"),
 	}
 	type fleet struct {
 		section time.Duration
