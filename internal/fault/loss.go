@@ -16,7 +16,7 @@ const (
 	Forced                     // by ForceUnlock
 	GrantedTwice               // another server has granted it again
 	Unreachable                // the program can no longer reach the hold
-	GoroutineGone              // its goroutine has ended without Unlock
+	GoroutineGone              // its goroutine ended without Unlock
 )
 
 // losses are the texts of the losses.
@@ -26,9 +26,9 @@ var losses = [...]string{
 	KeyTaken:       "another owner has the key",
 	RenewedTooLate: "the lease was over before its renewal was answered",
 	Forced:         "the lock was removed by force",
-	GrantedTwice:   "another server has granted it once more",
-	Unreachable:    "nobody can reach the hold",
-	GoroutineGone:  "its goroutine has ended without Unlock",
+	GrantedTwice:   "another server granted it again",
+	Unreachable:    "the program dropped the hold",
+	GoroutineGone:  "its goroutine ended without Unlock",
 }
 
 var lostErrors = func() (all [len(losses)]error) {

@@ -108,7 +108,7 @@ func (g *GoneWatch) look() {
 			orphanGone(suspects, living)
 		} else if looked {
 			g.blind.Do(func() {
-				g.log(slog.LevelWarn, "goroutines that have ended without Unlock are not looked for: there are too many",
+				g.log(slog.LevelWarn, "goroutines that end without Unlock are no longer looked for: there are too many",
 					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", g.Most))
 			})
 		}

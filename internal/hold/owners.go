@@ -227,7 +227,7 @@ func (h *Hold) Orphan(o owner.ID) {
 	if o.IsHold() && h.ends.orphan(o) {
 		h.mu.Unlock()
 		h.path.Log(slog.LevelWarn,
-			"a hold was not released, and nobody can reach it: its contexts may be waited for, so it goes on", key)
+			"a hold was dropped without Release: it is renewed on, since its contexts may be in use", key)
 		return
 	}
 	e := h.own()
@@ -249,12 +249,12 @@ func (h *Hold) Orphan(o owner.ID) {
 	}
 	if o.IsGoroutine() {
 		cancelAll(ends, fault.GoroutineGone.Err())
-		h.path.Log(slog.LevelWarn, "a goroutine has ended without Unlock: the key of its lock is left to its lease",
+		h.path.Log(slog.LevelWarn, "a goroutine ended without Unlock: the key of its lock stays until the lease ends",
 			key, slog.Uint64("goroutine", uint64(o)))
 		return
 	}
 	cancelAll(ends, fault.Unreachable.Err())
-	h.path.Log(slog.LevelWarn, "a hold was not released, and nobody can reach it: its key is left to its lease", key)
+	h.path.Log(slog.LevelWarn, "a hold was dropped without Release: its key stays until its lease ends", key)
 }
 
 // isOrphan reports whether the owner will never release its part.

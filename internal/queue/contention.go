@@ -131,14 +131,14 @@ func (p *Path) NoQueue(why string) {
 	if fault.Passes(why, true) {
 		next := clock.Instant(p.all.postponed.Load())
 		if now >= next && p.all.postponed.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
-			p.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: who waits looks again",
+			p.Log(slog.LevelWarn, "the server refuses the queue of a lock for now: waiting calls poll",
 				slog.String("key", p.Key), slog.String("error", why))
 		}
 		return
 	}
 	p.contention().queueless.Store(int64(now.Add(queuelessFor)))
 	if !p.all.unqueued.Swap(true) {
-		p.Log(slog.LevelWarn, "the server refuses the queue of a lock: its waiters are woken by chance, or poll",
+		p.Log(slog.LevelWarn, "the server refuses the queue of a lock: waiting calls poll, and are not served in order",
 			slog.String("key", p.Key), slog.String("error", why))
 	}
 }
@@ -151,7 +151,7 @@ func (p *Path) noteEndless(left time.Duration) {
 	}
 	c, now := p.contention(), p.Clock.Now()
 	if next := clock.Instant(c.endless.Load()); now >= next && c.endless.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
-		p.Log(slog.LevelWarn, "a key that calls wait for has no expiry: nothing but its removal ends it", slog.String("key", p.Key))
+		p.Log(slog.LevelWarn, "a key that calls wait for has no expiry: it stays until somebody removes it", slog.String("key", p.Key))
 	}
 }
 

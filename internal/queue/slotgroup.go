@@ -159,7 +159,7 @@ func (g *Group) split(r *groupReply) {
 // noteApart notes that a proxy keeps paths on several servers.
 func (p *Path) noteApart() {
 	if p.all.Apart.Note(p.Clock.Now()) {
-		p.Log(slog.LevelWarn, "a proxy keeps the paths of AcquireAll on several servers: it takes one after another",
+		p.Log(slog.LevelWarn, "a proxy keeps the paths of AcquireAll on several servers: they are locked one after another",
 			slog.String("key", p.Key))
 	}
 }

@@ -73,7 +73,7 @@ func keeps(
 		w.Fatal("it has ended")
 	default:
 	}
-	require.Empty(w, log.Lines(kit.Forgotten, "left to its lease"))
+	require.Empty(w, log.Lines(kit.Forgotten, "stays until its lease ends"))
 	switch end {
 	case "it is lost":
 		w.Do("DEL", "orders:"+paths[len(paths)-1])

@@ -175,7 +175,7 @@ func (w *World) Noticed(log *Journal) bool {
 }
 
 // Forgotten is what the log says of it.
-const Forgotten = "a hold was not released, and nobody can reach it"
+const Forgotten = "a hold was dropped without Release"
 
 // Jobs that every node starts, and that one of them runs.
 
