@@ -44,19 +44,19 @@ var (
 	// lock of another layout, or no lock at all. Nothing was changed.
 	ErrWrongType = fault.WrongType
 
-	// ErrDeadlock: the call would wait for itself, in one of three ways.
+	// ErrDeadlock: the call would wait for itself. Nothing was changed. What to do depends on the case:
 	//
-	// The caller holds the reader and asks for the writer; in Redisson it waits for ever. Unlock the reader first. Locking the
-	// reader while holding the writer works.
+	//   - The caller holds the reader, and asks for the writer: unlock the reader first. In Redisson this waits for ever. Locking
+	//     the reader while holding the writer works.
+	//   - The context carries a hold on the same path: use the outer context. A [Hold] excludes all calls, even those with its
+	//     own context; only Do and Lock nest, in contexts of [Registry.Do] and [Lock.Context].
+	//   - Goroutines of this process wait for each other, each for a path that the next one holds: lock the paths in one order,
+	//     or use [Registry.AcquireAll]. The error names the paths and goroutines.
 	//
-	// The context carries a hold on the same path. A [Hold] excludes all calls, even those with its own context; only Do and
-	// Lock nest, in contexts of [Registry.Do] and [Lock.Context].
-	//
-	// Or goroutines of this process wait for each other: each for a path that the next one holds. The call that closes the
-	// cycle returns this at once, if only a cancelled context, the end of a lease, or ForceUnlock could end the cycle. So each
-	// hold in it belongs to a goroutine, by Lock, TryLock or Do, and no call in it has [Wait], a deadline or a context of
-	// [ContextWithOwner]. The error names the paths and goroutines of the cycle; the other calls go on waiting. Give
-	// calls a deadline or Wait where the cycle ends by itself. Other cycles are only logged and reported to [observe.Observer].
+	// In the last case the call that closes the cycle returns this at once, and the others go on waiting. Only a cycle counts
+	// that nothing but a cancelled context, the end of a lease or ForceUnlock could end: each hold in it belongs to a goroutine,
+	// by Lock, TryLock or Do, and no call in it has [Wait], a deadline or a context of [ContextWithOwner]. Other cycles are only
+	// logged and reported to [observe.Observer]. Give calls a deadline or Wait where a cycle ends by itself.
 	ErrDeadlock = fault.Deadlock
 
 	// ErrCapacity: all locks that the registry may cache are in use, see [Registry.SetCapacity].

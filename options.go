@@ -155,17 +155,23 @@ func WithSentinels(option rueidis.ClientOption) Option {
 	return func(s *settings) { s.sentinels = &option }
 }
 
-// WithReplicas makes a hold count only once n replicas of the master have it, so that it outlives the master: a granted lock is
-// not free on the replica that is promoted. N must be positive, and should be the number of all replicas that may be promoted,
-// in a cluster per master: with a smaller n a replica without the hold may be promoted. With all of them no lock is granted
-// while one is down.
+// WithReplicas makes a hold count only once n replicas of the master have it, so that a granted lock outlives its master. N must
+// be positive. Default: a hold counts once the master has it, as in Spring. Redisson always waits for replicas.
+//
+// Do not use it where locks must be had while a replica is down, or where a late writer can be refused by [WithFencing] instead:
+// n should be the number of all replicas that may be promoted, in a cluster of each master, and then no lock is granted while one
+// of them is down. With a smaller n a replica without the hold may be promoted.
+//
+// # Details
 //
 // A call waits for the replicas for timeout, at least a millisecond, and no longer than [WithCommandTimeout]. When too few have
 // acknowledged by then, the lock is released, and the call goes on waiting, if it may, or fails with [ErrUnavailable].
-// Renewals, including those by Renew, also wait for replicas: with too few the lease is not extended, and [ErrLockLost]
-// follows at its end. Handing a lock to another goroutine of this process needs no acknowledgement, nor does Unlock. The
-// option costs a round trip between the servers, and one more connection to each master while calls are under way; the user
-// needs permission for WAIT. Default: a hold counts once the master has it, as in Spring. Redisson always waits for replicas.
+//
+// Renewals wait for replicas, too, also those by Renew: with too few the lease is not extended, and [ErrLockLost] follows at its
+// end. Handing a lock to another goroutine of this process needs no acknowledgement, nor does Unlock.
+//
+// The option costs a round trip between the servers for each grant and renewal, and one more connection to each master while
+// calls are under way. The user needs permission for WAIT.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(s *settings) { s.replicas = &protocol.Replicas{N: n, Timeout: timeout} }
 }

@@ -44,32 +44,39 @@ const (
 	untilDone time.Duration = -1
 )
 
-// Lock waits until it has the lock, first for the goroutines of this process that came before, then for Redis. When it returns
-// nil, the caller's goroutine, or the owner in ctx, see [ContextWithOwner], holds the lock; each Lock needs an Unlock.
+// Lock waits until the caller has the lock, or ctx is done. The caller's goroutine then holds the lock, or the owner that ctx
+// carries, see [ContextWithOwner]. Each Lock needs an [Lock.Unlock]. Lock is Spring's lockInterruptibly.
 //
-// An owner that holds the lock already holds it once more, and its lease is refreshed, as in Spring, but never shortened, see
-// [Lease]; if the lease was lost meanwhile, Lock returns [ErrLockLost].
+// In HTTP handlers use [Lock.Do] or [Lock.Acquire] instead: net/http serves all requests of a connection on one goroutine. So
+// after a handler that forgot to unlock, the next request of that connection is the same owner, and is let in.
 //
-// In HTTP handlers use [Lock.Do] or [Lock.Acquire]: net/http serves all requests of a connection by one goroutine. So after a
-// handler that forgot to unlock, the next request of that connection is the same owner, and is let in.
+// # Details
 //
-// Lock is Spring's lockInterruptibly, and its lock when ctx is never done. A failure leaves nothing behind here; what
-// Redis may have granted is removed in the background. The errors, each within a [*LockError]:
+// The call waits first for the goroutines of this process that came before it, then for Redis.
 //
-//   - the error of ctx, joined with its cause if that differs, at most 500 ms and two round trips after ctx is done; also
-//     joined with [ErrUnavailable] when Redis could not be asked whether the lock is free; else the text says who had it, as
-//     that of ErrTaken does
-//   - [ErrTaken], when the time given by [Wait] is over and another owner had the lock; with [NoWait] when another owner has it
-//   - [ErrUnavailable], when the first attempt fails with a transient error, or is not answered within [WithCommandTimeout]. A
-//     call with Wait, and one that has queued in this process before, tries again instead, after 50 ms at first and a second at
-//     last, unless it has [FailFast]; it returns ErrUnavailable when its time is over and Redis could not be asked
-//   - [ErrLockLost], when the owner locks again and its lease was lost
-//   - [ErrCapacity], when all locks that the registry may keep are in use
-//   - [ErrClosed], when the registry is closed or shuts down
-//   - [ErrDeadlock] and [ErrWrongType]
-//   - another error of Redis, a missing permission for instance; also one that only the release would need
-//   - bad input: an empty path, a nil context, a lease under two milliseconds or above 30 days, Wait together with
-//     NoWait; the error lists all that is wrong
+// An owner that holds the lock already holds it once more. Its lease is refreshed, as in Spring, but never shortened, see
+// [Lease].
+//
+// After an error the caller does not hold the lock. What Redis may have granted is removed in the background.
+//
+// # Errors
+//
+// Each is within a [*LockError].
+//
+//   - The error of ctx, joined with its cause if that differs, at most 500 ms and two round trips after ctx is done. It is also
+//     joined with [ErrUnavailable] when Redis could not be asked whether the lock is free. Otherwise the text says who had the
+//     lock.
+//   - [ErrTaken]: another owner had the lock when the time of [Wait] was over, or, with [NoWait], at once.
+//   - [ErrUnavailable]: the first attempt failed with an error that may pass, or was not answered within [WithCommandTimeout].
+//     A call with Wait, or one that has queued in this process, tries again instead, after 50 ms at first and a second at last,
+//     unless it has [FailFast]. It returns ErrUnavailable when its time is over and Redis could not be asked.
+//   - [ErrLockLost]: the owner held the lock already, and its lease was lost.
+//   - [ErrCapacity]: all locks that the registry may keep are in use.
+//   - [ErrClosed]: the registry is closed, or shuts down.
+//   - [ErrDeadlock], [ErrWrongType].
+//   - Another error of Redis, such as a missing permission, also one that only the release would need.
+//   - Bad input: an empty path, a nil context, a lease under two milliseconds or above 30 days, Wait together with NoWait. The
+//     error lists all that is wrong.
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	q := request{wait: untilDone}
 	_, err := l.acquire(ctx, "lock", &q, apply(&q, opts))
@@ -84,24 +91,35 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	return l.acquire(ctx, "trylock", &q, apply(&q, opts))
 }
 
-// Unlock undoes one Lock of the owner; the last one releases the lock and removes its key from Redis. Whatever it returns then,
-// the owner does not hold the lock any more. Nil means that the key was still this hold's and is removed now (after a lost
-// reply: that it is this hold's no more), that it keeps the path as [AtLeast] asks, or that the next goroutine of this process
-// has the lock now, see [WithHandoff]. Such a hand-over does not ask Redis: when FLUSHALL, or ForceUnlock of another process,
-// has removed the key within the time of WithHandoff, the last of these Unlocks notices it, or a renewal, or a check of fencing
-// tokens. With WithHandoff(0) each Unlock notices. The errors, each within a [*LockError]:
+// Unlock undoes one Lock of the owner. The last one releases the lock: its key is removed from Redis, and the caller does not
+// hold the lock any more, whatever Unlock returns.
 //
-//   - [ErrNotOwner]: the caller does not hold the lock; nothing was changed
-//   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile: its lease was over by this
-//     process's clock when Unlock was called, or Redis no longer had it within the lease
-//   - [ErrUnavailable]: it is not known whether the key is removed. The registry tries again in the background until it is or
-//     the lease is over, and only then admits the next waiter of this process. Or it is not known whether the hold was lost: it
-//     was valid until Unlock was called, but Redis answered after the end of its lease, without the key; the text says so. With
-//     [AtLeast], or when the connection or the master had changed and Redis had not confirmed the hold since, that is ErrLockLost
-//   - another error of Redis, a missing permission for instance; then, too, the registry tries again
+// Unlock waits for Redis for a second at most, and for 100 ms at most once ctx is done, each time plus two round trips. It never
+// returns the error of ctx.
 //
-// Unlock waits for Redis for a second at most, and for 100 ms at most once ctx is done, each time plus two round trips; it
-// never returns the error of ctx.
+// # Details
+//
+// Nil means one of these:
+//
+//   - the key was still this hold's, and is removed now; after a lost reply: it is this hold's no more
+//   - the key keeps the path, as [AtLeast] asks
+//   - the next goroutine of this process has the lock now, see [WithHandoff]. Redis is not asked then: when FLUSHALL, or
+//     ForceUnlock of another process, has removed the key within the time of WithHandoff, the last of these Unlocks notices it,
+//     or a renewal, or a check of fencing tokens. With WithHandoff(0) each Unlock notices it.
+//
+// # Errors
+//
+// Each is within a [*LockError].
+//
+//   - [ErrNotOwner]: the caller does not hold the lock. Nothing was changed.
+//   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile. Its lease was over by this process's
+//     clock when Unlock was called, or Redis no longer had it within the lease.
+//   - [ErrUnavailable]: it is not known whether the key is removed. The registry tries again in the background until the key is
+//     removed or the lease is over, and only then admits the next waiter of this process.
+//   - [ErrUnavailable], with a text that says so: the hold was valid until Unlock was called, but Redis answered after the end of
+//     its lease, without the key, so nobody knows whether the hold was lost before. It is ErrLockLost instead with [AtLeast],
+//     and when the connection or the master had changed and Redis had not confirmed the hold since.
+//   - Another error of Redis, such as a missing permission. The registry tries again then, too.
 func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {

@@ -208,7 +208,8 @@ func (r *Registry) permitsOf(each, number int) *kind {
 // found logs that Redis has another number of permits than the caller named, unless that was logged.
 func (s *Semaphore) found(number int) {
 	if s.reg.permits.News(s.key, number) {
-		s.reg.reports.dispatch.Log(slog.LevelWarn, "a call names another number of permits than the semaphore has: the number in Redis counts",
+		s.reg.reports.dispatch.Log(slog.LevelWarn,
+			"a call names another number of permits than the semaphore has: the number in Redis counts",
 			slog.String("key", s.key), slog.Int("permits", number), slog.Int("named", s.number))
 	}
 }
