@@ -204,7 +204,8 @@ func TestOpen_SettingsOfSpringBoot(t *testing.T) {
 	_, section, found := strings.Cut(string(page), "| `spring.data.redis.*` | here |\n| --- | --- |\n")
 	require.True(t, found, "the page has the table")
 	table, rest, _ := strings.Cut(section, "\n\n")
-	rest, _, _ = strings.Cut(rest, " are about Java alone")
+	rest, _, found = strings.Cut(rest, " concern Java only")
+	require.True(t, found, "and what follows")
 	var rows, names []string
 	for row := range strings.Lines(table) {
 		rows = append(rows, strings.ReplaceAll(strings.TrimSpace(strings.Split(row, "|")[1]), "`", ""))
