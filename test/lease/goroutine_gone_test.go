@@ -63,7 +63,7 @@ func TestGone_AGoroutineThatIsGone(t *testing.T) {
 					if within != nil {
 						w.Settle()
 						require.ErrorIs(w, context.Cause(within), lockregistry.ErrLockLost)
-						require.ErrorContains(w, context.Cause(within), "goroutine has ended")
+						require.ErrorContains(w, context.Cause(within), "goroutine ended")
 					}
 					require.False(w, w.Free(kit.TheKey)) // its work may still be running
 					next := r.ReadWrite("42").Writer()
