@@ -264,7 +264,7 @@ func (s *state) underWay(next *state) *state {
 	maps.Copy(part.entries, next.entries)
 	part.soFar = len(next.entries)
 	if part.at.IsZero() {
-		part.sums = next.sums
+		part.sums = slices.Clone(next.sums) // next goes on adding to its own
 	}
 	return part
 }
