@@ -394,15 +394,17 @@ func (f *feed) take(s *stream) []byte {
 	return bytes.Join(queue, nil)
 }
 
-// find returns what the last pass found about a lock, and when; nothing, if nobody looks and it may be old.
+// find returns what the last pass found about a lock, and when it looked: never, if nobody looks or no pass is over.
 func (f *feed) find(k key) (inspect.Lock, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.now == nil || len(f.streams) == 0 || f.now.entries[k] == nil {
+	if f.now == nil || len(f.streams) == 0 {
 		return inspect.Lock{}, time.Time{}, false
 	}
-	e := f.now.entries[k]
-	return e.info, e.at, true
+	if e := f.now.entries[k]; e != nil {
+		return e.info, e.at, true
+	}
+	return inspect.Lock{}, f.now.at, false
 }
 
 // labelOf returns who a holder is, for people, by what the last pass found.

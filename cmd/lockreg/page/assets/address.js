@@ -1,7 +1,7 @@
 // The address of the page: which prefix is shown, and which lock. It can be pasted elsewhere, and "back" and "forward" go through
 // what was shown.
 
-import { $, clock, visible, write } from "./base.js";
+import { $, visible, write } from "./base.js";
 import { charts } from "./charts.js";
 import { hide, reveal } from "./detail.js";
 import { filter } from "./list.js";
@@ -41,7 +41,7 @@ export async function arrive() {
     tell(`This address leads nowhere: ${visible(data.error)}.`);
   } else if (!wanted.has("path")) {
     list(current(search));
-  } else if (data.lock === null && data.at === 0 && clock.lastPass === 0) {
+  } else if (data.lock === null && data.at === 0) {
     missed = true;
   } else if (data.lock === null) {
     list(history.state?.only ?? null);

@@ -122,6 +122,29 @@ func TestAddressWithoutAPrefix(t *testing.T) {
 	b.text("#notice", "this page shows the locks of one prefix, and addresses do not name it")
 }
 
+// Those who must sign in come to the lock after that.
+func TestAddressAfterSigningIn(t *testing.T) {
+	_, _, options := twoPrefixes()
+	const token = "00112233445566778899aabbccddeeff"
+	url := serve(t, nil, append(options, page.WithTokens(token, "ffeeddccbbaa99887766554433221100", false))...)
+	b := open(t, url+"?prefix=orders&path=order:1", 1200, 900)
+	enter := func(token string) {
+		b.await(`location.pathname === "/login" && document.readyState === "complete"`) // else what is typed may be lost
+		b.do(empty("#token"), chromedp.SendKeys(chromedp.CSS("#token"), token), chromedp.Click(chromedp.CSS("#enter")))
+	}
+	enter(token)
+	b.text("#detail-path", "order:1")
+	b.click("#detail-close")
+	b.await(search + ` === ""`)
+	b.do(chromedp.Evaluate[chromedp.Void](`history.back()`))
+	b.await(shown)
+	b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#sign-in").click()`))
+	b.await(`location.pathname === "/login" && location.search === "?prefix=orders&path=order:1"`)
+	enter("ffeeddccbbaa99887766554433221100")
+	b.text("#detail-path", "order:1")
+	b.await(`document.querySelector("#holders button")`)
+}
+
 // What the server could not be asked is asked when it is back.
 func TestAddressWhileTheServerIsAway(t *testing.T) {
 	orders, _, options := twoPrefixes()
