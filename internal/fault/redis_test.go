@@ -13,14 +13,24 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// What a server does not permit or know it refuses; what it cannot do for now passes, and so may what the network does.
-func TestRefusal(t *testing.T) {
+// serverThatFails returns a function that returns the error of a command to which a server has replied a text.
+func serverThatFails(t *testing.T) (says func(text string) error) {
+	t.Helper()
 	server := miniredis.RunT(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{server.Addr()}, DisableCache: true, DisableRetry: true, ForceSingleClient: true,
 	})
 	require.NoError(t, err)
-	defer client.Close()
+	t.Cleanup(client.Close)
+	return func(text string) error {
+		server.SetError(text)
+		return client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()
+	}
+}
+
+// What a server does not permit or know it refuses; what it cannot do for now passes, and so may what the network does.
+func TestRefusal(t *testing.T) {
+	says := serverThatFails(t)
 	for text, refused := range map[string]bool{
 		"NOPERM this user has no permissions to run the 'subscribe' command": true,
 		"ERR unknown command 'HELLO'":                                        true,
@@ -34,16 +44,14 @@ func TestRefusal(t *testing.T) {
 		"upstream protocol error":                                            false,
 		"no upstream host":                                                   false,
 	} {
-		server.SetError(text)
-		err := client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()
+		err := says(text)
 		require.Error(t, err, text)
 		require.Equal(t, refused, fault.Refusal(err), text)
 		require.Equal(t, !refused, fault.Transient(err), text)
 		// Of all these only a proxy leaves open whether the server has executed the command.
 		require.Equal(t, strings.HasPrefix(text, "upstream"), fault.OutcomeUnknown(err), text)
 	}
-	server.SetError("")
-	missing := client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()
+	missing := says("")
 	for _, err := range []error{nil, io.EOF, errors.New("some"), missing} {
 		require.False(t, fault.Refusal(err))
 	}
@@ -51,20 +59,14 @@ func TestRefusal(t *testing.T) {
 
 // What a server repeats of a command that it does not know is left out where it may be a password.
 func TestPlain(t *testing.T) {
-	server := miniredis.RunT(t)
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{server.Addr()}, DisableCache: true, DisableRetry: true, ForceSingleClient: true,
-	})
-	require.NoError(t, err)
-	defer client.Close()
+	says := serverThatFails(t)
 	for text, want := range map[string]string{
 		"ERR unknown command 'AUTH', with args beginning with: 'app' 's3cr":         "unknown command 'AUTH'",
 		"ERR unknown command `hello`, with args beginning with: `3`, `AUTH`, `s3c`": "unknown command `hello`",
 		"ERR unknown command 'EVALSHA', with args beginning with: 'abc' '1'":        "",
 		"WRONGPASS invalid username-password pair or user is disabled.":             "",
 	} {
-		server.SetError(text)
-		err := client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()
+		err := says(text)
 		if want == "" {
 			require.Equal(t, err, fault.Plain(err))
 			require.Equal(t, err, fault.Classify(err))
@@ -85,12 +87,7 @@ func TestPlain(t *testing.T) {
 
 // The reasons are few, whatever a server says.
 func TestReason(t *testing.T) {
-	server := miniredis.RunT(t)
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{server.Addr()}, DisableCache: true, DisableRetry: true, ForceSingleClient: true,
-	})
-	require.NoError(t, err)
-	defer client.Close()
+	says := serverThatFails(t)
 	for text, want := range map[string]string{
 		"READONLY You can't write against a read only replica.":                            "readonly",
 		"ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed": "oom",
@@ -98,8 +95,7 @@ func TestReason(t *testing.T) {
 		"upstream failure":                                                                 "upstream",
 		"ERR something of a server that nobody has read of":                                "refused",
 	} {
-		server.SetError(text)
-		err := client.Do(t.Context(), client.B().Get().Key("k").Build()).Error()
+		err := says(text)
 		require.Equal(t, want, fault.Reason(fault.AsUnavailable(err)), text)
 	}
 	for want, err := range map[string]error{
