@@ -141,7 +141,7 @@ func (h *Hold) giveUp(ctx context.Context, before int32) error {
 // leave ends the claimed hold in the local half. After the last owner the caller must release the lock.
 func (h *Hold) leave(before int32) (last bool, err error) {
 	h.watch.Stop()
-	if before > 0 { // no hand-over: a renewal must not reach the next owner, and a caller learns the hold's name
+	if before > 0 { // no handoff: a renewal must not reach the next owner, and a caller learns the hold's name
 		h.hold.Stay()
 	}
 	if h.lock.reads() {

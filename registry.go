@@ -98,9 +98,9 @@ type others struct {
 
 // reports are the ways in which users learn of events, besides the results of calls.
 type reports struct {
-	dispatch  dispatch.Queue
-	observer  observe.Observer
-	handOvers atomic.Uint64
+	dispatch dispatch.Queue
+	observer observe.Observer
+	handoffs atomic.Uint64
 }
 
 // New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it

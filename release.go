@@ -38,7 +38,7 @@ func (l *Lock) endHold() (removing, observe.End, error) {
 		var can bool
 		var running time.Duration
 		if can, e.Due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
-			reg.reports.handOvers.Add(1)
+			reg.reports.handoffs.Add(1)
 			l.unpin() // the next owner brings its own
 			return removing{}, observe.EndHandedOver, nil
 		}

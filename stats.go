@@ -16,7 +16,7 @@ import (
 // 0.3 s at most. It looks at each cached lock, which takes about 0.1 µs each, or 1 µs each in use, and blocks no other call.
 // The figures belong to about the same moment. Stats also works after Close.
 func (r *Registry) Stats() observe.Stats {
-	s := observe.Stats{HandOvers: r.reports.handOvers.Load(), Windows: r.queues.Windows.Load()}
+	s := observe.Stats{Handoffs: r.reports.handoffs.Load(), Windows: r.queues.Windows.Load()}
 	for l := range r.cache.all() {
 		if l == l.anchor() { // counted here, so that there are not more holds than locks have
 			s.Locks++

@@ -45,11 +45,11 @@ var barCharts = []bars{
 		{"64 goroutines lock", "one-path", timePerOp.name},
 		{"4 × 16 goroutines read", "readers", timePerOp.name},
 	}},
-	{chart{"hand-over.svg", "From release to the next process"}, "ms, logarithmic", 1e6, []group{
-		{"2 processes, p50", "handover-2", handOverMedian.name},
-		{"2 processes, p99", "handover-2", handOverTail.name},
-		{"8 processes, p50", "handover-8", handOverMedian.name},
-		{"8 processes, p99", "handover-8", handOverTail.name},
+	{chart{"handoff.svg", "From release to the next process"}, "ms, logarithmic", 1e6, []group{
+		{"2 processes, p50", "handoff-2", handoffMedian.name},
+		{"2 processes, p99", "handoff-2", handoffTail.name},
+		{"8 processes, p50", "handoff-8", handoffMedian.name},
+		{"8 processes, p99", "handoff-8", handoffTail.name},
 	}},
 	{chart{"held.svg", "Memory of a held and renewed lock"}, "bytes, logarithmic", 1, []group{
 		{"in the process", "held", bytesPerLock.name},

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// directedFloor is the least that a directed hand-over must do: waiters queue in Redis, and a release makes the first of
+// directedFloor is the least that a directed handoff must do: waiters queue in Redis, and a release makes the first of
 // them the owner and tells only its process. Nothing guards against a waiter that gives up or dies.
 var directedFloor = contender{
 	name:     "directed floor",

@@ -73,9 +73,9 @@ var headlines = []headline{
 	{"the same, 64 goroutines, all want one path", "one-path", timePerOp.name,
 		"to lock and unlock, when 64 goroutines of a process want the same path"},
 	{"three paths at once, 64 goroutines", "several-64", timePerOp.name, ""},
-	{"from a release to the next of 8 processes, median", "handover-8", handOverMedian.name,
+	{"from a release to the next of 8 processes, median", "handoff-8", handoffMedian.name,
 		"until a released lock is held by the next of eight processes (median)"},
-	{"the same of 3, after sections of 1 s", "long-1s", handOverMedian.name, ""},
+	{"the same of 3, after sections of 1 s", "long-1s", handoffMedian.name, ""},
 	{"memory in the process, for a lock that is held and renewed", "held", bytesPerLock.name, ""},
 }
 
@@ -167,7 +167,7 @@ func missedTargets(results []*result) (missed []string) {
 }
 
 // shownCharts are the charts of the overview; bench/RESULTS.md has the others.
-var shownCharts = []string{"own-paths.svg", "one-path.svg", "hand-over.svg"}
+var shownCharts = []string{"own-paths.svg", "one-path.svg", "handoff.svg"}
 
 // overview is the generated part of docs/performance.md.
 func overview(page *strings.Builder, results []*result, charts []chart) {

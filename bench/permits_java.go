@@ -31,7 +31,7 @@ type javaClients struct {
 // clientJVMs is how many JVMs have the clients.
 const clientJVMs = 2
 
-// javaClients starts as many clients as the most processes of a hand-over, and warms them up.
+// javaClients starts as many clients as the most processes of a handoff, and warms them up.
 func (s *suite) javaClients() (all javaClients, err error) {
 	project := peer.Java{Dir: filepath.Join("..", "test", "interop", "jvm")}
 	if all.missing = s.noJava(project); all.missing != "" {

@@ -77,7 +77,7 @@ func (s *suite) clusterWake() ([]*result, error) {
 	deleted := &result{
 		scenario: "cluster-wake", title: "A cluster beside load: somebody deletes the key, and publishes nothing", floor: singleServer.name,
 		how:     "From the moment at which DEL is sent to the moment at which lock returns. " + beside,
-		metrics: []metric{handOverMedian, handOverTail, handOvers},
+		metrics: []metric{handoffMedian, handoffTail, handoffs},
 	}
 	published := &result{
 		scenario: "cluster-wake-published", title: "A cluster beside load: Redisson unlocks", floor: singleServer.name,
@@ -86,7 +86,7 @@ func (s *suite) clusterWake() ([]*result, error) {
 		metrics: deleted.metrics,
 	}
 	passed := &result{
-		scenario: "cluster-wake-handover", title: "A cluster beside load: hand-over, 2 processes, one path", floor: singleServer.name,
+		scenario: "cluster-wake-handoff", title: "A cluster beside load: handoff, 2 processes, one path", floor: singleServer.name,
 		how:     "From before unlock to after lock in the other process. " + beside,
 		metrics: deleted.metrics,
 	}

@@ -86,10 +86,10 @@ func (s *suite) java() ([]*result, error) {
 		scenario: "jvm",
 		title:    "Beside the Java libraries",
 		how: fmt.Sprintf("Processes of each library, driven over pipes. “One thread”: from before lock to after unlock, in one process that nobody "+
-			"disturbs, %d times a round, the median. Hand-over between two processes as above: %d, or %v, a round. %d rounds, in "+
+			"disturbs, %d times a round, the median. Handoff between two processes as above: %d, or %v, a round. %d rounds, in "+
 			"shuffled order. The JVMs were warmed up with 3 000 locks and unlocks; they run with the first compiler tier only.",
 			each, most, limit, rounds),
-		metrics: []metric{javaTime, handOverMedian, handOverTail, handOvers},
+		metrics: []metric{javaTime, handoffMedian, handoffTail, handoffs},
 	}
 	err = turns(s, rounds, pairs, func(round int, p pairOf) error {
 		took, err := s.holds(p.processes[0], p.name, each)

@@ -17,7 +17,7 @@ var (
 	turnMost   = metric{name: "longest wait", unit: nanoseconds}
 )
 
-// long lets three processes take turns with sections that are long compared with a hand-over, so that a window for calls
+// long lets three processes take turns with sections that are long compared with a handoff, so that a window for calls
 // without a ticket may be due at each release, and then adds a process without a ticket.
 func (s *suite) long() ([]*result, error) {
 	// All at the same time, since they nearly always sleep; a contender that polls each millisecond would disturb the others.
@@ -73,11 +73,11 @@ func atOnce(of []*open, do func(i int, c *open) error) error {
 func (s *suite) longSections(workers fleet, of []*open, section time.Duration, most int) (*result, error) {
 	r := &result{
 		scenario: "long-" + section.String(),
-		title:    fmt.Sprintf("Hand-over, %d processes, one path, sections of %v", len(workers), section),
-		how: fmt.Sprintf("As in handover, for which the others wait already: %d hand-overs of each contender, all contenders at the same "+
+		title:    fmt.Sprintf("Handoff, %d processes, one path, sections of %v", len(workers), section),
+		how: fmt.Sprintf("As in handoff, for which the others wait already: %d handoffs of each contender, all contenders at the same "+
 			"time, on one path for sections of all lengths.", most),
 		floor:   directedFloor.name,
-		metrics: []metric{handOverMedian, lateMost, handOvers},
+		metrics: []metric{handoffMedian, lateMost, handoffs},
 	}
 	took := make([][]time.Duration, len(of))
 	err := atOnce(of, func(i int, c *open) (err error) {

@@ -83,7 +83,7 @@ func (s *suite) permitsAlone(goroutines int) (*result, error) {
 	return r, measure()
 }
 
-// giver is a row of the hand-overs: parties that have a lock, or semaphores of a number of permits, open.
+// giver is a row of the handoffs: parties that have a lock, or semaphores of a number of permits, open.
 type giver struct {
 	contender
 	parties []party
@@ -116,7 +116,7 @@ func (s *suite) givers(workers fleet, permits int, java javaClients) ([]giver, e
 	return rows, nil
 }
 
-// permitsPassedOn measures hand-overs as handOver does. Of several permits the one that was held for longest is passed on.
+// permitsPassedOn measures handoffs as handoff does. Of several permits the one that was held for longest is passed on.
 func (s *suite) permitsPassedOn(processes int, java javaClients) (results []*result, err error) {
 	workers, err := s.fleet(processes)
 	if err != nil {
@@ -143,10 +143,10 @@ func (s *suite) passedOnInTurns(rows []giver, processes, permits int) (*result, 
 	rounds := either(s, 20, 8)
 	r := &result{
 		scenario: fmt.Sprintf("permits-%d-%d", processes, permits),
-		title:    fmt.Sprintf("Hand-over of one of %d permits, %d processes", permits, processes),
-		how: fmt.Sprintf("From before release to after acquire in the next process; the others wait already. %d rounds of %d hand-overs for "+
+		title:    fmt.Sprintf("Handoff of one of %d permits, %d processes", permits, processes),
+		how: fmt.Sprintf("From before release to after acquire in the next process; the others wait already. %d rounds of %d handoffs for "+
 			"each, in shuffled order.", rounds, each),
-		floor: plainLock.name, metrics: []metric{handOverMedian, handOverTail, handOvers},
+		floor: plainLock.name, metrics: []metric{handoffMedian, handoffTail, handoffs},
 	}
 	stalled := 0
 	err := turns(s, rounds+1, rows, func(round int, g giver) error {

@@ -33,7 +33,7 @@ var scenarios = []scenario{
 	{name: "several", run: (*suite).several},
 	{name: "slow-caller", run: (*suite).slowCaller},
 	{name: "one-path", run: (*suite).onePath},
-	{name: "handover", run: (*suite).handOver},
+	{name: "handoff", run: (*suite).handoff},
 	{name: "long", run: (*suite).long},
 	{name: "rush-2", run: func(s *suite) ([]*result, error) { return s.rush(2) }},
 	{name: "rush-8", run: func(s *suite) ([]*result, error) { return s.rush(8) }},

@@ -30,16 +30,16 @@ var singleTargets = []target{
 	{title: "1 024 goroutines, a path each", scenario: "paths-1024", metric: timePerOp.name, toFloor: 1},
 	{title: "4 096 goroutines, a path each", scenario: "paths-4096", metric: timePerOp.name, toFloor: 1},
 	{title: "64 goroutines, one path", scenario: "one-path", metric: timePerOp.name, toPeer: 1.0 / 30, eager: true},
-	{title: "hand-over p50, 2 processes", scenario: "handover-2", metric: handOverMedian.name, toFloor: 1.2, toPeer: 0.9},
-	{title: "hand-over p99, 2 processes", scenario: "handover-2", metric: handOverTail.name, toFloor: 1.5, toPeer: 1.2},
-	{title: "hand-over p50, 8 processes", scenario: "handover-8", metric: handOverMedian.name, toFloor: 1.2, toPeer: 0.9},
-	{title: "hand-over p99, 8 processes", scenario: "handover-8", metric: handOverTail.name, toFloor: 1.5, toPeer: 1.2},
-	{title: "the same p50, 2 processes, peers polling every ms too", scenario: "handover-2", metric: handOverMedian.name, toPeer: 0.9, eager: true},
-	{title: "the same p99, 2 processes, peers polling every ms too", scenario: "handover-2", metric: handOverTail.name, toPeer: 1.2, eager: true},
-	{title: "the same p50, 8 processes, peers polling every ms too", scenario: "handover-8", metric: handOverMedian.name, toPeer: 0.9, eager: true},
-	{title: "the same p99, 8 processes, peers polling every ms too", scenario: "handover-8", metric: handOverTail.name, toPeer: 1.2, eager: true},
-	{title: "hand-over p50, 3 processes, sections of 1 s", scenario: "long-1s", metric: handOverMedian.name, toPeer: 1},
-	{title: "hand-over p50, 3 processes, sections of 2 s", scenario: "long-2s", metric: handOverMedian.name, toPeer: 1},
+	{title: "handoff p50, 2 processes", scenario: "handoff-2", metric: handoffMedian.name, toFloor: 1.2, toPeer: 0.9},
+	{title: "handoff p99, 2 processes", scenario: "handoff-2", metric: handoffTail.name, toFloor: 1.5, toPeer: 1.2},
+	{title: "handoff p50, 8 processes", scenario: "handoff-8", metric: handoffMedian.name, toFloor: 1.2, toPeer: 0.9},
+	{title: "handoff p99, 8 processes", scenario: "handoff-8", metric: handoffTail.name, toFloor: 1.5, toPeer: 1.2},
+	{title: "the same p50, 2 processes, peers polling every ms too", scenario: "handoff-2", metric: handoffMedian.name, toPeer: 0.9, eager: true},
+	{title: "the same p99, 2 processes, peers polling every ms too", scenario: "handoff-2", metric: handoffTail.name, toPeer: 1.2, eager: true},
+	{title: "the same p50, 8 processes, peers polling every ms too", scenario: "handoff-8", metric: handoffMedian.name, toPeer: 0.9, eager: true},
+	{title: "the same p99, 8 processes, peers polling every ms too", scenario: "handoff-8", metric: handoffTail.name, toPeer: 1.2, eager: true},
+	{title: "handoff p50, 3 processes, sections of 1 s", scenario: "long-1s", metric: handoffMedian.name, toPeer: 1},
+	{title: "handoff p50, 3 processes, sections of 2 s", scenario: "long-2s", metric: handoffMedian.name, toPeer: 1},
 	{title: "allocations per lock and unlock", scenario: "paths-1", metric: allocations.name, toPeer: 1, limit: 4},
 	{title: "the same, of a goroutine that locks every 15 ms", scenario: "slow-caller", metric: allocations.name, limit: 2.5},
 	{title: "server CPU, one goroutine", scenario: "paths-1", metric: serverCPU.name, toFloor: 1, toPeer: 1},
@@ -59,8 +59,8 @@ func rushTargets() []target {
 			}
 			all = append(all,
 				target{title: title + ": sections", scenario: scenario, metric: sectionRate.name, toFloor: 0.75},
-				target{title: title + ": hand-over p50", scenario: scenario, metric: handOverMedian.name, toFloor: p50},
-				target{title: title + ": hand-over p99", scenario: scenario, metric: handOverTail.name, toFloor: 1.5, window: window, enough: slow},
+				target{title: title + ": handoff p50", scenario: scenario, metric: handoffMedian.name, toFloor: p50},
+				target{title: title + ": handoff p99", scenario: scenario, metric: handoffTail.name, toFloor: 1.5, window: window, enough: slow},
 				target{title: title + ": least share", scenario: scenario, metric: leastShare.name, limit: 0.8})
 		}
 		if toPeer := map[int]float64{8: 2, 32: 8}[n]; toPeer != 0 {
@@ -76,12 +76,12 @@ func rushTargets() []target {
 var crowdTargets = []target{
 	{title: "commands for each release, 2 to 2 000 waiting", scenario: "waiting", metric: commandsGrow.name, limit: 1.2},
 	{title: "server CPU for each release, 2 to 2 000 waiting", scenario: "waiting", metric: cpuGrows.name, limit: 1.2},
-	{title: "a key deleted on a cluster beside load, p50", scenario: "cluster-wake", metric: handOverMedian.name, toFloor: 1.3},
-	{title: "a key deleted on a cluster beside load, p99", scenario: "cluster-wake", metric: handOverTail.name, toFloor: 2},
-	{title: "Redisson unlocks on a cluster beside load, p50", scenario: "cluster-wake-published", metric: handOverMedian.name, toFloor: 1.3},
-	{title: "Redisson unlocks on a cluster beside load, p99", scenario: "cluster-wake-published", metric: handOverTail.name, toFloor: 2},
-	{title: "hand-over on a cluster beside load, p50", scenario: "cluster-wake-handover", metric: handOverMedian.name, toFloor: 1.3},
-	{title: "hand-over on a cluster beside load, p99", scenario: "cluster-wake-handover", metric: handOverTail.name, toFloor: 2},
+	{title: "a key deleted on a cluster beside load, p50", scenario: "cluster-wake", metric: handoffMedian.name, toFloor: 1.3},
+	{title: "a key deleted on a cluster beside load, p99", scenario: "cluster-wake", metric: handoffTail.name, toFloor: 2},
+	{title: "Redisson unlocks on a cluster beside load, p50", scenario: "cluster-wake-published", metric: handoffMedian.name, toFloor: 1.3},
+	{title: "Redisson unlocks on a cluster beside load, p99", scenario: "cluster-wake-published", metric: handoffTail.name, toFloor: 2},
+	{title: "handoff on a cluster beside load, p50", scenario: "cluster-wake-handoff", metric: handoffMedian.name, toFloor: 1.3},
+	{title: "handoff on a cluster beside load, p99", scenario: "cluster-wake-handoff", metric: handoffTail.name, toFloor: 2},
 	{title: "server CPU, 10 000 registries wait for one path", scenario: "idle-registries", metric: shareOfCore.name, limit: 0.02},
 	{title: "server CPU, one process waits for 10 000 paths", scenario: "idle-paths", metric: shareOfCore.name, limit: 0.02},
 	{title: "crash of the holder while 100 wait: slowest", scenario: "crash-100", metric: lateMost.name, limit: 20e6},
@@ -96,8 +96,8 @@ func permitTargets() []target {
 	for _, n := range permitProcesses {
 		for _, permits := range permitNumbers {
 			all = append(all, target{
-				title:    fmt.Sprintf("hand-over of one of %d permits, %d processes", permits, n),
-				scenario: fmt.Sprintf("permits-%d-%d", n, permits), metric: handOverMedian.name, toFloor: 1.3,
+				title:    fmt.Sprintf("handoff of one of %d permits, %d processes", permits, n),
+				scenario: fmt.Sprintf("permits-%d-%d", n, permits), metric: handoffMedian.name, toFloor: 1.3,
 			})
 		}
 	}

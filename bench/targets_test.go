@@ -85,7 +85,7 @@ func TestEveryTargetIsMeasured(t *testing.T) {
 
 func TestScenarioOfAResult(t *testing.T) {
 	for result, scenario := range map[string]string{
-		"handover-2": "handover", "rush-2-busy": "rush-2", "rush-32": "rush-32", "idle-paths": "idle", "crash": "crash", "crash-100": "crash-100",
+		"handoff-2": "handoff", "rush-2-busy": "rush-2", "rush-32": "rush-32", "idle-paths": "idle", "crash": "crash", "crash-100": "crash-100",
 	} {
 		assert.Equal(t, "`cd bench && GOWORK=off go run . -only "+scenario+"`", reproduce(result))
 	}

@@ -179,7 +179,7 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 		done   sync.WaitGroup
 		counts = make([]counter, c.goroutines)
 		errs   = make(chan error, c.goroutines)
-		took   = make([]handOverTimes, c.goroutines)
+		took   = make([]handoffTimes, c.goroutines)
 		lost   atomic.Int64 // reads that were told at unlock that they had lost the lock
 		stop   atomic.Bool
 		timer  = time.AfterFunc(time.Until(c.to), func() { stop.Store(true) })
@@ -246,10 +246,10 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 	}, nil
 }
 
-// handOverTimes is how long each of some hand-overs from another process took.
-type handOverTimes []time.Duration
+// handoffTimes is how long each of some handoffs from another process took.
+type handoffTimes []time.Duration
 
-func (h handOverTimes) String() string {
+func (h handoffTimes) String() string {
 	var text strings.Builder
 	for _, d := range h {
 		fmt.Fprintf(&text, "%d ", d.Nanoseconds())
@@ -257,11 +257,11 @@ func (h handOverTimes) String() string {
 	return text.String()
 }
 
-func handOverTimesOf(text string) (values []float64, err error) {
+func handoffTimesOf(text string) (values []float64, err error) {
 	for field := range strings.FieldsSeq(text) {
 		ns, err := strconv.ParseFloat(field, 64)
 		if err != nil {
-			return nil, fmt.Errorf("how long a hand-over took: %w", err)
+			return nil, fmt.Errorf("how long a handoff took: %w", err)
 		}
 		values = append(values, ns)
 	}

@@ -255,7 +255,7 @@ func TestRenewal(t *testing.T) {
 }
 
 // A term that got the lock from a goroutine of its process is renewed as well.
-func TestRenewal_AfterAHandOver(t *testing.T) {
+func TestRenewal_AfterAHandoff(t *testing.T) {
 	fakeWorld(t, func(w *world) {
 		r := w.registry(lockregistry.WithLease(3 * time.Second))
 		lock := r.Obtain(role)

@@ -22,10 +22,10 @@ type Stats struct {
 	// that has waited for goroutines of this process begins anew when it waits for other processes.
 	OldestWait time.Duration
 
-	HandOvers uint64      // holds handed from one goroutine of this process to the next
-	Windows   uint64      // times that a waiting call left a free lock to callers without a place in the queue, in Java say
-	Wakeups   Wakeups     // since the registry was made; Messages counts only messages that made a call the owner
-	Nodes     []NodeStats // by address
+	Handoffs uint64      // holds handed from one goroutine of this process to the next
+	Windows  uint64      // times that a waiting call left a free lock to callers without a place in the queue, in Java say
+	Wakeups  Wakeups     // since the registry was made; Messages counts only messages that made a call the owner
+	Nodes    []NodeStats // by address
 }
 
 // NodeStats is about one server: a single one, the master that Sentinels name, or a master of a cluster. A former master stays

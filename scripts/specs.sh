@@ -13,14 +13,14 @@ cd "$(dirname "$0")/../test/specs"
 tlc=$PWD/.tlc
 
 # The module that a question is about.
-module() { case ${1##*/} in permits-*) echo permits ;; *) echo handover ;; esac; }
+module() { case ${1##*/} in permits-*) echo permits ;; *) echo handoff ;; esac; }
 
 # Puts a question together: the constants of its module's common file, with those of the question and of the further
 # arguments (Name=value) instead of its own.
 configuration() {
 	question=$1
 	common=common.cfg
-	[ "$(module "$question")" = handover ] || common=$(module "$question")-common.cfg
+	[ "$(module "$question")" = handoff ] || common=$(module "$question")-common.cfg
 	shift
 	for constant in "$@"; do
 		printf '  %s = %s\n' "${constant%%=*}" "${constant#*=}"

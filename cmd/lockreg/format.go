@@ -27,7 +27,7 @@ func short(d time.Duration) string {
 }
 
 // heldFor returns for how long a holder has had a lock. Before its process has published that, only when the call asked is known.
-// It may have waited since, for most of a long time: after a hand-over that is no bound to judge by.
+// It may have waited since, for most of a long time: after a handoff that is no bound to judge by.
 func heldFor(h inspect.Holder) string {
 	switch {
 	case !h.Granted.IsZero():

@@ -142,7 +142,7 @@ func New(opts ...Option) (observe.Observer, error) {
 //   - lockregistry.removals, a gauge: keys that are yet to be removed in the background
 //   - lockregistry.renewal.failing, lockregistry.removal.failing, gauges in seconds: for how long renewals and removals in the
 //     background have been failing; 0 if they do not
-//   - lockregistry.hand_overs, a counter: holds that went from one goroutine of this process to the next
+//   - lockregistry.handoffs, a counter: holds that went from one goroutine of this process to the next
 //   - lockregistry.windows, a counter: how often a waiting call left a free lock to callers without a place in the queue
 //
 // Unregister the registration before the registry is closed. Of the options only [WithMeterProvider] has an effect.

@@ -18,7 +18,7 @@ type figures struct {
 
 	holds, waiters, removals                       metric.Int64ObservableGauge
 	oldest, oldestWait, renewalFails, removalFails metric.Float64ObservableGauge
-	handOvers, windows                             metric.Int64ObservableCounter
+	handoffs, windows                              metric.Int64ObservableCounter
 }
 
 func newFigures(m metric.Meter) *figures {
@@ -30,7 +30,7 @@ func newFigures(m metric.Meter) *figures {
 	f.oldestWait = f.seconds("lockregistry.wait.oldest", "How long the oldest call has waited.")
 	f.renewalFails = f.seconds("lockregistry.renewal.failing", "How long renewals in the background have been failing.")
 	f.removalFails = f.seconds("lockregistry.removal.failing", "How long removals in the background have been failing.")
-	f.handOvers = f.count("lockregistry.hand_overs", "{hold}", "Holds that went from one goroutine of the process to the next.")
+	f.handoffs = f.count("lockregistry.handoffs", "{hold}", "Holds that went from one goroutine of the process to the next.")
 	f.windows = f.count("lockregistry.windows", "{window}",
 		"How often a waiting call left a free lock to callers without a place in the queue.")
 	return f
@@ -76,6 +76,6 @@ func (f *figures) observe(o metric.Observer, s observe.Stats, now time.Time, att
 	o.ObserveFloat64(f.oldestWait, s.OldestWait.Seconds(), attributes)
 	o.ObserveFloat64(f.renewalFails, renewals.Seconds(), attributes)
 	o.ObserveFloat64(f.removalFails, removals.Seconds(), attributes)
-	o.ObserveInt64(f.handOvers, int64(min(s.HandOvers, math.MaxInt64)), attributes)
+	o.ObserveInt64(f.handoffs, int64(min(s.Handoffs, math.MaxInt64)), attributes)
 	o.ObserveInt64(f.windows, int64(min(s.Windows, math.MaxInt64)), attributes)
 }

@@ -36,7 +36,7 @@
 //   - lockregistry_removals: keys that are yet to be removed in the background
 //   - lockregistry_renewal_failing_seconds, lockregistry_removal_failing_seconds: for how long renewals and removals in the
 //     background have been failing; 0 if they do not
-//   - lockregistry_hand_overs_total: holds that went from one goroutine of this process to the next
+//   - lockregistry_handoffs_total: holds that went from one goroutine of this process to the next
 //   - lockregistry_windows_total: how often a waiting call left a free lock to callers without a place in the queue
 //
 // Error_type is the kind of error: "taken", "unavailable" (also together with the end of a context), "canceled",

@@ -161,7 +161,7 @@ func TestWatch(t *testing.T) {
 		for name, want := range map[string]float64{
 			"lockregistry_holds": 3, "lockregistry_waiters": 1, "lockregistry_hold_oldest_seconds": 60,
 			"lockregistry_wait_oldest_seconds": 3, "lockregistry_removals": 4, "lockregistry_windows_total": 3,
-			"lockregistry_renewal_failing_seconds": 1, "lockregistry_removal_failing_seconds": 2, "lockregistry_hand_overs_total": 0,
+			"lockregistry_renewal_failing_seconds": 1, "lockregistry_removal_failing_seconds": 2, "lockregistry_handoffs_total": 0,
 		} {
 			require.InDelta(c, want, c.value(name, "lockregistry_prefix", "orders"), 0.1, name)
 		}
@@ -171,7 +171,7 @@ func TestWatch(t *testing.T) {
 		stopOther()
 		require.InDelta(c, 0, c.value("lockregistry_holds"), 0)
 		require.InDelta(c, 3, c.value("lockregistry_windows_total"), 0, "counters do not fall")
-		require.InDelta(c, 1, c.value("lockregistry_hand_overs_total"), 0)
+		require.InDelta(c, 1, c.value("lockregistry_handoffs_total"), 0)
 		stop()
 		require.Empty(c, c.of("lockregistry_holds"))
 	})

@@ -35,7 +35,7 @@ func (c *Collector) stop(n int) {
 	if c.stopped[w.prefix] == nil {
 		c.stopped[w.prefix] = new(figures)
 	}
-	c.stopped[w.prefix].HandOvers += last.HandOvers
+	c.stopped[w.prefix].Handoffs += last.Handoffs
 	c.stopped[w.prefix].Windows += last.Windows
 }
 
@@ -66,8 +66,8 @@ var reported = []figure{
 		func(f *figures) float64 { return f.renewals.Seconds() }),
 	gauge("lockregistry_removal_failing_seconds", "How long removals in the background have been failing.",
 		func(f *figures) float64 { return f.removals.Seconds() }),
-	counter("lockregistry_hand_overs_total", "Holds that went from one goroutine of the process to the next.",
-		func(f *figures) float64 { return float64(f.HandOvers) }),
+	counter("lockregistry_handoffs_total", "Holds that went from one goroutine of the process to the next.",
+		func(f *figures) float64 { return float64(f.Handoffs) }),
 	counter("lockregistry_windows_total", "How often a waiting call left a free lock to callers without a place in the queue.",
 		func(f *figures) float64 { return float64(f.Windows) }),
 }
@@ -85,7 +85,7 @@ func (f *figures) add(s observe.Stats, now time.Time) {
 	f.Holds += s.Holds
 	f.Waiters += s.Waiters
 	f.Removals += s.Removals
-	f.HandOvers += s.HandOvers
+	f.Handoffs += s.Handoffs
 	f.Windows += s.Windows
 	f.Oldest = max(f.Oldest, s.Oldest)
 	f.OldestWait = max(f.OldestWait, s.OldestWait)

@@ -41,7 +41,7 @@ type Hold struct {
 // possession is who has a hold, and since when. The hold's mutex guards it.
 type possession struct {
 	owned clock.Instant // when its owner got it
-	since clock.Instant // when this process got the key; hand-over does not change it
+	since clock.Instant // when this process got the key; handoff does not change it
 	taker owner.ID      // the goroutine that has acquired it, if a lockregistry.Hold is the owner
 }
 

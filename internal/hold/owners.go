@@ -55,7 +55,7 @@ func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Dura
 	}
 	h.upheld = 0 // the function of a Do that unlocked too often may still run
 	h.lease.Uphold(false)
-	h.lease.HandOver()
+	h.lease.Handoff()
 	ends, running := h.ends.all(), h.lease.Effective(h.lease.Term)
 	h.mu.Unlock()
 	cancelAll(ends, context.Canceled)
@@ -186,7 +186,7 @@ func caller(o owner.ID) lease.Caller {
 	return lease.Caller{Owner: uint64(o), Goroutine: uint64(owner.Calling())}
 }
 
-// Stay prevents hand-over of the hold.
+// Stay prevents handoff of the hold.
 func (h *Hold) Stay() {
 	h.mu.Lock()
 	h.stays = true

@@ -79,9 +79,9 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 //
 //	this call                   Generation    Has               Generation has changed: again
 //	another goroutine of its owner                     Exit
-//	the hold's mutex                                           HandOver, Leave or Join
+//	the hold's mutex                                           Handoff, Leave or Join
 //
-// If it is the same, nobody relies on the hold yet who gets it after the answer: HandOver is still to come, and forgets what is
+// If it is the same, nobody relies on the hold yet who gets it after the answer: Handoff is still to come, and forgets what is
 // chosen now, or Join is, and sees it. An owner that has left the local half, but not the hold, chooses as it could just before;
 // it shortens only what it had alone, so that no other owner is left behind.
 func (p Part) lock(chooses bool) (has, alone bool) {

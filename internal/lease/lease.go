@@ -62,7 +62,7 @@ type State struct {
 
 	Term   *Term         // of the next renewal: what the owner asked for last, see also Nest; others may write it before the grant
 	until  clock.Instant // it is valid until then
-	chosen clock.Instant // when the command was sent that set Term; Never between HandOver and what its next owner chooses
+	chosen clock.Instant // when the command was sent that set Term; Never between Handoff and what its next owner chooses
 	next   clock.Instant // when to send something; Never without renewal, and while one is under way; if lost, see PlanRemoval
 	short  time.Duration // the short lease from another process's release, until it is lengthened; then 0
 	unsure *unsure       // nil for most
@@ -268,16 +268,16 @@ func (s *State) ownersChange() {
 	}
 }
 
-// HandOver notes that another owner has it from now on, whose terms Adopt gives it. What the former owner and its nested calls
+// Handoff notes that another owner has it from now on, whose terms Adopt gives it. What the former owner and its nested calls
 // have asked for counts no more, nor does what a renewal has chosen that is under way.
-func (s *State) HandOver() {
+func (s *State) Handoff() {
 	s.ownersChange()
 	s.forget()
 	s.chosen = clock.Never
 }
 
 // Adopt gives it the terms of another owner: a term from the next renewal on, whether it is renewed, and a bound, 0 for none.
-// Other goroutines of that owner may have nested since HandOver, or chosen a lease: those do not get a shorter one.
+// Other goroutines of that owner may have nested since Handoff, or chosen a lease: those do not get a shorter one.
 func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed bool) {
 	if s.chosen == clock.Never {
 		s.chosen = now

@@ -291,7 +291,7 @@ func TestState_Longest(t *testing.T) {
 		"shortened":  {shorten, 2 * time.Second},
 		"lengthened": {func(s *lease.State) { shorten(s); s.Begin(now, lease.NewTerm(time.Hour)) }, time.Hour},
 		"shortened for the next owner only": {func(s *lease.State) {
-			s.HandOver()
+			s.Handoff()
 			s.Adopt(short, false, 0, now)
 		}, time.Minute},
 		"shortened while the longer one was under way": {func(s *lease.State) {

@@ -73,7 +73,7 @@ func (s *State) Nests(t *Term) bool {
 
 // Nest notes that a caller nests, and asks for t. The caller then renews with Term.
 //
-// The owner may have got the lease by HandOver just now, and another of its goroutines be about to call Adopt: until then nobody
+// The owner may have got the lease by Handoff just now, and another of its goroutines be about to call Adopt: until then nobody
 // knows what the outermost call asks for, so each nested one has a level.
 func (s *State) Nest(t *Term, by Caller) {
 	n := s.nesting()

@@ -125,7 +125,7 @@ func take(s *lease.State, what step, day *lease.Term) (sooner bool) {
 	case "join":
 		_, _ = s.Join(what.t, false, now)
 	case "hand over":
-		s.HandOver()
+		s.Handoff()
 	case "adopt":
 		s.Adopt(what.t, false, 0, now)
 	case "choose":
@@ -260,12 +260,12 @@ func TestState_JoinDuringARenewal(t *testing.T) {
 }
 
 // What the former owner has chosen says nothing to the next one, although it is answered only then.
-func TestState_ChosenBeforeHandOver(t *testing.T) {
+func TestState_ChosenBeforeHandoff(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		s := granted(t, false)
 		s.Choose(now)
 		chosen := renew(s, now, hour)
-		s.HandOver()
+		s.Handoff()
 		if adopted {
 			s.Adopt(minute, false, 0, now+1)
 		}
@@ -285,7 +285,7 @@ func TestState_Generation(t *testing.T) {
 		change func(s *lease.State)
 		owners bool
 	}{
-		"handed over":     {func(s *lease.State) { s.HandOver() }, true},
+		"handed over":     {func(s *lease.State) { s.Handoff() }, true},
 		"another joins":   {func(s *lease.State) { s.Join(minute, false, now) }, true},
 		"another leaves":  {func(s *lease.State) { s.Leave(carl.Owner, now) }, true},
 		"its terms":       {func(s *lease.State) { s.Adopt(hour, true, 0, now) }, false},

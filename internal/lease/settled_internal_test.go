@@ -57,7 +57,7 @@ func TestState_GenerationOutlivesRenewals(t *testing.T) {
 	s := &State{Term: minute, Renewed: true}
 	require.True(t, s.Grant(sent, sent))
 	before := s.Generation()
-	s.HandOver()
+	s.Handoff()
 	s.Reply(s.Begin(sent, minute), sent, Outcome{Ours: true})
 	require.NotEqual(t, before, s.Generation())
 }

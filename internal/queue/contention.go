@@ -188,7 +188,7 @@ func (p *Path) deaf(is bool) {
 }
 
 // NoteContention notes the reply to a release, and whether goroutines of this process wait that must let others go first,
-// because the process has had the lock for the handoff limit or, without hand-over, has released it.
+// because the process has had the lock for the handoff limit or, without handoff, has released it.
 func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 	c := p.anchor.others.Load()
 	if c == nil {

@@ -12,7 +12,7 @@ import (
 
 // The queue of a path in Redis has a ticket for each waiting call: of a lock at most one per registry, since a call asks Redis
 // only while it has the local half. A release makes the hold of the first ticket the owner of the key, and sends its process a
-// message; see internal/protocol/lua/queue.lua. test/specs/PROTOCOL.md says what each side does, and test/specs/handover.tla is
+// message; see internal/protocol/lua/queue.lua. test/specs/PROTOCOL.md says what each side does, and test/specs/handoff.tla is
 // its checked model.
 //
 // The states of a waiting call are in acquisition.go.

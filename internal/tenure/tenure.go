@@ -14,7 +14,7 @@ import (
 )
 
 // Tenure is the time for which an owner has a hold: from its first Lock to its last Unlock. A hold can have several, since
-// readers share it, and hand-over gives it from one owner to the next. A context carries the tenure that it was made in, so
+// readers share it, and handoff gives it from one owner to the next. A context carries the tenure that it was made in, so
 // that calls with it nest there, whichever goroutine makes them.
 //
 // Such a call counts as one of the owner's. So the tenure cannot end while the call has the lock, even if the owner itself

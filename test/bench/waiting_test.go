@@ -22,7 +22,7 @@ func processorTime() float64 {
 }
 
 // BenchmarkManyWaiters is one path for which 50 000 goroutines of one process wait. The metric "%core" is the share of a
-// core that they use in a second in which nothing happens, "ns/hand-over" is the time of each hand-over until all have had
+// core that they use in a second in which nothing happens, "ns/handoff" is the time of each handoff until all have had
 // the lock, "ns/cancel" is that of each wait that is given up.
 func BenchmarkManyWaiters(b *testing.B) {
 	const waiters = 50_000
@@ -87,7 +87,7 @@ func BenchmarkManyWaiters(b *testing.B) {
 			}
 			require.NoError(b, held.Unlock(b.Context()))
 			b.ReportMetric(100*idle/float64(b.N), "%core")
-			b.ReportMetric(handing/float64(b.N)/waiters, "ns/hand-over")
+			b.ReportMetric(handing/float64(b.N)/waiters, "ns/handoff")
 			b.ReportMetric(cancelling/float64(b.N)/waiters, "ns/cancel")
 			b.ReportMetric(0, "ns/op")
 		})

@@ -154,7 +154,7 @@ func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 		w.Settle()
 		w.Unlock(l)
 		refused(<-handed)
-		require.Equal(w, uint64(1), r.Stats().HandOvers)
+		require.Equal(w, uint64(1), r.Stats().Handoffs)
 		w.Lock(l, lockregistry.Lease(time.Minute))
 		require.NoError(w, l.Renew(w.Context(), enough))
 		w.Unlock(l)
@@ -679,7 +679,7 @@ func TestLock_HandedOverForTooShortALease(t *testing.T) {
 	})
 }
 
-// A hand-over takes what the round trips need, whatever the waiting call does when the lock is released: half of one to the
+// A handoff takes what the round trips need, whatever the waiting call does when the lock is released: half of one to the
 // server, half of one for the message, one for what the call asks at that moment, and one to make the lease long.
 func TestSlowLink_GrantsFromFarAwayAreTaken(t *testing.T) {
 	t.Parallel()

@@ -15,12 +15,12 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-var rounds = flag.Int("rounds", 5, "how many hand-overs TestHandOverLatency measures for each direction and mode")
+var rounds = flag.Int("rounds", 5, "how many handoffs TestHandoffLatency measures for each direction and mode")
 
-// TestHandOverLatency measures the time from the moment a holder asks for the
+// TestHandoffLatency measures the time from the moment a holder asks for the
 // release to the moment a waiter of the other language has the lock, by the wall
 // clock of this machine. It runs alone and prints a table.
-func TestHandOverLatency(t *testing.T) {
+func TestHandoffLatency(t *testing.T) {
 	const warmup = 3 // rounds that load classes and open connections
 	var table strings.Builder
 	fmt.Fprintln(&table, "| Java library and mode | Go wake-up | Go to Java: median | 90 % | Java to Go: median | 90 % |")
@@ -34,7 +34,7 @@ func TestHandOverLatency(t *testing.T) {
 			waiter := change.to(open(t, r.waiter, opening{prefix: prefix}))
 			var took []time.Duration
 			for round := range warmup + *rounds {
-				got, released := measuredHandOver(t, watch, holder, waiter)
+				got, released := measuredHandoff(t, watch, holder, waiter)
 				if round >= warmup {
 					took = append(took, got.Sub(released))
 				}
@@ -52,7 +52,7 @@ func TestHandOverLatency(t *testing.T) {
 	for _, change := range changes {
 		measure(beside(redissonRow, "auto"), ", "+change.name, change)
 	}
-	t.Logf("hand-over latencies over %d rounds each:\n%s", *rounds, table.String())
+	t.Logf("handoff latencies over %d rounds each:\n%s", *rounds, table.String())
 }
 
 // pollingPairs are what both sides did before there were wake-ups.
@@ -65,12 +65,12 @@ func pollingPairs() (pairs []pair) {
 	return pairs
 }
 
-// measuredHandOver is handOver, but to a waiter that polls the release comes at any
+// measuredHandoff is handoff, but to a waiter that polls the release comes at any
 // moment between two of its tries.
-func measuredHandOver(t *testing.T, watch *monitor.Monitor, holder, waiter *side) (got, released time.Time) {
+func measuredHandoff(t *testing.T, watch *monitor.Monitor, holder, waiter *side) (got, released time.Time) {
 	t.Helper()
 	if !waiter.polls {
-		return handOver(t, watch, holder, waiter, "path")
+		return handoff(t, watch, holder, waiter, "path")
 	}
 	const (
 		beforehand = 30 * time.Millisecond // ample for the waiter to begin

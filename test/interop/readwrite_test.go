@@ -19,7 +19,7 @@ import (
 // What a read-write lock promises beyond what its write lock promises as a lock:
 // that is among the contractPairs.
 
-// change is a hand-over from one kind of lock to another.
+// change is a handoff from one kind of lock to another.
 type change struct {
 	name     string
 	from, to func(*side) *side
@@ -158,7 +158,7 @@ func TestReadWriteWaiterWakesAtOnce(t *testing.T) {
 				holder := open(t, r.holder, opening{prefix: prefix})
 				waiter := open(t, r.waiter, opening{prefix: prefix, unhurried: true})
 				for _, c := range changes {
-					got, released := handOver(t, watch, c.from(holder), c.to(waiter), name.path)
+					got, released := handoff(t, watch, c.from(holder), c.to(waiter), name.path)
 					require.Less(t, got.Sub(released), soon, "%s: no wake-up for %q", c.name, holder.key(name.path))
 					requireKey(t, holder.key(name.path), false)
 				}

@@ -26,7 +26,7 @@ func TestWaiterWakesAtOnce(t *testing.T) {
 				waiter := open(t, r.waiter, opening{prefix: prefix, unhurried: true})
 
 				for range 3 {
-					got, released := handOver(t, watch, holder, waiter, name.path)
+					got, released := handoff(t, watch, holder, waiter, name.path)
 					require.Less(t, got.Sub(released), soon, "the waiter for %q did not learn of the release", holder.key(name.path))
 				}
 			}
@@ -34,9 +34,9 @@ func TestWaiterWakesAtOnce(t *testing.T) {
 	}
 }
 
-// handOver has the waiter wait until the holder releases, and says when it had the
+// handoff has the waiter wait until the holder releases, and says when it had the
 // lock and when the release began.
-func handOver(t *testing.T, watch *monitor.Monitor, holder, waiter *side, path string) (got, released time.Time) {
+func handoff(t *testing.T, watch *monitor.Monitor, holder, waiter *side, path string) (got, released time.Time) {
 	t.Helper()
 	holder.lock(t, path)
 	waiting := waiter.startWaiting(t, watch, path)

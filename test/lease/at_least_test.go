@@ -177,7 +177,7 @@ func TestAtLeast_AmongManyProcesses(t *testing.T) {
 }
 
 // The next owner in this process has the time from when it was handed the lock, and hands it on only when that is over.
-func TestAtLeast_AfterAHandOver(t *testing.T) {
+func TestAtLeast_AfterAHandoff(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, _ *lockregistry.Registry) {
 		first := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(20*time.Millisecond))

@@ -45,7 +45,7 @@ func TestAtMost_BoundsWhatIsRenewed(t *testing.T) {
 }
 
 // It counts anew for the next owner, whose bound may be another one, or none.
-func TestAtMost_AfterAHandOver(t *testing.T) {
+func TestAtMost_AfterAHandoff(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][2][]lockregistry.LockOption{
 		"bounded twice": {{lockregistry.AtMost(10 * time.Second)}, {lockregistry.AtMost(10 * time.Second)}},
@@ -69,7 +69,7 @@ func TestAtMost_AfterAHandOver(t *testing.T) {
 				w.Release(first)
 				h := <-next
 				start := time.Now()
-				require.EqualValues(w, 1, r.Stats().HandOvers)
+				require.EqualValues(w, 1, r.Stats().Handoffs)
 				ctx := h.Context(w.Context())
 				if name == "then not" {
 					w.Pass(2 * time.Minute)
@@ -125,7 +125,7 @@ func TestAtMost_AfterALongerLease(t *testing.T) {
 		w.Unlock(r.Obtain("43"))
 		h := <-got
 		w.Settle()
-		require.EqualValues(w, 1, r.Stats().HandOvers)
+		require.EqualValues(w, 1, r.Stats().Handoffs)
 		require.LessOrEqual(w, w.Pttl("orders:43"), most)
 		w.Release(h)
 	})

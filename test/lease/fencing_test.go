@@ -129,7 +129,7 @@ func TestFencing_TokensOfNestedHolds(t *testing.T) {
 }
 
 // Goroutines that hand the lock to each other have tokens of one draw. When they are used up the lock is released.
-func TestFencing_TokensAtHandOver(t *testing.T) {
+func TestFencing_TokensAtHandoff(t *testing.T) {
 	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		l := f.Lock(w, lockregistry.WithHandoff(time.Hour))
 		const owners = 230

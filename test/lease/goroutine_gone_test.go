@@ -236,7 +236,7 @@ func TestGone_UnlockForAGoroutineThatIsGone(t *testing.T) {
 		w.Pending(locked)
 		require.NoError(w, l.Unlock(within))
 		require.NoError(w, <-locked)
-		require.Equal(w, uint64(1), r.Stats().HandOvers)
+		require.Equal(w, uint64(1), r.Stats().Handoffs)
 		w.Pass(5 * time.Minute)
 		require.NoError(w, g.Unlock(l))
 		require.Len(w, log.Lines(ended), 1)

@@ -155,7 +155,7 @@ func TestNested_OfTheNextOwner(t *testing.T) {
 		w.Unlock(l)
 		w.Unlock(l)
 		require.NoError(w, <-locked)
-		require.Equal(w, uint64(1), r.Stats().HandOvers)
+		require.Equal(w, uint64(1), r.Stats().Handoffs)
 		w.Pass(2 * lease)
 		require.LessOrEqual(w, w.Pttl(kit.TheKey), lease)
 		require.NoError(w, g.Unlock(l))

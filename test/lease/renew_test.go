@@ -156,7 +156,7 @@ func unlocksAtLook(w *kit.World, l *lockregistry.Lock, at int, shared bool) bool
 	if ctx.looks < at {
 		unlock()
 	}
-	if err != nil && !errors.Is(err, lockregistry.ErrLockLost) { // which it is when there was no hand-over: the hold is over
+	if err != nil && !errors.Is(err, lockregistry.ErrLockLost) { // which it is when there was no handoff: the hold is over
 		w.Fails(err, lockregistry.ErrNotOwner, "renew", kit.TheKey)
 	}
 	w.Pass(15 * time.Second)

@@ -162,7 +162,7 @@ func (h *hooked) Done() <-chan struct{} {
 }
 
 // A goroutine asks for the context of its owner's hold, while another goroutine of the owner unlocks, and the next owner gets the
-// lock: by hand-over the same hold, as a reader that shares it, or another hold.
+// lock: by handoff the same hold, as a reader that shares it, or another hold.
 func TestContext_IsNotTheNextOwners(t *testing.T) {
 	t.Parallel()
 	for name, lock := range kit.LockKinds {

@@ -566,17 +566,17 @@ func TestLock_TakenSaysWho(t *testing.T) {
 	})
 }
 
-// A hand-over does not ask Redis: an Unlock notices a key that is gone once the handoff limit is over, and each one without it.
-func TestLock_KeyGoneAtAHandOver(t *testing.T) {
+// A handoff does not ask Redis: an Unlock notices a key that is gone once the handoff limit is over, and each one without it.
+func TestLock_KeyGoneAtAHandoff(t *testing.T) {
 	t.Parallel()
 	const limit = 50 * time.Millisecond
 	for name, c := range map[string]struct {
 		handoff, after time.Duration
 		noticed        bool
 	}{
-		"within the limit":    {limit, 0, false},
-		"after the limit":     {limit, limit, true},
-		"without a hand-over": {0, 0, true},
+		"within the limit":  {limit, 0, false},
+		"after the limit":   {limit, limit, true},
+		"without a handoff": {0, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {

@@ -108,7 +108,7 @@ func TestHolder_IsNotHandedOn(t *testing.T) {
 					require.NoError(w, h.Release(w.Context()))
 					other := <-next
 					if len(h.Paths()) == 1 {
-						require.Equal(w, !asked, r.Stats().HandOvers > 0)
+						require.Equal(w, !asked, r.Stats().Handoffs > 0)
 					}
 					err = inspect.Of(w.Registry()).ForceUnlockHolder(w.Context(), other.Paths()[0], name)
 					w.Fails(err, lockregistry.ErrNotOwner, "forceunlock", kit.TheKey)

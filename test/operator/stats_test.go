@@ -60,12 +60,12 @@ func TestStats_OfHoldsAndWaiters(t *testing.T) {
 		require.NoError(w, <-first)
 		s = r.Stats()
 		assert.Equal(w, []int{1, 1}, []int{s.Holds, s.Waiters})
-		before := s.HandOvers
+		before := s.Handoffs
 		require.NoError(w, second.Unlock(l))
 		require.NoError(w, <-next)
 		s = r.Stats()
 		assert.Equal(w, []int{1, 0}, []int{s.Holds, s.Waiters})
-		assert.Equal(w, before+1, s.HandOvers)
+		assert.Equal(w, before+1, s.Handoffs)
 		w.Pass(2 * time.Minute)
 		assert.Zero(w, r.Stats().Holds, "its lease is over")
 		require.ErrorIs(w, third.Unlock(l), lockregistry.ErrLockLost)

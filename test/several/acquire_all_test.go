@@ -424,7 +424,7 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 }
 
 // Goroutines of the process hand single paths on to calls that ask for several, and take them over.
-func TestAcquireAll_AtHandOver(t *testing.T) {
+func TestAcquireAll_AtHandoff(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
 		r := f.Registry(lockregistry.WithFencing())
@@ -457,10 +457,10 @@ func TestAcquireAll_AtHandOver(t *testing.T) {
 func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
-		"spring":           nil,
-		"redisson fenced":  {lockregistry.WithRedissonLayout(), lockregistry.WithFencing()},
-		"without a queue":  {kit.Polling, lockregistry.WithPollInterval(2 * time.Millisecond)},
-		"without handover": {lockregistry.WithHandoff(0)},
+		"spring":          nil,
+		"redisson fenced": {lockregistry.WithRedissonLayout(), lockregistry.WithFencing()},
+		"without a queue": {kit.Polling, lockregistry.WithPollInterval(2 * time.Millisecond)},
+		"without handoff": {lockregistry.WithHandoff(0)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {

@@ -804,7 +804,7 @@ func TestReadWriteLock_LocksNest(t *testing.T) {
 }
 
 // A writer hands the lock to the next one of its process, without Redis.
-func TestReadWriteLock_WritersHandOver(t *testing.T) {
+func TestReadWriteLock_WritersHandoff(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.Loaded("readwrite")
 		f := w.Flaky()

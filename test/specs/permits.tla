@@ -2,7 +2,7 @@
 (***************************************************************************)
 (* The semaphore on the queue: how a number of permits goes to calls of    *)
 (* several processes, in the order in which they came. README.md says what *)
-(* is modelled and what is not. handover.tla has the lock, and what both   *)
+(* is modelled and what is not. handoff.tla has the lock, and what both   *)
 (* have in common in more detail.                                          *)
 (***************************************************************************)
 EXTENDS Integers, FiniteSets
@@ -29,7 +29,7 @@ VARIABLES
   db,       \* what the server has, see Init
   proc,     \* a process is "up", "stopped", "halted" or "dead"
   link,     \* its connection for messages works, so the server counts it
-  pc,       \* where a call is: idle, try, wait, sure, hold, done; as in handover.tla
+  pc,       \* where a call is: idle, try, wait, sure, hold, done; as in handoff.tla
   cmd,      \* its command that is under way, or the reply
   sent,     \* how long ago that was sent
   has,      \* a reply has shown that its ticket is in the queue

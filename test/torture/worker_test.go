@@ -252,7 +252,7 @@ func (w *worker) leave(v *visit) {
 	case errors.Is(err, lockregistry.ErrNotOwner):
 		v.Wrong = fmt.Sprint("unlocking failed: ", err)
 	case errors.Is(err, lockregistry.ErrLockLost) && !v.Reads: // who reads may share a lease that began earlier
-		// Without hand-over and renewals the lease began after locking was called. Nobody may have ended it before that
+		// Without handoff and renewals the lease began after locking was called. Nobody may have ended it before that
 		// was over, whatever was on its way in the network.
 		whole := v.lease - v.lease/100 - 2*time.Millisecond
 		v.Stolen = w.Of.Handoff == 0 && !w.Of.Renewal && !w.Of.Watched && time.Duration(v.Ended-v.Called) < whole

@@ -185,7 +185,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 func wide(w *kit.World) string { return w.Do("ZSCORE", kit.TheQueue, "wide") }
 
 // takesTurns has three processes take turns with sections of a second, until the test ends, and the first releases be over.
-func takesTurns(w *kit.World, section time.Duration) (handOvers func() []time.Duration) {
+func takesTurns(w *kit.World, section time.Duration) (handoffs func() []time.Duration) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -224,16 +224,16 @@ func takesTurns(w *kit.World, section time.Duration) (handOvers func() []time.Du
 	}
 }
 
-// Where nobody is who tries without a ticket, no hand-over waits for one, however long the sections are. One who comes later has
+// Where nobody is who tries without a ticket, no handoff waits for one, however long the sections are. One who comes later has
 // the lock in time: the server knows its script, and the process that releases has asked since.
 func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		handOvers := takesTurns(w, time.Second)
-		w.Await("they have begun", func() bool { return len(handOvers()) == 2 })
+		handoffs := takesTurns(w, time.Second)
+		w.Await("they have begun", func() bool { return len(handoffs()) == 2 })
 		counted := wide(w)
 		require.NotEqual(w, "-1", counted)
-		w.Await("they go on", func() bool { return len(handOvers()) == 8 })
-		w.Log(handOvers())
+		w.Await("they go on", func() bool { return len(handoffs()) == 8 })
+		w.Log(handoffs())
 		require.Equal(w, counted, wide(w), "there was no window, nor was one put off")
 
 		java := w.Client()
@@ -288,10 +288,10 @@ func TestQueue_WhoIsNotKnownWaitsLonger(t *testing.T) {
 func TestQueue_WithoutPermissionToAskForScripts(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Do("ACL", "SETUSER", "default", "-script")
-		handOvers := takesTurns(w, 50*time.Millisecond)
-		w.Await("they have begun", func() bool { return len(handOvers()) == 2 })
+		handoffs := takesTurns(w, 50*time.Millisecond)
+		w.Await("they have begun", func() bool { return len(handoffs()) == 2 })
 		for counted := wide(w); counted == wide(w); { // each 1.7 s
-			require.Less(w, len(handOvers()), 100)
+			require.Less(w, len(handoffs()), 100)
 		}
 	})
 }

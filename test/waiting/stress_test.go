@@ -21,11 +21,11 @@ import (
 func TestStress_NoUpdateIsLost(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
-		"default":           nil,
-		"polling":           {kit.Polling},
-		"without hand-over": {lockregistry.WithHandoff(0)},
-		"renewal":           {lockregistry.WithRenewal(), lockregistry.WithLease(10 * time.Second)},
-		"small cache":       nil,
+		"default":         nil,
+		"polling":         {kit.Polling},
+		"without handoff": {lockregistry.WithHandoff(0)},
+		"renewal":         {lockregistry.WithRenewal(), lockregistry.WithLease(10 * time.Second)},
+		"small cache":     nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {

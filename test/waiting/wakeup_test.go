@@ -278,9 +278,9 @@ func TestWakeup_CrashOfTheHolder(t *testing.T) {
 	maps.Copy(modes, kit.Wakeups)
 	for name, mode := range modes {
 		for renewed, option := range map[string][]lockregistry.Option{
-			"":                  nil,
-			", once renewed":    {lockregistry.WithRenewal()},
-			", after hand-over": {lockregistry.WithHandoff(time.Hour)},
+			"":                nil,
+			", once renewed":  {lockregistry.WithRenewal()},
+			", after handoff": {lockregistry.WithHandoff(time.Hour)},
 		} {
 			t.Run(name+renewed, func(t *testing.T) {
 				crash := func(w *kit.World, lease time.Duration) (late time.Duration) {
@@ -296,7 +296,7 @@ func TestWakeup_CrashOfTheHolder(t *testing.T) {
 					case ", once renewed":
 						before := w.Pttl(kit.TheKey)
 						w.Await("a renewal", func() bool { now := w.Pttl(kit.TheKey); was := before; before = now; return now > was })
-					case ", after hand-over":
+					case ", after handoff":
 						second := w.Goroutine()
 						handed := second.Starts(crashed.Obtain("42"))
 						if w.Fake {

@@ -16,7 +16,7 @@ import (
 //	lock       plain locks in the layout
 //	readwrite  read-write locks
 //	queue      a place in the queue of a lock, instead of polling
-//	quiet      seeing that nobody polls, so that no hand-over waits for that
+//	quiet      seeing that nobody polls, so that no handoff waits for that
 //	tracking   waking when the key changes, but WithPolling
 //	pubsub     waking when Java publishes a release, and telling it, but WithPolling
 //	fencing    WithFencing

@@ -389,7 +389,7 @@ func TestLongPassIsShownInParts(t *testing.T) {
 		require.Equal(t, 100, strings.Count(text, `"path":`), "each once")
 		require.Contains(t, text, `"locks":100,"of":[{"held":100,"waiters":100,`)
 		require.Contains(t, text, `"took":9700,"locks":100,"of":[{"held":100,"waiters":100,"oldest":10700,"waits":[0,41,59,0,0],`+
-			`"grants":0,"handOvers":0}],"found":0,"failed":false,"trouble":""}`)
+			`"grants":0,"handoffs":0}],"found":0,"failed":false,"trouble":""}`)
 
 		// In the next pass what it has not come to stays, also when it fails.
 		source.remove("p7")

@@ -21,7 +21,7 @@ type sample []int64
 
 const (
 	sampleHead = 2 // of a sample, before the figures
-	figures    = 5 // of a prefix: locks held, waiters, oldest wait (ms), grants and hand-overs so far
+	figures    = 5 // of a prefix: locks held, waiters, oldest wait (ms), grants and handoffs so far
 )
 
 // Why nothing is known from then on.

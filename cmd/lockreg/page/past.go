@@ -18,8 +18,8 @@ type past struct {
 }
 
 type counts struct {
-	grants    int64 // holds that the previous pass did not see
-	handOvers int64 // locks whose holders were all different at the previous pass
+	grants   int64 // holds that the previous pass did not see
+	handoffs int64 // locks whose holders were all different at the previous pass
 }
 
 const (
@@ -52,7 +52,7 @@ func (c *counts) count(before, now *entry) {
 	}
 	c.grants += granted
 	if granted > 0 && stayed == 0 && before.held() {
-		c.handOvers++
+		c.handoffs++
 	}
 }
 

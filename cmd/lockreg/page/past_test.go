@@ -17,10 +17,10 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// counted is what the last of what was told says of grants and hand-overs.
+// counted is what the last of what was told says of grants and handoffs.
 func counted(t *testing.T, text string) string {
 	t.Helper()
-	all := regexp.MustCompile(`"grants":(\d+),"handOvers":(\d+)`).FindAllStringSubmatch(text, -1)
+	all := regexp.MustCompile(`"grants":(\d+),"handoffs":(\d+)`).FindAllStringSubmatch(text, -1)
 	require.NotEmpty(t, all)
 	last := all[len(all)-1]
 	return last[1] + " " + last[2]
@@ -38,7 +38,7 @@ func heldBy(path string, holders ...string) inspect.Lock {
 	return lock
 }
 
-func TestGrantsAndHandOversAreCounted(t *testing.T) {
+func TestGrantsAndHandoffsAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		source := newFake()
@@ -63,7 +63,7 @@ func TestGrantsAndHandOversAreCounted(t *testing.T) {
 		source.set(heldBy("b", "r1:4"))
 		require.Equal(t, "3 1", next())
 
-		// Readers come and go. All others than before are a hand-over.
+		// Readers come and go. All others than before are a handoff.
 		source.set(heldBy("b", "r1:4", "r2:4", "r3:4"))
 		require.Equal(t, "5 1", next())
 		source.set(heldBy("b", "r3:4", "r4:4"))

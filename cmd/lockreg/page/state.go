@@ -273,19 +273,19 @@ func (s *state) sample() sample {
 	one := append(make(sample, 0, sampleHead+figures*len(s.sums)), s.at.UnixMilli(), known)
 	for i, sums := range s.sums {
 		counts := s.past.counts[i]
-		one = append(one, int64(sums.held), int64(sums.waiters), sums.oldest.Milliseconds(), counts.grants, counts.handOvers)
+		one = append(one, int64(sums.held), int64(sums.waiters), sums.oldest.Milliseconds(), counts.grants, counts.handoffs)
 	}
 	return one
 }
 
 // summary is what a tick tells of a prefix.
 type summary struct {
-	Held      int   `json:"held"`
-	Waiters   int   `json:"waiters"`
-	Oldest    int64 `json:"oldest"`
-	Waits     waits `json:"waits"`
-	Grants    int64 `json:"grants"` // see counts
-	HandOvers int64 `json:"handOvers"`
+	Held     int   `json:"held"`
+	Waiters  int   `json:"waiters"`
+	Oldest   int64 `json:"oldest"`
+	Waits    waits `json:"waits"`
+	Grants   int64 `json:"grants"` // see counts
+	Handoffs int64 `json:"handoffs"`
 }
 
 // tick writes the end of a state's events. Unchanged parts are left out; with a nil last nothing is.
@@ -304,7 +304,7 @@ func (s *state) tick(out *bytes.Buffer, last *state) {
 	of := make([]summary, len(s.sums))
 	for i, sums := range s.sums {
 		counts := s.past.counts[i]
-		of[i] = summary{sums.held, sums.waiters, sums.oldest.Milliseconds(), sums.waits, counts.grants, counts.handOvers}
+		of[i] = summary{sums.held, sums.waiters, sums.oldest.Milliseconds(), sums.waits, counts.grants, counts.handoffs}
 	}
 	event(out, "tick", struct {
 		At        int64           `json:"at"` // Unix ms; 0: no pass has succeeded

@@ -61,9 +61,9 @@ func Stall(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Stall() }
 // BeginDrain is the beginning of Shutdown, which has yet to turn calls away.
 func BeginDrain(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Drain.Begin() }
 
-// HandOver is Unlock by the goroutine that calls, whose hold goes to the next one of this process. In between it calls a
+// Handoff is Unlock by the goroutine that calls, whose hold goes to the next one of this process. In between it calls a
 // function.
-func HandOver(l *lockregistry.Lock, between func()) bool {
+func Handoff(l *lockregistry.Lock, between func()) bool {
 	in := seam.Lockregistry.InLock(l)
 	if how, _ := in.Held.Exit(in.Half, owner.Calling()); how != local.Last {
 		return false

@@ -37,7 +37,7 @@ export function sampled(at, of) {
   const last = samples.at(-1);
   if (last && last[1] === 0 && at - last[0] < 1000) return;
   if (last && at < last[0]) return; // it is of before the gap
-  samples.push([at, 0, ...of.flatMap((one) => [one.held, one.waiters, one.oldest, one.grants, one.handOvers])]);
+  samples.push([at, 0, ...of.flatMap((one) => [one.held, one.waiters, one.oldest, one.grants, one.handoffs])]);
   thin(at);
   charts();
 }
@@ -90,7 +90,7 @@ export function charts() {
     plot.draw(points, end, format, shown, gaps);
   }
   grants.draw(rates(GRANTS), end, frequency, shown, gaps);
-  write($("hand-overs"), frequency(rates(HAND_OVERS).at(-1)[1] ?? 0));
+  write($("handoffs"), frequency(rates(HAND_OVERS).at(-1)[1] ?? 0));
 }
 
 const frequency = (n) => (n < 10 ? n.toFixed(1) : String(Math.round(n)));

@@ -94,9 +94,9 @@ func TestGrantsASecond(t *testing.T) {
 	source.set(made("a", 0))
 	b := open(t, serve(t, source), 1200, 900)
 	number := `Number(document.querySelector("#grants-chart strong").innerText)`
-	handOvers := `Number(document.querySelector("#hand-overs").innerText)`
+	handoffs := `Number(document.querySelector("#handoffs").innerText)`
 	b.await(`document.querySelector("#grants-chart strong").innerText === "0.0"`)
-	for i := 0; !value[bool](b, number+" > 0.2 && "+handOvers+" > 0.1 && "+handOvers+" < "+number); i++ {
+	for i := 0; !value[bool](b, number+" > 0.2 && "+handoffs+" > 0.1 && "+handoffs+" < "+number); i++ {
 		require.Less(t, i, 200)
 		lock, other := made("a", 0), made(fmt.Sprint("b", i), 0)
 		lock.Holders[0].Holder = fmt.Sprint("7f6f0f7a:", i)

@@ -291,7 +291,7 @@ func TestNothingIsShownAsZeroBeforeItIsKnown(t *testing.T) {
 	source.failure.Store(&errRights)
 	b := open(t, serve(t, source), 1200, 900)
 	b.text("#trouble", "NOPERM")
-	figures := `[...document.querySelectorAll(".charts strong, #hand-overs, #waits-rows td")].map((f) => f.textContent).join("")`
+	figures := `[...document.querySelectorAll(".charts strong, #handoffs, #waits-rows td")].map((f) => f.textContent).join("")`
 	require.Regexp(t, "^–+$", value[string](b, figures))
 	require.Empty(t, value[string](b, `document.querySelector("#count").innerText`))
 	source.failure.Store(nil)

@@ -1,6 +1,6 @@
------------------------------- MODULE handover ------------------------------
+------------------------------ MODULE handoff ------------------------------
 (***************************************************************************)
-(* Directed hand-over: how the waiters of one path queue in Redis, and how *)
+(* Directed handoff: how the waiters of one path queue in Redis, and how *)
 (* a release makes the first of them the owner of the key. README.md says  *)
 (* what is modelled and what is not, PROTOCOL.md what follows for the code.*)
 (*                                                                         *)

@@ -23,7 +23,7 @@ func known(f *kit.Flaky, what protocol.Known) (n int) {
 }
 
 // An owner that is renewed stays so, although the one before was not.
-func TestHandOver_BeginsRenewals(t *testing.T) {
+func TestHandoff_BeginsRenewals(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	for name, c := range map[string]struct {
@@ -51,7 +51,7 @@ func TestHandOver_BeginsRenewals(t *testing.T) {
 }
 
 // An owner that is not renewed is not, although the one before was.
-func TestHandOver_EndsRenewals(t *testing.T) {
+func TestHandoff_EndsRenewals(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
 	for name, c := range map[string]struct {
@@ -80,7 +80,7 @@ func TestHandOver_EndsRenewals(t *testing.T) {
 }
 
 // The crash of an owner that asked for a short lease blocks nobody for the long one of the owner before.
-func TestHandOver_KeepsNoLongLease(t *testing.T) {
+func TestHandoff_KeepsNoLongLease(t *testing.T) {
 	t.Parallel()
 	kit.ExclusiveLocks(t, time.Minute, false, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
 		for _, c := range []struct {
@@ -108,8 +108,8 @@ func TestHandOver_KeepsNoLongLease(t *testing.T) {
 	})
 }
 
-// Renewals after a hand-over have the length that the next owner asked for.
-func TestHandOver_RenewalsHaveTheNextOwnersLength(t *testing.T) {
+// Renewals after a handoff have the length that the next owner asked for.
+func TestHandoff_RenewalsHaveTheNextOwnersLength(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
 		r := f.Registry(lockregistry.WithRenewal(), lockregistry.WithHandoff(time.Hour))

@@ -85,7 +85,7 @@ func (h *handoff) first(opts ...lockregistry.LockOption) *kit.Goroutine {
 	return g
 }
 
-func TestHandOver_NeedsNoCommand(t *testing.T) {
+func TestHandoff_NeedsNoCommand(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const goroutines = 20
 		g := h.first()
@@ -120,7 +120,7 @@ func TestHandOver_NeedsNoCommand(t *testing.T) {
 }
 
 // A real server, and goroutines that lock and unlock as fast as they can.
-func TestHandOver_OnRealServers(t *testing.T) {
+func TestHandoff_OnRealServers(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const goroutines, rounds = 16, 200
 		f := w.Flaky()
@@ -156,7 +156,7 @@ func TestHandOver_OnRealServers(t *testing.T) {
 	})
 }
 
-func TestHandOver_InOrderOfArrival(t *testing.T) {
+func TestHandoff_InOrderOfArrival(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const goroutines = 50
 		g := h.first()
@@ -189,7 +189,7 @@ func TestHandOver_InOrderOfArrival(t *testing.T) {
 }
 
 // Each owner has a loss signal of its own: it ends with its own possession, whatever becomes of the hold.
-func TestHandOver_ContextsAtHandOver(t *testing.T) {
+func TestHandoff_ContextsAtHandoff(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		a := h.first()
 		outer, inner := a.Watch(h.l), a.Watch(h.l)
@@ -222,7 +222,7 @@ func TestHandOver_ContextsAtHandOver(t *testing.T) {
 	})
 }
 
-func TestHandOver_ContextAtHandOverOfNestedLocks(t *testing.T) {
+func TestHandoff_ContextAtHandoffOfNestedLocks(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		a := h.first()
 		require.NoError(h, a.Lock(h.l))
@@ -237,7 +237,7 @@ func TestHandOver_ContextAtHandOverOfNestedLocks(t *testing.T) {
 	})
 }
 
-func TestHandOver_EndsWithTheLimit(t *testing.T) {
+func TestHandoff_EndsWithTheLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 250 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -281,7 +281,7 @@ func TestHandOver_EndsWithTheLimit(t *testing.T) {
 	}
 }
 
-func TestHandOver_NeedsHalfALease(t *testing.T) {
+func TestHandoff_NeedsHalfALease(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const lease = 10 * time.Second
 		for left, kept := range map[time.Duration]bool{
@@ -305,7 +305,7 @@ func TestHandOver_NeedsHalfALease(t *testing.T) {
 	}, lockregistry.WithHandoff(time.Hour))
 }
 
-func TestHandOver_NoHandOverOfALostLock(t *testing.T) {
+func TestHandoff_NoHandoffOfALostLock(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(h *handoff, owner *kit.Goroutine){
 		"the lease is over":        func(h *handoff, _ *kit.Goroutine) { h.Pass(61 * time.Second) },
@@ -342,7 +342,7 @@ func TestHandOver_NoHandOverOfALostLock(t *testing.T) {
 	}
 }
 
-func TestHandOver_ToWhoWantsALongerLease(t *testing.T) {
+func TestHandoff_ToWhoWantsALongerLease(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const lease = 10 * time.Second
 		for wanted, kept := range map[time.Duration]bool{
@@ -385,7 +385,7 @@ func TestHandOver_ToWhoWantsALongerLease(t *testing.T) {
 	}, lockregistry.WithHandoff(time.Hour))
 }
 
-func TestHandOver_TurnedOff(t *testing.T) {
+func TestHandoff_TurnedOff(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		g := h.first()
 		for range 5 {
@@ -397,7 +397,7 @@ func TestHandOver_TurnedOff(t *testing.T) {
 	}, lockregistry.WithHandoff(0))
 }
 
-func TestHandOver_RenewalGoesOnAcrossHandOver(t *testing.T) {
+func TestHandoff_RenewalGoesOnAcrossHandoff(t *testing.T) {
 	const lease = 3 * time.Second
 	handoffs(t, func(h *handoff) {
 		g := h.first()
@@ -424,7 +424,7 @@ func TestHandOver_RenewalGoesOnAcrossHandOver(t *testing.T) {
 }
 
 // A waiter that gives up at the very moment at which the lock is handed to it has it or does not; there is no third way.
-func TestHandOver_GivingUpAtHandOver(t *testing.T) {
+func TestHandoff_GivingUpAtHandoff(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []time.Duration{time.Hour, 0} {
 		for name, give := range map[string]struct {
@@ -489,7 +489,7 @@ func TestHandOver_GivingUpAtHandOver(t *testing.T) {
 }
 
 // Two goroutines that act as one owner are both handed the lock, and both have to give it back.
-func TestHandOver_TwinsAtHandOver(t *testing.T) {
+func TestHandoff_TwinsAtHandoff(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		g := h.first()
 		same := lockregistry.ContextWithOwner(h.Context())
@@ -522,8 +522,8 @@ func TestHandOver_TwinsAtHandOver(t *testing.T) {
 	}, lockregistry.WithHandoff(time.Hour))
 }
 
-// Another process is not woken by a hand-over, and gets the lock at once when it is over.
-func TestHandOver_WakesNoOtherProcess(t *testing.T) {
+// Another process is not woken by a handoff, and gets the lock at once when it is over.
+func TestHandoff_WakesNoOtherProcess(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		net := h.Flaky()
 		other := net.Registry(lockregistry.WithPollInterval(kit.NoPoll)).Obtain("42")
@@ -541,7 +541,7 @@ func TestHandOver_WakesNoOtherProcess(t *testing.T) {
 }
 
 // Do hands over too, and fn's context is its own.
-func TestHandOver_DoHandsOver(t *testing.T) {
+func TestHandoff_DoHandsOver(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const calls = 10
 		causes := make([]error, calls)
@@ -568,7 +568,7 @@ func TestHandOver_DoHandsOver(t *testing.T) {
 }
 
 // A hold that is lost while it is handed over is nobody's: the next owner obtains one of its own.
-func TestHandOver_LostDuringHandOver(t *testing.T) {
+func TestHandoff_LostDuringHandoff(t *testing.T) {
 	t.Parallel()
 	losses := map[string]func(w *kit.World, r *lockregistry.Registry){
 		"removed by force": func(w *kit.World, r *lockregistry.Registry) {
@@ -586,7 +586,7 @@ func TestHandOver_LostDuringHandOver(t *testing.T) {
 				g := w.Goroutine()
 				next := g.Starts(l)
 				w.Settle()
-				require.True(w, kit.HandOver(l, func() { lose(w, r) }))
+				require.True(w, kit.Handoff(l, func() { lose(w, r) }))
 				require.Equal(w, context.Canceled, context.Cause(ctx))
 				require.NoError(w, <-next)
 				require.True(w, l.IsHeld())
@@ -598,7 +598,7 @@ func TestHandOver_LostDuringHandOver(t *testing.T) {
 }
 
 // The next owner may find, when it wakes up, that the hold is gone, and that yet another one has the lock.
-func TestHandOver_ForceUnlockDuringHandOver(t *testing.T) {
+func TestHandoff_ForceUnlockDuringHandoff(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const holds = 3000
 		r := w.Registry(lockregistry.WithHandoff(time.Hour))

@@ -14,9 +14,9 @@ import (
 )
 
 var (
-	handOverMedian = metric{name: "p50", unit: nanoseconds, compared: true}
-	handOverTail   = metric{name: "p99", unit: nanoseconds, compared: true}
-	handOvers      = metric{name: "hand-overs", unit: count}
+	handoffMedian = metric{name: "p50", unit: nanoseconds, compared: true}
+	handoffTail   = metric{name: "p99", unit: nanoseconds, compared: true}
+	handoffs      = metric{name: "handoffs", unit: count}
 
 	sectionRate   = metric{name: "sections", unit: perSecond, higher: true, compared: true}
 	passedOn      = metric{name: "to another process", unit: share, higher: true}
@@ -25,9 +25,9 @@ var (
 	clientCPU     = metric{name: "client CPU", unit: nanoseconds}
 )
 
-// handOver lets processes want the same path: first one at a time, to see how long a lock takes from one to the next,
+// handoff lets processes want the same path: first one at a time, to see how long a lock takes from one to the next,
 // where nothing else goes on. What they do all at once is in rush.
-func (s *suite) handOver() ([]*result, error) {
+func (s *suite) handoff() ([]*result, error) {
 	const most = 8
 	workers, err := s.fleet(most, s.opensAll(contenders, 0)...)
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *suite) handOver() ([]*result, error) {
 	defer func() { _ = workers.close() }()
 	results := make([]*result, 0, 2)
 	for _, n := range []int{2, most} {
-		latency, err := s.handOverLatency(workers[:n])
+		latency, err := s.handoffLatency(workers[:n])
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,7 @@ const stallLimit = 3 * time.Second
 
 var errStalled = errors.New("the path was free, and nobody who waited for it woke up")
 
-// run passes the lock on up to most times or for limit, and returns how long each hand-over took: from just before the unlock
+// run passes the lock on up to most times or for limit, and returns how long each handoff took: from just before the unlock
 // until the next process has the lock. The holder keeps the lock for a random part of the contender's poll interval; otherwise
 // all releases would come at the same moment between two tries.
 func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
@@ -183,28 +183,28 @@ func latencies(took []time.Duration) map[string]float64 {
 		values[i] = float64(d.Nanoseconds())
 	}
 	return map[string]float64{
-		handOverMedian.name: quantile(values, 0.5),
-		handOverTail.name:   quantile(values, 0.99),
-		handOvers.name:      float64(len(took)),
+		handoffMedian.name: quantile(values, 0.5),
+		handoffTail.name:   quantile(values, 0.99),
+		handoffs.name:      float64(len(took)),
 	}
 }
 
-// handOverLatency lets the contenders take turns of a few hand-overs within each round, because the kernel may place
+// handoffLatency lets the contenders take turns of a few handoffs within each round, because the kernel may place
 // processes on cores in a lucky or an unlucky way for as long as a second. Who polls slowly has one long turn a round:
 // where the processes run makes no difference to it.
-func (s *suite) handOverLatency(workers fleet) (*result, error) {
+func (s *suite) handoffLatency(workers fleet) (*result, error) {
 	const each, slow = 12, 10 * time.Millisecond
 	turnsEach, limit := either(s, 10, 5), either(s, 800*time.Millisecond, 400*time.Millisecond)
 	rounds := either(s, 7, 3)
 	stalled := map[string]int{}
 	r := &result{
-		scenario: fmt.Sprintf("handover-%d", len(workers)),
-		title:    fmt.Sprintf("Hand-over, %d processes, one path", len(workers)),
+		scenario: fmt.Sprintf("handoff-%d", len(workers)),
+		title:    fmt.Sprintf("Handoff, %d processes, one path", len(workers)),
 		how: fmt.Sprintf("From the moment at which the holder calls unlock to the moment at which lock returns in the next process; "+
-			"the others wait already. %d rounds of %d hand-overs, in turns of %d in shuffled order; %v a round for who pauses for longer "+
+			"the others wait already. %d rounds of %d handoffs, in turns of %d in shuffled order; %v a round for who pauses for longer "+
 			"than %v between tries. The p99 is the median of the rounds' p99, and the slowest where a round has few.",
 			rounds, turnsEach*each, each, limit, slow),
-		metrics: []metric{handOverMedian, handOverTail, handOvers},
+		metrics: []metric{handoffMedian, handoffTail, handoffs},
 	}
 	round := func(n int) error {
 		took := map[string][]time.Duration{}
@@ -285,12 +285,12 @@ func (s *suite) rushWith(workers fleet, of []contender, section time.Duration) (
 		how: fmt.Sprintf("%d rounds of %v for each contender, in shuffled order. Empty sections, one goroutine in each process, which "+
 			"comes back at once.", rounds, length),
 		floor:   directedFloor.name,
-		metrics: []metric{sectionRate, handOverMedian, handOverTail, passedOn, leastShare, greatestShare, serverCPU, clientCPU},
+		metrics: []metric{sectionRate, handoffMedian, handoffTail, passedOn, leastShare, greatestShare, serverCPU, clientCPU},
 		notes: []string{
-			"A flag in memory that the processes share showed that nobody was ever inside with another. p50 and p99 are of hand-overs: " +
+			"A flag in memory that the processes share showed that nobody was ever inside with another. p50 and p99 are of handoffs: " +
 				"from before unlock to after lock in another process. “To another process” is " +
 				"the part of sections before which another process had the lock: a contender that seldom lets others have it is quick, since the " +
-				"next section needs no hand-over. Shares are parts of an even share: 100 % is fair, 0 % was starved. " +
+				"next section needs no handoff. Shares are parts of an even share: 100 % is fair, 0 % was starved. " +
 				"“Client CPU” is that of all the processes together, for each section.",
 			"Calls get contexts like those of HTTP requests, which have no deadline and can be cancelled at any time. With contexts that " +
 				"have a deadline, rueidis lets the floors' goroutines read their connections themselves, and does not look at a cancellation: " +
@@ -349,7 +349,7 @@ func (s *suite) compete(workers fleet, c contention, length time.Duration) (map[
 		sections, err1 := strconv.ParseFloat(reply.Fields["sections"], 64)
 		micros, err2 := strconv.ParseFloat(reply.Fields["cpu"], 64)
 		gone, err3 := strconv.ParseFloat(reply.Fields["lost"], 64)
-		waits, err4 := handOverTimesOf(reply.Fields["took"])
+		waits, err4 := handoffTimesOf(reply.Fields["took"])
 		if failed = errors.Join(failed, err1, err2, err3, err4); failed != nil {
 			return nil, failed
 		}
@@ -368,17 +368,17 @@ func (s *suite) compete(workers fleet, c contention, length time.Duration) (map[
 	load := s.observer.between(before, after)
 	even := all / float64(len(calls))
 	return map[string]float64{
-		sectionRate.name:    all / length.Seconds(),
-		handOverMedian.name: quantile(took, 0.5),
-		handOverTail.name:   quantile(took, 0.99),
-		passedOn.name:       float64(passed) / all,
-		leastShare.name:     slices.Min(counts) / even,
-		greatestShare.name:  slices.Max(counts) / even,
-		serverCPU.name:      load.cpu * 1e9 / all,
-		clientCPU.name:      cpu / all,
-		timePerOp.name:      float64(length.Nanoseconds()) / all,
-		serverCalls.name:    load.commands() / all,
-		readsLost.name:      lost,
-		insideAtOnce.name:   float64(place.most.Load()),
+		sectionRate.name:   all / length.Seconds(),
+		handoffMedian.name: quantile(took, 0.5),
+		handoffTail.name:   quantile(took, 0.99),
+		passedOn.name:      float64(passed) / all,
+		leastShare.name:    slices.Min(counts) / even,
+		greatestShare.name: slices.Max(counts) / even,
+		serverCPU.name:     load.cpu * 1e9 / all,
+		clientCPU.name:     cpu / all,
+		timePerOp.name:     float64(length.Nanoseconds()) / all,
+		serverCalls.name:   load.commands() / all,
+		readsLost.name:     lost,
+		insideAtOnce.name:  float64(place.most.Load()),
 	}, nil
 }
