@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -195,18 +194,13 @@ func settingsOf(opts []Option) (s settings, err error) {
 
 // queue returns the settings of package queue for a client.
 func (s *settings) queue(client rueidis.Client) queue.Settings {
-	q := queue.Settings{
+	return queue.Settings{
 		Cluster:      client.Mode() == rueidis.ClientModeCluster,
 		Limit:        s.commandLimit(),
 		DefaultLimit: s.limit == nil,
 		Poll:         s.poll,
-		StandBack:    queue.Turnaround,
 		Replicas:     s.replicas,
 	}
-	if s.wakeup == wakeupPoll {
-		q.StandBack = clock.Plus(s.poll, s.poll/10) // long enough for a poll
-	}
-	return q
 }
 
 // leaseLength returns the lease of a call that names none.

@@ -80,7 +80,6 @@ func describe(d Description) *Description {
 	if d.Many {
 		d.scripts.number = script("set_permits")
 	}
-	// A section "obtain queued" for read-write locks would make a data race of looked, see contention in internal/queue.
 	_, d.shortWay = d.Source["obtain queued"]
 	d.shortWay = d.shortWay && !d.Many
 	return &d

@@ -6,25 +6,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/barging"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// contention is what a path knows of other processes that want it. With a queue, the scripts decide who is next, and when calls
-// without a ticket have their turn. Without one, the goroutines of this process, which hand the lock to each other, must leave
-// others their turn now and then.
+// contention is what a path knows of other processes that want it.
 type contention struct {
-	contested atomic.Bool   // others waited when the lock was last released: the next call asks for a ticket at once
-	since     atomic.Int64  // an instant: when that was last so
+	barging   barging.State // when they have their turn
 	deaf      atomic.Bool   // messages of grants cannot reach this process, so its calls do not queue
 	queueless atomic.Int64  // an instant: until then there is no queue, because the server has refused it
 	endless   atomic.Int64  // an instant: until then it is not logged again that the key has no expiry
-	yields    atomic.Bool   // without a queue: the next call stands back first
-	yielded   atomic.Int64  // an instant: since when others have had no turn
-	looked    clock.Instant // when a release last had the server look for windows; for the owner of the local half
-	tried     atomic.Int64  // an instant: when a call that does not wait found the lock taken
 	line      line          // the calls of a semaphore
 
 	// keeping: until then the removal of this hold leaves its path taken. Other removals of the hold, which know only its number,
@@ -92,24 +86,16 @@ func (p *Path) noted() *contention {
 	return p.others.Load()
 }
 
-// Contested reports whether a call must queue or stand back instead of trying first: others waited when the lock was last
-// released, or a moment ago.
+// Contested reports whether a call must queue or back off instead of trying first.
 func (p *Path) Contested() bool {
 	c := p.anchor.others.Load()
-	return c != nil && (c.contested.Load() || c.yields.Load() || p.busy()) // mutant: tries first
+	return c != nil && c.barging.Contested(p.Clock.Now())
 }
 
-// busyFor is for how long others are assumed to wait for a lock after they were seen waiting.
-const busyFor = 500 * time.Millisecond
-
-// busy reports whether others waited for the lock a moment ago, so that its queue most likely exists.
+// busy reports whether others waited for the lock a moment ago.
 func (p *Path) busy() bool {
 	c := p.anchor.others.Load()
-	if c == nil {
-		return false
-	}
-	since := clock.Instant(c.since.Load())
-	return since != 0 && since.Until(p.Clock.Now()) < busyFor
+	return c != nil && c.barging.Busy(p.Clock.Now())
 }
 
 // mayQueue reports whether calls of the path may wait in a queue.
@@ -180,10 +166,30 @@ func (p *Path) deaf(is bool) {
 		c = p.contention()
 	}
 	if c.deaf.Load() != is { // two calls may differ for a moment; each notes it anew
-		c.deaf.Store(is)
-		if is && c.contested.Load() {
-			c.yields.Store(true)
+		if c.deaf.Store(is); is {
+			c.barging.Unheard()
 		}
+	}
+}
+
+// says sets what the release of a hold says about others. Due: this process has had the lock for long enough.
+func (p *Path) says(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
+	if h.Leads() {
+		m.Leads = true
+	} else if (due || p.side == "" && h.Watched()) && p.lock.Contended() { // or its lease does not suit the next waiter
+		m.Yields = true
+	}
+	if !m.Queued || p.anchor.others.Load() == nil && h.Queued() == 0 { // no other process is known to want it
+		return
+	}
+	direct, evidence := p.contention().barging.Releases(barging.Release{
+		At: now, Since: h.Since(), Queued: h.Queued(),
+		Plain: p.Format.HasShortWay() && !m.Leads && !m.Yields && m.Keep == 0,
+	})
+	if direct {
+		m.Known = protocol.Direct
+	} else if p.Shard().Quiet(evidence) {
+		m.Known = protocol.Quiet
 	}
 }
 
@@ -197,17 +203,8 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 		}
 		c = p.contention()
 	}
-	// Replies that come at the same time are noted in any order: the next one decides, and a wrong note costs a try.
-	if was := c.contested.Load(); reply != protocol.NoQueue && was != (reply == protocol.Contended) {
-		c.contested.Store(!was)
-	}
 	if (others || reply == protocol.Contended) && !p.Many() { // nobody gets permits without a ticket
 		p.Shard().Contended(at)
 	}
-	if reply == protocol.Contended {
-		c.since.Store(int64(at))
-	}
-	if !p.queues() || c.deaf.Load() {
-		c.released(others, reply == protocol.Contended, p.Clock.Now())
-	}
+	c.barging.Released(reply, others, p.queues() && !c.deaf.Load(), at)
 }

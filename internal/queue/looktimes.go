@@ -3,6 +3,7 @@ package queue
 import (
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/barging"
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
@@ -29,7 +30,7 @@ const (
 
 	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, up to mostSteps. Until then a
 	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
-	firstLook = time.Second
+	firstLook = barging.TellAfter
 	lookStep  = 100 * time.Millisecond
 	mostSteps = 10
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/barging"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -72,12 +73,12 @@ func TestLookTimes_WhatChangesThem(t *testing.T) {
 			time.Second + afterEnd, lookEvery, watchAfterFirst, false,
 		},
 		"it is the next one, after a window": {
-			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: longWindow}, false) },
-			longWindow + afterEnd, lookEvery, watchAfterFirst, true,
+			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: barging.Window}, false) },
+			barging.Window + afterEnd, lookEvery, watchAfterFirst, true,
 		},
 		"it is the next one, for permits": {
-			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: longWindow}, true) },
-			longWindow + afterEnd, lookEvery, 0, false,
+			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: barging.Window}, true) },
+			barging.Window + afterEnd, lookEvery, 0, false,
 		},
 		"it is the next one, for permits of which others end before": {
 			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: time.Hour}, true) },

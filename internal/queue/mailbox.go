@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/barging"
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
@@ -60,7 +61,7 @@ type mail struct {
 
 // window reports whether the message is most likely about a window: the second ticket is told to look later than any window
 // lasts, and other next ones to look at once, or when a lease is over, which is rarely as short.
-func (m mail) window() bool { return m.isNext && m.next > 0 && m.next <= longWindow }
+func (m mail) window() bool { return m.isNext && m.next > 0 && m.next <= barging.Window }
 
 // open opens the empty mailbox for an attempt; for none if number is empty.
 func (b *mailbox) open(number string) {

@@ -1,14 +1,22 @@
 package queue
 
 import (
-	"time"
-
+	"github.com/lockregistry/lockregistry/internal/barging"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// Turnaround is enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
-const Turnaround = 10 * time.Millisecond
+// standBack lets others go first, if it is their turn.
+func (a *acquisition) standBack() state {
+	if c := a.path.anchor.others.Load(); c != nil {
+		if pause, due := c.barging.BackOff(a.path.all.Poll, a.path.all.Waker.Listening != nil); due {
+			if _, err := a.pause(min(pause, a.left()), nil, nil); err != nil {
+				return a.ends(err)
+			}
+		}
+	}
+	return statePoll
+}
 
 // poll begins to try without a queue: whenever the call is woken, the holder's lease ends, or the poll interval is over. All its
 // tries ask for the same hold, so the next one makes up for a lost reply. A call that does not wait tries once.
@@ -16,7 +24,7 @@ func (a *acquisition) poll() state {
 	a.arm()
 	traces := a.left() > 0 // otherwise this is the last try
 	if !a.patient {
-		traces = a.path.tries()
+		traces = a.path.contention().barging.Tried(a.path.Clock.Now())
 	}
 	if a.failure != nil { // of the try before
 		if err := a.recover(a.failure); err != nil {
@@ -71,7 +79,7 @@ func (a *acquisition) alone() state {
 func (a *acquisition) unheard() state {
 	a.drop()
 	if a.path.Contested() && !a.course.slept {
-		why, err := a.pause(min(longWindow, a.left()), a.listener.Wakeup(), nil)
+		why, err := a.pause(min(barging.Window, a.left()), a.listener.Wakeup(), nil)
 		if err != nil {
 			return a.ends(err)
 		}

@@ -21,9 +21,6 @@ import (
 // lost, that command may still be executed at any time; the next one has a higher number, see abandon.
 
 const (
-	// longWindow is the longest window that a release leaves to calls without a ticket.
-	longWindow = 110 * time.Millisecond
-
 	// shortLease is the lease of a grant to a process that is not far away, see zerosFor.
 	shortLease = time.Second
 

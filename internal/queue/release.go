@@ -34,12 +34,12 @@ type Ending struct {
 //
 //  1. NoteKept, before the lock gives up its hold: so a message about the hold finds the hold, or what that has noted.
 //  2. The end of the hold, before the command: so no owner relies on a key that another process may have by then.
-//  3. Fairness, before the local half is free: what it looks at belongs to whoever has that.
+//  3. What it says about others, before the local half is free: what it looks at belongs to whoever has that.
 //  4. The local half is free once the outcome is known, or the lease is over: so the next call here finds the key free. What is
 //     still under way then names this hold, and the next hold, with its larger number, is not touched by it.
 func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err error) {
 	m := protocol.Release{Key: p.Key, Value: e.Hold.Value(), Queued: p.mayQueue(), Keep: e.Kept.After(e.At)}
-	p.fairness(&m, e.Hold, e.Due, e.At)
+	p.says(&m, e.Hold, e.Due, e.At)
 	w, c := p.releaseWait(ctx, &e), p.Format.Release(m) // this may ask the server for its version
 	reply := p.all.Transport.Do(&w, &c)
 	n, err := protocol.Confirmed(reply.RedisResult)

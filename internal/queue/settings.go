@@ -17,7 +17,6 @@ type Settings struct {
 	Limit        time.Duration      // of a command
 	DefaultLimit bool               // Limit is the default, to which two round trips are added
 	Poll         time.Duration      // the poll interval
-	StandBack    time.Duration      // for how long a call lets others go first without a queue
 	Replicas     *protocol.Replicas // nil: holds count at once
 }
 

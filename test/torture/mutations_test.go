@@ -127,13 +127,13 @@ var mutations = []mutation{
 		"../../internal/cleanup:TestRemove_LooksOutForALateGrant$",
 	},
 	{
-		"nobody stands back", "nobody stands back",
-		"c.yields.Swap(false)", "false",
+		"nobody backs off", "nobody backs off",
+		"s.backsOff", "false",
 		"TestHandoffIsFair",
 	},
 	{
-		"tries first", "who is to stand back tries first",
-		"c.yields.Load() || ", "",
+		"tries first", "a call that is to back off tries first",
+		"s.backsOff || ", "",
 		"TestHandoffIsFair",
 	},
 	{

@@ -5,7 +5,7 @@
 -- ARGV[2]  the beginning of the names of the channels of releases; empty or missing: publish nothing
 -- ARGV[3]  the registry's prefix; empty or missing: there is no queue, and no key is one
 -- ARGV[4]  quiet: no process is known to try without a ticket; direct: the process has looked for windows a moment ago, and the
---          hold and all waiting calls have joined the queue a moment ago; empty or missing: neither. See fairness.go
+--          hold and all waiting calls have joined the queue a moment ago; empty or missing: neither. See internal/barging
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  yield: others wait in the process that releases, and must let other processes go first; lead: a leader's hold, for
 --          which no long window is due, since it does not matter who leads; leave: the call leaves the queue with all tickets of

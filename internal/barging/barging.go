@@ -1,0 +1,175 @@
+// Package barging decides when a process leaves a lock to others. Tickets, and goroutines of one process, could pass a lock among
+// themselves forever. Other calls must have their turn: those in the queue before the next goroutine of the process, and those
+// without a ticket, which are Java's and polling calls. They barge: they take a lock that is free, however many others wait.
+//
+// With a queue the server opens barging windows, in internal/protocol/lua/windows.lua, by the newest ones, which the queue has
+// noted. From a release with tickets on:
+//
+//	shut ──100 ms after the last window, and somebody listens for releases──▶ open for 10 ms ──▶ shut
+//	 │ ╰───100 ms, and nobody listens──▶ noted, and shut
+//	 ╰─────1.7 s of it, and the last long window as long ago──▶ open for 110 ms ──▶ shut
+//
+// While it is shut, a release serves the first ticket. While it is open, the key is removed, and the first call without a
+// ticket may take it; the first ticket looks when the window is over. Readers leave no windows: a writer without a ticket has a
+// guest ticket in the queue, see internal/protocol/lua/readwrite.lua. The releasing process says what it knows:
+//
+//	leads       the hold was a leader's: there is no long window
+//	yields      goroutines of this process wait, and have had the lock for as long as they may
+//	quiet       no process is known to try without a ticket: there is a long window each 15 s
+//	direct      the server need not look for windows: a short way serves the first ticket
+//	nothing     whether others wait the mark in the key tells the server
+//
+// Calls without a ticket are noticed in three ways. Java runs a script that the server knows from then on, see Shard.Quiet in
+// internal/transport. Calls of this library that wait without a ticket leave a trace in the queue. In Spring's format an owner
+// without a ticket is noticed when a call with a ticket looks. After the last two, long windows are due as if it were not
+// quiet, until the next one has come. In Redisson's format, and for read-write locks, a holder's name does not show whether it
+// has a ticket: its script does, until somebody flushes the scripts while it holds the lock. Anything else, such as a loop of
+// SET NX by hand, gets a long window each 15 s, until it is noticed. If sections last for longer than an untended queue, two
+// minutes, each of them begins a new queue, and there may never be a long window.
+//
+// Without a queue the process backs off:
+//
+//	keeps ──goroutines wait, and the last chance was 100 ms ago──▶ backs off ──the next call pauses first──▶ keeps
+//
+// Nothing here asks a clock or a server: events go in, with their times, and what to do comes out.
+package barging
+
+import (
+	"sync"
+	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+const (
+	// Window is the length of a long barging window, often the distance of short ones, and seldom that of long ones while it is
+	// quiet and no trace was left: WIDE, OFTEN and SELDOM in internal/protocol/lua/windows.lua.
+	Window = 110 * time.Millisecond
+	often  = 100 * time.Millisecond
+	seldom = 15 * time.Second
+
+	// TellAfter is after how long a waiting call is told that it is the next one: until then it looks by itself. It is a second in
+	// internal/protocol/lua/queue.lua, too.
+	TellAfter = time.Second
+
+	// evidenceAge is by how much the evidence for quiet may be older than the hold that is released. A call that begins to try
+	// during a long hold may be missed by its release; the release of the next hold notices it. It is half a second more than the
+	// longest time between two questions for it, see keepAlive in internal/transport.
+	evidenceAge = 1500 * time.Millisecond
+
+	// busyFor is for how long others are assumed to wait for a lock after they were seen waiting.
+	busyFor = 500 * time.Millisecond
+
+	// turnaround is enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
+	turnaround = 10 * time.Millisecond
+)
+
+// State is what a process knows of others that want a path. The zero value knows of none. Its methods may be called at the same
+// time: by the two sides of a read-write lock, and by the calls of a semaphore.
+type State struct {
+	mu        sync.Mutex
+	contested bool          // others waited when the lock was last released
+	seen      clock.Instant // when that was last so
+	asked     clock.Instant // when a release last had the server look for windows
+	tried     clock.Instant // when a call that does not wait found the lock taken
+	backsOff  bool          // without a queue: the next call backs off first
+	chance    clock.Instant // without a queue: since when others have had no turn
+}
+
+// Contested reports whether a call must queue or back off instead of trying first: others waited when the lock was last
+// released, or a moment ago.
+func (s *State) Contested(now clock.Instant) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.contested || s.backsOff || s.busy(now) // mutant: tries first
+}
+
+// Busy reports whether others waited for the lock a moment ago, so that its queue most likely exists.
+func (s *State) Busy(now clock.Instant) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.busy(now)
+}
+
+func (s *State) busy(now clock.Instant) bool { return s.seen != 0 && s.seen.Until(now) < busyFor }
+
+// Tried notes that a call that does not wait found the lock taken. It reports whether such calls are repeated: another one did
+// before, no longer ago than the distance of long windows without a trace. For tries that are further apart a trace changes
+// little.
+func (s *State) Tried(now clock.Instant) (repeated bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.tried
+	s.tried = now
+	return last != 0 && last.Until(now) < seldom
+}
+
+// Release is a release of a path with a queue.
+type Release struct {
+	At     clock.Instant
+	Since  clock.Instant // when this process got the key
+	Queued clock.Instant // when the hold got its place in the queue; 0: it had none
+	Plain  bool          // the format has a short way, and the release says nothing but direct or quiet
+}
+
+// Releases decides what a release says about waiting calls: that it is direct, or else that it is quiet if the evidence for
+// that was asked for at an instant or later.
+//
+// It is direct if it needs to look only at the first ticket. No window is open: the hold comes from the queue, which grants
+// nothing during a window, and none opens before this release. A window that is due comes a little later. And no call behind
+// the first ticket has waited for so long that it must be told that it is the next one: all came after this hold's call.
+func (s *State) Releases(r Release) (direct bool, evidence clock.Instant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Plain && s.asked != 0 && r.At < s.asked.Add(often) && r.Queued != 0 && r.Queued.Until(r.At) < TellAfter {
+		return true, 0
+	}
+	s.asked = r.At
+	return false, r.Since.Add(-evidenceAge)
+}
+
+// Released notes the reply to a release, and whether goroutines of this process wait that must let others go first. Where calls
+// do not queue, the next one backs off then if others have the lock, or have had no chance for a while. Replies that come at
+// the same time are noted in any order: the next one decides, and a wrong note costs a try.
+func (s *State) Released(reply int64, yields, queues bool, at clock.Instant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	contended := reply == protocol.Contended
+	if reply != protocol.NoQueue {
+		s.contested = contended
+	}
+	if contended {
+		s.seen = at
+	}
+	if queues {
+		return
+	}
+	due := s.chance != 0 && s.chance.Until(at) >= often
+	if yields && (due || contended) {
+		s.backsOff = true
+	} else if yields && s.chance != 0 {
+		return
+	}
+	s.chance = at
+}
+
+// Unheard notes that messages of grants do not reach this process any more, so that its calls do not queue.
+func (s *State) Unheard() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.backsOff = s.backsOff || s.contested
+}
+
+// BackOff reports whether the call lets others go first, once, without a queue: this process has had the lock for the handoff
+// limit, and has released it for that reason. Pause is for how long: others poll, or are woken.
+func (s *State) BackOff(poll time.Duration, woken bool) (pause time.Duration, due bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	due = s.backsOff // mutant: nobody backs off
+	s.backsOff = false
+	if woken {
+		return turnaround, due
+	}
+	return clock.Plus(poll, poll/10), due // long enough for a poll
+}
