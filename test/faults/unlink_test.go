@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -22,39 +21,39 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// teller is a miniredis that answers INFO as told, and counts the commands that matter here. Commands of scripts count too.
+// teller is the miniredis of a fake world. It answers INFO as told, and counts the commands that matter here. Commands of scripts
+// count too.
 type teller struct {
-	*miniredis.Miniredis
+	*kit.World
 	mu     sync.Mutex
 	counts map[string]int
 	tell   func(asked int, c *server.Peer) // answers INFO, asked for the first, second, ... time
 }
 
-func startTeller(t *testing.T, tell func(asked int, c *server.Peer)) *teller {
+// withTeller runs a test in fake time: INFO is asked once more whenever its answer takes long.
+func withTeller(t *testing.T, tell func(asked int, c *server.Peer), test func(m *teller)) {
 	t.Helper()
-	m := &teller{Miniredis: miniredis.RunT(t), counts: map[string]int{}, tell: tell}
-	m.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
-		m.mu.Lock()
-		m.counts[command]++
-		asked := m.counts["INFO"]
-		m.mu.Unlock()
-		if command != "INFO" || m.tell == nil {
-			return false
-		}
-		m.tell(asked, c)
-		return true
+	kit.FakeWorld(t, func(w *kit.World) {
+		m := &teller{World: w, counts: map[string]int{}, tell: tell}
+		w.Mini.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) bool {
+			m.mu.Lock()
+			m.counts[command]++
+			asked := m.counts["INFO"]
+			m.mu.Unlock()
+			if command != "INFO" || m.tell == nil {
+				return false
+			}
+			m.tell(asked, c)
+			return true
+		})
+		test(m)
 	})
-	return m
 }
 
-func (m *teller) client(t *testing.T) rueidis.Client {
-	t.Helper()
-	client, err := kit.NewClient(rueidis.ClientOption{
-		InitAddress: []string{m.Addr()}, ForceSingleClient: true, DisableCache: true, DisableRetry: true,
-	})
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
-	return client
+// client returns one with a single connection: what follows an INFO without an answer has none either.
+func (m *teller) client() rueidis.Client {
+	m.Helper()
+	return m.ClientWith(m.Dial, kit.OneConnection, func(o *rueidis.ClientOption) { o.DisableRetry = true })
 }
 
 // proofs is how often the first lock of a registry has UNLINK executed on a key that is not there, on a server that does not say
@@ -72,10 +71,12 @@ func telling(reply string) func(int, *server.Peer) {
 	return func(_ int, c *server.Peer) { c.WriteBulk(reply) }
 }
 
-func lockAndUnlock(t *testing.T, r *lockregistry.Registry, times int) {
-	t.Helper()
+func lockAndUnlock(w *kit.World, r *lockregistry.Registry, times int) {
+	w.Helper()
 	for i := range times {
-		require.NoError(t, r.Do(t.Context(), strconv.Itoa(i), func(context.Context) error { return nil }))
+		l := r.Obtain(strconv.Itoa(i))
+		w.Lock(l)
+		w.Unlock(l)
 	}
 }
 
@@ -103,118 +104,128 @@ func TestUnlink_RemovalCommand(t *testing.T) {
 		"miniredis": {nil, false}, // an error
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := startTeller(t, c.tell)
-			r := kit.OpenOn(t, m.client(t))
-			require.Equal(t, [3]int{}, m.counted(), "New does not talk to Redis")
-			lockAndUnlock(t, r, rounds)
-			want := [3]int{1, 0, rounds}
-			if c.unlink {
-				want = [3]int{1, rounds, 0}
-			}
-			want[1] += proofs
-			require.Equal(t, want, m.counted(), "INFO, UNLINK, DEL")
-			require.Empty(t, m.Keys())
+			withTeller(t, c.tell, func(m *teller) {
+				r := m.RegistryOn(m.client())
+				require.Equal(m, [3]int{}, m.counted(), "New does not talk to Redis")
+				lockAndUnlock(m.World, r, rounds)
+				want := [3]int{1, 0, rounds}
+				if c.unlink {
+					want = [3]int{1, rounds, 0}
+				}
+				want[1] += proofs
+				require.Equal(m, want, m.counted(), "INFO, UNLINK, DEL")
+				require.Equal(m, "0", m.Keys())
+			})
 		})
 	}
 }
 
 func TestUnlink_ServerIsAskedOncePerClient(t *testing.T) {
-	m := startTeller(t, telling("redis_version:7.0.15"))
-	client := m.client(t)
-	first, second := kit.OpenOn(t, client), kit.OpenOn(t, client)
-	lockAndUnlock(t, first, 2)
-	lockAndUnlock(t, second, 2)
-	lockAndUnlock(t, first, 1)
-	require.Equal(t, [3]int{1, 2*proofs + 5, 0}, m.counted())
-	lockAndUnlock(t, kit.OpenOn(t, m.client(t)), 1) // may be of another server
-	require.Equal(t, [3]int{2, 3*proofs + 6, 0}, m.counted())
+	withTeller(t, telling("redis_version:7.0.15"), func(m *teller) {
+		client := m.client()
+		first, second := m.RegistryOn(client), m.RegistryOn(client)
+		lockAndUnlock(m.World, first, 2)
+		lockAndUnlock(m.World, second, 2)
+		lockAndUnlock(m.World, first, 1)
+		require.Equal(m, [3]int{1, 2*proofs + 5, 0}, m.counted())
+		lockAndUnlock(m.World, m.RegistryOn(m.client()), 1) // may be of another server
+		require.Equal(m, [3]int{2, 3*proofs + 6, 0}, m.counted())
 
-	// As long as one of them is open.
-	require.NoError(t, first.Close())
-	third := kit.OpenOn(t, client)
-	lockAndUnlock(t, third, 1)
-	require.Equal(t, [3]int{2, 4*proofs + 7, 0}, m.counted())
+		// As long as one of them is open.
+		require.NoError(m, first.Close())
+		third := m.RegistryOn(client)
+		lockAndUnlock(m.World, third, 1)
+		require.Equal(m, [3]int{2, 4*proofs + 7, 0}, m.counted())
+	})
 }
 
 func TestUnlink_ServerIsAskedOnceByManyGoroutines(t *testing.T) {
-	m := startTeller(t, telling("redis_version:7.0.15"))
-	client := m.client(t)
-	const goroutines = 20
-	registries := []*lockregistry.Registry{kit.OpenOn(t, client), kit.OpenOn(t, client)}
-	errs := make(chan error, goroutines)
-	for i := range goroutines {
-		go func() {
-			errs <- registries[i%2].Do(t.Context(), strconv.Itoa(i), func(context.Context) error { return nil })
-		}()
-	}
-	for range goroutines {
-		require.NoError(t, <-errs)
-	}
-	counted := m.counted()
-	require.Equal(t, 1, counted[0])
-	require.LessOrEqual(t, counted[1]+counted[2], goroutines*(1+proofs))
-	require.Empty(t, m.Keys())
+	withTeller(t, telling("redis_version:7.0.15"), func(m *teller) {
+		client := m.client()
+		const goroutines = 20
+		registries := []*lockregistry.Registry{m.RegistryOn(client), m.RegistryOn(client)}
+		errs := make(chan error, goroutines)
+		for i := range goroutines {
+			go func() {
+				errs <- registries[i%2].Do(m.Context(), strconv.Itoa(i), func(context.Context) error { return nil })
+			}()
+		}
+		for range goroutines {
+			require.NoError(m, <-errs)
+		}
+		counted := m.counted()
+		require.Equal(m, 1, counted[0])
+		require.LessOrEqual(m, counted[1]+counted[2], goroutines*(1+proofs))
+		require.Equal(m, "0", m.Keys())
+	})
 }
 
 func TestUnlink_ServerIsAskedAgainAfterANetworkFailure(t *testing.T) {
 	const failures = 3
-	m := startTeller(t, func(asked int, c *server.Peer) {
+	withTeller(t, func(asked int, c *server.Peer) {
 		if asked <= failures {
 			c.Close()
 			return
 		}
 		c.WriteBulk("redis_version:7.0.15")
+	}, func(m *teller) {
+		r := m.RegistryOn(m.client())
+		for i := range failures {
+			lockAndUnlock(m.World, r, 1)
+			require.Equal(m, [3]int{i + 1, proofs, i + 1}, m.counted(), "unlocks all the same")
+		}
+		lockAndUnlock(m.World, r, 3)
+		require.Equal(m, [3]int{failures + 1, proofs + 3, failures}, m.counted())
+		require.Equal(m, "0", m.Keys())
 	})
-	r := kit.OpenOn(t, m.client(t))
-	for i := range failures {
-		lockAndUnlock(t, r, 1)
-		require.Equal(t, [3]int{i + 1, proofs, i + 1}, m.counted(), "unlocks all the same")
-	}
-	lockAndUnlock(t, r, 3)
-	require.Equal(t, [3]int{failures + 1, proofs + 3, failures}, m.counted())
-	require.Empty(t, m.Keys())
 }
 
 // An unlock whose context ends while the server is asked does not settle the question.
 func TestUnlink_ServerIsAskedAgainAfterACancelledUnlock(t *testing.T) {
-	asked := make(chan struct{})
-	answer := make(chan struct{})
-	m := startTeller(t, func(n int, c *server.Peer) {
-		if n == 1 {
-			close(asked)
-			<-answer
+	withTeller(t, nil, func(m *teller) {
+		asked, answer := make(chan struct{}), make(chan struct{})
+		m.tell = func(n int, c *server.Peer) {
+			if n == 1 {
+				close(asked)
+				<-answer
+			}
+			c.WriteBulk("redis_version:7.0.15")
 		}
-		c.WriteBulk("redis_version:7.0.15")
+		r := m.RegistryOn(m.client())
+		l := r.Obtain("42")
+		owner := lockregistry.ContextWithOwner(m.Context())
+		require.NoError(m, l.Lock(owner))
+		ctx, cancel := context.WithCancel(owner)
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- l.Unlock(ctx) }()
+		<-asked
+		cancel()
+		err := <-unlocked
+		m.Settle() // the next removal asks
+		close(answer)
+		require.ErrorIs(m, err, lockregistry.ErrUnavailable, "the removal goes on in the background")
+		require.NoError(m, l.Lock(m.Context()), "as soon as the removal is done")
+		require.NoError(m, l.Unlock(m.Context()))
+		before := m.counted()
+		lockAndUnlock(m.World, r, 1)
+		after := m.counted()
+		require.Equal(m, 2, after[0], "INFO")
+		require.Equal(m, before[1]+1, after[1], "UNLINK")
 	})
-	r := kit.OpenOn(t, m.client(t))
-	l := r.Obtain("42")
-	owner := lockregistry.ContextWithOwner(t.Context())
-	require.NoError(t, l.Lock(owner))
-	ctx, cancel := context.WithCancel(owner)
-	unlocked := make(chan error, 1)
-	go func() { unlocked <- l.Unlock(ctx) }()
-	<-asked
-	cancel()
-	err := <-unlocked
-	close(answer)
-	require.ErrorIs(t, err, lockregistry.ErrUnavailable, "the removal goes on in the background")
-	require.NoError(t, l.Lock(t.Context()), "as soon as the removal is done")
-	require.NoError(t, l.Unlock(t.Context()))
-	lockAndUnlock(t, r, 1)
-	counted := m.counted()
-	require.Equal(t, 2, counted[0], "INFO")
-	require.Positive(t, counted[1], "UNLINK")
 }
 
 func TestUnlink_WhyKeysAreRemovedWithDelIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	for reply, logged := range map[string]int{"redis_version:7.0.15": 0, "redis_version:3.2.12": 1} {
-		m := startTeller(t, telling(reply))
-		var text bytes.Buffer
-		r := kit.OpenOn(t, m.client(t), lockregistry.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
-		lockAndUnlock(t, r, 3)
-		require.NoError(t, r.Close()) // which waits for the lines
-		require.Equal(t, logged, strings.Count(text.String(), "removed with DEL"), "%s: %s", reply, &text)
+		t.Run(reply, func(t *testing.T) {
+			withTeller(t, telling(reply), func(m *teller) {
+				var text bytes.Buffer
+				r := m.RegistryOn(m.client(), lockregistry.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
+				lockAndUnlock(m.World, r, 3)
+				require.NoError(m, r.Close()) // which waits for the lines
+				require.Equal(m, logged, strings.Count(text.String(), "removed with DEL"), &text)
+			})
+		})
 	}
 }
 
@@ -239,12 +250,27 @@ func TestUnlink_OnRealServers(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		client := w.Client()
 		first, second, proofs := w.RegistryOn(client), w.RegistryOn(client), w.Proofs()
+		w.Await("the server has said that it has UNLINK", func() bool {
+			resetCommandStats(w)
+			lockAndUnlock(w, first, 1)
+			return slices.Equal([]int{0, 0}, commandStats(w, "info", "del"))
+		})
 		resetCommandStats(w)
-		lockAndUnlock(w.T, first, 3)
-		lockAndUnlock(w.T, second, 4)
-		require.Equal(w, []int{1, 7 + 2*proofs, 0}, commandStats(w, "info", "unlink", "del"))
-		require.Equal(w, "0", w.Keys())
+		lockAndUnlock(w, first, 3)
+		lockAndUnlock(w, second, 4)
+		executed(w, []int{0, 7 + proofs, 0})
 	})
+}
+
+// executed checks that the server has executed INFO, UNLINK and DEL, each at least as often as wanted, and never if that is zero:
+// on a busy machine what is answered late is sent again.
+func executed(w *kit.World, want []int) {
+	w.Helper()
+	w.Await("nothing is left", func() bool { return w.Keys() == "0" })
+	got := commandStats(w, "info", "unlink", "del")
+	for i, n := range want {
+		require.Truef(w, got[i] >= n && (got[i] == 0) == (n == 0), "INFO, UNLINK, DEL: %v, at least %v wanted", got, want)
+	}
 }
 
 // A user who may not do everything can unlock all the same.
@@ -252,7 +278,7 @@ func TestUnlink_RemovalWithFewPermissions(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		rule string
-		want []int // INFO, UNLINK, DEL that were executed in 5 rounds
+		want []int // INFO, UNLINK, DEL that were executed in 5 rounds at least
 	}{
 		"no INFO":              {"-info", []int{0, 0, 5}},
 		"no UNLINK":            {"-unlink", []int{1, 0, 5}},
@@ -270,15 +296,14 @@ func TestUnlink_RemovalWithFewPermissions(t *testing.T) {
 				})
 				r, proofs := w.RegistryOn(client), w.Proofs()
 				resetCommandStats(w)
-				lockAndUnlock(w.T, r, 5)
+				lockAndUnlock(w, r, 5)
 				want := slices.Clone(c.want)
 				if strings.Contains(c.rule, "-unlink") {
 					want[2] += proofs
 				} else {
 					want[1] += proofs
 				}
-				require.Equal(w, want, commandStats(w, "info", "unlink", "del"))
-				require.Equal(w, "0", w.Keys())
+				executed(w, want)
 			})
 		})
 	}
