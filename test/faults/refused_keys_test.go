@@ -158,17 +158,18 @@ func TestRefusedKeys_Proxies(t *testing.T) {
 		for _, refuses := range []string{"", "CROSSSLOT Keys in request don't hash to the same slot", "ERR some proxy says this"} {
 			for name, c := range singlePaths {
 				t.Run(fmt.Sprint(name, ", tags ", tags, ", ", strings.Split(refuses, " ")[0]), func(t *testing.T) {
-					t.Parallel()
-					relay := kit.NewRelay(t, tags, refuses)
-					opts := append([]lockregistry.Option{lockregistry.WithPollInterval(20 * time.Millisecond)}, c.opts...)
-					all := []*lockregistry.Registry{relay.Registry(t, opts...), relay.Registry(t, opts...)}
-					takeTurns(t, all, c.side)
-					before := relay.Refused.Load()
-					takeTurns(t, all, c.side)
-					require.Equal(t, before, relay.Refused.Load(), "they know what is refused")
-					if tags {
-						require.Zero(t, before, "all keys of a path have one hash tag")
-					}
+					kit.FakeWorld(t, func(w *kit.World) {
+						relay := w.Relay(tags, refuses)
+						opts := append([]lockregistry.Option{lockregistry.WithPollInterval(20 * time.Millisecond)}, c.opts...)
+						all := []*lockregistry.Registry{relay.Registry(opts...), relay.Registry(opts...)}
+						takeTurns(w.T, all, c.side)
+						before := relay.Refused.Load()
+						takeTurns(w.T, all, c.side)
+						require.Equal(w, before, relay.Refused.Load(), "they know what is refused")
+						if tags {
+							require.Zero(w, before, "all keys of a path have one hash tag")
+						}
+					})
 				})
 			}
 		}

@@ -2,12 +2,10 @@ package several_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -113,25 +111,25 @@ func TestReleaseAll_Refused(t *testing.T) {
 // A registry that does not know of a proxy which keeps paths on several servers, since it has taken them one by one, releases all
 // of them where they are.
 func TestReleaseAll_BehindAProxy(t *testing.T) {
-	behindProxies(t, func(t *testing.T, relay *kit.Relay, opts ...lockregistry.Option) {
-		paths := apart(t, relay)
-		r, other := relay.Registry(t, opts...), relay.Registry(t, opts...)
-		first, err := other.Acquire(t.Context(), paths[0])
-		require.NoError(t, err)
+	behindProxies(t, func(w *kit.World, relay *kit.Relay, opts ...lockregistry.Option) {
+		paths := apart(relay)
+		r, other := relay.Registry(opts...), relay.Registry(opts...)
+		first, err := other.Acquire(w.Context(), paths[0])
+		require.NoError(w, err)
 		got := make(chan *lockregistry.Hold)
 		go func() {
-			h, err := r.AcquireAll(t.Context(), paths)
+			h, err := r.AcquireAll(w.Context(), paths)
 			if err != nil {
-				t.Error(err)
+				w.Error(err)
 			}
 			got <- h
 		}()
-		require.True(t, redistest.Await(20*time.Second, func() bool { return r.Stats().Waiters > 0 }))
-		require.NoError(t, first.Release(t.Context()))
-		require.NoError(t, (<-got).Release(t.Context()))
+		w.Await("it waits", func() bool { return r.Stats().Waiters > 0 })
+		require.NoError(w, first.Release(w.Context()))
+		require.NoError(w, (<-got).Release(w.Context()))
 		for _, server := range relay.Servers {
 			for _, path := range paths {
-				require.Equal(t, "0", server.Command(t, "EXISTS", "orders:"+path), path)
+				require.True(w, server.Free("orders:"+path), path)
 			}
 		}
 	})

@@ -2,6 +2,7 @@ package kit
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,26 +12,23 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// Relay is a proxy in front of several servers, as Envoy and Twemproxy are: it sends each command to one of them, by the first
-// key. It speaks version 2 of the protocol, and knows neither subscriptions nor HELLO, CLIENT and WAIT.
+// Relay is a proxy in front of several servers of a fake world, as Envoy and Twemproxy are: it sends each command to one of them,
+// by the first key. It speaks version 2 of the protocol, and knows neither subscriptions nor HELLO, CLIENT and WAIT.
 type Relay struct {
-	Servers []*redistest.Server
+	Servers []*World
 	Tags    bool         // keys with the same hash tag are on the same server; else the whole key decides
 	Refuses string       // the error for a command whose keys are on several servers; empty: it goes where its first key belongs
 	Refused atomic.Int64 // how many commands were
 	Sent    atomic.Int64 // how many were sent to a server
 
-	address string
+	serving sync.WaitGroup
 }
 
 // way is a relay's connection to a server, for one client.
@@ -39,32 +37,16 @@ type way struct {
 	replies *bufio.Reader
 }
 
-// NewRelay starts two servers, and a relay in front of them.
-func NewRelay(t *testing.T, tags bool, refuses string) *Relay {
-	t.Helper()
-	r := &Relay{Servers: []*redistest.Server{redistest.Start(t), redistest.Start(t)}, Tags: tags, Refuses: refuses}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	r.address = listener.Addr().String()
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { r.serve(client) })
-		}
-	})
-	t.Cleanup(func() { // clients are closed before
-		_ = listener.Close()
-		all.Wait()
-	})
+// Relay makes a relay in front of the server of the world, which is fake, and of another one.
+func (w *World) Relay(tags bool, refuses string) *Relay {
+	w.Helper()
+	r := &Relay{Servers: []*World{w, fakeServer(w.T)}, Tags: tags, Refuses: refuses}
+	w.Cleanup(r.serving.Wait) // clients are closed before
 	return r
 }
 
 // Home is the server that a key belongs to.
-func (r *Relay) Home(key string) *redistest.Server {
+func (r *Relay) Home(key string) *World {
 	if r.Tags {
 		key = protocol.HashTag(key)
 	}
@@ -76,20 +58,23 @@ func (r *Relay) Home(key string) *redistest.Server {
 }
 
 // Registry is a registry of the prefix orders behind the relay, closed at the end of the test.
-func (r *Relay) Registry(t *testing.T, opts ...lockregistry.Option) *lockregistry.Registry {
-	t.Helper()
-	client, err := NewClient(rueidis.ClientOption{
-		InitAddress: []string{r.address}, AlwaysRESP2: true, DisableCache: true, ForceSingleClient: true,
-		PipelineMultiplex: -1,
-	})
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
-	return OpenOn(t, client, opts...)
+func (r *Relay) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
+	w := r.Servers[0]
+	w.Helper()
+	return w.RegistryOn(w.ClientWith(r.dial, OneConnection, Pipelining, unasked, func(o *rueidis.ClientOption) {
+		o.AlwaysRESP2 = true
+	}), opts...)
+}
+
+func (r *Relay) dial(context.Context) (net.Conn, error) {
+	client, server := net.Pipe()
+	r.serving.Go(func() { r.serve(server) })
+	return client, nil
 }
 
 // serve relays the commands of a client, one after the other.
 func (r *Relay) serve(client net.Conn) {
-	ways := map[*redistest.Server]*way{}
+	ways := map[*World]*way{}
 	defer func() {
 		_ = client.Close()
 		for _, w := range ways {
@@ -112,7 +97,7 @@ func (r *Relay) serve(client net.Conn) {
 }
 
 // relay returns the reply to a command.
-func (r *Relay) relay(ways map[*redistest.Server]*way, args []string) (reply []byte, err error) {
+func (r *Relay) relay(ways map[*World]*way, args []string) (reply []byte, err error) {
 	keys, known := keysOf(args)
 	if !known {
 		return fmt.Appendf(nil, "-ERR unknown command '%s'\r\n", args[0]), nil
@@ -128,7 +113,7 @@ func (r *Relay) relay(ways map[*redistest.Server]*way, args []string) (reply []b
 	}
 	over := ways[to]
 	if over == nil {
-		conn, err := net.Dial("tcp", to.Addr())
+		conn, err := to.Dial(to.Context())
 		if err != nil {
 			return nil, err
 		}

@@ -66,23 +66,29 @@ func FakeWorld(t *testing.T, test func(w *World)) {
 func FakeWorldAlone(t *testing.T, test func(w *World)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m := miniredis.NewMiniRedis()
-		m.ClockTTL(true)
-		reportsKeys(t, m)
-		t.Cleanup(m.Close)
-		// Time stands still when the test is over: whoever connects to a silent server has to give up before that.
-		t.Cleanup(func() { <-time.After(10 * time.Second) })
-		w := &World{
-			Layout: observe.LayoutSpring,
-			T:      t,
-			Dial:   func(context.Context) (net.Conn, error) { return m.Dial() },
-			Fake:   true,
-			Mini:   m,
-		}
-		command := w.Client()
-		w.Do = func(args ...string) string { return Reply(command, args...) }
-		test(w)
+		test(fakeServer(t))
 	})
+}
+
+// fakeServer is the world of a miniredis of its own, within a bubble.
+func fakeServer(t *testing.T) *World {
+	t.Helper()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	reportsKeys(t, m)
+	t.Cleanup(m.Close)
+	// Time stands still when the test is over: whoever connects to a silent server has to give up before that.
+	t.Cleanup(func() { <-time.After(10 * time.Second) })
+	w := &World{
+		Layout: observe.LayoutSpring,
+		T:      t,
+		Dial:   func(context.Context) (net.Conn, error) { return m.Dial() },
+		Fake:   true,
+		Mini:   m,
+	}
+	command := w.Client()
+	w.Do = func(args ...string) string { return Reply(command, args...) }
+	return w
 }
 
 // RealWorlds runs a test on every real server that there is, in real time.
