@@ -15,16 +15,8 @@ func (a *app) deadlocksCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "deadlocks PREFIX",
 		Short: "Find calls that wait for each other",
-		Long: `Finds cycles: calls each of which waits for a path that the next one holds. Only
-calls that have waited for a second or two are seen, and only what two looks half
-a second apart both show is reported. Java's holders and waiters cannot be seen.
-
-A cycle ends when one of its leases or contexts does, or a process. lockreg
-release frees one of its paths.
-
-Exit codes: 0 there is none, 1 there is at least one, 64 a mistake on the command
-line, 69 Redis cannot be used.`,
-		Args: exactly(1),
+		Long:  deadlocksHelp,
+		Args:  exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, closeAll, err := a.inspector(cmd.Context(), args[0])
 			if err != nil {

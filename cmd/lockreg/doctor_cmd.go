@@ -18,17 +18,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor PREFIX",
 		Short: "Look for what is wrong with a deployment of Redis",
-		Long: `doctor looks at all servers that the address leads to, and says what is wrong
-with them for locks, and what to do: versions, permissions of the user, eviction,
-persistence, replication, Sentinels, latency, clocks, settings, and keys of the
-prefix that were left over. It changes nothing.
-
-Give it the address that the program uses, user included, to see what that lacks.
-What it may not look at is said; it needs +info +config|get +eval +scan +type +pttl
-+time for all.
-
-Exit codes: 0 nothing worse than info, 1 a warning or an error, 64 a mistake on
-the command line, 69 Redis cannot be used.`,
+		Long:  doctorHelp,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if given := cmd.Flags().Changed("prefix"); given == (len(args) > 0) || len(args) > 1 {
 				return usage("write: lockreg %s", cmd.Use)

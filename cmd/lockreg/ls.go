@@ -32,32 +32,7 @@ func (a *app) lsCommand() *cobra.Command {
 		Aliases:    []string{"list"},
 		SuggestFor: []string{"status", "locks", "ps"},
 		Short:      "List what is locked and what is waited for",
-		Long: `Lists the paths under a prefix that are locked or waited for: those with the
-longest queue first, then by name. PATH shows only those that have this in them,
-or, with a * in it for any characters, are like this; --dead only those with a
-holder or waiter that is probably dead. A listing that takes longer than a second
-comes in parts, each in this order, with the number of locks and the longest
-queues at its end; one that is cut off ends in "not complete". With --json,
---sort or --limit nothing is printed before all is read.
-
-HOLDER is the process that holds the lock, or how many do, and how many of
-these are probably dead; HELD FOR is how long, with a "≤", or when it asked,
-before its process says so; LEASE is what is left of the lease, and by how much
-a renewal is overdue, or that its process is probably dead by other signs, or
-has no record of itself, see show; WAITING is how many calls wait: those with a
-place in the queue of Redis, also of processes that are gone, until their turn
-comes, and those that wait within their processes, as of a second ago. Java's
-waiters are not seen; "deadlock:" says that calls wait for each other there,
-see lockreg deadlocks, which also finds those of older versions. A plain lock
-whose holder is named as no library names them is not listed; show shows it.
-
-What processes of this library have held or waited for longer than a second comes
-first. Then the names of all keys of the database are read, by SCAN: in small
-steps, which from the 125 000th key on take a tenth of one of the server's cores.
-Whatever key patterns a user has, SCAN shows the names of all keys.
-
-Exit codes: 0 also when there is nothing, 64 a mistake on the command line, 69
-Redis cannot be used, 130 and 143 interrupted.`,
+		Long:       lsHelp,
 		Example: `  lockreg ls shop
   lockreg ls --watch --sort held --limit 20 shop
   lockreg ls --dead shop
@@ -158,24 +133,8 @@ func (a *app) showCommand() *cobra.Command {
 		Use:        "show PREFIX PATH",
 		SuggestFor: []string{"inspect", "who", "get"},
 		Short:      "Show who holds a lock and who waits for it",
-		Long: `Shows everything that Redis knows of one path: its key, kind and format; how many
-calls wait, as in ls; each holder with its process, for how long, what is left of
-its lease, and the last fencing token of the path, which the holder's does not
-exceed; and the queue. Of holders and of waiters 100 at most are shown.
-
-A process says who it is once it has held or waited for a second, in a record
-that outlives the leases of its locks by a minute, up to an hour, and of the
-dead under a prefix there are the last 500. A renewal that is overdue says that
-the process is dead, most likely, or frozen, or cannot reach Redis, also of its
-other holds, unless one was renewed since; so does a record that was not written
-for a minute, and a waiter that is gone: nobody listens to its channel. A holder
-of this library without a record is probably dead, too, unless its user of Redis
-may not write one. What is too long for a lock's own, as somebody may have
-written it to Redis, is "too long".
-
-Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
-69 Redis cannot be used.`,
-		Args: exactly(2),
+		Long:       showHelp,
+		Args:       exactly(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, closeAll, err := a.inspector(cmd.Context(), args[0])
 			if err != nil {

@@ -101,29 +101,9 @@ func (a *app) tell(err error) int {
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "lockreg",
-		Short: "Show and use the locks of lockregistry, Spring's RedisLockRegistry and Redisson",
-		Long: `Something hangs? lockreg ls PREFIX, lockreg deadlocks PREFIX, lockreg show PREFIX
-PATH, and if its holder is gone, lockreg release PREFIX PATH.
-
-lockreg shows which locks are held in Redis and who waits for them, frees the
-lock of a holder that is gone, and runs a command under a lock.
-
-Redis is found by --url or REDIS_URL:
-
-  redis://user:password@host:6379/0          one server
-  redis://host:6379?addr=host2:6379          a cluster
-  redis://host:26379?master_set=mymaster     Sentinel
-  rediss://host:6379                         TLS
-  unix:///run/redis.sock                     a socket
-
-A registry's locks are the keys PREFIX:PATH. Shells complete both.
-
-What an alert, a log line or a banner means, and what to do:
-https://github.com/lockregistry/lockregistry/blob/main/docs/oncall.md
-
-Exit codes: 0 success, 64 a mistake on the command line, 69 Redis cannot be
-used; each command's help has its others.`,
+		Use:           "lockreg",
+		Short:         "Show and use the locks of lockregistry, Spring's RedisLockRegistry and Redisson",
+		Long:          rootHelp,
 		Args:          noCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true,

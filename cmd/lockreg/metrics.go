@@ -28,23 +28,7 @@ func (a *app) metricsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "metrics PREFIX...",
 		Short: "Serve metrics of all locks to Prometheus",
-		Long: `metrics serves, at /metrics, what Redis knows of the locks of prefixes, Java's
-included: how many are held and waited for, how long the oldest call has waited,
-holders that are probably dead, locks without expiry, and deadlocks. So alerts
-need no change of any service. One is enough for a fleet.
-
-Redis is looked at in the background, at one prefix after another, each as by ls
-and deadlocks: a tenth of one of the server's cores once it takes long, and a pause
-as long behind each look. A scrape asks nothing. lockregistry_fleet_up is 0 when
-the last look failed, or has not ended within ten minutes. A user of Redis
-that cannot write is enough.
-
-Where it listens, and to whom, is as for serve: elsewhere than on loopback it
-needs TLS or --behind-proxy, and a token for viewing, which Prometheus sends as
-"Authorization: Bearer TOKEN".
-
-Exit codes: 0 ended by a signal, 64 a mistake on the command line, 69 Redis cannot
-be used, or the address not be listened on.`,
+		Long:  metricsHelp,
 		Example: `  lockreg metrics shop stock
   lockreg metrics --listen 0.0.0.0:9131 --host locks.example.org --behind-proxy \
     --view-token-file view.token shop`,

@@ -28,16 +28,8 @@ func (a *app) prefixesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "prefixes",
 		Short: "List the prefixes that have locks",
-		Long: `Lists the prefixes under which something is locked, with the number of keys that
-show it: by the records of processes that hold or wait, or did within the last
-minute; and by values in Spring's format, whose prefix is taken to end at the
-first colon. Locks of Redisson's Java clients alone are not found.
-
-The names of all keys of the database are read, by SCAN, for 10 seconds at most.
-
-Exit codes: 0 also when there is none, 64 a mistake on the command line, 69 Redis
-cannot be used.`,
-		Args: exactly(0),
+		Long:  prefixesHelp,
+		Args:  exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := a.connect(cmd.Context())
 			if err != nil {

@@ -40,22 +40,7 @@ func (a *app) releaseCommand() *cobra.Command {
 		Use:        "release PREFIX PATH",
 		SuggestFor: []string{"unlock", "free", "delete", "rm"},
 		Short:      "Free a lock whose holder is gone",
-		Long: `Shows who holds the lock, asks, and frees it if that holder still has it. It
-is for a holder that is gone, or will never release: a holder that is still at
-work may then no longer be the only one. A holder learns of it at its next
-renewal or when it unlocks.
-
-Without a terminal nobody can be asked, and --yes is needed: a holder that may be
-at work is then warned of on standard error, and freed. If several hold the lock,
-to read, or permits of a semaphore, --holder says which one is meant, by what show
-has under IN REDIS.
-
-A line is written to standard error: the time, who has called this (user and
-host), path, key, holder and reason.
-
-Exit codes: 0 the lock was freed, 1 nothing was changed: it is free, the holder
-has changed meanwhile, or the answer was no; 64 a mistake on the command line, 69
-Redis cannot be used.`,
+		Long:       releaseHelp,
 		Example: `  lockreg release shop orders:42 --reason "web-3 was switched off"
   lockreg release shop orders:42 --yes --reason "web-3 was switched off"`,
 		Args: exactly(2),

@@ -66,42 +66,7 @@ func (a *app) runCommand() *cobra.Command {
 		Use:     "run PREFIX PATH [--] COMMAND [ARGUMENT...]",
 		Aliases: []string{"lock"},
 		Short:   "Run a command under a lock",
-		Long: `Waits for the lock, runs the command, and releases the lock.
-
-The lock's lease is renewed for as long as the command runs. The command is
-started as it is, without a shell, with lockreg's standard input, output and
-error, and with
-
-  LOCKREG_KEY     the key of the lock
-  LOCKREG_TOKEN   its fencing token: larger than those of all earlier holders.
-                  Pass it on to what the lock protects, and have that refuse a
-                  smaller one. Not set with --shared, or without --fencing.
-
-in its environment. REDIS_URL, which may have a password in it, is left out
-unless --pass-redis-url is given. The command has a process group of its own.
-INT, TERM, HUP, QUIT, USR1 and USR2 go to the whole group; INT and TERM do not
-end lockreg before the command. The lock is released when all processes of the
-group have ended, those included that the command has left in the background.
-Processes that leave the group, as daemons do, are not waited for, and not ended.
-
-If the lease cannot be renewed, the group gets TERM when what is left of it is
---grace, and KILL when nothing is left, so that nothing works when another may
-have the lock. If the lock is taken away, by lockreg release or by a server that
-has lost it, the group gets TERM as soon as that is known, which may take a
-third of the lease, and KILL after --grace. If lockreg is killed, so is the
-group, and the lock is free when its lease is over. If lockreg alone is stopped
-for longer than the lease, the command is not: that is what LOCKREG_TOKEN is for.
-
-As process 1 of a container lockreg reaps the processes that others have left.
-
-With --once the lock is kept for nine tenths of the period, counted from the
-start, also when the command ends sooner: of all machines that start a job at
-about the same time, one runs it. A command that fails counts, too.
-
-Exit codes: the command's own, 128 + n when signal n ended it, or ended the
-waiting; 64 a mistake on the command line; 69 Redis cannot be used; 70 the lock
-was lost while the command ran; 75 the lock was not obtained, or what
---conflict-code says; 126 the command cannot be run; 127 it is not found.`,
+		Long:    runHelp,
 		Example: `  lockreg run --no-wait --conflict-code 0 shop report -- ./report --yesterday
   lockreg run --once 10m shop cleanup -- psql -f cleanup.sql
   lockreg run --wait 30s --shared shop catalogue -- ./export
@@ -135,11 +100,11 @@ was lost while the command ran; 75 the lock was not obtained, or what
 	flags.Var((*span)(&r.lease), "lease", "the lock is free after this time if this machine dies; 1s at least")
 	flags.Var((*span)(&r.grace), "grace",
 		"time between TERM and KILL when the lock is lost; less than half of the lease (default: a sixth of it, 10s at most)")
-	flags.Var((*span)(&r.once), "once", "run the command once in this period, wherever it is started; does not wait")
+	flags.Var((*span)(&r.once), "once", "run the command once in this period on all machines together; does not wait")
 	flags.BoolVar(&r.shared, "shared", false, "lock the reader of a read-write lock")
 	flags.BoolVar(&r.exclusive, "exclusive", false, "lock the writer of a read-write lock")
-	flags.IntVar(&r.permits, "permits", 0, "have one permit of a semaphore that has so many")
-	flags.BoolVar(&r.fencing, "fencing", true, "draw a fencing token; with --layout redisson only if it is given")
+	flags.IntVar(&r.permits, "permits", 0, "take one permit of a semaphore that has this many")
+	flags.BoolVar(&r.fencing, "fencing", true, "draw a fencing token; with --layout redisson only if you name the flag")
 	flags.IntVar(&r.conflictCode, "conflict-code", exitConflict, "exit code when the lock is not obtained")
 	flags.BoolVar(&r.passURL, "pass-redis-url", false, "leave REDIS_URL in the command's environment")
 	flags.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing when the lock is not obtained")

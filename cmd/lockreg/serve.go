@@ -57,33 +57,7 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve PREFIX...",
 		Short: "Show locks and their queues live, on a web page",
-		Long: `serve shows the locks of prefixes, 32 at most, on a web page: who holds them, who
-waits, and deadlocks, live. Redis is asked once for everybody who looks and for all
-prefixes, and not at all when nobody does, but for --metrics and --record.
-
-The address of the page has the prefix and the lock that are shown, so that it can
-be pasted elsewhere: http://127.0.0.1:8080/?prefix=orders&path=42
-
-With --record Redis is looked at every 10 seconds, or after a pause as long as the
-look, while nobody looks at the page, so that its charts show the last six hours
-from the start. They take 0.25 MB of memory for one prefix and 0.12 MB for each
-further one, at most. Without it they show when nobody looked.
-
-It listens on the loopback interface. On another address it starts only with TLS
-(--tls-cert, --tls-key) or --behind-proxy, and with a token for viewing. Browsers
-ask for the token once. A certificate that is renewed is read again.
-
-Locks can be released on the page with --allow-release and a token for that, which
-is another one and is for viewing, too. Without the flag a user of Redis that
-cannot write is enough.
-
-A token has 128 bits or more, and is in the environment, never on the command
-line, or in a file that others cannot read:
-
-  (umask 077; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' >view.token)
-  lockreg serve orders --view-token-file view.token
-
-  ` + viewTokenVariable + `      token for viewing
+		Long: serveHelp + viewTokenVariable + `      token for viewing
   ` + releaseTokenVariable + `   token for releasing
 
 Requests for other hosts than loopback, the address of --listen and those of
@@ -102,8 +76,8 @@ be used, or the address not be listened on.`,
 	flags := cmd.Flags()
 	flags.StringVar(&s.root, "root", "/", "path of the page, such as /locks/")
 	flags.BoolVar(&s.metrics, "metrics", false, "also serve metrics to Prometheus, see lockreg metrics")
-	flags.BoolVar(&s.record, "record", false, "look every 10 s while nobody does, for the charts of the last six hours")
-	flags.BoolVar(&s.allowRelease, "allow-release", false, "let those with the token for releasing release locks")
+	flags.BoolVar(&s.record, "record", false, "look every 10 s while no browser does, so that the charts cover six hours")
+	flags.BoolVar(&s.allowRelease, "allow-release", false, "let the page release locks, for users with the token for releasing")
 	flags.StringVar(&s.releaseTokenFile, "release-token-file", "", "file with the token for releasing")
 	return cmd
 }
@@ -113,12 +87,12 @@ func (s *serving) listens(cmd *cobra.Command, address string) {
 	s.root, s.every = "/", defaultEvery
 	flags := cmd.Flags()
 	flags.StringVar(&s.listen, "listen", address, "address and port")
-	flags.StringSliceVar(&s.hosts, "host", nil, "name under which clients reach it; may be given several times")
+	flags.StringSliceVar(&s.hosts, "host", nil, "host name that clients use; may be given several times")
 	flags.StringVar(&s.cert, "tls-cert", "", "file with the certificate chain, PEM")
-	flags.StringVar(&s.key, "tls-key", "", "file with its key, PEM")
-	flags.BoolVar(&s.behindProxy, "behind-proxy", false, "a proxy before it speaks HTTPS with clients")
+	flags.StringVar(&s.key, "tls-key", "", "file with the certificate's key, PEM")
+	flags.BoolVar(&s.behindProxy, "behind-proxy", false, "a proxy in front speaks HTTPS with clients")
 	flags.StringVar(&s.viewTokenFile, "view-token-file", "", "file with the token for viewing")
-	flags.Var(&s.every, "every", "pause between two looks for metrics, at least")
+	flags.Var(&s.every, "every", "shortest pause between two looks for metrics")
 }
 
 // options checks the flags. What is not safe is a mistake, not a warning.
