@@ -15,22 +15,32 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// Hold is a lock that is held, as a value. Any goroutine may use it, and Release ends it. Get it from [Registry.Acquire] or
-// [Lock.Acquire].
+// Hold is a lock that is held, as a value. Any goroutine may use it, and [Hold.Release] ends it. Get it from [Registry.Acquire]
+// or [Lock.Acquire].
 //
-// It excludes all other owners, including the goroutine that acquired it. A call that asks for its path with the hold's own
-// context would wait for itself, and returns [ErrDeadlock]. Unlock, Renew and Context of [Lock] do not apply to it; they
+//	hold, err := registry.Acquire(ctx, "42")
+//	if err != nil {
+//		return err
+//	}
+//	defer hold.Release(context.WithoutCancel(ctx))
+//	return ship(hold.Context(ctx))
+//
+// A Hold excludes all other owners, including the goroutine that acquired it. A call for the same path with the hold's own
+// context would wait for itself, and returns [ErrDeadlock]. Unlock, Renew and Context of [Lock] do not apply to a Hold; they
 // return [ErrNotOwner].
 //
-// A hold of [Registry.AcquireAll] is on several paths: its methods apply to all of them, and it is lost when one of them is.
+// # Details
 //
-// Release it. If the program can no longer reach a Hold that was not released, nor any context made from it, the garbage
-// collector notices that some time later. The registry logs it and no longer renews the hold; the key stays until its lease is
-// over, since the work may still be running. A context of the hold keeps it reachable; so does a child context until it ends,
-// and a context that has the Hold as a value.
+// A hold of [Registry.AcquireAll] is on several paths. Its methods apply to all of them, and it is lost when one of them is.
 //
-// After a call of Context a goroutine may wait for the Done channel alone, which the garbage collector cannot tell. So a Hold
-// that was dropped after that is logged, and renewed on until the contexts given to Context have ended.
+// Release each Hold. If the program can no longer reach a Hold that was not released, nor any context made from it, the garbage
+// collector notices that some time later. The registry logs it and no longer renews the hold. The key stays until its lease is
+// over, since the work may still be running.
+//
+//   - A context of the hold keeps the hold reachable. So does a child context until it ends, and a context that has the Hold as a
+//     value.
+//   - After a call of Context a goroutine may wait for the Done channel alone, which the garbage collector cannot see. A Hold
+//     that was dropped after that is logged, and renewed on until the contexts given to Context have ended.
 //
 // A nil *Hold, as a failed Acquire returns it, behaves like a released one.
 type Hold struct {
@@ -50,16 +60,22 @@ var errNilHold = fmt.Errorf("%w: the Hold is nil", ErrNotOwner)
 // released is set in Hold.calls once Release was called.
 const released = 1 << 30
 
-// Acquire is [Lock.Acquire] for the lock of path, as [Registry.Obtain] returns it.
+// Acquire waits until it has the lock of path, and returns it as a [Hold]. It is [Lock.Acquire] for the lock that
+// [Registry.Obtain] returns.
 func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption) (*Hold, error) {
 	return r.Obtain(path).Acquire(ctx, opts...)
 }
 
-// Acquire waits until it has the lock, like [Lock.Lock], for a new owner: the [Hold] that it returns. It takes the same
-// options, waits in the same queues, and returns the same errors. Acquire never nests: with the context of
-// another hold on this path, from [Hold.Context], [Registry.Do] or [Lock.Context], it returns [ErrDeadlock]. It returns
-// [ErrLockLost] when the lock was lost before Acquire could return. The hold is renewed each third of its lease until it is
-// released; [AtMost] limits that.
+// Acquire waits until it has the lock, like [Lock.Lock], and returns it as a [Hold], which is a new owner. It takes the same
+// options and waits in the same queues. The hold is renewed each third of its lease until it is released; [AtMost] limits that.
+//
+// # Errors
+//
+// Acquire returns the errors of [Lock.Lock], with these differences:
+//
+//   - [ErrDeadlock] also when ctx carries another hold on this path, from [Hold.Context], [Registry.Do] or [Lock.Context]:
+//     Acquire never nests
+//   - [ErrLockLost] when the lock was lost before Acquire could return
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
 	q := request{wait: untilDone, caller: caller{as: owner.NewHold()}}
 	return l.acquireAs(ctx, "acquire", &q, apply(&q, opts))
@@ -90,9 +106,13 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 	return h, nil
 }
 
-// Release releases the lock, from any goroutine. Whatever it returns, the hold is over, unless ctx is nil, which is bad input.
-// Nil, [ErrLockLost], [ErrUnavailable] and other errors of Redis mean what they do for [Lock.Unlock]. [ErrNotOwner] means that
-// Release was called before, or that h is nil. Release waits as long as Unlock.
+// Release releases the lock, from any goroutine. Whatever it returns, the hold is over. The exception is a nil ctx: Release
+// returns an error, and the hold goes on.
+//
+// # Errors
+//
+// Release waits as long as [Lock.Unlock]. Nil, [ErrLockLost], [ErrUnavailable] and other errors of Redis mean what they do there.
+// [ErrNotOwner] means that Release was called before, or that h is nil.
 func (h *Hold) Release(ctx context.Context) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: release: %w", errNilHold)
@@ -156,9 +176,9 @@ func (h *Hold) leave(before int32) (last bool, err error) {
 
 func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
 
-// Renew has the hold end lease from now, in whole milliseconds, from two to 30 days. It works like [Lock.Renew], with the same
-// limits, including [AtMost], and the same errors; [ErrNotOwner] means that Release was called, or that h is nil. For a hold
-// on several paths it renews each, and joins the errors.
+// Renew sets the hold's lease: from now on it is valid for lease, in whole milliseconds, from two to 30 days. It works like
+// [Lock.Renew], with the same limits, including [AtMost], and the same errors. [ErrNotOwner] means that Release was called, or
+// that h is nil. For a hold on several paths Renew renews each path, and joins the errors.
 func (h *Hold) Renew(ctx context.Context, lease time.Duration) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: renew: %w", errNilHold)
@@ -183,8 +203,8 @@ func (h *Hold) renew(ctx context.Context, lease time.Duration) error {
 	return l.renew(ctx, hold.Part{Hold: h.hold, Owner: h.owner}, lease)
 }
 
-// Remaining returns how long the hold stays valid if it is not renewed: what is left of its lease, less a margin for clocks. It
-// is 0 once the hold is lost or released. It does not ask Redis.
+// Remaining returns how long the hold stays valid if it is not renewed: the rest of its lease, less a margin for clocks. It is 0
+// once the hold is lost or released. Remaining does not ask Redis.
 func (h *Hold) Remaining() time.Duration {
 	if h == nil {
 		return 0
@@ -200,11 +220,16 @@ func (h *Hold) Remaining() time.Duration {
 	return left
 }
 
-// Holder returns the hold's name in Redis, for ForceUnlockHolder of package inspect: with it and the path another process can
-// release this hold, and no other. From this call on the hold is not handed to the next goroutine of this process, see
-// [WithHandoff], since the name would go along. For a hold on several paths Holder names the hold of the first path. All
-// readers of a process, including later ones, share one name, and lose the lock together. Holder is empty once Release was
-// called.
+// Holder returns the hold's name in Redis, for ForceUnlockHolder of package inspect. With the name and the path another process
+// can release this hold, and no other. Holder is empty once Release was called.
+//
+// # Details
+//
+// From this call on the hold is not handed to the next goroutine of this process, see [WithHandoff], since the name would go
+// along.
+//
+// For a hold on several paths Holder names the hold of the first path. All readers of a process, including later ones, share one
+// name, and lose the lock together.
 func (h *Hold) Holder() string {
 	if h == nil {
 		return ""
@@ -218,12 +243,17 @@ func (h *Hold) Holder() string {
 	return h.lock.holderOf(h.hold)
 }
 
-// Context returns a child of parent that ends with the hold, like [Lock.Context]: with the cause [ErrLockLost] as soon as the
-// hold can no longer be guaranteed, [context.Canceled] when it is released, and [ErrClosed] when the registry is closed. Once
-// Release was called it is cancelled already, with the cause [ErrNotOwner]. Err and [context.Cause] go by the clock, as described
-// there; those of a hold on several paths look at each of them.
+// Context returns a child of parent that ends with the hold, like [Lock.Context]. Use it for the work that the lock protects. A
+// call for the same path with this context, or with a child of it, returns [ErrDeadlock], since the context carries the hold.
 //
-// It carries the hold: a call for the same path with it, or with a child of it, returns [ErrDeadlock].
+// The causes with which it ends:
+//
+//   - [ErrLockLost], as soon as the hold can no longer be guaranteed
+//   - [context.Canceled], when the hold is released
+//   - [ErrClosed], when the registry is closed
+//   - [ErrNotOwner], at once, when Release was called before
+//
+// Err and [context.Cause] go by the clock, as [Lock.Context] describes. For a hold on several paths they look at each path.
 func (h *Hold) Context(parent context.Context) context.Context {
 	defer runtime.KeepAlive(h)
 	if parent == nil {

@@ -31,22 +31,29 @@ import (
 // A registry that has seen that goes in order for a while. Whatever else sends one script for several paths must look at Apart,
 // too.
 
-// AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has all. Calls of
-// AcquireAll never deadlock with each other, whatever the order of their paths: each waits for one path after the other, in the
-// order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
-//
-// When all are free it takes one script for each thousand of them, on a cluster at least one for each slot. So does their
-// release, but for paths that others wait for: each of those takes one more. Behind a proxy that spreads keys over several
-// servers it takes one command for each path, one after another. While the call
-// waits, it renews the paths that it already has. When one of them is lost, it releases all and begins anew, until the wait
-// ends. With NoWait it tries once.
-//
-// A path that is given twice counts once. Only plain locks can be acquired. The [Hold] stands for all paths: Release, Renew and
-// Context apply to all of them, Path and Key name the first one given, see [Hold.Paths]. When one path is lost, the Hold is
+// AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has all; with [NoWait] it
+// tries once. The [Hold] stands for all paths: Release, Renew and Context apply to all, and when one path is lost, the Hold is
 // lost.
 //
-// [AtMost] counts from when the call has all. An empty list, an empty path, and more than 20 000 paths are bad input. Each path
-// counts for the capacity, see [Registry.SetCapacity]. AcquireAll returns the errors of Acquire, with the key that failed.
+// Calls of AcquireAll never deadlock with each other, whatever the order of their paths: each waits for one path after the other,
+// in the order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
+//
+// # Details
+//
+// When all paths are free, the call takes one script for each thousand of them, on a cluster at least one for each slot. So does
+// their release, except that each path for which others wait takes one more. Behind a proxy that spreads keys over several
+// servers the call takes one command for each path, one after another.
+//
+// While the call waits, it renews the paths that it already has. When one of them is lost, it releases all and begins anew, until
+// the wait ends. [AtMost] counts from when the call has all.
+//
+// A path that is given twice counts once. Only plain locks can be acquired. Holder and Token of the Hold are those of the first
+// path given, see [Hold.Paths] and [Hold.TokenOf]. Each path counts for the capacity, see [Registry.SetCapacity].
+//
+// # Errors
+//
+// AcquireAll returns the errors of Acquire, with the key that failed. An empty list, an empty path, and more than 20 000 paths
+// are bad input.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...AcquireOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
 	if err != nil {
@@ -70,7 +77,7 @@ func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...Acqui
 	return first, nil
 }
 
-// Paths returns the paths that were acquired: for [Registry.AcquireAll] all of them in the order given, each once.
+// Paths returns the paths that were acquired: after [Registry.AcquireAll] all of them in the order given, each once.
 func (h *Hold) Paths() []string {
 	parts := h.parts()
 	paths := make([]string, len(parts))
@@ -80,7 +87,7 @@ func (h *Hold) Paths() []string {
 	return paths
 }
 
-// TokenOf returns the fencing token of one of the hold's paths, see [Hold.Token]; 0 for any other path.
+// TokenOf returns the fencing token of one of the hold's paths, see [Hold.Token]. It is 0 for any other path.
 func (h *Hold) TokenOf(path string) uint64 {
 	for _, part := range h.parts() {
 		if part.lock.path() == path {

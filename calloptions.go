@@ -22,7 +22,7 @@ type LockOption interface{ ofLock() }
 type SemaphoreOption interface{ ofSemaphore() }
 
 // AcquireOption changes one call that acquires a lock, permits of a semaphore, or several paths with [Registry.AcquireAll]. It is
-// one of [Lease], [AtMost], [Wait], [NoWait] and [FailFast].
+// [Lease], [AtMost], [Wait], [NoWait] or [FailFast].
 type AcquireOption interface {
 	LockOption
 	SemaphoreOption
@@ -99,43 +99,56 @@ func optionIn(o any) (_ option, found bool) {
 	}
 }
 
-// Lease sets the lease of this call, in milliseconds, from two to 30 days; fractions are cut off. See [WithLease] for what a
-// lease is. Renewals of the hold use the same lease, and [AtMost] limits them. Default: the registry's lease; for an owner that
-// locks again, the lease of its hold.
+// Lease sets the lease of one call: how long its lock stays locked in Redis when it is neither released nor renewed. It is in
+// whole milliseconds, from two to 30 days; fractions are cut off. Default: the registry's lease, see [WithLease]; for an owner
+// that locks again, the lease of its hold.
 //
-// A run of [Registry.Once] and a leader's lock are always renewed. So their lease only says how long a crash keeps others out.
+// # Details
 //
-// A call that nests in a hold never shortens the hold's lease, since the calls around it rely on that. A longer lease counts
-// until the nested call is undone; then the hold has the lease of the other calls again. In Spring an inner lock sets the lease
-// for all. [Lock.Renew] may shorten it.
+// Renewals of the hold use the same lease, and [AtMost] limits them. A run of [Registry.Once] and a leader's lock are always
+// renewed. So their lease only says how long a crash keeps others out.
+//
+// A call that nests in a hold never shortens the hold's lease, since the calls around it rely on that lease. A longer lease
+// counts until the nested call is undone. Then the hold has the lease of the other calls again. In Spring an inner lock sets the
+// lease for all. [Lock.Renew] may shorten the lease.
 func Lease(d time.Duration) LeaseOption { return leaseOption{option: option{isLease, d}} }
 
 // Wait limits how long the call waits, for goroutines of this process and for Redis together. When the time is over, TryLock
-// returns false, and Lock, Do and Acquire return [ErrTaken]. If d is not positive, the call does not wait, as with [NoWait]; so d
-// may be the time that is left until a deadline. Default: TryLock does not wait, the others wait until their context is done.
+// returns false, and Lock, Do and Acquire return [ErrTaken]. Default: TryLock does not wait, the others wait until their context
+// is done.
+//
+// If d is not positive, the call does not wait, as with [NoWait]. So d may be the time that is left until a deadline.
 func Wait(d time.Duration) AcquireOption { return acquireOption{option{isWait, d}} }
 
-// NoWait makes the call try once, without a place in any queue, here or in Redis: Lock, Do and Acquire return [ErrTaken] at
-// once when another owner has the lock, and [ErrUnavailable] when Redis cannot be asked. It cannot be combined with Wait.
-// TryLock does not need it. Default: see [Wait].
+// NoWait makes the call try once, without a place in any queue, here or in Redis. Lock, Do and Acquire return [ErrTaken] at once
+// when another owner has the lock, and [ErrUnavailable] when Redis cannot be asked. It cannot be combined with Wait. TryLock does
+// not need it. Default: see [Wait].
 func NoWait() AcquireOption { return acquireOption{option{kind: isNoWait}} }
 
 // AtLeast keeps the path taken for d from when this call has obtained the lock, even when the lock is released sooner. Until d is
-// over no owner gets it, in this process or elsewhere, Java included; then waiting calls do. It is ShedLock's lockAtLeastFor, for
-// jobs that are shorter than the difference between the clocks that start them. Default: the path is free when it is released.
+// over no owner gets the lock, in this process or elsewhere, Java included. Default: the path is free when it is released.
 //
-// D must be positive; fractions of a millisecond are rounded up. D is independent of the lease and may be longer: while the
-// lock is held, and after a crash or a loss, only the lease counts. ForceUnlock of package inspect ends it.
+// It is ShedLock's lockAtLeastFor: for jobs that are shorter than the difference between the clocks that start them. See
+// [Registry.Once] for such jobs.
+//
+// # Details
+//
+// D must be positive; fractions of a millisecond are rounded up. D is independent of the lease and may be longer: while the lock
+// is held, and after a crash or a loss, only the lease counts. ForceUnlock of package inspect ends it.
 //
 // It is for plain locks only. A reader and a writer return an error, and so does a call of an owner that already holds the lock.
 func AtLeast(d time.Duration) LockOption { return lockOption{option{isAtLeast, d}} }
 
-// AtMost limits how long the lock is held, whatever renews it, [Lock.Renew] included. The key in Redis lives for d at most
-// from when the lock was granted; only a renewal that takes long to arrive adds that time. Contexts of the hold end before d is
-// over, by the margin for clocks, with [ErrLockLost]. It is ShedLock's lockAtMostFor, and AtMost(10*time.Second) is Redisson's
-// leaseTime. D must be from two milliseconds to 30 days, and not less than [AtLeast]. Default: the lock is held for as long as
-// it is renewed.
+// AtMost limits how long the lock is held, whatever renews it, [Lock.Renew] included. Contexts of the hold end before d is over,
+// by the margin for clocks, with [ErrLockLost]. Default: the lock is held for as long as it is renewed.
 //
+// It is ShedLock's lockAtMostFor, and AtMost(10*time.Second) is Redisson's leaseTime.
+//
+// # Details
+//
+// D must be from two milliseconds to 30 days, and not less than [AtLeast].
+//
+//   - The key in Redis lives for d at most, counted from the grant. Only a renewal that takes long to arrive adds that time.
 //   - If the call waited for another process, d may begin before the call returns, usually by half a second at most.
 //   - The registry does not remove the key before its lease must have ended.
 //   - When the lock is handed to another owner, only that owner's AtMost counts from then on.
@@ -143,17 +156,20 @@ func AtLeast(d time.Duration) LockOption { return lockOption{option{isAtLeast, d
 func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMost, d}} }
 
 // FailFast makes a waiting call return [ErrUnavailable] as soon as Redis cannot be asked. Default: a call with [Wait] tries again
-// until its wait is over. Spring and Redisson have no such option. The call fails
+// until its wait is over. Spring and Redisson have no such option.
+//
+// # Details
+//
+// The call fails
 //
 //   - at its first failure, also when too few replicas have the hold
 //   - once the server is silent
 //   - while it waits for another goroutine of this process: at most 100 ms after that goroutine meets a failure, or the server is
 //     silent
 //
-// The server is silent when it has not answered a command within half a second and two round trips, with [WithReplicas] a
-// quarter of a second later, and within the time of [WithCommandTimeout] at most. While the call waits for its turn, the
-// registry asks the server twice a second whether it answers. A call that does not wait for the lock waits just as long for its
-// reply.
+// The server is silent when it has not answered a command within half a second and two round trips, with [WithReplicas] a quarter
+// of a second later, and within the time of [WithCommandTimeout] at most. While the call waits for its turn, the registry asks
+// the server twice a second whether it answers. A call that does not wait for the lock waits just as long for its reply.
 //
 // Until three commands were answered, the round trip is taken to be the time that [Open] took to connect. With a client of your
 // own it is not known then, and the limit is 6.5 s.

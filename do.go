@@ -10,25 +10,36 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// Do is [Lock.Do] for the lock that [Registry.Obtain] returns for path. It is Spring's executeLocked.
+// Do runs fn while it holds the lock of path. It is [Lock.Do] for the lock that [Registry.Obtain] returns, and Spring's
+// executeLocked.
 func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context) error, opts ...LockOption) error {
 	return r.Obtain(path).Do(ctx, fn, opts...)
 }
 
-// Do runs fn while it holds the lock. It takes the options of [Lock.Lock]: with [Wait] it gives up after that time, with
-// [NoWait] at once, with [ErrTaken]. Without them Do waits until ctx is done.
+// Do runs fn while it holds the lock. Fn gets the context of [Lock.Context], which ends as soon as the hold can no longer be
+// guaranteed.
 //
-// The lock is renewed each third of its lease until fn returns, even if the owner held it before. Locks that fn takes and
-// does not unlock are renewed only as [WithRenewal] says. A fn that hangs keeps the lock for as long as the process lives,
-// unless [AtMost] limits that.
+//	err := lock.Do(ctx, func(ctx context.Context) error { return ship(ctx) }, lockregistry.Wait(time.Second))
 //
-// Fn gets the context of [Lock.Context]: it is cancelled, with the cause [ErrLockLost], as soon as the hold can no longer be
-// guaranteed. Calls for this lock with this context nest in the hold, even on goroutines that fn starts.
+// Do takes the options of [Lock.Lock]. Without [Wait] and [NoWait] it waits for the lock until ctx is done.
 //
-// Do returns the error of fn, joined with the error of [Lock.Unlock]: [ErrLockLost] means that others may have had the lock
-// while fn ran, and [ErrUnavailable] in a [LockError] whose Op is "unlock" that fn has run, and the server did not answer
-// the unlock, so that the lock ends in the background, or answered it after the end of the lease, see there. It also unlocks when
-// fn panics, and when ctx is done. When locking fails, Do returns the error of [Lock.Lock], and does not run fn.
+// # Details
+//
+// The lock is renewed each third of its lease until fn returns, even if the owner held it before. A fn that hangs keeps the lock
+// for as long as the process lives, unless [AtMost] limits that. Locks that fn takes and does not unlock are renewed only as
+// [WithRenewal] says.
+//
+// Calls for this lock with the context of fn nest in the hold, even on goroutines that fn starts. Do also unlocks when fn panics,
+// and when ctx is done.
+//
+// # Errors
+//
+// When locking fails, Do returns the error of [Lock.Lock], and does not run fn. Otherwise it returns the error of fn, joined with
+// the error of [Lock.Unlock]:
+//
+//   - [ErrLockLost]: others may have had the lock while fn ran.
+//   - [ErrUnavailable], in a [LockError] whose Op is "unlock": fn has run, and Redis did not answer the unlock, so that the lock
+//     ends in the background. Or Redis answered after the end of the lease, see there.
 func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) error {
 	q := request{wait: untilDone}
 	return l.do(ctx, fn, &q, apply(&q, opts))
@@ -56,8 +67,8 @@ func (l *Lock) do(ctx context.Context, fn func(context.Context) error, q *reques
 //
 //	number, err := lockregistry.DoValue(ctx, locks.Obtain("invoices"), nextNumber, lockregistry.Wait(time.Second))
 //
-// It returns that value whatever the error is: also when fn failed, and when fn succeeded and unlocking failed. If fn has not
-// run, it returns the zero value. It takes the options that fit both; with [AtLeast] or [Permits] call Do.
+// It returns the value of fn whatever the error is: also when fn failed, and when fn succeeded and unlocking failed. If fn has
+// not run, it returns the zero value. It takes the options that fit both; with [AtLeast] or [Permits] call Do.
 func DoValue[T any, L *Lock | *Semaphore](
 	ctx context.Context, on L, fn func(context.Context) (T, error), opts ...AcquireOption,
 ) (value T, err error) {
@@ -82,32 +93,46 @@ func DoValue[T any, L *Lock | *Semaphore](
 // leastPeriod is the shortest period of [Registry.Once]: Redis itself would take most of a shorter one.
 const leastPeriod = 10 * time.Millisecond
 
-// RetryOnError makes [Registry.Once] free the path when fn returned an error or panicked. Then the next call of any node runs
-// the job, even in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
+// RetryOnError makes [Registry.Once] free the path when fn returned an error or panicked. Then the next call of any node runs the
+// job, even in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
 func RetryOnError() OnceOption { return onceOption{option{kind: isRetryOnError}} }
 
-// Once runs a job on one of several nodes that all call it once each period: it calls fn unless another call runs the job, or
-// began to run it less than nine tenths of the period ago. It never waits for the lock. Path names the job, every is its
-// period, 10 ms at least.
+// Once runs a job on one of several nodes that all call it once each period. It calls fn unless another call runs the job, or
+// began to run it less than nine tenths of the period ago. It never waits for the lock. Path names the job. Every is its period,
+// 10 ms at least.
+//
+//	ran, err := registry.Once(ctx, "report", time.Hour, report)
+//
+// Ran reports whether fn was called. False without an error means that another call runs the job or did. Fn gets the context of
+// [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no longer be guaranteed.
+//
+// # Details
 //
 // The path's lock marks the run and keeps other calls out. It is renewed while fn runs, and stays for nine tenths of the period
 // from when it was obtained, see [AtLeast]. So the clocks of the nodes may differ by almost that much, and the next run is not
 // skipped if a node comes at least nine tenths of the period after the last run began. When fn takes longer than that, the path
-// is free when fn returns. The mark corresponds to ShedLock's lockAtLeastFor, the lease, see [Lease], to its lockAtMostFor
-// after a crash only: while fn hangs, no node runs the job. Give fn a context with a timeout.
+// is free when fn returns.
 //
-// Ran reports whether fn was called. False without an error means that another call runs the job or did; a call within fn
-// returns this, too. Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no
-// longer be guaranteed.
+// The mark stays when ctx is done, and without [RetryOnError] also when fn fails or panics. After a crash or a loss only the
+// lease keeps other calls out, see [Lease], and may end before or after the period. A call of Once within fn for the same path
+// returns false without an error.
 //
-// If fn ran, the error is fn's, joined with the error of the release: [ErrLockLost], another node may have run the job at the
-// same time; [ErrUnavailable], it is not known whether the mark stays; or another error of Redis. The mark stays when ctx is
-// done, and without [RetryOnError] also when fn fails or panics. After a crash or a loss only the lease keeps other calls out,
-// and may end before or after the period.
+// The mark is ShedLock's lockAtLeastFor. The lease is its lockAtMostFor after a crash only: while fn hangs, no node runs the job.
+// Give fn a context with a timeout.
 //
-// If fn did not run, the error is one of [Lock.Acquire], except [ErrTaken]: [ErrUnavailable], it is not known whether the job
-// runs; [ErrDeadlock], ctx carries another hold on the path, from [Hold.Context], [Registry.Do] or [Lock.Context]. Bad input,
-// such as a period that is too short, is an error, too.
+// # Errors
+//
+// If fn ran, the error is fn's, joined with the error of the release:
+//
+//   - [ErrLockLost]: another node may have run the job at the same time.
+//   - [ErrUnavailable]: it is not known whether the mark stays.
+//   - Another error of Redis.
+//
+// If fn did not run, the error is one of [Lock.Acquire], except [ErrTaken]:
+//
+//   - [ErrUnavailable]: it is not known whether the job runs.
+//   - [ErrDeadlock]: ctx carries another hold on the path, from [Hold.Context], [Registry.Do] or [Lock.Context].
+//   - Bad input, such as a period that is too short.
 func (r *Registry) Once(
 	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...OnceOption,
 ) (ran bool, err error) {

@@ -1,63 +1,77 @@
-// Package lockregistry has locks for several processes, in Redis. It is a Go port of Spring Integration's RedisLockRegistry,
-// and shares its locks with Java services on the same Redis.
+// Package lockregistry locks paths across processes with Redis: one process at a time ships an order, one node of a fleet runs a
+// job, at most five calls go to a partner at once. It is a Go port of Spring Integration's RedisLockRegistry, and shares its
+// locks with Java services on the same Redis.
 //
-// A [Registry], made by [Open] for a prefix, hands out one [Lock] per path. A lock has two halves. The local half is a
-// reentrant, first-in-first-out mutex among the goroutines of this process; its waiters do not touch Redis. The
-// other half is the key "prefix:path" in Redis, which keeps other processes out. It has a lease: when its holder
-// crashes, the key expires.
+// [Open] makes a [Registry] for a prefix, and the registry has one [Lock] for each path:
 //
 //	registry, err := lockregistry.Open(ctx, "redis://localhost:6379", "orders")
 //	...
 //	defer registry.Close()
 //	err = registry.Do(ctx, "42", func(ctx context.Context) error { return ship(ctx) })
 //
-// [Registry.Do] locks, runs a function, gives it a context that ends when the lock is lost, and unlocks. [Registry.Acquire]
-// returns the lock as a value, a [Hold], for any goroutine to release. [Lock.Lock] and [Lock.Unlock] are for code that is
-// ported from Java. All of them wait in the same queues, and exclude each other.
+// A path can be locked in three ways. They wait in the same queues, and exclude each other:
 //
-// A [Semaphore] of [Registry.Semaphore] lets several holds in at a time, across all processes.
+//   - [Registry.Do] locks, runs a function, and unlocks. The function gets a context that ends when the lock is lost.
+//   - [Registry.Acquire] returns the lock as a value, a [Hold]. Any goroutine may release it.
+//   - [Lock.Lock] and [Lock.Unlock] are for code that is ported from Java. The calling goroutine owns the lock, as a thread does
+//     there.
+//
+// [Registry.Once] runs a job on one of several nodes, [Registry.AcquireAll] locks several paths together, [Registry.ReadWrite]
+// returns read-write locks, and a [Semaphore] lets several holds in at a time, in all processes together.
+//
+// A lock has two halves. The local half is a mutex among the goroutines of this process: reentrant, and first in, first out.
+// Goroutines that wait for it do not touch Redis. The other half is the key "prefix:path" in Redis, which keeps other processes
+// out. The key has a lease: when its holder crashes, the key expires.
 //
 // # Owners
 //
 // A [Hold] is an owner of its own, and cannot be locked again. A lock taken by Lock or Do belongs to the goroutine, or to the
-// owner in the context, if [ContextWithOwner] made one. The owner may lock again and must unlock as often; Unlock by another
+// owner in the context, if [ContextWithOwner] made one. The owner may lock again, and must unlock as often. Unlock by another
 // owner returns [ErrNotOwner].
 //
 // # Leases
 //
-// A hold is valid only during its lease, less a margin for clock drift (1 % and a millisecond). The lease counts from before
-// the command was sent that granted or renewed it. When that time is over the hold is lost, whether or not Redis can be
-// reached: contexts of [Lock.Context] are cancelled with the cause [ErrLockLost], and Lock by the owner returns it.
+// A hold is valid only during its lease, less a margin for clock drift:
 //
-// [Lock.Do], [DoValue], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] know when the work ends, and renew the lease
-// until then, each third of it. [Lease] and [WithLease] set its length: for how long a crash keeps others out. [AtMost]
-// limits how long the work may take. Locks taken by [Lock.Lock] and [Lock.TryLock] are not renewed, as in Spring: use
-// [WithRenewal] or [Lock.Renew], or a lease that is long enough.
+//	valid until = sent + lease - 1 % - 1 ms
+//
+// Sent is the time before the command was sent that granted or renewed the hold. After the end of this time the hold is lost,
+// whether or not Redis can be reached: contexts of [Lock.Context] are cancelled with the cause [ErrLockLost], and Lock by the
+// owner returns that error.
+//
+// [Lock.Do], [DoValue], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] know when the work ends. Until then they renew
+// the lease, each third of it. [Lease] and [WithLease] set its length: for how long a crash keeps others out. [AtMost] limits how
+// long the work may take.
+//
+// Locks taken by [Lock.Lock] and [Lock.TryLock] are not renewed, as in Spring. For these use a lease that is long enough,
+// [WithRenewal], or [Lock.Renew].
 //
 // # Waiting
 //
-// One goroutine of a process waits on Redis for a path, the others queue behind it in order of arrival. The processes queue in
-// Redis: a release makes the first one the owner and wakes no other. A waiter learns that Java has released the lock from the
-// server itself (client-side caching), by messages on the channels that Spring and Redisson use, or by polling: the first of
-// these that the server and the user's permissions allow. See [WithPolling].
+// For each path one goroutine of a process waits on Redis. The others queue behind it in order of arrival. The processes queue in
+// Redis: a release makes the first one the owner, and wakes no other.
 //
-// When a goroutine unlocks while others of the process wait, the lock may pass to the next one while the key stays, without a
-// command to Redis, for as long as [WithHandoff] allows; after that other processes have their turn.
+// Java does not know this queue. A waiter learns that Java has released the lock in one of three ways, the first that the server
+// and the user's permissions allow: from the server itself (client-side caching), by messages on the channels that Spring and
+// Redisson use, or by polling. See [WithPolling].
+//
+// When a goroutine unlocks while others of the process wait, the lock may pass to the next one without a command to Redis, and
+// the key stays. [WithHandoff] says for how long. After that other processes have their turn.
 //
 // # Formats
 //
-// A lock is a string with an expiry, as in Spring; with [WithRedissonLayout] it is a hash, as Redisson's RLock writes it. In
+// A lock is a string with an expiry, as in Spring. With [WithRedissonLayout] it is a hash, as Redisson's RLock writes it. In
 // either case [Registry.ReadWrite] returns read-write locks in the format of Redisson's RReadWriteLock: readers share, writers
 // exclude all. A [Semaphore] has a format of its own, which Java does not know.
 //
 // # Errors
 //
 // Every error of a lock is a [*LockError] that names the operation and the key. Test for its reason with [errors.Is]:
-// [ErrNotOwner], [ErrLockLost], [ErrTaken], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock],
-// [ErrWrongType], [context.Canceled] and so on.
+// [ErrNotOwner], [ErrLockLost], [ErrTaken], [ErrUnavailable], [ErrClosed], [ErrCapacity], [ErrDeadlock], [ErrWrongType],
+// [context.Canceled] and so on.
 //
 // # For operators
 //
-// Package inspect shows who holds the locks of a prefix and who waits for them, in all processes, and frees those whose
-// holders are gone. Package observe has what a registry reports of itself.
+// Package inspect shows who holds the locks of a prefix and who waits for them, in all processes. It frees locks whose holders
+// are gone. Package observe has what a registry reports of itself.
 package lockregistry

@@ -16,12 +16,15 @@ import (
 )
 
 // ContextWithOwner returns a child of ctx that carries a new owner. Calls with this context, or with children of it, lock and
-// unlock as that owner, whichever goroutine makes them: so one goroutine can unlock what another one locked, and several can
-// nest within one hold. Without ContextWithOwner the calling goroutine is the owner, as the thread is in Java. Within the
-// context of [Registry.Do] or [Lock.Context] the new owner does not hold their lock.
+// unlock as that owner, whichever goroutine makes them. So one goroutine can unlock what another one locked, and several can nest
+// within one hold. Without ContextWithOwner the calling goroutine is the owner, as the thread is in Java.
 //
-// Go code that C calls back (cgo) may run under the number of the goroutine that called C, or of one that has ended. So such
-// code should lock with an owner of its own, see above.
+// # Details
+//
+// Within the context of [Registry.Do] or [Lock.Context] the new owner does not hold their lock.
+//
+// Go code that C calls back (cgo) may run under the number of the goroutine that called C, or of one that has ended. Such code
+// should lock with an owner of its own, made by ContextWithOwner.
 func ContextWithOwner(ctx context.Context) context.Context {
 	if ctx == nil {
 		ctx = context.Background()

@@ -14,34 +14,43 @@ import (
 
 // The errors of locks. Each comes wrapped in a [*LockError]; test for it with [errors.Is].
 var (
-	// ErrNotOwner: the caller does not hold the lock, so nothing was changed. Spring throws IllegalStateException
-	// ("You do not own lock at ...") here.
+	// ErrNotOwner: the caller does not hold the lock. Nothing was changed. Spring throws IllegalStateException ("You do not own
+	// lock at ...") here.
 	ErrNotOwner = fault.NotOwner
 
 	// ErrLockLost: the lease ended, or the key was removed or taken over, while the lock was held. Another owner may have worked
-	// on what the lock protects. Spring throws ConcurrentModificationException ("Lock was released in the store due to expiration
-	// ...") here. It is also the cause with which contexts of [Lock.Context] end. The text says how the lock was lost, see
-	// [observe.Loss]. Compare with errors.Is, not with ==.
+	// on what the lock protects, so stop. Spring throws ConcurrentModificationException ("Lock was released in the store due to
+	// expiration ...") here.
+	//
+	// It is also the cause with which contexts of [Lock.Context] end. The text says how the lock was lost, see [observe.Loss].
+	// Compare with errors.Is, not with ==.
 	ErrLockLost = fault.Lost
 
-	// ErrTaken: the lock was not free within the time of [Wait], or another owner has it and the call does not wait, see
-	// [NoWait]. If Redis could not be asked before the wait was over, the error is [ErrUnavailable] instead. The text says how
-	// long the call waited, and which owner of this process has the lock, or that it is taken in Redis.
+	// ErrTaken: another owner had the lock when the time of [Wait] was over, or, with [NoWait], at once. The text says how long
+	// the call waited, and which owner of this process has the lock, or that the lock is taken in Redis. If Redis could not be
+	// asked before the wait was over, the error is [ErrUnavailable] instead.
 	ErrTaken = fault.Taken
 
-	// ErrUnavailable: Redis did not answer, or cannot serve now: a broken connection, no answer in time, a failover (READONLY,
-	// CLUSTERDOWN, MASTERDOWN), a server that starts (LOADING) or is out of memory, an answer that came too late to be
-	// believed. The same call may succeed later. Of [Lock.Unlock] and [Hold.Release] it also means that the hold was valid
-	// until the call, but the answer came after the end of its lease, so that nobody knows whether it was lost before. Joined
-	// with a context's error it means that the context ended while Redis did not answer. A context's error without
+	// ErrUnavailable: Redis did not answer, or cannot serve now. The same call may succeed later. The reason is one of these:
+	//
+	//   - a broken connection, or no answer in time
+	//   - a failover (READONLY, CLUSTERDOWN, MASTERDOWN)
+	//   - a server that starts (LOADING) or is out of memory
+	//   - an answer that came too late to be believed
+	//
+	// [Lock.Unlock] and [Hold.Release] also return it when the hold was valid until the call, but Redis answered after the end of
+	// the lease. Then it is not known whether the hold was lost before.
+	//
+	// Joined with a context's error it means that the context ended while Redis did not answer. A context's error without
 	// ErrUnavailable means that another owner had the lock.
 	ErrUnavailable = fault.Unavailable
 
-	// ErrClosed: the registry is closed; or it shuts down, and the caller holds none of its locks, see [Registry.Shutdown].
+	// ErrClosed: the registry is closed. Or it shuts down, and the caller holds none of its locks, see [Registry.Shutdown].
 	ErrClosed = fault.Closed
 
-	// ErrWrongType: the key in Redis is not the kind of lock that the call asks for: a read-write lock instead of a plain lock, a
-	// lock of another layout, or no lock at all. Nothing was changed.
+	// ErrWrongType: the key in Redis is not the kind of lock that the call asks for. It is a read-write lock instead of a plain
+	// lock, a lock of another layout, or no lock at all. Nothing was changed. Use another path or prefix, or the layout that the
+	// other services use.
 	ErrWrongType = fault.WrongType
 
 	// ErrDeadlock: the call would wait for itself. Nothing was changed. What to do depends on the case:
@@ -59,11 +68,11 @@ var (
 	// logged and reported to [observe.Observer]. Give calls a deadline or Wait where a cycle ends by itself.
 	ErrDeadlock = fault.Deadlock
 
-	// ErrCapacity: all locks that the registry may cache are in use, see [Registry.SetCapacity].
+	// ErrCapacity: all locks that the registry may cache are in use. Raise the number with [Registry.SetCapacity].
 	ErrCapacity = fault.Capacity
 )
 
-// LockError is the type of all errors of locks. It says which operation failed on which key.
+// LockError is the type of all errors of locks. It says which operation failed, on which key, and why.
 type LockError struct {
 	// Op is "lock", "trylock", "unlock", "renew", "do", "acquire", "once", "release", "setpermits", "forceunlock",
 	// "inspect", "locks", "deadlocks" or "leader".
@@ -72,7 +81,7 @@ type LockError struct {
 	Err error  // why
 }
 
-// Error has the first 200 bytes of the key.
+// Error returns the operation, the first 200 bytes of the key, and the reason.
 func (e *LockError) Error() string {
 	key := fault.Short(e.Key)
 	if strings.HasSuffix(key, ":") { // another colon follows

@@ -15,26 +15,28 @@ import (
 // to whom the hold is handed. While the hold has the key, they are larger than all earlier owners' tokens and smaller than
 // the tokens of later draws. Once the hold has lost the key and another hold has drawn, they are too small, as they should be.
 
-// WithFencing gives each hold a fencing token: a number that is larger than the tokens of all earlier holds of its path. A
-// program passes it to the store that the lock protects, such as a database, which refuses a write with a smaller token than it
-// has seen: from a process that was stopped for longer than its lease. See [Hold.Token] and [TokenFrom]. Locking again keeps
-// the token.
+// WithFencing gives each hold a fencing token: a number that is larger than the tokens of all earlier holds of its path. Default:
+// no tokens.
 //
-// Holders in registries without this option, and Java's in Spring's format, draw no tokens. With [WithRedissonLayout] plain locks
-// share the counter with Redisson's RFencedLock. Writers of read-write locks have their own counter in either layout, readers
-// have no tokens.
+// Pass the token to the store that the lock protects, such as a database. The store refuses a write whose token is smaller than
+// one that it has seen: such a write comes from a process that was stopped for longer than its lease. See [Hold.Token] and
+// [TokenFrom].
 //
-// Tokens are at least the server's time in microseconds, except in Redisson's format. A counter for each path keeps the last
-// token for an hour, in Redisson's format forever. When a failover loses the counter, tokens go on from the new master's clock,
-// which must not be behind; in Redisson's format they are given again.
+// # Details
 //
-// With this option a script sets the key, and a call that waited in the queue needs one more round trip. Default: no tokens,
-// and no counters.
+// Locking again keeps the token. With this option a script sets the key, and a call that waited in the queue needs one more round
+// trip. A counter for each path keeps the last token for an hour, in Redisson's format forever.
+//
+//   - Holders in registries without this option draw no tokens, nor do Java's in Spring's format.
+//   - With [WithRedissonLayout] plain locks share the counter with Redisson's RFencedLock.
+//   - Writers of read-write locks have their own counter in either layout. Readers have no tokens.
+//   - Tokens are at least the server's time in microseconds, except in Redisson's format. When a failover loses the counter,
+//     tokens go on from the new master's clock, which must not be behind. In Redisson's format the same tokens are given again.
 func WithFencing() Option { return func(s *settings) { s.fencing = true } }
 
-// Token returns the hold's fencing token, see [WithFencing]; 0 in a registry without fencing, and for the reader of a
-// [ReadWriteLock]. It does not change when the hold is lost or released. For a hold on several paths it is the token of
-// [Hold.Path]; see [Hold.TokenOf].
+// Token returns the hold's fencing token, see [WithFencing]. It is 0 in a registry without fencing, and for the reader of a
+// [ReadWriteLock]. It does not change when the hold is lost or released. For a hold on several paths it is the token of the first
+// path; see [Hold.TokenOf] for the others.
 func (h *Hold) Token() uint64 {
 	if h == nil {
 		return 0
@@ -42,10 +44,11 @@ func (h *Hold) Token() uint64 {
 	return h.token
 }
 
-// TokenFrom returns the fencing token of the hold that ctx carries: a context from [Registry.Do], [Lock.Context] or
-// [Hold.Context], or a child of it; the innermost hold if there are several. It reports false when there is no such hold, when
-// the hold has no token, see [Hold.Token], and when [ContextWithOwner] was called within the hold's context. The token remains
-// when the hold is over, so that a late write is refused.
+// TokenFrom returns the fencing token of the hold that ctx carries, see [WithFencing]. Ctx is a context from [Registry.Do],
+// [Lock.Context] or [Hold.Context], or a child of it. If it carries several holds, the innermost one counts.
+//
+// TokenFrom reports false when ctx carries no hold, when the hold has no token, see [Hold.Token], and when [ContextWithOwner] was
+// called within the hold's context. The token remains when the hold is over, so that a late write is refused.
 func TokenFrom(ctx context.Context) (uint64, bool) {
 	if ctx == nil {
 		return 0, false

@@ -27,8 +27,8 @@ var losses = map[fault.Loss]observe.Loss{
 	fault.GrantedTwice:   observe.LossGrantedTwice,
 }
 
-// WithObserver makes the registry call the functions of o. At least one must be set. Module lockotel has an observer that
-// reports to OpenTelemetry. Default: none, which costs nothing.
+// WithObserver makes the registry call the functions of o when it acquires, releases or loses a lock, for instance. At least one
+// function must be set. Module lockotel has an observer that reports to OpenTelemetry. Default: none, which costs nothing.
 func WithObserver(o observe.Observer) Option { return func(s *settings) { s.observer = &o } }
 
 func observes(o *observe.Observer) error {

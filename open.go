@@ -23,9 +23,7 @@ type onClient struct {
 
 var clients shares.Of[*onClient]
 
-// Open connects to the Redis that url names, and makes a registry whose locks are the keys "prefix:path" there. The registry
-// has its own client. [Registry.Close] and [Registry.Shutdown] close it, but not before the locks that are still held are
-// unlocked, or their leases are over. To use an existing client, see [New].
+// Open connects to the Redis that url names, and makes a registry whose locks are the keys "prefix:path" there:
 //
 //	redis://user:password@host:6379/0                 one server, database 0
 //	rediss://host:6379                                with TLS
@@ -33,27 +31,40 @@ var clients shares.Of[*onClient]
 //	redis://host:26379?addr=host2:26379&master_set=m  the master m that Sentinels name
 //	unix:///run/redis.sock?db=0                       a socket
 //
-// The default port is 6379; each addr needs a port. A special character in user or password is written as %XX. User and
-// password are not used for Sentinels; TLS (rediss) is. [rueidis.ParseURL] lists further parameters. Of these,
-// dial_timeout=2s limits how long making a connection may take, and write_timeout=2s how long a connection may be silent
-// while a command waits; both are Go durations, 5 s by default. For settings that a URL cannot have, see [WithClientOption].
-// Where the server, or a proxy, refuses RESP3, the client speaks RESP2, and the log says so.
+// The registry has its own client. [Registry.Close] and [Registry.Shutdown] close it, but not before the locks that are still
+// held are unlocked, or their leases are over. To use a client of yours, see [New]. Ctx limits only Open.
 //
-// With master_set the registry also keeps a connection to each Sentinel. It asks them about a master that was silent, and hears
-// when they begin to replace one: a master that was frozen and deposed, and goes on, is not believed. A master that was silent is
-// believed once most Sentinels vouch for it; while most do not answer, or they do not agree, 10 s after it answers again, in some
-// cases 3 minutes. Open waits for the first word of the Sentinels, no longer than 3 s.
+// # URLs
 //
-// Ctx limits only Open. Without a deadline, Open takes dial_timeout for each server that does not answer. When it fails, it
-// leaves no connection, and no goroutine except one that is in a function of yours. No error contains the password, nor the
-// user unless the server's reply names it. Without either in url, an error names no host that was not found: it may be one of
-// them. The errors:
+// The default port is 6379; each addr needs a port. A special character in user or password is written as %XX. [rueidis.ParseURL]
+// lists further parameters. Of these, two are Go durations, 5 s by default:
 //
-//   - [ErrUnavailable], when no server answers, or none can serve now; with the error of ctx, when that ends first. So it is
-//     where a single server is a replica: Open asks again, for dial_timeout at most, since the address may lead to a master soon
+//   - dial_timeout=2s limits how long making a connection may take
+//   - write_timeout=2s limits how long a connection may be silent while a command waits
+//
+// For settings that a URL cannot have, see [WithClientOption]. Where the server, or a proxy, refuses RESP3, the client speaks
+// RESP2, and the log says so.
+//
+// # Sentinel
+//
+// User and password of the URL are not used for Sentinels; TLS (rediss) is. With master_set the registry also keeps a connection
+// to each Sentinel. It asks the Sentinels about a master that was silent, and hears when they begin to replace a master. So a
+// master that was frozen, is deposed, and goes on is not believed. A master that was silent is believed once most Sentinels vouch
+// for it. While most do not answer, or they do not agree, it is believed 10 s after it answers again, in some cases 3 minutes.
+// Open waits for the first word of the Sentinels, no longer than 3 s.
+//
+// # Errors
+//
+//   - [ErrUnavailable], when no server answers, or none can serve now; joined with the error of ctx, when that ends first.
+//     Without a deadline, Open takes dial_timeout for each server that does not answer. A single server that is a replica counts
+//     as one that cannot serve: Open asks it again, for dial_timeout at most, since the address may lead to a master soon.
 //   - an error that says that the server refuses the user or a command, or that a proxy does not know HELLO
 //   - bad input, before anything is sent: url cannot be read, prefix is empty, ctx is nil, or an option's value is out of its
-//     bounds; the error says all that is wrong
+//     bounds. The error says all that is wrong.
+//
+// When Open fails, it leaves no connection, and no goroutine except one that is in a function of yours. No error contains the
+// password, nor the user unless the server's reply names it. If url has no user and no password, an error does not name a host
+// that was not found: what stands there may be one of them.
 func Open(ctx context.Context, url, prefix string, opts ...Option) (*Registry, error) {
 	r, err := open(ctx, url, prefix, opts)
 	if err != nil {

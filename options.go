@@ -30,7 +30,7 @@ const (
 	longestLease = 30 * 24 * time.Hour
 )
 
-// Option changes what [New] makes.
+// Option changes what [New] and [Open] make.
 type Option func(*settings)
 
 // settings is the result of a registry's options. Options only store values; check validates them.
@@ -56,10 +56,11 @@ type servers struct {
 	sentinels *rueidis.ClientOption         // see WithSentinels; nil: none are given
 }
 
-// WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. It is in
-// whole milliseconds, from two to 30 days: the holder relies on 1 % and a millisecond less, a margin for clocks. A useful lease
-// is much longer than the round trip to Redis. Default: 60 s, as in Spring, or 30 s with [WithRedissonLayout], as in
-// Redisson. See [Lease] for the lease of a single call.
+// WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. Default: 60 s,
+// as in Spring, or 30 s with [WithRedissonLayout], as in Redisson. See [Lease] for the lease of a single call.
+//
+// It is in whole milliseconds, from two to 30 days. The holder relies on 1 % and a millisecond less, a margin for clocks. A
+// useful lease is much longer than the round trip to Redis.
 func WithLease(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
 
 // WithPollInterval sets the pause between two attempts while a call waits by polling, see [WithPolling]. It must be positive.
@@ -67,89 +68,119 @@ func WithLease(d time.Duration) Option { return func(s *settings) { s.expiry = &
 func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.poll = d } }
 
 // WithCommandTimeout sets how long one command waits for the answer of Redis, whatever the context of the call. It must be
-// positive. A call whose first command is not answered in that time returns [ErrUnavailable]; a call that waits tries again.
+// positive. A call whose first command is not answered in that time returns [ErrUnavailable]. A call that waits tries again. With
+// the lease of [WithLease] the default is
+//
+//	min(5 s, lease / 3) + 2 round trips to the server
+//
 // The timeout ends neither the command nor its connection: the server may still execute the command, which harms no later hold.
-// [Lock.Unlock] has its own limits. Default: 5 s, or a third of the lease of [WithLease] if that is shorter, plus two round
-// trips to the server.
+// [Lock.Unlock] has its own limits.
 func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.limit = &d } }
 
 // WithRenewal also renews locks taken by [Lock.Lock] and [Lock.TryLock], each third of their lease, until they are unlocked or
-// lost; [AtMost] limits that. A lease then only has to outlast interruptions, not the work. Spring does the same once it has a
-// renewal task scheduler. [Lock.Do], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] always renew. Default: leases of
-// Lock and TryLock end, unless [Lock.Renew] is called or a nested Do runs. Without [Lease] they are renewed all the same with
-// [WithRedissonLayout], as in Redisson, and for the reader of a [ReadWriteLock].
+// lost. [AtMost] limits that. So the lease only has to outlast interruptions, not the work. Spring does the same once it has a
+// renewal task scheduler. Default: leases of Lock and TryLock end, unless [Lock.Renew] is called or a nested Do runs.
+//
+// [Lock.Do], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] always renew. Lock and TryLock without [Lease] also renew
+// with [WithRedissonLayout], as in Redisson, and for the reader of a [ReadWriteLock].
 func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 
-// WithPolling makes waiting calls only poll, see [WithPollInterval], without a place in the queue. Releases publish nothing
-// that Java listens to, as with Spring's SPIN_LOCK, but still serve the queue of other processes.
+// WithPolling makes waiting calls only poll, see [WithPollInterval], without a place in the queue. Releases publish nothing that
+// Java listens to, as with Spring's SPIN_LOCK, but still serve the queue of other processes. Default: waiting calls queue in
+// Redis, and a release makes the first one the owner and sends it a message.
 //
-// Default: waiting calls queue in Redis, and a release makes the first one the owner and sends it a message. The first call
-// learns that Java has released the lock, or that the key is gone, by CLIENT TRACKING (Redis 6 or newer, RESP3) if the server
-// and the user's permissions allow it, else by messages on the layout's channels, else by polling. What they do not allow is
-// logged once. Releases are published, as with Spring's PUB_SUB_LOCK. From the first waiting call on, the client needs one
-// more connection, which its registries share; on a cluster one to each master with a key that calls wait for.
+// # Details
+//
+// Without this option the first waiting call learns in one of these ways that Java has released the lock, or that the key is
+// gone. The first way counts that the server and the user's permissions allow; a way that they do not allow is logged once.
+//
+//   - CLIENT TRACKING (Redis 6 or newer, RESP3)
+//   - messages on the layout's channels
+//   - polling
+//
+// Releases are published, as with Spring's PUB_SUB_LOCK. From the first waiting call on, the client needs one more connection,
+// which its registries share. On a cluster it needs one to each master with a key that calls wait for.
 func WithPolling() Option { return withWakeup(wakeupPoll) }
 
 func withWakeup(m wakeup) Option { return func(s *settings) { s.wakeup = m } }
 
-// WithOldChannel also publishes releases on "<prefix>-channel", where Java services in PUB_SUB_LOCK mode listen before Spring
-// Integration 6.4.8, 6.5.3 and 7.0.0. Waiting calls of this package wake for releases on either channel. Default: releases are
-// published only on the channel of newer versions, "<prefix>-channel:<key>".
+// WithOldChannel is for Java services in PUB_SUB_LOCK mode with Spring Integration before 6.4.8, 6.5.3 or 7.0.0: releases are
+// also published on "<prefix>-channel", where these services listen. Waiting calls of this package wake for releases on either
+// channel. Default: releases are published only on the channel of newer versions, "<prefix>-channel:<key>".
 func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } }
 
 // WithHandoff sets how long the goroutines of this process may hand a lock to each other, first in, first out, while its key
-// stays in Redis. That is much faster than releasing and obtaining it anew, but keeps other processes waiting: after this
-// time, counted from when the process got the key, the next waiting process has its turn. It also has its turn when less than
-// half of the lease is left, and when the next owner asks for a lease that is longer than the running one, or shorter by more
-// than a third. The next owner's lease is renewed as if it had obtained the lock itself. With 0 every unlock releases the
-// key. With a longer time the registry may notice that much later that the key was removed, see [Lock.Unlock]. It must not be
-// negative. Default: 100 ms.
+// stays in Redis. That is much faster than releasing the lock and obtaining it anew, but it keeps other processes waiting. With 0
+// every unlock releases the key. It must not be negative. Default: 100 ms.
+//
+// # Details
+//
+// The time counts from when the process got the key. When it is over, the next waiting process has its turn. That process also
+// has its turn
+//
+//   - when less than half of the lease is left
+//   - when the next owner asks for a lease that is longer than the running one, or shorter by more than a third
+//
+// The next owner's lease is renewed as if it had obtained the lock itself. The registry may notice by this time later that the
+// key was removed, see [Lock.Unlock].
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = limit } }
 
 // WithName sets the name that people see when this registry holds a lock or waits for one, see [observe.Label]: the name of a
-// service, for instance. Several registries may have the same. The name must be valid UTF-8 of 1 to 100 bytes. Default: none;
-// the label has the host and the process.
+// service, for instance. Several registries may have the same. The name must be valid UTF-8 of 1 to 100 bytes. Default: none; the
+// label has the host and the process.
 func WithName(name string) Option { return func(s *settings) { s.name = &name } }
 
-// WithRedissonLayout keeps plain locks as Redisson's RLock does: a hash for each, whose name is prefix + ":" + path. As in
-// Redisson, a lock taken without a lease has a lease of 30 s (or what [WithLease] says, Redisson's lockWatchdogTimeout), which is
-// renewed for as long as the lock is held; a lease that the call names ends unless [WithRenewal] is set too.
+// WithRedissonLayout keeps plain locks as Redisson's RLock does: a hash for each, whose name is prefix + ":" + path. Default: a
+// string for each lock, as Spring Integration's RedisLockRegistry writes it. Read-write locks have Redisson's format in either
+// case, and semaphores the library's own.
 //
-// Default: a string for each lock, as Spring Integration's RedisLockRegistry writes it. Read-write locks have Redisson's format
-// in either case, and semaphores the library's own.
+// As in Redisson, a lock taken without a lease has a lease of 30 s, or the one of [WithLease], and is renewed for as long as it
+// is held. (Redisson calls this lockWatchdogTimeout.) A lease that the call names ends, unless [WithRenewal] is set too.
 func WithRedissonLayout() Option { return func(s *settings) { s.layout = redissonLayout } }
 
-// WithClientID sets the prefix of the registry's values in Redis, for people who look at them. It may be any text of 1 to 1024
-// bytes: each key, ticket and message contains it. Two registries never share holds, even with the same id, since the id is
-// followed by a random UUID. With an id longer than four bytes the queues take more memory in Redis, which stores sets
-// compactly only while their members have 64 bytes at most. Default: the UUID alone.
+// WithClientID puts a text in front of the registry's values in Redis, for people who look at them. Default: only a random UUID.
+//
+// The id may be any text of 1 to 1024 bytes. The UUID follows it, so two registries never share holds, even with the same id.
+// Each key, ticket and message contains the id. With an id longer than four bytes the queues take more memory in Redis, which
+// stores sets compactly only while their members have 64 bytes at most.
 func WithClientID(id string) Option { return func(s *settings) { s.clientID = &id } }
 
 // WithLogger sets where the registry logs events that no call can return, such as a lock lost in the background. It must not be
-// nil. A goroutine that exists only while there are lines writes them one after another, so a handler that blocks or panics
-// delays only other lines. Lines that come while 1024 wait are dropped, and their number is logged. Default: no log.
+// nil. Default: no log.
+//
+// A goroutine writes the lines one after another, and exists only while there are lines. So a handler that blocks or panics
+// delays only other lines. Lines that come while 1024 wait are dropped, and their number is logged.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
 
 // WithClientOption changes the options of the client of [Open], for instance its TLSConfig, or the user and password for
-// Sentinels. Open calls change once, before it connects, with the options from the URL. An AuthCredentialsFn replaces the
-// URL's user and password, and is called for each connection, including those to Sentinels and those on which calls wait; its
-// Address tells them apart. DisableCache stays set: this package does not use the client's cache. ReplicaOnly and
-// SendToReplicas are bad input. It is for Open only. Default: what the URL says, with one connection for commands, and
-// buffers of 32 KiB.
+// Sentinels. It is for Open only. Default: what the URL says, with one connection for commands, and buffers of 32 KiB.
+//
+// # Details
+//
+// Open calls change once, before it connects, with the options from the URL.
+//
+//   - AuthCredentialsFn replaces the URL's user and password. It is called for each connection, including those to Sentinels and
+//     those on which calls wait. The Address in its argument tells them apart.
+//   - DisableCache stays set: this package does not use the client's cache.
+//   - ReplicaOnly and SendToReplicas are bad input.
 func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 	return func(s *settings) { s.changes = append(s.changes, change) }
 }
 
-// WithSentinels names the Sentinels of a client that is given to [New]: option is what that client was made with. Open knows
-// them; from a client they cannot be learned. Then a master that is frozen, deposed, and goes on is not believed, see New. The
-// registry connects to each Sentinel in the background, over one connection for all registries on the client, asks them about a
-// server that was silent before it believes it again, and hears when they begin to replace it. Their user needs permission for
-// SENTINEL and SUBSCRIBE. If most do not answer, the first call waits 10 s before it sends anything.
+// WithSentinels names the Sentinels of a client that is given to [New]: option is what that client was made with. Then a master
+// that was frozen, is deposed, and goes on is not believed, see New. It is for New only, since [Open] knows the Sentinels.
+// Default: no Sentinel is asked.
 //
-// Of option it uses InitAddress, which must not be empty, Sentinel, with a MasterSet, the functions that dial and
-// authenticate, ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. ReplicaOnly and SendToReplicas are bad
-// input, and so is a client that is not for Sentinel. Of several registries on one client the first with this option counts.
-// It is for New only. Default: no Sentinel is asked.
+// # Details
+//
+// The registry connects to each Sentinel in the background, over one connection for all registries on the client. It asks the
+// Sentinels about a server that was silent before it believes that server again, and hears when they begin to replace a server.
+// If most do not answer, the first call waits 10 s before it sends anything. The Sentinels' user needs permission for SENTINEL
+// and SUBSCRIBE.
+//
+// Of option it uses InitAddress, which must not be empty, Sentinel, with a MasterSet, the functions that dial and authenticate,
+// ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. ReplicaOnly and SendToReplicas are bad input, and so is a
+// client that is not for Sentinel. Of several registries on one client the first with this option counts.
 func WithSentinels(option rueidis.ClientOption) Option {
 	return func(s *settings) { s.sentinels = &option }
 }
@@ -157,16 +188,16 @@ func WithSentinels(option rueidis.ClientOption) Option {
 // WithReplicas makes a hold count only once n replicas of the master have it, so that a granted lock outlives its master. N must
 // be positive. Default: a hold counts once the master has it, as in Spring. Redisson always waits for replicas.
 //
-// Do not use it where locks must be had while a replica is down, or where a late writer can be refused by [WithFencing] instead:
-// n should be the number of all replicas that may be promoted, in a cluster of each master, and then no lock is granted while one
-// of them is down. With a smaller n a replica without the hold may be promoted.
+// Do not use it where locks must be had while a replica is down, or where [WithFencing] can refuse a late writer instead. N
+// should be the number of all replicas that may be promoted, in a cluster the number for each master. Then no lock is granted
+// while one of them is down. With a smaller n a replica without the hold may be promoted.
 //
 // # Details
 //
 // A call waits for the replicas for timeout, at least a millisecond, and no longer than [WithCommandTimeout]. When too few have
-// acknowledged by then, the lock is released, and the call goes on waiting, if it may, or fails with [ErrUnavailable].
+// acknowledged by then, the lock is released. Then the call goes on waiting, if it may, or fails with [ErrUnavailable].
 //
-// Renewals wait for replicas, too, also those by Renew: with too few the lease is not extended, and [ErrLockLost] follows at its
+// Renewals wait for replicas, too, also those by Renew. With too few the lease is not extended, and [ErrLockLost] follows at its
 // end. Handing a lock to another goroutine of this process needs no acknowledgement, nor does Unlock.
 //
 // The option costs a round trip between the servers for each grant and renewal, and one more connection to each master while

@@ -10,31 +10,43 @@ import (
 	"github.com/lockregistry/lockregistry/internal/local"
 )
 
-// ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the
-// writer. It is safe for use by many goroutines; get it from [Registry.ReadWrite].
+// ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the writer.
+// It is safe for use by many goroutines. Get it from [Registry.ReadWrite].
 //
-// Both locks are reentrant. An owner of the writer may also lock the reader, then unlock the writer, and go on reading
-// without a gap. An owner of the reader that locks the writer gets [ErrDeadlock] at once instead of a deadlock.
+// Both locks are reentrant. An owner of the writer may also lock the reader, then unlock the writer, and go on reading without a
+// gap. An owner of the reader cannot lock the writer: it gets [ErrDeadlock] at once. Unlock the reader first.
+//
+// # Order
 //
 // Goroutines of this process, and processes, are served in order of arrival, so that readers do not starve writers. The readers
-// of a process share one hold in Redis. While they come and go, the process asks Redis every 100 ms, or as often as
-// [WithHandoff] says if that is shorter, whether a writer waits elsewhere. If so, new readers wait until the others have left
-// and the writer has had its turn. A writer that polls, see [WithPolling], and a writer of Redisson have no place in the
-// queue. For them new readers wait for 300 ms at most, then may read for as long, and so on. A writer of Redisson is seen
-// only while readers of some process share a hold. A writer that only tries now and then gets the lock when there is no
-// reader, as in Redisson.
+// of a process share one hold in Redis. While they come and go, the process asks Redis every 100 ms, or as often as [WithHandoff]
+// says if that is shorter, whether a writer waits elsewhere. If so, new readers wait until the others have left and the writer
+// has had its turn.
 //
-// In Redis it is Redisson's RReadWriteLock: one hash, and for each read hold a key with its lease, all in one slot of a
-// cluster. On a cluster, paths with braces that would spread these keys over slots, such as "a{b" or "{}a", get an error. The
-// end of a reader's lease does not end other readers' leases. That reader gets [ErrLockLost] when it unlocks.
+// A writer that polls, see [WithPolling], and a writer of Redisson have no place in the queue. For them new readers wait for 300
+// ms at most, then may read for as long, and so on. A writer of Redisson is seen only while readers of some process share a hold.
+// A writer that only tries now and then gets the lock when there is no reader, as in Redisson.
+//
+// # Leases
 //
 // A reader that is locked without [Lease], by Do, or by Acquire, is renewed each third of its lease until it is unlocked, in
-// either layout. So a goroutine that forgets to unlock keeps writers out for as long as its process lives; a crash keeps them
-// out for one lease at most. The reason is Redisson: before version 4.6 a renewal by a Java reader sets the leases of all
-// readers to its own lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed would end early and unnoticed,
-// and a writer would get the lock. So a third of the lease should be shorter than lockWatchdogTimeout, and a lease that is
-// not renewed should be no longer than lockWatchdogTimeout. Java renewals do not change a writer's lease: writers are renewed
-// like plain locks.
+// either layout. So a goroutine that forgets to unlock keeps writers out for as long as its process lives. A crash keeps them out
+// for one lease at most. The end of a reader's lease does not end other readers' leases. That reader gets [ErrLockLost] when it
+// unlocks.
+//
+// The reason for these renewals is Redisson. Before version 4.6 a renewal by a Java reader sets the leases of all readers to its
+// own lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed would end early and unnoticed, and a writer would
+// get the lock. So beside such readers
+//
+//   - a third of the lease should be shorter than lockWatchdogTimeout
+//   - a lease that is not renewed should be no longer than lockWatchdogTimeout
+//
+// Java renewals do not change a writer's lease: writers are renewed like plain locks.
+//
+// # In Redis
+//
+// It is Redisson's RReadWriteLock: one hash, and for each read hold a key with its lease, all in one slot of a cluster. On a
+// cluster, paths with braces that would spread these keys over slots, such as "a{b" or "{}a", get an error.
 type ReadWriteLock struct {
 	reader Lock
 	writer Lock
@@ -63,9 +75,11 @@ func (l *Lock) reads() bool  { return l.pair != nil && l == &l.pair.reader }
 func (l *Lock) writes() bool { return l.pair != nil && l == &l.pair.writer }
 
 // Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, separately for
-// each owner. The readers of a process share one hold in Redis, and lose it together. While several share it, its lease is only
-// lengthened: [Lock.Renew] with a shorter lease renews the hold with the lease that it has. When another
-// goroutine has just asked Redis for the reader, TryLock waits for that reply, too, which is for both.
+// each owner.
+//
+// The readers of a process share one hold in Redis, and lose it together. While several share the hold, its lease is only
+// lengthened: [Lock.Renew] with a shorter lease renews the hold with the lease that it has. When another goroutine has just asked
+// Redis for the reader, TryLock waits for that reply, too, which is for both.
 func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 
 // Writer returns the lock that excludes all other owners, readers and writers.

@@ -17,11 +17,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// Lock is the lock of one path. It is safe for use by many goroutines; get it from [Registry.Obtain].
+// Lock is the lock of one path. It is safe for use by many goroutines. Get it from [Registry.Obtain].
 //
-// It has two halves. The local half serializes the goroutines of this process. Its holder asks Redis for the other half, the
-// hold. Locking gets the local half, then the hold. Unlocking ends the hold, removes its key, and only then frees the local
-// half, so that the next local holder finds the key free.
+// # Details
+//
+// A lock has two halves. The local half serializes the goroutines of this process. The other half is the hold, the key in Redis.
+//
+//  1. Locking gets the local half, then asks Redis for the hold.
+//  2. Unlocking ends the hold and removes its key.
+//  3. Only then it frees the local half, so that the next goroutine finds the key free.
 type Lock struct {
 	reg   *Registry
 	redis queue.Path     // its half in Redis
@@ -84,8 +88,9 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 }
 
 // TryLock locks like [Lock.Lock] but does not wait for the lock; with [Wait] it waits that long at most. False without an error
-// means that another owner holds the lock. It is Spring's tryLock. It returns the errors of Lock except [ErrTaken]. When Redis
-// could not be asked, the error is [ErrUnavailable].
+// means that another owner holds the lock. It is Spring's tryLock.
+//
+// It returns the errors of Lock except [ErrTaken]. When Redis could not be asked, the error is [ErrUnavailable].
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	q := request{wait: notAtAll}
 	return l.acquire(ctx, "trylock", &q, apply(&q, opts))
@@ -134,14 +139,27 @@ func (l *Lock) unlockBy(ctx context.Context, c *tenure.Carried) error {
 	return now.unlock(ctx, now.hold.OwnerOf(c))
 }
 
-// Renew has the caller's hold end lease from now, in whole milliseconds, two to 30 days as for [Lease]; later renewals use the
-// same lease, those of nested calls, too. It may shorten a lease, but a hold that several readers share is only lengthened, see
-// [ReadWriteLock.Reader].
-// A hold with [AtMost] gets no lease that reaches beyond its bound; Renew still returns nil then. The errors, each within a
-// [*LockError]: [ErrNotOwner] when the caller does not hold the lock, [ErrLockLost] when its lease is over or its key is no
-// longer this hold's, the error of ctx, [ErrUnavailable], [ErrClosed] when the registry is closed while Renew waits, a lease
-// that is too short, also for the round trip to Redis, and other errors of Redis. After an error of Redis the hold stays
-// valid for as long as its lease is certain.
+// Renew sets the lease of the caller's hold: from now on it is valid for lease. Later renewals use the same lease, also the
+// renewals of nested calls. Renew may shorten a lease.
+//
+// # Details
+//
+// Lease is in whole milliseconds, from two to 30 days, as for [Lease].
+//
+//   - A hold that several readers share is only lengthened, see [ReadWriteLock.Reader].
+//   - A hold with [AtMost] gets no lease that reaches beyond its end. Renew still returns nil then.
+//   - After an error of Redis the hold stays valid for as long as its lease is certain.
+//
+// # Errors
+//
+// Each is within a [*LockError].
+//
+//   - [ErrNotOwner]: the caller does not hold the lock.
+//   - [ErrLockLost]: the lease is over, or the key is no longer this hold's.
+//   - [ErrUnavailable], and other errors of Redis.
+//   - [ErrClosed]: the registry was closed while Renew waited.
+//   - The error of ctx.
+//   - Bad input: a lease that is too short, also for the round trip to Redis, or longer than 30 days.
 func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
@@ -157,24 +175,32 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 	return l.renew(ctx, hold.Part{Hold: h, Owner: o}, lease)
 }
 
-// Context returns a child of parent that ends with the caller's hold. It is cancelled with the cause [ErrLockLost] as soon as
-// the hold can no longer be guaranteed: before the key can expire, whether or not Redis can be reached. It is cancelled with
-// the cause [context.Canceled] when the lock is unlocked, and with [ErrClosed] when the registry is closed. When the caller
-// does not hold the lock, the context is cancelled already, with the cause [ErrNotOwner] or ErrLockLost.
+// Context returns a child of parent that ends with the caller's hold. Use it for the work that the lock protects. It ends as soon
+// as the hold can no longer be guaranteed: before the key can expire, whether or not Redis can be reached.
 //
-// Err and [context.Cause] go by the clock: the first look after the end of the lease sees it, and closes Done, even if the
-// process was stopped or its processors are busy. Otherwise a timer closes Done, which may be late then. A child of
-// [context.WithValue] looks at the clock, too; one of [context.WithCancel], [context.WithTimeout] or [context.WithDeadline] ends
-// when Done is closed: so look at this context itself before each write. To look sends nothing, and calls no function of the
-// program.
+// The causes with which it ends:
 //
-// The context carries the hold: while it lasts, Lock, Do, Unlock, Renew and Context of this very lock, with this context or a
-// child of it, nest in the hold, whichever goroutine calls. The hold goes on until all nested calls have unlocked. For other
-// locks, and once the hold is over, the context changes nothing about the owner.
+//   - [ErrLockLost], when the hold can no longer be guaranteed
+//   - [context.Canceled], when the lock is unlocked
+//   - [ErrClosed], when the registry is closed
+//   - [ErrNotOwner] or ErrLockLost, at once, when the caller does not hold the lock
 //
-// Another goroutine may unlock with the context. So once Context was called, or another goroutine has nested in the hold with the
-// context of [Lock.Do], a hold that is renewed is renewed on even if the owner's goroutine ends without Unlock, and nothing is
-// logged.
+// # Details
+//
+// Before each write, look at Err of this context itself. Err and [context.Cause] go by the clock: the first look after the end of
+// the lease sees the loss and closes Done, even if the process was stopped or its processors are busy. If nothing looks, a timer
+// closes Done, which may be late in such a process. To look sends nothing, and calls no function of the program.
+//
+//   - A child of [context.WithValue] looks at the clock, too.
+//   - A child of [context.WithCancel], [context.WithTimeout] or [context.WithDeadline] ends only when Done is closed.
+//
+// The context carries the hold. While the hold lasts, calls of Lock, Do, Unlock, Renew and Context of this very lock nest in it
+// if they have this context or a child of it, whichever goroutine calls. The hold goes on until all nested calls have unlocked.
+// For other locks, and once the hold is over, the context changes nothing about the owner.
+//
+// Another goroutine may unlock with the context. So a renewed hold is renewed on even if the owner's goroutine ends without
+// Unlock, and nothing is logged, once Context was called, or once another goroutine has nested in the hold with the context of
+// [Lock.Do].
 func (l *Lock) Context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = context.Background()

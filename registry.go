@@ -33,8 +33,8 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that must exclude each other
-// use the same prefix on the same Redis database, each with its own registry.
+// Registry hands out the locks of one prefix. It is safe for use by many goroutines. Services that must exclude each other use
+// the same prefix on the same Redis database, each with its own registry.
 type Registry struct {
 	names
 	config
@@ -103,18 +103,27 @@ type reports struct {
 	handoffs atomic.Uint64
 }
 
-// New makes a registry whose locks are the keys "prefix:path" on the server of client. It does not talk to Redis, and it
-// does not own the client: close the registry first, then the client. [Open] makes one with a client of its own.
+// New makes a registry on a client of yours, with the locks at the keys "prefix:path" on the server of client. [Open] makes one
+// with a client of its own.
 //
-// Set DisableCache in the client's options: this package does not use the client's cache, and waits on a connection of its
-// own. [rueidis.ParseURL] leaves it unset.
+// New does not talk to Redis, and the registry does not own the client: close the registry first, then the client. Set
+// DisableCache in the client's options: this package does not use the client's cache, and waits on a connection of its own.
+// [rueidis.ParseURL] leaves it unset.
 //
-// For a client of Sentinel use Open, or give its options to [WithSentinels]. Otherwise, when a master is frozen, deposed, and
-// goes on before this client has changed to its successor, what is locked meanwhile is locked on the former master only, and
-// two owners are inside at once. That change came 0.04 to 1.8 s after the promotion where it was measured; where the Sentinel
-// that the client follows leads the failover, and a replica does not follow, it may take as long as failover-timeout.
+// # Sentinel
 //
-// New fails when client is nil, prefix is empty, or an option is nil or out of its bounds; the error lists all that is wrong.
+// For a client of Sentinel use Open, or give its options to [WithSentinels]. Otherwise two owners may be inside at once:
+//
+//  1. A master is frozen, and the Sentinels depose it.
+//  2. The old master goes on before this client has changed to its successor.
+//  3. What is locked meanwhile is locked on the old master only.
+//
+// The change came 0.04 to 1.8 s after the promotion where it was measured. Where the Sentinel that the client follows leads the
+// failover, and a replica does not follow, it may take as long as failover-timeout.
+//
+// # Errors
+//
+// New fails when client is nil, prefix is empty, or an option is nil or out of its bounds. The error lists all that is wrong.
 func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error) {
 	s, err := settingsOf(opts)
 	if client == nil {
@@ -231,8 +240,9 @@ func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 }
 
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock's methods report what
-// is wrong, an empty path for instance. Calls with the same path return the same lock while the registry caches it; a lock that
-// it has dropped keeps working.
+// is wrong, an empty path for instance.
+//
+// Calls with the same path return the same lock while the registry caches it. A lock that the registry has dropped keeps working.
 func (r *Registry) Obtain(path string) *Lock {
 	l, ok := r.cache.find(path)
 	if !ok {
@@ -242,10 +252,12 @@ func (r *Registry) Obtain(path string) *Lock {
 	return l
 }
 
-// ReadWrite returns the read-write lock of a path, in the format of Redisson's RReadWriteLock whatever the layout of the
-// registry's plain locks. It uses the same key as the plain lock of the path, so use only one of the two for a path: while
-// one is held, the other returns [ErrWrongType]. Like Obtain, ReadWrite never returns nil, never fails, and never talks to
-// Redis. A read-write lock counts as one lock for the registry's capacity.
+// ReadWrite returns the read-write lock of a path. Like [Registry.Obtain], it never returns nil, never fails, and never talks to
+// Redis.
+//
+// The format is that of Redisson's RReadWriteLock, whatever the layout of the registry's plain locks. The plain lock of the path
+// would use the same key, so use only one of the two for a path: while one is held, the other returns [ErrWrongType]. A
+// read-write lock counts as one lock for the registry's capacity.
 func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	l, ok := r.cache.findReadWrite(path)
 	if !ok {
@@ -255,11 +267,12 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	return l.pair
 }
 
-// Renew has the hold on the plain lock of path, of any owner of this process, end lease from now, in whole milliseconds, at
-// least two. Any goroutine may call it, as Spring's renewLock; [Lock.Renew] is for the owner only. Otherwise it works like
-// Lock.Renew, with the same limits, including [AtMost]. It does not apply to the path's read-write lock or semaphore.
+// Renew sets the lease of the hold on the plain lock of path, whichever owner of this process has it: from now on the hold is
+// valid for lease, in whole milliseconds, at least two. Any goroutine may call it, as Spring's renewLock; [Lock.Renew] is for the
+// owner only.
 //
-// It returns the errors of Lock.Renew; [ErrNotOwner] means that no owner of this process holds the lock.
+// Otherwise it works like Lock.Renew, with the same limits, including [AtMost], and the same errors. [ErrNotOwner] means that no
+// owner of this process holds the lock. Renew does not apply to the path's read-write lock or semaphore.
 func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) error {
 	l, ok := r.cache.find(path)
 	if !ok {
@@ -271,17 +284,21 @@ func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) 
 	return l.renew(ctx, hold.Part{Hold: l.hold.Load()}, lease)
 }
 
-// ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked, or else made, at least age ago. If age
-// is not positive, it drops all that are not in use. It returns how many it dropped. Spring has the same method. It
-// only frees memory: nothing changes in Redis, and a dropped lock keeps working. It does not block other calls, even with
+// ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked at least age ago, or, if they were never
+// locked, made. If age is not positive, it drops all that are not in use. It returns how many it dropped. Spring has the same
+// method.
+//
+// It only frees memory: nothing changes in Redis, and a dropped lock keeps working. It does not block other calls, even with
 // millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
 	return r.cache.DropUnused(r.clock.Now().Add(-max(age, 0)))
 }
 
 // SetCapacity sets how many lock objects the registry keeps, at least one. When there are more, the registry drops the unused
-// ones that were obtained least recently. Locks that are held or waited for are never dropped: if more than n are in use, a new
-// lock returns [ErrCapacity], and [Registry.Obtain] never fails. Default: 100 000, as Spring's cacheCapacity.
+// ones that were obtained least recently. Default: 100 000, as Spring's cacheCapacity.
+//
+// Locks that are held or waited for are never dropped. If more than n are in use, a call on a new lock returns [ErrCapacity];
+// [Registry.Obtain] never fails. SetCapacity returns an error when n is not positive.
 func (r *Registry) SetCapacity(n int) error {
 	if n <= 0 {
 		return fmt.Errorf("lockregistry: SetCapacity(%d): the capacity must be positive", n)
@@ -290,15 +307,18 @@ func (r *Registry) SetCapacity(n int) error {
 	return nil
 }
 
-// Close ends the registry's background work, and waits for no lock: a service that stops calls [Registry.Shutdown] instead.
-// Calls that wait, and later calls that lock, return [ErrClosed]; a call whose
-// command is under way returns when that is answered. Held locks are no longer renewed and are left to their leases; Unlock
-// still removes the key. The contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer
-// be announced. Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for
-// 100 ms at most. It does not close a client that was given to [New]; the client of [Open] it
-// closes when no hold needs it any more. It always returns nil; further calls do nothing.
+// Close ends the registry's background work, and waits for no lock: a service that stops calls [Registry.Shutdown] instead. It
+// always returns nil; further calls do nothing.
 //
-// Commands that a silent server executes after that are removed by nobody: they leave paths taken, for up to a lease.
+// # Details
+//
+//   - Calls that wait, and later calls that lock, return [ErrClosed]. A call whose command is under way returns when the command
+//     is answered.
+//   - Held locks are no longer renewed, and end with their leases. Unlock still removes the key.
+//   - Contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer be announced.
+//   - Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for 100 ms at most. Commands that
+//     a silent server executes after that are removed by nobody: they leave paths taken, for up to a lease.
+//   - Close does not close a client that was given to [New]. It closes the client of [Open] when no hold needs it any more.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		r.drain.Begin() // for calls that have their pin, see enter

@@ -16,14 +16,19 @@ import (
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
-// Semaphore limits how many holds there are at a time, in all processes together: it has a number of permits, and each [Hold]
-// takes one or several of them. Get it from [Registry.Semaphore]. It is safe for use by many goroutines.
+// Semaphore limits how many holds there are at a time, in all processes together. It has a number of permits, and each [Hold]
+// takes one or several of them. It is safe for use by many goroutines. Get it from [Registry.Semaphore].
 //
-// Waiting calls are served first in, first out, within a process and across processes. A call for several permits, see
-// [Permits], waits until that many are free, and no later call is served before it.
+//	partner := registry.Semaphore("partner", 5)
+//	err := partner.Do(ctx, func(ctx context.Context) error { return call(ctx) })
 //
-// Each hold has its own lease; when that is over, its permits are free. No call nests in a hold: each takes permits of its own.
-// All times are by the server's clock, so the clocks of the processes do not matter.
+// # Details
+//
+// Waiting calls are served first in, first out, within a process and across processes. A call for several permits, see [Permits],
+// waits until that many are free, and no later call is served before it.
+//
+// Each hold has its own lease. When the lease is over, the hold's permits are free. No call nests in a hold: each takes permits
+// of its own. All times are by the server's clock, so the clocks of the processes do not matter.
 type Semaphore struct {
 	reg    *Registry
 	key    string
@@ -35,15 +40,19 @@ type Semaphore struct {
 const mostPermits = math.MaxInt32
 
 // Semaphore returns the semaphore of a path, with n permits. It never returns nil, never fails and never talks to Redis: later
-// calls report what is wrong. A path is either a lock's or a semaphore's, since both would use the same key. Semaphores do not
-// count for the registry's capacity.
+// calls report what is wrong.
+//
+// # Details
 //
 // The first call that acquires sets the number in Redis. Redis forgets it once all leases are over, half a minute later at most,
-// unless [Semaphore.SetPermits] has set it for good. When Redis has another number than n, that number counts, and the registry
-// logs a warning.
+// unless [Semaphore.SetPermits] has set it for good. When Redis has another number than n, the number in Redis counts, and the
+// registry logs a warning.
 //
-// The format is the library's own, the same in each [Layout], and Java does not know it. Redisson's RSemaphore and
-// RPermitExpirableSemaphore are other objects: where Java has one at the path's key, calls return [ErrWrongType].
+// A path is either a lock's or a semaphore's, since both would use the same key. Semaphores do not count for the registry's
+// capacity.
+//
+// The format is the library's own, the same in each layout ([observe.Layout]), and Java does not know it. Redisson's RSemaphore
+// and RPermitExpirableSemaphore are other objects: where Java has one at the path's key, calls return [ErrWrongType].
 func (r *Registry) Semaphore(path string, n int) *Semaphore {
 	s := &Semaphore{reg: r, key: r.prefix + ":" + path, number: n}
 	s.one = s.kind(1)
@@ -65,27 +74,31 @@ func fewPermits(n time.Duration) error {
 	return nil
 }
 
-// Acquire waits until it has a permit, or as many as [Permits] says. The hold is renewed, as any [Hold]. The errors are those of
-// [Lock.Acquire], each within a [*LockError], with these differences:
+// Acquire waits until it has a permit, or as many as [Permits] says, and returns a [Hold], which is renewed until it is released.
+//
+// With [WithPolling], and where Redis refuses the queue, a call has no place in the queue, and gets a permit only when no other
+// call waits there.
+//
+// # Errors
+//
+// The errors are those of [Lock.Acquire], each within a [*LockError], with these differences:
 //
 //   - [ErrTaken] means that others have the permits, or wait for them
 //   - asking for more permits than the semaphore has is an error
 //   - it never returns [ErrCapacity]
 //   - it never returns [ErrDeadlock]: a cycle of calls of which one waits for permits, while all holders are in such cycles, is
 //     only reported, see package inspect
-//
-// With [WithPolling], and where Redis refuses the queue, a call has no place in the queue, and gets a permit only when nobody
-// waits there.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...SemaphoreOption) (*Hold, error) {
 	q := request{wait: untilDone}
 	return s.acquire(ctx, "acquire", &q, apply(&q, opts))
 }
 
 // Do runs fn while it has a permit, or as many as [Permits] says. Fn gets the context of [Hold.Context]: it is cancelled, with
-// the cause [ErrLockLost], as soon as the hold can no longer be guaranteed.
+// the cause [ErrLockLost], as soon as the hold can no longer be guaranteed. Do also releases when fn panics, and when ctx is
+// done.
 //
-// Do returns the error of fn, joined with the error of the release. When it returns an error of Acquire, fn has not run. It also
-// releases when fn panics, and when ctx is done.
+// Do returns the error of fn, joined with the error of the release, see [Hold.Release]. When it returns an error of
+// [Semaphore.Acquire], fn has not run.
 func (s *Semaphore) Do(ctx context.Context, fn func(context.Context) error, opts ...SemaphoreOption) error {
 	q := request{wait: untilDone}
 	return s.do(ctx, fn, &q, apply(&q, opts))
@@ -103,11 +116,16 @@ func (s *Semaphore) do(ctx context.Context, fn func(context.Context) error, q *r
 	return fn(h.within(ctx, q.in))
 }
 
-// SetPermits sets the number of permits for good: Redis keeps it when no permit is held, and the number that
-// [Registry.Semaphore] was called with no longer matters. If n is higher than before, waiting calls get the added permits at
-// once. If it is lower, no hold loses a permit, and none is granted until fewer than n are held; waiting calls for more than n
-// fail. N must be from 1 to 2 147 483 647. The errors, each within a [*LockError]: [ErrWrongType], [ErrUnavailable],
-// [ErrClosed], the error of ctx, bad input, and other errors of Redis.
+// SetPermits sets the number of permits for good: Redis keeps the number when no permit is held, and the number given to
+// [Registry.Semaphore] no longer matters. N must be from 1 to 2 147 483 647.
+//
+// If n is higher than before, waiting calls get the added permits at once. If it is lower, no hold loses a permit, and no permit
+// is granted until fewer than n are held. Waiting calls for more than n fail.
+//
+// # Errors
+//
+// Each is within a [*LockError]: [ErrWrongType], [ErrUnavailable], [ErrClosed], the error of ctx, bad input, and other errors of
+// Redis.
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	l := s.reg.permits.Of(s.key)
 	err := l.check(ctx)

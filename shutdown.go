@@ -15,15 +15,24 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// Shutdown closes the registry once all of its locks are released. Until then owners that hold a lock of this registry go on,
-// and may lock what they need: goroutines, owners of [ContextWithOwner], and calls with the context of a hold, see
-// [Lock.Context]. All other calls that wait for a lock, or ask for one, return [ErrClosed]. Holds are renewed as before. A
-// service calls it on SIGTERM, when it takes no more work; [Registry.Close] waits for no lock.
+// Shutdown closes the registry once all of its locks are released. A service calls it on SIGTERM, when it takes no more work;
+// [Registry.Close] waits for no lock.
 //
-// When ctx ends first, Shutdown closes the registry, leaves held locks to their leases, and returns the error of ctx. It
-// returns ErrClosed when Close is called meanwhile while locks are held or calls are under way, and nil when the registry was
-// closed before. Calls of [Registry.AcquireAll] that already have some of their paths go on. A leader (see package leader)
-// goes on leading: end the context of its Run.
+// Until then owners that hold a lock of this registry go on, and may lock what they need: goroutines, owners of
+// [ContextWithOwner], and calls with the context of a hold, see [Lock.Context]. All other calls that wait for a lock, or ask for
+// one, return [ErrClosed]. Holds are renewed as before.
+//
+// # Details
+//
+// Calls of [Registry.AcquireAll] that already have some of their paths go on. A leader (see package leader) goes on leading: end
+// the context of its Run.
+//
+// # Errors
+//
+//   - The error of ctx, when ctx ends first: Shutdown has closed the registry, and held locks end with their leases.
+//   - [ErrClosed], when Close is called meanwhile, while locks are held or calls are under way.
+//   - Nil, also when the registry was closed before.
+//   - Bad input: ctx is nil.
 func (r *Registry) Shutdown(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("lockregistry: shutdown: %w", fault.NilContext)

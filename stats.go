@@ -10,11 +10,17 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Stats returns figures about what the registry does. It sends nothing if the client has a single server. In a cluster it asks
-// the nodes for their slots, once a second at most; it waits for the answers only the first time, for 0.3 s at most. Without
-// a cluster, if replicas are among the client's servers, it asks as often which server is the master (ROLE), and waits for
-// 0.3 s at most. It looks at each cached lock, which takes about 0.1 µs each, or 1 µs each in use, and blocks no other call.
-// The figures belong to about the same moment. Stats also works after Close.
+// Stats returns figures about what the registry does, at about the same moment. It blocks no other call, and also works after
+// Close.
+//
+// # Details
+//
+// Stats looks at each cached lock, which takes about 0.1 µs each, or 1 µs each in use. It waits for 0.3 s at most:
+//
+//   - If the client has a single server, it sends nothing.
+//   - In a cluster it asks the nodes for their slots, once a second at most. It waits for the answers only the first time.
+//   - Without a cluster, if replicas are among the client's servers, it asks which server is the master (ROLE), once a second at
+//     most.
 func (r *Registry) Stats() observe.Stats {
 	s := observe.Stats{Handoffs: r.reports.handoffs.Load(), Windows: r.queues.Windows.Load()}
 	for l := range r.cache.all() {

@@ -23,7 +23,7 @@ func (l *Lock) String() string {
 	return kind + "(" + l.redis.Key + ", not held)"
 }
 
-// String returns the lock's key, and which of its halves this process holds.
+// String returns the lock's key, and which of the two locks this process holds.
 func (rw *ReadWriteLock) String() string {
 	held := "not held"
 	switch reads, writes := rw.reader.holds(), rw.writer.holds(); {
