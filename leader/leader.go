@@ -1,6 +1,5 @@
-// Package leader elects a leader among the processes that share a lock registry's prefix: one process at a time runs a
-// function, and another one takes over when it ends. It corresponds to Spring's LockRegistryLeaderInitiator, and Java services
-// can take part: in both, the leader of a role holds the lock whose path is the role.
+// Package leader elects a leader among the processes that share a lock registry's prefix: one process at a time runs a function,
+// and another one takes over when it ends.
 //
 //	candidate, err := leader.New(registry, "billing", func(ctx context.Context) error {
 //		return bill(ctx) // until ctx ends
@@ -8,8 +7,11 @@
 //	...
 //	err = candidate.Run(ctx)
 //
-// There is at most one leader, as long as lead returns when its context ends. At each change there is no leader for a while:
-// for less than 100 ms after an orderly end, for the rest of the lease, see [Option], after a crash.
+// There is at most one leader, as long as lead returns when its context ends. At each change there is no leader for a while: for
+// less than 100 ms after an orderly end, and for the rest of the lease after a crash, see [Option].
+//
+// The package corresponds to Spring's LockRegistryLeaderInitiator, and Java services can take part: in both, the leader of a role
+// holds the lock whose path is the role.
 package leader
 
 import (
@@ -36,9 +38,8 @@ var (
 // errUnreturned is the error of a term whose lead panicked or ended its goroutine.
 var errUnreturned = errors.New("lead did not return: it panicked")
 
-// Candidate campaigns for a role, and leads when it is elected. Make it with [New]. It is safe for use by many goroutines. Each
-// candidate needs a goroutine for its [Candidate.Run]. Candidates of one process also exclude each other, even on the same
-// registry.
+// Candidate campaigns for a role, and leads when it is elected. Make it with [New], and run [Candidate.Run] in a goroutine. It is
+// safe for use by many goroutines. Candidates of one process also exclude each other, even on the same registry.
 type Candidate struct {
 	settings
 
@@ -58,27 +59,31 @@ type term struct {
 }
 
 // New makes a candidate for a role. Role is the path of the lock in r, so its key is prefix + ":" + role; Spring's default role
-// is "leader". It does not talk to Redis, and there is nothing to close.
+// is "leader". New does not talk to Redis, and there is nothing to close.
 //
 // Lead does the leader's work, in the goroutine of [Candidate.Run]. It is called anew for each term. It must return when its
-// context ends: until then the lock is kept and renewed, so no other candidate can lead, and Run does not return. The context
-// comes from [lockregistry.Hold.Context]. It ends with the cause
+// context ends: until then the lock is kept and renewed, so no other candidate can lead, and Run does not return.
+//
+// # Details
+//
+// The context of lead comes from [lockregistry.Hold.Context]. It ends with one of these causes:
 //
 //   - [lockregistry.ErrLockLost], as soon as the lock can no longer be guaranteed, before another candidate can have it
 //   - [ErrYielded], after [Candidate.Yield]
 //   - [lockregistry.ErrClosed], when r is closed. Then nothing renews the lock any more: close r after Run has returned
-//   - the cause of Run's context, when that ends
+//   - the cause of Run's context, when that context ends
 //
 // What lead returns decides what follows:
 //
-//   - nil resigns: Run returns nil, and the candidate leads no more until it is run again
-//   - an error gives the leadership up: the lock is released, and the candidate campaigns again after a pause, see
-//     [WithBackoff]
-//   - once its context has ended, the cause decides instead: after a loss the candidate campaigns again at once, after Yield
-//     after the shortest pause; Run returns when its own context has ended or the registry is closed
+//   - nil resigns: Run returns nil, and the candidate leads no more until it is run again.
+//   - An error gives the leadership up: the lock is released, and the candidate campaigns again after a pause, see [WithBackoff].
+//   - Once its context has ended, the cause decides instead. After a loss the candidate campaigns again at once, after Yield
+//     after the shortest pause. Run returns when its own context has ended or the registry is closed.
 //
-// New fails when r or lead is nil, role is empty or cannot be a lock's path, or an option is nil or out of its bounds; the
-// error lists all that is wrong.
+// # Errors
+//
+// New fails when r or lead is nil, role is empty or cannot be a lock's path, or an option is nil or out of its bounds. The error
+// lists all that is wrong.
 func New(r *lockregistry.Registry, role string, lead func(context.Context) error, opts ...Option) (*Candidate, error) {
 	s, bad := settingsOf(opts)
 	c := &Candidate{settings: s, reg: r, role: role, lead: lead}
@@ -102,18 +107,23 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 	return c, nil
 }
 
-// Run campaigns and leads, until lead resigns or ctx ends. While another candidate leads it waits in the lock's queue. While
-// Redis cannot be reached it tries again, after 50 ms at first and a second at last. Each term is a [lockregistry.Hold], so it
-// excludes all other owners, other candidates of the registry included. A panic in lead or a callback passes through Run once
-// the lock is released; then the candidate can be run again.
+// Run campaigns and leads, until lead resigns or ctx ends. To stop a leader, end ctx: lead returns, the lock is released, and the
+// next candidate leads. The release takes a second at most, as [lockregistry.Hold.Release] does.
 //
-// To stop a leader, end ctx: lead returns, the lock is released, and the next candidate leads. The release takes a second
-// at most, as [lockregistry.Hold.Release] does.
+// # Details
 //
-// Run returns nil when lead resigned and the lock was released. Otherwise it returns one of these, joined with the errors of
-// lead and of the release if they add something:
+// While another candidate leads, Run waits in the lock's queue. While Redis cannot be reached, Run tries again, after 50 ms at
+// first and a second at last. Each term is a [lockregistry.Hold], so it excludes all other owners, other candidates of the
+// registry included.
 //
-//   - the error of ctx, and its cause, when it has ended
+// When lead or a callback panics, the lock is released, and the panic passes through Run. Then the candidate can be run again.
+//
+// # Errors
+//
+// Run returns nil when lead resigned and the lock was released. Otherwise it returns one of these, joined with the errors of lead
+// and of the release if they add something:
+//
+//   - the error of ctx, and its cause, when ctx has ended
 //   - [lockregistry.ErrClosed], when the registry is closed; Run notices it at the end of a pause, see [WithBackoff]
 //   - [lockregistry.ErrDeadlock], when ctx belongs to a hold on the role, so that Run would wait for itself
 //   - [ErrRunning], while an earlier call of Run has not returned
@@ -121,7 +131,7 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 //     time
 //   - an error about a nil context
 //
-// Other errors do not end it; [OnFailed] and [OnRevoked] get them.
+// Other errors do not end Run; [OnFailed] and [OnRevoked] get them.
 func (c *Candidate) Run(ctx context.Context) error {
 	if ctx == nil {
 		return c.fail(errors.New("the context is nil"))
@@ -263,9 +273,12 @@ func (t *term) verdict(ctx context.Context, returned error) (outcome, error) {
 	}
 }
 
-// Yield ends the leadership, if the candidate leads: lead's context ends with the cause [ErrYielded], the lock is released when
-// lead returns, and the candidate campaigns again after the shortest pause of [WithBackoff], so that another candidate can take
-// over. Yield waits for none of this, so lead may call it, too. It does nothing when the candidate does not lead.
+// Yield ends the leadership, so that another candidate can take over. It does nothing when the candidate does not lead. Yield
+// waits for none of what follows, so lead may call it, too:
+//
+//  1. Lead's context ends with the cause [ErrYielded].
+//  2. When lead returns, the lock is released.
+//  3. After the shortest pause of [WithBackoff] the candidate campaigns again.
 func (c *Candidate) Yield() {
 	if t := c.term.Load(); t != nil {
 		t.cancel(ErrYielded)
@@ -279,15 +292,17 @@ func (c *Candidate) IsLeader() bool {
 	return t != nil && t.led.Err() == nil
 }
 
-// Current asks Redis who leads, and returns the holder of the lock as named in Redis, which
-// ForceUnlockHolder of package inspect takes. A Java leader is named by its registry's client id. A leader of this package
-// has a new name each term, which begins with [lockregistry.Registry.ClientID], see [lockregistry.WithClientID]. The name is
-// empty when nobody leads. Another candidate may lead by the time Current returns; to know whether this process leads, use
-// [Candidate.IsLeader].
+// Current asks Redis who leads, and returns the name of the leader's hold in Redis, which ForceUnlockHolder of package inspect
+// takes. The name is empty when no candidate leads. Another candidate may lead by the time Current returns. To know whether this
+// process leads, use [Candidate.IsLeader].
 //
-// The errors, each within a [*lockregistry.LockError]: the error of ctx, [lockregistry.ErrClosed],
-// [lockregistry.ErrUnavailable], [lockregistry.ErrWrongType], bad input such as an empty role, and other errors of Redis. A nil
-// registry is an error, too.
+// A Java leader is named by its registry's client id. A leader of this package has a new name each term, which begins with its
+// registry's client id, see [lockregistry.WithClientID].
+//
+// # Errors
+//
+// Each is within a [*lockregistry.LockError], except an error about a nil registry: the error of ctx, [lockregistry.ErrClosed],
+// [lockregistry.ErrUnavailable], [lockregistry.ErrWrongType], bad input such as an empty role, and other errors of Redis.
 func Current(ctx context.Context, r *lockregistry.Registry, role string) (string, error) {
 	if r == nil {
 		return "", errors.New("leader: the registry is nil")

@@ -15,8 +15,8 @@ import (
 // Option changes what [New] makes. It is an option of this package or [lockregistry.Lease]. If an option is given several times,
 // the last one counts.
 //
-// Lease sets the lease of the leader's lock: after a crash nobody leads for that long. The lock is renewed each third of its
-// lease, with or without [lockregistry.WithRenewal]. Spring renews each heartBeatMillis (500 ms). Default: the registry's
+// Lease sets the lease of the leader's lock: after a crash no candidate leads for that long. The lock is renewed each third of
+// its lease, with or without [lockregistry.WithRenewal]. Spring renews each heartBeatMillis (500 ms). Default: the registry's
 // lease.
 type Option interface{ seam.LeaderOption }
 
@@ -77,29 +77,37 @@ func OnGranted(f func(ctx context.Context)) Option {
 	return newOption(func(s *settings) { s.granted = f })
 }
 
-// OnRevoked sets a function that is called when a term is over: after lead has returned or panicked, and the lock is released.
-// It is Spring's OnRevokedEvent. Another candidate may lead by then, so work that must end before that belongs in lead. A
-// callback that blocks delays this candidate's next campaign and the return of Run, but no other candidate. Default: nothing is
-// called.
+// OnRevoked sets a function that is called when a term is over: after lead has returned or panicked, and the lock is released. It
+// is Spring's OnRevokedEvent. Default: nothing is called.
+//
+// # Details
+//
+// Another candidate may lead when f is called. So work that must end before that belongs in lead. A callback that blocks delays
+// this candidate's next campaign and the return of Run, but no other candidate.
 //
 // Err says why the term ended, joined with the errors of lead and of the release: nil after a resignation, an error of lead,
-// [ErrYielded], [lockregistry.ErrLockLost], [lockregistry.ErrClosed], or the error of Run's context. An error of lead after
-// which the candidate campaigns again is reported only here.
+// [ErrYielded], [lockregistry.ErrLockLost], [lockregistry.ErrClosed], or the error of Run's context. An error of lead after which
+// the candidate campaigns again is reported only here.
 func OnRevoked(f func(err error)) Option { return newOption(func(s *settings) { s.revoked = f }) }
 
 // OnFailed sets a function that is called when an attempt to be elected fails. It is Spring's OnFailedToAcquireMutexEvent
 // (publishFailedEvents). Default: nothing is called.
 //
-// Err is [lockregistry.ErrTaken] when another candidate leads: once in each campaign, then the candidate waits; Spring reports
-// it at each heartbeat. Err is the error of Redis, such as [lockregistry.ErrUnavailable], at each attempt that fails with it. A
-// candidate that waits for another one's end waits through outages without reporting them.
+// # Details
+//
+//   - Err is [lockregistry.ErrTaken] when another candidate leads. F gets it once in each campaign, then the candidate waits;
+//     Spring reports it at each heartbeat.
+//   - Err is the error of Redis, such as [lockregistry.ErrUnavailable], at each attempt that fails with it.
+//
+// A candidate that waits while another one leads waits through outages without reporting them.
 func OnFailed(f func(err error)) Option { return newOption(func(s *settings) { s.failed = f }) }
 
-// WithBackoff sets how long the candidate pauses after an error of lead, so that others can lead: least at first, then
-// twice as long each time, up to most. It begins with least again after [Candidate.Yield], and after a term that lasted for
-// most or longer. After Yield, and after a lock that was lost sooner than least, the pause is least. Both must be positive,
-// and least not above most. Default: 500 ms, enough for a Java candidate that polls each 100 ms, and 30 s. Spring's pause is
-// busyWaitMillis, 50 ms.
+// WithBackoff sets how long the candidate pauses after an error of lead, so that others can lead: least at first, then twice as
+// long each time, up to most. Both must be positive, and least not above most. Default: 500 ms, enough for a Java candidate that
+// polls each 100 ms, and 30 s. Spring's pause is busyWaitMillis, 50 ms.
+//
+// The pause is least again after [Candidate.Yield], after a lock that was lost sooner than least, and after a term that lasted
+// for most or longer.
 func WithBackoff(least, most time.Duration) Option {
 	return newOption(func(s *settings) { s.least, s.most = least, most })
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,6 +127,88 @@ func i() {}
 	for i, text := range got {
 		require.Equal(t, i != 2, fileName.MatchString(text), text)
 	}
+}
+
+// link is a doc link to an exported name of this package, or of another one.
+var link = regexp.MustCompile(`\[\*?(?:([a-z]\w*)\.)?([A-Z]\w*(?:\.[A-Z]\w*)?)\]`)
+
+// TestComments_LinkToNames: what a public comment links to exists. A link to a package outside this repository is not looked at.
+func TestComments_LinkToNames(t *testing.T) {
+	comments, names := map[string][]string{}, map[string][]string{}
+	for _, folder := range imported {
+		files, err := filepath.Glob("../../" + folder + "/*.go")
+		require.NoError(t, err)
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			src, err := os.ReadFile(file)
+			require.NoError(t, err)
+			name := namedBy(folder)
+			comments[name] = append(comments[name], public(t, string(src))...)
+			names[name] = append(names[name], exported(t, string(src))...)
+			names[name] = append(names[name], members(t, string(src))...)
+		}
+	}
+	require.Contains(t, names["observe"], "Acquired.Op")
+	found := 0
+	for name, texts := range comments {
+		for _, text := range texts {
+			for _, l := range link.FindAllStringSubmatch(text, -1) {
+				of := l[1]
+				if of == "" {
+					of = name
+				}
+				in, ours := names[of]
+				if !ours {
+					continue
+				}
+				found++
+				if !slices.Contains(in, l[2]) {
+					t.Errorf("package %s: %s does not exist: %s", name, l[0], text)
+				}
+			}
+		}
+	}
+	require.Greater(t, found, 100)
+}
+
+func namedBy(folder string) string {
+	if folder == "." {
+		return "lockregistry"
+	}
+	return filepath.Base(folder)
+}
+
+// members are the exported fields of structs and methods of interfaces in a file, as Type.Name.
+func members(t *testing.T, src string) (names []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "", src, parser.SkipObjectResolution)
+	require.NoError(t, err)
+	ast.FileExports(f)
+	ast.Inspect(f, func(n ast.Node) bool {
+		s, is := n.(*ast.TypeSpec)
+		if !is {
+			return true
+		}
+		switch of := s.Type.(type) {
+		case *ast.StructType:
+			names = append(names, listed(s.Name.Name, of.Fields)...)
+		case *ast.InterfaceType:
+			names = append(names, listed(s.Name.Name, of.Methods)...)
+		}
+		return false
+	})
+	return names
+}
+
+func listed(of string, all *ast.FieldList) (names []string) {
+	for _, f := range all.List {
+		for _, id := range f.Names {
+			names = append(names, of+"."+id.Name)
+		}
+	}
+	return names
 }
 
 // public are the comments of a file that users see.
