@@ -13,27 +13,40 @@ import (
 )
 
 // ForceUnlock removes the lock of path, whichever process holds it, Java included: the plain lock, the path's read-write lock
-// with all its readers or its writer, or all held permits of its semaphore. It is for people and programs that know that the
-// holder is gone: a holder that is still at work no longer excludes others. It is Redisson's forceUnlock. The inspector of a
-// registry removes plain locks in the registry's layout only.
+// with all its readers or its writer, or all held permits of its semaphore. It returns nil for a path that is free. It is
+// Redisson's forceUnlock.
 //
-// Waiters wake as after any release. A holder of the registry that was given to [Of] loses the lock at once: its contexts end
-// with the cause [lockregistry.ErrLockLost], and its Unlock returns that error. Holders of other registries notice at their
-// next renewal or unlock, but not at unlocks that hand the lock to the next goroutine of their process, for the time of their
-// [lockregistry.WithHandoff]. The same is true for a call of this registry that is being granted the lock at this very moment.
+// It is for people and programs that know that the holder is gone: a holder that is still at work no longer excludes others.
 //
-// It returns nil for a path that is free. Errors: [lockregistry.ErrWrongType] when the key is something else, the error of
-// ctx, [lockregistry.ErrUnavailable], [lockregistry.ErrClosed] for a semaphore of a closed registry, bad input such as an
-// empty path, and other errors of Redis. If the error leaves open whether the lock was removed, holders of the registry lose
+// # Details
+//
+// Waiters wake as after any release. The inspector of a registry removes plain locks in the registry's layout only.
+//
+//   - A holder of the registry that was given to [Of] loses the lock at once: its contexts end with the cause
+//     [lockregistry.ErrLockLost], and its Unlock returns that error.
+//   - Holders of other registries notice at their next renewal or unlock. For the time of their [lockregistry.WithHandoff] they
+//     do not notice at unlocks that hand the lock to the next goroutine of their process.
+//   - A call of this registry that is being granted the lock at this very moment notices as late as those.
+//
+// # Errors
+//
+// Each is within a [*lockregistry.LockError]. If the error leaves open whether the lock was removed, holders of the registry lose
 // it all the same.
+//
+//   - [lockregistry.ErrWrongType], when the key is something else
+//   - [lockregistry.ErrUnavailable], and the error of ctx
+//   - [lockregistry.ErrClosed], for a semaphore of a closed registry
+//   - bad input such as an empty path, and other errors of Redis
 func (i *Inspector) ForceUnlock(ctx context.Context, path string) error {
 	return i.force(ctx, path, "")
 }
 
-// ForceUnlockHolder is [Inspector.ForceUnlock] for one holder: the server removes the hold only if holder still has it.
-// Otherwise it returns [lockregistry.ErrNotOwner], also when the lock is free. Holder is the name in Redis, see
-// [lockregistry.Hold.Holder]: the key's value, a field of the hash in Redisson's format, or a member of a semaphore's set. Of a
-// read-write lock it removes only the hold of this holder: as reader, or, for a field that ends in ":write", as writer.
+// ForceUnlockHolder is [Inspector.ForceUnlock] for one holder: the server removes the hold only if holder still has it. Otherwise
+// it returns [lockregistry.ErrNotOwner], also when the lock is free.
+//
+// Holder is the name in Redis, see [lockregistry.Hold.Holder] and [Holder]: the key's value, a field of the hash in Redisson's
+// format, or a member of a semaphore's set. Of a read-write lock only the hold of this holder is removed: as reader, or, for a
+// field that ends in ":write", as writer. An empty holder is bad input.
 func (i *Inspector) ForceUnlockHolder(ctx context.Context, path, holder string) error {
 	if holder == "" {
 		return i.fail("forceunlock", path, errors.New("the holder is empty"))

@@ -1,5 +1,13 @@
-// Package inspect shows the locks of a prefix to operators, and frees those whose holders are gone. A service that only locks
-// does not import it.
+// Package inspect shows operators the locks of a prefix, with their holders and waiters in all processes, and frees those whose
+// holders are gone. A service that only locks does not import it.
+//
+//	inspector := inspect.Of(registry)
+//	for lock, err := range inspector.Locks(ctx) {
+//		...
+//	}
+//	err := inspector.ForceUnlock(ctx, "42") // its holder is gone
+//
+// [Of] uses a registry that there is. [New] needs only a client, for programs that do not lock.
 package inspect
 
 import (
@@ -32,23 +40,24 @@ type Inspector struct {
 	found  bool // the layout of a plain lock is found out, since there is no registry
 }
 
-// Of returns the inspector of a registry's locks. What it sends is bounded by the registry's settings, and fails with
+// Of returns the inspector of a registry's locks. The registry's settings limit how long its commands take, and it fails with
 // [lockregistry.ErrClosed] once the registry is closed. R must not be nil.
 func Of(r *lockregistry.Registry) *Inspector {
 	return &Inspector{reader: reader{seam.Lockregistry.Parts(r)}}
 }
 
-// New returns an inspector of the locks with the keys "prefix:path" on the server of client, without a registry: it starts
-// nothing, publishes nothing about this process, and knows plain locks in both layouts. It does not close the client. Set
-// DisableCache in the client's options.
+// New returns an inspector of the locks with the keys "prefix:path" on the server of client, without a registry. It starts
+// nothing, publishes nothing about this process, and knows plain locks in both layouts. It fails when client is nil or prefix is
+// empty.
 //
-// A command waits 5 s for its answer, and two round trips where these are long.
+// # Details
 //
-// For a client of Sentinel make a registry by [lockregistry.Open], or with [lockregistry.WithSentinels], and use [Of]:
-// otherwise a master that was frozen and deposed, and goes on, is believed until the client leaves it, so a lock that was
-// freed there may not be free on its successor.
+// New does not close the client. Set DisableCache in the client's options. A command waits 5 s for its answer, plus two round
+// trips where these are long.
 //
-// New fails when client is nil or prefix is empty.
+// For a client of Sentinel make a registry by [lockregistry.Open], or with [lockregistry.WithSentinels], and use [Of]. Otherwise
+// a master that was frozen, is deposed, and goes on is believed until the client leaves it. So a lock that was freed there may
+// not be free on its successor.
 func New(client rueidis.Client, prefix string) (*Inspector, error) {
 	var err error
 	if client == nil {
@@ -79,12 +88,17 @@ func parts(client rueidis.Client, prefix string) seam.Parts {
 	}
 }
 
-// Inspect returns the holders and waiters of path: of its plain lock in either layout, Java's holders included, of its
-// read-write lock, or of its semaphore. It only reads, in two round trips, with read-only scripts (EVALSHA_RO, EVAL_RO), so a
-// user without permission to write may call it. Holders and waiters are read at one moment, the labels just after it.
+// Inspect returns the holders and waiters of path: of its plain lock in either layout, Java's holders included, of its read-write
+// lock, or of its semaphore.
 //
-// Errors: [lockregistry.ErrWrongType] when the key is not a lock, [lockregistry.ErrUnavailable], the error of ctx,
-// [lockregistry.ErrClosed], bad input such as an empty path, and other errors of Redis.
+// It only reads, in two round trips, with read-only scripts (EVALSHA_RO, EVAL_RO), so a user without permission to write may call
+// it. Holders and waiters are read at one moment, the labels just after it.
+//
+// # Errors
+//
+// Each is within a [*lockregistry.LockError]: [lockregistry.ErrWrongType] when the key is not a lock,
+// [lockregistry.ErrUnavailable], the error of ctx, [lockregistry.ErrClosed], bad input such as an empty path, and other errors of
+// Redis.
 func (i *Inspector) Inspect(ctx context.Context, path string) (Lock, error) {
 	info, err := i.inspect(ctx, path)
 	if err != nil {
@@ -104,15 +118,22 @@ func (i *Inspector) inspect(ctx context.Context, path string) (Lock, error) {
 }
 
 // Locks iterates over the paths under the prefix that are held or waited for, in no order, each once, with the result of
-// [Inspector.Inspect]. It finds them by SCAN, on each master of a cluster. A path that is locked all the time is among them;
-// one that is locked or released meanwhile may be. Keys that are not locks are left out, and so are plain locks whose holder's
-// name does not follow the pattern of this library, Spring or Redisson.
+// [Inspector.Inspect]. A path that is locked all the time is among them. A path that is locked or released meanwhile may be.
+//
+// # Details
+//
+// Locks finds the paths by SCAN, on each master of a cluster, and yields them as they are found. First come, without a SCAN,
+// those that processes of this library have held or waited for longer than a second: the processes with a record are in a list in
+// Redis. Keys that are not locks are left out, and so are plain locks whose holder's name does not follow the pattern of this
+// library, Spring or Redisson.
 //
 // SCAN goes through all keys of the database, in steps of about two milliseconds of the server at most. The first 125 000 keys
 // follow each other at once, in a fraction of a second. Further steps are spread so that they take a tenth of one of the server's
-// cores, by its own clock. Locks are yielded as they are found. First come, without a SCAN, those that processes of this library
-// have held or waited for longer than a second: the processes with a record are in a list in Redis. The caller should pause
-// between passes, too. SCAN shows a user the names of all keys, whatever key patterns the user's permissions have.
+// cores, by its own clock. The caller should pause between passes, too.
+//
+// SCAN shows a user the names of all keys, whatever key patterns the user's permissions have.
+//
+// # Errors
 //
 // An error ends the iteration and comes last: the error of ctx, [lockregistry.ErrUnavailable], [lockregistry.ErrClosed], or
 // another error of Redis. To stop sooner, break out of the loop.
@@ -128,16 +149,19 @@ func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
 	}
 }
 
-// Deadlocks returns the cycles of calls that wait for each other, in all processes that have registries with this prefix. It
-// reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds. When the
-// first look shows a cycle, it looks again half a second later.
+// Deadlocks returns the cycles of calls that wait for each other, in all processes that have registries with this prefix. Cycles
+// within one process, see [lockregistry.ErrDeadlock], are included while they last. [observe.Observer] has a function that is
+// called for cycles that a registry is in.
+//
+// # Details
+//
+// Deadlocks reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds.
+// When the first look shows a cycle, it looks again half a second later.
 //
 // A call that waits for permits of a semaphore is in a cycle only while each hold of permits belongs to a call of such a cycle,
-// which has its context, see [lockregistry.Hold.Context].
+// which has the hold's context, see [lockregistry.Hold.Context].
 //
-// It sees no calls of Java or of older versions of this library, and no paths of other prefixes. Cycles within one process, see
-// [lockregistry.ErrDeadlock], are included while they last. [observe.Observer] has a function that is called for cycles that a
-// registry is in.
+// It sees no calls of Java or of older versions of this library, and no paths of other prefixes.
 //
 // It uses SCAN, takes as long as [Inspector.Locks], and returns the same errors.
 func (i *Inspector) Deadlocks(ctx context.Context) (all []observe.Deadlock, err error) {

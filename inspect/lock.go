@@ -60,9 +60,10 @@ type Holder struct {
 	// See Overdue.
 	Renewed time.Duration
 
-	// Silent is for how long the holder's registry has renewed none of its holds that were read, although one of them is overdue, or
-	// has not said that it is there, for a minute at least: the process is probably dead or frozen, whether or not it renews this
-	// hold. 0: that is not so, or not known.
+	// Silent is for how long the holder's registry has been silent; 0: it is not silent, or that is not known. A registry is
+	// silent when one of its holds that were read is overdue and it has renewed none of them. It is also silent when it has not
+	// said for a minute or longer that it is there. Then its process is probably dead or frozen, whether or not it renews this
+	// hold.
 	Silent time.Duration
 
 	Lease time.Duration // what is left of the lease; negative: it has no end
@@ -73,9 +74,9 @@ type Holder struct {
 	Token uint64
 }
 
-// Overdue returns how late the renewal of the lease is: the process has died, is frozen, or cannot reach Redis. It is 0 for
-// delays below a second or a tenth of the lease, whichever is longer, and if it is not known that the holder renews, or the
-// lease has no end.
+// Overdue returns how late the renewal of the lease is. A late renewal means that the process has died, is frozen, or cannot
+// reach Redis. Overdue is 0 for delays below a second or a tenth of the lease, whichever is longer. It is also 0 if it is not
+// known that the holder renews, or the lease has no end.
 func (h Holder) Overdue() time.Duration {
 	if late := h.Renewed*2/3 - h.Lease; h.Renewed > 0 && h.Lease >= 0 && late >= max(time.Second, h.Renewed/10) {
 		return late
@@ -83,8 +84,8 @@ func (h Holder) Overdue() time.Duration {
 	return 0
 }
 
-// Waiter is a call that has a place in the queue of a path. Java, and calls that poll, have no place. The place of a dead
-// process goes when its turn comes.
+// Waiter is a call that has a place in the queue of a path. Java, and calls that poll, have no place. The place of a dead process
+// goes when its turn comes.
 type Waiter struct {
 	Registry string        // as in observe.Label
 	Label    observe.Label // see [observe.Label.Known]

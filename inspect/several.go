@@ -23,10 +23,10 @@ type Found struct {
 }
 
 // LocksOf is [Inspector.Locks] for several inspectors. Those with the same client share one pass of SCAN, so that many prefixes
-// of a database cost the server little more than one; the others follow each other. A prefix that begins with another one and a
-// colon gets a pass of its own.
+// of a database cost the server little more than one. Inspectors with different clients follow each other. A prefix that begins
+// with another one and a colon gets a pass of its own.
 //
-// An error concerns one inspector, Found.Of, and is the last that comes of it. The others go on.
+// An error concerns one inspector, Found.Of, and nothing more comes of that inspector. The others go on.
 func LocksOf(ctx context.Context, inspectors ...*Inspector) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
 		for i := range inspectors {
@@ -177,8 +177,8 @@ func (s *several) all(do func(l *one) error) error {
 	return nil
 }
 
-// DeadlocksOf is [Inspector.Deadlocks] for several inspectors, with a pass of SCAN for all of them as [LocksOf] has. It returns
-// the deadlocks of each, or the error for it.
+// DeadlocksOf is [Inspector.Deadlocks] for several inspectors, with passes of SCAN shared as by [LocksOf]. It returns the
+// deadlocks of each inspector, or the error for it.
 func DeadlocksOf(ctx context.Context, inspectors ...*Inspector) (found [][]observe.Deadlock, errs []error) {
 	found, errs = make([][]observe.Deadlock, len(inspectors)), make([]error, len(inspectors))
 	for _, group := range together(inspectors) {

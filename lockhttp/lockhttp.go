@@ -1,5 +1,5 @@
-// Package lockhttp answers HTTP requests under a lock: a middleware that locks by a function of the request, and the status that
-// says what became of a lock. It needs nothing but the standard library.
+// Package lockhttp answers HTTP requests under a lock: a middleware that locks a path taken from the request, and the status that
+// says what became of the lock. It needs nothing but the standard library.
 //
 //	ship := lockhttp.Middleware{
 //		Locks:   locks, // a *lockregistry.Registry
@@ -22,14 +22,16 @@ import (
 // Status is the HTTP status that tells a client what an error of a lock means for its request:
 //
 //   - 200 for nil
-//   - 409 Conflict for [lockregistry.ErrTaken]: somebody else has the lock, and had it until the call's wait was over
+//   - 409 Conflict for [lockregistry.ErrTaken]: another owner had the lock until the call's wait was over
 //   - 503 Service Unavailable for [lockregistry.ErrUnavailable], [lockregistry.ErrClosed] and [lockregistry.ErrCapacity], and
 //     when the context of a call that locks has ended: nothing was done, and the same request may succeed later
 //   - 500 Internal Server Error for all others
 //
-// The errors of Unlock and Release are among the others, ErrUnavailable too. They come when the work is done, so a client must
-// not be told to send the request again. [lockregistry.ErrLockLost] is, since another owner may have worked at the same time.
-// An error that is joined from several, as Do returns it, has the status of its [lockregistry.LockError].
+// # Details
+//
+// Errors of Unlock and Release are 500, ErrUnavailable too. They come when the work is done, so a client must not be told to send
+// the request again. [lockregistry.ErrLockLost] is 500, since another owner may have worked at the same time. A joined error, as
+// Do returns it, has the status of its [lockregistry.LockError].
 func Status(err error) int {
 	var failed *lockregistry.LockError
 	is := errors.As(err, &failed)
@@ -77,31 +79,34 @@ type Middleware struct {
 	// Locks is the registry. Required.
 	Locks Locks
 
-	// Path is the lock's path for a request. A request for which it is empty is served without a lock. Required.
+	// Path returns the lock's path for a request. A request with an empty path is served without a lock. Required.
 	Path func(*http.Request) string
 
 	// Options are those of [lockregistry.Registry.Acquire]. Without Wait and NoWait a request waits until its context ends, which
 	// is when the client gives up: set [lockregistry.Wait].
 	Options []lockregistry.LockOption
 
-	// Failed is told of each error, before the answer where there is none yet, and may log it. Optional.
+	// Failed gets each error, before the answer if there is none yet, and may log it. Optional.
 	Failed func(r *http.Request, err error)
 }
 
-// Handler returns a handler that acquires the lock, has next serve the request, and releases the lock.
+// Handler returns a handler that acquires the lock, has next serve the request, and releases the lock. If the lock cannot be
+// acquired, next does not run, and the client gets the answer of [Error].
 //
-// Next gets the request with [lockregistry.Hold.Context]: it ends with the request, and with the cause
-// [lockregistry.ErrLockLost] as soon as the lock is lost. The lock is renewed until next returns, as Acquire does.
+// Next gets the request with [lockregistry.Hold.Context]: the context ends with the request, and with the cause
+// [lockregistry.ErrLockLost] as soon as the lock is lost. The lock is renewed until next returns, as after Acquire.
 //
-// If the lock cannot be acquired, next does not run, and the client gets the answer of [Error].
+// # Details
 //
 // If the lock is lost before next has begun to answer, the client gets 500, and what next writes then is dropped: Write returns
-// an error that matches ErrLockLost. An answer that has begun cannot be taken back, so a handler should do its work first and
-// answer then. A handler that writes nothing, and so answers 200, has its lock released first: a loss that only Redis knows of is
-// found in time, too. A router that answers to an error of its handler when the middleware has returned, as Echo does, answers
-// as without the middleware, unless the lock was lost.
+// an error that matches ErrLockLost. An answer that has begun cannot be taken back. So a handler should do its work first, and
+// answer then.
 //
-// When the release itself fails for another reason the work is done, and the answer stays as it is.
+// When a handler writes nothing, and so answers 200, its lock is released before the answer: a loss that only Redis knows of is
+// found in time, too. A router may answer to an error of its handler when the middleware has returned, as Echo does. Then it
+// answers as without the middleware, unless the lock was lost.
+//
+// When the release itself fails for another reason, the work is done, and the answer stays as it is.
 func (m Middleware) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := m.Path(r)

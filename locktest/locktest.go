@@ -1,5 +1,5 @@
-// Package locktest has lock registries for tests, on a Redis server that is embedded in the test. Nothing has to be installed
-// or started, and tests can run in parallel.
+// Package locktest has lock registries for tests, on a Redis server that is embedded in the test. Nothing has to be installed or
+// started, and tests can run in parallel.
 //
 //	func TestBusy(t *testing.T) {
 //		locks := locktest.New(t)
@@ -10,13 +10,15 @@
 //		}
 //	}
 //
-// It works in real time and in the fake time of [testing/synctest], where leases, waits and time-outs pass at once: call [New]
+// It works in real time and in the fake time of testing/synctest, where leases, waits and time-outs pass at once: call [New]
 // within the bubble, with the T of the bubble. No sockets are used.
+//
+// # Limits
 //
 // The server is miniredis. It lacks three things that lock registries use or could use on a real server:
 //
-//   - Tracking (client-side caching). A waiter is not told of a key that is deleted without a message, as by Spring's
-//     SPIN_LOCK; it finds out by polling.
+//   - Tracking (client-side caching). A waiter is not told of a key that is deleted without a message, as by Spring's SPIN_LOCK.
+//     The waiter finds out by polling.
 //   - WAIT. There are no replicas: WAIT returns 0 at once.
 //   - Clusters, Sentinel, access lists and eviction.
 //
@@ -115,10 +117,10 @@ func connect(tb testing.TB, dial func(context.Context) (net.Conn, error)) rueidi
 }
 
 // Lose makes this registry lose the lock of path, plain or read-write, as if its lease had just ended. When Lose returns, the
-// contexts of the hold have ended with the cause [lockregistry.ErrLockLost], which Unlock will return, too, and others can get
-// the lock. The registry must hold the lock, and be connected. [inspect.Inspector.ForceUnlock] does the same for the holds of
-// a semaphore.
+// contexts of the hold have ended with the cause [lockregistry.ErrLockLost], and others can get the lock. Unlock will return
+// ErrLockLost, too.
 //
+// The registry must hold the lock, and be connected. [inspect.Inspector.ForceUnlock] does the same for the holds of a semaphore.
 // To lose a lock as in production, let its lease pass: in fake time that takes no time.
 func (r *Registry) Lose(path string) {
 	r.tb.Helper()
@@ -160,12 +162,13 @@ redis.call('PUBLISH', ARGV[4], ARGV[5])
 return 1`
 )
 
-// HoldElsewhere takes the plain lock of path for a stranger: a client that does not use this library, such as a Java service
-// with Spring's PUB_SUB_LOCK, or Redisson with [lockregistry.WithRedissonLayout]. The lock must be free. The stranger holds it
-// until release is called, or until the lease is over; to simulate a crash, do not call release. The lease counts whole
-// milliseconds, at least one. Release may be called from any goroutine; further calls do nothing.
+// HoldElsewhere takes the plain lock of path for a stranger: a client that does not use this library, such as a Java service with
+// Spring's PUB_SUB_LOCK, or Redisson with [lockregistry.WithRedissonLayout]. Use [Registry.Peer] for a process with this library,
+// and for read-write locks.
 //
-// Use [Registry.Peer] for a process with this library, and for read-write locks.
+// The lock must be free. The stranger holds it until release is called, or until the lease is over; to simulate a crash, do not
+// call release. The lease is in whole milliseconds, at least one. Release may be called from any goroutine; further calls do
+// nothing.
 func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func()) {
 	r.tb.Helper()
 	if lease < time.Millisecond {

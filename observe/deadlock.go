@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for a path of
-// the first. A reader may also wait for a writer that waits before it; then that writer is the next, and need not hold the
-// path.
+// Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for a path of the
+// first. A reader may also wait for a writer that waits before it. Then that writer is the next call, and need not hold the path.
 type Deadlock struct {
 	Waits []DeadlockWait
 }

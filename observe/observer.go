@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Observer has functions that are called when something happens inside a registry: see [lockregistry.WithObserver]. Any of
-// its functions may be nil. They may be called by many goroutines at the same time.
+// Observer has functions that are called when something happens inside a registry: see [lockregistry.WithObserver]. Any of its
+// functions may be nil. They may be called by many goroutines at the same time. A panic in any of them is recovered and logged.
 //
-// Acquired and Released are about a call. The call's goroutine runs them, with the call's context, when the outcome is known:
-// they delay that call alone, and while Acquired runs, the lease of the new hold runs, too. They must not end the goroutine.
+// # Details
+//
+// Acquired and Released are about a call. The call's goroutine runs them, with the call's context, when the outcome is known.
+// They delay that call alone, and while Acquired runs, the lease of the new hold runs, too. They must not end the goroutine.
 //
 // The others are about events in the background. One goroutine calls them one after another, in the order of the events and of
-// the lines of [lockregistry.WithLogger]. They delay only each other; events that come while 1024 wait are dropped, which is
+// the lines of [lockregistry.WithLogger]. They delay only each other. Events that come while 1024 wait are dropped, which is
 // logged.
-//
-// A panic in any of them is recovered and logged.
 type Observer struct {
-	// Acquired is called for each call that asked for a lock, whether or not it got it: Lock, TryLock, Do, Acquire, TryAcquire,
-	// Once, and calls that use them. AcquireAll counts as one call for each path.
+	// Acquired is called for each call that asked for a lock, whether or not it got it: Lock, TryLock, Do, Acquire, Once, and
+	// calls that use them. AcquireAll counts as one call for each path.
 	Acquired func(ctx context.Context, a Acquired)
 
 	// Released is called for each hold that its last owner has released, by Unlock or Release, or at the end of Do and Once. Ctx
@@ -30,8 +30,8 @@ type Observer struct {
 	// Lost is called once for each hold that was lost, when the loss is noticed, whether or not the hold is ever released.
 	Lost func(l Lost)
 
-	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again: in a cluster,
-	// when they fail at the first master, and when they fail at none any more.
+	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again. In a cluster it
+	// is called when they fail at the first master, and when they fail at no master any more.
 	Renewing func(r Renewing)
 
 	// Deadlocked is called once for each cycle found of calls that wait for each other, see [lockregistry.ErrDeadlock].

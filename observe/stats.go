@@ -9,17 +9,18 @@ type Stats struct {
 	Waiters int // calls that wait for an owner in this process or elsewhere
 	Tickets int // how many of them have a place in a queue in Redis
 
-	// Removals is the number of paths, and of holds of semaphores and read-write locks, that the registry removes in the background,
-	// and of which Redis has not confirmed that they are gone. While Redis answers that takes a round trip, so a number that stays
-	// or grows means that removals fail. What is confirmed, and looked out for in case that a late command comes, does not count.
+	// Removals is the number of paths, and of holds of semaphores and read-write locks, that the registry removes in the
+	// background, and whose removal Redis has not confirmed. While Redis answers, a removal takes a round trip. So a number that
+	// stays or grows means that removals fail. A confirmed removal does not count, although the registry repeats it for a while
+	// in case a late command sets the key again.
 	Removals int
 
 	// Oldest is the age of the oldest hold, since its owner got it; if readers share it, since the first of them did. It is 0
 	// without holds. A hold much older than its work takes belongs to an owner that hangs or forgot to unlock.
 	Oldest time.Duration
 
-	// OldestWait is for how long the call has waited, of those that wait now, that has waited longest; 0 if none waits. A call
-	// that has waited for goroutines of this process begins anew when it waits for other processes.
+	// OldestWait is how long the call has waited that waits longest now; 0 if none waits. When a call has waited for goroutines
+	// of this process, its time begins anew when it waits for other processes.
 	OldestWait time.Duration
 
 	Handoffs uint64      // holds handed from one goroutine of this process to the next
@@ -43,8 +44,8 @@ type NodeStats struct {
 	// LastAnswer is when the server last answered a command about a lock, of any registry on the client; zero if it never did.
 	LastAnswer time.Time
 
-	// RenewalsFailing and RemovalsFailing are when renewals and removals in the background began to fail; zero if they do not. A
-	// success resets it, and so does a minute without an attempt, for instance when all holds were released.
+	// RenewalsFailing and RemovalsFailing are when renewals and removals in the background began to fail; zero if they do not
+	// fail. A success resets them, and so does a minute without an attempt, for instance when all holds were released.
 	RenewalsFailing time.Time
 	RemovalsFailing time.Time
 }
