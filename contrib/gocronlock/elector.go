@@ -14,14 +14,14 @@ import (
 // ErrNotLeader makes gocron skip a job on this node: another node leads, or none.
 var ErrNotLeader = errors.New("this node does not lead")
 
-// Elector is a gocron.Elector, for gocron.WithDistributedElector: one node runs all jobs until it stops or fails. Make it with
-// [NewElector], and keep [Elector.Run] running. It is safe for use by many goroutines.
+// Elector is a [gocron.Elector], for [gocron.WithDistributedElector]: one node runs all jobs until it stops or fails. Make it
+// with [NewElector], and run [Elector.Run] in a goroutine. It is safe for use by many goroutines.
 type Elector struct{ candidate *leader.Candidate }
 
 var _ gocron.Elector = (*Elector)(nil)
 
 // NewElector makes an Elector, with a candidate of package leader for the role. It takes the options of [leader.New], and fails
-// as that does: when r is nil, role is empty, or an option is out of its bounds. It does not talk to Redis.
+// as leader.New does: when r is nil, role is empty, or an option is out of its bounds. It does not talk to Redis.
 func NewElector(r *lockregistry.Registry, role string, opts ...leader.Option) (*Elector, error) {
 	c, err := leader.New(r, role, func(ctx context.Context) error {
 		<-ctx.Done()
@@ -36,8 +36,11 @@ func NewElector(r *lockregistry.Registry, role string, opts ...leader.Option) (*
 // Run campaigns for the role, and keeps it, until ctx ends or the registry is closed, and returns why, see
 // [leader.Candidate.Run]. It blocks, so run it in a goroutine. Once it has returned, this node does not campaign any more.
 //
-// Gocron asks who leads before each run, not during it. To keep other nodes from running jobs while this one still runs some,
-// shut the scheduler down first, which waits for the jobs, then end ctx.
+// Gocron asks whether this node leads before each run, not during it. So stop in this order, or other nodes run jobs while this
+// one still runs some:
+//
+//  1. Shut the scheduler down, which waits for the jobs.
+//  2. End ctx.
 func (e *Elector) Run(ctx context.Context) error { return e.candidate.Run(ctx) }
 
 // Yield ends the leadership for a while, see [leader.Candidate.Yield].

@@ -27,9 +27,10 @@ import (
 // defaultLeast is longer than the difference between clocks that NTP sets, and shorter than the period of most jobs.
 const defaultLeast = 500 * time.Millisecond
 
-// Locker is a gocron.Locker, for gocron.WithDistributedLocker and gocron.WithDistributedJobLocker. Make it with [NewLocker].
-// It is safe for use by many goroutines, and for many jobs: the path of a job's lock is the job's name. Name your jobs: without
-// gocron.WithName gocron takes the function's name.
+// Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and [gocron.WithDistributedJobLocker]. Make it with
+// [NewLocker]. It is safe for use by many goroutines, and for many jobs.
+//
+// The path of a job's lock is the job's name. Name your jobs: without [gocron.WithName] gocron takes the function's name.
 type Locker struct {
 	reg    *lockregistry.Registry
 	opts   []lockregistry.LockOption
@@ -54,10 +55,11 @@ func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locke
 	return &Locker{reg: r, opts: slices.Concat(first, opts), failed: logged}
 }
 
-// OnUnlockError sets a function that is called when releasing the lock failed after a run of the job key, since gocron drops
-// that error. Call it before the locker is used. Default: the error is logged to [slog.Default]. Err is an error of
-// [lockregistry.Hold.Release]. Mind [lockregistry.ErrLockLost]: another node may have run the job at the same time. The
-// scheduler's goroutine for the run calls f, so gocron.Scheduler.Shutdown waits for it.
+// OnUnlockError sets a function that is called when releasing the lock failed after a run of the job key, since gocron drops that
+// error. Call OnUnlockError before the locker is used. Default: the error is logged to [slog.Default].
+//
+// Err is an error of [lockregistry.Hold.Release]. With [lockregistry.ErrLockLost] another node may have run the job at the same
+// time. The scheduler's goroutine for the run calls f, so [gocron.Scheduler.Shutdown] waits for f.
 func (l *Locker) OnUnlockError(f func(key string, err error)) *Locker {
 	if f == nil {
 		f = func(string, error) {}
@@ -70,9 +72,16 @@ func logged(key string, err error) {
 	slog.Warn("gocronlock: the lock of a job was not released in order", slog.String("job", key), slog.Any("error", err))
 }
 
-// Lock takes the lock of a job for one run, for gocron. It tries once. On an error gocron skips the run, and tells a
-// gocron.AfterLockError listener. Lock returns the errors of [lockregistry.Lock.Acquire], for instance [lockregistry.ErrTaken]:
-// another node runs the job, or did; [lockregistry.ErrUnavailable]: Redis could not be asked; and an error for a nil registry.
+// Lock takes the lock of a job for one run, for gocron. It tries once. On an error gocron skips the run, and calls the listener
+// of [gocron.AfterLockError].
+//
+// # Errors
+//
+// Lock returns the errors of [lockregistry.Lock.Acquire], for instance
+//
+//   - [lockregistry.ErrTaken]: another node runs the job, or did
+//   - [lockregistry.ErrUnavailable]: Redis could not be asked
+//   - an error for a nil registry
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if l.reg == nil {
 		return nil, errors.New("gocronlock: lock: the registry is nil")

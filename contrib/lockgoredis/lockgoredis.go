@@ -31,10 +31,10 @@ import (
 // Rdb may be a *redis.Client or a *redis.ClusterClient:
 //
 //   - From redis.NewClient: the registry connects to the same address.
-//   - From redis.NewFailoverClient: each new connection goes to the master that rdb finds at that moment. The Sentinels are not
-//     known to the registry, so after a failover it may lock on the former master until that is demoted or gone: about ten
-//     seconds if it only stood still. Two processes may then hold one lock. [OpenFailover] asks the Sentinels; use it where a
-//     lock protects something that matters.
+//   - From redis.NewFailoverClient: each new connection goes to the master that rdb finds at that moment. The registry does not
+//     know the Sentinels. So after a failover it may lock on the former master until that master is demoted or gone, for about
+//     ten seconds if the master only stood still, and two processes may hold one lock. [OpenFailover] asks the Sentinels; use it
+//     where a lock protects something that matters.
 //   - From redis.NewClusterClient: the registry connects to the masters of the same cluster.
 //
 // # Errors
@@ -49,9 +49,10 @@ func Open(
 	return open(ctx, s, err, prefix, opts)
 }
 
-// OpenFailover makes a registry on the master that Sentinels name, with the options that redis.NewFailoverClient takes. Other
-// than a registry that [Open] makes of such a client it asks the Sentinels about a master that was silent, and hears when they
-// begin to replace one: a master that was frozen and deposed, and goes on, is not believed.
+// OpenFailover makes a registry on the master that Sentinels name, with the options that [redis.NewFailoverClient] takes.
+//
+// Unlike a registry that [Open] makes of such a client, this one asks the Sentinels about a master that was silent, and hears
+// when they begin to replace a master. So a master that was frozen, is deposed, and goes on is not believed.
 //
 // # Errors
 //

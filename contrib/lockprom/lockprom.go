@@ -135,7 +135,7 @@ func (c *Collector) make() {
 	c.deads.WithLabelValues() // there is a 0 before the first one, so that a rate sees it
 }
 
-// Observer returns what reports to c: give it to [lockregistry.WithObserver].
+// Observer returns the observer that reports to c: give it to [lockregistry.WithObserver].
 func (c *Collector) Observer() observe.Observer {
 	return observe.Observer{
 		Acquired: c.acquired, Released: c.released, Lost: c.lost, Renewing: c.renewing, Deadlocked: c.deadlocked,

@@ -8,10 +8,12 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Watch also reports figures of [lockregistry.Registry.Stats], which is called each time the metrics are collected. Several
-// registries may have one prefix: their figures are added, and of ages the oldest counts. After stop the registry's figures are
-// no longer reported, but for what it has counted, while others of its prefix are: counters do not fall. Call stop before the
-// registry is closed.
+// Watch also reports figures of [lockregistry.Registry.Stats]: stats is called each time the metrics are collected. Call stop
+// before the registry is closed.
+//
+// Several registries may have one prefix: their figures are added, and of ages the oldest counts. After stop the registry's
+// figures are no longer reported. But counters do not fall: what the registry has counted stays in the sum while others of its
+// prefix are watched.
 func (c *Collector) Watch(prefix string, stats func() observe.Stats) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
