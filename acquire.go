@@ -55,7 +55,7 @@ type Hold struct {
 }
 
 // errNilHold is what methods of a nil *Hold return, for instance a Release deferred before the error of Acquire was checked.
-var errNilHold = fmt.Errorf("%w: the Hold is nil", ErrNotOwner)
+var errNilHold = fmt.Errorf("%w: the Hold is nil, as a failed Acquire returns it", ErrNotOwner)
 
 // released is set in Hold.calls once Release was called.
 const released = 1 << 30

@@ -220,7 +220,7 @@ func apply[O any](q *request, opts []O) (failed error) {
 	for _, one := range opts {
 		o, found := optionIn(one)
 		if !found {
-			failed = fault.Join(failed, errors.New("an option is nil, or no function of this package made it"))
+			failed = fault.Join(failed, errors.New("an option is nil, or was not made by a function of this package"))
 			continue
 		}
 		failed = fault.Join(failed, o.check())
@@ -302,5 +302,5 @@ func checkAtMost(q *request) error {
 
 var (
 	errAtMostRead = errors.New("AtMost: it is for plain locks and writers only")
-	errAtMostHeld = errors.New("AtMost: the owner holds the lock already")
+	errAtMostHeld = errors.New("AtMost: the owner already holds the lock")
 )

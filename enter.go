@@ -210,7 +210,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		q.plain = true
 	}
 	if q.atLeast > 0 {
-		return errors.New("AtLeast: the owner holds the lock already")
+		return errors.New("AtLeast: the owner already holds the lock")
 	}
 	if q.atMost > 0 {
 		return errAtMostHeld

@@ -91,7 +91,7 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 		return nil, errors.New("WithSentinels: it is for New only; Open knows the Sentinels")
 	}
 	if option.ReplicaOnly || option.SendToReplicas != nil {
-		return nil, errors.New("WithClientOption: ReplicaOnly or SendToReplicas is set, and locks are on masters")
+		return nil, errors.New("WithClientOption: ReplicaOnly or SendToReplicas is set, but locks are on masters: unset it")
 	}
 	option.DisableCache = true
 	var watch *sentinel.Watch

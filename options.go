@@ -288,7 +288,7 @@ func checkSentinels(o *rueidis.ClientOption) error {
 		invalid(slices.Contains(o.InitAddress, ""), "WithSentinels: an address in InitAddress is empty"),
 		invalid(o.Sentinel.MasterSet == "", "WithSentinels: Sentinel.MasterSet is empty"),
 		invalid(o.ReplicaOnly || o.SendToReplicas != nil,
-			"WithSentinels: ReplicaOnly or SendToReplicas is set, and locks are on masters"),
+			"WithSentinels: ReplicaOnly or SendToReplicas is set, but locks are on masters: unset it"),
 	)
 }
 
@@ -305,7 +305,7 @@ func leasable(name string, d time.Duration) error {
 	case leastLease <= d && d <= longestLease:
 		return nil
 	case d > longestLease:
-		return fmt.Errorf("%s(%v): a lease may have 30 days at most", name, d)
+		return fmt.Errorf("%s(%v): a lease may be 30 days at most", name, d)
 	default:
 		return fmt.Errorf("%s(%v): a lease must be at least %v, since 1 %% and a millisecond of it are a margin for clocks%s",
 			name, d, leastLease, unitless(d))

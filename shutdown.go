@@ -54,7 +54,7 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 		case <-ctx.Done():
 			held := r.Stats().Holds
 			_ = r.Close()
-			return fmt.Errorf("lockregistry: shutdown: %d locks are held still: %w", held, fault.Ended(ctx))
+			return fmt.Errorf("lockregistry: shutdown: %d locks are still held: %w", held, fault.Ended(ctx))
 		case <-r.closed:
 			if r.inUse() {
 				_ = r.Close()

@@ -670,7 +670,7 @@ func TestRun_BadInput(t *testing.T) {
 		_, err = leader.New(r, role, untilEnd, lockregistry.Lease(2*time.Millisecond), leader.WithBackoff(time.Second, time.Second))
 		require.NoError(w, err)
 		_, err = leader.New(r, role, untilEnd, lockregistry.Lease(31*24*time.Hour))
-		require.ErrorContains(w, err, "a lease may have 30 days at most")
+		require.ErrorContains(w, err, "a lease may be 30 days at most")
 	})
 }
 

@@ -53,7 +53,7 @@ func settingsOf(opts []Option) (s settings, err error) {
 		case lockregistry.LeaseOption:
 			lease = o
 		default:
-			err = fault.Join(err, errors.New("an option is nil, or no function of this package made it"))
+			err = fault.Join(err, errors.New("an option is nil, or was not made by a function of this package"))
 		}
 	}
 	s.locking = []lockregistry.LockOption{seam.Lockregistry.Leads.(lockregistry.LockOption)}

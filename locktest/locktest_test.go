@@ -361,7 +361,7 @@ func TestServer_Misuse(t *testing.T) {
 		require.NoError(t, locks.Obtain("42").Lock(t.Context()))
 		locks.Disconnect()
 		locks.Lose("42")
-		said("no answer from Redis: ")
+		said("Redis did not answer: ")
 		locks.Reconnect()
 
 		require.Panics(t, func() { locktest.New(v, lockregistry.WithPollInterval(0)) })

@@ -62,7 +62,7 @@ func TestDeadlocksShown(t *testing.T) {
 
 	code, _, errs = run(fails{lockregistry.ErrUnavailable}, false)
 	assert.Equal(t, 69, code)
-	assert.Contains(t, errs, "no answer from Redis")
+	assert.Contains(t, errs, "Redis did not answer")
 	code, _, _ = run(fails{errors.New("bad input")}, false)
 	assert.Equal(t, 64, code)
 }

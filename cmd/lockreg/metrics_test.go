@@ -81,7 +81,7 @@ func TestMetricsRefuses(t *testing.T) {
 		{"--every 0 shop", "must be 100ms at least"},
 		{"--listen 10.1.2.3:9131 shop", "needs --tls-cert"},
 		{"--behind-proxy shop", "needs a token"},
-		{"--view-token-file " + tokenFile(t, "secret") + " shop", "128 are needed"},
+		{"--view-token-file " + tokenFile(t, "secret") + " shop", "needs 128"},
 	} {
 		var said bytes.Buffer
 		a := &app{in: strings.NewReader(""), out: io.Discard, err: &said}

@@ -91,7 +91,7 @@ func (r *releaser) release(ctx context.Context, locks keeper) error {
 	result := "freed"
 	switch {
 	case errors.Is(err, lockregistry.ErrNotOwner):
-		err = exit{exitFound, fmt.Errorf("%s: the holder has changed meanwhile: nothing was changed", info.Key)}
+		err = exit{exitFound, fmt.Errorf("%s: that holder does not have it any more: nothing was changed", info.Key)}
 		result = "not freed"
 	case errors.Is(err, lockregistry.ErrWrongType):
 		err = failed(err)

@@ -24,7 +24,7 @@ type settings struct {
 
 var (
 	errNil      = errors.New("the client is nil")
-	errReplicas = errors.New("the client reads from replicas, and locks are on masters")
+	errReplicas = errors.New("the client reads from replicas, but locks are on masters: turn that off")
 	errSlots    = errors.New("the client has a ClusterSlots of its own, or is a NewFailoverClusterClient: " +
 		"which server has a lock is for the cluster to say")
 	errRing = errors.New("a *redis.Ring sends a key to another server when a shard is added or fails, so two could hold one lock: " +

@@ -141,7 +141,7 @@ func reason(err error, encrypted bool) (words string, quotes bool) {
 	case replied && strings.HasPrefix(reply.Error(), "WRONGPASS"):
 		return "the user or the password is wrong", false
 	case replied && strings.HasPrefix(reply.Error(), "NOAUTH"):
-		return "it asks for a password, and the address has none", false
+		return "it asks for a password, but the address has none", false
 	case replied && strings.HasPrefix(reply.Error(), "NOPERM"):
 		return "the user lacks a permission", true
 	case replied:
@@ -151,7 +151,7 @@ func reason(err error, encrypted bool) (words string, quotes bool) {
 	case errors.Is(err, io.EOF) && encrypted:
 		return "it closes the connection: perhaps it is not Redis", false
 	case errors.Is(err, io.EOF):
-		return "it closes the connection: perhaps it is not Redis, or wants TLS: rediss://", false
+		return "it closes the connection: perhaps it is not Redis, or needs TLS: write rediss://", false
 	case errors.As(err, &dns):
 		return "the name of the host is not known", false
 	case errors.Is(err, syscall.ECONNREFUSED):

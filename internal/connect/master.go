@@ -13,7 +13,7 @@ import (
 )
 
 // errReplica: it refuses every write. With its master it may be behind one address, or be promoted soon.
-var errReplica = fault.Whole("it leads to a replica, and locks are on its master")
+var errReplica = fault.Whole("it leads to a replica, but locks are on its master: name the master")
 
 // The first and the longest pause before an address that leads to a replica is tried again.
 const (

@@ -24,7 +24,7 @@ var (
 		"; the schemes are redis, rediss, valkey, valkeys and unix")
 	errUnreadable = errors.New("the address of Redis cannot be read: write it as in " + Example +
 		", with every special character of the password as %XX")
-	errPort = errors.New("the address of Redis has a port that is no number up to 65535, or an addr without one: write it as in " +
+	errPort = errors.New("in the address of Redis a port is not a number up to 65535, or an addr has no port: write it as in " +
 		Example + "?addr=host2:6379")
 )
 

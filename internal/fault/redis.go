@@ -16,11 +16,11 @@ var (
 	NotOwner    = errors.New("not the owner of the lock")
 	Lost        = errors.New("the lock was lost")
 	Taken       = errors.New("another owner has the lock")
-	Unavailable = errors.New("no answer from Redis, or it cannot serve now")
+	Unavailable = errors.New("Redis did not answer, or cannot serve now")
 	Closed      = errors.New("the registry is closed")
 	WrongType   = errors.New("the key holds something other than this kind of lock")
 	Deadlock    = errors.New("the call would wait for itself")
-	Capacity    = errors.New("all locks that the registry may keep are in use: unlock some, or raise the capacity")
+	Capacity    = errors.New("all locks that the registry may keep are in use: unlock some, or raise the number with SetCapacity")
 )
 
 // Upgrade is [Deadlock] for an owner of the reader that asks for the writer.
@@ -37,10 +37,10 @@ const number = "the key holds a number"
 // The outcomes of a command without a valid answer.
 var (
 	// NoAnswer: the server did not answer in time. It may still execute the command.
-	NoAnswer = Whole("no answer from Redis in time")
+	NoAnswer = Whole("Redis did not answer in time")
 
 	// NotSent: too many commands wait for answers already, or the server cannot be reached.
-	NotSent = Whole("no answer from Redis to earlier commands, so this one was not sent")
+	NotSent = Whole("Redis has not answered earlier commands, so this one was not sent")
 
 	// Late: an answer took so long that a failover may have happened meanwhile, and could not be confirmed since; or a grant
 	// arrived when its lease was over.
@@ -48,11 +48,11 @@ var (
 
 	// Unproven: a removal did not find the key, and was answered after the end of the lease.
 	Unproven = Whole("the lock was valid until this call, but Redis answered after the end of its lease, without the key: " +
-		"nobody knows whether it was lost before")
+		"it is not known whether it was lost before")
 )
 
 // FewReplicas matches errors of writes that too few replicas have acknowledged in time.
-var FewReplicas = errors.New("too few replicas have it")
+var FewReplicas = errors.New("too few replicas have the lock")
 
 // Apart says that a proxy keeps the paths of one call on several servers, so that no script can obtain them at once.
 var Apart = errors.New("a proxy keeps the paths on several servers")
@@ -174,7 +174,7 @@ func (u unavailable) Error() string {
 	case Answered(u.error):
 		return "Redis cannot serve now: " + u.error.Error()
 	default:
-		return "no answer from Redis: " + u.error.Error()
+		return "Redis did not answer: " + u.error.Error()
 	}
 }
 

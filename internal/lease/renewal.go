@@ -28,7 +28,7 @@ type Renewal struct {
 // Outcome is what is known about a command that was sent.
 type Outcome struct {
 	Ours    bool // the key was the hold's
-	Failed  bool // there is an error; with Ours: it was executed, but too few replicas have it
+	Failed  bool // there is an error; with Ours: it was executed, but too few replicas have the lock
 	Unknown bool // with Failed: it may still be executed
 	Late    bool // the reply came late, perhaps from a former master
 }

@@ -46,7 +46,7 @@ func CheckName(name *string) error {
 	case len(*name) > longestName:
 		return fmt.Errorf("WithName: the name has %d bytes, which is more than %d", len(*name), longestName)
 	case !utf8.ValidString(*name):
-		return fmt.Errorf("WithName(%q): the name is no valid UTF-8", *name)
+		return fmt.Errorf("WithName(%q): the name is not valid UTF-8", *name)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func TestCheckName(t *testing.T) {
 	require.NoError(t, check(strings.Repeat("n", longestName)))
 	require.ErrorContains(t, check(""), "empty")
 	require.ErrorContains(t, check(strings.Repeat("n", longestName+1)), "101 bytes")
-	require.ErrorContains(t, check("\xff"), "no valid UTF-8")
+	require.ErrorContains(t, check("\xff"), "not valid UTF-8")
 }
 
 func TestKey(t *testing.T) {

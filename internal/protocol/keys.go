@@ -14,8 +14,8 @@ const (
 
 var (
 	errNoPath   = errors.New("the path is empty")
-	errReserved = errors.New("a path that ends in :waiters or :fencing, with a part in braces before, or in }:registry, is " +
-		"reserved for what locks and registries keep beside the keys")
+	errReserved = errors.New("the path is reserved: no lock may have a path that ends in }:registry, or in :waiters or " +
+		":fencing after a part in braces, since registries keep their own data there")
 )
 
 // CheckPath returns why no lock can have a path, with this key; or nil.

@@ -24,7 +24,7 @@ const (
 	stuck                      // that has been so for a while, see movingFor
 	notOwner                   // a grant was over before it counted: the lease may be too short for this process
 	repeated                   // that was so before
-	returned                   // the hold was given back, since too few replicas have it
+	returned                   // the hold was given back, since too few replicas have the lock
 )
 
 // fate is what a call does that was in one of some states when a command failed for which all of what is true.

@@ -25,7 +25,7 @@ type fewReplicasError struct {
 }
 
 func (f fewReplicasError) Error() string {
-	return fmt.Sprintf("too few replicas have it: %d of %d", f.acknowledged, f.wanted)
+	return fmt.Sprintf("too few replicas have the lock: %d of %d", f.acknowledged, f.wanted)
 }
 
 func (fewReplicasError) Is(target error) bool { return target == fault.FewReplicas }

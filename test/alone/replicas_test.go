@@ -41,7 +41,7 @@ func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 		took := time.Since(began)
 		assert.False(w, ok)
 		w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
-		require.ErrorContains(w, err, "too few replicas have it: 0 of 1")
+		require.ErrorContains(w, err, "too few replicas have the lock: 0 of 1")
 		assert.GreaterOrEqual(w, took, kit.ReplicaWait)
 		assert.Less(w, took, kit.ReplicaWait+slack)
 		w.AwaitGone("orders:42") // it was given back

@@ -37,7 +37,7 @@ func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 		w.Replica.Freeze()
 		h, ok, err := kit.TryAcquire(w.Context(), s)
 		w.Fails(err, lockregistry.ErrUnavailable, "acquire", kit.SeatKey)
-		require.ErrorContains(w, err, "too few replicas have it: 0 of 1")
+		require.ErrorContains(w, err, "too few replicas have the lock: 0 of 1")
 		require.False(w, ok)
 		require.Nil(w, h)
 		w.Await("it was given back", func() bool { return w.Inside() == 1 })

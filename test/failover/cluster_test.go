@@ -133,7 +133,7 @@ func unnoticed(t *testing.T, event func() outcome) {
 		assert.Zero(t, o.doubles, "owners inside at once")
 		assert.Zero(t, o.losers, "holds lost")
 		for _, why := range o.causes {
-			assert.True(t, strings.HasSuffix(why, "no answer from Redis in time") || strings.HasSuffix(why, "came too late"), why)
+			assert.True(t, strings.HasSuffix(why, "Redis did not answer in time") || strings.HasSuffix(why, "came too late"), why)
 		}
 		tries--
 		if errors := o.first + o.unlock; tries == 0 {

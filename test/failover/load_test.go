@@ -229,7 +229,7 @@ func cause(err error) string {
 	for _, known := range []string{
 		"connection refused", "connection reset", "broken pipe", "i/o timeout", "EOF", "closing",
 		"CLUSTERDOWN", "READONLY", "LOADING", "MOVED", "TRYAGAIN", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS",
-		"too few replicas", "no answer from Redis to earlier commands", "no answer from Redis in time", "came too late",
+		"too few replicas", "Redis has not answered earlier commands", "Redis did not answer in time", "came too late",
 	} {
 		if strings.Contains(text, known) {
 			return known

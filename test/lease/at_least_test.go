@@ -100,7 +100,7 @@ func TestAtLeast_ForAnOwner(t *testing.T) {
 		r := w.Registry()
 		l := r.Obtain("42")
 		w.Lock(l)
-		const why = "AtLeast: the owner holds the lock already"
+		const why = "AtLeast: the owner already holds the lock"
 		kit.Refuses(w.T, l.Lock(w.Context(), lockregistry.AtLeast(time.Hour)), "lock", kit.TheKey, why)
 		ctx := l.Context(w.Context())
 		kit.Refuses(w.T, kit.Elsewhere(func() error {

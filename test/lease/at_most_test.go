@@ -179,7 +179,7 @@ func TestAtMost_BadInput(t *testing.T) {
 			"at least 2ms":                      l.Lock(w.Context(), lockregistry.AtMost(time.Millisecond)),
 			"it is shorter than AtLeast":        l.Lock(w.Context(), lockregistry.AtMost(time.Second), lockregistry.AtLeast(time.Hour)),
 			"it is for plain locks and writers": r.ReadWrite("42").Reader().Lock(w.Context(), lockregistry.AtMost(time.Second)),
-			"the owner holds the lock already": r.Do(w.Context(), "42", func(ctx context.Context) error {
+			"the owner already holds the lock": r.Do(w.Context(), "42", func(ctx context.Context) error {
 				return l.Do(ctx, kit.DoNothing, lockregistry.AtMost(time.Second))
 			}),
 		} {

@@ -19,9 +19,9 @@ import (
 func TestErrorText_Unavailable(t *testing.T) {
 	t.Parallel()
 	for text, fate := range map[string]kit.Fate{
-		"lockregistry: lock orders:42: no answer from Redis in time":           kit.Silence,
+		"lockregistry: lock orders:42: Redis did not answer in time":           kit.Silence,
 		"lockregistry: lock orders:42: Redis cannot serve now: " + kit.Loading: kit.Refused(kit.Loading),
-		"lockregistry: lock orders:42: no answer from Redis: EOF":              kit.CutAfter,
+		"lockregistry: lock orders:42: Redis did not answer: EOF":              kit.CutAfter,
 	} {
 		t.Run(text, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
@@ -61,8 +61,8 @@ func TestErrorText_LeasesOutOfRange(t *testing.T) {
 			"margin for clocks; 30 is 30 ns: write 30*time.Second":       lockregistry.Lease(30),
 			"AtMost(30ns): a lease must be at least 2ms":                 lockregistry.AtMost(30),
 			"30000 is 30000 ns: write 30000*time.Millisecond":            lockregistry.Lease(30000),
-			"Lease(720h0m0.001s): a lease may have 30 days at most":      lockregistry.Lease(month + time.Millisecond),
-			"AtMost(720h0m0.001s): a lease may have 30 days at most":     lockregistry.AtMost(month + time.Millisecond),
+			"Lease(720h0m0.001s): a lease may be 30 days at most":        lockregistry.Lease(month + time.Millisecond),
+			"AtMost(720h0m0.001s): a lease may be 30 days at most":       lockregistry.AtMost(month + time.Millisecond),
 			"Lease(1ms): a lease must be at least 2ms, since 1 % and a ": lockregistry.Lease(time.Millisecond),
 		} {
 			require.ErrorContains(w, r.Obtain("42").Lock(w.Context(), option), text)

@@ -320,7 +320,7 @@ func TestOnce_WithBadInput(t *testing.T) {
 		{-time.Hour, kit.DoNothing, lockregistry.Lease(time.Second), "every(-1h0m0s): the period must"},
 		{10*time.Millisecond - 1, kit.DoNothing, lockregistry.Lease(time.Second), "every(9.999999ms)"},
 		{time.Minute, kit.DoNothing, lockregistry.Lease(1), "Lease(1ns): a lease must be at least 2ms"},
-		{time.Minute, kit.DoNothing, nil, "an option is nil, or no function of this package made it"},
+		{time.Minute, kit.DoNothing, nil, "an option is nil, or was not made by a function of this package"},
 	} {
 		ran, err := r.Once(t.Context(), "42", c.every, c.fn, c.opt, lockregistry.RetryOnError())
 		require.False(t, ran)

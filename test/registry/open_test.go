@@ -59,7 +59,7 @@ func TestOpen_NoServer(t *testing.T) {
 // succeeds.
 func TestOpen_Replica(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
-		const replica = "it leads to a replica, and locks are on its master"
+		const replica = "it leads to a replica, but locks are on its master: name the master"
 		url := "redis://u:s3cret@" + w.Replica.Addr() + "?client_name=opened&dial_timeout="
 		w.Replica.Command(w, "ACL", "SETUSER", "u", "on", ">s3cret", "~*", "&*", "+@all")
 		ctx, cancel := context.WithTimeoutCause(w.Context(), 300*time.Millisecond, errors.New("too slow"))
@@ -351,7 +351,7 @@ func TestOpen_BadInput(t *testing.T) {
 		{"secret", "", []lockregistry.Option{lockregistry.WithLease(0)}, []string{"the address", "the prefix", "WithLease(0s)"}},
 		{"redis://user:secret", "orders", nil, []string{"the address of Redis cannot be read"}},
 		{"redis://:p%zzcret@host", "orders", nil, []string{"the address of Redis cannot be read"}},
-		{"redis://host?addr=u:secret", "orders", nil, []string{"the address of Redis has a port that is no number"}},
+		{"redis://host?addr=u:secret", "orders", nil, []string{"in the address of Redis a port is not a number"}},
 		{"redis://host", "orders", []lockregistry.Option{lockregistry.WithClientOption(nil)}, []string{"WithClientOption(nil)"}},
 	} {
 		r, err := lockregistry.Open(context.Background(), c.url, c.prefix, append(c.opts, touched)...)

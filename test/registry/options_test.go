@@ -97,8 +97,8 @@ func TestOptions_LockOptionsThatMakeNoSense(t *testing.T) {
 		option lockregistry.LockOption
 		says   string
 	}{
-		{nil, "an option is nil, or no function of this package made it"},
-		{struct{ lockregistry.LockOption }{lockregistry.NoWait()}, "an option is nil, or no function of this package made it"},
+		{nil, "an option is nil, or was not made by a function of this package"},
+		{struct{ lockregistry.LockOption }{lockregistry.NoWait()}, "an option is nil, or was not made by a function of this package"},
 		{lockregistry.Lease(0), "Lease(0s): the duration must be positive"},
 		{lockregistry.Lease(-time.Second), "Lease(-1s): the duration must be positive"},
 		{lockregistry.Lease(math.MinInt64), "the duration must be positive"},

@@ -58,8 +58,8 @@ func TestNew_WithSentinelsThatMakeNoSense(t *testing.T) {
 		{ofSet(), ofSentinel{client}, "WithSentinels: InitAddress is empty: it must have the addresses of the Sentinels"},
 		{ofSet("a:1", ""), ofSentinel{client}, "WithSentinels: an address in InitAddress is empty"},
 		{rueidis.ClientOption{InitAddress: []string{"a:1"}}, ofSentinel{client}, "WithSentinels: Sentinel.MasterSet is empty"},
-		{readsReplicas, ofSentinel{client}, "WithSentinels: ReplicaOnly or SendToReplicas is set, and locks are on masters"},
-		{onReplicas, ofSentinel{client}, "WithSentinels: ReplicaOnly or SendToReplicas is set, and locks are on masters"},
+		{readsReplicas, ofSentinel{client}, "WithSentinels: ReplicaOnly or SendToReplicas is set, but locks are on masters: unset it"},
+		{onReplicas, ofSentinel{client}, "WithSentinels: ReplicaOnly or SendToReplicas is set, but locks are on masters: unset it"},
 		{ofSet("a:1"), client, "WithSentinels: the client is not for Sentinel"},
 	} {
 		r, err := lockregistry.New(c.client, "orders", lockregistry.WithSentinels(c.option))

@@ -206,7 +206,7 @@ func TestShutdown_EndsWithItsContext(t *testing.T) {
 		err := <-done
 		require.ErrorIs(w, err, context.Canceled)
 		require.NotErrorIs(w, err, lockregistry.ErrClosed)
-		require.ErrorContains(w, err, "lockregistry: shutdown: 2 locks are held still: context canceled; time is up")
+		require.ErrorContains(w, err, "lockregistry: shutdown: 2 locks are still held: context canceled; time is up")
 		<-within.Done()
 		require.ErrorIs(w, context.Cause(within), lockregistry.ErrClosed)
 		err = <-waits

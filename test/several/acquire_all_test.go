@@ -408,7 +408,7 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 		w.Replica.Freeze()
 		_, err = r.AcquireAll(w.Context(), paths, lockregistry.NoWait())
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
-		require.ErrorContains(w, err, "too few replicas have it: 0 of 1")
+		require.ErrorContains(w, err, "too few replicas have the lock: 0 of 1")
 		w.AwaitGone("orders:a")
 		w.AwaitGone("orders:b")
 		_, err = r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Second))

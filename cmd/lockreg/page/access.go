@@ -45,13 +45,13 @@ func newGate(lookToken, releaseToken string, secure bool) (*gate, error) {
 			continue
 		}
 		if bits := strength(token.text); bits < 128 {
-			return nil, fmt.Errorf("%w: it has about %d bits, 128 are needed; 32 random hexadecimal digits have them", ErrToken, bits)
+			return nil, fmt.Errorf("%w: it has about %d bits, but needs 128: take 32 random hexadecimal digits", ErrToken, bits)
 		}
 		sum := sha256.Sum256([]byte(token.text))
 		*token.sum = sum[:]
 	}
 	if lookToken != "" && lookToken == releaseToken {
-		return nil, fmt.Errorf("%w: those for looking and for releasing are the same", ErrToken)
+		return nil, fmt.Errorf("%w: the tokens for looking and for releasing must differ", ErrToken)
 	}
 	return g, nil
 }

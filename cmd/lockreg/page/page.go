@@ -123,7 +123,7 @@ func WithHosts(names ...string) Option {
 func WithInterval(d time.Duration) Option {
 	return func(h *Handler) error {
 		if d <= 0 {
-			return fmt.Errorf("page: an interval of %s", d)
+			return fmt.Errorf("page: the interval %s is not positive", d)
 		}
 		h.feed.interval = d
 		return nil
