@@ -131,10 +131,14 @@ func (c *Cache[K]) insert(k K) {
 	c.size++
 }
 
-// makeRoom drops items until there is room for one more, and reports whether there is. While Resize runs it leaves that to
-// Resize, which may have many items to drop, and goes on until the capacity is kept. The caller holds the mutex.
+// makeRoom drops items until there is room for one more, and reports whether there is. While Resize runs, which may have many
+// items to drop, makeRoom leaves the most to it and takes two steps: with fewer, items that come faster than Resize drops them
+// would let the cache grow, and Resize go on forever. The caller holds the mutex.
 func (c *Cache[K]) makeRoom() bool {
 	if c.resizing > 0 {
+		for range 2 {
+			c.dropFirst()
+		}
 		return true
 	}
 	for c.size >= c.capacity {

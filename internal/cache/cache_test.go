@@ -376,6 +376,27 @@ func TestCache_Resize(t *testing.T) {
 	sound(t, &r.Cache)
 }
 
+// New paths come faster than Resize, which does not have its turn, drops old ones.
+func TestCache_DoesNotGrowWhileItShrinks(t *testing.T) {
+	const locks, more = 100, 1000
+	r := newStore(locks)
+	for i := range locks {
+		r.Obtain(strconv.Itoa(i))
+	}
+	r.mu.Lock()
+	r.capacity = 1
+	r.resizing++
+	r.mu.Unlock()
+	for i := range more {
+		r.Obtain("new " + strconv.Itoa(i))
+	}
+	require.Less(t, r.Len(), locks)
+	r.mu.Lock()
+	r.resizing--
+	r.mu.Unlock()
+	sound(t, &r.Cache)
+}
+
 // While many locks are looked at, new paths are let in between.
 func TestCache_IsNotHeldUp(t *testing.T) {
 	const locks = 100 * portion
