@@ -91,7 +91,13 @@ func (w *World) Unavailable(err error, op string) {
 // TookLong reports whether a call has failed because its answer took too long. On a real server that happens to any call when the
 // machine is busy: what only prepares a test tries again.
 func TookLong(err error) bool {
-	return errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.Late) || errors.Is(err, fault.NotSent)
+	return errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.Late) || errors.Is(err, fault.NotSent) || errors.Is(err, fault.Unproven)
+}
+
+// LeaseOver reports whether a hold was lost because it was not renewed in time. That happens when the machine is so busy that a
+// section takes longer than the second for which a release grants the lock to a waiter, and its first renewal, too.
+func LeaseOver(err error) bool {
+	return errors.Is(err, fault.LeaseOver.Err()) || errors.Is(err, fault.RenewedTooLate.Err())
 }
 
 // What calls say when Redis cannot be asked, and when they try again.
