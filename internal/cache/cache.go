@@ -132,12 +132,11 @@ func (c *Cache[K]) insert(k K) {
 }
 
 // makeRoom drops items until there is room for one more, and reports whether there is. While Resize runs, which may have many
-// items to drop, makeRoom leaves the most to it and takes two steps: with fewer, items that come faster than Resize drops them
-// would let the cache grow, and Resize go on forever. The caller holds the mutex.
+// items to drop, makeRoom drops one item for the new one, and leaves the others to Resize: so Resize comes to its end, however
+// many items are added meanwhile. The caller holds the mutex.
 func (c *Cache[K]) makeRoom() bool {
 	if c.resizing > 0 {
-		for range 2 {
-			c.dropFirst()
+		for step, size := 0, c.size; step < portion && c.size == size && c.dropFirst(); step++ {
 		}
 		return true
 	}

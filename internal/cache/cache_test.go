@@ -376,33 +376,12 @@ func TestCache_Resize(t *testing.T) {
 	sound(t, &r.Cache)
 }
 
-// New paths come faster than Resize, which does not have its turn, drops old ones.
-func TestCache_DoesNotGrowWhileItShrinks(t *testing.T) {
-	const locks, more = 100, 1000
-	r := newStore(locks)
-	for i := range locks {
-		r.Obtain(strconv.Itoa(i))
-	}
-	r.mu.Lock()
-	r.capacity = 1
-	r.resizing++
-	r.mu.Unlock()
-	for i := range more {
-		r.Obtain("new " + strconv.Itoa(i))
-	}
-	require.Less(t, r.Len(), locks)
-	r.mu.Lock()
-	r.resizing--
-	r.mu.Unlock()
-	sound(t, &r.Cache)
-}
-
 // While many locks are looked at, new paths are let in between.
 func TestCache_IsNotHeldUp(t *testing.T) {
-	const locks = 100 * portion
+	const locks, plenty = 100 * portion, 1 << 30
 	// It returns how often a new path was let in between. The scheduler may not let this goroutine run meanwhile.
 	round := func(t *testing.T, drop func(r *store) (dropped int), all bool) (let int) {
-		r := newStore(2 * locks)
+		r := newStore(plenty) // no new path takes the place of another one
 		for i := range locks {
 			r.Obtain(strconv.Itoa(i))
 		}
@@ -437,7 +416,7 @@ func TestCache_IsNotHeldUp(t *testing.T) {
 			before := r.Len()
 			r.Resize(1)
 			require.Less(t, r.Len(), before/2)
-			r.Resize(2 * locks)
+			r.Resize(plenty)
 			return 0
 		},
 	} {
@@ -448,6 +427,25 @@ func TestCache_IsNotHeldUp(t *testing.T) {
 			}
 			require.Greater(t, let, 3)
 		})
+	}
+}
+
+// While Resize drops items in portions, new paths take the places of others. Else many of them would keep Resize from its end.
+func TestCache_NewPathsDoNotOutrunResize(t *testing.T) {
+	const locks = 10
+	r := newStore(locks)
+	for i := range locks {
+		r.Obtain(strconv.Itoa(i))
+	}
+	_, err := r.pin(r.Obtain("0")) // which is passed over
+	require.NoError(t, err)
+	r.mu.Lock()
+	r.capacity, r.resizing = 1, 1 // as between two portions
+	r.mu.Unlock()
+	for i := range 3 * locks {
+		r.Obtain("new " + strconv.Itoa(i))
+		require.Equal(t, locks, r.Len())
+		sound(t, &r.Cache)
 	}
 }
 
