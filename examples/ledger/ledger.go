@@ -13,7 +13,7 @@ import (
 type Ledger struct{ db *sql.DB }
 
 // ErrLate: the row was written with a larger token since. The writer does not hold the lock any more, whatever it believes.
-var ErrLate = errors.New("somebody else has had the lock since")
+var ErrLate = errors.New("another owner has had the lock since")
 
 // OpenLedger opens the table in a file, and makes it if need be.
 func OpenLedger(ctx context.Context, file string) (*Ledger, error) {

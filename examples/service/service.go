@@ -113,7 +113,7 @@ func answer(w http.ResponseWriter, r *http.Request, text string, err error) {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 	case errors.Is(err, lockregistry.ErrTaken):
-		http.Error(w, "another request works on this", http.StatusConflict)
+		http.Error(w, "another request is working on this", http.StatusConflict)
 	default:
 		slog.ErrorContext(r.Context(), "request failed", "path", r.URL.Path, "error", err)
 		http.Error(w, "internal error", http.StatusInternalServerError)
