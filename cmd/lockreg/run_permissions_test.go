@@ -24,7 +24,7 @@ func TestRun_DocumentedPermissions(t *testing.T) {
 		},
 		"Read-write locks": {[]string{"--exclusive"}, []string{"+get"}},
 	}
-	require.Contains(t, string(text), "`run`: as programs, with the rights for `WithFencing`")
+	require.Contains(t, string(text), "| `run` | those of a [program](#programs), and those for `WithFencing`")
 	require.Contains(t, string(text), "**`WithFencing`**: `+get +set +time`")
 	for kind, c := range kinds {
 		title, _, _ := strings.Cut(kind, ", with")
