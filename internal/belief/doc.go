@@ -1,5 +1,6 @@
-// Package belief is what this process may believe of a server, and of its replies: a machine and its arithmetic. It sends
-// nothing, has no clock and no goroutine, and knows no client: what happens is told to it, and it says what to do.
+// Package belief is what this process may believe of a server, and of its replies: a state machine and its arithmetic. It sends
+// nothing, has no clock and no goroutine, and knows no client. Package transport says what happens, and does what the machine
+// answers.
 //
 //	what happens                                    what is told                    what is said
 //	a command is sent, and a timer fires            [Alarm]: Set, Ring, Excuses     silent; or this process stood still
@@ -11,5 +12,5 @@
 //	a replica is where a master was                 Redirected, Said, [Looks]       suspect; what to look at, and to close
 //	a question is refused                           [Refusals]                      when to ask again
 //
-// How long all that takes is measured ([Trips]), or one of six times.
+// Each limit is derived from measured round trips ([Trips]) and from one of six times, see [Tick].
 package belief

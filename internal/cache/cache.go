@@ -1,12 +1,11 @@
-// Package cache keeps items by name, up to a capacity. To make room it drops the least recently obtained item that is not in
-// use.
+// Package cache keeps items by name, up to a capacity. To make room it drops the least recently obtained item that is not in use.
 //
 // Two items of one name must never be in use at once. So an item can be used only while it is in the cache:
 //
 //   - Its pins count its users. An item with pins is never dropped.
 //   - Dropping an item takes its pins from 0 to far below 0 in one atomic step, so no use can begin from then on.
-//   - A caller that finds it dropped calls Readmit, which, under the mutex, returns the name's present item, or puts the old
-//     one back if there is none.
+//   - A caller that finds its item dropped calls Readmit. Under the mutex Readmit returns the name's present item, or puts the
+//     old one back if there is none.
 package cache
 
 import (

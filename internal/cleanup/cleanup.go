@@ -1,5 +1,8 @@
 // Package cleanup removes what calls have left in Redis: keys that are not held, tickets, and grants that may still arrive. It
-// identifies them by value, and repeats each removal until it is confirmed.
+// identifies them by value, and repeats each removal until it is confirmed, longer while a late grant may come.
+//
+// What comes in: a [Removal], by [Cleaner.Remove], and the outcome of each [Try]. What goes out: tries, to the function that
+// sends them, and [Path.Removed] when a removal was confirmed.
 package cleanup
 
 import (

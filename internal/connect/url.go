@@ -1,5 +1,8 @@
 // Package connect connects to the Redis that a URL names, and says in plain words why it cannot. None of its errors contains a
 // password.
+//
+// What comes in: a URL ([Parse]), and the options of a client that its user may have changed ([OpenMaster]). What goes out: a
+// client that has reached a master, as [Opened], or an error that says what to do.
 package connect
 
 import (

@@ -1,4 +1,8 @@
-// Package deadlock has the graph of the calls of a process that wait for locks, and finds its cycles.
+// Package deadlock has the graph of the calls of a process that wait for locks, and finds its cycles. It knows locks as a [Lock],
+// and contexts as [Holds].
+//
+// What comes in: a [Call] when it begins and ends to wait. What goes out: the error of a call that closes an endless cycle, and
+// for package detector the calls that keep an owner from unlocking.
 package deadlock
 
 import (

@@ -1,5 +1,8 @@
-// Package detector finds cycles of calls that wait for each other across processes. It reads the records of registries: which
-// of their calls wait, and what the owners of these calls hold. It knows neither locks nor how Redis is asked.
+// Package detector finds cycles of calls that wait for each other across processes. It knows neither locks nor how Redis is
+// asked.
+//
+// What comes in: the records of registries, which say which of their calls wait, and what the owners of these calls hold; and who
+// holds a path ([Peers]). What goes out: each [Cycle], to [Registry.Report] or to an operator.
 package detector
 
 import (

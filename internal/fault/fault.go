@@ -1,4 +1,8 @@
-// Package fault has what the packages of this module share about errors.
+// Package fault has the errors of this module, and says what an error of Redis means. It sends nothing.
+//
+// What comes in: an error of a client, a reply or a context. What goes out: the same as an error that users test for
+// ([Classify]), and answers to questions: whether it passes ([Transient]), whether the server may have executed the command
+// ([OutcomeUnknown]), how metrics name it ([Kind], [Reason]).
 package fault
 
 import "strings"

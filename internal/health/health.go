@@ -1,4 +1,7 @@
 // Package health tracks, for each server, whether background tasks succeed. It knows neither what is sent nor how.
+//
+// What comes in: the [Outcome] of tasks that were sent together. What goes out: a [Change], when tasks begin to fail or succeed
+// again, and since when they fail.
 package health
 
 import (

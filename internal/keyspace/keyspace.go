@@ -1,4 +1,7 @@
 // Package keyspace goes through the keys of all masters, by scripts that change nothing.
+//
+// What comes in: a pattern, or prefixes. What goes out: keys, in the batches of a [scan.Pass], and the registries that have a
+// record.
 package keyspace
 
 import (

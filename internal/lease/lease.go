@@ -1,5 +1,8 @@
 // Package lease is what a process may believe about its lease of a key in Redis: a state machine and its arithmetic. It knows
-// neither Redis nor the key's holder, and has no mutex: its user guards it.
+// neither Redis nor the key's holder, and has no clock, no goroutine and no mutex: its user guards it.
+//
+// What comes in: when a command was sent, with which [Term], and what was answered, as an [Outcome]. What goes out: until when
+// the key is the hold's, when to renew or verify it, and a [Verdict] on each answer.
 package lease
 
 import (

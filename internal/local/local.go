@@ -1,5 +1,9 @@
-// Package local has the queue in which the goroutines of a process wait before one of them asks Redis, and a read-write mutex
-// that is built on it. It knows neither Redis nor the locks of the API.
+// Package local is the local half of a lock: the queue in which the goroutines of a process wait before one of them asks Redis,
+// and a read-write mutex that is built on it. It knows neither Redis nor the locks of the API.
+//
+// What comes in: owners that enter and leave, and what happened in Redis, such as [Side.Granted] and [Side.Free]. What goes out:
+// an [Admission] or a [Departure], which says whether to ask Redis or to release the hold. A [ReadWrite] asks its lock about the
+// half in Redis through [Redis].
 package local
 
 // Admission says whether and how a goroutine got the local half of a lock.

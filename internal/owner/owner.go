@@ -1,4 +1,5 @@
-// Package owner has the ids of owners: goroutines, owners made by ContextWithOwner, and Holds.
+// Package owner has the ids of owners: goroutines, owners made by ContextWithOwner, and Holds. A [Census] says which goroutines
+// still exist.
 package owner
 
 import "sync/atomic"

@@ -1,5 +1,8 @@
 // Package permits keeps the calls and holds of a registry's semaphores, and finds them by the number that messages name. It does
 // not know what a call is.
+//
+// What comes in: calls that join and leave, and the number of each hold. What goes out: the call of a number, all calls, and what
+// the calls of a key have in common.
 package permits
 
 import (

@@ -1,5 +1,8 @@
-// Package presence keeps a record of a registry in Redis: its process, and what its calls hold and wait for, so that other
-// processes can see it.
+// Package presence is the record that a registry keeps in Redis: its process, and what its calls hold and wait for, so that other
+// processes can see it. It sends nothing by itself.
+//
+// What comes in: what the [Registry] holds and waits for, or the text of another registry's record. What goes out: when to write
+// the record, and its text ([Recorder]); or a [Record] and an [Identity], by [Parse].
 package presence
 
 import (

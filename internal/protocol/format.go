@@ -1,4 +1,8 @@
 // Package protocol is everything that is stored in Redis: the formats of locks, their scripts, keys, slots, tickets and replies.
+//
+// What comes in: what a hold is and wants, such as a [Request], a [Release] or a [Queued], and the replies. What goes out: a
+// [Call], which package transport sends, and the reply as values of this package. A [Format] is a kind of lock. The scripts are
+// in lua/.
 package protocol
 
 import (

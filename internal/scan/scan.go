@@ -1,5 +1,7 @@
-// Package scan goes through the keys of a database by SCAN, and leaves the servers most of their time for others. Functions say
-// how to ask a server, and what to do with the keys.
+// Package scan goes through the keys of a database by SCAN, and leaves the servers most of their time for others.
+//
+// What comes in, with a [Pass]: functions that ask a server, and get the keys. What goes out: steps, paced by the time that the
+// server says they took, and [Progress].
 package scan
 
 import (

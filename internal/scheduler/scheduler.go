@@ -1,5 +1,8 @@
 // Package scheduler calls sources that have something due, and has workers that send. It knows neither what is due nor where it
 // is sent.
+//
+// What comes in: a [Source], and by [Scheduler.Soon] when it has something due; jobs for [Senders]. What goes out: calls of
+// [Source.Turn] at that time, and batches of jobs to the function that sends them.
 package scheduler
 
 import (

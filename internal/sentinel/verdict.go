@@ -1,4 +1,8 @@
 // Package sentinel asks the Sentinels of a master whether they stand by it, and is told when they begin to replace it.
+//
+// What comes in: the options of a client, the address of the server that is in use, and the Sentinels' answers and events. What
+// goes out: a [Verdict] on a server, by [Watch.Ask], and a call of doubt when a master may be replaced. [Judge] decides, without
+// sending anything.
 package sentinel
 
 import (

@@ -1,5 +1,8 @@
 // Package topology finds the servers that a client uses, and, by the majority of a Redis Cluster's nodes, the master of each
 // slot.
+//
+// What comes in: a client. What goes out: the addresses of its servers, the master of a slot ([Resolver]), and whether a client
+// has changed to another master ([Watch], [Switches]). A caller decides what to do then.
 package topology
 
 import (
