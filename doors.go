@@ -41,7 +41,7 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		r, _ := registry.(*Registry)
 		return seam.InRegistry{
 			Cached: r.cache.Len, Calls: func() int { return len(r.permits.All()) },
-			Drain: &r.drain, Gone: r.background.Gone, Replicas: r.queues.Replicas, Stall: r.background.Stall,
+			Drain: &r.drain, Orphans: r.background.Orphans, Replicas: r.queues.Replicas, Stall: r.background.Stall,
 		}
 	}
 	seam.Lockregistry.InLock = func(lock any) seam.InLock {

@@ -222,7 +222,7 @@ func (r *Registry) makeKinds(s *settings) {
 		Clock: r.clock, Server: r.transport.Client, Schedule: r.background.Holds, NumberAt: len(r.values),
 		Demand:      func(c *protocol.Call) { r.queues.Demand(c, queue.Renews) },
 		Log:         r.reports.dispatch.Log,
-		Unreachable: r.background.Gone.Orphan,
+		Unreachable: r.background.Orphans.Orphan,
 	}
 	r.holds = env
 	r.permit = r.permitsOf(1, 1)

@@ -15,7 +15,7 @@ func TestBounds(t *testing.T) {
 		pages            []string
 	}{
 		"mostPaths":       {"acquireall.go", "%s paths", []string{"acquireall.go", "docs/semantics.md"}},
-		"goneMost":        {"internal/hold/gone.go", "more than %s goroutines", []string{"docs/semantics.md"}},
+		"mostGoroutines":        {"internal/hold/orphans.go", "more than %s goroutines", []string{"docs/semantics.md"}},
 		"defaultCapacity": {"options.go", "Default: %s", []string{"registry.go"}},
 		"MostWaits":       {"internal/presence/record.go", "%s at most", []string{"docs/wire-format.md"}},
 		"backlog":         {"internal/dispatch/dispatch.go", "while %s wait", []string{"options.go"}},

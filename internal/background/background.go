@@ -26,7 +26,7 @@ type Work struct {
 	Tells
 	Holds   *hold.Schedule
 	Cleaner *cleanup.Cleaner
-	Gone    *hold.GoneWatch
+	Orphans *hold.OrphanWatch
 	Health  *health.Monitor[*transport.Shard]
 
 	scheduler *scheduler.Scheduler
@@ -54,13 +54,13 @@ func New(client rueidis.Client, way *transport.Client, tells Tells) *Work {
 	w := &Work{Tells: tells, switches: topology.WatchSwitches(client)}
 	w.Holds = hold.NewSchedule(w.soon, w.sender.Renew)
 	soon := func(due clock.Instant) { w.scheduler.Soon(due) }
-	w.Gone = hold.NewGoneWatch(w.Holds, way.Clock, soon, tells.Log)
+	w.Orphans = hold.NewOrphanWatch(w.Holds, way.Clock, soon, tells.Log)
 	// Removals have their own workers, so that renewals that wait for a failed replica do not delay them: with four workers for
 	// both, and twelve renewals that waited for a second each, a removal took 0.28 s instead of 1 ms.
 	w.Cleaner = cleanup.New(way.Clock, soon, w.sender.Remove)
 	w.Health = health.New(way.Clock, w.tell, way.Leads)
 	w.sender.Transport, w.sender.Cleaner, w.sender.Health = way, w.Cleaner, w.Health
-	w.scheduler = scheduler.New(way.Clock, (*switchWatch)(w), w.Gone, (*holdWatch)(w), w.Cleaner)
+	w.scheduler = scheduler.New(way.Clock, (*switchWatch)(w), w.Orphans, (*holdWatch)(w), w.Cleaner)
 	return w
 }
 
@@ -79,7 +79,7 @@ type holdWatch Work
 func (h *holdWatch) Turn(now clock.Instant) clock.Instant {
 	next, looked := h.Holds.Turn(now)
 	if looked {
-		h.Gone.LookAt(now)
+		h.Orphans.LookAt(now)
 	}
 	return next
 }
@@ -121,7 +121,7 @@ func (w *Work) Close() {
 	way := w.sender.Transport
 	w.sender.Close(way.Clock.Now().Add(way.Farthest().RoundTrip().Plus(Grace)))
 	w.scheduler.Close()
-	w.Gone.Close()
+	w.Orphans.Close()
 	w.Holds.Close()
 	w.Cleaner.Close()
 }
@@ -132,7 +132,7 @@ func (w *Work) Stall() { w.scheduler.Close() }
 // Wait returns, after Close, when all goroutines have ended.
 func (w *Work) Wait() {
 	w.scheduler.Wait()
-	w.Gone.Wait()
+	w.Orphans.Wait()
 	w.Holds.Wait()
 	w.Cleaner.Wait()
 }

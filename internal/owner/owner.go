@@ -1,5 +1,5 @@
-// Package owner has the ids of owners: goroutines, owners made by ContextWithOwner, and Holds. A [Census] says which goroutines
-// still exist.
+// Package owner has the ids of owners: goroutines, owners made by ContextWithOwner, and Holds. A [GoroutineScan] says which
+// goroutines still exist.
 package owner
 
 import "sync/atomic"

@@ -82,7 +82,7 @@ type InRegistry struct {
 	Cached, Calls func() int // locks, and what a registry knows of semaphores
 	Stall         func()     // see background.Work
 	Drain         *drain.Drain
-	Gone          *hold.GoneWatch
+	Orphans       *hold.OrphanWatch
 	Replicas      *protocol.Replicas
 }
 

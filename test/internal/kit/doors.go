@@ -78,11 +78,11 @@ func Handoff(l *lockregistry.Lock, between func()) bool {
 }
 
 // ManyGoroutines has a registry believe that the process has too many goroutines to look at them. It has done nothing before.
-func ManyGoroutines(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Gone.Most = 0 }
+func ManyGoroutines(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Orphans.Most = 0 }
 
 // GoroutineCounts is how often a registry in fake time has had the goroutines of the process counted.
 func GoroutineCounts(r *lockregistry.Registry) int {
-	return seam.Lockregistry.InRegistry(r).Gone.Census.Counts()
+	return seam.Lockregistry.InRegistry(r).Orphans.Scan.Counts()
 }
 
 // FindGone is what happens when the goroutines that have a lock at this moment are found to have ended, once the function is

@@ -9,7 +9,7 @@ import (
 )
 
 // A count stops the program for as long as it takes.
-func BenchmarkCensus_Look(b *testing.B) {
+func BenchmarkGoroutineScan_Look(b *testing.B) {
 	for _, goroutines := range []int{1_000, 10_000, 100_000} {
 		b.Run(strconv.Itoa(goroutines), func(b *testing.B) {
 			quit := make(chan struct{})
@@ -19,7 +19,7 @@ func BenchmarkCensus_Look(b *testing.B) {
 				done.Go(func() { waits(&begun, quit, 8) })
 			}
 			begun.Wait()
-			var c Census
+			var c GoroutineScan
 			for b.Loop() {
 				c.next = time.Time{}
 				if living, _, looked := c.Look(math.MaxInt); !looked || len(living) < goroutines {

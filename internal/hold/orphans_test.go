@@ -10,7 +10,7 @@ import (
 
 // The program is stopped for a thousandth of the time, however many registries look for goroutines that are gone.
 func TestGone_RegistriesShareTheirLooks(t *testing.T) {
-	alike := func() *GoneWatch { return NewGoneWatch(nil, clock.New(), nil, nil) }
+	alike := func() *OrphanWatch { return NewOrphanWatch(nil, clock.New(), nil, nil) }
 	one, other := alike(), alike()
-	require.Same(t, one.Census, other.Census)
+	require.Same(t, one.Scan, other.Scan)
 }

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Census lists the living goroutines of a process, one list at a time. The runtime prints their stacks with their numbers, and
-// uses no number twice. That stops the program for 8 to 20 ms per thousand goroutines, with stacks of up to a dozen calls; the
-// census takes a thousandth of the time at most.
-type Census struct {
+// GoroutineScan lists the living goroutines of a process, one list at a time. The runtime prints their stacks with their numbers,
+// and uses no number twice. A list stops the program for 8 to 20 ms per thousand goroutines, with stacks of up to a dozen calls.
+// So scans take a thousandth of the time at most.
+type GoroutineScan struct {
 	mu     sync.Mutex
 	next   time.Time // no list is made before this
 	counts int
@@ -29,7 +29,7 @@ func restAfter(took time.Duration) time.Duration { return pauses * min(took, mos
 
 // Look returns the living goroutines, and for how long not to call it again. If it is too early, looked is false. Goroutines is
 // nil if there are more than limit, or the runtime prints stacks in an unknown form.
-func (c *Census) Look(limit int) (goroutines map[ID]bool, rest time.Duration, looked bool) {
+func (c *GoroutineScan) Look(limit int) (goroutines map[ID]bool, rest time.Duration, looked bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	began := time.Now()
@@ -47,7 +47,7 @@ func (c *Census) Look(limit int) (goroutines map[ID]bool, rest time.Duration, lo
 }
 
 // Counts returns how often the program was stopped.
-func (c *Census) Counts() int {
+func (c *GoroutineScan) Counts() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.counts
@@ -55,7 +55,7 @@ func (c *Census) Counts() int {
 
 // living returns all goroutines of the process, also those outside of the bubble of a test with testing/synctest; nil if the
 // runtime prints stacks in an unknown form.
-func (c *Census) living() map[ID]bool {
+func (c *GoroutineScan) living() map[ID]bool {
 	n := runtime.NumGoroutine()
 	const usual, most = 1 << 10, 1 << 13
 	for each := max(c.each, usual); each <= most; each *= 2 {

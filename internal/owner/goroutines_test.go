@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCensus_LivingGoroutines(t *testing.T) {
+func TestGoroutineScan_LivingGoroutines(t *testing.T) {
 	numbers, quit, done := make(chan ID), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -17,19 +17,19 @@ func TestCensus_LivingGoroutines(t *testing.T) {
 		<-quit
 	}()
 	other := <-numbers
-	all := new(Census).living()
+	all := new(GoroutineScan).living()
 	require.True(t, all[other])
 	require.True(t, all[Calling()])
 	close(quit)
 	<-done
 	require.Eventually(t, func() bool {
-		all := new(Census).living()
+		all := new(GoroutineScan).living()
 		return all != nil && !all[other]
 	}, 10*time.Second, time.Millisecond)
 }
 
 // What cannot be read tells nothing: nobody is taken for gone because of it.
-func TestCensus_GoroutinesOfWhatIsPrinted(t *testing.T) {
+func TestGoroutineScan_GoroutinesOfWhatIsPrinted(t *testing.T) {
 	own := Calling()
 	for printed, want := range map[string]map[ID]bool{
 		"goroutine %d [running]:\nmain.main()\n\t/goroutine 9 x.go:1\ncreated by main in goroutine 8\n\n" +
@@ -42,8 +42,8 @@ func TestCensus_GoroutinesOfWhatIsPrinted(t *testing.T) {
 }
 
 // The program is stopped for a thousandth of the time, however many ask.
-func TestCensus_Rests(t *testing.T) {
-	var c Census
+func TestGoroutineScan_Rests(t *testing.T) {
+	var c GoroutineScan
 	all, rest, looked := c.Look(math.MaxInt)
 	require.True(t, looked)
 	require.True(t, all[Calling()])
@@ -62,7 +62,7 @@ func TestCensus_Rests(t *testing.T) {
 }
 
 // A process that stood still during a count looks again before long.
-func TestCensus_RestsNoLongerThanItMust(t *testing.T) {
+func TestGoroutineScan_RestsNoLongerThanItMust(t *testing.T) {
 	require.Equal(t, 20*time.Second, restAfter(20*time.Millisecond))
 	require.Equal(t, 10*time.Minute, restAfter(time.Minute))
 	require.Equal(t, 10*time.Minute, restAfter(math.MaxInt64))
