@@ -40,9 +40,7 @@ func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	if awaited && l.half().Contended() {
 		l.evict()
 	}
-	if l.redis.Many() {
-		l.reg.permits.Leave(l) // mutant: lost holds kept
-	}
+	l.reg.permits.Leave(l) // mutant: lost holds kept
 	l.tellLost(held, why)
 }
 

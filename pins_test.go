@@ -24,7 +24,7 @@ func newCached(capacity int) *Registry {
 	r := &Registry{clock: clock.New()}
 	r.cache.Resize(capacity)
 	r.prefix = "orders"
-	r.plain = &kind{hold.Kind{Format: protocol.NewSpring(protocol.Config{})}, &queue.Kind{}}
+	r.plain = &kind{hold.Kind{Format: protocol.NewSpring(protocol.Config{})}, new(queue.Shared).Kind("")}
 	return r
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/permits"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // Semaphore limits how many holds there are at a time, in all processes together. It has a number of permits, and each [Hold]
@@ -220,7 +219,7 @@ func (s *Semaphore) kind(each int) *kind {
 // permitsOf returns the kind of holds of a semaphore; each is how many permits one has, number how many there are.
 func (r *Registry) permitsOf(each, number int) *kind {
 	format := protocol.NewPermits(r.formats, each, number)
-	return &kind{hold.Kind{Format: format, Env: r.holds}, r.queues.Kind(queue.Permits(each))}
+	return &kind{hold.Kind{Format: format, Env: r.holds}, r.queues.Permits(each)}
 }
 
 // found logs that Redis has another number of permits than the caller named, unless that was logged.

@@ -51,23 +51,10 @@ func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 
 // mode returns the mode of a try without a ticket. Polls: the call has tried before and goes on polling; the try leaves a
 // trace, so that calls with tickets let it in. A call that does not wait also leaves a trace if another such call failed
-// shortly before, see tries; that keeps no call out. A waiting reader does not overtake a waiting writer, although others read
-// already, so that readers do not keep a polling writer out forever.
+// shortly before, see [barging.State.Tried]; that keeps no call out. A waiting reader does not overtake a waiting writer,
+// although others read already, so that readers do not keep a polling writer out forever.
 func (a *attempt) mode(patient, polls bool) protocol.Mode {
-	switch {
-	case a.path.Many(): // no call overtakes waiting calls
-		return protocol.ModeTry
-	case !a.path.mayQueue() || !patient && !polls:
-		return protocol.ModeNone
-	case polls && patient:
-		return protocol.ModePoll
-	case polls:
-		return protocol.ModeSeen
-	case a.path.side == Reads:
-		return protocol.ModeTry
-	default:
-		return protocol.ModeNone
-	}
+	return a.path.rules.mode(a.path, patient, polls)
 }
 
 // passing reports whether a waiting call tries again after err.

@@ -132,7 +132,7 @@ func (p *Path) NoQueue(why string) {
 // noteEndless logs that the key that a call waits for has no expiry, once a minute at most: no lock of this library or of Java is
 // so, and nothing but its removal ends it.
 func (p *Path) noteEndless(left time.Duration) {
-	if left != protocol.Endless || p.Many() {
+	if left != protocol.Endless || !p.rules.barges() {
 		return
 	}
 	c, now := p.contention(), p.Clock.Now()
@@ -203,7 +203,7 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 		}
 		c = p.contention()
 	}
-	if (others || reply == protocol.Contended) && !p.Many() { // nobody gets permits without a ticket
+	if (others || reply == protocol.Contended) && p.rules.barges() { // nobody gets permits without a ticket
 		p.Shard().Contended(at)
 	}
 	c.barging.Released(reply, others, p.queues() && !c.deaf.Load(), at)

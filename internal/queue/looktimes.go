@@ -82,11 +82,12 @@ type lookTimes struct {
 	watch    clock.Instant // from then on the server reports changes of the key
 	patience time.Duration // how long after the end of the lease: calls in front look first
 	window   bool          // the key is left to calls without a ticket for now
+	permits  bool          // of a semaphore
 }
 
 // times computes the times at now, when the reply has come.
 func (s *standing) times(now clock.Instant) lookTimes {
-	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never}
+	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never, permits: s.permits}
 	atEnd, rank := s.inFront()
 	l.patience = clock.Plus(clock.Times(atEnd, s.poll), afterEnd)
 	if s.left > 0 {
@@ -110,10 +111,10 @@ func (s *standing) times(now clock.Instant) lookTimes {
 
 // isNext notes a message at now: the ticket is the next one, and may look after some time. For permits another lease may be over
 // sooner, see times.
-func (l *lookTimes) isNext(now clock.Instant, m mail, permits bool) {
+func (l *lookTimes) isNext(now clock.Instant, m mail) {
 	l.patience, l.window, l.watch = afterEnd, m.window(), now.Add(watchAfterFirst)
 	due := now.Add(clock.Plus(m.next, l.patience))
-	if permits {
+	if l.permits {
 		l.watch, l.window = clock.Never, false
 		due = min(due, l.due)
 		l.refresh = min(l.refresh, now.Add(lookEvery))

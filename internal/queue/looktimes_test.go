@@ -69,19 +69,19 @@ func TestLookTimes_WhatChangesThem(t *testing.T) {
 	}{
 		"nothing": {func(*lookTimes) {}, 65*time.Second + afterEnd, lookEvery, 0, false},
 		"it is the next one": {
-			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: time.Second}, false) },
+			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: time.Second}) },
 			time.Second + afterEnd, lookEvery, watchAfterFirst, false,
 		},
 		"it is the next one, after a window": {
-			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: barging.Window}, false) },
+			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: barging.Window}) },
 			barging.Window + afterEnd, lookEvery, watchAfterFirst, true,
 		},
 		"it is the next one, for permits": {
-			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: barging.Window}, true) },
+			func(l *lookTimes) { l.permits = true; l.isNext(now, mail{isNext: true, next: barging.Window}) },
 			barging.Window + afterEnd, lookEvery, 0, false,
 		},
 		"it is the next one, for permits of which others end before": {
-			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: time.Hour}, true) },
+			func(l *lookTimes) { l.permits = true; l.isNext(now, mail{isNext: true, next: time.Hour}) },
 			65*time.Second + afterEnd, lookEvery, 0, false,
 		},
 		"the server reports changes": {
@@ -92,7 +92,7 @@ func TestLookTimes_WhatChangesThem(t *testing.T) {
 		},
 		"the server does not": {func(l *lookTimes) { l.isUnwatched(now, time.Second) }, 65*time.Second + afterEnd, lookEvery, 0, false},
 		"it is the next one, and the server does not": {func(l *lookTimes) {
-			l.isNext(now, mail{isNext: true, next: time.Minute}, false)
+			l.isNext(now, mail{isNext: true, next: time.Minute})
 			l.isUnwatched(now, time.Second)
 		}, time.Minute + afterEnd, time.Second, watchAfterFirst, false},
 	} {
@@ -137,7 +137,7 @@ func TestLookTimes_NearTheLongest(t *testing.T) {
 				require.GreaterOrEqual(t, l.due, before.due, "poll %v, left %v, rank %d", poll, left, s.rank)
 				before = l
 			}
-			before.isNext(now, mail{next: left}, false)
+			before.isNext(now, mail{next: left})
 			require.GreaterOrEqual(t, before.due, now.Add(left))
 		}
 	}
@@ -161,6 +161,7 @@ func TestFound_NearTheLongest(t *testing.T) {
 func TestLookTimes_Permits(t *testing.T) {
 	l := newLock(t)
 	l.path.Path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: l.path.Env}
+	l.path.Kind = l.path.all.Permits(1)
 	line := &l.path.contention().line
 	gone := line.join()
 	calls := make([]*acquisition, 4)

@@ -78,9 +78,7 @@ func (a *acquisition) begin(q *Request) state {
 	}
 	a.mail = &a.box
 	p.whole().active.Store(&a.activeWait)
-	if p.Many() {
-		a.ticket.seat = p.contention().line.join()
-	}
+	a.ticket.seat = p.rules.join(p)
 	return stateAsk
 }
 

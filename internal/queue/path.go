@@ -32,18 +32,6 @@ type Path struct {
 	lastAt atomic.Int64               // an instant: when that was
 }
 
-// Kind is what a registry's paths of one kind share: of plain locks, readers, writers, or permits.
-type Kind struct {
-	all  *Shared
-	side string // r for readers, w for writers, p and a number for permits, in tickets; empty for plain locks
-
-	// Found is called when a semaphore in Redis has another number of permits than a call has named.
-	Found func(number int)
-}
-
-// Kind makes what paths of a kind share; side is empty for plain locks, else [Reads], [Writes], or by [Permits].
-func (all *Shared) Kind(side string) *Kind { return &Kind{all: all, side: side} }
-
 // Lock is the lock above a path: its local half, its hold, and what else a call tells it.
 type Lock interface {
 	// NewHold makes a hold on these terms, to be asked for.
@@ -129,16 +117,10 @@ func (p *Path) Init(of hold.Path, kind *Kind, lock Lock, anchor *Path) {
 }
 
 // Many reports whether the path belongs to one call of a semaphore, so that many paths may have the key at a time.
-func (p *Path) Many() bool { return p.Format.Many() }
+func (p *Path) Many() bool { return !p.rules.barges() }
 
-// whole returns the path for which one goroutine at a time asks Redis: for both sides of a read-write lock the writer's path,
-// else p.
-func (p *Path) whole() *Path {
-	if p.Many() {
-		return p
-	}
-	return p.anchor
-}
+// whole returns the path for which one goroutine at a time asks Redis.
+func (p *Path) whole() *Path { return p.rules.whole(p) }
 
 // Waits reports whether a call waits for another process, whether it has a ticket, and since when it waits.
 func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
@@ -217,12 +199,3 @@ const (
 
 // Woken counts what woke a call.
 type Woken struct{ Messages, Changes, Polls uint64 }
-
-// The sides of a read-write lock, as tickets have them. See also [Permits].
-const (
-	Reads  = "r"
-	Writes = "w"
-)
-
-// Permits returns the side of a hold of n permits.
-func Permits(n int) string { return "p" + strconv.Itoa(n) }

@@ -131,5 +131,5 @@ func (a *acquisition) waitForNext(next state) state {
 // exclusive reports whether an existing key surely excludes this call. Readers share the key, and so do holders of permits;
 // after a try whose reply is lost it may be this very hold's.
 func (a *acquisition) exclusive() bool {
-	return !a.hold.MayArrive() && a.path.side != Reads && !a.path.Many()
+	return !a.hold.MayArrive() && (a.path.side == "" || a.path.side == Writes)
 }

@@ -81,7 +81,7 @@ func (a *acquisition) read() mail {
 	if m.granted > 0 || m.isNext || m.look {
 		a.course.wakeups.Messages++
 	}
-	if m.window() && !a.path.Many() {
+	if m.window() && a.path.rules.barges() {
 		a.path.all.Windows.Add(1)
 	}
 	return m
@@ -105,11 +105,9 @@ func (a *acquisition) drop() {
 func (a *acquisition) lookTimes() lookTimes {
 	s := standing{
 		rank: a.at.Rank, left: a.at.Left, foreign: a.at.Foreign, shown: a.ticket.base, told: a.ticket.told,
-		poll: a.path.all.Poll, permits: a.path.Many(),
+		poll: a.path.all.Poll,
 	}
-	if s.permits {
-		s.ahead = a.path.contention().line.before(a.ticket.seat)
-	}
+	a.path.rules.stands(a.path, a.ticket.seat, &s)
 	return s.times(a.path.Clock.Now())
 }
 
@@ -138,7 +136,7 @@ func (a *acquisition) sleep() state {
 			return stateLook
 		case m.isNext:
 			a.course.lapses = 0
-			l.isNext(now, m, a.path.Many())
+			l.isNext(now, m)
 		}
 		what, until := l.chore(now)
 		switch what {

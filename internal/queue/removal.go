@@ -3,8 +3,6 @@ package queue
 import (
 	"context"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cleanup"
@@ -23,7 +21,7 @@ const watchAtLeast = time.Minute
 func (p *Path) removal(h *hold.Hold) cleanup.Removal {
 	r := p.remains(h)
 	// A writer's field can outlive its lease: a reader of the same owner keeps the hash.
-	r.MayArrive = h.MayArrive() || p.side != "" && !p.Many()
+	r.MayArrive = h.MayArrive() || p.isSide()
 	return r
 }
 
@@ -32,13 +30,9 @@ func (p *Path) remains(h *hold.Hold) cleanup.Removal { return p.removalOf(h.Rema
 
 // removalOf returns the removal for what may be left of a hold, including a late grant.
 func (p *Path) removalOf(r hold.Remains) cleanup.Removal {
-	format := p.Format
-	if p.Many() { // the same for all, so that two removals of one hold are equal
-		format = p.anchor.Format
-	}
 	return cleanup.Removal{
 		Path:      p,
-		Format:    format,
+		Format:    p.rules.format(p),
 		Key:       p.Key,
 		Value:     r.Value,
 		Number:    p.all.numberIn(r.Value),
@@ -87,19 +81,7 @@ func (all *Shared) removeOnce(w transport.Wait, m cleanup.Removal) (gone bool) {
 }
 
 // Removed notes that the key of the hold with this value was removed.
-func (p *Path) Removed(value string, at clock.Instant) {
-	if p.Many() {
-		p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
-		return
-	}
-	n := p.all.numberIn(value)
-	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
-		p.lastAt.Store(int64(at)) // first: a Recall in between repeats an older removal, which is harmless
-		if p.last.CompareAndSwap(last, n) {
-			return
-		}
-	}
-}
+func (p *Path) Removed(value string, at clock.Instant) { p.rules.removed(p, value, at) }
 
 // recallFor is for how long a failover may lose a removal: a replica most likely lags behind by less.
 const recallFor = 2 * time.Second
@@ -110,47 +92,4 @@ func (p *Path) Recall(now clock.Instant) {
 	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < recallFor {
 		p.RemoveUnclaimed(strconv.FormatUint(n, 10))
 	}
-}
-
-// RecallPermits is Recall for all semaphores, but for those whose path is left out.
-func (all *Shared) RecallPermits(now clock.Instant, leavesOut func(*Path) bool) {
-	for _, f := range all.freed.recent(now) {
-		if !leavesOut(f.anchor) {
-			f.anchor.RemoveUnclaimed(f.number) // mutant: permit not recalled
-		}
-	}
-}
-
-// freed are the newest holds of semaphores whose removal was confirmed, oldest first.
-type freed struct {
-	mu  sync.Mutex
-	all []freedPermits
-}
-
-type freedPermits struct {
-	anchor *Path
-	number string
-	at     clock.Instant
-}
-
-const mostFreed = 1000 // a failover may lose the last releases
-
-func (f *freed) add(newest freedPermits) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for len(f.all) >= mostFreed || len(f.all) > 0 && f.all[0].at.Until(newest.at) >= recallFor {
-		f.all = f.all[1:]
-	}
-	f.all = append(f.all, newest)
-}
-
-func (f *freed) recent(now clock.Instant) (all []freedPermits) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, one := range f.all {
-		if one.at.Until(now) < recallFor {
-			all = append(all, one)
-		}
-	}
-	return all
 }

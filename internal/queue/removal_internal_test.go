@@ -15,6 +15,7 @@ import (
 func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 	p := &newLock(t).path
 	p.Path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: p.Env}
+	p.Kind = p.all.Permits(1)
 	known, now := &p.all.freed, p.Clock.Now()
 	for i := range 3 * mostFreed {
 		p.Removed(p.all.Values+strconv.Itoa(i), now)
@@ -31,7 +32,7 @@ func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 // A removal goes on until the hold has surely ended in Redis.
 func TestRemoval_LastsUntilTheHoldHasEnded(t *testing.T) {
 	p := &newLock(t).path
-	p.Kind = p.all.Kind(Permits(1))
+	p.Kind = p.all.Permits(1)
 	p.Path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{Prefix: "orders"}, 1, 4), Env: p.Env}
 	before := p.Clock.Now()
 	r := p.removalOf(hold.Remains{Value: "me:1", Longest: time.Minute, Term: time.Minute})

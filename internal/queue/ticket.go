@@ -34,19 +34,10 @@ func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.MayArrive() {
 		left := a.path.remains(a.hold)
-		left.Leaving = a.leaving()
+		left.Leaving = a.path.rules.leaving(a.ticket.newest)
 		a.path.all.cleanUp(left) // mutant: abandoned ticket left
 		a.hold.SetMayArrive(false)
 	}
-}
-
-// leaving returns what an abandoned attempt may have left in the queue. It names the ticket if other calls of the process may
-// wait, too.
-func (a *acquisition) leaving() protocol.Leaving {
-	if a.path.Many() {
-		return protocol.Leaving{Ticket: a.ticket.newest}
-	}
-	return protocol.Leaving{All: true}
 }
 
 // leave removes the ticket of a call that gives up, or releases the hold if it was granted just now.

@@ -1,0 +1,109 @@
+package queue
+
+import (
+	"container/list"
+	"strings"
+	"sync"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+// semaphores are the rules of semaphores: each call has a path of its own.
+type semaphores struct{}
+
+func (semaphores) barges() bool { return false }
+
+func (semaphores) whole(p *Path) *Path { return p }
+
+// mode: no call overtakes waiting calls.
+func (semaphores) mode(*Path, bool, bool) protocol.Mode { return protocol.ModeTry }
+
+func (semaphores) join(p *Path) *list.Element { return p.contention().line.join() }
+
+func (semaphores) stands(p *Path, seat *list.Element, s *standing) {
+	s.permits, s.ahead = true, p.contention().line.before(seat)
+}
+
+// leaving names the ticket: other calls of the process may wait, too.
+func (semaphores) leaving(ticket string) protocol.Leaving { return protocol.Leaving{Ticket: ticket} }
+
+// format is the same for all, so that two removals of one hold are equal.
+func (semaphores) format(p *Path) *protocol.Format { return p.anchor.Format }
+
+func (semaphores) removed(p *Path, value string, at clock.Instant) {
+	p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
+}
+
+// line has the calls of this process that wait for permits of a semaphore, in the order of their tickets, unless tickets were
+// lost. Each call has a ticket; the line lets them look one after another, whatever is in front of them in the queue.
+type line struct {
+	mu    sync.Mutex
+	seats list.List // has the number of each call
+	last  uint64
+}
+
+func (l *line) join() *list.Element {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	return l.seats.PushBack(l.last)
+}
+
+func (l *line) leave(seat *list.Element) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seats.Remove(seat)
+}
+
+// before returns how many calls came before seat, from the first that still waits on. Some of them may have left.
+func (l *line) before(seat *list.Element) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first, _ := l.seats.Front().Value.(uint64)
+	this, _ := seat.Value.(uint64)
+	return int(this - first) //nolint:gosec // not more than the calls so far
+}
+
+// RecallPermits is Recall for all semaphores, but for those whose path is left out.
+func (all *Shared) RecallPermits(now clock.Instant, leavesOut func(*Path) bool) {
+	for _, f := range all.freed.recent(now) {
+		if !leavesOut(f.anchor) {
+			f.anchor.RemoveUnclaimed(f.number) // mutant: permit not recalled
+		}
+	}
+}
+
+// freed are the newest holds of semaphores whose removal was confirmed, oldest first.
+type freed struct {
+	mu  sync.Mutex
+	all []freedPermits
+}
+
+type freedPermits struct {
+	anchor *Path
+	number string
+	at     clock.Instant
+}
+
+const mostFreed = 1000 // a failover may lose the last releases
+
+func (f *freed) add(newest freedPermits) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.all) >= mostFreed || len(f.all) > 0 && f.all[0].at.Until(newest.at) >= recallFor {
+		f.all = f.all[1:]
+	}
+	f.all = append(f.all, newest)
+}
+
+func (f *freed) recent(now clock.Instant) (all []freedPermits) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range f.all {
+		if one.at.Until(now) < recallFor {
+			all = append(all, one)
+		}
+	}
+	return all
+}
