@@ -83,17 +83,16 @@ func (l *Lock) ended(e *removing) (observe.End, error) {
 // releasing releases several holds together.
 type releasing struct {
 	ctx   context.Context
-	errs  []error // in the order of the holds
-	ended []*queue.Ended
-	these []leaving // of ended
+	errs  []error   // in the order of the holds
+	these []leaving // of the holds that their owners have left for good
 }
 
 // leaving is a hold that is being released.
 type leaving struct {
 	i    int // its error's
 	lock *Lock
-	*removing
-	held time.Duration
+	removing
+	how observe.End // unless it is to be released in Redis
 }
 
 // add ends a hold in this process.
@@ -110,25 +109,33 @@ func (r *releasing) add(h *Hold) {
 func (r *releasing) leave(i int, h *Hold, before int32) {
 	l := h.lock
 	last, err := h.leave(before)
-	if last {
-		owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
-		e, how, failure := l.endHold()
-		if e.Hold != nil {
-			r.ended, r.these = append(r.ended, &e.Ended), append(r.these, leaving{i, l, &e, owned})
-			return
-		}
-		l.tellOfRelease(r.ctx, owned, how, failure)
-		err = failure
+	if !last {
+		r.errs[i] = l.fail("release", err)
+		return
 	}
-	r.errs[i] = l.fail("release", err)
+	owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
+	one := leaving{i: i, lock: l}
+	one.removing, one.how, one.Err = l.endHold()
+	one.owned = owned
+	r.these = append(r.these, one)
 }
 
-// end releases them in Redis, and returns the errors of all, joined.
+// end releases them in Redis, then tells observers, which may be slow, and returns the errors of all, joined.
 func (r *releasing) end() error {
-	queue.ReleaseAll(r.ctx, r.ended)
-	for _, one := range r.these {
-		how, err := one.lock.ended(one.removing)
-		one.lock.tellOfRelease(r.ctx, one.held, how, err)
+	ended := make([]*queue.Ended, 0, len(r.these))
+	for i := range r.these {
+		if one := &r.these[i]; one.Hold != nil {
+			ended = append(ended, &one.Ended)
+		}
+	}
+	queue.ReleaseAll(r.ctx, ended)
+	for i := range r.these {
+		one := &r.these[i]
+		how, err := one.how, one.Err
+		if one.Hold != nil {
+			how, err = one.lock.ended(&one.removing)
+		}
+		one.lock.tellOfRelease(r.ctx, one.owned, how, err)
 		r.errs[one.i] = one.lock.fail("release", err)
 	}
 	return fault.Join(r.errs...)

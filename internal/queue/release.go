@@ -21,7 +21,7 @@ const (
 // Ending is a hold that its owner has ended.
 type Ending struct {
 	Hold *hold.Hold
-	At   clock.Instant // when it ended
+	At   clock.Instant // when it ended; of several, when its turn came
 	Kept clock.Instant // see NoteKept
 	Due  bool          // this process has had the key for long enough, so that others have their turn
 }

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"sync"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -20,51 +19,53 @@ type Ended struct {
 }
 
 // ReleaseAll releases holds of several plain locks: by one script those of a slot that nobody is known to wait for, and the
-// others one by one, at the same time. The script leaves a path that others wait for, or where it does not find the hold. Such a
-// path is released by itself then, whatever is the reason: so behind a proxy that keeps it on another server, it is released
-// there. Nothing is released twice, since a value names one hold for ever.
+// others one by one, many at the same time. The script leaves a path that others wait for, or where it does not find the hold.
+// Such a path is released by itself then, whatever is the reason: so behind a proxy that keeps it on another server, it is
+// released there. Nothing is released twice, since a value names one hold for ever.
 func ReleaseAll(ctx context.Context, all []*Ended) {
-	scripts, single := together(all)
-	var under sync.WaitGroup
-	for i, paths := range scripts {
-		if i == len(scripts)-1 && len(single) == 0 { // the caller waits in any case
-			releaseTogether(ctx, paths)
-		} else {
-			under.Go(func() { releaseTogether(ctx, paths) })
+	left := make(chan []*Ended, len(all)) // by the scripts
+	_ = Each(together(all), func(paths []*Ended) error {
+		if len(paths) == 1 {
+			return paths[0].release(ctx)
 		}
+		some, err := releaseTogether(ctx, paths)
+		left <- some
+		return err
+	})
+	close(left)
+	var single []*Ended
+	for some := range left {
+		single = append(single, some...)
 	}
-	releaseEach(ctx, single)
-	under.Wait()
+	_ = Each(single, func(one *Ended) error { return one.release(ctx) })
 }
 
-// together returns the paths of each script, and those that are released by themselves.
-func together(all []*Ended) (scripts [][]*Ended, single []*Ended) {
+// together returns the paths of each script; a path by itself is released without one.
+func together(all []*Ended) (sends [][]*Ended) {
 	if len(all) == 0 {
-		return nil, nil
+		return nil
 	}
 	shared, first := all[0].Path.all, all[0].Path
 	// Behind a proxy that keeps paths on several servers a script would find some of them.
-	if shared.Apart.Seen(first.Clock.Now()) {
-		return nil, all
-	}
+	apart := shared.Apart.Seen(first.Clock.Now())
 	of := map[uint16]int{} // the newest script of a slot
-	for _, one := range all {
-		if !one.alone() {
-			single = append(single, one)
+	for i, one := range all {
+		if apart || !one.alone() {
+			sends = append(sends, all[i:i+1:i+1])
 			continue
 		}
 		var slot uint16
 		if shared.Cluster {
 			slot = protocol.Slot(one.Path.Key)
 		}
-		i, has := of[slot]
-		if !has || len(scripts[i]) == MostInScript {
-			i = len(scripts)
-			of[slot], scripts = i, append(scripts, nil)
+		at, has := of[slot]
+		if !has || len(sends[at]) == MostInScript {
+			at = len(sends)
+			of[slot], sends = at, append(sends, nil)
 		}
-		scripts[i] = append(scripts[i], one)
+		sends[at] = append(sends[at], one)
 	}
-	return scripts, single
+	return sends
 }
 
 // alone reports whether nobody is known to wait for the path, in this process or elsewhere, and nothing keeps it.
@@ -72,28 +73,32 @@ func (e *Ended) alone() bool {
 	return e.Kept <= e.At && e.Hold.Queued() == 0 && !e.Path.Contested() && !e.Path.lock.Contended()
 }
 
-// releaseTogether releases paths by one script, and what that leaves one by one.
-func releaseTogether(ctx context.Context, paths []*Ended) {
-	if len(paths) == 1 {
-		releaseEach(ctx, paths)
-		return
-	}
-	first := paths[0].Path
+// release releases a path by itself. It has the time of a release from when its turn comes: there may be thousands before it.
+func (e *Ended) release(ctx context.Context) error {
+	e.At = e.Path.Clock.Now() // mutant: turn has no time
+	e.Lost, e.Err = e.Path.Release(ctx, e.Ending)
+	return e.Err
+}
+
+// releaseTogether releases paths by one script, and returns what that has left, or the error of one that it has not.
+func releaseTogether(ctx context.Context, paths []*Ended) (left []*Ended, failure error) {
+	first := paths[0]
 	all := make([]protocol.Release, len(paths))
 	for i, one := range paths {
 		all[i] = protocol.Release{Key: one.Path.Key, Value: one.Hold.Value(), Queued: one.Path.mayQueue()}
 	}
-	w, c := first.releaseWait(ctx, &paths[0].Ending), first.Format.ReleaseAll(all)
-	reply := first.all.Transport.Do(&w, &c)
+	first.At = first.Path.Clock.Now()
+	w, c := first.Path.releaseWait(ctx, &first.Ending), first.Path.Format.ReleaseAll(all)
+	reply := first.Path.all.Transport.Do(&w, &c)
 	gone, err := protocol.Released(reply.RedisResult, len(paths))
 	if fault.CrossSlot(err) {
-		first.noteApart()
+		first.Path.noteApart()
 	}
-	if err != nil && !fault.OutcomeUnknown(err) { // one of several keys is refused, or at another node, where one key alone is not
-		releaseEach(ctx, paths)
-		return
+	// One of several keys is refused, or at another node, where one key alone is not.
+	if err != nil && !fault.OutcomeUnknown(err) { // mutant: several without an answer
+		return paths, nil
 	}
-	left, found := paths[:0:0], make([]*Ended, 0, len(paths))
+	found := make([]*Ended, 0, len(paths))
 	for i, one := range paths {
 		if err == nil && gone[i] == 0 { // mutant: found is released
 			left = append(left, one)
@@ -101,31 +106,17 @@ func releaseTogether(ctx context.Context, paths []*Ended) {
 			found = append(found, one)
 		}
 	}
-	settle := func(one *Ended) error {
+	settle := func(one *Ended) error { // mutant: late script believed
 		one.Lost, one.Err = one.Path.released(&one.Ending, &releaseReply{wait: w, reply: reply, n: 1, err: err})
 		return one.Err
 	}
 	if err != nil || reply.Late { // each waits for a removal
-		_ = Each(found, settle)
-	} else {
-		for _, one := range found {
-			_ = settle(one)
-		}
+		return left, Each(found, settle)
 	}
-	releaseEach(ctx, left)
-}
-
-// releaseEach releases paths one by one, at the same time. Once the time of one release is over, each of the others gets only as
-// long as a release gets once its context is done.
-func releaseEach(ctx context.Context, paths []*Ended) {
-	_ = Each(paths, func(one *Ended) error {
-		ctx := ctx
-		if one.At.Until(one.Path.Clock.Now()) >= ReleaseLimit {
-			ctx = NoTime
-		}
-		one.Lost, one.Err = one.Path.Release(ctx, one.Ending)
-		return one.Err
-	})
+	for _, one := range found {
+		_ = settle(one)
+	}
+	return left, nil
 }
 
 // NoTime is a context that has ended.

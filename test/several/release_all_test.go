@@ -1,11 +1,17 @@
 package several_test
 
 import (
+	"bytes"
+	"context"
+	"runtime"
 	"testing"
+	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -79,7 +85,7 @@ func TestReleaseAll_WithALostReply(t *testing.T) {
 		f, paths := w.Flaky(), []string{"a", "b", "c"}
 		r := f.Registry(opts...)
 		w.Known(r)
-		for _, fate := range []kit.Fate{kit.CutAfter, kit.Cut} {
+		for _, fate := range []kit.Fate{kit.Delivered, kit.CutAfter, kit.Cut} { // after the first the server knows the script
 			h, err := r.AcquireAll(w.Context(), paths)
 			require.NoError(w, err)
 			f.Fates("release_all", fate)
@@ -132,5 +138,93 @@ func TestReleaseAll_BehindAProxy(t *testing.T) {
 				require.True(w, server.Free("orders:"+path), path)
 			}
 		}
+	})
+}
+
+// A reply that comes too late may be that of a former master: the paths do not count as released, and their removals are sent
+// again, to the server that is the master now.
+func TestReleaseAll_WithALateReply(t *testing.T) {
+	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		f, paths := w.Flaky(), []string{"a", "b", "c"}
+		r := f.Registry(opts...)
+		w.Known(r)
+		for round := range 2 {
+			h, err := r.AcquireAll(w.Context(), paths)
+			require.NoError(w, err)
+			if round > 0 { // the server knows the script
+				f.Fates("release_all", kit.Fate{Lost: true, Reply: "*3\r\n:1\r\n:1\r\n:1\r\n", Linger: 800 * time.Millisecond})
+			}
+			require.NoError(w, h.Release(w.Context()))
+			w.Settle()
+			allFree(w, paths...)
+		}
+	})
+}
+
+// Behind a proxy that is known to keep paths on several servers each path is released by itself. However many there are, each has
+// the time of a release from when its turn comes.
+func TestReleaseAll_EachHasItsTime(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const trip = 400 * time.Millisecond
+		f, paths := w.FlakyFar(trip), kit.NumberedPaths(1300)
+		r := f.Registry()
+		w.KnownWell(r)
+		h, err := r.AcquireAll(w.Context(), paths)
+		require.NoError(w, err)
+		f.Fates("GET", kit.Delivered, kit.Fate{Lost: true, Reply: "$-1\r\n"})
+		other, err := r.AcquireAll(w.Context(), []string{"a", "b"}) // shows the proxy
+		require.NoError(w, err)
+		w.Release(other)
+		start, scripts := time.Now(), f.Count("release_all")
+		require.NoError(w, h.Release(w.Context()))
+		require.Equal(w, scripts, f.Count("release_all"))
+		require.Greater(w, time.Since(start), 5*trip, "256 at a time")
+		require.Empty(w, w.Left())
+	})
+}
+
+// In a cluster each slot has a script. They are sent at the same time, but not thousands of them.
+func TestReleaseAll_OfManySlots(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := w.RegistryOn(f.Client(func(o *rueidis.ClientOption) { o.ForceSingleClient = false })) // miniredis is a cluster of one
+		var paths []string
+		for _, slot := range kit.NumberedPaths(600) {
+			paths = append(paths, "{"+slot+"}a", "{"+slot+"}b")
+		}
+		h, err := r.AcquireAll(w.Context(), paths)
+		require.NoError(w, err)
+		until := make(chan struct{})
+		f.Fate("release_all", kit.HeldUp(until))
+		done := make(chan error, 1)
+		go func() { done <- h.Release(w.Context()) }()
+		w.Settle()
+		stacks := make([]byte, 16<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		// Other tests run at the same time.
+		require.InDelta(w, 256, bytes.Count(stacks, []byte("queue.releaseTogether(")), 20)
+		close(until)
+		require.NoError(w, <-done)
+		require.Empty(w, w.Left())
+	})
+}
+
+// An observer that takes its time keeps no path from others: it is told of a path that was handed over when all are released.
+func TestReleaseAll_ASlowObserver(t *testing.T) {
+	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
+		told := 0
+		r := w.Registry(append(opts, lockregistry.WithObserver(observe.Observer{Released: func(_ context.Context, e observe.Released) {
+			if e.How == observe.EndHandedOver {
+				told++
+				allFree(w, "a", "c")
+			}
+		}}))...)
+		h, err := r.AcquireAll(w.Context(), []string{"b", "a", "c"})
+		require.NoError(w, err)
+		got, _ := w.AllOf(w.Context(), r, []string{"b"})
+		w.Settle()
+		w.Release(h)
+		w.Release(<-got)
+		require.Equal(w, 1, told)
 	})
 }

@@ -428,6 +428,21 @@ var mutations = []mutation{
 		"../several:TestReleaseAll_OthersWaitForOne$",
 	},
 	{
+		"several without an answer", "paths whose script got no answer are released once more, and found to be lost",
+		" && !fault.OutcomeUnknown(err)", "",
+		"../several:TestReleaseAll_WithALostReply$",
+	},
+	{
+		"late script believed", "a late reply that several paths are released is believed at once",
+		"settle := ", "reply.Late = false\n\tsettle := ",
+		"../several:TestReleaseAll_WithALateReply$",
+	},
+	{
+		"turn has no time", "the time of a release begins before its turn among several",
+		"e.At = e.Path.Clock.Now()", "",
+		"../several:TestReleaseAll_EachHasItsTime$",
+	},
+	{
 		"found is released", "a path that the script for several has not found counts as released",
 		"gone[i] == 0", "gone[i] < 0",
 		"../several:TestReleaseAll_SomeAreLost$ ../several:TestReleaseAll_BehindAProxy$",
