@@ -99,7 +99,7 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 		return nil, l.fail(op, ErrLockLost)
 	}
 	if now.reads() { // a shared hold is renewed while an owner needs it; others until they end
-		held.Uphold()
+		held.StartRenewing()
 	}
 	h := &Hold{lock: now, hold: held, owner: o, token: held.TakenBy(o)}
 	h.watch = runtime.AddCleanup(h, hold.Part.Unreachable, hold.Part{Hold: held, Owner: o})
@@ -165,7 +165,7 @@ func (h *Hold) leave(before int32) (last bool, err error) {
 		h.hold.Stay()
 	}
 	if h.lock.reads() {
-		h.hold.Unuphold()
+		h.hold.StopRenewing()
 	}
 	last, err = h.lock.leave(h.owner)
 	if errors.Is(err, ErrNotOwner) { // its loss was so long ago that the local half has forgotten it

@@ -54,12 +54,12 @@ func (l *Lock) do(ctx context.Context, fn func(context.Context) error, q *reques
 	}
 	var work *tenure.Tenure // nil, when the hold is lost already
 	defer func() {
-		work.Unuphold()
+		work.StopRenewing()
 		err = fault.Join(err, l.fail("unlock", l.unlockBy(context.WithoutCancel(ctx), q.in.Carried)))
 	}()
 	within, of := l.context(ctx, q.in)
 	work = of
-	work.Uphold()
+	work.StartRenewing()
 	return fn(within)
 }
 

@@ -76,7 +76,7 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 	if h := l.hold.Load(); h != nil {
 		if owned, had, fresh := h.Held(now); fresh && had >= presence.Lasting {
 			is.Hold, is.Since = h.Number(), w.reg.clock.Time(now.Add(-owned)).UnixMicro()
-			is.Lease, is.Lasts = h.Upheld().Milliseconds(), h.Lasts(now)
+			is.Lease, is.Lasts = h.RenewalLease().Milliseconds(), h.Lasts(now)
 		}
 	}
 	if l == l.anchor() { // the waiters for either side of a pair are together

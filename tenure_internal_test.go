@@ -25,20 +25,20 @@ func TestTenure_UpholdsNothingThatIsOver(t *testing.T) {
 	in(t, half, team, local.Entered)
 	half.Granted()
 	work := l.Tenure(half, team, h, 0)
-	work.Uphold()
-	require.Equal(t, time.Minute, h.Upheld())
-	work.Unuphold()
-	require.Zero(t, h.Upheld())
+	work.StartRenewing()
+	require.Equal(t, time.Minute, h.RenewalLease())
+	work.StopRenewing()
+	require.Zero(t, h.RenewalLease())
 
 	how, _ := l.Exit(half, team)
 	require.Equal(t, local.Last, how)
-	work.Uphold()
-	require.Zero(t, h.Upheld(), "the hold may be the next owner's")
-	h.Uphold() // for that one
-	work.Unuphold()
-	require.Equal(t, time.Minute, h.Upheld())
+	work.StartRenewing()
+	require.Zero(t, h.RenewalLease(), "the hold may be the next owner's")
+	h.StartRenewing() // for that one
+	work.StopRenewing()
+	require.Equal(t, time.Minute, h.RenewalLease())
 
 	var lost *tenure.Tenure
-	lost.Uphold()
-	lost.Unuphold()
+	lost.StartRenewing()
+	lost.StopRenewing()
 }

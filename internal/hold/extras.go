@@ -69,15 +69,16 @@ func (h *Hold) Keeps() (kept, found clock.Instant) {
 	return e.kept, e.found
 }
 
-// AwaitMessage sets until when the message of a grant may come that a look has found before.
+// AwaitMessage notes that a look has found a grant before its message came, which may come until then.
 func (h *Hold) AwaitMessage(until clock.Instant) {
 	h.mu.Lock()
 	h.own().found = until
 	h.mu.Unlock()
 }
 
-// Regranted handles the message of a grant for a live hold. Unless a look has found that grant before, a new master has granted
-// the hold again, with a lease that this process does not know.
+// Regranted handles the message of a grant for a live hold. If a look has found that grant before, the message is late, and
+// nothing happens. Otherwise a new master has granted the hold again, with a lease that this process does not know: the hold is
+// lost.
 func (h *Hold) Regranted() {
 	h.mu.Lock()
 	if e := h.extras.Load(); e != nil {

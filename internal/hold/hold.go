@@ -30,12 +30,12 @@ type Hold struct {
 	stays   bool // it is not handed over
 	planned bool // the schedule knows the hold
 
-	mu     sync.Mutex
-	upheld uint32 // how many calls of Uphold are not undone
-	lease  lease.State
-	had    possession
-	ends   endings                // the contexts that end with this hold
-	extras atomic.Pointer[extras] // nil in most; may be compared with nil without the mutex
+	mu       sync.Mutex
+	renewing uint32 // how many calls of StartRenewing are not undone
+	lease    lease.State
+	had      possession
+	ends     endings                // the contexts that end with this hold
+	extras   atomic.Pointer[extras] // nil in most; may be compared with nil without the mutex
 }
 
 // possession is who has a hold, and since when. The hold's mutex guards it.
@@ -310,7 +310,7 @@ func (h *Hold) Held(now clock.Instant) (owned, had time.Duration, fresh bool) {
 func (h *Hold) Lasts(now clock.Instant) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return max(h.lease.Left(now), h.lease.Upheld(now)) + lease.Margin(h.lease.Longest())
+	return max(h.lease.Left(now), h.lease.RenewalLease(now)) + lease.Margin(h.lease.Longest())
 }
 
 // Remains are what may be left of a hold in Redis.

@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Adopt gives a hold that was handed to another owner the terms of that owner; the lease counts from the next renewal on. It
+// Adopt gives a hold that was handed to another owner the terms of that owner. The lease counts from the next renewal on. Adopt
 // reports false when the hold is lost.
 func (h *Hold) Adopt(t Terms) bool {
 	now := h.path.Clock.Now()
@@ -38,9 +38,9 @@ func (h *Hold) Adopt(t Terms) bool {
 	return true
 }
 
-// Relinquish ends the contexts of an owner that unlocks, and reports true, if the hold may go to another owner of this
-// process: it is fresh, at least half of its lease is left, and the process has had the key for less than limit. Running is
-// its lease. Due: the process has had the key long enough, and other processes have their turn first.
+// Relinquish is for an owner that unlocks while others of this process wait. It reports whether the hold may go to the next one:
+// it is fresh, at least half of its lease is left, and the process has had the key for less than limit. Then the owner's contexts
+// have ended. Due: the process has had the key long enough, and other processes have their turn first. Running is the lease.
 func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
@@ -53,8 +53,8 @@ func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Dura
 		h.mu.Unlock()
 		return false, false, 0
 	}
-	h.upheld = 0 // the function of a Do that unlocked too often may still run
-	h.lease.Uphold(false)
+	h.renewing = 0 // the function of a Do that unlocked too often may still run
+	h.lease.RenewAnyway(false)
 	h.lease.Handoff()
 	ends, running := h.ends.all(), h.lease.Effective(h.lease.Term)
 	h.mu.Unlock()
@@ -115,9 +115,9 @@ func (h *Hold) Dismiss(o owner.ID) bool {
 	return true
 }
 
-// Join is for another owner that shares the hold and asks for t. Keeps: it expects the hold to be renewed until its end. It
-// reports whether the hold is valid, and whether it must be renewed, with the lease that it has then, before the owner has it;
-// see [lease.State.Join].
+// Join is for another owner that shares the hold and asks for t. Keeps: that owner expects the hold to be renewed until its end.
+// Join reports whether the hold is valid, and whether it must be renewed before that owner has it, with the lease that it has
+// then, see [lease.State.Join].
 func (h *Hold) Join(t *lease.Term, keeps bool) (ok, renew bool) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
@@ -134,34 +134,34 @@ func (h *Hold) Join(t *lease.Term, keeps bool) (ok, renew bool) {
 	return true, renew
 }
 
-// Uphold renews the hold until Unuphold is called as often, even if its owner has not asked for renewal: for callers that know
-// when their work ends.
-func (h *Hold) Uphold() {
+// StartRenewing renews the hold until StopRenewing is called as often, even if its owner has not asked for renewal. It is for
+// calls that know when their work ends.
+func (h *Hold) StartRenewing() {
 	h.mu.Lock()
-	h.upheld++
-	if h.lease.Uphold(true) {
+	h.renewing++
+	if h.lease.RenewAnyway(true) {
 		h.unlockPlanned()
 		return
 	}
 	h.mu.Unlock()
 }
 
-// Unuphold undoes an Uphold.
-func (h *Hold) Unuphold() {
+// StopRenewing undoes one StartRenewing.
+func (h *Hold) StopRenewing() {
 	h.mu.Lock()
-	h.unuphold()
+	h.stopRenewing()
 	h.mu.Unlock()
 }
 
-// unuphold is Unuphold for a caller that holds the mutex.
-func (h *Hold) unuphold() {
-	if h.upheld > 0 {
-		h.upheld--
+// stopRenewing is StopRenewing for a caller that holds the mutex.
+func (h *Hold) stopRenewing() {
+	if h.renewing > 0 {
+		h.renewing--
 	}
-	h.lease.Uphold(h.upheld > 0)
+	h.lease.RenewAnyway(h.renewing > 0)
 }
 
-// Nest is for a call that nests in the hold, as an owner, and asks for a lease of its own, or for none if t is nil: see
+// Nest is for a call that nests in the hold, as an owner, and asks for the lease t, or for none if t is nil, see
 // [lease.State.Nest]. The call then renews the hold, with the lease that it has.
 func (h *Hold) Nest(o owner.ID, t *lease.Term) {
 	h.mu.Lock()
@@ -171,8 +171,8 @@ func (h *Hold) Nest(o owner.ID, t *lease.Term) {
 	}
 }
 
-// Unnest is for the unlock of a nested call. If that had asked for a longer lease, the key soon has the one again that the calls
-// ask for that are left.
+// Unnest is for the unlock of a nested call. If that call had asked for a longer lease, the key soon has the longest lease again
+// that the remaining calls ask for.
 func (h *Hold) Unnest(o owner.ID) {
 	h.mu.Lock()
 	if h.lease.Nests(nil) && h.lease.Unnest(caller(o), h.path.Clock.Now()) {
@@ -210,9 +210,11 @@ func (h *Hold) mayBeLeft() bool {
 	return h.lease.Renewed && h.lease.Outlasts(now, h.had.owned.Until(now), 1)
 }
 
-// Orphan ends the contexts of an owner that will never release its part of the hold, because it is unreachable or its goroutine
-// has ended. Its work may still be running, so the hold goes on for the rest of its lease, or longer if others share it; then
-// it is lost. The hold of an unreachable owner that has contexts is renewed on until their parents have ended.
+// Orphan ends the contexts of an owner that will never release its part of the hold, because the part is unreachable or its
+// goroutine has ended. Its work may still be running, so the hold goes on for the rest of its lease, or longer if others share
+// it. Then it is lost.
+//
+// If an unreachable owner has contexts, its hold is renewed on until their parents have ended.
 func (h *Hold) Orphan(o owner.ID) {
 	h.mu.Lock()
 	if !h.fresh() {
@@ -236,7 +238,7 @@ func (h *Hold) Orphan(o owner.ID) {
 	}
 	e.orphans[o] = true
 	if o.IsHold() && h.path.Shared {
-		h.unuphold()
+		h.stopRenewing()
 	}
 	ends := h.ends.of(o)
 	h.mu.Unlock()
@@ -264,14 +266,14 @@ func (h *Hold) isOrphan(o owner.ID) bool {
 	return h.extra().orphans[o]
 }
 
-// Upheld returns the lease that renewals set each third of it; 0 without further renewals.
-func (h *Hold) Upheld() time.Duration {
+// RenewalLease returns the lease that renewals set each third of it; 0 without further renewals.
+func (h *Hold) RenewalLease() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.deserted() {
 		return 0
 	}
-	return h.lease.Upheld(h.path.Clock.Now())
+	return h.lease.RenewalLease(h.path.Clock.Now())
 }
 
 // deserted reports whether no owner will release the hold. The caller holds the mutex.

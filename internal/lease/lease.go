@@ -39,17 +39,17 @@ func Margin(length time.Duration) time.Duration { return length/100 + time.Milli
 //
 // A lost lease stays lost: a renewal that is answered later does not revive it.
 //
-// Until is never later than the key's expiry. It counts from before a command was sent, when the server cannot have executed it
-// yet, less a margin for clocks that run at slightly different rates.
+// The lease is valid until, which is never later than the key's expiry:
 //
-// A command with a shorter lease that is executed after another one cuts the longer lease, in which this process would still
-// believe. From then on the key lives for the shorter lease, which begins no sooner than the longer one. So the key lives at
-// least until the time when a command was sent plus the shortest lease among this command and all commands that may be executed
-// after it. Two kinds may:
+//	until = sent + shortest(this lease, leases of commands that may be executed later) - margin for clocks
 //
-//   - renewals under way at the same time. Once all of them are answered, none can be executed any more, and the next renewal
-//     is executed after all of them. A renewal does not wait for the one before it: its reply may be lost, and then the owner's
-//     call would wait until that is certain, half a second and two round trips.
+// Sent is the time before the command was sent, when the server cannot have executed it yet. Shorter leases count for this
+// reason: when a command with a shorter lease is executed later, it cuts the key's lease, in which this process would still
+// believe. Two kinds of commands may be executed later:
+//
+//   - renewals under way at the same time. Once all of them are answered, none can be executed any more, and the next renewal is
+//     executed after all of them. A renewal does not wait for the one before it. The reply to that one may be lost, and then the
+//     owner's call would wait until that is certain, half a second and two round trips.
 //   - commands that will never be answered. They may be executed at any time, until the end.
 //
 // Only the methods write the fields, except as the comments of the fields say; others may read them.
@@ -60,15 +60,15 @@ type State struct {
 	sound     bool       // when over: it was valid until End
 	doubted   bool       // the server must be asked whether it still has the key
 	why       fault.Loss // why it is lost
-	upheld    bool       // it is renewed although Renewed is false, see [State.Uphold]
+	anyway    bool       // it is renewed although Renewed is false, see [State.RenewAnyway]
 	failed    uint8      // consecutive renewals that were not answered
 
-	Term   *Term         // of the next renewal: what the owner asked for last, see also Nest; others may write it before the grant
-	until  clock.Instant // it is valid until then
-	chosen clock.Instant // when the command was sent that set Term; Never between Handoff and what its next owner chooses
-	next   clock.Instant // when to send something; Never without renewal, and while one is under way; if lost, see PlanRemoval
-	short  time.Duration // the short lease from another process's release, until it is lengthened; then 0
-	unsure *unsure       // nil for most
+	Term    *Term         // of the next renewal: what the owner asked for last, see also Nest; others may write it before the grant
+	until   clock.Instant // it is valid until then
+	chosen  clock.Instant // when the command was sent that set Term; Never between Handoff and what its next owner chooses
+	next    clock.Instant // when to send something; Never without renewal, and while one is under way; if lost, see PlanRemoval
+	short   time.Duration // the short lease from another process's release, until it is lengthened; then 0
+	pending *pending      // nil for most
 }
 
 type phase uint8
@@ -80,82 +80,83 @@ const (
 	over
 )
 
-// unsure has renewals under way, commands that may still be executed, and the bound of renewals.
-type unsure struct {
-	flying   int32         // renewals under way
-	several  bool          // two were under way at once since the last time that none was
-	exceeds  bool          // the key may live beyond the bound, or longer than Term, and must be shortened
-	owed     bool          // an owner that shares it may have less than it relies on, see Join: it must be renewed once more
-	shortest time.Duration // the shortest lease of all renewals since there were none
-	sure     clock.Instant // the value for until once the server has refused all of them
-	doubt    time.Duration // the shortest lease of commands that will never be answered; 0: there are none
-	most     time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
-	bound    clock.Instant // the key may live until then at most; 0: as long as it is renewed
-	nested   *nested       // see Nest; nil for most
-	joined   *Term         // the longest that owners ask for which share it since renewals are under way, see Join; nil for most
-	changes  uint32        // of owners, see Generation
-	counted  bool          // somebody knows a number of Generation
+// pending is what most leases do not have: renewals under way, commands that may still be executed, a bound, nested calls.
+type pending struct {
+	flying    int32         // renewals under way
+	several   bool          // two were under way at once since the last time that none was
+	exceeds   bool          // the key may live beyond the bound, or longer than Term, and must be shortened
+	owed      bool          // an owner that shares it may have less than it relies on, see Join: it must be renewed once more
+	shortest  time.Duration // the shortest lease of all renewals since there were none
+	sure      clock.Instant // the value for until once the server has refused all of them
+	abandoned time.Duration // the shortest lease of commands that will never be answered; 0: there are none
+	most      time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
+	bound     clock.Instant // the key may live until then at most; 0: as long as it is renewed
+	nested    *nested       // see Nest; nil for most
+	joined    *Term         // the longest that owners ask for which share it since renewals are under way, see Join; nil for most
+	changes   uint32        // of owners, see Generation
+	counted   bool          // somebody knows a number of Generation
 }
 
-// spare has what was settled: holds that are renewed all the time would make one each time.
-var spare = sync.Pool{New: func() any { return &unsure{} }}
+// spare has used ones for reuse. A hold that is renewed all the time would otherwise allocate one for each renewal.
+var spare = sync.Pool{New: func() any { return &pending{} }}
 
-func (s *State) unsettled() *unsure {
-	if s.unsure == nil {
-		s.unsure = spare.Get().(*unsure) //nolint:forcetypeassert // nothing else is in it
+func (s *State) unsettled() *pending {
+	if s.pending == nil {
+		s.pending = spare.Get().(*pending) //nolint:forcetypeassert // nothing else is in it
 	}
-	return s.unsure
+	return s.pending
 }
 
-// settled drops what is unsure when nothing is: most holds of a process are between two renewals, so they must be small. What is
-// left then counts only while renewals are under way.
+// settled drops what is pending if nothing is. Most holds of a process are between two renewals, so they must be small. The other
+// fields count only while renewals are under way.
 func (s *State) settled() {
-	u := s.unsure
-	if u == nil || u.flying > 0 || u.exceeds || u.owed || u.doubt > 0 || u.most > 0 || u.bound != 0 || u.nested != nil || u.counted {
+	u := s.pending
+	if u == nil || u.flying > 0 || u.exceeds || u.owed || u.abandoned > 0 || u.most > 0 || u.bound != 0 || u.nested != nil || u.counted {
 		return
 	}
-	s.unsure = nil
-	*u = unsure{}
+	s.pending = nil
+	*u = pending{}
 	spare.Put(u)
 }
 
 // Effective returns the lease that counts from when a command with t was sent, once it has been executed.
 func (s *State) Effective(t *Term) time.Duration {
 	length := t.Length
-	if u := s.unsure; u != nil {
+	if u := s.pending; u != nil {
 		if u.flying > 0 {
 			length = min(length, u.shortest)
 		}
-		if u.doubt > 0 {
-			length = min(length, u.doubt)
+		if u.abandoned > 0 {
+			length = min(length, u.abandoned)
 		}
 	}
 	return length
 }
 
-// Longest is the longest lease that the key can have, so that it cannot live for longer.
+// Longest is the longest lease that the key can have.
 func (s *State) Longest() time.Duration {
-	if s.unsure == nil {
+	if s.pending == nil {
 		return s.Term.Length
 	}
-	return max(s.Term.Length, s.unsure.most)
+	return max(s.Term.Length, s.pending.most)
 }
 
-// exceed notes that t was asked for, in case it is longer than Term.
+// exceed notes that the key may have the lease t, in case it is longer than Term.
 func (s *State) exceed(t *Term) {
 	if t.Length > s.Longest() {
 		s.unsettled().most = t.Length
 	}
 }
 
-// distrust notes that a command with a lease of this length may be executed at any time.
-func (s *State) distrust(length time.Duration) {
-	if u := s.unsettled(); u.doubt == 0 || length < u.doubt {
-		u.doubt = length
+// abandon notes that a command with a lease of this length will never be answered, and may be executed at any time.
+func (s *State) abandon(length time.Duration) {
+	if u := s.unsettled(); u.abandoned == 0 || length < u.abandoned {
+		u.abandoned = length
 	}
 }
 
-// prolong notes that the server has executed a command with t that was sent at sent. It never shortens until.
+// prolong notes that the server has executed a command with t that was sent at sent. It never shortens the time for which the
+// lease is valid.
 func (s *State) prolong(sent clock.Instant, t *Term) {
 	length := s.Effective(t)
 	s.until = s.capped(max(s.until, sent.Add(length-Margin(length))))
@@ -165,11 +166,11 @@ func (s *State) prolong(sent clock.Instant, t *Term) {
 	}
 }
 
-// Grant turns asked into live, with the reply that came to a command that was sent at sent. It reports false when the reply
-// came after the lease had ended.
+// Grant turns asked into live, with the reply at came to a command that was sent at sent. It reports false when the reply came
+// after the lease had ended.
 func (s *State) Grant(sent, came clock.Instant) bool {
 	if s.MayArrive { // mutant: late grant forgotten
-		s.distrust(s.Term.Length)
+		s.abandon(s.Term.Length)
 	}
 	s.prolong(sent, s.Term) // mutant: lease from the reply
 	if came >= s.until {
@@ -179,12 +180,12 @@ func (s *State) Grant(sent, came clock.Instant) bool {
 	return true
 }
 
-// lengthenPart: a short lease is lengthened after this part of the time for which it is certain. Most holds are over before, so
-// no timer is set for them.
+// lengthenPart: a short lease is lengthened when this part of its certain time is over. Most holds end before that, so no timer
+// is set for them.
 const lengthenPart = 3
 
 // GrantShort turns asked into live at now, for a hold that another process's release has made the owner. The lease counts from
-// base. It is lengthened a little later unless it has ended by then, or at once if it lasts for less than three round trips.
+// base. It is lengthened when a third of its certain time is over, or at once if it lasts for less than three round trips.
 // GrantShort reports false when less than half of the lease is certain.
 func (s *State) GrantShort(base, now clock.Instant, length, roundTrip time.Duration) bool {
 	until := base.Add(length - Margin(length))
@@ -239,14 +240,14 @@ func (s *State) Lose(why fault.Loss) bool {
 	return true
 }
 
-// Look goes by the clock: it turns a live lease whose time is over into lost, and reports whether it did. Valid: nobody has ended
-// it, and its time is not over.
+// Look goes by the clock. Valid: the lease is live, and its time is not over. Ended: its time was over, and Look has turned it
+// from live into lost.
 func (s *State) Look(now clock.Instant) (valid, ended bool) {
 	valid = s.Fresh(now)
 	return valid, !valid && s.Lose(fault.LeaseOver)
 }
 
-// End turns any state into over. It reports whether it was valid until then.
+// End turns any state into over. It reports whether the lease was valid until then.
 func (s *State) End(now clock.Instant) bool {
 	s.sound = s.Fresh(now)
 	if s.phase == live && !s.sound {
@@ -256,8 +257,8 @@ func (s *State) End(now clock.Instant) bool {
 	return s.sound
 }
 
-// Generation is a number that changes whenever an owner takes over, joins or leaves: while it stays the same, nobody does. It
-// counts from the first call on, since nobody knows a number from before.
+// Generation is a number that changes whenever an owner takes over, joins or leaves. While it stays the same, the owners are the
+// same. It counts from the first call on, since nobody knows a number from before.
 func (s *State) Generation() uint32 {
 	u := s.unsettled()
 	u.counted = true
@@ -266,21 +267,21 @@ func (s *State) Generation() uint32 {
 
 // ownersChange changes the generation.
 func (s *State) ownersChange() {
-	if s.unsure != nil {
-		s.unsure.changes++ // mutant: next owner loses its lease
+	if s.pending != nil {
+		s.pending.changes++ // mutant: next owner loses its lease
 	}
 }
 
-// Handoff notes that another owner has it from now on, whose terms Adopt gives it. What the former owner and its nested calls
-// have asked for counts no more, nor does what a renewal has chosen that is under way.
+// Handoff notes that another owner has the lease from now on. Adopt gives it that owner's terms. The choices of the former owner,
+// of its nested calls, and of its renewals under way count no more.
 func (s *State) Handoff() {
 	s.ownersChange()
 	s.forget()
 	s.chosen = clock.Never
 }
 
-// Adopt gives it the terms of another owner: a term from the next renewal on, whether it is renewed, and a bound, 0 for none.
-// Other goroutines of that owner may have nested since Handoff, or chosen a lease: those do not get a shorter one.
+// Adopt gives the lease the terms of another owner: a term from the next renewal on, whether it is renewed, and a bound, 0 for
+// none. Other goroutines of that owner may have nested since Handoff, or chosen a lease. They do not get a shorter one.
 func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed bool) {
 	if s.chosen == clock.Never {
 		s.chosen = now
@@ -298,7 +299,7 @@ func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed 
 	s.Term, s.Renewed = t, renewed
 	s.exceed(former)
 	s.Bound(bound)
-	if u := s.unsure; u != nil {
+	if u := s.pending; u != nil {
 		u.exceeds = bound != 0 && s.Longest() > now.Until(bound)
 	}
 	switch {
@@ -325,13 +326,13 @@ func (s *State) Bound(at clock.Instant) {
 }
 
 func (s *State) bound() clock.Instant {
-	if s.unsure == nil {
+	if s.pending == nil {
 		return 0
 	}
-	return s.unsure.bound
+	return s.pending.bound
 }
 
-// capped returns until, or the bound less the margin if that is earlier.
+// capped returns until, or the bound less the margin if the bound is earlier.
 func (s *State) capped(until clock.Instant) clock.Instant {
 	if bound := s.bound(); bound != 0 {
 		return min(until, bound.Add(-Margin(s.Term.Length)))
@@ -339,7 +340,7 @@ func (s *State) capped(until clock.Instant) clock.Instant {
 	return until
 }
 
-// within returns t, shortened to end at the bound.
+// within returns t, shortened if it would end after the bound.
 func (s *State) within(t *Term, now clock.Instant) *Term {
 	if bound := s.bound(); bound != 0 && now.Until(bound) < t.Length {
 		return NewTerm(max(now.Until(bound), time.Millisecond))
@@ -347,39 +348,39 @@ func (s *State) within(t *Term, now clock.Instant) *Term {
 	return t
 }
 
-// gains reports whether a renewal would make it valid for longer: none does once until has reached the bound.
+// gains reports whether a renewal would make the lease valid for longer. None does once until has reached the bound.
 func (s *State) gains() bool {
 	bound := s.bound()
 	return bound == 0 || s.until.Add(time.Millisecond) < s.capped(bound) // Redis counts whole milliseconds
 }
 
-func (s *State) exceeds() bool { return s.unsure != nil && s.unsure.exceeds }
+func (s *State) exceeds() bool { return s.pending != nil && s.pending.exceeds }
 
-func (s *State) owed() bool { return s.unsure != nil && s.unsure.owed }
+func (s *State) owed() bool { return s.pending != nil && s.pending.owed }
 
 // third returns when a third of the lease will be over.
 func (s *State) third() clock.Instant { return s.until.Add(s.Term.Length/3 - s.Term.Length) }
 
-// Keep makes it renewed from now on. It reports whether it was not renewed before.
+// Keep makes the lease renewed from now on. It reports whether it was not renewed before.
 func (s *State) Keep(now clock.Instant) bool {
 	if s.phase != live || s.Renewed {
 		return false
 	}
-	if s.Renewed = true; s.upheld { // it was renewed already
+	if s.Renewed = true; s.anyway { // it was renewed already
 		return false
 	}
 	s.next = now
 	return true
 }
 
-// Uphold renews it until Uphold(false), even if Renewed is false; first when a third of its lease is over. It reports whether
-// the next command is due sooner than before.
-func (s *State) Uphold(on bool) (sooner bool) {
+// RenewAnyway renews the lease until RenewAnyway(false), even if Renewed is false. The first renewal is due when a third of the
+// lease is over. RenewAnyway reports whether the next command is due sooner than before.
+func (s *State) RenewAnyway(on bool) (sooner bool) {
 	renewed := s.renews()
-	s.upheld = on
+	s.anyway = on
 	switch {
 	case s.phase != live || s.renews() == renewed:
-	case !on && !s.tended():
+	case !on && !s.scheduled():
 		s.next = clock.Never
 	case on && s.short == 0: // else it is lengthened soon
 		s.next, sooner = min(s.next, s.third()), true
@@ -387,8 +388,8 @@ func (s *State) Uphold(on bool) (sooner bool) {
 	return sooner
 }
 
-// renews reports whether it is renewed each third of its lease.
-func (s *State) renews() bool { return s.Renewed || s.upheld }
+// renews reports whether the lease is renewed each third of it.
+func (s *State) renews() bool { return s.Renewed || s.anyway }
 
 // current returns length, or the short lease until that is lengthened.
 func (s *State) current(length time.Duration) time.Duration {
@@ -398,9 +399,9 @@ func (s *State) current(length time.Duration) time.Duration {
 	return length
 }
 
-// Upheld returns the lease that renewals set each third of it; 0 if it is not renewed, has yet to be lengthened, or nears its
-// bound.
-func (s *State) Upheld(now clock.Instant) time.Duration {
+// RenewalLease returns the lease that renewals set each third of it. It is 0 if the lease is not renewed, has yet to be
+// lengthened, or nears its bound.
+func (s *State) RenewalLease(now clock.Instant) time.Duration {
 	bound := s.bound()
 	if s.phase != live || !s.renews() || s.short > 0 || bound != 0 && now.Add(s.Term.Length) >= bound {
 		return 0
@@ -408,15 +409,15 @@ func (s *State) Upheld(now clock.Instant) time.Duration {
 	return s.Term.Length
 }
 
-// MayPass reports whether it may go to another owner of this process, which has had it for so long: it is fresh, and at least
-// half of its lease is left. Due: that is over, or had has reached the limit, and other processes have their turn.
+// MayPass reports whether the lease may go to another owner of this process: it is fresh, and at least half of it is left. The
+// process has had the key for had. Due: less than half is left, or had has reached the limit, so other processes have their turn.
 func (s *State) MayPass(now clock.Instant, had, limit time.Duration) (may, due bool) {
 	half := s.Left(now) < s.current(s.Term.Length)/2
 	due = had >= limit || half // mutant: handed on without end
 	return s.Fresh(now) && !half, due
 }
 
-// Outlasts reports whether it is fresh, and its owner has had it for so many leases.
+// Outlasts reports whether the lease is fresh, and its owner has had it, for owned, at least this many leases.
 func (s *State) Outlasts(now clock.Instant, owned time.Duration, leases int) bool {
 	return s.Fresh(now) && owned >= clock.Times(leases, s.Term.Length)
 }

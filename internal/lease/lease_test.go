@@ -42,20 +42,20 @@ func renew(s *lease.State, at clock.Instant, t *lease.Term) lease.Renewal {
 	return r
 }
 
-// What is yet to be lengthened, or nobody renews, is not upheld.
-func TestState_Upheld(t *testing.T) {
-	require.Equal(t, time.Minute, granted(t, true).Upheld(now))
-	require.Zero(t, granted(t, false).Upheld(now))
+// A lease that is yet to be lengthened, or is not renewed, has none.
+func TestState_RenewalLease(t *testing.T) {
+	require.Equal(t, time.Minute, granted(t, true).RenewalLease(now))
+	require.Zero(t, granted(t, false).RenewalLease(now))
 	s := &lease.State{Term: minute, Renewed: true}
-	require.Zero(t, s.Upheld(now))
+	require.Zero(t, s.RenewalLease(now))
 	require.True(t, s.GrantShort(now, now, time.Second, 0))
-	require.Zero(t, s.Upheld(now))
+	require.Zero(t, s.RenewalLease(now))
 	r := renew(s, now, minute)
 	r.Sent = now
 	s.Reply(r, now, confirm)
-	require.Equal(t, time.Minute, s.Upheld(now))
+	require.Equal(t, time.Minute, s.RenewalLease(now))
 	s.End(now)
-	require.Zero(t, s.Upheld(now))
+	require.Zero(t, s.RenewalLease(now))
 }
 
 func TestTerm(t *testing.T) {
@@ -385,12 +385,12 @@ func TestState_Bound(t *testing.T) {
 				}
 				require.LessOrEqual(t, s.Left(at), at.Until(end))
 				if at.Add(s.Term.Length) >= now.Add(most) {
-					require.Zero(t, s.Upheld(at), "no renewal is to set that")
+					require.Zero(t, s.RenewalLease(at), "no renewal is to set that")
 				}
 			}
 			require.InDelta(t, float64(now.Until(end)), float64(now.Until(at)), float64(time.Millisecond))
 			require.LessOrEqual(t, sent, int(3*most/shortest)+1, "at most %v", most)
-			require.Zero(t, s.Upheld(at))
+			require.Zero(t, s.RenewalLease(at))
 		}
 	}
 }

@@ -60,21 +60,21 @@ func (n *nested) term() *Term {
 }
 
 func (s *State) nesting() *nested {
-	if s.unsure == nil {
+	if s.pending == nil {
 		return nil
 	}
-	return s.unsure.nested
+	return s.pending.nested
 }
 
-// Nests reports whether a nested call that asks for t, or for no lease if t is nil, must say who makes it.
+// Nests reports whether a nested call that asks for t, or for no lease if t is nil, must call Nest and Unnest.
 func (s *State) Nests(t *Term) bool {
 	return s.nesting() != nil || t != nil && (t.Length > s.Term.Length || s.chosen == clock.Never)
 }
 
 // Nest notes that a caller nests, and asks for t. The caller then renews with Term.
 //
-// The owner may have got the lease by Handoff just now, and another of its goroutines be about to call Adopt: until then nobody
-// knows what the outermost call asks for, so each nested one has a level.
+// The owner may have got the lease by Handoff just now, and another of its goroutines may be about to call Adopt. Until then it
+// is not known what the outermost call asks for, so each nested call has a level.
 func (s *State) Nest(t *Term, by Caller) {
 	n := s.nesting()
 	if n == nil {
@@ -91,17 +91,20 @@ func (s *State) Nest(t *Term, by Caller) {
 	s.become(n.term())
 }
 
-// Join notes that another owner shares the lease, and relies on t until it has left; that it has asked for it is not undone then.
-// Keeps: it expects to be renewed. It reports whether the lease must be renewed, with Term, before the owner has it, so that at
-// least nine tenths of t are left; half if the lease is renewed anyway, or short and lengthened soon. Sooner is as of Unnest.
+// Join notes that another owner shares the lease, and relies on t until that owner has left. Keeps: that owner expects the lease
+// to be renewed.
+//
+// Join reports whether the lease must be renewed, with Term, before that owner has it: when it is shorter than t, when it has not
+// been renewed until now but is from now on, or when too little of it is left. Enough are nine tenths of t, half of t with keeps,
+// or half of a short lease, which is lengthened soon. Sooner is as of Unnest.
 //
 // A renewal with a shorter lease may be under way, from when one owner had the lease alone:
 //
 //	anna  Renew(2s) ─────────────────────────────────▶ reply: Term would be 2s
 //	carl         joins: 1m ── renewal: 1m ──▶ reply
 //
-// The server may execute the shorter one last. Then carl has 2s for certain, and is owed a renewal, sent when a third of that is
-// over. And when the replies have come Term is what carl relies on.
+// The server may execute the shorter one last. Then 2s are certain for carl, and the lease is renewed once more, when a third of
+// that is over. When the replies have come, Term is 1m, on which carl relies.
 func (s *State) Join(t *Term, keeps bool, now clock.Instant) (renew, sooner bool) {
 	s.ownersChange()
 	left, effective := s.Left(now), s.Effective(s.Term)
@@ -127,7 +130,7 @@ func (s *State) Rely(t *Term) {
 	if t.Length > s.Term.Length {
 		s.become(t)
 	}
-	if u := s.unsure; u != nil && u.flying > 0 {
+	if u := s.pending; u != nil && u.flying > 0 {
 		u.joined = longer(u.joined, t) // mutant: sharer gets less
 		u.owed = u.owed || u.shortest < t.Length
 	}
@@ -141,8 +144,8 @@ func longer(a, b *Term) *Term {
 	return b
 }
 
-// Choose notes that the owner is about to choose another lease for all its calls, see [Renewal]. If that fails, Term stays the
-// longest that nested calls have asked for.
+// Choose notes that the owner is about to choose another lease for all its calls, see [Renewal]. If the renewal fails, Term stays
+// the longest that nested calls have asked for.
 func (s *State) Choose(now clock.Instant) {
 	s.forget()
 	s.chosen = min(s.chosen, now)
@@ -150,13 +153,13 @@ func (s *State) Choose(now clock.Instant) {
 
 // forget drops all levels.
 func (s *State) forget() {
-	if s.unsure != nil {
-		s.unsure.nested = nil
+	if s.pending != nil {
+		s.pending.nested = nil
 	}
 }
 
 // Unnest undoes a caller's newest Nest. It reports whether the next command is due sooner than before: the key lives for longer
-// than those ask for that are left.
+// than the remaining calls ask for.
 func (s *State) Unnest(by Caller, now clock.Instant) (sooner bool) {
 	n := s.nesting()
 	if n == nil {
@@ -173,7 +176,7 @@ func (s *State) Unnest(by Caller, now clock.Instant) (sooner bool) {
 	return s.settle(now)
 }
 
-// Leave notes that one of several owners has left, and drops all its levels. It reports what Unnest does.
+// Leave notes that one of several owners has left, and drops all its levels. It reports the same as Unnest.
 func (s *State) Leave(owner uint64, now clock.Instant) (sooner bool) {
 	s.ownersChange()
 	n := s.nesting()
@@ -189,12 +192,12 @@ func (s *State) settle(now clock.Instant) (sooner bool) {
 	n, former := s.nesting(), s.Term
 	s.become(n.term())
 	if len(n.levels) == 0 {
-		s.unsure.nested = nil
+		s.pending.nested = nil
 	}
 	if s.phase != live || s.Term.Length >= former.Length {
 		return false
 	}
-	s.unsure.exceeds, s.next = true, min(s.next, now) // mutant: inner lease stays
+	s.pending.exceeds, s.next = true, min(s.next, now) // mutant: inner lease stays
 	return true
 }
 

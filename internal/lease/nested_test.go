@@ -291,7 +291,7 @@ func TestState_Generation(t *testing.T) {
 		"its terms":       {func(s *lease.State) { s.Adopt(hour, true, 0, now) }, false},
 		"a nested call":   {func(s *lease.State) { s.Nest(hour, anna); s.Unnest(anna, now) }, false},
 		"a chosen lease":  {func(s *lease.State) { s.Choose(now); renew(s, now, short) }, false},
-		"renewal, upheld": {func(s *lease.State) { s.Keep(now); s.Uphold(true) }, false},
+		"renewal, anyway": {func(s *lease.State) { s.Keep(now); s.RenewAnyway(true) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := granted(t, false)

@@ -46,8 +46,9 @@ const (
 	NotLive             // the lease was lost, or over, before
 )
 
-// Begin notes that a renewal is about to be sent. A shorter lease counts from now on, since the server may execute the command
-// long before the reply comes. The renewal's term is shorter than t if t would go beyond the bound.
+// Begin notes that a renewal is about to be sent. If its lease is shorter than the present one, it counts from now on, since the
+// server may execute the command long before the reply comes. The renewal's term is shorter than t if t would go beyond the
+// bound.
 func (s *State) Begin(now clock.Instant, t *Term) Renewal {
 	u := s.unsettled()
 	t = s.within(t, now)
@@ -66,7 +67,7 @@ func (s *State) Begin(now clock.Instant, t *Term) Renewal {
 }
 
 // Reply handles the outcome of a renewal. A late reply does not prolong the lease, since it may come from a former master. Nor
-// does a renewal that too few replicas have.
+// does a renewal that too few replicas have acknowledged.
 func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 	defer s.settled()
 	u := s.unsettled()
@@ -99,8 +100,8 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 }
 
 // renewed handles a renewal that was executed in time.
-func (s *State) renewed(u *unsure, r Renewal, late bool) {
-	known := !late && !u.several && u.doubt == 0 // the key has this lease, and no longer one can come any more
+func (s *State) renewed(u *pending, r Renewal, late bool) {
+	known := !late && !u.several && u.abandoned == 0 // the key has this lease, and no longer one can come any more
 	if !late {
 		u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // unless this, or another under way, may be longer
 		u.owed = u.owed && u.several                                             // else the server has executed all before this
@@ -126,30 +127,32 @@ func (s *State) renewed(u *unsure, r Renewal, late bool) {
 }
 
 // failure handles what a failed renewal may do to the lease.
-func (s *State) failure(u *unsure, r Renewal, o Outcome) {
+func (s *State) failure(u *pending, r Renewal, o Outcome) {
 	switch {
 	case o.Ours: // it may have shortened the key's lease
 		u.sure = s.until
 	case o.Unknown: // it may still shorten the key's lease
-		s.distrust(r.Term.Length)
+		s.abandon(r.Term.Length)
 		u.sure = s.until
 	case u.flying == 0: // none is left that may shorten it
 		s.until = u.sure
 	}
 }
 
-// retries reports whether to send again after r: not if the owner sent it and nothing else is scheduled.
-func (s *State) retries(r Renewal) bool { return s.tended() && (r.Scheduled || s.next != clock.Never) }
+// retries reports whether to send again after r. If the owner sent r, and nothing else is scheduled, the owner decides.
+func (s *State) retries(r Renewal) bool {
+	return s.scheduled() && (r.Scheduled || s.next != clock.Never)
+}
 
-// tended reports whether commands are sent for it in the background.
-func (s *State) tended() bool {
+// scheduled reports whether commands for the lease are sent in the background.
+func (s *State) scheduled() bool {
 	return s.renews() || s.short > 0 || s.doubted || s.exceeds() || s.owed()
 }
 
-// Due returns when to look at a live lease, to send something or, if awaited, because a waiter or a context waits for its end.
-// It reports whether to look at all.
+// Due returns when to look at a live lease: to send something, or to notice its end. Awaited: a waiter or a context waits for its
+// end. Looks reports whether to look at all.
 func (s *State) Due(awaited bool) (due clock.Instant, looks bool) {
-	if s.tended() {
+	if s.scheduled() {
 		return min(s.until, s.next), true
 	}
 	return s.until, awaited
@@ -206,10 +209,14 @@ func (s *State) Verified(now clock.Instant, o Outcome, refused bool) Verdict {
 	}
 }
 
-// PlanRemoval returns when the key of a lost hold may be removed: not while the owner may rely on the lease, which ends on the
-// server later than until, by at most the margin and late, the time that the reply took from which until was computed. A second
-// margin is for the clocks. The key can outlive its lease by far if the server's clock was set back. Kept is until when AtLeast
-// keeps the key.
+// PlanRemoval returns when the key of a lost hold may be removed: not while the owner may rely on the lease. With kept, until
+// when AtLeast keeps the key:
+//
+//	removal = the later of kept and until + 2 margins + late
+//
+// On the server the lease ends later than until, by at most one margin, and by late, the time that the reply took from which
+// until was computed. The second margin is for the clocks. The key can outlive its lease by far if the server's clock was set
+// back.
 func (s *State) PlanRemoval(late time.Duration, kept clock.Instant) clock.Instant {
 	s.next = max(s.until.Add(2*Margin(s.Longest())).Add(late), kept)
 	return s.next

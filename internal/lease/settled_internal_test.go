@@ -18,7 +18,7 @@ func TestState_SettledAfterARenewal(t *testing.T) {
 		all := make([]Renewal, len(outcomes))
 		for i := range outcomes {
 			all[i] = s.Begin(sent, minute)
-			require.NotNil(t, s.unsure)
+			require.NotNil(t, s.pending)
 		}
 		for i, o := range outcomes {
 			s.Reply(all[i], sent, o)
@@ -46,7 +46,7 @@ func TestState_SettledAfterARenewal(t *testing.T) {
 		s := &State{Term: minute, Renewed: true}
 		require.True(t, s.Grant(sent, sent), name)
 		c.do(s)
-		require.Equal(t, c.kept, s.unsure != nil, name)
+		require.Equal(t, c.kept, s.pending != nil, name)
 	}
 }
 

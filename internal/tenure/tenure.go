@@ -42,11 +42,11 @@ func Over() *Tenure {
 // Lasts reports whether the owner still has the hold.
 func (t *Tenure) Lasts() bool { return !t.ended.Load() && t.at.Load() == t.Hold }
 
-// Uphold has the hold renewed until Unuphold, unless the tenure is over; t may be nil, when the hold is lost already.
-func (t *Tenure) Uphold() { t.unlessOver((*hold.Hold).Uphold) }
+// StartRenewing has the hold renewed until StopRenewing, unless the tenure is over. T may be nil, when the hold is lost already.
+func (t *Tenure) StartRenewing() { t.unlessOver((*hold.Hold).StartRenewing) }
 
-// Unuphold ends what Uphold has begun.
-func (t *Tenure) Unuphold() { t.unlessOver((*hold.Hold).Unuphold) }
+// StopRenewing ends what StartRenewing has begun.
+func (t *Tenure) StopRenewing() { t.unlessOver((*hold.Hold).StopRenewing) }
 
 // unlessOver does something to the hold while the owner cannot leave: afterwards the hold may be another owner's.
 func (t *Tenure) unlessOver(do func(*hold.Hold)) {

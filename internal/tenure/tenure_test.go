@@ -225,7 +225,7 @@ func TestHeld_TenureOfALostHold(t *testing.T) {
 	require.Equal(t, local.Lost, how)
 	require.False(t, c.Innermost().Lasts())
 	require.Nil(t, l.tenures.Load())
-	c.Innermost().Uphold() // does nothing
+	c.Innermost().StartRenewing() // does nothing
 	require.False(t, c.Innermost().Nest(at))
 }
 

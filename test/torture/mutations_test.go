@@ -68,7 +68,7 @@ var mutations = []mutation{
 	},
 	{
 		"next owner loses its lease", "a renewal that meets an unlock sets the next owner's lease",
-		"s.unsure.changes++", "_ = s",
+		"s.pending.changes++", "_ = s",
 		"../../internal/hold:TestRenew_AsTheHoldIsHandedOver$",
 	},
 	{
@@ -78,7 +78,7 @@ var mutations = []mutation{
 	},
 	{
 		"inner lease stays", "the lease of a nested call stays after it",
-		"s.unsure.exceeds, s.next = true, min(s.next, now)", "_ = now",
+		"s.pending.exceeds, s.next = true, min(s.next, now)", "_ = now",
 		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
 	},
 	{
