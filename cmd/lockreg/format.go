@@ -77,7 +77,7 @@ func life(h inspect.Holder) string {
 	renewed := short(max(0, h.Renewed-h.Lease))
 	switch {
 	case h.Kept:
-		return "nobody works under it"
+		return "no process works under it"
 	case h.Overdue() > 0:
 		return "not renewed for " + renewed + ": it is probably dead or frozen"
 	case h.Silent > 0:
@@ -93,9 +93,9 @@ func life(h inspect.Holder) string {
 		return text
 	case h.Label.Known():
 		return "its process was alive in the last minute; if it has died since, this shows within a minute; " +
-			"that it renews its lease is not known"
+			"whether it renews its lease is not known"
 	case !h.Since.IsZero():
-		return "too new for a record of its process, which shows within " + roundedUp(view.UntilRecorded(h))
+		return "it is too new for a record of its process; one shows within " + roundedUp(view.UntilRecorded(h))
 	case h.Lease > 0:
 		return "whether it is alive is not known; if it is dead, its lease ends in " + short(h.Lease)
 	}
@@ -196,7 +196,7 @@ func process(l observe.Label) string {
 func note(w inspect.Waiter) string {
 	var parts []string
 	if w.Gone {
-		parts = append(parts, "gone: nobody listens")
+		parts = append(parts, "gone: its process no longer listens")
 	}
 	if w.Standby {
 		parts = append(parts, "stands by to lead")

@@ -51,12 +51,12 @@ func TestLife(t *testing.T) {
 			},
 			"new": {
 				inspect.Holder{Since: before(time.Second), Lease: time.Minute},
-				"too new for a record of its process, which shows within 5s", "1m00s",
+				"it is too new for a record of its process; one shows within 5s", "1m00s",
 			},
 			"not renewed": {
 				inspect.Holder{Label: label, Since: before(time.Hour), Lease: time.Minute},
 				"its process was alive in the last minute; if it has died since, this shows within a minute; " +
-					"that it renews its lease is not known", "1m00s",
+					"whether it renews its lease is not known", "1m00s",
 			},
 			"Java": {
 				inspect.Holder{Holder: id, Lease: time.Minute},
@@ -64,7 +64,7 @@ func TestLife(t *testing.T) {
 			},
 			"Java, without an end": {inspect.Holder{Holder: id, Lease: -1}, "whether it is alive is not known", "no end"},
 			"kept": {
-				inspect.Holder{Since: before(time.Hour), Kept: true, Lease: time.Minute}, "nobody works under it", "1m00s",
+				inspect.Holder{Since: before(time.Hour), Kept: true, Lease: time.Minute}, "no process works under it", "1m00s",
 			},
 		} {
 			require.Equal(t, c.life, life(c.of), name)

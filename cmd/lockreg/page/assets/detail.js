@@ -214,7 +214,7 @@ function detail(lock, at) {
   $("queue").replaceChildren(
     ...lock.waiters.map((w) => {
       const item = person(w.who, w.registry, w.since, ["", ""], part(lock, w));
-      if (w.gone) item.append(element("span", "bad", "gone: nobody listens"));
+      if (w.gone) item.append(element("span", "bad", "gone: its process no longer listens"));
       if (w.standby) item.append(element("span", "quiet", "stands by to lead"));
       if (w.behind > 0) item.append(element("span", "quiet", `${w.behind} more wait in its process`));
       return item;

@@ -57,7 +57,7 @@ export function sign(holder, at) {
 
 // life is all of it, as lockreg release says it.
 export function life(holder, at) {
-  if (holder.kept) return "nobody works under it";
+  if (holder.kept) return "no process works under it";
   if (overdue(holder, at) > 0) return `not renewed for ${renewed(holder, at)}: it is probably dead or frozen`;
   if (holder.silentMs > 0) {
     const silent = duration(holder.silentMs + clock.lastPass - at);
@@ -75,11 +75,11 @@ export function life(holder, at) {
   }
   if (holder.label !== null) {
     const text = "its process was alive in the last minute; if it has died since, this shows within a minute;";
-    return `${text} that it renews its lease is not known`;
+    return `${text} whether it renews its lease is not known`;
   }
   if (holder.since !== null) {
     const until = roundedUp(RECORDED - (clock.lastPass - moment(holder.since)));
-    return `too new for a record of its process, which shows within ${until}`;
+    return `it is too new for a record of its process; one shows within ${until}`;
   }
   if (holder.leaseMs === null) return "whether it is alive is not known";
   return `whether it is alive is not known; if it is dead, its lease ends in ${duration(left(holder, at))}`;

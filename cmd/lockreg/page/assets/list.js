@@ -242,7 +242,7 @@ function paint() {
   $("empty").hidden = shown.length > 0 || clock.lastPass === 0 || listing;
   write($("empty"), many === 0 ? "Nothing is locked, and nobody waits." : "No lock matches the filter.");
   $("beyond").hidden = shown.length <= BOUND;
-  write($("beyond"), `These are ${shown.length}: the browser finds those on the screen, and prints the first ${BOUND}. Filter them to have all.`);
+  write($("beyond"), `These are ${shown.length} locks. The browser finds only those on the screen, and prints the first ${BOUND}. Filter the list to have all.`);
 }
 
 // fill has a row show a lock. What grows older is written on the screen alone.

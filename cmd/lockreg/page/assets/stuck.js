@@ -71,7 +71,7 @@ const waitsLong = (lock) => lock.oldest !== null && clock.lastPass - lock.oldest
 
 function why(lock) {
   const known = sign(lock.holder, lock.at);
-  const waits = waitsLong(lock) ? `; somebody has waited for ${ago(lock.oldest)}` : "";
+  const waits = waitsLong(lock) ? `; a call has waited for ${ago(lock.oldest)}` : "";
   return `: held by ${lock.who || "nobody"}${known === "" ? "" : `, ${known}`}${waits}`;
 }
 

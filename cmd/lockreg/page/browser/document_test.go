@@ -44,7 +44,7 @@ func TestTheBrowserFindsAllRows(t *testing.T) {
 	require.False(t, value[bool](b, `find("lock-1000")`))
 
 	source.set(made("lock-1000", 0))
-	b.text("#beyond", "These are 1001: the browser finds those on the screen, and prints the first 1000.")
+	b.text("#beyond", "These are 1001 locks. The browser finds only those on the screen, and prints the first 1000.")
 	b.await(inDocument + ` < 100`)
 	b.do(chromedp.SendKeys(chromedp.CSS("#filter"), "lock-09"))
 	b.await(inDocument + ` === 100`)

@@ -200,12 +200,12 @@ func TestStuckIsShown(t *testing.T) {
 
 	// A lock that others wait long for is apart, if its holder may be alive.
 	b.text("#long-title", "Long waits: 1")
-	b.text("#long-list", "waits: held by billing on web-1, process 4711; somebody has waited for 1 h")
+	b.text("#long-list", "waits: held by billing on web-1, process 4711; a call has waited for 1 h")
 	renews := waits
 	renews.Holders = slices.Clone(waits.Holders)
 	renews.Holders[0].Renewed, renews.Holders[0].Lease = time.Minute, 57*time.Second
 	source.set(renews)
-	b.text("#long-list", "process 4711, granted or renewed 3 s ago; somebody has waited for 1 h")
+	b.text("#long-list", "process 4711, granted or renewed 3 s ago; a call has waited for 1 h")
 	require.NotContains(t, value[string](b, `document.querySelector("#long").innerText`), "dead")
 
 	// One without a record is probably dead, also when others wait long.
@@ -217,7 +217,7 @@ func TestStuckIsShown(t *testing.T) {
 	b.text("#stuck-list", "silent: held by a Go process, not known, no record: probably dead")
 	silent.Waiters[0].Since = time.Now().Add(-time.Hour)
 	source.set(silent)
-	b.text("#stuck-list", "silent: held by a Go process, not known, no record: probably dead; somebody has waited")
+	b.text("#stuck-list", "silent: held by a Go process, not known, no record: probably dead; a call has waited")
 	b.text("#long-title", "Long waits: 1")
 
 	// Of many the longest are told.
@@ -262,7 +262,7 @@ func TestReleaseSaysWhatIsKnown(t *testing.T) {
 			`never renewed, else shorter\. Nobody waits for it in Redis\.$`, "alive"},
 		"java": {`^Whether it is alive is not known; if it is dead, its lease ends in (1 min 0|\d+) s\. ` +
 			`Nobody waits for it in Redis\.$`, "frozen"},
-		"within": {`^Its process was alive in the last minute; if it has died since, this shows within a minute; that it renews its ` +
+		"within": {`^Its process was alive in the last minute; if it has died since, this shows within a minute; whether it renews its ` +
 			`lease is not known\. Next: one of 3 waiting in billing on web-1, process 4711, once that process notices at its next ` +
 			`renewal or unlock\.$`, "frozen"},
 	} {
