@@ -40,12 +40,12 @@ servers: ## install Redis 6.2, Redis 8.2 and Valkey into .servers, for the tests
 	@scripts/install-servers.sh
 
 .PHONY: test-servers
-test-servers: ## run the tests that use a real server on those
+test-servers: ## run the tests that use a real server on the servers of `make servers`
 	@scripts/ensure-cgo.sh
 	@scripts/test-servers.sh
 
 .PHONY: test-servers-all
-test-servers-all: ## run all tests of the library, and torture, on those
+test-servers-all: ## run all tests of the library, and torture, on the servers of `make servers`
 	@scripts/ensure-cgo.sh
 	@scripts/test-servers.sh all
 
@@ -59,7 +59,7 @@ fuzz: ## run each fuzz test for a while; FUZZTIME=20s
 	@scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: cover
-cover: ## how much of the library its tests run, in coverage.html; fails below 95 %
+cover: ## report in coverage.html how much of the library its tests run; fails below 95 %
 	@scripts/ensure-redis.sh
 	scripts/cover.sh
 
@@ -76,7 +76,7 @@ release: ## make the tags of VERSION=v0.1.0, and build lockreg for six platforms
 	scripts/release.sh $(VERSION)
 
 .PHONY: image
-image: ## the image lockreg:VERSION, of what `make release` has built into dist/; needs docker
+image: ## build the image lockreg:VERSION from what `make release` has put into dist/; needs docker
 	docker build -f cmd/lockreg/Dockerfile --build-arg VERSION=$(VERSION) --build-arg TARGETARCH=$$(go env GOARCH) -t lockreg:$(VERSION) dist
 
 .PHONY: bench-core
@@ -99,7 +99,7 @@ torture: ## check histories of many processes under network failures, and that n
 	cd test/torture && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=$(TESTTIMEOUT) ./...
 
 .PHONY: torture-full
-torture-full: ## the same, with all cases of fairness and of fleets
+torture-full: ## run torture with all cases of fairness and of fleets
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	cd test/torture && GOWORK=off go test -race -count=1 -timeout=$(TESTTIMEOUT) ./... -full
@@ -132,7 +132,7 @@ test-lockreg: ## test the command line on real servers, and its page in Chromium
 	cd cmd/lockreg && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...
 
 .PHONY: test-page
-test-page: ## test its page alone
+test-page: ## test the page of the command line alone
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	@scripts/ensure-chromium.sh
@@ -147,7 +147,7 @@ pictures: ## take the pictures of the page in the README of lockreg
 SOAK ?= 10m
 
 .PHONY: soak
-soak: ## the same for SOAK=10m; prints the seed, SEED=... repeats it
+soak: ## run storms of torture for SOAK=10m; prints the seed, and SEED=... repeats it
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	cd test/torture && GOWORK=off go test -race -timeout 0 -v -run Soak . -soak $(SOAK) $(if $(SEED),-seed $(SEED))
@@ -159,7 +159,7 @@ failover: ## kill, freeze, promote and reshard real clusters and Sentinel deploy
 	cd test/failover && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=10m -v .
 
 .PHONY: failover-long
-failover-long: ## ten rounds of everything, thirty kills of a master, and thirty that come back, in about an hour
+failover-long: ## ten rounds of each event, thirty kills of a master, and thirty masters that come back, in about an hour
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	cd test/failover && GOWORK=off go test -race -count=1 -timeout 2h -v . -long
@@ -189,7 +189,7 @@ interop: ## lock against the real Java libraries, both ways; needs a JDK 17 and 
 	cd test/interop && GOWORK=off ../../scripts/go-test.sh -race -v -timeout=20m .
 
 .PHONY: interop-all
-interop-all: ## the same, with the long tests for every version of the Java libraries
+interop-all: ## run interop with the long tests for every version of the Java libraries
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
@@ -206,24 +206,24 @@ specs: ## check the specifications of the queue and of permits, and that their m
 	@scripts/specs.sh
 
 .PHONY: specs-full
-specs-full: ## the same, with all questions in full and the mutants that take long
+specs-full: ## run specs with all questions in full, and with the mutants that take long
 	@scripts/specs.sh full
 
 .PHONY: specs-large
-specs-large: ## check it with more calls, faults and time; takes hours
+specs-large: ## run specs with more calls, faults and time; takes hours
 	@scripts/specs.sh large
 
 .PHONY: bench
-bench: ## this library beside its peers, in about 35 minutes; writes bench/RESULTS.md, docs/performance.md, figures of two other pages
+bench: ## measure this library beside its peers, in about 35 minutes; writes bench/RESULTS.md, docs/performance.md, figures of two other pages
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -write ..
 
 .PHONY: bench-before
-bench-before: ## this library beside its version before waiting calls queued in Redis; ARGS="-only paths" runs less
+bench-before: ## measure this library beside its last version without a queue in Redis; ARGS="-only paths" runs less
 	@scripts/ensure-redis.sh
 	scripts/bench-before.sh $(ARGS)
 
 .PHONY: bench-quick
-bench-quick: ## the same in about five minutes; only prints; ARGS="-only rush" runs less
+bench-quick: ## run bench in about five minutes; only prints; ARGS="-only rush" runs less
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -quick $(ARGS)
