@@ -227,3 +227,13 @@ bench-before: ## measure this library beside its last version without a queue in
 bench-quick: ## run bench in about five minutes; only prints; ARGS="-only rush" runs less
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -quick $(ARGS)
+
+.PHONY: bench-fleet
+bench-fleet: ## hundreds of processes and up to 10 000 registries on one server, Sentinel and a cluster, in 40 minutes; writes docs/scale.md
+	@scripts/ensure-redis.sh
+	cd bench && GOWORK=off go run . -only fleet -write .. $(ARGS)
+
+.PHONY: bench-fleet-quick
+bench-fleet-quick: ## the same with 50 and 200 in a minute; only prints
+	@scripts/ensure-redis.sh
+	cd bench && GOWORK=off go run . -quick -only fleet $(ARGS)

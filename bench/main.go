@@ -28,7 +28,7 @@ func main() {
 func run() error {
 	quick := flag.Bool("quick", false, "take about five minutes instead of twenty: fewer rounds, smaller crowds")
 	deadlines := flag.Bool("deadlines", false, "in a rush, give calls contexts that have a deadline instead of such as can be cancelled only")
-	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames())
+	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames()+", or fleets: "+fleetNames())
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the order in which contenders take turns")
 	into := flag.String("write", "", "write the results into the repository in this folder: bench/results, bench/RESULTS.md, docs/performance.md and its charts, README.md")
 	verdictsInto := flag.String("targets", "", "write the table of the targets into this file, with commas")
@@ -38,12 +38,18 @@ func run() error {
 		return fmt.Errorf("unexpected argument %q; see -help", flag.Arg(0))
 	}
 
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if strings.HasPrefix(*only, "fleet") {
+		if *into != "" && *quick {
+			return errors.New("-write and -quick: the page needs a thorough run")
+		}
+		return fleets(ctx, *only, *server, *into, *quick, os.Stderr)
+	}
 	if *into != "" && *only != "" {
 		return errors.New("-write and -only: the pages need all scenarios")
 	}
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
 	redis, err := redistest.Run(*server)
 	if err != nil {
 		return err
@@ -108,6 +114,14 @@ func run() error {
 		failures = append(failures, write(*into, m, results))
 	}
 	return errors.Join(failures...)
+}
+
+func fleetNames() string {
+	var names []string
+	for _, run := range fleetRuns {
+		names = append(names, run.name)
+	}
+	return strings.Join(names, ", ")
 }
 
 func scenarioNames() string {

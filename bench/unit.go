@@ -16,6 +16,7 @@ const (
 	perSecond
 	share // a part of one
 	times // a ratio
+	whole // a count of things
 )
 
 // write gives three significant digits: more would be noise.
@@ -46,6 +47,8 @@ func (u unit) write(v float64) string {
 		return digits(v) + "/s"
 	case share:
 		return digits(v*100) + " %"
+	case whole:
+		return grouped(int64(math.Round(v)))
 	case times:
 		return "× " + fine(v)
 	}

@@ -34,6 +34,7 @@ type worker struct {
 	opened   map[string]locks
 	sessions map[string]session // by contender, thread and path
 	crowd    *crowd
+	members  members // of the worker of a fleet; requests to them come one after the other
 }
 
 func newWorker() *worker { return &worker{opened: map[string]locks{}, sessions: map[string]session{}} }
@@ -48,6 +49,8 @@ func (w *worker) run(request peer.Fields) (peer.Fields, error) {
 		return nil, err
 	case doFirst, doPass:
 		return w.crowd.run(request)
+	case doEnlist, doTry, doServed, doStorm, doGuard, doFree, doMemory:
+		return w.members.run(request)
 	}
 	ls, held, err := w.use(request)
 	if err != nil {

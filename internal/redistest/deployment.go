@@ -30,16 +30,17 @@ type Deployment struct {
 	Servers   []*Server // masters and replicas, also killed and removed ones
 	Sentinels []*Server // none of a cluster
 	removed   []*Server
+	args      []string // of each node of a cluster, besides
 }
 
 // MasterSet is the name under which the Sentinels know the master.
 const MasterSet = "main"
 
 // StartReplicatedCluster starts a Redis Cluster in which each master has that many replicas, and returns once each node knows
-// all others and each replica has the data of its master.
-func StartReplicatedCluster(tb testing.TB, masters, replicas int) *Deployment {
+// all others and each replica has the data of its master. Args are appended to the command line of each.
+func StartReplicatedCluster(tb testing.TB, masters, replicas int, args ...string) *Deployment {
 	tb.Helper()
-	d := &Deployment{tb: tb}
+	d := &Deployment{tb: tb, args: args}
 	for i := range masters * (1 + replicas) {
 		s := d.node()
 		s.Command(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
@@ -67,30 +68,30 @@ func StartReplicatedCluster(tb testing.TB, masters, replicas int) *Deployment {
 
 func (d *Deployment) node() *Server {
 	d.tb.Helper()
-	s := Start(d.tb, append(slices.Clone(saving),
+	s := Start(d.tb, append(append(slices.Clone(saving),
 		"--cluster-enabled", "yes",
 		"--cluster-announce-ip", "127.0.0.1",
 		"--cluster-node-timeout", strconv.FormatInt(NodeTimeout.Milliseconds(), 10),
 		"--cluster-allow-replica-migration", "no", // a replica stays with the master that the test gave it
-	)...)
+	), d.args...)...)
 	d.Servers = append(d.Servers, s)
 	return s
 }
 
 // StartSentinels starts a master with replicas and Sentinels, and returns once each Sentinel knows all of them and each replica
-// has the data.
-func StartSentinels(tb testing.TB, replicas, sentinels int) *Deployment {
+// has the data. More is appended to the command line of each.
+func StartSentinels(tb testing.TB, replicas, sentinels int, more ...string) *Deployment {
 	tb.Helper()
 	d := &Deployment{tb: tb}
 	for i := range 1 + replicas {
-		args := slices.Clone(saving)
+		args := slices.Concat(saving, more)
 		if i > 0 {
 			args = append(append(args, "--replicaof"), hostPort(d.Servers[0])...)
 		}
 		d.Servers = append(d.Servers, Start(tb, args...))
 	}
 	for range sentinels {
-		s := StartSentinel(tb)
+		s := StartSentinel(tb, more...)
 		d.Sentinels = append(d.Sentinels, s)
 		quorum := strconv.Itoa(sentinels/2 + 1)
 		s.Command(tb, append(append([]string{"SENTINEL", "MONITOR", MasterSet}, hostPort(d.Servers[0])...), quorum)...)
