@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/wake"
 )
 
-// acquisition is a call that has the local half and did not get the hold at its first try. It is in one state after another,
-// until it has the hold or ends.
+// acquisition is a call that has the local half, did not get the hold at its first try, and waits. It is in one state after
+// another, until it has the hold or ends.
 //
 //	ask ──queued──▶ sleep ──its time has come, or a message says that something happened──▶ look
 //	 │ ▲              │  ▲                                                                 │ │ │
@@ -26,12 +26,14 @@ import (
 type acquisition struct {
 	attempt    // what its tries share
 	activeWait // what others see of it
-	limits
-	*waitKit // its ticket, its mail, how it went
-	retries  retries
-	listener *wake.Waiter // nil: there are no wake-ups
-	blocked  deadlock.Call
-	err      error // why it ended
+	*waitKit   // its ticket, its mail, how it went
+	retries    retries
+	listener   *wake.Waiter // nil: there are no wake-ups
+	blocked    deadlock.Call
+
+	// How long it may go on, beside its context and its registry.
+	deadline clock.Instant   // the last moment to begin a try, but for the first
+	draining <-chan struct{} // when the registry begins to shut down; nil once the call may go on all the same
 }
 
 // state is what a call does next.
@@ -72,22 +74,15 @@ func (a *acquisition) run(s state) error {
 		case stateHold:
 			return nil
 		case stateEnded:
-			return a.err
+			return a.failure
 		}
 	}
 }
 
 // ends is the last state of a call that fails.
 func (a *acquisition) ends(err error) state {
-	a.err = err
+	a.failure = err
 	return stateEnded
-}
-
-// limits say how long a call may go on, beside its context and its registry.
-type limits struct {
-	patient  bool            // it waits; else it asks only once more
-	deadline clock.Instant   // the last moment to begin a try, but for the first
-	draining <-chan struct{} // when the registry begins to shut down; nil once the call may go on all the same
 }
 
 // over returns why the call must not go on; nil if it may. All that waits or tries again asks here.
@@ -103,7 +98,7 @@ func (a *acquisition) over() error {
 		a.draining = nil
 	default:
 	}
-	if a.patient && a.path.Clock.Now() < a.deadline {
+	if a.path.Clock.Now() < a.deadline {
 		return nil
 	}
 	return a.explained(fault.Busy)

@@ -20,10 +20,14 @@ type activeWait struct {
 }
 
 // lastFailure is why the last try of the goroutine that asks Redis for a path failed, for other calls of its process that wait
-// for the path or try. If it is only about a first try or a removal that is not answered yet, since says when that was sent.
-type lastFailure struct {
-	since   clock.Instant // 0: not only about a missing answer
-	failure atomic.Pointer[error]
+// for the path or try; nil if it did not.
+type lastFailure struct{ atomic.Pointer[failure] }
+
+// failure is why Redis cannot be asked. If it is only about a first try or a removal that is not answered yet, since says when
+// that was sent.
+type failure struct {
+	why   error         // nil: only that there is no answer
+	since clock.Instant // 0: not only about a missing answer
 }
 
 // silence is a path as the observer of its first try: it notes on the path that the try is not answered yet. An active wait
@@ -31,12 +35,16 @@ type lastFailure struct {
 type silence Path
 
 func (s *silence) Unanswered(since clock.Instant) {
-	s.active.CompareAndSwap(nil, &activeWait{lastFailure: lastFailure{since: since}})
+	noted := &activeWait{}
+	noted.Store(&failure{since: since})
+	s.active.CompareAndSwap(nil, noted)
 }
 
 func (s *silence) Answered(since clock.Instant) {
-	if noted := s.active.Load(); noted != nil && noted.since == since && noted.failure.Load() == nil {
-		s.active.CompareAndSwap(noted, nil)
+	if noted := s.active.Load(); noted != nil {
+		if f := noted.Load(); f != nil && *f == (failure{since: since}) {
+			s.active.CompareAndSwap(noted, nil)
+		}
 	}
 }
 
@@ -44,21 +52,20 @@ func (s *silence) Answered(since clock.Instant) {
 // sent whose answer is missing. Its own caller may have given it up early: to others that is no outage before an answer would be
 // late.
 func (p *Path) Unavailable(why error, asked clock.Instant) (settled func()) {
-	noted := &activeWait{}
+	noted, f := &activeWait{}, failure{why: why}
 	if errors.Is(why, fault.NoAnswer) || errors.Is(why, fault.NotSent) {
-		noted.since = asked
+		f.since = asked
 	}
-	noted.note(why)
+	noted.Store(&f)
 	p.whole().active.CompareAndSwap(nil, noted)
 	return func() { p.whole().active.CompareAndSwap(noted, nil) }
 }
 
-func (t *lastFailure) note(failure error) {
-	if failure != nil {
-		noted := failure // a copy, so that nil, which is usual, needs no allocation
-		t.failure.Store(&noted)
-	} else if t.failure.Load() != nil {
-		t.failure.Store(nil)
+func (t *lastFailure) note(why error) {
+	if why != nil { // nil, which is usual, needs no allocation
+		t.Store(&failure{why: why})
+	} else if t.Load() != nil {
+		t.Store(nil)
 	}
 }
 
@@ -66,8 +73,8 @@ func (t *lastFailure) note(failure error) {
 // failed, or the server is silent, and has been asked since some time.
 func (p *Path) failing(asked clock.Instant) error {
 	if t := p.whole().active.Load(); t != nil {
-		if failure := t.failure.Load(); failure != nil && (t.since == 0 || p.Shard().IsLate(t.since)) {
-			return *failure
+		if f := t.Load(); f != nil && f.why != nil && (f.since == 0 || p.Shard().IsLate(f.since)) {
+			return f.why
 		}
 	}
 	if p.Shard().Silent(asked) {
@@ -121,18 +128,17 @@ func (p *Path) LastFailure(waits bool) error {
 	if t == nil {
 		return nil
 	}
+	f := t.Load()
 	overdue := p.Shard().Overdue
 	if !waits {
 		overdue = p.Shard().IsLate
 	}
-	switch failure := t.failure.Load(); {
-	case t.since != 0 && !overdue(t.since):
+	switch {
+	case f == nil, f.since != 0 && !overdue(f.since):
 		return nil
-	case failure != nil:
-		return *failure
-	case t.since != 0:
+	case f.why == nil:
 		return fault.AsUnavailable(fault.NoAnswer)
 	default:
-		return nil
+		return f.why
 	}
 }

@@ -22,11 +22,10 @@ type attempt struct {
 	progress progress        // how far its tries have come
 	cut      bool            // the last try was not answered before ctx ended
 	again    bool            // the last reply, that the lock is taken, came late, and the try asked again
-	won      bool            // the hold is granted
 	failFast bool            // the call fails when Redis cannot be asked, see FailFast
 	sentAt   clock.Instant   // when the last try was sent
 	at       protocol.Reply  // the last reply
-	// failure is why the last try that ended failed; nil if it found that another owner has the lock.
+	// failure is why the last try that ended failed, and in the end, why the call did; nil if another owner has the lock.
 	failure error
 }
 
@@ -37,6 +36,7 @@ const (
 	nothingSent progress = iota
 	unanswered           // one has begun
 	answered             // one has ended: with a reply, or an error that was not the end of the call's context
+	granted              // the hold is live
 )
 
 // answerGrace is by how much a call may exceed its wait when the server does not answer.
@@ -157,9 +157,12 @@ func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock
 	return a.failure
 }
 
+// won reports whether the lock has the hold.
+func (a *attempt) won() bool { return a.progress == granted }
+
 // win gives the lock the hold, which is live.
 func (a *attempt) win(since clock.Instant) {
-	a.won = true
+	a.progress = granted
 	a.path.lock.Won(a.hold, since)
 }
 

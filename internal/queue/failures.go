@@ -110,9 +110,21 @@ func (a *acquisition) failed(at state, what kinds, why error) state {
 // kindsOf tells what is true of the failure of a command that asks for the lock.
 func (a *acquisition) kindsOf(at state, why error) (what kinds) {
 	what = lasting
-	if a.patient && a.passing(why) {
+	if a.passing(why) {
 		what = passing
 	}
+	what |= a.refusal(why)
+	if a.again {
+		what |= again
+	}
+	if (at == stateAsk || at == stateLook) && a.isStuck(why) {
+		what |= stuck
+	}
+	return what
+}
+
+// refusal tells whether the server has refused a command for its text or its keys.
+func (a *attempt) refusal(why error) (what kinds) {
 	var refusal *rueidis.RedisError
 	if !a.cut && errors.As(why, &refusal) {
 		if fault.Refusal(refusal) {
@@ -121,12 +133,6 @@ func (a *acquisition) kindsOf(at state, why error) (what kinds) {
 		if fault.BetweenNodes(refusal) {
 			what |= moving
 		}
-	}
-	if a.again {
-		what |= again
-	}
-	if (at == stateAsk || at == stateLook) && a.isStuck(why) {
-		what |= stuck
 	}
 	return what
 }

@@ -260,7 +260,7 @@ func TestFound_OnlyMessagesAreCounted(t *testing.T) {
 				want = 1
 			}
 			require.Equal(t, stateHold, a.found(time.Second))
-			require.True(t, a.won)
+			require.True(t, a.won())
 			require.EqualValues(t, want, l.path.all.Grants.Load())
 		})
 	}

@@ -32,11 +32,11 @@ func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 				l := newLock(t)
 				l.path.all.Cluster, l.path.all.Limit = c.cluster, time.Second
 				a := l.waitingCall()
-				a.ctx, a.deadline, a.patient = t.Context(), clock.Never, true
+				a.ctx, a.deadline = t.Context(), clock.Never
 				a.listener = l.path.all.Waker.listener(&l.path)
 				began, anew, interrupted := time.Now(), time.Now(), name != "interrupted"
 				at, before, last := stateLook, time.Time{}, began // when it was refused
-				for !a.won && time.Since(began) < 5*time.Second {
+				for !a.won() && time.Since(began) < 5*time.Second {
 					before, last = last, time.Now()
 					why := errors.New(c.text)
 					if anew.IsZero() {
@@ -48,13 +48,13 @@ func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 					if at = a.failed(at, a.kindsOf(at, why), why); at == stateAlone {
 						at = a.alone()
 					}
-					require.NoError(t, a.err)
+					require.NotEqual(t, stateEnded, at)
 				}
 				if c.after == 0 {
-					require.False(t, a.won)
+					require.False(t, a.won())
 					return
 				}
-				require.True(t, a.won)
+				require.True(t, a.won())
 				require.Less(t, before.Sub(anew), c.after, "it asks again until then")
 				require.GreaterOrEqual(t, last.Sub(anew), c.after)
 			})

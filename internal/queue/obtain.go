@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
@@ -19,7 +20,7 @@ func Obtain(ctx context.Context, p *Path, q *Request) error {
 	if !q.patient() || first.under != "" || !p.Contested() { // most locks are free
 		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, true, q.Deadline)
 	}
-	if first.won {
+	if first.won() {
 		return nil
 	}
 	return obtainLater(&first, err, q)
@@ -28,8 +29,11 @@ func Obtain(ctx context.Context, p *Path, q *Request) error {
 // obtainLater continues when the first try did not get the hold.
 func obtainLater(first *attempt, err error, q *Request) error {
 	p := first.path
+	if err == nil && !q.patient() {
+		err = first.askOnce(q.Deadline)
+	}
 	// A call with a limited wait, or one that has queued, tries again after a transient failure; others return it.
-	if err == nil || q.patient() && !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err) {
+	if q.patient() && (err == nil || !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err)) {
 		err = keepTrying(*first, q)
 	} else if first.hold.MayArrive() { // mutant: grant left behind
 		p.all.cleanUp(p.remains(first.hold))
@@ -43,19 +47,33 @@ func obtainLater(first *attempt, err error, q *Request) error {
 	return err
 }
 
+// askOnce asks once more for a call that does not wait: the first command may have found only what an earlier call of this
+// process has left. It leaves a trace if such calls are repeated, unless the server refuses that.
+func (a *attempt) askOnce(deadline clock.Instant) error {
+	mode := a.mode(false, a.path.contention().barging.Tried(a.path.Clock.Now()))
+	err := a.try(protocol.Queueing{Mode: mode}, false, deadline)
+	if mode == protocol.ModeSeen && a.refusal(err) != 0 {
+		a.failure = nil // it says nothing about the lock
+		err = a.try(protocol.Queueing{Mode: a.mode(false, false)}, false, deadline)
+	}
+	if err != nil || a.won() {
+		return err
+	}
+	if err = a.path.all.Stopped(a.ctx); err == nil {
+		err = fault.Busy
+	}
+	return a.explained(err)
+}
+
 // keepTrying goes on until the hold is granted, or the call fails.
 func keepTrying(first attempt, q *Request) error {
 	p := first.path
 	a := &acquisition{
-		attempt: first, limits: limits{q.patient(), q.Deadline, p.all.Draining.Begins}, waitKit: p.all.waitKit(),
+		attempt: first, deadline: q.Deadline, draining: p.all.Draining.Begins, waitKit: p.all.waitKit(),
 	}
 	defer a.end(q)
-	over := a.patient && a.deadline <= p.Clock.Now()
-	if over { // the second command may take as long again
-		a.deadline = min(p.Clock.Now(), a.deadline.Add(answerGrace))
-	}
-	// Such a call also asks again: the first command may have found only what an earlier call of this process has left.
-	if !a.patient || over {
+	if now := p.Clock.Now(); a.deadline <= now { // it asks once more, as a call that does not wait; that may take as long again
+		a.deadline = min(now, a.deadline.Add(answerGrace))
 		return a.run(statePoll)
 	}
 	return a.run(a.begin(q))
@@ -90,11 +108,11 @@ func (a *acquisition) end(q *Request) {
 	if a.ticket.seat != nil {
 		a.path.contention().line.leave(a.ticket.seat)
 	}
-	if !a.won {
+	if !a.won() {
 		a.leave()
 	}
 	a.path.whole().active.Store(nil)
-	if m := a.box.close(); a.won && m.granted > 0 { // it came after the last read
+	if m := a.box.close(); a.won() && m.granted > 0 { // it came after the last read
 		a.hold.Regranted()
 	}
 	a.listener.Close()

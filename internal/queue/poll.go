@@ -19,27 +19,23 @@ func (a *acquisition) standBack() state {
 }
 
 // poll begins to try without a queue: whenever the call is woken, the holder's lease ends, or the poll interval is over. All its
-// tries ask for the same hold, so the next one makes up for a lost reply. A call that does not wait tries once.
+// tries ask for the same hold, so the next one makes up for a lost reply.
 func (a *acquisition) poll() state {
 	a.arm()
-	traces := a.left() > 0 // otherwise this is the last try
-	if !a.patient {
-		traces = a.path.contention().barging.Tried(a.path.Clock.Now())
-	}
 	if a.failure != nil { // of the try before
 		if err := a.recover(a.failure); err != nil {
 			return a.ends(err)
 		}
 	}
-	if traces {
+	if a.left() > 0 {
 		return stateTrace
 	}
-	return stateTry
+	return stateTry // this is the last one
 }
 
 // tryNow tries, with a trace or without, and waits until the next try.
 func (a *acquisition) tryNow(s state) state {
-	asks := a.mode(a.patient, s == stateTrace)
+	asks := a.mode(true, s == stateTrace)
 	if err := a.try(protocol.Queueing{Mode: asks}, false, a.deadline); err != nil {
 		what := a.kindsOf(s, err)
 		if asks != protocol.ModePoll && asks != protocol.ModeSeen {
@@ -47,20 +43,18 @@ func (a *acquisition) tryNow(s state) state {
 		}
 		return a.failed(s, what, err)
 	}
-	if a.won {
+	if a.won() {
 		return stateHold
 	}
-	if a.patient {
-		seen := a.arm()
-		if seen.Armed && (!seen.Taken || !a.exclusive()) { // the key may have changed before, or may not exclude this call
-			if err := a.over(); err != nil {
-				return a.ends(err)
-			}
-			return s
+	seen := a.arm()
+	if seen.Armed && (!seen.Taken || !a.exclusive()) { // the key may have changed before, or may not exclude this call
+		if err := a.over(); err != nil {
+			return a.ends(err)
 		}
-		if seen.Armed {
-			a.at.Left = seen.Left
-		}
+		return s
+	}
+	if seen.Armed {
+		a.at.Left = seen.Left
 	}
 	return a.waitForNext(s)
 }
@@ -94,7 +88,7 @@ func (a *acquisition) unheard() state {
 func (a *acquisition) tryOnce(w protocol.Queueing) state {
 	err := a.try(w, false, a.deadline)
 	switch {
-	case a.won:
+	case a.won():
 		return stateHold
 	case err != nil:
 		return a.failed(stateAlone, a.kindsOf(stateAlone, err), err)

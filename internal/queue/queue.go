@@ -56,7 +56,7 @@ func (a *acquisition) step(s state) state {
 		return a.failed(s, a.kindsOf(s, err), err)
 	}
 	a.ticket.moving = 0
-	if a.won {
+	if a.won() {
 		return stateHold
 	}
 	switch a.at.State {

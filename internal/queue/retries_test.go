@@ -20,7 +20,7 @@ func patientCall(t *testing.T, test func(t *testing.T, a *acquisition)) {
 		l := newLock(t)
 		l.path.all.Limit = time.Second
 		a := l.waitingCall()
-		a.ctx, a.deadline, a.patient = t.Context(), clock.Never, true
+		a.ctx, a.deadline = t.Context(), clock.Never
 		a.listener = l.path.all.Waker.listener(&l.path)
 		test(t, a)
 	})
@@ -60,8 +60,10 @@ func TestRetries_NothingWasSent(t *testing.T) {
 	tooLittle := fault.AsUnavailable(tooLittleTimeError{transport.RoundTrip{Base: time.Second, Known: true}})
 	for name, at := range map[string]state{"polls": stateTrace, "in the queue": stateLook, "between tickets": stateAlone} {
 		tries := func(a *acquisition) error {
-			a.failed(at, a.kindsOf(at, tooLittle), tooLittle)
-			return a.err
+			if a.failed(at, a.kindsOf(at, tooLittle), tooLittle) == stateEnded {
+				return a.failure
+			}
+			return nil
 		}
 		t.Run(name, func(t *testing.T) {
 			patientCall(t, func(t *testing.T, a *acquisition) {

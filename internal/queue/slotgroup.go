@@ -69,7 +69,7 @@ func (g *Group) Add(ctx context.Context, p *Path, h *hold.Hold) {
 }
 
 // Won reports whether the i-th path has its hold.
-func (g *Group) Won(i int) bool { return g.tries[i].won }
+func (g *Group) Won(i int) bool { return g.tries[i].won() }
 
 // Leave frees the local half of the i-th path, which was not obtained, and removes what Redis may have granted.
 func (g *Group) Leave(i int) {

@@ -76,7 +76,7 @@ func (a *acquisition) ask(s state) error {
 		a.box.open(a.hold.Number())
 	}
 	err := a.try(w, false, a.deadline)
-	if a.won && w.Short && !a.again { // no other call waited
+	if a.won() && w.Short && !a.again { // no other call waited
 		a.hold.SetQueued(a.sentAt)
 	}
 	if err == nil && a.at.State == protocol.StateFailing {
