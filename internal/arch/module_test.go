@@ -23,6 +23,7 @@ const (
 	maxFile   = 500 // lines
 	maxFunc   = 60  // lines
 	maxStruct = 15  // fields
+	maxFlat   = 25  // fields, with those of the structs of its package that it has as values, embedded or not
 )
 
 const path = "github.com/lockregistry/lockregistry"
@@ -33,7 +34,8 @@ var version = regexp.MustCompile(`/v[0-9]+$`)
 type module struct {
 	imports map[string][]string
 	inTests map[string][]string
-	long    map[string]int // sizes of files, functions and structs that are longer than they may be; not of tests
+	long    map[string]int                        // sizes that are longer than they may be; not of tests
+	structs map[string]map[string]*ast.StructType // of each package, by name; not of tests
 }
 
 // skipped are folders without packages of the library.
@@ -41,7 +43,7 @@ var skipped = map[string]bool{"docs": true, "examples": true, "scripts": true, "
 
 func parse(t *testing.T, root string) module {
 	t.Helper()
-	m := module{map[string][]string{}, map[string][]string{}, map[string]int{}}
+	m := module{map[string][]string{}, map[string][]string{}, map[string]int{}, map[string]map[string]*ast.StructType{}}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -67,6 +69,7 @@ func parse(t *testing.T, root string) module {
 		return m.take(filepath.ToSlash(name), string(src))
 	})
 	require.NoError(t, err)
+	m.flatten()
 	return m
 }
 
@@ -226,11 +229,42 @@ func (m module) measure(name, src string) error {
 		case *ast.TypeSpec:
 			if s, ok := n.Type.(*ast.StructType); ok {
 				note("struct "+f.Name.Name+"."+n.Name.Name, s.Fields.NumFields(), maxStruct)
+				m.note(f.Name.Name, n.Name.Name, s)
 			}
 		}
 		return true
 	})
 	return nil
+}
+
+func (m module) note(pkg, name string, s *ast.StructType) {
+	if m.structs[pkg] == nil {
+		m.structs[pkg] = map[string]*ast.StructType{}
+	}
+	m.structs[pkg][name] = s
+}
+
+// flatten notes which structs have many fields in all: whoever reads one meets those of its parts.
+func (m module) flatten() {
+	for pkg, all := range m.structs {
+		for name, s := range all {
+			if n := flat(all, s); n > maxFlat {
+				m.long["flat "+pkg+"."+name] = n
+			}
+		}
+	}
+}
+
+// flat is how many fields a struct has, those of other structs of its package counted that it has as values.
+func flat(all map[string]*ast.StructType, s *ast.StructType) (n int) {
+	for _, field := range s.Fields.List {
+		each := 1
+		if name, ok := field.Type.(*ast.Ident); ok && all[name.Name] != nil {
+			each = flat(all, all[name.Name])
+		}
+		n += each * max(1, len(field.Names))
+	}
+	return n
 }
 
 // receiver is the type that a method is of, and a dot.
