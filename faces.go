@@ -62,9 +62,9 @@ func (a *forHold) Count() int64 {
 	return 1
 }
 
-// Owners and Lent: a goroutine that has ended is looked for among the owners, but for those whose lock another may unlock.
-func (a *forHold) Owners() []owner.ID   { return (*Lock)(a).half().Owners() }
-func (a *forHold) Lent(o owner.ID) bool { return a.hold.Lent(o) }
+// Owners and Delegated are for the search for goroutines that have ended: an owner is left out whose lock another may unlock.
+func (a *forHold) Owners() []owner.ID        { return (*Lock)(a).half().Owners() }
+func (a *forHold) Delegated(o owner.ID) bool { return a.hold.Delegated(o) }
 
 func lockAbove(h *hold.Hold) *Lock { return (*Lock)(h.Above().(*forHold)) }
 
@@ -153,7 +153,7 @@ func (w forGraph) Taker(o owner.ID) owner.ID {
 }
 
 // Delegated: another goroutine may unlock, so the owner need not run for the lock to become free.
-func (w forGraph) Delegated(o owner.ID) bool { return w.lock.hold.Lent(o) }
+func (w forGraph) Delegated(o owner.ID) bool { return w.lock.hold.Delegated(o) }
 
 // Ends reports whether the registry turns the call away, or is about to: Shutdown comes to one after the other.
 func (w forGraph) Ends(c *deadlock.Call) bool {

@@ -207,7 +207,7 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	}
 	ctx, t := l.context(parent, tenure.CarriedBy(parent))
 	if t != nil {
-		t.Lend()
+		t.Delegate()
 	}
 	return ctx
 }

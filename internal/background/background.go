@@ -90,7 +90,7 @@ type switchWatch Work
 // Turn checks for a change. While there are holds it returns the time of the next check.
 func (s *switchWatch) Turn(now clock.Instant) clock.Instant {
 	w := (*Work)(s)
-	if w.switches.Look(now, w.sender.Transport.First.RoundTrip().Silence(), w.scheduler.Nudge) {
+	if w.switches.Look(now, w.sender.Transport.First.RoundTrip().Silence(), w.scheduler.Wake) {
 		w.Doubt("")
 	}
 	if w.Holds.None() {

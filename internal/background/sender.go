@@ -92,7 +92,7 @@ func (s *sender) send(tasks []hold.Task, kind health.Kind) {
 	for shard, o := range all.of {
 		o.Retried = pause + retryTime
 		if s.Health.Note(shard, *o) && !s.Closed() {
-			s.Cleaner.Hasten()
+			s.Cleaner.RetryNow()
 		}
 	}
 }

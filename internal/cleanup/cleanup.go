@@ -179,8 +179,8 @@ func (c *Cleaner) unlockWork(now clock.Instant) (again clock.Instant) {
 	return again
 }
 
-// Hasten makes all unanswered removals due, since Redis answers again.
-func (c *Cleaner) Hasten() {
+// RetryNow makes all unanswered removals due, since Redis answers again.
+func (c *Cleaner) RetryNow() {
 	c.mu.Lock()
 	now := c.clock.Now()
 	c.due.Reset(func(p *pending, was clock.Instant) clock.Instant {
@@ -245,7 +245,7 @@ func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock
 		delete(c.all, p.target())
 		c.due.Remove(p)
 	} else {
-		// At most a batch of removals in each pause; once Redis answers again, as fast as it does: see Hasten.
+		// At most a batch of removals in each pause; once Redis answers again, as fast as it does: see RetryNow.
 		again = now.Add(c.paced(pause))
 		c.due.Put(p, again)
 	}

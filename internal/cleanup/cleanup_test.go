@@ -422,7 +422,7 @@ func TestExpedite_OfANewerHold(t *testing.T) {
 }
 
 // When Redis answers again, all is removed that it has not answered to.
-func TestHasten(t *testing.T) {
+func TestRetryNow(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		s.answers(silent)
 		for i := range 600 {
@@ -431,7 +431,7 @@ func TestHasten(t *testing.T) {
 		<-time.After(5 * time.Second)
 		require.Equal(t, 600, s.Len())
 		s.answers(nil)
-		s.Hasten()
+		s.RetryNow()
 		synctest.Wait()
 		require.Zero(t, s.Len())
 	})
@@ -475,7 +475,7 @@ func TestRemove_ManyAtAPace(t *testing.T) {
 		}
 		<-time.After(5 * time.Second)
 		s.answers(nil)
-		s.Hasten()
+		s.RetryNow()
 		before := s.count()
 		<-time.After(6 * time.Second)
 		require.LessOrEqual(t, s.count()-before, 3*many+3*scheduler.Batch)

@@ -68,7 +68,7 @@ func TestModel_NothingIsLeft(t *testing.T) {
 				taken := busy[key]
 				r.mu.Unlock()
 				if up && random.IntN(2) == 0 {
-					s.Hasten()
+					s.RetryNow()
 				}
 				if taken {
 					continue

@@ -91,23 +91,23 @@ func (h *Hold) Terms() Terms {
 // MayArrive reports whether a grant may arrive after the end of the call that obtains the hold.
 func (h *Hold) MayArrive() bool { return h.lease.MayArrive }
 
-// SetMayArrive notes whether it may.
+// SetMayArrive sets what MayArrive returns.
 func (h *Hold) SetMayArrive(may bool) { h.lease.MayArrive = may }
 
 // Leads reports whether the owner is a leader.
 func (h *Hold) Leads() bool { return h.leads }
 
-// Queued returns when the command was sent that got the hold its place in the queue of Redis: all calls that wait there now
-// joined later; 0: not known.
+// Queued returns when the command that queued the hold was sent; 0: not known. All calls that wait in that queue now joined it
+// later.
 func (h *Hold) Queued() clock.Instant { return h.queued }
 
-// SetQueued sets when the command was sent that got the hold its place in the queue, see Queued.
+// SetQueued sets what Queued returns.
 func (h *Hold) SetQueued(at clock.Instant) { h.queued = at }
 
 // Since returns when this process got the key.
 func (h *Hold) Since() clock.Instant { return h.had.since }
 
-// Grant turns asked into live, with the reply to its command: sent and came are when that was sent and answered. It reports
+// Grant turns asked into live, with the reply to the command that asks: it was sent at sent and answered at came. Grant reports
 // false when the reply came after the lease had ended.
 func (h *Hold) Grant(sent, came clock.Instant) bool {
 	h.mu.Lock()
@@ -132,8 +132,8 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 	return true
 }
 
-// begin sets when the owner got the hold (now), and when this process got the key (since), but not before granted, when the
-// key was granted at the earliest. The caller holds the mutex.
+// begin notes when the owner got the hold (now), when this process got the key (since), and the earliest time of the grant
+// (granted), from which a bound counts. The caller holds the mutex.
 func (h *Hold) begin(granted, since, now clock.Instant) {
 	h.had.since, h.had.owned = since, now
 	h.keep(now)
@@ -211,8 +211,8 @@ func (h *Hold) unlockLose(why fault.Loss) {
 	h.unlockLost()()
 }
 
-// unlockLost is for a hold that has just become lost. It unlocks the mutex, and ends the contexts. What it returns tells the log
-// and the lock.
+// unlockLost is for a hold that has just become lost. It unlocks the mutex, and ends the contexts. The caller then calls tell,
+// which tells the log and the lock.
 func (h *Hold) unlockLost() (tell func()) {
 	h.look.watched.Store(false) // before Lost looks for waiters, see Attend
 	awaited, held, why := h.awaited, h.had.owned.Until(h.path.Clock.Now()), h.lease.Why()
@@ -228,9 +228,9 @@ func (h *Hold) unlockLost() (tell func()) {
 
 // lookAt has a context of the hold go by the clock. It returns why the context must have ended; nil if the hold is valid.
 //
-// The caller may hold any mutex of the program, or of the Redis client, whose pool asks contexts with its own one held. So this
-// waits for the hold's mutex alone, under which only the schedule's are taken, and calls neither the lock nor the log: a
-// goroutine does. A waiter that has queued meanwhile is found by it, as by any loss.
+// The caller may hold any mutex of the program or of the Redis client, whose pool asks contexts while it holds its own. So lookAt
+// waits only for the hold's mutex, under which only the schedule's is taken. It calls neither the lock nor the log: a goroutine
+// does. A waiter that queues meanwhile is found by that goroutine, as by any loss.
 func (h *Hold) lookAt(now clock.Instant) (cause error) {
 	h.mu.Lock()
 	valid, ended := h.lease.Look(now)
@@ -247,7 +247,7 @@ func (h *Hold) lookAt(now clock.Instant) (cause error) {
 	return h.over()
 }
 
-// over returns the cause of contexts of a hold that is not valid any more: others may be about to end them.
+// over returns the cause of contexts of a hold that is not valid any more. Another goroutine may be about to end them.
 func (h *Hold) over() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -267,8 +267,8 @@ func (h *Hold) Loss() fault.Loss {
 // Err returns the error of a call that finds the hold lost.
 func (h *Hold) Err() error { return h.Loss().Err() }
 
-// End turns any state into over: the owner releases the lock. It reports whether the hold was valid until then, and if not,
-// whether nobody has noticed that before: then its loss was not told.
+// End turns any state into over: the owner releases the lock. Sound: the hold was valid until then. Noticed: its time was over,
+// and End is the first to see that, so its loss was not told yet.
 func (h *Hold) End(now clock.Instant) (sound, noticed bool) {
 	h.mu.Lock()
 	ended := h.lease.Lost() || h.lease.Over()
@@ -305,8 +305,8 @@ func (h *Hold) Held(now clock.Instant) (owned, had time.Duration, fresh bool) {
 	return h.had.owned.Until(now), h.had.since.Until(now), h.lease.Fresh(now)
 }
 
-// Lasts returns for how long the key may still be in Redis if the process dies now: for the rest of the lease, or for all of it,
-// since a renewal may just have been sent.
+// Lasts returns for how long the key may still be in Redis if the process dies now: for the rest of the lease, or for all of it
+// if the hold is renewed, since a renewal may just have been sent.
 func (h *Hold) Lasts(now clock.Instant) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -333,8 +333,8 @@ func (h *Hold) remains() Remains {
 	return Remains{h.value, h.lease.Longest(), h.lease.Term.Length, h.extra().kept}
 }
 
-// planClear schedules the removal of a lost hold's key, unless Redis has said that the key is gone: the owner may release the
-// hold late or never.
+// planClear schedules the removal of a lost hold's key, since the owner may release the hold late or never. If Redis has said
+// that the key is gone, it schedules nothing.
 func (h *Hold) planClear(why fault.Loss) {
 	if why.KeepsKey() {
 		late := h.path.roundTrip().Late(h.lease.Longest())
@@ -345,9 +345,9 @@ func (h *Hold) planClear(why fault.Loss) {
 	}
 }
 
-// clear removes the key of a lost hold in the background, when it is time. The owner's release removes it, too; either is
-// enough, since a renewal that arrives later finds no key. The caller holds the mutex, so this comes before the end of the
-// hold, and before removals of later holds.
+// clear removes the key of a lost hold in the background, when it is time. The owner's release removes the key, too. Either is
+// enough, since a renewal that arrives later finds no key. The caller holds the mutex, so this comes before the end of the hold,
+// and before removals of later holds.
 func (h *Hold) clear() {
 	if !h.lease.Remove(h.path.Clock.Now()) { // it was due while it was live
 		return

@@ -147,7 +147,7 @@ func (w *world) Owners() (all []owner.ID) {
 	return all
 }
 
-func (w *world) Lent(owner.ID) bool { return false }
+func (w *world) Delegated(owner.ID) bool { return false }
 
 // answered is what becomes of a command that is sent now.
 func (w *world) answered(c protocol.Call) (a answer, reply transport.Reply) {

@@ -141,7 +141,7 @@ func (g *OrphanWatch) suspects() (all []Part) {
 			continue
 		}
 		for _, o := range h.path.Above.Owners() {
-			if o.IsGoroutine() && !h.isOrphan(o) && !h.path.Above.Lent(o) {
+			if o.IsGoroutine() && !h.isOrphan(o) && !h.path.Above.Delegated(o) {
 				all = append(all, Part{Hold: h, Owner: o})
 			}
 		}
@@ -153,7 +153,7 @@ func (g *OrphanWatch) suspects() (all []Part) {
 //
 // A suspect may have unlocked before it ended, and another owner may have the hold by now. So this checks that the suspect still
 // has the hold. If it has, it keeps the hold until the hold is lost: an ended goroutine makes no calls, and no other goroutine
-// unlocks for it, unless that goroutine was lent a context. A hold with a lent context is left alone.
+// unlocks for it, unless a context was given away, see Above.Delegated. Such a hold is left alone.
 //
 // One case is left: another goroutine nests or unlocks with a context of Do that has outlived the suspect.
 //
@@ -164,7 +164,7 @@ func (g *OrphanWatch) suspects() (all []Part) {
 func orphanEnded(suspects []Part, living map[owner.ID]bool) {
 	for _, g := range suspects {
 		above := g.Hold.path.Above
-		if !living[g.Owner] && above.Has(g.Hold.value, g.Owner) && !above.Lent(g.Owner) {
+		if !living[g.Owner] && above.Has(g.Hold.value, g.Owner) && !above.Delegated(g.Owner) {
 			g.Hold.Orphan(g.Owner)
 		}
 	}

@@ -69,6 +69,6 @@ type Above interface {
 	// Owners returns who shares it.
 	Owners() []owner.ID
 
-	// Lent reports whether another goroutine may unlock for an owner.
-	Lent(o owner.ID) bool
+	// Delegated reports whether another goroutine may unlock for an owner.
+	Delegated(o owner.ID) bool
 }

@@ -22,9 +22,9 @@ func (p *Path) renew(value string, t *lease.Term) protocol.Call {
 
 func (p *Path) verify(value string) protocol.Call { return p.Format.Holds(p.Key, value) }
 
-// Renew renews the lease, with t or, if t is nil, with its current term, and waits for the reply as w says. After a late reply
-// the error is [fault.Late], and the lease is not prolonged. With t the error is [fault.NotOwner] when the owner has left; nobody
-// may choose t for whoever has the hold.
+// Renew renews the lease and waits for the reply as w says: with t, which the owner chooses, or, if t is nil, with its current
+// term. After a late reply the error is [fault.Late], and the lease is not prolonged. With t the error is [fault.NotOwner] when
+// the owner has left; if the owner is nobody, any caller may choose.
 func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 	h, ctx := p.Hold, w.Ctx
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
@@ -70,20 +70,20 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 	}
 }
 
-// lock locks the mutex. For a call that chooses a lease it reports whether the owner has the live hold, and whether nobody shares
-// it.
+// lock locks the mutex. For a call that chooses a lease it reports whether the owner has the live hold, and whether it has it
+// alone.
 //
-// Another goroutine of the owner may unlock at any time, and the hold go on for others, whose lease the call must not change.
-// Only the local half knows who has the hold, and it must not be asked with the mutex held. So it is asked before, and the
-// generation of the lease tells whether its answer is old:
+// Another goroutine of the owner may unlock at any time, and the hold may go on for others, whose lease the call must not change.
+// Only the local half knows which owners have the hold, and it must not be asked with the mutex held. So it is asked before, and
+// the generation of the lease tells whether its answer is old:
 //
 //	this call                   Generation    Has               Generation has changed: again
 //	another goroutine of its owner                     Exit
 //	the hold's mutex                                           Handoff, Leave or Join
 //
-// If it is the same, nobody relies on the hold yet who gets it after the answer: Handoff is still to come, and forgets what is
-// chosen now, or Join is, and sees it. An owner that has left the local half, but not the hold, chooses as it could just before;
-// it shortens only what it had alone, so that no other owner is left behind.
+// If the generation is the same, no owner that gets the hold after the answer relies on it yet. Either Handoff is still to come,
+// and forgets what is chosen now, or Join is, and sees the choice. An owner that has left the local half, but not the hold,
+// chooses as it could just before. It shortens only what it had alone, so no other owner is left with less.
 func (p Part) lock(chooses bool) (has, alone bool) {
 	h := p.Hold
 	h.mu.Lock()
@@ -134,7 +134,7 @@ func (h *Hold) answered(r lease.Renewal, n int64, err error, late bool) error {
 	return err
 }
 
-// about is what a task has of a hold: what its command names, and where the outcome goes. A task is made with the hold's mutex
+// about is what a task needs of a hold: what its command names, and where the outcome goes. A task is made with the hold's mutex
 // held, and is sent without it.
 type about struct {
 	path  *Path
@@ -152,9 +152,12 @@ type replied interface {
 func (h *Hold) about() about { return about{h.path, h.value, h} }
 
 // Wanted: a hold that is lost or over is not renewed. The owner may unlock just when a renewal is sent. That is harmless, since
-// the renewal names the hold's value: executed before the removal, it does not keep the removal from removing the key; executed
-// after it, it finds no key, or another hold's. Until a removal is confirmed a renewal may prolong the key, but the removal is
-// repeated until then.
+// the renewal names the hold's value:
+//
+//   - Executed before the removal, the renewal does not keep the removal from removing the key.
+//   - Executed after it, the renewal finds no key, or another hold's.
+//
+// Until a removal is confirmed a renewal may prolong the key, but the removal is repeated until then.
 func (a about) Wanted() bool { return a.hold.Live() }
 
 // renewal is a task that renews a hold.

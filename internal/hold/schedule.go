@@ -90,8 +90,8 @@ func (s *Schedule) None() bool {
 	return s.heap.Len() == 0
 }
 
-// all returns the holds that are scheduled. A hold that a turn is looking at counts, although it is in the heap only before and
-// after: else a look for ended goroutines that meets a turn would miss it, and the next one is a while later.
+// all returns the holds that are scheduled, also those that a turn is looking at, which it has taken out of the heap. Otherwise a
+// look for ended goroutines during a turn would miss them, and the next look is a while later.
 func (s *Schedule) all() []scheduled {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,9 +165,10 @@ func (s *Schedule) Wait() { s.workers.Wait() }
 // Watched reports whether the schedule looks at the hold for waiters. It takes no mutex.
 func (h *Hold) Watched() bool { return h.look.watched.Load() }
 
-// Attend is for another owner that finds the lock held. It reports whether the hold is lost, so that its owners must be
-// evicted. Otherwise, if the other owner waits, the schedule will look at the hold when its time is over, to evict them then.
-// If the hold is watched already, there is nothing to do: a loss looks for waiters after it has cleared watched.
+// Attend is for another owner that finds the lock held. It reports whether the hold is lost, so that its owners must be evicted.
+// If it is not, and the other owner waits, the schedule looks at the hold when its time is over, to evict its owners then.
+//
+// If the hold is watched already, there is nothing to do: a loss clears watched first, then looks for waiters.
 func (h *Hold) Attend(waits bool) (over bool) {
 	if h == nil || waits && h.look.watched.Load() {
 		return false

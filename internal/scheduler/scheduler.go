@@ -63,12 +63,12 @@ func (s *Scheduler) Soon(due clock.Instant) {
 		s.running = true
 		s.done.Go(s.sleep)
 	case !s.turning:
-		s.Nudge()
+		s.Wake()
 	}
 }
 
-// Nudge wakes the goroutine to call the sources now, if it was started.
-func (s *Scheduler) Nudge() {
+// Wake wakes the goroutine to call the sources now, if it was started.
+func (s *Scheduler) Wake() {
 	select {
 	case s.wake <- struct{}{}:
 	default:

@@ -33,7 +33,7 @@ func TestScheduler_HasNoGoroutineWhileNothingIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := runtime.NumGoroutine()
 		s := New(clock.New(), &alarm{next: clock.Never})
-		s.Nudge()
+		s.Wake()
 		s.Soon(clock.Never)
 		synctest.Wait()
 		require.Equal(t, before, runtime.NumGoroutine())
@@ -91,7 +91,7 @@ func TestScheduler_SoonDuringATurn(t *testing.T) {
 	}
 }
 
-func TestScheduler_NudgeCallsTheSources(t *testing.T) {
+func TestScheduler_WakeCallsTheSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.New()
 		a := &alarm{next: clock.Never}
@@ -101,7 +101,7 @@ func TestScheduler_NudgeCallsTheSources(t *testing.T) {
 		s.Soon(c.Now())
 		synctest.Wait()
 		require.Len(t, a.called, 1)
-		s.Nudge()
+		s.Wake()
 		synctest.Wait()
 		require.Len(t, a.called, 2)
 	})

@@ -17,22 +17,22 @@ import (
 )
 
 // Tenure is the time for which an owner has a hold: from its first Lock to its last Unlock. A hold can have several, since
-// readers share it, and handoff gives it from one owner to the next. A context carries the tenure that it was made in, so
-// that calls with it nest there, whichever goroutine makes them.
+// readers share it, and handoff gives it from one owner to the next. A context carries the tenure that it was made in, so that
+// calls with it nest in the tenure, whichever goroutine makes them.
 //
 // Such a call counts as one of the owner's. So the tenure cannot end while the call has the lock, even if the owner itself
-// unlocks before: nobody is left with a hold that is another's.
+// unlocks before: no call is left with a hold that is another owner's.
 type Tenure struct {
 	Owner owner.ID
 	Hold  *hold.Hold
 	Token uint64 // the owner's
 
-	at    *Held
-	ended atomic.Bool
-	lent  atomic.Bool // see Lend
+	at        *Held
+	ended     atomic.Bool
+	delegated atomic.Bool // see Delegate
 }
 
-// Over is one that is over, of no hold.
+// Over returns a tenure that is over, of no hold.
 func Over() *Tenure {
 	t := &Tenure{}
 	t.ended.Store(true)
@@ -63,18 +63,19 @@ func (t *Tenure) unlessOver(do func(*hold.Hold)) {
 	}
 }
 
-// Held is the hold that a lock has, and its tenures of which there are contexts.
+// Held is the hold that a lock has, and those of its tenures for which contexts were made.
 type Held struct {
 	atomic.Pointer[hold.Hold]                         // written only with the local half held
 	tenures                   atomic.Pointer[tenures] // nil unless there is a context that carries a hold
 }
 
 // tenures has the tenures of a lock for which contexts were made. An owner leaves the local half, and a call nests there, with
-// the mutex held: so a call that finds a tenure is counted before the owner can leave. The local half's mutex may be taken
-// while this one is held.
+// the mutex held. So a call that finds a tenure is counted before the owner can leave. The local half's mutex may be taken while
+// this one is held.
 //
-// They are dropped with the last one: a lock that is cached for long takes no memory for them. A caller that found them before
-// may take their mutex after that. So lock looks again whether they are the lock's, which changes only with the mutex held.
+// They are dropped with the last one, so that a lock that is cached for long takes no memory for them. A caller that found them
+// before may take their mutex after that. So lock looks again whether they are still the lock's, which changes only with the
+// mutex held.
 type tenures struct {
 	mu   sync.Mutex
 	hold *hold.Hold // that all of them are of
@@ -121,7 +122,7 @@ func (l *Held) lock() *tenures {
 	}
 }
 
-// take takes the mutex of tenures that the lock had, and reports whether it has them still.
+// take takes the mutex of tenures that the lock had, and reports whether the lock still has them.
 func (l *Held) take(s *tenures) bool {
 	s.mu.Lock()
 	if l.tenures.Load() == s {
@@ -190,18 +191,18 @@ func (l *Held) Exit(half local.Half, o owner.ID) (local.Departure, fault.Loss) {
 	return how, why
 }
 
-// Lend notes that another goroutine may unlock for the owner from now on: it may have a context that carries the tenure.
-func (t *Tenure) Lend() { t.lent.Store(true) }
+// Delegate notes that another goroutine may unlock for the owner from now on: it may have a context that carries the tenure.
+func (t *Tenure) Delegate() { t.delegated.Store(true) }
 
-// Lent reports whether another goroutine may unlock for an owner.
-func (l *Held) Lent(o owner.ID) bool {
+// Delegated reports whether another goroutine may unlock for an owner.
+func (l *Held) Delegated(o owner.ID) bool {
 	s := l.lock()
 	if s == nil {
 		return false
 	}
 	defer l.unlock(s)
 	t := s.of(o)
-	return t != nil && t.Lasts() && t.lent.Load()
+	return t != nil && t.Lasts() && t.delegated.Load()
 }
 
 // Nest counts one more lock of the tenure's owner, for a call by another goroutine, unless the tenure is over: then it does
@@ -215,25 +216,25 @@ func (t *Tenure) Nest(half local.Half) bool {
 	if !t.Lasts() || !half.Nest(t.Owner) {
 		return false
 	}
-	t.Lend() // the goroutine that nests is going to unlock, and may nest again after that: so the note stays
+	t.Delegate() // the goroutine that nests is going to unlock, and may nest again after that: so the note stays
 	return true
 }
 
-// Carried is what a context says about its caller: an owner that ContextWithOwner made, or one of the holds that it is the
-// context of, and through outer what the context says that it was made of.
+// Carried is what a context says about its caller. It names an owner that ContextWithOwner made, or the hold in which the context
+// was made. Outer is what the parent of that context said.
 type Carried struct {
 	owner  owner.ID // that the innermost ContextWithOwner made, or nobody
 	tenure *Tenure  // nil in what ContextWithOwner made
 	outer  *Carried
 }
 
-// In is what a context carries. A call asks its context for that once.
+// In is what a context carries. A call asks its context for it once.
 type In struct {
 	*Carried               // nil: nothing
 	Around   *hold.Carrier // what has it
 }
 
-// CarriedBy is what a context carries.
+// CarriedBy returns what a context carries.
 func CarriedBy(ctx context.Context) (in In) {
 	in.Around, _ = ctx.Value(hold.Key{}).(*hold.Carrier)
 	if in.Around != nil {
@@ -262,7 +263,7 @@ func (in In) child(parent context.Context, c Carried) context.Context {
 	return context.WithValue(parent, hold.Key{}, &both.carrier)
 }
 
-// Innermost is the tenure that the context was made in; nil when it is none's, or NewOwner's.
+// Innermost is the tenure in which the context was made; nil when there is none, or when NewOwner made the context.
 func (c *Carried) Innermost() *Tenure {
 	if c == nil {
 		return nil
@@ -270,8 +271,8 @@ func (c *Carried) Innermost() *Tenure {
 	return c.tenure
 }
 
-// At finds the tenure of a lock that a context carries, and that calls can nest in, if it lasts. A NewOwner in between
-// hides it: a call that asks for a new owner does not want to be an existing one.
+// At finds the tenure of a lock that a context carries, in which calls can nest; nil if there is none, or it is over. A NewOwner
+// in between hides the tenure: a call that asks for a new owner does not want to be an existing one.
 func (c *Carried) At(l *Held) *Tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
 		if c.tenure.at == l && c.tenure.Lasts() && !c.tenure.Owner.IsHold() {
@@ -281,9 +282,9 @@ func (c *Carried) At(l *Held) *Tenure {
 	return nil
 }
 
-// Deadlock finds the tenure that the context of a call carries, and for whose end the call would wait that asks as o for the path
-// which the tenure's hold is on. Only what is locked by Lock and Do nests, and only in what was. Nobody waits for a hold that is
-// lost.
+// Deadlock finds a tenure that the context of a call carries and whose end the call would wait for. The call asks as o, for the
+// path that on recognizes. Only calls of Lock and Do nest, and only in holds of Lock and Do. A hold that is lost does not count,
+// since no call waits for it.
 func (c *Carried) Deadlock(o owner.ID, on func(*hold.Hold) bool) *Tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
 		t := c.tenure
@@ -294,7 +295,8 @@ func (c *Carried) Deadlock(o owner.ID, on func(*hold.Hold) bool) *Tenure {
 	return nil
 }
 
-// All goes through what c and all that is around it say: an owner that NewOwner made, or nobody, and a tenure that lasts, or nil.
+// All goes through what c and everything around it say: each time an owner that NewOwner made, or nobody, and a tenure that
+// lasts, or nil.
 func (c *Carried) All() iter.Seq2[owner.ID, *Tenure] {
 	return func(yield func(owner.ID, *Tenure) bool) {
 		for ; c != nil; c = c.outer {
@@ -309,7 +311,7 @@ func (c *Carried) All() iter.Seq2[owner.ID, *Tenure] {
 	}
 }
 
-// Owners are those of the holds that last, for the graph of waiting calls.
+// Owners returns the owners of the tenures that last, for the graph of waiting calls.
 func (c *Carried) Owners() (owners []owner.ID) {
 	for _, t := range c.All() {
 		if t != nil {
@@ -319,7 +321,7 @@ func (c *Carried) Owners() (owners []owner.ID) {
 	return owners
 }
 
-// With returns what a child context carries, for a tenure, when its parent carries c.
+// With returns what a child context carries that is made in a tenure, from a parent that carries c.
 func (c *Carried) With(t *Tenure) *Carried {
 	for c != nil && c.tenure != nil && !c.tenure.Lasts() { // so that no chain grows with contexts of what is over
 		c = c.outer
@@ -331,7 +333,7 @@ func (c *Carried) With(t *Tenure) *Carried {
 	return next
 }
 
-// Caller is the owner that calls, whatever hold the context carries.
+// Caller returns the owner that calls, whatever hold the context carries.
 func (c *Carried) Caller() owner.ID {
 	if c != nil && c.owner != owner.Nobody {
 		return c.owner
@@ -339,7 +341,7 @@ func (c *Carried) Caller() owner.ID {
 	return owner.Calling()
 }
 
-// OwnerOf is the owner that a call acts as whose context carries c, when it is about a hold that is there.
+// OwnerOf returns the owner as which a call acts on this lock, if its context carries c.
 func (l *Held) OwnerOf(c *Carried) owner.ID {
 	if t := c.At(l); t != nil {
 		return t.Owner
@@ -347,8 +349,8 @@ func (l *Held) OwnerOf(c *Carried) owner.ID {
 	return c.Caller()
 }
 
-// Carry returns the tenure of an owner, and what a context carries for it whose parent carries c. Already: that is c. With a
-// token c is so only if the tenure is its innermost one.
+// Carry returns the tenure of an owner, and what a context made in it carries, from a parent that carries c. Already: that is c
+// itself. If the tenure has a token, it is c only if the tenure is the innermost one of c.
 func (l *Held) Carry(c *Carried, half local.Half, o owner.ID, h *hold.Hold) (t *Tenure, next *Carried, already bool) {
 	t = l.Tenure(half, o, h, h.Token())
 	if c.At(l) == t && (c.tenure == t || t.Token == 0) {

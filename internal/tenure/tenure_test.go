@@ -147,15 +147,15 @@ func TestCarried_KeepsNothingThatIsOver(t *testing.T) {
 func TestHeld_LentUntilTheEnd(t *testing.T) {
 	o := owner.Calling()
 	l, at, ctx := held(t.Context(), t, o)
-	require.False(t, (&Held{}).Lent(o))
-	require.False(t, l.Lent(o))
+	require.False(t, (&Held{}).Delegated(o))
+	require.False(t, l.Delegated(o))
 	require.True(t, CarriedBy(ctx).At(l).Nest(at))
-	require.True(t, l.Lent(o))
-	require.False(t, l.Lent(owner.New()))
+	require.True(t, l.Delegated(o))
+	require.False(t, l.Delegated(owner.New()))
 	_, _ = l.Exit(at, o)
-	require.True(t, l.Lent(o))
+	require.True(t, l.Delegated(o))
 	_, _ = l.Exit(at, o)
-	require.False(t, l.Lent(o))
+	require.False(t, l.Delegated(o))
 }
 
 func TestCarried_WhatNests(t *testing.T) {
