@@ -61,9 +61,9 @@ func (x *examination) clocks(ctx context.Context) {
 			x.found(Finding{
 				ID: "clock", Severity: Warning, Nodes: []string{n.address},
 				Seen: fmt.Sprintf("the clocks of the server and of this host differ by %v", best.offset.Abs().Round(jumpLimit/5)),
-				Why: "Since when a lock is held, or waited for, is shown wrongly: processes write it by their clocks, the queue by the " +
-					"server's. Leases do not depend on it.",
-				Do: "Keep all clocks right by NTP: timedatectl set-ntp true on each host.",
+				Why: "lockreg shows wrong times since when a lock is held or waited for: processes use their own clocks, and the queue " +
+					"uses the server's. Leases are not affected.",
+				Do: "Let NTP set all clocks: timedatectl set-ntp true on each host.",
 			})
 		}
 	}
@@ -75,9 +75,9 @@ func (x *examination) clocks(ctx context.Context) {
 				x.found(Finding{
 					ID: "clock-servers", Severity: Warning, Nodes: []string{a.n.address, b.n.address},
 					Seen: fmt.Sprintf("the clocks of these servers differ by %v or more", apart.Round(10*time.Millisecond)),
-					Why: "After a failover to the one that is ahead, leases end that much sooner than their holders believe: two may " +
-						"hold a lock.",
-					Do: "Keep their clocks right by NTP: timedatectl set-ntp true on each host.",
+					Why: "After a failover to the server whose clock is ahead, leases end sooner than their holders expect, by that " +
+						"difference. Two processes may then hold a lock at once.",
+					Do: "Let NTP set their clocks: timedatectl set-ntp true on each host.",
 				})
 			}
 		}
@@ -110,28 +110,28 @@ func (x *examination) latency(n *node, all []sample) {
 	}
 	slices.Sort(took)
 	median, worst := took[len(took)/2], took[len(took)-1]
-	x.found(Finding{ID: id, Severity: OK, Seen: "the servers answer soon"})
+	x.found(Finding{ID: id, Severity: OK, Seen: "the servers answer quickly"})
 	switch {
 	case median > x.opts.Lease/10:
 		x.found(Finding{
 			ID: id, Severity: Error, Nodes: []string{n.address},
 			Seen: fmt.Sprintf("half of %d answers took %v or more, with leases of %v", len(took), short(median), x.opts.Lease),
-			Why:  "A lease is over before it is of use, or before it is renewed.",
-			Do:   "Use longer leases, or a server that is nearer or has less to do.",
+			Why:  "A lease may end before its lock is used, or before it is renewed.",
+			Do:   "Use longer leases, or a server that is nearer or less busy.",
 		})
 	case median > slowMedian:
 		x.found(Finding{
 			ID: id, Severity: Warning, Nodes: []string{n.address},
 			Seen: fmt.Sprintf("half of %d answers took %v or more", len(took), short(median)),
-			Why:  "A lock and its unlock take twice that. Either the server is far away, or it has too much to do.",
-			Do:   "Run next to the server. Look for slow commands: SLOWLOG GET.",
+			Why:  "A lock and its unlock take twice that. The server is far away, or too busy.",
+			Do:   "Run the program near the server. Look for slow commands: SLOWLOG GET.",
 		})
 	case worst > slowWorst:
 		x.found(Finding{
 			ID: id, Severity: Warning, Nodes: []string{n.address},
 			Seen: fmt.Sprintf("the slowest of %d answers took %v", len(took), short(worst)),
-			Why: "A lock that is handed to a waiting call has a lease of a second at first: it is lost when the server stands " +
-				"still for longer.",
+			Why: "A lock that is granted to a waiting call has a lease of a second at first. The lock is lost when the server stalls " +
+				"for longer.",
 			Do: "Look for slow commands (SLOWLOG GET), for swapping, and for forks (latest_fork_usec in INFO).",
 		})
 	}
@@ -149,9 +149,9 @@ func (x *examination) jumps(n *node, all []sample) {
 			x.found(Finding{
 				ID: id, Severity: Error, Nodes: []string{n.address},
 				Seen: fmt.Sprintf("the clock of the server or of this host has jumped by %v", moved.Abs().Round(jumpLimit/5)),
-				Why: "The server counts leases by its clock: when that jumps ahead, locks end while they are held; when it goes back, " +
-					"they stay longer.",
-				Do: "Have NTP slew clocks, not step them (chrony: makestep only at the start), and look for a suspended machine.",
+				Why: "The server counts leases by its clock. When the clock jumps ahead, leases end while locks are held. When it jumps " +
+					"back, they end later.",
+				Do: "Let NTP slew clocks, not step them (chrony: makestep only at the start). Find out whether the machine was suspended.",
 			})
 			return
 		}

@@ -223,8 +223,8 @@ func (x *examination) meet(ctx context.Context) error {
 	if len(silent) > 0 {
 		x.found(Finding{
 			ID: "answers", Severity: Error, Nodes: silent, Seen: "no answer: " + last.Error(),
-			Why: "Locks whose keys are there cannot be had; a replica that is down cannot be promoted.",
-			Do:  "Start it, or look at the network between.",
+			Why: "Paths whose keys are there cannot be locked. A replica that is down cannot be promoted.",
+			Do:  "Start it, or look at the network between it and this host.",
 		})
 	}
 	x.user = x.whoami(ctx)
@@ -346,9 +346,10 @@ func (x *examination) report() Report {
 	if len(x.unseen) > 0 {
 		x.found(Finding{
 			ID: "unseen", Severity: Info, Nodes: x.addresses(),
-			Seen:     "this user may not see everything; some checks were left out",
-			Why:      "Without +info and +config|get the settings of the server are not checked, without +eval, +scan and +type its keys.",
-			Do:       "Run this command as another user, or permit it.",
+			Seen: "this user may not see everything; some checks were left out",
+			Why: "Without +info and +config|get the settings of the server are not checked. Without +eval, +scan and +type its " +
+				"keys are not checked.",
+			Do:       "Run lockreg doctor as another user, or permit it.",
 			Commands: []string{line("ACL", append([]string{"SETUSER", x.user}, x.unseen...)...)},
 		})
 	}

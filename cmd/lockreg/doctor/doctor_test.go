@@ -211,7 +211,8 @@ func TestLongNames(t *testing.T) {
 	require.Contains(t, f.Seen, "xxx (too long: 1000010 bytes), orders:102xxx")
 	require.Empty(t, f.Commands)
 	require.Less(t, len(f.Seen), 2000)
-	require.Contains(t, has(t, r, "key-lease", doctor.Warning).Seen, "300 keys have no lease: orders:1 (string), orders:10 (string)")
+	require.Contains(t, has(t, r, "key-lease", doctor.Warning).Seen,
+		"300 keys have no expiry: orders:1 (string), orders:10 (string)")
 	sent, err := strconv.Atoi(infoOf(t, s, "total_net_output_bytes"))
 	require.NoError(t, err)
 	require.Less(t, sent, 1_000_000)

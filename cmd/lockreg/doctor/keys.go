@@ -75,20 +75,21 @@ func (x *examination) keys(ctx context.Context) {
 		}
 		all := looked{known: map[uint64]bool{}, seed: maphash.MakeSeed()}
 		done := x.scan(ctx, n, until, &all)
-		x.found(Finding{ID: "key-lease", Severity: OK, Seen: "all keys of the prefix have a lease"})
+		x.found(Finding{ID: "key-lease", Severity: OK, Seen: "all keys of the prefix have an expiry"})
 		x.found(Finding{ID: "key-type", Severity: OK, Seen: "all keys of the prefix are of this library, or of its peers"})
 		if !done && all.steps > 0 {
 			x.found(Finding{
 				ID: "keys-unseen", Severity: Info, Nodes: []string{n.address},
 				Seen: fmt.Sprintf("not all keys of the database were looked at in %v", x.opts.ScanFor),
-				Why:  "Others may be left over, too.", Do: "Take more time for it: lockreg doctor --scan-for 10m.",
+				Why:  "There may be further keys that were left over.", Do: "Look for longer: lockreg doctor --scan-for 10m.",
 			})
 		}
-		x.leftovers(n, "key-lease", all.forever, "have no lease",
-			"Nobody removes them, so that their paths stay taken for ever. No registry makes such keys: somebody set them by hand.")
+		x.leftovers(n, "key-lease", all.forever, "have no expiry",
+			"They never expire, so their paths stay taken until somebody removes them. No registry makes such keys: they were set by "+
+				"hand.")
 		x.leftovers(n, "key-type", all.strange, "are of a type that no lock has",
-			"Locking their paths fails with ErrWrongType, or their queue cannot be had.")
-		x.leftovers(n, "key-name", all.long, "have names that are too long", "They were not looked at any further.")
+			"Locking their paths fails with ErrWrongType, or there is no queue.")
+		x.leftovers(n, "key-name", all.long, "have names that are too long", "They were not examined.")
 	}
 }
 
@@ -114,7 +115,8 @@ func (x *examination) leftovers(n *node, id string, all leftovers, what, why str
 	}
 	f := Finding{
 		ID: id, Severity: Warning, Nodes: []string{n.address}, Seen: seen, Why: why,
-		Do: "Find out who made them. Remove them if nobody needs them; removing a lock that is held lets a second owner in.",
+		Do: "Find out which program made them. Remove them if nobody needs them. If you remove a lock that is held, a second " +
+			"owner may get it.",
 	}
 	for _, key := range keys { // one by one: on a cluster they are in different slots
 		f.Commands = append(f.Commands, line("DEL", key))

@@ -108,36 +108,36 @@ func (x *examination) modes() []mode {
 		},
 		{
 			name: "queue", title: "the queue of a lock", minor: true, areas: queue,
-			why: "Waiting calls are woken by chance, or poll, and nobody is served in order.",
+			why: "There is no queue: waiting calls are woken by chance, or poll, and are not served in order.",
 		},
 		{
 			name: "quiet", title: "seeing that nobody polls", minor: true, areas: []area{anywhere("+script|exists")},
-			why: "A lock for which others wait is left free for 110 ms every 1.7 s, also where no Java process polls for it.",
+			why: "A lock that calls wait for is left free for 110 ms every 1.7 s, even if no Java process polls for it.",
 		},
 		{
 			name: "tracking", title: "waking by tracking", minor: true, areas: []area{anywhere("+client|tracking")},
-			why: "Waiting calls do not hear of a lock that expires or that Java releases; they wake by messages, or poll.",
+			why: "Waiting calls do not learn when a lock expires, or when Java releases it. Messages wake them, or they poll.",
 		},
 		{
 			name: "pubsub", title: "waking by messages", minor: true, areas: pubsub,
-			why: "Waiting calls do not hear Java's releases, nor Java this library's.",
+			why: "Waiting calls do not receive the messages of Java's releases, and Java does not receive those of Go.",
 		},
-		{name: "fencing", title: "fencing tokens", why: "With WithFencing locking fails.", areas: fencing},
-		{name: "replicas", title: "waiting for replicas", why: "With WithReplicas locking fails.", areas: []area{anywhere("+wait")}},
-		{name: "atleast", title: "paths that stay taken", why: "Unlocking what was locked with AtLeast fails.", areas: atLeast},
+		{name: "fencing", title: "fencing tokens", why: "Locking with WithFencing fails.", areas: fencing},
+		{name: "replicas", title: "waiting for replicas", why: "Locking with WithReplicas fails.", areas: []area{anywhere("+wait")}},
+		{name: "atleast", title: "paths that stay taken", why: "Unlocking after AtLeast fails.", areas: atLeast},
 		{
 			name: "record", title: "the record of a registry", minor: true,
-			why:   "Those who look at a lock do not see which host and process holds it or waits for it.",
+			why:   "lockreg does not show which host and process holds a lock or waits for it.",
 			areas: []area{{[]string{"+set"}, "~" + pattern + ":*", prefix + ":{" + path + "}:registry"}},
 		},
 		{
 			name: "list", title: "the list of records", minor: true,
-			why:   "Where there are many other keys, lockreg ls and serve show locks late: after a SCAN of all keys.",
+			why:   "If there are many other keys, lockreg ls and serve show locks late, after a SCAN of all keys.",
 			areas: []area{keys("+zadd +zrem +zrangebyscore +pexpire +evalsha +eval"), anywhere("+time")},
 		},
 		{
 			name: "inspect", title: "looking at locks",
-			why:   "Deadlocks over several processes are not reported, and lockreg ls, show, deadlocks and serve fail.",
+			why:   "Deadlocks across processes are not reported, and lockreg ls, show, deadlocks and serve fail.",
 			areas: slices.Concat(look, []area{anywhere("+scan")}),
 		},
 		{ // which shows the holder first
@@ -372,8 +372,7 @@ func (x *examination) permissions(ctx context.Context) {
 					ID: id, Severity: severity, Nodes: []string{n.address},
 					Seen: "the server does not know " + strings.Join(l.unknown, ", "),
 					Why:  m.why,
-					Do: "Use a newer server; or, if its redis.conf has rename-command or the provider has disabled it, " +
-						"have the command back.",
+					Do:   "Use a newer server. If rename-command in its redis.conf or the provider has disabled the command, enable it again.",
 				})
 			}
 			if len(l.rules)+len(l.patterns) == 0 {
@@ -381,12 +380,12 @@ func (x *examination) permissions(ctx context.Context) {
 			}
 			grant := slices.Concat([]string{"SETUSER", x.user}, l.rules, l.patterns)
 			commands := []string{line("ACL", grant...)}
-			do := "Permit it. ACL SAVE keeps it, where the server has an ACL file; else CONFIG REWRITE."
+			do := "Permit it. To make that permanent, use ACL SAVE if the server has an ACL file, else CONFIG REWRITE."
 			for _, pattern := range l.unproven { // a line each: the server refuses a whole line with a redundant rule
 				commands = append(commands, line("ACL", "SETUSER", x.user, pattern))
 			}
 			if len(l.unproven) > 0 {
-				do += " The server refuses a pattern when the user has all keys or channels: then it is not needed."
+				do += " The server refuses a pattern if the user may already use all keys or channels. Then the pattern is not needed."
 			}
 			x.found(Finding{
 				ID: id, Severity: severity, Nodes: []string{n.address},

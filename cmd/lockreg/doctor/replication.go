@@ -47,7 +47,7 @@ func (x *examination) replication() {
 			master := n.info["master_host"] + ":" + n.info["master_port"]
 			x.found(Finding{
 				ID: "role", Severity: Error, Nodes: []string{n.address}, Seen: "the server is a replica of " + master,
-				Why: "A replica takes no writes, so that nothing can be locked; and what it says is late.",
+				Why: "A replica accepts no writes, so nothing can be locked. What it shows lags behind.",
 				Do:  "Connect to its master, " + master + ", or to the Sentinels.",
 			})
 			continue
@@ -77,14 +77,15 @@ func (x *examination) replicated(n *node, standalone bool) {
 		}
 		x.found(Finding{
 			ID: "replicas", Severity: Warning, Nodes: []string{n.address}, Seen: seen,
-			Why: "Once it is promoted, locks are free that it has not got. With WithReplicas nothing is granted while it is counted on.",
-			Do:  "Look at its log and its network; start it anew if it hangs.",
+			Why: "If it is promoted, the locks that it does not have are free. With WithReplicas no lock is granted while this " +
+				"replica is needed for the number.",
+			Do: "Look at its log and its network. Restart it if it hangs.",
 		})
 	}
 	if len(replicas) == 0 && !standalone {
 		x.found(Finding{
 			ID: "replicas", Severity: Warning, Nodes: []string{n.address}, Seen: "the master has no replica",
-			Why: "When it fails nobody takes its place, and its locks cannot be had.",
+			Why: "When it fails, no server takes its place, and nothing can be locked there.",
 			Do:  "Add a replica.",
 		})
 	}
@@ -97,16 +98,17 @@ func (x *examination) replicated(n *node, standalone bool) {
 		x.found(Finding{
 			ID: "min-replicas", Severity: Error, Nodes: []string{n.address},
 			Seen:     fmt.Sprintf("min-replicas-to-write is %d, and %d replicas are up to date", least, good),
-			Why:      "The server refuses writes (NOREPLICAS): nothing can be locked.",
-			Do:       "Bring the replicas back. As long as that takes, ask for fewer.",
+			Why:      "The server refuses writes (NOREPLICAS), so nothing can be locked.",
+			Do:       "Bring the replicas back. Until then ask for fewer.",
 			Commands: []string{fmt.Sprintf("CONFIG SET min-replicas-to-write %d", good)},
 		})
 	case ok && least == 0 && len(replicas) > 0:
 		x.found(Finding{
 			ID: "min-replicas", Severity: Info, Nodes: []string{n.address}, Seen: "min-replicas-to-write is 0",
-			Why: "A master that is cut off from its replicas goes on granting locks, which are lost once a replica is promoted. With 1 " +
-				"it does so for min-replicas-max-lag (10 s) only. It prevents no double owners; WithReplicas does more.",
-			Do:       "With two replicas or more it costs nothing. With one, nothing can be locked while that is down.",
+			Why: "A master that is cut off from its replicas goes on granting locks. These locks are lost once a replica is " +
+				"promoted. With 1 the master stops after min-replicas-max-lag (10 s). This does not prevent two owners at once; " +
+				"WithReplicas does more.",
+			Do:       "With two replicas or more this costs nothing. With one replica, nothing can be locked while it is down.",
 			Commands: []string{"CONFIG SET min-replicas-to-write 1"},
 		})
 	default:
@@ -126,14 +128,14 @@ func (x *examination) counted(n *node, all, online int) {
 		x.found(Finding{
 			ID: "with-replicas", Severity: Error, Nodes: []string{n.address},
 			Seen: fmt.Sprintf("WithReplicas asks for %d replicas, and %d follow the master", want, online),
-			Why:  "Nothing is granted: calls wait, or fail with ErrUnavailable.",
+			Why:  "No lock is granted: calls wait, or fail with ErrUnavailable.",
 			Do:   "Bring back or add replicas, or have all processes ask for fewer.",
 		})
 	case all > want:
 		x.found(Finding{
 			ID: "with-replicas", Severity: Warning, Nodes: []string{n.address},
 			Seen: fmt.Sprintf("WithReplicas asks for %d replicas, and the master has %d", want, all),
-			Why:  "The one that has not got a lock may be promoted: it is free then while somebody holds it.",
+			Why:  "A replica that does not have a lock may be promoted. The lock is then free while it is held.",
 			Do:   fmt.Sprintf("Use WithReplicas(%d, ...) in all processes.", all),
 		})
 	}
@@ -162,8 +164,8 @@ func (x *examination) failover(addresses []string, setting string, timeout time.
 			ID: id, Severity: Warning, Nodes: addresses,
 			Seen: fmt.Sprintf("%s is %v: a failover takes about %v, and a lease of %v that is due for renewal has %v left",
 				setting, timeout, takes, x.opts.Lease, left),
-			Why:      "Nothing can be renewed meanwhile: locks are lost while they are held.",
-			Do:       fmt.Sprintf("Promote sooner, or use leases of %v or more.", takes*3/2),
+			Why:      "Nothing can be renewed during the failover, so locks are lost while they are held.",
+			Do:       fmt.Sprintf("Make failovers faster, or use leases of %v or more.", takes*3/2),
 			Commands: []string{command},
 		})
 	}
@@ -181,10 +183,10 @@ func (x *examination) cluster(ctx context.Context) {
 			if !clustered {
 				x.found(Finding{
 					ID: "cluster-client", Severity: Error, Nodes: []string{n.address},
-					Seen: "the server is a node of a cluster, and the client takes it for a single one",
+					Seen: "the server is a node of a cluster, and the client takes it for a single server",
 					Why:  "Locks whose keys are on other nodes fail with MOVED.",
-					Do: "The user needs this permission on each node, or rueidis silently does without the cluster. Leave out " +
-						"ForceSingleClient. Connect anew after that.",
+					Do: "The user needs this permission on each node. Without it rueidis silently treats the node as a single server. " +
+						"Leave out ForceSingleClient. Then connect again.",
 					Commands: []string{line("ACL", "SETUSER", x.user, "+cluster|slots")},
 				})
 			}
@@ -210,12 +212,12 @@ func (x *examination) clusterState(ctx context.Context, n *node) {
 		return
 	}
 	state := fields(reply)
-	x.found(Finding{ID: id, Severity: OK, Seen: "the nodes of the cluster say that all is well"})
+	x.found(Finding{ID: id, Severity: OK, Seen: "the nodes of the cluster report no problem"})
 	if state["cluster_state"] != "ok" {
 		x.found(Finding{
 			ID: id, Severity: Error, Nodes: []string{n.address},
 			Seen: fmt.Sprintf("cluster_state is %s; %s of 16384 slots are served", state["cluster_state"], state["cluster_slots_ok"]),
-			Why:  "Locks in the other slots cannot be had; by default, none at all.",
+			Why:  "Paths in the other slots cannot be locked. By default no path can.",
 			Do:   "Start the nodes that are down, or give their slots to others: redis-cli --cluster fix.",
 		})
 	}
@@ -228,9 +230,10 @@ func (x *examination) clusterState(ctx context.Context, n *node) {
 		if slices.Contains(flags, "fail") || slices.Contains(flags, "fail?") {
 			address, _, _ := strings.Cut(words[1], "@")
 			x.found(Finding{
-				ID: id, Severity: Warning, Nodes: []string{n.address}, Seen: "it takes node " + address + " for failed",
-				Why: "A replica that is down cannot be promoted; a master that is down has its locks with it until one is.",
-				Do:  "Start it, or have the cluster forget it: CLUSTER FORGET on each node.",
+				ID: id, Severity: Warning, Nodes: []string{n.address}, Seen: "it considers node " + address + " failed",
+				Why: "A replica that is down cannot be promoted. If a master is down, its locks cannot be reached until a replica is " +
+					"promoted.",
+				Do: "Start it, or let the cluster forget it: CLUSTER FORGET on each node.",
 			})
 		}
 	}
@@ -243,14 +246,14 @@ func (x *examination) sentinels(ctx context.Context) {
 		return
 	}
 	const id = "sentinel"
-	x.found(Finding{ID: id, Severity: OK, Seen: "the Sentinels answer, and say that all is well"})
+	x.found(Finding{ID: id, Severity: OK, Seen: "the Sentinels answer, and report no problem"})
 	for _, address := range option.InitAddress {
 		about, err := x.sentinel(ctx, address)
 		if err != nil {
 			x.found(Finding{
 				ID: id, Severity: Warning, Nodes: []string{address}, Seen: "the Sentinel does not answer: " + err.Error(),
-				Why: "Without a majority of them nobody is promoted when the master fails.",
-				Do:  "Start it, or look at the network between.",
+				Why: "Without a majority of Sentinels no replica is promoted when the master fails.",
+				Do:  "Start it, or look at the network between it and this host.",
 			})
 			continue
 		}
@@ -259,7 +262,7 @@ func (x *examination) sentinels(ctx context.Context) {
 		if others+1 < 3 {
 			x.found(Finding{
 				ID: id, Severity: Warning, Nodes: []string{address}, Seen: fmt.Sprintf("there are %d Sentinels", others+1),
-				Why: "With fewer than three, one that is down keeps the others from promoting a replica.",
+				Why: "With fewer than three Sentinels, no replica is promoted while one Sentinel is down.",
 				Do:  "Run three or more, on hosts of their own.",
 			})
 		}
@@ -267,7 +270,7 @@ func (x *examination) sentinels(ctx context.Context) {
 			x.found(Finding{
 				ID: id, Severity: Error, Nodes: []string{address},
 				Seen:     fmt.Sprintf("quorum is %d, and there are %d Sentinels", quorum, others+1),
-				Why:      "The master is never found to be down, and nobody is promoted.",
+				Why:      "The master is never declared down, so no replica is promoted.",
 				Do:       "Set the quorum to a majority, on each Sentinel.",
 				Commands: []string{line("SENTINEL", "SET", option.Sentinel.MasterSet, "quorum", strconv.FormatInt(majority, 10))},
 			})
@@ -275,8 +278,9 @@ func (x *examination) sentinels(ctx context.Context) {
 		if flags := about["flags"]; flags != "" && flags != "master" {
 			x.found(Finding{
 				ID: id, Severity: Error, Nodes: []string{address}, Seen: "to the Sentinel the master is " + flags,
-				Why: "Nothing can be locked until a replica is promoted, or the client is cut off soon.",
-				Do:  "Look at the master, and at the network between it and the Sentinel.",
+				Why: "Either the master is down, and nothing can be locked until a replica is promoted; or only the Sentinels cannot " +
+					"reach it, and they may promote a replica soon.",
+				Do: "Look at the master, and at the network between it and the Sentinel.",
 			})
 		}
 		if milliseconds, ok := number(about, "down-after-milliseconds"); ok {

@@ -57,15 +57,15 @@ func (x *examination) versions() {
 		switch {
 		case !known:
 		case major < 2 || major == 2 && minor < 6:
-			severity, why = Error, "It has no scripts: nothing works."
+			severity, why = Error, "It has no scripts, so nothing works."
 		case major < 4:
-			severity, why = Warning, "No UNLINK, so that keys are removed with DEL; no tracking, so that waiting calls do not hear of "+
-				"a lock that expires; and clients connect with DisableCache only. All tests run on Redis 6.2 and newer."
+			severity, why = Warning, "It has no UNLINK, so keys are removed with DEL. It has no tracking, so waiting calls do not "+
+				"learn when a lock expires, and clients connect only with DisableCache. Tests run only on Redis 6.2 and newer."
 		case major < 6:
-			severity, why = Warning, "No tracking: waiting calls do not hear of a lock that expires, and clients connect with "+
-				"DisableCache only. All tests run on Redis 6.2 and newer."
+			severity, why = Warning, "It has no tracking, so waiting calls do not learn when a lock expires, and clients connect "+
+				"only with DisableCache. Tests run only on Redis 6.2 and newer."
 		case major < 7 && clustered:
-			severity, why = Warning, "A cluster of this version has no queue: waiting calls poll, and are not served in order."
+			severity, why = Warning, "On a cluster of this version there is no queue: waiting calls poll, and are not served in order."
 		}
 		if severity != OK {
 			x.found(Finding{
@@ -77,8 +77,8 @@ func (x *examination) versions() {
 			x.found(Finding{
 				ID: "resp3", Severity: Warning, Nodes: []string{n.address},
 				Seen: "the connection speaks RESP2, or a proxy does not know HELLO",
-				Why: "Without RESP3 there is no tracking: waiting calls do not hear of a lock that expires. And wake-ups need " +
-					"two connections instead of one.",
+				Why: "Without RESP3 there is no tracking, so waiting calls do not learn when a lock expires. And wake-ups need two " +
+					"connections instead of one.",
 				Do: "Leave out protocol=2 in the address and AlwaysRESP2 in the client. Do not connect through a proxy without RESP3.",
 			})
 		}
@@ -105,33 +105,33 @@ func (x *examination) memory() {
 			f := Finding{
 				ID: "eviction", Severity: Error, Nodes: []string{n.address},
 				Seen: fmt.Sprintf("maxmemory-policy is %s, with maxmemory %s", policy, bytes(limit)),
-				Why: "A server that is full removes keys then. Every lock has an expiry and can be among them: it is free while " +
-					"somebody holds it.",
-				Do: "Keep locks on a server that evicts nothing. CONFIG REWRITE keeps the change.",
+				Why: "When the server is full, it removes keys. Every lock has an expiry, so any of them may be removed. The lock is " +
+					"then free while it is held.",
+				Do: "Keep locks on a server that evicts nothing. CONFIG REWRITE makes the change permanent.",
 				Commands: []string{
 					"CONFIG SET maxmemory-policy noeviction",
 				},
 			}
 			if limit == 0 {
 				f.Severity = Info
-				f.Why = "Without maxmemory nothing is evicted. With one, locks would be: they are free while somebody holds them."
+				f.Why = "Without maxmemory nothing is evicted. If you set it, locks may be evicted. They are then free while they are held."
 			}
 			x.found(f)
 		}
-		x.found(Finding{ID: "memory", Severity: OK, Seen: "there is memory"})
+		x.found(Finding{ID: "memory", Severity: OK, Seen: "there is enough memory"})
 		if limit == 0 || used < limit/10*9 {
 			continue
 		}
 		f := Finding{
 			ID: "memory", Severity: Warning, Nodes: []string{n.address},
 			Seen:     "more than 90 % of maxmemory " + bytes(limit) + " is used",
-			Why:      "A full server refuses new locks, or evicts.",
-			Do:       "Give it more memory, or remove what nobody needs.",
+			Why:      "A full server refuses new locks, or evicts keys.",
+			Do:       "Give it more memory, or remove keys that nobody needs.",
 			Commands: []string{fmt.Sprintf("CONFIG SET maxmemory %d", max(2*max(used, limit), used+leastRoom))},
 		}
 		if used >= limit {
 			f.Severity, f.Seen = Error, "all of maxmemory "+bytes(limit)+" is used"
-			f.Why = "The server refuses new locks, and what waiting calls write, or evicts."
+			f.Why = "The server refuses new locks and new tickets of waiting calls, or it evicts keys."
 		}
 		x.found(f)
 	}
@@ -161,21 +161,21 @@ func (x *examination) persistence() {
 		if enabled != "1" {
 			x.found(Finding{
 				ID: "persistence", Severity: Warning, Nodes: []string{n.address}, Seen: "appendonly is off",
-				Why: "A server that restarts comes back without the locks that were held, and all of them are free. A master " +
-					"that does so before a replica is promoted empties its replicas, too.",
-				Do:       "Switch it on, with any appendfsync. CONFIG REWRITE keeps the change.",
+				Why: "When the server restarts, it has lost all locks, and they are free while they are held. If a master comes back " +
+					"like this before a replica is promoted, its replicas lose the locks, too.",
+				Do:       "Switch it on, with any appendfsync. CONFIG REWRITE makes the change permanent.",
 				Commands: []string{"CONFIG SET appendonly yes"},
 			})
 		}
-		x.found(Finding{ID: "persistence-failing", Severity: OK, Seen: "what is written to disk succeeds"})
+		x.found(Finding{ID: "persistence-failing", Severity: OK, Seen: "writes to the disk succeed"})
 		for name, again := range map[string][]string{
 			"rdb_last_bgsave_status": {"BGSAVE"}, "aof_last_bgrewrite_status": {"BGREWRITEAOF"}, "aof_last_write_status": nil,
 		} {
 			if n.info[name] == "err" {
 				x.found(Finding{
 					ID: "persistence-failing", Severity: Error, Nodes: []string{n.address}, Seen: name + " is err in INFO",
-					Why:      "The server cannot write to its disk. By default it then refuses writes (MISCONF), locks included.",
-					Do:       "Look at its log, at the free space and the rights of its directory. Then have it save again.",
+					Why:      "The server cannot write to its disk. By default it then refuses all writes (MISCONF), also those of locks.",
+					Do:       "Look at its log, at the free space, and at the permissions of its directory. Then let it save again.",
 					Commands: again,
 				})
 			}
@@ -197,9 +197,9 @@ func (x *examination) settings() {
 				x.found(Finding{
 					ID: "tracking-table", Severity: Warning, Nodes: []string{n.address},
 					Seen: fmt.Sprintf("the table of tracked keys is full to 90 %% of tracking-table-max-keys %d, or more", limit),
-					Why:  "A full table drops the oldest keys, and wakes the calls that wait for them for nothing.",
-					Do: "Let it be larger: a key takes about 100 bytes. Or set DisableCache: true in clients, whose caches are in the " +
-						"same table.",
+					Why:  "A full table drops the oldest keys, and wakes their waiting calls for nothing.",
+					Do: "Make it larger: a key takes about 100 bytes. Or set DisableCache: true in the clients that have a cache: their " +
+						"caches use the same table.",
 					Commands: []string{fmt.Sprintf("CONFIG SET tracking-table-max-keys %d", max(10*limit, 1_000_000))},
 				})
 			}
@@ -210,9 +210,9 @@ func (x *examination) settings() {
 				x.found(Finding{
 					ID: "buffer-limit", Severity: Warning, Nodes: []string{n.address},
 					Seen: "client-output-buffer-limit for pubsub is below 1 MiB",
-					Why: "The server cuts the connection for wake-ups of a process that is slow for a moment; its waiting calls " +
-						"poll meanwhile.",
-					Do:       "Set Redis's default, or more. CONFIG REWRITE keeps the change.",
+					Why: "When a process is slow for a moment, the server closes its connection for wake-ups. Its waiting calls then poll " +
+						"for a while.",
+					Do:       "Set Redis's default, or more. CONFIG REWRITE makes the change permanent.",
 					Commands: []string{`CONFIG SET client-output-buffer-limit "pubsub 33554432 8388608 60"`},
 				})
 			}
@@ -223,9 +223,9 @@ func (x *examination) settings() {
 				x.found(Finding{
 					ID: "idle-timeout", Severity: Warning, Nodes: []string{n.address},
 					Seen: fmt.Sprintf("timeout is %d: the server closes connections that are idle for so many seconds", seconds),
-					Why: "Connections for wake-ups and for replicas are idle most of the time. Each one that is closed is made " +
-						"again, and calls poll meanwhile.",
-					Do:       "Switch it off, or allow a minute or more. CONFIG REWRITE keeps the change.",
+					Why: "Connections for wake-ups and for replicas are idle most of the time. Each time one is closed, the library makes " +
+						"a new one, and calls poll meanwhile.",
+					Do:       "Switch it off, or allow a minute or more. CONFIG REWRITE makes the change permanent.",
 					Commands: []string{"CONFIG SET timeout 0"},
 				})
 			}
@@ -235,9 +235,9 @@ func (x *examination) settings() {
 			if seconds == 0 {
 				x.found(Finding{
 					ID: "keepalive", Severity: Warning, Nodes: []string{n.address}, Seen: "tcp-keepalive is 0",
-					Why: "The server takes a host that has vanished for one that still listens: locks are granted to its waiting calls, " +
-						"and stay taken for a second each, for as long as its connection is there.",
-					Do:       "Set Redis's default, or less. CONFIG REWRITE keeps the change. It counts for new connections.",
+					Why: "When a host vanishes, the server believes that it still listens. As long as that connection exists, locks are " +
+						"granted to the host's waiting calls, and each of them stays taken for a second.",
+					Do:       "Set Redis's default, or less. CONFIG REWRITE makes the change permanent. It applies to new connections.",
 					Commands: []string{"CONFIG SET tcp-keepalive 300"},
 				})
 			}
@@ -252,8 +252,8 @@ func (x *examination) settings() {
 				x.found(Finding{
 					ID: "clients", Severity: Warning, Nodes: []string{n.address},
 					Seen:     fmt.Sprintf("90 %% of maxclients %d are connected, or more", limit),
-					Why:      "New connections are refused: those of new processes, and those for wake-ups.",
-					Do:       "Allow more, or find out who leaves connections open (CLIENT LIST).",
+					Why:      "New connections are refused, also those of new processes and those for wake-ups.",
+					Do:       "Allow more, or find out which program leaves connections open (CLIENT LIST).",
 					Commands: []string{fmt.Sprintf("CONFIG SET maxclients %d", 2*max(clients, limit))},
 				})
 			}
