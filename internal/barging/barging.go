@@ -49,9 +49,9 @@ const (
 	often  = 100 * time.Millisecond
 	seldom = 15 * time.Second
 
-	// TellAfter is after how long a waiting call is told that it is the next one: until then it looks by itself. It is a second in
+	// NotifyAfter is after how long a waiting call is told that it is the next one: until then it looks by itself. It is a second in
 	// internal/protocol/lua/queue.lua, too.
-	TellAfter = time.Second
+	NotifyAfter = time.Second
 
 	// evidenceAge is by how much the evidence for quiet may be older than the hold that is released. A call that begins to try
 	// during a long hold may be missed by its release; the release of the next hold notices it. It is half a second more than the
@@ -122,7 +122,7 @@ type Release struct {
 func (s *State) Releases(r Release) (direct bool, evidence clock.Instant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.Plain && s.asked != 0 && r.At < s.asked.Add(often) && r.Queued != 0 && r.Queued.Until(r.At) < TellAfter {
+	if r.Plain && s.asked != 0 && r.At < s.asked.Add(often) && r.Queued != 0 && r.Queued.Until(r.At) < NotifyAfter {
 		return true, 0
 	}
 	s.asked = r.At
@@ -154,8 +154,8 @@ func (s *State) Released(reply int64, yields, queues bool, at clock.Instant) {
 	s.chance = at
 }
 
-// Unheard notes that messages of grants do not reach this process any more, so that its calls do not queue.
-func (s *State) Unheard() {
+// Unqueued notes that messages of grants do not reach this process any more, so that its calls do not queue.
+func (s *State) Unqueued() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.backsOff = s.backsOff || s.contested

@@ -28,7 +28,7 @@ func TestNumbers_AreThoseOfTheScripts(t *testing.T) {
 			fmt.Sprintf("SHORT, OFTEN = 10, %d ", often.Milliseconds()),
 		},
 		"queue.lua": {
-			fmt.Sprintf("micros - since >= %d ", TellAfter.Microseconds()), fmt.Sprintf("micros - %d,", TellAfter.Microseconds()),
+			fmt.Sprintf("micros - since >= %d ", NotifyAfter.Microseconds()), fmt.Sprintf("micros - %d,", NotifyAfter.Microseconds()),
 		},
 	} {
 		text, err := os.ReadFile("../protocol/lua/" + file)
@@ -103,7 +103,7 @@ func TestState_MessagesStopWhileOthersWait(t *testing.T) {
 	for _, reply := range []int64{1, protocol.Contended} {
 		var s State
 		s.Released(reply, false, true, noon)
-		s.Unheard()
+		s.Unqueued()
 		_, due := s.BackOff(time.Second, true)
 		require.Equal(t, reply == protocol.Contended, due)
 	}

@@ -19,7 +19,7 @@ import (
 //	 ▼                ▼ a message: granted                                                     ▼
 //	hold ◀────────────┴─▶ sure ──renewed──▶ hold                                       hold, sure
 //
-//	ask, look ──no queue──▶ stand back ──▶ poll ──▶ hold
+//	ask, look ──no queue──▶ back off ──▶ poll ──▶ hold
 //
 // Each state is a function, which returns the next state: see queue.go, and poll.go for where there is no queue. What becomes of
 // a call when a command fails is in failures.go. test/specs/PROTOCOL.md has the same states by the same names.
@@ -40,17 +40,17 @@ type acquisition struct {
 type state uint8
 
 const (
-	stateAsk       state = iota // for a ticket, with a new number
-	stateLook                   // after the ticket
-	stateSleep                  // until it is time to look, or a message comes
-	stateSure                   // renews a hold that was granted
-	stateAlone                  // tries once by a command that needs only the lock's key
-	stateStandBack              // lets others go first
-	statePoll                   // begins to try without a queue
-	stateTrace                  // tries, and leaves a trace for calls with tickets
-	stateTry                    // tries
-	stateHold                   // the hold is live
-	stateEnded                  // the call has failed
+	stateAsk     state = iota // for a ticket, with a new number
+	stateLook                 // after the ticket
+	stateSleep                // until it is time to look, or a message comes
+	stateSure                 // renews a hold that was granted
+	stateAlone                // tries once by a command that needs only the lock's key
+	stateBackOff              // lets others go first
+	statePoll                 // begins to try without a queue
+	stateTrace                // tries, and leaves a trace for calls with tickets
+	stateTry                  // tries
+	stateHold                 // the hold is live
+	stateEnded                // the call has failed
 )
 
 // run goes from state to state until the call has the hold or has failed.
@@ -65,8 +65,8 @@ func (a *acquisition) run(s state) error {
 			s = a.sure()
 		case stateAlone:
 			s = a.alone()
-		case stateStandBack:
-			s = a.standBack()
+		case stateBackOff:
+			s = a.backOff()
 		case statePoll:
 			s = a.poll()
 		case stateTrace, stateTry:
@@ -107,10 +107,8 @@ func (a *acquisition) over() error {
 // left returns how much of the call's time is left.
 func (a *acquisition) left() time.Duration { return max(0, a.path.Clock.Now().Until(a.deadline)) }
 
-// arm makes every change of the key from now on wake the call; see [wake.Waiter.Arm].
-func (a *acquisition) arm() wake.KeyState {
-	return a.listener.Arm(a.ctx, a.connecting())
-}
+// watchKey makes every change of the key from now on wake the call; see [wake.Waiter.Watch].
+func (a *acquisition) watchKey() wake.KeyState { return a.listener.Watch(a.ctx, a.connecting()) }
 
 // connecting returns for how long the call waits for the connection for messages.
 func (a *acquisition) connecting() time.Duration {

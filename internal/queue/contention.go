@@ -167,7 +167,7 @@ func (p *Path) deaf(is bool) {
 	}
 	if c.deaf.Load() != is { // two calls may differ for a moment; each notes it anew
 		if c.deaf.Store(is); is {
-			c.barging.Unheard()
+			c.barging.Unqueued()
 		}
 	}
 }

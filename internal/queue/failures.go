@@ -52,8 +52,8 @@ const anywhere = ^states(0)
 var fates = [...]fate{
 	// A look that is refused for good was refused for its queue: without permission for anything else the call would have no ticket.
 	// It goes on without a queue, with another number, whatever becomes of its ticket.
-	{in(stateLook), refused, false, false, stateStandBack},
-	{in(stateAsk), refused | again, false, false, stateStandBack},
+	{in(stateLook), refused, false, false, stateBackOff},
+	{in(stateAsk), refused | again, false, false, stateBackOff},
 	// So was a try with a trace. Without one it needs only the lock's key.
 	{in(stateTrace), refused, false, false, stateTry},
 	{in(stateTrace), moving, false, false, stateTry},
@@ -92,7 +92,7 @@ func (a *acquisition) failed(at state, what kinds, why error) state {
 	switch f.next {
 	case stateEnded:
 		return a.ends(why)
-	case stateStandBack:
+	case stateBackOff:
 		a.path.NoQueue(why.Error())
 		return a.withoutQueue()
 	default:

@@ -30,7 +30,7 @@ const (
 
 	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, up to mostSteps. Until then a
 	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
-	firstLook = barging.TellAfter
+	firstLook = barging.NotifyAfter
 	lookStep  = 100 * time.Millisecond
 	mostSteps = 10
 
@@ -51,14 +51,14 @@ const (
 
 // standing is how a ticket stands in the queue, as the last reply has shown it.
 type standing struct {
-	rank    int           // how many tickets are in front
-	left    time.Duration // what the holder's lease has left; 0 or less: it has no end
-	foreign bool          // the holder is no process of this library
-	shown   clock.Instant // when the command was sent that showed it
-	told    clock.Instant // from then on a message says when it is the next one
-	poll    time.Duration // the poll interval
-	permits bool          // of a semaphore
-	ahead   int           // of a semaphore: the calls of this process in front
+	rank     int           // how many tickets are in front
+	left     time.Duration // what the holder's lease has left; 0 or less: it has no end
+	foreign  bool          // the holder is no process of this library
+	shown    clock.Instant // when the command was sent that showed it
+	notified clock.Instant // from then on a message says when it is the next one
+	poll     time.Duration // the poll interval
+	permits  bool          // of a semaphore
+	ahead    int           // of a semaphore: the calls of this process in front
 }
 
 // inFront returns how many of the calls in front look before this one when a lease is over, and how many otherwise. For permits
@@ -94,8 +94,8 @@ func (s *standing) times(now clock.Instant) lookTimes {
 		l.due = s.shown.Add(clock.Plus(s.left, l.patience))
 	}
 	switch {
-	case s.rank > 0 && s.shown < s.told: // also after an early look, to which something woke the call
-		l.refresh = s.told.Add(time.Duration(min(s.rank, mostSteps)) * lookStep)
+	case s.rank > 0 && s.shown < s.notified: // also after an early look, to which something woke the call
+		l.refresh = s.notified.Add(time.Duration(min(s.rank, mostSteps)) * lookStep)
 	case s.rank > 0:
 		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
 	case s.permits: // the key changes with each holder's lease, and no release passes over waiting calls

@@ -33,22 +33,22 @@ func TestLookTimes(t *testing.T) {
 		"second, of a foreign hold": {standing{rank: 1, foreign: true}, shown.Add(left + poll + 1e6), told.Add(100e6), 0},
 		"third, of a foreign hold":  {standing{rank: 2, foreign: true}, shown.Add(left + 2*poll + 1e6), told.Add(200e6), never},
 		"second, just queued":       {standing{rank: 1}, shown.Add(left + poll + 1e6), told.Add(100e6), never},
-		"second, for long":          {standing{rank: 1, told: 1}, shown.Add(left + poll + 1e6), now.Add(lookEvery), never},
-		"fourth, for long":          {standing{rank: 3, told: 1}, shown.Add(left + 3*poll + 1e6), now.Add(3 * lookEvery), never},
+		"second, for long":          {standing{rank: 1, notified: 1}, shown.Add(left + poll + 1e6), now.Add(lookEvery), never},
+		"fourth, for long":          {standing{rank: 3, notified: 1}, shown.Add(left + 3*poll + 1e6), now.Add(3 * lookEvery), never},
 		"hundredth, just queued":    {standing{rank: 99}, shown.Add(left + 99*poll + 1e6), told.Add(1e9), never},
-		"hundredth, for long":       {standing{rank: 99, told: 1}, shown.Add(left + 99*poll + 1e6), now.Add(refreshing), never},
+		"hundredth, for long":       {standing{rank: 99, notified: 1}, shown.Add(left + 99*poll + 1e6), now.Add(refreshing), never},
 		"first, for permits":        {standing{permits: true}, shown.Add(left + 1e6), now.Add(lookEvery), never},
 		"of a process with 3 before, far back": {
-			standing{permits: true, rank: 400, ahead: 3, told: 1}, shown.Add(left + 13*poll + 1e6), now.Add(refreshing), never,
+			standing{permits: true, rank: 400, ahead: 3, notified: 1}, shown.Add(left + 13*poll + 1e6), now.Add(refreshing), never,
 		},
 		"of a process with 3 before, near": {
-			standing{permits: true, rank: 50, ahead: 3, told: 1}, shown.Add(left + 13*poll + 1e6), now.Add(4 * lookEvery), never,
+			standing{permits: true, rank: 50, ahead: 3, notified: 1}, shown.Add(left + 13*poll + 1e6), now.Add(4 * lookEvery), never,
 		},
 	} {
 		s := c.standing
 		s.left, s.shown, s.poll = left, shown, poll
-		if s.told == 0 {
-			s.told = told
+		if s.notified == 0 {
+			s.notified = told
 		}
 		l := s.times(now)
 		require.Equal(t, []clock.Instant{c.due, c.refresh, c.watch}, []clock.Instant{l.due, l.refresh, l.watch}, name)
@@ -201,10 +201,10 @@ func TestLookTimes_Permits(t *testing.T) {
 
 // A wake-up while a call tries without a ticket tells it of a change that it then no longer sees: with its next ticket it asks
 // for reports anew, or it would sleep through the next change.
-func TestDrop_ReportsAreAskedForAnew(t *testing.T) {
+func TestLeaveForNow_ReportsAreAskedForAnew(t *testing.T) {
 	a := newLock(t).waitingCall()
 	a.ticket.newest, a.ticket.sees = "ticket", true
-	a.drop()
+	a.leaveForNow()
 	require.False(t, a.ticket.sees)
 	require.Empty(t, a.ticket.newest)
 }
@@ -270,7 +270,7 @@ func TestFound_OnlyMessagesAreCounted(t *testing.T) {
 // one all the same, until its ticket is a second old: so it looks once more then, and from then on rarely.
 func TestLookTimes_AnEarlyLook(t *testing.T) {
 	patientCall(t, func(t *testing.T, a *acquisition) {
-		a.at.Rank, a.ticket.told, a.ticket.newest = 1, a.path.Clock.Now().Add(firstLook), "me:1|60000"
+		a.at.Rank, a.ticket.notified, a.ticket.newest = 1, a.path.Clock.Now().Add(firstLook), "me:1|60000"
 		client := a.path.lock.(*lock).client
 		there := client.B().Zadd().Key(a.Queue()).ScoreMember().ScoreMember(1, a.ticket.newest).Build()
 		require.NoError(t, client.Do(t.Context(), there).Error())

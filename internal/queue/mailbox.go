@@ -20,9 +20,9 @@ type Message struct {
 }
 
 const (
-	tellsGrant = 'g' // the hold owns the key, with a lease of this length
-	tellsNext  = 'n' // its ticket is the next one, and may look after this time
-	tellsGone  = 'd' // its ticket was taken out, or must show that its process runs: it looks
+	grantMessage = 'g' // the hold owns the key, with a lease of this length
+	nextMessage  = 'n' // its ticket is the next one, and may look after this time
+	lookMessage  = 'd' // its ticket was taken out, or must show that its process runs: it looks
 )
 
 // ParseMessage reads "<what> <number> <milliseconds> <key>". Older versions have "@" and a time behind the milliseconds of a
@@ -40,7 +40,7 @@ func ParseMessage(text string) (m Message, ok bool) {
 }
 
 // Grants reports whether the message is about a grant.
-func (m Message) Grants() bool { return m.what == tellsGrant }
+func (m Message) Grants() bool { return m.what == grantMessage }
 
 // mailbox takes the messages for a waiting call.
 type mailbox struct {
@@ -84,9 +84,9 @@ func (b *mailbox) put(m Message) bool {
 	mine := m.Number == b.number && m.Number != ""
 	switch {
 	case !mine:
-	case m.what == tellsGrant:
+	case m.what == grantMessage:
 		b.mail.granted = m.time
-	case m.what == tellsNext:
+	case m.what == nextMessage:
 		b.mail.isNext, b.mail.next = true, m.time
 	default:
 		b.mail.look = true
@@ -145,7 +145,7 @@ func (p *Path) Deliver(m Message) bool {
 	if box := p.box(); box != nil && box.put(m) {
 		return true
 	}
-	if m.what != tellsGrant {
+	if m.what != grantMessage {
 		return false
 	}
 	if h := p.lock.Hold(); h != nil && h.Number() == m.Number {

@@ -17,11 +17,11 @@ func TestMessagesOfLongLeases(t *testing.T) {
 	} {
 		m, ok := ParseMessage("n 7 " + ms + " orders:4 2")
 		require.True(t, ok, ms)
-		require.Equal(t, Message{tellsNext, "7", want, "orders:4 2"}, m, ms)
+		require.Equal(t, Message{nextMessage, "7", want, "orders:4 2"}, m, ms)
 	}
 	m, ok := ParseMessage("g 7 1000@1795612778027 orders:42")
 	require.True(t, ok, "of an older version")
-	require.Equal(t, Message{tellsGrant, "7", time.Second, "orders:42"}, m)
+	require.Equal(t, Message{grantMessage, "7", time.Second, "orders:42"}, m)
 	for _, ms := range []string{"", "-1", "nan", "x", "@5"} {
 		_, ok := ParseMessage("n 7 " + ms + " orders:42")
 		require.False(t, ok, ms)

@@ -92,7 +92,7 @@ func (a *acquisition) begin(q *Request) state {
 	a.leads, a.waitsSince = q.Terms.Leads, p.Clock.Now()
 	if !queues {
 		p.whole().active.Store(&a.activeWait)
-		return stateStandBack
+		return stateBackOff
 	}
 	a.mail = &a.box
 	p.whole().active.Store(&a.activeWait)

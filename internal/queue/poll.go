@@ -6,8 +6,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// standBack lets others go first, if it is their turn.
-func (a *acquisition) standBack() state {
+// backOff lets others go first, if it is their turn.
+func (a *acquisition) backOff() state {
 	if c := a.path.anchor.others.Load(); c != nil {
 		if pause, due := c.barging.BackOff(a.path.all.Poll, a.path.all.Waker.Listening != nil); due {
 			if _, err := a.pause(min(pause, a.left()), nil, nil); err != nil {
@@ -21,7 +21,7 @@ func (a *acquisition) standBack() state {
 // poll begins to try without a queue: whenever the call is woken, the holder's lease ends, or the poll interval is over. All its
 // tries ask for the same hold, so the next one makes up for a lost reply.
 func (a *acquisition) poll() state {
-	a.arm()
+	a.watchKey()
 	if a.failure != nil { // of the try before
 		if err := a.recover(a.failure); err != nil {
 			return a.ends(err)
@@ -46,14 +46,14 @@ func (a *acquisition) tryNow(s state) state {
 	if a.won() {
 		return stateHold
 	}
-	seen := a.arm()
-	if seen.Armed && (!seen.Taken || !a.exclusive()) { // the key may have changed before, or may not exclude this call
+	seen := a.watchKey()
+	if seen.Watched && (!seen.Taken || !a.exclusive()) { // the key may have changed before, or may not exclude this call
 		if err := a.over(); err != nil {
 			return a.ends(err)
 		}
 		return s
 	}
-	if seen.Armed {
+	if seen.Watched {
 		a.at.Left = seen.Left
 	}
 	return a.waitForNext(s)
@@ -63,15 +63,15 @@ func (a *acquisition) tryNow(s state) state {
 // its place: it asks for it again after each try. Its old ticket may stay where it cannot be reached now. If that is granted
 // later, no call waits for it, and it is passed on at once, see Registry.deliver.
 func (a *acquisition) alone() state {
-	a.drop()
+	a.leaveForNow()
 	return a.tryOnce(protocol.Queueing{Mode: a.mode(false, false)})
 }
 
-// unheard tries once without the queue, because there is no connection for messages, and waits for one. At the last release of
-// this process there may have been a window for others: then it waits until that is over. A call that has found the key taken
+// unsubscribed tries once without the queue, because there is no connection for messages, and waits for one. At the last release
+// of this process there may have been a barging window: then it waits until that is over. A call that has found the key taken
 // since then has no reason to: with a pause before each try it would miss windows that are for itself.
-func (a *acquisition) unheard() state {
-	a.drop()
+func (a *acquisition) unsubscribed() state {
+	a.leaveForNow()
 	if a.path.Contested() && !a.course.slept {
 		why, err := a.pause(min(barging.Window, a.left()), a.listener.Wakeup(), nil)
 		if err != nil {

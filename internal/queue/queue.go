@@ -33,14 +33,14 @@ func (a *acquisition) inQueue(s state) state {
 	if err := a.over(); err != nil {
 		return a.ends(err)
 	}
-	heard := a.listener.Hear(a.ctx, a.connecting())
-	a.path.deaf(heard == wake.Deaf)
-	switch heard {
+	subscription := a.listener.Subscribe(a.ctx, a.connecting())
+	a.path.deaf(subscription == wake.Deaf)
+	switch subscription {
 	case wake.Deaf:
 		return a.withoutQueue()
 	case wake.NotYet:
-		return a.unheard()
-	case wake.Heard:
+		return a.unsubscribed()
+	case wake.Proven:
 	}
 	return a.step(s)
 }
@@ -89,13 +89,13 @@ func (a *acquisition) read() mail {
 
 // withoutQueue goes on without a queue: the server provides none.
 func (a *acquisition) withoutQueue() state {
-	a.drop()
-	return stateStandBack
+	a.leaveForNow()
+	return stateBackOff
 }
 
-// drop gives up the ticket but keeps the place, and begins another attempt. A wake-up may end the pause that follows, and is
-// not noted there: so with its next ticket the call asks the server anew to report changes.
-func (a *acquisition) drop() {
+// leaveForNow gives up the ticket but keeps the place, and begins another attempt. A wake-up may end the pause that follows, and
+// is not noted there: so with its next ticket the call asks the server anew to report changes.
+func (a *acquisition) leaveForNow() {
 	a.leave()
 	a.ticket.newest, a.ticket.sees = "", false
 	a.renumber()
@@ -104,7 +104,7 @@ func (a *acquisition) drop() {
 // lookTimes computes when the call looks, from the reply that has shown its ticket in the queue.
 func (a *acquisition) lookTimes() lookTimes {
 	s := standing{
-		rank: a.at.Rank, left: a.at.Left, foreign: a.at.Foreign, shown: a.ticket.base, told: a.ticket.told,
+		rank: a.at.Rank, left: a.at.Left, foreign: a.at.Foreign, shown: a.ticket.base, notified: a.ticket.notified,
 		poll: a.path.all.Poll,
 	}
 	a.path.rules.stands(a.path, a.ticket.seat, &s)
@@ -172,11 +172,11 @@ func (a *acquisition) Look() { a.box.wakeToLook() }
 // there, its state is not known, or it may be free for a reader. The call also looks when the key was taken in a window: the
 // look shows an owner without a ticket.
 func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
-	switch seen := a.arm(); {
-	case seen.Armed && (!seen.Taken || l.window || !a.exclusive()):
+	switch seen := a.watchKey(); {
+	case seen.Watched && (!seen.Taken || l.window || !a.exclusive()):
 		a.ticket.sees = seen.Taken
 		return true
-	case seen.Armed:
+	case seen.Watched:
 		a.ticket.sees = true
 		if seen.Left > 0 {
 			a.course.lapses = now.Add(seen.Left)

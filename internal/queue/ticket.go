@@ -10,16 +10,16 @@ import (
 
 // ticket is what a call knows about its ticket in the queue.
 type ticket struct {
-	asked  clock.Instant // when it was asked for, if it still has the place from then; else 0
-	newest string        // the newest ticket asked for, which may be there; empty: none
-	place  string        // its place; empty if not known
-	zeros  string        // its zeros, see zerosFor
-	base   clock.Instant // when the last command was sent whose reply showed it in the queue
-	told   clock.Instant // from then on a message says when it is the next one; until then the call must look, see firstLook
-	woken  bool          // the call looks because of a message
-	sees   bool          // the server reports any change of the key, until something wakes the call
-	moving clock.Instant // since when key and queue are known to be at two nodes; 0: they are not
-	seat   *list.Element // in the line of a semaphore; nil: none
+	asked    clock.Instant // when it was asked for, if it still has the place from then; else 0
+	newest   string        // the newest ticket asked for, which may be there; empty: none
+	place    string        // its place; empty if not known
+	zeros    string        // its zeros, see zerosFor
+	base     clock.Instant // when the last command was sent whose reply showed it in the queue
+	notified clock.Instant // from then on a message says when it is the next one; until then the call must look, see firstLook
+	woken    bool          // the call looks because of a message
+	sees     bool          // the server reports any change of the key, until something wakes the call
+	moving   clock.Instant // since when key and queue are known to be at two nodes; 0: they are not
+	seat     *list.Element // in the line of a semaphore; nil: none
 }
 
 // renumber begins another attempt: for a new ticket, and for tries between tickets, while the queue cannot be reached.
@@ -88,7 +88,7 @@ func (a *acquisition) ask(s state) error {
 	queued := err == nil && a.at.State == protocol.StateQueued
 	if queued {
 		if what == protocol.ModeEnqueue {
-			a.ticket.asked, a.ticket.told = a.sentAt, a.path.Clock.Now().Add(firstLook)
+			a.ticket.asked, a.ticket.notified = a.sentAt, a.path.Clock.Now().Add(firstLook)
 			if w.Place != "" || a.again { // a former place, or a look, says nothing about the server's clock
 				a.ticket.asked = 0
 			}

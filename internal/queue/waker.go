@@ -22,7 +22,7 @@ func NewWaker(prefix, id string, sharded bool) *Waker {
 	return &Waker{own: prefix + "-channel@" + id, id: id, sharded: sharded, Wait: func() {}}
 }
 
-// listener returns a new listener for a path, not armed; nil if there are no wake-ups.
+// listener returns a new listener for a path, whose key is not watched; nil if there are no wake-ups.
 func (w *Waker) listener(p *Path) *wake.Waiter {
 	if w.Listening == nil {
 		return nil

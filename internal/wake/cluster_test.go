@@ -102,8 +102,8 @@ func (c *cluster) release(key string, s *redistest.Server) {
 	s.Command(c, "PUBLISH", "channel:"+key, key)
 }
 
-// arms has a waiter armed whenever it wakes, as a call does whose tries are in vain.
-func (c *cluster) arms(w *Waiter, until func() bool) {
+// watches has a waiter watch whenever it wakes, as a call does whose tries are in vain.
+func (c *cluster) watches(w *Waiter, until func() bool) {
 	c.Helper()
 	start := time.Now()
 	for !until() {
@@ -112,7 +112,7 @@ func (c *cluster) arms(w *Waiter, until func() bool) {
 		}
 		select {
 		case <-w.Wakeup():
-			w.Arm(c.Context(), limit)
+			w.Watch(c.Context(), limit)
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -138,7 +138,7 @@ func TestCluster_Connections(t *testing.T) {
 		s := c.owner(key)
 		at[s] = true
 		s.Command(t, "SET", key, "taken")
-		w := c.armed(l, key)
+		w := c.watched(l, key)
 		require.Equal(t, len(at), extra())
 		s.Command(t, "DEL", key)
 		c.wakes(w)
@@ -150,7 +150,7 @@ func (c *cluster) waiters(key string) map[*Waiter]Options {
 	c.Helper()
 	waiters := map[*Waiter]Options{}
 	for _, o := range []Options{tracking, subscribing} {
-		waiters[c.armed(c.listen(c.client, o), key)] = o
+		waiters[c.watched(c.listen(c.client, o), key)] = o
 	}
 	return waiters
 }
@@ -160,16 +160,16 @@ func (c *cluster) follow(waiters map[*Waiter]Options, key string, to *redistest.
 	c.Helper()
 	start := time.Now()
 	for w, o := range waiters {
-		c.arms(w, func() bool { return c.listensAt(to, o, key) })
+		c.watches(w, func() bool { return c.listensAt(to, o, key) })
 	}
 	took := time.Since(start)
 	c.Log(took)
 	require.Less(c, took, topologyLimit)
 	for w := range waiters {
-		w.Arm(c.Context(), limit)
-		for len(w.Wakeup()) > 0 { // as a call does: a wake-up may say that the waiter is no longer armed
+		w.Watch(c.Context(), limit)
+		for len(w.Wakeup()) > 0 { // as a call does: a wake-up may say that the key is no longer watched
 			<-w.Wakeup()
-			w.Arm(c.Context(), limit)
+			w.Watch(c.Context(), limit)
 		}
 	}
 	c.release(key, to) // not where its owner is asked for: an old one may not know yet that it is none
@@ -177,7 +177,7 @@ func (c *cluster) follow(waiters map[*Waiter]Options, key string, to *redistest.
 		select {
 		case <-w.Wakeup():
 		case <-time.After(limit):
-			c.Fatalf("it does not wake: %+v, listens %v, armed %+v", o, c.listensAt(to, o, key), w.Arm(c.Context(), limit))
+			c.Fatalf("it does not wake: %+v, listens %v, watched %+v", o, c.listensAt(to, o, key), w.Watch(c.Context(), limit))
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestCluster_PublishedInTheSlot(t *testing.T) {
 		s := c.owner(key)
 		w := l.Waiter(Wait{Key: key, Channel: "channel:{" + key + "}"})
 		defer w.Close()
-		c.await("armed", func() bool { return w.Arm(t.Context(), limit).Armed })
+		c.await("watched", func() bool { return w.Watch(t.Context(), limit).Watched })
 		for len(w.Wakeup()) > 0 {
 			<-w.Wakeup()
 		}
@@ -254,7 +254,7 @@ func TestCluster_PublishedInTheSlot(t *testing.T) {
 	}
 }
 
-// says has a script publish in the slot of a key, unless nobody hears.
+// says has a script publish in the slot of a key, unless nobody is subscribed.
 func (c *cluster) says(key, own, message string, s *redistest.Server) error {
 	_, err := s.Do("EVAL", `
 		if redis.call('PUBSUB', 'SHARDNUMSUB', ARGV[1])[2] < 1 then return redis.error_reply('nobody') end
@@ -262,20 +262,20 @@ func (c *cluster) says(key, own, message string, s *redistest.Server) error {
 	return err
 }
 
-// arrives has a waiter hear whenever it wakes, until a message that is published at a server arrives.
+// arrives has a waiter subscribe whenever it wakes, until a message that is published at a server arrives.
 func (c *cluster) arrives(w *Waiter, m messages, to *redistest.Server) {
 	c.Helper()
 	start := time.Now()
-	for heard := NotYet; ; {
-		if heard == Heard && c.says(w.Key, w.Own, "message", to) == nil {
+	for proven := NotYet; ; {
+		if proven == Proven && c.says(w.Key, w.Own, "message", to) == nil {
 			break
 		}
 		select {
 		case <-w.Wakeup():
-			heard = w.Hear(c.Context(), limit)
-			require.NotEqual(c, Deaf, heard)
+			proven = w.Subscribe(c.Context(), limit)
+			require.NotEqual(c, Deaf, proven)
 		case <-time.After(limit):
-			c.Fatal("it does not hear")
+			c.Fatal("it does not subscribe")
 		}
 	}
 	c.Log(time.Since(start))
@@ -289,16 +289,16 @@ func ownOf(key string) string { return "own@{" + key + "}" }
 // A listener's own channels are subscribed to where the keys are, and nowhere else.
 func TestHear_InACluster(t *testing.T) {
 	c := newCluster(t)
-	l, m := c.hearer(c.client, either)
+	l, m := c.subscriber(c.client, either)
 	at := map[*redistest.Server]int{}
 	var waiters []*Waiter
 	for i := 0; len(at) < len(c.nodes); i++ {
 		key := strconv.Itoa(i)
 		s := c.owner(key)
 		at[s]++
-		w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+		w := c.subscribed(l, Wait{Key: key, Own: ownOf(key)})
 		waiters = append(waiters, w)
-		require.Equal(t, Heard, l.Waiter(w.Wait).Hear(t.Context(), 0), "another call for the key")
+		require.Equal(t, Proven, l.Waiter(w.Wait).Subscribe(t.Context(), 0), "another call for the key")
 		require.NoError(t, c.says(key, w.Own, "message", s))
 		c.takes(m, w.Own+": message")
 	}
@@ -310,7 +310,7 @@ func TestHear_InACluster(t *testing.T) {
 	}
 	require.Empty(t, m)
 	elsewhere := l.Waiter(Wait{Key: "0", Own: ownOf("1")})
-	require.Equal(t, Deaf, elsewhere.Hear(t.Context(), limit), "no script can have both")
+	require.Equal(t, Deaf, elsewhere.Subscribe(t.Context(), limit), "no script can have both")
 	for _, w := range waiters {
 		w.Close()
 	}
@@ -322,19 +322,19 @@ func TestHear_InACluster(t *testing.T) {
 
 func TestOwnChannel_IsLeftInACluster(t *testing.T) {
 	c := newCluster(t)
-	l, m := c.hearer(c.client, either)
-	w := c.hearing(l, Wait{Key: "key", Own: ownOf("key")})
-	other := c.hearing(l, Wait{Key: "a{key}", Own: ownOf("key") + "other"})
+	l, m := c.subscriber(c.client, either)
+	w := c.subscribed(l, Wait{Key: "key", Own: ownOf("key")})
+	other := c.subscribed(l, Wait{Key: "a{key}", Own: ownOf("key") + "other"})
 	s := c.owner("key")
 	other.Close()
 	c.await("left", func() bool { return s.Command(t, "PUBSUB", "SHARDCHANNELS") == w.Own })
-	require.Equal(t, Heard, w.Hear(t.Context(), 0))
+	require.Equal(t, Proven, w.Subscribe(t.Context(), 0))
 	require.NoError(t, c.says("key", w.Own, "message", s))
 	c.takes(m, w.Own+": message")
 	w.Close()
 	c.await("left", func() bool { return s.Command(t, "PUBSUB", "SHARDCHANNELS") == "" })
 	require.Empty(t, w.Wakeup())
-	c.hearing(l, w.Wait)
+	c.subscribed(l, w.Wait)
 
 	r := newRunner(t.Context(), &l.hub.shared, newNode(new(sync.Mutex), s.Addr(), nil),
 		func() rueidis.Client { return c.client.Nodes()[s.Addr()] })
@@ -353,8 +353,8 @@ func TestOwnChannel_IsLeftInACluster(t *testing.T) {
 func TestHear_AfterAReshard(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
-	l, m := c.hearer(c.client, either)
-	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+	l, m := c.subscriber(c.client, either)
+	w := c.subscribed(l, Wait{Key: key, Own: ownOf(key)})
 	for range 3 { // there and back
 		from, to := c.owner(key), c.nodes[0]
 		if to == from {
@@ -373,14 +373,14 @@ func TestHear_AfterAReshard(t *testing.T) {
 func TestHear_AfterTheServerEndsASubscription(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
-	l, _ := c.hearer(c.client, either)
-	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+	l, _ := c.subscriber(c.client, either)
+	w := c.subscribed(l, Wait{Key: key, Own: ownOf(key)})
 	l.hub.mu.Lock()
 	n := l.hub.nodeOf(w)
 	l.hub.mu.Unlock()
 	require.True(t, n.unsubscribed(c.number(n), w.Own))
 	c.wakes(w)
-	c.hears(w)
+	c.subscribes(w)
 
 	// One that is not answered yet is not meant.
 	s := c.owner(key)
@@ -388,12 +388,12 @@ func TestHear_AfterTheServerEndsASubscription(t *testing.T) {
 	defer s.Thaw()
 	other := l.Waiter(Wait{Key: key, Own: ownOf("key") + "other"})
 	defer other.Close()
-	require.Equal(t, NotYet, other.Hear(t.Context(), time.Millisecond))
+	require.Equal(t, NotYet, other.Subscribe(t.Context(), time.Millisecond))
 	require.False(t, n.unsubscribed(c.number(n), other.Own))
 	c.sleeps(other)
 	s.Thaw()
 	c.wakes(other)
-	require.Equal(t, Heard, other.Hear(t.Context(), 0))
+	require.Equal(t, Proven, other.Subscribe(t.Context(), 0))
 }
 
 func TestHear_AfterAFailover(t *testing.T) {
@@ -404,14 +404,14 @@ func TestHear_AfterAFailover(t *testing.T) {
 	c.await("it replicates", func() bool {
 		return strings.Contains(replica.Command(t, "INFO", "replication"), "master_link_status:up")
 	})
-	l, m := c.hearer(c.client, either)
-	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+	l, m := c.subscriber(c.client, either)
+	w := c.subscribed(l, Wait{Key: key, Own: ownOf(key)})
 	replica.Command(t, "CLUSTER", "FAILOVER", "TAKEOVER")
 	c.await("it is the master", func() bool { return strings.Contains(replica.Command(t, "ROLE"), "master") })
 	c.arrives(w, m, replica)
 }
 
-// A listener hears of a server that leaves, and of the one that comes instead.
+// A listener is told of a server that leaves, and of the one that comes instead.
 func TestNews_OfAServerThatLeaves(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
@@ -420,8 +420,8 @@ func TestNews_OfAServerThatLeaves(t *testing.T) {
 	news := make(chan Connection, 8)
 	o := either
 	o.Connection = func(n Connection) { news <- n }
-	l, m := c.hearer(c.client, o)
-	w := c.hearing(l, Wait{Key: key, Own: ownOf(key)})
+	l, m := c.subscriber(c.client, o)
+	w := c.subscribed(l, Wait{Key: key, Own: ownOf(key)})
 	require.Equal(t, Connection{Node: leaves.Addr(), Up: true}, <-news)
 	c.move(key, stays)
 	id := leaves.Command(t, "CLUSTER", "MYID")
@@ -437,7 +437,7 @@ func TestNews_OfAServerThatLeaves(t *testing.T) {
 	}, told)
 }
 
-// Where it is not known who has a slot, and where slots have no channels, nothing is heard.
+// Where it is not known who has a slot, and where slots have no channels, nothing is proven.
 func TestDeaf_InACluster(t *testing.T) {
 	c := newCluster(t)
 	for _, s := range c.nodes {
@@ -448,7 +448,7 @@ func TestDeaf_InACluster(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer client.Close()
-	l, _ := c.hearer(client, either)
+	l, _ := c.subscriber(client, either)
 	for i := range 2 {
 		w := l.Waiter(Wait{Key: "key", Own: ownOf("key") + strconv.Itoa(i)})
 		c.deafens(w)

@@ -234,9 +234,9 @@ const (
 	probing = "local n = redis.call('PUBSUB', ARGV[1], ARGV[3]) return {n[2], redis.call(ARGV[2], ARGV[3], ARGV[4])}"
 )
 
-var errUnheard = errors.New("the message of a script does not arrive")
+var errNotProven = errors.New("the message of a script does not arrive")
 
-// probe has a script publish on own channels. It returns the error of each: errUnheard where nobody is subscribed.
+// probe has a script publish on own channels. It returns the error of each: errNotProven where nobody is subscribed.
 func (c *connection) probe(channels []*own, inSlots bool) []error {
 	commands := make(rueidis.Commands, len(channels))
 	for i, o := range channels {
@@ -253,7 +253,7 @@ func (c *connection) probe(channels []*own, inSlots bool) []error {
 			continue
 		}
 		if counts, err := result.AsIntSlice(); err != nil || len(counts) != 2 || min(counts[0], counts[1]) < 1 {
-			errs[i] = errUnheard
+			errs[i] = errNotProven
 		}
 	}
 	return errs

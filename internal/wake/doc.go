@@ -4,8 +4,8 @@
 // A waiting call sees three things:
 //
 //   - it registers, with [Listener.Waiter], for a key and a channel of its own;
-//   - its [Waiter] wakes it when the key may be free, after [Waiter.Arm], or when messages may have been missed;
-//   - a message for it goes to the function of its listener, after [Waiter.Hear].
+//   - its [Waiter] wakes it when the key may be free, after [Waiter.Watch], or when messages may have been missed;
+//   - a message for it goes to the function of its listener, after [Waiter.Subscribe].
 //
 // A wake-up is a hint. It may be missing, for instance without a connection, so callers also poll. It may come without a
 // reason: then the caller tries in vain, and [doubt] prevents that from happening again and again. A message is not a hint: a
@@ -36,7 +36,7 @@
 //   - node: the listening to one server. Requests come in, and what became of the connection and of what was sent; a wake-up of
 //     the runner goes out when there is something to send.
 //   - peers: the keys that calls wait for. What to read and which channels to subscribe to goes out, and wake-ups.
-//   - mail: the channels for messages to one listener. What to subscribe to and to prove goes out, and who hears.
+//   - mail: the channels for messages to one listener. What to subscribe to and to prove goes out, and whose messages arrive.
 //   - runner: the life of a node's connection, from dial to loss. It sends what the node wants, and tells it what came of that.
 //   - dialer, connection: commands go in, what the server has replied comes out. They know no waiter.
 //   - user: what all of them know of a listener.

@@ -163,7 +163,7 @@ func (h *hub) find(w *Waiter) *node {
 	return n
 }
 
-// remove, arm, resume, hear, heard and suspect are the requests of waiters.
+// remove, watch, resume, subscribe, subscription and suspect are the requests of waiters.
 
 func (h *hub) remove(w *Waiter) {
 	h.mu.Lock()
@@ -176,11 +176,11 @@ func (h *hub) remove(w *Waiter) {
 	}
 }
 
-func (h *hub) arm(w *Waiter) bool {
+func (h *hub) watch(w *Waiter) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := h.find(w)
-	return n != nil && n.arm(w)
+	return n != nil && n.watch(w)
 }
 
 func (h *hub) resume(w *Waiter) {
@@ -191,24 +191,24 @@ func (h *hub) resume(w *Waiter) {
 	}
 }
 
-func (h *hub) hear(w *Waiter) (hearing Hearing, asked bool) {
+func (h *hub) subscribe(w *Waiter) (is Subscription, asked bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w.Own == "" {
 		return Deaf, false
 	}
 	if n := h.find(w); n != nil {
-		return n.hear(w)
+		return n.subscribe(w)
 	}
 	return NotYet, false
 }
 
-func (h *hub) heard(w *Waiter) Hearing {
+func (h *hub) subscription(w *Waiter) Subscription {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w.waits = false
 	if n := h.nodeOf(w); n != nil {
-		return n.heard(w)
+		return n.subscription(w)
 	}
 	return NotYet
 }
@@ -298,7 +298,7 @@ func (h *hub) route(all topology.Map) (unknown map[string]string) {
 	return unknown
 }
 
-// move moves a waiter to another node, where it must be armed anew. If it is refused there, it polls.
+// move moves a waiter to another node, where it must be watched anew. If it is refused there, it polls.
 func (h *hub) move(w *Waiter, from, to *node) {
 	if from != nil {
 		from.remove(w)

@@ -98,8 +98,8 @@ func (l *Listener) Close() (wait func()) {
 	return wait
 }
 
-// Waiter returns a waiter that is not armed, or nil if there will be no wake-ups because the server allows none of the ways
-// that the listener asks for. The methods of a nil Waiter do nothing.
+// Waiter returns a waiter whose key is not watched, or nil if there will be no wake-ups because the server allows none of the
+// ways that the listener asks for. The methods of a nil Waiter do nothing.
 func (l *Listener) Waiter(wait Wait) *Waiter {
 	w := &Waiter{Wait: wait, user: l.user, hub: l.hub, wakeup: newSignal()}
 	w.doubt = doubt{poll: l.user.Poll}

@@ -2,7 +2,7 @@ package wake
 
 // mail is what a node knows of own channels: channels of one user each, on which scripts publish messages for its calls.
 //
-// What comes in: waiters that want to hear, and that leave; what the server says of a subscription; that a proof has arrived, or
+// What comes in: waiters that subscribe, and that leave; what the server says of a subscription; that a proof has arrived, or
 // has not; the loss of the connection. What goes out: channels to subscribe to, to prove, and to leave, and answers to the
 // waiters. It sends nothing and reads no clock. The hub's mutex guards it.
 //
@@ -10,15 +10,15 @@ package wake
 // names and so the same permissions, and another user's may have others.
 type mail struct {
 	channels map[string]*own
-	hearing  map[*user]Hearing // on this connection: Heard once proven, Deaf once that has failed; no entry: NotYet
-	wanted   []*own            // to subscribe to, or to prove
-	later    []*own            // the server could not answer yet
-	idle     []*own            // had no waiters at some moment
+	proofs   map[*user]Subscription // on this connection: Proven, or Deaf once that has failed; no entry: NotYet
+	wanted   []*own                 // to subscribe to, or to prove
+	later    []*own                 // the server could not answer yet
+	idle     []*own                 // had no waiters at some moment
 }
 
 // own is an own channel on one connection.
 //
-//	wanted ──the server has answered, and its user is proven──▶ heard ──nobody waits any more, for 1 to 2 s──▶ left
+//	wanted ──the server has answered, and its user is proven──▶ proven ──nobody waits any more, for 1 to 2 s──▶ left
 //	 │  ▲ └──refused──▶ its user is deaf                          └──the server ends it──▶ gone, and wakes
 //	 └──┘ once a second, while the server cannot say
 type own struct {
@@ -26,41 +26,41 @@ type own struct {
 	key  string // a key in the channel's slot
 	user *user
 
-	hearers    map[*Waiter]struct{}
-	wanted     bool // its hearers are to be answered
-	subscribed bool // the server has confirmed it
-	idle       bool // it is in mail.idle
-	fresh      bool // it had a waiter since the last tidy
+	subscribers map[*Waiter]struct{}
+	wanted      bool // its subscribers are to be answered
+	subscribed  bool // the server has confirmed it
+	idle        bool // it is in mail.idle
+	fresh       bool // it had a waiter since the last tidy
 }
 
-func newMail() mail { return mail{channels: map[string]*own{}, hearing: map[*user]Hearing{}} }
+func newMail() mail { return mail{channels: map[string]*own{}, proofs: map[*user]Subscription{}} }
 
 // has reports whether a channel was neither left nor ended by the server.
 func (m *mail) has(o *own) bool { return m.channels[o.name] == o }
 
-// heard reports whether the messages on a channel arrive.
-func (m *mail) heard(o *own) bool { return o.subscribed && m.hearing[o.user] == Heard }
+// arrives reports whether the messages on a channel arrive.
+func (m *mail) arrives(o *own) bool { return o.subscribed && m.proofs[o.user] == Proven }
 
-// hear adds a waiter to its own channel. Asked: the waiter must wait for an answer. Wanted: there is something to send.
-func (m *mail) hear(w *Waiter) (hearing Hearing, asked, wanted bool) {
+// subscribe adds a waiter to its own channel. Asked: the waiter must wait for an answer. Wanted: there is something to send.
+func (m *mail) subscribe(w *Waiter) (is Subscription, asked, wanted bool) {
 	o := m.channels[w.Own]
 	switch {
-	case m.hearing[w.user] == Deaf:
+	case m.proofs[w.user] == Deaf:
 		return Deaf, false, false
 	case o == nil:
-		o = &own{name: w.Own, key: w.Key, user: w.user, hearers: map[*Waiter]struct{}{}}
+		o = &own{name: w.Own, key: w.Key, user: w.user, subscribers: map[*Waiter]struct{}{}}
 		m.channels[w.Own] = o
 	case o.user != w.user: // a closed listener
 		return NotYet, false, false
 	}
 	if !w.joined {
 		w.joined = true
-		o.hearers[w] = struct{}{}
+		o.subscribers[w] = struct{}{}
 	}
-	if m.heard(o) {
-		return Heard, false, false
+	if m.arrives(o) {
+		return Proven, false, false
 	}
-	w.askToHear()
+	w.askToSubscribe()
 	if o.wanted {
 		return NotYet, true, false
 	}
@@ -70,12 +70,12 @@ func (m *mail) hear(w *Waiter) (hearing Hearing, asked, wanted bool) {
 }
 
 // answer returns what a waiter that has waited for an answer learns.
-func (m *mail) answer(w *Waiter) Hearing {
+func (m *mail) answer(w *Waiter) Subscription {
 	switch o := m.channels[w.Own]; {
-	case m.hearing[w.user] == Deaf:
+	case m.proofs[w.user] == Deaf:
 		return Deaf
-	case w.joined && o != nil && m.heard(o):
-		return Heard
+	case w.joined && o != nil && m.arrives(o):
+		return Proven
 	}
 	return NotYet
 }
@@ -85,9 +85,9 @@ func (m *mail) remove(w *Waiter) (untidy bool) {
 	if !w.joined {
 		return false
 	}
-	w.unhear()
+	w.unsubscribed()
 	o := m.channels[w.Own]
-	if delete(o.hearers, w); len(o.hearers) > 0 {
+	if delete(o.subscribers, w); len(o.subscribers) > 0 {
 		return false
 	}
 	if o.fresh = true; o.idle {
@@ -108,7 +108,7 @@ func (m *mail) next() (wanted []*own) {
 // unsubscribed returns the channels to subscribe to.
 func (m *mail) unsubscribed(wanted []*own) (asked []*own) {
 	for _, o := range wanted {
-		if m.has(o) && !o.subscribed && m.hearing[o.user] != Deaf {
+		if m.has(o) && !o.subscribed && m.proofs[o.user] != Deaf {
 			asked = append(asked, o)
 		}
 	}
@@ -119,7 +119,7 @@ func (m *mail) unsubscribed(wanted []*own) (asked []*own) {
 func (m *mail) unproven(wanted []*own) (pending []*own) {
 	seen := map[*user]bool{}
 	for _, o := range wanted {
-		if m.has(o) && o.subscribed && m.hearing[o.user] == NotYet && !seen[o.user] { // mutant: one proof for all
+		if m.has(o) && o.subscribed && m.proofs[o.user] == NotYet && !seen[o.user] { // mutant: one proof for all
 			seen[o.user] = true
 			pending = append(pending, o)
 		}
@@ -134,7 +134,7 @@ func (m *mail) subscribed(name string) {
 	}
 }
 
-// ended notes that the server has ended a subscription, which wakes its hearers. It reports false if that is about an earlier
+// ended notes that the server has ended a subscription, which wakes its subscribers. It reports false if that is about an earlier
 // subscription, which was ended.
 func (m *mail) ended(name string) bool {
 	o := m.channels[name]
@@ -142,8 +142,8 @@ func (m *mail) ended(name string) bool {
 		return false
 	}
 	delete(m.channels, name)
-	for w := range o.hearers {
-		w.unhear()
+	for w := range o.subscribers {
+		w.unsubscribed()
 		w.wakeup.wake()
 	}
 	return true
@@ -151,45 +151,45 @@ func (m *mail) ended(name string) bool {
 
 // proven notes that a proof has arrived on a channel.
 func (m *mail) proven(o *own) {
-	if m.hearing[o.user] == NotYet && !o.user.isClosed() {
-		m.hearing[o.user] = Heard
+	if m.proofs[o.user] == NotYet && !o.user.isClosed() {
+		m.proofs[o.user] = Proven
 	}
 }
 
 // deafen notes that a user's messages will not arrive on this connection.
 func (m *mail) deafen(u *user) {
 	if !u.isClosed() {
-		m.hearing[u] = Deaf
+		m.proofs[u] = Deaf
 	}
 }
 
 // removeUser forgets a user whose listener is closed: a registry that is closed must not stay in memory for it.
-func (m *mail) removeUser(u *user) { delete(m.hearing, u) }
+func (m *mail) removeUser(u *user) { delete(m.proofs, u) }
 
 // answerAll answers the waiters of channels for which all was sent, if there is an answer. The others are sent again later. It
-// returns the users of the channels that are heard.
-func (m *mail) answerAll(wanted []*own) (heard []*user) {
+// returns the users of the channels that are proven.
+func (m *mail) answerAll(wanted []*own) (proven []*user) {
 	for _, o := range wanted {
 		if !m.has(o) || o.user.isClosed() {
 			continue
 		}
-		if m.heard(o) {
-			heard = append(heard, o.user)
-		} else if m.hearing[o.user] != Deaf {
+		if m.arrives(o) {
+			proven = append(proven, o.user)
+		} else if m.proofs[o.user] != Deaf {
 			m.later = append(m.later, o)
-			for w := range o.hearers {
+			for w := range o.subscribers {
 				if w.waits {
-					w.answerHear()
+					w.answerSubscribe()
 				}
 			}
 			continue
 		}
 		o.wanted = false
-		for w := range o.hearers {
-			w.answerHear()
+		for w := range o.subscribers {
+			w.answerSubscribe()
 		}
 	}
-	return heard
+	return proven
 }
 
 // untidy reports whether tidy has something to do.
@@ -202,7 +202,7 @@ func (m *mail) tidy(safe bool) (names []string) {
 	m.idle = nil
 	for _, o := range idle {
 		switch {
-		case len(o.hearers) > 0:
+		case len(o.subscribers) > 0:
 			o.idle = false
 		case o.fresh || !safe:
 			o.fresh = false

@@ -11,8 +11,8 @@ import (
 
 // script plays events to a mail, and notes what it wants and says. An event is a word and its object:
 //
-//	hear a1     a waiter of the user a hears on its channel a1
-//	leave a1    the one that heard there last is closed
+//	subscribe a1     a waiter of the user a subscribes on its channel a1
+//	leave a1    the one that proven there last is closed
 //	send        what is wanted is subscribed to: "+a1"
 //	has a1      the server confirms the subscription
 //	probe       what is not proven is sent a probe: "?a1"
@@ -23,7 +23,7 @@ import (
 //	tidy, busy  it is time to leave channels, which is safe or not: "-a1" is left
 //	lost        the connection is lost
 //
-// A waiter that is answered or woken is noted as "!a1 " and what it hears then.
+// A waiter that is answered or woken is noted as "!a1 " and what its subscription is then.
 type script struct {
 	*testing.T
 	mail    mail
@@ -53,7 +53,7 @@ func names(channels []*own) (names []string) {
 	return names
 }
 
-// last is the waiter that heard on a channel last.
+// last is the waiter that proven on a channel last.
 func (s *script) last(channel string) *Waiter {
 	for _, w := range slices.Backward(s.waiters) {
 		if w.Own == channel {
@@ -67,10 +67,10 @@ func (s *script) last(channel string) *Waiter {
 func (s *script) play(event string) {
 	word, object, _ := strings.Cut(event, " ")
 	switch word {
-	case "hear":
+	case "subscribe":
 		w := &Waiter{Wait: Wait{Own: object}, user: s.user(object[:1]), wakeup: newSignal()}
 		s.waiters = append(s.waiters, w)
-		s.hear(w)
+		s.subscribe(w)
 	case "leave":
 		w := s.last(object)
 		s.mail.remove(w)
@@ -103,20 +103,20 @@ func (s *script) play(event string) {
 	s.answers()
 }
 
-func (s *script) hear(w *Waiter) {
-	hearing, asked, _ := s.mail.hear(w)
+func (s *script) subscribe(w *Waiter) {
+	is, asked, _ := s.mail.subscribe(w)
 	if !asked {
-		s.say("!", w.Own+" "+[]string{"not yet", "heard", "deaf"}[hearing])
+		s.say("!", w.Own+" "+[]string{"not yet", "proven", "deaf"}[is])
 	}
 }
 
-// answers has the waiters that were answered or woken hear again.
+// answers has the waiters that were answered or woken subscribe again.
 func (s *script) answers() {
 	for _, w := range s.waiters {
 		select {
 		case <-w.answered:
 			w.waits = false
-			s.say("!", w.Own+" "+[]string{"not yet", "heard", "deaf"}[s.mail.answer(w)])
+			s.say("!", w.Own+" "+[]string{"not yet", "proven", "deaf"}[s.mail.answer(w)])
 		default:
 		}
 		select {
@@ -129,45 +129,47 @@ func (s *script) answers() {
 
 func TestMail(t *testing.T) {
 	for name, c := range map[string]struct{ events, said string }{
-		"is proven once": {"hear a1, send, has a1, probe, proves a1, answer, hear a1", "+a1 ?a1 !a1 heard !a1 heard"},
-		"asks once":      {"hear a1, hear a1, send, has a1, probe, proves a1, answer", "+a1 ?a1 !a1 heard !a1 heard"},
-		"is confirmed late": {"hear a1, send, probe, answer, tidy, send, has a1, probe, proves a1, answer",
+		"is proven once": {"subscribe a1, send, has a1, probe, proves a1, answer, subscribe a1", "+a1 ?a1 !a1 proven !a1 proven"},
+		"asks once":      {"subscribe a1, subscribe a1, send, has a1, probe, proves a1, answer", "+a1 ?a1 !a1 proven !a1 proven"},
+		"is confirmed late": {"subscribe a1, send, probe, answer, tidy, send, has a1, probe, proves a1, answer",
 			"+a1 !a1 not yet +a1 ?a1 !a1 woken"},
 		"the proof is for all channels of a user": {
-			"hear a1, send, has a1, probe, proves a1, answer, hear a2, send, has a2, probe, answer",
-			"+a1 ?a1 !a1 heard +a2 !a2 heard"},
+			"subscribe a1, send, has a1, probe, proves a1, answer, subscribe a2, send, has a2, probe, answer",
+			"+a1 ?a1 !a1 proven +a2 !a2 proven"},
 		"one channel of each user is proven": {
-			"hear a1, hear a2, hear b1, send, has a1, has a2, has b1, probe, proves a1, refuses b, answer",
-			"+a1 +a2 +b1 ?a1 ?b1 !a1 heard !a2 heard !b1 deaf"},
+			"subscribe a1, subscribe a2, subscribe b1, send, has a1, has a2, has b1, probe, proves a1, refuses b, answer",
+			"+a1 +a2 +b1 ?a1 ?b1 !a1 proven !a2 proven !b1 deaf"},
 		"another user has other rights": {
-			"hear a1, send, has a1, probe, proves a1, answer, hear b1, send, has b1, probe, refuses b, answer, hear b2, hear a2",
-			"+a1 ?a1 !a1 heard +b1 ?b1 !b1 deaf !b2 deaf"},
+			"subscribe a1, send, has a1, probe, proves a1, answer, subscribe b1, send, has b1, probe, refuses b, answer, subscribe b2, " +
+				"subscribe a2",
+			"+a1 ?a1 !a1 proven +b1 ?b1 !b1 deaf !b2 deaf"},
 		"a proof that comes too late": {
-			"hear a1, send, has a1, probe, refuses a, answer, proves a1, hear a1", "+a1 ?a1 !a1 deaf !a1 deaf"},
+			"subscribe a1, send, has a1, probe, refuses a, answer, proves a1, subscribe a1", "+a1 ?a1 !a1 deaf !a1 deaf"},
 		"the server cannot say": {
-			"hear a1, send, answer, busy, send, has a1, probe, proves a1, answer", "+a1 !a1 not yet +a1 ?a1 !a1 woken"},
-		"deaf for a connection": {"hear a1, send, refuses a, answer, lost, hear a1, send, has a1, probe, proves a1, answer",
-			"+a1 !a1 deaf !a1 woken +a1 ?a1 !a1 heard"},
-		"lost": {"hear a1, send, has a1, probe, proves a1, answer, lost, hear a1, send, has a1, probe",
-			"+a1 ?a1 !a1 heard !a1 woken +a1 ?a1"},
-		"lost before the answer": {"hear a1, send, has a1, lost", "+a1 !a1 not yet !a1 woken"},
-		"the server ends it": {"hear a1, send, has a1, probe, proves a1, answer, ends a1, hear a1, send, has a1, probe, answer",
-			"+a1 ?a1 !a1 heard !a1 woken +a1 !a1 heard"},
-		"the server ends an earlier one": {"hear a1, send, ends a1, has a1, probe, proves a1, answer", "+a1 ?a1 !a1 heard"},
-		"the server ends it before the proof": {"hear a1, send, has a1, ends a1, probe, answer, hear a1, send",
+			"subscribe a1, send, answer, busy, send, has a1, probe, proves a1, answer", "+a1 !a1 not yet +a1 ?a1 !a1 woken"},
+		"deaf for a connection": {"subscribe a1, send, refuses a, answer, lost, subscribe a1, send, has a1, probe, proves a1, answer",
+			"+a1 !a1 deaf !a1 woken +a1 ?a1 !a1 proven"},
+		"lost": {"subscribe a1, send, has a1, probe, proves a1, answer, lost, subscribe a1, send, has a1, probe",
+			"+a1 ?a1 !a1 proven !a1 woken +a1 ?a1"},
+		"lost before the answer": {"subscribe a1, send, has a1, lost", "+a1 !a1 not yet !a1 woken"},
+		"the server ends it": {
+			"subscribe a1, send, has a1, probe, proves a1, answer, ends a1, subscribe a1, send, has a1, probe, answer",
+			"+a1 ?a1 !a1 proven !a1 woken +a1 !a1 proven"},
+		"the server ends an earlier one": {"subscribe a1, send, ends a1, has a1, probe, proves a1, answer", "+a1 ?a1 !a1 proven"},
+		"the server ends it before the proof": {"subscribe a1, send, has a1, ends a1, probe, answer, subscribe a1, send",
 			"+a1 !a1 not yet !a1 woken +a1"},
 		"the server ends it during the proof": {
-			"hear a1, send, has a1, probe, ends a1, probe again, answer, hear a1, send, has a1, probe, proves a1, answer",
-			"+a1 ?a1 !a1 not yet !a1 woken +a1 ?a1 !a1 heard"},
+			"subscribe a1, send, has a1, probe, ends a1, probe again, answer, subscribe a1, send, has a1, probe, proves a1, answer",
+			"+a1 ?a1 !a1 not yet !a1 woken +a1 ?a1 !a1 proven"},
 		"is left after two looks": {
-			"hear a1, send, has a1, probe, proves a1, answer, tidy, leave a1, tidy, tidy again, tidy, hear a1, send",
-			"+a1 ?a1 !a1 heard -a1 +a1"},
+			"subscribe a1, send, has a1, probe, proves a1, answer, tidy, leave a1, tidy, tidy again, tidy, subscribe a1, send",
+			"+a1 ?a1 !a1 proven -a1 +a1"},
 		"is not left while it is used": {
-			"hear a1, send, has a1, probe, proves a1, answer, leave a1, tidy, hear a1, leave a1, tidy, tidy again",
-			"+a1 ?a1 !a1 heard !a1 heard -a1"},
+			"subscribe a1, send, has a1, probe, proves a1, answer, leave a1, tidy, subscribe a1, leave a1, tidy, tidy again",
+			"+a1 ?a1 !a1 proven !a1 proven -a1"},
 		"is not left while that is not safe": {
-			"hear a1, send, has a1, probe, proves a1, answer, leave a1, tidy, busy, busy again, tidy",
-			"+a1 ?a1 !a1 heard -a1"},
+			"subscribe a1, send, has a1, probe, proves a1, answer, leave a1, tidy, busy, busy again, tidy",
+			"+a1 ?a1 !a1 proven -a1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &script{T: t, mail: newMail(), users: map[string]*user{}}
@@ -182,13 +184,13 @@ func TestMail(t *testing.T) {
 // A listener that is closed while it waits is not answered, and another one does not get its channel.
 func TestMail_OfAClosedListener(t *testing.T) {
 	s := &script{T: t, mail: newMail(), users: map[string]*user{}}
-	s.play("hear a1")
+	s.play("subscribe a1")
 	close(s.user("a").closed)
 	s.play("send")
 	s.play("answer")
 	other := &Waiter{Wait: Wait{Own: "a1"}, user: s.user("b"), wakeup: newSignal()}
-	hearing, asked, wanted := s.mail.hear(other)
-	require.Equal(t, NotYet, hearing)
+	is, asked, wanted := s.mail.subscribe(other)
+	require.Equal(t, NotYet, is)
 	require.False(t, asked || wanted)
 	require.Equal(t, []string{"+a1"}, s.said)
 	require.Equal(t, []string{"a1"}, slices.Collect(maps.Keys(s.mail.channels)))
@@ -200,12 +202,12 @@ func TestMail_ForgetsAClosedUser(t *testing.T) {
 	m, proven, deaf := newMail(), &user{closed: make(chan struct{})}, &user{closed: make(chan struct{})}
 	m.proven(&own{user: proven})
 	m.deafen(deaf)
-	require.Len(t, m.hearing, 2)
+	require.Len(t, m.proofs, 2)
 	for _, u := range []*user{proven, deaf} {
 		close(u.closed)
 		m.removeUser(u)
 		m.proven(&own{user: u}) // late
 		m.deafen(u)
 	}
-	require.Empty(t, m.hearing)
+	require.Empty(t, m.proofs)
 }

@@ -104,11 +104,11 @@ func (n *node) add(w *Waiter) bool {
 
 // remove removes a waiter.
 func (n *node) remove(w *Waiter) {
-	unheard, untidy := n.mail.remove(w), n.peers.remove(w)
+	idle, untidy := n.mail.remove(w), n.peers.remove(w)
 	if p := n.parts[w.user]; p != nil {
 		p.waiters--
 	}
-	if unheard || untidy {
+	if idle || untidy {
 		n.wakeup.wake()
 	}
 }
@@ -119,10 +119,10 @@ func (n *node) serves(u *user) bool {
 	return p != nil && !p.refused
 }
 
-// arm asks for a waiter to be armed. It reports false if there is no reply to wait for.
-func (n *node) arm(w *Waiter) bool {
-	w.arms = true
-	if w.armed || w.paused != nil || !n.serves(w.user) || !n.isUp() {
+// watch asks for a waiter to be watched. It reports false if there is no reply to wait for.
+func (n *node) watch(w *Waiter) bool {
+	w.watches = true
+	if w.watched || w.paused != nil || !n.serves(w.user) || !n.isUp() {
 		return false
 	}
 	if n.peers.ask(w) {
@@ -138,23 +138,23 @@ func (n *node) resume(w *Waiter) {
 	}
 }
 
-// hear adds a waiter to its own channel. Asked: the waiter must wait for an answer.
-func (n *node) hear(w *Waiter) (hearing Hearing, asked bool) {
+// subscribe adds a waiter to its own channel. Asked: the waiter must wait for an answer.
+func (n *node) subscribe(w *Waiter) (is Subscription, asked bool) {
 	switch p := n.parts[w.user]; {
 	case p != nil && p.refused:
 		return Deaf, false
 	case p == nil || !n.isUp():
 		return NotYet, false
 	}
-	hearing, asked, wanted := n.mail.hear(w)
+	is, asked, wanted := n.mail.subscribe(w)
 	if wanted {
 		n.wakeup.wake()
 	}
-	return hearing, asked
+	return is, asked
 }
 
-// heard returns what a waiter that has waited for an answer learns.
-func (n *node) heard(w *Waiter) Hearing {
+// subscription returns what a waiter that has waited for an answer learns.
+func (n *node) subscription(w *Waiter) Subscription {
 	if p := n.parts[w.user]; p != nil && p.refused {
 		return Deaf
 	}
@@ -208,7 +208,7 @@ func (n *node) begin(number uint64, end context.CancelCauseFunc) bool {
 		return false
 	}
 	n.state, n.number, n.endConnection, n.since = up, number, end, time.Now()
-	for w := range n.peers.all { // they could not be armed so far
+	for w := range n.peers.all { // they could not be watched so far
 		w.wakeup.wake()
 	}
 	return true
@@ -265,7 +265,7 @@ func (n *node) refuse(u *user) {
 	n.mail.deafen(u)
 	for w := range n.peers.all {
 		if w.user == u {
-			w.answerHear()
+			w.answerSubscribe()
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // TestNode plays events to a node with one waiter, w, and notes what it does. Events:
 //
-//	arm, hear     the waiter asks; "waits" if an answer comes
+//	watch, subscribe     the waiter asks; "waits" if an answer comes
 //	begin n       connection n serves; "no" if that is too late
 //	lose          it is lost
 //	suspect       a message was missed
@@ -26,25 +26,25 @@ import (
 // "start" starts its goroutine, "work" tells that there is something to do, "drop" ends a connection, and "!" wakes the waiter.
 func TestNode(t *testing.T) {
 	for name, c := range map[string]struct{ events, said string }{
-		"a call that waits begins it": {"arm, begin 1, arm", "start work ! waits work"},
-		"a call that hears begins it": {"hear, begin 1, hear", "start work ! waits work"},
-		"it is started once":          {"arm, begin 1, lose, hear", "start work ! work"},
-		"a loss wakes who relied":     {"arm, begin 1, arm, lose, arm", "start work ! waits work ! work"},
-		"a loss wakes nobody else":    {"arm, begin 1, lose", "start work !"},
-		"missed twice":                {"arm, begin 1, pass, suspect, suspect again", "start work ! drop"},
-		"missed once, and then heard": {
-			"hear, begin 1, hear, pass, suspect, message 1, suspect",
+		"a call that waits begins it":      {"watch, begin 1, watch", "start work ! waits work"},
+		"a call that subscribes begins it": {"subscribe, begin 1, subscribe", "start work ! waits work"},
+		"it is started once":               {"watch, begin 1, lose, subscribe", "start work ! work"},
+		"a loss wakes who relied":          {"watch, begin 1, watch, lose, watch", "start work ! waits work ! work"},
+		"a loss wakes nobody else":         {"watch, begin 1, lose", "start work !"},
+		"missed twice":                     {"watch, begin 1, pass, suspect, suspect again", "start work ! drop"},
+		"missed once, and then not": {
+			"subscribe, begin 1, subscribe, pass, suspect, message 1, suspect",
 			"start work ! waits work taken"},
-		"missed on a new connection":  {"arm, begin 1, suspect, suspect again", "start work !"},
-		"missed on two connections":   {"arm, begin 1, pass, suspect, lose, arm, begin 2, pass, suspect", "start work ! work !"},
+		"missed on a new connection":  {"watch, begin 1, suspect, suspect again", "start work !"},
+		"missed on two connections":   {"watch, begin 1, pass, suspect, lose, watch, begin 2, pass, suspect", "start work ! work !"},
 		"missed without a connection": {"suspect, suspect again", ""},
 		"a message of a former connection": {
-			"hear, begin 1, lose, hear, begin 2, hear, message 1, message 2",
+			"subscribe, begin 1, lose, subscribe, begin 2, subscribe, message 1, message 2",
 			"start work ! work ! waits work taken"},
 		"a user is refused": {
-			"hear, begin 1, hear, refuse, arm, hear, lose, arm, hear",
+			"subscribe, begin 1, subscribe, refuse, watch, subscribe, lose, watch, subscribe",
 			"start work ! waits work ! deaf ! deaf"},
-		"after its end it does not begin": {"arm, end, begin 1, arm, hear", "start work cancel no"},
+		"after its end it does not begin": {"watch, end, begin 1, watch, subscribe", "start work cancel no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -64,12 +64,12 @@ func TestNode(t *testing.T) {
 					word, object, _ := strings.Cut(event, " ")
 					number, _ := strconv.ParseUint(object, 10, 64)
 					switch word {
-					case "arm":
-						say("waits", n.arm(w))
-					case "hear":
-						hearing, asked := n.hear(w)
+					case "watch":
+						say("waits", n.watch(w))
+					case "subscribe":
+						is, asked := n.subscribe(w)
 						say("waits", asked)
-						say("deaf", hearing == Deaf)
+						say("deaf", is == Deaf)
 					case "begin":
 						say("no", !n.begin(number, func(err error) { say("drop", errors.Is(err, errSuspect)) }))
 					case "lose":

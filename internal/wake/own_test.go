@@ -41,30 +41,30 @@ func (b *bench) number(n *node) uint64 {
 	return n.number
 }
 
-// hearer returns a listener and where its messages go.
-func (b *bench) hearer(client rueidis.Client, o Options) (*Listener, messages) {
+// subscriber returns a listener and where its messages go.
+func (b *bench) subscriber(client rueidis.Client, o Options) (*Listener, messages) {
 	b.Helper()
 	m := make(messages, 64)
 	o.Message = m.take
 	return b.listen(client, o), m
 }
 
-// hearing returns a waiter that hears.
-func (b *bench) hearing(l *Listener, wait Wait) *Waiter {
+// subscribed returns a waiter that subscribes.
+func (b *bench) subscribed(l *Listener, wait Wait) *Waiter {
 	b.Helper()
 	w := l.Waiter(wait)
 	require.NotNil(b, w)
 	b.Cleanup(w.Close)
-	b.hears(w)
+	b.subscribes(w)
 	return w
 }
 
-// hears has a waiter hear as a call does: whenever it wakes.
-func (b *bench) hears(w *Waiter) {
+// subscribes has a waiter subscribe as a call does: whenever it wakes.
+func (b *bench) subscribes(w *Waiter) {
 	b.Helper()
 	for {
-		switch w.Hear(b.Context(), limit) {
-		case Heard:
+		switch w.Subscribe(b.Context(), limit) {
+		case Proven:
 			return
 		case Deaf:
 			b.Fatal("it is deaf")
@@ -74,13 +74,13 @@ func (b *bench) hears(w *Waiter) {
 	}
 }
 
-// deafens has a waiter hear until it is deaf.
+// deafens has a waiter subscribe until it is deaf.
 func (b *bench) deafens(w *Waiter) {
 	b.Helper()
 	for {
-		switch w.Hear(b.Context(), limit) {
-		case Heard:
-			b.Fatal("it hears")
+		switch w.Subscribe(b.Context(), limit) {
+		case Proven:
+			b.Fatal("it subscribes")
 		case Deaf:
 			return
 		case NotYet:
@@ -99,9 +99,9 @@ func TestHear(t *testing.T) {
 	for name, o := range map[string]Options{"tracking": tracking, "subscribing": subscribing, "either": either} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			l, m := b.hearer(b.client, o)
+			l, m := b.subscriber(b.client, o)
 			wait := Wait{Key: "key", Channel: "channel:key", Own: "own"}
-			w := b.hearing(l, wait)
+			w := b.subscribed(l, wait)
 			require.Empty(t, w.wakeup)
 			require.Empty(t, m, "the probe is for nobody")
 			b.do("PUBLISH", "own", "for you")
@@ -109,26 +109,26 @@ func TestHear(t *testing.T) {
 			b.takes(m, "own: for you")
 			b.takes(m, "own: from a script")
 
-			// It does not wake for its key, until it is armed too.
+			// It does not wake for its key, until it is watched too.
 			b.do("SET", "key", "taken")
 			b.do("PUBLISH", "channel", "key")
 			b.do("PUBLISH", "channel:key", "key")
 			b.do("PUBLISH", "own", "key")
 			b.takes(m, "own: key")
 			b.sleeps(w)
-			require.True(t, w.Arm(t.Context(), limit).Armed)
+			require.True(t, w.Watch(t.Context(), limit).Watched)
 			b.do("DEL", "key")
 			b.do("PUBLISH", "channel", "key")
 			b.wakes(w)
-			require.Equal(t, Heard, w.Hear(t.Context(), 0))
+			require.Equal(t, Proven, w.Subscribe(t.Context(), 0))
 
-			// Nothing is sent for another that hears, though the server is silent, and the goroutine waits for it.
+			// Nothing is sent for another that subscribes, though the server is silent, and the goroutine waits for it.
 			b.server.Freeze()
 			defer b.server.Thaw()
 			silent := l.Waiter(Wait{Key: "silent"})
-			silent.Arm(t.Context(), time.Millisecond)
+			silent.Watch(t.Context(), time.Millisecond)
 			other := l.Waiter(Wait{Key: "other", Own: "own"})
-			require.Equal(t, Heard, other.Hear(t.Context(), 0))
+			require.Equal(t, Proven, other.Subscribe(t.Context(), 0))
 			b.server.Thaw()
 			silent.Close()
 		})
@@ -138,13 +138,13 @@ func TestHear(t *testing.T) {
 // The channel stays subscribed to for a while when nobody waits, and is left then.
 func TestOwnChannel_IsLeft(t *testing.T) {
 	b := newBench(t)
-	l, m := b.hearer(b.client, either)
+	l, m := b.subscriber(b.client, either)
 	wait := Wait{Key: "key", Own: "own"}
-	b.hearing(l, wait).Close()
+	b.subscribed(l, wait).Close()
 	b.do("PUBLISH", "own", "late")
 	b.takes(m, "own: late")
 	again := l.Waiter(wait)
-	require.Equal(t, Heard, again.Hear(t.Context(), 0))
+	require.Equal(t, Proven, again.Subscribe(t.Context(), 0))
 	b.await("it was looked whether it is to be left", func() bool {
 		l.hub.mu.Lock()
 		defer l.hub.mu.Unlock()
@@ -153,18 +153,18 @@ func TestOwnChannel_IsLeft(t *testing.T) {
 	require.Equal(t, "1", b.subscribers("own"))
 	again.Close()
 	b.await("left", func() bool { return b.subscribers("own") == "0" })
-	b.hearing(l, wait)
+	b.subscribed(l, wait)
 }
 
-// Who heard wakes when the connection is lost, and hears again on the next.
+// A waiter whose channel is proven wakes when the connection is lost, and subscribes again on the next.
 func TestHear_AfterALoss(t *testing.T) {
 	b := newBench(t)
-	l, m := b.hearer(b.client, either)
-	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	l, m := b.subscriber(b.client, either)
+	w := b.subscribed(l, Wait{Key: "key", Own: "own"})
 	for range 3 {
 		b.do("CLIENT", "KILL", "TYPE", "pubsub")
 		b.wakes(w)
-		b.hears(w)
+		b.subscribes(w)
 		for len(w.Wakeup()) > 0 {
 			<-w.Wakeup()
 		}
@@ -174,17 +174,17 @@ func TestHear_AfterALoss(t *testing.T) {
 	}
 }
 
-// Arming does not swallow the wake-up that tells of a loss.
+// Watching does not swallow the wake-up that tells of a loss.
 func TestArm_AfterALoss(t *testing.T) {
 	b := newBench(t)
-	l, _ := b.hearer(b.client, either)
-	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	l, _ := b.subscriber(b.client, either)
+	w := b.subscribed(l, Wait{Key: "key", Own: "own"})
 	b.do("CLIENT", "KILL", "TYPE", "pubsub")
-	b.await("armed", func() bool { return w.Arm(t.Context(), limit).Armed })
+	b.await("watched", func() bool { return w.Watch(t.Context(), limit).Watched })
 	b.wakes(w)
 }
 
-// Where the scripts that hand over could not work, nothing is heard, and one line says so in each place.
+// Where the scripts that hand over could not work, nothing is proven, and one line says so in each place.
 func TestDeaf(t *testing.T) {
 	t.Parallel()
 	const all = "+@all"
@@ -208,30 +208,30 @@ func TestDeaf(t *testing.T) {
 			for i := range 4 {
 				o := either
 				o.Sink = i % 2
-				l, m := b.hearer(client, o)
+				l, m := b.subscriber(client, o)
 				w := l.Waiter(Wait{Key: "key", Channel: "channel:key", Own: fmt.Sprint("own", i)})
 				defer w.Close()
 				b.deafens(w)
-				require.Equal(t, Deaf, w.Hear(t.Context(), 0))
-				b.await("armed all the same", func() bool { return w.Arm(b.Context(), limit).Armed })
+				require.Equal(t, Deaf, w.Subscribe(t.Context(), 0))
+				b.await("watched all the same", func() bool { return w.Watch(b.Context(), limit).Watched })
 				require.Empty(t, m)
 			}
 			require.Equal(t, 2, b.logged("way=queueing"))
 
 			// A connection made after that was changed finds out.
 			b.do("ACL", "SETUSER", "app", "+@all", "allchannels")
-			l, m := b.hearer(client, either)
+			l, m := b.subscriber(client, either)
 			w := l.Waiter(Wait{Key: "key", Own: "new"})
 			defer w.Close()
 			b.do("CLIENT", "KILL", "USER", "app")
-			b.hears(w)
+			b.subscribes(w)
 			b.do("PUBLISH", "new", "message")
 			b.takes(m, "new: message")
 		})
 	}
 }
 
-// A listener that hears is not refused, though it may not listen in other ways.
+// A listener that subscribes is not refused, though it may not listen in other ways.
 func TestHear_Only(t *testing.T) {
 	b := newBench(t)
 	b.do("ACL", "SETUSER", "app", "on", ">secret", "~*", "resetchannels", "&own*", "+@all")
@@ -240,11 +240,11 @@ func TestHear_Only(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer client.Close()
-	l, m := b.hearer(client, subscribing)
-	w := b.hearing(l, Wait{Key: "key", Channel: "channel:key", Own: "own"})
+	l, m := b.subscriber(client, subscribing)
+	w := b.subscribed(l, Wait{Key: "key", Channel: "channel:key", Own: "own"})
 	for range 3 {
-		require.False(t, w.Arm(t.Context(), limit).Armed)
-		require.Equal(t, Heard, w.Hear(t.Context(), 0))
+		require.False(t, w.Watch(t.Context(), limit).Watched)
+		require.Equal(t, Proven, w.Subscribe(t.Context(), 0))
 		b.do("PUBLISH", "own", "message")
 		b.takes(m, "own: message")
 	}
@@ -254,8 +254,8 @@ func TestHear_Only(t *testing.T) {
 // While the server cannot say, it is asked again.
 func TestHear_ABusyServer(t *testing.T) {
 	b := newBench(t)
-	l, m := b.hearer(b.client, either)
-	b.hearing(l, Wait{Key: "first", Own: "first"})
+	l, m := b.subscriber(b.client, either)
+	b.subscribed(l, Wait{Key: "first", Own: "first"})
 	b.do("CONFIG", "SET", "busy-reply-threshold", "1")
 	ended := make(chan struct{})
 	go func() {
@@ -268,12 +268,12 @@ func TestHear_ABusyServer(t *testing.T) {
 	})
 	w := l.Waiter(Wait{Key: "key", Own: "own"})
 	defer w.Close()
-	require.Equal(t, NotYet, w.Hear(t.Context(), limit), "it is told at once")
-	require.Equal(t, NotYet, w.Hear(t.Context(), time.Millisecond))
+	require.Equal(t, NotYet, w.Subscribe(t.Context(), limit), "it is told at once")
+	require.Equal(t, NotYet, w.Subscribe(t.Context(), time.Millisecond))
 	b.do("SCRIPT", "KILL")
 	<-ended
 	b.wakes(w)
-	require.Equal(t, Heard, w.Hear(t.Context(), 0))
+	require.Equal(t, Proven, w.Subscribe(t.Context(), 0))
 	b.do("PUBLISH", "own", "message")
 	b.takes(m, "own: message")
 	require.Zero(t, b.logged("is lost"))
@@ -296,7 +296,7 @@ func (c *muffledConnection) SetPubSubHooks(hooks rueidis.PubSubHooks) <-chan err
 
 func TestHear_MessagesThatDoNotArrive(t *testing.T) {
 	b := newBench(t)
-	l, _ := b.hearer(&muffled{b.client}, either)
+	l, _ := b.subscriber(&muffled{b.client}, either)
 	w := l.Waiter(Wait{Key: "key", Own: "own"})
 	defer w.Close()
 	b.deafens(w)
@@ -318,19 +318,19 @@ func TestHear_InRESP2(t *testing.T) {
 	require.Nil(t, tracks.Waiter(wait))
 	deaf.Close()
 
-	l, m := b.hearer(client, either)
-	w := b.hearing(l, wait)
+	l, m := b.subscriber(client, either)
+	w := b.subscribed(l, wait)
 	for range 2 {
 		b.do("PUBLISH", "own", "message")
 		b.takes(m, "own: message")
-		require.Equal(t, Heard, w.Hear(t.Context(), 0))
+		require.Equal(t, Proven, w.Subscribe(t.Context(), 0))
 		b.do("CLIENT", "KILL", "TYPE", "pubsub")
 		b.wakes(w)
-		b.hears(w)
+		b.subscribes(w)
 	}
 	w.Close()
 	b.await("left", func() bool { return b.subscribers("own") == "0" })
-	b.hearing(l, wait)
+	b.subscribed(l, wait)
 	b.do("PUBLISH", "own", "message")
 	b.takes(m, "own: message")
 }
@@ -341,9 +341,9 @@ func TestSuspect(t *testing.T) {
 	news := make(chan Connection, 8)
 	o := either
 	o.Connection = func(c Connection) { news <- c }
-	l, m := b.hearer(b.client, o)
-	w := b.hearing(l, Wait{Key: "key", Own: "own"})
-	relies := b.armed(b.listen(b.client, tracking), "key")
+	l, m := b.subscriber(b.client, o)
+	w := b.subscribed(l, Wait{Key: "key", Own: "own"})
+	relies := b.watched(b.listen(b.client, tracking), "key")
 	n := l.hub.nodes[""]
 	old := b.number(n)
 	require.True(t, (<-news).Up)
@@ -362,10 +362,10 @@ func TestSuspect(t *testing.T) {
 		require.ErrorIs(t, (<-news).Err, errSuspect)
 		require.True(t, (<-news).Up)
 		b.wakes(w)
-		b.hears(w)
+		b.subscribes(w)
 		b.do("PUBLISH", "own", "message")
 		b.takes(m, "own: message")
-		b.await("armed", func() bool { return relies.Arm(t.Context(), limit).Armed })
+		b.await("watched", func() bool { return relies.Watch(t.Context(), limit).Watched })
 	}
 	w.Close()
 	w.Suspect() // is nothing
@@ -387,8 +387,8 @@ func TestSuspect_ASilentServer(t *testing.T) {
 	news := make(chan Connection, 8)
 	o := either
 	o.Connection = func(c Connection) { news <- c }
-	l, _ := b.hearer(b.client, o)
-	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	l, _ := b.subscriber(b.client, o)
+	w := b.subscribed(l, Wait{Key: "key", Own: "own"})
 	require.True(t, (<-news).Up)
 	l.hub.mu.Lock()
 	l.hub.nodes[""].since = time.Now().Add(-trusted)
@@ -397,7 +397,7 @@ func TestSuspect_ASilentServer(t *testing.T) {
 	defer b.server.Thaw()
 	other := l.Waiter(Wait{Key: "other", Own: "other"})
 	defer other.Close()
-	require.Equal(t, NotYet, other.Hear(t.Context(), time.Millisecond)) // the goroutine waits for the server now
+	require.Equal(t, NotYet, other.Subscribe(t.Context(), time.Millisecond)) // the goroutine waits for the server now
 	start := time.Now()
 	w.Suspect()
 	require.Empty(t, news, "once it may be late")
@@ -405,11 +405,11 @@ func TestSuspect_ASilentServer(t *testing.T) {
 	require.ErrorIs(t, (<-news).Err, errSuspect)
 	b.wakes(w)
 	require.Less(t, time.Since(start), time.Second/2)
-	require.Equal(t, NotYet, w.Hear(t.Context(), limit))
+	require.Equal(t, NotYet, w.Subscribe(t.Context(), limit))
 	require.Less(t, time.Since(start), time.Second/2)
 	b.server.Thaw()
-	b.hears(w)
-	b.hears(other)
+	b.subscribes(w)
+	b.subscribes(other)
 }
 
 // mute is a connection of a client from which nothing comes any more once it is told so.
@@ -454,8 +454,8 @@ func TestSuspect_AHalfOpenConnection(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer client.Close()
-	l, m := b.hearer(client, either)
-	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	l, m := b.subscriber(client, either)
+	w := b.subscribed(l, Wait{Key: "key", Own: "own"})
 	close(told)
 	b.do("PUBLISH", "own", "lost")
 	l.hub.mu.Lock()
@@ -468,7 +468,7 @@ func TestSuspect_AHalfOpenConnection(t *testing.T) {
 	w.Suspect()
 	w.Suspect()
 	b.wakes(w)
-	b.hears(w)
+	b.subscribes(w)
 	require.Less(t, time.Since(start), time.Second)
 	b.do("PUBLISH", "own", "message")
 	b.takes(m, "own: message")
@@ -476,8 +476,8 @@ func TestSuspect_AHalfOpenConnection(t *testing.T) {
 
 func TestHear_IsNotAnswered(t *testing.T) {
 	b := newBench(t)
-	l, m := b.hearer(b.client, either)
-	first := b.hearing(l, Wait{Key: "first", Own: "first"})
+	l, m := b.subscriber(b.client, either)
+	first := b.subscribed(l, Wait{Key: "first", Own: "first"})
 	first.Close()
 	b.server.Freeze()
 	defer b.server.Thaw()
@@ -488,16 +488,16 @@ func TestHear_IsNotAnswered(t *testing.T) {
 	}
 
 	late := waiter("late")
-	require.Equal(t, NotYet, late.Hear(t.Context(), time.Millisecond))
+	require.Equal(t, NotYet, late.Subscribe(t.Context(), time.Millisecond))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	ended := waiter("own")
-	require.Equal(t, NotYet, ended.Hear(ctx, limit))
+	require.Equal(t, NotYet, ended.Subscribe(ctx, limit))
 	ended.Close()
 
-	answer := make(chan Hearing)
+	answer := make(chan Subscription)
 	asks := func(w *Waiter) {
-		go func() { answer <- w.Hear(t.Context(), limit) }()
+		go func() { answer <- w.Subscribe(t.Context(), limit) }()
 		b.await("it asks", func() bool {
 			l.hub.mu.Lock()
 			defer l.hub.mu.Unlock()
@@ -512,18 +512,18 @@ func TestHear_IsNotAnswered(t *testing.T) {
 	b.sleeps(late)
 	b.server.Thaw()
 	b.wakes(late)
-	require.Equal(t, Heard, late.Hear(t.Context(), 0))
+	require.Equal(t, Proven, late.Subscribe(t.Context(), 0))
 	b.do("PUBLISH", "late", "message")
 	b.takes(m, "late: message")
 	b.await("what nobody wants is left", func() bool { return b.subscribers("own") == "0" && b.subscribers("closed") == "0" })
 
-	other, taken := b.hearer(b.client, either)
+	other, taken := b.subscriber(b.client, either)
 	w := other.Waiter(Wait{Key: "key", Own: "of another"})
 	defer w.Close()
-	b.hears(w)
+	b.subscribes(w)
 	b.server.Freeze()
 	l.Close()
-	require.Equal(t, NotYet, late.Hear(t.Context(), limit))
+	require.Equal(t, NotYet, late.Subscribe(t.Context(), limit))
 	last := other.Waiter(Wait{Key: "key", Own: "last"})
 	defer last.Close()
 	asks(last)
@@ -537,10 +537,10 @@ func TestHear_IsNotAnswered(t *testing.T) {
 // A listener that is closed is given nothing more, though another's keep the connection.
 func TestClose_MessagesAfterIt(t *testing.T) {
 	b := newBench(t)
-	stays, m := b.hearer(b.client, either)
-	b.hearing(stays, Wait{Key: "key", Own: "stays"})
-	goes, none := b.hearer(b.client, either)
-	w := b.hearing(goes, Wait{Key: "key", Own: "goes"})
+	stays, m := b.subscriber(b.client, either)
+	b.subscribed(stays, Wait{Key: "key", Own: "stays"})
+	goes, none := b.subscriber(b.client, either)
+	w := b.subscribed(goes, Wait{Key: "key", Own: "goes"})
 	goes.Close()
 	b.do("PUBLISH", "goes", "message")
 	b.do("PUBLISH", "stays", "message")
@@ -553,11 +553,11 @@ func TestClose_MessagesAfterIt(t *testing.T) {
 func TestHear_Without(t *testing.T) {
 	b := newBench(t)
 	var none *Waiter
-	require.Equal(t, Deaf, none.Hear(t.Context(), limit))
+	require.Equal(t, Deaf, none.Subscribe(t.Context(), limit))
 	none.Suspect()
 	w := b.listen(b.client, either).Waiter(Wait{Key: "key"})
 	defer w.Close()
-	require.Equal(t, Deaf, w.Hear(t.Context(), limit))
+	require.Equal(t, Deaf, w.Subscribe(t.Context(), limit))
 }
 
 // A message costs next to nothing.
@@ -566,7 +566,7 @@ func TestHear_MessagesAreCheap(t *testing.T) { // alone: what others allocate wo
 	o, n := either, 0
 	o.Message = func(string, string) { n++ }
 	l := b.listen(b.client, o)
-	b.hearing(l, Wait{Key: "key", Own: "own"})
+	b.subscribed(l, Wait{Key: "key", Own: "own"})
 	at := l.hub.nodes[""]
 	message, number := rueidis.PubSubMessage{Channel: "own", Message: "message"}, b.number(at)
 	r := newRunner(t.Context(), &l.hub.shared, at, nil)
@@ -574,7 +574,7 @@ func TestHear_MessagesAreCheap(t *testing.T) { // alone: what others allocate wo
 	require.Positive(t, n)
 }
 
-// Calls come and go, and the connection too; whoever is left hears.
+// Calls come and go, and the connection too; whoever is left subscribes.
 func TestHear_InTheMidstOfIt(t *testing.T) {
 	b := newBench(t)
 	const calls = 8
@@ -592,8 +592,8 @@ func TestHear_InTheMidstOfIt(t *testing.T) {
 				default:
 				}
 				w := l.Waiter(Wait{Key: "key", Channel: "channel:key", Own: fmt.Sprint("own", i, j%3)})
-				w.Hear(t.Context(), time.Duration(j%4)*time.Millisecond)
-				w.Arm(t.Context(), time.Millisecond)
+				w.Subscribe(t.Context(), time.Duration(j%4)*time.Millisecond)
+				w.Watch(t.Context(), time.Millisecond)
 				if j%100 == 0 {
 					w.Suspect()
 				}
@@ -609,8 +609,8 @@ func TestHear_InTheMidstOfIt(t *testing.T) {
 	}
 	close(stop)
 	all.Wait()
-	l, m := b.hearer(b.client, either)
-	b.hearing(l, Wait{Key: "key", Own: "last"})
+	l, m := b.subscriber(b.client, either)
+	b.subscribed(l, Wait{Key: "key", Own: "last"})
 	b.do("PUBLISH", "last", "message")
 	b.takes(m, "last: message")
 	b.await("all others are left", func() bool { return b.do("PUBSUB", "CHANNELS", "own*") == "" })
@@ -629,10 +629,10 @@ func TestHear_Many(t *testing.T) {
 		w := b.listen(b.client, o).Waiter(Wait{Key: "key", Own: strconv.Itoa(i)})
 		defer w.Close()
 		waiters = append(waiters, w)
-		w.Hear(t.Context(), 0)
+		w.Subscribe(t.Context(), 0)
 	}
 	for _, w := range waiters {
-		b.hears(w)
+		b.subscribes(w)
 	}
 	require.Equal(t, before+1, b.connections())
 	require.Contains(t, b.do("INFO", "stats"), fmt.Sprintf("pubsub_channels:%d", listeners))
@@ -649,7 +649,7 @@ func TestHear_Many(t *testing.T) {
 	}
 	b.do("CLIENT", "KILL", "TYPE", "pubsub")
 	b.wakes(waiters[0])
-	b.hears(waiters[0])
+	b.subscribes(waiters[0])
 	require.Equal(t, "0", b.do("PUBSUB", "CHANNELS"))
 }
 
@@ -659,8 +659,8 @@ func TestSuspect_OnceInAWhile(t *testing.T) {
 	news := make(chan Connection, 8)
 	o := either
 	o.Connection = func(c Connection) { news <- c }
-	l, m := b.hearer(b.client, o)
-	w := b.hearing(l, Wait{Key: "key", Own: "own"})
+	l, m := b.subscriber(b.client, o)
+	w := b.subscribed(l, Wait{Key: "key", Own: "own"})
 	require.True(t, (<-news).Up)
 	l.hub.mu.Lock()
 	l.hub.nodes[""].since = time.Now().Add(-trusted)

@@ -13,7 +13,7 @@ import (
 // and wake-ups. It sends nothing and reads no clock. The hub's mutex guards it.
 type peers struct {
 	waiting  map[string][]*Waiter // all waiters, by key
-	asked    map[*Waiter]struct{} // waiters to be armed
+	asked    map[*Waiter]struct{} // waiters to be watched
 	tracks   bool                 // the connection tracks the keys that it reads
 	channels channels
 }
@@ -49,7 +49,7 @@ func (p *peers) remove(w *Waiter) (untidy bool) {
 	return p.channels.remove(w)
 }
 
-// ask asks for a waiter to be armed, and reports whether that is news.
+// ask asks for a waiter to be watched, and reports whether that is news.
 func (p *peers) ask(w *Waiter) bool {
 	if !w.ask() {
 		return false
@@ -67,7 +67,7 @@ func (p *peers) resume(w *Waiter) bool {
 	return true
 }
 
-// next takes waiters that ask to be armed.
+// next takes waiters that ask to be watched.
 func (p *peers) next() (asked []*Waiter) {
 	for w := range p.asked {
 		if len(asked) == batch {
@@ -79,13 +79,13 @@ func (p *peers) next() (asked []*Waiter) {
 	return asked
 }
 
-// enlisted is what is to be sent to arm waiters.
+// enlisted is what is to be sent to watch waiters.
 type enlisted struct {
-	tracked, others   []*Waiter // by how they are to be armed: the keys of the first are to be read
+	tracked, others   []*Waiter // by how they are to be watched: the keys of the first are to be read
 	channels, inSlots []string  // to subscribe to; the second also in their slots
 }
 
-// enlist marks waiters as armed now, since the server may report a change before its reply.
+// enlist marks waiters as watched now, since the server may report a change before its reply.
 func (p *peers) enlist(asked []*Waiter, served func(*user) bool) (e enlisted) {
 	for _, w := range asked {
 		if !p.has(w) { // closed, or moved to another node
@@ -95,7 +95,7 @@ func (p *peers) enlist(asked []*Waiter, served func(*user) bool) (e enlisted) {
 			w.answer(KeyState{})
 			continue
 		}
-		if w.armed, w.tracks = true, p.tracks && w.user.Track; w.tracks {
+		if w.watched, w.tracks = true, p.tracks && w.user.Track; w.tracks {
 			e.tracked = append(e.tracked, w)
 		} else {
 			e.others = append(e.others, w)
@@ -128,7 +128,7 @@ func (p *peers) looked(waiters []*Waiter, looks []look, sent, replied time.Time)
 		switch {
 		case !p.has(w):
 		case looks[i].failed:
-			w.armed = false
+			w.watched = false
 			w.answer(KeyState{})
 		default:
 			w.saw(looks[i].pttl, sent, replied)
@@ -145,7 +145,7 @@ func (p *peers) subscribed(waiters []*Waiter) {
 		if w.asking == asksItself {
 			w.wakeup.wake()
 		}
-		w.answer(KeyState{Armed: w.armed}) // not armed if its channel was refused
+		w.answer(KeyState{Watched: w.watched}) // not watched if its channel was refused
 	}
 }
 
@@ -313,7 +313,7 @@ func (c *channels) answered(name string, refused bool) (users []*user) {
 		case refused && w.tracks: // tracking still wakes it
 			continue
 		case refused:
-			w.armed = false
+			w.watched = false
 		}
 		if !slices.Contains(users, w.user) {
 			users = append(users, w.user)

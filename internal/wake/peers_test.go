@@ -14,7 +14,7 @@ import (
 // keys plays events to peers, and notes what they want and say. An event is a word and its object; a waiter is named by its user
 // and its key, as t:k. The user t listens by tracking, s by subscribing, e by either; all have the common channel "common".
 //
-//	ask t:k        a waiter asks to be armed; it is made when it is new
+//	ask t:k        a waiter asks to be watched; it is made when it is new
 //	close t:k      it is closed
 //	tracks         the server tracks on this connection
 //	send           what is wanted is sent: "k?" is read, "k?2" for two waiters, "+k" is subscribed to, "++k" also in its slot
@@ -64,7 +64,7 @@ func (k *keys) waiter(name string) *Waiter {
 	if w == nil {
 		u, key, _ := strings.Cut(name, ":")
 		w = &Waiter{Wait: Wait{Key: key, Channel: key}, user: k.users[u], sharded: key == "slot", wakeup: newSignal(), hub: paused{}}
-		w.arms, w.doubt.poll = true, time.Minute
+		w.watches, w.doubt.poll = true, time.Minute
 		k.waiters[name] = w
 		k.peers.add(w)
 	}
@@ -152,10 +152,10 @@ func (k *keys) answers() {
 		select {
 		case s := <-w.ready:
 			switch {
-			case s.Taken && s.Armed:
+			case s.Taken && s.Watched:
 				k.say("*=taken", name)
-			case s.Armed:
-				k.say("*=armed", name)
+			case s.Watched:
+				k.say("*=watched", name)
 			default:
 				k.say("*=no", name)
 			}
@@ -172,25 +172,26 @@ func (k *keys) answers() {
 func TestPeers(t *testing.T) {
 	for name, c := range map[string]struct{ events, said string }{
 		"tracks, and reads the key": {"tracks, ask t:k, send, look k 100, answer, changed k", "k? t:k=taken !t:k"},
-		"a free key":                {"tracks, ask t:k, send, look k -2, changed k", "k? t:k=armed !t:k"},
+		"a free key":                {"tracks, ask t:k, send, look k -2, changed k", "k? t:k=watched !t:k"},
 		"a change wakes once":       {"tracks, ask t:k, send, look k 100, changed k, changed k", "k? t:k=taken !t:k"},
 		"a change before the reply": {"tracks, ask t:k, send, changed k, look k 100", "k? !t:k t:k=no !t:k"},
 		"all keys may have changed": {
 			"tracks, ask t:k, ask t:l, send, look k 9, look l 9, changed", "k? l? t:k=taken t:l=taken !t:k !t:l"},
 		"a key that may not be read":       {"tracks, ask t:k, send, look k NOPERM, changed k", "k? t:k=no"},
-		"subscribes without tracking":      {"ask e:k, send, answer, message k k, message common k", "+k e:k=armed !e:k !e:k"},
+		"subscribes without tracking":      {"ask e:k, send, answer, message k k, message common k", "+k e:k=watched !e:k !e:k"},
 		"does not subscribe while tracked": {"tracks, ask e:k, send, look k 100, message common k, changed k", "k? e:k=taken !e:k"},
 		"each by its own way": {
-			"tracks, ask t:k, ask s:k, send, look k 100, answer, message k k", "k? +k t:k=taken s:k=armed !s:k"},
-		"nobody is armed without a way": {"ask r:k, send", "r:k=no"},
-		"also in the slot":              {"ask s:slot, send, answer, close s:slot, tidy", "+slot ++slot s:slot=armed -slot --slot"},
+			"tracks, ask t:k, ask s:k, send, look k 100, answer, message k k", "k? +k t:k=taken s:k=watched !s:k"},
+		"nobody is watched without a way": {"ask r:k, send", "r:k=no"},
+		"also in the slot":                {"ask s:slot, send, answer, close s:slot, tidy", "+slot ++slot s:slot=watched -slot --slot"},
 		"a channel is subscribed once": {
-			"ask s:k, send, answer, ask s:k, ask e:k, send, answer", "+k s:k=armed e:k=armed s:k=armed"},
-		"a channel is kept for the next": {"ask s:k, send, answer, close s:k, ask e:k, send, answer, tidy", "+k s:k=armed e:k=armed"},
-		"a channel is left":              {"ask s:k, send, answer, close s:k, tidy, tidy again, message k k", "+k s:k=armed -k"},
+			"ask s:k, send, answer, ask s:k, ask e:k, send, answer", "+k s:k=watched e:k=watched s:k=watched"},
+		"a channel is kept for the next": {
+			"ask s:k, send, answer, close s:k, ask e:k, send, answer, tidy", "+k s:k=watched e:k=watched"},
+		"a channel is left":              {"ask s:k, send, answer, close s:k, tidy, tidy again, message k k", "+k s:k=watched -k"},
 		"a refused channel":              {"ask s:k, send, refuse k, answer, message k k", "+k refused:s s:k=no"},
-		"a closed waiter is not armed":   {"ask s:k, close s:k, send, answer", ""},
-		"closed while it is armed":       {"tracks, ask t:k, send, close t:k, look k 100, changed k", "k?"},
+		"a closed waiter is not watched": {"ask s:k, close s:k, send, answer", ""},
+		"closed while it is watched":     {"tracks, ask t:k, send, close t:k, look k 100, changed k", "k?"},
 		"another one of the same key":    {"tracks, ask t:k, ask e:k, send, close t:k, look k 100, changed k", "k?2 e:k=taken !e:k"},
 		"in doubt it pauses": {
 			"tracks, ask t:k, send, look k -1, changed k, ask t:k, send, look k -1, changed k, resume t:k, send, look k -1",
@@ -200,8 +201,9 @@ func TestPeers(t *testing.T) {
 			"k? t:k=taken !t:k k? t:k=taken k? !t:k"},
 		"a loss wakes whom it concerns": {
 			"tracks, ask t:k, send, look k 100, ask t:l, ask s:m, send, answer, lost, changed k, message m m",
-			"k? t:k=taken l? +m s:m=armed !s:m !t:k t:l=no !t:l"},
-		"after a loss all is new": {"tracks, ask e:k, send, look k 100, lost, ask e:k, send, answer", "k? e:k=taken !e:k +k e:k=armed"},
+			"k? t:k=taken l? +m s:m=watched !s:m !t:k t:l=no !t:l"},
+		"after a loss all is new": {
+			"tracks, ask e:k, send, look k 100, lost, ask e:k, send, answer", "k? e:k=taken !e:k +k e:k=watched"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := newKeys(t)

@@ -26,10 +26,10 @@ func (r *runner) send(c *connection) error {
 		if len(wanted)+len(asked) == 0 {
 			return nil
 		}
-		if err := r.hear(c, wanted); err != nil {
+		if err := r.subscribeOwn(c, wanted); err != nil {
 			return err
 		}
-		if err := r.arm(c, asked); err != nil {
+		if err := r.watch(c, asked); err != nil {
 			return err
 		}
 	}
@@ -116,8 +116,8 @@ func (r *runner) refuse(u *user) error {
 	return nil
 }
 
-// arm arms waiters that have asked for it.
-func (r *runner) arm(c *connection, asked []*Waiter) error {
+// watch watches waiters that have asked for it.
+func (r *runner) watch(c *connection, asked []*Waiter) error {
 	var users []*user
 	for _, w := range asked {
 		if len(users) == 0 || users[len(users)-1] != w.user {
@@ -219,8 +219,8 @@ func (r *runner) subscribeInSlots(c *connection, names []string) error {
 	return nil
 }
 
-// hear subscribes to own channels, and proves that their messages arrive.
-func (r *runner) hear(c *connection, wanted []*own) error {
+// subscribeOwn subscribes to own channels, and proves that their messages arrive.
+func (r *runner) subscribeOwn(c *connection, wanted []*own) error {
 	n := r.node
 	n.mu.Lock()
 	unsubscribed := n.mail.unsubscribed(wanted)
@@ -259,7 +259,7 @@ func (r *runner) answers(channels []*own, errs []error) (sound []*own, err error
 		switch {
 		case err == nil:
 			sound = append(sound, o)
-		case fault.Refusal(err), errors.Is(err, errUnheard):
+		case fault.Refusal(err), errors.Is(err, errNotProven):
 			r.deafen(o.user, err)
 		case !answered:
 			return nil, err
@@ -292,7 +292,7 @@ func (r *runner) await(c *connection, sent []*own) error {
 		}
 	}
 	for _, o := range sent {
-		r.deafen(o.user, errUnheard)
+		r.deafen(o.user, errNotProven)
 	}
 	return nil
 }

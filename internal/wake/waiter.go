@@ -12,18 +12,18 @@ type Wait struct {
 	Key     string
 	Channel string // on which changes of the key are published
 
-	// Own is a channel of this listener alone, on which scripts publish messages for its calls; see [Waiter.Hear]. It may be
+	// Own is a channel of this listener alone, on which scripts publish messages for its calls; see [Waiter.Subscribe]. It may be
 	// empty. All waiters of a listener have the same channel, except on a cluster, where it is in the slot of the key.
 	Own string
 }
 
 // Waiter is one waiting call. It is used by one goroutine at a time.
 //
-//	idle ──Arm──▶ asked ──sent──▶ armed ──a change──▶ idle, and wakes
+//	idle ──Watch──▶ asked ──sent──▶ watched ──a change──▶ idle, and wakes
 //	                ▲               └─a change, in doubt─▶ paused
 //	                └──────────────the pause is over─────────┘
 //
-// When the connection is lost it is idle, and wakes. A key may have several waiters. Armed or not, a waiter may also listen to
+// When the connection is lost it is idle, and wakes. A key may have several waiters. Watched or not, a waiter may also listen to
 // an own channel, see [own].
 type Waiter struct {
 	Wait
@@ -36,40 +36,40 @@ type Waiter struct {
 
 	// The hub's mutex guards the rest.
 	index int // its index among the waiters for the key
-	arming
-	hearer
+	watching
+	subscriber
 }
 
 // requests is what waiters ask of the hub. None waits for the server: the answer comes later.
 type requests interface {
-	arm(w *Waiter) (asked bool)                   // asked: an answer to Arm comes
-	resume(w *Waiter)                             // its pause is over
-	hear(w *Waiter) (hearing Hearing, asked bool) // asked: an answer to Hear comes
-	heard(w *Waiter) Hearing                      // it has come, or is not waited for any more
+	watch(w *Waiter) (asked bool)                      // asked: an answer to Watch comes
+	resume(w *Waiter)                                  // its pause is over
+	subscribe(w *Waiter) (is Subscription, asked bool) // asked: an answer to Subscribe comes
+	subscription(w *Waiter) Subscription               // it has come, or is not waited for any more
 	suspect(w *Waiter)
 	remove(w *Waiter)
 }
 
-// arming says whether a waiter wakes for a change of its key. What comes in is that the call asks, what a look at the key has
+// watching says whether a waiter wakes for a change of its key. What comes in is that the call asks, what a look at the key has
 // shown, and that the key has changed; what goes out is the answer to the call, and a wake-up.
-type arming struct {
-	arms   bool          // Arm was called: a waiter that only hears does not wake for its key
-	armed  bool          // a change of the key wakes the waiter, or is looked at
-	tracks bool          // it is or was last armed by tracking
-	asking asking        // whether it is to be armed
-	ready  chan KeyState // has room for one: the answer to Arm; nil before it had to ask
-	doubt  doubt
-	paused *time.Timer // ends the pause; nil: not paused
+type watching struct {
+	watches bool          // Watch was called: a waiter that only subscribes does not wake for its key
+	watched bool          // a change of the key wakes the waiter, or is looked at
+	tracks  bool          // it is or was last watched by tracking
+	asking  asking        // whether it is to be watched
+	ready   chan KeyState // has room for one: the answer to Watch; nil before it had to ask
+	doubt   doubt
+	paused  *time.Timer // ends the pause; nil: not paused
 }
 
-// hearer says whether a waiter gets the messages on its own channel.
-type hearer struct {
-	joined   bool   // it is among the channel's hearers, on the current connection
-	waits    bool   // Hear waits for the answer
-	answered signal // there is an answer to Hear; nil before it had to ask
+// subscriber says whether a waiter gets the messages on its own channel.
+type subscriber struct {
+	joined   bool   // it is among the channel's subscribers, on the current connection
+	waits    bool   // Subscribe waits for the answer
+	answered signal // there is an answer to Subscribe; nil before it had to ask
 }
 
-// asking says whether a waiter asks to be armed, and why.
+// asking says whether a waiter asks to watch its key, and why.
 type asking uint8
 
 const (
@@ -78,21 +78,21 @@ const (
 	asksForCall        // the call waits for the answer, or has done so
 )
 
-// KeyState is the state of a key when its waiter was armed.
+// KeyState is the state of a key when it was watched.
 type KeyState struct {
-	Armed bool          // it was armed just now; otherwise the rest is not known
-	Taken bool          // the key existed
-	Left  time.Duration // the rest of its life; not positive: no end
+	Watched bool          // since just now; otherwise the rest is not known
+	Taken   bool          // the key existed
+	Left    time.Duration // the rest of its life; not positive: no end
 }
 
-// Hearing says whether messages on a waiter's own channel arrive.
-type Hearing int
+// Subscription says whether messages on a waiter's own channel arrive.
+type Subscription int
 
-// The results of Hear.
+// The results of Subscribe.
 const (
-	NotYet Hearing = iota // no connection, or no answer yet; the waiter wakes when it should try again
-	Heard                 // messages arrive
-	Deaf                  // they do not, as long as the connection lasts: the server or the permissions forbid it
+	NotYet Subscription = iota // no connection, or no answer yet; the waiter wakes when it should try again
+	Proven                     // messages arrive
+	Deaf                       // they do not, as long as the connection lasts: the server or the permissions forbid it
 )
 
 // signal wakes a goroutine that waits for it. It has room for one wake-up.
@@ -126,29 +126,29 @@ func (w *Waiter) Wakeup() <-chan struct{} {
 	return w.wakeup
 }
 
-// Arm makes every change of the key from now on wake the waiter. If the waiter was not armed before, the caller must look at
-// the key again, since it may have changed before, unless Arm has seen that the key exists. Arm waits for the server no longer
-// than limit. If the server has not answered by then, the next call waits for the same answer.
-func (w *Waiter) Arm(ctx context.Context, limit time.Duration) KeyState {
-	if w == nil || !w.hub.arm(w) {
+// Watch makes every change of the key from now on wake the waiter. If the key was not watched before, the caller must look at it
+// again, since it may have changed before, unless Watch has seen that the key exists. Watch waits for the server no longer than
+// limit. If the server has not answered by then, the next call waits for the same answer.
+func (w *Waiter) Watch(ctx context.Context, limit time.Duration) KeyState {
+	if w == nil || !w.hub.watch(w) {
 		return KeyState{}
 	}
 	return await(ctx, w, w.ready, limit)
 }
 
-// Hear makes messages on the waiter's own channel arrive until Close; the waiter need not be armed. When that is interrupted,
-// the waiter wakes: messages may have been missed, and it must call Hear again. If there is something to do, Hear waits for the
-// server, no longer than limit.
-func (w *Waiter) Hear(ctx context.Context, limit time.Duration) Hearing {
+// Subscribe makes messages on the waiter's own channel arrive until Close; its key need not be watched. When that is
+// interrupted, the waiter wakes: messages may have been missed, and it must call Subscribe again. If there is something to do,
+// Subscribe waits for the server, no longer than limit.
+func (w *Waiter) Subscribe(ctx context.Context, limit time.Duration) Subscription {
 	if w == nil {
 		return Deaf
 	}
-	hearing, asked := w.hub.hear(w)
+	is, asked := w.hub.subscribe(w)
 	if !asked {
-		return hearing
+		return is
 	}
 	await(ctx, w, w.answered, limit)
-	return w.hub.heard(w)
+	return w.hub.subscription(w)
 }
 
 // await waits for an answer, no longer than limit.
@@ -192,7 +192,7 @@ func (w *Waiter) channel() string {
 
 // message wakes the waiter because of a message about its key. A tracked waiter is woken by the server instead.
 func (w *Waiter) message() {
-	if w.arms && (!w.tracks || w.doubt.in()) && w.wakeup.wake() {
+	if w.watches && (!w.tracks || w.doubt.in()) && w.wakeup.wake() {
 		w.user.messages++
 	}
 }
@@ -206,10 +206,10 @@ func (w *Waiter) invalidated() {
 
 // changed notes that the server has reported a change, and so no longer tracks the key.
 func (w *Waiter) changed(now time.Time) {
-	if !w.armed || !w.tracks {
+	if !w.watched || !w.tracks {
 		return
 	}
-	w.armed = false
+	w.watched = false
 	pause := w.doubt.woken(now)
 	if pause == 0 {
 		w.invalidated()
@@ -220,13 +220,13 @@ func (w *Waiter) changed(now time.Time) {
 	}
 }
 
-// resume ends a pause that is over, and reports whether the waiter is to be armed again.
+// resume ends a pause that is over, and reports whether the waiter is to be watched again.
 func (w *Waiter) resume() bool {
 	if w.paused == nil { // it was stopped too late
 		return false
 	}
 	w.paused = nil
-	if w.armed || w.asking != asksNot {
+	if w.watched || w.asking != asksNot {
 		return false
 	}
 	w.asking = asksItself
@@ -234,7 +234,7 @@ func (w *Waiter) resume() bool {
 }
 
 // unpause ends a pause.
-func (a *arming) unpause() {
+func (a *watching) unpause() {
 	if a.paused != nil {
 		a.paused.Stop()
 		a.paused = nil
@@ -261,7 +261,7 @@ func (w *Waiter) ask() bool {
 }
 
 // answer ends the asking with an answer.
-func (a *arming) answer(seen KeyState) {
+func (a *watching) answer(seen KeyState) {
 	if a.asking == asksForCall {
 		a.ready <- seen // empty: see ask
 	}
@@ -286,14 +286,14 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	if pttl == 0 { // its last millisecond, which is not the same as no end
 		left = time.Millisecond
 	}
-	if !w.armed && w.paused == nil { // a change has come meanwhile
+	if !w.watched && w.paused == nil { // a change has come meanwhile
 		w.wakeup.wake()
 	}
-	w.answer(KeyState{Armed: w.armed, Taken: pttl != gone, Left: left})
+	w.answer(KeyState{Watched: w.watched, Taken: pttl != gone, Left: left})
 }
 
-// askToHear begins to wait for an answer to Hear.
-func (h *hearer) askToHear() {
+// askToSubscribe begins to wait for an answer to Subscribe.
+func (h *subscriber) askToSubscribe() {
 	h.waits = true
 	if h.answered == nil {
 		h.answered = newSignal()
@@ -301,8 +301,8 @@ func (h *hearer) askToHear() {
 	h.answered.clear() // an answer that came too late
 }
 
-// answerHear tells that there is an answer to Hear. A call that does not wait for it wakes.
-func (w *Waiter) answerHear() {
+// answerSubscribe tells that there is an answer to Subscribe. A call that does not wait for it wakes.
+func (w *Waiter) answerSubscribe() {
 	if w.waits {
 		w.answered.wake()
 	} else {
@@ -310,21 +310,21 @@ func (w *Waiter) answerHear() {
 	}
 }
 
-// unhear notes that messages on the waiter's own channel no longer arrive.
-func (w *Waiter) unhear() {
+// unsubscribed notes that messages on the waiter's own channel no longer arrive.
+func (w *Waiter) unsubscribed() {
 	if w.joined = false; w.waits {
-		w.answerHear()
+		w.answerSubscribe()
 	}
 }
 
 // lost is called when the connection is lost, or led to another server. A waiter that relied on it wakes, since a change may
 // have been missed.
 func (w *Waiter) lost() {
-	relied := w.armed || w.asking != asksNot || w.paused != nil || w.joined
+	relied := w.watched || w.asking != asksNot || w.paused != nil || w.joined
 	w.answer(KeyState{})
 	w.unpause()
-	w.unhear()
-	w.armed, w.tracks = false, false
+	w.unsubscribed()
+	w.watched, w.tracks = false, false
 	w.doubt.gone()
 	if relied {
 		w.wakeup.wake()

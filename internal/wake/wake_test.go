@@ -124,13 +124,13 @@ func (b *bench) await(what string, happened func() bool) {
 	require.True(b, redistest.Await(limit, happened), what)
 }
 
-// armed returns a waiter that is armed.
-func (b *bench) armed(l *Listener, key string) *Waiter {
+// watched returns a waiter that is watched.
+func (b *bench) watched(l *Listener, key string) *Waiter {
 	b.Helper()
 	w := l.Waiter(Wait{Key: key, Channel: "channel:" + key})
 	require.NotNil(b, w)
 	b.Cleanup(w.Close)
-	b.await("armed", func() bool { return w.Arm(b.Context(), limit).Armed })
+	b.await("watched", func() bool { return w.Watch(b.Context(), limit).Watched })
 	return w
 }
 
@@ -183,7 +183,7 @@ func TestListener_IsShared(t *testing.T) {
 	waiters := map[string]*Waiter{}
 	for name, l := range listeners {
 		b.do("SET", "key", "taken")
-		waiters[name] = b.armed(l, "key")
+		waiters[name] = b.watched(l, "key")
 	}
 	require.Equal(t, before+1, b.connections())
 
@@ -222,7 +222,7 @@ func TestListener_OfAClientThatCannotBeCompared(t *testing.T) {
 	b := newBench(t)
 	for range 2 {
 		b.do("SET", "key", "taken")
-		w := b.armed(b.listen(byValue{Client: b.client}, tracking), "key")
+		w := b.watched(b.listen(byValue{Client: b.client}, tracking), "key")
 		b.do("DEL", "key")
 		b.wakes(w)
 	}
@@ -232,7 +232,7 @@ func TestListener_OfAClientThatCannotBeCompared(t *testing.T) {
 func TestNews_OfASilentServer(t *testing.T) {
 	b := newBench(t)
 	l := b.listen(b.client, either)
-	first := b.armed(l, "first")
+	first := b.watched(l, "first")
 	b.server.Freeze()
 	defer b.server.Thaw()
 	n := l.hub.nodes[""]
@@ -247,7 +247,7 @@ func TestNews_OfASilentServer(t *testing.T) {
 		w := l.Waiter(Wait{Key: strconv.Itoa(i)})
 		all = append(all, w)
 		for range 3 {
-			require.False(t, w.Arm(t.Context(), time.Millisecond).Armed)
+			require.False(t, w.Watch(t.Context(), time.Millisecond).Watched)
 		}
 	}
 	require.LessOrEqual(t, asked(), waiters)
@@ -257,19 +257,19 @@ func TestNews_OfASilentServer(t *testing.T) {
 	}
 	require.LessOrEqual(t, asked(), 1)
 	b.server.Thaw()
-	b.await("an answer", func() bool { return all[0].Arm(t.Context(), limit).Armed || asked() == 0 })
+	b.await("an answer", func() bool { return all[0].Watch(t.Context(), limit).Watched || asked() == 0 })
 	all[0].Close()
 	first.Close()
 }
 
-// A listener hears when the connection works and when it is lost.
+// A listener is told when the connection works and when it is lost.
 func TestNews_OfTheConnection(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)
 	o := subscribing
 	o.Connection = func(c Connection) { news <- c }
 	l := b.listen(b.client, o)
-	w := b.armed(l, "key")
+	w := b.watched(l, "key")
 	next := func() Connection {
 		select {
 		case c := <-news:
@@ -288,7 +288,7 @@ func TestNews_OfTheConnection(t *testing.T) {
 		require.Error(t, down.Err)
 		b.wakes(w) // a change may have been missed
 		require.True(t, next().Up, "a waiting call is enough to connect again")
-		b.await("armed", func() bool { return w.Arm(b.Context(), limit).Armed })
+		b.await("watched", func() bool { return w.Watch(b.Context(), limit).Watched })
 	}
 	w.Close()
 	l.Close()()
@@ -319,7 +319,7 @@ func TestNews_OfADeposedMaster(t *testing.T) {
 	news := make(chan Connection, 8)
 	o := either
 	o.Connection = func(c Connection) { news <- c }
-	w := b.armed(b.listen(client, o), "key")
+	w := b.watched(b.listen(client, o), "key")
 	require.True(t, (<-news).Up)
 	client.mu.Lock()
 	client.master = "after"
@@ -327,7 +327,7 @@ func TestNews_OfADeposedMaster(t *testing.T) {
 	b.wakes(w)
 	require.ErrorIs(t, (<-news).Err, errDeposed)
 	require.True(t, (<-news).Up)
-	b.await("armed", func() bool { return w.Arm(t.Context(), limit).Armed })
+	b.await("watched", func() bool { return w.Watch(t.Context(), limit).Watched })
 }
 
 // What is the same for several listeners is told once to each place that lines end up in.
@@ -336,7 +336,7 @@ func TestNews_LinesAreToldOnce(t *testing.T) {
 	for i := range 6 {
 		o := subscribing
 		o.Sink = i % 2
-		b.armed(b.listen(b.client, o), "key")
+		b.watched(b.listen(b.client, o), "key")
 	}
 	b.do("CLIENT", "KILL", "TYPE", "pubsub")
 	b.await("the loss is logged", func() bool { return b.logged("is lost") > 0 })
@@ -347,10 +347,10 @@ func TestNews_LinesAreToldOnce(t *testing.T) {
 // A change of a key of the same name in another database costs a look at most, and soon none of the call's.
 func TestNews_OfAnotherDatabase(t *testing.T) {
 	b := newBench(t)
-	w := b.armed(b.listen(b.client, either), "key")
+	w := b.watched(b.listen(b.client, either), "key")
 	b.do("SET", "key", "taken", "PX", "600000")
 	b.wakes(w)
-	require.True(t, w.Arm(t.Context(), limit).Taken)
+	require.True(t, w.Watch(t.Context(), limit).Taken)
 	elsewhere, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{b.server.Addr()}, SelectDB: 1})
 	require.NoError(t, err)
 	defer elsewhere.Close()
@@ -361,7 +361,7 @@ func TestNews_OfAnotherDatabase(t *testing.T) {
 		select {
 		case <-w.Wakeup():
 			woken++
-			w.Arm(t.Context(), limit)
+			w.Watch(t.Context(), limit)
 		default:
 		}
 	}
@@ -371,7 +371,7 @@ func TestNews_OfAnotherDatabase(t *testing.T) {
 	b.await("it looks by itself", func() bool { return b.do("PUBSUB", "NUMSUB", "channel:key") == "channel:key\n1" })
 	b.do("PUBLISH", "channel:key", "key")
 	b.wakes(w) // so a release that is published wakes at once
-	require.False(t, w.Arm(t.Context(), limit).Armed, "it pauses")
+	require.False(t, w.Watch(t.Context(), limit).Watched, "it pauses")
 	b.do("DEL", "key")
 	b.wakes(w) // and one that is not, after a pause
 }
@@ -388,7 +388,7 @@ func TestListener_IsRefused(t *testing.T) {
 	for _, o := range []Options{tracking, subscribing} {
 		l := b.listen(client, o)
 		w := l.Waiter(Wait{Key: "key", Channel: "channel:key"})
-		b.await("it is refused", func() bool { return !w.Arm(t.Context(), limit).Armed && l.Waiter(Wait{Key: "other"}) == nil })
+		b.await("it is refused", func() bool { return !w.Watch(t.Context(), limit).Watched && l.Waiter(Wait{Key: "other"}) == nil })
 		w.Close()
 	}
 	require.Equal(t, 1, b.logged("way=tracking"))
@@ -400,21 +400,21 @@ func TestListener_IsRefused(t *testing.T) {
 func TestClose_WhileTheServerIsSilent(t *testing.T) {
 	b := newBench(t)
 	l := b.listen(b.client, either)
-	w := b.armed(l, "key")
+	w := b.watched(l, "key")
 	b.server.Freeze()
 	defer b.server.Thaw()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	other := l.Waiter(Wait{Key: "other"})
 	ended := make(chan KeyState, 1)
-	go func() { ended <- other.Arm(ctx, limit) }()
+	go func() { ended <- other.Watch(ctx, limit) }()
 	start := time.Now()
 	wait := l.Close()
 	require.Equal(t, KeyState{}, <-ended)
 	require.Less(t, time.Since(start), time.Second)
 	wait()
 	require.Less(t, time.Since(start), 5*time.Second)
-	require.False(t, other.Arm(ctx, limit).Armed)
+	require.False(t, other.Watch(ctx, limit).Watched)
 	require.Nil(t, l.Waiter(Wait{Key: "late"}))
 	w.Close()
 	other.Close()
@@ -430,7 +430,7 @@ func TestOwnChannel_IsLeftOnceTheServerSavesAgain(t *testing.T) {
 	t.Cleanup(client.Close)
 	b := &bench{T: t, server: server, client: client}
 	l := b.listen(client, subscribing)
-	stays, leaves := b.armed(l, "stays"), b.armed(l, "leaves")
+	stays, leaves := b.watched(l, "stays"), b.watched(l, "leaves")
 	obstacle := filepath.Join(folder, "dump.rdb")
 	require.NoError(t, os.Mkdir(obstacle, 0o700))
 	server.Command(t, "BGSAVE")
@@ -461,7 +461,7 @@ func TestOwnChannel_IsLeftOnceTheServerSavesAgain(t *testing.T) {
 func TestOwnChannel_IsLeftOnceTheServerIsNotBusy(t *testing.T) {
 	b := newBench(t)
 	l := b.listen(b.client, subscribing)
-	stays, leaves := b.armed(l, "stays"), b.armed(l, "leaves")
+	stays, leaves := b.watched(l, "stays"), b.watched(l, "leaves")
 	b.do("CONFIG", "SET", "lua-time-limit", "1")
 	ended := make(chan struct{})
 	go func() {

@@ -393,7 +393,7 @@ var mutations = []mutation{
 	},
 	{
 		"one proof for all", "what one registry has proven about its channel counts for all on its client",
-		"m.hearing[o.user] == NotYet &&", "len(m.hearing) == 0 &&",
+		"m.proofs[o.user] == NotYet &&", "len(m.proofs) == 0 &&",
 		"../waiting:TestWakeup_TwoPrefixesOfDifferentRights$",
 	},
 	{
