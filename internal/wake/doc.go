@@ -8,7 +8,7 @@
 //   - a message for it goes to the function of its listener, after [Waiter.Subscribe].
 //
 // A wake-up is a hint. It may be missing, for instance without a connection, so callers also poll. It may come without a
-// reason: then the caller tries in vain, and [doubt] prevents that from happening again and again. A message is not a hint: a
+// reason: then the caller tries in vain, and [throttle] prevents that from happening again and again. A message is not a hint: a
 // call asks for a ticket only after it is proven that messages arrive, and says with [Waiter.Suspect] that one did not.
 //
 // There are two ways to be woken for a key. A call uses the first one that its listener asks for and the server and the user's

@@ -102,7 +102,7 @@ func (l *Listener) Close() (wait func()) {
 // ways that the listener asks for. The methods of a nil Waiter do nothing.
 func (l *Listener) Waiter(wait Wait) *Waiter {
 	w := &Waiter{Wait: wait, user: l.user, hub: l.hub, wakeup: newSignal()}
-	w.doubt = doubt{poll: l.user.Poll}
+	w.throttle = throttle{poll: l.user.Poll}
 	if !l.hub.add(w) {
 		return nil
 	}

@@ -64,7 +64,7 @@ func (k *keys) waiter(name string) *Waiter {
 	if w == nil {
 		u, key, _ := strings.Cut(name, ":")
 		w = &Waiter{Wait: Wait{Key: key, Channel: key}, user: k.users[u], sharded: key == "slot", wakeup: newSignal(), hub: paused{}}
-		w.watches, w.doubt.poll = true, time.Minute
+		w.watches, w.throttle.poll = true, time.Minute
 		k.waiters[name] = w
 		k.peers.add(w)
 	}
@@ -193,10 +193,10 @@ func TestPeers(t *testing.T) {
 		"a closed waiter is not watched": {"ask s:k, close s:k, send, answer", ""},
 		"closed while it is watched":     {"tracks, ask t:k, send, close t:k, look k 100, changed k", "k?"},
 		"another one of the same key":    {"tracks, ask t:k, ask e:k, send, close t:k, look k 100, changed k", "k?2 e:k=taken !e:k"},
-		"in doubt it pauses": {
+		"throttled it pauses": {
 			"tracks, ask t:k, send, look k -1, changed k, ask t:k, send, look k -1, changed k, resume t:k, send, look k -1",
 			"k? t:k=taken !t:k k? t:k=taken k?"},
-		"in doubt, until there is a reason": {
+		"throttled, until there is a reason": {
 			"tracks, ask t:k, send, look k -1, changed k, ask t:k, send, look k -1, changed k, resume t:k, send, look k -2",
 			"k? t:k=taken !t:k k? t:k=taken k? !t:k"},
 		"a loss wakes whom it concerns": {

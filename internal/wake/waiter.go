@@ -20,7 +20,7 @@ type Wait struct {
 // Waiter is one waiting call. It is used by one goroutine at a time.
 //
 //	idle ──Watch──▶ asked ──sent──▶ watched ──a change──▶ idle, and wakes
-//	                ▲               └─a change, in doubt─▶ paused
+//	                ▲               └─a change, throttled─▶ paused
 //	                └──────────────the pause is over─────────┘
 //
 // When the connection is lost it is idle, and wakes. A key may have several waiters. Watched or not, a waiter may also listen to
@@ -53,13 +53,13 @@ type requests interface {
 // watching says whether a waiter wakes for a change of its key. What comes in is that the call asks, what a look at the key has
 // shown, and that the key has changed; what goes out is the answer to the call, and a wake-up.
 type watching struct {
-	watches bool          // Watch was called: a waiter that only subscribes does not wake for its key
-	watched bool          // a change of the key wakes the waiter, or is looked at
-	tracks  bool          // it is or was last watched by tracking
-	asking  asking        // whether it is to be watched
-	ready   chan KeyState // has room for one: the answer to Watch; nil before it had to ask
-	doubt   doubt
-	paused  *time.Timer // ends the pause; nil: not paused
+	watches  bool          // Watch was called: a waiter that only subscribes does not wake for its key
+	watched  bool          // a change of the key wakes the waiter, or is looked at
+	tracks   bool          // it is or was last watched by tracking
+	asking   asking        // whether it is to be watched
+	ready    chan KeyState // has room for one: the answer to Watch; nil before it had to ask
+	throttle throttle
+	paused   *time.Timer // ends the pause; nil: not paused
 }
 
 // subscriber says whether a waiter gets the messages on its own channel.
@@ -182,9 +182,9 @@ func (w *Waiter) Close() {
 
 // The callers of the following methods hold the hub's mutex.
 
-// channel returns the channel to subscribe to, if any. In doubt tracking is not enough.
+// channel returns the channel to subscribe to, if any. While wake-ups are throttled tracking is not enough.
 func (w *Waiter) channel() string {
-	if w.user.Subscribe && (!w.tracks || w.doubt.in()) {
+	if w.user.Subscribe && (!w.tracks || w.throttle.on()) {
 		return w.Channel
 	}
 	return ""
@@ -192,7 +192,7 @@ func (w *Waiter) channel() string {
 
 // message wakes the waiter because of a message about its key. A tracked waiter is woken by the server instead.
 func (w *Waiter) message() {
-	if w.watches && (!w.tracks || w.doubt.in()) && w.wakeup.wake() {
+	if w.watches && (!w.tracks || w.throttle.on()) && w.wakeup.wake() {
 		w.user.messages++
 	}
 }
@@ -210,7 +210,7 @@ func (w *Waiter) changed(now time.Time) {
 		return
 	}
 	w.watched = false
-	pause := w.doubt.woken(now)
+	pause := w.throttle.woken(now)
 	if pause == 0 {
 		w.invalidated()
 		return
@@ -275,9 +275,9 @@ const gone = -2
 func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	changed := true
 	if pttl == gone {
-		w.doubt.gone()
+		w.throttle.gone()
 	} else {
-		changed = w.doubt.looked(replied, expiry(sent, replied, pttl))
+		changed = w.throttle.looked(replied, expiry(sent, replied, pttl))
 	}
 	if changed && w.asking == asksItself {
 		w.invalidated()
@@ -325,7 +325,7 @@ func (w *Waiter) lost() {
 	w.unpause()
 	w.unsubscribed()
 	w.watched, w.tracks = false, false
-	w.doubt.gone()
+	w.throttle.gone()
 	if relied {
 		w.wakeup.wake()
 	}

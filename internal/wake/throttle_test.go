@@ -11,18 +11,18 @@ import (
 func after(d time.Duration) time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(d) }
 
 // look is one at a key with so many milliseconds left, whose reply takes a millisecond.
-func (d *doubt) look(at time.Duration, pttl int64) bool {
-	return d.looked(after(at+time.Millisecond), expiry(after(at), after(at+time.Millisecond), pttl))
+func (t *throttle) look(at time.Duration, pttl int64) bool {
+	return t.looked(after(at+time.Millisecond), expiry(after(at), after(at+time.Millisecond), pttl))
 }
 
-func TestDoubt(t *testing.T) {
+func TestThrottle(t *testing.T) {
 	const ms = time.Millisecond
 	for name, pttl := range map[string]func(at time.Duration) int64{
 		"a lease":  func(at time.Duration) int64 { return 60_000 - at.Milliseconds() },
 		"no lease": func(time.Duration) int64 { return -1 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := doubt{poll: 100 * ms}
+			d := throttle{poll: 100 * ms}
 			require.True(t, d.look(0, pttl(0)))
 			at := time.Duration(0)
 			pauses := []time.Duration{}
@@ -37,7 +37,7 @@ func TestDoubt(t *testing.T) {
 			require.Equal(t, []time.Duration{
 				0, 2 * ms, 4 * ms, 8 * ms, 16 * ms, 32 * ms, 64 * ms, 100 * ms, 100 * ms,
 			}, pauses)
-			require.True(t, d.in())
+			require.True(t, d.on())
 
 			// Another owner, and all is as before.
 			require.True(t, d.look(at, 60_000))
@@ -48,19 +48,19 @@ func TestDoubt(t *testing.T) {
 }
 
 // Owners that follow each other every third of a millisecond are told apart after the shortest pauses.
-func TestDoubt_NotInAHurry(t *testing.T) {
-	d := doubt{poll: 100 * time.Millisecond}
+func TestThrottle_NotInAHurry(t *testing.T) {
+	d := throttle{poll: 100 * time.Millisecond}
 	for at := time.Duration(0); at < time.Second; at += 300 * time.Microsecond {
 		d.look(at, 60_000)
 		pause := d.woken(after(at + 100*time.Microsecond))
-		require.LessOrEqual(t, pause, 2*shortestDoubt)
+		require.LessOrEqual(t, pause, 2*shortestPause)
 		at += pause
 	}
 }
 
 // A waiter that nothing has woken for a poll interval is trusted again.
-func TestDoubt_EndsAfterAPause(t *testing.T) {
-	d := doubt{poll: 100 * time.Millisecond, pause: time.Second, since: after(0), expiry: span{none: true}}
+func TestThrottle_EndsAfterAPause(t *testing.T) {
+	d := throttle{poll: 100 * time.Millisecond, pause: time.Second, since: after(0), expiry: span{none: true}}
 	require.Zero(t, d.woken(after(100*time.Millisecond)))
 	require.False(t, d.look(101*time.Millisecond, -1))
 	require.NotZero(t, d.woken(after(102*time.Millisecond)))

@@ -6,9 +6,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// doubt tells a waiter's tracking wake-ups about a change of the key from false ones. The server sends false ones when it drops
-// the key from a full tracking table, and when a key of the same name changes in another database. When a waiter looks again,
-// its key is tracked again, which may drop another waiter's key, and so on, as fast as the network allows.
+// throttle tells a waiter's tracking wake-ups about a change of the key from false ones. The server sends false ones when it
+// drops the key from a full tracking table, and when a key of the same name changes in another database. When a waiter looks
+// again, its key is tracked again, which may drop another waiter's key, and so on, as fast as the network allows.
 //
 // A change shows in the key's expiry: a new owner or a renewal makes it later. PTTL gives it to within a round trip and a
 // millisecond. After a look without a change there is a pause, in which the waiter is not woken; then this package looks
@@ -17,7 +17,7 @@ import (
 //
 // A pause without the look would miss releases: beside an owner of another library, which had the key for 3 ms and left it for
 // 2 ms, a call waited for 8 to 12 ms; with a pause of half a poll interval it waited for 55 to 60 ms.
-type doubt struct {
+type throttle struct {
 	poll   time.Duration
 	expiry span          // the key's expiry when a look last showed a change
 	pause  time.Duration // before the next look
@@ -25,8 +25,8 @@ type doubt struct {
 }
 
 const (
-	shortestDoubt = 2 * time.Millisecond
-	longDoubt     = 8 * time.Millisecond // longer pauses mean doubt
+	shortestPause = 2 * time.Millisecond
+	longPause     = 8 * time.Millisecond // with longer pauses it is on
 )
 
 // span bounds the time at which something happens. With none it never does.
@@ -53,29 +53,29 @@ func (s span) maybe(o span) bool {
 }
 
 // looked notes the result of a look, and reports whether the key has surely changed since an earlier one.
-func (d *doubt) looked(now time.Time, seen span) (changed bool) {
-	changed = d.since.IsZero() || !d.expiry.maybe(seen)
-	d.since = now
+func (t *throttle) looked(now time.Time, seen span) (changed bool) {
+	changed = t.since.IsZero() || !t.expiry.maybe(seen)
+	t.since = now
 	if changed {
-		d.expiry, d.pause = seen, 0
+		t.expiry, t.pause = seen, 0
 	} else {
-		d.pause = min(max(2*d.pause, shortestDoubt), d.poll)
+		t.pause = min(max(2*t.pause, shortestPause), t.poll)
 	}
 	return changed
 }
 
-// woken notes a wake-up, and returns for how long to delay the look at the key; 0 without doubt.
-func (d *doubt) woken(now time.Time) time.Duration {
-	if now.Sub(d.since) >= d.poll {
-		d.pause = 0
+// woken notes a wake-up, and returns for how long to delay the look at the key; 0: not at all.
+func (t *throttle) woken(now time.Time) time.Duration {
+	if now.Sub(t.since) >= t.poll {
+		t.pause = 0
 	}
-	return d.pause
+	return t.pause
 }
 
 // gone notes that the key is not there, or that nothing is known about it.
-func (d *doubt) gone() {
-	*d = doubt{poll: d.poll}
+func (t *throttle) gone() {
+	*t = throttle{poll: t.poll}
 }
 
-// in reports whether the waiter has been in doubt for a while.
-func (d *doubt) in() bool { return d.pause > longDoubt }
+// on reports whether wake-ups have been false for a while.
+func (t *throttle) on() bool { return t.pause > longPause }
