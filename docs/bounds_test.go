@@ -17,7 +17,7 @@ func TestBounds(t *testing.T) {
 		"mostPaths":       {"acquireall.go", "%s paths", []string{"acquireall.go", "docs/semantics.md"}},
 		"mostGoroutines":        {"internal/hold/orphans.go", "more than %s goroutines", []string{"docs/semantics.md"}},
 		"defaultCapacity": {"options.go", "Default: %s", []string{"registry.go"}},
-		"MostWaits":       {"internal/presence/record.go", "%s at most", []string{"docs/wire-format.md"}},
+		"MostWaits":       {"internal/presence/identity.go", "%s at most", []string{"docs/wire-format.md"}},
 		"backlog":         {"internal/dispatch/dispatch.go", "while %s wait", []string{"options.go"}},
 	} {
 		set := regexp.MustCompile(`\b` + constant + ` += ([\d_]+)`).FindStringSubmatch(read(t, c.file))

@@ -36,6 +36,7 @@ type module struct {
 	inTests map[string][]string
 	long    map[string]int                        // sizes that are longer than they may be; not of tests
 	structs map[string]map[string]*ast.StructType // of each package, by name; not of tests
+	files   map[string]bool                       // their paths; not of tests
 }
 
 // skipped are folders without packages of the library.
@@ -43,7 +44,9 @@ var skipped = map[string]bool{"docs": true, "examples": true, "scripts": true, "
 
 func parse(t *testing.T, root string) module {
 	t.Helper()
-	m := module{map[string][]string{}, map[string][]string{}, map[string]int{}, map[string]map[string]*ast.StructType{}}
+	m := module{
+		map[string][]string{}, map[string][]string{}, map[string]int{}, map[string]map[string]*ast.StructType{}, map[string]bool{},
+	}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -97,7 +100,23 @@ func (m module) take(name, src string) error {
 	if strings.HasSuffix(name, "_test.go") {
 		return nil
 	}
+	m.files[name] = true
 	return m.measure(name, src)
+}
+
+// homonyms are the files that have the name of a package, and are not in it: of two things one name says neither.
+func (m module) homonyms() (problems []string) {
+	for pkg := range m.imports {
+		title := pkg[strings.LastIndex(pkg, "/")+1:]
+		for file := range m.files {
+			dir, base := filepath.Split(file)
+			if base == title+".go" && packageOf(strings.TrimSuffix(dir, "/")) != pkg {
+				problems = append(problems, file+" has the name of package "+title)
+			}
+		}
+	}
+	slices.Sort(problems)
+	return problems
 }
 
 // packageOf is the key of a package in a directory.

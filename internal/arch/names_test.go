@@ -72,6 +72,19 @@ var imported = []string{
 	"examples/orders", "examples/service", "examples/web",
 }
 
+func TestFiles_HaveTheNameOfNoOtherPackage(t *testing.T) {
+	m := module{
+		imports: map[string][]string{"": nil, "hold": nil, "protocol/operator": nil, "observe": nil},
+		files: map[string]bool{
+			"hold.go": true, "internal/hold/hold.go": true, "observe/observe.go": true, "internal/hold/operator.go": true, "lock.go": true,
+		},
+	}
+	require.Equal(t, []string{
+		"hold.go has the name of package hold", "internal/hold/operator.go has the name of package operator",
+	}, m.homonyms())
+	require.Empty(t, parse(t, "../..").homonyms())
+}
+
 var fileName = regexp.MustCompile(`\b[\w-]+\.(go|lua|md|tla|txt)\b`)
 
 // Those who read the comments of exported names, with go doc for instance, have no files.
