@@ -141,6 +141,15 @@ func (h *Hold) begin(granted, since, now clock.Instant) {
 	h.plan()
 }
 
+// bound returns until when AtMost lets the key live, for an owner that got the hold at since; 0: as long as it is renewed. The
+// caller holds the mutex.
+func (h *Hold) bound(since clock.Instant) clock.Instant {
+	if most := h.extra().atMost; most > 0 {
+		return since.Add(most)
+	}
+	return 0
+}
+
 // fresh is Fresh for a caller that holds the mutex.
 func (h *Hold) fresh() bool { return h.lease.Fresh(h.path.Clock.Now()) }
 

@@ -2,9 +2,11 @@ package hold
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -209,5 +211,22 @@ func (h *Hold) verified(n int64, err error, late bool) {
 		h.unlockLose(fault.Without(n))
 	default:
 		h.unlockPlanned()
+	}
+}
+
+// longLeases is after how many leases sayLong logs a hold.
+const longLeases = 10
+
+// sayLong logs that a renewed hold is held for long, once for each owner.
+func (h *Hold) sayLong(now clock.Instant) {
+	h.mu.Lock()
+	held := h.had.owned.Until(now)
+	says := !h.leads && !h.extra().unlogged && h.lease.Outlasts(now, held, longLeases)
+	if says {
+		h.own().unlogged = true
+	}
+	h.mu.Unlock()
+	if says {
+		h.path.Log(slog.LevelWarn, "a lock is held for long", slog.String("key", h.path.Key), slog.Duration("held", held))
 	}
 }

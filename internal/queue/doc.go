@@ -9,7 +9,7 @@
 //	                   └─no queue──▶ poll ──▶ held           see poll.go
 //	held ──▶ release ──▶ free, or another owner's            see release.go
 //
-// What a call leaves is removed in the background: a grant that may still arrive, a ticket, see removal.go and ticket.go. What
+// What a call leaves is removed in the background: a grant that may still arrive, a ticket, see removal.go and queue.go. What
 // is known of others that want a path is kept beside it, see contention.go. [Group] asks for several paths with
 // one script.
 package queue

@@ -3,10 +3,13 @@ package queue
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
@@ -118,4 +121,242 @@ func (a *acquisition) end(q *Request) {
 	a.listener.Close()
 	q.How, q.Woken = a.course.how(a.sentAt), a.course.wakeups
 	a.path.all.putBack(a.waitKit)
+}
+
+// attempt is what all tries of a call share.
+type attempt struct {
+	path     *Path
+	hold     *hold.Hold
+	under    string          // for a reader: the value of the writer's hold that its owner has
+	ctx      context.Context // of the caller
+	proved   bool            // the call has asked whether it may release, see prove
+	progress progress        // how far its tries have come
+	cut      bool            // the last try was not answered before ctx ended
+	again    bool            // the last reply, that the lock is taken, came late, and the try asked again
+	failFast bool            // the call fails when Redis cannot be asked, see FailFast
+	sentAt   clock.Instant   // when the last try was sent
+	at       protocol.Reply  // the last reply
+	// failure is why the last try that ended failed, and in the end, why the call did; nil if another owner has the lock.
+	failure error
+}
+
+// progress is how far the tries of a call have come.
+type progress uint8
+
+const (
+	nothingSent progress = iota
+	unanswered           // one has begun
+	answered             // one has ended: with a reply, or an error that was not the end of the call's context
+	granted              // the hold is live
+)
+
+// answerGrace is by how much a call may exceed its wait when the server does not answer.
+const answerGrace = 250 * time.Millisecond
+
+// bid returns what a try asks for.
+func (a *attempt) bid(w protocol.Queueing) protocol.Request {
+	return protocol.Request{
+		Key: a.path.Key, Value: a.hold.Value(), Lease: a.hold.Term(), Under: a.under, Side: a.path.side, Queueing: w,
+	}
+}
+
+// mode returns the mode of a try without a ticket. Polls: the call has tried before and goes on polling; the try leaves a
+// trace, so that calls with tickets let it in. A call that does not wait also leaves a trace if another such call failed
+// shortly before, see [barging.State.Tried]; that keeps no call out. A waiting reader does not overtake a waiting writer,
+// although others read already, so that readers do not keep a polling writer out forever.
+func (a *attempt) mode(patient, polls bool) protocol.Mode {
+	return a.path.rules.mode(a.path, patient, polls)
+}
+
+// passing reports whether a waiting call tries again after err.
+func (a *attempt) passing(err error) bool { return !a.cut && fault.Transient(err) } // mutant: failure ends the wait
+
+// try asks Redis once, quickly if the key is most likely free; see protocol.Format. It waits for the answer until a little
+// after the deadline. The steps before and after are functions of their own, to keep the stack of a waiting call small: with
+// thousands of calls its size decides how much of the processor's cache is left.
+func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) error {
+	if a.ctx.Err() != nil {
+		a.cut = true
+		return a.explained(fault.Ended(a.ctx))
+	}
+	if !a.proved && a.path.proves() {
+		if err := a.prove(deadline); err != nil { // mutant: release not proven
+			return err
+		}
+	}
+	p := a.commandWait(deadline)
+	if err := a.tooFar(&p); err != nil {
+		return err
+	}
+	var c protocol.Call
+	a.prepare(&c, w, quick)
+	reply := a.path.all.Transport.Do(&p, &c)
+	err := a.judge(&c, &reply, deadline)
+	if a.again && !a.cut { // a function of its own, since most tries do not need its stack
+		return a.askAgain(&p, w, quick, deadline)
+	}
+	return err
+}
+
+// askAgain asks again after a late reply that the lock is taken: the server may no longer be the master. It checks a ticket
+// instead of asking for one again: the ticket may have been granted in between, and with a second ticket of the same number the
+// message of that grant, which may be over by now, would count from now.
+func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
+	defer func() { a.again = true }()
+	if w.Mode == protocol.ModeEnqueue {
+		w = protocol.Queueing{Mode: protocol.ModeCheck, Zeros: w.Zeros}
+	}
+	for p.Since = a.sentAt; a.again; {
+		if err = a.tooFar(p); err != nil {
+			return err
+		}
+		var c protocol.Call
+		a.prepare(&c, w, quick)
+		reply := a.path.all.Transport.Do(p, &c)
+		err = a.judge(&c, &reply, deadline)
+		if a.cut || p.Left(a.path.Clock) <= 0 {
+			break
+		}
+	}
+	return err
+}
+
+func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
+	*c = a.path.Format.Obtain(a.bid(w), quick)
+	c.DropIfAbandoned = true
+	a.path.all.Demand(c, grants)
+	a.progress = max(a.progress, unanswered)
+}
+
+// judge handles the reply to a try: what it says, whether the hold is live by it, and whether the caller still waits.
+func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock.Instant) (err error) {
+	h, came := a.hold, reply.Came
+	a.sentAt, a.again = reply.Sent, false
+	a.at, err = c.Decode(reply.RedisResult)
+	h.Draw(a.at.Token)
+	if a.at.Number != 0 {
+		a.path.Found(a.at.Number)
+	}
+	switch {
+	case err == nil && reply.ReplicaErr != nil:
+		err = a.giveBack(reply.ReplicaErr) // mutant: short grant
+	case err != nil || !reply.Late: // mutant: late grant believed
+	case a.at.Granted:
+		if err = a.confirmGrant(deadline, reply.Doubtful); err == nil {
+			return nil
+		}
+		a.at.Granted = false
+	case c.Script != nil: // perhaps from a former master; after a plain SET a script asks anyway
+		err, a.again = fault.Late, true
+	}
+	if a.at.Granted {
+		if h.Grant(a.sentAt, came) {
+			a.win(a.sentAt)
+			return nil
+		}
+		a.at.Granted, err = false, fault.Late // its lease may be over
+	}
+	h.SetMayArrive(h.MayArrive() || fault.OutcomeUnknown(err))
+
+	if !reply.Cut {
+		a.progress, a.failure = answered, fault.Classify(err)
+	}
+	a.cut = reply.Cut || err != nil && (reply.ReplicaErr != nil || reply.Late) && a.ctx.Err() != nil
+	if a.cut {
+		return a.explained(fault.Ended(a.ctx))
+	}
+	return a.failure
+}
+
+// won reports whether the lock has the hold.
+func (a *attempt) won() bool { return a.progress == granted }
+
+// win gives the lock the hold, which is live.
+func (a *attempt) win(since clock.Instant) {
+	a.progress = granted
+	a.path.lock.Won(a.hold, since)
+}
+
+// commandWait returns how long to wait for the reply to a command that is sent now.
+func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
+	reg, to := a.path.all, a.path.Shard()
+	p := reg.CommandWait(a.ctx, to)
+	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.path.whole())
+	if p.FailFast = a.failFast; a.failFast {
+		limit := clock.Plus(to.Patience()+time.Millisecond, reg.acknowledging()) // a silence is noticed before
+		if limit < p.Limit {
+			p.Limit, p.Near = limit, 0
+		}
+	}
+	if deadline != clock.Never {
+		if left := reg.Clock.Now().Until(deadline.Add(to.RoundTrip().Plus(answerGrace))); left < p.Limit {
+			p.Limit, p.Near = left, 0
+		}
+	}
+	return p
+}
+
+// confirmGrant confirms a grant whose reply came late. The hold counts from the confirmation.
+func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
+	h := a.hold
+	sent, granted, err := a.confirm(deadline, doubtful)
+	if granted && h.Grant(sent, a.path.Clock.Now()) {
+		a.win(sent)
+		return nil
+	}
+	h.SetMayArrive(true) // in any case the key may be there
+	if granted {
+		return fault.Late
+	}
+	return err
+}
+
+// confirm confirms a grant whose reply came late, by a renewal that is sent after that. The hold counts from that renewal.
+func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
+	of, h := a.path, a.hold
+	p, c := a.commandWait(deadline), of.Format.Renew(of.Key, h.Value(), h.Term())
+	if of.Format.Fencing { // a token from a former master would be worthless
+		c = of.Format.Fence(of.Key, h.Value(), h.Term())
+	}
+	p.Obtains, p.Since = false, of.Clock.Now() // one limit for all tries
+	end := p.Since.Add(p.Limit)
+	of.all.Demand(&c, Renews)
+	for {
+		reply := of.all.Transport.Do(&p, &c)
+		n, err := protocol.Confirmed(reply.RedisResult)
+		h.Draw(uint64(max(n, 0)))
+		switch {
+		case err == nil && reply.ReplicaErr != nil:
+			return reply.Sent, false, a.giveBack(reply.ReplicaErr)
+		case err == nil && reply.Late && !reply.Doubtful && n > 0 && reply.Came < end && a.ctx.Err() == nil:
+			// The round trip is long, or this process stood still, but the server is not suspect: ask it again.
+		case err == nil && (reply.Late || n <= 0), err == nil && doubtful && !reply.Fresh:
+			return reply.Sent, false, fault.Late // the former master may answer again
+		default:
+			return reply.Sent, err == nil, err
+		}
+	}
+}
+
+// giveBack releases a hold that only the master has, not enough replicas: after a failover others could have the lock, too. The
+// release needs no replica. The next try asks for a new hold, which a late release does not touch.
+func (a *attempt) giveBack(why error) error {
+	left := a.path.remains(a.hold)
+	left.MayArrive = a.hold.MayArrive()
+	a.path.all.cleanUp(left) // mutant: short grant kept
+	a.hold, a.at = a.path.lock.NewHold(a.hold.Terms()), protocol.Reply{}
+	return why
+}
+
+// explained adds to the reason why a call gives up that Redis could not be asked, if that is so. The last try that ended
+// decides; if none has, Redis has not answered at all.
+func (a *attempt) explained(why error) error {
+	switch held := a.progress == answered && a.failure == nil; {
+	case a.progress == unanswered:
+		return fault.Explain(why, fault.AsUnavailable(fault.NoAnswer))
+	case held && why != fault.Busy && !errors.Is(why, fault.Closed): //nolint:errorlint // never wrapped
+		return fault.HeldError{End: why}
+	default:
+		return fault.Explain(why, a.failure)
+	}
 }

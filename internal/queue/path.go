@@ -2,18 +2,13 @@ package queue
 
 import (
 	"context"
-	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -60,53 +55,6 @@ type Lock interface {
 	EndWait(call *deadlock.Call)
 }
 
-// Shared is what all paths of a registry share.
-type Shared struct {
-	Settings
-	Prefix    string
-	Values    string // the prefix of the values of the registry's holds
-	Clock     clock.Clock
-	Transport *transport.Client
-	Waker     *Waker
-	Closed    <-chan struct{}
-	Draining  Draining
-	Cleaner   *cleanup.Cleaner
-	Lease     time.Duration // of holds, unless a call names another
-
-	kits  sync.Pool // of *waitKit
-	freed freed
-	Counts
-	rights
-}
-
-// Counts are figures about waiting calls.
-type Counts struct {
-	Grants  atomic.Uint64 // messages that made a call the owner
-	Polls   atomic.Uint64 // tries that were made only because it was time
-	Windows atomic.Uint64 // times that a waiter left a free key to calls without a ticket
-}
-
-// rights is what is known of what the servers permit.
-type rights struct {
-	refusals
-	proofs
-}
-
-// refusals is what servers, or proxies in front of them, refuse.
-type refusals struct {
-	Apart protocol.Apart // whether a proxy keeps paths on several servers: one script cannot obtain them
-
-	unqueued  atomic.Bool  // a refusal for good was logged
-	postponed atomic.Int64 // an instant: until then a refusal for now is not logged again
-}
-
-// Draining ends waiting calls when the registry shuts down, except those that may go on.
-type Draining struct {
-	Begins <-chan struct{}
-	// GoesOn reports whether a call may go on. The call's goroutine calls it.
-	GoesOn func(ctx context.Context) bool
-}
-
 // Shard returns the shard of the key.
 func (p *Path) Shard() *transport.Shard { return p.all.Transport.Shard(p.Key) }
 
@@ -135,30 +83,6 @@ func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
 func (p *Path) WaitsToLead() bool {
 	w := p.active.Load()
 	return w != nil && w.waitsSince != 0 && w.leads
-}
-
-// numberIn returns the number in the value of a hold of the registry; 0 if there is none, since the value may come from a
-// message.
-func (all *Shared) numberIn(value string) uint64 {
-	n, err := strconv.ParseUint(value[len(all.Values):], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// Stopped returns why a call must stop waiting: its context ended, or the registry is closed. It returns nil if neither is
-// true.
-func (all *Shared) Stopped(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return fault.Ended(ctx)
-	}
-	select {
-	case <-all.Closed:
-		return fault.Closed
-	default:
-		return nil
-	}
 }
 
 // Request is what a call that has the local half asks for.
