@@ -341,7 +341,7 @@ func TestFault_ScriptsAreForgotten(t *testing.T) {
 func TestFault_ConnectionsAreKilled(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		f := w.Flaky()
-		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*kit.ShortLease)).Obtain("42")
+		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(5*time.Second)).Obtain("42")
 		kill := func() {
 			w.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 			w.Do("CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes")

@@ -93,8 +93,8 @@ func TestNesting_NestedDoInOtherGoroutines(t *testing.T) {
 			require.True(w, r.Obtain("a").IsHeld())
 			return r.Do(w.Context(), "a", nothing) // this goroutine needs no context
 		})
-		require.NoError(w, err)
-		require.True(w, w.Free("orders:a"))
+		w.Released(err)
+		w.AwaitGone("orders:a")
 	})
 }
 

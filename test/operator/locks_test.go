@@ -143,7 +143,7 @@ func TestLocks_AreSoughtSparingly(t *testing.T) {
 			w.Do("EVAL", script, "0", strconv.Itoa(from+1), strconv.Itoa(to))
 		}
 		r := w.Registry()
-		w.Lock(r.Obtain("42"))
+		w.Lock(r.Obtain("42"), lockregistry.Lease(time.Hour))
 		pass := func() (took, busy time.Duration, calls int) {
 			w.Do("CONFIG", "RESETSTAT")
 			start := time.Now()
@@ -158,12 +158,11 @@ func TestLocks_AreSoughtSparingly(t *testing.T) {
 		took, busy, calls := pass()
 		w.Logf("%d keys: %v, %v of the server, %d calls", few, took, busy, calls)
 		require.InDelta(w, few/500, calls, 30)
-		quickest := took
-		for range 4 {
+		// With pauses each takes three seconds; a machine that is busy with other things now and then lets one be quick.
+		w.Await("a pass without pauses", func() bool {
 			took, _, _ := pass()
-			quickest = min(quickest, took)
-		}
-		require.Less(w, quickest, time.Second)
+			return took < time.Second
+		})
 
 		fill(few, others)
 		took, busy, calls = pass()

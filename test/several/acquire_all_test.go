@@ -182,12 +182,18 @@ func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
 			for _, path := range []string{"a", "b", "c"} {
 				held := w.Acquires(holder.Obtain(path))
 				for _, opt := range []lockregistry.AcquireOption{lockregistry.NoWait(), lockregistry.Wait(300 * time.Millisecond)} {
-					_, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, opt)
-					w.Fails(err, lockregistry.ErrTaken, "acquire", "orders:"+path)
+					err := w.Answer(func() error {
+						_, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, opt)
+						return err
+					})
+					require.ErrorIs(w, err, lockregistry.ErrTaken)
 					require.NotErrorIs(w, err, lockregistry.ErrUnavailable, name)
+					if w.Fake { // on a busy machine the wait may end before the call comes to that path
+						w.Fails(err, lockregistry.ErrTaken, "acquire", "orders:"+path)
+					}
 					for _, p := range []string{"a", "b", "c"} {
 						if p != path {
-							allFree(w, p)
+							w.AwaitGone("orders:" + p)
 						}
 					}
 				}
@@ -482,7 +488,7 @@ func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 									return
 								}
 								inside.Enter(w, which, func() {})
-								if err := h.Release(w.Context()); err != nil {
+								if err := h.Release(w.Context()); err != nil && !kit.TookLong(err) && !kit.LeaseOver(err) {
 									w.Error(err)
 								}
 							}

@@ -94,6 +94,15 @@ func TookLong(err error) bool {
 	return errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.Late) || errors.Is(err, fault.NotSent) || errors.Is(err, fault.Unproven)
 }
 
+// UnlessLate returns the error of a call that releases, on a real server: nil in place of one that says only that the answer took
+// too long. The key is removed all the same, a moment later.
+func UnlessLate(err error) error {
+	if TookLong(err) {
+		return nil
+	}
+	return err
+}
+
 // LeaseOver reports whether a hold was lost because it was not renewed in time. That happens when the machine is so busy that a
 // section takes longer than the second for which a release grants the lock to a waiter, and its first renewal, too.
 func LeaseOver(err error) bool {

@@ -29,7 +29,7 @@ func (w *World) Permit(s *lockregistry.Semaphore, opts ...lockregistry.Semaphore
 func (w *World) Release(holds ...*lockregistry.Hold) {
 	w.Helper()
 	for _, h := range holds {
-		w.released(h.Release(w.Context()))
+		w.Released(h.Release(w.Context()))
 	}
 }
 

@@ -279,23 +279,28 @@ func (w *World) Lock(l *lockregistry.Lock, opts ...lockregistry.LockOption) {
 // Unlock unlocks as the goroutine of the test.
 func (w *World) Unlock(l *lockregistry.Lock) {
 	w.Helper()
-	w.released(l.Unlock(w.Context()))
+	w.Released(l.Unlock(w.Context()))
 }
 
-// obtains makes a call that must succeed. On a real server it is made again if its answer took too long, see TookLong.
+// obtains makes a call that must succeed.
 func (w *World) obtains(call func() error) {
 	w.Helper()
+	require.NoError(w, w.Answer(call))
+}
+
+// Answer returns the result of a call. On a real server it is made again if its answer took too long, see TookLong.
+func (w *World) Answer(call func() error) error {
 	const patience = 20 * time.Second
 	began, err := time.Now(), call()
 	for !w.Fake && TookLong(err) && time.Since(began) < patience {
 		err = call()
 	}
-	require.NoError(w, err)
+	return err
 }
 
-// released checks the result of a call that releases. On a real server its answer may have taken too long: the key is removed all
+// Released checks the result of a call that releases. On a real server its answer may have taken too long: the key is removed all
 // the same, a moment later.
-func (w *World) released(err error) {
+func (w *World) Released(err error) {
 	w.Helper()
 	if w.Fake || !TookLong(err) {
 		require.NoError(w, err)
