@@ -105,6 +105,7 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 	case err == nil:
 		r := newRegistry(opened.Client, prefix, &s)
 		r.owns = true
+		r.transport.Sole(option.SelectDB)
 		r.transport.Greeted(opened.Greeting, option.PipelineMultiplex < 0 && !option.DisableAutoPipelining)
 		if opened.Master {
 			r.transport.LedToMaster()

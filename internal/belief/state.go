@@ -119,12 +119,6 @@ func (s *State) IsHealthy(now clock.Instant) bool {
 // IsSuspect reports whether the server is suspect.
 func (s *State) IsSuspect(now clock.Instant) bool { return s.view().suspect(now) }
 
-// SuspectUntil returns until when it is suspect, and whether it is also in doubt, which no time ends.
-func (s *State) SuspectUntil() (until clock.Instant, inDoubt bool) {
-	now := s.view()
-	return now.suspectUntil, now.inDoubt
-}
-
 // Warm reports whether there were enough replies since a connection broke that all of the client's few connections have surely
 // been made.
 func (s *State) Warm() bool { return s.replies.Load() >= manyReplies }

@@ -170,7 +170,7 @@ func TestState_Succeeds(t *testing.T) {
 	require.False(t, s.IsSuspect(1))
 	former.FoundSilent(milliseconds(1000), milliseconds(2000))
 	s.Succeeds(former)
-	until, _ := former.SuspectUntil()
+	until := former.view().suspectUntil
 	require.True(t, s.IsSuspect(until-1))
 	require.False(t, s.IsSuspect(until))
 	require.Zero(t, s.SilentAt(), "nothing was late there")

@@ -31,7 +31,7 @@ type bound struct {
 	ended  atomic.Int64 // an instant: when done was closed; 0: not yet
 	limits
 	alarm alarm
-	own   *ownConn // the own connection that it closes; nil: none
+	own   *dedicated // the connection that it closes; nil: none
 	item  item
 	pool  *boundPool // the pool that it returns to; nil: none
 	index int        // its index among the pool's used bounds; the pool's mutex guards it
@@ -68,7 +68,7 @@ const (
 )
 
 // bound begins a bound with its own timer. The caller must stop it.
-func (t *Client) bound(p *Wait, now clock.Instant, own *ownConn) *bound {
+func (t *Client) bound(p *Wait, now clock.Instant, own *dedicated) *bound {
 	b := &bound{done: make(chan struct{}), client: t}
 	b.begin(p, now, own)
 	return b
@@ -84,7 +84,7 @@ func (s *Shard) bound(p *Wait, now clock.Instant, call *asyncCall) *bound {
 // begin begins a bound, which closes own when it ends, if that is not nil. A round of the watchdog notices the end of the
 // context, timedAfter and roundEvery later at most; the grace then counts from when the bound began. So a grace is at least as
 // long as these two.
-func (b *bound) begin(p *Wait, now clock.Instant, own *ownConn) {
+func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated) {
 	since := now
 	if p.Since > 0 {
 		since = p.Since

@@ -38,9 +38,8 @@ type Client struct {
 	ignoresContexts atomic.Bool
 	watchdog        watchdog
 	pipelines       chan struct{} // limits the pipelines that have a goroutine
-	// selected is the database of the client's shared connections; nil: not known yet.
-	selected  atomic.Pointer[string]
-	abandoned atomic.Int32 // see AwaitAbandoned
+	pool            pool
+	abandoned       atomic.Int32 // see AwaitAbandoned
 
 	replicators replicators
 	vouching    vouching

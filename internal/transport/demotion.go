@@ -171,23 +171,14 @@ func (t *Client) LedToMaster() { t.First.belief.LedToMaster() }
 // fresh ones.
 const mostYoung = 3
 
-// pooled returns how many connections to a replica may come from the client's pool, instead of from the address.
-func (f *freshConns) pooled() int {
+// young returns how many connections to a replica may come from the client's pool, instead of from the address.
+func (f *freshConns) young() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.shard.belief.Owed() || f.refusedAt != 0 && f.refusedAt.Until(f.shard.client.Clock.Now()) < time.Second {
+	if !f.belief.Owed() || f.replicas.newest != 0 && f.replicas.newest.Until(f.now()) < time.Second {
 		return 0
 	}
 	return mostYoung
-}
-
-// leadsToReplica asks for the role of the server of a connection that only the caller uses.
-func (s *Shard) leadsToReplica(client rueidis.DedicatedClient) bool {
-	t := s.client
-	end := t.bound(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(askLimit)}, t.Clock.Now(), nil)
-	defer end.stop()
-	role, _ := roleIn(client.Do(end, client.B().Arbitrary("HELLO").Build()))
-	return role == belief.Replica
 }
 
 // refused notes that a fresh connection leads to a replica.
@@ -197,10 +188,10 @@ func (f *freshConns) refused(conn *freshConn) {
 	if conn.broken.Swap(true) {
 		return
 	}
-	now := f.shard.client.Clock.Now()
-	if f.refusedAt.Until(now) >= time.Second {
-		f.refusals = 0
+	now := f.now()
+	if f.replicas.newest.Until(now) >= time.Second {
+		f.replicas.inARow = 0
 	}
-	f.refusals, f.refusedAt = f.refusals+1, now
-	f.again = now.Add(clock.Pause(f.refusals, refusedPause))
+	f.replicas = refusals{f.replicas.inARow + 1, now}
+	f.again = now.Add(clock.Pause(f.replicas.inARow, refusedPause))
 }

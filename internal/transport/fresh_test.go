@@ -19,14 +19,11 @@ import (
 func TestFreshConns_AllThatMakeOneHang(t *testing.T) {
 	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		f := &open(nil).First.fresh
-		for range mostMaking {
-			f.hanging = append(f.hanging, f.shard.client.Clock.Now())
-		}
+		f.dials.hanging = []clock.Instant{f.now().Add(-poolWait)}
 		asked := 0
 		conn, none := f.get(func() bool { asked++; return asked > 1 })
 		require.Nil(t, conn)
 		require.True(t, none)
-		f.hanging = []clock.Instant{}
 	})
 }
 

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"reflect"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,21 +31,24 @@ import (
 // It is only for plain rueidis clients of one address. A client of Sentinel does not close such a connection when it changes to
 // another master, and a wrapper may want to see each command.
 type ownConn struct {
-	rueidis.DedicatedClient
-	made  clock.Instant // when making it began
-	since clock.Instant // when it was installed
+	*dedicated
 	busy  atomic.Bool   // in use, or closed
 	unfit atomic.Bool   // its user must close it
 	heard clock.Instant // when the newest reply came; guarded by busy
 }
 
 type ownConns struct {
-	shard     *Shard
-	possible  bool // the client is suitable, see isSingle
+	possible bool // the client is suitable, see isSingle
+	belief   *belief.State
+	now      func() clock.Instant
+	dial     func() *dedicated             // a new connection; nil: there is none
+	describe func() (info string, _ error) // asks for CLIENT INFO of a shared connection
+
 	conn      atomic.Pointer[ownConn]
 	preparing atomic.Bool   // a goroutine makes or checks it
 	owed      atomic.Bool   // the next obtaining command goes over a shared connection, see tend
-	again     clock.Instant // not made again before this; guarded by preparing
+	failed    int           // attempts to make one, in a row; guarded by preparing, as is again
+	again     clock.Instant // none is made before this
 	tended    atomic.Bool   // the timer of tend runs
 
 	_      cacheLine
@@ -55,16 +57,25 @@ type ownConns struct {
 }
 
 const (
-	ownRun     = 4                                 // after this many commands one at a time, without a pause, it is used
-	ownMake    = 24                                // after this many it is made
-	ownFor     = belief.Tick + 2*belief.HealthyFor // after its last reply it is used without a check, while the shard is healthy
-	ownTend    = belief.Connect                    // how often tend runs
-	ownIdle    = belief.Old / 3                    // it is closed after this time without a reply
-	ownLife    = belief.Old                        // rueidis renews no credentials on it, and the address may lead elsewhere by then
-	ownPause   = 10 * belief.Again                 // after none could be made
-	ownLimit   = belief.Old / 3                    // longer waits use the shared ones, which rueidis closes when so long silent
-	ownNear    = belief.Tick / 10                  // with longer round trips it gains too little
-	mostPooled = 8                                 // pooled connections that are tried to get a new one
+	// Half of these, and connections are made for programs that lock now and then. Twice: later.
+	ownRun  = 4  // after this many commands one at a time, without a pause, it is used
+	ownMake = 24 // after this many it is made
+
+	// ownFor, after its last reply it is used without a check, while the shard is healthy.
+	// Half of it: it is asked between two commands of a program that pauses for as long as a timer of a busy machine.
+	// Twice: the first command after a pause may find it closed, and fails.
+	ownFor = belief.Tick + 2*belief.HealthyFor
+
+	// ownTend is how often tend runs: each time one command, and a question, go over the shared connections.
+	// Twice: that these broke or were closed is noticed so much later.
+	ownTend = belief.Connect
+
+	// ownRest is less than rueidis leaves a connection silent, 10 s by default; on the shared ones it notices that and closes them.
+	// So after this time without a reply this one is closed, and for calls that may wait longer it is not used.
+	ownRest = belief.Old / 3
+
+	// ownNear: with longer round trips it gains too little.
+	ownNear = belief.Tick / 10
 )
 
 // isSingle reports whether a client can have an own connection.
@@ -75,7 +86,7 @@ func isSingle(client rueidis.Client) bool {
 // take returns the shard's own connection, if there is one, for a command that is the only one under way. The caller must call
 // leave.
 func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, of *bound) *ownConn {
-	if !o.possible || p.Limit > ownLimit || o.shard.RoundTrip().Base >= ownNear {
+	if !o.possible || p.Limit > ownRest || o.belief.RoundTrip().Base >= ownNear {
 		return nil
 	}
 	if of.nth > 1 {
@@ -144,7 +155,7 @@ func (o *ownConns) drop() {
 // connection. The command counts as blocking, so that rueidis closes the connection without waiting for it.
 func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
-	end.begin(p, a.Sent, w)
+	end.begin(p, a.Sent, w.dedicated)
 	a.RedisResult = c.Repair(end, t.redis, c.SendOnce(context.Background(), w, true))
 	a.ReadBack = c.ReadBack()
 	a.Came = t.Clock.Now()
@@ -162,8 +173,7 @@ func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Repl
 	w.leave()
 }
 
-// prepare makes an own connection, or checks the existing one, in the background. That may hang when the client has no free
-// connection, but no command waits for it.
+// prepare makes an own connection, or checks the existing one, in the background.
 func (o *ownConns) prepare(now clock.Instant) {
 	if !o.preparing.CompareAndSwap(false, true) {
 		return
@@ -177,81 +187,29 @@ func (o *ownConns) prepare(now clock.Instant) {
 		defer o.preparing.Store(false)
 		switch {
 		case w == nil:
-			if w = o.procure(now); w == nil {
-				o.again = o.shard.client.Clock.Now().Add(ownPause)
-				return
-			}
-			o.install(w)
+			o.make()
 		case w.take():
-			if _, err := o.describe(w); err != nil {
+			if w.ask(o.belief.RoundTrip().Plus(lateReply), "CLIENT", "INFO").Error() != nil {
 				o.drop()
 			}
+			w.heard = o.now()
 			w.leave()
 		}
 	}()
 }
 
-// procure gets a new connection from the client. Connections from the client's pool may be in any state, and use another
-// database; they are put back. If the pool is full, no new connection can be made.
-func (o *ownConns) procure(now clock.Instant) *ownConn {
-	var pooled []func()
-	giveBack := func() {
-		for _, one := range pooled {
-			one()
-		}
-	}
-	defer giveBack() // calling it twice is harmless
-	for len(pooled) < mostPooled {
-		alarm := time.AfterFunc(lateReply, giveBack) // otherwise procure might wait for what it holds
-		client, back := o.shard.client.redis.Dedicate()
-		if !alarm.Stop() {
-			back()
-			return nil
-		}
-		w := &ownConn{DedicatedClient: client, made: now}
-		info, err := o.describe(w)
-		age, err2 := ageOf(info)
-		err = fault.Join(err, err2)
-		if err != nil {
-			client.Close()
-			return nil
-		}
-		if age <= now.Until(w.heard)+time.Second && o.alike(info) { // CLIENT INFO has the age in whole seconds
-			w.since = w.heard
-			return w
-		}
-		pooled = append(pooled, func() {
-			if o.shard.IsSuspect(o.shard.client.Clock.Now()) { // it may lead to a former master, and nobody looks at the pool again
-				client.Close()
-			}
-			back()
-		})
-	}
-	return nil
-}
-
-// describe asks the server for CLIENT INFO on an own connection, which the caller has taken.
-func (o *ownConns) describe(w *ownConn) (info string, err error) {
-	t := o.shard.client
-	now := t.Clock.Now()
-	end := t.bound(&Wait{Ctx: context.Background(), Limit: o.shard.RoundTrip().Plus(lateReply)}, now, w)
-	info, err = w.Do(context.Background(), w.B().Arbitrary("CLIENT", "INFO").Blocking()).ToString()
-	if end.stop() {
-		err = fault.NoAnswer
-	}
-	w.heard = t.Clock.Now()
-	return info, err
-}
-
-// install makes a connection the shard's own, unless it came too late.
-func (o *ownConns) install(w *ownConn) {
-	s := o.shard
-	if w.made.Until(s.client.Clock.Now()) >= s.RoundTrip().Connect() {
-		w.discard()
+func (o *ownConns) make() {
+	made := o.dial()
+	now := o.now()
+	if made == nil || !made.told {
+		o.failed++
+		o.again = now.Add(ownTend << min(o.failed, 10)) // up to 17 min, where the pool has none but old ones; a busy machine was late
+		made.end()
 		return
 	}
-	o.conn.Store(w)
-	if s.belief.Closed() || s.IsSuspect(s.client.Clock.Now()) || !s.belief.Warm() { // the same event has dropped the previous one
+	o.failed = 0
+	o.conn.Store(&ownConn{dedicated: made, heard: now})
+	if o.belief.Closed() || o.belief.IsSuspect(now) || !o.belief.Warm() { // the same event has dropped the previous one
 		o.drop()
 	}
 	if o.tended.CompareAndSwap(false, true) {
@@ -270,11 +228,11 @@ func (o *ownConns) tend() {
 			return
 		}
 	}
-	now := o.shard.client.Clock.Now()
-	old, used := w.made.Until(now) >= ownLife, true
+	now := o.now()
+	old, used := w.made.Until(now) >= belief.Old, true // rueidis renews no credentials on it
 	if !old && w.take() {
 		idle := w.heard.Until(now)
-		old, used = idle >= ownIdle, idle < ownTend
+		old, used = idle >= ownRest, idle < ownTend
 		w.leave()
 	}
 	if o.owed.Swap(true) {
@@ -291,44 +249,12 @@ func (o *ownConns) tend() {
 // compare drops the own connection when a shared one is younger and so may lead to another server: rueidis silently replaces a
 // connection that is closed while nothing is under way.
 func (o *ownConns) compare(w *ownConn) {
-	info, err := o.shard.client.describe()
+	info, err := o.describe()
 	age, err2 := ageOf(info)
-	if err != nil || err2 != nil || age+time.Second >= w.since.Until(o.shard.client.Clock.Now()) { // ages are in whole seconds
+	if err != nil || err2 != nil || age+time.Second >= w.made.Until(o.now()) { // ages are in whole seconds
 		return
 	}
 	if o.conn.CompareAndSwap(w, nil) {
 		w.discard()
 	}
-}
-
-// alike reports whether a connection with this CLIENT INFO uses the same database as the shared ones.
-func (o *ownConns) alike(info string) bool {
-	shared := o.shard.client.database()
-	return shared != "" && databaseIn(info) == shared
-}
-
-// database returns the database of the shared connections; empty if not known. It depends only on the client's options, so it
-// is asked for once.
-func (t *Client) database() string {
-	if known := t.selected.Load(); known != nil {
-		return *known
-	}
-	info, err := t.describe()
-	number := databaseIn(info)
-	if err == nil || !fault.Transient(err) { // also if the server does not say
-		t.selected.Store(&number)
-	}
-	return number
-}
-
-func (t *Client) describe() (info string, err error) {
-	return t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		return way.Do(ctx, way.B().Arbitrary("CLIENT", "INFO").Build())
-	}).ToString()
-}
-
-func databaseIn(info string) string {
-	_, after, _ := strings.Cut(info, " db=")
-	number, _, _ := strings.Cut(after, " ")
-	return number
 }

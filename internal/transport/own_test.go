@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -95,4 +96,40 @@ func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	way = New(&telling{client, []rueidis.RedisResult{says(refused)}})
 	require.Empty(t, way.database())
 	require.Empty(t, way.database())
+}
+
+// Whose connections the library has made it need not ask.
+func TestClient_DatabaseOfASoleClientIsKnown(t *testing.T) {
+	way := New(&telling{Client: onMiniredis(t)})
+	way.Sole(7)
+	require.Equal(t, "7", way.database())
+}
+
+// What does not fit is not left in the pool of a client that nobody else uses: so the next connection is dialled.
+func TestDialer_TheNextOneIsDialled(t *testing.T) {
+	for _, sole := range []bool{true, false} {
+		client, err := rueidis.NewClient(rueidis.ClientOption{
+			InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true, ForceSingleClient: true,
+		})
+		require.NoError(t, err)
+		defer client.Close()
+		way := New(client)
+		way.Sole(0)
+		way.pool.sole.Store(sole)
+		pooled, back := client.Dedicate()
+		id, err := pooled.Do(t.Context(), client.B().ClientId().Build()).AsInt64()
+		require.NoError(t, err)
+		require.NoError(t, pooled.Do(t.Context(), client.B().Arbitrary("SELECT", "5").Build()).Error())
+		back()
+		conn := way.First.dials.dial(wanted{})
+		require.NotNil(t, conn)
+		require.True(t, conn.told)
+		defer conn.Close()
+		list := client.B().Arbitrary("CLIENT", "LIST", "ID", strconv.FormatInt(id, 10)).Build().Pin()
+		require.True(t, redistest.Await(10*time.Second, func() bool {
+			info, err := client.Do(t.Context(), list).ToString()
+			require.NoError(t, err)
+			return strings.Contains(info, "id=") != sole
+		}))
+	}
 }

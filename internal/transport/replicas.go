@@ -269,11 +269,14 @@ func (s *replicaSender) stale() bool {
 }
 
 func (s *replicaSender) run() {
-	client, release := s.connect()
-	if client != nil {
-		for s.send(client) {
+	conn := s.connect()
+	if conn != nil {
+		for s.send(conn) {
 		}
-		release()
+		if s.shard.IsSuspect(s.client.Clock.Now()) { // it may lead to a former master, and nobody looks at the pool again
+			conn.Close()
+		}
+		conn.back()
 	}
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()
@@ -282,35 +285,25 @@ func (s *replicaSender) run() {
 		return
 	}
 	s.sender = nil
-	for ; client == nil && len(s.queue) > 0; s.queue = s.queue[1:] {
+	for ; conn == nil && len(s.queue) > 0; s.queue = s.queue[1:] {
 		s.queue[0].fail(fault.NotSent)
 	}
 	s.begin(s.shard)
 }
 
-// connect gets a connection that no other code uses; while the shard is suspect, one made since then. It may hang. A connection
-// after that may lead to a former master, and is not used.
-func (s *replicaSender) connect() (client rueidis.DedicatedClient, release func()) {
+// connect gets a connection that no other code uses; while the shard is suspect, one made since then.
+func (s *replicaSender) connect() *dedicated {
 	t := s.client
 	s.leads, s.asked = s.shard.present(), t.Clock.Now()
 	switch {
 	case s.trusted && t.watched() && !s.vouched():
-		return nil, nil
+		return nil
 	case s.trusted:
-		if client = s.shard.dedicate(s.since); client != nil {
-			release = client.Close
-		}
-	case s.address == "":
+		return s.shard.dials.dial(wanted{})
+	case s.address == "": // a cluster has one database
 		s.database = t.database()
-		client, release = t.redis.Dedicate()
-	case t.redis.Nodes()[s.address] != nil: // a cluster has one database
-		client, release = t.redis.Nodes()[s.address].Dedicate()
 	}
-	if client != nil && s.since.Until(t.Clock.Now()) >= s.shard.RoundTrip().Connect() {
-		go client.Close()
-		return nil, nil
-	}
-	return client, release
+	return s.shard.dials.dial(wanted{from: func() rueidis.Client { return t.node(s.address) }})
 }
 
 // vouched waits until the shard's server is believed, and reports whether it is.

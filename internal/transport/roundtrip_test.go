@@ -72,17 +72,24 @@ func (c distantClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.Redi
 }
 
 func (c distantClient) Dedicate() (rueidis.DedicatedClient, func()) {
-	return distantWire{c: c}, func() {}
+	w := distantWire{c: c}
+	w.open, w.close = context.WithCancel(context.Background())
+	return w, func() {}
 }
 
 type distantWire struct {
 	rueidis.DedicatedClient
-	c distantClient
+	c     distantClient
+	open  context.Context //nolint:containedctx // ends commands that are under way
+	close context.CancelFunc
 }
 
 func (w distantWire) B() rueidis.Builder { return w.c.B() }
-func (w distantWire) Close()             {}
+func (w distantWire) Close()             { w.close() }
 func (w distantWire) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(w.open, cancel)()
 	return w.c.d.Do(ctx)
 }
 

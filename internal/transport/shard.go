@@ -17,6 +17,7 @@ type Shard struct {
 	news      news
 	probes    *prober
 	keepAlive *keepAlive
+	dials     *dialer
 	own       ownConns
 	fresh     freshConns
 	bounds    boundPool // for commands without a goroutine
@@ -50,8 +51,17 @@ func newShard(t *Client, address string) *Shard {
 	if s.nobodys() {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
-	s.own.shard, s.fresh.shard, s.bounds.shard, s.batches.shard = s, s, s, s
-	s.own.possible = isSingle(t.redis)
+	s.bounds.shard, s.batches.shard = s, s
+	s.dials = &dialer{node: s.node, now: t.Clock.Now, belief: &s.belief, pool: &t.pool}
+	s.own.possible, s.own.belief, s.own.now, s.own.describe = isSingle(t.redis), &s.belief, t.Clock.Now, t.describe
+	s.own.dial = func() *dedicated {
+		if t.database() == "" { // a connection of the pool may use another one
+			return nil
+		}
+		return s.dials.dial(wanted{})
+	}
+	s.fresh.dials, s.fresh.belief, s.fresh.now, s.fresh.act = s.dials, &s.belief, t.Clock.Now, s.act
+	s.fresh.present, s.fresh.watched, s.fresh.vouch, s.fresh.succeeded = s.present, t.watched, s.vouch, t.resolver != nil
 	return s
 }
 
@@ -87,9 +97,12 @@ func (s *Shard) close() {
 }
 
 // node returns the client of the shard's server; nil if rueidis does not know that node of a cluster.
-func (s *Shard) node() rueidis.Client {
-	if s.Address == "" {
-		return s.client.redis
+func (s *Shard) node() rueidis.Client { return s.client.node(s.Address) }
+
+// node returns the client of the node at an address; empty: of whatever the client leads to.
+func (t *Client) node(address string) rueidis.Client {
+	if address == "" {
+		return t.redis
 	}
-	return s.client.redis.Nodes()[s.Address]
+	return t.redis.Nodes()[address]
 }

@@ -235,9 +235,12 @@ func TestFresh_NoConnectionLooksNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var made atomic.Int32
 		way := New(oldClient{client, info, &made})
+		way.First.probes.ask = nil // it would send over a real connection, for which fake time waits
 		now := way.Clock.Now()
 		way.First.belief.FoundSilent(0, now)
-		require.Nil(t, way.First.dedicate(now))
+		conn, none := way.First.fresh.get(func() bool { return false })
+		require.Nil(t, conn)
+		require.True(t, none)
 		require.Less(t, now.Until(way.Clock.Now()), belief.Old+2*time.Second)
 		require.Less(t, made.Load(), int32(mostUnfit+100))
 	})

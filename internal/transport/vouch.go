@@ -201,28 +201,34 @@ func (f *freshConns) ask(w *way, now clock.Instant) (done <-chan struct{}, due c
 	}
 	if w.asking == nil {
 		w.asking = make(chan struct{})
-		go f.vouch(w)
+		go f.learn(w)
 	}
 	return w.asking, now.Add(firstWord)
 }
 
-func (f *freshConns) vouch(w *way) {
-	s, t := f.shard, f.shard.client
-	limit, asked := s.Plus(answerWait), t.Clock.Now()
-	verdict := (*t.vouching.watch.Load()).Ask(w.Address, limit, limit)
-	now := t.Clock.Now()
-	t.noticeStandstill(now) // else a timer may find it out too late; what the Sentinels said before it does not count
-	waited, used := w.Waited(now), s.present() == w.Address
-	t.vouching.say(verdict, waited, w.Address)
-	says := word(verdict, waited)
-	if used {
-		s.act(s.belief.Told(says, w.Address, asked, now), now)
-	}
+func (f *freshConns) learn(w *way) {
+	says, asked, now := f.vouch(&w.Way)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w.Told(says, asked, now)
 	close(w.asking)
 	w.asking = nil
+}
+
+// vouch asks the Sentinels about a way, and notes what they say.
+func (s *Shard) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant) {
+	t, limit := s.client, s.Plus(answerWait)
+	asked = t.Clock.Now()
+	verdict := (*t.vouching.watch.Load()).Ask(w.Address, limit, limit)
+	now = t.Clock.Now()
+	t.noticeStandstill(now) // else a timer may find it out too late; what the Sentinels said before it does not count
+	waited, used := w.Waited(now), s.present() == w.Address
+	t.vouching.say(verdict, waited, w.Address)
+	says = word(verdict, waited)
+	if used {
+		s.act(s.belief.Told(says, w.Address, asked, now), now)
+	}
+	return says, asked, now
 }
 
 // say logs what is waited for, once, and that it is over.

@@ -282,7 +282,7 @@ func TestVouching_AServerThatWasLeft(t *testing.T) {
 		v.say(heir, sentinel.Vouched)
 		v.redis.master.Store(heir)
 		require.NoError(t, v.send(time.Second).Error())
-		v.First.fresh.vouch(&way{Way: belief.Way{Address: former}, asking: make(chan struct{})})
+		v.First.vouch(&belief.Way{Address: former})
 		require.False(t, v.First.belief.InDoubt())
 	})
 }

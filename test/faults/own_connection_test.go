@@ -155,8 +155,8 @@ func TestOwnConnection_NoConnectionForSingleCommands(t *testing.T) {
 		more int // connections
 	}{
 		"wrapped":  {func(c rueidis.Client) rueidis.Client { return kit.Wrapper{Client: c} }, aged(0), 0},
-		"refused":  {func(c rueidis.Client) rueidis.Client { return c }, kit.Refused("NOPERM no"), 1},
-		"no age":   {func(c rueidis.Client) rueidis.Client { return c }, kit.Fate{Lost: true, Reply: "$4\r\nid=7\r\n"}, 1},
+		"refused":  {func(c rueidis.Client) rueidis.Client { return c }, kit.Refused("NOPERM no"), 0},
+		"no age":   {func(c rueidis.Client) rueidis.Client { return c }, kit.Fate{Lost: true, Reply: "$4\r\nid=7\r\n"}, 0},
 		"old ones": {func(c rueidis.Client) rueidis.Client { return c }, aged(60), 8},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,10 +198,11 @@ func givesBack(t *testing.T, says kit.Fate) {
 		require.NoError(w, pooled.Do(context.Background(), client.B().Arbitrary("SELECT", "5").Build()).Error())
 		old := newest(f, "SELECT")
 		giveBack()
-		f.Fates("CLIENT", says)
+		f.Fates("CLIENT", aged(0), says) // the first is that of the shared connection
 		_, own := aloneOn(f, client)
 		require.NotSame(w, old, own)
 		require.True(w, isOpen(f, old))
+		w.Pass(time.Second)
 		pooled, giveBack = client.Dedicate()
 		defer giveBack()
 		require.NoError(w, pooled.Do(context.Background(), client.B().Arbitrary("SELECT", "6").Build()).Error())

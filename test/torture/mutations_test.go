@@ -228,8 +228,8 @@ var mutations = []mutation{
 	},
 	{
 		"late greeting", "a connection that the old master has greeted late is used",
-		"since.Until(now) >= s.RoundTrip().Connect()", "false",
-		"TestOutage$",
+		"d.belief.RoundTrip().Connect()", "time.Hour",
+		"../../test/faults:TestConnection_AConnectionThatWasMadeDuringAFreeze$",
 	},
 	{
 		"nobody vouches", "a server that greets a new connection is believed without a word of its Sentinels",

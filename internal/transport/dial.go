@@ -1,0 +1,246 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/belief"
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// dialer gets dedicated connections to a node from the client: for a lone caller, see ownConns; for a suspect shard, see
+// freshConns; and to wait for replicas, see replicator.
+//
+// Rueidis gives out a connection of its pool before it makes one, and whoever else uses the client may have left one there that
+// is old, or has selected another database. So the server is asked for CLIENT INFO. On a suspect shard a connection that does not
+// fit is closed: it may lead to a former master. Otherwise the pool gets it back. That of a client of Open is only the library's,
+// which leaves none there that does not fit: so there the next one is dialled.
+//
+// Dedicate takes no context. It hangs while the server is frozen, for 5 s, and while the pool is exhausted. So a goroutine calls
+// it. If nobody waits for the connection any more it is closed.
+type dialer struct {
+	node   func() rueidis.Client // nil: rueidis does not know it
+	now    func() clock.Instant
+	belief *belief.State
+	pool   *pool
+	unfit  atomic.Int32 // how many were closed in a row because they did not fit
+
+	mu      sync.Mutex
+	hanging []clock.Instant // when the goroutines that wait for the client began, also those that were given up
+}
+
+// pool is what is known of a client's connections.
+type pool struct {
+	selected atomic.Pointer[string] // the database of the shared ones; nil: not known yet
+	sole     atomic.Bool            // nobody else uses the client
+}
+
+// wanted is what a dedicated connection is for.
+type wanted struct {
+	from  func() rueidis.Client // one of this client's pool is as good, and is given back; nil: it must be new
+	young int                   // how many that lead to a replica may come from the pool, although they look new
+}
+
+// dedicated is a connection on which only one part sends.
+type dedicated struct {
+	rueidis.DedicatedClient
+	made clock.Instant // when making it began
+	told bool          // the server has told its age and database
+	back func()        // gives it to the client's pool
+}
+
+const (
+	// poolWait is for how long an attempt hangs at most, unless the pool is exhausted; rueidis needs 5 s for a frozen server. There
+	// is one a second at most, so a few goroutines hang.
+	// Half of it: on a frozen server commands go over connections that may lead to a former master.
+	// Twice: where the pool is exhausted, a suspect shard sends nothing for twelve seconds.
+	poolWait = 6 * belief.Connect
+
+	// mostIdle is how many pooled connections are looked at while all is well, and kept from the application for a Tick.
+	// Twice: more of them. Half of it: with so many idle ones a lone caller gets none.
+	mostIdle = 8
+
+	// mostUnfit is how many are closed in a row, as many as are pooled by default; then one an attempt: a proxy may tell its own
+	// age, so that even new ones look old. Half of it: a full pool of old ones takes minutes. Twice: as many new ones are made.
+	mostUnfit = 1024
+)
+
+// dial returns a connection, or nil if there is none in the time that making one may take.
+func (d *dialer) dial(w wanted) *dedicated {
+	since := d.now()
+	if d.exhausted(since) {
+		return nil
+	}
+	d.mu.Lock()
+	d.hanging = append(d.hanging, since)
+	d.mu.Unlock()
+	made, over := make(chan *dedicated), make(chan struct{})
+	defer close(over)
+	go func() {
+		c := d.find(w, since)
+		d.mu.Lock()
+		i := slices.Index(d.hanging, since)
+		d.hanging = slices.Delete(d.hanging, i, i+1)
+		d.mu.Unlock()
+		select {
+		case made <- c:
+		case <-over:
+			c.end()
+		}
+	}()
+	for left := d.left(since); left > 0; left = d.left(since) { // the round trip may have become longer
+		select {
+		case c := <-made:
+			return c
+		case <-time.After(left):
+		}
+	}
+	return nil
+}
+
+// exhausted reports whether the client's pool is.
+func (d *dialer) exhausted(now clock.Instant) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.hanging) > 0 && d.hanging[0].Until(now) >= poolWait
+}
+
+// left returns how much time an attempt has that began at some time.
+func (d *dialer) left(since clock.Instant) time.Duration {
+	return d.now().Until(since.Add(d.belief.RoundTrip().Connect())) // mutant: late greeting
+}
+
+// find gets connections until one fits. One that answers late may lead to a former master, which has come back meanwhile.
+func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
+	node, limit := d.node, lateReply
+	if w.from != nil {
+		node = w.from
+	}
+	if d.belief.IsSuspect(since) { // many in the pool may be silent
+		limit = askLimit
+	}
+	for idle := 0; idle < mostIdle; {
+		client := node()
+		if client == nil {
+			return nil
+		}
+		c, fits := &dedicated{made: since}, w.from != nil
+		c.DedicatedClient, c.back = client.Dedicate()
+		ask := func(words ...string) rueidis.RedisResult { return c.ask(d.belief.RoundTrip().Plus(limit), words...) }
+		if !fits {
+			fits = d.fits(c, ask("CLIENT", "INFO"))
+		}
+		switch {
+		case d.left(since) <= 0:
+			c.Close()
+			return nil
+		case w.young > 0 && fits && leadsToReplica(ask("HELLO")):
+			w.young--
+			c.Close()
+		case fits:
+			d.unfit.Store(0)
+			return c
+		case d.belief.IsSuspect(d.now()) || d.pool.sole.Load():
+			c.Close()
+			if d.unfit.Add(1) > mostUnfit {
+				return nil
+			}
+		default:
+			idle++
+			time.AfterFunc(belief.Tick, c.back)
+		}
+	}
+	return nil
+}
+
+// fits reports whether a connection is new and uses the database of the shared ones, by the reply to CLIENT INFO, which has the
+// age in whole seconds. One that does not answer in time is old. If the server does not say, it fits.
+func (d *dialer) fits(c *dedicated, reply rueidis.RedisResult) bool {
+	info, err := reply.ToString()
+	age, untold := ageOf(info)
+	known := d.pool.selected.Load()
+	sure := known != nil && *known != ""
+	c.told = err == nil && untold == nil && sure
+	switch {
+	case err != nil:
+		return !errors.Is(err, fault.NoAnswer)
+	case sure && databaseIn(info) != *known:
+		return false
+	default:
+		return untold != nil || age-time.Second <= c.made.Until(d.now())
+	}
+}
+
+// end closes the connection, if there is one.
+func (c *dedicated) end() {
+	if c != nil {
+		c.Close()
+	}
+}
+
+// ask asks the server something. It closes the connection if there is no answer in time. It passes no context that can end: with
+// one rueidis would start goroutines for the connection. The command counts as blocking, so that rueidis closes the connection
+// without waiting for it.
+func (c *dedicated) ask(limit time.Duration, words ...string) rueidis.RedisResult {
+	late := time.AfterFunc(limit, c.Close)
+	reply := c.Do(context.Background(), c.B().Arbitrary(words...).Blocking())
+	if !late.Stop() {
+		return rueidis.NewErrorResult(fault.NoAnswer)
+	}
+	return reply
+}
+
+func leadsToReplica(hello rueidis.RedisResult) bool {
+	role, _ := roleIn(hello)
+	return role == belief.Replica
+}
+
+// Sole notes that nobody else uses the client, because Open has made it, and which database its connections use.
+func (t *Client) Sole(database int) {
+	number := strconv.Itoa(database)
+	t.pool.selected.Store(&number)
+	t.pool.sole.Store(true)
+}
+
+// database returns the database of the shared connections; empty if not known. It depends only on the client's options, so it
+// is asked for once.
+func (t *Client) database() string {
+	if known := t.pool.selected.Load(); known != nil {
+		return *known
+	}
+	info, err := t.describe()
+	number := databaseIn(info)
+	if err == nil || !fault.Transient(err) { // also if the server does not say
+		t.pool.selected.Store(&number)
+	}
+	return number
+}
+
+// describe asks for CLIENT INFO of a shared connection.
+func (t *Client) describe() (info string, err error) {
+	return t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+		return way.Do(ctx, way.B().Arbitrary("CLIENT", "INFO").Build())
+	}).ToString()
+}
+
+func databaseIn(info string) string { return wordBehind(info, " db=") }
+
+func ageOf(info string) (time.Duration, error) {
+	age, err := strconv.Atoi(wordBehind(info, " age="))
+	return time.Duration(age) * time.Second, err
+}
+
+func wordBehind(info, name string) string {
+	_, after, _ := strings.Cut(info, name)
+	word, _, _ := strings.Cut(after, " ")
+	return word
+}
