@@ -93,9 +93,9 @@ func (*lock) Clear(hold.Remains)                             {}
 func (l *lock) Has(value string, _ owner.ID) bool {
 	return l.current.Load() != nil && l.current.Load().Value() == value
 }
-func (*lock) Count() int64       { return 1 }
-func (*lock) Owners() []owner.ID { return nil }
-func (*lock) Lent(owner.ID) bool { return false }
+func (*lock) Count() int64            { return 1 }
+func (*lock) Owners() []owner.ID      { return nil }
+func (*lock) Delegated(owner.ID) bool { return false }
 
 // waitingCall is a call that waits in the queue, and has looked just now.
 func (l *lock) waitingCall() *acquisition {
