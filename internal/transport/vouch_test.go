@@ -539,6 +539,7 @@ func TestVouching_AStandstillAfterTheAnswers(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		v.doubt()
 		v.asks = func() {
+			<-time.After(time.Millisecond) // else time stands still, too, while connection after connection is made
 			v.standStill()
 			v.says[former] = sentinel.Replaced
 		}
