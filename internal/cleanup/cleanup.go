@@ -97,8 +97,8 @@ func (c *Cleaner) Len() int {
 	return len(c.all)
 }
 
-// Unconfirmed returns the number of targets of which Redis has not confirmed that nothing is there. The others are only looked
-// out for, since a grant may arrive late: on a healthy server there may be thousands, and nothing is wrong.
+// Unconfirmed returns the number of targets whose removal Redis has not confirmed. Removals that it has confirmed are repeated
+// only since a grant may arrive late: on a healthy server there may be thousands of these, and nothing is wrong.
 func (c *Cleaner) Unconfirmed() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,9 +128,11 @@ func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 	return true
 }
 
-// Expedite begins a removal at once for which no caller waits. If a newer removal of the same target is pending, that is made
-// due, since it covers this one. A pending older removal is extended to cover this one, too, and keeps its freed. After
-// Close, Expedite does nothing.
+// Expedite begins a removal at once for which no caller waits. After Close it does nothing. If a removal of the same target is
+// pending:
+//
+//   - A newer one covers this one, and is made due.
+//   - An older one is extended to cover this one, too, is made due, and keeps its freed.
 func (c *Cleaner) Expedite(r Removal) {
 	c.mu.Lock()
 	known := c.all[r.target()]
@@ -166,7 +168,7 @@ func (c *Cleaner) Turn(now clock.Instant) (again clock.Instant) {
 }
 
 // unlockWork starts a worker if something is due, and unlocks the mutex. It returns when to look again. A worker goes on until
-// nothing is due; if a server that does not answer blocks it, the next worker starts a moment later.
+// nothing is due. A server that does not answer blocks the worker; then the next worker starts a moment later.
 func (c *Cleaner) unlockWork(now clock.Instant) (again clock.Instant) {
 	if next := max(c.due.Next(), c.recess); next > now { // Never if there is none
 		c.mu.Unlock()

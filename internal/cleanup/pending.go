@@ -21,10 +21,13 @@ import (
 //	         | for permits once a second, soon      |
 //
 // There is one per target, however many calls have failed: the removal of a value also removes what older holds of this registry
-// have left there, see release.lua, so the newest value is enough. This harms no valid hold. A call draws the number of its
-// hold while it has the local half, and frees that only when the hold is over or abandoned. So when a hold is here, all holds
-// of the path with smaller numbers are over. Later holds have larger numbers, which none of these removals touches, however
-// late it arrives. A lost hold that its owner has not released has the largest number so far, so the same is true for it.
+// have left there, see release.lua, so the newest value is enough. This harms no valid hold:
+//
+//  1. A call draws the number of its hold while it has the local half.
+//  2. The call frees the local half only when the hold is over or abandoned.
+//  3. So when a hold is here, all holds of the path with smaller numbers are over. A lost hold that its owner has not released
+//     has the largest number so far, so this is true for it, too.
+//  4. Later holds have larger numbers. None of these removals touches them, however late it arrives.
 type pending struct {
 	Removal
 	freed    func(gone bool) // nil once called
@@ -45,9 +48,11 @@ const (
 func (p *pending) Timing() (due *clock.Instant, index *int32) { return &p.at, &p.heap }
 
 // merge makes the removal of an older hold cover a newer one. The older hold's local half is free, since the newer hold had it,
-// so at most a grant of the older hold may still arrive. The reply to a try for the older hold that is under way no longer
-// counts: it says nothing about the newer hold. If both are for the same hold, which was lost first, it does count; another try
-// may be under way, too, and the first reply ends both.
+// so at most a grant of the older hold may still arrive.
+//
+// A try for the older hold may be under way. Its reply does not count any more: it says nothing about the newer hold. If both
+// removals are for the same hold, which was lost first, the reply counts. Another try may be under way then, too, and the first
+// reply ends both.
 func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	newer.Watch = max(p.Watch, newer.Watch)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// opening has the connections of a client that is being made. The client itself has no end but its own limits: it goes from one
+// opening has the connections of a client that is being made. Only the client's own limits end the attempt: it goes from one
 // server to the next, and waits for each.
 type opening struct {
 	given context.Context // ends when it is given up
@@ -24,7 +24,7 @@ type opening struct {
 
 type dialing = func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error)
 
-// watch sees to it that a client dials through the opening that it returns.
+// watch makes a client dial through the opening that it returns.
 func watch(o *rueidis.ClientOption) *opening {
 	w := &opening{}
 	w.given, w.end = context.WithCancel(context.Background())
@@ -35,7 +35,7 @@ func watch(o *rueidis.ClientOption) *opening {
 	return w
 }
 
-// dialingOf is how a client with these options dials.
+// dialingOf returns how a client with these options dials.
 func dialingOf(o *rueidis.ClientOption) dialing {
 	switch plain := o.DialFn; {
 	case o.DialCtxFn != nil:
@@ -96,7 +96,7 @@ func (w *opening) finish() (made []net.Conn) {
 	return made
 }
 
-// giveUp closes the connections, and has no more made. It reports whether there was one.
+// giveUp closes the connections, and prevents further ones. It reports whether there was one.
 func (w *opening) giveUp() (reached bool) {
 	w.end() // first: a connection that is made from now on is closed by who made it
 	made := w.finish()

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// secrets are what a client says to be let in: passwords, and users without one, which often are one.
+// secrets are the passwords with which a client authenticates, and users without a password, which often are one.
 type secrets struct {
 	mu  sync.Mutex
 	all []string
@@ -61,8 +61,8 @@ func (s *secrets) in(text string) bool {
 	return false
 }
 
-// beginning is the length of the beginning of a secret that shows it. It cuts no character in two: half of one is quoted in
-// another way than the whole.
+// beginning is the length of the beginning of a secret that shows it. It cuts no character in two, since half of a character is
+// quoted in another way than the whole.
 func beginning(secret string) int {
 	n := min(len(secret), known)
 	for n > 0 && n < len(secret) && !utf8.RuneStart(secret[n]) {

@@ -7,8 +7,8 @@ const (
 	sentinelRing   = 5       // places for commands under way, as a power of two
 )
 
-// Sentinels is how to connect to one of the Sentinels of a client with these options: as rueidis itself does, over a single
-// connection. Its DialCtxFn is set. InitAddress has all of them.
+// Sentinels returns how to connect to one of the Sentinels of a client with the options of: as rueidis itself does, over a single
+// connection. DialCtxFn is set. InitAddress has the addresses of all of them.
 func Sentinels(of *rueidis.ClientOption) rueidis.ClientOption {
 	return rueidis.ClientOption{
 		InitAddress: of.InitAddress, ForceSingleClient: true,

@@ -36,9 +36,8 @@ const limit = 5 * time.Second
 
 var schemes = []string{"redis", "rediss", "valkey", "valkeys", "unix"}
 
-// Parse is [rueidis.ParseURL] without a client-side cache, and with timeouts of some seconds. What is said of connections is so
-// for those to Sentinels, too: the limits, and whether they are encrypted. With Sentinels each server's certificate is for its
-// own address.
+// Parse is [rueidis.ParseURL] without a client-side cache, and with timeouts of some seconds. The limits, and TLS, also apply to
+// connections to Sentinels. With Sentinels each server's certificate is for its own address.
 func Parse(address string) (rueidis.ClientOption, error) {
 	if address == "" {
 		return rueidis.ClientOption{}, errEmpty
@@ -117,9 +116,9 @@ func ported(all, others []string) bool {
 	})
 }
 
-// ambiguous reports whether what follows the scheme has an @ after the host, or a fragment: then the password has a special
-// character, and what comes before that was taken for the host and its port, which messages name. So it is with a port
-// without a host, and with the host of a socket, which has none.
+// ambiguous reports whether what follows the scheme has an @ after the host, or a fragment. Then the password has a special
+// character, and what comes before that character was taken for the host and its port, which messages name. A port without a
+// host, and the host of a socket, which has none, are ambiguous for the same reason.
 func ambiguous(scheme, rest string) bool {
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
@@ -136,8 +135,8 @@ func Show(address string) string {
 	return show(address, func(host string, _ *url.URL) string { return host })
 }
 
-// showUnreached is Show for hosts that were not found. What stands there may be a user and a password without the host after
-// it, as in redis://token and redis://user:1234: so no port is shown, and without an @ no host. IP addresses are.
+// showUnreached is Show for hosts that were not found. In place of the host there may be a user or a password without the host
+// after it, as in redis://token and redis://user:1234. So no port is shown, and without an @ no host. IP addresses are shown.
 func showUnreached(address string) string {
 	return show(address, func(host string, of *url.URL) string {
 		name := (&url.URL{Host: host}).Hostname()

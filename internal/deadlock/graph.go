@@ -20,14 +20,14 @@ import (
 // Graph has the waiting calls of all registries of a process, and finds cycles among them. A call is in it only while it waits,
 // so a free lock costs nothing.
 //
-// The edges are not stored. They follow from the locks: a call waits for its obstacles there, and an owner that is an obstacle
-// is blocked when a call that must return before it can unlock waits itself. A call enters the graph before it looks at its
-// obstacles. So the last call of a cycle that enters sees all others.
+// The edges are not stored. They follow from the locks. A call waits for its obstacles in the lock's queue. An obstacle is an
+// owner, who cannot unlock while one of its own calls waits. A call enters the graph before it looks at its obstacles. So the
+// last call of a cycle that enters sees all others.
 //
-// Two looks at each edge, one after the other, prove that a cycle existed in between: a call that was in its queue both times
-// was there all the time, and the owner that it blocks neither locked nor unlocked meanwhile. If all holds in the cycle belong
-// to goroutines, it never ends by itself: each goroutine waits, and no other unlocks for it. Only a cancelled context, the end
-// of a lease, ForceUnlock, and Close may end it.
+// Two looks at each edge, one after the other, prove that a cycle existed in between: a call that was in its queue both times was
+// there all the time, and the owner that it blocks neither locked nor unlocked meanwhile. If all holds in the cycle belong to
+// goroutines, the cycle never ends by itself: each goroutine waits, and no other unlocks for it. Only a cancelled context, the
+// end of a lease, ForceUnlock, and Close may end it.
 type Graph struct {
 	shards [1 << shardBits]shard
 

@@ -64,8 +64,8 @@ type Record struct {
 	Left time.Duration `json:"-"`
 }
 
-// Silent returns for how long a registry that holds or waits has not written its record, if that is three times as long as it
-// takes: its process is dead or frozen, or cannot reach Redis. Else it returns 0.
+// Silent returns for how long a registry that holds or waits has not written its record, if it is longer than SilentFor: its
+// process is dead or frozen, or cannot reach Redis. Otherwise it returns 0.
 func (r *Record) Silent() time.Duration {
 	if since := time.Duration(r.For)*time.Millisecond - r.Left; r.For > 0 && since >= SilentFor {
 		return since
@@ -130,8 +130,8 @@ const (
 // Key returns the key of a registry's record.
 func Key(prefix, registry string) string { return prefix + ":{" + registry + "}:registry" }
 
-// ListKey returns the key of the list of the registries under a prefix that have a record. It is one that no path may have, and
-// older versions take it for the record of a registry that says nothing.
+// ListKey returns the key of the list of the registries under a prefix that have a record. No path may have this key, and older
+// versions take the list for the record of a registry that says nothing.
 func ListKey(prefix string) string { return Key(prefix, listed) }
 
 // IsList reports whether a key that may be a record's is a list.

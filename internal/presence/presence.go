@@ -43,18 +43,23 @@ type Registry interface {
 	Refused(err error)
 }
 
-// Recorder writes the record while the registry holds a lock, or waits for one, for longer than a second. Locks that are
-// released sooner cost only a look now and then: no lock has its own timer.
+// Recorder writes the record while the registry holds a lock, or waits for one, for longer than a second. Locks that are released
+// sooner cost only a look now and then: no lock has its own timer.
 //
 //	idle ──a hold is asked for──▶ watching ──nothing is held or waited for, and nothing was asked for since the last look──▶ idle
 //
-// While it watches it looks each second, and writes the record if something has lasted: when its content changes, each 20 s,
-// and at once when a connection or a key is gone, since the server may have restarted empty. No call waits for that.
+// While it watches it looks each second. No call waits for that. If something has lasted, it writes the record
 //
-// If the process dies, the record must say for longer who held the locks than these stay locked: so it lasts a minute longer than
-// the longest lease that it lists, but never longer than an hour and a minute. A process that crashes every ten seconds leaves at
-// most 366 records that way; many such processes leave [MostDead], see list.lua. Close writes the record once more if the locks
-// that it lists were released.
+//   - when the content of the record changes
+//   - each 20 s
+//   - at once when a connection or a key is gone, since the server may have restarted empty
+//
+// If the process dies, the record must outlast the locks that it lists, so that others see which process held them:
+//
+//	record lives for 1 min + min(longest lease that it lists + 20 s, 1 h)
+//
+// A process that crashes every ten seconds leaves at most 366 records that way. Many such processes leave [MostDead], see
+// list.lua. Close writes the record once more if the locks that it lists were released.
 type Recorder struct {
 	of       Registry
 	clock    clock.Clock

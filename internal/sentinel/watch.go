@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Watch keeps a connection to each Sentinel of a master set, until it is closed. It hears what they publish, and asks them.
+// Watch keeps a connection to each Sentinel of a master set, until it is closed. It subscribes to their events, and asks them.
 type Watch struct {
 	option rueidis.ClientOption // of a connection to one Sentinel
 	first  []string             // the addresses that are known from the beginning
@@ -63,7 +63,7 @@ func (w *Watch) Begin(using func() string, doubt func()) {
 	w.handle(func(c *council) []act { return c.begin(w.first) })
 }
 
-// closeWait is how long Close waits. A function of the user, which dials or closes, need not heed the end of its context.
+// closeWait is how long Close waits. A function of the user's that dials or closes need not stop at the end of its context.
 const closeWait = time.Second
 
 // Close ends all connections, and waits until the goroutines have ended, but no longer than closeWait for those that are in a
@@ -86,7 +86,7 @@ func (w *Watch) Close() {
 	}
 }
 
-// Absent returns the addresses of Sentinels that are not heard.
+// Absent returns the addresses of Sentinels to whose events no subscription is up.
 func (w *Watch) Absent() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +100,7 @@ func (w *Watch) Against() []string {
 	return w.against
 }
 
-// handle takes an event to the council, and does what it decides.
+// handle takes an event to the council, and does what the council decides.
 func (w *Watch) handle(event func(*council) []act) {
 	w.mu.Lock()
 	if w.closed {
@@ -154,7 +154,7 @@ func (w *Watch) follow(address string) {
 	w.handle(func(c *council) []act { return c.broke(address) })
 }
 
-// connect connects to a Sentinel. One that refuses RESP3, or behind a proxy that does, is spoken to in RESP2.
+// connect connects to a Sentinel. Where RESP3 is refused, by the Sentinel or a proxy, the connection speaks RESP2.
 func (w *Watch) connect(address string) (rueidis.Client, error) {
 	o := w.option
 	o.InitAddress = []string{address}
@@ -180,7 +180,7 @@ func (w *Watch) connected(address string, client rueidis.Client) {
 	}
 }
 
-// catchUp asks a Sentinel what was missed before it was heard.
+// catchUp asks a Sentinel for what it published before the subscription.
 func (w *Watch) catchUp(address string, client rueidis.Client) {
 	a, err := inquire(w.ctx, address, client, w.council.set)
 	if err != nil {
@@ -191,9 +191,10 @@ func (w *Watch) catchUp(address string, client rueidis.Client) {
 }
 
 // Ask asks all Sentinels that are connected about the server at an address, which a client uses. It waits for limit at most, also
-// while the first attempt to connect to one is under way; and no longer than rest for those that have not answered when a
-// majority has. One that owes an earlier answer, asked for too early to count, is not asked again: at most one question to each
-// is under way.
+// while the first attempt to connect to one is under way. Once a majority has answered, it waits for the others for rest at most.
+//
+// At most one question to each Sentinel is under way: one that owes an earlier answer, which was asked for too early to count, is
+// not asked again.
 func (w *Watch) Ask(address string, limit, rest time.Duration) Verdict {
 	asked := time.Now()
 	answers := w.gather(address, asked, limit, rest)
@@ -240,7 +241,8 @@ func (w *Watch) gather(address string, asked time.Time, limit, rest time.Duratio
 	return answers
 }
 
-// askAll asks, and returns where the answers come, and how many; nil stands for one that does not come.
+// askAll asks the Sentinels. It returns the channel on which the answers come, and how many come; nil stands for one that is
+// missing.
 func (w *Watch) askAll(ctx context.Context) (said <-chan *Answer, asked int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
