@@ -57,7 +57,19 @@ var barCharts = []bars{
 	}},
 }
 
-// draw draws what the results allow into a folder.
+// growthCharts stand in docs/performance.md beside what they show.
+var growthCharts = []struct {
+	chart
+	prefix, axis string
+}{
+	{chart{"growth-paths.svg", "64 goroutines of one process, against the number of paths"}, "growth-paths-", "paths"},
+	{chart{"growth-waiters.svg", "One path, against the number of goroutines of one process"}, "growth-waiters-", "goroutines"},
+	{chart{"growth-processes.svg", "One path: from one process to another, against their number"}, "growth-processes-", "processes"},
+	{chart{"growth-trip.svg", "64 goroutines, a path each, against the round trip"}, "growth-trip-", "ms"},
+	{chart{"growth-nodes.svg", "64 goroutines, a path each, against the masters of a cluster"}, "growth-nodes-", "masters"},
+}
+
+// draw draws what the results allow into a folder. It returns the charts that the generated part of a page may show.
 func draw(dir string, results []*result) ([]chart, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a folder for everybody
 		return nil, fmt.Errorf("make a folder for the charts: %w", err)
@@ -73,17 +85,10 @@ func draw(dir string, results []*result) ([]chart, error) {
 			return nil, fmt.Errorf("draw %s: %w", b.file, err)
 		}
 	}
-	for _, l := range []struct {
-		chart
-		prefix, axis string
-	}{
-		{chart{"growth-paths.svg", "64 goroutines of one process, against the number of paths"}, "growth-paths-", "paths"},
-		{chart{"growth-waiters.svg", "One path, against the number of goroutines of one process"}, "growth-waiters-", "goroutines"},
-	} {
+	for _, l := range growthCharts {
 		p, found, err := growthLines(l.title, l.axis, l.prefix, results)
 		if err == nil && found {
 			err = p.Save(chartWidth, chartHeight, filepath.Join(dir, l.file))
-			drawn = append(drawn, l.chart)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("draw %s: %w", l.file, err)
@@ -182,16 +187,18 @@ func growthLines(title, axis, prefix string, results []*result) (*plot.Plot, boo
 	p.X.Scale = plot.LogScale{}
 	p.X.Tick.Marker = plot.LogTicks{Prec: 3}
 	found := false
-	highest := 0.0
+	least, most, lowest, highest := math.Inf(1), 0.0, math.Inf(1), 0.0
 	for i, c := range contenders {
 		var points plotter.XYs
 		for _, r := range results {
 			size, is := strings.CutPrefix(r.scenario, prefix)
 			x, err := strconv.ParseFloat(size, 64)
 			row, ran := r.row(c.name)
-			if is && err == nil && ran {
-				points = append(points, plotter.XY{X: x, Y: row.median(throughput.name)})
-				highest = max(highest, row.median(throughput.name))
+			y := row.median(throughput.name)
+			if is && err == nil && ran && y > 0 { // the axes are logarithmic
+				points = append(points, plotter.XY{X: x, Y: y})
+				least, most = min(least, x), max(most, x)
+				lowest, highest = min(lowest, y), max(highest, y)
 			}
 		}
 		if len(points) == 0 {
@@ -208,6 +215,7 @@ func growthLines(title, axis, prefix string, results []*result) (*plot.Plot, boo
 		p.Legend.Add(c.name, line, dots)
 		found = true
 	}
-	p.Y.Max = highest * 30
+	p.X.Min, p.X.Max = least/1.2, most*1.2
+	p.Y.Min, p.Y.Max = lowest/2, highest*30
 	return p, found, nil
 }

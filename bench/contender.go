@@ -52,6 +52,7 @@ type opening struct {
 	several  int           // paths of each session, locked with one call
 	held     int           // how many locks will be held or cached at once; 0: few
 	away     time.Duration // the round trip to the server; 0: it is here
+	cluster  bool          // addr is that of a node of a cluster, for clients that have to be told
 	// client is a client to share with others of this process, if the contender can; nil: its own.
 	client rueidis.Client
 }

@@ -46,8 +46,9 @@ func run() error {
 		}
 		return fleets(ctx, *only, *server, *into, *quick, os.Stderr)
 	}
-	if *into != "" && *only != "" {
-		return errors.New("-write and -only: the pages need all scenarios")
+	grows := strings.HasPrefix(*only, "growth")
+	if *into != "" && *only != "" && !grows {
+		return errors.New("-write and -only: the pages need all scenarios, except for fleets and growth")
 	}
 
 	redis, err := redistest.Run(*server)
@@ -110,7 +111,10 @@ func run() error {
 	if *verdictsInto != "" {
 		failures = append(failures, verdicts(results).csv(*verdictsInto))
 	}
-	if *into != "" {
+	switch {
+	case *into != "" && grows:
+		failures = append(failures, writeGrowth(*into, results))
+	case *into != "":
 		failures = append(failures, write(*into, m, results))
 	}
 	return errors.Join(failures...)

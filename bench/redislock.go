@@ -35,7 +35,7 @@ var (
 )
 
 type redislockLocks struct {
-	client  *redis.Client
+	client  redis.UniversalClient
 	locks   *redislock.Client
 	lease   time.Duration
 	opts    *redislock.Options
@@ -43,7 +43,7 @@ type redislockLocks struct {
 }
 
 func openRedislock(o opening, retry time.Duration) redislockLocks {
-	client := redis.NewClient(&redis.Options{Addr: o.addr})
+	client := o.goRedis()
 	lease := o.lease
 	if lease == 0 {
 		lease = defaultLease

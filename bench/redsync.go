@@ -36,13 +36,13 @@ var (
 )
 
 type redsyncLocks struct {
-	client  *redis.Client
+	client  redis.UniversalClient
 	redsync *redsync.Redsync
 	options []redsync.Option
 }
 
 func openRedsync(o opening, options ...redsync.Option) redsyncLocks {
-	client := redis.NewClient(&redis.Options{Addr: o.addr})
+	client := o.goRedis()
 	lease := o.lease
 	if lease == 0 {
 		lease = defaultLease

@@ -20,7 +20,7 @@ var rueidislockPeer = contender{
 	renews:   true,
 	open: func(o opening) (locks, error) {
 		locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
-			ClientOption:   rueidis.ClientOption{InitAddress: []string{o.addr}},
+			ClientOption:   rueidis.ClientOption{InitAddress: []string{o.addr}, DialCtxFn: dialFrom(o.away)},
 			KeyMajority:    1,
 			NoLoopTracking: !o.queues && !o.listens,
 			TryNextAfter:   5 * time.Second,

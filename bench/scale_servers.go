@@ -117,8 +117,16 @@ type fleetLook struct {
 // aside are the commands that come from looking at the servers, and what servers send to each other.
 var aside = append([]string{"replconf", "psync", "role"}, notTheirs...)
 
+// lookTries is how often a server is asked, for at most 10 s each time.
+const lookTries = 4
+
 func lookAt(s *redistest.Server) (l fleetLook, err error) {
-	text, err := s.Do("INFO", "all")
+	var text string
+	for range lookTries { // thousands that connect at once fill the queue of those to be accepted
+		if text, err = s.Do("INFO", "all"); err == nil {
+			break
+		}
+	}
 	if err != nil {
 		return l, err
 	}

@@ -60,15 +60,15 @@ func (s *suite) waiting() ([]*result, error) {
 			commands = append(commands, own.median(commandsWith(n).name))
 			cpu = append(cpu, own.median(cpuWith(n).name))
 		}
-		r.record(c, map[string]float64{commandsGrow.name: growth(commands), cpuGrows.name: growth(cpu)})
+		r.record(c, map[string]float64{commandsGrow.name: rise(commands), cpuGrows.name: rise(cpu)})
 		return nil
 	})
 	r.inOrder()
 	return []*result{r}, err
 }
 
-// growth is the greatest ratio of a value to one before it; NaN where one of them is no cost at all.
-func growth(values []float64) float64 {
+// rise is the greatest ratio of a value to one before it; NaN where one of them is no cost at all.
+func rise(values []float64) float64 {
 	most, least := 0.0, math.Inf(1)
 	for _, v := range values {
 		if !(v > 0) {

@@ -49,9 +49,9 @@ func oneTo(n int) []float64 {
 	return values
 }
 
-func TestGrowthCountsOnlyWhatRises(t *testing.T) {
-	assert.InDelta(t, 1.5, growth([]float64{20, 10, 15, 12}), 1e-9)
-	assert.InDelta(t, 1, growth([]float64{20, 10}), 1e-9)
-	assert.True(t, math.IsNaN(growth([]float64{10, 0, 20})))
-	assert.True(t, math.IsNaN(growth([]float64{10, math.NaN()})))
+func TestRiseCountsOnlyWhatRises(t *testing.T) {
+	assert.InDelta(t, 1.5, rise([]float64{20, 10, 15, 12}), 1e-9)
+	assert.InDelta(t, 1, rise([]float64{20, 10}), 1e-9)
+	assert.True(t, math.IsNaN(rise([]float64{10, 0, 20})))
+	assert.True(t, math.IsNaN(rise([]float64{10, math.NaN()})))
 }

@@ -53,7 +53,7 @@ var scenarios = []scenario{
 	{name: "sending-5ms", run: sending(5 * time.Millisecond), slow: true},
 	{name: "sending-impatient", run: (*suite).sendingImpatient, slow: true},
 	{name: "sending-cluster", run: (*suite).sendingOnACluster, slow: true},
-	{name: "growth", run: (*suite).growth},
+	growths[0].scenario(), growths[1].scenario(), growths[2].scenario(), growths[3].scenario(), growths[4].scenario(),
 }
 
 // either is the thorough run's value or the quick run's.
