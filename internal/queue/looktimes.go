@@ -27,6 +27,7 @@ const (
 	// That all are gone the process notices by one ticket, see tickets in internal/transport.
 	refreshing = 30 * time.Second
 	lookEvery  = 5 * time.Second
+	farBack    = int(refreshing / lookEvery) // tickets in front: from then on a call looks each refreshing, at its own time
 
 	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, up to mostSteps. Until then a
 	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
@@ -97,7 +98,9 @@ func (s *standing) times(now clock.Instant) lookTimes {
 	case s.rank > 0 && s.shown < s.notified: // also after an early look, to which something woke the call
 		l.refresh = s.notified.Add(time.Duration(min(s.rank, mostSteps)) * lookStep)
 	case s.rank > 0:
-		l.refresh = now.Add(min(refreshing, time.Duration(rank)*lookEvery))
+		if l.refresh = now.Add(time.Duration(rank) * lookEvery); rank >= farBack {
+			l.refresh = nextLook(now, s.notified)
+		}
 	case s.permits: // the key changes with each holder's lease, and no release passes over waiting calls
 		l.refresh = now.Add(lookEvery) // another lease than the first one may be over before
 	case !s.foreign:
