@@ -55,7 +55,7 @@ type pace struct {
 }
 
 var (
-	thoroughPace = pace{30 * time.Second, 10 * time.Second, func(n int) time.Duration { return 4*time.Second + time.Duration(n)*time.Millisecond }}
+	thoroughPace = pace{20 * time.Second, 5 * time.Second, func(n int) time.Duration { return 4*time.Second + time.Duration(n)*time.Millisecond }}
 	quickPace    = pace{time.Second, time.Second, func(n int) time.Duration { return 500*time.Millisecond + time.Duration(n)*time.Millisecond }}
 )
 
@@ -76,8 +76,9 @@ type fleetWork struct {
 func fleets(ctx context.Context, only, binary, root string, quick bool, narration io.Writer) error {
 	var failed []error
 	ran := 0
+	one := slices.ContainsFunc(fleetRuns, func(run fleetRun) bool { return run.name == only })
 	for _, run := range fleetRuns {
-		if !strings.HasPrefix(run.name, only) || quick && !run.quick {
+		if one && run.name != only || !strings.HasPrefix(run.name, only) || quick && !run.quick {
 			continue
 		}
 		ran++

@@ -4,6 +4,7 @@ package alone_test
 
 import (
 	"context"
+	"flag"
 	"runtime"
 	"strconv"
 	"sync"
@@ -16,8 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// countedNames are the names whose memory a test counts.
-const countedNames = 20_000
+var countedNames = flag.Int("names", 20_000, "how many names TestMemory_OfNames counts the memory of")
 
 // least is less than the lock of a name takes alone.
 const least = 200
@@ -44,8 +44,8 @@ func bytesANameTakes(w *kit.World, use func(r *lockregistry.Registry, path strin
 	const goroutines = 50
 	for g := range goroutines {
 		all.Go(func() {
-			for i := range countedNames / goroutines {
-				if err := use(r, "some-name:"+strconv.Itoa(10_000_000+g*countedNames+i)); err != nil {
+			for i := range *countedNames / goroutines {
+				if err := use(r, "some-name:"+strconv.Itoa(10_000_000+g**countedNames+i)); err != nil {
 					w.Error(err)
 				}
 			}
@@ -57,7 +57,7 @@ func bytesANameTakes(w *kit.World, use func(r *lockregistry.Registry, path strin
 	r = nil
 	bytes := 0
 	w.Await("it is collected", func() bool { // a goroutine or a timer may refer to it for a moment
-		bytes = (with - heap()) / countedNames
+		bytes = (with - heap()) / *countedNames
 		return bytes >= least
 	})
 	return bytes
