@@ -145,14 +145,13 @@ func (m *members) enlist() error {
 func (m *members) own(i int) string { return fmt.Sprintf("own/%06d", m.First+i) }
 
 // trialLimit is how long a member tries before it counts as never served.
-const trialLimit = 2 * time.Minute
+const trialLimit = time.Minute
 
 // trial is what has become of the members' attempts to lock a path once.
 type trial struct {
 	ends   sync.WaitGroup
 	got    []int64      // when each had its path, in microseconds since 1970; 0: never
 	errors atomic.Int64 // calls that failed
-	last   atomic.Pointer[error]
 }
 
 // try has each member lock a path, from a time on, and unlock it at once. A member whose call fails calls again after a moment,
@@ -176,7 +175,6 @@ func (m *members) try(hot bool, at time.Time) *trial {
 					return
 				}
 				t.errors.Add(1)
-				t.last.Store(&err)
 				time.Sleep(50*time.Millisecond + rand.N(100*time.Millisecond))
 			}
 		})
@@ -186,9 +184,6 @@ func (m *members) try(hot bool, at time.Time) *trial {
 
 func (t *trial) served() (peer.Fields, error) {
 	t.ends.Wait()
-	if last := t.last.Load(); last != nil && slices.Contains(t.got, 0) {
-		return nil, fmt.Errorf("a member never had its path: %w", *last)
-	}
 	return peer.Fields{"at": peer.Pack(t.got), "errors": strconv.FormatInt(t.errors.Load(), 10)}, nil
 }
 

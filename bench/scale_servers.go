@@ -114,8 +114,9 @@ type fleetLook struct {
 	made, refused, overflowing float64 // connections since the server started; those closed for what they did not read
 }
 
-// aside are the commands that come from looking at the servers, and what servers send to each other.
-var aside = append([]string{"replconf", "psync", "role"}, notTheirs...)
+// aside are the commands that come from looking at the servers, what servers send to each other, and PINGs, which have a figure
+// of their own.
+var aside = []string{"info", "ping", "replconf", "psync", "role"}
 
 // lookTries is how often a server is asked, for at most 10 s each time.
 const lookTries = 4
