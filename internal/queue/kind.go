@@ -54,8 +54,7 @@ type rules interface {
 	// leaving returns what an abandoned attempt, with this ticket, may have left in the queue.
 	leaving(ticket string) protocol.Leaving
 
-	// format returns the format of removals, and removed notes that a hold's key was removed.
-	format(p *Path) *protocol.Format
+	// removed notes that a hold's key was removed.
 	removed(p *Path, value string, at clock.Instant)
 }
 
@@ -85,7 +84,6 @@ func (locks) mode(p *Path, patient, polls bool) protocol.Mode {
 func (locks) join(*Path) *list.Element               { return nil }
 func (locks) stands(*Path, *list.Element, *standing) {}
 func (locks) leaving(string) protocol.Leaving        { return protocol.Leaving{All: true} }
-func (locks) format(p *Path) *protocol.Format        { return p.Format }
 
 func (locks) removed(p *Path, value string, at clock.Instant) {
 	n := p.all.numberIn(value)

@@ -296,7 +296,7 @@ func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	return p
 }
 
-// confirmGrant confirms a grant whose reply came late. The hold counts from the confirmation.
+// confirmGrant confirms a grant that may be over, or whose reply came late. The hold counts from the confirmation.
 func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 	h := a.hold
 	sent, granted, err := a.confirm(deadline, doubtful)
@@ -311,7 +311,7 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 	return err
 }
 
-// confirm confirms a grant whose reply came late, by a renewal that is sent after that. The hold counts from that renewal.
+// confirm asks for confirmGrant, by a renewal. It returns when that was sent.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	of, h := a.path, a.hold
 	p, c := a.commandWait(deadline), of.Format.Renew(of.Key, h.Value(), h.Term())

@@ -233,18 +233,16 @@ func (a *acquisition) writes() bool { return a.path.Format.Fencing || a.path.all
 // sure renews a hold that is or was the owner, and draws its fencing token.
 func (a *acquisition) sure() state {
 	h := a.hold
-	sent, granted, err := a.confirm(a.deadline, false)
-	if granted && h.Grant(sent, a.path.Clock.Now()) {
+	err := a.confirmGrant(a.deadline, false)
+	if err == nil {
 		a.course.served = true
-		a.win(sent)
 		return stateHold
 	}
-	h.SetMayArrive(true) // it may still be the owner
 	what := lasting
 	switch {
 	case a.hold != h && a.passing(err):
 		what = passing | returned
-	case err == nil || errors.Is(err, fault.Late):
+	case errors.Is(err, fault.Late):
 		what = notOwner
 		if a.retries.late++; a.retries.late > 1 {
 			what |= repeated

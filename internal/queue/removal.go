@@ -30,9 +30,13 @@ func (p *Path) remains(h *hold.Hold) cleanup.Removal { return p.removalOf(h.Rema
 
 // removalOf returns the removal for what may be left of a hold, including a late grant.
 func (p *Path) removalOf(r hold.Remains) cleanup.Removal {
+	format := p.anchor.Format // the same for all permits, so that two removals of one hold are equal
+	if p.isSide() {
+		format = p.Format
+	}
 	return cleanup.Removal{
 		Path:      p,
-		Format:    p.rules.format(p),
+		Format:    format,
 		Key:       p.Key,
 		Value:     r.Value,
 		Number:    p.all.numberIn(r.Value),

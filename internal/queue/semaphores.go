@@ -28,9 +28,6 @@ func (semaphores) stands(p *Path, seat *list.Element, s *standing) {
 // leaving names the ticket: other calls of the process may wait, too.
 func (semaphores) leaving(ticket string) protocol.Leaving { return protocol.Leaving{Ticket: ticket} }
 
-// format is the same for all, so that two removals of one hold are equal.
-func (semaphores) format(p *Path) *protocol.Format { return p.anchor.Format }
-
 func (semaphores) removed(p *Path, value string, at clock.Instant) {
 	p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
 }
