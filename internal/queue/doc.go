@@ -10,6 +10,6 @@
 //	held ──▶ release ──▶ free, or another owner's            see release.go
 //
 // What a call leaves is removed in the background: a grant that may still arrive, a ticket, see removal.go and queue.go. What
-// is known of others that want a path is kept beside it, see contention.go. [Group] asks for several paths with
-// one script.
+// is known of others that want a path is kept beside it, see contention.go; when they have their turn, package barging decides.
+// What differs for semaphores is in kind.go and semaphores.go. [Group] asks for several paths with one script.
 package queue
