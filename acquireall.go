@@ -3,16 +3,14 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/owner"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/several"
 	"github.com/lockregistry/lockregistry/internal/tenure"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -115,26 +113,19 @@ type multiAcquire struct {
 	failure  error         // why Redis could not be asked for all at once; nil when it was asked since
 }
 
-const mostPaths = 20_000 // of one call: in order each takes a round trip
-
 // several checks the arguments of AcquireAll.
 func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOption) (*multiAcquire, error) {
 	b := &multiAcquire{reg: r, deadline: clock.Never, began: r.observed()}
-	if len(paths) == 0 {
-		return nil, r.newLock("").fail("acquire", errors.New("the list of paths is empty"))
+	ordered, err := several.Ordered(paths)
+	if err != nil {
+		return nil, r.newLock(ordered[0]).fail("acquire", err)
 	}
-	sorted := slices.Clone(paths)
-	slices.Sort(sorted) // mutant: unsorted
 	q := request{wait: untilDone}
-	err := apply(&q, opts)
+	err = apply(&q, opts)
 	if ctx != nil {
 		q.in = tenure.CarriedBy(ctx)
 	}
-	sorted = slices.Compact(sorted)
-	if len(sorted) > mostPaths {
-		return nil, r.newLock(sorted[0]).fail("acquire", fmt.Errorf("%d paths: AcquireAll takes %d at most", len(sorted), mostPaths))
-	}
-	for _, path := range sorted {
+	for _, path := range ordered {
 		l := r.Obtain(path)
 		switch failed := l.check(ctx); {
 		case err != nil || failed != nil:
@@ -165,22 +156,17 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 	contested := patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).redis.Contested() })
 	if !contested && !b.reg.queues.Apart.Counts(b.reg.clock.Now()) {
 		holds, l, err := b.atOnce(ctx)
-		var late fault.OverdueError
-		switch {
-		case err == nil:
+		if err == nil {
 			return holds, nil
-		case patient && errors.As(err, &late) && !b.request.failFast:
-			b.failure = late.Failure
-		case errors.Is(err, fault.Apart):
-		case patient && (err == fault.Busy || errors.Is(err, ErrLockLost)): //nolint:errorlint // never wrapped
-		case b.request.failFast:
-			err = l.gaveUp("acquire", err, notAtAll, false)
-			b.tell(ctx, l, &b.request, b.began, err)
-			return nil, err
-		case patient && errors.Is(err, fault.Late), b.request.wait > 0 && ctx.Err() == nil && errors.Is(err, ErrUnavailable):
-			b.failure = err
-		default:
-			err = l.gaveUp("acquire", err, b.request.wait, false)
+		}
+		call := several.Call{Patient: patient, Limited: b.request.wait > 0 && ctx.Err() == nil, FailFast: b.request.failFast}
+		goesOn, failure := call.GoesOn(err)
+		if b.failure = failure; !goesOn {
+			waited := b.request.wait
+			if b.request.failFast {
+				waited = notAtAll
+			}
+			err = l.gaveUp("acquire", err, waited, false)
 			b.tell(ctx, l, &b.request, b.began, err)
 			return nil, err
 		}
@@ -278,81 +264,40 @@ func (b *multiAcquire) unlogged(l *Lock) bool { return l.redis.Key != b.locks[0]
 // atOnce gets all locks if all are free. Otherwise it releases what Redis may have granted, and returns the lock that failed,
 // and why: fault.Busy when another owner has it.
 func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
-	groups := b.slots()
-	for _, group := range groups {
-		for i, l := range group.locks {
-			q := b.request
-			q.as, q.wait, q.unlogged = owner.NewHold(), notAtAll, b.unlogged(l)
-			in, err := l.enter(ctx, &q)
-			if err != nil {
-				for _, group := range groups {
-					for i := range group.as {
-						group.Leave(i)
-					}
-				}
-				return nil, l, err
-			}
-			group.FailFast = q.failFast
-			group.Add(ctx, &in.lock.redis, in.lock.newHold(in.lock.terms(&q)))
-			group.locks[i], group.as = in.lock, append(group.as, q.as)
-		}
-	}
-	var all sync.WaitGroup
-	for _, group := range groups[1:] {
-		all.Go(func() { group.Try(b.deadline) })
-	}
-	groups[0].Try(b.deadline)
-	all.Wait()
-
-	var holds []*Hold
-	var failed *slotGroup
-	for _, group := range groups {
-		if group.Err != nil && (failed == nil || failed.Err == fault.Busy) { //nolint:errorlint // never wrapped
-			failed = group
-		}
-		for i, l := range group.locks {
-			if !group.Won(i) {
+	group, as := queue.NewGroup(len(b.locks), b.request.failFast, b.request.patient()), make([]owner.ID, 0, len(b.locks))
+	for i, l := range b.locks {
+		q := b.request
+		q.as, q.wait, q.unlogged = owner.NewHold(), notAtAll, b.unlogged(l)
+		in, err := l.enter(ctx, &q)
+		if err != nil {
+			for i := range as {
 				group.Leave(i)
-				continue
 			}
-			b.tell(ctx, l, &request{how: observe.HowFree}, b.began, nil)
-			h, err := l.take(ctx, "acquire", group.as[i])
-			if err == nil {
-				holds = append(holds, h)
-			} else if failed == nil {
-				failed, group.Err = group, ErrLockLost
-			}
+			return nil, l, err
+		}
+		group.Add(ctx, &in.lock.redis, in.lock.newHold(in.lock.terms(&q)))
+		b.locks[i], as = in.lock, append(as, q.as)
+	}
+	at, err := group.Try(b.deadline)
+	holds := make([]*Hold, 0, len(as))
+	for i, l := range b.locks {
+		if !group.Won(i) {
+			group.Leave(i)
+			continue
+		}
+		b.tell(ctx, l, &request{how: observe.HowFree}, b.began, nil)
+		h, lost := l.take(ctx, "acquire", as[i])
+		if lost == nil {
+			holds = append(holds, h)
+		} else if err == nil {
+			at, err = i, ErrLockLost
 		}
 	}
-	if failed != nil {
+	if err != nil {
 		giveBack(holds)
-		return nil, failed.locks[failed.At], failed.Err
+		return nil, b.locks[at], err
 	}
-	slices.SortFunc(holds, func(a, b *Hold) int { return slices.Compare([]byte(a.lock.redis.Key), []byte(b.lock.redis.Key)) })
 	return holds, nil, nil
-}
-
-// slotGroup has the locks that one script asks for: a thousand at most, on a cluster in one slot.
-type slotGroup struct {
-	queue.Group
-	locks []*Lock
-	as    []owner.ID // the owners of the locks whose local halves the call has
-}
-
-func (b *multiAcquire) slots() (groups []*slotGroup) {
-	of := map[uint16]*slotGroup{}
-	for _, l := range b.locks {
-		var slot uint16
-		if b.reg.queues.Cluster {
-			slot = protocol.Slot(l.redis.Key)
-		}
-		if of[slot] == nil || len(of[slot].locks) == queue.MostInScript {
-			of[slot] = &slotGroup{}
-			groups = append(groups, of[slot])
-		}
-		of[slot].locks = append(of[slot].locks, l)
-	}
-	return groups
 }
 
 // releaseAll is Release for several paths.

@@ -5,10 +5,8 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/several"
 )
-
-// MostInScript is how many paths one script is about at most: the server does nothing else for some milliseconds.
-const MostInScript = 1000
 
 // Ended is a hold of one of several paths that its owner has ended, and what became of its release, see [Path.Release].
 type Ended struct {
@@ -41,31 +39,15 @@ func ReleaseAll(ctx context.Context, all []*Ended) {
 }
 
 // together returns the paths of each script; a path by itself is released without one.
-func together(all []*Ended) (sends [][]*Ended) {
+func together(all []*Ended) [][]*Ended {
 	if len(all) == 0 {
 		return nil
 	}
-	shared, first := all[0].Path.all, all[0].Path
+	shared := all[0].Path.all
 	// Behind a proxy that keeps paths on several servers a script would find some of them.
-	apart := shared.Apart.Seen(first.Clock.Now())
-	of := map[uint16]int{} // the newest script of a slot
-	for i, one := range all {
-		if apart || !one.alone() {
-			sends = append(sends, all[i:i+1:i+1])
-			continue
-		}
-		var slot uint16
-		if shared.Cluster {
-			slot = protocol.Slot(one.Path.Key)
-		}
-		at, has := of[slot]
-		if !has || len(sends[at]) == MostInScript {
-			at = len(sends)
-			of[slot], sends = at, append(sends, nil)
-		}
-		sends[at] = append(sends[at], one)
-	}
-	return sends
+	apart := shared.Apart.Seen(shared.Clock.Now())
+	return several.Scripts(all, shared.Cluster, func(one *Ended) string { return one.Path.Key },
+		func(one *Ended) bool { return apart || !one.alone() })
 }
 
 // alone reports whether nobody is known to wait for the path, in this process or elsewhere, and nothing keeps it.
@@ -94,18 +76,7 @@ func releaseTogether(ctx context.Context, paths []*Ended) (left []*Ended, failur
 	if fault.CrossSlot(err) {
 		first.Path.noteApart()
 	}
-	// One of several keys is refused, or at another node, where one key alone is not.
-	if err != nil && !fault.OutcomeUnknown(err) { // mutant: several without an answer
-		return paths, nil
-	}
-	found := make([]*Ended, 0, len(paths))
-	for i, one := range paths {
-		if err == nil && gone[i] == 0 { // mutant: found is released
-			left = append(left, one)
-		} else {
-			found = append(found, one)
-		}
-	}
+	left, found := several.Released(paths, gone, err)
 	settle := func(one *Ended) error { // mutant: late script believed
 		one.Lost, one.Err = one.Path.released(&one.Ending, &releaseReply{wait: w, reply: reply, n: 1, err: err})
 		return one.Err

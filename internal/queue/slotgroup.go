@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/several"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
@@ -53,19 +55,21 @@ func Each[T any](paths []T, do func(T) error) error {
 	return fault.Join(errs...)
 }
 
-// Group has the paths that one script asks for, all or none; on a cluster they are in one slot. The call has their local
-// halves.
+// Group has the paths of a call that asks for all or none. The call has their local halves.
 type Group struct {
-	FailFast bool  // see Request
-	Err      error // why none of the paths was obtained
-	At       int   // the index of the path that another owner has
+	tries    []attempt
+	failFast bool
+	patient  bool // what fails here is asked for again, one path after the other
+}
 
-	tries []*attempt
+// NewGroup returns a group for n paths.
+func NewGroup(n int, failFast, patient bool) *Group {
+	return &Group{make([]attempt, 0, n), failFast, patient}
 }
 
 // Add adds a path, for which h is asked for.
 func (g *Group) Add(ctx context.Context, p *Path, h *hold.Hold) {
-	g.tries = append(g.tries, &attempt{path: p, hold: h, ctx: ctx, failFast: g.FailFast})
+	g.tries = append(g.tries, attempt{path: p, hold: h, ctx: ctx, failFast: g.failFast})
 }
 
 // Won reports whether the i-th path has its hold.
@@ -73,54 +77,82 @@ func (g *Group) Won(i int) bool { return g.tries[i].won() }
 
 // Leave frees the local half of the i-th path, which was not obtained, and removes what Redis may have granted.
 func (g *Group) Leave(i int) {
-	a := g.tries[i]
+	a := &g.tries[i]
 	if a.hold.MayArrive() {
 		a.path.all.cleanUp(a.path.remains(a.hold))
 	}
 	a.path.lock.Free()
 }
 
-// Try asks Redis once for all paths. It confirms a late reply, which may come from a former master.
-func (g *Group) Try(deadline clock.Instant) {
-	if g.tries[0].path.proves() {
-		if g.Err = g.tries[0].prove(deadline); g.Err != nil {
-			return
+// Try asks Redis once for all paths. If they are not obtained it returns why, and which path failed: fault.Busy if another
+// owner has it.
+func (g *Group) Try(deadline clock.Instant) (failed int, err error) {
+	tries := make([]*attempt, len(g.tries))
+	for i := range g.tries {
+		tries[i] = &g.tries[i]
+	}
+	all, errs := tries[0].path.all, make([]error, len(tries))
+	scripts := several.Scripts(tries, all.Cluster, func(a *attempt) string { return a.path.Key }, nil)
+	_ = Each(scripts, func(some []*attempt) error {
+		at, err := slotGroup(some).try(deadline, g.patient)
+		if err != nil {
+			errs[slices.Index(tries, some[at])] = err
+		}
+		return err
+	})
+	failed = several.Blamed(errs)
+	return failed, errs[failed]
+}
+
+// slotGroup has the paths that one script asks for, all or none; on a cluster they are in one slot.
+type slotGroup []*attempt
+
+// try asks Redis once for all paths. It confirms a late reply, which may come from a former master. If the paths are not obtained
+// it returns why, and which one failed.
+func (g slotGroup) try(deadline clock.Instant, goesOn bool) (at int, err error) {
+	if len(g) == 1 {
+		return 0, g[0].tryAlone(deadline, goesOn)
+	}
+	if g[0].path.proves() {
+		if err = g[0].prove(deadline); err != nil {
+			return 0, err
 		}
 	}
-	p := g.tries[0].commandWait(deadline)
+	p := g[0].commandWait(deadline)
 	p.Observer = nil
-	if g.Err = g.tries[0].tooFar(&p); g.Err != nil {
-		return
+	if err = g[0].tooFar(&p); err != nil {
+		return 0, err
 	}
 	reply := g.ask(&p)
-	if reply.granted() && !reply.ReadBack.Sound() || fault.CrossSlot(reply.err) {
+	switch reply.outcome() {
+	case several.Elsewhere:
 		g.split(&reply)
-		return
-	}
-	if reply.granted() && !reply.Late && len(g.tries) > 1 {
-		g.tries[0].path.all.Apart.Worked()
-	}
-	if reply.granted() && reply.ReplicaErr == nil && reply.Late {
-		g.confirm(deadline, reply.tokens, reply.Doubtful)
-		return
-	}
-	g.settle(&reply)
-	if g.Err != nil {
-		return
-	}
-	ctx := g.tries[0].ctx
-	switch {
-	case reply.Cut:
-		g.Err = p.Explain(true, nil)
-	case reply.granted() && reply.ReplicaErr != nil:
-		if g.Err = fault.Classify(reply.ReplicaErr); ctx.Err() != nil {
-			g.Err = fault.Explain(fault.Ended(ctx), g.Err)
+		return 0, fault.Apart
+	case several.Suspect:
+		return g.confirm(deadline, reply.tokens, reply.Doubtful)
+	case several.Granted:
+		g[0].path.all.Apart.Worked()
+		return 0, g.take(&reply)
+	case several.Unknown:
+		for _, a := range g {
+			a.hold.SetMayArrive(true)
 		}
-	case reply.err != nil:
-		g.At, g.Err = max(0, min(reply.taken, len(g.tries))-1), fault.Classify(reply.err)
-	case reply.taken > 0:
-		g.At, g.Err = min(reply.taken, len(g.tries))-1, fault.Busy
+	case several.Refused:
 	}
+	return max(0, min(reply.taken, len(g))-1), reply.failure(&p)
+}
+
+// tryAlone asks for a path as for any lock. If it is not free, the command may have found what an earlier call of this process
+// has left: so a call that does not go on asks again by script.
+func (a *attempt) tryAlone(deadline clock.Instant, goesOn bool) error {
+	err := a.try(protocol.Queueing{Mode: protocol.ModeNone}, true, deadline)
+	if err == nil && !a.won() && !goesOn {
+		err = a.try(protocol.Queueing{Mode: protocol.ModeNone}, false, deadline)
+	}
+	if err == nil && !a.won() {
+		return fault.Busy
+	}
+	return err
 }
 
 // split gives back what the script has obtained. A path that has its hold where it belongs is released there, as any other:
@@ -128,19 +160,18 @@ func (g *Group) Try(deadline clock.Instant) {
 //
 // Only a reading that is answered in time, and without the hold, tells of a proxy. After a late or refused one this call alone
 // takes one path after another.
-func (g *Group) split(r *groupReply) {
-	g.Err = fault.Apart
-	p, missing := g.tries[0].path, r.ReadBack.Missing
-	if !r.granted() || len(missing) > 0 && !r.Late { // mutant: late reading is a proxy
+func (g slotGroup) split(r *groupReply) {
+	p, missing := g[0].path, r.ReadBack.Missing
+	if r.err != nil || len(missing) > 0 && !r.Late { // mutant: late reading is a proxy
 		p.noteApart()
 	}
-	if !r.granted() {
+	if r.err != nil {
 		return
 	}
-	w := g.tries[0].commandWait(p.Clock.Now())
+	w := g[0].commandWait(p.Clock.Now())
 	w.Obtains, w.Observer = false, nil
-	there := make([]*attempt, 0, len(g.tries))
-	for i, a := range g.tries {
+	there := make([]*attempt, 0, len(g))
+	for i, a := range g {
 		a.hold.SetMayArrive(true)
 		if !slices.Contains(missing, i) {
 			there = append(there, a)
@@ -176,16 +207,35 @@ type groupReply struct {
 	err    error
 }
 
-func (r *groupReply) granted() bool { return r.err == nil && r.taken == 0 }
+func (r *groupReply) outcome() several.Outcome {
+	return several.Reply{
+		Taken: r.taken, Err: r.err, Few: r.ReplicaErr != nil, Late: r.Late,
+		Astray: r.err == nil && !r.ReadBack.Sound() || fault.CrossSlot(r.err),
+	}.Outcome()
+}
+
+// failure returns why the paths were not obtained.
+func (r *groupReply) failure(p *transport.Wait) error {
+	switch err := cmp.Or(r.err, r.ReplicaErr); {
+	case r.Cut:
+		return p.Explain(true, nil)
+	case err == nil:
+		return fault.Busy
+	case r.err == nil && p.Ctx.Err() != nil:
+		return fault.Explain(fault.Ended(p.Ctx), fault.Classify(err))
+	default:
+		return fault.Classify(err)
+	}
+}
 
 // ask asks for all paths, again if a late reply says that one is taken: it may come from a former master.
-func (g *Group) ask(p *transport.Wait) (r groupReply) {
-	bids := make([]protocol.Request, len(g.tries))
-	for i, a := range g.tries {
+func (g slotGroup) ask(p *transport.Wait) (r groupReply) {
+	bids := make([]protocol.Request, len(g))
+	for i, a := range g {
 		bids[i] = a.bid(protocol.Queueing{})
 	}
-	all := g.tries[0].path.all
-	c := g.tries[0].path.Format.ObtainAll(bids)
+	all := g[0].path.all
+	c := g[0].path.Format.ObtainAll(bids)
 	c.DropIfAbandoned = true
 	all.Demand(&c, func(_ *protocol.Call, result rueidis.RedisResult) bool {
 		_, taken, err := protocol.Tokens(result, len(bids))
@@ -207,48 +257,34 @@ func (g *Group) ask(p *transport.Wait) (r groupReply) {
 	}
 }
 
-// settle makes the holds live, or notes that Redis may have granted them.
-func (g *Group) settle(r *groupReply) {
-	enough := r.granted() && r.ReplicaErr == nil                        // otherwise only the master has them
-	maybe := r.granted() || r.taken == 0 && fault.OutcomeUnknown(r.err) // mutant: paths forgotten
-	for i, a := range g.tries {
-		if enough && a.take(r.tokens[i], &r.Reply) {
-			continue
-		}
-		if enough {
-			g.Err = fault.Classify(fault.Late)
-		}
-		if maybe {
+// take makes the holds live, and gives them to their locks. A reply that comes too late makes none live.
+func (g slotGroup) take(r *groupReply) (err error) {
+	for i, a := range g {
+		a.hold.Draw(r.tokens[i])
+		if a.hold.Grant(r.Sent, r.Came) {
+			a.win(r.Sent)
+		} else {
+			err = fault.Classify(fault.Late)
 			a.hold.SetMayArrive(true)
 		}
 	}
+	return err
 }
 
 // confirm confirms grants whose reply came late, each as for a single lock.
-func (g *Group) confirm(deadline clock.Instant, tokens []uint64, doubtful bool) {
-	for i, a := range g.tries {
+func (g slotGroup) confirm(deadline clock.Instant, tokens []uint64, doubtful bool) (at int, err error) {
+	for i, a := range g {
 		a.hold.Draw(tokens[i])
 	}
-	_ = Each(g.tries, func(a *attempt) error {
+	_ = Each(g, func(a *attempt) error {
 		a.failure = fault.Classify(a.confirmGrant(deadline, doubtful))
 		return a.failure
 	})
-	for i, a := range g.tries {
-		if a.failure != nil && g.Err == nil {
-			g.At, g.Err = i, a.failure
-		}
+	if at = slices.IndexFunc(g, func(a *attempt) bool { return a.failure != nil }); at < 0 {
+		return 0, nil
 	}
-	if ctx := g.tries[0].ctx; g.Err != nil && ctx.Err() != nil {
-		g.Err = fault.Explain(fault.Ended(ctx), g.Err)
+	if ctx := g[0].ctx; ctx.Err() != nil {
+		return at, fault.Explain(fault.Ended(ctx), g[at].failure)
 	}
-}
-
-// take makes the hold of a path live, and gives it to the lock. It reports false if the reply came too late.
-func (a *attempt) take(token uint64, r *transport.Reply) bool {
-	a.hold.Draw(token)
-	if !a.hold.Grant(r.Sent, r.Came) {
-		return false
-	}
-	a.win(r.Sent)
-	return true
+	return at, g[at].failure
 }

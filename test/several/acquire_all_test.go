@@ -429,6 +429,55 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 	})
 }
 
+// In a cluster the scripts of all slots are sent at the same time, and so are those that release them. A path that is alone in
+// its slot is locked and released as any lock is.
+func TestAcquireAll_SlotsAtOnce(t *testing.T) {
+	inPlainLayouts(t, kit.FakeWorld, func(w *kit.World, opts ...lockregistry.Option) {
+		const trip = 100 * time.Millisecond
+		f := w.FlakyFar(trip)
+		client := f.Client(clustered)
+		w.Connected(client)
+		r := w.RegistryOn(client, opts...)
+		w.KnownWell(r)
+		var paths []string
+		for _, slot := range kit.NumberedPaths(20) {
+			paths = append(paths, "{"+slot+"}a", "{"+slot+"}b", "{"+slot+"1}")
+		}
+		for round := range 3 {
+			obtained, released, start := f.Count("obtain_all"), f.Count("release_all"), time.Now()
+			h, err := r.AcquireAll(w.Context(), paths)
+			require.NoError(w, err)
+			between := time.Now()
+			require.NoError(w, h.Release(w.Context()))
+			allFree(w, paths...)
+			if round == 2 { // the scripts are known
+				require.Equal(w, []int{20, 20}, []int{f.Count("obtain_all") - obtained, f.Count("release_all") - released})
+				require.Less(w, between.Sub(start), 2*trip)
+				require.Less(w, time.Since(between), 2*trip)
+			}
+		}
+	})
+}
+
+// A path that is alone in its slot is also obtained where a call of this process has left a hold behind.
+func TestAcquireAll_OneSlotHasALeftover(t *testing.T) {
+	inPlainLayouts(t, kit.FakeWorld, func(w *kit.World, opts ...lockregistry.Option) {
+		f := w.Flaky()
+		r := w.RegistryOn(f.Client(clustered), opts...)
+		w.Known(r)
+		f.Fates("obtain", kit.CutAfter)
+		f.Fate("release", kit.Refused(kit.Loading))
+		_, err := r.Acquire(w.Context(), "a", lockregistry.NoWait())
+		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
+		taken(w, "a")
+		h, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait())
+		require.NoError(w, err)
+		f.Forget()
+		w.Release(h)
+		w.Await("both are free", func() bool { return w.Free("orders:a") && w.Free("orders:b") })
+	})
+}
+
 // Goroutines of the process hand single paths on to calls that ask for several, and take them over.
 func TestAcquireAll_AtHandoff(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {

@@ -1,0 +1,148 @@
+// Package several decides how a call acquires several paths, and how they are released: what is asked in which order, what one
+// script is about, what is given back. It does no I/O.
+package several
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+)
+
+const (
+	mostPaths    = 20_000 // of one call: in order each takes a round trip
+	mostInScript = 1000   // the server does nothing else for some milliseconds
+)
+
+// Ordered returns the paths in the order in which a call asks for them, each once. All calls go in the same order, so that no two
+// wait for each other.
+func Ordered(paths []string) ([]string, error) {
+	if len(paths) == 0 {
+		return []string{""}, errors.New("the list of paths is empty")
+	}
+	ordered := slices.Clone(paths)
+	slices.Sort(ordered) // mutant: unsorted
+	if ordered = slices.Compact(ordered); len(ordered) > mostPaths {
+		return ordered, fmt.Errorf("%d paths: AcquireAll takes %d at most", len(ordered), mostPaths)
+	}
+	return ordered, nil
+}
+
+// Scripts divides paths into those that one command each is about: on a cluster those of a slot. A single path, and one that is
+// alone in its slot, goes by itself. Nil: none is single.
+func Scripts[T any](paths []T, cluster bool, key func(T) string, single func(T) bool) (scripts [][]T) {
+	newest := map[uint16]int{} // script of a slot
+	for i, path := range paths {
+		if single != nil && single(path) {
+			scripts = append(scripts, paths[i:i+1:i+1])
+			continue
+		}
+		var slot uint16
+		if cluster {
+			slot = protocol.Slot(key(path))
+		}
+		at, has := newest[slot]
+		if !has || len(scripts[at]) == mostInScript {
+			at = len(scripts)
+			newest[slot], scripts = at, append(scripts, nil)
+		}
+		scripts[at] = append(scripts[at], path)
+	}
+	return scripts
+}
+
+// Call is a call that could not get all of its paths at once.
+type Call struct {
+	Patient  bool // it waits
+	Limited  bool // it waits for a limited time, which is not over
+	FailFast bool
+}
+
+// GoesOn reports whether the call asks for one path after another now, and why Redis could not be asked so far; nil if it was.
+func (c Call) GoesOn(err error) (goesOn bool, failure error) {
+	var late fault.OverdueError
+	switch {
+	case c.Patient && !c.FailFast && errors.As(err, &late):
+		return true, late.Failure
+	case errors.Is(err, fault.Apart):
+		return true, nil
+	case c.Patient && (err == fault.Busy || errors.Is(err, fault.Lost)): //nolint:errorlint // never wrapped
+		return true, nil
+	case c.FailFast:
+		return false, nil
+	default:
+		return c.Patient && errors.Is(err, fault.Late) || c.Limited && errors.Is(err, fault.Unavailable), err
+	}
+}
+
+// Blamed returns which of the errors of its scripts a call returns: that another owner has a path only if no other is there.
+func Blamed(errs []error) (blamed int) {
+	for i, err := range errs {
+		if errs[blamed] == nil || errs[blamed] == fault.Busy && err != nil && err != fault.Busy { //nolint:errorlint // never wrapped
+			blamed = i
+		}
+	}
+	return blamed
+}
+
+// Outcome is what the reply to a script that asked for several paths says of them all.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Refused   Outcome = iota // the call has none of them
+	Unknown                  // it may have each: they are removed
+	Granted                  // it has each
+	Suspect                  // it has each if the server confirms it, since the reply came late
+	Elsewhere                // a proxy keeps them on several servers, or may do so: all are given back
+)
+
+// Reply is the reply to a script that asked for several paths.
+type Reply struct {
+	Taken  int   // the number of the path that another owner has, from 1; 0: none
+	Err    error // why Redis did not execute the script, or may not have done so
+	Astray bool  // the paths were read back, and not all were found, or the script was refused since they are on several servers
+	Few    bool  // too few replicas have what the script has written
+	Late   bool
+}
+
+// Outcome returns what the reply says.
+func (r Reply) Outcome() Outcome {
+	switch {
+	case r.Astray:
+		return Elsewhere
+	case r.Taken > 0 || r.Err != nil && !fault.OutcomeUnknown(r.Err): // mutant: paths forgotten
+		return Refused
+	case r.Err != nil, r.Few:
+		return Unknown
+	case r.Late:
+		return Suspect
+	default:
+		return Granted
+	}
+}
+
+// Released divides the paths of a script that released several: those that it has left, each to be released by itself, and those
+// that it has released, or may have. Free says which it has found; err is why there is no reply.
+func Released[T any](paths []T, free []int64, err error) (left, found []T) {
+	switch {
+	case err == nil:
+	case fault.OutcomeUnknown(err): // mutant: several without an answer
+		return nil, paths
+	default: // one of several keys is refused, or at another node, where one key alone is not
+		return paths, nil
+	}
+	if !slices.Contains(free, 0) { // mutant: found is released
+		return nil, paths
+	}
+	for i, path := range paths {
+		if free[i] == 0 {
+			left = append(left, path)
+		} else {
+			found = append(found, path)
+		}
+	}
+	return left, found
+}
