@@ -125,6 +125,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 	if ctx != nil {
 		q.in = tenure.CarriedBy(ctx)
 	}
+	b.locks = make([]*Lock, 0, len(ordered))
 	for _, path := range ordered {
 		l := r.Obtain(path)
 		switch failed := l.check(ctx); {
@@ -306,7 +307,7 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	if err != nil {
 		return h.lock.fail("release", err)
 	}
-	parts := releasing{ctx: ctx, errs: make([]error, 1, 1+len(h.more))}
+	parts := releasing{ctx: ctx, errs: make([]error, 1, 1+len(h.more)), these: make([]leaving, 0, 1+len(h.more))}
 	parts.leave(0, h, before)
 	for _, part := range h.more {
 		parts.add(part)

@@ -195,6 +195,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 	}
 	c := Call{Script: script, Key: all[0].Key, Args: Args{strconv.Itoa(len(all)), all[0].Lease.MS}}
 	var counters []string // behind all locks
+	c.more, c.others = make([]string, 0, len(all)), make([]string, 0, len(all))
 	for _, b := range all {
 		c.more = append(c.more, b.Value)
 		if b.Key != c.Key {
@@ -206,6 +207,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 	}
 	c.others = append(c.others, counters...)
 	if c.fields = !f.format.Set; !f.Cluster && len(all) > 1 { // a node of a cluster refuses keys that it does not have
+		c.of = make([]reading, 0, len(all))
 		for _, b := range all {
 			c.of = append(c.of, reading{b.Key, b.Value})
 		}
@@ -257,11 +259,16 @@ func (f *Format) ReleaseAll(all []Release) Call {
 		Script: f.format.scripts.releaseAll, Key: all[0].Key,
 		Args: Args{strconv.Itoa(len(all)), f.channels, removal, old, f.Sharded()},
 	}
-	queues, queued := make([]string, 0, len(all)), false // behind all locks
+	var queues []string // behind all locks
+	queued := false
+	c.more, c.others = make([]string, 0, len(all)), make([]string, 0, len(all))
 	for _, r := range all {
 		c.more = append(c.more, r.Value)
 		if r.Key != c.Key {
 			c.others = append(c.others, r.Key)
+		}
+		if f.format.Marks {
+			continue
 		}
 		queue := f.queueOf(r.Key)
 		if !r.Queued || queue == "" {
@@ -271,7 +278,7 @@ func (f *Format) ReleaseAll(all []Release) Call {
 		}
 		queues = append(queues, queue)
 	}
-	if queued && !f.format.Marks {
+	if queued {
 		c.others = append(c.others, queues...)
 	}
 	return c

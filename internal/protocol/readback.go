@@ -11,7 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// readings are the commands that follow a script which obtains several locks, in its pipeline: each reads one lock's key.
+// readings are the commands that follow a script which obtains several locks, in its pipeline: each reads one lock's key. That of
+// the first lock is not read: the script has gone where it belongs, as the scripts of one lock do.
 //
 // A proxy in front of several servers sends a script where its first key belongs. Some refuse scripts whose keys belong to
 // several servers; others do not look. The script then obtains locks at a server to which no other command about them comes: two
@@ -52,9 +53,9 @@ func (c *Call) SendOnce(ctx context.Context, way rueidis.CoreClient, blocks bool
 	if !c.ReadsBack() {
 		return way.Do(ctx, command)
 	}
-	commands := make(rueidis.Commands, 1, 1+len(c.of))
+	commands := make(rueidis.Commands, 1, len(c.of))
 	commands[0] = command
-	for _, r := range c.of {
+	for _, r := range c.of[1:] {
 		if c.fields { // not as a command that reads: the client may be one that sends those to replicas
 			commands = append(commands, way.B().Arbitrary("HEXISTS").Keys(r.key).Args(r.value).Build())
 		} else {
@@ -66,16 +67,16 @@ func (c *Call) SendOnce(ctx context.Context, way rueidis.CoreClient, blocks bool
 	if _, taken, err := Tokens(results[0], len(c.of)); err != nil || taken > 0 {
 		return results[0]
 	}
-	for i, r := range c.of {
-		found, err := r.found(results[1+i], c.fields)
+	for i, result := range results[1:] {
+		found, err := c.of[1+i].found(result, c.fields)
 		_, refused := rueidis.IsRedisErr(err)
 		switch {
 		case refused:
 			c.last.Refused = true
 		case err != nil:
-			return results[1+i]
+			return result
 		case !found:
-			c.last.Missing = append(c.last.Missing, i)
+			c.last.Missing = append(c.last.Missing, 1+i)
 		}
 	}
 	return results[0]

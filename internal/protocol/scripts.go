@@ -95,7 +95,8 @@ var operations = map[string][]part{
 		of("obtain_queued", "turn"),
 	},
 	"obtain_all": {
-		of("obtain_all", "head"), effects, format("format"), option("holder"), draw, fencing, of("obtain_all", "operation"),
+		of("obtain_all", "head"), effects, option("obtain together"),
+		format("format"), option("holder"), draw, fencing, of("obtain_all", "operation"),
 	},
 	"renew": {
 		of("renew", "head"), effects, option("renew"),
@@ -109,7 +110,7 @@ var operations = map[string][]part{
 		form, queue, heads, grant, option("granted"), windows, of("release", "operation"),
 	},
 	"release_all": {
-		of("release_all", "head"), of("release_all", "release alone"), of("release_all", "operation"),
+		of("release_all", "head"), option("release together"), of("release_all", "release alone"), of("release_all", "operation"),
 	},
 	"force_unlock": {of("force_unlock", "head"), effects, names, form, queue, heads, of("force_unlock", "operation")},
 	"set_permits": {

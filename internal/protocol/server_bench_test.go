@@ -151,6 +151,35 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 		}
 	}
 	if f.plain {
+		three := []string{benchKey, "orders:43", "orders:44"}
+		cases["obtain three"] = benchCase{
+			reset: func(int) [][]string { return [][]string{append([]string{"DEL"}, three...)} },
+			call: func(k int) Call {
+				return f.ObtainAll([]Request{
+					{Key: three[0], Value: value(k), Lease: lease.NewTerm(time.Minute)},
+					{Key: three[1], Value: value(k), Lease: lease.NewTerm(time.Minute)},
+					{Key: three[2], Value: value(k), Lease: lease.NewTerm(time.Minute)},
+				})
+			},
+			reply: "[0 0 0]",
+		}
+		cases["release three"] = benchCase{
+			reset: func(k int) (commands [][]string) {
+				for _, key := range three {
+					for _, command := range f.hold(value(k)) {
+						commands = append(commands, strings.Split(strings.Replace(strings.Join(command, "\n"), benchKey, key, 1), "\n"))
+					}
+				}
+				return commands
+			},
+			call: func(k int) Call {
+				return f.ReleaseAll([]Release{
+					{Key: three[0], Value: value(k), Queued: true}, {Key: three[1], Value: value(k), Queued: true},
+					{Key: three[2], Value: value(k), Queued: true},
+				})
+			},
+			reply: "[1 1 1]",
+		}
 		cases["enqueue, fast"] = benchCase{
 			begin: func() [][]string { return append(f.await(other), waitsFor(0, 100, "")...) }, reset: none,
 			call: func(k int) Call { return f.Obtain(request(200+k, Queueing{Mode: ModeEnqueue, Short: true}), false) },

@@ -14,6 +14,7 @@ type Ended struct {
 	Ending
 	Lost fault.Loss
 	Err  error
+	left bool // by a script
 }
 
 // ReleaseAll releases holds of several plain locks: by one script those of a slot that nobody is known to wait for, and the
@@ -21,28 +22,26 @@ type Ended struct {
 // Such a path is released by itself then, whatever is the reason: so behind a proxy that keeps it on another server, it is
 // released there. Nothing is released twice, since a value names one hold for ever.
 func ReleaseAll(ctx context.Context, all []*Ended) {
-	left := make(chan []*Ended, len(all)) // by the scripts
+	if len(all) == 0 {
+		return
+	}
 	_ = Each(together(all), func(paths []*Ended) error {
 		if len(paths) == 1 {
 			return paths[0].release(ctx)
 		}
-		some, err := releaseTogether(ctx, paths)
-		left <- some
-		return err
+		return releaseTogether(ctx, paths)
 	})
-	close(left)
-	var single []*Ended
-	for some := range left {
-		single = append(single, some...)
+	var left []*Ended
+	for _, one := range all {
+		if one.left {
+			left = append(left, one)
+		}
 	}
-	_ = Each(single, func(one *Ended) error { return one.release(ctx) })
+	_ = Each(left, func(one *Ended) error { return one.release(ctx) })
 }
 
 // together returns the paths of each script; a path by itself is released without one.
 func together(all []*Ended) [][]*Ended {
-	if len(all) == 0 {
-		return nil
-	}
 	shared := all[0].Path.all
 	// Behind a proxy that keeps paths on several servers a script would find some of them.
 	apart := shared.Apart.Seen(shared.Clock.Now())
@@ -62,8 +61,8 @@ func (e *Ended) release(ctx context.Context) error {
 	return e.Err
 }
 
-// releaseTogether releases paths by one script, and returns what that has left, or the error of one that it has not.
-func releaseTogether(ctx context.Context, paths []*Ended) (left []*Ended, failure error) {
+// releaseTogether releases paths by one script. It returns why one of those is not released that the script has not left.
+func releaseTogether(ctx context.Context, paths []*Ended) error {
 	first := paths[0]
 	all := make([]protocol.Release, len(paths))
 	for i, one := range paths {
@@ -77,17 +76,20 @@ func releaseTogether(ctx context.Context, paths []*Ended) (left []*Ended, failur
 		first.Path.noteApart()
 	}
 	left, found := several.Released(paths, gone, err)
+	for _, one := range left {
+		one.left = true
+	}
 	settle := func(one *Ended) error { // mutant: late script believed
 		one.Lost, one.Err = one.Path.released(&one.Ending, &releaseReply{wait: w, reply: reply, n: 1, err: err})
 		return one.Err
 	}
 	if err != nil || reply.Late { // each waits for a removal
-		return left, Each(found, settle)
+		return Each(found, settle)
 	}
 	for _, one := range found {
 		_ = settle(one)
 	}
-	return left, nil
+	return nil
 }
 
 // NoTime is a context that has ended.

@@ -25,7 +25,10 @@ const mostTogether = 256
 // Each calls do for several paths, many at a time, and returns the errors, joined in their order. When Redis does not answer for
 // one, Each calls do for all remaining paths at once, so that the call takes no longer than for two.
 func Each[T any](paths []T, do func(T) error) error {
-	if len(paths) == 1 {
+	switch len(paths) {
+	case 0:
+		return nil
+	case 1:
 		return do(paths[0])
 	}
 	errs := make([]error, len(paths))

@@ -33,6 +33,10 @@ func Ordered(paths []string) ([]string, error) {
 // Scripts divides paths into those that one command each is about: on a cluster those of a slot. A single path, and one that is
 // alone in its slot, goes by itself. Nil: none is single.
 func Scripts[T any](paths []T, cluster bool, key func(T) string, single func(T) bool) (scripts [][]T) {
+	few := !cluster && len(paths) > 0 && len(paths) <= mostInScript
+	if few && (single == nil || !slices.ContainsFunc(paths, single)) { // most calls
+		return [][]T{paths}
+	}
 	newest := map[uint16]int{} // script of a slot
 	for i, path := range paths {
 		if single != nil && single(path) {

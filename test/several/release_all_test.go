@@ -172,7 +172,7 @@ func TestReleaseAll_EachHasItsTime(t *testing.T) {
 		h, err := r.AcquireAll(w.Context(), paths)
 		require.NoError(w, err)
 		f.Fates("GET", kit.Delivered, kit.Fate{Lost: true, Reply: "$-1\r\n"})
-		other, err := r.AcquireAll(w.Context(), []string{"a", "b"}) // shows the proxy
+		other, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"}) // shows the proxy
 		require.NoError(w, err)
 		w.Release(other)
 		start, scripts := time.Now(), f.Count("release_all")

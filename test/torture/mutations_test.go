@@ -428,6 +428,16 @@ var mutations = []mutation{
 		"../several:TestReleaseAll_OthersWaitForOne$",
 	},
 	{
+		"released with others", "several locks are released together although others have them",
+		"redis.pcall('GET', KEYS[i]) == ARGV[5 + i]", "true",
+		"../several:TestReleaseAll_SomeAreLost$",
+	},
+	{
+		"together over others", "several paths are obtained at once although others have them",
+		"redis.pcall('EXISTS', unpack(KEYS, 1, n)) == 0", "true",
+		"../several:TestAcquireAll_WhenOneIsTaken$",
+	},
+	{
 		"several without an answer", "paths whose script got no answer are released once more, and found to be lost",
 		"fault.OutcomeUnknown(err)", "false",
 		"../several:TestReleaseAll_WithALostReply$",

@@ -10,6 +10,17 @@ elseif held and asks == '' and string.find(held, string.match(value, '^(.*:)'), 
   return redis.call('PTTL', key)
 end
 
+--# obtain together
+-- None of the keys is there. The stack of Lua need not have room for a thousand.
+if not KEYS[n + 1] and n <= 100 and redis.pcall('EXISTS', unpack(KEYS, 1, n)) == 0 then -- mutant: together over others
+  local tokens = {}
+  for i = 1, n do
+    redis.call('SET', KEYS[i], ARGV[5 + i], 'PX', ARGV[2])
+    tokens[i] = 0
+  end
+  return tokens
+end
+
 --# obtain queued
 if asks == '' then
   local held = redis.call('GET', key)
@@ -47,6 +58,26 @@ if held == value and plain then -- mutant: anybody's key removed
     end
     return 1
   end
+end
+
+--# release together
+-- The hold has each of the locks, and nobody waits: else each is looked at by itself.
+local all = n <= 100
+for i = 1, n do
+  all = all and redis.pcall('GET', KEYS[i]) == ARGV[5 + i] -- mutant: released with others
+end
+if all and type(redis.pcall(removal == 'DEL' and 'DEL' or 'UNLINK', unpack(KEYS, 1, n))) == 'number' then
+  local released = {}
+  for i = 1, n do
+    if channels ~= '' then -- publishing may be forbidden; the locks are released all the same
+      redis.pcall('PUBLISH', channels .. KEYS[i], KEYS[i])
+    end
+    if old ~= '' then
+      redis.pcall('PUBLISH', old, KEYS[i])
+    end
+    released[i] = 1
+  end
+  return released
 end
 
 --# release alone
