@@ -38,7 +38,7 @@ type Client struct {
 	ignoresContexts atomic.Bool
 	watchdog        watchdog
 	pipelines       chan struct{} // limits the pipelines that have a goroutine
-	pool            pool
+	pool            *pool
 	abandoned       atomic.Int32 // see AwaitAbandoned
 
 	replicators replicators
@@ -58,7 +58,7 @@ func (l endless) Done() <-chan struct{} { return l.done }
 
 // New makes a Client. It asks the client for its mode, which may block in a wrapper.
 func New(client rueidis.Client) *Client {
-	t := &Client{redis: client, Clock: clock.New(), pipelines: make(chan struct{}, mostPipelines)}
+	t := &Client{redis: client, Clock: clock.New(), pool: &pool{}, pipelines: make(chan struct{}, mostPipelines)}
 	t.ctx = endless{context.Background(), make(chan struct{})}
 	t.demotion.possible = client.Mode() == rueidis.ClientModeStandalone
 	all := &routes{}

@@ -18,7 +18,7 @@ import (
 // at once.
 func TestFreshConns_AllThatMakeOneHang(t *testing.T) {
 	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
-		f := &open(nil).First.fresh
+		f := open(nil).First.fresh
 		f.dials.hanging = []clock.Instant{f.now().Add(-poolWait)}
 		asked := 0
 		conn, none := f.get(func() bool { asked++; return asked > 1 })

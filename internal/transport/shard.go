@@ -18,8 +18,8 @@ type Shard struct {
 	probes    *prober
 	keepAlive *keepAlive
 	dials     *dialer
-	own       ownConns
-	fresh     freshConns
+	own       *ownConns
+	fresh     *freshConns
 	bounds    boundPool // for commands without a goroutine
 	batches   batches
 
@@ -52,16 +52,20 @@ func newShard(t *Client, address string) *Shard {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
 	s.bounds.shard, s.batches.shard = s, s
-	s.dials = &dialer{node: s.node, now: t.Clock.Now, belief: &s.belief, pool: &t.pool}
-	s.own.possible, s.own.belief, s.own.now, s.own.describe = isSingle(t.redis), &s.belief, t.Clock.Now, t.describe
-	s.own.dial = func() *dedicated {
-		if t.database() == "" { // a connection of the pool may use another one
-			return nil
-		}
-		return s.dials.dial(wanted{})
+	s.dials = &dialer{node: s.node, now: t.Clock.Now, belief: &s.belief, pool: t.pool}
+	s.own = &ownConns{
+		possible: isSingle(t.redis), belief: &s.belief, now: t.Clock.Now, describe: t.describe,
+		dial: func() *dedicated {
+			if t.database() == "" { // a connection of the pool may use another one
+				return nil
+			}
+			return s.dials.dial(wanted{})
+		},
 	}
-	s.fresh.dials, s.fresh.belief, s.fresh.now, s.fresh.act = s.dials, &s.belief, t.Clock.Now, s.act
-	s.fresh.present, s.fresh.watched, s.fresh.vouch, s.fresh.succeeded = s.present, t.watched, s.vouch, t.resolver != nil
+	s.fresh = &freshConns{
+		dials: s.dials, belief: &s.belief, now: t.Clock.Now, act: s.act,
+		present: s.present, watched: t.watched, vouch: s.vouch, succeeded: t.resolver != nil,
+	}
 	return s
 }
 
