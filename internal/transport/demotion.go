@@ -126,9 +126,7 @@ func (s *Shard) closeOld() {
 // askRole asks for the role of a server, and the number of the connection: one of the client's own, or the fresh one.
 func (s *Shard) askRole(shared bool) (role belief.Role, connection int64) {
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
-	e := s.async(&p, s.places, &asyncCall{shared: shared, send: withHello(func(b rueidis.Builder) rueidis.Completed {
-		return b.Arbitrary("PING").Keys("there").Build()
-	})})
+	e := s.async(&p, s.places, &asyncCall{shared: shared, send: withHello(pings)})
 	if len(e.results) < 2 {
 		return belief.Untold, 0
 	}

@@ -120,9 +120,14 @@ func (k *keepAlive) ask() {
 	if k.asked%verifyEach == 0 && k.verify() {
 		return
 	}
-	if now := k.now(); k.scripts.Allowed(now) {
+	switch now := k.now(); {
+	case k.scripts.Allowed(now):
 		k.learn()
-	} else if !k.belief.HeardWithin(keepAliveEvery/2, now) {
+	case k.asksRole(): // a replica, too, has just been heard: it answers what reads
+		if reply, _ := k.question(pings); outcomeOf(reply.Error()) == belief.Broken && k.inquire(ping).first.Error() == nil {
+			k.roleless.Ended(k.now()) // a proxy refuses HELLO
+		}
+	case !k.belief.HeardWithin(keepAliveEvery/2, now):
 		k.inquire(ping)
 	}
 }
@@ -179,6 +184,8 @@ func (k *keepAlive) learnRole(hello rueidis.RedisResult, fresh bool) {
 		return
 	case fault.Answered(err):
 		k.roleless.Answered()
+	case outcomeOf(err) == belief.Broken: // a proxy refuses HELLO, and has answered what came before
+		k.roleless.Ended(k.now())
 	}
 	role, _ := roleIn(hello)
 	k.said(role, fresh)

@@ -245,3 +245,88 @@ func TestKeepAlive_AsksTheShardsOwnServer(t *testing.T) {
 		require.Equal(t, heard, ofA.LastReply(), "another one's answer is none of its server's")
 	})
 }
+
+// guarded is a server that refuses the user all but PING and HELLO.
+type guarded struct {
+	rueidis.Client
+	refused, pong rueidis.RedisResult
+	hello         atomic.Pointer[rueidis.RedisResult]
+	greeted       atomic.Int32
+}
+
+func (g *guarded) Do(_ context.Context, c rueidis.Completed) rueidis.RedisResult {
+	switch c.Commands()[0] {
+	case "PING":
+		return g.pong
+	case "HELLO":
+		g.greeted.Add(1)
+		return *g.hello.Load()
+	default:
+		return g.refused
+	}
+}
+
+func (g *guarded) DoMulti(ctx context.Context, c ...rueidis.Completed) (all []rueidis.RedisResult) {
+	for _, one := range c {
+		all = append(all, g.Do(ctx, one))
+	}
+	return all
+}
+
+func (g *guarded) Dedicate() (rueidis.DedicatedClient, func()) { return guardedWire{nil, g}, func() {} }
+
+type guardedWire struct {
+	rueidis.DedicatedClient
+	of *guarded
+}
+
+func (w guardedWire) B() rueidis.Builder { return w.of.B() }
+func (guardedWire) Close()               {}
+
+func (w guardedWire) Do(ctx context.Context, c rueidis.Completed) rueidis.RedisResult {
+	return w.of.Do(ctx, c)
+}
+
+func (w guardedWire) DoMulti(ctx context.Context, c ...rueidis.Completed) []rueidis.RedisResult {
+	return w.of.DoMulti(ctx, c...)
+}
+
+// Behind one address a master that became a replica is found although the user may not ask what goes with the question for it,
+// and although the server is heard. A server that closes the connection at that question is left alone with it.
+func TestKeepAlive_ADemotionWhereQuestionsAreRefused(t *testing.T) {
+	client := onMiniredis(t)
+	says := func(script string) rueidis.RedisResult {
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	master, replica := says("return {'role', 'master', 'id', 7}"), says("return {'role', 'replica', 'id', 7}")
+	refused, pong, gone := says("return redis.error_reply('NOPERM no')"), says("return 'PONG'"), rueidis.NewErrorResult(io.EOF)
+	begins := func(hello *rueidis.RedisResult) (*guarded, *Client) {
+		server := &guarded{Client: client, refused: refused, pong: pong}
+		server.hello.Store(hello)
+		way := New(server)
+		way.First.KeepAlive()
+		way.First.Expect(&sleeper{}, "a ticket", 0)
+		return server, way
+	}
+	synctest.Test(t, func(t *testing.T) {
+		server, way := begins(&master)
+		<-time.After(3 * time.Hour)
+		require.False(t, way.First.IsSuspect(way.Clock.Now()))
+		server.hello.Store(&replica)
+		for range 10 { // other calls are answered
+			way.First.belief.Judge(belief.Exchange{Sent: way.Clock.Now(), Came: way.Clock.Now()})
+			<-time.After(keepAliveEvery / 5)
+		}
+		require.True(t, way.First.IsSuspect(way.Clock.Now()), "within a second")
+		way.First.EndKeepAlive()
+		way.Close()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		server, way := begins(&gone)
+		<-time.After(time.Hour - time.Second)
+		require.EqualValues(t, 2, server.greeted.Load())
+		way.First.EndKeepAlive()
+		way.Close()
+		<-time.After(time.Hour)
+	})
+}

@@ -87,11 +87,14 @@ func (s *Shard) probe(since clock.Instant) (answered bool) {
 	return fault.Answered(s.inquire(&Wait{Ctx: context.Background(), Limit: probeLimit, probes: since}, true, ping).first.Error())
 }
 
-// ping is a question to which each server has an answer. The text behind PING makes rueidis take it for a command with a key, and
-// choose one of its connections at random: without it every PING would use the first one.
+// ping is a question to which each server has an answer.
 func ping(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-	return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("PING").Keys("there").Build())}
+	return []rueidis.RedisResult{way.Do(ctx, pings(way.B()))}
 }
+
+// pings makes a PING. The text behind it makes rueidis take it for a command with a key, and choose one of its connections at
+// random: without it every PING would use the first one.
+func pings(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("PING").Keys("there").Build() }
 
 // sending sends commands.
 type sending func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
