@@ -241,9 +241,10 @@ func (s *State) FoundSilent(sent, now clock.Instant) (do Acts) {
 	return do
 }
 
-// Close ends all suspicion, for good: later removals go over the client's own connections.
+// Close ends all suspicion, for good: later removals go over the client's own connections. What it has made of replies to commands
+// that are still under way stays: a deposed master may have granted one of these.
 func (s *State) Close() {
 	s.change(func(next *standing) {
-		*next = standing{closed: true, silentAt: next.silentAt, brokeAfter: next.brokeAfter}
+		*next = standing{closed: true, silentAt: next.silentAt, doubtedAt: next.doubtedAt, brokeAfter: next.brokeAfter}
 	})
 }

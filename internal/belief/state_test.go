@@ -215,3 +215,15 @@ func TestState_Warm(t *testing.T) {
 	}
 	require.True(t, s.Warm())
 }
+
+// A command that is under way when nobody has a registry open any more may be answered by a master that was deposed meanwhile.
+func TestState_CloseForgetsNoDoubt(t *testing.T) {
+	s := near()
+	s.Watched(1)
+	s.Doubted(milliseconds(2000))
+	s.Close()
+	require.False(t, s.IsSuspect(milliseconds(2000)))
+	require.True(t, s.DoubtedSince(milliseconds(1999)), "the way by which the reply comes was chosen before")
+	answer, _ := s.Judge(Exchange{Sent: milliseconds(1999), Came: milliseconds(2001), Trip: s.RoundTrip(), Obtains: true})
+	require.Equal(t, Late, answer)
+}

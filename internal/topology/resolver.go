@@ -129,6 +129,11 @@ func (r *Resolver) owner(slot uint16) Owner {
 
 // Hear asks the nodes, unless they were asked within some time, and returns when they were asked.
 func (r *Resolver) Hear(within time.Duration) clock.Instant {
+	return r.hear(context.Background(), within)
+}
+
+// hear is Hear. It does not wait any longer when ctx ends.
+func (r *Resolver) hear(ctx context.Context, within time.Duration) clock.Instant {
 	r.mu.Lock()
 	if r.at.Until(r.clock.Now()) < within {
 		defer r.mu.Unlock()
@@ -141,17 +146,21 @@ func (r *Resolver) Hear(within time.Duration) clock.Instant {
 		go r.ask(asking)
 	}
 	r.mu.Unlock()
-	<-asking
+	select {
+	case <-asking:
+	case <-ctx.Done():
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.at
 }
 
 // Masters asks the nodes, and returns who has which slots by the majority of their answers; by earlier ones, or nil, if none
-// answers. What has changed before the call is in the answers: they were asked for later.
-func (r *Resolver) Masters() Map {
-	if since := r.clock.Now(); r.Hear(0) < since { // it has joined a question that was under way
-		r.Hear(0)
+// answers. What has changed before the call is in the answers: they were asked for later. It returns what is known when ctx
+// ends: a node may hang, and whoever closes a registry does not wait for it.
+func (r *Resolver) Masters(ctx context.Context) Map {
+	if since := r.clock.Now(); r.hear(ctx, 0) < since { // it has joined a question that was under way
+		r.hear(ctx, 0)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -67,7 +67,7 @@ func TestMasters_AreAskedOfAllAtOnce(t *testing.T) {
 				all["7"] = laterNode{client, answerWait / 2, says}
 			}
 			begun := time.Now()
-			masters := resolver(t.Context(), nodes{client, all}).Masters()
+			masters := resolver(t.Context(), nodes{client, all}).Masters(t.Context())
 			require.Equal(t, answerWait, time.Since(begun))
 			require.Equal(t, answers, masters.Owner(7) == "a:1")
 		})
@@ -82,7 +82,7 @@ func TestMasters_WhereANodeRefuses(t *testing.T) {
 	for want, second := range map[string]func() rueidis.RedisResult{"a:1": says, "": refuses} {
 		synctest.Test(t, func(t *testing.T) {
 			all := map[string]rueidis.Client{"1": laterNode{client, 0, refuses}, "2": laterNode{client, answerWait / 2, second}}
-			require.Equal(t, want, resolver(t.Context(), nodes{client, all}).Masters().Owner(7))
+			require.Equal(t, want, resolver(t.Context(), nodes{client, all}).Masters(t.Context()).Owner(7))
 		})
 	}
 }
@@ -104,9 +104,23 @@ func TestMasters_AreNeverOlderThanTheCall(t *testing.T) {
 		r.Refresh(0)
 		<-time.After(answerWait / 4)
 		begun := time.Now()
-		require.Equal(t, "b:1", r.Masters().Owner(7))
+		require.Equal(t, "b:1", r.Masters(t.Context()).Owner(7))
 		require.Equal(t, answerWait/4+answerWait/2, time.Since(begun))
 		all["1"] = laterNode{client, time.Hour, after}
-		require.Equal(t, "b:1", r.Masters().Owner(7))
+		require.Equal(t, "b:1", r.Masters(t.Context()).Owner(7))
+	})
+}
+
+// Who asks for the masters does not wait for a node that hangs once they are not wanted any more.
+func TestMasters_AreNotWaitedForAnyLonger(t *testing.T) {
+	client, reply := replies(t)
+	says := reply("return {{0, 16383, {'a', 1, 'i'}}}")
+	synctest.Test(t, func(t *testing.T) {
+		r := resolver(t.Context(), nodes{client, map[string]rueidis.Client{"1": laterNode{client, time.Hour, says}}})
+		ctx, cancel := context.WithTimeout(t.Context(), answerWait/4)
+		defer cancel()
+		begun := time.Now()
+		require.Empty(t, r.Masters(ctx))
+		require.Equal(t, answerWait/4, time.Since(begun))
 	})
 }

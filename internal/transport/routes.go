@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"slices"
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -52,11 +53,11 @@ func (t *Client) Masters() []*Shard {
 }
 
 // Slots asks the nodes of a cluster who has which slots; see [topology.Resolver.Masters]. It returns nil without a cluster.
-func (t *Client) Slots() topology.Map {
+func (t *Client) Slots(ctx context.Context) topology.Map {
 	if t.resolver == nil {
 		return nil
 	}
-	return t.resolver.Masters()
+	return t.resolver.Masters(ctx)
 }
 
 // Farthest returns the shard with the longest round trip.

@@ -19,7 +19,7 @@ type dialer struct {
 	source   func() rueidis.Client // the client to get them from
 	receiver receiver
 	dials    uint64           // so far
-	pending  chan *connection // the connection being dialled; nil: none
+	pending  chan *connection // the connection being dialled, which waits for the next dial or the end of ctx; nil: none
 }
 
 // receiver gets what a server sends without being asked, and the number of the connection on which it came. The goroutine that

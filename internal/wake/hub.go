@@ -17,7 +17,7 @@ import (
 type hub struct {
 	shared
 	client  rueidis.Client
-	masters func() topology.Map
+	masters func(context.Context) topology.Map
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -225,7 +225,7 @@ func (h *hub) suspect(w *Waiter) {
 func (h *hub) follow() {
 	for {
 		if h.waits() {
-			all := h.masters()
+			all := h.masters(h.ctx)
 			if h.acquaint(h.route(all)) {
 				h.route(all)
 			}

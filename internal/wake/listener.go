@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -29,9 +30,9 @@ type Options struct {
 	// the same for all listeners of a client, and must not block.
 	Demoted func() (ever bool, next <-chan struct{})
 
-	// Slots returns who has which slots of a cluster; nil while that is not known. As RoundTrip, it must be the same for all
-	// listeners of a client. It may block for some round trips.
-	Slots func() topology.Map
+	// Slots returns who has which slots of a cluster, or what is known when ctx ends; nil while that is not known. As RoundTrip, it
+	// must be the same for all listeners of a client. It may block for some round trips.
+	Slots func(context.Context) topology.Map
 
 	// Log logs a line for the user. Sink identifies where the line is written, such as a *slog.Logger: a line for several
 	// listeners is logged once per Sink. Log must not block.
