@@ -1,4 +1,3 @@
-// Package transport sends commands. A call waits for its reply in bounded time, and learns whether the reply can be believed.
 package transport
 
 import (
