@@ -410,8 +410,8 @@ func (l *Lock) adopt(h *hold.Hold, q *request) bool {
 	return h.Adopt(l.terms(q))
 }
 
-// renews reports whether the hold that a call asks for is renewed until it ends. Do, and Acquire of a reader, use hold.StartRenewing
-// instead.
+// renews reports whether the hold that a call asks for is renewed until it ends. Do, and Acquire of a reader, use
+// hold.StartRenewing instead.
 func (l *Lock) renews(q *request) bool {
 	return l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.keepsRenewed()
 }

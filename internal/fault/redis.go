@@ -16,7 +16,7 @@ var (
 	NotOwner    = errors.New("not the owner of the lock")
 	Lost        = errors.New("the lock was lost")
 	Taken       = errors.New("another owner has the lock")
-	Unavailable = errors.New("Redis did not answer, or cannot serve now")
+	Unavailable = errors.New("Redis did not answer, or cannot serve now") //nolint:staticcheck // a name begins with a capital
 	Closed      = errors.New("the registry is closed")
 	WrongType   = errors.New("the key holds something other than this kind of lock")
 	Deadlock    = errors.New("the call would wait for itself")

@@ -111,7 +111,8 @@ func (s *State) unsettled() *pending {
 // fields count only while renewals are under way.
 func (s *State) settled() {
 	u := s.pending
-	if u == nil || u.flying > 0 || u.exceeds || u.owed || u.abandoned > 0 || u.most > 0 || u.bound != 0 || u.nested != nil || u.counted {
+	if u == nil || u.flying > 0 || u.exceeds || u.owed || u.abandoned > 0 || u.most > 0 || u.bound != 0 || u.nested != nil ||
+		u.counted {
 		return
 	}
 	s.pending = nil
