@@ -3,6 +3,7 @@ package docs
 import (
 	"encoding/csv"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,4 +112,23 @@ func TestFailoverFigures(t *testing.T) {
 	_, rest, _ := strings.Cut(page, "| event | promoted after |")
 	rest, _, _ = strings.Cut(rest, "\n\n")
 	require.Equal(t, strings.Count(rest, "\n")-1, shown)
+}
+
+// TestFleetFigures: the tables of docs/scale.md have the figures of those that bench-fleet has written.
+func TestFleetFigures(t *testing.T) {
+	page, checked := strings.Split(read(t, "docs/scale.md"), "\n"), 0
+	for _, deployment := range []string{"single", "sentinel", "cluster"} {
+		for _, line := range table(t, "bench/results/fleet-"+deployment+".csv") {
+			if line[1] == "the run" {
+				continue
+			}
+			checked++
+			if !slices.ContainsFunc(page, func(shown string) bool {
+				return strings.HasPrefix(shown, "| "+line[2]+" | ") && strings.Contains(shown, " | "+line[3]+" |")
+			}) {
+				t.Errorf("%s: %s of %s, %s, is not on docs/scale.md", line[0], line[3], line[1], line[2])
+			}
+		}
+	}
+	require.Greater(t, checked, 100)
 }

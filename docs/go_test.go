@@ -19,8 +19,8 @@ import (
 
 // packages are those that Go blocks use without importing them.
 var packages = []string{
-	"context", "database/sql", "errors", "fmt", "log/slog", "net", "net/http", "os", "os/signal", "sync", "syscall", "testing",
-	"testing/synctest", "time",
+	"context", "database/sql", "errors", "fmt", "hash/fnv", "log/slog", "net", "net/http", "os", "os/signal", "sync", "syscall",
+	"testing", "testing/synctest", "time",
 	"github.com/redis/rueidis",
 	"github.com/lockregistry/lockregistry",
 	"github.com/lockregistry/lockregistry/inspect",
