@@ -19,7 +19,7 @@ var dialogues = map[string]string{
 	"a master that answers": `
 		2000 look         -> idle
 		2000 send 1
-		2001 reply 1      -> believed resume
+		2001 reply 1      -> believed
 		2010 look         -> healthy
 		2011 look         -> idle
 		2012 message
@@ -38,15 +38,15 @@ var dialogues = map[string]string{
 		2902 timer 2      -> rings
 		3000 reply 1      -> doubtful
 		3000 reply 2      -> doubtful
-		3000 reply 3      -> believed resume
+		3000 reply 3      -> believed
 		3001 send 4
 		3503 timer 4      -> rings undedicate reroute redial measure
 		3510 send 5
-		3511 trusted 5    -> believed resume
+		3511 trusted 5    -> believed
 		33502 look        -> suspect
 		33503 look        -> idle
 		33503 send 6
-		33504 reply 6     -> believed resume
+		33504 reply 6     -> believed
 		33504 look        -> healthy
 	`,
 	"a silence that the reply shows before the timer": `
@@ -60,7 +60,7 @@ var dialogues = map[string]string{
 		2901 reply 1      -> late
 		2901 look         -> idle
 		2901 send 2
-		2902 reply 2      -> believed resume
+		2902 reply 2      -> believed
 	`,
 	"a pause that is longer than a failover": `
 		2000 send 1
@@ -88,10 +88,10 @@ var dialogues = map[string]string{
 		4804 timer 4      -> rings undedicate reroute redial measure
 		5202 reply 4      -> doubtful
 		5202 send 5
-		6102 trusted 5    -> believed resume
+		6102 trusted 5    -> believed
 		6102 send 6
 		8401 timer 6      -> waits
-		8401 trusted 6    -> believed resume
+		8401 trusted 6    -> believed
 		35202 look        -> idle
 	`,
 	"Sentinels replace the master, and it goes on": `
@@ -100,7 +100,7 @@ var dialogues = map[string]string{
 		2100 word 2050    -> vouched
 		2100 look         -> idle
 		2100 send 1
-		2101 reply 1      -> believed resume
+		2101 reply 1      -> believed
 		2900 beat
 		3800 beat
 		4000 send 2
@@ -115,7 +115,7 @@ var dialogues = map[string]string{
 		7000 vouch 6900
 		7000 look         -> suspect
 		7000 send 3
-		7001 trusted 3    -> believed resume
+		7001 trusted 3    -> believed
 		37000 look        -> idle
 	`,
 	"the client changes to another master": `
@@ -140,12 +140,12 @@ var dialogues = map[string]string{
 		2000 send 1
 		2001 left 1       -> late
 		2001 send 2
-		2002 reply 2      -> believed resume
+		2002 reply 2      -> believed
 	`,
 	"a node of a cluster breaks": `
 		2000 led
 		2000 send 1
-		2001 reply 1      -> believed resume
+		2001 reply 1      -> believed
 		2001 send 2
 		2002 broken 2     -> believed undedicate reroute ask
 		2002 look         -> suspect
@@ -153,7 +153,7 @@ var dialogues = map[string]string{
 	`,
 	"a connection breaks": `
 		2000 send 1
-		2001 reply 1      -> believed resume
+		2001 reply 1      -> believed
 		2001 look         -> healthy
 		2001 send 2
 		2002 broken 2     -> believed undedicate
@@ -328,7 +328,7 @@ func (s *talk) look() string {
 
 func said(do Acts) []string {
 	all := []string{}
-	for i, name := range []string{"undedicate", "reroute", "redial", "measure", "probe", "ask", "inspect", "resume"} {
+	for i, name := range []string{"undedicate", "reroute", "redial", "measure", "probe", "ask", "inspect"} {
 		if do.Has(1 << i) {
 			all = append(all, name)
 		}

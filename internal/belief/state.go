@@ -69,7 +69,6 @@ const (
 	Probe                       // ask the server something in the place of a command that was given up
 	AskOthers                   // before the client's own connections are used, ask the Sentinels anew
 	Inspect                     // look at the client's own connections: the address leads to a master again, see Looks
-	Resume                      // commands that wait for the server to be healthy again go on
 )
 
 // Has reports whether all of these are to be done.
@@ -188,18 +187,14 @@ func (s *State) Led() { s.change(func(next *standing) { next.led = true }) }
 
 // answered is the event that a reply came which is not late. A reply on a trusted way, chosen after the server had become
 // suspect, says nothing about the client's own connections.
-func (s *State) answered(came clock.Instant, trusted bool) (do Acts) {
+func (s *State) answered(came clock.Instant, trusted bool) {
 	last := s.LastReply()
 	if pause := last.Until(came); pause >= newsRest || last <= s.LastBreak() {
 		s.heard.Store(int64(came))
-		if pause >= HealthyFor {
-			do = Resume
-		}
 	}
 	if !trusted && !s.Warm() {
 		s.replies.Add(1)
 	}
-	return do
 }
 
 // Broke is the event that a connection broke: making another one may take long. A broken fresh connection counts for the client's

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -89,15 +88,6 @@ func (c *Call) Given() []string {
 // Send runs a call: a script by its digest if the server knows it.
 func (c *Call) Send(ctx context.Context, way rueidis.CoreClient) (result rueidis.RedisResult) {
 	return c.Repair(ctx, way, c.SendOnce(ctx, way, false))
-}
-
-// SendAsync is [Call.Send] for a goroutine that goes on when its caller has given up. Gone says whether it has.
-func (c *Call) SendAsync(ctx context.Context, way rueidis.CoreClient, gone *atomic.Bool) (result rueidis.RedisResult) {
-	result = c.SendOnce(ctx, way, false)
-	for c.Again(result) && (!c.DropIfAbandoned || !gone.Load()) {
-		result = c.SendOnce(ctx, way, false)
-	}
-	return result
 }
 
 // Repair sends a call again after a reply to it, as long as it must be sent again.

@@ -8,16 +8,16 @@ import (
 // alarm is the alarm of a bound, see [belief.Alarm].
 type alarm struct {
 	belief.Alarm
-	shard *Shard     // the shard whose silence it notices; nil: none
-	call  *asyncCall // the call, if it has a goroutine
+	shard *Shard // the shard whose silence it notices; nil: none
+	of    *entry // the command, if it goes through the queue; its silence begins when it is sent
 }
 
 // sent returns when the command was sent. Before it is, its silence would begin now.
 func (a *alarm) sent(began, now clock.Instant) clock.Instant {
-	if a.call == nil {
+	if a.of == nil {
 		return began
 	}
-	if sent := clock.Instant(a.call.begun.Load()); sent != 0 {
+	if sent := clock.Instant(a.of.begun.Load()); sent != 0 {
 		return sent
 	}
 	return now
@@ -32,10 +32,14 @@ func (a *alarm) set(began, now clock.Instant) {
 }
 
 func (a *alarm) ring(began, now clock.Instant) bool {
+	if a.of != nil && a.of.gone() { // it is answered, which its caller has not seen yet
+		a.SetNever()
+		return false
+	}
 	if a.shard == nil || !a.Ring(&a.shard.belief, a.sent(began, now), now) {
 		return false
 	}
-	return a.call == nil || !a.call.shared || !a.shard.IsSuspect(now)
+	return a.of == nil || !a.of.plain || !a.shard.IsSuspect(now)
 }
 
 // excuses reports whether this process stood still, so that a reply may be late.
@@ -44,8 +48,8 @@ func (a *alarm) excuses(sent, came clock.Instant) bool {
 }
 
 func (a *alarm) suspect(began, now clock.Instant) {
-	if a.call != nil {
-		a.call.shard.foundSilent(clock.Instant(a.call.begun.Load()), now)
+	if a.of != nil {
+		a.of.shard.Load().foundSilent(clock.Instant(a.of.begun.Load()), now)
 		return
 	}
 	a.shard.foundSilent(began, now)

@@ -32,7 +32,7 @@ type bound struct {
 	limits
 	alarm alarm
 	own   *dedicated // the connection that it closes; nil: none
-	item  item
+	entry *entry     // nil: it was never that of a command in a queue
 	pool  *boundPool // the pool that it returns to; nil: none
 	index int        // its index among the pool's used bounds; the pool's mutex guards it
 	nth   int        // how many bounds were used when it was taken, with it
@@ -45,7 +45,7 @@ type bound struct {
 type vigil struct {
 	timer   *time.Timer
 	leave   func() bool // ends the wait for the end of ctx; nil: none
-	callers bool        // the caller notices that end itself, see batcher.do
+	callers bool        // the caller notices that end itself, see entry.await
 	stopped bool        // the caller no longer waits
 	watches func()      // watchContext: a method value allocates each time
 	ends    func()      // contextEnded, now
@@ -74,9 +74,9 @@ func (t *Client) bound(p *Wait, now clock.Instant, own *dedicated) *bound {
 	return b
 }
 
-// bound begins a bound for commands with a goroutine, which also notices the silence of the shard's server.
-func (s *Shard) bound(p *Wait, now clock.Instant, call *asyncCall) *bound {
-	b := &bound{done: make(chan struct{}), client: s.client, alarm: alarm{shard: s, call: call}}
+// bound begins a bound with its own timer, which also notices the silence of the shard's server.
+func (s *Shard) bound(p *Wait, now clock.Instant) *bound {
+	b := &bound{done: make(chan struct{}), client: s.client, alarm: alarm{shard: s}}
 	b.begin(p, now, nil)
 	return b
 }
@@ -131,7 +131,8 @@ func (b *bound) stop() (over bool) {
 	}
 	leave, over := b.leave, b.over()
 	b.mu.Unlock()
-	reusable = leave != nil && leave() && reusable && !over // else the context may be about to be watched, or has ended
+	// Else the context may be about to be watched, or has ended, or a driver of the queue may still answer.
+	reusable = leave != nil && leave() && reusable && !over // mutant: reply to another
 	if b.pool == nil {
 		return over
 	}
@@ -254,8 +255,8 @@ func (b *bound) finish(now clock.Instant) {
 	}
 	b.ended.Store(int64(now))
 	close(b.done)
-	if b.item.replies != nil {
-		b.item.replies <- rueidis.NewErrorResult(fault.NoAnswer)
+	if b.entry != nil {
+		b.entry.ready <- rueidis.NewErrorResult(fault.NoAnswer)
 	}
 	if b.own != nil {
 		go b.own.Close()

@@ -16,10 +16,7 @@ import (
 )
 
 // Client sends the commands of all registries on one client. It limits every wait to what the caller allows, whatever the
-// server does, and says which replies can be believed; see health.
-//
-// On a healthy shard of a single server, commands that come one at a time go over an ownConn, many concurrent ones through a
-// batcher.
+// server does, and says which replies can be believed; see package belief. The package's comment draws the way of a command.
 //
 // A process that sends nothing while the master is frozen cannot notice a failover, and believes what the old master tells it
 // afterwards on an existing connection. So it sends something while calls wait: see KeepAlive.
@@ -32,20 +29,17 @@ type Client struct {
 	// ctx never ends, but rueidis must not know that: with a context that cannot end it reads a connection only while a command is
 	// under way, and notices a closed connection only at the next command.
 	ctx context.Context
-	// ignoresContexts: the client has ignored the end of a context, as it does with DisableAutoPipelining: then every command gets
-	// a goroutine.
-	ignoresContexts atomic.Bool
-	watchdog        watchdog
-	pipelines       chan struct{} // limits the pipelines that have a goroutine
-	pool            *pool
-	abandoned       atomic.Int32 // see AwaitAbandoned
+	// deaf: the client has ignored the end of a context, as it does with DisableAutoPipelining. Then all commands go through the
+	// queue, one at a time, since each has a connection of its own.
+	deaf      atomic.Bool
+	watchdog  watchdog
+	pool      *pool
+	abandoned atomic.Int32 // see AwaitAbandoned
 
 	replicators replicators
 	vouching    vouching
 	demotion    demotion
 }
-
-const mostPipelines = 64
 
 // endless is a context that has a Done channel but never ends.
 type endless struct {
@@ -57,7 +51,7 @@ func (l endless) Done() <-chan struct{} { return l.done }
 
 // New makes a Client. It asks the client for its mode, which may block in a wrapper.
 func New(client rueidis.Client) *Client {
-	t := &Client{redis: client, Clock: clock.New(), pool: &pool{}, pipelines: make(chan struct{}, mostPipelines)}
+	t := &Client{redis: client, Clock: clock.New(), pool: &pool{}}
 	t.ctx = endless{context.Background(), make(chan struct{})}
 	t.demotion.possible = client.Mode() == rueidis.ClientModeStandalone
 	all := &routes{}
@@ -108,30 +102,17 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 	}
 	s := t.Shard(c.Key)
 	a.Sent = t.Clock.Now()
-	end, with := s.enter(a.Sent)
-	if end == nil && s.running.Load() >= mostRunning && !t.ignoresContexts.Load() && s.awaitNews(a.Sent) {
-		a.Sent = t.Clock.Now()
-		end, with = s.enter(a.Sent)
-	}
-	if with != nil && c.ReadsBack() { // several commands, which stay together
-		s.bounds.free(end, true)
-		end = nil
-	}
-	if end == nil {
-		s.doAsync(p, c, &a)
+	end, direct := s.enter(a.Sent)
+	if !direct {
+		s.doQueued(p, c, end, a.Sent, &a)
 		return a
 	}
-	if with == nil {
-		if w := s.own.take(p, c, a.Sent, end); w != nil {
-			s.doOwn(w, p, c, end, &a)
-			return a
-		}
-		if !c.ReadsBack() {
-			with = s.batches.batcher(end)
-		}
+	if w := s.own.take(p, c, a.Sent, end); w != nil {
+		s.doOwn(w, p, c, end, &a)
+		return a
 	}
-	if with != nil {
-		s.doBatched(with, p, c, end, &a)
+	if s.gather(end) && !c.ReadsBack() {
+		s.doQueued(p, c, end, a.Sent, &a)
 		return a
 	}
 	end.begin(p, a.Sent, nil)
@@ -142,12 +123,17 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 	excused := end.excuses(a.Sent, a.Came)
 	unanswered := errors.Is(a.Error(), fault.NoAnswer)
 	if unanswered && !end.over() {
-		s.reroute(p, c, end, &a)
+		rest := *p // it was not sent, see doQueued
+		if rest.Since == 0 {
+			rest.Since = a.Sent
+		}
+		end.stop()
+		s.doQueued(&rest, c, s.bounds.take(), t.Clock.Now(), &a)
 		return a
 	}
 	end.stop()
 	if overdue && !unanswered {
-		t.ignoresContexts.Store(true)
+		t.deaf.Store(true)
 	}
 	s.takeIn(p, excused, &a)
 	return a
@@ -158,7 +144,7 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
 	now := s.client.Clock.Now()
 	p.holds = belief.Never
-	end := s.bound(&p, now, nil)
+	end := s.bound(&p, now)
 	defer end.stop()
 	if end.left(now) == 0 {
 		return false
@@ -172,8 +158,8 @@ func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
 
 // Closed reports whether the client is closed: then it says so of a PING, too, at once and without asking a server.
 func (t *Client) Closed() bool {
-	e := t.First.async(&Wait{Ctx: context.Background(), Limit: askLimit, holds: belief.Never}, t.First.places, &asyncCall{
-		shared: true, send: func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
+	e := t.First.await(&Wait{Ctx: context.Background(), Limit: askLimit, holds: belief.Never}, task{
+		plain: true, send: func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
 			return []rueidis.RedisResult{t.redis.Do(ctx, t.redis.B().Ping().Build())}
 		},
 	})
@@ -194,8 +180,9 @@ func (t *Client) Ask(question Question) rueidis.RedisResult {
 
 // Ask asks the server of the shard. Cut: there is no reply because the caller's context ended.
 func (s *Shard) Ask(p *Wait, question Question) (reply rueidis.RedisResult, cut bool) {
-	reply = s.async(p, s.places, &asyncCall{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+	o := s.await(p, task{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{question(ctx, way)}
-	}}).result(0)
+	}})
+	reply = o.result(0)
 	return reply, p.cut(reply.Error())
 }

@@ -126,7 +126,7 @@ func (s *Shard) closeOld() {
 // askRole asks for the role of a server, and the number of the connection: one of the client's own, or the fresh one.
 func (s *Shard) askRole(shared bool) (role belief.Role, connection int64) {
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
-	e := s.async(&p, s.places, &asyncCall{shared: shared, send: withHello(pings)})
+	e := s.await(&p, task{plain: shared, send: withHello(pings)})
 	if len(e.results) < 2 {
 		return belief.Untold, 0
 	}
@@ -157,7 +157,7 @@ func roleIn(hello rueidis.RedisResult) (role belief.Role, connection int64) {
 // quit closes one of the client's own connections.
 func (s *Shard) quit() {
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
-	s.async(&p, s.places, &asyncCall{shared: true, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+	s.await(&p, task{plain: true, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("QUIT").Keys("there").Build())}
 	}})
 }

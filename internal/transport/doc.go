@@ -8,21 +8,31 @@
 //	[Client.Watch]: Sentinels                              a line of the log, once, and when it is over
 //	[Client.Demoted]: who keeps a connection of their own  when the address leads to another master
 //
-// The way of a command:
+// A command leaves in one of three ways:
 //
-//	key ─▶ [Shard], one for each master (routes.go)
-//	         │  what is believed of it: healthy, idle, suspect (package belief; judge.go feeds it)
-//	         ▼
-//	       healthy, one command at a time ─▶ the dedicated connection, driven by its caller (own.go)
-//	       else ─▶ sending: client.go, async.go, batcher.go, pipeline.go
-//	                 │ suspect: the fresh connection (fresh.go), for which Sentinels vouch where there are some (vouch.go);
-//	                 │          in a cluster, of the master that the nodes name
-//	                 │ with replicas: a connection of their sender, with a WAIT behind the commands (replicas.go)
-//	                 ▼
-//	       the reply, or the end of the caller's wait (bound.go, watchdog.go)
-//	         │  judge.go: believed, late or doubtful; then what follows from it, see [belief.Acts]
-//	         ▼
-//	       [Reply]. One that a replica refused is sent once more (demotion.go)
+//	            Client.Do
+//	                │  the node has just been heard from, and there is room in the connections
+//	                ├─────────────no──────────────────────────────┐
+//	                │yes                                          │
+//	   it comes by itself, near a single server ──yes──▶ alone    │
+//	                │no                                           │
+//	   many are under way ──yes────────────────────────────▶ queue ◀── questions, renewals, removals
+//	                │no                                           │
+//	                ▼                                     a driver chooses the road, then takes what waits:
+//	               few                                      the client's own connections
+//	                                                        suspect: a fresh connection; with Sentinels, once they vouch
+//	                                                        suspect, in a cluster: to the master that the nodes name
+//
+//	alone   The caller writes and reads a dedicated connection itself: see ownConn.
+//	few     The caller sends through the client.
+//	queue   The caller leaves the command to a driver, and waits: see queue.
+//
+// No caller hangs. Alone its bound closes the connection. Few are only where the client looks at contexts, and its connections
+// have room. Of the queue only drivers hang.
+//
+// Each reply, or that there is none, goes to the belief in the node, see package belief. It says what is to be done: act.
+//
+// What replicas must have goes another way: over a connection of their sender, with a WAIT behind the commands (replicas.go).
 //
 // Dedicated connections are those that one part alone uses: the lone caller's, the fresh one, the sender's for replicas. All come
 // from dial.go, which knows how long making one may hang, and which connections of the client's pool fit. The lone caller's is

@@ -7,20 +7,18 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // freshConns has the fresh connection of a suspect shard, made since the shard became suspect. One is made at a time, with a
 // pause after a failure.
 type freshConns struct {
-	dials     *dialer
-	belief    *belief.State
-	now       func() clock.Instant
-	act       func(do belief.Acts, sent clock.Instant)
-	present   func() string // see Shard.present
-	watched   func() bool   // Sentinels are asked
-	vouch     func(w *belief.Way) (says belief.Word, asked, now clock.Instant)
-	succeeded bool // others name the master: there may be a successor
+	dials   *dialer
+	belief  *belief.State
+	now     func() clock.Instant
+	act     func(do belief.Acts, sent clock.Instant)
+	present func() string // see Shard.present
+	watched func() bool   // Sentinels are asked
+	vouch   func(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 
 	mu       sync.Mutex
 	conn     *freshConn    // nil: none
@@ -74,11 +72,7 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 		if none {
 			return nil, true
 		}
-		wait := now.Until(due)
-		if f.succeeded {
-			wait = min(wait, topology.AskPause)
-		}
-		limit := time.NewTimer(wait)
+		limit := time.NewTimer(min(now.Until(due), belief.Tick)) // the suspicion may end before, or there be a successor
 		select {
 		case <-changed:
 			limit.Stop()

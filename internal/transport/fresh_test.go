@@ -62,6 +62,7 @@ func TestFreshConns_PauseAfterOneThatHasFailed(t *testing.T) {
 			})
 		}
 		all.Wait()
+		synctest.Wait()
 		pauses := 0
 		for i, at := range c.times[1:] {
 			if at.Sub(c.times[i]) > belief.Connect/2 {

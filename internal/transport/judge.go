@@ -42,7 +42,7 @@ func (s *Shard) act(do belief.Acts, sent clock.Instant) {
 		s.own.drop()
 	}
 	if do.Has(belief.Reroute) {
-		s.batches.stop()
+		s.queue.renew()
 	}
 	if do.Has(belief.Redial) {
 		s.fresh.silent(sent)
@@ -58,9 +58,6 @@ func (s *Shard) act(do belief.Acts, sent clock.Instant) {
 	}
 	if do.Has(belief.Inspect) {
 		s.mend()
-	}
-	if do.Has(belief.Resume) {
-		s.news.tell()
 	}
 }
 

@@ -35,17 +35,16 @@ func (t *Client) DoAll(
 			these[k] = calls[i]
 		}
 		from := t.Clock.Now()
-		e := s.async(&p, t.pipelines, &asyncCall{
+		e := s.await(&p, task{
 			key: these[0].Key,
 			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 				return protocol.SendAll(ctx, way, these, func(k int) bool { return wanted(group[k]) })
 			},
 		})
-		came := t.Clock.Now()
 		for k, i := range group {
-			a := Reply{RedisResult: e.result(k), Sent: from, Came: came, Fresh: e.trusted}
+			a := Reply{RedisResult: e.result(k), Sent: from, Came: e.came, Fresh: e.trusted}
 			p.Lease = lease(i)
-			e.shard.assess(&p, e.at(came), &a)
+			e.shard.assess(&p, e.exchange, &a)
 			done(i, a)
 		}
 	}
@@ -93,7 +92,7 @@ func (t *Client) DoEach(
 	}
 	var mu sync.Mutex
 	sendSome := func(s *Shard, some []int) {
-		e := s.async(p, s.places, &asyncCall{
+		e := s.await(p, task{
 			key: keys[some[0]],
 			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 				return send(ctx, way, some)

@@ -96,9 +96,6 @@ func ping(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 // random: without it every PING would use the first one.
 func pings(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("PING").Keys("there").Build() }
 
-// sending sends commands.
-type sending func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
-
 // answers are what came of questions to a server.
 type answers struct {
 	first rueidis.RedisResult
@@ -109,11 +106,11 @@ type answers struct {
 
 // inquire asks the shard's server, and notes what comes. Plain: over the client's own connections, even if the shard is suspect.
 func (s *Shard) inquire(p *Wait, plain bool, questions sending) answers {
-	e := s.async(p, s.places, &asyncCall{shared: plain, send: questions})
+	e := s.await(p, task{plain: plain, send: questions})
 	came := answers{first: e.result(0), fresh: e.trusted}
 	if len(e.results) > 1 {
 		came.rest = e.results[1:]
 	}
-	came.late = s.judge(p, came.first.Error(), e.at(s.client.Clock.Now())) != belief.Believed
+	came.late = s.judge(p, came.first.Error(), e.exchange) != belief.Believed
 	return came
 }

@@ -102,7 +102,7 @@ func TestReplicas_BoundsThatEndDuringARedirection(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 3 {
 			all.Go(func() {
-				p := Wait{Ctx: t.Context(), Limit: 5 * time.Second}
+				p := Wait{Ctx: context.Background(), Limit: 5 * time.Second}
 				k := &protocol.Call{Key: "k" + strconv.Itoa(i), Args: protocol.Args{"v", "1000"}}
 				k.Replicas = &protocol.Replicas{N: 1, Timeout: 50 * time.Millisecond, Settled: func(error) {}}
 				k.Wrote = func(_ *protocol.Call, r rueidis.RedisResult) bool { return r.Error() == nil }
@@ -123,7 +123,7 @@ func TestShard_CallsThatGaveUpAreNotSentElsewhere(t *testing.T) {
 		for _, abandoned := range []bool{false, true} {
 			moving(t, func(c *movingCluster, way *Client) {
 				way.Shard("k").belief.Broke(way.Clock.Now())
-				p := Wait{Ctx: t.Context(), Limit: limit}
+				p := Wait{Ctx: context.Background(), Limit: limit}
 				a := way.Do(&p, &protocol.Call{Key: "k", Args: protocol.Args{"v", "1000"}, DropIfAbandoned: abandoned})
 				require.Error(t, a.Error())
 				<-time.After(time.Minute)

@@ -362,7 +362,7 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 	t := s.client
 	began := t.Clock.Now()
 	p := Wait{Ctx: t.ctx, Limit: s.shard.RoundTrip().Plus(senderFor), holds: WaitAtMost}
-	end := s.shard.bound(&p, began, nil)          // it notices a silent server
+	end := s.shard.bound(&p, began)               // it notices a silent server
 	results := client.DoMulti(t.ctx, commands...) // mutant: other connection
 	end.stop()
 	acks, err := results[len(results)-1].AsInt64()

@@ -1,7 +1,7 @@
 package transport
 
 import (
-	"sync/atomic"
+	"reflect"
 
 	"github.com/redis/rueidis"
 
@@ -14,34 +14,33 @@ type Shard struct {
 	client    *Client
 	Address   string // of the node of a cluster; empty for a single server, and while not known
 	belief    belief.State
-	news      news
 	probes    *prober
 	keepAlive *keepAlive
 	dials     *dialer
 	own       *ownConns
 	fresh     *freshConns
-	bounds    boundPool // for commands without a goroutine
-	batches   batches
-
-	_       cacheLine
-	running atomic.Int32  // commands that have a goroutine, or wait for a place
-	places  chan struct{} // limits the commands that have a goroutine
+	bounds    boundPool
+	plain     bool // the client wants to see no command by itself, see isPlain
+	queue     *queue
 }
 
 // cacheLine separates what every command writes from what every command reads.
 type cacheLine [64]byte
 
 const (
-	mostDirect  = 640            // commands under way up to which callers send; a connection has room for 1 024
-	mostAsync   = 256            // commands that have a goroutine
-	mostRunning = 8              // on an idle shard further commands wait for news of these
-	lateReply   = belief.Silence // plus two round trips: a later reply is late; see RoundTrip
-	tooSoon     = belief.Tick    // a shorter wait says nothing about the server
+	mostDirect = 640            // commands under way up to which callers send; a connection has room for 1 024
+	lateReply  = belief.Silence // plus two round trips: a later reply is late; see RoundTrip
+	tooSoon    = belief.Tick    // a shorter wait says nothing about the server
+
+	mostDrivers  = 6   // that take turns: few, so that they find much that waits
+	apartDrivers = 128 // the same, where a pipeline has one command
 )
 
 func newShard(t *Client, address string) *Shard {
-	s := &Shard{client: t, Address: address, places: make(chan struct{}, mostAsync)}
+	s := &Shard{client: t, Address: address, plain: isPlain(t.redis)}
+	from := queueFrom
 	if t.resolver != nil {
+		from = spreadFrom
 		s.belief.Led()
 	}
 	s.probes = &prober{ask: s.probe}
@@ -51,7 +50,7 @@ func newShard(t *Client, address string) *Shard {
 	if s.nobodys() {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
-	s.bounds.shard, s.batches.shard = s, s
+	s.bounds.shard = s
 	s.dials = &dialer{node: s.node, now: t.Clock.Now, belief: &s.belief, pool: t.pool}
 	s.own = &ownConns{
 		possible: isSingle(t.redis), belief: &s.belief, now: t.Clock.Now, describe: t.describe,
@@ -64,30 +63,59 @@ func newShard(t *Client, address string) *Shard {
 	}
 	s.fresh = &freshConns{
 		dials: s.dials, belief: &s.belief, now: t.Clock.Now, act: s.act,
-		present: s.present, watched: t.watched, vouch: s.vouch, succeeded: t.resolver != nil,
+		present: s.present, watched: t.watched, vouch: s.vouch,
 	}
+	s.queue = newQueue(from, given{
+		now: t.Clock.Now, drivers: s.drivers, choose: s.choose, send: s.carry,
+		suspect: func() bool { return s.IsSuspect(t.Clock.Now()) },
+	})
 	return s
 }
 
-// enter returns a bound for a command, which the caller must begin and stop, and the batcher that must send it; without a
-// batcher the caller may send it. A batcher sends commands that come while the shard is idle, since they may hang, and commands
-// for which the connections' queues have no room. Without a bound the command needs a goroutine.
-func (s *Shard) enter(now clock.Instant) (end *bound, with *batcher) {
+// enter returns a bound for a command, which the caller must begin and stop. Direct: the caller may send it. Else it may hang,
+// and goes through the queue: the shard is not healthy, a connection may have no room for it, or the client is deaf.
+func (s *Shard) enter(now clock.Instant) (end *bound, direct bool) {
 	healthy := s.IsHealthy(now)
 	if !healthy {
 		s.client.noticeStandstill(now)
 	}
-	if !healthy && !s.batches.mayCarry(now) || s.client.ignoresContexts.Load() {
-		return nil, nil
+	end = s.bounds.take()
+	return end, healthy && end.nth <= mostDirect && !s.client.deaf.Load()
+}
+
+// gather reports whether a command goes through the queue because many are under way: in rueidis each passes a connection's queue
+// by itself, and is written with few others, which is most of its cost then, also at the server.
+func (s *Shard) gather(end *bound) bool {
+	if s.queue.on.Load() {
+		return true
 	}
-	if end = s.bounds.take(); healthy && end.nth <= mostDirect {
-		return end, nil
+	if end.nth < s.queue.from || !s.plain {
+		return false
 	}
-	if with = s.batches.get(); with == nil {
-		s.bounds.free(end, true)
-		return nil, nil
+	s.queue.on.Store(true)
+	return true
+}
+
+// isPlain reports whether a client is one of rueidis itself: no wrapper that may want to see each command.
+func isPlain(client rueidis.Client) bool {
+	of := reflect.TypeOf(client).String()
+	return of == "*rueidis.singleClient" || of == "*rueidis.sentinelClient" || of == "*rueidis.clusterClient"
+}
+
+// inPipeline returns how many commands go in a pipeline of the queue.
+func (s *Shard) inPipeline() int {
+	if !s.plain || s.client.deaf.Load() {
+		return 1
 	}
-	return end, with
+	return mostAtOnce
+}
+
+// drivers returns how many drivers take turns.
+func (s *Shard) drivers() int {
+	if s.inPipeline() == 1 || s.client.resolver != nil && s.IsSuspect(s.client.Clock.Now()) {
+		return apartDrivers
+	}
+	return mostDrivers
 }
 
 // nobodys reports whether the shard leads to no particular server: the first shard of a cluster.

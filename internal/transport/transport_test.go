@@ -54,7 +54,7 @@ func TestClient_RepliesAtTheEndOfAContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
 			way.Do(&Wait{Ctx: ctx, Limit: time.Minute}, &protocol.Call{Key: "42"})
-			require.Equal(t, deaf, way.ignoresContexts.Load())
+			require.Equal(t, deaf, way.deaf.Load())
 		})
 	}
 }
@@ -145,44 +145,33 @@ func TestWatchdog_Rests(t *testing.T) {
 	})
 }
 
-// When many come at once after a pause, a few have a goroutine. The others send their commands themselves as
-// soon as one of those is answered, and after a moment without a reply as the few did.
-func TestShard_ManyWhileIdle(t *testing.T) {
-	const many = 100
-	for _, frozen := range []bool{false, true} {
-		withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
-			var way *Client
-			var async, direct atomic.Int32
-			answer := make(chan struct{})
-			way = open(func(ctx context.Context) rueidis.RedisResult {
-				if ctx == way.ctx {
-					async.Add(1)
-				} else {
-					direct.Add(1)
-				}
-				<-answer
-				return rueidis.RedisResult{}
-			})
-			<-time.After(belief.HealthyFor)
-			var all sync.WaitGroup
-			for range many {
-				all.Go(func() {
-					way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "42"})
-				})
-				synctest.Wait()
-			}
-			require.EqualValues(t, mostRunning, async.Load())
-			if frozen {
-				<-time.After(newsWait)
-				synctest.Wait()
-				require.EqualValues(t, many, async.Load())
-			}
-			close(answer)
-			all.Wait()
-			require.EqualValues(t, many, async.Load()+direct.Load())
-			require.Equal(t, frozen, direct.Load() == 0)
+// A client that may want to see each command sees each, also where many wait, for as long as the server says nothing.
+func TestQueue_OneCommandAtATime(t *testing.T) {
+	const many = apartDrivers + 100
+	withShard(t, func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client) {
+		var seen atomic.Int32
+		answer := make(chan struct{})
+		way := open(func(context.Context) rueidis.RedisResult {
+			seen.Add(1)
+			<-answer
+			return rueidis.RedisResult{}
 		})
-	}
+		<-time.After(belief.HealthyFor)
+		var all sync.WaitGroup
+		for range many {
+			all.Go(func() {
+				p := Wait{Ctx: t.Context(), Limit: time.Minute}
+				if err := way.Do(&p, &protocol.Call{Key: "42"}).Error(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		require.EqualValues(t, apartDrivers, seen.Load())
+		close(answer)
+		all.Wait()
+		require.EqualValues(t, many, seen.Load())
+	})
 }
 
 // A message tells that the server is there, as a reply does. It does not tell whether
@@ -192,8 +181,9 @@ func TestShard_MessageMakesItHealthy(t *testing.T) {
 		way := open(nil)
 		s := way.First
 		enters := func() bool {
-			end, _ := s.enter(way.Clock.Now())
-			return end != nil
+			end, direct := s.enter(way.Clock.Now())
+			s.bounds.free(end, true)
+			return direct
 		}
 		<-time.After(time.Second)
 		require.False(t, enters())

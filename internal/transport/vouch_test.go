@@ -186,7 +186,7 @@ func TestVouching_ADeposedMaster(t *testing.T) {
 				}
 				a = v.send(5 * time.Second)
 				if c.to == "" {
-					require.ErrorIs(t, a.Error(), fault.NoAnswer)
+					require.ErrorIs(t, a.Error(), fault.NotSent)
 					require.Empty(t, v.redis.went())
 					return
 				}
@@ -250,7 +250,7 @@ func TestVouching_HoweverLongItWasFrozen(t *testing.T) {
 				<-time.After(frozen)
 				v.redis.pool.Store(false)
 				require.True(t, v.First.IsSuspect(v.Clock.Now()), "%s, %v", name, says)
-				require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer, "%s, %v", name, says)
+				require.ErrorIs(t, v.send(time.Second).Error(), fault.NotSent, "%s, %v", name, says)
 				require.Empty(t, v.redis.went())
 				v.say(former, sentinel.Vouched)
 				require.NoError(t, v.send(time.Second).Error(), name)
@@ -261,7 +261,7 @@ func TestVouching_HoweverLongItWasFrozen(t *testing.T) {
 	}
 	withVouched(t, sentinel.Replaced, func(t *testing.T, v *vouched) {
 		<-time.After(frozen)
-		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer, "it began during the failover")
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NotSent, "it began during the failover")
 	})
 }
 
@@ -291,8 +291,27 @@ func TestVouching_ItIsReplaced(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		v.say(former, sentinel.Replaced)
 		v.doubt()
-		require.ErrorIs(t, v.send(25*time.Second).Error(), fault.NoAnswer)
+		require.ErrorIs(t, v.send(25*time.Second).Error(), fault.NotSent)
 		require.Equal(t, []string{"no lock is granted for now: the Sentinels replace the server, or do not agree on it"}, v.log)
+	})
+}
+
+// The client's last registry is closed while a command waits for a word of the Sentinels: it is not sent, and no driver goes on.
+func TestVouching_ClosedWhileACommandWaits(t *testing.T) {
+	withVouched(t, sentinel.Replaced, func(t *testing.T, v *vouched) {
+		v.doubt()
+		came := make(chan Reply, 1)
+		go func() { came <- v.send(time.Minute) }()
+		<-time.After(time.Second)
+		synctest.Wait()
+		require.Empty(t, v.redis.went())
+		v.First.close()
+		<-time.After(time.Second)
+		synctest.Wait()
+		require.Len(t, came, 1)
+		require.ErrorIs(t, (<-came).Error(), fault.NotSent)
+		require.Empty(t, v.redis.went())
+		require.Zero(t, v.First.queue.seeking+v.First.queue.sending+v.First.queue.flying)
 	})
 }
 
@@ -356,7 +375,7 @@ func TestVouching_TheClientChanges(t *testing.T) {
 		require.NoError(t, a.Error())
 		require.True(t, a.Late)
 		require.Equal(t, []string{former, heir}, v.redis.went())
-		require.ErrorIs(t, obtain(time.Second).Error(), fault.NoAnswer)
+		require.ErrorIs(t, obtain(time.Second).Error(), fault.NotSent)
 		require.Empty(t, v.redis.went())
 
 		v.say(heir, sentinel.Vouched)
@@ -377,14 +396,14 @@ func TestVouching_OldConnections(t *testing.T) {
 		v.redis.pool.Store(true)
 		v.say(former, sentinel.Replaced)
 		v.doubt()
-		require.ErrorIs(t, v.send(poolWait+5*time.Second).Error(), fault.NoAnswer)
+		require.ErrorIs(t, v.send(poolWait+5*time.Second).Error(), fault.NotSent)
 		require.Empty(t, v.redis.went())
 		v.say(former, sentinel.Vouched)
 		require.NoError(t, v.send(time.Second).Error())
 		require.Equal(t, []string{former}, v.redis.went())
 		v.say(former, sentinel.Replaced)
 		v.doubt()
-		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer)
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NotSent)
 		require.Empty(t, v.redis.went())
 	})
 }
@@ -494,7 +513,7 @@ func TestVouching_AConnectionFromBefore(t *testing.T) {
 		require.Equal(t, []string{former}, redis.went())
 		w := &witnesses{says: map[string]sentinel.Verdict{former: sentinel.Replaced}}
 		<-v.Watch(w, func(slog.Level, string, ...slog.Attr) {})
-		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer)
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NotSent)
 		require.Empty(t, redis.went())
 		v.Client.Close()
 		<-time.After(time.Minute)
@@ -519,7 +538,7 @@ func TestVouching_AfterAStandstill(t *testing.T) {
 		require.False(t, v.First.IsSuspect(v.Clock.Now()), "it runs")
 		v.say(former, sentinel.Replaced)
 		v.standStill()
-		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer)
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NotSent)
 		require.Empty(t, v.redis.went())
 	})
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
@@ -543,7 +562,7 @@ func TestVouching_AStandstillAfterTheAnswers(t *testing.T) {
 			v.standStill()
 			v.says[former] = sentinel.Replaced
 		}
-		require.ErrorIs(t, v.send(100*time.Millisecond).Error(), fault.NoAnswer)
+		require.ErrorIs(t, v.send(100*time.Millisecond).Error(), fault.NotSent)
 		require.Empty(t, v.redis.went())
 	})
 	client := onMiniredis(t)
@@ -573,7 +592,7 @@ func TestVouching_AfterABreak(t *testing.T) {
 		require.ErrorIs(t, v.send(time.Second).Error(), io.EOF)
 		v.say(former, sentinel.Replaced)
 		v.redis.went()
-		require.ErrorIs(t, v.send(time.Second).Error(), fault.NoAnswer)
+		require.ErrorIs(t, v.send(time.Second).Error(), fault.NotSent)
 		require.Empty(t, v.redis.went())
 	})
 }

@@ -51,9 +51,7 @@ func (w *watchdog) round() {
 		w.client.resolver.Refresh(topology.KeptFor)
 	}
 	for _, s := range w.client.shards() {
-		if b := s.batches.now.Load(); b != nil && b.hasten(now) {
-			more = true
-		}
+		more = s.queue.hasten(now) || more
 		more = s.bounds.round(now) || more
 	}
 	if more {
@@ -61,7 +59,7 @@ func (w *watchdog) round() {
 	}
 }
 
-// boundPool has the bounds of a shard's commands without a goroutine: sent by their callers, or by a batcher.
+// boundPool has the bounds of a shard's commands: sent by their callers, or by the queue's drivers.
 type boundPool struct {
 	shard *Shard
 
@@ -81,6 +79,7 @@ func (p *boundPool) take() (b *bound) {
 	} else {
 		b = &bound{done: make(chan struct{}), client: p.shard.client, alarm: alarm{shard: p.shard}, pool: p}
 	}
+	b.alarm.of = nil
 	b.index = len(p.used)
 	p.used = append(p.used, b)
 	b.nth = len(p.used)

@@ -223,7 +223,7 @@ var mutations = []mutation{
 	},
 	{
 		"silent connection kept", "commands keep to the connections that were silent",
-		"way, e.trusted = fresh, true", "e.trusted = true",
+		"r.way, r.fresh = fresh, fresh", "r.fresh = fresh",
 		"TestOutage$",
 	},
 	{
@@ -238,8 +238,28 @@ var mutations = []mutation{
 	},
 	{
 		"left server believed", "a reply counts although the client has left the server, or it was doubted, meanwhile",
-		"s.left(leads, asked)", "s.left(leads, asked) && false",
+		"s.left(r.leads, r.asked)", "s.left(r.leads, r.asked) && false",
 		"../../internal/transport:TestVouching_UnderWay$ ../../internal/transport:TestVouching_NobodyToAsk$",
+	},
+	{
+		"road from before", "a driver takes commands for a road that was chosen before the node became suspect",
+		"q.given.suspect() != d.road.suspect", "false",
+		"../../internal/transport:TestQueue_RoadFromBefore$",
+	},
+	{
+		"left command taken", "a command is sent although its caller has left",
+		"!e.stage.CompareAndSwap(waits, taken)", "e.stage.Swap(taken) == taken",
+		"../../internal/transport:TestQueue_LeavesAsADriverTakes$",
+	},
+	{
+		"abandoned uncounted", "a registry is closed before a command is answered whose caller has left",
+		"e.end.client.abandoned.Add(1)", "_ = 0",
+		"../../internal/transport:TestQueue_WhoLeaves$ ../../internal/transport:TestQueue_CommandsThatAreAbandoned$",
+	},
+	{
+		"reply to another", "the bound of a caller that has left is used again while its command may be answered",
+		"reusable && !over", "reusable",
+		"../../internal/transport:TestQueue_ReplyToOneWhoLeft$",
 	},
 	{
 		"doubt unheard", "what the Sentinels publish raises no doubt",

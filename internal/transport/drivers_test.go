@@ -41,7 +41,7 @@ func (c *office) Do(ctx context.Context, command rueidis.Completed) rueidis.Redi
 	if command.Commands()[0] == "PING" { // after one was given up
 		return rueidis.RedisResult{}
 	}
-	if command.IsPipe() { // it was to go with others, and there were none
+	if _, direct := ctx.(*bound); !direct { // it was to go with others, and there were none
 		return c.DoMulti(ctx, command)[0]
 	}
 	key := command.Commands()[1]
@@ -78,7 +78,7 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *Client, c *of
 		way := New(c)
 		s := way.First
 		s.heardNow()
-		s.own.possible = true
+		s.own.possible, s.plain = true, true
 		test(t, way, c, func(ctx context.Context, i int, limit time.Duration) (string, error) {
 			p := Wait{Ctx: ctx, Limit: limit}
 			a := way.Do(&p, &protocol.Call{Key: strconv.Itoa(i)})
@@ -94,7 +94,7 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *Client, c *of
 
 // Where many commands are under way they go in few pipelines, and each caller gets its own reply, also where there are more than
 // their callers may send. When there are few again they are sent by themselves.
-func TestBatcher_ManyCommandsGoTogether(t *testing.T) {
+func TestQueue_ManyCommandsGoTogether(t *testing.T) {
 	const many = 3 * mostDirect
 	shipping(t, many, func(t *testing.T, way *Client, c *office, ask askingFor) {
 		var alone, shipments, together, most atomic.Int32
@@ -119,18 +119,16 @@ func TestBatcher_ManyCommandsGoTogether(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		require.LessOrEqual(t, shipments.Load(), int32(mostSenders))
+		require.LessOrEqual(t, shipments.Load(), int32(mostDrivers))
 		close(gate)
 		all.Wait()
-		require.Less(t, alone.Load(), int32(2*batchFrom))
+		require.Less(t, alone.Load(), int32(2*queueFrom))
 		require.Equal(t, int32(many), alone.Load()+together.Load())
 		require.Less(t, shipments.Load(), int32(many/10))
 		require.LessOrEqual(t, most.Load(), int32(mostAtOnce))
 		synctest.Wait()
-		b := way.First.batches.now.Load()
-		require.Zero(t, b.flying)
-		require.Zero(t, b.senders)
-		require.Zero(t, way.First.batches.senders.Load())
+		require.Zero(t, way.First.queue.flying)
+		require.Zero(t, way.First.queue.sending)
 
 		before := alone.Load()
 		for i := range 10 {
@@ -141,16 +139,32 @@ func TestBatcher_ManyCommandsGoTogether(t *testing.T) {
 	})
 }
 
+// At a node of a cluster fewer commands go together than at a single server, and none for a client that may want to see each.
+func TestShard_Gathers(t *testing.T) {
+	moving(t, func(_ *movingCluster, way *Client) {
+		s := way.First
+		require.False(t, s.gather(&bound{nth: 1000}), "a wrapper")
+		s.plain = true
+		require.False(t, s.gather(&bound{nth: spreadFrom - 1}))
+		require.True(t, s.gather(&bound{nth: spreadFrom}))
+		require.True(t, s.gather(&bound{nth: 1}), "until fewer are under way")
+	})
+	shipping(t, 1, func(t *testing.T, way *Client, _ *office, _ askingFor) {
+		require.False(t, way.First.gather(&bound{nth: queueFrom - 1}))
+		require.True(t, way.First.gather(&bound{nth: queueFrom}))
+	})
+}
+
 // Senders that hang keep nobody but those whose commands they have taken, and these for no longer than their
 // limits.
-func TestBatcher_SendersThatHang(t *testing.T) {
+func TestQueue_SendersThatHang(t *testing.T) {
 	const many, limit = 550, 5 * time.Second
 	shipping(t, many, func(t *testing.T, _ *Client, c *office, ask askingFor) {
 		silent, held := make(chan struct{}), make(chan struct{})
 		c.one = func(string) { <-held }
 		var shipments, hung atomic.Int32
 		c.many = func(keys []string) {
-			if shipments.Add(1) <= mostSenders+1 {
+			if shipments.Add(1) <= mostDrivers+1 {
 				hung.Add(int32(len(keys)))
 				<-silent
 			}
@@ -176,7 +190,7 @@ func TestBatcher_SendersThatHang(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		require.Equal(t, int32(mostSenders), shipments.Load())
+		require.Equal(t, int32(mostDrivers), shipments.Load())
 		close(held)
 		<-time.After(3 * roundEvery)
 		synctest.Wait()
@@ -188,32 +202,34 @@ func TestBatcher_SendersThatHang(t *testing.T) {
 	})
 }
 
-// away is a batcher whose senders all hang.
-func away(s *Shard) *batcher {
-	b := newBatcher(s)
-	b.flying, b.senders = batchTo, mostSenders
-	s.batches.senders.Store(mostSenders)
-	b.on.Store(true)
-	s.batches.now.Store(b)
-	return b
+// away makes all drivers of a queue hang.
+func away(s *Shard) *queue {
+	q := s.queue
+	q.flying, q.sending = queueFrom, mostDrivers
+	q.on.Store(true)
+	return q
 }
 
 // A command whose caller has given up is not sent.
-func TestBatcher_NobodyWaitsForTheCommand(t *testing.T) {
+func TestQueue_NobodyWaitsForTheCommand(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, c *office, ask askingFor) {
-		b := away(way.First)
+		q := away(way.First)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_, err := ask(ctx, 0, time.Second)
 		require.ErrorIs(t, err, fault.NotSent, "so it need not be undone")
-		b.send()
+		require.Empty(t, q.waiting)
+		q.mu.Lock()
+		q.begin()
+		q.mu.Unlock()
+		synctest.Wait()
 		require.Empty(t, c.kept)
 	})
 }
 
 // While the shard is idle a command may hang. A sender hangs then, and the caller waits for no longer than its bound lasts. When
 // the shard is healthy again the caller sends.
-func TestBatcher_CarriesWhatComesWhileIdle(t *testing.T) {
+func TestQueue_CarriesWhatComesWhileIdle(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	for name, c := range map[string]struct {
 		grace, cancelled, took time.Duration
@@ -259,7 +275,7 @@ func TestBatcher_CarriesWhatComesWhileIdle(t *testing.T) {
 }
 
 // A server that is silent while the shard is idle makes it suspect after as long as while it is healthy.
-func TestBatcher_SilentWhileIdle(t *testing.T) {
+func TestQueue_SilentWhileIdle(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, c *office, _ askingFor) {
 		silent := make(chan struct{})
 		c.many = func([]string) { <-silent }
@@ -276,26 +292,29 @@ func TestBatcher_SilentWhileIdle(t *testing.T) {
 		<-time.After(1)
 		synctest.Wait()
 		require.True(t, s.IsSuspect(way.Clock.Now()))
-		require.Nil(t, s.batches.now.Load(), "what comes later goes another way")
+		require.Zero(t, s.queue.sending, "what comes later has another driver")
+		require.Equal(t, 1, s.queue.lost)
 		close(silent)
 		a := <-done
 		require.True(t, a.Late)
 		<-time.After(time.Minute)
+		synctest.Wait()
+		require.Zero(t, s.queue.lost)
 	})
 }
 
-// Until each connection has surely been made, a command has a goroutine of its own: others would wait for its sender.
-func TestBatcher_CarriesNothingBeforeConnectionsAreMade(t *testing.T) {
+// Until each connection has surely been made, a command may have to wait for one: a driver does.
+func TestQueue_BeforeConnectionsAreMade(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, c *office, ask askingFor) {
 		way.First.act(way.First.belief.Broke(way.Clock.Now()), 0)
 		_, err := ask(t.Context(), 0, time.Second)
 		require.NoError(t, err)
-		require.Empty(t, c.kept)
+		require.Len(t, c.kept, 1)
 	})
 }
 
 // A command that obtains and was given up counts until its sender is done with it; one that was not sent does not.
-func TestBatcher_CommandsThatAreAbandoned(t *testing.T) {
+func TestQueue_CommandsThatAreAbandoned(t *testing.T) {
 	shipping(t, 2, func(t *testing.T, way *Client, c *office, _ askingFor) {
 		silent := make(chan struct{})
 		c.many = func([]string) { <-silent }
@@ -308,11 +327,9 @@ func TestBatcher_CommandsThatAreAbandoned(t *testing.T) {
 		require.Equal(t, time.Second, time.Since(begun), "it may yet be sent")
 
 		s := way.First
-		b := s.batches.now.Load()
-		b.senders = mostSenders
+		s.queue.sending = mostDrivers
 		a = way.Do(&p, &protocol.Call{Key: "1", DropIfAbandoned: true})
 		require.ErrorIs(t, a.Error(), fault.NotSent)
-		s.batches.stop()
 		require.EqualValues(t, 1, way.abandoned.Load())
 		close(silent)
 		synctest.Wait()
@@ -348,10 +365,46 @@ func TestClient_AllocationsWhileIdle(t *testing.T) { //nolint:paralleltest // wh
 	require.LessOrEqual(t, least-testing.AllocsPerRun(200, idle), 1.0, "the command's reply")
 }
 
+// A reply that comes when its caller has left reaches nobody else.
+func TestQueue_ReplyToOneWhoLeft(t *testing.T) {
+	shipping(t, 20, func(t *testing.T, way *Client, c *office, ask askingFor) {
+		silent := make(chan struct{})
+		c.many = func(keys []string) {
+			if keys[0] == "0" {
+				<-silent
+			}
+		}
+		<-time.After(belief.HealthyFor)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // before the silence is noticed
+		defer cancel()
+		_, err := ask(ctx, 0, time.Second)
+		require.ErrorIs(t, err, fault.NoAnswer)
+		var all sync.WaitGroup
+		for i := range 19 {
+			all.Go(func() {
+				for range 3 {
+					<-time.After(belief.HealthyFor)
+					if i == 7 {
+						go way.First.belief.Broke(way.Clock.Now())
+					}
+					answer, err := ask(t.Context(), i+1, time.Second)
+					if err != nil || answer != strconv.Itoa(i+1) {
+						t.Errorf("%d got %q, %v", i+1, answer, err)
+					}
+				}
+			})
+			if i == 3 {
+				close(silent)
+			}
+		}
+		all.Wait()
+	})
+}
+
 // A limit that grows with the way does not begin anew with the other way.
-func TestBatcher_TheOtherWayHasTheSameLimit(t *testing.T) {
+func TestQueue_TheOtherWayHasTheSameLimit(t *testing.T) {
 	shipping(t, 2, func(t *testing.T, way *Client, c *office, _ askingFor) {
-		c.one = func(string) { <-time.After(time.Minute) }
+		c.many = func([]string) { <-time.After(time.Minute) }
 		s := way.First
 		b := away(s)
 		b.came = way.Clock.Now().Add(time.Hour) // so that none is added
@@ -363,7 +416,7 @@ func TestBatcher_TheOtherWayHasTheSameLimit(t *testing.T) {
 		<-time.After(500 * time.Millisecond)
 		synctest.Wait()
 		require.Len(t, b.waiting, 1)
-		s.batches.stop()
+		b.renew()
 		require.ErrorIs(t, <-done, fault.NoAnswer)
 		require.LessOrEqual(t, time.Since(begun), time.Second+s.RoundTrip().Plus(0))
 		<-time.After(time.Minute)
@@ -372,12 +425,12 @@ func TestBatcher_TheOtherWayHasTheSameLimit(t *testing.T) {
 
 // What nobody has taken when the shard becomes suspect goes another way, for as long as its bound
 // lasts, and no longer.
-func TestBatcher_CommandsThatNobodyHasTaken(t *testing.T) {
+func TestQueue_CommandsThatNobodyHasTaken(t *testing.T) {
 	const ms = time.Millisecond
 	for name, silent := range map[string]bool{"answered": false, "silent": true} {
 		t.Run(name, func(t *testing.T) {
 			shipping(t, 2, func(t *testing.T, way *Client, c *office, _ askingFor) {
-				c.one = func(string) {
+				c.many = func([]string) {
 					if silent {
 						<-time.After(time.Minute)
 					}
@@ -398,7 +451,7 @@ func TestBatcher_CommandsThatNobodyHasTaken(t *testing.T) {
 				require.Len(t, b.waiting, 1)
 				cancel()
 				<-time.After(50 * ms)
-				s.batches.stop()
+				b.renew()
 				err := <-done
 				if silent {
 					require.ErrorIs(t, err, fault.NoAnswer)
@@ -406,10 +459,6 @@ func TestBatcher_CommandsThatNobodyHasTaken(t *testing.T) {
 				} else {
 					require.NoError(t, err)
 				}
-				require.Empty(t, c.kept)
-				end := s.bounds.take()
-				require.ErrorIs(t, b.do(end).Error(), fault.NotSent)
-				s.bounds.free(end, true)
 				<-time.After(time.Minute)
 			})
 		})
@@ -417,20 +466,22 @@ func TestBatcher_CommandsThatNobodyHasTaken(t *testing.T) {
 }
 
 // A caller that was kept from running after its bound began finds the watchdog stopped.
-func TestBatcher_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
+func TestQueue_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, _ *office, _ askingFor) {
 		s := way.First
 		b := away(s)
 		end := s.bounds.take()
-		c := protocol.Call{Key: "0"}
-		end.pack(&c, c.Command(way.redis.B(), false))
+		e := end.prepare(task{key: "0"})
+		e.command = s.packed(&protocol.Call{Key: "0"})
 		p := Wait{Ctx: t.Context(), Limit: 5 * time.Second}
 		end.begin(&p, way.Clock.Now(), nil)
 		<-time.After(2 * roundEvery)
 		synctest.Wait()
 		require.False(t, way.watchdog.running.Load())
 		begun := time.Now()
-		require.NoError(t, b.do(end).Error())
+		require.False(t, b.add(e))
+		way.watchdog.run()
+		require.NoError(t, e.await().Error())
 		require.LessOrEqual(t, time.Since(begun), 2*roundEvery)
 		end.stop()
 	})
@@ -438,7 +489,7 @@ func TestBatcher_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 
 // A script that the server does not know goes with others again, not from its caller, who may find no room in the queue of a
 // connection.
-func TestBatcher_UnknownScript(t *testing.T) {
+func TestQueue_UnknownScript(t *testing.T) {
 	client := onMiniredis(t)
 	unknown := client.Do(t.Context(), client.B().Evalsha().Sha1("no such script").Numkeys(0).Build())
 	require.True(t, protocol.NoScript(unknown.Error()))
@@ -461,7 +512,7 @@ func TestBatcher_UnknownScript(t *testing.T) {
 
 // While a connection is made, the bound of another command may end, whose error all get that wait for that connection. It is not
 // that the time of this one is over. What was not answered in its own time has no other try.
-func TestBatcher_AnothersDialIsGivenUp(t *testing.T) {
+func TestQueue_AnothersDialIsGivenUp(t *testing.T) {
 	for name, own := range map[string]bool{"another's": false, "its own": true} {
 		t.Run(name, func(t *testing.T) {
 			shipping(t, 1, func(t *testing.T, _ *Client, c *office, ask askingFor) {
@@ -472,20 +523,22 @@ func TestBatcher_AnothersDialIsGivenUp(t *testing.T) {
 					if own {
 						<-time.After(2 * limit)
 					}
+					tries++
+					c.replies["0"] = reply
 				}
 				c.replies["0"] = failed
-				c.one = func(string) { tries++; c.replies["0"] = reply }
 				<-time.After(belief.HealthyFor)
 				answer, err := ask(t.Context(), 0, limit)
 				if own {
 					require.ErrorIs(t, err, fault.NoAnswer)
-					require.Zero(t, tries)
 					<-time.After(2 * limit)
+					synctest.Wait()
+					require.Equal(t, 1, tries)
 					return
 				}
 				require.NoError(t, err)
 				require.Equal(t, "0", answer)
-				require.Equal(t, 1, tries)
+				require.Equal(t, 2, tries)
 			})
 		})
 	}

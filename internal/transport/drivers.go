@@ -1,0 +1,290 @@
+package transport
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// queue has the commands to a node that no driver has taken yet. A driver is a goroutine that chooses a road, takes what waits,
+// and sends that as one pipeline, while others gather for the next. A few drivers take turns, so that the server is always busy.
+// They end when nothing waits.
+//
+// A driver may hang: rueidis waits for its connection, and for room in the connection's queue, without regard to a context, and a
+// connection may be silent. A caller never does, see entry. Commands wait for no driver that hangs: the watchdog adds one when
+// none has come for a while. Where drivers look for a road, as on a suspect node, one more would find none either.
+//
+// The queue knows neither servers nor clients: choose and send do.
+type queue struct {
+	given  given
+	drives func() // drive, and isEmpty: a method value allocates each time
+	empty  func() bool
+	from   int
+	on     atomic.Bool // from so many commands were under way that all go through the queue
+	_      cacheLine
+
+	mu      sync.Mutex
+	waiting []*entry      // that no driver has taken
+	flying  int           // how many commands wait or were taken
+	seeking int           // drivers that look for a road
+	sending int           // drivers that have sent what they took
+	lost    int           // drivers that had sent when the node became suspect, see renew
+	age     int           // how often it did
+	came    clock.Instant // when a driver last took commands
+}
+
+func newQueue(from int, with given) *queue {
+	q := &queue{from: from, given: with}
+	q.drives, q.empty = q.drive, q.isEmpty
+	return q
+}
+
+// given is what a queue is given to work with.
+type given struct {
+	now     func() clock.Instant
+	suspect func() bool // whether the node is, now
+	drivers func() int  // how many take turns
+
+	// choose finds the road for what waits, which may take long; over reports that nothing waits any more. It reports false if
+	// there is none.
+	choose func(over func() bool) (r road, ok bool)
+	send   func(r *road, of []*entry) // sends what was taken, and answers each
+}
+
+const (
+	queueFrom  = 40  // with this many commands under way they begin to go through the queue; below four fifths that ends
+	spreadFrom = 10  // the same at a node of a cluster, where each costs rueidis more
+	mostStuck  = 64  // the most drivers, however many hang, unless more take turns
+	mostLost   = 512 // drivers that are lost
+	mostAtOnce = 128 // commands in a pipeline: others want the server, too
+)
+
+// driver is what a goroutine that drives has.
+type driver struct {
+	age  int      // see queue.age
+	of   []*entry // that it has taken
+	road road
+}
+
+// resting has the memory of drivers that have ended.
+var resting = sync.Pool{New: func() any { return &driver{} }}
+
+// entry is a command in a queue. Its caller waits for as long as its own bound lasts, and then leaves. A command that no driver
+// has taken by then is not sent. One that was taken may be sent later than its caller leaves: if it obtains, it is counted until
+// it is answered, see Client.AwaitAbandoned.
+//
+//	waits ──▶ taken ──answered, or its caller leaves: whoever comes last counts it as abandoned no more──▶ done
+//	  └─its caller leaves: it is not sent──▶ done
+type entry struct {
+	task
+	command rueidis.Completed // that goes with others, unless the task sends by itself
+	obtains bool              // see Client.AwaitAbandoned
+	end     *bound
+	stage   atomic.Uint32
+	begun   atomic.Int64             // an instant: when it was sent first, once that is set
+	shard   atomic.Pointer[Shard]    // to whose node it was sent, once begun is set
+	ready   chan rueidis.RedisResult // has room for two: the reply, and the end of the bound
+
+	// Its driver writes the rest, before it answers. A caller that has left does not read it.
+
+	exchange                       // sent, trip, left, trusted
+	results  []rueidis.RedisResult // of a task that sends by itself
+}
+
+const (
+	waits uint32 = iota
+	taken
+	done
+)
+
+// gone reports whether the caller of a command that was taken has left; or it is answered.
+func (e *entry) gone() bool { return e.stage.Load() == done }
+
+// answer gives a command its reply.
+func (e *entry) answer(reply rueidis.RedisResult) {
+	if e.stage.Swap(done) == done && e.obtains {
+		e.end.client.abandoned.Add(-1)
+	}
+	e.ready <- reply
+}
+
+// await queues a command, and waits for the reply, or the end of the bound. The caller notices the end of its context itself.
+func (q *queue) await(e *entry) rueidis.RedisResult {
+	if !q.add(e) {
+		e.end.client.watchdog.run() // it may have stopped before this command waited
+	}
+	return e.await()
+}
+
+func (e *entry) await() rueidis.RedisResult {
+	select {
+	case reply := <-e.ready:
+		return reply
+	case <-e.end.ctx.Done():
+		e.end.contextEnded(e.end.client.Clock.Now())
+		return <-e.ready
+	}
+}
+
+// add queues a command. It reports whether a driver has begun for it.
+func (q *queue) add(e *entry) (begins bool) {
+	e.stage.Store(waits)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = append(q.waiting, e)
+	q.flying++
+	if q.flying < q.from*4/5 && q.on.Load() {
+		q.on.Store(false)
+	}
+	if begins = q.seeking+q.sending < q.given.drivers(); begins {
+		q.begin()
+	}
+	return begins
+}
+
+// leave ends the wait for a command. It reports whether that may have been sent, or may still be.
+func (q *queue) leave(e *entry) (sent bool) {
+	if e.stage.CompareAndSwap(waits, done) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if i := slices.Index(q.waiting, e); i >= 0 { // else a driver has just thrown it away
+			q.waiting = slices.Delete(q.waiting, i, i+1)
+			q.flying--
+		}
+		return false
+	}
+	if e.obtains {
+		e.end.client.abandoned.Add(1) // mutant: abandoned uncounted
+	}
+	if e.stage.Swap(done) == done && e.obtains { // the reply has just come
+		e.end.client.abandoned.Add(-1)
+	}
+	return true
+}
+
+func (q *queue) isEmpty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting) == 0
+}
+
+// hasten adds a driver when commands have waited for a while and none has come. It reports whether commands wait.
+func (q *queue) hasten(now clock.Instant) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) > 0 && q.seeking == 0 && q.came.Until(now) >= timedAfter && q.sending < max(mostStuck, q.given.drivers()) {
+		q.begin()
+	}
+	return len(q.waiting) > 0
+}
+
+// begin adds a driver. The caller holds the mutex.
+func (q *queue) begin() {
+	q.seeking++
+	go q.drives()
+}
+
+// renew is called when the node becomes suspect: the drivers may hang where they have sent. What waits goes over another road.
+func (q *queue) renew() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.lost+q.sending <= mostLost {
+		q.lost, q.sending, q.age = q.lost+q.sending, 0, q.age+1
+	}
+	if len(q.waiting) > 0 && q.seeking == 0 && q.sending < q.given.drivers() {
+		q.begin()
+	}
+}
+
+// drive is the loop of a driver, until nothing waits, or it was lost.
+func (q *queue) drive() {
+	d, _ := resting.Get().(*driver)
+	for q.seek(d) {
+		var ok bool
+		d.road, ok = q.given.choose(q.empty)
+		if q.take(d, ok); len(d.of) > 0 {
+			q.given.send(&d.road, d.of)
+		}
+	}
+	d.road = road{}
+	resting.Put(d)
+}
+
+// seek begins the search for a road, if anything waits. What the driver took before is answered.
+func (q *queue) seek(d *driver) (more bool) {
+	runtime.Gosched() // callers that just got replies are about to send their next commands
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.flying -= len(d.of)
+	more = len(q.waiting) > 0
+	switch {
+	case len(d.of) > 0 && d.age != q.age:
+		q.lost--
+		more = false
+	case len(d.of) > 0:
+		q.sending--
+		if more {
+			q.seeking++
+		}
+	case !more:
+		q.seeking--
+	}
+	clear(d.of)
+	d.of = d.of[:0]
+	return more
+}
+
+// take takes the commands for the driver's road, all of which must be answered. It takes none if there is no road, or if the node
+// has become suspect since that was chosen, or is so no longer. The time from which the commands count as sent is noted before it
+// looks:
+//
+//	driver   chooses a road | notes the time | looks | sends
+//	node                    becomes suspect ..........: another road is chosen
+//	node                                       becomes suspect: the reply is late, since the command was sent before
+func (q *queue) take(d *driver, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.given.now()
+	if !ok || q.given.suspect() != d.road.suspect { // mutant: road from before
+		return
+	}
+	q.came, d.road.taken = now, now
+	n := 0
+	for alone := false; n < len(q.waiting) && len(d.of) < d.road.most && !alone; n++ {
+		e := q.waiting[n]
+		if alone = e.send != nil; alone && len(d.of) > 0 {
+			break
+		}
+		if e.end.over() || !e.stage.CompareAndSwap(waits, taken) { // mutant: left command taken
+			q.flying--
+			alone = false
+			continue
+		}
+		d.of = append(d.of, e)
+	}
+	q.waiting = append(q.waiting[:0], q.waiting[n:]...)
+	if len(d.of) > 0 {
+		q.seeking, q.sending, d.age = q.seeking-1, q.sending+1, q.age
+	}
+}
+
+// errNotSent answers a command that was not sent.
+var errNotSent = rueidis.NewErrorResult(fault.NotSent)
+
+// prepare makes a bound that of an entry. The bound must not have begun.
+func (b *bound) prepare(of task) *entry {
+	if b.entry == nil {
+		b.entry = &entry{end: b, ready: make(chan rueidis.RedisResult, 2)}
+	}
+	e := b.entry
+	e.task, e.obtains, e.results, e.exchange = of, false, nil, exchange{}
+	e.begun.Store(0)
+	b.callers, b.alarm.of = true, e
+	return e
+}

@@ -1,0 +1,222 @@
+package transport
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// drives is a queue that a test drives, without a node.
+type drives struct {
+	*queue
+	client    *Client
+	node      bool // is suspect
+	chosen    int
+	sent      []string
+	meanwhile func()
+}
+
+// driving runs a test in fake time with a queue of so many drivers.
+func driving(t *testing.T, drivers int, test func(t *testing.T, d *drives)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d := &drives{client: &Client{Clock: clock.New()}}
+		d.queue = newQueue(queueFrom, given{
+			now: d.client.Clock.Now, suspect: func() bool { return d.node },
+			drivers: func() int { return drivers },
+			choose: func(func() bool) (road, bool) {
+				d.chosen++
+				r := road{most: mostAtOnce, suspect: d.node}
+				if d.meanwhile != nil {
+					d.meanwhile()
+				}
+				return r, true
+			},
+			send: func(r *road, of []*entry) {
+				for _, e := range of {
+					d.sent = append(d.sent, e.key+" "+strconv.FormatBool(r.suspect))
+					e.answer(rueidis.RedisResult{})
+				}
+			},
+		})
+		test(t, d)
+		synctest.Wait()
+		require.Zero(t, d.sending)
+		require.Zero(t, d.lost)
+		require.Zero(t, d.seeking)
+		require.Zero(t, d.flying)
+		require.Empty(t, d.waiting)
+		require.Zero(t, d.client.abandoned.Load())
+	})
+}
+
+// leaves queues a command that obtains.
+func (d *drives) leaves(t *testing.T, key string) *entry {
+	t.Helper()
+	b := &bound{done: make(chan struct{}), client: d.client}
+	e := b.prepare(task{key: key})
+	e.obtains = true
+	b.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, d.client.Clock.Now(), nil)
+	t.Cleanup(func() { b.stop() })
+	d.add(e)
+	return e
+}
+
+// A node becomes suspect after the road was chosen, and before anything was taken for it: then another road is chosen. It may be
+// that of a deposed master.
+func TestQueue_RoadFromBefore(t *testing.T) {
+	driving(t, 1, func(t *testing.T, d *drives) {
+		d.meanwhile = func() { d.node = true }
+		e := d.leaves(t, "1")
+		require.NoError(t, e.await().Error())
+		require.Equal(t, []string{"1 true"}, d.sent)
+		require.Equal(t, 2, d.chosen)
+	})
+}
+
+// A command counts as sent before it is looked whether the node is suspect: if it becomes so just then, the reply is late.
+func TestQueue_SentBeforeTheLook(t *testing.T) {
+	driving(t, 1, func(t *testing.T, d *drives) {
+		var looked, taken clock.Instant
+		send := d.given.send
+		d.given.suspect = func() bool {
+			<-time.After(time.Millisecond)
+			looked = d.client.Clock.Now()
+			return false
+		}
+		d.given.send = func(r *road, of []*entry) {
+			taken = r.taken
+			send(r, of)
+		}
+		require.NoError(t, d.leaves(t, "1").await().Error())
+		require.Less(t, taken, looked)
+	})
+}
+
+// When a node becomes suspect its drivers may hang. What comes later has others; those that hang end when they hang no more, and
+// answer what they took.
+func TestQueue_DriversThatHangAreWrittenOff(t *testing.T) {
+	driving(t, 1, func(t *testing.T, d *drives) {
+		silent, send := make(chan struct{}), d.given.send
+		d.given.send = func(r *road, of []*entry) {
+			if !r.suspect {
+				<-silent
+			}
+			send(r, of)
+		}
+		hangs := d.leaves(t, "1")
+		synctest.Wait()
+		d.leaves(t, "2")
+		synctest.Wait()
+		require.Empty(t, d.sent)
+		d.node = true
+		d.renew()
+		synctest.Wait()
+		require.Equal(t, []string{"2 true"}, d.sent)
+		require.Equal(t, 1, d.lost)
+		close(silent)
+		require.NoError(t, hangs.await().Error())
+	})
+}
+
+// A driver that looks for a road when the node becomes suspect does not hang: it takes what waits, and is not joined by another.
+func TestQueue_DriverThatLooksForARoad(t *testing.T) {
+	driving(t, 4, func(t *testing.T, d *drives) {
+		found := make(chan struct{})
+		d.meanwhile = func() { <-found }
+		d.node = true
+		e := d.leaves(t, "1")
+		synctest.Wait()
+		for range 3 {
+			d.renew()
+			require.False(t, d.isEmpty())
+			require.True(t, d.hasten(d.client.Clock.Now().Add(time.Second)))
+		}
+		synctest.Wait()
+		require.Equal(t, 1, d.chosen)
+		close(found)
+		require.NoError(t, e.await().Error())
+	})
+}
+
+// A command whose caller leaves before it is taken is not sent; one that was taken is counted until it is answered.
+func TestQueue_WhoLeaves(t *testing.T) {
+	driving(t, 1, func(t *testing.T, d *drives) {
+		found, answered, send := make(chan struct{}), make(chan struct{}), d.given.send
+		d.meanwhile = func() { <-found }
+		d.given.send = func(r *road, of []*entry) {
+			<-answered
+			send(r, of)
+		}
+		stays, leaves := d.leaves(t, "1"), d.leaves(t, "2")
+		synctest.Wait()
+		require.False(t, d.leave(leaves))
+		close(found)
+		synctest.Wait()
+		require.Zero(t, d.client.abandoned.Load())
+		require.True(t, d.leave(stays), "it may be executed yet")
+		require.EqualValues(t, 1, d.client.abandoned.Load())
+		close(answered)
+		synctest.Wait()
+		require.Equal(t, []string{"1 false"}, d.sent)
+	})
+}
+
+// A caller whose time is over while a driver takes gets no reply, and its command is not sent.
+func TestQueue_TimeIsOverWhileADriverLooks(t *testing.T) {
+	driving(t, 1, func(t *testing.T, d *drives) {
+		found := make(chan struct{})
+		d.meanwhile = func() { <-found }
+		e := d.leaves(t, "1")
+		require.ErrorIs(t, e.await().Error(), fault.NoAnswer)
+		close(found)
+		synctest.Wait()
+		require.Empty(t, d.sent)
+		require.False(t, d.leave(e))
+	})
+}
+
+// A driver finds a command whose caller has just left, and is about to say so to the queue.
+func TestQueue_LeavesAsADriverTakes(t *testing.T) {
+	driving(t, 1, func(t *testing.T, d *drives) {
+		found := make(chan struct{})
+		d.meanwhile = func() { <-found }
+		e, other := d.leaves(t, "1"), d.leaves(t, "2")
+		require.True(t, e.stage.CompareAndSwap(waits, done))
+		close(found)
+		require.NoError(t, other.await().Error())
+		require.Equal(t, []string{"2 false"}, d.sent)
+	})
+}
+
+// What sends several commands shares no pipeline, and overtakes nothing.
+func TestQueue_TasksByThemselves(t *testing.T) {
+	driving(t, 1, func(t *testing.T, d *drives) {
+		var together []int
+		send := d.given.send
+		d.given.send = func(r *road, of []*entry) {
+			together = append(together, len(of))
+			send(r, of)
+		}
+		found := make(chan struct{})
+		d.meanwhile = func() { <-found }
+		for i := range 7 {
+			if e := d.leaves(t, strconv.Itoa(i)); i == 2 || i == 3 {
+				e.send = func(context.Context, rueidis.CoreClient) []rueidis.RedisResult { return nil }
+			}
+		}
+		close(found)
+		synctest.Wait()
+		require.Equal(t, []int{2, 1, 1, 3}, together)
+		require.Len(t, d.sent, 7)
+		require.Equal(t, "6 false", d.sent[6])
+	})
+}

@@ -1,0 +1,293 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/topology"
+)
+
+// task is what a command in a queue is about, or what sends several, or a question, by itself.
+type task struct {
+	send  sending // nil: a command that goes with others
+	key   string  // the key that it is about; empty: none
+	plain bool    // over the node's own connections, even if it is suspect. It waits in no queue
+}
+
+// sending sends commands.
+type sending func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
+
+// outcome is what came of a task.
+type outcome struct {
+	exchange
+	shard   *Shard // to whose node it was sent
+	results []rueidis.RedisResult
+	err     error // why there are no results
+}
+
+func (o *outcome) result(i int) rueidis.RedisResult {
+	if o.err != nil {
+		return rueidis.NewErrorResult(o.err)
+	}
+	return o.results[i]
+}
+
+// road is where a driver sends what it takes.
+type road struct {
+	way     rueidis.CoreClient
+	fresh   *freshConn    // nil: the client's own connections
+	most    int           // commands in a pipeline
+	suspect bool          // it was chosen for a suspect node
+	asks    bool          // each command asks the nodes of a cluster who its master is
+	leads   string        // see Shard.present; of a suspect node that is no cluster's
+	asked   clock.Instant // see Shard.left
+	taken   clock.Instant // when the driver took what it sends; see queue.take
+
+	one [1]rueidis.RedisResult // memory for a single reply
+}
+
+// choose finds the road for the queue: the client's own connections; on a suspect node a fresh one, or, in a cluster, to the
+// master that the nodes name.
+func (s *Shard) choose(over func() bool) (r road, ok bool) {
+	t, now := s.client, s.client.Clock.Now()
+	r = road{way: t.redis, most: s.inPipeline()}
+	switch {
+	case !s.IsSuspect(now):
+		if s.nobodys() {
+			t.resolver.Hear(topology.FreshFor)
+		}
+		return r, true
+	case t.resolver != nil:
+		r.suspect, r.asks, r.most = true, true, 1
+		return r, true
+	}
+	r.suspect, r.leads, r.asked = true, s.present(), now
+	fresh, none := s.fresh.get(over)
+	if fresh == nil && !none && s.belief.Closed() { // what has waited is not sent: a deposed master might grant a lock
+		return road{most: mostAtOnce}, true
+	}
+	if fresh != nil {
+		r.way, r.fresh = fresh, fresh // mutant: silent connection kept
+		r.leads, r.asked = fresh.Address, fresh.Asked()
+	}
+	return r, fresh != nil || none
+}
+
+// carry sends what a driver has taken, and answers it.
+func (s *Shard) carry(r *road, of []*entry) {
+	t, first := s.client, of[0]
+	for _, e := range of {
+		e.shard.Store(s)
+		if e.exchange = (exchange{sent: r.taken, trusted: r.fresh != nil}); s.nobodys() && e.key != "" {
+			e.shard.Store(t.Shard(e.key))
+		}
+	}
+	asks := r.asks && first.key != ""
+	if r.way == nil || asks && !s.resolve(r, first) {
+		for _, e := range of {
+			e.answer(errNotSent)
+		}
+		return
+	}
+	for _, e := range of {
+		e.trip = e.shard.Load().RoundTrip()
+		if !e.begun.CompareAndSwap(0, int64(e.sent)) { // it is sent again
+			e.sent = clock.Instant(e.begun.Load())
+		}
+	}
+	results := s.deliver(r, of)
+	if err := results[0].Error(); asks && (!fault.Answered(err) || fault.Elsewhere(err)) {
+		t.resolver.Forget()
+		if fault.Elsewhere(err) && (first.send == nil || first.obtains) && (!first.obtains || !first.gone()) {
+			results = s.deliver(&road{way: t.redis}, of) // the client finds the right node
+		}
+	}
+	// A reply that is late because this process stood still says nothing about the round trip.
+	now, end := t.Clock.Now(), first.end
+	if fault.Answered(results[0].Error()) && end.alarm.Holds == 0 && !end.excuses(first.sent, now) {
+		first.shard.Load().belief.Sample(first.sent, now)
+	}
+	left := r.suspect && !r.asks && s.left(r.leads, r.asked) // mutant: left server believed
+	for i, e := range of {
+		e.left = left
+		e.answer(results[i])
+	}
+}
+
+// deliver sends commands together, or what one task sends. Commands go over the shared connections, unless the client avoids
+// those: pooled ones may be in any state, see ownConn.
+func (s *Shard) deliver(r *road, of []*entry) (results []rueidis.RedisResult) {
+	ctx := s.client.ctx
+	switch e := of[0]; {
+	case e.send != nil:
+		e.results = e.send(ctx, r.way)
+		results = e.results
+	case len(of) == 1:
+		results = r.one[:]
+		results[0] = r.way.Do(ctx, e.command)
+	default:
+		// Not reused memory: when a connection breaks, rueidis may return while it still reads the commands.
+		commands := make([]rueidis.Completed, len(of))
+		for i, e := range of {
+			commands[i] = e.command
+		}
+		results = r.way.DoMulti(ctx, commands...)
+	}
+	if r.fresh != nil {
+		s.used(r.fresh, results)
+	}
+	return results
+}
+
+// used notes what commands on the fresh connection came to.
+func (s *Shard) used(fresh *freshConn, results []rueidis.RedisResult) {
+	if slices.ContainsFunc(results, protocol.RefusedByReplica) && s.client.demotion.possible {
+		s.fresh.refused(fresh)
+	}
+	if fault.Answered(results[0].Error()) {
+		return
+	}
+	fresh.broken.Store(true)
+	for i, result := range results {
+		if errors.Is(result.Error(), rueidis.ErrClosing) { // this package has given the connection up, not the client
+			results[i] = rueidis.NewErrorResult(fault.NoAnswer)
+		}
+	}
+}
+
+// carryPlain sends a task over the node's own connections.
+func (s *Shard) carryPlain(e *entry) {
+	if node := s.node(); node != nil { // a wrapper may block
+		s.carry(&road{way: node, taken: s.client.Clock.Now()}, []*entry{e})
+		return
+	}
+	e.shard.Store(s)
+	e.answer(errNotSent) // the answer of another node would say nothing about it
+}
+
+// resolve leads a road to the master that the nodes of a cluster name for a command's key, and notes its shard. If that shard is
+// suspect, it is the fresh connection, since the node's address may lead to another server by now. It reports false if there is
+// none now, or the caller has left.
+func (s *Shard) resolve(r *road, e *entry) (found bool) {
+	t, slot := s.client, protocol.Slot(e.key)
+	if e.send == nil {
+		e.command = e.command.Pin() // it may be sent twice
+	}
+	for !e.gone() {
+		way, owner, ok := t.resolver.Way(slot)
+		if !ok {
+			return false
+		}
+		if owner.Address != "" {
+			e.shard.Store(t.ShardAt(owner.Address))
+		}
+		// Noted before it is looked whether that master is suspect, as in queue.take.
+		r.way, e.sent, e.trusted = way, t.Clock.Now(), owner.Trusted
+		of := e.shard.Load()
+		if !owner.Trusted || of.Address != owner.Address || !of.IsSuspect(e.sent) {
+			return !e.gone()
+		}
+		fresh, none := of.fresh.get(func() bool {
+			now := t.resolver.Master(slot)
+			return e.gone() || now.Silent || now.Address != owner.Address
+		})
+		e.sent = t.Clock.Now()
+		if fresh != nil {
+			r.way, r.fresh = fresh, fresh
+		}
+		if fresh != nil || none {
+			e.trusted = fresh != nil
+			return !e.gone()
+		}
+	}
+	return false
+}
+
+// await has a task done, and waits for what comes of it.
+func (s *Shard) await(p *Wait, of task) outcome {
+	t := s.client
+	began := t.Clock.Now()
+	t.noticeStandstill(began)
+	end := &bound{done: make(chan struct{}), client: t, alarm: alarm{shard: s}}
+	e := end.prepare(of)
+	end.begin(p, began, nil)
+	defer end.stop()
+	var reply rueidis.RedisResult
+	if of.plain {
+		e.stage.Store(taken)
+		go s.carryPlain(e)
+		reply = e.await()
+	} else {
+		reply = s.queue.await(e)
+	}
+	o := s.outcome(e, began, &reply)
+	if o.results == nil {
+		o.err = reply.Error()
+	}
+	return o
+}
+
+// outcome returns what came of a command: a reply, or the end of its bound.
+func (s *Shard) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult) outcome {
+	if e.end.over() && errors.Is(reply.Error(), fault.NoAnswer) {
+		if !s.queue.leave(e) {
+			*reply = errNotSent
+		}
+		return outcome{exchange: exchange{sent: began, came: s.client.Clock.Now()}, shard: s}
+	}
+	o := outcome{exchange: e.exchange, shard: e.shard.Load(), results: e.results}
+	o.came = s.client.Clock.Now()
+	o.excused = e.end.excuses(o.sent, o.came)
+	return o
+}
+
+// doQueued is Do through the queue. The caller has taken end, and not begun it. A command that was not executed, since the server
+// does not know the script, for instance, is sent again, as is one that had to wait for a connection that was being made for
+// another caller, who has left: the client returned what that one has got.
+func (s *Shard) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Instant, a *Reply) {
+	if s.own.inARow.Load() != 0 { // not one at a time, or after a pause; see take
+		s.own.inARow.Store(0)
+	}
+	of := task{key: c.Key}
+	if c.ReadsBack() { // several commands, which stay together
+		kept := *c // its caller may have left when it is sent
+		c = &kept
+		of.send = func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+			return []rueidis.RedisResult{kept.SendOnce(ctx, way, false)}
+		}
+	}
+	e := end.prepare(of)
+	e.obtains = c.DropIfAbandoned
+	end.begin(p, began, nil)
+	for again := true; again; {
+		if of.send == nil {
+			e.command = s.packed(c)
+		}
+		a.RedisResult = s.queue.await(e)
+		if !errors.Is(a.Error(), fault.NoAnswer) {
+			again = c.Again(a.RedisResult)
+		} else if again = !end.over() && !e.trusted; again {
+			e.begun.Store(0)
+		}
+	}
+	o := s.outcome(e, began, &a.RedisResult)
+	end.stop()
+	if a.Came, a.Fresh = o.came, o.trusted; fault.Answered(a.Error()) {
+		a.ReadBack = c.ReadBack()
+	}
+	o.shard.assess(p, o.exchange, a)
+}
+
+// packed returns a call's command for a pipeline.
+func (s *Shard) packed(c *protocol.Call) rueidis.Completed {
+	if s.client.deaf.Load() {
+		return c.Command(s.client.redis.B(), false)
+	}
+	return c.Command(s.client.redis.B(), false).ToPipe()
+}
