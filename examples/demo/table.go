@@ -84,7 +84,8 @@ func printTable(out io.Writer, j *job) {
 	case !j.noLock:
 		fmt.Fprintf(out, "%d updates were lost although every one was made under a lock. That is a fault.\n", lost)
 	case lost == 0:
-		fmt.Fprintln(out, "No update was lost this time. That is luck: nothing kept two goroutines from updating the same counter at once.")
+		fmt.Fprintln(out, "No update was lost this time. That is luck: "+
+			"nothing kept two goroutines from updating the same counter at once.")
 	default:
 		fmt.Fprintf(out, "%d of %d updates were lost: goroutines read the same value, and the last to write it back\n"+
 			"wiped out the others. Run without -nolock: a lock per path prevents it.\n", lost, updates)

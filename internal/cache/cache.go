@@ -135,7 +135,11 @@ func (c *Cache[K]) insert(k K) {
 // many items are added meanwhile. The caller holds the mutex.
 func (c *Cache[K]) makeRoom() bool {
 	if c.resizing > 0 {
-		for step, size := 0, c.size; step < portion && c.size == size && c.dropFirst(); step++ {
+		size := c.size
+		for step := 0; step < portion && c.size == size; step++ {
+			if !c.dropFirst() {
+				break
+			}
 		}
 		return true
 	}

@@ -139,7 +139,7 @@ func section(t *testing.T, r *lockregistry.Registry, path string) (took time.Dur
 	for first := time.Now(); ; {
 		began := time.Now()
 		err := r.Do(t.Context(), path, func(context.Context) error { return nil })
-		late := kit.TookLong(err) || err != nil && time.Since(began) >= time.Second // a refused command had no time left for another try
+		late := kit.TookLong(err) || err != nil && time.Since(began) >= time.Second // no time was left for another try
 		if late && time.Since(first) < patience {
 			continue
 		}

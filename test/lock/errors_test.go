@@ -358,7 +358,8 @@ func TestLock_WaitThatIsOver(t *testing.T) {
 func TestLock_NilHold(t *testing.T) {
 	var h *lockregistry.Hold
 	require.ErrorIs(t, h.Release(t.Context()), lockregistry.ErrNotOwner)
-	require.EqualError(t, h.Renew(t.Context(), time.Minute), "lockregistry: renew: not the owner of the lock: the Hold is nil, as a failed Acquire returns it")
+	require.EqualError(t, h.Renew(t.Context(), time.Minute),
+		"lockregistry: renew: not the owner of the lock: the Hold is nil, as a failed Acquire returns it")
 	require.ErrorIs(t, context.Cause(h.Context(t.Context())), lockregistry.ErrNotOwner)
 	require.Zero(t, h.Remaining())
 	require.Zero(t, h.Token())

@@ -91,7 +91,8 @@ func (w *World) Unavailable(err error, op string) {
 // TookLong reports whether a call has failed because its answer took too long. On a real server that happens to any call when the
 // machine is busy: what only prepares a test tries again.
 func TookLong(err error) bool {
-	return errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.Late) || errors.Is(err, fault.NotSent) || errors.Is(err, fault.Unproven)
+	is := func(kind error) bool { return errors.Is(err, kind) }
+	return slices.ContainsFunc([]error{fault.NoAnswer, fault.Late, fault.NotSent, fault.Unproven}, is)
 }
 
 // UnlessLate returns the error of a call that releases, on a real server: nil in place of one that says only that the answer took

@@ -262,9 +262,9 @@ func TestReleaseSaysWhatIsKnown(t *testing.T) {
 			`never renewed, else shorter\. Nobody waits for it in Redis\.$`, "alive"},
 		"java": {`^Whether it is alive is not known; if it is dead, its lease ends in (1 min 0|\d+) s\. ` +
 			`Nobody waits for it in Redis\.$`, "frozen"},
-		"within": {`^Its process was alive in the last minute; if it has died since, this shows within a minute; whether it renews its ` +
-			`lease is not known\. Next: one of 3 waiting in billing on web-1, process 4711, once that process notices at its next ` +
-			`renewal or unlock\.$`, "frozen"},
+		"within": {`^Its process was alive in the last minute; if it has died since, this shows within a minute; ` +
+			`whether it renews its lease is not known\. Next: one of 3 waiting in billing on web-1, process 4711, ` +
+			`once that process notices at its next renewal or unlock\.$`, "frozen"},
 	} {
 		b.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`{
 			const input = document.querySelector("#filter"); // keys go to the grid when the dialog closes
