@@ -63,7 +63,7 @@ func (r *Registry) inspect(ctx context.Context, path string) (protocol.Inspectio
 		return protocol.Inspection{}, err
 	}
 	found, errs := r.others.reader.Locks(ctx, []string{key})
-	return found[0], r.transport.Shard(key).Unsupported(errs[0])
+	return found[0], r.transport.Node(key).Unsupported(errs[0])
 }
 
 // held returns this registry's holds on a path, of any kind of lock, by their names in Redis.

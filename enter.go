@@ -179,7 +179,7 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error, waits boo
 // left again, and the pin is gone with the hold: there was an error, or the hold was lost before the owner had it. So the
 // observer is told of no release, and the call, whose time may be over, waits for none.
 func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
-	if err = queue.TooShort(q.lease, l.shard()); err == nil {
+	if err = queue.TooShort(q.lease, l.node()); err == nil {
 		if h := l.heldBy(o); h != nil && l.adopt(h, q) {
 			return true, nil
 		}
@@ -219,7 +219,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		return ErrLockLost
 	}
 	if how == local.Reentered && ctx.Err() == nil && h.Valid() { // else Prolong says why not
-		if err := queue.TooShort(asked, l.shard()); err != nil {
+		if err := queue.TooShort(asked, l.node()); err != nil {
 			return err
 		}
 	}

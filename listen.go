@@ -59,7 +59,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 func (r *Registry) verifyHolds(server string) {
 	now := r.clock.Now()
 	elsewhere := func(p *queue.Path) bool {
-		at := p.Shard().Address
+		at := p.Node().Address
 		return server != "" && at != "" && at != server
 	}
 	for l := range r.everyLock() {
@@ -80,7 +80,7 @@ func (r *Registry) deliver(text string) {
 	if !ok || len(m.Key) <= len(r.prefix) {
 		return
 	}
-	r.transport.Shard(m.Key).GotMessage(r.clock.Now())
+	r.transport.Node(m.Key).GotMessage(r.clock.Now())
 	path := m.Key[len(r.prefix)+1:]
 	for l := range r.cache.of(path) {
 		if l.redis.Deliver(m) {

@@ -23,18 +23,18 @@ func embedded(t *testing.T, opts ...Option) *Registry {
 	return r
 }
 
-// A message makes a shard healthy, as an answer does, so that who is granted the lock after a silence releases it at once.
-func TestQueue_MessageOnAnIdleShard(t *testing.T) {
+// A message makes a node healthy, as an answer does, so that who is granted the lock after a silence releases it at once.
+func TestQueue_MessageOnAnIdleNode(t *testing.T) {
 	reg := embedded(t, withWakeup(wakeupPoll))
 	lock := reg.Obtain("42")
 	for range 20 { // so that all connections have surely been made
 		require.NoError(t, lock.Lock(t.Context()))
 		require.NoError(t, lock.Unlock(t.Context()))
 	}
-	way := reg.transport.Shard(lock.redis.Key)
+	way := reg.transport.Node(lock.redis.Key)
 	quiet := func() bool { return !way.IsHealthy(reg.clock.Now()) }
 	require.Eventually(t, quiet, 20*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a shard is healthy
+	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a node is healthy
 		reg.deliver("n 1 1000 " + lock.redis.Key + " 1") // nothing is sent because of it
 		return !quiet()
 	}, 20*time.Second, time.Millisecond)

@@ -252,8 +252,8 @@ func (l *Lock) Path() string { return l.path() }
 
 func (l *Lock) path() string { return l.redis.Key[len(l.reg.prefix)+1:] }
 
-// shard is the way to the master that has the lock's key.
-func (l *Lock) shard() *transport.Shard { return l.redis.Shard() }
+// node is the way to the master that has the lock's key.
+func (l *Lock) node() *transport.Node { return l.redis.Node() }
 
 // IsHeld reports whether a goroutine of this process holds the lock now, with a lease that is not over. It does not ask Redis.
 func (l *Lock) IsHeld() bool {
@@ -266,7 +266,7 @@ func (l *Lock) fail(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &LockError{Op: op, Key: l.redis.Key, Err: l.shard().Unsupported(err)}
+	return &LockError{Op: op, Key: l.redis.Key, Err: l.node().Unsupported(err)}
 }
 
 // check returns the error that every call on l fails with, if there is one.

@@ -149,7 +149,7 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 // send sends a command about a semaphore that asks for no permits. Unknown: the command may have been executed, or may be yet,
 // whatever the error is.
 func (l *Lock) send(ctx context.Context, c protocol.Call) (n int64, unknown bool, err error) {
-	p := l.reg.queues.CommandWait(ctx, l.shard())
+	p := l.reg.queues.CommandWait(ctx, l.node())
 	return l.reg.transport.Confirmed(&p, &c)
 }
 

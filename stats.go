@@ -102,7 +102,7 @@ func (n nodesStats) at(address string) *observe.NodeStats {
 	return n[address]
 }
 
-// masters returns the servers of the shards, with what is known of them. Without a cluster there is one, the given one.
+// masters returns the servers of the nodes, with what is known of them. Without a cluster there is one, the given one.
 func (r *Registry) masters(server string) nodesStats {
 	nodes := nodesStats{}
 	for _, l := range r.transport.Masters() {

@@ -85,7 +85,7 @@ func (i *Inspector) remove(ctx context.Context, path, holder string) error {
 	}
 	before := i.reader.Held(path)
 	removal := i.reader.Formats.ForceUnlock(operator.ForceUnlock, i.key(path), holder, common, i.reader.Values)
-	p := i.reader.Calls.CommandWait(ctx, i.reader.Transport.Shard(removal.Key))
+	p := i.reader.Calls.CommandWait(ctx, i.reader.Transport.Node(removal.Key))
 	reply := i.reader.Transport.Do(&p, &removal)
 	gone, err := reply.AsStrSlice()
 	if fault.IsWrongType(err) {
@@ -165,6 +165,6 @@ func (i *Inspector) removePermits(ctx context.Context, path, holder string) erro
 func (i *Inspector) releasePermits(ctx context.Context, path, holder string) (n int64, unknown bool, err error) {
 	format := protocol.NewPermits(i.reader.Formats, 1, 1)
 	release := format.Release(protocol.Release{Key: i.key(path), Value: holder})
-	p := i.reader.Calls.CommandWait(ctx, i.reader.Transport.Shard(release.Key))
+	p := i.reader.Calls.CommandWait(ctx, i.reader.Transport.Node(release.Key))
 	return i.reader.Transport.Confirmed(&p, &release)
 }

@@ -188,7 +188,7 @@ func (i *Inspector) check(ctx context.Context, path string) error {
 
 func (i *Inspector) fail(op, path string, err error) error {
 	key := i.key(path)
-	return &lockregistry.LockError{Op: op, Key: key, Err: i.reader.Transport.Shard(key).Unsupported(err)}
+	return &lockregistry.LockError{Op: op, Key: key, Err: i.reader.Transport.Node(key).Unsupported(err)}
 }
 
 // failAll is fail for a call about all paths.

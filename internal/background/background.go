@@ -27,7 +27,7 @@ type Work struct {
 	Holds   *hold.Schedule
 	Cleaner *cleanup.Cleaner
 	Orphans *hold.OrphanWatch
-	Health  *health.Monitor[*transport.Shard]
+	Health  *health.Monitor[*transport.Node]
 
 	scheduler *scheduler.Scheduler
 	sender    sender

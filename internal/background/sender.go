@@ -18,7 +18,7 @@ import (
 // sender sends the tasks of a registry's holds, and its removals, and notes what comes of them.
 type sender struct {
 	Transport *transport.Client
-	Health    *health.Monitor[*transport.Shard]
+	Health    *health.Monitor[*transport.Node]
 	Cleaner   *cleanup.Cleaner
 	last      atomic.Int64 // an instant after which nothing is sent; 0: not closed
 }
@@ -73,11 +73,11 @@ func (s *sender) send(tasks []hold.Task, kind health.Kind) {
 		}
 		return
 	}
-	all := outcomes{kind: kind, sent: now, of: map[*transport.Shard]*health.Outcome{}}
-	calls, shards := make([]protocol.Call, len(tasks)), make([]*transport.Shard, len(tasks))
+	all := outcomes{kind: kind, sent: now, of: map[*transport.Node]*health.Outcome{}}
+	calls, nodes := make([]protocol.Call, len(tasks)), make([]*transport.Node, len(tasks))
 	for i, t := range tasks {
 		calls[i] = t.Call()
-		shards[i] = s.Transport.Shard(calls[i].Key)
+		nodes[i] = s.Transport.Node(calls[i].Key)
 	}
 	pause := s.Cleaner.LongestPause()
 	s.Transport.DoAll(pipeline, calls,
@@ -86,12 +86,12 @@ func (s *sender) send(tasks []hold.Task, kind health.Kind) {
 		func(i int, a transport.Reply) {
 			n, err := a.Confirmed()
 			tasks[i].Done(a, n, err)
-			all.note(shards[i], tasks[i], n, err)
+			all.note(nodes[i], tasks[i], n, err)
 		})
 	pause = max(pause, s.Cleaner.LongestPause())
-	for shard, o := range all.of {
+	for node, o := range all.of {
 		o.Retried = pause + retryTime
-		if s.Health.Note(shard, *o) && !s.Closed() {
+		if s.Health.Note(node, *o) && !s.Closed() {
 			s.Cleaner.RetryNow()
 		}
 	}
@@ -103,22 +103,22 @@ type outcomes struct {
 	sent clock.Instant
 
 	mu sync.Mutex // replies may come from several nodes of a cluster at once
-	of map[*transport.Shard]*health.Outcome
+	of map[*transport.Node]*health.Outcome
 }
 
 // note adds the outcome of one task. A release without the queue does not show that the server accepts writes: it may refuse
 // those to the queue.
-func (a *outcomes) note(shard *transport.Shard, t hold.Task, n int64, err error) {
+func (a *outcomes) note(node *transport.Node, t hold.Task, n int64, err error) {
 	failed := err != nil && t.Wanted()
 	refused := failed && fault.Answered(err) // this and Plain call methods of an unknown error type: not under a mutex
 	failure := fault.Plain(err)
 	wrote := err == nil && n > 0 && n != protocol.NoQueue && t.Writes()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	o := a.of[shard]
+	o := a.of[node]
 	if o == nil {
 		o = &health.Outcome{Kind: a.kind, Sent: a.sent}
-		a.of[shard] = o
+		a.of[node] = o
 	}
 	o.Tasks++
 	o.Succeeded = o.Succeeded || err == nil

@@ -29,19 +29,19 @@ func TestSender_WhatAReplySaysAboutAServer(t *testing.T) {
 		"refused":                           {0, refused, health.Outcome{Failure: refused, Refused: true}},
 		"no answer":                         {0, silent, health.Outcome{Failure: silent}},
 	} {
-		shard := &transport.Shard{}
-		s := outcomes{kind: health.Removals, sent: 7, of: map[*transport.Shard]*health.Outcome{}}
-		s.note(shard, removal, c.n, c.err)
+		node := &transport.Node{}
+		s := outcomes{kind: health.Removals, sent: 7, of: map[*transport.Node]*health.Outcome{}}
+		s.note(node, removal, c.n, c.err)
 		c.want.Kind, c.want.Sent, c.want.Tasks = health.Removals, 7, 1
-		require.Equal(t, c.want, *s.of[shard], name)
+		require.Equal(t, c.want, *s.of[node], name)
 	}
 }
 
 // What one master says is not about another, and a refusal says more than silence.
-func TestSender_EachShardHasAnOutcome(t *testing.T) {
-	one, other := &transport.Shard{}, &transport.Shard{}
+func TestSender_EachNodeHasAnOutcome(t *testing.T) {
+	one, other := &transport.Node{}, &transport.Node{}
 	refused, silent := &rueidis.RedisError{}, errors.New("no answer")
-	s := outcomes{kind: health.Removals, of: map[*transport.Shard]*health.Outcome{}}
+	s := outcomes{kind: health.Removals, of: map[*transport.Node]*health.Outcome{}}
 	task := removing{cleanup.Try{}}
 	s.note(one, task, 1, nil)
 	s.note(other, task, 0, silent)

@@ -19,7 +19,7 @@
 //	direct      the server need not look for windows: a short way serves the first ticket
 //	nothing     whether others wait the mark in the key tells the server
 //
-// Calls without a ticket are noticed in three ways. Java runs a script that the server knows from then on, see Shard.Quiet in
+// Calls without a ticket are noticed in three ways. Java runs a script that the server knows from then on, see Node.Quiet in
 // internal/transport. Calls of this library that wait without a ticket leave a trace in the queue. In Spring's format an owner
 // without a ticket is noticed when a call with a ticket looks. After the last two, long windows are due as if it were not
 // quiet, until the next one has come. In Redisson's format, and for read-write locks, a holder's name does not show whether it

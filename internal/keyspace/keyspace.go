@@ -103,8 +103,8 @@ func pause(ctx context.Context, r *readonly.Reader, d time.Duration) error {
 
 // node is a server whose keys the pass goes through.
 type node struct {
-	shard  *transport.Shard
-	client rueidis.CoreClient // nil: the shard's server
+	node   *transport.Node
+	client rueidis.CoreClient // nil: the node's server
 }
 
 // nodesOf returns the servers of all keys.
@@ -114,7 +114,7 @@ func nodesOf(ctx context.Context, r *readonly.Reader) (nodes []node, err error) 
 		return nil, err
 	}
 	if !r.Cluster {
-		return []node{{shard: t.First}}, nil
+		return []node{{node: t.First}}, nil
 	}
 	reply, err := t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		return way.Do(ctx, way.B().ClusterSlots().Build())
@@ -132,7 +132,7 @@ func nodesOf(ctx context.Context, r *readonly.Reader) (nodes []node, err error) 
 		if client == nil {
 			return nil, fault.AsUnavailable(fmt.Errorf("the client does not know the master %s yet", part.Address))
 		}
-		nodes = append(nodes, node{t.ShardAt(part.Address), client})
+		nodes = append(nodes, node{t.NodeAt(part.Address), client})
 	}
 	return nodes, nil
 }
@@ -140,7 +140,7 @@ func nodesOf(ctx context.Context, r *readonly.Reader) (nodes []node, err error) 
 // scanOnce calls SCAN once, in a script, since SCAN itself would send names of any length. The server's own time for it is shown
 // by its clock before and after: what is executed in between for others counts, too.
 func scanOnce(ctx context.Context, r *readonly.Reader, n node, args []string) (scan.Step, error) {
-	rows, after, err := r.AtServer(ctx, n.shard, n.client, operator.Keys, args...)
+	rows, after, err := r.AtServer(ctx, n.node, n.client, operator.Keys, args...)
 	if err != nil {
 		return scan.Step{}, err
 	}

@@ -112,7 +112,7 @@ func (a *acquisition) watchKey() wake.KeyState { return a.listener.Watch(a.ctx, 
 
 // connecting returns for how long the call waits for the connection for messages.
 func (a *acquisition) connecting() time.Duration {
-	return min(a.path.all.Poll, a.path.Shard().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline))
+	return min(a.path.all.Poll, a.path.Node().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline))
 }
 
 // reason is what ended a pause.
@@ -133,9 +133,9 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 	if !a.failFast {
 		return a.rest(d, wake, mail)
 	}
-	now, shard := a.path.Clock.Now, a.path.Shard()
-	shard.KeepAlive() // perhaps nothing else is sent meanwhile
-	defer shard.EndKeepAlive()
+	now, node := a.path.Clock.Now, a.path.Node()
+	node.KeepAlive() // perhaps nothing else is sent meanwhile
+	defer node.EndKeepAlive()
 	asked := now()
 	for end := asked.Add(d); ; {
 		left := now().Until(end)
@@ -143,7 +143,7 @@ func (a *acquisition) pause(d time.Duration, wake, mail <-chan struct{}) (why re
 		if err != nil || why != byTime || left <= failEvery {
 			return why, err
 		}
-		if !shard.Silent(asked) {
+		if !node.Silent(asked) {
 			continue
 		}
 		select {

@@ -73,11 +73,11 @@ func (t *lastFailure) note(why error) {
 // failed, or the server is silent, and has been asked since some time.
 func (p *Path) failing(asked clock.Instant) error {
 	if t := p.whole().active.Load(); t != nil {
-		if f := t.Load(); f != nil && f.why != nil && (f.since == 0 || p.Shard().IsLate(f.since)) {
+		if f := t.Load(); f != nil && f.why != nil && (f.since == 0 || p.Node().IsLate(f.since)) {
 			return f.why
 		}
 	}
-	if p.Shard().Silent(asked) {
+	if p.Node().Silent(asked) {
 		return fault.AsUnavailable(fault.NoAnswer)
 	}
 	return nil
@@ -86,8 +86,8 @@ func (p *Path) failing(asked clock.Instant) error {
 // WhileReachable returns a child of a context that ends when Redis cannot be asked whether the lock is free. End ends it, and
 // says why it had ended, or why Redis cannot be asked now: the goroutine in front, which knows that too, may just have gone.
 func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end func() error) {
-	shard, asked := p.Shard(), p.Clock.Now()
-	shard.KeepAlive()
+	node, asked := p.Node(), p.Clock.Now()
+	node.KeepAlive()
 	ctx, fail := context.WithCancelCause(parent)
 	go func() {
 		look := time.NewTicker(failEvery)
@@ -104,7 +104,7 @@ func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end 
 		}
 	}()
 	return ctx, func() (why error) {
-		shard.EndKeepAlive()
+		node.EndKeepAlive()
 		if parent.Err() == nil {
 			if why = context.Cause(ctx); why == nil {
 				why = p.failing(asked)
@@ -129,9 +129,9 @@ func (p *Path) LastFailure(waits bool) error {
 		return nil
 	}
 	f := t.Load()
-	overdue := p.Shard().Overdue
+	overdue := p.Node().Overdue
 	if !waits {
-		overdue = p.Shard().IsLate
+		overdue = p.Node().IsLate
 	}
 	switch {
 	case f == nil, f.since != 0 && !overdue(f.since):

@@ -147,7 +147,7 @@ func (p *Path) WriterWaits(c protocol.Call) (waits, known bool) {
 	if !p.mayQueue() {
 		return false, false
 	}
-	w := p.all.CommandWait(context.Background(), p.all.Transport.Shard(c.Key))
+	w := p.all.CommandWait(context.Background(), p.all.Transport.Node(c.Key))
 	w.Lease = p.all.Lease
 	n, err := protocol.Confirmed(p.all.Transport.Do(&w, &c).RedisResult)
 	if err != nil && !fault.Transient(fault.Classify(err)) {
@@ -188,7 +188,7 @@ func (p *Path) says(m *protocol.Release, h *hold.Hold, due bool, now clock.Insta
 	})
 	if direct {
 		m.Known = protocol.Direct
-	} else if p.Shard().Quiet(evidence) {
+	} else if p.Node().Quiet(evidence) {
 		m.Known = protocol.Quiet
 	}
 }
@@ -204,7 +204,7 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 		c = p.contention()
 	}
 	if (others || reply == protocol.Contended) && p.rules.barges() { // nobody gets permits without a ticket
-		p.Shard().Contended(at)
+		p.Node().Contended(at)
 	}
 	c.barging.Released(reply, others, p.queues() && !c.deaf.Load(), at)
 }

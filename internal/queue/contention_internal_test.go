@@ -50,14 +50,14 @@ func TestNoFailureTakesNoMemory(t *testing.T) {
 func TestSays_QuietByNewEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLock(t)
-		shard := l.path.Shard()
-		shard.KeepAlive()
+		node := l.path.Node()
+		node.KeepAlive()
 		<-time.After(time.Second)
-		shard.EndKeepAlive()
+		node.EndKeepAlive()
 		<-time.After(10 * time.Minute) // it asks no more
 		now := l.path.Clock.Now()
 		// Quiet is true for all instants up to the newest question.
-		asked := clock.Instant(sort.Search(int(now), func(i int) bool { return !shard.Quiet(clock.Instant(i)) }) - 1)
+		asked := clock.Instant(sort.Search(int(now), func(i int) bool { return !node.Quiet(clock.Instant(i)) }) - 1)
 		require.Positive(t, asked, "nobody has asked")
 
 		const evidenceAge = 1500 * time.Millisecond

@@ -279,7 +279,7 @@ func (a *attempt) win(since clock.Instant) {
 
 // commandWait returns how long to wait for the reply to a command that is sent now.
 func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
-	reg, to := a.path.all, a.path.Shard()
+	reg, to := a.path.all, a.path.Node()
 	p := reg.CommandWait(a.ctx, to)
 	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.path.whole())
 	if p.FailFast = a.failFast; a.failFast {

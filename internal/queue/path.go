@@ -55,8 +55,8 @@ type Lock interface {
 	EndWait(call *deadlock.Call)
 }
 
-// Shard returns the shard of the key.
-func (p *Path) Shard() *transport.Shard { return p.all.Transport.Shard(p.Key) }
+// Node returns the node of the key.
+func (p *Path) Node() *transport.Node { return p.all.Transport.Node(p.Key) }
 
 // Init initializes the path of a lock. For both sides of a read-write lock anchor is the writer's path; all calls of a
 // semaphore have the same anchor.

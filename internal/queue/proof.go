@@ -19,7 +19,7 @@ type proofs struct {
 }
 
 type proofOf struct {
-	server *transport.Shard
+	server *transport.Node
 	format *protocol.Needs
 }
 
@@ -49,7 +49,7 @@ func (p *proofs) prove(one proofOf) {
 // proves reports whether the server must be asked before the path's hold is obtained.
 func (p *Path) proves() bool {
 	needs := p.Format.Needs()
-	return needs != nil && !p.all.proven(proofOf{p.Shard(), needs})
+	return needs != nil && !p.all.proven(proofOf{p.Node(), needs})
 }
 
 // prove asks the server whether the path's holds can be released. It fails if the server refuses something or does not answer.
@@ -57,7 +57,7 @@ func (p *Path) proves() bool {
 // twice, see [protocol.Proven]. Each question has the time of a command, as the try has that follows: on a slow link one takes
 // two round trips, since the server does not know the script yet.
 func (a *attempt) prove(deadline clock.Instant) error {
-	p, one := a.path, proofOf{a.path.Shard(), a.path.Format.Needs()}
+	p, one := a.path, proofOf{a.path.Node(), a.path.Format.Needs()}
 	a.progress = max(a.progress, unanswered)
 	for bySource := false; ; bySource = true {
 		w := a.commandWait(deadline)

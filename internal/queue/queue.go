@@ -114,11 +114,11 @@ func (a *acquisition) lookTimes() lookTimes {
 
 // sleep waits until it is time to look, or the hold is granted.
 func (a *acquisition) sleep() state {
-	shard := a.path.Shard()
-	shard.KeepAlive()
-	defer shard.EndKeepAlive()
-	shard.Expect(a, a.ticket.newest, a.ticket.base)
-	defer shard.Expected(a)
+	node := a.path.Node()
+	node.KeepAlive()
+	defer node.EndKeepAlive()
+	node.Expect(a, a.ticket.newest, a.ticket.base)
+	defer node.Expected(a)
 	a.retries.succeeded()
 	a.ticket.woken = false
 	a.course.sleeps(a.ticket.base, a.at.Left)
@@ -194,9 +194,9 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 // if the message may come from a former master, if the hold needs a fencing token, and if replicas must have it: the release
 // that granted it did not wait for them, and WAIT counts only what its own connection has written.
 func (a *acquisition) granted(m mail) state {
-	a.path.Shard().Granted(a) // mutant: granted ticket is lost
+	a.path.Node().Granted(a) // mutant: granted ticket is lost
 	a.path.all.Grants.Add(1)
-	certain := !a.path.Shard().IsSuspect(a.path.Clock.Now()) && !a.writes() // mutant: unwritten grant
+	certain := !a.path.Node().IsSuspect(a.path.Clock.Now()) && !a.writes() // mutant: unwritten grant
 	a.hold.SetQueued(a.ticket.asked)
 	if certain && a.hold.GrantShort(a.ticket.base, m.granted) { // mutant: grant counts from its message
 		a.course.served = true
@@ -212,7 +212,7 @@ func (a *acquisition) found(left time.Duration) state {
 	if a.box.take().granted > 0 {
 		a.path.all.Grants.Add(1) // the look was too early
 	} else { // the message may still come, once
-		patience := a.path.Shard().RoundTrip().Plus(suspicion)
+		patience := a.path.Node().RoundTrip().Plus(suspicion)
 		due := a.path.Clock.Now().Add(clock.Plus(a.path.all.acknowledging(), patience))
 		a.hold.AwaitMessage(due) // mutant: found hold lost
 		if !a.ticket.woken {
@@ -310,7 +310,7 @@ func (a *acquisition) ask(s state) error {
 		what = protocol.ModeCheck
 	}
 	if what == protocol.ModeEnqueue {
-		a.ticket.zeros = zerosFor(a.path.Shard().RoundTrip(), a.hold.Term().Length)
+		a.ticket.zeros = zerosFor(a.path.Node().RoundTrip(), a.hold.Term().Length)
 	}
 	w := protocol.Queueing{Mode: what, Zeros: a.ticket.zeros}
 	if what == protocol.ModeEnqueue {

@@ -51,7 +51,7 @@ func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err erro
 
 // releaseWait returns how long the release of a hold waits for its reply.
 func (p *Path) releaseWait(ctx context.Context, e *Ending) transport.Wait {
-	to := p.Shard()
+	to := p.Node()
 	return transport.Wait{
 		Ctx: ctx, Since: e.At, Limit: to.Plus(ReleaseLimit), Near: ReleaseLimit, Lease: e.Hold.Term().Length,
 		Grace: to.RoundTrip().Plus(ReleaseGrace),
@@ -126,7 +126,7 @@ func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error 
 	if !p.all.Cleaner.Remove(removal, freed) {
 		freed(p.all.removeOnce(w, removal))
 	}
-	if p.Shard().Within(w, removed) {
+	if p.Node().Within(w, removed) {
 		return nil
 	}
 	return failure

@@ -99,7 +99,7 @@ type Settings struct {
 }
 
 // CommandWait returns how long a command of the registry waits for its reply.
-func (s *Settings) CommandWait(ctx context.Context, l *transport.Shard) transport.Wait {
+func (s *Settings) CommandWait(ctx context.Context, l *transport.Node) transport.Wait {
 	if s.DefaultLimit {
 		return transport.Wait{Ctx: ctx, Limit: l.Plus(s.Limit), Near: s.Limit}
 	}

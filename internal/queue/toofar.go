@@ -48,7 +48,7 @@ func (e tooLittleTimeError) Error() string {
 }
 
 // TooShort returns an error if a lease is too short to be useful, because the server is far away.
-func TooShort(t *lease.Term, way *transport.Shard) error {
+func TooShort(t *lease.Term, way *transport.Node) error {
 	trip := way.RoundTrip()
 	if t == nil || t.Length >= trip.ShortestLease() {
 		return nil
@@ -61,7 +61,7 @@ func TooShort(t *lease.Term, way *transport.Shard) error {
 // come when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In that
 // case the call waits for its end; useless is what it is to be told then.
 func (p *Path) tooFar(w *transport.Wait, t *lease.Term) (useless, err error) {
-	way := p.Shard()
+	way := p.Node()
 	if err := TooShort(t, way); err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (a *attempt) outwaited(failure error) error {
 // Prolong sets the lease of a hold anew, now, with t, which only its owner may, or with the term that it has. When the answer
 // comes late it does so once more, to be sure, until the call's time is over.
 func (p *Path) Prolong(ctx context.Context, h hold.Part, t *lease.Term) error {
-	w := p.all.CommandWait(ctx, p.Shard())
+	w := p.all.CommandWait(ctx, p.Node())
 	w.Since = p.Clock.Now()
 	for {
 		if err := p.tooFarFor(h.Hold, &w, t); err != nil {

@@ -24,7 +24,7 @@ func Bystander(client rueidis.Client, prefix string, limit time.Duration) *Reade
 // calls are those of a Bystander.
 type calls struct{ limit time.Duration }
 
-func (c calls) CommandWait(ctx context.Context, s *transport.Shard) transport.Wait {
+func (c calls) CommandWait(ctx context.Context, s *transport.Node) transport.Wait {
 	return transport.Wait{Ctx: ctx, Limit: s.Plus(c.limit), Near: c.limit}
 }
 

@@ -35,7 +35,7 @@ var (
 
 // Calls limits and stops the commands of a Reader.
 type Calls interface {
-	CommandWait(ctx context.Context, s *transport.Shard) transport.Wait
+	CommandWait(ctx context.Context, s *transport.Node) transport.Wait
 	Stopped(ctx context.Context) error // why a call must stop, or nil
 }
 
@@ -280,10 +280,10 @@ func (r *Reader) runOnce(
 	return results
 }
 
-// AtServer runs a script that names no keys at one server: at client, or at that of the shard if it is nil. After is the server's
+// AtServer runs a script that names no keys at one server: at client, or at that of the node if it is nil. After is the server's
 // time just after it, in microseconds, by a TIME that follows in the same pipeline; 0: not known.
 func (r *Reader) AtServer(
-	ctx context.Context, s *transport.Shard, client rueidis.CoreClient, what *protocol.Script, args ...string,
+	ctx context.Context, s *transport.Node, client rueidis.CoreClient, what *protocol.Script, args ...string,
 ) (rows []rueidis.RedisMessage, after int64, err error) {
 	wait := r.wait(ctx)
 	var told atomic.Int64 // the question goes on when ctx has ended

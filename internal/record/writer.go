@@ -83,7 +83,7 @@ func (w *Writer) each(
 	done func(i int, reply rueidis.RedisResult, why error),
 ) {
 	t := w.Transport
-	p := transport.Wait{Ctx: ctx, Limit: t.Shard(w.key).RoundTrip().Plus(min(most, w.Limit))}
+	p := transport.Wait{Ctx: ctx, Limit: t.Node(w.key).RoundTrip().Plus(min(most, w.Limit))}
 	t.DoEach(&p, keys, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
 		commands := make(rueidis.Commands, len(some))
 		for k, i := range some {
@@ -144,9 +144,9 @@ func (w *Writer) end(ctx context.Context, registries []string) {
 	}, func(int, rueidis.RedisResult, error) {}) // what fails leaves a record to its time
 }
 
-// Broke returns when the shard's last connection broke.
+// Broke returns when the node's last connection broke.
 func (w *Writer) Broke() clock.Instant {
-	return w.Transport.Shard(w.key).LastBreak()
+	return w.Transport.Node(w.key).LastBreak()
 }
 
 // Refused logs that the user may not write the record.

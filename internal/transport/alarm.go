@@ -8,8 +8,8 @@ import (
 // alarm is the alarm of a bound, see [belief.Alarm].
 type alarm struct {
 	belief.Alarm
-	shard *Shard // the shard whose silence it notices; nil: none
-	of    *entry // the command, if it goes through the queue; its silence begins when it is sent
+	node *Node  // the node whose silence it notices; nil: none
+	of   *entry // the command, if it goes through the queue; its silence begins when it is sent
 }
 
 // sent returns when the command was sent. Before it is, its silence would begin now.
@@ -24,11 +24,11 @@ func (a *alarm) sent(began, now clock.Instant) clock.Instant {
 }
 
 func (a *alarm) set(began, now clock.Instant) {
-	if a.shard == nil {
+	if a.node == nil {
 		a.SetNever()
 		return
 	}
-	a.Set(&a.shard.belief, a.sent(began, now))
+	a.Set(&a.node.belief, a.sent(began, now))
 }
 
 func (a *alarm) ring(began, now clock.Instant) bool {
@@ -36,21 +36,21 @@ func (a *alarm) ring(began, now clock.Instant) bool {
 		a.SetNever()
 		return false
 	}
-	if a.shard == nil || !a.Ring(&a.shard.belief, a.sent(began, now), now) {
+	if a.node == nil || !a.Ring(&a.node.belief, a.sent(began, now), now) {
 		return false
 	}
-	return a.of == nil || !a.of.plain || !a.shard.IsSuspect(now)
+	return a.of == nil || !a.of.plain || !a.node.IsSuspect(now)
 }
 
 // excuses reports whether this process stood still, so that a reply may be late.
 func (a *alarm) excuses(sent, came clock.Instant) bool {
-	return a.shard != nil && a.Excuses(&a.shard.belief, a.sent(sent, came), came)
+	return a.node != nil && a.Excuses(&a.node.belief, a.sent(sent, came), came)
 }
 
 func (a *alarm) suspect(began, now clock.Instant) {
 	if a.of != nil {
-		a.of.shard.Load().foundSilent(clock.Instant(a.of.begun.Load()), now)
+		a.of.node.Load().foundSilent(clock.Instant(a.of.begun.Load()), now)
 		return
 	}
-	a.shard.foundSilent(began, now)
+	a.node.foundSilent(began, now)
 }

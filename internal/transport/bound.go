@@ -74,9 +74,9 @@ func (t *Client) bound(p *Wait, now clock.Instant, own *dedicated) *bound {
 	return b
 }
 
-// bound begins a bound with its own timer, which also notices the silence of the shard's server.
-func (s *Shard) bound(p *Wait, now clock.Instant) *bound {
-	b := &bound{done: make(chan struct{}), client: s.client, alarm: alarm{shard: s}}
+// bound begins a bound with its own timer, which also notices the silence of the node's server.
+func (s *Node) bound(p *Wait, now clock.Instant) *bound {
+	b := &bound{done: make(chan struct{}), client: s.client, alarm: alarm{node: s}}
 	b.begin(p, now, nil)
 	return b
 }
@@ -101,7 +101,7 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated) {
 		next = min(next, b.client.Clock.At(deadline))
 	}
 	b.limits = limits{ctx: p.Ctx, observer: p.Observer, grace: p.Grace, due: due, near: near}
-	b.failFast = p.FailFast && b.alarm.shard != nil
+	b.failFast = p.FailFast && b.alarm.node != nil
 	b.own, b.alarm.Holds, b.alarm.Probes = own, p.holds, p.probes
 	b.began.Store(int64(now))
 	if b.pool != nil && now.Until(next) >= timedAfter+roundEvery { // a round surely looks before
@@ -232,12 +232,12 @@ func (b *bound) end() {
 	b.mu.Lock()
 	now, began := b.client.Clock.Now(), clock.Instant(b.began.Load())
 	silent := !b.stopped && b.alarm.ring(began, now)
-	if b.near != 0 && b.alarm.shard != nil { // the round trip may be longer than was known when the bound began
-		b.due = max(b.due, b.near.Add(b.alarm.shard.Plus(0)))
+	if b.near != 0 && b.alarm.node != nil { // the round trip may be longer than was known when the bound began
+		b.due = max(b.due, b.near.Add(b.alarm.node.Plus(0)))
 	}
 	switch {
 	case b.stopped || b.over():
-	case now < b.due && (!b.failFast || !b.alarm.shard.belief.SilentSince(began, now)):
+	case now < b.due && (!b.failFast || !b.alarm.node.belief.SilentSince(began, now)):
 		b.wait(now)
 	default:
 		b.finish(now)

@@ -20,7 +20,7 @@ import (
 // Nobody gets a bound that another one has, however rounds come in between, and each place is free in the end.
 func TestBound_HasOneOwner(t *testing.T) {
 	const owners, times = 64, 500
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		s := way.First
 		var has sync.Map
@@ -68,7 +68,7 @@ func TestBound_HasOneOwner(t *testing.T) {
 
 // A command learns how many are under way, and a bound is used again.
 func TestBoundPool(t *testing.T) {
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		p := &open(nil).First.bounds
 		var all []*bound
 		for i := range 5 {
@@ -90,7 +90,7 @@ func TestBoundPool(t *testing.T) {
 
 // A bound that has ended, or waits for the end of a context, is not used again.
 func TestBound_TimedIsNotUsedAgain(t *testing.T) {
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		end := way.First.bounds.take()
 		p := Wait{Ctx: t.Context(), Limit: time.Minute}
@@ -111,7 +111,7 @@ func TestBound_TimedIsNotUsedAgain(t *testing.T) {
 
 // A bound that was timed, and has not ended, is used again. The end of the context that it watched is nothing to its next owner.
 func TestBound_TimedIsUsedAgain(t *testing.T) {
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		for _, rang := range []bool{true, false} {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -147,7 +147,7 @@ func TestBound_TimedIsUsedAgain(t *testing.T) {
 
 // A bound whose context has ended is not used again: what that has begun may still use it.
 func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		end := way.First.bounds.take()
@@ -164,7 +164,7 @@ func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
 // after the end of its context, whether or not a round has seen that yet.
 // A round has found a command slow, and has yet to set its timer, when the context of its caller ends.
 func TestBound_ContextEndsBeforeTheTimerIsSet(t *testing.T) {
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		end := way.First.bounds.take()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -180,7 +180,7 @@ func TestBound_ContextEndsBeforeTheTimerIsSet(t *testing.T) {
 }
 
 func TestBound_WhatIsLeft(t *testing.T) {
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		const grace, limit = 10 * roundEvery, time.Minute
 		way := open(nil)
 		for _, rounds := range []bool{false, true} {

@@ -24,7 +24,7 @@ type Client struct {
 	redis    rueidis.Client
 	Clock    clock.Clock
 	routes   atomic.Pointer[routes]
-	First    *Shard             // of a single server the only one; of a cluster the shard of slots whose master is not known
+	First    *Node              // of a single server the only one; of a cluster the node of slots whose master is not known
 	resolver *topology.Resolver // of a cluster
 	// ctx never ends, but rueidis must not know that: with a context that cannot end it reads a connection only while a command is
 	// under way, and notices a closed connection only at the next command.
@@ -60,8 +60,8 @@ func New(client rueidis.Client) *Client {
 		away := func() time.Duration { return t.Farthest().RoundTrip().Plus(0) }
 		t.resolver = topology.NewResolver(t.ctx, client, t.Clock, t.remap, away)
 	}
-	t.First = newShard(t, "")
-	all.shards = []*Shard{t.First}
+	t.First = newNode(t, "")
+	all.nodes = []*Node{t.First}
 	t.vouching.of = isOfSentinel(client)
 	t.routes.Store(all)
 	t.watchdog.begin(t)
@@ -71,7 +71,7 @@ func New(client rueidis.Client) *Client {
 // Close is called when no registry is open any more. Holds of closed registries can still be released.
 func (t *Client) Close() {
 	t.vouching.endWatch()
-	for _, s := range t.shards() {
+	for _, s := range t.nodes() {
 		s.close()
 	}
 }
@@ -86,7 +86,7 @@ func (t *Client) AwaitAbandoned(limit time.Duration) {
 }
 
 // RoundTrip returns the round trip to the master of a key.
-func (t *Client) RoundTrip(key string) RoundTrip { return t.Shard(key).RoundTrip() }
+func (t *Client) RoundTrip(key string) RoundTrip { return t.Node(key).RoundTrip() }
 
 // Do sends a command and waits for the reply as p says. Without a reply its error is fault.NoAnswer or fault.NotSent.
 func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
@@ -100,7 +100,7 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 	if c.Replicas != nil {
 		return t.doReplicated(p, c)
 	}
-	s := t.Shard(c.Key)
+	s := t.Node(c.Key)
 	a.Sent = t.Clock.Now()
 	end, direct := s.enter(a.Sent)
 	if !direct {
@@ -141,7 +141,7 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 
 // Within waits for the outcome of another command for as long as p says. If no time is left it does not wait: the outcome
 // would depend on which connection the command got.
-func (s *Shard) Within(p Wait, outcome <-chan bool) (good bool) {
+func (s *Node) Within(p Wait, outcome <-chan bool) (good bool) {
 	now := s.client.Clock.Now()
 	p.holds = belief.Never
 	end := s.bound(&p, now)
@@ -178,8 +178,8 @@ func (t *Client) Ask(question Question) rueidis.RedisResult {
 	return reply
 }
 
-// Ask asks the server of the shard. Cut: there is no reply because the caller's context ended.
-func (s *Shard) Ask(p *Wait, question Question) (reply rueidis.RedisResult, cut bool) {
+// Ask asks the server of the node. Cut: there is no reply because the caller's context ended.
+func (s *Node) Ask(p *Wait, question Question) (reply rueidis.RedisResult, cut bool) {
 	o := s.await(p, task{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{question(ctx, way)}
 	}})

@@ -23,7 +23,7 @@ import (
 //	            └──────────────── suspect no more ◀──all lead to a master── QUIT closes one at a time ◀──────────────────────┘
 //
 // A refused command did nothing, so Do sends it again, over the fresh connection. Not only writes must avoid the old ones: a
-// script that finds another owner writes nothing, so a replica that lags behind answers it, wrongly. Therefore the shard is
+// script that finds another owner writes nothing, so a replica that lags behind answers it, wrongly. Therefore the node is
 // suspect until the client's connections were looked at.
 //
 // Rueidis chooses among its connections at random, and so does QUIT, which may close a good one. While the address itself leads
@@ -67,7 +67,7 @@ func (d *demotion) tell() {
 }
 
 // notice notes a reply: whether a replica refused the command, or, on a fresh connection, no longer.
-func (s *Shard) notice(x exchange, a *Reply) {
+func (s *Node) notice(x exchange, a *Reply) {
 	if !s.client.demotion.possible {
 		return
 	}
@@ -92,7 +92,7 @@ func (t *Client) again(p *Wait, c *protocol.Call, a Reply) Reply {
 }
 
 // mend begins closeOld, unless it runs.
-func (s *Shard) mend() {
+func (s *Node) mend() {
 	if d := &s.client.demotion; d.closing.CompareAndSwap(false, true) {
 		go func() {
 			defer d.closing.Store(false)
@@ -102,7 +102,7 @@ func (s *Shard) mend() {
 }
 
 // closeOld closes the client's own connections that lead to a replica, and then has commands use the others again.
-func (s *Shard) closeOld() {
+func (s *Node) closeOld() {
 	looks := s.belief.Inspecting()
 	if role, _ := s.askRole(false); role == belief.Replica { // of the fresh connection
 		s.belief.Owe()
@@ -124,7 +124,7 @@ func (s *Shard) closeOld() {
 }
 
 // askRole asks for the role of a server, and the number of the connection: one of the client's own, or the fresh one.
-func (s *Shard) askRole(shared bool) (role belief.Role, connection int64) {
+func (s *Node) askRole(shared bool) (role belief.Role, connection int64) {
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
 	e := s.await(&p, task{plain: shared, send: withHello(pings)})
 	if len(e.results) < 2 {
@@ -155,7 +155,7 @@ func roleIn(hello rueidis.RedisResult) (role belief.Role, connection int64) {
 }
 
 // quit closes one of the client's own connections.
-func (s *Shard) quit() {
+func (s *Node) quit() {
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
 	s.await(&p, task{plain: true, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("QUIT").Keys("there").Build())}

@@ -17,11 +17,11 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// dialer gets dedicated connections to a node from the client: for a lone caller, see ownConns; for a suspect shard, see
+// dialer gets dedicated connections to a node from the client: for a lone caller, see ownConns; for a suspect node, see
 // freshConns; and to wait for replicas, see replicator.
 //
 // Rueidis gives out a connection of its pool before it makes one, and whoever else uses the client may have left one there that
-// is old, or has selected another database. So the server is asked for CLIENT INFO. On a suspect shard a connection that does not
+// is old, or has selected another database. So the server is asked for CLIENT INFO. On a suspect node a connection that does not
 // fit is closed: it may lead to a former master. Otherwise the pool gets it back. That of a client of Open is only the library's,
 // which leaves none there that does not fit: so there the next one is dialled.
 //
@@ -62,7 +62,7 @@ const (
 	// poolWait is for how long an attempt hangs at most, unless the pool is exhausted; rueidis needs 5 s for a frozen server. There
 	// is one a second at most, so a few goroutines hang.
 	// Half of it: on a frozen server commands go over connections that may lead to a former master.
-	// Twice: where the pool is exhausted, a suspect shard sends nothing for twelve seconds.
+	// Twice: where the pool is exhausted, a suspect node sends nothing for twelve seconds.
 	poolWait = 6 * belief.Connect
 
 	// mostIdle is how many pooled connections are looked at while all is well, and kept from the application for a Tick.

@@ -3,8 +3,8 @@
 //
 //	comes in                                               goes out
 //	[Client.Do], [Client.DoAll]: a command, a [Wait]       a [Reply]: late, doubtful, fresh, cut, refused
-//	[Shard.Ask], [Client.Ask]: a question                  what the server says
-//	[Shard.KeepAlive]: a call waits for a message          its ticket is lost: [Queued].Look
+//	[Node.Ask], [Client.Ask]: a question                   what the server says
+//	[Node.KeepAlive]: a call waits for a message           its ticket is lost: [Queued].Look
 //	[Client.Watch]: Sentinels                              a line of the log, once, and when it is over
 //	[Client.Demoted]: who keeps a connection of their own  when the address leads to another master
 //
@@ -36,7 +36,7 @@
 //
 // Dedicated connections are those that one part alone uses: the lone caller's, the fresh one, the sender's for replicas. All come
 // from dial.go, which knows how long making one may hang, and which connections of the client's pool fit. The lone caller's is
-// used for [belief.Old] at most, the fresh one while the shard is suspect, the sender's for seconds:
+// used for [belief.Old] at most, the fresh one while the node is suspect, the sender's for seconds:
 //
 //	wanted ─▶ dialling ──new, of the right database──▶ in use ──suspect, broken, old, or not needed──▶ closed
 //	              ├──does not fit──▶ given back, or closed; the next one

@@ -88,7 +88,7 @@ type entry struct {
 	end     *bound
 	stage   atomic.Uint32
 	begun   atomic.Int64             // an instant: when it was sent first, once that is set
-	shard   atomic.Pointer[Shard]    // to whose node it was sent, once begun is set
+	node    atomic.Pointer[Node]     // to whose node it was sent, once begun is set
 	ready   chan rueidis.RedisResult // has room for two: the reply, and the end of the bound
 
 	// Its driver writes the rest, before it answers. A caller that has left does not read it.

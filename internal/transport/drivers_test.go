@@ -65,7 +65,7 @@ func (c *office) DoMulti(_ context.Context, commands ...rueidis.Completed) (resu
 // askingFor sends a command for a key, with a limit, and returns the reply.
 type askingFor func(ctx context.Context, key int, limit time.Duration) (answer string, err error)
 
-// shipping runs a test in fake time with a shard on which commands may go together.
+// shipping runs a test in fake time with a node on which commands may go together.
 func shipping(t *testing.T, many int, test func(t *testing.T, way *Client, c *office, ask askingFor)) {
 	t.Helper()
 	client := onMiniredis(t)
@@ -140,7 +140,7 @@ func TestQueue_ManyCommandsGoTogether(t *testing.T) {
 }
 
 // At a node of a cluster fewer commands go together than at a single server, and none for a client that may want to see each.
-func TestShard_Gathers(t *testing.T) {
+func TestNode_Gathers(t *testing.T) {
 	moving(t, func(_ *movingCluster, way *Client) {
 		s := way.First
 		require.False(t, s.gather(&bound{nth: 1000}), "a wrapper")
@@ -203,7 +203,7 @@ func TestQueue_SendersThatHang(t *testing.T) {
 }
 
 // away makes all drivers of a queue hang.
-func away(s *Shard) *queue {
+func away(s *Node) *queue {
 	q := s.queue
 	q.flying, q.sending = queueFrom, mostDrivers
 	q.on.Store(true)
@@ -227,8 +227,8 @@ func TestQueue_NobodyWaitsForTheCommand(t *testing.T) {
 	})
 }
 
-// While the shard is idle a command may hang. A sender hangs then, and the caller waits for no longer than its bound lasts. When
-// the shard is healthy again the caller sends.
+// While the node is idle a command may hang. A sender hangs then, and the caller waits for no longer than its bound lasts. When
+// the node is healthy again the caller sends.
 func TestQueue_CarriesWhatComesWhileIdle(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -266,7 +266,7 @@ func TestQueue_CarriesWhatComesWhileIdle(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, strconv.Itoa(i), answer)
 				}
-				require.EqualValues(t, 1, alone.Load(), "the first reply has made the shard healthy")
+				require.EqualValues(t, 1, alone.Load(), "the first reply has made the node healthy")
 				require.Len(t, o.kept, 2)
 				close(silent)
 			})
@@ -274,7 +274,7 @@ func TestQueue_CarriesWhatComesWhileIdle(t *testing.T) {
 	}
 }
 
-// A server that is silent while the shard is idle makes it suspect after as long as while it is healthy.
+// A server that is silent while the node is idle makes it suspect after as long as while it is healthy.
 func TestQueue_SilentWhileIdle(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, c *office, _ askingFor) {
 		silent := make(chan struct{})
@@ -339,7 +339,7 @@ func TestQueue_CommandsThatAreAbandoned(t *testing.T) {
 	})
 }
 
-// A command costs no more memory while the shard is idle: who calls seldom pays what others pay.
+// A command costs no more memory while the node is idle: who calls seldom pays what others pay.
 func TestClient_AllocationsWhileIdle(t *testing.T) { //nolint:paralleltest // what others allocate would count
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}})
 	require.NoError(t, err)
@@ -423,7 +423,7 @@ func TestQueue_TheOtherWayHasTheSameLimit(t *testing.T) {
 	})
 }
 
-// What nobody has taken when the shard becomes suspect goes another way, for as long as its bound
+// What nobody has taken when the node becomes suspect goes another way, for as long as its bound
 // lasts, and no longer.
 func TestQueue_CommandsThatNobodyHasTaken(t *testing.T) {
 	const ms = time.Millisecond

@@ -9,14 +9,14 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// freshConns has the fresh connection of a suspect shard, made since the shard became suspect. One is made at a time, with a
+// freshConns has the fresh connection of a suspect node, made since the node became suspect. One is made at a time, with a
 // pause after a failure.
 type freshConns struct {
 	dials   *dialer
 	belief  *belief.State
 	now     func() clock.Instant
 	act     func(do belief.Acts, sent clock.Instant)
-	present func() string // see Shard.present
+	present func() string // see Node.present
 	watched func() bool   // Sentinels are asked
 	vouch   func(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 
@@ -41,8 +41,8 @@ type freshConn struct {
 	broken atomic.Bool
 }
 
-// get returns a connection made since the shard became suspect, or nil if there is none before over reports true. None: there
-// will be none, because the client's pool is exhausted, or all attempts hang, or the shard is not suspect any more. Then using
+// get returns a connection made since the node became suspect, or nil if there is none before over reports true. None: there
+// will be none, because the client's pool is exhausted, or all attempts hang, or the node is not suspect any more. Then using
 // the existing connections is better than sending nothing. With Sentinels either is used only once they vouch for the server.
 func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
@@ -145,7 +145,7 @@ func (f *freshConns) make() {
 	f.tidyLater(f.conn)
 }
 
-// tidyLater closes a fresh connection when the shard is no longer suspect.
+// tidyLater closes a fresh connection when the node is no longer suspect.
 func (f *freshConns) tidyLater(conn *freshConn) {
 	time.AfterFunc(belief.Old, func() {
 		f.mu.Lock()

@@ -17,7 +17,7 @@ import (
 // Whoever asks for a fresh connection while all that make one hang is told that there is none to be had, and does not ask again
 // at once.
 func TestFreshConns_AllThatMakeOneHang(t *testing.T) {
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		f := open(nil).First.fresh
 		f.dials.hanging = []clock.Instant{f.now().Add(-poolWait)}
 		asked := 0

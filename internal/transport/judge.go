@@ -10,7 +10,7 @@ import (
 )
 
 // judge notes a reply, or that none came while the caller waited, and returns how far it is believed.
-func (s *Shard) judge(p *Wait, err error, x exchange) belief.Answer {
+func (s *Node) judge(p *Wait, err error, x exchange) belief.Answer {
 	answer, do := s.belief.Judge(belief.Exchange{
 		Outcome: outcomeOf(err), Sent: x.sent, Came: x.came, Trip: x.trip,
 		Lease: p.Lease, Holds: p.holds, Obtains: p.Obtains, Probes: p.probes != 0,
@@ -34,7 +34,7 @@ func outcomeOf(err error) belief.Outcome {
 }
 
 // act does what follows from an event about a command that was sent at some time.
-func (s *Shard) act(do belief.Acts, sent clock.Instant) {
+func (s *Node) act(do belief.Acts, sent clock.Instant) {
 	if do == 0 {
 		return
 	}
@@ -62,7 +62,7 @@ func (s *Shard) act(do belief.Acts, sent clock.Instant) {
 }
 
 // takeIn completes a reply that has just come to a command without a goroutine.
-func (s *Shard) takeIn(p *Wait, excused bool, a *Reply) {
+func (s *Node) takeIn(p *Wait, excused bool, a *Reply) {
 	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip(), excused: excused}
 	if !excused && fault.Answered(a.Error()) {
 		s.belief.Sample(a.Sent, a.Came)
@@ -70,7 +70,7 @@ func (s *Shard) takeIn(p *Wait, excused bool, a *Reply) {
 	s.assess(p, x, a)
 }
 
-func (s *Shard) assess(p *Wait, x exchange, a *Reply) {
+func (s *Node) assess(p *Wait, x exchange, a *Reply) {
 	err := a.Error()
 	x.left = x.left || p.Obtains && fault.Answered(err) && s.changed()
 	answer := s.judge(p, err, x)
@@ -79,50 +79,50 @@ func (s *Shard) assess(p *Wait, x exchange, a *Reply) {
 }
 
 // foundSilent notes that a command that was sent at some time had no reply for too long.
-func (s *Shard) foundSilent(sent, now clock.Instant) { s.act(s.belief.FoundSilent(sent, now), sent) }
+func (s *Node) foundSilent(sent, now clock.Instant) { s.act(s.belief.FoundSilent(sent, now), sent) }
 
-// doubted makes the shard suspect because its master may be about to be replaced.
-func (s *Shard) doubted() {
+// doubted makes the node suspect because its master may be about to be replaced.
+func (s *Node) doubted() {
 	now := s.client.Clock.Now()
 	s.act(s.belief.Doubted(now), now)
 }
 
-// IsHealthy reports whether the shard is healthy, see [belief.State].
-func (s *Shard) IsHealthy(now clock.Instant) bool { return s.belief.IsHealthy(now) }
+// IsHealthy reports whether the node is healthy, see [belief.State].
+func (s *Node) IsHealthy(now clock.Instant) bool { return s.belief.IsHealthy(now) }
 
-// IsSuspect reports whether the shard is suspect, see [belief.State].
-func (s *Shard) IsSuspect(now clock.Instant) bool { return s.belief.IsSuspect(now) }
+// IsSuspect reports whether the node is suspect, see [belief.State].
+func (s *Node) IsSuspect(now clock.Instant) bool { return s.belief.IsSuspect(now) }
 
 // RoundTrip returns the round trip to the master.
-func (s *Shard) RoundTrip() RoundTrip { return s.belief.RoundTrip() }
+func (s *Node) RoundTrip() RoundTrip { return s.belief.RoundTrip() }
 
 // Plus adds two round trips to a limit that was chosen for a server nearby, or more if a connection may have to be made.
-func (s *Shard) Plus(d time.Duration) time.Duration { return s.belief.Plus(d) }
+func (s *Node) Plus(d time.Duration) time.Duration { return s.belief.Plus(d) }
 
 // Patience returns for how long the server may leave a command without a reply before it is silent.
-func (s *Shard) Patience() time.Duration { return s.belief.Patience() }
+func (s *Node) Patience() time.Duration { return s.belief.Patience() }
 
 // LastReply returns when the newest reply came; not positive: there is none.
-func (s *Shard) LastReply() clock.Instant { return s.belief.LastReply() }
+func (s *Node) LastReply() clock.Instant { return s.belief.LastReply() }
 
 // LastBreak returns when the newest reply before the last break of a connection came; 0: none has broken.
-func (s *Shard) LastBreak() clock.Instant { return s.belief.LastBreak() }
+func (s *Node) LastBreak() clock.Instant { return s.belief.LastBreak() }
 
-// GotMessage notes a message from the shard's server.
-func (s *Shard) GotMessage(now clock.Instant) { s.belief.GotMessage(now) }
+// GotMessage notes a message from the node's server.
+func (s *Node) GotMessage(now clock.Instant) { s.belief.GotMessage(now) }
 
 // Overdue reports whether a command would be answered by now if the server were available; sent is when that was sent.
-func (s *Shard) Overdue(sent clock.Instant) bool {
+func (s *Node) Overdue(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(tooSoon)
 }
 
 // IsLate reports whether a reply to a command that was sent at some time would be late by now. The way may just have become
 // longer, or is not known yet: sooner than that nothing is amiss.
-func (s *Shard) IsLate(sent clock.Instant) bool {
+func (s *Node) IsLate(sent clock.Instant) bool {
 	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Silence()
 }
 
 // Silent reports whether the server is silent, see [belief.State]; it was asked at some time.
-func (s *Shard) Silent(asked clock.Instant) bool {
+func (s *Node) Silent(asked clock.Instant) bool {
 	return s.belief.IsSilent(asked, s.client.Clock.Now())
 }

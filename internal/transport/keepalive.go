@@ -23,8 +23,8 @@ const (
 // keepAlive asks a server something twice a second, for three purposes.
 //
 // While calls wait for a message they send nothing. If the server freezes meanwhile and another one takes over, the process
-// does not notice, and would believe a grant that the old server sends when it goes on. So the shard's own server is asked,
-// wherever the calls' slots are by now: if it does not answer, the shard becomes suspect. The first shard of a cluster has no
+// does not notice, and would believe a grant that the old server sends when it goes on. So the node's own server is asked,
+// wherever the calls' slots are by now: if it does not answer, the node becomes suspect. The first node of a cluster has no
 // server, and asks nothing.
 //
 // And whether processes may try for locks without a ticket, unseen, shows in whether the server knows their scripts: see
@@ -55,7 +55,7 @@ type keepAlive struct {
 const notHeard = clock.Instant(-time.Hour)
 
 // KeepAlive begins to ask the server, for a call that waits for a message or must notice a silent server.
-func (s *Shard) KeepAlive() {
+func (s *Node) KeepAlive() {
 	s.keepAlive.calls.Add(1)
 	if s.Silent(notHeard) {
 		s.Relearn()
@@ -64,34 +64,34 @@ func (s *Shard) KeepAlive() {
 }
 
 // EndKeepAlive undoes KeepAlive.
-func (s *Shard) EndKeepAlive() {
+func (s *Node) EndKeepAlive() {
 	s.Contended(s.client.Clock.Now())
 	s.keepAlive.calls.Add(-1)
 }
 
 // Contended notes that others wait for a lock of this process, or did a moment ago. The question goes on for contendedFor, so no
 // hold asks with its renewal. The release of a longer hold may find no answer, and leaves a window that nobody needs.
-func (s *Shard) Contended(now clock.Instant) {
+func (s *Node) Contended(now clock.Instant) {
 	s.keepAlive.until.Store(int64(now.Add(contendedFor)))
 	s.keepAlive.begin()
 }
 
 // Quiet reports whether, by the newest answer asked for after since, the server knows no scripts of processes that try without
-// a ticket. An answer that was lost, late or an error, or came before the connection broke or the shard was suspect, does not
+// a ticket. An answer that was lost, late or an error, or came before the connection broke or the node was suspect, does not
 // count.
-func (s *Shard) Quiet(since clock.Instant) bool {
+func (s *Node) Quiet(since clock.Instant) bool {
 	asked := clock.Instant(s.keepAlive.quiet.Load())
 	return asked != 0 && asked >= since && asked > s.LastBreak() && asked > s.belief.SilentAt() &&
 		!s.IsSuspect(s.client.Clock.Now())
 }
 
 // stayAlive asks the server. A node itself is judged; the fresh connection of a single server may be silent, too.
-func (s *Shard) stayAlive(questions sending) answers {
+func (s *Node) stayAlive(questions sending) answers {
 	return s.inquire(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}, s.Address != "", questions)
 }
 
 // said takes what the server says of its role, on a fresh connection or not.
-func (s *Shard) said(role belief.Role, fresh bool) {
+func (s *Node) said(role belief.Role, fresh bool) {
 	now := s.client.Clock.Now()
 	s.act(s.belief.Said(role, fresh, now), now)
 }

@@ -63,20 +63,20 @@ func TestKeepAlive_Quiet(t *testing.T) {
 		some[place] = "1"
 		return array(some)
 	}
-	begins := func() (*speaker, *Client, *Shard) {
+	begins := func() (*speaker, *Client, *Node) {
 		server := &speaker{Client: client}
 		server.says.Store(none)
 		way := New(&spoken{client, map[string]rueidis.Client{"a:1": server}})
 		way.remap(topology.Map{{Last: protocol.Slots - 1, Address: "a:1"}})
-		return server, way, way.ShardAt("a:1")
+		return server, way, way.NodeAt("a:1")
 	}
-	breaksOnly := func(s *Shard) { // and no other master is looked for, as where there is one address
+	breaksOnly := func(s *Node) { // and no other master is looked for, as where there is one address
 		s.belief.Redirected(s.client.Clock.Now())
 		s.belief.Inspected(s.belief.Inspecting())
 	}
 	for name, c := range map[string]struct {
 		then  *rueidis.RedisResult // the next answer
-		does  func(s *Shard)
+		does  func(s *Node)
 		again time.Duration // when it is asked the next time
 		quiet bool
 	}{
@@ -89,7 +89,7 @@ func TestKeepAlive_Quiet(t *testing.T) {
 		"a number":                  {then: reply("return 0"), again: keepAliveEvery},
 		"too few":                   {then: few, again: keepAliveEvery},
 		"the connection has broken": {then: none, does: breaksOnly, again: keepAliveEvery},
-		"the server was silent":     {then: none, does: func(s *Shard) { s.foundSilent(s.client.Clock.Now(), s.client.Clock.Now()) }},
+		"the server was silent":     {then: none, does: func(s *Node) { s.foundSilent(s.client.Clock.Now(), s.client.Clock.Now()) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -203,8 +203,8 @@ func TestKeepAlive_AProxyEndsTheConnection(t *testing.T) {
 	})
 }
 
-// The shard of a node asks that node, whatever becomes of the slots of the calls that sleep
-// there. A node that the client no longer knows is not asked for by asking another one, and the shard of slots that nobody has
+// The node of a node asks that node, whatever becomes of the slots of the calls that sleep
+// there. A node that the client no longer knows is not asked for by asking another one, and the node of slots that nobody has
 // asks nothing.
 func TestKeepAlive_AsksTheShardsOwnServer(t *testing.T) {
 	client := onMiniredis(t)
@@ -216,7 +216,7 @@ func TestKeepAlive_AsksTheShardsOwnServer(t *testing.T) {
 		for _, node := range []*speaker{a, b} {
 			node.says.Store(&said)
 		}
-		asked := func(s *Shard) [2]int32 {
+		asked := func(s *Node) [2]int32 {
 			ofA, ofB := a.asked.Load(), b.asked.Load()
 			s.KeepAlive()
 			<-time.After(2*time.Second + time.Millisecond)
@@ -228,15 +228,15 @@ func TestKeepAlive_AsksTheShardsOwnServer(t *testing.T) {
 		require.Zero(t, asked(way.First))
 
 		way.remap(topology.Map{{Last: protocol.Slots - 1, Address: "a:1"}})
-		ofA := way.ShardAt("a:1")
+		ofA := way.NodeAt("a:1")
 		way.remap(topology.Map{{Last: protocol.Slots - 1, Address: "b:1"}})
 		require.Equal(t, [2]int32{4, 0}, asked(ofA))
-		require.Equal(t, [2]int32{0, 4}, asked(way.ShardAt("b:1")))
+		require.Equal(t, [2]int32{0, 4}, asked(way.NodeAt("b:1")))
 
 		a.silent.Store(true)
 		asked(ofA)
 		require.True(t, ofA.IsSuspect(way.Clock.Now()), "its server is silent")
-		require.False(t, way.ShardAt("b:1").IsSuspect(way.Clock.Now()))
+		require.False(t, way.NodeAt("b:1").IsSuspect(way.Clock.Now()))
 		<-time.After(time.Minute)
 
 		heard := ofA.LastReply()

@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// ownConn is a connection of a shard for commands that come one at a time. Rueidis serves a shared connection with two
+// ownConn is a connection of a node for commands that come one at a time. Rueidis serves a shared connection with two
 // goroutines, which is best for many commands at once; for a single one the wake-ups of goroutines and threads cost more than
 // everything else. Here the caller of a command writes and reads itself.
 //
@@ -24,7 +24,7 @@ import (
 // with a lost reply, the outcome is not known.
 //
 // No goroutine reads an idle connection, so only the next command notices that it was closed. Therefore it is used only for
-// ownFor after its last reply; after that it must first answer a question. It is dropped when the shard becomes suspect, or any
+// ownFor after its last reply; after that it must first answer a question. It is dropped when the node becomes suspect, or any
 // of its connections breaks, since it may lead to a deposed master. Once a second a command goes over the shared connections,
 // to notice when they break because of another server; and one of them is asked for its age, see compare.
 //
@@ -61,7 +61,7 @@ const (
 	ownRun  = 4  // after this many commands one at a time, without a pause, it is used
 	ownMake = 24 // after this many it is made
 
-	// ownFor, after its last reply it is used without a check, while the shard is healthy.
+	// ownFor, after its last reply it is used without a check, while the node is healthy.
 	// Half of it: it is asked between two commands of a program that pauses for as long as a timer of a busy machine.
 	// Twice: the first command after a pause may find it closed, and fails.
 	ownFor = belief.Tick + 2*belief.HealthyFor
@@ -83,7 +83,7 @@ func isSingle(client rueidis.Client) bool {
 	return reflect.TypeOf(client).String() == "*rueidis.singleClient"
 }
 
-// take returns the shard's own connection, if there is one, for a command that is the only one under way. The caller must call
+// take returns the node's own connection, if there is one, for a command that is the only one under way. The caller must call
 // leave.
 func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, of *bound) *ownConn {
 	if !o.possible || p.Limit > ownRest || o.belief.RoundTrip().Base >= ownNear {
@@ -153,7 +153,7 @@ func (o *ownConns) drop() {
 
 // doOwn is Do over the own connection. It passes no context that can end: with one rueidis would start goroutines for the
 // connection. The command counts as blocking, so that rueidis closes the connection without waiting for it.
-func (s *Shard) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply) {
+func (s *Node) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
 	end.begin(p, a.Sent, w.dedicated)
 	a.RedisResult = c.Repair(end, t.redis, c.SendOnce(context.Background(), w, true))

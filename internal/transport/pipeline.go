@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// DoAll sends scripts in one pipeline per shard, and calls done with each reply as soon as the shard's replies are there. It
+// DoAll sends scripts in one pipeline per node, and calls done with each reply as soon as the node's replies are there. It
 // returns when all are, after limit at most. Scripts that the server does not know are sent again, if they are still wanted.
 func (t *Client) DoAll(
 	limit time.Duration, calls []protocol.Call, lease func(i int) time.Duration, wanted func(i int) bool, done func(i int, a Reply),
@@ -24,11 +24,11 @@ func (t *Client) DoAll(
 			continue
 		}
 		all.Go(func() {
-			p := Wait{Ctx: context.Background(), Limit: t.Shard(c.Key).Plus(limit), Lease: lease(i)}
+			p := Wait{Ctx: context.Background(), Limit: t.Node(c.Key).Plus(limit), Lease: lease(i)}
 			done(i, t.doReplicated(&p, &c))
 		})
 	}
-	send := func(s *Shard, group []int) {
+	send := func(s *Node, group []int) {
 		p := Wait{Ctx: context.Background(), Limit: s.Plus(limit)}
 		these := make([]protocol.Call, len(group))
 		for k, i := range group {
@@ -44,18 +44,18 @@ func (t *Client) DoAll(
 		for k, i := range group {
 			a := Reply{RedisResult: e.result(k), Sent: from, Came: e.came, Fresh: e.trusted}
 			p.Lease = lease(i)
-			e.shard.assess(&p, e.exchange, &a)
+			e.node.assess(&p, e.exchange, &a)
 			done(i, a)
 		}
 	}
-	t.perShard(some, func(i int) string { return calls[i].Key }, send)
+	t.perNode(some, func(i int) string { return calls[i].Key }, send)
 	all.Wait()
 }
 
-// perShard sends some commands in one pipeline per shard, or, if the shard is suspect, per master that the nodes now name for
+// perNode sends some commands in one pipeline per node, or, if the node is suspect, per master that the nodes now name for
 // their keys.
-func (t *Client) perShard(some []int, key func(i int) string, send func(s *Shard, group []int)) {
-	t.group(some, key, func(s *Shard, group []int) {
+func (t *Client) perNode(some []int, key func(i int) string, send func(s *Node, group []int)) {
+	t.group(some, key, func(s *Node, group []int) {
 		if t.resolver == nil || !s.IsSuspect(t.Clock.Now()) {
 			send(s, group)
 			return
@@ -65,11 +65,11 @@ func (t *Client) perShard(some []int, key func(i int) string, send func(s *Shard
 	})
 }
 
-// group sends some commands by shard, concurrently, and returns when all are done.
-func (t *Client) group(some []int, key func(i int) string, send func(s *Shard, group []int)) {
-	groups := map[*Shard][]int{}
+// group sends some commands by node, concurrently, and returns when all are done.
+func (t *Client) group(some []int, key func(i int) string, send func(s *Node, group []int)) {
+	groups := map[*Node][]int{}
 	for _, i := range some {
-		s := t.Shard(key(i))
+		s := t.Node(key(i))
 		groups[s] = append(groups[s], i)
 	}
 	var all sync.WaitGroup
@@ -79,7 +79,7 @@ func (t *Client) group(some []int, key func(i int) string, send func(s *Shard, g
 	all.Wait()
 }
 
-// DoEach sends commands, one per key, in one pipeline per shard, and calls done with each reply, one after another. Cut: there
+// DoEach sends commands, one per key, in one pipeline per node, and calls done with each reply, one after another. Cut: there
 // is no reply because the caller's context ended.
 func (t *Client) DoEach(
 	p *Wait, keys []string,
@@ -91,7 +91,7 @@ func (t *Client) DoEach(
 		all[i] = i
 	}
 	var mu sync.Mutex
-	sendSome := func(s *Shard, some []int) {
+	sendSome := func(s *Node, some []int) {
 		e := s.await(p, task{
 			key: keys[some[0]],
 			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
@@ -105,5 +105,5 @@ func (t *Client) DoEach(
 			done(i, reply, p.cut(reply.Error()))
 		}
 	}
-	t.perShard(all, func(i int) string { return keys[i] }, sendSome)
+	t.perNode(all, func(i int) string { return keys[i] }, sendSome)
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// prober sends its own commands to the master of a shard, one after the other, for two purposes.
+// prober sends its own commands to the master of a node, one after the other, for two purposes.
 //
 // It notices a frozen server even if all calls give up early: rueidis does not report the outcome of a command that was given
 // up, so a probe is sent in its place: see alarm.due.
 //
-// And it measures the round trip anew when a shard becomes suspect, since a longer one must be known to make a fresh
+// And it measures the round trip anew when a node becomes suspect, since a longer one must be known to make a fresh
 // connection. It measures three round trips over the client's own connections; their replies are not used otherwise, since they
 // may come from a deposed master. It sends more until each of those connections has surely been made: if the server is far
-// away, a command that waits for its connection would make the shard suspect again.
+// away, a command that waits for its connection would make the node suspect again.
 type prober struct {
 	ask     func(since clock.Instant) bool // in the place of a command sent then: was it answered? nil: there is no server
 	owed    atomic.Int64                   // an instant: when a command was sent that was given up since the last probe; 0: none
@@ -46,7 +46,7 @@ func (p *prober) learn(lessons int32) {
 
 // Relearn measures the round trip anew when its length keeps calls from being sent: otherwise nothing would show that it is
 // short again, or always was, with three replies that were late because the process had just started.
-func (s *Shard) Relearn() {
+func (s *Node) Relearn() {
 	if s.belief.Sampled().Until(s.client.Clock.Now()) >= relearnEvery {
 		s.probes.learn(s.belief.Lessons())
 	}
@@ -80,7 +80,7 @@ func (p *prober) run() {
 }
 
 // probe asks the server something in the place of a command that was sent at some time; 0: of none.
-func (s *Shard) probe(since clock.Instant) (answered bool) {
+func (s *Node) probe(since clock.Instant) (answered bool) {
 	if since == 0 {
 		since = s.client.Clock.Now()
 	}
@@ -104,8 +104,8 @@ type answers struct {
 	late  bool
 }
 
-// inquire asks the shard's server, and notes what comes. Plain: over the client's own connections, even if the shard is suspect.
-func (s *Shard) inquire(p *Wait, plain bool, questions sending) answers {
+// inquire asks the node's server, and notes what comes. Plain: over the client's own connections, even if the node is suspect.
+func (s *Node) inquire(p *Wait, plain bool, questions sending) answers {
 	e := s.await(p, task{plain: plain, send: questions})
 	came := answers{first: e.result(0), fresh: e.trusted}
 	if len(e.results) > 1 {

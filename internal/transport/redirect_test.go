@@ -118,11 +118,11 @@ func TestReplicas_BoundsThatEndDuringARedirection(t *testing.T) {
 
 // A node may refuse a command as that of another one when nobody waits for it any more. A
 // lock is not asked for then; a key is still removed.
-func TestShard_CallsThatGaveUpAreNotSentElsewhere(t *testing.T) {
+func TestNode_CallsThatGaveUpAreNotSentElsewhere(t *testing.T) {
 	for _, limit := range []time.Duration{time.Second, 30 * time.Second} {
 		for _, abandoned := range []bool{false, true} {
 			moving(t, func(c *movingCluster, way *Client) {
-				way.Shard("k").belief.Broke(way.Clock.Now())
+				way.Node("k").belief.Broke(way.Clock.Now())
 				p := Wait{Ctx: context.Background(), Limit: limit}
 				a := way.Do(&p, &protocol.Call{Key: "k", Args: protocol.Args{"v", "1000"}, DropIfAbandoned: abandoned})
 				require.Error(t, a.Error())

@@ -51,7 +51,7 @@ type replication struct {
 	acks     int           // replicas that have the write
 	answered clock.Instant // when the server answered; the wait for replicas does not make a server slow
 	unsure   bool          // it is not certain that this server is the key's master
-	left     bool          // see Shard.left
+	left     bool          // see Node.left
 	overdue  bool          // its time is over: the reply settles it
 	asking   bool          // the slot is moving to the server
 	hops     int           // how many servers have redirected it
@@ -110,11 +110,11 @@ type replicator struct {
 // it takes nothing new, and ends when its batch is settled.
 type replicaSender struct {
 	*replicator
-	shard    *Shard
+	node     *Node
 	since    clock.Instant
-	trusted  bool           // its connection was made after the shard had become suspect
-	leads    string         // see Shard.present
-	asked    clock.Instant  // see Shard.left
+	trusted  bool           // its connection was made after the node had become suspect
+	leads    string         // see Node.present
+	asked    clock.Instant  // see Node.left
 	left     bool           // see there; guarded by the mutex of the replicators
 	database string         // the database to select; empty: none
 	batch    []*replication // taken, and not settled
@@ -136,7 +136,7 @@ const (
 // doReplicated is Do for a command whose write replicas must have. It waits for them for the given timeout, and for the reply
 // as usual.
 func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
-	s, began := t.Shard(c.Key), t.Clock.Now()
+	s, began := t.Node(c.Key), t.Clock.Now()
 	t.noticeStandstill(began)
 	end := t.bound(p, began, nil)
 	defer end.stop()
@@ -177,7 +177,7 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 }
 
 // replicate queues a command for the server of its key.
-func (t *Client) replicate(s *Shard, e *replication) {
+func (t *Client) replicate(s *Node, e *replication) {
 	var owner topology.Owner
 	switch slot := protocol.Slot(e.call.Key); {
 	case t.resolver == nil:
@@ -226,7 +226,7 @@ func (s *replicators) failUnanswered(e *replication) {
 }
 
 // add queues a command for a server, and starts a sender if needed. The caller holds the mutex, as for begin.
-func (t *Client) add(s *Shard, address string, e *replication) {
+func (t *Client) add(s *Node, address string, e *replication) {
 	r := t.replicators.of[address]
 	if r == nil {
 		if t.replicators.of == nil {
@@ -248,15 +248,15 @@ func (t *Client) add(s *Shard, address string, e *replication) {
 }
 
 // begin starts a sender if there is none and commands are queued.
-func (r *replicator) begin(s *Shard) {
+func (r *replicator) begin(s *Node) {
 	if r.sender != nil || len(r.queue) == 0 {
 		return
 	}
 	if r.address != "" {
-		s = r.client.ShardAt(r.address)
+		s = r.client.NodeAt(r.address)
 	}
 	now := r.client.Clock.Now()
-	r.sender = &replicaSender{replicator: r, shard: s, since: now, trusted: s.Address == r.address && s.IsSuspect(now)}
+	r.sender = &replicaSender{replicator: r, node: s, since: now, trusted: s.Address == r.address && s.IsSuspect(now)}
 	r.senders++
 	go r.sender.run()
 }
@@ -264,8 +264,8 @@ func (r *replicator) begin(s *Shard) {
 // stale reports whether new commands must go another way.
 func (s *replicaSender) stale() bool {
 	now := s.client.Clock.Now()
-	deposed := !s.trusted && s.shard.Address == s.address && s.shard.IsSuspect(now)
-	return s.left || deposed || s.since.Until(now) >= s.shard.RoundTrip().Plus(senderFor)
+	deposed := !s.trusted && s.node.Address == s.address && s.node.IsSuspect(now)
+	return s.left || deposed || s.since.Until(now) >= s.node.RoundTrip().Plus(senderFor)
 }
 
 func (s *replicaSender) run() {
@@ -273,7 +273,7 @@ func (s *replicaSender) run() {
 	if conn != nil {
 		for s.send(conn) {
 		}
-		if s.shard.IsSuspect(s.client.Clock.Now()) { // it may lead to a former master, and nobody looks at the pool again
+		if s.node.IsSuspect(s.client.Clock.Now()) { // it may lead to a former master, and nobody looks at the pool again
 			conn.Close()
 		}
 		conn.back()
@@ -288,28 +288,28 @@ func (s *replicaSender) run() {
 	for ; conn == nil && len(s.queue) > 0; s.queue = s.queue[1:] {
 		s.queue[0].fail(fault.NotSent)
 	}
-	s.begin(s.shard)
+	s.begin(s.node)
 }
 
-// connect gets a connection that no other code uses; while the shard is suspect, one made since then.
+// connect gets a connection that no other code uses; while the node is suspect, one made since then.
 func (s *replicaSender) connect() *dedicated {
 	t := s.client
-	s.leads, s.asked = s.shard.present(), t.Clock.Now()
+	s.leads, s.asked = s.node.present(), t.Clock.Now()
 	switch {
 	case s.trusted && t.watched() && !s.vouched():
 		return nil
 	case s.trusted:
-		return s.shard.dials.dial(wanted{})
+		return s.node.dials.dial(wanted{})
 	case s.address == "": // a cluster has one database
 		s.database = t.database()
 	}
-	return s.shard.dials.dial(wanted{from: func() rueidis.Client { return t.node(s.address) }})
+	return s.node.dials.dial(wanted{from: func() rueidis.Client { return t.node(s.address) }})
 }
 
-// vouched waits until the shard's server is believed, and reports whether it is.
+// vouched waits until the node's server is believed, and reports whether it is.
 func (s *replicaSender) vouched() bool {
-	fresh, none := s.shard.fresh.get(func() bool {
-		return s.since.Until(s.client.Clock.Now()) >= s.shard.RoundTrip().Plus(senderFor)
+	fresh, none := s.node.fresh.get(func() bool {
+		return s.since.Until(s.client.Clock.Now()) >= s.node.RoundTrip().Plus(senderFor)
 	})
 	if fresh != nil {
 		s.leads, s.asked = fresh.Address, fresh.Asked()
@@ -361,15 +361,15 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 	}
 	t := s.client
 	began := t.Clock.Now()
-	p := Wait{Ctx: t.ctx, Limit: s.shard.RoundTrip().Plus(senderFor), holds: WaitAtMost}
-	end := s.shard.bound(&p, began)               // it notices a silent server
+	p := Wait{Ctx: t.ctx, Limit: s.node.RoundTrip().Plus(senderFor), holds: WaitAtMost}
+	end := s.node.bound(&p, began)                // it notices a silent server
 	results := client.DoMulti(t.ctx, commands...) // mutant: other connection
 	end.stop()
 	acks, err := results[len(results)-1].AsInt64()
 	if !fault.Answered(err) && t.resolver != nil {
 		t.resolver.Forget()
 	}
-	left := s.shard.left(s.leads, s.asked)
+	left := s.node.left(s.leads, s.asked)
 	t.replicators.mu.Lock()
 	s.left = s.left || left
 	for _, e := range s.batch {
@@ -403,7 +403,7 @@ func (s *replicaSender) takeIn(e *replication, result rueidis.RedisResult) {
 	}
 	switch {
 	case e.call.Again(result):
-		s.client.add(s.shard, s.address, e) // this connection may lead to a former master
+		s.client.add(s.node, s.address, e) // this connection may lead to a former master
 	case fault.Elsewhere(err) && e.hops < mostHops:
 		e.stage = isQueued
 		go s.client.redirect(e, result)
@@ -422,7 +422,7 @@ func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 		address, _ = reply.IsAsk()
 	}
 	t.resolver.Forget()
-	s, key := t.Shard(e.call.Key), e.call.Key
+	s, key := t.Node(e.call.Key), e.call.Key
 	if t.redis.Nodes()[address] == nil { // the client asks for the new topology
 		p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(askLimit)}
 		s.Ask(&p, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {

@@ -26,7 +26,7 @@ type sending func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
 // outcome is what came of a task.
 type outcome struct {
 	exchange
-	shard   *Shard // to whose node it was sent
+	node    *Node // to whose node it was sent
 	results []rueidis.RedisResult
 	err     error // why there are no results
 }
@@ -45,8 +45,8 @@ type road struct {
 	most    int           // commands in a pipeline
 	suspect bool          // it was chosen for a suspect node
 	asks    bool          // each command asks the nodes of a cluster who its master is
-	leads   string        // see Shard.present; of a suspect node that is no cluster's
-	asked   clock.Instant // see Shard.left
+	leads   string        // see Node.present; of a suspect node that is no cluster's
+	asked   clock.Instant // see Node.left
 	taken   clock.Instant // when the driver took what it sends; see queue.take
 
 	one [1]rueidis.RedisResult // memory for a single reply
@@ -54,7 +54,7 @@ type road struct {
 
 // choose finds the road for the queue: the client's own connections; on a suspect node a fresh one, or, in a cluster, to the
 // master that the nodes name.
-func (s *Shard) choose(over func() bool) (r road, ok bool) {
+func (s *Node) choose(over func() bool) (r road, ok bool) {
 	t, now := s.client, s.client.Clock.Now()
 	r = road{way: t.redis, most: s.inPipeline()}
 	switch {
@@ -80,12 +80,12 @@ func (s *Shard) choose(over func() bool) (r road, ok bool) {
 }
 
 // carry sends what a driver has taken, and answers it.
-func (s *Shard) carry(r *road, of []*entry) {
+func (s *Node) carry(r *road, of []*entry) {
 	t, first := s.client, of[0]
 	for _, e := range of {
-		e.shard.Store(s)
+		e.node.Store(s)
 		if e.exchange = (exchange{sent: r.taken, trusted: r.fresh != nil}); s.nobodys() && e.key != "" {
-			e.shard.Store(t.Shard(e.key))
+			e.node.Store(t.Node(e.key))
 		}
 	}
 	asks := r.asks && first.key != ""
@@ -96,7 +96,7 @@ func (s *Shard) carry(r *road, of []*entry) {
 		return
 	}
 	for _, e := range of {
-		e.trip = e.shard.Load().RoundTrip()
+		e.trip = e.node.Load().RoundTrip()
 		if !e.begun.CompareAndSwap(0, int64(e.sent)) { // it is sent again
 			e.sent = clock.Instant(e.begun.Load())
 		}
@@ -111,7 +111,7 @@ func (s *Shard) carry(r *road, of []*entry) {
 	// A reply that is late because this process stood still says nothing about the round trip.
 	now, end := t.Clock.Now(), first.end
 	if fault.Answered(results[0].Error()) && end.alarm.Holds == 0 && !end.excuses(first.sent, now) {
-		first.shard.Load().belief.Sample(first.sent, now)
+		first.node.Load().belief.Sample(first.sent, now)
 	}
 	left := r.suspect && !r.asks && s.left(r.leads, r.asked) // mutant: left server believed
 	for i, e := range of {
@@ -122,7 +122,7 @@ func (s *Shard) carry(r *road, of []*entry) {
 
 // deliver sends commands together, or what one task sends. Commands go over the shared connections, unless the client avoids
 // those: pooled ones may be in any state, see ownConn.
-func (s *Shard) deliver(r *road, of []*entry) (results []rueidis.RedisResult) {
+func (s *Node) deliver(r *road, of []*entry) (results []rueidis.RedisResult) {
 	ctx := s.client.ctx
 	switch e := of[0]; {
 	case e.send != nil:
@@ -146,7 +146,7 @@ func (s *Shard) deliver(r *road, of []*entry) (results []rueidis.RedisResult) {
 }
 
 // used notes what commands on the fresh connection came to.
-func (s *Shard) used(fresh *freshConn, results []rueidis.RedisResult) {
+func (s *Node) used(fresh *freshConn, results []rueidis.RedisResult) {
 	if slices.ContainsFunc(results, protocol.RefusedByReplica) && s.client.demotion.possible {
 		s.fresh.refused(fresh)
 	}
@@ -162,19 +162,19 @@ func (s *Shard) used(fresh *freshConn, results []rueidis.RedisResult) {
 }
 
 // carryPlain sends a task over the node's own connections.
-func (s *Shard) carryPlain(e *entry) {
-	if node := s.node(); node != nil { // a wrapper may block
+func (s *Node) carryPlain(e *entry) {
+	if node := s.server(); node != nil { // a wrapper may block
 		s.carry(&road{way: node, taken: s.client.Clock.Now()}, []*entry{e})
 		return
 	}
-	e.shard.Store(s)
+	e.node.Store(s)
 	e.answer(errNotSent) // the answer of another node would say nothing about it
 }
 
-// resolve leads a road to the master that the nodes of a cluster name for a command's key, and notes its shard. If that shard is
+// resolve leads a road to the master that the nodes of a cluster name for a command's key, and notes its node. If that node is
 // suspect, it is the fresh connection, since the node's address may lead to another server by now. It reports false if there is
 // none now, or the caller has left.
-func (s *Shard) resolve(r *road, e *entry) (found bool) {
+func (s *Node) resolve(r *road, e *entry) (found bool) {
 	t, slot := s.client, protocol.Slot(e.key)
 	if e.send == nil {
 		e.command = e.command.Pin() // it may be sent twice
@@ -185,11 +185,11 @@ func (s *Shard) resolve(r *road, e *entry) (found bool) {
 			return false
 		}
 		if owner.Address != "" {
-			e.shard.Store(t.ShardAt(owner.Address))
+			e.node.Store(t.NodeAt(owner.Address))
 		}
 		// Noted before it is looked whether that master is suspect, as in queue.take.
 		r.way, e.sent, e.trusted = way, t.Clock.Now(), owner.Trusted
-		of := e.shard.Load()
+		of := e.node.Load()
 		if !owner.Trusted || of.Address != owner.Address || !of.IsSuspect(e.sent) {
 			return !e.gone()
 		}
@@ -210,11 +210,11 @@ func (s *Shard) resolve(r *road, e *entry) (found bool) {
 }
 
 // await has a task done, and waits for what comes of it.
-func (s *Shard) await(p *Wait, of task) outcome {
+func (s *Node) await(p *Wait, of task) outcome {
 	t := s.client
 	began := t.Clock.Now()
 	t.noticeStandstill(began)
-	end := &bound{done: make(chan struct{}), client: t, alarm: alarm{shard: s}}
+	end := &bound{done: make(chan struct{}), client: t, alarm: alarm{node: s}}
 	e := end.prepare(of)
 	end.begin(p, began, nil)
 	defer end.stop()
@@ -234,14 +234,14 @@ func (s *Shard) await(p *Wait, of task) outcome {
 }
 
 // outcome returns what came of a command: a reply, or the end of its bound.
-func (s *Shard) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult) outcome {
+func (s *Node) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult) outcome {
 	if e.end.over() && errors.Is(reply.Error(), fault.NoAnswer) {
 		if !s.queue.leave(e) {
 			*reply = errNotSent
 		}
-		return outcome{exchange: exchange{sent: began, came: s.client.Clock.Now()}, shard: s}
+		return outcome{exchange: exchange{sent: began, came: s.client.Clock.Now()}, node: s}
 	}
-	o := outcome{exchange: e.exchange, shard: e.shard.Load(), results: e.results}
+	o := outcome{exchange: e.exchange, node: e.node.Load(), results: e.results}
 	o.came = s.client.Clock.Now()
 	o.excused = e.end.excuses(o.sent, o.came)
 	return o
@@ -250,7 +250,7 @@ func (s *Shard) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResul
 // doQueued is Do through the queue. The caller has taken end, and not begun it. A command that was not executed, since the server
 // does not know the script, for instance, is sent again, as is one that had to wait for a connection that was being made for
 // another caller, who has left: the client returned what that one has got.
-func (s *Shard) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Instant, a *Reply) {
+func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Instant, a *Reply) {
 	if s.own.inARow.Load() != 0 { // not one at a time, or after a pause; see take
 		s.own.inARow.Store(0)
 	}
@@ -281,11 +281,11 @@ func (s *Shard) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Inst
 	if a.Came, a.Fresh = o.came, o.trusted; fault.Answered(a.Error()) {
 		a.ReadBack = c.ReadBack()
 	}
-	o.shard.assess(p, o.exchange, a)
+	o.node.assess(p, o.exchange, a)
 }
 
 // packed returns a call's command for a pipeline.
-func (s *Shard) packed(c *protocol.Call) rueidis.Completed {
+func (s *Node) packed(c *protocol.Call) rueidis.Completed {
 	if s.client.deaf.Load() {
 		return c.Command(s.client.redis.B(), false)
 	}

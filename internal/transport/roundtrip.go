@@ -33,7 +33,7 @@ func (e farError) Error() string { return e.error.Error() + "; " + e.trip.String
 func (e farError) Unwrap() error { return e.error }
 
 // Unsupported adds to an error of a command without a timely reply that the master is too far away, if it is.
-func (s *Shard) Unsupported(err error) error {
+func (s *Node) Unsupported(err error) error {
 	trip := s.RoundTrip()
 	if !trip.Far() || !errors.Is(err, fault.NoAnswer) && !errors.Is(err, fault.NotSent) && !errors.Is(err, fault.Late) {
 		return err

@@ -93,7 +93,7 @@ func (w distantWire) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisR
 	return w.c.d.Do(ctx)
 }
 
-// fromAfar runs a test in fake time with a shard of a server that is known to be so far away.
+// fromAfar runs a test in fake time with a node of a server that is known to be so far away.
 func fromAfar(
 	t *testing.T, trip time.Duration,
 	test func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply),
@@ -119,7 +119,7 @@ func fromAfar(
 var distances = []time.Duration{0, 50 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond}
 
 // That a caller has gone says nothing about the server.
-func TestShard_CallsThatGaveUpMakeNobodySuspect(t *testing.T) {
+func TestNode_CallsThatGaveUpMakeNobodySuspect(t *testing.T) {
 	for _, trip := range distances[1:] {
 		fromAfar(t, trip, func(t *testing.T, way *Client, _ *distant, ask func(context.Context, time.Duration) Reply) {
 			for range 50 {
@@ -135,7 +135,7 @@ func TestShard_CallsThatGaveUpMakeNobodySuspect(t *testing.T) {
 
 // A server that is silent is suspect when the oldest command has had no reply for too long, whether its caller waits or not; a
 // probe that is sent in its place has half a second. What was sent before and is answered after that is late, whatever it took.
-func TestShard_SilentServerIsSuspect(t *testing.T) {
+func TestNode_SilentServerIsSuspect(t *testing.T) {
 	for _, trip := range distances {
 		for name, patience := range map[string]time.Duration{
 			"its caller waits": time.Minute, "its caller has gone": 60 * time.Millisecond,

@@ -54,7 +54,7 @@ const (
 )
 
 // Expect notes that a call waits with a ticket, which was there at some time. The call has begun to wait, see KeepAlive.
-func (s *Shard) Expect(call Queued, member string, seen clock.Instant) {
+func (s *Node) Expect(call Queued, member string, seen clock.Instant) {
 	t := &s.keepAlive.tickets
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *Shard) Expect(call Queued, member string, seen clock.Instant) {
 }
 
 // Expected undoes Expect.
-func (s *Shard) Expected(call Queued) {
+func (s *Node) Expected(call Queued) {
 	t := &s.keepAlive.tickets
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *Shard) Expected(call Queued) {
 }
 
 // Granted notes that a message has granted what a call waits for: that is why its ticket is missing.
-func (s *Shard) Granted(call Queued) {
+func (s *Node) Granted(call Queued) {
 	s.keepAlive.tickets.cleared(call)
 }
 

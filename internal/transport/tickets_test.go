@@ -66,7 +66,7 @@ func TestTickets(t *testing.T) {
 	}
 	nothing, one, refused := answer("return false"), answer("return '1'"), answer("return redis.error_reply('NOPERM no')")
 	const round = verifyEach * keepAliveEvery
-	begins := func(t *testing.T, n int) (server *queues, s *Shard, calls []*sleeper, ends func()) {
+	begins := func(t *testing.T, n int) (server *queues, s *Node, calls []*sleeper, ends func()) {
 		t.Helper()
 		server = &queues{Client: client, nothing: nothing, one: one, refused: refused}
 		way := New(server)

@@ -72,14 +72,14 @@ func (c stubClient) Do(ctx context.Context, command rueidis.Completed) rueidis.R
 	return c.do(ctx)
 }
 
-// heardNow has the shard heard from just now, when all connections have been made.
-func (s *Shard) heardNow() {
+// heardNow has the node heard from just now, when all connections have been made.
+func (s *Node) heardNow() {
 	s.belief.WarmedUp()
 	s.GotMessage(s.client.Clock.Now())
 }
 
-// withShard runs a test in fake time, with a shard on which all connections have been made, and from which it was heard now.
-func withShard(t *testing.T, test func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client)) {
+// withNode runs a test in fake time, with a node on which all connections have been made, and from which it was heard now.
+func withNode(t *testing.T, test func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client)) {
 	t.Helper()
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestBound_LastsAsLongAsItsCaller(t *testing.T) {
 		"context that is cancelled soon": {limit: time.Second, cancelled: ms, took: ms, most: timedAfter + roundEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
-			withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+			withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 				way := open(func(ctx context.Context) rueidis.RedisResult {
 					<-ctx.Done()
 					return rueidis.NewErrorResult(ctx.Err())
@@ -135,7 +135,7 @@ func TestBound_LastsAsLongAsItsCaller(t *testing.T) {
 
 // Nothing runs while no command is under way.
 func TestWatchdog_Rests(t *testing.T) {
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
 		way.Do(&Wait{Ctx: t.Context(), Limit: time.Second}, &protocol.Call{Key: "42"})
 		require.True(t, way.watchdog.running.Load())
@@ -148,7 +148,7 @@ func TestWatchdog_Rests(t *testing.T) {
 // A client that may want to see each command sees each, also where many wait, for as long as the server says nothing.
 func TestQueue_OneCommandAtATime(t *testing.T) {
 	const many = apartDrivers + 100
-	withShard(t, func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client) {
+	withNode(t, func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client) {
 		var seen atomic.Int32
 		answer := make(chan struct{})
 		way := open(func(context.Context) rueidis.RedisResult {
@@ -176,8 +176,8 @@ func TestQueue_OneCommandAtATime(t *testing.T) {
 
 // A message tells that the server is there, as a reply does. It does not tell whether
 // connections for commands have been made.
-func TestShard_MessageMakesItHealthy(t *testing.T) {
-	withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+func TestNode_MessageMakesItHealthy(t *testing.T) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		s := way.First
 		enters := func() bool {
@@ -217,7 +217,7 @@ func (c oldConnection) B() rueidis.Builder                                      
 func (c oldConnection) Do(context.Context, rueidis.Completed) rueidis.RedisResult { return c.of.info }
 func (oldConnection) Close()                                                      {}
 
-// Where no connection looks new, they are not made without a pause, and for no longer than the shard is
+// Where no connection looks new, they are not made without a pause, and for no longer than the node is
 // suspect.
 func TestFresh_NoConnectionLooksNew(t *testing.T) {
 	client := onMiniredis(t)

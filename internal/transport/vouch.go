@@ -21,21 +21,21 @@ import (
 // and new ones, at once, and also a process that noticed nothing because it sent nothing. Only the Sentinels know. So, while
 // there is a watch:
 //
-//   - What they publish before a failover raises a doubt, also if the shard is idle. Then replies to earlier commands are late.
-//   - On a suspect shard a way is used only once the Sentinels vouch for the server that it leads to; see sentinel.Judge. They
+//   - What they publish before a failover raises a doubt, also if the node is idle. Then replies to earlier commands are late.
+//   - On a suspect node a way is used only once the Sentinels vouch for the server that it leads to; see sentinel.Judge. They
 //     are asked after that server has greeted.
 //   - A process that stood still has missed what they published. That raises a doubt, too: a timer finds it out, or the next
 //     command.
 //   - The client may go back to a former master, if the Sentinel that it follows ends, and the next one lags. So a reply that may
 //     obtain a lock counts only if the client uses the server for which they vouched.
-//   - A broken connection makes the shard suspect, since the process may have been cut off from the Sentinels, too.
+//   - A broken connection makes the node suspect, since the process may have been cut off from the Sentinels, too.
 //
 // Without a watch the client's own change to another master is all that is known. It comes up to 2 s after the promotion, and
 // later if the Sentinel that it follows leads the failover and waits for replicas.
 //
 //	deposed master   |--- frozen ---|-------- answers as a master ---------| demoted
 //	Sentinels                +sdown +odown +try-failover   promotion
-//	shard            healthy | doubted: nothing is sent                    |
+//	node            healthy | doubted: nothing is sent                    |
 //	client                                                  changes to the successor, for which they vouch
 //
 // A doubt lasts until they have vouched, however long that takes, see [belief.State].
@@ -137,7 +137,7 @@ func (t *Client) onBeat() {
 	}
 }
 
-// noticeStandstill makes the shard suspect if the process stood still, see [belief.State.StoodStill].
+// noticeStandstill makes the node suspect if the process stood still, see [belief.State.StoodStill].
 func (t *Client) noticeStandstill(now clock.Instant) {
 	t.First.act(t.First.belief.StoodStill(now), now)
 }
@@ -162,7 +162,7 @@ func isOfSentinel(client rueidis.Client) bool { return client.Mode() == rueidis.
 
 // present returns the address of the server that a client for Sentinel uses; if it also uses replicas, all addresses; empty for
 // other clients. A wrapper may block, so no mutex may be held.
-func (s *Shard) present() string {
+func (s *Node) present() string {
 	if !s.client.vouching.of {
 		return ""
 	}
@@ -171,13 +171,13 @@ func (s *Shard) present() string {
 
 // left reports whether what came over a way is not to be believed: the client has left the server at the address to which it
 // leads, or the Sentinels have begun to doubt that since they were asked, or may have: the process stood still.
-func (s *Shard) left(address string, asked clock.Instant) bool {
+func (s *Node) left(address string, asked clock.Instant) bool {
 	s.client.noticeStandstill(s.client.Clock.Now())
 	return s.present() != address || s.belief.DoubtedSince(asked)
 }
 
 // changed reports whether the client uses another server than the one that was believed last.
-func (s *Shard) changed() bool {
+func (s *Node) changed() bool {
 	believed := s.belief.Believed()
 	if believed == nil || s.present() == *believed {
 		return false
@@ -216,7 +216,7 @@ func (f *freshConns) learn(w *way) {
 }
 
 // vouch asks the Sentinels about a way, and notes what they say.
-func (s *Shard) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant) {
+func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant) {
 	t, limit := s.client, s.Plus(answerWait)
 	asked = t.Clock.Now()
 	verdict := (*t.vouching.watch.Load()).Ask(w.Address, limit, limit)

@@ -99,8 +99,8 @@ type exchange struct {
 	sent, came clock.Instant
 	trip       RoundTrip // the round trip known before the reply
 	excused    bool      // see bound.excuses
-	left       bool      // see Shard.left
-	trusted    bool      // it came on a way that was chosen after the shard had become suspect
+	left       bool      // see Node.left
+	trusted    bool      // it came on a way that was chosen after the node had become suspect
 }
 
 // cut reports whether there is no reply because the caller's context ended.

@@ -44,7 +44,7 @@ func TestRoundTrip_WaitingForReplicasIsNoSample(t *testing.T) {
 }
 
 // The time for which a command itself may wait at the server is added to what is late, and to what is silence.
-func TestShard_WaitingForReplicasIsNotLate(t *testing.T) {
+func TestNode_WaitingForReplicasIsNotLate(t *testing.T) {
 	way := New(onMiniredis(t))
 	defer way.Close()
 	s := way.First
@@ -63,7 +63,7 @@ func TestShard_WaitingForReplicasIsNotLate(t *testing.T) {
 			require.Equal(t, belief.Believed, s.judge(&p, nil, exchange{sent: sent, came: late - 1, trip: trip}), "%v, %v", lease, holds)
 			excused := exchange{sent: sent, came: late, trip: trip, excused: true}
 			require.Equal(t, belief.Late, s.judge(&p, nil, excused), "%v, %v", lease, holds)
-			a := alarm{shard: s, Alarm: belief.Alarm{Holds: holds}}
+			a := alarm{node: s, Alarm: belief.Alarm{Holds: holds}}
 			a.set(sent, sent)
 			require.False(t, a.ring(sent, sent.Add(trip.Silence()+holds-1)))
 			require.True(t, a.ring(sent, sent.Add(trip.Silence()+holds)))

@@ -50,7 +50,7 @@ func (w *watchdog) round() {
 	if w.client.resolver != nil {
 		w.client.resolver.Refresh(topology.KeptFor)
 	}
-	for _, s := range w.client.shards() {
+	for _, s := range w.client.nodes() {
 		more = s.queue.hasten(now) || more
 		more = s.bounds.round(now) || more
 	}
@@ -59,9 +59,9 @@ func (w *watchdog) round() {
 	}
 }
 
-// boundPool has the bounds of a shard's commands: sent by their callers, or by the queue's drivers.
+// boundPool has the bounds of a node's commands: sent by their callers, or by the queue's drivers.
 type boundPool struct {
-	shard *Shard
+	node *Node
 
 	_    cacheLine
 	mu   sync.Mutex
@@ -77,7 +77,7 @@ func (p *boundPool) take() (b *bound) {
 	if last := len(p.idle) - 1; last >= 0 {
 		b, p.idle = p.idle[last], p.idle[:last]
 	} else {
-		b = &bound{done: make(chan struct{}), client: p.shard.client, alarm: alarm{shard: p.shard}, pool: p}
+		b = &bound{done: make(chan struct{}), client: p.node.client, alarm: alarm{node: p.node}, pool: p}
 	}
 	b.alarm.of = nil
 	b.index = len(p.used)

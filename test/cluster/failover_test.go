@@ -118,7 +118,7 @@ func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = r.Close() })
 			l := r.Obtain("42")
-			for range 50 { // so that the path's shard is healthy
+			for range 50 { // so that the path's node is healthy
 				require.NoError(t, l.Lock(t.Context()))
 				require.NoError(t, l.Unlock(t.Context()))
 			}
@@ -145,7 +145,7 @@ func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 	}
 }
 
-// While a shard is suspect, renewals follow a slot of it that moves, too, although its neighbours stay.
+// While a node is suspect, renewals follow a slot of it that moves, too, although its neighbours stay.
 func TestFailover_RenewalsFollowASlot(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second

@@ -112,7 +112,7 @@ func TestClusterReshard(t *testing.T) {
 			_, promoted := d.Failover(keyOf("one"))
 			o := f.judge("CLUSTER FAILOVER", v, at, promoted)
 			d.AwaitHealthy()
-			wait(2 * redistest.NodeTimeout) // so soon the masters vote for no replica of this shard again
+			wait(2 * redistest.NodeTimeout) // so soon the masters vote for no replica of this node again
 			return o
 		})
 	})

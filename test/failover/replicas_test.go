@@ -98,7 +98,7 @@ func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 	assert.Positive(t, granted)
 }
 
-// While a replica is stopped nothing is granted in its shard, and nothing is otherwise in the others.
+// While a replica is stopped nothing is granted in its node, and nothing is otherwise in the others.
 func TestClusterReplicaIsStopped(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
@@ -123,7 +123,7 @@ func TestClusterReplicaIsStopped(t *testing.T) {
 	for name, one := range map[string]struct {
 		registry *lockregistry.Registry
 		path     string
-	}{"another shard": {r, elsewhere}, "without the option": {without, "one"}} {
+	}{"another node": {r, elsewhere}, "without the option": {without, "one"}} {
 		began := time.Now()
 		require.NoError(t, one.registry.Do(t.Context(), one.path, nothing, lockregistry.Wait(time.Second)), name)
 		assert.Less(t, time.Since(began), 200*time.Millisecond, name)

@@ -422,7 +422,7 @@ func TestOwnConnection_ACommandGoesOverTheSharedConnections(t *testing.T) {
 		l := r.Obtain("single")
 		for start := time.Now(); time.Since(start) < 10*time.Second; {
 			w.Lock(l)
-			w.Pass(9 * time.Millisecond) // so soon that the shard is still healthy
+			w.Pass(9 * time.Millisecond) // so soon that the node is still healthy
 			w.Unlock(l)
 			w.Pass(9 * time.Millisecond)
 		}
@@ -462,7 +462,7 @@ func TestOwnConnection_SingleCommandsEndWithTheClient(t *testing.T) {
 	})
 }
 
-// An answer that comes late makes the shard suspect, and the connection is given up with the others.
+// An answer that comes late makes the node suspect, and the connection is given up with the others.
 func TestOwnConnection_ALateAnswerToASingleCommand(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()

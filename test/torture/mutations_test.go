@@ -118,7 +118,7 @@ var mutations = []mutation{
 	},
 	{
 		"granted ticket is lost", "a ticket that was granted counts as lost",
-		"a.path.Shard().Granted(a)", "",
+		"a.path.Node().Granted(a)", "",
 		"../waiting:TestQueue_MissingTicketsThatWereGranted$",
 	},
 	{

@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Shard is the way to one master; see routes.
-type Shard struct {
+// Node is the way to one master; see routes.
+type Node struct {
 	client    *Client
 	Address   string // of the node of a cluster; empty for a single server, and while not known
 	belief    belief.State
@@ -36,8 +36,8 @@ const (
 	apartDrivers = 128 // the same, where a pipeline has one command
 )
 
-func newShard(t *Client, address string) *Shard {
-	s := &Shard{client: t, Address: address, plain: isPlain(t.redis)}
+func newNode(t *Client, address string) *Node {
+	s := &Node{client: t, Address: address, plain: isPlain(t.redis)}
 	from := queueFrom
 	if t.resolver != nil {
 		from = spreadFrom
@@ -50,8 +50,8 @@ func newShard(t *Client, address string) *Shard {
 	if s.nobodys() {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
-	s.bounds.shard = s
-	s.dials = &dialer{node: s.node, now: t.Clock.Now, belief: &s.belief, pool: t.pool}
+	s.bounds.node = s
+	s.dials = &dialer{node: s.server, now: t.Clock.Now, belief: &s.belief, pool: t.pool}
 	s.own = &ownConns{
 		possible: isSingle(t.redis), belief: &s.belief, now: t.Clock.Now, describe: t.describe,
 		dial: func() *dedicated {
@@ -73,8 +73,8 @@ func newShard(t *Client, address string) *Shard {
 }
 
 // enter returns a bound for a command, which the caller must begin and stop. Direct: the caller may send it. Else it may hang,
-// and goes through the queue: the shard is not healthy, a connection may have no room for it, or the client is deaf.
-func (s *Shard) enter(now clock.Instant) (end *bound, direct bool) {
+// and goes through the queue: the node is not healthy, a connection may have no room for it, or the client is deaf.
+func (s *Node) enter(now clock.Instant) (end *bound, direct bool) {
 	healthy := s.IsHealthy(now)
 	if !healthy {
 		s.client.noticeStandstill(now)
@@ -85,7 +85,7 @@ func (s *Shard) enter(now clock.Instant) (end *bound, direct bool) {
 
 // gather reports whether a command goes through the queue because many are under way: in rueidis each passes a connection's queue
 // by itself, and is written with few others, which is most of its cost then, also at the server.
-func (s *Shard) gather(end *bound) bool {
+func (s *Node) gather(end *bound) bool {
 	if s.queue.on.Load() {
 		return true
 	}
@@ -103,7 +103,7 @@ func isPlain(client rueidis.Client) bool {
 }
 
 // inPipeline returns how many commands go in a pipeline of the queue.
-func (s *Shard) inPipeline() int {
+func (s *Node) inPipeline() int {
 	if !s.plain || s.client.deaf.Load() {
 		return 1
 	}
@@ -111,27 +111,27 @@ func (s *Shard) inPipeline() int {
 }
 
 // drivers returns how many drivers take turns.
-func (s *Shard) drivers() int {
+func (s *Node) drivers() int {
 	if s.inPipeline() == 1 || s.client.resolver != nil && s.IsSuspect(s.client.Clock.Now()) {
 		return apartDrivers
 	}
 	return mostDrivers
 }
 
-// nobodys reports whether the shard leads to no particular server: the first shard of a cluster.
-func (s *Shard) nobodys() bool { return s.client.resolver != nil && s.Address == "" }
+// nobodys reports whether the node leads to no particular server: the first node of a cluster.
+func (s *Node) nobodys() bool { return s.client.resolver != nil && s.Address == "" }
 
-// close closes the shard's connections. Later removals go over the client's own ones.
-func (s *Shard) close() {
+// close closes the node's connections. Later removals go over the client's own ones.
+func (s *Node) close() {
 	s.belief.Close()
 	s.own.drop()
 	s.fresh.silent(clock.Never)
 }
 
-// node returns the client of the shard's server; nil if rueidis does not know that node of a cluster.
-func (s *Shard) node() rueidis.Client { return s.client.node(s.Address) }
+// server returns the client of the node's server; nil if rueidis does not know that node of a cluster.
+func (s *Node) server() rueidis.Client { return s.client.node(s.Address) }
 
-// node returns the client of the node at an address; empty: of whatever the client leads to.
+// server returns the client of the node at an address; empty: of whatever the client leads to.
 func (t *Client) node(address string) rueidis.Client {
 	if address == "" {
 		return t.redis

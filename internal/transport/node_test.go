@@ -12,10 +12,10 @@ import (
 )
 
 // When any connection breaks, others may have to be made, for which commands then have time.
-func TestShard_TimeForNewConnections(t *testing.T) {
+func TestNode_TimeForNewConnections(t *testing.T) {
 	for name, trusted := range map[string]bool{"the client's own": false, "the fresh one": true} {
 		t.Run(name, func(t *testing.T) {
-			withShard(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+			withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 				s := open(nil).First
 				now, trip := s.client.Clock.Now(), s.RoundTrip()
 				require.Equal(t, trip.Silence(), s.Patience())
