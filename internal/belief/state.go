@@ -236,7 +236,7 @@ func (s *State) FoundSilent(sent, now clock.Instant) (do Acts) {
 	return do
 }
 
-// Close ends all suspicion, for good: later removals go over the client's own connections. What it has made of replies to commands
+// Close ends all suspicion, for good: later removals go over the client's own connections. What it knows of replies to commands
 // that are still under way stays: a deposed master may have granted one of these.
 func (s *State) Close() {
 	s.change(func(next *standing) {
