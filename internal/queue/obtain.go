@@ -38,7 +38,8 @@ func obtainLater(first *attempt, err error, q *Request) error {
 	// A call with a limited wait, or one that has queued, tries again after a transient failure; others return it.
 	if q.patient() && (err == nil || !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err)) {
 		err = keepTrying(*first, q)
-	} else if first.hold.MayArrive() { // mutant: grant left behind
+	} else if !first.won() && // mutant: grant removed
+		first.hold.MayArrive() { // mutant: grant left behind
 		p.all.cleanUp(p.remains(first.hold))
 	}
 	if err != nil {

@@ -483,6 +483,32 @@ func TestLock_TakenByALateAnswer(t *testing.T) {
 	}
 }
 
+// A call that does not wait may have the lock after a late answer that it was taken. Then nothing of what it has sent is removed.
+func TestLock_FreeAfterALateAnswer(t *testing.T) {
+	lateWorld(t, func(w *kit.World, f *kit.Flaky, r *lockregistry.Registry) {
+		other := w.Registry().Obtain("42")
+		w.Lock(other, lockregistry.Lease(time.Hour))
+		require.NoError(w, w.FindsTaken(r)) // so that the server knows the script
+		w.Known(r)
+		f.Fates("obtain", kit.Delivered, kit.SlowReply(kit.LateAfter))
+		ctx := lockregistry.ContextWithOwner(w.Context())
+		got := make(chan error)
+		go func() {
+			ok, err := r.Obtain("42").TryLock(ctx, lockregistry.Lease(time.Hour))
+			if err == nil && !ok {
+				err = lockregistry.ErrTaken
+			}
+			got <- err
+		}()
+		w.Pass(kit.LateAfter / 2)
+		w.Unlock(other)
+		require.NoError(w, <-got)
+		w.Pass(time.Minute)
+		require.False(w, w.Free(kit.TheKey), "it is held")
+		require.NoError(w, r.Obtain("42").Unlock(ctx))
+	})
+}
+
 // So is what a server granted late.
 func TestAcquireAll_ALateGrantIsConfirmed(t *testing.T) {
 	lateWorld(t, func(w *kit.World, f *kit.Flaky, r *lockregistry.Registry) {

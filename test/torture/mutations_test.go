@@ -21,6 +21,11 @@ var mutations = []mutation{
 		"TestUnknownOutcomes$",
 	},
 	{
+		"grant removed", "a grant after a late answer is removed",
+		"!first.won()", "true",
+		"../../test/faults:TestLock_FreeAfterALateAnswer$",
+	},
+	{
 		"free too soon", "the local half is free before the removal is known",
 		"p := &pending{Removal: r, freed: freed}",
 		"if freed != nil {\n\t\tfreed(true)\n\t\tfreed = nil\n\t}\n\tp := &pending{Removal: r}",
