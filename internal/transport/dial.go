@@ -139,11 +139,15 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 		if !fits {
 			fits = d.fits(c, ask("CLIENT", "INFO"))
 		}
+		var hello rueidis.RedisResult
+		if fits && w.young > 0 {
+			hello = ask("HELLO")
+		}
 		switch {
-		case d.left(since) <= 0:
+		case d.left(since) <= 0 || errors.Is(hello.Error(), fault.NoAnswer):
 			c.Close()
 			return nil
-		case w.young > 0 && fits && leadsToReplica(ask("HELLO")):
+		case leadsToReplica(hello):
 			w.young--
 			c.Close()
 		case fits:

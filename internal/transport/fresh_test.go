@@ -27,6 +27,19 @@ func TestFreshConns_AllThatMakeOneHang(t *testing.T) {
 	})
 }
 
+// That the attempts of others hang says nothing about those of a suspect node: it makes its own before it gives up.
+func TestFreshConns_OthersHang(t *testing.T) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		node := open(nil).First
+		now := node.client.Clock.Now()
+		node.dials.hanging = []clock.Instant{now.Add(-poolWait)}
+		node.belief.FoundSilent(now, now)
+		asked := 0
+		_, none := node.fresh.get(func() bool { asked++; return asked > 1 })
+		require.False(t, none)
+	})
+}
+
 // dedicating notes when it was asked for a connection.
 type dedicating struct {
 	distantClient

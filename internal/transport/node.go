@@ -51,7 +51,8 @@ func newNode(t *Client, address string) *Node {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
 	s.bounds.node = s
-	s.dials = &dialer{node: s.server, now: t.Clock.Now, belief: &s.belief, pool: t.pool}
+	dials := func() *dialer { return &dialer{node: s.server, now: t.Clock.Now, belief: &s.belief, pool: t.pool} }
+	s.dials = dials()
 	s.own = &ownConns{
 		possible: isSingle(t.redis), belief: &s.belief, now: t.Clock.Now, describe: t.describe,
 		dial: func() *dedicated {
@@ -62,7 +63,8 @@ func newNode(t *Client, address string) *Node {
 		},
 	}
 	s.fresh = &freshConns{
-		dials: s.dials, belief: &s.belief, now: t.Clock.Now, act: s.act,
+		// Its own: that others have hung, on a healthy node, must not have it send over old connections at once.
+		dials: dials(), belief: &s.belief, now: t.Clock.Now, act: s.act,
 		present: s.present, watched: t.watched, vouch: s.vouch,
 	}
 	s.queue = newQueue(from, given{

@@ -322,6 +322,7 @@ func (s *replicaSender) vouched() bool {
 func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of []*replication) {
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()
+	now := s.client.Clock.Now() // before it is looked whether the node is suspect: what is late then was sent before
 	if s.sender == s && !s.stale() {
 		s.batch, s.queue = append(s.batch, s.queue...), nil
 	}
@@ -336,7 +337,7 @@ func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of [
 		push(b.Arbitrary("SELECT").Args(s.database).Build(), nil)
 		s.database = ""
 	}
-	n, slice, now := 1, waitSlice, s.client.Clock.Now()
+	n, slice := 1, waitSlice
 	for _, e := range s.batch {
 		n, slice = max(n, e.call.Replicas.N), min(slice, e.call.Replicas.Timeout)
 		if e.stage == isWritten {

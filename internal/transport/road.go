@@ -105,6 +105,7 @@ func (s *Node) carry(r *road, of []*entry) {
 	if err := results[0].Error(); asks && (!fault.Answered(err) || fault.Elsewhere(err)) {
 		t.resolver.Forget()
 		if fault.Elsewhere(err) && (first.send == nil || first.obtains) && (!first.obtains || !first.gone()) {
+			first.trusted = false                        // that connection may be an old one
 			results = s.deliver(&road{way: t.redis}, of) // the client finds the right node
 		}
 	}
