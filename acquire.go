@@ -15,8 +15,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// Hold is a lock that is held, as a value. Any goroutine may use it, and [Hold.Release] ends it. Get it from [Registry.Acquire]
-// or [Lock.Acquire].
+// Hold is a lock that is held, or permits that are held, as a value. Any goroutine may use it, and [Hold.Release] ends it. Get it
+// from [Registry.Acquire], [Lock.Acquire], [Registry.AcquireAll] or [Semaphore.Acquire].
 //
 //	hold, err := registry.Acquire(ctx, "42")
 //	if err != nil {
@@ -25,22 +25,22 @@ import (
 //	defer hold.Release(context.WithoutCancel(ctx))
 //	return ship(hold.Context(ctx))
 //
-// A Hold excludes all other owners, including the goroutine that acquired it. A call for the same path with the hold's own
-// context would wait for itself, and returns [ErrDeadlock]. Unlock, Renew and Context of [Lock] do not apply to a Hold; they
-// return [ErrNotOwner].
+// A Hold of a lock excludes all other owners, including the goroutine that acquired it. A call for the same path with the hold's
+// own context would wait for itself, and returns [ErrDeadlock]. Unlock, Renew and Context of [Lock] do not apply to a Hold; they
+// return [ErrNotOwner]. With a Hold of a [Semaphore], calls with its context ask for further permits.
 //
 // # Details
 //
 // A hold of [Registry.AcquireAll] is on several paths. Its methods apply to all of them, and it is lost when one of them is.
 //
-// Release each Hold. If the program can no longer reach a Hold that was not released, nor any context made from it, the garbage
-// collector notices that some time later. The registry logs it and no longer renews the hold. The key stays until its lease is
-// over, since the work may still be running.
+// Release each Hold. A program may lose a Hold: it was not released, and neither the Hold nor a context made from it can be
+// reached. The garbage collector notices that some time later. Then the registry logs the Hold and no longer renews it. The key
+// stays until its lease is over, since the work may still be running.
 //
 //   - A context of the hold keeps the hold reachable. So does a child context until it ends, and a context that has the Hold as a
 //     value.
-//   - After a call of Context a goroutine may wait for the Done channel alone, which the garbage collector cannot see. A Hold
-//     that was dropped after that is logged, and renewed on until the contexts given to Context have ended.
+//   - A goroutine may keep only the Done channel of such a context, which the garbage collector cannot see. So once Context was
+//     called, a Hold that was lost in this way is logged, but renewed until the contexts given to Context have ended.
 //
 // A nil *Hold, as a failed Acquire returns it, behaves like a released one.
 type Hold struct {
@@ -243,8 +243,9 @@ func (h *Hold) Holder() string {
 	return h.lock.holderOf(h.hold)
 }
 
-// Context returns a child of parent that ends with the hold, like [Lock.Context]. Use it for the work that the lock protects. A
-// call for the same path with this context, or with a child of it, returns [ErrDeadlock], since the context carries the hold.
+// Context returns a child of parent that ends with the hold, like [Lock.Context]. Use it for the work that the lock protects.
+// The context carries the hold: a call for the same path with it, or with a child of it, returns [ErrDeadlock]. A call for
+// permits of the same [Semaphore] asks for further permits.
 //
 // The causes with which it ends:
 //

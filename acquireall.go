@@ -33,14 +33,15 @@ import (
 // tries once. The [Hold] stands for all paths: Release, Renew and Context apply to all, and when one path is lost, the Hold is
 // lost.
 //
-// Calls of AcquireAll never deadlock with each other, whatever the order of their paths: each waits for one path after the other,
-// in the order of their keys as bytes. A caller that already holds one of the prefix's locks has no such promise.
+// Calls of AcquireAll never deadlock with each other, whatever the order of their paths: a call that must wait takes the paths
+// one after the other, in the order of their keys as bytes. This does not hold for a caller that already has other locks of the
+// prefix.
 //
 // # Details
 //
-// When all paths are free, the call takes one script for each thousand of them, on a cluster at least one for each slot. So does
-// their release, except that each path for which others wait takes one more. Behind a proxy that spreads keys over several
-// servers the call takes one command for each path, one after another.
+// When all paths are free, the call takes one script for each thousand of them, on a cluster at least one for each slot. The
+// release takes as many, and one more for each path that others wait for. Behind a proxy that spreads keys over several servers,
+// both take one command for each path, one after another.
 //
 // While the call waits, it renews the paths that it already has. When one of them is lost, it releases all and begins anew, until
 // the wait ends. [AtMost] counts from when the call has all.

@@ -38,8 +38,8 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 // the error of [Lock.Unlock]:
 //
 //   - [ErrLockLost]: others may have had the lock while fn ran.
-//   - [ErrUnavailable], in a [LockError] whose Op is "unlock": fn has run, and Redis did not answer the unlock, so that the lock
-//     ends in the background. Or Redis answered after the end of the lease, see there.
+//   - [ErrUnavailable], in a [LockError] whose Op is "unlock": fn has run, and Redis did not answer the unlock. The registry
+//     removes the key in the background. Or Redis answered only after the end of the lease, see [Lock.Unlock].
 func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) error {
 	q := request{wait: untilDone}
 	return l.do(ctx, fn, &q, apply(&q, opts))
@@ -97,28 +97,27 @@ const leastPeriod = 10 * time.Millisecond
 // job, even in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
 func RetryOnError() OnceOption { return onceOption{option{kind: isRetryOnError}} }
 
-// Once runs a job on one of several nodes that all call it once each period. It calls fn unless another call runs the job, or
-// began to run it less than nine tenths of the period ago. It never waits for the lock. Path names the job. Every is its period,
-// 10 ms at least.
+// Once runs a job on one of several nodes. All nodes call it once each period. It calls fn, except in two cases: another call
+// runs the job now, or the last run began less than nine tenths of the period ago. It never waits for the lock. Path names the
+// job. Every is the period, 10 ms at least.
 //
 //	ran, err := registry.Once(ctx, "report", time.Hour, report)
 //
-// Ran reports whether fn was called. False without an error means that another call runs the job or did. Fn gets the context of
-// [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no longer be guaranteed.
+// Ran reports whether fn was called. False without an error means that another call runs the job, or has run it in this period.
+// Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no longer be guaranteed.
 //
 // # Details
 //
-// The path's lock marks the run and keeps other calls out. It is renewed while fn runs, and stays for nine tenths of the period
-// from when it was obtained, see [AtLeast]. So the clocks of the nodes may differ by almost that much, and the next run is not
-// skipped if a node comes at least nine tenths of the period after the last run began. When fn takes longer than that, the path
-// is free when fn returns.
+// The path's lock marks the run and keeps other calls out. It is renewed while fn runs. After fn it stays until nine tenths of
+// the period have passed since it was obtained, see [AtLeast]. So the clocks of the nodes may differ by almost that much. A node
+// that comes after these nine tenths does not skip the next run. If fn takes longer, the path is free when fn returns.
 //
 // The mark stays when ctx is done, and without [RetryOnError] also when fn fails or panics. After a crash or a loss only the
-// lease keeps other calls out, see [Lease], and may end before or after the period. A call of Once within fn for the same path
-// returns false without an error.
+// lease keeps other calls out, see [Lease]. The lease may end before the period does, or after it. A call of Once within fn for
+// the same path returns false without an error.
 //
-// The mark is ShedLock's lockAtLeastFor. The lease is its lockAtMostFor after a crash only: while fn hangs, no node runs the job.
-// Give fn a context with a timeout.
+// The mark is what ShedLock calls lockAtLeastFor. Unlike ShedLock's lockAtMostFor, the lease counts only after a crash: while fn
+// hangs, no node runs the job. Give fn a context with a timeout.
 //
 // # Errors
 //

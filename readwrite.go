@@ -23,16 +23,17 @@ import (
 // says if that is shorter, whether a writer waits elsewhere. If so, new readers wait until the others have left and the writer
 // has had its turn.
 //
-// A writer that polls, see [WithPolling], and a writer of Redisson have no place in the queue. For them new readers wait for 300
-// ms at most, then may read for as long, and so on. A writer of Redisson is seen only while readers of some process share a hold.
-// A writer that only tries now and then gets the lock when there is no reader, as in Redisson.
+// A writer that polls, see [WithPolling], and a writer of Redisson have no place in the queue. New readers wait for such a writer
+// for 300 ms at most. Then new readers may read for 300 ms, and so on. Readers notice a writer of Redisson only while the readers
+// of some process share a hold. A writer that does not wait, but tries from time to time, gets the lock only when there is no
+// reader, as in Redisson.
 //
 // # Leases
 //
-// A reader that is locked without [Lease], by Do, or by Acquire, is renewed each third of its lease until it is unlocked, in
-// either layout. So a goroutine that forgets to unlock keeps writers out for as long as its process lives. A crash keeps them out
-// for one lease at most. The end of a reader's lease does not end other readers' leases. That reader gets [ErrLockLost] when it
-// unlocks.
+// A reader is renewed each third of its lease until it is unlocked, in either layout, unless Lock or TryLock names a [Lease]. So
+// a goroutine that forgets to unlock keeps writers out for as long as its process lives. A crash keeps them out for one lease at
+// most. When the lease of a process's readers ends, readers of other processes keep theirs. The readers of that process get
+// [ErrLockLost] when they unlock.
 //
 // The reason for these renewals is Redisson. Before version 4.6 a renewal by a Java reader sets the leases of all readers to its
 // own lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed would end early and unnoticed, and a writer would
@@ -77,9 +78,9 @@ func (l *Lock) writes() bool { return l.pair != nil && l == &l.pair.writer }
 // Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, separately for
 // each owner.
 //
-// The readers of a process share one hold in Redis, and lose it together. While several share the hold, its lease is only
-// lengthened: [Lock.Renew] with a shorter lease renews the hold with the lease that it has. When another goroutine has just asked
-// Redis for the reader, TryLock waits for that reply, too, which is for both.
+// The readers of a process share one hold in Redis, and lose it together. While several share it, the lease is only lengthened:
+// [Lock.Renew] with a shorter lease keeps the present length. If another goroutine has just asked Redis for the reader, TryLock
+// waits for that reply, which decides both calls.
 func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 
 // Writer returns the lock that excludes all other owners, readers and writers.

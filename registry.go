@@ -103,23 +103,23 @@ type reports struct {
 	handoffs atomic.Uint64
 }
 
-// New makes a registry on a client of yours, with the locks at the keys "prefix:path" on the server of client. [Open] makes one
+// New makes a registry on your client, with the locks at the keys "prefix:path" on that client's server. [Open] makes a registry
 // with a client of its own.
 //
-// New does not talk to Redis, and the registry does not own the client: close the registry first, then the client. Set
-// DisableCache in the client's options: this package does not use the client's cache, and waits on a connection of its own.
-// [rueidis.ParseURL] leaves it unset.
+// New does not talk to Redis. The client stays yours: close the registry first, then the client. Set DisableCache in the client's
+// options, since [rueidis.ParseURL] leaves it unset: this package does not use the client's cache, and its calls wait on a
+// connection of their own.
 //
 // # Sentinel
 //
-// For a client of Sentinel use Open, or give its options to [WithSentinels]. Otherwise two owners may be inside at once:
+// For a client of Sentinel use Open, or give its options to [WithSentinels]. Otherwise two owners may have the lock at once:
 //
 //  1. A master is frozen, and the Sentinels depose it.
-//  2. The old master goes on before this client has changed to its successor.
-//  3. What is locked meanwhile is locked on the old master only.
+//  2. The old master runs again before this client has changed to the new master.
+//  3. A lock that is taken meanwhile is on the old master only.
 //
-// The change came 0.04 to 1.8 s after the promotion where it was measured. Where the Sentinel that the client follows leads the
-// failover, and a replica does not follow, it may take as long as failover-timeout.
+// In tests the client changed 0.04 to 1.8 s after the promotion. It may take as long as failover-timeout when a replica does not
+// follow the new master, and the Sentinel that the client listens to leads the failover.
 //
 // # Errors
 //

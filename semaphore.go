@@ -85,8 +85,7 @@ func fewPermits(n time.Duration) error {
 //   - [ErrTaken] means that others have the permits, or wait for them
 //   - asking for more permits than the semaphore has is an error
 //   - it never returns [ErrCapacity]
-//   - it never returns [ErrDeadlock]: a cycle of calls of which one waits for permits, while all holders are in such cycles, is
-//     only reported, see package inspect
+//   - it never returns [ErrDeadlock]. If all holders of the permits wait in cycles, package inspect reports the deadlock
 func (s *Semaphore) Acquire(ctx context.Context, opts ...SemaphoreOption) (*Hold, error) {
 	q := request{wait: untilDone}
 	return s.acquire(ctx, "acquire", &q, apply(&q, opts))

@@ -20,7 +20,7 @@ import (
 //
 // Until then owners that hold a lock of this registry go on, and may lock what they need: goroutines, owners of
 // [ContextWithOwner], and calls with the context of a hold, see [Lock.Context]. All other calls that wait for a lock, or ask for
-// one, return [ErrClosed]. Holds are renewed as before.
+// one, return [ErrClosed]; a call that does not wait and has just asked Redis returns the answer. Holds are renewed as before.
 //
 // # Details
 //
