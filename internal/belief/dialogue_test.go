@@ -297,7 +297,7 @@ func (s *talk) hear(event, about string) []string {
 	case "owe":
 		s.Owe()
 	case "close":
-		s.Close()
+		s.Close(s.now)
 	default:
 		return []string{"nobody knows what that is:", event}
 	}

@@ -38,7 +38,7 @@ type Answer uint8
 const (
 	Believed Answer = iota // or there is none
 	Late                   // it may come from a deposed master: ask again
-	Doubtful               // late, and the server is suspect: ask again on a connection that is made from now on
+	Doubtful               // late, and the server is suspect, or closed: ask again on a connection that is made from now on
 )
 
 // Judge takes a reply, or that none came while its caller waited, and says whether it is believed, and what to do. A caller that
@@ -64,7 +64,7 @@ func (s *State) Judge(x Exchange) (a Answer, do Acts) {
 		late = true
 	}
 	switch {
-	case late && s.IsSuspect(x.Came):
+	case late && (s.IsSuspect(x.Came) || s.Closed()): // a closed one would be suspect, and its own connections prove nothing
 		return Doubtful, do
 	case late:
 		return Late, do

@@ -46,6 +46,7 @@ type standing struct {
 	inDoubt      bool          // it is suspect until its Sentinels vouch for it
 	led          bool          // others name the master: a cluster's nodes, or Sentinels that are asked
 	closed       bool          // it is never suspect again
+	barred       bool          // it was suspect when it was closed
 	address
 }
 
@@ -112,7 +113,7 @@ func (s *State) IsHealthy(now clock.Instant) bool {
 	if heard := s.LastReply(); heard > standing.brokeAfter {
 		news = max(news, heard)
 	}
-	return now < news.Add(HealthyFor) && !standing.suspect(now) && s.Warm()
+	return now < news.Add(HealthyFor) && !standing.suspect(now) && !standing.barred && s.Warm()
 }
 
 // IsSuspect reports whether the server is suspect.
@@ -142,6 +143,10 @@ func (s *State) HeardWithin(limit time.Duration, now clock.Instant) bool {
 
 // Closed reports whether Close was called.
 func (s *State) Closed() bool { return s.view().closed }
+
+// Barred reports whether the server was suspect when Close was called. Nothing may be obtained there any more: since nobody looks
+// for its successor, a deposed master might grant it.
+func (s *State) Barred() bool { return s.view().barred }
 
 // Silence returns for how long a command may have no reply before the server is suspect. Until all connections have surely been
 // made, a command may wait for its connection: that is no silence, but its reply is late as any other.
@@ -237,9 +242,12 @@ func (s *State) FoundSilent(sent, now clock.Instant) (do Acts) {
 }
 
 // Close ends all suspicion, for good: later removals go over the client's own connections. What it knows of replies to commands
-// that are still under way stays: a deposed master may have granted one of these.
-func (s *State) Close() {
+// that are still under way stays: a deposed master may have granted one of these. A server that is suspect is barred.
+func (s *State) Close(now clock.Instant) {
 	s.change(func(next *standing) {
-		*next = standing{closed: true, silentAt: next.silentAt, doubtedAt: next.doubtedAt, brokeAfter: next.brokeAfter}
+		*next = standing{
+			closed: true, barred: next.suspect(now),
+			silentAt: next.silentAt, doubtedAt: next.doubtedAt, brokeAfter: next.brokeAfter,
+		}
 	})
 }

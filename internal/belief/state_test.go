@@ -221,9 +221,21 @@ func TestState_CloseForgetsNoDoubt(t *testing.T) {
 	s := near()
 	s.Watched(1)
 	s.Doubted(milliseconds(2000))
-	s.Close()
+	require.False(t, s.Barred())
+	s.Close(milliseconds(2000))
+	require.True(t, s.Barred())
 	require.False(t, s.IsSuspect(milliseconds(2000)))
 	require.True(t, s.DoubtedSince(milliseconds(1999)), "the way by which the reply comes was chosen before")
 	answer, _ := s.Judge(Exchange{Sent: milliseconds(1999), Came: milliseconds(2001), Trip: s.RoundTrip(), Obtains: true})
-	require.Equal(t, Late, answer)
+	require.Equal(t, Doubtful, answer, "its own connections prove nothing")
+}
+
+// A server that is healthy when it is closed is not barred, whatever comes later.
+func TestState_ClosedWhileHealthy(t *testing.T) {
+	s := near()
+	s.Close(milliseconds(2000))
+	s.FoundSilent(milliseconds(2000), milliseconds(3000))
+	require.False(t, s.Barred())
+	s.GotMessage(milliseconds(4000))
+	require.True(t, s.IsHealthy(milliseconds(4000)))
 }

@@ -50,6 +50,7 @@ type given struct {
 	now     func() clock.Instant
 	suspect func() bool // whether the node is, now
 	drivers func() int  // how many take turns
+	barred  func() bool // nothing is obtained from it any more, see belief.State.Barred
 
 	// choose finds the road for what waits, which may take long; over reports that nothing waits any more. It reports false if
 	// there is none.
@@ -202,6 +203,28 @@ func (q *queue) renew() {
 	}
 }
 
+// end closes the node. If that was suspect, what waits is not sent: a deposed master might grant a lock, for nobody looks for its
+// successor any more. No driver takes anything in between, for which it would find the node suspect no longer:
+//
+//	driver   takes commands for a fresh connection | node closed: that connection is, too
+//	node closed, what waits is answered            | driver finds nothing, or a removal that came later
+func (q *queue) end(closeNode func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	closeNode()
+	if !q.given.barred() {
+		return
+	}
+	for _, e := range q.waiting {
+		if e.stage.CompareAndSwap(waits, taken) { // else its caller has just left
+			e.answer(errNotSent)
+		}
+	}
+	q.flying -= len(q.waiting)
+	clear(q.waiting)
+	q.waiting = q.waiting[:0]
+}
+
 // drive is the loop of a driver, until nothing waits, or it was lost.
 func (q *queue) drive() {
 	d, _ := resting.Get().(*driver)
@@ -255,6 +278,7 @@ func (q *queue) take(d *driver, ok bool) {
 		return
 	}
 	q.came, d.road.taken = now, now
+	barred := q.given.barred()
 	n := 0
 	for alone := false; n < len(q.waiting) && len(d.of) < d.road.most && !alone; n++ {
 		e := q.waiting[n]
@@ -264,6 +288,12 @@ func (q *queue) take(d *driver, ok bool) {
 		if e.end.over() || !e.stage.CompareAndSwap(waits, taken) { // mutant: left command taken
 			q.flying--
 			alone = false
+			continue
+		}
+		if e.obtains && barred { // mutant: obtained when closed
+			q.flying--
+			alone = false
+			e.answer(errNotSent)
 			continue
 		}
 		d.of = append(d.of, e)
@@ -285,6 +315,7 @@ func (b *bound) prepare(of task) *entry {
 	e := b.entry
 	e.task, e.obtains, e.results, e.exchange = of, false, nil, exchange{}
 	e.begun.Store(0)
+	e.node.Store(b.alarm.node) // until it is sent, which it may never be
 	b.callers, b.alarm.of = true, e
 	return e
 }

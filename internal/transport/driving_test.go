@@ -19,6 +19,7 @@ type drives struct {
 	*queue
 	client    *Client
 	node      bool // is suspect
+	barred    bool
 	chosen    int
 	sent      []string
 	meanwhile func()
@@ -31,6 +32,7 @@ func driving(t *testing.T, drivers int, test func(t *testing.T, d *drives)) {
 		d := &drives{client: &Client{Clock: clock.New()}}
 		d.queue = newQueue(queueFrom, given{
 			now: d.client.Clock.Now, suspect: func() bool { return d.node },
+			barred:  func() bool { return d.barred },
 			drivers: func() int { return drivers },
 			choose: func(func() bool) (road, bool) {
 				d.chosen++
@@ -79,6 +81,27 @@ func TestQueue_RoadFromBefore(t *testing.T) {
 		require.NoError(t, e.await().Error())
 		require.Equal(t, []string{"1 true"}, d.sent)
 		require.Equal(t, 2, d.chosen)
+	})
+}
+
+// A suspect node is closed when a driver has its road, and has taken nothing: what waits is not sent over the road of healthy
+// nodes, which may be that of a deposed master. Of what comes later only what obtains is not sent.
+func TestQueue_ClosedWithARoad(t *testing.T) {
+	driving(t, 1, func(t *testing.T, d *drives) {
+		d.node = true
+		d.meanwhile = func() {
+			d.meanwhile = nil
+			d.end(func() { d.node, d.barred = false, true })
+		}
+		require.ErrorIs(t, d.leaves(t, "1").await().Error(), fault.NotSent)
+		require.ErrorIs(t, d.leaves(t, "2").await().Error(), fault.NotSent)
+		b := &bound{done: make(chan struct{}), client: d.client}
+		removes := b.prepare(task{key: "3"})
+		b.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, d.client.Clock.Now(), nil)
+		defer b.stop()
+		d.add(removes)
+		require.NoError(t, removes.await().Error())
+		require.Equal(t, []string{"3 false"}, d.sent)
 	})
 }
 

@@ -69,7 +69,7 @@ func newNode(t *Client, address string) *Node {
 	}
 	s.queue = newQueue(from, given{
 		now: t.Clock.Now, drivers: s.drivers, choose: s.choose, send: s.carry,
-		suspect: func() bool { return s.IsSuspect(t.Clock.Now()) },
+		suspect: func() bool { return s.IsSuspect(t.Clock.Now()) }, barred: s.belief.Barred,
 	})
 	return s
 }
@@ -123,9 +123,10 @@ func (s *Node) drivers() int {
 // nobodys reports whether the node leads to no particular server: the first node of a cluster.
 func (s *Node) nobodys() bool { return s.client.resolver != nil && s.Address == "" }
 
-// close closes the node's connections. Later removals go over the client's own ones.
+// close closes the node's connections. Later removals go over the client's own ones. If the node is suspect, what waits is not
+// sent, and nothing is obtained any more.
 func (s *Node) close() {
-	s.belief.Close()
+	s.queue.end(func() { s.belief.Close(s.client.Clock.Now()) })
 	s.own.drop()
 	s.fresh.silent(clock.Never)
 }

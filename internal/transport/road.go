@@ -69,9 +69,6 @@ func (s *Node) choose(over func() bool) (r road, ok bool) {
 	}
 	r.suspect, r.leads, r.asked = true, s.present(), now
 	fresh, none := s.fresh.get(over)
-	if fresh == nil && !none && s.belief.Closed() { // what has waited is not sent: a deposed master might grant a lock
-		return road{most: mostAtOnce}, true
-	}
 	if fresh != nil {
 		r.way, r.fresh = fresh, fresh // mutant: silent connection kept
 		r.leads, r.asked = fresh.Address, fresh.Asked()
@@ -89,7 +86,7 @@ func (s *Node) carry(r *road, of []*entry) {
 		}
 	}
 	asks := r.asks && first.key != ""
-	if r.way == nil || asks && !s.resolve(r, first) {
+	if asks && !s.resolve(r, first) {
 		for _, e := range of {
 			e.answer(errNotSent)
 		}

@@ -315,6 +315,28 @@ func TestVouching_ClosedWhileACommandWaits(t *testing.T) {
 	})
 }
 
+// After the last registry of a suspect node is closed nothing is obtained there, also when it has been heard from; what removes
+// goes.
+func TestVouching_AfterItWasClosed(t *testing.T) {
+	withVouched(t, sentinel.Replaced, func(t *testing.T, v *vouched) {
+		v.doubt()
+		v.First.close()
+		for range 2 {
+			a := v.Do(&Wait{Ctx: context.Background(), Limit: time.Second}, &protocol.Call{Key: "42", DropIfAbandoned: true})
+			require.ErrorIs(t, a.Error(), fault.NotSent)
+			require.Empty(t, v.redis.went())
+			require.NoError(t, v.send(time.Second).Error())
+			require.Equal(t, []string{former}, v.redis.went())
+			v.First.heardNow()
+		}
+	})
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		v.First.close()
+		a := v.Do(&Wait{Ctx: context.Background(), Limit: time.Second}, &protocol.Call{Key: "42", DropIfAbandoned: true})
+		require.NoError(t, a.Error(), "it was healthy")
+	})
+}
+
 // A reply is not believed if the client has left the server meanwhile, or the Sentinels have begun to doubt it.
 func TestVouching_UnderWay(t *testing.T) {
 	for name, happens := range map[string]func(v *vouched){

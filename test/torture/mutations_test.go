@@ -252,6 +252,11 @@ var mutations = []mutation{
 		"../../internal/transport:TestQueue_RoadFromBefore$",
 	},
 	{
+		"obtained when closed", "a lock is asked for on a node that was suspect when it was closed",
+		"e.obtains && barred", "false",
+		"../../internal/transport:TestQueue_ClosedWithARoad$ ../../internal/transport:TestVouching_AfterItWasClosed$",
+	},
+	{
 		"left command taken", "a command is sent although its caller has left",
 		"!e.stage.CompareAndSwap(waits, taken)", "e.stage.Swap(taken) == taken",
 		"../../internal/transport:TestQueue_LeavesAsADriverTakes$",
