@@ -31,7 +31,7 @@ func TestShips(t *testing.T) {
 	}
 }
 
-// In a bubble of synctest the second for which the handler waits takes no time.
+// The handler waits for a second of fake time, which takes no real time.
 func TestAnotherProcessShips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := locktest.New(t)
