@@ -51,9 +51,9 @@
 // For each path one goroutine of a process waits on Redis. The others queue behind it in order of arrival. The processes queue in
 // Redis: a release makes the first one the owner, and wakes no other.
 //
-// Java does not know this queue. A waiter learns that Java has released the lock in one of three ways, the first that the server
-// and the user's permissions allow: from the server itself (client-side caching), by messages on the channels that Spring and
-// Redisson use, or by polling. See [WithPolling].
+// Java does not know this queue. There are three ways in which a waiter learns that Java has released the lock: from the
+// server itself (client-side caching), by messages on the channels that Spring and Redisson use, or by polling. The waiter uses
+// the first way that the server and the user's permissions allow. See [WithPolling].
 //
 // When a goroutine unlocks while others of the process wait, the lock may pass to the next one without a command to Redis, and
 // the key stays. [WithHandoff] says for how long. After that other processes have their turn.

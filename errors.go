@@ -62,10 +62,10 @@ var (
 	//   - Goroutines of this process wait for each other, each for a path that the next one holds: lock the paths in one order,
 	//     or use [Registry.AcquireAll]. The error names the paths and goroutines.
 	//
-	// In the last case the call that closes the cycle returns this at once, and the others go on waiting. Only a cycle counts
-	// that nothing but a cancelled context, the end of a lease or ForceUnlock could end: each hold in it belongs to a goroutine,
-	// by Lock, TryLock or Do, and no call in it has [Wait], a deadline or a context of [ContextWithOwner]. Other cycles are only
-	// logged and reported to [observe.Observer]. Give calls a deadline or Wait where a cycle ends by itself.
+	// In the last case the call that closes the cycle returns this at once, and the others go on waiting. This is only for
+	// cycles that nothing but a cancelled context, the end of a lease or ForceUnlock could end. In such a cycle each hold belongs
+	// to a goroutine, by Lock, TryLock or Do, and no call has [Wait], a deadline or a context of [ContextWithOwner]. Other cycles
+	// are only logged and reported to [observe.Observer]. Give calls a deadline or Wait where a cycle ends by itself.
 	ErrDeadlock = fault.Deadlock
 
 	// ErrCapacity: all locks that the registry may cache are in use. Raise the number with [Registry.SetCapacity].

@@ -92,7 +92,7 @@ func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 // # Details
 //
 // Without this option the first waiting call learns in one of these ways that Java has released the lock, or that the key is
-// gone. The first way counts that the server and the user's permissions allow; a way that they do not allow is logged once.
+// gone. The call uses the first way that the server and the user's permissions allow. A way that they refuse is logged once.
 //
 //   - CLIENT TRACKING (Redis 6 or newer, RESP3)
 //   - messages on the layout's channels
@@ -121,8 +121,8 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 //   - when less than half of the lease is left
 //   - when the next owner asks for a lease that is longer than the running one, or shorter by more than a third
 //
-// The next owner's lease is renewed as if it had obtained the lock itself. The registry may notice by this time later that the
-// key was removed, see [Lock.Unlock].
+// The next owner's lease is renewed as if it had obtained the lock itself. If the key was
+// removed from outside, the registry may notice that later, by up to the time of WithHandoff, see [Lock.Unlock].
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = limit } }
 
 // WithName sets the name that people see when this registry holds a lock or waits for one, see [observe.Label]: the name of a
@@ -167,9 +167,9 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 	return func(s *settings) { s.changes = append(s.changes, change) }
 }
 
-// WithSentinels names the Sentinels of a client that is given to [New]: option is what that client was made with. Then a master
-// that was frozen, is deposed, and goes on is not believed, see New. It is for New only, since [Open] knows the Sentinels.
-// Default: no Sentinel is asked.
+// WithSentinels names the Sentinels of a client that is given to [New]: option is what that client was made with. Then the
+// registry does not believe a master that was frozen, and answers again after it was replaced, see New. WithSentinels is for New
+// only, since [Open] knows the Sentinels. Default: no Sentinel is asked.
 //
 // # Details
 //
@@ -178,9 +178,10 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 // If most do not answer, the first call waits 10 s before it sends anything. The Sentinels' user needs permission for SENTINEL
 // and SUBSCRIBE.
 //
-// Of option it uses InitAddress, which must not be empty, Sentinel, with a MasterSet, the functions that dial and authenticate,
-// ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. ReplicaOnly and SendToReplicas are bad input, and so is a
-// client that is not for Sentinel. Of several registries on one client the first with this option counts.
+// These fields of option are used: InitAddress, which must not be empty; Sentinel, which must have a MasterSet; the functions
+// that dial and authenticate; ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. ReplicaOnly and SendToReplicas
+// are bad input, and so is a client that is not for Sentinel. If several registries on one client have this option, the option
+// of the first one counts.
 func WithSentinels(option rueidis.ClientOption) Option {
 	return func(s *settings) { s.sentinels = &option }
 }

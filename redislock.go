@@ -78,7 +78,7 @@ const (
 //   - [ErrCapacity]: all locks that the registry may keep are in use.
 //   - [ErrClosed]: the registry is closed, or shuts down.
 //   - [ErrDeadlock], [ErrWrongType].
-//   - Another error of Redis, such as a missing permission, also one that only the release would need.
+//   - Another error of Redis, such as a missing permission, including a permission that only the release would need.
 //   - Bad input: an empty path, a nil context, a lease under two milliseconds or above 30 days, Wait together with NoWait. The
 //     error lists all that is wrong.
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
@@ -106,11 +106,11 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 //
 // Nil means one of these:
 //
-//   - the key was still this hold's, and is removed now; after a lost reply: it is this hold's no more
+//   - the key was still this hold's, and is removed now; after a lost reply only: the key is no longer this hold's
 //   - the key keeps the path, as [AtLeast] asks
-//   - the next goroutine of this process has the lock now, see [WithHandoff]. Redis is not asked then: when FLUSHALL, or
-//     ForceUnlock of another process, has removed the key within the time of WithHandoff, the last of these Unlocks notices it,
-//     or a renewal, or a check of fencing tokens. With WithHandoff(0) each Unlock notices it.
+//   - the next goroutine of this process has the lock now, see [WithHandoff]. Redis is not asked then. If
+//     FLUSHALL, or ForceUnlock of another process, removes the key within the time of WithHandoff, the loss is noticed later:
+//     by the last of these Unlocks, by a renewal, or by a check of fencing tokens. With WithHandoff(0) each Unlock notices it.
 //
 // # Errors
 //
@@ -189,7 +189,7 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 //
 // Before each write, look at Err of this context itself. Err and [context.Cause] go by the clock: the first look after the end of
 // the lease sees the loss and closes Done, even if the process was stopped or its processors are busy. If nothing looks, a timer
-// closes Done, which may be late in such a process. To look sends nothing, and calls no function of the program.
+// closes Done, which may be late in such a process. A look sends nothing to Redis, and calls no function of yours.
 //
 //   - A child of [context.WithValue] looks at the clock, too.
 //   - A child of [context.WithCancel], [context.WithTimeout] or [context.WithDeadline] ends only when Done is closed.
@@ -198,9 +198,11 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 // if they have this context or a child of it, whichever goroutine calls. The hold goes on until all nested calls have unlocked.
 // For other locks, and once the hold is over, the context changes nothing about the owner.
 //
-// Another goroutine may unlock with the context. So a renewed hold is renewed on even if the owner's goroutine ends without
-// Unlock, and nothing is logged, once Context was called, or once another goroutine has nested in the hold with the context of
-// [Lock.Do].
+// If the owner's goroutine ends without Unlock, a renewed hold is still renewed, and nothing is logged, in these cases, since
+// another goroutine may unlock with the context:
+//
+//   - Context was called for the hold.
+//   - Another goroutine has nested in the hold with the context of [Lock.Do].
 func (l *Lock) Context(parent context.Context) context.Context {
 	if parent == nil {
 		parent = context.Background()

@@ -26,7 +26,7 @@ import (
 //     [lockregistry.ErrLockLost], and its Unlock returns that error.
 //   - Holders of other registries notice at their next renewal or unlock. For the time of their [lockregistry.WithHandoff] they
 //     do not notice at unlocks that hand the lock to the next goroutine of their process.
-//   - A call of this registry that is being granted the lock at this very moment notices as late as those.
+//   - A call of this registry that is granted the lock at this very moment notices as late as holders of other registries.
 //
 // # Errors
 //

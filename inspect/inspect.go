@@ -56,8 +56,8 @@ func Of(r *lockregistry.Registry) *Inspector {
 // trips where these are long.
 //
 // For a client of Sentinel make a registry by [lockregistry.Open], or with [lockregistry.WithSentinels], and use [Of]. Otherwise
-// a master that was frozen, is deposed, and goes on is believed until the client leaves it. So a lock that was freed there may
-// not be free on its successor.
+// a master that was frozen, and answers again after it was replaced, is believed until the client leaves it. So a lock that was
+// freed there may not be free on the new master.
 func New(client rueidis.Client, prefix string) (*Inspector, error) {
 	var err error
 	if client == nil {
@@ -122,10 +122,10 @@ func (i *Inspector) inspect(ctx context.Context, path string) (Lock, error) {
 //
 // # Details
 //
-// Locks finds the paths by SCAN, on each master of a cluster, and yields them as they are found. First come, without a SCAN,
-// those that processes of this library have held or waited for longer than a second: the processes with a record are in a list in
-// Redis. Keys that are not locks are left out, and so are plain locks whose holder's name does not follow the pattern of this
-// library, Spring or Redisson.
+// Locks finds the paths by SCAN, on each master of a cluster, and yields them as they are found. Paths that processes of this
+// library have held or waited for longer than a second come first, without a SCAN: each registry keeps a record of them in Redis,
+// and Redis has a list of these registries. Keys that are not locks are left out, and so are plain locks whose holder's name does
+// not follow the pattern of this library, Spring or Redisson.
 //
 // SCAN goes through all keys of the database, in steps of about two milliseconds of the server at most. The first 125 000 keys
 // follow each other at once, in a fraction of a second. Further steps are spread so that they take a tenth of one of the server's
@@ -158,8 +158,8 @@ func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
 // Deadlocks reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds.
 // When the first look shows a cycle, it looks again half a second later.
 //
-// A call that waits for permits of a semaphore is in a cycle only while each hold of permits belongs to a call of such a cycle,
-// which has the hold's context, see [lockregistry.Hold.Context].
+// A call that waits for permits of a semaphore is in a cycle only while each hold of these permits belongs to a call in such a
+// cycle. A hold belongs to a call that has the hold's context, see [lockregistry.Hold.Context].
 //
 // It sees no calls of Java or of older versions of this library, and no paths of other prefixes.
 //

@@ -53,7 +53,7 @@ type Holder struct {
 
 	Behind int // further calls of the same process that wait for the path, not in Waiters, as of a second ago
 
-	// BehindSince is since when the first of them waits, by the wall clock of its process. Zero: not known, as for older versions.
+	// BehindSince is when the first of them began to wait, by the wall clock of its process. Zero: not known, as for older versions.
 	BehindSince time.Time
 
 	// Renewed is the lease that the holder's process renews each third of it, as of a second ago. 0: not known, or not renewed.

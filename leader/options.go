@@ -99,7 +99,7 @@ func OnRevoked(f func(err error)) Option { return newOption(func(s *settings) { 
 //     Spring reports it at each heartbeat.
 //   - Err is the error of Redis, such as [lockregistry.ErrUnavailable], at each attempt that fails with it.
 //
-// A candidate that waits while another one leads waits through outages without reporting them.
+// Outages of Redis are not reported while the candidate waits for another one that leads.
 func OnFailed(f func(err error)) Option { return newOption(func(s *settings) { s.failed = f }) }
 
 // WithBackoff sets how long the candidate pauses after an error of lead, so that others can lead: least at first, then twice as

@@ -103,8 +103,8 @@ type Middleware struct {
 // answer then.
 //
 // When a handler writes nothing, and so answers 200, its lock is released before the answer: a loss that only Redis knows of is
-// found in time, too. A router may answer to an error of its handler when the middleware has returned, as Echo does. Then it
-// answers as without the middleware, unless the lock was lost.
+// found in time, too. Some routers, such as Echo, answer for a handler that returned an error, and do so after the
+// middleware has returned. Their answer is the same as without the middleware, unless the lock was lost.
 //
 // When the release itself fails for another reason, the work is done, and the answer stays as it is.
 func (m Middleware) Handler(next http.Handler) http.Handler {

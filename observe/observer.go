@@ -34,7 +34,7 @@ type Observer struct {
 	// is called when they fail at the first master, and when they fail at no master any more.
 	Renewing func(r Renewing)
 
-	// Deadlocked is called once for each cycle found of calls that wait for each other, see [lockregistry.ErrDeadlock].
+	// Deadlocked is called once for each cycle that is found: calls that wait for each other, see [lockregistry.ErrDeadlock].
 	Deadlocked func(d Deadlock)
 }
 
@@ -83,7 +83,7 @@ type Acquired struct {
 // Waited reports whether the call waited for an owner, here or elsewhere.
 func (a Acquired) Waited() bool { return a.Here > 0 || a.Wakeups != (Wakeups{}) }
 
-// Wakeups counts what made calls that waited for other processes look at Redis, or own the lock.
+// Wakeups counts what woke calls that waited for other processes: a woken call looks at Redis, or owns the lock already.
 type Wakeups struct {
 	Messages uint64 // a release by this library made the call the owner, or the next one
 	Changes  uint64 // the server, or a release by Java, announced that the key has changed
@@ -128,7 +128,7 @@ const (
 	EndHandedOver            // the next goroutine of this process has it
 	EndKept                  // its path stays taken, see [lockregistry.AtLeast]
 	EndLost                  // it was lost before
-	EndUnknown               // it is not known whether it was removed: the registry tries again; or whether it was lost before
+	EndUnknown               // not known: whether its key was removed (the registry tries again), or whether it was lost before
 )
 
 var ends = [...]string{"released", "handed_over", "kept", "lost", "unknown"}

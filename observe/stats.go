@@ -19,8 +19,8 @@ type Stats struct {
 	// without holds. A hold much older than its work takes belongs to an owner that hangs or forgot to unlock.
 	Oldest time.Duration
 
-	// OldestWait is how long the call has waited that waits longest now; 0 if none waits. When a call has waited for goroutines
-	// of this process, its time begins anew when it waits for other processes.
+	// OldestWait is the longest time that a call has waited which still waits; 0 if none waits. A call waits for goroutines of
+	// this process first; its time begins anew when it goes on to wait for other processes.
 	OldestWait time.Duration
 
 	Handoffs uint64      // holds handed from one goroutine of this process to the next

@@ -37,8 +37,9 @@ output and error of lockreg, and finds in its environment:
   LOCKREG_KEY     the key of the lock
   LOCKREG_TOKEN   its fencing token, which is larger than those of all earlier
                   holders. Pass it on with each write, and let the resource
-                  refuse a smaller one. It is not set with --shared, or
-                  without --fencing.
+                  refuse a smaller one. It is not set with --shared, with
+                  --fencing=false, or with --layout redisson unless
+                  --fencing is given.
 
 REDIS_URL is left out, since it may contain a password: --pass-redis-url keeps
 it.
@@ -63,8 +64,8 @@ What ends the command:
   - lockreg is killed: the group is killed, too. The lock is free when its lease
     is over.
 
-If lockreg alone is stopped for longer than the lease, the command goes on. That
-is what LOCKREG_TOKEN is for.
+If lockreg alone is stopped for longer than the lease, the command goes on past
+the lease, and gets KILL later. LOCKREG_TOKEN protects against its late writes.
 
 As process 1 of a container, lockreg reaps the processes that others have left.
 
@@ -88,11 +89,12 @@ The columns:
 
   HOLDER    the process that holds the lock, or how many do, and how many of them
             are probably dead
-  HELD FOR  for how long. Until the process says so itself, it is an upper bound,
-            with "≤", or when the call asked for the lock
-  LEASE     what is left of the lease. If the holder is probably dead, it says
-            why: a renewal is overdue, there are other signs, or the process has
-            no record of itself. See lockreg show
+  HELD FOR  how long the lock has been held. Until the process has published
+            that, the column shows an upper bound, with "≤", or how long ago
+            the call asked for the lock
+  LEASE     what is left of the lease. If the holder is probably dead, the
+            column says why: a renewal is overdue, there are other signs, or the
+            process has no record of itself. See lockreg show
   WAITING   how many calls wait: those with a place in the queue of Redis, and
             those that wait within their processes, as of a second ago. Calls of
             dead processes count until their turn comes
@@ -108,9 +110,10 @@ order. At the end come the number of locks and the longest queues. A list that
 is cut off ends in "not complete". With --json, --sort or --limit nothing is
 printed before everything is read.
 
-What processes of this library have held or waited for longer than a second
-comes first. Then SCAN reads the names of all keys of the database, in small
-steps. From the 125 000th key on they take a tenth of one of the server's cores.
+Locks that processes of this library have held or waited for longer than a
+second come first. Then SCAN reads the names of all keys of the database, in
+small steps. From the 125 000th key on, SCAN takes a tenth of one of the
+server's cores.
 SCAN shows the names of all keys, whatever key patterns the user has.
 
 Exit codes: 0 also when there is nothing, 64 a mistake on the command line, 69
@@ -162,7 +165,7 @@ Redis cannot be used.`
 
 Use it when the holder is gone, or will never release the lock. It does not stop
 the holder. A holder that still works learns of the release at its next renewal
-or unlock. Until then two may work at once.
+or unlock. Until then two holders may work at once.
 
   --yes      does not ask. It is needed without a terminal. If the holder may be
              at work, a warning is printed, and the lock is freed all the same
@@ -207,7 +210,7 @@ While no browser looks, Redis is not asked, except with --metrics or --record.
 Each lock has an address of its own, which you can paste into a chat:
 http://127.0.0.1:8080/?prefix=orders&path=42
 
-With --record the charts have the last six hours at once. While no browser
+With --record a page just opened has charts of six hours. While no browser
 looks, Redis is then looked at every 10 seconds, or less often: the pause is at
 least as long as the look. The samples take at most 0.25 MB of memory for one
 prefix, and 0.12 MB for each further one. Without --record the charts show when

@@ -33,7 +33,7 @@ func NewElector(r *lockregistry.Registry, role string, opts ...leader.Option) (*
 	return &Elector{c}, nil
 }
 
-// Run campaigns for the role, and keeps it, until ctx ends or the registry is closed, and returns why, see
+// Run campaigns for the role, and keeps it, until ctx ends or the registry is closed. Then it returns the reason, see
 // [leader.Candidate.Run]. It blocks, so run it in a goroutine. Once it has returned, this node does not campaign any more.
 //
 // Gocron asks whether this node leads before each run, not during it. So stop in this order, or other nodes run jobs while this

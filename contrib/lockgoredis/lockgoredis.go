@@ -52,7 +52,7 @@ func Open(
 // OpenFailover makes a registry on the master that Sentinels name, with the options that [redis.NewFailoverClient] takes.
 //
 // Unlike a registry that [Open] makes of such a client, this one asks the Sentinels about a master that was silent, and hears
-// when they begin to replace a master. So a master that was frozen, is deposed, and goes on is not believed.
+// when they begin to replace a master. So it does not believe a master that was frozen, and answers again after it was replaced.
 //
 // # Errors
 //

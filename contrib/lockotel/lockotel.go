@@ -136,7 +136,7 @@ func New(opts ...Option) (observe.Observer, error) {
 // ReportStats reports figures of [lockregistry.Registry.Stats], which it calls each time metrics are collected. All of them
 // have the attribute lockregistry.prefix:
 //
-//   - lockregistry.holds, a gauge: locks, readers and writers that are held here
+//   - lockregistry.holds, a gauge: holds of locks, readers, writers and semaphores, see [observe.Stats]
 //   - lockregistry.waiters, a gauge: calls that wait
 //   - lockregistry.hold.oldest, lockregistry.wait.oldest, gauges in seconds: the age of the oldest of each; 0 without one
 //   - lockregistry.removals, a gauge: keys that are yet to be removed in the background

@@ -31,7 +31,7 @@
 //
 // And those of [Collector.Watch], with lockregistry_prefix alone:
 //
-//   - lockregistry_holds, lockregistry_waiters: locks that are held here, and calls that wait
+//   - lockregistry_holds, lockregistry_waiters: holds of locks, readers, writers and semaphores, and calls that wait
 //   - lockregistry_hold_oldest_seconds, lockregistry_wait_oldest_seconds: the age of the oldest of each; 0 without one
 //   - lockregistry_removals: keys that are yet to be removed in the background
 //   - lockregistry_renewal_failing_seconds, lockregistry_removal_failing_seconds: for how long renewals and removals in the

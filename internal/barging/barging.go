@@ -1,9 +1,11 @@
-// Package barging decides when a process leaves a lock to others. Tickets, and goroutines of one process, could pass a lock among
-// themselves forever. Other calls must have their turn: those in the queue before the next goroutine of the process, and those
-// without a ticket, which are Java's and polling calls. They barge: they take a lock that is free, however many others wait.
+// Package barging decides when a process leaves a lock to others. Calls with tickets, or goroutines of
+// one process, could pass a lock among themselves forever. Others must have their turn, too:
 //
-// With a queue the server opens barging windows, in internal/protocol/lua/windows.lua, by the newest ones, which the queue has
-// noted. From a release with tickets on:
+//   - Calls in the queue have it before the next goroutine of the process.
+//   - Java's calls and polling calls have no ticket. They barge: they take a lock that is free, however many others wait.
+//
+// With a queue the server opens barging windows, see internal/protocol/lua/windows.lua. The queue notes the newest windows, and
+// the next window depends on them. From a release with tickets on:
 //
 //	shut ──100 ms after the last window, and somebody listens for releases──▶ open for 10 ms ──▶ shut
 //	 │ ╰───100 ms, and nobody listens──▶ noted, and shut
@@ -17,7 +19,7 @@
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
 //	quiet       no process is known to try without a ticket: there is a long window each 15 s
 //	direct      the server need not look for windows: a short way serves the first ticket
-//	nothing     whether others wait the mark in the key tells the server
+//	nothing     the server learns from the mark in the key whether others wait
 //
 // Calls without a ticket are noticed in three ways. Java runs a script that the server knows from then on, see Node.Quiet in
 // internal/transport. Calls of this library that wait without a ticket leave a trace in the queue. In Spring's format an owner

@@ -27,8 +27,8 @@
 // A lost hold stays lost, whatever replies come later.
 //
 // A loss and a waiter of the process find each other, whichever comes last. A waiter queues, then calls Attend; a loss marks
-// the hold, then calls Lost, where the lock looks for waiters. Both take the hold's mutex in between. Only for a watched hold
-// Attend does not: a loss clears watched before it looks.
+// the hold, then calls Lost, where the lock looks for waiters. Both take the hold's mutex in between. Attend leaves the
+// mutex alone if the hold is watched already: a loss clears watched first, and then the lock looks for waiters.
 //
 // While a hold's mutex is held, the schedule's may be taken, and Clear, Count and RoundTrip be called; nothing else.
 package hold

@@ -27,12 +27,15 @@
 //	few     The caller sends through the client.
 //	queue   The caller leaves the command to a driver, and waits: see queue.
 //
-// No caller hangs. Alone its bound closes the connection. Few are only where the client looks at contexts, and its connections
-// have room. Of the queue only drivers hang.
+// No caller waits longer than it may:
 //
-// Each reply, or that there is none, goes to the belief in the node, see package belief. It says what is to be done: act.
+//   - alone: the caller's time limit closes the connection
+//   - few: this way is taken only where the client heeds contexts, and its connections have room
+//   - queue: only drivers hang
 //
-// What replicas must have goes another way: over a connection of their sender, with a WAIT behind the commands (replicas.go).
+// Each reply, or its absence, goes to the belief in the node, see package belief. The belief answers what to do, and act does it.
+//
+// Commands that replicas must acknowledge go another way: over a connection of their sender, followed by a WAIT (replicas.go).
 //
 // Dedicated connections are those that one part alone uses: the lone caller's, the fresh one, the sender's for replicas. All come
 // from dial.go, which knows how long making one may hang, and which connections of the client's pool fit. The lone caller's is
@@ -42,6 +45,6 @@
 //	              ├──does not fit──▶ given back, or closed; the next one
 //	              └──in no time────▶ none: nobody waits for it, and what comes is closed
 //
-// In the background keepalive.go and prober.go ask the server what calls that wait, or that gave up, do not: whether it answers,
-// whether it is a master, which scripts it knows (tickets.go: whether tickets are there).
+// In the background keepalive.go and prober.go ask the server for calls that wait or gave up: whether it answers, whether it is a
+// master, which scripts it knows. For tickets.go they ask whether tickets are there.
 package transport

@@ -22,14 +22,14 @@
 //
 // # Pieces
 //
-// What decides does no input or output, and is tested by tables of events; what sends does not decide.
+// A piece that decides does no input or output, and is tested by tables of events. A piece that sends does not decide.
 //
 //	call ──▶ Listener, Waiter ──requests──▶ hub ──▶ node ──▶ peers, mail
 //	                                                 ▲
 //	                                               runner ──▶ dialer, connection ──▶ Redis
 //
-// An arrow is what one piece knows of another. What has none gets values and functions: a waiter gets six requests, a node the
-// function that starts its runner.
+// An arrow leads from a piece to one that it knows. A piece without an arrow to another gets values and functions: a waiter gets
+// six requests, and a node gets the function that starts its runner.
 //
 //   - hub: what the listeners of one client share, and which node has which waiter. The requests of waiters come in, and on a
 //     cluster who is master of which slots; waiters go out, to the node of their key.
