@@ -1,5 +1,5 @@
-// Package barging decides when a process leaves a lock to others. Calls with tickets, or goroutines of
-// one process, could pass a lock among themselves forever. Others must have their turn, too:
+// Package barging decides when a process leaves a lock to others. Calls with tickets, or goroutines of one process, could pass a
+// lock among themselves forever. Others must have their turn, too:
 //
 //   - Calls in the queue have it before the next goroutine of the process.
 //   - Java's calls and polling calls have no ticket. They barge: they take a lock that is free, however many others wait.
@@ -24,10 +24,10 @@
 // Calls without a ticket are noticed in three ways. Java runs a script that the server knows from then on, see Node.Quiet in
 // internal/transport. Calls of this library that wait without a ticket leave a trace in the queue. In Spring's format an owner
 // without a ticket is noticed when a call with a ticket looks. After the last two, long windows are due as if it were not
-// quiet, until the next one has come. In Redisson's format, and for read-write locks, a holder's name does not show whether it
-// has a ticket: its script does, until somebody flushes the scripts while it holds the lock. Anything else, such as a loop of
-// SET NX by hand, gets a long window each 15 s, until it is noticed. If sections last for longer than an untended queue, two
-// minutes, each of them begins a new queue, and there may never be a long window.
+// quiet, until the next one has come. In Redisson's format, and for read-write locks, a holder's name does not show
+// whether the holder has a ticket. The holder's script shows it, until the server's scripts are flushed while the lock is held.
+// Any other client, such as a loop of SET NX by hand, gets a long window each 15 s, until it is noticed. An untended queue lasts
+// two minutes. If each hold lasts longer than that, each begins a new queue, and there may never be a long window.
 //
 // Without a queue the process backs off:
 //
