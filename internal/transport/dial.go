@@ -22,8 +22,8 @@ import (
 //
 // Rueidis gives out a connection of its pool before it makes one, and whoever else uses the client may have left one there that
 // is old, or has selected another database. So the server is asked for CLIENT INFO. On a suspect node a connection that does not
-// fit is closed: it may lead to a former master. Otherwise the pool gets it back. That of a client of Open is only the library's,
-// which leaves none there that does not fit: so there the next one is dialled.
+// fit is closed: it may lead to a former master. Otherwise the pool gets the connection back. Only the library uses a client of
+// Open: there a connection that does not fit is always closed, so that the next one is dialled.
 //
 // Dedicate takes no context. It hangs while the server is frozen, for 5 s, and while the pool is exhausted. So a goroutine calls
 // it. If nobody waits for the connection any more it is closed.
