@@ -30,36 +30,26 @@ func TestAcquire_AllocationsOfAHold(t *testing.T) {
 				w.Error(err)
 			}
 		}
-		// Collections of garbage empty pools, so averages, not whole numbers.
-		var of runtime.MemStats
-		allocations := func(f func()) float64 {
-			runtime.ReadMemStats(&of)
-			before := of.Mallocs
-			for range 100 {
-				f()
-			}
-			runtime.ReadMemStats(&of)
-			return float64(of.Mallocs-before) / 100
-		}
-		least := func(f func()) float64 {
-			f()
-			fewest := math.Inf(1)
-			for range 30 { // what happens in the background allocates, too, more so on a busy machine
-				fewest = min(fewest, allocations(f))
-			}
-			return fewest
-		}
-		locking := least(func() {
+		lock := func() {
 			once(l.Lock(ctx))
 			once(l.Unlock(ctx))
-		})
-		acquiring := least(func() {
+		}
+		acquire := func() {
 			h, err := l.Acquire(ctx)
 			once(err)
 			once(h.Release(ctx))
-		})
+		}
+		// What happens in the background allocates, too. And a client that got an answer late, on a busy machine, has no connection
+		// of its own for single commands for a while, which is one allocation more. What each call allocates shows in the best of
+		// many short runs.
+		locking, acquiring := math.Inf(1), math.Inf(1)
+		const most = 3.5 // more
+		for began := time.Now(); acquiring >= locking+most && time.Since(began) < 10*time.Second; {
+			locking = min(locking, testing.AllocsPerRun(20, lock))
+			acquiring = min(acquiring, testing.AllocsPerRun(20, acquire))
+		}
 		w.Log(locking, acquiring)
-		require.Less(w, acquiring, locking+3.5)
+		require.Less(w, acquiring, locking+most)
 	})
 }
 
