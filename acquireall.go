@@ -1,6 +1,7 @@
 package lockregistry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -51,8 +52,9 @@ import (
 //
 // # Errors
 //
-// AcquireAll returns the errors of Acquire, with the key that failed. An empty list, an empty path, and more than 20 000 paths
-// are bad input.
+// AcquireAll returns the errors of Acquire, with the key that failed. [ErrTaken] names a path that the call has seen taken, and
+// not acquired since. If there is none when the wait ends, and there was no time to ask for all paths, the error is
+// [ErrUnavailable]. An empty list, an empty path, and more than 20 000 paths are bad input.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...AcquireOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
 	if err != nil {
@@ -112,6 +114,13 @@ type multiAcquire struct {
 	deadline clock.Instant
 	began    clock.Instant // for an observer; 0: there is none
 	failure  error         // why Redis could not be asked for all at once; nil when it was asked since
+	taken    takenLock     // what keeps the call waiting
+}
+
+// takenLock is a lock that the call has seen taken, and has not obtained since.
+type takenLock struct {
+	lock    *Lock // nil: there is none
+	inRedis bool  // it may be taken here otherwise
 }
 
 // several checks the arguments of AcquireAll.
@@ -168,7 +177,7 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 			if b.request.failFast {
 				waited = notAtAll
 			}
-			err = l.gaveUp("acquire", err, waited, false)
+			err = l.gaveUp("acquire", err, waited, b.taken.inRedis)
 			b.tell(ctx, l, &b.request, b.began, err)
 			return nil, err
 		}
@@ -216,13 +225,20 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, e
 	q, began := b.request, b.reg.observed()
 	q.as, q.unlogged = owner.NewHold(), b.unlogged(l)
 	q.atMost = 0 // it counts from when the call has all
-	err, asked := fault.Explain(fault.Busy, b.failure), false
-	if b.deadline != clock.Never {
-		q.wait = b.reg.clock.Now().Until(b.deadline)
-	}
-	if q.wait != 0 && b.deadline > b.reg.clock.Now() || !b.request.patient() {
+	now := b.reg.clock.Now()
+	var asked bool
+	err := b.timeOver(ctx, now)
+	if err != nil {
+		l, asked, err = b.unasked(l, err)
+	} else {
+		if b.deadline != clock.Never {
+			q.wait = now.Until(b.deadline)
+		}
 		asked, err = l.get(ctx, &q, queued)
 		b.failure = nil
+		if b.taken.lock != nil && b.taken.lock.redis.Key == l.redis.Key {
+			b.taken = takenLock{}
+		}
 	}
 	if err != nil {
 		err = l.gaveUp("acquire", err, b.request.wait, asked)
@@ -232,6 +248,33 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, e
 		return nil, err
 	}
 	return l.take(ctx, "acquire", q.as)
+}
+
+// timeOver returns why the call has no time to ask for another lock: fault.Busy when its wait is over.
+func (b *multiAcquire) timeOver(ctx context.Context, now clock.Instant) error {
+	switch {
+	case errors.Is(context.Cause(ctx), ErrLockLost): // the call begins anew
+		return nil
+	case ctx.Err() != nil:
+		return fault.Ended(ctx)
+	case b.deadline <= now:
+		return fault.Busy
+	default:
+		return nil
+	}
+}
+
+// unasked returns what the call fails with when its time ended before it could ask for l: that a lock is taken only if it has
+// seen that. Why is the end of ctx, or fault.Busy.
+func (b *multiAcquire) unasked(l *Lock, why error) (about *Lock, asked bool, err error) {
+	taken := b.taken
+	if taken.lock == nil {
+		return l, false, fault.Explain(why, cmp.Or(b.failure, fault.OutOfTime))
+	}
+	if taken.inRedis && why != fault.Busy { //nolint:errorlint // never wrapped
+		why = fault.HeldError{End: why}
+	}
+	return taken.lock, taken.inRedis, why
 }
 
 // tell calls an observer, for each path by itself.
@@ -275,12 +318,15 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 			for i := range as {
 				group.Leave(i)
 			}
+			if err == fault.Busy { //nolint:errorlint // never wrapped
+				b.taken = takenLock{l, false}
+			}
 			return nil, l, err
 		}
 		group.Add(ctx, &in.lock.redis, in.lock.newHold(in.lock.terms(&q)))
 		b.locks[i], as = in.lock, append(as, q.as)
 	}
-	at, err := group.Try(b.deadline)
+	at, taken, err := group.Try(b.deadline)
 	holds := make([]*Hold, 0, len(as))
 	for i, l := range b.locks {
 		if !group.Won(i) {
@@ -297,6 +343,9 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 	}
 	if err != nil {
 		giveBack(holds)
+		if taken >= 0 {
+			b.taken = takenLock{b.locks[taken], true}
+		}
 		return nil, b.locks[at], err
 	}
 	return holds, nil, nil

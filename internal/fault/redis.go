@@ -57,6 +57,9 @@ var FewReplicas = errors.New("too few replicas have the lock")
 // Apart says that a proxy keeps the paths of one call on several servers, so that no script can obtain them at once.
 var Apart = errors.New("a proxy keeps the paths on several servers")
 
+// OutOfTime says that a call's time ended before it could ask for all of its paths, and it has seen none taken.
+var OutOfTime = AsUnavailable(Whole("there was no time to ask Redis for all paths"))
+
 // Whole returns an error whose text says by itself that Redis did not answer, or cannot serve: [AsUnavailable] adds nothing.
 func Whole(text string) error { return &wholeError{text} }
 

@@ -88,8 +88,8 @@ func (g *Group) Leave(i int) {
 }
 
 // Try asks Redis once for all paths. If they are not obtained it returns why, and which path failed: fault.Busy if another
-// owner has it.
-func (g *Group) Try(deadline clock.Instant) (failed int, err error) {
+// owner has it. Taken is a path that was seen taken, which may be another one; -1: none was.
+func (g *Group) Try(deadline clock.Instant) (failed, taken int, err error) {
 	tries := make([]*attempt, len(g.tries))
 	for i := range g.tries {
 		tries[i] = &g.tries[i]
@@ -104,7 +104,7 @@ func (g *Group) Try(deadline clock.Instant) (failed int, err error) {
 		return err
 	})
 	failed = several.Blamed(errs)
-	return failed, errs[failed]
+	return failed, several.Taken(errs), errs[failed]
 }
 
 // slotGroup has the paths that one script asks for, all or none; on a cluster they are in one slot.

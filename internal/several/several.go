@@ -3,6 +3,7 @@
 package several
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -81,14 +82,38 @@ func (c Call) GoesOn(err error) (goesOn bool, failure error) {
 	}
 }
 
-// Blamed returns which of the errors of its scripts a call returns: that another owner has a path only if no other is there.
+// Blamed returns which of the errors of its scripts a call returns: that another owner has a path only if Redis has not failed,
+// and that the call's context has ended only if no path was seen taken.
 func Blamed(errs []error) (blamed int) {
 	for i, err := range errs {
-		if errs[blamed] == nil || errs[blamed] == fault.Busy && err != nil && err != fault.Busy { //nolint:errorlint // never wrapped
+		if weight(err) > weight(errs[blamed]) {
 			blamed = i
 		}
 	}
 	return blamed
+}
+
+// weight is how much an error says.
+func weight(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case err == fault.Busy: //nolint:errorlint // never wrapped
+		return 2
+	case errors.Is(err, fault.Unavailable), errors.As(err, new(fault.HeldError)):
+		return 3
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // Redis was not asked
+		return 1
+	default:
+		return 3
+	}
+}
+
+// Taken returns which path was seen taken, of those that a call has asked for with these errors; -1: none.
+func Taken(errs []error) int {
+	return slices.IndexFunc(errs, func(err error) bool {
+		return err == fault.Busy || errors.As(err, new(fault.HeldError)) //nolint:errorlint // never wrapped
+	})
 }
 
 // Outcome is what the reply to a script that asked for several paths says of them all.

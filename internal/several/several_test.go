@@ -97,12 +97,21 @@ func TestCall_GoesOn(t *testing.T) {
 
 func TestBlamed(t *testing.T) {
 	t.Parallel()
-	for want, errs := range map[int][]error{
-		1: {nil, nil},
-		0: {fault.Busy, nil, fault.Busy},
-		2: {nil, fault.Busy, errOther, fault.Late, fault.Busy},
+	held, silent := fault.HeldError{End: context.Canceled}, fault.Explain(context.Canceled, fault.AsUnavailable(fault.NoAnswer))
+	for _, c := range []struct {
+		blamed, taken int
+		errs          []error
+	}{
+		{0, -1, []error{nil, nil}},
+		{0, 0, []error{fault.Busy, nil, fault.Busy}},
+		{2, 1, []error{nil, fault.Busy, errOther, fault.Late, fault.Busy}},
+		{1, 1, []error{context.Canceled, fault.Busy, nil}},
+		{1, 1, []error{context.Canceled, held, nil}},
+		{0, 2, []error{silent, context.DeadlineExceeded, fault.Busy}},
+		{1, -1, []error{nil, context.DeadlineExceeded, context.DeadlineExceeded}},
 	} {
-		require.Equal(t, want, several.Blamed(errs))
+		require.Equal(t, c.blamed, several.Blamed(c.errs), "%v", c.errs)
+		require.Equal(t, c.taken, several.Taken(c.errs), "%v", c.errs)
 	}
 }
 
