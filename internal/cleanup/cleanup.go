@@ -19,10 +19,10 @@ type Removal struct {
 	Path    Path
 	Format  *protocol.Format
 	Key     string
-	Value   string           // of the hold, which is over or lost
-	Number  uint64           // of the hold, as in Value: older holds have smaller numbers
-	Leaving protocol.Leaving // what to remove from the queue
-	Lease   time.Duration    // the longest lease of the hold
+	Value   string        // of the hold, which is over or lost
+	Number  uint64        // of the hold, as in Value: older holds have smaller numbers
+	Leaving []string      // the tickets to remove from the queue, oldest first
+	Lease   time.Duration // the longest lease of the hold
 
 	Expired   clock.Instant // by then the key has expired, even without a removal, unless MayArrive
 	Keep      clock.Instant // AtLeast keeps the path until then, if the key has Value; 0: it does not

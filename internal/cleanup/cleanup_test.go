@@ -141,10 +141,10 @@ func TestRemove_OnceIsEnoughWithoutALateGrant(t *testing.T) {
 
 func TestCall_SaysWhatToRemove(t *testing.T) {
 	now := clock.New().Now()
-	r := Removal{Format: plain, Key: "orders:42", Value: "a:1", Leaving: protocol.Leaving{All: true}, Keep: now.Add(time.Second)}
+	r := Removal{Format: plain, Key: "orders:42", Value: "a:1", Leaving: []string{"a:1|1000"}, Keep: now.Add(time.Second)}
 	want := func(keep time.Duration) protocol.Call {
 		return plain.Release(protocol.Release{
-			Key: "orders:42", Value: "a:1", Queued: true, Leaving: protocol.Leaving{All: true}, Keep: keep,
+			Key: "orders:42", Value: "a:1", Queued: true, Leaving: []string{"a:1|1000"}, Keep: keep,
 		})
 	}
 	require.Equal(t, want(400*time.Millisecond), r.Call(now.Add(600*time.Millisecond)))

@@ -1,11 +1,10 @@
 package cleanup
 
 import (
-	"cmp"
+	"slices"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // pending is an unfinished removal.
@@ -18,7 +17,7 @@ import (
 //	state    | the next try comes                   | since
 //	open     | after a pause that doubles           | 0
 //	watched  | 10 times a second, later more rarely | since when Redis confirms
-//	         | for permits once a second, soon      |
+//	         | with tickets once a second, soon     |
 //
 // There is one per target, however many calls have failed: the removal of a value also removes what older holds of this registry
 // have left there, see release.lua, so the newest value is enough. This harms no valid hold:
@@ -38,10 +37,10 @@ type pending struct {
 }
 
 const (
-	pace        = 100 * time.Millisecond // the pause between tries while Redis answers
-	haste       = 10 * time.Second       // for this long; then tries become rarer
-	ease        = 8                      // then the pause is this fraction of the time since the first confirmation
-	permitsPace = time.Second            // the pause for permits, soon
+	pace      = 100 * time.Millisecond // the pause between tries while Redis answers
+	haste     = 10 * time.Second       // for this long; then tries become rarer
+	ease      = 8                      // then the pause is this fraction of the time since the first confirmation
+	queuePace = time.Second            // the pause where calls queue, soon: thousands may leave at once
 )
 
 // Timing implements the heap's interface.
@@ -55,18 +54,28 @@ func (p *pending) Timing() (due *clock.Instant, index *int32) { return &p.at, &p
 // reply ends both.
 func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	newer.Watch = max(p.Watch, newer.Watch)
-	switch {
-	case p.Leaving == (protocol.Leaving{}) || p.Leaving == newer.Leaving:
-	case newer.Format.Many(): // same value; other tickets of the registry belong to waiting calls
-		newer.Leaving.Ticket = cmp.Or(newer.Leaving.Ticket, p.Leaving.Ticket)
-	default:
-		newer.Leaving = protocol.Leaving{All: true}
-	}
+	newer.Leaving = tickets(p.Leaving, newer.Leaving)
 	if newer.MayArrive {
 		p.since = 0
 	}
 	newer.MayArrive = newer.MayArrive || p.MayArrive
 	p.Removal, p.freed, p.failures = newer, freed, 0
+}
+
+// mostTickets is how many tickets a removal takes out of the queue. A call that asks again and again during an outage leaves one
+// each time. Of more, the newest are removed: an older one whose command arrives after so many others costs a grant, which the
+// registry passes on, since no call waits for it.
+const mostTickets = 32
+
+// tickets returns the tickets of two removals, the newest at the end, each once.
+func tickets(older, newer []string) (all []string) {
+	for _, t := range older {
+		if !slices.Contains(newer, t) {
+			all = append(all, t)
+		}
+	}
+	all = append(all, newer...)
+	return all[max(0, len(all)-mostTickets):]
 }
 
 // confirmed handles a confirmed removal. It returns the pause before the next one, unless the removal is over.
@@ -85,8 +94,8 @@ func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) 
 	switch {
 	case answering > haste:
 		pause = max(pace, answering/ease)
-	case p.Format.Many(): // many calls that give up at once leave a removal each
-		pause = max(pace, min(answering, permitsPace))
+	case p.Format.Many(), len(p.Leaving) > 0: // a message tells of the grant of a late ticket
+		pause = max(pace, min(answering, queuePace))
 	}
 	return pause, answering > p.Watch
 }

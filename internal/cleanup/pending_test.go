@@ -1,14 +1,13 @@
 package cleanup
 
 import (
-	"cmp"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // The table at the type, line by line.
@@ -18,6 +17,7 @@ func TestPending_Transitions(t *testing.T) {
 	for name, c := range map[string]struct {
 		late   bool
 		many   bool
+		queued bool
 		since  clock.Instant
 		failed bool
 		now    clock.Instant
@@ -35,7 +35,8 @@ func TestPending_Transitions(t *testing.T) {
 		"watched, confirmed, longest":     {late: true, since: now, now: later(time.Minute), pause: 15 * time.Second / 2, after: now},
 		"open, confirmed, many":           {late: true, many: true, now: now, pause: pace, after: now},
 		"watched, confirmed, many":        {late: true, many: true, since: now, now: later(4 * pace), pause: 4 * pace, after: now},
-		"watched, confirmed, many, later": {late: true, many: true, since: now, now: later(haste), pause: permitsPace, after: now},
+		"watched, confirmed, many, later": {late: true, many: true, since: now, now: later(haste), pause: queuePace, after: now},
+		"watched, confirmed, queued":      {late: true, queued: true, since: now, now: later(haste), pause: queuePace, after: now},
 		"watched, confirmed, over":        {late: true, since: now, now: later(time.Minute + 1), over: true, after: now},
 		"watched, unanswered":             {late: true, since: now, failed: true, now: now + 1, pause: 50 * time.Millisecond},
 	} {
@@ -45,6 +46,9 @@ func TestPending_Transitions(t *testing.T) {
 			}
 			if p.at = c.now; c.many {
 				p.Format = permits
+			}
+			if c.queued {
+				p.Leaving = []string{"a:1|1000"}
 			}
 			turn := p.confirmed
 			if c.failed {
@@ -124,24 +128,27 @@ func TestPending_MergeLooksOutForBoth(t *testing.T) {
 }
 
 func TestPending_MergeRemovesTheTicketsOfBoth(t *testing.T) {
-	one, two := protocol.Leaving{Ticket: "1"}, protocol.Leaving{Ticket: "2"}
-	none, all := protocol.Leaving{}, protocol.Leaving{All: true}
-	for _, c := range []struct{ older, newer, want protocol.Leaving }{
-		{none, none, none},
-		{none, one, one},
-		{one, one, one},
-		{one, two, all},
-		{one, none, all},
-		{all, two, all},
+	for _, c := range []struct{ older, newer, want []string }{
+		{nil, nil, nil},
+		{nil, []string{"1"}, []string{"1"}},
+		{[]string{"1"}, []string{"1"}, []string{"1"}},
+		{[]string{"1"}, []string{"2"}, []string{"1", "2"}},
+		{[]string{"1", "2"}, []string{"2", "3"}, []string{"1", "2", "3"}},
+		{[]string{"1"}, nil, []string{"1"}},
 	} {
 		p := &pending{Removal: Removal{Leaving: c.older}}
-		p.merge(Removal{Format: plain, Leaving: c.newer}, nil)
+		p.merge(Removal{Leaving: c.newer}, nil)
 		require.Equal(t, c.want, p.Leaving, "%+v", c)
-
-		// Of a semaphore other tickets of the registry are of calls that wait.
-		p = &pending{Removal: Removal{Leaving: c.older}}
-		p.merge(Removal{Format: permits, Leaving: c.newer}, nil)
-		require.Equal(t, c.older.All && c.older == c.newer, p.Leaving.All, "%+v", c)
-		require.Equal(t, cmp.Or(c.newer.Ticket, c.older.Ticket), p.Leaving.Ticket, "%+v", c)
 	}
+}
+
+// During an outage a call abandons one attempt after another. What its removal costs the server does not grow with them.
+func TestPending_MergeRemovesTheNewestTickets(t *testing.T) {
+	p := &pending{}
+	for i := range mostTickets + 2 {
+		p.merge(Removal{Leaving: []string{strconv.Itoa(i)}}, nil)
+	}
+	require.Len(t, p.Leaving, mostTickets)
+	require.Equal(t, "2", p.Leaving[0])
+	require.Equal(t, strconv.Itoa(mostTickets+1), p.Leaving[mostTickets-1])
 }

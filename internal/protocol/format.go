@@ -7,6 +7,7 @@ package protocol
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/redis/rueidis"
@@ -220,8 +221,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 // wait in the queue or one of them has the key now, or [NoQueue].
 func (f *Format) Release(r Release) Call {
 	if f.format.Many {
-		r.Leaving.All = false // other calls of its registry wait, too
-		r.Queued = true       // only releases wake waiting calls, so those of a registry that was refused the queue must do so, too
+		r.Queued = true // only releases wake waiting calls, so those of a registry that was refused the queue must do so, too
 	}
 	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", string(r.Known), f.Sharded()}}
 	c.shape, c.own = releasing, f.leaseOf(r.Key, r.Value)
@@ -231,7 +231,15 @@ func (f *Format) Release(r Release) Call {
 		}
 	}
 	removal, old := f.removes()
-	c.then(r.manner(), r.Leaving.Ticket, r.keeping(), removal, old)
+	args := [...]string{r.manner(), "", r.keeping(), removal, old}
+	if len(r.Leaving) > 0 {
+		args[1] = r.Leaving[0]
+	}
+	if len(r.Leaving) <= 1 {
+		c.then(args[:]...)
+	} else {
+		c.then(slices.Concat(args[:], r.Leaving[1:])...)
+	}
 	return f.named(c)
 }
 

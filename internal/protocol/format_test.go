@@ -190,15 +190,22 @@ func TestFormat_OutOfMemory(t *testing.T) {
 	})
 }
 
-// A call that leaves takes its ticket along, or all of its registry up to its own.
+// A call that leaves takes its tickets along, and no other.
 func TestFormat_Leaving(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
-		for _, leaving := range []Leaving{{Ticket: f.request("b:1795278371204112", ModeNone).Ticket()}, {All: true}} {
+		ticket := func(value string) string { return f.request(value, ModeNone).Ticket() }
+		const abandoned, newest = "b:1795278371204112", "b:1795278371204114"
+		for _, leaving := range [][]string{
+			{ticket(newest)}, {ticket(abandoned), ticket(newest)}, {ticket("b:1795278371204110"), ticket(abandoned), ticket(newest)},
+		} {
 			first := f.exclusive()
 			require.True(f, first.obtains("a:1795278371204111", ModeNone).Granted)
-			require.Equal(f, StateQueued, f.obtains("b:1795278371204112", ModeEnqueue).State)
-			require.EqualValues(f, -1, f.releases("b:1795278371204112", Release{Leaving: leaving}))
-			require.Equal(f, StateMissing, f.obtains("b:1795278371204112", ModeCheck).State)
+			require.Equal(f, StateQueued, f.obtains("b:1795278371204111", ModeEnqueue).State)
+			require.Equal(f, StateQueued, f.obtains(newest, ModeEnqueue).State)
+			require.EqualValues(f, -1, f.releases(newest, Release{Leaving: leaving}))
+			require.Equal(f, StateMissing, f.obtains(newest, ModeCheck).State)
+			require.Equal(f, StateQueued, f.obtains("b:1795278371204111", ModeCheck).State, "another call's")
+			require.EqualValues(f, -1, f.releases("b:1795278371204111", Release{Leaving: []string{ticket("b:1795278371204111")}}))
 			require.EqualValues(f, 1, first.releases("a:1795278371204111", Release{}))
 		}
 	})

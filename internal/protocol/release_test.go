@@ -51,7 +51,7 @@ func TestRelease_WriterLeavesReaders(t *testing.T) {
 		require.Eventually(f, func() bool { return publish("begin") == 1 }, 10*time.Second, time.Millisecond)
 		require.Equal(f, "begin", <-published)
 
-		leaving := Leaving{Ticket: f.request(writer, ModeNone).Ticket()}
+		leaving := []string{f.request(writer, ModeNone).Ticket()}
 		require.EqualValues(f, -1, f.releases(writer, Release{Leaving: leaving}))
 		require.Equal(f, StateMissing, f.obtains(writer, ModeCheck).State)
 		publish("end")
@@ -78,7 +78,7 @@ func TestRelease_FindsALaterHold(t *testing.T) {
 		if f.format == readers || f.format == writers {
 			return
 		}
-		for _, how := range []Release{{}, {Yields: true}, {Queued: true}, {Leaving: Leaving{All: true}}} {
+		for _, how := range []Release{{}, {Yields: true}, {Queued: true}, {Leaving: []string{"b:1|60000"}}} {
 			require.True(f, f.obtains(older, ModeNone).Granted)
 			require.True(f, f.obtains(newer, ModeNone).Granted)
 			require.EqualValues(f, -1, f.releases(older, how))

@@ -65,9 +65,9 @@ type Release struct {
 	Key, Value string
 	Queued     bool // there is a queue
 
-	Leaving Leaving // what to remove from the queue
-	Yields  bool    // others wait in this process, and must let others go first
-	Leads   bool    // of a leader: it does not matter who leads, so no long window is due
+	Leaving []string // the tickets of a call that leaves the queue
+	Yields  bool     // others wait in this process, and must let others go first
+	Leads   bool     // of a leader: it does not matter who leads, so no long window is due
 
 	Keep  time.Duration // how long the path stays taken, see AtLeast; 0: not at all
 	Known Known         // about waiting calls
@@ -82,21 +82,13 @@ const (
 	Direct Known = "direct" // there is a queue, and no window was due a moment ago: see [Format.HasShortWay]
 )
 
-// Leaving names the tickets of a call that leaves the queue: none, one, or all.
-type Leaving struct {
-	Ticket string
-	All    bool // all of the registry up to this hold's
-}
-
-// manner returns Yields, Leads or All as scripts take it.
+// manner returns Yields or Leads as scripts take it.
 func (r Release) manner() string {
 	switch {
 	case r.Yields:
 		return "yield"
 	case r.Leads:
 		return "lead"
-	case r.Leaving.All:
-		return "leave"
 	default:
 		return ""
 	}

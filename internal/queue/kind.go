@@ -51,9 +51,6 @@ type rules interface {
 	join(p *Path) *list.Element
 	stands(p *Path, seat *list.Element, s *standing)
 
-	// leaving returns what an abandoned attempt, with this ticket, may have left in the queue.
-	leaving(ticket string) protocol.Leaving
-
 	// removed notes that a hold's key was removed.
 	removed(p *Path, value string, at clock.Instant)
 }
@@ -83,7 +80,6 @@ func (locks) mode(p *Path, patient, polls bool) protocol.Mode {
 
 func (locks) join(*Path) *list.Element               { return nil }
 func (locks) stands(*Path, *list.Element, *standing) {}
-func (locks) leaving(string) protocol.Leaving        { return protocol.Leaving{All: true} }
 
 func (locks) removed(p *Path, value string, at clock.Instant) {
 	n := p.all.numberIn(value)

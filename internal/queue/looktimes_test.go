@@ -207,10 +207,10 @@ func TestLookTimes_Permits(t *testing.T) {
 // for reports anew, or it would sleep through the next change.
 func TestLeaveForNow_ReportsAreAskedForAnew(t *testing.T) {
 	a := newLock(t).waitingCall()
-	a.ticket.newest, a.ticket.sees = "ticket", true
+	a.ticket.asks[0], a.ticket.sees = "ticket", true
 	a.leaveForNow()
 	require.False(t, a.ticket.sees)
-	require.Empty(t, a.ticket.newest)
+	require.Empty(t, a.ticket.newest())
 }
 
 // A window that a message tells of is counted once, also when the removal of the key has woken the call a moment before: then it
@@ -274,9 +274,9 @@ func TestFound_OnlyMessagesAreCounted(t *testing.T) {
 // one all the same, until its ticket is a second old: so it looks once more then, and from then on rarely.
 func TestLookTimes_AnEarlyLook(t *testing.T) {
 	patientCall(t, func(t *testing.T, a *acquisition) {
-		a.at.Rank, a.ticket.notified, a.ticket.newest = 1, a.path.Clock.Now().Add(firstLook), "me:1|60000"
+		a.at.Rank, a.ticket.notified, a.ticket.asks[0] = 1, a.path.Clock.Now().Add(firstLook), "me:1|60000"
 		client := a.path.lock.(*lock).client
-		there := client.B().Zadd().Key(a.Queue()).ScoreMember().ScoreMember(1, a.ticket.newest).Build()
+		there := client.B().Zadd().Key(a.Queue()).ScoreMember().ScoreMember(1, a.ticket.newest()).Build()
 		require.NoError(t, client.Do(t.Context(), there).Error())
 		looks := func(after time.Duration) {
 			t.Helper()

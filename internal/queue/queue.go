@@ -98,7 +98,7 @@ func (a *acquisition) withoutQueue() state {
 // is not noted there: so with its next ticket the call asks the server anew to report changes.
 func (a *acquisition) leaveForNow() {
 	a.leave()
-	a.ticket.newest, a.ticket.sees = "", false
+	a.ticket.asks, a.ticket.sees = [2]string{}, false
 	a.renumber()
 }
 
@@ -117,7 +117,7 @@ func (a *acquisition) sleep() state {
 	node := a.path.Node()
 	node.KeepAlive()
 	defer node.EndKeepAlive()
-	node.Expect(a, a.ticket.newest, a.ticket.base)
+	node.Expect(a, a.ticket.newest(), a.ticket.base)
 	defer node.Expected(a)
 	a.retries.succeeded()
 	a.ticket.woken = false
@@ -258,7 +258,7 @@ func (a *acquisition) sure() state {
 // ticket is what a call knows about its ticket in the queue.
 type ticket struct {
 	asked    clock.Instant // when it was asked for, if it still has the place from then; else 0
-	newest   string        // the newest ticket asked for, which may be there; empty: none
+	asks     [2]string     // the newest ticket asked for, which may be there; and the one that it replaces, until a reply says so
 	place    string        // its place; empty if not known
 	zeros    string        // its zeros, see zerosFor
 	base     clock.Instant // when the last command was sent whose reply showed it in the queue
@@ -267,6 +267,19 @@ type ticket struct {
 	sees     bool          // the server reports any change of the key, until something wakes the call
 	moving   clock.Instant // since when key and queue are known to be at two nodes; 0: they are not
 	seat     *list.Element // in the line of a semaphore; nil: none
+}
+
+// newest returns the newest ticket; empty: none.
+func (t *ticket) newest() string { return t.asks[0] }
+
+// mayBeThere returns the tickets that the call may have in the queue. Those of attempts that it has abandoned are the cleaner's.
+func (t *ticket) mayBeThere() (all []string) {
+	for _, one := range [...]string{t.asks[1], t.asks[0]} {
+		if one != "" {
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 // renumber begins another attempt: for a new ticket, and for tries between tickets, while the queue cannot be reached.
@@ -281,7 +294,7 @@ func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.MayArrive() {
 		left := a.path.remains(a.hold)
-		left.Leaving = a.path.rules.leaving(a.ticket.newest)
+		left.Leaving = a.ticket.mayBeThere()
 		a.path.all.cleanUp(left) // mutant: abandoned ticket left
 		a.hold.SetMayArrive(false)
 	}
@@ -295,11 +308,11 @@ func (a *acquisition) leave() {
 		return
 	}
 	a.box.open("") // mutant: ticket left
-	if a.ticket.newest == "" {
+	if a.ticket.newest() == "" {
 		return
 	}
 	left := a.path.remains(a.hold)
-	left.Leaving.Ticket, left.MayArrive = a.ticket.newest, false
+	left.Leaving, left.MayArrive = a.ticket.mayBeThere(), false
 	a.path.all.cleanUp(left)
 }
 
@@ -317,9 +330,9 @@ func (a *acquisition) ask(s state) error {
 		if a.progress != nothingSent { // otherwise the attempt is new
 			a.renumber() // mutant: one number twice
 		}
-		w.Place, w.Replaces = a.ticket.place, a.ticket.newest
+		w.Place, w.Replaces = a.ticket.place, a.ticket.newest()
 		w.Short = a.path.Format.HasShortWay() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.path.busy()
-		a.ticket.newest = a.bid(w).Ticket()
+		a.ticket.asks = [2]string{a.bid(w).Ticket(), w.Replaces}
 		a.box.open(a.hold.Number())
 	}
 	err := a.try(w, false, a.deadline)
@@ -340,13 +353,13 @@ func (a *acquisition) ask(s state) error {
 				a.ticket.asked = 0
 			}
 		}
-		a.ticket.place, a.ticket.base = a.at.Place, a.sentAt
+		a.ticket.place, a.ticket.base, a.ticket.asks[1] = a.at.Place, a.sentAt, ""
 	}
 	switch {
 	case what != protocol.ModeEnqueue: // a late look does nothing: it needs the ticket
 		a.hold.SetMayArrive(false)
 	case err != nil && !a.hold.MayArrive() && !a.again: // the command has changed nothing
-		a.ticket.newest = w.Replaces
+		a.ticket.asks = [2]string{w.Replaces}
 	}
 	if err == nil || what == protocol.ModeEnqueue {
 		a.queued.Store(queued)

@@ -25,9 +25,6 @@ func (semaphores) stands(p *Path, seat *list.Element, s *standing) {
 	s.permits, s.ahead = true, p.contention().line.before(seat)
 }
 
-// leaving names the ticket: other calls of the process may wait, too.
-func (semaphores) leaving(ticket string) protocol.Leaving { return protocol.Leaving{Ticket: ticket} }
-
 func (semaphores) removed(p *Path, value string, at clock.Instant) {
 	p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
 }

@@ -368,7 +368,7 @@ var mutations = []mutation{
 	},
 	{
 		"ticket left", "a call that gives up leaves its ticket",
-		"a.box.open(\"\")\n\tif a.ticket.newest == \"\" {", "if true {",
+		"a.box.open(\"\")\n\tif a.ticket.newest() == \"\" {", "if true {",
 		"TestQueueOutcomes",
 	},
 	{
@@ -415,6 +415,11 @@ var mutations = []mutation{
 		"abandoned ticket left", "the ticket of an abandoned attempt stays",
 		"a.path.all.cleanUp(left)", "_ = left",
 		"TestQueueOutcomes",
+	},
+	{
+		"one ticket of several", "only one ticket of an abandoned attempt goes",
+		"ARGV[7], unpack(ARGV, 11)", "ARGV[7]",
+		"../../internal/protocol:TestFormat_Leaving$",
 	},
 	{
 		"grant to nobody", "a grant to nobody is kept",

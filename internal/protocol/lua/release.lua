@@ -8,12 +8,12 @@
 --          hold and all waiting calls have joined the queue a moment ago; empty or missing: neither. See internal/barging
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  yield: others wait in the process that releases, and must let other processes go first; lead: a leader's hold, for
---          which no long window is due, since it does not matter who leads; leave: the call leaves the queue with all tickets of
---          its registry up to this hold's; empty or missing: none of these
--- ARGV[7]  the ticket of a call that leaves the queue; empty or missing: none
+--          which no long window is due, since it does not matter who leads; empty or missing: none of these
+-- ARGV[7]  a ticket of a call that leaves the queue; empty or missing: none
 -- ARGV[8]  how long the path stays taken, in milliseconds; empty or missing: no longer
 -- ARGV[9]  the command that removes a key; empty or missing: UNLINK
 -- ARGV[10] one more channel to publish on; empty or missing: none
+-- ARGV[11] and so on: more tickets like ARGV[7]
 --
 -- Replies 0 if the lock was not the hold's and is free, -1 if it belongs to another hold, or the lease of this one is over. If
 -- the lock was the hold's, the reply is 1; 2 if others wait in the queue or one of them has the lock now; or a text that says why
@@ -37,7 +37,7 @@ local keep, removal, old = ARGV[8] or '', ARGV[9] or '', ARGV[10] or ''
 
 --# drop
 local state, turn = drop(value, keep) -- turn: the lock is free for more calls than before
-local leaves = ARGV[6] == 'leave' or (ARGV[7] or '') ~= ''
+local leaves = (ARGV[7] or '') ~= ''
 local gone = false -- the reply, if the lock was not the hold's
 if state ~= 'mine' then
   gone = state ~= 'ours' and (state == 'wrong' or not free('w')) and -1 or 0
@@ -51,27 +51,17 @@ local reply, failed, opens = 1, false, turn
 if prefix ~= '' then
   local entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
   if leaves and entries[1] then
-    -- Removes the tickets of a call that leaves: this ticket, or all of its registry up to the hold's. If another ticket is the
-    -- first one then, its process is told: it must watch the key now.
-    local function dequeue(ticket)
+    -- Removes the tickets of a call that leaves. If another ticket is the first one then, its process is told: it must watch the
+    -- key now. The work must not grow with the queue: the slower the server, the more calls leave.
+    local function dequeue()
       local first = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
-      if ticket ~= '' then
-        redis.call('ZREM', queue, ticket)
-      else
-        local registry, number = string.match(value, '^(.*):(%d+)$')
-        for _, member in ipairs(redis.call('ZRANGEBYSCORE', queue, 0, '+inf')) do
-          local other, n = string.match(member, '^(.*):(%d+)|%d+[rw]?$')
-          if other == registry and tonumber(n) <= tonumber(number) then
-            redis.call('ZREM', queue, member)
-          end
-        end
-      end
+      redis.call('ZREM', queue, ARGV[7], unpack(ARGV, 11)) -- mutant: one ticket of several
       local next = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1]
       if next and next ~= first then
         warn(next, 'n', math.max(redis.call('PTTL', key), 0))
       end
     end
-    pcall(dequeue, ARGV[7] or '')
+    pcall(dequeue)
     entries = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
     opens = turn or free('r') ~= free('w') -- a writer's ticket may have kept readers out
   end
