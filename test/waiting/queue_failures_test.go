@@ -75,7 +75,9 @@ func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
 					require.NoError(w, m.Unlock(m.Lock))
 				}
 				require.NoError(w, <-last)
-				require.Len(w, log.Lines("for now"), len(log.Lines()), "%s", log.Lines())
+				// A server that refuses PING, too (MISCONF), may have kept who came last from a connection for wake-ups, for a while.
+				most := len(log.Lines("for now")) + len(log.Lines("no connection for wake-ups", name))
+				require.Equal(w, most, len(log.Lines()), "%s", log.Lines())
 			})
 		})
 	}
