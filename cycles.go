@@ -54,7 +54,7 @@ func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, w queue.Waiti
 		call.Goroutine = owner.Calling()
 	}
 	if call.Since = w.Since; w.Since == 0 {
-		call.Since = l.reg.clock.Now()
+		call.Since = l.reg.transport.Clock.Now()
 	}
 }
 
@@ -67,7 +67,7 @@ func (l *Lock) block(ctx context.Context, call *deadlock.Call, w queue.Waiting) 
 // endWait takes a call for l out of the graph.
 func (l *Lock) endWait(call *deadlock.Call) {
 	if waiting.Leave(call) {
-		l.reg.others.presence.Rewrite()
+		l.reg.record.Rewrite()
 	}
 }
 

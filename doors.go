@@ -32,8 +32,8 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 	seam.Lockregistry.Parts = func(registry any) seam.Parts {
 		r, _ := registry.(*Registry)
 		return seam.Parts{
-			Reader: &r.others.reader, Detector: r.others.presence.detector, Formats: r.formats, Layout: r.layout.name,
-			Values: r.values, Label: r.others.label, Own: r.others.presence.of, Held: r.held,
+			Reader: &r.reader, Detector: r.record.detector, Formats: r.formats, Layout: r.layout.name,
+			Values: r.queues.Values, Label: r.record.label, Own: r.record.of, Held: r.held,
 		}
 	}
 	seam.Lockregistry.Deadlock = deadlockOf
@@ -62,7 +62,7 @@ func (r *Registry) inspect(ctx context.Context, path string) (protocol.Inspectio
 	if err := r.queues.Stopped(ctx); err != nil {
 		return protocol.Inspection{}, err
 	}
-	found, errs := r.others.reader.Locks(ctx, []string{key})
+	found, errs := r.reader.Locks(ctx, []string{key})
 	return found[0], r.transport.Node(key).Unsupported(errs[0])
 }
 

@@ -50,7 +50,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	}
 	deadline := clock.Never
 	if q.wait > 0 {
-		deadline = l.reg.clock.Now().Add(q.wait)
+		deadline = l.reg.transport.Clock.Now().Add(q.wait)
 	}
 	c, o := q.in.Carried, q.owner()
 	if err := l.reg.drained(c); err != nil { // after the pin: so either this call sees the shutdown, or Shutdown sees the call
@@ -130,7 +130,7 @@ func (l *Lock) enterLocal(
 	}
 	since := l.reg.observed()
 	if q.blocked == 0 {
-		q.blocked = l.reg.clock.Now()
+		q.blocked = l.reg.transport.Clock.Now()
 	}
 	w.Began(q.blocked)
 	l.beginWait(ctx, &w.Call, waitingOf(q))
@@ -139,7 +139,7 @@ func (l *Lock) enterLocal(
 		l.reg.waiters.Put(w)
 	}
 	if since != 0 {
-		q.here += since.Until(l.reg.clock.Now())
+		q.here += since.Until(l.reg.transport.Clock.Now())
 	}
 	return how, true, err
 }
@@ -229,7 +229,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 			return ErrLockLost
 		}
 		if !renew {
-			l.entry().Use(l.reg.clock.Now())
+			l.entry().Use(l.reg.transport.Clock.Now())
 			return nil
 		}
 		q.plain = true // the hold's lease is as long now
@@ -264,7 +264,7 @@ func (l *Lock) awaitTurn(
 ) (local.Admission, error) {
 	var timeout <-chan time.Time
 	if deadline != clock.Never {
-		timer := time.NewTimer(l.reg.clock.Now().Until(deadline))
+		timer := time.NewTimer(l.reg.transport.Clock.Now().Until(deadline))
 		defer timer.Stop()
 		timeout = timer.C
 	}
@@ -293,7 +293,7 @@ func (l *Lock) awaitTurn(
 		return local.Refused, err
 	case refusal != nil:
 		return local.Refused, refusal
-	case why == nil && l.reg.drain.Begun() && l.reg.clock.Now() < deadline: // only Shutdown refuses a call before its time is over
+	case why == nil && l.reg.drain.Begun() && l.reg.transport.Clock.Now() < deadline: // only Shutdown refuses one so early
 		return local.Refused, ErrClosed
 	default:
 		return local.Refused, why

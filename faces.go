@@ -35,7 +35,7 @@ type forHold Lock
 func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	l := (*Lock)(a)
 	if why == fault.KeyGone {
-		l.reg.others.presence.Doubt()
+		l.reg.record.Doubt()
 	}
 	if awaited && l.half().Contended() {
 		l.evict()
@@ -168,7 +168,7 @@ func (w forGraph) Report(cycle []deadlock.Step, first bool) error {
 		l := lockOf(s.Call.Lock)
 		about, r := l.subject(), l.reg
 		d.Waits[i] = observe.DeadlockWait{
-			Path: about.Path, Kind: about.Kind, Owner: s.Call.Caller(), Label: r.others.label, Since: r.clock.Time(s.Call.Since),
+			Path: about.Path, Kind: about.Kind, Owner: s.Call.Caller(), Label: r.record.label, Since: r.transport.Clock.Time(s.Call.Since),
 		}
 		if s.Held != nil {
 			d.Waits[i].Holds = []string{lockOf(s.Held).path()}

@@ -27,7 +27,7 @@ func (m wakeup) publishes() bool { return m == wakeupAuto || m == wakeupPubSub }
 
 // listen makes the waker of the registry's waiting calls.
 func (r *Registry) listen(m wakeup, log *slog.Logger) {
-	w := queue.NewWaker(r.prefix, strings.TrimSuffix(r.values, ":"), r.queues.Cluster)
+	w := queue.NewWaker(r.prefix, strings.TrimSuffix(r.queues.Values, ":"), r.queues.Cluster)
 	r.queues.Waker = w
 	to := r.transport.Client
 	o := wake.Options{
@@ -43,7 +43,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 		Message:   func(_, text string) { r.deliver(text) },
 		Connection: func(c wake.Connection) {
 			if !c.Up {
-				r.others.presence.Doubt()
+				r.record.Doubt()
 				r.verifyHolds(c.Node)
 			}
 		},
@@ -57,7 +57,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 // server, and repeats recent removals. Server is the address in a cluster, else empty. Holds whose server is not known are
 // verified, too.
 func (r *Registry) verifyHolds(server string) {
-	now := r.clock.Now()
+	now := r.transport.Clock.Now()
 	elsewhere := func(p *queue.Path) bool {
 		at := p.Node().Address
 		return server != "" && at != "" && at != server
@@ -80,7 +80,7 @@ func (r *Registry) deliver(text string) {
 	if !ok || len(m.Key) <= len(r.prefix) {
 		return
 	}
-	r.transport.Node(m.Key).GotMessage(r.clock.Now())
+	r.transport.Node(m.Key).GotMessage(r.transport.Clock.Now())
 	path := m.Key[len(r.prefix)+1:]
 	for l := range r.cache.of(path) {
 		if l.redis.Deliver(m) {

@@ -17,11 +17,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
+	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // newCached is a registry, for its cache: the cache itself never talks to Redis, so there is none.
 func newCached(capacity int) *Registry {
-	r := &Registry{clock: clock.New()}
+	r := &Registry{transport: &onClient{Client: &transport.Client{Clock: clock.New()}}}
 	r.cache.Resize(capacity)
 	r.prefix = "orders"
 	r.plain = &kind{hold.Kind{Format: protocol.NewSpring(protocol.Config{})}, new(queue.Shared).Kind("")}
@@ -36,7 +37,7 @@ func TestCache_ExpireUnusedBoundaries(t *testing.T) {
 		made, locked := r.Obtain("made"), r.Obtain("locked long ago")
 		<-time.After(age - 1)
 		require.Zero(t, r.ExpireUnusedOlderThan(age))
-		locked.entry().Use(r.clock.Now())
+		locked.entry().Use(r.transport.Clock.Now())
 		<-time.After(1)
 		require.Equal(t, 1, r.ExpireUnusedOlderThan(age), "the one that was made exactly so long ago and never locked")
 		require.NotSame(t, made, r.Obtain("made"))

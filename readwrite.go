@@ -67,7 +67,7 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 		side.lock.pair = rw
 		side.lock.begin(r, side.kind, key, &rw.writer)
 	}
-	rw.local.Init(redisHalf{rw}, rw.lookEvery())
+	rw.local.Init(redisHalf{rw})
 	return rw
 }
 
@@ -86,14 +86,6 @@ func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 // Writer returns the lock that excludes all other owners, readers and writers.
 func (rw *ReadWriteLock) Writer() *Lock { return &rw.writer }
 
-// lookEvery returns how often Redis is asked whether a writer waits elsewhere.
-func (rw *ReadWriteLock) lookEvery() time.Duration {
-	if handoff := rw.reader.reg.handoff; handoff > 0 {
-		return min(handoff, defaultHandoff)
-	}
-	return defaultHandoff
-}
-
 // redisHalf is the half in Redis as seen by the local half, which calls it with its mutex held.
 type redisHalf struct{ *ReadWriteLock }
 
@@ -103,14 +95,22 @@ func (rw redisHalf) Sharable() bool {
 	return h != nil && h.Fresh()
 }
 
-// LookDue reports whether it is time to look for a writer: lookEvery has passed since the hold began and since the last look.
+// LookAgain returns how often Redis is asked whether a writer waits elsewhere.
+func (rw redisHalf) LookAgain() time.Duration {
+	if handoff := rw.reader.reg.handoff; handoff > 0 {
+		return min(handoff, defaultHandoff)
+	}
+	return defaultHandoff
+}
+
+// LookDue reports whether it is time to look for a writer: LookAgain has passed since the hold began and since the last look.
 // So a writer waits for little more than twice that time, plus the sections under way.
 func (rw redisHalf) LookDue() bool {
-	h, every := rw.reader.hold.Load(), rw.lookEvery()
+	h, every := rw.reader.hold.Load(), rw.LookAgain()
 	if h == nil {
 		return false
 	}
-	now := rw.reader.reg.clock.Now()
+	now := rw.reader.reg.transport.Clock.Now()
 	_, had, _ := h.Held(now)
 	return had >= every && now >= rw.sought.Add(every)
 }
@@ -121,7 +121,7 @@ func (rw redisHalf) Look() bool {
 	if rw.reader.hold.Load() == nil || rw.reader.reg.isClosed() {
 		return false
 	}
-	rw.sought = rw.reader.reg.clock.Now()
+	rw.sought = rw.reader.reg.transport.Clock.Now()
 	go rw.ask()
 	return true
 }

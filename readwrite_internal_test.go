@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,11 +20,13 @@ func (sharing) Sharable() bool { return true }
 func (sharing) LookDue() bool  { return false }
 func (sharing) Look() bool     { return false }
 
+func (sharing) LookAgain() time.Duration { return defaultHandoff }
+
 func newSharing() *ReadWriteLock {
 	rw := &ReadWriteLock{}
 	rw.wrote.Store(hold.New(&hold.Path{}, "the writer's", hold.Terms{}))
 	rw.reader.pair, rw.writer.pair = rw, rw
-	rw.local.Init(sharing{}, defaultHandoff)
+	rw.local.Init(sharing{})
 	return rw
 }
 
@@ -97,7 +100,7 @@ func TestReadWriteLock_BothSidesKnowOfOthers(t *testing.T) {
 		require.NoError(t, other.redis.LastFailure(true))
 
 		require.False(t, other.redis.Contested())
-		side.redis.NoteContention(protocol.Contended, false, reg.clock.Now())
+		side.redis.NoteContention(protocol.Contended, false, reg.transport.Clock.Now())
 		require.True(t, other.redis.Contested())
 	}
 }

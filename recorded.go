@@ -11,41 +11,41 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// recorded is the record that a registry keeps of itself in Redis, and the registry as seen by package presence.
-type recorded struct {
+// ownRecord is the record that a registry keeps of itself in Redis, and the registry as seen by package presence.
+type ownRecord struct {
 	presence.Recorder
 	record.Writer
 
 	reg      *Registry
+	label    observe.Label
 	detector *detector.Detector
 }
 
 // keepRecord makes the registry keep a record of itself, with its name if it has one, and look for cycles across processes.
 func (r *Registry) keepRecord(name *string) {
-	own := presence.Own(strings.TrimSuffix(r.values, ":"), name)
-	o := &r.others.reader
+	own := presence.Own(strings.TrimSuffix(r.queues.Values, ":"), name)
+	o := &r.reader
 	o.Apart = &r.queues.Apart
-	o.Prefix, o.Sharded, o.Cluster, o.Clock, o.Client = r.prefix, r.formats.Sharded(), r.queues.Cluster, r.clock, r.client
+	o.Prefix, o.Sharded, o.Cluster, o.Clock, o.Client = r.prefix, r.formats.Sharded(), r.queues.Cluster, r.transport.Clock, r.client
 	o.Transport, o.Calls, o.Closed = r.transport.Client, &r.queues, r.closed
-	p := &r.others.presence
-	r.others.label = observe.Label(own)
-	p.reg = r
+	p := &ownRecord{reg: r, label: observe.Label(own)}
+	r.record = p
 	p.Init(record.Of{
-		Prefix: r.prefix, Registry: own.Registry, Clock: r.clock, Transport: r.transport.Client, Limit: r.queues.Limit,
+		Prefix: r.prefix, Registry: own.Registry, Clock: r.transport.Clock, Transport: r.transport.Client, Limit: r.queues.Limit,
 		Log: r.reports.dispatch.Log,
 	})
-	p.detector = detector.New(forDetector{o, r}, own, &waiting, r.clock, r.closed)
-	p.Start(p, r.clock, own)
+	p.detector = detector.New(forDetector{o, r}, own, &waiting, r.transport.Clock, r.closed)
+	p.Start(p, r.transport.Clock, own)
 }
 
-func (w *recorded) Newest() uint64 { return w.reg.numbers.Newest() }
+func (w *ownRecord) Newest() uint64 { return w.reg.numbers.Newest() }
 
 // Waits returns the waiting calls that the record lists. When one of them ends, the record is written anew.
-func (w *recorded) Waits() []presence.Wait { return w.detector.Waits() }
+func (w *ownRecord) Waits() []presence.Wait { return w.detector.Waits() }
 
 // Locks returns the locks that the record lists.
-func (w *recorded) Locks() (all []presence.Lock) {
-	now := w.reg.clock.Now()
+func (w *ownRecord) Locks() (all []presence.Lock) {
+	now := w.reg.transport.Clock.Now()
 	for l := range w.reg.everyLock() {
 		if l.entry().Pins() <= 0 {
 			continue
@@ -61,9 +61,9 @@ func (w *recorded) Locks() (all []presence.Lock) {
 }
 
 // of is what others are told of a path, or are yet to be.
-func (w *recorded) of(path string) (all []presence.Lock) {
+func (w *ownRecord) of(path string) (all []presence.Lock) {
 	for l := range w.reg.locksOf(path) {
-		if is, lasts := w.describe(l, w.reg.clock.Now()); lasts {
+		if is, lasts := w.describe(l, w.reg.transport.Clock.Now()); lasts {
 			all = append(all, is)
 		}
 	}
@@ -71,11 +71,11 @@ func (w *recorded) of(path string) (all []presence.Lock) {
 }
 
 // describe returns what the record says about a lock, and whether the lock belongs in the record.
-func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts bool) {
+func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts bool) {
 	is.Path = l.path()
 	if h := l.hold.Load(); h != nil {
 		if owned, had, fresh := h.Held(now); fresh && had >= presence.Lasting {
-			is.Hold, is.Since = h.Number(), w.reg.clock.Time(now.Add(-owned)).UnixMicro()
+			is.Hold, is.Since = h.Number(), w.reg.transport.Clock.Time(now.Add(-owned)).UnixMicro()
 			is.Lease, is.Lasts = h.RenewalLease().Milliseconds(), h.Lasts(now)
 		}
 	}
@@ -91,7 +91,7 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 			}
 		}
 		if first != 0 && first.Until(now) >= presence.Lasting {
-			is.Oldest = w.reg.clock.Time(first).UnixMicro()
+			is.Oldest = w.reg.transport.Clock.Time(first).UnixMicro()
 		}
 		is.Standby = queued && l.redis.WaitsToLead()
 	}
@@ -99,7 +99,7 @@ func (w *recorded) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts
 }
 
 // InUse reports whether the registry holds a lock or waits for one, and whether one of these has lasted a second.
-func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
+func (w *ownRecord) InUse(now clock.Instant) (used, lasting bool) {
 	for l := range w.reg.everyLock() {
 		if l.entry().Pins() <= 0 {
 			continue
@@ -120,4 +120,4 @@ func (w *recorded) InUse(now clock.Instant) (used, lasting bool) {
 }
 
 // Lasts is called when a call has waited for a while. It looks for cycles with calls of this registry.
-func (w *recorded) Lasts(ctx context.Context) { w.detector.Look(ctx) }
+func (w *ownRecord) Lasts(ctx context.Context) { w.detector.Look(ctx) }

@@ -40,16 +40,16 @@ type Registry struct {
 	config
 	kinds
 	client    rueidis.Client
-	owns      bool // the client, see Open
 	transport *onClient
-	clock     clock.Clock // for the times of commands
 
 	cache      lockCache
 	permits    *permits.Calls[*Lock]
 	waiters    *local.Pool
 	queues     queue.Shared
 	background *background.Work
-	others     others
+	reader     readonly.Reader // of what there is in Redis
+	master     topology.LastMaster
+	record     *ownRecord
 	reports    reports
 
 	ending
@@ -61,13 +61,13 @@ type ending struct {
 	closed  chan struct{}
 	closing sync.Once
 	last    func() bool // ends the use of transport, and reports whether nobody else uses it
+	owns    bool        // the client is of Open, and is closed with the registry
 }
 
 // names are the names of a registry and its holds.
 type names struct {
 	prefix   string
 	clientID string
-	values   string // the prefix of the values of this registry's holds, and of no other's
 	numbers  protocol.Numbers
 }
 
@@ -76,7 +76,7 @@ type config struct {
 	lease   *lease.Term // of calls that name none
 	renewal bool        // see WithRenewal
 	handoff time.Duration
-	layout  layout
+	layout  *layout
 }
 
 // kinds are the kinds of locks: plain locks, the two sides of read-write locks, and semaphores.
@@ -85,15 +85,6 @@ type kinds struct {
 	permit             *kind // for removals, and for what all calls of a semaphore share
 
 	formats protocol.Config
-	holds   *hold.Env
-}
-
-// others is what a registry publishes about itself, and reads about others.
-type others struct {
-	label    observe.Label // of this registry
-	reader   readonly.Reader
-	master   topology.LastMaster
-	presence recorded
 }
 
 // reports are the ways in which users learn of events, besides the results of calls.
@@ -156,8 +147,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r.transport, r.last = clients.Join(client, func() *onClient { return &onClient{Client: transport.New(client)} })
 	r.lease = lease.NewTerm(s.leaseLength())
 	r.cache.Resize(defaultCapacity)
-	r.call(prefix, s.clientID)
-	r.clock = r.transport.Clock
+	r.queues.Prefix, r.queues.Values = prefix, r.call(prefix, s.clientID)
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
 		r.reports.dispatch.Handler = handler
 	}
@@ -165,7 +155,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 		r.reports.observer = *s.observer
 	}
 	if replicas := r.queues.Replicas; replicas != nil {
-		replicas.Settled = transport.NewShortage(r.clock, r.reports.dispatch.Log)
+		replicas.Settled = transport.NewShortage(r.transport.Clock, r.reports.dispatch.Log)
 	}
 	r.background = background.New(client, r.transport.Client, background.Tells{
 		Doubt: r.verifyHolds, Renewing: r.tellRenewing, Log: r.reports.dispatch.Log,
@@ -174,7 +164,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r.permits = r.semaphores()
 	r.keepRecord(s.name)
 	q := &r.queues
-	q.Prefix, q.Values, q.Clock, q.Transport, q.Closed = r.prefix, r.values, r.clock, r.transport.Client, r.closed
+	q.Clock, q.Transport, q.Closed = r.transport.Clock, r.transport.Client, r.closed
 	q.Cleaner, q.Lease = r.background.Cleaner, r.lease.Length
 	r.drain.Init(r.holdersNow)
 	q.Draining.Begins = r.drain.Start()
@@ -183,14 +173,15 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	return r
 }
 
-// call sets the names. A client id is made unique by a UUID: two processes with the same id must not mistake each other's holds
-// for their own.
-func (n *names) call(prefix string, clientID *string) {
+// call sets the names, and returns the prefix of the values of this registry's holds, and of no other's. A client id is made
+// unique by a UUID: two processes with the same id must not mistake each other's holds for their own.
+func (n *names) call(prefix string, clientID *string) (values string) {
 	id := uuid.NewString()
-	n.prefix, n.clientID, n.values = prefix, id, id+":"
+	n.prefix, n.clientID, values = prefix, id, id+":"
 	if clientID != nil {
-		n.clientID, n.values = *clientID, *clientID+":"+n.values
+		n.clientID, values = *clientID, *clientID+":"+values
 	}
+	return values
 }
 
 // kind is what all locks of one kind have in common.
@@ -208,27 +199,26 @@ type layout struct {
 }
 
 var (
-	springLayout   = layout{observe.LayoutSpring, protocol.NewSpring, defaultExpiry, false}
-	redissonLayout = layout{observe.LayoutRedisson, protocol.NewRedisson, 30 * time.Second, true}
+	springLayout   = &layout{observe.LayoutSpring, protocol.NewSpring, defaultExpiry, false}
+	redissonLayout = &layout{observe.LayoutRedisson, protocol.NewRedisson, 30 * time.Second, true}
 )
 
 func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
 		Prefix: r.prefix, Cluster: r.queues.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
-		Beside: protocol.NewBeside(r.clock),
+		Beside: protocol.NewBeside(r.transport.Clock),
 		Remove: func() string { return r.transport.removal(r.transport.Client, &r.reports.dispatch) },
 	}
 	env := &hold.Env{
-		Clock: r.clock, Server: r.transport.Client, Schedule: r.background.Holds, NumberAt: len(r.values),
+		Clock: r.transport.Clock, Server: r.transport.Client, Schedule: r.background.Holds, NumberAt: len(r.queues.Values),
 		Demand:      func(c *protocol.Call) { r.queues.Demand(c, queue.Renews) },
 		Log:         r.reports.dispatch.Log,
 		Unreachable: r.background.Orphans.Orphan,
 	}
-	r.holds = env
-	r.permit = r.permitsOf(1, 1)
 	r.plain = &kind{hold.Kind{Format: r.layout.format(r.formats), Env: env}, r.queues.Kind("")}
 	r.read = &kind{hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, r.queues.Kind(queue.Reads)}
 	r.write = &kind{hold.Kind{Format: protocol.NewWrite(r.formats), Env: env}, r.queues.Kind(queue.Writes)}
+	r.permit = r.permitsOf(1, 1)
 }
 
 // begin initializes a lock for a key. Anchor is as in Lock.anchor.
@@ -236,7 +226,7 @@ func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.reg = r
 	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*forHold)(l)}
 	l.redis.Init(of, k.paths, (*forQueue)(l), &anchor.redis)
-	l.entry().Use(r.clock.Now())
+	l.entry().Use(r.transport.Clock.Now())
 }
 
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock's methods report what
@@ -291,7 +281,7 @@ func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) 
 // It only frees memory: nothing changes in Redis, and a dropped lock keeps working. It does not block other calls, even with
 // millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
-	return r.cache.DropUnused(r.clock.Now().Add(-max(age, 0)))
+	return r.cache.DropUnused(r.transport.Clock.Now().Add(-max(age, 0)))
 }
 
 // SetCapacity sets how many lock objects the registry keeps, at least one. When there are more, the registry drops the unused
@@ -334,12 +324,12 @@ func (r *Registry) Close() error {
 		defer limit.Stop()
 		r.transport.AwaitAbandoned(trip.Plus(queue.ReleaseGrace))
 		r.background.Close()
-		r.others.presence.Close()
+		r.record.Close()
 		ended := make(chan struct{})
 		go func() {
 			r.queues.Waker.Wait()
 			r.background.Wait()
-			r.others.presence.Wait()
+			r.record.Wait()
 			close(ended)
 		}()
 		select {
@@ -399,14 +389,14 @@ func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 	r := l.reg
 	// The buffer is long enough for most, so that the value costs one allocation.
 	var buf [96]byte
-	value := strconv.AppendUint(append(buf[:0], r.values...), r.numbers.Draw(), 10) // mutant: no number
-	r.others.presence.Asked()
+	value := strconv.AppendUint(append(buf[:0], r.queues.Values...), r.numbers.Draw(), 10) // mutant: no number
+	r.record.Asked()
 	return hold.New(&l.redis.Path, string(value), t)
 }
 
 // adopt gives a hold that was handed over the terms that its new owner asks for. It reports false when the hold is lost.
 func (l *Lock) adopt(h *hold.Hold, q *request) bool {
-	l.entry().Use(l.reg.clock.Now())
+	l.entry().Use(l.reg.transport.Clock.Now())
 	return h.Adopt(l.terms(q))
 }
 

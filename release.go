@@ -43,7 +43,7 @@ func (l *Lock) endHold() (removing, observe.End, error) {
 			return removing{}, observe.EndHandedOver, nil
 		}
 	}
-	e.At = reg.clock.Now()
+	e.At = reg.transport.Clock.Now()
 	e.Kept = l.redis.NoteKept(h)
 	l.hold.Store(nil)
 	owned, _, _ := h.Held(e.At)
@@ -71,7 +71,7 @@ func (l *Lock) ended(e *removing) (observe.End, error) {
 		return observe.EndUnknown, e.Err
 	case e.Lost != fault.NotLost:
 		l.tellLost(e.owned, e.Lost)
-		l.reg.others.presence.Doubt()
+		l.reg.record.Doubt()
 		return observe.EndLost, e.Lost.Err()
 	case e.Kept > e.At:
 		return observe.EndKept, nil
@@ -113,7 +113,7 @@ func (r *releasing) leave(i int, h *Hold, before int32) {
 		r.errs[i] = l.fail("release", err)
 		return
 	}
-	owned, _, _ := l.hold.Load().Held(l.reg.clock.Now())
+	owned, _, _ := l.hold.Load().Held(l.reg.transport.Clock.Now())
 	one := leaving{i: i, lock: l}
 	one.removing, one.how, one.Err = l.endHold()
 	one.owned = owned

@@ -218,7 +218,7 @@ func (s *Semaphore) kind(each int) *kind {
 // permitsOf returns the kind of holds of a semaphore; each is how many permits one has, number how many there are.
 func (r *Registry) permitsOf(each, number int) *kind {
 	format := protocol.NewPermits(r.formats, each, number)
-	return &kind{hold.Kind{Format: format, Env: r.holds}, r.queues.Permits(each)}
+	return &kind{hold.Kind{Format: format, Env: r.plain.Env}, r.queues.Permits(each)}
 }
 
 // found logs that Redis has another number of permits than the caller named, unless that was logged.

@@ -36,7 +36,7 @@ func (r *Registry) Stats() observe.Stats {
 	s.Wakeups = observe.Wakeups{Messages: r.queues.Grants.Load(), Polls: r.queues.Polls.Load()}
 	server := ""
 	if !r.queues.Cluster {
-		server = r.others.master.Of(r.client, r.clock)
+		server = r.master.Of(r.client, r.transport.Clock)
 	}
 	nodes := r.masters(server)
 	if r.queues.Waker.Listening != nil {
@@ -69,7 +69,7 @@ func (l *Lock) count(s *observe.Stats) {
 		return
 	}
 	if h := l.hold.Load(); h != nil {
-		if owned, _, fresh := h.Held(l.reg.clock.Now()); fresh {
+		if owned, _, fresh := h.Held(l.reg.transport.Clock.Now()); fresh {
 			s.Holds++
 			s.Oldest = max(s.Oldest, owned)
 		}
@@ -78,7 +78,7 @@ func (l *Lock) count(s *observe.Stats) {
 		return
 	}
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
-	now := l.reg.clock.Now()
+	now := l.reg.transport.Clock.Now()
 	if waits, queued, since := l.redis.Waits(); waits {
 		s.Waiters++
 		s.OldestWait = max(s.OldestWait, since.Until(now))
@@ -121,7 +121,7 @@ func (r *Registry) masters(server string) nodesStats {
 // timeOf returns the time of an instant; unset if there is none.
 func (r *Registry) timeOf(i clock.Instant) (t time.Time) {
 	if i > 0 {
-		t = r.clock.Time(i)
+		t = r.transport.Clock.Time(i)
 	}
 	return t
 }

@@ -29,7 +29,6 @@ import (
 // for each lock, unlock and cancellation.
 type ReadWrite struct {
 	redis Redis
-	every time.Duration // how often to look for a writer elsewhere while readers are kept out
 
 	mu    sync.Mutex
 	read  Side
@@ -37,6 +36,7 @@ type ReadWrite struct {
 	queue Line
 
 	// About readers.
+	stuck   bool        // the one that acquires waits for other processes
 	barred  bool        // a writer waits elsewhere: no more readers join
 	looking bool        // Redis is being asked about that
 	timer   *time.Timer // when to ask again; nil while no reader is kept out
@@ -50,12 +50,13 @@ type Redis interface {
 	LookDue() bool
 	// Look starts to look for one in the background, and reports whether it does. It then calls Answer or Unknown with the result.
 	Look() bool
+	// LookAgain returns how long after that to look once more while readers are kept out.
+	LookAgain() time.Duration
 }
 
-// Init makes the zero value ready for use. While readers are kept out for a writer elsewhere, l looks for one again at
-// intervals of every.
-func (l *ReadWrite) Init(redis Redis, every time.Duration) {
-	l.redis, l.every = redis, every
+// Init makes the zero value ready for use.
+func (l *ReadWrite) Init(redis Redis) {
+	l.redis = redis
 	l.read.of, l.write.of = l, l
 }
 
@@ -86,7 +87,7 @@ func (l *ReadWrite) mayRead(o owner.ID) Admission {
 	case l.write.phase != phaseFree && !l.write.heldBy(o): // mutant: local reader beside a writer
 		return Refused
 	case l.read.phase == phaseFree:
-		l.read.phase, l.read.asking, l.read.stuck = phaseAcquiring, o, false
+		l.read.phase, l.read.asking, l.stuck = phaseAcquiring, o, false
 		return Entered
 	case l.read.phase == phaseHeld && l.redis.Sharable() && !l.barred:
 		l.read.owners.add(o)
@@ -159,7 +160,7 @@ func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (A
 
 // replyIsNear reports whether Redis was asked for the reading side, and its reply is expected.
 func (l *ReadWrite) replyIsNear() bool {
-	return l.read.phase == phaseAcquiring && !l.read.stuck && l.write.phase == phaseFree
+	return l.read.phase == phaseAcquiring && !l.stuck && l.write.phase == phaseFree
 }
 
 // deny refuses the waiters that only wait for a reply, when none is expected. They are at the head of the queue: such a waiter
@@ -246,7 +247,7 @@ func (l *ReadWrite) holdBack() {
 		l.timer = nil
 	default:
 		var timer *time.Timer
-		timer = time.AfterFunc(l.every, func() { l.again(&timer) })
+		timer = time.AfterFunc(l.redis.LookAgain(), func() { l.again(&timer) })
 		l.timer = timer
 	}
 }

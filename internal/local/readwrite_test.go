@@ -25,10 +25,13 @@ type rwHalf struct {
 	asked    int  // how often that was done
 	unshared bool
 	ask      func() // when set it takes the place of counting
+	every    time.Duration
 }
 
 func (h *rwHalf) Sharable() bool { return !h.unshared }
 func (h *rwHalf) LookDue() bool  { return h.asks }
+
+func (h *rwHalf) LookAgain() time.Duration { return h.every }
 
 func (h *rwHalf) Look() bool {
 	if h.ask != nil {
@@ -42,8 +45,8 @@ func (h *rwHalf) Look() bool {
 const heldBackFor = time.Second
 
 func newRWHalf() *rwHalf {
-	h := &rwHalf{ReadWrite: &ReadWrite{}}
-	h.Init(h, heldBackFor)
+	h := &rwHalf{ReadWrite: &ReadWrite{}, every: heldBackFor}
+	h.Init(h)
 	return h
 }
 

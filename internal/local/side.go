@@ -36,7 +36,6 @@ type Side struct {
 	owners    owners
 	evictions Evictions
 	phase     phase
-	stuck     bool // the acquiring owner waits for other processes
 }
 
 type phase uint8
@@ -110,7 +109,7 @@ func (s *Side) Cancel(w *Waiter) {
 func (s *Side) Taken() {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	s.stuck = true
+	s.of.stuck = true
 	s.of.deny()
 }
 
