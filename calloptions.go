@@ -216,6 +216,9 @@ func (q *request) patient() bool { return q.wait != notAtAll }
 
 // apply applies the options of a call to q. The error lists all that is wrong.
 func apply[O any](q *request, opts []O) (failed error) {
+	if len(opts) == 0 {
+		return nil
+	}
 	var waits, tries bool
 	for _, one := range opts {
 		o, found := optionIn(one)

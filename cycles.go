@@ -36,15 +36,6 @@ func (c holds) Within(l deadlock.Lock, o owner.ID) bool {
 	return false
 }
 
-// waitingOf returns what the graph needs to know of a call.
-func waitingOf(q *request) queue.Waiting {
-	w := queue.Waiting{By: q.owner(), Ends: q.wait > 0, Since: q.blocked}
-	if q.in.Carried != nil {
-		w.Holds = holds{q.in.Carried}
-	}
-	return w
-}
-
 // beginWait sets what the graph needs to know of a call for l that is about to wait.
 func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
 	_, timed := ctx.Deadline()

@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -32,6 +33,56 @@ func ContextWithOwner(ctx context.Context) context.Context {
 	return tenure.NewOwner(ctx)
 }
 
+// acquire is Lock and TryLock, and the first part of Do and Acquire. It gets the local half, then the half in Redis. Bad is what
+// is wrong with the options, if anything is. See attempt.try on the size of its stack.
+func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (got bool, err error) {
+	if ctx != nil {
+		q.in = tenure.CarriedBy(ctx)
+	}
+	began := l.reg.observed()
+	err = fault.Join(bad, l.suits(q))
+	if unusable := l.check(ctx); unusable != nil {
+		err = fault.Join(err, unusable)
+	}
+	asked := false
+	if err == nil {
+		asked, err = l.get(ctx, q, false)
+	}
+	switch {
+	case err == nil:
+		got = true
+	case err == fault.Busy && (op == "trylock" || q.as.IsOnce()): //nolint:errorlint // never wrapped
+		err = nil
+	default:
+		err = l.gaveUp(op, err, q.wait, asked)
+	}
+	if began != 0 {
+		l.tellAcquired(ctx, op, q, began, got, err)
+	}
+	return got, err
+}
+
+// get gets the local half, then the half in Redis. Queued: the call has waited before. Asked: it had the local half, and asked
+// Redis.
+func (l *Lock) get(ctx context.Context, q *request, queued bool) (asked bool, err error) {
+	in, err := l.enter(ctx, q)
+	if in.lock != nil {
+		err = in.lock.obtain(ctx, q, in.deadline, queued || in.queued)
+	}
+	return in.lock != nil, err
+}
+
+// suits returns an error for options that l does not support.
+func (l *Lock) suits(q *request) error {
+	switch {
+	case q.atLeast > 0 && l.pair != nil:
+		return errors.New("AtLeast: it is for plain locks only")
+	case q.atMost > 0 && l.reads():
+		return errAtMostRead
+	}
+	return nil
+}
+
 // admission is what is left to do for a call that has entered the local half.
 type admission struct {
 	lock     *Lock // the path's lock in the cache, which must obtain a hold; nil: nothing is left to do
@@ -52,14 +103,20 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	if q.wait > 0 {
 		deadline = l.reg.transport.Clock.Now().Add(q.wait)
 	}
-	c, o := q.in.Carried, q.owner()
-	if err := l.reg.drained(c); err != nil { // after the pin: so either this call sees the shutdown, or Shutdown sees the call
+	if l.reg.drain.Begun() && l.reg.turnsAway(q.in.Carried) { // after the pin: either this sees the shutdown, or Shutdown this call
 		now.unpin()
-		return in, err
+		return in, ErrClosed
 	}
-	if decided, err := now.enterByContext(ctx, q, o); decided {
-		now.unpin()
-		return in, err
+	if q.lease == nil {
+		q.lease, q.plain = l.reg.lease, true
+	}
+	bound(q)
+	o := q.owner()
+	if q.in.Carried != nil {
+		if decided, err := now.enterByContext(ctx, q, o); decided {
+			now.unpin()
+			return in, err
+		}
 	}
 	for {
 		how, queued, err := now.enterLocal(ctx, q, o, deadline)
@@ -88,6 +145,41 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	}
 }
 
+// obtain gets the half in Redis for a call that has the local half. When it fails, the local half is free again.
+func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
+	asked := queue.Request{
+		Waiting: waitingOf(q), Terms: l.terms(q), Wait: q.wait,
+		Deadline: deadline, Queued: queued, FailFast: q.failFast,
+	}
+	err := queue.Obtain(ctx, &l.redis, &asked)
+	q.how, q.wakeups = obtained[asked.How], observe.Wakeups(asked.Woken)
+	return err
+}
+
+func (l *Lock) terms(q *request) hold.Terms {
+	return hold.Terms{
+		Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: l.renews(q), Leads: q.leads, Unlogged: q.unlogged,
+	}
+}
+
+func (l *Lock) newHold(t hold.Terms) *hold.Hold {
+	r := l.reg
+	// The buffer is long enough for most, so that the value costs one allocation.
+	var buf [96]byte
+	value := strconv.AppendUint(append(buf[:0], r.queues.Values...), r.numbers.Draw(), 10) // mutant: no number
+	r.record.Asked()
+	return hold.New(&l.redis.Path, string(value), t)
+}
+
+// renews reports whether the hold that a call asks for is renewed until it ends. Do, and Acquire of a reader, use
+// hold.StartRenewing instead.
+func (l *Lock) renews(q *request) bool {
+	return l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.keepsRenewed()
+}
+
+// keepsRenewed reports whether the lock is renewed when it is locked without a lease. Readers always are, see ReadWriteLock.
+func (l *Lock) keepsRenewed() bool { return l.reg.layout.watchdog || l.reads() }
+
 // enterByContext decides a call by its context: the call nests in a hold that the context carries, or fails because it would
 // wait for that hold forever.
 func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID) (decided bool, err error) {
@@ -97,10 +189,6 @@ func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID) (deci
 		}
 		return true, ErrDeadlock
 	}
-	if q.lease == nil {
-		q.lease, q.plain = l.reg.lease, true
-	}
-	bound(q)
 	t := q.in.At(&l.hold)
 	if t == nil || t.Owner == o || o.IsHold() { // an acquisition waits for the end of a hold that is lost
 		return false, nil
@@ -190,6 +278,12 @@ func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
 	return false, err
 }
 
+// adopt gives a hold that was handed over the terms that its new owner asks for. It reports false when the hold is lost.
+func (l *Lock) adopt(h *hold.Hold, q *request) bool {
+	l.entry().Use(l.reg.transport.Clock.Now())
+	return h.Adopt(l.terms(q))
+}
+
 // retreat unlocks once after a nested lock has failed, and joins the errors.
 func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
 	leaving := l.unlock(ctx, o)
@@ -240,17 +334,6 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 	return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, q.lease)
 }
 
-func (l *Lock) half() local.Half {
-	switch {
-	case l.pair == nil:
-		return &l.plain.local
-	case l.writes():
-		return l.pair.local.Writer()
-	default:
-		return l.pair.local.Reader()
-	}
-}
-
 // passed is a timer channel that has fired.
 var passed = func() <-chan time.Time {
 	c := make(chan time.Time)
@@ -270,7 +353,7 @@ func (l *Lock) awaitTurn(
 	}
 	refusal := waiting.Enter(&w.Call) // it closes a cycle
 	// Close and Shutdown refuse the calls that they find in the graph; this call may have come too late for them.
-	if refusal != nil || l.reg.isClosed() || l.reg.drained(q.in.Carried) != nil {
+	if refusal != nil || l.reg.isClosed() || l.reg.drain.Begun() && l.reg.turnsAway(q.in.Carried) {
 		timeout = passed
 	}
 	until, failing := ctx, func() error { return nil }
@@ -298,4 +381,13 @@ func (l *Lock) awaitTurn(
 	default:
 		return local.Refused, why
 	}
+}
+
+// waitingOf returns what the graph needs to know of a call.
+func waitingOf(q *request) queue.Waiting {
+	w := queue.Waiting{By: q.owner(), Ends: q.wait > 0, Since: q.blocked}
+	if q.in.Carried != nil {
+		w.Holds = holds{q.in.Carried}
+	}
+	return w
 }

@@ -11,24 +11,8 @@ import (
 // registry's identity in Redis but not the local half. So each call pins its lock.
 type lockCache struct{ cache.Cache[*forCache] }
 
-// anchor returns the lock that stands for l in the cache.
-func (l *Lock) anchor() *Lock {
-	if l.pair != nil {
-		return &l.pair.writer
-	}
-	return l
-}
-
 // shares reports whether a hold is on the path of l, by either side of it.
 func (l *Lock) shares(h *hold.Hold) bool { return lockAbove(h).anchor() == l.anchor() }
-
-// entry is what the cache has of l, and of the other side.
-func (l *Lock) entry() *cache.Entry {
-	if l.pair != nil {
-		return &l.pair.entry
-	}
-	return &l.plain.entry
-}
 
 // side returns the lock of the given anchor that corresponds to l: the pair's reader if l is a reader, else the anchor.
 func (l *Lock) side(anchor *Lock) *Lock {

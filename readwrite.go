@@ -71,10 +71,6 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	return rw
 }
 
-// reads reports whether l is the reader of a read-write lock, writes whether it is the writer.
-func (l *Lock) reads() bool  { return l.pair != nil && l == &l.pair.reader }
-func (l *Lock) writes() bool { return l.pair != nil && l == &l.pair.writer }
-
 // Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, separately for
 // each owner.
 //

@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cache"
@@ -40,6 +39,40 @@ type plainLock struct {
 
 	local localLock
 	entry cache.Entry
+}
+
+// The following tell a plain lock from the two sides of a pair.
+
+// reads reports whether l is the reader of a read-write lock, writes whether it is the writer.
+func (l *Lock) reads() bool  { return l.pair != nil && l == &l.pair.reader }
+func (l *Lock) writes() bool { return l.pair != nil && l == &l.pair.writer }
+
+// half is the local half.
+func (l *Lock) half() local.Half {
+	switch {
+	case l.pair == nil:
+		return &l.plain.local
+	case l.writes():
+		return l.pair.local.Writer()
+	default:
+		return l.pair.local.Reader()
+	}
+}
+
+// anchor returns the lock that stands for l in the cache.
+func (l *Lock) anchor() *Lock {
+	if l.pair != nil {
+		return &l.pair.writer
+	}
+	return l
+}
+
+// entry is what the cache has of l, and of the other side.
+func (l *Lock) entry() *cache.Entry {
+	if l.pair != nil {
+		return &l.pair.entry
+	}
+	return &l.plain.entry
 }
 
 // How long a call waits that has no [Wait].
@@ -285,56 +318,6 @@ func (l *Lock) check(ctx context.Context) error {
 		return errApart
 	case l.pair != nil && p.Format.Scatters(p.Key):
 		return errScattered
-	}
-	return nil
-}
-
-// acquire is Lock and TryLock, and the first part of Do and Acquire. It gets the local half, then the half in Redis. Bad is what
-// is wrong with the options, if anything is. See attempt.try on the size of its stack.
-func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (got bool, err error) {
-	if ctx != nil {
-		q.in = tenure.CarriedBy(ctx)
-	}
-	began := l.reg.observed()
-	err = fault.Join(bad, l.suits(q))
-	if unusable := l.check(ctx); unusable != nil {
-		err = fault.Join(err, unusable)
-	}
-	asked := false
-	if err == nil {
-		asked, err = l.get(ctx, q, false)
-	}
-	switch {
-	case err == nil:
-		got = true
-	case err == fault.Busy && (op == "trylock" || q.as.IsOnce()): //nolint:errorlint // never wrapped
-		err = nil
-	default:
-		err = l.gaveUp(op, err, q.wait, asked)
-	}
-	if began != 0 {
-		l.tellAcquired(ctx, op, q, began, got, err)
-	}
-	return got, err
-}
-
-// get gets the local half, then the half in Redis. Queued: the call has waited before. Asked: it had the local half, and asked
-// Redis.
-func (l *Lock) get(ctx context.Context, q *request, queued bool) (asked bool, err error) {
-	in, err := l.enter(ctx, q)
-	if in.lock != nil {
-		err = in.lock.obtain(ctx, q, in.deadline, queued || in.queued)
-	}
-	return in.lock != nil, err
-}
-
-// suits returns an error for options that l does not support.
-func (l *Lock) suits(q *request) error {
-	switch {
-	case q.atLeast > 0 && l.pair != nil:
-		return errors.New("AtLeast: it is for plain locks only")
-	case q.atMost > 0 && l.reads():
-		return errAtMostRead
 	}
 	return nil
 }

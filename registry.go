@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/background"
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/connect"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/drain"
@@ -168,7 +166,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	q.Cleaner, q.Lease = r.background.Cleaner, r.lease.Length
 	r.drain.Init(r.holdersNow)
 	q.Draining.Begins = r.drain.Start()
-	q.Draining.GoesOn = func(ctx context.Context) bool { return r.drained(tenure.CarriedBy(ctx).Carried) == nil }
+	q.Draining.GoesOn = func(ctx context.Context) bool { return !r.turnsAway(tenure.CarriedBy(ctx).Carried) }
 	r.listen(s.wakeup, s.log)
 	return r
 }
@@ -207,7 +205,7 @@ func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
 		Prefix: r.prefix, Cluster: r.queues.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
 		Beside: protocol.NewBeside(r.transport.Clock),
-		Remove: func() string { return r.transport.removal(r.transport.Client, &r.reports.dispatch) },
+		Remove: r.removal,
 	}
 	env := &hold.Env{
 		Clock: r.transport.Clock, Server: r.transport.Client, Schedule: r.background.Holds, NumberAt: len(r.queues.Values),
@@ -367,44 +365,3 @@ func (r *Registry) newLock(path string) *Lock {
 	l.begin(r, r.plain, r.prefix+":"+path, l)
 	return l
 }
-
-// obtain gets the half in Redis for a call that has the local half. When it fails, the local half is free again.
-func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
-	asked := queue.Request{
-		Waiting: waitingOf(q), Terms: l.terms(q), Wait: q.wait,
-		Deadline: deadline, Queued: queued, FailFast: q.failFast,
-	}
-	err := queue.Obtain(ctx, &l.redis, &asked)
-	q.how, q.wakeups = obtained[asked.How], observe.Wakeups(asked.Woken)
-	return err
-}
-
-func (l *Lock) terms(q *request) hold.Terms {
-	return hold.Terms{
-		Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: l.renews(q), Leads: q.leads, Unlogged: q.unlogged,
-	}
-}
-
-func (l *Lock) newHold(t hold.Terms) *hold.Hold {
-	r := l.reg
-	// The buffer is long enough for most, so that the value costs one allocation.
-	var buf [96]byte
-	value := strconv.AppendUint(append(buf[:0], r.queues.Values...), r.numbers.Draw(), 10) // mutant: no number
-	r.record.Asked()
-	return hold.New(&l.redis.Path, string(value), t)
-}
-
-// adopt gives a hold that was handed over the terms that its new owner asks for. It reports false when the hold is lost.
-func (l *Lock) adopt(h *hold.Hold, q *request) bool {
-	l.entry().Use(l.reg.transport.Clock.Now())
-	return h.Adopt(l.terms(q))
-}
-
-// renews reports whether the hold that a call asks for is renewed until it ends. Do, and Acquire of a reader, use
-// hold.StartRenewing instead.
-func (l *Lock) renews(q *request) bool {
-	return l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.keepsRenewed()
-}
-
-// keepsRenewed reports whether the lock is renewed when it is locked without a lease. Readers always are, see ReadWriteLock.
-func (l *Lock) keepsRenewed() bool { return l.reg.layout.watchdog || l.reads() }

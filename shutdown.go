@@ -68,13 +68,9 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 // mostDrainLook is the longest pause between two looks whether a registry that shuts down is still in use.
 const mostDrainLook = 50 * time.Millisecond
 
-// drained returns ErrClosed for a call that must not go on because the registry shuts down or is closed. C comes from its
-// context.
-func (r *Registry) drained(c *tenure.Carried) error {
-	if r.drain.Begun() && (r.isClosed() || !r.goesOn(r.drain.Holders, holds{c}, owner.Calling(), c.Caller())) {
-		return ErrClosed
-	}
-	return nil
+// turnsAway reports whether a call must not go on, in a registry that shuts down or is closed. C comes from its context.
+func (r *Registry) turnsAway(c *tenure.Carried) bool {
+	return r.isClosed() || !r.goesOn(r.drain.Holders, holds{c}, owner.Calling(), c.Caller())
 }
 
 // goesOn reports whether a call may go on although the registry shuts down: its caller holds one of the registry's locks.

@@ -46,6 +46,11 @@ func (r *remover) removal(way *transport.Client, log *dispatch.Queue) string {
 	return "DEL"
 }
 
+// removal is the same for a registry, which logs why it is DEL.
+func (r *Registry) removal() string {
+	return r.transport.removal(r.transport.Client, &r.reports.dispatch)
+}
+
 // learn stores the command that a reply of INFO calls for, if the server answered.
 func (r *remover) learn(reply rueidis.RedisResult, log *dispatch.Queue) {
 	info, err := reply.ToString()

@@ -22,8 +22,9 @@ type Hold struct {
 	value string // what the key contains; unique to this hold
 	look  look
 
-	queued clock.Instant // see Queued
-	leads  bool          // see Leads
+	// The goroutine that obtains the hold, or has ended it, uses these two without the mutex.
+	Queued clock.Instant // when the command that queued it was sent: all that wait in that queue joined later; 0: not known
+	Leads  bool          // the owner is a leader
 
 	// The mutex guards the rest.
 	awaited bool // another goroutine of this process waits for its end
@@ -57,7 +58,7 @@ type Terms struct {
 
 // New makes a hold that is about to be asked for. No other hold may have its value.
 func New(p *Path, value string, t Terms) *Hold {
-	h := &Hold{path: p, value: value, lease: lease.State{Term: t.Lease, Renewed: t.Renewed}, leads: t.Leads}
+	h := &Hold{path: p, value: value, lease: lease.State{Term: t.Lease, Renewed: t.Renewed}, Leads: t.Leads}
 	if t.AtLeast > 0 {
 		h.own().atLeast = t.AtLeast
 	}
@@ -85,7 +86,7 @@ func (h *Hold) Term() *lease.Term { return h.lease.Term }
 // Terms returns all that is asked for.
 func (h *Hold) Terms() Terms {
 	e := h.extra()
-	return Terms{h.lease.Term, e.atLeast, e.atMost, h.lease.Renewed, h.leads, e.unlogged}
+	return Terms{h.lease.Term, e.atLeast, e.atMost, h.lease.Renewed, h.Leads, e.unlogged}
 }
 
 // MayArrive reports whether a grant may arrive after the end of the call that obtains the hold.
@@ -93,16 +94,6 @@ func (h *Hold) MayArrive() bool { return h.lease.MayArrive }
 
 // SetMayArrive sets what MayArrive returns.
 func (h *Hold) SetMayArrive(may bool) { h.lease.MayArrive = may }
-
-// Leads reports whether the owner is a leader.
-func (h *Hold) Leads() bool { return h.leads }
-
-// Queued returns when the command that queued the hold was sent; 0: not known. All calls that wait in that queue now joined it
-// later.
-func (h *Hold) Queued() clock.Instant { return h.queued }
-
-// SetQueued sets what Queued returns.
-func (h *Hold) SetQueued(at clock.Instant) { h.queued = at }
 
 // Since returns when this process got the key.
 func (h *Hold) Since() clock.Instant { return h.had.since }
@@ -136,8 +127,10 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 // (granted), from which a bound counts. The caller holds the mutex.
 func (h *Hold) begin(granted, since, now clock.Instant) {
 	h.had.since, h.had.owned = since, now
-	h.keep(now)
-	h.lease.Bound(h.bound(granted))
+	if h.extras.Load() != nil { // else neither AtLeast nor AtMost
+		h.keep(now)
+		h.lease.Bound(h.bound(granted))
+	}
 	h.plan()
 }
 
@@ -298,11 +291,15 @@ func (h *Hold) forsake() {
 
 // unlockEnds takes the hold out of the schedule, unlocks the mutex, and cancels the contexts.
 func (h *Hold) unlockEnds(cause error) {
-	ends := h.ends.all()
 	if h.planned {
 		h.planned = false
 		h.path.Schedule.drop(h)
 	}
+	if len(h.ends) == 0 {
+		h.mu.Unlock()
+		return
+	}
+	ends := h.ends.all()
 	h.mu.Unlock()
 	cancelAll(ends, cause)
 }

@@ -19,7 +19,7 @@ func (h *Hold) Adopt(t Terms) bool {
 		h.mu.Unlock()
 		return false
 	}
-	h.leads, h.had.owned = t.Leads, now
+	h.Leads, h.had.owned = t.Leads, now
 	if h.extra().orphans != nil { // the former owner was one, and another goroutine unlocked for it
 		h.own().orphans = nil
 	}

@@ -74,7 +74,7 @@ func TestHold_Adopt(t *testing.T) {
 		require.Zero(w, owned)
 		require.Equal(w, time.Second, had)
 		require.True(w, fresh)
-		require.True(w, h.Leads())
+		require.True(w, h.Leads)
 		kept, _ := h.Keeps()
 		require.Equal(w, w.path.Clock.Now().Add(time.Hour), kept)
 		pass(time.Hour)

@@ -221,7 +221,7 @@ const longLeases = 10
 func (h *Hold) sayLong(now clock.Instant) {
 	h.mu.Lock()
 	held := h.had.owned.Until(now)
-	says := !h.leads && !h.extra().unlogged && h.lease.Outlasts(now, held, longLeases)
+	says := !h.Leads && !h.extra().unlogged && h.lease.Outlasts(now, held, longLeases)
 	if says {
 		h.own().unlogged = true
 	}

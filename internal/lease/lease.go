@@ -159,10 +159,13 @@ func (s *State) abandon(length time.Duration) {
 // prolong notes that the server has executed a command with t that was sent at sent. It never shortens the time for which the
 // lease is valid.
 func (s *State) prolong(sent clock.Instant, t *Term) {
-	length := s.Effective(t)
-	s.until = s.capped(max(s.until, sent.Add(length-Margin(length))))
+	length, again := s.Effective(t), s.renews()
+	s.until = max(s.until, sent.Add(length-Margin(length)))
+	if u := s.pending; u != nil {
+		s.until, again = s.capped(s.until), again || u.exceeds || u.owed
+	}
 	s.next, s.short, s.doubted = clock.Never, 0, false
-	if s.renews() || s.exceeds() || s.owed() {
+	if again {
 		s.next = sent.Add(length / 3)
 	}
 }

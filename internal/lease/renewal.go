@@ -146,7 +146,8 @@ func (s *State) retries(r Renewal) bool {
 
 // scheduled reports whether commands for the lease are sent in the background.
 func (s *State) scheduled() bool {
-	return s.renews() || s.short > 0 || s.doubted || s.exceeds() || s.owed()
+	u := s.pending
+	return s.renews() || s.short > 0 || s.doubted || u != nil && (u.exceeds || u.owed)
 }
 
 // Due returns when to look at a live lease: to send something, or to notice its end. Awaited: a waiter or a context waits for its

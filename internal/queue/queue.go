@@ -197,7 +197,7 @@ func (a *acquisition) granted(m mail) state {
 	a.path.Node().Granted(a) // mutant: granted ticket is lost
 	a.path.all.Grants.Add(1)
 	certain := !a.path.Node().IsSuspect(a.path.Clock.Now()) && !a.writes() // mutant: unwritten grant
-	a.hold.SetQueued(a.ticket.asked)
+	a.hold.Queued = a.ticket.asked
 	if certain && a.hold.GrantShort(a.ticket.base, m.granted) { // mutant: grant counts from its message
 		a.course.served = true
 		a.win(a.ticket.base)
@@ -337,7 +337,7 @@ func (a *acquisition) ask(s state) error {
 	}
 	err := a.try(w, false, a.deadline)
 	if a.won() && w.Short && !a.again { // no other call waited
-		a.hold.SetQueued(a.sentAt)
+		a.hold.Queued = a.sentAt
 	}
 	if err == nil && a.at.State == protocol.StateFailing {
 		if a.path.NoQueue(a.at.Why); fault.Passes(a.at.Why, true) {
