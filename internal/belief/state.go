@@ -41,6 +41,7 @@ type State struct {
 type standing struct {
 	suspectUntil clock.Instant
 	silentAt     clock.Instant // when the server was found silent; replies to earlier commands are late
+	unanswered   clock.Instant // when the newest command was sent that showed it; connections from before may be silent, too
 	doubtedAt    clock.Instant // when the Sentinels last raised a doubt; what they said before does not count
 	brokeAfter   clock.Instant // when the newest reply before the last break of a connection came
 	inDoubt      bool          // it is suspect until its Sentinels vouch for it
@@ -128,6 +129,10 @@ func (s *State) Lessons() int32 { return max(3, manyReplies-s.replies.Load()) }
 
 // SilentAt returns when the server was last found silent: replies to earlier commands are late.
 func (s *State) SilentAt() clock.Instant { return s.view().silentAt }
+
+// Outlives reports whether a connection is younger than each command that had no reply for too long. An older one may have
+// carried such a command, or be as silent.
+func (s *State) Outlives(made clock.Instant) bool { return made >= s.view().unanswered }
 
 // LastReply returns when the newest reply came; 0: there is none.
 func (s *State) LastReply() clock.Instant { return clock.Instant(s.heard.Load()) }
@@ -234,7 +239,7 @@ func (s *State) FoundSilent(sent, now clock.Instant) (do Acts) {
 		isNew := !next.suspect(now) || sent >= next.silentAt
 		next.beSuspect(now.Add(Old))
 		if isNew {
-			next.silentAt = now
+			next.silentAt, next.unanswered = now, max(next.unanswered, sent)
 			do = Undedicate | Reroute | Redial | Measure
 		}
 	})
@@ -247,7 +252,7 @@ func (s *State) Close(now clock.Instant) {
 	s.change(func(next *standing) {
 		*next = standing{
 			closed: true, barred: next.suspect(now),
-			silentAt: next.silentAt, doubtedAt: next.doubtedAt, brokeAfter: next.brokeAfter,
+			silentAt: next.silentAt, unanswered: next.unanswered, doubtedAt: next.doubtedAt, brokeAfter: next.brokeAfter,
 		}
 	})
 }

@@ -81,7 +81,7 @@ func (s *Node) bound(p *Wait, now clock.Instant) *bound {
 	return b
 }
 
-// begin begins a bound, which closes own when it ends, if that is not nil. A round of the watchdog notices the end of the
+// begin begins a bound, which closes own when it ends, if that is not nil. A round notices the end of the
 // context, timedAfter and roundEvery later at most; the grace then counts from when the bound began. So a grace is at least as
 // long as these two.
 func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated) {
@@ -106,7 +106,7 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated) {
 	b.began.Store(int64(now))
 	if b.pool != nil && now.Until(next) >= timedAfter+roundEvery { // a round surely looks before
 		b.phase.Store(untimed)
-		b.client.watchdog.run()
+		b.pool.run()
 		return
 	}
 	b.phase.Store(timed)

@@ -35,7 +35,7 @@ func TestBound_HasOneOwner(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					way.watchdog.round()
+					s.bounds.round()
 				}
 			}
 		}()

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,9 +33,9 @@ type Client struct {
 	// deaf: the client has ignored the end of a context, as it does with DisableAutoPipelining. Then all commands go through the
 	// queue, one at a time, since each has a connection of its own.
 	deaf      atomic.Bool
-	watchdog  watchdog
 	pool      *pool
 	abandoned atomic.Int32 // see AwaitAbandoned
+	closing   closing
 
 	replicators replicators
 	vouching    vouching
@@ -64,15 +65,20 @@ func New(client rueidis.Client) *Client {
 	all.nodes = []*Node{t.First}
 	t.vouching.of = isOfSentinel(client)
 	t.routes.Store(all)
-	t.watchdog.begin(t)
 	return t
 }
 
 // Close is called when no registry is open any more. Holds of closed registries can still be released.
 func (t *Client) Close() {
 	t.vouching.endWatch()
-	for _, s := range t.nodes() {
+	r := t.routes.Load()
+	for _, s := range r.nodes {
 		s.close()
+	}
+	for _, s := range r.dropped {
+		if s := s.Value(); s != nil {
+			s.close()
+		}
 	}
 }
 
@@ -156,14 +162,43 @@ func (s *Node) Within(p Wait, outcome <-chan bool) (good bool) {
 	return good
 }
 
-// Closed reports whether the client is closed: then it says so of a PING, too, at once and without asking a server.
+// Closed reports whether the client is closed: then it says so of a PING, too, at once and without asking a server. The question
+// may hang, so there is one at a time, and all that ask meanwhile share its answer. That may be from just before the client was
+// closed: whoever asks does so again.
 func (t *Client) Closed() bool {
-	e := t.First.await(&Wait{Ctx: context.Background(), Limit: askLimit, holds: belief.Never}, task{
-		plain: true, send: func(ctx context.Context, _ rueidis.CoreClient) []rueidis.RedisResult {
-			return []rueidis.RedisResult{t.redis.Do(ctx, t.redis.B().Ping().Build())}
-		},
+	answered := t.closing.ask(func() bool {
+		return errors.Is(t.redis.Do(t.ctx, t.redis.B().Ping().Build()).Error(), rueidis.ErrClosing)
 	})
-	return errors.Is(e.result(0).Error(), rueidis.ErrClosing)
+	select {
+	case <-answered:
+		return t.closing.closed.Load()
+	case <-time.After(askLimit):
+		return false
+	}
+}
+
+// closing is a question whether the client is closed.
+type closing struct {
+	mu       sync.Mutex
+	answered chan struct{} // closed with the answer; nil: nobody asks
+	closed   atomic.Bool   // the answer
+}
+
+// ask has the question asked, unless that is under way.
+func (c *closing) ask(closed func() bool) (answered <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.answered == nil {
+		c.answered = make(chan struct{})
+		go func() {
+			c.closed.Store(closed())
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			close(c.answered)
+			c.answered = nil
+		}()
+	}
+	return c.answered
 }
 
 // askLimit is how long a call waits for the reply to an optional question.

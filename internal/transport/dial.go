@@ -137,7 +137,13 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 		c.DedicatedClient, c.back = client.Dedicate()
 		ask := func(words ...string) rueidis.RedisResult { return c.ask(d.belief.RoundTrip().Plus(limit), words...) }
 		if !fits {
-			fits = d.fits(c, ask("CLIENT", "INFO"))
+			info := ask("CLIENT", "INFO")
+			if outcomeOf(info.Error()) == belief.Broken { // it could not be made, or was broken in the pool
+				c.Close()
+				idle++
+				continue
+			}
+			fits = d.fits(c, info)
 		}
 		var hello rueidis.RedisResult
 		if fits && w.young > 0 {

@@ -17,7 +17,7 @@ import (
 // They end when nothing waits.
 //
 // A driver may hang: rueidis waits for its connection, and for room in the connection's queue, without regard to a context, and a
-// connection may be silent. A caller never does, see entry. Commands wait for no driver that hangs: the watchdog adds one when
+// connection may be silent. A caller never does, see entry. Commands wait for no driver that hangs: a round adds one when
 // none has come for a while. Where drivers look for a road, as on a suspect node, one more would find none either.
 //
 // The queue knows neither servers nor clients: choose and send do.
@@ -48,9 +48,10 @@ func newQueue(from int, with given) *queue {
 // given is what a queue is given to work with.
 type given struct {
 	now     func() clock.Instant
-	suspect func() bool // whether the node is, now
-	drivers func() int  // how many take turns
-	barred  func() bool // nothing is obtained from it any more, see belief.State.Barred
+	stands  func(r *road) bool // whether a road may be used that was chosen before
+	drivers func() int         // how many take turns
+	barred  func() bool        // nothing is obtained from it any more, see belief.State.Barred
+	watch   func()             // has hasten called in a while
 
 	// choose finds the road for what waits, which may take long; over reports that nothing waits any more. It reports false if
 	// there is none.
@@ -118,7 +119,7 @@ func (e *entry) answer(reply rueidis.RedisResult) {
 // await queues a command, and waits for the reply, or the end of the bound. The caller notices the end of its context itself.
 func (q *queue) await(e *entry) rueidis.RedisResult {
 	if !q.add(e) {
-		e.end.client.watchdog.run() // it may have stopped before this command waited
+		q.given.watch() // the rounds may have ended before this command waited
 	}
 	return e.await()
 }
@@ -263,9 +264,9 @@ func (q *queue) seek(d *driver) (more bool) {
 	return more
 }
 
-// take takes the commands for the driver's road, all of which must be answered. It takes none if there is no road, or if the node
-// has become suspect since that was chosen, or is so no longer. The time from which the commands count as sent is noted before it
-// looks:
+// take takes the commands for the driver's road, all of which must be answered. It takes none if there is no road, or if that
+// stands no more: the node has become suspect since it was chosen, or is so no longer. The time from which the commands count as
+// sent is noted before it looks:
 //
 //	driver   chooses a road | notes the time | looks | sends
 //	node                    becomes suspect ..........: another road is chosen
@@ -274,7 +275,7 @@ func (q *queue) take(d *driver, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.given.now()
-	if !ok || q.given.suspect() != d.road.suspect { // mutant: road from before
+	if !ok || !q.given.stands(&d.road) { // mutant: road from before
 		return
 	}
 	q.came, d.road.taken = now, now

@@ -465,7 +465,7 @@ func TestQueue_CommandsThatNobodyHasTaken(t *testing.T) {
 	}
 }
 
-// A caller that was kept from running after its bound began finds the watchdog stopped.
+// A caller that was kept from running after its bound began finds that the rounds have ended.
 func TestQueue_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, _ *office, _ askingFor) {
 		s := way.First
@@ -477,10 +477,10 @@ func TestQueue_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 		end.begin(&p, way.Clock.Now(), nil)
 		<-time.After(2 * roundEvery)
 		synctest.Wait()
-		require.False(t, way.watchdog.running.Load())
+		require.False(t, way.First.bounds.running.Load())
 		begun := time.Now()
 		require.False(t, b.add(e))
-		way.watchdog.run()
+		s.bounds.run()
 		require.NoError(t, e.await().Error())
 		require.LessOrEqual(t, time.Since(begun), 2*roundEvery)
 		end.stop()

@@ -31,7 +31,7 @@ func driving(t *testing.T, drivers int, test func(t *testing.T, d *drives)) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &drives{client: &Client{Clock: clock.New()}}
 		d.queue = newQueue(queueFrom, given{
-			now: d.client.Clock.Now, suspect: func() bool { return d.node },
+			now: d.client.Clock.Now, stands: func(r *road) bool { return r.suspect == d.node },
 			barred:  func() bool { return d.barred },
 			drivers: func() int { return drivers },
 			choose: func(func() bool) (road, bool) {
@@ -110,10 +110,10 @@ func TestQueue_SentBeforeTheLook(t *testing.T) {
 	driving(t, 1, func(t *testing.T, d *drives) {
 		var looked, taken clock.Instant
 		send := d.given.send
-		d.given.suspect = func() bool {
+		d.given.stands = func(*road) bool {
 			<-time.After(time.Millisecond)
 			looked = d.client.Clock.Now()
-			return false
+			return true
 		}
 		d.given.send = func(r *road, of []*entry) {
 			taken = r.taken

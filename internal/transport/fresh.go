@@ -121,9 +121,10 @@ func (f *freshConns) forgetLast() {
 	f.last = nil
 }
 
-// make makes a fresh connection. If it fails, the round trip may have become longer, so that is measured anew.
+// make makes a fresh connection. If it fails, the round trip may have become longer, so that is measured anew. The pause is short
+// where connections are refused at once: the server may be about to start.
 func (f *freshConns) make() {
-	address := f.present()
+	address, began := f.present(), f.now()
 	conn := f.dials.dial(wanted{young: f.young()})
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +133,11 @@ func (f *freshConns) make() {
 	now := f.now()
 	if conn == nil || f.belief.Closed() || !f.belief.IsSuspect(now) {
 		f.failed++
-		f.again = now.Add(clock.Pause(f.failed, clock.MostPause))
+		pause := clock.MostPause
+		if began.Until(now) < belief.Tick && f.dials.unfit.Load() == 0 {
+			pause = refusedPause
+		}
+		f.again = now.Add(clock.Pause(f.failed, pause))
 		f.act(belief.Measure, now)
 		go conn.end()
 		return
@@ -158,6 +163,15 @@ func (f *freshConns) tidyLater(conn *freshConn) {
 			f.abandon()
 		}
 	})
+}
+
+// stands reports whether a connection is younger than all that had no reply. If not, it is given up.
+func (f *freshConns) stands(conn *freshConn) bool {
+	if f.belief.Outlives(conn.Since) { // mutant: silent connection taken
+		return true
+	}
+	f.silent(conn.Since)
+	return false
 }
 
 // silent gives up the connection that a command may have used; sent is when that was sent.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,8 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/sentinel"
 )
 
 // Whoever asks for a fresh connection while all that make one hang is told that there is none to be had, and does not ask again
@@ -88,6 +92,137 @@ func TestFreshConns_PauseAfterOneThatHasFailed(t *testing.T) {
 		}
 		require.GreaterOrEqual(t, pauses, 2, times)
 		require.LessOrEqual(t, len(times), int(lasts/askLimit), "each is asked for its age")
+		<-time.After(time.Minute)
+	})
+}
+
+// refusing is a server whose connections are refused for a while, as while it restarts.
+type refusing struct {
+	dedicating
+	until time.Time
+}
+
+type refusedWire struct{ rueidis.DedicatedClient }
+
+func (refusedWire) Close() {}
+func (refusedWire) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	return rueidis.NewErrorResult(syscall.ECONNREFUSED)
+}
+
+func (w refusedWire) B() rueidis.Builder { return w.DedicatedClient.B() }
+
+func (c *refusing) Dedicate() (rueidis.DedicatedClient, func()) {
+	made, back := c.dedicating.Dedicate()
+	if time.Now().Before(c.until) {
+		return refusedWire{made}, back
+	}
+	return made, back
+}
+
+// While connections are refused there is a pause after each few of them, however many want one. It is short: soon after the
+// server has started, there is one.
+func TestFreshConns_PauseAfterOneThatIsRefused(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		const lasts = 10 * time.Second
+		c := &refusing{dedicating{distantClient: distantClient{client, &distant{}}}, time.Now().Add(lasts)}
+		way := New(c)
+		way.First.belief.FoundSilent(0, way.Clock.Now())
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				conn, none := way.First.fresh.get(func() bool { return false })
+				if conn == nil || none {
+					t.Error("there is none")
+				} else if late := time.Since(c.until); late < 0 || late > refusedPause {
+					t.Errorf("it was there after %v", late)
+				}
+			})
+		}
+		all.Wait()
+		require.LessOrEqual(t, len(c.times), mostIdle*int(lasts/(refusedPause/2)))
+		for i, at := range c.times[1:] {
+			require.LessOrEqual(t, at.Sub(c.times[i]), refusedPause)
+		}
+		<-time.After(time.Minute)
+	})
+}
+
+// A command is found unanswered, and the fresh connection that may have carried it is about to be closed for that, when a driver
+// chooses it. The command goes over another one.
+func TestFreshConns_SilentBeforeItIsTaken(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		v.doubt()
+		require.NoError(t, v.send(time.Second).Error())
+		f := v.First.fresh
+		before := f.held()
+		<-time.After(time.Millisecond)
+		now := v.Clock.Now()
+		v.First.belief.FoundSilent(now, now)
+		<-time.After(time.Millisecond)
+		require.Same(t, before, f.held())
+		require.NoError(t, v.send(time.Second).Error())
+		require.NotSame(t, before, f.held())
+	})
+}
+
+// held is the fresh connection.
+func (f *freshConns) held() *freshConn {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.conn
+}
+
+// That this package has given a connection up is no word of the client: the command has had no reply.
+func TestFreshConns_GivenUp(t *testing.T) {
+	for _, err := range []error{rueidis.ErrClosing, rueidis.ErrDedicatedClientRecycled} {
+		withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+			v.doubt()
+			v.redis.answers = func(string) error { return err }
+			a := v.send(time.Second)
+			require.ErrorIs(t, a.Error(), fault.NoAnswer)
+			require.NotErrorIs(t, a.Error(), err)
+		})
+	}
+}
+
+// helloless answers everything but HELLO.
+type helloless struct {
+	distantClient
+	hangs atomic.Bool
+	made  atomic.Int32
+}
+
+type hellolessWire struct {
+	rueidis.DedicatedClient
+	of *helloless
+}
+
+func (c *helloless) Dedicate() (rueidis.DedicatedClient, func()) {
+	c.made.Add(1)
+	made, back := c.distantClient.Dedicate()
+	return hellolessWire{made, c}, back
+}
+
+func (w hellolessWire) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	if command.Commands()[0] == "HELLO" && w.of.hangs.Load() {
+		defer w.of.d.freeze()()
+		return w.DedicatedClient.Do(ctx, command)
+	}
+	return w.DedicatedClient.Do(ctx, command)
+}
+
+// A connection whose HELLO was not answered in time is closed: the reply may come to the next command.
+func TestDialer_HelloWithoutAnAnswer(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := &helloless{distantClient: distantClient{client, &distant{}}}
+		way := New(c)
+		c.hangs.Store(true)
+		require.Nil(t, way.First.dials.dial(wanted{young: mostYoung}))
+		require.EqualValues(t, 1, c.made.Load())
+		c.hangs.Store(false)
+		require.NotNil(t, way.First.dials.dial(wanted{young: mostYoung}))
 		<-time.After(time.Minute)
 	})
 }

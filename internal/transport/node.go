@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // Node is the way to one master; see routes.
@@ -50,7 +51,6 @@ func newNode(t *Client, address string) *Node {
 	if s.nobodys() {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
-	s.bounds.node = s
 	dials := func() *dialer { return &dialer{node: s.server, now: t.Clock.Now, belief: &s.belief, pool: t.pool} }
 	s.dials = dials()
 	s.own = &ownConns{
@@ -69,7 +69,13 @@ func newNode(t *Client, address string) *Node {
 	}
 	s.queue = newQueue(from, given{
 		now: t.Clock.Now, drivers: s.drivers, choose: s.choose, send: s.carry,
-		suspect: func() bool { return s.IsSuspect(t.Clock.Now()) }, barred: s.belief.Barred,
+		stands: s.stands, barred: s.belief.Barred, watch: s.bounds.run,
+	})
+	s.bounds.prepare(s, func(now clock.Instant) bool {
+		if t.resolver != nil {
+			t.resolver.Refresh(topology.KeptFor)
+		}
+		return s.queue.hasten(now)
 	})
 	return s
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,4 +136,138 @@ func TestNode_CallsThatGaveUpAreNotSentElsewhere(t *testing.T) {
 			})
 		}
 	}
+}
+
+// greetingNode is the only master of a cluster. It answers on connections that are made to it, once a test lets it greet them.
+type greetingNode struct {
+	rueidis.Client
+	slots, reply rueidis.RedisResult
+	refuses      atomic.Bool
+	made, asked  atomic.Int32
+	elsewhere    atomic.Int32 // commands that the client was to find the way for
+}
+
+type greetingCluster struct {
+	rueidis.Client
+	node *greetingNode
+}
+
+func (c *greetingCluster) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
+func (c *greetingCluster) Nodes() map[string]rueidis.Client {
+	return map[string]rueidis.Client{"a:1": c.node}
+}
+
+func (c *greetingCluster) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	c.node.elsewhere.Add(1)
+	return rueidis.RedisResult{}
+}
+
+func (n *greetingNode) Do(_ context.Context, c rueidis.Completed) rueidis.RedisResult {
+	switch c.Commands()[0] {
+	case "CLUSTER":
+		return n.slots
+	case "EVALSHA":
+		n.asked.Add(1)
+	}
+	return rueidis.RedisResult{}
+}
+
+func (n *greetingNode) Dedicate() (rueidis.DedicatedClient, func()) {
+	n.made.Add(1)
+	return &greetingWire{n: n}, func() {}
+}
+
+type greetingWire struct {
+	rueidis.DedicatedClient
+	n *greetingNode
+}
+
+func (w *greetingWire) B() rueidis.Builder { return w.n.B() }
+func (w *greetingWire) Close()             {}
+func (w *greetingWire) Do(_ context.Context, c rueidis.Completed) rueidis.RedisResult {
+	switch {
+	case w.n.refuses.Load():
+		return rueidis.NewErrorResult(syscall.ECONNREFUSED)
+	case c.Commands()[0] == "CLIENT":
+		return rueidis.RedisResult{}
+	}
+	w.n.asked.Add(1)
+	return w.n.reply
+}
+
+func (w *greetingWire) DoMulti(ctx context.Context, cs ...rueidis.Completed) (rs []rueidis.RedisResult) {
+	for _, c := range cs {
+		rs = append(rs, w.Do(ctx, c))
+	}
+	return rs
+}
+
+// suspected runs a test in fake time with a cluster whose only master is suspect.
+func suspected(t *testing.T, test func(t *testing.T, way *Client, s *Node, n *greetingNode)) {
+	t.Helper()
+	client := onMiniredis(t)
+	slots := client.Do(t.Context(), client.B().Eval().Script("return {{0, 16383, {'a', 1, 'id'}}}").Numkeys(0).Build())
+	synctest.Test(t, func(t *testing.T) {
+		n := &greetingNode{Client: client, slots: slots}
+		way := New(&greetingCluster{client, n})
+		way.resolver.Master(7)
+		s := way.NodeAt("a:1")
+		s.heardNow()
+		s.foundSilent(way.Clock.Now(), way.Clock.Now())
+		test(t, way, s, n)
+		<-time.After(time.Minute)
+	})
+}
+
+func obtain(way *Client, limit time.Duration) Reply {
+	return way.Do(&Wait{Ctx: context.Background(), Limit: limit}, &protocol.Call{Key: "42", DropIfAbandoned: true})
+}
+
+// As TestFreshConns_SilentBeforeItIsTaken, where the nodes of a cluster name the master.
+func TestNode_SilentWhileAWayIsFound(t *testing.T) {
+	suspected(t, func(t *testing.T, way *Client, s *Node, _ *greetingNode) {
+		a := obtain(way, time.Second)
+		require.NoError(t, a.Error())
+		require.True(t, a.Fresh)
+		before := s.fresh.held()
+		<-time.After(time.Millisecond)
+		s.belief.FoundSilent(way.Clock.Now(), way.Clock.Now())
+		require.Same(t, before, s.fresh.held())
+		<-time.After(time.Millisecond)
+		require.NoError(t, obtain(way, time.Second).Error())
+		require.NotSame(t, before, s.fresh.held())
+	})
+}
+
+// The client finds the node to which the fresh connection has redirected a command: over a connection that may be an old one.
+func TestNode_ARedirectedReplyIsNotFresh(t *testing.T) {
+	client := onMiniredis(t)
+	moved := client.Do(t.Context(), client.B().Eval().Script("return redis.error_reply('MOVED 7 b:1')").Numkeys(0).Build())
+	suspected(t, func(t *testing.T, way *Client, _ *Node, n *greetingNode) {
+		n.reply = moved
+		a := obtain(way, time.Second)
+		require.NoError(t, a.Error())
+		require.EqualValues(t, 1, n.elsewhere.Load())
+		require.False(t, a.Fresh)
+	})
+}
+
+// A suspect node is closed while a command waits for its fresh connection: nothing is obtained there, over whatever connection.
+func TestNode_ClosedWhileAWayIsFound(t *testing.T) {
+	suspected(t, func(t *testing.T, way *Client, s *Node, n *greetingNode) {
+		n.refuses.Store(true)
+		came := make(chan error, 1)
+		go func() {
+			a := obtain(way, time.Minute)
+			came <- a.Error()
+		}()
+		<-time.After(5 * time.Second)
+		synctest.Wait()
+		require.Positive(t, n.made.Load())
+		require.Empty(t, came)
+		way.Close()
+		require.ErrorIs(t, <-came, fault.NotSent)
+		require.Zero(t, n.asked.Load()+n.elsewhere.Load())
+		require.True(t, s.belief.Barred())
+	})
 }

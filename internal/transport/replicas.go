@@ -264,7 +264,7 @@ func (r *replicator) begin(s *Node) {
 // stale reports whether new commands must go another way.
 func (s *replicaSender) stale() bool {
 	now := s.client.Clock.Now()
-	deposed := !s.trusted && s.node.Address == s.address && s.node.IsSuspect(now)
+	deposed := s.node.Address == s.address && s.node.IsSuspect(now) && (!s.trusted || !s.node.belief.Outlives(s.since))
 	return s.left || deposed || s.since.Until(now) >= s.node.RoundTrip().Plus(senderFor)
 }
 
@@ -326,7 +326,13 @@ func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of [
 	if s.sender == s && !s.stale() {
 		s.batch, s.queue = append(s.batch, s.queue...), nil
 	}
-	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool { return e.stage == isSettled })
+	barred := s.node.belief.Barred()
+	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool {
+		if barred && e.stage == isQueued && e.call.DropIfAbandoned {
+			e.fail(fault.NotSent)
+		}
+		return e.stage == isSettled
+	})
 	if len(s.batch) == 0 {
 		return nil, nil
 	}

@@ -76,6 +76,12 @@ func (s *Node) choose(over func() bool) (r road, ok bool) {
 	return r, fresh != nil || none
 }
 
+// stands reports whether a road that was chosen before may be used. While a command is found unanswered, and before the fresh
+// connection is given up because of that, a driver may have chosen it.
+func (s *Node) stands(r *road) bool {
+	return s.IsSuspect(s.client.Clock.Now()) == r.suspect && (r.fresh == nil || s.fresh.stands(r.fresh))
+}
+
 // carry sends what a driver has taken, and answers it.
 func (s *Node) carry(r *road, of []*entry) {
 	t, first := s.client, of[0]
@@ -153,7 +159,8 @@ func (s *Node) used(fresh *freshConn, results []rueidis.RedisResult) {
 	}
 	fresh.broken.Store(true)
 	for i, result := range results {
-		if errors.Is(result.Error(), rueidis.ErrClosing) { // this package has given the connection up, not the client
+		// This package has given the connection up, not the client.
+		if err := result.Error(); errors.Is(err, rueidis.ErrClosing) || errors.Is(err, rueidis.ErrDedicatedClientRecycled) {
 			results[i] = rueidis.NewErrorResult(fault.NoAnswer)
 		}
 	}
@@ -171,7 +178,7 @@ func (s *Node) carryPlain(e *entry) {
 
 // resolve leads a road to the master that the nodes of a cluster name for a command's key, and notes its node. If that node is
 // suspect, it is the fresh connection, since the node's address may lead to another server by now. It reports false if there is
-// none now, or the caller has left.
+// none now, or the caller has left, or nothing is obtained there any more.
 func (s *Node) resolve(r *road, e *entry) (found bool) {
 	t, slot := s.client, protocol.Slot(e.key)
 	if e.send == nil {
@@ -185,22 +192,25 @@ func (s *Node) resolve(r *road, e *entry) (found bool) {
 		if owner.Address != "" {
 			e.node.Store(t.NodeAt(owner.Address))
 		}
-		// Noted before it is looked whether that master is suspect, as in queue.take.
+		// The time is noted before it is looked at the node and its connection, as in queue.take.
 		r.way, e.sent, e.trusted = way, t.Clock.Now(), owner.Trusted
 		of := e.node.Load()
-		if !owner.Trusted || of.Address != owner.Address || !of.IsSuspect(e.sent) {
+		var fresh *freshConn
+		none := !owner.Trusted || of.Address != owner.Address || !of.IsSuspect(e.sent)
+		if !none {
+			fresh, none = of.fresh.get(func() bool {
+				now := t.resolver.Master(slot)
+				return e.gone() || now.Silent || now.Address != owner.Address
+			})
+			e.sent, e.trusted = t.Clock.Now(), fresh != nil
+		}
+		switch {
+		case e.obtains && of.belief.Barred(): // mutant: obtained when closed, elsewhere
+			return false
+		case fresh == nil && none:
 			return !e.gone()
-		}
-		fresh, none := of.fresh.get(func() bool {
-			now := t.resolver.Master(slot)
-			return e.gone() || now.Silent || now.Address != owner.Address
-		})
-		e.sent = t.Clock.Now()
-		if fresh != nil {
+		case fresh != nil && of.fresh.stands(fresh):
 			r.way, r.fresh = fresh, fresh
-		}
-		if fresh != nil || none {
-			e.trusted = fresh != nil
 			return !e.gone()
 		}
 	}

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"slices"
+	"weak"
 
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
@@ -18,6 +19,10 @@ import (
 type routes struct {
 	nodes []*Node
 	of    *[protocol.Slots]uint16 // the index of each slot's node; nil: not a cluster
+
+	// dropped are nodes to which no slot leads any more, and which somebody may still use: a call that waits there, a command that
+	// is about to be sent. Only Close needs them, so they are not kept from the garbage collector.
+	dropped []weak.Pointer[Node]
 }
 
 // Node returns the node of a key.
@@ -102,11 +107,13 @@ func (t *Client) remap(all topology.Map) {
 	for _, n := range of {
 		used[n] = true
 	}
-	next, index := &routes{of: &of}, make([]uint16, len(nodes))
+	next, index := &routes{of: &of, dropped: slices.DeleteFunc(slices.Clone(old.dropped), isGone)}, make([]uint16, len(nodes))
 	for n, s := range nodes {
 		if n == 0 || used[n] || s.IsSuspect(t.Clock.Now()) {
 			index[n] = uint16(len(next.nodes)) //nolint:gosec // as above
 			next.nodes = append(next.nodes, s)
+		} else {
+			next.dropped = append(next.dropped, weak.Make(s))
 		}
 	}
 	for slot, n := range of {
@@ -114,3 +121,5 @@ func (t *Client) remap(all topology.Map) {
 	}
 	t.routes.Store(next)
 }
+
+func isGone(s weak.Pointer[Node]) bool { return s.Value() == nil }

@@ -3,15 +3,22 @@ package transport
 import (
 	"context"
 	"io"
+	"runtime"
+	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -128,4 +135,97 @@ func TestRoutes_NodesFarAwayAreWaitedFor(t *testing.T) {
 		require.Equal(t, topology.Owner{Address: "a:1", Trusted: true}, way.resolver.Master(7))
 		require.Equal(t, trip, time.Since(began))
 	})
+}
+
+// hangingCluster is a cluster that never answers commands, and whose nodes name the masters that a test wants.
+type hangingCluster struct {
+	spoken
+	until chan struct{}
+}
+
+func (c *hangingCluster) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+	select {
+	case <-ctx.Done():
+	case <-c.until:
+	}
+	return rueidis.NewErrorResult(fault.NoAnswer)
+}
+
+// movedAway runs a test in fake time with a cluster's client that knows its only master. Moved has the slots lead to another one
+// from then on.
+func movedAway(t *testing.T, test func(t *testing.T, way *Client, moved func())) {
+	t.Helper()
+	client := onMiniredis(t)
+	named := func(node string) *rueidis.RedisResult {
+		script := "return {{0, 16383, {'" + node + "', 1, 'i'}}}"
+		r := client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+		return &r
+	}
+	a, b := named("a"), named("b")
+	synctest.Test(t, func(t *testing.T) {
+		says := &speaker{Client: client}
+		says.says.Store(a)
+		c := &hangingCluster{spoken{client, map[string]rueidis.Client{"a:1": says, "b:1": says}}, make(chan struct{})}
+		way := New(c)
+		way.resolver.Master(7)
+		way.NodeAt("a:1").heardNow()
+		test(t, way, func() {
+			says.says.Store(b)
+			<-time.After(topology.FreshFor)
+			way.resolver.Master(7)
+			require.Equal(t, "b:1", way.Node("").Address)
+		})
+		close(c.until)
+		<-time.After(time.Minute)
+	})
+}
+
+// A command whose node no slot leads to any more ends with its own limit.
+func TestRoutes_ACommandToADroppedNodeEnds(t *testing.T) {
+	movedAway(t, func(t *testing.T, way *Client, moved func()) {
+		const limit = 5 * time.Second
+		dropped := way.Node("")
+		end, direct := dropped.enter(way.Clock.Now())
+		require.True(t, direct)
+		moved()
+		require.False(t, way.Leads(dropped))
+		begun := time.Now()
+		end.begin(&Wait{Ctx: t.Context(), Limit: limit}, way.Clock.Now(), nil) // its caller has got the node before
+		<-end.Done()
+		require.Equal(t, limit, time.Since(begun))
+		end.stop()
+	})
+}
+
+// Close closes what no slot leads to any more, for as long as somebody may use it.
+func TestRoutes_DroppedNodesAreClosed(t *testing.T) {
+	movedAway(t, func(t *testing.T, way *Client, moved func()) {
+		dropped := way.Node("")
+		moved()
+		now := way.Clock.Now()
+		dropped.foundSilent(now, now)
+		way.Close()
+		require.True(t, dropped.belief.Barred())
+	})
+}
+
+// Nodes that nobody uses any more are forgotten, however often a cluster's addresses change.
+func TestRoutes_DroppedNodesAreForgotten(t *testing.T) {
+	client := onMiniredis(t)
+	way := New(&spoken{client, map[string]rueidis.Client{}})
+	remap := func(n int) {
+		way.remap(topology.Map{{First: 0, Last: protocol.Slots - 1, Address: "a:" + strconv.Itoa(n)}})
+	}
+	remap(0)
+	for n := range 3 {
+		way.NodeAt("a:" + strconv.Itoa(n)).bounds.run() // as a command does
+		remap(n + 1)
+	}
+	require.True(t, redistest.Await(10*time.Second, func() bool {
+		runtime.GC()
+		return !slices.ContainsFunc(way.routes.Load().dropped, func(s weak.Pointer[Node]) bool { return !isGone(s) })
+	}))
+	remap(4)
+	require.Len(t, way.routes.Load().dropped, 1)
+	way.Close()
 }

@@ -138,10 +138,10 @@ func TestWatchdog_Rests(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(func(context.Context) rueidis.RedisResult { return rueidis.RedisResult{} })
 		way.Do(&Wait{Ctx: t.Context(), Limit: time.Second}, &protocol.Call{Key: "42"})
-		require.True(t, way.watchdog.running.Load())
+		require.True(t, way.First.bounds.running.Load())
 		<-time.After(roundEvery + 1)
 		synctest.Wait()
-		require.False(t, way.watchdog.running.Load())
+		require.False(t, way.First.bounds.running.Load())
 	})
 }
 
@@ -233,5 +233,46 @@ func TestFresh_NoConnectionLooksNew(t *testing.T) {
 		require.True(t, none)
 		require.Less(t, now.Until(way.Clock.Now()), belief.Old+2*time.Second)
 		require.Less(t, made.Load(), int32(mostUnfit+100))
+	})
+}
+
+// silentPing is a client that does not answer a PING for a while, and then says that it is closed.
+type silentPing struct {
+	rueidis.Client
+	asked atomic.Int32
+	until chan struct{}
+}
+
+func (c *silentPing) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	c.asked.Add(1)
+	<-c.until
+	return rueidis.NewErrorResult(rueidis.ErrClosing)
+}
+
+// However many ask whether the client is closed, one question is under way, and all have its answer.
+func TestClient_OneQuestionWhetherItIsClosed(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := &silentPing{Client: client, until: make(chan struct{})}
+		way := New(c)
+		all := func(closed bool) {
+			var asking sync.WaitGroup
+			for range 100 {
+				asking.Go(func() {
+					if way.Closed() != closed {
+						t.Errorf("closed is not %v", closed)
+					}
+				})
+			}
+			asking.Wait()
+		}
+		begun := time.Now()
+		all(false)
+		require.Equal(t, askLimit, time.Since(begun))
+		all(false)
+		require.EqualValues(t, 1, c.asked.Load())
+		time.AfterFunc(askLimit/2, func() { close(c.until) })
+		all(true)
+		require.EqualValues(t, 1, c.asked.Load())
 	})
 }

@@ -660,3 +660,50 @@ func TestVouching_Replicated(t *testing.T) {
 		require.True(t, replicated().Late)
 	})
 }
+
+// As TestVouching_AfterItWasClosed, for writes that replicas must have.
+func TestVouching_ReplicatedAfterItWasClosed(t *testing.T) {
+	withVouched(t, sentinel.Replaced, func(t *testing.T, v *vouched) {
+		replicated := func(obtains bool) Reply {
+			return v.Do(&Wait{Ctx: context.Background(), Limit: time.Second}, &protocol.Call{
+				Key: "42", Replicas: &protocol.Replicas{N: 1, Timeout: time.Second, Settled: func(error) {}}, DropIfAbandoned: obtains,
+				Wrote: func(*protocol.Call, rueidis.RedisResult) bool { return false },
+			})
+		}
+		v.Sole(0) // it does not ask for the database
+		v.doubt()
+		v.First.close()
+		require.ErrorIs(t, replicated(true).Error(), fault.NotSent)
+		require.Empty(t, v.redis.went())
+		require.NoError(t, replicated(false).Error())
+		require.NotEmpty(t, v.redis.went())
+	})
+}
+
+// A connection for such writes that was made since the server became suspect takes no more of them once it is silent, too.
+func TestVouching_ReplicatedOverASilentConnection(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		v.doubt()
+		require.NoError(t, v.send(time.Second).Error()) // they vouch
+		v.redis.answers = func(over string) error {
+			if over != "" {
+				<-time.After(time.Minute)
+			}
+			return nil
+		}
+		begins := func() *replicaSender {
+			go v.Do(&Wait{Ctx: context.Background(), Limit: time.Second}, &protocol.Call{
+				Key: "42", Replicas: &protocol.Replicas{N: 1, Timeout: time.Second, Settled: func(error) {}},
+			})
+			<-time.After(time.Millisecond)
+			synctest.Wait()
+			v.replicators.mu.Lock()
+			defer v.replicators.mu.Unlock()
+			return v.replicators.of[""].sender
+		}
+		first := begins()
+		require.Same(t, first, begins())
+		v.First.belief.FoundSilent(v.Clock.Now(), v.Clock.Now())
+		require.NotSame(t, first, begins())
+	})
+}

@@ -232,6 +232,11 @@ var mutations = []mutation{
 		"TestOutage$",
 	},
 	{
+		"silent connection taken", "a command goes over a fresh connection that is about to be closed because it was silent",
+		"f.belief.Outlives(conn.Since)", "true",
+		"../../internal/transport:TestFreshConns_SilentBeforeItIsTaken$ ../../internal/transport:TestNode_SilentWhileAWayIsFound$",
+	},
+	{
 		"late greeting", "a connection that the old master has greeted late is used",
 		"d.belief.RoundTrip().Connect()", "time.Hour",
 		"../../test/faults:TestConnection_AConnectionThatWasMadeDuringAFreeze$",
@@ -248,13 +253,18 @@ var mutations = []mutation{
 	},
 	{
 		"road from before", "a driver takes commands for a road that was chosen before the node became suspect",
-		"q.given.suspect() != d.road.suspect", "false",
+		"!q.given.stands(&d.road)", "false",
 		"../../internal/transport:TestQueue_RoadFromBefore$",
 	},
 	{
 		"obtained when closed", "a lock is asked for on a node that was suspect when it was closed",
 		"e.obtains && barred", "false",
 		"../../internal/transport:TestQueue_ClosedWithARoad$ ../../internal/transport:TestVouching_AfterItWasClosed$",
+	},
+	{
+		"obtained when closed, elsewhere", "a lock is asked for on a node that was closed while the way there was looked for",
+		"e.obtains && of.belief.Barred()", "false",
+		"../../internal/transport:TestNode_ClosedWhileAWayIsFound$",
 	},
 	{
 		"left command taken", "a command is sent although its caller has left",

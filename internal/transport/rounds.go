@@ -7,21 +7,29 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// watchdog ends bounds. A timer for each command would cost more than the rest of this file, so one timer serves all untimed
-// bounds. It fires at intervals while commands are under way, and is not stopped when they are answered: stopping and setting
-// it for each would wake threads of an idle process. Only a command that takes long, that has a goroutine, or whose bound
-// ends before a round looks, gets its own timer. Only then its caller's context is watched, which takes memory, and the mutex
-// of a context that many callers may share.
-type watchdog struct {
-	client *Client
-	timer  *time.Timer
+// boundPool has the bounds of a node's commands, sent by their callers or by the queue's drivers, and ends those that take long.
+// A timer for each command would cost more than the rest of this file, so one timer serves all untimed bounds of the node. It
+// fires at intervals while commands are under way, and is not stopped when they are answered: stopping and setting it for each
+// would wake threads of an idle process. Only a command that takes long, that has a goroutine, or whose bound ends before a round
+// looks, gets its own timer. Only then its caller's context is watched, which takes memory, and the mutex of a context that many
+// callers may share.
+//
+// Each node has its own. So its commands are ended also when no slot leads to it any more, see routes.
+type boundPool struct {
+	node  *Node
+	also  func(now clock.Instant) (more bool) // runs in each round; more: another round is needed
+	timer *time.Timer
 
 	_       cacheLine
 	running atomic.Bool // the timer is set, or has just fired
 	_       cacheLine
+
+	mu   sync.Mutex
+	used []*bound
+	idle []*bound
+	_    cacheLine
 }
 
 const (
@@ -29,45 +37,28 @@ const (
 	timedAfter = belief.Tick / 10         // more than most replies take
 )
 
-func (w *watchdog) begin(t *Client) {
-	w.client = t
-	w.timer = time.AfterFunc(time.Hour, w.round)
-	w.timer.Stop()
+func (p *boundPool) prepare(s *Node, also func(now clock.Instant) bool) {
+	p.node, p.also = s, also
+	p.timer = time.AfterFunc(time.Hour, p.round)
+	p.timer.Stop()
 }
 
-func (w *watchdog) run() {
-	if !w.running.Load() && w.running.CompareAndSwap(false, true) {
-		w.timer.Reset(roundEvery)
+// run begins the rounds, unless they run.
+func (p *boundPool) run() {
+	if !p.running.Load() && p.running.CompareAndSwap(false, true) {
+		p.timer.Reset(roundEvery)
 	}
 }
 
 // round looks for commands that take long. A caller makes its bound untimed before it checks running, so either this round sees
 // the bound, or the caller finds running false.
-func (w *watchdog) round() {
-	w.running.Store(false)
-	now := w.client.Clock.Now()
-	more := false
-	if w.client.resolver != nil {
-		w.client.resolver.Refresh(topology.KeptFor)
+func (p *boundPool) round() {
+	p.running.Store(false)
+	now := p.node.client.Clock.Now()
+	more := p.also(now)
+	if p.look(now) || more {
+		p.run()
 	}
-	for _, s := range w.client.nodes() {
-		more = s.queue.hasten(now) || more
-		more = s.bounds.round(now) || more
-	}
-	if more {
-		w.run()
-	}
-}
-
-// boundPool has the bounds of a node's commands: sent by their callers, or by the queue's drivers.
-type boundPool struct {
-	node *Node
-
-	_    cacheLine
-	mu   sync.Mutex
-	used []*bound
-	idle []*bound
-	_    cacheLine
 }
 
 // take returns an idle bound. The caller must begin and stop it, or free it.
@@ -98,8 +89,8 @@ func (p *boundPool) free(b *bound, again bool) {
 	}
 }
 
-// round sets a timer for each command that takes long, and reports whether there are others.
-func (p *boundPool) round(now clock.Instant) (more bool) {
+// look sets a timer for each command that takes long, and reports whether there are others.
+func (p *boundPool) look(now clock.Instant) (more bool) {
 	var slow []*bound
 	p.mu.Lock()
 	for _, b := range p.used {
