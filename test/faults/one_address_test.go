@@ -69,9 +69,15 @@ func (a *address) replicate(replica, master *redistest.Server) {
 }
 
 // promote makes the replica the master, and the master its replica. The address leads there only later.
-func (a *address) promote() {
+func (a *address) promote() { a.promoteThen(func() {}) }
+
+// moves does the same, and the address leads to the replica as soon as that is a master: it never leads to a replica.
+func (a *address) moves() { a.promoteThen(func() { a.Lead(a.replica.Addr()) }) }
+
+func (a *address) promoteThen(lead func()) {
 	a.t.Helper()
 	a.replica.Command(a.t, "REPLICAOF", "NO", "ONE")
+	lead()
 	a.replicate(a.master, a.replica)
 	a.master, a.replica = a.replica, a.master
 }
@@ -173,8 +179,7 @@ func TestOneAddress_ANewMaster(t *testing.T) {
 		}()
 		a.await("it waits", func() bool { return a.replica.Command(t, "EXISTS", "orders:{orders:held}:waiters") == "1" })
 
-		a.promote()
-		a.Lead(a.master.Addr())
+		a.moves()
 		for i := range 100 {
 			require.Less(t, section(t, locks, fmt.Sprint("after", i)), soon)
 		}
