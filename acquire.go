@@ -138,7 +138,7 @@ func (h *Hold) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return h.giveUp(ctx, before)
+	return h.releaseClaimed(ctx, before)
 }
 
 // claim succeeds for the one call that releases the hold. It returns how many calls of Renew and Holder are under way.
@@ -150,7 +150,7 @@ func (h *Hold) claim() (before int32, err error) {
 	return before, nil
 }
 
-func (h *Hold) giveUp(ctx context.Context, before int32) error {
+func (h *Hold) releaseClaimed(ctx context.Context, before int32) error {
 	last, err := h.leave(before)
 	if last {
 		return h.lock.releaseLast(ctx)
@@ -292,7 +292,7 @@ func (h *Hold) context(parent context.Context, in tenure.In) context.Context {
 	var err error
 	c.Context, err = h.hold.Context(ends, h.owner, nil, around)
 	if h.isReleased() { // Release may have missed this context
-		h.hold.Drop(c.Context)
+		h.hold.EndContext(c.Context)
 		err = ErrNotOwner
 	}
 	if err != nil {

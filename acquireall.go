@@ -290,7 +290,7 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	return queue.Each(holds, func(h *Hold) error {
 		q := b.request
 		q.unlogged = b.unlogged(h.lock)
-		if !h.lock.adopt(h.hold, &q) {
+		if !h.lock.setTerms(h.hold, &q) {
 			return h.lock.fail("acquire", ErrLockLost)
 		}
 		length := b.request.lease.Length

@@ -123,9 +123,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 		switch how {
 		case local.Entered: // the pin now belongs to the hold
 			return admission{now, deadline, queued}, nil
-		case local.HandedOver: // likewise
+		case local.HandedOff: // likewise
 			q.how = observe.HowHandedOver
-			if got, err := now.receive(o, q); got || err != nil {
+			if got, err := now.acceptHandoff(o, q); got || err != nil {
 				return in, err
 			}
 			if now, err = l.reg.cache.pin(l); err != nil {
@@ -174,11 +174,11 @@ func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 // renews reports whether the hold that a call asks for is renewed until it ends. Do, and Acquire of a reader, use
 // hold.StartRenewing instead.
 func (l *Lock) renews(q *request) bool {
-	return l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.keepsRenewed()
+	return l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.renewsByDefault()
 }
 
-// keepsRenewed reports whether the lock is renewed when it is locked without a lease. Readers always are, see ReadWriteLock.
-func (l *Lock) keepsRenewed() bool { return l.reg.layout.watchdog || l.reads() }
+// renewsByDefault reports whether the lock is renewed when it is locked without a lease. Readers always are, see ReadWriteLock.
+func (l *Lock) renewsByDefault() bool { return l.reg.layout.watchdog || l.reads() }
 
 // enterByContext decides a call by its context: the call nests in a hold that the context carries, or fails because it would
 // wait for that hold forever.
@@ -263,12 +263,12 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error, waits boo
 	return fault.Explain(why, l.redis.LastFailure(waits))
 }
 
-// receive gives a hold that was handed over the terms that its new owner's call asked for. When it reports false, the owner has
-// left again, and the pin is gone with the hold: there was an error, or the hold was lost before the owner had it. So the
+// acceptHandoff gives a hold that was handed over the terms that its new owner's call asked for. When it reports false, the owner
+// has left again, and the pin is gone with the hold: there was an error, or the hold was lost before the owner had it. So the
 // observer is told of no release, and the call, whose time may be over, waits for none.
-func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
+func (l *Lock) acceptHandoff(o owner.ID, q *request) (got bool, err error) {
 	if err = queue.TooShort(q.lease, l.node()); err == nil {
-		if h := l.heldBy(o); h != nil && l.adopt(h, q) {
+		if h := l.heldBy(o); h != nil && l.setTerms(h, q) {
 			return true, nil
 		}
 	}
@@ -278,10 +278,10 @@ func (l *Lock) receive(o owner.ID, q *request) (got bool, err error) {
 	return false, err
 }
 
-// adopt gives a hold that was handed over the terms that its new owner asks for. It reports false when the hold is lost.
-func (l *Lock) adopt(h *hold.Hold, q *request) bool {
+// setTerms gives a hold that was handed over the terms that its new owner asks for. It reports false when the hold is lost.
+func (l *Lock) setTerms(h *hold.Hold, q *request) bool {
 	l.entry().Use(l.reg.transport.Clock.Now())
-	return h.Adopt(l.terms(q))
+	return h.SetTerms(l.terms(q))
 }
 
 // retreat unlocks once after a nested lock has failed, and joins the errors.
@@ -318,7 +318,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 		}
 	}
 	if how == local.Joined {
-		ok, renew := h.Join(q.lease, q.plain && l.keepsRenewed())
+		ok, renew := h.Join(q.lease, q.plain && l.renewsByDefault())
 		if !ok {
 			return ErrLockLost
 		}

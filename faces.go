@@ -35,7 +35,7 @@ type forHold Lock
 func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	l := (*Lock)(a)
 	if why == fault.KeyGone {
-		l.reg.record.Doubt()
+		l.reg.record.MayBeGone()
 	}
 	if awaited && l.half().Contended() {
 		l.evict()

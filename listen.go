@@ -43,7 +43,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 		Message:   func(_, text string) { r.deliver(text) },
 		Connection: func(c wake.Connection) {
 			if !c.Up {
-				r.record.Doubt()
+				r.record.MayBeGone()
 				r.verifyHolds(c.Node)
 			}
 		},
@@ -67,7 +67,7 @@ func (r *Registry) verifyHolds(server string) {
 			continue
 		}
 		if h := l.hold.Load(); h != nil {
-			h.Doubt()
+			h.Verify()
 		}
 		l.redis.Recall(now)
 	}

@@ -22,10 +22,10 @@ import (
 //
 //	free ──Enter──▶ acquiring ──Granted──▶ held ──Exit, Evict──▶ leaving ──Free──▶ free
 //	                    └───────────────Free─────────────────────────────────────▶ free
-//	                                        ▲─────Pass────────────┘
+//	                                        ▲────HandOff──────────┘
 //
 // When a transition ends in free and there are waiters, the first waiter becomes acquiring instead. So no call waits while the
-// lock is free, and a newcomer cannot overtake. With Pass the first waiter gets both halves at once. The mutex is never held
+// lock is free, and a newcomer cannot overtake. With HandOff the first waiter gets both halves at once. The mutex is never held
 // while this process talks to Redis or sleeps. The work under it is constant for each lock, unlock and cancellation.
 type localLock struct {
 	mu        sync.Mutex
@@ -95,9 +95,9 @@ func (l *localLock) Granted() (contended bool) {
 	return l.queue.Len() > 0
 }
 
-// Pass turns leaving into held by the first waiter. It reports false if there is no waiter, or the running lease does not suit
+// HandOff turns leaving into held by the first waiter. It reports false if there is no waiter, or the running lease does not suit
 // the first.
-func (l *localLock) Pass(running time.Duration) bool {
+func (l *localLock) HandOff(running time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.queue.First()
@@ -105,7 +105,7 @@ func (l *localLock) Pass(running time.Duration) bool {
 		return false
 	}
 	l.owner = w.Owner()
-	l.queue.Admit(w, local.HandedOver)
+	l.queue.Admit(w, local.HandedOff)
 	l.hold()
 	return true
 }

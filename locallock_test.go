@@ -549,15 +549,15 @@ func TestLocalLock_Pass(t *testing.T) {
 	require.True(t, l.Contended())
 
 	_, _ = exit(l, anna)
-	require.True(t, l.Pass(time.Second), "asks for no longer a lease than that")
+	require.True(t, l.HandOff(time.Second), "asks for no longer a lease than that")
 	looks(t, l, bert, 1, cleo)
 	require.True(t, l.HeldBy(bert), "before it even runs")
-	require.Equal(t, local.HandedOver, l.Wait(t.Context(), short, nil))
+	require.Equal(t, local.HandedOff, l.Wait(t.Context(), short, nil))
 	in(t, l, bert, local.Reentered)
 	_, _ = exit(l, bert)
 
 	_, _ = exit(l, bert)
-	require.False(t, l.Pass(2*time.Second-1), "asks for a longer lease")
+	require.False(t, l.HandOff(2*time.Second-1), "asks for a longer lease")
 	looks(t, l, owner.Leaving, 0, cleo)
 	require.True(t, l.Contended())
 	l.Free()
@@ -565,7 +565,7 @@ func TestLocalLock_Pass(t *testing.T) {
 	l.Granted()
 	_, _ = exit(l, cleo)
 	require.False(t, l.Contended())
-	require.False(t, l.Pass(time.Hour), "nobody waits")
+	require.False(t, l.HandOff(time.Hour), "nobody waits")
 	looks(t, l, owner.Leaving, 0)
 	l.Free()
 	looks(t, l, owner.Nobody, 0)
@@ -577,11 +577,11 @@ func TestLocalLock_PassKeepsTheOrder(t *testing.T) {
 	_, first := l.Enter(bert, time.Hour, true, nil)
 	linesUp(t, l, cleo)
 	_, _ = exit(l, anna)
-	require.False(t, l.Pass(time.Second))
+	require.False(t, l.HandOff(time.Second))
 	looks(t, l, owner.Leaving, 0, bert, cleo)
 
 	require.Equal(t, local.Refused, l.Wait(cancelled(), first, nil)) // now cleo is first
-	require.True(t, l.Pass(time.Second))
+	require.True(t, l.HandOff(time.Second))
 	looks(t, l, cleo, 1)
 }
 
@@ -589,9 +589,9 @@ func TestLocalLock_PassAdmitsAllOfItsNextOwner(t *testing.T) {
 	l := held(t, anna)
 	waiting := []*local.Waiter{linesUp(t, l, team), linesUp(t, l, bert), linesUp(t, l, team), linesUp(t, l, crew)}
 	_, _ = exit(l, anna)
-	require.True(t, l.Pass(time.Second))
+	require.True(t, l.HandOff(time.Second))
 	looks(t, l, team, 2, bert, crew)
-	require.Equal(t, local.HandedOver, l.Wait(t.Context(), waiting[0], nil))
+	require.Equal(t, local.HandedOff, l.Wait(t.Context(), waiting[0], nil))
 	require.Equal(t, local.Reentered, l.Wait(t.Context(), waiting[2], nil))
 }
 
@@ -601,7 +601,7 @@ func TestLocalLock_CancelledWaiterThatWasHandedTheHold(t *testing.T) {
 	w := linesUp(t, l, bert)
 	linesUp(t, l, cleo)
 	_, _ = exit(l, anna)
-	require.Equal(t, local.HandedOver, cancelledThenTurn(l, w, func() { require.True(t, l.Pass(time.Second)) }))
+	require.Equal(t, local.HandedOff, cancelledThenTurn(l, w, func() { require.True(t, l.HandOff(time.Second)) }))
 	looks(t, l, bert, 1, cleo)
 	last, ok := exit(l, bert)
 	require.True(t, last && ok)
@@ -689,7 +689,7 @@ func TestLocalLock_Hammer(t *testing.T) {
 					}
 					arrive(o, true)
 					l.Granted()
-				case local.HandedOver:
+				case local.HandedOff:
 					plain++ // others of a shared owner may hold too, but only the last of them touches plain
 					arrive(o, false)
 				case local.Reentered:
@@ -716,7 +716,7 @@ func TestLocalLock_Hammer(t *testing.T) {
 				assert.True(t, ok)
 				if last {
 					plain++ // leaving: alone too
-					if dice.IntN(2) == 0 || !l.Pass(1) {
+					if dice.IntN(2) == 0 || !l.HandOff(1) {
 						l.Free()
 					}
 				}
@@ -772,7 +772,7 @@ func TestLocalLock_DoesConstantWork(t *testing.T) {
 	looksAtNobody(t, func() {
 		assert.Equal(t, local.Refused, l.Wait(cancelled(), behind[2], nil))
 		l.Exit(anna)
-		assert.True(t, l.Pass(time.Second)) // to team
+		assert.True(t, l.HandOff(time.Second)) // to team
 		assert.Equal(t, local.Reentered, turn(same[0]))
 		assert.Equal(t, local.Reentered, turn(same[1]))
 		assert.Equal(t, local.Reentered, turn(behind[1]))

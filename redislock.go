@@ -266,7 +266,7 @@ func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Contex
 	// it ends the contexts. So if the owner still has the hold now, an unlock to come ends this context; else it may have missed it.
 	if h == nil || now.heldBy(o) != h {
 		if err == nil && h != nil {
-			h.Drop(ctx)
+			h.EndContext(ctx)
 		}
 		if err = ErrNotOwner; now.half().Lost(o) != fault.NotLost {
 			err = now.half().Lost(o).Err()
@@ -377,7 +377,7 @@ func (l *Lock) leave(o owner.ID) (last bool, err error) {
 		if h == nil {
 			return false, ErrLockLost
 		}
-		if !h.Dismiss(o) {
+		if !h.Leave(o) {
 			return false, h.Err()
 		}
 		return false, nil
@@ -407,7 +407,7 @@ func (l *Lock) evict() (evicted bool) {
 	if !l.half().Evict(l.lost) {
 		return false
 	}
-	l.abandon(l.hold.Swap(nil))
+	l.endLost(l.hold.Swap(nil))
 	return true
 }
 
@@ -420,10 +420,10 @@ func (l *Lock) lost() fault.Loss {
 	return h.Loss()
 }
 
-// abandon ends a lost hold and frees the local half. What is left of its key is removed in the background, and no call needs to
+// endLost ends a lost hold and frees the local half. What is left of its key is removed in the background, and no call needs to
 // wait for that: the removal names this hold, and the next one, with its larger number, may take the key over before. When the
 // registry is closed the key is left to its lease.
-func (l *Lock) abandon(h *hold.Hold) {
+func (l *Lock) endLost(h *hold.Hold) {
 	h.End(l.reg.transport.Clock.Now())
 	l.redis.RemoveLost(h)
 	l.freeLocal()

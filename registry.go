@@ -156,7 +156,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 		replicas.Settled = transport.NewShortage(r.transport.Clock, r.reports.dispatch.Log)
 	}
 	r.background = background.New(client, r.transport.Client, background.Tells{
-		Doubt: r.verifyHolds, Renewing: r.tellRenewing, Log: r.reports.dispatch.Log,
+		Verify: r.verifyHolds, Renewing: r.tellRenewing, Log: r.reports.dispatch.Log,
 	})
 	r.makeKinds(s)
 	r.permits = r.semaphores()

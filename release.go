@@ -37,7 +37,7 @@ func (l *Lock) endHold() (removing, observe.End, error) {
 	if reg.handoff > 0 && h.Watched() { // another goroutine waits, or did
 		var can bool
 		var running time.Duration
-		if can, e.Due, running = h.Relinquish(reg.handoff); can && l.half().Pass(running) {
+		if can, e.Due, running = h.HandOff(reg.handoff); can && l.half().HandOff(running) {
 			reg.reports.handoffs.Add(1)
 			l.unpin() // the next owner brings its own
 			return removing{}, observe.EndHandedOver, nil
@@ -52,7 +52,7 @@ func (l *Lock) endHold() (removing, observe.End, error) {
 		l.tellLost(owned, fault.LeaseOver)
 	}
 	if !sound {
-		l.abandon(h)
+		l.endLost(h)
 		return removing{}, observe.EndLost, h.Err()
 	}
 	return removing{queue.Ended{Path: &l.redis, Ending: e}, owned}, 0, nil
@@ -71,7 +71,7 @@ func (l *Lock) ended(e *removing) (observe.End, error) {
 		return observe.EndUnknown, e.Err
 	case e.Lost != fault.NotLost:
 		l.tellLost(e.owned, e.Lost)
-		l.reg.record.Doubt()
+		l.reg.record.MayBeGone()
 		return observe.EndLost, e.Lost.Err()
 	case e.Kept > e.At:
 		return observe.EndKept, nil

@@ -150,7 +150,7 @@ func (i *Inspector) removePermits(ctx context.Context, path, holder string) erro
 		}
 		for name, h := range i.reader.Held(path) { // holds that came meanwhile may have been removed, too
 			if before[name] == nil {
-				h.Doubt()
+				h.Verify()
 			}
 		}
 	}

@@ -36,8 +36,8 @@ type Work struct {
 
 // Tells is what the work calls.
 type Tells struct {
-	// Doubt verifies all holds on a server that may no longer be the master. Server is its address in a cluster, else empty.
-	Doubt func(server string)
+	// Verify verifies all holds on a server that may no longer be the master. Server is its address in a cluster, else empty.
+	Verify func(server string)
 
 	// Renewing is told that commands begin to fail, or succeed again: then failure is nil. It does not block.
 	Renewing func(commands int, failure error)
@@ -91,7 +91,7 @@ type switchWatch Work
 func (s *switchWatch) Turn(now clock.Instant) clock.Instant {
 	w := (*Work)(s)
 	if w.switches.Look(now, w.sender.Transport.First.RoundTrip().Silence(), w.scheduler.Wake) {
-		w.Doubt("")
+		w.Verify("")
 	}
 	if w.Holds.None() {
 		return clock.Never

@@ -25,7 +25,7 @@ func TestWork_TellsOfFailuresUntilItIsClosed(t *testing.T) {
 	var told []error
 	var lines []string
 	w := background.New(&single{}, way, background.Tells{
-		Doubt:    func(string) { require.Fail(t, "there is no other server") },
+		Verify:   func(string) { require.Fail(t, "there is no other server") },
 		Renewing: func(_ int, failure error) { told = append(told, failure) },
 		Log:      func(_ slog.Level, line string, _ ...slog.Attr) { lines = append(lines, line) },
 	})

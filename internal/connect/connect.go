@@ -64,7 +64,7 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (Ope
 		if o.err == nil {
 			return Opened{Client: o.client, Greeting: opens.succeed()}, nil
 		}
-		opens.giveUp() // a cluster's client leaves connections that are being made
+		opens.close() // a cluster's client leaves connections that are being made
 		shown := Show(address)
 		if unknown := (*net.DNSError)(nil); errors.As(o.err, &unknown) {
 			nameless := *unknown
@@ -77,7 +77,7 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (Ope
 		}
 		return Opened{}, fmt.Errorf("cannot connect to %s: %w", shown, why)
 	case <-ctx.Done():
-		reached := opens.giveUp()
+		reached := opens.close()
 		go func() {
 			if o := <-done; o.err == nil {
 				o.client.Close()

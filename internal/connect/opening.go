@@ -96,8 +96,8 @@ func (w *opening) finish() (made []net.Conn) {
 	return made
 }
 
-// giveUp closes the connections, and prevents further ones. It reports whether there was one.
-func (w *opening) giveUp() (reached bool) {
+// close closes the connections, and prevents further ones. It reports whether there was one.
+func (w *opening) close() (reached bool) {
 	w.end() // first: a connection that is made from now on is closed by who made it
 	made := w.finish()
 	for _, c := range made {

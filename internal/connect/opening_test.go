@@ -46,7 +46,7 @@ func TestOpening_ConnectionsThatAreSlowToClose(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, slow, got)
 	reached := make(chan bool)
-	go func() { reached <- w.giveUp() }()
+	go func() { reached <- w.close() }()
 	<-slow.closes
 	_, err = o.DialCtxFn(t.Context(), "", nil, nil)
 	require.ErrorIs(t, err, context.Canceled)

@@ -17,8 +17,8 @@
 //	live   the reply: another has the key, or none       lost   KeyTaken, KeyGone
 //	live   the reply comes when the time is over         lost   RenewedTooLate
 //	live   the time is over, as Valid or a look finds    lost   LeaseOver
-//	live   Lose, Regranted                               lost   Forced, GrantedTwice
-//	live   Relinquish, then Adopt by the next owner      live   contexts of the former owner end
+//	live   Lose, GrantAgain                              lost   Forced, GrantedTwice
+//	live   HandOff, then SetTerms by the next owner      live   contexts of the former owner end
 //	live   Orphan of all owners, without contexts        live   it is not renewed any more
 //	live   End                                           over   contexts end with context.Canceled
 //	lost   the key's lease must have ended               lost   Clear has it removed, if it may be there still

@@ -265,14 +265,11 @@ func cancelAll(ends []*ending, cause error) {
 	}
 }
 
-// discard ends a context that was not put into a ring, because there was one already, or the hold is over. It may be nil.
-func (e *ending) discard() {
-	if e != nil {
-		e.end(context.Canceled)
-	}
-}
-
+// end ends a context that is in no ring, or in none any more. It may be nil: then there is none to end.
 func (e *ending) end(cause error) {
+	if e == nil {
+		return
+	}
 	if e.forget != nil {
 		e.forget()
 	}
@@ -294,12 +291,12 @@ func (h *Hold) Context(parent context.Context, o owner.ID, caller any, around *C
 		h.mu.Lock()
 		if !h.fresh() {
 			h.unlockLose(fault.LeaseOver)
-			made.discard()
+			made.end(context.Canceled)
 			return nil, h.Err()
 		}
 		if last := h.ends.last(parent, o); last != nil {
 			h.mu.Unlock()
-			made.discard()
+			made.end(context.Canceled)
 			return last, nil
 		}
 		if made != nil {
@@ -313,15 +310,15 @@ func (h *Hold) Context(parent context.Context, o owner.ID, caller any, around *C
 	}
 	if !h.plan() {
 		h.unlockEnds(fault.Closed)
-		made.discard()
+		made.end(context.Canceled)
 		return nil, fault.Closed
 	}
 	h.mu.Unlock()
 	return made, nil
 }
 
-// Drop ends a context that Context has returned, for an owner that has left meanwhile.
-func (h *Hold) Drop(ctx context.Context) {
+// EndContext ends a context that Context has returned, for an owner that has left meanwhile.
+func (h *Hold) EndContext(ctx context.Context) {
 	e, ok := ctx.(*ending)
 	if !ok {
 		return

@@ -76,10 +76,10 @@ func (h *Hold) AwaitMessage(until clock.Instant) {
 	h.mu.Unlock()
 }
 
-// Regranted handles the message of a grant for a live hold. If a look has found that grant before, the message is late, and
+// GrantAgain handles the message of a grant for a live hold. If a look has found that grant before, the message is late, and
 // nothing happens. Otherwise a new master has granted the hold again, with a lease that this process does not know: the hold is
 // lost.
-func (h *Hold) Regranted() {
+func (h *Hold) GrantAgain() {
 	h.mu.Lock()
 	if e := h.extras.Load(); e != nil {
 		until := e.found

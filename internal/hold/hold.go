@@ -178,12 +178,12 @@ func (h *Hold) Expired(at clock.Instant) bool {
 	return h.lease.Left(at) <= 0
 }
 
-// Doubted reports whether the server may no longer be the one that granted the hold, and has not confirmed it since, also for a
-// hold that is over.
-func (h *Hold) Doubted() bool {
+// Unverified reports whether the server may no longer be the one that granted the hold, and has not confirmed it since, also for
+// a hold that is over.
+func (h *Hold) Unverified() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.lease.Doubted()
+	return h.lease.Unverified()
 }
 
 // Left returns for how long the hold stays valid. If its time is over, Left makes the hold lost.
@@ -283,8 +283,8 @@ func (h *Hold) End(now clock.Instant) (sound, noticed bool) {
 	return sound, !sound && !ended
 }
 
-// forsake ends the contexts and leaves the hold to its lease: the registry is closed, so a loss could not be announced.
-func (h *Hold) forsake() {
+// endContexts ends the contexts and leaves the hold to its lease: the registry is closed, so a loss could not be announced.
+func (h *Hold) endContexts() {
 	h.mu.Lock()
 	h.unlockEnds(fault.Closed)
 }

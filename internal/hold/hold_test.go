@@ -261,16 +261,16 @@ func TestHold_GrantedTwice(t *testing.T) {
 		require.True(w, h.GrantShort(w.path.Clock.Now(), time.Second))
 		_, found := h.Keeps()
 		require.NotZero(w, found)
-		h.Regranted()
+		h.GrantAgain()
 		require.True(w, h.Valid())
-		h.Regranted()
+		h.GrantAgain()
 		require.Equal(w, fault.GrantedTwice, w.lost()[0].why)
 	})
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
 		h.AwaitMessage(w.path.Clock.Now().Add(time.Second))
 		pass(time.Second)
-		h.Regranted()
+		h.GrantAgain()
 		require.Equal(w, fault.GrantedTwice, w.lost()[0].why, "too late for that message")
 	})
 }
@@ -293,7 +293,7 @@ func TestHold_DoubtAsksTheServer(t *testing.T) {
 			fake(t, func(w *world) {
 				h := w.granted(c.terms)
 				w.all(c.answer)
-				h.Doubt()
+				h.Verify()
 				pass(roundTrip)
 				require.GreaterOrEqual(w, w.commands(), 1)
 				require.Len(w, w.lost(), c.lost)
@@ -311,7 +311,7 @@ func TestHold_LeaseChangesWhileTheServerIsAsked(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
 		w.stall() // so that the test has the task
-		h.Doubt()
+		h.Verify()
 		task := h.tick()
 		require.False(w, task.Writes())
 		asked := make(chan time.Duration)
@@ -363,7 +363,7 @@ func TestHold_CommandsNameTheHold(t *testing.T) {
 			}
 		})
 		require.NoError(w, Part{h, anna}.Renew(w.wait(), nil))
-		h.Doubt()
+		h.Verify()
 		require.Equal(w, 2, w.commands())
 		require.True(w, h.Valid())
 	})

@@ -158,7 +158,7 @@ func (g *OrphanWatch) suspects() (all []Part) {
 // One case is left: another goroutine nests or unlocks with a context of Do that has outlived the suspect.
 //
 //  1. If it comes after the end of the lease, it finds the hold lost.
-//  2. If it unlocks before, the hold may go on for another owner, which must not lose it. Adopt and Dismiss, which run after the
+//  2. If it unlocks before, the hold may go on for another owner, which must not lose it. SetTerms and Leave, which run after the
 //     owner's exit, remove the mark of Orphan. Orphan checks again after it has made the mark. So whichever comes last finds the
 //     other one, as with Attend.
 func orphanEnded(suspects []Part, living map[owner.ID]bool) {

@@ -10,9 +10,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Adopt gives a hold that was handed to another owner the terms of that owner. The lease counts from the next renewal on. Adopt
-// reports false when the hold is lost.
-func (h *Hold) Adopt(t Terms) bool {
+// SetTerms gives a hold that was handed to another owner the terms of that owner. The lease counts from the next renewal on.
+// SetTerms reports false when the hold is lost.
+func (h *Hold) SetTerms(t Terms) bool {
 	now := h.path.Clock.Now()
 	h.mu.Lock()
 	if !h.lease.Fresh(now) {
@@ -30,7 +30,7 @@ func (h *Hold) Adopt(t Terms) bool {
 		h.own().atMost, h.own().unlogged = t.AtMost, t.Unlogged
 	}
 	h.keep(now)
-	if h.lease.Adopt(t.Lease, t.Renewed, h.bound(now), now) {
+	if h.lease.SetTerms(t.Lease, t.Renewed, h.bound(now), now) {
 		h.unlockPlanned()
 	} else {
 		h.mu.Unlock()
@@ -38,13 +38,13 @@ func (h *Hold) Adopt(t Terms) bool {
 	return true
 }
 
-// Relinquish is for an owner that unlocks while others of this process wait. It reports whether the hold may go to the next one:
+// HandOff is for an owner that unlocks while others of this process wait. It reports whether the hold may go to the next one:
 // it is fresh, at least half of its lease is left, and the process has had the key for less than limit. Then the owner's contexts
 // have ended. Due: the process has had the key long enough, and other processes have their turn first. Running is the lease.
-func (h *Hold) Relinquish(limit time.Duration) (can, due bool, running time.Duration) {
+func (h *Hold) HandOff(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
-	may, due := h.lease.MayPass(now, h.had.since.Until(now), limit)
+	may, due := h.lease.MayHandOff(now, h.had.since.Until(now), limit)
 	if !may || h.stays || now < h.extra().kept {
 		h.mu.Unlock() // End or a loss decides the cause of its contexts
 		return false, due, 0
@@ -89,9 +89,9 @@ func (h *Hold) Taker(o owner.ID) owner.ID {
 	return h.extra().takers[o]
 }
 
-// Dismiss ends the contexts of an owner that unlocks while others still share the hold. It reports whether the hold was valid
+// Leave ends the contexts of an owner that unlocks while others still share the hold. It reports whether the hold was valid
 // until then.
-func (h *Hold) Dismiss(o owner.ID) bool {
+func (h *Hold) Leave(o owner.ID) bool {
 	h.mu.Lock()
 	if h.lease.Over() { // meanwhile the others have unlocked, too
 		sound := h.lease.Sound()

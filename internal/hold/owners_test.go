@@ -34,7 +34,7 @@ func TestHold_Relinquish(t *testing.T) {
 				h := w.granted(terms(length))
 				ctx := w.context(h, anna)
 				c.before(h)
-				can, due, running := h.Relinquish(time.Second)
+				can, due, running := h.HandOff(time.Second)
 				require.Equal(w, c.can, can)
 				require.Equal(w, c.due, due)
 				if can {
@@ -53,7 +53,7 @@ func TestHold_RelinquishNearItsEnd(t *testing.T) {
 		h := w.granted(terms(time.Minute))
 		ctx := w.context(h, anna)
 		pass(time.Minute / 2)
-		can, due, _ := h.Relinquish(time.Hour)
+		can, due, _ := h.HandOff(time.Hour)
 		require.False(w, can)
 		require.True(w, due)
 		require.NoError(w, ctx.Err())
@@ -67,9 +67,9 @@ func TestHold_Adopt(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
 		pass(time.Second)
-		can, _, _ := h.Relinquish(time.Hour)
+		can, _, _ := h.HandOff(time.Hour)
 		require.True(w, can)
-		require.True(w, h.Adopt(Terms{Lease: lease.NewTerm(30 * time.Second), AtLeast: time.Hour, Renewed: true, Leads: true}))
+		require.True(w, h.SetTerms(Terms{Lease: lease.NewTerm(30 * time.Second), AtLeast: time.Hour, Renewed: true, Leads: true}))
 		owned, had, fresh := h.Held(w.path.Clock.Now())
 		require.Zero(w, owned)
 		require.Equal(w, time.Second, had)
@@ -80,11 +80,11 @@ func TestHold_Adopt(t *testing.T) {
 		pass(time.Hour)
 		require.True(w, h.Valid())
 		require.Greater(w, w.commands(), 300, "it is renewed each third of the new lease")
-		require.True(w, h.Adopt(terms(30*time.Second)))
+		require.True(w, h.SetTerms(terms(30*time.Second)))
 		kept, _ = h.Keeps()
 		require.Zero(w, kept, "which only the owner before asked for")
 		pass(30 * time.Second)
-		require.False(w, h.Adopt(terms(time.Minute)))
+		require.False(w, h.SetTerms(terms(time.Minute)))
 	})
 }
 
@@ -92,14 +92,14 @@ func TestHold_Adopt(t *testing.T) {
 func TestHold_KeptPathIsNotHandedOn(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(Terms{Lease: lease.NewTerm(time.Minute), AtLeast: time.Second})
-		can, _, _ := h.Relinquish(time.Hour)
+		can, _, _ := h.HandOff(time.Hour)
 		require.False(w, can)
 		pass(time.Second)
-		can, _, _ = h.Relinquish(time.Hour)
+		can, _, _ = h.HandOff(time.Hour)
 		require.True(w, can)
 		h = w.granted(Terms{Lease: lease.NewTerm(time.Minute), AtLeast: time.Second})
 		h.Unkeep()
-		can, _, _ = h.Relinquish(time.Hour)
+		can, _, _ = h.HandOff(time.Hour)
 		require.True(w, can)
 	})
 }
@@ -115,7 +115,7 @@ func TestHold_TokensGrow(t *testing.T) {
 		for want := uint64(101); want <= 200; want++ {
 			require.Equal(w, want, h.Token())
 			require.Equal(w, want, h.TakenBy(anna))
-			can, due, _ := h.Relinquish(time.Minute)
+			can, due, _ := h.HandOff(time.Minute)
 			require.Equal(w, want < 200, can)
 			require.False(w, due)
 		}
@@ -137,12 +137,12 @@ func TestHold_SharedOwnersLeaveOneByOne(t *testing.T) {
 		h.TakenBy(anna)
 		require.Equal(w, owner.Calling(), h.Taker(anna))
 		require.Equal(w, owner.Nobody, h.Taker(bert))
-		require.True(w, h.Dismiss(anna))
+		require.True(w, h.Leave(anna))
 		require.Equal(w, context.Canceled, context.Cause(first))
 		require.Equal(w, owner.Nobody, h.Taker(anna))
 		require.NoError(w, second.Err())
 		pass(time.Minute)
-		require.False(w, h.Dismiss(bert))
+		require.False(w, h.Leave(bert))
 		require.ErrorIs(w, context.Cause(second), fault.Lost)
 	})
 }
@@ -162,7 +162,7 @@ func TestHold_LeavingOneThatOthersHaveEnded(t *testing.T) {
 				h := w.granted(terms(time.Minute))
 				c.meanwhile(h)
 				h.End(w.path.Clock.Now())
-				require.Equal(w, c.sound, h.Dismiss(anna))
+				require.Equal(w, c.sound, h.Leave(anna))
 			})
 		})
 	}
@@ -196,7 +196,7 @@ func TestHold_StrandedOwners(t *testing.T) {
 		w.locked(func() { w.owners = 2 })
 		h := w.granted(renewed(time.Minute))
 		h.Orphan(anna)
-		require.True(w, h.Dismiss(anna))
+		require.True(w, h.Leave(anna))
 		w.locked(func() { w.owners = 1 })
 		pass(time.Hour)
 		require.True(w, h.Valid())
@@ -204,7 +204,7 @@ func TestHold_StrandedOwners(t *testing.T) {
 	fake(t, func(w *world) { // it is handed on all the same
 		h := w.granted(renewed(time.Minute))
 		h.Orphan(anna)
-		require.True(w, h.Adopt(renewed(time.Minute)))
+		require.True(w, h.SetTerms(renewed(time.Minute)))
 		pass(time.Hour)
 		require.True(w, h.Valid())
 	})
@@ -307,7 +307,7 @@ func TestHold_HeldForLong(t *testing.T) {
 		logged(1)
 		pass(time.Hour)
 		logged(1)
-		require.True(w, held.Adopt(h))
+		require.True(w, held.SetTerms(h))
 		pass(10 * time.Minute)
 		logged(1)
 		pass(20 * time.Second)
@@ -344,7 +344,7 @@ func TestHold_Uphold(t *testing.T) {
 	})
 	for name, renew := range map[string]func(h *Hold){
 		"others rely on it": func(h *Hold) { _, _ = h.Join(lease.NewTerm(30*time.Second), true) },
-		"another owner":     func(h *Hold) { h.Adopt(renewed(30 * time.Second)) },
+		"another owner":     func(h *Hold) { h.SetTerms(renewed(30 * time.Second)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake(t, func(w *world) {
@@ -362,11 +362,11 @@ func TestHold_Uphold(t *testing.T) {
 	fake(t, func(w *world) { // the owner comes in by two calls, of which one calls the function already
 		h := w.granted(renewed(30 * time.Second))
 		h.StartRenewing()
-		require.True(w, h.Adopt(terms(30*time.Second)))
+		require.True(w, h.SetTerms(terms(30*time.Second)))
 		pass(time.Hour)
 		require.True(w, h.Valid())
 		sent := w.commands()
-		h.Doubt()
+		h.Verify()
 		h.StopRenewing()
 		pass(time.Minute)
 		require.Equal(w, sent+1, w.commands(), "what was in doubt")
@@ -375,9 +375,9 @@ func TestHold_Uphold(t *testing.T) {
 	fake(t, func(w *world) { // a function that has unlocked too often runs on
 		h := w.granted(terms(30 * time.Second))
 		h.StartRenewing()
-		can, _, _ := h.Relinquish(time.Hour)
+		can, _, _ := h.HandOff(time.Hour)
 		require.True(w, can)
-		require.True(w, h.Adopt(terms(30*time.Second)))
+		require.True(w, h.SetTerms(terms(30*time.Second)))
 		h.StartRenewing()
 		h.StopRenewing()
 		pass(time.Minute)
@@ -394,10 +394,10 @@ func TestHold_HeldForLongQuietly(t *testing.T) {
 		require.Equal(w, quiet, h.Terms())
 		pass(time.Hour)
 		require.Empty(w, w.logged)
-		require.True(w, h.Adopt(renewed(time.Minute)))
+		require.True(w, h.SetTerms(renewed(time.Minute)))
 		pass(time.Hour)
 		require.Len(w, w.logged, 1)
-		require.True(w, h.Adopt(quiet))
+		require.True(w, h.SetTerms(quiet))
 		pass(time.Hour)
 		require.Len(w, w.logged, 1)
 	})
@@ -412,10 +412,10 @@ func TestRenew_AsTheHoldIsHandedOver(t *testing.T) {
 			fake(t, func(w *world) {
 				h := w.granted(terms(asked))
 				w.meanwhile = func() {
-					can, _, _ := h.Relinquish(time.Hour)
+					can, _, _ := h.HandOff(time.Hour)
 					require.True(w, can)
 					w.locked(func() { w.left = map[owner.ID]bool{anna: true} })
-					require.True(w, h.Adopt(terms(asked)))
+					require.True(w, h.SetTerms(terms(asked)))
 					h.Nest(bert, lease.NewTerm(time.Minute))
 				}
 				require.ErrorIs(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(chosen)), fault.NotOwner)
@@ -435,9 +435,9 @@ func TestRenew_AsTheHoldComesBack(t *testing.T) {
 		h := w.granted(terms(time.Minute))
 		w.meanwhile = func() {
 			for range 2 { // to another one, and back
-				can, _, _ := h.Relinquish(time.Hour)
+				can, _, _ := h.HandOff(time.Hour)
 				require.True(w, can)
-				require.True(w, h.Adopt(terms(time.Minute)))
+				require.True(w, h.SetTerms(terms(time.Minute)))
 			}
 		}
 		require.NoError(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(time.Hour)))
@@ -455,7 +455,7 @@ func TestRenew_AsAReaderLeaves(t *testing.T) {
 		err       error
 	}{
 		"not yet dismissed": {2, func(*world, *Hold) {}, nil},
-		"dismissed":         {2, func(w *world, h *Hold) { require.True(w, h.Dismiss(anna)) }, fault.NotOwner},
+		"dismissed":         {2, func(w *world, h *Hold) { require.True(w, h.Leave(anna)) }, fault.NotOwner},
 		"after another came": {1, func(w *world, h *Hold) {
 			ok, _ := h.Join(lease.NewTerm(asked), false)
 			require.True(w, ok)
@@ -484,10 +484,10 @@ func TestRenew_AgainAfterTheOwnerHasLeft(t *testing.T) {
 		h := w.granted(terms(time.Minute))
 		w.all(answer{n: 1, late: true})
 		require.ErrorIs(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(90*time.Second)), fault.Late)
-		can, _, _ := h.Relinquish(time.Hour)
+		can, _, _ := h.HandOff(time.Hour)
 		require.True(w, can)
 		w.locked(func() { w.left = map[owner.ID]bool{anna: true} })
-		require.True(w, h.Adopt(terms(time.Minute)))
+		require.True(w, h.SetTerms(terms(time.Minute)))
 		require.ErrorIs(w, Part{h, anna}.Renew(w.wait(), lease.NewTerm(90*time.Second)), fault.NotOwner)
 		require.Equal(w, time.Minute, h.Remains().Term)
 		require.Equal(w, 1, w.commands())

@@ -31,8 +31,8 @@ type Schedule struct {
 // scheduled is a hold, as its schedule sees it.
 type scheduled interface {
 	scheduler.Timed
-	tick() Task // looks at it when it is due, and returns what to send, or nil
-	forsake()   // leaves it to its lease, since the schedule is closed
+	tick() Task   // looks at it when it is due, and returns what to send, or nil
+	endContexts() // leaves it to its lease, since the schedule is closed
 }
 
 // Task is a background command about a hold.
@@ -155,7 +155,7 @@ func (s *Schedule) Close() {
 	holds := s.heap.Clear()
 	s.mu.Unlock()
 	for _, h := range holds {
-		h.forsake()
+		h.endContexts()
 	}
 }
 
@@ -222,11 +222,11 @@ func (h *Hold) tick() (t Task) {
 	return t
 }
 
-// Doubt is called when the server may no longer be the master. A hold that is renewed is renewed at once, any other is
+// Verify is called when the server may no longer be the master. A hold that is renewed is renewed at once, any other is
 // verified. So a failover that has lost the key is noticed at once.
-func (h *Hold) Doubt() {
+func (h *Hold) Verify() {
 	h.mu.Lock()
-	if !h.lease.Doubt(h.path.Clock.Now()) {
+	if !h.lease.Verify(h.path.Clock.Now()) {
 		h.mu.Unlock()
 		return
 	}

@@ -54,14 +54,14 @@ func Margin(length time.Duration) time.Duration { return length/100 + time.Milli
 //
 // Only the methods write the fields, except as the comments of the fields say; others may read them.
 type State struct {
-	phase     phase
-	Renewed   bool       // it is renewed each third of its lease; others may write it before the grant, then see [State.Keep]
-	MayArrive bool       // a grant may arrive later; written only by the call that obtains it
-	sound     bool       // when over: it was valid until End
-	doubted   bool       // the server must be asked whether it still has the key
-	why       fault.Loss // why it is lost
-	anyway    bool       // it is renewed although Renewed is false, see [State.RenewAnyway]
-	failed    uint8      // consecutive renewals that were not answered
+	phase      phase
+	Renewed    bool       // it is renewed each third of its lease; others may write it before the grant, then see [State.SetRenewed]
+	MayArrive  bool       // a grant may arrive later; written only by the call that obtains it
+	sound      bool       // when over: it was valid until End
+	unverified bool       // the server must be asked whether it still has the key
+	why        fault.Loss // why it is lost
+	anyway     bool       // it is renewed although Renewed is false, see [State.RenewAnyway]
+	failed     uint8      // consecutive renewals that were not answered
 
 	Term    *Term         // of the next renewal: what the owner asked for last, see also Nest; others may write it before the grant
 	until   clock.Instant // it is valid until then
@@ -82,19 +82,19 @@ const (
 
 // pending is what most leases do not have: renewals under way, commands that may still be executed, a bound, nested calls.
 type pending struct {
-	flying    int32         // renewals under way
-	several   bool          // two were under way at once since the last time that none was
-	exceeds   bool          // the key may live beyond the bound, or longer than Term, and must be shortened
-	owed      bool          // an owner that shares it may have less than it relies on, see Join: it must be renewed once more
-	shortest  time.Duration // the shortest lease of all renewals since there were none
-	sure      clock.Instant // the value for until once the server has refused all of them
-	abandoned time.Duration // the shortest lease of commands that will never be answered; 0: there are none
-	most      time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
-	bound     clock.Instant // the key may live until then at most; 0: as long as it is renewed
-	nested    *nested       // see Nest; nil for most
-	joined    *Term         // the longest that owners ask for which share it since renewals are under way, see Join; nil for most
-	changes   uint32        // of owners, see Generation
-	counted   bool          // somebody knows a number of Generation
+	flying     int32         // renewals under way
+	several    bool          // two were under way at once since the last time that none was
+	exceeds    bool          // the key may live beyond the bound, or longer than Term, and must be shortened
+	owed       bool          // an owner that shares it may have less than it relies on, see Join: it must be renewed once more
+	shortest   time.Duration // the shortest lease of all renewals since there were none
+	sure       clock.Instant // the value for until once the server has refused all of them
+	unanswered time.Duration // the shortest lease of commands that will never be answered; 0: there are none
+	most       time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
+	bound      clock.Instant // the key may live until then at most; 0: as long as it is renewed
+	nested     *nested       // see Nest; nil for most
+	joined     *Term         // the longest that owners ask for which share it since renewals are under way, see Join; nil for most
+	changes    uint32        // of owners, see Generation
+	counted    bool          // somebody knows a number of Generation
 }
 
 // spare has used ones for reuse. A hold that is renewed all the time would otherwise allocate one for each renewal.
@@ -111,7 +111,7 @@ func (s *State) unsettled() *pending {
 // fields count only while renewals are under way.
 func (s *State) settled() {
 	u := s.pending
-	if u == nil || u.flying > 0 || u.exceeds || u.owed || u.abandoned > 0 || u.most > 0 || u.bound != 0 || u.nested != nil ||
+	if u == nil || u.flying > 0 || u.exceeds || u.owed || u.unanswered > 0 || u.most > 0 || u.bound != 0 || u.nested != nil ||
 		u.counted {
 		return
 	}
@@ -127,8 +127,8 @@ func (s *State) Effective(t *Term) time.Duration {
 		if u.flying > 0 {
 			length = min(length, u.shortest)
 		}
-		if u.abandoned > 0 {
-			length = min(length, u.abandoned)
+		if u.unanswered > 0 {
+			length = min(length, u.unanswered)
 		}
 	}
 	return length
@@ -149,10 +149,10 @@ func (s *State) exceed(t *Term) {
 	}
 }
 
-// abandon notes that a command with a lease of this length will never be answered, and may be executed at any time.
-func (s *State) abandon(length time.Duration) {
-	if u := s.unsettled(); u.abandoned == 0 || length < u.abandoned {
-		u.abandoned = length
+// noteUnanswered notes that a command with a lease of this length will never be answered, and may be executed at any time.
+func (s *State) noteUnanswered(length time.Duration) {
+	if u := s.unsettled(); u.unanswered == 0 || length < u.unanswered {
+		u.unanswered = length
 	}
 }
 
@@ -164,7 +164,7 @@ func (s *State) prolong(sent clock.Instant, t *Term) {
 	if u := s.pending; u != nil {
 		s.until, again = s.capped(s.until), again || u.exceeds || u.owed
 	}
-	s.next, s.short, s.doubted = clock.Never, 0, false
+	s.next, s.short, s.unverified = clock.Never, 0, false
 	if again {
 		s.next = sent.Add(length / 3)
 	}
@@ -174,7 +174,7 @@ func (s *State) prolong(sent clock.Instant, t *Term) {
 // after the lease had ended.
 func (s *State) Grant(sent, came clock.Instant) bool {
 	if s.MayArrive { // mutant: late grant forgotten
-		s.abandon(s.Term.Length)
+		s.noteUnanswered(s.Term.Length)
 	}
 	s.prolong(sent, s.Term) // mutant: lease from the reply
 	if came >= s.until {
@@ -276,17 +276,17 @@ func (s *State) ownersChange() {
 	}
 }
 
-// Handoff notes that another owner has the lease from now on. Adopt gives it that owner's terms. The choices of the former owner,
-// of its nested calls, and of its renewals under way count no more.
+// Handoff notes that another owner has the lease from now on. SetTerms gives it that owner's terms. The choices of the former
+// owner, of its nested calls, and of its renewals under way count no more.
 func (s *State) Handoff() {
 	s.ownersChange()
 	s.forget()
 	s.chosen = clock.Never
 }
 
-// Adopt gives the lease the terms of another owner: a term from the next renewal on, whether it is renewed, and a bound, 0 for
+// SetTerms gives the lease the terms of another owner: a term from the next renewal on, whether it is renewed, and a bound, 0 for
 // none. Other goroutines of that owner may have nested since Handoff, or chosen a lease. They do not get a shorter one.
-func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed bool) {
+func (s *State) SetTerms(t *Term, renewed bool, bound, now clock.Instant) (changed bool) {
 	if s.chosen == clock.Never {
 		s.chosen = now
 	} else if s.Term.Length > t.Length {
@@ -307,7 +307,7 @@ func (s *State) Adopt(t *Term, renewed bool, bound, now clock.Instant) (changed 
 		u.exceeds = bound != 0 && s.Longest() > now.Until(bound)
 	}
 	switch {
-	case s.doubted || s.exceeds(): // still needed, whichever owner has it
+	case s.unverified || s.exceeds(): // still needed, whichever owner has it
 		s.next = now
 	case s.short > 0: // lengthened soon
 	case !s.renews():
@@ -365,8 +365,8 @@ func (s *State) owed() bool { return s.pending != nil && s.pending.owed }
 // third returns when a third of the lease will be over.
 func (s *State) third() clock.Instant { return s.until.Add(s.Term.Length/3 - s.Term.Length) }
 
-// Keep makes the lease renewed from now on. It reports whether it was not renewed before.
-func (s *State) Keep(now clock.Instant) bool {
+// SetRenewed makes the lease renewed from now on. It reports whether it was not renewed before.
+func (s *State) SetRenewed(now clock.Instant) bool {
 	if s.phase != live || s.Renewed {
 		return false
 	}
@@ -413,9 +413,9 @@ func (s *State) RenewalLease(now clock.Instant) time.Duration {
 	return s.Term.Length
 }
 
-// MayPass reports whether the lease may go to another owner of this process: it is fresh, and at least half of it is left. The
+// MayHandOff reports whether the lease may go to another owner of this process: it is fresh, and at least half of it is left. The
 // process has had the key for had. Due: less than half is left, or had has reached the limit, so other processes have their turn.
-func (s *State) MayPass(now clock.Instant, had, limit time.Duration) (may, due bool) {
+func (s *State) MayHandOff(now clock.Instant, had, limit time.Duration) (may, due bool) {
 	half := s.Left(now) < s.current(s.Term.Length)/2
 	due = had >= limit || half // mutant: handed on without end
 	return s.Fresh(now) && !half, due

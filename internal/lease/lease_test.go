@@ -134,7 +134,7 @@ func TestState_Lose(t *testing.T) {
 	require.True(t, s.Lose(fault.KeyTaken))
 	require.False(t, s.Lose(fault.LeaseOver), "once")
 	require.Equal(t, lease.NotLive, s.Reply(r, now, confirm))
-	require.False(t, s.Doubt(now))
+	require.False(t, s.Verify(now))
 	require.True(t, s.Lost())
 	require.False(t, s.Fresh(now))
 	require.False(t, s.End(now))
@@ -292,7 +292,7 @@ func TestState_Longest(t *testing.T) {
 		"lengthened": {func(s *lease.State) { shorten(s); s.Begin(now, lease.NewTerm(time.Hour)) }, time.Hour},
 		"shortened for the next owner only": {func(s *lease.State) {
 			s.Handoff()
-			s.Adopt(short, false, 0, now)
+			s.SetTerms(short, false, 0, now)
 		}, time.Minute},
 		"shortened while the longer one was under way": {func(s *lease.State) {
 			long := s.Begin(now, minute)
@@ -337,22 +337,22 @@ func TestState_Longest(t *testing.T) {
 // What the next owner asks for counts from the next renewal on.
 func TestState_Adopt(t *testing.T) {
 	s := granted(t, false)
-	require.False(t, s.Adopt(lease.NewTerm(time.Minute), false, 0, now))
-	require.True(t, s.Adopt(minute, true, 0, now))
+	require.False(t, s.SetTerms(lease.NewTerm(time.Minute), false, 0, now))
+	require.True(t, s.SetTerms(minute, true, 0, now))
 	due, _ := s.Due(false)
 	require.Equal(t, now.Add(certain(time.Minute)-40*time.Second), due)
 
 	for _, renewed := range []bool{false, true} { // what is to be asked is asked, whoever has it
 		s = granted(t, false)
-		require.True(t, s.Doubt(now))
-		require.True(t, s.Adopt(lease.NewTerm(time.Hour), renewed, 0, now))
+		require.True(t, s.Verify(now))
+		require.True(t, s.SetTerms(lease.NewTerm(time.Hour), renewed, 0, now))
 		due, _ = s.Due(false)
 		require.Equal(t, now, due)
 	}
 
 	s = &lease.State{Term: lease.NewTerm(clock.Longest)}
 	require.True(t, s.Grant(now, now))
-	require.True(t, s.Adopt(lease.NewTerm(clock.Longest), true, 0, now))
+	require.True(t, s.SetTerms(lease.NewTerm(clock.Longest), true, 0, now))
 	due, _ = s.Due(false)
 	require.InDelta(t, float64(clock.Longest/3), float64(due), float64(clock.Longest/50), "it does not overflow")
 }
@@ -403,12 +403,12 @@ func TestBound_OfTheNextOwner(t *testing.T) {
 			s := granted(t, true)
 			r := s.Begin(now, minute)
 			bound := now.Add(10 * time.Second)
-			require.True(t, s.Adopt(lease.NewTerm(10*time.Second), true, bound, now))
+			require.True(t, s.SetTerms(lease.NewTerm(10*time.Second), true, bound, now))
 			s.Reply(r, now, o)
 			require.LessOrEqual(t, s.Left(now), certain(10*time.Second))
 			require.Equal(t, time.Minute, s.Longest(), "which is to be shortened")
 
-			require.True(t, s.Adopt(lease.NewTerm(10*time.Second), true, 0, now), "with terms that are the same else")
+			require.True(t, s.SetTerms(lease.NewTerm(10*time.Second), true, 0, now), "with terms that are the same else")
 			due, _ := s.Due(false)
 			require.LessOrEqual(t, now.Until(due), 4*time.Second)
 			r = s.Begin(now, minute)
@@ -421,8 +421,8 @@ func TestBound_OfTheNextOwner(t *testing.T) {
 
 func TestState_Keep(t *testing.T) {
 	s := granted(t, false)
-	require.True(t, s.Keep(now))
-	require.False(t, s.Keep(now), "it is renewed")
+	require.True(t, s.SetRenewed(now))
+	require.False(t, s.SetRenewed(now), "it is renewed")
 	require.Equal(t, lease.Renew, s.Tick(now, false))
 }
 
@@ -457,7 +457,7 @@ func TestState_MayPass(t *testing.T) {
 		"at the limit":                  {long, now, time.Second, true, true},
 		"it is lost":                    {gone, now, 0, false, false},
 	} {
-		may, due := c.s.MayPass(c.at, c.had, time.Second)
+		may, due := c.s.MayHandOff(c.at, c.had, time.Second)
 		require.Equal(t, c.may, may, name)
 		require.Equal(t, c.due, due, name)
 	}
@@ -487,7 +487,7 @@ func TestState_Verified(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := granted(t, false)
-			require.True(t, s.Doubt(now))
+			require.True(t, s.Verify(now))
 			require.Equal(t, lease.Verify, s.Tick(now, false))
 			require.Equal(t, c.verdict, s.Verified(now, c.outcome, c.refused))
 			due, looks := s.Due(false)
@@ -508,7 +508,7 @@ func TestVerified_AfterRenewalsOfTheOwner(t *testing.T) {
 	for range 8 {
 		require.Equal(t, lease.Failed, s.Reply(renew(s, now, minute), now, refused))
 	}
-	require.True(t, s.Doubt(now))
+	require.True(t, s.Verify(now))
 	require.Equal(t, lease.Verify, s.Tick(now, false))
 	require.Equal(t, lease.Failed, s.Verified(now, unknown, false))
 	due, looks := s.Due(false)
@@ -588,7 +588,7 @@ func TestState_WhatIsBelievedIsOverFirst(t *testing.T) {
 			case 4:
 				s.Unnest([]lease.Caller{anna, bert, carl}[random.IntN(3)], at)
 			default:
-				s.Adopt(lease.NewTerm(time.Second+upTo(time.Minute)), random.IntN(2) == 0, bounded(), at)
+				s.SetTerms(lease.NewTerm(time.Second+upTo(time.Minute)), random.IntN(2) == 0, bounded(), at)
 			}
 			require.LessOrEqual(t, s.Left(at), at.Until(min(expires, bound)), "seed %d", seed)
 			require.LessOrEqual(t, expires, at.Add(s.Longest()), "seed %d", seed)

@@ -73,8 +73,8 @@ func (s *State) Nests(t *Term) bool {
 
 // Nest notes that a caller nests, and asks for t. The caller then renews with Term.
 //
-// The owner may have got the lease by Handoff just now, and another of its goroutines may be about to call Adopt. Until then it
-// is not known what the outermost call asks for, so each nested call has a level.
+// The owner may have got the lease by Handoff just now, and another of its goroutines may be about to call SetTerms. Until then
+// it is not known what the outermost call asks for, so each nested call has a level.
 func (s *State) Nest(t *Term, by Caller) {
 	n := s.nesting()
 	if n == nil {
@@ -116,7 +116,7 @@ func (s *State) Join(t *Term, keeps bool, now clock.Instant) (renew, sooner bool
 		enough = s.short / 2
 	}
 	if keeps {
-		sooner = s.Keep(now)
+		sooner = s.SetRenewed(now)
 	}
 	s.Rely(t)
 	return sooner || effective < t.Length || left < enough, sooner

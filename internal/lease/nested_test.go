@@ -81,17 +81,17 @@ func TestState_Nest(t *testing.T) {
 			{"nest", anna, hour, hour}, {"choose in vain", anna, second, hour}, {"unnest", anna, nil, hour},
 		},
 		"another owner": {
-			{"nest", anna, hour, hour}, {"hand over", nobody, nil, hour}, {"adopt", carl, minute, minute}, {"unnest", anna, nil, minute},
+			{"nest", anna, hour, hour}, {"hand over", nobody, nil, hour}, {"terms", carl, minute, minute}, {"unnest", anna, nil, minute},
 		},
 		"another owner, which nests before": {
 			{"hand over", nobody, nil, minute}, {"nest", bert, minute, minute}, {"nest", bert, nil, minute},
-			{"adopt", anna, second, minute}, {"unnest", bert, nil, minute}, {"unnest", bert, nil, second},
+			{"terms", anna, second, minute}, {"unnest", bert, nil, minute}, {"unnest", bert, nil, second},
 		},
 		"another owner, which nests longer before": {
-			{"hand over", nobody, nil, minute}, {"nest", bert, hour, hour}, {"adopt", anna, minute, hour}, {"unnest", bert, nil, minute},
+			{"hand over", nobody, nil, minute}, {"nest", bert, hour, hour}, {"terms", anna, minute, hour}, {"unnest", bert, nil, minute},
 		},
 		"another owner, which renews before": {
-			{"hand over", nobody, nil, minute}, {"choose", bert, hour, hour}, {"adopt", anna, minute, hour},
+			{"hand over", nobody, nil, minute}, {"choose", bert, hour, hour}, {"terms", anna, minute, hour},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,8 +126,8 @@ func take(s *lease.State, what step, day *lease.Term) (sooner bool) {
 		_, _ = s.Join(what.t, false, now)
 	case "hand over":
 		s.Handoff()
-	case "adopt":
-		s.Adopt(what.t, false, 0, now)
+	case "terms":
+		s.SetTerms(what.t, false, 0, now)
 	case "choose":
 		s.Choose(now)
 		s.Reply(renew(s, now, what.t), now, confirm)
@@ -267,13 +267,13 @@ func TestState_ChosenBeforeHandoff(t *testing.T) {
 		chosen := renew(s, now, hour)
 		s.Handoff()
 		if adopted {
-			s.Adopt(minute, false, 0, now+1)
+			s.SetTerms(minute, false, 0, now+1)
 		}
 		require.Equal(t, lease.Extended, s.Reply(chosen, now+1, confirm))
 		require.Equal(t, minute.Length, s.Term.Length)
 		require.Equal(t, hour.Length, s.Longest())
 		if !adopted {
-			s.Adopt(short, false, 0, now+1)
+			s.SetTerms(short, false, 0, now+1)
 			require.Same(t, short, s.Term)
 		}
 	}
@@ -288,10 +288,10 @@ func TestState_Generation(t *testing.T) {
 		"handed over":     {func(s *lease.State) { s.Handoff() }, true},
 		"another joins":   {func(s *lease.State) { s.Join(minute, false, now) }, true},
 		"another leaves":  {func(s *lease.State) { s.Leave(carl.Owner, now) }, true},
-		"its terms":       {func(s *lease.State) { s.Adopt(hour, true, 0, now) }, false},
+		"its terms":       {func(s *lease.State) { s.SetTerms(hour, true, 0, now) }, false},
 		"a nested call":   {func(s *lease.State) { s.Nest(hour, anna); s.Unnest(anna, now) }, false},
 		"a chosen lease":  {func(s *lease.State) { s.Choose(now); renew(s, now, short) }, false},
-		"renewal, anyway": {func(s *lease.State) { s.Keep(now); s.RenewAnyway(true) }, false},
+		"renewal, anyway": {func(s *lease.State) { s.SetRenewed(now); s.RenewAnyway(true) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := granted(t, false)

@@ -101,7 +101,7 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 
 // renewed handles a renewal that was executed in time.
 func (s *State) renewed(u *pending, r Renewal, late bool) {
-	known := !late && !u.several && u.abandoned == 0 // the key has this lease, and no longer one can come any more
+	known := !late && !u.several && u.unanswered == 0 // the key has this lease, and no longer one can come any more
 	if !late {
 		u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // unless this, or another under way, may be longer
 		u.owed = u.owed && u.several                                             // else the server has executed all before this
@@ -132,7 +132,7 @@ func (s *State) failure(u *pending, r Renewal, o Outcome) {
 	case o.Ours: // it may have shortened the key's lease
 		u.sure = s.until
 	case o.Unknown: // it may still shorten the key's lease
-		s.abandon(r.Term.Length)
+		s.noteUnanswered(r.Term.Length)
 		u.sure = s.until
 	case u.flying == 0: // none is left that may shorten it
 		s.until = u.sure
@@ -147,7 +147,7 @@ func (s *State) retries(r Renewal) bool {
 // scheduled reports whether commands for the lease are sent in the background.
 func (s *State) scheduled() bool {
 	u := s.pending
-	return s.renews() || s.short > 0 || s.doubted || u != nil && (u.exceeds || u.owed)
+	return s.renews() || s.short > 0 || s.unverified || u != nil && (u.exceeds || u.owed)
 }
 
 // Due returns when to look at a live lease: to send something, or to notice its end. Awaited: a waiter or a context waits for its
@@ -171,25 +171,25 @@ func (s *State) Tick(now clock.Instant, deserted bool) Task {
 		return Nothing
 	case (s.short > 0 || s.renews() || s.owed()) && s.gains() || s.exceeds():
 		return Renew
-	case s.doubted:
+	case s.unverified:
 		return Verify
 	default: // the lease has reached its bound
 		return Nothing
 	}
 }
 
-// Doubt makes a renewal or a verification due at once, since the server may no longer be the master. It reports false when the
+// Verify makes a renewal or a verification due at once, since the server may no longer be the master. It reports false when the
 // lease is not live.
-func (s *State) Doubt(now clock.Instant) bool {
+func (s *State) Verify(now clock.Instant) bool {
 	if s.phase != live {
 		return false
 	}
-	s.doubted, s.next = true, min(s.next, now)
+	s.unverified, s.next = true, min(s.next, now)
 	return true
 }
 
-// Doubted reports whether the server has not confirmed the lease since Doubt.
-func (s *State) Doubted() bool { return s.doubted }
+// Unverified reports whether the server has not confirmed the lease since Verify.
+func (s *State) Unverified() bool { return s.unverified }
 
 // Verified handles the outcome of a verification. Refused: the server does not allow it.
 func (s *State) Verified(now clock.Instant, o Outcome, refused bool) Verdict {
@@ -197,7 +197,7 @@ func (s *State) Verified(now clock.Instant, o Outcome, refused bool) Verdict {
 	case s.phase != live:
 		return NotLive
 	case refused:
-		s.doubted = false
+		s.unverified = false
 		return Extended
 	case o.Failed || o.Late:
 		s.next = min(s.next, now.Add(s.backoff(s.Term)))
@@ -205,7 +205,7 @@ func (s *State) Verified(now clock.Instant, o Outcome, refused bool) Verdict {
 	case !o.Ours:
 		return NotOurs
 	default:
-		s.doubted, s.failed = false, 0
+		s.unverified, s.failed = false, 0
 		return Extended
 	}
 }

@@ -76,8 +76,8 @@ func TestLine_Leave(t *testing.T) {
 // A waiter that was let in before it could leave learns how.
 func TestLine_LeaveAfterTheTurn(t *testing.T) {
 	q, waiters := pushed(anna, bert)
-	q.Admit(waiters[0], HandedOver)
-	require.Equal(t, HandedOver, q.Leave(waiters[0]))
+	q.Admit(waiters[0], HandedOff)
+	require.Equal(t, HandedOff, q.Leave(waiters[0]))
 	require.Equal(t, []owner.ID{bert}, q.ids(t))
 }
 

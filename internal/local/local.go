@@ -11,14 +11,14 @@ type Admission uint8
 
 // The admissions.
 const (
-	Refused    Admission = iota // not admitted: another owner has the local half
-	Entered                     // admitted alone: it must obtain the hold
-	Reentered                   // its owner held the lock already, and holds it once more
-	HandedOver                  // admitted with the hold of the owner that unlocked
-	Joined                      // admitted with others, whose hold it shares
-	Upgrade                     // not admitted: it reads and asks to write, so it would wait for itself
-	Denied                      // not admitted, and does not wait any longer: see [ReadWrite.enter]
-	Evicted                     // not admitted: its owner lost the lock, was evicted, and has yet to unlock
+	Refused   Admission = iota // not admitted: another owner has the local half
+	Entered                    // admitted alone: it must obtain the hold
+	Reentered                  // its owner held the lock already, and holds it once more
+	HandedOff                  // admitted with the hold of the owner that unlocked
+	Joined                     // admitted with others, whose hold it shares
+	Upgrade                    // not admitted: it reads and asks to write, so it would wait for itself
+	Denied                     // not admitted, and does not wait any longer: see [ReadWrite.enter]
+	Evicted                    // not admitted: its owner lost the lock, was evicted, and has yet to unlock
 )
 
 // Departure says what an unlock left behind.

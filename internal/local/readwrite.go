@@ -306,15 +306,15 @@ func (l *ReadWrite) wait(ctx context.Context, w *Waiter, timeout <-chan time.Tim
 	}
 }
 
-// pass hands the writing side, which is leaving, to the first waiter, if that is a writer and the running lease suits it.
-func (l *ReadWrite) pass(running time.Duration) bool {
+// handOff hands the writing side, which is leaving, to the first waiter, if that is a writer and the running lease suits it.
+func (l *ReadWrite) handOff(running time.Duration) bool {
 	w := l.queue.first
 	if w == nil || !w.writes || !w.Suits(running) || l.read.phase != phaseFree {
 		return false
 	}
 	l.write.phase = phaseHeld
 	l.write.owners.add(w.owner)
-	l.queue.Admit(w, HandedOver)
+	l.queue.Admit(w, HandedOff)
 	l.admitOwner(w.owner)
 	l.admit()
 	return true

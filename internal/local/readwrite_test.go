@@ -603,8 +603,8 @@ func TestReadWrite_SharedOwners(t *testing.T) {
 		first, bystander := h.waits(t, team, writes), h.waits(t, bert, writes)
 		same, reader := h.waits(t, team, writes), h.waits(t, team, reads)
 		h.out(t, anna, writes, Last)
-		require.True(t, h.Writer().Pass(0))
-		require.Equal(t, HandedOver, turn(first))
+		require.True(t, h.Writer().HandOff(0))
+		require.Equal(t, HandedOff, turn(first))
 		require.Equal(t, Reentered, turn(same))
 		require.Equal(t, Entered, turn(reader))
 		require.Equal(t, Refused, turn(bystander))
@@ -615,27 +615,27 @@ func TestReadWrite_SharedOwners(t *testing.T) {
 func TestReadWrite_WriterHandsOver(t *testing.T) {
 	h := rwHeld(t, writes, anna)
 	h.out(t, anna, writes, Last)
-	require.False(t, h.Writer().Pass(time.Hour), "nobody waits")
+	require.False(t, h.Writer().HandOff(time.Hour), "nobody waits")
 	h.looks(t, aFree, aLeaving)
 
 	how, w := h.Writer().Enter(bert, time.Minute, true, nil)
 	require.Equal(t, Refused, how)
 	reader := h.waits(t, cleo, reads)
-	require.False(t, h.Writer().Pass(time.Minute-1), "it asks for a longer lease")
+	require.False(t, h.Writer().HandOff(time.Minute-1), "it asks for a longer lease")
 	h.looks(t, aFree, aLeaving, bert, cleo)
-	require.True(t, h.Writer().Pass(time.Minute))
-	require.Equal(t, HandedOver, turn(w))
+	require.True(t, h.Writer().HandOff(time.Minute))
+	require.Equal(t, HandedOff, turn(w))
 	h.looks(t, aFree, has(holders{bert: 1}), cleo)
 
 	h.out(t, bert, writes, Last)
-	require.False(t, h.Writer().Pass(time.Hour), "a reader is next")
+	require.False(t, h.Writer().HandOff(time.Hour), "a reader is next")
 	h.Writer().Free()
 	require.Equal(t, Entered, turn(reader))
 	h.Reader().Granted()
 
 	h.waits(t, dora, writes)
 	h.out(t, cleo, reads, Last)
-	require.False(t, h.Reader().Pass(time.Hour), "a reader has nothing to hand over")
+	require.False(t, h.Reader().HandOff(time.Hour), "a reader has nothing to hand over")
 
 	// Who goes on reading cannot hand over what it wrote with.
 	h = rwHeld(t, writes, anna)
@@ -643,7 +643,7 @@ func TestReadWrite_WriterHandsOver(t *testing.T) {
 	h.Reader().Granted()
 	h.waits(t, bert, writes)
 	h.out(t, anna, writes, Last)
-	require.False(t, h.Writer().Pass(time.Hour))
+	require.False(t, h.Writer().HandOff(time.Hour))
 	h.Writer().Free()
 	h.looks(t, has(holders{anna: 1}), aFree, bert)
 }
@@ -801,7 +801,7 @@ func TestReadWrite_Hammer(t *testing.T) {
 					return false
 				}
 				h.side(writes).Granted()
-			case HandedOver:
+			case HandedOff:
 				assert.True(t, writes)
 			case Reentered, Joined:
 			}
@@ -810,7 +810,7 @@ func TestReadWrite_Hammer(t *testing.T) {
 		unlock := func(writes bool) {
 			switch departs(h.side(writes).Exit(o)) {
 			case Last:
-				if !writes || !h.Writer().Pass(0) {
+				if !writes || !h.Writer().HandOff(0) {
 					h.side(writes).Free()
 				}
 			case NotIn, Lost:

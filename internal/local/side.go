@@ -20,7 +20,7 @@ type Half interface { //nolint:interfacebloat // each transition of the state ma
 	Exit(o owner.ID) (Departure, fault.Loss)
 	Evict(lost func() fault.Loss) bool
 	Free()
-	Pass(running time.Duration) bool
+	HandOff(running time.Duration) bool
 	Contended() bool
 	Queued() (n int, since clock.Instant)
 	HeldBy(o owner.ID) bool
@@ -148,12 +148,12 @@ func (s *Side) Free() {
 	s.of.free(s)
 }
 
-// Pass hands a hold of the writer, which is leaving, to the first waiter, if that can take it over. A reader's hold is never
+// HandOff hands a hold of the writer, which is leaving, to the first waiter, if that can take it over. A reader's hold is never
 // handed over: new readers join it.
-func (s *Side) Pass(running time.Duration) bool {
+func (s *Side) HandOff(running time.Duration) bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	return s.writes() && s.of.pass(running)
+	return s.writes() && s.of.handOff(running)
 }
 
 // Nest counts one more lock of o. It reports false when o does not hold the side.

@@ -65,7 +65,7 @@ type Recorder struct {
 	clock    clock.Clock
 	own      Identity
 	watching atomic.Bool
-	doubted  atomic.Bool // a key or the connection for wake-ups was gone: the server may have restarted, without the record
+	gone     atomic.Bool // a key or the connection for wake-ups was gone: the server may have restarted, without the record
 
 	mu     sync.Mutex
 	timer  *time.Timer // nil until it watches for the first time
@@ -161,8 +161,8 @@ func (w *Recorder) look() {
 	}
 }
 
-// Doubt makes the next look write the record, since the server may have restarted without it.
-func (w *Recorder) Doubt() { w.doubted.Store(true) }
+// MayBeGone makes the next look write the record, since the server may have restarted without it.
+func (w *Recorder) MayBeGone() { w.gone.Store(true) }
 
 // Rewrite writes the record in the background, since a wait that it lists has ended.
 func (w *Recorder) Rewrite() {
@@ -208,9 +208,9 @@ func (w *Recorder) put(ctx context.Context) {
 	now := w.clock.Now()
 	last.took = began.Until(now)
 	broke := w.of.Broke()
-	doubted := w.doubted.Swap(false) || broke != last.broke
+	gone := w.gone.Swap(false) || broke != last.broke
 	enough := text == last.text && now.Add(lasts-recordEach) <= last.until // else a lease has become longer
-	if err != nil || now < last.again && !doubted && (last.failed || enough) {
+	if err != nil || now < last.again && !gone && (last.failed || enough) {
 		return
 	}
 	last.text, last.again, last.until, last.broke = text, now.Add(recordEach), now.Add(lasts), broke

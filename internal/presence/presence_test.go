@@ -133,7 +133,7 @@ func TestRecorder_WritesWhatLasts(t *testing.T) {
 func TestRecorder_WritesChangesAtOnce(t *testing.T) {
 	for name, change := range map[string]func(r *registry){
 		"a wait":                 func(r *registry) { r.set(func() { r.waits = []Wait{{Path: "a"}} }) },
-		"a key is gone":          func(r *registry) { r.Doubt() },
+		"a key is gone":          func(r *registry) { r.MayBeGone() },
 		"a connection has gone":  func(r *registry) { r.set(func() { r.broke++ }) },
 		"calls that wait":        func(r *registry) { r.set(func() { r.locks = []Lock{{Path: "a", Waiting: 28}} }) },
 		"a wait that it told of": func(r *registry) { r.set(func() { r.waits = []Wait{{Path: "b"}} }); r.Rewrite() },
@@ -187,7 +187,7 @@ func TestRecorder_IsBeingWritten(t *testing.T) {
 		synctest.Wait()
 		r.write(t.Context())
 		require.Len(t, r.writes, 1)
-		r.Doubt() // it is time
+		r.MayBeGone() // it is time
 		close(answer)
 		synctest.Wait()
 		require.Len(t, r.writes, 2)

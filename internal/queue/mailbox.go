@@ -149,7 +149,7 @@ func (p *Path) Deliver(m Message) bool {
 		return false
 	}
 	if h := p.lock.Hold(); h != nil && h.Number() == m.Number {
-		h.Regranted() // mutant: granted once more
+		h.GrantAgain() // mutant: granted once more
 		return true
 	}
 	return p.expects(m.Number)

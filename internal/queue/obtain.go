@@ -117,7 +117,7 @@ func (a *acquisition) end(q *Request) {
 	}
 	a.path.whole().active.Store(nil)
 	if m := a.box.close(); a.won() && m.granted > 0 { // it came after the last read
-		a.hold.Regranted()
+		a.hold.GrantAgain()
 	}
 	a.listener.Close()
 	q.How, q.Woken = a.course.how(a.sentAt), a.course.wakeups

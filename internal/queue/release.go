@@ -93,11 +93,11 @@ func (p *Path) released(e *Ending, r *releaseReply) (lost fault.Loss, err error)
 //	the server executed the removal after the lease was over         the section ended in time
 //
 // A reply that came within the lease proves the first. A later one does not tell, so nobody knows, and neither answer would be
-// right. In a few cases the first is assumed: the hold was doubted, since the connection or the master had changed, and the
+// right. In a few cases the first is assumed: the hold was unverified, since the connection or the master had changed, and the
 // server had not confirmed it since; and with AtLeast, so in Once: the key had to stay.
 func (e *Ending) missed(n int64, came clock.Instant) (fault.Loss, error) {
 	h := e.Hold
-	if !h.Expired(came) || h.Doubted() || h.Terms().AtLeast > 0 { // mutant: late removal is a loss
+	if !h.Expired(came) || h.Unverified() || h.Terms().AtLeast > 0 { // mutant: late removal is a loss
 		return fault.Without(n), nil
 	}
 	return fault.NotLost, fault.AsUnavailable(fault.Unproven)

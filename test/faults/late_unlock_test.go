@@ -184,7 +184,7 @@ func TestLateUnlock_TheHoldWasDoubted(t *testing.T) {
 		l := r.Obtain("42")
 		w.Lock(l, lockregistry.Lease(lateUnlockLease))
 		f.Fate("renew", kit.Refused(kit.Loading)) // also the command that verifies a hold
-		kit.Doubt(l)
+		kit.Verify(l)
 		almostOver(w, f)
 		require.True(w, l.IsHeld())
 		w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.TheKey)

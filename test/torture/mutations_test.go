@@ -544,7 +544,7 @@ var mutations = []mutation{
 	},
 	{
 		"granted once more", "a hold that is granted once more goes on",
-		"h.Regranted()", "_ = h",
+		"h.GrantAgain()", "_ = h",
 		"TestQueueOutcomes",
 	},
 	{

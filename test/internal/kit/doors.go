@@ -68,9 +68,9 @@ func Handoff(l *lockregistry.Lock, between func()) bool {
 	if how, _ := in.Held.Exit(in.Half, owner.Calling()); how != local.Last {
 		return false
 	}
-	can, _, running := in.Held.Load().Relinquish(in.Handoff)
+	can, _, running := in.Held.Load().HandOff(in.Handoff)
 	between()
-	if !can || !in.Half.Pass(running) {
+	if !can || !in.Half.HandOff(running) {
 		return false
 	}
 	in.Unpin()
@@ -102,8 +102,8 @@ func AcknowledgeWrites(r *lockregistry.Registry) {
 	seam.Lockregistry.InRegistry(r).Replicas.Settled(nil)
 }
 
-// Doubt is what happens to the hold of a lock when its server may no longer be the master.
-func Doubt(l *lockregistry.Lock) { seam.Lockregistry.InLock(l).Held.Load().Doubt() }
+// Verify is what happens to the hold of a lock when its server may no longer be the master.
+func Verify(l *lockregistry.Lock) { seam.Lockregistry.InLock(l).Held.Load().Verify() }
 
 // Capped sets a registry's capacity.
 func Capped(r *lockregistry.Registry, n int) *lockregistry.Registry {
