@@ -324,3 +324,14 @@ func (c *holdContext) Value(key any) any {
 }
 
 func (c *holdContext) String() string { return c.hold.String() + ".Context" }
+
+// String returns the key, and whether the hold is still valid.
+func (h *Hold) String() string {
+	if h == nil {
+		return "Hold(nil)"
+	}
+	if h.hold.Fresh() && !h.isReleased() {
+		return "Hold(" + h.lock.redis.Key + ", held)"
+	}
+	return "Hold(" + h.lock.redis.Key + ", over)"
+}

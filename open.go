@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/lockregistry/lockregistry/internal/connect"
 	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/sentinel"
 	"github.com/lockregistry/lockregistry/internal/shares"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
+
+const ownBuffer = 32 << 10 // bytes, of a connection of Open, each way
 
 // onClient is what all registries on one client share.
 type onClient struct {
@@ -127,59 +127,4 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 	default:
 		return nil, fault.Classify(err)
 	}
-}
-
-const (
-	ownBuffer = 32 << 10 // bytes, of a connection of Open, each way
-
-	// The first and the longest pause between checks whether a closed registry still needs its client.
-	leastLook = 10 * time.Millisecond
-	mostLook  = 500 * time.Millisecond
-)
-
-// closeClient closes the registry's own client once all holds are released, or their leases are over. If none is left now, it
-// waits until the client is closed, for limit at most, since a server may not answer.
-func (r *Registry) closeClient(limit time.Duration) {
-	closed, held := make(chan struct{}), r.inUse()
-	go func() {
-		defer close(closed)
-		for pause := leastLook; r.inUse(); pause = min(2*pause, mostLook) {
-			<-time.After(pause)
-		}
-		r.client.Close()
-	}()
-	if !held {
-		select {
-		case <-closed:
-		case <-time.After(limit):
-		}
-	}
-}
-
-// inUse reports whether a hold may still be released, or a call is under way. Lost holds do not count: Unlock removes nothing
-// of them.
-func (r *Registry) inUse() bool {
-	for l := range r.everyLock() {
-		calls := l.entry().Pins() // first: a call that gets its hold meanwhile is seen by that
-		if l != l.anchor() || calls <= 0 {
-			continue
-		}
-		holds := [2]*hold.Hold{l.hold.Load()}
-		if l.pair != nil {
-			holds[1] = l.pair.reader.hold.Load()
-		}
-		for _, h := range holds {
-			switch {
-			case h == nil:
-			case h.Fresh():
-				return true
-			default:
-				calls-- // the pin is the hold's
-			}
-		}
-		if calls > 0 {
-			return true
-		}
-	}
-	return false
 }

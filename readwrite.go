@@ -142,3 +142,17 @@ func (rw *ReadWriteLock) under() string {
 	}
 	return h.Value()
 }
+
+// String returns the lock's key, and which of the two locks this process holds.
+func (rw *ReadWriteLock) String() string {
+	held := "not held"
+	switch reads, writes := rw.reader.holds(), rw.writer.holds(); {
+	case reads && writes:
+		held = "both held"
+	case reads:
+		held = "reader held"
+	case writes:
+		held = "writer held"
+	}
+	return "ReadWriteLock(" + rw.writer.redis.Key + ", " + held + ")"
+}

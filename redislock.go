@@ -437,3 +437,25 @@ func (l *Lock) freeLocal() {
 	l.half().Free()
 	l.unpin()
 }
+
+// String returns the lock's key, and whether this process holds it, as [Lock.IsHeld] reports.
+func (l *Lock) String() string {
+	kind := "Lock"
+	switch {
+	case l.pair == nil:
+	case l == &l.pair.writer:
+		kind = "Writer"
+	default:
+		kind = "Reader"
+	}
+	if l.holds() {
+		return kind + "(" + l.redis.Key + ", held)"
+	}
+	return kind + "(" + l.redis.Key + ", not held)"
+}
+
+// holds is IsHeld without announcing a loss.
+func (l *Lock) holds() bool {
+	h := l.reg.cache.current(l).hold.Load()
+	return h != nil && h.Fresh()
+}

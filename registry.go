@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/background"
 	"github.com/lockregistry/lockregistry/internal/connect"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
-	"github.com/lockregistry/lockregistry/internal/drain"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
@@ -51,15 +49,6 @@ type Registry struct {
 	reports    reports
 
 	ending
-}
-
-// ending is how a registry ends.
-type ending struct {
-	drain   drain.Drain
-	closed  chan struct{}
-	closing sync.Once
-	last    func() bool // ends the use of transport, and reports whether nobody else uses it
-	owns    bool        // the client is of Open, and is closed with the registry
 }
 
 // names are the names of a registry and its holds.
@@ -295,65 +284,6 @@ func (r *Registry) SetCapacity(n int) error {
 	return nil
 }
 
-// Close ends the registry's background work, and waits for no lock: a service that stops calls [Registry.Shutdown] instead. It
-// always returns nil; further calls do nothing.
-//
-// # Details
-//
-//   - Calls that wait, and later calls that lock, return [ErrClosed]. A call whose command is under way returns when the command
-//     is answered.
-//   - Held locks are no longer renewed, and end with their leases. Unlock still removes the key.
-//   - Contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer be announced.
-//   - Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for 100 ms at most. Commands that
-//     a silent server executes after that are removed by nobody: they leave paths taken, for up to a lease.
-//   - Close does not close a client that was given to [New]. It closes the client of [Open] when no hold needs it any more.
-func (r *Registry) Close() error {
-	r.closing.Do(func() {
-		r.drain.Begin() // for calls that have their pin, see enter
-		close(r.closed)
-		for call := range waiting.All() {
-			if l := lockOf(call.Lock); l.reg == r && call.Place != nil {
-				l.half().Cancel(call.Place.(*local.Waiter))
-			}
-		}
-		r.queues.Waker.Close()
-		trip := r.transport.Farthest().RoundTrip()
-		limit := time.NewTimer(trip.Plus(background.Grace) + trip.Plus(queue.ReleaseGrace))
-		defer limit.Stop()
-		r.transport.AwaitAbandoned(trip.Plus(queue.ReleaseGrace))
-		r.background.Close()
-		r.record.Close()
-		ended := make(chan struct{})
-		go func() {
-			r.queues.Waker.Wait()
-			r.background.Wait()
-			r.record.Wait()
-			close(ended)
-		}()
-		select {
-		case <-ended:
-		case <-limit.C: // a connection is being made; it ends by itself
-		}
-		if r.last() {
-			r.transport.Close()
-		}
-		if r.owns {
-			r.closeClient(trip.Plus(queue.ReleaseGrace))
-		}
-		r.reports.dispatch.Flush()
-	})
-	return nil
-}
-
-func (r *Registry) isClosed() bool {
-	select {
-	case <-r.closed:
-		return true
-	default:
-		return false
-	}
-}
-
 func newPlain() *Lock {
 	l := &plainLock{}
 	l.plain = l
@@ -364,4 +294,10 @@ func (r *Registry) newLock(path string) *Lock {
 	l := newPlain()
 	l.begin(r, r.plain, r.prefix+":"+path, l)
 	return l
+}
+
+// String returns the registry's prefix and client id. Like all String methods here it is for logs and debuggers: none of them
+// blocks, or announces a loss.
+func (r *Registry) String() string {
+	return "Registry(" + r.prefix + ", client id " + r.clientID + ")"
 }

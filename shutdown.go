@@ -7,13 +7,25 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/background"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/drain"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
+
+// ending is how a registry ends.
+type ending struct {
+	drain   drain.Drain
+	closed  chan struct{}
+	closing sync.Once
+	last    func() bool // ends the use of transport, and reports whether nobody else uses it
+	owns    bool        // the client is of Open, and is closed with the registry
+}
 
 // Shutdown closes the registry once all of its locks are released. A service calls it on SIGTERM, when it takes no more work;
 // [Registry.Close] waits for no lock.
@@ -65,8 +77,13 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 	return r.Close()
 }
 
-// mostDrainLook is the longest pause between two looks whether a registry that shuts down is still in use.
-const mostDrainLook = 50 * time.Millisecond
+// The first and the longest pause between two looks whether a registry is still in use: one that shuts down, and one that is
+// closed, whose client that keeps open.
+const (
+	leastLook     = 10 * time.Millisecond
+	mostDrainLook = 50 * time.Millisecond
+	mostLook      = 500 * time.Millisecond
+)
 
 // turnsAway reports whether a call must not go on, in a registry that shuts down or is closed. C comes from its context.
 func (r *Registry) turnsAway(c *tenure.Carried) bool {
@@ -104,4 +121,110 @@ func (r *Registry) holdersNow() drain.Set {
 		}
 	}
 	return all
+}
+
+// Close ends the registry's background work, and waits for no lock: a service that stops calls [Registry.Shutdown] instead. It
+// always returns nil; further calls do nothing.
+//
+// # Details
+//
+//   - Calls that wait, and later calls that lock, return [ErrClosed]. A call whose command is under way returns when the command
+//     is answered.
+//   - Held locks are no longer renewed, and end with their leases. Unlock still removes the key.
+//   - Contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer be announced.
+//   - Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for 100 ms at most. Commands that
+//     a silent server executes after that are removed by nobody: they leave paths taken, for up to a lease.
+//   - Close does not close a client that was given to [New]. It closes the client of [Open] when no hold needs it any more.
+func (r *Registry) Close() error {
+	r.closing.Do(func() {
+		r.drain.Begin() // for calls that have their pin, see enter
+		close(r.closed)
+		for call := range waiting.All() {
+			if l := lockOf(call.Lock); l.reg == r && call.Place != nil {
+				l.half().Cancel(call.Place.(*local.Waiter))
+			}
+		}
+		r.queues.Waker.Close()
+		trip := r.transport.Farthest().RoundTrip()
+		limit := time.NewTimer(trip.Plus(background.Grace) + trip.Plus(queue.ReleaseGrace))
+		defer limit.Stop()
+		r.transport.AwaitAbandoned(trip.Plus(queue.ReleaseGrace))
+		r.background.Close()
+		r.record.Close()
+		ended := make(chan struct{})
+		go func() {
+			r.queues.Waker.Wait()
+			r.background.Wait()
+			r.record.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-limit.C: // a connection is being made; it ends by itself
+		}
+		if r.last() {
+			r.transport.Close()
+		}
+		if r.owns {
+			r.closeClient(trip.Plus(queue.ReleaseGrace))
+		}
+		r.reports.dispatch.Flush()
+	})
+	return nil
+}
+
+func (r *Registry) isClosed() bool {
+	select {
+	case <-r.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// closeClient closes the registry's own client once all holds are released, or their leases are over. If none is left now, it
+// waits until the client is closed, for limit at most, since a server may not answer.
+func (r *Registry) closeClient(limit time.Duration) {
+	closed, held := make(chan struct{}), r.inUse()
+	go func() {
+		defer close(closed)
+		for pause := leastLook; r.inUse(); pause = min(2*pause, mostLook) {
+			<-time.After(pause)
+		}
+		r.client.Close()
+	}()
+	if !held {
+		select {
+		case <-closed:
+		case <-time.After(limit):
+		}
+	}
+}
+
+// inUse reports whether a hold may still be released, or a call is under way. Lost holds do not count: Unlock removes nothing
+// of them.
+func (r *Registry) inUse() bool {
+	for l := range r.everyLock() {
+		calls := l.entry().Pins() // first: a call that gets its hold meanwhile is seen by that
+		if l != l.anchor() || calls <= 0 {
+			continue
+		}
+		holds := [2]*hold.Hold{l.hold.Load()}
+		if l.pair != nil {
+			holds[1] = l.pair.reader.hold.Load()
+		}
+		for _, h := range holds {
+			switch {
+			case h == nil:
+			case h.Fresh():
+				return true
+			default:
+				calls-- // the pin is the hold's
+			}
+		}
+		if calls > 0 {
+			return true
+		}
+	}
+	return false
 }
