@@ -117,14 +117,15 @@ func (a *acquisition) sleep() state {
 	node := a.path.Node()
 	node.KeepAlive()
 	defer node.EndKeepAlive()
-	node.Expect(a, a.ticket.newest(), a.ticket.base)
 	defer node.Expected(a)
 	a.retries.succeeded()
 	a.ticket.woken = false
 	a.course.sleeps(a.ticket.base, a.at.Left)
 	a.path.noteEndless(a.at.Left)
 	a.note(nil)
-	for l := a.lookTimes(); ; {
+	l := a.lookTimes()
+	node.Expect(a, a.ticket.newest(), a.ticket.base, l.far)
+	for {
 		if err := a.over(); err != nil {
 			return a.ends(err)
 		}
@@ -138,6 +139,7 @@ func (a *acquisition) sleep() state {
 		case m.isNext:
 			a.course.lapses = 0
 			l.isNext(now, m)
+			node.Expect(a, a.ticket.newest(), a.ticket.base, l.far)
 		}
 		what, until := l.chore(now)
 		switch what {
