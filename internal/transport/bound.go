@@ -14,7 +14,8 @@ import (
 )
 
 // bound is the context of a command: it ends with its caller's wait. It has no deadline, because rueidis closes the connection
-// of a command whose deadline is over, which other commands also use.
+// of a command whose deadline is over, which other commands also use. It also notices the silence of the command's server, see
+// [belief.Alarm].
 //
 //	idle ──begin──▶ untimed ──stop──▶ idle
 //	  │               └──round──▶ timed ──stop──▶ idle, or not used again
@@ -24,31 +25,19 @@ import (
 // writes it; the goroutine that makes it timed reads what the caller wrote before it became untimed. A timed bound is reused if
 // it is certain that neither its timer nor its context's end is about to use it.
 type bound struct {
-	client *Client
-	done   chan struct{}
-	phase  atomic.Uint32
-	began  atomic.Int64 // an instant
-	ended  atomic.Int64 // an instant: when done was closed; 0: not yet
+	judge *judge // of the node to which the caller has given the command
+	done  chan struct{}
+	phase atomic.Uint32
+	began atomic.Int64 // an instant
+	ended atomic.Int64 // an instant: when done was closed; 0: not yet
 	limits
-	alarm alarm
+	flight
 	own   *dedicated // the connection that it closes; nil: none
-	entry *entry     // nil: it was never that of a command in a queue
-	pool  *boundPool // the pool that it returns to; nil: none
 	index int        // its index among the pool's used bounds; the pool's mutex guards it
-	nth   int        // how many bounds were used when it was taken, with it
 
-	mu sync.Mutex // for a timed bound; also guards due and near, and the alarm
+	mu    sync.Mutex // for a timed bound; also guards due and near
+	alarm belief.Alarm
 	vigil
-}
-
-// vigil notices the end of a timed bound.
-type vigil struct {
-	timer   *time.Timer
-	leave   func() bool // ends the wait for the end of ctx; nil: none
-	callers bool        // the caller notices that end itself, see entry.await
-	stopped bool        // the caller no longer waits
-	watches func()      // watchContext: a method value allocates each time
-	ends    func()      // contextEnded, now
 }
 
 type limits struct {
@@ -61,6 +50,23 @@ type limits struct {
 	failFast bool          // see Wait
 }
 
+// flight is how far a command has come that a driver of a queue sends; see entry.
+type flight struct {
+	queued bool                     // it goes that way; then its caller notices the end of its context itself
+	plain  bool                     // over the node's own connections, even if that is suspect
+	stage  atomic.Uint32            // waits, taken or done
+	begun  atomic.Int64             // an instant: when it was sent first; 0: not yet
+	to     atomic.Pointer[judge]    // of the node to which it was sent
+	ready  chan rueidis.RedisResult // has room for two: the reply, and the end of the bound
+}
+
+// vigil notices the end of a timed bound.
+type vigil struct {
+	timer *time.Timer
+	leave func() bool // ends the wait for the end of ctx; nil: none
+	ends  func()      // contextEnded, now: a method value allocates each time
+}
+
 const (
 	idle uint32 = iota
 	untimed
@@ -68,23 +74,16 @@ const (
 )
 
 // bound begins a bound with its own timer. The caller must stop it.
-func (t *Client) bound(p *Wait, now clock.Instant, own *dedicated) *bound {
-	b := &bound{done: make(chan struct{}), client: t}
-	b.begin(p, now, own)
+func (j *judge) bound(p *Wait, now clock.Instant) *bound {
+	b := &bound{done: make(chan struct{}), judge: j}
+	b.begin(p, now, nil, false)
 	return b
 }
 
-// bound begins a bound with its own timer, which also notices the silence of the node's server.
-func (s *Node) bound(p *Wait, now clock.Instant) *bound {
-	b := &bound{done: make(chan struct{}), client: s.client, alarm: alarm{node: s}}
-	b.begin(p, now, nil)
-	return b
-}
-
-// begin begins a bound, which closes own when it ends, if that is not nil. A round notices the end of the
-// context, timedAfter and roundEvery later at most; the grace then counts from when the bound began. So a grace is at least as
-// long as these two.
-func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated) {
+// begin begins a bound, which closes own when it ends, if that is not nil. With rounds it may be left to a round to notice the
+// end, also that of the context: timedAfter and roundEvery later at most; the grace then counts from when the bound began. So a
+// grace is at least as long as these two.
+func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated, rounds bool) (left bool) {
 	since := now
 	if p.Since > 0 {
 		since = p.Since
@@ -98,34 +97,32 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated) {
 	}
 	next := due
 	if deadline, ok := p.Ctx.Deadline(); ok {
-		next = min(next, b.client.Clock.At(deadline))
+		next = min(next, b.judge.clock.At(deadline))
 	}
-	b.limits = limits{ctx: p.Ctx, observer: p.Observer, grace: p.Grace, due: due, near: near}
-	b.failFast = p.FailFast && b.alarm.node != nil
+	b.limits = limits{ctx: p.Ctx, observer: p.Observer, grace: p.Grace, due: due, near: near, failFast: p.FailFast}
 	b.own, b.alarm.Holds, b.alarm.Probes = own, p.holds, p.probes
 	b.began.Store(int64(now))
-	if b.pool != nil && now.Until(next) >= timedAfter+roundEvery { // a round surely looks before
+	if rounds && now.Until(next) >= timedAfter+roundEvery { // a round surely looks before
 		b.phase.Store(untimed)
-		b.pool.run()
-		return
+		return true
 	}
 	b.phase.Store(timed)
 	b.mu.Lock()
 	b.setTimer(now)
 	b.mu.Unlock()
 	b.watchContext()
+	return false
 }
 
-// stop ends the caller's use of the bound. It reports whether the bound had ended before.
-func (b *bound) stop() (over bool) {
+// stop ends the caller's use of the bound. It reports whether the bound had ended before, and whether another command may use it.
+func (b *bound) stop() (over, reusable bool) {
 	if b.phase.CompareAndSwap(untimed, idle) {
-		b.ctx, b.observer, b.own, b.callers = nil, nil, nil, false
-		b.pool.free(b, true)
-		return false
+		b.ctx, b.observer, b.own, b.queued = nil, nil, nil, false
+		return false, true
 	}
 	b.mu.Lock()
-	b.stopped = true
-	reusable := b.timer != nil && b.timer.Stop() // else a round may be about to set it, or it has just fired
+	b.phase.Store(idle)
+	reusable = b.timer != nil && b.timer.Stop() // else a round may be about to set it, or it has just fired
 	if b.noted {
 		b.observer.Answered(clock.Instant(b.began.Load()))
 	}
@@ -133,26 +130,23 @@ func (b *bound) stop() (over bool) {
 	b.mu.Unlock()
 	// Else the context may be about to be watched, or has ended, or a driver of the queue may still answer.
 	reusable = leave != nil && leave() && reusable && !over // mutant: reply to another
-	if b.pool == nil {
-		return over
-	}
 	if reusable {
 		b.mu.Lock()
-		b.limits, b.own, b.leave, b.callers, b.stopped = limits{}, nil, nil, false, false
-		b.alarm.Alarm = belief.Alarm{}
-		b.phase.Store(idle)
+		b.limits, b.own, b.leave, b.queued, b.alarm = limits{}, nil, nil, false, belief.Alarm{}
 		b.mu.Unlock()
 	}
-	b.pool.free(b, reusable)
-	return over
+	return over, reusable
 }
+
+// stopped reports whether the caller no longer waits. The caller of this method holds the mutex.
+func (b *bound) stopped() bool { return b.phase.Load() == idle }
 
 // setTimer sets the timer that ends the bound. The caller holds the mutex.
 func (b *bound) setTimer(now clock.Instant) {
 	if b.timer == nil {
 		b.timer = time.AfterFunc(time.Hour, b.end)
 	}
-	b.alarm.set(clock.Instant(b.began.Load()), now)
+	b.alarm.Set(&b.judge.belief, b.sent(now))
 	b.wait(now)
 	if b.observer != nil {
 		b.noted = true
@@ -169,19 +163,49 @@ func (b *bound) wait(now clock.Instant) {
 	b.timer.Reset(now.Until(next))
 }
 
-// excuses reports whether a reply may have come late because this process stood still.
+// sent returns when the command was sent. Until a driver sends it its silence would begin now.
+func (b *bound) sent(now clock.Instant) clock.Instant {
+	switch begun := clock.Instant(b.begun.Load()); {
+	case !b.queued:
+		return clock.Instant(b.began.Load())
+	case begun == 0:
+		return now
+	default:
+		return begun
+	}
+}
+
+// silent notices that the server has been silent for too long, and returns what is to be told of that; nil: nothing. A command
+// that is answered, which its caller has not seen yet, says nothing; nor does one over the old connections of a suspect node. The
+// caller holds the mutex.
+func (b *bound) silent(now clock.Instant) (tell func()) {
+	if b.queued && b.stage.Load() == done {
+		b.alarm.SetNever()
+		return nil
+	}
+	sent, to := b.sent(now), b.judge
+	if !b.alarm.Ring(&b.judge.belief, sent, now) || b.plain && b.judge.IsSuspect(now) {
+		return nil
+	}
+	if b.queued {
+		to = b.to.Load()
+	}
+	return func() { to.foundSilent(sent, now) }
+}
+
+// excuses reports whether a reply to a command that was sent at some time may have come late because this process stood still.
 func (b *bound) excuses(sent, came clock.Instant) bool {
 	if sent.Until(came) < lateReply {
 		return false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.alarm.excuses(sent, came)
+	return b.alarm.Excuses(&b.judge.belief, sent, came)
 }
 
 // watchContext waits for the end of the caller's context.
 func (b *bound) watchContext() {
-	if b.callers || b.ctx.Done() == nil {
+	if b.queued || b.ctx.Done() == nil {
 		b.mu.Lock()
 		b.leave = endsNever
 		b.mu.Unlock()
@@ -192,12 +216,12 @@ func (b *bound) watchContext() {
 		return
 	}
 	if b.ends == nil {
-		b.ends = func() { b.contextEnded(b.client.Clock.Now()) }
+		b.ends = func() { b.contextEnded(b.judge.clock.Now()) }
 	}
 	leave := context.AfterFunc(b.ctx, b.ends)
 	b.mu.Lock()
 	b.leave = leave
-	stopped := b.stopped
+	stopped := b.stopped()
 	b.mu.Unlock()
 	if stopped {
 		leave()
@@ -210,7 +234,10 @@ func endsNever() bool { return true }
 func (b *bound) contextEnded(ended clock.Instant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.client.Clock.Now()
+	if b.stopped() {
+		return
+	}
+	now := b.judge.clock.Now()
 	if b.phase.CompareAndSwap(untimed, timed) { // no round has seen the bound
 		b.leave = endsNever
 		b.setTimer(now)
@@ -219,7 +246,7 @@ func (b *bound) contextEnded(ended clock.Instant) {
 	}
 	b.near = 0
 	switch due := max(now, ended.Add(b.grace)); {
-	case b.stopped || due >= b.due:
+	case due >= b.due:
 	case due == now:
 		b.finish(now)
 	default:
@@ -230,21 +257,25 @@ func (b *bound) contextEnded(ended clock.Instant) {
 
 func (b *bound) end() {
 	b.mu.Lock()
-	now, began := b.client.Clock.Now(), clock.Instant(b.began.Load())
-	silent := !b.stopped && b.alarm.ring(began, now)
-	if b.near != 0 && b.alarm.node != nil { // the round trip may be longer than was known when the bound began
-		b.due = max(b.due, b.near.Add(b.alarm.node.Plus(0)))
+	if b.stopped() {
+		b.mu.Unlock()
+		return
+	}
+	now := b.judge.clock.Now()
+	tell := b.silent(now)
+	if b.near != 0 { // the round trip may be longer than was known when the bound began
+		b.due = max(b.due, b.near.Add(b.judge.Plus(0)))
 	}
 	switch {
-	case b.stopped || b.over():
-	case now < b.due && (!b.failFast || !b.alarm.node.belief.SilentSince(began, now)):
+	case b.over():
+	case now < b.due && (!b.failFast || !b.judge.belief.SilentSince(clock.Instant(b.began.Load()), now)):
 		b.wait(now)
 	default:
 		b.finish(now)
 	}
 	b.mu.Unlock()
-	if silent {
-		b.alarm.suspect(began, now)
+	if tell != nil {
+		tell()
 	}
 }
 
@@ -255,8 +286,8 @@ func (b *bound) finish(now clock.Instant) {
 	}
 	b.ended.Store(int64(now))
 	close(b.done)
-	if b.entry != nil {
-		b.entry.ready <- rueidis.NewErrorResult(fault.NoAnswer)
+	if b.queued {
+		b.ready <- rueidis.NewErrorResult(fault.NoAnswer)
 	}
 	if b.own != nil {
 		go b.own.Close()
@@ -279,7 +310,7 @@ func (b *bound) over() bool { return b.ended.Load() != 0 }
 
 // overdue reports whether the bound ended more than a moment ago. A reply that comes just then is a coincidence.
 func (b *bound) overdue() bool {
-	return b.over() && clock.Instant(b.ended.Load()).Until(b.client.Clock.Now()) >= tooSoon
+	return b.over() && clock.Instant(b.ended.Load()).Until(b.judge.clock.Now()) >= tooSoon
 }
 
 func (b *bound) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }

@@ -43,15 +43,15 @@ func TestBound_HasOneOwner(t *testing.T) {
 			all.Go(func() {
 				p := Wait{Ctx: t.Context(), Limit: time.Hour}
 				for range times {
-					end := s.bounds.take()
+					end := s.bounds.next()
 					_, taken := has.LoadOrStore(end, true)
-					end.begin(&p, way.Clock.Now()-clock.Instant(2*timedAfter), nil) // a round takes it for slow
+					s.bounds.begin(end, &p, way.Clock.Now()-clock.Instant(2*timedAfter), nil) // a round takes it for slow
 					runtime.Gosched()
 					if end.phase.Load() == timed {
 						slows.Add(1)
 					}
 					has.Delete(end)
-					if taken || end.stop() { // from here on it may be another's
+					if taken || s.bounds.stop(end) { // from here on it may be another's
 						over.Add(1)
 					}
 				}
@@ -72,16 +72,18 @@ func TestBoundPool(t *testing.T) {
 		p := &open(nil).First.bounds
 		var all []*bound
 		for i := range 5 {
-			all = append(all, p.take())
-			require.Equal(t, i+1, all[i].nth)
+			b, used := p.take()
+			require.Equal(t, i+1, used)
+			all = append(all, b)
 		}
 		p.free(all[0], true)
 		p.free(all[4], true)
 		p.free(all[2], false)
-		require.Same(t, all[4], p.take())
-		require.Same(t, all[0], p.take())
-		require.Equal(t, 4, all[0].nth)
-		require.NotSame(t, all[2], p.take())
+		require.Same(t, all[4], p.next())
+		b, used := p.take()
+		require.Same(t, all[0], b)
+		require.Equal(t, 4, used)
+		require.NotSame(t, all[2], p.next())
 		for i, b := range p.used {
 			require.Equal(t, i, b.index)
 		}
@@ -92,20 +94,21 @@ func TestBoundPool(t *testing.T) {
 func TestBound_TimedIsNotUsedAgain(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
-		end := way.First.bounds.take()
+		s := way.First
+		end := s.bounds.next()
 		p := Wait{Ctx: t.Context(), Limit: time.Minute}
-		end.begin(&p, way.Clock.Now(), nil)
-		require.False(t, end.stop())
-		again := end.pool.take()
+		s.bounds.begin(end, &p, way.Clock.Now(), nil)
+		require.False(t, s.bounds.stop(end))
+		again := s.bounds.next()
 		require.Same(t, end, again)
-		again.begin(&p, way.Clock.Now(), nil)
+		s.bounds.begin(again, &p, way.Clock.Now(), nil)
 		<-time.After(2 * roundEvery)
 		synctest.Wait()
 		require.Equal(t, timed, again.phase.Load())
 		<-again.Done()
 		require.ErrorIs(t, again.Err(), fault.NoAnswer)
-		require.True(t, again.stop())
-		require.NotSame(t, again, end.pool.take())
+		require.True(t, s.bounds.stop(again))
+		require.NotSame(t, again, s.bounds.next())
 	})
 }
 
@@ -113,34 +116,35 @@ func TestBound_TimedIsNotUsedAgain(t *testing.T) {
 func TestBound_TimedIsUsedAgain(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
+		s := way.First
 		for _, rang := range []bool{true, false} {
 			ctx, cancel := context.WithCancel(t.Context())
 			if rang {
 				ctx = context.Background()
 			}
-			end := way.First.bounds.take()
-			end.begin(&Wait{Ctx: ctx, Limit: time.Minute}, way.Clock.Now(), nil)
+			end := s.bounds.next()
+			s.bounds.begin(end, &Wait{Ctx: ctx, Limit: time.Minute}, way.Clock.Now(), nil)
 			<-time.After(2 * roundEvery)
 			synctest.Wait()
 			require.Equal(t, timed, end.phase.Load())
 			if rang {
 				end.mu.Lock()
-				require.True(t, end.alarm.ring(clock.Instant(end.began.Load()), end.alarm.At()))
+				require.True(t, end.alarm.Ring(&s.belief, clock.Instant(end.began.Load()), end.alarm.At()))
 				end.mu.Unlock()
 			}
-			require.False(t, end.stop())
-			again := end.pool.take()
+			require.False(t, s.bounds.stop(end))
+			again := s.bounds.next()
 			require.Same(t, end, again)
-			require.Equal(t, belief.Alarm{}, again.alarm.Alarm)
+			require.Equal(t, belief.Alarm{}, again.alarm)
 			now, silence := way.Clock.Now(), way.First.RoundTrip().Silence() // a round has taken it for slow, and is yet to set its timer
 			require.False(t, again.excuses(now, now.Add(silence)), "when its timer was to ring before says nothing")
 			require.True(t, again.excuses(now, now.Add(silence+belief.Tick)))
 			begun := time.Now()
-			again.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, way.Clock.Now(), nil)
+			s.bounds.begin(again, &Wait{Ctx: t.Context(), Limit: time.Second}, way.Clock.Now(), nil)
 			cancel()
 			<-again.Done()
 			require.Equal(t, time.Second, time.Since(begun))
-			require.True(t, again.stop())
+			require.True(t, s.bounds.stop(again))
 		}
 	})
 }
@@ -150,13 +154,14 @@ func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
 		ctx, cancel := context.WithCancel(t.Context())
-		end := way.First.bounds.take()
-		end.begin(&Wait{Ctx: ctx, Limit: time.Minute, Grace: time.Minute / 2}, way.Clock.Now(), nil)
+		s := way.First
+		end := s.bounds.next()
+		s.bounds.begin(end, &Wait{Ctx: ctx, Limit: time.Minute, Grace: time.Minute / 2}, way.Clock.Now(), nil)
 		<-time.After(2 * roundEvery)
 		cancel()
 		synctest.Wait()
-		require.False(t, end.stop())
-		require.NotSame(t, end, end.pool.take())
+		require.False(t, s.bounds.stop(end))
+		require.NotSame(t, end, s.bounds.next())
 	})
 }
 
@@ -166,16 +171,17 @@ func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
 func TestBound_ContextEndsBeforeTheTimerIsSet(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
-		end := way.First.bounds.take()
+		s := way.First
+		end := s.bounds.next()
 		ctx, cancel := context.WithCancel(t.Context())
-		end.callers = true
-		end.begin(&Wait{Ctx: ctx, Limit: time.Hour, Grace: time.Minute}, way.Clock.Now(), nil)
+		end.queued = true
+		s.bounds.begin(end, &Wait{Ctx: ctx, Limit: time.Hour, Grace: time.Minute}, way.Clock.Now(), nil)
 		require.True(t, end.phase.CompareAndSwap(untimed, timed))
 		cancel()
 		end.contextEnded(way.Clock.Now())
 		require.False(t, end.over())
-		end.stop()
-		require.NotSame(t, end, way.First.bounds.take(), "the round comes to it yet")
+		s.bounds.stop(end)
+		require.NotSame(t, end, s.bounds.next(), "the round comes to it yet")
 	})
 }
 
@@ -183,10 +189,11 @@ func TestBound_WhatIsLeft(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		const grace, limit = 10 * roundEvery, time.Minute
 		way := open(nil)
+		s := way.First
 		for _, rounds := range []bool{false, true} {
-			end, now := way.First.bounds.take(), way.Clock.Now()
+			end, now := s.bounds.next(), way.Clock.Now()
 			ctx, cancel := context.WithCancel(t.Context())
-			end.begin(&Wait{Ctx: ctx, Limit: limit, Grace: grace}, now, nil)
+			s.bounds.begin(end, &Wait{Ctx: ctx, Limit: limit, Grace: grace}, now, nil)
 			require.Equal(t, limit-timedAfter, end.left(now.Add(timedAfter)))
 			cancel()
 			if rounds {
@@ -197,7 +204,72 @@ func TestBound_WhatIsLeft(t *testing.T) {
 			require.LessOrEqual(t, end.left(now.Add(timedAfter)), grace-timedAfter)
 			require.Positive(t, end.left(now.Add(timedAfter)))
 			require.Zero(t, end.left(now.Add(limit)))
-			end.stop()
+			s.bounds.stop(end)
 		}
+	})
+}
+
+func (p *boundPool) next() *bound {
+	b, _ := p.take()
+	return b
+}
+
+// The silence of a queued command begins when it is sent, and is that of the server to which it was sent. Over the old
+// connections of a suspect node it says nothing new, nor does that of a command that is answered.
+func TestBound_SilenceOfAQueuedCommand(t *testing.T) {
+	for name, c := range map[string]struct {
+		sent, plain, answered bool
+		finds                 bool
+	}{
+		"not sent":   {},
+		"sent":       {sent: true, finds: true},
+		"old way":    {sent: true, plain: true},
+		"answered":   {sent: true, answered: true},
+		"only asked": {plain: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+				way := open(nil)
+				s, other := way.First, open(nil).First
+				<-time.After(time.Minute)
+				if c.plain {
+					s.belief.Doubted(way.Clock.Now())
+				}
+				before := s.belief.SilentAt()
+				<-time.After(time.Second)
+				end := s.bounds.next()
+				e := end.enter(task{plain: c.plain})
+				s.bounds.begin(end, &Wait{Ctx: t.Context(), Limit: time.Minute}, way.Clock.Now(), nil)
+				if c.sent {
+					end.begun.Store(int64(way.Clock.Now()))
+					end.to.Store(&other.judge)
+				}
+				if c.answered {
+					e.answer(rueidis.RedisResult{})
+				}
+				<-time.After(10 * time.Second)
+				synctest.Wait()
+				require.Equal(t, before, s.belief.SilentAt())
+				require.Equal(t, c.finds, other.belief.SilentAt() != 0)
+				s.bounds.stop(end)
+			})
+		})
+	}
+}
+
+// A round has found a command slow, and has yet to set its timer, when the command is answered, and then the context of its
+// caller ends: that is nothing to the bound any more.
+func TestBound_ContextEndsAfterItWasStopped(t *testing.T) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		way := open(nil)
+		s := way.First
+		end := s.bounds.next()
+		s.bounds.begin(end, &Wait{Ctx: t.Context(), Limit: time.Second}, way.Clock.Now(), nil)
+		require.True(t, end.phase.CompareAndSwap(untimed, timed))
+		s.bounds.stop(end)
+		end.contextEnded(way.Clock.Now())
+		<-time.After(time.Minute)
+		synctest.Wait()
+		require.False(t, end.over())
 	})
 }

@@ -23,6 +23,7 @@ import (
 // afterwards on an existing connection. So it sends something while calls wait: see KeepAlive.
 type Client struct {
 	redis    rueidis.Client
+	mode     rueidis.ClientMode
 	Clock    clock.Clock
 	routes   atomic.Pointer[routes]
 	First    *Node              // of a single server the only one; of a cluster the node of slots whose master is not known
@@ -52,18 +53,16 @@ func (l endless) Done() <-chan struct{} { return l.done }
 
 // New makes a Client. It asks the client for its mode, which may block in a wrapper.
 func New(client rueidis.Client) *Client {
-	t := &Client{redis: client, Clock: clock.New(), pool: &pool{}}
+	t := &Client{redis: client, Clock: clock.New(), pool: &pool{}, mode: client.Mode()}
 	t.ctx = endless{context.Background(), make(chan struct{})}
-	t.demotion.possible = client.Mode() == rueidis.ClientModeStandalone
 	all := &routes{}
-	if client.Mode() == rueidis.ClientModeCluster {
+	if t.mode == rueidis.ClientModeCluster {
 		all.of = &[protocol.Slots]uint16{}
 		away := func() time.Duration { return t.Farthest().RoundTrip().Plus(0) }
 		t.resolver = topology.NewResolver(t.ctx, client, t.Clock, t.remap, away)
 	}
 	t.First = newNode(t, "")
 	all.nodes = []*Node{t.First}
-	t.vouching.of = isOfSentinel(client)
 	t.routes.Store(all)
 	return t
 }
@@ -108,20 +107,20 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 	}
 	s := t.Node(c.Key)
 	a.Sent = t.Clock.Now()
-	end, direct := s.enter(a.Sent)
+	end, used, direct := s.enter(a.Sent)
 	if !direct {
 		s.doQueued(p, c, end, a.Sent, &a)
 		return a
 	}
-	if w := s.own.take(p, c, a.Sent, end); w != nil {
+	if w := s.own.take(p, c, a.Sent, used); w != nil {
 		s.doOwn(w, p, c, end, &a)
 		return a
 	}
-	if s.gather(end) && !c.ReadsBack() {
+	if s.gather(used) && !c.ReadsBack() {
 		s.doQueued(p, c, end, a.Sent, &a)
 		return a
 	}
-	end.begin(p, a.Sent, nil)
+	s.bounds.begin(end, p, a.Sent, nil)
 	a.RedisResult = c.Send(end, t.redis)
 	a.ReadBack = c.ReadBack()
 	overdue := end.overdue()
@@ -133,11 +132,12 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 		if rest.Since == 0 {
 			rest.Since = a.Sent
 		}
-		end.stop()
-		s.doQueued(&rest, c, s.bounds.take(), t.Clock.Now(), &a)
+		s.bounds.stop(end)
+		end, _ = s.bounds.take()
+		s.doQueued(&rest, c, end, t.Clock.Now(), &a)
 		return a
 	}
-	end.stop()
+	s.bounds.stop(end)
 	if overdue && !unanswered {
 		t.deaf.Store(true)
 	}
@@ -148,7 +148,7 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 // Within waits for the outcome of another command for as long as p says. If no time is left it does not wait: the outcome
 // would depend on which connection the command got.
 func (s *Node) Within(p Wait, outcome <-chan bool) (good bool) {
-	now := s.client.Clock.Now()
+	now := s.clock.Now()
 	p.holds = belief.Never
 	end := s.bound(&p, now)
 	defer end.stop()
@@ -160,6 +160,18 @@ func (s *Node) Within(p Wait, outcome <-chan bool) (good bool) {
 	case <-end.Done():
 	}
 	return good
+}
+
+// Greeted notes how long the server took to greet the client's connection. All: the client needs no other one for commands. On a
+// cluster that says nothing of other nodes.
+func (t *Client) Greeted(took time.Duration, all bool) {
+	if t.resolver != nil {
+		return
+	}
+	t.First.belief.Greet(took)
+	if all {
+		t.First.belief.WarmedUp()
+	}
 }
 
 // Closed reports whether the client is closed: then it says so of a PING, too, at once and without asking a server. The question

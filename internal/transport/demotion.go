@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
@@ -31,8 +30,7 @@ import (
 //
 // The nodes of a cluster, and Sentinels, say by themselves who is master.
 type demotion struct {
-	possible bool        // the client has one address
-	closing  atomic.Bool // closeOld runs
+	closing atomic.Bool // closeOld runs
 
 	mu   sync.Mutex
 	ever bool          // a master was demoted
@@ -63,19 +61,6 @@ func (d *demotion) tell() {
 	if d.next != nil {
 		close(d.next)
 		d.next = nil
-	}
-}
-
-// notice notes a reply: whether a replica refused the command, or, on a fresh connection, no longer.
-func (s *Node) notice(x exchange, a *Reply) {
-	if !s.client.demotion.possible {
-		return
-	}
-	switch a.refused = protocol.RefusedByReplica(a.RedisResult); {
-	case a.refused:
-		s.act(s.belief.Redirected(a.Came), a.Came)
-	case x.trusted && fault.Answered(a.Error()) && s.belief.Owed():
-		s.mend()
 	}
 }
 

@@ -85,13 +85,9 @@ var resting = sync.Pool{New: func() any { return &driver{} }}
 //	  └─its caller leaves: it is not sent──▶ done
 type entry struct {
 	task
-	command rueidis.Completed // that goes with others, unless the task sends by itself
-	obtains bool              // see Client.AwaitAbandoned
-	end     *bound
-	stage   atomic.Uint32
-	begun   atomic.Int64             // an instant: when it was sent first, once that is set
-	node    atomic.Pointer[Node]     // to whose node it was sent, once begun is set
-	ready   chan rueidis.RedisResult // has room for two: the reply, and the end of the bound
+	command   rueidis.Completed // that goes with others, unless the task sends by itself
+	abandoned *atomic.Int32     // of one that obtains: see Client.AwaitAbandoned
+	end       *bound            // whose flight is that of the command
 
 	// Its driver writes the rest, before it answers. A caller that has left does not read it.
 
@@ -105,38 +101,63 @@ const (
 	done
 )
 
+// entries has the memory of those that were answered: no driver uses them any more.
+var entries = sync.Pool{New: func() any { return &entry{} }}
+
+// enter makes an entry, whose bound this is. The bound must not have begun.
+func (b *bound) enter(of task) *entry {
+	e, _ := entries.Get().(*entry)
+	*e = entry{task: of, end: b}
+	if b.ready == nil {
+		b.ready = make(chan rueidis.RedisResult, 2)
+	}
+	b.queued, b.plain = true, of.plain
+	b.stage.Store(waits)
+	b.begun.Store(0)
+	b.to.Store(b.judge) // until it is sent, which it may never be
+	return e
+}
+
+func (e *entry) obtains() bool { return e.abandoned != nil }
+
 // gone reports whether the caller of a command that was taken has left; or it is answered.
-func (e *entry) gone() bool { return e.stage.Load() == done }
+func (e *entry) gone() bool { return e.end.stage.Load() == done }
+
+// take reports whether a driver may send the command: its caller has not left.
+func (e *entry) take() bool {
+	return !e.end.over() && e.end.stage.CompareAndSwap(waits, taken) // mutant: left command taken
+}
 
 // answer gives a command its reply.
 func (e *entry) answer(reply rueidis.RedisResult) {
-	if e.stage.Swap(done) == done && e.obtains {
-		e.end.client.abandoned.Add(-1)
+	if e.end.stage.Swap(done) == done && e.obtains() {
+		e.abandoned.Add(-1)
 	}
-	e.ready <- reply
+	e.end.ready <- reply
 }
 
-// await queues a command, and waits for the reply, or the end of the bound. The caller notices the end of its context itself.
+// await waits for the reply, or the end of the bound. The caller notices the end of its context itself.
+func (e *entry) await() rueidis.RedisResult {
+	select {
+	case reply := <-e.end.ready:
+		return reply
+	case <-e.end.ctx.Done():
+		e.end.contextEnded(e.end.judge.clock.Now())
+		return <-e.end.ready
+	}
+}
+
+// await queues a command, and waits for the reply.
 func (q *queue) await(e *entry) rueidis.RedisResult {
+	e.end.stage.Store(waits) // also of one that is sent again
 	if !q.add(e) {
 		q.given.watch() // the rounds may have ended before this command waited
 	}
 	return e.await()
 }
 
-func (e *entry) await() rueidis.RedisResult {
-	select {
-	case reply := <-e.ready:
-		return reply
-	case <-e.end.ctx.Done():
-		e.end.contextEnded(e.end.client.Clock.Now())
-		return <-e.ready
-	}
-}
-
 // add queues a command. It reports whether a driver has begun for it.
 func (q *queue) add(e *entry) (begins bool) {
-	e.stage.Store(waits)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waiting = append(q.waiting, e)
@@ -152,7 +173,7 @@ func (q *queue) add(e *entry) (begins bool) {
 
 // leave ends the wait for a command. It reports whether that may have been sent, or may still be.
 func (q *queue) leave(e *entry) (sent bool) {
-	if e.stage.CompareAndSwap(waits, done) {
+	if e.end.stage.CompareAndSwap(waits, done) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if i := slices.Index(q.waiting, e); i >= 0 { // else a driver has just thrown it away
@@ -161,11 +182,11 @@ func (q *queue) leave(e *entry) (sent bool) {
 		}
 		return false
 	}
-	if e.obtains {
-		e.end.client.abandoned.Add(1) // mutant: abandoned uncounted
+	if e.obtains() {
+		e.abandoned.Add(1) // mutant: abandoned uncounted
 	}
-	if e.stage.Swap(done) == done && e.obtains { // the reply has just come
-		e.end.client.abandoned.Add(-1)
+	if e.end.stage.Swap(done) == done && e.obtains() { // the reply has just come
+		e.abandoned.Add(-1)
 	}
 	return true
 }
@@ -217,7 +238,7 @@ func (q *queue) end(closeNode func()) {
 		return
 	}
 	for _, e := range q.waiting {
-		if e.stage.CompareAndSwap(waits, taken) { // else its caller has just left
+		if e.take() { // else its caller has just left
 			e.answer(errNotSent)
 		}
 	}
@@ -286,15 +307,12 @@ func (q *queue) take(d *driver, ok bool) {
 		if alone = e.send != nil; alone && len(d.of) > 0 {
 			break
 		}
-		if e.end.over() || !e.stage.CompareAndSwap(waits, taken) { // mutant: left command taken
+		if left := !e.take(); left || e.obtains() && barred { // mutant: obtained when closed
 			q.flying--
 			alone = false
-			continue
-		}
-		if e.obtains && barred { // mutant: obtained when closed
-			q.flying--
-			alone = false
-			e.answer(errNotSent)
+			if !left {
+				e.answer(errNotSent)
+			}
 			continue
 		}
 		d.of = append(d.of, e)
@@ -307,16 +325,3 @@ func (q *queue) take(d *driver, ok bool) {
 
 // errNotSent answers a command that was not sent.
 var errNotSent = rueidis.NewErrorResult(fault.NotSent)
-
-// prepare makes a bound that of an entry. The bound must not have begun.
-func (b *bound) prepare(of task) *entry {
-	if b.entry == nil {
-		b.entry = &entry{end: b, ready: make(chan rueidis.RedisResult, 2)}
-	}
-	e := b.entry
-	e.task, e.obtains, e.results, e.exchange = of, false, nil, exchange{}
-	e.begun.Store(0)
-	e.node.Store(b.alarm.node) // until it is sent, which it may never be
-	b.callers, b.alarm.of = true, e
-	return e
-}

@@ -143,15 +143,15 @@ func TestQueue_ManyCommandsGoTogether(t *testing.T) {
 func TestNode_Gathers(t *testing.T) {
 	moving(t, func(_ *movingCluster, way *Client) {
 		s := way.First
-		require.False(t, s.gather(&bound{nth: 1000}), "a wrapper")
+		require.False(t, s.gather(1000), "a wrapper")
 		s.plain = true
-		require.False(t, s.gather(&bound{nth: spreadFrom - 1}))
-		require.True(t, s.gather(&bound{nth: spreadFrom}))
-		require.True(t, s.gather(&bound{nth: 1}), "until fewer are under way")
+		require.False(t, s.gather(spreadFrom-1))
+		require.True(t, s.gather(spreadFrom))
+		require.True(t, s.gather(1), "until fewer are under way")
 	})
 	shipping(t, 1, func(t *testing.T, way *Client, _ *office, _ askingFor) {
-		require.False(t, way.First.gather(&bound{nth: queueFrom - 1}))
-		require.True(t, way.First.gather(&bound{nth: queueFrom}))
+		require.False(t, way.First.gather(queueFrom-1))
+		require.True(t, way.First.gather(queueFrom))
 	})
 }
 
@@ -306,7 +306,7 @@ func TestQueue_SilentWhileIdle(t *testing.T) {
 // Until each connection has surely been made, a command may have to wait for one: a driver does.
 func TestQueue_BeforeConnectionsAreMade(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, c *office, ask askingFor) {
-		way.First.act(way.First.belief.Broke(way.Clock.Now()), 0)
+		way.First.follow(way.First.belief.Broke(way.Clock.Now()), 0)
 		_, err := ask(t.Context(), 0, time.Second)
 		require.NoError(t, err)
 		require.Len(t, c.kept, 1)
@@ -470,11 +470,11 @@ func TestQueue_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, _ *office, _ askingFor) {
 		s := way.First
 		b := away(s)
-		end := s.bounds.take()
-		e := end.prepare(task{key: "0"})
+		end := s.bounds.next()
+		e := end.enter(task{key: "0"})
 		e.command = s.packed(&protocol.Call{Key: "0"})
 		p := Wait{Ctx: t.Context(), Limit: 5 * time.Second}
-		end.begin(&p, way.Clock.Now(), nil)
+		s.bounds.begin(end, &p, way.Clock.Now(), nil)
 		<-time.After(2 * roundEvery)
 		synctest.Wait()
 		require.False(t, way.First.bounds.running.Load())
@@ -483,7 +483,7 @@ func TestQueue_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 		s.bounds.run()
 		require.NoError(t, e.await().Error())
 		require.LessOrEqual(t, time.Since(begun), 2*roundEvery)
-		end.stop()
+		s.bounds.stop(end)
 	})
 }
 

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
@@ -17,7 +19,8 @@ import (
 // drives is a queue that a test drives, without a node.
 type drives struct {
 	*queue
-	client    *Client
+	judge     judge
+	abandoned atomic.Int32
 	node      bool // is suspect
 	barred    bool
 	chosen    int
@@ -29,9 +32,9 @@ type drives struct {
 func driving(t *testing.T, drivers int, test func(t *testing.T, d *drives)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		d := &drives{client: &Client{Clock: clock.New()}}
+		d := &drives{judge: judge{clock: clock.New(), act: func(belief.Acts, clock.Instant) {}}}
 		d.queue = newQueue(queueFrom, given{
-			now: d.client.Clock.Now, stands: func(r *road) bool { return r.suspect == d.node },
+			now: d.judge.clock.Now, stands: func(r *road) bool { return r.suspect == d.node },
 			barred:  func() bool { return d.barred },
 			drivers: func() int { return drivers },
 			choose: func(func() bool) (road, bool) {
@@ -56,17 +59,17 @@ func driving(t *testing.T, drivers int, test func(t *testing.T, d *drives)) {
 		require.Zero(t, d.seeking)
 		require.Zero(t, d.flying)
 		require.Empty(t, d.waiting)
-		require.Zero(t, d.client.abandoned.Load())
+		require.Zero(t, d.abandoned.Load())
 	})
 }
 
 // leaves queues a command that obtains.
 func (d *drives) leaves(t *testing.T, key string) *entry {
 	t.Helper()
-	b := &bound{done: make(chan struct{}), client: d.client}
-	e := b.prepare(task{key: key})
-	e.obtains = true
-	b.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, d.client.Clock.Now(), nil)
+	b := &bound{done: make(chan struct{}), judge: &d.judge}
+	e := b.enter(task{key: key})
+	e.abandoned = &d.abandoned
+	b.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, d.judge.clock.Now(), nil, false)
 	t.Cleanup(func() { b.stop() })
 	d.add(e)
 	return e
@@ -95,9 +98,9 @@ func TestQueue_ClosedWithARoad(t *testing.T) {
 		}
 		require.ErrorIs(t, d.leaves(t, "1").await().Error(), fault.NotSent)
 		require.ErrorIs(t, d.leaves(t, "2").await().Error(), fault.NotSent)
-		b := &bound{done: make(chan struct{}), client: d.client}
-		removes := b.prepare(task{key: "3"})
-		b.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, d.client.Clock.Now(), nil)
+		b := &bound{done: make(chan struct{}), judge: &d.judge}
+		removes := b.enter(task{key: "3"})
+		b.begin(&Wait{Ctx: t.Context(), Limit: time.Second}, d.judge.clock.Now(), nil, false)
 		defer b.stop()
 		d.add(removes)
 		require.NoError(t, removes.await().Error())
@@ -112,7 +115,7 @@ func TestQueue_SentBeforeTheLook(t *testing.T) {
 		send := d.given.send
 		d.given.stands = func(*road) bool {
 			<-time.After(time.Millisecond)
-			looked = d.client.Clock.Now()
+			looked = d.judge.clock.Now()
 			return true
 		}
 		d.given.send = func(r *road, of []*entry) {
@@ -161,7 +164,7 @@ func TestQueue_DriverThatLooksForARoad(t *testing.T) {
 		for range 3 {
 			d.renew()
 			require.False(t, d.isEmpty())
-			require.True(t, d.hasten(d.client.Clock.Now().Add(time.Second)))
+			require.True(t, d.hasten(d.judge.clock.Now().Add(time.Second)))
 		}
 		synctest.Wait()
 		require.Equal(t, 1, d.chosen)
@@ -184,9 +187,9 @@ func TestQueue_WhoLeaves(t *testing.T) {
 		require.False(t, d.leave(leaves))
 		close(found)
 		synctest.Wait()
-		require.Zero(t, d.client.abandoned.Load())
+		require.Zero(t, d.abandoned.Load())
 		require.True(t, d.leave(stays), "it may be executed yet")
-		require.EqualValues(t, 1, d.client.abandoned.Load())
+		require.EqualValues(t, 1, d.abandoned.Load())
 		close(answered)
 		synctest.Wait()
 		require.Equal(t, []string{"1 false"}, d.sent)
@@ -213,7 +216,7 @@ func TestQueue_LeavesAsADriverTakes(t *testing.T) {
 		found := make(chan struct{})
 		d.meanwhile = func() { <-found }
 		e, other := d.leaves(t, "1"), d.leaves(t, "2")
-		require.True(t, e.stage.CompareAndSwap(waits, done))
+		require.True(t, e.end.stage.CompareAndSwap(waits, done))
 		close(found)
 		require.NoError(t, other.await().Error())
 		require.Equal(t, []string{"2 false"}, d.sent)

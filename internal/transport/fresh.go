@@ -16,7 +16,7 @@ type freshConns struct {
 	belief  *belief.State
 	now     func() clock.Instant
 	act     func(do belief.Acts, sent clock.Instant)
-	present func() string // see Node.present
+	present func() string // see judge.present
 	watched func() bool   // Sentinels are asked
 	vouch   func(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 

@@ -7,17 +7,44 @@ import (
 	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// judge notes a reply, or that none came while the caller waited, and returns how far it is believed.
-func (s *Node) judge(p *Wait, err error, x exchange) belief.Answer {
-	answer, do := s.belief.Judge(belief.Exchange{
+// judge takes what comes of the commands to one server, or that nothing comes. It tells the belief in the server, and has done
+// what follows.
+type judge struct {
+	belief  belief.State
+	clock   clock.Clock
+	act     func(do belief.Acts, sent clock.Instant) // does what follows from an event about a command that was sent at some time
+	present func() string                            // the address of the server that a client for Sentinel uses; else empty
+	roles   bool                                     // a master may become a replica behind the client's address, see demotion
+}
+
+// exchange says when a command was sent and answered, and how.
+type exchange struct {
+	sent, came clock.Instant
+	trip       RoundTrip // the round trip known before the reply
+	excused    bool      // see bound.excuses
+	left       bool      // see judge.left
+	trusted    bool      // it came on a way that was chosen after the node had become suspect
+}
+
+// believes notes a reply, or that none came while the caller waited, and returns how far it is believed.
+func (j *judge) believes(p *Wait, err error, x exchange) belief.Answer {
+	answer, do := j.belief.Judge(belief.Exchange{
 		Outcome: outcomeOf(err), Sent: x.sent, Came: x.came, Trip: x.trip,
 		Lease: p.Lease, Holds: p.holds, Obtains: p.Obtains, Probes: p.probes != 0,
 		Excused: x.excused, Left: x.left, Trusted: x.trusted,
 	})
-	s.act(do, x.sent)
+	j.follow(do, x.sent)
 	return answer
+}
+
+// follow has done what follows from an event, if anything does.
+func (j *judge) follow(do belief.Acts, sent clock.Instant) {
+	if do != 0 {
+		j.act(do, sent)
+	}
 }
 
 func outcomeOf(err error) belief.Outcome {
@@ -33,96 +60,118 @@ func outcomeOf(err error) belief.Outcome {
 	}
 }
 
-// act does what follows from an event about a command that was sent at some time.
-func (s *Node) act(do belief.Acts, sent clock.Instant) {
-	if do == 0 {
-		return
-	}
-	if do.Has(belief.Undedicate) {
-		s.own.drop()
-	}
-	if do.Has(belief.Reroute) {
-		s.queue.renew()
-	}
-	if do.Has(belief.Redial) {
-		s.fresh.silent(sent)
-	}
-	if do.Has(belief.AskOthers) {
-		s.fresh.forgetLast()
-	}
-	if do.Has(belief.Measure) {
-		s.probes.learn(s.belief.Lessons())
-	}
-	if do.Has(belief.Probe) {
-		s.probes.gaveUp(sent)
-	}
-	if do.Has(belief.Inspect) {
-		s.mend()
-	}
-}
-
-// takeIn completes a reply that has just come to a command without a goroutine.
-func (s *Node) takeIn(p *Wait, excused bool, a *Reply) {
-	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip(), excused: excused}
+// takeIn completes a reply that has just come to a command whose caller sent it.
+func (j *judge) takeIn(p *Wait, excused bool, a *Reply) {
+	x := exchange{sent: a.Sent, came: a.Came, trip: j.RoundTrip(), excused: excused}
 	if !excused && fault.Answered(a.Error()) {
-		s.belief.Sample(a.Sent, a.Came)
+		j.belief.Sample(a.Sent, a.Came)
 	}
-	s.assess(p, x, a)
+	j.assess(p, x, a)
 }
 
-func (s *Node) assess(p *Wait, x exchange, a *Reply) {
+// assess completes a reply. A replica may have refused the command, or, on a fresh connection, refuses no longer.
+func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 	err := a.Error()
-	x.left = x.left || p.Obtains && fault.Answered(err) && s.changed()
-	answer := s.judge(p, err, x)
+	x.left = x.left || p.Obtains && fault.Answered(err) && j.changed()
+	answer := j.believes(p, err, x)
 	a.Late, a.Doubtful, a.Cut = answer != belief.Believed, answer == belief.Doubtful, p.cut(err)
-	s.notice(x, a)
+	a.refused = j.roles && protocol.RefusedByReplica(a.RedisResult)
+	switch {
+	case a.refused:
+		j.follow(j.belief.Redirected(a.Came), a.Came)
+	case j.roles && x.trusted && fault.Answered(err) && j.belief.Owed():
+		j.follow(belief.Inspect, a.Came)
+	}
+}
+
+// left reports whether what came over a way is not to be believed: the client has left the server at the address to which it
+// leads, or the Sentinels have begun to doubt that since they were asked, or may have: the process stood still.
+func (j *judge) left(address string, asked clock.Instant) bool {
+	j.noticeStandstill()
+	return j.present() != address || j.belief.DoubtedSince(asked)
+}
+
+// changed reports whether the client uses another server than the one that was believed last.
+func (j *judge) changed() bool {
+	believed := j.belief.Believed()
+	if believed == nil || j.present() == *believed {
+		return false
+	}
+	now := j.clock.Now()
+	j.follow(j.belief.Switched(now), now)
+	return true // mutant: change unnoticed
 }
 
 // foundSilent notes that a command that was sent at some time had no reply for too long.
-func (s *Node) foundSilent(sent, now clock.Instant) { s.act(s.belief.FoundSilent(sent, now), sent) }
+func (j *judge) foundSilent(sent, now clock.Instant) { j.follow(j.belief.FoundSilent(sent, now), sent) }
 
 // doubted makes the node suspect because its master may be about to be replaced.
-func (s *Node) doubted() {
-	now := s.client.Clock.Now()
-	s.act(s.belief.Doubted(now), now)
+func (j *judge) doubted() {
+	now := j.clock.Now()
+	j.follow(j.belief.Doubted(now), now)
+}
+
+// noticeStandstill makes the node suspect if the process stood still, see [belief.State.StoodStill].
+func (j *judge) noticeStandstill() {
+	now := j.clock.Now()
+	j.follow(j.belief.StoodStill(now), now)
 }
 
 // IsHealthy reports whether the node is healthy, see [belief.State].
-func (s *Node) IsHealthy(now clock.Instant) bool { return s.belief.IsHealthy(now) }
+func (j *judge) IsHealthy(now clock.Instant) bool { return j.belief.IsHealthy(now) }
 
 // IsSuspect reports whether the node is suspect, see [belief.State].
-func (s *Node) IsSuspect(now clock.Instant) bool { return s.belief.IsSuspect(now) }
+func (j *judge) IsSuspect(now clock.Instant) bool { return j.belief.IsSuspect(now) }
 
 // RoundTrip returns the round trip to the master.
-func (s *Node) RoundTrip() RoundTrip { return s.belief.RoundTrip() }
+func (j *judge) RoundTrip() RoundTrip { return j.belief.RoundTrip() }
 
 // Plus adds two round trips to a limit that was chosen for a server nearby, or more if a connection may have to be made.
-func (s *Node) Plus(d time.Duration) time.Duration { return s.belief.Plus(d) }
+func (j *judge) Plus(d time.Duration) time.Duration { return j.belief.Plus(d) }
 
 // Patience returns for how long the server may leave a command without a reply before it is silent.
-func (s *Node) Patience() time.Duration { return s.belief.Patience() }
+func (j *judge) Patience() time.Duration { return j.belief.Patience() }
 
 // LastReply returns when the newest reply came; not positive: there is none.
-func (s *Node) LastReply() clock.Instant { return s.belief.LastReply() }
+func (j *judge) LastReply() clock.Instant { return j.belief.LastReply() }
 
 // LastBreak returns when the newest reply before the last break of a connection came; 0: none has broken.
-func (s *Node) LastBreak() clock.Instant { return s.belief.LastBreak() }
+func (j *judge) LastBreak() clock.Instant { return j.belief.LastBreak() }
 
 // GotMessage notes a message from the node's server.
-func (s *Node) GotMessage(now clock.Instant) { s.belief.GotMessage(now) }
+func (j *judge) GotMessage(now clock.Instant) { j.belief.GotMessage(now) }
 
 // Overdue reports whether a command would be answered by now if the server were available; sent is when that was sent.
-func (s *Node) Overdue(sent clock.Instant) bool {
-	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Plus(tooSoon)
+func (j *judge) Overdue(sent clock.Instant) bool {
+	return sent.Until(j.clock.Now()) >= j.RoundTrip().Plus(tooSoon)
 }
 
 // IsLate reports whether a reply to a command that was sent at some time would be late by now. The way may just have become
 // longer, or is not known yet: sooner than that nothing is amiss.
-func (s *Node) IsLate(sent clock.Instant) bool {
-	return sent.Until(s.client.Clock.Now()) >= s.RoundTrip().Silence()
+func (j *judge) IsLate(sent clock.Instant) bool {
+	return sent.Until(j.clock.Now()) >= j.RoundTrip().Silence()
 }
 
 // Silent reports whether the server is silent, see [belief.State]; it was asked at some time.
-func (s *Node) Silent(asked clock.Instant) bool {
-	return s.belief.IsSilent(asked, s.client.Clock.Now())
+func (j *judge) Silent(asked clock.Instant) bool { return j.belief.IsSilent(asked, j.clock.Now()) }
+
+// RoundTrip is what is known of the round trip to a master at some moment.
+type RoundTrip = belief.RoundTrip
+
+type farError struct {
+	error
+	trip RoundTrip
+}
+
+func (e farError) Error() string { return e.error.Error() + "; " + e.trip.String() }
+
+func (e farError) Unwrap() error { return e.error }
+
+// Unsupported adds to an error of a command without a timely reply that the master is too far away, if it is.
+func (j *judge) Unsupported(err error) error {
+	trip := j.RoundTrip()
+	if !trip.Far() || !errors.Is(err, fault.NoAnswer) && !errors.Is(err, fault.NotSent) && !errors.Is(err, fault.Late) {
+		return err
+	}
+	return farError{err, trip}
 }

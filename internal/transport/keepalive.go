@@ -72,7 +72,7 @@ func (s *Node) KeepAlive() {
 
 // EndKeepAlive undoes KeepAlive.
 func (s *Node) EndKeepAlive() {
-	s.Contended(s.client.Clock.Now())
+	s.Contended(s.clock.Now())
 	s.keepAlive.calls.Add(-1)
 }
 
@@ -89,7 +89,7 @@ func (s *Node) Contended(now clock.Instant) {
 func (s *Node) Quiet(since clock.Instant) bool {
 	asked := clock.Instant(s.keepAlive.quiet.Load())
 	return asked != 0 && asked >= since && asked > s.LastBreak() && asked > s.belief.SilentAt() &&
-		!s.IsSuspect(s.client.Clock.Now())
+		!s.IsSuspect(s.clock.Now())
 }
 
 // stayAlive asks the server. A node itself is judged; the fresh connection of a single server may be silent, too.
@@ -99,8 +99,8 @@ func (s *Node) stayAlive(questions sending) answers {
 
 // said takes what the server says of its role, on a fresh connection or not.
 func (s *Node) said(role belief.Role, fresh bool) {
-	now := s.client.Clock.Now()
-	s.act(s.belief.Said(role, fresh, now), now)
+	now := s.clock.Now()
+	s.follow(s.belief.Said(role, fresh, now), now)
 }
 
 func (k *keepAlive) begin() {

@@ -12,9 +12,9 @@ import (
 
 // Node is the way to one master; see routes.
 type Node struct {
+	judge
 	client    *Client
 	Address   string // of the node of a cluster; empty for a single server, and while not known
-	belief    belief.State
 	probes    *prober
 	keepAlive *keepAlive
 	dials     *dialer
@@ -39,15 +39,14 @@ const (
 
 func newNode(t *Client, address string) *Node {
 	s := &Node{client: t, Address: address, plain: isPlain(t.redis)}
+	s.clock, s.act, s.present, s.roles = t.Clock, s.do, t.present, t.mode == rueidis.ClientModeStandalone
 	from := queueFrom
 	if t.resolver != nil {
 		from = spreadFrom
 		s.belief.Led()
 	}
 	s.probes = &prober{ask: s.probe}
-	s.keepAlive = &keepAlive{
-		belief: &s.belief, now: t.Clock.Now, inquire: s.stayAlive, roles: t.demotion.possible, said: s.said,
-	}
+	s.keepAlive = &keepAlive{belief: &s.belief, now: t.Clock.Now, inquire: s.stayAlive, roles: s.roles, said: s.said}
 	if s.nobodys() {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
@@ -64,14 +63,14 @@ func newNode(t *Client, address string) *Node {
 	}
 	s.fresh = &freshConns{
 		// Its own: that others have hung, on a healthy node, must not have it send over old connections at once.
-		dials: dials(), belief: &s.belief, now: t.Clock.Now, act: s.act,
+		dials: dials(), belief: &s.belief, now: t.Clock.Now, act: s.follow,
 		present: s.present, watched: t.watched, vouch: s.vouch,
 	}
 	s.queue = newQueue(from, given{
 		now: t.Clock.Now, drivers: s.drivers, choose: s.choose, send: s.carry,
 		stands: s.stands, barred: s.belief.Barred, watch: s.bounds.run,
 	})
-	s.bounds.prepare(s, func(now clock.Instant) bool {
+	s.bounds.prepare(&s.judge, func(now clock.Instant) bool {
 		if t.resolver != nil {
 			t.resolver.Refresh(topology.KeptFor)
 		}
@@ -80,24 +79,50 @@ func newNode(t *Client, address string) *Node {
 	return s
 }
 
-// enter returns a bound for a command, which the caller must begin and stop. Direct: the caller may send it. Else it may hang,
-// and goes through the queue: the node is not healthy, a connection may have no room for it, or the client is deaf.
-func (s *Node) enter(now clock.Instant) (end *bound, direct bool) {
+// enter returns a bound for a command, which the caller must begin and stop, and how many are used, with it. Direct: the caller
+// may send it. Else it may hang, and goes through the queue: the node is not healthy, a connection may have no room for it, or
+// the client is deaf.
+func (s *Node) enter(now clock.Instant) (end *bound, used int, direct bool) {
 	healthy := s.IsHealthy(now)
 	if !healthy {
-		s.client.noticeStandstill(now)
+		s.noticeStandstill()
 	}
-	end = s.bounds.take()
-	return end, healthy && end.nth <= mostDirect && !s.client.deaf.Load()
+	end, used = s.bounds.take()
+	return end, used, healthy && used <= mostDirect && !s.client.deaf.Load()
+}
+
+// do does what follows from an event about a command that was sent at some time.
+func (s *Node) do(acts belief.Acts, sent clock.Instant) {
+	if acts.Has(belief.Undedicate) {
+		s.own.drop()
+	}
+	if acts.Has(belief.Reroute) {
+		s.queue.renew()
+	}
+	if acts.Has(belief.Redial) {
+		s.fresh.silent(sent)
+	}
+	if acts.Has(belief.AskOthers) {
+		s.fresh.forgetLast()
+	}
+	if acts.Has(belief.Measure) {
+		s.probes.learn(s.belief.Lessons())
+	}
+	if acts.Has(belief.Probe) {
+		s.probes.gaveUp(sent)
+	}
+	if acts.Has(belief.Inspect) {
+		s.mend()
+	}
 }
 
 // gather reports whether a command goes through the queue because many are under way: in rueidis each passes a connection's queue
 // by itself, and is written with few others, which is most of its cost then, also at the server.
-func (s *Node) gather(end *bound) bool {
+func (s *Node) gather(used int) bool {
 	if s.queue.on.Load() {
 		return true
 	}
-	if end.nth < s.queue.from || !s.plain {
+	if used < s.queue.from || !s.plain {
 		return false
 	}
 	s.queue.on.Store(true)

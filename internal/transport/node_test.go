@@ -19,7 +19,7 @@ func TestNode_TimeForNewConnections(t *testing.T) {
 				s := open(nil).First
 				now, trip := s.client.Clock.Now(), s.RoundTrip()
 				require.Equal(t, trip.Silence(), s.Patience())
-				require.Equal(t, belief.Believed, s.judge(&Wait{}, io.EOF, exchange{sent: now, came: now, trip: trip, trusted: trusted}))
+				require.Equal(t, belief.Believed, s.believes(&Wait{}, io.EOF, exchange{sent: now, came: now, trip: trip, trusted: trusted}))
 				require.Equal(t, trip.Silence()+4*trip.Sure(), s.Patience())
 			})
 		})

@@ -83,13 +83,13 @@ func isSingle(client rueidis.Client) bool {
 	return reflect.TypeOf(client).String() == "*rueidis.singleClient"
 }
 
-// take returns the node's own connection, if there is one, for a command that is the only one under way. The caller must call
-// leave.
-func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, of *bound) *ownConn {
+// take returns the node's own connection, if there is one, for a command that is the only one under way: so many bounds are used.
+// The caller must call leave.
+func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, used int) *ownConn {
 	if !o.possible || p.Limit > ownRest || o.belief.RoundTrip().Base >= ownNear {
 		return nil
 	}
-	if of.nth > 1 {
+	if used > 1 {
 		if o.inARow.Load() != 0 { // a command that counts meanwhile is not counted: the run begins later
 			o.inARow.Store(0)
 		}
@@ -155,12 +155,12 @@ func (o *ownConns) drop() {
 // connection. The command counts as blocking, so that rueidis closes the connection without waiting for it.
 func (s *Node) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
-	end.begin(p, a.Sent, w.dedicated)
+	s.bounds.begin(end, p, a.Sent, w.dedicated)
 	a.RedisResult = c.Repair(end, t.redis, c.SendOnce(context.Background(), w, true))
 	a.ReadBack = c.ReadBack()
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
-	over := end.stop() // from here on the bound closes nothing
+	over := s.bounds.stop(end) // from here on the bound closes nothing
 	err := a.Error()
 	if over || !fault.Answered(err) {
 		s.own.drop() // it is closed or broken

@@ -44,7 +44,7 @@ func (t *Client) DoAll(
 		for k, i := range group {
 			a := Reply{RedisResult: e.result(k), Sent: from, Came: e.came, Fresh: e.trusted}
 			p.Lease = lease(i)
-			e.node.assess(&p, e.exchange, &a)
+			e.to.assess(&p, e.exchange, &a)
 			done(i, a)
 		}
 	}

@@ -47,7 +47,7 @@ func (p *prober) learn(lessons int32) {
 // Relearn measures the round trip anew when its length keeps calls from being sent: otherwise nothing would show that it is
 // short again, or always was, with three replies that were late because the process had just started.
 func (s *Node) Relearn() {
-	if s.belief.Sampled().Until(s.client.Clock.Now()) >= relearnEvery {
+	if s.belief.Sampled().Until(s.clock.Now()) >= relearnEvery {
 		s.probes.learn(s.belief.Lessons())
 	}
 }
@@ -82,7 +82,7 @@ func (p *prober) run() {
 // probe asks the server something in the place of a command that was sent at some time; 0: of none.
 func (s *Node) probe(since clock.Instant) (answered bool) {
 	if since == 0 {
-		since = s.client.Clock.Now()
+		since = s.clock.Now()
 	}
 	return fault.Answered(s.inquire(&Wait{Ctx: context.Background(), Limit: probeLimit, probes: since}, true, ping).first.Error())
 }
@@ -111,6 +111,6 @@ func (s *Node) inquire(p *Wait, plain bool, questions sending) answers {
 	if len(e.results) > 1 {
 		came.rest = e.results[1:]
 	}
-	came.late = s.judge(p, came.first.Error(), e.exchange) != belief.Believed
+	came.late = s.believes(p, came.first.Error(), e.exchange) != belief.Believed
 	return came
 }

@@ -51,7 +51,7 @@ type replication struct {
 	acks     int           // replicas that have the write
 	answered clock.Instant // when the server answered; the wait for replicas does not make a server slow
 	unsure   bool          // it is not certain that this server is the key's master
-	left     bool          // see Node.left
+	left     bool          // see judge.left
 	overdue  bool          // its time is over: the reply settles it
 	asking   bool          // the slot is moving to the server
 	hops     int           // how many servers have redirected it
@@ -113,8 +113,8 @@ type replicaSender struct {
 	node     *Node
 	since    clock.Instant
 	trusted  bool           // its connection was made after the node had become suspect
-	leads    string         // see Node.present
-	asked    clock.Instant  // see Node.left
+	leads    string         // see judge.present
+	asked    clock.Instant  // see judge.left
 	left     bool           // see there; guarded by the mutex of the replicators
 	database string         // the database to select; empty: none
 	batch    []*replication // taken, and not settled
@@ -137,8 +137,10 @@ const (
 // as usual.
 func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	s, began := t.Node(c.Key), t.Clock.Now()
-	t.noticeStandstill(began)
-	end := t.bound(p, began, nil)
+	s.noticeStandstill()
+	limit := *p // the reply comes together with WAIT's, and says nothing of the server's silence
+	limit.holds, limit.FailFast = belief.Never, false
+	end := s.bound(&limit, began)
 	defer end.stop()
 	e := &replication{call: *c, done: make(chan struct{}), reply: Reply{Sent: began}}
 	over := time.NewTimer(c.Replicas.Timeout)

@@ -26,7 +26,7 @@ type sending func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
 // outcome is what came of a task.
 type outcome struct {
 	exchange
-	node    *Node // to whose node it was sent
+	to      *judge // of the node to which it was sent
 	results []rueidis.RedisResult
 	err     error // why there are no results
 }
@@ -45,8 +45,8 @@ type road struct {
 	most    int           // commands in a pipeline
 	suspect bool          // it was chosen for a suspect node
 	asks    bool          // each command asks the nodes of a cluster who its master is
-	leads   string        // see Node.present; of a suspect node that is no cluster's
-	asked   clock.Instant // see Node.left
+	leads   string        // see judge.present; of a suspect node that is no cluster's
+	asked   clock.Instant // see judge.left
 	taken   clock.Instant // when the driver took what it sends; see queue.take
 
 	one [1]rueidis.RedisResult // memory for a single reply
@@ -79,16 +79,16 @@ func (s *Node) choose(over func() bool) (r road, ok bool) {
 // stands reports whether a road that was chosen before may be used. While a command is found unanswered, and before the fresh
 // connection is given up because of that, a driver may have chosen it.
 func (s *Node) stands(r *road) bool {
-	return s.IsSuspect(s.client.Clock.Now()) == r.suspect && (r.fresh == nil || s.fresh.stands(r.fresh))
+	return s.IsSuspect(s.clock.Now()) == r.suspect && (r.fresh == nil || s.fresh.stands(r.fresh))
 }
 
 // carry sends what a driver has taken, and answers it.
 func (s *Node) carry(r *road, of []*entry) {
 	t, first := s.client, of[0]
 	for _, e := range of {
-		e.node.Store(s)
+		e.end.to.Store(&s.judge)
 		if e.exchange = (exchange{sent: r.taken, trusted: r.fresh != nil}); s.nobodys() && e.key != "" {
-			e.node.Store(t.Node(e.key))
+			e.end.to.Store(&t.Node(e.key).judge)
 		}
 	}
 	asks := r.asks && first.key != ""
@@ -99,15 +99,15 @@ func (s *Node) carry(r *road, of []*entry) {
 		return
 	}
 	for _, e := range of {
-		e.trip = e.node.Load().RoundTrip()
-		if !e.begun.CompareAndSwap(0, int64(e.sent)) { // it is sent again
-			e.sent = clock.Instant(e.begun.Load())
+		e.trip = e.end.to.Load().RoundTrip()
+		if !e.end.begun.CompareAndSwap(0, int64(e.sent)) { // it is sent again
+			e.sent = clock.Instant(e.end.begun.Load())
 		}
 	}
 	results := s.deliver(r, of)
 	if err := results[0].Error(); asks && (!fault.Answered(err) || fault.Elsewhere(err)) {
 		t.resolver.Forget()
-		if fault.Elsewhere(err) && (first.send == nil || first.obtains) && (!first.obtains || !first.gone()) {
+		if fault.Elsewhere(err) && (first.send == nil || first.obtains()) && (!first.obtains() || !first.gone()) {
 			first.trusted = false                        // that connection may be an old one
 			results = s.deliver(&road{way: t.redis}, of) // the client finds the right node
 		}
@@ -115,7 +115,7 @@ func (s *Node) carry(r *road, of []*entry) {
 	// A reply that is late because this process stood still says nothing about the round trip.
 	now, end := t.Clock.Now(), first.end
 	if fault.Answered(results[0].Error()) && end.alarm.Holds == 0 && !end.excuses(first.sent, now) {
-		first.node.Load().belief.Sample(first.sent, now)
+		end.to.Load().belief.Sample(first.sent, now)
 	}
 	left := r.suspect && !r.asks && s.left(r.leads, r.asked) // mutant: left server believed
 	for i, e := range of {
@@ -151,7 +151,7 @@ func (s *Node) deliver(r *road, of []*entry) (results []rueidis.RedisResult) {
 
 // used notes what commands on the fresh connection came to.
 func (s *Node) used(fresh *freshConn, results []rueidis.RedisResult) {
-	if slices.ContainsFunc(results, protocol.RefusedByReplica) && s.client.demotion.possible {
+	if slices.ContainsFunc(results, protocol.RefusedByReplica) && s.roles {
 		s.fresh.refused(fresh)
 	}
 	if fault.Answered(results[0].Error()) {
@@ -172,7 +172,6 @@ func (s *Node) carryPlain(e *entry) {
 		s.carry(&road{way: node, taken: s.client.Clock.Now()}, []*entry{e})
 		return
 	}
-	e.node.Store(s)
 	e.answer(errNotSent) // the answer of another node would say nothing about it
 }
 
@@ -184,17 +183,17 @@ func (s *Node) resolve(r *road, e *entry) (found bool) {
 	if e.send == nil {
 		e.command = e.command.Pin() // it may be sent twice
 	}
-	for !e.gone() {
+	for of := s; !e.gone(); {
 		way, owner, ok := t.resolver.Way(slot)
 		if !ok {
 			return false
 		}
 		if owner.Address != "" {
-			e.node.Store(t.NodeAt(owner.Address))
+			of = t.NodeAt(owner.Address)
+			e.end.to.Store(&of.judge)
 		}
 		// The time is noted before it is looked at the node and its connection, as in queue.take.
 		r.way, e.sent, e.trusted = way, t.Clock.Now(), owner.Trusted
-		of := e.node.Load()
 		var fresh *freshConn
 		none := !owner.Trusted || of.Address != owner.Address || !of.IsSuspect(e.sent)
 		if !none {
@@ -205,7 +204,7 @@ func (s *Node) resolve(r *road, e *entry) (found bool) {
 			e.sent, e.trusted = t.Clock.Now(), fresh != nil
 		}
 		switch {
-		case e.obtains && of.belief.Barred(): // mutant: obtained when closed, elsewhere
+		case e.obtains() && of.belief.Barred(): // mutant: obtained when closed, elsewhere
 			return false
 		case fresh == nil && none:
 			return !e.gone()
@@ -221,14 +220,14 @@ func (s *Node) resolve(r *road, e *entry) (found bool) {
 func (s *Node) await(p *Wait, of task) outcome {
 	t := s.client
 	began := t.Clock.Now()
-	t.noticeStandstill(began)
-	end := &bound{done: make(chan struct{}), client: t, alarm: alarm{node: s}}
-	e := end.prepare(of)
-	end.begin(p, began, nil)
+	s.noticeStandstill()
+	end := &bound{done: make(chan struct{}), judge: &s.judge}
+	e := end.enter(of)
+	end.begin(p, began, nil, false)
 	defer end.stop()
 	var reply rueidis.RedisResult
 	if of.plain {
-		e.stage.Store(taken)
+		end.stage.Store(taken)
 		go s.carryPlain(e)
 		reply = e.await()
 	} else {
@@ -247,10 +246,10 @@ func (s *Node) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult
 		if !s.queue.leave(e) {
 			*reply = errNotSent
 		}
-		return outcome{exchange: exchange{sent: began, came: s.client.Clock.Now()}, node: s}
+		return outcome{exchange: exchange{sent: began, came: s.clock.Now()}, to: &s.judge}
 	}
-	o := outcome{exchange: e.exchange, node: e.node.Load(), results: e.results}
-	o.came = s.client.Clock.Now()
+	o := outcome{exchange: e.exchange, to: e.end.to.Load(), results: e.results}
+	o.came = s.clock.Now()
 	o.excused = e.end.excuses(o.sent, o.came)
 	return o
 }
@@ -270,9 +269,11 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 			return []rueidis.RedisResult{kept.SendOnce(ctx, way, false)}
 		}
 	}
-	e := end.prepare(of)
-	e.obtains = c.DropIfAbandoned
-	end.begin(p, began, nil)
+	e := end.enter(of)
+	if c.DropIfAbandoned {
+		e.abandoned = &s.client.abandoned
+	}
+	s.bounds.begin(end, p, began, nil)
 	for again := true; again; {
 		if of.send == nil {
 			e.command = s.packed(c)
@@ -281,15 +282,17 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 		if !errors.Is(a.Error(), fault.NoAnswer) {
 			again = c.Again(a.RedisResult)
 		} else if again = !end.over() && !e.trusted; again {
-			e.begun.Store(0)
+			end.begun.Store(0)
 		}
 	}
 	o := s.outcome(e, began, &a.RedisResult)
-	end.stop()
+	if !s.bounds.stop(end) {
+		entries.Put(e)
+	}
 	if a.Came, a.Fresh = o.came, o.trusted; fault.Answered(a.Error()) {
 		a.ReadBack = c.ReadBack()
 	}
-	o.node.assess(p, o.exchange, a)
+	o.to.assess(p, o.exchange, a)
 }
 
 // packed returns a call's command for a pipeline.

@@ -18,7 +18,7 @@ import (
 //
 // Each node has its own. So its commands are ended also when no slot leads to it any more, see routes.
 type boundPool struct {
-	node  *Node
+	judge *judge
 	also  func(now clock.Instant) (more bool) // runs in each round; more: another round is needed
 	timer *time.Timer
 
@@ -37,10 +37,49 @@ const (
 	timedAfter = belief.Tick / 10         // more than most replies take
 )
 
-func (p *boundPool) prepare(s *Node, also func(now clock.Instant) bool) {
-	p.node, p.also = s, also
+func (p *boundPool) prepare(j *judge, also func(now clock.Instant) bool) {
+	p.judge, p.also = j, also
 	p.timer = time.AfterFunc(time.Hour, p.round)
 	p.timer.Stop()
+}
+
+// take returns an idle bound, and how many are used, with it. The caller must begin and stop it, or free it.
+func (p *boundPool) take() (b *bound, used int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last := len(p.idle) - 1; last >= 0 {
+		b, p.idle = p.idle[last], p.idle[:last]
+	} else {
+		b = &bound{done: make(chan struct{}), judge: p.judge}
+	}
+	b.index = len(p.used)
+	p.used = append(p.used, b)
+	return b, len(p.used)
+}
+
+func (p *boundPool) begin(b *bound, w *Wait, now clock.Instant, own *dedicated) {
+	if b.begin(w, now, own, true) {
+		p.run()
+	}
+}
+
+// stop ends the caller's use of a bound. It reports whether the bound had ended before.
+func (p *boundPool) stop(b *bound) (over bool) {
+	over, reusable := b.stop()
+	p.free(b, reusable)
+	return over
+}
+
+// free returns a bound to the pool, or, if another goroutine may still use it, drops it.
+func (p *boundPool) free(b *bound, again bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(p.used) - 1
+	p.used[b.index], p.used[last].index, p.used[last] = p.used[last], b.index, nil
+	p.used = p.used[:last]
+	if again {
+		p.idle = append(p.idle, b)
+	}
 }
 
 // run begins the rounds, unless they run.
@@ -54,38 +93,10 @@ func (p *boundPool) run() {
 // the bound, or the caller finds running false.
 func (p *boundPool) round() {
 	p.running.Store(false)
-	now := p.node.client.Clock.Now()
+	now := p.judge.clock.Now()
 	more := p.also(now)
 	if p.look(now) || more {
 		p.run()
-	}
-}
-
-// take returns an idle bound. The caller must begin and stop it, or free it.
-func (p *boundPool) take() (b *bound) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if last := len(p.idle) - 1; last >= 0 {
-		b, p.idle = p.idle[last], p.idle[:last]
-	} else {
-		b = &bound{done: make(chan struct{}), client: p.node.client, alarm: alarm{node: p.node}, pool: p}
-	}
-	b.alarm.of = nil
-	b.index = len(p.used)
-	p.used = append(p.used, b)
-	b.nth = len(p.used)
-	return b
-}
-
-// free returns a bound to the pool, or, if another goroutine may still use it, drops it.
-func (p *boundPool) free(b *bound, again bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last := len(p.used) - 1
-	p.used[b.index], p.used[last].index, p.used[last] = p.used[last], b.index, nil
-	p.used = p.used[:last]
-	if again {
-		p.idle = append(p.idle, b)
 	}
 }
 
@@ -105,16 +116,14 @@ func (p *boundPool) look(now clock.Instant) (more bool) {
 	p.mu.Unlock()
 	for _, b := range slow {
 		b.mu.Lock()
-		if !b.stopped {
+		switch {
+		case b.stopped():
+		case b.queued:
 			b.setTimer(now)
-		}
-		if b.watches == nil {
-			b.watches = b.watchContext
-		}
-		if b.callers {
 			b.leave = endsNever
-		} else if !b.stopped {
-			go b.watches() // a context may be of any type and block, which must not delay other bounds
+		default:
+			b.setTimer(now)
+			go b.watchContext() // a context may be of any type and block, which must not delay other bounds
 		}
 		b.mu.Unlock()
 	}

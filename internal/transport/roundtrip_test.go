@@ -235,25 +235,25 @@ func TestAlarm_PauseOfTheProcess(t *testing.T) {
 		for stood, excused := range map[time.Duration]bool{
 			550 * time.Millisecond: false, time.Second: true, 2900 * time.Millisecond: true, 3100 * time.Millisecond: false,
 		} {
-			end := s.bounds.take()
+			end := s.bounds.next()
 			begun := way.Clock.Now()
-			end.begin(&Wait{Ctx: t.Context(), Limit: time.Minute}, begun, nil) // its timer is not there yet
+			s.bounds.begin(end, &Wait{Ctx: t.Context(), Limit: time.Minute}, begun, nil) // its timer is not there yet
 			require.Equal(t, excused, end.excuses(begun, begun.Add(stood)), stood)
-			end.stop()
+			s.bounds.stop(end)
 
-			end = s.bounds.take()
-			end.begin(&Wait{Ctx: t.Context(), Limit: time.Minute}, begun, nil)
+			end = s.bounds.next()
+			s.bounds.begin(end, &Wait{Ctx: t.Context(), Limit: time.Minute}, begun, nil)
 			require.True(t, end.phase.CompareAndSwap(untimed, timed))
 			end.mu.Lock()
 			end.setTimer(begun)
-			rings := end.alarm.ring(begun, begun.Add(stood)) // it fires so late
+			rings := end.silent(begun.Add(stood)) != nil // it fires so late
 			end.mu.Unlock()
 			require.Equal(t, !excused, rings, stood)
 			require.Equal(t, excused, end.excuses(begun, begun.Add(stood)), stood)
-			end.stop()
+			s.bounds.stop(end)
 		}
 		x := exchange{sent: way.Clock.Now(), came: way.Clock.Now().Add(time.Second), trip: s.RoundTrip(), excused: true}
-		require.Equal(t, belief.Late, s.judge(&Wait{}, nil, x))
+		require.Equal(t, belief.Late, s.believes(&Wait{}, nil, x))
 		require.False(t, s.IsSuspect(x.came))
 		for i := range 3 {
 			sent := clock.Instant(10+10*i) * clock.Instant(time.Second)

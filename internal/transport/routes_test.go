@@ -185,15 +185,15 @@ func TestRoutes_ACommandToADroppedNodeEnds(t *testing.T) {
 	movedAway(t, func(t *testing.T, way *Client, moved func()) {
 		const limit = 5 * time.Second
 		dropped := way.Node("")
-		end, direct := dropped.enter(way.Clock.Now())
+		end, _, direct := dropped.enter(way.Clock.Now())
 		require.True(t, direct)
 		moved()
 		require.False(t, way.Leads(dropped))
 		begun := time.Now()
-		end.begin(&Wait{Ctx: t.Context(), Limit: limit}, way.Clock.Now(), nil) // its caller has got the node before
+		dropped.bounds.begin(end, &Wait{Ctx: t.Context(), Limit: limit}, way.Clock.Now(), nil) // its caller has got the node before
 		<-end.Done()
 		require.Equal(t, limit, time.Since(begun))
-		end.stop()
+		dropped.bounds.stop(end)
 	})
 }
 

@@ -181,7 +181,7 @@ func TestNode_MessageMakesItHealthy(t *testing.T) {
 		way := open(nil)
 		s := way.First
 		enters := func() bool {
-			end, direct := s.enter(way.Clock.Now())
+			end, _, direct := s.enter(way.Clock.Now())
 			s.bounds.free(end, true)
 			return direct
 		}

@@ -46,7 +46,6 @@ type vouching struct {
 	mu    sync.Mutex                // for the beginning
 	watch atomic.Pointer[Sentinels] // nil: there is none; set after log and ends
 	log   func(level slog.Level, message string, about ...slog.Attr)
-	of    bool          // the client is for Sentinel
 	said  atomic.Bool   // it was logged that they do not vouch
 	young atomic.Bool   // the client's connections were made just before the watch, with an address that a Sentinel named
 	ends  chan struct{} // closed when the watch is
@@ -103,7 +102,7 @@ func (t *Client) Watch(
 func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 	s := t.First
 	verdict := w.Ask(used, firstWord, answerWait)
-	t.noticeStandstill(t.Clock.Now())
+	s.noticeStandstill()
 	s.belief.FirstWord(word(verdict, 0), used, s.present() == used, t.vouching.young.Load(), began, t.Clock.Now())
 	if verdict == sentinel.Unknown && !t.closed() {
 		t.vouching.log(slog.LevelWarn, "most Sentinels do not answer: until they do, a failover may go unnoticed",
@@ -132,14 +131,9 @@ func (v *vouching) endWatch() {
 func (t *Client) onBeat() {
 	if !t.closed() {
 		now := t.Clock.Now()
-		t.First.act(t.First.belief.Beat(now), now)
+		t.First.follow(t.First.belief.Beat(now), now)
 		time.AfterFunc(belief.BeatEvery, t.onBeat)
 	}
-}
-
-// noticeStandstill makes the node suspect if the process stood still, see [belief.State.StoodStill].
-func (t *Client) noticeStandstill(now clock.Instant) {
-	t.First.act(t.First.belief.StoodStill(now), now)
 }
 
 // word is what a verdict comes to for a server that greeted a while ago.
@@ -157,34 +151,13 @@ func word(v sentinel.Verdict, waited time.Duration) belief.Word {
 // watched reports whether Sentinels are asked.
 func (t *Client) watched() bool { return t.vouching.watch.Load() != nil }
 
-// isOfSentinel reports whether a client is for Sentinel.
-func isOfSentinel(client rueidis.Client) bool { return client.Mode() == rueidis.ClientModeSentinel }
-
 // present returns the address of the server that a client for Sentinel uses; if it also uses replicas, all addresses; empty for
 // other clients. A wrapper may block, so no mutex may be held.
-func (s *Node) present() string {
-	if !s.client.vouching.of {
+func (t *Client) present() string {
+	if t.mode != rueidis.ClientModeSentinel {
 		return ""
 	}
-	return strings.Join(topology.Servers(s.client.redis), " ")
-}
-
-// left reports whether what came over a way is not to be believed: the client has left the server at the address to which it
-// leads, or the Sentinels have begun to doubt that since they were asked, or may have: the process stood still.
-func (s *Node) left(address string, asked clock.Instant) bool {
-	s.client.noticeStandstill(s.client.Clock.Now())
-	return s.present() != address || s.belief.DoubtedSince(asked)
-}
-
-// changed reports whether the client uses another server than the one that was believed last.
-func (s *Node) changed() bool {
-	believed := s.belief.Believed()
-	if believed == nil || s.present() == *believed {
-		return false
-	}
-	now := s.client.Clock.Now()
-	s.act(s.belief.Switched(now), now)
-	return true // mutant: change unnoticed
+	return strings.Join(topology.Servers(t.redis), " ")
 }
 
 // way is a way for which the Sentinels may have to vouch.
@@ -221,12 +194,12 @@ func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 	asked = t.Clock.Now()
 	verdict := (*t.vouching.watch.Load()).Ask(w.Address, limit, limit)
 	now = t.Clock.Now()
-	t.noticeStandstill(now) // else a timer may find it out too late; what the Sentinels said before it does not count
+	s.noticeStandstill() // else a timer may find it out too late; what the Sentinels said before it does not count
 	waited, used := w.Waited(now), s.present() == w.Address
 	t.vouching.say(verdict, waited, w.Address)
 	says = word(verdict, waited)
 	if used {
-		s.act(s.belief.Told(says, w.Address, asked, now), now)
+		s.follow(s.belief.Told(says, w.Address, asked, now), now)
 	}
 	return says, asked, now
 }

@@ -94,15 +94,6 @@ func (p *Wait) Explain(cut bool, err error) error {
 	return fault.Classify(err)
 }
 
-// exchange says when a command was sent and answered, and how.
-type exchange struct {
-	sent, came clock.Instant
-	trip       RoundTrip // the round trip known before the reply
-	excused    bool      // see bound.excuses
-	left       bool      // see Node.left
-	trusted    bool      // it came on a way that was chosen after the node had become suspect
-}
-
 // cut reports whether there is no reply because the caller's context ended.
 func (p *Wait) cut(err error) bool {
 	return err != nil && p.Grace == 0 && (errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.NotSent)) && p.Ctx.Err() != nil

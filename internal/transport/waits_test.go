@@ -60,13 +60,14 @@ func TestNode_WaitingForReplicasIsNotLate(t *testing.T) {
 			sent := way.Clock.Now()
 			late := sent.Add(trip.Late(lease) + holds)
 			p := Wait{Lease: lease, holds: holds}
-			require.Equal(t, belief.Believed, s.judge(&p, nil, exchange{sent: sent, came: late - 1, trip: trip}), "%v, %v", lease, holds)
+			intime := exchange{sent: sent, came: late - 1, trip: trip}
+			require.Equal(t, belief.Believed, s.believes(&p, nil, intime), "%v, %v", lease, holds)
 			excused := exchange{sent: sent, came: late, trip: trip, excused: true}
-			require.Equal(t, belief.Late, s.judge(&p, nil, excused), "%v, %v", lease, holds)
-			a := alarm{node: s, Alarm: belief.Alarm{Holds: holds}}
-			a.set(sent, sent)
-			require.False(t, a.ring(sent, sent.Add(trip.Silence()+holds-1)))
-			require.True(t, a.ring(sent, sent.Add(trip.Silence()+holds)))
+			require.Equal(t, belief.Late, s.believes(&p, nil, excused), "%v, %v", lease, holds)
+			a := belief.Alarm{Holds: holds}
+			a.Set(&s.belief, sent)
+			require.False(t, a.Ring(&s.belief, sent, sent.Add(trip.Silence()+holds-1)))
+			require.True(t, a.Ring(&s.belief, sent, sent.Add(trip.Silence()+holds)))
 		}
 	}
 	require.False(t, s.IsSuspect(way.Clock.Now()))

@@ -258,22 +258,22 @@ var mutations = []mutation{
 	},
 	{
 		"obtained when closed", "a lock is asked for on a node that was suspect when it was closed",
-		"e.obtains && barred", "false",
+		"left || e.obtains() && barred", "left",
 		"../../internal/transport:TestQueue_ClosedWithARoad$ ../../internal/transport:TestVouching_AfterItWasClosed$",
 	},
 	{
 		"obtained when closed, elsewhere", "a lock is asked for on a node that was closed while the way there was looked for",
-		"e.obtains && of.belief.Barred()", "false",
+		"e.obtains() && of.belief.Barred()", "false",
 		"../../internal/transport:TestNode_ClosedWhileAWayIsFound$",
 	},
 	{
 		"left command taken", "a command is sent although its caller has left",
-		"!e.stage.CompareAndSwap(waits, taken)", "e.stage.Swap(taken) == taken",
+		"e.end.stage.CompareAndSwap(waits, taken)", "e.end.stage.Swap(taken) != taken",
 		"../../internal/transport:TestQueue_LeavesAsADriverTakes$",
 	},
 	{
 		"abandoned uncounted", "a registry is closed before a command is answered whose caller has left",
-		"e.end.client.abandoned.Add(1)", "_ = 0",
+		"e.abandoned.Add(1)", "_ = 0",
 		"../../internal/transport:TestQueue_WhoLeaves$ ../../internal/transport:TestQueue_CommandsThatAreAbandoned$",
 	},
 	{
