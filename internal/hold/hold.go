@@ -273,14 +273,13 @@ func (h *Hold) Err() error { return h.Loss().Err() }
 // and End is the first to see that, so its loss was not told yet.
 func (h *Hold) End(now clock.Instant) (sound, noticed bool) {
 	h.mu.Lock()
-	ended := h.lease.Lost() || h.lease.Over()
-	sound = h.lease.End(now) // the state is kept: others that share the hold ask for it
+	sound, noticed = h.lease.End(now) // the state is kept: others that share the hold ask for it
 	if sound {
 		h.unlockEnds(context.Canceled)
 	} else {
 		h.unlockEnds(h.lease.Why().Err())
 	}
-	return sound, !sound && !ended
+	return sound, noticed
 }
 
 // endContexts ends the contexts and leaves the hold to its lease: the registry is closed, so a loss could not be announced.

@@ -251,14 +251,15 @@ func (s *State) Look(now clock.Instant) (valid, ended bool) {
 	return valid, !valid && s.Lose(fault.LeaseOver)
 }
 
-// End turns any state into over. It reports whether the lease was valid until then.
-func (s *State) End(now clock.Instant) bool {
+// End turns any state into over. Sound: the lease was valid until then. Noticed: it was live, and End is the first to see that
+// its time is over.
+func (s *State) End(now clock.Instant) (sound, noticed bool) {
 	s.sound = s.Fresh(now)
-	if s.phase == live && !s.sound {
+	if noticed = s.phase == live && !s.sound; noticed {
 		s.why = fault.LeaseOver
 	}
 	s.phase = over
-	return s.sound
+	return s.sound, noticed
 }
 
 // Generation is a number that changes whenever an owner takes over, joins or leaves. While it stays the same, the owners are the

@@ -137,7 +137,7 @@ func TestState_Lose(t *testing.T) {
 	require.False(t, s.Verify(now))
 	require.True(t, s.Lost())
 	require.False(t, s.Fresh(now))
-	require.False(t, s.End(now))
+	require.False(t, first(s.End(now)))
 	require.Equal(t, fault.KeyTaken, s.Why())
 	require.True(t, s.Over())
 	require.False(t, s.Lose(fault.LeaseOver))
@@ -154,8 +154,12 @@ func TestState_End(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := granted(t, false)
-			require.Equal(t, c.sound, s.End(now.Add(c.after)))
+			sound, noticed := s.End(now.Add(c.after))
+			require.Equal(t, c.sound, sound)
 			require.Equal(t, c.sound, s.Sound())
+			require.Equal(t, !c.sound, noticed)
+			_, noticed = s.End(now.Add(c.after))
+			require.False(t, noticed, "for the second time")
 			require.Equal(t, c.why, s.Why())
 		})
 	}
@@ -183,7 +187,7 @@ func TestState_Look(t *testing.T) {
 	require.Equal(t, fault.KeyTaken, s.Why())
 
 	s = granted(t, true)
-	require.True(t, s.End(now))
+	require.True(t, first(s.End(now)))
 	look(end, false, false)
 	require.True(t, s.Sound())
 }
@@ -595,3 +599,6 @@ func TestState_WhatIsBelievedIsOverFirst(t *testing.T) {
 		}
 	}
 }
+
+// first is the first of two answers.
+func first(a, _ bool) bool { return a }
