@@ -49,7 +49,6 @@ type ownConns struct {
 	owed      atomic.Bool   // the next obtaining command goes over a shared connection, see tend
 	failed    int           // attempts to make one, in a row; guarded by preparing, as is again
 	again     clock.Instant // none is made before this
-	tended    atomic.Bool   // the timer of tend runs
 
 	_      cacheLine
 	inARow atomic.Int32 // how many commands came one at a time, without a pause
@@ -208,25 +207,19 @@ func (o *ownConns) make() {
 		return
 	}
 	o.failed = 0
-	o.conn.Store(&ownConn{dedicated: made, heard: now})
+	w := &ownConn{dedicated: made, heard: now}
+	o.conn.Store(w)
 	if o.belief.Closed() || o.belief.IsSuspect(now) || !o.belief.Warm() { // the same event has dropped the previous one
 		o.drop()
 	}
-	if o.tended.CompareAndSwap(false, true) {
-		time.AfterFunc(ownTend, o.tend)
-	}
+	time.AfterFunc(ownTend, func() { o.tend(w) })
 }
 
 // tend closes the own connection when it is idle or old. It makes the next obtaining command go over a shared connection, not a
 // release, for which others may wait; if no obtaining command has come since the last time, the next few commands do.
-func (o *ownConns) tend() {
-	w := o.conn.Load()
-	if w == nil {
-		// Install stores conn before it reads tended: so either this sees the connection, or install finds tended false.
-		o.tended.Store(false)
-		if w = o.conn.Load(); w == nil || !o.tended.CompareAndSwap(false, true) {
-			return
-		}
+func (o *ownConns) tend(w *ownConn) {
+	if o.conn.Load() != w {
+		return
 	}
 	now := o.now()
 	old, used := w.made.Until(now) >= belief.Old, true // rueidis renews no credentials on it
@@ -238,12 +231,14 @@ func (o *ownConns) tend() {
 	if o.owed.Swap(true) {
 		o.inARow.Store(0)
 	}
-	if old {
+	switch {
+	case old:
 		o.drop()
-	} else if used {
+		return
+	case used:
 		go o.compare(w)
 	}
-	time.AfterFunc(ownTend, o.tend)
+	time.AfterFunc(ownTend, func() { o.tend(w) })
 }
 
 // compare drops the own connection when a shared one is younger and so may lead to another server: rueidis silently replaces a

@@ -2,7 +2,7 @@ package transport
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 
 	"github.com/redis/rueidis"
 
@@ -14,17 +14,19 @@ import (
 // prober sends its own commands to the master of a node, one after the other, for two purposes.
 //
 // It notices a frozen server even if all calls give up early: rueidis does not report the outcome of a command that was given
-// up, so a probe is sent in its place: see alarm.due.
+// up, so a probe is sent in its place: see [belief.Alarm].
 //
 // And it measures the round trip anew when a node becomes suspect, since a longer one must be known to make a fresh
 // connection. It measures three round trips over the client's own connections; their replies are not used otherwise, since they
 // may come from a deposed master. It sends more until each of those connections has surely been made: if the server is far
 // away, a command that waits for its connection would make the node suspect again.
 type prober struct {
-	ask     func(since clock.Instant) bool // in the place of a command sent then: was it answered? nil: there is no server
-	owed    atomic.Int64                   // an instant: when a command was sent that was given up since the last probe; 0: none
-	lessons atomic.Int32                   // round trips left to measure
-	busy    atomic.Bool                    // a goroutine sends probes
+	ask func(since clock.Instant) bool // in the place of a command sent then; 0: of none. Was it answered? nil: there is no server
+
+	mu      sync.Mutex
+	owed    clock.Instant // when a command was sent that was given up since the last probe; 0: none
+	lessons int32         // round trips left to measure
+	busy    bool          // a goroutine sends probes
 }
 
 // probeLimit is how long a probe waits for its reply: longer than any supported round trip takes.
@@ -33,15 +35,53 @@ const probeLimit = belief.Silence + 6*belief.Farthest
 // relearnEvery is the shortest distance of measurements for calls that were not sent.
 const relearnEvery = belief.Tick
 
+// gaveUp asks in the place of a command that was sent at some time.
 func (p *prober) gaveUp(sent clock.Instant) {
-	p.owed.CompareAndSwap(0, int64(sent))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.owed == 0 {
+		p.owed = sent
+	}
 	p.begin()
 }
 
 // learn measures the round trip to the server.
 func (p *prober) learn(lessons int32) {
-	p.lessons.Store(lessons)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lessons = lessons
 	p.begin()
+}
+
+// begin has a goroutine probe until there is nothing to do. The caller holds the mutex.
+func (p *prober) begin() {
+	if p.ask == nil || p.busy {
+		return
+	}
+	p.busy = true
+	go func() {
+		for answered := true; ; {
+			owed, more := p.next(answered)
+			if !more {
+				return
+			}
+			answered = p.ask(owed)
+		}
+	}()
+}
+
+// next returns what to ask next, if anything. If nothing was answered no more is measured: the next command that is given up or
+// late begins anew.
+func (p *prober) next(answered bool) (owed clock.Instant, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !answered {
+		p.lessons = 0
+	}
+	owed, p.owed = p.owed, 0
+	p.busy = owed != 0 || p.lessons > 0
+	p.lessons = max(0, p.lessons-1)
+	return owed, p.busy
 }
 
 // Relearn measures the round trip anew when its length keeps calls from being sent: otherwise nothing would show that it is
@@ -49,33 +89,6 @@ func (p *prober) learn(lessons int32) {
 func (s *Node) Relearn() {
 	if s.belief.Sampled().Until(s.clock.Now()) >= relearnEvery {
 		s.probes.learn(s.belief.Lessons())
-	}
-}
-
-func (p *prober) begin() {
-	if p.ask != nil && p.busy.CompareAndSwap(false, true) {
-		go p.run()
-	}
-}
-
-// run is the goroutine that probes, until there is nothing to do. Callers note the work before they check busy: so either run
-// sees it, or the caller finds that run is not busy.
-func (p *prober) run() {
-	for {
-		owed, lessons := clock.Instant(p.owed.Swap(0)), p.lessons.Load()
-		if owed == 0 && lessons <= 0 {
-			p.busy.Store(false)
-			if p.owed.Load() == 0 && p.lessons.Load() <= 0 || !p.busy.CompareAndSwap(false, true) {
-				return
-			}
-			continue
-		}
-		if lessons > 0 {
-			p.lessons.Add(-1)
-		}
-		if !p.ask(owed) {
-			p.lessons.Store(0) // the next command that is given up or late begins anew
-		}
 	}
 }
 
