@@ -33,7 +33,14 @@
 //   - few: this way is taken only where the client heeds contexts, and its connections have room
 //   - queue: only drivers hang
 //
-// Each reply, or its absence, goes to the belief in the node, see package belief. The belief answers what to do, and act does it.
+// Each reply, or its absence, goes to the judge of the command's server. The judge tells the belief in that server, see package
+// belief, which answers how far the reply is believed, and what to do; the node does that.
+//
+// Who knows whom, besides the client and its nodes, which know all:
+//
+//	ownConns, freshConns ─▶ dialer ─▶ belief        a function or a value for each other thing that they need
+//	queue ─▶ entry ─▶ bound ─▶ judge ─▶ belief
+//	boundPool ─────────▶ bound
 //
 // Commands that replicas must acknowledge go another way: over a connection of their sender, followed by a WAIT (replicas.go).
 //

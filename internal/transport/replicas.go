@@ -113,6 +113,7 @@ type replicaSender struct {
 	node     *Node
 	since    clock.Instant
 	trusted  bool           // its connection was made after the node had become suspect
+	stands   func() bool    // whether that may carry new commands, as far as the belief in its server tells
 	leads    string         // see judge.present
 	asked    clock.Instant  // see judge.left
 	left     bool           // see there; guarded by the mutex of the replicators
@@ -157,11 +158,11 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 		case <-e.done:
 			waiting = false
 		case <-over.C:
-			t.replicators.expire(e, nil)
+			t.replicators.giveUp(e, true, false)
 		case <-silent:
-			t.replicators.failUnanswered(e)
+			t.replicators.giveUp(e, false, true)
 		case <-end.Done():
-			t.replicators.expire(e, fault.NoAnswer)
+			t.replicators.giveUp(e, true, true)
 		}
 	}
 	a := e.reply
@@ -199,31 +200,18 @@ func (t *Client) replicate(s *Node, e *replication) {
 	t.add(s, owner.Address, e)
 }
 
-// expire ends the wait for replicas; with unanswered, the caller also no longer waits for the reply, and gets that error.
-func (s *replicators) expire(e *replication, unanswered error) {
+// giveUp ends a wait for a command: overdue, that for its replicas; unanswered, that for its reply.
+func (s *replicators) giveUp(e *replication, overdue, unanswered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.overdue = true
+	e.overdue = e.overdue || overdue
 	switch {
 	case e.stage == isQueued:
 		e.fail(fault.NotSent)
-	case e.stage == isSent && unanswered != nil:
-		e.fail(unanswered)
-	default:
-		e.count(e.acks, nil)
-	}
-}
-
-// failUnanswered fails a command that the server has not answered.
-func (s *replicators) failUnanswered(e *replication) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch e.stage {
-	case isQueued:
-		e.fail(fault.NotSent)
-	case isSent:
+	case e.stage == isSent && unanswered:
 		e.fail(fault.NoAnswer)
-	case isWritten, isSettled:
+	case overdue:
+		e.count(e.acks, nil)
 	}
 }
 
@@ -257,17 +245,19 @@ func (r *replicator) begin(s *Node) {
 	if r.address != "" {
 		s = r.client.NodeAt(r.address)
 	}
-	now := r.client.Clock.Now()
-	r.sender = &replicaSender{replicator: r, node: s, since: now, trusted: s.Address == r.address && s.IsSuspect(now)}
+	since := r.client.Clock.Now()
+	known := s.Address == r.address
+	trusted := known && s.IsSuspect(since)
+	r.sender = &replicaSender{replicator: r, node: s, since: since, trusted: trusted, stands: func() bool {
+		return !known || !s.IsSuspect(s.clock.Now()) || trusted && s.belief.Outlives(since)
+	}}
 	r.senders++
 	go r.sender.run()
 }
 
 // stale reports whether new commands must go another way.
 func (s *replicaSender) stale() bool {
-	now := s.client.Clock.Now()
-	deposed := s.node.Address == s.address && s.node.IsSuspect(now) && (!s.trusted || !s.node.belief.Outlives(s.since))
-	return s.left || deposed || s.since.Until(now) >= s.node.RoundTrip().Plus(senderFor)
+	return s.left || !s.stands() || s.since.Until(s.client.Clock.Now()) >= s.node.RoundTrip().Plus(senderFor)
 }
 
 func (s *replicaSender) run() {
@@ -324,7 +314,7 @@ func (s *replicaSender) vouched() bool {
 func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of []*replication) {
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()
-	now := s.client.Clock.Now() // before it is looked whether the node is suspect: what is late then was sent before
+	now := s.client.Clock.Now() // before it looks whether its connection stands, as in queue.take
 	if s.sender == s && !s.stale() {
 		s.batch, s.queue = append(s.batch, s.queue...), nil
 	}

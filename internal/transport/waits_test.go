@@ -2,6 +2,7 @@ package transport
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -71,4 +72,24 @@ func TestNode_WaitingForReplicasIsNotLate(t *testing.T) {
 		}
 	}
 	require.False(t, s.IsSuspect(way.Clock.Now()))
+}
+
+// As TestQueue_SentBeforeTheLook, for a write that replicas must have.
+func TestReplicas_SentBeforeTheLook(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		way := New(client)
+		var looked clock.Instant
+		r := &replicator{client: way}
+		s := &replicaSender{replicator: r, node: way.First, since: way.Clock.Now(), stands: func() bool {
+			<-time.After(time.Millisecond)
+			looked = way.Clock.Now()
+			return true
+		}}
+		write := &replication{call: protocol.Call{Key: "42", Args: protocol.Args{"v", "1000"}, Replicas: &protocol.Replicas{N: 1}}}
+		r.sender, r.queue = s, []*replication{write}
+		commands, _ := s.take(client.B())
+		require.Len(t, commands, 2)
+		require.Less(t, write.reply.Sent, looked)
+	})
 }
