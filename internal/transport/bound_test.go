@@ -149,6 +149,37 @@ func TestBound_TimedIsUsedAgain(t *testing.T) {
 	})
 }
 
+// The timer of a command notices that the server is silent while the reply comes, and another command has the bound next: what is
+// told is of the first.
+func TestBound_ASilenceIsToldOfTheCommandThatHadIt(t *testing.T) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		way := open(nil)
+		s := way.First
+		end := s.bounds.next()
+		for range 20 {
+			s.bounds.begin(end, &Wait{Ctx: t.Context(), Limit: time.Minute}, way.Clock.Now(), nil)
+			<-time.After(2 * roundEvery)
+			synctest.Wait()
+			at := func() clock.Instant {
+				end.mu.Lock()
+				defer end.mu.Unlock()
+				return end.alarm.At()
+			}
+			rings := at()
+			<-time.After(way.Clock.Now().Until(rings))
+			for at() == rings { // the timer's goroutine runs now, too
+				runtime.Gosched()
+			}
+			require.False(t, s.bounds.stop(end))
+			end = s.bounds.next()
+			end.enter(task{plain: true})
+			s.bounds.free(end, true)
+			end = s.bounds.next()
+			end.queued, end.plain = false, false
+		}
+	})
+}
+
 // A bound whose context has ended is not used again: what that has begun may still use it.
 func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
