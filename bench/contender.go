@@ -15,6 +15,7 @@ const (
 	floor   role = iota // the least that any lock on Redis must do
 	rival               // a library that a Go team would pick instead
 	subject             // this library
+	local               // what works within one process, without Redis: no peer
 )
 
 // contender is one way to lock a path on Redis.

@@ -42,8 +42,8 @@ func TestGrowth_AtItsSmallest(t *testing.T) {
 			require.True(t, ran, "%s: %s", name, c.name)
 			assert.Positive(t, row.median(throughput.name), "%s: %s", name, c.name)
 		}
-		require.NoError(t, writeGrowth(root, measured))
-		require.NoError(t, writeGrowth(root, measured), "in the place of the first")
+		require.NoError(t, writeSome(root, measured))
+		require.NoError(t, writeSome(root, measured), "in the place of the first")
 		assert.FileExists(t, filepath.Join(root, "docs", "performance", growthCharts[i].file))
 	}
 	lines, err := readTable(filepath.Join(results, "figures.csv"))

@@ -46,9 +46,9 @@ func run() error {
 		}
 		return fleets(ctx, *only, *server, *into, *quick, os.Stderr)
 	}
-	grows := strings.HasPrefix(*only, "growth")
-	if *into != "" && *only != "" && !grows {
-		return errors.New("-write and -only: the pages need all scenarios, except for fleets and growth")
+	some := strings.HasPrefix(*only, "growth") || strings.HasPrefix(*only, "permits")
+	if *into != "" && *only != "" && !some {
+		return errors.New("-write and -only: the pages need all scenarios, except for fleets, growth and permits")
 	}
 
 	redis, err := redistest.Run(*server)
@@ -112,8 +112,8 @@ func run() error {
 		failures = append(failures, verdicts(results).csv(*verdictsInto))
 	}
 	switch {
-	case *into != "" && grows:
-		failures = append(failures, writeGrowth(*into, results))
+	case *into != "" && some:
+		failures = append(failures, writeSome(*into, results))
 	case *into != "":
 		failures = append(failures, write(*into, m, results))
 	}

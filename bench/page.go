@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 const (
@@ -40,21 +41,26 @@ func write(root string, around surroundings, results []*result) error {
 			return err
 		}
 	}
-	return nil
+	return writePermits(root, results)
 }
 
 // replace writes text between the markers of a page.
 func replace(file, text string) error {
+	return replaceBetween(file, generatedBegin, generatedEnd, text)
+}
+
+// replaceBetween writes text between two markers of a page.
+func replaceBetween(file, begin, end, text string) error {
 	old, err := os.ReadFile(file) //nolint:gosec // a page of the repository that the caller named
 	if err != nil {
 		return fmt.Errorf("the page so far: %w", err)
 	}
-	before, rest, begins := strings.Cut(string(old), generatedBegin)
-	_, after, ends := strings.Cut(rest, generatedEnd)
+	before, rest, begins := strings.Cut(string(old), begin)
+	_, after, ends := strings.Cut(rest, end)
 	if !begins || !ends {
-		return fmt.Errorf("%s has no %s and %s to write between", file, generatedBegin, generatedEnd)
+		return fmt.Errorf("%s has no %s and %s to write between", file, begin, end)
 	}
-	page := before + generatedBegin + "\n\n" + text + "\n" + generatedEnd + after
+	page := before + begin + "\n\n" + text + "\n" + end + after
 	if err := os.WriteFile(file, []byte(page), 0o644); err != nil { //nolint:gosec // a page for everybody
 		return fmt.Errorf("write the page: %w", err)
 	}
@@ -113,6 +119,51 @@ func besidePeers(results []*result, first ...contender) grid {
 			line = append(line, in.write(value))
 		}
 		lines = append(lines, append(line, "`-only "+family(h.scenario)+"`"))
+	}
+	return lines
+}
+
+// Between these docs/performance.md has what the run of the permits has found.
+const (
+	permitsBegin = "<!-- permits: begin -->"
+	permitsEnd   = "<!-- permits: end -->"
+)
+
+// writePermits writes the table of semaphores into docs/performance.md, if they were measured.
+func writePermits(root string, results []*result) error {
+	if find(results, "permits-thread") == nil {
+		return nil
+	}
+	var page strings.Builder
+	besideSemaphores(results).markdown(&page)
+	fmt.Fprintf(&page, "\nMeasured on %s by `cd bench && GOWORK=off go run . -only permits -write ..`.\n", time.Now().UTC().Format("2 January 2006"))
+	return replaceBetween(filepath.Join(root, "docs", "performance.md"), permitsBegin, permitsEnd, page.String())
+}
+
+// besideSemaphores has a line for each figure of semaphores, and a column for each contender.
+func besideSemaphores(results []*result) grid {
+	columns := []contender{semaphores, plainLock, redissonPermits, localPermits}
+	head := []string{""}
+	for _, c := range columns {
+		head = append(head, c.name)
+	}
+	lines := grid{head}
+	add := func(what, scenario, metric string) {
+		line := []string{what}
+		for _, c := range columns {
+			value, in := figure(results, scenario, c.name, metric)
+			line = append(line, in.write(value))
+		}
+		lines = append(lines, line)
+	}
+	add("acquire and release a permit of four, one goroutine", "permits-alone-1", timePerOp.name)
+	add("the same, 64 goroutines, a semaphore each", "permits-alone-64", timePerOp.name)
+	add("the same, one thread of a process or JVM, median", "permits-thread", javaTime.name)
+	for _, n := range permitProcesses {
+		for _, permits := range permitNumbers {
+			what := fmt.Sprintf("handoff of one of %d permits, %d processes, median", permits, n)
+			add(what, fmt.Sprintf("permits-%d-%d", n, permits), handoffMedian.name)
+		}
 	}
 	return lines
 }

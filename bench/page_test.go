@@ -49,3 +49,20 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(root, "README.md"), []byte("no marks"), 0o600))
 	require.ErrorContains(t, write(root, nil, []*result{r}), "README.md has no ")
 }
+
+func TestFiguresOfSemaphoresAreWrittenByThemselves(t *testing.T) {
+	root := t.TempDir()
+	file := filepath.Join(root, "docs", "performance.md")
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	require.NoError(t, os.WriteFile(file, []byte("before\n"+permitsBegin+"\nold\n"+permitsEnd+"\nafter\n"), 0o600))
+	require.NoError(t, writePermits(root, []*result{{scenario: "paths-64"}}), "they were not measured")
+	r := &result{scenario: "permits-thread", metrics: []metric{javaTime}}
+	r.record(semaphores, map[string]float64{javaTime.name: 200_000})
+	r.record(redissonPermits, map[string]float64{javaTime.name: 400_000})
+	require.NoError(t, writePermits(root, []*result{r}))
+	page, err := os.ReadFile(file) //nolint:gosec // written above
+	require.NoError(t, err)
+	require.Contains(t, string(page), "before\n"+permitsBegin+"\n\n|  | lockregistry | plain lock | Redisson 4.7 | x/sync, in one process |\n")
+	require.Contains(t, string(page), "| the same, one thread of a process or JVM, median | 200 µs | – | 400 µs | – |\n")
+	require.NotContains(t, string(page), "old")
+}

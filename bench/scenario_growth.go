@@ -189,9 +189,13 @@ func (o opening) goRedis() redis.UniversalClient {
 	return redis.NewClient(options)
 }
 
-// writeGrowth draws the charts of what ran, and puts its figures into the tables of the repository at root.
-func writeGrowth(root string, results []*result) error {
+// writeSome draws the charts of what ran, and puts its figures into the tables and pages of the repository at root: of a run of
+// scenarios that have charts, or a part of a page, of their own.
+func writeSome(root string, results []*result) error {
 	if _, err := draw(filepath.Join(root, "docs", "performance"), results); err != nil {
+		return err
+	}
+	if err := writePermits(root, results); err != nil {
 		return err
 	}
 	figures := grid{}

@@ -7,18 +7,22 @@ import (
 	"time"
 )
 
-// Permits of a semaphore are compared with this library's plain lock, and with Redisson's. See permits_java.go.
+// Permits of a semaphore are compared with this library's plain lock, with Redisson's (see permits_java.go), and with those of
+// one process.
 var (
-	plainLock  = contender{name: "plain lock", role: floor}
-	semaphores = contender{name: thisLibrary.name, role: subject}
+	plainLock    = contender{name: "plain lock", role: floor}
+	semaphores   = contender{name: thisLibrary.name, role: subject}
+	localPermits = contender{name: "x/sync, in one process", role: local}
 )
+
+const permitsEach = 4 // of a semaphore that nobody waits for
 
 var (
 	permitProcesses = []int{8, 32} // that pass permits on
 	permitNumbers   = []int{1, 4}  // of permits
 )
 
-// permits measures semaphores: alone, passed on from process to process, and waited for while nothing happens.
+// permits measures semaphores: alone, and passed on from process to process.
 func (s *suite) permits() (results []*result, err error) {
 	for _, goroutines := range []int{1, 64} {
 		r, err := s.permitsAlone(goroutines)
@@ -43,11 +47,7 @@ func (s *suite) permits() (results []*result, err error) {
 		}
 		results = append(results, more...)
 	}
-	if err := java.close(); err != nil { // it must not disturb what follows
-		return nil, err
-	}
-	idle, err := s.permitsIdle()
-	return append(results, idle), err
+	return results, java.close() // it must not disturb what follows
 }
 
 // permitsAlone lets goroutines acquire and release a permit of their own path each.
@@ -68,7 +68,7 @@ func (s *suite) permitsAlone(goroutines int) (*result, error) {
 	for _, c := range []contender{plainLock, semaphores} {
 		o := opening{addr: s.addr}
 		if c.role == subject {
-			o.permits = 4
+			o.permits = permitsEach
 		}
 		ls, err := thisLibrary.open(o)
 		if err != nil {
@@ -76,6 +76,7 @@ func (s *suite) permitsAlone(goroutines int) (*result, error) {
 		}
 		opened = append(opened, &open{c, o, ls})
 	}
+	opened = append(opened, &open{localPermits, opening{}, localSemaphores{}})
 	measure := func() error { return s.inTurns(r, sl, opened, rounds) }
 	if goroutines == 1 {
 		return r, s.apart(measure)
@@ -175,11 +176,11 @@ func (s *suite) passedOnInTurns(rows []giver, processes, permits int) (*result, 
 }
 
 // permitsIdle looks at what waiting for a permit costs the server while nothing happens.
-func (s *suite) permitsIdle() (*result, error) {
+func (s *suite) permitsIdle() ([]*result, error) {
 	const many = 10_000
 	length := either(s, time.Minute, 4*time.Second)
 	r := &result{
-		scenario: "permits-idle",
+		scenario: "idle-permits",
 		title:    fmt.Sprintf("%s registries wait for one permit while nothing happens", grouped(many)),
 		how: fmt.Sprintf("Registries in %d processes; in each process they share a client. The permit is held all the time. In %v: the server's "+
 			"CPU as a part of one core, and its commands, those that scripts call included.", crowdProcesses, length),
@@ -196,7 +197,7 @@ func (s *suite) permitsIdle() (*result, error) {
 		}
 		r.record(c, values)
 	}
-	return r, nil
+	return []*result{r}, nil
 }
 
 // inTurns gives each contender a slice per round.

@@ -40,6 +40,7 @@ var scenarios = []scenario{
 	{name: "rush-32", run: func(s *suite) ([]*result, error) { return s.rush(32) }},
 	{name: "waiting", run: (*suite).waiting},
 	{name: "idle", run: (*suite).idle},
+	{name: "idle-permits", run: (*suite).permitsIdle, slow: true},
 	{name: "crash", run: (*suite).crash},
 	{name: "crash-100", run: (*suite).crashBeforeMany},
 	{name: "cluster-wake", run: (*suite).clusterWake},

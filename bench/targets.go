@@ -91,7 +91,7 @@ var crowdTargets = []target{
 func permitTargets() []target {
 	all := []target{
 		{title: "acquire and release of a permit, one goroutine", scenario: "permits-alone-1", metric: timePerOp.name, toFloor: 1.1},
-		{title: "server CPU, 10 000 registries wait for a permit", scenario: "permits-idle", metric: shareOfCore.name, toFloor: 1.1, limit: 0.02},
+		{title: "server CPU, 10 000 registries wait for a permit", scenario: "idle-permits", metric: shareOfCore.name, toFloor: 1.1, limit: 0.02},
 	}
 	for _, n := range permitProcesses {
 		for _, permits := range permitNumbers {
