@@ -134,7 +134,7 @@ func TestMiddleware_WithoutAPathThereIsNoLock(t *testing.T) {
 
 func TestMiddleware_Taken(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, lockregistry.Wait(10*time.Millisecond))
+	s := newServed(t, lockregistry.Wait(time.Second)) // so that a busy machine has time to answer
 	defer s.HoldElsewhere("42", time.Minute)()
 	require.Equal(t, http.StatusConflict, s.ask(unexpected).Code)
 	require.Len(t, s.failed, 1)
