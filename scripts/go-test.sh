@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs go test: scripts/go-test.sh [-FLAG[=VALUE]...] PACKAGE...
-# Two packages at a time, since many tests wait. It tells now and then where it is, and at the end how long it took and what was
+# Three packages at a time, since many tests wait. It tells now and then where it is, and at the end how long it took and what was
 # tried again. A test that fails on a machine that is busy with something else has two more chances, alone; all that was
 # printed stays to be read. A data race has none.
 set -euo pipefail
@@ -72,7 +72,7 @@ flags+=("${build[@]}" -vet=off)
 # All cores compile what the packages need, and link no test twice.
 echo "... building the tests"
 go list "${build[@]}" -test -export "${packages[@]}" >/dev/null 2>&1 || true
-if run -p 2 "${flags[@]}" "${packages[@]}"; then
+if run -p 3 "${flags[@]}" "${packages[@]}"; then
 	finish passed
 fi
 lost=$(failed)
