@@ -101,13 +101,19 @@ const (
 	done
 )
 
-// entries has the memory of those that were answered: no driver uses them any more.
+// entries has the memory of those that were answered.
 var entries = sync.Pool{New: func() any { return &entry{} }}
+
+// forget gives an entry back that was answered by its driver, which uses it no more.
+func (e *entry) forget() {
+	*e = entry{}
+	entries.Put(e)
+}
 
 // enter makes an entry, whose bound this is. The bound must not have begun.
 func (b *bound) enter(of task) *entry {
 	e, _ := entries.Get().(*entry)
-	*e = entry{task: of, end: b}
+	e.task, e.end = of, b
 	if b.ready == nil {
 		b.ready = make(chan rueidis.RedisResult, 2)
 	}

@@ -41,7 +41,7 @@ const (
 type keepAlive struct {
 	belief  *belief.State
 	now     func() clock.Instant
-	inquire func(sending) answers // nil: there is no server to ask
+	inquire func(sending) outcome // nil: there is no server to ask
 	roles   bool                  // the client has one address, behind which a master may become a replica
 	said    func(r belief.Role, fresh bool)
 	tickets tickets
@@ -93,7 +93,7 @@ func (s *Node) Quiet(since clock.Instant) bool {
 }
 
 // stayAlive asks the server. A node itself is judged; the fresh connection of a single server may be silent, too.
-func (s *Node) stayAlive(questions sending) answers {
+func (s *Node) stayAlive(questions sending) outcome {
 	return s.inquire(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}, s.Address != "", questions)
 }
 
@@ -134,7 +134,7 @@ func (k *keepAlive) ask() {
 	case k.scripts.Allowed(now):
 		k.learn()
 	case k.asksRole(): // a replica, too, has just been heard: it answers what reads
-		if reply, _ := k.question(pings); outcomeOf(reply.Error()) == belief.Broken && k.inquire(ping).first.Error() == nil {
+		if reply, _ := k.question(pings); outcomeOf(reply.Error()) == belief.Broken && k.inquire(ping).result(0).Error() == nil {
 			k.roleless.Ended(k.now()) // a proxy refuses HELLO
 		}
 	case !k.belief.HeardWithin(keepAliveEvery/2, now):
@@ -159,7 +159,7 @@ func (k *keepAlive) learn() {
 	case fault.Answered(err):
 		k.scripts.Answered()
 	case errors.Is(err, fault.NotSent), errors.Is(err, fault.NoAnswer), // the connection goes on
-		k.inquire(ping).first.Error() != nil: // or the server answers nothing
+		k.inquire(ping).result(0).Error() != nil: // or the server answers nothing
 		k.scripts.Unclear()
 	case k.scripts.Ended(k.now()) && role: // a proxy refuses SCRIPT, or HELLO
 		k.roleless.Avoid(k.now())
@@ -180,10 +180,11 @@ func (k *keepAlive) question(what func(rueidis.Builder) rueidis.Completed) (repl
 		}
 	}
 	came := k.inquire(send)
-	if role && len(came.rest) > 0 && fault.Answered(came.first.Error()) {
-		k.learnRole(came.rest[0], came.fresh)
+	reply = came.result(0)
+	if role && len(came.results) > 1 && fault.Answered(reply.Error()) {
+		k.learnRole(came.results[1], came.trusted)
 	}
-	return came.first, came.late
+	return reply, came.late
 }
 
 // learnRole takes the reply to HELLO.

@@ -97,7 +97,7 @@ func (s *Node) probe(since clock.Instant) (answered bool) {
 	if since == 0 {
 		since = s.clock.Now()
 	}
-	return fault.Answered(s.inquire(&Wait{Ctx: context.Background(), Limit: probeLimit, probes: since}, true, ping).first.Error())
+	return fault.Answered(s.inquire(&Wait{Ctx: context.Background(), Limit: probeLimit, probes: since}, true, ping).result(0).Error())
 }
 
 // ping is a question to which each server has an answer.
@@ -109,21 +109,9 @@ func ping(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 // random: without it every PING would use the first one.
 func pings(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("PING").Keys("there").Build() }
 
-// answers are what came of questions to a server.
-type answers struct {
-	first rueidis.RedisResult
-	rest  []rueidis.RedisResult
-	fresh bool // they came on a fresh connection
-	late  bool
-}
-
 // inquire asks the node's server, and notes what comes. Plain: over the client's own connections, even if the node is suspect.
-func (s *Node) inquire(p *Wait, plain bool, questions sending) answers {
-	e := s.await(p, task{plain: plain, send: questions})
-	came := answers{first: e.result(0), fresh: e.trusted}
-	if len(e.results) > 1 {
-		came.rest = e.results[1:]
-	}
-	came.late = s.believes(p, came.first.Error(), e.exchange) != belief.Believed
+func (s *Node) inquire(p *Wait, plain bool, questions sending) outcome {
+	came := s.await(p, task{plain: plain, send: questions})
+	came.late = s.believes(p, came.result(0).Error(), came.exchange) != belief.Believed
 	return came
 }

@@ -29,9 +29,10 @@ type outcome struct {
 	to      *judge // of the node to which it was sent
 	results []rueidis.RedisResult
 	err     error // why there are no results
+	late    bool  // of questions, see Node.inquire
 }
 
-func (o *outcome) result(i int) rueidis.RedisResult {
+func (o outcome) result(i int) rueidis.RedisResult {
 	if o.err != nil {
 		return rueidis.NewErrorResult(o.err)
 	}
@@ -287,7 +288,7 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 	}
 	o := s.outcome(e, began, &a.RedisResult)
 	if !s.bounds.stop(end) {
-		entries.Put(e)
+		e.forget()
 	}
 	if a.Came, a.Fresh = o.came, o.trusted; fault.Answered(a.Error()) {
 		a.ReadBack = c.ReadBack()
