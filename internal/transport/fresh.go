@@ -126,6 +126,10 @@ func (f *freshConns) forgetLast() {
 func (f *freshConns) make() {
 	address, began := f.present(), f.now()
 	conn := f.dials.dial(wanted{young: f.young()})
+	refused := conn == nil && began.Until(f.now()) < belief.Tick && f.dials.unfit.Load() == 0
+	if refused && f.watched() { // there is no way to ask about, but the client learns of a successor by their answers
+		f.vouch(&belief.Way{Address: address, Since: began, Greeted: f.now()}) // mutant: refused, and nobody asked
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	close(f.making)
@@ -134,7 +138,7 @@ func (f *freshConns) make() {
 	if conn == nil || f.belief.Closed() || !f.belief.IsSuspect(now) {
 		f.failed++
 		pause := clock.MostPause
-		if began.Until(now) < belief.Tick && f.dials.unfit.Load() == 0 {
+		if refused {
 			pause = refusedPause
 		}
 		f.again = now.Add(clock.Pause(f.failed, pause))

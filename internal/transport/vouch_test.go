@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,7 @@ type ofSentinel struct {
 	master  atomic.Value            // the address that it uses
 	answers func(over string) error // over: a dedicated connection to that address, or empty: its own
 	pool    atomic.Bool             // its pool is exhausted
+	refuses atomic.Bool             // the server refuses connections
 
 	mu   sync.Mutex
 	sent []string // to which address each command went
@@ -84,6 +86,9 @@ func (dedicatedTo) Close()               {}
 
 func (c dedicatedTo) Do(_ context.Context, command rueidis.Completed) rueidis.RedisResult {
 	if command.Commands()[0] == "CLIENT" {
+		if c.of.refuses.Load() {
+			return rueidis.NewErrorResult(syscall.ECONNREFUSED)
+		}
 		return rueidis.RedisResult{}
 	}
 	return c.of.carry(c.address, c.address)
@@ -705,5 +710,29 @@ func TestVouching_ReplicatedOverASilentConnection(t *testing.T) {
 		require.Same(t, first, begins())
 		v.First.belief.FoundSilent(v.Clock.Now(), v.Clock.Now())
 		require.NotSame(t, first, begins())
+	})
+}
+
+// The Sentinels are asked also while the master refuses connections: the one that the client follows may be the last to tell it of
+// the successor, and their answers show that.
+func TestVouching_TheServerRefusesConnections(t *testing.T) {
+	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+		asked := func() int {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			return v.asked
+		}
+		v.redis.refuses.Store(true)
+		v.say(former, sentinel.Replaced)
+		v.First.foundSilent(v.Clock.Now(), v.Clock.Now())
+		before := asked()
+		require.ErrorIs(t, v.send(5*time.Second).Error(), fault.NotSent)
+		require.Greater(t, asked(), before+5)
+		require.Empty(t, v.redis.went())
+		v.redis.refuses.Store(false)
+		v.redis.master.Store(heir)
+		v.say(heir, sentinel.Vouched)
+		require.NoError(t, v.send(time.Second).Error())
+		require.Equal(t, []string{heir}, v.redis.went())
 	})
 }

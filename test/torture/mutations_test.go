@@ -232,6 +232,11 @@ var mutations = []mutation{
 		"TestOutage$",
 	},
 	{
+		"refused, and nobody asked", "the Sentinels are not asked while the master refuses connections",
+		"f.vouch(&belief.Way{Address: address, Since: began, Greeted: f.now()})", "_ = address",
+		"../../internal/transport:TestVouching_TheServerRefusesConnections$",
+	},
+	{
 		"silent connection taken", "a command goes over a fresh connection that is about to be closed because it was silent",
 		"f.belief.Outlives(conn.Since)", "true",
 		"../../internal/transport:TestFreshConns_SilentBeforeItIsTaken$ ../../internal/transport:TestNode_SilentWhileAWayIsFound$",
