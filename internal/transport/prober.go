@@ -97,7 +97,8 @@ func (s *Node) probe(since clock.Instant) (answered bool) {
 	if since == 0 {
 		since = s.clock.Now()
 	}
-	return fault.Answered(s.inquire(&Wait{Ctx: context.Background(), Limit: probeLimit, probes: since}, true, ping).result(0).Error())
+	p := Wait{Ctx: context.Background(), Limit: probeLimit, probes: since}
+	return fault.Answered(s.inquire(&p, true, ping).result(0).Error())
 }
 
 // ping is a question to which each server has an answer.

@@ -713,8 +713,8 @@ func TestVouching_ReplicatedOverASilentConnection(t *testing.T) {
 	})
 }
 
-// The Sentinels are asked also while the master refuses connections: the one that the client follows may be the last to tell it of
-// the successor, and their answers show that.
+// The Sentinels are asked also while the master refuses connections: the one that the client follows may be the last to tell it
+// of the successor, and their answers show that.
 func TestVouching_TheServerRefusesConnections(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		asked := func() int {
