@@ -25,6 +25,9 @@ import (
 // fit is closed: it may lead to a former master. Otherwise the pool gets the connection back. Only the library uses a client of
 // Open: there a connection that does not fit is always closed, so that the next one is dialled.
 //
+// Until it is known which database the shared connections use, none is used that must be of the same: a lock in another one would
+// exclude nobody.
+//
 // Dedicate takes no context. It hangs while the server is frozen, for 5 s, and while the pool is exhausted. So a goroutine calls
 // it. If nobody waits for the connection any more it is closed.
 type dialer struct {
@@ -32,7 +35,8 @@ type dialer struct {
 	now    func() clock.Instant
 	belief *belief.State
 	pool   *pool
-	unfit  atomic.Int32 // how many were closed in a row because they did not fit
+	known  func(limit time.Duration) bool // whether the database of the shared connections is known, or the server does not say
+	unfit  atomic.Int32                   // how many were closed in a row because they did not fit
 
 	mu      sync.Mutex
 	hanging []clock.Instant // when the goroutines that wait for the client began, also those that were given up
@@ -40,7 +44,7 @@ type dialer struct {
 
 // pool is what is known of a client's connections.
 type pool struct {
-	selected atomic.Pointer[string] // the database of the shared ones; nil: not known yet
+	selected atomic.Pointer[string] // the database of the shared ones; empty: the server does not say; nil: not known yet
 	sole     atomic.Bool            // nobody else uses the client
 }
 
@@ -128,6 +132,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 	if d.belief.IsSuspect(since) { // many in the pool may be silent
 		limit = askLimit
 	}
+	known := d.whetherKnown(w)
 	for idle := 0; idle < mostIdle; {
 		client := node()
 		if client == nil {
@@ -142,6 +147,10 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 				c.Close()
 				idle++
 				continue
+			}
+			if !known() { // mutant: lock in another database
+				c.Close()
+				return nil
 			}
 			fits = d.fits(c, info)
 		}
@@ -170,6 +179,17 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 		}
 	}
 	return nil
+}
+
+// whetherKnown begins to ask for the database of the shared connections, if a connection must be of the same, and returns whether
+// it is known then. To ask takes as long as to make a connection if the client has to make one for it, too.
+func (d *dialer) whetherKnown(w wanted) (known func() bool) {
+	if w.from != nil || d.pool.selected.Load() != nil {
+		return func() bool { return true }
+	}
+	told := make(chan bool, 1)
+	go func() { told <- d.known(belief.Connect) }()
+	return sync.OnceValue(func() bool { return <-told })
 }
 
 // fits reports whether a connection is new and uses the database of the shared ones, by the reply to CLIENT INFO, which has the
@@ -221,25 +241,29 @@ func (t *Client) Sole(database int) {
 	t.pool.sole.Store(true)
 }
 
-// database returns the database of the shared connections; empty if not known. It depends only on the client's options, so it
-// is asked for once.
-func (t *Client) database() string {
+// database returns the database of the shared connections, and whether it is known; it is empty if the server does not say. It
+// depends only on the client's options, so it is asked for once. The limit, and two round trips, is for how long.
+func (t *Client) database(limit time.Duration) (number string, known bool) {
 	if known := t.pool.selected.Load(); known != nil {
-		return *known
+		return *known, true
 	}
-	info, err := t.describe()
-	number := databaseIn(info)
-	if err == nil || !fault.Transient(err) { // also if the server does not say
-		t.pool.selected.Store(&number)
+	info, err := t.describe(limit)
+	if err != nil && fault.Transient(err) {
+		return "", false
 	}
-	return number
+	number = databaseIn(info)
+	t.pool.selected.Store(&number)
+	return number, true
 }
 
-// describe asks for CLIENT INFO of a shared connection.
-func (t *Client) describe() (info string, err error) {
-	return t.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		return way.Do(ctx, way.B().Arbitrary("CLIENT", "INFO").Build())
-	}).ToString()
+// describe asks for CLIENT INFO of a shared connection, also while the node is suspect: a fresh connection may use another
+// database.
+func (t *Client) describe(limit time.Duration) (info string, err error) {
+	ask := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("CLIENT", "INFO").Build())}
+	}
+	w := Wait{Ctx: context.Background(), Limit: t.First.RoundTrip().Plus(limit)}
+	return t.First.inquire(&w, true, ask).result(0).ToString()
 }
 
 func databaseIn(info string) string { return wordBehind(info, " db=") }

@@ -66,8 +66,10 @@ func TestFreshConns_PauseAfterOneThatHasFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lasts = 10 * time.Second
 		c := &dedicating{distantClient: distantClient{client, &distant{}}}
-		defer c.d.freeze()()
 		way := New(c)
+		_, known := way.database(time.Minute)
+		require.True(t, known)
+		defer c.d.freeze()()
 		way.First.belief.FoundSilent(0, way.Clock.Now())
 		end := way.Clock.Now().Add(lasts)
 		var all sync.WaitGroup

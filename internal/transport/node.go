@@ -2,6 +2,7 @@ package transport
 
 import (
 	"reflect"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -50,12 +51,19 @@ func newNode(t *Client, address string) *Node {
 	if s.nobodys() {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
-	dials := func() *dialer { return &dialer{node: s.server, now: t.Clock.Now, belief: &s.belief, pool: t.pool} }
+	known := func(limit time.Duration) bool {
+		_, known := t.database(limit)
+		return known
+	}
+	dials := func() *dialer {
+		return &dialer{node: s.server, now: t.Clock.Now, belief: &s.belief, pool: t.pool, known: known}
+	}
 	s.dials = dials()
 	s.own = &ownConns{
-		possible: isSingle(t.redis), belief: &s.belief, now: t.Clock.Now, describe: t.describe,
+		possible: isSingle(t.redis), belief: &s.belief, now: t.Clock.Now,
+		describe: func() (string, error) { return t.describe(askLimit) },
 		dial: func() *dedicated {
-			if t.database() == "" { // a connection of the pool may use another one
+			if number, _ := t.database(askLimit); number == "" { // a connection of the pool may use another one
 				return nil
 			}
 			return s.dials.dial(wanted{})

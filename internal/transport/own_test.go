@@ -90,19 +90,30 @@ func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	}
 	loading, refused := "return redis.error_reply('LOADING it starts')", "return redis.error_reply('NOPERM no')"
 	way := New(&telling{client, []rueidis.RedisResult{says(loading), says("return 'id=7 db=3 x=1'")}})
-	require.Empty(t, way.database())
-	require.Equal(t, "3", way.database())
-	require.Equal(t, "3", way.database())
+	says3 := func(number string, known bool) {
+		t.Helper()
+		require.True(t, known)
+		require.Equal(t, "3", number)
+	}
+	_, known := way.database(askLimit)
+	require.False(t, known)
+	says3(way.database(askLimit))
+	says3(way.database(askLimit))
 	way = New(&telling{client, []rueidis.RedisResult{says(refused)}})
-	require.Empty(t, way.database())
-	require.Empty(t, way.database())
+	for range 2 {
+		number, known := way.database(askLimit)
+		require.True(t, known)
+		require.Empty(t, number, "the server does not say")
+	}
 }
 
 // Whose connections the library has made it need not ask.
 func TestClient_DatabaseOfASoleClientIsKnown(t *testing.T) {
 	way := New(&telling{Client: onMiniredis(t)})
 	way.Sole(7)
-	require.Equal(t, "7", way.database())
+	number, known := way.database(askLimit)
+	require.True(t, known)
+	require.Equal(t, "7", number)
 }
 
 // What does not fit is not left in the pool of a client that nobody else uses: so the next connection is dialled.
@@ -132,4 +143,64 @@ func TestDialer_TheNextOneIsDialled(t *testing.T) {
 			return strings.Contains(info, "id=") != sole
 		}))
 	}
+}
+
+// loading is a client whose shared connection does not tell its database yet.
+type loading struct {
+	rueidis.Client
+	over atomic.Bool
+}
+
+func (c *loading) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	if !c.over.Load() && command.Commands()[0] == "CLIENT" {
+		return rueidis.NewErrorResult(fault.NoAnswer)
+	}
+	return c.Client.Do(ctx, command)
+}
+
+// Who uses the client may have selected another database on a connection of its pool, which is a moment old. While it is not known
+// which database the shared connections use, no such connection is taken: a lock there would exclude nobody.
+func TestDialer_WhileTheDatabaseIsNotKnown(t *testing.T) {
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true, ForceSingleClient: true,
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	select5 := func() (pooled rueidis.DedicatedClient, back func()) {
+		pooled, back = client.Dedicate()
+		require.NoError(t, pooled.Do(t.Context(), client.B().Arbitrary("SELECT", "5").Build()).Error())
+		return pooled, back
+	}
+	_, back := select5()
+	back()
+
+	c := &loading{Client: client}
+	way := New(c)
+	one := protocol.Replicas{N: 1, Timeout: time.Second, Settled: func(error) {}}
+	replicated := func(key string) error {
+		call := protocol.Call{
+			Key: key, Args: protocol.Args{"v", "60000"}, Replicas: &one,
+			Wrote: func(*protocol.Call, rueidis.RedisResult) bool { return true },
+		}
+		return way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &call).Error()
+	}
+	require.Nil(t, way.First.dials.dial(wanted{}))
+	require.ErrorIs(t, replicated("1"), fault.NotSent)
+
+	c.over.Store(true)
+	conn := way.First.dials.dial(wanted{})
+	require.NotNil(t, conn)
+	info, err := conn.Do(t.Context(), client.B().Arbitrary("CLIENT", "INFO").Build()).ToString()
+	require.NoError(t, err)
+	require.Equal(t, "0", databaseIn(info))
+	conn.Close()
+	require.NoError(t, replicated("2"))
+	written, err := client.Do(t.Context(), client.B().Exists().Key("1", "2").Build()).AsInt64()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, written)
+	pooled, back := select5()
+	defer back()
+	others, err := pooled.Do(t.Context(), client.B().Dbsize().Build()).AsInt64()
+	require.NoError(t, err)
+	require.Zero(t, others)
 }

@@ -293,7 +293,10 @@ func (s *replicaSender) connect() *dedicated {
 	case s.trusted:
 		return s.node.dials.dial(wanted{})
 	case s.address == "": // a cluster has one database
-		s.database = t.database()
+		var known bool
+		if s.database, known = t.database(belief.Connect); !known { // mutant: replicated in another database
+			return nil
+		}
 	}
 	return s.node.dials.dial(wanted{from: func() rueidis.Client { return t.node(s.address) }})
 }

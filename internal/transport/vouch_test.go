@@ -140,13 +140,19 @@ type vouched struct {
 	log []string
 }
 
+// ofNoDatabase has the server not say which database a client's connections use, so that nobody asks.
+func ofNoDatabase(t *Client) *Client {
+	t.pool.selected.Store(new(string))
+	return t
+}
+
 func withVouched(t *testing.T, first sentinel.Verdict, test func(t *testing.T, v *vouched)) {
 	t.Helper()
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
 		redis := &ofSentinel{Client: client}
 		redis.master.Store(former)
-		v := &vouched{Client: New(redis), redis: redis, witnesses: &witnesses{says: map[string]sentinel.Verdict{former: first}}}
+		v := &vouched{Client: ofNoDatabase(New(redis)), redis: redis, witnesses: &witnesses{says: map[string]sentinel.Verdict{former: first}}}
 		v.First.heardNow()
 		defer func() {
 			v.Client.Close()
@@ -373,7 +379,7 @@ func TestVouching_NobodyToAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := &ofSentinel{Client: client}
 		redis.master.Store(former)
-		way := New(redis)
+		way := ofNoDatabase(New(redis))
 		way.First.belief.FoundSilent(0, way.Clock.Now())
 		do := func() Reply {
 			return way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "42"})
@@ -452,7 +458,7 @@ func TestVouching_TheFirstWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis, w := &ofSentinel{Client: client}, &witnesses{says: map[string]sentinel.Verdict{former: sentinel.Vouched}}
 		redis.master.Store(former)
-		way := New(redis)
+		way := ofNoDatabase(New(redis))
 		heard := way.Watch(&raised{w}, func(slog.Level, string, ...slog.Attr) {})
 		<-heard
 		require.True(t, way.First.IsSuspect(way.Clock.Now()), "a doubt that was raised meanwhile lasts")
@@ -471,7 +477,7 @@ func TestVouching_NoFirstWordAboutOldConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis, w := &ofSentinel{Client: client}, &witnesses{says: map[string]sentinel.Verdict{}}
 		redis.master.Store(former)
-		v := &vouched{Client: New(redis)}
+		v := &vouched{Client: ofNoDatabase(New(redis))}
 		<-v.Watch(w, func(_ slog.Level, message string, _ ...slog.Attr) { v.log = append(v.log, message) })
 		began := time.Now()
 		require.NoError(t, v.send(time.Minute).Error())
@@ -494,7 +500,7 @@ func TestVouching_TheFirstWordIsOfAnother(t *testing.T) {
 		redis, w := &ofSentinel{Client: client}, &witnesses{says: map[string]sentinel.Verdict{former: sentinel.Vouched}}
 		redis.master.Store(former)
 		w.asks = func() { redis.master.Store(heir) }
-		way := New(redis)
+		way := ofNoDatabase(New(redis))
 		<-way.Watch(w, func(slog.Level, string, ...slog.Attr) {})
 		require.True(t, way.First.IsSuspect(way.Clock.Now()))
 		way.Close()
@@ -508,7 +514,7 @@ func TestVouching_CallsBeforeTheFirstWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := &ofSentinel{Client: client}
 		redis.master.Store(former)
-		v := &vouched{Client: New(redis), redis: redis}
+		v := &vouched{Client: ofNoDatabase(New(redis)), redis: redis}
 		v.LedBySentinel()
 		v.Watch(&slow{witnesses{says: map[string]sentinel.Verdict{}}}, func(slog.Level, string, ...slog.Attr) {})
 		began := time.Now()
@@ -534,7 +540,7 @@ func TestVouching_AConnectionFromBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := &ofSentinel{Client: client}
 		redis.master.Store(former)
-		v := &vouched{Client: New(redis), redis: redis}
+		v := &vouched{Client: ofNoDatabase(New(redis)), redis: redis}
 		v.First.foundSilent(v.Clock.Now(), v.Clock.Now())
 		require.NoError(t, v.send(time.Second).Error())
 		require.Equal(t, []string{former}, redis.went())
@@ -596,7 +602,7 @@ func TestVouching_AStandstillAfterTheAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis, w := &ofSentinel{Client: client}, &witnesses{says: map[string]sentinel.Verdict{former: sentinel.Vouched}}
 		redis.master.Store(former)
-		v := &vouched{Client: New(redis)}
+		v := &vouched{Client: ofNoDatabase(New(redis))}
 		w.asks = v.standStill
 		<-v.Watch(w, func(slog.Level, string, ...slog.Attr) {})
 		require.True(t, v.First.IsSuspect(v.Clock.Now()), "it is the first word")

@@ -242,6 +242,16 @@ var mutations = []mutation{
 		"../../internal/transport:TestFreshConns_SilentBeforeItIsTaken$ ../../internal/transport:TestNode_SilentWhileAWayIsFound$",
 	},
 	{
+		"lock in another database", "a connection is used although the database of the others is not known",
+		"if !known() {", "if false && !known() {",
+		"../../internal/transport:TestDialer_WhileTheDatabaseIsNotKnown$",
+	},
+	{
+		"replicated in another database", "the same, where replicas are waited for",
+		"known = t.database(belief.Connect); !known", "known = t.database(belief.Connect); false && !known",
+		"../../internal/transport:TestDialer_WhileTheDatabaseIsNotKnown$",
+	},
+	{
 		"late greeting", "a connection that the old master has greeted late is used",
 		"d.belief.RoundTrip().Connect()", "time.Hour",
 		"../../test/faults:TestConnection_AConnectionThatWasMadeDuringAFreeze$",
