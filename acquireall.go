@@ -156,7 +156,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 	q.as = owner.NewHold() // each path has another one
 	b.request = q
 	if q.wait > 0 {
-		b.deadline = r.transport.Clock.Now().Add(q.wait)
+		b.deadline = r.now().Add(q.wait)
 	}
 	return b, nil
 }
@@ -165,7 +165,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 	patient := b.request.patient()
 	contested := patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).redis.Contested() })
-	if !contested && !b.reg.queues.Apart.Counts(b.reg.transport.Clock.Now()) {
+	if !contested && !b.reg.queues.Apart.Counts(b.reg.now()) {
 		holds, l, err := b.atOnce(ctx)
 		if err == nil {
 			return holds, nil
@@ -225,7 +225,7 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, e
 	q, began := b.request, b.reg.observed()
 	q.as, q.unlogged = owner.NewHold(), b.unlogged(l)
 	q.atMost = 0 // it counts from when the call has all
-	now := b.reg.transport.Clock.Now()
+	now := b.reg.now()
 	var asked bool
 	err := b.timeOver(ctx, now)
 	if err != nil {

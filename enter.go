@@ -101,7 +101,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	}
 	deadline := clock.Never
 	if q.wait > 0 {
-		deadline = l.reg.transport.Clock.Now().Add(q.wait)
+		deadline = l.reg.now().Add(q.wait)
 	}
 	if l.reg.drain.Begun() && l.reg.turnsAway(q.in.Carried) { // after the pin: either this sees the shutdown, or Shutdown this call
 		now.unpin()
@@ -218,7 +218,7 @@ func (l *Lock) enterLocal(
 	}
 	since := l.reg.observed()
 	if q.blocked == 0 {
-		q.blocked = l.reg.transport.Clock.Now()
+		q.blocked = l.reg.now()
 	}
 	w.Began(q.blocked)
 	l.beginWait(ctx, &w.Call, waitingOf(q))
@@ -227,7 +227,7 @@ func (l *Lock) enterLocal(
 		l.reg.waiters.Put(w)
 	}
 	if since != 0 {
-		q.here += since.Until(l.reg.transport.Clock.Now())
+		q.here += since.Until(l.reg.now())
 	}
 	return how, true, err
 }
@@ -280,7 +280,7 @@ func (l *Lock) acceptHandoff(o owner.ID, q *request) (got bool, err error) {
 
 // setTerms gives a hold that was handed over the terms that its new owner asks for. It reports false when the hold is lost.
 func (l *Lock) setTerms(h *hold.Hold, q *request) bool {
-	l.entry().Use(l.reg.transport.Clock.Now())
+	l.entry().Use(l.reg.now())
 	return h.SetTerms(l.terms(q))
 }
 
@@ -323,7 +323,7 @@ func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Adm
 			return ErrLockLost
 		}
 		if !renew {
-			l.entry().Use(l.reg.transport.Clock.Now())
+			l.entry().Use(l.reg.now())
 			return nil
 		}
 		q.plain = true // the hold's lease is as long now
@@ -347,7 +347,7 @@ func (l *Lock) awaitTurn(
 ) (local.Admission, error) {
 	var timeout <-chan time.Time
 	if deadline != clock.Never {
-		timer := time.NewTimer(l.reg.transport.Clock.Now().Until(deadline))
+		timer := time.NewTimer(l.reg.now().Until(deadline))
 		defer timer.Stop()
 		timeout = timer.C
 	}
@@ -376,7 +376,7 @@ func (l *Lock) awaitTurn(
 		return local.Refused, err
 	case refusal != nil:
 		return local.Refused, refusal
-	case why == nil && l.reg.drain.Begun() && l.reg.transport.Clock.Now() < deadline: // only Shutdown refuses one so early
+	case why == nil && l.reg.drain.Begun() && l.reg.now() < deadline: // only Shutdown refuses one so early
 		return local.Refused, ErrClosed
 	default:
 		return local.Refused, why

@@ -250,7 +250,7 @@ func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, w queue.Waiti
 		call.Goroutine = owner.Calling()
 	}
 	if call.Since = w.Since; w.Since == 0 {
-		call.Since = l.reg.transport.Clock.Now()
+		call.Since = l.reg.now()
 	}
 }
 

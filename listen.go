@@ -57,7 +57,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 // server, and repeats recent removals. Server is the address in a cluster, else empty. Holds whose server is not known are
 // verified, too.
 func (r *Registry) verifyHolds(server string) {
-	now := r.transport.Clock.Now()
+	now := r.now()
 	elsewhere := func(p *queue.Path) bool {
 		at := p.Node().Address
 		return server != "" && at != "" && at != server
@@ -80,7 +80,7 @@ func (r *Registry) deliver(text string) {
 	if !ok || len(m.Key) <= len(r.prefix) {
 		return
 	}
-	r.transport.Node(m.Key).GotMessage(r.transport.Clock.Now())
+	r.transport.Node(m.Key).GotMessage(r.now())
 	path := m.Key[len(r.prefix)+1:]
 	for l := range r.cache.of(path) {
 		if l.redis.Deliver(m) {

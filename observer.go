@@ -41,7 +41,7 @@ func (r *Registry) observed() clock.Instant {
 	if r.reports.observer.Acquired == nil {
 		return 0
 	}
-	return r.transport.Clock.Now()
+	return r.now()
 }
 
 func (l *Lock) subject() observe.Subject {
@@ -60,7 +60,7 @@ func (l *Lock) subject() observe.Subject {
 // tellAcquired reports the end of a call to the observer. It is a function of its own, so that the stack of the call stays small.
 func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began clock.Instant, got bool, err error) {
 	a := observe.Acquired{
-		Subject: l.subject(), Op: op, How: q.how, Here: q.here, Redis: began.Until(l.reg.transport.Clock.Now()) - q.here,
+		Subject: l.subject(), Op: op, How: q.how, Here: q.here, Redis: began.Until(l.reg.now()) - q.here,
 		Wakeups: q.wakeups, Err: err,
 	}
 	if !got {
@@ -75,7 +75,7 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 
 // tellReleased is release, reported to the observer.
 func (l *Lock) tellReleased(ctx context.Context) error {
-	owned, _, _ := l.hold.Load().Held(l.reg.transport.Clock.Now())
+	owned, _, _ := l.hold.Load().Held(l.reg.now())
 	how, err := l.release(ctx)
 	l.tellOfRelease(ctx, owned, how, err)
 	return err

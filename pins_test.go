@@ -37,7 +37,7 @@ func TestCache_ExpireUnusedBoundaries(t *testing.T) {
 		made, locked := r.Obtain("made"), r.Obtain("locked long ago")
 		<-time.After(age - 1)
 		require.Zero(t, r.ExpireUnusedOlderThan(age))
-		locked.entry().Use(r.transport.Clock.Now())
+		locked.entry().Use(r.now())
 		<-time.After(1)
 		require.Equal(t, 1, r.ExpireUnusedOlderThan(age), "the one that was made exactly so long ago and never locked")
 		require.NotSame(t, made, r.Obtain("made"))

@@ -106,7 +106,7 @@ func (rw redisHalf) LookDue() bool {
 	if h == nil {
 		return false
 	}
-	now := rw.reader.reg.transport.Clock.Now()
+	now := rw.reader.reg.now()
 	_, had, _ := h.Held(now)
 	return had >= every && now >= rw.sought.Add(every)
 }
@@ -117,7 +117,7 @@ func (rw redisHalf) Look() bool {
 	if rw.reader.hold.Load() == nil || rw.reader.reg.isClosed() {
 		return false
 	}
-	rw.sought = rw.reader.reg.transport.Clock.Now()
+	rw.sought = rw.reader.reg.now()
 	go rw.ask()
 	return true
 }

@@ -100,7 +100,7 @@ func TestReadWriteLock_BothSidesKnowOfOthers(t *testing.T) {
 		require.NoError(t, other.redis.LastFailure(true))
 
 		require.False(t, other.redis.Contested())
-		side.redis.NoteContention(protocol.Contended, false, reg.transport.Clock.Now())
+		side.redis.NoteContention(protocol.Contended, false, reg.now())
 		require.True(t, other.redis.Contested())
 	}
 }

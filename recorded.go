@@ -45,7 +45,7 @@ func (w *ownRecord) Waits() []presence.Wait { return w.detector.Waits() }
 
 // Locks returns the locks that the record lists.
 func (w *ownRecord) Locks() (all []presence.Lock) {
-	now := w.reg.transport.Clock.Now()
+	now := w.reg.now()
 	for l := range w.reg.everyLock() {
 		if l.entry().Pins() <= 0 {
 			continue
@@ -63,7 +63,7 @@ func (w *ownRecord) Locks() (all []presence.Lock) {
 // of is what others are told of a path, or are yet to be.
 func (w *ownRecord) of(path string) (all []presence.Lock) {
 	for l := range w.reg.locksOf(path) {
-		if is, lasts := w.describe(l, w.reg.transport.Clock.Now()); lasts {
+		if is, lasts := w.describe(l, w.reg.now()); lasts {
 			all = append(all, is)
 		}
 	}

@@ -424,7 +424,7 @@ func (l *Lock) lost() fault.Loss {
 // wait for that: the removal names this hold, and the next one, with its larger number, may take the key over before. When the
 // registry is closed the key is left to its lease.
 func (l *Lock) endLost(h *hold.Hold) {
-	h.End(l.reg.transport.Clock.Now())
+	h.End(l.reg.now())
 	l.redis.RemoveLost(h)
 	l.freeLocal()
 }

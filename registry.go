@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/background"
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/connect"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -57,6 +58,9 @@ type names struct {
 	clientID string
 	numbers  protocol.Numbers
 }
+
+// now returns the instant by the clock that all parts share.
+func (r *Registry) now() clock.Instant { return r.transport.Clock.Now() }
 
 // config is what the options of a registry have set.
 type config struct {
@@ -213,7 +217,7 @@ func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
 	l.reg = r
 	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*forHold)(l)}
 	l.redis.Init(of, k.paths, (*forQueue)(l), &anchor.redis)
-	l.entry().Use(r.transport.Clock.Now())
+	l.entry().Use(r.now())
 }
 
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock's methods report what
@@ -268,7 +272,7 @@ func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) 
 // It only frees memory: nothing changes in Redis, and a dropped lock keeps working. It does not block other calls, even with
 // millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
-	return r.cache.DropUnused(r.transport.Clock.Now().Add(-max(age, 0)))
+	return r.cache.DropUnused(r.now().Add(-max(age, 0)))
 }
 
 // SetCapacity sets how many lock objects the registry keeps, at least one. When there are more, the registry drops the unused

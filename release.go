@@ -43,7 +43,7 @@ func (l *Lock) endHold() (removing, observe.End, error) {
 			return removing{}, observe.EndHandedOver, nil
 		}
 	}
-	e.At = reg.transport.Clock.Now()
+	e.At = reg.now()
 	e.Kept = l.redis.NoteKept(h)
 	l.hold.Store(nil)
 	owned, _, _ := h.Held(e.At)
@@ -113,7 +113,7 @@ func (r *releasing) leave(i int, h *Hold, before int32) {
 		r.errs[i] = l.fail("release", err)
 		return
 	}
-	owned, _, _ := l.hold.Load().Held(l.reg.transport.Clock.Now())
+	owned, _, _ := l.hold.Load().Held(l.reg.now())
 	one := leaving{i: i, lock: l}
 	one.removing, one.how, one.Err = l.endHold()
 	one.owned = owned

@@ -69,7 +69,7 @@ func (l *Lock) count(s *observe.Stats) {
 		return
 	}
 	if h := l.hold.Load(); h != nil {
-		if owned, _, fresh := h.Held(l.reg.transport.Clock.Now()); fresh {
+		if owned, _, fresh := h.Held(l.reg.now()); fresh {
 			s.Holds++
 			s.Oldest = max(s.Oldest, owned)
 		}
@@ -78,7 +78,7 @@ func (l *Lock) count(s *observe.Stats) {
 		return
 	}
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
-	now := l.reg.transport.Clock.Now()
+	now := l.reg.now()
 	if waits, queued, since := l.redis.Waits(); waits {
 		s.Waiters++
 		s.OldestWait = max(s.OldestWait, since.Until(now))
