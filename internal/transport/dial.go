@@ -25,8 +25,8 @@ import (
 // fit is closed: it may lead to a former master. Otherwise the pool gets the connection back. Only the library uses a client of
 // Open: there a connection that does not fit is always closed, so that the next one is dialled.
 //
-// Until it is known which database the shared connections use, none is used that must be of the same: a lock in another one would
-// exclude nobody.
+// Until it is known which database the shared connections use, only one of database 0, the default, passes for one of the same: a
+// lock in another would exclude nobody. A client that is not wrapped is asked early.
 //
 // Dedicate takes no context. It hangs while the server is frozen, for 5 s, and while the pool is exhausted. So a goroutine calls
 // it. If nobody waits for the connection any more it is closed.
@@ -45,6 +45,7 @@ type dialer struct {
 // pool is what is known of a client's connections.
 type pool struct {
 	selected atomic.Pointer[string] // the database of the shared ones; empty: the server does not say; nil: not known yet
+	asked    atomic.Bool            // the server is being asked for it, in the background
 	sole     atomic.Bool            // nobody else uses the client
 }
 
@@ -148,7 +149,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 				idle++
 				continue
 			}
-			if !known() { // mutant: lock in another database
+			if !fault.Refusal(info.Error()) && databaseOf(info) != "0" && !known() { // mutant: lock in another database
 				c.Close()
 				return nil
 			}
@@ -256,6 +257,18 @@ func (t *Client) database(limit time.Duration) (number string, known bool) {
 	return number, true
 }
 
+// learnDatabase asks for the database in the background, unless it is known: once the node is suspect, the shared connections may
+// be silent, and no other can be used until they have told it.
+func (t *Client) learnDatabase() {
+	if t.pool.selected.Load() != nil || !t.pool.asked.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer t.pool.asked.Store(false)
+		t.database(belief.Connect)
+	}()
+}
+
 // describe asks for CLIENT INFO of a shared connection, also while the node is suspect: a fresh connection may use another
 // database.
 func (t *Client) describe(limit time.Duration) (info string, err error) {
@@ -264,6 +277,11 @@ func (t *Client) describe(limit time.Duration) (info string, err error) {
 	}
 	w := Wait{Ctx: context.Background(), Limit: t.First.RoundTrip().Plus(limit)}
 	return t.First.inquire(&w, true, ask).result(0).ToString()
+}
+
+func databaseOf(info rueidis.RedisResult) string {
+	text, _ := info.ToString()
+	return databaseIn(text)
 }
 
 func databaseIn(info string) string { return wordBehind(info, " db=") }

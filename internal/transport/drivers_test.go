@@ -75,7 +75,7 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *Client, c *of
 		c.replies[key] = client.Do(t.Context(), client.B().Echo().Message(key).Build())
 	}
 	synctest.Test(t, func(t *testing.T) {
-		way := New(c)
+		way := ofNoDatabase(New(c))
 		s := way.First
 		s.heardNow()
 		s.own.possible, s.plain = true, true

@@ -82,6 +82,9 @@ func newNode(t *Client, address string) *Node {
 		if t.resolver != nil {
 			t.resolver.Refresh(topology.KeptFor)
 		}
+		if s.plain {
+			t.learnDatabase()
+		}
 		return s.queue.hasten(now)
 	})
 	return s
