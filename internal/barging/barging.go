@@ -57,8 +57,8 @@ const (
 
 	// evidenceAge is by how much the evidence for quiet may be older than the hold that is released. A call that begins to try
 	// during a long hold may be missed by its release; the release of the next hold notices it. It is half a second more than the
-	// longest time between two questions for it, by a process whose calls were far back: see keepAlive in internal/transport.
-	evidenceAge = 4500 * time.Millisecond
+	// longest time between two questions for it, see keepAlive in internal/transport.
+	evidenceAge = 1500 * time.Millisecond
 
 	// busyFor is for how long others are assumed to wait for a lock after they were seen waiting.
 	busyFor = 500 * time.Millisecond

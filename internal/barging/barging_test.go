@@ -116,14 +116,14 @@ func TestState_RepeatedTries(t *testing.T) {
 	require.False(t, s.Tried(at(2*seldom)))
 }
 
-// A release says that no process tries without a ticket only by evidence that was asked for 4.5 s before its hold was granted, or
+// A release says that no process tries without a ticket only by evidence that was asked for 1.5 s before its hold was granted, or
 // later, however long that is ago: a process that began to try since would wait for a window that is rare.
 func TestReleases_AgeOfTheEvidence(t *testing.T) {
 	for _, held := range []time.Duration{0, time.Second, time.Hour} {
 		var s State
 		direct, evidence := s.Releases(Release{At: at(held), Since: noon})
 		require.False(t, direct)
-		require.Equal(t, at(-4500*ms), evidence)
+		require.Equal(t, at(-1500*ms), evidence)
 	}
 }
 

@@ -60,15 +60,15 @@ func TestSays_QuietByNewEvidence(t *testing.T) {
 		asked := clock.Instant(sort.Search(int(now), func(i int) bool { return !node.Quiet(clock.Instant(i)) }) - 1)
 		require.Positive(t, asked, "nobody has asked")
 
-		const evidenceAge = 4500 * time.Millisecond
+		const evidenceAge = 1500 * time.Millisecond
 		l.path.contention() // others may wait
 		for after, known := range map[time.Duration]protocol.Known{
 			-time.Minute:            protocol.Quiet,
 			0:                       protocol.Quiet,
-			4400 * time.Millisecond: protocol.Quiet,
+			1400 * time.Millisecond: protocol.Quiet,
 			evidenceAge:             protocol.Quiet,
 			evidenceAge + 1:         "",
-			4600 * time.Millisecond: "",
+			1600 * time.Millisecond: "",
 			time.Minute:             "",
 		} {
 			h, granted := l.NewHold(hold.Terms{Lease: lease.NewTerm(2 * time.Hour)}), asked.Add(after)

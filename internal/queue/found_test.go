@@ -30,7 +30,6 @@ import (
 // lock is the local half of a path, and what is above its holds.
 type lock struct {
 	client  rueidis.Client
-	server  *miniredis.Miniredis
 	path    Path
 	numbers uint64
 	current atomic.Pointer[hold.Hold]
@@ -43,7 +42,6 @@ func newLock(t *testing.T) *lock {
 	t.Cleanup(m.Close)
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{"redis:6379"}, ForceSingleClient: true, DisableCache: true,
-		Dialer: net.Dialer{KeepAlive: 24 * time.Hour}, ConnWriteTimeout: 10 * time.Second, // it sends no PING by itself
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return m.Dial() },
 	})
 	require.NoError(t, err)
@@ -60,7 +58,7 @@ func newLock(t *testing.T) *lock {
 		cleaner.Close()
 		cleaner.Wait()
 	})
-	l := &lock{client: client, server: m}
+	l := &lock{client: client}
 	env := &hold.Env{
 		Clock: way.Clock, Server: way, Schedule: schedule, NumberAt: len("me:"),
 		Demand: func(*protocol.Call) {}, Log: func(slog.Level, string, ...slog.Attr) {}, Unreachable: func(func()) {},

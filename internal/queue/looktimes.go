@@ -84,7 +84,6 @@ type lookTimes struct {
 	patience time.Duration // how long after the end of the lease: calls in front look first
 	window   bool          // the key is left to calls without a ticket for now
 	permits  bool          // of a semaphore
-	far      bool          // many calls look before this one, unless a message comes
 }
 
 // times computes the times at now, when the reply has come.
@@ -100,7 +99,7 @@ func (s *standing) times(now clock.Instant) lookTimes {
 		l.refresh = s.notified.Add(time.Duration(min(s.rank, mostSteps)) * lookStep)
 	case s.rank > 0:
 		if l.refresh = now.Add(time.Duration(rank) * lookEvery); rank >= farBack {
-			l.refresh, l.far = nextLook(now, s.notified), true
+			l.refresh = nextLook(now, s.notified)
 		}
 	case s.permits: // the key changes with each holder's lease, and no release passes over waiting calls
 		l.refresh = now.Add(lookEvery) // another lease than the first one may be over before
@@ -116,7 +115,7 @@ func (s *standing) times(now clock.Instant) lookTimes {
 // isNext notes a message at now: the ticket is the next one, and may look after some time. For permits another lease may be over
 // sooner, see times.
 func (l *lookTimes) isNext(now clock.Instant, m mail) {
-	l.patience, l.window, l.watch, l.far = afterEnd, m.window(), now.Add(watchAfterFirst), false
+	l.patience, l.window, l.watch = afterEnd, m.window(), now.Add(watchAfterFirst)
 	due := now.Add(clock.Plus(m.next, l.patience))
 	if l.permits {
 		l.watch, l.window = clock.Never, false

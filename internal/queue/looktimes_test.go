@@ -291,32 +291,3 @@ func TestLookTimes_AnEarlyLook(t *testing.T) {
 		looks(lookEvery)
 	})
 }
-
-// A process asks the server something twice a second while its call may have its turn soon. While the call is far back, it asks
-// every two seconds: thousands may wait for one path.
-func TestSleep_AFarCallAsksRarely(t *testing.T) {
-	for name, c := range map[string]struct {
-		rank  int
-		tells bool // a message says that the ticket is the next one
-		far   bool
-	}{"far": {rank: farBack, far: true}, "near": {rank: farBack - 1}, "told to be the next": {rank: farBack, tells: true}} {
-		t.Run(name, func(t *testing.T) {
-			patientCall(t, func(t *testing.T, a *acquisition) {
-				a.at.Rank, a.ticket.notified, a.ticket.asks[0] = c.rank, 1, "me:1|60000"
-				l := a.path.lock.(*lock)
-				there := l.client.B().Zadd().Key(a.Queue()).ScoreMember().ScoreMember(1, a.ticket.newest()).Build()
-				require.NoError(t, l.client.Do(t.Context(), there).Error())
-				if c.tells {
-					m, ok := ParseMessage("n " + a.hold.Number() + " 20000 " + a.path.Key)
-					require.True(t, ok)
-					require.True(t, a.path.Deliver(m))
-				}
-				a.ticket.base = a.path.Clock.Now()
-				began, before := time.Now(), l.server.CommandCount()
-				require.Equal(t, stateLook, a.sleep())
-				each := float64(l.server.CommandCount()-before) / time.Since(began).Seconds()
-				require.Equal(t, c.far, each <= 1, "%v commands a second", each)
-			})
-		})
-	}
-}

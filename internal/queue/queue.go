@@ -117,15 +117,14 @@ func (a *acquisition) sleep() state {
 	node := a.path.Node()
 	node.KeepAlive()
 	defer node.EndKeepAlive()
+	node.Expect(a, a.ticket.newest(), a.ticket.base)
 	defer node.Expected(a)
 	a.retries.succeeded()
 	a.ticket.woken = false
 	a.course.sleeps(a.ticket.base, a.at.Left)
 	a.path.noteEndless(a.at.Left)
 	a.note(nil)
-	l := a.lookTimes()
-	node.Expect(a, a.ticket.newest(), a.ticket.base, l.far)
-	for {
+	for l := a.lookTimes(); ; {
 		if err := a.over(); err != nil {
 			return a.ends(err)
 		}
@@ -139,7 +138,6 @@ func (a *acquisition) sleep() state {
 		case m.isNext:
 			a.course.lapses = 0
 			l.isNext(now, m)
-			node.Expect(a, a.ticket.newest(), a.ticket.base, l.far)
 		}
 		what, until := l.chore(now)
 		switch what {

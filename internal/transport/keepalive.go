@@ -16,17 +16,11 @@ import (
 )
 
 const (
-	keepAliveEvery = lateReply // how often a server is asked
-
-	// farEvery is how often while all waiting calls are far back in a queue. A server that stands still is noticed if it does so for
-	// farEvery and belief.Silence. In less than that, belief.Pause, no failover begins and ends.
-	farEvery = belief.Pause - belief.Silence
-
-	contendedFor = 2 * belief.Again // how long it is asked after others have waited: the life of an untended queue
+	keepAliveEvery = lateReply        // how often a server is asked
+	contendedFor   = 2 * belief.Again // how long it is asked after others have waited: the life of an untended queue
 )
 
-// keepAlive asks a server something twice a second, for three purposes; more rarely where no call has its turn soon, since
-// thousands of processes may wait for one path.
+// keepAlive asks a server something twice a second, for three purposes.
 //
 // While calls wait for a message they send nothing. If the server freezes meanwhile and another one takes over, the process
 // does not notice, and would believe a grant that the old server sends when it goes on. So the node's own server is asked,
@@ -51,7 +45,6 @@ type keepAlive struct {
 	quiet   atomic.Int64 // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
 
 	// The rest is guarded by on.
-	turns    uint            // of the timer
 	asked    uint            // questions
 	scripts  belief.Refusals // the question for scripts
 	unlisted belief.Refusals // that for tickets
@@ -123,9 +116,6 @@ func (k *keepAlive) ask() {
 		}
 	}
 	defer k.later()
-	if k.turns++; k.tickets.allFar(k.calls.Load()) && k.turns%uint(farEvery/keepAliveEvery) != 0 {
-		return
-	}
 	k.asked++
 	if k.asked%verifyEach == 0 && k.verify() {
 		return

@@ -43,45 +43,6 @@ func TestKeepAlive_WhileOthersWait(t *testing.T) {
 	})
 }
 
-// A process whose calls are all far back asks every two seconds, and twice a second again when one of them comes near, or when a
-// call waits without a ticket.
-func TestKeepAlive_FarBack(t *testing.T) {
-	client := onMiniredis(t)
-	said := client.Do(t.Context(), client.B().Ping().Build())
-	synctest.Test(t, func(t *testing.T) {
-		server := &speaker{Client: client}
-		server.says.Store(&said)
-		way := New(server)
-		defer way.Close()
-		node := way.First
-		within := func(d time.Duration) int32 {
-			before := server.asked.Load()
-			<-time.After(d)
-			return server.asked.Load() - before
-		}
-		one, another := &sleeper{}, &sleeper{}
-		for _, call := range []*sleeper{one, another} {
-			node.KeepAlive()
-			node.Expect(call, "a ticket", way.Clock.Now(), true)
-		}
-		<-time.After(time.Millisecond)
-		require.EqualValues(t, 10, within(20*time.Second))
-		node.Expect(one, "a ticket", way.Clock.Now(), false)
-		require.EqualValues(t, 40, within(20*time.Second))
-		node.Expect(one, "a ticket", way.Clock.Now(), true)
-		require.EqualValues(t, 10, within(20*time.Second))
-		node.KeepAlive() // of a call without a ticket
-		require.EqualValues(t, 40, within(20*time.Second))
-		node.EndKeepAlive()
-		require.EqualValues(t, 10, within(20*time.Second))
-		for _, call := range []*sleeper{one, another} {
-			node.Expected(call)
-			node.EndKeepAlive()
-		}
-		require.EqualValues(t, 40, within(20*time.Second), "others may wait for the locks of this process")
-	})
-}
-
 // It is quiet when the newest answer, which was asked for since some time, has none of the scripts. Everything else tells
 // nothing: an answer that is lost, late, refused or of another form, and one of before the connection broke, or the server was
 // silent.
@@ -344,7 +305,7 @@ func TestKeepAlive_ADemotionWhereQuestionsAreRefused(t *testing.T) {
 		server.hello.Store(hello)
 		way := New(server)
 		way.First.KeepAlive()
-		way.First.Expect(&sleeper{}, "a ticket", 0, false)
+		way.First.Expect(&sleeper{}, "a ticket", 0)
 		return server, way
 	}
 	synctest.Test(t, func(t *testing.T) {

@@ -43,7 +43,6 @@ type Queued interface {
 type ticket struct {
 	member string
 	seen   clock.Instant
-	far    bool // its turn does not come soon
 }
 
 const (
@@ -54,16 +53,15 @@ const (
 	onItsWay = belief.Tick
 )
 
-// Expect notes that a call waits with a ticket, which was there at some time. The call has begun to wait, see KeepAlive. Far: the
-// ticket is far back in its queue.
-func (s *Node) Expect(call Queued, member string, seen clock.Instant, far bool) {
+// Expect notes that a call waits with a ticket, which was there at some time. The call has begun to wait, see KeepAlive.
+func (s *Node) Expect(call Queued, member string, seen clock.Instant) {
 	t := &s.keepAlive.tickets
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.all == nil {
 		t.all = map[Queued]ticket{}
 	}
-	t.all[call] = ticket{member, seen, far}
+	t.all[call] = ticket{member, seen}
 }
 
 // Expected undoes Expect.
@@ -85,31 +83,18 @@ func (t *tickets) cleared(call Queued) {
 	t.suspects = slices.DeleteFunc(t.suspects, func(c Queued) bool { return c == call })
 }
 
-// allFar reports whether all waiting calls, of which there are some, have tickets, and these are far back.
-func (t *tickets) allFar(calls int32) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, its := range t.all {
-		if !its.far {
-			return false
-		}
-	}
-	return len(t.all) > 0 && len(t.all) == int(calls)
-}
-
 // suspect returns the call whose ticket was seen the longest time ago, and notes that it is asked for now; nil: there is none.
 func (t *tickets) suspect(now clock.Instant) (call Queued, member string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var oldest ticket
+	first := clock.Never
 	for c, its := range t.all {
-		if (call == nil || its.seen < oldest.seen) && !slices.Contains(t.suspects, c) {
-			call, oldest = c, its
+		if (call == nil || its.seen < first) && !slices.Contains(t.suspects, c) {
+			call, member, first = c, its.member, its.seen
 		}
 	}
 	if call != nil {
-		member, oldest.seen = oldest.member, now
-		t.all[call] = oldest
+		t.all[call] = ticket{member, now}
 		t.suspects = append(t.suspects, call)
 	}
 	return call, member

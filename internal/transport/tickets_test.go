@@ -74,7 +74,7 @@ func TestTickets(t *testing.T) {
 		for i := range n {
 			calls = append(calls, &sleeper{ticket: fmt.Sprint("ticket ", i)})
 			s.KeepAlive()
-			s.Expect(calls[i], calls[i].ticket, way.Clock.Now(), false)
+			s.Expect(calls[i], calls[i].ticket, way.Clock.Now())
 			<-time.After(time.Millisecond)
 		}
 		return server, s, calls, func() {
@@ -158,7 +158,7 @@ func TestTickets(t *testing.T) {
 			}
 			<-time.After(round)
 			s.Expected(calls[0])
-			s.Expect(calls[0], "another", s.client.Clock.Now(), false)
+			s.Expect(calls[0], "another", s.client.Clock.Now())
 			<-time.After(onItsWay)
 			require.Equal(t, 10, looks(calls), "its ticket was lost, too")
 		},
@@ -169,7 +169,7 @@ func TestTickets(t *testing.T) {
 			<-time.After(10 * round)
 			require.Equal(t, 1, looks(calls), "until it sleeps again")
 			require.EqualValues(t, 1, server.zscores.Load())
-			s.Expect(calls[0], "another", s.client.Clock.Now(), false)
+			s.Expect(calls[0], "another", s.client.Clock.Now())
 			<-time.After(round)
 			require.EqualValues(t, 2, server.zscores.Load())
 		},
