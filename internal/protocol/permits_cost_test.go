@@ -57,3 +57,21 @@ func TestPermits_WaitingCostsLittle(t *testing.T) {
 	require.EqualValues(t, 1, removes(granted, of(granted)), "its ticket is gone")
 	require.EqualValues(t, 0, removes(granted, nil))
 }
+
+// A call that leaves has two tickets while it is not known whether the newer one has replaced the older one. Either may be gone.
+func TestPermits_BothTicketsGo(t *testing.T) {
+	s := semaphoreOf(t)
+	s.listens()
+	for range 3 {
+		require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+	}
+	for _, there := range []int{0, 1} {
+		values := []string{s.value("b"), s.value("b")}
+		require.Equal(t, StateQueued, s.is(values[there], 1, time.Minute, ModeEnqueue))
+		require.Equal(t, "1", s.tickets())
+		s.sends(NewPermits(s.Config, 1, 3).Release(Release{
+			Key: formatKey, Value: values[1], Leaving: []string{values[0] + "|60000p1", values[1] + "|60000p1"},
+		}))
+		require.Equal(t, "0", s.tickets(), "%d", there)
+	}
+}

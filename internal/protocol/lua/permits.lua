@@ -117,8 +117,8 @@ if plain then
       redis.call('ZADD', key, string.format('%.0f', at + 1000), value)
     end
   end
-elseif prefix ~= '' and ARGV[6] == '' and (ARGV[7] or '') ~= '' and redis.pcall('ZSCORE', key, value) == false and
-  redis.pcall('ZSCORE', queue, ARGV[7]) == false then -- neither the hold nor its ticket
+elseif prefix ~= '' and ARGV[6] == '' and (ARGV[7] or '') ~= '' and not ARGV[11] and
+  redis.pcall('ZSCORE', key, value) == false and redis.pcall('ZSCORE', queue, ARGV[7]) == false then -- neither the hold nor its ticket
   return 0
 end
 
