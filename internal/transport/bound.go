@@ -257,7 +257,7 @@ func (b *bound) contextEnded(ended clock.Instant) {
 
 func (b *bound) end() {
 	b.mu.Lock()
-	if b.stopped() {
+	if b.phase.Load() != timed { // stopped; or another command's: the timer was set again while this was about to run
 		b.mu.Unlock()
 		return
 	}

@@ -45,7 +45,7 @@ type dialer struct {
 // pool is what is known of a client's connections.
 type pool struct {
 	selected atomic.Pointer[string] // the database of the shared ones; empty: the server does not say; nil: not known yet
-	asked    atomic.Bool            // the server is being asked for it, in the background
+	asked    atomic.Int32           // how often the server was asked for it in the background
 	sole     atomic.Bool            // nobody else uses the client
 }
 
@@ -260,13 +260,10 @@ func (t *Client) database(limit time.Duration) (number string, known bool) {
 // learnDatabase asks for the database in the background, unless it is known: once the node is suspect, the shared connections may
 // be silent, and no other can be used until they have told it.
 func (t *Client) learnDatabase() {
-	if t.pool.selected.Load() != nil || !t.pool.asked.CompareAndSwap(false, true) {
-		return
+	const most = 3 // a proxy may end the connection at the question, and others share that
+	if t.pool.selected.Load() == nil && t.pool.asked.Load() < most && t.pool.asked.Add(1) <= most {
+		go t.database(belief.Connect)
 	}
-	go func() {
-		defer t.pool.asked.Store(false)
-		t.database(belief.Connect)
-	}()
 }
 
 // describe asks for CLIENT INFO of a shared connection, also while the node is suspect: a fresh connection may use another

@@ -158,8 +158,8 @@ func (c *loading) Do(ctx context.Context, command rueidis.Completed) rueidis.Red
 	return c.Client.Do(ctx, command)
 }
 
-// Who uses the client may have selected another database on a connection of its pool, which is a moment old. While it is not known
-// which database the shared connections use, no such connection is taken: a lock there would exclude nobody.
+// Who uses the client may have selected another database on a connection of its pool, which is a moment old. While it is not
+// known which database the shared connections use, no such connection is taken: a lock there would exclude nobody.
 func TestDialer_WhileTheDatabaseIsNotKnown(t *testing.T) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true, ForceSingleClient: true,

@@ -152,7 +152,8 @@ func withVouched(t *testing.T, first sentinel.Verdict, test func(t *testing.T, v
 	synctest.Test(t, func(t *testing.T) {
 		redis := &ofSentinel{Client: client}
 		redis.master.Store(former)
-		v := &vouched{Client: ofNoDatabase(New(redis)), redis: redis, witnesses: &witnesses{says: map[string]sentinel.Verdict{former: first}}}
+		w := &witnesses{says: map[string]sentinel.Verdict{former: first}}
+		v := &vouched{Client: ofNoDatabase(New(redis)), redis: redis, witnesses: w}
 		v.First.heardNow()
 		defer func() {
 			v.Client.Close()

@@ -43,7 +43,6 @@ func bytesANameTakes(w *kit.World, use func(r *lockregistry.Registry, path strin
 		with := heap()
 		require.NoError(w, r.Close())
 		w.Do("FLUSHALL") // what is held
-		r = nil
 		after := 0
 		w.Await("it is collected", func() bool { // a goroutine or a timer may refer to it for a moment
 			after = heap()
