@@ -144,7 +144,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 		ask := func(words ...string) rueidis.RedisResult { return c.ask(d.belief.RoundTrip().Plus(limit), words...) }
 		if !fits {
 			info := ask("CLIENT", "INFO")
-			if outcomeOf(info.Error()) == belief.Broken { // it could not be made, or was broken in the pool
+			if outcomeOf(info.Error()) == belief.Broken || refusedWhole(info.Error()) { // not made, or broken in the pool
 				c.Close()
 				idle++
 				continue
@@ -249,7 +249,7 @@ func (t *Client) database(limit time.Duration) (number string, known bool) {
 		return *known, true
 	}
 	info, err := t.describe(limit)
-	if err != nil && fault.Transient(err) {
+	if err != nil && (fault.Transient(err) || refusedWhole(err)) {
 		return "", false
 	}
 	number = databaseIn(info)
@@ -274,6 +274,15 @@ func (t *Client) describe(limit time.Duration) (info string, err error) {
 	}
 	w := Wait{Ctx: context.Background(), Limit: t.First.RoundTrip().Plus(limit)}
 	return t.First.inquire(&w, true, ask).result(0).ToString()
+}
+
+// refusedWhole reports whether the server has refused not CLIENT INFO but the connection, since it does not take its password.
+func refusedWhole(err error) bool {
+	if !fault.Refusal(err) {
+		return false
+	}
+	word, _, _ := strings.Cut(err.Error(), " ")
+	return word == "NOAUTH" || word == "WRONGPASS"
 }
 
 func databaseOf(info rueidis.RedisResult) string {

@@ -107,6 +107,22 @@ func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	}
 }
 
+// A server that refuses the connection, since it does not take its password at the moment, has refused no question: it is asked
+// again.
+func TestClient_DatabaseOfARefusedConnection(t *testing.T) {
+	client := onMiniredis(t)
+	says := func(script string) rueidis.RedisResult {
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	wrong := says("return redis.error_reply('WRONGPASS invalid username-password pair')")
+	way := New(&telling{client, []rueidis.RedisResult{wrong, says("return 'id=7 db=3 x=1'")}})
+	_, known := way.database(askLimit)
+	require.False(t, known)
+	number, known := way.database(askLimit)
+	require.True(t, known)
+	require.Equal(t, "3", number)
+}
+
 // Whose connections the library has made it need not ask.
 func TestClient_DatabaseOfASoleClientIsKnown(t *testing.T) {
 	way := New(&telling{Client: onMiniredis(t)})
@@ -203,4 +219,29 @@ func TestDialer_WhileTheDatabaseIsNotKnown(t *testing.T) {
 	others, err := pooled.Do(t.Context(), client.B().Dbsize().Build()).AsInt64()
 	require.NoError(t, err)
 	require.Zero(t, others)
+}
+
+// A connection that the server refuses by a reply, as while it does not take the client's password, is not taken for one that
+// works.
+func TestDialer_TheServerRefusesConnections(t *testing.T) {
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true, ForceSingleClient: true,
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	way := New(client)
+	_, known := way.database(time.Minute)
+	require.True(t, known)
+	password := func(is string) {
+		t.Helper()
+		set := client.B().ConfigSet().ParameterValue().ParameterValue("requirepass", is).Build()
+		require.NoError(t, client.Do(t.Context(), set).Error())
+	}
+	password("another")
+	require.Nil(t, way.First.dials.dial(wanted{}))
+	password("")
+	conn := way.First.dials.dial(wanted{})
+	require.NotNil(t, conn)
+	require.NoError(t, conn.Do(t.Context(), client.B().Ping().Build()).Error())
+	conn.Close()
 }
