@@ -20,7 +20,7 @@ import (
 const (
 	defaultExpiry   = 60 * time.Second
 	defaultPoll     = 100 * time.Millisecond
-	defaultHandoff  = 100 * time.Millisecond
+	defaultHandoff  = defaultPoll // so that goroutines give way to one poll
 	defaultCapacity = 100_000
 
 	// leastLease is the shortest lease, in whole milliseconds, that is longer than its margin.

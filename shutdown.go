@@ -81,8 +81,8 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 // closed, whose client that keeps open.
 const (
 	leastLook     = 10 * time.Millisecond
-	mostDrainLook = 50 * time.Millisecond
-	mostLook      = 500 * time.Millisecond
+	mostDrainLook = 5 * leastLook
+	mostLook      = 50 * leastLook // nobody waits for it
 )
 
 // turnsAway reports whether a call must not go on, in a registry that shuts down or is closed. C comes from its context.

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/seam"
@@ -174,16 +175,10 @@ func (c *Candidate) Run(ctx context.Context) error {
 	}
 }
 
-// The first and the longest pause of a campaign after Redis could not be reached.
-const (
-	firstPause = 50 * time.Millisecond
-	mostPause  = time.Second
-)
-
 // campaign waits until it has acquired the lock.
 func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
 	told := c.failed == nil // OnFailed knows that another candidate leads
-	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+	for failures := 1; ; failures++ {
 		how := c.locking
 		if !told {
 			how = c.trying
@@ -201,7 +196,7 @@ func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
 		case c.failed != nil:
 			c.failed(err)
 		}
-		if !rest(ctx, pause) {
+		if !rest(ctx, clock.Pause(failures, clock.MostPause)) {
 			return nil, c.fail(fault.Join(fault.Ended(ctx), err))
 		}
 	}

@@ -24,8 +24,8 @@ type sender struct {
 }
 
 const (
-	pipeline  = time.Second     // how long a pipeline may take, plus two round trips
-	retryTime = 4 * time.Second // to send a due pipeline and get its replies, see [health.Outcome]
+	pipeline  = time.Second  // how long a pipeline may take, plus two round trips
+	retryTime = 4 * pipeline // to send a due pipeline and get its replies, see [health.Outcome]
 )
 
 // Close has nothing sent any more from last on.

@@ -9,17 +9,12 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
 // errReplica: it refuses every write. With its master it may be behind one address, or be promoted soon.
 var errReplica = fault.Whole("it leads to a replica, but locks are on its master: name the master")
-
-// The first and the longest pause before an address that leads to a replica is tried again.
-const (
-	leastPause = 50 * time.Millisecond
-	mostPause  = time.Second
-)
 
 // dialsFor is for how long such an address is tried where dialing has no limit: as rueidis dials by default.
 const dialsFor = 5 * time.Second
@@ -32,9 +27,9 @@ func OpenMaster(ctx context.Context, address string, option rueidis.ClientOption
 	defer end()
 	o, err := openMaster(ctx, address, option)
 	met := err // that it is a replica says more than that a later attempt took too long
-	for pause := leastPause; errors.Is(err, errReplica); pause = min(2*pause, mostPause) {
+	for tries := 1; errors.Is(err, errReplica); tries++ {
 		select {
-		case <-time.After(pause):
+		case <-time.After(clock.Pause(tries, clock.MostPause)):
 		case <-limit.Done():
 			return Opened{}, fault.WithEnd(ctx, met)
 		}

@@ -97,8 +97,8 @@ type writing struct {
 const (
 	lookCosts  = 100 // looks may take this fraction of the time
 	recordEach = 20 * time.Second
-	recordFor  = time.Minute // longer than the leases that it lists
-	mostLonger = time.Hour   // what these may add
+	recordFor  = SilentFor // longer than the leases that it lists
+	mostLonger = time.Hour // what these may add
 )
 
 // Start sets the registry and its identity.

@@ -129,7 +129,7 @@ type Apart struct {
 
 const (
 	apartFirst = time.Minute
-	apartMost  = time.Hour
+	apartMost  = 60 * apartFirst
 )
 
 // Note notes at now that keys are on several servers. It reports whether that is news.

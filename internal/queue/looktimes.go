@@ -26,13 +26,13 @@ const (
 	// the head look more often, each lookEvery times the tickets in front: no message tells them when their queue alone disappears.
 	// That all are gone the process notices by one ticket, see tickets in internal/transport.
 	refreshing = 30 * time.Second
-	lookEvery  = 5 * time.Second
-	farBack    = int(refreshing / lookEvery) // tickets in front: from then on a call looks each refreshing, at its own time
+	lookEvery  = refreshing / time.Duration(farBack)
+	farBack    = 6 // tickets in front: from then on a call looks each refreshing, at its own time
 
 	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, up to mostSteps. Until then a
 	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
 	firstLook = barging.NotifyAfter
-	lookStep  = 100 * time.Millisecond
+	lookStep  = firstLook / mostSteps
 	mostSteps = 10
 
 	// mostPatient is how many calls of other processes look before a call for permits does when a lease is over.

@@ -25,8 +25,9 @@ const (
 	// shortLease is the lease of a grant to a process that is not far away, see zerosFor.
 	shortLease = time.Second
 
-	// suspicion, plus two round trips, is for how long the message of a grant may still come after a look has found the grant.
-	suspicion = time.Second
+	// suspicion, plus two round trips, is for how long the message of a grant may still come after a look has found the grant: as
+	// long as the grant's lease.
+	suspicion = shortLease
 )
 
 // inQueue asks for a ticket, or looks after it, once messages of grants can arrive.

@@ -15,7 +15,7 @@ import (
 // How long a release waits for Redis, and how long once its context is done; two round trips are added to each.
 const (
 	ReleaseLimit = time.Second
-	ReleaseGrace = 100 * time.Millisecond
+	ReleaseGrace = ReleaseLimit / 10
 )
 
 // Ending is a hold that its owner has ended.

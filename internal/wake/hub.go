@@ -44,7 +44,7 @@ const (
 	looking = 2 * time.Second
 	hurry   = 50 * time.Millisecond
 
-	acquainting = 2 * time.Second // plus two round trips: how long a question may take from which rueidis learns of a server
+	acquainting = looking // plus two round trips: how long a question may take from which rueidis learns of a server
 )
 
 var errLeft = errors.New("the server is no master of the cluster any more")

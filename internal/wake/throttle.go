@@ -26,7 +26,7 @@ type throttle struct {
 
 const (
 	shortestPause = 2 * time.Millisecond
-	longPause     = 8 * time.Millisecond // with longer pauses it is on
+	longPause     = 4 * shortestPause // with longer pauses it is on
 )
 
 // span bounds the time at which something happens. With none it never does.
