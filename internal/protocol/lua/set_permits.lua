@@ -18,10 +18,17 @@ local value = '' -- of no hold
 if not count() then
   return redis.error_reply(wrong())
 end
+local persisted = redis.pcall('PERSIST', key) -- first, since without it nothing may change
+if type(persisted) == 'table' then
+  local why = persisted.err
+  if string.find(why, "can't run", 1, true) or string.find(why, 'no permissions to run', 1, true) then
+    why = 'NOPERM the user lacks +persist, so the number of permits was not changed' -- before 7.0 a server says no command
+  end
+  return redis.error_reply(why)
+end
 local before = limit
 limit, stored = tonumber(number), true
 redis.call('ZADD', key, -limit, 'permits')
-redis.call('PERSIST', key)
 
 local function serve()
   grantNext(time[1] * 1000000 + time[2], nil, heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')))
