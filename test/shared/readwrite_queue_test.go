@@ -73,7 +73,8 @@ func TestQueue_ReadersAndWritersInOneQueue(t *testing.T) {
 
 // More readers than one script serves.
 func TestQueue_VeryManyReadersAreServed(t *testing.T) {
-	kit.RealWorlds(t, func(w *kit.World) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		w.WithQueues()
 		const readers = 150
 		client := w.Client()
 		holder := w.Pair()
