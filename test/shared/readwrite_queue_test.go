@@ -174,7 +174,8 @@ func TestQueue_DowngradeServesReaders(t *testing.T) {
 
 // The lease of a grant is short, and lengthened soon: readers that share the hold meanwhile do not wait for that.
 func TestQueue_AGrantedReaderKeepsItsLease(t *testing.T) {
-	kit.RealWorlds(t, func(w *kit.World) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		w.WithQueues()
 		f := w.Flaky()
 		a, b, c := w.Pair(), kit.PairOf(f.Registry()), w.Pair()
 		w.Lock(a.Writer)
@@ -192,7 +193,7 @@ func TestQueue_AGrantedReaderKeepsItsLease(t *testing.T) {
 		for _, p := range []kit.Pair{b, c} {
 			w.Await("its lease", func() bool { return w.Pttl("{orders:42}:"+reader(w, p)+":rwlock_timeout:1") > 15*time.Second })
 		}
-		<-time.After(1200 * time.Millisecond)
+		w.Pass(1200 * time.Millisecond)
 		require.True(w, b.Reader.IsHeld())
 		require.True(w, c.Reader.IsHeld())
 		require.NoError(w, g.Unlock(b.Reader))
