@@ -6,6 +6,7 @@
 package scheduler
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,16 +78,25 @@ func (s *Scheduler) Wake() {
 
 // sleep is the goroutine.
 func (s *Scheduler) sleep() {
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(math.MaxInt64)
 	defer timer.Stop()
 	for {
+		select {
+		case <-s.quit:
+			return
+		default:
+		}
+		left := s.clock.Now().Until(s.turn())
+		if left <= 0 {
+			continue
+		}
+		timer.Reset(left)
 		select {
 		case <-timer.C:
 		case <-s.wake:
 		case <-s.quit:
 			return
 		}
-		timer.Reset(s.clock.Now().Until(s.turn()))
 	}
 }
 

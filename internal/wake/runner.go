@@ -82,20 +82,23 @@ func pauseAfter(worked time.Duration, failed *int) time.Duration {
 
 // rest waits until the pause is over and a waiting call needs a connection. It reports false when the node is ended.
 func (r *runner) rest(pause time.Duration) bool {
-	over := time.NewTimer(pause)
-	defer over.Stop()
-	for rested := false; ; {
+	rested := pause <= 0
+	var over <-chan time.Time
+	if !rested {
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		over = timer.C
+	}
+	for !rested || len(r.node.served()) == 0 {
 		select {
-		case <-over.C:
+		case <-over:
 			rested = true
 		case <-r.node.wakeup:
 		case <-r.ctx.Done():
 			return false
 		}
-		if rested && len(r.node.served()) > 0 {
-			return true
-		}
 	}
+	return r.ctx.Err() == nil
 }
 
 // connect makes a connection, serves it until it is lost, and returns for how long it worked.
