@@ -139,8 +139,10 @@ func TestSharedClient_BreakWhileFindingOut(t *testing.T) {
 				holder := w.Registry()
 				w.Lock(holder.Obtain("42"))
 				w.Lock(r.Obtain("warm")) // the client has the connection that it sends commands on
-				f.Fates(command, kit.Cut)
+				f.Fate(command, kit.Cut) // others may ask the same meanwhile
 				result := kit.LockElsewhere(r.Obtain("42"), w.Context())
+				w.Await("its connection breaks", func() bool { return len(log.Lines("no connection for wake-ups")) > 0 })
+				f.Forget()
 				w.Await("it is tracked", func() bool { return w.Tracked() == 1 })
 				w.Pending(result)
 				start := time.Now()
