@@ -122,10 +122,10 @@ func TestAcquire_AHoldThatNobodyCanReachButWhoseContextIsWaitedFor(t *testing.T)
 // What was released, or is being released, is not forgotten; nor is what a context can reach, or the stack of a call.
 func TestAcquire_AHoldThatIsReachable(t *testing.T) {
 	type key struct{}
-	kit.Worlds(t, func(w *kit.World) {
+	kit.FakeWorld(t, func(w *kit.World) {
 		var log kit.Journal
 		f := w.Flaky()
-		const lease = 1800 * time.Millisecond // longer than a busy machine keeps a renewal waiting
+		const lease = 3 * time.Second
 		r := f.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		w.Known(r)
 		kit.KeepOnly(w, r.Obtain("released"), func(h *lockregistry.Hold) any {
@@ -139,22 +139,18 @@ func TestAcquire_AHoldThatIsReachable(t *testing.T) {
 			return context.WithoutCancel(context.WithValue(h.Context(w.Context()), key{}, "value"))
 		})
 		ctx, cancel := forgets2(w, r.Obtain("child"))
-		var releasing chan error
-		if w.Fake {
-			arrives := make(chan struct{})
-			f.Fates("release", kit.HeldUp(arrives))
-			releasing = make(chan error, 1)
-			kit.KeepOnly(w, r.Obtain("releasing"), func(h *lockregistry.Hold) any {
-				go func() { releasing <- h.Release(w.Context()) }()
-				return nil
-			})
-			w.Settle()
-			for range 20 {
-				runtime.GC()
-			}
-			close(arrives)
-			require.NoError(w, <-releasing)
+		arrives, releasing := make(chan struct{}), make(chan error, 1)
+		f.Fates("release", kit.HeldUp(arrives))
+		kit.KeepOnly(w, r.Obtain("releasing"), func(h *lockregistry.Hold) any {
+			go func() { releasing <- h.Release(w.Context()) }()
+			return nil
+		})
+		w.Settle()
+		for range 20 {
+			runtime.GC()
 		}
+		close(arrives)
+		require.NoError(w, <-releasing)
 		for range 5 {
 			w.AwaitRenewal("orders:child", lease)
 			runtime.GC()
