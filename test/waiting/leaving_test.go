@@ -25,6 +25,7 @@ func TestQueue_LeavingCostsTheSameHoweverManyWait(t *testing.T) {
 		w.Await("a second attempt", func() bool { return f.Count("obtain_queued") >= 2 })
 		cancel()
 		require.ErrorIs(w, <-result, context.Canceled)
+		w.Await("it leaves", func() bool { return f.Count("release") > 0 })
 		w.Await("all its tickets are gone", func() bool { return w.Tickets() == 0 })
 		removals := f.Sent("release")
 		leaves := removals[len(removals)-1]
