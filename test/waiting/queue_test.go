@@ -949,8 +949,10 @@ func TestQueue_FirstInTheQueuePolls(t *testing.T) {
 		first, second := w.Joins(w.Context(), opts...), w.Joins(w.Context(), opts...)
 		before := second.Net.Count("obtain")
 		tries := first.Net.Count("obtain")
-		w.Await("it polls", func() bool { return first.Net.Count("obtain") >= tries+10 })
-		require.LessOrEqual(w, second.Net.Count("obtain")-before, 1, "but for its first look")
+		const polls = 20
+		w.Await("it polls", func() bool { return first.Net.Count("obtain") >= tries+polls })
+		// It looks for the first time after a second, and then each five: a busy machine needs that long for the polls.
+		require.LessOrEqual(w, second.Net.Count("obtain")-before, polls/4)
 		w.Pending(first.Result)
 		start := time.Now()
 		w.Do("DEL", kit.TheKey)
