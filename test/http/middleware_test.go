@@ -11,6 +11,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -134,11 +135,13 @@ func TestMiddleware_WithoutAPathThereIsNoLock(t *testing.T) {
 
 func TestMiddleware_Taken(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, lockregistry.Wait(time.Second)) // so that a busy machine has time to answer
-	defer s.HoldElsewhere("42", time.Minute)()
-	require.Equal(t, http.StatusConflict, s.ask(unexpected).Code)
-	require.Len(t, s.failed, 1)
-	require.ErrorIs(t, s.failed[0], lockregistry.ErrTaken)
+	synctest.Test(t, func(t *testing.T) { // a busy machine would answer late
+		s := newServed(t, lockregistry.Wait(time.Second))
+		defer s.HoldElsewhere("42", time.Minute)()
+		require.Equal(t, http.StatusConflict, s.ask(unexpected).Code)
+		require.Len(t, s.failed, 1)
+		require.ErrorIs(t, s.failed[0], lockregistry.ErrTaken)
+	})
 }
 
 func TestMiddleware_Unavailable(t *testing.T) {
