@@ -323,7 +323,7 @@ func (q *queue) take(d *driver, ok bool) {
 		}
 		d.of = append(d.of, e)
 	}
-	q.waiting = append(q.waiting[:0], q.waiting[n:]...)
+	q.waiting = slices.Delete(q.waiting, 0, n)
 	if len(d.of) > 0 {
 		q.seeking, q.sending, d.age = q.seeking-1, q.sending+1, q.age
 	}

@@ -129,6 +129,9 @@ func TestQueue_ManyCommandsGoTogether(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, way.First.queue.flying)
 		require.Zero(t, way.First.queue.sending)
+		for _, e := range way.First.queue.waiting[:cap(way.First.queue.waiting)] {
+			require.Nil(t, e, "what was sent is kept no longer: it may refer to a whole registry")
+		}
 
 		before := alone.Load()
 		for i := range 10 {
