@@ -118,7 +118,7 @@ func TestScale_ManyWaiters(t *testing.T) {
 							return
 						}
 						got.Add(1)
-						if err := l.Unlock(w.Context()); err != nil {
+						if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 							w.Error(err)
 						}
 					})
@@ -180,7 +180,7 @@ func TestScale_NoHerd(t *testing.T) {
 							}
 							entered <- l
 							<-leave
-							if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+							if err := w.UnlessLate(l.Unlock(context.WithoutCancel(ctx))); err != nil {
 								w.Error(err)
 							}
 						})
@@ -271,7 +271,7 @@ func TestScale_OthersAreNotStarved(t *testing.T) {
 							}
 							waits[i] = append(waits[i], time.Since(start))
 							<-time.After(section)
-							if err := l.Unlock(ctx); err != nil {
+							if err := w.UnlessLate(l.Unlock(ctx)); err != nil {
 								w.Error(err)
 								return
 							}

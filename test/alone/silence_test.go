@@ -78,7 +78,7 @@ func TestSilence_UnlockAtTheEndOfAProgram(t *testing.T) { // alone: Unlock waits
 			ctx, cancel := context.WithCancel(w.Context())
 			require.NoError(w, l.Lock(ctx))
 			cancel()
-			require.NoError(w, l.Unlock(ctx))
+			w.Released(l.Unlock(ctx))
 			require.True(w, w.Free(kit.TheKey), "at once")
 		}
 	})

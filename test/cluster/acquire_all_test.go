@@ -40,10 +40,10 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 				_, err = registries[0].AcquireAll(t.Context(), paths, lockregistry.NoWait())
 				require.ErrorIs(t, err, lockregistry.ErrTaken)
 				require.ErrorContains(t, err, "orders:"+taken+":")
-				require.NoError(t, held.Release(t.Context()))
+				require.NoError(t, kit.UnlessLate(held.Release(t.Context())))
 				all, err := registries[1].AcquireAll(t.Context(), paths, lockregistry.NoWait())
 				require.NoError(t, err, "nothing was kept")
-				require.NoError(t, all.Release(t.Context()))
+				require.NoError(t, kit.UnlessLate(all.Release(t.Context())))
 			}
 			var inside kit.Sections
 			var group sync.WaitGroup
@@ -58,7 +58,7 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 								return
 							}
 							inside.Enter(t, which, func() {})
-							if err := h.Release(t.Context()); err != nil {
+							if err := kit.UnlessLate(h.Release(t.Context())); err != nil {
 								t.Error(err)
 							}
 						}

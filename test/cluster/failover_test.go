@@ -120,7 +120,7 @@ func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 			l := r.Obtain("42")
 			for range 50 { // so that the path's node is healthy
 				require.NoError(t, l.Lock(t.Context()))
-				require.NoError(t, l.Unlock(t.Context()))
+				require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 			}
 			master := d.Master(kit.TheKey, nil)
 			heir := d.Replicas(master)[0]
@@ -170,7 +170,7 @@ func TestFailover_RenewalsFollowASlot(t *testing.T) {
 	begun := time.Now()
 	require.Never(t, func() bool { return alive.Err() != nil }, 2*lease, 10*time.Millisecond)
 	require.Greater(t, time.Since(begun), lease, "and it was renewed meanwhile")
-	require.NoError(t, l.Unlock(t.Context()))
+	require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 }
 
 func shortly(t *testing.T) context.Context {
@@ -275,7 +275,7 @@ func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 		}
 	}
 	for n, l := range taken {
-		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 		require.NoError(t, <-waiters[n])
 	}
 }

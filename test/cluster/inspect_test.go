@@ -37,6 +37,6 @@ func TestInspect_WaitersWhoseProcessIsGoneOnACluster(t *testing.T) {
 		}
 		end()
 		all.Wait()
-		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 	}
 }

@@ -51,7 +51,7 @@ func TestQueue_OnACluster(t *testing.T) {
 							}
 							entered[i]++
 							inside--
-							if err := l.Unlock(t.Context()); err != nil {
+							if err := kit.UnlessLate(l.Unlock(t.Context())); err != nil {
 								t.Error(err)
 							}
 						}
@@ -91,9 +91,9 @@ func TestQueue_BracesThatForbidAQueue(t *testing.T) {
 			got := make(chan error, 1)
 			go func() { got <- waits.Lock(owner, lockregistry.Wait(10*time.Second)) }()
 			require.Eventually(t, func() bool { return len(log.Lines("because of the braces")) == 1 }, 10*time.Second, time.Millisecond)
-			require.NoError(t, holder.Unlock(t.Context()))
+			require.NoError(t, kit.UnlessLate(holder.Unlock(t.Context())))
 			require.NoError(t, <-got)
-			require.NoError(t, waits.Unlock(owner))
+			require.NoError(t, kit.UnlessLate(waits.Unlock(owner)))
 		})
 	}
 }
@@ -147,7 +147,7 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 			for _, n := range []*redistest.Server{to, from, nodes[(i+2)%3]} {
 				n.Command(t, "CLUSTER", "SETSLOT", slot, "NODE", to.Command(t, "CLUSTER", "MYID"))
 			}
-			require.NoError(t, holder.Unlock(t.Context()))
+			require.NoError(t, kit.UnlessLate(holder.Unlock(t.Context())))
 			for range 2 {
 				select {
 				case err := <-one:
@@ -189,7 +189,7 @@ func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 			ctx, giveUp := context.WithCancel(lockregistry.ContextWithOwner(t.Context()))
 			go func() { next <- l.Lock(ctx) }()
 			require.Never(t, func() bool { return len(next) > 0 }, 50*time.Millisecond, time.Millisecond)
-			require.NoError(t, l.Unlock(t.Context()))
+			require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 			require.Equal(t, "0", from.Command(t, "CLUSTER", "COUNTKEYSINSLOT", slot))
 			giveUp()
 			if err := <-next; err != nil { // until the slot has moved it may wait
@@ -251,7 +251,7 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 									<-time.After(time.Millisecond)
 									readers.Add(-1)
 								}
-								if err := l.Unlock(t.Context()); err != nil {
+								if err := kit.UnlessLate(l.Unlock(t.Context())); err != nil {
 									t.Error(err)
 								}
 							}
@@ -298,7 +298,7 @@ func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 						got <- err
 					}()
 					require.Eventually(t, func() bool { return waits.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
-					require.NoError(t, holder.Unlock(t.Context()))
+					require.NoError(t, kit.UnlessLate(holder.Unlock(t.Context())))
 					require.NoError(t, <-got)
 				}
 				require.Positive(t, waits.Stats().Wakeups.Messages)
@@ -370,7 +370,7 @@ func TestQueue_HalfASlotIsMoved(t *testing.T) {
 				m.begin()
 				m.move(moved)
 				start := time.Now()
-				require.NoError(t, holder.Unlock(t.Context()))
+				require.NoError(t, kit.UnlessLate(holder.Unlock(t.Context())))
 				for range cap(results) {
 					require.NoError(t, <-results)
 					t.Log(time.Since(start))
@@ -383,7 +383,7 @@ func TestQueue_HalfASlotIsMoved(t *testing.T) {
 					got <- next.Obtain("42").Lock(lockregistry.ContextWithOwner(t.Context()), lockregistry.Wait(10*time.Second))
 				}()
 				require.Eventually(t, func() bool { return next.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
-				require.NoError(t, holder.Unlock(t.Context()))
+				require.NoError(t, kit.UnlessLate(holder.Unlock(t.Context())))
 				require.NoError(t, <-got)
 				require.Equal(t, "0", m.to.Command(t, "ZCOUNT", kit.TheQueue, "0", "+inf"), "nothing is left of those that waited meanwhile")
 			})

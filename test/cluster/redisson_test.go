@@ -36,7 +36,7 @@ func TestRedisson_BracesOnACluster(t *testing.T) {
 				if works || l == plain {
 					require.NoError(t, err, path)
 					require.NoError(t, l.Renew(t.Context(), time.Minute))
-					require.NoError(t, l.Unlock(t.Context()))
+					require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 					continue
 				}
 				require.ErrorContains(t, err, "in different slots, because of the braces in its name")
@@ -139,7 +139,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 				})
 
 				// A release is heard of once; one that gives the lock to who waits in the queue, not always.
-				require.NoError(t, held.Unlock(t.Context()))
+				require.NoError(t, kit.UnlessLate(held.Unlock(t.Context())))
 				w.Hears(heard, channel+" 0")
 				require.NoError(t, held.Lock(t.Context()))
 				require.Empty(t, heard)
@@ -150,7 +150,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 				})
 				w.Pending(result)
 				start := time.Now()
-				require.NoError(t, held.Unlock(t.Context()))
+				require.NoError(t, kit.UnlessLate(held.Unlock(t.Context())))
 				t.Log(path, w.Takes(start, result))
 				require.NoError(t, g.Unlock(waited))
 				w.Hears(heard, channel+" 0")

@@ -64,17 +64,17 @@ func TestReplicas_WithFencingAndSeveralPaths(t *testing.T) {
 			held <- h
 		}()
 		w.Await("there is a ticket", func() bool { return r.Stats().Tickets == 1 })
-		require.NoError(w, other.Release(w.Context()))
+		w.Released(other.Release(w.Context()))
 		first := <-held
 		require.Greater(w, first.Token(), other.Token())
 		assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", "orders:a"))
-		require.NoError(w, first.Release(w.Context()))
+		w.Released(first.Release(w.Context()))
 
 		both, err := r.AcquireAll(w.Context(), []string{"a", "b"})
 		require.NoError(w, err)
 		require.Greater(w, both.Token(), first.Token())
 		assert.Equal(w, "2", w.Replica.Command(w, "EXISTS", "orders:a", "orders:b"))
-		require.NoError(w, both.Release(w.Context()))
+		w.Released(both.Release(w.Context()))
 		w.Replica.Freeze()
 		_, err = r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.NoWait())
 		require.ErrorIs(w, err, lockregistry.ErrUnavailable)
@@ -117,7 +117,7 @@ func TestReplicas_AndForgottenScripts(t *testing.T) {
 		require.NoError(w, err)
 		w.Do("SCRIPT", "FLUSH")
 		require.NoError(w, h.Renew(w.Context(), time.Minute))
-		require.NoError(w, h.Release(w.Context()))
+		w.Released(h.Release(w.Context()))
 
 		w.Do("SCRIPT", "FLUSH")
 		w.Replica.Freeze()
@@ -223,7 +223,7 @@ func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 			require.NoError(w, context.Cause(inside))
 			return w.Replica.Command(w, "EXISTS", "orders:kept") == "1" && time.Since(began) > 3*lease
 		})
-		require.NoError(w, kept.Unlock(owner))
+		w.Released(kept.Unlock(owner))
 	})
 }
 
@@ -240,7 +240,7 @@ func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
 		w.Replica.Thaw()
 		require.NoError(w, h.Renew(w.Context(), time.Minute))
 		assert.Greater(w, h.Remaining(), 50*time.Second)
-		require.NoError(w, h.Release(w.Context()))
+		w.Released(h.Release(w.Context()))
 	})
 }
 
@@ -273,7 +273,7 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 				}
 				require.NoError(w, <-waits)
 				assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", kit.Key(l)))
-				require.NoError(w, l.Unlock(owner))
+				w.Released(l.Unlock(owner))
 			}
 		}
 	})
@@ -301,7 +301,7 @@ func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 		w.Replica.Thaw()
 		require.NoError(w, <-waits)
 		assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", "orders:42"))
-		require.NoError(w, l.Unlock(owner))
+		w.Released(l.Unlock(owner))
 		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
 	})
 }
@@ -342,7 +342,7 @@ func TestReplicas_NeedsNoReplicas(t *testing.T) {
 		w.Replica.Freeze()
 		w.Unlock(l)
 		require.NoError(w, <-next)
-		require.NoError(w, l.Unlock(owner))
+		w.Released(l.Unlock(owner))
 		w.Replica.Thaw()
 	})
 }

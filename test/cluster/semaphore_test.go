@@ -83,13 +83,13 @@ func TestSemaphore_OnACluster(t *testing.T) {
 			require.Equal(t, []int{1, 2}, []int{info.Holders[0].Permits, info.Holders[1].Permits})
 			require.Equal(t, []int{3, 1}, []int{info.Waiters[0].Permits, info.Waiters[1].Permits})
 			require.False(t, info.Waiters[0].Gone || info.Waiters[1].Gone)
-			require.NoError(t, one.Release(t.Context()))
+			require.NoError(t, kit.UnlessLate(one.Release(t.Context())))
 			c.full(b)
-			require.NoError(t, two.Release(t.Context()))
+			require.NoError(t, kit.UnlessLate(two.Release(t.Context())))
 			all := <-large
 			c.full(b)
 			require.Empty(t, small)
-			require.NoError(t, all.Release(t.Context()))
+			require.NoError(t, kit.UnlessLate(all.Release(t.Context())))
 			one = <-small
 			require.Positive(t, b.Stats().Wakeups.Messages, "it was told")
 
@@ -101,12 +101,12 @@ func TestSemaphore_OnACluster(t *testing.T) {
 			one = <-small
 			small = c.acquires(b)
 			require.NoError(t, inspect.Of(a).ForceUnlock(t.Context(), path))
-			require.NoError(t, (<-small).Release(t.Context()))
+			require.NoError(t, kit.UnlessLate((<-small).Release(t.Context())))
 			require.ErrorIs(t, one.Release(t.Context()), lockregistry.ErrLockLost)
 			require.ErrorIs(t, two.Release(t.Context()), lockregistry.ErrLockLost)
 
 			require.NoError(t, a.Semaphore(path, 3).SetPermits(t.Context(), 1))
-			require.NoError(t, c.acquired(b).Release(t.Context()))
+			require.NoError(t, kit.UnlessLate(c.acquired(b).Release(t.Context())))
 		})
 	}
 }
@@ -162,8 +162,8 @@ func TestSemaphore_BracesOnACluster(t *testing.T) {
 	got := make(chan *lockregistry.Hold, 1)
 	go func() { got <- c.acquired(b, lockregistry.Wait(20*time.Second)) }()
 	require.Eventually(t, func() bool { return len(log.Lines("because of the braces")) == 1 }, 10*time.Second, time.Millisecond)
-	require.NoError(t, h.Release(t.Context()))
-	require.NoError(t, (<-got).Release(t.Context()))
+	require.NoError(t, kit.UnlessLate(h.Release(t.Context())))
+	require.NoError(t, kit.UnlessLate((<-got).Release(t.Context())))
 
 	_, err := c.registry(lockregistry.WithFencing()).Semaphore("e}1", 3).Acquire(t.Context())
 	require.ErrorContains(t, err, "acquire orders:e}1: a cluster keeps the fencing counter")

@@ -301,7 +301,7 @@ func TestHold_ContextWhoseMethodsAskTheHold(t *testing.T) {
 		require.NoError(w, err)
 		ctx := h.Context(Mode{w.Context(), func() { _, _ = h.Remaining(), r.Obtain("42").IsHeld() }})
 		require.NoError(w, ctx.Err())
-		require.NoError(w, h.Release(w.Context()))
+		w.Released(h.Release(w.Context()))
 		require.Equal(w, context.Canceled, context.Cause(ctx))
 	})
 }

@@ -173,7 +173,7 @@ func TestLateReply_ALateRemoval(t *testing.T) {
 			releases := f.Count("release")
 			f.Fates("release", kit.DeposedAnswer(":1\r\n"))
 			start := time.Now()
-			require.NoError(w, l.Unlock(w.Context()))
+			w.Released(l.Unlock(w.Context()))
 			require.Equal(w, kit.LateAfter, time.Since(start))
 			require.True(w, w.Free(kit.TheKey))
 			require.Equal(w, releases+2, f.Count("release"))

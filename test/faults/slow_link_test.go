@@ -209,7 +209,7 @@ func TestSlowLink_OnASlowLink(t *testing.T) {
 					<-time.After(10 * time.Millisecond)
 					inside.Add(-1)
 					entered.Add(1)
-					if err := l.Unlock(ctx); err != nil {
+					if err := w.UnlessLate(l.Unlock(ctx)); err != nil {
 						w.Error(err)
 					}
 				}
@@ -505,7 +505,7 @@ func TestLock_FreeAfterALateAnswer(t *testing.T) {
 		require.NoError(w, <-got)
 		w.Pass(time.Minute)
 		require.False(w, w.Free(kit.TheKey), "it is held")
-		require.NoError(w, r.Obtain("42").Unlock(ctx))
+		w.Released(r.Obtain("42").Unlock(ctx))
 	})
 }
 

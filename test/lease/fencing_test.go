@@ -154,7 +154,7 @@ func TestFencing_TokensAtHandoff(t *testing.T) {
 					grants++
 				}
 				value = now
-				if err := h.Release(w.Context()); err != nil {
+				if err := w.UnlessLate(h.Release(w.Context())); err != nil {
 					w.Error(err)
 				}
 			})
@@ -191,8 +191,8 @@ func TestFencing_TwinsHaveOneToken(t *testing.T) {
 		w.Unlock(l)
 		require.Equal(w, before+1, <-tokens)
 		require.Equal(w, before+1, <-tokens)
-		require.NoError(w, l.Unlock(both))
-		require.NoError(w, l.Unlock(both))
+		w.Released(l.Unlock(both))
+		w.Released(l.Unlock(both))
 	})
 }
 
@@ -226,7 +226,7 @@ func TestFencing_TokensOfTheQueue(t *testing.T) {
 							w.Error(err)
 						}
 						tokens <- h.Token()
-						if err := h.Release(w.Context()); err != nil {
+						if err := w.UnlessLate(h.Release(w.Context())); err != nil {
 							w.Error(err)
 						}
 						close(tokens)
@@ -431,7 +431,7 @@ func TestFencing_NoHolderIsRefused(t *testing.T) {
 							w.Error(err)
 							return
 						}
-						if err := without.Unlock(w.Context()); err != nil {
+						if err := w.UnlessLate(without.Unlock(w.Context())); err != nil {
 							w.Error(err)
 						}
 					}
@@ -447,7 +447,7 @@ func TestFencing_NoHolderIsRefused(t *testing.T) {
 									return
 								}
 								protected.Write(h.Token())
-								if err := h.Release(w.Context()); err != nil {
+								if err := w.UnlessLate(h.Release(w.Context())); err != nil {
 									w.Error(err)
 								}
 							}
@@ -512,7 +512,7 @@ func TestFencing_DocumentedPermissionsOfFencing(t *testing.T) {
 						return
 					}
 					waiting <- h.Token()
-					if err := h.Release(w.Context()); err != nil {
+					if err := w.UnlessLate(h.Release(w.Context())); err != nil {
 						w.Error(err)
 					}
 					close(waiting)

@@ -234,7 +234,7 @@ func TestGone_UnlockForAGoroutineThatIsGone(t *testing.T) {
 			w.Pass(time.Second / 4)
 		}
 		w.Pending(locked)
-		require.NoError(w, l.Unlock(within))
+		w.Released(l.Unlock(within))
 		require.NoError(w, <-locked)
 		require.Equal(w, uint64(1), r.Stats().Handoffs)
 		w.Pass(5 * time.Minute)
@@ -263,7 +263,7 @@ func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
 					if first == "found" {
 						find()
 					}
-					require.NoError(w, l.Unlock(ctx))
+					w.Released(l.Unlock(ctx))
 					require.NoError(w, <-locked)
 					if first == "unlocked" {
 						find()
@@ -282,7 +282,7 @@ func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
 	for name, work := range map[string]func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context){
 		"Lock and Unlock": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
 			require.NoError(w, l.Lock(ctx))
-			require.NoError(w, l.Unlock(ctx))
+			w.Released(l.Unlock(ctx))
 		},
 		"Lock": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context) {
 			require.NoError(w, l.Lock(ctx))
@@ -346,13 +346,13 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			ctx, l := lockregistry.ContextWithOwner(w.Context()), r.Obtain("a")
 			require.NoError(w, l.Lock(ctx))
 			w.Pass(5 * lease)
-			require.NoError(w, l.Unlock(ctx))
+			w.Released(l.Unlock(ctx))
 			uncounted("it is not a goroutine's")
 
 			h, err := r.Acquire(w.Context(), "b")
 			require.NoError(w, err)
 			w.Pass(5 * lease)
-			require.NoError(w, h.Release(w.Context()))
+			w.Released(h.Release(w.Context()))
 			uncounted("it is a Hold")
 
 			l = r.Obtain("42")
@@ -376,7 +376,7 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			require.LessOrEqual(w, counted, 5*3+1, "every 20 seconds")
 			w.Unlock(l)
 			w.Pass(5 * lease)
-			require.NoError(w, busy.Unlock(ctx))
+			w.Released(busy.Unlock(ctx))
 			require.Equal(w, counted, kit.GoroutineCounts(r), "the hold is over")
 		})
 	})

@@ -148,7 +148,7 @@ func unlocksAtLook(w *kit.World, l *lockregistry.Lock, at int, shared bool) bool
 		w.Pending(got)
 	}
 	unlock := func() {
-		require.NoError(w, l.Unlock(owner))
+		w.Released(l.Unlock(owner))
 		require.NoError(w, <-got)
 	}
 	ctx := &looked{Context: owner, at: at, meanwhile: unlock}
@@ -180,7 +180,7 @@ func TestRenew_LateReplyAfterUnlock(t *testing.T) {
 		renewed := w.Goroutine().Start(func() error { return l.Renew(owner, 40*time.Second) })
 		w.Settle()
 		w.Pending(got)
-		require.NoError(w, l.Unlock(owner))
+		w.Released(l.Unlock(owner))
 		require.NoError(w, <-got)
 		w.Fails(<-renewed, lockregistry.ErrNotOwner, "renew", kit.TheKey)
 		require.Equal(w, sent+1, f.Count("renew"))

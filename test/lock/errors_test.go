@@ -333,7 +333,7 @@ func TestLock_AnswersToOneThatWouldWaitForItself(t *testing.T) {
 			c.matches(asks(h.Context(w.Context()), c), lockregistry.ErrDeadlock)
 			require.NotEmpty(w, call)
 		}
-		require.NoError(w, h.Release(w.Context()))
+		w.Released(h.Release(w.Context()))
 	})
 }
 
@@ -553,7 +553,7 @@ func TestLock_TakenSaysWho(t *testing.T) {
 		} {
 			require.Regexp(w, "^"+text+"a Hold of goroutine [0-9]+ of this process has it$", l.Lock(w.Context(), opt).Error())
 		}
-		require.NoError(w, h.Release(w.Context()))
+		w.Released(h.Release(w.Context()))
 		g := w.Goroutine()
 		require.NoError(w, g.Lock(l))
 		require.Regexp(w, ": goroutine [0-9]+ of this process has it$", l.Lock(w.Context(), lockregistry.NoWait()).Error())

@@ -148,7 +148,7 @@ func TestNesting_DoEndsBeforeItsChildren(t *testing.T) {
 			w.Settle()
 		}
 		w.Pending(waits)
-		require.NoError(w, child.Do(func() error { return l.Unlock(ctx) }))
+		w.Released(child.Do(func() error { return l.Unlock(ctx) }))
 		require.Error(w, ctx.Err())
 		require.NoError(w, <-waits)
 		w.Fails(child.Do(func() error { return l.Unlock(ctx) }), lockregistry.ErrNotOwner, "unlock", "orders:a")

@@ -118,7 +118,7 @@ func TestUnlock_WithADoneContextRemovesTheKey(t *testing.T) { // alone: Unlock w
 		ctx, cancel := context.WithCancel(w.Context())
 		require.NoError(w, l.Lock(ctx))
 		cancel()
-		require.NoError(w, l.Unlock(ctx))
+		w.Released(l.Unlock(ctx))
 		w.AwaitGone("orders:42")
 		w.Lock(l)
 		w.Unlock(l)

@@ -105,7 +105,7 @@ func TestHolder_IsNotHandedOn(t *testing.T) {
 						next <- other
 					}()
 					w.Settle()
-					require.NoError(w, h.Release(w.Context()))
+					w.Released(h.Release(w.Context()))
 					other := <-next
 					if len(h.Paths()) == 1 {
 						require.Equal(w, !asked, r.Stats().Handoffs > 0)
@@ -113,7 +113,7 @@ func TestHolder_IsNotHandedOn(t *testing.T) {
 					err = inspect.Of(w.Registry()).ForceUnlockHolder(w.Context(), other.Paths()[0], name)
 					w.Fails(err, lockregistry.ErrNotOwner, "forceunlock", kit.TheKey)
 					require.NoError(w, other.Renew(w.Context(), time.Minute))
-					require.NoError(w, other.Release(w.Context()))
+					w.Released(other.Release(w.Context()))
 				})
 			})
 		}
@@ -163,11 +163,11 @@ func TestHolder_WhileItIsReleased(t *testing.T) {
 				}
 			})
 			runtime.Gosched()
-			require.NoError(w, h.Release(w.Context()))
+			w.Released(h.Release(w.Context()))
 			other := <-next
 			asks.Wait()
 			require.NotContains(w, names, other.Holder())
-			require.NoError(w, other.Release(w.Context()))
+			w.Released(other.Release(w.Context()))
 		}
 	})
 }

@@ -34,7 +34,7 @@ func TestInspect_WaitersWhoseProcessIsGone(t *testing.T) {
 		}
 		w.Unlock(l)
 		require.NoError(w, <-locked)
-		require.NoError(w, waiter.Obtain("42").Unlock(owner))
+		w.Released(waiter.Obtain("42").Unlock(owner))
 	})
 }
 
@@ -132,7 +132,7 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 
 		hold, err := spring.Acquire(w.Context(), "kept", lockregistry.AtLeast(time.Hour))
 		require.NoError(w, err)
-		require.NoError(w, hold.Release(w.Context()))
+		w.Released(hold.Release(w.Context()))
 		info = look(w, viewer, "kept")
 		require.True(w, info.Holders[0].Kept)
 		require.Greater(w, info.Holders[0].Lease, 59*time.Minute)
@@ -227,7 +227,7 @@ func TestInspect_ShowsTheQueue(t *testing.T) {
 		require.NoError(w, inspect.Of(viewer).ForceUnlock(w.Context(), "42"))
 		for i, waiter := range waiters {
 			require.NoError(w, <-locked[i])
-			require.NoError(w, waiter.Obtain("42").Unlock(owners[i]))
+			w.Released(waiter.Obtain("42").Unlock(owners[i]))
 		}
 	})
 }

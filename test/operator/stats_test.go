@@ -121,7 +121,7 @@ func TestStats_OfTickets(t *testing.T) {
 			s := r.Stats()
 			assert.Equal(w, []int{0, 0, 1}, []int{s.Tickets, s.Waiters, s.Holds})
 			assert.Equal(w, before+1, s.Wakeups.Messages)
-			require.NoError(w, l.Unlock(owner))
+			w.Released(l.Unlock(owner))
 		}
 	})
 }
@@ -169,7 +169,7 @@ func TestStats_OfWakeups(t *testing.T) {
 			w.Do("DEL", "orders:42")
 			w.Do("PUBLISH", "orders-channel:orders:42", "orders:42")
 			require.NoError(w, <-waits)
-			require.NoError(w, l.Unlock(owner))
+			w.Released(l.Unlock(owner))
 			require.NoError(w, r.Close())
 			w.Await("nobody listens", func() bool { return strings.Contains(w.Do("INFO", "stats"), "pubsub_channels:0\r") })
 		}
@@ -271,7 +271,7 @@ func TestStats_OfACluster(t *testing.T) {
 			assert.Equal(t, observe.NodeStats{Address: n.Address, Wakeup: "poll"}, n)
 		}
 	}
-	require.NoError(t, held.Unlock(t.Context()))
+	require.NoError(t, kit.UnlessLate(held.Unlock(t.Context())))
 	require.NoError(t, <-waits)
 }
 
@@ -374,7 +374,7 @@ func TestStats_OfTheOldestHold(t *testing.T) {
 		w.Lock(l)
 		w.Pass(time.Second)
 		require.Equal(w, 2*time.Second, r.Stats().Oldest.Round(100*time.Millisecond))
-		require.NoError(w, first.Release(w.Context()))
+		w.Released(first.Release(w.Context()))
 		require.Equal(w, time.Second, r.Stats().Oldest.Round(100*time.Millisecond))
 		g := w.Goroutine()
 		next := g.Starts(l)

@@ -144,7 +144,7 @@ func TestCache_EvictionNeverAllowsTwoHolders(t *testing.T) {
 					default:
 						w.Error("two at once")
 					}
-					if err := kept.Unlock(w.Context()); err != nil {
+					if err := w.UnlessLate(kept.Unlock(w.Context())); err != nil {
 						w.Error(err)
 					}
 					r.Obtain(fmt.Sprint(i, round, "more"))

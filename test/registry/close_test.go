@@ -110,7 +110,7 @@ func TestClose(t *testing.T) {
 			w.Fails(r.Do(w.Context(), l.Path(), kit.DoNothing), lockregistry.ErrClosed, "do", kit.Key(l))
 		}
 		<-held.Context(w.Context()).Done()
-		require.NoError(w, held.Unlock(w.Context()))
+		w.Released(held.Unlock(w.Context()))
 		require.True(w, w.Free("orders:held"), "Unlock removes it as before")
 
 		require.NoError(w, r.Close())

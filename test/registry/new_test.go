@@ -75,7 +75,7 @@ func TestRegistry_ManyRegistriesOnOneKey(t *testing.T) {
 					default:
 						w.Error("two at once")
 					}
-					if err := l.Unlock(w.Context()); err != nil {
+					if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 						w.Error(err)
 					}
 				}

@@ -64,12 +64,12 @@ func TestAcquireAll_BehindAProxy(t *testing.T) {
 		}
 		_, err = all[1].AcquireAll(w.Context(), paths[1:], lockregistry.NoWait())
 		require.ErrorIs(w, err, lockregistry.ErrTaken)
-		require.NoError(w, hold.Release(w.Context()))
+		w.Released(hold.Release(w.Context()))
 
 		refused := relay.Refused.Load()
 		hold, err = all[0].AcquireAll(w.Context(), paths, lockregistry.NoWait())
 		require.NoError(w, err)
-		require.NoError(w, hold.Release(w.Context()))
+		w.Released(hold.Release(w.Context()))
 		require.Equal(w, refused, relay.Refused.Load(), "it knows the proxy")
 
 		inside := make([]atomic.Int32, len(paths))
@@ -92,7 +92,7 @@ func TestAcquireAll_BehindAProxy(t *testing.T) {
 					for _, i := range these {
 						inside[i].Add(-1)
 					}
-					if err := hold.Release(w.Context()); err != nil {
+					if err := w.UnlessLate(hold.Release(w.Context())); err != nil {
 						w.Error(err)
 					}
 				}
@@ -117,7 +117,7 @@ func TestAcquireAll_BehindAProxyByChance(t *testing.T) {
 			require.NoError(w, err)
 			hold, err := r.AcquireAll(w.Context(), []string{"{one}a", "{one}b", "{one}c"}, lockregistry.NoWait())
 			require.NoError(w, err)
-			require.NoError(w, hold.Release(w.Context()))
+			w.Released(hold.Release(w.Context()))
 		}
 		paths := apart(relay)
 		hold, err := r.AcquireAll(w.Context(), paths, lockregistry.NoWait())
@@ -126,7 +126,7 @@ func TestAcquireAll_BehindAProxyByChance(t *testing.T) {
 			_, err := other.Acquire(w.Context(), path, lockregistry.NoWait())
 			require.ErrorIs(w, err, lockregistry.ErrTaken, path)
 		}
-		require.NoError(w, hold.Release(w.Context()))
+		w.Released(hold.Release(w.Context()))
 	})
 }
 
@@ -157,7 +157,7 @@ func TestAcquireAll_ReadBack(t *testing.T) {
 					hold, err := r.AcquireAll(w.Context(), paths)
 					require.NoError(w, err)
 					taken(w, paths...)
-					require.NoError(w, hold.Release(w.Context()))
+					w.Released(hold.Release(w.Context()))
 					allFree(w, paths...)
 					return f.Count("obtain_all") - before
 				}
@@ -196,7 +196,7 @@ func TestAcquireAll_ReadBackAndLocks(t *testing.T) {
 		acquires := func() {
 			hold, err := r.AcquireAll(w.Context(), paths)
 			require.NoError(w, err)
-			require.NoError(w, hold.Release(w.Context()))
+			w.Released(hold.Release(w.Context()))
 		}
 		shows := func() (scripts int) {
 			hold, err := other.AcquireAll(w.Context(), paths)
@@ -208,7 +208,7 @@ func TestAcquireAll_ReadBackAndLocks(t *testing.T) {
 					scripts++
 				}
 			}
-			require.NoError(w, hold.Release(w.Context()))
+			w.Released(hold.Release(w.Context()))
 			return scripts
 		}
 		shows() // from now on the server knows the script
@@ -239,6 +239,6 @@ func TestAcquireAll_BehindAProxyTellsWaiters(t *testing.T) {
 		hold, err := relay.Registry().AcquireAll(w.Context(), paths)
 		require.NoError(w, err)
 		require.Equal(w, "orders:"+paths[0], <-heard, "what the script has obtained was released")
-		require.NoError(w, hold.Release(w.Context()))
+		w.Released(hold.Release(w.Context()))
 	})
 }

@@ -25,7 +25,7 @@ func TestReleaseAll_ByOneScript(t *testing.T) {
 			h, err := r.AcquireAll(w.Context(), paths)
 			require.NoError(w, err)
 			before := f.Count("release")
-			require.NoError(w, h.Release(w.Context()))
+			w.Released(h.Release(w.Context()))
 			allFree(w, paths...)
 			if round > 0 { // the server knows the script
 				require.Equal(w, before+1, f.Count("release"))
@@ -47,7 +47,7 @@ func TestReleaseAll_OthersWaitForOne(t *testing.T) {
 			got, _ := w.AllOf(w.Context(), other, []string{"b"})
 			w.Await("it waits in the queue", func() bool { return other.Stats().Tickets == 1 })
 			granted := other.Stats().Wakeups.Messages
-			require.NoError(w, h.Release(w.Context()))
+			w.Released(h.Release(w.Context()))
 			b := <-got
 			require.Greater(w, other.Stats().Wakeups.Messages, granted, "by a message")
 			allFree(w, "a", "c")
@@ -131,8 +131,8 @@ func TestReleaseAll_BehindAProxy(t *testing.T) {
 			got <- h
 		}()
 		w.Await("it waits", func() bool { return r.Stats().Waiters > 0 })
-		require.NoError(w, first.Release(w.Context()))
-		require.NoError(w, (<-got).Release(w.Context()))
+		w.Released(first.Release(w.Context()))
+		w.Released((<-got).Release(w.Context()))
 		for _, server := range relay.Servers {
 			for _, path := range paths {
 				require.True(w, server.Free("orders:"+path), path)
@@ -154,7 +154,7 @@ func TestReleaseAll_WithALateReply(t *testing.T) {
 			if round > 0 { // the server knows the script
 				f.Fates("release_all", kit.Fate{Lost: true, Reply: "*3\r\n:1\r\n:1\r\n:1\r\n", Linger: 800 * time.Millisecond})
 			}
-			require.NoError(w, h.Release(w.Context()))
+			w.Released(h.Release(w.Context()))
 			w.Settle()
 			allFree(w, paths...)
 		}
@@ -176,7 +176,7 @@ func TestReleaseAll_EachHasItsTime(t *testing.T) {
 		require.NoError(w, err)
 		w.Release(other)
 		start, scripts := time.Now(), f.Count("release_all")
-		require.NoError(w, h.Release(w.Context()))
+		w.Released(h.Release(w.Context()))
 		require.Equal(w, scripts, f.Count("release_all"))
 		require.Greater(w, time.Since(start), 3*trip, "256 at a time")
 		require.Empty(w, w.Left())

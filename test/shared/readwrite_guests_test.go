@@ -108,9 +108,9 @@ func TestReservation_AGuestThatIsRefused(t *testing.T) {
 				require.FailNow(t, "it does not wait", "%v", err)
 			case <-time.After(500 * time.Millisecond):
 			}
-			require.NoError(t, reader.Unlock(t.Context()))
+			require.NoError(t, kit.UnlessLate(reader.Unlock(t.Context())))
 			require.NoError(t, <-got)
-			require.NoError(t, writer.Unlock(owner))
+			require.NoError(t, kit.UnlessLate(writer.Unlock(owner)))
 		})
 	}
 }
@@ -164,7 +164,7 @@ func TestReservation_AGuestOfAWriterWithoutItsConnection(t *testing.T) {
 			ok, err := writer.TryLock(w.Context(), lockregistry.Wait(8*time.Second))
 			require.NoError(w, err)
 			require.True(w, ok)
-			require.NoError(w, writer.Unlock(w.Context()))
+			w.Released(writer.Unlock(w.Context()))
 			<-time.After(50 * time.Millisecond)
 		}
 	})

@@ -312,7 +312,7 @@ func readWith(w *kit.World, readers ...*lockregistry.Lock) (reads *atomic.Int64,
 					}
 					<-time.After(time.Duration(5+rand.IntN(10)) * time.Millisecond)
 					reads.Add(1)
-					if err := l.Unlock(w.Context()); err != nil {
+					if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 						w.Error(err)
 					}
 				}
@@ -482,7 +482,7 @@ func TestQueue_ReadersAndWritersOfManyProcesses(t *testing.T) {
 							readers.Add(-1)
 							turns[2*i+1].Add(1)
 						}
-						if err := l.Unlock(w.Context()); err != nil {
+						if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 							w.Error(err)
 						}
 						cancel()

@@ -163,7 +163,7 @@ func TestReadWriteLock_Owners(t *testing.T) {
 		w.Fails(p.Reader.Unlock(anna), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
 		w.Fails(p.Reader.Renew(anna, time.Minute), lockregistry.ErrNotOwner, "renew", kit.TheKey)
 		require.NoError(w, p.Reader.Renew(bert, time.Minute))
-		require.NoError(w, p.Reader.Unlock(bert))
+		w.Released(p.Reader.Unlock(bert))
 
 		require.NoError(w, p.Writer.Lock(anna))
 		require.NoError(w, kit.Elsewhere(func() error { return p.Reader.Lock(anna) }))
@@ -172,8 +172,8 @@ func TestReadWriteLock_Owners(t *testing.T) {
 		require.False(w, ok)
 		require.NoError(w, kit.Elsewhere(func() error { return p.Writer.Unlock(anna) }))
 		require.NoError(w, p.Reader.Lock(bert))
-		require.NoError(w, p.Reader.Unlock(anna))
-		require.NoError(w, p.Reader.Unlock(bert))
+		w.Released(p.Reader.Unlock(anna))
+		w.Released(p.Reader.Unlock(bert))
 		require.True(w, w.Free(kit.TheKey))
 	})
 }
@@ -190,14 +190,14 @@ func TestReadWriteLock_ReadersHaveContextsOfTheirOwn(t *testing.T) {
 		annas, berts := p.Reader.Context(anna), p.Reader.Context(bert)
 		require.Equal(w, lockregistry.ErrNotOwner, context.Cause(p.Reader.Context(cleo)))
 		require.Equal(w, lockregistry.ErrNotOwner, context.Cause(p.Writer.Context(anna)))
-		require.NoError(w, p.Reader.Unlock(anna))
+		w.Released(p.Reader.Unlock(anna))
 		require.Equal(w, context.Canceled, context.Cause(annas))
 		require.NoError(w, berts.Err())
 		require.NoError(w, p.Reader.Lock(anna))
 		require.Error(w, annas.Err())
 		annas = p.Reader.Context(anna)
 		require.NoError(w, annas.Err())
-		require.NoError(w, p.Reader.Unlock(bert))
+		w.Released(p.Reader.Unlock(bert))
 		require.Equal(w, context.Canceled, context.Cause(berts))
 		require.NoError(w, annas.Err(), "the hold goes on for who has not begun it")
 
@@ -210,10 +210,10 @@ func TestReadWriteLock_ReadersHaveContextsOfTheirOwn(t *testing.T) {
 		require.NoError(w, p.Writer.Lock(bert))
 		require.NoError(w, p.Reader.Lock(bert))
 		writes, reads := p.Writer.Context(bert), p.Reader.Context(bert)
-		require.NoError(w, p.Writer.Unlock(bert))
+		w.Released(p.Writer.Unlock(bert))
 		require.Equal(w, context.Canceled, context.Cause(writes))
 		require.NoError(w, reads.Err())
-		require.NoError(w, p.Reader.Unlock(bert))
+		w.Released(p.Reader.Unlock(bert))
 		require.Equal(w, context.Canceled, context.Cause(reads))
 	})
 }
@@ -873,7 +873,7 @@ func TestReadWriteLock_ReadersLetAWriterElsewhereIn(t *testing.T) {
 							}
 							w.Pass(20 * time.Millisecond)
 							sections.Add(1)
-							if err := p.Reader.Unlock(w.Context()); err != nil {
+							if err := w.UnlessLate(p.Reader.Unlock(w.Context())); err != nil {
 								w.Error(err)
 							}
 							select {
@@ -994,7 +994,7 @@ func TestReadWriteLock_EvictionAllowsNoTwoWriters(t *testing.T) {
 					}
 					w.Pass(time.Duration(dice.IntN(5)) * time.Millisecond)
 					mine.Add(-1)
-					if err := l.Unlock(w.Context()); err != nil {
+					if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 						w.Error(err)
 					}
 				}
@@ -1295,7 +1295,7 @@ func TestReadWriteLock_AWriterReadsAgainWhileItsRemovalIsUnderWay(t *testing.T) 
 		w.Settle()
 		done, cancel := context.WithCancel(w.Context())
 		cancel()
-		require.NoError(w, p.Reader.Unlock(done))
+		w.Released(p.Reader.Unlock(done))
 		again, stop := context.WithTimeout(w.Context(), time.Minute)
 		defer stop()
 		require.NoError(w, p.Reader.Lock(again))

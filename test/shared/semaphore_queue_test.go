@@ -98,7 +98,7 @@ func takeTwo(t *testing.T, addr string) {
 	require.NoError(t, err)
 	fmt.Println("has two")
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
-	require.NoError(t, h.Release(t.Context()))
+	require.NoError(t, kit.UnlessLate(h.Release(t.Context())))
 }
 
 // One that runs is asked now and then, and keeps what it needs, however many come behind it.

@@ -140,7 +140,7 @@ func TestHandoff_OnRealServers(t *testing.T) {
 						return
 					}
 					inside++
-					if err := l.Unlock(w.Context()); err != nil {
+					if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 						w.Error(err)
 					}
 				}

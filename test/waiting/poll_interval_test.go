@@ -239,7 +239,7 @@ func TestPollInterval_NearItsEndOthersHaveTheirChance(t *testing.T) {
 				for l.Lock(w.Context()) == nil {
 					sections.Add(1)
 					<-time.After(60 * time.Millisecond)
-					if err := l.Unlock(w.Context()); err != nil {
+					if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 						w.Error(err)
 					}
 				}

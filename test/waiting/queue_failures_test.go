@@ -392,6 +392,6 @@ func TestQueue_WithoutItsConnectionACallTriesEachPollInterval(t *testing.T) {
 		require.NoError(w, <-waits.Result)
 		require.NoError(w, waits.Unlock(waits.Lock))
 		require.NoError(w, <-got)
-		require.NoError(w, l.Unlock(ctx))
+		w.Released(l.Unlock(ctx))
 	})
 }

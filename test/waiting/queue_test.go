@@ -143,7 +143,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 							done.Go(func() {
 								for l.Lock(ctx, lockregistry.Lease(time.Duration(1+i*i)*10*time.Second)) == nil {
 									<-time.After(80 * time.Millisecond)
-									if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+									if err := w.UnlessLate(l.Unlock(context.WithoutCancel(ctx))); err != nil {
 										w.Error(err)
 									}
 								}
@@ -662,7 +662,7 @@ func TestQueue_GivingUpInTheQueue(t *testing.T) {
 									}
 									entered.Add(1)
 									inside.Add(-1)
-									if err := l.Unlock(w.Context()); err != nil {
+									if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 										w.Error(err)
 									}
 								} else {
@@ -999,7 +999,7 @@ func TestQueue_QueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
 										return
 									}
 									sections.Add(1)
-									if err := l.Unlock(w.Context()); err != nil {
+									if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 										w.Error(err)
 									}
 								}

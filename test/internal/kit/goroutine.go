@@ -55,11 +55,7 @@ func (g *Goroutine) Try(l *lockregistry.Lock, opts ...lockregistry.LockOption) (
 
 // Unlock has the goroutine unlock. On a real server it is no error if the answer took too long.
 func (g *Goroutine) Unlock(l *lockregistry.Lock) error {
-	err := g.Do(func() error { return l.Unlock(g.w.Context()) })
-	if g.w.Fake {
-		return err
-	}
-	return UnlessLate(err)
+	return g.w.UnlessLate(g.Do(func() error { return l.Unlock(g.w.Context()) }))
 }
 
 // Elsewhere runs a function on another goroutine and returns its result: for a second owner.

@@ -302,9 +302,15 @@ func (w *World) Answer(call func() error) error {
 // the same, a moment later.
 func (w *World) Released(err error) {
 	w.Helper()
-	if w.Fake || !TookLong(err) {
-		require.NoError(w, err)
+	require.NoError(w, w.UnlessLate(err))
+}
+
+// UnlessLate returns the error of a call that releases, see Released.
+func (w *World) UnlessLate(err error) error {
+	if w.Fake {
+		return err
 	}
+	return UnlessLate(err)
 }
 
 // Free tells whether a lock's key is not there.
