@@ -18,8 +18,7 @@
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
 //	quiet       no process is known to try without a ticket: there is a long window each 15 s
-//	direct      the server need not look for windows: a short way serves the first ticket
-//	nothing     the server learns from the mark in the key whether others wait
+//	nothing     the server learns from the mark in the key whether others wait, and from the queue whether a window is due
 //
 // Calls without a ticket are noticed in three ways. Java runs a script that the server knows from then on, see Node.Quiet in
 // internal/transport. Calls of this library that wait without a ticket leave a trace in the queue. In Spring's format an owner
@@ -55,10 +54,10 @@ const (
 	// internal/protocol/lua/queue.lua, too.
 	NotifyAfter = time.Second
 
-	// evidenceAge is by how much the evidence for quiet may be older than the hold that is released. A call that begins to try
+	// EvidenceAge is by how much the evidence for quiet may be older than the hold that is released. A call that begins to try
 	// during a long hold may be missed by its release; the release of the next hold notices it. It is half a second more than the
 	// longest time between two questions for it, see keepAlive in internal/transport.
-	evidenceAge = 1500 * time.Millisecond
+	EvidenceAge = 1500 * time.Millisecond
 
 	// busyFor is for how long others are assumed to wait for a lock after they were seen waiting.
 	busyFor = 500 * time.Millisecond
@@ -73,7 +72,6 @@ type State struct {
 	mu        sync.Mutex
 	contested bool          // others waited when the lock was last released
 	seen      clock.Instant // when that was last so
-	asked     clock.Instant // when a release last had the server look for windows
 	tried     clock.Instant // when a call that does not wait found the lock taken
 	backsOff  bool          // without a queue: the next call backs off first
 	chance    clock.Instant // without a queue: since when others have had no turn
@@ -105,30 +103,6 @@ func (s *State) Tried(now clock.Instant) (repeated bool) {
 	last := s.tried
 	s.tried = now
 	return last != 0 && last.Until(now) < seldom
-}
-
-// Release is a release of a path with a queue.
-type Release struct {
-	At     clock.Instant
-	Since  clock.Instant // when this process got the key
-	Queued clock.Instant // when the hold got its place in the queue; 0: it had none
-	Plain  bool          // the format has a short way, and the release says nothing but direct or quiet
-}
-
-// Releases decides what a release says about waiting calls: that it is direct, or else that it is quiet if the evidence for
-// that was asked for at an instant or later.
-//
-// It is direct if it needs to look only at the first ticket. No window is open: the hold comes from the queue, which grants
-// nothing during a window, and none opens before this release. A window that is due comes a little later. And no call behind
-// the first ticket has waited for so long that it must be told that it is the next one: all came after this hold's call.
-func (s *State) Releases(r Release) (direct bool, evidence clock.Instant) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r.Plain && s.asked != 0 && r.At < s.asked.Add(often) && r.Queued != 0 && r.Queued.Until(r.At) < NotifyAfter {
-		return true, 0
-	}
-	s.asked = r.At
-	return false, r.Since.Add(-evidenceAge)
 }
 
 // Released notes the reply to a release, and whether goroutines of this process wait that must let others go first. Where calls

@@ -29,6 +29,8 @@ func TestNumbers_AreThoseOfTheScripts(t *testing.T) {
 		},
 		"queue.lua": {
 			fmt.Sprintf("micros - since >= %d ", NotifyAfter.Microseconds()), fmt.Sprintf("micros - %d,", NotifyAfter.Microseconds()),
+			fmt.Sprintf("first[6] / 1000 < %d ", NotifyAfter.Milliseconds()),
+			fmt.Sprintf("open < %d ", often.Milliseconds()), fmt.Sprintf("wide < 1700 or quiet and wide < %d ", seldom.Milliseconds()),
 		},
 	} {
 		text, err := os.ReadFile("../protocol/lua/" + file)
@@ -114,43 +116,4 @@ func TestState_RepeatedTries(t *testing.T) {
 	require.False(t, s.Tried(noon))
 	require.True(t, s.Tried(at(seldom-1)))
 	require.False(t, s.Tried(at(2*seldom)))
-}
-
-// A release says that no process tries without a ticket only by evidence that was asked for 1.5 s before its hold was granted, or
-// later, however long that is ago: a process that began to try since would wait for a window that is rare.
-func TestReleases_AgeOfTheEvidence(t *testing.T) {
-	for _, held := range []time.Duration{0, time.Second, time.Hour} {
-		var s State
-		direct, evidence := s.Releases(Release{At: at(held), Since: noon})
-		require.False(t, direct)
-		require.Equal(t, at(-1500*ms), evidence)
-	}
-}
-
-func TestReleases_Direct(t *testing.T) {
-	plain := Release{At: at(99 * ms), Since: at(90 * ms), Queued: at(80 * ms), Plain: true}
-	for name, c := range map[string]struct {
-		change func(r *Release)
-		want   bool
-	}{
-		"a hold from the queue":             {func(*Release) {}, true},
-		"the server must look":              {func(r *Release) { r.At = at(100 * ms) }, false},
-		"no hold from the queue":            {func(r *Release) { r.Queued = 0 }, false},
-		"the next one must be told, nearly": {func(r *Release) { r.Queued = at(-900 * ms) }, true},
-		"the next one must be told":         {func(r *Release) { r.Queued = at(-901 * ms) }, false},
-		"it says more, or has no short way": {func(r *Release) { r.Plain = false }, false},
-	} {
-		s, r := State{asked: noon}, plain
-		c.change(&r)
-		direct, evidence := s.Releases(r)
-		require.Equal(t, c.want, direct, name)
-		require.Equal(t, c.want, evidence == 0, name)
-		again := plain
-		again.At = r.At.Add(99 * ms)
-		again.Queued = again.At
-		direct, _ = s.Releases(again)
-		require.Equal(t, !c.want, direct, "a release that looked lets the next ones be direct: "+name)
-	}
-	direct, _ := new(State).Releases(plain)
-	require.False(t, direct, "nobody has looked")
 }

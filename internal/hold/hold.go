@@ -23,8 +23,8 @@ type Hold struct {
 	look  look
 
 	// The goroutine that obtains the hold, or has ended it, uses these two without the mutex.
-	Queued clock.Instant // when the command that queued it was sent: all that wait in that queue joined later; 0: not known
-	Leads  bool          // the owner is a leader
+	Queued bool // it comes from the queue, in which others may wait
+	Leads  bool // the owner is a leader
 
 	// The mutex guards the rest.
 	awaited bool // another goroutine of this process waits for its end

@@ -223,7 +223,7 @@ func (f *Format) Release(r Release) Call {
 	if f.format.Many {
 		r.Queued = true // only releases wake waiting calls, so those of a registry that was refused the queue must do so, too
 	}
-	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", string(r.Known), f.Sharded()}}
+	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", r.quiet(), f.Sharded()}}
 	c.shape, c.own = releasing, f.leaseOf(r.Key, r.Value)
 	if r.Queued {
 		if c.queue = f.queueOf(r.Key); c.queue != "" {
@@ -366,6 +366,5 @@ func (f *Format) Many() bool { return f.format.Many }
 // not for read-write locks, which others may share, and semaphores, which other holds of the registry may share.
 func (f *Format) RemovesOlder() bool { return f.format.Side == "" && !f.format.Many }
 
-// HasShortWay reports whether the format has short ways for locks that others wait for all the time, see [Queueing.Short] and
-// [Direct].
+// HasShortWay reports whether the format has a short way to a ticket, see [Queueing.Short].
 func (f *Format) HasShortWay() bool { return f.format.shortWay }

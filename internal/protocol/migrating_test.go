@@ -85,12 +85,8 @@ func TestFormat_SlotIsMovedAway(t *testing.T) {
 		})
 		for _, brief := range []bool{false, true} {
 			for granted := false; !granted; { // unless a window has opened meanwhile
-				how := Release{}
 				m.awaited(0)
-				if brief && m.HasShortWay() {
-					how.Known = Direct
-				}
-				granted = m.leaves(how, Contended)
+				granted = m.leaves(Release{Leads: !brief}, Contended)
 			}
 			require.EqualValues(t, 1, m.holds("b:1795278371204112"), d.name())
 			require.EqualValues(t, -1, m.holds("a:1795278371204111"), d.name())

@@ -20,16 +20,17 @@ import (
 
 // releases are what grants the lock to d:2 when a:1 releases it: calls of this version.
 var releases = map[string]Call{
-	"spring":             NewSpring(single).Release(releaseOf("")),
-	"spring, direct":     NewSpring(single).Release(releaseOf(Direct)),
-	"redisson":           NewRedisson(single).Release(releaseOf("")),
-	"redisson, direct":   NewRedisson(single).Release(releaseOf(Direct)),
-	"redisson, a writer": NewWrite(single).Release(releaseOf("")),
+	"spring":             NewSpring(single).Release(aReleases),
+	"spring, leads":      NewSpring(single).Release(aLeads), // not by the short way
+	"redisson":           NewRedisson(single).Release(aReleases),
+	"redisson, leads":    NewRedisson(single).Release(aLeads),
+	"redisson, a writer": NewWrite(single).Release(aReleases),
 }
 
-func releaseOf(known Known) Release {
-	return Release{Key: formatKey, Value: "a:1", Queued: true, Known: known}
-}
+var (
+	aReleases = Release{Key: formatKey, Value: "a:1", Queued: true}
+	aLeads    = Release{Key: formatKey, Value: "a:1", Queued: true, Leads: true}
+)
 
 // releasesBefore are the scripts of the version before, and what they are given.
 var releasesBefore = map[string][]string{

@@ -203,12 +203,6 @@ func (s *scripted) releases(value string, how Release) string {
 	return s.runs(s.format().Release(how))
 }
 
-// gives has a hold end by the short release that gives the lock to the first who waits.
-func (s *scripted) gives(value string) string {
-	s.Helper()
-	return s.releases(value, Release{Known: Direct})
-}
-
 // obtains has a hold ask for the lock, or for something of its queue.
 func (s *scripted) obtains(value string, mode Mode) string {
 	s.Helper()
@@ -261,9 +255,72 @@ func TestQueue_ShortRelease(t *testing.T) {
 	} {
 		on.both(name, func(s *scripted) {
 			s.begins(c.owner, c.tickets...)
-			require.Equal(s, c.reply, s.gives("a:1"))
+			require.Equal(s, c.reply, s.releases("a:1", Release{}))
 			require.Equal(s, c.after, s.owner())
 			require.Equal(s, c.left, s.queue())
+		})
+	}
+}
+
+// A release takes the short way where a long one would serve the first ticket and do nothing else, and only there: windows are
+// left when they are due, and calls that have waited for long are told that they are next.
+func TestQueue_ShortReleaseOnlyServes(t *testing.T) {
+	const ms = 1 // ages are in milliseconds; nearly leaves the server time to execute the script
+	on := onServers(t)
+	for name, c := range map[string]struct {
+		open, wide, waits float64 // how long ago the newest windows were, and the first ticket came
+		quiet             bool
+		short             bool
+	}{
+		"no window is due":              {open: 10 * ms, wide: 1000 * ms, short: true},
+		"a short one is nearly due":     {open: 30 * ms, wide: 1000 * ms, short: true},
+		"a short one is due":            {open: 100 * ms, wide: 1000 * ms},
+		"a window is open":              {open: -80 * ms, wide: 1000 * ms},
+		"a long one is open":            {open: -90 * ms, wide: -90 * ms},
+		"a long one is nearly due":      {open: 10 * ms, wide: 1400 * ms, short: true},
+		"a long one is due":             {open: 10 * ms, wide: 1700 * ms},
+		"quiet":                         {open: 10 * ms, wide: 14500 * ms, quiet: true, short: true},
+		"quiet, a long one is due":      {open: 10 * ms, wide: 15000 * ms, quiet: true},
+		"quiet, and somebody was seen":  {open: 10 * ms, wide: 1700.5 * ms, quiet: true},
+		"quiet, and one was put off":    {open: 10 * ms, wide: 1700.25 * ms, quiet: true},
+		"somebody was seen, not yet":    {open: 10 * ms, wide: 1000.5 * ms, short: true},
+		"the clock went back":           {open: -1000 * ms, wide: -1000 * ms},
+		"long windows are not counted":  {open: 10 * ms, wide: math.Inf(1), quiet: true},
+		"the next one need not be told": {open: 10 * ms, wide: 1000 * ms, waits: 700 * ms, short: true},
+		"the next one must be told":     {open: 10 * ms, wide: 1000 * ms, waits: 1000 * ms},
+	} {
+		on.both(name, func(s *scripted) {
+			release := s.format().Release(Release{Key: formatKey, Value: "a:1", Queued: true, Quiet: c.quiet})
+			whole := release.Script.Source
+			short, _, _ := strings.Cut(whole, "--# release.lua, arguments\n")
+			long := strings.Replace(whole, "if direct then", "if false then", 1)
+			require.NotEqual(s, whole, long)
+			outcome := func(script string) (reply, after string) {
+				s.begins("a:1", "b:2|60000", "b:3|60000")
+				s.do("ZINCRBY", formatQueue, strconv.FormatFloat(c.open, 'f', -1, 64), "open")
+				if math.IsInf(c.wide, 1) {
+					s.do("ZADD", formatQueue, "-1", "wide")
+				} else {
+					s.do("ZINCRBY", formatQueue, strconv.FormatFloat(c.wide, 'f', -1, 64), "wide")
+				}
+				for _, ticket := range []string{"b:2|60000", "b:3|60000"} {
+					s.do("ZINCRBY", formatQueue, strconv.FormatFloat(-c.waits*1000, 'f', -1, 64), ticket)
+				}
+				release.Script = NewScript(script)
+				reply = s.runs(release)
+				return reply, s.owner() + ", " + s.queue() + ", " + strconv.FormatBool(s.opens() > 0)
+			}
+			reply, after := outcome(short + "return 0")
+			require.Equal(s, c.short, reply == "2")
+			if c.short {
+				require.Equal(s, "b:2, b:3|60000, false", after)
+			} else {
+				require.Equal(s, "a:1, b:2|60000 b:3|60000", after[:strings.LastIndex(after, ",")], "it has changed nothing")
+			}
+			wantReply, want := outcome(long)
+			reply, after = outcome(whole)
+			require.Equal(s, wantReply, reply)
+			require.Equal(s, want, after)
 		})
 	}
 }
@@ -273,7 +330,7 @@ func TestQueue_ShortReleaseTells(t *testing.T) {
 	onServers(t).both("one", func(s *scripted) {
 		heard := s.attends("d")
 		s.begins("a:1", "d:2|60000")
-		require.Equal(s, "2", s.gives("a:1"))
+		require.Equal(s, "2", s.releases("a:1", Release{}))
 		require.Equal(s, "g 2 1000 "+formatKey, <-heard)
 		if !s.redisson {
 			require.Equal(s, "d:2+", s.do("GET", formatKey), "with the mark, so that its release looks for the queue")
@@ -295,10 +352,11 @@ func TestQueue_ShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
 			}
 			heard := s.listens(channel, true)
 			s.do("SET", key, "a:1+")
-			s.do("ZADD", queue, "-1", "open", "-1", "wide", "7", "d:2|60000")
+			now := strconv.FormatInt(time.Now().UnixMilli(), 10)
+			s.do("ZADD", queue, "-"+now, "open", "-"+now, "wide", now+"000", "d:2|60000")
 			clustered := single
 			clustered.Cluster = true
-			release := Release{Key: key, Value: "a:1", Queued: true, Known: Direct}
+			release := Release{Key: key, Value: "a:1", Queued: true, Quiet: true}
 			require.Equal(s, "2", s.runs(NewSpring(clustered).Release(release)))
 			require.Equal(s, "g 2 1000 "+key, <-heard)
 		}
@@ -319,9 +377,9 @@ func TestQueue_NobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
 		}
 		heard := s.listensTo(replica, "orders-channel@c", false)
 		for _, s.redisson = range []bool{false, true} {
-			for _, known := range []Known{"", Quiet, Direct} {
+			for _, how := range []Release{{}, {Quiet: true}, {Leads: true}} {
 				s.begins("a:1", "c:2|60000")
-				require.Equal(s, "1", s.releases("a:1", Release{Known: known}))
+				require.Equal(s, "1", s.releases("a:1", how))
 				s.do("PUBLISH", "orders-channel@c", "the end")
 				require.Equal(s, "the end", <-heard)
 			}
@@ -507,11 +565,7 @@ func TestQueue_LongWindow(t *testing.T) {
 			if c.window || c.waits < 0 {
 				owner = ""
 			}
-			how := Release{Yields: c.waits < 0}
-			if c.quiet {
-				how.Known = Quiet
-			}
-			s.releases("a:1", how)
+			s.releases("a:1", Release{Yields: c.waits < 0, Quiet: c.quiet})
 			require.Equal(s, owner, s.owner())
 			require.Equal(s, c.window, s.opens() > 0)
 			wide, err := strconv.ParseFloat(s.do("ZSCORE", formatQueue, "wide"), 64)
@@ -559,11 +613,7 @@ func TestQueue_ShortWindow(t *testing.T) {
 				s.do("ZINCRBY", formatQueue, "-0.5", "wide")
 			}
 			s.do("PEXPIRE", formatQueue, "5000")
-			how := Release{Key: formatKey, Value: "a:1", Queued: true}
-			if c.quiet {
-				how.Known = Quiet
-			}
-			s.runs(NewSpring(format).Release(how))
+			s.runs(NewSpring(format).Release(Release{Key: formatKey, Value: "a:1", Queued: true, Quiet: c.quiet}))
 			require.Equal(s, c.window, s.owner() == "")
 			require.Greater(s, s.pttl(formatQueue), time.Minute, "a queue in which calls wait briefly lives as long as they come")
 		})
@@ -763,7 +813,7 @@ func TestQueue_AMarkChangesNothingElse(t *testing.T) {
 			require.Equal(s, another, s.runs(s.format().Holds(formatKey, "a:6")))
 			require.Equal(s, "-1", s.releases("a:4", Release{}), "it is a later hold of the registry")
 			for name, how := range map[string]Release{
-				"usual": {}, "others wait": {Known: Direct}, "leads": {Leads: true},
+				"usual": {}, "others wait": {Quiet: true}, "leads": {Leads: true},
 			} {
 				own("a:5")
 				require.Equal(s, "1", s.releases("a:5", how), name)
@@ -838,7 +888,7 @@ func TestQueue_ATicketOfANewerVersion(t *testing.T) {
 			}
 			s.begins("a:1", c.strange, "b:3|60000")
 			ages()
-			s.gives("a:1")
+			s.releases("a:1", Release{})
 			if c.strange != "b:2|60000" {
 				require.Equal(s, c.strange+" b:3|60000", s.queue(), "a release leaves it")
 			}

@@ -70,17 +70,16 @@ type Release struct {
 	Leads   bool     // of a leader: it does not matter who leads, so no long window is due
 
 	Keep  time.Duration // how long the path stays taken, see AtLeast; 0: not at all
-	Known Known         // about waiting calls
+	Quiet bool          // no process is known to try without a ticket
 }
 
-// Known is what a process knows about waiting calls, as scripts take it.
-type Known string
-
-// The values of Known; empty: nothing.
-const (
-	Quiet  Known = "quiet"  // no process is known to try without a ticket
-	Direct Known = "direct" // there is a queue, and no window was due a moment ago: see [Format.HasShortWay]
-)
+// quiet returns Quiet as scripts take it.
+func (r Release) quiet() string {
+	if r.Quiet {
+		return "quiet"
+	}
+	return ""
+}
 
 // manner returns Yields or Leads as scripts take it.
 func (r Release) manner() string {

@@ -88,12 +88,13 @@ type benchCase struct {
 
 func value(k int) string { return benchHolder + strconv.Itoa(benchFirst+k) }
 
-// waitsFor is tickets of so many holds from the k-th on, in a queue whose newest window is a moment ago.
+// waitsFor is tickets of so many holds from the k-th on, which came now, in a queue whose newest window is a moment ago.
 func waitsFor(k, tickets int, side string) (commands [][]string) {
-	now := strconv.FormatInt(-time.Now().UnixMilli(), 10)
-	command := []string{"ZADD", benchQueue, now, "open", now, "wide"}
+	now := time.Now()
+	ended := strconv.FormatInt(-now.UnixMilli(), 10)
+	command := []string{"ZADD", benchQueue, ended, "open", ended, "wide"}
 	for i := range tickets {
-		command = append(command, strconv.Itoa(benchFirst+k+i), value(k+i)+"|60000"+side)
+		command = append(command, strconv.FormatInt(now.UnixMicro()+int64(i), 10), value(k+i)+"|60000"+side)
 	}
 	return [][]string{{"DEL", benchQueue}, command}
 }
@@ -190,34 +191,32 @@ func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 		if f.side == "r" {
 			waiting = "w" // of readers, all would be granted at once
 		}
-		release := func(steps func(Release) Release) benchCase {
+		release := func(how Release) benchCase {
+			how.Key, how.Queued = benchKey, true
 			return benchCase{
 				begin: func() [][]string { return append(f.await(value(0)), waitsFor(1, tickets, waiting)...) },
 				reset: func(k int) [][]string {
-					next := [][]string{{"ZADD", benchQueue, strconv.Itoa(benchFirst + k + tickets), value(k+tickets) + "|60000" + waiting}}
+					last := strconv.FormatInt(time.Now().UnixMicro()+int64(tickets), 10)
+					next := [][]string{{"ZADD", benchQueue, last, value(k+tickets) + "|60000" + waiting}}
 					if f.side == "r" || k == 0 {
 						next = append(next, f.await(value(k))...)
 					}
 					return next
 				},
 				call: func(k int) Call {
-					return f.Release(steps(Release{Key: benchKey, Value: value(k), Queued: true}))
+					how := how
+					how.Value = value(k)
+					return f.Release(how)
 				},
 				reply: "2",
 			}
 		}
-		cases[fmt.Sprintf("release, %d tickets", tickets)] = release(func(r Release) Release { return r })
+		cases[fmt.Sprintf("release, %d tickets", tickets)] = release(Release{Leads: f.plain})
 		if f.plain {
-			cases[fmt.Sprintf("release directly, %d tickets", tickets)] = release(benchDirect)
+			cases[fmt.Sprintf("release directly, %d tickets", tickets)] = release(Release{})
 		}
 	}
 	return cases
-}
-
-// benchDirect is a release when others wait, and no window is due.
-func benchDirect(r Release) Release {
-	r.Known = Direct
-	return r
 }
 
 type serverBench struct {

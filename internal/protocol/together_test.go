@@ -54,7 +54,7 @@ func TestRedisson_OlderFieldBesideTheHolders(t *testing.T) {
 			return
 		}
 		for _, fields := range [][]string{{older, newer}, {newer, older}} {
-			for _, how := range []Release{{}, {Yields: true}, {Keep: time.Minute}, {Known: Direct}} {
+			for _, how := range []Release{{}, {Yields: true}, {Keep: time.Minute}, {Leads: true}} {
 				set := f.client.B().Hset().Key(formatKey).FieldValue().FieldValue(fields[0], "1").FieldValue(fields[1], "1").Build()
 				require.NoError(f, f.client.Do(f.Context(), set).Error())
 				require.EqualValues(f, -1, f.releases(older, how))

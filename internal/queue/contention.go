@@ -173,23 +173,14 @@ func (p *Path) deaf(is bool) {
 }
 
 // says sets what the release of a hold says about others. Due: this process has had the lock for long enough.
-func (p *Path) says(m *protocol.Release, h *hold.Hold, due bool, now clock.Instant) {
+func (p *Path) says(m *protocol.Release, h *hold.Hold, due bool) {
 	if h.Leads {
 		m.Leads = true
 	} else if (due || p.side == "" && h.Watched()) && p.lock.Contended() { // or its lease does not suit the next waiter
 		m.Yields = true
 	}
-	if !m.Queued || p.anchor.others.Load() == nil && h.Queued == 0 { // no other process is known to want it
-		return
-	}
-	direct, evidence := p.contention().barging.Releases(barging.Release{
-		At: now, Since: h.Since(), Queued: h.Queued,
-		Plain: p.Format.HasShortWay() && !m.Leads && !m.Yields && m.Keep == 0,
-	})
-	if direct {
-		m.Known = protocol.Direct
-	} else if p.Node().Quiet(evidence) {
-		m.Known = protocol.Quiet
+	if m.Queued && (p.anchor.others.Load() != nil || h.Queued) { // otherwise no other process is known to want it
+		m.Quiet = p.Node().Quiet(h.Since().Add(-barging.EvidenceAge))
 	}
 }
 

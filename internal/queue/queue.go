@@ -198,7 +198,7 @@ func (a *acquisition) granted(m mail) state {
 	a.path.Node().Granted(a) // mutant: granted ticket is lost
 	a.path.all.Grants.Add(1)
 	certain := !a.path.Node().IsSuspect(a.path.Clock.Now()) && !a.writes() // mutant: unwritten grant
-	a.hold.Queued = a.ticket.asked
+	a.hold.Queued = true
 	if certain && a.hold.GrantShort(a.ticket.base, m.granted) { // mutant: grant counts from its message
 		a.course.served = true
 		a.win(a.ticket.base)
@@ -258,7 +258,6 @@ func (a *acquisition) sure() state {
 
 // ticket is what a call knows about its ticket in the queue.
 type ticket struct {
-	asked    clock.Instant // when it was asked for, if it still has the place from then; else 0
 	asks     [2]string     // the newest ticket asked for, which may be there; and the one that it replaces, until a reply says so
 	place    string        // its place; empty if not known
 	zeros    string        // its zeros, see zerosFor
@@ -337,9 +336,7 @@ func (a *acquisition) ask(s state) error {
 		a.box.open(a.hold.Number())
 	}
 	err := a.try(w, false, a.deadline)
-	if a.won() && w.Short && !a.again { // no other call waited
-		a.hold.Queued = a.sentAt
-	}
+	a.hold.Queued = a.won()
 	if err == nil && a.at.State == protocol.StateFailing {
 		if a.path.NoQueue(a.at.Why); fault.Passes(a.at.Why, true) {
 			a.failure = fault.AsUnavailable(fault.Whole("Redis cannot serve now: " + a.at.Why))
@@ -349,10 +346,7 @@ func (a *acquisition) ask(s state) error {
 	queued := err == nil && a.at.State == protocol.StateQueued
 	if queued {
 		if what == protocol.ModeEnqueue {
-			a.ticket.asked, a.ticket.notified = a.sentAt, a.path.Clock.Now().Add(firstLook)
-			if w.Place != "" || a.again { // a former place, or a look, says nothing about the server's clock
-				a.ticket.asked = 0
-			}
+			a.ticket.notified = a.path.Clock.Now().Add(firstLook)
 		}
 		a.ticket.place, a.ticket.base, a.ticket.asks[1] = a.at.Place, a.sentAt, ""
 	}

@@ -39,7 +39,7 @@ type Ending struct {
 //     still under way then names this hold, and the next hold, with its larger number, is not touched by it.
 func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err error) {
 	m := protocol.Release{Key: p.Key, Value: e.Hold.Value(), Queued: p.mayQueue(), Keep: e.Kept.After(e.At)}
-	p.says(&m, e.Hold, e.Due, e.At)
+	p.says(&m, e.Hold, e.Due)
 	w, c := p.releaseWait(ctx, &e), p.Format.Release(m) // this may ask the server for its version
 	reply := p.all.Transport.Do(&w, &c)
 	n, err := protocol.Confirmed(reply.RedisResult)

@@ -51,7 +51,7 @@ func together(all []*Ended) [][]*Ended {
 
 // alone reports whether nobody is known to wait for the path, in this process or elsewhere, and nothing keeps it.
 func (e *Ended) alone() bool {
-	return e.Kept <= e.At && e.Hold.Queued == 0 && !e.Path.Contested() && !e.Path.lock.Contended()
+	return e.Kept <= e.At && !e.Hold.Queued && !e.Path.Contested() && !e.Path.lock.Contended()
 }
 
 // release releases a path by itself. It has the time of a release from when its turn comes: there may be thousands before it.

@@ -729,4 +729,19 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"string.find(value, '^%-?%d+$') and redis.call('PTTL', key) == -1", "false",
 		"../shared:TestSemaphoreRedisson_OthersAreRefusedByName$",
 	},
+	{
+		"short windows are left out", "a release by the short way leaves no short window",
+		"open >= 0 and open < 100 and", "",
+		"../../internal/protocol:TestQueue_ShortReleaseOnlyServes$",
+	},
+	{
+		"long windows are left out", "a release by the short way leaves no long window",
+		"(wide < 1700 or quiet and wide < 15000 and first[4] % 1 == 0) and", "",
+		"../../internal/protocol:TestQueue_ShortReleaseOnlyServes$",
+	},
+	{
+		"the next one is not told", "a release by the short way tells no call that it is the next one",
+		"now - first[6] / 1000 < 1000", "true",
+		"../../internal/protocol:TestQueue_ShortReleaseOnlyServes$",
+	},
 }

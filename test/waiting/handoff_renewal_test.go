@@ -8,19 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
-
-// known is how many releases in Spring's format were sent that said so of those who wait.
-func known(f *kit.Flaky, what protocol.Known) (n int) {
-	for _, c := range f.Sent("release") {
-		if len(c.Args) > 7 && c.Args[7] == string(what) {
-			n++
-		}
-	}
-	return n
-}
 
 // An owner that is renewed stays so, although the one before was not.
 func TestHandoff_BeginsRenewals(t *testing.T) {

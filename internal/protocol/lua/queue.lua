@@ -40,17 +40,29 @@ if queues then
 end
 
 --# direct
--- For a release where others wait all the time, by a process that has looked for windows a moment ago: takes the first ticket
--- out of the queue; the format then gives the lock to its hold. The order of the steps is the same as in grantNext. A ticket
--- whose process no longer listens is left in place. If a step fails, at most the ticket is gone. Making strings is much of a
--- script's cost, so each is made once. The lease in the ticket is at least a grant's, a second.
+-- For a release where others wait all the time: takes the first ticket out of the queue; the format then gives the lock to its
+-- hold. It does so only where passOn would do the same, in the same order, and nothing else: no window is open or due, see
+-- windows.lua, the ticket's process listens, and no call has waited for so long that it must be told that it is the next one.
+-- So windows come when they would come without the short way. In all other cases it changes nothing: if other members are in
+-- front, or the server's clock went back, what stands in for a window's age is too large or negative. If a step fails, at most
+-- the ticket is gone. Making strings is much of a script's cost, so each is made once. The lease in the ticket is at least a
+-- grant's, a second.
 local to, registry, number = nil, nil, nil
 if direct then
-  local first = redis.pcall('ZRANGE', queue, '2', '2') -- the members in front are no tickets
-  registry, number = string.match(first[1] or '', '^(.*):(%d+)|[1-9]%d%d%d+$')
-  local own = registry and (slotted and slotted .. registry or prefix .. '-channel@' .. registry)
+  local first = redis.pcall('ZRANGE', queue, '0', '2', 'WITHSCORES')
+  registry, number = string.match(first[5] or '', '^(.*):(%d+)|[1-9]%d%d%d+$')
+  local time = registry and first[1] == 'open' and redis.pcall('TIME')
+  direct = false
+  if time and time[1] then
+    local now = time[1] * 1000 + time[2] / 1000
+    local open, wide = now + first[2], now + first[4] -- how long ago the newest windows ended
+    direct = open >= 0 and open < 100 and -- mutant: short windows are left out
+      (wide < 1700 or quiet and wide < 15000 and first[4] % 1 == 0) and -- mutant: long windows are left out
+      now - first[6] / 1000 < 1000 -- mutant: the next one is not told
+  end
+  local own = direct and (slotted and slotted .. registry or prefix .. '-channel@' .. registry)
   local listening = own and redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2]
-  if listening and listening > 0 and redis.pcall('ZREM', queue, first[1]) == 1 then
+  if listening and listening > 0 and redis.pcall('ZREM', queue, first[5]) == 1 then
     to = own
   end
 end

@@ -51,9 +51,11 @@ local function releaseAlone(key, value, queue)
 end
 
 --# release queued
-if plain and not direct then
-  local holders = (prefix == '' or redis.pcall('EXISTS', queue) == 0) and redis.call('HKEYS', key)
-  if holders and holders[1] == value and not holders[2] then
+if plain then
+  local holders = redis.call('HKEYS', key)
+  local alone = holders[1] == value and not holders[2]
+  direct = alone and prefix ~= ''
+  if alone and (prefix == '' or redis.pcall('EXISTS', queue) == 0) then
     redis.call('DEL', key)
     if channels ~= '' then -- publishing may be forbidden; the lock is released all the same
       local channel = channels .. (braced and key or '{' .. key .. '}')
@@ -64,10 +66,6 @@ if plain and not direct then
     end
     return 1
   end
-end
-if direct then
-  local holders = redis.call('HKEYS', key)
-  direct = holders[1] == value and not holders[2]
 end
 
 --# give

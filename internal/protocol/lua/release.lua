@@ -4,8 +4,7 @@
 -- ARGV[1]  the hold's value
 -- ARGV[2]  the beginning of the names of the channels of releases; empty or missing: publish nothing
 -- ARGV[3]  the registry's prefix; empty or missing: there is no queue, and no key is one
--- ARGV[4]  quiet: no process is known to try without a ticket; direct: the process has looked for windows a moment ago, and the
---          hold and all waiting calls have joined the queue a moment ago; empty or missing: neither. See internal/barging
+-- ARGV[4]  quiet: no process is known to try without a ticket, see internal/barging; empty or missing: one may
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  yield: others wait in the process that releases, and must let other processes go first; lead: a leader's hold, for
 --          which no long window is due, since it does not matter who leads; empty or missing: none of these
@@ -27,12 +26,11 @@ local key, value, channels, plain = KEYS[1], ARGV[1], ARGV[2] or '', not ARGV[6]
 
 --# queue
 local prefix, sharded = ARGV[3] or '', ARGV[5] == 'S'
-local direct = plain and ARGV[4] == 'direct' -- the lock may go to the first ticket without further checks
+local quiet = (ARGV[4] or '') ~= ''
+local direct = false -- a format with a short way to the first ticket sets it: the lock is the hold's, and nobody else's
 
 --# arguments
--- A direct release that comes here counts as quiet. Within 100 ms a release follows that says whether it is, and leaves the
--- windows.
-local quiet, yields, leads = (ARGV[4] or '') ~= '', ARGV[6] == 'yield', ARGV[6] == 'lead'
+local yields, leads = ARGV[6] == 'yield', ARGV[6] == 'lead'
 local keep, removal, old = ARGV[8] or '', ARGV[9] or '', ARGV[10] or ''
 
 --# drop

@@ -98,7 +98,7 @@ local function releaseAlone(key, value)
 end
 
 --# release queued
-direct = direct and held == value .. '+'
+direct = plain and prefix ~= '' and held == value .. '+'
 
 --# give
 if to and redis.pcall('SET', key, registry .. ':' .. number .. '+', 'PX', '1000').err then
