@@ -34,7 +34,9 @@ import (
 // it all the same.
 //
 //   - [lockregistry.ErrWrongType], when the key is something else
-//   - [lockregistry.ErrUnavailable], and the error of ctx
+//   - [lockregistry.ErrUnavailable], and the error of ctx. Also when the answer came so late that a former master may have given
+//     it: the lock is not removed once more, since a waiter may have it by now. Look again, and use [Inspector.ForceUnlockHolder]
+//     if the same holder has it.
 //   - [lockregistry.ErrClosed], for a semaphore of a closed registry
 //   - bad input such as an empty path, and other errors of Redis
 func (i *Inspector) ForceUnlock(ctx context.Context, path string) error {
@@ -91,7 +93,11 @@ func (i *Inspector) remove(ctx context.Context, path, holder string) error {
 	if fault.IsWrongType(err) {
 		return i.removePermits(ctx, path, holder)
 	}
-	if err == nil && reply.Late { // a former master may have answered; if not, asking again changes nothing
+	switch {
+	case err != nil || !reply.Late:
+	case holder == "":
+		err = fault.Late // see ForceUnlock: asking again would remove who has come since
+	default: // a former master may have answered; if not, asking again changes nothing
 		var more []string
 		reply = i.reader.Transport.Do(&p, &removal)
 		more, err = reply.AsStrSlice()
@@ -137,7 +143,7 @@ func (i *Inspector) removePermits(ctx context.Context, path, holder string) erro
 	}
 	before := i.reader.Held(path)
 	n, unknown, err := i.releasePermits(ctx, path, holder)
-	if errors.Is(err, fault.Late) { // see remove
+	if errors.Is(err, fault.Late) && holder != protocol.EveryHold { // see remove
 		var more int64
 		more, _, err = i.releasePermits(ctx, path, holder)
 		n = max(n, more)

@@ -1,0 +1,76 @@
+package faults_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// A lock is removed whose answer comes late, and a waiter gets it. The removal is not sent once more, which would take the lock
+// from the waiter.
+func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
+	late := kit.SlowReply(800 * time.Millisecond)
+	t.Run("lock", func(t *testing.T) {
+		kit.RealWorlds(t, func(w *kit.World) {
+			f := w.Flaky()
+			operator := f.Registry()
+			w.Known(operator)
+			gone, next, last := w.Registry(), w.Registry().Obtain("42"), w.Registry().Obtain("42")
+			require.NoError(w, inspect.Of(operator).ForceUnlock(w.Context(), "42"), "the script is known")
+			w.Lock(gone.Obtain("42"))
+			first := w.Goroutine()
+			locks := first.Starts(next)
+			w.Await("one waits", func() bool { return w.Tickets() == 1 })
+			waits := w.Goroutine().Starts(last)
+			w.Await("two wait", func() bool { return w.Tickets() == 2 })
+			f.Fates("unlock", late)
+			w.Unavailable(inspect.Of(operator).ForceUnlock(w.Context(), "42"), "forceunlock")
+			require.NoError(w, <-locks)
+			w.Pending(waits)
+			require.NoError(w, first.Unlock(next))
+			require.NoError(w, <-waits)
+		})
+	})
+	t.Run("semaphore", func(t *testing.T) {
+		kit.RealWorlds(t, func(w *kit.World) {
+			f := w.Flaky()
+			operator := f.Registry()
+			w.Known(operator)
+			gone := w.Registry().Semaphore("seat", 1)
+			w.Permit(gone)
+			require.NoError(w, inspect.Of(operator).ForceUnlock(w.Context(), "seat"), "the scripts are known")
+			w.Permit(gone)
+			next := w.Asks("next", w.Registry().Semaphore("seat", 1))
+			last := w.Asks("last", w.Registry().Semaphore("seat", 1))
+			f.Fates("release", late)
+			w.Fails(inspect.Of(operator).ForceUnlock(w.Context(), "seat"), lockregistry.ErrUnavailable, "forceunlock", kit.SeatKey)
+			held := next.Comes()
+			require.Empty(w, last.Got)
+			w.Release(held)
+			w.Release(last.Comes())
+		})
+	})
+	// Who asks for one holder is told in time: that one cannot come again.
+	t.Run("of one holder", func(t *testing.T) {
+		kit.RealWorlds(t, func(w *kit.World) {
+			f := w.Flaky()
+			operator := f.Registry()
+			w.Known(operator)
+			require.NoError(w, inspect.Of(operator).ForceUnlock(w.Context(), "42"), "the script is known")
+			held, err := w.Registry().Acquire(w.Context(), "42")
+			require.NoError(w, err)
+			next := w.Registry().Obtain("42")
+			locks := w.Goroutine().Starts(next, lockregistry.Lease(time.Minute))
+			w.Await("one waits", func() bool { return w.Tickets() == 1 })
+			f.Fates("unlock", late)
+			require.NoError(w, inspect.Of(operator).ForceUnlockHolder(w.Context(), "42", held.Holder()))
+			require.NoError(w, <-locks)
+			require.True(w, next.IsHeld())
+		})
+	})
+}
