@@ -68,14 +68,21 @@ func (c *lockCache) findReadWrite(path string) (*Lock, bool) {
 	return (*Lock)(a), ok
 }
 
-// of iterates over the locks of a path: the plain one first, since most locks are plain.
+// of iterates over the locks of a path: the plain one first, since most locks are plain, and the writer before the reader, since
+// the mailbox of a reader's call is at the writer's path. A message must ask for the mailbox before it asks for the hold, see
+// [queue.Path.Deliver]. The other way round:
+//
+//	the message of a grant          the reader's call
+//	the reader has no hold
+//	                                a look shows the grant: it stores the hold, and closes the mailbox
+//	the mailbox is closed: the hold is removed as unclaimed, while its owner reads
 func (c *lockCache) of(path string) iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {
 		if plain, ok := c.find(path); ok && !yield(plain) {
 			return
 		}
-		if writer, ok := c.findReadWrite(path); ok && yield(&writer.pair.reader) {
-			yield(writer)
+		if writer, ok := c.findReadWrite(path); ok && yield(writer) {
+			yield(&writer.pair.reader)
 		}
 	}
 }

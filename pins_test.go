@@ -3,6 +3,7 @@ package lockregistry
 import (
 	"context"
 	"math"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -154,4 +155,13 @@ func TestCache_SidesComeAndGoTogether(t *testing.T) {
 func TestLock_TakesLittleMemory(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(plainLock{}), uintptr(224))
 	require.LessOrEqual(t, unsafe.Sizeof(ReadWriteLock{}), uintptr(512))
+}
+
+// A message asks for the mailbox before it asks for the hold. That of a reader's call is at the writer's path.
+func TestCache_TheWriterIsAskedBeforeTheReader(t *testing.T) {
+	r := newCached(10)
+	r.read, r.write = r.plain, r.plain
+	r.Obtain("42")
+	rw := r.ReadWrite("42")
+	require.Equal(t, []*Lock{r.Obtain("42"), rw.Writer(), rw.Reader()}, slices.Collect(r.cache.of("42")))
 }
