@@ -58,7 +58,8 @@ func New(client rueidis.Client) *Client {
 	all := &routes{}
 	if t.mode == rueidis.ClientModeCluster {
 		all.of = &[protocol.Slots]uint16{}
-		t.pool.selected.Store(new(string)) // there is one
+		t.pool.one = true
+		t.pool.selected.Store(new(string))
 		away := func() time.Duration { return t.Farthest().RoundTrip().Plus(0) }
 		t.resolver = topology.NewResolver(t.ctx, client, t.Clock, t.remap, away)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,12 +46,14 @@ type pool struct {
 	selected atomic.Pointer[string] // the database of the shared ones; empty: the server does not say; nil: not known yet
 	asked    atomic.Int32           // how often the server was asked for it in the background
 	sole     atomic.Bool            // nobody else uses the client
+	one      bool                   // there is one database: in a cluster
 }
 
 // wanted is what a dedicated connection is for.
 type wanted struct {
 	from  func() rueidis.Client // one of this client's pool is as good, and is given back; nil: it must be new
 	young int                   // how many that lead to a replica may come from the pool, although they look new
+	sure  bool                  // the database must be known, also if it is the default
 }
 
 // dedicated is a connection on which only one part sends.
@@ -133,50 +134,47 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 	if d.belief.IsSuspect(since) { // many in the pool may be silent
 		limit = askLimit
 	}
-	known := d.whetherKnown(w)
+	e := exam{dialer: d, known: d.whetherKnown(w), sure: w.sure}
 	for idle := 0; idle < mostIdle; {
 		client := node()
 		if client == nil {
 			return nil
 		}
-		c, fits := &dedicated{made: since}, w.from != nil
+		c, is := &dedicated{made: since}, fits
 		c.DedicatedClient, c.back = client.Dedicate()
 		ask := func(words ...string) rueidis.RedisResult { return c.ask(d.belief.RoundTrip().Plus(limit), words...) }
-		if !fits {
-			info := ask("CLIENT", "INFO")
-			if outcomeOf(info.Error()) == belief.Broken || refusedWhole(info.Error()) { // not made, or broken in the pool
-				c.Close()
-				idle++
-				continue
-			}
-			if !fault.Refusal(info.Error()) && databaseOf(info) != "0" && !known() { // mutant: lock in another database
-				c.Close()
-				return nil
-			}
-			fits = d.fits(c, info)
+		if w.from == nil {
+			is = e.of(c, ask)
 		}
-		var hello rueidis.RedisResult
-		if fits && w.young > 0 {
-			hello = ask("HELLO")
+		if is == fits && w.young > 0 {
+			is = byRole(ask("HELLO"))
 		}
-		switch {
-		case d.left(since) <= 0 || errors.Is(hello.Error(), fault.NoAnswer):
-			c.Close()
-			return nil
-		case leadsToReplica(hello):
-			w.young--
-			c.Close()
+		if d.left(since) <= 0 {
+			is = useless
+		}
+		switch is {
 		case fits:
 			d.unfit.Store(0)
 			return c
-		case d.belief.IsSuspect(d.now()) || d.pool.sole.Load():
+		case useless:
+			c.Close()
+			return nil
+		case broken:
+			c.Close()
+			idle++
+		case ofReplica:
+			w.young--
+			c.Close()
+		case unfit:
+			if !d.belief.IsSuspect(d.now()) && !d.pool.sole.Load() {
+				idle++
+				time.AfterFunc(belief.Tick, c.back)
+				continue
+			}
 			c.Close()
 			if d.unfit.Add(1) > mostUnfit {
 				return nil
 			}
-		default:
-			idle++
-			time.AfterFunc(belief.Tick, c.back)
 		}
 	}
 	return nil
@@ -193,21 +191,16 @@ func (d *dialer) whetherKnown(w wanted) (known func() bool) {
 	return sync.OnceValue(func() bool { return <-told })
 }
 
-// fits reports whether a connection is new and uses the database of the shared ones, by the reply to CLIENT INFO, which has the
-// age in whole seconds. One that does not answer in time is old. If the server does not say, it fits.
-func (d *dialer) fits(c *dedicated, reply rueidis.RedisResult) bool {
-	info, err := reply.ToString()
-	age, untold := ageOf(info)
-	known := d.pool.selected.Load()
-	sure := known != nil && *known != ""
-	c.told = err == nil && untold == nil && sure
+// byRole judges a connection by the reply to HELLO.
+func byRole(hello rueidis.RedisResult) fitness {
+	role, _ := roleIn(hello)
 	switch {
-	case err != nil:
-		return !errors.Is(err, fault.NoAnswer)
-	case sure && databaseIn(info) != *known:
-		return false
+	case errors.Is(hello.Error(), fault.NoAnswer):
+		return useless
+	case role == belief.Replica:
+		return ofReplica
 	default:
-		return untold != nil || age-time.Second <= c.made.Until(d.now())
+		return fits
 	}
 }
 
@@ -230,11 +223,6 @@ func (c *dedicated) ask(limit time.Duration, words ...string) rueidis.RedisResul
 	return reply
 }
 
-func leadsToReplica(hello rueidis.RedisResult) bool {
-	role, _ := roleIn(hello)
-	return role == belief.Replica
-}
-
 // Sole notes that nobody else uses the client, because Open has made it, and which database its connections use.
 func (t *Client) Sole(database int) {
 	number := strconv.Itoa(database)
@@ -249,7 +237,7 @@ func (t *Client) database(limit time.Duration) (number string, known bool) {
 		return *known, true
 	}
 	info, err := t.describe(limit)
-	if err != nil && (fault.Transient(err) || refusedWhole(err)) {
+	if err != nil && !refusesInfo(err) { // mutant: whole refusal taken for an answer
 		return "", false
 	}
 	number = databaseIn(info)
@@ -274,31 +262,4 @@ func (t *Client) describe(limit time.Duration) (info string, err error) {
 	}
 	w := Wait{Ctx: context.Background(), Limit: t.First.RoundTrip().Plus(limit)}
 	return t.First.inquire(&w, true, ask).result(0).ToString()
-}
-
-// refusedWhole reports whether the server has refused not CLIENT INFO but the connection, since it does not take its password.
-func refusedWhole(err error) bool {
-	if !fault.Refusal(err) {
-		return false
-	}
-	word, _, _ := strings.Cut(err.Error(), " ")
-	return word == "NOAUTH" || word == "WRONGPASS"
-}
-
-func databaseOf(info rueidis.RedisResult) string {
-	text, _ := info.ToString()
-	return databaseIn(text)
-}
-
-func databaseIn(info string) string { return wordBehind(info, " db=") }
-
-func ageOf(info string) (time.Duration, error) {
-	age, err := strconv.Atoi(wordBehind(info, " age="))
-	return time.Duration(age) * time.Second, err
-}
-
-func wordBehind(info, name string) string {
-	_, after, _ := strings.Cut(info, name)
-	word, _, _ := strings.Cut(after, " ")
-	return word
 }

@@ -299,7 +299,8 @@ func TestKeepAlive_ADemotionWhereQuestionsAreRefused(t *testing.T) {
 		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
 	}
 	master, replica := says("return {'role', 'master', 'id', 7}"), says("return {'role', 'replica', 'id', 7}")
-	refused, pong, gone := says("return redis.error_reply('NOPERM no')"), says("return 'PONG'"), rueidis.NewErrorResult(io.EOF)
+	refused := says(`return redis.error_reply("NOPERM User x has no permissions to run the 'client|info' command")`)
+	pong, gone := says("return 'PONG'"), rueidis.NewErrorResult(io.EOF)
 	begins := func(hello *rueidis.RedisResult) (*guarded, *Client) {
 		server := &guarded{Client: client, refused: refused, pong: pong}
 		server.hello.Store(hello)

@@ -63,10 +63,10 @@ func newNode(t *Client, address string) *Node {
 		possible: isSingle(t.redis), belief: &s.belief, now: t.Clock.Now,
 		describe: func() (string, error) { return t.describe(askLimit) },
 		dial: func() *dedicated {
-			if number, _ := t.database(askLimit); number == "" { // a connection of the pool may use another one
+			if known := t.pool.selected.Load(); known != nil && *known == "" { // a connection of the pool may use another database
 				return nil
 			}
-			return s.dials.dial(wanted{})
+			return s.dials.dial(wanted{sure: true})
 		},
 	}
 	s.fresh = &freshConns{

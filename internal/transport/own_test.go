@@ -88,7 +88,8 @@ func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	says := func(script string) rueidis.RedisResult {
 		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
 	}
-	loading, refused := "return redis.error_reply('LOADING it starts')", "return redis.error_reply('NOPERM no')"
+	loading := "return redis.error_reply('LOADING it starts')"
+	refused := `return redis.error_reply("ERR unknown subcommand 'INFO'. Try CLIENT HELP.")`
 	way := New(&telling{client, []rueidis.RedisResult{says(loading), says("return 'id=7 db=3 x=1'")}})
 	says3 := func(number string, known bool) {
 		t.Helper()
@@ -107,19 +108,62 @@ func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	}
 }
 
-// A server that refuses the connection, since it does not take its password at the moment, has refused no question: it is asked
-// again.
+// A server that refuses the connection has refused no question: it is asked again.
 func TestClient_DatabaseOfARefusedConnection(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {
 		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
 	}
-	wrong := says("return redis.error_reply('WRONGPASS invalid username-password pair')")
-	way := New(&telling{client, []rueidis.RedisResult{wrong, says("return 'id=7 db=3 x=1'")}})
-	_, known := way.database(askLimit)
+	for _, refusal := range []string{
+		"WRONGPASS invalid username-password pair",
+		"NOPERM User client has no permissions to run the 'hello' command",
+		"ERR max number of clients reached",
+	} {
+		refused := says(`return redis.error_reply("` + refusal + `")`)
+		way := New(&telling{client, []rueidis.RedisResult{refused, says("return 'id=7 db=3 x=1'")}})
+		_, known := way.database(askLimit)
+		require.False(t, known)
+		number, known := way.database(askLimit)
+		require.True(t, known)
+		require.Equal(t, "3", number)
+	}
+}
+
+// While the client's user may not choose its database, no connection is made, and rueidis gives that for each command.
+func TestClient_DatabaseOfAUserThatMayNotSelect(t *testing.T) {
+	server := redistest.Start(t)
+	admin, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	defer admin.Close()
+	user := func(may string) {
+		t.Helper()
+		set := admin.B().Arbitrary("ACL", "SETUSER", "x", "on", ">secret", "~*", "&*", "+@all", may).Build()
+		require.NoError(t, admin.Do(t.Context(), set).Error())
+	}
+	user("+select")
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr()}, Username: "x", Password: "secret", SelectDB: 3,
+		DisableCache: true, ForceSingleClient: true,
+	})
+	require.NoError(t, err)
+	defer client.Close()
+	way := New(client)
+	user("-select")
+	require.NoError(t, admin.Do(t.Context(), admin.B().Arbitrary("CLIENT", "KILL", "USER", "x").Build()).Error())
+	require.True(t, redistest.Await(10*time.Second, func() bool { // the client notices that its connection is closed
+		_, known := way.database(askLimit)
+		require.False(t, known)
+		return strings.Contains(client.Do(t.Context(), client.B().Ping().Build()).Error().Error(), "'select'")
+	}))
+	_, known := way.database(time.Minute)
 	require.False(t, known)
-	number, known := way.database(askLimit)
-	require.True(t, known)
+	require.Nil(t, way.First.dials.dial(wanted{}))
+	user("+select")
+	var number string
+	require.True(t, redistest.Await(10*time.Second, func() bool { // a connection may just be refused that was begun before
+		number, known = way.database(time.Minute)
+		return known
+	}))
 	require.Equal(t, "3", number)
 }
 

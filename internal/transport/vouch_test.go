@@ -142,6 +142,7 @@ type vouched struct {
 
 // ofNoDatabase has the server not say which database a client's connections use, so that nobody asks.
 func ofNoDatabase(t *Client) *Client {
+	t.pool.one = true
 	t.pool.selected.Store(new(string))
 	return t
 }

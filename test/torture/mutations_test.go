@@ -243,8 +243,18 @@ var mutations = []mutation{
 	},
 	{
 		"lock in another database", "a connection is used although the database of the others is not known",
-		"databaseOf(info) != \"0\" && !known()", "false",
+		"(e.sure || databaseIn(text) != \"0\") && !e.known()", "false",
 		"../../internal/transport:TestDialer_WhileTheDatabaseIsNotKnown$",
+	},
+	{
+		"whole refusal taken for an answer", "a server that refuses the connection counts as one that does not tell its database",
+		"!refusesInfo(err)", "fault.Transient(err)",
+		"../../internal/transport:TestClient_DatabaseOfARefusedConnection$",
+	},
+	{
+		"end taken for an answer", "one connection that ends at the question for its database counts as a server that does not tell",
+		"enough = 2", "enough = 1",
+		"../../internal/transport:TestExam_AConnectionEndsAtTheQuestion$",
 	},
 	{
 		"replicated in another database", "the same, where replicas are waited for",

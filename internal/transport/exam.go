@@ -1,0 +1,168 @@
+package transport
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/redis/rueidis"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+// exam finds out, in one attempt to get a dedicated connection, which connection is new and uses the database of the shared
+// ones. It asks each for CLIENT INFO.
+//
+// A server, or a proxy, may not tell: it does not know the question, or does not permit it. Then the connection fits. Nothing
+// else means that. A connection that could not be made gives for each command what the server said of HELLO, AUTH or SELECT;
+// one that breaks may have been broken in the pool.
+//
+// Nor does a proxy tell that ends each connection at the question. That is believed of no connection that ends, but of two in
+// one attempt that had just answered PING. The next one fits if it answers PING, too:
+//
+//	1  CLIENT INFO ─▶ ends              it may have been broken in the pool
+//	2  PING ─▶ PONG, CLIENT INFO ─▶ ends
+//	3  PING ─▶ PONG, CLIENT INFO ─▶ ends
+//	4  PING ─▶ PONG                     fits
+//
+// Each attempt begins anew: a server that breaks its connections for a while does it hardly twice between these two replies,
+// and is asked again the next time.
+type exam struct {
+	*dialer
+	known  func() bool // see dialer.whetherKnown
+	sure   bool        // see wanted
+	broken bool        // a connection has broken
+	ended  int         // connections that ended at the question, and had just answered another
+}
+
+// fitness is what an exam finds.
+type fitness uint8
+
+const (
+	fits      fitness = iota
+	unfit             // it is old, or of another database; the next one may fit
+	broken            // as may be others in the pool
+	ofReplica         // it leads to a replica
+	useless           // and so would be the next one
+)
+
+// enough is how many connections end at the question until it is not asked.
+const enough = 2 // mutant: end taken for an answer
+
+// of examines a connection.
+func (e *exam) of(c *dedicated, ask func(words ...string) rueidis.RedisResult) fitness {
+	if e.broken {
+		if is := e.ofError(ask("PING").Error()); is != fits {
+			return is
+		}
+		if e.ended == enough {
+			e.pool.selected.CompareAndSwap(nil, new(string))
+			return e.untold(ask)
+		}
+	}
+	info := ask("CLIENT", "INFO")
+	text, _ := info.ToString()
+	err := info.Error()
+	switch is := e.ofError(err); {
+	case refusesInfo(err):
+		return e.untold(ask)
+	case is == broken:
+		if e.broken {
+			e.ended++
+		}
+		e.broken = true
+		return is
+	case is != fits:
+		return is
+	case e.pool.tells():
+		e.known = e.whetherKnown(wanted{})
+	}
+	if (e.sure || databaseIn(text) != "0") && !e.known() { // mutant: lock in another database
+		return useless
+	}
+	return e.told(c, text)
+}
+
+// ofError judges a connection by the error of a command: by the lack of it, it fits.
+func (*exam) ofError(err error) fitness {
+	switch {
+	case err == nil:
+		return fits
+	case errors.Is(err, fault.NoAnswer): // it is old
+		return unfit
+	case errors.Is(err, syscall.ECONNREFUSED), fault.Answered(err): // it could not be made, and so could not the next one
+		return useless
+	default:
+		return broken
+	}
+}
+
+// untold judges a connection whose database the server does not tell. One of a pool that others use may have another one than
+// the shared ones, if that is known: so it is selected.
+func (e *exam) untold(ask func(words ...string) rueidis.RedisResult) fitness {
+	known := e.pool.selected.Load()
+	if known == nil || *known == "" || e.pool.sole.Load() {
+		return fits
+	}
+	return e.ofError(ask("SELECT", *known).Error())
+}
+
+// told judges a connection by the reply to CLIENT INFO, which has the age in whole seconds.
+func (e *exam) told(c *dedicated, info string) fitness {
+	age, untold := ageOf(info)
+	known := e.pool.selected.Load()
+	sure := known != nil && *known != ""
+	c.told = untold == nil && sure
+	if sure && databaseIn(info) != *known || untold == nil && age-time.Second > c.made.Until(e.now()) {
+		return unfit
+	}
+	return fits
+}
+
+// tells notes that the server tells the database of a connection. It reports whether the shared ones must be asked again, since
+// one did not tell.
+func (p *pool) tells() (again bool) {
+	known := p.selected.Load()
+	return known != nil && *known == "" && !p.one && p.selected.CompareAndSwap(known, nil)
+}
+
+// refusesInfo reports whether a server's reply to CLIENT INFO says that it does not know or permit the question. A connection
+// that could not be made gives for it what the server said of the commands with which it begins.
+//
+//	ERR unknown subcommand 'INFO'. Try CLIENT HELP.
+//	ERR unknown command 'CLIENT', with args beginning with: 'INFO'
+//	NOPERM User x has no permissions to run the 'client|info' command
+//	NOPERM this user has no permissions to run the 'client' command or its subcommand
+//	unsupported command 'client'
+func refusesInfo(err error) bool {
+	if !fault.Refusal(err) {
+		return false
+	}
+	text := err.Error()
+	if _, command, found := strings.Cut(text, " to run the "); found { // a user may have any name
+		text = command
+	}
+	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) })
+	names := func(these ...string) bool {
+		return slices.ContainsFunc(words, func(word string) bool { return slices.Contains(these, word) })
+	}
+	subcommand := strings.Contains(text, "client|") && !strings.Contains(text, "client|info")
+	return names("client", "info") && !names("hello", "auth", "select") && !subcommand
+}
+
+func databaseIn(info string) string { return wordBehind(info, " db=") }
+
+func ageOf(info string) (time.Duration, error) {
+	age, err := strconv.Atoi(wordBehind(info, " age="))
+	return time.Duration(age) * time.Second, err
+}
+
+func wordBehind(info, name string) string {
+	_, after, _ := strings.Cut(info, name)
+	word, _, _ := strings.Cut(after, " ")
+	return word
+}

@@ -1,0 +1,204 @@
+package transport
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/fault"
+)
+
+func TestRefusesInfo(t *testing.T) {
+	client := onMiniredis(t)
+	refused := func(text string) bool {
+		script := client.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(text).Build()
+		return refusesInfo(client.Do(t.Context(), script).Error())
+	}
+	for _, text := range []string{
+		"ERR unknown subcommand 'INFO'. Try CLIENT HELP.",
+		"ERR Unknown subcommand or wrong number of arguments for 'INFO'. Try CLIENT HELP",
+		"ERR Syntax error, try CLIENT (LIST | KILL | GETNAME | SETNAME | PAUSE | REPLY)",
+		"ERR unknown command 'CLIENT', with args beginning with: 'INFO' ",
+		"ERR unknown command `client`, with args beginning with: `INFO`, ",
+		"NOPERM User x has no permissions to run the 'client|info' command",
+		"NOPERM User hello has no permissions to run the 'client|info' command",
+		"NOPERM this user has no permissions to run the 'client' command or its subcommand",
+		"unsupported command 'client'",
+	} {
+		require.True(t, refused(text), text)
+	}
+	for _, text := range []string{
+		"NOPERM User client has no permissions to run the 'hello' command",
+		"NOPERM this user has no permissions to run the 'select' command or its subcommand",
+		"NOPERM User info has no permissions to run the 'client|setname' command",
+		"NOAUTH HELLO must be called with the client already authenticated",
+		"WRONGPASS invalid username-password pair or user is disabled.",
+		"DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the default user.",
+		"ERR max number of clients reached",
+		"ERR Client sent AUTH, but no password is set",
+		"ERR DB index is out of range",
+		"LOADING Redis is loading the dataset in memory",
+	} {
+		require.False(t, refused(text), text)
+	}
+	require.False(t, refusesInfo(nil))
+	require.False(t, refusesInfo(io.EOF))
+	require.False(t, refusesInfo(fault.NoAnswer))
+}
+
+// questioned is a client whose connections answer CLIENT INFO in some way, and know the database that was selected.
+type questioned struct {
+	rueidis.Client
+	info   func(connection int) rueidis.RedisResult
+	ok     rueidis.RedisResult
+	silent bool // a connection breaks at any command
+	made   int
+	shared atomic.Pointer[rueidis.RedisResult] // what a shared one answers
+	asked  atomic.Int32                        // shared ones
+}
+
+// questions makes a client whose shared connections answer so.
+func questions(client rueidis.Client, shared rueidis.RedisResult) *questioned {
+	c := &questioned{Client: client}
+	c.shared.Store(&shared)
+	return c
+}
+
+type questionedWire struct {
+	rueidis.DedicatedClient
+	of       *questioned
+	number   int
+	ended    bool
+	selected string
+}
+
+func (c *questioned) Do(_ context.Context, command rueidis.Completed) rueidis.RedisResult {
+	if command.Commands()[0] == "CLIENT" {
+		c.asked.Add(1)
+	}
+	return *c.shared.Load()
+}
+
+func (c *questioned) Dedicate() (rueidis.DedicatedClient, func()) {
+	c.made++
+	return &questionedWire{of: c, number: c.made}, func() {}
+}
+
+func (w *questionedWire) B() rueidis.Builder { return w.of.B() }
+func (*questionedWire) Close()               {}
+
+func (w *questionedWire) Do(_ context.Context, c rueidis.Completed) (reply rueidis.RedisResult) {
+	reply = w.of.ok
+	switch words := c.Commands(); {
+	case w.ended || w.of.silent:
+		reply = rueidis.NewErrorResult(io.EOF)
+	case words[0] == "SELECT":
+		w.selected = words[1]
+	case words[0] == "CLIENT":
+		reply = w.of.info(w.number)
+	}
+	w.ended = w.ended || !fault.Answered(reply.Error())
+	return reply
+}
+
+// On a proxy that ends each connection at the question there is a connection all the same, after a few that have ended. Once is
+// no proof, nor are connections that break at anything: else one of another database might be used.
+func TestExam_AConnectionEndsAtTheQuestion(t *testing.T) {
+	client := onMiniredis(t)
+	says := func(t *testing.T, script string) rueidis.RedisResult {
+		t.Helper()
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	ends, other := rueidis.NewErrorResult(io.EOF), says(t, "return 'id=7 db=5 age=0 x=1'")
+	begins := func(t *testing.T, shared rueidis.RedisResult, ended func(connection int) bool) (*questioned, *Client) {
+		t.Helper()
+		c := questions(client, shared)
+		c.ok = says(t, "return 'PONG'")
+		c.info = func(connection int) rueidis.RedisResult {
+			if ended(connection) {
+				return ends
+			}
+			return other
+		}
+		return c, New(c)
+	}
+	always := func(int) bool { return true }
+	t.Run("each", func(t *testing.T) {
+		c, way := begins(t, ends, always)
+		for attempt := range 3 {
+			require.NotNil(t, way.First.dials.dial(wanted{}))
+			require.Equal(t, 4*(attempt+1), c.made)
+		}
+		require.Nil(t, way.First.own.dial(), "for a lone caller the database must be known")
+		require.Equal(t, 12, c.made)
+		asked := c.asked.Load()
+		_, known := way.database(time.Minute)
+		require.True(t, known)
+		require.Equal(t, asked, c.asked.Load(), "others share that connection")
+	})
+	t.Run("each, and the database is known", func(t *testing.T) {
+		_, way := begins(t, says(t, "return 'id=7 db=3 age=0 x=1'"), always)
+		_, known := way.database(time.Minute)
+		require.True(t, known)
+		made := way.First.dials.dial(wanted{})
+		require.NotNil(t, made)
+		require.Equal(t, "3", made.DedicatedClient.(*questionedWire).selected) //nolint:forcetypeassert // see questioned
+	})
+	t.Run("by chance", func(t *testing.T) {
+		c, way := begins(t, ends, func(connection int) bool { return connection <= enough })
+		require.Nil(t, way.First.dials.dial(wanted{}))
+		require.LessOrEqual(t, c.made, mostIdle)
+	})
+	t.Run("at anything", func(t *testing.T) {
+		c, way := begins(t, ends, always)
+		c.silent = true
+		require.Nil(t, way.First.dials.dial(wanted{}))
+		require.Equal(t, mostIdle, c.made)
+	})
+}
+
+// A server that did not tell the database of the shared connections, and tells that of another one, is asked again.
+func TestExam_TheServerTellsAfterAll(t *testing.T) {
+	client := onMiniredis(t)
+	says := func(script string) rueidis.RedisResult {
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	c := questions(client, says(`return redis.error_reply("NOPERM may not run the 'client|info' command")`))
+	none, other := rueidis.NewErrorResult(fault.NoAnswer), says("return 'id=7 db=5 age=0 x=1'")
+	c.info = func(int) rueidis.RedisResult { return other }
+	way := New(c)
+	_, known := way.database(time.Minute)
+	require.True(t, known)
+	way.First.belief.FoundSilent(0, way.Clock.Now())
+	c.shared.Store(&none)
+	require.Nil(t, way.First.dials.dial(wanted{}))
+	c.shared.Store(&other)
+	require.NotNil(t, way.First.dials.dial(wanted{}))
+}
+
+// Where the server tells the database of the shared connections and not that of another one, as after a change of permissions,
+// the database is selected.
+func TestExam_TheServerTellsNoMore(t *testing.T) {
+	client := onMiniredis(t)
+	says := func(script string) rueidis.RedisResult {
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	c := questions(client, says("return 'id=7 db=3 age=0 x=1'"))
+	c.ok = says("return 'OK'")
+	c.info = func(int) rueidis.RedisResult {
+		return says(`return redis.error_reply("NOPERM may not run the 'client|info' command")`)
+	}
+	way := New(c)
+	_, known := way.database(time.Minute)
+	require.True(t, known)
+	made := way.First.dials.dial(wanted{})
+	require.NotNil(t, made)
+	require.Equal(t, "3", made.DedicatedClient.(*questionedWire).selected) //nolint:forcetypeassert // see questioned
+	way.Sole(3)
+	require.Empty(t, way.First.dials.dial(wanted{}).DedicatedClient.(*questionedWire).selected) //nolint:forcetypeassert // likewise
+}
