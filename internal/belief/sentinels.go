@@ -156,7 +156,7 @@ func (s *State) Told(w Word, address string, asked, now clock.Instant) (do Acts)
 type Way struct {
 	Address string        // of that server
 	Since   clock.Instant // when making it began; when the choice fell on the client's own connections
-	Greeted clock.Instant // when the server had greeted it
+	Greeted clock.Instant // when the server had greeted it; Never: it refuses connections
 	trusted bool          // the Sentinels have vouched for the server since then, or there are none to ask
 	asked   clock.Instant // when they were last asked
 	again   clock.Instant // they are not asked again before this
@@ -181,7 +181,7 @@ func (w *Way) Told(word Word, asked, now clock.Instant) {
 }
 
 // Waited returns for how long a greeted way has waited for the Sentinels.
-func (w *Way) Waited(now clock.Instant) time.Duration { return w.Greeted.Until(now) }
+func (w *Way) Waited(now clock.Instant) time.Duration { return max(0, w.Greeted.Until(now)) }
 
 // Doubts reports whether doubt was raised of a way for which the Sentinels had vouched: another one is needed then.
 func (s *State) Doubts(w *Way) bool { return w.trusted && s.DoubtedSince(w.asked) }

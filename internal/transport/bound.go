@@ -117,7 +117,8 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated, rounds bool) (
 // stop ends the caller's use of the bound. It reports whether the bound had ended before, and whether another command may use it.
 func (b *bound) stop() (over, reusable bool) {
 	if b.phase.CompareAndSwap(untimed, idle) {
-		b.ctx, b.observer, b.own, b.queued = nil, nil, nil, false
+		b.land()
+		b.ctx, b.observer, b.own = nil, nil, nil
 		return false, true
 	}
 	b.mu.Lock()
@@ -132,10 +133,19 @@ func (b *bound) stop() (over, reusable bool) {
 	reusable = leave != nil && leave() && reusable && !over // mutant: reply to another
 	if reusable {
 		b.mu.Lock()
-		b.limits, b.own, b.leave, b.queued, b.alarm = limits{}, nil, nil, false, belief.Alarm{}
+		b.land()
+		b.limits, b.own, b.leave, b.alarm = limits{}, nil, nil, belief.Alarm{}
 		b.mu.Unlock()
 	}
 	return over, reusable
+}
+
+// land ends a flight whose driver has answered. An idle bound keeps no node that was dropped.
+func (b *bound) land() {
+	if b.queued {
+		b.queued = false
+		b.to.Store(nil) // mutant: node kept by an idle bound
+	}
 }
 
 // stopped reports whether the caller no longer waits. The caller of this method holds the mutex.

@@ -304,3 +304,22 @@ func TestBound_ContextEndsAfterItWasStopped(t *testing.T) {
 		require.False(t, end.over())
 	})
 }
+
+// An idle bound is reused, and must not keep the node to which its last command was sent from the garbage collector: no slot may
+// lead there any more.
+func TestBound_AnIdleOneKeepsNoNode(t *testing.T) {
+	way := New(onMiniredis(t))
+	defer way.Close()
+	s := way.First
+	for _, limit := range []time.Duration{time.Minute, timedAfter} { // untimed, and timed
+		end, _ := s.bounds.take()
+		e := end.enter(task{})
+		s.bounds.begin(end, &Wait{Ctx: t.Context(), Limit: limit}, way.Clock.Now(), nil)
+		end.to.Store(&newNode(way, "").judge) // its driver sends it
+		e.answer(rueidis.RedisResult{})
+		e.await()
+		require.False(t, s.bounds.stop(end))
+		require.Nil(t, end.to.Load())
+		require.Same(t, end, s.bounds.idle[0])
+	}
+}

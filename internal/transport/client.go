@@ -72,14 +72,8 @@ func New(client rueidis.Client) *Client {
 // Close is called when no registry is open any more. Holds of closed registries can still be released.
 func (t *Client) Close() {
 	t.vouching.endWatch()
-	r := t.routes.Load()
-	for _, s := range r.nodes {
+	for _, s := range t.endRoutes() {
 		s.close()
-	}
-	for _, s := range r.dropped {
-		if s := s.Value(); s != nil {
-			s.close()
-		}
 	}
 }
 

@@ -128,7 +128,7 @@ func (f *freshConns) make() {
 	conn := f.dials.dial(wanted{young: f.young()})
 	refused := conn == nil && began.Until(f.now()) < belief.Tick && f.dials.unfit.Load() == 0
 	if refused && f.watched() { // there is no way to ask about, but the client learns of a successor by their answers
-		f.vouch(&belief.Way{Address: address, Since: began, Greeted: f.now()}) // mutant: refused, and nobody asked
+		f.vouch(&belief.Way{Address: address, Since: began, Greeted: clock.Never}) // mutant: refused, and nobody asked
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,6 +20,8 @@ type routes struct {
 	nodes []*Node
 	of    *[protocol.Slots]uint16 // the index of each slot's node; nil: not a cluster
 
+	closed bool // the client is: what becomes a master later is closed, too
+
 	// dropped are nodes to which no slot leads any more, and which somebody may still use: a call that waits there, a command that
 	// is about to be sent. Only Close needs them, so they are not kept from the garbage collector.
 	dropped []weak.Pointer[Node]
@@ -83,17 +85,45 @@ func (t *Client) NodeAt(address string) *Node {
 }
 
 // remap replaces the routes by the masters that the nodes name. Slots that are missing keep their nodes: while nodes disagree,
-// what is known of their former master is useful. Suspect nodes are kept, too: the nodes may change back. Only one goroutine
-// calls it at a time.
+// what is known of their former master is useful. Suspect nodes are kept, too: the nodes may change back.
 func (t *Client) remap(all topology.Map) {
+	for old := t.routes.Load(); !t.routes.CompareAndSwap(old, t.remapped(old, all)); old = t.routes.Load() {
+	}
+}
+
+// endRoutes has nodes closed that are made from now on, and returns those that were made.
+func (t *Client) endRoutes() (made []*Node) {
 	old := t.routes.Load()
+	for {
+		next := *old
+		next.closed = true
+		if t.routes.CompareAndSwap(old, &next) {
+			break
+		}
+		old = t.routes.Load()
+	}
+	made = slices.Clone(old.nodes)
+	for _, s := range old.dropped {
+		if s := s.Value(); s != nil {
+			made = append(made, s)
+		}
+	}
+	return made
+}
+
+// remapped returns what remap replaces old routes by.
+func (t *Client) remapped(old *routes, all topology.Map) *routes {
 	of := *old.of
 	nodes := slices.Clone(old.nodes)
 	for _, r := range all {
 		n := slices.IndexFunc(nodes, func(s *Node) bool { return s.Address == r.Address })
 		if n < 0 {
 			n = len(nodes)
-			nodes = append(nodes, newNode(t, r.Address))
+			s := newNode(t, r.Address)
+			if old.closed { // mutant: node made after close
+				s.close()
+			}
+			nodes = append(nodes, s)
 		}
 		for slot := max(r.First, 0); slot <= min(r.Last, protocol.Slots-1); slot++ {
 			nodes[n].belief.Succeeds(&nodes[of[slot]].belief)
@@ -101,13 +131,14 @@ func (t *Client) remap(all topology.Map) {
 		}
 	}
 	if of == *old.of {
-		return
+		return old
 	}
 	used := make([]bool, len(nodes))
 	for _, n := range of {
 		used[n] = true
 	}
-	next, index := &routes{of: &of, dropped: slices.DeleteFunc(slices.Clone(old.dropped), isGone)}, make([]uint16, len(nodes))
+	next := &routes{of: &of, closed: old.closed, dropped: slices.DeleteFunc(slices.Clone(old.dropped), isGone)}
+	index := make([]uint16, len(nodes))
 	for n, s := range nodes {
 		if n == 0 || used[n] || s.IsSuspect(t.Clock.Now()) {
 			index[n] = uint16(len(next.nodes)) //nolint:gosec // as above
@@ -119,7 +150,7 @@ func (t *Client) remap(all topology.Map) {
 	for slot, n := range of {
 		of[slot] = index[n]
 	}
-	t.routes.Store(next)
+	return next
 }
 
 func isGone(s weak.Pointer[Node]) bool { return s.Value() == nil }

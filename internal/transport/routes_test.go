@@ -209,6 +209,15 @@ func TestRoutes_DroppedNodesAreClosed(t *testing.T) {
 	})
 }
 
+// What becomes a master while Close looks at the nodes, or after it, is closed as well: nothing asks its server for long.
+func TestRoutes_ANodeThatIsMadeAfterClose(t *testing.T) {
+	way := New(&spoken{onMiniredis(t), map[string]rueidis.Client{}})
+	way.Close()
+	way.remap(topology.Map{{First: 0, Last: protocol.Slots - 1, Address: "a:1"}})
+	require.Equal(t, "a:1", way.Node("").Address)
+	require.True(t, way.Node("").belief.Closed())
+}
+
 // Nodes that nobody uses any more are forgotten, however often a cluster's addresses change.
 func TestRoutes_DroppedNodesAreForgotten(t *testing.T) {
 	client := onMiniredis(t)

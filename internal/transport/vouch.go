@@ -188,7 +188,7 @@ func (f *freshConns) learn(w *way) {
 	w.asking = nil
 }
 
-// vouch asks the Sentinels about a way, and notes what they say.
+// vouch asks the Sentinels about a way, and notes what they say. The server may refuse it: then it is never greeted.
 func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant) {
 	t, limit := s.client, s.Plus(answerWait)
 	asked = t.Clock.Now()
@@ -196,22 +196,30 @@ func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 	now = t.Clock.Now()
 	s.noticeStandstill() // else a timer may find it out too late; what the Sentinels said before it does not count
 	waited, used := w.Waited(now), s.present() == w.Address
-	t.vouching.say(verdict, waited, w.Address)
 	says = word(verdict, waited)
 	if used {
 		s.follow(s.belief.Told(says, w.Address, asked, now), now)
 	}
+	if says != belief.Vouching {
+		t.vouching.sayWaits(verdict, waited, w.Address)
+	} else if used && w.Greeted != clock.Never && !s.belief.DoubtedSince(asked) { // mutant: believed again too soon
+		t.vouching.sayGoesOn(verdict, w.Address)
+	}
 	return says, asked, now
 }
 
-// say logs what is waited for, once, and that it is over.
-func (v *vouching) say(verdict sentinel.Verdict, waited time.Duration, address string) {
+// sayGoesOn logs that what was waited for is over.
+func (v *vouching) sayGoesOn(verdict sentinel.Verdict, address string) {
+	if v.said.Swap(false) {
+		v.log(slog.LevelInfo, "locks go on: the server may be believed again",
+			slog.String("server", address), slog.String("Sentinels", verdict.String()))
+	}
+}
+
+// sayWaits logs what is waited for, once.
+func (v *vouching) sayWaits(verdict sentinel.Verdict, waited time.Duration, address string) {
 	about := slog.String("server", address)
 	switch {
-	case verdict.Suffices(waited):
-		if v.said.Swap(false) {
-			v.log(slog.LevelInfo, "locks go on: the server may be believed again", about, slog.String("Sentinels", verdict.String()))
-		}
 	case waited < sayAfter || v.said.Swap(true):
 	case verdict == sentinel.Unknown:
 		v.log(slog.LevelWarn,

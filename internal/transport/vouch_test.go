@@ -721,6 +721,50 @@ func TestVouching_ReplicatedOverASilentConnection(t *testing.T) {
 	})
 }
 
+// The log says that locks go on when they do: not while the server for which the Sentinels vouch refuses connections, nor when it
+// was left, or doubted anew, while they were asked.
+func TestVouching_LocksGoOn(t *testing.T) {
+	const goOn = "locks go on: the server may be believed again"
+	for name, still := range map[string]func(v *vouched){
+		"it refuses connections": func(v *vouched) {
+			v.redis.refuses.Store(true)
+			v.First.fresh.silent(v.Clock.Now())
+			v.say(former, sentinel.Vouched)
+			v.send(time.Second)
+			v.redis.refuses.Store(false)
+		},
+		"it was left": func(v *vouched) {
+			v.say(former, sentinel.Vouched)
+			v.redis.master.Store(heir)
+			v.First.vouch(&belief.Way{Address: former, Greeted: v.Clock.Now()})
+			v.redis.master.Store(former)
+		},
+		"it is doubted anew": func(v *vouched) {
+			v.say(former, sentinel.Vouched)
+			v.asks = func() {
+				v.asks = nil
+				v.First.belief.Doubted(v.Clock.Now() + 1)
+			}
+			v.First.vouch(&belief.Way{Address: former, Greeted: v.Clock.Now()})
+			<-time.After(time.Millisecond)
+		},
+	} {
+		withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
+			v.say(former, sentinel.Replaced)
+			v.doubt()
+			require.Error(t, v.send(5*time.Second).Error())
+			require.Len(t, v.log, 1)
+			<-time.After(time.Second) // nobody asks any more for the call that has ended
+			still(v)
+			synctest.Wait()
+			require.NotContains(t, v.log, goOn, name)
+			require.NoError(t, v.send(5*time.Second).Error())
+			synctest.Wait()
+			require.Equal(t, goOn, v.log[1], name)
+		})
+	}
+}
+
 // The Sentinels are asked also while the master refuses connections: the one that the client follows may be the last to tell it
 // of the successor, and their answers show that.
 func TestVouching_TheServerRefusesConnections(t *testing.T) {

@@ -233,8 +233,23 @@ var mutations = []mutation{
 	},
 	{
 		"refused, and nobody asked", "the Sentinels are not asked while the master refuses connections",
-		"f.vouch(&belief.Way{Address: address, Since: began, Greeted: f.now()})", "_ = address",
+		"f.vouch(&belief.Way{Address: address, Since: began, Greeted: clock.Never})", "_ = address",
 		"../../internal/transport:TestVouching_TheServerRefusesConnections$",
+	},
+	{
+		"believed again too soon", "the log says that locks go on while the server refuses connections, or is doubted",
+		"used && w.Greeted != clock.Never && !s.belief.DoubtedSince(asked)", "true",
+		"../../internal/transport:TestVouching_LocksGoOn$",
+	},
+	{
+		"node made after close", "what becomes a master after Close is not closed",
+		"old.closed", "false",
+		"../../internal/transport:TestRoutes_ANodeThatIsMadeAfterClose$",
+	},
+	{
+		"node kept by an idle bound", "a node to which no slot leads is never collected",
+		"b.to.Store(nil)", "_ = b",
+		"../../internal/transport:TestBound_AnIdleOneKeepsNoNode$",
 	},
 	{
 		"silent connection taken", "a command goes over a fresh connection that is about to be closed because it was silent",
