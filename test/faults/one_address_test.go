@@ -87,6 +87,13 @@ func (a *address) await(what string, happened func() bool) {
 	require.True(a.t, redistest.Await(20*time.Second, happened), what)
 }
 
+// awaitNoOld is await for what is seen once the old connections are used. A busy machine may make the old master seem silent just
+// when the address moves: then commands go over a fresh connection for half a minute, and no reply shows what the others lead to.
+func (a *address) awaitNoOld(what string, happened func() bool) {
+	a.t.Helper()
+	require.True(a.t, redistest.Await(50*time.Second, happened), what)
+}
+
 // registry makes one on the address.
 type registry func(opts ...lockregistry.Option) *lockregistry.Registry
 
@@ -173,7 +180,7 @@ func TestOneAddress_ANewMaster(t *testing.T) {
 		go func() {
 			next, err := other.Acquire(t.Context(), "held")
 			if err == nil {
-				err = next.Release(t.Context())
+				err = kit.UnlessLate(next.Release(t.Context()))
 			}
 			waited <- err
 		}()
@@ -191,14 +198,12 @@ func TestOneAddress_ANewMaster(t *testing.T) {
 		a.await("it is renewed", renewed)
 		require.NoError(t, lost.Err())
 		released := time.Now()
-		if err := hold.Release(t.Context()); !kit.TookLong(err) { // on a busy machine
-			require.NoError(t, err)
-		}
+		require.NoError(t, kit.UnlessLate(hold.Release(t.Context())))
 		require.NoError(t, <-waited)
 		require.Less(t, time.Since(released), soon)
 
 		i := 0
-		a.await("no old connection is left", func() bool {
+		a.awaitNoOld("no old connection is left", func() bool {
 			i++
 			section(t, locks, fmt.Sprint("later", i))
 			section(t, other, fmt.Sprint("later", i))
@@ -247,7 +252,7 @@ func TestOneAddress_AWaitingCallMoves(t *testing.T) {
 		go func() {
 			next, err := other.Acquire(t.Context(), "held")
 			if err == nil {
-				err = next.Release(t.Context())
+				err = kit.UnlessLate(next.Release(t.Context()))
 			}
 			waited <- err
 		}()
@@ -256,11 +261,11 @@ func TestOneAddress_AWaitingCallMoves(t *testing.T) {
 		a.promote()
 		a.replica.Command(t, "REPLICAOF", "127.0.0.1", "1")
 		a.Lead(a.master.Addr())
-		a.await("it listens at the new master", func() bool {
+		a.awaitNoOld("it listens at the new master", func() bool {
 			return strings.Contains(a.master.Command(t, "PUBSUB", "CHANNELS"), "orders-channel@")
 		})
 		released := time.Now()
-		require.NoError(t, hold.Release(t.Context()))
+		require.NoError(t, kit.UnlessLate(hold.Release(t.Context())))
 		require.NoError(t, <-waited)
 		require.Less(t, time.Since(released), soon)
 	})
