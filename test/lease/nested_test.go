@@ -54,11 +54,7 @@ func TestNested_KeepsTheLeaseOfTheOuterOne(t *testing.T) {
 			for k, renewed := range []bool{false, true} {
 				_, layout := kit.Turn(kit.Layouts, i+j+k) // each kind, each way and renewal meet both
 				t.Run(fmt.Sprint(kind, " ", layout, " ", how, " ", renewed), func(t *testing.T) {
-					worlds := kit.FakeWorld
-					if how == "Do" && renewed {
-						worlds = kit.Worlds
-					}
-					worlds(t, func(w *kit.World) {
+					kit.FakeWorld(t, func(w *kit.World) {
 						opts := []lockregistry.Option{kit.WithLayout(layout)}
 						if renewed {
 							opts = append(opts, lockregistry.WithRenewal())
@@ -68,11 +64,7 @@ func TestNested_KeepsTheLeaseOfTheOuterOne(t *testing.T) {
 						ctx := l.Context(w.Context())
 						has := func(lease time.Duration) {
 							w.Helper()
-							if w.Fake {
-								require.InDelta(w, lease, w.Pttl(kit.TheKey), float64(lease/100))
-							} else {
-								require.InDelta(w, lease, w.Pttl(kit.TheKey), float64(lease/4), "beside other tests")
-							}
+							require.InDelta(w, lease, w.Pttl(kit.TheKey), float64(lease/100))
 						}
 						in := func(work func(), opts ...lockregistry.LockOption) {
 							w.Helper()
@@ -91,12 +83,12 @@ func TestNested_KeepsTheLeaseOfTheOuterOne(t *testing.T) {
 						}, lockregistry.Lease(longer))
 						w.Await("the outer lease", func() bool { return w.Pttl(kit.TheKey) <= outer })
 						has(outer)
-						if w.Fake && renewed {
+						if renewed {
 							w.Pass(3 * longer)
 							require.NoError(w, ctx.Err())
 							require.LessOrEqual(w, w.Pttl(kit.TheKey), outer)
 							require.GreaterOrEqual(w, w.Pttl(kit.TheKey), outer/2)
-						} else if w.Fake {
+						} else {
 							w.Pass(outer)
 							require.Error(w, ctx.Err())
 							return
