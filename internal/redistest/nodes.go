@@ -106,11 +106,18 @@ func (d *Deployment) move(from, to *Server, slot int) {
 	}
 	to.Command(d.tb, "CLUSTER", "SETSLOT", number, "NODE", d.id(to)) // first, so that it is never nobody's
 	for _, s := range d.Servers {
-		if s != to && s.Running() && !slices.Contains(d.removed, s) && !strings.HasPrefix(d.ask(s, "ROLE"), "slave") {
-			s.Command(d.tb, "CLUSTER", "SETSLOT", number, "NODE", d.id(to))
+		if s == to || !s.Running() || slices.Contains(d.removed, s) || isReplica(d.ask(s, "ROLE")) {
+			continue
+		}
+		_, err := s.Do("CLUSTER", "SETSLOT", number, "NODE", d.id(to))
+		if err != nil && !isReplica(d.ask(s, "ROLE")) { // one that has lost its last slot has just become a replica of to
+			d.tb.Fatalf("redistest: SETSLOT %s on %s: %v", number, s.Addr(), err)
 		}
 	}
 }
+
+// isReplica reports whether a reply to ROLE is that of a replica.
+func isReplica(role string) bool { return strings.HasPrefix(role, "slave") }
 
 // Slots returns the slots of a master of a cluster.
 func (d *Deployment) Slots(master *Server) (all []int) {
