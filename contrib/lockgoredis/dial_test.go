@@ -27,19 +27,19 @@ func TestOpen_DialerThatHangsIsGivenUp(t *testing.T) {
 		limit time.Duration
 	}{
 		"of a client": {func(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) error {
-			rdb := redis.NewClient(&redis.Options{Addr: "redis.internal:1", DialTimeout: 50 * time.Millisecond, Dialer: dial})
+			rdb := redis.NewClient(&redis.Options{Addr: somewhere, DialTimeout: 50 * time.Millisecond, Dialer: dial})
 			defer func() { _ = rdb.Close() }()
 			_, err := lockgoredis.Open(ctx, rdb, "orders")
 			return err
 		}, 50 * time.Millisecond},
 		"of a client without a limit": {func(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) error {
-			rdb := redis.NewClient(&redis.Options{Addr: "redis.internal:1", DialTimeout: -1, Dialer: dial})
+			rdb := redis.NewClient(&redis.Options{Addr: somewhere, DialTimeout: -1, Dialer: dial})
 			defer func() { _ = rdb.Close() }()
 			_, err := lockgoredis.Open(ctx, rdb, "orders")
 			return err
 		}, goRedisDial},
 		"of failover options": {func(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) error {
-			o := &redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"redis.internal:1"}, Dialer: dial}
+			o := &redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{somewhere}, Dialer: dial}
 			_, err := lockgoredis.OpenFailover(ctx, o, "orders")
 			return err
 		}, goRedisDial},

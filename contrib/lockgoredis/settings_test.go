@@ -104,11 +104,11 @@ var settings = map[string]func(t *testing.T){
 		server := redistest.Start(t)
 		var dialled atomic.Int64
 		dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-			assert.Equal(t, "redis.internal:1", address)
+			assert.Equal(t, somewhere, address)
 			dialled.Add(1)
 			return new(net.Dialer).DialContext(ctx, network, server.Addr())
 		}
-		rdb := redis.NewClient(&redis.Options{Addr: "redis.internal:1", Dialer: dial})
+		rdb := redis.NewClient(&redis.Options{Addr: somewhere, Dialer: dial})
 		reg := open(t, rdb)
 		require.Positive(t, dialled.Load())
 		works(t, reg, rdb)
@@ -119,7 +119,7 @@ var settings = map[string]func(t *testing.T){
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		rdb := redis.NewClient(&redis.Options{Addr: "redis.internal:1", DialTimeout: 50 * time.Millisecond, Dialer: hangs})
+		rdb := redis.NewClient(&redis.Options{Addr: somewhere, DialTimeout: 50 * time.Millisecond, Dialer: hangs})
 		defer func() { _ = rdb.Close() }()
 		_, err := lockgoredis.Open(t.Context(), rdb, "orders")
 		require.ErrorIs(t, err, lockregistry.ErrUnavailable)

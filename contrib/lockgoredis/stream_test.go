@@ -17,13 +17,16 @@ import (
 	"github.com/lockregistry/lockregistry/contrib/lockgoredis"
 )
 
+// somewhere is an address without a name: go-redis asks the network about a name, which a bubble of fake time does not allow.
+const somewhere = "192.0.2.1:1"
+
 // What docs/operations.md says of StreamingCredentialsProvider.
 func TestOpen_StreamStaysSubscribed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := &source{}
 		n := startNet(t)
-		rdb := redis.NewClient(&redis.Options{Addr: "redis.internal:1", Dialer: n.dial, StreamingCredentialsProvider: p})
+		rdb := redis.NewClient(&redis.Options{Addr: somewhere, Dialer: n.dial, StreamingCredentialsProvider: p})
 		defer func() { _ = rdb.Close() }()
 		reg, err := lockgoredis.Open(t.Context(), rdb, "orders")
 		require.NoError(t, err)
@@ -65,7 +68,7 @@ func TestOpen_StreamOfAClientThatCannotConnect(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := &source{password: "wrong"}
-		rdb := redis.NewClient(&redis.Options{Addr: "redis.internal:1", Dialer: startNet(t).dial, StreamingCredentialsProvider: p})
+		rdb := redis.NewClient(&redis.Options{Addr: somewhere, Dialer: startNet(t).dial, StreamingCredentialsProvider: p})
 		defer func() { _ = rdb.Close() }()
 		_, err := lockgoredis.Open(t.Context(), rdb, "orders")
 		require.ErrorContains(t, err, "the user or the password is wrong")
@@ -83,7 +86,7 @@ func TestOpen_StreamThatAnswersLate(t *testing.T) {
 			cancel()
 			<-time.After(15 * time.Second)
 		}}
-		rdb := redis.NewClient(&redis.Options{Addr: "redis.internal:1", Dialer: startNet(t).dial, StreamingCredentialsProvider: p})
+		rdb := redis.NewClient(&redis.Options{Addr: somewhere, Dialer: startNet(t).dial, StreamingCredentialsProvider: p})
 		defer func() { _ = rdb.Close() }()
 		began := time.Now()
 		_, err := lockgoredis.Open(ctx, rdb, "orders")
