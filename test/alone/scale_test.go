@@ -28,6 +28,9 @@ import (
 // large tells whether to run at the sizes that the documentation names, which takes a while.
 func large() bool { return os.Getenv("LOCKREGISTRY_TEST_LARGE") != "" }
 
+// few are connections beside hundreds or thousands of waiting calls.
+const few = 10
+
 // Hundreds of registries on a client share its connection for wake-ups, and are small.
 func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 	kit.RealWorldsAlone(t, func(w *kit.World) {
@@ -59,8 +62,8 @@ func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 		w.Logf("%d bytes for a registry with a waiting call", each)
 		// Some 10 000 are for goroutines that the runtime keeps, if this is the first test of the process.
 		require.Less(w, each, 30_000)
-		// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
-		require.LessOrEqual(w, len(w.Connections("name=waits")), 3)
+		// One for commands, one for wake-ups, and some for commands where the machine was so slow that answers were late.
+		require.LessOrEqual(w, len(w.Connections("name=waits")), few)
 		w.Do("FLUSHALL")
 		for _, result := range results {
 			require.NoError(w, <-result)
@@ -124,8 +127,8 @@ func TestScale_ManyWaiters(t *testing.T) {
 					})
 				}
 				w.Await("all listen", func() bool { return listens() == subscriptions && w.Tracked() == tracked })
-				// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
-				require.LessOrEqual(w, len(w.Connections("name=waits")), 3)
+				// One for commands, one for wake-ups, and some for commands where the machine was so slow that answers were late.
+				require.LessOrEqual(w, len(w.Connections("name=waits")), few)
 				require.Zero(w, got.Load())
 				// Waiters come while the ones before are being armed, so not all of them in full batches.
 				w.Logf("%d SUBSCRIBE, %d reads for %d commands", w.Executed("subscribe"),
@@ -140,8 +143,8 @@ func TestScale_ManyWaiters(t *testing.T) {
 				all.Wait()
 				w.Logf("all had their locks after %v", time.Since(start))
 				require.Less(w, time.Since(start), kit.NoPoll/2)
-				// One for commands, one for wake-ups, and one for commands where the machine was so slow that an answer was late.
-				require.LessOrEqual(w, len(w.Connections("name=waits")), 3)
+				// One for commands, one for wake-ups, and some for commands where the machine was so slow that answers were late.
+				require.LessOrEqual(w, len(w.Connections("name=waits")), few)
 				w.LeftNothing()
 				w.Await("subscriptions are given up", func() bool { return listens() < 1000 })
 			})
