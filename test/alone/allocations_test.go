@@ -7,7 +7,6 @@ import (
 	"errors"
 	"math"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -78,20 +77,15 @@ func TestObserver_AllocationsOfAnObserver(t *testing.T) {
 			Lost:     func(observe.Lost) {},
 			Renewing: func(observe.Renewing) {},
 		})).Obtain("42")
-		// The client and other goroutines allocate now and then: so what is usual is compared, and an allocation more would show.
-		const rounds = 21
-		more := math.Inf(1)
-		for try := 0; try < 5 && more >= 0.5; try++ {
-			var without, with []float64
-			for range rounds {
-				without, with = append(without, allocs(bare)), append(with, allocs(observed))
-			}
-			slices.Sort(without)
-			slices.Sort(with)
-			more = with[rounds/2] - without[rounds/2]
-			w.Logf("%v without, %v with", without[rounds/2], with[rounds/2])
+		// The client and other goroutines allocate now and then, on a busy machine often: what each section allocates shows in the best
+		// of many short runs.
+		const least, most = 20, 500 // runs
+		without, with := math.Inf(1), math.Inf(1)
+		for run := 0; run < least || run < most && with >= without+0.5; run++ {
+			without, with = min(without, allocs(bare)), min(with, allocs(observed))
 		}
-		require.Less(w, more, 0.5)
+		w.Logf("%v without, %v with", without, with)
+		require.Less(w, with, without+0.5)
 		require.GreaterOrEqual(w, events, 500)
 	})
 }
