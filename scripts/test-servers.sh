@@ -38,7 +38,7 @@ else
 		same[FILENAME] { nextfile }
 		/^func / { name = "" }
 		/^func Test[^(]*\(t \*testing\.T\)/ { name = $2; sub(/\(.*/, "", name); if (same[name]) name = "" }
-		name != "" && /[wW]orlds(Alone)?\(|[rR]ealWorld\(|redistest\.Start/ { print name, each[FILENAME] ? "each" : n++ % 3 + 1; name = "" }
+		name != "" && /[wW]orlds(Alone)?\(|[rR]ealWorld\(|redistest\.Start|ShareCluster\(/ { print name, each[FILENAME] ? "each" : n++ % 3 + 1; name = "" }
 	' ./test/*/*_test.go | sort -u)
 	if [ -z "$names" ]; then
 		echo "no test uses a real server" >&2

@@ -84,3 +84,32 @@ func TestSentinels(t *testing.T) {
 	promoted = next
 	require.Equal(t, "value", promoted.Command(t, "GET", key))
 }
+
+// The tests that share a cluster are told when one of them has changed it.
+func TestSharedCluster_ThatATestHasChanged(t *testing.T) {
+	var c SharedCluster
+	require.NoError(t, c.Stop(), "no test has used it")
+	nodes := c.Nodes(t)
+	require.Equal(t, nodes, c.Nodes(t), "it starts once")
+	id := nodes[1].Command(t, "CLUSTER", "MYID")
+	for name, change := range map[string]struct{ do, undo []string }{
+		"a slot moves": {[]string{"CLUSTER", "SETSLOT", "0", "MIGRATING", id}, []string{"CLUSTER", "SETSLOT", "0", "STABLE"}},
+		"a slot":       {[]string{"CLUSTER", "DELSLOTS", "0"}, []string{"CLUSTER", "ADDSLOTS", "0"}},
+		"a setting":    {[]string{"CONFIG", "SET", "timeout", "50"}, []string{"CONFIG", "SET", "timeout", "0"}},
+		"a user":       {[]string{"ACL", "SETUSER", "app", "on"}, []string{"ACL", "DELUSER", "app"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, c.changed())
+			nodes[0].Command(t, change.do...)
+			require.Error(t, c.changed())
+			nodes[0].Command(t, change.undo...)
+			require.NoError(t, c.changed())
+		})
+	}
+	nodes[0].Command(t, "CLUSTER", "FORGET", id)
+	require.ErrorContains(t, c.changed(), "forgotten")
+	nodes[1].Kill()
+	require.ErrorContains(t, c.Stop(), "stopped")
+	require.False(t, nodes[0].Running())
+	require.NoError(t, c.Stop())
+}

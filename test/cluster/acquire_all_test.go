@@ -5,18 +5,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
 // On a cluster the paths are in several slots: each is asked once, and nothing is kept when one of them is taken.
 func TestAcquireAll_OnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
+	cluster := kit.ShareCluster(t)
 	for name, opts := range map[string][]lockregistry.Option{
 		"spring":          nil,
 		"spring fenced":   {lockregistry.WithFencing()},
@@ -25,13 +23,7 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var registries []*lockregistry.Registry
 			for range 2 {
-				client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
-				require.NoError(t, err)
-				t.Cleanup(client.Close)
-				r, err := lockregistry.New(client, "orders", opts...)
-				require.NoError(t, err)
-				t.Cleanup(func() { _ = r.Close() })
-				registries = append(registries, r)
+				registries = append(registries, cluster.RegistryOn(t, cluster.Client(t), opts...))
 			}
 			paths := []string{"a", "{tag}b", "c", "{tag}d", "e", "f"}
 			for _, taken := range paths {
@@ -39,7 +31,7 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 				require.NoError(t, err)
 				_, err = registries[0].AcquireAll(t.Context(), paths, lockregistry.NoWait())
 				require.ErrorIs(t, err, lockregistry.ErrTaken)
-				require.ErrorContains(t, err, "orders:"+taken+":")
+				require.ErrorContains(t, err, cluster.Prefix+":"+taken+":")
 				require.NoError(t, kit.UnlessLate(held.Release(t.Context())))
 				all, err := registries[1].AcquireAll(t.Context(), paths, lockregistry.NoWait())
 				require.NoError(t, err, "nothing was kept")

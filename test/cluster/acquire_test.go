@@ -8,15 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
 // Holds, paths that stay taken and jobs work on a cluster as they do on one server, wherever the key is.
 func TestAcquire_HoldsOnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
-	one, two := kit.OnCluster(t, nodes), kit.OnCluster(t, nodes)
+	cluster := kit.ShareCluster(t)
+	one, two := cluster.Registry(t), cluster.Registry(t)
 	const least = 150 * time.Millisecond
 	for _, path := range []string{"a", "b", "c", "{tag}d"} {
 		t.Run(path, func(t *testing.T) {

@@ -19,20 +19,14 @@ import (
 // On a cluster the counter is in the slot of its key.
 func TestFencing_TokensOnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
+	cluster := kit.ShareCluster(t)
 	for _, f := range kit.FencedLocks() {
 		for _, path := range []string{"a", "b", "c", "{tag}d", "e}f"} {
 			t.Run(f.Name+" "+path, func(t *testing.T) {
 				var locks []*lockregistry.Lock
 				for range 2 {
-					client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
-					require.NoError(t, err)
-					t.Cleanup(client.Close)
 					opts := slices.Concat(f.Opts, []lockregistry.Option{lockregistry.WithFencing()})
-					r, err := lockregistry.New(client, "orders", opts...)
-					require.NoError(t, err)
-					t.Cleanup(func() { _ = r.Close() })
-					locks = append(locks, f.Of(r, path))
+					locks = append(locks, f.Of(cluster.RegistryOn(t, cluster.Client(t), opts...), path))
 				}
 				if strings.Contains(path, "}") && !strings.Contains(path, "{") {
 					require.ErrorContains(t, locks[0].Lock(t.Context()), "braces")

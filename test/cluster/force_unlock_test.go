@@ -4,23 +4,19 @@ import (
 	"context"
 	"testing"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
 func TestForceUnlock_OnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
-	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
-	require.NoError(t, err)
-	defer client.Close()
+	cluster := kit.ShareCluster(t)
+	client := cluster.Client(t)
 	for _, layout := range kit.Layouts {
-		r := kit.OpenOn(t, client, kit.WithLayout(layout))
+		r := cluster.RegistryOn(t, client, kit.WithLayout(layout))
 		for _, path := range []string{"1", "2", "3", "4", "{t}5"} {
 			rw := r.ReadWrite("rw" + path)
 			for _, l := range []*lockregistry.Lock{r.Obtain(path), rw.Reader(), rw.Writer()} {
@@ -31,8 +27,6 @@ func TestForceUnlock_OnACluster(t *testing.T) {
 				require.ErrorIs(t, l.Unlock(t.Context()), lockregistry.ErrLockLost)
 			}
 		}
-		for _, node := range nodes {
-			require.Equal(t, "0", node.Command(t, "EVAL", kit.KeysButRecords, "0"))
-		}
+		require.Empty(t, cluster.Keys(t))
 	}
 }

@@ -9,18 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/inspect"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
 // On a cluster the channel is in the slot of the key.
 func TestInspect_WaitersWhoseProcessIsGoneOnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
-	if !kit.HasShardedChannels(t, nodes[0]) {
+	cluster := kit.ShareCluster(t)
+	if !kit.HasShardedChannels(t, cluster.Nodes[0]) {
 		return // there is no queue
 	}
-	holder, waiter := kit.OnCluster(t, nodes), kit.OnCluster(t, nodes)
+	holder, waiter := cluster.Registry(t), cluster.Registry(t)
 	for _, path := range []string{"a", "b", "{tag}d"} {
 		l := holder.Obtain(path)
 		require.NoError(t, l.Lock(t.Context()))

@@ -7,14 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/inspect"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
 func TestLocks_OnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
-	r := kit.OnCluster(t, nodes)
+	cluster := kit.ShareCluster(t)
+	r := cluster.Registry(t)
 	var paths []string
 	for i := range 30 {
 		path := fmt.Sprintf("%02d", i)
@@ -23,7 +22,7 @@ func TestLocks_OnACluster(t *testing.T) {
 	}
 	require.NoError(t, r.Obtain("e}f").Lock(t.Context()))
 	require.NoError(t, r.ReadWrite("read").Reader().Lock(t.Context()))
-	viewer := kit.OnCluster(t, nodes)
+	viewer := cluster.Registry(t)
 	require.Equal(t, append(paths, "e}f", "read"), kit.PathsOf(t, viewer))
 	info, err := inspect.Of(viewer).Inspect(t.Context(), "read")
 	require.NoError(t, err)

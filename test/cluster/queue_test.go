@@ -79,13 +79,13 @@ func TestQueue_OnACluster(t *testing.T) {
 // Where braces put the queue of a path into another slot there is none, and a log line says so. Calls wake by tracking.
 func TestQueue_BracesThatForbidAQueue(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
+	cluster := kit.ShareCluster(t)
 	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		t.Run(string(layout), func(t *testing.T) {
 			var log kit.Journal
-			holder := kit.OnCluster(t, nodes, kit.WithLayout(layout)).Obtain("e}1")
-			waits := kit.OnCluster(
-				t, nodes, kit.WithLayout(layout), log.Option(), lockregistry.WithPollInterval(kit.NoPoll)).Obtain("e}1")
+			holder := cluster.Registry(t, kit.WithLayout(layout)).Obtain("e}1")
+			waits := cluster.Registry(
+				t, kit.WithLayout(layout), log.Option(), lockregistry.WithPollInterval(kit.NoPoll)).Obtain("e}1")
 			owner := lockregistry.ContextWithOwner(t.Context())
 			require.NoError(t, holder.Lock(t.Context()))
 			got := make(chan error, 1)
@@ -98,20 +98,22 @@ func TestQueue_BracesThatForbidAQueue(t *testing.T) {
 	}
 }
 
+// layoutsBySlot has a path, with a slot of its own, for each layout: on one cluster the slot of each moves once.
+var layoutsBySlot = map[string]observe.Layout{"42": observe.LayoutSpring, "43": observe.LayoutRedisson}
+
 // While a slot moves, no second queue begins where it goes: the keys of the first one could not be moved there any more, and
 // those who wait in one know nothing of the other.
 func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 	t.Parallel()
-	for name, layout := range map[string]observe.Layout{
-		"spring": observe.LayoutSpring, "redisson": observe.LayoutRedisson,
-	} {
-		t.Run(name, func(t *testing.T) {
-			nodes := redistest.StartCluster(t, 3)
-			if !kit.HasShardedChannels(t, nodes[0]) {
-				return // there is no queue
-			}
+	nodes := redistest.StartCluster(t, 3)
+	if !kit.HasShardedChannels(t, nodes[0]) {
+		return // there is no queue
+	}
+	for path, layout := range layoutsBySlot {
+		t.Run(string(layout), func(t *testing.T) {
+			key := "orders:" + path
 			lock := func() *lockregistry.Lock {
-				return kit.OnCluster(t, nodes, kit.WithLayout(layout)).Obtain("42")
+				return kit.OnCluster(t, nodes, kit.WithLayout(layout)).Obtain(path)
 			}
 			waits := func(l *lockregistry.Lock) <-chan error {
 				done := make(chan error, 1)
@@ -121,9 +123,9 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 				}()
 				return done
 			}
-			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", kit.TheKey); return err == nil })
+			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", key); return err == nil })
 			from, to := nodes[i], nodes[(i+1)%3]
-			slot := from.Command(t, "CLUSTER", "KEYSLOT", kit.TheKey)
+			slot := from.Command(t, "CLUSTER", "KEYSLOT", key)
 			keys := func(n *redistest.Server) string { return n.Command(t, "CLUSTER", "COUNTKEYSINSLOT", slot) }
 
 			// Somebody waits, and the lock becomes free: the queue stays, and the key of the lock is where the slot goes.
@@ -134,7 +136,7 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 			to.Command(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Command(t, "CLUSTER", "MYID"))
 			from.Command(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Command(t, "CLUSTER", "MYID"))
 			holder := lock()
-			from.Command(t, "DEL", kit.TheKey)
+			from.Command(t, "DEL", key)
 			require.NoError(t, holder.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
 			require.Equal(t, "1", keys(to))
 			two := waits(second)
@@ -152,10 +154,10 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 				select {
 				case err := <-one:
 					require.NoError(t, err)
-					to.Command(t, "DEL", kit.TheKey)
+					to.Command(t, "DEL", key)
 				case err := <-two:
 					require.NoError(t, err)
-					to.Command(t, "DEL", kit.TheKey)
+					to.Command(t, "DEL", key)
 				case <-time.After(20 * time.Second):
 					t.Fatal("nobody gets the lock")
 				}
@@ -167,22 +169,21 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 // A release is not refused because its slot moves, although it would begin a queue for others of its process.
 func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
-	for name, layout := range map[string]observe.Layout{
-		"spring": observe.LayoutSpring, "redisson": observe.LayoutRedisson,
-	} {
-		t.Run(name, func(t *testing.T) {
-			nodes := redistest.StartCluster(t, 3)
+	nodes := redistest.StartCluster(t, 3)
+	for path, layout := range layoutsBySlot {
+		t.Run(string(layout), func(t *testing.T) {
+			key := "orders:" + path
 			client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
 			require.NoError(t, err)
 			t.Cleanup(client.Close)
 			r, err := lockregistry.New(client, "orders", kit.WithLayout(layout), lockregistry.WithHandoff(0))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = r.Close() })
-			l := r.Obtain("42")
+			l := r.Obtain(path)
 			require.NoError(t, l.Lock(t.Context()))
-			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", kit.TheKey); return err == nil })
+			i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", key); return err == nil })
 			from, to := nodes[i], nodes[(i+1)%3]
-			slot := from.Command(t, "CLUSTER", "KEYSLOT", kit.TheKey)
+			slot := from.Command(t, "CLUSTER", "KEYSLOT", key)
 			to.Command(t, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.Command(t, "CLUSTER", "MYID"))
 			from.Command(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.Command(t, "CLUSTER", "MYID"))
 			next := make(chan error, 1)
@@ -202,7 +203,7 @@ func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 // The same with readers and writers: goroutines of several processes that do both. Nobody waits for long, although nobody polls.
 func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
+	cluster := kit.ShareCluster(t)
 	const processes, goroutines, turns = 4, 3, 60
 	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		for _, path := range []string{"a", "b", "c", "{tag}d"} {
@@ -211,13 +212,8 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 				var readers, writers, together atomic.Int32
 				var longest atomic.Int64
 				for i := range processes {
-					client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
-					require.NoError(t, err)
-					t.Cleanup(client.Close)
-					r, err := lockregistry.New(client, "orders", kit.WithLayout(layout),
+					r := cluster.RegistryOn(t, cluster.Client(t), kit.WithLayout(layout),
 						lockregistry.WithPollInterval(kit.NoPoll), lockregistry.WithHandoff(time.Duration(i)*5*time.Millisecond))
-					require.NoError(t, err)
-					t.Cleanup(func() { _ = r.Close() })
 					pair := r.ReadWrite(path)
 					for g := range goroutines {
 						all.Go(func() {
@@ -261,7 +257,7 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 				all.Wait()
 				t.Log("longest wait", time.Duration(longest.Load()))
 				require.Positive(t, together.Load(), "readers beside readers")
-				if kit.HasShardedChannels(t, nodes[0]) {
+				if kit.HasShardedChannels(t, cluster.Nodes[0]) {
 					require.Less(t, time.Duration(longest.Load()), 3*time.Second, "no message is missed")
 				}
 			})
@@ -272,21 +268,16 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 // A hash tag may begin in the prefix and end in the path. The channels are in the slot of the key all the same.
 func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
+	nodes := kit.ShareCluster(t).Nodes
 	if !kit.HasShardedChannels(t, nodes[0]) {
 		return // there is no queue
 	}
 	for name, layout := range kit.Layouts {
 		for prefix, path := range map[string]string{"p{q": "a}b", "{": "}", "{p}{q": "a}b", "p": "{a}b", "p{": "a}b{c}"} {
 			t.Run(name+" "+prefix+" "+path, func(t *testing.T) {
+				cluster := kit.SharedCluster{Nodes: nodes, Prefix: prefix} // which is no other test's
 				registry := func() *lockregistry.Registry {
-					client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
-					require.NoError(t, err)
-					t.Cleanup(client.Close)
-					r, err := lockregistry.New(client, prefix, kit.WithLayout(layout), lockregistry.WithHandoff(0))
-					require.NoError(t, err)
-					t.Cleanup(func() { _ = r.Close() })
-					return r
+					return cluster.Registry(t, kit.WithLayout(layout), lockregistry.WithHandoff(0))
 				}
 				holder, waits := registry().Obtain(path), registry()
 				// At first, and each 100 ms, the lock is left to those without a ticket for a moment.
@@ -307,7 +298,7 @@ func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 	}
 }
 
-// migration is a slot, that of the first lock, on its way from one node to another.
+// migration is a slot on its way from one node to another.
 type migration struct {
 	t        *testing.T
 	nodes    []*redistest.Server
@@ -315,10 +306,10 @@ type migration struct {
 	slot     string
 }
 
-func migrating(t *testing.T, nodes []*redistest.Server) *migration {
+func migrating(t *testing.T, nodes []*redistest.Server, key string) *migration {
 	t.Helper()
-	i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", kit.TheKey); return err == nil })
-	return &migration{t, nodes, nodes[i], nodes[(i+1)%len(nodes)], nodes[i].Command(t, "CLUSTER", "KEYSLOT", kit.TheKey)}
+	i := slices.IndexFunc(nodes, func(n *redistest.Server) bool { _, err := n.Do("EXISTS", key); return err == nil })
+	return &migration{t, nodes, nodes[i], nodes[(i+1)%len(nodes)], nodes[i].Command(t, "CLUSTER", "KEYSLOT", key)}
 }
 
 func (m *migration) begin() {
@@ -344,31 +335,37 @@ func (m *migration) end() {
 	}
 }
 
+func queueOf(key string) string { return "orders:{" + key + "}:waiters" }
+
 // A slot of which half is moved, and which stays so, does not keep its paths still: calls go on one by one, without the queue.
 func TestQueue_HalfASlotIsMoved(t *testing.T) {
 	t.Parallel()
-	for name, layout := range kit.Layouts {
-		for _, moved := range []string{kit.TheQueue, kit.TheKey} {
-			t.Run(name+" "+moved, func(t *testing.T) {
-				nodes := redistest.StartCluster(t, 3)
-				if !kit.HasShardedChannels(t, nodes[0]) {
-					return // there is no queue
-				}
-				m := migrating(t, nodes)
+	nodes := redistest.StartCluster(t, 3)
+	if !kit.HasShardedChannels(t, nodes[0]) {
+		return // there is no queue
+	}
+	for layoutPath, layout := range layoutsBySlot {
+		for part, moved := range map[string]func(key string) string{
+			"queue": queueOf, "lock": func(key string) string { return key },
+		} {
+			t.Run(string(layout)+" "+part, func(t *testing.T) {
+				path := layoutPath + part
+				key := "orders:" + path
+				m := migrating(t, nodes, key)
 				registry := func() *lockregistry.Registry { return kit.OnCluster(t, nodes, kit.WithLayout(layout)) }
-				holder := registry().Obtain("42")
+				holder := registry().Obtain(path)
 				require.NoError(t, holder.Lock(t.Context()))
 				results := make(chan error, 3)
 				for i := range cap(results) {
 					r := registry()
 					go func() {
-						err := r.Do(t.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(10*time.Second))
+						err := r.Do(t.Context(), path, func(context.Context) error { return nil }, lockregistry.Wait(10*time.Second))
 						results <- err
 					}()
 					require.Eventually(t, func() bool { return r.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond, "%d", i)
 				}
 				m.begin()
-				m.move(moved)
+				m.move(moved(key))
 				start := time.Now()
 				require.NoError(t, kit.UnlessLate(holder.Unlock(t.Context())))
 				for range cap(results) {
@@ -380,12 +377,12 @@ func TestQueue_HalfASlotIsMoved(t *testing.T) {
 				require.NoError(t, holder.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
 				next, got := registry(), make(chan error, 1)
 				go func() {
-					got <- next.Obtain("42").Lock(lockregistry.ContextWithOwner(t.Context()), lockregistry.Wait(10*time.Second))
+					got <- next.Obtain(path).Lock(lockregistry.ContextWithOwner(t.Context()), lockregistry.Wait(10*time.Second))
 				}()
 				require.Eventually(t, func() bool { return next.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
 				require.NoError(t, kit.UnlessLate(holder.Unlock(t.Context())))
 				require.NoError(t, <-got)
-				require.Equal(t, "0", m.to.Command(t, "ZCOUNT", kit.TheQueue, "0", "+inf"), "nothing is left of those that waited meanwhile")
+				require.Equal(t, "0", m.to.Command(t, "ZCOUNT", queueOf(key), "0", "+inf"), "nothing is left of those that waited meanwhile")
 			})
 		}
 	}

@@ -7,37 +7,27 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
 // On a cluster all keys of a lock are in one slot, whatever the path, so that a script may use them all.
 func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
+	cluster := kit.ShareCluster(t)
 	pairOn := func(t *testing.T, path string) kit.Pair {
 		t.Helper()
-		client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
-		require.NoError(t, err)
-		t.Cleanup(client.Close)
-		require.Equal(t, rueidis.ClientModeCluster, client.Mode())
-		r, err := lockregistry.New(client, "orders", lockregistry.WithPollInterval(kit.NoPoll))
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, r.Close()) })
+		r := cluster.RegistryOn(t, cluster.Client(t), lockregistry.WithPollInterval(kit.NoPoll))
 		rw := r.ReadWrite(path)
 		return kit.Pair{Reg: r, Reader: rw.Reader(), Writer: rw.Writer()}
 	}
 	keys := func(t *testing.T) (n int) {
 		t.Helper()
-		for _, node := range nodes {
-			for key := range strings.Lines(node.Command(t, "KEYS", "*")) {
-				if key = strings.TrimSpace(key); key != "" && !strings.HasSuffix(key, ":waiters") && !strings.HasSuffix(key, ":registry") {
-					n++
-				}
+		for _, key := range cluster.Keys(t) {
+			if !strings.HasSuffix(key, ":waiters") {
+				n++
 			}
 		}
 		return n

@@ -20,12 +20,10 @@ import (
 // always do.
 func TestRedisson_BracesOnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
-	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}})
-	require.NoError(t, err)
-	defer client.Close()
+	cluster := kit.ShareCluster(t)
+	client := cluster.Client(t)
 	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
-		r := kit.OpenOn(t, client, kit.WithLayout(layout))
+		r := cluster.RegistryOn(t, client, kit.WithLayout(layout))
 		for path, works := range map[string]bool{
 			"a": true, "{t}a": true, "a{}b": false, "a{b": false, "a}b": false, "}{": false, "{}": false, "{}{x}": false,
 			"a\x00\n\xff": true, "a{b}c}d": true, "{{x}": true,

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -21,13 +20,13 @@ import (
 // onOneOf is a cluster, and a path of a semaphore of three permits.
 type onOneOf struct {
 	*testing.T
-	nodes []*redistest.Server
-	path  string
+	cluster *kit.SharedCluster
+	path    string
 }
 
 func (c *onOneOf) registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	c.Helper()
-	return kit.OnCluster(c.T, c.nodes, opts...)
+	return c.cluster.Registry(c.T, opts...)
 }
 
 // acquires starts a call of a registry that has none yet, and waits until its ticket is there.
@@ -60,14 +59,14 @@ func (c *onOneOf) full(r *lockregistry.Registry) {
 // On a cluster the queue, the counter and the channels of a semaphore are in the slot of its key.
 func TestSemaphore_OnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
-	if !kit.HasShardedChannels(t, nodes[0]) {
+	cluster := kit.ShareCluster(t)
+	if !kit.HasShardedChannels(t, cluster.Nodes[0]) {
 		return // there is no queue
 	}
 	for _, path := range []string{"a", "b", "c", "{tag}d"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			c := &onOneOf{t, nodes, path}
+			c := &onOneOf{t, cluster, path}
 			a, b := c.registry(lockregistry.WithFencing()), c.registry(lockregistry.WithFencing())
 			one, two := c.acquired(a), c.acquired(b, lockregistry.Permits(2))
 			require.Positive(t, one.Token())
@@ -114,18 +113,18 @@ func TestSemaphore_OnACluster(t *testing.T) {
 // Many calls of several processes: never more than there are permits, and no message is missed.
 func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
+	cluster := kit.ShareCluster(t)
 	const processes, goroutines, turns = 4, 3, 30
 	var all sync.WaitGroup
 	var inside, most atomic.Int32
 	began := time.Now()
 	poll := kit.NoPoll
-	if !kit.HasShardedChannels(t, nodes[0]) { // calls have no messages, and poll
+	if !kit.HasShardedChannels(t, cluster.Nodes[0]) { // calls have no messages, and poll
 		poll = 10 * time.Millisecond
 	}
 	for i := range processes {
 		layout := []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson}[i%2] // in both the format is the same
-		s := kit.OnCluster(t, nodes, lockregistry.WithPollInterval(poll), kit.WithLayout(layout)).Semaphore("seat", 3)
+		s := cluster.Registry(t, lockregistry.WithPollInterval(poll), kit.WithLayout(layout)).Semaphore("seat", 3)
 		for g := range goroutines {
 			all.Go(func() {
 				for range turns {
@@ -154,9 +153,9 @@ func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 // call gets an error.
 func TestSemaphore_BracesOnACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t, 3)
+	cluster := kit.ShareCluster(t)
 	var log kit.Journal
-	c := &onOneOf{t, nodes, "e}1"}
+	c := &onOneOf{t, cluster, "e}1"}
 	a, b := c.registry(kit.Redisson), c.registry(log.Option())
 	h := c.acquired(a, lockregistry.Permits(3))
 	got := make(chan *lockregistry.Hold, 1)
@@ -166,7 +165,7 @@ func TestSemaphore_BracesOnACluster(t *testing.T) {
 	require.NoError(t, kit.UnlessLate((<-got).Release(t.Context())))
 
 	_, err := c.registry(lockregistry.WithFencing()).Semaphore("e}1", 3).Acquire(t.Context())
-	require.ErrorContains(t, err, "acquire orders:e}1: a cluster keeps the fencing counter")
+	require.ErrorContains(t, err, "acquire "+cluster.Prefix+":e}1: a cluster keeps the fencing counter")
 	require.Empty(t, kit.SentinelsOf(err))
 	require.True(t, strings.HasSuffix(err.Error(), "such as {order}42"))
 }

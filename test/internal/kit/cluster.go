@@ -63,6 +63,64 @@ func OnCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Opt
 	return r
 }
 
+// shared is the cluster of the tests of a package. Main stops it.
+var shared redistest.SharedCluster
+
+// SharedCluster is what a test has of a cluster of three masters that other tests of its package use at the same time. A test
+// that moves slots, stops nodes, breaks connections, or counts what a node does starts a cluster of its own.
+type SharedCluster struct {
+	Nodes  []*redistest.Server
+	Prefix string // of all registries of the test
+}
+
+// ShareCluster returns the shared cluster for a test, with the test's name as the prefix.
+func ShareCluster(t *testing.T) *SharedCluster {
+	t.Helper()
+	return &SharedCluster{Nodes: shared.Nodes(t), Prefix: t.Name()}
+}
+
+// Client returns a client of its own, closed at the end of the test.
+func (c *SharedCluster) Client(t *testing.T, change ...func(*rueidis.ClientOption)) rueidis.Client {
+	t.Helper()
+	option := rueidis.ClientOption{InitAddress: []string{c.Nodes[0].Addr()}}
+	for _, change := range change {
+		change(&option)
+	}
+	client, err := NewClient(option)
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	require.Equal(t, rueidis.ClientModeCluster, client.Mode())
+	return client
+}
+
+// Registry returns a registry with a client of its own that caches nothing, both closed at the end of the test.
+func (c *SharedCluster) Registry(t *testing.T, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	return c.RegistryOn(t, c.Client(t, func(o *rueidis.ClientOption) { o.DisableCache = true }), opts...)
+}
+
+// RegistryOn is Registry with a client.
+func (c *SharedCluster) RegistryOn(t *testing.T, client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	r, err := lockregistry.New(client, c.Prefix, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+// Keys returns the keys of the test on all nodes, but for the records of its registries.
+func (c *SharedCluster) Keys(t *testing.T) (all []string) {
+	t.Helper()
+	for _, node := range c.Nodes {
+		for key := range strings.FieldsFuncSeq(node.Command(t, "KEYS", "*"+c.Prefix+"*"), func(r rune) bool { return r == '\n' }) {
+			if !strings.HasSuffix(key, ":registry") {
+				all = append(all, key)
+			}
+		}
+	}
+	return all
+}
+
 // LeftNothingSoon waits until no key is there but records of registries.
 func (w *World) LeftNothingSoon() {
 	w.Helper()

@@ -2,6 +2,7 @@ package kit
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -12,7 +13,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of a package: TestMain of each theme calls it. It checks that no goroutine is left.
+// Main runs the tests of a package: TestMain of each theme calls it. It checks that no goroutine is left, and that the shared
+// cluster is as it was.
 func Main(m *testing.M) {
 	flag.Parse()
 	if os.Getenv("GOGC") == "" {
@@ -30,8 +32,20 @@ func Main(m *testing.M) {
 		}
 	}
 	// A cluster client of rueidis closes connections that it no longer needs five seconds later, also after its Close.
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(stopsShared{m},
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		// A delayed look at the cluster's nodes outlives the client's Close by a second, too.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
+}
+
+// stopsShared stops the shared cluster when the tests have ended. They fail when it is not as it was.
+type stopsShared struct{ *testing.M }
+
+func (m stopsShared) Run() int {
+	code := m.M.Run()
+	if err := shared.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	return code
 }
