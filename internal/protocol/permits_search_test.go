@@ -77,3 +77,42 @@ func TestPermits_QueueLivesAlthoughTheClockWentBack(t *testing.T) {
 		})
 	}
 }
+
+// A ticket of a form that is not known keeps its place for two minutes, as in the queue of a lock: a newer version may serve it.
+// Then a look takes it out.
+func TestPermits_ATicketOfANewerVersion(t *testing.T) {
+	for name, c := range map[string]struct {
+		ticket string
+		age    time.Duration
+		mode   Mode
+		goes   bool
+	}{
+		"new":                       {"c:1|60000x9", 0, ModeCheck, false},
+		"young":                     {"c:1|60000x9", 110 * time.Second, ModeCheck, false},
+		"old":                       {"c:1|60000x9", 130 * time.Second, ModeCheck, true},
+		"old, of another kind":      {"permits", time.Hour, ModeCheck, true},
+		"young, to a newcomer":      {"c:1|60000x9", 110 * time.Second, ModeEnqueue, false},
+		"old, to a newcomer":        {"c:1|60000x9", 130 * time.Second, ModeEnqueue, true},
+		"old, to one without queue": {"c:1|60000x9", time.Hour, ModeTry, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := semaphoreOf(t)
+			first, last := s.value("b"), s.value("b")
+			s.listens()
+			s.waits(first, 1, 0)
+			place := time.Now().Add(-c.age).UnixMicro()
+			s.count("ZADD", QueueKey("orders", formatKey), strconv.FormatInt(place, 10), c.ticket)
+			s.count("ZADD", QueueKey("orders", formatKey), strconv.FormatInt(place+1, 10), first+"|60000p1")
+			asks := map[Mode]string{ModeCheck: first, ModeEnqueue: last, ModeTry: last}[c.mode]
+			state := s.is(asks, 1, time.Minute, c.mode)
+			if !c.goes {
+				require.NotEqual(t, StateGranted, state)
+				require.NotEqual(t, "(nil)", s.count("ZSCORE", QueueKey("orders", formatKey), c.ticket))
+				require.Equal(t, "0", s.count("EXISTS", formatKey), "nobody has a permit")
+				return
+			}
+			require.Equal(t, "(nil)", s.count("ZSCORE", QueueKey("orders", formatKey), c.ticket))
+			require.NotEqual(t, "(nil)", s.count("ZSCORE", formatKey, first), "the first one has its permit")
+		})
+	}
+}

@@ -705,6 +705,11 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"../../internal/protocol:TestPermits_Grant$",
 	},
 	{
+		"unknown for ever", "a semaphore stands still behind an old ticket of an unknown form",
+		"tonumber(place) >= (before or 0)", "true",
+		"../../internal/protocol:TestPermits_ATicketOfANewerVersion$",
+	},
+	{
 		"asks for too many", "a ticket for more permits than there are stays",
 		"asked <= limit", "true",
 		"../../internal/protocol:TestPermits_AsksForTooMany$",

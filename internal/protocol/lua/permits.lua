@@ -253,10 +253,11 @@ local function warnAnother(still, mine, ms)
   redis.pcall('ZADD', queue, 'XX', -at, 'open')
 end
 
--- Returns the first ticket, see queue.lua. Each waiting call of a process has a ticket: the tickets of a process that is gone
--- are removed together, some thousands at a time; the next one is then taken as if its process were there. A ticket that asks
--- for more permits than there are, or for a lock, would block the tickets behind it: its call looks, and fails.
-local function heads(entries, mine)
+-- Returns the first ticket, see queue.lua, also for those of an unknown form. Each waiting call of a process has a ticket: the
+-- tickets of a process that is gone are removed together, some thousands at a time; the next one is then taken as if its
+-- process were there. A ticket that asks for more permits than there are, or for a lock, would block the tickets behind it: its
+-- call looks, and fails.
+local function heads(entries, mine, before)
   local heard, rounds = {}, 20 -- by registry, whether its process is there
   local last = '|'             -- the beginning of the last ticket whose process is not
   while true do
@@ -268,22 +269,23 @@ local function heads(entries, mine)
         gone[#gone + 1] = first
       elseif first ~= 'open' and first ~= 'wide' then
         registry, number, lease, kind = string.match(first, '^(.*):(%d+)|(%d+)([rwp]?%d*)$')
-        if first == mine or not registry or rounds == 0 then
-          found = true
-          break
+        found = first == mine or rounds == 0 or not registry and tonumber(place) >= (before or 0) -- mutant: unknown for ever
+        if registry and not found then
+          local own = (slotted or prefix .. '-channel@') .. registry
+          asked = tonumber(string.match(kind, '^p(%d+)$'))
+          if heard[registry] == nil then
+            heard[registry] = redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2] > 0
+          end
+          if not heard[registry] then
+            last = registry .. ':'
+          elseif asked and (limit == 0 or asked <= limit) then -- mutant: asks for too many
+            found = true
+          else
+            redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', own, 'd ' .. number .. ' 0 ' .. key)
+          end
         end
-        local own = (slotted or prefix .. '-channel@') .. registry
-        asked = tonumber(string.match(kind, '^p(%d+)$'))
-        if heard[registry] == nil then
-          heard[registry] = redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2] > 0
-        end
-        if not heard[registry] then
-          last = registry .. ':'
-        elseif asked and (limit == 0 or asked <= limit) then -- mutant: asks for too many
-          found = true
+        if found then
           break
-        else
-          redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', own, 'd ' .. number .. ' 0 ' .. key)
         end
         gone[#gone + 1] = first
       end
