@@ -94,7 +94,9 @@ func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) 
 	switch {
 	case answering > haste:
 		pause = max(pace, answering/ease)
-	case p.Format.Many(), len(p.Leaving) > 0: // a message tells of the grant of a late ticket
+	case p.Format.Many(), len(p.Leaving) > 0:
+		// When a release serves a late ticket, a message tells of that. But a late command that finds the lock free takes it, and
+		// nothing tells: the lock is idle then until the next try.
 		pause = max(pace, min(answering, queuePace))
 	}
 	return pause, answering > p.Watch
