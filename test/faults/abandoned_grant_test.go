@@ -16,7 +16,7 @@ import (
 // that may come late.
 func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		const calls = 500
+		const calls = 200
 		f := w.Flaky()
 		l := w.RegistryOn(f.Client(kit.OwnConnections), kit.Polling).Obtain("42")
 		w.Lock(l)

@@ -365,7 +365,7 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			uncounted("each hold was shorter than the lease")
 
 			busy := r.Obtain("c")
-			require.NoError(w, busy.Lock(ctx, lockregistry.Lease(time.Second))) // is renewed all the time
+			require.NoError(w, busy.Lock(ctx, lockregistry.Lease(5*time.Second))) // is renewed all the time
 			w.Lock(l)
 			w.Pass(lease - time.Second)
 			uncounted("the hold is not older than the lease yet")

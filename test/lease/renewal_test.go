@@ -172,7 +172,7 @@ func TestRenewal_OfANestedDoThatIsShared(t *testing.T) {
 		w.Lock(l, lockregistry.Lease(3*time.Second))
 		other := w.Goroutine()
 		require.NoError(w, l.Do(w.Context(), func(context.Context) error { return other.Lock(l) }))
-		w.Pass(time.Hour)
+		w.Pass(time.Minute)
 		w.Unlock(l)
 		require.NoError(w, other.Unlock(l))
 	})
