@@ -53,7 +53,6 @@ type pool struct {
 type wanted struct {
 	from  func() rueidis.Client // one of this client's pool is as good, and is given back; nil: it must be new
 	young int                   // how many that lead to a replica may come from the pool, although they look new
-	sure  bool                  // the database must be known, also if it is the default
 }
 
 // dedicated is a connection on which only one part sends.
@@ -134,7 +133,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 	if d.belief.IsSuspect(since) { // many in the pool may be silent
 		limit = askLimit
 	}
-	e := exam{dialer: d, known: d.whetherKnown(w), sure: w.sure}
+	e := exam{dialer: d, known: d.whetherKnown(w)}
 	for idle := 0; idle < mostIdle; {
 		client := node()
 		if client == nil {

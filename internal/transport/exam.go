@@ -34,7 +34,6 @@ import (
 type exam struct {
 	*dialer
 	known  func() bool // see dialer.whetherKnown
-	sure   bool        // see wanted
 	broken bool        // a connection has broken
 	ended  int         // connections that ended at the question, and had just answered another
 }
@@ -81,7 +80,7 @@ func (e *exam) of(c *dedicated, ask func(words ...string) rueidis.RedisResult) f
 	case e.pool.tells():
 		e.known = e.whetherKnown(wanted{})
 	}
-	if (e.sure || databaseIn(text) != "0") && !e.known() { // mutant: lock in another database
+	if databaseIn(text) != "0" && !e.known() { // mutant: lock in another database
 		return useless
 	}
 	return e.told(c, text)

@@ -63,10 +63,10 @@ func newNode(t *Client, address string) *Node {
 		possible: isSingle(t.redis), belief: &s.belief, now: t.Clock.Now,
 		describe: func() (string, error) { return t.describe(askLimit) },
 		dial: func() *dedicated {
-			if known := t.pool.selected.Load(); known != nil && *known == "" { // a connection of the pool may use another database
+			if number, _ := t.database(askLimit); number == "" { // a connection of the pool may use another one
 				return nil
 			}
-			return s.dials.dial(wanted{sure: true})
+			return s.dials.dial(wanted{})
 		},
 	}
 	s.fresh = &freshConns{

@@ -155,7 +155,7 @@ func TestOwnConnection_NoConnectionForSingleCommands(t *testing.T) {
 		more int // connections
 	}{
 		"wrapped":  {func(c rueidis.Client) rueidis.Client { return kit.Wrapper{Client: c} }, aged(0), 0},
-		"refused":  {func(c rueidis.Client) rueidis.Client { return c }, kit.Refused("NOPERM no"), 0},
+		"refused":  {func(c rueidis.Client) rueidis.Client { return c }, kit.Refused("NOPERM User x has no permissions to run the 'client|info' command"), 0},
 		"no age":   {func(c rueidis.Client) rueidis.Client { return c }, kit.Fate{Lost: true, Reply: "$4\r\nid=7\r\n"}, 0},
 		"old ones": {func(c rueidis.Client) rueidis.Client { return c }, aged(60), 8},
 	} {

@@ -258,7 +258,7 @@ var mutations = []mutation{
 	},
 	{
 		"lock in another database", "a connection is used although the database of the others is not known",
-		"(e.sure || databaseIn(text) != \"0\") && !e.known()", "false",
+		"databaseIn(text) != \"0\" && !e.known()", "false",
 		"../../internal/transport:TestDialer_WhileTheDatabaseIsNotKnown$",
 	},
 	{
