@@ -87,28 +87,30 @@ func (t *Client) NodeAt(address string) *Node {
 // remap replaces the routes by the masters that the nodes name. Slots that are missing keep their nodes: while nodes disagree,
 // what is known of their former master is useful. Suspect nodes are kept, too: the nodes may change back.
 func (t *Client) remap(all topology.Map) {
-	for old := t.routes.Load(); !t.routes.CompareAndSwap(old, t.remapped(old, all)); old = t.routes.Load() {
+	for {
+		if old := t.routes.Load(); t.routes.CompareAndSwap(old, t.remapped(old, all)) {
+			return
+		}
 	}
 }
 
 // endRoutes has nodes closed that are made from now on, and returns those that were made.
 func (t *Client) endRoutes() (made []*Node) {
-	old := t.routes.Load()
 	for {
+		old := t.routes.Load()
 		next := *old
 		next.closed = true
-		if t.routes.CompareAndSwap(old, &next) {
-			break
+		if !t.routes.CompareAndSwap(old, &next) {
+			continue
 		}
-		old = t.routes.Load()
-	}
-	made = slices.Clone(old.nodes)
-	for _, s := range old.dropped {
-		if s := s.Value(); s != nil {
-			made = append(made, s)
+		made = slices.Clone(old.nodes)
+		for _, s := range old.dropped {
+			if s := s.Value(); s != nil {
+				made = append(made, s)
+			}
 		}
+		return made
 	}
-	return made
 }
 
 // remapped returns what remap replaces old routes by.

@@ -149,13 +149,14 @@ func TestOwnConnection_NoConnectionForRareCommands(t *testing.T) {
 // Nor one whose client has been wrapped, which may want to see each command, or cannot tell how old a connection is.
 func TestOwnConnection_NoConnectionForSingleCommands(t *testing.T) {
 	t.Parallel()
+	const refusal = "NOPERM User x has no permissions to run the 'client|info' command"
 	for name, c := range map[string]struct {
 		wrap func(rueidis.Client) rueidis.Client
 		tell kit.Fate
 		more int // connections
 	}{
 		"wrapped":  {func(c rueidis.Client) rueidis.Client { return kit.Wrapper{Client: c} }, aged(0), 0},
-		"refused":  {func(c rueidis.Client) rueidis.Client { return c }, kit.Refused("NOPERM User x has no permissions to run the 'client|info' command"), 0},
+		"refused":  {func(c rueidis.Client) rueidis.Client { return c }, kit.Refused(refusal), 0},
 		"no age":   {func(c rueidis.Client) rueidis.Client { return c }, kit.Fate{Lost: true, Reply: "$4\r\nid=7\r\n"}, 0},
 		"old ones": {func(c rueidis.Client) rueidis.Client { return c }, aged(60), 8},
 	} {
