@@ -109,7 +109,8 @@ func TestQueue_VeryManyReadersAreServed(t *testing.T) {
 
 // A writer that gives up, or whose process is gone, keeps nobody out.
 func TestQueue_AWriterThatLeavesTheQueue(t *testing.T) {
-	kit.RealWorlds(t, func(w *kit.World) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		w.WithQueues()
 		a, b, c := w.Pair(), w.Pair(), w.Pair()
 		w.Lock(a.Reader)
 		g, writer := w.Goroutine(), make(chan error, 1)
@@ -252,21 +253,29 @@ func TestQueue_LostGrantsOfReadersAndWriters(t *testing.T) {
 	}
 }
 
+// starved is how long no writer waits for readers that overlap without end, on a busy machine either.
+const starved = 10 * time.Second
+
 // Readers that overlap without end, in two processes, and a writer in a third one.
 func TestQueue_ReadersElsewhereLetAWriterIn(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		reads, stop := readOn(w)
 		writer := w.Pair().Writer
+		var waits []time.Duration
 		for range 10 {
 			<-time.After(50 * time.Millisecond)
 			before := reads.Load()
 			start := time.Now()
 			w.Lock(writer)
-			require.Less(w, time.Since(start), time.Second, "about 200 ms, and a section")
+			waits = append(waits, time.Since(start))
 			w.Unlock(writer)
 			w.Await("they read again", func() bool { return reads.Load() > before+6 })
 		}
 		stop()
+		slices.Sort(waits)
+		w.Log(waits)
+		require.Less(w, waits[len(waits)/2], time.Second+w.Bystander(), "about 200 ms, and a section")
+		require.Less(w, waits[len(waits)-1], starved)
 	})
 }
 
@@ -360,7 +369,7 @@ func TestQueue_ReadersLetAPollingWriterIn(t *testing.T) {
 		}
 		stop()
 		w.Log(waits)
-		require.Less(w, slices.Max(waits), 2*time.Second)
+		require.Less(w, slices.Max(waits), starved)
 	})
 }
 
