@@ -60,7 +60,7 @@ func becomesAlone(f *kit.Flaky, r *lockregistry.Registry, shared *kit.Link) *kit
 		if newest(f, "release") != shared && newest(f, "obtain") == newest(f, "release") {
 			break
 		}
-		require.Less(f.W, time.Since(begun), 20*time.Second)
+		require.Less(f.W, time.Since(begun), time.Minute) // on a busy machine commands rarely come without a pause
 	}
 	return newest(f, "release")
 }
