@@ -2,6 +2,7 @@ package shared_test
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,5 +111,33 @@ func TestReadWriteLock_ReadersLeasesEndByThemselves(t *testing.T) {
 		require.False(w, w.TryElsewhere(c.Writer))
 		w.Pass(time.Second + 2*time.Millisecond)
 		require.True(w, w.TryElsewhere(c.Writer))
+	})
+}
+
+// leaseOf is the key of the lease of a pair's reader.
+func leaseOf(w *kit.World, p kit.Pair) string {
+	w.Helper()
+	for _, holder := range holdersOf(w, kit.TheKey) {
+		if strings.HasPrefix(holder, kit.ClientID(p.Reg)+":") && !strings.HasSuffix(holder, ":write") {
+			return "{" + kit.TheKey + "}:" + holder + ":rwlock_timeout:1"
+		}
+	}
+	w.Fatal("it does not read")
+	return ""
+}
+
+// The server has lost the lease of a reader, not its field, since another one reads. Who asks whether it still reads is told.
+func TestReadWriteLock_VerifiedWithoutItsLease(t *testing.T) {
+	kit.Worlds(t, func(w *kit.World) {
+		a, b := w.Pair(), w.Pair()
+		w.Lock(b.Reader)
+		w.Lock(a.Reader, lockregistry.Lease(time.Minute))
+		require.Equal(w, "1", w.Do("DEL", leaseOf(w, a)))
+		kit.Verify(a.Reader)
+		w.Await("the loss is noticed", func() bool { return !a.Reader.IsHeld() })
+		w.Fails(a.Reader.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+		require.True(w, b.Reader.IsHeld())
+		w.Unlock(b.Reader)
+		require.True(w, w.TryElsewhere(a.Writer))
 	})
 }

@@ -182,6 +182,11 @@ var mutations = []mutation{
 		"TestReadingOn",
 	},
 	{
+		"field without a lease", "a reader whose lease is gone is confirmed",
+		"redis.call('PTTL', own) == -2", "false",
+		"../shared:TestReadWriteLock_VerifiedWithoutItsLease$",
+	},
+	{
 		"writing renewal ends reading", "the renewal of a writer ends its reader",
 		"redis.call('HLEN', key) == 2", "true",
 		"TestRenewalUnderReader",

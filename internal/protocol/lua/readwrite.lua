@@ -53,13 +53,17 @@ end
 --# read renew
 if redis.call('HEXISTS', key, value) == 0 then
   return -redis.call('EXISTS', key)
-elseif lease ~= '' then
-  local own = KEYS[2] or (string.find(key, '{', 1, true) and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
-  if redis.call('PEXPIRE', own, lease) == 0 then -- unlike SET, allowed when the server is out of memory
+end
+-- The field alone proves nothing: it stays behind while others read.
+local own = KEYS[2] or (string.find(key, '{', 1, true) and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
+if lease == '' then
+  if redis.call('PTTL', own) == -2 then -- mutant: field without a lease
     return 0
-  elseif redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then -- mutant: reading renewal ends others
-    redis.call('PEXPIRE', key, lease)
   end
+elseif redis.call('PEXPIRE', own, lease) == 0 then -- unlike SET, allowed when the server is out of memory
+  return 0
+elseif redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then -- mutant: reading renewal ends others
+  redis.call('PEXPIRE', key, lease)
 end
 if counter == '' then
   return 1
