@@ -141,3 +141,22 @@ func TestReadWriteLock_VerifiedWithoutItsLease(t *testing.T) {
 		require.True(w, w.TryElsewhere(a.Writer))
 	})
 }
+
+// The lock outlives none of its readers: not one that has shortened the longest lease either, and then crashes with the others.
+func TestReadWriteLock_AShortenedLeaseEndsTheLock(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		a, b, c := w.Pair(), w.Pair(), w.Pair()
+		w.Lock(a.Reader, lockregistry.Lease(10*time.Minute))
+		w.Lock(b.Reader, lockregistry.Lease(5*time.Second))
+		require.NoError(w, a.Reader.Renew(w.Context(), 2*time.Second))
+		require.Equal(w, 2*time.Second, w.Pttl(leaseOf(w, a)))
+		require.Equal(w, 5*time.Second, w.Pttl(kit.TheKey), "what the other one has")
+		require.NoError(w, b.Reader.Renew(w.Context(), time.Second))
+		require.Equal(w, 2*time.Second, w.Pttl(kit.TheKey))
+		w.Pass(time.Second + time.Millisecond)
+		require.True(w, a.Reader.IsHeld())
+		require.False(w, w.TryElsewhere(c.Writer))
+		w.Pass(time.Second)
+		require.True(w, w.TryElsewhere(c.Writer))
+	})
+}

@@ -56,16 +56,21 @@ if redis.call('HEXISTS', key, value) == 0 then
 end
 -- The field alone proves nothing: it stays behind while others read.
 local own = KEYS[2] or (string.find(key, '{', 1, true) and key or '{' .. key .. '}') .. ':' .. value .. ':rwlock_timeout:1'
+local alone, shorter = nil, false -- shorter: the lock may have to end sooner, see extend
 if lease == '' then
   if redis.call('PTTL', own) == -2 then -- mutant: field without a lease
     return 0
   end
-elseif redis.call('PEXPIRE', own, lease) == 0 then -- unlike SET, allowed when the server is out of memory
-  return 0
-elseif redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then -- mutant: reading renewal ends others
-  redis.call('PEXPIRE', key, lease)
+else
+  alone = redis.call('HLEN', key) == 2 -- mutant: reading renewal ends others
+  shorter = not alone and redis.call('PTTL', own) > tonumber(lease)
+  if redis.call('PEXPIRE', own, lease) == 0 then -- unlike SET, allowed when the server is out of memory
+    return 0
+  elseif alone or redis.call('PTTL', key) < tonumber(lease) then
+    redis.call('PEXPIRE', key, lease)
+  end
 end
-if counter == '' then
+if counter == '' and not shorter then
   return 1
 end
 
@@ -328,7 +333,13 @@ local function holder(value)
   return again and 'mine' or later and 'later' or others and 'taken' or lost[1] and 'ours' or 'free', false, not mode and 0 or nil
 end
 
---# extend
+--# read extend
+-- For a reader beside others that has shortened its lease: if it was the longest one, the lock ends with the next one.
+local function extend()
+  return recompute()
+end
+
+--# write extend
 -- For writers that want a token; other renewals are short ways.
 local function extend(_, lease)
   if redis.call('HLEN', key) == 2 or redis.call('PTTL', key) < tonumber(lease) then
