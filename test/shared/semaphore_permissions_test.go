@@ -49,7 +49,7 @@ func TestSemaphore_DocumentedPermissions(t *testing.T) {
 				w.Do("ACL", "SETUSER", "app", "-"+set[1:])
 				require.ErrorContains(w, a.SetPermits(w.Context(), 2), "lacks +persist")
 				w.Release(w.Permit(a, lockregistry.Permits(3))) // so many as before
-				if !w.ChecksRights() { // nor does an empty semaphore need the command
+				if !w.ChecksRights() {                          // nor does an empty semaphore need the command
 					return
 				}
 				w.Do("ACL", "SETUSER", "app", "-"+use[1:])
