@@ -91,7 +91,8 @@ func (t *Client) RoundTrip(key string) RoundTrip { return t.Node(key).RoundTrip(
 
 // Do sends a command and waits for the reply as p says. Without a reply its error is fault.NoAnswer or fault.NotSent.
 func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
-	if a = t.send(p, c); a.refused && !a.Fresh {
+	a = t.send(p, c)
+	for tries := 1; a.elsewhere && tries < mostRefused; tries++ {
 		a = t.again(p, c, a)
 	}
 	return a

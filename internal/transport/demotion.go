@@ -64,6 +64,10 @@ func (d *demotion) tell() {
 	}
 }
 
+// mostRefused is how often a command is sent at most. An old connection refuses it, and then a fresh one that was made before the
+// address moved; the next one is made for this command.
+const mostRefused = 3
+
 // again sends a command once more that a replica has refused, over a fresh connection.
 func (t *Client) again(p *Wait, c *protocol.Call, a Reply) Reply {
 	rest := *p

@@ -23,10 +23,11 @@ type judge struct {
 // exchange says when a command was sent and answered, and how.
 type exchange struct {
 	sent, came clock.Instant
-	trip       RoundTrip // the round trip known before the reply
-	excused    bool      // see bound.excuses
-	left       bool      // see judge.left
-	trusted    bool      // it came on a way that was chosen after the node had become suspect
+	trip       RoundTrip     // the round trip known before the reply
+	excused    bool          // see bound.excuses
+	left       bool          // see judge.left
+	trusted    bool          // it came on a way that was chosen after the node had become suspect
+	made       clock.Instant // when making that connection began; 0: not known
 }
 
 // believes notes a reply, or that none came while the caller waited, and returns how far it is believed.
@@ -75,9 +76,10 @@ func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 	x.left = x.left || p.Obtains && fault.Answered(err) && j.changed()
 	answer := j.believes(p, err, x)
 	a.Late, a.Doubtful, a.Cut = answer != belief.Believed, answer == belief.Doubtful, p.cut(err)
-	a.refused = j.roles && protocol.RefusedByReplica(a.RedisResult)
+	refused := j.roles && protocol.RefusedByReplica(a.RedisResult)
+	a.elsewhere = refused && (!x.trusted || x.made != 0 && x.made < a.Sent)
 	switch {
-	case a.refused:
+	case refused:
 		j.follow(j.belief.Redirected(a.Came), a.Came)
 	case j.roles && x.trusted && fault.Answered(err) && j.belief.Owed():
 		j.follow(belief.Inspect, a.Came)

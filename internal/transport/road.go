@@ -88,7 +88,11 @@ func (s *Node) carry(r *road, of []*entry) {
 	t, first := s.client, of[0]
 	for _, e := range of {
 		e.end.to.Store(&s.judge)
-		if e.exchange = (exchange{sent: r.taken, trusted: r.fresh != nil}); s.nobodys() && e.key != "" {
+		e.exchange = exchange{sent: r.taken, trusted: r.fresh != nil}
+		if r.fresh != nil {
+			e.made = r.fresh.Since
+		}
+		if s.nobodys() && e.key != "" {
 			e.end.to.Store(&t.Node(e.key).judge)
 		}
 	}

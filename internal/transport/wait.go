@@ -22,7 +22,7 @@ type Reply struct {
 	Cut        bool              // there is no reply, because the caller's context ended
 	ReadBack   protocol.ReadBack // of a call that reads back
 	ReplicaErr error             // why the master's reply does not count: too few replicas have the write, see WithReplicas
-	refused    bool              // by a replica, see demotion
+	elsewhere  bool              // a replica refused it, to which an older connection led: the address may lead elsewhere now
 }
 
 // Confirmed decodes the reply to a renewal or a removal, see [protocol.Confirmed]. A write that too few replicas have has

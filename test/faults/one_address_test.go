@@ -212,6 +212,27 @@ func TestOneAddress_ANewMaster(t *testing.T) {
 	})
 }
 
+// A server that was silent is asked over a fresh connection, which stays with the old master, too, when the address moves. A call
+// that it refuses does not fail: it is sent over a newer one.
+func TestOneAddress_ANewMasterAfterASilence(t *testing.T) {
+	eachWay(t, func(t *testing.T, a *address, open registry) {
+		locks := open()
+		warm(t, locks)
+		a.master.Freeze()
+		require.ErrorIs(t, locks.Do(t.Context(), "silent", func(context.Context) error { return nil }), lockregistry.ErrUnavailable)
+		a.master.Thaw()
+		for i := range 10 {
+			section(t, locks, fmt.Sprint("before", i))
+		}
+		for range 3 {
+			a.moves()
+			for i := range 10 {
+				require.Less(t, section(t, locks, fmt.Sprint("after", i)), soon)
+			}
+		}
+	})
+}
+
 // While the address itself leads to a replica, calls fail; few connections are made, and none of those that exist is closed. Half
 // a second after it leads to a master they succeed.
 func TestOneAddress_AReplica(t *testing.T) {
