@@ -34,9 +34,9 @@ import (
 // it all the same.
 //
 //   - [lockregistry.ErrWrongType], when the key is something else
-//   - [lockregistry.ErrUnavailable], and the error of ctx. Also when the answer came so late that a former master may have given
-//     it: the lock is not removed once more, since a waiter may have it by now. Look again, and use [Inspector.ForceUnlockHolder]
-//     if the same holder has it.
+//   - [lockregistry.ErrUnavailable], and the error of ctx. Also when the answer about a lock, or about more than 100 holds of a
+//     semaphore, came so late that a former master may have given it: the lock is not removed once more, since a waiter may have
+//     it by now. Look again, and use [Inspector.ForceUnlockHolder] if the same holder has it.
 //   - [lockregistry.ErrClosed], for a semaphore of a closed registry
 //   - bad input such as an empty path, and other errors of Redis
 func (i *Inspector) ForceUnlock(ctx context.Context, path string) error {
@@ -143,10 +143,11 @@ func (i *Inspector) removePermits(ctx context.Context, path, holder string) erro
 	}
 	before := i.reader.Held(path)
 	n, unknown, err := i.releasePermits(ctx, path, holder)
-	if errors.Is(err, fault.Late) && holder != protocol.EveryHold { // see remove
+	if errors.Is(err, fault.Late) { // see remove
 		var more int64
-		more, _, err = i.releasePermits(ctx, path, holder)
-		n = max(n, more)
+		if more, err = i.removeAgain(ctx, info, holder); more > 0 {
+			n = more
+		}
 	}
 	if n > 0 || unknown {
 		for name, h := range before {
@@ -164,6 +165,26 @@ func (i *Inspector) removePermits(ctx context.Context, path, holder string) erro
 		return lockregistry.ErrNotOwner
 	}
 	return err
+}
+
+// removeAgain asks once more for what a former master may have answered: of every hold, for those that were there before, by
+// name. Who has come since keeps the permits.
+func (i *Inspector) removeAgain(ctx context.Context, before Lock, holder string) (n int64, err error) {
+	holders := before.Holders
+	switch {
+	case holder != protocol.EveryHold:
+		holders = []Holder{{Holder: holder}}
+	case before.HolderCount > len(holders):
+		return 0, fault.Late
+	}
+	for _, h := range holders {
+		more, _, err := i.releasePermits(ctx, before.Path, h.Holder)
+		if err != nil {
+			return n, err
+		}
+		n = max(n, more)
+	}
+	return n, nil
 }
 
 // releasePermits ends a hold of a semaphore, or every one. Unknown: the command may have been executed, or may be yet,
