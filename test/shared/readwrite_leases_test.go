@@ -160,3 +160,28 @@ func TestReadWriteLock_AShortenedLeaseEndsTheLock(t *testing.T) {
 		require.True(w, w.TryElsewhere(c.Writer))
 	})
 }
+
+// The fields of readers that crash do not stay for as long as others read. Those of Redisson's readers do: a client that stood
+// still would no longer renew the lock.
+func TestReadWriteLock_DeadReadersLeaveNoField(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		stays, leaves, late := w.Pair(), w.Pair(), w.Pair()
+		w.Lock(stays.Reader, lockregistry.Lease(time.Hour))
+		read(w, foreign, time.Second)
+		for range 20 {
+			w.Lock(w.Pair().Reader, lockregistry.Lease(time.Second))
+		}
+		w.Lock(late.Reader, lockregistry.Lease(time.Second))
+		w.Pass(2 * time.Second)
+		w.Lock(leaves.Reader)
+		require.Len(w, holdersOf(w, kit.TheKey), 24)
+		w.Unlock(leaves.Reader)
+		require.Len(w, holdersOf(w, kit.TheKey), 2, "one that lives, and Redisson's")
+		require.Contains(w, holdersOf(w, kit.TheKey), foreign)
+		w.Fails(late.Reader.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+		require.True(w, stays.Reader.IsHeld())
+		require.False(w, w.TryElsewhere(leaves.Writer))
+		w.Unlock(stays.Reader)
+		require.True(w, w.TryElsewhere(leaves.Writer))
+	})
+}

@@ -187,6 +187,11 @@ var mutations = []mutation{
 		"../shared:TestReadWriteLock_VerifiedWithoutItsLease$",
 	},
 	{
+		"dead readers stay", "the fields of dead readers stay while others read",
+		"left == -2", "false",
+		"../shared:TestReadWriteLock_DeadReadersLeaveNoField$",
+	},
+	{
 		"writing renewal ends reading", "the renewal of a writer ends its reader",
 		"redis.call('HLEN', key) == 2", "true",
 		"TestRenewalUnderReader",

@@ -130,6 +130,10 @@ end
 
 -- Adjusts the lock after a field was removed: it now lives as long as the longest lease of the remaining holders. A writer has
 -- the lease of the hash itself. Returns the mode, or false if no holder remains.
+--
+-- It removes the fields of readers whose leases are over: those of crashed processes would stay for as long as readers follow
+-- each other. It does so only with fields of this library, which end in a time in microseconds: once the key of a lease is gone
+-- nothing brings it back. A client of Redisson that stood still goes on renewing the hash while its field is there.
 local function recompute()
   local longest, was = 0, 'read'
   local fields = redis.call('HGETALL', key)
@@ -139,9 +143,14 @@ local function recompute()
     elseif string.sub(fields[i], -6) == ':write' then -- mutant: reader takes its writer along
       return 'write'
     else
+      local left = -2
       for n = 1, tonumber(fields[i + 1]) or 0 do
-        longest = math.max(longest, redis.call('PTTL', name .. ':' .. fields[i] .. ':rwlock_timeout:' .. n))
+        left = math.max(left, redis.call('PTTL', name .. ':' .. fields[i] .. ':rwlock_timeout:' .. n))
       end
+      if left == -2 and string.find(fields[i], ':%d%d%d%d%d%d%d%d%d%d%d%d%d+$') then -- mutant: dead readers stay
+        redis.call('HDEL', key, fields[i])
+      end
+      longest = math.max(longest, left)
     end
   end
   if longest == 0 then -- mutant: lock goes with one
