@@ -55,7 +55,8 @@ func (l *Lock) do(ctx context.Context, fn func(context.Context) error, q *reques
 	var work *tenure.Tenure // nil, when the hold is lost already
 	defer func() {
 		work.StopRenewing()
-		err = fault.Join(err, l.fail("unlock", l.unlockBy(context.WithoutCancel(ctx), q.in.Carried)))
+		leaving := work.Outlived(l.unlockBy(context.WithoutCancel(ctx), q.in.Carried))
+		err = fault.Join(err, l.fail("unlock", leaving))
 	}()
 	within, of := l.context(ctx, q.in)
 	work = of

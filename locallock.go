@@ -2,6 +2,7 @@ package lockregistry
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -147,7 +148,7 @@ func (l *localLock) Evict(lost func() fault.Loss) bool {
 	if why == fault.NotLost {
 		return false
 	}
-	l.evictions.Add(l.owner, l.holds, why)
+	l.evictions.Add(why, maps.All(map[owner.ID]int32{l.owner: l.holds}))
 	l.owner, l.holds = owner.Leaving, 0
 	return true
 }

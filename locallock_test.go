@@ -829,9 +829,9 @@ func TestLocalLock_Evicts(t *testing.T) {
 
 // Only the last owners that were evicted are remembered.
 func TestLocalLock_EvictionsAreForgotten(t *testing.T) {
-	const remembered = 16
+	const remembered = 1000 // and the last one
 	l := &localLock{}
-	for o := range owner.ID(remembered + 1) {
+	for o := range owner.ID(remembered + 2) {
 		in(t, l, 1000+o, local.Entered)
 		l.Granted()
 		require.True(t, l.Evict(always))
@@ -840,7 +840,7 @@ func TestLocalLock_EvictionsAreForgotten(t *testing.T) {
 	require.Equal(t, local.NotIn, departs(l.Exit(1000)))
 	in(t, l, 1000, local.Entered)
 	l.Free()
-	for o := range owner.ID(remembered) {
+	for o := range owner.ID(remembered + 1) {
 		require.Equal(t, local.Lost, departs(l.Exit(1001+o)))
 	}
 	require.Zero(t, l.evictions)

@@ -1,6 +1,8 @@
 package local
 
 import (
+	"iter"
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,8 +16,8 @@ func TestEvictions_LastUntilUnlocked(t *testing.T) {
 	var e Evictions
 	require.Equal(t, fault.NotLost, e.Why(anna))
 	require.Equal(t, NotIn, departs(e.Exit(anna)))
-	e.Add(anna, 2, fault.LeaseOver)
-	e.Add(bert, 1, fault.KeyGone)
+	e.Add(fault.LeaseOver, one(anna, 2))
+	e.Add(fault.KeyGone, one(bert, 1))
 	for range 2 {
 		require.Equal(t, fault.LeaseOver, e.Why(anna))
 		how, why := e.Exit(anna)
@@ -29,16 +31,53 @@ func TestEvictions_LastUntilUnlocked(t *testing.T) {
 	require.Zero(t, e)
 }
 
-// Only the last owners that were evicted are remembered.
+// Of the owners of earlier losses only the last ones are remembered.
 func TestEvictions_AreForgotten(t *testing.T) {
 	var e Evictions
-	for o := range owner.ID(mostEvictions + 1) {
-		e.Add(1000+o, 1, fault.LeaseOver)
+	const forgotten = 3
+	for o := range owner.ID(mostEvictions + 1 + forgotten) {
+		e.Add(fault.LeaseOver, one(1000+o, 1))
 	}
-	require.Equal(t, fault.NotLost, e.Why(1000))
-	require.Equal(t, NotIn, departs(e.Exit(1000)))
-	for o := range owner.ID(mostEvictions) {
-		require.Equal(t, Lost, departs(e.Exit(1001+o)))
+	for o := range owner.ID(forgotten) {
+		require.Equal(t, fault.NotLost, e.Why(1000+o))
+		require.Equal(t, NotIn, departs(e.Exit(1000+o)))
+	}
+	for o := range owner.ID(mostEvictions + 1) {
+		require.Equal(t, Lost, departs(e.Exit(1000+forgotten+o)))
 	}
 	require.Zero(t, e)
+}
+
+// All owners of one hold are remembered, in whatever order they unlock.
+func TestEvictions_OfOneLoss(t *testing.T) {
+	for _, n := range []int{1, fewEvictions, fewEvictions + 1, 3 * mostEvictions} {
+		var e Evictions
+		readers := map[owner.ID]int32{}
+		for i := range n {
+			readers[1000+owner.ID(i)] = 2
+		}
+		e.Add(fault.KeyGone, maps.All(readers))
+		e.Add(fault.LeaseOver, one(anna, 1))
+		require.Equal(t, Lost, departs(e.Exit(anna)))
+		left := min(n, mostEvictions)
+		for o := range readers {
+			if e.Why(o) == fault.NotLost {
+				continue
+			}
+			left--
+			for range 2 {
+				how, why := e.Exit(o)
+				require.Equal(t, Lost, how)
+				require.Equal(t, fault.KeyGone, why)
+			}
+			require.Equal(t, NotIn, departs(e.Exit(o)))
+		}
+		require.Zero(t, left)
+		require.Zero(t, e)
+	}
+}
+
+// one is an owner by itself.
+func one(o owner.ID, times int32) iter.Seq2[owner.ID, int32] {
+	return maps.All(map[owner.ID]int32{o: times})
 }

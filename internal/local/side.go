@@ -75,9 +75,7 @@ func (s *Side) evict(lost func() fault.Loss) bool {
 	if why == fault.NotLost {
 		return false
 	}
-	for o, times := range s.owners.all() {
-		s.evictions.Add(o, times, why)
-	}
+	s.evictions.Add(why, s.owners.all())
 	s.owners.clear()
 	s.phase = phaseLeaving
 	return true

@@ -6,6 +6,7 @@ package tenure
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -61,6 +62,15 @@ func (t *Tenure) unlessOver(do func(*hold.Hold)) {
 	if !t.ended.Load() {
 		do(t.Hold)
 	}
+}
+
+// Outlived returns the error of an unlock that has failed with err for the owner. When the local half knows nothing of the owner
+// although nothing has ended the tenure, the hold's loss was so long ago that the local half has forgotten it. T may be nil.
+func (t *Tenure) Outlived(err error) error {
+	if t == nil || t.ended.Load() || !errors.Is(err, fault.NotOwner) {
+		return err
+	}
+	return t.Hold.Err()
 }
 
 // Held is the hold that a lock has, and those of its tenures for which contexts were made.

@@ -122,6 +122,54 @@ func TestLost_AllWhoShareALostHoldAreEvicted(t *testing.T) {
 	})
 }
 
+// Each of many owners learns of its loss: of those that share a hold, and of those that lose the lock one after the other. None
+// gets the lock again within its lost section.
+func TestLost_EachOwnerLearnsOfIt(t *testing.T) {
+	const owners = 40
+	for name, pick := range kit.LockKinds {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				l := pick(w.Registry())
+				var gone []context.Context
+				for range owners {
+					gone = append(gone, w.Gone(l, 2, lockregistry.Lease(time.Second)))
+				}
+				w.Pass(time.Minute)
+				w.Lock(l) // finds the last one lost
+				w.Unlock(l)
+				for _, o := range gone {
+					for range 2 {
+						_, err := l.TryLock(o)
+						w.Fails(err, lockregistry.ErrLockLost, "trylock", kit.Key(l))
+						w.Fails(l.Unlock(o), lockregistry.ErrLockLost, "unlock", kit.Key(l))
+					}
+					w.Fails(l.Unlock(o), lockregistry.ErrNotOwner, "unlock", kit.Key(l))
+				}
+			})
+		})
+	}
+}
+
+// Do knows its hold, and so the loss, although so many others have lost the lock since that the local half has forgotten it. When
+// fn has unlocked itself, the hold was not lost.
+func TestLost_DoKnowsItsHold(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const remembered = 1000 // besides the newest one
+		l := w.Registry().Obtain("42")
+		w.Fails(l.Do(w.Context(), func(ctx context.Context) error {
+			w.Do("DEL", kit.Key(l))
+			<-ctx.Done()
+			for range remembered + 1 {
+				w.Gone(l, 1, lockregistry.Lease(10*time.Millisecond))
+				w.Pass(20 * time.Millisecond)
+			}
+			return nil
+		}), lockregistry.ErrLockLost, "unlock", kit.Key(l))
+		w.Fails(l.Do(w.Context(), func(ctx context.Context) error { return l.Unlock(ctx) }),
+			lockregistry.ErrNotOwner, "unlock", kit.Key(l))
+	})
+}
+
 // The next one does not wait for the removal of the lost hold's key: it takes the key over, and the removal finds another
 // hold.
 func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
