@@ -13,6 +13,10 @@ import (
 func init() { //nolint:gochecknoinits // other packages cannot import these names
 	seam.Lockregistry.Leads = lockOption{option{kind: isLeads}}
 	seam.Lockregistry.Unlogged = acquireOption{option{kind: isUnlogged}}
+	seam.Lockregistry.Unkeep = func(hold any) {
+		h, _ := hold.(*Hold)
+		h.hold.Unkeep()
+	}
 	seam.Lockregistry.CheckOption = func(o any) error { return apply(new(request), []any{o}) }
 	seam.Lockregistry.Unchanged = Option(func(*settings) {})
 	seam.Lockregistry.Wakeup = func(how string) any {

@@ -71,7 +71,9 @@ As process 1 of a container, lockreg reaps the processes that others have left.
 
 With --once the lock is kept for nine tenths of the period, counted from the
 start, even if the command ends sooner. So of all machines that start a job at
-about the same time, one runs it. A command that fails counts, too.
+about the same time, one runs it. A command that fails counts, too. One that
+cannot be started does not: the lock is released, and another machine may run
+the job.
 
 Exit codes: the command's own; 128 + n when signal n ended the command or the
 wait; 64 a mistake on the command line; 69 Redis cannot be used; 70 the lock was

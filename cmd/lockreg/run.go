@@ -195,7 +195,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 		}
 	}
 	if hold != nil { // a signal came as the lock did, or Redis has gone again
-		_ = hold.Release(ctx)
+		_ = release(ctx, hold, false)
 	}
 	return r.notObtained(ctx, registry, err)
 }
@@ -286,7 +286,7 @@ func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) st
 // under runs the command under the hold, and releases it.
 func (r *runner) under(ctx context.Context, hold *lockregistry.Hold, box *inbox) error {
 	status, lost, failed := r.supervise(ctx, hold, box)
-	switch err := hold.Release(ctx); {
+	switch err := release(ctx, hold, failed == nil); {
 	case errors.Is(err, lockregistry.ErrLockLost):
 		lost = true
 	case err != nil:
@@ -309,6 +309,14 @@ func (r *runner) under(ctx context.Context, hold *lockregistry.Hold, box *inbox)
 		return exit{status.ExitStatus(), nil}
 	}
 	return nil
+}
+
+// release releases the lock. If the command did not start, --once must not keep the lock: another machine is to run the job.
+func release(ctx context.Context, hold *lockregistry.Hold, started bool) error {
+	if !started {
+		seam.Lockregistry.Unkeep(hold)
+	}
+	return hold.Release(ctx)
 }
 
 // environment returns the environment of the command, without the variables of an outer lockreg run, and without the secrets of

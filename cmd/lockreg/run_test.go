@@ -357,6 +357,24 @@ func TestRunOnce(t *testing.T) {
 	}
 }
 
+// Another machine may run the job when the command could not be started.
+func TestRunOnceNotStarted(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for name, c := range map[string]struct {
+		content string
+		code    int
+	}{"broken": {"#!/no/such/interpreter\n", 127}, "garbage": {"\x7fnothing", 126}} {
+		program := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(program, []byte(c.content), 0o700))
+		code, _, text := lockreg(t, s.url, "run", "--once", "10m", "shop", name, "--", program)
+		assert.Equal(t, c.code, code, text)
+		code, out, text := lockreg(t, s.url, "run", "--once", "10m", "shop", name, "--", "echo", "works")
+		assert.Zero(t, code, text)
+		assert.Equal(t, "works\n", out)
+	}
+}
+
 // family is a command of two processes, which say who they are, which signals they get, and go on until TERM.
 const family = `
 member() {

@@ -26,6 +26,9 @@ var Lockregistry struct {
 	// Unlogged is a lockregistry.AcquireOption: it is not logged that the lock is held for ten leases.
 	Unlogged any
 
+	// Unkeep drops what AtLeast asked for a lockregistry.Hold: the path is free once the hold is released.
+	Unkeep func(hold any)
+
 	// CheckOption returns why an option of a call makes no sense, or nil.
 	CheckOption func(option any) error
 
