@@ -152,6 +152,9 @@ func (c *Candidate) Run(ctx context.Context) error {
 		since := time.Now()
 		how, err := c.reign(ctx, hold)
 		lasted := time.Since(since)
+		if lasted >= c.most { // however it ended
+			failures = 0
+		}
 		pause := c.least
 		switch how {
 		case resigned, stopped:
@@ -163,9 +166,6 @@ func (c *Candidate) Run(ctx context.Context) error {
 		case yielded:
 			failures = 0
 		case failed:
-			if lasted >= c.most {
-				failures = 0
-			}
 			pause = c.backoff(failures)
 			failures++
 		}

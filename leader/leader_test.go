@@ -158,6 +158,34 @@ func TestRun_ErrorsOfLead(t *testing.T) {
 	})
 }
 
+// After a long term the pauses begin anew, also if the term ended by a loss, after which there is no pause.
+func TestRun_ErrorsOfLeadAfterALongTermThatWasLost(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		var begun, ended []time.Time
+		fails := func(ctx context.Context) error {
+			begun = append(begun, time.Now())
+			defer func() { ended = append(ended, time.Now()) }()
+			switch len(begun) {
+			case 4:
+				<-time.After(time.Hour)
+				w.do("DEL", key)
+				<-ctx.Done()
+				return ctx.Err()
+			case 6:
+				return nil
+			}
+			return errWork
+		}
+		c := w.campaigns(w.registry(), fails, leader.WithBackoff(time.Second, 8*time.Second))
+		require.NoError(w, <-c.result)
+		var pauses []float64
+		for i := range begun[1:] {
+			pauses = append(pauses, math.Round(begun[i+1].Sub(ended[i]).Seconds()))
+		}
+		require.Equal(w, []float64{1, 2, 4, 0, 1}, pauses)
+	})
+}
+
 func TestRun_AnotherOneLeadsAfterAnError(t *testing.T) {
 	worlds(t, func(w *world) {
 		failing := make(chan struct{})
