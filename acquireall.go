@@ -333,7 +333,6 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 			group.Leave(i)
 			continue
 		}
-		b.tell(ctx, l, &request{how: observe.HowFree}, b.began, nil)
 		h, lost := l.take(ctx, "acquire", as[i])
 		if lost == nil {
 			holds = append(holds, h)
@@ -341,14 +340,27 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 			at, err = i, ErrLockLost
 		}
 	}
-	if err != nil {
-		giveBack(holds)
-		if taken >= 0 {
-			b.taken = takenLock{b.locks[taken], true}
-		}
-		return nil, b.locks[at], err
+	if err == nil {
+		b.tellWon(ctx, group)
+		return holds, nil, nil
 	}
-	return holds, nil, nil
+	back := givenBack(holds)
+	b.tellWon(ctx, group)
+	_ = back.told()
+	if taken >= 0 {
+		b.taken = takenLock{b.locks[taken], true}
+	}
+	return nil, b.locks[at], err
+}
+
+// tellWon tells an observer of the paths that Redis has granted at once. It may be slow: by then the call has no path left that
+// others may have.
+func (b *multiAcquire) tellWon(ctx context.Context, group *queue.Group) {
+	for i, l := range b.locks {
+		if group.Won(i) {
+			b.tell(ctx, l, &request{how: observe.HowFree}, b.began, nil)
+		}
+	}
 }
 
 // releaseAll is Release for several paths.
@@ -362,17 +374,25 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	for _, part := range h.more {
 		parts.add(part)
 	}
-	return parts.end()
+	parts.release()
+	return parts.told()
 }
 
-// giveBack releases the holds of a call that failed. The call may have no time left, so giveBack waits no longer than Unlock
-// does once its context is done; removals go on in the background until they are confirmed.
+// giveBack releases the holds of a call that failed, and tells observers.
 func giveBack(holds []*Hold) {
+	back := givenBack(holds)
+	_ = back.told()
+}
+
+// givenBack releases the holds of a call that failed. The call may have no time left, so givenBack waits no longer than Unlock
+// does once its context is done; removals go on in the background until they are confirmed. The caller must call told.
+func givenBack(holds []*Hold) releasing {
 	parts := releasing{ctx: queue.NoTime}
 	for _, h := range holds {
 		parts.add(h)
 	}
-	_ = parts.end()
+	parts.release()
+	return parts
 }
 
 // contextFor is the last context that was made for several paths, and its parent.

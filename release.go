@@ -120,8 +120,8 @@ func (r *releasing) leave(i int, h *Hold, before int32) {
 	r.these = append(r.these, one)
 }
 
-// end releases them in Redis, then tells observers, which may be slow, and returns the errors of all, joined.
-func (r *releasing) end() error {
+// release releases them in Redis. The caller must then call told.
+func (r *releasing) release() {
 	ended := make([]*queue.Ended, 0, len(r.these))
 	for i := range r.these {
 		if one := &r.these[i]; one.Hold != nil {
@@ -129,6 +129,10 @@ func (r *releasing) end() error {
 		}
 	}
 	queue.ReleaseAll(r.ctx, ended)
+}
+
+// told tells observers, which may be slow, and returns the errors of all, joined.
+func (r *releasing) told() error {
 	for i := range r.these {
 		one := &r.these[i]
 		how, err := one.how, one.Err

@@ -686,6 +686,39 @@ func TestAcquireAll_ForgottenHoldOnSeveralPaths(t *testing.T) {
 	})
 }
 
+// An observer that takes its time keeps no path from others: it is told of what Redis has granted when the call has left the
+// paths that it has not obtained, and given back the others.
+func TestAcquireAll_ASlowObserver(t *testing.T) {
+	inPlainLayouts(t, kit.FakeWorld, func(w *kit.World, opts ...lockregistry.Option) {
+		var told []string
+		var r *lockregistry.Registry
+		r = w.RegistryOn(w.Flaky().Client(clustered), append(opts, lockregistry.WithObserver(observe.Observer{
+			Acquired: func(_ context.Context, a observe.Acquired) {
+				if a.Op != "acquire" || a.Err != nil {
+					return
+				}
+				told = append(told, "acquired "+a.Path)
+				require.True(w, w.TryElsewhere(r.Obtain("{2}b")))
+				allFree(w, "{1}a", "{1}b", "{3}a")
+			},
+			Released: func(_ context.Context, e observe.Released) {
+				if e.Path != "{2}b" {
+					told = append(told, "released "+e.Path)
+				}
+			},
+		}))...)
+		w.Known(r)
+		h := w.Acquires(w.Registry(opts...).Obtain("{2}a"))
+		told = nil
+		_, err := r.AcquireAll(w.Context(), []string{"{1}a", "{1}b", "{2}a", "{2}b", "{3}a"}, lockregistry.NoWait())
+		require.ErrorIs(w, err, lockregistry.ErrTaken)
+		require.Equal(w, []string{
+			"acquired {1}a", "acquired {1}b", "acquired {3}a", "released {1}a", "released {1}b", "released {3}a",
+		}, told)
+		w.Release(h)
+	})
+}
+
 // An observer is told of each path by itself, and of each one that is given back.
 func TestAcquireAll_ObserverOfSeveralPaths(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
