@@ -48,9 +48,9 @@ type Hold struct {
 	hold  *hold.Hold
 	owner owner.ID
 	token uint64
-	more  []*Hold // the holds of the other paths, see [Registry.AcquireAll]
-	last  atomic.Pointer[contextFor]
-	calls atomic.Int32 // counts calls of Renew and Holder under way; and the bit released
+	more  []*Hold                      // the holds of the other paths, see [Registry.AcquireAll]
+	last  atomic.Pointer[[]contextFor] // the newest first
+	calls atomic.Int32                 // counts calls of Renew and Holder under way; and the bit released
 	watch runtime.Cleanup
 }
 

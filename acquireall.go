@@ -395,21 +395,33 @@ func givenBack(holds []*Hold) releasing {
 	return parts
 }
 
-// contextFor is the last context that was made for several paths, and its parent.
+// contextFor is a context that was made for several paths, and its parent.
 type contextFor struct{ parent, ctx context.Context }
 
 // contextOfAll returns a context that ends when one of the paths is lost, and carries them all, the first one given innermost.
-// For the parent of the previous call it returns the same context, so that a program that calls Context before each of its
-// steps does not fill the memory.
+// For the parent of one of the previous calls it returns the same context, so that a program that calls Context before each of
+// its steps does not fill the memory. Calls at the same moment may forget each other's context, which costs another one later.
 func (h *Hold) contextOfAll(parent context.Context) context.Context {
-	if last := h.last.Load(); last != nil && last.ctx.Err() == nil && hold.SameContext(last.parent, parent) {
-		return last.ctx
+	var last []contextFor
+	if before := h.last.Load(); before != nil {
+		last = *before
+	}
+	for _, c := range last {
+		if hold.SameContext(c.parent, parent) && c.ctx.Err() == nil {
+			return c.ctx
+		}
 	}
 	ctx := parent
 	for _, other := range h.more {
 		ctx = other.context(ctx, tenure.CarriedBy(ctx)) //nolint:fatcontext // it is to end with any of them
 	}
 	ctx = h.context(ctx, tenure.CarriedBy(ctx))
-	h.last.Store(&contextFor{parent, ctx})
+	next := []contextFor{{parent, ctx}}
+	for _, c := range last {
+		if len(next) < hold.LooksBack && c.ctx.Err() == nil {
+			next = append(next, c)
+		}
+	}
+	h.last.Store(&next)
 	return ctx
 }

@@ -181,10 +181,20 @@ func (a asked) Value(key any) any {
 
 func (e *ending) String() string { return e.path.Key + ".Context" }
 
-// last returns the newest context of an owner, if it was made for the same parent and has not ended.
+// LooksBack is how many of an owner's last contexts are looked at for one with the same parent. It is enough for a program that
+// asks in turn for those of a few parents, and takes no time when many parents come and go.
+const LooksBack = 8
+
+// last returns one of the last contexts of an owner, if it was made for the same parent and has not ended.
 func (e endings) last(parent context.Context, o owner.ID) *ending {
-	if last := e[o]; last != nil && last.Context.Err() == nil && SameContext(last.parent, parent) {
-		return last
+	newest := e[o]
+	for at, i := newest, 0; at != nil && i < LooksBack; i++ {
+		if at.Context.Err() == nil && SameContext(at.parent, parent) {
+			return at
+		}
+		if at = at.prev; at == newest {
+			break
+		}
 	}
 	return nil
 }
@@ -279,9 +289,9 @@ func (e *ending) end(cause error) {
 	}
 }
 
-// Context returns a child of parent that ends with the hold, and carries a caller. Around is what parent carries. If the owner's
-// last context had the same parent, Context returns that one, so that a program that calls it before each of its steps does not
-// fill the memory. It fails when the hold is lost, or the registry is closed.
+// Context returns a child of parent that ends with the hold, and carries a caller. Around is what parent carries. If one of the
+// owner's last contexts has the same parent, Context returns that one, so that a program that calls it before each of its steps
+// does not fill the memory. It fails when the hold is lost, or the registry is closed.
 //
 // The context is made without the mutex, since that calls methods of parent. The hold and the last context may have ended by
 // then, so both are checked again.

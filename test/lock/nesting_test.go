@@ -233,6 +233,40 @@ func TestLock_ContextInALoopDoesNotGrow(t *testing.T) {
 	})
 }
 
+// A program that asks in turn for the contexts of a few parents gets the same ones each time, of a lock and of a hold on several.
+func TestLock_ContextsOfAFewParentsDoNotGrow(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.Registry()
+		l := r.Obtain("42")
+		w.Lock(l)
+		h, err := r.AcquireAll(w.Context(), []string{"a", "b"})
+		require.NoError(w, err)
+		for of, within := range map[string]func(context.Context) context.Context{"lock": l.Context, "holds": h.Context} {
+			var parents, first []context.Context
+			var stop context.CancelFunc
+			for range 8 {
+				parent, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				parents, first, stop = append(parents, parent), append(first, within(parent)), cancel
+			}
+			for range 3 {
+				for i, parent := range parents {
+					require.Same(w, first[i], within(parent), of)
+				}
+			}
+			stop()
+			w.Settle()
+			require.Error(w, within(parents[7]).Err())
+			require.Same(w, first[0], within(parents[0]), of)
+			parent, cancel := context.WithCancel(w.Context())
+			defer cancel()
+			require.NotSame(w, first[0], within(parent), of)
+		}
+		w.Unlock(l)
+		w.Release(h)
+	})
+}
+
 // asked is a context that counts how often this library asks for a value.
 type asked struct {
 	context.Context
