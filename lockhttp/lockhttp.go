@@ -12,8 +12,10 @@
 package lockhttp
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"net"
 	"net/http"
 
 	"github.com/lockregistry/lockregistry"
@@ -224,3 +226,16 @@ func (a *answer) FlushError() error {
 
 // Flush is FlushError for code that looks for an [http.Flusher].
 func (a *answer) Flush() { _ = a.FlushError() }
+
+// Hijack is for an [http.Hijacker]. With the connection next takes over the answer, unless the lock is lost.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if err := a.lost(); err != nil && !a.begun {
+		a.refuse(err)
+	}
+	if a.refused != nil {
+		return nil, nil, a.refused
+	}
+	conn, buffer, err := http.NewResponseController(a.ResponseWriter).Hijack()
+	a.begun = a.begun || err == nil
+	return conn, buffer, err //nolint:wrapcheck // the error of net/http
+}

@@ -1,10 +1,12 @@
 package http_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
@@ -253,6 +255,63 @@ func TestMiddleware_Flush(t *testing.T) {
 		assert.NoError(t, http.NewResponseController(w).Flush())
 	})
 	require.Equal(t, http.StatusInternalServerError, lost.Code)
+}
+
+// A handler that takes over the connection answers itself, also when the lock is lost afterwards.
+func TestMiddleware_Hijack(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lose func(s *served, step string)
+		want string
+	}{
+		"it has the lock": {func(*served, string) {}, "mine"},
+		"lost afterwards": {func(s *served, step string) {
+			if step == "after" {
+				s.Lose("42")
+			}
+		}, "mine"},
+		"lost before": {func(s *served, step string) {
+			if step == "before" {
+				s.Lose("42")
+			}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServed(t)
+			taken, own := &hijacked{ResponseRecorder: httptest.NewRecorder()}, ""
+			s.m.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				c.lose(s, "before")
+				hijacker, is := w.(http.Hijacker)
+				assert.True(t, is)
+				if _, _, err := hijacker.Hijack(); err != nil {
+					assert.ErrorIs(t, err, lockregistry.ErrLockLost)
+					return
+				}
+				own = "mine"
+				c.lose(s, "after")
+			})).ServeHTTP(taken, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/ship?order=42", nil))
+			require.Equal(t, c.want, own)
+			if own == "" {
+				require.Equal(t, http.StatusInternalServerError, taken.Code)
+				return
+			}
+			require.Equal(t, 1, taken.times)
+			require.Empty(t, taken.Body.String(), "nothing is written to a connection that is the handler's")
+		})
+	}
+}
+
+// hijacked is a ResponseWriter whose connection a handler may take over.
+type hijacked struct {
+	*httptest.ResponseRecorder
+
+	times int
+}
+
+func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	h.times++
+	return nil, nil, nil
 }
 
 // Early hints are no answer yet.
