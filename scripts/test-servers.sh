@@ -29,8 +29,14 @@ if [ "${1:-}" = all ]; then
 	done
 else
 	# A test that uses a real server says so in its body; see test/internal/kit/world.go.
+	# The name alone says on which server: a new test moves no other one to a server on which nobody has run it.
 	names=$(awk -v files="$same_files" -v own="$own_files" -v tests="$same_tests" '
+		function server(name,  i, sum) {
+			for (i = 1; i <= length(name); i++) sum = (sum * 31 + index(letters, substr(name, i, 1))) % 9973
+			return sum % 3 + 1
+		}
 		BEGIN {
+			letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 			split(files " ", part, " "); for (i in part) same["./test/" part[i] "_test.go"] = 1
 			split(own, part, " "); for (i in part) each["./test/" part[i] "_test.go"] = 1
 			split(tests, part, " "); for (i in part) same[part[i]] = 1
@@ -38,7 +44,7 @@ else
 		same[FILENAME] { nextfile }
 		/^func / { name = "" }
 		/^func Test[^(]*\(t \*testing\.T\)/ { name = $2; sub(/\(.*/, "", name); if (same[name]) name = "" }
-		name != "" && /[wW]orlds(Alone)?\(|[rR]ealWorld\(|redistest\.Start|ShareCluster\(/ { print name, each[FILENAME] ? "each" : n++ % 3 + 1; name = "" }
+		name != "" && /[wW]orlds(Alone)?\(|[rR]ealWorld\(|redistest\.Start|ShareCluster\(/ { print name, each[FILENAME] ? "each" : server(name); name = "" }
 	' ./test/*/*_test.go | sort -u)
 	if [ -z "$names" ]; then
 		echo "no test uses a real server" >&2

@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"regexp"
 	"strconv"
 	"testing"
 
@@ -83,7 +84,10 @@ func TestList_ThatIsRefused(t *testing.T) {
 		w.Lock(r.Obtain("43"))
 		w.Await("another record", func() bool { return w.Do("GET", recordOf(r)) != first })
 		require.Equal(w, "0", w.Do("EXISTS", listKey))
-		require.Equal(w, 1, w.CommandStat("zadd", "rejected_calls")+w.CommandStat("zadd", "failed_calls"))
+		refused := regexp.MustCompile(`count\s+(\d+)\s+reason\s+command\s+context\s+lua\s+object\s+zadd\s`)
+		lines := refused.FindAllStringSubmatch(w.Do("ACL", "LOG"), -1)
+		require.Len(w, lines, 1)
+		require.Equal(w, "1", lines[0][1])
 		require.Empty(w, log.Lines())
 	})
 }
