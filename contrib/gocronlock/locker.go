@@ -49,8 +49,8 @@ var _ gocron.Locker = (*Locker)(nil)
 //   - [lockregistry.AtMost] limits how long a run that hangs keeps others out. Set it longer than any run: gocron cannot
 //     tell a job that its lock was lost. Default: the lock is renewed for as long as the job runs.
 //
-// A run that gocron skips after it has the lock, by BeforeJobRunsSkipIfBeforeFuncErrors, counts: the job's lock stays for the time
-// of AtLeast, and no other node runs the job then.
+// A run that gocron skips after it has the lock, by BeforeJobRunsSkipIfBeforeFuncErrors, counts: the job's lock stays for the
+// time of AtLeast, and no other node runs the job then.
 //
 // NewLocker does not talk to Redis. Lock reports a nil registry or a bad option.
 func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locker {
