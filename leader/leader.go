@@ -114,8 +114,8 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 // # Details
 //
 // While another candidate leads, Run waits in the lock's queue. While Redis cannot be reached, Run tries again, after 50 ms at
-// first and a second at last. Each term is a [lockregistry.Hold], so it excludes all other owners, other candidates of the
-// registry included.
+// first and a second at last, less up to a quarter, at random. Each term is a [lockregistry.Hold], so it excludes all other
+// owners, other candidates of the registry included.
 //
 // When lead or a callback panics, the lock is released, and the panic passes through Run. Then the candidate can be run again.
 //
