@@ -194,9 +194,9 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 					w.Pass(time.Minute)
 				}
 				require.True(w, r.Obtain("42").IsHeld())
-				require.NoError(w, unlock())
 				require.Empty(w, log.Lines(ended))
-				require.Empty(w, log.Lines("lock lost"))
+				require.Empty(w, log.Lines("lock lost")) // so far: some unlock by force
+				require.NoError(w, unlock())
 			})
 		})
 	}
