@@ -54,6 +54,15 @@ func (d *Deployment) Add() *Server {
 	return s
 }
 
+// Follow starts another replica of a master of a cluster, which has the data when this returns.
+func (d *Deployment) Follow(master *Server) *Server {
+	d.tb.Helper()
+	s := d.Add()
+	s.Command(d.tb, "CLUSTER", "REPLICATE", d.id(master))
+	d.AwaitHealthy()
+	return s
+}
+
 // Move moves slots with their keys to another master, as redis-cli does when it reshards: all that come from one master one
 // after the other, while both go on.
 func (d *Deployment) Move(to *Server, slots ...int) {

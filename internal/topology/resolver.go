@@ -2,6 +2,7 @@ package topology
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ type Owner struct {
 	Address string // empty: not known
 	Silent  bool   // it does not answer
 	Trusted bool   // the majority has just named it, and not only that node itself
+	Astray  bool   // the client leads to another server than the nodes name, or they do not agree on one; see Way
 }
 
 // How long answers count, and how long to wait for them.
@@ -67,16 +69,33 @@ func NewResolver(
 
 // Way returns a client for the master of a slot. If the master is not known, it is the cluster's client, which may lead to a
 // deposed master, and so is not trusted. It reports false if the master is silent.
+//
+// It surely leads astray in two cases, and what comes of it is not believed:
+//
+//   - The nodes name a master that the client does not know. A replica may have joined the cluster, or have got another address,
+//     since the client last looked: it looks again when a server redirects it, or a connection breaks. Until then it leads to the
+//     former master, perhaps a frozen one. It knows other masters by the names that the nodes give them: else these names are not
+//     its own, and it leads where they mean.
+//   - The nodes do not agree, as during a failover.
 func (r *Resolver) Way(slot uint16) (way rueidis.CoreClient, owner Owner, ok bool) {
 	owner = r.Master(slot)
 	if owner.Silent {
 		return nil, owner, false
 	}
-	if node := r.client.Nodes()[owner.Address]; owner.Address != "" && node != nil {
+	nodes := r.client.Nodes()
+	if node := nodes[owner.Address]; owner.Address != "" && node != nil {
 		return node, owner, true
 	}
 	owner.Trusted = false
+	owner.Astray = r.names(nodes) // mutant: way astray
 	return r.client, owner, true
+}
+
+// names reports whether the last answers name any of the servers that a client knows.
+func (r *Resolver) names(nodes map[string]rueidis.Client) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.said, func(one Range) bool { return nodes[one.Address] != nil })
 }
 
 // Master returns the node that has a slot.

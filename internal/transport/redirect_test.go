@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // movingCluster has one node, which says that the slots are at another one now, of which the client does not know.
@@ -250,6 +251,41 @@ func TestNode_ARedirectedReplyIsNotFresh(t *testing.T) {
 		require.EqualValues(t, 1, n.elsewhere.Load())
 		require.False(t, a.Fresh)
 	})
+}
+
+// Where the nodes name a master that the client does not know, or do not agree on one, the client may lead to a master that was
+// deposed: its reply is not believed, however fast it comes. If it knows no master by the names that they give, that proves
+// nothing.
+func TestNode_TheClientLeadsAstray(t *testing.T) {
+	client := onMiniredis(t)
+	slot := strconv.Itoa(int(protocol.Slot("42")))
+	for name, test := range map[string]struct {
+		slots string
+		late  bool
+	}{
+		"unknown":      {"{0, " + slot + ", {'b', 1, 'j'}}, {" + slot + " + 1, 16383, {'a', 1, 'i'}}", true},
+		"disputed":     {"{" + slot + " + 1, 16383, {'a', 1, 'i'}}", true},
+		"other names":  {"{0, 16383, {'b', 1, 'j'}}", false},
+		"nothing said": {"", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slots := client.Do(t.Context(), client.B().Eval().Script("return {"+test.slots+"}").Numkeys(0).Build())
+			require.NoError(t, slots.Error())
+			suspected(t, func(t *testing.T, way *Client, _ *Node, n *greetingNode) {
+				n.slots = slots
+				if test.slots == "" { // else what was said before counts
+					way = New(way.redis)
+					way.First.foundSilent(way.Clock.Now(), way.Clock.Now())
+				}
+				<-time.After(topology.FreshFor)
+				a := obtain(way, time.Second)
+				require.NoError(t, a.Error())
+				require.EqualValues(t, 1, n.elsewhere.Load())
+				require.False(t, a.Fresh)
+				require.Equal(t, test.late, a.Late)
+			})
+		})
+	}
 }
 
 // A suspect node is closed while a command waits for its fresh connection: nothing is obtained there, over whatever connection.

@@ -46,6 +46,7 @@ type road struct {
 	most    int           // commands in a pipeline
 	suspect bool          // it was chosen for a suspect node
 	asks    bool          // each command asks the nodes of a cluster who its master is
+	astray  bool          // it leads to another server than these name, see topology.Resolver.Way
 	leads   string        // see judge.present; of a suspect node that is no cluster's
 	asked   clock.Instant // see judge.left
 	taken   clock.Instant // when the driver took what it sends; see queue.take
@@ -119,10 +120,10 @@ func (s *Node) carry(r *road, of []*entry) {
 	}
 	// A reply that is late because this process stood still says nothing about the round trip.
 	now, end := t.Clock.Now(), first.end
-	if fault.Answered(results[0].Error()) && end.alarm.Holds == 0 && !end.excuses(first.sent, now) {
+	if fault.Answered(results[0].Error()) && end.alarm.Holds == 0 && !r.astray && !end.excuses(first.sent, now) {
 		end.to.Load().belief.Sample(first.sent, now)
 	}
-	left := r.suspect && !r.asks && s.left(r.leads, r.asked) // mutant: left server believed
+	left := r.astray || r.suspect && !r.asks && s.left(r.leads, r.asked) // mutant: left server believed
 	for i, e := range of {
 		e.left = left
 		e.answer(results[i])
@@ -198,7 +199,7 @@ func (s *Node) resolve(r *road, e *entry) (found bool) {
 			e.end.to.Store(&of.judge)
 		}
 		// The time is noted before it is looked at the node and its connection, as in queue.take.
-		r.way, e.sent, e.trusted = way, t.Clock.Now(), owner.Trusted
+		r.way, r.astray, e.sent, e.trusted = way, owner.Astray, t.Clock.Now(), owner.Trusted
 		var fresh *freshConn
 		none := !owner.Trusted || of.Address != owner.Address || !of.IsSuspect(e.sent)
 		if !none {

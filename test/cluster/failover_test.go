@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -278,5 +279,64 @@ func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 	for n, l := range taken {
 		require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 		require.NoError(t, <-waiters[n])
+	}
+}
+
+// A replica may have joined the cluster since the client last looked. Once it has replaced a frozen master, the client still
+// leads to that one, which executes what has come meanwhile before it learns of its successor. None of that counts.
+func TestFailover_ToAServerThatTheClientDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	const limit = 600 * time.Millisecond
+	d := redistest.StartReplicatedCluster(t, 3, 0)
+	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders", lockregistry.WithCommandTimeout(limit))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	master := d.Master(kit.TheKey, nil)
+	heir := d.Follow(master)
+	var locks []*lockregistry.Lock
+	ctx := lockregistry.ContextWithOwner(t.Context())
+	for i := range 40 {
+		l := r.Obtain("{" + kit.TheKey + "}" + strconv.Itoa(i))
+		require.NoError(t, l.Lock(ctx, lockregistry.Lease(time.Minute)))
+		require.NoError(t, l.Renew(ctx, time.Minute)) // so that the master knows the script
+		locks = append(locks, l)
+	}
+	require.NotContains(t, client.Nodes(), heir.Addr())
+	d.Settle(master, limit)
+	master.Freeze()
+	require.ErrorIs(t, r.Obtain("42").Lock(t.Context()), lockregistry.ErrUnavailable)
+	heir.Command(t, "CLUSTER", "FAILOVER", "TAKEOVER")
+	require.Eventually(t, func() bool { return d.Master(kit.TheKey, master) == heir }, 10*time.Second, time.Millisecond)
+	for range 3 { // until the nodes have named the successor; a slow machine may take so long that the client knows it
+		_ = r.Obtain("42").Lock(t.Context())
+	}
+	var all sync.WaitGroup
+	var answered atomic.Int32
+	errs := make([]error, len(locks))
+	for i, l := range locks {
+		all.Go(func() {
+			if i%2 == 0 {
+				errs[i] = l.Renew(ctx, time.Hour)
+			} else {
+				errs[i] = l.Unlock(ctx)
+			}
+			answered.Add(1)
+		})
+	}
+	redistest.Await(limit/4, func() bool { return answered.Load() > 0 })
+	master.Thaw()
+	all.Wait()
+	for i, l := range locks {
+		life := heir.Command(t, "PTTL", kit.Key(l))
+		switch {
+		case errs[i] != nil: // it says that it is not known
+		case i%2 == 0:
+			require.Greater(t, len(life), len("60000"), "renewed until %s ms from now", life)
+		default:
+			require.Equal(t, "-2", life, "unlocked")
+		}
 	}
 }

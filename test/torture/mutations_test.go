@@ -297,6 +297,11 @@ var mutations = []mutation{
 		"../../internal/transport:TestVouching_ADeposedMaster$",
 	},
 	{
+		"way astray", "a reply counts although the client leads to another server than the nodes of a cluster name",
+		"r.names(nodes)", "false",
+		"../../internal/transport:TestNode_TheClientLeadsAstray$",
+	},
+	{
 		"left server believed", "a reply counts although the client has left the server, or it was doubted, meanwhile",
 		"s.left(r.leads, r.asked)", "s.left(r.leads, r.asked) && false",
 		"../../internal/transport:TestVouching_UnderWay$ ../../internal/transport:TestVouching_NobodyToAsk$",
