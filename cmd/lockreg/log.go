@@ -3,8 +3,10 @@ package main
 import (
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
+	"github.com/lockregistry/lockregistry/internal/dispatch"
 )
 
 // logger writes what happens in the background to standard error, a line each, from a level on.
@@ -14,6 +16,26 @@ func (a *app) logger(least slog.Level) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(safeLines{a.err, printable.JSON}, options))
 	}
 	return slog.New(slog.NewTextHandler(safeLines{a.err, printable.Line}, options))
+}
+
+// patientLines has a goroutine write the lines. So no caller waits for an output that nobody reads, such as a terminal after
+// Ctrl-S. While more than a thousand lines wait, further ones are dropped.
+type patientLines struct {
+	to    io.Writer
+	queue dispatch.Queue
+}
+
+func (p *patientLines) Write(line []byte) (int, error) {
+	mine := slices.Clone(line) // its owner uses it again
+	p.queue.Put(func() { _, _ = p.to.Write(mine) })
+	return len(line), nil
+}
+
+// flush returns when all is written, after about a second at most.
+func (p *patientLines) flush() {
+	for range 10 {
+		p.queue.Flush() // waits for a tenth of a second at most
+	}
 }
 
 // safeLines has lines made safe to show.

@@ -175,6 +175,13 @@ func (a *app) to(w io.Writer) *app {
 	return &other
 }
 
+// errorsTo is the same with another output for errors and the log.
+func (a *app) errorsTo(w io.Writer) *app {
+	other := *a
+	other.err = w
+	return &other
+}
+
 // ask shows the holder, and asks whether to go on.
 func (r *releaser) ask(info inspect.Lock, h inspect.Holder) error {
 	if r.yes {

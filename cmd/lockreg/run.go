@@ -169,9 +169,12 @@ func (r *runner) run(ctx context.Context) (err error) {
 	if r.program, err = look(r.args[0]); err != nil {
 		return err
 	}
-	r.log = r.logger(slog.LevelInfo)
+	// A log that nobody reads must not delay the signals that end the command when the lock is lost.
+	said := &patientLines{to: r.err}
+	r.log = r.errorsTo(said).logger(slog.LevelInfo)
 	box := listen()
 	defer box.stop()
+	defer said.flush() // before that: a closed pipe must not end lockreg by a signal
 
 	// What the registry says below WARN is about the server and the user, the same in each run: lockreg doctor says that.
 	opts := []lockregistry.Option{
