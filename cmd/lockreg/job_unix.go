@@ -202,6 +202,9 @@ func (j *job) start() error {
 		j.terminal.given = true
 	}
 	s, err := prepareCommand(j.runner.program, j.runner.args, j.runner.environment(j.hold), attr)
+	// Otherwise the kernel would stop lockreg, without the command, when it takes the terminal back, or when it writes to a
+	// terminal after stty tostop. The command, which has started already, does not inherit it.
+	signal.Ignore(unix.SIGTTOU)
 	if err != nil {
 		return err
 	}
@@ -421,6 +424,5 @@ func (t *terminal) take() {
 		return
 	}
 	t.given = false
-	signal.Ignore(unix.SIGTTOU) // sent to a group that takes the terminal without having it; the command runs already
 	_ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, unix.Getpgrp())
 }

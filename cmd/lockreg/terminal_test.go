@@ -117,3 +117,16 @@ func TestRunTerminalLost(t *testing.T) {
 	shell.after(t, "\necho code-$?\n", "code-70")
 	assert.NotContains(t, shell.out.String(), "got-\r")
 }
+
+// A terminal that stops what writes to it in the background does not stop lockreg, which is there while the command has the
+// terminal: the command is ended in time.
+func TestRunTerminalThatStopsWriters(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	shell := startSession(t, s.url)
+	shell.after(t, "stty tostop; $LOCKREG run --lease 3s --grace 300ms shop a -- sh -c 'trap \"\" TERM; echo rea''dy; "+
+		"while :; do sleep 0.05; done'\n", "ready")
+	s.Freeze()
+	shell.after(t, "", "prompt2>")
+	shell.after(t, "echo code-$?\n", "code-70")
+}
