@@ -41,6 +41,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/seam"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -167,8 +168,8 @@ return 1`
 // and for read-write locks.
 //
 // The lock must be free. The stranger holds it until release is called, or until the lease is over; to simulate a crash, do not
-// call release. The lease is in whole milliseconds, at least one. Release may be called from any goroutine; further calls do
-// nothing.
+// call release. It has a connection of its own, so [Registry.Disconnect] and [Registry.Hang] do not affect it. The lease is in
+// whole milliseconds, at least one. Release may be called from any goroutine; further calls do nothing.
 func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func()) {
 	r.tb.Helper()
 	if lease < time.Millisecond {
@@ -177,8 +178,7 @@ func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func
 	}
 	key := prefix + ":" + path
 	name, kind, channel, message := "stranger-"+rand.Text(), "string", prefix+"-channel:"+key, key
-	info, _ := inspect.Of(r.Registry).Inspect(context.Background(), path)
-	if info.Layout == observe.LayoutRedisson { // it is free: the registry's
+	if seam.Lockregistry.Parts(r.Registry).Layout == observe.LayoutRedisson {
 		name, kind, channel, message = name+":1", "hash", "redisson_lock__channel:{"+key+"}", "0"
 		if strings.Contains(key, "{") {
 			channel = "redisson_lock__channel:" + key

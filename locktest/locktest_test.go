@@ -406,3 +406,32 @@ func TestServer_WhatIsBuilt(t *testing.T) {
 		}
 	}
 }
+
+// A stranger has connections of its own, so it also locks while the registry has none, in the registry's layout.
+func TestHoldElsewhere_WhileDisconnected(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]func(*locktest.Registry){
+		"disconnected": (*locktest.Registry).Disconnect, "hanging": (*locktest.Registry).Hang,
+	} {
+		for layout, opts := range map[string][]lockregistry.Option{
+			"spring": nil, "redisson": {lockregistry.WithRedissonLayout()},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				locks := locktest.New(t, opts...)
+				cut(locks)
+				began := time.Now()
+				release := locks.HoldElsewhere("42", time.Minute)
+				require.Zero(t, time.Since(began), name+", "+layout)
+				locks.Reconnect()
+				ok, err := locks.Obtain("42").TryLock(t.Context())
+				require.NoError(t, err, name+", "+layout)
+				require.False(t, ok, name+", "+layout)
+				release()
+				ok, err = locks.Obtain("42").TryLock(t.Context())
+				require.NoError(t, err)
+				require.True(t, ok)
+				require.NoError(t, locks.Obtain("42").Unlock(t.Context()))
+			})
+		}
+	}
+}
