@@ -77,7 +77,7 @@ type Collector struct {
 	wakeups, losses, unavailable, outages, deads *prometheus.CounterVec
 
 	mu      sync.Mutex
-	watched map[int]watched
+	watched map[int]*watched
 	next    int
 	stopped map[string]*figures // by prefix: what registries have counted that are watched no more
 }
@@ -86,11 +86,13 @@ type Collector struct {
 type watched struct {
 	prefix string
 	stats  func() observe.Stats
+
+	handoffs, windows uint64 // the most that was told; guarded by the collector's mutex
 }
 
 // New makes a Collector. A nil option is ignored.
 func New(opts ...Option) *Collector {
-	c := &Collector{watched: map[int]watched{}, stopped: map[string]*figures{}}
+	c := &Collector{watched: map[int]*watched{}, stopped: map[string]*figures{}}
 	for _, o := range opts {
 		if o != nil {
 			o(c)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,6 +175,38 @@ func TestWatch(t *testing.T) {
 		require.InDelta(c, 1, c.value("lockregistry_handoffs_total"), 0)
 		stop()
 		require.Empty(c, c.of("lockregistry_holds"))
+	})
+}
+
+// A scrape while a registry is no longer watched finds no counter lower than before: Prometheus would take that for a restart,
+// and count all of it once more.
+func TestWatch_StopBesideAScrape(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lockprom.New()
+		c := collect(t, m)
+		defer m.Watch("orders", func() observe.Stats { return observe.Stats{} })()
+		var handoffs atomic.Uint64
+		handoffs.Store(5)
+		stop := m.Watch("orders", func() observe.Stats {
+			<-time.After(time.Second)
+			return observe.Stats{Handoffs: handoffs.Add(1)}
+		})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			stop()
+		}()
+		synctest.Wait()
+		last := 0.0
+		for range 3 {
+			now := c.value("lockregistry_handoffs_total")
+			require.GreaterOrEqual(t, now, last)
+			require.GreaterOrEqual(t, now, 5.0)
+			last = now
+			<-time.After(300 * time.Millisecond)
+		}
+		<-done
+		require.GreaterOrEqual(t, c.value("lockregistry_handoffs_total"), last)
 	})
 }
 

@@ -1,6 +1,7 @@
 package lockprom
 
 import (
+	"maps"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,14 +20,15 @@ func (c *Collector) Watch(prefix string, stats func() observe.Stats) (stop func(
 	defer c.mu.Unlock()
 	c.next++
 	n := c.next
-	c.watched[n] = watched{valid(prefix), stats}
+	c.watched[n] = &watched{prefix: valid(prefix), stats: stats}
 	return func() { c.stop(n) }
 }
 
+// stop ends a registry's part in the figures. A scrape beside it tells a counter with what the registry has counted, or with what
+// it leaves, and that is not less than an earlier scrape has told.
 func (c *Collector) stop(n int) {
 	c.mu.Lock()
 	w, is := c.watched[n]
-	delete(c.watched, n)
 	c.mu.Unlock()
 	if !is {
 		return
@@ -34,11 +36,15 @@ func (c *Collector) stop(n int) {
 	last := w.stats()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.watched[n] == nil {
+		return
+	}
+	delete(c.watched, n)
 	if c.stopped[w.prefix] == nil {
 		c.stopped[w.prefix] = new(figures)
 	}
-	c.stopped[w.prefix].Handoffs += last.Handoffs
-	c.stopped[w.prefix].Windows += last.Windows
+	c.stopped[w.prefix].Handoffs += max(last.Handoffs, w.handoffs)
+	c.stopped[w.prefix].Windows += max(last.Windows, w.windows)
 }
 
 // figures is what is reported of all registries with one prefix.
@@ -127,25 +133,31 @@ func (c *Collector) events() []prometheus.Collector {
 	return []prometheus.Collector{c.acquire, c.local, c.hold, c.wakeups, c.losses, c.unavailable, c.outages, c.deads}
 }
 
-// now asks the registries for their figures.
+// now asks the registries for their figures, without the mutex. One that is stopped meanwhile does not count any more.
 func (c *Collector) now() map[string]*figures {
 	c.mu.Lock()
-	ask := make([]watched, 0, len(c.watched))
-	for _, w := range c.watched {
-		ask = append(ask, w)
+	ask := maps.Clone(c.watched)
+	c.mu.Unlock()
+	found := make(map[int]observe.Stats, len(ask))
+	for n, w := range ask {
+		found[n] = w.stats()
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	all := map[string]*figures{}
-	for _, w := range ask {
+	for n, stats := range found {
+		w := c.watched[n]
+		if w == nil {
+			continue
+		}
+		w.handoffs, w.windows = max(w.handoffs, stats.Handoffs), max(w.windows, stats.Windows)
 		if all[w.prefix] == nil {
 			all[w.prefix] = new(figures)
 			if before := c.stopped[w.prefix]; before != nil {
 				*all[w.prefix] = *before
 			}
 		}
-	}
-	c.mu.Unlock()
-	for _, w := range ask {
-		all[w.prefix].add(w.stats(), time.Now())
+		all[w.prefix].add(stats, time.Now())
 	}
 	return all
 }
