@@ -46,6 +46,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -159,7 +160,7 @@ func ReportStats(prefix string, stats func() observe.Stats, opts ...Option) (met
 		return nil, fmt.Errorf("lockotel: stats: %w", all.failed)
 	}
 	registration, err := all.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		all.observe(o, stats(), time.Now(), metric.WithAttributes(prefixKey.String(prefix)))
+		all.observe(o, stats(), time.Now(), metric.WithAttributes(prefixKey.String(valid(prefix))))
 		return nil
 	}, all.instruments...)
 	if err != nil {
@@ -253,7 +254,7 @@ func (f facts) options() *options {
 		{errorKey, f.err},
 	} {
 		if a.value != "" {
-			o.attributes = append(o.attributes, a.key.String(a.value))
+			o.attributes = append(o.attributes, a.key.String(valid(a.value)))
 		}
 	}
 	set := metric.WithAttributeSet(attribute.NewSet(o.attributes...))
@@ -356,7 +357,10 @@ func (r *reporter) deadlocked(observe.Deadlock) { r.cycles.Add(context.Backgroun
 func reason(err error) string {
 	var about *lockregistry.LockError
 	if errors.As(err, &about) {
-		return about.Err.Error()
+		err = about.Err
 	}
-	return err.Error()
+	return valid(err.Error())
 }
+
+// valid returns a text in UTF-8: of a batch in which one text is not, exporters send nothing.
+func valid(text string) string { return strings.ToValidUTF8(text, "\ufffd") }

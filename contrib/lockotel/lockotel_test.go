@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -124,6 +125,58 @@ func world(t *testing.T, test func(m *telemetry, locks *locktest.Registry), opts
 	synctest.Test(t, func(t *testing.T) {
 		m := newTelemetry(t)
 		test(m, locktest.New(t, m.observed(opts...)))
+	})
+}
+
+// Exporters refuse a whole batch in which one text is not UTF-8: names are made so that they are.
+func TestNames_NotUTF8(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTelemetry(t)
+		observer, err := lockotel.New(
+			lockotel.WithPath(), lockotel.WithMeterProvider(m.meter), lockotel.WithTracerProvider(m.tracer))
+		require.NoError(t, err)
+		registration, err := lockotel.ReportStats("ord\xffers", func() observe.Stats { return observe.Stats{} },
+			lockotel.WithMeterProvider(m.meter))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, registration.Unregister()) }()
+		subject := observe.Subject{Path: "4\xff2", Key: "ord\xffers:4\xff2", Kind: observe.KindLock}
+		observer.Acquired(t.Context(), observe.Acquired{
+			Subject: subject, Op: "lock", Here: 1, Err: errors.New("strange \xff"), Wakeups: observe.Wakeups{Polls: 1},
+		})
+		observer.Released(t.Context(), observe.Released{Subject: subject})
+		observer.Lost(observe.Lost{Subject: subject})
+
+		var all metricdata.ResourceMetrics
+		require.NoError(t, m.reader.Collect(t.Context(), &all))
+		seen := 0
+		valid := func(set attribute.Set) {
+			for _, a := range set.ToSlice() {
+				seen++
+				require.True(t, utf8.ValidString(a.Value.AsString()), "%s: %q", a.Key, a.Value.AsString())
+			}
+		}
+		for _, one := range all.ScopeMetrics[0].Metrics {
+			switch data := one.Data.(type) {
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					valid(p.Attributes)
+				}
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					valid(p.Attributes)
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					valid(p.Attributes)
+				}
+			}
+		}
+		require.Greater(t, seen, 10)
+		for _, span := range m.spans.GetSpans() {
+			valid(attribute.NewSet(span.Attributes...))
+			require.True(t, utf8.ValidString(span.Status.Description))
+		}
+		require.Len(t, m.spans.GetSpans(), 1)
 	})
 }
 
