@@ -146,7 +146,9 @@ func (s *sight) add(lock *inspect.Lock, now time.Time) {
 		if h.Lease < 0 {
 			s.endless++
 		}
-		s.wait(h.BehindSince, now)
+		if h.Silent == 0 { // else they are of a dead process
+			s.wait(h.BehindSince, now)
+		}
 	}
 	for _, w := range lock.Waiters {
 		if !w.Standby && !w.Gone {

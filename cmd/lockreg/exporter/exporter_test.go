@@ -104,20 +104,22 @@ func TestExporter(t *testing.T) {
 		busy.set(func() {
 			busy.locks = []inspect.Lock{
 				{Path: "1", Kind: observe.KindLock, HolderCount: 1, WaiterCount: 2, Holders: []inspect.Holder{{
-					Label: known, Silent: time.Minute, Lease: time.Minute, Behind: 3, BehindSince: now.Add(-50 * time.Second),
+					Label: known, Silent: time.Minute, Lease: time.Minute, Behind: 3, BehindSince: now.Add(-time.Hour),
 				}}, Waiters: []inspect.Waiter{
 					{Label: known, Since: now.Add(-20 * time.Second)},
 					{Label: known, Since: now.Add(-time.Hour), BehindSince: now.Add(-time.Hour), Standby: true},
 					{Label: known, Since: now.Add(-time.Hour), BehindSince: now.Add(-time.Hour), Gone: true},
 				}},
 				{Path: "2", Kind: observe.KindLock, HolderCount: 1, Holders: []inspect.Holder{{Label: known, Lease: -1}}},
-				{Path: "3", Kind: observe.KindLock, HolderCount: 1, Holders: []inspect.Holder{{Label: known, Lease: time.Minute}}},
+				{Path: "3", Kind: observe.KindLock, HolderCount: 1, Holders: []inspect.Holder{{
+					Label: known, Lease: time.Minute, Behind: 1, BehindSince: now.Add(-50 * time.Second),
+				}}},
 			}
 		})
 		<-time.After(11 * time.Second)
 		synctest.Wait()
 		for name, want := range map[string]string{
-			"up": "1", "holds": "3", "waiters": "5", "wait_oldest_seconds": "60.00", "dead_holders": "1", "holds_without_expiry": "1",
+			"up": "1", "holds": "3", "waiters": "6", "wait_oldest_seconds": "60.00", "dead_holders": "1", "holds_without_expiry": "1",
 			"deadlocks": "1", "look_duration_seconds": "0.001",
 		} {
 			got := scrape()

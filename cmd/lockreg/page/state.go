@@ -140,11 +140,11 @@ func (s *state) keep(of int, last *state) {
 }
 
 // waiting is since when those wait who are listed, and the first ones within their processes. Leaders' standbys wait for ever,
-// and the dead for nothing.
+// and calls of dead processes for nothing.
 func (e *entry) waiting() iter.Seq[time.Time] {
 	return func(yield func(time.Time) bool) {
 		for _, h := range e.info.Holders {
-			if !h.BehindSince.IsZero() && !yield(h.BehindSince) {
+			if h.Silent == 0 && !h.BehindSince.IsZero() && !yield(h.BehindSince) {
 				return
 			}
 		}

@@ -53,11 +53,13 @@ func TestWaitsWithinProcesses(t *testing.T) {
 			{Since: ago(time.Hour), Standby: true, Behind: 1, BehindSince: ago(time.Hour)},
 		}
 		queued.WaiterCount, old.Holders[0].Behind = 2, 3 // the latter of a process that does not tell
-		source.set(held, queued, old)
+		dead := someLock("dead", 0)
+		dead.Holders[0].Silent, dead.Holders[0].Behind, dead.Holders[0].BehindSince = time.Minute, 4, ago(time.Hour)
+		source.set(held, queued, old, dead)
 		b := look(t, newPage(t, source))
 		synctest.Wait()
 		text := b.read()
-		require.Contains(t, text, `"waiters":36,"oldest":120000,"waits":[0,1,0,1,1],`)
+		require.Contains(t, text, `"waiters":40,"oldest":120000,"waits":[0,1,0,1,1],`)
 		require.Regexp(t, `"path":"held".*"waiters":28,"oldest":"1`, text)
 	})
 }
