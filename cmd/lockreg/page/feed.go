@@ -66,6 +66,7 @@ type stream struct {
 	queue  [][]byte
 	queued int
 	stale  bool // needs all anew
+	warned bool // something in the queue, or sent, has told of a silence
 }
 
 func newFeed() *feed {
@@ -380,10 +381,11 @@ func (f *feed) publish(next *state) {
 func (f *feed) take(s *stream) []byte {
 	f.mu.Lock()
 	if s.stale && f.now != nil {
-		s.stale = false
-		now, silent := f.now, f.silent
+		s.queue, s.queued, s.stale = nil, 0, false // a silence that was told of may be over
+		now, silent, tell := f.now, f.silent, s.warned || f.silent.Since != 0
+		s.warned = tell
 		f.mu.Unlock()
-		if silent.Since != 0 {
+		if tell {
 			return bytes.Join([][]byte{now.all(), silent.event()}, nil)
 		}
 		return now.all()

@@ -174,20 +174,38 @@ type browser struct {
 // look opens the stream of a page.
 func look(t testing.TB, h http.Handler, change ...func(*http.Request)) *browser {
 	t.Helper()
-	ctx, leave := context.WithCancel(t.Context())
-	b := &browser{t: t, h: h, leave: leave, left: make(chan struct{}), header: http.Header{}}
+	b := newBrowser(t, h)
+	b.look(change...)
+	return b
+}
+
+func newBrowser(t testing.TB, h http.Handler) *browser {
+	t.Helper()
+	return &browser{t: t, h: h, left: make(chan struct{}), header: http.Header{}}
+}
+
+func (b *browser) look(change ...func(*http.Request)) {
+	b.t.Helper()
+	ctx, leave := context.WithCancel(b.t.Context())
+	b.leave = leave
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/events", nil)
-	require.NoError(t, err)
+	require.NoError(b.t, err)
 	r.Host = "localhost"
 	for _, c := range change {
 		c(r)
 	}
 	go func() {
 		defer close(b.left)
-		h.ServeHTTP(b, r)
+		b.h.ServeHTTP(b, r)
 	}()
-	t.Cleanup(b.close)
-	return b
+	b.t.Cleanup(b.close)
+}
+
+// stop has the browser take nothing from now on, until block is closed; nil: it takes everything at once.
+func (b *browser) stop(block chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.block = block
 }
 
 func (b *browser) close() {

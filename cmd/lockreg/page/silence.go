@@ -208,6 +208,7 @@ func (f *feed) silence(now silence) {
 		}
 		s.queue = append(s.queue, text)
 		s.queued += len(text)
+		s.warned = true
 		select {
 		case s.wake <- struct{}{}:
 		default:

@@ -77,6 +77,52 @@ func TestSilence(t *testing.T) {
 	})
 }
 
+// That a silence is over is told to a browser, too, that took nothing meanwhile: whether or not it was told of the silence before.
+func TestSilence_SlowBrowser(t *testing.T) {
+	t.Parallel()
+	for _, told := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			source := &freezing{fake: newFake()}
+			source.set(someLock("a", 0))
+			hang := make(chan struct{})
+			source.do(func() { source.hang = hang })
+			source.frozen.Store(true)
+			block := make(chan struct{})
+			slow := newBrowser(t, newPage(t, source))
+			if !told {
+				slow.block = block
+			}
+			slow.look()
+			<-time.After(5 * time.Second)
+			slow.stop(block)
+			synctest.Wait()
+			require.Equal(t, told, strings.Contains(slow.read(), "event: silence"))
+			if told { // something that it does not take
+				<-time.After(heartbeat)
+				synctest.Wait()
+			}
+
+			source.do(func() { source.hang = nil })
+			close(hang)
+			source.frozen.Store(false)
+			<-time.After(5 * time.Second)
+			slow.stop(nil)
+			close(block)
+			<-time.After(5 * time.Second)
+			synctest.Wait()
+			text := slow.read()
+			require.Contains(t, text, `"path":"a"`)
+			events := strings.Split(text, "event: silence\ndata: ")
+			if last := events[len(events)-1]; told || len(events) > 1 {
+				require.True(t, strings.HasPrefix(last, `{"since":0}`), text)
+			}
+		})
+	}
+}
+
+// heartbeat is longer than a stream goes without a write.
+const heartbeat = 20 * time.Second
+
 // Of a cluster each master is asked, and named when it does not answer, whichever it is; that others answer does not hide it.
 func TestSilenceOfAMaster(t *testing.T) {
 	t.Parallel()
