@@ -175,11 +175,12 @@ or unlock. Until then two holders may work at once.
              several calls hold permits. lockreg show has the name under IN REDIS
 
 A line on standard error records the time, the caller (user and host), path,
-key, holder and reason.
+key, holder, reason and result. The result is "unknown" when Redis did not
+answer, or an interrupt came before the answer.
 
 Exit codes: 0 the lock was freed; 1 nothing was changed, since the lock was
 free, the holder had changed, or the answer was no; 64 a mistake on the command
-line; 69 Redis cannot be used.`
+line; 69 Redis cannot be used; 130 and 143 interrupted.`
 
 	deadlocksHelp = `Finds cycles of calls: each of them waits for a path that the next one holds.
 

@@ -85,7 +85,9 @@ func (r *releaser) release(ctx context.Context, locks keeper) error {
 	if err := r.ask(info, h); err != nil {
 		return err
 	}
-	freeing, cancel := context.WithTimeout(ctx, limit)
+	interruptible, signalled, stop := untilSignal(ctx) // the log has to tell of it all the same
+	defer stop()
+	freeing, cancel := context.WithTimeout(interruptible, limit)
 	defer cancel()
 	err = locks.ForceUnlockHolder(freeing, r.path, h.Holder)
 	result := "freed"
@@ -96,6 +98,9 @@ func (r *releaser) release(ctx context.Context, locks keeper) error {
 	case errors.Is(err, lockregistry.ErrWrongType):
 		err = failed(err)
 		result = "not freed"
+	case err != nil && signalled() > 0:
+		err = exit{signalled(), fmt.Errorf("interrupted: it is not known whether the lock is released: %w", err)}
+		result = "unknown"
 	case err != nil:
 		err = failed(err)
 		result = "unknown"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -129,4 +130,41 @@ func TestRunTerminalThatStopsWriters(t *testing.T) {
 	s.Freeze()
 	shell.after(t, "", "prompt2>")
 	shell.after(t, "echo code-$?\n", "code-70")
+}
+
+// A release that is interrupted leaves a line that says so: it may take place all the same.
+func TestReleaseInterrupted(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.Command(t, "SET", "shop:a", "5f0c6f0e-1f4e-4d6c-9d5a-2f3e6f1a7b11", "PX", "600000")
+	shell := startSession(t, s.url)
+	shell.after(t, "$LOCKREG release shop a --reason 'it hangs'\n", "[y/N]")
+	s.Freeze()
+	shell.press(t, "y\n")
+	eventually(t, "the command has arrived", func() bool { return unread(t, s.Addr()) })
+	shell.after(t, "\x03", "result=unknown")
+	assert.Contains(t, shell.out.String(), `reason="it hangs"`)
+	shell.after(t, "echo code-$?\n", "code-130")
+}
+
+// unread reports whether a frozen server has got a script to run: more than what a client asks to see whether it answers.
+func unread(t *testing.T, address string) bool {
+	t.Helper()
+	const script = 100
+	all, err := os.ReadFile("/proc/net/tcp")
+	require.NoError(t, err)
+	_, port, _ := strings.Cut(address, ":")
+	number, err := strconv.Atoi(port)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(all)) {
+		fields := strings.Fields(line) // number, local address, remote one, state, what is yet to be sent and to be read
+		if len(fields) < 5 || !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", number)) {
+			continue
+		}
+		_, queued, _ := strings.Cut(fields[4], ":")
+		if n, err := strconv.ParseInt(queued, 16, 64); err == nil && n >= script {
+			return true
+		}
+	}
+	return false
 }
