@@ -31,7 +31,6 @@ const Farthest = (Pause - Silence) / 2
 const (
 	tripBits = 21
 	tripMask = 1<<tripBits - 1
-	tripUnit = time.Microsecond
 )
 
 // Sample adds a round trip. Of two concurrent ones one may be lost: the next reply makes up for it.
@@ -48,7 +47,7 @@ func (r *Trips) Sample(sent, came clock.Instant) {
 		return
 	}
 	took := min(max(sent.Until(came), 0), Farthest)
-	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/tripUnit+1))
+	r.last.Store(last<<tripBits&(1<<(3*tripBits)-1) | uint64(took/time.Microsecond+1))
 }
 
 // Sampled returns when the reply to the newest sample came.
@@ -56,7 +55,7 @@ func (r *Trips) Sampled() clock.Instant { return clock.Instant(r.came.Load()) }
 
 // Greet notes how long the server took to greet the client's connection.
 func (r *Trips) Greet(took time.Duration) {
-	r.greeting.Store(int64(min(max(took, tripUnit), Farthest)))
+	r.greeting.Store(int64(min(max(took, time.Microsecond), Farthest)))
 }
 
 // RoundTrip is what is known of the round trip to a master at some moment.
@@ -73,11 +72,11 @@ func (r *Trips) RoundTrip() RoundTrip {
 	a, b, c := last&tripMask, last>>tripBits&tripMask, last>>(2*tripBits)
 	switch {
 	case c != 0:
-		return RoundTrip{Base: time.Duration(min(a, b, c)-1) * tripUnit, Known: true}
+		return RoundTrip{Base: time.Duration(min(a, b, c)-1) * time.Microsecond, Known: true}
 	case b != 0:
-		return RoundTrip{Base: time.Duration(min(a, b)-1) * tripUnit, greeting: greeting}
+		return RoundTrip{Base: time.Duration(min(a, b)-1) * time.Microsecond, greeting: greeting}
 	case a != 0:
-		return RoundTrip{Base: time.Duration(a-1) * tripUnit, greeting: greeting}
+		return RoundTrip{Base: time.Duration(a-1) * time.Microsecond, greeting: greeting}
 	default:
 		return RoundTrip{greeting: greeting}
 	}

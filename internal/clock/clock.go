@@ -91,7 +91,6 @@ func Backoff(failed int, lease time.Duration) time.Duration {
 
 // Pause is Backoff without a lease, limited by most.
 func Pause(failed int, most time.Duration) time.Duration {
-	pause := firstPause << min(max(failed-1, 0), 10)
-	pause = max(min(pause, most), time.Millisecond)
+	pause := max(min(firstPause<<min(max(failed-1, 0), 10), most), time.Millisecond)
 	return pause - rand.N(pause/4+1) //nolint:gosec // no secret
 }

@@ -282,14 +282,13 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	if changed && w.asking == asksItself {
 		w.invalidated()
 	}
-	left := clock.Milliseconds(pttl)
 	if pttl == 0 { // its last millisecond, which is not the same as no end
-		left = time.Millisecond
+		pttl = 1
 	}
 	if !w.watched && w.paused == nil { // a change has come meanwhile
 		w.wakeup.wake()
 	}
-	w.answer(KeyState{Watched: w.watched, Taken: pttl != gone, Left: left})
+	w.answer(KeyState{Watched: w.watched, Taken: pttl != gone, Left: clock.Milliseconds(pttl)})
 }
 
 // askToSubscribe begins to wait for an answer to Subscribe.
