@@ -15,6 +15,9 @@ type Instant time.Duration
 // Never is later than all instants of a clock.
 const Never = Instant(math.MaxInt64)
 
+// LongAgo is earlier than all instants of a clock. It stands for what has not happened yet, where the time since then counts.
+const LongAgo = -Never / 2
+
 // Clock is the clock of a transport, and of all registries that use it.
 type Clock struct{ start time.Time }
 

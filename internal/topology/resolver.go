@@ -52,8 +52,6 @@ const (
 	answerWait = 3 * belief.Tick  // how long to wait for the nodes, plus two round trips
 	restWait   = belief.Tick / 10 // how long to wait for the rest when most have answered
 	silentFor  = belief.Connect   // plus two round trips: then a node without an answer is silent
-
-	notAsked = clock.Instant(-time.Hour) // stands for: never asked
 )
 
 // NewResolver makes a resolver for the client of a cluster. It calls found with the majority's answer. Away returns how much
@@ -63,7 +61,7 @@ func NewResolver(
 ) *Resolver {
 	return &Resolver{
 		client: client, clock: now, ctx: ctx, found: found, away: away,
-		at: notAsked, heard: notAsked, pending: map[string]clock.Instant{}, failed: map[string]bool{},
+		at: clock.LongAgo, heard: clock.LongAgo, pending: map[string]clock.Instant{}, failed: map[string]bool{},
 	}
 }
 

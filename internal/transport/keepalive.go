@@ -51,13 +51,10 @@ type keepAlive struct {
 	roleless belief.Refusals // that for its role
 }
 
-// notHeard stands for: never asked.
-const notHeard = clock.Instant(-time.Hour)
-
 // KeepAlive begins to ask the server, for a call that waits for a message or must notice a silent server.
 func (s *Node) KeepAlive() {
 	s.keepAlive.calls.Add(1)
-	if s.Silent(notHeard) {
+	if s.Silent(clock.LongAgo) {
 		s.Relearn()
 	}
 	s.keepAlive.begin()
