@@ -44,10 +44,14 @@ import (
 )
 
 const (
-	// Window is the length of a long barging window, often the distance of short ones, and seldom that of long ones while it is
-	// quiet and no trace was left: WIDE, OFTEN and SELDOM in internal/protocol/lua/windows.lua.
-	Window = 110 * time.Millisecond
-	often  = 100 * time.Millisecond
+	// turnaround is enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
+	turnaround = 10 * time.Millisecond
+
+	// Window is the length of a long barging window: a process that tries each 100 ms surely tries in it. Often is the distance of
+	// short windows, and seldom that of long ones while it is quiet and no trace was left. In internal/protocol/lua/windows.lua
+	// they are WIDE, OFTEN and SELDOM.
+	often  = 10 * turnaround
+	Window = often + turnaround
 	seldom = 15 * time.Second
 
 	// NotifyAfter is after how long a waiting call is told that it is the next one: until then it looks by itself. It is a second in
@@ -61,9 +65,6 @@ const (
 
 	// busyFor is for how long others are assumed to wait for a lock after they were seen waiting.
 	busyFor = 500 * time.Millisecond
-
-	// turnaround is enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
-	turnaround = 10 * time.Millisecond
 )
 
 // State is what a process knows of others that want a path. The zero value knows of none. Its methods may be called at the same
