@@ -38,7 +38,7 @@ type pending struct {
 
 const (
 	pace      = 100 * time.Millisecond // the pause between tries while Redis answers
-	haste     = 10 * time.Second       // for this long; then tries become rarer
+	haste     = 100 * pace             // for this long; then tries become rarer
 	ease      = 8                      // then the pause is this fraction of the time since the first confirmation
 	queuePace = time.Second            // the pause where calls queue, soon: thousands may leave at once
 )
