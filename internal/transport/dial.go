@@ -133,7 +133,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 	if d.belief.IsSuspect(since) { // many in the pool may be silent
 		limit = askLimit
 	}
-	e := exam{dialer: d, known: d.whetherKnown(w)}
+	e := exam{dialer: d, isKnown: d.whetherKnown(w)}
 	for idle := 0; idle < mostIdle; {
 		client := node()
 		if client == nil {

@@ -33,9 +33,9 @@ import (
 // and is asked again the next time.
 type exam struct {
 	*dialer
-	known  func() bool // see dialer.whetherKnown
-	broken bool        // a connection has broken
-	ended  int         // connections that ended at the question, and had just answered another
+	isKnown  func() bool // the database of the shared connections, see dialer.whetherKnown
+	oneBroke bool        // a connection has broken
+	ended    int         // connections that ended at the question, and had just answered another
 }
 
 // fitness is what an exam finds.
@@ -54,7 +54,7 @@ const enough = 2 // mutant: end taken for an answer
 
 // of examines a connection.
 func (e *exam) of(c *dedicated, ask func(words ...string) rueidis.RedisResult) fitness {
-	if e.broken {
+	if e.oneBroke {
 		if is := e.ofError(ask("PING").Error()); is != fits {
 			return is
 		}
@@ -70,17 +70,17 @@ func (e *exam) of(c *dedicated, ask func(words ...string) rueidis.RedisResult) f
 	case refusesInfo(err):
 		return e.untold(ask)
 	case is == broken:
-		if e.broken {
+		if e.oneBroke {
 			e.ended++
 		}
-		e.broken = true
+		e.oneBroke = true
 		return is
 	case is != fits:
 		return is
 	case e.pool.tells():
-		e.known = e.whetherKnown(wanted{})
+		e.isKnown = e.whetherKnown(wanted{})
 	}
-	if databaseIn(text) != "0" && !e.known() { // mutant: lock in another database
+	if databaseIn(text) != "0" && !e.isKnown() { // mutant: lock in another database
 		return useless
 	}
 	return e.told(c, text)

@@ -268,7 +268,7 @@ var mutations = []mutation{
 	},
 	{
 		"lock in another database", "a connection is used although the database of the others is not known",
-		"databaseIn(text) != \"0\" && !e.known()", "false",
+		"databaseIn(text) != \"0\" && !e.isKnown()", "false",
 		"../../internal/transport:TestDialer_WhileTheDatabaseIsNotKnown$",
 	},
 	{
