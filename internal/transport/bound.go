@@ -205,7 +205,7 @@ func (b *bound) silent(now clock.Instant) (tell func()) {
 
 // excuses reports whether a reply to a command that was sent at some time may have come late because this process stood still.
 func (b *bound) excuses(sent, came clock.Instant) bool {
-	if sent.Until(came) < lateReply {
+	if sent.Until(came) < belief.Silence {
 		return false
 	}
 	b.mu.Lock()

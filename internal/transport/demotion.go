@@ -114,7 +114,7 @@ func (s *Node) closeOld() {
 
 // askRole asks for the role of a server, and the number of the connection: one of the client's own, or the fresh one.
 func (s *Node) askRole(shared bool) (role belief.Role, connection int64) {
-	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
+	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(belief.Silence)}
 	e := s.await(&p, task{plain: shared, send: withHello(pings)})
 	if len(e.results) < 2 {
 		return belief.Untold, 0
@@ -145,7 +145,7 @@ func roleIn(hello rueidis.RedisResult) (role belief.Role, connection int64) {
 
 // quit closes one of the client's own connections.
 func (s *Node) quit() {
-	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(lateReply)}
+	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(belief.Silence)}
 	s.await(&p, task{plain: true, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("QUIT").Keys("there").Build())}
 	}})

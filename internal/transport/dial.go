@@ -126,7 +126,7 @@ func (d *dialer) left(since clock.Instant) time.Duration {
 
 // find gets connections until one fits. One that answers late may lead to a former master, which has come back meanwhile.
 func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
-	node, limit := d.node, lateReply
+	node, limit := d.node, belief.Silence
 	if w.from != nil {
 		node = w.from
 	}

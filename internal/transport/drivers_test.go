@@ -289,7 +289,7 @@ func TestQueue_SilentWhileIdle(t *testing.T) {
 		<-time.After(belief.HealthyFor)
 		done := make(chan Reply, 1)
 		go func() { done <- way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "0"}) }()
-		<-time.After(lateReply - 1)
+		<-time.After(belief.Silence - 1)
 		synctest.Wait()
 		require.False(t, s.IsSuspect(way.Clock.Now()))
 		<-time.After(1)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	keepAliveEvery = lateReply        // how often a server is asked
+	keepAliveEvery = belief.Silence   // how often a server is asked
 	contendedFor   = 2 * belief.Again // how long it is asked after others have waited: the life of an untended queue
 )
 

@@ -30,9 +30,8 @@ type Node struct {
 type cacheLine [64]byte
 
 const (
-	mostDirect = 640            // commands under way up to which callers send; a connection has room for 1 024
-	lateReply  = belief.Silence // plus two round trips: a later reply is late; see RoundTrip
-	tooSoon    = belief.Tick    // a shorter wait says nothing about the server
+	mostDirect = 640         // commands under way up to which callers send; a connection has room for 1 024
+	tooSoon    = belief.Tick // a shorter wait says nothing about the server
 
 	mostDrivers  = 6   // that take turns: few, so that they find much that waits
 	apartDrivers = 128 // the same, where a pipeline has one command

@@ -188,7 +188,7 @@ func (o *ownConns) prepare(now clock.Instant) {
 		case w == nil:
 			o.make()
 		case w.take():
-			if w.ask(o.belief.RoundTrip().Plus(lateReply), "CLIENT", "INFO").Error() != nil {
+			if w.ask(o.belief.RoundTrip().Plus(belief.Silence), "CLIENT", "INFO").Error() != nil {
 				o.drop()
 			}
 			w.heard = o.now()

@@ -32,9 +32,6 @@ type prober struct {
 // probeLimit is how long a probe waits for its reply: longer than any supported round trip takes.
 const probeLimit = belief.Silence + 6*belief.Farthest
 
-// relearnEvery is the shortest distance of measurements for calls that were not sent.
-const relearnEvery = belief.Tick
-
 // gaveUp asks in the place of a command that was sent at some time.
 func (p *prober) gaveUp(sent clock.Instant) {
 	p.mu.Lock()
@@ -85,9 +82,9 @@ func (p *prober) next(answered bool) (owed clock.Instant, more bool) {
 }
 
 // Relearn measures the round trip anew when its length keeps calls from being sent: otherwise nothing would show that it is
-// short again, or always was, with three replies that were late because the process had just started.
+// short again, or always was, with three replies that were late because the process had just started. It does so once in a Tick.
 func (s *Node) Relearn() {
-	if s.belief.Sampled().Until(s.clock.Now()) >= relearnEvery {
+	if s.belief.Sampled().Until(s.clock.Now()) >= belief.Tick {
 		s.probes.learn(s.belief.Lessons())
 	}
 }

@@ -445,9 +445,6 @@ func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 	}
 }
 
-// shortFor is how long a shortage lasts before it is logged.
-const shortFor = 3 * belief.Connect
-
 // NewShortage returns what is to be told of each write of a registry for which replicas were waited for: why it does not
 // count, or nil. One call that fails says so itself; that all do for seconds is logged, once, and so is that it is over.
 func NewShortage(c clock.Clock, log func(level slog.Level, message string, about ...slog.Attr)) (told func(why error)) {
@@ -466,7 +463,7 @@ func NewShortage(c clock.Clock, log func(level slog.Level, message string, about
 		if since.CompareAndSwap(0, int64(now)) {
 			return
 		}
-		if began := clock.Instant(since.Load()); began != 0 && began.Until(now) >= shortFor && !logged.Swap(true) {
+		if began := clock.Instant(since.Load()); began != 0 && began.Until(now) >= 3*belief.Connect && !logged.Swap(true) {
 			log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
 		}
 	}

@@ -158,7 +158,7 @@ func TestNode_SilentServerIsSuspect(t *testing.T) {
 					}
 					found := silence
 					if patience < silence { // it is given up, and a probe is sent
-						found = max(found, patience+lateReply)
+						found = max(found, patience+belief.Silence)
 					}
 					require.LessOrEqual(t, begun.Until(way.Clock.Now()), found+2*time.Millisecond)
 					thaw()

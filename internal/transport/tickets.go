@@ -48,9 +48,6 @@ type ticket struct {
 const (
 	verifyEach  = 3 // questions
 	mostMissing = 3 // tickets, until all calls look
-
-	// onItsWay, plus two round trips, is for how long the message of a grant may still come after a reply that was sent later.
-	onItsWay = belief.Tick
 )
 
 // Expect notes that a call waits with a ticket, which was there at some time. The call has begun to wait, see KeepAlive.
@@ -143,7 +140,7 @@ func (k *keepAlive) verify() (asked bool) {
 		missing++
 	}
 	if missing > 0 {
-		<-time.After(k.belief.RoundTrip().Plus(onItsWay))
+		<-time.After(k.belief.RoundTrip().Plus(belief.Tick)) // a grant's message may come later than what was sent after it
 		for _, call := range k.tickets.lost() {
 			call.Look() // mutant: lost ticket is no matter
 		}

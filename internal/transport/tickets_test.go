@@ -117,7 +117,7 @@ func TestTickets(t *testing.T) {
 			}
 			<-time.After(round)
 			require.Zero(t, looks(calls), "messages may be on their way")
-			<-time.After(onItsWay)
+			<-time.After(belief.Tick)
 			require.Equal(t, 10, looks(calls))
 			require.EqualValues(t, mostMissing, server.zscores.Load())
 		},
@@ -130,7 +130,7 @@ func TestTickets(t *testing.T) {
 			<-time.After(round)
 			s.Granted(calls[0])
 			s.Expected(calls[0])
-			<-time.After(onItsWay)
+			<-time.After(belief.Tick)
 			require.Equal(t, 2, looks(calls))
 			require.EqualValues(t, 1, calls[2].looks.Load())
 		},
@@ -146,7 +146,7 @@ func TestTickets(t *testing.T) {
 					s.Expected(c)
 				}
 			})
-			<-time.After(round + onItsWay)
+			<-time.After(round + belief.Tick)
 			require.EqualValues(t, 2, server.zscores.Load(), "the next one is there")
 			require.Zero(t, looks(calls))
 		},
@@ -159,7 +159,7 @@ func TestTickets(t *testing.T) {
 			<-time.After(round)
 			s.Expected(calls[0])
 			s.Expect(calls[0], "another", s.client.Clock.Now())
-			<-time.After(onItsWay)
+			<-time.After(belief.Tick)
 			require.Equal(t, 10, looks(calls), "its ticket was lost, too")
 		},
 		"the only one is missing": func(t *testing.T) {

@@ -62,7 +62,6 @@ type Sentinels interface {
 
 const (
 	answerWait = 3 * belief.Tick    // for the Sentinels, plus two round trips
-	sayAfter   = belief.Connect     // of doubt; sooner nothing is logged
 	firstWord  = 3 * belief.Connect // for the Sentinels when the watch begins: each hangs once, and is dialled again
 )
 
@@ -216,11 +215,11 @@ func (v *vouching) sayGoesOn(verdict sentinel.Verdict, address string) {
 	}
 }
 
-// sayWaits logs what is waited for, once.
+// sayWaits logs what is waited for, once, unless that has just begun.
 func (v *vouching) sayWaits(verdict sentinel.Verdict, waited time.Duration, address string) {
 	about := slog.String("server", address)
 	switch {
-	case waited < sayAfter || v.said.Swap(true):
+	case waited < belief.Connect || v.said.Swap(true):
 	case verdict == sentinel.Unknown:
 		v.log(slog.LevelWarn,
 			"no lock is granted for now: most Sentinels do not say whether the server is the master", about,
