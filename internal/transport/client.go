@@ -18,9 +18,6 @@ import (
 
 // Client sends the commands of all registries on one client. It limits every wait to what the caller allows, whatever the
 // server does, and says which replies can be believed; see package belief. The package's comment draws the way of a command.
-//
-// A process that sends nothing while the master is frozen cannot notice a failover, and believes what the old master tells it
-// afterwards on an existing connection. So it sends something while calls wait: see KeepAlive.
 type Client struct {
 	redis    rueidis.Client
 	mode     rueidis.ClientMode

@@ -122,7 +122,7 @@ func (s *Node) askRole(shared bool) (role belief.Role, connection int64) {
 	return roleIn(e.results[1])
 }
 
-// withHello sends HELLO behind a command with a key, by which rueidis chooses a connection at random; else it uses the first one.
+// withHello sends HELLO behind a command with a key, see pings.
 func withHello(first func(rueidis.Builder) rueidis.Completed) func(context.Context, rueidis.CoreClient) []rueidis.RedisResult {
 	return func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return way.DoMulti(ctx, first(way.B()), way.B().Arbitrary("HELLO").Build())

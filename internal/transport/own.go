@@ -150,8 +150,7 @@ func (o *ownConns) drop() {
 	}
 }
 
-// doOwn is Do over the own connection. It passes no context that can end: with one rueidis would start goroutines for the
-// connection. The command counts as blocking, so that rueidis closes the connection without waiting for it.
+// doOwn is Do over the own connection. It passes no context that can end, and the command counts as blocking: see dedicated.ask.
 func (s *Node) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t := s.client
 	s.bounds.begin(end, p, a.Sent, w.dedicated)

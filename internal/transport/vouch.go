@@ -38,8 +38,6 @@ import (
 //	node            healthy | doubted: nothing is sent                    |
 //	client                                                  changes to the successor, for which they vouch
 //
-// A doubt lasts until they have vouched, however long that takes, see [belief.State].
-//
 // To vouch for it they need not name a server: see sentinel.Verdict.Suffices for what is believed in the end if most do not
 // answer, find it down, or do not agree.
 type vouching struct {
@@ -94,10 +92,8 @@ func (t *Client) Watch(
 	return first
 }
 
-// hearFirstWord ends the doubt with which a watch begins, unless the Sentinels have raised another one, or the client has left
-// the server at the address that it used. Where they do not answer, it ends all the same if the client's connections are young: a
-// Sentinel has just named the server, nothing else speaks against it, and locks were lost for nothing. Older connections may lead
-// to a master that was deposed, until it is demoted: then the first call waits, see sentinel.LongestDoubt.
+// hearFirstWord asks the Sentinels about the server at the address that the client used when the watch began, see
+// [belief.State.FirstWord]. If that does not end the doubt, the first call waits, see sentinel.LongestDoubt.
 func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 	s := t.First
 	verdict := w.Ask(used, firstWord, answerWait)
