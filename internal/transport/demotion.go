@@ -115,15 +115,15 @@ func (s *Node) closeOld() {
 // askRole asks for the role of a server, and the number of the connection: one of the client's own, or the fresh one.
 func (s *Node) askRole(shared bool) (role belief.Role, connection int64) {
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(belief.Silence)}
-	e := s.await(&p, task{plain: shared, send: withHello(pings)})
+	e := s.await(&p, task{plain: shared, send: withHello(ping)})
 	if len(e.results) < 2 {
 		return belief.Untold, 0
 	}
 	return roleIn(e.results[1])
 }
 
-// withHello sends HELLO behind a command with a key, see pings.
-func withHello(first func(rueidis.Builder) rueidis.Completed) func(context.Context, rueidis.CoreClient) []rueidis.RedisResult {
+// withHello sends HELLO behind a command with a key, see ping.
+func withHello(first func(rueidis.Builder) rueidis.Completed) sending {
 	return func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return way.DoMulti(ctx, first(way.B()), way.B().Arbitrary("HELLO").Build())
 	}
@@ -146,9 +146,9 @@ func roleIn(hello rueidis.RedisResult) (role belief.Role, connection int64) {
 // quit closes one of the client's own connections.
 func (s *Node) quit() {
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(belief.Silence)}
-	s.await(&p, task{plain: true, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("QUIT").Keys("there").Build())}
-	}})
+	s.await(&p, task{plain: true, send: single(func(b rueidis.Builder) rueidis.Completed {
+		return b.Arbitrary("QUIT").Keys("there").Build() // see ping
+	})})
 }
 
 // LedToMaster notes that a connection has led to a master: if one leads to a replica later, the master was demoted.

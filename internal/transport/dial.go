@@ -256,9 +256,7 @@ func (t *Client) learnDatabase() {
 // describe asks for CLIENT INFO of a shared connection, also while the node is suspect: a fresh connection may use another
 // database.
 func (t *Client) describe(limit time.Duration) (info string, err error) {
-	ask := func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-		return []rueidis.RedisResult{way.Do(ctx, way.B().Arbitrary("CLIENT", "INFO").Build())}
-	}
+	ask := single(func(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("CLIENT", "INFO").Build() })
 	w := Wait{Ctx: context.Background(), Limit: t.First.RoundTrip().Plus(limit)}
 	return t.First.inquire(&w, true, ask).result(0).ToString()
 }

@@ -121,11 +121,11 @@ func (k *keepAlive) ask() {
 	case k.scripts.Allowed(now):
 		k.learn()
 	case k.asksRole(): // a replica, too, has just been heard: it answers what reads
-		if reply, _ := k.question(pings); outcomeOf(reply.Error()) == belief.Broken && k.inquire(ping).result(0).Error() == nil {
+		if reply, _ := k.question(ping); outcomeOf(reply.Error()) == belief.Broken && k.inquire(single(ping)).result(0).Error() == nil {
 			k.roleless.Ended(k.now()) // a proxy refuses HELLO
 		}
 	case !k.belief.HeardWithin(keepAliveEvery/2, now):
-		k.inquire(ping)
+		k.inquire(single(ping))
 	}
 }
 
@@ -146,7 +146,7 @@ func (k *keepAlive) learn() {
 	case fault.Answered(err):
 		k.scripts.Answered()
 	case errors.Is(err, fault.NotSent), errors.Is(err, fault.NoAnswer), // the connection goes on
-		k.inquire(ping).result(0).Error() != nil: // or the server answers nothing
+		k.inquire(single(ping)).result(0).Error() != nil: // or the server answers nothing
 		k.scripts.Unclear()
 	case k.scripts.Ended(k.now()) && role: // a proxy refuses SCRIPT, or HELLO
 		k.roleless.Avoid(k.now())
@@ -160,11 +160,9 @@ func (k *keepAlive) asksRole() bool { return k.roles && k.roleless.Allowed(k.now
 // question asks the server, and for its role, too. It reports whether the reply is late.
 func (k *keepAlive) question(what func(rueidis.Builder) rueidis.Completed) (reply rueidis.RedisResult, late bool) {
 	role := k.asksRole()
-	send := withHello(what)
-	if !role {
-		send = func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-			return []rueidis.RedisResult{way.Do(ctx, what(way.B()))}
-		}
+	send := single(what)
+	if role {
+		send = withHello(what)
 	}
 	came := k.inquire(send)
 	reply = came.result(0)

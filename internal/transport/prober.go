@@ -95,17 +95,12 @@ func (s *Node) probe(since clock.Instant) (answered bool) {
 		since = s.clock.Now()
 	}
 	p := Wait{Ctx: context.Background(), Limit: probeLimit, probes: since}
-	return fault.Answered(s.inquire(&p, true, ping).result(0).Error())
+	return fault.Answered(s.inquire(&p, true, single(ping)).result(0).Error())
 }
 
-// ping is a question to which each server has an answer.
-func ping(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-	return []rueidis.RedisResult{way.Do(ctx, pings(way.B()))}
-}
-
-// pings makes a PING. The text behind it makes rueidis take it for a command with a key, and choose one of its connections at
-// random: without it every PING would use the first one.
-func pings(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("PING").Keys("there").Build() }
+// ping is a question to which each server has an answer. The text behind it makes rueidis take it for a command with a key, and
+// choose one of its connections at random: without it every PING would use the first one.
+func ping(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("PING").Keys("there").Build() }
 
 // inquire asks the node's server, and notes what comes. Plain: over the client's own connections, even if the node is suspect.
 func (s *Node) inquire(p *Wait, plain bool, questions sending) outcome {
