@@ -89,9 +89,7 @@ func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, used int) 
 		return nil
 	}
 	if used > 1 {
-		if o.inARow.Load() != 0 { // a command that counts meanwhile is not counted: the run begins later
-			o.inARow.Store(0)
-		}
+		o.interrupt()
 		return nil
 	}
 	n := o.inARow.Add(1)
@@ -111,9 +109,17 @@ func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, used int) 
 	if n == enough {
 		o.prepare(now)
 	} else if n > enough && !o.preparing.Load() {
-		o.inARow.Store(0)
+		o.interrupt()
 	}
 	return nil
+}
+
+// interrupt has the run of commands that come one at a time begin anew. A command that counts meanwhile is not counted: the run
+// begins later. Most find nothing to write.
+func (o *ownConns) interrupt() {
+	if o.inARow.Load() != 0 {
+		o.inARow.Store(0)
+	}
 }
 
 // take takes the connection, if it is not in use.
@@ -228,7 +234,7 @@ func (o *ownConns) tend(w *ownConn) {
 		w.leave()
 	}
 	if o.owed.Swap(true) {
-		o.inARow.Store(0)
+		o.interrupt()
 	}
 	switch {
 	case old:

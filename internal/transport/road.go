@@ -271,9 +271,7 @@ func (s *Node) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult
 // does not know the script, for instance, is sent again, as is one that had to wait for a connection that was being made for
 // another caller, who has left: the client returned what that one has got.
 func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Instant, a *Reply) {
-	if s.own.inARow.Load() != 0 { // not one at a time, or after a pause; see take
-		s.own.inARow.Store(0)
-	}
+	s.own.interrupt() // not one at a time, or after a pause; see take
 	of := task{key: c.Key}
 	if c.ReadsBack() { // several commands, which stay together
 		kept := *c // its caller may have left when it is sent
