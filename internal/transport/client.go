@@ -122,10 +122,7 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 	excused := end.excuses(a.Sent, a.Came)
 	unanswered := errors.Is(a.Error(), fault.NoAnswer)
 	if unanswered && !end.over() {
-		rest := *p // it was not sent, see doQueued
-		if rest.Since == 0 {
-			rest.Since = a.Sent
-		}
+		rest := p.from(a.Sent) // it was not sent, see doQueued
 		s.bounds.stop(end)
 		end, _ = s.bounds.take()
 		s.doQueued(&rest, c, end, t.Clock.Now(), &a)

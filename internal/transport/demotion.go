@@ -70,10 +70,7 @@ const mostRefused = 3
 
 // again sends a command once more that a replica has refused, over a fresh connection.
 func (t *Client) again(p *Wait, c *protocol.Call, a Reply) Reply {
-	rest := *p
-	if rest.Since == 0 {
-		rest.Since = a.Sent
-	}
+	rest := p.from(a.Sent)
 	if rest.Left(t.Clock) <= 0 {
 		return a
 	}

@@ -69,6 +69,15 @@ type Observer interface {
 	Answered(since clock.Instant)
 }
 
+// from returns the rest of a wait for a command that is sent once more: its limit counts from the first time.
+func (p *Wait) from(sent clock.Instant) Wait {
+	rest := *p
+	if rest.Since == 0 {
+		rest.Since = sent
+	}
+	return rest
+}
+
 // Left returns how much time is left to a call that is about to send a command.
 func (p *Wait) Left(c clock.Clock) time.Duration {
 	now, left := c.Now(), p.Limit
