@@ -52,12 +52,12 @@ type limits struct {
 
 // flight is how far a command has come that a driver of a queue sends; see entry.
 type flight struct {
-	queued bool                     // it goes that way; then its caller notices the end of its context itself
-	plain  bool                     // over the node's own connections, even if that is suspect
-	stage  atomic.Uint32            // waits, taken or done
-	begun  atomic.Int64             // an instant: when it was sent first; 0: not yet
-	to     atomic.Pointer[judge]    // of the node to which it was sent
-	ready  chan rueidis.RedisResult // has room for two: the reply, and the end of the bound
+	queued    bool                     // it goes that way; then its caller notices the end of its context itself
+	plain     bool                     // over the node's own connections, even if that is suspect
+	stage     atomic.Uint32            // waits, taken or done
+	firstSent atomic.Int64             // an instant: when it was sent first; 0: not yet
+	to        atomic.Pointer[judge]    // of the node to which it was sent
+	ready     chan rueidis.RedisResult // has room for two: the reply, and the end of the bound
 }
 
 // vigil notices the end of a timed bound.
@@ -175,13 +175,13 @@ func (b *bound) wait(now clock.Instant) {
 
 // sent returns when the command was sent. Until a driver sends it its silence would begin now.
 func (b *bound) sent(now clock.Instant) clock.Instant {
-	switch begun := clock.Instant(b.begun.Load()); {
+	switch first := clock.Instant(b.firstSent.Load()); {
 	case !b.queued:
 		return clock.Instant(b.began.Load())
-	case begun == 0:
+	case first == 0:
 		return now
 	default:
-		return begun
+		return first
 	}
 }
 

@@ -272,7 +272,7 @@ func TestBound_SilenceOfAQueuedCommand(t *testing.T) {
 				e := end.enter(task{plain: c.plain})
 				s.bounds.begin(end, &Wait{Ctx: t.Context(), Limit: time.Minute}, way.Clock.Now(), nil)
 				if c.sent {
-					end.begun.Store(int64(way.Clock.Now()))
+					end.firstSent.Store(int64(way.Clock.Now()))
 					end.to.Store(&other.judge)
 				}
 				if c.answered {

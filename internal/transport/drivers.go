@@ -119,7 +119,7 @@ func (b *bound) enter(of task) *entry {
 	}
 	b.queued, b.plain = true, of.plain
 	b.stage.Store(waits)
-	b.begun.Store(0)
+	b.firstSent.Store(0)
 	b.to.Store(b.judge) // until it is sent, which it may never be
 	return e
 }

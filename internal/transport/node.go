@@ -173,10 +173,10 @@ func (s *Node) close() {
 }
 
 // server returns the client of the node's server; nil if rueidis does not know that node of a cluster.
-func (s *Node) server() rueidis.Client { return s.client.node(s.Address) }
+func (s *Node) server() rueidis.Client { return s.client.serverAt(s.Address) }
 
-// server returns the client of the node at an address; empty: of whatever the client leads to.
-func (t *Client) node(address string) rueidis.Client {
+// serverAt returns the client of the server at an address; empty: of whatever the client leads to.
+func (t *Client) serverAt(address string) rueidis.Client {
 	if address == "" {
 		return t.redis
 	}

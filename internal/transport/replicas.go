@@ -298,7 +298,7 @@ func (s *replicaSender) connect() *dedicated {
 			return nil
 		}
 	}
-	return s.node.dials.dial(wanted{from: func() rueidis.Client { return t.node(s.address) }})
+	return s.node.dials.dial(wanted{from: func() rueidis.Client { return t.serverAt(s.address) }})
 }
 
 // vouched waits until the node's server is believed, and reports whether it is.

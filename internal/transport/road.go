@@ -113,8 +113,8 @@ func (s *Node) carry(r *road, of []*entry) {
 	}
 	for _, e := range of {
 		e.trip = e.end.to.Load().RoundTrip()
-		if !e.end.begun.CompareAndSwap(0, int64(e.sent)) { // it is sent again
-			e.sent = clock.Instant(e.end.begun.Load())
+		if !e.end.firstSent.CompareAndSwap(0, int64(e.sent)) { // it is sent again
+			e.sent = clock.Instant(e.end.firstSent.Load())
 		}
 	}
 	results := s.deliver(r, of)
@@ -293,7 +293,7 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 		if !errors.Is(a.Error(), fault.NoAnswer) {
 			again = c.Again(a.RedisResult)
 		} else if again = !end.over() && !e.trusted; again {
-			end.begun.Store(0)
+			end.firstSent.Store(0)
 		}
 	}
 	o := s.outcome(e, began, &a.RedisResult)

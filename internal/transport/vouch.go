@@ -99,15 +99,16 @@ func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 	verdict := w.Ask(used, firstWord, answerWait)
 	s.noticeStandstill()
 	s.belief.FirstWord(word(verdict, 0), used, s.present() == used, t.vouching.young.Load(), began, t.Clock.Now())
-	if verdict == sentinel.Unknown && !t.closed() {
+	if verdict == sentinel.Unknown && !t.vouching.ended() {
 		t.vouching.log(slog.LevelWarn, "most Sentinels do not answer: until they do, a failover may go unnoticed",
 			slog.Any("without an answer", w.Absent()))
 	}
 }
 
-func (t *Client) closed() bool {
+// ended reports whether the watch is over.
+func (v *vouching) ended() bool {
 	select {
-	case <-t.vouching.ends:
+	case <-v.ends:
 		return true
 	default:
 		return false
@@ -124,7 +125,7 @@ func (v *vouching) endWatch() {
 
 // onBeat notes that the process runs, and notices if it stood still.
 func (t *Client) onBeat() {
-	if !t.closed() {
+	if !t.vouching.ended() {
 		now := t.Clock.Now()
 		t.First.follow(t.First.belief.Beat(now), now)
 		time.AfterFunc(belief.BeatEvery, t.onBeat)
