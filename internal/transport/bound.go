@@ -37,7 +37,9 @@ type bound struct {
 
 	mu    sync.Mutex // for a timed bound; also guards due and near
 	alarm belief.Alarm
-	vigil
+	timer *time.Timer // ends a timed bound, or looks at the alarm
+	leave func() bool // ends the wait for the end of ctx; nil: none
+	ends  func()      // contextEnded, now: a method value allocates each time
 }
 
 type limits struct {
@@ -58,13 +60,6 @@ type flight struct {
 	firstSent atomic.Int64             // an instant: when it was sent first; 0: not yet
 	to        atomic.Pointer[judge]    // of the node to which it was sent
 	ready     chan rueidis.RedisResult // has room for two: the reply, and the end of the bound
-}
-
-// vigil notices the end of a timed bound.
-type vigil struct {
-	timer *time.Timer
-	leave func() bool // ends the wait for the end of ctx; nil: none
-	ends  func()      // contextEnded, now: a method value allocates each time
 }
 
 const (
