@@ -91,7 +91,7 @@ type entry struct {
 
 	// Its driver writes the rest, before it answers. A caller that has left does not read it.
 
-	exchange                       // sent, trip, left, trusted
+	exchange                       // all but came and excused
 	results  []rueidis.RedisResult // of a task that sends by itself
 }
 
