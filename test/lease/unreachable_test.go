@@ -76,7 +76,11 @@ func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 				// This process counts the lease from before the last renewal was sent, which may have been a while on its way.
 				require.GreaterOrEqual(w, time.Since(began), left-lease/4)
 				require.Less(w, time.Since(began), left+kit.AtOnce)
-				require.Equal(w, renewed, f.Count("renew"))
+				if w.Fake {
+					require.Equal(w, renewed, f.Count("renew"))
+				} else { // one whose answer was late is sent again
+					require.LessOrEqual(w, f.Count("renew"), renewed+1)
+				}
 				w.Release(h)
 				w.Release(w.Acquires(there))
 				require.Len(w, log.Lines(kit.Forgotten), 1)
