@@ -462,6 +462,11 @@ var mutations = []mutation{
 		"TestQueueOutcomes/library TestQueueOutcomes/redisson",
 	},
 	{
+		"living are swept", "behind a ticket of the dead those of the living go, too",
+		"heard[2 * gone + 2] == 0", "true",
+		"../../internal/protocol:TestQueue_ManyAreGone$",
+	},
+	{
 		"grant of a whole lease", "a grant has the whole lease",
 		"tonumber(lease) < tonumber(SHORT_LEASE) and lease or SHORT_LEASE", "lease",
 		"TestNothingStaysBlocked",

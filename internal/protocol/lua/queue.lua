@@ -105,10 +105,37 @@ end
 --# heads
 local warnAnother -- only for semaphores
 
+-- Removes the first tickets of the queue, up to so many, as far as their processes are gone, but not the ticket mine.
+local function sweep(most, mine)
+  local members, own, n = {}, {}, 0
+  for _, member in ipairs(redis.call('ZRANGE', queue, '0', most + 1)) do
+    if member ~= 'open' and member ~= 'wide' then
+      local registry = string.match(member, TICKET)
+      if not registry or member == mine then
+        break
+      end
+      n = n + 1
+      members[n], own[n] = member, channel(registry)
+    end
+  end
+  local heard = n > 0 and redis.call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', unpack(own))
+  local gone = 0
+  while gone < n and heard[2 * gone + 2] == 0 do -- mutant: living are swept
+    gone = gone + 1
+  end
+  if gone > 0 then
+    redis.call('ZREM', queue, unpack(members, 1, gone))
+  end
+end
+
 -- Returns the first ticket among the first members of the queue, its parts, and its place. It removes tickets in front whose
 -- process is gone, but not the ticket mine. A ticket of an unknown form belongs to a newer version, which may serve it; it is
 -- removed if its place is before the given time, since its process may be gone. If it is not, its call asks for another one.
+--
+-- Processes that are gone come in numbers, when machines are lost. So behind the first such ticket more and more are asked for
+-- at once.
 local function heads(entries, mine, before)
+  local most = 1
   while true do
     local first, place = nil, nil
     for i = 1, #entries, 2 do
@@ -130,6 +157,8 @@ local function heads(entries, mine, before)
       return first, registry, number, lease, kind, place
     end
     redis.call('ZREM', queue, first)
+    most = math.min(8 * most, 256)
+    sweep(most, mine)
     entries = redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES')
   end
 end
