@@ -154,7 +154,7 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 		}
 		c.Args, c.queue = Args{b.Value, b.Lease.MS, prefix, b.asks(), f.Sharded()}, queue
 		c.waits = true
-		c.then(counter, b.Place, b.Replaces, b.Zeros, b.Under+f.permits)
+		c.then(counter, b.place(), b.Replaces, b.Zeros, b.Under+f.permits)
 	}
 	return f.named(c)
 }

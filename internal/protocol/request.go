@@ -37,6 +37,7 @@ type Queueing struct {
 	Replaces string // a ticket to replace; else empty
 	Zeros    string // in front of the lease in the ticket: the length of a grant's short lease
 	Short    bool   // the queue most likely exists, and the ticket comes last
+	Clears   bool   // a look takes out the tickets in front whose processes are gone, also while the lock is held
 }
 
 // asks returns the mode as scripts take it.
@@ -45,6 +46,14 @@ func (q Queueing) asks() string {
 		return ""
 	}
 	return string(q.Mode)
+}
+
+// place returns the former place of a ticket, or what a look does besides, as scripts take them.
+func (q Queueing) place() string {
+	if q.Clears {
+		return "clear"
+	}
+	return q.Place
 }
 
 // Mode is what a request asks of the queue, as scripts take it.

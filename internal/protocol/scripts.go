@@ -91,7 +91,7 @@ var operations = map[string][]part{
 		of("obtain_queued", "arguments"),
 		format("format"), option("holder"), draw, fencing, of("obtain_queued", "ticket"),
 		option("mark"), trace,
-		of("obtain_queued", "wait"), form, queue, heads, grant, option("granted"),
+		of("obtain_queued", "wait"), form, queue, heads, of("obtain_queued", "clear"), grant, option("granted"),
 		of("obtain_queued", "turn"),
 	},
 	"obtain_all": {

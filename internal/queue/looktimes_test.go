@@ -107,6 +107,19 @@ func TestLookTimes_WhatChangesThem(t *testing.T) {
 	}
 }
 
+// A look takes out tickets of the dead if it is made because it is time, and others are in front.
+func TestClears(t *testing.T) {
+	for _, c := range []struct {
+		rank   int
+		woken  bool
+		clears bool
+	}{{0, false, false}, {0, true, false}, {1, false, true}, {1, true, false}, {100, false, true}} {
+		a := &acquisition{waitKit: &waitKit{ticket: ticket{woken: c.woken}}}
+		a.at.Rank = c.rank
+		require.Equal(t, c.clears, a.clears(), c)
+	}
+}
+
 // To look goes before all else, and what the server is asked to report it is asked once.
 func TestLookTimes_Chores(t *testing.T) {
 	l := lookTimes{due: 30, refresh: 20, watch: 10}

@@ -316,6 +316,11 @@ func (a *acquisition) leave() {
 	a.path.all.cleanUp(left)
 }
 
+// clears reports whether a look takes out the tickets in front whose processes are gone: one that the call makes because it is
+// time, as long as others are in front. A wake-up may mean that the connection was lost, perhaps those of all processes, since
+// the server is another one: then those in front are there again in a moment, and would have to ask for new tickets.
+func (a *acquisition) clears() bool { return a.at.Rank > 0 && !a.ticket.woken }
+
 // ask asks the queue for a ticket, or looks after it.
 func (a *acquisition) ask(s state) error {
 	what := protocol.ModeEnqueue
@@ -325,7 +330,7 @@ func (a *acquisition) ask(s state) error {
 	if what == protocol.ModeEnqueue {
 		a.ticket.zeros = zerosFor(a.path.Node().RoundTrip(), a.hold.Term().Length)
 	}
-	w := protocol.Queueing{Mode: what, Zeros: a.ticket.zeros}
+	w := protocol.Queueing{Mode: what, Zeros: a.ticket.zeros, Clears: s == stateLook && a.clears()}
 	if what == protocol.ModeEnqueue {
 		if a.progress != nothingSent { // otherwise the attempt is new
 			a.renumber() // mutant: one number twice

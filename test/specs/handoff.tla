@@ -205,6 +205,13 @@ Ask(D, r, v) ==
      ELSE IF q[1] = v THEN Take(D, q)
      ELSE LET x == Serve(D, q, r) IN Queued(x.db, v, x.out)
 
+\* obtain_queued.lua, to look while the key is taken: the tickets in front whose processes are gone may go (r.clears: in the code
+\* the call asks for that at times). Who is first then is told.
+Clear(D, r, v) ==
+  LET q == Heads(D, v)
+  IN IF ~r.clears \/ q = D.queue THEN Queued(D, v, Quiet)
+     ELSE Queued([D EXCEPT !.queue = q], v, IF q[1] = v THEN Quiet ELSE Warn(q, D.ttl))
+
 \* obtain_queued.lua, to queue: a new ticket comes last (R8). Those of older attempts stay until they are swept. (The script also
 \* removes one that the call names.)
 RunObtain(D, r) ==
@@ -222,7 +229,7 @@ RunLook(D, r) ==
   IN CASE D.key = v -> Reply(D, "owner", D.ttl, Quiet)
        [] D.key[1] = r.p /\ D.key[2] > r.n -> Reply(D, "refused", 0, Quiet)
        [] D.key[1] = r.p /\ D.key[2] < r.n /\ (In(D.queue, v) \/ Lacks("ticket")) -> TakeOver(D, v)
-       [] D.key # v /\ D.key[1] # r.p /\ In(D.queue, v) -> Ask(D, r, v)
+       [] D.key # v /\ D.key[1] # r.p /\ In(D.queue, v) -> IF D.key = Nobody THEN Ask(D, r, v) ELSE Clear(D, r, v)
        [] OTHER -> Reply(D, "missing", 0, Quiet)
 
 \* release.lua: the end of a hold, and of a call that gives up (R10), whose tickets it removes: who is first by
@@ -254,8 +261,10 @@ Run(D, r) ==
   IN IF b.db.young = {} THEN b ELSE [b EXCEPT !.db.young = {t \in @ : In(b.db.queue, t)}]
 
 \* A command as the server may execute it: the first ticket is told that it is, unless it is young and the server likes. (In
-\* the code the ticket's age decides.)
-Executions(D, r) == {r @@ [tells |-> x] : x \in IF D.young = {} THEN {TRUE} ELSE BOOLEAN}
+\* the code the ticket's age decides.) And a look may clear: see Clear.
+Executions(D, r) ==
+  LET clears == IF r.op # "look" \/ D.key = Nobody \/ Heads(D, <<r.p, r.n>>) = D.queue THEN {FALSE} ELSE BOOLEAN
+  IN {r @@ [tells |-> x, clears |-> y] : x \in IF D.young = {} THEN {TRUE} ELSE BOOLEAN, y \in clears}
 
 \* A message reaches whoever has a connection to this server that works. That the key has changed twice is no more than that
 \* it has.

@@ -467,6 +467,16 @@ var mutations = []mutation{
 		"../../internal/protocol:TestQueue_ManyAreGone$",
 	},
 	{
+		"dead stay in front", "tickets of the dead stay while the lock is held",
+		"pcall(clear)", "",
+		"../waiting:TestQueue_DeadTicketsGoWhileTheLockIsHeld$ ../../internal/protocol:TestQueue_ALookClears$",
+	},
+	{
+		"next one is not told of it", "who is first when tickets of the dead are gone is not told",
+		"rank < reply[3]", "false",
+		"../../internal/protocol:TestQueue_ALookClears$",
+	},
+	{
 		"grant of a whole lease", "a grant has the whole lease",
 		"tonumber(lease) < tonumber(SHORT_LEASE) and lease or SHORT_LEASE", "lease",
 		"TestNothingStaysBlocked",

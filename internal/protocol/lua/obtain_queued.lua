@@ -9,7 +9,8 @@
 --          a short reply; check, to look at it
 -- ARGV[5]  S on a cluster
 -- ARGV[6]  as of obtain.lua
--- ARGV[7]  enqueue: the ticket's former place; empty or missing: the ticket comes last
+-- ARGV[7]  enqueue: the ticket's former place; empty or missing: the ticket comes last. check: clear, to take out the tickets in
+--          front whose processes are gone also while the lock is held; empty or missing: only when it is free
 -- ARGV[8]  enqueue: an older ticket of this call to replace; empty or missing: none
 -- ARGV[9]  the zeros in front of the lease in the ticket, see queue.lua; missing: none
 -- ARGV[10] as ARGV[7] of obtain.lua
@@ -122,10 +123,30 @@ end
 local ok, reply = pcall(await)
 if not ok then
   return {'error', type(reply) == 'table' and reply.err or reply}
-elseif reply then
+elseif reply and (ARGV[7] ~= 'clear' or (reply[3] or 0) < 1) then
   return reply
 end
 
+--# clear
+-- While the lock is held nobody grants it to the tickets in front, so those of dead processes would stay. Without them the call
+-- looks sooner when the holder crashes. The new first one is told, unless it is this call, which is replied its rank. If there
+-- are readers who may enter, or enough permits for it, it looks at once. Nobody loses a place: a process that was only away
+-- for a moment looks when it listens again, and asks for another ticket with its old place. If a command fails, the reply is as
+-- good as before.
+if reply then
+  local function clear()
+    local first, registry, number = heads(redis.call('ZRANGE', queue, '0', '2', 'WITHSCORES'), member)
+    local rank = redis.call('ZRANK', queue, member) - ahead
+    if rank < reply[3] then -- mutant: next one is not told of it
+      reply[3] = rank
+      if registry and first ~= member then
+        tell(registry, number, 'n', free('r') and 0 or math.max(left, 0))
+      end
+    end
+  end
+  pcall(clear) -- mutant: dead stay in front
+  return reply
+end
 --# turn
 -- Handles a ticket for which the lock is free. Returns the reply, unless its hold has the lock now.
 local function come()

@@ -52,7 +52,7 @@ end
 -- Adds a new ticket behind others, or looks at a ticket, if no permit is free, no lease is over, and each hold has one permit.
 -- A hold whose ticket is there has none: what gives it permits takes the ticket out.
 local asked, named = string.match(ARGV[10] or '', '^(%d+) (%d+)$')
-if asked and (asks == 'check' or asks == 'enqueue' and (ARGV[7] or '') == '' and (ARGV[8] or '') == '') then
+if asked and (ARGV[7] or '') == '' and (asks == 'check' or asks == 'enqueue' and (ARGV[8] or '') == '') then
   local time = redis.call('TIME')
   local at = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.pcall('ZRANGE', key, '0', '1', 'WITHSCORES') -- of another type: see wrong
