@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
@@ -38,7 +39,15 @@ func (t *Client) DoAll(
 		e := s.await(&p, task{
 			key: these[0].Key,
 			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-				return protocol.SendAll(ctx, way, these, func(k int) bool { return wanted(group[k]) })
+				all := protocol.SendAll(ctx, way, these, func(k int) bool { return wanted(group[k]) })
+				t.follow(all, func(some []int) []rueidis.RedisResult {
+					moved := make([]protocol.Call, len(some))
+					for m, k := range some {
+						moved[m] = these[k]
+					}
+					return protocol.SendAll(ctx, t.redis, moved, func(m int) bool { return wanted(group[some[m]]) })
+				})
+				return all
 			},
 		})
 		for k, i := range group {
@@ -50,6 +59,25 @@ func (t *Client) DoAll(
 	}
 	t.perNode(some, func(i int) string { return calls[i].Key }, send)
 	all.Wait()
+}
+
+// follow sends once more, by the client, what a node of a cluster has redirected, and replaces its replies. While a node is
+// suspect commands go to it alone, and half of a slot of it may be at another node, for as long as the slot moves. What is sent
+// again was not executed; the replies may come over old connections, as in carry.
+func (t *Client) follow(results []rueidis.RedisResult, again func(some []int) []rueidis.RedisResult) {
+	var moved []int
+	for i, result := range results {
+		if fault.Elsewhere(result.Error()) {
+			moved = append(moved, i)
+		}
+	}
+	if len(moved) == 0 || t.resolver == nil {
+		return
+	}
+	t.resolver.Forget()
+	for m, result := range again(moved) { // mutant: redirected renewal lost
+		results[moved[m]] = result
+	}
 }
 
 // perNode sends some commands in one pipeline per node, or, if the node is suspect, per master that the nodes now name for
@@ -95,7 +123,15 @@ func (t *Client) DoEach(
 		e := s.await(p, task{
 			key: keys[some[0]],
 			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-				return send(ctx, way, some)
+				all := send(ctx, way, some)
+				t.follow(all, func(moved []int) []rueidis.RedisResult {
+					these := make([]int, len(moved))
+					for m, k := range moved {
+						these[m] = some[k]
+					}
+					return send(ctx, t.redis, these)
+				})
+				return all
 			},
 		})
 		mu.Lock()

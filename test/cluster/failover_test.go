@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -146,32 +147,44 @@ func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 	}
 }
 
-// While a node is suspect, renewals follow a slot of it that moves, too, although its neighbours stay.
+// While a node is suspect, renewals follow a slot of it that moves, too, although its neighbours stay, and although the slot may
+// stay half moved.
 func TestFailover_RenewalsFollowASlot(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
-	d := redistest.StartReplicatedCluster(t, 2, 1)
-	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
-	r, err := lockregistry.New(client, "orders", lockregistry.WithRenewal(), lockregistry.WithLease(lease))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = r.Close() })
-	l := r.Obtain("42")
-	require.NoError(t, l.Lock(t.Context()))
-	alive := l.Context(t.Context())
-	from, to := d.Servers[0], d.Servers[1]
-	if d.Master(kit.TheKey, nil) == to {
-		from, to = to, from
+	for _, half := range []bool{false, true} {
+		t.Run(fmt.Sprint("half ", half), func(t *testing.T) {
+			t.Parallel()
+			d := redistest.StartReplicatedCluster(t, 2, 1)
+			client, err := kit.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
+			require.NoError(t, err)
+			t.Cleanup(client.Close)
+			r, err := lockregistry.New(client, "orders", lockregistry.WithRenewal(), lockregistry.WithLease(lease))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = r.Close() })
+			l := r.Obtain("42")
+			for range 50 { // so that the path's node is healthy
+				require.NoError(t, l.Lock(t.Context()))
+				require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
+			}
+			require.NoError(t, l.Lock(t.Context()))
+			alive := l.Context(t.Context())
+			m := migrating(t, d.Servers[:2], kit.TheKey)
+			m.from.Freeze() // for so long that an answer is late
+			require.Error(t, l.Renew(shortly(t), lease))
+			m.from.Thaw()
+			if half {
+				m.begin()
+				m.move(kit.TheKey)
+			} else {
+				d.Move(m.to, d.Slot(kit.TheKey))
+			}
+			begun := time.Now()
+			require.Never(t, func() bool { return alive.Err() != nil }, 2*lease, 10*time.Millisecond)
+			require.Greater(t, time.Since(begun), lease, "and it was renewed meanwhile")
+			require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
+		})
 	}
-	from.Freeze() // for so long that an answer is late
-	require.Error(t, l.Renew(shortly(t), lease))
-	from.Thaw()
-	d.Move(to, d.Slot(kit.TheKey))
-	begun := time.Now()
-	require.Never(t, func() bool { return alive.Err() != nil }, 2*lease, 10*time.Millisecond)
-	require.Greater(t, time.Since(begun), lease, "and it was renewed meanwhile")
-	require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 }
 
 func shortly(t *testing.T) context.Context {

@@ -302,6 +302,11 @@ var mutations = []mutation{
 		"../../internal/transport:TestNode_TheClientLeadsAstray$",
 	},
 	{
+		"redirected renewal lost", "what a suspect node of a cluster redirects is not sent again",
+		"range again(moved)", "range []rueidis.RedisResult(nil)",
+		"../../test/cluster:TestFailover_RenewalsFollowASlot$",
+	},
+	{
 		"left server believed", "a reply counts although the client has left the server, or it was doubted, meanwhile",
 		"s.left(r.leads, r.asked)", "s.left(r.leads, r.asked) && false",
 		"../../internal/transport:TestVouching_UnderWay$ ../../internal/transport:TestVouching_NobodyToAsk$",
