@@ -32,14 +32,17 @@ func (p *proofs) proven(one proofOf) bool {
 	return has
 }
 
-// prove notes a proof. Another call may add one at the same time.
-func (p *proofs) prove(one proofOf) {
+// prove notes a proof. Another call may add one at the same time. Proofs of servers that lead no more are forgotten: in a cluster
+// each failover may bring another server, which must not stay in memory for that.
+func (p *proofs) prove(one proofOf, leads func(*transport.Node) bool) {
 	for {
 		known := p.known.Load()
-		next := map[proofOf]struct{}{one: {}}
+		next := map[proofOf]struct{}{}
 		if known != nil {
 			maps.Copy(next, *known)
+			maps.DeleteFunc(next, func(other proofOf, _ struct{}) bool { return !leads(other.server) }) // mutant: old proofs kept
 		}
+		next[one] = struct{}{}
 		if p.known.CompareAndSwap(known, &next) {
 			return
 		}
@@ -81,7 +84,7 @@ func (a *attempt) prove(deadline clock.Instant) error {
 			return nil
 		case !old || bySource:
 			a.proved = true
-			p.all.prove(one)
+			p.all.prove(one, p.all.Transport.Leads)
 			return nil
 		}
 	}

@@ -307,6 +307,11 @@ var mutations = []mutation{
 		"../../test/cluster:TestFailover_RenewalsFollowASlot$",
 	},
 	{
+		"old proofs kept", "what was proven of a server is never forgotten",
+		"!leads(other.server)", "leads(other.server) && false",
+		"../../internal/queue:TestProofs_OfServersThatLeadNoMoreAreForgotten$",
+	},
+	{
 		"left server believed", "a reply counts although the client has left the server, or it was doubted, meanwhile",
 		"s.left(r.leads, r.asked)", "s.left(r.leads, r.asked) && false",
 		"../../internal/transport:TestVouching_UnderWay$ ../../internal/transport:TestVouching_NobodyToAsk$",
