@@ -30,6 +30,7 @@ type Resolver struct {
 	said    Map                      // the majority of the last answers; replaced, never changed
 	heard   clock.Instant            // when they were asked
 	several bool                     // more than one node has answered, or there is only one
+	named   bool                     // the client has known a master by the name that the nodes give it
 	at      clock.Instant            // when nodes were last asked, whether or not any answered
 	asking  chan struct{}            // closed when the nodes have been asked; nil: not asking
 	pending map[string]clock.Instant // nodes that have not answered yet, and when they were asked
@@ -72,8 +73,8 @@ func NewResolver(
 //
 //   - The nodes name a master that the client does not know. A replica may have joined the cluster, or have got another address,
 //     since the client last looked: it looks again when a server redirects it, or a connection breaks. Until then it leads to the
-//     former master, perhaps a frozen one. It knows other masters by the names that the nodes give them: else these names are not
-//     its own, and it leads where they mean.
+//     former master, perhaps a frozen one. But if it has never known a master by the name that the nodes give it, their names are
+//     not its own, and it leads where they mean.
 //   - The nodes do not agree, as during a failover.
 func (r *Resolver) Way(slot uint16) (way rueidis.CoreClient, owner Owner, ok bool) {
 	owner = r.Master(slot)
@@ -85,15 +86,10 @@ func (r *Resolver) Way(slot uint16) (way rueidis.CoreClient, owner Owner, ok boo
 		return node, owner, true
 	}
 	owner.Trusted = false
-	owner.Astray = r.names(nodes) // mutant: way astray
-	return r.client, owner, true
-}
-
-// names reports whether the last answers name any of the servers that a client knows.
-func (r *Resolver) names(nodes map[string]rueidis.Client) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.said, func(one Range) bool { return nodes[one.Address] != nil })
+	owner.Astray = r.named // mutant: way astray
+	return r.client, owner, true
 }
 
 // Master returns the node that has a slot.
@@ -236,6 +232,7 @@ func (r *Resolver) ask(asking chan struct{}) {
 	defer r.mu.Unlock()
 	if len(all) > 0 { // otherwise the old answers stay, but are not trusted
 		r.said, r.heard, r.several = all, now, len(said) > 1 || len(nodes) == 1
+		r.named = r.named || slices.ContainsFunc(all, func(one Range) bool { return nodes[one.Address] != nil })
 	}
 	r.at, r.asking = now, nil
 	close(asking)
