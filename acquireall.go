@@ -202,11 +202,14 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 		end(nil)
 	}()
 	for i, l := range b.locks {
-		h, err := b.next(waiting, l, queued || i > 0)
+		h, tell, err := b.next(waiting, l, queued || i > 0)
 		if err != nil {
-			giveBack(holds) // mutant: first path kept
+			back := givenBack(holds) // mutant: first path kept
+			tell()                   // only now: an observer may be slow
+			_ = back.told()
 			return nil, err
 		}
+		tell()
 		holds = append(holds, h)
 		// The contexts are siblings: a chain would take time and stack for each link. Deadlock detection knows the paths that this
 		// call has by its goroutine.
@@ -220,14 +223,14 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 	return holds, nil
 }
 
-// next gets one lock, which is renewed until the call has all.
-func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, error) {
+// next gets one lock, which is renewed until the call has all. The caller must call tell, which calls an observer.
+func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (h *Hold, tell func(), err error) {
 	q, began := b.request, b.reg.observed()
 	q.as, q.unlogged = owner.NewHold(), b.unlogged(l)
 	q.atMost = 0 // it counts from when the call has all
 	now := b.reg.now()
 	var asked bool
-	err := b.timeOver(ctx, now)
+	err = b.timeOver(ctx, now)
 	if err != nil {
 		l, asked, err = b.unasked(l, err)
 	} else {
@@ -243,11 +246,12 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (*Hold, e
 	if err != nil {
 		err = l.gaveUp("acquire", err, b.request.wait, asked)
 	}
-	b.tell(ctx, l, &q, began, err)
-	if err != nil {
-		return nil, err
+	outcome := err
+	tell = func() { b.tell(ctx, l, &q, began, outcome) }
+	if err == nil {
+		h, err = l.take(ctx, "acquire", q.as)
 	}
-	return l.take(ctx, "acquire", q.as)
+	return h, tell, err
 }
 
 // timeOver returns why the call has no time to ask for another lock: fault.Busy when its wait is over.

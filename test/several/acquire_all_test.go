@@ -719,6 +719,29 @@ func TestAcquireAll_ASlowObserver(t *testing.T) {
 	})
 }
 
+// A call that waited has given back what it had when an observer is told of the path that it has not got.
+func TestAcquireAll_ASlowObserverOfAWait(t *testing.T) {
+	inPlainLayouts(t, kit.FakeWorld, func(w *kit.World, opts ...lockregistry.Option) {
+		var told []string
+		var r *lockregistry.Registry
+		r = w.Registry(append(opts, lockregistry.WithObserver(observe.Observer{
+			Acquired: func(_ context.Context, a observe.Acquired) {
+				if a.Op == "acquire" {
+					told = append(told, fmt.Sprint(a.Path, " ", a.Err == nil))
+				}
+				if a.Err != nil {
+					require.True(w, w.TryElsewhere(r.Obtain("a")))
+				}
+			},
+		}))...)
+		b := w.Acquires(w.Registry(opts...).Obtain("b"))
+		_, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.Wait(time.Second))
+		require.ErrorIs(w, err, lockregistry.ErrTaken)
+		require.Equal(w, []string{"a true", "b false"}, told)
+		w.Release(b)
+	})
+}
+
 // An observer is told of each path by itself, and of each one that is given back.
 func TestAcquireAll_ObserverOfSeveralPaths(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {

@@ -666,7 +666,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"first path kept", "a call that gives up keeps the first of its paths",
-		"giveBack(holds)", "",
+		"givenBack(holds)", "givenBack(nil)",
 		"TestAllOrNone$",
 	},
 	{
