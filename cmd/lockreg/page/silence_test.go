@@ -77,7 +77,7 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// That a silence is over is told to a browser, too, that took nothing meanwhile: whether or not it was told of the silence before.
+// A browser that has taken nothing meanwhile is told that a silence is over, whether or not it was told of the silence before.
 func TestSilence_SlowBrowser(t *testing.T) {
 	t.Parallel()
 	for _, told := range []bool{false, true} {
