@@ -105,10 +105,8 @@ func (s *Node) carry(r *road, of []*entry) {
 		}
 	}
 	asks := r.asks && first.key != ""
-	if asks && !s.resolve(r, first) {
-		for _, e := range of {
-			e.answer(errNotSent)
-		}
+	if asks && !s.resolve(r, first) { // it is the only one
+		first.answer(errNotSent)
 		return
 	}
 	for _, e := range of {
