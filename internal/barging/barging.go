@@ -47,10 +47,12 @@ const (
 	// turnaround is enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
 	turnaround = 10 * time.Millisecond
 
-	// Window is the length of a long barging window: a process that tries each 100 ms surely tries in it. Often is the distance of
-	// short windows, and seldom that of long ones while it is quiet and no trace was left. In internal/protocol/lua/windows.lua
-	// they are WIDE, OFTEN and SELDOM.
-	often  = 10 * turnaround
+	// Often is the distance of short barging windows. This and the next two are OFTEN, WIDE and SELDOM in
+	// internal/protocol/lua/windows.lua.
+	often = 10 * turnaround
+
+	// Window is the length of a long barging window: a process that tries each 100 ms surely tries in it. Seldom is the distance of
+	// long ones while it is quiet and no trace was left.
 	Window = often + turnaround
 	seldom = 15 * time.Second
 
