@@ -7,7 +7,6 @@ package deadlock
 
 import (
 	"fmt"
-	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,28 +28,11 @@ import (
 // goroutines, the cycle never ends by itself: each goroutine waits, and no other unlocks for it. Only a cancelled context, the
 // end of a lease, ForceUnlock, and Close may end it.
 type Graph struct {
-	shards [1 << shardBits]shard
+	shards shards
 
 	// closing is held by a call, or a second look, while it judges cycles: a refused call has left the graph before the next one
 	// judges. The mutexes of shards and locks may be taken while it is held, one at a time.
 	closing sync.Mutex
-}
-
-// shardBits: with 50 000 waiting calls a shard has twelve.
-const shardBits = 12
-
-// shard finds the calls that may block an owner. It is a short list of links: a call that waits for microseconds should not pay
-// for a map.
-type shard struct {
-	mu    sync.Mutex
-	first atomic.Pointer[waitLink] // written with the mutex held; nil means empty, and can be read without it
-}
-
-type waitLink struct {
-	call       *Call
-	key        owner.ID
-	prev, next *waitLink
-	linked     bool
 }
 
 // Lock is a lock as seen by the graph. Its methods are called without the mutex of a shard.
@@ -132,10 +114,10 @@ func (c *Call) Caller() string {
 // Enter adds a call to the graph. If the call closes an endless cycle, Enter removes it again and fails.
 func (g *Graph) Enter(c *Call) error {
 	c.self = waitLink{call: c, key: c.Goroutine}
-	g.link(&c.self)
+	g.shards.link(&c.self)
 	c.more = c.others()
 	for i := range c.more { // links must not move from here on
-		g.link(&c.more[i])
+		g.shards.link(&c.more[i])
 	}
 	if c.Place == nil {
 		return nil
@@ -169,9 +151,9 @@ func (c *Call) others() (links []waitLink) {
 
 // Leave takes a call out of the graph. It reports whether the call was published, see Record.
 func (g *Graph) Leave(c *Call) (recorded bool) {
-	g.unlink(&c.self)
+	g.shards.unlink(&c.self)
 	for i := range c.more {
-		g.unlink(&c.more[i])
+		g.shards.unlink(&c.more[i])
 	}
 	if c.look != nil { // only Enter sets it
 		g.closing.Lock()
@@ -189,55 +171,10 @@ func (g *Graph) Record(c *Call) (waits bool) {
 	return g.has(c)
 }
 
-// shardOf spreads consecutive numbers, such as goroutine ids, by multiplication with 2^64 divided by the golden ratio.
-func (g *Graph) shardOf(o owner.ID) *shard {
-	return &g.shards[uint64(o)*0x9e3779b97f4a7c15>>(64-shardBits)]
-}
-
-// of iterates over the links of an owner. The caller holds the mutex.
-func (s *shard) of(key owner.ID) iter.Seq[*waitLink] {
-	return func(yield func(*waitLink) bool) {
-		for l := s.first.Load(); l != nil; l = l.next {
-			if l.key == key && !yield(l) {
-				return
-			}
-		}
-	}
-}
-
-func (g *Graph) link(l *waitLink) {
-	s := g.shardOf(l.key)
-	s.mu.Lock()
-	if l.next = s.first.Load(); l.next != nil {
-		l.next.prev = l
-	}
-	l.linked = true
-	s.first.Store(l)
-	s.mu.Unlock()
-}
-
-func (g *Graph) unlink(l *waitLink) {
-	s := g.shardOf(l.key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !l.linked { // it has left already
-		return
-	}
-	if l.prev == nil {
-		s.first.Store(l.next)
-	} else {
-		l.prev.next = l.next
-	}
-	if l.next != nil {
-		l.next.prev = l.prev
-	}
-	l.prev, l.next, l.linked = nil, nil, false
-}
-
 // any reports whether there are calls with a key, except calls for l by its holder: they have just been given the lock and are
 // about to leave the graph.
 func (g *Graph) any(key owner.ID, l Lock, holder owner.ID) bool {
-	s := g.shardOf(key)
+	s := g.shards.at(key)
 	if s.first.Load() == nil {
 		return false
 	}
@@ -253,7 +190,7 @@ func (g *Graph) any(key owner.ID, l Lock, holder owner.ID) bool {
 
 // with returns the calls with a key.
 func (g *Graph) with(key owner.ID) (calls []*Call) {
-	s := g.shardOf(key)
+	s := g.shards.at(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.of(key) {
@@ -265,35 +202,10 @@ func (g *Graph) with(key owner.ID) (calls []*Call) {
 
 // has reports whether a call is in the graph.
 func (g *Graph) has(c *Call) bool {
-	s := g.shardOf(c.Goroutine)
+	s := g.shards.at(c.Goroutine)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return c.self.linked
-}
-
-// All iterates over the waiting calls.
-func (g *Graph) All() iter.Seq[*Call] {
-	return func(yield func(*Call) bool) {
-		for i := range g.shards {
-			s, calls := &g.shards[i], []*Call(nil)
-			if s.first.Load() == nil {
-				continue
-			}
-			s.mu.Lock()
-			for l := s.first.Load(); l != nil; l = l.next {
-				if l == &l.call.self {
-					l.call.known.Store(true)
-					calls = append(calls, l.call)
-				}
-			}
-			s.mu.Unlock()
-			for _, c := range calls {
-				if !yield(c) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // blocks reports whether an obstacle of a call for l may itself wait for another lock.
