@@ -46,6 +46,7 @@ type keepAlive struct {
 
 	// The rest is guarded by on.
 	asked    uint            // questions
+	repeats  bool            // the next one is for a ticket since the last such question had no answer
 	scripts  belief.Refusals // the question for scripts
 	unlisted belief.Refusals // that for tickets
 	roleless belief.Refusals // that for its role

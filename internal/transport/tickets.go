@@ -17,6 +17,9 @@ import (
 // after FLUSHALL or SWAPDB a server without data would leave a free lock idle until the call looks by itself, which may take half
 // a minute. So in place of each third question of keepAlive the server is asked for one of these tickets.
 //
+// If the answer is lost or late, the next question is for a ticket, too, but only that one: a proxy may end connections in which
+// it is asked, and the other questions find that out.
+//
 // One is enough. It is the one of which it is known for the longest time that it was there. When all keys are gone, either that
 // ticket is, too, or each call of this process has looked since, and has seen it. If one is missing, its call looks, and the next
 // one is asked for at once. If several are missing in a row, all calls look.
@@ -128,7 +131,11 @@ func (k *keepAlive) verify() (asked bool) {
 		reply, late := k.question(func(b rueidis.Builder) rueidis.Completed {
 			return b.Arbitrary("ZSCORE").Keys(queue).Args(member).Build() // not as a command that reads: replicas may lag behind
 		})
-		if err := reply.Error(); late || !rueidis.IsRedisNil(err) {
+		err := reply.Error()
+		if k.repeats = (late || !fault.Answered(err)) && !k.repeats; k.repeats {
+			k.asked-- // the next question is for a ticket, too
+		}
+		if late || !rueidis.IsRedisNil(err) {
 			if fault.Refusal(err) {
 				k.unlisted.Refused(k.now())
 			} else if fault.Answered(err) {

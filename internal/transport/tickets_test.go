@@ -22,6 +22,7 @@ type queues struct {
 	asked                 atomic.Int32 // in all
 	zscores               atomic.Int32
 	refuses               atomic.Bool
+	silent                atomic.Int32 // so many questions for tickets get no answer
 	gone                  sync.Map     // the tickets that are
 	asks                  atomic.Value // func(): runs before a ticket is said to be gone
 }
@@ -32,6 +33,9 @@ func (q *queues) Do(_ context.Context, c rueidis.Completed) rueidis.RedisResult 
 		return q.nothing
 	}
 	q.zscores.Add(1)
+	if q.silent.Add(-1) >= 0 {
+		return rueidis.NewErrorResult(context.DeadlineExceeded)
+	}
 	if q.refuses.Load() {
 		return q.refused
 	}
@@ -172,6 +176,27 @@ func TestTickets(t *testing.T) {
 			s.Expect(calls[0], "another", s.client.Clock.Now())
 			<-time.After(round)
 			require.EqualValues(t, 2, server.zscores.Load())
+		},
+		"no answer": func(t *testing.T) {
+			server, _, calls, ends := begins(t, 2)
+			defer ends()
+			for _, c := range calls {
+				server.gone.Store(c.ticket, true)
+			}
+			server.silent.Store(1)
+			<-time.After(round)
+			require.EqualValues(t, 1, server.zscores.Load())
+			<-time.After(keepAliveEvery + onItsWay)
+			require.Equal(t, 2, looks(calls), "it is asked again soon")
+		},
+		"no answer, again and again": func(t *testing.T) {
+			server, _, _, ends := begins(t, 2)
+			defer ends()
+			server.silent.Store(100)
+			const each = round + keepAliveEvery
+			<-time.After(10 * each)
+			require.EqualValues(t, 10*(verifyEach+1), server.asked.Load())
+			require.EqualValues(t, 20, server.zscores.Load(), "and half of the time something else")
 		},
 		"refused": func(t *testing.T) {
 			server, _, calls, ends := begins(t, 1)
