@@ -55,12 +55,13 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 
 // verifyHolds is called when the connection for wake-ups is lost, or leads to a former master: it verifies all holds on that
 // server, and repeats recent removals. Server is the address in a cluster, else empty. Holds whose server is not known are
-// verified, too.
+// verified, too, and those on a server that is suspect: a frozen master's connection is lost only after the nodes have named its
+// successor, where its holds are by then, and the successor inherits the suspicion.
 func (r *Registry) verifyHolds(server string) {
 	now := r.now()
 	elsewhere := func(p *queue.Path) bool {
-		at := p.Node().Address
-		return server != "" && at != "" && at != server
+		at := p.Node()
+		return server != "" && at.Address != "" && at.Address != server && !at.IsSuspect(now) // mutant: successor not looked at
 	}
 	for l := range r.everyLock() {
 		if elsewhere(&l.redis) {

@@ -353,3 +353,40 @@ func TestFailover_ToAServerThatTheClientDoesNotKnow(t *testing.T) {
 		}
 	}
 }
+
+// The connection to a frozen master ends only once the nodes have named its successor. The holds there are looked at then.
+func TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt(t *testing.T) {
+	t.Parallel()
+	d := redistest.StartReplicatedCluster(t, 3, 1)
+	if !kit.HasShardedChannels(t, d.Servers[0]) {
+		return // it has no connection for each node
+	}
+	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders", lockregistry.WithCommandTimeout(time.Second))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	held, taken := r.Obtain("42"), kit.OnCluster(t, d.Servers, lockregistry.WithLease(time.Minute)).Obtain("{orders:42}taken")
+	require.NoError(t, held.Lock(t.Context()))
+	alive := held.Context(t.Context())
+	require.NoError(t, taken.Lock(t.Context()))
+	waits := kit.LockElsewhere(r.Obtain("{orders:42}taken"), t.Context(), lockregistry.Wait(time.Minute))
+	require.Eventually(t, func() bool { return r.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
+	master := d.Master(kit.TheKey, nil)
+	heir := d.Replicas(master)[0]
+	d.Settle(master, time.Second)
+	master.Freeze()
+	_, err = r.Obtain("{orders:42}other").TryLock(t.Context())
+	require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+	heir.Command(t, "CLUSTER", "FAILOVER", "TAKEOVER")
+	require.Equal(t, "1", heir.Command(t, "DEL", kit.TheKey), "as if it had not got the lock")
+	select {
+	case <-alive.Done():
+		require.ErrorIs(t, context.Cause(alive), lockregistry.ErrLockLost)
+	case <-time.After(20 * time.Second): // the lease is a minute, and is not renewed
+		require.Fail(t, "the owner was not told")
+	}
+	require.NoError(t, kit.UnlessLate(taken.Unlock(t.Context())))
+	require.NoError(t, <-waits)
+}

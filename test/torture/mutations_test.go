@@ -312,6 +312,11 @@ var mutations = []mutation{
 		"../../internal/queue:TestProofs_OfServersThatLeadNoMoreAreForgotten$",
 	},
 	{
+		"successor not looked at", "only holds on the server of a lost connection are looked at, not those that its successor has by then",
+		"!at.IsSuspect(now)", "true",
+		"../../test/cluster:TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt$",
+	},
+	{
 		"left server believed", "a reply counts although the client has left the server, or it was doubted, meanwhile",
 		"s.left(r.leads, r.asked)", "s.left(r.leads, r.asked) && false",
 		"../../internal/transport:TestVouching_UnderWay$ ../../internal/transport:TestVouching_NobodyToAsk$",
