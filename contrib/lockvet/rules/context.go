@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"slices"
 
 	"golang.org/x/tools/go/analysis"
 )
@@ -65,8 +66,13 @@ func besideHold(p *analysis.Pass, f function, assign *ast.AssignStmt) {
 		return
 	}
 	released := f.firstRelease(hold)
+	var without []ast.Node // where there is no hold
+	if failure, is := f.failureOf(assign); is {
+		without = failure.branches()
+	}
 	givenContexts(p, f.body, func(v *types.Var, at *ast.Ident) {
-		if v == given && at.Pos() > assign.End() && at.Pos() < released {
+		within := func(n ast.Node) bool { return n.Pos() <= at.Pos() && at.Pos() < n.End() }
+		if v == given && at.Pos() > assign.End() && at.Pos() < released && !slices.ContainsFunc(without, within) {
 			p.Reportf(at.Pos(), "%s does not end when the hold is lost: use %s.Context(%s)", v.Name(), hold.Name(), v.Name())
 		}
 	})

@@ -82,6 +82,52 @@ func released(ctx context.Context, r *lockregistry.Registry) (err error) {
 	return work(hold.Context(ctx))
 }
 
+// Where there is no hold, it has no context.
+func refused(ctx context.Context, r *lockregistry.Registry) (err error) {
+	hold, err := r.Acquire(ctx, "42")
+	if errors.Is(err, lockregistry.ErrTaken) {
+		return work(ctx)
+	}
+	if err != nil {
+		_ = work(ctx)
+		return err
+	}
+	defer func() { err = errors.Join(err, hold.Release(context.WithoutCancel(ctx))) }()
+	return work(hold.Context(ctx))
+}
+
+func refusedElsewhere(ctx context.Context, r *lockregistry.Registry) error {
+	if hold, err := r.Acquire(ctx, "42"); err == nil {
+		defer func() { _ = hold.Release(context.WithoutCancel(ctx)) }()
+		_ = work(hold.Context(ctx))
+		return nil
+	} else {
+		return work(ctx)
+	}
+}
+
+func refusedInACase(ctx context.Context, r *lockregistry.Registry) error {
+	hold, err := r.Acquire(ctx, "43")
+	switch {
+	case errors.Is(err, lockregistry.ErrTaken):
+		return work(ctx)
+	case err != nil:
+		return errors.Join(err, work(ctx))
+	default:
+		return hold.Release(ctx)
+	}
+}
+
+func refusedByDefault(ctx context.Context, r *lockregistry.Registry) error {
+	hold, err := r.Acquire(ctx, "42")
+	switch {
+	case err == nil:
+		return hold.Release(ctx)
+	default:
+		return work(ctx)
+	}
+}
+
 func (s *service) stored(ctx context.Context, r *lockregistry.Registry) (err error) {
 	s.hold, err = r.Acquire(ctx, "42")
 	return err

@@ -146,3 +146,26 @@ func otherGoroutine(ctx context.Context, l *lockregistry.Lock) error {
 	}()
 	return nil
 }
+
+func outerInEitherBranch(ctx context.Context, r *lockregistry.Registry) (err error) {
+	hold, err := r.Acquire(ctx, "42")
+	if err == nil {
+		defer func() { err = errors.Join(err, hold.Release(context.WithoutCancel(ctx))) }()
+		err = work(ctx) // want "lockcontext: ctx does not end when the hold is lost"
+	}
+	if err != nil {
+		return work(ctx) // want "lockcontext: ctx does not end when the hold is lost"
+	}
+	return nil
+}
+
+func outerInACase(ctx context.Context, r *lockregistry.Registry) error {
+	hold, err := r.Acquire(ctx, "42")
+	switch {
+	case err != nil:
+		return err
+	default:
+		defer func() { _ = hold.Release(context.WithoutCancel(ctx)) }()
+		return work(ctx) // want "lockcontext: ctx does not end when the hold is lost"
+	}
+}
