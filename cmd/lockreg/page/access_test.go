@@ -433,6 +433,17 @@ func TestSignInsAndRefusedReleasesAreLogged(t *testing.T) {
 	})
 }
 
+// A proxy that adds a header of its own to the one that came has the last word, so all of them are logged.
+func TestForwardedByAProxyThatAddsAHeader(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	h := newPage(t, newFake(), page.WithTokens(lookToken, releaseToken, false),
+		page.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
+	twice := func(r *http.Request) { r.Header["X-Forwarded-For"] = []string{"1.2.3.4", "10.9.8.7"} }
+	require.Equal(t, 401, request(h, "POST", "/release", releaseOfA, twice).code())
+	require.Contains(t, text.String(), `forwarded="1.2.3.4, 10.9.8.7"`)
+}
+
 func TestWrongTokensAreSlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

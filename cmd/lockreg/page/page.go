@@ -450,9 +450,9 @@ func callerIn(log *slog.Logger, r *http.Request) *slog.Logger {
 }
 
 // forwardedIn returns a log whose lines name the client for which a proxy has sent a request, as far as the proxy can be
-// believed.
+// believed. The last address is what the proxy has seen: it adds that to the header, or as another header, behind what came.
 func forwardedIn(log *slog.Logger, r *http.Request) *slog.Logger {
-	if forwarded := r.Header.Get("X-Forwarded-For"); forwarded != "" {
+	if forwarded := strings.Join(r.Header.Values("X-Forwarded-For"), ", "); forwarded != "" {
 		return log.With("forwarded", forwarded)
 	}
 	return log
