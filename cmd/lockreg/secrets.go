@@ -58,6 +58,7 @@ type certificate struct {
 	looking   atomic.Bool // a goroutine looks at the files, and owns the following fields
 	looked    time.Time
 	seen      [2]os.FileInfo
+	unread    bool // they have changed, and could not be read yet
 }
 
 const lookAtFiles = time.Second // so seldom at most
@@ -73,17 +74,28 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c.looking.CompareAndSwap(false, true) {
 		if now := time.Now(); now.Sub(c.looked) >= lookAtFiles {
 			c.looked = now
-			if c.changed() {
-				if err := c.read(); err != nil {
-					c.log.Error("the certificate has changed, and cannot be read: the old one stays", "error", err)
-				} else {
-					c.log.Info("the certificate has changed, and was read again", "file", c.cert)
-				}
-			}
+			c.look()
 		}
 		c.looking.Store(false)
 	}
 	return c.current.Load(), nil
+}
+
+// look reads the files if they have changed, or could not be read at the last look: what is wrong with them, such as their mode,
+// may be mended without a change that shows.
+func (c *certificate) look() {
+	changed := c.changed()
+	if !changed && !c.unread {
+		return
+	}
+	err := c.read()
+	c.unread = err != nil
+	switch {
+	case err == nil:
+		c.log.Info("the certificate has changed, and was read again", "file", c.cert)
+	case changed:
+		c.log.Error("the certificate has changed, and cannot be read: the old one stays", "error", err)
+	}
 }
 
 // changed reports whether a file was replaced or written since the last look.
