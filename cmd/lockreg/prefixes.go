@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol/operator"
@@ -80,18 +81,19 @@ const (
 var keysScript = operator.Keys.Source
 
 // prefixesOf returns the prefixes of locks in the database, and how many keys show each; when the time is over, those found so
-// far.
+// far, if Redis has answered by then.
 func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, error) {
-	found := map[string]int{}
+	found, answered := map[string]int{}, false
 	for _, node := range client.Nodes() {
 		for cursor := "0"; ; {
 			step, err := namesOf(ctx, node, cursor)
-			if errors.Is(err, context.DeadlineExceeded) {
+			if answered && errors.Is(err, context.DeadlineExceeded) {
 				return found, nil
 			}
 			if err != nil {
-				return nil, err
+				return nil, fault.Classify(err)
 			}
+			answered = true
 			addPrefixes(ctx, client, step.Keys, found)
 			if cursor = step.Cursor; cursor == "0" {
 				break
