@@ -44,12 +44,11 @@ import (
 )
 
 const (
-	// turnaround is enough for a waiter in another process to wake up and take a released lock, even on a busy machine.
-	turnaround = 10 * time.Millisecond
-
-	// Often is the distance of short barging windows. This and the next two are OFTEN, WIDE and SELDOM in
+	// turnaround is the length of a short barging window: a waiter in another process can wake up and take a released lock in it,
+	// even on a busy machine. Often is the distance of two. These and the next two are SHORT, OFTEN, WIDE and SELDOM in
 	// internal/protocol/lua/windows.lua.
-	often = 10 * turnaround
+	turnaround = 10 * time.Millisecond
+	often      = 10 * turnaround
 
 	// Window is the length of a long barging window: a process that tries each 100 ms surely tries in it. Seldom is the distance of
 	// long ones while it is quiet and no trace was left.

@@ -25,7 +25,7 @@ func TestNumbers_AreThoseOfTheScripts(t *testing.T) {
 	for file, texts := range map[string][]string{
 		"windows.lua": {
 			fmt.Sprintf("WIDE, RARELY, SELDOM = %d, 1700, %d ", Window.Milliseconds(), seldom.Milliseconds()),
-			fmt.Sprintf("SHORT, OFTEN = 10, %d ", often.Milliseconds()),
+			fmt.Sprintf("SHORT, OFTEN = %d, %d ", turnaround.Milliseconds(), often.Milliseconds()),
 		},
 		"queue.lua": {
 			fmt.Sprintf("micros - since >= %d ", NotifyAfter.Microseconds()), fmt.Sprintf("micros - %d,", NotifyAfter.Microseconds()),
