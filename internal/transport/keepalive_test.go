@@ -206,7 +206,7 @@ func TestKeepAlive_AProxyEndsTheConnection(t *testing.T) {
 // The node of a node asks that node, whatever becomes of the slots of the calls that sleep
 // there. A node that the client no longer knows is not asked for by asking another one, and the node of slots that nobody has
 // asks nothing.
-func TestKeepAlive_AsksTheShardsOwnServer(t *testing.T) {
+func TestKeepAlive_AsksTheNodesOwnServer(t *testing.T) {
 	client := onMiniredis(t)
 	said := client.Do(t.Context(), client.B().Ping().Build())
 	synctest.Test(t, func(t *testing.T) {
