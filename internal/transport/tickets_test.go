@@ -186,7 +186,7 @@ func TestTickets(t *testing.T) {
 			server.silent.Store(1)
 			<-time.After(round)
 			require.EqualValues(t, 1, server.zscores.Load())
-			<-time.After(keepAliveEvery + onItsWay)
+			<-time.After(keepAliveEvery + belief.Tick)
 			require.Equal(t, 2, looks(calls), "it is asked again soon")
 		},
 		"no answer, again and again": func(t *testing.T) {
