@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,37 +12,90 @@ import (
 	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 )
+
+// lonely is a master without replicas, a millisecond away: WAIT takes as long as it may.
+type lonely struct {
+	rueidis.Client
+	done, none rueidis.RedisResult // the replies to a script, and to WAIT
+}
+
+func (c lonely) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	return c.DoMulti(ctx, command)[0]
+}
+
+func (c lonely) DoMulti(_ context.Context, commands ...rueidis.Completed) (replies []rueidis.RedisResult) {
+	<-time.After(time.Millisecond)
+	for _, command := range commands {
+		reply := c.done
+		if command.Commands()[0] == "WAIT" {
+			<-time.After(waitSlice)
+			reply = c.none
+		}
+		replies = append(replies, reply)
+	}
+	return replies
+}
+
+func (c lonely) Dedicate() (rueidis.DedicatedClient, func()) {
+	return &lonelyConnection{lonely: c}, func() {}
+}
+
+// lonelyConnection is a connection of its client alone.
+type lonelyConnection struct {
+	lonely
+	rueidis.DedicatedClient
+}
+
+func (c *lonelyConnection) B() rueidis.Builder { return c.lonely.B() }
+
+func (c *lonelyConnection) Close() {}
+
+func (c *lonelyConnection) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	return c.lonely.Do(ctx, command)
+}
+
+func (c *lonelyConnection) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	return c.lonely.DoMulti(ctx, commands...)
+}
 
 // A command that waits for replicas takes longer than the way to the server: it is no sample of that. Else a lease would have to
 // be long, and a lock would be refused that has a short one.
 func TestRoundTrip_WaitingForReplicasIsNoSample(t *testing.T) {
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true})
-	require.NoError(t, err)
-	defer client.Close()
-	way := New(client)
-	defer way.Close()
-	p := Wait{Ctx: t.Context(), Limit: time.Minute}
-	plain := protocol.Call{Script: protocol.NewScript("return redis.call('SET', KEYS[1], 1)"), Key: "42"}
-	replicated := plain
-	replicated.Replicas = &protocol.Replicas{N: 1, Timeout: 2 * WaitAtMost, Settled: func(error) {}}
-	replicated.Wrote = func(*protocol.Call, rueidis.RedisResult) bool { return true }
-	for range 5 { // sequential, and so long that each would be a sample
-		a := way.Do(&p, &replicated)
-		require.NoError(t, a.Error())
-		require.Error(t, a.ReplicaErr, "there are no replicas")
-		require.GreaterOrEqual(t, a.Sent.Until(a.Came), waitSlice)
+	client := onMiniredis(t)
+	answer := func(script string) rueidis.RedisResult {
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
 	}
-	require.Less(t, way.First.RoundTrip().Base, waitSlice)
-	for range 32 {
-		require.NoError(t, way.Do(&p, &plain).Error())
-	}
-	require.True(t, way.First.RoundTrip().Known)
-	for range 5 {
-		require.Error(t, way.Do(&p, &replicated).ReplicaErr)
-	}
-	require.Less(t, way.First.RoundTrip().Base, waitSlice)
+	master := lonely{client, answer("return redis.status_reply('OK')"), answer("return 0")}
+	synctest.Test(t, func(t *testing.T) {
+		way := New(master)
+		defer func() {
+			way.Close()
+			<-time.After(time.Minute)
+		}()
+		p := Wait{Ctx: context.Background(), Limit: time.Minute}
+		plain := protocol.Call{Script: protocol.NewScript("return redis.call('SET', KEYS[1], 1)"), Key: "42"}
+		replicated := plain
+		replicated.Replicas = &protocol.Replicas{N: 1, Timeout: 2 * WaitAtMost, Settled: func(error) {}}
+		replicated.Wrote = func(*protocol.Call, rueidis.RedisResult) bool { return true }
+		waits := func() {
+			for range 5 { // sequential, and so long that each would be a sample
+				a := way.Do(&p, &replicated)
+				require.NoError(t, a.Error())
+				require.Error(t, a.ReplicaErr, "there are no replicas")
+				require.GreaterOrEqual(t, a.Sent.Until(a.Came), waitSlice)
+			}
+			require.Equal(t, time.Millisecond, way.First.RoundTrip().Base)
+		}
+		waits()
+		require.False(t, way.First.RoundTrip().Known, "a question is the only sample")
+		for range 32 {
+			p := Wait{Ctx: context.Background(), Limit: time.Minute}
+			require.NoError(t, way.Do(&p, &plain).Error())
+		}
+		require.True(t, way.First.RoundTrip().Known)
+		waits()
+	})
 }
 
 // The time for which a command itself may wait at the server is added to what is late, and to what is silence.
