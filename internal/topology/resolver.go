@@ -132,12 +132,20 @@ func (r *Resolver) owner(slot uint16) Owner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	owner := r.said.Owner(slot)
-	asked, pending := r.pending[owner]
-	return Owner{
-		Address: owner,
-		Silent:  r.failed[owner] || pending && asked.Until(r.clock.Now()) >= silentFor+r.away(),
-		Trusted: owner != "" && r.several && r.heard == r.at,
-	}
+	return Owner{Address: owner, Silent: r.silent(owner), Trusted: owner != "" && r.several && r.heard == r.at}
+}
+
+// silent reports whether the node at an address does not answer. The caller holds the mutex.
+func (r *Resolver) silent(address string) bool {
+	asked, pending := r.pending[address]
+	return r.failed[address] || pending && asked.Until(r.clock.Now()) >= silentFor+r.away()
+}
+
+// Silent reports whether the node at an address does not answer.
+func (r *Resolver) Silent(address string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.silent(address)
 }
 
 // Hear asks the nodes, unless they were asked within some time, and returns when they were asked.

@@ -87,11 +87,39 @@ func (t *Client) NodeAt(address string) *Node {
 // remap replaces the routes by the masters that the nodes name. Slots that are missing keep their nodes: while nodes disagree,
 // what is known of their former master is useful. Suspect nodes are kept, too: the nodes may change back.
 func (t *Client) remap(all topology.Map) {
+	t.doubtFormer(all)
 	for {
 		if old := t.routes.Load(); t.routes.CompareAndSwap(old, t.remapped(old, all)) {
 			return
 		}
 	}
+}
+
+// doubtFormer makes masters suspect that do not answer, and whose slots others have now. Their successors inherit that: so
+// commands go there at once, and not to where the client leads, which does not look for successors while its connections are
+// silent. The process may have sent the former master nothing, and so have found nothing.
+func (t *Client) doubtFormer(all topology.Map) {
+	old, now := t.routes.Load(), t.Clock.Now()
+	for n, s := range old.nodes {
+		if !s.IsSuspect(now) && t.resolver.Silent(s.Address) && old.loses(n, all) { // mutant: silent former master believed
+			s.foundSilent(now, now)
+		}
+	}
+}
+
+// loses reports whether another master has slots of a node by now.
+func (r *routes) loses(n int, all topology.Map) bool {
+	for _, one := range all {
+		if one.Address == r.nodes[n].Address {
+			continue
+		}
+		for slot := max(one.First, 0); slot <= min(one.Last, protocol.Slots-1); slot++ {
+			if int(r.of[slot]) == n {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // endRoutes has nodes closed that are made from now on, and returns those that were made.

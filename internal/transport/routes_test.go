@@ -108,6 +108,40 @@ func TestRoutes_WhichWayIsTrusted(t *testing.T) {
 	})
 }
 
+// What is sent to the successor of a master that does not answer must not follow the client, which may lead to the former one for
+// long. So the nodes' word makes both suspect, also in a process that has sent the former master nothing. A master that answers
+// has only lost slots.
+func TestRoutes_TheSuccessorOfASilentMaster(t *testing.T) {
+	client := onMiniredis(t)
+	eval := func(s string) *rueidis.RedisResult {
+		r := client.Do(t.Context(), client.B().Eval().Script(s).Numkeys(0).Build())
+		return &r
+	}
+	before := eval("return {{0, 99, {'a', 1, 'i'}}, {100, 16383, {'b', 1, 'j'}}}")
+	after := eval("return {{0, 98, {'a', 1, 'i'}}, {99, 16383, {'b', 1, 'j'}}}")
+	for _, silent := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := &speaker{Client: client}, &speaker{Client: client}
+			way := New(&spoken{client, map[string]rueidis.Client{"a:1": a, "b:1": b}})
+			ask := func(says *rueidis.RedisResult) {
+				a.says.Store(says)
+				b.says.Store(says)
+				<-time.After(topology.FreshFor)
+				way.resolver.Master(99)
+			}
+			ask(before)
+			a.silent.Store(silent)
+			ask(before)
+			ask(before)
+			require.False(t, way.NodeAt("a:1").IsSuspect(way.Clock.Now()), "others are asked about it, too")
+			ask(after)
+			require.Equal(t, silent, way.NodeAt("a:1").IsSuspect(way.Clock.Now()))
+			require.Equal(t, silent, way.NodeAt("b:1").IsSuspect(way.Clock.Now()))
+			<-time.After(time.Minute)
+		})
+	}
+}
+
 // farNode is a node that is far away.
 type farNode struct {
 	rueidis.Client

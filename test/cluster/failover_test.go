@@ -390,3 +390,48 @@ func TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt(t *testing.T) {
 	require.NoError(t, kit.UnlessLate(taken.Unlock(t.Context())))
 	require.NoError(t, <-waits)
 }
+
+// A process that sends a master nothing while that freezes and is replaced has no reason to suspect it, and the client leads to
+// it for long. If the nodes were asked meanwhile, since a call waits at another one, commands go to the successor at once.
+func TestFailover_WhileNothingIsSentToTheMaster(t *testing.T) {
+	t.Parallel()
+	d := redistest.StartReplicatedCluster(t, 3, 1)
+	if !kit.HasShardedChannels(t, d.Servers[0]) {
+		return // the nodes are not asked for calls that wait
+	}
+	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: d.Addresses(), DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	r, err := lockregistry.New(client, "orders")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	master, path := d.Master(kit.TheKey, nil), "43"
+	for i := 44; d.Master("orders:"+path, nil) == master; i++ {
+		path = strconv.Itoa(i)
+	}
+	held, taken := r.Obtain("42"), kit.OnCluster(t, d.Servers).Obtain(path)
+	require.NoError(t, held.Lock(t.Context()))
+	require.NoError(t, taken.Lock(t.Context()))
+	waits := kit.LockElsewhere(r.Obtain(path), t.Context(), lockregistry.Wait(time.Minute))
+	require.Eventually(t, func() bool { return r.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
+	heir := d.Replicas(master)[0]
+	d.Settle(master, time.Second)
+	asked := func() (times int) {
+		for line := range strings.Lines(heir.Command(t, "INFO", "commandstats")) {
+			if _, after, is := strings.Cut(line, "cmdstat_cluster|slots:calls="); is {
+				count, _, _ := strings.Cut(after, ",")
+				times, err = strconv.Atoi(count)
+				require.NoError(t, err)
+			}
+		}
+		return times
+	}
+	master.Freeze()
+	d.AwaitPromotion(kit.TheKey, master) // by then it has owed an answer for long
+	until := asked() + 2                 // the first answers may be from before
+	require.Eventually(t, func() bool { return asked() >= until }, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, held.Unlock(t.Context()))
+	require.Equal(t, "0", heir.Command(t, "EXISTS", kit.TheKey))
+	require.NoError(t, taken.Unlock(t.Context()))
+	require.NoError(t, <-waits)
+}

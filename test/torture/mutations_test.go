@@ -317,6 +317,11 @@ var mutations = []mutation{
 		"../../test/cluster:TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt$",
 	},
 	{
+		"silent former master believed", "a master that does not answer, and has a successor, is not suspect while nothing is sent to it",
+		"old.loses(n, all)", "false",
+		"../../internal/transport:TestRoutes_TheSuccessorOfASilentMaster$",
+	},
+	{
 		"left server believed", "a reply counts although the client has left the server, or it was doubted, meanwhile",
 		"s.left(r.leads, r.asked)", "s.left(r.leads, r.asked) && false",
 		"../../internal/transport:TestVouching_UnderWay$ ../../internal/transport:TestVouching_NobodyToAsk$",
