@@ -17,6 +17,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/lockregistry/lockregistry"
 )
@@ -31,16 +32,17 @@ import (
 //
 // # Details
 //
-// Errors of Unlock and Release are 500, ErrUnavailable too. They come when the work is done, so a client must not be told to send
-// the request again. [lockregistry.ErrLockLost] is 500, since another owner may have worked at the same time. A joined error, as
-// Do returns it, has the status of its [lockregistry.LockError].
+// Errors of Unlock, Release and Renew are 500, ErrUnavailable too. They come when the work has begun or is done, so a client must
+// not be told to send the request again. [lockregistry.ErrLockLost] is 500, since another owner may have worked at the same time.
+// A joined error, as Do returns it, has the status of its [lockregistry.LockError]; of several, 500 comes first: so it is 500
+// when the lock of a nested call was taken, and the outer lock could not be released.
 func Status(err error) int {
 	var failed *lockregistry.LockError
 	is := errors.As(err, &failed)
 	switch {
 	case err == nil:
 		return http.StatusOK
-	case is && (failed.Op == "unlock" || failed.Op == "release"), errors.Is(err, lockregistry.ErrLockLost):
+	case held(err), errors.Is(err, lockregistry.ErrLockLost):
 		return http.StatusInternalServerError
 	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, lockregistry.ErrClosed),
 		errors.Is(err, lockregistry.ErrCapacity):
@@ -51,6 +53,21 @@ func Status(err error) int {
 		return http.StatusServiceUnavailable
 	default:
 		return http.StatusInternalServerError
+	}
+}
+
+// held reports whether there is an error of a call about a lock that the caller had, among those that err joins or wraps.
+func held(err error) bool {
+	if failed, is := err.(*lockregistry.LockError); is { //nolint:errorlint // it looks at each
+		return failed.Op == "unlock" || failed.Op == "release" || failed.Op == "renew"
+	}
+	switch err := err.(type) { //nolint:errorlint // the same
+	case interface{ Unwrap() error }:
+		return held(err.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(err.Unwrap(), held)
+	default:
+		return false
 	}
 }
 

@@ -47,8 +47,14 @@ func TestStatus(t *testing.T) {
 		"no answer to the unlock":      {of("unlock", lockregistry.ErrUnavailable), 500},
 		"no answer to the release":     {of("release", lockregistry.ErrUnavailable), 500},
 		"the work and the unlock fail": {errors.Join(io.ErrUnexpectedEOF, of("unlock", lockregistry.ErrUnavailable)), 500},
-		"the work's own deadline":      {context.DeadlineExceeded, 500},
-		"another error":                {io.ErrUnexpectedEOF, 500},
+		"no answer to a renewal":       {of("renew", lockregistry.ErrUnavailable), 500},
+		"the deadline of a renewal":    {of("renew", context.DeadlineExceeded), 500},
+		"a nested lock is taken":       {fmt.Errorf("shipping: %w", errors.Join(of("do", lockregistry.ErrTaken), nil)), 409},
+		"no answer to both": {
+			fmt.Errorf("shipping: %w", errors.Join(of("do", lockregistry.ErrUnavailable), of("unlock", lockregistry.ErrUnavailable))), 500,
+		},
+		"the work's own deadline": {context.DeadlineExceeded, 500},
+		"another error":           {io.ErrUnexpectedEOF, 500},
 	} {
 		require.Equal(t, c.want, lockhttp.Status(c.err), name)
 	}
