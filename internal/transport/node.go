@@ -82,7 +82,7 @@ func newNode(t *Client, address string) *Node {
 			t.resolver.Refresh(topology.KeptFor)
 		}
 		if s.plain {
-			t.learnDatabase()
+			t.learnDatabase() // mutant: database not asked for
 		}
 		return s.queue.hasten(now)
 	})

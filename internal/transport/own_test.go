@@ -108,6 +108,14 @@ func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	}
 }
 
+// A client that is not wrapped is asked while all is well: once its server is silent, nobody could tell, and no other connection
+// could be used.
+func TestClient_DatabaseIsAskedForEarly(t *testing.T) {
+	way := New(onMiniredis(t))
+	way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "42", Args: protocol.Args{"a:1", "1"}})
+	require.True(t, redistest.Await(10*time.Second, func() bool { return way.pool.selected.Load() != nil }))
+}
+
 // A server that refuses the connection has refused no question: it is asked again.
 func TestClient_DatabaseOfARefusedConnection(t *testing.T) {
 	client := onMiniredis(t)

@@ -272,6 +272,11 @@ var mutations = []mutation{
 		"../../internal/transport:TestDialer_WhileTheDatabaseIsNotKnown$",
 	},
 	{
+		"database not asked for", "no new connection can be used while those whose database it must have are silent",
+		"t.learnDatabase()", "_ = t",
+		"../../internal/transport:TestClient_DatabaseIsAskedForEarly$",
+	},
+	{
 		"whole refusal taken for an answer", "a server that refuses the connection counts as one that does not tell its database",
 		"!refusesInfo(err)", "fault.Transient(err)",
 		"../../internal/transport:TestClient_DatabaseOfARefusedConnection$",
