@@ -55,8 +55,8 @@ type keepAlive struct {
 // KeepAlive begins to ask the server, for a call that waits for a message or must notice a silent server.
 func (s *Node) KeepAlive() {
 	s.keepAlive.calls.Add(1)
-	if s.Silent(clock.LongAgo) {
-		s.Relearn()
+	if s.Silent(clock.LongAgo) { // it may answer again: asked only at the next turn, it would be taken for silent until then
+		s.Relearn() // mutant: silent server not asked at once
 	}
 	s.keepAlive.begin()
 }

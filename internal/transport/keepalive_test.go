@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/belief"
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
@@ -40,6 +41,29 @@ func TestKeepAlive_WhileOthersWait(t *testing.T) {
 		way.Close()
 		<-time.After(time.Hour)
 		require.EqualValues(t, 6+240+6, server.asked.Load())
+	})
+}
+
+// A call begins to wait at a server that was silent, and answers again, but was not asked since. It is asked at once: by its next
+// turn it would count as silent still, and a call that fails fast would fail.
+func TestKeepAlive_AServerThatAnswersAgain(t *testing.T) {
+	client := onMiniredis(t)
+	synctest.Test(t, func(t *testing.T) {
+		way := New(distantClient{client, &distant{}})
+		s, now := way.First, way.Clock.Now
+		ask := s.probes.ask
+		s.probes.ask = nil // nobody answers
+		s.foundSilent(now(), now())
+		<-time.After(time.Second)
+		s.probes.ask = ask
+		began := now()
+		require.True(t, s.Silent(clock.LongAgo))
+		s.KeepAlive()
+		<-time.After(s.Plus(belief.Tick))
+		require.False(t, s.Silent(began))
+		s.EndKeepAlive()
+		way.Close()
+		<-time.After(time.Hour)
 	})
 }
 

@@ -272,6 +272,11 @@ var mutations = []mutation{
 		"../../internal/transport:TestDialer_WhileTheDatabaseIsNotKnown$",
 	},
 	{
+		"silent server not asked at once", "a call fails fast although the server answers again",
+		"s.Relearn()", "_ = s",
+		"../../internal/transport:TestKeepAlive_AServerThatAnswersAgain$",
+	},
+	{
 		"database not asked for", "no new connection can be used while those whose database it must have are silent",
 		"t.learnDatabase()", "_ = t",
 		"../../internal/transport:TestClient_DatabaseIsAskedForEarly$",
