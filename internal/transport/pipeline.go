@@ -114,6 +114,12 @@ func (t *Client) DoEach(
 	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,
 	done func(i int, reply rueidis.RedisResult, cut bool),
 ) {
+	if err := p.Ctx.Err(); err != nil {
+		for i := range keys {
+			done(i, rueidis.NewErrorResult(err), true)
+		}
+		return
+	}
 	all := make([]int, len(keys))
 	for i := range all {
 		all[i] = i
