@@ -253,6 +253,33 @@ func TestNode_ARedirectedReplyIsNotFresh(t *testing.T) {
 	})
 }
 
+// So it does for those of several questions that a suspect node redirects, and only for these.
+func TestNode_EachQuestionFollowsARedirection(t *testing.T) {
+	client := onMiniredis(t)
+	moved := client.Do(t.Context(), client.B().Eval().Script("return redis.error_reply('ASK 7 b:1')").Numkeys(0).Build())
+	suspected(t, func(t *testing.T, way *Client, _ *Node, n *greetingNode) {
+		n.reply = moved
+		ask := func(ctx context.Context, to rueidis.CoreClient, some []int) (all []rueidis.RedisResult) {
+			for _, i := range some {
+				result := to.Do(ctx, to.B().Arbitrary("PTTL").Keys(strconv.Itoa(i)).Build())
+				if i == 1 {
+					result = n.slots // it was answered
+				}
+				all = append(all, result)
+			}
+			return all
+		}
+		var answered []int
+		way.DoEach(&Wait{Ctx: t.Context(), Limit: time.Second}, []string{"0", "1", "2"}, ask,
+			func(i int, reply rueidis.RedisResult, _ bool) {
+				require.NoError(t, reply.Error())
+				answered = append(answered, i)
+			})
+		require.Equal(t, []int{0, 1, 2}, answered)
+		require.EqualValues(t, 2, n.elsewhere.Load())
+	})
+}
+
 // Where the nodes name a master that the client does not know, or do not agree on one, the client may lead to a master that was
 // deposed: its reply is not believed, however fast it comes. If it has known no master by the names that they give, that proves
 // nothing.
