@@ -199,8 +199,9 @@ type request struct {
 
 // caller is who makes a call.
 type caller struct {
-	as owner.ID  // a Hold, or a run of Once; nobody: who the context says
-	in tenure.In // what the context carries: it is asked once for each call
+	as     owner.ID       // a Hold, or a run of Once; nobody: who the context says
+	in     tenure.In      // what the context carries: it is asked once for each call
+	nested *tenure.Tenure // the call has entered another owner's hold; nil: it has not
 }
 
 // owner returns the owner that calls, whatever hold its context carries.

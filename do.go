@@ -55,13 +55,27 @@ func (l *Lock) do(ctx context.Context, fn func(context.Context) error, q *reques
 	var work *tenure.Tenure // nil, when the hold is lost already
 	defer func() {
 		work.StopRenewing()
-		leaving := work.Outlived(l.unlockBy(context.WithoutCancel(ctx), q.in.Carried))
+		leaving := work.Outlived(l.undo(context.WithoutCancel(ctx), q))
 		err = fault.Join(err, l.fail("unlock", leaving))
 	}()
 	within, of := l.context(ctx, q.in)
 	work = of
 	work.StartRenewing()
 	return fn(within)
+}
+
+// undo undoes the lock of a call of Do, which may have nested in the hold of another owner. If that hold is lost, the goroutine
+// may have locked for itself since, and keeps that.
+func (l *Lock) undo(ctx context.Context, q *request) error {
+	now := l.reg.cache.current(l)
+	switch t := q.nested; {
+	case t == nil:
+		return now.unlock(ctx, q.owner())
+	case t.Lasts():
+		return now.unlock(ctx, t.Owner)
+	default:
+		return now.unlockLost(t)
+	}
 }
 
 // DoValue is [Lock.Do] or [Semaphore.Do] for a function that also returns a value:

@@ -197,6 +197,7 @@ func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID) (deci
 		return false, nil
 	}
 	q.how = observe.HowAgain // the hold has a pin already
+	q.nested = t
 	if err = l.refresh(ctx, t.Owner, *q, local.Reentered); err != nil {
 		err = l.retreat(ctx, t.Owner, err)
 	}

@@ -136,6 +136,14 @@ func (l *localLock) Exit(o owner.ID) (local.Departure, fault.Loss) {
 	return local.Last, fault.NotLost
 }
 
+// ExitLost undoes one lock of o if o was evicted, and returns why; else it does nothing.
+func (l *localLock) ExitLost(o owner.ID) fault.Loss {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, why := l.evictions.Exit(o)
+	return why
+}
+
 // Evict turns held into leaving without an exit of the owner, which may never unlock, if lost says that the hold is lost. If
 // Evict reports true, the caller must do what it does after the last exit.
 func (l *localLock) Evict(lost func() fault.Loss) bool {

@@ -166,10 +166,33 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	return l.fail("unlock", err)
 }
 
-// unlockBy is Unlock for a call whose context carries c.
+// unlockBy is Unlock for a call whose context carries c. If the caller holds nothing, it may have nested in a hold that is lost,
+// or unlock for that hold's owner. Then it undoes one of the owner's locks: else the owner would never get the lock again.
 func (l *Lock) unlockBy(ctx context.Context, c *tenure.Carried) error {
 	now := l.reg.cache.current(l)
-	return now.unlock(ctx, now.hold.OwnerOf(c))
+	err := now.unlock(ctx, now.hold.OwnerOf(c))
+	if err == ErrNotOwner { //nolint:errorlint // never wrapped
+		return now.unlockLost(c.Lost(&now.hold)) // mutant: nested call stays
+	}
+	return err
+}
+
+// unlockLost undoes one lock of an owner whose hold was lost. T is nil, or may be over, if there is none.
+func (l *Lock) unlockLost(t *tenure.Tenure) error {
+	if t != nil {
+		if why := l.hold.ExitLost(l.half(), t); why != fault.NotLost {
+			return why.Err()
+		}
+	}
+	return ErrNotOwner
+}
+
+// lossFor returns why a call that acts as o, and whose context carries c, finds the hold lost, if it does.
+func (l *Lock) lossFor(o owner.ID, c *tenure.Carried) fault.Loss {
+	if t := c.Lost(&l.hold); t != nil && l.half().Lost(o) == fault.NotLost {
+		o = t.Owner
+	}
+	return l.half().Lost(o)
 }
 
 // Renew sets the lease of the caller's hold: from now on it is valid for lease. Later renewals use the same lease, also the
@@ -198,10 +221,11 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 		return l.fail("renew", err)
 	}
 	now := l.reg.cache.current(l)
-	o := now.hold.OwnerOf(tenure.CarriedBy(ctx).Carried)
+	c := tenure.CarriedBy(ctx).Carried
+	o := now.hold.OwnerOf(c)
 	h := now.heldBy(o)
 	if h == nil {
-		if why := now.half().Lost(o); why != fault.NotLost {
+		if why := now.lossFor(o, c); why != fault.NotLost {
 			return l.fail("renew", why.Err())
 		}
 	}
@@ -229,7 +253,8 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 //
 // The context carries the hold. While the hold lasts, calls of Lock, Do, Unlock, Renew and Context of this very lock nest in it
 // if they have this context or a child of it, whichever goroutine calls. The hold goes on until all nested calls have unlocked.
-// For other locks, and once the hold is over, the context changes nothing about the owner.
+// When it is lost, these unlock all the same, and get [ErrLockLost], as the owner does. For other locks, and once the hold is
+// over, the context changes nothing about the owner.
 //
 // If the owner's goroutine ends without Unlock, a renewed hold is still renewed, and nothing is logged, in these cases, since
 // another goroutine may unlock with the context:
@@ -268,8 +293,9 @@ func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Contex
 		if err == nil && h != nil {
 			h.EndContext(ctx)
 		}
-		if err = ErrNotOwner; now.half().Lost(o) != fault.NotLost {
-			err = now.half().Lost(o).Err()
+		err = ErrNotOwner
+		if why := now.lossFor(o, in.Carried); why != fault.NotLost {
+			err = why.Err()
 		}
 	}
 	if err != nil {

@@ -18,6 +18,7 @@ type Half interface { //nolint:interfacebloat // each transition of the state ma
 	Taken()
 	Granted() (contended bool)
 	Exit(o owner.ID) (Departure, fault.Loss)
+	ExitLost(o owner.ID) fault.Loss
 	Evict(lost func() fault.Loss) bool
 	Free()
 	HandOff(running time.Duration) bool
@@ -127,6 +128,14 @@ func (s *Side) Exit(o owner.ID) (Departure, fault.Loss) {
 	how, why := s.exit(o)
 	s.of.holdBack()
 	return how, why
+}
+
+// ExitLost undoes one lock of o if o was evicted, and returns why; else it does nothing.
+func (s *Side) ExitLost(o owner.ID) fault.Loss {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	_, why := s.evictions.Exit(o)
+	return why
 }
 
 // Evict turns held into leaving without an exit of the owners, which may never unlock, if lost says that the hold is lost. If

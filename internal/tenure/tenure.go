@@ -184,7 +184,8 @@ func (l *Held) Tenure(half local.Half, o owner.ID, h *hold.Hold, token uint64) *
 	return t
 }
 
-// Exit undoes one lock of an owner in the local half. With the last one its tenure ends.
+// Exit undoes one lock of an owner in the local half. With the last one its tenure ends. That of an owner that was evicted goes
+// on until then, too: other goroutines that have nested in it have yet to unlock, see ExitLost.
 //
 // It may miss the first tenure of a lock when that is made at this moment. That is harmless: the tenure is over once the hold
 // is replaced; and while the hold goes on, because readers share it, calls nest only if the owner has locked again.
@@ -195,10 +196,35 @@ func (l *Held) Exit(half local.Half, o owner.ID) (local.Departure, fault.Loss) {
 	}
 	defer l.unlock(s)
 	how, why := half.Exit(o)
-	if t := s.of(o); t != nil && (how == local.Leaves || how == local.Last || how == local.Lost) {
+	if t := s.of(o); t != nil && (how == local.Leaves || how == local.Last || how == local.Lost && half.Lost(o) == fault.NotLost) {
 		s.end(t)
 	}
 	return how, why
+}
+
+// ExitLost undoes one lock of the owner of a tenure that Lost has returned, for a goroutine that has nested in the tenure, or
+// unlocks for the owner. It returns why the hold was lost; nothing when the owner has unlocked as often as it has locked.
+//
+// The owner may have the lock anew, or another goroutine of the caller: ExitLost undoes no lock of a hold that lasts.
+func (l *Held) ExitLost(half local.Half, t *Tenure) fault.Loss {
+	why := half.ExitLost(t.Owner)
+	if half.Lost(t.Owner) == fault.NotLost {
+		l.end(t)
+	}
+	return why
+}
+
+// end ends a tenure, which may be none of the lock's any more.
+func (l *Held) end(t *Tenure) {
+	s := l.lock()
+	if s == nil {
+		t.ended.Store(true)
+		return
+	}
+	defer l.unlock(s)
+	if t.ended.Store(true); s.of(t.Owner) == t {
+		s.end(t)
+	}
 }
 
 // Delegate notes that another goroutine may unlock for the owner from now on: it may have a context that carries the tenure.
@@ -287,6 +313,17 @@ func (c *Carried) At(l *Held) *Tenure {
 	for ; c != nil && c.tenure != nil; c = c.outer {
 		if c.tenure.at == l && c.tenure.Lasts() && !c.tenure.Owner.IsHold() {
 			return c.tenure
+		}
+	}
+	return nil
+}
+
+// Lost finds the tenure of a lock that a context carries whose hold was lost, and taken from its owner, which has yet to unlock.
+// It returns nil if there is none. It looks as At does.
+func (c *Carried) Lost(l *Held) *Tenure {
+	for ; c != nil && c.tenure != nil; c = c.outer {
+		if t := c.tenure; t.at == l && !t.ended.Load() && !t.Lasts() && !t.Owner.IsHold() {
+			return t
 		}
 	}
 	return nil

@@ -233,3 +233,5 @@ func TestHeld_TenureOfALostHold(t *testing.T) {
 type evicted struct{ half }
 
 func (evicted) Exit(owner.ID) (local.Departure, fault.Loss) { return local.Lost, fault.LeaseOver }
+
+func (evicted) Lost(owner.ID) fault.Loss { return fault.NotLost } // it has locked once

@@ -170,6 +170,73 @@ func TestLost_DoKnowsItsHold(t *testing.T) {
 	})
 }
 
+// Another goroutine nests in a hold, or is to unlock for its owner, with the context of the hold. When the hold is lost, and goes
+// to a waiter, that goroutine unlocks for the owner all the same, which then gets the lock again.
+func TestLost_NestedCallsOfOtherGoroutines(t *testing.T) {
+	t.Parallel()
+	const lease = 10 * time.Second
+	for kind, pick := range kit.LockKinds {
+		for name, nests := range map[string]func(ctx context.Context, w *kit.World, l *lockregistry.Lock, lost func()){
+			"Do": func(ctx context.Context, w *kit.World, l *lockregistry.Lock, lost func()) {
+				w.Fails(l.Do(ctx, func(context.Context) error { lost(); return nil }), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+			},
+			"Lock": func(ctx context.Context, w *kit.World, l *lockregistry.Lock, lost func()) {
+				require.NoError(w, l.Lock(ctx))
+				lost()
+				w.Fails(l.Renew(ctx, time.Minute), lockregistry.ErrLockLost, "renew", kit.TheKey)
+				require.ErrorIs(w, context.Cause(l.Context(ctx)), lockregistry.ErrLockLost)
+				w.Fails(l.Unlock(ctx), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+			},
+			"nothing": func(_ context.Context, _ *kit.World, _ *lockregistry.Lock, lost func()) { lost() },
+		} {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					r := w.Registry()
+					l := pick(r)
+					next := l
+					if kind == "reader" {
+						next = r.ReadWrite("42").Writer()
+					}
+					owner, waiter := w.Goroutine(), w.Goroutine()
+					require.NoError(w, owner.Lock(l, lockregistry.Lease(lease)))
+					ctx := context.WithoutCancel(owner.Watch(l))
+					nests(ctx, w, l, func() {
+						has := waiter.Starts(next)
+						w.Do("DEL", kit.TheKey)
+						w.Pass(lease)
+						require.NoError(w, <-has)
+					})
+					w.Fails(l.Unlock(ctx), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+					w.Fails(l.Unlock(ctx), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
+					require.Equal(w, lockregistry.ErrNotOwner, context.Cause(l.Context(ctx)))
+					require.NoError(w, waiter.Unlock(next))
+					require.NoError(w, owner.Lock(l))
+					w.Fails(l.Unlock(ctx), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
+					require.NoError(w, owner.Unlock(l))
+				})
+			})
+		}
+	}
+}
+
+// A call of Do that has nested in a hold that is lost unlocks that, not what its goroutine has locked since.
+func TestLost_DoKeepsWhatItsGoroutineHasLockedSince(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		l, owner := w.Registry().Obtain("42"), w.Goroutine()
+		require.NoError(w, owner.Lock(l, lockregistry.Lease(10*time.Second)))
+		ctx := context.WithoutCancel(owner.Watch(l))
+		w.Fails(l.Do(ctx, func(context.Context) error {
+			w.Do("DEL", kit.TheKey)
+			return l.Lock(w.Context()) // waits until the hold is lost
+		}), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+		require.True(w, l.IsHeld())
+		w.Unlock(l)
+		w.Fails(owner.Unlock(l), lockregistry.ErrLockLost, "unlock", kit.TheKey)
+		require.NoError(w, owner.Lock(l))
+		require.NoError(w, owner.Unlock(l))
+	})
+}
+
 // The next one does not wait for the removal of the lost hold's key: it takes the key over, and the removal finds another
 // hold.
 func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {

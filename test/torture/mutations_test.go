@@ -67,6 +67,11 @@ var mutations = []mutation{
 		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
 	},
 	{
+		"nested call stays", "an unlock with the context of a lost hold is not the owner's",
+		"now.unlockLost(c.Lost(&now.hold))", "err",
+		"../lease:TestLost_NestedCallsOfOtherGoroutines$",
+	},
+	{
 		"sharer gets less", "a reader that joins during a renewal gets its lease",
 		"u.joined = longer(u.joined, t)", "_ = t",
 		"../lease:TestNested_AReaderThatComesDuringARenewal$",
