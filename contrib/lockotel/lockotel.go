@@ -147,8 +147,8 @@ func New(opts ...Option) (observe.Observer, error) {
 //   - lockregistry.windows, a counter: how often a waiting call left a free lock to callers without a place in the queue
 //
 // Unregister the registration before the registry is closed. Of several registrations with one prefix OpenTelemetry reports the
-// gauges of the last one alone: give one function for all registries with a prefix. Of the options only [WithMeterProvider] has an
-// effect.
+// gauges of the last one alone: give one function for all registries with a prefix. Of the options only [WithMeterProvider] has
+// an effect.
 func ReportStats(prefix string, stats func() observe.Stats, opts ...Option) (metric.Registration, error) {
 	s, err := settingsOf(opts)
 	if err == nil && stats == nil {

@@ -327,7 +327,7 @@ var mutations = []mutation{
 		"../../internal/queue:TestProofs_OfServersThatLeadNoMoreAreForgotten$",
 	},
 	{
-		"successor not looked at", "only holds on the server of a lost connection are looked at, not those that its successor has by then",
+		"successor not looked at", "holds on the server of a lost connection are looked at, not those that its successor has",
 		"!at.IsSuspect(now)", "true",
 		"../../test/cluster:TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt$",
 	},
