@@ -332,7 +332,7 @@ var mutations = []mutation{
 		"../../test/cluster:TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt$",
 	},
 	{
-		"silent former master believed", "a master that does not answer, and has a successor, is not suspect while nothing is sent to it",
+		"silent former master believed", "a master that does not answer, and has a successor, is not suspect unless something was sent",
 		"old.loses(n, all)", "false",
 		"../../internal/transport:TestRoutes_TheSuccessorOfASilentMaster$",
 	},
