@@ -319,9 +319,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 		q.as, q.wait, q.unlogged = owner.NewHold(), notAtAll, b.unlogged(l)
 		in, err := l.enter(ctx, &q)
 		if err != nil {
-			for i := range as {
-				group.Leave(i)
-			}
+			group.Leave()
 			if err == fault.Busy { //nolint:errorlint // never wrapped
 				b.taken = takenLock{l, false}
 			}
@@ -331,10 +329,10 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 		b.locks[i], as = in.lock, append(as, q.as)
 	}
 	at, taken, err := group.Try(b.deadline)
+	group.Leave()
 	holds := make([]*Hold, 0, len(as))
 	for i, l := range b.locks {
 		if !group.Won(i) {
-			group.Leave(i)
 			continue
 		}
 		h, lost := l.take(ctx, "acquire", as[i])

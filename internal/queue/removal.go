@@ -2,11 +2,13 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/transport"
@@ -66,14 +68,23 @@ func (p *Path) RemoveUnclaimed(number string) {
 	p.all.Cleaner.Expedite(r)
 }
 
-// cleanUp removes what a call has left, in the background. When the registry is closed, cleanUp sends the removal itself, once.
-func (all *Shared) cleanUp(m cleanup.Removal) {
-	if all.Cleaner.Remove(m, nil) {
+// cleanUp removes what a call has left, in the background. When the registry is closed, cleanUp sends the removals itself, once
+// and together: there may be thousands, and the call is to end.
+func (all *Shared) cleanUp(left ...cleanup.Removal) {
+	left = slices.DeleteFunc(left, func(m cleanup.Removal) bool { return all.Cleaner.Remove(m, nil) })
+	if len(left) == 0 {
 		return
 	}
-	limit := all.Transport.RoundTrip(m.Key).Plus(ReleaseGrace) // little time, since no call waits for it
-	all.Transport.AwaitAbandoned(limit)
-	all.removeOnce(transport.Wait{Ctx: context.Background(), Limit: limit}, m)
+	limit := func(m cleanup.Removal) time.Duration { // little time, since no call waits for it
+		return all.Transport.RoundTrip(m.Key).Plus(ReleaseGrace)
+	}
+	all.Transport.AwaitAbandoned(limit(left[0]))
+	_ = Each(left, func(m cleanup.Removal) error {
+		if !all.removeOnce(transport.Wait{Ctx: context.Background(), Limit: limit(m)}, m) {
+			return fault.Unavailable
+		}
+		return nil
+	})
 }
 
 // removeOnce sends a removal now, and reports whether it was confirmed.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/cleanup"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
@@ -78,13 +79,22 @@ func (g *Group) Add(ctx context.Context, p *Path, h *hold.Hold) {
 // Won reports whether the i-th path has its hold.
 func (g *Group) Won(i int) bool { return g.tries[i].won() }
 
-// Leave frees the local half of the i-th path, which was not obtained, and removes what Redis may have granted.
-func (g *Group) Leave(i int) {
-	a := &g.tries[i]
-	if a.hold.MayArrive() {
-		a.path.all.cleanUp(a.path.remains(a.hold))
+// Leave frees the local halves of the paths that were not obtained, and removes what Redis may have granted.
+func (g *Group) Leave() {
+	var left []cleanup.Removal
+	for i := range g.tries {
+		if a := &g.tries[i]; !a.won() && a.hold.MayArrive() {
+			left = append(left, a.path.remains(a.hold))
+		}
 	}
-	a.path.lock.Free()
+	if len(left) > 0 {
+		g.tries[0].path.all.cleanUp(left...)
+	}
+	for i := range g.tries {
+		if a := &g.tries[i]; !a.won() {
+			a.path.lock.Free()
+		}
+	}
 }
 
 // Try asks Redis once for all paths. If they are not obtained it returns why, and which path failed: fault.Busy if another

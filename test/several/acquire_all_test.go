@@ -338,6 +338,38 @@ func TestAcquireAll_WithALateReply(t *testing.T) {
 	})
 }
 
+// Close ends a call with many paths as soon as one with a single path, although the server is silent.
+func TestAcquireAll_ClosedWhileRedisIsSilent(t *testing.T) {
+	for name, taken := range map[string]bool{"at once": false, "in order": true} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f, paths := w.Flaky(), kit.NumberedPaths(100)
+				r := f.Registry()
+				w.Known(r)
+				if taken {
+					w.Lock(w.Registry().Obtain(paths[len(paths)-1]))
+				} else {
+					f.Fate("obtain", kit.Silence)
+				}
+				stop, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				_, failed := w.AllOf(stop, r, paths)
+				w.Settle()
+				w.Pending(failed)
+				for _, command := range []string{"obtain", "renew", "release"} {
+					f.Fate(command, kit.Silence)
+				}
+				start := time.Now()
+				go func() { _ = r.Close() }()
+				w.Pass(10 * time.Millisecond)
+				cancel()
+				require.Error(w, <-failed)
+				require.Less(w, time.Since(start), 500*time.Millisecond)
+			})
+		})
+	}
+}
+
 // What is given back when the wait is over does not make the call outlast it.
 func TestAcquireAll_InTime(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
