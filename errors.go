@@ -119,7 +119,10 @@ func (l *Lock) describe(o owner.ID) string {
 	case o.Shared():
 		return fmt.Sprintf("owner %d of this process", o.Number())
 	case o.IsHold():
-		return fmt.Sprintf("a Hold of goroutine %d of this process", uint64(l.taker(o)))
+		if by := l.taker(o); by != owner.Nobody {
+			return fmt.Sprintf("a Hold of goroutine %d of this process", uint64(by))
+		}
+		return "a Hold of this process" // which its call has only just got
 	default:
 		return fmt.Sprintf("goroutine %d of this process", uint64(o))
 	}

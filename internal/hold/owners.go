@@ -54,6 +54,7 @@ func (h *Hold) HandOff(limit time.Duration) (can, due bool, running time.Duratio
 		return false, false, 0
 	}
 	h.renewing = 0 // the function of a Do that unlocked too often may still run
+	h.had.taker = owner.Nobody
 	h.lease.RenewAnyway(false)
 	h.lease.Handoff()
 	ends, running := h.ends.all(), h.lease.Effective(h.lease.Term)

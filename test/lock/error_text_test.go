@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -110,5 +111,24 @@ func TestErrorText_WhoHadTheLock(t *testing.T) {
 		cancelled, cancel := context.WithCancel(w.Context())
 		cancel()
 		require.EqualError(w, <-kit.LockElsewhere(r.Obtain("free"), cancelled), "lockregistry: lock orders:free: context canceled")
+	})
+}
+
+// While an observer is told of a new Hold, it is not known which goroutine has it.
+func TestErrorText_AHoldThatIsNew(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		told, goOn := make(chan struct{}), make(chan struct{})
+		l := w.Registry(lockregistry.WithObserver(observe.Observer{Acquired: func(_ context.Context, a observe.Acquired) {
+			if a.Op == "acquire" {
+				close(told)
+				<-goOn
+			}
+		}})).Obtain("42")
+		got := w.Acquiring(l)
+		<-told
+		err := l.Lock(w.Context(), lockregistry.NoWait())
+		require.EqualError(w, err, "lockregistry: lock orders:42: the lock was not free: a Hold of this process has it")
+		close(goOn)
+		w.Release(w.Got(got))
 	})
 }

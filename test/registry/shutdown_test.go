@@ -157,6 +157,23 @@ func TestShutdown_OwnersGoOn(t *testing.T) {
 	}
 }
 
+// A goroutine that has handed its hold on holds nothing any more.
+func TestShutdown_TheFormerOwnerOfAHandoff(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r := w.Registry(lockregistry.WithHandoff(time.Hour))
+		l, next := r.Obtain("a"), w.Goroutine()
+		h := w.Acquires(l)
+		got := next.Starts(l)
+		w.Settle()
+		w.Release(h)
+		require.NoError(w, <-got)
+		done, _ := kit.Shutdown(w, r)
+		w.Fails(r.Obtain("b").Lock(w.Context()), lockregistry.ErrClosed, "lock", "orders:b")
+		require.NoError(w, next.Unlock(l))
+		require.NoError(w, <-done)
+	})
+}
+
 // An owner that waits already goes on waiting, and nobody else who waits for the same.
 func TestShutdown_OwnersThatWaitGoOn(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
