@@ -31,9 +31,9 @@ import (
 // # Leases
 //
 // A reader is renewed each third of its lease until it is unlocked, in either layout, unless Lock or TryLock names a [Lease]. So
-// a goroutine that forgets to unlock keeps writers out for as long as its process lives. A crash keeps them out for one lease at
-// most. When the lease of a process's readers ends, readers of other processes keep theirs. The readers of that process get
-// [ErrLockLost] when they unlock.
+// a goroutine that forgets to unlock keeps writers out for as long as its process lives. That is also true for one that has named
+// a Lease, once a reader without one has shared its hold. A crash keeps writers out for one lease at most. When the lease of a
+// process's readers ends, readers of other processes keep theirs. The readers of that process get [ErrLockLost] when they unlock.
 //
 // The reason for these renewals is Redisson. Before version 4.6 a renewal by a Java reader sets the leases of all readers to its
 // own lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed would end early and unnoticed, and a writer would
