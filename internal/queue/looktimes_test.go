@@ -113,11 +113,19 @@ func TestClears(t *testing.T) {
 		rank   int
 		woken  bool
 		clears bool
-	}{{0, false, false}, {0, true, false}, {1, false, true}, {1, true, false}, {100, false, true}} {
+	}{{0, false, false}, {0, true, false}, {1, false, true}, {1, true, false}, {mostClear, false, true}} {
 		a := &acquisition{waitKit: &waitKit{ticket: ticket{woken: c.woken}}}
 		a.at.Rank = c.rank
 		require.Equal(t, c.clears, a.clears(), c)
 	}
+	far, clear := &acquisition{waitKit: &waitKit{}}, 0
+	far.at.Rank = mostClear + 1
+	for range 10_000 {
+		if far.clears() {
+			clear++
+		}
+	}
+	require.InDelta(t, 10_000/seldomClears, clear, 300, "few of those that are far back")
 }
 
 // To look goes before all else, and what the server is asked to report it is asked once.

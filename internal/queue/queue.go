@@ -3,6 +3,7 @@ package queue
 import (
 	"container/list"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -319,7 +320,17 @@ func (a *acquisition) leave() {
 // clears reports whether a look takes out the tickets in front whose processes are gone: one that the call makes because it is
 // time, as long as others are in front. A wake-up may mean that the connection was lost, perhaps those of all processes, since
 // the server is another one: then those in front are there again in a moment, and would have to ask for new tickets.
-func (a *acquisition) clears() bool { return a.at.Rank > 0 && !a.ticket.woken }
+//
+// It makes a look half as dear again. Where thousands wait, most of those far back leave that to the others.
+func (a *acquisition) clears() bool {
+	far := a.at.Rank > mostClear && rand.N(seldomClears) > 0
+	return a.at.Rank > 0 && !a.ticket.woken && !far
+}
+
+const (
+	mostClear    = 500 // tickets in front, up to which each look clears
+	seldomClears = 16  // of so many looks from further back one does
+)
 
 // ask asks the queue for a ticket, or looks after it.
 func (a *acquisition) ask(s state) error {
