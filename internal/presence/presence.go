@@ -30,8 +30,9 @@ type Registry interface {
 	// Locks returns the locks for the record, in no order. Of more than [MostLocks] some are left out.
 	Locks() []Lock
 
-	// Write writes the record, which expires when it has lasted for so long. Refused: the user lacks permission.
-	Write(ctx context.Context, text string, lasts time.Duration) (refused bool, err error)
+	// Write writes the record, which expires when it has lasted for so long. Gone: the server may have lost it. Refused: the user
+	// lacks permission.
+	Write(ctx context.Context, text string, lasts time.Duration, gone bool) (refused bool, err error)
 
 	// Broke changes whenever a connection to the server of the record has broken.
 	Broke() clock.Instant
@@ -215,7 +216,7 @@ func (w *Recorder) put(ctx context.Context) {
 	}
 	last.text, last.again, last.until, last.broke = text, now.Add(recordEach), now.Add(lasts), broke
 	written := fmt.Sprintf(`{"for":%d,%s`, lasts.Milliseconds(), text[1:]) // it alone is no change
-	refused, err := w.of.Write(ctx, written, lasts)
+	refused, err := w.of.Write(ctx, written, lasts, gone)
 	if last.failed = err != nil; !refused {
 		if last.failed {
 			last.again = now.Add(Lasting)

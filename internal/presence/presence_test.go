@@ -81,7 +81,7 @@ func (r *registry) Broke() (at clock.Instant) {
 func (r *registry) Lasts(context.Context) { r.set(func() { r.lasts++ }) }
 func (r *registry) Refused(error)         { r.set(func() { r.refused++ }) }
 
-func (r *registry) Write(_ context.Context, text string, lasts time.Duration) (refused bool, err error) {
+func (r *registry) Write(_ context.Context, text string, lasts time.Duration, _ bool) (refused bool, err error) {
 	r.mu.Lock()
 	r.lifetimes = append(r.lifetimes, lasts)
 	r.writes, r.texts = append(r.writes, time.Since(r.start)), append(r.texts, text)

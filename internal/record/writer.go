@@ -47,14 +47,19 @@ func (w *Writer) Init(of Of) {
 // list is about the list of registries that have a record, see list.lua. Only the goroutine that writes the record uses it.
 type list struct {
 	key    string
+	next   clock.Instant // until then the list has the registry, or is denied
 	denied clock.Instant // the server refuses it until then
 	known  bool          // the server knows the script
 }
 
-// Write writes the record, and notes that in the list of registries, which may be on another server.
-func (w *Writer) Write(ctx context.Context, text string, lasts time.Duration) (refused bool, err error) {
+// listEach is how often the list is told of the record at most: two writes of the record in time, before it takes the registry
+// for one that is silent. Of thousands of registries that wait the list would cost the server as much as their looks.
+const listEach = presence.SilentFor / 2
+
+// Write writes the record, and notes now and then in the list of registries that it does, which may be on another server.
+func (w *Writer) Write(ctx context.Context, text string, lasts time.Duration, gone bool) (refused bool, err error) {
 	ms, keys := strconv.FormatInt(lasts.Milliseconds(), 10), []string{w.key}
-	if w.Clock.Now() >= w.list.denied {
+	if now := w.Clock.Now(); now >= w.list.next || gone && now >= w.list.denied {
 		keys = append(keys, w.list.key)
 	}
 	var listed rueidis.RedisResult
@@ -123,8 +128,11 @@ func (l *list) told(reply rueidis.RedisResult, now clock.Instant) (ended []strin
 	ended, err := reply.AsStrSlice()
 	_, refused := rueidis.IsRedisErr(err)
 	l.known = err == nil || l.known && !refused
-	if refused && !protocol.NoScript(err) && !fault.Transient(err) {
+	if err == nil {
+		l.next = now.Add(listEach)
+	} else if refused && !protocol.NoScript(err) && !fault.Transient(err) {
 		l.denied = now.Add(presence.Denied)
+		l.next = l.denied
 	}
 	return ended
 }

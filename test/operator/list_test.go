@@ -2,8 +2,10 @@ package operator_test
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,6 +46,36 @@ func TestList_LocksInRecordsComeFirst(t *testing.T) {
 		require.Equal(w, []string{"held", "java", "read"}, kit.PathsOf(w.T, viewer), "without the list all are found by SCAN")
 		w.Unlock(r.Obtain("held"))
 		require.NoError(w, <-done)
+	})
+}
+
+// The list is told of a record now and then, not each time that it is written; but at once when keys are gone, as the list may be.
+func TestList_IsToldNowAndThen(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry(lockregistry.WithRenewal())
+		w.Lock(r.Obtain("42"))
+		told := func() (records, lists int) {
+			for _, c := range f.Sent(kit.Anything) {
+				if slices.Contains(c.Args, listKey) {
+					lists++
+				} else if slices.Contains(c.Args, recordOf(r)) {
+					records++
+				}
+			}
+			return records, lists
+		}
+		w.Pass(2 * time.Minute)
+		records, lists := told()
+		require.GreaterOrEqual(w, records, 6)
+		require.InDelta(w, 2, lists, 1.5, "at most each 30 s; it need be each minute")
+		require.GreaterOrEqual(w, lists, 3)
+		for _, before := told(); lists == before; _, lists = told() {
+			w.Pass(time.Second)
+		}
+		w.Do("DEL", kit.TheKey, recordOf(r), listKey)
+		w.Pass(22 * time.Second) // the renewal notices
+		require.Equal(w, "1", w.Do("EXISTS", listKey))
 	})
 }
 
