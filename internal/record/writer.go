@@ -52,9 +52,9 @@ type list struct {
 	known  bool          // the server knows the script
 }
 
-// listEach is how often the list is told of the record at most: two writes of the record in time, before it takes the registry
-// for one that is silent. Of thousands of registries that wait the list would cost the server as much as their looks.
-const listEach = presence.SilentFor / 2
+// listEach is how often the list is told of the record. Told with each write, of thousands of registries that wait, it would cost
+// the server as much as their looks.
+const listEach = 5 * time.Minute
 
 // Write writes the record, and notes now and then in the list of registries that it does, which may be on another server.
 func (w *Writer) Write(ctx context.Context, text string, lasts time.Duration, gone bool) (refused bool, err error) {
@@ -118,7 +118,7 @@ func (l *list) script() (verb, script string) {
 func (*list) args(registry string) []string {
 	return []string{
 		registry, strconv.FormatInt(presence.ListedFor.Milliseconds(), 10),
-		strconv.FormatInt(presence.SilentFor.Milliseconds(), 10), strconv.Itoa(presence.MostDead),
+		strconv.FormatInt((listEach + presence.SilentFor).Milliseconds(), 10), strconv.Itoa(presence.MostDead),
 	}
 }
 

@@ -1,10 +1,10 @@
 -- Notes in the list of a prefix's registries that one of them has written its record, and drops from the list those whose records
 -- have expired. So others find the records without a SCAN of all keys.
 --
--- KEYS[1]  the list: a sorted set of registries, by when each last wrote its record, in milliseconds since 1970 by this server
+-- KEYS[1]  the list: a sorted set of registries, by when each last told that, in milliseconds since 1970 by this server
 -- ARGV[1]  the registry
 -- ARGV[2]  for how many milliseconds a record lasts at most
--- ARGV[3]  a process that has not written for so many milliseconds is dead, most likely
+-- ARGV[3]  a process that has not told it for so many milliseconds is dead, most likely
 -- ARGV[4]  how many records of such processes are kept
 --
 -- Replies the registries beyond that, the oldest, 100 at most. They are off the list, and the caller ends their records.
