@@ -118,14 +118,14 @@ func TestClears(t *testing.T) {
 		a.at.Rank = c.rank
 		require.Equal(t, c.clears, a.clears(), c)
 	}
-	far, clear := &acquisition{waitKit: &waitKit{}}, 0
+	far, clearing := &acquisition{waitKit: &waitKit{}}, 0
 	far.at.Rank = mostClear + 1
 	for range 10_000 {
 		if far.clears() {
-			clear++
+			clearing++
 		}
 	}
-	require.InDelta(t, 10_000/seldomClears, clear, 300, "few of those that are far back")
+	require.InDelta(t, 10_000/seldomClears, clearing, 300, "few of those that are far back")
 }
 
 // To look goes before all else, and what the server is asked to report it is asked once.

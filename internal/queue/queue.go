@@ -323,7 +323,7 @@ func (a *acquisition) leave() {
 //
 // It makes a look half as dear again. Where thousands wait, most of those far back leave that to the others.
 func (a *acquisition) clears() bool {
-	far := a.at.Rank > mostClear && rand.N(seldomClears) > 0
+	far := a.at.Rank > mostClear && rand.N(seldomClears) > 0 //nolint:gosec // no secret
 	return a.at.Rank > 0 && !a.ticket.woken && !far
 }
 

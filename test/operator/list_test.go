@@ -49,7 +49,7 @@ func TestList_LocksInRecordsComeFirst(t *testing.T) {
 	})
 }
 
-// The list is told of a record now and then, not each time that it is written; but at once when keys are gone, as the list may be.
+// The list is told of a record now and then, not each time that it is written, and at once when keys are gone: it may be, too.
 func TestList_IsToldNowAndThen(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
