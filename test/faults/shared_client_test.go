@@ -140,7 +140,8 @@ func TestSharedClient_BreakWhileFindingOut(t *testing.T) {
 				w.Lock(holder.Obtain("42"))
 				w.Lock(r.Obtain("warm")) // the client has the connection that it sends commands on
 				f.Fate(command, kit.Cut) // others may ask the same meanwhile
-				result := kit.LockElsewhere(r.Obtain("42"), w.Context())
+				// The one for commands may be asked, too, and break: a call without a limit would end by that.
+				result := kit.LockElsewhere(r.Obtain("42"), w.Context(), lockregistry.Wait(time.Minute))
 				w.Await("its connection breaks", func() bool { return len(log.Lines("no connection for wake-ups")) > 0 })
 				f.Forget()
 				w.Await("it is tracked", func() bool { return w.Tracked() == 1 })

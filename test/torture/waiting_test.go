@@ -21,14 +21,15 @@ import (
 // modes are the ways in which waiting calls learn that a key may be free.
 var modes = []string{"auto", "pubsub", "tracking", "poll"}
 
-// waits starts a call that waits, of the process behind the proxy, and returns when it does.
+// waits starts a call that waits, of the process behind the proxy, and returns when it does. It has a limit: what the proxy breaks
+// may be the connection of its first try, and only a call with a limit goes on then.
 func (s *stage) waits() (result <-chan error, unlock func()) {
 	s.Helper()
 	before := len(s.proxy.Seen(netfault.Match{Name: "obtain"}))
 	ctx, path := s.owner(), s.path
 	got := make(chan error, 1)
 	go func() {
-		_, err := s.a.lock(s.soon(ctx), path, -1, 0)
+		_, err := s.a.lock(s.soon(ctx), path, time.Minute, 0)
 		got <- err
 	}()
 	s.await("two tries", func() bool { return len(s.proxy.Seen(netfault.Match{Name: "obtain"})) >= before+2 })
