@@ -21,8 +21,8 @@ import (
 // modes are the ways in which waiting calls learn that a key may be free.
 var modes = []string{"auto", "pubsub", "tracking", "poll"}
 
-// waits starts a call that waits, of the process behind the proxy, and returns when it does. It has a limit: what the proxy breaks
-// may be the connection of its first try, and only a call with a limit goes on then.
+// waits starts a call that waits, of the process behind the proxy, and returns when it does. It has a limit: the proxy may break
+// the connection of its first try, and only a call with a limit goes on then.
 func (s *stage) waits() (result <-chan error, unlock func()) {
 	s.Helper()
 	before := len(s.proxy.Seen(netfault.Match{Name: "obtain"}))
