@@ -47,7 +47,7 @@ func (w *Writer) Init(of Of) {
 // list is about the list of registries that have a record, see list.lua. Only the goroutine that writes the record uses it.
 type list struct {
 	key    string
-	next   clock.Instant // until then the list has the registry, or is denied
+	next   clock.Instant // until then the list has the registry, unless keys are gone
 	denied clock.Instant // the server refuses it until then
 	known  bool          // the server knows the script
 }
@@ -59,7 +59,10 @@ const listEach = 5 * time.Minute
 // Write writes the record, and notes now and then in the list of registries that it does, which may be on another server.
 func (w *Writer) Write(ctx context.Context, text string, lasts time.Duration, gone bool) (refused bool, err error) {
 	ms, keys := strconv.FormatInt(lasts.Milliseconds(), 10), []string{w.key}
-	if now := w.Clock.Now(); now >= w.list.next || gone && now >= w.list.denied {
+	if gone {
+		w.list.next = 0 // also if this write fails
+	}
+	if now := w.Clock.Now(); now >= w.list.next && now >= w.list.denied {
 		keys = append(keys, w.list.key)
 	}
 	var listed rueidis.RedisResult
@@ -132,7 +135,6 @@ func (l *list) told(reply rueidis.RedisResult, now clock.Instant) (ended []strin
 		l.next = now.Add(listEach)
 	} else if refused && !protocol.NoScript(err) && !fault.Transient(err) {
 		l.denied = now.Add(presence.Denied)
-		l.next = l.denied
 	}
 	return ended
 }
