@@ -161,8 +161,11 @@ func TestReservation_AGuestOfAWriterWithoutItsConnection(t *testing.T) {
 		}
 		writer := r.ReadWrite("42").Writer()
 		for range 2 {
-			ok, err := writer.TryLock(w.Context(), lockregistry.Wait(8*time.Second))
-			require.NoError(w, err)
+			var ok bool
+			require.NoError(w, w.Answer(func() (err error) {
+				ok, err = writer.TryLock(w.Context(), lockregistry.Wait(8*time.Second))
+				return err
+			}))
 			require.True(w, ok)
 			w.Released(writer.Unlock(w.Context()))
 			<-time.After(50 * time.Millisecond)
