@@ -168,7 +168,7 @@ func (s *suite) idleLoad(waiters int, length time.Duration) (serverLoad, error) 
 	return s.observer.between(before, after), err
 }
 
-// lateGrants is for how long a registry looks out for the grants of calls that were not answered in time: here, as all begin at once.
+// lateGrants is for how long a registry looks out for grants of calls that were not answered in time: here, all begin at once.
 const lateGrants = 80 * time.Second
 
 var (

@@ -258,8 +258,8 @@ func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock
 	return freed, again
 }
 
-// paced returns the pause for one removal, which grows with the number of removals: at most a batch of them is sent in each pause.
-// Once Redis answers again, the first tries are sent as fast as it does: see RetryNow. The caller holds the mutex.
+// paced returns the pause for one removal, which grows with the number of removals: at most a batch is sent in each pause. Once
+// Redis answers again, the first tries are sent as fast as it does: see RetryNow. The caller holds the mutex.
 func (c *Cleaner) paced(pause time.Duration) time.Duration {
 	return pause * time.Duration(max(1, len(c.all)/scheduler.Batch))
 }

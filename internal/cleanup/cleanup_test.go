@@ -193,8 +193,8 @@ func TestRemove_FreesWhenTheKeyIsGone(t *testing.T) {
 	}
 }
 
-// A grant that may arrive is looked out for, ten times a second at first, then more and more rarely, for as long as was asked since
-// Redis answers.
+// A grant that may arrive is looked out for, ten times a second at first, then more and more rarely, for as long as was asked
+// since Redis answers.
 func TestRemove_LooksOutForALateGrant(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		s.answers(silent)
