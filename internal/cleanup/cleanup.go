@@ -239,17 +239,16 @@ func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock
 	var over bool
 	if err == nil {
 		pause, over = p.confirmed(now)
-		pause = max(pause, c.paced(pace))
 	} else {
 		pause, over = p.unanswered(now)
-		pause = c.paced(pause)
 	}
 	over = over || c.closed && (t.last || !p.MayArrive)
 	if over {
 		delete(c.all, p.target())
 		c.due.Remove(p)
 	} else {
-		again = now.Add(pause)
+		// At most a batch of removals in each pause; once Redis answers again, as fast as it does: see RetryNow.
+		again = now.Add(c.paced(pause))
 		c.due.Put(p, again)
 	}
 	if err == nil || over || now >= p.Expired {
@@ -258,8 +257,7 @@ func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock
 	return freed, again
 }
 
-// paced returns the pause for one removal, which grows with the number of removals: at most a batch is sent in each pause. Once
-// Redis answers again, the first tries are sent as fast as it does: see RetryNow. The caller holds the mutex.
+// paced returns the pause for one removal, which grows with the number of removals. The caller holds the mutex.
 func (c *Cleaner) paced(pause time.Duration) time.Duration {
 	return pause * time.Duration(max(1, len(c.all)/scheduler.Batch))
 }

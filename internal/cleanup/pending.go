@@ -16,8 +16,8 @@ import (
 //
 //	state    | the next try comes                   | since
 //	open     | after a pause that doubles           | 0
-//	watched  | after an eighth of the time since    | since when Redis confirms
-//	         | then; with tickets after a second    |
+//	watched  | 10 times a second, later more rarely | since when Redis confirms
+//	         | with tickets once a second, soon     |
 //
 // There is one per target, however many calls have failed: the removal of a value also removes what older holds of this registry
 // have left there, see release.lua, so the newest value is enough. This harms no valid hold:
@@ -37,10 +37,10 @@ type pending struct {
 }
 
 const (
-	pace      = 100 * time.Millisecond // the shortest pause between tries while Redis answers
-	ease      = 8                      // the pause is this fraction of the time since the first confirmation
-	queuePace = time.Second            // the shortest pause where calls queue, soon: thousands may leave at once
-	stood     = 100 * pace             // a try that is later than that was made by a process that stood still
+	pace      = 100 * time.Millisecond // the pause between tries while Redis answers
+	haste     = 100 * pace             // for this long; then tries become rarer
+	ease      = 8                      // then the pause is this fraction of the time since the first confirmation
+	queuePace = time.Second            // the pause where calls queue, soon: thousands may leave at once
 )
 
 // Timing implements the heap's interface.
@@ -86,15 +86,18 @@ func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) 
 	}
 	if late := p.at.Until(now); p.since == 0 {
 		p.since = now
-	} else if late > stood { // this process stood still: commands that it had not sent by then are sent only now
+	} else if late > haste { // this process stood still: commands that it had not sent by then are sent only now
 		p.since = p.since.Add(late)
 	}
 	answering := p.since.Until(now)
-	pause = max(pace, answering/ease)
-	if p.Format.Many() || len(p.Leaving) > 0 {
+	pause = pace
+	switch {
+	case answering > haste:
+		pause = max(pace, answering/ease)
+	case p.Format.Many(), len(p.Leaving) > 0:
 		// When a release serves a late ticket, a message tells of that. But a late command that finds the lock free takes it, and
 		// nothing tells: the lock is idle then until the next try.
-		pause = max(pause, min(answering, queuePace))
+		pause = max(pace, min(answering, queuePace))
 	}
 	return pause, answering > p.Watch
 }
