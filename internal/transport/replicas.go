@@ -318,8 +318,13 @@ func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of [
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()
 	now := s.client.Clock.Now() // before it looks whether its connection stands, as in queue.take
-	if s.sender == s && !s.stale() {
-		s.batch, s.queue = append(s.batch, s.queue...), nil
+	if s.sender == s {
+		if !s.stale() {
+			s.batch, s.queue = append(s.batch, s.queue...), nil
+		} else if len(s.queue) > 0 && s.senders < mostReplicaSenders {
+			s.sender = nil
+			s.begin(s.node) // mutant: queued behind a stale sender
+		}
 	}
 	barred := s.node.belief.Barred()
 	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool {

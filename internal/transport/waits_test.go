@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,6 +97,39 @@ func TestRoundTrip_WaitingForReplicasIsNoSample(t *testing.T) {
 		require.True(t, way.First.RoundTrip().Known)
 		waits()
 	})
+}
+
+// A write goes over another connection when the one that waits for the replicas of earlier writes takes no more, whenever it comes.
+func TestReplicas_AWriteIsNotLeftBehindOthers(t *testing.T) {
+	client := onMiniredis(t)
+	answer := func(script string) rueidis.RedisResult {
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	master := lonely{client, answer("return redis.status_reply('OK')"), answer("return 0")}
+	for after := -2 * waitSlice; after < 2*waitSlice; after += time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			way := New(master)
+			defer func() {
+				way.Close()
+				<-time.After(time.Minute)
+			}()
+			send := func(writes bool, timeout time.Duration) Reply {
+				return way.Do(&Wait{Ctx: t.Context(), Limit: time.Hour}, &protocol.Call{
+					Key: "42", Args: protocol.Args{"v", "60000"},
+					Replicas: &protocol.Replicas{N: 1, Timeout: timeout, Settled: func(error) {}},
+					Wrote:    func(*protocol.Call, rueidis.RedisResult) bool { return writes },
+				})
+			}
+			var first sync.WaitGroup
+			first.Go(func() { send(true, time.Minute) })
+			<-time.After(way.First.RoundTrip().Plus(senderFor) + after)
+			began := way.Clock.Now()
+			second := send(false, time.Minute)
+			require.NoError(t, second.Error())
+			require.Less(t, began.Until(second.Came), 2*WaitAtMost)
+			first.Wait()
+		})
+	}
 }
 
 // The time for which a command itself may wait at the server is added to what is late, and to what is silence.
