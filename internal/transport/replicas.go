@@ -321,9 +321,9 @@ func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of [
 	if s.sender == s {
 		if !s.stale() {
 			s.batch, s.queue = append(s.batch, s.queue...), nil
-		} else if len(s.queue) > 0 && s.senders < mostReplicaSenders {
+		} else if s.senders < mostReplicaSenders { // mutant: queued behind a stale sender
 			s.sender = nil
-			s.begin(s.node) // mutant: queued behind a stale sender
+			s.begin(s.node)
 		}
 	}
 	barred := s.node.belief.Barred()

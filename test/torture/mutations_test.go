@@ -302,6 +302,11 @@ var mutations = []mutation{
 		"../../internal/transport:TestDialer_WhileTheDatabaseIsNotKnown$",
 	},
 	{
+		"queued behind a stale sender", "a write stays where it was queued when that connection takes no more",
+		"s.senders < mostReplicaSenders", "false",
+		"../../internal/transport:TestReplicas_AWriteIsNotLeftBehindOthers$",
+	},
+	{
 		"late greeting", "a connection that the old master has greeted late is used",
 		"d.belief.RoundTrip().Connect()", "time.Hour",
 		"../../test/faults:TestConnection_AConnectionThatWasMadeDuringAFreeze$",
