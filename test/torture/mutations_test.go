@@ -192,6 +192,11 @@ var mutations = []mutation{
 		"../shared:TestReadWriteLock_VerifiedWithoutItsLease$",
 	},
 	{
+		"lease elsewhere is over", "while a slot moves, readers whose leases are at the other node are removed",
+		"type(redis.pcall('EXISTS', key, own)) == 'number'", "true",
+		"../cluster:TestReadWriteLock_HalfASlotIsMoved$",
+	},
+	{
 		"dead readers stay", "the fields of dead readers stay while others read",
 		"left == -2", "false",
 		"../shared:TestReadWriteLock_DeadReadersLeaveNoField$",

@@ -59,12 +59,14 @@ local own = KEYS[2] or (string.find(key, '{', 1, true) and key or '{' .. key .. 
 local alone, shorter = nil, false -- shorter: the lock may have to end sooner, see extend
 if lease == '' then
   if redis.call('PTTL', own) == -2 then -- mutant: field without a lease
+    redis.call('EXISTS', key, own) -- fails if the lease is at another node, see rest
     return 0
   end
 else
   alone = redis.call('HLEN', key) == 2 -- mutant: reading renewal ends others
   shorter = not alone and redis.call('PTTL', own) > tonumber(lease)
   if redis.call('PEXPIRE', own, lease) == 0 then -- unlike SET, allowed when the server is out of memory
+    redis.call('EXISTS', key, own)
     return 0
   elseif alone or redis.call('PTTL', key) < tonumber(lease) then
     redis.call('PEXPIRE', key, lease)
@@ -128,14 +130,26 @@ local function free(kind)
   return not mode or kind == 'r' and mode == 'read' -- mutant: admitted beside a writer
 end
 
+-- Returns what the lease with this key has left: -2, it is over; nil, it is not known. While the slot of a cluster moves, the key
+-- may be at another node than the lock. Where the slot goes, a command about that key alone finds nothing, as if the lease were
+-- over. One about both keys is refused.
+local function rest(own)
+  local left = redis.pcall('PTTL', own)
+  if type(left) == 'number' and
+    (left ~= -2 or type(redis.pcall('EXISTS', key, own)) == 'number') then -- mutant: lease elsewhere is over
+    return left
+  end
+end
+
 -- Adjusts the lock after a field was removed: it now lives as long as the longest lease of the remaining holders. A writer has
--- the lease of the hash itself. Returns the mode, or false if no holder remains.
+-- the lease of the hash itself. Returns the mode, or false if no holder remains. If one of the leases is not known, the lock
+-- lives for as long as it would have: that is as long as any of them.
 --
 -- It removes the fields of readers whose leases are over: those of crashed processes would stay for as long as readers follow
 -- each other. It does so only with fields of this library, which end in a time in microseconds: once the key of a lease is gone
 -- nothing brings it back. A client of Redisson that stood still goes on renewing the hash while its field is there.
 local function recompute()
-  local longest, was = 0, 'read'
+  local longest, was, known = 0, 'read', true
   local fields = redis.call('HGETALL', key)
   for i = 1, #fields, 2 do
     if fields[i] == 'mode' then
@@ -145,7 +159,8 @@ local function recompute()
     else
       local left = -2
       for n = 1, tonumber(fields[i + 1]) or 0 do
-        left = math.max(left, redis.call('PTTL', name .. ':' .. fields[i] .. ':rwlock_timeout:' .. n))
+        local one = rest(name .. ':' .. fields[i] .. ':rwlock_timeout:' .. n)
+        left, known = math.max(left, one or -1), known and one
       end
       if left == -2 and string.find(fields[i], ':%d%d%d%d%d%d%d%d%d%d%d%d%d+$') then -- mutant: dead readers stay
         redis.call('HDEL', key, fields[i])
@@ -153,11 +168,12 @@ local function recompute()
       longest = math.max(longest, left)
     end
   end
-  if longest == 0 then -- mutant: lock goes with one
+  if known and longest == 0 then -- mutant: lock goes with one
     redis.call('DEL', key)
     return false
+  elseif known then
+    redis.call('PEXPIRE', key, longest)
   end
-  redis.call('PEXPIRE', key, longest)
   if was ~= 'read' then
     redis.call('HSET', key, 'mode', 'read')
   end
@@ -268,10 +284,12 @@ local function holder(value)
     return 'free', false, 0
   end
   if redis.call('HEXISTS', key, value) == 1 then
-    local left = redis.call('PTTL', name .. ':' .. value .. ':rwlock_timeout:1')
+    local own = name .. ':' .. value .. ':rwlock_timeout:1'
+    local left = redis.call('PTTL', own)
     if left ~= -2 then
       return 'mine', false, left
     end
+    redis.call('EXISTS', key, own) -- fails if the lease is at another node, see rest
     redis.call('HDEL', key, value) -- a grant that is over, while other readers remain
     mode = recompute()
   end
@@ -364,7 +382,8 @@ local removed = false -- the hash was removed
 -- next holder, or to announce: while its slot is being moved the server would not create it again. Besides the states of
 -- holder it returns over: a reader's lease was over, and what was left of the hold is removed.
 local function drop(value)
-  local had = side == 'w' or redis.call('DEL', KEYS[2] or name .. ':' .. value .. ':rwlock_timeout:1') == 1
+  local own = KEYS[2] or name .. ':' .. value .. ':rwlock_timeout:1'
+  local had = side == 'w' or redis.call('DEL', own) == 1 or not rest(own)
   if redis.call('HDEL', key, side == 'w' and value .. ':write' or value) == 0 then
     mode = redis.call('HGET', key, 'mode')
     return not mode and redis.call('EXISTS', key) == 1 and 'wrong' or 'free', false

@@ -125,20 +125,28 @@ for _, field in ipairs(gone) do
 end
 if holder ~= '' then
   redis.call('HDEL', key, holder)
-  -- The lock lives on as long as the longest lease of the readers, or as the hash does if there is a writer.
-  local longest = 0
+  -- The lock lives on as long as the longest lease of the readers, or as the hash does if there is a writer, or if a lease is at
+  -- another node while the slot moves, see rest in readwrite.lua.
+  local longest, known = 0, true
   for _, field in ipairs(holders) do
     if field ~= holder then
       if string.sub(field, -6) == ':write' then
         return told(gone)
       end
       for n = 1, counts[field] do
-        longest = math.max(longest, redis.call('PTTL', lease(field, n)))
+        local left = redis.pcall('PTTL', lease(field, n))
+        if type(left) == 'number' and (left ~= -2 or type(redis.pcall('EXISTS', key, lease(field, n))) == 'number') then
+          longest = math.max(longest, left)
+        else
+          known = false
+        end
       end
     end
   end
-  if longest > 0 then
-    redis.call('PEXPIRE', key, longest)
+  if longest > 0 or not known then
+    if known then
+      redis.call('PEXPIRE', key, longest)
+    end
     if mode == 'write' then -- others may read now
       redis.call('HSET', key, 'mode', 'read')
       announce('redisson_rwlock:' .. name, true)

@@ -1,0 +1,80 @@
+package cluster_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/test/internal/kit"
+)
+
+// While a slot moves, the lease of a reader may be at another node than the lock, where it seems to be over. It is not: when one
+// reader leaves, is renewed, or is removed by force, the others go on reading, and no writer gets the lock.
+func TestReadWriteLock_HalfASlotIsMoved(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	for name, test := range map[string]func(t *testing.T, one kit.Pair, value string){
+		"unlock": func(t *testing.T, one kit.Pair, _ string) {
+			t.Helper()
+			require.NoError(t, kit.UnlessLate(one.Reader.Unlock(t.Context())))
+		},
+		"renewal": func(t *testing.T, one kit.Pair, _ string) { t.Helper(); renewed(t, one) },
+		"force": func(t *testing.T, one kit.Pair, value string) {
+			t.Helper()
+			require.NoError(t, inspect.Of(one.Reg).ForceUnlockHolder(t.Context(), one.Reader.Path(), value))
+		},
+	} {
+		for moved, moves := range map[string]func(key, own string) []string{
+			"lock":               func(key, _ string) []string { return []string{key} },
+			"lock and own lease": func(key, own string) []string { return []string{key, own} },
+		} {
+			t.Run(name+" "+moved, func(t *testing.T) {
+				path := strings.ReplaceAll(name+moved, " ", "")
+				m := migrating(t, nodes, "orders:"+path)
+				pair := func() kit.Pair {
+					r := kit.OnCluster(t, nodes)
+					return kit.Pair{Reg: r, Reader: r.ReadWrite(path).Reader(), Writer: r.ReadWrite(path).Writer()}
+				}
+				one, other, third := pair(), pair(), pair()
+				require.NoError(t, other.Reader.Lock(t.Context(), lockregistry.Lease(time.Minute)))
+				others := m.keys()
+				require.NoError(t, one.Reader.Lock(t.Context(), lockregistry.Lease(time.Minute)))
+				own := slices.DeleteFunc(m.keys(), func(k string) bool { return slices.Contains(others, k) })
+				require.Len(t, own, 1)
+				m.begin()
+				m.move(moves("orders:"+path, own[0])...)
+
+				_, value, _ := strings.Cut(own[0], "}:")
+				test(t, one, strings.TrimSuffix(value, ":rwlock_timeout:1"))
+				ok, err := third.Writer.TryLock(lockregistry.ContextWithOwner(t.Context()))
+				require.NoError(t, err)
+				require.False(t, ok, "another process still reads")
+				renewed(t, other)
+				m.end()
+				require.NoError(t, other.Reader.Renew(t.Context(), time.Minute))
+				require.NoError(t, kit.UnlessLate(other.Reader.Unlock(t.Context())))
+			})
+		}
+	}
+}
+
+// renewed renews a reader whose lease may be where the server does not see it: then it cannot say whether it is over.
+func renewed(t *testing.T, p kit.Pair) {
+	t.Helper()
+	if err := p.Reader.Renew(t.Context(), time.Minute); err != nil {
+		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		require.NotErrorIs(t, err, lockregistry.ErrLockLost)
+	}
+}
+
+// keys returns the keys of the slot that have not moved yet.
+func (m *migration) keys() []string {
+	m.t.Helper()
+	return strings.Fields(m.from.Command(m.t, "CLUSTER", "GETKEYSINSLOT", m.slot, "100"))
+}
