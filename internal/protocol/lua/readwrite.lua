@@ -91,14 +91,16 @@ end
 if plain and (prefix == '' or redis.pcall('EXISTS', queue) == 0) and
   redis.call('HEXISTS', key, value) == 1 and redis.call('HLEN', key) == 2 then -- the last reader: the mode, and its field
   local name = braced and key or '{' .. key .. '}'
-  local gone = redis.call('DEL', key, KEYS[2] or name .. ':' .. value .. ':rwlock_timeout:1')
-  if channels ~= '' then -- publishing may be forbidden; the lock is released all the same
-    redis.pcall('PUBLISH', channels .. name, '0')
-    if sharded then -- Redisson listens there in a cluster
-      redis.pcall('SPUBLISH', channels .. name, '0')
+  local gone = redis.pcall('DEL', key, KEYS[2] or name .. ':' .. value .. ':rwlock_timeout:1')
+  if type(gone) == 'number' then -- else the lease is at another node, see rest
+    if channels ~= '' then -- publishing may be forbidden; the lock is released all the same
+      redis.pcall('PUBLISH', channels .. name, '0')
+      if sharded then -- Redisson listens there in a cluster
+        redis.pcall('SPUBLISH', channels .. name, '0')
+      end
     end
+    return gone - 1 -- 0 if its lease was over
   end
-  return gone - 1 -- 0 if its lease was over
 end
 
 --# write release queued
