@@ -75,9 +75,9 @@ type headline struct {
 
 var headlines = []headline{
 	{"lock and unlock, one goroutine", "paths-1", timePerOp.name, ""},
-	{"the same, 64 goroutines, a path each", "paths-64", timePerOp.name, "to lock and unlock, when 64 goroutines use a path each"},
+	{"the same, 64 goroutines, a path each", "paths-64", timePerOp.name, "to lock and unlock, with 64 goroutines, each on its own path"},
 	{"the same, 64 goroutines, all want one path", "one-path", timePerOp.name,
-		"to lock and unlock, when 64 goroutines of a process want the same path"},
+		"to lock and unlock, with 64 goroutines of a process on one path"},
 	{"three paths at once, 64 goroutines", "several-64", timePerOp.name, ""},
 	{"from a release to the next of 8 processes, median", "handoff-8", handoffMedian.name,
 		"until a released lock is held by the next of eight processes (median)"},

@@ -27,7 +27,7 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
-	require.Equal(t, "before\n"+generatedBegin+"\n\n- **11.0 µs** to lock and unlock, when 64 goroutines use a path each; "+
+	require.Equal(t, "before\n"+generatedBegin+"\n\n- **11.0 µs** to lock and unlock, with 64 goroutines, each on its own path; "+
 		"the best peer, rueidislock: 20.0 µs (`-only paths`)\n\n"+generatedEnd+"\nafter\n", read("README.md"))
 	page := read("docs/performance.md")
 	require.Contains(t, page, "| the same, 64 goroutines, a path each | 11.0 µs | 5.00 µs | 20.0 µs | – | – | `-only paths` |\n")
