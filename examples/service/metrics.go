@@ -9,7 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/contrib/lockprom"
 )
 
-// newMetrics returns the metrics of a lock registry, and what serves them to Prometheus.
+// newMetrics returns the metrics of a lock registry, and the handler that serves them to Prometheus.
 func newMetrics() (*lockprom.Collector, http.Handler) {
 	metrics, all := lockprom.New(), prometheus.NewRegistry()
 	all.MustRegister(metrics)

@@ -83,7 +83,7 @@ func (s *Service) Handler() http.Handler {
 	// Alive does not ask Redis: an outage of Redis must not have all processes restarted.
 	handle("GET /alive", func(context.Context, *http.Request) (string, error) { return "alive", nil })
 	handle("GET /ready", func(ctx context.Context, _ *http.Request) (string, error) { return "ready", s.Ready(ctx) })
-	// Stats sends Redis nothing, except that it asks a cluster for its slots.
+	// Stats sends nothing to Redis, except to ask a cluster for its slots.
 	handle("GET /stats", func(context.Context, *http.Request) (string, error) {
 		return fmt.Sprintf("%+v", s.Locks.Stats()), nil
 	})

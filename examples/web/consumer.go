@@ -38,7 +38,7 @@ func (c *consumer) run(ctx context.Context, messages <-chan message) {
 				case <-ctx.Done():
 				case <-time.After(time.Second):
 				}
-			case errors.Is(err, lockregistry.ErrTaken): // the message comes again: do not try at once, nor block a worker
+			case errors.Is(err, lockregistry.ErrTaken): // it will be redelivered: neither retry at once nor block a worker
 			default:
 				slog.ErrorContext(ctx, "a message failed", "key", m.Key(), "error", err)
 			}
@@ -53,7 +53,7 @@ func (c *consumer) handle(ctx context.Context, m message) error {
 		if err := c.work(held, m); err != nil {
 			return err
 		}
-		if held.Err() != nil { // the lock is lost: do not acknowledge, so that the message comes again
+		if held.Err() != nil { // the lock is lost: do not acknowledge, so that the message is redelivered
 			return context.Cause(held)
 		}
 		err := m.Ack(held)

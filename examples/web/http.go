@@ -24,14 +24,14 @@ func lockOrder(locks *lockregistry.Registry) func(http.Handler) http.Handler {
 	}.Handler
 }
 
-// chiRoutes locks by With, not by Use: a middleware of Use runs before chi knows the id.
+// chiRoutes adds the lock with With, not Use: middleware added with Use runs before chi knows the id.
 func chiRoutes(locks *lockregistry.Registry, ship http.HandlerFunc) http.Handler {
 	router := chi.NewRouter()
 	router.With(lockOrder(locks)).Post("/orders/{id}/ship", ship)
 	return router
 }
 
-// echoRoutes has the same middleware, by Echo's own adapter. A middleware that is named first runs first.
+// echoRoutes uses the same middleware through Echo's own adapter. Middleware runs in the order listed.
 func echoRoutes(locks *lockregistry.Registry, ship echo.HandlerFunc) *echo.Echo {
 	router := echo.New()
 	router.POST("/orders/:id/ship", ship, pathValues, echo.WrapMiddleware(lockOrder(locks)))
