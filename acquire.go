@@ -33,8 +33,8 @@ import (
 //
 // A hold of [Registry.AcquireAll] is on several paths. Its methods apply to all of them, and it is lost when one of them is.
 //
-// Release each Hold. A program may lose a Hold: it was not released, and neither the Hold nor a context made from it can be
-// reached. The garbage collector notices that some time later. Then the registry logs the Hold and no longer renews it. The key
+// Release each Hold. If a program drops a Hold without releasing it, so that neither the Hold nor a context made from it can be
+// reached, the garbage collector notices some time later. Then the registry logs the Hold and no longer renews it. The key
 // stays until its lease is over, since the work may still be running.
 //
 //   - A context of the hold keeps the hold reachable. So does a child context until it ends, and a context that has the Hold as a
@@ -107,7 +107,7 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 }
 
 // Release releases the lock, from any goroutine. Whatever it returns, the hold is over. The exception is a nil ctx: Release
-// returns an error, and the hold goes on.
+// returns an error, and the hold continues.
 //
 // # Errors
 //
@@ -225,8 +225,8 @@ func (h *Hold) Remaining() time.Duration {
 //
 // # Details
 //
-// From this call on the hold is not handed to the next goroutine of this process, see [WithHandoff], since the name would go
-// along.
+// After this call the hold is no longer handed to the next goroutine of this process, see [WithHandoff], since its name would
+// go with it.
 //
 // For a hold on several paths Holder names the hold of the first path. All readers of a process, including later ones, share one
 // name, and lose the lock together.

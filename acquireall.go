@@ -35,7 +35,7 @@ import (
 // lost.
 //
 // Calls of AcquireAll never deadlock with each other, whatever the order of their paths: a call that must wait takes the paths
-// one after the other, in the order of their keys as bytes. This does not hold for a caller that already has other locks of the
+// one after another, in the order of their keys as bytes. This does not hold for a caller that already has other locks of the
 // prefix.
 //
 // # Details

@@ -125,7 +125,7 @@ func Wait(d time.Duration) AcquireOption { return acquireOption{option{isWait, d
 // not need it. Default: see [Wait].
 func NoWait() AcquireOption { return acquireOption{option{kind: isNoWait}} }
 
-// AtLeast keeps the path taken for d from when this call has obtained the lock, even when the lock is released sooner. Until d is
+// AtLeast keeps the path taken for d after this call has obtained the lock, even if the lock is released sooner. Until d is
 // over no owner gets the lock, in this process or elsewhere, Java included. Default: the path is free when it is released.
 //
 // It is ShedLock's lockAtLeastFor: for jobs that are shorter than the difference between the clocks that start them. See
@@ -148,14 +148,14 @@ func AtLeast(d time.Duration) LockOption { return lockOption{option{isAtLeast, d
 //
 // D must be from two milliseconds to 30 days, and not less than [AtLeast].
 //
-//   - The key in Redis lives for d at most, counted from the grant. Only a renewal that takes long to arrive adds that time.
+//   - The key in Redis lives for d at most, counted from the grant, plus the time that a slow renewal takes to arrive.
 //   - If the call waited for another process, d may begin before the call returns, usually by half a second at most.
 //   - The registry does not remove the key before its lease must have ended.
 //   - When the lock is handed to another owner, only that owner's AtMost counts from then on.
 //   - A reader returns an error, and so does a call of an owner that already holds the lock.
 func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMost, d}} }
 
-// FailFast makes a waiting call return [ErrUnavailable] as soon as Redis cannot be asked. Default: a call with [Wait] tries again
+// FailFast makes a waiting call return [ErrUnavailable] as soon as Redis is unavailable. Default: a call with [Wait] retries
 // until its wait is over. Spring and Redisson have no such option.
 //
 // # Details
@@ -171,8 +171,8 @@ func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMos
 // of a second later, and within the time of [WithCommandTimeout] at most. While the call waits for its turn, the registry asks
 // the server twice a second whether it answers. A call that does not wait for the lock waits just as long for its reply.
 //
-// Until three commands were answered, the round trip is taken to be the time that [Open] took to connect. With a client of your
-// own it is not known then, and the limit is 6.5 s.
+// Until three commands have been answered, the round trip is taken to be the time that [Open] took to connect. With a client of
+// your own it is not known then, and the limit is 6.5 s.
 func FailFast() AcquireOption { return acquireOption{option{kind: isFailFast}} }
 
 // request is the result of the options of a call that locks.

@@ -82,7 +82,7 @@ func (l *Lock) undo(ctx context.Context, q *request) error {
 //
 //	number, err := lockregistry.DoValue(ctx, locks.Obtain("invoices"), nextNumber, lockregistry.Wait(time.Second))
 //
-// It returns the value of fn whatever the error is: also when fn failed, and when fn succeeded and unlocking failed. If fn has
+// It returns the value of fn whatever the error: even if fn failed, or fn succeeded and unlocking failed. If fn has
 // not run, it returns the zero value. It takes the options that fit both; with [AtLeast] or [Permits] call Do.
 func DoValue[T any, L *Lock | *Semaphore](
 	ctx context.Context, on L, fn func(context.Context) (T, error), opts ...AcquireOption,

@@ -35,13 +35,13 @@
 //
 //	valid until = sent + lease - 1 % - 1 ms
 //
-// Sent is the time before the command was sent that granted or renewed the hold. After the end of this time the hold is lost,
+// Sent is the time before the command was sent that granted or renewed the hold. Once this time has passed, the hold is lost,
 // whether or not Redis can be reached: contexts of [Lock.Context] are cancelled with the cause [ErrLockLost], and Lock by the
 // owner returns that error.
 //
-// [Lock.Do], [DoValue], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] know when the work ends. Until then they renew
-// the lease, each third of it. [Lease] and [WithLease] set its length: for how long a crash keeps others out. [AtMost] limits how
-// long the work may take.
+// [Lock.Do], [DoValue], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] know when the work ends. Until then they
+// renew the lease every third of its length. [Lease] and [WithLease] set its length: for how long a crash keeps others out.
+// [AtMost] limits how long the work may take.
 //
 // Locks taken by [Lock.Lock] and [Lock.TryLock] are not renewed, as in Spring. For these use a lease that is long enough,
 // [WithRenewal], or [Lock.Renew].
@@ -51,12 +51,12 @@
 // For each path one goroutine of a process waits on Redis. The others queue behind it in order of arrival. The processes queue in
 // Redis: a release makes the first one the owner, and wakes no other.
 //
-// Java does not know this queue. There are three ways in which a waiter learns that Java has released the lock: from the
-// server itself (client-side caching), by messages on the channels that Spring and Redisson use, or by polling. The waiter uses
-// the first way that the server and the user's permissions allow. See [WithPolling].
+// Java does not know this queue. A waiter learns that Java has released the lock from the server itself (client-side caching),
+// from messages on the channels that Spring and Redisson use, or by polling. It uses the first of these that the server and the
+// user's permissions allow. See [WithPolling].
 //
 // When a goroutine unlocks while others of the process wait, the lock may pass to the next one without a command to Redis, and
-// the key stays. [WithHandoff] says for how long. After that other processes have their turn.
+// the key stays. [WithHandoff] says for how long. After that other processes get their turn.
 //
 // # Formats
 //
@@ -73,5 +73,5 @@
 // # For operators
 //
 // Package inspect shows who holds the locks of a prefix and who waits for them, in all processes. It frees locks whose holders
-// are gone. Package observe has what a registry reports of itself.
+// are gone. Package observe has what a registry reports about itself.
 package lockregistry

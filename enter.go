@@ -24,7 +24,7 @@ import (
 //
 // Within the context of [Registry.Do] or [Lock.Context] the new owner does not hold their lock.
 //
-// Go code that C calls back (cgo) may run under the number of the goroutine that called C, or of one that has ended. Such code
+// Go code called back from C (cgo) may run under the number of the goroutine that called C, or of one that has ended. Such code
 // should lock with an owner of its own, made by ContextWithOwner.
 func ContextWithOwner(ctx context.Context) context.Context {
 	if ctx == nil {

@@ -35,8 +35,8 @@ var (
 	//
 	//   - a broken connection, or no answer in time
 	//   - a failover (READONLY, CLUSTERDOWN, MASTERDOWN)
-	//   - a server that starts (LOADING) or is out of memory
-	//   - an answer that came too late to be believed
+	//   - a server that is starting (LOADING) or is out of memory
+	//   - an answer that came too late to be trusted
 	//
 	// [Lock.Unlock] and [Hold.Release] also return it when the hold was valid until the call, but Redis answered after the end of
 	// the lease. Then it is not known whether the hold was lost before.
@@ -45,7 +45,7 @@ var (
 	// ErrUnavailable means that another owner had the lock.
 	ErrUnavailable = fault.Unavailable
 
-	// ErrClosed: the registry is closed. Or it shuts down, and the caller holds none of its locks, see [Registry.Shutdown].
+	// ErrClosed: the registry is closed, or is shutting down and the caller holds none of its locks, see [Registry.Shutdown].
 	ErrClosed = fault.Closed
 
 	// ErrWrongType: the key in Redis is not the kind of lock that the call asks for. It is a read-write lock instead of a plain
@@ -55,12 +55,12 @@ var (
 
 	// ErrDeadlock: the call would wait for itself. Nothing was changed. What to do depends on the case:
 	//
-	//   - The caller holds the reader, and asks for the writer: unlock the reader first. In Redisson this waits for ever. Locking
-	//     the reader while holding the writer works.
+	//   - The caller holds the reader, and asks for the writer: unlock the reader first. In Redisson this call waits forever.
+	//     Locking the reader while holding the writer works.
 	//   - The context carries a hold on the same path: use the outer context. A [Hold] excludes all calls, even those with its
 	//     own context; only Do and Lock nest, in contexts of [Registry.Do] and [Lock.Context].
-	//   - Goroutines of this process wait for each other, each for a path that the next one holds: lock the paths in one order,
-	//     or use [Registry.AcquireAll]. The error names the paths and goroutines.
+	//   - Goroutines of this process wait for each other, each for a path that the next one holds: always lock the paths in the
+	//     same order, or use [Registry.AcquireAll]. The error names the paths and goroutines.
 	//
 	// In the last case the call that closes the cycle returns this at once, and the others go on waiting. This is only for
 	// cycles that nothing but a cancelled context, the end of a lease or ForceUnlock could end. In such a cycle each hold belongs

@@ -18,7 +18,7 @@ import (
 // WithFencing gives each hold a fencing token: a number that is larger than the tokens of all earlier holds of its path. Default:
 // no tokens.
 //
-// Pass the token to the store that the lock protects, such as a database. The store refuses a write whose token is smaller than
+// Pass the token to the store that the lock protects, such as a database. The store rejects a write whose token is smaller than
 // one that it has seen: such a write comes from a process that was stopped for longer than its lease. See [Hold.Token] and
 // [TokenFrom].
 //
@@ -31,7 +31,8 @@ import (
 //   - With [WithRedissonLayout] plain locks share the counter with Redisson's RFencedLock.
 //   - Writers of read-write locks have their own counter in either layout. Readers have no tokens.
 //   - Tokens are at least the server's time in microseconds, except in Redisson's format. When a failover loses the counter,
-//     tokens go on from the new master's clock, which must not be behind. In Redisson's format the same tokens are given again.
+//     tokens continue from the new master's clock, which must not be behind. In Redisson's format the same tokens are issued
+//     again.
 func WithFencing() Option { return func(s *settings) { s.fencing = true } }
 
 // Token returns the hold's fencing token, see [WithFencing]. It is 0 in a registry without fencing, and for the reader of a

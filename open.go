@@ -47,12 +47,12 @@ var clients shares.Of[*onClient]
 //
 // # Sentinel
 //
-// User and password of the URL are not used for Sentinels; TLS (rediss) is. With master_set the registry also keeps a connection
-// to each Sentinel. It asks the Sentinels about a master that was silent, and hears when they begin to replace a master. So the
-// registry does not believe a master that was frozen, and answers again after it was replaced. A master that was silent is
-// believed once most Sentinels vouch for it. While most Sentinels do not answer, or they do not agree, the master is believed
-// 10 s after it answers again, in some cases 3 minutes after.
-// Open waits for the first word of the Sentinels, no longer than 3 s.
+// User and password of the URL are not used for Sentinels; TLS (rediss) is. With master_set the registry also keeps a
+// connection to each Sentinel. It asks the Sentinels about a master that was silent, and is told when they begin to replace a
+// master. So the registry does not trust a master that was frozen and answers again after it was replaced. A master that was
+// silent is trusted once most Sentinels vouch for it. While most Sentinels do not answer, or they disagree, the master is
+// trusted 10 s after it answers again, in some cases 3 minutes after. Open waits for the first word of the Sentinels, no longer
+// than 3 s.
 //
 // # Errors
 //

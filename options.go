@@ -67,8 +67,8 @@ func WithLease(d time.Duration) Option { return func(s *settings) { s.expiry = &
 // Default: 100 ms, as Spring's idleBetweenTries.
 func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.poll = d } }
 
-// WithCommandTimeout sets how long one command waits for the answer of Redis, whatever the context of the call. It must be
-// positive. A call whose first command is not answered in that time returns [ErrUnavailable]. A call that waits tries again. With
+// WithCommandTimeout sets how long one command waits for Redis to answer, whatever the call's context. It must be
+// positive. A call whose first command is not answered in that time returns [ErrUnavailable]. A waiting call retries. With
 // the lease of [WithLease] the default is
 //
 //	min(5 s, lease / 3) + 2 round trips to the server
@@ -92,7 +92,7 @@ func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 // # Details
 //
 // Without this option the first waiting call learns in one of these ways that Java has released the lock, or that the key is
-// gone. The call uses the first way that the server and the user's permissions allow. A way that they refuse is logged once.
+// gone. It uses the first one that the server and the user's permissions allow. Each one that they refuse is logged once.
 //
 //   - CLIENT TRACKING (Redis 6 or newer, RESP3)
 //   - messages on the layout's channels
@@ -115,8 +115,8 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 //
 // # Details
 //
-// The time counts from when the process got the key. When it is over, the next waiting process has its turn. That process also
-// has its turn
+// The time counts from when the process got the key. When it is over, the next waiting process gets its turn. It also gets its
+// turn
 //
 //   - when less than half of the lease is left
 //   - when the next owner asks for a lease that is longer than the running one, or shorter by more than a third
@@ -131,18 +131,18 @@ func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.hand
 func WithName(name string) Option { return func(s *settings) { s.name = &name } }
 
 // WithRedissonLayout keeps plain locks as Redisson's RLock does: a hash for each, whose name is prefix + ":" + path. Default: a
-// string for each lock, as Spring Integration's RedisLockRegistry writes it. Read-write locks have Redisson's format in either
+// string for each lock, as Spring Integration's RedisLockRegistry keeps it. Read-write locks have Redisson's format in either
 // case, and semaphores the library's own.
 //
 // As in Redisson, a lock taken without a lease has a lease of 30 s, or the one of [WithLease], and is renewed for as long as it
 // is held. (Redisson calls this lockWatchdogTimeout.) A lease that the call names ends, unless [WithRenewal] is set too.
 func WithRedissonLayout() Option { return func(s *settings) { s.layout = redissonLayout } }
 
-// WithClientID puts a text in front of the registry's values in Redis, for people who look at them. Default: only a random UUID.
+// WithClientID prefixes the registry's values in Redis with a text, for people who inspect them. Default: only a random UUID.
 //
 // The id may be any text of 1 to 1024 bytes. The UUID follows it, so two registries never share holds, even with the same id.
 // Each key, ticket and message contains the id. With an id longer than four bytes the queues take more memory in Redis, which
-// stores sets compactly only while their members have 64 bytes at most.
+// stores sets compactly only while their members are at most 64 bytes long.
 func WithClientID(id string) Option { return func(s *settings) { s.clientID = &id } }
 
 // WithLogger sets where the registry logs events that no call can return, such as a lock lost in the background. It must not be
@@ -174,7 +174,7 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 // # Details
 //
 // The registry connects to each Sentinel in the background, over one connection for all registries on the client. It asks the
-// Sentinels about a server that was silent before it believes that server again, and hears when they begin to replace a server.
+// Sentinels about a server that was silent before it trusts that server again, and is told when they begin to replace a server.
 // If most do not answer, the first call waits 10 s before it sends anything. The Sentinels' user needs permission for SENTINEL
 // and SUBSCRIBE.
 //
@@ -189,17 +189,17 @@ func WithSentinels(option rueidis.ClientOption) Option {
 // WithReplicas makes a hold count only once n replicas of the master have it, so that a granted lock outlives its master. N must
 // be positive. Default: a hold counts once the master has it, as in Spring. Redisson always waits for replicas.
 //
-// Do not use it where locks must be had while a replica is down, or where [WithFencing] can refuse a late writer instead. N
-// should be the number of all replicas that may be promoted, in a cluster the number for each master. Then no lock is granted
-// while one of them is down. With a smaller n a replica without the hold may be promoted.
+// Do not use it where locks must be available while a replica is down, or where [WithFencing] can reject late writes instead. N
+// should count every replica that may be promoted, in a cluster those of each master. Then no lock is granted while one of them
+// is down. With a smaller n a replica without the hold may be promoted.
 //
 // # Details
 //
 // A call waits for the replicas for timeout, at least a millisecond, and no longer than [WithCommandTimeout]. When too few have
-// acknowledged by then, the lock is released. Then the call goes on waiting, if it may, or fails with [ErrUnavailable].
+// acknowledged by then, the lock is released. Then the call keeps waiting, if it may, or fails with [ErrUnavailable].
 //
-// Renewals wait for replicas, too, also those by Renew. With too few the lease is not extended, and [ErrLockLost] follows at its
-// end. Handing a lock to another goroutine of this process needs no acknowledgement, nor does Unlock.
+// Renewals wait for replicas, too, including those by Renew. With too few, the lease is not extended, and [ErrLockLost] follows
+// at its end. Handing a lock to another goroutine of this process needs no acknowledgement, nor does Unlock.
 //
 // The option costs a round trip between the servers for each grant and renewal, and one more connection to each master while
 // calls are under way. The user needs permission for WAIT.

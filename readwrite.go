@@ -37,7 +37,7 @@ import (
 //
 // The reason for these renewals is Redisson. Before version 4.6 a renewal by a Java reader sets the leases of all readers to its
 // own lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed would end early and unnoticed, and a writer would
-// get the lock. So beside such readers
+// get the lock. So alongside such readers
 //
 //   - a third of the lease should be shorter than lockWatchdogTimeout
 //   - a lease that is not renewed should be no longer than lockWatchdogTimeout

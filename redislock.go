@@ -24,7 +24,7 @@ import (
 //
 //  1. Locking gets the local half, then asks Redis for the hold.
 //  2. Unlocking ends the hold and removes its key.
-//  3. Only then it frees the local half, so that the next goroutine finds the key free.
+//  3. Only then does it free the local half, so that the next goroutine finds the key free.
 type Lock struct {
 	reg   *Registry
 	redis queue.Path     // its half in Redis
@@ -85,7 +85,7 @@ const (
 // carries, see [ContextWithOwner]. Each Lock needs an [Lock.Unlock]. Lock is Spring's lockInterruptibly.
 //
 // In HTTP handlers use [Lock.Do] or [Lock.Acquire] instead: net/http serves all requests of a connection on one goroutine. So
-// after a handler that forgot to unlock, the next request of that connection is the same owner, and is let in.
+// if a handler forgets to unlock, the next request on that connection is the same owner, and is let in.
 //
 // # Details
 //
@@ -94,7 +94,7 @@ const (
 // An owner that holds the lock already holds it once more. Its lease is refreshed, as in Spring, but never shortened, see
 // [Lease].
 //
-// After an error the caller does not hold the lock. What Redis may have granted is removed in the background.
+// After an error the caller does not hold the lock. Anything that Redis may have granted is removed in the background.
 //
 // # Errors
 //
@@ -104,9 +104,9 @@ const (
 //     joined with [ErrUnavailable] when Redis could not be asked whether the lock is free. Otherwise the text says who had the
 //     lock.
 //   - [ErrTaken]: another owner had the lock when the time of [Wait] was over, or, with [NoWait], at once.
-//   - [ErrUnavailable]: the first attempt failed with an error that may pass, or was not answered within [WithCommandTimeout].
-//     A call with Wait, or one that has queued in this process, tries again instead, after 50 ms at first and a second at last,
-//     unless it has [FailFast]. It returns ErrUnavailable when its time is over and Redis could not be asked.
+//   - [ErrUnavailable]: the first attempt failed with a transient error, or was not answered within [WithCommandTimeout]. A
+//     call with Wait, or one that has queued in this process, retries instead, with a backoff from 50 ms to a second, unless it
+//     has [FailFast]. It returns ErrUnavailable when its time is over and Redis could not be asked.
 //   - [ErrLockLost]: the owner held the lock already, and its lease was lost.
 //   - [ErrCapacity]: all locks that the registry may keep are in use.
 //   - [ErrClosed]: the registry is closed, or shuts down.
@@ -140,7 +140,7 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 // Nil means one of these:
 //
 //   - the key was still this hold's, and is removed now; after a lost reply only: the key is no longer this hold's
-//   - the key keeps the path, as [AtLeast] asks
+//   - the key stays, as [AtLeast] asks
 //   - the next goroutine of this process has the lock now, see [WithHandoff]. Redis is not asked then. If
 //     FLUSHALL, or ForceUnlock of another process, removes the key within the time of WithHandoff, the loss is noticed later:
 //     by the last of these Unlocks, by a renewal, or by a check of fencing tokens. With WithHandoff(0) each Unlock notices it.
@@ -150,14 +150,14 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 // Each is within a [*LockError].
 //
 //   - [ErrNotOwner]: the caller does not hold the lock. Nothing was changed.
-//   - [ErrLockLost]: the hold was lost before, so others may have had the lock meanwhile. Its lease was over by this process's
+//   - [ErrLockLost]: the hold was lost before, so others may have had the lock since. Its lease was over by this process's
 //     clock when Unlock was called, or Redis no longer had it within the lease.
 //   - [ErrUnavailable]: it is not known whether the key is removed. The registry tries again in the background until the key is
 //     removed or the lease is over, and only then admits the next waiter of this process.
 //   - [ErrUnavailable], with a text that says so: the hold was valid until Unlock was called, but Redis answered after the end of
 //     its lease, without the key, so nobody knows whether the hold was lost before. It is ErrLockLost instead with [AtLeast],
 //     and when the connection or the master had changed and Redis had not confirmed the hold since.
-//   - Another error of Redis, such as a missing permission. The registry tries again then, too.
+//   - Another error of Redis, such as a missing permission. The registry retries then, too.
 func (l *Lock) Unlock(ctx context.Context) error {
 	err := l.check(ctx)
 	if err == nil {
@@ -244,11 +244,11 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 //
 // # Details
 //
-// Before each write, look at Err of this context itself. Err and [context.Cause] go by the clock: the first look after the end of
-// the lease sees the loss and closes Done, even if the process was stopped or its processors are busy. If nothing looks, a timer
-// closes Done, which may be late in such a process. A look sends nothing to Redis, and calls no function of yours.
+// Before each write, check Err of this context itself. Err and [context.Cause] go by the clock: the first check after the lease
+// ends sees the loss and closes Done, even if the process was stopped or is starved of CPU. If nothing checks, a timer closes
+// Done, which may be late in such a process. A check sends nothing to Redis, and calls no function of yours.
 //
-//   - A child of [context.WithValue] looks at the clock, too.
+//   - A child of [context.WithValue] checks the clock, too.
 //   - A child of [context.WithCancel], [context.WithTimeout] or [context.WithDeadline] ends only when Done is closed.
 //
 // The context carries the hold. While the hold lasts, calls of Lock, Do, Unlock, Renew and Context of this very lock nest in it

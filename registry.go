@@ -97,11 +97,11 @@ type reports struct {
 // For a client of Sentinel use Open, or give its options to [WithSentinels]. Otherwise two owners may have the lock at once:
 //
 //  1. A master is frozen, and the Sentinels depose it.
-//  2. The old master runs again before this client has changed to the new master.
-//  3. A lock that is taken meanwhile is on the old master only.
+//  2. The old master resumes before this client has switched to the new master.
+//  3. A lock taken in between exists on the old master only.
 //
-// In tests the client changed 0.04 to 1.8 s after the promotion. It may take as long as failover-timeout when a replica does not
-// follow the new master, and the Sentinel that the client listens to leads the failover.
+// In tests the client switched 0.04 to 1.8 s after the promotion. It may take as long as failover-timeout when a replica does
+// not follow the new master, and the Sentinel that the client listens to leads the failover.
 //
 // # Errors
 //
@@ -301,7 +301,7 @@ func (r *Registry) newLock(path string) *Lock {
 }
 
 // String returns the registry's prefix and client id. Like all String methods here it is for logs and debuggers: none of them
-// blocks, or announces a loss.
+// blocks or reports a loss.
 func (r *Registry) String() string {
 	return "Registry(" + r.prefix + ", client id " + r.clientID + ")"
 }

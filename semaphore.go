@@ -23,8 +23,8 @@ import (
 //
 // # Details
 //
-// Waiting calls are served first in, first out, within a process and across processes. A call for several permits, see [Permits],
-// waits until that many are free, and no later call is served before it.
+// Waiting calls are served first in, first out, within a process and across processes. A call for several permits, see
+// [Permits], waits until that many are free, and no later call overtakes it.
 //
 // Each hold has its own lease. When the lease is over, the hold's permits are free. No call nests in a hold: each takes permits
 // of its own. All times are by the server's clock, so the clocks of the processes do not matter.

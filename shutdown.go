@@ -30,14 +30,14 @@ type ending struct {
 // Shutdown closes the registry once all of its locks are released. A service calls it on SIGTERM, when it takes no more work;
 // [Registry.Close] waits for no lock.
 //
-// Until then owners that hold a lock of this registry go on, and may lock what they need: goroutines, owners of
+// Until then owners that hold a lock of this registry carry on, and may lock what they need: goroutines, owners of
 // [ContextWithOwner], and calls with the context of a hold, see [Lock.Context]. All other calls that wait for a lock, or ask for
 // one, return [ErrClosed]; a call that does not wait and has just asked Redis returns the answer. Holds are renewed as before.
 //
 // # Details
 //
-// Calls of [Registry.AcquireAll] that already have some of their paths go on. A leader (see package leader) goes on leading: end
-// the context of its Run.
+// Calls of [Registry.AcquireAll] that already have some of their paths carry on. A leader (see package leader) keeps leading:
+// end the context of its Run.
 //
 // # Errors
 //
@@ -131,9 +131,9 @@ func (r *Registry) holdersNow() drain.Set {
 //   - Calls that wait, and later calls that lock, return [ErrClosed]. A call whose command is under way returns when the command
 //     is answered.
 //   - Held locks are no longer renewed, and end with their leases. Unlock still removes the key.
-//   - Contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer be announced.
-//   - Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for 100 ms at most. Commands that
-//     a silent server executes after that are removed by nobody: they leave paths taken, for up to a lease.
+//   - Contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer be reported.
+//   - Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for 100 ms at most. Commands
+//     that a silent server executes later are not undone: they leave paths taken for up to a lease.
 //   - Close does not close a client that was given to [New]. It closes the client of [Open] when no hold needs it any more.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {

@@ -10,8 +10,8 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Stats returns figures about what the registry does, at about the same moment. It blocks no other call, and also works after
-// Close.
+// Stats returns figures about what the registry does, all from about the same moment. It blocks no other call, and also works
+// after Close.
 //
 // # Details
 //
