@@ -24,8 +24,8 @@ import (
 //
 //   - A holder of the registry that was given to [Of] loses the lock at once: its contexts end with the cause
 //     [lockregistry.ErrLockLost], and its Unlock returns that error.
-//   - Holders of other registries notice at their next renewal or unlock. For the time of their [lockregistry.WithHandoff] they
-//     do not notice at unlocks that hand the lock to the next goroutine of their process.
+//   - Holders of other registries notice at their next renewal or unlock. Within the time of their [lockregistry.WithHandoff],
+//     unlocks that hand the lock to the next goroutine of their process do not notice.
 //   - A call of this registry that is granted the lock at this very moment notices as late as holders of other registries.
 //
 // # Errors

@@ -7,7 +7,7 @@
 //	}
 //	err := inspector.ForceUnlock(ctx, "42") // its holder is gone
 //
-// [Of] uses a registry that there is. [New] needs only a client, for programs that do not lock.
+// [Of] uses an existing registry. [New] needs only a client, for programs that do not lock.
 package inspect
 
 import (
@@ -55,8 +55,8 @@ func Of(r *lockregistry.Registry) *Inspector {
 // New does not close the client. Set DisableCache in the client's options. A command waits 5 s for its answer, plus two round
 // trips where these are long.
 //
-// For a client of Sentinel make a registry by [lockregistry.Open], or with [lockregistry.WithSentinels], and use [Of]. Otherwise
-// a master that was frozen, and answers again after it was replaced, is believed until the client leaves it. So a lock that was
+// For a Sentinel client make a registry by [lockregistry.Open], or with [lockregistry.WithSentinels], and use [Of]. Otherwise a
+// master that was frozen and answers again after it was replaced is trusted until the client leaves it. So a lock that was
 // freed there may not be free on the new master.
 func New(client rueidis.Client, prefix string) (*Inspector, error) {
 	var err error
@@ -117,8 +117,9 @@ func (i *Inspector) inspect(ctx context.Context, path string) (Lock, error) {
 	return i.reader.Lock(ctx, i.key(path))
 }
 
-// Locks iterates over the paths under the prefix that are held or waited for, in no order, each once, with the result of
-// [Inspector.Inspect]. A path that is locked all the time is among them. A path that is locked or released meanwhile may be.
+// Locks iterates over the paths under the prefix that are held or waited for, in no particular order, each once, with the
+// result of [Inspector.Inspect]. A path that is locked throughout is among them; one that is locked or released during the
+// iteration may be.
 //
 // # Details
 //
@@ -128,8 +129,8 @@ func (i *Inspector) inspect(ctx context.Context, path string) (Lock, error) {
 // not follow the pattern of this library, Spring or Redisson.
 //
 // SCAN goes through all keys of the database, in steps of about two milliseconds of the server at most. The first 125 000 keys
-// follow each other at once, in a fraction of a second. Further steps are spread so that they take a tenth of one of the server's
-// cores, by its own clock. The caller should pause between passes, too.
+// take a fraction of a second, without pauses. Further steps are spread out to take a tenth of one of the server's cores, by
+// its own clock. The caller should pause between passes, too.
 //
 // SCAN shows a user the names of all keys, whatever key patterns the user's permissions have.
 //
@@ -156,7 +157,7 @@ func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
 // # Details
 //
 // Deadlocks reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds.
-// When the first look shows a cycle, it looks again half a second later.
+// When the first pass shows a cycle, it checks again half a second later.
 //
 // A call that waits for permits of a semaphore is in a cycle only while each hold of these permits belongs to a call in such a
 // cycle. A hold belongs to a call that has the hold's context, see [lockregistry.Hold.Context].

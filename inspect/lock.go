@@ -29,7 +29,7 @@ type Lock struct {
 	WaiterCount int      // all of them
 
 	// TooLong names what is longer in Redis than this package or its peers make it: "key", "token", "holder", "waiter" or
-	// "record". Of a name that is too long only the beginning is read, of anything else nothing.
+	// "record". Of a name that is too long, only the beginning is read; of anything else, nothing.
 	TooLong []string
 }
 
@@ -56,17 +56,16 @@ type Holder struct {
 	// BehindSince is when the first of them began to wait, by the wall clock of its process. Zero: not known, as for older versions.
 	BehindSince time.Time
 
-	// Renewed is the lease that the holder's process renews each third of it, as of a second ago. 0: not known, or not renewed.
-	// See Overdue.
+	// Renewed is the lease that the holder's process renews every third of its length, as of a second ago. 0: not known, or not
+	// renewed. See Overdue.
 	Renewed time.Duration
 
 	// Silent is for how long the holder's registry has been silent; 0: it is not silent, or that is not known. A registry is
 	// silent when one of its holds that were read is overdue and it has renewed none of them. It is also silent when it has not
-	// said for a minute or longer that it is there. Then its process is probably dead or frozen, whether or not it renews this
-	// hold.
+	// reported for a minute or longer. Then its process is probably dead or frozen, whether or not it renews this hold.
 	Silent time.Duration
 
-	Lease time.Duration // what is left of the lease; negative: it has no end
+	Lease time.Duration // what is left of the lease; negative: it never ends
 	Kept  bool          // the lock was released, and [lockregistry.AtLeast] keeps the path taken
 
 	// Token is the last fencing token drawn for the path; 0: none. Tokens are drawn in blocks of 100: the owner's is at most 99
@@ -75,8 +74,8 @@ type Holder struct {
 }
 
 // Overdue returns how late the renewal of the lease is. A late renewal means that the process has died, is frozen, or cannot
-// reach Redis. Overdue is 0 for delays below a second or a tenth of the lease, whichever is longer. It is also 0 if it is not
-// known that the holder renews, or the lease has no end.
+// reach Redis. Overdue is 0 for delays below a second or a tenth of the lease, whichever is longer. It is also 0 if the holder
+// is not known to renew, or the lease never ends.
 func (h Holder) Overdue() time.Duration {
 	if late := h.Renewed*2/3 - h.Lease; h.Renewed > 0 && h.Lease >= 0 && late >= max(time.Second, h.Renewed/10) {
 		return late
@@ -84,15 +83,15 @@ func (h Holder) Overdue() time.Duration {
 	return 0
 }
 
-// Waiter is a call that has a place in the queue of a path. Java, and calls that poll, have no place. The place of a dead process
-// goes when its turn comes.
+// Waiter is a call that has a place in the queue of a path. Java, and calls that poll, have no place. A dead process's place is
+// removed when its turn comes.
 type Waiter struct {
 	Registry string        // as in observe.Label
 	Label    observe.Label // see [observe.Label.Known]
 	Shared   bool          // it wants to read
 	Permits  int           // how many it asks for, of a semaphore
 	Since    time.Time     // when it got its place, by the server's clock
-	Gone     bool          // nobody listens to its channel: its process has most likely died. False also if that is not known
+	Gone     bool          // nobody listens to its channel: its process has most likely died. Also false if that is not known
 	Standby  bool          // it waits to lead, see package leader, which may take long
 	Behind   int           // further calls of the same process that wait for the path, as of a second ago
 

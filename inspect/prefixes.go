@@ -18,15 +18,15 @@ import (
 
 // Found is a lock that [LocksOf] has found.
 type Found struct {
-	Of   int // which inspector's it is: its place among the arguments
+	Of   int // the index of its inspector among the arguments
 	Lock Lock
 }
 
 // LocksOf is [Inspector.Locks] for several inspectors. Those with the same client share one pass of SCAN, so that many prefixes
-// of a database cost the server little more than one. Inspectors with different clients follow each other. A prefix that begins
-// with another one and a colon gets a pass of its own.
+// of a database cost the server little more than one. Inspectors with different clients run one after another. A prefix that
+// begins with another one and a colon gets a pass of its own.
 //
-// An error concerns one inspector, Found.Of, and nothing more comes of that inspector. The others go on.
+// An error concerns one inspector, Found.Of, which yields nothing more. The others continue.
 func LocksOf(ctx context.Context, inspectors ...*Inspector) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
 		for i := range inspectors {

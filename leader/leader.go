@@ -7,8 +7,8 @@
 //	...
 //	err = candidate.Run(ctx)
 //
-// There is at most one leader, as long as lead returns when its context ends. At each change there is no leader for a while: for
-// less than 100 ms after an orderly end, and for the rest of the lease after a crash, see [Option].
+// There is at most one leader, as long as lead returns when its context ends. At each change there is no leader for a while:
+// less than 100 ms after an orderly end, and the rest of the lease after a crash, see [Option].
 //
 // The package corresponds to Spring's LockRegistryLeaderInitiator, and Java services can take part: in both, the leader of a role
 // holds the lock whose path is the role.
@@ -71,7 +71,7 @@ type term struct {
 //
 //   - [lockregistry.ErrLockLost], as soon as the lock can no longer be guaranteed, before another candidate can have it
 //   - [ErrYielded], after [Candidate.Yield]
-//   - [lockregistry.ErrClosed], when r is closed. Then nothing renews the lock any more: close r after Run has returned
+//   - [lockregistry.ErrClosed], when r is closed. Nothing renews the lock after that: close r only once Run has returned
 //   - the cause of Run's context, when that context ends
 //
 // What lead returns decides what follows:
@@ -113,9 +113,9 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 //
 // # Details
 //
-// While another candidate leads, Run waits in the lock's queue. While Redis cannot be reached, Run tries again, after 50 ms at
-// first and a second at last, less up to a quarter, at random. Each term is a [lockregistry.Hold], so it excludes all other
-// owners, other candidates of the registry included.
+// While another candidate leads, Run waits in the lock's queue. While Redis cannot be reached, Run retries with a backoff from
+// 50 ms to a second, less up to a quarter at random. Each term is a [lockregistry.Hold], so it excludes all other owners, other
+// candidates of the registry included.
 //
 // When lead or a callback panics, the lock is released, and the panic passes through Run. Then the candidate can be run again.
 //

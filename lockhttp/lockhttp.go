@@ -32,10 +32,10 @@ import (
 //
 // # Details
 //
-// Errors of Unlock, Release and Renew are 500, ErrUnavailable too. They come when the work has begun or is done, so a client must
-// not be told to send the request again. [lockregistry.ErrLockLost] is 500, since another owner may have worked at the same time.
-// A joined error, as Do returns it, has the status of its [lockregistry.LockError]; of several, 500 comes first: so it is 500
-// when the lock of a nested call was taken, and the outer lock could not be released.
+// Errors of Unlock, Release and Renew are 500, ErrUnavailable too. They occur once the work has begun or is done, so a client
+// must not be told to send the request again. [lockregistry.ErrLockLost] is 500, since another owner may have worked at the
+// same time. A joined error, as Do returns it, has the status of its [lockregistry.LockError]; of several, 500 comes first: so
+// it is 500 when the lock of a nested call was taken, and the outer lock could not be released.
 func Status(err error) int {
 	var failed *lockregistry.LockError
 	is := errors.As(err, &failed)
@@ -118,11 +118,11 @@ type Middleware struct {
 // # Details
 //
 // If the lock is lost before next has begun to answer, the client gets 500, and what next writes then is dropped: Write returns
-// an error that matches ErrLockLost. An answer that has begun cannot be taken back. So a handler should do its work first, and
-// answer then.
+// an error that matches ErrLockLost. An answer that has begun cannot be taken back. So a handler should do its work before it
+// answers.
 //
 // When a handler writes nothing, and so answers 200, its lock is released before the answer: a loss that only Redis knows of is
-// found in time, too. Some routers, such as Echo, answer for a handler that returned an error, and do so after the
+// then found in time, too. Some routers, such as Echo, answer for a handler that returned an error, and do so after the
 // middleware has returned. Their answer is the same as without the middleware, unless the lock was lost.
 //
 // When the release itself fails for another reason, the work is done, and the answer stays as it is.

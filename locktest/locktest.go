@@ -17,8 +17,8 @@
 //
 // The server is miniredis. It lacks three things that lock registries use or could use on a real server:
 //
-//   - Tracking (client-side caching). A waiter is not told of a key that is deleted without a message, as by Spring's SPIN_LOCK.
-//     The waiter finds out by polling.
+//   - Tracking (client-side caching). A waiter is not notified of a key that is deleted without a message, as by Spring's
+//     SPIN_LOCK, and finds out by polling.
 //   - WAIT. There are no replicas: WAIT returns 0 at once.
 //   - Clusters, Sentinel, access lists and eviction.
 //

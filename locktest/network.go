@@ -24,7 +24,7 @@ func (r *Registry) Hang() { r.network.hang() }
 
 // Reconnect ends [Registry.Disconnect] or [Registry.Hang]. When it returns the registry is connected again.
 //
-// Commands that were lost meanwhile are not repeated, so a lock may be lost. A lock whose Unlock failed is removed a moment
+// Commands that were lost in between are not repeated, so a lock may be lost. A lock whose Unlock failed is removed a moment
 // later.
 func (r *Registry) Reconnect() {
 	r.tb.Helper()

@@ -1,4 +1,4 @@
-// Package observe has the types with which a registry reports about itself: events for an observer, figures, and deadlocks.
+// Package observe has the types that a registry uses to report about itself: events for an observer, figures, and deadlocks.
 package observe
 
 import (
@@ -13,7 +13,8 @@ import (
 // # Details
 //
 // Acquired and Released are about a call. The call's goroutine runs them, with the call's context, when the outcome is known.
-// They delay that call alone, and while Acquired runs, the lease of the new hold runs, too. They must not end the goroutine.
+// They delay only that call, but the lease of the new hold is already running while Acquired runs. They must not end the
+// goroutine.
 //
 // The others are about events in the background. One goroutine calls them one after another, in the order of the events and of
 // the lines of [lockregistry.WithLogger]. They delay only each other. Events that come while 1024 wait are dropped, which is
@@ -31,7 +32,7 @@ type Observer struct {
 	Lost func(l Lost)
 
 	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again. In a cluster it
-	// is called when they fail at the first master, and when they fail at no master any more.
+	// is called when they fail at the first master, and when they no longer fail at any.
 	Renewing func(r Renewing)
 
 	// Deadlocked is called once for each cycle that is found: calls that wait for each other, see [lockregistry.ErrDeadlock].
@@ -87,7 +88,7 @@ func (a Acquired) Waited() bool { return a.Here > 0 || a.Wakeups != (Wakeups{}) 
 type Wakeups struct {
 	Messages uint64 // a release by this library made the call the owner, or the next one
 	Changes  uint64 // the server, or a release by Java, announced that the key has changed
-	Polls    uint64 // looks without a message: a poll, the end of a lease, or a check of the call's place
+	Polls    uint64 // wake-ups without a message: a poll, the end of a lease, or a check of the call's place
 }
 
 // How says how a call got its lock.
@@ -99,9 +100,9 @@ const (
 	HowFree                    // the lock was free
 	HowAgain                   // its owner had it already
 	HowShared                  // a reader joined others of this process
-	HowHandedOver              // a goroutine of this process handed it over
+	HowHandedOver              // a goroutine of this process handed it off
 	HowGranted                 // another process's release made the call the owner
-	HowFoundFree               // the call waited, and found the lock free when it looked again
+	HowFoundFree               // the call waited, and found the lock free when it polled
 	HowFoundExpired            // the same, when the lease of its holder was over
 )
 

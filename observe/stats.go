@@ -19,7 +19,7 @@ type Stats struct {
 	// without holds. A hold much older than its work takes belongs to an owner that hangs or forgot to unlock.
 	Oldest time.Duration
 
-	// OldestWait is the longest time that a call has waited which still waits; 0 if none waits. A call waits for goroutines of
+	// OldestWait is how long the oldest call that is still waiting has waited; 0 if none waits. A call waits for goroutines of
 	// this process first; its time begins anew when it goes on to wait for other processes.
 	OldestWait time.Duration
 

@@ -34,10 +34,10 @@ func NewElector(r *lockregistry.Registry, role string, opts ...leader.Option) (*
 }
 
 // Run campaigns for the role, and keeps it, until ctx ends or the registry is closed. Then it returns the reason, see
-// [leader.Candidate.Run]. It blocks, so run it in a goroutine. Once it has returned, this node does not campaign any more.
+// [leader.Candidate.Run]. It blocks, so run it in a goroutine. Once it has returned, this node no longer campaigns.
 //
 // Gocron asks whether this node leads before each run, not during it. So stop in this order, or other nodes run jobs while this
-// one still runs some:
+// one is still running some:
 //
 //  1. Shut the scheduler down, which waits for the jobs.
 //  2. End ctx.

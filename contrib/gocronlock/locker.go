@@ -7,7 +7,7 @@
 //		gocron.WithName("report"), gocron.WithDistributedJobLocker(locker),
 //	)
 //
-// At the end shut the scheduler down, then close the registry, then its client.
+// At the end, shut down the scheduler, then close the registry, then its client.
 //
 // [gocron]: https://github.com/go-co-op/gocron
 package gocronlock
@@ -41,7 +41,7 @@ var _ gocron.Locker = (*Locker)(nil)
 
 // NewLocker makes a Locker that uses the locks of r. It takes the options of [lockregistry.Lock.Acquire] except Wait:
 //
-//   - [lockregistry.AtLeast] keeps a job's lock taken for some time, although the job is over sooner. It must be longer than the
+//   - [lockregistry.AtLeast] keeps a job's lock taken for some time, even if the job ends sooner. It must be longer than the
 //     difference between the nodes' clocks, or a short job runs on two nodes, and shorter than the job's period less that
 //     difference, or the next run is skipped. Nine tenths of the period are a good choice, with a locker for each period.
 //     Default: 500 ms, which suits periods of a second or more.

@@ -10,7 +10,7 @@
 //	defer locks.Close()
 //
 // The go-redis client is only read: nothing is sent over it, and it is not closed. The page on operations in the library's
-// documentation lists what becomes of each of its settings.
+// documentation lists what each of its settings becomes.
 package lockgoredis
 
 import (
@@ -33,15 +33,15 @@ import (
 //   - From redis.NewClient: the registry connects to the same address.
 //   - From redis.NewFailoverClient: each new connection goes to the master that rdb finds at that moment. The registry does not
 //     know the Sentinels. So after a failover it may lock on the former master until that master is demoted or gone, for about
-//     ten seconds if the master only stood still, and two processes may hold one lock. [OpenFailover] asks the Sentinels; use it
+//     ten seconds if the master was only frozen, and two processes may hold one lock. [OpenFailover] asks the Sentinels; use it
 //     where a lock protects something that matters.
 //   - From redis.NewClusterClient: the registry connects to the masters of the same cluster.
 //
 // # Errors
 //
 // Besides the errors of lockregistry.Open, an error says that rdb cannot be used: it is nil, a *redis.Ring (its keys move
-// without a trace when a shard is added or fails), a client that reads from replicas, or a cluster client whose ClusterSlots is
-// a function of yours.
+// silently when a shard is added or fails), a client that reads from replicas, or a cluster client whose ClusterSlots is a
+// function of yours.
 func Open(
 	ctx context.Context, rdb redis.UniversalClient, prefix string, opts ...lockregistry.Option,
 ) (*lockregistry.Registry, error) {
@@ -51,8 +51,8 @@ func Open(
 
 // OpenFailover makes a registry on the master that Sentinels name, with the options that [redis.NewFailoverClient] takes.
 //
-// Unlike a registry that [Open] makes of such a client, this one asks the Sentinels about a master that was silent, and hears
-// when they begin to replace a master. So it does not believe a master that was frozen, and answers again after it was replaced.
+// Unlike a registry that [Open] makes of such a client, this one asks the Sentinels about a master that was silent, and is told
+// when they begin to replace a master. So it does not trust a master that was frozen and answers again after it was replaced.
 //
 // # Errors
 //

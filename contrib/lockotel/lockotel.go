@@ -38,7 +38,7 @@
 // absent.
 //
 // The two events of a lock and unlock cost about 0.4 µs together without a span, and allocate nothing once their attributes
-// were seen: go test -bench Events.
+// have been seen: go test -bench Events.
 package lockotel
 
 import (
@@ -146,8 +146,8 @@ func New(opts ...Option) (observe.Observer, error) {
 //   - lockregistry.handoffs, a counter: holds that went from one goroutine of this process to the next
 //   - lockregistry.windows, a counter: how often a waiting call left a free lock to callers without a place in the queue
 //
-// Unregister the registration before the registry is closed. Of several registrations with one prefix OpenTelemetry reports the
-// gauges of the last one alone: give one function for all registries with a prefix. Of the options only [WithMeterProvider] has
+// Unregister the registration before the registry is closed. Of several registrations with one prefix, OpenTelemetry reports
+// only the last one's gauges: give one function for all registries with a prefix. Of the options only [WithMeterProvider] has
 // an effect.
 func ReportStats(prefix string, stats func() observe.Stats, opts ...Option) (metric.Registration, error) {
 	s, err := settingsOf(opts)

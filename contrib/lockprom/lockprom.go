@@ -7,9 +7,9 @@
 //	...
 //	defer metrics.Watch("orders", locks.Stats)()
 //
-// The names are those that module lockotel has when OpenTelemetry's exporter serves its metrics, so alerts and dashboards suit
-// either. Histograms have classic buckets from 100 µs to a minute, and native ones for a Prometheus that asks for them. The
-// metrics, and their labels besides lockregistry_prefix and lockregistry_kind ("lock", "reader", "writer" or "semaphore"):
+// The names are those of module lockotel's metrics when OpenTelemetry's exporter serves them, so alerts and dashboards work
+// with either. Histograms have classic buckets from 100 µs to a minute, and native ones for a Prometheus that asks for them.
+// The metrics, and their labels besides lockregistry_prefix and lockregistry_kind ("lock", "reader", "writer" or "semaphore"):
 //
 //   - lockregistry_acquire_duration_seconds, a histogram: how long calls took, whether or not they got the lock.
 //     lockregistry_operation is [observe.Acquired.Op]; lockregistry_acquire_how is [observe.How], "none" when the call did not
@@ -29,7 +29,7 @@
 //     lockregistry_kind and lockregistry_prefix. error_type
 //   - lockregistry_deadlocks_total: cycles of calls that wait for each other, without lockregistry_kind and lockregistry_prefix
 //
-// And those of [Collector.Watch], with lockregistry_prefix alone:
+// And those of [Collector.Watch], with only lockregistry_prefix:
 //
 //   - lockregistry_holds, lockregistry_waiters: holds of locks, readers, writers and semaphores, and calls that wait
 //   - lockregistry_hold_oldest_seconds, lockregistry_wait_oldest_seconds: the age of the oldest of each; 0 without one
@@ -43,8 +43,8 @@
 // "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "wrong_type", or "_OTHER". Without an error it is
 // empty.
 //
-// The two events of a lock and unlock cost about 0.4 µs together, and allocate nothing once their labels were seen:
-// go test -bench Events.
+// The two events of a lock and unlock cost about 0.4 µs together, and allocate nothing once their labels have been seen: go
+// test -bench Events.
 package lockprom
 
 import (

@@ -12,7 +12,7 @@ import (
 // Watch also reports figures of [lockregistry.Registry.Stats]: stats is called each time the metrics are collected. Call stop
 // before the registry is closed.
 //
-// Several registries may have one prefix: their figures are added, and of ages the oldest counts. After stop the registry's
+// Several registries may have one prefix: their figures are added, and the oldest age counts. After stop the registry's
 // figures are no longer reported. But counters do not fall: what the registry has counted stays in the sum while others of its
 // prefix are watched.
 func (c *Collector) Watch(prefix string, stats func() observe.Stats) (stop func()) {
