@@ -1,5 +1,5 @@
-// Command bench runs this library beside its peers and the bare floor, on a real redis-server that it starts itself, and prints
-// the results.
+// Command bench runs this library alongside its peers and the bare floor, on a real redis-server that it starts itself, and
+// prints the results.
 package main
 
 import (

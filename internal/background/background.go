@@ -1,6 +1,6 @@
-// Package background is what a registry does in the background: it renews leases, announces lost holds, and removes keys that
-// were left behind. One goroutine sleeps until something is due, and a few send to Redis. So neither many holds nor a server that
-// does not answer adds goroutines or delays an announcement. A registry that only locks and unlocks has no background goroutine.
+// Package background is what a registry does in the background: it renews leases, reports lost holds, and removes keys that
+// were left behind. One goroutine sleeps until something is due, and a few send to Redis. So neither many holds nor a server
+// that does not answer adds goroutines or delays a report. A registry that only locks and unlocks has no background goroutine.
 //
 // What comes in: holds in [Work.Holds], removals in [Work.Cleaner], and switches of the master. What goes out: renewals and
 // removals, by package transport, and calls of [Tells].

@@ -1,5 +1,5 @@
 // Package barging decides when a process leaves a lock to others. Calls with tickets, or goroutines of one process, could pass a
-// lock among themselves forever. Others must have their turn, too:
+// lock among themselves forever. Others must get their turn, too:
 //
 //   - Calls in the queue have it before the next goroutine of the process.
 //   - Java's calls and polling calls have no ticket. They barge: they take a lock that is free, however many others wait.

@@ -1,4 +1,4 @@
-// Package belief is what this process may believe of a server, and of its replies: a state machine and its arithmetic. It sends
+// Package belief is what this process may believe about a server and its replies: a state machine and its arithmetic. It sends
 // nothing, has no clock and no goroutine, and knows no client. Package transport says what happens, and does what the machine
 // answers.
 //

@@ -18,12 +18,12 @@ type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make t
 // Its parent may be of any type, whose methods may block, or call the lock. They are called in three places, each without a
 // mutex: by the goroutine that asks for the context, in newEnding; by goroutines that use the context; and by a goroutine that
 // detaches the context from its parent at the end. Ending the context calls none of them: it is a child of a context of package
-// context, or of one that never ends. So a loss is announced, and a release goes on, whatever the methods of the owner's
+// context, or of one that never ends. So a loss is reported, and a release proceeds, whatever the methods of the owner's
 // contexts do.
 //
-// It goes by the clock: Err and context.Cause look at the lease, and end the context if that is over, before they answer. So the
-// first look sees the end, even if the timer that ends the context comes late, because the process was stopped or has too little
-// of a processor. They look at the holds that it was made in, too. Nothing looks when Done is called, nor when a child is asked
+// It goes by the clock: Err and context.Cause look at the lease, and end the context if that is over, before they answer. So
+// the first look sees the end, even if the timer that ends the context comes late, because the process was stopped or is
+// starved of CPU. They look at the holds that it was made in, too. Nothing looks when Done is called, nor when a child is asked
 // that package context can cancel by itself: these end with the first look at the context, or when the timer comes.
 type ending struct {
 	context.Context

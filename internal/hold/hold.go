@@ -28,7 +28,7 @@ type Hold struct {
 
 	// The mutex guards the rest.
 	awaited bool // another goroutine of this process waits for its end
-	stays   bool // it is not handed over
+	stays   bool // it is not handed off
 	planned bool // the schedule knows the hold
 
 	mu       sync.Mutex
@@ -282,7 +282,7 @@ func (h *Hold) End(now clock.Instant) (sound, noticed bool) {
 	return sound, noticed
 }
 
-// endContexts ends the contexts and leaves the hold to its lease: the registry is closed, so a loss could not be announced.
+// endContexts ends the contexts and leaves the hold to its lease: the registry is closed, so a loss could not be reported.
 func (h *Hold) endContexts() {
 	h.mu.Lock()
 	h.unlockEnds(fault.Closed)

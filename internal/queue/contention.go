@@ -25,10 +25,11 @@ type contention struct {
 	// must do the same.
 	keeping atomic.Pointer[numbered]
 
-	// expected is a hold of this path that a look has found, and that may be over before the message of its grant comes. Until then
-	// that message must not be taken for a grant that no call waits for: the key would be removed, and the hold's own removal,
-	// which is under way, would find nothing and report a loss. Unlike the rest it is of one side of a read-write lock: the holds
-	// of the sides may follow each other closely, and a message may come after both.
+	// expected is a hold of this path that a look has found granted, and until when its grant's message may still come. The
+	// hold may be over by then, and its own removal under way. If the message were taken for a grant that no call waits for,
+	// its key would be removed here, and the hold's own removal would find nothing and report a loss. Unlike the rest, it
+	// belongs to one side of a read-write lock: the holds of the sides may follow each other closely, and a message may come
+	// after both.
 	expected atomic.Pointer[numbered]
 }
 
@@ -46,7 +47,7 @@ func (n *numbered) of(number string) clock.Instant {
 	return n.until
 }
 
-// NoteKept notes until when AtLeast keeps the path of a hold that is about to end, and returns that; 0: it does not.
+// NoteKept records until when AtLeast keeps the path taken after a hold that is about to end, and returns it; 0 without AtLeast.
 func (p *Path) NoteKept(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()
 	if kept != 0 {

@@ -10,9 +10,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// What becomes of a waiting call when one of its commands has failed: fates says it, failed does it.
+// What a waiting call does when one of its commands has failed: fates decides, failed acts.
 
-// kinds are what is true of a failure.
+// kinds are the properties of a failure.
 type kinds uint16
 
 const (
@@ -27,7 +27,7 @@ const (
 	returned                   // the hold was given back, since too few replicas have the lock
 )
 
-// fate is what a call does that was in one of some states when a command failed for which all of what is true.
+// fate is what a call does: in one of these states, when a command fails in a way that has all of these kinds.
 type fate struct {
 	at       states
 	what     kinds
@@ -107,7 +107,7 @@ func (a *acquisition) failed(at state, what kinds, why error) state {
 	return f.next
 }
 
-// kindsOf tells what is true of the failure of a command that asks for the lock.
+// kindsOf returns the kinds of a failure of a command that asks for the lock.
 func (a *acquisition) kindsOf(at state, why error) (what kinds) {
 	what = lasting
 	if a.passing(why) {
@@ -123,7 +123,7 @@ func (a *acquisition) kindsOf(at state, why error) (what kinds) {
 	return what
 }
 
-// refusal tells whether the server has refused a command for its text or its keys.
+// refusal reports whether the server has refused a command because of its text or its keys.
 func (a *attempt) refusal(why error) (what kinds) {
 	var refusal *rueidis.RedisError
 	if !a.cut && errors.As(why, &refusal) {

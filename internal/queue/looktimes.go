@@ -39,7 +39,7 @@ const (
 	mostPatient = 10
 
 	// nearHead is up to which place in the queue each process looks for itself, not one call after another: those in front may
-	// all be calls of one process that stands still. Scripts search as many tickets for another process, see permits.lua.
+	// all be calls of one frozen process. Scripts search as many tickets for another process, see permits.lua.
 	nearHead = 100
 
 	// watchAfterFirst is for how long the first call in the queue relies on the holder's release alone. Then it also asks the
@@ -63,7 +63,7 @@ type standing struct {
 }
 
 // inFront returns how many of the calls in front look before this one when a lease is over, and how many otherwise. For permits
-// these are not all: they may be calls of one process that stands still.
+// these are not all: they may be calls of one frozen process.
 func (s *standing) inFront() (atEnd, rank int) {
 	rank = s.rank
 	if !s.permits {

@@ -11,9 +11,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// proofs are the servers of which it is known that they let the registry's user release locks of a format. They are asked before
-// the first hold is obtained, also when a call will wait: a release of another process may grant the hold by a message. Later
-// calls send nothing for it.
+// proofs are the servers that are known to let the registry's user release locks of a format. They are asked before the first
+// hold is obtained, even when a call will wait: another process's release may grant the hold by a message. Later calls send
+// nothing for it.
 type proofs struct {
 	known atomic.Pointer[map[proofOf]struct{}] // is replaced, not changed
 }

@@ -168,7 +168,7 @@ func (a *acquisition) sleep() state {
 // Queue returns the key of the queue.
 func (a *acquisition) Queue() string { return a.path.Format.Queue(a.path.Key) }
 
-// Look makes the call look, since its ticket is most likely gone. If the call has ended meanwhile, nobody reads that.
+// Look makes the call look, since its ticket is most likely gone. If the call has ended by then, nobody reads it.
 func (a *acquisition) Look() { a.box.wakeToLook() }
 
 // watch asks the server to report changes of the key from now on. It reports whether the call must look at once: the key is not
@@ -321,7 +321,7 @@ func (a *acquisition) leave() {
 // time, as long as others are in front. A wake-up may mean that the connection was lost, perhaps those of all processes, since
 // the server is another one: then those in front are there again in a moment, and would have to ask for new tickets.
 //
-// It makes a look half as dear again. Where thousands wait, most of those far back leave that to the others.
+// It makes a look half as expensive again. Where thousands wait, most of those far back leave this to the others.
 func (a *acquisition) clears() bool {
 	far := a.at.Rank > mostClear && rand.N(seldomClears) > 0 //nolint:gosec // no secret
 	return a.at.Rank > 0 && !a.ticket.woken && !far

@@ -23,7 +23,7 @@ type Ending struct {
 	Hold *hold.Hold
 	At   clock.Instant // when it ended; of several, when its turn came
 	Kept clock.Instant // see NoteKept
-	Due  bool          // this process has had the key for long enough, so that others have their turn
+	Due  bool          // this process has had the key for long enough, so that others get their turn
 }
 
 // Release removes the key of a hold that was valid until its owner ended it, and then frees the local half. Lost: Redis no

@@ -20,7 +20,7 @@ type Ended struct {
 // ReleaseAll releases holds of several plain locks: by one script those of a slot that nobody is known to wait for, and the
 // others one by one, many at the same time. The script leaves a path that others wait for, or where it does not find the hold.
 // Such a path is released by itself then, whatever is the reason: so behind a proxy that keeps it on another server, it is
-// released there. Nothing is released twice, since a value names one hold for ever.
+// released there. Nothing is released twice, since a value names only one hold, ever.
 func ReleaseAll(ctx context.Context, all []*Ended) {
 	if len(all) == 0 {
 		return
@@ -61,7 +61,7 @@ func (e *Ended) release(ctx context.Context) error {
 	return e.Err
 }
 
-// releaseTogether releases paths by one script. It returns why one of those is not released that the script has not left.
+// releaseTogether releases paths by one script. It returns why a path that the script has not left is not released.
 func releaseTogether(ctx context.Context, paths []*Ended) error {
 	first := paths[0]
 	all := make([]protocol.Release, len(paths))

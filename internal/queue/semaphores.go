@@ -30,7 +30,7 @@ func (semaphores) removed(p *Path, value string, at clock.Instant) {
 }
 
 // line has the calls of this process that wait for permits of a semaphore, in the order of their tickets, unless tickets were
-// lost. Each call has a ticket; the line lets them look one after another, whatever is in front of them in the queue.
+// lost. Each call has a ticket; the line lets them look one after another, whatever is ahead of them in the queue.
 type line struct {
 	mu    sync.Mutex
 	seats list.List // has the number of each call

@@ -20,7 +20,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// mostTogether limits the commands under way for the paths of one hold, so that other calls have their turn.
+// mostTogether limits the commands under way for the paths of one hold, so that other calls get their turn.
 const mostTogether = 256
 
 // Each calls do for several paths, many at a time, and returns the errors, joined in their order. When Redis does not answer for

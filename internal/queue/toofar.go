@@ -57,9 +57,9 @@ func TooShort(t *lease.Term, way *transport.Node) error {
 	return shortLeaseError{t.Length, trip}
 }
 
-// tooFar is why nothing is sent, if so, because the server is far away: the lease is too short to be of use, or the reply would
-// come when the call is over. What that obtained would be nobody's, and keep others out until its removal arrives. In that
-// case the call waits for its end; useless is what it is to be told then.
+// tooFar returns why nothing is sent because the server is far away, if so: the lease is too short to be of use, or the reply
+// would come after the call is over. What such a command obtained would belong to nobody, and keep others out until its removal
+// arrives. In the second case tooFar waits for the end of the call; useless is then why the call fails.
 func (p *Path) tooFar(w *transport.Wait, t *lease.Term) (useless, err error) {
 	way := p.Node()
 	if err := TooShort(t, way); err != nil {

@@ -1,5 +1,5 @@
-// Package readonly reads what Redis knows of many locks, and of registries, by scripts that change nothing: so a user who may
-// only read can run them.
+// Package readonly reads what Redis knows about many locks, and about registries, by scripts that change nothing: so a user who
+// may only read can run them.
 package readonly
 
 import (

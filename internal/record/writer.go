@@ -1,5 +1,5 @@
-// Package record writes in Redis what a registry says of itself: its record, and its place in the list of registries. Package
-// presence says what and when; this package sends it, and notices that the user may not write.
+// Package record writes in Redis what a registry says about itself: its record, and its place in the list of registries.
+// Package presence says what and when; this package sends it, and notices that the user may not write.
 package record
 
 import (

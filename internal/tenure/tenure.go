@@ -1,4 +1,4 @@
-// Package tenure is what contexts say of the caller: an owner, and the holds that they were made in.
+// Package tenure is what contexts say about the caller: an owner, and the holds that they were made in.
 //
 // What comes in: a context. What goes out, as [In]: the owner that calls with it, and the holds in which its calls nest. [Held]
 // is the place of a lock's hold, where owners enter, nest and leave.

@@ -30,7 +30,7 @@
 // No caller waits longer than it may:
 //
 //   - alone: the caller's time limit closes the connection
-//   - few: this way is taken only where the client heeds contexts, and its connections have room
+//   - few: this way is taken only where the client respects contexts, and its connections have room
 //   - queue: only drivers hang
 //
 // Each reply, or its absence, goes to the judge of the command's server. The judge tells the belief in that server, see package
@@ -44,7 +44,7 @@
 //
 // Commands that replicas must acknowledge go another way: over a connection of their sender, followed by a WAIT (replicas.go).
 //
-// Dedicated connections are those that one part alone uses: the lone caller's, the fresh one, the sender's for replicas. All come
+// A dedicated connection is used by one part alone: the lone caller's, the fresh one, the sender's for replicas. All come
 // from dial.go, which knows how long making one may hang, and which connections of the client's pool fit. The lone caller's is
 // used for [belief.Old] at most, the fresh one while the node is suspect, the sender's for seconds:
 //

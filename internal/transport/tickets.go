@@ -20,14 +20,14 @@ import (
 // If the answer is lost or late, the next question is for a ticket, too, but only that one: a proxy may end connections in which
 // it is asked, and the other questions find that out.
 //
-// One is enough. It is the one of which it is known for the longest time that it was there. When all keys are gone, either that
+// One is enough. It is the one that was last seen the longest time ago. When all keys are gone, either that
 // ticket is, too, or each call of this process has looked since, and has seen it. If one is missing, its call looks, and the next
 // one is asked for at once. If several are missing in a row, all calls look.
 //
-// A grant takes a ticket out of a queue, too. Where many locks or permits change hands the oldest tickets are the next ones to be
-// granted, so several in a row may be missing. The server has sent the messages of these grants before it said that the tickets
-// are missing. So the calls look a moment later, and a call that a message has granted meanwhile does not count. Any other one
-// counts, also one that has looked by itself meanwhile: a ticket that is lost was missing, too.
+// A grant takes a ticket out of a queue, too. Where many locks or permits change hands the oldest tickets are the next ones to
+// be granted, so several in a row may be missing. The server has sent the messages of these grants before it said that the
+// tickets are missing. So the calls look a moment later, and a call that a message has granted meanwhile does not count. Any
+// other one counts, even one that has looked by itself in the meantime: a lost ticket was missing, too.
 //
 // When all keys are deleted just after such grants, they may hide that from one question. The next one finds no more grants.
 type tickets struct {

@@ -90,11 +90,11 @@ func (p *Wait) Left(c clock.Clock) time.Duration {
 	return left
 }
 
-// Again reports whether a call asks once more whose reply came late, from a master that is none any more perhaps: while it has
-// time left, and its caller waits.
+// Again reports whether a call whose reply came late, perhaps from a former master, asks once more: while it has time left, and
+// its caller waits.
 func (p *Wait) Again(c clock.Clock) bool { return p.Left(c) > 0 && p.Ctx.Err() == nil }
 
-// Explain is why a call fails whose command ended with err, if it does. Cut tells that there is no reply because the caller's
+// Explain returns why a call fails whose command ended with err, if it does. Cut: there is no reply because the caller's
 // context ended.
 func (p *Wait) Explain(cut bool, err error) error {
 	if cut {

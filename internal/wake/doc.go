@@ -53,5 +53,5 @@
 //
 // A connection that is up but from which messages do not arrive is ended, when that was noticed twice.
 //
-// This package knows nothing of locks.
+// This package knows nothing about locks.
 package wake
