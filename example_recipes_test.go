@@ -53,7 +53,7 @@ func dispatchAlone(ctx context.Context, locks *lockregistry.Registry) error {
 	return candidate.Run(ctx) // until ctx ends; then the next node leads
 }
 
-// dispatch returns when ctx ends: the node stops, or it leads no longer.
+// dispatch returns when ctx ends: the node stops, or no longer leads.
 func dispatch(ctx context.Context) error {
 	every := time.NewTicker(time.Millisecond)
 	defer every.Stop()

@@ -25,8 +25,8 @@ func embeddedRedis() *miniredis.Miniredis {
 	return server
 }
 
-// newRegistry makes a registry on an embedded Redis, and what ends both. Your program uses Open; its client stays until the last
-// lock is unlocked, and some of these examples unlock none.
+// newRegistry makes a registry on an embedded Redis, and a function that ends both. Your program uses Open; its client stays
+// until the last lock is unlocked, and some of these examples unlock none.
 func newRegistry(opts ...lockregistry.Option) (registry *lockregistry.Registry, stop func()) {
 	server := embeddedRedis()
 	client, err := rueidis.NewClient(rueidis.ClientOption{
@@ -66,7 +66,7 @@ func Example() {
 	// error: <nil>
 }
 
-// Open connects to a server, and Close ends that.
+// Open connects to a server, and Close disconnects.
 func ExampleOpen() {
 	server, err := miniredis.Run() // your program has the address of a server
 	if err != nil {
@@ -90,7 +90,7 @@ func ExampleOpen() {
 	// error: <nil>
 }
 
-// Do locks, runs a function and unlocks, also when the function fails or panics.
+// Do locks, runs a function and unlocks, even when the function fails or panics.
 func ExampleRegistry_Do() {
 	registry, stop := newRegistry()
 	defer stop()
@@ -183,7 +183,7 @@ func ExampleNoWait() {
 	// <nil>
 }
 
-// A job that several services start at about the same time, and one is to run: it is over long before the slowest clock strikes.
+// Several services start a job at about the same time, and only one should run it. It ends long before the slowest clock strikes.
 func ExampleAtLeast() {
 	registry, stop := newRegistry()
 	defer stop()
@@ -224,7 +224,7 @@ func ExampleRegistry_Once() {
 	// false <nil>
 }
 
-// An observer is told how each call got its lock, and how long that took.
+// An observer learns how each call got its lock, and how long that took.
 func ExampleWithObserver() {
 	registry, stop := newRegistry(lockregistry.WithObserver(observe.Observer{
 		Acquired: func(_ context.Context, a observe.Acquired) {
@@ -244,7 +244,7 @@ func ExampleWithObserver() {
 	// error: <nil>
 }
 
-// A job that fails is for the node that comes next, with RetryOnError.
+// With RetryOnError, the next node runs a job that failed.
 func ExampleRetryOnError() {
 	registry, stop := newRegistry()
 	defer stop()
@@ -264,7 +264,7 @@ func ExampleRetryOnError() {
 	// third false <nil>
 }
 
-// A lock that a goroutine owns, as a thread does in Java: for code that is ported from there.
+// A lock owned by a goroutine, as by a thread in Java: for code that is ported from there.
 func ExampleLock_Lock() {
 	registry, stop := newRegistry()
 	defer stop()
@@ -317,7 +317,7 @@ func ExampleLock_Lock_deadline() {
 	// Output: true
 }
 
-// TryLock does not wait for anyone, or, with Wait, not longer than that.
+// TryLock does not wait for anyone, or, with Wait, no longer than that.
 func ExampleLock_TryLock() {
 	registry, stop := newRegistry()
 	defer stop()
@@ -402,7 +402,7 @@ func ExampleLock_Context() {
 	// Output: true
 }
 
-// Renew sets the lease anew, for work that takes longer than expected.
+// Renew sets a new lease, for work that takes longer than expected.
 func ExampleLock_Renew() {
 	registry, stop := newRegistry()
 	defer stop()
@@ -433,8 +433,8 @@ func ExampleWithRenewal() {
 	// Output: <nil>
 }
 
-// A lock counts once so many replicas have it: all that may take the place of the master. Where they are not there, or do not
-// answer in time, nobody gets it. This embedded server has none.
+// A lock counts once that many replicas have it: all that may be promoted. If they are missing, or do not answer in time,
+// nobody gets the lock. This embedded server has none.
 func ExampleWithReplicas() {
 	registry, stop := newRegistry(lockregistry.WithReplicas(2, 50*time.Millisecond))
 	defer stop()
@@ -444,7 +444,7 @@ func ExampleWithReplicas() {
 	// Output: false true
 }
 
-// A registry keeps the locks that were obtained last, and all that are in use.
+// A registry keeps the most recently obtained locks, and all that are in use.
 func ExampleRegistry_SetCapacity() {
 	registry, stop := newRegistry()
 	defer stop()

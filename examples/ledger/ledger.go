@@ -12,10 +12,10 @@ import (
 // Ledger is a table of balances. Each row keeps the largest fencing token with which it was written.
 type Ledger struct{ db *sql.DB }
 
-// ErrLate: the row was written with a larger token since. The writer does not hold the lock any more, whatever it believes.
+// ErrLate: the row was written with a larger token since. The writer no longer holds the lock, whatever it believes.
 var ErrLate = errors.New("another owner has had the lock since")
 
-// OpenLedger opens the table in a file, and makes it if need be.
+// OpenLedger opens the table in a file, and creates it if necessary.
 func OpenLedger(ctx context.Context, file string) (*Ledger, error) {
 	db, err := sql.Open("sqlite", file+"?_pragma=busy_timeout(5000)")
 	if err != nil {

@@ -3,7 +3,7 @@
 //	go run . -redis localhost:6379 -file ledger.db -account alice -cents 100
 //
 // To see what that is good for, begin with -wait 1m, stop the process (Ctrl-Z), wait for longer than the lease, let another one
-// add to the same account, and continue the first (fg): its write is refused.
+// add to the same account, and continue the first (fg): its write is rejected.
 package main
 
 import (

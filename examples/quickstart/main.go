@@ -1,4 +1,4 @@
-// Command quickstart ships an order that no other process ships meanwhile.
+// Command quickstart ships an order that no other process ships at the same time.
 package main
 
 import (

@@ -40,7 +40,7 @@ func (s *Service) Dispatch(ctx context.Context) error {
 	defer every.Stop()
 	for {
 		select {
-		case <-ctx.Done(): // this process stops, or it leads no longer
+		case <-ctx.Done(): // this process stops, or no longer leads
 			return ctx.Err()
 		case <-every.C:
 		}

@@ -80,7 +80,7 @@ func (s *Service) Handler() http.Handler {
 	handle("GET /leading", func(context.Context, *http.Request) (string, error) {
 		return strconv.FormatBool(s.Leading()), nil
 	})
-	// Alive does not ask Redis: an outage of Redis must not have all processes restarted.
+	// Alive does not ask Redis: a Redis outage must not restart all processes.
 	handle("GET /alive", func(context.Context, *http.Request) (string, error) { return "alive", nil })
 	handle("GET /ready", func(ctx context.Context, _ *http.Request) (string, error) { return "ready", s.Ready(ctx) })
 	// Stats sends nothing to Redis, except to ask a cluster for its slots.
