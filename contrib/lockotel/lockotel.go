@@ -215,7 +215,7 @@ func (r *reporter) instruments(m metric.Meter) error {
 		failed = fault.Join(failed, err)
 		return c
 	}
-	r.acquire = histogram("lockregistry.acquire.duration", "How long calls took to get their lock, or not to get it.")
+	r.acquire = histogram("lockregistry.acquire.duration", "How long calls took, whether or not they got their lock.")
 	r.local = histogram("lockregistry.acquire.local_wait.duration", "How long calls waited for goroutines of their process.")
 	r.wakeups = counter("lockregistry.acquire.wakeups", "{wakeup}", "What woke calls that waited for other processes.")
 	r.hold = histogram("lockregistry.hold.duration", "How long locks were held.")

@@ -121,7 +121,7 @@ func (c *Collector) make() {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	c.acquire = histogram("lockregistry_acquire_duration_seconds", "How long calls took to get their lock, or not to get it.",
+	c.acquire = histogram("lockregistry_acquire_duration_seconds", "How long calls took, whether or not they got their lock.",
 		labels("lockregistry_operation", "lockregistry_acquire_how", "error_type"))
 	c.local = histogram("lockregistry_acquire_local_wait_duration_seconds",
 		"How long calls waited for goroutines of their process.", labels("lockregistry_operation"))

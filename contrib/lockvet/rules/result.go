@@ -13,7 +13,7 @@ The error tells that the lock was lost while the work ran, so that another owner
 log it. An assignment to _ says that it does not matter here.`, func(p *analysis.Pass, f function) {
 	report := func(at token.Pos, call *ast.CallExpr) {
 		if _, _, c, is := method(p, call); is && (c.is("Lock", "Unlock") || c.is("Hold", "Release")) {
-			p.Reportf(at, "the error of %s is dropped: it tells that the lock was lost", c.fn.Name())
+			p.Reportf(at, "the error of %s is dropped: it says whether the lock was lost", c.fn.Name())
 		}
 	}
 	ast.Inspect(f.body, func(n ast.Node) bool {
