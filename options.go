@@ -306,7 +306,7 @@ func leasable(name string, d time.Duration) error {
 	case leastLease <= d && d <= longestLease:
 		return nil
 	case d > longestLease:
-		return fmt.Errorf("%s(%v): a lease may be 30 days at most", name, d)
+		return fmt.Errorf("%s(%v): a lease must be at most 30 days", name, d)
 	default:
 		return fmt.Errorf("%s(%v): a lease must be at least %v, since 1 %% and a millisecond of it are a margin for clocks%s",
 			name, d, leastLease, unitless(d))

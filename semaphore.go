@@ -68,7 +68,7 @@ func fewPermits(n time.Duration) error {
 	case n < 1:
 		return fmt.Errorf("Permits(%d): the number must be positive", n)
 	case n > mostPermits:
-		return fmt.Errorf("Permits(%d): the number must be %d at most", n, mostPermits)
+		return fmt.Errorf("Permits(%d): the number must be at most %d", n, mostPermits)
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func (r *Registry) permitsOf(each, number int) *kind {
 func (s *Semaphore) found(number int) {
 	if s.reg.permits.News(s.key, number) {
 		s.reg.reports.dispatch.Log(slog.LevelWarn,
-			"a call names another number of permits than the semaphore has: the number in Redis counts",
+			"a call names a different number of permits than the semaphore has: the number in Redis counts",
 			slog.String("key", s.key), slog.Int("permits", number), slog.Int("named", s.number))
 	}
 }

@@ -33,7 +33,7 @@ var (
 	ErrYielded = errors.New("the leadership was yielded")
 
 	// ErrRunning is what Run returns while an earlier call of Run has not returned.
-	ErrRunning = errors.New("the candidate is running already")
+	ErrRunning = errors.New("the candidate is already running")
 )
 
 // errUnreturned is the error of a term whose lead panicked or ended its goroutine.

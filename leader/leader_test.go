@@ -479,7 +479,7 @@ func TestRun_Twice(t *testing.T) {
 		w.leads(c)
 		err := c.Run(w.Context())
 		require.ErrorIs(w, err, leader.ErrRunning)
-		require.EqualError(w, err, "leader: "+key+": the candidate is running already")
+		require.EqualError(w, err, "leader: "+key+": the candidate is already running")
 		require.True(w, c.IsLeader())
 	})
 }
@@ -698,7 +698,7 @@ func TestRun_BadInput(t *testing.T) {
 		_, err = leader.New(r, role, untilEnd, lockregistry.Lease(2*time.Millisecond), leader.WithBackoff(time.Second, time.Second))
 		require.NoError(w, err)
 		_, err = leader.New(r, role, untilEnd, lockregistry.Lease(31*24*time.Hour))
-		require.ErrorContains(w, err, "a lease may be 30 days at most")
+		require.ErrorContains(w, err, "a lease must be at most 30 days")
 	})
 }
 

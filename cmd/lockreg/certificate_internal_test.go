@@ -31,11 +31,11 @@ func TestServeReadsTheCertificateOnceItMay(t *testing.T) {
 	require.Equal(t, first, get())
 	require.Contains(t, log.String(), "is open to others")
 	require.Equal(t, first, get())
-	require.Equal(t, 1, strings.Count(log.String(), "the old one stays"))
+	require.Equal(t, 1, strings.Count(log.String(), "still using the old one"))
 
 	require.NoError(t, os.Chmod(key, 0o600))
 	require.NotEqual(t, first, get())
-	require.Contains(t, log.String(), "was read again")
+	require.Contains(t, log.String(), "was reloaded")
 	before := log.String()
 	get()
 	require.Equal(t, before, log.String())

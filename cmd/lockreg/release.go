@@ -93,7 +93,7 @@ func (r *releaser) release(ctx context.Context, locks keeper) error {
 	result := "freed"
 	switch {
 	case errors.Is(err, lockregistry.ErrNotOwner):
-		err = exit{exitFound, fmt.Errorf("%s: that holder does not have it any more: nothing was changed", info.Key)}
+		err = exit{exitFound, fmt.Errorf("%s: that holder no longer has it: nothing was changed", info.Key)}
 		result = "not freed"
 	case errors.Is(err, lockregistry.ErrWrongType):
 		err = failed(err)
@@ -150,7 +150,7 @@ func (r *releaser) choose(info inspect.Lock) (inspect.Holder, error) {
 	if err := r.to(r.err).printLock(info); err != nil {
 		return inspect.Holder{}, err
 	}
-	return inspect.Holder{}, usage("%d %s hold it: say which one with --holder, as it stands under IN REDIS: %s",
+	return inspect.Holder{}, usage("%d %s hold it: say which one with --holder, as shown under IN REDIS: %s",
 		info.HolderCount, holders(info.Kind), r.command(info))
 }
 
@@ -196,7 +196,7 @@ func (r *releaser) ask(info inspect.Lock, h inspect.Holder) error {
 		return nil
 	}
 	if !r.onTerminal() {
-		return usage("nobody can be asked, since standard input is no terminal: give --yes to free it without")
+		return usage("cannot ask, since standard input is not a terminal: give --yes to free it without asking")
 	}
 	fmt.Fprintf(r.err, "%s\nis held by %s", printable.Text(info.Key), printable.Text(view.Who(h)))
 	if slices.Contains(info.Holders, h) {

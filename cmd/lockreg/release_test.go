@@ -277,7 +277,7 @@ func TestReleaseAsks(t *testing.T) {
 	// The holder that is shown is the one that is meant, whoever has the lock when the answer comes.
 	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")
 	s.Command(t, "SET", "shop:a", "another", "PX", "600000")
-	shell.after(t, "y\n", "that holder does not have it any more")
+	shell.after(t, "y\n", "that holder no longer has it")
 	assert.Equal(t, "another", s.Command(t, "GET", "shop:a"))
 
 	shell.after(t, "$LOCKREG release shop a\n", "[y/N]")

@@ -92,9 +92,9 @@ func (c *certificate) look() {
 	c.unread = err != nil
 	switch {
 	case err == nil:
-		c.log.Info("the certificate has changed, and was read again", "file", c.cert)
+		c.log.Info("the certificate has changed and was reloaded", "file", c.cert)
 	case changed:
-		c.log.Error("the certificate has changed, and cannot be read: the old one stays", "error", err)
+		c.log.Error("the certificate has changed but cannot be read: still using the old one", "error", err)
 	}
 }
 

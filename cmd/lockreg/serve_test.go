@@ -450,11 +450,11 @@ func TestServeReadsTheCertificateAgain(t *testing.T) {
 	newCert, newKey := certificateFiles(t)
 	require.NoError(t, os.Rename(newKey, key))
 	require.Equal(t, first, get(), "half of it is there")
-	require.Contains(t, log.String(), "the old one stays")
+	require.Contains(t, log.String(), "still using the old one")
 	require.NoError(t, os.Rename(newCert, cert))
 	second := get()
 	require.NotEqual(t, first, second)
-	require.Contains(t, log.String(), "was read again")
+	require.Contains(t, log.String(), "was reloaded")
 	require.NoError(t, os.Remove(cert))
 	require.Equal(t, second, get())
 

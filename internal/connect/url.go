@@ -27,8 +27,8 @@ var (
 		"; the schemes are redis, rediss, valkey, valkeys and unix")
 	errUnreadable = errors.New("the address of Redis cannot be read: write it as in " + Example +
 		", with every special character of the password as %XX")
-	errPort = errors.New("in the address of Redis a port is not a number up to 65535, or an addr has no port: write it as in " +
-		Example + "?addr=host2:6379")
+	errPort = errors.New("the address of Redis has a port that is not a number up to 65535, or an addr without a port: " +
+		"write it as in " + Example + "?addr=host2:6379")
 )
 
 // limit is the timeout for connecting, and for what a connection does by itself.

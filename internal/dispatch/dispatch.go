@@ -1,5 +1,5 @@
 // Package dispatch makes calls of user code that must not delay anything: lines for a log handler, and functions of an
-// observer. It knows nothing of locks.
+// observer. It knows nothing about locks.
 package dispatch
 
 import (
@@ -130,7 +130,7 @@ func (q *Queue) Flush() {
 // Caught recovers and logs the panic of an observer's function. It must be deferred.
 func (q *Queue) Caught(function string) {
 	if panicked := recover(); panicked != nil {
-		q.Log(slog.LevelError, "a function of the observer has panicked",
+		q.Log(slog.LevelError, "a function of the observer panicked",
 			slog.String("function", function), slog.String("panic", fmt.Sprint(panicked)))
 	}
 }

@@ -44,7 +44,7 @@ var (
 
 	// Late: an answer took so long that a failover may have happened meanwhile, and could not be confirmed since; or a grant
 	// arrived when its lease was over.
-	Late = Whole("the answer of Redis came too late")
+	Late = Whole("the answer from Redis came too late")
 
 	// Unproven: a removal did not find the key, and was answered after the end of the lease.
 	Unproven = Whole("the lock was valid until this call, but Redis answered after the end of its lease, without the key: " +

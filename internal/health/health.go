@@ -47,12 +47,12 @@ type Change struct {
 func (c Change) Log(log func(level slog.Level, message string, about ...slog.Attr)) {
 	switch {
 	case c.Failure == nil:
-		log(slog.LevelInfo, "Redis takes renewals and removals again")
+		log(slog.LevelInfo, "Redis accepts renewals and removals again")
 	case c.Refused:
-		log(slog.LevelWarn, "Redis refuses renewals or removals; they are tried again",
+		log(slog.LevelWarn, "Redis refuses renewals or removals; retrying",
 			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
 	default:
-		log(slog.LevelWarn, "Redis does not answer renewals or removals; they are tried again",
+		log(slog.LevelWarn, "Redis does not answer renewals or removals; retrying",
 			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
 	}
 }

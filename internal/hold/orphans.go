@@ -113,7 +113,7 @@ func (g *OrphanWatch) look() {
 			orphanEnded(suspects, living)
 		} else if looked {
 			g.blind.Do(func() {
-				g.log(slog.LevelWarn, "goroutines that end without Unlock are no longer looked for: there are too many",
+				g.log(slog.LevelWarn, "too many goroutines: those that end without Unlock are no longer detected",
 					slog.Int("goroutines", runtime.NumGoroutine()), slog.Int("limit", g.Most))
 			})
 		}

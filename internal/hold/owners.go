@@ -230,7 +230,7 @@ func (h *Hold) Orphan(o owner.ID) {
 	if o.IsHold() && h.ends.orphan(o) {
 		h.mu.Unlock()
 		h.path.Log(slog.LevelWarn,
-			"a hold was dropped without Release: it is renewed on, since its contexts may be in use", key)
+			"a hold was dropped without Release: it is still renewed, since its contexts may be in use", key)
 		return
 	}
 	e := h.own()

@@ -312,7 +312,7 @@ func TestHold_HeldForLong(t *testing.T) {
 		logged(1)
 		pass(20 * time.Second)
 		logged(2)
-		require.Contains(w, w.logged[0], "held for long")
+		require.Contains(w, w.logged[0], "held for a long time")
 	})
 }
 

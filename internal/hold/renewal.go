@@ -217,7 +217,7 @@ func (h *Hold) verified(n int64, err error, late bool) {
 // longLeases is after how many leases sayLong logs a hold.
 const longLeases = 10
 
-// sayLong logs that a renewed hold is held for long, once for each owner.
+// sayLong logs that a renewed hold has been held for a long time, once for each owner.
 func (h *Hold) sayLong(now clock.Instant) {
 	h.mu.Lock()
 	held := h.had.owned.Until(now)
@@ -227,6 +227,6 @@ func (h *Hold) sayLong(now clock.Instant) {
 	}
 	h.mu.Unlock()
 	if says {
-		h.path.Log(slog.LevelWarn, "a lock is held for long", slog.String("key", h.path.Key), slog.Duration("held", held))
+		h.path.Log(slog.LevelWarn, "a lock has been held for a long time", slog.String("key", h.path.Key), slog.Duration("held", held))
 	}
 }

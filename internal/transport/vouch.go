@@ -17,15 +17,14 @@ import (
 
 // vouching is how a client for Sentinel learns whether its server is still the master.
 //
-// A master that is frozen, deposed, and goes on answers as a master until it is demoted, some 10 s later: over old connections
-// and new ones, at once, and also a process that noticed nothing because it sent nothing. Only the Sentinels know. So, while
+// A master that is frozen, deposed, and resumes answers as a master until it is demoted, some 10 s later: over old connections
+// and new ones, at once, even to a process that noticed nothing because it sent nothing. Only the Sentinels know. So, while
 // there is a watch:
 //
-//   - What they publish before a failover raises a doubt, also if the node is idle. Then replies to earlier commands are late.
+//   - What they publish before a failover raises a doubt, even if the node is idle. Then replies to earlier commands are late.
 //   - On a suspect node a way is used only once the Sentinels vouch for the server that it leads to; see sentinel.Judge. They
 //     are asked after that server has greeted.
-//   - A process that stood still has missed what they published. That raises a doubt, too: a timer finds it out, or the next
-//     command.
+//   - A process that was frozen has missed what they published. That raises a doubt, too: a timer notices, or the next command.
 //   - The client may go back to a former master, if the Sentinel that it follows ends, and the next one lags. So a reply that may
 //     obtain a lock counts only if the client uses the server for which they vouched.
 //   - A broken connection makes the node suspect, since the process may have been cut off from the Sentinels, too.
@@ -204,10 +203,10 @@ func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 	return says, asked, now
 }
 
-// sayGoesOn logs that what was waited for is over.
+// sayGoesOn logs that the wait is over.
 func (v *vouching) sayGoesOn(verdict sentinel.Verdict, address string) {
 	if v.said.Swap(false) {
-		v.log(slog.LevelInfo, "locks go on: the server may be believed again",
+		v.log(slog.LevelInfo, "locks are granted again",
 			slog.String("server", address), slog.String("Sentinels", verdict.String()))
 	}
 }
@@ -222,18 +221,18 @@ func (v *vouching) sayWaits(verdict sentinel.Verdict, waited time.Duration, addr
 			"no lock is granted for now: most Sentinels do not say whether the server is the master", about,
 			slog.Any("without an answer", (*v.watch.Load()).Absent()), slog.Duration("at most", sentinel.LongestDoubt))
 	case verdict == sentinel.Down:
-		v.log(slog.LevelWarn, "no lock is granted for now: the server answers, and the Sentinels find it down",
+		v.log(slog.LevelWarn, "no lock is granted for now: the server answers, but the Sentinels consider it down",
 			about, slog.Duration("at most", sentinel.LongestDoubt))
 	case verdict == sentinel.Elected:
 		limit, _ := verdict.Longest()
-		v.log(slog.LevelWarn, "no lock is granted for now: Sentinels have voted for one to lead a failover, and it does not answer",
+		v.log(slog.LevelWarn, "no lock is granted for now: a Sentinel with votes to lead a failover does not answer",
 			about, slog.Any("without an answer", (*v.watch.Load()).Absent()), slog.Duration("at most", limit))
 	case verdict == sentinel.Disputed, verdict == sentinel.Contested:
 		limit, _ := verdict.Longest()
-		v.log(slog.LevelWarn, "no lock is granted for now: most Sentinels name the server as the master, and some name another one",
+		v.log(slog.LevelWarn, "no lock is granted for now: most Sentinels name the server as the master, but some name another",
 			about, slog.Any("these", (*v.watch.Load()).Against()), slog.Duration("at most", limit))
 	default:
-		v.log(slog.LevelWarn, "no lock is granted for now: the Sentinels replace the server, or do not agree on it", about,
+		v.log(slog.LevelWarn, "no lock is granted for now: the Sentinels are replacing the server, or disagree about it", about,
 			slog.Any("these name another one", (*v.watch.Load()).Against()))
 	}
 }

@@ -217,11 +217,11 @@ func TestVouching_ADeposedMaster(t *testing.T) {
 // Whom no Sentinel replaces is believed after a while even if they do not vouch; the log says what is waited for, and that it is
 // over.
 func TestVouching_ItIsWaitedForSoLong(t *testing.T) {
-	const another = "no lock is granted for now: most Sentinels name the server as the master, and some name another one"
+	const another = "no lock is granted for now: most Sentinels name the server as the master, but some name another"
 	for verdict, says := range map[sentinel.Verdict]string{
 		sentinel.Unknown:   "no lock is granted for now: most Sentinels do not say whether the server is the master",
-		sentinel.Down:      "no lock is granted for now: the server answers, and the Sentinels find it down",
-		sentinel.Elected:   "no lock is granted for now: Sentinels have voted for one to lead a failover, and it does not answer",
+		sentinel.Down:      "no lock is granted for now: the server answers, but the Sentinels consider it down",
+		sentinel.Elected:   "no lock is granted for now: a Sentinel with votes to lead a failover does not answer",
 		sentinel.Disputed:  another,
 		sentinel.Contested: another,
 	} {
@@ -233,7 +233,7 @@ func TestVouching_ItIsWaitedForSoLong(t *testing.T) {
 			limit, _ := verdict.Longest()
 			require.GreaterOrEqual(t, time.Since(began), limit)
 			require.Less(t, time.Since(began), limit+time.Second)
-			require.Equal(t, []string{says, "locks go on: the server may be believed again"}, v.log)
+			require.Equal(t, []string{says, "locks are granted again"}, v.log)
 			<-time.After(2 * belief.Old)
 			require.False(t, v.First.IsSuspect(v.Clock.Now()))
 		})
@@ -305,7 +305,7 @@ func TestVouching_ItIsReplaced(t *testing.T) {
 		v.say(former, sentinel.Replaced)
 		v.doubt()
 		require.ErrorIs(t, v.send(25*time.Second).Error(), fault.NotSent)
-		require.Equal(t, []string{"no lock is granted for now: the Sentinels replace the server, or do not agree on it"}, v.log)
+		require.Equal(t, []string{"no lock is granted for now: the Sentinels are replacing the server, or disagree about it"}, v.log)
 	})
 }
 
@@ -488,7 +488,7 @@ func TestVouching_NoFirstWordAboutOldConnections(t *testing.T) {
 		require.Equal(t, []string{
 			"most Sentinels do not answer: until they do, a failover may go unnoticed",
 			"no lock is granted for now: most Sentinels do not say whether the server is the master",
-			"locks go on: the server may be believed again",
+			"locks are granted again",
 		}, v.log)
 		v.Client.Close()
 		<-time.After(time.Minute)
@@ -724,7 +724,7 @@ func TestVouching_ReplicatedOverASilentConnection(t *testing.T) {
 // The log says that locks go on when they do: not while the server for which the Sentinels vouch refuses connections, nor when it
 // was left, or doubted anew, while they were asked.
 func TestVouching_LocksGoOn(t *testing.T) {
-	const goOn = "locks go on: the server may be believed again"
+	const goOn = "locks are granted again"
 	for name, still := range map[string]func(v *vouched){
 		"it refuses connections": func(v *vouched) {
 			v.redis.refuses.Store(true)

@@ -47,7 +47,7 @@ const (
 	acquainting = looking // plus two round trips: how long a question may take from which rueidis learns of a server
 )
 
-var errLeft = errors.New("the server is no master of the cluster any more")
+var errLeft = errors.New("the server is no longer a master of the cluster")
 
 // newHub makes a hub. Of the options it uses what is the same for all listeners of a client.
 func newHub(client rueidis.Client, o Options) *hub {

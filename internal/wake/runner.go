@@ -129,7 +129,7 @@ func (r *runner) connect() time.Duration {
 		n.loseConnection()
 		r.moved() // it may be another server's turn
 		if r.ctx.Err() == nil && !errors.Is(err, errRefused) {
-			r.log(slog.LevelWarn, "the connection for wake-ups is lost; it is made again", slog.Any("error", fault.Plain(err)))
+			r.log(slog.LevelWarn, "lost the connection for wake-ups; reconnecting", slog.Any("error", fault.Plain(err)))
 		}
 		r.notify(Connection{Node: n.address, Err: fault.Plain(err)})
 	}
@@ -274,7 +274,7 @@ func (r *runner) log(level slog.Level, message string, attributes ...slog.Attr) 
 // missing logs to a user that a way to listen does not work for it.
 func (r *runner) missing(u *user, way string, err error) {
 	if r.node.notifies(u, way) {
-		u.Log(slog.LevelInfo, "the server does not allow a way to wake up waiting calls",
+		u.Log(slog.LevelInfo, "the server does not allow one way of waking waiting calls",
 			slog.String("way", way), slog.Any("error", fault.Plain(err)))
 	}
 }

@@ -293,7 +293,7 @@ func TestNews_OfTheConnection(t *testing.T) {
 	w.Close()
 	l.Close()()
 	require.Empty(t, news, "to close is no news")
-	require.Equal(t, 2, b.logged("is lost"))
+	require.Equal(t, 2, b.logged("lost the connection"))
 }
 
 // ofSentinel is a client that finds its master through Sentinel, which names another one when told.
@@ -339,9 +339,9 @@ func TestNews_LinesAreToldOnce(t *testing.T) {
 		b.watched(b.listen(b.client, o), "key")
 	}
 	b.do("CLIENT", "KILL", "TYPE", "pubsub")
-	b.await("the loss is logged", func() bool { return b.logged("is lost") > 0 })
+	b.await("the loss is logged", func() bool { return b.logged("lost the connection") > 0 })
 	b.await("connected again", func() bool { return b.do("PUBSUB", "NUMSUB", "channel") == "channel\n1" })
-	require.Equal(t, 2, b.logged("is lost"))
+	require.Equal(t, 2, b.logged("lost the connection"))
 }
 
 // A change of a key of the same name in another database costs a look at most, and soon none of the call's.
@@ -473,7 +473,7 @@ func TestOwnChannel_IsLeftOnceTheServerIsNotBusy(t *testing.T) {
 		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
 	})
 	leaves.Close()
-	require.Never(t, func() bool { return b.logged("is lost") > 0 }, 3*tidying, tidying/10)
+	require.Never(t, func() bool { return b.logged("lost the connection") > 0 }, 3*tidying, tidying/10)
 	b.do("SCRIPT", "KILL")
 	<-ended
 	b.await("the channel is left", func() bool { return b.do("PUBSUB", "NUMSUB", "channel:leaves") == "channel:leaves\n0" })

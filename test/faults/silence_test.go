@@ -175,7 +175,7 @@ func TestSilence_ALimitDoesNotEndTheConnection(t *testing.T) {
 
 // Only an answer is an all-clear, and a server that says nothing refuses nothing.
 func TestSilence_NoFalseAllClear(t *testing.T) {
-	const silent, refuses, again = "Redis does not answer", "Redis refuses", "takes renewals and removals again"
+	const silent, refuses, again = "Redis does not answer", "Redis refuses", "accepts renewals and removals again"
 	kit.FakeWorld(t, func(w *kit.World) {
 		log := &kit.Journal{}
 		logged := func(text string) int {
@@ -228,10 +228,10 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 				defer cancel()
 				require.Error(w, r.Obtain("43").Lock(ctx))
 				close(goOn)
-				const again = "takes renewals and removals again"
+				const again = "accepts renewals and removals again"
 				removals := f.Count("release")
 				w.Await("there is nothing left to remove", func() bool {
-					return f.Count("release") > removals+3 && len(log.Lines("are tried again")) == len(log.Lines(again))
+					return f.Count("release") > removals+3 && len(log.Lines("; retrying")) == len(log.Lines(again))
 				})
 				before := len(log.Lines(again))
 				ends := kit.PassingFaults[fault](w)
@@ -239,7 +239,7 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 				removals = f.Count("release")
 				require.Never(w, func() bool { return len(log.Lines(again)) > before }, 400*time.Millisecond, time.Millisecond)
 				require.Greater(w, f.Count("release"), removals, "removals that find nothing")
-				require.Len(w, log.Lines("are tried again"), before+1)
+				require.Len(w, log.Lines("; retrying"), before+1)
 				ends()
 				w.Await("the log says that it is over", func() bool { return len(log.Lines(again)) == before+1 })
 				require.NoError(w, r.Close())

@@ -179,7 +179,7 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 			kit.ManyGoroutines(r)
 			leaves(w, r, r.Obtain("42"))
 			return func() error {
-				require.Len(w, log.Lines("no longer looked for", "limit="), 1)
+				require.Len(w, log.Lines("no longer detected", "limit="), 1)
 				return nil
 			}
 		},
@@ -417,7 +417,7 @@ func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 			l := r.Obtain("42")
 			w.Lock(l)
 			w.Pass(5 * lease)
-			require.Len(w, log.Lines("no longer looked for"), 1)
+			require.Len(w, log.Lines("no longer detected"), 1)
 			require.Zero(w, kit.GoroutineCounts(r))
 			w.Unlock(l)
 		})

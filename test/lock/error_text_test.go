@@ -62,14 +62,14 @@ func TestErrorText_LeasesOutOfRange(t *testing.T) {
 			"margin for clocks; 30 is 30 ns: write 30*time.Second":       lockregistry.Lease(30),
 			"AtMost(30ns): a lease must be at least 2ms":                 lockregistry.AtMost(30),
 			"30000 is 30000 ns: write 30000*time.Millisecond":            lockregistry.Lease(30000),
-			"Lease(720h0m0.001s): a lease may be 30 days at most":        lockregistry.Lease(month + time.Millisecond),
-			"AtMost(720h0m0.001s): a lease may be 30 days at most":       lockregistry.AtMost(month + time.Millisecond),
+			"Lease(720h0m0.001s): a lease must be at most 30 days":       lockregistry.Lease(month + time.Millisecond),
+			"AtMost(720h0m0.001s): a lease must be at most 30 days":      lockregistry.AtMost(month + time.Millisecond),
 			"Lease(1ms): a lease must be at least 2ms, since 1 % and a ": lockregistry.Lease(time.Millisecond),
 		} {
 			require.ErrorContains(w, r.Obtain("42").Lock(w.Context(), option), text)
 		}
 		w.Lock(r.Obtain("42"), lockregistry.Lease(month), lockregistry.AtMost(month))
-		require.ErrorContains(w, r.Obtain("42").Renew(w.Context(), month+1), "30 days at most")
+		require.ErrorContains(w, r.Obtain("42").Renew(w.Context(), month+1), "at most 30 days")
 		require.NoError(w, r.Obtain("42").Renew(w.Context(), month))
 		w.Unlock(r.Obtain("42"))
 		w.Lock(r.Obtain("42"), lockregistry.AtLeast(2*month)) // which is no lease
@@ -77,7 +77,7 @@ func TestErrorText_LeasesOutOfRange(t *testing.T) {
 		_, err := lockregistry.New(w.Client(), "orders", lockregistry.WithLease(30))
 		require.ErrorContains(w, err, "30 is 30 ns: write 30*time.Second")
 		_, err = lockregistry.New(w.Client(), "orders", lockregistry.WithLease(month+1))
-		require.ErrorContains(w, err, "30 days at most")
+		require.ErrorContains(w, err, "at most 30 days")
 		ran, err := r.Once(w.Context(), "yearly", 12*month, func(context.Context) error { return nil })
 		require.True(w, ran)
 		require.NoError(w, err)

@@ -382,7 +382,7 @@ func TestObserver_ObserversThatPanic(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, line := range []string{"function=Acquired panic=one", "function=Released panic=two", "function=Lost panic=three"} {
-			require.Contains(w, log.String(), `level=ERROR msg="a function of the observer has panicked" `+line)
+			require.Contains(w, log.String(), `level=ERROR msg="a function of the observer panicked" `+line)
 		}
 	})
 }

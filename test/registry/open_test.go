@@ -352,7 +352,7 @@ func TestOpen_BadInput(t *testing.T) {
 		{"secret", "", []lockregistry.Option{lockregistry.WithLease(0)}, []string{"the address", "the prefix", "WithLease(0s)"}},
 		{"redis://user:secret", "orders", nil, []string{"the address of Redis cannot be read"}},
 		{"redis://:p%zzcret@host", "orders", nil, []string{"the address of Redis cannot be read"}},
-		{"redis://host?addr=u:secret", "orders", nil, []string{"in the address of Redis a port is not a number"}},
+		{"redis://host?addr=u:secret", "orders", nil, []string{"the address of Redis has a port that is not a number"}},
 		{"redis://host", "orders", []lockregistry.Option{lockregistry.WithClientOption(nil)}, []string{"WithClientOption(nil)"}},
 	} {
 		r, err := lockregistry.Open(context.Background(), c.url, c.prefix, append(c.opts, touched)...)

@@ -109,7 +109,7 @@ func TestSemaphore_BadInput(t *testing.T) {
 				_, err := r.Semaphore("seat", most+1).Acquire(w.Context())
 				return err
 			},
-			"acquire orders:seat: Permits(2147483648): the number must be 2147483647 at most": func() error {
+			"acquire orders:seat: Permits(2147483648): the number must be at most 2147483647": func() error {
 				_, err := s.Acquire(w.Context(), lockregistry.Permits(most+1))
 				return err
 			},

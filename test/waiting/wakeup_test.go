@@ -627,7 +627,7 @@ func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 				start := time.Now()
 				w.Unlock(holds.Obtain("42"))
 				w.Log(w.Takes(start, result))
-				require.Len(w, log.Lines("connection for wake-ups is lost"), kills-1, "%s", log.Lines())
+				require.Len(w, log.Lines("lost the connection for wake-ups"), kills-1, "%s", log.Lines())
 			})
 		})
 	}
@@ -646,7 +646,7 @@ func TestWakeup_ServerRestartsWhileACallWaits(t *testing.T) {
 				w.Listening(mode, 1, 1)
 				w.Server.Freeze() // nobody may find the lock free before somebody has it again
 				w.Server.Stop()
-				w.Await("the loss is in the log", func() bool { return len(log.Lines("connection for wake-ups is lost")) == 1 })
+				w.Await("the loss is in the log", func() bool { return len(log.Lines("lost the connection for wake-ups")) == 1 })
 				w.Pending(result)
 				w.Server.Restart(w)
 				require.NoError(w, <-result, "the restart dropped the key")

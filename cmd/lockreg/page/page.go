@@ -399,9 +399,9 @@ func (h *Handler) free(w http.ResponseWriter, r *http.Request) {
 		h.feed.hurry()
 		h.answer(w, http.StatusOK, map[string]bool{"released": true})
 	case errors.Is(err, lockregistry.ErrNotOwner):
-		log.Info("lock not released: that holder does not have it any more")
+		log.Info("lock not released: that holder no longer has it")
 		h.feed.hurry()
-		h.answer(w, http.StatusConflict, map[string]string{"error": "That holder does not have it any more. Nothing was released."})
+		h.answer(w, http.StatusConflict, map[string]string{"error": "That holder no longer has it. Nothing was released."})
 	default:
 		log.Error("lock not released", "error", err)
 		h.answer(w, http.StatusBadGateway, map[string]string{"error": err.Error()})

@@ -46,7 +46,7 @@ export async function arrive() {
   } else if (data.lock === null) {
     list(history.state?.only ?? null);
     const where = wanted.has("prefix") ? `${wanted.get("prefix")}: ` : "";
-    tell(data.id ? `${visible(where + data.path)} is not locked any more, and nobody waits for it in Redis.` : visible(data.note));
+    tell(data.id ? `${visible(where + data.path)} is no longer locked, and nobody waits for it in Redis.` : visible(data.note));
   } else {
     pick(history.state?.only ?? null);
     reveal(data.id, data.path);

@@ -64,7 +64,7 @@ const handlers = {
     }
     if (data.failed) failed();
     else if (data.at > 0 && data.found === 0) sampled(data.at, data.of);
-    write($("trouble"), data.trouble === "" ? "" : `Redis cannot be asked for everything: ${visible(data.trouble)}`);
+    write($("trouble"), data.trouble === "" ? "" : `Redis did not answer everything: ${visible(data.trouble)}`);
     $("trouble").hidden = data.trouble === "";
     if (data.deadlocks) deadlocks(data.deadlocks);
     if (data.lost) losses(data.lost);

@@ -77,7 +77,7 @@ func TestAddressThatLeadsNowhere(t *testing.T) {
 	url := serve(t, nil, options...)
 	const nowhere = "This address leads nowhere: "
 	for query, want := range map[string]string{
-		"?prefix=orders&path=gone%20now": "orders: gone now is not locked any more, and nobody waits for it in Redis. " +
+		"?prefix=orders&path=gone%20now": "orders: gone now is no longer locked, and nobody waits for it in Redis. " +
 			"This is the list.",
 		"?prefix=mail&path=a":       nowhere + "the prefix mail is not shown here: this page shows orders, st:ock. This is the list.",
 		"?prefix=mail":              nowhere + "the prefix mail is not shown here",
@@ -97,7 +97,7 @@ func TestAddressThatLeadsNowhere(t *testing.T) {
 	}
 	// When it is there again, a reload shows it.
 	b := open(t, url+"?prefix=orders&path=gone", 1200, 900)
-	b.text("#notice", "not locked any more")
+	b.text("#notice", "no longer locked")
 	orders.set(made("gone", 0))
 	b.await(row("gone"))
 	b.do(chromedp.Evaluate[chromedp.Void](`location.reload()`))

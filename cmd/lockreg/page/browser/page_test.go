@@ -187,7 +187,7 @@ func TestReleaseThatComesTooLate(t *testing.T) {
 	b.text("#confirm-text", "which asked for it ")
 	source.late.Store(true)
 	b.click("#confirm-yes")
-	b.text("#confirm-error", "does not have it any more")
+	b.text("#confirm-error", "no longer has it")
 }
 
 // The page says how old it is, and comes back by itself.
@@ -278,7 +278,7 @@ func TestAxe(t *testing.T) {
 			b.do(chromedp.Navigate("about:blank"))
 			<-time.After(2 * time.Second)
 			b.do(chromedp.Navigate(url + "?prefix=orders&path=gone"))
-			b.text("#notice", "not locked any more")
+			b.text("#notice", "no longer locked")
 			b.await(gaps + `.startsWith("nobody looked")`)
 			b.await(row("a/b c"))
 			axe(b, scheme+" prefixes")
