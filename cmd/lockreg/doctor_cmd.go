@@ -17,7 +17,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	var o doctor.Options
 	cmd := &cobra.Command{
 		Use:   "doctor PREFIX",
-		Short: "Look for what is wrong with a deployment of Redis",
+		Short: "Find problems in a Redis deployment",
 		Long:  doctorHelp,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if given := cmd.Flags().Changed("prefix"); given == (len(args) > 0) || len(args) > 1 {
@@ -43,7 +43,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		"what the user must be permitted: "+strings.Join(doctor.Modes(), ", "))
 	flags.IntVar(&o.Replicas, "replicas", 0, "number of replicas that WithReplicas is given (default: it is not used)")
 	flags.DurationVar(&o.Lease, "lease", 0, "lease of the locks (default: 60s; 30s with --layout redisson)")
-	flags.DurationVar(&o.ScanFor, "scan-for", 10*time.Second, "how long to look for keys that were left over, at most")
+	flags.DurationVar(&o.ScanFor, "scan-for", 10*time.Second, "how long to look for leftover keys, at most")
 	_ = cmd.RegisterFlagCompletionFunc("need", cobra.FixedCompletions(doctor.Modes(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

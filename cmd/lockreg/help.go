@@ -10,7 +10,7 @@ const (
   lockreg release PREFIX PATH   frees the lock of a holder that is gone
 
 lockreg shows which locks are held in Redis and who waits for them, frees the
-lock of a holder that is gone, and runs a command under a lock.
+locks of holders that are gone, and runs a command under a lock.
 
 --url or REDIS_URL says where Redis is:
 
@@ -36,8 +36,8 @@ output and error of lockreg, and finds in its environment:
 
   LOCKREG_KEY     the key of the lock
   LOCKREG_TOKEN   its fencing token, which is larger than those of all earlier
-                  holders. Pass it on with each write, and let the resource
-                  refuse a smaller one. It is not set with --shared, with
+                  holders. Pass it on with each write, and have the resource
+                  reject smaller ones. It is not set with --shared, with
                   --fencing=false, or with --layout redisson unless
                   --fencing is given.
 
@@ -48,10 +48,10 @@ The command has a process group of its own:
 
   - INT, TERM, HUP, QUIT, USR1 and USR2 go to the whole group. INT and TERM do
     not end lockreg before the command.
-  - The lock is released when all processes of the group have ended, also those
-    that the command has left in the background.
-  - Processes that leave the group, as daemons do, are neither awaited nor
-    ended.
+  - The lock is released when all processes of the group have ended, including
+    those that the command has left in the background.
+  - Processes that leave the group, as daemons do, are neither waited for nor
+    killed.
 
 What ends the command:
 
@@ -61,27 +61,28 @@ What ends the command:
   - The lock is taken away, by lockreg release or because a server has lost it:
     the group gets TERM as soon as that is known, which may take a third of the
     lease, and KILL after --grace.
-  - lockreg is killed: the group is killed, too. The lock is free when its lease
-    is over.
+  - lockreg is killed: the group is killed, too. The lock becomes free when its
+    lease ends.
 
-If lockreg alone is stopped for longer than the lease, the command goes on past
-the lease, and gets KILL later. LOCKREG_TOKEN protects against its late writes.
+If lockreg alone is stopped for longer than the lease, the command keeps running
+past the lease, and gets KILL later. LOCKREG_TOKEN protects against its late
+writes.
 
-As process 1 of a container, lockreg reaps the processes that others have left.
+As process 1 of a container, lockreg reaps orphaned processes.
 
 With --once the lock is kept for nine tenths of the period, counted from the
 start, even if the command ends sooner. So of all machines that start a job at
-about the same time, one runs it. A command that fails counts, too. One that
-cannot be started does not: the lock is released, and another machine may run
-the job.
+about the same time, only one runs it. A command that fails counts, too. One
+that cannot be started does not: the lock is released, so that another machine
+can run the job.
 
-Exit codes: the command's own; 128 + n when signal n ended the command or the
+Exit codes: the command's own; 128 + n if signal n ended the command or the
 wait; 64 a mistake on the command line; 69 Redis cannot be used; 70 the lock was
 lost while the command ran; 75, or --conflict-code, the lock was not obtained;
 126 the command cannot be run; 127 it is not found.`
 
-	lsHelp = `Lists the paths under a prefix that are locked or waited for. The path with the
-longest queue comes first. Paths with equal queues are sorted by name.
+	lsHelp = `Lists the paths under a prefix that are locked or waited for, the longest queue
+first. Paths with equal queues are sorted by name.
 
   PATH     only paths that contain this text; * stands for any characters, and
            the whole path must then match
@@ -92,10 +93,10 @@ The columns:
   HOLDER    the process that holds the lock, or how many do, and how many of them
             are probably dead
   HELD FOR  how long the lock has been held. Until the process has published
-            that, the column shows an upper bound, with "≤", or how long ago
-            the call asked for the lock
+            that, this is an upper bound, with "≤", or how long ago the call
+            asked for the lock
   LEASE     what is left of the lease. If the holder is probably dead, the
-            column says why: a renewal is overdue, there are other signs, or the
+            reason follows: a renewal is overdue, there are other signs, or the
             process has no record of itself. See lockreg show
   WAITING   how many calls wait: those with a place in the queue of Redis, and
             those that wait within their processes, as of a second ago. Calls of
@@ -104,13 +105,13 @@ The columns:
 "deadlock:" marks paths whose calls wait for each other. See lockreg deadlocks,
 which also finds the deadlocks of older versions.
 
-Two things are not listed: the waiting calls of Java, and a plain lock whose
-holder has a name that no library gives. lockreg show shows such a lock.
+Two things are not listed: Java's waiting calls, and plain locks whose holder's
+name does not come from any of the libraries. lockreg show shows such a lock.
 
-A list that takes longer than a second comes in parts. Each part is in this
-order. At the end come the number of locks and the longest queues. A list that
-is cut off ends in "not complete". With --json, --sort or --limit nothing is
-printed before everything is read.
+A list that takes longer than a second comes in parts, each in this order, and
+ends with the number of locks and the longest queues. A list that is cut off
+ends in "not complete". With --json, --sort or --limit nothing is printed until
+everything has been read.
 
 Locks that processes of this library have held or waited for longer than a
 second come first. Then SCAN reads the names of all keys of the database, in
@@ -121,36 +122,36 @@ SCAN shows the names of all keys, whatever key patterns the user has.
 Exit codes: 0 also when there is nothing, 64 a mistake on the command line, 69
 Redis cannot be used, 130 and 143 interrupted.`
 
-	showHelp = `Shows everything that Redis knows of one path:
+	showHelp = `Shows everything that Redis knows about one path:
 
   - its key, kind and format, and how many calls wait, as in lockreg ls;
-  - each holder: its process, for how long it holds the lock, what is left of
-    its lease, and the last fencing token of the path. The holder's own token is
-    not larger than that;
+  - each holder: its process, how long it has held the lock, what is left of its
+    lease, and the path's last fencing token. The holder's own token is not
+    larger;
   - the queue.
 
 It shows at most 100 holders and 100 waiting calls.
 
 A process describes itself in a record, once it has held or waited for a second.
-The record outlives the leases of its locks by a minute, up to an hour. Under a
+The record outlives the leases of its locks by a minute, up to an hour. For each
 prefix the last 500 records of dead processes are kept.
 
 These are signs that a process is dead, frozen, or cannot reach Redis:
 
-  - A renewal is overdue. This also counts for its other holds, unless one of
-    them was renewed since.
-  - Its record was not written for a minute.
+  - A renewal is overdue. This applies to its other holds, too, unless one of
+    them has been renewed since.
+  - Its record has not been written for a minute.
   - Its waiting call is gone: no process listens to its channel.
   - A holder of this library has no record. It is probably dead, unless its user
     of Redis may not write a record.
 
-"too long" stands for a value that no lock has, because somebody else wrote it.
+"too long" stands for a value that no lock has, because something else wrote it.
 
 Exit codes: 0 also when nobody holds the lock, 64 a mistake on the command line,
 69 Redis cannot be used.`
 
 	prefixesHelp = `Lists the prefixes under which something is locked, each with the number of keys
-that show it. Two things show a prefix:
+that reveal it. Two things reveal a prefix:
 
   - the records of processes that hold or wait, or did so within the last
     minute;
@@ -158,7 +159,7 @@ that show it. Two things show a prefix:
 
 Locks that only Java clients of Redisson use are not found.
 
-SCAN reads the names of all keys of the database, for 10 seconds at most.
+SCAN reads the names of all keys of the database, for at most 10 seconds.
 
 Exit codes: 0 also when there is none, 64 a mistake on the command line, 69
 Redis cannot be used.`
@@ -166,13 +167,14 @@ Redis cannot be used.`
 	releaseHelp = `Shows who holds the lock, asks, and frees it if that holder still has it.
 
 Use it when the holder is gone, or will never release the lock. It does not stop
-the holder. A holder that still works learns of the release at its next renewal
-or unlock. Until then two holders may work at once.
+the holder. A holder that is still working learns of the release at its next
+renewal or unlock. Until then two holders may work at once.
 
-  --yes      does not ask. It is needed without a terminal. If the holder may be
-             at work, a warning is printed, and the lock is freed all the same
-  --holder   says which holder is meant, if several readers hold the lock, or
-             several calls hold permits. lockreg show has the name under IN REDIS
+  --yes      does not ask. Required without a terminal. If the holder may be at
+             work, a warning is printed, and the lock is freed all the same
+  --holder   which holder to release, if several readers hold the lock, or
+             several calls hold permits. lockreg show has the name under IN
+             REDIS
 
 A line on standard error records the time, the caller (user and host), path,
 key, holder, reason and result. The result is "unknown" when Redis did not
@@ -182,11 +184,11 @@ Exit codes: 0 the lock was freed; 1 nothing was changed, since the lock was
 free, the holder had changed, or the answer was no; 64 a mistake on the command
 line; 69 Redis cannot be used; 130 and 143 interrupted.`
 
-	deadlocksHelp = `Finds cycles of calls: each of them waits for a path that the next one holds.
+	deadlocksHelp = `Finds cycles of calls, each waiting for a path that the next one holds.
 
 It sees only calls that have waited for a second or two. It looks twice, half a
-second apart, and reports only what both looks show. It cannot see the holders
-and waiting calls of Java.
+second apart, and reports only what it sees both times. It cannot see Java's
+holders and waiting calls.
 
 A cycle ends when one of its processes, leases or contexts ends. lockreg release
 frees one of its paths.
@@ -194,41 +196,41 @@ frees one of its paths.
 Exit codes: 0 there is none, 1 there is at least one, 64 a mistake on the
 command line, 69 Redis cannot be used.`
 
-	doctorHelp = `doctor looks at all servers behind an address, and says what is wrong with them
-for locks, and what to do. It changes nothing. It looks at versions, permissions
-of the user, eviction, persistence, replication, Sentinels, latency, clocks,
-settings, and at keys of the prefix that were left over.
+	doctorHelp = `doctor examines all servers behind an address. It says what is wrong with them
+for locks, and what to do. It changes nothing. It checks versions, the user's
+permissions, eviction, persistence, replication, Sentinels, latency, clocks,
+settings, and leftover keys of the prefix.
 
 Give it the address that the program uses, with its user, to see which
-permissions that user lacks. If doctor may not look at something, it says so. To
-look at everything it needs +info +config|get +eval +scan +type +pttl +time.
+permissions that user lacks. If doctor may not check something, it says so. To
+check everything it needs +info +config|get +eval +scan +type +pttl +time.
 
-Exit codes: 0 nothing is worse than an info, 1 there is a warning or an error,
-64 a mistake on the command line, 69 Redis cannot be used.`
+Exit codes: 0 nothing worse than an info, 1 there is a warning or an error, 64 a
+mistake on the command line, 69 Redis cannot be used.`
 
 	serveHelp = `serve shows the locks of up to 32 prefixes live on a web page: who holds them,
 who waits, and deadlocks. Redis is asked once for all browsers and all prefixes.
-While no browser looks, Redis is not asked, except with --metrics or --record.
+While no browser is open, Redis is not asked, except with --metrics or --record.
 
 Each lock has an address of its own, which you can paste into a chat:
 http://127.0.0.1:8080/?prefix=orders&path=42
 
-With --record a page just opened has charts of six hours. While no browser
-looks, Redis is then looked at every 10 seconds, or less often: the pause is at
-least as long as the look. The samples take at most 0.25 MB of memory for one
-prefix, and 0.12 MB for each further one. Without --record the charts show when
-nobody looked.
+With --record, a page just opened has charts of the last six hours. Redis is
+then also read while no browser is open, every 10 seconds or less often: the
+pause is at least as long as the reading. The samples take at most 0.25 MB of
+memory for one prefix, and 0.12 MB for each further one. Without --record the
+charts show when nobody looked.
 
 serve listens on the loopback interface. On another address it starts only with
 a token for viewing, and with TLS (--tls-cert, --tls-key) or --behind-proxy.
-Browsers ask for the token once. A renewed certificate is read again.
+Browsers ask for the token once. A renewed certificate is reloaded.
 
 With --allow-release the page can release locks. That needs a second token, for
-releasing, which is good for viewing, too. Without --allow-release a user of
-Redis that cannot write is enough.
+releasing, which also permits viewing. Without --allow-release a Redis user that
+cannot write is enough.
 
-A token has at least 128 bits. It is in the environment, or in a file that
-others cannot read, but never on the command line:
+A token has at least 128 bits. Give it in the environment, or in a file that
+others cannot read, never on the command line:
 
   (umask 077; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' >view.token)
   lockreg serve orders --view-token-file view.token
@@ -242,17 +244,17 @@ Otherwise it is refused with 421. So give --host the name that browsers use.
 Exit codes: 0 ended by a signal, 64 a mistake on the command line, 69 Redis
 cannot be used, or it cannot listen on the address.`
 
-	metricsHelp = `metrics serves, at /metrics, what Redis knows of the locks of some prefixes,
+	metricsHelp = `metrics serves, at /metrics, what Redis knows about the locks of some prefixes,
 Java's included: how many are held and waited for, how long the oldest call has
 waited, holders that are probably dead, locks without expiry, and deadlocks. So
-you can have alerts without changing a service. One lockreg metrics is enough
+you get alerts without changing a service. One lockreg metrics is enough
 for a fleet.
 
-It looks at Redis in the background, at one prefix after another, like lockreg
-ls and lockreg deadlocks. A look that takes long uses a tenth of one of the
-server's cores, and the pause after a look is as long as the look. A scrape asks
-Redis nothing. lockregistry_fleet_up is 0 when the last look has failed, or has
-not ended within ten minutes. A user of Redis that cannot write is enough.
+It reads Redis in the background, one prefix after another, like lockreg ls and
+lockreg deadlocks. A long pass uses a tenth of one of the server's cores, and
+the pause after a pass is as long as the pass. A scrape sends nothing to Redis.
+lockregistry_fleet_up is 0 if the last pass has failed, or has not ended within
+ten minutes. A Redis user that cannot write is enough.
 
 It listens like lockreg serve: on another address than loopback it needs a token
 for viewing, and TLS or --behind-proxy. Prometheus sends the token as

@@ -227,13 +227,13 @@ func (j *job) guardAgain() {
 	}
 	next, err := startGuard()
 	if err != nil {
-		j.runner.log.Error("the command has no guard: it would go on if lockreg were killed", "error", err)
+		j.runner.log.Error("the command has no guard: it would keep running if lockreg were killed", "error", err)
 		return
 	}
 	next.watch(j.pid)
 	j.guard.dismiss()
 	j.guard = next
-	j.runner.log.Warn("the guard of the command was gone: it has another one", "key", j.runner.key())
+	j.runner.log.Warn("the guard of the command was gone: started another", "key", j.runner.key())
 }
 
 // over reports whether no process of the group is left.
@@ -247,7 +247,7 @@ func (j *job) leftBehind() {
 		return
 	}
 	j.told = true
-	j.runner.log.Info("the command has ended, and has left processes behind: the lock is kept until they have ended, too",
+	j.runner.log.Info("the command has ended but left processes behind: the lock is kept until they end, too",
 		"key", j.runner.key(), "group", j.pid)
 }
 
@@ -282,7 +282,7 @@ func (j *job) reap() {
 // tell sends a signal to the whole group.
 func (j *job) tell(s syscall.Signal) {
 	if err := unix.Kill(-j.pid, s); err != nil && !errors.Is(err, unix.ESRCH) {
-		j.runner.log.Error("the command cannot be told", "signal", s.String(), "error", err)
+		j.runner.log.Error("cannot pass a signal to the command", "signal", s.String(), "error", err)
 	}
 }
 

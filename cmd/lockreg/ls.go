@@ -49,7 +49,7 @@ func (a *app) lsCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], c) },
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&c.watch, "watch", "w", false, "print the list again and again")
+	flags.BoolVarP(&c.watch, "watch", "w", false, "keep printing the list")
 	flags.Var(&c.each, "interval", "time between two lists of --watch")
 	flags.StringVar(&c.sort, "sort", "waiting", "what comes first: most waiting, path, held longest, or lease that ends first")
 	flags.BoolVar(&c.dead, "dead", false, "show only locks with a holder or waiter that is probably dead")

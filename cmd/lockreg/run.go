@@ -95,12 +95,12 @@ func (a *app) runCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // the arguments behind the path belong to the command
 	r.lease = 30 * time.Second
-	flags.VarP((*span)(&r.wait), "wait", "w", "how long to wait for the lock at most, 1 is 1s (default: as long as it takes)")
+	flags.VarP((*span)(&r.wait), "wait", "w", "how long to wait for the lock; 1 means 1s (default: as long as it takes)")
 	flags.BoolVarP(&r.noWait, "no-wait", "n", false, "do not wait for the lock")
-	flags.Var((*span)(&r.lease), "lease", "the lock is free after this time if this machine dies; 1s at least")
+	flags.Var((*span)(&r.lease), "lease", "how long the lock stays taken if this machine dies; 1s at least")
 	flags.Var((*span)(&r.grace), "grace",
 		"time between TERM and KILL when the lock is lost; less than half of the lease (default: a sixth of it, 10s at most)")
-	flags.Var((*span)(&r.once), "once", "run the command once in this period on all machines together; does not wait")
+	flags.Var((*span)(&r.once), "once", "run the command once per period across all machines; does not wait")
 	flags.BoolVar(&r.shared, "shared", false, "lock the reader of a read-write lock")
 	flags.BoolVar(&r.exclusive, "exclusive", false, "lock the writer of a read-write lock")
 	flags.IntVar(&r.permits, "permits", 0, "take one permit of a semaphore that has this many")

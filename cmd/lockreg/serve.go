@@ -76,7 +76,7 @@ be used, or the address not be listened on.`,
 	flags := cmd.Flags()
 	flags.StringVar(&s.root, "root", "/", "path of the page, such as /locks/")
 	flags.BoolVar(&s.metrics, "metrics", false, "also serve metrics to Prometheus, see lockreg metrics")
-	flags.BoolVar(&s.record, "record", false, "look every 10 s while no browser does, so that the charts cover six hours")
+	flags.BoolVar(&s.record, "record", false, "read Redis every 10 s while no browser is open, so that the charts cover six hours")
 	flags.BoolVar(&s.allowRelease, "allow-release", false, "let the page release locks, for users with the token for releasing")
 	flags.StringVar(&s.releaseTokenFile, "release-token-file", "", "file with the token for releasing")
 	return cmd

@@ -61,7 +61,7 @@ func (x *examination) clocks(ctx context.Context) {
 			x.found(Finding{
 				ID: "clock", Severity: Warning, Nodes: []string{n.address},
 				Seen: fmt.Sprintf("the clocks of the server and of this host differ by %v", best.offset.Abs().Round(jumpLimit/5)),
-				Why: "lockreg shows wrong times since when a lock is held or waited for: processes use their own clocks, and the queue " +
+				Why: "lockreg shows wrong durations for holds and waits: processes use their own clocks, and the queue " +
 					"uses the server's. Leases are not affected.",
 				Do: "Let NTP set all clocks: timedatectl set-ntp true on each host.",
 			})

@@ -80,8 +80,8 @@ func (x *examination) keys(ctx context.Context) {
 		if !done && all.steps > 0 {
 			x.found(Finding{
 				ID: "keys-unseen", Severity: Info, Nodes: []string{n.address},
-				Seen: fmt.Sprintf("not all keys of the database were looked at in %v", x.opts.ScanFor),
-				Why:  "There may be further keys that were left over.", Do: "Look for longer: lockreg doctor --scan-for 10m.",
+				Seen: fmt.Sprintf("not all keys of the database were scanned in %v", x.opts.ScanFor),
+				Why:  "There may be more leftover keys.", Do: "Look for longer: lockreg doctor --scan-for 10m.",
 			})
 		}
 		x.leftovers(n, "key-lease", all.forever, "have no expiry",

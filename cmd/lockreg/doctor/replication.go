@@ -105,7 +105,7 @@ func (x *examination) replicated(n *node, standalone bool) {
 	case ok && least == 0 && len(replicas) > 0:
 		x.found(Finding{
 			ID: "min-replicas", Severity: Info, Nodes: []string{n.address}, Seen: "min-replicas-to-write is 0",
-			Why: "A master that is cut off from its replicas goes on granting locks. These locks are lost once a replica is " +
+			Why: "A master that is cut off from its replicas keeps granting locks. These locks are lost once a replica is " +
 				"promoted. With 1 the master stops after min-replicas-max-lag (10 s). This does not prevent two owners at once; " +
 				"WithReplicas does more.",
 			Do:       "With two replicas or more this costs nothing. With one replica, nothing can be locked while it is down.",

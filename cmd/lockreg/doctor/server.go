@@ -174,7 +174,7 @@ func (x *examination) persistence() {
 			if n.info[name] == "err" {
 				x.found(Finding{
 					ID: "persistence-failing", Severity: Error, Nodes: []string{n.address}, Seen: name + " is err in INFO",
-					Why:      "The server cannot write to its disk. By default it then refuses all writes (MISCONF), also those of locks.",
+					Why:      "The server cannot write to its disk. By default it then refuses all writes (MISCONF), including those for locks.",
 					Do:       "Look at its log, at the free space, and at the permissions of its directory. Then let it save again.",
 					Commands: again,
 				})
@@ -196,8 +196,8 @@ func (x *examination) settings() {
 			if limit, ok := number(n.config, "tracking-table-max-keys"); ok && limit > 0 && keys >= limit-limit/10 {
 				x.found(Finding{
 					ID: "tracking-table", Severity: Warning, Nodes: []string{n.address},
-					Seen: fmt.Sprintf("the table of tracked keys is full to 90 %% of tracking-table-max-keys %d, or more", limit),
-					Why:  "A full table drops the oldest keys, and wakes their waiting calls for nothing.",
+					Seen: fmt.Sprintf("the table of tracked keys is at least 90 %% full: tracking-table-max-keys is %d", limit),
+					Why:  "A full table drops the oldest keys, and wakes their waiting calls for no reason.",
 					Do: "Make it larger: a key takes about 100 bytes. Or set DisableCache: true in the clients that have a cache: their " +
 						"caches use the same table.",
 					Commands: []string{fmt.Sprintf("CONFIG SET tracking-table-max-keys %d", max(10*limit, 1_000_000))},
@@ -222,7 +222,7 @@ func (x *examination) settings() {
 			if seconds > 0 && time.Duration(seconds)*time.Second < leastTimeout {
 				x.found(Finding{
 					ID: "idle-timeout", Severity: Warning, Nodes: []string{n.address},
-					Seen: fmt.Sprintf("timeout is %d: the server closes connections that are idle for so many seconds", seconds),
+					Seen: fmt.Sprintf("timeout is %d: the server closes connections that are idle for that many seconds", seconds),
 					Why: "Connections for wake-ups and for replicas are idle most of the time. Each time one is closed, the library makes " +
 						"a new one, and calls poll meanwhile.",
 					Do:       "Switch it off, or allow a minute or more. CONFIG REWRITE makes the change permanent.",
@@ -251,8 +251,8 @@ func (x *examination) settings() {
 			if clients >= limit-limit/10 {
 				x.found(Finding{
 					ID: "clients", Severity: Warning, Nodes: []string{n.address},
-					Seen:     fmt.Sprintf("90 %% of maxclients %d are connected, or more", limit),
-					Why:      "New connections are refused, also those of new processes and those for wake-ups.",
+					Seen:     fmt.Sprintf("at least 90 %% of maxclients %d are connected", limit),
+					Why:      "New connections are refused, including those of new processes and for wake-ups.",
 					Do:       "Allow more, or find out which program leaves connections open (CLIENT LIST).",
 					Commands: []string{fmt.Sprintf("CONFIG SET maxclients %d", 2*max(clients, limit))},
 				})

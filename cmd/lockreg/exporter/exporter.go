@@ -1,15 +1,15 @@
 // Package exporter reports the locks of prefixes to Prometheus, as Redis knows them: of all processes, Java's included. It is
 // what `lockreg metrics` and `lockreg serve --metrics` answer. It only reads.
 //
-// Redis is asked in the background: one look at each prefix after another, and then a pause. A scrape asks nothing, and tells
-// what the last looks have found:
+// Redis is asked in the background: one prefix after another, and then a pause. A scrape asks nothing, and returns what the
+// last passes found:
 //
 //   - lockregistry_fleet_up: 1, or 0 when the last look failed; then the others are left out
 //   - lockregistry_fleet_holds, lockregistry_fleet_waiters: holders of locks, and calls that wait
 //   - lockregistry_fleet_wait_oldest_seconds: how long the oldest call has waited; 0 if none waits. Candidates of package leader
 //     do not count, since they wait for as long as another one leads, nor do calls whose process is dead
 //   - lockregistry_fleet_dead_holders: holders whose process is probably dead, by its record or since it has none
-//   - lockregistry_fleet_holds_without_expiry: locks that stay for ever
+//   - lockregistry_fleet_holds_without_expiry: locks that never expire
 //   - lockregistry_fleet_deadlocks: cycles of calls that wait for each other
 //   - lockregistry_fleet_look_timestamp_seconds: when the last look that succeeded ended
 //   - lockregistry_fleet_look_duration_seconds: how long it took
@@ -165,7 +165,7 @@ func (s *sight) wait(since, now time.Time) {
 	}
 }
 
-// metrics are what is told of a look that succeeded.
+// metrics are what is reported of a look that succeeded.
 var metrics = []struct {
 	name, help string
 	of         func(s *sight) float64
@@ -174,13 +174,13 @@ var metrics = []struct {
 	{"waiters", "Calls that wait.", func(s *sight) float64 { return float64(s.waiters) }},
 	{"wait_oldest_seconds", "How long the oldest call has waited.", func(s *sight) float64 { return s.oldest.Seconds() }},
 	{"dead_holders", "Holders whose process is probably dead.", func(s *sight) float64 { return float64(s.dead) }},
-	{"holds_without_expiry", "Locks that stay for ever.", func(s *sight) float64 { return float64(s.endless) }},
+	{"holds_without_expiry", "Locks that never expire.", func(s *sight) float64 { return float64(s.endless) }},
 	{"deadlocks", "Cycles of calls that wait for each other.", func(s *sight) float64 { return float64(s.deadlocks) }},
 	{"look_timestamp_seconds", "When the last look ended.", func(s *sight) float64 { return float64(s.at.UnixMilli()) / 1000 }},
 	{"look_duration_seconds", "How long the last look took.", func(s *sight) float64 { return s.took.Seconds() }},
 }
 
-// ServeHTTP tells what the last looks have found, in the text format of Prometheus.
+// ServeHTTP returns what the last looks have found, in the text format of Prometheus.
 func (e *Exporter) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, _ = io.WriteString(w, e.text())
