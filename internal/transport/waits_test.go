@@ -99,7 +99,8 @@ func TestRoundTrip_WaitingForReplicasIsNoSample(t *testing.T) {
 	})
 }
 
-// A write goes over another connection when the one that waits for the replicas of earlier writes takes no more, whenever it comes.
+// When a connection takes no more writes, since it waits for the replicas of earlier ones, a write goes over another, whenever it
+// comes.
 func TestReplicas_AWriteIsNotLeftBehindOthers(t *testing.T) {
 	client := onMiniredis(t)
 	answer := func(script string) rueidis.RedisResult {
