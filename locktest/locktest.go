@@ -10,7 +10,7 @@
 //		}
 //	}
 //
-// It works in real time and in the fake time of testing/synctest, where leases, waits and time-outs pass at once: call [New]
+// It works in real time and in the fake time of testing/synctest, where leases, waits and timeouts pass at once: call [New]
 // within the bubble, with the T of the bubble. No sockets are used.
 //
 // # Limits

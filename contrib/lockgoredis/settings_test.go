@@ -242,7 +242,7 @@ func TestSettings_EachIsNamed(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
-	_, section, found := strings.Cut(string(page), "### Beside go-redis\n")
+	_, section, found := strings.Cut(string(page), "### Alongside go-redis\n")
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
 	for _, o := range []any{redis.Options{}, redis.ClusterOptions{}, redis.FailoverOptions{}} {
@@ -328,5 +328,5 @@ func TestREADME(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("README.md")
 	require.NoError(t, err)
-	require.Contains(t, string(page), "../../docs/operations.md#beside-go-redis")
+	require.Contains(t, string(page), "../../docs/operations.md#alongside-go-redis")
 }
