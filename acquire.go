@@ -67,15 +67,15 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 }
 
 // Acquire waits until it has the lock, like [Lock.Lock], and returns it as a [Hold], which is a new owner. It takes the same
-// options and waits in the same queues. The hold is renewed each third of its lease until it is released; [AtMost] limits that.
+// options and waits in the same queues. The hold is renewed every third of its lease until it is released; [AtMost] limits that.
 //
 // # Errors
 //
 // Acquire returns the errors of [Lock.Lock], with these differences:
 //
-//   - [ErrDeadlock] also when ctx carries another hold on this path, from [Hold.Context], [Registry.Do] or [Lock.Context]:
-//     Acquire never nests
-//   - [ErrLockLost] when the lock was lost before Acquire could return
+//   - [ErrDeadlock] is also returned when ctx carries another hold on this path, from [Hold.Context], [Registry.Do] or
+//     [Lock.Context]: Acquire never nests
+//   - [ErrLockLost] is returned when the lock was lost before Acquire could return
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
 	q := request{wait: untilDone, caller: caller{as: owner.NewHold()}}
 	return l.acquireAs(ctx, "acquire", &q, apply(&q, opts))

@@ -44,8 +44,8 @@ import (
 // release takes as many, and one more for each path that others wait for. Behind a proxy that spreads keys over several servers,
 // both take one command for each path, one after another.
 //
-// While the call waits, it renews the paths that it already has. When one of them is lost, it releases all and begins anew, until
-// the wait ends. [AtMost] counts from when the call has all.
+// While the call waits, it renews the paths that it already has. When one of them is lost, it releases all and starts over,
+// until the wait ends. [AtMost] counts from when the call has all.
 //
 // A path that is given twice counts once. Only plain locks can be acquired. Holder and Token of the Hold are those of the first
 // path given, see [Hold.Paths] and [Hold.TokenOf]. Each path counts for the capacity, see [Registry.SetCapacity].

@@ -162,7 +162,7 @@ func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMos
 //
 // The call fails
 //
-//   - at its first failure, also when too few replicas have the hold
+//   - at its first failure, even if that is too few replicas with the hold
 //   - once the server is silent
 //   - while it waits for another goroutine of this process: at most 100 ms after that goroutine meets a failure, or the server is
 //     silent

@@ -25,7 +25,7 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 //
 // # Details
 //
-// The lock is renewed each third of its lease until fn returns, even if the owner held it before. A fn that hangs keeps the lock
+// The lock is renewed every third of its lease until fn returns, even if the owner held it before. A fn that hangs keeps the lock
 // for as long as the process lives, unless [AtMost] limits that. Locks that fn takes and does not unlock are renewed only as
 // [WithRenewal] says.
 //
@@ -127,7 +127,7 @@ func RetryOnError() OnceOption { return onceOption{option{kind: isRetryOnError}}
 // the period have passed since it was obtained, see [AtLeast]. So the clocks of the nodes may differ by almost that much. A node
 // that comes after these nine tenths does not skip the next run. If fn takes longer, the path is free when fn returns.
 //
-// The mark stays when ctx is done, and without [RetryOnError] also when fn fails or panics. After a crash or a loss only the
+// The mark stays when ctx is done, and without [RetryOnError] even when fn fails or panics. After a crash or a loss only the
 // lease keeps other calls out, see [Lease]. The lease may end before the period does, or after it. A call of Once within fn for
 // the same path returns false without an error.
 //

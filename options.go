@@ -77,7 +77,7 @@ func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.pol
 // [Lock.Unlock] has its own limits.
 func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.limit = &d } }
 
-// WithRenewal also renews locks taken by [Lock.Lock] and [Lock.TryLock], each third of their lease, until they are unlocked or
+// WithRenewal also renews locks taken by [Lock.Lock] and [Lock.TryLock], every third of their lease, until they are unlocked or
 // lost. [AtMost] limits that. So the lease only has to outlast interruptions, not the work. Spring does the same once it has a
 // renewal task scheduler. Default: leases of Lock and TryLock end, unless [Lock.Renew] is called or a nested Do runs.
 //
@@ -110,8 +110,8 @@ func withWakeup(m wakeup) Option { return func(s *settings) { s.wakeup = m } }
 func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } }
 
 // WithHandoff sets how long the goroutines of this process may hand a lock to each other, first in, first out, while its key
-// stays in Redis. That is much faster than releasing the lock and obtaining it anew, but it keeps other processes waiting. With 0
-// every unlock releases the key. It must not be negative. Default: 100 ms.
+// stays in Redis. That is much faster than releasing the lock and obtaining it again, but it keeps other processes waiting.
+// With 0 every unlock releases the key. It must not be negative. Default: 100 ms.
 //
 // # Details
 //
@@ -168,7 +168,7 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 }
 
 // WithSentinels names the Sentinels of a client that is given to [New]: option is what that client was made with. Then the
-// registry does not believe a master that was frozen, and answers again after it was replaced, see New. WithSentinels is for New
+// registry does not trust a master that was frozen and answers again after it was replaced, see New. WithSentinels is for New
 // only, since [Open] knows the Sentinels. Default: no Sentinel is asked.
 //
 // # Details

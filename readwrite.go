@@ -30,7 +30,7 @@ import (
 //
 // # Leases
 //
-// A reader is renewed each third of its lease until it is unlocked, in either layout, unless Lock or TryLock names a [Lease]. So
+// A reader is renewed every third of its lease until it is unlocked, in either layout, unless Lock or TryLock names a [Lease]. So
 // a goroutine that forgets to unlock keeps writers out for as long as its process lives. That is also true for one that has named
 // a Lease, once a reader without one has shared its hold. A crash keeps writers out for one lease at most. When the lease of a
 // process's readers ends, readers of other processes keep theirs. The readers of that process get [ErrLockLost] when they unlock.

@@ -129,8 +129,8 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	return l.acquire(ctx, "trylock", &q, apply(&q, opts))
 }
 
-// Unlock undoes one Lock of the owner. The last one releases the lock: its key is removed from Redis, and the caller does not
-// hold the lock any more, whatever Unlock returns.
+// Unlock undoes one Lock of the owner. The last one releases the lock: its key is removed from Redis, and the caller no longer
+// holds the lock, whatever Unlock returns.
 //
 // Unlock waits for Redis for a second at most, and for 100 ms at most once ctx is done, each time plus two round trips. It never
 // returns the error of ctx.
@@ -252,7 +252,7 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 //   - A child of [context.WithCancel], [context.WithTimeout] or [context.WithDeadline] ends only when Done is closed.
 //
 // The context carries the hold. While the hold lasts, calls of Lock, Do, Unlock, Renew and Context of this very lock nest in it
-// if they have this context or a child of it, whichever goroutine calls. The hold goes on until all nested calls have unlocked.
+// if they have this context or a child of it, whichever goroutine calls. The hold lasts until all nested calls have unlocked.
 // When it is lost, these unlock all the same, and get [ErrLockLost], as the owner does. For other locks, and once the hold is
 // over, the context changes nothing about the owner.
 //

@@ -42,8 +42,8 @@ type ending struct {
 // # Errors
 //
 //   - The error of ctx, when ctx ends first: Shutdown has closed the registry, and held locks end with their leases.
-//   - [ErrClosed], when Close is called meanwhile, while locks are held or calls are under way.
-//   - Nil, also when the registry was closed before.
+//   - [ErrClosed], when Close is called while locks are held or calls are under way.
+//   - Nil, even if the registry was closed before.
 //   - Bad input: ctx is nil.
 func (r *Registry) Shutdown(ctx context.Context) error {
 	if ctx == nil {
@@ -134,7 +134,7 @@ func (r *Registry) holdersNow() drain.Set {
 //   - Contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer be reported.
 //   - Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for 100 ms at most. Commands
 //     that a silent server executes later are not undone: they leave paths taken for up to a lease.
-//   - Close does not close a client that was given to [New]. It closes the client of [Open] when no hold needs it any more.
+//   - Close does not close a client that was given to [New]. It closes the client of [Open] once no hold needs it.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		r.drain.Begin() // for calls that have their pin, see enter

@@ -44,7 +44,7 @@ func (i *Inspector) ForceUnlock(ctx context.Context, path string) error {
 }
 
 // ForceUnlockHolder is [Inspector.ForceUnlock] for one holder: the server removes the hold only if holder still has it. Otherwise
-// it returns [lockregistry.ErrNotOwner], also when the lock is free.
+// it returns [lockregistry.ErrNotOwner], even when the lock is free.
 //
 // Holder is the name in Redis, see [lockregistry.Hold.Holder] and [Holder]: the key's value, a field of the hash in Redisson's
 // format, or a member of a semaphore's set. Of a read-write lock only the hold of this holder is removed: as reader, or, for a

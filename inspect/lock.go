@@ -22,7 +22,7 @@ type Lock struct {
 
 	Permits int // of a semaphore: all of its permits, held or not
 
-	Holders     []Holder // up to 100 in no order; readers and semaphores can have several
+	Holders     []Holder // up to 100 in no particular order; readers and semaphores can have several
 	HolderCount int      // all of them
 
 	Waiters     []Waiter // the first 100 in the order of the queue
@@ -42,9 +42,9 @@ type Holder struct {
 	Shared  bool          // it is a reader
 	Permits int           // of a semaphore: how many the holder has
 
-	// Since is when the hold was asked for, by the wall clock of its process: for a call that waited in the queue, when it began
-	// to wait, or to wait anew. The hold may have been handed to other goroutines since. Zero: not known, as for Java and older
-	// versions.
+	// Since is when the hold was asked for, by the wall clock of its process: for a call that waited in the queue, when it
+	// began to wait, or to wait again. The hold may have been handed to other goroutines since. Zero: not known, as for Java
+	// and older versions.
 	Since time.Time
 
 	// Granted is when the owner got the lock, by the wall clock of its process, as of a second ago. Zero: not known, as for a hold

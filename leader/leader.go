@@ -62,7 +62,7 @@ type term struct {
 // New makes a candidate for a role. Role is the path of the lock in r, so its key is prefix + ":" + role; Spring's default role
 // is "leader". New does not talk to Redis, and there is nothing to close.
 //
-// Lead does the leader's work, in the goroutine of [Candidate.Run]. It is called anew for each term. It must return when its
+// Lead does the leader's work, in the goroutine of [Candidate.Run]. It is called once for each term. It must return when its
 // context ends: until then the lock is kept and renewed, so no other candidate can lead, and Run does not return.
 //
 // # Details

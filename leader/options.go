@@ -15,8 +15,8 @@ import (
 // Option changes what [New] makes. It is an option of this package or [lockregistry.Lease]. If an option is given several times,
 // the last one counts.
 //
-// Lease sets the lease of the leader's lock: after a crash no candidate leads for that long. The lock is renewed each third of
-// its lease, with or without [lockregistry.WithRenewal]. Spring renews each heartBeatMillis (500 ms). Default: the registry's
+// Lease sets the lease of the leader's lock: after a crash no candidate leads for that long. The lock is renewed every third of
+// its lease, with or without [lockregistry.WithRenewal]. Spring renews every heartBeatMillis (500 ms). Default: the registry's
 // lease.
 type Option interface{ seam.LeaderOption }
 

@@ -20,7 +20,7 @@ type Stats struct {
 	Oldest time.Duration
 
 	// OldestWait is how long the oldest call that is still waiting has waited; 0 if none waits. A call waits for goroutines of
-	// this process first; its time begins anew when it goes on to wait for other processes.
+	// this process first; its time restarts when it moves on to waiting for other processes.
 	OldestWait time.Duration
 
 	Handoffs uint64      // holds handed from one goroutine of this process to the next

@@ -55,7 +55,7 @@ func Margin(length time.Duration) time.Duration { return length/100 + time.Milli
 // Only the methods write the fields, except as the comments of the fields say; others may read them.
 type State struct {
 	phase      phase
-	Renewed    bool       // it is renewed each third of its lease; others may write it before the grant, then see [State.SetRenewed]
+	Renewed    bool       // it is renewed every third of its lease; others may write it before the grant, see [State.SetRenewed]
 	MayArrive  bool       // a grant may arrive later; written only by the call that obtains it
 	sound      bool       // when over: it was valid until End
 	unverified bool       // the server must be asked whether it still has the key
