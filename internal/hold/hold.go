@@ -232,7 +232,7 @@ func (h *Hold) unlockLost() (tell func()) {
 //
 // The caller may hold any mutex of the program or of the Redis client, whose pool asks contexts while it holds its own. So lookAt
 // waits only for the hold's mutex, under which only the schedule's is taken. It calls neither the lock nor the log: a goroutine
-// does. A waiter that queues meanwhile is found by that goroutine, as by any loss.
+// does. That goroutine also finds a waiter that has queued in the meantime, as any loss does.
 func (h *Hold) lookAt(now clock.Instant) (cause error) {
 	h.mu.Lock()
 	valid, ended := h.lease.Look(now)
@@ -249,7 +249,7 @@ func (h *Hold) lookAt(now clock.Instant) (cause error) {
 	return h.over()
 }
 
-// over returns the cause of contexts of a hold that is not valid any more. Another goroutine may be about to end them.
+// over returns the cause of contexts of a hold that is no longer valid. Another goroutine may be about to end them.
 func (h *Hold) over() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -270,7 +270,7 @@ func (h *Hold) Loss() fault.Loss {
 func (h *Hold) Err() error { return h.Loss().Err() }
 
 // End turns any state into over: the owner releases the lock. Sound: the hold was valid until then. Noticed: its time was over,
-// and End is the first to see that, so its loss was not told yet.
+// and End is the first to see that, so its loss has not been reported yet.
 func (h *Hold) End(now clock.Instant) (sound, noticed bool) {
 	h.mu.Lock()
 	sound, noticed = h.lease.End(now) // the state is kept: others that share the hold ask for it

@@ -25,12 +25,12 @@ const (
 	// a minute if that is longer.
 	orphansEvery = 20 * time.Second
 
-	// With more goroutines the registry does not look. A look at 10 000 takes 0.1 to 0.2 s of one processor, at 100 000 it takes
+	// With more goroutines the registry does not look. Looking at 10 000 takes 0.1 to 0.2 s of CPU time, at 100 000
 	// 0.8 to 1.5 s, with stacks of 4 to 12 calls: BenchmarkGoroutineScan, on a busy machine.
 	mostGoroutines = 10000
 )
 
-// OrphanWatch finds orphans, and has them renewed no more.
+// OrphanWatch finds orphans, and stops their renewal.
 type OrphanWatch struct {
 	Scan *owner.GoroutineScan
 	Most int // with more goroutines none is looked for
@@ -40,7 +40,7 @@ type OrphanWatch struct {
 	soon  func(due clock.Instant)
 	log   func(level slog.Level, message string, about ...slog.Attr)
 	fake  bool      // time is a test's, see Orphan
-	blind sync.Once // tells in the log that there are too many goroutines
+	blind sync.Once // logs that there are too many goroutines
 	looks sync.WaitGroup
 
 	mu      sync.Mutex
@@ -65,7 +65,7 @@ func NewOrphanWatch(
 	return g
 }
 
-// Orphan is called by the garbage collector for a part of a hold that the program cannot reach any more. The next turn announces
+// Orphan is called by the garbage collector for a part of a hold that the program can no longer reach. The next turn announces
 // it. In a test with testing/synctest the collector runs outside of the bubble, from where it can wake no goroutine within. Then
 // the orphan waits for a turn that comes anyway. Such a test is known by its times, which have no monotonic part.
 func (g *OrphanWatch) Orphan(announce func()) {

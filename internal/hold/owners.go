@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// SetTerms gives a hold that was handed to another owner the terms of that owner. The lease counts from the next renewal on.
+// SetTerms gives a hold that was handed to another owner that owner's terms. The lease counts from the next renewal on.
 // SetTerms reports false when the hold is lost.
 func (h *Hold) SetTerms(t Terms) bool {
 	now := h.path.Clock.Now()
@@ -40,7 +40,7 @@ func (h *Hold) SetTerms(t Terms) bool {
 
 // HandOff is for an owner that unlocks while others of this process wait. It reports whether the hold may go to the next one:
 // it is fresh, at least half of its lease is left, and the process has had the key for less than limit. Then the owner's contexts
-// have ended. Due: the process has had the key long enough, and other processes have their turn first. Running is the lease.
+// have ended. Due: the process has had the key long enough, and other processes get their turn first. Running is the lease.
 func (h *Hold) HandOff(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
@@ -215,7 +215,7 @@ func (h *Hold) mayBeLeft() bool {
 // goroutine has ended. Its work may still be running, so the hold goes on for the rest of its lease, or longer if others share
 // it. Then it is lost.
 //
-// If an unreachable owner has contexts, its hold is renewed on until their parents have ended.
+// If an unreachable owner has contexts, its hold is still renewed until their parents have ended.
 func (h *Hold) Orphan(o owner.ID) {
 	h.mu.Lock()
 	if !h.fresh() {

@@ -64,7 +64,7 @@ type look struct {
 // Timing implements the heap's interface.
 func (h *Hold) Timing() (due *clock.Instant, index *int32) { return &h.look.due, &h.look.index }
 
-// set makes a hold due at a time; drop makes it due no more. After close nothing is due, and set reports false.
+// set makes a hold due at a time; drop cancels that. After close nothing is due, and set reports false.
 func (s *Schedule) set(h scheduled, due clock.Instant) bool {
 	s.mu.Lock()
 	if s.closed {

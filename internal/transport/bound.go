@@ -13,17 +13,17 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// bound is the context of a command: it ends with its caller's wait. It has no deadline, because rueidis closes the connection
-// of a command whose deadline is over, which other commands also use. It also notices the silence of the command's server, see
-// [belief.Alarm].
+// bound is the context of a command: it ends with its caller's wait. It has no deadline, because rueidis closes a connection
+// when the deadline of a command on it is over, although other commands use it, too. It also notices the silence of the
+// command's server, see [belief.Alarm].
 //
 //	idle ──begin──▶ untimed ──stop──▶ idle
 //	  │               └──round──▶ timed ──stop──▶ idle, or not used again
 //	  └────────begin──────────────▶┘
 //
 // Most commands are answered at once, while their bounds are untimed. Such a bound is reused. Until it is timed only the caller
-// writes it; the goroutine that makes it timed reads what the caller wrote before it became untimed. A timed bound is reused if
-// it is certain that neither its timer nor its context's end is about to use it.
+// writes it; the goroutine that makes it timed reads what the caller wrote before it became untimed. A timed bound is reused
+// only if neither its timer nor its context's end can be about to use it.
 type bound struct {
 	judge *judge // of the node to which the caller has given the command
 	done  chan struct{}
@@ -52,7 +52,7 @@ type limits struct {
 	failFast bool          // see Wait
 }
 
-// flight is how far a command has come that a driver of a queue sends; see entry.
+// flight is how far a command that a driver of a queue sends has come; see entry.
 type flight struct {
 	queued    bool                     // it goes that way; then its caller notices the end of its context itself
 	plain     bool                     // over the node's own connections, even if that is suspect
@@ -75,9 +75,9 @@ func (j *judge) bound(p *Wait, now clock.Instant) *bound {
 	return b
 }
 
-// begin begins a bound, which closes own when it ends, if that is not nil. With rounds it may be left to a round to notice the
-// end, also that of the context: timedAfter and roundEvery later at most; the grace then counts from when the bound began. So a
-// grace is at least as long as these two.
+// begin begins a bound, which closes own when it ends, if that is not nil. With rounds, a round may be the one to notice the
+// end, even the context's: timedAfter and roundEvery later at most; the grace then counts from when the bound began. So a grace
+// is at least as long as these two.
 func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated, rounds bool) (left bool) {
 	since := now
 	if p.Since > 0 {
@@ -180,9 +180,9 @@ func (b *bound) sent(now clock.Instant) clock.Instant {
 	}
 }
 
-// silent notices that the server has been silent for too long, and returns what is to be told of that; nil: nothing. A command
-// that is answered, which its caller has not seen yet, says nothing; nor does one over the old connections of a suspect node. The
-// caller holds the mutex.
+// silent notices that the server has been silent for too long, and returns a function that reports it; nil: there is nothing to
+// report. A command that is answered, which its caller has not seen yet, says nothing; nor does one over the old connections of
+// a suspect node. The caller holds the mutex.
 func (b *bound) silent(now clock.Instant) (tell func()) {
 	if b.queued && b.stage.Load() == done {
 		b.alarm.SetNever()

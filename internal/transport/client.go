@@ -17,7 +17,7 @@ import (
 )
 
 // Client sends the commands of all registries on one client. It limits every wait to what the caller allows, whatever the
-// server does, and says which replies can be believed; see package belief. The package's comment draws the way of a command.
+// server does, and says which replies can be trusted; see package belief. The package's comment draws the way of a command.
 type Client struct {
 	redis    rueidis.Client
 	mode     rueidis.ClientMode
@@ -153,8 +153,8 @@ func (s *Node) Within(p Wait, outcome <-chan bool) (good bool) {
 	return good
 }
 
-// Greeted notes how long the server took to greet the client's connection. All: the client needs no other one for commands. On a
-// cluster that says nothing of other nodes.
+// Greeted notes how long the server took to greet the client's connection. All: the client needs no other one for commands. On
+// a cluster that says nothing about other nodes.
 func (t *Client) Greeted(took time.Duration, all bool) {
 	if t.resolver != nil {
 		return

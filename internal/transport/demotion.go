@@ -13,9 +13,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// demotion is what is known of masters that became replicas, behind the one address of a client: a Service of Kubernetes, a
-// proxy, a name. The address leads new connections to the new master, but old ones stay with the replica, which refuses every
-// write (READONLY), for as long as nobody closes them. Rueidis does not.
+// demotion is what is known of masters that became replicas behind the one address of a client: a Kubernetes Service, a proxy,
+// a name. The address leads new connections to the new master, but old ones stay with the replica, which refuses every write
+// (READONLY), for as long as nobody closes them. Rueidis does not.
 //
 //	an old connection leads to a replica ──▶ suspect: commands go over a fresh connection ──the fresh one leads to a master──┐
 //	            ▲                                                                                                            │
@@ -53,7 +53,7 @@ func (t *Client) Demoted() (ever bool, next <-chan struct{}) {
 	return d.ever, d.next
 }
 
-// tell tells those who listen, see Demoted.
+// tell notifies the listeners, see Demoted.
 func (d *demotion) tell() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

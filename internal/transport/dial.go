@@ -19,16 +19,16 @@ import (
 // dialer gets dedicated connections to a node from the client: for a lone caller, see ownConns; for a suspect node, see
 // freshConns; and to wait for replicas, see replicator.
 //
-// Rueidis gives out a connection of its pool before it makes one, and whoever else uses the client may have left one there that
-// is old, or has selected another database. So the server is asked for CLIENT INFO. On a suspect node a connection that does not
-// fit is closed: it may lead to a former master. Otherwise the pool gets the connection back. Only the library uses a client of
-// Open: there a connection that does not fit is always closed, so that the next one is dialled.
+// Rueidis gives out a connection from its pool before it makes one, and another user of the client may have left one there that
+// is old, or has another database selected. So the server is asked for CLIENT INFO. On a suspect node a connection that does
+// not fit is closed: it may lead to a former master. Otherwise the pool gets the connection back. Only the library uses a
+// client of Open: there a connection that does not fit is always closed, so that the next one is dialled.
 //
 // Until it is known which database the shared connections use, only one of database 0, the default, passes for one of the same: a
 // lock in another would exclude nobody. A client that is not wrapped is asked early.
 //
-// Dedicate takes no context. It hangs while the server is frozen, for 5 s, and while the pool is exhausted. So a goroutine calls
-// it. If nobody waits for the connection any more it is closed.
+// Dedicate takes no context. It hangs while the server is frozen, for 5 s, and while the pool is exhausted. So a goroutine
+// calls it, and closes the connection if nobody waits for it by then.
 type dialer struct {
 	node   func() rueidis.Client // nil: rueidis does not know it
 	now    func() clock.Instant
@@ -41,7 +41,7 @@ type dialer struct {
 	hanging []clock.Instant // when the goroutines that wait for the client began, also those that were given up
 }
 
-// pool is what is known of a client's connections.
+// pool is what is known about a client's connections.
 type pool struct {
 	selected atomic.Pointer[string] // the database of the shared ones; empty: the server does not say; nil: not known yet
 	asked    atomic.Int32           // how often the server was asked for it in the background
@@ -244,8 +244,8 @@ func (t *Client) database(limit time.Duration) (number string, known bool) {
 	return number, true
 }
 
-// learnDatabase asks for the database in the background, unless it is known: once the node is suspect, the shared connections may
-// be silent, and no other can be used until they have told it.
+// learnDatabase asks for the database in the background, unless it is known: once the node is suspect, the shared connections
+// may be silent, and no other can be used until the database is known.
 func (t *Client) learnDatabase() {
 	const most = 3 // a proxy may end the connection at the question, and others share that
 	if t.pool.selected.Load() == nil && t.pool.asked.Load() < most && t.pool.asked.Add(1) <= most {

@@ -16,9 +16,9 @@ import (
 // and sends that as one pipeline, while others gather for the next. A few drivers take turns, so that the server is always busy.
 // They end when nothing waits.
 //
-// A driver may hang: rueidis waits for its connection, and for room in the connection's queue, without regard to a context, and a
-// connection may be silent. A caller never does, see entry. Commands wait for no driver that hangs: a round adds one when
-// none has come for a while. Where drivers look for a road, as on a suspect node, one more would find none either.
+// A driver may hang: rueidis waits for its connection, and for room in the connection's queue, regardless of contexts, and a
+// connection may be silent. A caller never does, see entry. Commands wait for no driver that hangs: a round adds one when none
+// has come for a while. Where drivers look for a road, as on a suspect node, one more would find none either.
 //
 // The queue knows neither servers nor clients: choose and send do.
 type queue struct {

@@ -21,15 +21,15 @@ import (
 // else means that. A connection that could not be made gives for each command what the server said of HELLO, AUTH or SELECT;
 // one that breaks may have been broken in the pool.
 //
-// Nor does a proxy tell that ends each connection at the question. That is believed of no connection that ends, but of two in
-// one attempt that had just answered PING. The next one fits if it answers PING, too:
+// A proxy that ends each connection at the question does not tell, either. One connection that ends is no proof of that, but
+// two in one attempt are, if they had just answered PING. The next one fits if it answers PING, too:
 //
 //	1  CLIENT INFO ─▶ ends              it may have been broken in the pool
 //	2  PING ─▶ PONG, CLIENT INFO ─▶ ends
 //	3  PING ─▶ PONG, CLIENT INFO ─▶ ends
 //	4  PING ─▶ PONG                     fits
 //
-// Each attempt begins anew: a server that breaks its connections for a while does it hardly twice between these two replies,
+// Each attempt starts over: a server that breaks its connections for a while hardly does it twice between these two replies,
 // and is asked again the next time.
 type exam struct {
 	*dialer

@@ -42,7 +42,7 @@ type freshConn struct {
 }
 
 // get returns a connection made since the node became suspect, or nil if there is none before over reports true. None: there
-// will be none, because the client's pool is exhausted, or all attempts hang, or the node is not suspect any more. Then using
+// will be none, because the client's pool is exhausted, or all attempts hang, or the node is no longer suspect. Then using
 // the existing connections is better than sending nothing. With Sentinels either is used only once they vouch for the server.
 func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
@@ -114,15 +114,15 @@ func (f *freshConns) lastResort(address string, now clock.Instant) (asked <-chan
 	return asked, due, false
 }
 
-// forgetLast has the Sentinels asked anew before the client's own connections are the last resort.
+// forgetLast has the Sentinels asked again before the client's own connections are the last resort.
 func (f *freshConns) forgetLast() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last = nil
 }
 
-// make makes a fresh connection. If it fails, the round trip may have become longer, so that is measured anew. The pause is short
-// where connections are refused at once: the server may be about to start.
+// make makes a fresh connection. If it fails, the round trip may have become longer, so it is measured again. The pause is
+// short where connections are refused at once: the server may be about to start.
 func (f *freshConns) make() {
 	address, began := f.present(), f.now()
 	conn := f.dials.dial(wanted{young: f.young()})

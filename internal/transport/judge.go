@@ -10,8 +10,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// judge takes what comes of the commands to one server, or that nothing comes. It tells the belief in the server, and has done
-// what follows.
+// judge takes the outcome of the commands to one server, or the lack of one. It updates the belief in the server, and has the
+// consequences carried out.
 type judge struct {
 	belief  belief.State
 	clock   clock.Clock
@@ -30,7 +30,7 @@ type exchange struct {
 	made       clock.Instant // when making that connection began; 0: not known
 }
 
-// believes notes a reply, or that none came while the caller waited, and returns how far it is believed.
+// believes notes a reply, or that none came while the caller waited, and returns how far it is trusted.
 func (j *judge) believes(p *Wait, err error, x exchange) belief.Answer {
 	answer, do := j.belief.Judge(belief.Exchange{
 		Outcome: outcomeOf(err), Sent: x.sent, Came: x.came, Trip: x.trip,
@@ -86,7 +86,7 @@ func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 	}
 }
 
-// left reports whether what came over a way is not to be believed: the client has left the server at the address to which it
+// left reports whether what came over a way must not be trusted: the client has left the server at the address to which it
 // leads, or the Sentinels have begun to doubt that since they were asked, or may have: the process stood still.
 func (j *judge) left(address string, asked clock.Instant) bool {
 	j.noticeStandstill()
@@ -157,7 +157,7 @@ func (j *judge) IsLate(sent clock.Instant) bool {
 // Silent reports whether the server is silent, see [belief.State]; it was asked at some time.
 func (j *judge) Silent(asked clock.Instant) bool { return j.belief.IsSilent(asked, j.clock.Now()) }
 
-// RoundTrip is what is known of the round trip to a master at some moment.
+// RoundTrip is what is known about the round trip to a master at some moment.
 type RoundTrip = belief.RoundTrip
 
 type farError struct {

@@ -22,10 +22,10 @@ const (
 
 // keepAlive asks a server something twice a second, for three purposes.
 //
-// While calls wait for a message they send nothing. If the server freezes meanwhile and another one takes over, the process
-// does not notice, and would believe a grant that the old server sends when it goes on. So the node's own server is asked,
-// wherever the calls' slots are by now: if it does not answer, the node becomes suspect. The first node of a cluster has no
-// server, and asks nothing.
+// While calls wait for a message they send nothing. If the server freezes in the meantime and another one takes over, the
+// process does not notice, and would trust a grant that the old server sends when it resumes. So the node's own server is
+// asked, wherever the calls' slots are by now: if it does not answer, the node becomes suspect. The first node of a cluster has
+// no server, and asks nothing.
 //
 // And whether processes may try for locks without a ticket, unseen, shows in whether the server knows their scripts: see
 // protocol.Foreign. A script cannot call SCRIPT, so a release says what its process knows; see Quiet. Processes that hold locks

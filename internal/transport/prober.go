@@ -16,7 +16,7 @@ import (
 // It notices a frozen server even if all calls give up early: rueidis does not report the outcome of a command that was given
 // up, so a probe is sent in its place: see [belief.Alarm].
 //
-// And it measures the round trip anew when a node becomes suspect, since a longer one must be known to make a fresh
+// And it measures the round trip again when a node becomes suspect, since a longer one must be known to make a fresh
 // connection. It measures three round trips over the client's own connections; their replies are not used otherwise, since they
 // may come from a deposed master. It sends more until each of those connections has surely been made: if the server is far
 // away, a command that waits for its connection would make the node suspect again.
@@ -81,7 +81,7 @@ func (p *prober) next(answered bool) (owed clock.Instant, more bool) {
 	return owed, p.busy
 }
 
-// Relearn measures the round trip anew when its length keeps calls from being sent: otherwise nothing would show that it is
+// Relearn measures the round trip again when its length keeps calls from being sent: otherwise nothing would show that it is
 // short again, or always was, with three replies that were late because the process had just started. It does so once in a Tick.
 func (s *Node) Relearn() {
 	if s.belief.Sampled().Until(s.clock.Now()) >= belief.Tick {

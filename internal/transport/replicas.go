@@ -450,8 +450,9 @@ func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 	}
 }
 
-// NewShortage returns what is to be told of each write of a registry for which replicas were waited for: why it does not
-// count, or nil. One call that fails says so itself; that all do for seconds is logged, once, and so is that it is over.
+// NewShortage returns a function to call after each write of a registry that waited for replicas, with the reason why it does
+// not count, or nil. A single call that fails says so itself; that all fail for seconds is logged once, and so is the end of
+// that.
 func NewShortage(c clock.Clock, log func(level slog.Level, message string, about ...slog.Attr)) (told func(why error)) {
 	var since atomic.Int64 // an instant: since when too few have acknowledged; 0: they are not too few
 	var logged atomic.Bool

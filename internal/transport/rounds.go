@@ -9,14 +9,14 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// boundPool has the bounds of a node's commands, sent by their callers or by the queue's drivers, and ends those that take long.
-// A timer for each command would cost more than the rest of this file, so one timer serves all untimed bounds of the node. It
-// fires at intervals while commands are under way, and is not stopped when they are answered: stopping and setting it for each
-// would wake threads of an idle process. Only a command that takes long, that has a goroutine, or whose bound ends before a round
-// looks, gets its own timer. Only then its caller's context is watched, which takes memory, and the mutex of a context that many
-// callers may share.
+// boundPool has the bounds of a node's commands, sent by their callers or by the queue's drivers, and ends those that take
+// long. A timer for each command would cost more than the rest of this file, so one timer serves all untimed bounds of the
+// node. It fires at intervals while commands are under way, and is not stopped when they are answered: stopping and setting it
+// for each would wake threads of an idle process. Only a command that takes long, that has a goroutine, or whose bound ends
+// before a round looks, gets its own timer. Only then is its caller's context watched, which takes memory, and the mutex of a
+// context that many callers may share.
 //
-// Each node has its own. So its commands are ended also when no slot leads to it any more, see routes.
+// Each node has its own. So its commands are ended even when no slot leads to it any more, see routes.
 type boundPool struct {
 	judge *judge
 	also  func(now clock.Instant) (more bool) // runs in each round; more: another round is needed
