@@ -215,8 +215,16 @@ var passing = []string{
 // "upstream protocol error". The server may have executed the command, or may still do so.
 const upstream = "upstream "
 
-// nonLocal is in the error of a script that uses a key that it has not named, while the key's slot moves.
-const nonLocal = "attempted to access a non local key in a cluster"
+// nonLocal are in the errors of scripts that use a key that they have not named, while the key's slot moves: of Redis, which has
+// another text in newer versions, and of Valkey.
+var nonLocal = []string{
+	"ttempted to access a non local key in a cluster",
+	"undeclared keys were accessed during rehashing of the slot",
+}
+
+func isNonLocal(text string) bool {
+	return slices.ContainsFunc(nonLocal, func(part string) bool { return strings.Contains(text, part) })
+}
 
 // failed begins the text with which servers before version 7 wrap an error within a script: the word comes later then,
 // after a hyphen.
@@ -242,7 +250,7 @@ func Refusal(err error) bool {
 // Passes reports whether the text of an error says that the same command may succeed later. Within: a script may have met the
 // error; servers before version 7 then put text in front of the word.
 func Passes(text string, within bool) bool {
-	return strings.Contains(text, nonLocal) || slices.ContainsFunc(passing, func(word string) bool {
+	return isNonLocal(text) || slices.ContainsFunc(passing, func(word string) bool {
 		return strings.HasPrefix(text, word) || within && strings.Contains(text, "-"+word+" ")
 	})
 }
@@ -256,7 +264,7 @@ func OfReplica(text string) bool {
 // BetweenNodes reports whether a command failed because its keys are at two nodes while their slot moves.
 func BetweenNodes(err error) bool {
 	text := err.Error()
-	return strings.Contains(text, nonLocal) || strings.Contains(text, "TRYAGAIN") || strings.Contains(text, "ASK ")
+	return isNonLocal(text) || strings.Contains(text, "TRYAGAIN") || strings.Contains(text, "ASK ")
 }
 
 // CrossSlot reports whether a command was refused because its keys belong to several slots, or to several servers of a proxy.

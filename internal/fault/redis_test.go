@@ -40,9 +40,12 @@ func TestRefusal(t *testing.T) {
 		"NOREPLICAS Not enough good replicas to write.":                      false,
 		"MOVED 7 127.0.0.1:7001":                                             false,
 		"CLUSTERDOWN The cluster is down":                                    false,
-		"upstream failure":                                                   false,
-		"upstream protocol error":                                            false,
-		"no upstream host":                                                   false,
+		"ERR Script attempted to access a non local key in a cluster node":   false,
+		"Attempted to access a non local key in a cluster node":              false,
+		"Unable to execute command 'get' in script because undeclared keys were accessed during rehashing of the slot": false,
+		"upstream failure":        false,
+		"upstream protocol error": false,
+		"no upstream host":        false,
 	} {
 		err := says(text)
 		require.Error(t, err, text)

@@ -20,9 +20,14 @@ func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 		cluster bool
 		after   time.Duration // 0: never
 	}{
-		"TRYAGAIN":    {"TRYAGAIN Multiple keys request during rehashing of slot", true, half},
-		"ASK":         {"ASK 42 127.0.0.1:7001", true, half},
-		"a script":    {"ERR Script attempted to access a non local key in a cluster node", true, half},
+		"TRYAGAIN": {"TRYAGAIN Multiple keys request during rehashing of slot", true, half},
+		"ASK":      {"ASK 42 127.0.0.1:7001", true, half},
+		"a script": {"ERR Script attempted to access a non local key in a cluster node", true, half},
+		"Valkey":   {"Attempted to access a non local key in a cluster node script: on @user_script:32.", true, half},
+		"Redis 8": {
+			"Unable to execute command 'set' in script because undeclared keys were accessed during rehashing of the slot",
+			true, half,
+		},
 		"interrupted": {"TRYAGAIN Multiple keys request during rehashing of slot", true, half},
 		"LOADING":     {"LOADING Redis is loading the dataset in memory", true, 0},
 		"no cluster":  {"TRYAGAIN Multiple keys request during rehashing of slot", false, 0},
