@@ -123,7 +123,8 @@ func (s *Semaphore) do(ctx context.Context, fn func(context.Context) error, q *r
 // # Errors
 //
 // Each is within a [*LockError]: [ErrWrongType], [ErrUnavailable], [ErrClosed], the error of ctx, bad input, and other errors of
-// Redis.
+// Redis. After [ErrUnavailable], or the error of ctx, Redis may still set the number later, even after another call has set
+// another one.
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	l := s.reg.permits.Of(s.key)
 	err := l.check(ctx)
