@@ -15,7 +15,10 @@ import (
 //
 // A vote tells most: no Sentinel promotes a server without the votes of a majority. So whoever hears a majority hears of each
 // failover, whichever Sentinel leads it, before the promotion.
-var events = []string{"+sdown", "+odown", "+try-failover", vote, switched}
+//
+// An operator, or a program, may also have the Sentinels watch another server (SENTINEL REMOVE, then MONITOR). That is no
+// failover: nobody demotes the former master, and nothing else is published.
+var events = []string{"+sdown", "+odown", "+try-failover", vote, switched, "+monitor"} // mutant: another master unheard
 
 const (
 	vote     = "+vote-for-leader"
@@ -181,8 +184,8 @@ func (c *council) took(a *Answer, using string) (acts []act) {
 	return acts
 }
 
-// told takes in an event. Its message is "master NAME IP PORT", of a change "NAME IP PORT IP PORT", of replicas and Sentinels
-// "slave ..." or "sentinel ..."; that of a vote "ID EPOCH": it does not say which master set it is for.
+// told takes in an event. Its message begins with "master NAME IP PORT", of replicas and Sentinels with "slave" or "sentinel". That
+// of a change is "NAME IP PORT IP PORT", that of a vote "ID EPOCH": it does not say which master set it is for.
 //
 // Events of strangers are no concern: each would begin anew the time after which their word is outlasted.
 func (c *council) told(by, channel, message string, now time.Time) []act {

@@ -65,6 +65,17 @@ func TestCouncil_Strangers(t *testing.T) {
 	require.Equal(t, []act{{do: dial, address: "y"}}, c.took(at("a", ours, "b", "y"), former), "any answer tells of others")
 }
 
+// An operator has one watch another server: that raises a doubt as a failover does. That another master set is watched, or this one
+// no longer, does not.
+func TestCouncil_WatchesAnotherServer(t *testing.T) {
+	c, now := newCouncil("main"), time.Now()
+	c.learn([]string{"a"})
+	require.Contains(t, events, "+monitor")
+	require.Equal(t, []act{{do: doubt}}, c.told("a", "+monitor", "master main 10.0.0.2 6379 quorum 2", now))
+	require.Empty(t, c.told("a", "+monitor", "master other 10.0.0.2 6379 quorum 2", now))
+	require.NotContains(t, events, "-monitor")
+}
+
 // A Sentinel that is down is dialed less and less often, at least once a second; one that was heard, at once.
 func TestCouncil_Rests(t *testing.T) {
 	c := newCouncil("main")

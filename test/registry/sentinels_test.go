@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -95,4 +96,34 @@ func TestNew_WithSentinelsThatDoNotAnswer(t *testing.T) {
 		w.Unlock(other.Obtain("42"))
 		require.NoError(w, other.Close())
 	})
+}
+
+// An operator has the Sentinels watch another server, which is no failover: the former master goes on as one. The registry leaves
+// it, and the holds that are only there are lost.
+func TestOpen_SentinelsThatAreToWatchAnotherServer(t *testing.T) {
+	t.Parallel()
+	d, next := redistest.StartSentinels(t, 0, 3), redistest.Start(t)
+	host, port, err := net.SplitHostPort(next.Addr())
+	require.NoError(t, err)
+	r, err := lockregistry.Open(t.Context(), "redis://"+d.Addresses()[0]+"?master_set="+redistest.MasterSet, "orders")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	former, err := r.Acquire(t.Context(), "42")
+	require.NoError(t, err)
+	held := former.Context(t.Context())
+	for _, s := range d.Sentinels {
+		s.Command(t, "SENTINEL", "REMOVE", redistest.MasterSet)
+		s.Command(t, "SENTINEL", "MONITOR", redistest.MasterSet, host, port, "2")
+	}
+	require.Eventually(t, func() bool {
+		hold, err := r.Acquire(t.Context(), "43")
+		if err != nil {
+			return false
+		}
+		there := next.Command(t, "EXISTS", "orders:43") == "1"
+		_ = hold.Release(t.Context())
+		return there
+	}, 20*time.Second, 10*time.Millisecond)
+	<-held.Done()
+	require.ErrorIs(t, former.Release(t.Context()), lockregistry.ErrLockLost)
 }

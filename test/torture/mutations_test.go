@@ -452,6 +452,11 @@ var mutations = []mutation{
 		"../../internal/sentinel:TestWatch_EventsBetweenTwoSubscriptions$",
 	},
 	{
+		"another master unheard", "nobody hears that a Sentinel is told to watch another server",
+		`, "+monitor"`, "",
+		"../../internal/sentinel:TestCouncil_WatchesAnotherServer$ ../../test/registry:TestOpen_SentinelsThatAreToWatchAnotherServer$",
+	},
+	{
 		"trusted too soon", "the old master is believed again before it is demoted",
 		"30 * time.Second", "5 * time.Second",
 		"TestOutage$",
