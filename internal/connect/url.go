@@ -46,6 +46,10 @@ func Parse(address string) (rueidis.ClientOption, error) {
 	if !found || !slices.Contains(schemes, scheme) {
 		return rueidis.ClientOption{}, errScheme
 	}
+	if scheme != "unix" {
+		rest = withoutEmptyPath(rest)
+		address = scheme + "://" + rest
+	}
 	option, err := rueidis.ParseURL(address)
 	if wrong := wrongParameter(address); err != nil && wrong != nil && !ambiguous(scheme, rest) {
 		return rueidis.ClientOption{}, wrong
@@ -76,6 +80,15 @@ func Parse(address string) (rueidis.ClientOption, error) {
 		option.Sentinel.Dialer = option.Dialer
 	}
 	return option, nil
+}
+
+// withoutEmptyPath leaves out the slash of redis://host/, as other libraries do: rueidis looks for a database behind it.
+func withoutEmptyPath(rest string) string {
+	end := strings.IndexAny(rest, "/?#")
+	if end >= 0 && rest[end] == '/' && (end+1 == len(rest) || rest[end+1] == '?') {
+		return rest[:end] + rest[end+1:]
+	}
+	return rest
 }
 
 // wrongParameter returns an error that names the parameter that cannot be read, if there is one; not its value, see above.

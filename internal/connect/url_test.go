@@ -42,6 +42,12 @@ func TestParse(t *testing.T) {
 		require.True(t, encryption.InsecureSkipVerify)
 		require.Empty(t, encryption.ServerName, "that of the connection")
 	}
+	for address, database := range map[string]int{"redis://u:p@a:1/": 0, "redis://a:1/?addr=b:2": 0, "rediss://a:1/?db=3": 3} {
+		option, err = connect.Parse(address)
+		require.NoError(t, err, "as other libraries write it")
+		require.Equal(t, "a:1", option.InitAddress[0])
+		require.Equal(t, database, option.SelectDB)
+	}
 	option, err = connect.Parse("unix:///run/redis.sock?db=1")
 	require.NoError(t, err)
 	require.Equal(t, []string{"/run/redis.sock"}, option.InitAddress)
@@ -75,6 +81,9 @@ var malformed = []string{
 	"redis://u:se\\cret@host",
 	"redis://u:secret",
 	"redis://u:secret/0",
+	"redis://u:secret/",
+	"redis://:12/?cret@host",
+	"unix://secret/",
 	"redis://u:secret@host:port",
 	"redis://u:secret@[::1",
 	"redis://u:secret@ho st",
