@@ -184,8 +184,8 @@ func (c *council) took(a *Answer, using string) (acts []act) {
 	return acts
 }
 
-// told takes in an event. Its message begins with "master NAME IP PORT", of replicas and Sentinels with "slave" or "sentinel". That
-// of a change is "NAME IP PORT IP PORT", that of a vote "ID EPOCH": it does not say which master set it is for.
+// told takes in an event. Its message begins with "master NAME IP PORT", of replicas and Sentinels with "slave" or "sentinel".
+// That of a change is "NAME IP PORT IP PORT", that of a vote "ID EPOCH": it does not say which master set it is for.
 //
 // Events of strangers are no concern: each would begin anew the time after which their word is outlasted.
 func (c *council) told(by, channel, message string, now time.Time) []act {

@@ -65,8 +65,8 @@ func TestCouncil_Strangers(t *testing.T) {
 	require.Equal(t, []act{{do: dial, address: "y"}}, c.took(at("a", ours, "b", "y"), former), "any answer tells of others")
 }
 
-// An operator has one watch another server: that raises a doubt as a failover does. That another master set is watched, or this one
-// no longer, does not.
+// An operator has one watch another server: that raises a doubt as a failover does. That another master set is watched, or this
+// one no longer, does not.
 func TestCouncil_WatchesAnotherServer(t *testing.T) {
 	c, now := newCouncil("main"), time.Now()
 	c.learn([]string{"a"})
