@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -66,16 +67,23 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (Ope
 		}
 		opens.close() // a cluster's client leaves connections that are being made
 		shown := Show(address)
+		failed := undialed{}
+		if errors.As(o.err, &failed) {
+			o.err = failed.error
+		}
+		named := named(failed.address, &option)
 		if unknown := (*net.DNSError)(nil); errors.As(o.err, &unknown) {
 			nameless := *unknown
 			nameless.Name = ""
-			shown, o.err = showUnreached(address), &nameless
+			if o.err = &nameless; named == "" {
+				shown = showUnreached(address)
+			}
 		}
-		why := explain(o.err, secrets, option.TLSConfig != nil)
+		why := explain(o.err, secrets, &option)
 		if wasClosed(o.err) {
 			why = explainClosed(why, ask(ctx, dial, &option), secrets)
 		}
-		return Opened{}, fmt.Errorf("cannot connect to %s: %w", shown, why)
+		return Opened{}, fmt.Errorf("cannot connect to %s%s: %w", shown, named, why)
 	case <-ctx.Done():
 		reached := opens.close()
 		go func() {
@@ -87,8 +95,17 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (Ope
 		if !reached {
 			shown = showUnreached(address)
 		}
-		return Opened{}, fmt.Errorf("cannot connect to %s: %w", shown, fault.Ended(ctx))
+		return Opened{}, fmt.Errorf("cannot connect to %s%s: %w", shown, named(opens.newest(), &option), fault.Ended(ctx))
 	}
+}
+
+// named says that Sentinels have named the server at an address, unless it is one of the given ones. It may be reachable only
+// from where they are, as in a network of containers.
+func named(server string, o *rueidis.ClientOption) string {
+	if server == "" || o.Sentinel.MasterSet == "" || slices.Contains(o.InitAddress, server) {
+		return ""
+	}
+	return ", where a Sentinel names " + server
 }
 
 // explained is an error with a text of this package.
@@ -102,8 +119,11 @@ func (e explained) Unwrap() error { return e.err }
 
 // explain says what an error of connecting means, and what to do. The texts of the server and of the user's functions may
 // have a secret in them.
-func explain(err error, s *secrets, encrypted bool) error {
-	words, quotes := reason(err, encrypted)
+func explain(err error, s *secrets, o *rueidis.ClientOption) error {
+	words, quotes := reason(err, o.TLSConfig != nil)
+	if hint := hint(err, o); hint != "" {
+		words = hint
+	}
 	text, repeats := fault.Unrepeated(err.Error())
 	reply, replied := rueidis.IsRedisErr(err)
 	shows := !s.in(text)
@@ -124,6 +144,28 @@ func explain(err error, s *secrets, encrypted bool) error {
 		err = fault.Join(err, fault.Lasting)
 	}
 	return explained{words, err}
+}
+
+// hint is what an error means for a client of several servers; empty: nothing else than for one.
+func hint(err error, o *rueidis.ClientOption) string {
+	reply, replied := rueidis.IsRedisErr(err)
+	switch {
+	case !replied:
+		return ""
+	case o.Sentinel.MasterSet != "" && strings.HasPrefix(reply.Error(), "NOAUTH"):
+		return "a server or a Sentinel asks for a password: that of the address is for servers, " +
+			"that for Sentinels is Sentinel.Password in the options of the client"
+	case o.Sentinel.MasterSet == "" && len(o.InitAddress) > 1 && noCluster(reply.Error()):
+		return "several addresses are those of a cluster, or, with master_set=NAME, of Sentinels"
+	default:
+		return ""
+	}
+}
+
+// noCluster reports whether the text of an error says that a server is no node of a cluster.
+func noCluster(text string) bool {
+	return strings.Contains(text, "cluster support disabled") ||
+		strings.Contains(strings.ToLower(text), "unknown command") && strings.Contains(text, "CLUSTER")
 }
 
 // reason is what an error means in words. Quotes reports whether its own text is to be read, too.

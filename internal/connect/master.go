@@ -16,6 +16,11 @@ import (
 // errReplica: it refuses every write. With its master it may be behind one address, or be promoted soon.
 var errReplica = fault.Whole("it leads to a replica, but locks are on its master: name the master")
 
+// errSentinel: it knows no command of a lock.
+var errSentinel = explained{
+	"it is a Sentinel: name the master that it watches, as in redis://host:26379?master_set=NAME", fault.Lasting,
+}
+
 // dialsFor is for how long such an address is tried where dialing has no limit: as rueidis dials by default.
 const dialsFor = 5 * time.Second
 
@@ -40,7 +45,7 @@ func OpenMaster(ctx context.Context, address string, option rueidis.ClientOption
 	return o, err
 }
 
-// openMaster tries once. It fails with errReplica where the address leads to a replica.
+// openMaster tries once. It fails with errReplica where the address leads to a replica, and with errSentinel at a Sentinel.
 func openMaster(ctx context.Context, address string, option rueidis.ClientOption) (Opened, error) {
 	o, err := Open(ctx, address, option)
 	if err != nil || o.Client.Mode() != rueidis.ClientModeStandalone {
@@ -50,6 +55,9 @@ func openMaster(ctx context.Context, address string, option rueidis.ClientOption
 	case role == "replica":
 		o.Client.Close()
 		return Opened{}, fault.AsUnavailable(fmt.Errorf("cannot connect to %s: %w", Show(address), errReplica))
+	case role == "sentinel":
+		o.Client.Close()
+		return Opened{}, fmt.Errorf("cannot connect to %s: %w", Show(address), errSentinel)
 	case role == "" && ctx.Err() != nil: // it had no time to say
 		o.Client.Close()
 		return Opened{}, fmt.Errorf("cannot connect to %s: %w", Show(address), fault.Ended(ctx))
@@ -59,12 +67,17 @@ func openMaster(ctx context.Context, address string, option rueidis.ClientOption
 	}
 }
 
-// roleOf asks a server for its role; empty: it does not say, as before Redis 6.2 and behind some proxies.
+// roleOf asks a server for its role; empty: it does not say, as before Redis 6.2 and behind some proxies. Sentinels have a mode
+// instead.
 func roleOf(ctx context.Context, client rueidis.Client, o *rueidis.ClientOption) string {
 	ctx, end := context.WithTimeout(ctx, o.ConnWriteTimeout)
 	defer end()
 	about, _ := client.Do(ctx, client.B().Arbitrary("HELLO").Build()).AsMap()
-	said := about["role"]
-	role, _ := said.ToString()
-	return role
+	for _, of := range []string{"role", "mode"} {
+		said := about[of]
+		if role, _ := said.ToString(); role != "" {
+			return role
+		}
+	}
+	return ""
 }

@@ -18,6 +18,7 @@ type opening struct {
 
 	mu    sync.Mutex
 	over  bool      // it has succeeded, or was given up
+	to    string    // the address that was dialed last
 	last  time.Time // when the last connection was made
 	conns []net.Conn
 }
@@ -58,9 +59,12 @@ func (w *opening) dial(ctx context.Context, dial dialing, address string, d *net
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(w.given, cancel)()
+	w.mu.Lock()
+	w.to = address
+	w.mu.Unlock()
 	conn, err := dial(ctx, address, d, c)
 	if err != nil {
-		return nil, err
+		return nil, undialed{err, address}
 	}
 	if err = w.keep(conn); err != nil {
 		_ = conn.Close() // not under the mutex: it may be a connection of the user's making
@@ -68,6 +72,21 @@ func (w *opening) dial(ctx context.Context, dial dialing, address string, d *net
 	}
 	return conn, nil
 }
+
+// newest returns the address that was dialed last.
+func (w *opening) newest() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to
+}
+
+// undialed is why a connection to an address could not be made.
+type undialed struct {
+	error
+	address string
+}
+
+func (u undialed) Unwrap() error { return u.error }
 
 // keep notes a connection that was made. It fails when the client was given up.
 func (w *opening) keep(conn net.Conn) error {

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/connect"
+	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // A connection to a Sentinel has the user, the limits and the encryption of Sentinels, not those of servers, and dials as the
@@ -39,4 +41,72 @@ func TestSentinels(t *testing.T) {
 	require.Zero(t, o.Sentinel, "it is a client of one server")
 	_, err := o.DialCtxFn(context.Background(), "a:1", &o.Dialer, nil)
 	require.ErrorIs(t, err, refused)
+}
+
+func watching(t *testing.T, server string) *redistest.Server {
+	t.Helper()
+	host, port, err := net.SplitHostPort(server)
+	require.NoError(t, err)
+	s := redistest.StartSentinel(t)
+	s.Command(t, "SENTINEL", "MONITOR", "main", host, port, "1")
+	return s
+}
+
+func openMaster(ctx context.Context, t *testing.T, address string) error {
+	t.Helper()
+	option, err := connect.Parse(address)
+	require.NoError(t, err)
+	_, err = connect.OpenMaster(ctx, address, option)
+	require.Error(t, err)
+	return err
+}
+
+// A Sentinel answers, and cannot have locks: the address lacks the master. So it is where several Sentinels are taken for a
+// cluster.
+func TestOpenMaster_ASentinelWithoutTheMaster(t *testing.T) {
+	t.Parallel()
+	s := watching(t, "127.0.0.1:1")
+	err := openMaster(t.Context(), t, "redis://"+s.Addr())
+	require.EqualError(t, err, "cannot connect to redis://"+s.Addr()+
+		": it is a Sentinel: name the master that it watches, as in redis://host:26379?master_set=NAME")
+	require.NotErrorIs(t, fault.Classify(err), fault.Unavailable)
+	err = openMaster(t.Context(), t, "redis://"+s.Addr()+"?addr="+s.Addr())
+	require.ErrorContains(t, err, ": several addresses are those of a cluster, or, with master_set=NAME, of Sentinels: unknown ")
+	require.NotErrorIs(t, fault.Classify(err), fault.Unavailable)
+}
+
+// Sentinels may name a server that can be reached only from where they are. The error names it: that of the Sentinel is right.
+func TestOpen_AServerThatSentinelsName(t *testing.T) {
+	t.Parallel()
+	s := watching(t, "127.0.0.1:1")
+	address := "redis://" + s.Addr() + "?master_set=main"
+	err := openMaster(t.Context(), t, address)
+	require.EqualError(t, err, "cannot connect to redis://"+s.Addr()+", where a Sentinel names 127.0.0.1:1: nothing listens there")
+	require.ErrorIs(t, fault.Classify(err), fault.Unavailable)
+
+	hangs := silent(t)
+	s = watching(t, hangs)
+	ctx, end := context.WithCancel(t.Context())
+	option, err := connect.Parse("redis://" + s.Addr() + "?master_set=main")
+	require.NoError(t, err)
+	option.DialCtxFn = func(ctx context.Context, to string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		if to == hangs {
+			end()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return d.DialContext(ctx, "tcp", to)
+	}
+	_, err = connect.Open(ctx, "redis://"+s.Addr()+"?master_set=main", option)
+	require.EqualError(t, err, "cannot connect to redis://"+s.Addr()+", where a Sentinel names "+hangs+": context canceled")
+}
+
+// The password of the address is not for Sentinels.
+func TestOpen_ASentinelWithAPassword(t *testing.T) {
+	t.Parallel()
+	s := watching(t, redistest.Start(t, "--requirepass", "s3cret").Addr())
+	s.Command(t, "ACL", "SETUSER", "default", "resetpass", ">other")
+	err := openMaster(t.Context(), t, "redis://:s3cret@"+s.Addr()+"?master_set=main")
+	require.EqualError(t, err, "cannot connect to redis://"+s.Addr()+": a server or a Sentinel asks for a password: "+
+		"that of the address is for servers, that for Sentinels is Sentinel.Password in the options of the client")
 }
