@@ -42,6 +42,9 @@ var clients shares.Of[*onClient]
 //   - dial_timeout=2s limits how long making a connection may take
 //   - write_timeout=2s limits how long a connection may be silent while a command waits
 //
+// With TLS, the certificate of each node of a cluster must be for the first host of the URL. With Sentinels, the certificate of
+// each server and Sentinel must be for its own address, as the Sentinels name it.
+//
 // For settings that a URL cannot have, see [WithClientOption]. Where the server, or a proxy, refuses RESP3, the client speaks
 // RESP2, and the log says so.
 //
@@ -59,7 +62,8 @@ var clients shares.Of[*onClient]
 //   - [ErrUnavailable], when no server answers, or none can serve now; joined with the error of ctx, when that ends first.
 //     Without a deadline, Open takes dial_timeout for each server that does not answer. A single server that is a replica counts
 //     as one that cannot serve: Open asks it again, for dial_timeout at most, since the address may lead to a master soon.
-//   - an error that says that the server refuses the user or a command, that it is a Sentinel, or that a proxy does not know HELLO
+//   - an error that says that the server refuses the user or a command, that it is a Sentinel, or that a proxy does not know
+//     HELLO
 //   - bad input, before anything is sent: url cannot be read, prefix is empty, ctx is nil, or an option's value is out of its
 //     bounds. The error says all that is wrong.
 //

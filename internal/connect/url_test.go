@@ -42,6 +42,9 @@ func TestParse(t *testing.T) {
 		require.True(t, encryption.InsecureSkipVerify)
 		require.Empty(t, encryption.ServerName, "that of the connection")
 	}
+	option, err = connect.Parse("rediss://a:1?addr=b:2")
+	require.NoError(t, err)
+	require.Equal(t, "a", option.TLSConfig.ServerName, "for all nodes of a cluster: some are named by an IP address")
 	for address, database := range map[string]int{"redis://u:p@a:1/": 0, "redis://a:1/?addr=b:2": 0, "rediss://a:1/?db=3": 3} {
 		option, err = connect.Parse(address)
 		require.NoError(t, err, "as other libraries write it")
