@@ -138,7 +138,11 @@ func (h *Hold) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return h.releaseClaimed(ctx, before)
+	last, err := h.leave(before)
+	if last {
+		return h.lock.releaseLast(ctx)
+	}
+	return err
 }
 
 // claim succeeds for the one call that releases the hold. It returns how many calls of Renew and Holder are under way.
@@ -148,14 +152,6 @@ func (h *Hold) claim() (before int32, err error) {
 		return 0, ErrNotOwner
 	}
 	return before, nil
-}
-
-func (h *Hold) releaseClaimed(ctx context.Context, before int32) error {
-	last, err := h.leave(before)
-	if last {
-		return h.lock.releaseLast(ctx)
-	}
-	return err
 }
 
 // leave ends the claimed hold in the local half. After the last owner the caller must release the lock.

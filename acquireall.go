@@ -66,7 +66,7 @@ func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...Acqui
 	}
 	byPath := map[string]*Hold{}
 	for _, h := range holds {
-		byPath[h.lock.path()] = h
+		byPath[h.lock.Path()] = h
 	}
 	first := byPath[paths[0]]
 	for _, path := range paths {
@@ -83,7 +83,7 @@ func (h *Hold) Paths() []string {
 	parts := h.parts()
 	paths := make([]string, len(parts))
 	for i, part := range parts {
-		paths[i] = part.lock.path()
+		paths[i] = part.lock.Path()
 	}
 	return paths
 }
@@ -91,7 +91,7 @@ func (h *Hold) Paths() []string {
 // TokenOf returns the fencing token of one of the hold's paths, see [Hold.Token]. It is 0 for any other path.
 func (h *Hold) TokenOf(path string) uint64 {
 	for _, part := range h.parts() {
-		if part.lock.path() == path {
+		if part.lock.Path() == path {
 			return part.token
 		}
 	}
@@ -217,7 +217,8 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 		heed = append(heed, context.AfterFunc(has, func() { end(context.Cause(has)) }))
 	}
 	if err := b.settle(ctx, holds); err != nil {
-		giveBack(holds)
+		back := givenBack(holds)
+		_ = back.told()
 		return nil, err
 	}
 	return holds, nil
@@ -378,12 +379,6 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	}
 	parts.release()
 	return parts.told()
-}
-
-// giveBack releases the holds of a call that failed, and tells observers.
-func giveBack(holds []*Hold) {
-	back := givenBack(holds)
-	_ = back.told()
 }
 
 // givenBack releases the holds of a call that failed. The call may have no time left, so givenBack waits no longer than Unlock

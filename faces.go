@@ -113,7 +113,8 @@ func (l *forQueue) Under() string { return l.pair.under() }
 
 // Block and EndWait: a call that waits for another process may be a part of a cycle.
 func (l *forQueue) Block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
-	(*Lock)(l).block(ctx, call, w)
+	(*Lock)(l).beginWait(ctx, call, w)
+	_ = waiting.Enter(call) // it cannot close a cycle within the process
 }
 func (l *forQueue) EndWait(call *deadlock.Call) { (*Lock)(l).endWait(call) }
 
@@ -125,7 +126,7 @@ type forCache Lock
 func (a *forCache) Entry() *cache.Entry { return (*Lock)(a).entry() }
 
 // Name: the plain lock and the read-write lock of a path are two entries, although both use the same key in Redis.
-func (a *forCache) Name() cache.Name { return cache.Name{Text: (*Lock)(a).path(), Of: a.pair != nil} }
+func (a *forCache) Name() cache.Name { return cache.Name{Text: (*Lock)(a).Path(), Of: a.pair != nil} }
 
 // forGraph is a lock as seen by the graph of waiting calls, whose mutex may be held.
 type forGraph struct{ lock *Lock }
@@ -174,7 +175,7 @@ func (w forGraph) Report(cycle []deadlock.Step, first bool) error {
 			Path: about.Path, Kind: about.Kind, Owner: s.Call.Caller(), Label: r.record.label, Since: r.transport.Clock.Time(s.Call.Since),
 		}
 		if s.Held != nil {
-			d.Waits[i].Holds = []string{lockOf(s.Held).path()}
+			d.Waits[i].Holds = []string{lockOf(s.Held).Path()}
 		}
 	}
 	if first {
@@ -207,7 +208,7 @@ func (d forDetector) Held() iter.Seq[detector.Held] {
 				continue
 			}
 			for _, o := range l.half().Owners() {
-				if !yield(detector.Held{Path: l.path(), Permits: l.redis.Many(), Lock: forGraph{l}, Owner: o}) {
+				if !yield(detector.Held{Path: l.Path(), Permits: l.redis.Many(), Lock: forGraph{l}, Owner: o}) {
 					return
 				}
 			}
@@ -252,12 +253,6 @@ func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, w queue.Waiti
 	if call.Since = w.Since; w.Since == 0 {
 		call.Since = l.reg.now()
 	}
-}
-
-// block enters a call for l that waits for another process into the graph.
-func (l *Lock) block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
-	l.beginWait(ctx, call, w)
-	_ = waiting.Enter(call) // it cannot close a cycle within the process
 }
 
 // endWait takes a call for l out of the graph.

@@ -54,7 +54,7 @@ func (l *Lock) subject() observe.Subject {
 	case l.redis.Many():
 		kind = observe.KindSemaphore
 	}
-	return observe.Subject{Path: l.path(), Key: l.redis.Key, Kind: kind}
+	return observe.Subject{Path: l.Path(), Key: l.redis.Key, Kind: kind}
 }
 
 // tellAcquired reports the end of a call to the observer. It is a function of its own, so that the stack of the call stays small.

@@ -104,7 +104,7 @@ func (c *lockCache) put(l *Lock) *Lock { return (*Lock)(c.Put((*forCache)(l))) }
 
 // locksOf iterates over the locks of a path, then over the calls and holds of its semaphore.
 func (r *Registry) locksOf(path string) iter.Seq[*Lock] {
-	return r.andSemaphores(r.cache.of(path), func(l *Lock) bool { return l.path() == path })
+	return r.andSemaphores(r.cache.of(path), func(l *Lock) bool { return l.Path() == path })
 }
 
 // everyLock iterates over the cached locks, then over the calls and holds of semaphores.

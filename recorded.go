@@ -72,7 +72,7 @@ func (w *ownRecord) of(path string) (all []presence.Lock) {
 
 // describe returns what the record says about a lock, and whether the lock belongs in the record.
 func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts bool) {
-	is.Path = l.path()
+	is.Path = l.Path()
 	if h := l.hold.Load(); h != nil {
 		if owned, had, fresh := h.Held(now); fresh && had >= presence.Lasting {
 			is.Hold, is.Since = h.Number(), w.reg.transport.Clock.Time(now.Add(-owned)).UnixMicro()

@@ -309,9 +309,7 @@ func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Contex
 }
 
 // Path returns the path that the lock was obtained with.
-func (l *Lock) Path() string { return l.path() }
-
-func (l *Lock) path() string { return l.redis.Key[len(l.reg.prefix)+1:] }
+func (l *Lock) Path() string { return l.redis.Key[len(l.reg.prefix)+1:] }
 
 // node is the way to the master that has the lock's key.
 func (l *Lock) node() *transport.Node { return l.redis.Node() }
@@ -336,7 +334,7 @@ func (l *Lock) check(ctx context.Context) error {
 	if ctx == nil {
 		return fault.NilContext
 	}
-	if err := protocol.CheckPath(l.path(), p.Key); err != nil {
+	if err := protocol.CheckPath(l.Path(), p.Key); err != nil {
 		return err
 	}
 	switch {

@@ -135,22 +135,16 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 		err = s.reg.queues.Stopped(ctx)
 	}
 	if err == nil {
-		c := l.redis.Format.SetPermits(s.key, n)
-		if _, _, err = l.send(ctx, c); errors.Is(err, fault.Late) {
-			_, _, err = l.send(ctx, c)
+		set := func() error {
+			p, c := l.reg.queues.CommandWait(ctx, l.node()), l.redis.Format.SetPermits(s.key, n)
+			_, _, err := l.reg.transport.Confirmed(&p, &c)
+			return err
+		}
+		if err = set(); errors.Is(err, fault.Late) {
+			err = set()
 		}
 	}
-	if err != nil {
-		return l.fail("setpermits", err)
-	}
-	return nil
-}
-
-// send sends a command about a semaphore that asks for no permits. Unknown: the command may have been executed, or may be yet,
-// whatever the error is.
-func (l *Lock) send(ctx context.Context, c protocol.Call) (n int64, unknown bool, err error) {
-	p := l.reg.queues.CommandWait(ctx, l.node())
-	return l.reg.transport.Confirmed(&p, &c)
+	return l.fail("setpermits", err)
 }
 
 func (s *Semaphore) fail(op string, err error) error {
