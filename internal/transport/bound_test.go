@@ -240,6 +240,30 @@ func TestBound_WhatIsLeft(t *testing.T) {
 	})
 }
 
+// A limit that was chosen for a server nearby, plus its round trips, ends later when these turn out longer.
+func TestBound_TheWayTurnsOutLonger(t *testing.T) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		const near, trip = time.Second, 600 * time.Millisecond
+		for _, grows := range []bool{false, true} {
+			way := open(nil)
+			p := Wait{Ctx: t.Context(), Limit: way.First.Plus(near)}
+			if grows {
+				p.Near = near
+			}
+			end := way.First.bound(&p, way.Clock.Now())
+			for i := range 3 {
+				sent := clock.Instant(i) * clock.Instant(time.Second)
+				way.First.belief.Sample(sent, sent.Add(trip))
+			}
+			<-time.After(near + trip)
+			require.Equal(t, grows, !end.over())
+			<-time.After(2 * trip)
+			require.True(t, end.over())
+			end.stop()
+		}
+	})
+}
+
 func (p *boundPool) next() *bound {
 	b, _ := p.take()
 	return b

@@ -152,11 +152,26 @@ func TestNode_Gathers(t *testing.T) {
 		require.True(t, s.gather(spreadFrom))
 		require.True(t, s.gather(1), "until fewer are under way")
 	})
-	shipping(t, 1, func(t *testing.T, way *Client, _ *office, _ askingFor) {
+	shipping(t, 1, func(t *testing.T, way *Client, c *office, _ askingFor) {
 		require.False(t, way.First.gather(queueFrom-1))
 		require.True(t, way.First.gather(queueFrom))
+
+		// One that reads back has a pipeline of its own: in the queue it would only wait for a driver.
+		format := protocol.NewSpring(protocol.Config{Prefix: "orders"})
+		paths := []protocol.Request{{Key: "0"}, {Key: "1"}}
+		for i := range paths {
+			has(&paths[i].Lease)
+		}
+		several := format.ObtainAll(paths)
+		c.many = func([]string) { require.Zero(t, way.First.queue.flying) }
+		way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &several)
+		require.Len(t, c.kept, 1)
+		c.kept = nil
 	})
 }
+
+// has sets a pointer to a zero value.
+func has[T any](p **T) { *p = new(T) }
 
 // Senders that hang keep nobody but those whose commands they have taken, and these for no longer than their
 // limits.

@@ -153,6 +153,27 @@ func TestQueue_DriversThatHangAreWrittenOff(t *testing.T) {
 	})
 }
 
+// Drivers are goroutines: however often the node becomes suspect, so many are written off at most.
+func TestQueue_MostDriversAreWrittenOff(t *testing.T) {
+	driving(t, 1, func(t *testing.T, d *drives) {
+		d.lost = mostLost
+		silent, send := make(chan struct{}), d.given.send
+		d.given.send = func(r *road, of []*entry) {
+			<-silent
+			send(r, of)
+		}
+		hangs := d.leaves(t, "1")
+		synctest.Wait()
+		d.renew()
+		require.Equal(t, 1, d.sending)
+		d.renew()
+		require.Zero(t, mostLost-d.lost)
+		close(silent)
+		require.NoError(t, hangs.await().Error())
+		d.lost -= mostLost
+	})
+}
+
 // A driver that looks for a road when the node becomes suspect does not hang: it takes what waits, and is not joined by another.
 func TestQueue_DriverThatLooksForARoad(t *testing.T) {
 	driving(t, 4, func(t *testing.T, d *drives) {

@@ -29,6 +29,26 @@ func TestFreshConns_AllThatMakeOneHang(t *testing.T) {
 		conn, none := f.get(func() bool { asked++; return asked > 1 })
 		require.Nil(t, conn)
 		require.True(t, none)
+		require.Nil(t, f.dials.dial(wanted{}), "nor does a lone caller, or one for replicas")
+		require.Len(t, f.dials.hanging, 1, "one more would hang, too")
+	})
+}
+
+// While a server is silent its round trip cannot be measured, and meanwhile the way to it may have become so long that no
+// connection is made in time. So that is measured anew after each failure, and a connection is made long before the node counts
+// as healthy again.
+func TestFreshConns_TheWayHasBecomeLonger(t *testing.T) {
+	fromAfar(t, time.Millisecond, func(t *testing.T, way *Client, d *distant, _ func(context.Context, time.Duration) Reply) {
+		_, known := way.database(time.Minute)
+		require.True(t, known)
+		thaw, now := d.freeze(), way.Clock.Now()
+		way.First.foundSilent(now, now)
+		<-time.After(probeLimit + time.Second)
+		d.trip.Store(int64(900 * time.Millisecond))
+		thaw()
+		began := time.Now()
+		conn, _ := way.First.fresh.get(func() bool { return time.Since(began) > belief.Old/2 })
+		require.NotNil(t, conn)
 	})
 }
 

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -114,6 +115,22 @@ func TestClient_DatabaseIsAskedForEarly(t *testing.T) {
 	way := New(onMiniredis(t))
 	way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "42", Args: protocol.Args{"a:1", "1"}})
 	require.True(t, redistest.Await(10*time.Second, func() bool { return way.pool.selected.Load() != nil }))
+}
+
+// A proxy may end the connection at the question, which the application's commands share: it is asked three times.
+func TestClient_DatabaseIsAskedForThreeTimesInTheBackground(t *testing.T) {
+	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+		var asked atomic.Int32
+		way := open(func(context.Context) rueidis.RedisResult {
+			asked.Add(1)
+			return rueidis.NewErrorResult(io.EOF)
+		})
+		for range 10 {
+			way.learnDatabase()
+			<-time.After(time.Second)
+		}
+		require.EqualValues(t, 3, asked.Load())
+	})
 }
 
 // A server that refuses the connection has refused no question: it is asked again.
