@@ -140,12 +140,6 @@ func (s *State) LastReply() clock.Instant { return clock.Instant(s.heard.Load())
 // LastBreak returns when the newest reply before the last break of a connection came; 0: none has broken.
 func (s *State) LastBreak() clock.Instant { return s.view().brokeAfter }
 
-// HeardWithin reports whether a reply came within some time, and no connection has broken since.
-func (s *State) HeardWithin(limit time.Duration, now clock.Instant) bool {
-	last := s.LastReply()
-	return last > s.LastBreak() && last.Until(now) < limit
-}
-
 // Closed reports whether Close was called.
 func (s *State) Closed() bool { return s.view().closed }
 

@@ -185,15 +185,11 @@ func TestState_IsSilent(t *testing.T) {
 	require.False(t, s.IsSilent(milliseconds(4899), now), "it was just asked")
 	require.True(t, s.SilentSince(milliseconds(4000), now))
 	require.False(t, s.SilentSince(now, now), "that was before")
-	require.False(t, s.HeardWithin(time.Hour, now), "never")
 	now = now.Add(time.Millisecond)
 	s.Judge(Exchange{Sent: now - 1, Came: now, Trip: s.RoundTrip(), Trusted: true})
-	require.True(t, s.HeardWithin(1, now))
-	require.False(t, s.HeardWithin(1, now+1))
 	require.False(t, s.IsSilent(milliseconds(4000), now))
 	require.False(t, s.SilentSince(milliseconds(4000), now))
 	s.Broke(now)
-	require.False(t, s.HeardWithin(1, now), "of that nothing is known any more")
 	require.Equal(t, now, s.LastBreak())
 }
 

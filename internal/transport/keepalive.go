@@ -118,14 +118,14 @@ func (k *keepAlive) ask() {
 	if k.asked%verifyEach == 0 && k.verify() {
 		return
 	}
-	switch now := k.now(); {
-	case k.scripts.Allowed(now):
+	switch {
+	case k.scripts.Allowed(k.now()):
 		k.learn()
 	case k.asksRole(): // a replica, too, has just been heard: it answers what reads
 		if reply, _ := k.question(ping); outcomeOf(reply.Error()) == belief.Broken && k.inquire(single(ping)).result(0).Error() == nil {
 			k.roleless.Ended(k.now()) // a proxy refuses HELLO
 		}
-	case !k.belief.HeardWithin(keepAliveEvery/2, now):
+	default:
 		k.inquire(single(ping))
 	}
 }
