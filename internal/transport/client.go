@@ -89,8 +89,12 @@ func (t *Client) RoundTrip(key string) RoundTrip { return t.Node(key).RoundTrip(
 // Do sends a command and waits for the reply as p says. Without a reply its error is fault.NoAnswer or fault.NotSent.
 func (t *Client) Do(p *Wait, c *protocol.Call) (a Reply) {
 	a = t.send(p, c)
-	for tries := 1; a.elsewhere && tries < mostRefused; tries++ {
-		a = t.again(p, c, a)
+	for tries := 1; a.elsewhere && tries < mostRefused; tries++ { // over a fresh connection, see demotion
+		rest := p.from(a.Sent)
+		if rest.Left(t.Clock) <= 0 {
+			break
+		}
+		a = t.send(&rest, c)
 	}
 	return a
 }

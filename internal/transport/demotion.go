@@ -10,7 +10,6 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // demotion is what is known of masters that became replicas behind the one address of a client: a Kubernetes Service, a proxy,
@@ -67,15 +66,6 @@ func (d *demotion) tell() {
 // mostRefused is how often a command is sent at most. An old connection refuses it, and then a fresh one that was made before the
 // address moved; the next one is made for this command.
 const mostRefused = 3
-
-// again sends a command once more that a replica has refused, over a fresh connection.
-func (t *Client) again(p *Wait, c *protocol.Call, a Reply) Reply {
-	rest := p.from(a.Sent)
-	if rest.Left(t.Clock) <= 0 {
-		return a
-	}
-	return t.send(&rest, c)
-}
 
 // mend begins closeOld, unless it runs.
 func (s *Node) mend() {
