@@ -29,55 +29,53 @@ func (t *Client) DoAll(
 			done(i, t.doReplicated(&p, &c))
 		})
 	}
-	send := func(s *Node, group []int) {
-		p := Wait{Ctx: context.Background(), Limit: s.Plus(limit)}
-		these := make([]protocol.Call, len(group))
-		for k, i := range group {
+	send := func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
+		these := make([]protocol.Call, len(some))
+		for k, i := range some {
 			these[k] = calls[i]
 		}
+		return protocol.SendAll(ctx, way, these, func(k int) bool { return wanted(some[k]) })
+	}
+	t.perNode(some, func(i int) string { return calls[i].Key }, func(s *Node, group []int) {
+		p := Wait{Ctx: context.Background(), Limit: s.Plus(limit)}
 		from := t.Clock.Now()
-		e := s.await(&p, task{
-			key: these[0].Key,
-			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-				all := protocol.SendAll(ctx, way, these, func(k int) bool { return wanted(group[k]) })
-				t.follow(all, func(some []int) []rueidis.RedisResult {
-					moved := make([]protocol.Call, len(some))
-					for m, k := range some {
-						moved[m] = these[k]
-					}
-					return protocol.SendAll(ctx, t.redis, moved, func(m int) bool { return wanted(group[some[m]]) })
-				})
-				return all
-			},
-		})
+		e := s.together(&p, calls[group[0]].Key, group, send)
 		for k, i := range group {
 			a := Reply{RedisResult: e.result(k), Sent: from, Came: e.came, Fresh: e.trusted}
 			p.Lease = lease(i)
 			e.to.assess(&p, e.exchange, &a)
 			done(i, a)
 		}
-	}
-	t.perNode(some, func(i int) string { return calls[i].Key }, send)
+	})
 	all.Wait()
 }
 
-// follow sends once more, by the client, what a node of a cluster has redirected, and replaces its replies. While a node is
-// suspect commands go to it alone, and half of a slot of it may be at another node, for as long as the slot moves. What is sent
-// again was not executed; the replies may come over old connections, as in carry.
-func (t *Client) follow(results []rueidis.RedisResult, again func(some []int) []rueidis.RedisResult) {
-	var moved []int
-	for i, result := range results {
-		if fault.Elsewhere(result.Error()) {
-			moved = append(moved, i)
+// sendingSome sends some of several commands, each known by its index, in one pipeline.
+type sendingSome func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult
+
+// together sends some commands, whose first is about a key, in one pipeline, and waits for the replies. It sends once more, by
+// the client, what a node of a cluster has redirected: while a node is suspect commands go to it alone, and half of a slot of it
+// may be at another node, for as long as the slot moves. What is sent again was not executed; the replies may come over old
+// connections, as in carry.
+func (s *Node) together(p *Wait, key string, some []int, send sendingSome) outcome {
+	t := s.client
+	return s.await(p, task{key: key, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+		results := send(ctx, way, some)
+		var moved, at []int
+		for k, result := range results {
+			if fault.Elsewhere(result.Error()) {
+				moved, at = append(moved, some[k]), append(at, k)
+			}
 		}
-	}
-	if len(moved) == 0 || t.resolver == nil {
-		return
-	}
-	t.resolver.Forget()
-	for m, result := range again(moved) { // mutant: redirected renewal lost
-		results[moved[m]] = result
-	}
+		if len(moved) == 0 || t.resolver == nil {
+			return results
+		}
+		t.resolver.Forget()
+		for m, result := range send(ctx, t.redis, moved) { // mutant: redirected renewal lost
+			results[at[m]] = result
+		}
+		return results
+	}})
 }
 
 // perNode sends some commands in one pipeline per node, or, if the node is suspect, per master that the nodes now name for
@@ -110,9 +108,7 @@ func (t *Client) group(some []int, key func(i int) string, send func(s *Node, gr
 // DoEach sends commands, one per key, in one pipeline per node, and calls done with each reply, one after another. Cut: there
 // is no reply because the caller's context ended.
 func (t *Client) DoEach(
-	p *Wait, keys []string,
-	send func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult,
-	done func(i int, reply rueidis.RedisResult, cut bool),
+	p *Wait, keys []string, send sendingSome, done func(i int, reply rueidis.RedisResult, cut bool),
 ) {
 	if err := p.Ctx.Err(); err != nil {
 		for i := range keys {
@@ -125,27 +121,13 @@ func (t *Client) DoEach(
 		all[i] = i
 	}
 	var mu sync.Mutex
-	sendSome := func(s *Node, some []int) {
-		e := s.await(p, task{
-			key: keys[some[0]],
-			send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-				all := send(ctx, way, some)
-				t.follow(all, func(moved []int) []rueidis.RedisResult {
-					these := make([]int, len(moved))
-					for m, k := range moved {
-						these[m] = some[k]
-					}
-					return send(ctx, t.redis, these)
-				})
-				return all
-			},
-		})
+	t.perNode(all, func(i int) string { return keys[i] }, func(s *Node, some []int) {
+		e := s.together(p, keys[some[0]], some, send)
 		mu.Lock()
 		defer mu.Unlock()
 		for k, i := range some {
 			reply := e.result(k)
 			done(i, reply, p.cut(reply.Error()))
 		}
-	}
-	t.perNode(all, func(i int) string { return keys[i] }, sendSome)
+	})
 }

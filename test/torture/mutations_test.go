@@ -328,7 +328,7 @@ var mutations = []mutation{
 	},
 	{
 		"redirected renewal lost", "what a suspect node of a cluster redirects is not sent again",
-		"range again(moved)", "range []rueidis.RedisResult(nil)",
+		"range send(ctx, t.redis, moved)", "range []rueidis.RedisResult(nil)",
 		"../../test/cluster:TestFailover_RenewalsFollowASlot$",
 	},
 	{
