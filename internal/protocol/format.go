@@ -125,7 +125,7 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	}
 	queue, prefix := "", f.Prefix
 	if b.Mode != ModeNone {
-		queue = f.queueOf(b.Key)
+		queue = f.Queue(b.Key)
 	}
 	switch {
 	case queue != "":
@@ -168,11 +168,8 @@ func (f *Format) named(c Call) Call {
 	return c
 }
 
-// Queue returns the key of a lock's queue; empty if there is none.
-func (f *Format) Queue(key string) string { return f.queueOf(key) }
-
-// queueOf returns the key of a lock's queue; empty if there is none, since a cluster would keep it in another slot.
-func (c *Config) queueOf(key string) string {
+// Queue returns the key of a lock's queue; empty if there is none, since a cluster would keep it in another slot.
+func (c *Config) Queue(key string) string {
 	if c.Cluster {
 		return QueueKey(c.Prefix, key)
 	}
@@ -226,7 +223,7 @@ func (f *Format) Release(r Release) Call {
 	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", r.quiet(), f.Sharded()}}
 	c.shape, c.own = releasing, f.leaseOf(r.Key, r.Value)
 	if r.Queued {
-		if c.queue = f.queueOf(r.Key); c.queue != "" {
+		if c.queue = f.Queue(r.Key); c.queue != "" {
 			c.Args[2] = f.Prefix
 		}
 	}
@@ -278,7 +275,7 @@ func (f *Format) ReleaseAll(all []Release) Call {
 		if f.format.Marks {
 			continue
 		}
-		queue := f.queueOf(r.Key)
+		queue := f.Queue(r.Key)
 		if !r.Queued || queue == "" {
 			queue = r.Key // it exists: if others have a queue, this lock is left
 		} else {

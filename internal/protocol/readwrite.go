@@ -53,7 +53,7 @@ func NewWrite(c Config) *Format { return newFormat(writers, c) }
 // so.
 func (c *Config) WriterWaits(key string) Call {
 	w := Call{Script: writerWaits, Key: key, Args: Args{readers.Channel(c.Prefix), c.Prefix, c.Sharded()}}
-	w.queue = c.queueOf(key)
+	w.queue = c.Queue(key)
 	return w
 }
 

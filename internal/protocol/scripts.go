@@ -178,7 +178,7 @@ func (c *Config) ForceUnlock(script *Script, key, holder, common, values string)
 	removal := Call{Script: script, Key: key, Args: Args{
 		holder, Tagged(key), c.Publish(), common, values, c.Prefix, c.Sharded(),
 	}}
-	removal.shape, removal.queue, removal.known = removing, c.queueOf(key), c.Beside
+	removal.shape, removal.queue, removal.known = removing, c.Queue(key), c.Beside
 	removal.narrow = c.Beside.Refused() != ""
 	return removal
 }

@@ -40,7 +40,7 @@ func (f *Format) SetPermits(key string, number int) Call {
 	c := Call{Script: f.format.scripts.number, Key: key, Args: Args{strconv.Itoa(number), "", f.Prefix, "", f.Sharded()}}
 	c.then(f.channels)
 	c.shape = releasing
-	if c.queue = f.queueOf(key); c.queue == "" {
+	if c.queue = f.Queue(key); c.queue == "" {
 		c.Args[2] = ""
 	}
 	return f.named(c)

@@ -108,9 +108,6 @@ func (p *Path) mayQueue() bool {
 	return c == nil || p.Clock.Now() >= clock.Instant(c.queueless.Load())
 }
 
-// queues reports whether calls of the path wait in a queue.
-func (p *Path) queues() bool { return p.mayQueue() && p.all.Waker.Listening != nil }
-
 // NoQueue notes that the server has refused the queue of a path. A refusal for now only, for instance because it is out of
 // memory, costs no call its place: waiting calls look again. It is logged once a minute at most.
 func (p *Path) NoQueue(why string) {
@@ -198,5 +195,6 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 	if (others || reply == protocol.Contended) && p.rules.barges() { // nobody gets permits without a ticket
 		p.Node().Contended(at)
 	}
-	c.barging.Released(reply, others, p.queues() && !c.deaf.Load(), at)
+	queues := p.mayQueue() && p.all.Waker.Listening != nil && !c.deaf.Load()
+	c.barging.Released(reply, others, queues, at)
 }

@@ -88,7 +88,7 @@ func (a *acquisition) begin(q *Request) state {
 	p := a.path
 	a.listener = p.all.Waker.listener(p)
 	queues := a.listener != nil && p.mayQueue()
-	if queues && p.all.Cluster && protocol.QueueKey(p.all.Prefix, p.Key) == "" {
+	if queues && p.Format.Queue(p.Key) == "" {
 		p.NoQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
 		queues = false
 	}
