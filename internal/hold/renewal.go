@@ -14,15 +14,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// The commands about a hold, by the name that its key has.
-
+// renew returns the command that renews a hold.
 func (p *Path) renew(value string, t *lease.Term) protocol.Call {
 	c := p.Format.Renew(p.Key, value, t)
 	p.Demand(&c)
 	return c
 }
-
-func (p *Path) verify(value string) protocol.Call { return p.Format.Holds(p.Key, value) }
 
 // Renew renews the lease and waits for the reply as w says: with t, which the owner chooses, or, if t is nil, with its current
 // term. After a late reply the error is [fault.Late], and the lease is not prolonged. With t the error is [fault.NotOwner] when
@@ -191,7 +188,7 @@ type verification struct {
 	length time.Duration // of the lease when it was made: the owner may change that meanwhile
 }
 
-func (v verification) Call() protocol.Call { return v.path.verify(v.value) }
+func (v verification) Call() protocol.Call { return v.path.Format.Holds(v.path.Key, v.value) }
 
 func (v verification) Length() time.Duration { return v.length }
 
