@@ -157,8 +157,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	q := &r.queues
 	q.Clock, q.Transport, q.Closed = r.transport.Clock, r.transport.Client, r.closed
 	q.Cleaner, q.Lease = r.background.Cleaner, r.lease.Length
-	r.drain.Init(r.holdersNow)
-	q.Draining.Begins = r.drain.Start()
+	q.Draining.Begins = r.drain.Init(r.holdersNow)
 	q.Draining.GoesOn = func(ctx context.Context) bool { return !r.turnsAway(tenure.CarriedBy(ctx).Carried) }
 	r.listen(s.wakeup, s.log)
 	return r
@@ -198,7 +197,7 @@ func (r *Registry) makeKinds(s *settings) {
 	r.formats = protocol.Config{
 		Prefix: r.prefix, Cluster: r.queues.Cluster, Publishes: s.wakeup.publishes(), OldChannel: s.oldChannel, Fencing: s.fencing,
 		Beside: protocol.NewBeside(r.transport.Clock),
-		Remove: r.removal,
+		Remove: func() string { return r.transport.removal(r.transport.Client, &r.reports.dispatch) },
 	}
 	env := &hold.Env{
 		Clock: r.transport.Clock, Server: r.transport.Client, Schedule: r.background.Holds, NumberAt: len(r.queues.Values),

@@ -23,32 +23,22 @@ type remover struct {
 
 // removal returns the command that removes a key. The first call asks the server; calls that come while it does take DEL, and
 // so does the first call when the answer takes too long: later calls use the answer. When the network fails, the next call asks
-// again.
+// again. The log gets a line if it is DEL.
 func (r *remover) removal(way *transport.Client, log *dispatch.Queue) string {
-	if command := r.command.Load(); command != nil {
-		return *command
+	if r.command.Load() == nil && r.asking.CompareAndSwap(false, true) {
+		if r.command.Load() == nil { // it was not answered meanwhile
+			way.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
+				reply := way.Do(ctx, way.B().Info().Section("server").Build())
+				r.learn(reply, log)
+				return reply
+			})
+		}
+		r.asking.Store(false)
 	}
-	if !r.asking.CompareAndSwap(false, true) {
-		return "DEL"
-	}
-	defer r.asking.Store(false)
-	if command := r.command.Load(); command != nil { // answered meanwhile
-		return *command
-	}
-	way.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-		reply := way.Do(ctx, way.B().Info().Section("server").Build())
-		r.learn(reply, log)
-		return reply
-	})
 	if command := r.command.Load(); command != nil {
 		return *command
 	}
 	return "DEL"
-}
-
-// removal is the same for a registry, which logs why it is DEL.
-func (r *Registry) removal() string {
-	return r.transport.removal(r.transport.Client, &r.reports.dispatch)
 }
 
 // learn stores the command that a reply of INFO calls for, if the server answered.

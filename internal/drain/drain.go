@@ -24,9 +24,11 @@ type Drain struct {
 	last    Set
 }
 
-// Init must be called first. Holders returns the owners that hold a lock now. It may take a while if there are many.
-func (d *Drain) Init(holders func() Set) {
+// Init must be called first. Holders returns the owners that hold a lock now. It may take a while if there are many. Start is
+// closed when the shutdown begins.
+func (d *Drain) Init(holders func() Set) (start <-chan struct{}) {
 	d.holders, d.start = holders, make(chan struct{})
+	return d.start
 }
 
 // Begin begins the shutdown. A call must mark itself as in use before it asks [Drain.Begun]: so either the call sees the
@@ -39,9 +41,6 @@ func (d *Drain) Begin() {
 
 // Begun reports whether the shutdown has begun.
 func (d *Drain) Begun() bool { return d.begun.Load() }
-
-// Start returns a channel that is closed when the shutdown begins.
-func (d *Drain) Start() <-chan struct{} { return d.start }
 
 // Holders returns the owners that hold a lock, as of after the call of Holders began. Concurrent calls share an answer: a call
 // that comes while holders runs waits for the next answer.

@@ -14,17 +14,17 @@ import (
 
 func TestDrain_Begins(t *testing.T) {
 	var d drain.Drain
-	d.Init(func() drain.Set { return nil })
+	start := d.Init(func() drain.Set { return nil })
 	require.False(t, d.Begun())
 	select {
-	case <-d.Start():
+	case <-start:
 		t.Fatal("it has not begun")
 	default:
 	}
 	d.Begin()
 	d.Begin()
 	require.True(t, d.Begun())
-	<-d.Start()
+	<-start
 }
 
 // Whoever asks finds itself, if it held a lock before it asked.
