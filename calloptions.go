@@ -238,7 +238,6 @@ func apply[O any](q *request, opts []O) (failed error) {
 	return failed
 }
 
-// set sets what an option says.
 func (q *request) set(o option) {
 	switch o.kind {
 	case isLease:

@@ -172,7 +172,6 @@ func (r *Registry) Once(
 	return true, err
 }
 
-// checkOnce validates arguments of Once.
 func checkOnce(every time.Duration, fn func(context.Context) error) error {
 	return fault.Join(
 		invalid(fn == nil, "the function is nil"),

@@ -200,7 +200,6 @@ func (g *Graph) with(key owner.ID) (calls []*Call) {
 	return calls
 }
 
-// has reports whether a call is in the graph.
 func (g *Graph) has(c *Call) bool {
 	s := g.shards.at(c.Goroutine)
 	s.mu.Lock()

@@ -83,7 +83,6 @@ func (l *look) findHolders(ctx context.Context, from []*Wait) (registries []stri
 	return registries, nil
 }
 
-// read reads records.
 func (l *look) read(ctx context.Context, registries []string) error {
 	if len(registries) == 0 {
 		return nil

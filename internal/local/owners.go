@@ -68,7 +68,6 @@ func (s *owners) undo(o owner.ID) (left int32) {
 	return left
 }
 
-// clear drops all owners.
 func (s *owners) clear() {
 	clear(s.more)
 	s.times = 0

@@ -106,7 +106,6 @@ func (b *mailbox) wakes() <-chan struct{} {
 	return b.came
 }
 
-// wakeToLook makes the call look.
 func (b *mailbox) wakeToLook() {
 	b.mu.Lock()
 	b.mail.look = true

@@ -23,7 +23,6 @@ type task struct {
 // sending sends commands.
 type sending func(context.Context, rueidis.CoreClient) []rueidis.RedisResult
 
-// single sends one command.
 func single(what func(rueidis.Builder) rueidis.Completed) sending {
 	return func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return []rueidis.RedisResult{way.Do(ctx, what(way.B()))}

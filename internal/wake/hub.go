@@ -85,7 +85,6 @@ func (h *hub) open(address string, client rueidis.Client) *node {
 	return n
 }
 
-// addUser adds a user.
 func (h *hub) addUser(u *user) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -95,7 +94,6 @@ func (h *hub) addUser(u *user) {
 	}
 }
 
-// removeUser removes a user.
 func (h *hub) removeUser(u *user) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -102,7 +102,6 @@ func (n *node) add(w *Waiter) bool {
 	return true
 }
 
-// remove removes a waiter.
 func (n *node) remove(w *Waiter) {
 	idle, untidy := n.mail.remove(w), n.peers.remove(w)
 	if p := n.parts[w.user]; p != nil {

@@ -170,7 +170,6 @@ func (r *runner) look(c *connection, waiters []*Waiter) error {
 	return nil
 }
 
-// subscribe subscribes to channels of keys.
 func (r *runner) subscribe(c *connection, names []string) error {
 	refusals, err := c.subscribe(names)
 	if err != nil {
@@ -200,7 +199,6 @@ func (r *runner) usersOf(channel string, refused bool) []*user {
 	return r.node.peers.channels.answered(channel, refused)
 }
 
-// subscribeInSlots subscribes to channels of keys in their slots.
 func (r *runner) subscribeInSlots(c *connection, names []string) error {
 	refusal, moved, err := c.subscribeInSlots(names)
 	if err != nil {

@@ -233,7 +233,6 @@ func (w *Waiter) resume() bool {
 	return true
 }
 
-// unpause ends a pause.
 func (a *watching) unpause() {
 	if a.paused != nil {
 		a.paused.Stop()
