@@ -73,14 +73,6 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 	l.reg.reports.observer.Acquired(ctx, a)
 }
 
-// tellReleased is release, reported to the observer.
-func (l *Lock) tellReleased(ctx context.Context) error {
-	owned, _, _ := l.hold.Load().Held(l.reg.now())
-	how, err := l.release(ctx)
-	l.tellOfRelease(ctx, owned, how, err)
-	return err
-}
-
 // tellOfRelease tells the observer, if there is one.
 func (l *Lock) tellOfRelease(ctx context.Context, held time.Duration, how observe.End, err error) {
 	if released := l.reg.reports.observer.Released; released != nil {

@@ -11,10 +11,13 @@ import (
 
 // releaseLast is release, reported to an observer.
 func (l *Lock) releaseLast(ctx context.Context) error {
-	if l.reg.reports.observer.Released != nil {
-		return l.tellReleased(ctx)
+	if l.reg.reports.observer.Released == nil {
+		_, err := l.release(ctx)
+		return err
 	}
-	_, err := l.release(ctx)
+	owned, _, _ := l.hold.Load().Held(l.reg.now())
+	how, err := l.release(ctx)
+	l.tellOfRelease(ctx, owned, how, err)
 	return err
 }
 
