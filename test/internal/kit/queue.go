@@ -55,7 +55,7 @@ func (w *World) Watched() {
 // handoff takes several times as many steps. What nobody wakes takes at least a second, see the times of looks in internal/queue.
 func (w *World) Within(limit time.Duration, all []time.Duration) {
 	w.Helper()
-	limit = max(limit, min(limit+10*w.Bystander(), 900*time.Millisecond))
+	limit = max(limit, min(limit+30*w.Bystander(), 900*time.Millisecond))
 	w.Log(all, limit)
 	require.LessOrEqual(w, slices.Min(all), limit)
 	require.Less(w, slices.Max(all), AtOnce)
