@@ -762,7 +762,7 @@ func TestQueue_ThatIsGone(t *testing.T) {
 // A granted hold has its full lease soon, and goroutines of the process hand it on before that, too.
 func TestQueue_GrantIsLengthened(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		// On a busy machine a grant of a second may be over before its renewal comes. Its owner is told, and another is made.
+		// On a busy machine a grant of a second may be over before its renewal comes, and is not handed off when little is left of it.
 		lengthened := func() (after time.Duration, lost bool) {
 			holder := w.Registry().Obtain("42")
 			w.Lock(holder)
@@ -780,16 +780,15 @@ func TestQueue_GrantIsLengthened(t *testing.T) {
 				return 0, true
 			}
 			require.NoError(w, err)
-			handed := w.Do("GET", kit.TheKey)
-			if err := next.Watch(m.Lock).Err(); err == nil {
-				require.Equal(w, value, handed, "handed over")
+			handed := w.Do("GET", kit.TheKey) == value
+			if err := next.Watch(m.Lock).Err(); err == nil && handed {
 				w.Await("the full lease", func() bool { return w.Pttl(kit.TheKey) > 50*time.Second })
 			}
 			after, err = time.Since(start), next.Unlock(m.Lock)
 			if lost = kit.LeaseOver(err); !lost {
 				require.NoError(w, err)
 			}
-			return after, lost
+			return after, lost || !handed
 		}
 		var all []time.Duration
 		w.Await("three grants that last", func() bool {
