@@ -3,6 +3,7 @@ package sentinel
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -16,22 +17,30 @@ type Dial = func(ctx context.Context, address string, d *net.Dialer, c *tls.Conf
 //
 // A client follows one Sentinel, and changes when that publishes the change. The one that leads a failover does so last: when the
 // replicas follow, or its failover-timeout is over, although it names the successor from the promotion on to everybody who asks.
+// One that is cut off from the others does not publish it at all. So while the client uses the former master, it gets no
+// connection to Sentinels that name that still: with one it would ask these again.
 type prompter struct {
 	mu    sync.Mutex
 	conns map[*trackedConn]bool // of the client, to Sentinels
 	at    time.Time             // when it was last prompted
+	lag   []string              // the addresses of Sentinels to which it gets none
 }
 
 const promptEvery = time.Second
 
+var errLags = errors.New("this Sentinel names a former master")
+
 // Tracked returns how a client is to dial so that it can be prompted.
 func (w *Watch) Tracked(dial Dial) Dial {
 	return func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+		p := &w.prompter
+		if p.lags(address) {
+			return nil, errLags
+		}
 		conn, err := dial(ctx, address, d, c)
 		if err != nil || !w.knows(address) {
 			return conn, err
 		}
-		p := &w.prompter
 		t := &trackedConn{conn, p}
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -50,11 +59,18 @@ func (w *Watch) knows(address string) bool {
 	return slices.Contains(w.first, address) || w.council.members[address] != nil
 }
 
-// prompt ends the connections, unless it has done so a moment ago.
-func (p *prompter) prompt() {
+// lags reports whether the client gets no connection to an address.
+func (p *prompter) lags(address string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.at) < promptEvery {
+	return slices.Contains(p.lag, address)
+}
+
+// prompt ends the connections if there is a successor, unless it has done so a moment ago. Lag are Sentinels that do not name it.
+func (p *prompter) prompt(successor string, lag []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lag = lag; successor == "" || time.Since(p.at) < promptEvery {
 		return
 	}
 	p.at = time.Now()
@@ -75,9 +91,16 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// outdated reports whether a majority of the Sentinels, and each that answers, names the same other server than the one that is
-// in use. Sooner a client that asks again might be told of the former master, and wait for that.
-func outdated(using string, answers []Answer) bool {
-	return len(answers) > 0 && answers[0].Names != using && Judge(using, answers) == Replaced &&
-		Judge(answers[0].Names, answers) == Vouched
+// successor returns the server that a majority of the Sentinels names instead of one that is in use, and the addresses of those
+// that do not; empty if there is none, or it is not certain. They may lag for a moment, or be cut off from the others.
+func successor(using string, answers []Answer) (address string, lag []string) {
+	if Judge(using, answers) != Replaced {
+		return "", nil
+	}
+	for _, a := range answers {
+		if v := Judge(a.Names, answers); a.Names != using && (v == Vouched || v == Disputed) { // mutant: lagging Sentinel followed
+			return a.Names, against(a.Names, answers)
+		}
+	}
+	return "", nil
 }

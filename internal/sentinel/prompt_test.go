@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Once all name a successor, the connections of a client that uses the former master to Sentinels end, so that it asks them
-// again: those to servers do not, and not while one names the former master still.
+// Once most name a successor, the connections of a client that uses the former master to Sentinels end, so that it asks them
+// again: those to servers do not. It gets none to one that names the former master still, until it uses the successor.
 func TestWatch_PromptsAClientThatLags(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -32,17 +32,19 @@ func TestWatch_PromptsAClientThatLags(t *testing.T) {
 
 	leads := Answer{Who: "a", Names: heir, Watches: former, Flags: []string{"master", agreedDown, replacing}, Others: 2}
 	all[0].change(func() { all[0].answer = leads })
+	require.Equal(t, Replaced, w.Ask(former, patience, patience))
+	require.Zero(t, w.prompter.at, "most still name the former master")
 	all[1].change(func() { all[1].answer = stands("b", heir) })
 	require.Equal(t, Replaced, w.Ask(former, patience, patience))
-	require.Zero(t, w.prompter.at, "one still names the former master")
-	all[2].change(func() { all[2].answer = stands("c", heir) })
-	require.Equal(t, Replaced, w.Ask(former, patience, patience))
+	_, err := dial(t.Context(), all[2].address(), &net.Dialer{}, nil)
+	require.ErrorIs(t, err, errLags)
+	open(all[0])
 	for _, conn := range []net.Conn{followed, discovered} {
 		_ = conn.SetReadDeadline(time.Now().Add(patience)) // it may have ended
 		_, err := conn.Read(make([]byte, 1))
 		require.ErrorIs(t, err, net.ErrClosed)
 	}
-	_, err := io.WriteString(toServer, array(bulk("PING")))
+	_, err = io.WriteString(toServer, array(bulk("PING")))
 	require.NoError(t, err)
 	_, err = io.ReadFull(toServer, make([]byte, len("+PONG\r\n")))
 	require.NoError(t, err)
@@ -50,26 +52,35 @@ func TestWatch_PromptsAClientThatLags(t *testing.T) {
 	at := w.prompter.at
 	require.Equal(t, Replaced, w.Ask(former, patience, patience))
 	require.Equal(t, at, w.prompter.at, "not again so soon")
-	require.Equal(t, Vouched, w.Ask(heir, patience, patience))
+	require.Equal(t, Disputed, w.Ask(heir, patience, patience))
+	open(all[2])
 	_, err = w.Tracked(func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, io.EOF })(
 		t.Context(), all[0].address(), nil, nil)
 	require.ErrorIs(t, err, io.EOF)
 }
 
-func TestOutdated(t *testing.T) {
+func TestSuccessor(t *testing.T) {
 	for name, c := range map[string]struct {
 		using   string
 		answers []Answer
-		want    bool
+		want    string
+		lag     []string
 	}{
-		"nobody":                {former, nil, false},
-		"all name the one used": {heir, []Answer{stands("a", heir), stands("b", heir), stands("c", heir)}, false},
-		"all name another":      {former, []Answer{stands("a", heir), stands("b", heir), stands("c", heir)}, true},
-		"two of three do":       {former, []Answer{stands("a", heir), stands("b", heir)}, true},
-		"one of three does":     {former, []Answer{stands("a", heir)}, false},
-		"not all do":            {former, []Answer{stands("a", heir), stands("b", heir), stands("c", former)}, false},
-		"and two find it down":  {former, []Answer{stands("a", heir, foundDown), stands("b", heir, foundDown)}, false},
+		"nobody":                {using: former},
+		"all name the one used": {using: heir, answers: []Answer{stands("a", heir), stands("b", heir), stands("c", heir)}},
+		"all name another": {
+			using: former, want: heir, answers: []Answer{stands("a", heir), stands("b", heir), stands("c", heir)},
+		},
+		"two of three do":     {using: former, want: heir, answers: []Answer{stands("a", heir), stands("b", heir)}},
+		"one of three does":   {using: former, answers: []Answer{stands("a", heir)}},
+		"one, and two do not": {using: former, answers: []Answer{stands("a", heir), stands("b", former), stands("c", former)}},
+		"two do, and one lags": {
+			former, []Answer{stands("c", former), stands("a", heir), stands("b", heir)}, heir, []string{"c:26379"},
+		},
+		"and two find it down": {using: former, answers: []Answer{stands("a", heir, foundDown), stands("b", heir, foundDown)}},
 	} {
-		require.Equal(t, c.want, outdated(c.using, c.answers), name)
+		successor, lag := successor(c.using, c.answers)
+		require.Equal(t, c.want, successor, name)
+		require.Equal(t, c.lag, lag, name)
 	}
 }

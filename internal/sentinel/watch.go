@@ -198,9 +198,7 @@ func (w *Watch) catchUp(address string, client rueidis.Client) {
 func (w *Watch) Ask(address string, limit, rest time.Duration) Verdict {
 	asked := time.Now()
 	answers := w.gather(address, asked, limit, rest)
-	if outdated(address, answers) {
-		w.prompter.prompt()
-	}
+	w.prompter.prompt(successor(address, answers))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.against = against(address, answers)

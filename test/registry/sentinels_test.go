@@ -127,3 +127,42 @@ func TestOpen_SentinelsThatAreToWatchAnotherServer(t *testing.T) {
 	<-held.Done()
 	require.ErrorIs(t, former.Release(t.Context()), lockregistry.ErrLockLost)
 }
+
+// The Sentinel that the client follows is cut off from the others, and goes on to name the former master after a failover. The
+// registry asks all of them, and locks on the successor once a deposed master would have been demoted.
+func TestOpen_ASentinelThatIsCutOffFromTheOthers(t *testing.T) {
+	t.Parallel()
+	d := redistest.StartSentinels(t, 1, 3)
+	former, next, deaf := d.Servers[0], d.Servers[1], d.Sentinels[2]
+	deaf.Command(t, "ACL", "SETUSER", "default", "-publish") // by which the others would tell it
+	deaf.Command(t, "SENTINEL", "SET", redistest.MasterSet, "auth-user", "deaf", "auth-pass", "s3cret")
+	name := "name=sentinel-" + strings.TrimSpace(deaf.Command(t, "SENTINEL", "MYID"))[:8]
+	for _, s := range d.Servers {
+		s.Command(t, "ACL", "SETUSER", "deaf", "on", ">s3cret", "~*", "&*", "+@all", "-subscribe")
+		for line := range strings.Lines(s.Command(t, "CLIENT", "LIST")) {
+			if id, _, _ := strings.Cut(strings.TrimPrefix(line, "id="), " "); strings.Contains(line, name) {
+				s.Command(t, "CLIENT", "KILL", "ID", id)
+			}
+		}
+	}
+	r, err := lockregistry.Open(t.Context(), "redis://"+deaf.Addr()+"?master_set="+redistest.MasterSet, "orders")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	locks := func() bool {
+		ctx, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		hold, err := r.Acquire(ctx, "42")
+		if err != nil {
+			return false
+		}
+		there := next.Command(t, "EXISTS", "orders:42") == "1"
+		_ = hold.Release(t.Context())
+		return there
+	}
+	require.Eventually(t, locks, 20*time.Second, time.Millisecond)
+	d.Sentinels[0].Command(t, "SENTINEL", "FAILOVER", redistest.MasterSet)
+	d.AwaitPromotion("orders:42", former)
+	require.Eventually(t, locks, 30*time.Second, time.Millisecond)
+	_, port, _ := net.SplitHostPort(former.Addr())
+	require.Contains(t, deaf.Command(t, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", redistest.MasterSet), port)
+}

@@ -457,6 +457,11 @@ var mutations = []mutation{
 		"../../internal/sentinel:TestCouncil_WatchesAnotherServer$ ../../test/registry:TestOpen_SentinelsThatAreToWatchAnotherServer$",
 	},
 	{
+		"lagging Sentinel followed", "a client goes on to ask a Sentinel that is cut off from the others",
+		" || v == Disputed", "",
+		"../../internal/sentinel:TestSuccessor$ ../../test/registry:TestOpen_ASentinelThatIsCutOffFromTheOthers$",
+	},
+	{
 		"trusted too soon", "the old master is believed again before it is demoted",
 		"30 * time.Second", "5 * time.Second",
 		"TestOutage$",
