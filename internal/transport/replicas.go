@@ -263,8 +263,10 @@ func (s *replicaSender) stale() bool {
 func (s *replicaSender) run() {
 	conn := s.connect()
 	if conn != nil {
+		tick := time.AfterFunc(belief.Tick, s.tick)
 		for s.send(conn) {
 		}
+		tick.Stop()
 		if s.node.IsSuspect(s.client.Clock.Now()) { // it may lead to a former master, and nobody looks at the pool again
 			conn.Close()
 		}
@@ -281,6 +283,23 @@ func (s *replicaSender) run() {
 		s.queue[0].fail(fault.NotSent)
 	}
 	s.begin(s.node)
+}
+
+// relieve has another sender take what is queued, if this one no longer may. The caller holds the mutex.
+func (s *replicaSender) relieve() {
+	if s.sender == s && s.stale() && s.senders < mostReplicaSenders { // mutant: queued behind a stale sender
+		s.sender = nil
+		s.begin(s.node)
+	}
+}
+
+// tick relieves a sender that waits for a reply, which may never come, until another one has taken its place.
+func (s *replicaSender) tick() {
+	s.client.replicators.mu.Lock()
+	defer s.client.replicators.mu.Unlock()
+	if s.relieve(); s.sender == s {
+		time.AfterFunc(belief.Tick, s.tick)
+	}
 }
 
 // connect gets a connection that no other code uses; while the node is suspect, one made since then.
@@ -318,14 +337,10 @@ func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of [
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()
 	now := s.client.Clock.Now() // before it looks whether its connection stands, as in queue.take
-	if s.sender == s {
-		if !s.stale() {
-			s.batch, s.queue = append(s.batch, s.queue...), nil
-		} else if s.senders < mostReplicaSenders { // mutant: queued behind a stale sender
-			s.sender = nil
-			s.begin(s.node)
-		}
+	if s.sender == s && !s.stale() {
+		s.batch, s.queue = append(s.batch, s.queue...), nil
 	}
+	s.relieve()
 	barred := s.node.belief.Barred()
 	s.batch = slices.DeleteFunc(s.batch, func(e *replication) bool {
 		if barred && e.stage == isQueued && e.call.DropIfAbandoned {

@@ -2,7 +2,9 @@ package transport
 
 import (
 	"context"
+	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,6 +133,64 @@ func TestReplicas_AWriteIsNotLeftBehindOthers(t *testing.T) {
 			first.Wait()
 		})
 	}
+}
+
+// lossy is a master whose first dedicated connection loses all that is sent on it, until the client gives it up.
+type lossy struct {
+	lonely
+	made *atomic.Int32
+}
+
+func (c lossy) Dedicate() (rueidis.DedicatedClient, func()) {
+	return &lossyConnection{lonelyConnection{lonely: c.lonely}, c.made.Add(1) == 1}, func() {}
+}
+
+type lossyConnection struct {
+	lonelyConnection
+	loses bool
+}
+
+func (c *lossyConnection) DoMulti(ctx context.Context, commands ...rueidis.Completed) (replies []rueidis.RedisResult) {
+	if !c.loses {
+		return c.lonelyConnection.DoMulti(ctx, commands...)
+	}
+	<-time.After(12 * time.Second)
+	for range commands {
+		replies = append(replies, rueidis.NewErrorResult(io.ErrUnexpectedEOF))
+	}
+	return replies
+}
+
+// When a connection has had no reply for as long as it takes new writes, a write that waits behind it goes over another, although
+// no further write comes.
+func TestReplicas_AWriteIsNotLeftBehindALostConnection(t *testing.T) {
+	client := onMiniredis(t)
+	answer := func(script string) rueidis.RedisResult {
+		return client.Do(t.Context(), client.B().Eval().Script(script).Numkeys(0).Build())
+	}
+	master := lossy{lonely{client, answer("return redis.status_reply('OK')"), answer("return 0")}, &atomic.Int32{}}
+	synctest.Test(t, func(t *testing.T) {
+		way := New(master)
+		defer func() {
+			way.Close()
+			<-time.After(time.Minute)
+		}()
+		send := func() Reply {
+			return way.Do(&Wait{Ctx: t.Context(), Limit: time.Hour}, &protocol.Call{
+				Key: "42", Args: protocol.Args{"v", "60000"},
+				Replicas: &protocol.Replicas{N: 1, Timeout: time.Minute, Settled: func(error) {}},
+				Wrote:    func(*protocol.Call, rueidis.RedisResult) bool { return false },
+			})
+		}
+		var first sync.WaitGroup
+		first.Go(func() { send() })
+		<-time.After(belief.Tick)
+		began := way.Clock.Now()
+		second := send()
+		require.NoError(t, second.Error())
+		require.Less(t, began.Until(second.Came), senderFor+belief.Tick)
+		first.Wait()
+	})
 }
 
 // The time for which a command itself may wait at the server is added to what is late, and to what is silence.
