@@ -75,14 +75,15 @@ func New[S comparable](c clock.Clock, tell func(Change), used func(S) bool) *Mon
 	return &Monitor[S]{clock: c, tell: tell, used: used, servers: map[S]*server{}}
 }
 
-// Note adds an outcome, and reports whether tasks succeed again at that server.
+// Note adds an outcome, and reports whether what has failed is to be tried again at once: tasks succeed again at that server, or
+// nothing is sent any more to one at which they failed, since another server has taken over.
 func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, now := m.servers[at], m.clock.Now()
 	switch {
 	case o.Failure != nil:
-		if m.failing = m.counts(now, func(S) bool { return true }); m.servers[at] == nil {
+		if m.failing, _ = m.counts(now, func(S) bool { return true }); m.servers[at] == nil {
 			s = &server{}
 			m.servers[at] = s
 		}
@@ -96,20 +97,26 @@ func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 			delete(m.servers, at)
 		}
 	}
-	m.conclude(o, m.counts(now, m.used))
-	return recovered
+	failing, left := m.counts(now, m.used)
+	m.conclude(o, failing)
+	return recovered || left
 }
 
-// counts forgets servers that are dropped or do not count, and reports whether tasks fail at another one.
-func (m *Monitor[S]) counts(now clock.Instant, count func(S) bool) (failing bool) {
+// counts forgets servers that are dropped or do not count, and reports whether tasks fail at another one. Left: tasks failed at one
+// that does not count.
+func (m *Monitor[S]) counts(now clock.Instant, count func(S) bool) (failing, left bool) {
 	for at, s := range m.servers {
-		if s.dropped(now) || !count(at) {
+		switch {
+		case s.dropped(now):
 			delete(m.servers, at)
-		} else {
+		case !count(at):
+			delete(m.servers, at)
+			left = left || s.failing
+		default:
 			failing = failing || s.failing
 		}
 	}
-	return failing
+	return failing, left
 }
 
 // conclude reports a change that concerns all servers together.

@@ -245,6 +245,23 @@ func TestMonitor_ToldOfEachServer(t *testing.T) {
 	})
 }
 
+// What failed at a server that leads no more goes to its successor: that is the one that answers again.
+func TestMonitor_TheSuccessorAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch()
+		pass(time.Second)
+		w.Note("a", w.silent())
+		w.Note("b", w.silent())
+		pass(time.Second)
+		require.False(t, w.Note("c", w.wrote()), "both still lead")
+		w.gone = "a"
+		pass(time.Second)
+		require.True(t, w.Note("c", w.wrote()))
+		require.False(t, w.Note("c", w.wrote()), "it does already")
+		require.Equal(t, []bool{true}, w.told)
+	})
+}
+
 func TestMonitor_Since(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watch()
