@@ -129,6 +129,9 @@ func (p *peers) looked(waiters []*Waiter, looks []look, sent, replied time.Time)
 		case !p.has(w):
 		case looks[i].failed:
 			w.watched = false
+			if w.asking == asksItself { // its call relies on the reports that have ended
+				w.wakeup.wake()
+			}
 			w.answer(KeyState{})
 		default:
 			w.saw(looks[i].pttl, sent, replied)

@@ -199,6 +199,9 @@ func TestPeers(t *testing.T) {
 		"throttled, until there is a reason": {
 			"tracks, ask t:k, send, look k -1, changed k, ask t:k, send, look k -1, changed k, resume t:k, send, look k -2",
 			"k? t:k=taken !t:k k? t:k=taken k? !t:k"},
+		"throttled, and nobody knows whether there is a reason": {
+			"tracks, ask t:k, send, look k -1, changed k, ask t:k, send, look k -1, changed k, resume t:k, send, look k BUSY",
+			"k? t:k=taken !t:k k? t:k=taken k? !t:k"},
 		"a loss wakes whom it concerns": {
 			"tracks, ask t:k, send, look k 100, ask t:l, ask s:m, send, answer, lost, changed k, message m m",
 			"k? t:k=taken l? +m s:m=watched !s:m !t:k t:l=no !t:l"},
