@@ -188,8 +188,12 @@ func (w *Recorder) write(ctx context.Context) (took time.Duration) {
 	defer w.mu.Unlock()
 	for w.more = true; w.more && !w.writes; {
 		w.writes, w.more = true, false
+		final := w.closed
+		if final { // the context of the look has ended
+			ctx = context.Background()
+		}
 		w.mu.Unlock()
-		w.put(ctx)
+		w.put(ctx, final)
 		w.mu.Lock()
 		w.writes = false
 		took = w.last.took
@@ -197,8 +201,8 @@ func (w *Recorder) write(ctx context.Context) (took time.Duration) {
 	return took
 }
 
-// put writes the record, if it is time.
-func (w *Recorder) put(ctx context.Context) {
+// put writes the record, if it is time. Final: no other write follows, so it does not wait after one that has failed.
+func (w *Recorder) put(ctx context.Context, final bool) {
 	last := &w.last
 	began := w.clock.Now()
 	text, longest, err := w.text()
@@ -211,7 +215,11 @@ func (w *Recorder) put(ctx context.Context) {
 	broke := w.of.Broke()
 	gone := w.gone.Swap(false) || broke != last.broke
 	enough := text == last.text && now.Add(lasts-recordEach) <= last.until // else a lease has become longer
-	if err != nil || now < last.again && !gone && (last.failed || enough) {
+	waits := enough
+	if last.failed {
+		waits = !final
+	}
+	if err != nil || now < last.again && !gone && waits {
 		return
 	}
 	last.text, last.again, last.until, last.broke = text, now.Add(recordEach), now.Add(lasts), broke
@@ -275,7 +283,10 @@ func (w *Recorder) Close() {
 	if w.cancel != nil {
 		w.cancel()
 	}
-	if !w.writes && w.last.locks { // if they were released, the record need not last for their leases
+	switch { // if its locks were released, the record need not last for their leases
+	case w.writes: // it may list them, and the write may be cut short
+		w.more = true
+	case w.last.locks:
 		w.looks.Go(func() { w.write(context.Background()) })
 	}
 }

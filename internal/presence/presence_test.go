@@ -346,3 +346,24 @@ func TestRecorder_CloseForgetsWhatWasReleased(t *testing.T) {
 		})
 	}
 }
+
+// Nor does one that closes while it writes the record. The end of the look cuts the write short, which may have been executed.
+func TestRecorder_CloseForgetsWhatIsBeingWritten(t *testing.T) {
+	for name, failure := range map[string]error{"in time": nil, "cut short": context.Canceled} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := started(t)
+				answer := make(chan struct{})
+				r.locks = []Lock{{Path: "a", Hold: "1", Lasts: 10 * time.Minute}}
+				r.writing = func(string) (bool, error) { <-answer; return false, failure }
+				r.holds()
+				require.Len(t, r.after(2*time.Second), 1)
+				r.set(func() { r.locks, r.writing = nil, nil })
+				r.Close()
+				close(answer)
+				r.Wait()
+				require.Equal(t, []time.Duration{11*time.Minute + recordEach, time.Minute}, r.lifetimes)
+			})
+		})
+	}
+}
