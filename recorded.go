@@ -98,7 +98,8 @@ func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, last
 	return is, lasts || is.Hold != "" || is.Standby
 }
 
-// InUse reports whether the registry holds a lock or waits for one, and whether one of these has lasted a second.
+// InUse reports whether the registry holds a lock or a call asks for one, and whether a hold or a wait has lasted a second. A call
+// counts from the beginning: its reply may come when nothing else is asked for any more.
 func (w *ownRecord) InUse(now clock.Instant) (used, lasting bool) {
 	for l := range w.reg.everyLock() {
 		if l.entry().Pins() <= 0 {
@@ -116,7 +117,7 @@ func (w *ownRecord) InUse(now clock.Instant) (used, lasting bool) {
 			break
 		}
 	}
-	return used, lasting
+	return used || w.reg.inUse(), lasting
 }
 
 // Lasts is called when a call has waited for a while. It looks for cycles with calls of this registry.

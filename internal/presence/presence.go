@@ -21,7 +21,7 @@ type Registry interface {
 	// Newest returns the number of the newest hold that was asked for.
 	Newest() uint64
 
-	// InUse reports whether a lock is held or waited for, and whether one of these has lasted for a second.
+	// InUse reports whether a lock is held or asked for, and whether a hold or a wait has lasted for a second.
 	InUse(now clock.Instant) (used, lasting bool)
 
 	// Waits returns the waiting calls for the record. When one of them ends, the registry must call [Recorder.Rewrite].
@@ -47,7 +47,7 @@ type Registry interface {
 // Recorder writes the record while the registry holds a lock, or waits for one, for longer than a second. Locks that are released
 // sooner cost only a look now and then: no lock has its own timer.
 //
-//	idle ──a hold is asked for──▶ watching ──nothing is held or waited for, and nothing was asked for since the last look──▶ idle
+//	idle ──a hold is asked for──▶ watching ──nothing is held or asked for, nor was asked for since the last look──▶ idle
 //
 // While it watches it looks each second. No call waits for that. If something has lasted, it writes the record
 //

@@ -94,6 +94,21 @@ func TestRecord_OutlivesItsLocks(t *testing.T) {
 	}
 }
 
+// A call may get its lock long after it has asked for it, when nothing else is asked for any more.
+func TestRecord_OfALockWhoseReplyTookLong(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry(lockregistry.WithRenewal())
+		f.Fates("obtain", kit.SlowReply(4*time.Second))
+		began := time.Now()
+		w.Lock(r.Obtain("42"))
+		require.GreaterOrEqual(w, time.Since(began), 4*time.Second)
+		w.Pass(recorded)
+		w.Settle()
+		require.Equal(w, "1", w.Do("EXISTS", recordOf(r)))
+	})
+}
+
 // A process that has not written its record for a minute is probably dead, also if it renews nothing; its record says who it was.
 func TestRecord_OfADeadProcess(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
