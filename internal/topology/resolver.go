@@ -31,7 +31,8 @@ type Resolver struct {
 	heard   clock.Instant            // when they were asked
 	several bool                     // more than one node has answered, or there is only one
 	named   bool                     // the client has known a master by the name that the nodes give it
-	at      clock.Instant            // when nodes were last asked, whether or not any answered
+	at      clock.Instant            // when nodes were last asked, whether or not any answered; earlier after Forget
+	doubted clock.Instant            // when Forget was last called; 0: it was not
 	asking  chan struct{}            // closed when the nodes have been asked; nil: not asking
 	pending map[string]clock.Instant // nodes that have not answered yet, and when they were asked
 	failed  map[string]bool          // nodes whose connections broke when they were last asked
@@ -192,8 +193,12 @@ func (r *Resolver) Masters(ctx context.Context) Map {
 func (r *Resolver) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.at = min(r.at, r.clock.Now().Add(-FreshFor+AskPause)) // but not more often than that
+	r.doubted = r.clock.Now()
+	r.forget()
 }
+
+// forget lets the nodes be asked again soon after Forget was called, but not more often than that. The caller holds the mutex.
+func (r *Resolver) forget() { r.at = min(r.at, r.doubted.Add(-FreshFor+AskPause)) }
 
 // ask asks each node that does not owe an answer.
 func (r *Resolver) ask(asking chan struct{}) {
@@ -242,6 +247,8 @@ func (r *Resolver) ask(asking chan struct{}) {
 		r.said, r.heard, r.several = all, now, len(said) > 1 || len(nodes) == 1
 		r.named = r.named || slices.ContainsFunc(all, func(one Range) bool { return nodes[one.Address] != nil })
 	}
-	r.at, r.asking = now, nil
+	if r.at, r.asking = now, nil; r.doubted >= now { // what the nodes have said may be from before
+		r.forget()
+	}
 	close(asking)
 }

@@ -124,3 +124,27 @@ func TestMasters_AreNotWaitedForAnyLonger(t *testing.T) {
 		require.Equal(t, answerWait/4, time.Since(begun))
 	})
 }
+
+// A node that redirects, or does not answer, may still be named by the answers to a question that is under way: these are not
+// trusted, either.
+func TestResolver_ForgetsWhatIsUnderWay(t *testing.T) {
+	client, reply := replies(t)
+	before, after := reply("return {{0, 16383, {'a', 1, 'i'}}}"), reply("return {{0, 16383, {'b', 1, 'i'}}}")
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		node := laterNode{client, answerWait / 2, func() rueidis.RedisResult {
+			if asked++; asked > 1 {
+				return after()
+			}
+			return before()
+		}}
+		r := resolver(t.Context(), nodes{client, map[string]rueidis.Client{"1": node}})
+		r.Refresh(0)
+		<-time.After(answerWait / 4)
+		r.Forget()
+		require.Equal(t, Owner{Address: "a:1"}, r.Master(7), "it is not trusted")
+		<-time.After(AskPause)
+		require.Equal(t, Owner{Address: "b:1", Trusted: true}, r.Master(7))
+		require.Equal(t, 2, asked)
+	})
+}
