@@ -229,11 +229,16 @@ var unnamed = []string{
 	// pools
 	"PoolFIFO", "PoolSize", "PoolTimeout", "MaxConcurrentDials", "MinIdleConns", "MaxIdleConns", "MaxActiveConns",
 	"ConnMaxIdleTime", "ConnMaxLifetime", "ConnMaxLifetimeJitter", "ReadBufferSize", "WriteBufferSize",
+	"PipelinePoolSize", "PipelineReadBufferSize", "PipelineWriteBufferSize",
 	// retries
-	"MaxRetries", "MinRetryBackoff", "MaxRetryBackoff", "DialerRetries", "DialerRetryTimeout", "MaxRedirects",
+	"MaxRetries", "MinRetryBackoff", "MaxRetryBackoff", "DialerRetries", "DialerRetryTimeout", "DialerRetryBackoff", "MaxRedirects",
+	// pipelines and caches: newer versions of go-redis than the one in go.mod have them
+	"AutoPipelineOptions", "ClientSideCache", "ClientSideCacheConfig", "ClientSideCacheStrategy", "ClientSideCacheRefreshOnInvalidate",
+	"ClientSideCacheCoalesceMisses", "ClientSideCacheInvalidationBatchWindow",
 	// how a client of go-redis works, whatever the server
 	"ContextTimeoutEnabled", "PushNotificationProcessor", "FailingTimeoutSeconds", "MaintNotificationsConfig", "NodeAddress",
 	"DisableRoutingPolicies", "ShardPicker", "ClusterStateReloadInterval", "UseDisconnectedReplicas", "UnstableResp3",
+	"RouteByLatencyTolerance", // only for RouteByLatency, which is refused
 	"DisableIndentity", // the old name of DisableIdentity
 }
 
