@@ -100,7 +100,7 @@ func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 	s.belief.FirstWord(word(verdict, 0), used, s.present() == used, t.vouching.young.Load(), began, t.Clock.Now())
 	if verdict == sentinel.Unknown && !t.vouching.ended() {
 		t.vouching.log(slog.LevelWarn, "most Sentinels do not answer: until they do, a failover may go unnoticed",
-			slog.Any("without an answer", w.Absent()))
+			slog.Any("silent", w.Absent()))
 	}
 }
 
@@ -207,7 +207,7 @@ func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 func (v *vouching) sayGoesOn(verdict sentinel.Verdict, address string) {
 	if v.said.Swap(false) {
 		v.log(slog.LevelInfo, "locks are granted again",
-			slog.String("server", address), slog.String("Sentinels", verdict.String()))
+			slog.String("server", address), slog.String("sentinels", verdict.String()))
 	}
 }
 
@@ -219,20 +219,20 @@ func (v *vouching) sayWaits(verdict sentinel.Verdict, waited time.Duration, addr
 	case verdict == sentinel.Unknown:
 		v.log(slog.LevelWarn,
 			"no lock is granted for now: most Sentinels do not say whether the server is the master", about,
-			slog.Any("without an answer", (*v.watch.Load()).Absent()), slog.Duration("at most", sentinel.LongestDoubt))
+			slog.Any("silent", (*v.watch.Load()).Absent()), slog.Duration("at_most", sentinel.LongestDoubt))
 	case verdict == sentinel.Down:
 		v.log(slog.LevelWarn, "no lock is granted for now: the server answers, but the Sentinels consider it down",
-			about, slog.Duration("at most", sentinel.LongestDoubt))
+			about, slog.Duration("at_most", sentinel.LongestDoubt))
 	case verdict == sentinel.Elected:
 		limit, _ := verdict.Longest()
 		v.log(slog.LevelWarn, "no lock is granted for now: a Sentinel with votes to lead a failover does not answer",
-			about, slog.Any("without an answer", (*v.watch.Load()).Absent()), slog.Duration("at most", limit))
+			about, slog.Any("silent", (*v.watch.Load()).Absent()), slog.Duration("at_most", limit))
 	case verdict == sentinel.Disputed, verdict == sentinel.Contested:
 		limit, _ := verdict.Longest()
 		v.log(slog.LevelWarn, "no lock is granted for now: most Sentinels name the server as the master, but some name another",
-			about, slog.Any("these", (*v.watch.Load()).Against()), slog.Duration("at most", limit))
+			about, slog.Any("name_another", (*v.watch.Load()).Against()), slog.Duration("at_most", limit))
 	default:
 		v.log(slog.LevelWarn, "no lock is granted for now: the Sentinels are replacing the server, or disagree about it", about,
-			slog.Any("these name another one", (*v.watch.Load()).Against()))
+			slog.Any("name_another", (*v.watch.Load()).Against()))
 	}
 }

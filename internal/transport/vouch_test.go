@@ -137,7 +137,8 @@ type vouched struct {
 	*Client
 	redis *ofSentinel
 	*witnesses
-	log []string
+	log   []string
+	about [][]slog.Attr // of each line
 }
 
 // ofNoDatabase has the server not say which database a client's connections use, so that nobody asks.
@@ -161,8 +162,15 @@ func withVouched(t *testing.T, first sentinel.Verdict, test func(t *testing.T, v
 			<-time.After(2 * time.Hour) // timers, and those that wait for the pool
 		}()
 		v.LedBySentinel()
-		<-v.Watch(v.witnesses, func(_ slog.Level, message string, _ ...slog.Attr) { v.log = append(v.log, message) })
+		<-v.Watch(v.witnesses, func(_ slog.Level, message string, about ...slog.Attr) {
+			v.log, v.about = append(v.log, message), append(v.about, about)
+		})
 		test(t, v)
+		for _, about := range v.about {
+			for _, one := range about {
+				require.Regexp(t, "^[a-z]+(_[a-z]+)*$", one.Key)
+			}
+		}
 	})
 }
 
@@ -306,6 +314,7 @@ func TestVouching_ItIsReplaced(t *testing.T) {
 		v.doubt()
 		require.ErrorIs(t, v.send(25*time.Second).Error(), fault.NotSent)
 		require.Equal(t, []string{"no lock is granted for now: the Sentinels are replacing the server, or disagree about it"}, v.log)
+		require.Equal(t, [][]slog.Attr{{slog.String("server", former), slog.Any("name_another", v.witnesses.Against())}}, v.about)
 	})
 }
 
