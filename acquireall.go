@@ -195,11 +195,18 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold, err error) {
 	waiting, end := context.WithCancelCause(ctx) // also ends when one of them is lost
 	var heed []func() bool
+	got, complete := false, false
+	defer func() {
+		if !complete { // there are some if code of the user has panicked, or has ended the goroutine
+			giveBack(holds)
+		}
+	}()
 	defer func() {
 		for _, stop := range heed {
 			stop()
 		}
-		end(nil)
+		end(nil) // this calls methods of ctx, too
+		complete = got
 	}()
 	for i, l := range b.locks {
 		h, tell, err := b.next(waiting, l, queued || i > 0)
@@ -209,18 +216,18 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 			_ = back.told()
 			return nil, err
 		}
-		tell()
 		holds = append(holds, h)
+		tell()
 		// The contexts are siblings: a chain would take time and stack for each link. Deadlock detection knows the paths that this
 		// call has by its goroutine.
 		has := h.context(waiting, b.request.in)
 		heed = append(heed, context.AfterFunc(has, func() { end(context.Cause(has)) }))
 	}
 	if err := b.settle(ctx, holds); err != nil {
-		back := givenBack(holds)
-		_ = back.told()
+		giveBack(holds)
 		return nil, err
 	}
+	got = true
 	return holds, nil
 }
 
@@ -313,13 +320,25 @@ func (b *multiAcquire) unlogged(l *Lock) bool { return l.redis.Key != b.locks[0]
 
 // atOnce gets all locks if all are free. Otherwise it releases what Redis may have granted, and returns the lock that failed,
 // and why: fault.Busy when another owner has it.
-func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
+func (b *multiAcquire) atOnce(ctx context.Context) (holds []*Hold, failed *Lock, err error) {
 	group, as := queue.NewGroup(len(b.locks), b.request.failFast, b.request.patient()), make([]owner.ID, 0, len(b.locks))
+	asked, returned := false, false
+	defer func() {
+		switch {
+		case returned:
+			return
+		case !asked:
+			group.Forsake()
+			holds, _, _ = b.won(queue.NoTime, group, as)
+		}
+		giveBack(holds) // code of the user has panicked, or has ended the goroutine
+	}()
 	for i, l := range b.locks {
 		q := b.request
 		q.as, q.wait, q.unlogged = owner.NewHold(), notAtAll, b.unlogged(l)
 		in, err := l.enter(ctx, &q)
 		if err != nil {
+			asked, returned = true, true
 			group.Leave()
 			if err == fault.Busy { //nolint:errorlint // never wrapped
 				b.taken = takenLock{l, false}
@@ -330,30 +349,41 @@ func (b *multiAcquire) atOnce(ctx context.Context) ([]*Hold, *Lock, error) {
 		b.locks[i], as = in.lock, append(as, q.as)
 	}
 	at, taken, err := group.Try(b.deadline)
+	asked = true
 	group.Leave()
-	holds := make([]*Hold, 0, len(as))
-	for i, l := range b.locks {
-		if !group.Won(i) {
-			continue
-		}
-		h, lost := l.take(ctx, "acquire", as[i])
-		if lost == nil {
-			holds = append(holds, h)
-		} else if err == nil {
-			at, err = i, ErrLockLost
-		}
+	holds, lost, noHold := b.won(ctx, group, as)
+	if err == nil && noHold != nil {
+		at, err = lost, noHold
 	}
 	if err == nil {
 		b.tellWon(ctx, group)
+		returned = true
 		return holds, nil, nil
 	}
 	back := givenBack(holds)
 	b.tellWon(ctx, group)
+	returned = true
 	_ = back.told()
 	if taken >= 0 {
 		b.taken = takenLock{b.locks[taken], true}
 	}
 	return nil, b.locks[at], err
+}
+
+// won returns the holds of the paths that Redis has granted at once, and which of them is lost already, if one is.
+func (b *multiAcquire) won(ctx context.Context, group *queue.Group, as []owner.ID) (holds []*Hold, at int, lost error) {
+	holds = make([]*Hold, 0, len(as))
+	for i, o := range as {
+		if !group.Won(i) {
+			continue
+		}
+		if h, err := b.locks[i].take(ctx, "acquire", o); err == nil {
+			holds = append(holds, h)
+		} else if lost == nil {
+			at, lost = i, ErrLockLost
+		}
+	}
+	return holds, at, lost
 }
 
 // tellWon tells an observer of the paths that Redis has granted at once. It may be slow: by then the call has no path left that
@@ -379,6 +409,12 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 	}
 	parts.release()
 	return parts.told()
+}
+
+// giveBack releases the holds of a call that failed, and tells observers.
+func giveBack(holds []*Hold) {
+	back := givenBack(holds)
+	_ = back.told()
 }
 
 // givenBack releases the holds of a call that failed. The call may have no time left, so givenBack waits no longer than Unlock

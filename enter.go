@@ -99,12 +99,17 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	if err != nil {
 		return in, err
 	}
+	pinned := now // until a hold has the pin
+	defer func() {
+		if pinned != nil { // also when a method of ctx panics
+			pinned.unpin()
+		}
+	}()
 	deadline := clock.Never
 	if q.wait > 0 {
 		deadline = l.reg.now().Add(q.wait)
 	}
 	if l.reg.drain.Begun() && l.reg.turnsAway(q.in.Carried) { // after the pin: either this sees the shutdown, or Shutdown this call
-		now.unpin()
 		return in, ErrClosed
 	}
 	if q.lease == nil {
@@ -114,7 +119,6 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	o := q.owner()
 	if q.in.Carried != nil {
 		if decided, err := now.enterByContext(ctx, q, o); decided {
-			now.unpin()
 			return in, err
 		}
 	}
@@ -122,24 +126,24 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 		how, queued, err := now.enterLocal(ctx, q, o, deadline)
 		switch how {
 		case local.Entered: // the pin now belongs to the hold
+			pinned = nil
 			return admission{now, deadline, queued}, nil
 		case local.HandedOff: // likewise
-			q.how = observe.HowHandedOver
+			pinned, q.how = nil, observe.HowHandedOver
 			if got, err := now.acceptHandoff(o, q); got || err != nil {
 				return in, err
 			}
 			if now, err = l.reg.cache.pin(l); err != nil {
 				return in, err
 			}
+			pinned = now
 		case local.Reentered, local.Joined: // the hold has a pin already
 			err = now.enterHold(ctx, q, o, how)
 			if how == local.Joined && errors.Is(err, ErrLockLost) {
 				continue // lost before this call had it
 			}
-			now.unpin()
 			return in, err
 		default:
-			now.unpin()
 			return in, now.notAdmitted(how, o, err, q.patient())
 		}
 	}
@@ -222,7 +226,6 @@ func (l *Lock) enterLocal(
 		q.blocked = l.reg.now()
 	}
 	w.Began(q.blocked)
-	l.beginWait(ctx, &w.Call, waitingOf(q))
 	how, err = l.awaitTurn(ctx, w, q, deadline)
 	if l.pair == nil {
 		l.reg.waiters.Put(w)
@@ -247,6 +250,23 @@ func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.
 		_ = l.unlock(ctx, o)
 	}
 	return err
+}
+
+// forsake ends the wait of a call in which a method of its context has panicked, as if it had never come. The caller has a pin.
+func (l *Lock) forsake(w *local.Waiter, o owner.ID, t *turn) {
+	if !t.came { // else the waiter has left the queue
+		t.how = l.half().Wait(queue.NoTime, w, passed)
+	}
+	l.endWait(&w.Call)
+	switch t.how {
+	case local.Entered:
+		l.half().Free()
+	case local.HandedOff: // the hold ends with a pin, which would be the caller's
+		l.entry().Pin()
+		_ = l.unlock(queue.NoTime, o)
+	case local.Reentered, local.Joined:
+		_ = l.unlock(queue.NoTime, o)
+	}
 }
 
 // notAdmitted returns the error of a call that did not get the local half. Why says why it stopped waiting, if known.
@@ -294,8 +314,20 @@ func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
 	return fault.Join(failure, leaving)
 }
 
-// refresh renews the hold for an owner that has entered it.
-func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission) error {
+// refresh renews the hold for an owner that has entered it. If a method of the context panics, the owner has left it again.
+func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission) (err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = l.unlock(queue.NoTime, o)
+		}
+	}()
+	err = l.renewEntered(ctx, o, q, how)
+	returned = true
+	return err
+}
+
+func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how local.Admission) error {
 	h, asked := l.heldBy(o), q.lease
 	if q.plain { // with the lease that the hold has
 		asked = nil
@@ -342,10 +374,33 @@ var passed = func() <-chan time.Time {
 	return c
 }()
 
+// turn is how the wait in the queue of the local half ended, once it has.
+type turn struct {
+	how  local.Admission
+	came bool
+}
+
 // awaitTurn waits in the queue of the local half.
 func (l *Lock) awaitTurn(
 	ctx context.Context, w *local.Waiter, q *request, deadline clock.Instant,
+) (how local.Admission, err error) {
+	var t turn
+	returned := false
+	defer func() {
+		if !returned {
+			l.forsake(w, q.owner(), &t) // mutant: waiter that panicked stays
+		}
+	}()
+	how, err = l.takeTurn(ctx, w, q, deadline, &t)
+	returned = true
+	return how, err
+}
+
+// takeTurn is awaitTurn, and notes how the wait has ended before it calls further methods of ctx.
+func (l *Lock) takeTurn(
+	ctx context.Context, w *local.Waiter, q *request, deadline clock.Instant, t *turn,
 ) (local.Admission, error) {
+	l.beginWait(ctx, &w.Call, waitingOf(q))
 	var timeout <-chan time.Time
 	if deadline != clock.Never {
 		timer := time.NewTimer(l.reg.now().Until(deadline))
@@ -361,16 +416,17 @@ func (l *Lock) awaitTurn(
 	if q.failFast {
 		until, failing = l.redis.WhileReachable(ctx)
 	}
-	how := l.half().Wait(until, w, timeout)
+	t.how = l.half().Wait(until, w, timeout)
+	t.came = true
 	why := failing()
 	l.endWait(&w.Call)
 	// A call that gave up let this one in: before Close could refuse it, or because of the failure for which this one fails, too.
-	if how == local.Entered && (l.reg.isClosed() || why != nil) {
+	if t.how == local.Entered && (l.reg.isClosed() || why != nil) {
 		l.half().Free()
-		how = local.Refused
+		t.how = local.Refused
 	}
-	if how != local.Refused {
-		return how, nil
+	if t.how != local.Refused {
+		return t.how, nil
 	}
 	switch err := l.reg.queues.Stopped(ctx); {
 	case err != nil:

@@ -164,7 +164,7 @@ func (s *Semaphore) check(number int) error {
 
 // acquire is one call. It has its own Lock, so its local half is always free. Bad is what is wrong with the options, if anything
 // is.
-func (s *Semaphore) acquire(ctx context.Context, op string, q *request, bad error) (*Hold, error) {
+func (s *Semaphore) acquire(ctx context.Context, op string, q *request, bad error) (h *Hold, err error) {
 	if bad != nil {
 		return nil, s.fail(op, bad)
 	}
@@ -177,11 +177,12 @@ func (s *Semaphore) acquire(ctx context.Context, op string, q *request, bad erro
 		k = s.kind(q.permits)
 	}
 	l := s.join(k)
-	h, err := l.acquireAs(ctx, op, q, nil)
-	if h == nil {
-		s.reg.permits.Leave(l)
-	}
-	return h, err
+	defer func() {
+		if h == nil { // also when code of the user panics
+			s.reg.permits.Leave(l)
+		}
+	}()
+	return l.acquireAs(ctx, op, q, nil)
 }
 
 // join makes the lock for one call.

@@ -87,8 +87,8 @@ func (p *Path) failing(asked clock.Instant) error {
 // says why it had ended, or why Redis cannot be asked now: the goroutine in front, which knows that too, may just have gone.
 func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end func() error) {
 	node, asked := p.Node(), p.Clock.Now()
-	node.KeepAlive()
 	ctx, fail := context.WithCancelCause(parent)
+	node.KeepAlive()
 	go func() {
 		look := time.NewTicker(failEvery)
 		defer look.Stop()
@@ -105,12 +105,12 @@ func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end 
 	}()
 	return ctx, func() (why error) {
 		node.EndKeepAlive()
+		defer fail(nil) // also when a method of the parent panics
 		if parent.Err() == nil {
 			if why = context.Cause(ctx); why == nil {
 				why = p.failing(asked)
 			}
 		}
-		fail(nil)
 		return why
 	}
 }

@@ -13,12 +13,35 @@ import (
 )
 
 // Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
-// Redis: a grant that may have happened, or may still happen, is removed in the background.
+// Redis: a grant that may have happened, or may still happen, is removed in the background. So it is when code of the user
+// panics: a method of ctx, or a hook of the client.
 func Obtain(ctx context.Context, p *Path, q *Request) error {
 	first := attempt{path: p, hold: p.lock.NewHold(q.Terms), ctx: ctx, failFast: q.FailFast}
 	if p.side == Reads {
 		first.under = p.lock.Under() // mutant: writer not told
 	}
+	returned := false
+	defer func() {
+		if !returned {
+			first.forsake() // mutant: panic keeps the local half
+		}
+	}()
+	err := obtain(&first, q)
+	returned = true
+	return err
+}
+
+// forsake ends the call of an attempt in which code of the user has panicked. Nothing panics once it has won.
+func (a *attempt) forsake() {
+	defer a.path.lock.Free()
+	if a.hold != nil && a.progress != nothingSent { // the command may be under way
+		a.path.all.cleanUp(a.path.remains(a.hold))
+	}
+}
+
+// obtain tries once, and goes on if that is not enough.
+func obtain(first *attempt, q *Request) error {
+	p := first.path
 	var err error
 	if !q.patient() || first.under != "" || !p.Contested() { // most locks are free
 		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, true, q.Deadline)
@@ -26,7 +49,7 @@ func Obtain(ctx context.Context, p *Path, q *Request) error {
 	if first.won() {
 		return nil
 	}
-	return obtainLater(&first, err, q)
+	return obtainLater(first, err, q)
 }
 
 // obtainLater continues when the first try did not get the hold.
@@ -37,7 +60,7 @@ func obtainLater(first *attempt, err error, q *Request) error {
 	}
 	// A call with a limited wait, or one that has queued, tries again after a transient failure; others return it.
 	if q.patient() && (err == nil || !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err)) {
-		err = keepTrying(*first, q)
+		err = keepTrying(first, q)
 	} else if !first.won() && // mutant: grant removed
 		first.hold.MayArrive() { // mutant: grant left behind
 		p.all.cleanUp(p.remains(first.hold))
@@ -69,13 +92,28 @@ func (a *attempt) askOnce(deadline clock.Instant) error {
 	return a.explained(err)
 }
 
-// keepTrying goes on until the hold is granted, or the call fails.
-func keepTrying(first attempt, q *Request) error {
+// keepTrying goes on until the hold is granted, or the call fails. It removes what may be left, in place of the first attempt.
+func keepTrying(first *attempt, q *Request) error {
 	p := first.path
 	a := &acquisition{
-		attempt: first, deadline: q.Deadline, draining: p.all.Draining.Begins, waitKit: p.all.waitKit(),
+		attempt: *first, deadline: q.Deadline, draining: p.all.Draining.Begins, waitKit: p.all.waitKit(),
 	}
-	defer a.end(q)
+	first.hold = nil
+	returned := false
+	defer func() {
+		if !returned && a.progress != nothingSent { // code of the user has panicked: the command may be under way
+			a.hold.SetMayArrive(true)
+		}
+		a.end(q)
+	}()
+	err := a.goOn(q)
+	returned = true
+	return err
+}
+
+// goOn is keepTrying until its end.
+func (a *acquisition) goOn(q *Request) error {
+	p := a.path
 	if now := p.Clock.Now(); a.deadline <= now { // it asks once more, as a call that does not wait; that may take as long again
 		a.deadline = min(now, a.deadline.Add(answerGrace))
 		return a.run(statePoll)
@@ -215,7 +253,7 @@ func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, d
 		a.prepare(&c, w, quick)
 		reply := a.path.all.Transport.Do(p, &c)
 		err = a.judge(&c, &reply, deadline)
-		if a.cut || p.Left(a.path.Clock) <= 0 {
+		if !a.again || a.cut || p.Left(a.path.Clock) <= 0 {
 			break
 		}
 	}

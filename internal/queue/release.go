@@ -38,15 +38,31 @@ type Ending struct {
 //  4. The local half is free once the outcome is known, or the lease is over: so the next call here finds the key free. What is
 //     still under way then names this hold, and the next hold, with its larger number, is not touched by it.
 func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err error) {
+	answered := false
+	defer func() {
+		if !answered { // code of the user has panicked: a method of ctx, or a hook of the client
+			p.forsakeEnded(e.Hold) // mutant: panic keeps the local half leaving
+		}
+	}()
 	m := protocol.Release{Key: p.Key, Value: e.Hold.Value(), Queued: p.mayQueue(), Keep: e.Kept.After(e.At)}
 	p.says(&m, e.Hold, e.Due)
 	w, c := p.releaseWait(ctx, &e), p.Format.Release(m) // this may ask the server for its version
 	reply := p.all.Transport.Do(&w, &c)
+	answered = true
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
 		p.NoQueue(why)
 	}
 	return p.released(&e, &releaseReply{w, reply, n, err, m.Yields})
+}
+
+// forsakeEnded removes the key of an ended hold in the background, and then frees the local half.
+func (p *Path) forsakeEnded(h *hold.Hold) {
+	removal := p.removal(h)
+	removal.MayArrive = true // the release may be under way
+	if !p.all.Cleaner.Remove(removal, func(bool) { p.lock.Free() }) {
+		p.lock.Free() // the registry is closed: the key stays until its lease is over
+	}
 }
 
 // releaseWait returns how long the release of a hold waits for its reply.

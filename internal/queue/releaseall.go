@@ -15,6 +15,7 @@ type Ended struct {
 	Lost fault.Loss
 	Err  error
 	left bool // by a script
+	came bool // its release has begun, after whose end the local half is free
 }
 
 // ReleaseAll releases holds of several plain locks: by one script those of a slot that nobody is known to wait for, and the
@@ -25,6 +26,12 @@ func ReleaseAll(ctx context.Context, all []*Ended) {
 	if len(all) == 0 {
 		return
 	}
+	returned := false
+	defer func() {
+		if !returned { // code of the user has panicked
+			forsakeRest(all)
+		}
+	}()
 	_ = Each(together(all), func(paths []*Ended) error {
 		if len(paths) == 1 {
 			return paths[0].release(ctx)
@@ -38,6 +45,16 @@ func ReleaseAll(ctx context.Context, all []*Ended) {
 		}
 	}
 	_ = Each(left, func(one *Ended) error { return one.release(ctx) })
+	returned = true
+}
+
+// forsakeRest releases in the background those paths whose release has not begun by itself.
+func forsakeRest(all []*Ended) {
+	for _, one := range all {
+		if !one.came {
+			one.Path.forsakeEnded(one.Hold)
+		}
+	}
 }
 
 // together returns the paths of each script; a path by itself is released without one.
@@ -56,6 +73,7 @@ func (e *Ended) alone() bool {
 
 // release releases a path by itself. It has the time of a release from when its turn comes: there may be thousands before it.
 func (e *Ended) release(ctx context.Context) error {
+	e.came = true
 	e.At = e.Path.Clock.Now() // mutant: turn has no time
 	e.Lost, e.Err = e.Path.Release(ctx, e.Ending)
 	return e.Err
@@ -80,6 +98,7 @@ func releaseTogether(ctx context.Context, paths []*Ended) error {
 		one.left = true
 	}
 	settle := func(one *Ended) error { // mutant: late script believed
+		one.came = true
 		one.Lost, one.Err = one.Path.released(&one.Ending, &releaseReply{wait: w, reply: reply, n: 1, err: err})
 		return one.Err
 	}

@@ -35,6 +35,7 @@ func Each[T any](paths []T, do func(T) error) error {
 	errs := make([]error, len(paths))
 	places := make(chan struct{}, mostTogether)
 	var all sync.WaitGroup
+	defer all.Wait() // also if do panics, which matters to a caller only in its own goroutine
 	var silent atomic.Bool
 	for i, one := range paths {
 		placed := !silent.Load()
@@ -78,6 +79,16 @@ func (g *Group) Add(ctx context.Context, p *Path, h *hold.Hold) {
 
 // Won reports whether the i-th path has its hold.
 func (g *Group) Won(i int) bool { return g.tries[i].won() }
+
+// Forsake is Leave when code of the user has panicked: a command may be under way.
+func (g *Group) Forsake() {
+	for i := range g.tries {
+		if a := &g.tries[i]; !a.won() {
+			a.hold.SetMayArrive(true)
+		}
+	}
+	g.Leave()
+}
 
 // Leave frees the local halves of the paths that were not obtained, and removes what Redis may have granted.
 func (g *Group) Leave() {

@@ -710,6 +710,21 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"TestTokensGrow$/redisson",
 	},
 	{
+		"waiter that panicked stays", "a call whose context panics stays in the queue of the local half",
+		"l.forsake(w, q.owner(), &t)", "",
+		"../faults:TestLock_ContextThatPanicsLeavesNothingTaken$",
+	},
+	{
+		"panic keeps the local half", "a call whose context panics keeps the local half",
+		"first.forsake()", "",
+		"../faults:TestLock_ContextThatPanicsLeavesNothingTaken$",
+	},
+	{
+		"panic keeps the local half leaving", "an unlock whose context panics never frees the local half",
+		"p.forsakeEnded(e.Hold)", "",
+		"../faults:TestLock_ContextThatPanicsLeavesNothingTaken$",
+	},
+	{
 		"first path kept", "a call that gives up keeps the first of its paths",
 		"givenBack(holds)", "givenBack(nil)",
 		"TestAllOrNone$",
