@@ -57,9 +57,22 @@ func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (g
 		err = l.gaveUp(op, err, q.wait, asked)
 	}
 	if began != 0 {
-		l.tellAcquired(ctx, op, q, began, got, err)
+		l.tellOfCall(ctx, op, q, began, got, err)
 	}
 	return got, err
+}
+
+// tellOfCall is tellAcquired for a call that may have the lock. If the observer ends the goroutine, nobody gets the lock from the
+// call, so nobody would unlock it: tellOfCall does.
+func (l *Lock) tellOfCall(ctx context.Context, op string, q *request, began clock.Instant, got bool, err error) {
+	returned := false
+	defer func() {
+		if !returned && got { // mutant: lock of an ended goroutine kept
+			_ = l.undo(queue.NoTime, q)
+		}
+	}()
+	l.tellAcquired(ctx, op, q, began, got, err)
+	returned = true
 }
 
 // get gets the local half, then the half in Redis. Queued: the call has waited before. Asked: it had the local half, and asked

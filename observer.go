@@ -69,6 +69,10 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 	if ctx == nil { // bad input: the call failed with it
 		ctx = context.Background()
 	}
+	l.callAcquired(ctx, a)
+}
+
+func (l *Lock) callAcquired(ctx context.Context, a observe.Acquired) {
 	defer l.reg.reports.dispatch.Caught("Acquired")
 	l.reg.reports.observer.Acquired(ctx, a)
 }

@@ -13,8 +13,8 @@ import (
 // # Details
 //
 // Acquired and Released are about a call. The call's goroutine runs them, with the call's context, when the outcome is known.
-// They delay only that call, but the lease of the new hold is already running while Acquired runs. They must not end the
-// goroutine.
+// They delay only that call, but the lease of the new hold is already running while Acquired runs. If one of them ends the
+// goroutine, with [runtime.Goexit], the call has released what it had got.
 //
 // The others are about events in the background. One goroutine calls them one after another, in the order of the events and of
 // the lines of [lockregistry.WithLogger]. They delay only each other. Events that come while 1024 wait are dropped, which is

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -295,4 +296,16 @@ func TestLock_HookThatPanicsLeavesNothingTaken(t *testing.T) {
 			}, plainContext)
 		})
 	}
+}
+
+func TestLock_ObserverThatEndsTheGoroutineLeavesNothingTaken(t *testing.T) {
+	panics(t, runtime.Goexit, func(b *bomb) []lockregistry.Option {
+		return []lockregistry.Option{lockregistry.WithObserver(observe.Observer{
+			Acquired:   func(context.Context, observe.Acquired) { b.pass() },
+			Released:   func(context.Context, observe.Released) { b.pass() },
+			Lost:       func(observe.Lost) { b.pass() },
+			Renewing:   func(observe.Renewing) { b.pass() },
+			Deadlocked: func(observe.Deadlock) { b.pass() },
+		})}
+	}, plainClient, plainContext)
 }

@@ -710,6 +710,11 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 		"TestTokensGrow$/redisson",
 	},
 	{
+		"lock of an ended goroutine kept", "an observer ends the goroutine of a call, and the call keeps the lock",
+		" && got", " && false",
+		"../faults:TestLock_ObserverThatEndsTheGoroutineLeavesNothingTaken$",
+	},
+	{
 		"waiter that panicked stays", "a call whose context panics stays in the queue of the local half",
 		"l.forsake(w, q.owner(), &t)", "",
 		"../faults:TestLock_ContextThatPanicsLeavesNothingTaken$",
