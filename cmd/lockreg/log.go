@@ -38,6 +38,12 @@ func (p *patientLines) flush() {
 	}
 }
 
+// patientLogger returns a logger that keeps no request waiting for its output, and what waits until all is written.
+func (a *app) patientLogger() (log *slog.Logger, flush func()) {
+	said := &patientLines{to: a.err}
+	return a.errorsTo(said).logger(slog.LevelInfo), said.flush
+}
+
 // safeLines has lines made safe to show.
 type safeLines struct {
 	to   io.Writer

@@ -48,7 +48,8 @@ func (a *app) metrics(ctx context.Context, prefixes []string, s *serving) error 
 	if err != nil {
 		return err
 	}
-	log := a.logger(slog.LevelInfo)
+	log, flush := a.patientLogger()
+	defer flush()
 	options = append(options, page.WithLogger(log))
 	if _, err := page.Metrics(nil, options...); err != nil { // what is wrong with them is said before Redis is looked for
 		return exit{exitUsage, err}

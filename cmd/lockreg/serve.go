@@ -174,8 +174,9 @@ func (a *app) serve(ctx context.Context, prefixes []string, s serving) error {
 	if err != nil {
 		return err
 	}
+	log, flush := a.patientLogger()
+	defer flush()
 	// Options are looked at before Redis is.
-	log := a.logger(slog.LevelInfo)
 	title := strings.Join(prefixes, ", ") + " on " + printable.Text(connect.Show(a.address()))
 	options = append(options, page.WithLogger(log), page.WithTitle(title))
 	check, err := page.New(nil, options...)

@@ -19,6 +19,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -120,6 +121,12 @@ func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
+}
+
+// await waits for a line, which is written in the background.
+func (l *lines) await(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(l.String(), text) }, 20*time.Second, time.Millisecond, text)
 }
 
 var servingAt = regexp.MustCompile(`url=(\S+)`)
@@ -237,8 +244,8 @@ func TestServe(t *testing.T) {
 	require.Equal(t, 403, post(t, browser, url+"release", release))
 	require.Equal(t, 200, post(t, browser, url+"login", map[string]string{"token": releaseToken}))
 	require.Equal(t, 200, post(t, browser, url+"release", release))
-	require.Contains(t, log.String(), `path=42`)
-	require.Contains(t, log.String(), `reason="a test"`)
+	log.await(t, `path=42`)
+	log.await(t, `reason="a test"`)
 	info, err = inspect.Of(registry).Inspect(t.Context(), "42")
 	require.NoError(t, err)
 	require.Empty(t, info.Holders)
@@ -250,6 +257,44 @@ func TestServe(t *testing.T) {
 	require.NoError(t, err)
 	_ = answer.Body.Close()
 	require.Equal(t, http.StatusMisdirectedRequest, answer.StatusCode)
+}
+
+// stuckLines is a log that takes nothing more once it is stuck, as a terminal after Ctrl-S.
+type stuckLines struct {
+	lines
+
+	stuck atomic.Bool
+	read  chan struct{}
+}
+
+func (l *stuckLines) Write(text []byte) (int, error) {
+	if l.stuck.Load() {
+		<-l.read
+	}
+	return l.lines.Write(text)
+}
+
+// The page answers although nobody reads the log.
+func TestServeLogIsNotRead(t *testing.T) {
+	server := redistest.Start(t)
+	log := &stuckLines{read: make(chan struct{})}
+	a := &app{in: strings.NewReader(""), out: io.Discard, err: log, url: "redis://" + server.Addr(), layout: "spring"}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	s := serving{listen: "127.0.0.1:0", root: "/", every: defaultEvery, viewTokenFile: tokenFile(t, viewToken)}
+	go func() { done <- a.serve(ctx, []string{"orders"}, s) }()
+	t.Cleanup(func() {
+		stop()
+		close(log.read)
+		require.NoError(t, <-done)
+	})
+	log.await(t, "url=")
+	url := servingAt.FindStringSubmatch(log.String())[1]
+	log.stuck.Store(true)
+	client := &http.Client{Timeout: 10 * time.Second}
+	for range 2 { // the first one alone would have its answer after its line
+		require.Equal(t, http.StatusUnauthorized, post(t, client, url+"login", map[string]string{"token": releaseToken}))
+	}
 }
 
 // Several prefixes are on one page, each lock at its own address, on one client and in one pass of SCAN.

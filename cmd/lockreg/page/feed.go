@@ -349,11 +349,16 @@ func (f *feed) publish(next *state) {
 	f.mu.Unlock()
 	changes := next.since(last) // only this goroutine sets f.now
 
+	f.queue(next, changes)
+	if next.trouble != "" && (last == nil || last.trouble != next.trouble) {
+		f.log.Warn("cannot show all locks", "error", next.trouble) // without the mutex, which all requests need: a log may block
+	}
+}
+
+// queue makes a state the present one, and queues the changes to the last one for every stream.
+func (f *feed) queue(next *state, changes []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if next.trouble != "" && (last == nil || last.trouble != next.trouble) {
-		f.log.Warn("cannot show all locks", "error", next.trouble)
-	}
 	f.now = next
 	switch {
 	case next.noPass:

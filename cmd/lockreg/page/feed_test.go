@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -50,6 +51,28 @@ func TestStreamTellsAllThenWhatChanges(t *testing.T) {
 		require.Contains(t, text, `event: gone`+"\n"+`data: ["a"]`)
 		require.Equal(t, 1, strings.Count(text, `"path":"b"`), "once, as it changed once")
 	})
+}
+
+// unread is a log that nobody reads: it takes no line until the channel is closed.
+type unread chan struct{}
+
+func (u unread) Write(line []byte) (int, error) {
+	<-u
+	return len(line), nil
+}
+
+// A log that nobody reads is in no browser's way.
+func TestStreamWhoseLogIsNotRead(t *testing.T) {
+	t.Parallel()
+	log, source := make(unread), newFake()
+	source.set(someLock("a", 0))
+	source.failure = errors.New("NOPERM")
+	h := newPage(t, source, page.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	defer close(log) // before browsers leave
+	for range 2 {
+		b := look(t, h)
+		require.Eventually(t, func() bool { return strings.Contains(b.read(), "NOPERM") }, 20*time.Second, time.Millisecond)
+	}
 }
 
 func TestSourceIsAskedOnceForAllAndNotWhenNobodyLooks(t *testing.T) {
