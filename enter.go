@@ -266,7 +266,7 @@ func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.
 }
 
 // forsake ends the wait of a call in which a method of its context has panicked, as if it had never come. The caller has a pin.
-func (l *Lock) forsake(w *local.Waiter, o owner.ID, t *turn) {
+func (l *Lock) forsake(w *local.Waiter, o owner.ID, t *waitEnd) {
 	if !t.came { // else the waiter has left the queue
 		t.how = l.half().Wait(queue.NoTime, w, passed)
 	}
@@ -387,8 +387,8 @@ var passed = func() <-chan time.Time {
 	return c
 }()
 
-// turn is how the wait in the queue of the local half ended, once it has.
-type turn struct {
+// waitEnd is how the wait in the queue of the local half ended, once it has.
+type waitEnd struct {
 	how  local.Admission
 	came bool
 }
@@ -397,7 +397,7 @@ type turn struct {
 func (l *Lock) awaitTurn(
 	ctx context.Context, w *local.Waiter, q *request, deadline clock.Instant,
 ) (how local.Admission, err error) {
-	var t turn
+	var t waitEnd
 	returned := false
 	defer func() {
 		if !returned {
@@ -411,7 +411,7 @@ func (l *Lock) awaitTurn(
 
 // takeTurn is awaitTurn, and notes how the wait has ended before it calls further methods of ctx.
 func (l *Lock) takeTurn(
-	ctx context.Context, w *local.Waiter, q *request, deadline clock.Instant, t *turn,
+	ctx context.Context, w *local.Waiter, q *request, deadline clock.Instant, t *waitEnd,
 ) (local.Admission, error) {
 	l.beginWait(ctx, &w.Call, waitingOf(q))
 	var timeout <-chan time.Time
