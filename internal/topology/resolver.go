@@ -247,7 +247,8 @@ func (r *Resolver) ask(asking chan struct{}) {
 		r.said, r.heard, r.several = all, now, len(said) > 1 || len(nodes) == 1
 		r.named = r.named || slices.ContainsFunc(all, func(one Range) bool { return nodes[one.Address] != nil })
 	}
-	if r.at, r.asking = now, nil; r.doubted >= now { // what the nodes have said may be from before
+	// What the nodes have said may be from before they were doubted.
+	if r.at, r.asking = now, nil; r.doubted >= now { // mutant: answers from before trusted
 		r.forget()
 	}
 	close(asking)

@@ -263,7 +263,7 @@ func (s *replicaSender) stale() bool {
 func (s *replicaSender) run() {
 	conn := s.connect()
 	if conn != nil {
-		tick := time.AfterFunc(belief.Tick, s.tick)
+		tick := time.AfterFunc(belief.Tick, s.tick) // mutant: left behind a lost connection
 		for s.send(conn) {
 		}
 		tick.Stop()

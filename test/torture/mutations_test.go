@@ -312,6 +312,16 @@ var mutations = []mutation{
 		"../../internal/transport:TestReplicas_AWriteIsNotLeftBehindOthers$",
 	},
 	{
+		"left behind a lost connection", "a write stays where it was queued when that connection has lost what was sent before",
+		"belief.Tick", "time.Hour",
+		"../../internal/transport:TestReplicas_AWriteIsNotLeftBehindALostConnection$",
+	},
+	{
+		"answers from before trusted", "what the nodes of a cluster said before one of them redirected a command is trusted",
+		"r.doubted >= now", "false",
+		"../../internal/topology:TestResolver_ForgetsWhatIsUnderWay$",
+	},
+	{
 		"late greeting", "a connection that the old master has greeted late is used",
 		"d.belief.RoundTrip().Connect()", "time.Hour",
 		"../../test/faults:TestConnection_AConnectionThatWasMadeDuringAFreeze$",
