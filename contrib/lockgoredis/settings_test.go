@@ -239,7 +239,7 @@ var unnamed = []string{
 	"ContextTimeoutEnabled", "PushNotificationProcessor", "FailingTimeoutSeconds", "MaintNotificationsConfig", "NodeAddress",
 	"DisableRoutingPolicies", "ShardPicker", "ClusterStateReloadInterval", "UseDisconnectedReplicas", "UnstableResp3",
 	"RouteByLatencyTolerance", // only for RouteByLatency, which is refused
-	"DisableIndentity", // the old name of DisableIdentity
+	"DisableIndentity",        // the old name of DisableIdentity
 }
 
 // The page says what becomes of each setting that go-redis has.
