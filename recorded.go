@@ -98,8 +98,8 @@ func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, last
 	return is, lasts || is.Hold != "" || is.Standby
 }
 
-// InUse reports whether the registry holds a lock or a call asks for one, and whether a hold or a wait has lasted a second. A call
-// counts from the beginning: its reply may come when nothing else is asked for any more.
+// InUse reports whether the registry holds a lock or a call asks for one, and whether a hold or a wait has lasted a second. A
+// call counts from the beginning: its reply may come when nothing else is asked for any more.
 func (w *ownRecord) InUse(now clock.Instant) (used, lasting bool) {
 	for l := range w.reg.everyLock() {
 		if l.entry().Pins() <= 0 {

@@ -102,8 +102,8 @@ func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	return recovered || left
 }
 
-// counts forgets servers that are dropped or do not count, and reports whether tasks fail at another one. Left: tasks failed at one
-// that does not count.
+// counts forgets servers that are dropped or do not count, and reports whether tasks fail at another one. Left: tasks failed at
+// one that does not count.
 func (m *Monitor[S]) counts(now clock.Instant, count func(S) bool) (failing, left bool) {
 	for at, s := range m.servers {
 		switch {
