@@ -233,7 +233,8 @@ var unnamed = []string{
 	// retries
 	"MaxRetries", "MinRetryBackoff", "MaxRetryBackoff", "DialerRetries", "DialerRetryTimeout", "DialerRetryBackoff", "MaxRedirects",
 	// pipelines and caches: newer versions of go-redis than the one in go.mod have them
-	"AutoPipelineOptions", "ClientSideCache", "ClientSideCacheConfig", "ClientSideCacheStrategy", "ClientSideCacheRefreshOnInvalidate",
+	"AutoPipelineOptions", "ClientSideCache", "ClientSideCacheConfig", "ClientSideCacheStrategy",
+	"ClientSideCacheRefreshOnInvalidate",
 	"ClientSideCacheCoalesceMisses", "ClientSideCacheInvalidationBatchWindow",
 	// how a client of go-redis works, whatever the server
 	"ContextTimeoutEnabled", "PushNotificationProcessor", "FailingTimeoutSeconds", "MaintNotificationsConfig", "NodeAddress",
