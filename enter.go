@@ -279,6 +279,7 @@ func (l *Lock) forsake(w *local.Waiter, o owner.ID, t *waitEnd) {
 		_ = l.unlock(queue.NoTime, o)
 	case local.Reentered, local.Joined:
 		_ = l.unlock(queue.NoTime, o)
+	default: // it was not let in
 	}
 }
 

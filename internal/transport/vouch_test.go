@@ -314,7 +314,7 @@ func TestVouching_ItIsReplaced(t *testing.T) {
 		v.doubt()
 		require.ErrorIs(t, v.send(25*time.Second).Error(), fault.NotSent)
 		require.Equal(t, []string{"no lock is granted for now: the Sentinels are replacing the server, or disagree about it"}, v.log)
-		require.Equal(t, [][]slog.Attr{{slog.String("server", former), slog.Any("name_another", v.witnesses.Against())}}, v.about)
+		require.Equal(t, [][]slog.Attr{{slog.String("server", former), slog.Any("name_another", v.Against())}}, v.about)
 	})
 }
 
