@@ -64,7 +64,7 @@ func (b *bomb) arm(armed bool) {
 	b.armed = armed
 }
 
-// runs runs a call in which the bomb goes off.
+// runs makes a call in which the bomb goes off.
 func (b *bomb) runs(call func()) {
 	b.arm(true)
 	defer b.arm(false)
@@ -121,7 +121,7 @@ type panicking struct {
 	run func(call func()) // the bomb goes off within
 }
 
-// locks locks and unlocks. What the caller knows to have stays its own when a call panics: then it unlocks once more.
+// locks obtains a lock and unlocks it. What the caller knows to have stays its own when a call panics: then it unlocks once more.
 func (p *panicking) locks(l *lockregistry.Lock, opts ...lockregistry.LockOption) {
 	got := false
 	p.run(func() {
