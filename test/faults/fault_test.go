@@ -374,7 +374,7 @@ func TestFault_TheServerIsReadOnlyForAWhile(t *testing.T) {
 		r := w.Registry()
 		w.Do("SET", "orders:42", "for ever")
 		locked := startsToWait(w, r)
-		w.Do("SET", "orders:42", "for a while", "PX", "50")
+		w.Do("SET", "orders:42", "for a while", "PX", "1000") // it is a replica by then
 		w.Do("REPLICAOF", "127.0.0.1", "1")
 		w.AwaitGone("orders:42")
 		// The waiter looks, and is told that nothing can be written, or, before version 7, that the lock is taken: scripts on a
