@@ -168,9 +168,6 @@ func (s *suite) idleLoad(waiters int, length time.Duration) (serverLoad, error) 
 	return s.observer.between(before, after), err
 }
 
-// lateGrants is for how long a registry looks out for grants of calls that were not answered in time: here, all begin at once.
-const lateGrants = 80 * time.Second
-
 var (
 	shareOfCore    = metric{name: "server CPU", unit: share}
 	commandsAlways = metric{name: "commands", unit: perSecond}
@@ -180,7 +177,7 @@ var (
 func (s *suite) idle() ([]*result, error) {
 	const many = 10_000
 	length := either(s, time.Minute, 4*time.Second)
-	how := fmt.Sprintf("The lock is held all the time. In %v for this library, after it has come to rest, and in a second for the floors, which do nothing meanwhile: "+
+	how := fmt.Sprintf("The lock is held all the time. In %v for this library, and in a second for the floors, which do nothing meanwhile: "+
 		"the server's CPU as a part of one core, and its commands, those that scripts call included.", length)
 	registries := &result{
 		scenario: "idle-registries",
@@ -230,9 +227,6 @@ func (s *suite) idleCosts(c contender, permits int, paths bool, many int, length
 	}
 	if err := waiters.crowd(s.ctx, want); err != nil {
 		return nil, err
-	}
-	if c.role == subject {
-		time.Sleep(either(s, lateGrants, 0))
 	}
 	load, err := s.idleLoad(many, length)
 	return map[string]float64{
