@@ -26,6 +26,7 @@ type remover struct {
 // again. The log gets a line if it is DEL.
 func (r *remover) removal(way *transport.Client, log *dispatch.Queue) string {
 	if r.command.Load() == nil && r.asking.CompareAndSwap(false, true) {
+		defer r.asking.Store(false)  // also when a hook of the client panics
 		if r.command.Load() == nil { // it was not answered meanwhile
 			way.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 				reply := way.Do(ctx, way.B().Info().Section("server").Build())
@@ -33,7 +34,6 @@ func (r *remover) removal(way *transport.Client, log *dispatch.Queue) string {
 				return reply
 			})
 		}
-		r.asking.Store(false)
 	}
 	if command := r.command.Load(); command != nil {
 		return *command

@@ -253,7 +253,7 @@ func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, d
 		a.prepare(&c, w, quick)
 		reply := a.path.all.Transport.Do(p, &c)
 		err = a.judge(&c, &reply, deadline)
-		if !a.again || a.cut || p.Left(a.path.Clock) <= 0 {
+		if !a.again || a.cut || p.Left(a.path.Clock) <= 0 { // Left calls a method of ctx, which may panic: not after a grant
 			break
 		}
 	}
