@@ -142,7 +142,8 @@ func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 				w.Log(released, got)
 				require.Greater(w, got, least-5*time.Millisecond) // began is a moment after it was obtained
 				require.Less(w, got, least+kit.AtOnce)
-				require.True(w, first == there || mode == kit.WakeupPoll, "its ticket is the first")
+				late := released >= least-5*time.Millisecond // a release that keeps nothing may hand the lock off within the process
+				require.True(w, first == there || mode == kit.WakeupPoll || late, "its ticket is the first")
 				w.Release(first.Hold)
 				w.Release(w.Got(second))
 				w.LeftNothing()
