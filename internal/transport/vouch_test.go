@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/belief"
@@ -164,13 +165,11 @@ func withVouched(t *testing.T, first sentinel.Verdict, test func(t *testing.T, v
 		v.LedBySentinel()
 		<-v.Watch(v.witnesses, func(_ slog.Level, message string, about ...slog.Attr) {
 			v.log, v.about = append(v.log, message), append(v.about, about)
+			for _, one := range about {
+				assert.Regexp(t, "^[a-z]+(_[a-z]+)*$", one.Key)
+			}
 		})
 		test(t, v)
-		for _, about := range v.about {
-			for _, one := range about {
-				require.Regexp(t, "^[a-z]+(_[a-z]+)*$", one.Key)
-			}
-		}
 	})
 }
 
