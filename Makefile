@@ -156,7 +156,7 @@ soak: ## run storms of torture for SOAK=10m; prints the seed, and SEED=... repea
 failover: ## kill, freeze, promote and reshard real clusters and Sentinel deployments, in about a minute and a half; prints a table
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	cd test/failover && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=10m -v .
+	cd test/failover && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=20m -v .
 
 .PHONY: failover-long
 failover-long: ## ten rounds of each event, thirty kills of a master, and thirty masters that come back, in about an hour

@@ -164,7 +164,8 @@ func (d *Deployment) await(what string, is func() bool) {
 				if s.Running() {
 					nodes, _ := s.Do("CLUSTER", "NODES")
 					info, _ := s.Do("INFO", "replication")
-					fmt.Fprintf(&said, "%s:\n%s\n%s\n", s.Addr(), nodes, info)
+					master, _ := s.Do("SENTINEL", "MASTERS")
+					fmt.Fprintf(&said, "%s:\n%s\n%s\n%s\n", s.Addr(), nodes, info, master)
 				}
 			}
 			d.tb.Fatalf("redistest: no deployment in %v in which it is so %s; the servers say:\n%s", clusterLimit, what, said.String())

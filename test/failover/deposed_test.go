@@ -87,7 +87,7 @@ func (f *fleet) named(master *redistest.Server) time.Time {
 			host, port, _ := strings.Cut(said, "\n")
 			return err == nil && net.JoinHostPort(host, strings.TrimSpace(port)) != master.Addr()
 		})
-	}, time.Minute, time.Millisecond)
+	}, 3*time.Minute, time.Millisecond) // a vote that comes to nothing is repeated after twice the failover-timeout
 	return time.Now()
 }
 
