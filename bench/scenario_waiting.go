@@ -213,7 +213,10 @@ func (s *suite) idleCosts(c contender, permits int, paths bool, many int, length
 		return nil, err
 	}
 	defer func() { _ = workers.close() }()
-	want := crowding{contender: c.name, addr: s.addr, registries: many + 1, paths: 1, permits: permits}
+	want := crowding{
+		contender: c.name, addr: s.addr, lease: 10 * time.Minute, // nobody's lease ends while this lasts
+		registries: many + 1, paths: 1, permits: permits,
+	}
 	waiters := workers
 	if paths {
 		want.registries, want.paths = 1, many
@@ -227,6 +230,9 @@ func (s *suite) idleCosts(c contender, permits int, paths bool, many int, length
 	}
 	if err := waiters.crowd(s.ctx, want); err != nil {
 		return nil, err
+	}
+	if length >= time.Minute { // a first try that is not answered in time is looked after for a minute, lest it is granted yet
+		time.Sleep(time.Minute + 10*time.Second)
 	}
 	load, err := s.idleLoad(many, length)
 	return map[string]float64{
