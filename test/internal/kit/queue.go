@@ -44,6 +44,22 @@ func (m *Member) Waits(ctx context.Context, opts ...lockregistry.LockOption) {
 	m.w.Await("a ticket", func() bool { return m.w.Tickets() == before+1 })
 }
 
+// Channels returns the names of the channels on which processes are told of their grants.
+func (w *World) Channels() []string {
+	w.Helper()
+	return strings.Fields(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"))
+}
+
+// JoinsOn is [World.Joins], and returns the name of the process's channel.
+func (w *World) JoinsOn(ctx context.Context, opts ...lockregistry.Option) (m *Member, channel string) {
+	w.Helper()
+	others := w.Channels() // they may end at any time
+	m = w.Joins(ctx, opts...)
+	its := slices.DeleteFunc(w.Channels(), func(name string) bool { return slices.Contains(others, name) })
+	require.Len(w, its, 1)
+	return m, its[0]
+}
+
 // Watched waits until the first in the queue is told of changes of the key.
 func (w *World) Watched() {
 	w.Helper()
