@@ -42,6 +42,9 @@ var singleTargets = []target{
 	{title: "handoff p50, 3 processes, sections of 2 s", scenario: "long-2s", metric: handoffMedian.name, toPeer: 1},
 	{title: "allocations per lock and unlock", scenario: "paths-1", metric: allocations.name, toPeer: 1, limit: 4},
 	{title: "the same, of a goroutine that locks every 15 ms", scenario: "slow-caller", metric: allocations.name, limit: 2.5},
+	{title: "three paths at once, one goroutine", scenario: "several-1", metric: timePerOp.name, toPeer: 1.05},
+	{title: "three paths at once, 64 goroutines", scenario: "several-64", metric: timePerOp.name, toPeer: 0.9},
+	{title: "memory of a held lock that is renewed", scenario: "held", metric: bytesPerLock.name, limit: 600},
 	{title: "server CPU, one goroutine", scenario: "paths-1", metric: serverCPU.name, toFloor: 1, toPeer: 1},
 	{title: "server CPU, 64 goroutines, a path each", scenario: "paths-64", metric: serverCPU.name, toFloor: 1, toPeer: 1},
 }

@@ -16,7 +16,7 @@ CONSTANTS
   None,         \* no process
   Lease,        \* the lease of a hold, in ticks
   Provisional,  \* the lease of a grant until the grantee lengthens it
-  Margin,       \* what a process takes off every lease (hold.go, margin)
+  Margin,       \* what a process takes off every lease (lease.Margin)
   Drifts,       \* by how many ticks a process's clock may be late when a lease ends
   Window,       \* how long a window is, in ticks, in which the key is left to those without a ticket
   WindowEvery,  \* a window is due after so many grants; 0: never
@@ -44,20 +44,20 @@ VARIABLES
   sent,     \* how long ago that was sent
   has,      \* a reply has shown that the waiter's ticket is in the queue
   base,     \* how long ago the last such command was sent (R3, ticket.base)
-  until,    \* for how long the process may rely on its hold (hold.until)
+  until,    \* for how long the process may rely on its hold (lease.State.until)
   timer,    \* when the waiter looks again: in ticks; Due: its time has come; Awake: a message woke it
   first,    \* it knows that it is first, and is about to have the server tell it of changes of the key (R17)
   soon,     \* its first look is still to come: in the next tick
-  found,    \* the hold was found by looking: its grant message may still come (hold.found)
+  found,    \* the hold was found by looking: its grant message may still come (extras.found)
   link,     \* the connection for wake-ups: "up", "down", or "half": dead, and the server counts it still
   at,       \* the server that a process's connections lead to
   inbox,    \* messages on the connection for wake-ups, in order
   late,     \* commands of abandoned calls and broken connections; they may be executed at any time
   removal,    \* the largest number of a hold that is over and may be in Redis still (pending.go); 0: none
-  last,     \* the last hold whose removal was confirmed: sent once more after a reconnection (R15, Lock.recall)
+  last,     \* the last hold whose removal was confirmed: sent once more after a reconnection (R15, Path.Recall)
   more,     \* another goroutine of the process waits for the local half
   hands,    \* how often the hold went on to the next goroutine
-  seen,     \* others waited at the last release: the next call does not try by SET NX first (crowd.contested, R12)
+  seen,     \* others waited at the last release: the next call does not try by SET NX first (barging.State.contested, R12)
   calls,    \* how many calls were begun, if they are counted
   faults,   \* how many faults there were
   slow,     \* how often time passed while something was under way
@@ -151,7 +151,7 @@ Heads(D, v) ==
   LET alive == {i \in 1..Len(D.queue) : D.queue[i] = v \/ D.queue[i][1] \in D.subs \/ Lacks("numsub")}
   IN IF alive = {} THEN <<>> ELSE SubSeq(D.queue, Min(alive), Len(D.queue))
 
-\* serve, in queue.lua: removes the first ticket of q, SET, PUBLISH. Provisional is the lease of the grant (Q6). Two
+\* grantNext, in queue.lua: removes the first ticket of q, SET, PUBLISH. Provisional is the lease of the grant (Q6). Two
 \* processes are told, whatever the length of the queue (Q3). The new first one need not be if it is young: r.tells.
 Serve(D, q, r) ==
   [db |-> [Awaited(Key(D, q[1], IF Lacks("provisional") THEN Lease ELSE Provisional, TRUE))
@@ -351,7 +351,7 @@ Subscribe(p) ==
   /\ db' = [db EXCEPT ![at[p]].subs = @ \cup {p}]
   /\ inbox' = [inbox EXCEPT ![p] = <<>>]
 
-\* acquisition.arm: the first waiter has the server tell of every change of the key, and looks at what its lease has left. (If
+\* acquisition.watch: the first waiter has the server tell of every change of the key, and looks at what its lease has left. (If
 \* the key is free because of a window, the code looks every 10 ms, to no effect.)
 Track(p) ==
   /\ pc[p] = "wait" /\ cmd[p] = NoCmd /\ first[p] /\ link[p] = "up" /\ ~Lacks("track")
@@ -391,7 +391,7 @@ NoTicket(p) == /\ has' = [has EXCEPT ![p] = FALSE]
                /\ first' = [first EXCEPT ![p] = FALSE]
                /\ soon' = [soon EXCEPT ![p] = FALSE]
 
-\* hold.grant and grantShort: Lock returns, or, when too little of the lease is left, it was granted for nothing.
+\* Hold.Grant and Hold.GrantShort: Lock returns, or, when too little of the lease is left, it was granted for nothing.
 Held(p, length) ==
   /\ until' = [until EXCEPT ![p] = length]
   /\ pc' = [pc EXCEPT ![p] = IF length > 0 THEN "hold" ELSE "wait"]
@@ -445,7 +445,7 @@ Answered(p) ==
         /\ found' = [found EXCEPT ![p] = FALSE]
         /\ Idle(p)
         /\ UNCHANGED <<until, seen>>
-     \/ /\ pc[p] = "hold"                            \* hold.answered: what is over is not revived (S6)
+     \/ /\ pc[p] = "hold"                            \* lease.State.Reply: what is over is not revived (S6)
         /\ until' = [until EXCEPT ![p] = IF c.to = "renewed" /\ @ > 0 THEN Max2(@, full) ELSE 0]
         /\ Idle(p)
         /\ UNCHANGED <<pc, ticket, found, seen>>
@@ -460,13 +460,13 @@ Answered(p) ==
   /\ last' = [last EXCEPT ![p] = IF pc[p] = "free" /\ "failover" \in Faults /\ ~Lacks("twice") THEN num[p] ELSE @]
   /\ UNCHANGED <<db, master, drift, wire, late, more, hands, calls, faults, ghosts>>
 
-\* hold.renew, by the owner, the scheduler, or to lengthen a provisional lease (R11).
+\* Part.Renew, by the owner, the scheduler, or to lengthen a provisional lease (R11).
 Renew(p) ==
   /\ Believes(p) /\ cmd[p] = NoCmd /\ until[p] <= Half
   /\ Send(p, Request(p, "renew"))
   /\ UNCHANGED <<db, master, drift, pc, num, ticket, until, found, wire, remains, local, calls, faults, ghosts>>
 
-\* Another goroutine of this process comes, and Lock.release (hold.relinquish) hands the hold to it. The number stays.
+\* Another goroutine of this process comes, and Path.Release (Hold.HandOff) hands the hold to it. The number stays.
 Arrive(p) ==
   /\ Handoff > 0 /\ pc[p] = "hold" /\ ~more[p]
   /\ more' = [more EXCEPT ![p] = TRUE]
@@ -499,7 +499,7 @@ Release(p) ==
   /\ Forget(p)
   /\ UNCHANGED <<db, master, drift, num, wire, removal, last, seen, calls, faults, ghosts>>
 
-\* The hold is lost, and its owner told (hold.unlockLose). What it left in Redis is removed by its Unlock (Lock.abandon).
+\* The hold is lost, and its owner told (Hold.unlockLose). What it left in Redis is removed by its Unlock (Path.Release).
 Lose(p) ==
   /\ pc[p] = "hold" /\ until[p] = 0
   /\ Over(p, "idle") /\ Idle(p) /\ Forget(p)
@@ -532,7 +532,7 @@ Receive(p) ==
   /\ \/ /\ m.m = "grant" /\ waited
         /\ Granted(p, Sure(p, Provisional, IF Lacks("grant") THEN 0 ELSE base[p]))
         /\ UNCHANGED <<found, removal>>
-     \/ /\ regrants                                  \* hold.regranted
+     \/ /\ regrants                                  \* Hold.GrantAgain
         /\ IF found[p] /\ ~Lacks("found")
            THEN /\ found' = [found EXCEPT ![p] = FALSE]   \* the message of the grant that it found by looking
                 /\ UNCHANGED until
@@ -715,7 +715,7 @@ Failover ==
   /\ at' = [p \in Procs |-> IF p \in Java THEN 2 ELSE at[p]]
   /\ UNCHANGED <<db, drift, pc, num, command, ticket, until, found, link, inbox, remains, local, calls, ghosts>>
 
-\* The connections lead to the new master. The last removal is sent once more (scheduler.doubt, Lock.recall).
+\* The connections lead to the new master. The last removal is sent once more (Registry.verifyHolds, Path.Recall).
 Reconnect(p) ==
   /\ at[p] # master /\ pc[p] # "dead"
   /\ at' = [at EXCEPT ![p] = master]
