@@ -63,6 +63,15 @@ func TestTimes(t *testing.T) {
 			},
 			halved: true,
 		},
+		"Old: after a silence commands go over the client's own connections again": {
+			fact: 45 * time.Second,
+			well: func(after time.Duration) bool {
+				s := near()
+				s.FoundSilent(begun, begun)
+				return !s.IsSuspect(begun.Add(after))
+			},
+			doubled: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.True(t, c.well(c.fact))
