@@ -16,6 +16,7 @@ var redisson = describe(Description{
 		"149c5a8bf18676fd99e9e6e24923bd64d9b62f94", // to 4.7.0
 		"46b5551ba403d6152a7a6eca122e08728d6c8c66", // RFencedLock
 		"49babb5a1e6a0c5f188c2ae62b93b51cdfd63e45", // the same, for a token
+		"3daa7be6cf69d9309ad990442e83bf25094f9b22", // getNonReentrantLock, since 4.4
 		"b825ed78719d69bc179fb684c093452bad2da404", // of this library, before it queued
 	},
 })

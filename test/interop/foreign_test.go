@@ -16,10 +16,9 @@ func TestForeignScripts(t *testing.T) { //nolint:paralleltest // it empties the 
 		s := open(t, lib, opening{prefix: uniquePrefix()})
 		kinds := map[string]*side{lib.name: s}
 		if lib.unlockChannel == redissonChannel {
-			fenced := lib
-			fenced.kind = "fenced"
-			kinds["reader"], kinds["writer"] = s.reader(), s.writer()
-			kinds["fenced"] = open(t, fenced, opening{prefix: uniquePrefix()})
+			for _, kind := range append([]string{"read", "write", "fenced"}, otherKinds(lib)...) {
+				kinds[kind] = s.of(kind)
+			}
 		}
 		for name, kind := range kinds {
 			server.Command(t, "SCRIPT", "FLUSH")

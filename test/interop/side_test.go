@@ -33,10 +33,13 @@ type side struct {
 }
 
 // reader is the same thread with the read locks of the registry's read-write locks.
-func (s *side) reader() *side { return s.with(func(c *side) { c.kind = "read" }) }
+func (s *side) reader() *side { return s.of("read") }
 
 // writer is the same with the write locks.
-func (s *side) writer() *side { return s.with(func(c *side) { c.kind = "write" }) }
+func (s *side) writer() *side { return s.of("write") }
+
+// of is the same thread with another kind of locks.
+func (s *side) of(kind string) *side { return s.with(func(c *side) { c.kind = kind }) }
 
 // on is another thread.
 func (s *side) on(thread string) *side { return s.with(func(c *side) { c.thread = thread }) }

@@ -12,7 +12,7 @@ public interface LockRegistry extends AutoCloseable {
 
 	/** The kinds of lock that a path can name. */
 	enum Kind {
-		PLAIN, READ, WRITE, FENCED
+		PLAIN, READ, WRITE, FENCED, SPIN, FAIR, NONREENTRANT
 	}
 
 	Lock obtain(String path, Kind kind);

@@ -58,7 +58,21 @@ public final class Main implements LockLibrary {
 				case READ -> this.redisson.getReadWriteLock(name).readLock();
 				case WRITE -> this.redisson.getReadWriteLock(name).writeLock();
 				case FENCED -> this.redisson.getFencedLock(name);
+				case SPIN -> this.redisson.getSpinLock(name);
+				case FAIR -> this.redisson.getFairLock(name);
+				case NONREENTRANT -> nonReentrant(name);
 			};
+		}
+
+		/** This program is also built with versions that do not have these locks. */
+		private RLock nonReentrant(String name) {
+			try {
+				return (RLock) RedissonClient.class.getMethod("getNonReentrantLock", String.class)
+						.invoke(this.redisson, name);
+			}
+			catch (ReflectiveOperationException ex) {
+				throw new UnsupportedOperationException("Redisson has these locks since 4.4", ex);
+			}
 		}
 
 		@Override
