@@ -35,7 +35,7 @@ import (
 // a Lease, once a reader without one has shared its hold. A crash keeps writers out for one lease at most. When the lease of a
 // process's readers ends, readers of other processes keep theirs. The readers of that process get [ErrLockLost] when they unlock.
 //
-// The reason for these renewals is Redisson. Before version 4.6 a renewal by a Java reader sets the leases of all readers to its
+// The reason for these renewals is Redisson. Before version 4.4 a renewal by a Java reader sets the leases of all readers to its
 // own lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed would end early and unnoticed, and a writer would
 // get the lock. So alongside such readers
 //

@@ -158,9 +158,9 @@ func TestRedissonReadWriteFormat(t *testing.T) {
 }
 
 // A renewal of Redisson gives the lock its own lease, be it shorter than another
-// reader's. Since 4.6 that reader's key keeps the longer one, and the lock gets it back
+// reader's. Since 4.4 that reader's key keeps the longer one, and the lock gets it back
 // when Redisson unlocks; but if that process dies, the lock ends before the other's
-// lease. Before 4.6 the lease of that reader is cut as well: a writer gets the lock
+// lease. Before 4.4 the lease of that reader is cut as well: a writer gets the lock
 // while it reads still.
 func TestRedissonRenewalCutsReaders(t *testing.T) {
 	t.Parallel()
