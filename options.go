@@ -104,9 +104,10 @@ func WithPolling() Option { return withWakeup(wakeupPoll) }
 
 func withWakeup(m wakeup) Option { return func(s *settings) { s.wakeup = m } }
 
-// WithOldChannel is for Java services in PUB_SUB_LOCK mode with Spring Integration before 6.4.8, 6.5.3 or 7.0.0: releases are
-// also published on "<prefix>-channel", where these services listen. Waiting calls of this package wake for releases on either
-// channel. Default: releases are published only on the channel of newer versions, "<prefix>-channel:<key>".
+// WithOldChannel is for Java services in PUB_SUB_LOCK mode with Spring Integration before 6.4.8, 6.5.3 or 7.0.0 (5.5.7 to 5.5.12
+// know no other mode): releases are also published on "<prefix>-channel", where these services listen. Waiting calls of this
+// package wake for releases on either channel. Default: releases are published only on the channel of newer versions,
+// "<prefix>-channel:<key>".
 func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } }
 
 // WithHandoff sets how long the goroutines of this process may hand a lock to each other, first in, first out, while its key

@@ -76,7 +76,7 @@ const (
 	expired = "Lock was released in the store due to expiration. " +
 		"The integrity of data protected by this lock may have been compromised."
 	illegalState = "java.lang.IllegalStateException"
-	// The unlock channel of Spring's registries before and since 6.4.9, 6.5.4 and 7.0.
+	// The unlock channel of Spring's registries before and since 6.4.8, 6.5.3 and 7.0.
 	sharedChannel = "%[1]s-channel"
 	keyChannel    = "%[1]s-channel:%[2]s"
 	// Redisson's, for a key without braces.
