@@ -10,27 +10,54 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Watch notices when a client for Sentinel has changed to another master. A look costs less than a command. One goroutine at a
-// time uses it. Another goroutine asks the client, since a wrapper's methods may block. A nil Watch notices nothing.
-type Watch struct {
-	client  rueidis.Client
-	servers []string
+// Switches says when to verify the holds of a client for Sentinel that may have changed to another master, which may lack the
+// last grants: a planned failover does not wait for them. So a loss is announced at once. Only the scheduler's goroutine uses it.
+// Another goroutine asks the client, since a wrapper's methods may block. A look costs less than a command.
+//
+// A grant may be on its way from the old master when the client changes. So the holds are verified twice more: a moment later,
+// and when an earlier reply would be late and so not believed.
+type Switches struct {
+	client  rueidis.Client // nil: it is not for Sentinel
+	servers []string       // as it last said
 	asking  bool
-	said    chan []string // has room for one
+	said    chan []string   // has room for one
+	again   []clock.Instant // when to verify the holds again
 }
 
-// WatchMaster begins with a client's present master. It returns nil for a client that is not for Sentinel.
-func WatchMaster(client rueidis.Client) *Watch {
+// When to look at the client again, and, after a change, at the holds.
+const (
+	SwitchEvery = belief.Tick / 5
+	switchAgain = 3 * SwitchEvery
+)
+
+// WatchSwitches begins with a client's present master.
+func WatchSwitches(client rueidis.Client) Switches {
 	if client.Mode() != rueidis.ClientModeSentinel {
-		return nil
+		return Switches{}
 	}
-	return &Watch{client: client, servers: Servers(client), said: make(chan []string, 1)}
+	return Switches{client: client, servers: Servers(client), said: make(chan []string, 1)}
 }
 
-// Changed reports whether the client has changed to another master since the last call. The caller must call it every
-// [SwitchEvery], and when noticed was called.
-func (w *Watch) Changed(noticed func()) bool {
-	if w == nil {
+// Watched reports whether the client is for Sentinel; others are not watched.
+func (w *Switches) Watched() bool { return w.client != nil }
+
+// Look reports whether the holds must be verified. The caller must look every [SwitchEvery], and when noticed was called. A reply
+// that takes longer than silence is late.
+func (w *Switches) Look(now clock.Instant, silence time.Duration, noticed func()) bool {
+	if w.changed(noticed) {
+		w.again = []clock.Instant{now.Add(switchAgain), now.Add(silence + switchAgain)}
+		return true
+	}
+	if len(w.again) > 0 && w.again[0] <= now {
+		w.again = w.again[1:]
+		return true
+	}
+	return false
+}
+
+// changed reports whether the client has changed to another master since the last call.
+func (w *Switches) changed(noticed func()) bool {
+	if w.client == nil {
 		return false
 	}
 	known := w.servers
@@ -46,46 +73,10 @@ func (w *Watch) Changed(noticed func()) bool {
 	return !slices.Equal(w.servers, known)
 }
 
-func (w *Watch) ask(known []string, noticed func()) {
+func (w *Switches) ask(known []string, noticed func()) {
 	servers := Servers(w.client)
 	w.said <- servers
 	if !slices.Equal(servers, known) {
 		noticed()
 	}
-}
-
-// Switches says when to verify the holds of a client that may have changed to another master, which may lack the last grants: a
-// planned failover does not wait for them. So a loss is announced at once. Only the scheduler's goroutine uses it.
-//
-// A grant may be on its way from the old master when the client changes. So the holds are verified twice more: a moment later,
-// and when an earlier reply would be late and so not believed.
-type Switches struct {
-	watch *Watch
-	again []clock.Instant // when to verify the holds again
-}
-
-// When to look at the client again, and, after a change, at the holds.
-const (
-	SwitchEvery = belief.Tick / 5
-	switchAgain = 3 * SwitchEvery
-)
-
-// WatchSwitches begins with a client's present master.
-func WatchSwitches(client rueidis.Client) Switches { return Switches{watch: WatchMaster(client)} }
-
-// Watched reports whether the client is for Sentinel; others are not watched.
-func (w *Switches) Watched() bool { return w.watch != nil }
-
-// Look reports whether the holds must be verified. A reply that takes longer than silence is late. Noticed is as in
-// [Watch.Changed].
-func (w *Switches) Look(now clock.Instant, silence time.Duration, noticed func()) bool {
-	if w.watch.Changed(noticed) {
-		w.again = []clock.Instant{now.Add(switchAgain), now.Add(silence + switchAgain)}
-		return true
-	}
-	if len(w.again) > 0 && w.again[0] <= now {
-		w.again = w.again[1:]
-		return true
-	}
-	return false
 }

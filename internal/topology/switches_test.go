@@ -29,14 +29,14 @@ func (c *ofSentinel) Nodes() map[string]rueidis.Client {
 }
 
 // A change is noticed once, also when the client blocks where it is asked, which keeps nobody.
-func TestWatch(t *testing.T) {
+func TestSwitches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &ofSentinel{mode: rueidis.ClientModeSentinel}
 		c.master.Store("before")
-		w := topology.WatchMaster(c)
+		w := topology.WatchSwitches(c)
 		noticed := 0
 		changed := func() bool {
-			is := w.Changed(func() { noticed++ })
+			is := w.Look(0, 0, func() { noticed++ })
 			synctest.Wait()
 			return is
 		}
@@ -57,7 +57,7 @@ func TestWatch(t *testing.T) {
 		require.False(t, changed())
 		require.Equal(t, 1, noticed)
 	})
-	single := topology.WatchMaster(&ofSentinel{mode: rueidis.ClientModeStandalone})
-	require.Nil(t, single)
-	require.False(t, single.Changed(nil))
+	single := topology.WatchSwitches(&ofSentinel{mode: rueidis.ClientModeStandalone})
+	require.False(t, single.Watched())
+	require.False(t, single.Look(0, 0, nil))
 }

@@ -2,7 +2,7 @@
 // slot.
 //
 // What comes in: a client. What goes out: the addresses of its servers, the master of a slot ([Resolver]), and whether a client
-// has changed to another master ([Watch], [Switches]). A caller decides what to do then.
+// has changed to another master ([Switches]). A caller decides what to do then.
 package topology
 
 import (

@@ -9,7 +9,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
 // connection is a connection to listen on. It sends, and returns what the server has replied and what that says of the
@@ -21,8 +20,8 @@ type connection struct {
 	client   rueidis.DedicatedClient
 	giveBack func()
 	lost     <-chan error    // gets an error, or is closed, when the connection ends
-	master   *topology.Watch // begun when the connection was made; nil without Sentinel
-	demoted  <-chan struct{} // closed when a master was demoted since then; nil: not known
+	deposed  func() bool     // reports whether the client has left the connection's master; nil without Sentinel
+	demoted  <-chan struct{} // closed when a master was demoted since the connection was made; nil: not known
 	suspect  bool            // one was demoted before: the connection may have been in the client's pool since
 
 	tracking   error            // why tracking does not work: errUntried before it is tried, nil if it works

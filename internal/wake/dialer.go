@@ -3,6 +3,7 @@ package wake
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -98,8 +99,12 @@ func (d *dialer) begin(client rueidis.Client) {
 
 func (d *dialer) dedicate(client rueidis.Client, number uint64) *connection {
 	c := &connection{
-		number: number, master: topology.WatchMaster(client), tracking: errUntried,
+		number: number, tracking: errUntried,
 		refused: map[string]error{}, prepared: map[*user]bool{}, subscribed: map[*user]bool{},
+	}
+	if client.Mode() == rueidis.ClientModeSentinel {
+		servers := topology.Servers(client)
+		c.deposed = func() bool { return !slices.Equal(servers, topology.Servers(client)) }
 	}
 	if d.demoted != nil { // before it is made
 		c.suspect, c.demoted = d.demoted()

@@ -219,36 +219,33 @@ func (h *hub) suspect(w *Waiter) {
 	}
 }
 
-// follow keeps the waiters at the servers of their keys, as these change.
+// follow keeps the waiters at the servers of their keys, as these change. It ends when it finds that no call waits.
 func (h *hub) follow() {
-	for {
-		if h.waits() {
-			all := h.masters(h.ctx)
-			if h.acquaint(h.route(all)) {
-				h.route(all)
-			}
+	for h.follows() {
+		all := h.masters(h.ctx)
+		if h.acquaint(h.route(all)) {
+			h.route(all)
 		}
-		again := time.NewTimer(hurry)
 		select {
-		case <-again.C:
+		case <-time.After(hurry):
 		case <-h.ctx.Done():
-			again.Stop()
 			return
 		}
-		again.Reset(looking)
 		select {
-		case <-again.C:
+		case <-time.After(looking):
 		case <-h.wakeup:
 		case <-h.ctx.Done():
+			return
 		}
-		again.Stop()
 	}
 }
 
-func (h *hub) waits() bool {
+// follows reports whether follow goes on. If not, the next call that waits begins it anew.
+func (h *hub) follows() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.places.nodes) > 0
+	h.places.following = len(h.places.nodes) > 0
+	return h.places.following
 }
 
 // acquaint makes rueidis learn about servers that it does not know yet: it asks for keys of theirs, and another server

@@ -142,27 +142,17 @@ func (r *runner) connect() time.Duration {
 }
 
 // serve sends what the node wants until the connection is lost or the node is ended. It returns why the connection was lost.
+// While no call waits, and no channel is to be left, it has no timer.
 func (r *runner) serve(c *connection) error {
-	tidy := time.NewTimer(tidying)
-	defer tidy.Stop()
-	var look <-chan time.Time
-	if c.master != nil {
-		ticker := time.NewTicker(topology.SwitchEvery)
-		defer ticker.Stop()
-		look = ticker.C
-	}
-	ticks := true // the timer runs, as long as there are idle channels
+	var tidy, look <-chan time.Time // nil: not needed now
 	for {
 		late := false
 		select {
 		case <-r.node.wakeup:
-		case <-tidy.C:
-			late, ticks = true, false
+		case <-tidy:
+			late, tidy = true, nil
 		case <-look:
-			if c.master.Changed(func() {}) {
-				return errDeposed
-			}
-			continue
+			look = nil
 		case <-c.demoted:
 			_, c.demoted = r.demoted() // first: another demotion is noticed, too
 			if err := c.checkRole(true); err != nil {
@@ -174,15 +164,21 @@ func (r *runner) serve(c *connection) error {
 		case <-c.ctx.Done():
 			return c.cause()
 		}
+		looks := c.deposed != nil && look == nil
+		if looks && c.deposed() { // before anything is sent: a former master may be frozen
+			return errDeposed
+		}
 		if err := r.tidy(c, late); err != nil {
 			return err
 		}
 		if err := r.send(c); err != nil {
 			return err
 		}
-		if !ticks && r.untidy() {
-			ticks = true
-			tidy.Reset(tidying)
+		if tidy == nil && r.untidy() {
+			tidy = time.After(tidying)
+		}
+		if looks && (tidy != nil || len(r.node.served()) > 0) {
+			look = time.After(topology.SwitchEvery)
 		}
 	}
 }

@@ -302,6 +302,7 @@ type ofSentinel struct {
 
 	mu     sync.Mutex
 	master string
+	asked  int // how often it was asked which server that is
 }
 
 func (*ofSentinel) Mode() rueidis.ClientMode { return rueidis.ClientModeSentinel }
@@ -309,7 +310,15 @@ func (*ofSentinel) Mode() rueidis.ClientMode { return rueidis.ClientModeSentinel
 func (s *ofSentinel) Nodes() map[string]rueidis.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked++
 	return map[string]rueidis.Client{s.master: s.Client}
+}
+
+func (s *ofSentinel) change(master string) (asked int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.master = master
+	return s.asked
 }
 
 // A connection to a master that was deposed is given up, though it is still open.
@@ -321,9 +330,7 @@ func TestNews_OfADeposedMaster(t *testing.T) {
 	o.Connection = func(c Connection) { news <- c }
 	w := b.watched(b.listen(client, o), "key")
 	require.True(t, (<-news).Up)
-	client.mu.Lock()
-	client.master = "after"
-	client.mu.Unlock()
+	client.change("after")
 	b.wakes(w)
 	require.ErrorIs(t, (<-news).Err, errDeposed)
 	require.True(t, (<-news).Up)

@@ -1,0 +1,102 @@
+package wake
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/topology"
+)
+
+// idle is a client of a cluster whose nodes are not known. Nothing may be sent to it, or on its connections: that would panic.
+type idle struct{ rueidis.Client }
+
+func (*idle) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
+
+func (*idle) Nodes() map[string]rueidis.Client { return nil }
+
+func (*idle) Dedicate() (rueidis.DedicatedClient, func()) { return idleConnection{}, func() {} }
+
+type idleConnection struct{ rueidis.DedicatedClient }
+
+func (idleConnection) SetPubSubHooks(rueidis.PubSubHooks) <-chan error { return nil }
+
+func (idleConnection) SetOnInvalidations(func([]rueidis.RedisMessage)) <-chan error { return nil }
+
+// While no call waits nobody looks whether Sentinel has named another master. A call that waits then learns it before anything is
+// sent to the former master, which may be frozen.
+func TestServe_DoesNothingWhileNoCallWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &ofSentinel{Client: new(idle), master: "first"}
+		u := &user{closed: make(chan struct{})}
+		var mu sync.Mutex
+		n := newNode(&mu, "", map[*user]struct{}{u: {}})
+		r := newRunner(t.Context(), &shared{}, n, nil)
+		c := r.dialer.dedicate(client, 1)
+		require.True(t, n.begin(1, c.cancel))
+		ended := make(chan error, 1)
+		go func() { ended <- r.serve(c) }()
+		w := &Waiter{Wait: Wait{Key: "key"}, user: u, wakeup: newSignal()}
+		after := func(event func()) (asked int) {
+			mu.Lock()
+			event()
+			mu.Unlock()
+			before := client.change("first")
+			<-time.After(time.Minute)
+			return client.change("first") - before
+		}
+
+		none := func() {}
+		require.Zero(t, after(none))
+		waits := func() {
+			n.add(w)
+			n.wakeup.wake()
+		}
+		require.InDelta(t, time.Minute/topology.SwitchEvery, after(waits), 2)
+		after(func() { n.remove(w) })
+		require.Zero(t, after(none))
+
+		client.change("second")
+		mu.Lock()
+		n.add(w)
+		require.True(t, n.watch(w))
+		mu.Unlock()
+		require.ErrorIs(t, <-ended, errDeposed)
+	})
+}
+
+// Which node of a cluster has which keys is asked only while calls wait.
+func TestFollow_EndsWhileNoCallWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		l := Listen(new(idle), Options{Slots: func(context.Context) topology.Map {
+			asked++
+			return nil
+		}})
+		defer l.Close()
+		for range 2 {
+			w := l.Waiter(Wait{Key: "key"})
+			w.Watch(t.Context(), limit)
+			<-time.After(time.Minute)
+			synctest.Wait()
+			require.InDelta(t, time.Minute/looking, asked, 2)
+			w.Close()
+			ended := make(chan struct{})
+			go func() {
+				l.hub.tasks.Wait()
+				close(ended)
+			}()
+			select {
+			case <-ended:
+			case <-time.After(time.Minute):
+				require.Fail(t, "it goes on")
+			}
+			asked = 0
+		}
+	})
+}
