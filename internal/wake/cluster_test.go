@@ -376,7 +376,7 @@ func TestHear_AfterTheServerEndsASubscription(t *testing.T) {
 	l, _ := c.subscriber(c.client, either)
 	w := c.subscribed(l, Wait{Key: key, Own: ownOf(key)})
 	l.hub.mu.Lock()
-	n := l.hub.nodeOf(w)
+	n := l.hub.at[w]
 	l.hub.mu.Unlock()
 	require.True(t, n.unsubscribed(c.number(n), w.Own))
 	c.wakes(w)

@@ -23,17 +23,17 @@ type hub struct {
 	cancel context.CancelFunc
 	wakeup signal // of follow
 
-	mu     sync.Mutex // of the hub, its nodes and its waiters
-	users  map[*user]struct{}
-	nodes  map[string]*node // by address; the empty one without a cluster
-	places places           // of a cluster
-	ended  bool
+	mu      sync.Mutex // of the hub, its nodes and its waiters
+	users   map[*user]struct{}
+	nodes   map[string]*node  // by address; the empty one without a cluster
+	at      map[*Waiter]*node // of all waiters; nil while the key's server is not known
+	servers servers
+	ended   bool
 }
 
-// places says to which server of a cluster each waiter must listen. The hub's mutex guards it.
-type places struct {
-	nodes     map[*Waiter]*node         // of all waiters; nil while the key's server is not known
-	clients   map[string]rueidis.Client // of the servers, as known to rueidis when the slots were read
+// servers is what is known of the masters of a cluster. The hub's mutex guards it.
+type servers struct {
+	clients   map[string]rueidis.Client // by address, as known to rueidis when the slots were read
 	slots     topology.Map              // which server has which keys; empty while not known
 	following bool                      // the goroutine that reads the slots runs
 }
@@ -58,7 +58,7 @@ func newHub(client rueidis.Client, o Options) *hub {
 		wakeup:  newSignal(),
 		users:   map[*user]struct{}{},
 		nodes:   map[string]*node{},
-		places:  places{nodes: map[*Waiter]*node{}},
+		at:      map[*Waiter]*node{},
 	}
 	h.moved = func() { h.wakeup.wake() }
 	h.ctx, h.cancel = context.WithCancel(context.Background())
@@ -121,38 +121,28 @@ func (h *hub) add(w *Waiter) bool {
 	if _, open := h.users[w.user]; h.ended || !open {
 		return false
 	}
-	if !h.cluster {
-		return h.nodes[""].add(w)
+	n := h.nodes[""]
+	if h.cluster {
+		w.slot = protocol.Slot(w.Key)
+		w.sharded = w.Channel != "" && protocol.Slot(w.Channel) == w.slot
+		if w.Own != "" && protocol.Slot(w.Own) != w.slot { // no script can use both
+			w.Own = ""
+		}
+		n = h.owner(w.slot)
 	}
-	w.slot = protocol.Slot(w.Key)
-	w.sharded = w.Channel != "" && protocol.Slot(w.Channel) == w.slot
-	if w.Own != "" && protocol.Slot(w.Own) != w.slot { // no script can use both
-		w.Own = ""
-	}
-	n := h.owner(w.slot)
 	if n != nil && !n.add(w) {
 		return false
 	}
-	h.places.nodes[w] = n
+	h.at[w] = n
 	return true
 }
 
-// nodeOf returns the node that a waiter is added to; nil if there is none. The caller holds the mutex.
-func (h *hub) nodeOf(w *Waiter) *node {
-	if h.cluster {
-		return h.places.nodes[w]
-	}
-	if n := h.nodes[""]; n.peers.has(w) {
-		return n
-	}
-	return nil
-}
-
-// find is nodeOf. If the server is not known, it is looked up.
+// find returns the node that a waiter is added to; nil if there is none. On a cluster it has the server looked up then. The
+// caller holds the mutex.
 func (h *hub) find(w *Waiter) *node {
-	n := h.nodeOf(w)
-	if h.cluster && !h.places.following && !h.ended {
-		h.places.following = true
+	n := h.at[w]
+	if h.cluster && !h.servers.following && !h.ended {
+		h.servers.following = true
 		h.tasks.Go(h.follow)
 	}
 	if h.cluster && n == nil {
@@ -166,8 +156,8 @@ func (h *hub) find(w *Waiter) *node {
 func (h *hub) remove(w *Waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := h.nodeOf(w)
-	delete(h.places.nodes, w)
+	n := h.at[w]
+	delete(h.at, w)
 	w.unpause()
 	if n != nil {
 		n.remove(w)
@@ -184,7 +174,7 @@ func (h *hub) watch(w *Waiter) bool {
 func (h *hub) resume(w *Waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n := h.nodeOf(w); n != nil {
+	if n := h.at[w]; n != nil {
 		n.resume(w)
 	}
 }
@@ -205,7 +195,7 @@ func (h *hub) subscription(w *Waiter) Subscription {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w.waits = false
-	if n := h.nodeOf(w); n != nil {
+	if n := h.at[w]; n != nil {
 		return n.subscription(w)
 	}
 	return NotYet
@@ -214,7 +204,7 @@ func (h *hub) subscription(w *Waiter) Subscription {
 func (h *hub) suspect(w *Waiter) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n := h.nodeOf(w); n != nil {
+	if n := h.at[w]; n != nil {
 		n.suspect(time.Now(), h.plus(trusted, 2))
 	}
 }
@@ -244,8 +234,8 @@ func (h *hub) follow() {
 func (h *hub) follows() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.places.following = len(h.places.nodes) > 0
-	return h.places.following
+	h.servers.following = len(h.at) > 0
+	return h.servers.following
 }
 
 // acquaint makes rueidis learn about servers that it does not know yet: it asks for keys of theirs, and another server
@@ -268,9 +258,9 @@ func (h *hub) route(all topology.Map) (unknown map[string]string) {
 	if h.ended || all == nil {
 		return nil
 	}
-	h.places.slots, h.places.clients = all, clients
+	h.servers.slots, h.servers.clients = all, clients
 	unknown = map[string]string{}
-	for w, at := range h.places.nodes {
+	for w, at := range h.at {
 		owner := all.Owner(w.slot)
 		if unknown[owner] != "" || owner == "" {
 			continue
@@ -302,15 +292,15 @@ func (h *hub) move(w *Waiter, from, to *node) {
 	if !to.add(w) {
 		to = nil
 	}
-	h.places.nodes[w] = to
+	h.at[w] = to
 	w.wakeup.wake()
 }
 
 // owner returns the node of a slot; nil while this package or rueidis does not know it. The caller holds the mutex.
 func (h *hub) owner(slot uint16) *node {
-	address := h.places.slots.Owner(slot)
+	address := h.servers.slots.Owner(slot)
 	n := h.nodes[address]
-	if client := h.places.clients[address]; n == nil && client != nil {
+	if client := h.servers.clients[address]; n == nil && client != nil {
 		n = h.open(address, client)
 	}
 	return n
