@@ -74,8 +74,8 @@ func (c *connection) hello() (map[string]rueidis.RedisMessage, error) {
 	return hello, nil
 }
 
-// track turns on tracking of the keys that the connection reads, if the server can. It returns why it cannot, and apart from
-// that an error of the network, or of a server that does not work now.
+// track turns on tracking of the keys that the connection reads. It returns why the server refuses that, or an error of the
+// network, or of a server that does not work now.
 func (c *connection) track() (refusal, err error) {
 	if !errors.Is(c.tracking, errUntried) {
 		return c.tracking, nil

@@ -7,9 +7,9 @@
 //   - its [Waiter] wakes it when the key may be free, after [Waiter.Watch], or when messages may have been missed;
 //   - a message for it goes to the function of its listener, after [Waiter.Subscribe].
 //
-// A wake-up is a hint. It may be missing, for instance without a connection, so callers also poll. It may come without a
-// reason: then the caller tries in vain, and [throttle] prevents that from happening again and again. A message is not a hint: a
-// call asks for a ticket only after it is proven that messages arrive, and says with [Waiter.Suspect] that one did not.
+// A wake-up is a hint. It may be missing, for instance without a connection, so callers also poll. It may come for no reason:
+// then the caller tries in vain, and [throttle] keeps that rare. A message is more than a hint: a call asks for a ticket only
+// once messages are proven to arrive, and reports one that did not with [Waiter.Suspect].
 //
 // There are two ways to be woken for a key. A call uses the first one that its listener asks for and the server and the user's
 // permissions allow:
@@ -22,14 +22,14 @@
 //
 // # Pieces
 //
-// A piece that decides does no input or output, and is tested by tables of events. A piece that sends does not decide.
+// The pieces that decide do no I/O; tables of events test them. The pieces that send do not decide.
 //
 //	call ──▶ Listener, Waiter ──requests──▶ hub ──▶ node ──▶ peers, mail
 //	                                                 ▲
 //	                                               runner ──▶ dialer, connection ──▶ Redis
 //
-// An arrow leads from a piece to one that it knows. A piece without an arrow to another gets values and functions: a waiter gets
-// six requests, and a node gets the function that starts its runner.
+// An arrow leads from a piece to one that it knows. Otherwise a piece is handed values and functions: a waiter gets six requests,
+// a node the function that starts its runner.
 //
 //   - hub: what the listeners of one client share, and which node has which waiter. The requests of waiters come in, and on a
 //     cluster who is master of which slots; waiters go out, to the node of their key.
@@ -51,7 +51,7 @@
 //  3. The waiters look at their keys and ask again, which has the runner dial, after a pause that grows.
 //  4. On the new connection nothing is known: ways are tried, keys are read, and channels are subscribed and proven again.
 //
-// A connection that is up but from which messages do not arrive is ended, when that was noticed twice.
+// A connection that is up but delivers no messages is ended when that is noticed for the second time.
 //
 // This package knows nothing about locks.
 package wake

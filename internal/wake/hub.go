@@ -39,12 +39,12 @@ type servers struct {
 }
 
 const (
-	// looking is how often, while calls wait, the cluster is asked which server has which keys. When a server says that it no
-	// longer has a key, or a connection is lost, the cluster is asked at once, but at most once every hurry.
-	looking = 2 * time.Second
-	hurry   = 50 * time.Millisecond
+	// While calls wait, the cluster is asked every askEvery which server has which keys. When a server no longer has a key, or a
+	// connection is lost, it is asked at once, but at most once every askPause.
+	askEvery = 2 * time.Second
+	askPause = 50 * time.Millisecond
 
-	acquainting = looking // plus two round trips: how long a question may take from which rueidis learns of a server
+	introducing = askEvery // plus two round trips: how long a question may take by which rueidis learns of a server
 )
 
 var errLeft = errors.New("the server is no longer a master of the cluster")
@@ -103,7 +103,7 @@ func (h *hub) removeUser(u *user) {
 	}
 }
 
-// end begins to end all that the hub does; tasks waits for it.
+// end begins to end everything that the hub does. It does not wait for that; tasks does.
 func (h *hub) end() {
 	defer h.cancel()
 	h.mu.Lock()
@@ -213,16 +213,16 @@ func (h *hub) suspect(w *Waiter) {
 func (h *hub) follow() {
 	for h.follows() {
 		all := h.masters(h.ctx)
-		if h.acquaint(h.route(all)) {
+		if h.introduce(h.route(all)) {
 			h.route(all)
 		}
 		select {
-		case <-time.After(hurry):
+		case <-time.After(askPause):
 		case <-h.ctx.Done():
 			return
 		}
 		select {
-		case <-time.After(looking):
+		case <-time.After(askEvery):
 		case <-h.wakeup:
 		case <-h.ctx.Done():
 			return
@@ -238,18 +238,17 @@ func (h *hub) follows() bool {
 	return h.servers.following
 }
 
-// acquaint makes rueidis learn about servers that it does not know yet: it asks for keys of theirs, and another server
-// redirects.
-func (h *hub) acquaint(keys map[string]string) bool {
+// introduce makes rueidis learn of servers that it does not know yet: it asks for keys of theirs, and another server redirects.
+func (h *hub) introduce(keys map[string]string) bool {
 	for _, key := range keys {
-		ctx, cancel := context.WithTimeout(h.ctx, h.plus(acquainting, 2))
+		ctx, cancel := context.WithTimeout(h.ctx, h.plus(introducing, 2))
 		h.client.Do(ctx, h.client.B().Pttl().Key(key).Build())
 		cancel()
 	}
 	return len(keys) > 0
 }
 
-// route moves each waiter to the server of its key, and ends the nodes of servers that are no masters any more. It returns a key
+// route moves each waiter to the server of its key, and ends the nodes of servers that are no longer masters. It returns one key
 // of each server that rueidis does not know.
 func (h *hub) route(all topology.Map) (unknown map[string]string) {
 	clients := h.client.Nodes() // not under the mutex: a wrapper's may block

@@ -84,7 +84,7 @@ func TestFollow_EndsWhileNoCallWaits(t *testing.T) {
 			w.Watch(t.Context(), limit)
 			<-time.After(time.Minute)
 			synctest.Wait()
-			require.InDelta(t, time.Minute/looking, asked, 2)
+			require.InDelta(t, time.Minute/askEvery, asked, 2)
 			w.Close()
 			ended := make(chan struct{})
 			go func() {

@@ -98,7 +98,7 @@ func (m *mail) remove(w *Waiter) (untidy bool) {
 	return len(m.idle) == 1
 }
 
-// next takes channels to subscribe to, or to prove.
+// next removes from the list a batch of channels to subscribe to, or to prove, and returns it.
 func (m *mail) next() (wanted []*own) {
 	k := min(batch, len(m.wanted))
 	wanted, m.wanted = m.wanted[:k:k], m.wanted[k:]
@@ -134,8 +134,8 @@ func (m *mail) subscribed(name string) {
 	}
 }
 
-// ended notes that the server has ended a subscription, which wakes its subscribers. It reports false if that is about an earlier
-// subscription, which was ended.
+// ended notes that the server has ended a subscription, which wakes its subscribers. It reports false if that is an earlier
+// subscription, which this process has left.
 func (m *mail) ended(name string) bool {
 	o := m.channels[name]
 	if o == nil || !o.subscribed {
@@ -166,8 +166,8 @@ func (m *mail) deafen(u *user) {
 // removeUser forgets a user whose listener is closed: a registry that is closed must not stay in memory for it.
 func (m *mail) removeUser(u *user) { delete(m.proofs, u) }
 
-// answerAll answers the waiters of channels for which all was sent, if there is an answer. The others are sent again later. It
-// returns the users of the channels that are proven.
+// answerAll answers the waiters of channels for which all was sent, where the answer is known. The other channels are tried again
+// later. It returns the users of those that are proven.
 func (m *mail) answerAll(wanted []*own) (proven []*user) {
 	for _, o := range wanted {
 		if !m.has(o) || o.user.isClosed() {
@@ -195,8 +195,8 @@ func (m *mail) answerAll(wanted []*own) (proven []*user) {
 // untidy reports whether tidy has something to do.
 func (m *mail) untidy() bool { return len(m.idle)+len(m.later) > 0 }
 
-// tidy takes the channels that had no waiters for a while, if unsubscribing is safe now, and retries those for which the server
-// could not answer.
+// tidy returns the channels to leave: they had no waiters for a while, and unsubscribing is safe now. Those for which the server
+// could not answer are tried again.
 func (m *mail) tidy(safe bool) (names []string) {
 	idle := m.idle
 	m.idle = nil

@@ -14,16 +14,13 @@ import (
 //
 // From down it connects again only after a pause, which grows, and only for a waiting call whose user was not refused. The
 // server refuses a user if it allows none of its ways; that stays so until the listener is closed.
-//
-// A lost connection and a slot that has moved concern a waiter, its key and its own channel together. So one mutex, the hub's,
-// guards the node and its parts.
 type node struct {
 	address   string // of a server of a cluster
 	start     func() // starts the runner's goroutine
 	endRunner context.CancelCauseFunc
 	wakeup    signal // of it: there is something to do
 
-	mu *sync.Mutex // the hub's, which guards the rest
+	mu *sync.Mutex // the hub's, which guards the rest, see the package's comment
 	link
 	parts map[*user]*part // of the open listeners
 	peers peers
@@ -173,7 +170,7 @@ func (n *node) isUp() bool {
 	return false
 }
 
-// suspect notes that a message was missed. Old is how old the connection must be.
+// suspect notes that a message was missed. A connection younger than old is not suspected.
 func (n *node) suspect(now time.Time, old time.Duration) {
 	if n.number == 0 || now.Sub(n.since) < old {
 		return
@@ -269,8 +266,8 @@ func (n *node) refuse(u *user) {
 	}
 }
 
-// notifies notes that a user is notified of a way that does not work for it. It reports false if another one with the same sink
-// was notified before.
+// notifies reports whether to notify a user that a way does not work for it, and notes that: of the users of a sink one is
+// notified.
 func (n *node) notifies(u *user, way string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

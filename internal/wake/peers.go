@@ -49,7 +49,7 @@ func (p *peers) remove(w *Waiter) (untidy bool) {
 	return p.channels.remove(w)
 }
 
-// ask asks for a waiter to be watched, and reports whether that is news.
+// ask requests that a waiter be watched. It reports false if that was requested before.
 func (p *peers) ask(w *Waiter) bool {
 	if !w.ask() {
 		return false
@@ -58,7 +58,7 @@ func (p *peers) ask(w *Waiter) bool {
 	return true
 }
 
-// resume asks for a waiter whose pause is over, and reports whether that is news.
+// resume requests the same for a waiter whose pause is over. It reports false if there is no need.
 func (p *peers) resume(w *Waiter) bool {
 	if !w.resume() {
 		return false
@@ -67,7 +67,7 @@ func (p *peers) resume(w *Waiter) bool {
 	return true
 }
 
-// next takes waiters that ask to be watched.
+// next removes from the list a batch of waiters to be watched, and returns it.
 func (p *peers) next() (asked []*Waiter) {
 	for w := range p.asked {
 		if len(asked) == batch {
@@ -79,7 +79,7 @@ func (p *peers) next() (asked []*Waiter) {
 	return asked
 }
 
-// enlisted is what is to be sent to watch waiters.
+// enlisted is what to send so that waiters are watched.
 type enlisted struct {
 	tracked, others   []*Waiter // by how they are to be watched: the keys of the first are to be read
 	channels, inSlots []string  // to subscribe to; the second also in their slots
@@ -121,8 +121,8 @@ type look struct {
 	failed bool // the server has refused it
 }
 
-// looked handles the replies of looks at the keys of waiters, so that the server tracks them. A waiter that sees that its key is
-// taken need not look again: the server will report its removal.
+// looked handles the replies to PTTL of the waiters' keys, which the server tracks from then on. A waiter that learns that its
+// key is taken need not look again: the server will report its removal.
 func (p *peers) looked(waiters []*Waiter, looks []look, sent, replied time.Time) {
 	for i, w := range waiters {
 		switch {
@@ -139,7 +139,7 @@ func (p *peers) looked(waiters []*Waiter, looks []look, sent, replied time.Time)
 	}
 }
 
-// enlisted answers waiters that are subscribed: they must look themselves.
+// subscribed answers waiters whose channels were subscribed to: they must look at their keys themselves.
 func (p *peers) subscribed(waiters []*Waiter) {
 	for _, w := range waiters {
 		if !p.has(w) {
@@ -180,7 +180,7 @@ func (p *peers) allChanged(now time.Time) {
 	}
 }
 
-// all are the waiters.
+// all yields the waiters.
 func (p *peers) all(yield func(*Waiter) bool) {
 	for _, waiters := range p.waiting {
 		for _, w := range waiters {

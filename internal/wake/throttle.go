@@ -6,9 +6,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// throttle tells a waiter's tracking wake-ups about a change of the key from false ones. The server sends false ones when it
-// drops the key from a full tracking table, and when a key of the same name changes in another database. When a waiter looks
-// again, its key is tracked again, which may drop another waiter's key, and so on, as fast as the network allows.
+// throttle tells wake-ups by tracking after which the key has changed from false ones. The server sends false ones when it drops
+// the key from a full tracking table, and when a key of the same name changes in another database. When a waiter looks again, its
+// key is tracked again, which may drop another waiter's key, and so on, as fast as the network allows.
 //
 // A change shows in the key's expiry: a new owner or a renewal makes it later. PTTL gives it to within a round trip and a
 // millisecond. After a look without a change there is a pause, in which the waiter is not woken; then this package looks
