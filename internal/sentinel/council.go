@@ -13,8 +13,8 @@ import (
 // events are what Sentinels publish before another master takes over, and when it has. One finds the master down; enough do;
 // one wants to replace it, and asks for votes; others vote; clients are to change.
 //
-// A vote tells most: no Sentinel promotes a server without the votes of a majority. So whoever hears a majority hears of each
-// failover, whichever Sentinel leads it, before the promotion.
+// A vote tells most: no Sentinel promotes a server without the votes of a majority. So a process that hears a majority hears of
+// each failover before the promotion, whichever Sentinel leads it.
 //
 // An operator, or a program, may also have the Sentinels watch another server (SENTINEL REMOVE, then MONITOR). That is no
 // failover: nobody demotes the former master, and nothing else is published.
@@ -26,7 +26,7 @@ const (
 )
 
 // council knows which Sentinels there are and which are heard, and decides what an event means. It has no clock and no
-// connection: an event comes in, and out comes what is to be done.
+// connection: an event comes in, and what to do goes out.
 //
 //	learn ──▶ dialing ──subscribed──▶ heard
 //	            ▲  └──────broke──▶ resting ◀──broke──┘
@@ -62,7 +62,7 @@ const (
 	resting
 )
 
-// act is something that is to be done.
+// act is something to do.
 type act struct {
 	do      deed
 	address string        // of the Sentinel
@@ -143,18 +143,18 @@ func (c *council) listed(address string) bool {
 	return !heardOf
 }
 
-// answered takes in what a Sentinel says once it is heard: its view of the server that is in use. What a stranger names says
-// nothing of that.
+// answered takes the answer of a Sentinel that has just begun to be heard: what it says of the server that is in use. What a
+// stranger says of that does not count.
 func (c *council) answered(a *Answer, using string) (acts []act) {
-	acts = c.took(a, using)
+	acts = c.learnFrom(a, using)
 	if m := c.members[a.At]; using != "" && (m == nil || !m.stranger) && a.says(using, a.Epoch) != Vouched {
 		acts = append(acts, act{do: doubt})
 	}
 	return acts
 }
 
-// took takes in any answer of a Sentinel: which others it knows. Those of strangers are no concern.
-func (c *council) took(a *Answer, using string) (acts []act) {
+// learnFrom takes any answer of a Sentinel: which others it knows. Those that strangers know are not learned of.
+func (c *council) learnFrom(a *Answer, using string) (acts []act) {
 	if m := c.members[a.At]; m != nil {
 		m.last = a
 	}
@@ -184,11 +184,11 @@ func (c *council) took(a *Answer, using string) (acts []act) {
 	return acts
 }
 
-// told takes in an event. Its message begins with "master NAME IP PORT", of replicas and Sentinels with "slave" or "sentinel".
+// published takes an event. Its message begins with "master NAME IP PORT", of replicas and Sentinels with "slave" or "sentinel".
 // That of a change is "NAME IP PORT IP PORT", that of a vote "ID EPOCH": it does not say which master set it is for.
 //
-// Events of strangers are no concern: each would begin anew the time after which their word is outlasted.
-func (c *council) told(by, channel, message string, now time.Time) []act {
+// Events of strangers do not count: with each of them LongestContest would begin anew.
+func (c *council) published(by, channel, message string, now time.Time) []act {
 	if m := c.members[by]; m != nil && m.stranger {
 		return nil
 	}
@@ -207,7 +207,7 @@ func (c *council) told(by, channel, message string, now time.Time) []act {
 	return []act{{do: doubt}}
 }
 
-// changed takes in that another server has replaced the master: "IP PORT IP PORT".
+// changed notes that another server has replaced the master: "IP PORT IP PORT".
 func (c *council) changed(words []string, now time.Time) {
 	if len(words) < 4 {
 		return
@@ -217,10 +217,9 @@ func (c *council) changed(words []string, now time.Time) {
 	delete(c.former, to)
 }
 
-// judge is Judge, and what was heard counts, too: a server that was replaced a moment ago is not believed, even if the Sentinel
-// that said so does not answer. And it matters who has not answered: a Sentinel that leads a failover, and that no other one
-// would name. Then a majority of the others proves nothing. It may be slow, or down; so it is waited for. The answers were asked
-// for at some time, and were taken in.
+// judge is Judge, but events count, too: a server that was replaced a moment ago is not believed, even if the Sentinel that said
+// so does not answer. And a Sentinel that may lead a failover must have answered, since no other one knows of that: without it a
+// majority of the others proves nothing. It may be slow, or down; so it is waited for. The council has learned from the answers.
 func (c *council) judge(address string, answers []Answer, asked, now time.Time) Verdict {
 	expire(c.former, now)
 	expire(c.votes, now)
@@ -234,13 +233,13 @@ func (c *council) judge(address string, answers []Answer, asked, now time.Time) 
 	return v
 }
 
-// expire forgets what was heard before any failover that may still be unknown to others.
+// expire forgets events of failovers of which all Sentinels know by now.
 func expire(when map[string]time.Time, now time.Time) {
 	maps.DeleteFunc(when, func(_ string, at time.Time) bool { return now.Sub(at) >= leadsFor })
 }
 
-// missesLeader reports whether some Sentinel may lead a failover and has not answered. One that nobody lists who was asked after
-// the vote leads that of another set. Before Redis 6.2 they do not say by which id they vote.
+// missesLeader reports whether a Sentinel may lead a failover and has not answered. If none that was asked after the vote lists
+// it, it leads a failover of another set. Before Redis 6.2 Sentinels do not say by which id they vote.
 func (c *council) missesLeader(answers []Answer, asked time.Time) bool {
 	for id, at := range c.votes {
 		ours := c.ids[id] || at.After(asked)

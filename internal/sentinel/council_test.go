@@ -55,14 +55,14 @@ func TestCouncil_Strangers(t *testing.T) {
 	require.Empty(t, c.answered(at("x", stranger, "y", "z"), former))
 	require.Equal(t, []string{"a", "b", "x"}, c.absent())
 	for _, e := range [][2]string{{"+sdown", "master main 10.9.9.9 6379"}, {vote, "8 10"}, {switched, "main 10.9.9.9 1 1.2.3.4 1"}} {
-		require.Empty(t, c.told("x", e[0], e[1], now))
-		require.Equal(t, []act{{do: doubt}}, c.told("a", e[0], e[1], now))
-		require.Equal(t, []act{{do: doubt}}, c.told("b", e[0], e[1], now), "it has not answered")
+		require.Empty(t, c.published("x", e[0], e[1], now))
+		require.Equal(t, []act{{do: doubt}}, c.published("a", e[0], e[1], now))
+		require.Equal(t, []act{{do: doubt}}, c.published("b", e[0], e[1], now), "it has not answered")
 	}
 	joined := at("x", stranger, "a")
 	require.Equal(t, []act{{do: doubt}}, c.answered(joined, former), "it knows one of ours")
-	require.Equal(t, []act{{do: doubt}}, c.told("x", "+sdown", "master main 10.9.9.9 6379", now))
-	require.Equal(t, []act{{do: dial, address: "y"}}, c.took(at("a", ours, "b", "y"), former), "any answer tells of others")
+	require.Equal(t, []act{{do: doubt}}, c.published("x", "+sdown", "master main 10.9.9.9 6379", now))
+	require.Equal(t, []act{{do: dial, address: "y"}}, c.learnFrom(at("a", ours, "b", "y"), former), "any answer tells of others")
 }
 
 // An operator has one watch another server: that raises a doubt as a failover does. That another master set is watched, or this
@@ -71,8 +71,8 @@ func TestCouncil_WatchesAnotherServer(t *testing.T) {
 	c, now := newCouncil("main"), time.Now()
 	c.learn([]string{"a"})
 	require.Contains(t, events, "+monitor")
-	require.Equal(t, []act{{do: doubt}}, c.told("a", "+monitor", "master main 10.0.0.2 6379 quorum 2", now))
-	require.Empty(t, c.told("a", "+monitor", "master other 10.0.0.2 6379 quorum 2", now))
+	require.Equal(t, []act{{do: doubt}}, c.published("a", "+monitor", "master main 10.0.0.2 6379 quorum 2", now))
+	require.Empty(t, c.published("a", "+monitor", "master other 10.0.0.2 6379 quorum 2", now))
 	require.NotContains(t, events, "-monitor")
 }
 
@@ -117,7 +117,7 @@ func TestCouncil_Told(t *testing.T) {
 		{"+switch-master", "", false},
 	} {
 		c := newCouncil("main")
-		acts := c.told("a", e.channel, e.message, time.Now())
+		acts := c.published("a", e.channel, e.message, time.Now())
 		require.Equal(t, e.doubts, len(acts) == 1 && acts[0].do == doubt, e)
 		require.Contains(t, events, e.channel)
 	}
@@ -135,7 +135,7 @@ func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 			c.learn([]string{answer.At})
 			c.answered(&answer, former)
 		}
-		require.Len(t, c.told("a:26379", vote, id+" 6", now), 1)
+		require.Len(t, c.published("a:26379", vote, id+" 6", now), 1)
 		return c
 	}
 	a, b, down := stands("a", former), stands("b", former), stands("b", former, foundDown)
@@ -179,11 +179,11 @@ func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 	} {
 		council, at := heard(c.leader), now.Add(c.after)
 		if c.then != "" {
-			council.told("a:26379", switched, c.then, now)
+			council.published("a:26379", switched, c.then, now)
 		}
 		council.learn([]string{"x:26379"})
 		for _, answer := range c.answers {
-			council.took(&answer, former)
+			council.learnFrom(&answer, former)
 		}
 		require.Equal(t, c.want, council.judge(former, c.answers, at, at), name)
 	}
@@ -192,9 +192,9 @@ func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 // A server that was replaced, and replaces its successor, is believed again.
 func TestCouncil_ThereAndBack(t *testing.T) {
 	c, now, answers := newCouncil("main"), time.Now(), []Answer{stands("a", former), stands("b", former)}
-	c.told("a", switched, "main 10.0.0.1 6379 10.0.0.2 6379", now)
+	c.published("a", switched, "main 10.0.0.1 6379 10.0.0.2 6379", now)
 	require.Equal(t, Replaced, c.judge(former, answers, now, now))
-	c.told("a", switched, "main 10.0.0.2 6379 10.0.0.1 6379", now)
+	c.published("a", switched, "main 10.0.0.2 6379 10.0.0.1 6379", now)
 	require.Equal(t, Vouched, c.judge(former, answers, now, now))
 }
 
@@ -208,7 +208,7 @@ func TestCouncil_Forgets(t *testing.T) {
 	c.broke("moves")
 	require.Equal(t, []act{{do: dial, address: "moves"}}, c.rested("moves"), "it is listed")
 	c.broke("moves")
-	c.took(at("a", stands("1", former), "moved"), former)
+	c.learnFrom(at("a", stands("1", former), "moved"), former)
 	require.Empty(t, c.rested("moves"))
 	require.Equal(t, []string{"given", "moved"}, c.absent())
 	require.Equal(t, []act{{do: dial, address: "given"}}, c.rested("given"))
@@ -216,5 +216,5 @@ func TestCouncil_Forgets(t *testing.T) {
 	c.broke("moved")
 	require.Equal(t, []act{{do: dial, address: "moved"}}, c.rested("moved"), "nobody is heard")
 	c.subscribed("a")
-	require.Equal(t, []act{{do: dial, address: "moves"}}, c.took(at("a", stands("1", former), "moves"), former), "it is back")
+	require.Equal(t, []act{{do: dial, address: "moves"}}, c.learnFrom(at("a", stands("1", former), "moves"), former), "it is back")
 }

@@ -16,9 +16,9 @@ type Dial = func(ctx context.Context, address string, d *net.Dialer, c *tls.Conf
 // prompter has a client ask its Sentinels again who is master: it ends the client's own connections to them.
 //
 // A client follows one Sentinel, and changes when that publishes the change. The one that leads a failover does so last: when the
-// replicas follow, or its failover-timeout is over, although it names the successor from the promotion on to everybody who asks.
-// One that is cut off from the others does not publish it at all. So while the client uses the former master, it gets no
-// connection to Sentinels that name that still: with one it would ask these again.
+// replicas follow, or its failover-timeout is over, although it names the successor to all that ask from the promotion on. One
+// that is cut off from the others does not publish it at all. So while the client uses the former master, it gets no connection
+// to a Sentinel that still names that master: it would ask that one again.
 type prompter struct {
 	mu    sync.Mutex
 	conns map[*trackedConn]bool // of the client, to Sentinels
@@ -66,7 +66,8 @@ func (p *prompter) lags(address string) bool {
 	return slices.Contains(p.lag, address)
 }
 
-// prompt ends the connections if there is a successor, unless it has done so a moment ago. Lag are Sentinels that do not name it.
+// prompt ends the connections if there is a successor, unless it has done so a moment ago. Lag has the addresses of Sentinels
+// that do not name the successor.
 func (p *prompter) prompt(successor string, lag []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

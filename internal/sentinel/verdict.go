@@ -1,4 +1,4 @@
-// Package sentinel asks the Sentinels of a master whether they stand by it, and is told when they begin to replace it.
+// Package sentinel asks the Sentinels of a master whether they stand by it, and hears when they begin to replace it.
 //
 // What comes in: the options of a client, the address of the server that is in use, and the Sentinels' answers and events. What
 // goes out: a [Verdict] on a server, by [Watch.Ask], and a call of doubt when a master may be replaced. [Judge] decides, without
@@ -65,28 +65,28 @@ var verdicts = [...]string{"unknown", "vouched for", "down", "a leader was elect
 func (v Verdict) String() string { return verdicts[v] }
 
 const (
-	// LongestDoubt is for how long, from its greeting on, a server is not believed that no Sentinel replaces, although they do not
-	// vouch for it: most do not answer, or cannot reach it, or a few dispute it. A master that was deposed, and goes on, is demoted
-	// within that time: Sentinels wait for four of their messages, which come every two seconds. Those that lag have heard of the
-	// failover by then.
+	// LongestDoubt is how long, from its greeting on, a server is not believed for which the Sentinels do not vouch, although none
+	// replaces it: most do not answer, or cannot reach it, or a few dispute it. Within that time they demote a deposed master that
+	// goes on: they wait until four of their own messages were due, which come every two seconds. By then those that lag have
+	// heard of the failover.
 	LongestDoubt = 10 * time.Second
 
-	// LongestContest is the same while strangers contest it. They are of another deployment, with a master set of the same name; or
-	// of this one, and neither know the others nor are known to them. A failover takes no longer than that, by default. Without an
-	// end one Sentinel that is not meant would end all locking.
+	// LongestContest is the same while strangers contest the server. They belong to another deployment, whose master set has the
+	// same name; or to this one, but neither know the others nor are known to them. By default a failover takes no longer. Without
+	// a limit, one Sentinel of another deployment would end all locking.
 	//
-	// Where one contests it that the others know there is no end: it has the votes of most for its epoch, and is cut off from those
-	// that stand by this server. A process that reaches only its side believes the successor.
+	// There is no limit if the others know a Sentinel that contests it: that one has the votes of most for its epoch, and is cut off
+	// from those that stand by this server. A process that reaches only its side believes the successor.
 	LongestContest = 3 * time.Minute
 )
 
-// Suffices reports whether a server is to be believed that was greeted some time before the Sentinels were asked.
+// Suffices reports whether this verdict is enough to believe a server that greeted so long ago.
 func (v Verdict) Suffices(greeted time.Duration) bool {
 	limit, bounded := v.Longest()
 	return bounded && greeted >= limit // mutant: replaced server trusted
 }
 
-// Longest is for how long from its greeting on a server is not believed. Bounded: not for ever.
+// Longest returns how long, from its greeting on, a server is not believed. If that is not bounded, it is for ever.
 func (v Verdict) Longest() (limit time.Duration, bounded bool) {
 	switch v {
 	case Vouched:
@@ -103,11 +103,11 @@ func (v Verdict) Longest() (limit time.Duration, bounded bool) {
 }
 
 // says returns what one Sentinel says of the server at an address; newest is the newest epoch of those that name that server.
-// Nobody but the Sentinel that leads a failover knows of it until it has succeeded. That one names the successor as soon as it is
-// promoted, and only later watches it.
+// Only the Sentinel that leads a failover knows of it before it has succeeded. That one names the successor as soon as it is
+// promoted, and watches it only later.
 //
 // A Sentinel that names another server, and replaces none, lags if its epoch is older: it will hear of the failover. If the epoch
-// is the same it was told another name or address of the master. Neither may end all locking for as long as that lasts.
+// is the same, it knows the master by another name or address. Neither may end all locking for as long as that lasts.
 func (a *Answer) says(address string, newest int64) Verdict {
 	switch steady := a.Watches == a.Names && !slices.Contains(a.Flags, replacing); {
 	case a.Names != address && steady && a.Epoch <= newest:
@@ -127,7 +127,7 @@ func (a *Answer) says(address string, newest int64) Verdict {
 	}
 }
 
-// newest returns the newest epoch of the Sentinels that name the server at an address; less than all if none does.
+// newest returns the newest epoch of the Sentinels that name the server at an address; -1 if none does.
 func newest(address string, answers []Answer) int64 {
 	epoch := int64(-1)
 	for _, a := range answers {
@@ -138,7 +138,7 @@ func newest(address string, answers []Answer) int64 {
 	return epoch
 }
 
-// against returns where the Sentinels are that name another server than the one at an address.
+// against returns the addresses of the Sentinels that name another server than the one at an address.
 func against(address string, answers []Answer) (all []string) {
 	for _, a := range answers {
 		if a.Names != address {
@@ -149,8 +149,8 @@ func against(address string, answers []Answer) (all []string) {
 	return slices.Compact(all)
 }
 
-// Judge returns what some Sentinels' answers mean for the server at an address. They were all asked after the server had
-// greeted: so no failover whose cause was a silence before that can be under way without one of them showing it.
+// Judge returns what some Sentinels' answers mean for the server at an address. All were asked after the server had greeted: so
+// if a silence before that has begun a failover, one of the answers shows it.
 func Judge(address string, answers []Answer) Verdict {
 	ours, strangers := split(address, answers)
 	said := map[string]Verdict{} // by Sentinel; the worst counts, if one was asked twice
@@ -196,9 +196,9 @@ func saidBy(answers []Answer, address string, newest int64) (worst Verdict) {
 // peer is another Sentinel as one knows it.
 type peer struct{ address, id string }
 
-// split tells the Sentinels of the server at an address from strangers, which are of another deployment that has a master set of
-// the same name: those who name the server or watch it, their fellows, and the fellows of these. If nobody names or watches it,
-// nobody is a stranger: it may have been replaced long ago.
+// split separates the Sentinels of the server at an address from strangers, which belong to another deployment whose master set
+// has the same name. Ours name the server or watch it, or are fellows of ours. If none names or watches it, none is a stranger:
+// the server may have been replaced long ago.
 func split(address string, answers []Answer) (ours, strangers []Answer) {
 	for _, a := range answers {
 		if address != "" && (a.Names == address || a.Watches == address) {

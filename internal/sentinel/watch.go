@@ -35,10 +35,10 @@ type Watch struct {
 	prompter prompter
 }
 
-// line is a Sentinel as it is reached.
+// line is the connection to a Sentinel.
 type line struct {
 	address string
-	client  rueidis.Client // nil: it is not connected
+	client  rueidis.Client // nil: there is none
 	asking  bool           // it owes an answer, or will be asked once it is connected
 	tried   chan struct{}  // closed when the first attempt to connect has succeeded or failed
 	over    bool           // tried is closed
@@ -144,7 +144,7 @@ func (w *Watch) follow(address string) {
 			}
 		})
 		_ = client.Receive(ctx, client.B().Subscribe().Channel(events...).Build(), func(m rueidis.PubSubMessage) {
-			w.handle(func(c *council) []act { return c.told(address, m.Channel, m.Message, time.Now()) })
+			w.handle(func(c *council) []act { return c.published(address, m.Channel, m.Message, time.Now()) })
 		})
 	}
 	w.connected(address, nil)
@@ -225,7 +225,7 @@ func (w *Watch) gather(address string, asked time.Time, limit, rest time.Duratio
 				continue
 			}
 			answers = append(answers, *a)
-			w.handle(func(c *council) []act { return c.took(a, address) })
+			w.handle(func(c *council) []act { return c.learnFrom(a, address) })
 			if v := w.judge(address, answers, asked); !known && v != Unknown && v != Elected {
 				known = true
 				over.Reset(min(rest, time.Until(asked.Add(limit))))
