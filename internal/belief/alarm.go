@@ -8,8 +8,8 @@ import (
 
 // Alarm rings when the server has been silent for too long since a command was sent, whether or not the caller still waits. A
 // timer that fires late says nothing about the server: this process or its machine stood still, so it waits once more. But during
-// a very long stop a failover may have gone unnoticed, and as well during several short ones. So all that is excused ends
-// a Pause after the first time was due: on a machine where each timer is late the server would never be suspect otherwise.
+// a very long stop, or several short ones, a failover may have gone unnoticed. So nothing is excused later than a Pause after the
+// first time was due: otherwise the server would never be suspect on a machine where each timer is late.
 type Alarm struct {
 	Holds  time.Duration // how long the command itself may block at the server
 	Probes clock.Instant // when a command was sent and given up, in whose place this one was sent; 0: it is no probe
@@ -25,7 +25,7 @@ const Never = clock.Longest / 2
 // At returns when a timer must fire; 0: none was set.
 func (a *Alarm) At() clock.Instant { return a.at }
 
-// Set sets the alarm for a command that was sent at some time; if it was not sent yet, that is now.
+// Set sets the alarm for a command; sent is when that was sent, or now if it waits to be sent.
 func (a *Alarm) Set(s *State, sent clock.Instant) { a.at = a.due(s, sent) }
 
 // SetNever is Set for what no server has to answer.
@@ -61,7 +61,7 @@ func (a *Alarm) Ring(s *State, sent, now clock.Instant) bool {
 	return true
 }
 
-// excusable reports whether it can be this process's fault that a reply that was due then has not been seen.
+// excusable reports whether this process may have stood still, so that it has not seen a reply that was due then.
 func excusable(due, now clock.Instant) bool { return due.Until(now) <= Pause }
 
 // Excuses reports whether the timer should have fired well before a reply came and has not, or has fired late.

@@ -14,8 +14,8 @@ const (
 	Replica
 )
 
-// address is what is known of the masters behind a client's one address. Those of a cluster, and Sentinels, say by themselves who
-// is master.
+// address is what is known of the masters behind a client's one address. The nodes of a cluster, and Sentinels, say themselves
+// who is master.
 type address struct {
 	master bool          // a connection has led to a master: if one leads to a replica later, the master was demoted
 	owed   bool          // the client's own connections may lead to a replica: they must be looked at
@@ -25,7 +25,8 @@ type address struct {
 // LedToMaster is the event that a connection has led to a master.
 func (s *State) LedToMaster() { s.change(func(next *standing) { next.master = true }) }
 
-// Said is the event that a server says what it is, on a fresh connection or not. One that never was a master may be meant.
+// Said is the event that a server says what it is, on a fresh connection or not. If the address has never led to a master, the
+// replica may be meant.
 func (s *State) Said(role Role, fresh bool, now clock.Instant) (do Acts) {
 	switch known := s.view(); {
 	case role == Replica && known.master:
@@ -55,11 +56,11 @@ func (s *State) Redirected(now clock.Instant) Acts {
 // Owed reports whether the client's own connections may lead to a replica, and must be looked at.
 func (s *State) Owed() bool { return s.view().owed }
 
-// Owe takes back that they were looked at: the address itself still leads to a replica.
+// Owe undoes Inspecting: the address itself still leads to a replica.
 func (s *State) Owe() { s.change(func(next *standing) { next.owed = true }) }
 
-// Looks are looks at the client's own connections, of which some may lead to a replica. The client chooses among them at random,
-// and as well which one is closed: it may be a good one.
+// Looks are looks at the client's own connections, of which some may lead to a replica. The client chooses at random which one a
+// look goes over, and which one is closed: that may be a good one.
 type Looks struct {
 	until clock.Instant // see address
 	seen  map[int64]bool
@@ -90,8 +91,8 @@ func (s *State) Inspecting() *Looks {
 // Enough reports whether no further look is needed.
 func (l *Looks) Enough() bool { return l.met >= min(sureLooks*max(1, len(l.seen)), mostLooks) }
 
-// Met is the event that a look has met a server, over a connection with a number. It returns how many connections were to be
-// closed so far, if one is now; over reports that there were too many.
+// Met is the event that a look has met a server, over a connection with a number. Quits is 0 if none is to be closed now; else it
+// counts those that were to be closed so far. Over: there were too many.
 func (l *Looks) Met(role Role, connection int64) (quits int, over bool) {
 	if role == Master {
 		l.seen[connection] = true

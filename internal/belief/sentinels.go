@@ -16,7 +16,7 @@ import (
 //	   └──────────────────────────── after Old ─────────────────────────────────── vouched ─────────────┘
 //
 //	trusted  commands go over the client's own connections, and nobody is asked
-//	doubted  only a way for which the Sentinels vouch is used; whoever wants to send asks them; an idle process does not
+//	doubted  only a way for which the Sentinels vouch is used; a process that wants to send asks them; an idle one does not
 //	vouched  commands go over that way; a silence that is noticed by this process alone begins here, too: it passes with time
 type sentinels struct {
 	spoke  atomic.Int64           // an instant: when their first word was heard, or was no longer waited for; 0: not yet
@@ -48,8 +48,8 @@ func (s *State) Watched(now clock.Instant) {
 	s.Doubt(now) // mutant: begins without doubt
 }
 
-// Doubt makes the server suspect until Vouched ends that: its master may have been replaced, or may be about to be. No time ends
-// it. A master may be frozen for longer than any, and whoever was idle meanwhile would believe it when it goes on.
+// Doubt makes the server suspect until vouched ends that: its master may have been replaced, or may be about to be. Time does not
+// end it: a master may be frozen for any time, and a process that was idle meanwhile would believe it when it goes on.
 func (s *State) Doubt(at clock.Instant) {
 	s.change(func(next *standing) { next.doubt(at) })
 }
@@ -91,7 +91,7 @@ func (s *State) Beat(now clock.Instant) Acts {
 }
 
 // StoodStill notices that the process stood still for so long that the Sentinels may have begun and ended a failover. A command
-// is the event, unless the server has just been heard from: it notices that before the timer, or what was published meanwhile.
+// is the event, unless the server has just been heard from: it notices that before the timer fires, or an event arrives.
 func (s *State) StoodStill(now clock.Instant) (do Acts) {
 	beat := s.beat.Load()
 	if beat == 0 || clock.Instant(beat).Until(now) < Pause {
@@ -117,9 +117,9 @@ func (s *State) Switched(now clock.Instant) Acts {
 
 // FirstWord is the event that the Sentinels have said their first word about the server at an address, or have not in time. It
 // ends the doubt with which the watch began at some time, unless they have raised another one. Young: the client's connections
-// were made just before the watch, to a server that a Sentinel had just named. Then it ends also if they do not answer: nothing
-// else speaks against the server, and locks were lost for nothing. Older connections may lead to a master that was deposed, until
-// it is demoted. Used: the client still uses that server.
+// were made just before the watch, to a server that a Sentinel had just named. Then the doubt also ends if they do not answer:
+// nothing else speaks against the server, and locks would be lost for nothing. Older connections may lead to a deposed master,
+// until it is demoted. Used: the client still uses that server.
 func (s *State) FirstWord(w Word, address string, used, young bool, began, now clock.Instant) {
 	nobody := w == Unheard && young // mutant: old connections trusted
 	if (nobody || w == Vouching) && used {
@@ -130,8 +130,8 @@ func (s *State) FirstWord(w Word, address string, used, young bool, began, now c
 }
 
 // Told is the event that the Sentinels have said something of the server at an address, which the client uses; asked is when they
-// were asked. One for which they do not vouch is in doubt, also for whoever sends nothing from now on. If they say nothing, that
-// is no new doubt before their first word was due.
+// were asked. A server for which they do not vouch is in doubt, even if this process sends nothing from now on. If they say
+// nothing, that is no new doubt before their first word was due.
 //
 // A doubt that is raised while this happens is not lost: it is newer than the question, so neither does the word end it, nor is
 // the way used, see Way.

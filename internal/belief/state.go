@@ -27,7 +27,7 @@ import (
 // Where Sentinels are asked, time alone does not end what they have raised: see Doubt.
 //
 // Each event returns what to do, for whoever has connections. Each reply is an event: so what changes with each is one atomic
-// value, written once in a while. All else changes as a whole, see standing. A zero State is one of which nothing is known.
+// value, written once in a while. All else changes as a whole, see standing. Of a zero State nothing is known.
 type State struct {
 	Trips
 	heard    atomic.Int64 // an instant: when the newest reply came, or one of a moment before
@@ -104,7 +104,7 @@ func (s *State) change(how func(next *standing)) {
 
 func (s *standing) suspect(now clock.Instant) bool { return now < s.suspectUntil || s.inDoubt }
 
-// beSuspect is not for less than it is.
+// beSuspect never makes the time shorter for which the server is suspect.
 func (s *standing) beSuspect(until clock.Instant) { s.suspectUntil = max(s.suspectUntil, until) }
 
 // IsHealthy reports whether the server is healthy. Messages count, too: with many waiting processes each sends nothing until a
@@ -120,7 +120,7 @@ func (s *State) IsHealthy(now clock.Instant) bool {
 // IsSuspect reports whether the server is suspect.
 func (s *State) IsSuspect(now clock.Instant) bool { return s.view().suspect(now) }
 
-// Warm reports whether there were enough replies since a connection broke that all of the client's few connections have surely
+// Warm reports whether there were so many replies since a connection broke that each of the client's few connections has surely
 // been made.
 func (s *State) Warm() bool { return s.replies.Load() >= manyReplies }
 
