@@ -105,6 +105,9 @@ func (r *runner) rest(pause time.Duration) bool {
 func (r *runner) connect() time.Duration {
 	n := r.node
 	c, err := r.dialer.dial()
+	if err == nil && c.suspect {
+		err = c.checkRole(false)
+	}
 	if err == nil {
 		err = r.prepare(c, n.served())
 	}

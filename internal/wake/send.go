@@ -39,12 +39,6 @@ func (r *runner) send(c *connection) error {
 // each needs once per connection. An error means that the network or the server does not work now, or that no way works for any
 // waiting user.
 func (r *runner) prepare(c *connection, users []*user) error {
-	if c.suspect {
-		c.suspect = false
-		if err := c.checkRole(false); err != nil {
-			return err
-		}
-	}
 	closed := func(u *user, _ bool) bool { return u.isClosed() } // nothing of a closed registry stays in memory
 	maps.DeleteFunc(c.prepared, closed)
 	maps.DeleteFunc(c.subscribed, closed)
