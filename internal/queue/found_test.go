@@ -43,6 +43,8 @@ func newLock(t *testing.T) *lock {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{"redis:6379"}, ForceSingleClient: true, DisableCache: true,
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return m.Dial() },
+		// It does not ask each second whether the server is there: tests let hours pass.
+		Dialer: net.Dialer{KeepAlive: 24 * time.Hour}, ConnWriteTimeout: 10 * time.Second,
 	})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
