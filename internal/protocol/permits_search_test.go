@@ -30,11 +30,8 @@ func TestPermits_OneProcessIsSearchedOnce(t *testing.T) {
 				held = s.value("a")
 				require.Equal(t, StateGranted, s.is(held, c.each, time.Hour, ModeTry))
 			}
-			var waits []string
-			for i := range 200 {
-				waits = append(waits, s.value("b"))
-				s.waits(waits[i], c.each, i)
-			}
+			waits := s.values("b", 200)
+			s.allWait(waits, c.each, 0)
 			require.EqualValues(t, Contended, s.releases(held))
 			s.count("CONFIG", "RESETSTAT")
 			require.EqualValues(t, Contended, s.releases(waits[0]))

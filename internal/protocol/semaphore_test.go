@@ -133,10 +133,30 @@ func (s *semaphore) heard(registry string, from <-chan string) (all []string) {
 // waits puts a ticket in the queue that has been there for a minute, and for so many microseconds less.
 func (s *semaphore) waits(value string, permits, micros int) {
 	s.Helper()
-	s.count("EVAL", `local time = redis.call('TIME')
+	s.allWait([]string{value}, permits, micros)
+}
+
+// allWait has holds wait, each a microsecond after the one before.
+func (s *semaphore) allWait(values []string, permits, micros int) {
+	s.Helper()
+	args := []string{"EVAL", `local time = redis.call('TIME')
 		redis.call('ZADD', KEYS[1], -time[1] * 1000 + 60000, 'open', -1, 'wide')
-		return redis.call('ZADD', KEYS[1], string.format('%.0f', time[1] * 1000000 - 60000000 + ARGV[1]), ARGV[2])`,
-		"1", QueueKey("orders", formatKey), strconv.Itoa(micros), value+"|60000p"+strconv.Itoa(permits))
+		for i = 2, #ARGV do
+			redis.call('ZADD', KEYS[1], string.format('%.0f', time[1] * 1000000 - 60000000 + ARGV[1] + i - 2), ARGV[i])
+		end`, "1", QueueKey("orders", formatKey), strconv.Itoa(micros)}
+	for _, value := range values {
+		args = append(args, value+"|60000p"+strconv.Itoa(permits))
+	}
+	s.count(args...)
+}
+
+// values are so many new holds of a registry.
+func (s *semaphore) values(registry string, count int) []string {
+	all := make([]string, count)
+	for i := range all {
+		all[i] = s.value(registry)
+	}
+	return all
 }
 
 // What is over is not renewed, although nobody has taken it out yet, and all of it is the next one's.
@@ -496,9 +516,7 @@ func TestPermits_NoOtherProcess(t *testing.T) {
 	held := s.value("a")
 	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
 	heard := s.hears("b")
-	for i := range 3000 {
-		s.waits(s.value("b"), 3, i)
-	}
+	s.allWait(s.values("b", 3000), 3, 0)
 	require.EqualValues(t, Contended, s.releases(held))
 	require.Len(t, s.heard("b", heard), 1)
 }
@@ -509,9 +527,7 @@ func TestPermits_ManyAreGone(t *testing.T) {
 	s.listens()
 	held, next := s.value("a"), s.value("b")
 	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
-	for i := range 1500 {
-		s.waits(s.value("gone"), 1, i)
-	}
+	s.allWait(s.values("gone", 1500), 1, 0)
 	s.waits(next, 1, 1500)
 	s.count("CONFIG", "RESETSTAT")
 	require.EqualValues(t, Contended, s.releases(held))
@@ -525,9 +541,7 @@ func TestPermits_ManyAreGone(t *testing.T) {
 	require.EqualValues(t, 1, s.renews(next, time.Hour))
 	require.Equal(t, StateGranted, s.is(held, 1, time.Hour, ModeTry))
 	require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
-	for i := range 2500 {
-		s.waits(s.value("gone"), 1, i)
-	}
+	s.allWait(s.values("gone", 2500), 1, 0)
 	require.EqualValues(t, Contended, s.releases(held))
 	require.NotEqual(t, "0", s.tickets(), "the rest goes when the lease of the next one is over")
 }
