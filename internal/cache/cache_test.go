@@ -151,7 +151,7 @@ func modelled(t *testing.T, dice *rand.Rand, capacity int) {
 		drops += before - len(m.order)
 		return len(m.order) < m.capacity
 	}
-	for range 5_000 {
+	for range 1_500 {
 		switch action := dice.IntN(100); {
 		case action < 50:
 			path := strconv.Itoa(dice.IntN(2*capacity + 3))
@@ -522,7 +522,7 @@ func TestCache_Hammer(t *testing.T) {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
-			const goroutines, rounds, paths = 16, 3000, 4
+			const goroutines, rounds, paths = 16, 1000, 4
 			r := newStore(capacity)
 			type use struct {
 				mu    sync.Mutex
