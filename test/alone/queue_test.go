@@ -18,7 +18,7 @@ import (
 func TestQueue_NewProcessHasItsTurn(t *testing.T) {
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		const processes = 4
-		w.Contend(processes)
+		w.Contend(processes, 0)
 		var all []time.Duration
 		for range 5 {
 			l := w.Registry().Obtain("42")

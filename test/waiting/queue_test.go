@@ -152,7 +152,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 						done = w.Saturate(ctx, w.Registry(), func() { <-time.After(500 * time.Microsecond) })
 					default:
 						done = new(sync.WaitGroup)
-						w.Contend(processes)
+						w.Contend(processes, 5*time.Millisecond)
 					}
 					w.Cleanup(func() { cancel(); done.Wait() })
 					java := w.Client()
@@ -289,7 +289,7 @@ func TestQueue_WithoutPermissionToAskForScripts(t *testing.T) {
 		w.Do("ACL", "SETUSER", "default", "-script")
 		handoffs := takesTurns(w, 50*time.Millisecond)
 		w.Await("they have begun", func() bool { return len(handoffs()) == 2 })
-		for counted := wide(w); counted == wide(w); { // each 1.7 s
+		for counted := wide(w); counted == wide(w); <-time.After(5 * time.Millisecond) { // each 1.7 s
 			require.Less(w, len(handoffs()), 100)
 		}
 	})

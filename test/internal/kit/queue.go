@@ -168,8 +168,8 @@ func (w *World) withoutDisk() (ends func()) {
 	return ends
 }
 
-// Contend has processes lock and unlock without a pause, until the test ends. On a busy machine some are late.
-func (w *World) Contend(processes int) {
+// Contend has processes lock and unlock, with sections that take so long, until the test ends. On a busy machine some are late.
+func (w *World) Contend(processes int, section time.Duration) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -178,6 +178,7 @@ func (w *World) Contend(processes int) {
 		for range 2 {
 			all.Go(func() {
 				for l.Lock(ctx) == nil {
+					<-time.After(section)
 					if err := l.Unlock(context.WithoutCancel(ctx)); err != nil && !TookLong(err) && !LeaseOver(err) {
 						w.Error(err)
 					}
