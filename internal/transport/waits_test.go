@@ -123,13 +123,15 @@ func TestReplicas_AWriteIsNotLeftBehindOthers(t *testing.T) {
 					Wrote:    func(*protocol.Call, rueidis.RedisResult) bool { return writes },
 				})
 			}
+			const most = 2 * WaitAtMost
+			pause := way.First.RoundTrip().Plus(senderFor) + after
 			var first sync.WaitGroup
-			first.Go(func() { send(true, time.Minute) })
-			<-time.After(way.First.RoundTrip().Plus(senderFor) + after)
+			first.Go(func() { send(true, pause+2*most) }) // until then it is in the way
+			<-time.After(pause)
 			began := way.Clock.Now()
 			second := send(false, time.Minute)
 			require.NoError(t, second.Error())
-			require.Less(t, began.Until(second.Came), 2*WaitAtMost)
+			require.Less(t, began.Until(second.Came), most)
 			first.Wait()
 		})
 	}
