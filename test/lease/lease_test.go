@@ -530,7 +530,7 @@ func TestLease_RenewalEachThirdOfTheLease(t *testing.T) {
 func TestLease_RenewalEndsWithTheHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
-		r := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second))
+		r := w.RegistryOn(f.Client(kit.Unasked), lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second))
 		l, next := r.Obtain("42"), r.Obtain("next")
 		w.Lock(l)
 		w.Pass(10500 * time.Millisecond)

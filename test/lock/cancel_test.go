@@ -81,7 +81,7 @@ func TestLock_CancelledWhileWaitingForRedis(t *testing.T) {
 func TestLock_NothingIsLeftOfACancelledLock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
-		mine := f.Registry().Obtain("42")
+		mine := w.RegistryOn(f.Client(kit.Unasked)).Obtain("42")
 		w.Do("SET", "orders:42", "for ever")
 		ctx, cancel := context.WithCancel(w.Context())
 		given := kit.LockElsewhere(mine, ctx)

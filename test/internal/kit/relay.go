@@ -61,7 +61,7 @@ func (r *Relay) Home(key string) *World {
 func (r *Relay) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	w := r.Servers[0]
 	w.Helper()
-	return w.RegistryOn(w.ClientWith(r.dial, OneConnection, Pipelining, unasked, func(o *rueidis.ClientOption) {
+	return w.RegistryOn(w.ClientWith(r.dial, OneConnection, Pipelining, Unasked, func(o *rueidis.ClientOption) {
 		o.AlwaysRESP2 = true
 	}), opts...)
 }

@@ -195,14 +195,14 @@ func (w *World) ClientWith(
 func (w *World) Client() rueidis.Client {
 	w.Helper()
 	if w.Fake {
-		return w.ClientWith(w.Dial, unasked)
+		return w.ClientWith(w.Dial, Unasked)
 	}
 	return w.ClientWith(w.Dial)
 }
 
-// unasked has a client ask no server each second whether it is there, for worlds in which none falls silent: in an hour of fake
+// Unasked has a client ask no server each second whether it is there, for worlds in which none falls silent: in an hour of fake
 // time that is ten thousand commands.
-func unasked(o *rueidis.ClientOption) {
+func Unasked(o *rueidis.ClientOption) {
 	o.Dialer.KeepAlive, o.ConnWriteTimeout = 24*time.Hour, 10*time.Second
 }
 
