@@ -13,20 +13,10 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// eachWait runs a test in fake time for each call that waits, by polling and in a queue.
-func eachWait(t *testing.T, test func(w *kit.World, op string, r func(f *kit.Flaky) *lockregistry.Registry)) {
-	t.Helper()
-	t.Parallel()
-	for _, op := range kit.InOrder(waitingCalls) {
-		for name := range waysToWait {
-			oneWait(t, op, name, test)
-		}
-	}
-}
-
 var waysToWait = map[string][]lockregistry.Option{"polls": {kit.Polling}, "queues": nil}
 
-// eachWaitInTurn does so in one of the two ways for each call, which the number picks: several tests meet both.
+// eachWaitInTurn runs a test in fake time for each call that waits, in one of the two ways, which the number picks: several tests
+// meet both.
 func eachWaitInTurn(
 	t *testing.T, number int, test func(w *kit.World, op string, r func(f *kit.Flaky) *lockregistry.Registry),
 ) {
@@ -75,7 +65,7 @@ func opOf(call string) string {
 }
 
 func TestFailFast_FirstTry(t *testing.T) {
-	eachWait(t, func(w *kit.World, op string, registry func(f *kit.Flaky) *lockregistry.Registry) {
+	eachWaitInTurn(t, 0, func(w *kit.World, op string, registry func(f *kit.Flaky) *lockregistry.Registry) {
 		f := w.Flaky()
 		r := registry(f)
 		for _, what := range []kit.Fate{kit.Refused(kit.Loading), kit.Cut} {
