@@ -53,9 +53,7 @@ func TestLocksOf_SeveralPrefixes(t *testing.T) {
 			w.Do("SET", prefix+":2", aUUID)
 			w.Do("ZADD", prefix+":{"+prefix+":queue}:waiters", "1795278376064288", aUUID+":5|60000")
 		}
-		for i := range 3000 {
-			w.Do("SET", "other:"+strconv.Itoa(i), aUUID)
-		}
+		w.Do("EVAL", "for i = 1, 3000 do redis.call('SET', 'other:' .. i, ARGV[1]) end", "0", aUUID)
 		all := inspectors(w, w.Client(), prefixes...)
 		found, errs := locksOf(w, all)
 		for i, one := range all {
