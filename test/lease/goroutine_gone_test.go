@@ -51,7 +51,8 @@ func TestGone_AGoroutineThatIsGone(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					var log kit.Journal
 					opts := []lockregistry.Option{lockregistry.WithRenewal(), lockregistry.WithLease(lease)}
-					r, other := w.Registry(append(opts, log.Option())...), w.Registry(opts...)
+					r := w.Registry(append(opts, log.Option())...)
+					other := w.Registry(append(opts, lockregistry.WithPollInterval(time.Second/2))...)
 					w.Pass(lease/2 + time.Second)
 					within := leaves(w, r, of(r))
 					began, limit := time.Now(), max(2*lease, time.Minute)+time.Second
@@ -317,7 +318,7 @@ func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
 						require.True(w, w.Free(kit.TheKey))
 						return
 					}
-					for began := time.Now(); len(log.Lines(ended, kit.TheKey)) == 0; w.Pass(lease) {
+					for began := time.Now(); len(log.Lines(ended, kit.TheKey)) == 0; w.Pass(10 * lease) {
 						require.Less(w, time.Since(began), 2*time.Minute)
 						runtime.GC()
 					}

@@ -125,7 +125,7 @@ func TestLost_AllWhoShareALostHoldAreEvicted(t *testing.T) {
 // Each of many owners learns of its loss: of those that share a hold, and of those that lose the lock one after the other. None
 // gets the lock again within its lost section.
 func TestLost_EachOwnerLearnsOfIt(t *testing.T) {
-	const owners = 40
+	const owners = 10
 	for name, pick := range kit.LockKinds {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
