@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-var countedNames = flag.Int("names", 20_000, "how many names TestMemory_OfNames counts the memory of")
+var countedNames = flag.Int("names", 12_000, "how many names TestMemory_OfNames counts the memory of")
 
 // least is less than the lock of a name takes alone.
 const least = 200
