@@ -29,13 +29,15 @@ const WatchKeys = `local redis = (function()
       return
     end
     for i, key in ipairs({...}) do
-      local reader = string.match(key, ':([^:]*:[^:]*):rwlock_timeout:%d+$')
-      local own = reader and #KEYS > 1 and string.sub(ARGV[1] or '', -#reader) == reader and
-        ((ARGV[2] or '') == '' or string.find(key, ARGV[2], 1, true) ~= 1) -- force_unlock.lua is told a name from the hash
-      if not declared[key] and (own or not reader) then
-        local report = 'UNDECLARED ' .. command .. ' ' .. key .. ', declared: ' .. table.concat(KEYS, ' ')
-        real.log(real.LOG_WARNING, report)
-        real.pcall('UNDECLARED', report)
+      if not declared[key] then
+        local reader = string.match(key, ':([^:]*:[^:]*):rwlock_timeout:%d+$')
+        local own = reader and #KEYS > 1 and string.sub(ARGV[1] or '', -#reader) == reader and
+          ((ARGV[2] or '') == '' or string.find(key, ARGV[2], 1, true) ~= 1) -- force_unlock.lua is told a name from the hash
+        if own or not reader then
+          local report = 'UNDECLARED ' .. command .. ' ' .. key .. ', declared: ' .. table.concat(KEYS, ' ')
+          real.log(real.LOG_WARNING, report)
+          real.pcall('UNDECLARED', report)
+        end
       end
       if not several[command] then
         return
