@@ -67,7 +67,7 @@ func (on scriptServers) run(name string, redisson bool, test func(s *scripted)) 
 	for _, server := range on.all {
 		on.Run(name+"/"+filepath.Base(server.Binary()), func(t *testing.T) {
 			server.Command(t, "FLUSHALL")
-			test(&scripted{t, server, redisson})
+			test(&scripted{t, server, server.Connect(t), redisson})
 		})
 	}
 }
@@ -76,10 +76,11 @@ func (on scriptServers) run(name string, redisson bool, test func(s *scripted)) 
 type scripted struct {
 	*testing.T
 	server   *redistest.Server
+	conn     *redistest.Connection
 	redisson bool
 }
 
-func (s *scripted) do(args ...string) string { return s.server.Command(s.T, args...) }
+func (s *scripted) do(args ...string) string { return s.conn.Command(args...) }
 
 // attends has a process listen for its grants.
 func (s *scripted) attends(registry string) <-chan string {

@@ -23,6 +23,7 @@ type semaphore struct {
 	*testing.T
 	Config
 	server *redistest.Server
+	conn   *redistest.Connection
 	client rueidis.Client
 	last   int
 }
@@ -32,7 +33,8 @@ func semaphoreOf(t *testing.T) *semaphore {
 	t.Parallel()
 	server := redistest.Start(t)
 	return &semaphore{
-		T: t, Config: Config{Prefix: "orders", Publishes: true}, server: server, client: connectTo(t, server),
+		T: t, Config: Config{Prefix: "orders", Publishes: true},
+		server: server, conn: server.Connect(t), client: connectTo(t, server),
 	}
 }
 
@@ -75,7 +77,7 @@ func (s *semaphore) releases(value string) int64 {
 }
 
 // count is what a command replies.
-func (s *semaphore) count(args ...string) string { return s.server.Command(s.T, args...) }
+func (s *semaphore) count(args ...string) string { return s.conn.Command(args...) }
 
 func (s *semaphore) tickets() string {
 	return s.count("ZCOUNT", QueueKey("orders", formatKey), "0", "+inf")

@@ -23,33 +23,64 @@ func (e ReplyError) Error() string { return string(e) }
 // Do runs one command on its own connection and returns the reply as text: "(nil)" for a null, an array with one element per
 // line. An error reply is returned as a ReplyError.
 func (s *Server) Do(args ...string) (reply string, err error) {
-	err = s.session(func(do func(args ...string) (string, error)) error {
-		reply, err = do(args...)
-		return err
-	})
-	return reply, err
+	c, err := s.connect()
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = c.conn.Close() }()
+	return c.do(args...)
 }
 
-// session has commands run on one connection.
-func (s *Server) session(use func(do func(args ...string) (string, error)) error) error {
+// Connection is one to a server for a test that sends it many commands, one after the other.
+type Connection struct {
+	tb     testing.TB
+	server *Server
+	conn   net.Conn
+	reader *bufio.Reader
+}
+
+// Connect makes a connection. It is closed when the test ends.
+func (s *Server) Connect(tb testing.TB) *Connection {
+	tb.Helper()
+	c, err := s.connect()
+	if err != nil {
+		tb.Fatalf("redistest: a connection to %s: %v", s.Addr(), err)
+	}
+	tb.Cleanup(func() { _ = c.conn.Close() })
+	c.tb = tb
+	return c
+}
+
+// Command is what [Server.Command] is, over this connection.
+func (c *Connection) Command(args ...string) string {
+	c.tb.Helper()
+	reply, err := c.do(args...)
+	if err != nil {
+		c.tb.Fatalf("redistest: %s on %s: %v", strings.Join(args, " "), c.server.Addr(), err)
+	}
+	return reply
+}
+
+func (s *Server) connect() (*Connection, error) {
 	conn, err := net.DialTimeout("tcp", s.Addr(), commandLimit)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = conn.Close() }()
-	reader := bufio.NewReader(conn)
-	do := func(args ...string) (string, error) {
-		if err := conn.SetDeadline(time.Now().Add(commandLimit)); err != nil {
-			return "", err
-		}
-		return call(conn, reader, args...)
-	}
+	c := &Connection{server: s, conn: conn, reader: bufio.NewReader(conn)}
 	if s.password != "" {
-		if _, err := do("AUTH", s.password); err != nil {
-			return err
+		if _, err := c.do("AUTH", s.password); err != nil {
+			_ = conn.Close()
+			return nil, err
 		}
 	}
-	return use(do)
+	return c, nil
+}
+
+func (c *Connection) do(args ...string) (string, error) {
+	if err := c.conn.SetDeadline(time.Now().Add(commandLimit)); err != nil {
+		return "", err
+	}
+	return call(c.conn, c.reader, args...)
 }
 
 // Command is Do for a test: it fails the test on any error, an error reply
