@@ -264,14 +264,14 @@ func TestLease_ARefusedRenewalBesideAShorterOne(t *testing.T) {
 // Whatever renewals are under way at once, and whatever becomes of them: when the loss is announced, the key is there.
 func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(4) {
+	for seed := range uint64(2) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				random := rand.New(rand.NewPCG(seed, 1))
 				upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
 				f := w.Flaky()
 				opts := []lockregistry.Option{lockregistry.WithLease(30 * time.Second)}
-				if seed%4 == 0 {
+				if seed == 0 {
 					opts = append(opts, lockregistry.WithRenewal())
 				}
 				r := w.RegistryOn(f.Client(kit.OwnConnections), opts...)
