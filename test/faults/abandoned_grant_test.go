@@ -18,7 +18,7 @@ func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const calls = 200
 		f := w.Flaky()
-		l := w.RegistryOn(f.Client(kit.OwnConnections), kit.Polling).Obtain("42")
+		l := w.RegistryOn(f.Client(kit.OwnConnections, kit.Unasked), kit.Polling).Obtain("42")
 		w.Lock(l)
 		w.Unlock(l) // the server knows the script from now on
 		f.Fate("obtain", kit.Cut)
