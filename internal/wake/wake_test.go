@@ -480,7 +480,7 @@ func TestOwnChannel_IsLeftOnceTheServerIsNotBusy(t *testing.T) {
 		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
 	})
 	leaves.Close()
-	require.Never(t, func() bool { return b.logged("lost the connection") > 0 }, 3*tidying, tidying/10)
+	require.Never(t, func() bool { return b.logged("lost the connection") > 0 }, 2*tidying, tidying/10)
 	b.do("SCRIPT", "KILL")
 	<-ended
 	b.await("the channel is left", func() bool { return b.do("PUBSUB", "NUMSUB", "channel:leaves") == "channel:leaves\n0" })
