@@ -90,16 +90,23 @@ func StartSentinels(tb testing.TB, replicas, sentinels int, more ...string) *Dep
 		}
 		d.Servers = append(d.Servers, Start(tb, args...))
 	}
-	for range sentinels {
-		s := StartSentinel(tb, more...)
+	d.AddSentinels(sentinels, more...)
+	return d
+}
+
+// AddSentinels starts Sentinels of the first server, and returns once all know each other. More than half of the added ones must
+// find it down before one replaces it.
+func (d *Deployment) AddSentinels(n int, args ...string) {
+	d.tb.Helper()
+	for range n {
+		s := StartSentinel(d.tb, args...)
 		d.Sentinels = append(d.Sentinels, s)
-		quorum := strconv.Itoa(sentinels/2 + 1)
-		s.Command(tb, append(append([]string{"SENTINEL", "MONITOR", MasterSet}, hostPort(d.Servers[0])...), quorum)...)
-		s.Command(tb, "SENTINEL", "SET", MasterSet,
+		quorum := strconv.Itoa(n/2 + 1)
+		s.Command(d.tb, append(append([]string{"SENTINEL", "MONITOR", MasterSet}, hostPort(d.Servers[0])...), quorum)...)
+		s.Command(d.tb, "SENTINEL", "SET", MasterSet,
 			"down-after-milliseconds", strconv.FormatInt(NodeTimeout.Milliseconds(), 10), "failover-timeout", "6000")
 	}
 	d.AwaitHealthy()
-	return d
 }
 
 // StartSentinel starts a Sentinel that knows no master yet, as [Start] starts a server.

@@ -18,11 +18,18 @@ import (
 //
 // An operator, or a program, may also have the Sentinels watch another server (SENTINEL REMOVE, then MONITOR). That is no
 // failover: nobody demotes the former master, and nothing else is published.
-var events = []string{"+sdown", "+odown", "+try-failover", vote, switched, "+monitor"} // mutant: another master unheard
+//
+// And they publish which Sentinels they find: by the next failover these may have replaced all others, one after another.
+var events = []string{
+	"+sdown", "+odown", "+try-failover", vote, switched, found, moved,
+	"+monitor", // mutant: another master unheard
+}
 
 const (
 	vote     = "+vote-for-leader"
 	switched = "+switch-master"
+	found    = "+sentinel"
+	moved    = "+sentinel-address-switch"
 )
 
 // council knows which Sentinels there are and which are heard, and decides what an event means. It has no clock and no
@@ -184,8 +191,9 @@ func (c *council) learnFrom(a *Answer, using string) (acts []act) {
 	return acts
 }
 
-// published takes an event. Its message begins with "master NAME IP PORT", of replicas and Sentinels with "slave" or "sentinel".
-// That of a change is "NAME IP PORT IP PORT", that of a vote "ID EPOCH": it does not say which master set it is for.
+// published takes an event. Its message begins with "master NAME IP PORT"; of replicas and Sentinels with "slave" or "sentinel",
+// and "@ NAME IP PORT" follows. That of a change is "NAME IP PORT IP PORT", that of a vote "ID EPOCH": it does not say which
+// master set it is for. A Sentinel that has found another one, or a new address of one, is asked for it.
 //
 // Events of strangers do not count: with each of them LongestContest would begin anew.
 func (c *council) published(by, channel, message string, now time.Time) []act {
@@ -200,6 +208,10 @@ func (c *council) published(by, channel, message string, now time.Time) []act {
 		}
 	case channel == switched && len(words) > 0 && words[0] == c.set:
 		c.changed(words[1:], now)
+	case channel == found && len(words) > 5 && words[5] == c.set, channel == moved && len(words) > 1 && words[1] == c.set:
+		return []act{{do: ask, address: by}} // mutant: new Sentinels unheard
+	case channel == found, channel == moved:
+		return nil
 	case channel != switched && len(words) > 1 && words[0] == "master" && words[1] == c.set:
 	default:
 		return nil

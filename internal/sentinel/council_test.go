@@ -1,6 +1,7 @@
 package sentinel
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -74,6 +75,21 @@ func TestCouncil_WatchesAnotherServer(t *testing.T) {
 	require.Equal(t, []act{{do: doubt}}, c.published("a", "+monitor", "master main 10.0.0.2 6379 quorum 2", now))
 	require.Empty(t, c.published("a", "+monitor", "master other 10.0.0.2 6379 quorum 2", now))
 	require.NotContains(t, events, "-monitor")
+}
+
+// One that finds another Sentinel, or a new address of one, is asked where that is.
+func TestCouncil_FindsAnotherSentinel(t *testing.T) {
+	c, now := newCouncil("main"), time.Now()
+	c.learn([]string{"a"})
+	for channel, of := range map[string]string{
+		found: "sentinel 0f3c 10.0.0.9 26379 @ %s 10.0.0.1 6379",
+		moved: "master %s 10.0.0.1 6379 ip 10.0.0.9 port 26379 for 0f3c",
+	} {
+		require.Contains(t, events, channel)
+		require.Equal(t, []act{{do: ask, address: "a"}}, c.published("a", channel, fmt.Sprintf(of, "main"), now))
+		require.Empty(t, c.published("a", channel, fmt.Sprintf(of, "other"), now))
+		require.Empty(t, c.published("a", channel, "sentinel", now))
+	}
 }
 
 // A Sentinel that is down is dialed less and less often, at least once a second; one that was heard, at once.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -31,9 +32,13 @@ const promptEvery = time.Second
 var errLags = errors.New("this Sentinel names a former master")
 
 // Tracked returns how a client is to dial so that it can be prompted.
+//
+// When a Sentinel publishes that it has found another one, rueidis takes the rest of the message, "PORT @ NAME IP PORT", for the
+// port. Without that address a client would reach no Sentinel any more once all others have been replaced.
 func (w *Watch) Tracked(dial Dial) Dial {
 	return func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
 		p := &w.prompter
+		address, _, _ = strings.Cut(address, " @ ") // mutant: found Sentinels not dialed
 		if p.lags(address) {
 			return nil, errLags
 		}

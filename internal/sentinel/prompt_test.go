@@ -59,6 +59,27 @@ func TestWatch_PromptsAClientThatLags(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
+// Rueidis dials what it makes of the message of a Sentinel that has found another one.
+func TestWatch_TrackedDialsWhatASentinelHasFound(t *testing.T) {
+	w := New(withRESP3("10.0.0.1:26379"), "main")
+	t.Cleanup(w.Close)
+	var dialed string
+	dial := w.Tracked(func(_ context.Context, address string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		dialed = address
+		return nil, io.EOF
+	})
+	for message, address := range map[string]string{
+		"10.0.0.9:26379":                        "10.0.0.9:26379",
+		"10.0.0.9:26379 @ main 10.0.0.1 6379":   "10.0.0.9:26379",
+		"[2001:db8::9]:26379 @ main ::1 6379":   "[2001:db8::9]:26379",
+		"sentinel.example:26379 @ main db 6379": "sentinel.example:26379",
+	} {
+		_, err := dial(t.Context(), message, &net.Dialer{}, nil)
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, address, dialed)
+	}
+}
+
 func TestSuccessor(t *testing.T) {
 	for name, c := range map[string]struct {
 		using   string

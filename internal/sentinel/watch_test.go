@@ -270,6 +270,28 @@ func TestWatch_OneIsAdded(t *testing.T) {
 	added.heard(t)
 }
 
+// Sentinels are replaced one after another, while nobody has a question. The last ones are heard when all first ones are gone.
+func TestWatch_AllAreReplaced(t *testing.T) {
+	all := three(t)
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	for _, id := range []string{"d", "e", "f"} {
+		added := newFake(t, id)
+		for _, f := range all {
+			f.change(func() { f.others = append(f.others, added.address()) })
+			added.others = append(added.others, f.address())
+		}
+		host, port, _ := net.SplitHostPort(added.address())
+		all[0].publish(found, "sentinel "+id+" "+host+" "+port+" @ main 10.0.0.1 6379")
+		added.heard(t)
+		_ = all[0].listener.Close()
+		all[0].cut()
+		all = append(all[1:], added)
+	}
+	all[1].publish("+odown", "master main 10.0.0.1 6379")
+	require.Eventually(t, func() bool { return w.doubts.Load() == 1 }, patience, time.Millisecond)
+}
+
 // A Sentinel of another deployment, with a master set of the same name, is no concern of those that stand by the server, whatever
 // it publishes, and however many others it knows.
 func TestWatch_AStranger(t *testing.T) {

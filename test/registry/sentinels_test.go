@@ -128,6 +128,42 @@ func TestOpen_SentinelsThatAreToWatchAnotherServer(t *testing.T) {
 	require.ErrorIs(t, former.Release(t.Context()), lockregistry.ErrLockLost)
 }
 
+// Sentinels are replaced by others, as when their machines are. Then the new ones replace the master: the registry follows them,
+// although none of those is left that it was told of.
+func TestOpen_AllSentinelsAreReplaced(t *testing.T) {
+	t.Parallel()
+	d := redistest.StartSentinels(t, 1, 3)
+	former, next := d.Servers[0], d.Servers[1]
+	all := strings.Join(d.Addresses(), "&addr=")
+	all = strings.Replace(all, "&", "?", 1) + "&master_set=" + redistest.MasterSet
+	r, err := lockregistry.Open(t.Context(), "redis://"+all, "orders")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	gone := d.Sentinels
+	d.AddSentinels(3)
+	for i := range gone { // the first one, which the client follows, last
+		gone[len(gone)-1-i].Stop()
+	}
+	d.Sentinels = d.Sentinels[len(gone):]
+	for _, s := range d.Sentinels {
+		s.Command(t, "SENTINEL", "RESET", redistest.MasterSet) // it forgets those that are gone
+	}
+	d.AwaitHealthy()
+	d.Sentinels[0].Command(t, "SENTINEL", "FAILOVER", redistest.MasterSet)
+	d.AwaitPromotion("orders:42", former)
+	require.Eventually(t, func() bool {
+		ctx, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		hold, err := r.Acquire(ctx, "42")
+		if err != nil {
+			return false
+		}
+		there := next.Command(t, "EXISTS", "orders:42") == "1"
+		_ = hold.Release(t.Context())
+		return there
+	}, 30*time.Second, time.Millisecond)
+}
+
 // The Sentinel that the client follows is cut off from the others, and goes on to name the former master after a failover. The
 // registry asks all of them, and locks on the successor once a deposed master would have been demoted.
 func TestOpen_ASentinelThatIsCutOffFromTheOthers(t *testing.T) {

@@ -463,8 +463,18 @@ var mutations = []mutation{
 	},
 	{
 		"another master unheard", "nobody hears that a Sentinel is told to watch another server",
-		`, "+monitor"`, "",
+		`"+monitor",`, "",
 		"../../internal/sentinel:TestCouncil_WatchesAnotherServer$ ../../test/registry:TestOpen_SentinelsThatAreToWatchAnotherServer$",
+	},
+	{
+		"new Sentinels unheard", "Sentinels that have replaced all others are not heard",
+		"[]act{{do: ask, address: by}}", "nil",
+		"../../internal/sentinel:TestWatch_AllAreReplaced$",
+	},
+	{
+		"found Sentinels not dialed", "a client does not reach the Sentinels that have replaced all others",
+		`address, _, _ = strings.Cut(address, " @ ")`, `_, _, _ = strings.Cut(address, " @ ")`,
+		"../../internal/sentinel:TestWatch_TrackedDialsWhatASentinelHasFound$ ../../test/registry:TestOpen_AllSentinelsAreReplaced$",
 	},
 	{
 		"lagging Sentinel followed", "a client goes on to ask a Sentinel that is cut off from the others",
