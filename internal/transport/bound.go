@@ -135,9 +135,10 @@ func (b *bound) stop() (over, reusable bool) {
 	return over, reusable
 }
 
-// land ends a flight whose driver has answered. An idle bound keeps no node that was dropped.
+// land ends a flight whose driver has answered: it has not if code of the user has panicked in the caller. An idle bound keeps no
+// node that was dropped.
 func (b *bound) land() {
-	if b.queued {
+	if b.queued && b.stage.Load() == done { // mutant: driver loses its node
 		b.queued = false
 		b.to.Store(nil) // mutant: node kept by an idle bound
 	}

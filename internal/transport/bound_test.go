@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 // Nobody gets a bound that another one has, however rounds come in between, and each place is free in the end.
@@ -64,6 +66,82 @@ func TestBound_HasOneOwner(t *testing.T) {
 		require.NotZero(t, slows.Load())
 		require.Empty(t, s.bounds.used)
 	})
+}
+
+// bomb is a context of which one call of a method panics in the goroutine that sends a command.
+type bomb struct {
+	context.Context
+	left  *atomic.Int32 // calls before that
+	after time.Duration // how long that call takes
+}
+
+func (b bomb) count() {
+	var stack [64]uintptr
+	frames := runtime.CallersFrames(stack[:runtime.Callers(2, stack[:])])
+	for more := true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		sends := strings.HasSuffix(f.Function, ".(*Client).send") || strings.HasSuffix(f.Function, ".(*Node).doOwn")
+		if sends && b.left.Add(-1) == 0 {
+			<-time.After(b.after)
+			panic("a method of the context")
+		}
+	}
+}
+
+func (b bomb) Deadline() (time.Time, bool) { b.count(); return b.Context.Deadline() }
+func (b bomb) Done() <-chan struct{}       { b.count(); return b.Context.Done() }
+func (b bomb) Err() error                  { b.count(); return b.Context.Err() }
+func (b bomb) Value(key any) any           { b.count(); return b.Context.Value(key) }
+
+// Wherever code of the user panics, a hook or a method of the context, the place of the command is free afterwards, and no other
+// command gets its reply.
+func TestBound_IsFreeAfterAPanic(t *testing.T) {
+	const took = 300 * time.Millisecond // a round makes its bound a timed one
+	for name, c := range map[string]struct {
+		queued bool
+		after  time.Duration
+	}{
+		"direct": {false, 0}, "queued": {true, 0},
+		"queued, and sent": {true, took / 2}, "queued, and the reply has come": {true, 2 * took},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
+				explodes := false
+				way := open(func(context.Context) rueidis.RedisResult {
+					<-time.After(took)
+					if explodes {
+						panic("a hook")
+					}
+					return rueidis.RedisResult{}
+				})
+				s := way.First
+				way.deaf.Store(c.queued)
+				do := func(ctx context.Context) (panicked any) {
+					defer func() { panicked = recover() }()
+					s.heardNow()
+					way.Do(&Wait{Ctx: ctx, Limit: time.Minute}, &protocol.Call{Key: "42"})
+					return nil
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				for n, panicked := int32(1), any(true); panicked != nil; n++ {
+					left := new(atomic.Int32)
+					left.Store(n)
+					panicked = do(bomb{ctx, left, c.after})
+					require.Empty(t, s.bounds.used, "after call %d", n)
+					began := time.Now()
+					require.Nil(t, do(t.Context()))
+					require.Equal(t, took, time.Since(began), "after call %d", n)
+				}
+				if !c.queued {
+					explodes = true
+					require.NotNil(t, do(t.Context()))
+					require.Empty(t, s.bounds.used)
+				}
+			})
+		})
+	}
 }
 
 // A command learns how many are under way, and a bound is used again.

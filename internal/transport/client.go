@@ -118,6 +118,18 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 		s.doQueued(p, c, end, a.Sent, &a)
 		return a
 	}
+	if unsent := s.doDirect(p, c, end, &a); unsent {
+		rest := p.from(a.Sent)
+		end, _ = s.bounds.take()
+		s.doQueued(&rest, c, end, t.Clock.Now(), &a)
+	}
+	return a
+}
+
+// doDirect is Do for a caller that sends through the client. Unsent: it must be sent once more, see doQueued.
+func (s *Node) doDirect(p *Wait, c *protocol.Call, end *bound, a *Reply) (unsent bool) {
+	t, stopped := s.client, false
+	defer s.bounds.forsake(end, &stopped)
 	s.bounds.begin(end, p, a.Sent, nil)
 	a.RedisResult = c.Send(end, t.redis)
 	a.ReadBack = c.ReadBack()
@@ -125,19 +137,17 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
 	unanswered := errors.Is(a.Error(), fault.NoAnswer)
-	if unanswered && !end.over() {
-		rest := p.from(a.Sent) // it was not sent, see doQueued
-		s.bounds.stop(end)
-		end, _ = s.bounds.take()
-		s.doQueued(&rest, c, end, t.Clock.Now(), &a)
-		return a
-	}
+	unsent = unanswered && !end.over()
 	s.bounds.stop(end)
+	stopped = true
+	if unsent {
+		return true
+	}
 	if overdue && !unanswered {
 		t.deaf.Store(true)
 	}
-	s.takeIn(p, excused, &a)
-	return a
+	s.takeIn(p, excused, a)
+	return false
 }
 
 // Within waits for the outcome of another command for as long as p says. If no time is left it does not wait: the outcome

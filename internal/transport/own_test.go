@@ -72,6 +72,43 @@ func TestOwn_EachReplyIsThatOfItsCommand(t *testing.T) {
 	require.Positive(t, unanswered.Load())
 }
 
+// A connection whose user panics, in a method of the caller's context, is closed, and in nobody's way.
+func TestOwn_IsClosedAfterAPanic(t *testing.T) {
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	defer client.Close()
+	way := New(client)
+	defer way.Close()
+	s := way.First
+	c := protocol.Call{Script: protocol.NewScript("return 1"), Key: "42"}
+	do := func(w *ownConn, p *Wait) (panicked any) {
+		defer func() { panicked = recover() }()
+		end, _ := s.bounds.take()
+		a := Reply{Sent: way.Clock.Now()}
+		s.doOwn(w, p, &c, end, &a)
+		require.NoError(t, a.Error())
+		return nil
+	}
+	for n, panicked := int32(1), any(true); panicked != nil; n++ {
+		var w *ownConn
+		require.Eventually(t, func() bool {
+			way.Do(&Wait{Ctx: t.Context(), Limit: 5 * time.Second}, &c)
+			w = s.own.conn.Load()
+			return w != nil && w.take()
+		}, time.Minute, time.Microsecond)
+		left := new(atomic.Int32)
+		left.Store(n)
+		panicked = do(w, &Wait{Ctx: bomb{t.Context(), left, 0}, Limit: 5 * time.Second})
+		require.Empty(t, s.bounds.used)
+		if panicked != nil {
+			require.NotSame(t, w, s.own.conn.Load())
+			require.Eventually(t, func() bool {
+				return w.Do(t.Context(), w.B().Ping().Build()).Error() != nil
+			}, time.Minute, time.Millisecond)
+		}
+	}
+}
+
 // telling is a client whose server gives these replies, one after the other.
 type telling struct {
 	rueidis.Client

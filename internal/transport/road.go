@@ -268,6 +268,8 @@ func (s *Node) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult
 // does not know the script, for instance, is sent again, as is one that had to wait for a connection that was being made for
 // another caller, who has left: the client returned what that one has got.
 func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Instant, a *Reply) {
+	stopped := false
+	defer s.bounds.forsake(end, &stopped)
 	s.own.interrupt() // not one at a time, or after a pause; see take
 	of := task{key: c.Key}
 	if c.ReadsBack() { // several commands, which stay together
@@ -294,7 +296,8 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 		}
 	}
 	o := s.outcome(e, began, &a.RedisResult)
-	if !s.bounds.stop(end) {
+	over := s.bounds.stop(end)
+	if stopped = true; !over {
 		e.forget()
 	}
 	if a.Came, a.Fresh = o.came, o.trusted; fault.Answered(a.Error()) {

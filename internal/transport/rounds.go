@@ -70,6 +70,14 @@ func (p *boundPool) stop(b *bound) (over bool) {
 	return over
 }
 
+// forsake drops a bound if its caller has not stopped it, because code of the user has panicked. A driver may still answer it.
+func (p *boundPool) forsake(b *bound, stopped *bool) {
+	if !*stopped {
+		defer p.free(b, false) // mutant: panic keeps a place
+		b.stop()
+	}
+}
+
 // free returns a bound to the pool, or, if another goroutine may still use it, drops it.
 func (p *boundPool) free(b *bound, again bool) {
 	p.mu.Lock()

@@ -482,6 +482,16 @@ var mutations = []mutation{
 		"../../internal/sentinel:TestSuccessor$ ../../test/registry:TestOpen_ASentinelThatIsCutOffFromTheOthers$",
 	},
 	{
+		"panic keeps a place", "a command in which code of the user panics counts as under way for ever",
+		"defer p.free(b, false)", "",
+		"../../internal/transport:TestBound_IsFreeAfterAPanic$",
+	},
+	{
+		"driver loses its node", "a driver finds no node for the reply to a caller that has panicked",
+		" && b.stage.Load() == done", "",
+		"../../internal/transport:TestBound_IsFreeAfterAPanic$",
+	},
+	{
 		"trusted too soon", "the old master is believed again before it is demoted",
 		"30 * time.Second", "5 * time.Second",
 		"TestOutage$",
