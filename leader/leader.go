@@ -54,7 +54,6 @@ type Candidate struct {
 
 // term is a candidate's leadership, from getting the lock until lead has returned.
 type term struct {
-	hold   *lockregistry.Hold
 	led    context.Context // of lead
 	cancel context.CancelCauseFunc
 }
@@ -215,23 +214,24 @@ const (
 
 // reign leads for one term and releases the lock. The error says why the term ended; nil after a resignation.
 func (c *Candidate) reign(ctx context.Context, hold *lockregistry.Hold) (how outcome, err error) {
-	t := &term{hold: hold}
-	within, cancel := context.WithCancelCause(ctx)
-	t.led, t.cancel = hold.Context(within), cancel // the hold's context itself, which goes by the clock
-	c.term.Store(t)
 	err = errUnreturned
-	defer func() { // lead may panic
-		c.term.Store(nil)
-		t.cancel(nil)
+	began := false
+	defer func() { // lead may panic, as may a method of ctx here
 		// Only now: no other candidate may lead before lead has returned.
 		released := hold.Release(context.WithoutCancel(ctx))
 		if !errors.Is(released, lockregistry.ErrLockLost) || !errors.Is(err, lockregistry.ErrLockLost) {
 			err = fault.Join(err, released)
 		}
-		if c.revoked != nil {
+		if began && c.revoked != nil {
 			c.revoked(err)
 		}
 	}()
+	within, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t := &term{hold.Context(within), cancel} // the hold's context itself, which goes by the clock
+	began = true
+	c.term.Store(t)
+	defer c.term.Store(nil)
 	if c.granted != nil {
 		c.granted(t.led)
 	}

@@ -139,16 +139,16 @@ func (m Middleware) Handler(next http.Handler) http.Handler {
 			Error(w, err)
 			return
 		}
-		ctx := hold.Context(r.Context())
-		answer := &answer{ResponseWriter: w, hold: hold, ctx: ctx}
+		answer := &answer{ResponseWriter: w, hold: hold, ctx: r.Context()}
 		defer func() {
-			if !answer.released { // next has panicked
+			if !answer.released { // next has panicked, or a method of the request's context
 				if err := answer.release(); err != nil {
 					m.fail(r, err)
 				}
 			}
 		}()
-		next.ServeHTTP(answer, r.WithContext(ctx))
+		answer.ctx = hold.Context(answer.ctx)
+		next.ServeHTTP(answer, r.WithContext(answer.ctx))
 		lost := answer.lost()
 		err = answer.release()
 		if err == nil {
@@ -175,7 +175,7 @@ type answer struct {
 	http.ResponseWriter
 
 	hold     *lockregistry.Hold
-	ctx      context.Context //nolint:containedctx // of the request that it answers
+	ctx      context.Context //nolint:containedctx // of the request that it answers, then of the hold
 	released bool            // Release was called: what is written now comes from outside the middleware
 	begun    bool            // the status is sent
 	refused  error           // why it was 500

@@ -11,7 +11,10 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"runtime"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -240,6 +243,52 @@ func TestMiddleware_APanicReleases(t *testing.T) {
 	})
 	require.False(t, s.Obtain("42").IsHeld())
 	require.Equal(t, http.StatusOK, s.ask(func(http.ResponseWriter, *http.Request) {}).Code)
+}
+
+// bomb is a context of which one call of a method panics in the goroutine that serves a request.
+type bomb struct {
+	context.Context
+	left *atomic.Int32 // calls until then; 0: none panics
+}
+
+func (b bomb) count() {
+	var stack [64]uintptr
+	frames := runtime.CallersFrames(stack[:runtime.Callers(2, stack[:])])
+	for more := true; more; {
+		var f runtime.Frame
+		if f, more = frames.Next(); strings.Contains(f.Function, "Middleware.Handler.") && b.left.Add(-1) == 0 {
+			panic("a method of the context")
+		}
+	}
+}
+
+func (b bomb) Deadline() (time.Time, bool) { b.count(); return b.Context.Deadline() }
+func (b bomb) Done() <-chan struct{}       { b.count(); return b.Context.Done() }
+func (b bomb) Err() error                  { b.count(); return b.Context.Err() }
+func (b bomb) Value(key any) any           { b.count(); return b.Context.Value(key) }
+
+// Wherever a method of the request's context panics, which other middleware may have made, the lock is free again.
+func TestMiddleware_ContextThatPanics(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	places := 0
+	for n, ended := int32(0), false; !ended; n++ { // the first time it is asked for more
+		left := new(atomic.Int32)
+		left.Store(n)
+		func() {
+			defer func() { _ = recover() }()
+			request := httptest.NewRequestWithContext(bomb{t.Context(), left}, http.MethodPost, "/ship?order=42", nil)
+			s.m.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })).
+				ServeHTTP(httptest.NewRecorder(), request)
+		}()
+		if ended = left.Load() > 0; !ended {
+			places++
+		}
+		hold, err := s.Acquire(t.Context(), "42", lockregistry.Wait(20*time.Second))
+		require.NoError(t, err, "after call %d", n)
+		require.NoError(t, hold.Release(t.Context()))
+	}
+	require.Greater(t, places, 5)
 }
 
 // What net/http offers beyond a ResponseWriter is there.
