@@ -54,16 +54,24 @@ type Reader struct {
 	readOnly atomic.Bool // the server knows EVALSHA_RO, and refuses EVALSHA to this user
 }
 
-// builder makes the command for a group of keys: verb is EVAL or EVALSHA, or its read-only form. Bare: without the keys beside
-// them.
-type builder func(b rueidis.Builder, n int, verb, script string, bare bool) rueidis.Completed
+// builder makes the command for a group of keys: verb is EVAL or EVALSHA, or its read-only form.
+type builder func(b rueidis.Builder, n int, verb, script string, as naming) rueidis.Completed
+
+// naming is what a command names besides the keys of locks.
+type naming uint8
+
+const (
+	beside naming = iota // the keys beside them
+	bare                 // nothing
+	moving               // nothing, since the slot of a cluster moves: these keys may be at another node
+)
 
 // Locks inspects some keys.
 func (r *Reader) Locks(ctx context.Context, keys []string) ([]protocol.Inspection, []error) {
 	found, errs := make([]protocol.Inspection, len(keys)), make([]error, len(keys))
 	args := []string{r.Prefix, strconv.Itoa(mostNamed), r.Sharded}
-	beside := func(key string) []string { return protocol.KeysBeside(r.Prefix, key, r.Cluster) }
-	r.rows(ctx, locks, keys, beside, args, func(i int, row rueidis.RedisMessage, err error) {
+	more := func(key string) []string { return protocol.KeysBeside(r.Prefix, key, r.Cluster) }
+	r.rows(ctx, locks, keys, more, args, func(i int, row rueidis.RedisMessage, err error) {
 		if errs[i] = err; err == nil {
 			found[i], errs[i] = protocol.ReadInspection(row)
 		}
@@ -144,20 +152,20 @@ func (r *Reader) AtKey(
 	return reply, failure
 }
 
-// rows runs a script on some keys, and calls each with the reply about one key after another, or with why there is none. Beside
+// rows runs a script on some keys, and calls each with the reply about one key after another, or with why there is none. More
 // returns the keys that the script also touches, for each; nil: none. Where a proxy refuses several keys they are asked for
 // once more, each by itself.
 func (r *Reader) rows(
-	ctx context.Context, what *protocol.Script, keys []string, beside func(key string) []string, args []string,
+	ctx context.Context, what *protocol.Script, keys []string, more func(key string) []string, args []string,
 	each func(i int, row rueidis.RedisMessage, err error),
 ) {
 	if r.Cluster || r.Apart.Seen(r.Clock.Now()) {
-		r.groups(ctx, what, keys, 1, beside, args, each)
+		r.groups(ctx, what, keys, 1, more, args, each)
 		return
 	}
 	var single []string
 	var at []int
-	r.groups(ctx, what, keys, Together, beside, args, func(i int, row rueidis.RedisMessage, err error) {
+	r.groups(ctx, what, keys, Together, more, args, func(i int, row rueidis.RedisMessage, err error) {
 		if errors.Is(err, fault.Apart) {
 			single, at = append(single, keys[i]), append(at, i)
 			return
@@ -165,13 +173,13 @@ func (r *Reader) rows(
 		each(i, row, err)
 	})
 	if len(single) > 0 {
-		r.groups(ctx, what, single, 1, beside, args, func(k int, row rueidis.RedisMessage, err error) { each(at[k], row, err) })
+		r.groups(ctx, what, single, 1, more, args, func(k int, row rueidis.RedisMessage, err error) { each(at[k], row, err) })
 	}
 }
 
 // groups is rows, with scripts for a number of keys. The error of keys that a proxy refuses together is [fault.Apart].
 func (r *Reader) groups(
-	ctx context.Context, what *protocol.Script, keys []string, size int, beside func(key string) []string, args []string,
+	ctx context.Context, what *protocol.Script, keys []string, size int, more func(key string) []string, args []string,
 	each func(i int, row rueidis.RedisMessage, err error),
 ) {
 	parts := slices.Collect(slices.Chunk(keys, size))
@@ -179,12 +187,16 @@ func (r *Reader) groups(
 	for n, part := range parts {
 		firsts[n] = part[0]
 	}
-	build := func(b rueidis.Builder, n int, verb, script string, bare bool) rueidis.Completed {
+	build := func(b rueidis.Builder, n int, verb, script string, as naming) rueidis.Completed {
 		these, given := parts[n], args
-		if beside != nil && !bare {
+		switch {
+		case more == nil || as == bare:
+		case as == moving:
+			given = append(slices.Clip(given), strconv.Itoa(len(these)), "moving") // mutant: readers lost on the move
+		default:
 			these, given = slices.Clone(these), append(slices.Clip(given), strconv.Itoa(len(these)))
 			for _, key := range parts[n] {
-				these = append(these, beside(key)...)
+				these = append(these, more(key)...)
 			}
 		}
 		return b.Arbitrary(verb, script, strconv.Itoa(len(these))).Keys(these...).Args(given...).Build()
@@ -227,15 +239,22 @@ func read(p *transport.Wait, reply rueidis.RedisResult, cut bool) ([]rueidis.Red
 func (r *Reader) run(
 	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int, build builder,
 ) []rueidis.RedisResult {
-	results := r.runOnce(ctx, way, what, some, build, false)
-	var again, at []int
-	for k, result := range results {
-		if err := result.Error(); fault.Refusal(err) || err != nil && fault.BetweenNodes(err) {
-			again, at = append(again, some[k]), append(at, k)
+	results := r.runOnce(ctx, way, what, some, build, beside)
+	for _, as := range [...]naming{bare, moving} {
+		fails := fault.Refusal
+		if as == moving {
+			fails = fault.BetweenNodes
 		}
-	}
-	if len(again) > 0 {
-		for k, result := range r.runOnce(ctx, way, what, again, build, true) {
+		var again, at []int
+		for k, result := range results {
+			if err := result.Error(); err != nil && fails(err) {
+				again, at = append(again, some[k]), append(at, k)
+			}
+		}
+		if len(again) == 0 {
+			continue
+		}
+		for k, result := range r.runOnce(ctx, way, what, again, build, as) {
 			results[at[k]] = result
 		}
 	}
@@ -243,7 +262,7 @@ func (r *Reader) run(
 }
 
 func (r *Reader) runOnce(
-	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int, build builder, bare bool,
+	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int, build builder, as naming,
 ) []rueidis.RedisResult {
 	send := func(which []int, verb, script string) []rueidis.RedisResult {
 		if r.readOnly.Load() {
@@ -251,7 +270,7 @@ func (r *Reader) runOnce(
 		}
 		commands := make(rueidis.Commands, len(which))
 		for k, n := range which {
-			commands[k] = build(way.B(), n, verb, script, bare)
+			commands[k] = build(way.B(), n, verb, script, as)
 		}
 		return way.DoMulti(ctx, commands...)
 	}
@@ -287,7 +306,7 @@ func (r *Reader) AtServer(
 ) (rows []rueidis.RedisMessage, after int64, err error) {
 	wait := r.wait(ctx)
 	var told atomic.Int64 // the question goes on when ctx has ended
-	build := func(b rueidis.Builder, i int, verb, script string, _ bool) rueidis.Completed {
+	build := func(b rueidis.Builder, i int, verb, script string, _ naming) rueidis.Completed {
 		if i == 1 {
 			return b.Arbitrary("TIME").Build()
 		}
@@ -297,7 +316,7 @@ func (r *Reader) AtServer(
 		if client != nil {
 			way = client
 		}
-		replies := r.runOnce(ctx, way, what, []int{0, 1}, build, false)
+		replies := r.runOnce(ctx, way, what, []int{0, 1}, build, bare)
 		told.Store(micros(replies[1]))
 		return replies[0]
 	})

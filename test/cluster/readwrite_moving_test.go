@@ -71,6 +71,39 @@ func TestReadWriteLock_HalfASlotIsMoved(t *testing.T) {
 	}
 }
 
+// Meanwhile a look at the lock shows all readers, also those whose leases are elsewhere, and asks for nothing that may be.
+func TestInspect_HalfASlotIsMoved(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	for moved, moves := range map[string]func(key string, leases []string) []string{
+		"nothing":            func(string, []string) []string { return nil },
+		"lock":               func(key string, _ []string) []string { return []string{key} },
+		"a lease":            func(_ string, leases []string) []string { return leases[:1] },
+		"lock and one lease": func(key string, leases []string) []string { return []string{key, leases[0]} },
+	} {
+		t.Run(moved, func(t *testing.T) {
+			path := strings.ReplaceAll(moved, " ", "")
+			m := migrating(t, nodes, "orders:"+path)
+			var r *lockregistry.Registry
+			for range 2 {
+				r = kit.OnCluster(t, nodes)
+				require.NoError(t, r.ReadWrite(path).Reader().Lock(t.Context(), lockregistry.Lease(time.Minute)))
+			}
+			leases := slices.DeleteFunc(m.keys(), func(k string) bool { return !strings.Contains(k, ":rwlock_timeout:") })
+			require.Len(t, leases, 2)
+			m.begin()
+			if keys := moves("orders:"+path, leases); len(keys) > 0 {
+				m.move(keys...)
+			}
+			info, err := inspect.Of(r).Inspect(t.Context(), path)
+			require.NoError(t, err)
+			require.Len(t, info.Holders, 2)
+			require.Equal(t, 2, info.HolderCount)
+			m.end()
+		})
+	}
+}
+
 // renewed renews a reader whose lease may be where the server does not see it: then it cannot say whether it is over.
 func renewed(t *testing.T, p kit.Pair) {
 	t.Helper()

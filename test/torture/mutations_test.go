@@ -492,6 +492,11 @@ var mutations = []mutation{
 		"../../internal/transport:TestBound_IsFreeAfterAPanic$",
 	},
 	{
+		"readers lost on the move", "a look shows no readers whose leases are at another node while a slot moves",
+		`, "moving")`, ")",
+		"../../test/cluster:TestInspect_HalfASlotIsMoved$",
+	},
+	{
 		"trusted too soon", "the old master is believed again before it is demoted",
 		"30 * time.Second", "5 * time.Second",
 		"TestOutage$",

@@ -6,6 +6,8 @@
 -- ARGV[2]  how many holders and waiters to name for each key
 -- ARGV[3]  S on a cluster
 -- ARGV[4]  how many locks there are; missing: all keys are locks
+-- ARGV[5]  moving: the slot of the locks moves, so other keys may be at another node, where they are not seen. Then no reader's
+--          lease is taken to be over, and neither tickets nor counters are looked for. Missing: it does not
 --
 -- Replies for each key an array:
 --   string, lock (a hash in Redisson's format), readwrite, semaphore, none, number, or the name of another type
@@ -15,7 +17,7 @@
 --     channel; -1: not known
 --   how many holders there are, and the first ones, each with its count, or how many permits it has, and what its lease has left
 -- Texts that are longer than those of locks are cut, see bounded.
-local prefix, most, sharded = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'S'
+local prefix, most, sharded, moving = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'S', ARGV[5] == 'moving'
 local LONGEST, HEAD = 4096, 100 -- a string that is longer is no lock
 
 -- Cuts a name that is too long, so that no reply has a hundred megabytes. The Go side recognizes a cut name by its end.
@@ -72,7 +74,7 @@ end
 
 local function tickets(key)
   local queue = beside(key, ':waiters')
-  if not here(queue, key) or typeOf(queue) ~= 'zset' then
+  if moving or not here(queue, key) or typeOf(queue) ~= 'zset' then
     return 0, {}
   end
   local count = redis.call('ZCOUNT', queue, 0, '+inf')
@@ -124,7 +126,11 @@ local function holders(key, lease)
       if mode and #field <= LONGEST and string.sub(field, -6) ~= ':write' and here(name .. ':', key) then
         left = -2 -- a reader's lease ends when the last of its keys is gone
         for n = 1, math.min(tonumber(held) or 0, most) do
-          local own = redis.call('PTTL', name .. ':' .. field .. ':rwlock_timeout:' .. n)
+          local own = name .. ':' .. field .. ':rwlock_timeout:' .. n
+          own = moving and redis.pcall('PTTL', own) or redis.call('PTTL', own)
+          if moving and (type(own) == 'table' or own == -2) then
+            own = lease
+          end
           left = own == -1 and own or left ~= -1 and math.max(left, own) or left
         end
       end
@@ -179,7 +185,7 @@ for i = 1, tonumber(ARGV[4] or #KEYS) do
   end
   local token = ''
   local counter = kind == 'lock' and 'redisson_lock_token:' .. tagged(key) or beside(key, ':fencing')
-  if here(counter, key) and typeOf(counter) == 'string' then
+  if not moving and here(counter, key) and typeOf(counter) == 'string' then
     token = redis.call('STRLEN', counter) <= 20 and redis.call('GET', counter) or 'too long'
   end
   local waiters, first = tickets(key)
