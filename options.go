@@ -162,8 +162,9 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 //
 //   - AuthCredentialsFn replaces the URL's user and password. It is called for each connection, including those to Sentinels and
 //     those on which calls wait. The Address in its argument tells them apart.
-//   - With Sentinels, TLSConfig is for servers, and Sentinel.TLSConfig for Sentinels: a certificate authority of your own must be
-//     in both. On a cluster whose nodes have certificates for their own addresses, set TLSConfig.ServerName to "".
+//   - With Sentinels, TLSConfig is for servers, and Sentinel.TLSConfig for Sentinels: a certificate authority of your own, and a
+//     certificate of the client, must be in both. On a cluster whose nodes have certificates for their own addresses, set
+//     TLSConfig.ServerName to "".
 //   - DisableCache stays set: this package does not use the client's cache.
 //   - ReplicaOnly and SendToReplicas are bad input.
 func WithClientOption(change func(o *rueidis.ClientOption)) Option {

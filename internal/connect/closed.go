@@ -14,7 +14,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// When a server closes a connection, rueidis knows no more than that. So it is asked once more, without HELLO.
+// When a server closes a connection, rueidis knows no more than that. So it is asked once more, without HELLO. With TLS it may
+// have said why, such as that it asks for a certificate: if the client writes meanwhile, that is thrown away on its way.
 
 // wasClosed reports whether an error says that the server has closed the connection.
 func wasClosed(err error) bool {
@@ -24,6 +25,7 @@ func wasClosed(err error) bool {
 // answer is what a server says to PING.
 type answer struct {
 	line    string // without the end; empty: nothing
+	alert   error  // what it says in place of a line; nil: nothing
 	noHello bool   // it has answered PING, and then closed the connection at HELLO
 }
 
@@ -37,18 +39,21 @@ const (
 	mostSaid  = 200          // bytes of a line
 )
 
-// ask asks the servers one after the other, until one says something.
-func ask(ctx context.Context, dial dialing, option *rueidis.ClientOption) (a answer) {
-	for i := 0; i < min(len(option.InitAddress), mostAsked) && a.line == ""; i++ {
-		a = askOne(ctx, dial, option.InitAddress[i], option)
+// ask asks the servers one after the other, until one says something; of a client for Sentinel the one that was dialed last.
+func ask(ctx context.Context, dial dialing, last place, option *rueidis.ClientOption) (a answer) {
+	if option.Sentinel.MasterSet != "" {
+		return askOne(ctx, dial, last)
+	}
+	for i := 0; i < min(len(option.InitAddress), mostAsked) && a == (answer{}); i++ {
+		a = askOne(ctx, dial, place{option.InitAddress[i], &option.Dialer, option.TLSConfig})
 	}
 	return a
 }
 
-func askOne(ctx context.Context, dial dialing, address string, option *rueidis.ClientOption) (a answer) {
+func askOne(ctx context.Context, dial dialing, at place) (a answer) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	conn, err := dial(ctx, address, &option.Dialer, option.TLSConfig)
+	conn, err := dial(ctx, at.address, at.dialer, at.config)
 	if err != nil {
 		return a
 	}
@@ -57,7 +62,10 @@ func askOne(ctx context.Context, dial dialing, address string, option *rueidis.C
 	from := bufio.NewReaderSize(conn, mostSaid)
 	// It may have said something and closed the connection. A write would then have what it said thrown away on its way.
 	_ = conn.SetReadDeadline(time.Now().Add(unasked))
-	line, _, _ := from.ReadLine()
+	line, _, err := from.ReadLine()
+	if a.alert = alertOf(err); a.alert != nil {
+		return a
+	}
 	if len(line) == 0 {
 		_ = conn.SetReadDeadline(time.Time{})
 		_, _ = conn.Write([]byte("*1\r\n$4\r\nPING\r\n"))
@@ -74,7 +82,10 @@ func askOne(ctx context.Context, dial dialing, address string, option *rueidis.C
 }
 
 // explainClosed says why a server has closed the connection, if it tells; else it returns why.
-func explainClosed(why error, a answer, s *secrets) error {
+func explainClosed(why error, a answer, s *secrets, o *rueidis.ClientOption) error {
+	if a.alert != nil {
+		return explain(a.alert, s, o)
+	}
 	said := strings.TrimLeft(a.line, "-")
 	switch refuses := strings.HasPrefix(a.line, "-"); {
 	case a.noHello && (a.line == "+PONG" || strings.HasPrefix(said, "NOAUTH")):

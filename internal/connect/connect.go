@@ -1,12 +1,11 @@
 package connect
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -71,7 +70,8 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (Ope
 		if errors.As(o.err, &failed) {
 			o.err = failed.error
 		}
-		named := named(failed.address, &option)
+		at := opens.newest()
+		named := named(cmp.Or(failed.address, at.address), &option)
 		if unknown := (*net.DNSError)(nil); errors.As(o.err, &unknown) {
 			nameless := *unknown
 			nameless.Name = ""
@@ -81,7 +81,7 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (Ope
 		}
 		why := explain(o.err, secrets, &option)
 		if wasClosed(o.err) {
-			why = explainClosed(why, ask(ctx, dial, &option), secrets)
+			why = explainClosed(why, ask(ctx, dial, at, &option), secrets, &option)
 		}
 		return Opened{}, fmt.Errorf("cannot connect to %s%s: %w", shown, named, why)
 	case <-ctx.Done():
@@ -95,7 +95,7 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (Ope
 		if !reached {
 			shown = showUnreached(address)
 		}
-		return Opened{}, fmt.Errorf("cannot connect to %s%s: %w", shown, named(opens.newest(), &option), fault.Ended(ctx))
+		return Opened{}, fmt.Errorf("cannot connect to %s%s: %w", shown, named(opens.newest().address, &option), fault.Ended(ctx))
 	}
 }
 
@@ -120,7 +120,7 @@ func (e explained) Unwrap() error { return e.err }
 // explain says what an error of connecting means, and what to do. The texts of the server and of the user's functions may
 // have a secret in them.
 func explain(err error, s *secrets, o *rueidis.ClientOption) error {
-	words, quotes := reason(err, o.TLSConfig != nil)
+	words, quotes := reason(err, o)
 	if hint := hint(err, o); hint != "" {
 		words = hint
 	}
@@ -169,16 +169,15 @@ func noCluster(text string) bool {
 }
 
 // reason is what an error means in words. Quotes reports whether its own text is to be read, too.
-func reason(err error, encrypted bool) (words string, quotes bool) {
+func reason(err error, o *rueidis.ClientOption) (words string, quotes bool) {
 	var (
 		dns       *net.DNSError
-		authority x509.UnknownAuthorityError
-		name      x509.HostnameError
+		untrusted *tls.CertificateVerificationError
 		record    tls.RecordHeaderError
 		timeout   net.Error
 		reply     *rueidis.RedisError
 	)
-	replied := errors.As(err, &reply)
+	replied, encrypted := errors.As(err, &reply), o.TLSConfig != nil
 	switch {
 	case replied && strings.HasPrefix(reply.Error(), "WRONGPASS"):
 		return "the user or the password is wrong", false
@@ -190,15 +189,17 @@ func reason(err error, encrypted bool) (words string, quotes bool) {
 		return "", true
 	case strings.Contains(err.Error(), "unknown message type"), strings.Contains(err.Error(), "unexpected number byte"):
 		return "what answers there is not Redis", false
-	case errors.Is(err, io.EOF) && encrypted:
+	case alertOf(err) != nil:
+		return refusedTLS(alertOf(err), o), true
+	case wasClosed(err) && encrypted:
 		return "it closes the connection: perhaps it is not Redis", false
-	case errors.Is(err, io.EOF):
+	case wasClosed(err):
 		return "it closes the connection: perhaps it is not Redis, or needs TLS: write rediss://", false
 	case errors.As(err, &dns):
 		return "the name of the host is not known", false
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nothing listens there", false
-	case errors.As(err, &authority), errors.As(err, &name):
+	case errors.As(err, &untrusted):
 		return "its certificate is not trusted", true
 	case errors.As(err, &record):
 		return "it does not speak TLS: write redis:// instead of rediss://", false
@@ -209,6 +210,38 @@ func reason(err error, encrypted bool) (words string, quotes bool) {
 		return "no answer in time", false
 	default:
 		return "", true
+	}
+}
+
+// alertOf returns what a server says when it ends a connection of TLS; nil: nothing.
+func alertOf(err error) error {
+	said := (*net.OpError)(nil)
+	if !errors.As(err, &said) || said.Op != "remote error" {
+		return nil
+	}
+	return said
+}
+
+// refusedTLS is what an alert means in words; empty: it says enough. By default Redis asks each client for a certificate. With
+// version 1.2 of TLS its alert does not say so.
+func refusedTLS(alert error, o *rueidis.ClientOption) string {
+	const (
+		asks = "asks for a certificate of the client: set TLSConfig.Certificates"
+		by   = " in the options of the client, as with WithClientOption"
+	)
+	set := asks
+	if o.Sentinel.MasterSet != "" {
+		set += ", for Sentinels those of Sentinel.TLSConfig,"
+	}
+	switch said := alert.Error(); {
+	case strings.Contains(said, "certificate required"):
+		return "it " + set + by
+	case strings.Contains(said, "handshake failure"):
+		return "it refuses the connection; perhaps it " + set + by
+	case strings.Contains(said, "certificate"):
+		return "it does not trust the certificate of the client"
+	default:
+		return ""
 	}
 }
 

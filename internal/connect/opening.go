@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,22 +14,31 @@ import (
 // opening has the connections of a client that is being made. Only the client's own limits end the attempt: it goes from one
 // server to the next, and waits for each.
 type opening struct {
-	given context.Context // ends when it is given up
+	ctx   context.Context // ends when it is given up
 	end   context.CancelFunc
+	given []string // the addresses that the user gives
 
 	mu    sync.Mutex
 	over  bool      // it has succeeded, or was given up
-	to    string    // the address that was dialed last
+	seen  []string  // those of given that were dialed
+	to    place     // what was dialed last
 	last  time.Time // when the last connection was made
 	conns []net.Conn
+}
+
+// place is a server, and how it is dialed: Sentinels in another way than servers.
+type place struct {
+	address string
+	dialer  *net.Dialer
+	config  *tls.Config // nil: without TLS
 }
 
 type dialing = func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error)
 
 // watch makes a client dial through the opening that it returns.
 func watch(o *rueidis.ClientOption) *opening {
-	w := &opening{}
-	w.given, w.end = context.WithCancel(context.Background())
+	w := &opening{given: o.InitAddress}
+	w.ctx, w.end = context.WithCancel(context.Background())
 	dial := dialingOf(o)
 	o.DialCtxFn = func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
 		return w.dial(ctx, dial, address, d, c)
@@ -58,10 +68,8 @@ func dialingOf(o *rueidis.ClientOption) dialing {
 func (w *opening) dial(ctx context.Context, dial dialing, address string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(w.given, cancel)()
-	w.mu.Lock()
-	w.to = address
-	w.mu.Unlock()
+	defer context.AfterFunc(w.ctx, cancel)()
+	w.note(place{address, d, c})
 	conn, err := dial(ctx, address, d, c)
 	if err != nil {
 		return nil, undialed{err, address}
@@ -73,8 +81,21 @@ func (w *opening) dial(ctx context.Context, dial dialing, address string, d *net
 	return conn, nil
 }
 
-// newest returns the address that was dialed last.
-func (w *opening) newest() string {
+// note notes what is dialed. A client for Sentinel that has failed may try again before it is closed: it does so from the
+// beginning, with a Sentinel that was dialed before. That is not noted, so that the error is about what has failed.
+func (w *opening) note(to place) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.Contains(w.seen, to.address) {
+		return
+	}
+	if w.to = to; slices.Contains(w.given, to.address) {
+		w.seen = append(w.seen, to.address)
+	}
+}
+
+// newest returns what was dialed last.
+func (w *opening) newest() place {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.to
@@ -95,7 +116,7 @@ func (w *opening) keep(conn net.Conn) error {
 	if !w.over {
 		w.conns, w.last = append(w.conns, conn), time.Now()
 	}
-	return w.given.Err()
+	return w.ctx.Err()
 }
 
 // succeed leaves the connections to the client, and returns how long ago the last one was made.
