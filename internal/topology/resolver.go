@@ -72,10 +72,10 @@ func NewResolver(
 //
 // It surely leads astray in two cases, and what comes of it is not believed:
 //
-//   - The nodes name a master that the client does not know. A replica may have joined the cluster, or have got another address,
-//     since the client last looked: it looks again when a server redirects it, or a connection breaks. Until then it leads to the
-//     former master, perhaps a frozen one. But if it has never known a master by the name that the nodes give it, their names are
-//     not its own, and it leads where they mean.
+//   - The nodes name a master that the client does not know. A replica may have joined the cluster, or a server may have got
+//     another address, since the client last looked: it looks again when a server redirects it, a connection breaks, or it is
+//     urged to. Until then it leads to the former master, perhaps a frozen one. But if it has never known a master by the name
+//     that the nodes give it, their names are not its own, and it leads where they mean.
 //   - The nodes do not agree, as during a failover.
 func (r *Resolver) Way(slot uint16) (way rueidis.CoreClient, owner Owner, ok bool) {
 	owner = r.Master(slot)
@@ -242,14 +242,31 @@ func (r *Resolver) ask(asking chan struct{}) {
 		r.found(all)
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	known := func(one Range) bool { return nodes[one.Address] != nil }
 	if len(all) > 0 { // otherwise the old answers stay, but are not trusted
 		r.said, r.heard, r.several = all, now, len(said) > 1 || len(nodes) == 1
-		r.named = r.named || slices.ContainsFunc(all, func(one Range) bool { return nodes[one.Address] != nil })
+		r.named = r.named || slices.ContainsFunc(all, known)
 	}
+	urges := r.named && slices.ContainsFunc(all, func(one Range) bool { return !known(one) })
 	// What the nodes have said may be from before they were doubted.
 	if r.at, r.asking = now, nil; r.doubted >= now { // mutant: answers from before trusted
 		r.forget()
 	}
 	close(asking)
+	r.mu.Unlock()
+	if urges { // mutant: new names never learned
+		r.urge()
+	}
+}
+
+// urging is a script with whose reply a node of a cluster says that it is being changed.
+const urging = "return redis.error_reply('TRYAGAIN so that the client looks at the cluster again')"
+
+// urge has the client look at the cluster again, which it does within a second or so of such a reply. The nodes name a master
+// that it does not know. If that has joined, others redirect to it. If it has only got another address, such as the name of its
+// host, no server redirects, and no connection breaks: the client would not learn of it.
+func (r *Resolver) urge() {
+	ctx, end := context.WithTimeout(r.ctx, answerWait+r.away())
+	defer end()
+	r.client.Do(ctx, r.client.B().Eval().Script(urging).Numkeys(0).Build())
 }

@@ -148,3 +148,37 @@ func TestResolver_ForgetsWhatIsUnderWay(t *testing.T) {
 		require.Equal(t, 2, asked)
 	})
 }
+
+// urgedNodes is a cluster that is urged to look at itself again.
+type urgedNodes struct {
+	nodes
+	urged *int
+}
+
+func (n urgedNodes) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	*n.urged++
+	return rueidis.NewErrorResult(context.Canceled)
+}
+
+// A client that has known the masters by the names that the nodes give them is urged to learn new ones; no other client is.
+func TestResolver_UrgesTheClientToLearnNewNames(t *testing.T) {
+	client, reply := replies(t)
+	says := reply("return {{0, 16383, {'a', 1, 'i'}}}")
+	synctest.Test(t, func(t *testing.T) {
+		node, urged := laterNode{client, 0, says}, 0
+		all := map[string]rueidis.Client{"b:1": node}
+		r := resolver(t.Context(), urgedNodes{nodes{client, all}, &urged})
+		ask := func() int {
+			r.Masters(t.Context())
+			synctest.Wait()
+			return urged
+		}
+		require.Equal(t, 0, ask(), "it knows nobody by these names")
+		all["a:1"] = node
+		require.Equal(t, 0, ask())
+		delete(all, "a:1")
+		require.Equal(t, 1, ask())
+		all["a:1"] = node
+		require.Equal(t, 1, ask())
+	})
+}

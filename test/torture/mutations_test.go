@@ -322,6 +322,11 @@ var mutations = []mutation{
 		"../../internal/topology:TestResolver_ForgetsWhatIsUnderWay$",
 	},
 	{
+		"new names never learned", "a cluster's client is not urged to look again when the nodes have got other addresses",
+		"if urges", "if urges && false",
+		"../../internal/topology:TestResolver_UrgesTheClientToLearnNewNames$",
+	},
+	{
 		"late greeting", "a connection that the old master has greeted late is used",
 		"d.belief.RoundTrip().Connect()", "time.Hour",
 		"../../test/faults:TestConnection_AConnectionThatWasMadeDuringAFreeze$",
