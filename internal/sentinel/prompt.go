@@ -17,19 +17,21 @@ type Dial = func(ctx context.Context, address string, d *net.Dialer, c *tls.Conf
 // prompter has a client ask its Sentinels again who is master: it ends the client's own connections to them.
 //
 // A client follows one Sentinel, and changes when that publishes the change. The one that leads a failover does so last: when the
-// replicas follow, or its failover-timeout is over, although it names the successor to all that ask from the promotion on. One
-// that is cut off from the others does not publish it at all. So while the client uses the former master, it gets no connection
-// to a Sentinel that still names that master: it would ask that one again.
+// replicas follow, or its failover-timeout is over, although it names the successor from the promotion on to everybody who asks.
+// One that is cut off from the others does not publish it at all. So while the client uses the former master, it gets
+// connections only to Sentinels that name the successor. One that names the former master still would be asked again. One that
+// does not answer may be on the machine that has gone with the master, or announce an address that leads nowhere from here: to
+// dial it may take seconds, and the client tries one after the other.
 type prompter struct {
 	mu    sync.Mutex
 	conns map[*trackedConn]bool // of the client, to Sentinels
 	at    time.Time             // when it was last prompted
-	lag   []string              // the addresses of Sentinels to which it gets none
+	only  []string              // the addresses of the Sentinels to which it gets connections; empty: to all
 }
 
 const promptEvery = time.Second
 
-var errLags = errors.New("this Sentinel names a former master")
+var errBarred = errors.New("this Sentinel does not name the new master, and others do")
 
 // Tracked returns how a client is to dial so that it can be prompted.
 //
@@ -39,8 +41,8 @@ func (w *Watch) Tracked(dial Dial) Dial {
 	return func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
 		p := &w.prompter
 		address, _, _ = strings.Cut(address, " @ ") // mutant: found Sentinels not dialed
-		if p.lags(address) {
-			return nil, errLags
+		if p.bars(address) && w.knows(address) {
+			return nil, errBarred
 		}
 		conn, err := dial(ctx, address, d, c)
 		if err != nil || !w.knows(address) {
@@ -64,19 +66,18 @@ func (w *Watch) knows(address string) bool {
 	return slices.Contains(w.first, address) || w.council.members[address] != nil
 }
 
-// lags reports whether the client gets no connection to an address.
-func (p *prompter) lags(address string) bool {
+// bars reports whether the client gets no connection to an address, if a Sentinel has it.
+func (p *prompter) bars(address string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Contains(p.lag, address)
+	return len(p.only) > 0 && !slices.Contains(p.only, address)
 }
 
-// prompt ends the connections if there is a successor, unless it has done so a moment ago. Lag has the addresses of Sentinels
-// that do not name the successor.
-func (p *prompter) prompt(successor string, lag []string) {
+// prompt ends the connections if there is a successor, unless it has done so a moment ago. Only are the Sentinels that name it.
+func (p *prompter) prompt(successor string, only []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lag = lag; successor == "" || time.Since(p.at) < promptEvery {
+	if p.only = only; successor == "" || time.Since(p.at) < promptEvery {
 		return
 	}
 	p.at = time.Now()
@@ -97,15 +98,15 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// successor returns the server that a majority of the Sentinels names instead of one that is in use, and the addresses of those
-// that do not; empty if there is none, or it is not certain. They may lag for a moment, or be cut off from the others.
-func successor(using string, answers []Answer) (address string, lag []string) {
+// successor returns the server that a majority of the Sentinels names instead of one that is in use, and the addresses of these
+// Sentinels; empty if there is none, or it is not certain. Others may lag for a moment, or be cut off.
+func successor(using string, answers []Answer) (address string, by []string) {
 	if Judge(using, answers) != Replaced {
 		return "", nil
 	}
 	for _, a := range answers {
 		if v := Judge(a.Names, answers); a.Names != using && (v == Vouched || v == Disputed) { // mutant: lagging Sentinel followed
-			return a.Names, against(a.Names, answers)
+			return a.Names, naming(a.Names, answers)
 		}
 	}
 	return "", nil

@@ -12,7 +12,8 @@ import (
 )
 
 // Once most name a successor, the connections of a client that uses the former master to Sentinels end, so that it asks them
-// again: those to servers do not. It gets none to one that names the former master still, until it uses the successor.
+// again: those to servers do not. It gets none to one that names the former master still, or does not answer, until it uses the
+// successor.
 func TestWatch_PromptsAClientThatLags(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -37,8 +38,9 @@ func TestWatch_PromptsAClientThatLags(t *testing.T) {
 	all[1].change(func() { all[1].answer = stands("b", heir) })
 	require.Equal(t, Replaced, w.Ask(former, patience, patience))
 	_, err := dial(t.Context(), all[2].address(), &net.Dialer{}, nil)
-	require.ErrorIs(t, err, errLags)
+	require.ErrorIs(t, err, errBarred)
 	open(all[0])
+	open(server)
 	for _, conn := range []net.Conn{followed, discovered} {
 		_ = conn.SetReadDeadline(time.Now().Add(patience)) // it may have ended
 		_, err := conn.Read(make([]byte, 1))
@@ -52,6 +54,13 @@ func TestWatch_PromptsAClientThatLags(t *testing.T) {
 	at := w.prompter.at
 	require.Equal(t, Replaced, w.Ask(former, patience, patience))
 	require.Equal(t, at, w.prompter.at, "not again so soon")
+	unheard := "192.0.2.1:26379"
+	w.handle(func(c *council) []act {
+		c.members[unheard] = &member{state: resting}
+		return nil
+	})
+	_, err = dial(t.Context(), unheard, &net.Dialer{Timeout: patience}, nil)
+	require.ErrorIs(t, err, errBarred)
 	require.Equal(t, Disputed, w.Ask(heir, patience, patience))
 	open(all[2])
 	_, err = w.Tracked(func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, io.EOF })(
@@ -85,23 +94,24 @@ func TestSuccessor(t *testing.T) {
 		using   string
 		answers []Answer
 		want    string
-		lag     []string
+		by      []string
 	}{
 		"nobody":                {using: former},
 		"all name the one used": {using: heir, answers: []Answer{stands("a", heir), stands("b", heir), stands("c", heir)}},
 		"all name another": {
-			using: former, want: heir, answers: []Answer{stands("a", heir), stands("b", heir), stands("c", heir)},
+			former, []Answer{stands("a", heir), stands("b", heir), stands("c", heir)}, heir,
+			[]string{"a:26379", "b:26379", "c:26379"},
 		},
-		"two of three do":     {using: former, want: heir, answers: []Answer{stands("a", heir), stands("b", heir)}},
+		"two of three do":     {former, []Answer{stands("a", heir), stands("b", heir)}, heir, []string{"a:26379", "b:26379"}},
 		"one of three does":   {using: former, answers: []Answer{stands("a", heir)}},
 		"one, and two do not": {using: former, answers: []Answer{stands("a", heir), stands("b", former), stands("c", former)}},
 		"two do, and one lags": {
-			former, []Answer{stands("c", former), stands("a", heir), stands("b", heir)}, heir, []string{"c:26379"},
+			former, []Answer{stands("c", former), stands("a", heir), stands("b", heir)}, heir, []string{"a:26379", "b:26379"},
 		},
 		"and two find it down": {using: former, answers: []Answer{stands("a", heir, foundDown), stands("b", heir, foundDown)}},
 	} {
-		successor, lag := successor(c.using, c.answers)
+		successor, by := successor(c.using, c.answers)
 		require.Equal(t, c.want, successor, name)
-		require.Equal(t, c.lag, lag, name)
+		require.Equal(t, c.by, by, name)
 	}
 }

@@ -138,10 +138,13 @@ func newest(address string, answers []Answer) int64 {
 	return epoch
 }
 
-// against returns the addresses of the Sentinels that name another server than the one at an address.
-func against(address string, answers []Answer) (all []string) {
+// naming returns the addresses of the Sentinels that name the server at an address, against of those that name another one.
+func naming(address string, answers []Answer) []string  { return where(answers, address, true) }
+func against(address string, answers []Answer) []string { return where(answers, address, false) }
+
+func where(answers []Answer, address string, name bool) (all []string) {
 	for _, a := range answers {
-		if a.Names != address {
+		if (a.Names == address) == name {
 			all = append(all, a.At)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,4 +202,35 @@ func TestOpen_ASentinelThatIsCutOffFromTheOthers(t *testing.T) {
 	require.Eventually(t, locks, 30*time.Second, time.Millisecond)
 	_, port, _ := net.SplitHostPort(former.Addr())
 	require.Contains(t, deaf.Command(t, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", redistest.MasterSet), port)
+}
+
+// The machine of the master is gone, and with it the Sentinel that the client follows: it does not answer, and nothing refuses a
+// connection to it. The client is led to the others at once.
+func TestOpen_ASentinelThatIsGoneWithTheMaster(t *testing.T) {
+	t.Parallel()
+	const connects = 20 * time.Second
+	d := redistest.StartSentinels(t, 1, 3)
+	at, gone := d.Addresses(), atomic.Bool{}
+	r, err := lockregistry.Open(t.Context(), "redis://"+at[0]+"?addr="+at[1]+"&addr="+at[2]+"&master_set="+redistest.MasterSet,
+		"orders", lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
+			o.DialCtxFn = func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+				if gone.Load() && address == at[0] {
+					ctx, end := context.WithTimeout(ctx, connects)
+					defer end()
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return d.DialContext(ctx, "tcp", address)
+			}
+		}))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	gone.Store(true)
+	d.Sentinels[0].Freeze()
+	d.Servers[0].Kill()
+	_, promoted := d.AwaitPromotion("orders:42", d.Servers[0])
+	hold, err := r.Acquire(t.Context(), "42", lockregistry.Wait(time.Minute))
+	require.NoError(t, err)
+	require.Less(t, time.Since(promoted), connects/2)
+	require.NoError(t, hold.Release(t.Context()))
 }
