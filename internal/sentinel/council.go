@@ -55,6 +55,7 @@ const leadsFor = 2 * LongestDoubt
 
 type member struct {
 	state    state
+	id       string  // by the word of others; empty: they have not named it
 	given    bool    // by the user: it is never forgotten
 	failed   int     // attempts in a row
 	last     *Answer // its newest; nil: none
@@ -126,9 +127,9 @@ func (c *council) broke(address string) []act {
 	return []act{{do: rest, address: address, after: clock.Pause(m.failed, clock.MostPause)}}
 }
 
-// rested: a Sentinel is to be dialed again, unless it has gone for good, as one that has moved.
+// rested: a Sentinel is to be dialed again, unless it has gone for good, as one that has moved, or is heard at another address.
 func (c *council) rested(address string) []act {
-	if !c.members[address].given && !c.listed(address) {
+	if m := c.members[address]; !m.given && (!c.listed(address) || c.hears(m.id)) {
 		delete(c.members, address)
 		return nil
 	}
@@ -148,6 +149,27 @@ func (c *council) listed(address string) bool {
 		}
 	}
 	return !heardOf
+}
+
+// hears reports whether the Sentinel with an id is heard. It may have been given by a name, and announce an address where nobody
+// reaches it from here, or for which it has no certificate.
+func (c *council) hears(id string) bool {
+	for _, m := range c.members {
+		if m.state == heard && m.last != nil && id != "" && m.last.Who == id {
+			return true
+		}
+	}
+	return false
+}
+
+// announced reports whether some Sentinel has said that one is at an address.
+func (c *council) announced(address string) bool {
+	for _, m := range c.members {
+		if m.last != nil && m.last.knows("", address) {
+			return true
+		}
+	}
+	return false
 }
 
 // answered takes the answer of a Sentinel that has just begun to be heard: what it says of the server that is in use. What a
@@ -186,7 +208,11 @@ func (c *council) learnFrom(a *Answer, using string) (acts []act) {
 		return nil
 	}
 	for _, p := range a.Fellows {
+		if c.members[p.address] == nil && c.hears(p.id) { // mutant: heard twice
+			continue
+		}
 		acts = append(acts, c.learn([]string{p.address})...)
+		c.members[p.address].id = p.id
 	}
 	return acts
 }

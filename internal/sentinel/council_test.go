@@ -46,6 +46,31 @@ func TestCouncil(t *testing.T) {
 	require.Equal(t, []act{{do: doubt}}, c.answered(at("a", lags, "b"), former), "a failover was missed")
 }
 
+// A Sentinel that is heard is not dialed at the address that it announces, which may lead nowhere from here. While it is not
+// heard at the given one, it is.
+func TestCouncil_ASentinelThatAnnouncesAnotherAddress(t *testing.T) {
+	c := newCouncil("main")
+	c.begin([]string{"name of a", "name of b"})
+	hears := func(at, who string) []act {
+		c.subscribed(at)
+		a := stands(who, former)
+		a.At, a.Fellows = at, fellows(who, "a", "b")
+		return c.answered(&a, former)
+	}
+	require.Equal(t, []act{{do: dial, address: "b:26379"}}, hears("name of a", "a"), "b is not heard yet")
+	require.Empty(t, hears("name of b", "b"))
+	require.Empty(t, hears("name of a", "a"))
+	c.broke("b:26379")
+	require.Empty(t, c.rested("b:26379"), "it is heard by now")
+	require.Empty(t, hears("name of a", "a"))
+	require.Empty(t, c.absent())
+	require.True(t, c.announced("b:26379"))
+	c.broke("name of b")
+	require.Equal(t, []act{{do: dial, address: "b:26379"}}, hears("name of a", "a"))
+	c.broke("b:26379")
+	require.Equal(t, []act{{do: dial, address: "b:26379"}}, c.rested("b:26379"), "it is not heard")
+}
+
 // Nothing is learned from Sentinels of another deployment, and what they publish is no doubt, as long as one of those is known
 // that stand by the server.
 func TestCouncil_Strangers(t *testing.T) {

@@ -63,7 +63,7 @@ func (w *Watch) Tracked(dial Dial) Dial {
 func (w *Watch) knows(address string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Contains(w.first, address) || w.council.members[address] != nil
+	return slices.Contains(w.first, address) || w.council.members[address] != nil || w.council.announced(address)
 }
 
 // bars reports whether the client gets no connection to an address, if a Sentinel has it.

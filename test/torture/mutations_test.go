@@ -482,6 +482,11 @@ var mutations = []mutation{
 		"../../internal/sentinel:TestWatch_TrackedDialsWhatASentinelHasFound$ ../../test/registry:TestOpen_AllSentinelsAreReplaced$",
 	},
 	{
+		"heard twice", "a Sentinel that is heard is dialed at the address that it announces, too, for as long as the process runs",
+		"c.members[p.address] == nil && c.hears(p.id)", "false",
+		"../../internal/sentinel:TestCouncil_ASentinelThatAnnouncesAnotherAddress$",
+	},
+	{
 		"lagging Sentinel followed", "a client goes on to ask a Sentinel that is cut off from the others",
 		" || v == Disputed", "",
 		"../../internal/sentinel:TestSuccessor$ ../../test/registry:TestOpen_ASentinelThatIsCutOffFromTheOthers$",
