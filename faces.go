@@ -77,7 +77,7 @@ type forQueue Lock
 // NewHold: the value has the registry's next number. A semaphore notes it before Redis is asked: messages name it.
 func (l *forQueue) NewHold(t hold.Terms) *hold.Hold {
 	h := (*Lock)(l).newHold(t)
-	if l.redis.Many() {
+	if l.redis.Format.Many() {
 		l.reg.permits.Asks((*Lock)(l), h.Number())
 	}
 	return h
@@ -150,7 +150,7 @@ func (w forGraph) Stands() bool {
 
 // Taker does not name who took permits: it may go on to take the next, and leave them to others, as a pool of workers does.
 func (w forGraph) Taker(o owner.ID) owner.ID {
-	if w.lock.redis.Many() {
+	if w.lock.redis.Format.Many() {
 		return owner.Nobody
 	}
 	return w.lock.taker(o)
@@ -208,7 +208,7 @@ func (d forDetector) Held() iter.Seq[detector.Held] {
 				continue
 			}
 			for _, o := range l.half().Owners() {
-				if !yield(detector.Held{Path: l.Path(), Permits: l.redis.Many(), Lock: forGraph{l}, Owner: o}) {
+				if !yield(detector.Held{Path: l.Path(), Permits: l.redis.Format.Many(), Lock: forGraph{l}, Owner: o}) {
 					return
 				}
 			}

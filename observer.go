@@ -51,7 +51,7 @@ func (l *Lock) subject() observe.Subject {
 		kind = observe.KindReader
 	case l.writes():
 		kind = observe.KindWriter
-	case l.redis.Many():
+	case l.redis.Format.Many():
 		kind = observe.KindSemaphore
 	}
 	return observe.Subject{Path: l.Path(), Key: l.redis.Key, Kind: kind}

@@ -39,7 +39,7 @@ func (c *lockCache) pin(l *Lock) (*Lock, error) {
 func (l *Lock) unpin() {
 	switch a := l.anchor(); {
 	case !a.entry().Unpin():
-	case a.redis.Many():
+	case a.redis.Format.Many():
 		a.reg.permits.Leave(a)
 	default:
 		a.reg.cache.Unpark((*forCache)(a))

@@ -130,7 +130,7 @@ func (p *Path) NoQueue(why string) {
 // noteEndless logs that the key that a call waits for has no expiry, once a minute at most: no lock of this library or of Java is
 // so, and nothing but its removal ends it.
 func (p *Path) noteEndless(left time.Duration) {
-	if left != protocol.Endless || !p.rules.barges() {
+	if left != protocol.Endless || p.Format.Many() { // the expiry of a semaphore's key says nothing
 		return
 	}
 	c, now := p.contention(), p.Clock.Now()
@@ -192,7 +192,7 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 		}
 		c = p.contention()
 	}
-	if (others || reply == protocol.Contended) && p.rules.barges() { // nobody gets permits without a ticket
+	if (others || reply == protocol.Contended) && !p.Format.Many() { // nobody gets permits without a ticket
 		p.Node().Contended(at)
 	}
 	queues := p.mayQueue() && p.all.Waker.Listening != nil && !c.deaf.Load()

@@ -11,5 +11,5 @@
 //
 // What a call leaves is removed in the background: a grant that may still arrive, a ticket, see removal.go and queue.go. What
 // is known of others that want a path is kept beside it, see contention.go; when they have their turn, package barging decides.
-// What differs for semaphores is in kind.go and semaphores.go. [Group] asks for several paths with one script.
+// What only semaphores have is in semaphores.go. [Group] asks for several paths with one script.
 package queue

@@ -138,7 +138,9 @@ func (a *acquisition) begin(q *Request) state {
 	}
 	a.mail = &a.box
 	p.whole().active.Store(&a.activeWait)
-	a.ticket.seat = p.rules.join(p)
+	if p.Format.Many() {
+		a.ticket.seat = p.contention().line.join()
+	}
 	return stateAsk
 }
 
@@ -204,7 +206,20 @@ func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 // shortly before, see [barging.State.Tried]; that keeps no call out. A waiting reader does not overtake a waiting writer,
 // although others read already, so that readers do not keep a polling writer out forever.
 func (a *attempt) mode(patient, polls bool) protocol.Mode {
-	return a.path.rules.mode(a.path, patient, polls)
+	switch p := a.path; {
+	case p.Format.Many(): // no call overtakes waiting calls
+		return protocol.ModeTry
+	case !p.mayQueue() || !patient && !polls:
+		return protocol.ModeNone
+	case polls && patient:
+		return protocol.ModePoll
+	case polls:
+		return protocol.ModeSeen
+	case p.side == Reads:
+		return protocol.ModeTry
+	default:
+		return protocol.ModeNone
+	}
 }
 
 // passing reports whether a waiting call tries again after err.

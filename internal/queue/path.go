@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,30 @@ type Path struct {
 	last   atomic.Uint64              // the number of the newest hold whose removal is confirmed
 	lastAt atomic.Int64               // an instant: when that was
 }
+
+// Kind is what a registry's paths of one kind share: of plain locks, readers, writers, or permits.
+type Kind struct {
+	all  *Shared
+	side string // r for readers, w for writers, p and a number for permits, in tickets; empty for plain locks
+
+	// Found is called when a semaphore in Redis has another number of permits than a call has named.
+	Found func(number int)
+}
+
+// The sides of a read-write lock, as tickets have them. See also [Shared.Permits].
+const (
+	Reads  = "r"
+	Writes = "w"
+)
+
+// Kind makes what paths of a kind of locks share; side is empty for plain locks, else [Reads] or [Writes].
+func (all *Shared) Kind(side string) *Kind { return &Kind{all: all, side: side} }
+
+// Permits makes what paths of a semaphore share, for holds of n permits.
+func (all *Shared) Permits(n int) *Kind { return &Kind{all: all, side: "p" + strconv.Itoa(n)} }
+
+// isSide reports whether a path is a side of a read-write lock.
+func (k *Kind) isSide() bool { return k.side == Reads || k.side == Writes }
 
 // Lock is the lock above a path: its local half, its hold, and what else a call tells it.
 type Lock interface {
@@ -64,11 +89,14 @@ func (p *Path) Init(of hold.Path, kind *Kind, lock Lock, anchor *Path) {
 	p.Path, p.Kind, p.lock, p.anchor = of, kind, lock, anchor
 }
 
-// Many reports whether the path belongs to one call of a semaphore, so that many paths may have the key at a time.
-func (p *Path) Many() bool { return !p.rules.barges() }
-
-// whole returns the path for which one goroutine at a time asks Redis.
-func (p *Path) whole() *Path { return p.rules.whole(p) }
+// whole returns the path for which one goroutine at a time asks Redis: for both sides of a read-write lock the writer's. Each
+// call of a semaphore has its own.
+func (p *Path) whole() *Path {
+	if p.Format.Many() {
+		return p
+	}
+	return p.anchor
+}
 
 // Waits reports whether a call waits for another process, whether it has a ticket, and since when it waits.
 func (p *Path) Waits() (waits, queued bool, since clock.Instant) {

@@ -84,7 +84,7 @@ func (a *acquisition) read() mail {
 	if m.granted > 0 || m.isNext || m.look {
 		a.course.wakeups.Messages++
 	}
-	if m.window() && a.path.rules.barges() {
+	if m.window() && !a.path.Format.Many() {
 		a.path.all.Windows.Add(1)
 	}
 	return m
@@ -110,7 +110,9 @@ func (a *acquisition) lookTimes() lookTimes {
 		rank: a.at.Rank, left: a.at.Left, foreign: a.at.Foreign, shown: a.ticket.base, notified: a.ticket.notified,
 		poll: a.path.all.Poll,
 	}
-	a.path.rules.stands(a.path, a.ticket.seat, &s)
+	if a.ticket.seat != nil {
+		s.permits, s.ahead = true, a.path.contention().line.before(a.ticket.seat)
+	}
 	return s.times(a.path.Clock.Now())
 }
 

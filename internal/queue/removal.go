@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cleanup"
@@ -96,7 +97,19 @@ func (all *Shared) removeOnce(w transport.Wait, m cleanup.Removal) (gone bool) {
 }
 
 // Removed notes that the key of the hold with this value was removed.
-func (p *Path) Removed(value string, at clock.Instant) { p.rules.removed(p, value, at) }
+func (p *Path) Removed(value string, at clock.Instant) {
+	if p.Format.Many() {
+		p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
+		return
+	}
+	n := p.all.numberIn(value)
+	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
+		p.lastAt.Store(int64(at)) // first: a Recall in between repeats an older removal, which is harmless
+		if p.last.CompareAndSwap(last, n) {
+			return
+		}
+	}
+}
 
 // recallFor is for how long a failover may lose a removal: a replica most likely lags behind by less.
 const recallFor = 2 * time.Second

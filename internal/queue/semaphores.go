@@ -2,32 +2,10 @@ package queue
 
 import (
 	"container/list"
-	"strings"
 	"sync"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 )
-
-// semaphores are the rules of semaphores: each call has a path of its own.
-type semaphores struct{}
-
-func (semaphores) barges() bool { return false }
-
-func (semaphores) whole(p *Path) *Path { return p }
-
-// mode: no call overtakes waiting calls.
-func (semaphores) mode(*Path, bool, bool) protocol.Mode { return protocol.ModeTry }
-
-func (semaphores) join(p *Path) *list.Element { return p.contention().line.join() }
-
-func (semaphores) stands(p *Path, seat *list.Element, s *standing) {
-	s.permits, s.ahead = true, p.contention().line.before(seat)
-}
-
-func (semaphores) removed(p *Path, value string, at clock.Instant) {
-	p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
-}
 
 // line has the calls of this process that wait for permits of a semaphore, in the order of their tickets, unless tickets were
 // lost. Each call has a ticket; the line lets them look one after another, whatever is ahead of them in the queue.
