@@ -108,9 +108,9 @@ func (p *Path) mayQueue() bool {
 	return c == nil || p.Clock.Now() >= clock.Instant(c.queueless.Load())
 }
 
-// NoQueue notes that the server has refused the queue of a path. A refusal for now only, for instance because it is out of
+// noQueue notes that the server has refused the queue of a path. A refusal for now only, for instance because it is out of
 // memory, costs no call its place: waiting calls look again. It is logged once a minute at most.
-func (p *Path) NoQueue(why string) {
+func (p *Path) noQueue(why string) {
 	now := p.Clock.Now()
 	if fault.Passes(why, true) {
 		next := clock.Instant(p.all.postponed.Load())
@@ -149,7 +149,7 @@ func (p *Path) WriterWaits(c protocol.Call) (waits, known bool) {
 	w.Lease = p.all.Lease
 	n, err := protocol.Confirmed(p.all.Transport.Do(&w, &c).RedisResult)
 	if err != nil && !fault.Transient(fault.Classify(err)) {
-		p.NoQueue(err.Error())
+		p.noQueue(err.Error())
 	}
 	return n == 1, err == nil
 }

@@ -93,7 +93,7 @@ func (a *acquisition) failed(at state, what kinds, why error) state {
 	case stateEnded:
 		return a.ends(why)
 	case stateBackOff:
-		a.path.NoQueue(why.Error())
+		a.path.noQueue(why.Error())
 		return a.withoutQueue()
 	default:
 	}

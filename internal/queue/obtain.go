@@ -40,21 +40,14 @@ func (a *attempt) forsake() {
 }
 
 // obtain tries once, and goes on if that is not enough.
-func obtain(first *attempt, q *Request) error {
+func obtain(first *attempt, q *Request) (err error) {
 	p := first.path
-	var err error
 	if !q.patient() || first.under != "" || !p.Contested() { // most locks are free
 		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, true, q.Deadline)
 	}
 	if first.won() {
 		return nil
 	}
-	return obtainLater(first, err, q)
-}
-
-// obtainLater continues when the first try did not get the hold.
-func obtainLater(first *attempt, err error, q *Request) error {
-	p := first.path
 	if err == nil && !q.patient() {
 		err = first.askOnce(q.Deadline)
 	}
@@ -106,19 +99,15 @@ func keepTrying(first *attempt, q *Request) error {
 		}
 		a.end(q)
 	}()
-	err := a.goOn(q)
-	returned = true
-	return err
-}
-
-// goOn is keepTrying until its end.
-func (a *acquisition) goOn(q *Request) error {
-	p := a.path
+	next := statePoll
 	if now := p.Clock.Now(); a.deadline <= now { // it asks once more, as a call that does not wait; that may take as long again
 		a.deadline = min(now, a.deadline.Add(answerGrace))
-		return a.run(statePoll)
+	} else {
+		next = a.begin(q)
 	}
-	return a.run(a.begin(q))
+	err := a.run(next)
+	returned = true
+	return err
 }
 
 // begin shows the call to others, and returns how it begins.
@@ -127,7 +116,7 @@ func (a *acquisition) begin(q *Request) state {
 	a.listener = p.all.Waker.listener(p)
 	queues := a.listener != nil && p.mayQueue()
 	if queues && p.Format.Queue(p.Key) == "" {
-		p.NoQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
+		p.noQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")
 		queues = false
 	}
 	p.lock.Block(a.ctx, &a.blocked, q.Waiting)

@@ -64,7 +64,7 @@ func (a *acquisition) step(s state) state {
 	}
 	switch a.at.State {
 	case "": // taken: the server has refused the queue as a key, and was asked again without it
-		a.path.NoQueue(a.path.Format.Unqueued())
+		a.path.noQueue(a.path.Format.Unqueued())
 		return a.withoutQueue()
 	case protocol.StateFailing:
 		return a.withoutQueue()
@@ -356,7 +356,7 @@ func (a *acquisition) ask(s state) error {
 	err := a.try(w, false, a.deadline)
 	a.hold.Queued = a.won()
 	if err == nil && a.at.State == protocol.StateFailing {
-		if a.path.NoQueue(a.at.Why); fault.Passes(a.at.Why, true) {
+		if a.path.noQueue(a.at.Why); fault.Passes(a.at.Why, true) {
 			a.failure = fault.AsUnavailable(fault.Whole("Redis cannot serve now: " + a.at.Why))
 			err = a.failure
 		}

@@ -14,8 +14,8 @@ import (
 
 // How long a release waits for Redis, and how long once its context is done; two round trips are added to each.
 const (
-	ReleaseLimit = time.Second
-	ReleaseGrace = ReleaseLimit / 10
+	releaseLimit = time.Second
+	ReleaseGrace = releaseLimit / 10
 )
 
 // Ending is a hold that its owner has ended.
@@ -51,7 +51,7 @@ func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err erro
 	answered = true
 	n, err := protocol.Confirmed(reply.RedisResult)
 	if why := protocol.WhyNoQueue(reply.RedisResult); why != "" {
-		p.NoQueue(why)
+		p.noQueue(why)
 	}
 	return p.released(&e, &releaseReply{w, reply, n, err, m.Yields})
 }
@@ -69,7 +69,7 @@ func (p *Path) forsakeEnded(h *hold.Hold) {
 func (p *Path) releaseWait(ctx context.Context, e *Ending) transport.Wait {
 	to := p.Node()
 	return transport.Wait{
-		Ctx: ctx, Since: e.At, Limit: to.Plus(ReleaseLimit), Near: ReleaseLimit, Lease: e.Hold.Term().Length,
+		Ctx: ctx, Since: e.At, Limit: to.Plus(releaseLimit), Near: releaseLimit, Lease: e.Hold.Term().Length,
 		Grace: to.RoundTrip().Plus(ReleaseGrace),
 	}
 }

@@ -28,8 +28,13 @@ func ReleaseAll(ctx context.Context, all []*Ended) {
 	}
 	returned := false
 	defer func() {
-		if !returned { // code of the user has panicked
-			forsakeRest(all)
+		if returned {
+			return
+		}
+		for _, one := range all { // code of the user has panicked
+			if !one.came {
+				one.Path.forsakeEnded(one.Hold)
+			}
 		}
 	}()
 	_ = Each(together(all), func(paths []*Ended) error {
@@ -48,27 +53,15 @@ func ReleaseAll(ctx context.Context, all []*Ended) {
 	returned = true
 }
 
-// forsakeRest releases in the background those paths whose release has not begun by itself.
-func forsakeRest(all []*Ended) {
-	for _, one := range all {
-		if !one.came {
-			one.Path.forsakeEnded(one.Hold)
-		}
-	}
-}
-
 // together returns the paths of each script; a path by itself is released without one.
 func together(all []*Ended) [][]*Ended {
 	shared := all[0].Path.all
 	// Behind a proxy that keeps paths on several servers a script would find some of them.
 	apart := shared.Apart.Seen(shared.Clock.Now())
-	return several.Scripts(all, shared.Cluster, func(one *Ended) string { return one.Path.Key },
-		func(one *Ended) bool { return apart || !one.alone() })
-}
-
-// alone reports whether nobody is known to wait for the path, in this process or elsewhere, and nothing keeps it.
-func (e *Ended) alone() bool {
-	return e.Kept <= e.At && !e.Hold.Queued && !e.Path.Contested() && !e.Path.lock.Contended()
+	return several.Scripts(all, shared.Cluster, func(one *Ended) string { return one.Path.Key }, func(one *Ended) bool {
+		return apart || one.Kept > one.At || // AtLeast keeps it
+			one.Hold.Queued || one.Path.Contested() || one.Path.lock.Contended() // somebody may wait for it
+	})
 }
 
 // release releases a path by itself. It has the time of a release from when its turn comes: there may be thousands before it.

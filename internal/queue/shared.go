@@ -34,7 +34,8 @@ type Shared struct {
 	kits  sync.Pool // of *waitKit
 	freed freed
 	Counts
-	rights
+	refusals
+	proofs
 }
 
 // Counts are figures about waiting calls.
@@ -42,12 +43,6 @@ type Counts struct {
 	Grants  atomic.Uint64 // messages that made a call the owner
 	Polls   atomic.Uint64 // tries that were made only because it was time
 	Windows atomic.Uint64 // times that a waiter left a free key to calls without a ticket
-}
-
-// rights is what is known of what the servers permit.
-type rights struct {
-	refusals
-	proofs
 }
 
 // refusals is what servers, or proxies in front of them, refuse.
