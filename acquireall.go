@@ -178,7 +178,7 @@ func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
 				waited = notAtAll
 			}
 			err = l.gaveUp("acquire", err, waited, b.taken.inRedis)
-			b.tell(ctx, l, &b.request, b.began, err)
+			l.tellAcquired(ctx, "acquire", &b.request, b.began, false, err)
 			return nil, err
 		}
 	}
@@ -255,7 +255,7 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (h *Hold,
 		err = l.gaveUp("acquire", err, b.request.wait, asked)
 	}
 	outcome := err
-	tell = func() { b.tell(ctx, l, &q, began, outcome) }
+	tell = func() { l.tellAcquired(ctx, "acquire", &q, began, outcome == nil, outcome) }
 	if err == nil {
 		h, err = l.take(ctx, "acquire", q.as)
 	}
@@ -287,13 +287,6 @@ func (b *multiAcquire) unasked(l *Lock, why error) (about *Lock, asked bool, err
 		why = fault.HeldError{End: why}
 	}
 	return taken.lock, taken.inRedis, why
-}
-
-// tell calls an observer, for each path by itself.
-func (b *multiAcquire) tell(ctx context.Context, l *Lock, q *request, began clock.Instant, err error) {
-	if began != 0 {
-		l.tellAcquired(ctx, "acquire", q, began, err == nil, err)
-	}
 }
 
 // settle gives the holds the terms that the call has asked for, and renews them, since the call may have waited for most of
@@ -391,7 +384,7 @@ func (b *multiAcquire) won(ctx context.Context, group *queue.Group, as []owner.I
 func (b *multiAcquire) tellWon(ctx context.Context, group *queue.Group) {
 	for i, l := range b.locks {
 		if group.Won(i) {
-			b.tell(ctx, l, &request{how: observe.HowFree}, b.began, nil)
+			l.tellAcquired(ctx, "acquire", &request{how: observe.HowFree}, b.began, true, nil)
 		}
 	}
 }

@@ -152,8 +152,12 @@ func (r *Registry) Once(
 ) (ran bool, err error) {
 	l := r.Obtain(path)
 	q := request{wait: notAtAll, caller: caller{as: owner.NewOnce()}, atLeast: every - every/10}
-	err = apply(&q, opts)
-	if err = fault.Join(checkOnce(every, fn), err); err != nil {
+	err = fault.Join(
+		invalid(fn == nil, "the function is nil"),
+		invalid(every < leastPeriod, "every(%v): the period must be at least %v", every, leastPeriod),
+		apply(&q, opts),
+	)
+	if err != nil {
 		return false, l.fail("once", err)
 	}
 	h, err := l.acquireAs(ctx, "once", &q, nil)
@@ -170,11 +174,4 @@ func (r *Registry) Once(
 	err = fn(h.within(ctx, q.in))
 	failed = err != nil
 	return true, err
-}
-
-func checkOnce(every time.Duration, fn func(context.Context) error) error {
-	return fault.Join(
-		invalid(fn == nil, "the function is nil"),
-		invalid(every < leastPeriod, "every(%v): the period must be at least %v", every, leastPeriod),
-	)
 }

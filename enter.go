@@ -40,10 +40,7 @@ func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (g
 		q.in = tenure.CarriedBy(ctx)
 	}
 	began := l.reg.observed()
-	err = fault.Join(bad, l.suits(q))
-	if unusable := l.check(ctx); unusable != nil {
-		err = fault.Join(err, unusable)
-	}
+	err = fault.Join(bad, l.suits(q), l.check(ctx))
 	asked := false
 	if err == nil {
 		asked, err = l.get(ctx, q, false)
@@ -79,10 +76,16 @@ func (l *Lock) tellOfCall(ctx context.Context, op string, q *request, began cloc
 // Redis.
 func (l *Lock) get(ctx context.Context, q *request, queued bool) (asked bool, err error) {
 	in, err := l.enter(ctx, q)
-	if in.lock != nil {
-		err = in.lock.obtain(ctx, q, in.deadline, queued || in.queued)
+	if in.lock == nil {
+		return false, err
 	}
-	return in.lock != nil, err
+	asks := queue.Request{
+		Waiting: waitingOf(q), Terms: in.lock.terms(q), Wait: q.wait,
+		Deadline: in.deadline, Queued: queued || in.queued, FailFast: q.failFast,
+	}
+	err = queue.Obtain(ctx, &in.lock.redis, &asks)
+	q.how, q.wakeups = obtained[asks.How], observe.Wakeups(asks.Woken)
+	return true, err
 }
 
 // suits returns an error for options that l does not support.
@@ -162,20 +165,11 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	}
 }
 
-// obtain gets the half in Redis for a call that has the local half. When it fails, the local half is free again.
-func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
-	asked := queue.Request{
-		Waiting: waitingOf(q), Terms: l.terms(q), Wait: q.wait,
-		Deadline: deadline, Queued: queued, FailFast: q.failFast,
-	}
-	err := queue.Obtain(ctx, &l.redis, &asked)
-	q.how, q.wakeups = obtained[asked.How], observe.Wakeups(asked.Woken)
-	return err
-}
-
+// terms returns what a call asks for. Do, and Acquire of a reader, use hold.StartRenewing instead of Renewed.
 func (l *Lock) terms(q *request) hold.Terms {
+	renewed := l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.renewsByDefault()
 	return hold.Terms{
-		Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: l.renews(q), Leads: q.leads, Unlogged: q.unlogged,
+		Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: renewed, Leads: q.leads, Unlogged: q.unlogged,
 	}
 }
 
@@ -186,12 +180,6 @@ func (l *Lock) newHold(t hold.Terms) *hold.Hold {
 	value := strconv.AppendUint(append(buf[:0], r.queues.Values...), r.numbers.Draw(), 10) // mutant: no number
 	r.record.Asked()
 	return hold.New(&l.redis.Path, string(value), t)
-}
-
-// renews reports whether the hold that a call asks for is renewed until it ends. Do, and Acquire of a reader, use
-// hold.StartRenewing instead.
-func (l *Lock) renews(q *request) bool {
-	return l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.renewsByDefault()
 }
 
 // renewsByDefault reports whether the lock is renewed when it is locked without a lease. Readers always are, see ReadWriteLock.
@@ -302,7 +290,7 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error, waits boo
 // has left again, and the pin is gone with the hold: there was an error, or the hold was lost before the owner had it. So the
 // observer is told of no release, and the call, whose time may be over, waits for none.
 func (l *Lock) acceptHandoff(o owner.ID, q *request) (got bool, err error) {
-	if err = queue.TooShort(q.lease, l.node()); err == nil {
+	if err = queue.TooShort(q.lease, l.redis.Node()); err == nil {
 		if h := l.heldBy(o); h != nil && l.setTerms(h, q) {
 			return true, nil
 		}
@@ -360,7 +348,7 @@ func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how loca
 		return ErrLockLost
 	}
 	if how == local.Reentered && ctx.Err() == nil && h.Valid() { // else Prolong says why not
-		if err := queue.TooShort(asked, l.node()); err != nil {
+		if err := queue.TooShort(asked, l.redis.Node()); err != nil {
 			return err
 		}
 	}

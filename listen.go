@@ -32,7 +32,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 	to := r.transport.Client
 	o := wake.Options{
 		Track:     m == wakeupAuto || m == wakeupTracking,
-		Subscribe: m == wakeupAuto || m == wakeupPubSub,
+		Subscribe: m.publishes(),
 		Common:    r.plain.Format.CommonChannel(),
 		Poll:      r.queues.Poll,
 		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },

@@ -57,8 +57,12 @@ func (l *Lock) subject() observe.Subject {
 	return observe.Subject{Path: l.Path(), Key: l.redis.Key, Kind: kind}
 }
 
-// tellAcquired reports the end of a call to the observer. It is a function of its own, so that the stack of the call stays small.
+// tellAcquired reports the end of a call to the observer, if there is one: then began is not 0. It is a function of its own, so
+// that the stack of the call stays small.
 func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began clock.Instant, got bool, err error) {
+	if began == 0 {
+		return
+	}
 	a := observe.Acquired{
 		Subject: l.subject(), Op: op, How: q.how, Here: q.here, Redis: began.Until(l.reg.now()) - q.here,
 		Wakeups: q.wakeups, Err: err,
@@ -69,10 +73,6 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 	if ctx == nil { // bad input: the call failed with it
 		ctx = context.Background()
 	}
-	l.callAcquired(ctx, a)
-}
-
-func (l *Lock) callAcquired(ctx context.Context, a observe.Acquired) {
 	defer l.reg.reports.dispatch.Caught("Acquired")
 	l.reg.reports.observer.Acquired(ctx, a)
 }

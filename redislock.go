@@ -13,7 +13,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/tenure"
-	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
 // Lock is the lock of one path. It is safe for use by many goroutines. Get it from [Registry.Obtain].
@@ -159,22 +158,17 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 //     and when the connection or the master had changed and Redis had not confirmed the hold since.
 //   - Another error of Redis, such as a missing permission. The registry retries then, too.
 func (l *Lock) Unlock(ctx context.Context) error {
-	err := l.check(ctx)
-	if err == nil {
-		err = l.unlockBy(ctx, tenure.CarriedBy(ctx).Carried)
+	if err := l.check(ctx); err != nil {
+		return l.fail("unlock", err)
 	}
-	return l.fail("unlock", err)
-}
-
-// unlockBy is Unlock for a call whose context carries c. If the caller holds nothing, it may have nested in a hold that is lost,
-// or unlock for that hold's owner. Then it undoes one of the owner's locks: else the owner would never get the lock again.
-func (l *Lock) unlockBy(ctx context.Context, c *tenure.Carried) error {
-	now := l.reg.cache.current(l)
+	now, c := l.reg.cache.current(l), tenure.CarriedBy(ctx).Carried
 	err := now.unlock(ctx, now.hold.OwnerOf(c))
 	if err == ErrNotOwner { //nolint:errorlint // never wrapped
-		return now.unlockLost(c.Lost(&now.hold)) // mutant: nested call stays
+		// It may have nested in a hold that is lost, or unlock for that hold's owner. Then one of the owner's locks is undone: else
+		// the owner would never get the lock again.
+		err = now.unlockLost(c.Lost(&now.hold)) // mutant: nested call stays
 	}
-	return err
+	return l.fail("unlock", err)
 }
 
 // unlockLost undoes one lock of an owner whose hold was lost. T is nil, or may be over, if there is none.
@@ -311,9 +305,6 @@ func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Contex
 // Path returns the path that the lock was obtained with.
 func (l *Lock) Path() string { return l.redis.Key[len(l.reg.prefix)+1:] }
 
-// node is the way to the master that has the lock's key.
-func (l *Lock) node() *transport.Node { return l.redis.Node() }
-
 // IsHeld reports whether a goroutine of this process holds the lock now, with a lease that is not over. It does not ask Redis.
 func (l *Lock) IsHeld() bool {
 	h := l.reg.cache.current(l).hold.Load()
@@ -325,7 +316,7 @@ func (l *Lock) fail(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &LockError{Op: op, Key: l.redis.Key, Err: l.node().Unsupported(err)}
+	return &LockError{Op: op, Key: l.redis.Key, Err: l.redis.Node().Unsupported(err)}
 }
 
 // check returns the error that every call on l fails with, if there is one.

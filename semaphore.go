@@ -136,7 +136,7 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	}
 	if err == nil {
 		set := func() error {
-			p, c := l.reg.queues.CommandWait(ctx, l.node()), l.redis.Format.SetPermits(s.key, n)
+			p, c := l.reg.queues.CommandWait(ctx, l.redis.Node()), l.redis.Format.SetPermits(s.key, n)
 			_, _, err := l.reg.transport.Confirmed(&p, &c)
 			return err
 		}
