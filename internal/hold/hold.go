@@ -236,27 +236,20 @@ func (h *Hold) unlockLost() (tell func()) {
 func (h *Hold) lookAt(now clock.Instant) (cause error) {
 	h.mu.Lock()
 	valid, ended := h.lease.Look(now)
-	switch {
-	case valid:
+	if valid {
 		h.mu.Unlock()
 		return nil
-	case ended:
+	}
+	if cause = max(h.lease.Why(), fault.Somehow).Err(); h.lease.Over() && h.lease.Sound() {
+		cause = context.Canceled
+	}
+	if ended {
 		tell := h.unlockLost()
 		go tell()
-	default:
+	} else { // another goroutine may be about to end its contexts
 		h.mu.Unlock()
 	}
-	return h.over()
-}
-
-// over returns the cause of contexts of a hold that is no longer valid. Another goroutine may be about to end them.
-func (h *Hold) over() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.lease.Over() && h.lease.Sound() {
-		return context.Canceled
-	}
-	return max(h.lease.Why(), fault.Somehow).Err()
+	return cause
 }
 
 // Loss returns why the hold was lost.
