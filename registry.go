@@ -138,7 +138,11 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r.transport, r.last = clients.Join(client, func() *onClient { return &onClient{Client: transport.New(client)} })
 	r.lease = lease.NewTerm(s.leaseLength())
 	r.cache.Resize(defaultCapacity)
-	r.queues.Prefix, r.queues.Values = prefix, r.call(prefix, s.clientID)
+	r.prefix, r.clientID = prefix, uuid.NewString()
+	r.queues.Prefix, r.queues.Values = prefix, r.clientID+":"
+	if s.clientID != nil { // the UUID stays: two processes with one id must not mistake each other's holds for their own
+		r.clientID, r.queues.Values = *s.clientID, *s.clientID+":"+r.queues.Values
+	}
 	if handler := s.log.Handler(); handler != slog.DiscardHandler {
 		r.reports.dispatch.Handler = handler
 	}
@@ -161,17 +165,6 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	q.Draining.GoesOn = func(ctx context.Context) bool { return !r.turnsAway(tenure.CarriedBy(ctx).Carried) }
 	r.listen(s.wakeup, s.log)
 	return r
-}
-
-// call sets the names, and returns the prefix of the values of this registry's holds, and of no other's. A client id is made
-// unique by a UUID: two processes with the same id must not mistake each other's holds for their own.
-func (n *names) call(prefix string, clientID *string) (values string) {
-	id := uuid.NewString()
-	n.prefix, n.clientID, values = prefix, id, id+":"
-	if clientID != nil {
-		n.clientID, values = *clientID, *clientID+":"+values
-	}
-	return values
 }
 
 // kind is what all locks of one kind have in common.
