@@ -338,7 +338,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) (holds []*Hold, failed *Lock,
 			}
 			return nil, l, err
 		}
-		group.Add(ctx, &in.lock.redis, in.lock.newHold(in.lock.terms(&q)))
+		group.Add(ctx, &in.lock.redis, in.lock.terms(&q))
 		b.locks[i], as = in.lock, append(as, q.as)
 	}
 	at, taken, err := group.Try(b.deadline)

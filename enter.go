@@ -3,7 +3,6 @@ package lockregistry
 import (
 	"context"
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -171,15 +170,6 @@ func (l *Lock) terms(q *request) hold.Terms {
 	return hold.Terms{
 		Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: renewed, Leads: q.leads, Unlogged: q.unlogged,
 	}
-}
-
-func (l *Lock) newHold(t hold.Terms) *hold.Hold {
-	r := l.reg
-	// The buffer is long enough for most, so that the value costs one allocation.
-	var buf [96]byte
-	value := strconv.AppendUint(append(buf[:0], r.queues.Values...), r.numbers.Draw(), 10) // mutant: no number
-	r.record.Asked()
-	return hold.New(&l.redis.Path, string(value), t)
 }
 
 // renewsByDefault reports whether the lock is renewed when it is locked without a lease. Readers always are, see ReadWriteLock.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cache"
@@ -76,9 +77,14 @@ type forQueue Lock
 
 // NewHold: the value has the registry's next number. A semaphore notes it before Redis is asked: messages name it.
 func (l *forQueue) NewHold(t hold.Terms) *hold.Hold {
-	h := (*Lock)(l).newHold(t)
+	r := l.reg
+	// The buffer is long enough for most, so that the value costs one allocation.
+	var buf [96]byte
+	value := strconv.AppendUint(append(buf[:0], r.queues.Values...), r.numbers.Draw(), 10) // mutant: no number
+	r.record.Asked()
+	h := hold.New(&l.redis.Path, string(value), t)
 	if l.redis.Format.Many() {
-		l.reg.permits.Asks((*Lock)(l), h.Number())
+		r.permits.Asks((*Lock)(l), h.Number())
 	}
 	return h
 }

@@ -41,7 +41,7 @@ func TestReplicas_RenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	}
 	for i := range 4 {
 		l := r.newLock(strconv.Itoa(i))
-		h := l.newHold(hold.Terms{Lease: lease.NewTerm(time.Minute)})
+		h := (*forQueue)(l).NewHold(hold.Terms{Lease: lease.NewTerm(time.Minute)})
 		require.NoError(t, r.client.Do(t.Context(), r.client.B().Set().Key(l.redis.Key).Value(h.Value()).Build()).Error())
 		l.redis.RemoveLost(h)
 		require.Eventually(t, func() bool {

@@ -72,9 +72,9 @@ func NewGroup(n int, failFast, patient bool) *Group {
 	return &Group{make([]attempt, 0, n), failFast, patient}
 }
 
-// Add adds a path, for which h is asked for.
-func (g *Group) Add(ctx context.Context, p *Path, h *hold.Hold) {
-	g.tries = append(g.tries, attempt{path: p, hold: h, ctx: ctx, failFast: g.failFast})
+// Add adds a path, for which a hold on these terms is asked for.
+func (g *Group) Add(ctx context.Context, p *Path, t hold.Terms) {
+	g.tries = append(g.tries, attempt{path: p, hold: p.lock.NewHold(t), ctx: ctx, failFast: g.failFast})
 }
 
 // Won reports whether the i-th path has its hold.
