@@ -152,9 +152,10 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 		if b.Mode == ModeEnqueue { // mutant: look is narrowed
 			c.shape = asking
 		}
-		c.Args, c.queue = Args{b.Value, b.Lease.MS, prefix, b.asks(), f.Sharded()}, queue
+		asks, place := b.words()
+		c.Args, c.queue = Args{b.Value, b.Lease.MS, prefix, asks, f.Sharded()}, queue
 		c.waits = true
-		c.then(counter, b.place(), b.Replaces, b.Zeros, b.Under+f.permits)
+		c.then(counter, place, b.Replaces, b.Zeros, b.Under+f.permits)
 	}
 	return f.named(c)
 }
@@ -220,7 +221,8 @@ func (f *Format) Release(r Release) Call {
 	if f.format.Many {
 		r.Queued = true // only releases wake waiting calls, so those of a registry that was refused the queue must do so, too
 	}
-	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", r.quiet(), f.Sharded()}}
+	quiet, manner, keep := r.words()
+	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", quiet, f.Sharded()}}
 	c.shape, c.own = releasing, f.leaseOf(r.Key, r.Value)
 	if r.Queued {
 		if c.queue = f.Queue(r.Key); c.queue != "" {
@@ -228,7 +230,7 @@ func (f *Format) Release(r Release) Call {
 		}
 	}
 	removal, old := f.removes()
-	args := [...]string{r.manner(), "", r.keeping(), removal, old}
+	args := [...]string{manner, "", keep, removal, old}
 	if len(r.Leaving) > 0 {
 		args[1] = r.Leaving[0]
 	}

@@ -40,20 +40,16 @@ type Queueing struct {
 	Clears   bool   // a look takes out the tickets in front whose processes are gone, also while the lock is held
 }
 
-// asks returns the mode as scripts take it.
-func (q Queueing) asks() string {
+// words returns the mode, and the former place of a ticket or what a look does besides, as scripts take them.
+func (q Queueing) words() (asks, place string) {
+	asks, place = string(q.Mode), q.Place
 	if q.Short {
-		return ""
+		asks = ""
 	}
-	return string(q.Mode)
-}
-
-// place returns the former place of a ticket, or what a look does besides, as scripts take them.
-func (q Queueing) place() string {
 	if q.Clears {
-		return "clear"
+		place = "clear"
 	}
-	return q.Place
+	return asks, place
 }
 
 // Mode is what a request asks of the queue, as scripts take it.
@@ -82,32 +78,21 @@ type Release struct {
 	Quiet bool          // no process is known to try without a ticket
 }
 
-// quiet returns Quiet as scripts take it.
-func (r Release) quiet() string {
+// words returns Quiet, then Yields or Leads, then Keep in whole milliseconds, as scripts take them.
+func (r Release) words() (quiet, manner, keep string) {
 	if r.Quiet {
-		return "quiet"
+		quiet = "quiet"
 	}
-	return ""
-}
-
-// manner returns Yields or Leads as scripts take it.
-func (r Release) manner() string {
 	switch {
 	case r.Yields:
-		return "yield"
+		manner = "yield"
 	case r.Leads:
-		return "lead"
-	default:
-		return ""
+		manner = "lead"
 	}
-}
-
-// keeping returns Keep as scripts take it: whole milliseconds, or empty.
-func (r Release) keeping() string {
-	if r.Keep <= 0 {
-		return ""
+	if r.Keep > 0 {
+		keep = strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
 	}
-	return strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
+	return quiet, manner, keep
 }
 
 // Replies to a release: the key was the hold's, and others wait, or there is no queue; NoQueue stands for a text that says why.

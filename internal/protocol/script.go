@@ -119,12 +119,16 @@ func (c *Call) Again(result rueidis.RedisResult) bool {
 
 // Command returns the command of a call: SET, or a script. Blocks: it is sent on a connection of its own.
 func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
-	command, n := b.Arbitrary(c.verb()), c.count()
+	verb, script := "SET", ""
+	switch {
+	case c.Script == nil:
+	case c.source:
+		verb, script = "EVAL", c.Script.Source
+	default:
+		verb, script = "EVALSHA", c.Script.SHA
+	}
+	command, n := b.Arbitrary(verb), c.count()
 	if c.Script != nil {
-		script := c.Script.SHA
-		if c.source {
-			script = c.Script.Source
-		}
 		command = command.Args(script, strconv.Itoa(1+n))
 	}
 	switch { // Keys, also for a single server: rueidis chooses a connection by them
@@ -144,17 +148,6 @@ func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
 		return command.Blocking()
 	}
 	return command.Build()
-}
-
-func (c *Call) verb() string {
-	switch {
-	case c.Script == nil:
-		return "SET"
-	case c.source:
-		return "EVAL"
-	default:
-		return "EVALSHA"
-	}
 }
 
 // Keys returns the keys of the script.
