@@ -58,6 +58,14 @@ func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (g
 	return got, err
 }
 
+// observed returns the time, for an observer of Acquired; 0 without one.
+func (r *Registry) observed() clock.Instant {
+	if r.reports.observer.Acquired == nil {
+		return 0
+	}
+	return r.now()
+}
+
 // tellOfCall is tellAcquired for a call that may have the lock. If the observer ends the goroutine, nobody gets the lock from the
 // call, so nobody would unlock it: tellOfCall does.
 func (l *Lock) tellOfCall(ctx context.Context, op string, q *request, began clock.Instant, got bool, err error) {

@@ -36,14 +36,6 @@ func observes(o *observe.Observer) error {
 		"WithObserver: none of the functions is set")
 }
 
-// observed returns the time, for an observer of Acquired; 0 without one.
-func (r *Registry) observed() clock.Instant {
-	if r.reports.observer.Acquired == nil {
-		return 0
-	}
-	return r.now()
-}
-
 func (l *Lock) subject() observe.Subject {
 	kind := observe.KindLock
 	switch {

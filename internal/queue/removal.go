@@ -3,12 +3,9 @@ package queue
 import (
 	"context"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cleanup"
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
@@ -94,30 +91,4 @@ func (all *Shared) removeOnce(w transport.Wait, m cleanup.Removal) (gone bool) {
 	c := m.Call(all.Clock.Now())
 	reply := all.Transport.Do(&w, &c)
 	return reply.Error() == nil && !reply.Late
-}
-
-// Removed notes that the key of the hold with this value was removed.
-func (p *Path) Removed(value string, at clock.Instant) {
-	if p.Format.Many() {
-		p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
-		return
-	}
-	n := p.all.numberIn(value)
-	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
-		p.lastAt.Store(int64(at)) // first: a Recall in between repeats an older removal, which is harmless
-		if p.last.CompareAndSwap(last, n) {
-			return
-		}
-	}
-}
-
-// recallFor is for how long a failover may lose a removal: a replica most likely lags behind by less.
-const recallFor = 2 * time.Second
-
-// Recall sends recently confirmed removals again, since a server may have taken over without them. Later holds have larger
-// numbers, and are not touched.
-func (p *Path) Recall(now clock.Instant) {
-	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < recallFor {
-		p.RemoveUnclaimed(strconv.FormatUint(n, 10))
-	}
 }
