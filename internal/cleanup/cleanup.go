@@ -90,13 +90,6 @@ func New(c clock.Clock, soon func(due clock.Instant), send func([]Try)) *Cleaner
 	return cleaner
 }
 
-// Len returns the number of targets with something to remove.
-func (c *Cleaner) Len() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.all)
-}
-
 // Unconfirmed returns the number of targets whose removal Redis has not confirmed. Removals that it has confirmed are repeated
 // only since a grant may arrive late: on a healthy server there may be thousands of these, and nothing is wrong.
 func (c *Cleaner) Unconfirmed() (n int) {

@@ -38,6 +38,13 @@ type server struct {
 	removed []string        // confirmed values, for all paths
 }
 
+// Len returns the number of targets with something to remove.
+func (c *Cleaner) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.all)
+}
+
 func (s *server) Removed(value string, _ clock.Instant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -123,7 +123,7 @@ func (c *Call) leaveOut() {
 			c.Args[5] = c.counter
 		}
 	case asking:
-		given := c.Given()
+		given := c.given()
 		args := Args{given[0], given[1], "", "", "", c.counter}
 		if c.counter == "" && len(given) > 5 {
 			args[5] = given[5]

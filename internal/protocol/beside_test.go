@@ -22,7 +22,7 @@ func TestBeside_SlotIsMovedAway(t *testing.T) {
 	for _, d := range []*Description{spring, redisson, writers} {
 		config := Config{Prefix: "orders", Publishes: true, Cluster: true, Remove: func() string { return "UNLINK" }}
 		m.Format = newFormat(d, config)
-		m.node.Command(t, "DEL", formatKey, QueueKey("orders", formatKey))
+		m.node.Command(t, "DEL", formatKey, queueKey("orders", formatKey))
 		require.True(t, m.obtains("a:1795278371204111", ModeNone).Granted)
 		m.node.Command(t, "CLUSTER", "SETSLOT", m.slot, "MIGRATING", m.to)
 		for _, mode := range []Mode{ModeEnqueue, ModePoll, ModeSeen} {
@@ -59,15 +59,15 @@ func TestBeside_IsForgotten(t *testing.T) {
 		}
 		for _, c := range calls() {
 			require.Equal(t, []string{formatKey}, c.Keys())
-			require.NotContains(t, c.Given(), "orders", "no queue")
+			require.NotContains(t, c.given(), "orders", "no queue")
 		}
-		require.Contains(t, calls()[0].Given(), f.Counter(formatKey), "the script draws from it in any case")
+		require.Contains(t, calls()[0].given(), f.Counter(formatKey), "the script draws from it in any case")
 		require.Equal(t, calls()[0].Script, calls()[1].Script, "nothing waits in a queue")
 		<-time.After(refusedFor)
 		require.Empty(t, b.Refused())
 		for _, c := range calls() {
 			require.Contains(t, c.Keys(), formatQueue)
-			require.NotContains(t, c.Given(), f.Counter(formatKey))
+			require.NotContains(t, c.given(), f.Counter(formatKey))
 		}
 	})
 }

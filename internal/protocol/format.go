@@ -34,9 +34,9 @@ func (c *Config) Sharded() string {
 	return ""
 }
 
-// Publish returns how releases are published in Redisson's format: PUBLISH, SPUBLISH to also reach Redisson in a cluster, or
+// publish returns how releases are published in Redisson's format: PUBLISH, SPUBLISH to also reach Redisson in a cluster, or
 // empty.
-func (c *Config) Publish() string {
+func (c *Config) publish() string {
 	switch {
 	case !c.Publishes:
 		return ""
@@ -172,7 +172,7 @@ func (f *Format) named(c Call) Call {
 // Queue returns the key of a lock's queue; empty if there is none, since a cluster would keep it in another slot.
 func (c *Config) Queue(key string) string {
 	if c.Cluster {
-		return QueueKey(c.Prefix, key)
+		return queueKey(c.Prefix, key)
 	}
 	return keyBeside(c.Prefix, key, waitersEnd)
 }
@@ -354,7 +354,7 @@ func (f *Format) CommonChannel() string {
 // Scatters reports whether the keys of a lock, which its scripts use together, may be in several slots of a cluster: the braces
 // in its name put them there.
 func (f *Format) Scatters(key string) bool {
-	return f.Cluster && f.format.Side != "" && HashTag(key) != HashTag(Tagged(key)+":") // each is named by Tagged
+	return f.Cluster && f.format.Side != "" && HashTag(key) != HashTag(tagged(key)+":") // each is named by tagged
 }
 
 // Many reports whether several calls of a registry may have the lock, or wait for it, at a time: it is a semaphore's. Only this

@@ -129,7 +129,7 @@ func TestFormat(t *testing.T) {
 		require.Equal(f, StateQueued, reply.State)
 		require.Greater(f, reply.Left, 59*time.Minute, "it was renewed")
 		require.Equal(f, StateQueued, f.obtains("b:1795278371204112", ModeCheck).State)
-		require.Equal(f, StateMissing, f.obtains("b:1795278371204113", ModeCheck).State)
+		require.Equal(f, stateMissing, f.obtains("b:1795278371204113", ModeCheck).State)
 
 		for grants := 0; grants == 0; { // unless a window is open
 			if n := first.releases("a:1795278371204111", Release{}); n == Contended && f.holds("b:1795278371204112") == 1 {
@@ -203,7 +203,7 @@ func TestFormat_Leaving(t *testing.T) {
 			require.Equal(f, StateQueued, f.obtains("b:1795278371204111", ModeEnqueue).State)
 			require.Equal(f, StateQueued, f.obtains(newest, ModeEnqueue).State)
 			require.EqualValues(f, -1, f.releases(newest, Release{Leaving: leaving}))
-			require.Equal(f, StateMissing, f.obtains(newest, ModeCheck).State)
+			require.Equal(f, stateMissing, f.obtains(newest, ModeCheck).State)
 			require.Equal(f, StateQueued, f.obtains("b:1795278371204111", ModeCheck).State, "another call's")
 			require.EqualValues(f, -1, f.releases("b:1795278371204111", Release{Leaving: []string{ticket("b:1795278371204111")}}))
 			require.EqualValues(f, 1, first.releases("a:1795278371204111", Release{}))
@@ -251,13 +251,13 @@ func TestFormat_Plain(t *testing.T) {
 func TestFormat_ATraceWhereThereIsNoQueue(t *testing.T) {
 	clustered := Config{Prefix: "orders", Cluster: true}
 	for key, queues := range map[string]bool{"orders:42": true, "orders:a}b": false} {
-		require.Equal(t, queues, QueueKey("orders", key) != "")
+		require.Equal(t, queues, queueKey("orders", key) != "")
 		for name, f := range map[string]*Format{"spring": NewSpring(clustered), "writer": NewWrite(clustered)} {
 			t.Run(name+" "+key, func(t *testing.T) {
 				asks := func(m Mode) []string {
 					r := Request{Key: key, Value: "a:1", Lease: lease.NewTerm(time.Minute), Queueing: Queueing{Mode: m}}
 					c := f.Obtain(r, false)
-					return append(c.Keys(), c.Given()...)
+					return append(c.Keys(), c.given()...)
 				}
 				for _, mode := range []Mode{ModePoll, ModeSeen, ModeTry} {
 					if queues {

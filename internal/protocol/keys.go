@@ -44,8 +44,8 @@ func keyBeside(prefix, key, end string) string {
 	return prefix + ":{" + key + "}" + end
 }
 
-// QueueKey returns the key of a lock's queue; empty if that would be in another slot, so that there is no queue.
-func QueueKey(prefix, key string) string {
+// queueKey returns the key of a lock's queue; empty if that would be in another slot, so that there is no queue.
+func queueKey(prefix, key string) string {
 	queue := keyBeside(prefix, key, waitersEnd)
 	if HashTag(queue) != HashTag(key) && Slot(queue) != Slot(key) {
 		return ""
@@ -87,7 +87,7 @@ func LockOf(prefix, key string) (lock string, ok bool) {
 	if before, inner, braces := strings.Cut(strings.TrimSuffix(lock, "}"), ":{"); braces && strings.HasPrefix(inner, before+":") {
 		lock = inner
 	}
-	return lock, QueueKey(prefix, lock) == key
+	return lock, queueKey(prefix, lock) == key
 }
 
 // ErrStrange is the error for a reply that no script of this library gives.

@@ -40,7 +40,7 @@ func TestLockOf(t *testing.T) {
 		require.Equal(t, want != "", ok, key)
 		if ok {
 			require.Equal(t, want, lock, key)
-			require.True(t, key == lock || key == QueueKey("orders", lock))
+			require.True(t, key == lock || key == queueKey("orders", lock))
 		}
 	}
 }

@@ -49,7 +49,7 @@ func newMovedAway(t *testing.T) *movedAway {
 // awaited is a lock of a that b waits for. So long ago the newest window was.
 func (m *movedAway) awaited(window time.Duration) (now int64) {
 	m.Helper()
-	queue := QueueKey("orders", formatKey)
+	queue := queueKey("orders", formatKey)
 	m.node.Command(m.T, "DEL", formatKey, queue)
 	require.True(m, m.obtains("a:1795278371204111", ModeNone).Granted)
 	require.Equal(m, StateQueued, m.obtains("b:1795278371204112", ModeEnqueue).State)

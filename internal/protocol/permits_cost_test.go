@@ -29,7 +29,7 @@ func TestPermits_WaitingCostsLittle(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
 	for range 3 {
-		require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+		require.Equal(t, stateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
 	}
 	s.waits(s.value("b"), 1, 0)
 	waits, gone := s.value("b"), s.value("b")
@@ -63,7 +63,7 @@ func TestPermits_BothTicketsGo(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
 	for range 3 {
-		require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+		require.Equal(t, stateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
 	}
 	for _, there := range []int{0, 1} {
 		values := []string{s.value("b"), s.value("b")}

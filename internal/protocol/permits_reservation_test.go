@@ -16,7 +16,7 @@ import (
 func (s *semaphore) reserved(left int) {
 	s.count("EVAL", `local time = redis.call('TIME')
 		return redis.call('ZADD', KEYS[1], 'XX', -time[1] * 1000 - math.floor(time[2] / 1000) - ARGV[1], 'wide')`,
-		"1", QueueKey("orders", formatKey), strconv.Itoa(left))
+		"1", queueKey("orders", formatKey), strconv.Itoa(left))
 }
 
 // looks has a call look after its ticket, and returns what it is told.
@@ -34,7 +34,7 @@ func reservation(t *testing.T) (s *semaphore, large, small string, b <-chan stri
 	b = s.hears("b")
 	s.hears("c")
 	for range 2 {
-		require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+		require.Equal(t, stateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
 	}
 	large, small = s.value("b"), s.value("c")
 	s.waits(large, 2, 0)
@@ -74,7 +74,7 @@ func TestPermits_FirstOneRunsWhereNoneIsFree(t *testing.T) {
 	s, large, small, _ := reservation(t)
 	require.Equal(t, StateQueued, s.looks(small, 1).State)
 	taken := s.value("d")
-	require.Equal(t, StateGranted, s.is(taken, 1, time.Hour, ModeNone))
+	require.Equal(t, stateGranted, s.is(taken, 1, time.Hour, ModeNone))
 	require.NotContains(t, s.looks(large, 2).Place, ".")
 	require.EqualValues(t, Contended, s.releases(taken))
 	s.reserved(0)
@@ -87,7 +87,7 @@ func TestPermits_FirstOneStandsStill(t *testing.T) {
 	s, large, small, b := reservation(t)
 	behind := s.value("b")
 	s.waits(behind, 1, 30_000_000)
-	place := s.count("ZSCORE", QueueKey("orders", formatKey), large+"|60000p2")
+	place := s.count("ZSCORE", queueKey("orders", formatKey), large+"|60000p2")
 	require.Equal(t, StateQueued, s.looks(small, 1).State)
 	s.reserved(0)
 	require.True(t, s.looks(small, 1).Granted)
@@ -141,7 +141,7 @@ func TestPermits_FarFirstOne(t *testing.T) {
 	for zeros, most := range map[string]time.Duration{"0": 2 * time.Second, "000": 8 * time.Second, "0000": 8 * time.Second} {
 		t.Run(zeros, func(t *testing.T) {
 			s, large, small, _ := reservation(t)
-			queue := QueueKey("orders", formatKey)
+			queue := queueKey("orders", formatKey)
 			place := s.count("ZSCORE", queue, large+"|60000p2")
 			s.count("ZREM", queue, large+"|60000p2")
 			s.count("ZADD", queue, place, large+"|"+zeros+"60000p2")

@@ -12,7 +12,7 @@ import (
 func (s *semaphore) searched(ago int) {
 	s.count("EVAL", `local time = redis.call('TIME')
 		return redis.call('ZADD', KEYS[1], 'XX', ARGV[1] - time[1] * 1000 - math.floor(time[2] / 1000), 'open')`,
-		"1", QueueKey("orders", formatKey), strconv.Itoa(ago))
+		"1", queueKey("orders", formatKey), strconv.Itoa(ago))
 }
 
 // Where all that wait are calls of one process, a release finds that out once in a second. Then another one is found.
@@ -28,7 +28,7 @@ func TestPermits_OneProcessIsSearchedOnce(t *testing.T) {
 			held := ""
 			for range 3 / c.each {
 				held = s.value("a")
-				require.Equal(t, StateGranted, s.is(held, c.each, time.Hour, ModeTry))
+				require.Equal(t, stateGranted, s.is(held, c.each, time.Hour, ModeTry))
 			}
 			waits := s.values("b", 200)
 			s.allWait(waits, c.each, 0)
@@ -60,9 +60,9 @@ func TestPermits_QueueLivesAlthoughTheClockWentBack(t *testing.T) {
 			s := semaphoreOf(t)
 			s.listens()
 			for _, permits := range holds {
-				require.Equal(t, StateGranted, s.is(s.value("a"), permits, time.Hour, ModeTry))
+				require.Equal(t, stateGranted, s.is(s.value("a"), permits, time.Hour, ModeTry))
 			}
-			queue, ahead := QueueKey("orders", formatKey), 3_600_000_000
+			queue, ahead := queueKey("orders", formatKey), 3_600_000_000
 			first, next := s.value("b"), s.value("b")
 			s.waits(first, 1, ahead)
 			s.count("PEXPIRE", queue, "5000")
@@ -98,17 +98,17 @@ func TestPermits_ATicketOfANewerVersion(t *testing.T) {
 			s.listens()
 			s.waits(first, 1, 0)
 			place := time.Now().Add(-c.age).UnixMicro()
-			s.count("ZADD", QueueKey("orders", formatKey), strconv.FormatInt(place, 10), c.ticket)
-			s.count("ZADD", QueueKey("orders", formatKey), strconv.FormatInt(place+1, 10), first+"|60000p1")
+			s.count("ZADD", queueKey("orders", formatKey), strconv.FormatInt(place, 10), c.ticket)
+			s.count("ZADD", queueKey("orders", formatKey), strconv.FormatInt(place+1, 10), first+"|60000p1")
 			asks := map[Mode]string{ModeCheck: first, ModeEnqueue: last, ModeTry: last}[c.mode]
 			state := s.is(asks, 1, time.Minute, c.mode)
 			if !c.goes {
-				require.NotEqual(t, StateGranted, state)
-				require.NotEqual(t, "(nil)", s.count("ZSCORE", QueueKey("orders", formatKey), c.ticket))
+				require.NotEqual(t, stateGranted, state)
+				require.NotEqual(t, "(nil)", s.count("ZSCORE", queueKey("orders", formatKey), c.ticket))
 				require.Equal(t, "0", s.count("EXISTS", formatKey), "nobody has a permit")
 				return
 			}
-			require.Equal(t, "(nil)", s.count("ZSCORE", QueueKey("orders", formatKey), c.ticket))
+			require.Equal(t, "(nil)", s.count("ZSCORE", queueKey("orders", formatKey), c.ticket))
 			require.NotEqual(t, "(nil)", s.count("ZSCORE", formatKey, first), "the first one has its permit")
 		})
 	}

@@ -112,7 +112,7 @@ func TestQueue_ALookClearsForWhoMayEnter(t *testing.T) {
 	t.Run("permits", func(t *testing.T) {
 		s := semaphoreOf(t)
 		told := s.hears("b")
-		require.Equal(t, StateGranted, s.is(s.value("a"), 2, time.Hour, ModeTry))
+		require.Equal(t, stateGranted, s.is(s.value("a"), 2, time.Hour, ModeTry))
 		gone, one, several := s.value("c"), s.value("b"), s.value("b")
 		s.waits(gone, 2, 0)
 		s.waits(one, 1, 1)

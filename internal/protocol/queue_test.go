@@ -195,7 +195,7 @@ func (s *scripted) format() *Format {
 func (s *scripted) runs(c Call) string {
 	s.Helper()
 	keys := c.Keys()
-	return s.do(slices.Concat([]string{"EVAL", c.Script.Source, strconv.Itoa(len(keys))}, keys, c.Given())...)
+	return s.do(slices.Concat([]string{"EVAL", c.Script.Source, strconv.Itoa(len(keys))}, keys, c.given())...)
 }
 
 // releases has a hold end.

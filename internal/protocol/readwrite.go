@@ -15,7 +15,7 @@ func sideOf(side string) Description {
 		Name: "readwrite", Source: files["readwrite"], Side: side,
 		Needs:   needsOf(side),
 		Channel: func(string) string { return "redisson_rwlock:" },
-		Within:  Tagged,
+		Within:  tagged,
 		Counter: fencingCounter,
 		Foreign: []string{
 			"3e6597e1d1157c59ac0d6efa2ba7e92ef418c41e", // readers, before 3.11.1
@@ -35,7 +35,7 @@ func needsOf(side string) *Needs {
 	}
 	if side == "read" {
 		n.beside = []string{"PTTL", "SET v", "DEL"}
-		n.key = func(key string) string { return Tagged(key) + ":example:0:rwlock_timeout:1" }
+		n.key = func(key string) string { return tagged(key) + ":example:0:rwlock_timeout:1" }
 	}
 	return n
 }
@@ -58,11 +58,11 @@ func (c *Config) WriterWaits(key string) Call {
 }
 
 // readersLease returns the key that lives as long as the lease of a reader, whose count is always 1.
-func readersLease(key, value string) string { return Tagged(key) + ":" + value + ":rwlock_timeout:1" }
+func readersLease(key, value string) string { return tagged(key) + ":" + value + ":rwlock_timeout:1" }
 
-// Tagged returns a name as it appears in names that Redisson derives from it: in braces, so that they are in the same slot of a
+// tagged returns a name as it appears in names that Redisson derives from it: in braces, so that they are in the same slot of a
 // cluster, unless the name contains braces.
-func Tagged(name string) string {
+func tagged(name string) string {
 	if strings.Contains(name, "{") {
 		return name
 	}

@@ -8,7 +8,7 @@ var redisson = describe(Description{
 	Name: "redisson", Source: files["redisson"],
 	Needs:   &Needs{own: []string{"HKEYS", "DEL"}, writes: []string{"HSET f v", "PEXPIRE 1"}},
 	Channel: func(string) string { return "redisson_lock__channel:" },
-	Within:  Tagged,
+	Within:  tagged,
 	Counter: func(_, key string) string { return redissonCounter(key) },
 	Foreign: []string{
 		"9401052d872adfd0179ef8c8e8c028512707629a", // before 3.12.3
@@ -22,7 +22,7 @@ var redisson = describe(Description{
 })
 
 // redissonCounter returns the key of the counter of Redisson's RFencedLock.
-func redissonCounter(key string) string { return "redisson_lock_token:" + Tagged(key) }
+func redissonCounter(key string) string { return "redisson_lock_token:" + tagged(key) }
 
 // NewRedisson returns the format of Redisson's RLock and RFencedLock.
 func NewRedisson(c Config) *Format { return newFormat(redisson, c) }

@@ -53,7 +53,7 @@ func TestRelease_WriterLeavesReaders(t *testing.T) {
 
 		leaving := []string{f.request(writer, ModeNone).Ticket()}
 		require.EqualValues(f, -1, f.releases(writer, Release{Leaving: leaving}))
-		require.Equal(f, StateMissing, f.obtains(writer, ModeCheck).State)
+		require.Equal(f, stateMissing, f.obtains(writer, ModeCheck).State)
 		publish("end")
 		require.Equal(f, "end", <-published)
 	})

@@ -72,8 +72,8 @@ func (c *Call) then(more ...string) {
 	}
 }
 
-// Given returns the arguments of the script.
-func (c *Call) Given() []string {
+// given returns the arguments of the script.
+func (c *Call) given() []string {
 	given := c.Args[:]
 	if c.more != nil {
 		given = slices.Concat(c.Args[:fixedArgs], c.more)
@@ -142,7 +142,7 @@ func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
 	if c.Script == nil {
 		command = command.Args(c.Args[0], "NX", "PX", c.Args[1])
 	} else {
-		command = command.Args(c.Given()...)
+		command = command.Args(c.given()...)
 	}
 	if blocks {
 		return command.Blocking()
@@ -201,11 +201,11 @@ type Reply struct {
 
 // The states. One more is handled as missing: "refused", the command is late, and a later hold of this registry owns the key.
 const (
-	StateGranted = "granted" // the hold owns the key, and has a token
+	stateGranted = "granted" // the hold owns the key, and has a token
 	stateTaken   = "taken"   // another hold owns it
 	StateQueued  = "queued"  // the ticket is in the queue
 	StateOwner   = "owner"   // the hold has owned the key before
-	StateMissing = "missing" // the ticket is not there
+	stateMissing = "missing" // the ticket is not there
 	StateFailing = "error"   // there is no queue
 )
 
@@ -259,9 +259,9 @@ func readStanding(values []rueidis.RedisMessage) (s Reply, err error) {
 			s.State, err = v.ToString()
 		case s.State == StateFailing:
 			s.Why, err = v.ToString()
-		case i == 1 && s.State == StateGranted:
+		case i == 1 && s.State == stateGranted:
 			s.Token, err = v.AsUint64()
-		case s.State == StateGranted:
+		case s.State == stateGranted:
 			number, err = v.AsInt64()
 		case i == 1:
 			pttl, err = v.AsInt64()
@@ -280,7 +280,7 @@ func readStanding(values []rueidis.RedisMessage) (s Reply, err error) {
 			return s, err
 		}
 	}
-	if s.Number = int(number); s.State == StateGranted {
+	if s.Number = int(number); s.State == stateGranted {
 		s.State, s.Granted = "", true
 		return s, nil
 	}

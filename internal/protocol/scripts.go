@@ -176,7 +176,7 @@ func Load(name string) *Script {
 // of it. Common is the channel of all plain locks, values the beginning of the values of the registry's holds.
 func (c *Config) ForceUnlock(script *Script, key, holder, common, values string) Call {
 	removal := Call{Script: script, Key: key, Args: Args{
-		holder, Tagged(key), c.Publish(), common, values, c.Prefix, c.Sharded(),
+		holder, tagged(key), c.publish(), common, values, c.Prefix, c.Sharded(),
 	}}
 	removal.shape, removal.queue, removal.known = removing, c.Queue(key), c.Beside
 	removal.narrow = c.Beside.Refused() != ""

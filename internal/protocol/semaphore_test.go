@@ -56,7 +56,7 @@ func (s *semaphore) is(value string, permits int, ms time.Duration, mode Mode) s
 	r, err := s.asks(value, permits, ms, mode)
 	require.NoError(s, err)
 	if r.Granted {
-		return StateGranted
+		return stateGranted
 	}
 	return r.State
 }
@@ -80,7 +80,7 @@ func (s *semaphore) releases(value string) int64 {
 func (s *semaphore) count(args ...string) string { return s.conn.Command(args...) }
 
 func (s *semaphore) tickets() string {
-	return s.count("ZCOUNT", QueueKey("orders", formatKey), "0", "+inf")
+	return s.count("ZCOUNT", queueKey("orders", formatKey), "0", "+inf")
 }
 
 // overs has the lease of a hold be over since some milliseconds.
@@ -145,7 +145,7 @@ func (s *semaphore) allWait(values []string, permits, micros int) {
 		redis.call('ZADD', KEYS[1], -time[1] * 1000 + 60000, 'open', -1, 'wide')
 		for i = 2, #ARGV do
 			redis.call('ZADD', KEYS[1], string.format('%.0f', time[1] * 1000000 - 60000000 + ARGV[1] + i - 2), ARGV[i])
-		end`, "1", QueueKey("orders", formatKey), strconv.Itoa(micros)}
+		end`, "1", queueKey("orders", formatKey), strconv.Itoa(micros)}
 	for _, value := range values {
 		args = append(args, value+"|60000p"+strconv.Itoa(permits))
 	}
@@ -165,14 +165,14 @@ func (s *semaphore) values(registry string, count int) []string {
 func TestPermits_LeaseIsOver(t *testing.T) {
 	s := semaphoreOf(t)
 	lost, other, next := s.value("a"), s.value("a"), s.value("b")
-	require.Equal(t, StateGranted, s.is(lost, 2, time.Hour, ModeTry))
-	require.Equal(t, StateGranted, s.is(other, 1, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(lost, 2, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(other, 1, time.Hour, ModeTry))
 	require.Equal(t, "4", s.count("ZCARD", formatKey), "the number, two holds, and what one has more")
 	require.Empty(t, s.is(next, 1, time.Hour, ModeTry))
 	require.EqualValues(t, 1, s.renews(lost, time.Hour))
 	s.overs(lost, 0)
 	require.EqualValues(t, 0, s.renews(lost, time.Hour))
-	require.Equal(t, StateGranted, s.is(next, 2, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(next, 2, time.Hour, ModeTry))
 	require.Equal(t, "4", s.count("ZCARD", formatKey))
 	require.EqualValues(t, 0, s.renews(lost, time.Hour))
 	require.EqualValues(t, 0, s.releases(lost))
@@ -191,10 +191,10 @@ func TestPermits_KeyLivesAsLongAsTheLongestLease(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	require.Equal(t, StateGranted, s.is(short, 1, time.Minute, ModeTry))
+	require.Equal(t, stateGranted, s.is(short, 1, time.Minute, ModeTry))
 	require.LessOrEqual(t, pttl(), 75_000)
 	require.Greater(t, pttl(), 60_000)
-	require.Equal(t, StateGranted, s.is(long, 1, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(long, 1, time.Hour, ModeTry))
 	require.Greater(t, pttl(), 3_500_000)
 	require.EqualValues(t, 1, s.renews(short, time.Minute))
 	require.Greater(t, pttl(), 3_500_000)
@@ -207,8 +207,8 @@ func TestPermits_StandsStill(t *testing.T) {
 	s := semaphoreOf(t)
 	still, third := s.hears("b"), s.hears("c")
 	one, two := s.value("a"), s.value("a")
-	require.Equal(t, StateGranted, s.is(one, 1, time.Hour, ModeTry))
-	require.Equal(t, StateGranted, s.is(two, 2, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(one, 1, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(two, 2, time.Hour, ModeTry))
 	first, second, large, last := s.value("b"), s.value("b"), s.value("c"), s.value("b")
 	for i, v := range []string{first, second, large, last} {
 		s.waits(v, 1+i/2%2, i)
@@ -232,7 +232,7 @@ func TestPermits_StandsStill(t *testing.T) {
 	s.waits(last, 3, 0)
 	s.waits(second, 1, 1)
 	s.overs(large, 10)
-	require.Equal(t, StateGranted, s.is(first, 1, time.Hour, ModeNone))
+	require.Equal(t, stateGranted, s.is(first, 1, time.Hour, ModeNone))
 	require.Equal(t, "2", s.tickets())
 }
 
@@ -241,7 +241,7 @@ func TestPermits_ReleaseWithoutTheQueue(t *testing.T) {
 	s := semaphoreOf(t)
 	heard := s.hears("b")
 	held, next := s.value("a"), s.value("b")
-	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(held, 3, time.Hour, ModeTry))
 	require.Equal(t, StateQueued, s.is(next, 1, time.Minute, ModeEnqueue))
 	c := NewPermits(s.Config, 3, 3).Release(Release{Key: formatKey, Value: held, Queued: false})
 	require.EqualValues(t, Contended, s.sends(c))
@@ -253,11 +253,11 @@ func TestPermits_StandsStillWithThousands(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
 	held, granted := s.value("a"), s.value("b")
-	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(held, 3, time.Hour, ModeTry))
 	s.waits(granted, 1, 0)
 	s.count("EVAL", `for i = 1, 2500 do
 		redis.call('ZADD', KEYS[1], redis.call('TIME')[1] * 1000000 - i, 'b:17952783713' .. 10000 + i .. '|60000p3')
-	end`, "1", QueueKey("orders", formatKey))
+	end`, "1", queueKey("orders", formatKey))
 	require.EqualValues(t, Contended, s.releases(held))
 	require.Equal(t, "2500", s.tickets())
 	s.count("ZINCRBY", formatKey, "-2000", granted)
@@ -287,10 +287,10 @@ func TestPermits_Grant(t *testing.T) {
 			if c.slow {
 				permits = 2
 			} else {
-				require.Equal(t, StateGranted, s.is(s.value("a"), 1, 2*time.Second, ModeTry))
+				require.Equal(t, stateGranted, s.is(s.value("a"), 1, 2*time.Second, ModeTry))
 			}
-			require.Equal(t, StateGranted, s.is(rest, permits, 2*time.Second, ModeTry))
-			require.Equal(t, StateGranted, s.is(held, 1, 2*time.Second, ModeTry))
+			require.Equal(t, stateGranted, s.is(rest, permits, 2*time.Second, ModeTry))
+			require.Equal(t, stateGranted, s.is(held, 1, 2*time.Second, ModeTry))
 			require.Equal(t, StateQueued, s.is(next, 1, c.asked, ModeEnqueue))
 			s.count("PEXPIRE", formatKey, "5000")
 			require.EqualValues(t, Contended, s.releases(held))
@@ -311,9 +311,9 @@ func TestPermits_QueueLives(t *testing.T) {
 			s := semaphoreOf(t)
 			s.listens()
 			for range 3 {
-				require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+				require.Equal(t, stateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
 			}
-			queue := QueueKey("orders", formatKey)
+			queue := queueKey("orders", formatKey)
 			s.waits(s.value("b"), 1, 0)
 			s.count("PEXPIRE", queue, "5000")
 			require.Equal(t, StateQueued, s.is(s.value("b"), permits, time.Minute, ModeEnqueue))
@@ -336,16 +336,16 @@ func TestPermits_QueueLives(t *testing.T) {
 func TestPermits_Try(t *testing.T) {
 	s := semaphoreOf(t)
 	one, two := s.value("a"), s.value("a")
-	require.Equal(t, StateGranted, s.is(one, 2, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(one, 2, time.Hour, ModeTry))
 	require.Equal(t, StateQueued, s.is(s.value("b"), 2, time.Minute, ModeEnqueue))
 	require.Equal(t, StateQueued, s.is(s.value("b"), 3, time.Minute, ModeEnqueue))
-	require.Equal(t, StateGranted, s.is(two, 1, time.Hour, ModeTry), "nobody listens")
+	require.Equal(t, stateGranted, s.is(two, 1, time.Hour, ModeTry), "nobody listens")
 	require.Equal(t, "0", s.tickets())
 	require.EqualValues(t, 1, s.releases(two))
 	s.listens()
 	require.Equal(t, StateQueued, s.is(s.value("b"), 2, time.Minute, ModeEnqueue))
 	require.Empty(t, s.is(two, 1, time.Hour, ModeTry))
-	require.Equal(t, StateGranted, s.is(two, 1, time.Hour, ModeNone), "where there is no queue")
+	require.Equal(t, stateGranted, s.is(two, 1, time.Hour, ModeNone), "where there is no queue")
 }
 
 // Late commands of a hold that is there, or is no more, neither get a ticket nor give a permit to anybody.
@@ -354,9 +354,9 @@ func TestPermits_LateCommands(t *testing.T) {
 	s.listens()
 	one, two, three, first, second := s.value("a"), s.value("a"), s.value("a"), s.value("b"), s.value("b")
 	for _, v := range []string{one, two, three} {
-		require.Equal(t, StateGranted, s.is(v, 1, time.Hour, ModeTry))
+		require.Equal(t, stateGranted, s.is(v, 1, time.Hour, ModeTry))
 	}
-	require.Equal(t, StateGranted, s.is(three, 1, time.Hour, ModeTry), "the same once more")
+	require.Equal(t, stateGranted, s.is(three, 1, time.Hour, ModeTry), "the same once more")
 	require.Equal(t, StateQueued, s.is(first, 1, time.Minute, ModeEnqueue))
 	require.Equal(t, StateQueued, s.is(second, 1, time.Minute, ModeEnqueue))
 	require.Equal(t, "2", s.tickets())
@@ -377,8 +377,8 @@ func TestPermits_NeverMoreThanThereAre(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
 	one, two, next, large := s.value("a"), s.value("a"), s.value("b"), s.value("a")
-	require.Equal(t, StateGranted, s.is(one, 1, time.Hour, ModeTry))
-	require.Equal(t, StateGranted, s.is(two, 2, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(one, 1, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(two, 2, time.Hour, ModeTry))
 	require.Equal(t, StateQueued, s.is(next, 1, time.Minute, ModeEnqueue))
 	c := NewPermits(s.Config, 1, 3).SetPermits(formatKey, 2)
 	require.EqualValues(t, 3, s.sends(c))
@@ -391,7 +391,7 @@ func TestPermits_NeverMoreThanThereAre(t *testing.T) {
 
 	c = NewPermits(s.Config, 1, 3).SetPermits(formatKey, 6)
 	require.EqualValues(t, 2, s.sends(c))
-	require.Equal(t, StateGranted, s.is(large, 5, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(large, 5, time.Hour, ModeTry))
 	require.Empty(t, s.is(s.value("a"), 1, time.Hour, ModeTry))
 	require.Equal(t, StateQueued, s.is(s.value("b"), 1, time.Minute, ModeEnqueue))
 	c = NewPermits(s.Config, 1, 3).SetPermits(formatKey, 1)
@@ -403,7 +403,7 @@ func TestPermits_NeverMoreThanThereAre(t *testing.T) {
 func TestPermits_OutOfMemory(t *testing.T) {
 	s := semaphoreOf(t)
 	held, other := s.value("a"), s.value("a")
-	require.Equal(t, StateGranted, s.is(held, 2, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(held, 2, time.Hour, ModeTry))
 	s.count("CONFIG", "SET", "maxmemory", "1")
 	_, err := s.asks(other, 1, time.Hour, ModeTry)
 	require.ErrorContains(t, err, "OOM")
@@ -413,7 +413,7 @@ func TestPermits_OutOfMemory(t *testing.T) {
 	require.EqualValues(t, 1, s.releases(held))
 	s.count("CONFIG", "SET", "maxmemory", "0")
 	require.Equal(t, "1", s.count("ZCARD", formatKey))
-	require.Equal(t, StateGranted, s.is(other, 3, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(other, 3, time.Hour, ModeTry))
 }
 
 // A set of somebody else's stays as it is.
@@ -490,10 +490,10 @@ func TestPermits_AnotherProcessIsTold(t *testing.T) {
 			permits := 2
 			if c.slow {
 				permits = 1
-				require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+				require.Equal(t, stateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
 			}
-			require.Equal(t, StateGranted, s.is(rest, permits, time.Hour, ModeTry))
-			require.Equal(t, StateGranted, s.is(held, 1, time.Hour, ModeTry))
+			require.Equal(t, stateGranted, s.is(rest, permits, time.Hour, ModeTry))
+			require.Equal(t, stateGranted, s.is(held, 1, time.Hour, ModeTry))
 			frozen, third := s.hears("b"), s.hears("c")
 			for i := range c.frozen {
 				s.waits(s.value("b"), 1, i)
@@ -516,7 +516,7 @@ func TestPermits_AnotherProcessIsTold(t *testing.T) {
 func TestPermits_NoOtherProcess(t *testing.T) {
 	s := semaphoreOf(t)
 	held := s.value("a")
-	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(held, 3, time.Hour, ModeTry))
 	heard := s.hears("b")
 	s.allWait(s.values("b", 3000), 3, 0)
 	require.EqualValues(t, Contended, s.releases(held))
@@ -528,7 +528,7 @@ func TestPermits_ManyAreGone(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
 	held, next := s.value("a"), s.value("b")
-	require.Equal(t, StateGranted, s.is(held, 3, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(held, 3, time.Hour, ModeTry))
 	s.allWait(s.values("gone", 1500), 1, 0)
 	s.waits(next, 1, 1500)
 	s.count("CONFIG", "RESETSTAT")
@@ -541,8 +541,8 @@ func TestPermits_ManyAreGone(t *testing.T) {
 
 	held = s.value("a")
 	require.EqualValues(t, 1, s.renews(next, time.Hour))
-	require.Equal(t, StateGranted, s.is(held, 1, time.Hour, ModeTry))
-	require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(held, 1, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
 	s.allWait(s.values("gone", 2500), 1, 0)
 	require.EqualValues(t, Contended, s.releases(held))
 	require.NotEqual(t, "0", s.tickets(), "the rest goes when the lease of the next one is over")
@@ -554,8 +554,8 @@ func TestPermits_AsksForTooMany(t *testing.T) {
 	heard := s.hears("b")
 	first, last := s.value("b"), s.value("b")
 	for _, asks := range []func(){
-		func() { require.Equal(t, StateGranted, s.is(s.value("b"), 1, time.Hour, ModeTry)) },
-		func() { require.Equal(t, StateGranted, s.is(first, 2, time.Hour, ModeEnqueue)) },
+		func() { require.Equal(t, stateGranted, s.is(s.value("b"), 1, time.Hour, ModeTry)) },
+		func() { require.Equal(t, stateGranted, s.is(first, 2, time.Hour, ModeEnqueue)) },
 		func() {
 			s.waits(last, 2, 1)
 			require.EqualValues(t, Contended, s.releases(first))
@@ -565,7 +565,7 @@ func TestPermits_AsksForTooMany(t *testing.T) {
 	} {
 		large, lock, reader := s.value("b"), s.value("b"), s.value("b")
 		s.waits(large, 8, 0)
-		s.count("ZADD", QueueKey("orders", formatKey), "1", lock+"|60000", "2", reader+"|60000r")
+		s.count("ZADD", queueKey("orders", formatKey), "1", lock+"|60000", "2", reader+"|60000r")
 		asks()
 		var out []string
 		for _, v := range []string{large, lock, reader} {
@@ -592,7 +592,7 @@ func TestPermits_EveryHold(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
 	for range 3 {
-		require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+		require.Equal(t, stateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
 	}
 	next := s.value("b")
 	require.Equal(t, StateQueued, s.is(next, 2, time.Minute, ModeEnqueue))
@@ -608,7 +608,7 @@ func TestPermits_EveryHold(t *testing.T) {
 func TestPermits_NumberWithATicket(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
-	require.Equal(t, StateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+	require.Equal(t, stateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
 	require.EqualValues(t, 3, s.sends(NewPermits(s.Config, 1, 3).SetPermits(formatKey, 1)))
 	require.Equal(t, StateQueued, s.is(s.value("b"), 1, time.Minute, ModeEnqueue))
 	r, err := s.asks(s.value("b"), 1, time.Minute, ModeEnqueue)

@@ -79,7 +79,7 @@ func TestRedisson_OlderFieldWhenGranted(t *testing.T) {
 		do := func(command ...string) {
 			require.NoError(f, f.client.Do(f.Context(), f.client.B().Arbitrary(command...).Build()).Error())
 		}
-		queue := QueueKey(f.Prefix, formatKey)
+		queue := queueKey(f.Prefix, formatKey)
 		for granted := false; !granted; { // unless a window has opened meanwhile
 			do("DEL", formatKey, queue)
 			do("HSET", formatKey, older, "1", newer, "1")
