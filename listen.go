@@ -33,7 +33,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 	o := wake.Options{
 		Track:     m == wakeupAuto || m == wakeupTracking,
 		Subscribe: m.publishes(),
-		Common:    r.plain.Format.CommonChannel(),
+		Common:    r.plain.Holds.Format.CommonChannel(),
 		Poll:      r.queues.Poll,
 		RoundTrip: func() time.Duration { return to.Farthest().RoundTrip().Base },
 		Demoted:   to.Demoted,

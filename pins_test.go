@@ -26,7 +26,7 @@ func newCached(capacity int) *Registry {
 	r := &Registry{transport: &onClient{Client: &transport.Client{Clock: clock.New()}}}
 	r.cache.Resize(capacity)
 	r.prefix = "orders"
-	r.plain = &kind{hold.Kind{Format: protocol.NewSpring(protocol.Config{})}, new(queue.Shared).Kind("")}
+	r.plain = new(queue.Shared).Kind(hold.Kind{Format: protocol.NewSpring(protocol.Config{})}, "")
 	return r
 }
 

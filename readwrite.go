@@ -8,6 +8,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/local"
+	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // ReadWriteLock is a pair of locks on one path: any number of owners may hold the reader at a time, or one may hold the writer.
@@ -62,7 +63,7 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	rw := &ReadWriteLock{}
 	for _, side := range []struct {
 		lock *Lock
-		kind *kind
+		kind *queue.Kind
 	}{{&rw.reader, r.read}, {&rw.writer, r.write}} {
 		side.lock.pair = rw
 		side.lock.begin(r, side.kind, key, &rw.writer)

@@ -72,8 +72,8 @@ type config struct {
 
 // kinds are the kinds of locks: plain locks, the two sides of read-write locks, and semaphores.
 type kinds struct {
-	plain, read, write *kind
-	permit             *kind // for removals, and for what all calls of a semaphore share
+	plain, read, write *queue.Kind
+	permit             *queue.Kind // for removals, and for what all calls of a semaphore share
 
 	formats protocol.Config
 }
@@ -167,12 +167,6 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	return r
 }
 
-// kind is what all locks of one kind have in common.
-type kind struct {
-	hold.Kind
-	paths *queue.Kind
-}
-
 // layout is the format of plain locks.
 type layout struct {
 	name     observe.Layout
@@ -198,17 +192,16 @@ func (r *Registry) makeKinds(s *settings) {
 		Log:         r.reports.dispatch.Log,
 		Unreachable: r.background.Orphans.Orphan,
 	}
-	r.plain = &kind{hold.Kind{Format: r.layout.format(r.formats), Env: env}, r.queues.Kind("")}
-	r.read = &kind{hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, r.queues.Kind(queue.Reads)}
-	r.write = &kind{hold.Kind{Format: protocol.NewWrite(r.formats), Env: env}, r.queues.Kind(queue.Writes)}
+	r.plain = r.queues.Kind(hold.Kind{Format: r.layout.format(r.formats), Env: env}, "")
+	r.read = r.queues.Kind(hold.Kind{Format: protocol.NewRead(r.formats), Shared: true, Env: env}, queue.Reads)
+	r.write = r.queues.Kind(hold.Kind{Format: protocol.NewWrite(r.formats), Env: env}, queue.Writes)
 	r.permit = r.permitsOf(1, 1)
 }
 
 // begin initializes a lock for a key. Anchor is as in Lock.anchor.
-func (l *Lock) begin(r *Registry, k *kind, key string, anchor *Lock) {
+func (l *Lock) begin(r *Registry, k *queue.Kind, key string, anchor *Lock) {
 	l.reg = r
-	of := hold.Path{Kind: &k.Kind, Key: key, Above: (*forHold)(l)}
-	l.redis.Init(of, k.paths, (*forQueue)(l), &anchor.redis)
+	l.redis.Init(k, key, (*forHold)(l), (*forQueue)(l), &anchor.redis)
 	l.entry().Use(r.now())
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/permits"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
 // Semaphore limits how many holds there are at a time, in all processes together. It has a number of permits, and each [Hold]
@@ -32,7 +33,7 @@ type Semaphore struct {
 	reg    *Registry
 	key    string
 	number int
-	one    *kind // for holds of one permit
+	one    *queue.Kind // for holds of one permit
 }
 
 // mostPermits is how many permits a semaphore may have: Lua counts in floating point numbers.
@@ -186,7 +187,7 @@ func (s *Semaphore) acquire(ctx context.Context, op string, q *request, bad erro
 }
 
 // join makes the lock for one call.
-func (s *Semaphore) join(k *kind) *Lock {
+func (s *Semaphore) join(k *queue.Kind) *Lock {
 	return s.reg.permits.Join(s.key, func(anchor *Lock) *Lock {
 		l := newPlain()
 		l.entry().Park() // so that its last unpin is reported
@@ -205,16 +206,16 @@ func (r *Registry) semaphores() *permits.Calls[*Lock] {
 }
 
 // kind returns the kind of holds; each is how many permits one has.
-func (s *Semaphore) kind(each int) *kind {
+func (s *Semaphore) kind(each int) *queue.Kind {
 	k := s.reg.permitsOf(each, s.number)
-	k.paths.Found = s.found
+	k.Found = s.found
 	return k
 }
 
 // permitsOf returns the kind of holds of a semaphore; each is how many permits one has, number how many there are.
-func (r *Registry) permitsOf(each, number int) *kind {
+func (r *Registry) permitsOf(each, number int) *queue.Kind {
 	format := protocol.NewPermits(r.formats, each, number)
-	return &kind{hold.Kind{Format: format, Env: r.plain.Env}, r.queues.Permits(each)}
+	return r.queues.Permits(hold.Kind{Format: format, Env: r.plain.Holds.Env}, each)
 }
 
 // found logs that Redis has another number of permits than the caller named, unless that was logged.

@@ -66,14 +66,13 @@ func newLock(t *testing.T) *lock {
 		Demand: func(*protocol.Call) {}, Log: func(slog.Level, string, ...slog.Attr) {}, Unreachable: func(func()) {},
 	}
 	format := protocol.NewSpring(protocol.Config{Prefix: "orders", Remove: func() string { return "UNLINK" }})
-	of := hold.Path{Kind: &hold.Kind{Format: format, Env: env}, Key: "orders:42", Above: l}
 	all := &Shared{
 		Clock: way.Clock, Transport: way, Closed: t.Context().Done(), Prefix: "orders", Values: "me:",
 		Cleaner: cleaner,
 	}
 	all.Poll = time.Second
 	all.Waker = NewWaker("orders", "me", false)
-	l.path.Init(of, all.Kind(""), l, &l.path)
+	l.path.Init(all.Kind(hold.Kind{Format: format, Env: env}, ""), "orders:42", l, l, &l.path)
 	return l
 }
 

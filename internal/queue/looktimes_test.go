@@ -181,8 +181,8 @@ func TestFound_NearTheLongest(t *testing.T) {
 // but the calls of its own process look one after another.
 func TestLookTimes_Permits(t *testing.T) {
 	l := newLock(t)
-	l.path.Path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: l.path.Env}
-	l.path.Kind = l.path.all.Permits(1)
+	permits := hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: l.path.Env}
+	l.path.Init(l.path.all.Permits(permits, 1), l.path.Key, l, l, &l.path)
 	line := &l.path.contention().line
 	gone := line.join()
 	calls := make([]*acquisition, 4)

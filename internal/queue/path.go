@@ -30,6 +30,8 @@ type Path struct {
 
 // Kind is what a registry's paths of one kind share: of plain locks, readers, writers, or permits.
 type Kind struct {
+	Holds hold.Kind
+
 	all  *Shared
 	side string // r for readers, w for writers, p and a number for permits, in tickets; empty for plain locks
 
@@ -44,10 +46,12 @@ const (
 )
 
 // Kind makes what paths of a kind of locks share; side is empty for plain locks, else [Reads] or [Writes].
-func (all *Shared) Kind(side string) *Kind { return &Kind{all: all, side: side} }
+func (all *Shared) Kind(holds hold.Kind, side string) *Kind {
+	return &Kind{Holds: holds, all: all, side: side}
+}
 
 // Permits makes what paths of a semaphore share, for holds of n permits.
-func (all *Shared) Permits(n int) *Kind { return &Kind{all: all, side: "p" + strconv.Itoa(n)} }
+func (all *Shared) Permits(holds hold.Kind, n int) *Kind { return all.Kind(holds, "p"+strconv.Itoa(n)) }
 
 // isSide reports whether a path is a side of a read-write lock.
 func (k *Kind) isSide() bool { return k.side == Reads || k.side == Writes }
@@ -85,8 +89,9 @@ func (p *Path) Node() *transport.Node { return p.all.Transport.Node(p.Key) }
 
 // Init initializes the path of a lock. For both sides of a read-write lock anchor is the writer's path; all calls of a
 // semaphore have the same anchor.
-func (p *Path) Init(of hold.Path, kind *Kind, lock Lock, anchor *Path) {
-	p.Path, p.Kind, p.lock, p.anchor = of, kind, lock, anchor
+func (p *Path) Init(kind *Kind, key string, above hold.Above, lock Lock, anchor *Path) {
+	p.Path = hold.Path{Kind: &kind.Holds, Key: key, Above: above}
+	p.Kind, p.lock, p.anchor = kind, lock, anchor
 }
 
 // whole returns the path for which one goroutine at a time asks Redis: for both sides of a read-write lock the writer's. Each

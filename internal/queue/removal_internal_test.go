@@ -14,8 +14,8 @@ import (
 // However many permits were released in the last seconds, a connection that breaks has only the newest removed once more.
 func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 	p := &newLock(t).path
-	p.Path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: p.Env}
-	p.Kind = p.all.Permits(1)
+	permits := hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: p.Env}
+	p.Init(p.all.Permits(permits, 1), p.Key, p.Above, p.lock, p)
 	known, now := &p.all.freed, p.Clock.Now()
 	for i := range 3 * mostFreed {
 		p.Removed(p.all.Values+strconv.Itoa(i), now)
@@ -32,8 +32,8 @@ func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 // A removal goes on until the hold has surely ended in Redis.
 func TestRemoval_LastsUntilTheHoldHasEnded(t *testing.T) {
 	p := &newLock(t).path
-	p.Kind = p.all.Permits(1)
-	p.Path.Kind = &hold.Kind{Format: protocol.NewPermits(protocol.Config{Prefix: "orders"}, 1, 4), Env: p.Env}
+	permits := hold.Kind{Format: protocol.NewPermits(protocol.Config{Prefix: "orders"}, 1, 4), Env: p.Env}
+	p.Init(p.all.Permits(permits, 1), p.Key, p.Above, p.lock, p)
 	before := p.Clock.Now()
 	r := p.removalOf(hold.Remains{Value: "me:1", Longest: time.Minute, Term: time.Minute})
 	left := before.Until(r.Expired)

@@ -16,11 +16,11 @@ import (
 // because the other one finds its own.
 func TestEachSideExpectsItsOwnGrant(t *testing.T) {
 	timer := clock.New()
-	kind := &hold.Kind{Format: protocol.NewWrite(protocol.Config{}), Env: &hold.Env{Clock: timer, NumberAt: len("me:")}}
+	kind := hold.Kind{Format: protocol.NewWrite(protocol.Config{}), Env: &hold.Env{Clock: timer, NumberAt: len("me:")}}
 	var all Shared
 	var reader, writer Path
-	reader.Init(hold.Path{Kind: kind}, all.Kind(Reads), nil, &writer)
-	writer.Init(hold.Path{Kind: kind}, all.Kind(Writes), nil, &writer)
+	reader.Init(all.Kind(kind, Reads), "", nil, nil, &writer)
+	writer.Init(all.Kind(kind, Writes), "", nil, nil, &writer)
 	for i, side := range []*Path{&reader, &writer} {
 		h := hold.New(&side.Path, fmt.Sprintf("me:%d", i+1), hold.Terms{})
 		h.AwaitMessage(timer.Now().Add(time.Minute))

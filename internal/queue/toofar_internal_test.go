@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
@@ -73,7 +74,7 @@ func TestOutwait_AContextThatDoesNotEnd(t *testing.T) {
 			}
 			require.NoError(t, <-ended)
 			require.Equal(t, answerGrace, time.Since(began))
-			a := attempt{path: &Path{Kind: all.Kind("")}, ctx: ctx}
+			a := attempt{path: &Path{Kind: all.Kind(hold.Kind{}, "")}, ctx: ctx}
 			err := a.outwaited(fault.AsUnavailable(tooLittleTimeError{}))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorIs(t, err, fault.Unavailable)
