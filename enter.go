@@ -83,16 +83,22 @@ func (l *Lock) tellOfCall(ctx context.Context, op string, q *request, began cloc
 // Redis.
 func (l *Lock) get(ctx context.Context, q *request, queued bool) (asked bool, err error) {
 	in, err := l.enter(ctx, q)
-	if in.lock == nil {
-		return false, err
+	if in.lock != nil {
+		err = in.lock.obtain(ctx, q, in.deadline, queued || in.queued)
 	}
-	asks := queue.Request{
-		Waiting: waitingOf(q), Terms: in.lock.terms(q), Wait: q.wait,
-		Deadline: in.deadline, Queued: queued || in.queued, FailFast: q.failFast,
+	return in.lock != nil, err
+}
+
+// obtain gets the half in Redis for a call that has the local half. When it fails, the local half is free again. It is a function
+// of its own, so that the stack of a call that waits for the local half stays small.
+func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
+	asked := queue.Request{
+		Waiting: waitingOf(q), Terms: l.terms(q), Wait: q.wait,
+		Deadline: deadline, Queued: queued, FailFast: q.failFast,
 	}
-	err = queue.Obtain(ctx, &in.lock.redis, &asks)
-	q.how, q.wakeups = obtained[asks.How], observe.Wakeups(asks.Woken)
-	return true, err
+	err := queue.Obtain(ctx, &l.redis, &asked)
+	q.how, q.wakeups = obtained[asked.How], observe.Wakeups(asked.Woken)
+	return err
 }
 
 // suits returns an error for options that l does not support.
