@@ -316,7 +316,7 @@ func TestScale_OthersAreNotStarved(t *testing.T) {
 						})
 					}
 				}
-				if real, ok := limits[mode]; ok && limit == real {
+				if its, ok := limits[mode]; ok && limit == its {
 					kit.RealWorldsAlone(t, func(w *kit.World) { test(w, 5, time.Millisecond, 500*time.Millisecond) })
 				}
 			})

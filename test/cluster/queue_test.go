@@ -205,8 +205,8 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)
 	const processes, goroutines, turns = 4, 3, 60
-	for i, path := range []string{"a", "b", "c", "{tag}d"} {
-		layout := []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson}[i%2]
+	for n, path := range []string{"a", "b", "c", "{tag}d"} {
+		layout := []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson}[n%2]
 		t.Run(string(layout)+path, func(t *testing.T) {
 			var all sync.WaitGroup
 			var readers, writers, together atomic.Int32

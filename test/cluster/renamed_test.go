@@ -22,6 +22,9 @@ import (
 func TestWakeup_RenamedNodes(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
+	if !kit.HasShardedChannels(t, nodes[0]) { // before version 7 a node does not say of itself what it announces
+		return
+	}
 	leads := map[string]string{} // where an announced address leads; not changed any more once clients dial
 	for i, node := range nodes {
 		leads[node.Addr()] = node.Addr()
