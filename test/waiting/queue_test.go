@@ -272,14 +272,14 @@ func TestQueue_WhoIsNotKnownWaitsLonger(t *testing.T) {
 					all = append(all, time.Since(start))
 					break
 				}
-				require.Less(w, time.Since(start), 18*time.Second)
+				require.Less(w, time.Since(start), 2*18*time.Second, "on a busy machine a try may miss a window of 110 ms")
 			}
 			w.Await("it is seen", func() bool { return strings.HasSuffix(wide(w), ".5") })
 			kit.Reply(stranger, "DEL", kit.TheKey)
 		}
 		w.Log(all)
-		require.Less(w, all[1], 4*time.Second)
-		require.Less(w, all[2], 4*time.Second)
+		require.Less(w, all[1], 6*time.Second)
+		require.Less(w, all[2], 6*time.Second)
 	})
 }
 
