@@ -63,7 +63,7 @@ func receiver(e ast.Expr) string {
 
 var (
 	remark    = regexp.MustCompile(`(?m)\\\*.*$`)
-	ofTheCode = regexp.MustCompile(`\b(?:[A-Za-z]+\.)?([A-Za-z]{2,}\.[A-Za-z]+)\b`) // single letters are records of the specification
+	ofTheCode = regexp.MustCompile(`\b(?:[A-Za-z]+\.)?([A-Za-z]{2,}\.[A-Za-z]+)\b`) // single letters: records of the specification
 	ofAFile   = regexp.MustCompile(`\.(go|lua|tla|cfg|md|txt)$`)
 )
 

@@ -39,8 +39,8 @@ func shows(certificates ...redistest.Certificate) func(o *rueidis.ClientOption) 
 const needsCertificate = "it asks for a certificate of the client: set TLSConfig.Certificates in the options of the client, " +
 	"as with WithClientOption: remote error: tls: certificate required"
 
-// A server asks for a certificate of the client, as Redis does by default. With version 1.3 of TLS it says so only once the client
-// has begun to write, and then closes the connection: what it says may be lost.
+// A server asks for a certificate of the client, as Redis does by default. With TLS 1.3 it says so only once the client has begun
+// to write, and then closes the connection: what it says may be lost.
 func TestOpen_AServerThatAsksForACertificate(t *testing.T) {
 	t.Parallel()
 	own, other, port := redistest.NewCertificate(t), redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort())

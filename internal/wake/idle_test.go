@@ -78,7 +78,7 @@ func TestFollow_EndsWhileNoCallWaits(t *testing.T) {
 			asked++
 			return nil
 		}})
-		defer l.Close()
+		defer func() { l.Close()() }()
 		for range 2 {
 			w := l.Waiter(Wait{Key: "key"})
 			w.Watch(t.Context(), limit)
