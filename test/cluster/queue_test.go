@@ -358,7 +358,8 @@ func TestQueue_HalfASlotIsMoved(t *testing.T) {
 				for i := range cap(results) {
 					r := registry()
 					go func() {
-						err := r.Do(t.Context(), path, func(context.Context) error { return nil }, lockregistry.Wait(10*time.Second))
+						// One that has looked a moment ago, with two tickets in front, looks again after ten seconds.
+						err := r.Do(t.Context(), path, func(context.Context) error { return nil }, lockregistry.Wait(30*time.Second))
 						results <- err
 					}()
 					require.Eventually(t, func() bool { return r.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond, "%d", i)
