@@ -129,6 +129,21 @@ func TestOpen_SentinelsThatAreToWatchAnotherServer(t *testing.T) {
 	require.ErrorIs(t, former.Release(t.Context()), lockregistry.ErrLockLost)
 }
 
+// grantsOn returns a try to lock, which reports whether the lock was on a server.
+func grantsOn(t *testing.T, r *lockregistry.Registry, server *redistest.Server) func() bool {
+	return func() bool {
+		ctx, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		hold, err := r.Acquire(ctx, "42")
+		if err != nil {
+			return false
+		}
+		there := server.Command(t, "EXISTS", "orders:42") == "1"
+		_ = hold.Release(t.Context())
+		return there
+	}
+}
+
 // Sentinels are replaced by others, as when their machines are. Then the new ones replace the master: the registry follows them,
 // although none of those is left that it was told of.
 func TestOpen_AllSentinelsAreReplaced(t *testing.T) {
@@ -152,17 +167,7 @@ func TestOpen_AllSentinelsAreReplaced(t *testing.T) {
 	d.AwaitHealthy()
 	d.Sentinels[0].Command(t, "SENTINEL", "FAILOVER", redistest.MasterSet)
 	d.AwaitPromotion("orders:42", former)
-	require.Eventually(t, func() bool {
-		ctx, end := context.WithTimeout(t.Context(), time.Second)
-		defer end()
-		hold, err := r.Acquire(ctx, "42")
-		if err != nil {
-			return false
-		}
-		there := next.Command(t, "EXISTS", "orders:42") == "1"
-		_ = hold.Release(t.Context())
-		return there
-	}, 30*time.Second, time.Millisecond)
+	require.Eventually(t, grantsOn(t, r, next), 30*time.Second, time.Millisecond)
 }
 
 // The Sentinel that the client follows is cut off from the others, and goes on to name the former master after a failover. The
@@ -185,17 +190,7 @@ func TestOpen_ASentinelThatIsCutOffFromTheOthers(t *testing.T) {
 	r, err := lockregistry.Open(t.Context(), "redis://"+deaf.Addr()+"?master_set="+redistest.MasterSet, "orders")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = r.Close() })
-	locks := func() bool {
-		ctx, end := context.WithTimeout(t.Context(), time.Second)
-		defer end()
-		hold, err := r.Acquire(ctx, "42")
-		if err != nil {
-			return false
-		}
-		there := next.Command(t, "EXISTS", "orders:42") == "1"
-		_ = hold.Release(t.Context())
-		return there
-	}
+	locks := grantsOn(t, r, next)
 	require.Eventually(t, locks, 20*time.Second, time.Millisecond)
 	d.Sentinels[0].Command(t, "SENTINEL", "FAILOVER", redistest.MasterSet)
 	d.AwaitPromotion("orders:42", former)
