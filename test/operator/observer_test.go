@@ -134,7 +134,7 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		w.Release(held)
 		w.Release(w.Got(waiting))
 		granted := o.Got("acquire", observe.HowGranted)
-		require.Positive(w, granted.Wakeups.Messages)
+		require.Positive(w, granted.Wakeups.Messages+granted.Wakeups.Changes) // it may hear first that the key has changed
 		require.Positive(w, granted.Redis)
 		require.Zero(w, granted.Here)
 		ended(o, observe.EndReleased)
@@ -159,6 +159,20 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		ended(o, observe.EndReleased)
 		require.ErrorIs(w, held.Release(w.Context()), lockregistry.ErrLockLost)
 		gotNone(o)
+	})
+}
+
+// In fake time, where nothing but the message of the grant wakes the call.
+func TestObserver_WokenByAMessage(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		w.WithQueues()
+		o := w.Witness()
+		l, held := o.Registry().Obtain("42"), w.Acquires(w.Registry().Obtain("42"))
+		waiting := w.Acquiring(l)
+		w.Settle()
+		w.Release(held)
+		w.Release(w.Got(waiting))
+		require.Equal(w, observe.Wakeups{Messages: 1}, o.Got("acquire", observe.HowGranted).Wakeups)
 	})
 }
 
