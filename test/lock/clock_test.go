@@ -213,28 +213,31 @@ func holdLate(t *testing.T, how string) {
 	client, err := kit.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
 	require.NoError(t, err)
 	defer client.Close()
-	opts := []lockregistry.Option{lockregistry.WithLease(500 * time.Millisecond), lockregistry.WithRenewal()}
-	if how == "busy" {
-		opts = opts[:1]
+	opts := []lockregistry.Option{
+		lockregistry.WithLease(500 * time.Millisecond), lockregistry.WithCommandTimeout(10 * time.Second),
 	}
+	if how != "busy" {
+		opts = append(opts, lockregistry.WithRenewal())
+	}
+	patient := lockregistry.Wait(time.Minute) // what is granted later than its lease lasts is asked for again
 	r, err := lockregistry.New(client, "orders", opts...)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()
 	valid, lock := map[string]context.Context{}, r.Obtain("lock")
-	require.NoError(t, lock.Lock(t.Context()))
+	require.NoError(t, lock.Lock(t.Context(), patient))
 	valid["lock"] = lock.Context(t.Context())
 	if how == "busy" { // what is always renewed would go on
 		for _, path := range latePaths {
 			if l := r.Obtain(path); path != "lock" {
-				require.NoError(t, l.Lock(t.Context()))
+				require.NoError(t, l.Lock(t.Context(), patient))
 				valid[path] = l.Context(t.Context())
 			}
 		}
 	} else {
-		h, err := r.Acquire(t.Context(), "acquire")
+		h, err := r.Acquire(t.Context(), "acquire", patient)
 		require.NoError(t, err)
 		valid["acquire"] = h.Context(t.Context())
-		several, err := r.AcquireAll(t.Context(), []string{"other", "several"})
+		several, err := r.AcquireAll(t.Context(), []string{"other", "several"}, patient)
 		require.NoError(t, err)
 		valid["several"] = several.Context(t.Context())
 		end, doing := make(chan struct{}), make(chan context.Context)
@@ -245,7 +248,7 @@ func holdLate(t *testing.T, how string) {
 				doing <- ctx
 				<-end
 				return nil
-			})
+			}, patient)
 		}()
 		valid["do"] = <-doing
 		defer func() { close(end); <-done }()
