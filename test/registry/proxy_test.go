@@ -1,12 +1,9 @@
 package registry_test
 
 import (
-	"errors"
 	"net"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -91,8 +88,9 @@ func TestOpen_TooManyClients(t *testing.T) {
 			c, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.Addr())
 			require.NoError(t, err)
 			defer func() { _ = c.Close() }()
-			require.NoError(t, c.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
-			if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			_, _ = c.Write([]byte("PING\r\n")) // one that is refused may be closed already
+			reply := make([]byte, 1)
+			if _, _ = c.Read(reply); reply[0] == '+' {
 				accepted++
 			}
 		}
