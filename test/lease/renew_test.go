@@ -87,7 +87,7 @@ func TestRenew_WhatIsLost(t *testing.T) {
 func TestRenew_RenewalKeepsLocks(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		f := w.Flaky()
-		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*kit.ShortLease)).Obtain("42")
+		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(4*time.Second)).Obtain("42")
 		w.Lock(l)
 		value := w.Do("GET", "orders:42")
 		w.Await("more renewals than one lease has", func() bool { return f.Count("renew") >= 4 })

@@ -16,7 +16,7 @@ import (
 // Nobody misses the value of a hold that was handed over.
 func TestAcquire_TheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		const lease = 3 * time.Second // renewals of a busy machine come in time
+		const lease = 6 * time.Second // renewals of a busy machine come in time
 		var log kit.Journal
 		r := w.Registry(log.Option(), lockregistry.WithHandoff(time.Hour), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		l := r.Obtain("42")
@@ -48,7 +48,7 @@ func nothing(*lockregistry.Hold) any { return nil }
 // elsewhere, and then at once.
 func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 	t.Parallel()
-	const lease = 3 * time.Second
+	const lease = 6 * time.Second
 	for name, of := range kit.LockKinds {
 		t.Run(name, func(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {

@@ -155,7 +155,7 @@ func TestDo_TellsFnOfTheLoss(t *testing.T) {
 			w.Do("DEL", "orders:42")
 			<-ctx.Done() // the next renewal finds out
 			return context.Cause(ctx)
-		}, lockregistry.Lease(kit.ShortLease))
+		}, lockregistry.Lease(3*time.Second))
 		require.ErrorIs(w, err, lockregistry.ErrLockLost)
 	})
 }

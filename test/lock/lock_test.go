@@ -167,8 +167,9 @@ func TestLock_ForeignHolder(t *testing.T) {
 		w.Do("DEL", "orders:42")
 		require.True(w, w.TryElsewhere(l))
 
-		w.Do("SET", "orders:42", foreign, "NX", "PX", "500")
+		w.Do("SET", "orders:42", foreign, "NX", "PX", "60000")
 		require.False(w, w.TryElsewhere(l))
+		w.Do("PEXPIRE", "orders:42", "500")
 		w.Lock(l) // waits for the expiry
 		require.NotEqual(w, foreign, w.Do("GET", "orders:42"))
 		w.Unlock(l)
@@ -232,7 +233,7 @@ func TestLock_IsHeld(t *testing.T) {
 		l, other := w.Registry().Obtain("42"), w.Registry().Obtain("42")
 		require.False(w, l.IsHeld())
 		holder := w.Goroutine()
-		require.NoError(w, holder.Lock(l, lockregistry.Lease(3*kit.ShortLease)))
+		require.NoError(w, holder.Lock(l, lockregistry.Lease(5*time.Second)))
 		require.True(w, l.IsHeld(), "by any goroutine of this process")
 		require.False(w, other.IsHeld(), "by another registry")
 		waiter := w.Goroutine().Starts(other)

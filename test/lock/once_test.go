@@ -161,7 +161,7 @@ func TestOnce_TheMarkOfOnce(t *testing.T) {
 func TestOnce_OnRealServers(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.RealWorlds, func(w *kit.World, r, other *lockregistry.Registry) {
-		const every = time.Second
+		const every = 5 * time.Second // in which all of them have asked
 		var runs atomic.Int32
 		job := func(context.Context) error {
 			runs.Add(1)

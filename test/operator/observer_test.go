@@ -148,12 +148,12 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		require.Positive(w, o.Got("acquire", observe.HowFoundFree).Wakeups.Changes)
 		ended(o, observe.EndReleased)
 
-		w.Do("SET", kit.TheKey, "java", "PX", "2000")
+		w.Do("SET", kit.TheKey, "java", "PX", "5000")
 		w.Release(w.Acquires(l))
 		o.Got("acquire", observe.HowFoundExpired)
 		ended(o, observe.EndReleased)
 
-		held = w.Acquires(other, lockregistry.AtMost(2*time.Second)) // and never released
+		held = w.Acquires(other, lockregistry.AtMost(5*time.Second)) // and never released
 		w.Release(w.Acquires(l))
 		o.Got("acquire", observe.HowFoundExpired)
 		ended(o, observe.EndReleased)
