@@ -333,7 +333,7 @@ func TestFencing_TokensAfterForceUnlock(t *testing.T) {
 	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		r := w.Registry(slices.Concat(f.Opts, []lockregistry.Option{lockregistry.WithFencing()})...)
 		h := w.Acquires(f.Of(r, "42"))
-		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
+		w.Released(inspect.Of(r).ForceUnlock(w.Context(), "42"))
 		next := w.Acquires(f.Lock(w))
 		require.Greater(w, next.Token(), h.Token())
 		require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)

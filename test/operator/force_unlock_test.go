@@ -52,14 +52,14 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
 				opts := []lockregistry.Option{kit.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
 				here, there, forces := w.Registry(opts...), w.Registry(opts...), w.Registry(opts...)
-				require.NoError(w, inspect.Of(forces).ForceUnlock(w.Context(), "42"), "it is free")
+				w.Released(inspect.Of(forces).ForceUnlock(w.Context(), "42")) // it is free
 				l := here.Obtain("42")
 				w.Lock(l)
 				ctx := l.Context(w.Context())
 				waits := w.Goroutine().Starts(there.Obtain("42"))
 				w.Await("it is waited for", func() bool { return w.Waiting("42") })
 				start := time.Now()
-				require.NoError(w, inspect.Of(forces).ForceUnlock(w.Context(), "42"))
+				w.Released(inspect.Of(forces).ForceUnlock(w.Context(), "42"))
 				w.Takes(start, waits)
 
 				// A holder elsewhere learns of it when it unlocks.
@@ -68,7 +68,7 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 				require.True(w, there.Obtain("42").IsHeld())
 
 				// That of the registry itself at once.
-				require.NoError(w, inspect.Of(there).ForceUnlock(w.Context(), "42"))
+				w.Released(inspect.Of(there).ForceUnlock(w.Context(), "42"))
 				require.False(w, there.Obtain("42").IsHeld())
 				require.True(w, w.Free("orders:42"))
 			})
@@ -108,7 +108,7 @@ func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 			}
 			r := w.Registry(kit.WithLayout(c.layout))
 			if c.holder == "" {
-				require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
+				w.Released(inspect.Of(r).ForceUnlock(w.Context(), "42"))
 			} else {
 				require.NoError(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", c.holder))
 			}
@@ -135,7 +135,7 @@ func TestForceUnlock_TellsTheHolder(t *testing.T) {
 					ctx := l.Context(w.Context())
 					g := w.Goroutine()
 					waits := g.Starts(waiter)
-					require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), kind))
+					w.Released(inspect.Of(r).ForceUnlock(w.Context(), kind))
 					require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
 					w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", kit.Key(l))
 					require.NoError(w, <-waits, "who waits in the process has it next")
@@ -162,7 +162,7 @@ func TestForceUnlock_OfJava(t *testing.T) {
 				require.True(w, w.Free("orders:42"))
 				w.Fails(inspect.Of(r).ForceUnlockHolder(w.Context(), "42", holder), lockregistry.ErrNotOwner, "forceunlock", "orders:42")
 				javaHolds(w, layout, "orders:42")
-				require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
+				w.Released(inspect.Of(r).ForceUnlock(w.Context(), "42"))
 				require.Equal(w, "0", w.Keys())
 			})
 		})
@@ -197,13 +197,14 @@ func TestForceUnlock_OfReaders(t *testing.T) {
 				require.Equal(w, "5", w.Keys())
 
 				// The lock lives as long as the longest lease of those who stay.
+				const slow = float64(8 * time.Second) // the machine may be; the leases differ by more
 				require.NoError(w, inspect.Of(b).ForceUnlockHolder(w.Context(), path, longer))
 				require.False(w, long.IsHeld())
-				require.InDelta(w, 30*time.Second, w.Pttl(key), float64(2*time.Second))
+				require.InDelta(w, 30*time.Second, w.Pttl(key), slow)
 				require.True(w, short.IsHeld())
 				w.Fails(long.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", key)
 				require.NoError(w, inspect.Of(c).ForceUnlockHolder(w.Context(), path, redissonID))
-				require.InDelta(w, 20*time.Second, w.Pttl(key), float64(2*time.Second))
+				require.InDelta(w, 20*time.Second, w.Pttl(key), slow)
 				require.Equal(w, "2", w.Keys())
 
 				// With the last one the lock is free, and a writer has it.
@@ -213,13 +214,13 @@ func TestForceUnlock_OfReaders(t *testing.T) {
 				require.NoError(w, inspect.Of(a).ForceUnlockHolder(w.Context(), path, shortly))
 				w.Takes(start, writes)
 				w.Fails(short.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", key)
-				require.NoError(w, inspect.Of(a).ForceUnlock(w.Context(), path))
+				w.Released(inspect.Of(a).ForceUnlock(w.Context(), path))
 
 				// All at once.
 				reads(a, 20*time.Second)
 				reads(b, 20*time.Second)
 				javaReads(w, key, 30*time.Second)
-				require.NoError(w, inspect.Of(c).ForceUnlock(w.Context(), path))
+				w.Released(inspect.Of(c).ForceUnlock(w.Context(), path))
 				w.LeftNothing()
 			})
 		})
@@ -302,7 +303,7 @@ func TestForceUnlock_LongNames(t *testing.T) {
 					w.Do("EVAL", `local long = string.rep('x', 1e6)
 						if ARGV[1] == 'spring' then return redis.call('SET', KEYS[1], long) end
 						redis.call('HSET', KEYS[1], 'f', '1', 'g' .. long, '1')`, "1", kit.TheKey, name)
-					require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
+					w.Released(inspect.Of(r).ForceUnlock(w.Context(), "42"))
 					require.True(w, w.Free(kit.TheKey))
 				}
 				w.Do("HSET", kit.TheKey, "mode", "read", "one", "1", "two", "1")
@@ -343,7 +344,7 @@ func TestForceUnlock_Permissions(t *testing.T) {
 					if user.Kind != "spring" {
 						w.Do("ACL", "SETUSER", "app", "+hgetall")
 					}
-					require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "42"))
+					w.Released(inspect.Of(r).ForceUnlock(w.Context(), "42"))
 					require.False(w, l.IsHeld())
 					w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
 					w.Do("ACL", "SETUSER", "app", "-type")

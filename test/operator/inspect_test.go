@@ -111,7 +111,7 @@ func TestInspect_TellsKindsApart(t *testing.T) {
 		require.Equal(w, observe.KindLock, info.Kind)
 		require.Equal(w, observe.LayoutRedisson, info.Layout)
 		require.True(w, strings.HasPrefix(info.Holders[0].Holder, kit.ClientID(redisson)+":"), info.Holders[0].Holder)
-		require.NoError(w, inspect.Of(viewer).ForceUnlock(w.Context(), "plain"))
+		w.Released(inspect.Of(viewer).ForceUnlock(w.Context(), "plain"))
 
 		w.Lock(spring.ReadWrite("rw").Reader())
 		w.Lock(redisson.ReadWrite("rw").Reader())
@@ -224,7 +224,7 @@ func TestInspect_ShowsTheQueue(t *testing.T) {
 		require.True(w, look(w, holder, "42").Holders[0].Label.Known(), "its own")
 		require.Equal(w, os.Getpid(), look(w, holder, "42").Holders[0].Label.PID)
 
-		require.NoError(w, inspect.Of(viewer).ForceUnlock(w.Context(), "42"))
+		w.Released(inspect.Of(viewer).ForceUnlock(w.Context(), "42"))
 		for i, waiter := range waiters {
 			require.NoError(w, <-locked[i])
 			w.Released(waiter.Obtain("42").Unlock(owners[i]))

@@ -49,8 +49,8 @@ func TestInspector_WithoutARegistry(t *testing.T) {
 			"string": spring.Obtain("string"), "hash": redisson.Obtain("hash"), "pair": pair.Reader(),
 		} {
 			w.Fails(all.ForceUnlockHolder(w.Context(), path, "any:1"), lockregistry.ErrNotOwner, "forceunlock", "orders:"+path)
-			require.NoError(w, all.ForceUnlock(w.Context(), path))
-			require.NoError(w, all.ForceUnlock(w.Context(), path), "it is free")
+			w.Released(all.ForceUnlock(w.Context(), path))
+			w.Released(all.ForceUnlock(w.Context(), path)) // it is free
 			w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:"+path)
 			info, err := all.Inspect(w.Context(), path)
 			require.NoError(w, err)
@@ -75,14 +75,14 @@ func TestInspector_WithoutARegistryPublishesNothing(t *testing.T) {
 		require.NoError(w, err)
 		_, err = all.Deadlocks(w.Context())
 		require.NoError(w, err)
-		require.NoError(w, all.ForceUnlock(w.Context(), "42"))
+		w.Released(all.ForceUnlock(w.Context(), "42"))
 		require.Equal(w, before, w.Do("KEYS", "*"))
 
 		l := w.Registry().Obtain("42")
 		w.Lock(l)
 		locked := w.Goroutine().Starts(w.Registry().Obtain("42"))
 		w.Await("it waits", func() bool { return w.Waiting("42") })
-		require.NoError(w, all.ForceUnlock(w.Context(), "42"))
+		w.Released(all.ForceUnlock(w.Context(), "42"))
 		require.NoError(w, <-locked)
 		info, err := all.Inspect(w.Context(), "42")
 		require.NoError(w, err)
