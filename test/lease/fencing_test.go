@@ -51,7 +51,11 @@ func TestFencing_TokensGrow(t *testing.T) {
 				require.Greater(w, w.Pttl(f.Counter), time.Hour-time.Minute)
 				require.LessOrEqual(w, w.Pttl(f.Counter), time.Hour+time.Millisecond)
 			} else {
-				require.Equal(w, uint64(200*i+1), token)
+				require.GreaterOrEqual(w, token, uint64(200*i+1))
+				require.EqualValues(w, 1, token%100)
+				if w.Fake { // else a grant whose answer was late has drawn twice
+					require.Equal(w, uint64(200*i+1), token)
+				}
 				require.Equal(w, time.Duration(-1), w.Pttl(f.Counter))
 			}
 			ctx := h.Context(w.Context())
@@ -322,8 +326,10 @@ func TestFencing_TokensAheadOfTheClock(t *testing.T) {
 		ahead := micros(w) + 3_600_000_000
 		w.Do("SET", counter, strconv.FormatUint(ahead, 10))
 		h := w.Acquires(l)
-		require.Equal(w, ahead+1, h.Token())
-		require.Equal(w, ahead+100, counted(w, counter), "no digit is lost")
+		drawn := h.Token() - ahead
+		require.Less(w, drawn, uint64(1000))
+		require.EqualValues(w, 1, drawn%100, "once, or once more when the answer was late")
+		require.Equal(w, h.Token()+99, counted(w, counter), "no digit is lost")
 		require.Greater(w, w.Pttl(counter), 2*time.Hour-time.Minute)
 		w.Release(h)
 	})
