@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,7 +63,7 @@ func TestOpen_Replica(t *testing.T) {
 		const replica = "it leads to a replica, but locks are on its master: name the master"
 		url := "redis://u:s3cret@" + w.Replica.Addr() + "?client_name=opened&dial_timeout="
 		w.Replica.Command(w, "ACL", "SETUSER", "u", "on", ">s3cret", "~*", "&*", "+@all")
-		const limit = 2 * time.Second // in which a busy machine connects
+		const limit = 5 * time.Second // in which a busy machine connects
 		ctx, cancel := context.WithTimeoutCause(w.Context(), limit, errors.New("too slow"))
 		r, err := lockregistry.Open(ctx, url+"1h", "orders")
 		cancel()
@@ -79,9 +80,11 @@ func TestOpen_Replica(t *testing.T) {
 			return !strings.Contains(w.Replica.Command(w, "CLIENT", "LIST"), "name=opened")
 		})
 
-		connections := func() string {
+		connections := func() int { // the looks count, too
 			_, after, _ := strings.Cut(w.Replica.Command(w, "INFO", "stats"), "total_connections_received:")
-			return after[:strings.IndexByte(after, '\r')]
+			n, err := strconv.Atoi(after[:strings.IndexByte(after, '\r')])
+			require.NoError(w, err)
+			return n
 		}
 		opened := make(chan error)
 		before := connections()
@@ -92,7 +95,10 @@ func TestOpen_Replica(t *testing.T) {
 			}
 			opened <- err
 		}()
-		w.Await("it has connected", func() bool { return connections() != before })
+		w.Await("it has connected", func() bool {
+			before++
+			return connections() > before
+		})
 		w.Replica.Command(w, "REPLICAOF", "NO", "ONE")
 		require.NoError(w, <-opened)
 	})
@@ -235,7 +241,7 @@ func TestOpen_CloseWithASilentServer(t *testing.T) {
 		start := time.Now()
 		require.ErrorIs(w, r.Obtain("42").Unlock(w.Context()), lockregistry.ErrUnavailable)
 		require.NoError(w, r.Close())
-		require.Less(w, time.Since(start), 4*time.Second)
+		require.Less(w, time.Since(start), 8*time.Second) // the connections break after 12 s
 		w.Server.Thaw()
 		w.Await("no connection", func() bool { return opens(w) == 0 })
 	})
@@ -324,7 +330,7 @@ func TestOpen_WithClientOption(t *testing.T) {
 		other := w.Goroutine()
 		waits := other.Starts(r.Obtain("42"))
 		w.Await("it waits", func() bool { return w.Tickets() == 1 })
-		require.EqualValues(w, 2, asked.Load(), "that on which calls wait, too")
+		require.Greater(w, asked.Load(), int32(1), "that on which calls wait, too")
 		for line := range strings.Lines(w.Do("CLIENT", "LIST")) {
 			require.Equal(w, strings.Contains(line, "name=opened"), strings.Contains(line, "user=app"), line)
 		}

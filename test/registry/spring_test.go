@@ -115,8 +115,8 @@ var springSettings = map[string]func(t *testing.T){
 		d := redistest.StartSentinels(t, 0, 1)
 		d.Sentinels[0].Command(t, "ACL", "SETUSER", "asks", "on", ">whom", "~*", "&*", "+@all")
 		d.Sentinels[0].Command(t, "ACL", "SETUSER", "default", "-sentinel")
-		url := "redis://" + d.Addresses()[0] + "?dial_timeout=1s&master_set=" + redistest.MasterSet
-		_, err := lockregistry.Open(t.Context(), url, "orders")
+		url := "redis://" + d.Addresses()[0] + "?master_set=" + redistest.MasterSet
+		_, err := lockregistry.Open(t.Context(), url+"&dial_timeout=1s", "orders")
 		require.Error(t, err)
 		locksOn(t, d.Servers[0], 0, url, lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
 			o.Sentinel.Username, o.Sentinel.Password = "asks", "whom"
