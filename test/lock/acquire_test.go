@@ -268,7 +268,7 @@ func TestAcquire_ReleasingAtTheSameTime(t *testing.T) {
 			var released, refused atomic.Int32
 			for range 8 {
 				all.Go(func() {
-					err := h.Release(w.Context())
+					err := w.UnlessLate(h.Release(w.Context()))
 					switch {
 					case err == nil:
 						released.Add(1)

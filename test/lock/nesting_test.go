@@ -54,7 +54,7 @@ func tries(ctx context.Context, w *kit.World, l *lockregistry.Lock) bool {
 	return kit.Elsewhere(func() bool {
 		ok, err := l.TryLock(ctx)
 		if err == nil && ok {
-			err = l.Unlock(ctx)
+			err = w.UnlessLate(l.Unlock(ctx))
 		}
 		if err != nil {
 			w.Error(err)

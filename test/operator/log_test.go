@@ -132,7 +132,7 @@ func TestLog_KeyWithoutExpiry(t *testing.T) {
 				var log kit.Journal
 				l := c.side(w.Registry(kit.WithLayout(c.layout), log.Option()))
 				waits := func(wait time.Duration) {
-					err := l.Lock(w.Context(), lockregistry.Wait(wait))
+					err := w.Answer(func() error { return l.Lock(w.Context(), lockregistry.Wait(wait)) })
 					require.ErrorIs(w, err, lockregistry.ErrTaken)
 				}
 				w.Do(c.key...)

@@ -210,7 +210,7 @@ func TestRecord_CallsThatWaitInAProcess(t *testing.T) {
 			all.Go(func() {
 				owner := lockregistry.ContextWithOwner(w.Context())
 				assert.NoError(w, l.Lock(owner))
-				assert.NoError(w, l.Unlock(owner))
+				assert.NoError(w, w.UnlessLate(l.Unlock(owner)))
 			})
 		}
 		w.Await("they are counted", func() bool {

@@ -145,7 +145,7 @@ func TestShutdown_OwnersGoOn(t *testing.T) {
 				w.Released(r.Obtain("remote").Unlock(within))
 				require.NoError(w, r.Obtain("free").Lock(within))
 				w.Pending(done)
-				require.NoError(w, release())
+				w.Released(release())
 				w.Pending(done)
 				within = context.WithoutCancel(within)
 				require.NoError(w, r.Obtain("free2").Lock(within), "it holds a lock still")
@@ -390,13 +390,13 @@ func TestShutdown_WhileManyLock(t *testing.T) {
 							default:
 							}
 						}
-						err := r.Do(w.Context(), "outer"+strconv.Itoa(rand.IntN(4)), func(ctx context.Context) error {
+						err := w.UnlessLate(r.Do(w.Context(), "outer"+strconv.Itoa(rand.IntN(4)), func(ctx context.Context) error {
 							inner := "inner" + strconv.Itoa(rand.IntN(2))
 							sections.Add(1)
-							assert.NoError(w, r.Do(ctx, inner, kit.DoNothing))
-							assert.NoError(w, r.Do(w.Context(), inner, kit.DoNothing))
+							assert.NoError(w, w.UnlessLate(r.Do(ctx, inner, kit.DoNothing)))
+							assert.NoError(w, w.UnlessLate(r.Do(w.Context(), inner, kit.DoNothing)))
 							return nil
-						})
+						}))
 						if err != nil {
 							assert.Equal(w, []error{lockregistry.ErrClosed}, kit.SentinelsOf(err), err)
 							refused.Add(1)
