@@ -42,7 +42,7 @@ import (
 //
 // When all paths are free, the call takes one script for each thousand of them, on a cluster at least one for each slot. The
 // release takes as many, and one more for each path that others wait for. Behind a proxy that spreads keys over several servers,
-// both take one command for each path, one after another.
+// and while a slot of a cluster that has two of the paths moves, both take one command for each path, one after another.
 //
 // While the call waits, it renews the paths that it already has. When one of them is lost, it releases all and starts over,
 // until the wait ends. [AtMost] counts from when the call has all.

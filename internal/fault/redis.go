@@ -54,8 +54,8 @@ var (
 // FewReplicas matches errors of writes that too few replicas have acknowledged in time.
 var FewReplicas = errors.New("too few replicas have the lock")
 
-// Apart says that a proxy keeps the paths of one call on several servers, so that no script can obtain them at once.
-var Apart = errors.New("a proxy keeps the paths on several servers")
+// Apart says that no script can obtain the paths of one call at once: a proxy keeps them on several servers, or their slot moves.
+var Apart = errors.New("the paths are on several servers")
 
 // OutOfTime says that a call's time ended before it could ask for all of its paths, and it has seen none taken.
 var OutOfTime = AsUnavailable(Whole("there was no time to ask Redis for all paths"))

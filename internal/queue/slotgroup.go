@@ -182,11 +182,11 @@ func (a *attempt) tryAlone(deadline clock.Instant, goesOn bool) error {
 // split gives back what the script has obtained. A path that has its hold where it belongs is released there, as any other:
 // others may wait for it. What cannot be released now is removed by Leave.
 //
-// Only a reading that is answered in time, and without the hold, tells of a proxy. After a late or refused one this call alone
-// takes one path after another.
+// Only a reading that is answered in time, and without the hold, tells of a proxy. After a late or refused one, and while a slot
+// of a cluster moves, this call alone takes one path after another.
 func (g slotGroup) split(r *groupReply) {
 	p, missing := g[0].path, r.ReadBack.Missing
-	if r.err != nil || len(missing) > 0 && !r.Late { // mutant: late reading is a proxy
+	if fault.CrossSlot(r.err) || len(missing) > 0 && !r.Late { // mutant: late reading is a proxy
 		p.noteApart()
 	}
 	if r.err != nil {
@@ -234,8 +234,14 @@ type groupReply struct {
 func (r *groupReply) outcome() several.Outcome {
 	return several.Reply{
 		Taken: r.taken, Err: r.err, Few: r.ReplicaErr != nil, Late: r.Late,
-		Astray: r.err == nil && !r.ReadBack.Sound() || fault.CrossSlot(r.err),
+		Astray: r.err == nil && !r.ReadBack.Sound() || fault.CrossSlot(r.err) || r.halfMoved(),
 	}.Outcome()
+}
+
+// halfMoved reports whether the server has refused the script because the slot of its paths moves: commands about one path are
+// served meanwhile, but a script only once all of its keys are at one node. A path that is free is at neither.
+func (r *groupReply) halfMoved() bool {
+	return r.err != nil && fault.Answered(r.err) && fault.BetweenNodes(r.err)
 }
 
 // failure returns why the paths were not obtained.

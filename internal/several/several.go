@@ -125,7 +125,7 @@ const (
 	Unknown                  // it may have each: they are removed
 	Granted                  // it has each
 	Suspect                  // it has each if the server confirms it, since the reply came late
-	Elsewhere                // a proxy keeps them on several servers, or may do so: all are given back
+	Elsewhere                // they are on several servers, or may be, of a proxy or while a slot moves: all are given back
 )
 
 // Reply is the reply to a script that asked for several paths.

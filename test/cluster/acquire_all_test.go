@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -60,4 +61,36 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 			group.Wait()
 		})
 	}
+}
+
+// While a slot moves, a node refuses a script for several paths unless all of their keys are there, and free paths have none.
+// Each path by itself is served, so the call takes one after another, also if it does not wait.
+func TestAcquireAll_WhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	m := migrating(t, nodes, "orders:{tag}a")
+	one, other := kit.OnCluster(t, nodes), kit.OnCluster(t, nodes)
+	paths := []string{"{tag}a", "{tag}b", "other"}
+	taken, err := other.Acquire(t.Context(), "{tag}b")
+	require.NoError(t, err)
+	m.begin()
+
+	_, err = one.AcquireAll(t.Context(), paths, lockregistry.NoWait())
+	require.ErrorIs(t, err, lockregistry.ErrTaken)
+	require.ErrorContains(t, err, "orders:{tag}b:")
+	require.NoError(t, kit.UnlessLate(taken.Release(t.Context())))
+
+	for name, opts := range map[string][]lockregistry.AcquireOption{
+		"waits": nil, "does not wait": {lockregistry.NoWait()}, "fails fast": {lockregistry.FailFast()},
+	} {
+		all, err := one.AcquireAll(t.Context(), paths, opts...)
+		require.NoError(t, err, name)
+		_, err = other.Acquire(t.Context(), "{tag}a", lockregistry.NoWait())
+		require.ErrorIs(t, err, lockregistry.ErrTaken, name)
+		require.NoError(t, kit.UnlessLate(all.Release(t.Context())), name)
+	}
+	m.end()
+	all, err := one.AcquireAll(t.Context(), paths)
+	require.NoError(t, err)
+	require.NoError(t, kit.UnlessLate(all.Release(t.Context())))
 }
