@@ -76,8 +76,8 @@ func fewPermits(n time.Duration) error {
 
 // Acquire waits until it has a permit, or as many as [Permits] says, and returns a [Hold], which is renewed until it is released.
 //
-// With [WithPolling], and where Redis refuses the queue, a call has no place in the queue, and gets a permit only when no other
-// call waits there.
+// With [WithPolling] a call has no place in the queue, and gets a permit only when no other call waits there. A call whose user
+// may not use the queue's key does not see who waits there: it takes any permit that is free.
 //
 // # Errors
 //

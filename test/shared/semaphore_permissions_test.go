@@ -60,3 +60,18 @@ func TestSemaphore_DocumentedPermissions(t *testing.T) {
 		})
 	}
 }
+
+// A user who may not use the queue does not see who waits there. So its calls take permits that are kept for others.
+func TestSemaphore_WithoutPermissionForTheQueue(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		a := w.Registry().Semaphore("seat", 2)
+		stranger := w.RegistryOn(w.User("resetkeys", "~orders:seat")).Semaphore("seat", 2)
+		one := w.Permit(a)
+		both := w.Asks("both", w.Registry().Semaphore("seat", 2), lockregistry.Permits(2))
+		_, err := a.Acquire(w.Context(), lockregistry.NoWait())
+		require.ErrorIs(w, err, lockregistry.ErrTaken)
+		w.Release(w.Permit(stranger, lockregistry.NoWait()))
+		w.Release(one)
+		w.Release(both.Comes())
+	})
+}
