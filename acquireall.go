@@ -300,7 +300,8 @@ func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 		}
 		length := b.request.lease.Length
 		if h.Remaining() < length-length/10 {
-			if err := h.lock.redis.Prolong(ctx, hold.Part{Hold: h.hold, Owner: h.owner}, nil); errors.Is(err, ErrLockLost) {
+			until := queue.Limits{Deadline: b.deadline, FailFast: q.failFast}
+			if err := h.lock.redis.Prolong(ctx, hold.Part{Hold: h.hold, Owner: h.owner}, nil, until); errors.Is(err, ErrLockLost) {
 				return h.lock.fail("acquire", err)
 			}
 		}

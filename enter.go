@@ -145,9 +145,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 		q.lease, q.plain = l.reg.lease, true
 	}
 	bound(q)
-	o := q.owner()
+	o, until := q.owner(), queue.Limits{Deadline: deadline, FailFast: q.failFast}
 	if q.in.Carried != nil {
-		if decided, err := now.enterByContext(ctx, q, o); decided {
+		if decided, err := now.enterByContext(ctx, q, o, until); decided {
 			return in, err
 		}
 	}
@@ -167,7 +167,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 			}
 			pinned = now
 		case local.Reentered, local.Joined: // the hold has a pin already
-			err = now.enterHold(ctx, q, o, how)
+			err = now.enterHold(ctx, q, o, how, until)
 			if how == local.Joined && errors.Is(err, ErrLockLost) {
 				continue // lost before this call had it
 			}
@@ -191,7 +191,7 @@ func (l *Lock) renewsByDefault() bool { return l.reg.layout.watchdog || l.reads(
 
 // enterByContext decides a call by its context: the call nests in a hold that the context carries, or fails because it would
 // wait for that hold forever.
-func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID) (decided bool, err error) {
+func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID, until queue.Limits) (decided bool, err error) {
 	if t := q.in.Deadlock(o, l.shares); t != nil {
 		if o.IsOnce() && t.Owner.IsOnce() { // no deadlock: Once reports that the job runs already
 			return true, fault.Busy
@@ -207,7 +207,7 @@ func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID) (deci
 	}
 	q.how = observe.HowAgain // the hold has a pin already
 	q.nested = t
-	if err = l.refresh(ctx, t.Owner, *q, local.Reentered); err != nil {
+	if err = l.refresh(ctx, t.Owner, *q, local.Reentered, until); err != nil {
 		err = l.retreat(ctx, t.Owner, err)
 	}
 	return true, err
@@ -242,17 +242,17 @@ func (l *Lock) enterLocal(
 }
 
 // enterHold renews a hold of this process that the owner of a call has entered.
-func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.Admission) error {
+func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.Admission, until queue.Limits) error {
 	if q.how = observe.HowAgain; how == local.Joined {
 		q.how = observe.HowShared
 	}
-	err := l.refresh(ctx, o, *q, how)
+	err := l.refresh(ctx, o, *q, how, until)
 	switch {
 	case err == nil:
 	case how == local.Reentered:
 		err = l.retreat(ctx, o, err)
 	default:
-		_ = l.unlock(ctx, o)
+		_ = l.unlock(queue.NoTime, o) // its time may be over, and the others may have left
 	}
 	return err
 }
@@ -321,19 +321,19 @@ func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
 }
 
 // refresh renews the hold for an owner that has entered it. If a method of the context panics, the owner has left it again.
-func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission) (err error) {
+func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission, until queue.Limits) (err error) {
 	returned := false
 	defer func() {
 		if !returned {
 			_ = l.unlock(queue.NoTime, o)
 		}
 	}()
-	err = l.renewEntered(ctx, o, q, how)
+	err = l.renewEntered(ctx, o, q, how, until)
 	returned = true
 	return err
 }
 
-func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how local.Admission) error {
+func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how local.Admission, until queue.Limits) error {
 	h, asked := l.heldBy(o), q.lease
 	if q.plain { // with the lease that the hold has
 		asked = nil
@@ -370,7 +370,7 @@ func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how loca
 	if q.plain {
 		q.lease = nil
 	}
-	return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, q.lease)
+	return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, q.lease, until)
 }
 
 // passed is a timer channel that has fired.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cache"
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
@@ -365,7 +366,7 @@ func (l *Lock) renew(ctx context.Context, h hold.Part, length time.Duration) err
 	case h.Hold == nil:
 		err = ErrNotOwner
 	default:
-		err = l.redis.Prolong(ctx, h, lease.NewTerm(length))
+		err = l.redis.Prolong(ctx, h, lease.NewTerm(length), queue.Limits{Deadline: clock.Never})
 	}
 	return l.fail("renew", err)
 }

@@ -322,21 +322,32 @@ func (a *attempt) win(since clock.Instant) {
 
 // commandWait returns how long to wait for the reply to a command that is sent now.
 func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
-	reg, to := a.path.all, a.path.Node()
-	p := reg.CommandWait(a.ctx, to)
+	p := a.path.commandWait(a.ctx, Limits{deadline, a.failFast})
 	p.Lease, p.Obtains, p.Observer = a.hold.Term().Length, true, (*silence)(a.path.whole())
-	if p.FailFast = a.failFast; a.failFast {
-		limit := clock.Plus(to.Patience()+time.Millisecond, reg.acknowledging()) // a silence is noticed before
-		if limit < p.Limit {
-			p.Limit, p.Near = limit, 0
-		}
-	}
-	if deadline != clock.Never {
-		if left := reg.Clock.Now().Until(deadline.Add(to.RoundTrip().Plus(answerGrace))); left < p.Limit {
-			p.Limit, p.Near = left, 0
-		}
-	}
 	return p
+}
+
+// Limits say for how long a call waits for a reply, beside its context.
+type Limits struct {
+	Deadline clock.Instant // until a little after it; Never: the call has none
+	FailFast bool          // until the server is silent
+}
+
+func (p *Path) commandWait(ctx context.Context, until Limits) transport.Wait {
+	to := p.Node()
+	w := p.all.CommandWait(ctx, to)
+	if w.FailFast = until.FailFast; w.FailFast {
+		limit := clock.Plus(to.Patience()+time.Millisecond, p.all.acknowledging()) // a silence is noticed before
+		if limit < w.Limit {
+			w.Limit, w.Near = limit, 0
+		}
+	}
+	if until.Deadline != clock.Never {
+		if left := p.Clock.Now().Until(until.Deadline.Add(to.RoundTrip().Plus(answerGrace))); left < w.Limit {
+			w.Limit, w.Near = left, 0
+		}
+	}
+	return w
 }
 
 // confirmGrant confirms a grant that may be over, or whose reply came late. The hold counts from the confirmation.

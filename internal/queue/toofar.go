@@ -100,8 +100,8 @@ func (a *attempt) outwaited(failure error) error {
 
 // Prolong sets the lease of a hold anew, now, with t, which only its owner may, or with the term that it has. When the answer
 // comes late it does so once more, to be sure, until the call's time is over.
-func (p *Path) Prolong(ctx context.Context, h hold.Part, t *lease.Term) error {
-	w := p.all.CommandWait(ctx, p.Node())
+func (p *Path) Prolong(ctx context.Context, h hold.Part, t *lease.Term, until Limits) error {
+	w := p.commandWait(ctx, until)
 	w.Since = p.Clock.Now()
 	for {
 		if err := p.tooFarFor(h.Hold, &w, t); err != nil {

@@ -120,3 +120,77 @@ func TestWait_CoversThisProcessAndRedis(t *testing.T) {
 		require.Equal(w, time.Second, time.Since(start))
 	})
 }
+
+// A call that nests in a hold renews it, and so does a reader that shares one and asks for a longer lease. They wait for the
+// answer no longer than they may.
+func TestWait_ForARenewal(t *testing.T) {
+	t.Parallel()
+	nests := map[string]func(w *kit.World, r *lockregistry.Registry) (l *lockregistry.Lock, ctx, had context.Context){
+		"owner": func(w *kit.World, r *lockregistry.Registry) (l *lockregistry.Lock, ctx, had context.Context) {
+			w.Helper()
+			l = r.Obtain("42")
+			w.Lock(l)
+			return l, w.Context(), w.Context()
+		},
+		"context": func(w *kit.World, r *lockregistry.Registry) (l *lockregistry.Lock, ctx, had context.Context) {
+			w.Helper()
+			l, had = r.Obtain("42"), lockregistry.ContextWithOwner(w.Context())
+			require.NoError(w, l.Lock(had))
+			return l, l.Context(had), had
+		},
+		"reader": func(w *kit.World, r *lockregistry.Registry) (l *lockregistry.Lock, ctx, had context.Context) {
+			w.Helper()
+			l, had = r.ReadWrite("42").Reader(), lockregistry.ContextWithOwner(w.Context())
+			require.NoError(w, l.Lock(had))
+			return l, w.Context(), had
+		},
+	}
+	for name, has := range nests {
+		for limit, c := range map[string]struct {
+			most time.Duration
+			opts []lockregistry.LockOption
+		}{
+			"wait":      {1500 * time.Millisecond, []lockregistry.LockOption{lockregistry.Wait(time.Second)}},
+			"fail fast": {600 * time.Millisecond, []lockregistry.LockOption{lockregistry.Wait(time.Minute), lockregistry.FailFast()}},
+		} {
+			t.Run(name+" "+limit, func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					f := w.Flaky()
+					r := f.Registry()
+					w.Known(r)
+					l, ctx, had := has(w, r)
+					f.Stall()
+					start := time.Now()
+					ok, err := l.TryLock(ctx, append(c.opts, lockregistry.Lease(time.Hour))...)
+					require.LessOrEqual(w, time.Since(start), c.most)
+					require.False(w, ok)
+					w.Unavailable(err, "trylock")
+					f.ReconnectNow()
+					require.True(w, l.IsHeld(), "the hold goes on")
+					_ = l.Unlock(had)
+					w.AwaitGone(kit.TheKey)
+				})
+			})
+		}
+	}
+}
+
+// Nor does it outlast the wait that the other readers have left meanwhile, so that the hold is to be released.
+func TestWait_ForARenewalOfALastReader(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry()
+		w.Known(r)
+		l, other := r.ReadWrite("42").Reader(), lockregistry.ContextWithOwner(w.Context())
+		require.NoError(w, l.Lock(other))
+		f.Stall()
+		time.AfterFunc(500*time.Millisecond, func() { _ = l.Unlock(other) })
+		start := time.Now()
+		_, err := l.TryLock(w.Context(), lockregistry.Wait(time.Second), lockregistry.Lease(time.Hour))
+		require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+		w.Unavailable(err, "trylock")
+		require.False(w, l.IsHeld())
+		f.ReconnectNow()
+		w.AwaitGone(kit.TheKey)
+	})
+}

@@ -387,6 +387,28 @@ func TestAcquireAll_InTime(t *testing.T) {
 	})
 }
 
+// Nor does the renewal of a path that it has had for a while.
+func TestAcquireAll_InTimeWithARenewal(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry()
+		w.Known(r)
+		b := w.Acquires(w.Registry().Obtain("b"))
+		time.AfterFunc(9500*time.Millisecond, func() {
+			f.Fate("renew", kit.Silence)
+			_ = b.Release(w.Context())
+		})
+		start := time.Now()
+		all, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.Wait(10*time.Second))
+		require.NoError(w, err)
+		require.NotZero(w, f.Count("renew"))
+		require.LessOrEqual(w, time.Since(start), 10500*time.Millisecond)
+		f.ReconnectNow()
+		_ = all.Release(w.Context())
+		w.AwaitGone("orders:a")
+	})
+}
+
 // A call whose time is over before it could ask for all paths says that one is taken only if it has seen that. It names that one.
 func TestAcquireAll_WithTooLittleTime(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {

@@ -63,7 +63,7 @@ var mutations = []mutation{
 	},
 	{
 		"nested call shortens", "a nested call sets its own lease for all",
-		"h.Nest(o, asked)", "return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, asked)",
+		"h.Nest(o, asked)", "return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, asked, until)",
 		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
 	},
 	{
