@@ -228,10 +228,10 @@ func takesTurns(w *kit.World, section time.Duration) (handoffs func() []time.Dur
 func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		handoffs := takesTurns(w, time.Second)
-		w.Await("they have begun", func() bool { return len(handoffs()) == 2 })
+		w.Await("they have begun", func() bool { return len(handoffs()) >= 2 })
 		counted := wide(w)
 		require.NotEqual(w, "-1", counted)
-		w.Await("they go on", func() bool { return len(handoffs()) == 8 })
+		w.Await("they go on", func() bool { return len(handoffs()) >= 8 })
 		w.Log(handoffs())
 		require.Equal(w, counted, wide(w), "there was no window, nor was one put off")
 
@@ -288,7 +288,7 @@ func TestQueue_WithoutPermissionToAskForScripts(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Do("ACL", "SETUSER", "default", "-script")
 		handoffs := takesTurns(w, 50*time.Millisecond)
-		w.Await("they have begun", func() bool { return len(handoffs()) == 2 })
+		w.Await("they have begun", func() bool { return len(handoffs()) >= 2 })
 		for counted := wide(w); counted == wide(w); <-time.After(5 * time.Millisecond) { // each 1.7 s
 			require.Less(w, len(handoffs()), 100)
 		}
