@@ -258,7 +258,7 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 			t.Log("longest wait", time.Duration(longest.Load()))
 			require.Positive(t, together.Load(), "readers beside readers")
 			if kit.HasShardedChannels(t, cluster.Nodes[0]) {
-				require.Less(t, time.Duration(longest.Load()), 3*time.Second, "no message is missed")
+				require.Less(t, time.Duration(longest.Load()), kit.AtOnce, "no message is missed")
 			}
 		})
 	}
