@@ -712,7 +712,7 @@ func TestReadWriteLock_WaitsEnd(t *testing.T) {
 			holder := w.Pair()
 			w.Lock(holder.Writer)
 			for name, l := range map[string]*lockregistry.Lock{"here": pick(holder), "elsewhere": pick(w.Pair())} {
-				ok, err := w.Goroutine().Try(l, lockregistry.Wait(30*time.Millisecond))
+				ok, err := w.Goroutine().Try(l, lockregistry.Wait(time.Second)) // in which the server answers
 				require.NoError(w, err, name)
 				require.False(w, ok)
 				ctx, cancel := context.WithTimeoutCause(w.Context(), 30*time.Millisecond, errors.New("bored"))
@@ -765,10 +765,10 @@ func TestReadWriteLock_AWriterExcludesAll(t *testing.T) {
 		for _, p := range []kit.Pair{a, b} {
 			require.False(w, w.TryElsewhere(p.Reader))
 			require.False(w, w.TryElsewhere(p.Writer))
-			ok, err := w.Goroutine().Try(p.Reader, lockregistry.Wait(20*time.Millisecond))
+			ok, err := w.Goroutine().Try(p.Reader, lockregistry.Wait(time.Second))
 			require.NoError(w, err)
 			require.False(w, ok)
-			w.Fails(w.Goroutine().Lock(p.Writer, lockregistry.Wait(20*time.Millisecond)), lockregistry.ErrTaken, "lock", kit.TheKey)
+			w.Fails(w.Goroutine().Lock(p.Writer, lockregistry.Wait(time.Second)), lockregistry.ErrTaken, "lock", kit.TheKey)
 			w.Fails(w.Goroutine().Unlock(p.Writer), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
 			w.Fails(w.Goroutine().Unlock(p.Reader), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
 		}

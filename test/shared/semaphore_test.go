@@ -46,7 +46,7 @@ func TestSemaphore(t *testing.T) {
 		full(w, b)
 		_, err := a.Acquire(w.Context(), lockregistry.NoWait())
 		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.SeatKey)
-		_, err = b.Acquire(w.Context(), lockregistry.Wait(20*time.Millisecond))
+		_, err = b.Acquire(w.Context(), lockregistry.Wait(time.Second))
 		w.Fails(err, lockregistry.ErrTaken, "acquire", kit.SeatKey)
 
 		w.Release(first)
