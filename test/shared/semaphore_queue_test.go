@@ -211,12 +211,21 @@ func TestSemaphoreQueue_LargeOneIsNotStarved(t *testing.T) {
 				})
 			}
 		}
-		s := w.Registry().Semaphore("seat", 4)
+		s, queue := w.Registry().Semaphore("seat", 4), "orders:{"+kit.SeatKey+"}:waiters"
 		w.Await("they are at it", func() bool { return entered.Load() > 50 })
 		for range 5 {
+			got, failed := make(chan *lockregistry.Hold, 1), make(chan error, 1)
+			go func() {
+				h, err := s.Acquire(w.Context(), lockregistry.Permits(4), lockregistry.Wait(10*time.Second))
+				got <- h
+				failed <- err
+			}()
+			w.Await("its ticket", func() bool { // others come until it has one
+				return len(got) > 0 || strings.Contains(w.Do("ZRANGEBYSCORE", queue, "0", "+inf"), "p4")
+			})
 			before := entered.Load()
-			h, err := s.Acquire(w.Context(), lockregistry.Permits(4), lockregistry.Wait(10*time.Second))
-			require.NoError(w, err)
+			h := <-got
+			require.NoError(w, <-failed)
 			require.Less(w, entered.Load()-before, int32(60), "they came before, or were in")
 			require.Equal(w, 4, w.Inside())
 			w.Release(h)
