@@ -122,7 +122,7 @@ func TestReservation_AGuestOfReadersWithALongHandoff(t *testing.T) {
 		defer stop()
 		writer := w.Pair(kit.Polling).Writer
 		for range 2 {
-			ok, err := writer.TryLock(w.Context(), lockregistry.Wait(5*time.Second))
+			ok, err := writer.TryLock(w.Context(), lockregistry.Wait(starved))
 			require.NoError(w, err)
 			require.True(w, ok)
 			w.Unlock(writer)
@@ -181,7 +181,7 @@ func TestReservation_AGuestAndAReaderWithoutPermissions(t *testing.T) {
 		gone := invited(w)
 		reader := kit.PairOf(w.RegistryOn(w.ClientWith(w.Dial, w.Allowed("-time")))).Reader
 		for range 3 {
-			ok, err := reader.TryLock(w.Context(), lockregistry.Wait(2*time.Second))
+			ok, err := reader.TryLock(w.Context(), lockregistry.Wait(starved))
 			require.NoError(w, err)
 			require.True(w, ok)
 			w.Unlock(reader)
@@ -203,7 +203,7 @@ func TestReservation_AGuestWhenTheClockGoesBack(t *testing.T) {
 				ends := strconv.FormatInt(-at.UnixMilli(), 10)
 				w.Do("ZADD", kit.RwQueue, ends, "open", ends, "wide", strconv.FormatInt(at.UnixMicro(), 10), "guest")
 				reader := w.Pair(opts...).Reader
-				ok, err := reader.TryLock(w.Context(), lockregistry.Wait(5*time.Second))
+				ok, err := reader.TryLock(w.Context(), lockregistry.Wait(starved))
 				require.NoError(w, err)
 				require.True(w, ok)
 				w.Unlock(reader)
@@ -229,7 +229,7 @@ func TestReservation_ASubscribedWriterDoesNotKeepReadersOut(t *testing.T) {
 		w.Lock(p.Reader)
 		for range 8 {
 			g := w.Goroutine()
-			ok, err := g.Try(p.Reader, lockregistry.Wait(2*time.Second))
+			ok, err := g.Try(p.Reader, lockregistry.Wait(starved))
 			require.NoError(w, err)
 			require.True(w, ok)
 			require.NoError(w, g.Unlock(p.Reader))
