@@ -70,7 +70,9 @@ func TestAcquireAll(t *testing.T) {
 		tries := f.Count("obtain")
 		h, err := r.AcquireAll(w.Context(), []string{"c", "a", "c", "b", "a"}, lockregistry.Lease(time.Minute))
 		require.NoError(w, err)
-		require.LessOrEqual(w, f.Count("obtain"), tries+2, "one command, but for the source of a script that the server does not know")
+		if w.Fake { // else it may ask once more after a late answer
+			require.LessOrEqual(w, f.Count("obtain"), tries+2, "one command, but for the source of a script that the server does not know")
+		}
 		require.Equal(w, []string{"c", "a", "b"}, h.Paths())
 		require.Equal(w, "Hold(orders:c, held)", h.String())
 		require.Equal(w, h.Token(), h.TokenOf("c"))
@@ -498,7 +500,7 @@ func TestAcquireAll_WithoutReplicas(t *testing.T) {
 func TestAcquireAll_StopsWaitingForReplicas(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithReplicas(1, 20*time.Second))
-		ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
 		defer cancel()
 		_, err := r.AcquireAll(ctx, []string{"a", "b"})
 		w.Fails(err, context.DeadlineExceeded, "acquire", "orders:a", lockregistry.ErrUnavailable)
@@ -730,8 +732,10 @@ func TestAcquireAll_ForgottenHoldOnSeveralPaths(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithLease(time.Second), lockregistry.WithRenewal())
 		func() {
-			_, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"})
-			require.NoError(w, err)
+			require.NoError(w, w.Answer(func() error {
+				_, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"})
+				return err
+			}))
 		}()
 		w.Await("the keys expire", func() bool {
 			runtime.GC()

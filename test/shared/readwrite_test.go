@@ -601,7 +601,7 @@ func TestReadWriteLock_ReadersComeAndGo(t *testing.T) {
 				w.Error("not excluded")
 			}
 			mine.Add(-1)
-			if err := l.Unlock(w.Context()); err != nil {
+			if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
 				w.Error("unlock:", err)
 			}
 		}

@@ -612,7 +612,8 @@ func TestHandoff_ForceUnlockDuringHandoff(t *testing.T) {
 						w.Error(err)
 						return
 					}
-					if err := l.Unlock(w.Context()); err != nil && !errors.Is(err, lockregistry.ErrLockLost) {
+					err := w.UnlessLate(l.Unlock(w.Context()))
+					if err != nil && !errors.Is(err, lockregistry.ErrLockLost) {
 						w.Error(err)
 					}
 				}
