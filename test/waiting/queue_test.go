@@ -751,6 +751,7 @@ func TestQueue_ThatIsGone(t *testing.T) {
 				}
 				require.True(w, w.Free(kit.TheKey))
 				require.Len(w, log.Lines(), c.lines, "%s", log.Lines())
+				log.Await(w, c.lines, "refuses the queue")
 				require.Len(w, log.Lines("refuses the queue"), c.lines)
 			})
 		})

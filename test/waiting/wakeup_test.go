@@ -469,7 +469,7 @@ func TestWakeup_Fallbacks(t *testing.T) {
 						require.True(w, w.Free("orders:"+path))
 					}
 					for _, text := range want.logged {
-						require.Len(w, log.Lines(text), 1, "in mode %v: %s", mode, log.Lines())
+						log.Await(w, 1, text)
 					}
 					require.Len(w, log.Lines(), len(want.logged), "in mode %v: %s", mode, log.Lines())
 					require.Equal(w, c.unlinks, w.Executed("unlink") > 2*w.Proofs(), "UNLINK")
@@ -571,7 +571,7 @@ func TestWakeup_ProtocolWithoutTracking(t *testing.T) {
 					w.Errorf("%d connections more than without waiters", extra)
 				}
 				if mode != kit.WakeupPubSub {
-					require.Len(w, log.Lines("way=tracking"), 1, "the log: %s", log.Lines())
+					log.Await(w, 1, "way=tracking")
 				}
 			})
 		})
@@ -585,8 +585,8 @@ func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				var log kit.Journal
 				holds := w.Waker(mode)
-				waits := w.RegistryOn(w.ClientWith(w.Dial, kit.NamedConnection("waits")), log.Option(),
-					kit.WithWakeup(mode), lockregistry.WithPollInterval(kit.NoPoll))
+				client := w.ClientWith(w.Dial, kit.NamedConnection("waits"), kit.Unasked) // the last command of a connection is a call's
+				waits := w.RegistryOn(client, log.Option(), kit.WithWakeup(mode), lockregistry.WithPollInterval(kit.NoPoll))
 				w.Lock(holds.Obtain("42"))
 				g := w.Goroutine()
 				result := g.Starts(waits.Obtain("42"))
@@ -627,7 +627,7 @@ func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 				start := time.Now()
 				w.Unlock(holds.Obtain("42"))
 				w.Log(w.Takes(start, result))
-				require.Len(w, log.Lines("lost the connection for wake-ups"), kills-1, "%s", log.Lines())
+				log.Await(w, kills-1, "lost the connection for wake-ups")
 			})
 		})
 	}
@@ -688,9 +688,7 @@ func TestWakeup_OneConnectionMore(t *testing.T) {
 						w.Lock(r.Obtain(strconv.Itoa(i)))
 						w.Unlock(r.Obtain(strconv.Itoa(i)))
 					}
-					ok, err := r.Obtain("taken").TryLock(w.Context())
-					require.NoError(w, err)
-					require.True(w, ok)
+					w.Lock(r.Obtain("taken"))
 					require.False(w, w.TryElsewhere(r.Obtain("taken")))
 					w.Unlock(r.Obtain("taken"))
 				}

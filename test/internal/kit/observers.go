@@ -56,6 +56,14 @@ lines:
 	return found
 }
 
+// Await waits until so many lines contain all of the texts, and checks that there are no more. A registry writes a line a moment
+// after what it is about.
+func (j *Journal) Await(w *World, count int, texts ...string) {
+	w.Helper()
+	w.Await("lines of the log", func() bool { return len(j.Lines(texts...)) >= count })
+	require.Len(w, j.Lines(texts...), count, "%s", j.Lines())
+}
+
 // What an observer is told.
 
 // Witness is an observer that remembers.

@@ -53,11 +53,10 @@ func (w *World) Channels() []string {
 // JoinsOn is [World.Joins], and returns the name of the process's channel.
 func (w *World) JoinsOn(ctx context.Context, opts ...lockregistry.Option) (m *Member, channel string) {
 	w.Helper()
-	others := w.Channels() // they may end at any time
 	m = w.Joins(ctx, opts...)
-	its := slices.DeleteFunc(w.Channels(), func(name string) bool { return slices.Contains(others, name) })
-	require.Len(w, its, 1)
-	return m, its[0]
+	channel = "orders-channel@" + ClientID(m.Reg)
+	require.Contains(w, w.Channels(), channel)
+	return m, channel
 }
 
 // Watched waits until the first in the queue is told of changes of the key.
