@@ -386,7 +386,6 @@ func (d *Deployment) leads(s *Server, slot int) bool {
 func (d *Deployment) Settle(master *Server, moment time.Duration) {
 	d.tb.Helper()
 	replicas := d.Replicas(master)
-	master.Command(d.tb, "CLIENT", "PAUSE", strconv.FormatInt(moment.Milliseconds(), 10), "WRITE")
 	offset := func(s *Server, name string) int {
 		n, err := strconv.Atoi(field(d.ask(s, "INFO"), name))
 		if err != nil {
@@ -394,14 +393,16 @@ func (d *Deployment) Settle(master *Server, moment time.Duration) {
 		}
 		return n
 	}
-	all := offset(master, "master_repl_offset")
-	for deadline := time.Now().Add(moment / 2); ; time.Sleep(time.Millisecond) {
-		if !slices.ContainsFunc(replicas, func(s *Server) bool { return offset(s, "slave_repl_offset") < all }) {
-			return
-		}
-		if time.Now().After(deadline) {
-			d.tb.Fatalf("redistest: the replicas of %s do not keep up", master.Addr())
-		}
+	settled := func() bool {
+		began := time.Now()
+		master.Command(d.tb, "CLIENT", "PAUSE", strconv.FormatInt(moment.Milliseconds(), 10), "WRITE")
+		all := offset(master, "master_repl_offset")
+		return Await(moment/2, func() bool {
+			return !slices.ContainsFunc(replicas, func(s *Server) bool { return offset(s, "slave_repl_offset") < all })
+		}) && time.Since(began) < moment/2 // else the pause may be over
+	}
+	if !Await(startLimit, settled) {
+		d.tb.Fatalf("redistest: the replicas of %s do not keep up", master.Addr())
 	}
 }
 
