@@ -37,7 +37,7 @@ func TestQueue_IsDeleted(t *testing.T) {
 					go func() {
 						err := l.Lock(w.Context())
 						if err == nil {
-							err = l.Unlock(w.Context())
+							err = w.UnlessLate(l.Unlock(w.Context()))
 						}
 						got <- err
 					}()

@@ -351,7 +351,7 @@ func TestQueue_TheGrantOfATicketThatIsToldLate(t *testing.T) {
 		w.Known(m.Reg)
 		w.Lock(owner)
 		arrives := make(chan struct{})
-		m.Net.Fates("obtain", kit.Delivered, kit.SlowReply(450*time.Millisecond), kit.HeldUp(arrives))
+		m.Net.Fates("obtain", kit.Delivered, kit.SlowReply(300*time.Millisecond), kit.HeldUp(arrives))
 		m.Waits(w.Context(), lockregistry.Lease(lease))
 		w.Unlock(owner) // to the ticket
 		w.AwaitGone(kit.TheKey)
