@@ -32,7 +32,7 @@ func TestSentinelOverTLS(t *testing.T) {
 	open := func(scheme string, servers, sentinels *x509.CertPool) (*lockregistry.Registry, error) {
 		ctx, end := context.WithTimeout(t.Context(), 20*time.Second)
 		defer end()
-		address := scheme + "://127.0.0.1:" + port + "?dial_timeout=1s&master_set=" + redistest.MasterSet
+		address := scheme + "://127.0.0.1:" + port + "?dial_timeout=3s&master_set=" + redistest.MasterSet
 		return lockregistry.Open(ctx, address, "orders", lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
 			if o.TLSConfig != nil {
 				o.TLSConfig.RootCAs, o.Sentinel.TLSConfig.RootCAs = servers, sentinels

@@ -48,7 +48,7 @@ func TestConnection_ReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
 		app, back := client.Dedicate()
 		require.NoError(w, app.Do(w.Context(), app.B().Arbitrary("SELECT", "5").Build()).Error())
 		back()
-		l := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.ReplicaWait)).Obtain("42")
+		l := w.RegistryOn(client, lockregistry.WithReplicas(1, 4*time.Second)).Obtain("42")
 		w.Lock(l)
 		require.Equal(w, "1", w.Do("EXISTS", kit.TheKey))
 		w.Unlock(l)

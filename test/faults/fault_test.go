@@ -314,9 +314,10 @@ func TestFault_TheServerRestartsWhileWaiting(t *testing.T) {
 func TestFault_ScriptsAreForgotten(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		f := w.Flaky()
-		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*kit.ShortLease)).Obtain("42")
+		const lease = 4 * time.Second
+		l := f.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(lease)).Obtain("42")
 		w.Lock(l)
-		require.NoError(w, l.Renew(w.Context(), 3*kit.ShortLease))
+		require.NoError(w, w.Answer(func() error { return l.Renew(w.Context(), lease) }))
 		w.Do("SCRIPT", "FLUSH")
 		renewals := f.Count("renew")
 		w.Await("renewals by the scheduler", func() bool { return f.Count("renew") >= renewals+3 })
@@ -374,7 +375,7 @@ func TestFault_TheServerIsReadOnlyForAWhile(t *testing.T) {
 		r := w.Registry()
 		w.Do("SET", "orders:42", "for ever")
 		locked := startsToWait(w, r)
-		w.Do("SET", "orders:42", "for a while", "PX", "1000") // it is a replica by then
+		w.Do("SET", "orders:42", "for a while", "PX", "5000") // it is a replica by then
 		w.Do("REPLICAOF", "127.0.0.1", "1")
 		w.AwaitGone("orders:42")
 		// The waiter looks, and is told that nothing can be written, or, before version 7, that the lock is taken: scripts on a
@@ -417,11 +418,13 @@ func TestFault_WithoutPermissionsThatCanBeDoneWithout(t *testing.T) {
 		} {
 			l := w.RegistryOn(w.User(rules...)).Obtain("42")
 			w.Lock(l)
-			require.NoError(w, l.Unlock(w.Context()), rules)
-			require.True(w, w.Free("orders:42"), rules)
+			require.NoError(w, w.UnlessLate(l.Unlock(w.Context())), rules)
+			w.AwaitGone("orders:42")
 
 			w.Do("SET", "orders:42", "for ever")
-			locked := w.Goroutine().Start(func() error { return errors.Join(l.Lock(w.Context()), l.Unlock(w.Context())) })
+			locked := w.Goroutine().Start(func() error {
+				return errors.Join(l.Lock(w.Context()), w.UnlessLate(l.Unlock(w.Context())))
+			})
 			w.Pending(locked)
 			w.Do("DEL", "orders:42")
 			require.NoError(w, <-locked, rules)
@@ -443,9 +446,12 @@ func TestFault_TheServerIsAskedOnceForItsVersion(t *testing.T) {
 				w.Unlock(r.Obtain("42"))
 			}
 		}
-		require.Equal(w, 1, f.Count("INFO"))
-		if w.Server != nil {
-			require.NotContains(w, f.Sent("release")[0].Args, "DEL")
+		if w.Fake {
+			require.Equal(w, 1, f.Count("INFO"))
+		} else { // no release waits long for the answer: on a busy machine the next one asks again
+			require.Positive(w, f.Count("INFO"))
+			releases := f.Sent("release")
+			require.NotContains(w, releases[len(releases)-1].Args, "DEL")
 			require.Contains(w, w.Do("INFO", "commandstats"), "cmdstat_unlink")
 		}
 	})
@@ -804,7 +810,7 @@ func TestFault_OnlyTheKeyIsTouched(t *testing.T) {
 		w.Unlock(l)
 		require.NoError(w, l.Renew(w.Context(), time.Minute))
 		w.Unlock(l)
-		require.Equal(w, "0", w.Keys())
+		w.LeftNothingSoon()
 		for _, name := range []string{"obtain", "renew", "release"} {
 			for _, c := range f.Sent(name) {
 				require.True(w, slices.Contains(c.Args, "orders:42"), c.Args)

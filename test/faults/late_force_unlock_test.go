@@ -21,7 +21,7 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 			operator := f.Registry()
 			w.Known(operator)
 			gone, next, last := w.Registry(), w.Registry().Obtain("42"), w.Registry().Obtain("42")
-			require.NoError(w, inspect.Of(operator).ForceUnlock(w.Context(), "42"), "the script is known")
+			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the script is known
 			w.Lock(gone.Obtain("42"))
 			first := w.Goroutine()
 			locks := first.Starts(next)
@@ -43,7 +43,7 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 			w.Known(operator)
 			gone := w.Registry().Semaphore("seat", 1)
 			w.Permit(gone)
-			require.NoError(w, inspect.Of(operator).ForceUnlock(w.Context(), "seat"), "the scripts are known")
+			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "seat")) // the scripts are known
 			w.Permit(gone)
 			next := w.Asks("next", w.Registry().Semaphore("seat", 1))
 			last := w.Asks("last", w.Registry().Semaphore("seat", 1))
@@ -61,9 +61,8 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 			f := w.Flaky()
 			operator := f.Registry()
 			w.Known(operator)
-			require.NoError(w, inspect.Of(operator).ForceUnlock(w.Context(), "42"), "the script is known")
-			held, err := w.Registry().Acquire(w.Context(), "42")
-			require.NoError(w, err)
+			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the script is known
+			held := w.Acquires(w.Registry().Obtain("42"))
 			next := w.Registry().Obtain("42")
 			locks := w.Goroutine().Starts(next, lockregistry.Lease(time.Minute))
 			w.Await("one waits", func() bool { return w.Tickets() == 1 })

@@ -64,7 +64,7 @@ func TestMiddleware_OnRealServers(t *testing.T) {
 		require.Equal(w, int32(2*requests), served.Load())
 
 		w.Lock(w.Registry().Obtain("42"))
-		require.Equal(w, http.StatusConflict, status(instance(50*time.Millisecond)))
+		require.Equal(w, http.StatusConflict, status(instance(2*time.Second)))
 		http.DefaultClient.CloseIdleConnections()
 	})
 }
