@@ -351,7 +351,7 @@ func ExampleLease() {
 
 	ctx := context.Background()
 	lease := func(path string) time.Duration {
-		return server.TTL("orders:" + path).Round(time.Second)
+		return server.TTL("orders:" + path).Round(10 * time.Second)
 	}
 	quick, slow := registry.Obtain("quick"), registry.Obtain("slow")
 	_ = quick.Lock(ctx)
@@ -419,11 +419,11 @@ func ExampleLock_Renew() {
 
 // With renewal a lease may be short, so that others do not wait for long when a holder crashes, and work may be long.
 func ExampleWithRenewal() {
-	registry, stop := newRegistry(lockregistry.WithRenewal(), lockregistry.WithLease(2*time.Second))
+	registry, stop := newRegistry(lockregistry.WithRenewal(), lockregistry.WithLease(5*time.Second))
 	defer stop()
 	err := registry.Do(context.Background(), "42", func(ctx context.Context) error {
 		select {
-		case <-time.After(3 * time.Second): // work that takes longer than the lease
+		case <-time.After(6 * time.Second): // work that takes longer than the lease
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
