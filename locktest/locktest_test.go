@@ -69,7 +69,7 @@ func TestServer_LeasesPass(t *testing.T) {
 	inLayouts(t, func(t *testing.T, opts ...lockregistry.Option) {
 		locks := locktest.New(t, opts...)
 		lock := locks.Obtain("42")
-		require.NoError(t, lock.Lock(t.Context(), lockregistry.Lease(300*time.Millisecond)))
+		require.NoError(t, lock.Lock(t.Context(), lockregistry.Lease(2*time.Second)))
 		ctx := lock.Context(t.Context())
 		<-ctx.Done()
 		require.ErrorIs(t, context.Cause(ctx), lockregistry.ErrLockLost)
@@ -176,7 +176,7 @@ func TestDisconnect(t *testing.T) {
 		ctx := lockregistry.ContextWithOwner(t.Context())
 		require.NoError(t, locks.Obtain("42").Lock(ctx))
 		short := locks.Obtain("43")
-		require.NoError(t, short.Lock(ctx, lockregistry.Lease(300*time.Millisecond)))
+		require.NoError(t, short.Lock(ctx, lockregistry.Lease(2*time.Second)))
 
 		locks.Disconnect()
 		for range 3 {
@@ -266,7 +266,7 @@ func TestHoldElsewhere(t *testing.T) {
 			ok, err := lock.TryLock(t.Context())
 			require.NoError(t, err)
 			require.False(t, ok)
-			require.ErrorIs(t, lock.Lock(t.Context(), lockregistry.Wait(10*time.Millisecond)), lockregistry.ErrTaken)
+			require.ErrorIs(t, lock.Lock(t.Context(), lockregistry.Wait(time.Second)), lockregistry.ErrTaken)
 
 			release()
 			require.NoError(t, lock.Lock(t.Context()))

@@ -140,11 +140,18 @@ func TestOwnChannel_IsLeft(t *testing.T) {
 	b := newBench(t)
 	l, m := b.subscriber(b.client, either)
 	wait := Wait{Key: "key", Own: "own"}
-	b.subscribed(l, wait).Close()
-	b.do("PUBLISH", "own", "late")
-	b.takes(m, "own: late")
+	w := b.subscribed(l, wait)
+	closed := time.Now()
+	inTime := func() bool { return time.Since(closed) < tidying } // else it may be left already
+	w.Close()
+	if heard := b.do("PUBLISH", "own", "late") == "1"; heard || inTime() {
+		b.takes(m, "own: late")
+	}
 	again := l.Waiter(wait)
-	require.Equal(t, Proven, again.Subscribe(t.Context(), 0))
+	if is := again.Subscribe(t.Context(), 0); inTime() {
+		require.Equal(t, Proven, is)
+	}
+	b.subscribes(again)
 	b.await("it was looked whether it is to be left", func() bool {
 		l.hub.mu.Lock()
 		defer l.hub.mu.Unlock()
@@ -404,9 +411,8 @@ func TestSuspect_ASilentServer(t *testing.T) {
 	w.Suspect()
 	require.ErrorIs(t, (<-news).Err, errSuspect)
 	b.wakes(w)
-	require.Less(t, time.Since(start), time.Second/2)
 	require.Equal(t, NotYet, w.Subscribe(t.Context(), limit))
-	require.Less(t, time.Since(start), time.Second/2)
+	require.Less(t, time.Since(start), limit/4)
 	b.server.Thaw()
 	b.subscribes(w)
 	b.subscribes(other)
@@ -469,7 +475,7 @@ func TestSuspect_AHalfOpenConnection(t *testing.T) {
 	w.Suspect()
 	b.wakes(w)
 	b.subscribes(w)
-	require.Less(t, time.Since(start), time.Second)
+	require.Less(t, time.Since(start), limit/4)
 	b.do("PUBLISH", "own", "message")
 	b.takes(m, "own: message")
 }
