@@ -198,7 +198,7 @@ func TestSentinel(t *testing.T) {
 	configure(t, d, "CONFIG", "SET", "min-replicas-to-write", "1")
 	o := option(d.Addresses()...)
 	o.Sentinel = rueidis.SentinelOption{MasterSet: redistest.MasterSet, Dialer: o.Dialer, TopologyRefreshInterval: time.Second}
-	o.Sentinel.Dialer.Timeout, o.ConnWriteTimeout = time.Second, time.Second
+	o.Sentinel.Dialer.Timeout, o.ConnWriteTimeout = 3*time.Second, 3*time.Second
 	r := awaitFindings(t, false, "", func() doctor.Report { return examine(t, o, replicas(2)) })
 	require.Equal(t, "sentinel", r.Mode)
 	hasNot(t, r, "sentinel")

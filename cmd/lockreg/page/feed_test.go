@@ -192,7 +192,7 @@ func TestStreamThatIsQuietGoesOn(t *testing.T) {
 	source := newFake()
 	source.set(someLock("a", 0))
 	source.hang = make(chan struct{})
-	h := newPage(t, source, page.WithPatience(time.Second))
+	h := newPage(t, source, page.WithPatience(3*time.Second))
 	server := httptest.NewUnstartedServer(h)
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -214,7 +214,7 @@ func TestStreamThatIsQuietGoesOn(t *testing.T) {
 		t.Fatalf("the stream ends before %q: %v", want, read.Err())
 	}
 	until("event: hello")
-	<-time.After(2 * time.Second)
+	<-time.After(4 * time.Second)
 	close(source.hang)
 	until(`"path":"a"`)
 }
