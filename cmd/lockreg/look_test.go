@@ -232,7 +232,9 @@ func TestVersionAndHelp(t *testing.T) {
 	_, help, _ := lockreg(t, "")
 	assert.NotContains(t, help, "guard")
 	assert.True(t, strings.HasPrefix(help, "Something hangs?\n\n  lockreg ls PREFIX "), help)
-	for _, command := range []string{"run", "ls", "show", "prefixes", "release", "deadlocks", "version"} {
+	for _, command := range []string{
+		"run", "ls", "show", "prefixes", "release", "deadlocks", "doctor", "serve", "metrics", "version",
+	} {
 		assert.Contains(t, help, "\n  "+command+" ")
 		code, out, _ := lockreg(t, "", command, "--help")
 		assert.Zero(t, code)

@@ -57,15 +57,8 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve PREFIX...",
 		Short: "Show locks and their queues live, on a web page",
-		Long: serveHelp + viewTokenVariable + `      token for viewing
-  ` + releaseTokenVariable + `   token for releasing
-
-Requests for other hosts than loopback, the address of --listen and those of
---host are refused with 421: name the host that browsers use.
-
-Exit codes: 0 ended by a signal, 64 a mistake on the command line, 69 Redis cannot
-be used, or the address not be listened on.`,
-		Args: prefixes,
+		Long:  serveHelp,
+		Args:  prefixes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
