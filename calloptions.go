@@ -172,7 +172,7 @@ func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMos
 // the server twice a second whether it answers. A call that does not wait for the lock waits just as long for its reply.
 //
 // Until three commands have been answered, the round trip is taken to be the time that [Open] took to connect. With a client of
-// your own it is not known then, and the limit is 6.5 s.
+// your own it is not known then: the limit is that of WithCommandTimeout, 5 s by default, and 6.5 s at most.
 func FailFast() AcquireOption { return acquireOption{option{kind: isFailFast}} }
 
 // request is the result of the options of a call that locks.

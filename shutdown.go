@@ -132,9 +132,10 @@ func (r *Registry) holdersNow() drain.Set {
 //     is answered.
 //   - Held locks are no longer renewed, and end with their leases. Unlock still removes the key.
 //   - Contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer be reported.
-//   - Close waits for removals under way, for 1.1 s at most, then for log lines to be written, for 100 ms at most. Commands
-//     that a silent server executes later are not undone: they leave paths taken for up to a lease.
-//   - Close does not close a client that was given to [New]. It closes the client of [Open] once no hold needs it.
+//   - Close waits for removals under way, for 1.1 s and four round trips at most, then for log lines to be written, for 100 ms at
+//     most. Commands that a silent server executes later are not undone: they leave paths taken for up to a lease.
+//   - Close does not close a client that was given to [New]. It closes the client of [Open] once no hold needs it, and waits for
+//     that for 100 ms and two round trips at most.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		r.drain.Begin() // for calls that have their pin, see enter
