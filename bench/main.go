@@ -26,11 +26,11 @@ func main() {
 }
 
 func run() error {
-	quick := flag.Bool("quick", false, "take about five minutes instead of twenty: fewer rounds, smaller crowds")
+	quick := flag.Bool("quick", false, "take about five minutes instead of 35: fewer rounds, smaller crowds")
 	deadlines := flag.Bool("deadlines", false, "in a rush, give calls contexts that have a deadline instead of such as can be cancelled only")
 	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames()+", or fleets: "+fleetNames())
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the order in which contenders take turns")
-	into := flag.String("write", "", "write the results into the repository in this folder: bench/results, bench/RESULTS.md, docs/performance.md and its charts, README.md")
+	into := flag.String("write", "", "write the results into the repository in this folder: bench/results, bench/RESULTS.md, docs/performance.md and its charts, docs/comparison.md, README.md")
 	verdictsInto := flag.String("targets", "", "write the table of the targets into this file, with commas")
 	server := flag.String("server", "", "the redis-server to start; default: the one on PATH")
 	flag.Parse()
