@@ -172,7 +172,7 @@ func (h *Hold) leave(before int32) (last bool, err error) {
 
 func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
 
-// Renew sets the hold's lease: from now on it is valid for lease, in whole milliseconds, from two to 30 days. It works like
+// Renew sets the hold's lease: from now on it is valid for lease, from two milliseconds to 30 days. It works like
 // [Lock.Renew], with the same limits, including [AtMost], and the same errors. [ErrNotOwner] means that Release was called, or
 // that h is nil. For a hold on several paths Renew renews each path, and joins the errors.
 func (h *Hold) Renew(ctx context.Context, lease time.Duration) error {

@@ -99,9 +99,9 @@ func optionIn(o any) (_ option, found bool) {
 	}
 }
 
-// Lease sets the lease of one call: how long its lock stays locked in Redis when it is neither released nor renewed. It is in
-// whole milliseconds, from two to 30 days; fractions are cut off. Default: the registry's lease, see [WithLease]; for an owner
-// that locks again, the lease of its hold.
+// Lease sets the lease of one call: how long its lock stays locked in Redis when it is neither released nor renewed. It is
+// from two milliseconds to 30 days; fractions of a millisecond are cut off. Default: the registry's lease, see [WithLease]; for
+// an owner that locks again, the lease of its hold.
 //
 // # Details
 //

@@ -59,8 +59,8 @@ type servers struct {
 // WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. Default: 60 s,
 // as in Spring, or 30 s with [WithRedissonLayout], as in Redisson. See [Lease] for the lease of a single call.
 //
-// It is in whole milliseconds, from two to 30 days. The holder relies on 1 % and a millisecond less, a margin for clocks. A
-// useful lease is much longer than the round trip to Redis.
+// It is from two milliseconds to 30 days, in whole milliseconds. The holder relies on 1 % and a millisecond less, a margin for
+// clocks. A useful lease is much longer than the round trip to Redis.
 func WithLease(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
 
 // WithPollInterval sets the pause between two attempts while a call waits by polling, see [WithPolling]. It must be positive.

@@ -195,7 +195,7 @@ func (l *Lock) lossFor(o owner.ID, c *tenure.Carried) fault.Loss {
 //
 // # Details
 //
-// Lease is in whole milliseconds, from two to 30 days, as for [Lease].
+// Lease is from two milliseconds to 30 days, in whole milliseconds, as for [Lease].
 //
 //   - A hold that several readers share is only lengthened, see [ReadWriteLock.Reader].
 //   - A hold with [AtMost] gets no lease that reaches beyond its end. Renew still returns nil then.
