@@ -40,7 +40,7 @@ import (
 //   - A context of the hold keeps the hold reachable. So does a child context until it ends, and a context that has the Hold as a
 //     value.
 //   - A goroutine may keep only the Done channel of such a context, which the garbage collector cannot see. So once Context was
-//     called, a Hold that was lost in this way is logged, but renewed until the contexts given to Context have ended.
+//     called, a Hold that is dropped is logged, but renewed until the contexts given to Context have ended.
 //
 // A nil *Hold, as a failed Acquire returns it, behaves like a released one.
 type Hold struct {

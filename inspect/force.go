@@ -34,9 +34,9 @@ import (
 // it all the same.
 //
 //   - [lockregistry.ErrWrongType], when the key is something else
-//   - [lockregistry.ErrUnavailable], and the error of ctx. Also when the answer about a lock, or about more than 100 holds of a
-//     semaphore, came so late that a former master may have given it: the lock is not removed once more, since a waiter may have
-//     it by now. Look again, and use [Inspector.ForceUnlockHolder] if the same holder has it.
+//   - [lockregistry.ErrUnavailable], and the error of ctx. The first is also returned when the answer about a lock, or about more
+//     than 100 holds of a semaphore, came so late that a former master may have given it. ForceUnlock does not ask again then,
+//     since a waiter may have the lock by now. Look again, and use [Inspector.ForceUnlockHolder] if the same holder has it.
 //   - [lockregistry.ErrClosed], for a semaphore of a closed registry
 //   - bad input such as an empty path, and other errors of Redis
 func (i *Inspector) ForceUnlock(ctx context.Context, path string) error {
