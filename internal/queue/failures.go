@@ -12,25 +12,25 @@ import (
 
 // What a waiting call does when one of its commands has failed: fates decides, failed acts.
 
-// kinds are the properties of a failure.
-type kinds uint16
+// traits are the properties of a failure.
+type traits uint16
 
 const (
-	passing  kinds = 1 << iota // a waiting call tries again
-	lasting                    // it does not: nothing will change, or its context has ended
-	refused                    // the server does not know or does not permit the command
-	again                      // the command was a look, after a late reply that the lock is taken
-	moving                     // the slot of a cluster moves, and the keys of the command are at two nodes
-	stuck                      // that has been so for a while, see movingFor
-	notOwner                   // a grant was over before it counted: the lease may be too short for this process
-	repeated                   // that was so before
-	returned                   // the hold was given back, since too few replicas have the lock
+	passing      traits = 1 << iota // a waiting call tries again
+	lasting                         // no call tries again: nothing will change, or the call's context has ended
+	refused                         // the server does not know or does not permit the command
+	followUp                        // the command asked again, after a late reply that the lock is taken
+	betweenNodes                    // a slot of the cluster is moving, and the command's keys are at two nodes
+	stuck                           // betweenNodes for movingFor
+	notOwner                        // a grant was over before it counted: the lease may be too short for this process
+	repeated                        // notOwner, and not for the first time in this call
+	givenBack                       // the hold was given back, since too few replicas have the lock
 )
 
-// fate is what a call does: in one of these states, when a command fails in a way that has all of these kinds.
+// fate says what a call does when a command fails in one of the states at, with all the traits in what.
 type fate struct {
 	at       states
-	what     kinds
+	what     traits
 	abandons bool // the attempt: its command may still be executed
 	pauses   bool // before it goes on
 	next     state
@@ -50,20 +50,20 @@ const anywhere = ^states(0)
 
 // fates has a row for each failure; the first one that fits decides.
 var fates = [...]fate{
-	// A look that is refused for good was refused for its queue: without permission for anything else the call would have no ticket.
-	// It goes on without a queue, with another number, whatever becomes of its ticket.
+	// If a look is refused for good, the server refuses the queue: without permission for the rest, the call would have no ticket.
+	// The call goes on without a queue, with another number, whatever becomes of the ticket.
 	{in(stateLook), refused, false, false, stateBackOff},
-	{in(stateAsk), refused | again, false, false, stateBackOff},
-	// So was a try with a trace. Without one it needs only the lock's key.
+	{in(stateAsk), refused | followUp, false, false, stateBackOff},
+	// If a try with a trace is refused, the server refuses the trace. A try without one needs only the lock's key.
 	{in(stateTrace), refused, false, false, stateTry},
-	{in(stateTrace), moving, false, false, stateTry},
+	{in(stateTrace), betweenNodes, false, false, stateTry},
 
 	{in(stateSure), notOwner | repeated, false, true, stateAsk},
 	{in(stateSure), notOwner, false, false, stateAsk},
 
 	{anywhere, lasting, false, false, stateEnded},
 
-	{in(stateSure), returned, false, true, stateAsk},
+	{in(stateSure), givenBack, false, true, stateAsk},
 	{in(stateSure), passing, false, true, stateLook},
 	{in(stateAsk), stuck, true, false, stateAlone},
 	{in(stateLook), stuck, false, false, stateAlone},
@@ -73,8 +73,8 @@ var fates = [...]fate{
 	{in(stateTry), passing, false, true, stateTry},
 }
 
-// fateOf returns the row for a failure. There is one for each that is passing or lasting.
-func fateOf(at state, what kinds) *fate {
+// fateOf returns the row for a failure. Each failure that is passing or lasting has one.
+func fateOf(at state, what traits) *fate {
 	for i := range fates {
 		if f := &fates[i]; f.at&in(at) != 0 && what&f.what == f.what {
 			return f
@@ -84,7 +84,7 @@ func fateOf(at state, what kinds) *fate {
 }
 
 // failed goes on after a command that failed in a state.
-func (a *acquisition) failed(at state, what kinds, why error) state {
+func (a *acquisition) failed(at state, what traits, why error) state {
 	f := fateOf(at, what)
 	if f.abandons {
 		a.abandon()
@@ -107,15 +107,15 @@ func (a *acquisition) failed(at state, what kinds, why error) state {
 	return f.next
 }
 
-// kindsOf returns the kinds of a failure of a command that asks for the lock.
-func (a *acquisition) kindsOf(at state, why error) (what kinds) {
+// traitsOf returns the traits of a failure of a command that asks for the lock.
+func (a *acquisition) traitsOf(at state, why error) (what traits) {
 	what = lasting
 	if a.passing(why) {
 		what = passing
 	}
 	what |= a.refusal(why)
 	if a.again {
-		what |= again
+		what |= followUp
 	}
 	if (at == stateAsk || at == stateLook) && a.isStuck(why) {
 		what |= stuck
@@ -124,14 +124,14 @@ func (a *acquisition) kindsOf(at state, why error) (what kinds) {
 }
 
 // refusal reports whether the server has refused a command because of its text or its keys.
-func (a *attempt) refusal(why error) (what kinds) {
+func (a *attempt) refusal(why error) (what traits) {
 	var refusal *rueidis.RedisError
 	if !a.cut && errors.As(why, &refusal) {
 		if fault.Refusal(refusal) {
 			what |= refused
 		}
 		if fault.BetweenNodes(refusal) {
-			what |= moving
+			what |= betweenNodes
 		}
 	}
 	return what

@@ -50,7 +50,7 @@ func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 					if !interrupted && time.Since(began) > half/2 {
 						anew, why, interrupted = time.Time{}, errors.New("LOADING Redis is loading the dataset in memory"), true
 					}
-					if at = a.failed(at, a.kindsOf(at, why), why); at == stateAlone {
+					if at = a.failed(at, a.traitsOf(at, why), why); at == stateAlone {
 						at = a.alone()
 					}
 					require.NotEqual(t, stateEnded, at)

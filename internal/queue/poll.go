@@ -37,9 +37,9 @@ func (a *acquisition) poll() state {
 func (a *acquisition) tryNow(s state) state {
 	asks := a.mode(true, s == stateTrace)
 	if err := a.try(protocol.Queueing{Mode: asks}, false, a.deadline); err != nil {
-		what := a.kindsOf(s, err)
+		what := a.traitsOf(s, err)
 		if asks != protocol.ModePoll && asks != protocol.ModeSeen {
-			what &^= refused | moving
+			what &^= refused | betweenNodes
 		}
 		return a.failed(s, what, err)
 	}
@@ -91,7 +91,7 @@ func (a *acquisition) tryOnce(w protocol.Queueing) state {
 	case a.won():
 		return stateHold
 	case err != nil:
-		return a.failed(stateAlone, a.kindsOf(stateAlone, err), err)
+		return a.failed(stateAlone, a.traitsOf(stateAlone, err), err)
 	default:
 		return a.waitForNext(stateAsk)
 	}

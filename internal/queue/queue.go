@@ -56,7 +56,7 @@ func (a *acquisition) step(s state) state {
 		}
 	}
 	if err := a.ask(s); err != nil {
-		return a.failed(s, a.kindsOf(s, err), err)
+		return a.failed(s, a.traitsOf(s, err), err)
 	}
 	a.ticket.moving = 0
 	if a.won() {
@@ -245,7 +245,7 @@ func (a *acquisition) sure() state {
 	what := lasting
 	switch {
 	case a.hold != h && a.passing(err):
-		what = passing | returned
+		what = passing | givenBack
 	case errors.Is(err, fault.Late):
 		what = notOwner
 		if a.retries.late++; a.retries.late > 1 {

@@ -60,7 +60,7 @@ func TestRetries_NothingWasSent(t *testing.T) {
 	tooLittle := fault.AsUnavailable(tooLittleTimeError{transport.RoundTrip{Base: time.Second, Known: true}})
 	for name, at := range map[string]state{"polls": stateTrace, "in the queue": stateLook, "between tickets": stateAlone} {
 		tries := func(a *acquisition) error {
-			if a.failed(at, a.kindsOf(at, tooLittle), tooLittle) == stateEnded {
+			if a.failed(at, a.traitsOf(at, tooLittle), tooLittle) == stateEnded {
 				return a.failure
 			}
 			return nil
