@@ -21,8 +21,8 @@ import (
 //
 //	ask, look ──no queue──▶ back off ──▶ poll ──▶ hold
 //
-// Each state is a function, which returns the next state: see queue.go, and poll.go for where there is no queue. What becomes of
-// a call when a command fails is in failures.go. test/specs/PROTOCOL.md has the same states by the same names.
+// Each state is a function that returns the next state. Those of the queue are in queue.go, the others in poll.go. failures.go
+// decides which state follows a command that failed. test/specs/PROTOCOL.md calls the states by the same names.
 type acquisition struct {
 	attempt    // what its tries share
 	activeWait // what others see of it
@@ -31,9 +31,9 @@ type acquisition struct {
 	listener   *wake.Waiter // nil: there are no wake-ups
 	blocked    deadlock.Call
 
-	// How long it may go on, beside its context and its registry.
-	deadline clock.Instant   // the last moment to begin a try, but for the first
-	draining <-chan struct{} // when the registry begins to shut down; nil once the call may go on all the same
+	// What ends it, besides its context and its registry.
+	deadline clock.Instant   // the last moment to begin a try, except the first
+	draining <-chan struct{} // closed when the registry begins to shut down; nil once the call is allowed to go on
 }
 
 // state is what a call does next.
@@ -79,13 +79,13 @@ func (a *acquisition) run(s state) error {
 	}
 }
 
-// ends is the last state of a call that fails.
+// ends records why the call fails, and returns its last state.
 func (a *acquisition) ends(err error) state {
 	a.failure = err
 	return stateEnded
 }
 
-// over returns why the call must not go on; nil if it may. All that waits or tries again asks here.
+// over returns why the call must not go on; nil if it may. Each wait and each new try asks it.
 func (a *acquisition) over() error {
 	if err := a.path.all.Stopped(a.ctx); err != nil {
 		return a.explained(err)
@@ -110,7 +110,7 @@ func (a *acquisition) left() time.Duration { return max(0, a.path.Clock.Now().Un
 // watchKey makes every change of the key from now on wake the call; see [wake.Waiter.Watch].
 func (a *acquisition) watchKey() wake.KeyState { return a.listener.Watch(a.ctx, a.connecting()) }
 
-// connecting returns for how long the call waits for the connection for messages.
+// connecting returns how long the call waits for the connection for messages.
 func (a *acquisition) connecting() time.Duration {
 	return min(a.path.all.Poll, a.path.Node().RoundTrip().Connect(), a.path.Clock.Now().Until(a.deadline))
 }
@@ -124,7 +124,7 @@ const (
 	byMail
 )
 
-// failEvery is how often a call that is to fail fast looks whether Redis can be asked.
+// failEvery is how often a call with FailFast checks whether Redis can be asked.
 const failEvery = 100 * time.Millisecond
 
 // pause waits for d, or until the call is woken or has mail. It fails when the call must not go on, and, with FailFast, once the
@@ -183,10 +183,11 @@ func (a *acquisition) rest(d time.Duration, wake, mail <-chan struct{}) (why rea
 	}
 }
 
-// waitKit has what a call needs while it waits, for reuse by later calls: without it two registries that take turns need 38
-// allocations for a lock of each, with it 28, see BenchmarkTakingTurns. Only the mailbox is for other goroutines, too. One of
-// them may still know it from an earlier call: a message for that names another number, and a wake-up costs the later call one
-// look, which finds no mail.
+// waitKit has what a call needs while it waits. Later calls reuse it: of the 38 allocations that two registries need for a lock
+// of each when they take turns, that saves 10, see BenchmarkTakingTurns.
+//
+// Other goroutines use only the mailbox. One of them may still have it from an earlier call. That is harmless: a late message
+// names the earlier call's number, so put refuses it, and a late wake-up makes the later call look once, and find no mail.
 type waitKit struct {
 	timer  *time.Timer // stopped
 	box    mailbox

@@ -19,19 +19,19 @@ type activeWait struct {
 	queued     atomic.Bool   // it has a ticket
 }
 
-// lastFailure is why the last try of the goroutine that asks Redis for a path failed, for other calls of its process that wait
-// for the path or try; nil if it did not.
+// lastFailure says why the last try failed of the goroutine that asks Redis for a path; nil if the try did not fail. Other calls
+// of the process read it, if they wait for the path or try once.
 type lastFailure struct{ atomic.Pointer[failure] }
 
-// failure is why Redis cannot be asked. If it is only about a first try or a removal that is not answered yet, since says when
-// that was sent.
+// failure says why Redis cannot be asked. Since is set while a first try or a removal is only unanswered, and not yet failed:
+// it is when that command was sent.
 type failure struct {
 	why   error         // nil: only that there is no answer
 	since clock.Instant // 0: not only about a missing answer
 }
 
-// silence is a path as the observer of its first try: it notes on the path that the try is not answered yet. An active wait
-// replaces that note.
+// silence is a path that observes its own first try. While the try is not answered, the path has a note of that; an active wait
+// replaces the note.
 type silence Path
 
 func (s *silence) Unanswered(since clock.Instant) {
@@ -48,9 +48,8 @@ func (s *silence) Answered(since clock.Instant) {
 	}
 }
 
-// Unavailable notes, until settled is called, that Redis cannot be asked about the lock, and why. Asked is when the command was
-// sent whose answer is missing. Its own caller may have given it up early: to others that is no outage before an answer would be
-// late.
+// Unavailable notes why Redis cannot be asked about the lock, until settled is called. The command that has no answer was sent
+// at asked. Its caller may have given up early: to other calls Redis is unavailable only once the answer is late.
 func (p *Path) Unavailable(why error, asked clock.Instant) (settled func()) {
 	noted, f := &activeWait{}, failure{why: why}
 	if errors.Is(why, fault.NoAnswer) || errors.Is(why, fault.NotSent) {
@@ -69,8 +68,8 @@ func (t *lastFailure) note(why error) {
 	}
 }
 
-// failing is why Redis cannot be asked now whether the lock is free, if it cannot: the last try of the goroutine that asks
-// failed, or the server is silent, and has been asked since some time.
+// failing returns why Redis cannot be asked now whether the lock is free: the last try of the goroutine that asks has failed, or
+// the server, which was asked at asked, is silent. It returns nil if Redis can be asked.
 func (p *Path) failing(asked clock.Instant) error {
 	if t := p.whole().active.Load(); t != nil {
 		if f := t.Load(); f != nil && f.why != nil && (f.since == 0 || p.Node().IsLate(f.since)) {
@@ -83,8 +82,9 @@ func (p *Path) failing(asked clock.Instant) error {
 	return nil
 }
 
-// WhileReachable returns a child of a context that ends when Redis cannot be asked whether the lock is free. End ends it, and
-// says why it had ended, or why Redis cannot be asked now: the goroutine in front, which knows that too, may just have gone.
+// WhileReachable returns a child of parent that ends when Redis cannot be asked whether the lock is free. End ends the child. It
+// returns why the child had ended before, or else why Redis cannot be asked now: the goroutine in front would report that too,
+// but may just have gone. It returns nil if Redis can be asked, or if parent has ended.
 func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end func() error) {
 	node, asked := p.Node(), p.Clock.Now()
 	ctx, fail := context.WithCancelCause(parent)
@@ -115,10 +115,11 @@ func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end 
 	}
 }
 
-// LastFailure returns why the last try of the goroutine that asks Redis for the lock failed; nil if it did not. A first try or
-// a removal that is not answered for a while counts as a failure: the lock's holder is not known then. It is also nil if the
-// goroutine holds the writer and asks for the reader. A call that does not wait has lost no time itself: to it an answer is
-// missing only once it is late.
+// LastFailure returns why the last try failed of the goroutine that asks Redis for the lock. It returns nil if that try did not
+// fail, or if the goroutine holds the writer and asks for the reader.
+//
+// A first try or a removal without an answer counts as a failure after a while, because the lock's holder is not known then: for
+// a call that waits, when the answer is overdue; for a call that does not wait, and so has lost no time itself, when it is late.
 func (p *Path) LastFailure(waits bool) error {
 	p = p.whole()
 	if p.lock.Hold() != nil {

@@ -21,15 +21,19 @@ type contention struct {
 	endless   atomic.Int64  // an instant: until then it is not logged again that the key has no expiry
 	line      line          // the calls of a semaphore
 
-	// keeping: until then the removal of this hold leaves its path taken. Other removals of the hold, which know only its number,
+	// keeping is until when the removal of a hold leaves its path taken. Other removals of that hold know only its number, and
 	// must do the same.
 	keeping atomic.Pointer[numbered]
 
-	// expected is a hold of this path that a look has found granted, and until when its grant's message may still come. The
-	// hold may be over by then, and its own removal under way. If the message were taken for a grant that no call waits for,
-	// its key would be removed here, and the hold's own removal would find nothing and report a loss. Unlike the rest, it
-	// belongs to one side of a read-write lock: the holds of the sides may follow each other closely, and a message may come
-	// after both.
+	// expected is a hold that a look found granted, and until when the message of that grant may still come. It prevents this:
+	//
+	//	1. A look finds the hold granted. The message of the grant is still on its way.
+	//	2. The hold ends, and its removal is under way.
+	//	3. The message comes. It would be taken for a grant that no call waits for, and the key would be removed for that.
+	//	4. The removal of step 2 would find nothing, and report a loss.
+	//
+	// Each side of a read-write lock has its own, unlike the other fields: the holds of the two sides may follow each other
+	// closely, and a message may come after both.
 	expected atomic.Pointer[numbered]
 }
 
@@ -48,6 +52,7 @@ func (n *numbered) of(number string) clock.Instant {
 }
 
 // NoteKept records until when AtLeast keeps the path taken after a hold that is about to end, and returns it; 0 without AtLeast.
+// It also records until when a message about the hold's grant is expected.
 func (p *Path) NoteKept(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()
 	if kept != 0 {
@@ -127,8 +132,8 @@ func (p *Path) noQueue(why string) {
 	}
 }
 
-// noteEndless logs that the key that a call waits for has no expiry, once a minute at most: no lock of this library or of Java is
-// so, and nothing but its removal ends it.
+// noteEndless logs, once a minute at most, that the key that a call waits for has no expiry. Every lock of this library and of
+// Java has one; a key without expiry stays until somebody removes it.
 func (p *Path) noteEndless(left time.Duration) {
 	if left != protocol.Endless || p.Format.Many() { // the expiry of a semaphore's key says nothing
 		return
@@ -182,8 +187,8 @@ func (p *Path) says(m *protocol.Release, h *hold.Hold, due bool) {
 	}
 }
 
-// NoteContention notes the reply to a release, and whether goroutines of this process wait that must let others go first,
-// because the process has had the lock for the handoff limit or, without handoff, has released it.
+// NoteContention notes the reply to a release. Others says that goroutines of this process wait, and must let other processes go
+// first, because this process has had the lock for the handoff limit or, without handoff, has released it.
 func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 	c := p.anchor.others.Load()
 	if c == nil {

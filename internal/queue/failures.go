@@ -158,23 +158,23 @@ func (a *acquisition) isStuck(err error) bool {
 // retries counts failed tries.
 type retries struct {
 	failed  int           // in a row
-	late    int           // grants that were over before they counted, of the whole call: each of them followed a sleep
-	closing clock.Instant // since when they fail because the client seems closed; 0: they do not
+	late    int           // grants of the whole call that were over before they counted; succeeded must not reset it
+	closing clock.Instant // since when tries fail because the client seems closed; 0: they do not
 }
 
-// succeeded is the event that a command was answered.
+// succeeded notes that a command was answered. A sleep calls it, and a sleep comes before each grant: so it keeps late.
 func (r *retries) succeeded() { *r = retries{late: r.late} }
 
 // notSentPause is the longest pause after a try that sent nothing to Redis.
 const notSentPause = 200 * time.Millisecond
 
-// closingGrace is for how long the client may seem closed before a call asks whether it is. Rueidis returns the same error for
-// commands that were pending on a connection that is replaced; a client that replaces one says so of a PING, too, for a moment.
+// closingGrace is how long the client may seem closed before a call checks whether it is. Rueidis also returns ErrClosing for
+// the commands that are pending on a connection when it replaces that connection, and for a PING that is sent just then.
 const closingGrace = time.Second
 
 // recover pauses after a try that failed with why; why may be nil. It fails when there is no next try.
 func (a *acquisition) recover(why error) error {
-	if a.failure == nil { // perhaps nothing was sent: there was no time, since the process stood still, and the call is over
+	if a.failure == nil { // perhaps the process stood still until the call was over, and nothing was sent
 		if over := a.over(); over != nil {
 			return over
 		}

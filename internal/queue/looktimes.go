@@ -15,19 +15,19 @@ import (
 //	the holder's lease is over    all look, one after another: a poll interval later for each call in front
 //	the first ticket              after 10 ms the server is asked to report changes of the key; at once when the holder is no
 //	                              process of this library, and then for the second ticket, too
-//	the others                    1 s after they have queued, and 100 ms for each ticket in front, ten at most: until then no
-//	                              message tells them that they are the next. Later every 5 s for each ticket in front, 30 s at most
+//	the others                    1 s + 100 ms × (tickets in front, at most ten) after they have queued: until then no message
+//	                              tells them that they are the next. Later every 5 s × (tickets in front), at most 30 s
 //	told to be the next           when the message says, and as the first ticket from then on
 //	permits                       the same, see inFront; the first ticket every 5 s, since any of several leases may be over
 //
 // Nothing here asks a clock or a server: what a reply has shown goes in, times come out.
 const (
 	// refreshing is the longest time between two looks at a ticket. The queue expires after 2 minutes without a look. Calls near
-	// the head look more often, each lookEvery times the tickets in front: no message tells them when their queue alone disappears.
-	// That all are gone the process notices by one ticket, see tickets in internal/transport.
+	// the head look more often, every lookEvery × (tickets in front): if only their queue disappears, no message tells them. If
+	// all queues disappear, the process notices that by one of its tickets, see tickets in internal/transport.
 	refreshing = 30 * time.Second
 	lookEvery  = refreshing / time.Duration(farBack)
-	farBack    = 6 // tickets in front: from then on a call looks each refreshing, at its own time
+	farBack    = 6 // with so many tickets in front, or more, a call looks once in each refreshing, at a time of its own
 
 	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, up to mostSteps. Until then a
 	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
@@ -35,18 +35,18 @@ const (
 	lookStep  = firstLook / mostSteps
 	mostSteps = 10
 
-	// mostPatient is how many calls of other processes look before a call for permits does when a lease is over.
+	// mostPatient limits how many calls of other processes look before a call for permits does, when a lease is over.
 	mostPatient = 10
 
-	// nearHead is up to which place in the queue each process looks for itself, not one call after another: those in front may
-	// all be calls of one frozen process. Scripts search as many tickets for another process, see permits.lua.
+	// nearHead is the last place in a semaphore's queue at which a process does not let the processes in front look first: all
+	// the calls in front may belong to one frozen process. Scripts search as many tickets for another process, see permits.lua.
 	nearHead = 100
 
-	// watchAfterFirst is for how long the first call in the queue relies on the holder's release alone. Then it also asks the
-	// server to report changes of the key, which costs a command and a wake-up.
+	// watchAfterFirst is how long the first call in the queue relies on the holder's release alone. Then it also asks the server
+	// to report changes of the key, which costs a command and a wake-up.
 	watchAfterFirst = 10 * time.Millisecond
 
-	// afterEnd is how long after its last millisecond a lease is over for certain: Redis counts whole ones.
+	// afterEnd is added to the time that a lease has left: Redis counts whole milliseconds, so only then is it surely over.
 	afterEnd = time.Millisecond
 )
 
@@ -125,15 +125,15 @@ func (l *lookTimes) isNext(now clock.Instant, m mail) {
 	l.due = due
 }
 
-// isWatched notes that the server reports changes of the key from now on, whose lease has some time left; 0: no end.
+// isWatched notes that the server reports changes of the key from now on. Left is what the key's lease has left; 0: no end.
 func (l *lookTimes) isWatched(now clock.Instant, left time.Duration) {
 	if left > 0 {
 		l.due = now.Add(clock.Plus(left, l.patience))
 	}
 }
 
-// isUnwatched notes that the server reports nothing. If the ticket is the next one, and the key disappears silently, only a look
-// notices that.
+// isUnwatched notes that the server does not report changes. If the ticket is the next one and the key disappears, only a look
+// can notice it.
 func (l *lookTimes) isUnwatched(now clock.Instant, poll time.Duration) {
 	if l.patience == afterEnd {
 		l.refresh = min(l.refresh, now.Add(poll))
@@ -163,10 +163,9 @@ func (l *lookTimes) chore(now clock.Instant) (what chore, until clock.Instant) {
 	}
 }
 
-// nextLook returns when a call looks again that has many tickets in front of it. Each such call has its own instants, a
-// refreshing apart, derived from an instant of the call. Thousands of calls may have queued at the same moment, after FLUSHALL
-// for instance, and would otherwise all look at the same time: a thundering herd after half a minute in which the server has
-// nothing to do.
+// nextLook returns when a call with many tickets in front looks again: once in each refreshing, at a phase that is derived from
+// an instant of the call. Thousands of calls may have queued at the same moment, for instance after FLUSHALL. With one phase for
+// all, the server would have nothing to do for half a minute, and then a thundering herd.
 func nextLook(now, of clock.Instant) clock.Instant {
 	const golden = 0x9E3779B97F4A7C15                                     // neighbours are scattered by multiplying with it
 	phase := time.Duration(uint64(of) * golden >> 1 % uint64(refreshing)) //nolint:gosec // no instant is negative

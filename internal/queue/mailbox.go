@@ -59,8 +59,11 @@ type mail struct {
 	look    bool // something happened that only a look shows
 }
 
-// window reports whether the message is most likely about a window: the second ticket is told to look later than any window
-// lasts, and other next ones to look at once, or when a lease is over, which is rarely as short.
+// window reports whether the message is most likely about a barging window. The time in it tells:
+//
+//	none                      the call may look at once
+//	at most a window          a window is open; rarely, a lease with so little left
+//	longer than any window    for the second ticket, or when a lease is over
 func (m mail) window() bool { return m.isNext && m.next > 0 && m.next <= barging.Window }
 
 // open opens the empty mailbox for an attempt; for none if number is empty.
@@ -129,7 +132,7 @@ func (b *mailbox) close() mail {
 	return left
 }
 
-// empty makes a mailbox that was closed as good as new.
+// empty makes a closed mailbox ready for reuse.
 func (b *mailbox) empty() {
 	b.close()
 	select {
@@ -138,8 +141,9 @@ func (b *mailbox) empty() {
 	}
 }
 
-// Deliver passes a message to the call that waits for it, or to the hold that it is about: in this order, since a call gives the
-// lock its hold before it closes its mailbox. Otherwise a hold that is held would be removed as unclaimed.
+// Deliver passes a message to the call that waits for it, or to the hold that it names. It tries the call first, because a call
+// gives the lock its hold before it closes its mailbox, so one of the two takes the message. In the other order neither might,
+// and a hold that is in use would be removed as unclaimed.
 func (p *Path) Deliver(m Message) bool {
 	if box := p.box(); box != nil && box.put(m) {
 		return true
@@ -162,8 +166,8 @@ func (p *Path) box() *mailbox {
 	return nil
 }
 
-// Wake makes the call that waits in the queue look, since another attempt of its registry was granted the lock, which the call
-// takes over. It reports whether a call waits.
+// Wake makes the call that waits in the queue look: another attempt of its registry was granted the lock, and the call takes
+// that grant over. It reports whether a call waits.
 func (p *Path) Wake() bool {
 	box := p.box()
 	if box != nil {

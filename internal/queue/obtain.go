@@ -13,8 +13,8 @@ import (
 )
 
 // Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
-// Redis: a grant that may have happened, or may still happen, is removed in the background. So it is when code of the user
-// panics: a method of ctx, or a hook of the client.
+// Redis: a grant that may have happened, or may still happen, is removed in the background. The same is true when code of the
+// user panics: a method of ctx, or a hook of the client.
 func Obtain(ctx context.Context, p *Path, q *Request) error {
 	first := attempt{path: p, hold: p.lock.NewHold(q.Terms), ctx: ctx, failFast: q.FailFast}
 	if p.side == Reads {
@@ -31,7 +31,7 @@ func Obtain(ctx context.Context, p *Path, q *Request) error {
 	return err
 }
 
-// forsake ends the call of an attempt in which code of the user has panicked. Nothing panics once it has won.
+// forsake ends the call of an attempt in which code of the user has panicked. After a grant nothing panics.
 func (a *attempt) forsake() {
 	defer a.path.lock.Free()
 	if a.hold != nil && a.progress != nothingSent { // the command may be under way
@@ -100,7 +100,7 @@ func keepTrying(first *attempt, q *Request) error {
 		a.end(q)
 	}()
 	next := statePoll
-	if now := p.Clock.Now(); a.deadline <= now { // it asks once more, as a call that does not wait; that may take as long again
+	if now := p.Clock.Now(); a.deadline <= now { // the call asks once more, like one that does not wait, and may take as long again
 		a.deadline = min(now, a.deadline.Add(answerGrace))
 	} else {
 		next = a.begin(q)
@@ -162,11 +162,11 @@ type attempt struct {
 	proved   bool            // the call has asked whether it may release, see prove
 	progress progress        // how far its tries have come
 	cut      bool            // the last try was not answered before ctx ended
-	again    bool            // the last reply, that the lock is taken, came late, and the try asked again
+	again    bool            // the last try asked again, after a late reply that the lock is taken
 	failFast bool            // the call fails when Redis cannot be asked, see FailFast
 	sentAt   clock.Instant   // when the last try was sent
 	at       protocol.Reply  // the last reply
-	// failure is why the last try that ended failed, and in the end, why the call did; nil if another owner has the lock.
+	// failure is why the last finished try failed, and at the end why the call failed; nil if another owner has the lock.
 	failure error
 }
 
@@ -190,10 +190,14 @@ func (a *attempt) bid(w protocol.Queueing) protocol.Request {
 	}
 }
 
-// mode returns the mode of a try without a ticket. Polls: the call has tried before and goes on polling; the try leaves a
-// trace, so that calls with tickets let it in. A call that does not wait also leaves a trace if another such call failed
-// shortly before, see [barging.State.Tried]; that keeps no call out. A waiting reader does not overtake a waiting writer,
-// although others read already, so that readers do not keep a polling writer out forever.
+// mode returns the mode of a try without a ticket.
+//
+// Polls asks for a try that leaves a trace. The trace of a call that waits, and has tried before, makes calls with tickets let it
+// in. A call that does not wait leaves one if another such call failed shortly before, see [barging.State.Tried]; its trace keeps
+// no call out.
+//
+// A waiting reader does not overtake a waiting writer, even while others read. Otherwise readers could keep a polling writer out
+// forever.
 func (a *attempt) mode(patient, polls bool) protocol.Mode {
 	switch p := a.path; {
 	case p.Format.Many(): // no call overtakes waiting calls
@@ -241,9 +245,13 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 	return err
 }
 
-// askAgain asks again after a late reply that the lock is taken: the server may no longer be the master. It checks a ticket
-// instead of asking for one again: the ticket may have been granted in between, and with a second ticket of the same number the
-// message of that grant, which may be over by now, would count from now.
+// askAgain asks again after a late reply that the lock is taken: the server may no longer be the master. If the try asked for a
+// ticket, askAgain looks after that ticket. It must not ask for a second one with the same number:
+//
+//	1. The first command queues the ticket. Its reply is late.
+//	2. The ticket is granted. The message of the grant is on its way, and the grant may soon be over.
+//	3. A second command queues the number again. The call's time counts from this command.
+//	4. The message comes, and seems to be about a grant after step 3.
 func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
 	defer func() { a.again = true }()
 	if w.Mode == protocol.ModeEnqueue {
@@ -271,7 +279,7 @@ func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
 	a.progress = max(a.progress, unanswered)
 }
 
-// judge handles the reply to a try: what it says, whether the hold is live by it, and whether the caller still waits.
+// judge handles the reply to a try. It decides whether the hold is live, and whether the caller still waits.
 func (a *attempt) judge(c *protocol.Call, reply *transport.Reply, deadline clock.Instant) (err error) {
 	h, came := a.hold, reply.Came
 	a.sentAt, a.again = reply.Sent, false
@@ -358,14 +366,14 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 		a.win(sent)
 		return nil
 	}
-	h.SetMayArrive(true) // in any case the key may be there
+	h.SetMayArrive(true) // the key may be there in any case
 	if granted {
 		return fault.Late
 	}
 	return err
 }
 
-// confirm asks for confirmGrant, by a renewal. It returns when that was sent.
+// confirm renews a hold for confirmGrant. It returns when the last renewal was sent.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	of, h := a.path, a.hold
 	p, c := a.commandWait(deadline), of.Format.Renew(of.Key, h.Value(), h.Term())
@@ -402,8 +410,8 @@ func (a *attempt) giveBack(why error) error {
 	return why
 }
 
-// explained adds to the reason why a call gives up that Redis could not be asked, if that is so. The last try that ended
-// decides; if none has, Redis has not answered at all.
+// explained returns the error of a call that gives up for the reason why. The last finished try decides what explained adds:
+// that another owner has the lock, or that Redis could not be asked. If no try has finished, Redis has not answered at all.
 func (a *attempt) explained(why error) error {
 	switch held := a.progress == answered && a.failure == nil; {
 	case a.progress == unanswered:

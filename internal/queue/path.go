@@ -79,7 +79,7 @@ type Lock interface {
 	// Under returns the value of the writer's hold, if the owner that wants to read has it; else the empty string.
 	Under() string
 
-	// Block enters a call that waits for another process into the graph of waiting calls, EndWait takes it out.
+	// Block adds a call that waits for another process to the graph of waiting calls, and EndWait removes it.
 	Block(ctx context.Context, call *deadlock.Call, w Waiting)
 	EndWait(call *deadlock.Call)
 }
@@ -139,8 +139,8 @@ func (q *Request) patient() bool { return q.Wait != 0 }
 type Waiting struct {
 	By    owner.ID
 	Holds deadlock.Holds // that its context carries; nil: none
-	Ends  bool           // it gives up at some time
-	Since clock.Instant  // when it began to wait; 0: it has not
+	Ends  bool           // the call gives up at some time
+	Since clock.Instant  // when the call began to wait; 0: it has not
 }
 
 // Outcome is how a call got a hold.

@@ -60,16 +60,19 @@ func (a *acquisition) tryNow(s state) state {
 }
 
 // alone tries once with a command that needs only the lock's key, which the client finds at either of two nodes. The call keeps
-// its place: it asks for it again after each try. Its old ticket may stay where it cannot be reached now. If that is granted
-// later, no call waits for it, and it is passed on at once, see Registry.deliver.
+// its place in the queue, and asks for it again after each try.
+//
+// The call's old ticket may stay on a node where it cannot be removed now. A later grant to that ticket finds no waiting call,
+// and is passed on at once, see Registry.deliver.
 func (a *acquisition) alone() state {
 	a.leaveForNow()
 	return a.tryOnce(protocol.Queueing{Mode: a.mode(false, false)})
 }
 
-// unsubscribed tries once without the queue, because there is no connection for messages, and waits for one. At the last release
-// of this process there may have been a barging window: then it waits until that is over. A call that has found the key taken
-// since then has no reason to: with a pause before each try it would miss windows that are for itself.
+// unsubscribed tries once without the queue, because there is no connection for messages yet.
+//
+// The last release of this process may have left a barging window for others: then the call first waits until that is over. Once
+// the call has found the key taken, it no longer does: with a pause before each try it would miss windows that are for the call.
 func (a *acquisition) unsubscribed() state {
 	a.leaveForNow()
 	if a.path.Contested() && !a.course.slept {
@@ -122,8 +125,8 @@ func (a *acquisition) waitForNext(next state) state {
 	return next
 }
 
-// exclusive reports whether an existing key surely excludes this call. Readers share the key, and so do holders of permits;
-// after a try whose reply is lost it may be this very hold's.
+// exclusive reports whether an existing key surely excludes this call. It may not, if readers or holders of permits share the
+// key, or if the reply to a try is lost: the key may then be this hold's own.
 func (a *acquisition) exclusive() bool {
 	return !a.hold.MayArrive() && (a.path.side == "" || a.path.side == Writes)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// proofs are the servers that are known to let the registry's user release locks of a format. They are asked before the first
-// hold is obtained, even when a call will wait: another process's release may grant the hold by a message. Later calls send
-// nothing for it.
+// proofs records which servers let the registry's user release locks of which formats. The first call for a server asks it
+// before it tries, even if the call will wait: the release of another process may grant it the hold by a message. Later calls
+// send nothing for this.
 type proofs struct {
 	known atomic.Pointer[map[proofOf]struct{}] // is replaced, not changed
 }
@@ -32,8 +32,8 @@ func (p *proofs) proven(one proofOf) bool {
 	return has
 }
 
-// prove notes a proof. Another call may add one at the same time. Proofs of servers that lead no more are forgotten: in a cluster
-// each failover may bring another server, which must not stay in memory for that.
+// prove notes a proof. Another call may add one at the same time. It drops the proofs of servers that no longer lead: in a
+// cluster each failover may bring a new server, and the old ones must not stay in memory.
 func (p *proofs) prove(one proofOf, leads func(*transport.Node) bool) {
 	for {
 		known := p.known.Load()
@@ -56,9 +56,9 @@ func (p *Path) proves() bool {
 }
 
 // prove asks the server whether the path's holds can be released. It fails if the server refuses something or does not answer.
-// Whatever else goes wrong says nothing about permissions: the try goes on, and the next call asks again. An old server is asked
-// twice, see [protocol.Proven]. Each question has the time of a command, as the try has that follows: on a slow link one takes
-// two round trips, since the server does not know the script yet.
+// Any other failure says nothing about permissions: the try goes on, and the next call asks again. An old server is asked twice,
+// see [protocol.Proven]. Each question may take as long as the try that follows: on a slow link it takes two round trips, since
+// the server does not know the script yet.
 func (a *attempt) prove(deadline clock.Instant) error {
 	p, one := a.path, proofOf{a.path.Node(), a.path.Format.Needs()}
 	a.progress = max(a.progress, unanswered)

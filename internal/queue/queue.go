@@ -26,9 +26,9 @@ const (
 	// shortLease is the lease of a grant to a process that is not far away, see zerosFor.
 	shortLease = time.Second
 
-	// suspicion, plus two round trips, is for how long the message of a grant may still come after a look has found the grant: as
-	// long as the grant's lease.
-	suspicion = shortLease
+	// messageGrace + 2 × round trip is how long the message of a grant may still come after a look has found the grant. It is the
+	// lease of that grant.
+	messageGrace = shortLease
 )
 
 // inQueue asks for a ticket, or looks after it, once messages of grants can arrive.
@@ -96,8 +96,8 @@ func (a *acquisition) withoutQueue() state {
 	return stateBackOff
 }
 
-// leaveForNow gives up the ticket but keeps the place, and begins another attempt. A wake-up may end the pause that follows, and
-// is not noted there: so with its next ticket the call asks the server anew to report changes.
+// leaveForNow gives up the ticket but keeps the place, and begins another attempt. The pause that follows does not note it if a
+// wake-up ends it. So with its next ticket the call asks the server again to report changes.
 func (a *acquisition) leaveForNow() {
 	a.leave()
 	a.ticket.asks, a.ticket.sees = [2]string{}, false
@@ -170,7 +170,7 @@ func (a *acquisition) sleep() state {
 // Queue returns the key of the queue.
 func (a *acquisition) Queue() string { return a.path.Format.Queue(a.path.Key) }
 
-// Look makes the call look, since its ticket is most likely gone. If the call has ended by then, nobody reads it.
+// Look makes the call look, since its ticket is most likely gone. If the call has already ended, the wake-up has no effect.
 func (a *acquisition) Look() { a.box.wakeToLook() }
 
 // watch asks the server to report changes of the key from now on. It reports whether the call must look at once: the key is not
@@ -193,10 +193,14 @@ func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
 	return false
 }
 
-// granted takes a grant that a message announced. Its lease counts from the last command whose reply showed the ticket in the
-// queue: the server granted it later. The grant is renewed before the owner relies on it if too little of the lease is certain,
-// if the message may come from a former master, if the hold needs a fencing token, and if replicas must have it: the release
-// that granted it did not wait for them, and WAIT counts only what its own connection has written.
+// granted takes a grant that a message announced. The lease counts from the last command whose reply showed the ticket in the
+// queue, since the server granted it after that. The hold is renewed before its owner relies on it
+//
+//   - if too little of the lease is certain,
+//   - if the message may come from a former master,
+//   - if the hold needs a fencing token, or
+//   - if replicas must have it: the release that granted it did not wait for them, and WAIT counts only what its own connection
+//     has written.
 func (a *acquisition) granted(m mail) state {
 	a.path.Node().Granted(a) // mutant: granted ticket is lost
 	a.path.all.Grants.Add(1)
@@ -216,7 +220,7 @@ func (a *acquisition) found(left time.Duration) state {
 	if a.box.take().granted > 0 {
 		a.path.all.Grants.Add(1) // the look was too early
 	} else { // the message may still come, once
-		patience := a.path.Node().RoundTrip().Plus(suspicion)
+		patience := a.path.Node().RoundTrip().Plus(messageGrace)
 		due := a.path.Clock.Now().Add(clock.Plus(a.path.all.acknowledging(), patience))
 		a.hold.AwaitMessage(due) // mutant: found hold lost
 		if !a.ticket.woken {
@@ -291,8 +295,8 @@ func (a *acquisition) renumber() {
 	a.hold = a.path.lock.NewHold(a.hold.Terms())
 }
 
-// abandon gives up an attempt whose outcome is not known: whenever it is executed, it is removed in the background, also from
-// the queue. From now on messages for its number are not for this call.
+// abandon gives up an attempt whose outcome is not known. Whenever its command is executed, what it leaves is removed in the
+// background, also from the queue. From now on messages with its number are not for this call.
 func (a *acquisition) abandon() {
 	a.box.open("")
 	if a.hold.MayArrive() {
@@ -319,19 +323,19 @@ func (a *acquisition) leave() {
 	a.path.all.cleanUp(left)
 }
 
-// clears reports whether a look takes out the tickets in front whose processes are gone: one that the call makes because it is
-// time, as long as others are in front. A wake-up may mean that the connection was lost, perhaps those of all processes, since
-// the server is another one: then those in front are there again in a moment, and would have to ask for new tickets.
+// clears reports whether a look also removes the tickets in front whose processes are gone. A look that is due does; a look after
+// a wake-up does not. For a wake-up may mean that all processes have lost their connections, because the server was replaced: in
+// a moment they are back, and those in front would have to ask for new tickets.
 //
-// It makes a look half as expensive again. Where thousands wait, most of those far back leave this to the others.
+// Clearing makes a look half as expensive again. Where thousands wait, most calls far back leave it to the others.
 func (a *acquisition) clears() bool {
 	far := a.at.Rank > mostClear && rand.N(seldomClears) > 0 //nolint:gosec // no secret
 	return a.at.Rank > 0 && !a.ticket.woken && !far
 }
 
 const (
-	mostClear    = 500 // tickets in front, up to which each look clears
-	seldomClears = 16  // of so many looks from further back one does
+	mostClear    = 500 // with up to so many tickets in front, every look clears
+	seldomClears = 16  // with more, one look in so many
 )
 
 // ask asks the queue for a ticket, or looks after it.

@@ -28,17 +28,18 @@ type Ending struct {
 	Due  bool          // this process has had the key for long enough, so that others get their turn
 }
 
-// Release removes the key of a hold that was valid until its owner ended it, and then frees the local half. Lost: Redis no
-// longer had it. With an error it is not known whether the key is removed; the cleaner goes on. With [fault.Unproven] it is gone,
-// and it is not known since when.
+// Release removes the key of a hold that was valid until its owner ended it, and then frees the local half. Lost says that Redis
+// no longer had the key. After an error it is not known whether the key is removed; the cleaner goes on. After [fault.Unproven]
+// the key is gone, but it is not known since when.
 //
-// The order is what makes it safe, for the caller, too:
+// The order makes it safe; steps 1 and 2 are the caller's:
 //
-//  1. NoteKept, before the lock gives up its hold: so a message about the hold finds the hold, or what that has noted.
-//  2. The end of the hold, before the command: so no owner relies on a key that another process may have by then.
-//  3. What it says about others, before the local half is free: what it looks at belongs to whoever has that.
-//  4. The local half is free once the outcome is known, or the lease is over: so the next call here finds the key free. What is
-//     still under way then names this hold, and the next hold, with its larger number, is not touched by it.
+//  1. NoteKept, before the lock gives up its hold: a message about the hold finds the hold, or the note.
+//  2. The end of the hold, before the command: no owner relies on a key that another process may have by then.
+//  3. What the command says about other waiters, before the local half is free: says reads what only the owner of the local half
+//     may read.
+//  4. The local half is free once the outcome is known, or the lease is over: the next call here finds the key free. A command
+//     that is still under way then names this hold, so it does not touch the next one, whose number is larger.
 func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err error) {
 	answered := false
 	defer func() {
@@ -105,14 +106,16 @@ func (p *Path) released(e *Ending, r *releaseReply) (lost fault.Loss, err error)
 }
 
 // missed returns what it means that a removal, answered at came, has not found the hold's key. The hold was valid when its owner
-// ended it. So one of two things has happened:
+// ended it. So there are two cases:
 //
-//	the key was removed, or another's, before its lease was over     the hold was lost
-//	the server executed the removal after the lease was over         the section ended in time
+//	the key was removed, or became another's, within the lease    the hold was lost
+//	the server executed the removal after the lease               the section ended in time
 //
-// A reply that came within the lease proves the first. A later one does not tell, so nobody knows, and neither answer would be
-// right. In a few cases the first is assumed: the hold was unverified, since the connection or the master had changed, and the
-// server had not confirmed it since; and with AtLeast, so in Once: the key had to stay.
+// A reply that came within the lease proves the first case. A later reply proves neither: the outcome is unproven. The first case
+// is assumed all the same
+//
+//   - if the hold was unverified: the connection or the master had changed, and the server had not confirmed the hold since; and
+//   - with AtLeast, as in Once, since the key had to stay.
 func (e *Ending) missed(n int64, came clock.Instant) (fault.Loss, error) {
 	h := e.Hold
 	if !h.Expired(came) || h.Unverified() || h.Terms().AtLeast > 0 { // mutant: late removal is a loss
@@ -121,11 +124,11 @@ func (e *Ending) missed(n int64, came clock.Instant) (fault.Loss, error) {
 	return fault.NotLost, fault.AsUnavailable(fault.Unproven)
 }
 
-// removeLater removes the key of an ended hold in the background, and waits for the outcome for the rest of the time of a
-// release. Failure is the error of the first removal.
+// removeLater removes the key of an ended hold in the background, after a first removal that failed with failure, or was answered
+// late. It waits for the outcome, for the rest of the time of a release.
 func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error {
 	removed := make(chan bool, 1)
-	settled := func() {} // from then on the state of the lock in Redis is known
+	settled := func() {} // is called when the state of the lock in Redis is known
 	freed := func(gone bool) {
 		settled()
 		p.lock.Free()

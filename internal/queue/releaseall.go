@@ -15,13 +15,15 @@ type Ended struct {
 	Lost fault.Loss
 	Err  error
 	left bool // by a script
-	came bool // its release has begun, after whose end the local half is free
+	came bool // its own release has begun, which will free the local half
 }
 
-// ReleaseAll releases holds of several plain locks: by one script those of a slot that nobody is known to wait for, and the
-// others one by one, many at the same time. The script leaves a path that others wait for, or where it does not find the hold.
-// Such a path is released by itself then, whatever is the reason: so behind a proxy that keeps it on another server, it is
-// released there. Nothing is released twice, since a value names only one hold, ever.
+// ReleaseAll releases holds of several plain locks. One script for each slot of a cluster, or for a single server, releases those
+// that nobody is known to wait for. The others are released one by one, many at the same time.
+//
+// The script leaves a path if others wait for it, or if the script does not find the hold there. Such a path is then released by
+// itself, whatever the reason: so a path that a proxy keeps on another server is released on that server. Nothing is released
+// twice, since a value names only one hold, ever.
 func ReleaseAll(ctx context.Context, all []*Ended) {
 	if len(all) == 0 {
 		return
@@ -64,7 +66,7 @@ func together(all []*Ended) [][]*Ended {
 	})
 }
 
-// release releases a path by itself. It has the time of a release from when its turn comes: there may be thousands before it.
+// release releases a path by itself. Its time begins when its turn comes, since there may be thousands before it.
 func (e *Ended) release(ctx context.Context) error {
 	e.came = true
 	e.At = e.Path.Clock.Now() // mutant: turn has no time
@@ -72,7 +74,7 @@ func (e *Ended) release(ctx context.Context) error {
 	return e.Err
 }
 
-// releaseTogether releases paths by one script. It returns why a path that the script has not left is not released.
+// releaseTogether releases paths by one script. It returns why paths are not released, except those that the script left.
 func releaseTogether(ctx context.Context, paths []*Ended) error {
 	first := paths[0]
 	all := make([]protocol.Release, len(paths))

@@ -58,7 +58,8 @@ func (p *Path) Clear(r hold.Remains) {
 	p.all.Cleaner.Remove(left, nil)
 }
 
-// RemoveUnclaimed removes in the background a hold that was granted to a call that is gone, or was released and may be back.
+// RemoveUnclaimed removes in the background a hold that no call has: it was granted after its call had ended, or it was released
+// before a failover and may be back.
 func (p *Path) RemoveUnclaimed(number string) {
 	r := p.removalOf(hold.Remains{Value: p.all.Values + number, Longest: p.all.Lease, Term: p.all.Lease})
 	r.MayArrive = false
@@ -66,8 +67,8 @@ func (p *Path) RemoveUnclaimed(number string) {
 	p.all.Cleaner.Expedite(r)
 }
 
-// cleanUp removes what a call has left, in the background. When the registry is closed, cleanUp sends the removals itself, once
-// and together: there may be thousands, and the call is to end.
+// cleanUp removes in the background what a call has left. Once the registry is closed, cleanUp sends the removals itself, each
+// once and all at the same time: there may be thousands, and the call must end.
 func (all *Shared) cleanUp(left ...cleanup.Removal) {
 	left = slices.DeleteFunc(left, func(m cleanup.Removal) bool { return all.Cleaner.Remove(m, nil) })
 	if len(left) == 0 {

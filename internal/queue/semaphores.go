@@ -7,8 +7,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// line has the calls of this process that wait for permits of a semaphore, in the order of their tickets, unless tickets were
-// lost. Each call has a ticket; the line lets them look one after another, whatever is ahead of them in the queue.
+// line has the calls of this process that wait for permits of a semaphore. Each call has a ticket, and the calls are in the order
+// of their tickets, unless tickets were lost. They look one after another, whatever is ahead of them in the queue.
 type line struct {
 	mu    sync.Mutex
 	seats list.List // has the number of each call
@@ -28,7 +28,7 @@ func (l *line) leave(seat *list.Element) {
 	l.seats.Remove(seat)
 }
 
-// before returns how many calls came before seat, from the first that still waits on. Some of them may have left.
+// before returns how many calls joined between the first that still waits and seat. Some of them may have left.
 func (l *line) before(seat *list.Element) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,7 +37,7 @@ func (l *line) before(seat *list.Element) int {
 	return int(this - first) //nolint:gosec // not more than the calls so far
 }
 
-// RecallPermits is Recall for all semaphores, but for those whose path is left out.
+// RecallPermits is Recall for all semaphores, except those that are left out.
 func (all *Shared) RecallPermits(now clock.Instant, leavesOut func(*Path) bool) {
 	for _, f := range all.freed.recent(now) {
 		if !leavesOut(f.anchor) {

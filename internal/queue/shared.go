@@ -133,7 +133,7 @@ func (s *Settings) acknowledging() time.Duration {
 type Waker struct {
 	Listening *wake.Listener // nil when calls only poll
 	own       string         // the channel for grants to this registry, unless there are several
-	id        string         // the end of their names
+	id        string         // the end of the name of each channel for grants
 	sharded   bool           // there is a channel in the slot of each key
 	Wait      func()         // returns, after Close, when the listening has ended
 }
@@ -155,9 +155,9 @@ func (w *Waker) listener(p *Path) *wake.Waiter {
 	return w.Listening.Waiter(wait)
 }
 
-// ownChannel returns the channel, in the key's slot, on which scripts on a cluster publish messages for a registry about a key.
-// If the key's hash tag begins within the prefix, a channel that begins with the prefix, as access lists expect, is in that
-// slot only if it begins with the key. See internal/protocol/lua/queue.lua.
+// ownChannel returns the channel on which scripts on a cluster publish messages for a registry about a key. It is in the key's
+// slot, and begins with the prefix, as access lists expect. If the key's hash tag begins within the prefix, only a channel that
+// begins with the whole key is both. See internal/protocol/lua/queue.lua.
 func ownChannel(prefix, key, registry string) string {
 	if _, tag, begins := strings.Cut(prefix, "{"); begins && !strings.Contains(tag, "}") {
 		return key + "-channel@" + registry

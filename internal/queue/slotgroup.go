@@ -23,8 +23,8 @@ import (
 // mostTogether limits the commands under way for the paths of one hold, so that other calls get their turn.
 const mostTogether = 256
 
-// Each calls do for several paths, many at a time, and returns the errors, joined in their order. When Redis does not answer for
-// one, Each calls do for all remaining paths at once, so that the call takes no longer than for two.
+// Each calls do for several paths, many at a time, and returns the errors, joined in the order of the paths. When Redis does not
+// answer for one, Each calls do for all remaining paths at once: in all, that takes no longer than do for two paths in turn.
 func Each[T any](paths []T, do func(T) error) error {
 	switch len(paths) {
 	case 0:
@@ -64,7 +64,7 @@ func Each[T any](paths []T, do func(T) error) error {
 type Group struct {
 	tries    []attempt
 	failFast bool
-	patient  bool // what fails here is asked for again, one path after the other
+	patient  bool // the call goes on if the group fails: it asks for one path after the other
 }
 
 // NewGroup returns a group for n paths.
@@ -108,8 +108,8 @@ func (g *Group) Leave() {
 	}
 }
 
-// Try asks Redis once for all paths. If they are not obtained it returns why, and which path failed: fault.Busy if another
-// owner has it. Taken is a path that was seen taken, which may be another one; -1: none was.
+// Try asks Redis once for all paths. If they are not obtained, it returns which path failed, and why: fault.Busy if another owner
+// has that path. Taken is a path that was seen taken, perhaps not the one that failed; -1: none was.
 func (g *Group) Try(deadline clock.Instant) (failed, taken int, err error) {
 	tries := make([]*attempt, len(g.tries))
 	for i := range g.tries {
@@ -179,11 +179,11 @@ func (a *attempt) tryAlone(deadline clock.Instant, goesOn bool) error {
 	return err
 }
 
-// split gives back what the script has obtained. A path that has its hold where it belongs is released there, as any other:
-// others may wait for it. What cannot be released now is removed by Leave.
+// split gives back what the script has obtained, since the paths seem to be on several servers. A path whose hold is
+// where it belongs is released there, like any other, since others may wait for it. Leave removes what cannot be released now.
 //
-// Only a reading that is answered in time, and without the hold, tells of a proxy. After a late or refused one, and while a slot
-// of a cluster moves, this call alone takes one path after another.
+// Only a reading that is answered in time, and lacks a hold, proves that there is a proxy. After a late or refused reading, and
+// while a slot of a cluster moves, only this call takes one path after another.
 func (g slotGroup) split(r *groupReply) {
 	p, missing := g[0].path, r.ReadBack.Missing
 	if fault.CrossSlot(r.err) || len(missing) > 0 && !r.Late { // mutant: late reading is a proxy

@@ -12,9 +12,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// zerosFor returns the zeros in front of the lease in a ticket. A release grants a short lease, which this process lengthens: a
-// second, doubled for each zero, so that it is longer than four round trips, eight seconds at most. Older versions ignore the
-// zeros.
+// zerosFor returns the zeros in front of the lease in a ticket. They name the short lease that a release grants, and that this
+// process then lengthens: 1 s × 2^zeros, which is longer than 4 × round trip, but at most 8 s. Older versions ignore the zeros.
 func zerosFor(t transport.RoundTrip, lease time.Duration) string {
 	const most = "000"
 	if !t.Known || lease <= shortLease { // a grant gives the whole lease
@@ -27,7 +26,7 @@ func zerosFor(t transport.RoundTrip, lease time.Duration) string {
 	return most[:n]
 }
 
-// shortLeaseError: a lease is too short for the round trip: it could be over before its owner has done anything.
+// shortLeaseError says that a lease is too short for the round trip: it could be over before its owner has done anything.
 type shortLeaseError struct {
 	lease time.Duration
 	trip  transport.RoundTrip
@@ -40,7 +39,7 @@ func (e shortLeaseError) Error() string {
 // Is makes the failure final: no call tries again.
 func (shortLeaseError) Is(target error) bool { return target == fault.Lasting }
 
-// tooLittleTimeError is that less time was left than one round trip takes, so that nothing was sent.
+// tooLittleTimeError says that nothing was sent, because less time was left than one round trip takes.
 type tooLittleTimeError struct{ trip transport.RoundTrip }
 
 func (e tooLittleTimeError) Error() string {
@@ -57,9 +56,9 @@ func TooShort(t *lease.Term, way *transport.Node) error {
 	return shortLeaseError{t.Length, trip}
 }
 
-// tooFar returns why nothing is sent because the server is far away, if so: the lease is too short to be of use, or the reply
-// would come after the call is over. What such a command obtained would belong to nobody, and keep others out until its removal
-// arrives. In the second case tooFar waits for the end of the call; useless is then why the call fails.
+// tooFar returns an error if a command must not be sent because the server is far away: the lease is too short to be of use, or
+// the reply would come after the call is over. The key that such a command obtained would belong to nobody, and keep others out
+// until its removal arrives. In the second case tooFar waits for the end of the call, and useless says why the call fails.
 func (p *Path) tooFar(w *transport.Wait, t *lease.Term) (useless, err error) {
 	way := p.Node()
 	if err := TooShort(t, way); err != nil {
@@ -73,7 +72,7 @@ func (p *Path) tooFar(w *transport.Wait, t *lease.Term) (useless, err error) {
 	return useless, err
 }
 
-// tooFar does the same for a try. Its caller has been told nothing but that Redis could not be asked.
+// tooFar does the same for a try. The error says no more to its caller than that Redis could not be asked.
 func (a *attempt) tooFar(p *transport.Wait) error {
 	useless, err := a.path.tooFar(p, a.hold.Term())
 	if useless == nil || err != nil {
@@ -82,7 +81,7 @@ func (a *attempt) tooFar(p *transport.Wait) error {
 	return a.outwaited(useless)
 }
 
-// outwaited is for the end of a call that has sent nothing.
+// outwaited returns the error of a call that has sent nothing more, and has waited for its end.
 func (a *attempt) outwaited(failure error) error {
 	if a.progress != answered { // otherwise failure has the outcome of the last try
 		a.failure = failure
@@ -98,8 +97,8 @@ func (a *attempt) outwaited(failure error) error {
 	return fault.Explain(why, a.failure)
 }
 
-// Prolong sets the lease of a hold anew, now, with t, which only its owner may, or with the term that it has. When the answer
-// comes late it does so once more, to be sure, until the call's time is over.
+// Prolong renews a hold now: with the lease t, if its owner asks for another one, or with the hold's own term, if t is nil. After
+// a late answer it renews the hold once more, to be sure, until the call's time is over.
 func (p *Path) Prolong(ctx context.Context, h hold.Part, t *lease.Term, until Limits) error {
 	w := p.commandWait(ctx, until)
 	w.Since = p.Clock.Now()
