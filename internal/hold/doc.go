@@ -26,9 +26,13 @@
 //
 // A lost hold stays lost, whatever replies come later.
 //
-// A loss and a waiter of the process find each other, whichever comes last. A waiter queues, then calls Attend; a loss marks
-// the hold, then calls Lost, where the lock looks for waiters. Both take the hold's mutex in between. Attend leaves the
-// mutex alone if the hold is watched already: a loss clears watched first, and then the lock looks for waiters.
+// A loss and a waiter of the process find each other, whichever comes last:
+//
+//	the waiter    queues           then takes the hold's mutex, in Attend, and sees a loss
+//	the loss      marks the hold   with the mutex, and then calls Lost, where the lock looks for waiters
+//
+// Attend does not take the mutex if the hold is watched already. For a loss clears watched before it calls Lost: if Attend still
+// saw it set, Lost finds the waiter.
 //
 // While a hold's mutex is held, the schedule's may be taken, and Clear, Count and RoundTrip be called; nothing else.
 package hold

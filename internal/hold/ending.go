@@ -15,16 +15,19 @@ type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make t
 
 // ending is one such context. It leaves its ring when its parent ends, or when the owner unlocks, or when the hold is lost.
 //
-// Its parent may be of any type, whose methods may block, or call the lock. They are called in three places, each without a
-// mutex: by the goroutine that asks for the context, in newEnding; by goroutines that use the context; and by a goroutine that
-// detaches the context from its parent at the end. Ending the context calls none of them: it is a child of a context of package
-// context, or of one that never ends. So a loss is reported, and a release proceeds, whatever the methods of the owner's
-// contexts do.
+// Its parent may be of any type. The parent's methods may block, or call the lock. So they are called only without a mutex:
 //
-// It goes by the clock: Err and context.Cause look at the lease, and end the context if that is over, before they answer. So
-// the first look sees the end, even if the timer that ends the context comes late, because the process was stopped or is
-// starved of CPU. They look at the holds that it was made in, too. Nothing looks when Done is called, nor when a child is asked
-// that package context can cancel by itself: these end with the first look at the context, or when the timer comes.
+//   - by the goroutine that asks for the context, in newEnding,
+//   - by goroutines that use the context,
+//   - by a goroutine that detaches the context from its parent at the end.
+//
+// Ending the context calls none of them: the context is a child of one of package context, or of one that never ends. So a loss
+// is reported, and a release proceeds, whatever the parent's methods do.
+//
+// The context goes by the clock. Before Err and context.Cause answer, they look at the lease, and at the leases of the holds that
+// the context was made in, and end the context if one is over. So the first look sees the end, even if the timer is late, because
+// the process was stopped or is starved of CPU. Done does not look, nor does a child that package context can cancel by itself:
+// these end at the first look at the context, or by the timer.
 type ending struct {
 	context.Context
 
@@ -42,7 +45,7 @@ type ending struct {
 	prev, next *ending            // nil outside of a ring
 }
 
-// lasting is a hold, as its contexts see it: what happens to a context may end the hold, so it is the hold's to do.
+// lasting is a hold, as its contexts see it. What happens to a context may end the hold, so the hold does what follows.
 type lasting interface {
 	lookAt(now clock.Instant) (cause error) // why its contexts must have ended; nil: it is valid
 	parentEnded(e *ending)
@@ -56,20 +59,20 @@ func (unending) Done() <-chan struct{} { return nil }
 // Key is the context key of a [Carrier], the one thing that contexts carry here.
 type Key struct{}
 
-// Carrier is what a context carries: who calls with it, as package tenure has it, and the innermost context of a hold that it is,
-// or was made of.
+// Carrier is what a context carries: the caller that uses it, as package tenure has it, and the innermost context of a hold among
+// the context itself and those that it was made from.
 type Carrier struct {
 	Caller any
 	within *ending
 }
 
-// CarrierOf is one for a child of a context that Context has returned.
+// CarrierOf returns the carrier for a child of a context that Context has returned.
 func CarrierOf(ctx context.Context, caller any) Carrier {
 	e, _ := ctx.(*ending)
 	return Carrier{caller, e}
 }
 
-// With returns one for a child of the context that has c, with another caller; c may be nil.
+// With returns the carrier for a child of the context that carries c, with another caller; c may be nil.
 func (c *Carrier) With(caller any) Carrier { return Carrier{caller, c.innermost()} }
 
 func (c *Carrier) innermost() *ending {
@@ -79,8 +82,8 @@ func (c *Carrier) innermost() *ending {
 	return c.within
 }
 
-// Ends reports whether ctx, which has c, ends with the hold because a context was made for an owner. A context of another hold
-// that was made of that one, or a child with an end of its own, would end at other times, too.
+// Ends reports whether ctx, which carries c, ends with the context that the hold has made for an owner, and at no other time. A
+// context of another hold that was made from that one, or a child with an end of its own, may end earlier.
 func (h *Hold) Ends(ctx context.Context, c *Carrier, o owner.ID) bool {
 	e := c.innermost()
 	return e != nil && e.hold == lasting(h) && e.owner == o && e.Done() == ctx.Done()
@@ -124,12 +127,15 @@ func (e *ending) Err() error {
 	return e.Context.Err()
 }
 
-// look ends the context if the lease is over, or the lease of a hold that it was made in. It sends nothing, and calls nothing of
-// the user: ending a context closes its channel and those of its children of package context, which have goroutines call the
-// functions of AfterFunc. When it ends a context that this one was made in, that context's children end before it returns, unless
-// a context of another type is in between, of which package context learns by a goroutine.
+// look ends the context if the lease is over, or the lease of a hold that the context was made in. It sends nothing, and calls no
+// code of the user: ending a context closes its channel, and those of its children of package context. Functions of AfterFunc run
+// in goroutines of their own.
 //
-// Two may look at once, and the first has the hold lost already, but not yet closed the channels: so each closes its own.
+// When look ends an outer context, the children of that context end before look returns, with one exception: package context
+// watches a context of another type by a goroutine, which ends the children below it a little later.
+//
+// Two goroutines may look at once. The first may have marked the hold as lost, but not closed the channels yet: so each closes
+// the channel of its own context.
 func (e *ending) look() {
 	if e.Context.Err() != nil {
 		return
@@ -145,8 +151,8 @@ func (e *ending) look() {
 	}
 }
 
-// unlooked is an ending, or a child of it with values, for package context to make children of. It does not look: else making the
-// contexts of several paths, each made from the one before, would take time with the square of their number.
+// unlooked is an ending, or a child of one with values, that package context makes a child of. It does not look. Otherwise n
+// contexts, for n paths, each made from the one before, would take a time that grows with n × n.
 type unlooked struct {
 	context.Context
 	of *ending
@@ -160,13 +166,13 @@ func (u unlooked) Value(key any) any {
 }
 
 // causeKey is the key by which context.Cause finds the context of package context that has the cause. Some versions of Go ask
-// Err first, and for the key only when that is not nil.
+// for it only if Err returns an error.
 var causeKey = func() (key any) {
 	_ = context.Cause(asked{context.Background(), &key})
 	return key
 }()
 
-// asked has ended, and notes which key it is asked for.
+// asked is a context that has ended. It notes the key that it is asked for.
 type asked struct {
 	context.Context
 	key *any
@@ -181,8 +187,8 @@ func (a asked) Value(key any) any {
 
 func (e *ending) String() string { return e.path.Key + ".Context" }
 
-// LooksBack is how many of an owner's last contexts are looked at for one with the same parent. It is enough for a program that
-// asks in turn for those of a few parents, and takes no time when many parents come and go.
+// LooksBack is how many of an owner's last contexts are searched for one with the same parent. It is enough for a program that
+// asks for the contexts of a few parents in turn, and takes little time when many parents come and go.
 const LooksBack = 8
 
 // last returns one of the last contexts of an owner, if it was made for the same parent and has not ended.
@@ -241,8 +247,8 @@ func (e *endings) remove(end *ending) {
 	end.prev, end.next = nil, nil
 }
 
-// orphan notes that the program can no longer reach an owner. It reports whether there are contexts of it, which make the hold
-// go on: a goroutine that waits for the end of one may refer only to its Done channel, from where nothing leads to the owner.
+// orphan notes that the program can no longer reach an owner. It reports whether the owner has contexts. If so, the hold must go
+// on: the program may still use a context by its Done channel alone, which does not make the owner reachable.
 func (e endings) orphan(o owner.ID) (has bool) {
 	newest := e[o]
 	for end := newest; end != nil && !end.orphan; end = end.next {
@@ -275,7 +281,7 @@ func cancelAll(ends []*ending, cause error) {
 	}
 }
 
-// end ends a context that is in no ring, or in none any more. It may be nil: then there is none to end.
+// end ends a context that is in no ring. It does nothing if e is nil.
 func (e *ending) end(cause error) {
 	if e == nil {
 		return

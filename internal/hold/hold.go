@@ -228,11 +228,11 @@ func (h *Hold) unlockLost() (tell func()) {
 	}
 }
 
-// lookAt has a context of the hold go by the clock. It returns why the context must have ended; nil if the hold is valid.
+// lookAt checks the lease for a context of the hold. It returns why the context must have ended; nil if the hold is valid.
 //
-// The caller may hold any mutex of the program or of the Redis client, whose pool asks contexts while it holds its own. So lookAt
-// waits only for the hold's mutex, under which only the schedule's is taken. It calls neither the lock nor the log: a goroutine
-// does. That goroutine also finds a waiter that has queued in the meantime, as any loss does.
+// The caller may hold any mutex of the program or of the Redis client: the client's pool asks contexts under its own mutex. So
+// lookAt waits only for the hold's mutex, under which only the schedule's is taken, and a goroutine of its own tells the log and
+// the lock. As with any loss, that also finds a waiter that has queued in the meantime.
 func (h *Hold) lookAt(now clock.Instant) (cause error) {
 	h.mu.Lock()
 	valid, ended := h.lease.Look(now)

@@ -52,8 +52,8 @@ type OrphanWatch struct {
 // theScan is the scan of this process, which all registries share.
 var theScan owner.GoroutineScan
 
-// NewOrphanWatch watches the holds of a schedule. Soon must have Turn called at due at the latest. In a test in fake time each
-// registry has its own scan.
+// NewOrphanWatch watches the holds of a schedule. Soon must bring about a call of Turn, at due or before. In a test in fake time
+// each registry has its own scan.
 func NewOrphanWatch(
 	holds *Schedule, c clock.Clock, soon func(due clock.Instant), log func(level slog.Level, message string, about ...slog.Attr),
 ) *OrphanWatch {
@@ -66,8 +66,10 @@ func NewOrphanWatch(
 }
 
 // Orphan is called by the garbage collector for a part of a hold that the program can no longer reach. The next turn announces
-// it. In a test with testing/synctest the collector runs outside of the bubble, from where it can wake no goroutine within. Then
-// the orphan waits for a turn that comes anyway. Such a test is known by its times, which have no monotonic part.
+// it.
+//
+// In a test with testing/synctest the collector runs outside of the bubble, and cannot wake a goroutine in it. There the orphan
+// waits for a turn that comes anyway. Such a test is recognized by its times, which have no monotonic part.
 func (g *OrphanWatch) Orphan(announce func()) {
 	g.mu.Lock()
 	if !g.closed {

@@ -116,9 +116,9 @@ func (h *Hold) Leave(o owner.ID) bool {
 	return true
 }
 
-// Join is for another owner that shares the hold and asks for t. Keeps: that owner expects the hold to be renewed until its end.
-// Join reports whether the hold is valid, and whether it must be renewed before that owner has it, with the lease that it has
-// then, see [lease.State.Join].
+// Join adds an owner that shares the hold and asks for the lease t. Keeps says that this owner expects the hold to be renewed
+// until its end. Ok reports whether the hold is valid. Renew reports whether the hold must be renewed, with the lease that it has
+// after Join, before the new owner relies on it; see [lease.State.Join].
 func (h *Hold) Join(t *lease.Term, keeps bool) (ok, renew bool) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
@@ -162,8 +162,8 @@ func (h *Hold) stopRenewing() {
 	h.lease.RenewAnyway(h.renewing > 0)
 }
 
-// Nest is for a call that nests in the hold, as an owner, and asks for the lease t, or for none if t is nil, see
-// [lease.State.Nest]. The call then renews the hold, with the lease that it has.
+// Nest notes that a call of an owner nests in the hold, and asks for the lease t; nil: for none. See [lease.State.Nest]. The call
+// then renews the hold, with the lease that the hold has after Nest.
 func (h *Hold) Nest(o owner.ID, t *lease.Term) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,8 +172,8 @@ func (h *Hold) Nest(o owner.ID, t *lease.Term) {
 	}
 }
 
-// Unnest is for the unlock of a nested call. If that call had asked for a longer lease, the key soon has the longest lease again
-// that the remaining calls ask for.
+// Unnest notes that a nested call has unlocked. If that call had asked for a longer lease, a renewal soon gives the key the
+// longest lease that the remaining calls ask for.
 func (h *Hold) Unnest(o owner.ID) {
 	h.mu.Lock()
 	if h.lease.Nests(nil) && h.lease.Unnest(caller(o), h.path.Clock.Now()) {
@@ -267,7 +267,7 @@ func (h *Hold) isOrphan(o owner.ID) bool {
 	return h.extra().orphans[o]
 }
 
-// RenewalLease returns the lease that renewals set each third of it; 0 without further renewals.
+// RenewalLease returns the lease that a renewal sets after each third of it; 0 if there are no further renewals.
 func (h *Hold) RenewalLease() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

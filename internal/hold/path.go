@@ -37,8 +37,8 @@ type Env struct {
 	Demand   func(c *protocol.Call) // makes a renewal wait for replicas
 	Log      func(level slog.Level, message string, about ...slog.Attr)
 
-	// Unreachable is called by the garbage collector when the program can no longer reach an owner's part of a hold. It has announce
-	// called elsewhere.
+	// Unreachable is called by the garbage collector when the program can no longer reach an owner's part of a hold. It makes
+	// another goroutine call announce.
 	Unreachable func(announce func())
 }
 

@@ -69,8 +69,8 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 	}
 }
 
-// lock locks the mutex. For a call that chooses a lease it reports whether the owner has the live hold, and whether it has it
-// alone.
+// lock locks the mutex. For a call that chooses a lease, lock reports whether the owner has the live hold, and whether no other
+// owner shares it.
 //
 // Another goroutine of the owner may unlock at any time, and the hold may go on for others, whose lease the call must not change.
 // Only the local half knows which owners have the hold, and it must not be asked with the mutex held. So it is asked before, and
@@ -80,9 +80,12 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 //	another goroutine of its owner                     Exit
 //	the hold's mutex                                           Handoff, Leave or Join
 //
-// If the generation is the same, no owner that gets the hold after the answer relies on it yet. Either Handoff is still to come,
-// and forgets what is chosen now, or Join is, and sees the choice. An owner that has left the local half, but not the hold,
-// chooses as it could just before. It shortens only what it had alone, so no other owner is left with less.
+// If the generation is the same, no owner that gets the hold after the answer relies on it yet:
+//
+//   - If Handoff is still to come, it forgets the lease that is chosen now.
+//   - If Join is still to come, it sees that lease.
+//   - If Leave is still to come, the owner has left the local half, but not the hold. It chooses as it could just before, and
+//     shortens only what it had alone, so no other owner is left with less.
 func (p Part) lock(chooses bool) (has, alone bool) {
 	h := p.Hold
 	h.mu.Lock()

@@ -46,8 +46,8 @@ type Task interface {
 	Done(reply transport.Reply, n int64, err error)
 }
 
-// NewSchedule makes an empty schedule. Soon must have Turn called at due at the latest. Send sends tasks, calls Done of each,
-// then returns.
+// NewSchedule makes an empty schedule. Soon must bring about a call of Turn, at due or before. Send sends tasks, calls Done of
+// each, then returns.
 func NewSchedule(soon func(due clock.Instant), send func([]Task)) *Schedule {
 	s := &Schedule{soon: soon}
 	s.workers = scheduler.NewSenders(s.take, send)
@@ -90,8 +90,8 @@ func (s *Schedule) None() bool {
 	return s.heap.Len() == 0
 }
 
-// all returns the holds that are scheduled, also those that a turn is looking at, which it has taken out of the heap. Otherwise a
-// look for ended goroutines during a turn would miss them, and the next look is a while later.
+// all returns the holds that are scheduled. Those that a turn is looking at are not in the heap, but count: otherwise a look for
+// ended goroutines during a turn would miss them, and the next look is a while later.
 func (s *Schedule) all() []scheduled {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,10 +165,9 @@ func (s *Schedule) Wait() { s.workers.Wait() }
 // Watched reports whether the schedule looks at the hold for waiters. It takes no mutex.
 func (h *Hold) Watched() bool { return h.look.watched.Load() }
 
-// Attend is for another owner that finds the lock held. It reports whether the hold is lost, so that its owners must be evicted.
-// If it is not, and the other owner waits, the schedule looks at the hold when its time is over, to evict its owners then.
-//
-// If the hold is watched already, there is nothing to do: a loss clears watched first, then looks for waiters.
+// Attend is called for another owner that finds the lock held. It reports whether the hold is lost: the caller must then evict
+// the hold's owners. If the hold is not lost, and the other owner waits, the schedule looks at the hold when its lease is over,
+// and a loss evicts the owners then. Package documentation says why a waiter and a loss cannot miss each other.
 func (h *Hold) Attend(waits bool) (over bool) {
 	if h == nil || waits && h.look.watched.Load() {
 		return false
