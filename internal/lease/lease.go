@@ -43,13 +43,13 @@ func Margin(length time.Duration) time.Duration { return length/100 + time.Milli
 //
 //	until = sent + shortest(this lease, leases of commands that may be executed later) - margin for clocks
 //
-// Sent is the time before the command was sent, when the server cannot have executed it yet. Shorter leases count for this
-// reason: when a command with a shorter lease is executed later, it cuts the key's lease, in which this process would still
-// believe. Two kinds of commands may be executed later:
+// Sent is the time before the command was sent, when the server cannot have executed it yet. Shorter leases count, because a
+// command with a shorter lease that is executed later cuts the key's lease, while this process would still believe in the longer
+// one. Two kinds of commands may be executed later:
 //
 //   - renewals under way at the same time. Once all of them are answered, none can be executed any more, and the next renewal is
-//     executed after all of them. A renewal does not wait for the one before it. The reply to that one may be lost, and then the
-//     owner's call would wait until that is certain, half a second and two round trips.
+//     executed after all of them. A renewal does not wait for the reply to the one before it. If that reply were lost, the
+//     owner's call would wait until the loss is certain: 500 ms + 2 × round trip.
 //   - commands that will never be answered. They may be executed at any time, until the end.
 //
 // Only the methods write the fields, except as the comments of the fields say; others may read them.
@@ -92,12 +92,12 @@ type pending struct {
 	most       time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
 	bound      clock.Instant // the key may live until then at most; 0: as long as it is renewed
 	nested     *nested       // see Nest; nil for most
-	joined     *Term         // the longest that owners ask for which share it since renewals are under way, see Join; nil for most
+	joined     *Term         // the longest of the owners that have joined while renewals are under way, see Join; nil for most
 	changes    uint32        // of owners, see Generation
-	counted    bool          // somebody knows a number of Generation
+	counted    bool          // Generation has been called
 }
 
-// spare has used ones for reuse. A hold that is renewed all the time would otherwise allocate one for each renewal.
+// spare has values of pending for reuse. A hold that is renewed all the time would otherwise allocate one for each renewal.
 var spare = sync.Pool{New: func() any { return &pending{} }}
 
 func (s *State) unsettled() *pending {
@@ -107,8 +107,8 @@ func (s *State) unsettled() *pending {
 	return s.pending
 }
 
-// settled drops what is pending if nothing is. Most holds of a process are between two renewals, so they must be small. The other
-// fields count only while renewals are under way.
+// settled sets pending to nil if nothing is pending. Most holds of a process are between two renewals, so they must be small
+// then. The fields that settled does not look at count only while renewals are under way.
 func (s *State) settled() {
 	u := s.pending
 	if u == nil || u.flying > 0 || u.exceeds || u.owed || u.unanswered > 0 || u.most > 0 || u.bound != 0 || u.nested != nil ||
@@ -184,8 +184,8 @@ func (s *State) Grant(sent, came clock.Instant) bool {
 	return true
 }
 
-// lengthenPart: a short lease is lengthened when this part of its certain time is over. Most holds end before that, so no timer
-// is set for them.
+// lengthenPart is the part of a short lease's certain time after which the lease is lengthened: 3 is a third. Most holds end
+// before that, so no timer is set for them.
 const lengthenPart = 3
 
 // GrantShort turns asked into live at now, for a hold that another process's release has made the owner. The lease counts from

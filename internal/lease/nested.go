@@ -7,8 +7,8 @@ import (
 )
 
 // A call that nests in a hold may ask for a lease of its own. A shorter one changes nothing: the calls around it rely on what
-// they have asked for. A longer one counts for all of them until the nested call has ended; then the key gets the lease again
-// that the calls ask for that are left. So Term is always the longest that any of them asks for:
+// they have asked for. A longer one counts for all calls until the nested call has ended; then the key gets the longest lease
+// that the remaining calls ask for. So Term is always the longest lease that any of the calls asks for:
 //
 //	Lock(20s)          Term 20s   the outermost call, or Renew, which also drops what nested calls have asked for
 //	  Lock(1m)         Term 1m    a level
@@ -17,10 +17,11 @@ import (
 //	  Unlock           Term 20s   the level is over, and a renewal is due at once, to shorten the key's lease
 //	Unlock             over
 //
-// Unlock does not say which Lock it undoes. The calls of one goroutine end in the opposite order, so each undoes the newest of
-// its goroutine. Several goroutines may nest in one hold at once, whose calls end in any order: none of them takes another one's
-// level away, so each that asks for more than the outermost call has a level, even if Term is longer already. A level whose call
-// another goroutine undoes stays until its owner has left: the lease is longer than needed then, never shorter.
+// Unlock does not say which Lock it undoes. The calls of one goroutine end in the opposite order, so each Unlock undoes the
+// newest Lock of its goroutine. Several goroutines may nest in one hold at once, and their calls may end in any order. No call
+// must take away another one's level. So each call that asks for more than the outermost one has a level, even if Term is longer
+// already. If another goroutine undoes the call of a level, the level stays until its owner has left: then the lease is longer
+// than needed, never shorter.
 
 // Caller is who makes a nested call.
 type Caller struct{ Owner, Goroutine uint64 }
@@ -35,7 +36,7 @@ type nested struct {
 type level struct {
 	by    Caller
 	term  *Term
-	calls int // with those that its goroutine has made within, for any lease
+	calls int // this call, and those that its goroutine has nested in it, for any lease
 }
 
 // newest returns the place of a caller's newest level, or -1.
@@ -94,9 +95,9 @@ func (s *State) Nest(t *Term, by Caller) {
 // Join notes that another owner shares the lease, and relies on t until that owner has left. Keeps: that owner expects the lease
 // to be renewed.
 //
-// Join reports whether the lease must be renewed, with Term, before that owner has it: when it is shorter than t, when it has not
-// been renewed until now but is from now on, or when too little of it is left. Enough are nine tenths of t, half of t with keeps,
-// or half of a short lease, which is lengthened soon. Sooner is as of Unnest.
+// Join reports whether the lease must be renewed, with Term, before that owner may rely on it: if it is shorter than t, if it was
+// not renewed until now but is from now on, or if too little of it is left. Enough is 9/10 of t, with keeps half of t, and half
+// of a short lease, which is lengthened soon. For sooner see Unnest.
 //
 // A renewal with a shorter lease may be under way, from when one owner had the lease alone:
 //

@@ -46,9 +46,8 @@ const (
 	NotLive             // the lease was lost, or over, before
 )
 
-// Begin notes that a renewal is about to be sent. If its lease is shorter than the present one, it counts from now on, since the
-// server may execute the command long before the reply comes. The renewal's term is shorter than t if t would go beyond the
-// bound.
+// Begin notes that a renewal is about to be sent. A lease that is shorter than the present one counts from now on, since the
+// server may execute the command long before the reply comes. If t would go beyond the bound, the renewal's term is shorter.
 func (s *State) Begin(now clock.Instant, t *Term) Renewal {
 	u := s.unsettled()
 	t = s.within(t, now)
@@ -101,7 +100,7 @@ func (s *State) Reply(r Renewal, now clock.Instant, o Outcome) Verdict {
 
 // renewed handles a renewal that was executed in time.
 func (s *State) renewed(u *pending, r Renewal, late bool) {
-	known := !late && !u.several && u.unanswered == 0 // the key has this lease, and no longer one can come any more
+	known := !late && !u.several && u.unanswered == 0 // the key has this lease, and no command under way can set a longer one
 	if !late {
 		u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // unless this, or another under way, may be longer
 		u.owed = u.owed && u.several                                             // else the server has executed all before this
@@ -210,14 +209,14 @@ func (s *State) Verified(now clock.Instant, o Outcome, refused bool) Verdict {
 	}
 }
 
-// PlanRemoval returns when the key of a lost hold may be removed: not while the owner may rely on the lease. With kept, until
-// when AtLeast keeps the key:
+// PlanRemoval returns when the key of a lost hold may be removed: not while the owner may rely on the lease, nor while AtLeast
+// keeps the key, until kept:
 //
-//	removal = the later of kept and until + 2 margins + late
+//	removal = max(kept, until + 2 × margin + late)
 //
-// On the server the lease ends later than until, by at most one margin, and by late, the time that the reply took from which
-// until was computed. The second margin is for the clocks. The key can outlive its lease by far if the server's clock was set
-// back.
+// On the server the lease ends at most one margin + late after until. Late is how long the server may have taken to execute the
+// command from which until was computed. The second margin is for the clocks. If the server's clock was set back, the key may
+// outlive its lease by far.
 func (s *State) PlanRemoval(late time.Duration, kept clock.Instant) clock.Instant {
 	s.next = max(s.until.Add(2*Margin(s.Longest())).Add(late), kept)
 	return s.next
