@@ -82,7 +82,7 @@ type Try struct {
 	last    bool // the registry is closed: abandoned commands have arrived by now, or are not waited for
 }
 
-// New makes a cleaner. Soon must have its Turn called at due at the latest. Send sends removals, calls Answered of each, then
+// New makes a cleaner. Soon must bring about a call of Turn, at due or before. Send sends removals, calls Answered of each, then
 // returns.
 func New(c clock.Clock, soon func(due clock.Instant), send func([]Try)) *Cleaner {
 	cleaner := &Cleaner{clock: c, soon: soon, all: map[target]*pending{}}
@@ -90,8 +90,8 @@ func New(c clock.Clock, soon func(due clock.Instant), send func([]Try)) *Cleaner
 	return cleaner
 }
 
-// Unconfirmed returns the number of targets whose removal Redis has not confirmed. Removals that it has confirmed are repeated
-// only since a grant may arrive late: on a healthy server there may be thousands of these, and nothing is wrong.
+// Unconfirmed returns the number of targets whose removal Redis has not confirmed. Confirmed removals do not count: they are
+// repeated only because a grant may arrive late, and a healthy server may get thousands of them.
 func (c *Cleaner) Unconfirmed() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +161,7 @@ func (c *Cleaner) Turn(now clock.Instant) (again clock.Instant) {
 }
 
 // unlockWork starts a worker if something is due, and unlocks the mutex. It returns when to look again. A worker goes on until
-// nothing is due. A server that does not answer blocks the worker; then the next worker starts a moment later.
+// nothing is due. If a server that does not answer blocks the worker, the next worker starts a moment later.
 func (c *Cleaner) unlockWork(now clock.Instant) (again clock.Instant) {
 	if next := max(c.due.Next(), c.recess); next > now { // Never if there is none
 		c.mu.Unlock()
@@ -240,7 +240,7 @@ func (c *Cleaner) answered(t Try, err error) (freed func(gone bool), again clock
 		delete(c.all, p.target())
 		c.due.Remove(p)
 	} else {
-		// At most a batch of removals in each pause; once Redis answers again, as fast as it does: see RetryNow.
+		// At most a batch of removals in each pause. Once Redis answers again, RetryNow makes all unanswered ones due at once.
 		again = now.Add(c.paced(pause))
 		c.due.Put(p, again)
 	}

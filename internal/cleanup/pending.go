@@ -30,7 +30,7 @@ import (
 type pending struct {
 	Removal
 	freed    func(gone bool) // nil once called
-	since    clock.Instant   // when Redis first confirmed, with no failure since; later by what does not count; 0: it has not
+	since    clock.Instant   // first confirmation since the last failure + time that this process stood still; 0: none
 	failures int             // consecutive unanswered tries
 	at       clock.Instant   // when it is due
 	heap     int32           // its index in the heap; 0 while a try is under way
@@ -49,8 +49,8 @@ func (p *pending) Timing() (due *clock.Instant, index *int32) { return &p.at, &p
 // merge makes the removal of an older hold cover a newer one. The older hold's local half is free, since the newer hold had it,
 // so at most a grant of the older hold may still arrive.
 //
-// A try for the older hold may be under way. Its reply does not count any more: it says nothing about the newer hold. If both
-// removals are for the same hold, which was lost first, the reply counts. Another try may be under way then, too, and the first
+// A try for the older hold may be under way. Its reply does not count any more: it says nothing about the newer hold. It counts
+// if both removals are for the same hold, which was lost first and then released. Then two tries may be under way, and the first
 // reply ends both.
 func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	newer.Watch = max(p.Watch, newer.Watch)
@@ -62,9 +62,9 @@ func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	p.Removal, p.freed, p.failures = newer, freed, 0
 }
 
-// mostTickets is how many tickets a removal takes out of the queue. A call that asks again and again during an outage leaves one
-// each time. Of more, the newest are removed: an older one whose command arrives after so many others costs a grant, which the
-// registry passes on, since no call waits for it.
+// mostTickets is how many tickets a removal takes out of the queue at most: the newest. A call that asks again and again during
+// an outage leaves a ticket each time. An older one, whose command arrives after so many others, costs one grant: no call waits
+// for it, so the registry passes it on.
 const mostTickets = 32
 
 // tickets returns the tickets of two removals, the newest at the end, each once.
@@ -95,8 +95,8 @@ func (p *pending) confirmed(now clock.Instant) (pause time.Duration, over bool) 
 	case answering > haste:
 		pause = max(pace, answering/ease)
 	case p.Format.Many(), len(p.Leaving) > 0:
-		// When a release serves a late ticket, a message tells of that. But a late command that finds the lock free takes it, and
-		// nothing tells: the lock is idle then until the next try.
+		// When a release serves a late ticket, this process gets a message. But when a late command finds the lock free and takes
+		// it, no message comes: the lock is idle until the next try.
 		pause = max(pace, min(answering, queuePace))
 	}
 	return pause, answering > p.Watch
