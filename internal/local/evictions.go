@@ -10,8 +10,8 @@ import (
 // Evictions are the owners of a lock that were evicted because the hold was lost, and have yet to unlock, each with how often it
 // had locked. They learn of the loss when they lock or unlock. The zero value has none. The lock's mutex guards them.
 //
-// Nothing tells whether such an owner will ever unlock: its goroutine may have ended. So their number is limited. The owners of
-// the newest loss all stay, since they were in memory until then, too. Of those of earlier losses the newest ones stay.
+// It is not known whether such an owner will ever unlock: its goroutine may have ended. So their number is limited. All owners of
+// the newest loss stay, since they were in memory until then, too. Of the owners of earlier losses, only the newest stay.
 type Evictions struct{ all *evictions }
 
 // evictions are those of a lock that has some.

@@ -12,8 +12,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Waiter is one goroutine in a [Line]. The one that takes it out of the queue, under the lock's mutex, decides: either the
-// waiter takes itself out and gives up, or it is admitted, and turn says how. So it is never both, and turn never blocks.
+// Waiter is one goroutine in a [Line]. Whichever goroutine takes it out of the queue, under the lock's mutex, decides: the
+// waiter's own goroutine, which gives up, or another one, which sends to turn how the waiter is admitted. Only one of them finds
+// the waiter in the queue, so a send to turn never blocks.
 type Waiter struct {
 	key
 	Call deadlock.Call // the waiting call
@@ -54,8 +55,8 @@ func (w *Waiter) Owner() owner.ID { return w.owner }
 // Queued reports whether w is in a queue. The lock's mutex guards that.
 func (w *Waiter) Queued() bool { return w.queued }
 
-// Suits reports whether a waiter may take over a hold with a lease of this length: no shorter than the lease that it asks for,
-// and longer by a half at most, since its crash keeps others out for the running lease.
+// Suits reports whether a waiter may take over a hold whose lease is running. That lease must be at least the one that the waiter
+// asks for, and at most 1.5 times that, because it keeps others out if the waiter crashes.
 func (w *Waiter) Suits(running time.Duration) bool {
 	return w.lease <= running && running-w.lease <= w.lease/2
 }
@@ -195,8 +196,8 @@ func (q *Line) unindex(w *Waiter) {
 }
 
 // Pool reuses the waiters of plain locks: when goroutines pass a lock to each other, allocating waiters would take much of the
-// time. Each registry has its own pool, so that no channel leaves a bubble of testing/synctest. The pool is allocated
-// separately, since the runtime keeps a pool, and would keep the registry with it.
+// time. Each registry has its own pool, so that no channel leaves a bubble of testing/synctest. The pool is not a part of the
+// registry's memory: the runtime keeps pools, and would keep the registry with its pool.
 type Pool struct{ pool sync.Pool }
 
 // get returns a waiter that is not in a queue. The pool may be nil.

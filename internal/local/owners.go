@@ -8,9 +8,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// owners are those that hold a [Side], and how often each does. Most sides have one owner at a time, for which there is no map:
-// a lock that nobody holds any more, and that is cached for long, takes no memory for its former owners. The zero value has none.
-// The lock's mutex guards them, but for count.
+// owners are the owners that hold a [Side], and how often each of them does. Most sides have one owner at a time, for which there
+// is no map: a lock that is no longer held, but stays in the cache, takes no memory for its former owners. The zero value has no
+// owners. The lock's mutex guards all fields except count.
 type owners struct {
 	one   owner.ID
 	more  map[owner.ID]int32 // besides one, who may have left; nil for most
@@ -18,7 +18,7 @@ type owners struct {
 	count atomic.Int32       // how many there are, readable without the mutex
 }
 
-// spare has empty maps. Two readers that come and go would make one each time.
+// spare has empty maps for reuse. Two readers that come and go would otherwise make one each time.
 var spare sync.Pool
 
 // of returns how often o holds the side.

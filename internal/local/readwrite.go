@@ -133,7 +133,7 @@ func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (A
 	if how != Refused {
 		return how, nil
 	}
-	// Readers are kept out only if they can wait.
+	// A reader that does not wait joins the readers, even while others are kept out for a writer elsewhere.
 	if !wait && !writes && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
 		l.read.owners.add(o)
 		return Joined, nil
@@ -217,7 +217,8 @@ func (l *ReadWrite) Answer(waits bool) {
 	l.bar(waits && l.read.phase == phaseHeld)
 }
 
-// Unknown is called when there is no reply: readers may then join for some time, and are kept out for as long, in turn.
+// Unknown is called when there is no reply. It lets readers in if they are kept out, and else keeps them out: so while Redis does
+// not answer, readers join and wait in turn.
 func (l *ReadWrite) Unknown() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -252,8 +253,8 @@ func (l *ReadWrite) holdBack() {
 	}
 }
 
-// again is called by a timer. If the last question is not answered yet, readers are no longer kept out for it. The caller of
-// AfterFunc holds the mutex while it sets timer.
+// again is called by a timer: it asks Redis once more. If the last question is not answered yet, it lets readers in instead. The
+// caller of AfterFunc holds the mutex while it sets timer.
 func (l *ReadWrite) again(timer **time.Timer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
