@@ -9,24 +9,28 @@
 //
 //	shut ──100 ms after the last window, and somebody listens for releases──▶ open for 10 ms ──▶ shut
 //	 │ ╰───100 ms, and nobody listens──▶ noted, and shut
-//	 ╰─────1.7 s of it, and the last long window as long ago──▶ open for 110 ms ──▶ shut
+//	 ╰─────1.7 s after the first such release, and after the last long window──▶ open for 110 ms ──▶ shut
 //
-// While it is shut, a release serves the first ticket. While it is open, the key is removed, and the first call without a
-// ticket may take it; the first ticket looks when the window is over. Readers leave no windows: a writer without a ticket has a
-// guest ticket in the queue, see internal/protocol/lua/readwrite.lua. The releasing process says what it knows:
+// While the window is shut, a release serves the first ticket. While it is open, the key is removed, and the first call without
+// a ticket may take it; the first ticket looks when the window is over. Readers leave no windows: a writer without a ticket has
+// a guest ticket in the queue, see internal/protocol/lua/readwrite.lua. The releasing process says what it knows:
 //
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
 //	quiet       no process is known to try without a ticket: there is a long window each 15 s
 //	nothing     the server learns from the mark in the key whether others wait, and from the queue whether a window is due
 //
-// Calls without a ticket are noticed in three ways. Java runs a script that the server knows from then on, see Node.Quiet in
-// internal/transport. Calls of this library that wait without a ticket leave a trace in the queue. In Spring's format an owner
-// without a ticket is noticed when a call with a ticket looks. After the last two, long windows are due as if it were not
-// quiet, until the next one has come. In Redisson's format, and for read-write locks, a holder's name does not show
-// whether the holder has a ticket. The holder's script shows it, until the server's scripts are flushed while the lock is held.
-// Any other client, such as a loop of SET NX by hand, gets a long window each 15 s, until it is noticed. An untended queue lasts
-// two minutes. If each hold lasts longer than that, each begins a new queue, and there may never be a long window.
+// Calls without a ticket are noticed in three ways:
+//
+//   - Java runs a script that the server knows from then on, see Node.Quiet in internal/transport.
+//   - A call of this library that waits without a ticket leaves a trace in the queue.
+//   - In Spring's format, a call with a ticket that looks sees an owner without one. In Redisson's format, and for read-write
+//     locks, a holder's name does not show whether it has a ticket. There the holder's script shows it, unless the server's
+//     scripts are flushed while the lock is held.
+//
+// After the last two, long windows are due as if it were not quiet, until the next one has come. Any other client, such as a
+// loop of SET NX by hand, gets a long window each 15 s, until it is noticed. An untended queue lasts two minutes. If each hold
+// lasts longer than that, each begins a new queue, and there may never be a long window.
 //
 // Without a queue the process backs off:
 //
@@ -45,26 +49,26 @@ import (
 
 const (
 	// turnaround is the length of a short barging window: a waiter in another process can wake up and take a released lock in it,
-	// even on a busy machine. Often is the distance of two. These and the next two are SHORT, OFTEN, WIDE and SELDOM in
-	// internal/protocol/lua/windows.lua.
+	// even on a busy machine. Often is the time between two such windows. These and the next two are SHORT, OFTEN, WIDE and SELDOM
+	// in internal/protocol/lua/windows.lua.
 	turnaround = 10 * time.Millisecond
 	often      = 10 * turnaround
 
-	// Window is the length of a long barging window: a process that tries each 100 ms surely tries in it. Seldom is the distance of
-	// long ones while it is quiet and no trace was left.
+	// Window is the length of a long barging window: a process that tries each 100 ms surely tries in it. Seldom is the time
+	// between two long windows while it is quiet and no trace was left.
 	Window = often + turnaround
 	seldom = 15 * time.Second
 
-	// NotifyAfter is after how long a waiting call is told that it is the next one: until then it looks by itself. It is a second in
-	// internal/protocol/lua/queue.lua, too.
+	// NotifyAfter is how long a call must have waited before a message tells it that it is the next one. Until then it looks by
+	// itself. It is a second in internal/protocol/lua/queue.lua, too.
 	NotifyAfter = time.Second
 
-	// EvidenceAge is by how much the evidence for quiet may be older than the hold that is released. A call that begins to try
-	// during a long hold may be missed by its release; the release of the next hold notices it. It is half a second more than the
-	// longest time between two questions for it, see keepAlive in internal/transport.
+	// EvidenceAge is by how much the evidence for quiet may be older than the hold that is released. If a call begins to try during
+	// a long hold, the release of that hold may miss it; the next release notices it. EvidenceAge is half a second more than the
+	// longest time between two questions for the evidence, see keepAlive in internal/transport.
 	EvidenceAge = 1500 * time.Millisecond
 
-	// busyFor is for how long others are assumed to wait for a lock after they were seen waiting.
+	// busyFor is how long others are assumed to wait for a lock after they were seen waiting.
 	busyFor = 500 * time.Millisecond
 )
 
@@ -96,9 +100,9 @@ func (s *State) Busy(now clock.Instant) bool {
 
 func (s *State) busy(now clock.Instant) bool { return s.seen != 0 && s.seen.Until(now) < busyFor }
 
-// Tried notes that a call that does not wait found the lock taken. It reports whether such calls are repeated: another one did
-// before, no longer ago than the distance of long windows without a trace. For tries that are further apart a trace changes
-// little.
+// Tried notes that a call that does not wait found the lock taken. It reports whether such calls are repeated: whether another
+// one found the lock taken in the 15 s before. For tries that are further apart a trace changes little, since a long window is
+// due each 15 s without one.
 func (s *State) Tried(now clock.Instant) (repeated bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,9 +111,9 @@ func (s *State) Tried(now clock.Instant) (repeated bool) {
 	return last != 0 && last.Until(now) < seldom
 }
 
-// Released notes the reply to a release, and whether goroutines of this process wait that must let others go first. Where calls
-// do not queue, the next one backs off then if others have the lock, or have had no chance for a while. Replies that come at
-// the same time are noted in any order: the next one decides, and a wrong note costs a try.
+// Released notes the reply to a release. Yields says that goroutines of this process wait, and must let others go first. Without
+// a queue, the next call then backs off, if others wait or have had no chance for a while. Replies that come at the same time are
+// noted in any order: a wrong note costs one try, and the next reply corrects it.
 func (s *State) Released(reply int64, yields, queues bool, at clock.Instant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +143,9 @@ func (s *State) Unqueued() {
 	s.backsOff = s.backsOff || s.contested
 }
 
-// BackOff reports whether the call lets others go first, once, without a queue: this process has had the lock for the handoff
-// limit, and has released it for that reason. Pause is for how long: others poll, or are woken.
+// BackOff reports whether a call without a queue must let others go first, once: this process has had the lock for the handoff
+// limit, and has released it for that reason. Pause is how long the call waits. It is short if the others are woken, and longer
+// than the poll interval if they poll.
 func (s *State) BackOff(poll time.Duration, woken bool) (pause time.Duration, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
