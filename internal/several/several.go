@@ -1,5 +1,5 @@
-// Package several decides how a call acquires several paths, and how they are released: what is asked in which order, what one
-// script is about, what is given back. It does no I/O.
+// Package several decides how a call acquires and releases several paths: in which order it asks, which paths share a script, and
+// what it gives back. It does no I/O.
 package several
 
 import (
@@ -31,8 +31,8 @@ func Ordered(paths []string) ([]string, error) {
 	return ordered, nil
 }
 
-// Scripts divides paths into those that one command each is about: on a cluster those of a slot. A single path, and one that is
-// alone in its slot, goes by itself. Nil: none is single.
+// Scripts divides paths into groups, with one script for each: on a cluster, a group has paths of one slot. A path goes by itself
+// if single reports true for it, or if it is alone in its slot. If single is nil, no path is single.
 func Scripts[T any](paths []T, cluster bool, key func(T) string, single func(T) bool) (scripts [][]T) {
 	few := !cluster && len(paths) > 0 && len(paths) <= mostInScript
 	if few && (single == nil || !slices.ContainsFunc(paths, single)) { // most calls
@@ -82,8 +82,8 @@ func (c Call) GoesOn(err error) (goesOn bool, failure error) {
 	}
 }
 
-// Blamed returns which of the errors of its scripts a call returns: that another owner has a path only if Redis has not failed,
-// and that the call's context has ended only if no path was seen taken.
+// Blamed returns the index of the error that the call returns, of all errors of its scripts. A failure of Redis comes first, then
+// that another owner has a path, then that the call's context has ended.
 func Blamed(errs []error) (blamed int) {
 	for i, err := range errs {
 		if weight(err) > weight(errs[blamed]) {
@@ -109,7 +109,7 @@ func weight(err error) int {
 	}
 }
 
-// Taken returns which path was seen taken, of those that a call has asked for with these errors; -1: none.
+// Taken returns the index of the first path that was seen taken, by the errors of the paths; -1: none was.
 func Taken(errs []error) int {
 	return slices.IndexFunc(errs, func(err error) bool {
 		return err == fault.Busy || errors.As(err, new(fault.HeldError)) //nolint:errorlint // never wrapped
@@ -125,7 +125,7 @@ const (
 	Unknown                  // it may have each: they are removed
 	Granted                  // it has each
 	Suspect                  // it has each if the server confirms it, since the reply came late
-	Elsewhere                // they are on several servers, or may be, of a proxy or while a slot moves: all are given back
+	Elsewhere                // they are, or may be, on several servers, behind a proxy or while a slot moves: all are given back
 )
 
 // Reply is the reply to a script that asked for several paths.
@@ -153,8 +153,9 @@ func (r Reply) Outcome() Outcome {
 	}
 }
 
-// Released divides the paths of a script that released several: those that it has left, each to be released by itself, and those
-// that it has released, or may have. Free says which it has found; err is why there is no reply.
+// Released divides the paths of a script that releases several. Left are the paths that the script has left, so each must be
+// released by itself; found are those that it has released, or may have. Free is the reply, with 0 for a path that was left; err
+// is why there is no reply.
 func Released[T any](paths []T, free []int64, err error) (left, found []T) {
 	switch {
 	case err == nil:
