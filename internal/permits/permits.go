@@ -32,7 +32,7 @@ type group[L comparable] struct {
 
 const leastUnused = 1000 // fewer groups are kept, for the next calls
 
-// New has no calls. Common makes what all calls of a key have in common, which is no call itself.
+// New makes an empty set of calls. Common makes what all calls of a key have in common, which is no call itself.
 func New[L comparable](keyOf func(L) string, common func(key string) L) *Calls[L] {
 	return &Calls[L]{
 		keyOf: keyOf, common: common,
@@ -47,7 +47,7 @@ func (p *Calls[L]) Of(key string) L {
 	return p.group(key).common
 }
 
-// group is for a caller that holds the mutex.
+// group returns the group of a key, and makes it if there is none. The caller holds the mutex.
 func (p *Calls[L]) group(key string) *group[L] {
 	g := p.groups[key]
 	if g == nil {
@@ -69,7 +69,7 @@ func (p *Calls[L]) dropUnused() {
 	p.unused = max(leastUnused, 2*len(p.groups))
 }
 
-// Join adds a call, which is made with what all calls of its key have in common. That is not dropped meanwhile.
+// Join adds a call. Call makes it from what all calls of its key have in common, which is not dropped meanwhile.
 func (p *Calls[L]) Join(key string, call func(common L) L) L {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *Calls[L]) All() []L {
 	return slices.Collect(maps.Keys(p.calls))
 }
 
-// News reports whether the number of permits differs from the one found before.
+// News notes the number of permits that Redis has. It reports whether that differs from the number found before.
 func (p *Calls[L]) News(key string, number int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
