@@ -72,7 +72,7 @@ type Cache[K Kept] struct {
 	rest     turns[K] // more of these, which DropUnused has yet to look at
 }
 
-// portion is after how many items a loop lets others have the mutex, so that they wait for a millisecond or two at most.
+// portion is how many items a loop handles before it lets others have the mutex, so that they wait 1 or 2 ms at most.
 const portion = 100
 
 // dropped is added to pins while the item is not in the cache: so low that callers that have not noticed yet cannot raise pins
@@ -109,7 +109,7 @@ func (c *Cache[K]) Put(k K) K {
 	return k
 }
 
-// Readmit begins a use of the item that has the name of k: k itself if there is none.
+// Readmit begins a use of the item in the cache that has the name of k. If there is none, it puts k back.
 func (c *Cache[K]) Readmit(k K) (K, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,9 +133,10 @@ func (c *Cache[K]) insert(k K) {
 	c.size++
 }
 
-// makeRoom drops items until there is room for one more, and reports whether there is. While Resize runs, which may have many
-// items to drop, makeRoom drops one item for the new one, and leaves the others to Resize: so Resize comes to its end, however
-// many items are added meanwhile. The caller holds the mutex.
+// makeRoom drops items until there is room for one more, and reports whether there is. The caller holds the mutex.
+//
+// While Resize runs, which may have many items to drop, makeRoom drops one item for each new one, and leaves the rest to Resize.
+// So Resize ends, however many items are added meanwhile.
 func (c *Cache[K]) makeRoom() bool {
 	if c.resizing > 0 {
 		size := c.size
@@ -232,9 +233,10 @@ func (c *Cache[K]) breathe() {
 	c.mu.Lock()
 }
 
-// DropUnused drops, in portions, every item that is not in use and was last used before an instant. It takes items from the end
-// of the rest, which stays a heap, and puts the remaining ones into the queue: so at any time each item that may be dropped is
-// in one of the two.
+// DropUnused drops, in portions, every item that is not in use and was last used before an instant.
+//
+// It moves the queue to rest, takes one item after another from the end of rest, which therefore stays a heap, and puts those
+// that it keeps into the queue. So each item that may be dropped is always in one of the two.
 func (c *Cache[K]) DropUnused(before clock.Instant) (count int) {
 	c.expiring.Lock()
 	defer c.expiring.Unlock()
@@ -310,7 +312,7 @@ type index[K Kept] struct {
 	parts [parts]part[K]
 }
 
-// parts is their number: a registry may be one of hundreds, so an empty one must be small, too.
+// parts is the number of parts of an index. It is small, because a process may have hundreds of registries, most of them empty.
 const parts = 32
 
 type part[K Kept] struct {
@@ -319,7 +321,7 @@ type part[K Kept] struct {
 	most  int // how many items there were since the map was made
 }
 
-// leastShrunk is from how many items on a map is replaced when few are left: it never shrinks by itself.
+// leastShrunk is how large a map must have been to be replaced when few items are left: a map never shrinks by itself.
 const leastShrunk = 128
 
 func (x *index[K]) part(name Name) *part[K] {
