@@ -6,7 +6,7 @@ import (
 	"os/exec"
 )
 
-// variable is set where a program was started by [Again].
+// variable is set in a program that [Again] has started.
 const variable = "LOCKREGISTRY_PEER"
 
 // Again starts this program once more. [Main] says what it does there.
@@ -20,7 +20,7 @@ func Again(name string) (*Peer, error) {
 	return Start(name, cmd)
 }
 
-// Main has all requests carried out, and ends the program, where that was started by [Again]. Elsewhere it does nothing.
+// Main serves all requests and then ends the program, if [Again] has started it. Otherwise it does nothing.
 func Main(run func(request Fields) (Fields, error)) {
 	if os.Getenv(variable) == "" {
 		return

@@ -62,7 +62,7 @@ func (p Java) Build(ctx context.Context) error {
 	return os.WriteFile(p.stamp(), nil, 0o600)
 }
 
-// stamp is a file whose age tells when everything was last built.
+// stamp returns the path of an empty file, which was written when everything was last built.
 func (p Java) stamp() string { return filepath.Join(p.Dir, "target", "built") }
 
 func (p Java) newestSource() (newest time.Time, err error) {

@@ -26,7 +26,7 @@ type Peer struct {
 	exit   error         // how it ended; written before gone is closed
 	limit  time.Duration // closeLimit, but in tests
 
-	writing sync.Mutex // held while a request is written: as long as the process reads nothing
+	writing sync.Mutex // held while a request is written, which may take until the process reads
 	mu      sync.Mutex
 	last    int
 	pending map[string]*Call // nil once the process has ended
@@ -130,7 +130,7 @@ func (c *Call) What() string { return c.what }
 // Stderr returns the end of the process's standard error so far.
 func (c *Call) Stderr() string { return c.peer.stderr.String() }
 
-// Done is closed once the reply is there.
+// Done returns a channel that is closed once the reply is there.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
 func (c *Call) end(reply Reply, err error) {
