@@ -9,26 +9,26 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// beside are the keys that a call names besides its lock's: all that the script may touch, so that a server or a proxy knows them
-// before the script runs. They are in the lock's slot.
+// beside has the keys that a call names besides its lock's key: all that the script may touch, so that a server or a proxy knows
+// them before the script runs. They are in the lock's slot.
 //
-// A call with such keys may be refused where the script would run with the lock's key alone:
+// A call with such keys may be refused although the script would run with the lock's key alone:
 //
 //   - The user lacks permission for one of the keys: NOPERM.
 //   - A proxy keeps them on several servers: CROSSSLOT, or words of its own.
 //   - The slot of a cluster moves, and the keys are at two nodes, or one of them does not exist: TRYAGAIN.
 //
 // The script has not run then. So the call is narrowed, to the lock's key alone, and sent again: it goes on without a queue. The
-// fencing counter is then named as an argument: the script draws from it, or fails. A reader's call keeps the key of its own
-// lease at first, so that it shows which of the keys are refused. A script cannot tell the queue from that key, so a call that
-// leaves out the own lease also leaves out the queue.
+// fencing counter is then named as an argument: the script draws from it, or fails. A reader's call at first leaves out the queue
+// alone, and keeps the key of its own lease: so the reply shows which of the two is refused. A script cannot tell these two keys
+// apart by position, so a call without the key of the lease has no key of the queue either.
 //
-// A look at a ticket is not narrowed: without the queue it would obtain the lock, and leave the ticket there. A later release
-// would then grant the lock to the same hold once more.
+// A look at a ticket is not narrowed. Without the queue it would obtain the lock, and leave the ticket in the queue, so that a
+// later release would grant the lock to the same hold once more.
 //
-// While a slot moves, a call that waits in a queue, or may begin one, is not narrowed. Where the lock's key is, it could begin a
-// second queue, and the move of the first one would fail. It tries again later. For the same reason fencing counters are always
-// keys on a cluster.
+// While a slot moves, a call that waits in a queue, or may begin one, is not narrowed, but tries again later. At the node of the
+// lock's key it could begin a second queue, and the move of the first one would fail. For the same reason fencing counters are
+// always keys on a cluster.
 type beside struct {
 	counter string   // the fencing counter; it is the second key. Empty: none, or among the others
 	others  []string // keys without which the call cannot be sent: of other locks, and on a cluster the counters
@@ -38,7 +38,7 @@ type beside struct {
 	shape  shape
 	waits  bool    // it waits in a queue, or may begin one
 	narrow bool    // the counter and the queue are left out
-	bare   bool    // so is a reader's own lease
+	bare   bool    // a reader's own lease is left out, too
 	why    string  // the last refusal of keys that lasts; empty: there was none
 	known  *Beside // nil: what is learned is not kept
 }
@@ -142,8 +142,8 @@ func (c *Call) leaveOut() {
 	}
 }
 
-// learn notes that a narrowed call was executed, so that the keys that it has left out last were what was refused: nothing is
-// known of those before.
+// learn notes which keys are refused, once a narrowed call was executed: the keys that it has left out last. Nothing is known of
+// keys that it had left out before.
 func (c *Call) learn(err error) {
 	if c.why == "" || c.known == nil || !fault.Answered(err) || fault.Refusal(err) {
 		return
@@ -155,7 +155,7 @@ func (c *Call) learn(err error) {
 	}
 }
 
-// Beside is what a registry has learned of keys besides those of locks: whether they are refused. Then its calls are narrow from
+// Beside is what a registry has learned of keys besides those of locks. While they count as refused, its calls are narrow from
 // the beginning.
 type Beside struct {
 	clock  clock.Clock

@@ -160,7 +160,7 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	return f.named(c)
 }
 
-// named returns a call whose keys are known to be refused, or not.
+// named returns a call, narrowed if its keys are known to be refused.
 func (f *Format) named(c Call) Call {
 	if c.known = f.Beside; c.shape != fixed && f.Unqueued() != "" {
 		c.bare = f.Beside.Refused() == "" || f.Beside.leases.now(f.Beside.clock) != ""
@@ -219,7 +219,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 // wait in the queue or one of them has the key now, or [NoQueue].
 func (f *Format) Release(r Release) Call {
 	if f.format.Many {
-		r.Queued = true // only releases wake waiting calls, so those of a registry that was refused the queue must do so, too
+		r.Queued = true // only releases wake waiting calls: so does one of a registry that was refused the queue
 	}
 	quiet, manner, keep := r.words()
 	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", quiet, f.Sharded()}}
@@ -255,8 +255,8 @@ func (f *Format) removes() (removal, old string) {
 	return removal, old
 }
 
-// ReleaseAll returns one call that releases the locks of a slot that their holds have and nobody waits for, see [Released]. It is
-// for plain locks, and panics for others.
+// ReleaseAll returns one call for several keys of a slot: it releases the locks that are their holds' and that nobody waits for,
+// see [Released]. It is for plain locks, and panics for others.
 func (f *Format) ReleaseAll(all []Release) Call {
 	if f.format.scripts.releaseAll == nil {
 		panic("lockregistry: several locks together are released of " + f.format.name() + ", which is not a format of plain locks")
@@ -279,7 +279,7 @@ func (f *Format) ReleaseAll(all []Release) Call {
 		}
 		queue := f.Queue(r.Key)
 		if !r.Queued || queue == "" {
-			queue = r.Key // it exists: if others have a queue, this lock is left
+			queue = r.Key // in place of a queue: it exists, so the script leaves this lock if it looks at queues
 		} else {
 			queued = true
 		}

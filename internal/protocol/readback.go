@@ -11,18 +11,22 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// readings are the commands that follow a script which obtains several locks, in its pipeline: each reads one lock's key. That of
-// the first lock is not read: the script has gone where it belongs, as the scripts of one lock do.
+// readings are commands that follow a script for several locks, in one pipeline: each reads the key of one lock. The key of the
+// first lock is not read: like the script of a single lock, the script was sent to the server of that key.
 //
-// A proxy in front of several servers sends a script where its first key belongs. Some refuse scripts whose keys belong to
-// several servers; others do not look. The script then obtains locks at a server to which no other command about them comes: two
-// owners could have one of them. A command of one key goes where all commands about that key go. So if each lock has its hold
-// there, the script has reached it. No sample of keys shows that for others: some keys are on one server by chance.
+// Some proxies in front of several servers refuse a script whose keys belong to several of them; others do not look:
+//
+//  1. The proxy sends the script to the server of the first key, where it obtains all locks.
+//  2. All other commands about a lock go to the lock's own server, which does not know the hold.
+//  3. Another owner obtains the lock there.
+//
+// A command with a single key goes to the server of that key. So if each reading finds its hold, the script has run at the
+// servers of all keys. All must be read, since some keys are on the same server by chance.
 //
 // A call that waits for replicas reads nothing back: no such proxy knows WAIT, which has no key.
 //
-// If a reading comes late, or behind a change of the key, it may miss a hold that was there; and it may be refused. Then, too,
-// the call obtains the locks one by one, which is always right.
+// A reading may miss a hold that was there, if it comes late or after a change of the key; and it may be refused. Then, too, the
+// call obtains the locks one by one, which is always right.
 type readings struct {
 	of     []reading
 	fields bool // the holds are fields of hashes, else values
@@ -31,9 +35,9 @@ type readings struct {
 
 type reading struct{ key, value string }
 
-// ReadBack is what the readings behind a script that has granted locks have found.
+// ReadBack is what the readings have found after a script that has granted locks.
 type ReadBack struct {
-	Missing []int // the locks that have no hold where commands of their key alone find it
+	Missing []int // the locks whose own server does not have the hold
 	Refused bool  // a reading was refused
 }
 
@@ -46,8 +50,8 @@ func (r *readings) ReadsBack() bool { return len(r.of) > 0 }
 // ReadBack returns what the last execution has found.
 func (r *readings) ReadBack() ReadBack { return r.last }
 
-// SendOnce sends the call's command, once, with the readings behind it. A reading without an answer is the result: the locks may
-// be there. Blocks: as of Command.
+// SendOnce sends the call's command, once, followed by the readings. If a reading is not answered, SendOnce returns that: the
+// locks may be there. For blocks see Command.
 func (c *Call) SendOnce(ctx context.Context, way rueidis.CoreClient, blocks bool) rueidis.RedisResult {
 	command := c.Command(way.B(), blocks)
 	if !c.ReadsBack() {
@@ -94,9 +98,9 @@ func (r reading) found(reply rueidis.RedisResult, field bool) (bool, error) {
 	return value == r.value || value == r.value+"+", err // with the mark: others wait
 }
 
-// GiveBack returns the call that removes the holds that a script for several locks, a call of ObtainAll, has obtained at a server
-// to which commands of one key do not come: the missing ones. Others do not wait there. The other holds are where they belong,
-// and others may wait for them, so each is released by itself.
+// GiveBack returns the call that removes what a call of ObtainAll has obtained at a server where it does not belong: the holds
+// of the missing locks. No call waits for them there. The other holds are where they belong, and calls may wait for them, so each
+// of these is released by itself.
 func (f *Format) GiveBack(obtained Call, missing []int) Call {
 	c := Call{Script: giveBackAll, Key: obtained.Key, more: []string{}} // the key says where the script has run
 	values := []string{""}
@@ -115,9 +119,10 @@ func (f *Format) GiveBack(obtained Call, missing []int) Call {
 
 var giveBackAll = Load("give_back_all")
 
-// Apart is what a registry knows of a proxy that keeps keys on several servers. A reading may have missed a hold that was there,
-// and a proxy may be replaced. So the registry tries again after a minute, and after twice as long each time that it sees a proxy
-// once more, up to an hour. Once it has worked for as long, it begins anew. Such a try costs a script and its undoing.
+// Apart is what a registry knows of a proxy that keeps keys on several servers. It may be wrong: a reading may have missed a hold
+// that was there, and a proxy may be replaced. So the registry tries again after a pause: a minute, then twice as long each time
+// that it sees a proxy once more, up to an hour. If it sees none for as long as the last pause, the next pause is a minute again.
+// Such a try costs a script and its undoing.
 type Apart struct {
 	seen atomic.Bool // that was noted at any time
 
@@ -169,8 +174,8 @@ func (a *Apart) Worked() {
 	a.worked = true
 }
 
-// Seen reports whether what reads keys, and has no readings behind it, must ask for one key after another at now: until calls
-// that obtain several have worked for as long as they paused. Until one of them has tried, the last sighting counts.
+// Seen reports whether commands about several keys that no readings follow must be sent for one key after another at now. They
+// must from a sighting on for 2 × pause, and until a script has obtained several keys where they belong.
 func (a *Apart) Seen(now clock.Instant) bool {
 	if a == nil || !a.seen.Load() {
 		return false

@@ -11,8 +11,8 @@ import (
 // Endless is the rest of a lease that has no end.
 const Endless = -time.Millisecond
 
-// remaining is what the server says that a lease has left: whole milliseconds, of which the last one is 0; negative when it
-// has no end.
+// remaining returns what a lease has left, from the server's reply to PTTL: whole milliseconds, of which the last one is 0. A
+// lease without end is negative.
 func remaining(pttl int64) time.Duration {
 	if pttl == 0 {
 		pttl = 1

@@ -36,8 +36,9 @@ type Call struct {
 	beside
 	readings
 
-	// For an obtaining call: a command that was not executed, since the server does not know the script, for instance, is not sent
-	// again once the caller has given up. The removal of its grant is under way by then, and would come first.
+	// DropIfAbandoned is set for an obtaining call. If its command was not executed, for instance because the server did not know
+	// the script, it is not sent again once the caller has given up: the removal of its grant is already under way, and would be
+	// executed first.
 	DropIfAbandoned bool
 	source          bool // the server does not know the script: its source is sent
 
@@ -187,7 +188,7 @@ func SendAll(ctx context.Context, way rueidis.CoreClient, calls []Call, wanted f
 type Reply struct {
 	Granted bool          // the hold owns the key
 	Token   uint64        // the fencing token, if one was wanted
-	Left    time.Duration // else the rest of the owner's lease: not known if not positive, but for Endless
+	Left    time.Duration // else the rest of the owner's lease: not known if not positive, except Endless
 
 	// For a call that asks something of the queue, if not granted; else empty.
 	State   string // as in the scripts
