@@ -27,7 +27,7 @@ import (
 // sort before the one that it waits for: no two callers wait for each other.
 //
 // Behind a proxy that keeps the paths on several servers a script does not obtain them, see readback.go in internal/protocol.
-// A registry that has seen that goes in order for a while. Whatever else sends one script for several paths must look at Apart,
+// A registry that has seen that goes in order for a while. Other code that sends one script for several paths must look at Apart,
 // too.
 
 // AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has all; with [NoWait] it
@@ -120,7 +120,7 @@ type multiAcquire struct {
 // takenLock is a lock that the call has seen taken, and has not obtained since.
 type takenLock struct {
 	lock    *Lock // nil: there is none
-	inRedis bool  // it may be taken here otherwise
+	inRedis bool  // it was taken in Redis; otherwise in this process
 }
 
 // several checks the arguments of AcquireAll.
@@ -276,8 +276,8 @@ func (b *multiAcquire) timeOver(ctx context.Context, now clock.Instant) error {
 	}
 }
 
-// unasked returns what the call fails with when its time ended before it could ask for l: that a lock is taken only if it has
-// seen that. Why is the end of ctx, or fault.Busy.
+// unasked returns the error of a call whose time ended before it could ask for l. The error says that a lock is taken only if the
+// call has seen that. Why is the end of ctx, or fault.Busy.
 func (b *multiAcquire) unasked(l *Lock, why error) (about *Lock, asked bool, err error) {
 	taken := b.taken
 	if taken.lock == nil {
@@ -290,7 +290,7 @@ func (b *multiAcquire) unasked(l *Lock, why error) (about *Lock, asked bool, err
 }
 
 // settle gives the holds the terms that the call has asked for, and renews them, since the call may have waited for most of
-// their leases. After a transient failure they stay valid for as long as they certainly are.
+// their leases. After a transient failure each hold stays valid for the rest of its lease.
 func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	return queue.Each(holds, func(h *Hold) error {
 		q := b.request
@@ -380,8 +380,8 @@ func (b *multiAcquire) won(ctx context.Context, group *queue.Group, as []owner.I
 	return holds, at, lost
 }
 
-// tellWon tells an observer of the paths that Redis has granted at once. It may be slow: by then the call has no path left that
-// others may have.
+// tellWon tells an observer of the paths that Redis has granted at once. The observer may be slow, so a call that fails gives the
+// paths back first.
 func (b *multiAcquire) tellWon(ctx context.Context, group *queue.Group) {
 	for i, l := range b.locks {
 		if group.Won(i) {
@@ -427,7 +427,8 @@ type contextFor struct{ parent, ctx context.Context }
 
 // contextOfAll returns a context that ends when one of the paths is lost, and carries them all, the first one given innermost.
 // For the parent of one of the previous calls it returns the same context, so that a program that calls Context before each of
-// its steps does not fill the memory. Calls at the same moment may forget each other's context, which costs another one later.
+// its steps does not fill the memory. If two calls come at the same moment, one may overwrite what the other has noted: then a
+// later call makes another context.
 func (h *Hold) contextOfAll(parent context.Context) context.Context {
 	var last []contextFor
 	if before := h.last.Load(); before != nil {

@@ -38,8 +38,8 @@ type LeaseOption interface {
 	seam.LeaderOption
 }
 
-// option is one option of one call. It refers to nothing, and none of its functions is called through an interface: so neither
-// the options of a call nor its request move to the heap.
+// option is one option of one call. It has no pointers, and its methods are not called through an interface: so neither the
+// options of a call nor its request move to the heap.
 type option struct {
 	kind  optionKind
 	value time.Duration // or a number of permits
@@ -60,7 +60,7 @@ const (
 	isUnlogged // likewise
 )
 
-// What is behind the interfaces: for each set of calls a type, which fits no other call, even by a type assertion.
+// The types behind the interfaces: one for each set of calls. It fits no other call, even by a type assertion.
 type (
 	lockOption      struct{ option }
 	semaphoreOption struct{ option }
@@ -81,7 +81,7 @@ func (leaseOption) ofLock()          {}
 func (leaseOption) ofSemaphore()     {}
 func (leaseOption) ofOnce()          {}
 
-// optionIn returns the option in an interface of this package. There is none in nil, and in what a user's type embeds.
+// optionIn returns the option in an interface of this package. Nil has none, nor has a user's type that embeds an option.
 func optionIn(o any) (_ option, found bool) {
 	switch o := o.(type) {
 	case lockOption:
@@ -199,7 +199,7 @@ type request struct {
 
 // caller is who makes a call.
 type caller struct {
-	as     owner.ID       // a Hold, or a run of Once; nobody: who the context says
+	as     owner.ID       // a Hold, or a run of Once; nobody: the caller that the context names
 	in     tenure.In      // what the context carries: it is asked once for each call
 	nested *tenure.Tenure // the call has entered another owner's hold; nil: it has not
 }

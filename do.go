@@ -65,7 +65,7 @@ func (l *Lock) do(ctx context.Context, fn func(context.Context) error, q *reques
 }
 
 // undo undoes the lock of a call of Do, which may have nested in the hold of another owner. If that hold is lost, the goroutine
-// may have locked for itself since, and keeps that.
+// may have locked for itself since: undo leaves that lock alone.
 func (l *Lock) undo(ctx context.Context, q *request) error {
 	now := l.reg.cache.current(l)
 	switch t := q.nested; {

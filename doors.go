@@ -9,7 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
-// What packages leader and inspect and lockreg need, and tests of other modules.
+// init gives packages leader and inspect, lockreg, and tests of other modules what they need of this package.
 func init() { //nolint:gochecknoinits // other packages cannot import these names
 	seam.Lockregistry.Leads = lockOption{option{kind: isLeads}}
 	seam.Lockregistry.Unlogged = acquireOption{option{kind: isUnlogged}}

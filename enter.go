@@ -32,8 +32,8 @@ func ContextWithOwner(ctx context.Context) context.Context {
 	return tenure.NewOwner(ctx)
 }
 
-// acquire is Lock and TryLock, and the first part of Do and Acquire. It gets the local half, then the half in Redis. Bad is what
-// is wrong with the options, if anything is. See attempt.try on the size of its stack.
+// acquire is Lock and TryLock, and the first part of Do and Acquire. It gets the local half, then the half in Redis. Bad is the
+// error of the call's options. Its stack must stay small, for the reason that queue's attempt.try gives.
 func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (got bool, err error) {
 	if ctx != nil {
 		q.in = tenure.CarriedBy(ctx)
@@ -66,8 +66,8 @@ func (r *Registry) observed() clock.Instant {
 	return r.now()
 }
 
-// tellOfCall is tellAcquired for a call that may have the lock. If the observer ends the goroutine, nobody gets the lock from the
-// call, so nobody would unlock it: tellOfCall does.
+// tellOfCall is tellAcquired for a call that may have the lock. If the observer ends the goroutine, the call does not return, so
+// its caller would never unlock the lock: tellOfCall does.
 func (l *Lock) tellOfCall(ctx context.Context, op string, q *request, began clock.Instant, got bool, err error) {
 	returned := false
 	defer func() {
@@ -79,8 +79,8 @@ func (l *Lock) tellOfCall(ctx context.Context, op string, q *request, began cloc
 	returned = true
 }
 
-// get gets the local half, then the half in Redis. Queued: the call has waited before. Asked: it had the local half, and asked
-// Redis.
+// get gets the local half, then the half in Redis. Queued says that the call has waited before. Asked reports whether it got the
+// local half, and asked Redis.
 func (l *Lock) get(ctx context.Context, q *request, queued bool) (asked bool, err error) {
 	in, err := l.enter(ctx, q)
 	if in.lock != nil {
@@ -138,7 +138,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	if q.wait > 0 {
 		deadline = l.reg.now().Add(q.wait)
 	}
-	if l.reg.drain.Begun() && l.reg.turnsAway(q.in.Carried) { // after the pin: either this sees the shutdown, or Shutdown this call
+	if l.reg.drain.Begun() && l.reg.turnsAway(q.in.Carried) { // after the pin: this call sees the shutdown, or Shutdown sees the pin
 		return in, ErrClosed
 	}
 	if q.lease == nil {
@@ -220,7 +220,7 @@ func (l *Lock) enterLocal(
 ) (how local.Admission, queued bool, err error) {
 	how, w := l.half().Enter(o, q.lease.Length, q.patient(), l.reg.waiters)
 	if how == local.Refused && l.attend(w != nil) && w == nil {
-		// The lock was free. If it is refused again, another call was quicker.
+		// The owners of a lost hold were evicted. If the call is refused again, another one was quicker.
 		how, w = l.half().Enter(o, q.lease.Length, false, l.reg.waiters)
 	}
 	if w == nil {
@@ -257,7 +257,8 @@ func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.
 	return err
 }
 
-// forsake ends the wait of a call in which a method of its context has panicked, as if it had never come. The caller has a pin.
+// forsake ends the wait of a call in which a method of its context has panicked, as if the call had not been made. Its caller has
+// a pin.
 func (l *Lock) forsake(w *local.Waiter, o owner.ID, t *waitEnd) {
 	if !t.came { // else the waiter has left the queue
 		t.how = l.half().Wait(queue.NoTime, w, passed)
@@ -290,9 +291,9 @@ func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error, waits boo
 	return fault.Explain(why, l.redis.LastFailure(waits))
 }
 
-// acceptHandoff gives a hold that was handed over the terms that its new owner's call asked for. When it reports false, the owner
-// has left again, and the pin is gone with the hold: there was an error, or the hold was lost before the owner had it. So the
-// observer is told of no release, and the call, whose time may be over, waits for none.
+// acceptHandoff gives a hold that was handed over the terms that its new owner's call asked for. It reports false after an error,
+// or when the hold was lost before the owner had it. Then the owner has left again, and the pin is gone with the hold. The
+// observer is not told of a release, and the call, whose time may be over, does not wait for one.
 func (l *Lock) acceptHandoff(o owner.ID, q *request) (got bool, err error) {
 	if err = queue.TooShort(q.lease, l.redis.Node()); err == nil {
 		if h := l.heldBy(o); h != nil && l.setTerms(h, q) {
@@ -320,7 +321,7 @@ func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
 	return fault.Join(failure, leaving)
 }
 
-// refresh renews the hold for an owner that has entered it. If a method of the context panics, the owner has left it again.
+// refresh renews the hold for an owner that has entered it. If a method of the context panics, refresh unlocks for the owner.
 func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission, until queue.Limits) (err error) {
 	returned := false
 	defer func() {
@@ -338,7 +339,7 @@ func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how loca
 	if q.plain { // with the lease that the hold has
 		asked = nil
 	}
-	if h != nil && how == local.Reentered { // before all that fails: a call that retreats unlocks, which undoes this
+	if h != nil && how == local.Reentered { // first: a call that fails below retreats, and its unlock undoes this
 		h.Nest(o, asked) // mutant: nested call shortens
 		q.plain = true
 	}
@@ -413,7 +414,7 @@ func (l *Lock) takeTurn(
 		defer timer.Stop()
 		timeout = timer.C
 	}
-	refusal := waiting.Enter(&w.Call) // it closes a cycle
+	refusal := waiting.Enter(&w.Call) // if it closes a cycle
 	// Close and Shutdown refuse the calls that they find in the graph; this call may have come too late for them.
 	if refusal != nil || l.reg.isClosed() || l.reg.drain.Begun() && l.reg.turnsAway(q.in.Carried) {
 		timeout = passed
@@ -426,7 +427,7 @@ func (l *Lock) takeTurn(
 	t.came = true
 	why := failing()
 	l.endWait(&w.Call)
-	// A call that gave up let this one in: before Close could refuse it, or because of the failure for which this one fails, too.
+	// A call that gave up has let this one in: before Close could refuse this one, or because of a failure that ends this one, too.
 	if t.how == local.Entered && (l.reg.isClosed() || why != nil) {
 		l.half().Free()
 		t.how = local.Refused
@@ -439,7 +440,7 @@ func (l *Lock) takeTurn(
 		return local.Refused, err
 	case refusal != nil:
 		return local.Refused, refusal
-	case why == nil && l.reg.drain.Begun() && l.reg.now() < deadline: // only Shutdown refuses one so early
+	case why == nil && l.reg.drain.Begun() && l.reg.now() < deadline: // only Shutdown refuses a call before its deadline
 		return local.Refused, ErrClosed
 	default:
 		return local.Refused, why

@@ -93,7 +93,7 @@ func (e *LockError) Error() string {
 // Unwrap returns the reason.
 func (e *LockError) Unwrap() error { return e.Err }
 
-// whoHolds says who has the lock, if known.
+// whoHolds returns a text that names the owner of the lock; empty if the owner is not known.
 func (l *Lock) whoHolds(asked bool) string {
 	locks := []*Lock{l}
 	if l.pair != nil {
@@ -128,8 +128,8 @@ func (l *Lock) describe(o owner.ID) string {
 	}
 }
 
-// gaveUp returns the error of a call that did not get the lock. Wait is how long it was allowed to wait. Asked: the call had
-// the local half, and asked Redis.
+// gaveUp returns the error of a call that did not get the lock. Wait is how long the call was allowed to wait. Asked says that it
+// got the local half, and asked Redis.
 func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) error {
 	if err == fault.Busy { //nolint:errorlint // never wrapped
 		return l.fail(op, fault.NotFreeError{Wait: wait, Who: l.reg.cache.current(l).whoHolds(asked)})
@@ -141,7 +141,7 @@ func (l *Lock) gaveUp(op string, err error, wait time.Duration, asked bool) erro
 	return l.fail(op, l.held(err))
 }
 
-// held adds to the error of a call that was ended by its context who has the lock, if another owner had it.
+// held adds the owner of the lock to err, if the context of a call has ended while another owner had the lock.
 func (l *Lock) held(err error) error {
 	var held fault.HeldError
 	taken := errors.As(err, &held) // in Redis

@@ -34,8 +34,8 @@ import (
 // forHold is a lock as seen by its holds.
 type forHold Lock
 
-// Lost: the waiters of this process must not wait for owners that have lost the lock and may never unlock, and a key that is gone
-// may have gone with all others, the registry's record among them. It comes from any goroutine that notices the loss.
+// Lost is called by the goroutine that notices the loss. The waiters of this process must not wait for owners that have lost the
+// lock and may never unlock. A key that is gone may have gone with all others, the registry's record among them.
 func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	l := (*Lock)(a)
 	if why == fault.KeyGone {
@@ -48,10 +48,10 @@ func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	l.tellLost(held, why)
 }
 
-// Clear: only the path knows whether others wait for what is left, and the cleaner.
+// Clear leaves the removal to the path, which knows the cleaner.
 func (a *forHold) Clear(r hold.Remains) { a.redis.Clear(r) }
 
-// Has: the local half knows who has a hold; the hold does not.
+// Has asks the local half: a hold does not know its owners.
 func (a *forHold) Has(value string, o owner.ID) bool {
 	h := (*Lock)(a).heldBy(o)
 	return h != nil && h.Value() == value
@@ -66,7 +66,8 @@ func (a *forHold) Count() int64 {
 	return 1
 }
 
-// Owners and Delegated are for the search for goroutines that have ended: an owner is left out whose lock another may unlock.
+// Owners and Delegated are for the search for goroutines that have ended. The search leaves out an owner for which another
+// goroutine may unlock.
 func (a *forHold) Owners() []owner.ID        { return (*Lock)(a).half().Owners() }
 func (a *forHold) Delegated(o owner.ID) bool { return a.hold.Delegated(o) }
 
@@ -75,7 +76,8 @@ func lockAbove(h *hold.Hold) *Lock { return (*Lock)(h.Above().(*forHold)) }
 // forQueue is a lock as seen by its path in Redis. The goroutine that has the local half calls its methods, one at a time.
 type forQueue Lock
 
-// NewHold: the value has the registry's next number. A semaphore notes it before Redis is asked: messages name it.
+// NewHold makes a hold whose value has the registry's next number. For a semaphore the number is noted before Redis is asked,
+// since messages name it.
 func (l *forQueue) NewHold(t hold.Terms) *hold.Hold {
 	r := l.reg
 	// The buffer is long enough for most, so that the value costs one allocation.
@@ -89,10 +91,10 @@ func (l *forQueue) NewHold(t hold.Terms) *hold.Hold {
 	return h
 }
 
-// Hold: a message may name the hold that the lock has.
+// Hold returns the lock's hold, which a message may name.
 func (l *forQueue) Hold() *hold.Hold { return l.hold.Load() }
 
-// Won: the lock has the hold before the local half is told, so that the owner and those that wait find it.
+// Won stores the hold before it tells the local half, so that the owner and waiting calls find it.
 func (l *forQueue) Won(h *hold.Hold, since clock.Instant) {
 	of := (*Lock)(l)
 	if of.writes() {
@@ -105,19 +107,20 @@ func (l *forQueue) Won(h *hold.Hold, since clock.Instant) {
 	}
 }
 
-// Free: only the path knows when a key is removed, or surely not the lock's, and the next goroutine may ask Redis.
+// Free lets the next goroutine ask Redis. The path calls it, since only the path knows when the key is removed, or surely not
+// this lock's.
 func (l *forQueue) Free() { (*Lock)(l).freeLocal() }
 
-// Taken: readers that wait for this reply alone go.
+// Taken sends away readers that wait only for this reply.
 func (l *forQueue) Taken() { (*Lock)(l).half().Taken() }
 
-// Contended: a release that leaves the key to others looks whether goroutines of this process wait.
+// Contended is asked by a release, which may have to leave the key to others.
 func (l *forQueue) Contended() bool { return (*Lock)(l).half().Contended() }
 
-// Under: a reader of the owner that writes is granted beside its own writer.
+// Under returns the writer's value: a reader of the writer's owner is granted beside the writer.
 func (l *forQueue) Under() string { return l.pair.under() }
 
-// Block and EndWait: a call that waits for another process may be a part of a cycle.
+// Block and EndWait change the graph of waiting calls: a call that waits for another process may be a part of a cycle.
 func (l *forQueue) Block(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
 	(*Lock)(l).beginWait(ctx, call, w)
 	_ = waiting.Enter(call) // it cannot close a cycle within the process
@@ -131,7 +134,8 @@ type forCache Lock
 // Entry has the pins: a lock that is in use stays in the cache.
 func (a *forCache) Entry() *cache.Entry { return (*Lock)(a).entry() }
 
-// Name: the plain lock and the read-write lock of a path are two entries, although both use the same key in Redis.
+// Name differs for the plain lock and the read-write lock of a path: they are two entries, although both use the same key in
+// Redis.
 func (a *forCache) Name() cache.Name { return cache.Name{Text: (*Lock)(a).Path(), Of: a.pair != nil} }
 
 // forGraph is a lock as seen by the graph of waiting calls, whose mutex may be held.
@@ -139,7 +143,7 @@ type forGraph struct{ lock *Lock }
 
 func lockOf(l deadlock.Lock) *Lock { return l.(forGraph).lock }
 
-// Obstacles: the local half knows whom a call waits for.
+// Obstacles asks the local half, which knows the owners that a call waits for.
 func (w forGraph) Obstacles(c *deadlock.Call) deadlock.Obstacles {
 	l, place := w.lock, c.Place.(*local.Waiter)
 	if l.pair == nil {
@@ -148,13 +152,14 @@ func (w forGraph) Obstacles(c *deadlock.Call) deadlock.Obstacles {
 	return l.pair.local.Obstacles(place, forGraph{&l.pair.reader}, forGraph{&l.pair.writer})
 }
 
-// Stands: nobody waits for a hold that is lost.
+// Stands reports whether the lock has a hold that is not lost: no call waits for a lost one.
 func (w forGraph) Stands() bool {
 	h := w.lock.hold.Load()
 	return h != nil && h.Fresh()
 }
 
-// Taker does not name who took permits: it may go on to take the next, and leave them to others, as a pool of workers does.
+// Taker returns nobody for permits: the goroutine that took them may go on to take the next ones, and leave their release to
+// others, as in a pool of workers.
 func (w forGraph) Taker(o owner.ID) owner.ID {
 	if w.lock.redis.Format.Many() {
 		return owner.Nobody
@@ -162,10 +167,10 @@ func (w forGraph) Taker(o owner.ID) owner.ID {
 	return w.lock.taker(o)
 }
 
-// Delegated: another goroutine may unlock, so the owner need not run for the lock to become free.
+// Delegated reports whether another goroutine may unlock: then the lock can become free although the owner does not run.
 func (w forGraph) Delegated(o owner.ID) bool { return w.lock.hold.Delegated(o) }
 
-// Ends reports whether the registry turns the call away, or is about to: Shutdown comes to one after the other.
+// Ends reports whether the registry has turned the call away, or is about to: Shutdown turns away one call after another.
 func (w forGraph) Ends(c *deadlock.Call) bool {
 	r := w.lock.reg
 	return r.isClosed() || r.drain.Begun() && !r.goesOn(r.drain.Holders, c.Holds, c.Goroutine, c.Owner)
@@ -197,10 +202,10 @@ type forDetector struct {
 	reg *Registry
 }
 
-// Mine: the graph has the calls of all registries of the process.
+// Mine reports whether a call is this registry's: the graph has the calls of all registries of the process.
 func (d forDetector) Mine(c *deadlock.Call) bool { return lockOf(c.Lock).reg == d.reg }
 
-// Subject: the record names a call's lock.
+// Subject returns the path and the kind of a call's lock, as the record names them.
 func (d forDetector) Subject(c *deadlock.Call) (path, kind string) {
 	s := lockOf(c.Lock).subject()
 	return s.Path, string(s.Kind)
@@ -222,7 +227,7 @@ func (d forDetector) Held() iter.Seq[detector.Held] {
 	}
 }
 
-// Report: the log and the observer are the registry's.
+// Report tells the registry's log and observer.
 func (d forDetector) Report(c detector.Cycle) { d.reg.tellDeadlock(deadlockOf(c)) }
 
 // deadlocked is the error of a call that closes a cycle.
@@ -238,7 +243,7 @@ var waiting deadlock.Graph
 // holds are the holds that a context carries, for the graph.
 type holds struct{ *tenure.Carried }
 
-// Within reports whether one of the holds is an owner's on a lock, and lasts.
+// Within reports whether one of the holds is on the lock l, has the owner o, and is not over.
 func (c holds) Within(l deadlock.Lock, o owner.ID) bool {
 	for _, t := range c.All() {
 		if t != nil && t.Owner == o && lockAbove(t.Hold) == lockOf(l) {

@@ -53,10 +53,14 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 	}
 }
 
-// verifyHolds is called when the connection for wake-ups is lost, or leads to a former master: it verifies all holds on that
-// server, and repeats recent removals. Server is the address in a cluster, else empty. Holds whose server is not known are
-// verified, too, and those on a server that is suspect: a frozen master's connection is lost only after the nodes have named its
-// successor, where its holds are by then, and the successor inherits the suspicion.
+// verifyHolds is called when the connection for wake-ups is lost, or leads to a former master. It verifies all holds on that
+// server, and repeats recent removals. Server is the address in a cluster, else empty.
+//
+// Holds whose server is not known are verified, too. So are those on a suspect server, because of this failover:
+//
+//  1. A master freezes, and becomes suspect.
+//  2. The nodes name its successor, which inherits the suspicion. From now on the master's holds are the successor's.
+//  3. The connection to the old master is lost.
 func (r *Registry) verifyHolds(server string) {
 	now := r.now()
 	elsewhere := func(p *queue.Path) bool {

@@ -122,8 +122,8 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 //   - when less than half of the lease is left
 //   - when the next owner asks for a lease that is longer than the running one, or shorter by more than a third
 //
-// The next owner's lease is renewed as if it had obtained the lock itself. If the key was
-// removed from outside, the registry may notice that later, by up to the time of WithHandoff, see [Lock.Unlock].
+// The lease of the next owner is renewed as if that owner had obtained the lock itself. If the key was removed from outside, the
+// registry may notice that later, by up to the time of WithHandoff, see [Lock.Unlock].
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = limit } }
 
 // WithName sets the name that people see when this registry holds a lock or waits for one, see [observe.Label]: the name of a

@@ -69,8 +69,8 @@ func (c *lockCache) findReadWrite(path string) (*Lock, bool) {
 }
 
 // of iterates over the locks of a path: the plain one first, since most locks are plain, and the writer before the reader, since
-// the mailbox of a reader's call is at the writer's path. A message must ask for the mailbox before it asks for the hold, see
-// [queue.Path.Deliver]. The other way round:
+// the mailbox of a reader's call is at the writer's path. A message must look for the mailbox before it looks for the hold, see
+// [queue.Path.Deliver]. In the other order this could happen:
 //
 //	the message of a grant          the reader's call
 //	the reader has no hold

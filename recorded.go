@@ -60,7 +60,7 @@ func (w *ownRecord) Locks() (all []presence.Lock) {
 	return all
 }
 
-// of is what others are told of a path, or are yet to be.
+// of returns what the record says of a path, or is about to say.
 func (w *ownRecord) of(path string) (all []presence.Lock) {
 	for l := range w.reg.locksOf(path) {
 		if is, lasts := w.describe(l, w.reg.now()); lasts {

@@ -33,7 +33,7 @@ type Lock struct {
 	hold  tenure.Held
 }
 
-// plainLock is a lock with its local half, which the sides of a pair have together.
+// plainLock is a plain lock with its local half. The two sides of a pair share theirs, which is in ReadWriteLock.
 type plainLock struct {
 	Lock
 
@@ -67,7 +67,7 @@ func (l *Lock) anchor() *Lock {
 	return l
 }
 
-// entry is what the cache has of l, and of the other side.
+// entry returns the cache's entry for l; the two sides of a pair have one.
 func (l *Lock) entry() *cache.Entry {
 	if l.pair != nil {
 		return &l.pair.entry
@@ -165,14 +165,14 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	now, c := l.reg.cache.current(l), tenure.CarriedBy(ctx).Carried
 	err := now.unlock(ctx, now.hold.OwnerOf(c))
 	if err == ErrNotOwner { //nolint:errorlint // never wrapped
-		// It may have nested in a hold that is lost, or unlock for that hold's owner. Then one of the owner's locks is undone: else
-		// the owner would never get the lock again.
+		// The caller may have nested in a hold that is lost, or unlock for the owner of that hold. Then one lock of that owner is
+		// undone. Otherwise the owner would never get the lock again.
 		err = now.unlockLost(c.Lost(&now.hold)) // mutant: nested call stays
 	}
 	return l.fail("unlock", err)
 }
 
-// unlockLost undoes one lock of an owner whose hold was lost. T is nil, or may be over, if there is none.
+// unlockLost undoes one lock of the owner of t, whose hold was lost. It returns ErrNotOwner if t is nil, or has no lock to undo.
 func (l *Lock) unlockLost(t *tenure.Tenure) error {
 	if t != nil {
 		if why := l.hold.ExitLost(l.half(), t); why != fault.NotLost {
@@ -267,8 +267,8 @@ func (l *Lock) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// context is Context for a function after which Do unlocks, whatever becomes of its goroutine. Parent carries in. The tenure is
-// that of the hold; nil when the context has ended already.
+// context is Context without Delegate. It is for Do, which unlocks after its function, whatever becomes of the goroutine. Parent
+// carries in. T is the hold's tenure; nil when the context has ended already.
 func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Context, t *tenure.Tenure) {
 	now := l.reg.cache.current(l)
 	o := now.hold.OwnerOf(in.Carried)
@@ -282,8 +282,9 @@ func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Contex
 		}
 		ctx, err = h.Context(parent, o, carried, in.Around)
 	}
-	// Another goroutine of the owner may unlock meanwhile, and the next owner get the hold. An unlock leaves the local half before
-	// it ends the contexts. So if the owner still has the hold now, an unlock to come ends this context; else it may have missed it.
+	// Another goroutine of the owner may unlock meanwhile, and the next owner may get the hold. An unlock leaves the local half
+	// before it ends the contexts. So if the owner still has the hold now, a later unlock ends this context. If the owner does not,
+	// the unlock may have missed this context.
 	if h == nil || now.heldBy(o) != h {
 		if err == nil && h != nil {
 			h.EndContext(ctx)
@@ -406,9 +407,9 @@ func (l *Lock) leave(o owner.ID) (last bool, err error) {
 	}
 }
 
-// attend lets a waiting call in when the hold that it waits for is lost, although the owner may never unlock. It runs after a
-// waiter has queued, and after a hold was granted: so whichever comes last finds the other one. It reports whether it has
-// evicted the owners of a lost hold, so that a call that does not wait may enter again.
+// attend evicts the owners of a lost hold, since they may never unlock, and lets a waiting call in. It runs after a waiter has
+// queued, and after a hold was granted: so whichever comes last finds the other one. It reports whether it has evicted owners:
+// then a call that does not wait may try to enter again.
 func (l *Lock) attend(waits bool) (evicted bool) {
 	if l.pair == nil {
 		return l.hold.Load().Attend(waits) && l.evict()
@@ -436,9 +437,9 @@ func (l *Lock) lost() fault.Loss {
 	return h.Loss()
 }
 
-// endLost ends a lost hold and frees the local half. What is left of its key is removed in the background, and no call needs to
-// wait for that: the removal names this hold, and the next one, with its larger number, may take the key over before. When the
-// registry is closed the key is left to its lease.
+// endLost ends a lost hold and frees the local half. Its key, if it is still there, is removed in the background. No call needs
+// to wait for that: the removal names this hold, and the next hold, whose number is larger, may take the key over first. Once the
+// registry is closed, the key stays until its lease is over.
 func (l *Lock) endLost(h *hold.Hold) {
 	h.End(l.reg.now())
 	l.redis.RemoveLost(h)

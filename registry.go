@@ -250,9 +250,9 @@ func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) 
 	return l.renew(ctx, hold.Part{Hold: l.hold.Load()}, lease)
 }
 
-// ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked at least age ago, or, if they were never
-// locked, made. If age is not positive, it drops all that are not in use. It returns how many it dropped. Spring has the same
-// method.
+// ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked at least age ago. For a lock object that
+// was never locked, the time when it was made counts. If age is not positive, it drops all that are not in use. It returns how
+// many it dropped. Spring has the same method.
 //
 // It only frees memory: nothing changes in Redis, and a dropped lock keeps working. It does not block other calls, even with
 // millions of locks.

@@ -21,8 +21,9 @@ func (l *Lock) releaseLast(ctx context.Context) error {
 	return err
 }
 
-// release ends the last lock. It hands the hold on to the next goroutine of this process, if it can. Else it ends the hold, and
-// has its key removed; then the local half, which is leaving until then, is free: see [queue.Path.Release], also on the order.
+// release ends the hold after its last unlock. It hands the hold to the next goroutine of this process, if it can. Otherwise it
+// ends the hold, has its key removed, and frees the local half, which is leaving until then. See [queue.Path.Release] for the
+// order of these steps.
 func (l *Lock) release(ctx context.Context) (observe.End, error) {
 	e, how, err := l.endHold()
 	if e.Hold == nil {
@@ -87,12 +88,12 @@ func (l *Lock) ended(e *removing) (observe.End, error) {
 type releasing struct {
 	ctx   context.Context
 	errs  []error   // in the order of the holds
-	these []leaving // of the holds that their owners have left for good
+	these []leaving // the holds that no owner has any more
 }
 
 // leaving is a hold that is being released.
 type leaving struct {
-	i    int // its error's
+	i    int // the index of its error
 	lock *Lock
 	removing
 	how observe.End // unless it is to be released in Redis
@@ -134,7 +135,7 @@ func (r *releasing) release() {
 	queue.ReleaseAll(r.ctx, ended)
 }
 
-// told tells observers, which may be slow, and returns the errors of all, joined.
+// told tells observers, which may be slow. It returns the errors of all holds, joined.
 func (r *releasing) told() error {
 	for i := range r.these {
 		one := &r.these[i]

@@ -196,7 +196,8 @@ func (s *Semaphore) join(k *queue.Kind) *Lock {
 	})
 }
 
-// semaphores makes what keeps the calls. A key's anchor is never locked: its path has what is known of other processes.
+// semaphores makes the set of all calls for permits. The anchor of a key is never locked: its path has what is known of other
+// processes.
 func (r *Registry) semaphores() *permits.Calls[*Lock] {
 	return permits.New(func(l *Lock) string { return l.redis.Key }, func(key string) *Lock {
 		anchor := newPlain()
@@ -205,14 +206,14 @@ func (r *Registry) semaphores() *permits.Calls[*Lock] {
 	})
 }
 
-// kind returns the kind of holds; each is how many permits one has.
+// kind returns the kind of the semaphore's holds that have this number of permits each.
 func (s *Semaphore) kind(each int) *queue.Kind {
 	k := s.reg.permitsOf(each, s.number)
 	k.Found = s.found
 	return k
 }
 
-// permitsOf returns the kind of holds of a semaphore; each is how many permits one has, number how many there are.
+// permitsOf returns the kind of a semaphore's holds: each is the number of permits of one hold, number that of the semaphore.
 func (r *Registry) permitsOf(each, number int) *queue.Kind {
 	format := protocol.NewPermits(r.formats, each, number)
 	return r.queues.Permits(hold.Kind{Format: format, Env: r.plain.Holds.Env}, each)

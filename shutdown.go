@@ -77,12 +77,11 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 	return r.Close()
 }
 
-// The first and the longest pause between two looks whether a registry is still in use: one that shuts down, and one that is
-// closed, whose client that keeps open.
+// The pauses between two looks whether a registry is still in use.
 const (
-	leastLook     = 10 * time.Millisecond
-	mostDrainLook = 5 * leastLook
-	mostLook      = 50 * leastLook // nobody waits for it
+	leastLook     = 10 * time.Millisecond // the first one
+	mostDrainLook = 5 * leastLook         // the longest one, while the registry shuts down
+	mostLook      = 50 * leastLook        // the longest one before the client of a closed registry is closed: no call waits for it
 )
 
 // turnsAway reports whether a call must not go on, in a registry that shuts down or is closed. C comes from its context.
@@ -183,8 +182,8 @@ func (r *Registry) isClosed() bool {
 	}
 }
 
-// closeClient closes the registry's own client once all holds are released, or their leases are over. If none is left now, it
-// waits until the client is closed, for limit at most, since a server may not answer.
+// closeClient closes the registry's own client once all holds are released, or their leases are over. If no hold is left now, it
+// waits until the client is closed, but only for limit, since a server may not answer.
 func (r *Registry) closeClient(limit time.Duration) {
 	closed, held := make(chan struct{}), r.inUse()
 	go func() {
@@ -206,7 +205,7 @@ func (r *Registry) closeClient(limit time.Duration) {
 // of them.
 func (r *Registry) inUse() bool {
 	for l := range r.everyLock() {
-		calls := l.entry().Pins() // first: a call that gets its hold meanwhile is seen by that
+		calls := l.entry().Pins() // read first: so a call that gets its hold meanwhile still counts
 		if l != l.anchor() || calls <= 0 {
 			continue
 		}

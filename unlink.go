@@ -21,9 +21,9 @@ type remover struct {
 	asking  atomic.Bool
 }
 
-// removal returns the command that removes a key. The first call asks the server; calls that come while it does take DEL, and
-// so does the first call when the answer takes too long: later calls use the answer. When the network fails, the next call asks
-// again. The log gets a line if it is DEL.
+// removal returns the command that removes a key. The first call asks the server. Until the server has answered, other calls get
+// DEL, and so does the first call if the answer takes too long. After a failure of the network the next call asks again. If the
+// server's answer means DEL, that is logged.
 func (r *remover) removal(way *transport.Client, log *dispatch.Queue) string {
 	if r.command.Load() == nil && r.asking.CompareAndSwap(false, true) {
 		defer r.asking.Store(false)  // also when a hook of the client panics
