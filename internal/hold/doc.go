@@ -31,8 +31,8 @@
 //	the waiter    queues           then takes the hold's mutex, in Attend, and sees a loss
 //	the loss      marks the hold   with the mutex, and then calls Lost, where the lock looks for waiters
 //
-// Attend does not take the mutex if the hold is watched already. For a loss clears watched before it calls Lost: if Attend still
-// saw it set, Lost finds the waiter.
+// Attend does not take the mutex if the hold is watched already. A loss clears watched before it calls Lost, so if Attend still
+// saw watched set, Lost finds the waiter.
 //
 // While a hold's mutex is held, the schedule's may be taken, and Clear, Count and RoundTrip be called; nothing else.
 package hold

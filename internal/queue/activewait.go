@@ -19,8 +19,8 @@ type activeWait struct {
 	queued     atomic.Bool   // it has a ticket
 }
 
-// lastFailure says why the last try failed of the goroutine that asks Redis for a path; nil if the try did not fail. Other calls
-// of the process read it, if they wait for the path or try once.
+// lastFailure is why the last try of the goroutine that asks Redis for a path has failed; nil if that try has not. Other calls of
+// the process, which wait for the path or try once, read it.
 type lastFailure struct{ atomic.Pointer[failure] }
 
 // failure says why Redis cannot be asked. Since is set while a first try or a removal is only unanswered, and not yet failed:
@@ -115,8 +115,8 @@ func (p *Path) WhileReachable(parent context.Context) (ctx context.Context, end 
 	}
 }
 
-// LastFailure returns why the last try failed of the goroutine that asks Redis for the lock. It returns nil if that try did not
-// fail, or if the goroutine holds the writer and asks for the reader.
+// LastFailure returns why the last try of the goroutine that asks Redis for the lock has failed. It returns nil if that try has
+// not failed, or if the goroutine holds the writer and asks for the reader.
 //
 // A first try or a removal without an answer counts as a failure after a while, because the lock's holder is not known then: for
 // a call that waits, when the answer is overdue; for a call that does not wait, and so has lost no time itself, when it is late.

@@ -27,10 +27,10 @@ type contention struct {
 
 	// expected is a hold that a look found granted, and until when the message of that grant may still come. It prevents this:
 	//
-	//	1. A look finds the hold granted. The message of the grant is still on its way.
-	//	2. The hold ends, and its removal is under way.
-	//	3. The message comes. It would be taken for a grant that no call waits for, and the key would be removed for that.
-	//	4. The removal of step 2 would find nothing, and report a loss.
+	//  1. A look finds the hold granted. The message of the grant is still on its way.
+	//  2. The hold ends, and its removal is under way.
+	//  3. The message comes. It would be taken for a grant that no call waits for, and the key would be removed for that.
+	//  4. The removal of step 2 would find nothing, and report a loss.
 	//
 	// Each side of a read-write lock has its own, unlike the other fields: the holds of the two sides may follow each other
 	// closely, and a message may come after both.

@@ -248,10 +248,10 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 // askAgain asks again after a late reply that the lock is taken: the server may no longer be the master. If the try asked for a
 // ticket, askAgain looks after that ticket. It must not ask for a second one with the same number:
 //
-//	1. The first command queues the ticket. Its reply is late.
-//	2. The ticket is granted. The message of the grant is on its way, and the grant may soon be over.
-//	3. A second command queues the number again. The call's time counts from this command.
-//	4. The message comes, and seems to be about a grant after step 3.
+//  1. The first command queues the ticket. Its reply is late.
+//  2. The ticket is granted. The message of the grant is on its way, and the grant may soon be over.
+//  3. A second command queues the number again. The lease of a grant would count from this command.
+//  4. The message comes, and seems to be about a grant after step 3.
 func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, deadline clock.Instant) (err error) {
 	defer func() { a.again = true }()
 	if w.Mode == protocol.ModeEnqueue {

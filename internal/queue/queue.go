@@ -324,8 +324,8 @@ func (a *acquisition) leave() {
 }
 
 // clears reports whether a look also removes the tickets in front whose processes are gone. A look that is due does; a look after
-// a wake-up does not. For a wake-up may mean that all processes have lost their connections, because the server was replaced: in
-// a moment they are back, and those in front would have to ask for new tickets.
+// a wake-up does not. The wake-up may mean that the server was replaced, and that all processes have lost their connections. They
+// are back in a moment, but those whose tickets were removed would have to ask for new ones.
 //
 // Clearing makes a look half as expensive again. Where thousands wait, most calls far back leave it to the others.
 func (a *acquisition) clears() bool {

@@ -28,7 +28,7 @@ func (l *line) leave(seat *list.Element) {
 	l.seats.Remove(seat)
 }
 
-// before returns how many calls joined between the first that still waits and seat. Some of them may have left.
+// before returns how many calls are in front of seat, counted from the first that still waits. Some of them may have left.
 func (l *line) before(seat *list.Element) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
