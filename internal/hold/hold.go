@@ -18,9 +18,9 @@ import (
 //
 // A Hold takes 160 bytes, which is a size of the allocator. The order of its fields leaves no gap.
 type Hold struct {
-	path  *Path
-	value string // what the key contains; unique to this hold
-	look  look
+	path   *Path
+	value  string // what the key contains; unique to this hold
+	timing timing
 
 	// The goroutine that obtains the hold, or has ended it, uses these two without the mutex.
 	Queued bool // it comes from the queue, in which others may wait
@@ -216,7 +216,7 @@ func (h *Hold) unlockLose(why fault.Loss) {
 // unlockLost is for a hold that has just become lost. It unlocks the mutex, and ends the contexts. The caller then calls tell,
 // which tells the log and the lock.
 func (h *Hold) unlockLost() (tell func()) {
-	h.look.watched.Store(false) // before Lost looks for waiters, see Attend
+	h.timing.watched.Store(false) // before Lost looks for waiters, see Attend
 	awaited, held, why := h.awaited, h.had.owned.Until(h.path.Clock.Now()), h.lease.Why()
 	ends := h.ends.all()
 	h.planClear(why)

@@ -249,7 +249,7 @@ func TestSchedule_AllDuringATurn(t *testing.T) {
 		inHeap := func() bool {
 			w.schedule.mu.Lock()
 			defer w.schedule.mu.Unlock()
-			return h.look.index != 0
+			return h.timing.index != 0
 		}
 		for inHeap() {
 			runtime.Gosched()

@@ -54,15 +54,15 @@ func NewSchedule(soon func(due clock.Instant), send func([]Task)) *Schedule {
 	return s
 }
 
-// look is when the schedule looks at a hold. The schedule's mutex guards due and index.
-type look struct {
+// timing is when the schedule looks at a hold. The schedule's mutex guards due and index.
+type timing struct {
 	due     clock.Instant
 	index   int32       // in the heap
 	watched atomic.Bool // the schedule will look at the live hold for waiters; needs no mutex, see Attend
 }
 
 // Timing implements the heap's interface.
-func (h *Hold) Timing() (due *clock.Instant, index *int32) { return &h.look.due, &h.look.index }
+func (h *Hold) Timing() (due *clock.Instant, index *int32) { return &h.timing.due, &h.timing.index }
 
 // set makes a hold due at a time; drop cancels that. After close nothing is due, and set reports false.
 func (s *Schedule) set(h scheduled, due clock.Instant) bool {
@@ -163,13 +163,13 @@ func (s *Schedule) Close() {
 func (s *Schedule) Wait() { s.workers.Wait() }
 
 // Watched reports whether the schedule looks at the hold for waiters. It takes no mutex.
-func (h *Hold) Watched() bool { return h.look.watched.Load() }
+func (h *Hold) Watched() bool { return h.timing.watched.Load() }
 
 // Attend is called for another owner that finds the lock held. It reports whether the hold is lost: the caller must then evict
 // the hold's owners. If the hold is not lost, and the other owner waits, the schedule looks at the hold when its lease is over,
 // and a loss evicts the owners then. Package documentation says why a waiter and a loss cannot miss each other.
 func (h *Hold) Attend(waits bool) (over bool) {
-	if h == nil || waits && h.look.watched.Load() {
+	if h == nil || waits && h.timing.watched.Load() {
 		return false
 	}
 	h.mu.Lock()
@@ -179,7 +179,7 @@ func (h *Hold) Attend(waits bool) (over bool) {
 	}
 	if waits && !h.awaited {
 		h.awaited = true
-		h.look.watched.Store(h.plan())
+		h.timing.watched.Store(h.plan())
 	}
 	h.mu.Unlock()
 	return false
