@@ -175,8 +175,8 @@ func (p *Path) deaf(is bool) {
 	}
 }
 
-// says sets what the release of a hold says about others. Due: this process has had the lock for long enough.
-func (p *Path) says(m *protocol.Release, h *hold.Hold, due bool) {
+// describeOthers sets what the release of a hold says about other waiters. Due: this process has had the lock for long enough.
+func (p *Path) describeOthers(m *protocol.Release, h *hold.Hold, due bool) {
 	if h.Leads {
 		m.Leads = true
 	} else if (due || p.side == "" && h.Watched()) && p.lock.Contended() { // or its lease does not suit the next waiter

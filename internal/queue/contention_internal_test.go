@@ -77,7 +77,7 @@ func TestSays_QuietByNewEvidence(t *testing.T) {
 			require.True(t, h.Grant(granted, granted))
 			<-time.After(time.Hour) // it is held for long
 			m := protocol.Release{Queued: true}
-			l.path.says(&m, h, false)
+			l.path.describeOthers(&m, h, false)
 			require.Equal(t, quiet, m.Quiet, "granted %v after the question", after)
 		}
 	})

@@ -36,8 +36,8 @@ type Ending struct {
 //
 //  1. NoteKept, before the lock gives up its hold: a message about the hold finds the hold, or the note.
 //  2. The end of the hold, before the command: no owner relies on a key that another process may have by then.
-//  3. What the command says about other waiters, before the local half is free: says reads what only the owner of the local half
-//     may read.
+//  3. What the command says about other waiters, before the local half is free: describeOthers reads what only the owner of the
+//     local half may read.
 //  4. The local half is free once the outcome is known, or the lease is over: the next call here finds the key free. A command
 //     that is still under way then names this hold, so it does not touch the next one, whose number is larger.
 func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err error) {
@@ -48,7 +48,7 @@ func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err erro
 		}
 	}()
 	m := protocol.Release{Key: p.Key, Value: e.Hold.Value(), Queued: p.mayQueue(), Keep: e.Kept.After(e.At)}
-	p.says(&m, e.Hold, e.Due)
+	p.describeOthers(&m, e.Hold, e.Due)
 	w, c := p.releaseWait(ctx, &e), p.Format.Release(m) // this may ask the server for its version
 	reply := p.all.Transport.Do(&w, &c)
 	answered = true
