@@ -205,7 +205,7 @@ func (l *localLock) Lost(o owner.ID) fault.Loss {
 	return l.evictions.Why(o)
 }
 
-// Queued returns the number of waiters, and since when the first one waits, as [local.Line.Since] has it.
+// Queued returns the number of waiters, and when the first one began to wait, see [local.Line.Since].
 func (l *localLock) Queued() (n int, since clock.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

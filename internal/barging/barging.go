@@ -63,9 +63,9 @@ const (
 	// itself. It is a second in internal/protocol/lua/queue.lua, too.
 	NotifyAfter = time.Second
 
-	// EvidenceAge is by how much the evidence for quiet may be older than the hold that is released. If a call begins to try during
-	// a long hold, the release of that hold may miss it; the next release notices it. EvidenceAge is half a second more than the
-	// longest time between two questions for the evidence, see keepAlive in internal/transport.
+	// EvidenceAge is how much older than the released hold the evidence for quiet may be. If a call begins to try during a long
+	// hold, the release of that hold may miss it; the next release notices it. EvidenceAge is half a second more than the longest
+	// time between two questions for the evidence, see keepAlive in internal/transport.
 	EvidenceAge = 1500 * time.Millisecond
 
 	// busyFor is how long others are assumed to wait for a lock after they were seen waiting.
@@ -80,7 +80,7 @@ type State struct {
 	seen      clock.Instant // when that was last so
 	tried     clock.Instant // when a call that does not wait found the lock taken
 	backsOff  bool          // without a queue: the next call backs off first
-	chance    clock.Instant // without a queue: since when others have had no turn
+	chance    clock.Instant // without a queue: when others last had a turn
 }
 
 // Contested reports whether a call must queue or back off instead of trying first: others waited when the lock was last

@@ -186,7 +186,7 @@ func (h *Hold) Unverified() bool {
 	return h.lease.Unverified()
 }
 
-// Left returns for how long the hold stays valid. If its time is over, Left makes the hold lost.
+// Left returns how long the hold stays valid. If its time is over, Left makes the hold lost.
 func (h *Hold) Left() time.Duration {
 	h.mu.Lock()
 	if !h.fresh() {
@@ -296,15 +296,15 @@ func (h *Hold) unlockEnds(cause error) {
 	cancelAll(ends, cause)
 }
 
-// Held returns for how long the owner has had the hold, and the process the key, and whether the hold is fresh.
+// Held returns how long the owner has had the hold, how long the process has had the key, and whether the hold is fresh.
 func (h *Hold) Held(now clock.Instant) (owned, had time.Duration, fresh bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.had.owned.Until(now), h.had.since.Until(now), h.lease.Fresh(now)
 }
 
-// Lasts returns for how long the key may still be in Redis if the process dies now: for the rest of the lease, or for all of it
-// if the hold is renewed, since a renewal may just have been sent.
+// Lasts returns how long the key may still be in Redis if the process dies now: the rest of the lease, or a whole lease if the
+// hold is renewed, since a renewal may just have been sent.
 func (h *Hold) Lasts(now clock.Instant) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -53,8 +53,8 @@ type Server interface {
 
 // Above is the lock of a path, as seen by its holds.
 type Above interface {
-	// Lost is called once when a hold is lost. Held is for how long its owner had it. Awaited: another goroutine waits for its
-	// end.
+	// Lost is called once when a hold is lost. Held is how long its owner had it. Awaited says that another goroutine waits for
+	// its end.
 	Lost(why fault.Loss, held time.Duration, awaited bool)
 
 	// Clear removes in the background what may be left of a lost hold. It is called with the hold's mutex held.

@@ -214,7 +214,7 @@ func (h *Hold) verified(n int64, err error, late bool) {
 	}
 }
 
-// longLeases is after how many leases sayLong logs a hold.
+// longLeases is the number of leases after which sayLong logs a hold.
 const longLeases = 10
 
 // sayLong logs that a renewed hold has been held for a long time, once for each owner.

@@ -226,7 +226,7 @@ func (s *State) Over() bool { return s.phase == over }
 // Fresh reports whether it is live and its time is not over.
 func (s *State) Fresh(now clock.Instant) bool { return s.phase == live && now < s.until }
 
-// Left returns for how long it stays valid.
+// Left returns how long it stays valid.
 func (s *State) Left(now clock.Instant) time.Duration { return now.Until(s.until) }
 
 // Why returns why it was lost.

@@ -99,7 +99,7 @@ func (s *State) Nest(t *Term, by Caller) {
 // not renewed until now but is from now on, or if too little of it is left. Enough is 9/10 of t, with keeps half of t, and half
 // of a short lease, which is lengthened soon. For sooner see Unnest.
 //
-// A renewal with a shorter lease may be under way, from when one owner had the lease alone:
+// A renewal with a shorter lease may be under way, which was sent while one owner had the lease alone:
 //
 //	anna  Renew(2s) ─────────────────────────────────▶ reply: Term would be 2s
 //	carl         joins: 1m ── renewal: 1m ──▶ reply

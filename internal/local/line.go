@@ -46,7 +46,7 @@ func (w *Waiter) Await(ctx context.Context, timeout <-chan time.Time) (how Admis
 	return Refused, false
 }
 
-// Began sets since when the call waits.
+// Began sets when the call began to wait.
 func (w *Waiter) Began(at clock.Instant) { w.since.Store(int64(at)) }
 
 // Owner returns the owner for which w waits.
@@ -82,7 +82,7 @@ func (q *Line) last() *Waiter {
 	return q.first.prev
 }
 
-// Since returns since when the first waiter waits; 0: there is none, or it has only just come.
+// Since returns when the first waiter began to wait; 0: there is none, or it has only just come.
 func (q *Line) Since() clock.Instant {
 	if q.first == nil {
 		return 0

@@ -180,7 +180,7 @@ func (s *Side) Contended() bool {
 	return n > 0
 }
 
-// Queued returns the number of waiters, for either side, and since when the first one waits, as [Line.Since] has it.
+// Queued returns the number of waiters, for either side, and when the first one began to wait, see [Line.Since].
 func (s *Side) Queued() (n int, since clock.Instant) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()

@@ -189,7 +189,7 @@ type refusal struct {
 	why   atomic.Pointer[string]
 }
 
-// refusedFor is for how long keys count as refused. Then one call finds out anew: permissions may have been given.
+// refusedFor is how long keys count as refused. Then one call tries them again: permissions may have been given.
 const refusedFor = time.Minute
 
 func (r *refusal) note(c clock.Clock, why string) {

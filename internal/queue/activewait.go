@@ -15,7 +15,7 @@ type activeWait struct {
 	lastFailure
 	mail       *mailbox      // for messages about its ticket; nil: it waits in no queue
 	leads      bool          // for a leader
-	waitsSince clock.Instant // since when it waits for the lock; 0: it waits only for a reply
+	waitsSince clock.Instant // when it began to wait for the lock; 0: it waits only for a reply
 	queued     atomic.Bool   // it has a ticket
 }
 

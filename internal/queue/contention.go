@@ -78,7 +78,7 @@ func (p *Path) keptUntil(number string) clock.Instant {
 	return 0
 }
 
-// queuelessFor is for how long a path goes without a queue after the server has refused one.
+// queuelessFor is how long a path goes without a queue after the server has refused one.
 const queuelessFor = time.Minute
 
 // contention returns what is known of others that want the key.

@@ -137,7 +137,7 @@ func (a *attempt) refusal(why error) (what traits) {
 	return what
 }
 
-// movingFor is for how long a slot of a cluster may be at two nodes before calls go on without the queue. The move of a slot
+// movingFor is how long a slot of a cluster may be at two nodes before calls go on without the queue. The move of a slot
 // with many keys takes some seconds; an aborted move lasts until an operator repairs it.
 const movingFor = 500 * time.Millisecond
 
@@ -159,7 +159,7 @@ func (a *acquisition) isStuck(err error) bool {
 type retries struct {
 	failed  int           // in a row
 	late    int           // grants of the whole call that were over before they counted; succeeded must not reset it
-	closing clock.Instant // since when tries fail because the client seems closed; 0: they do not
+	closing clock.Instant // when tries began to fail because the client seems closed; 0: they do not
 }
 
 // succeeded notes that a command was answered. A sleep calls it, and a sleep comes before each grant: so it keeps late.

@@ -149,7 +149,8 @@ const (
 	watches       // asks the server to report changes of the key
 )
 
-// chore returns what there is to do at now, and until when the call rests if that is nothing. It asks only once to be watched.
+// chore returns what there is to do at now. If there is nothing, the call rests until the instant returned. The call asks only
+// once to be watched.
 func (l *lookTimes) chore(now clock.Instant) (what chore, until clock.Instant) {
 	look := min(l.due, l.refresh)
 	switch {

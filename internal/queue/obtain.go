@@ -180,7 +180,7 @@ const (
 	granted              // the hold is live
 )
 
-// answerGrace is by how much a call may exceed its wait when the server does not answer.
+// answerGrace is how much longer than its wait a call may take when the server does not answer.
 const answerGrace = 250 * time.Millisecond
 
 // bid returns what a try asks for.

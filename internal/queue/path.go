@@ -103,7 +103,7 @@ func (p *Path) whole() *Path {
 	return p.anchor
 }
 
-// Waits reports whether a call waits for another process, whether it has a ticket, and since when it waits.
+// Waits reports whether a call waits for another process, whether it has a ticket, and when it began to wait.
 func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
 	w := p.active.Load()
 	if w == nil || w.waitsSince == 0 {

@@ -272,7 +272,7 @@ type ticket struct {
 	notified clock.Instant // from then on a message says when it is the next one; until then the call must look, see firstLook
 	woken    bool          // the call looks because of a message
 	sees     bool          // the server reports any change of the key, until something wakes the call
-	moving   clock.Instant // since when key and queue are known to be at two nodes; 0: they are not
+	moving   clock.Instant // when key and queue were first found at two nodes; 0: they are not
 	seat     *list.Element // in the line of a semaphore; nil: none
 }
 

@@ -168,7 +168,7 @@ func (p *Path) Removed(value string, at clock.Instant) {
 	}
 }
 
-// recallFor is for how long a failover may lose a removal: a replica most likely lags behind by less.
+// recallFor is how old a removal may be that a failover loses: a replica most likely lags behind by less.
 const recallFor = 2 * time.Second
 
 // Recall sends recently confirmed removals again, since a server may have taken over without them. Later holds have larger

@@ -203,7 +203,7 @@ func (g slotGroup) split(r *groupReply) {
 	}
 	if len(missing) > 0 {
 		c := p.Format.GiveBack(r.call, missing)
-		p.all.Transport.Do(&w, &c) // at worst it stays there until its lease ends, in nobody's way
+		p.all.Transport.Do(&w, &c) // if it fails, they stay there until their leases end, and keep no call out
 	}
 	_ = Each(there, func(a *attempt) error {
 		if !p.all.removeOnce(w, a.path.remains(a.hold)) {

@@ -115,7 +115,7 @@ func (p *Path) Prolong(ctx context.Context, h hold.Part, t *lease.Term, until Li
 // tooFarFor is tooFar for a renewal, with the lease that its owner asks for, if any.
 func (p *Path) tooFarFor(h *hold.Hold, w *transport.Wait, asked *lease.Term) error {
 	if w.Ctx.Err() != nil || !h.Valid() {
-		return nil //nolint:nilerr // the call tells of its end itself, at once
+		return nil //nolint:nilerr // the renewal itself fails at once
 	}
 	useless, err := p.tooFar(w, asked)
 	switch {
