@@ -25,7 +25,7 @@ var (
 
 const lease = 10 * time.Second
 
-// server is what removals are sent to. It confirms all, unless the test says something else.
+// server takes removals. It confirms them all, unless the test says otherwise.
 type server struct {
 	*Cleaner
 	clock clock.Clock
@@ -69,7 +69,7 @@ func (s *server) send(tries []Try) {
 	all.Wait()
 }
 
-// answers has the server answer like that from now on. It returns how many were sent before.
+// answers changes how the server answers from now on. It returns how many removals were sent before.
 func (s *server) answers(answer func(a Try) error) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *server) count() int {
 	return len(s.sent)
 }
 
-// removal is that of a hold with a number.
+// removal returns the removal of the hold with a number.
 func (s *server) removal(path string, number int) Removal {
 	return Removal{
 		Path: s, Format: plain, Key: "orders:" + path, Value: "a:" + strconv.Itoa(number), Number: uint64(number), Lease: lease,
@@ -92,7 +92,7 @@ func (s *server) removal(path string, number int) Removal {
 	}
 }
 
-// late is the same when a grant may arrive yet.
+// late returns the same removal for a hold of which a grant may still arrive.
 func (s *server) late(path string, number int) Removal {
 	r := s.removal(path, number)
 	r.MayArrive = true
@@ -158,7 +158,7 @@ func TestCall_SaysWhatToRemove(t *testing.T) {
 	require.Equal(t, want(0), r.Call(now.Add(time.Minute)))
 }
 
-// The local half is free when the removal is confirmed, or when the key has expired in any case, whatever comes first.
+// The local half is free when the removal is confirmed, or when the key must have expired, whichever comes first.
 func TestRemove_FreesWhenTheKeyIsGone(t *testing.T) {
 	for name, c := range map[string]struct {
 		late    bool
@@ -200,7 +200,7 @@ func TestRemove_FreesWhenTheKeyIsGone(t *testing.T) {
 	}
 }
 
-// A grant that may arrive is looked out for, ten times a second at first, for as long as was asked since Redis answers.
+// The removal of a grant that may still arrive is repeated, ten times a second at first, until Redis has answered for Watch.
 func TestRemove_LooksOutForALateGrant(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		s.answers(silent)
@@ -229,7 +229,7 @@ func TestRemove_LooksOutForALateGrant(t *testing.T) {
 	})
 }
 
-// When Redis does not answer in between, the time for which a grant is looked out for begins anew.
+// When Redis does not answer in between, the time of Watch begins again.
 func TestRemove_LooksOutAnewAfterASilence(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		require.True(t, s.Remove(s.late("42", 1), nil))
@@ -247,7 +247,7 @@ func TestRemove_LooksOutAnewAfterASilence(t *testing.T) {
 	})
 }
 
-// A newer hold's removal stands for the older one's. The answer to the older one's is none to it.
+// A newer hold's removal replaces the older hold's. The answer to the older removal says nothing about the newer one.
 func TestRemove_OfANewerHold(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		goOn := make(chan error)
@@ -295,8 +295,8 @@ func TestRemove_TheAnswerForAnOlderHoldIsNone(t *testing.T) {
 	})
 }
 
-// A removal is under way when the same hold is removed once more. The first answer ends both, and the second one is not about
-// what a later hold leaves.
+// A hold is removed once more while its first removal is under way. The first answer ends both, and the second answer does not
+// count for a later hold.
 func TestRemove_TheSameHoldTwice(t *testing.T) {
 	for name, second := range map[string]error{"confirmed": nil, "unanswered": errSilent} {
 		t.Run(name, func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestRemove_TheSameHoldTwice(t *testing.T) {
 	}
 }
 
-// When the first answer ends both, and the other try waits for a worker, that is not sent.
+// When the first answer ends both, a second try that still waits for a worker is not sent.
 func TestRemove_TheSameHoldTwiceWithoutAWorker(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		first, others := make(chan error), make(chan error)
@@ -351,7 +351,7 @@ func TestRemove_TheSameHoldTwiceWithoutAWorker(t *testing.T) {
 	})
 }
 
-// Where a removal removes nothing older, each hold has one of its own.
+// In a format whose removals remove nothing older, each hold has a removal of its own.
 func TestRemove_EachWhereNothingOlderIsRemoved(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		s.answers(silent)
@@ -391,7 +391,7 @@ func TestExpedite(t *testing.T) {
 	})
 }
 
-// What is known is older, and is still looked out for: it does not remove what is newer. The newer one's removal does both.
+// A removal that is still repeated is of an older hold, and does not remove the newer one. So the newer removal replaces it.
 func TestExpedite_OfANewerHold(t *testing.T) {
 	for name, underWay := range map[string]bool{"at rest": false, "under way": true} {
 		t.Run(name, func(t *testing.T) {
@@ -428,7 +428,7 @@ func TestExpedite_OfANewerHold(t *testing.T) {
 	}
 }
 
-// When Redis answers again, all is removed that it has not answered to.
+// When Redis answers again, all unanswered removals are sent at once.
 func TestRetryNow(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		s.answers(silent)
@@ -444,7 +444,7 @@ func TestRetryNow(t *testing.T) {
 	})
 }
 
-// However many there are, each is tried again by the time that the cleaner has named.
+// However many removals there are, each is tried again within LongestPause.
 func TestLongestPause(t *testing.T) {
 	for _, many := range []int{1, 6 * scheduler.Batch} {
 		serve(t, func(t *testing.T, s *server) {
@@ -472,7 +472,7 @@ func TestLongestPause(t *testing.T) {
 	}
 }
 
-// Many are removed no faster than a batch in each pause.
+// Many removals are sent no faster than a batch in each pause.
 func TestRemove_ManyAtAPace(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		const many = 20 * scheduler.Batch
@@ -490,7 +490,7 @@ func TestRemove_ManyAtAPace(t *testing.T) {
 	})
 }
 
-// A removal that is not answered does not keep others from being sent, and more workers than a few do not wait for it.
+// A removal that is not answered does not keep others from being sent, and no more than a few workers wait for it.
 func TestRemove_OneThatHangsDelaysNoOther(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		goOn := make(chan struct{})
@@ -516,7 +516,7 @@ func TestRemove_OneThatHangsDelaysNoOther(t *testing.T) {
 	})
 }
 
-// After Close all that is left is sent once more. What is under way then may need another one.
+// After Close all removals that are left are sent once more. One that is under way then may need another try.
 func TestClose(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		s.answers(silent)
@@ -550,7 +550,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// When it is closed and nobody answers, it does not go on.
+// A closed cleaner does not go on if Redis does not answer.
 func TestClose_OnASilentServer(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		s.answers(silent)

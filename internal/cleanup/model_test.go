@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// redis is a server as far as removals go: each path has the number of its holder, 0 when it is free.
+// redis models a server for removals: each path has the number of its holder, or 0 when it is free.
 type redis struct {
 	mu      sync.Mutex
 	holders map[string]int
@@ -29,7 +29,7 @@ func (r *redis) grant(key string, number int) {
 	}
 }
 
-// remove executes a removal, late perhaps, and tells whether it was.
+// remove executes a removal, perhaps late, and reports whether it was executed.
 func (r *redis) remove(a Try) error {
 	number, err := strconv.Atoi(strings.TrimPrefix(a.Value, "a:"))
 	r.mu.Lock()

@@ -86,7 +86,7 @@ func TestPending_StandsStill(t *testing.T) {
 	require.Less(t, removals(haste), want, "as a slow answer")
 }
 
-// The pause doubles with each failure, up to a tenth of the lease, and begins anew after an answer.
+// The pause doubles with each failure, up to a tenth of the lease, and is short again after an answer.
 func TestPending_Backoff(t *testing.T) {
 	p := &pending{Removal: Removal{Format: plain, MayArrive: true, Lease: lease, Watch: time.Minute}}
 	longest := 50 * time.Millisecond
@@ -113,8 +113,8 @@ func TestPending_BackoffWhenTheLeaseIsOver(t *testing.T) {
 	require.False(t, over)
 }
 
-// What was left first needs one removal, a ticket for instance; a grant that is abandoned before that is answered may arrive
-// later. So it is looked out for after the answer, too.
+// The first removal, for instance of a ticket, needs to be confirmed once. Before it is, a call abandons a grant that may arrive
+// later. So the removal is repeated after the confirmation, too.
 func TestPending_MergeLooksOutForBoth(t *testing.T) {
 	for _, c := range []struct{ older, newer bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
 		p := &pending{Removal: Removal{Format: plain, MayArrive: c.older, Watch: time.Hour}, since: 1, failures: 7}
@@ -142,7 +142,7 @@ func TestPending_MergeRemovesTheTicketsOfBoth(t *testing.T) {
 	}
 }
 
-// During an outage a call abandons one attempt after another. What its removal costs the server does not grow with them.
+// During an outage a call abandons one attempt after another. The cost of its removal does not grow with their number.
 func TestPending_MergeRemovesTheNewestTickets(t *testing.T) {
 	p := &pending{}
 	for i := range mostTickets + 2 {
