@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// closed reports whether a context's channel is.
+// closed reports whether a context's channel is closed.
 func closed(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -24,7 +24,7 @@ func closed(ctx context.Context) bool {
 	}
 }
 
-// The first look at a context after the end of the lease sees it, although nothing else has noticed. The lock is told once.
+// The first look at a context after the end of the lease sees that end, although nothing else has noticed. The lock is told once.
 func TestClock_TheFirstLookSeesTheEnd(t *testing.T) {
 	type key struct{}
 	for name, look := range map[string]func(ctx context.Context) error{
@@ -61,8 +61,7 @@ func TestClock_TheFirstLookSeesTheEnd(t *testing.T) {
 	}
 }
 
-// The key of context.Cause is found out, whether this version of Go asks for it at once or after Err. A context looks when it is
-// asked for that.
+// causeKey is found, whether this version of Go asks for it at once or after Err. A context looks when it is asked for that key.
 func TestClock_TheKeyOfCause(t *testing.T) {
 	require.NotNil(t, causeKey)
 	within, cancel := context.WithCancel(t.Context())
@@ -136,7 +135,7 @@ func TestClock_OfAHoldAroundThatIsOver(t *testing.T) {
 	})
 }
 
-// Whoever looks may hold any mutex: neither the lock nor the log is called before it has its answer.
+// A goroutine that looks may hold any mutex: neither the lock nor the log is called before it has its answer.
 func TestClock_ALookCallsNobody(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
@@ -154,7 +153,7 @@ func TestClock_ALookCallsNobody(t *testing.T) {
 	})
 }
 
-// Of those that look at once each finds its own channel closed.
+// When several goroutines look at once, each finds the channel of its own context closed.
 func TestClock_ManyLookAtOnce(t *testing.T) {
 	for range 100 {
 		fake(t, func(w *world) {
@@ -177,7 +176,7 @@ func TestClock_ManyLookAtOnce(t *testing.T) {
 	}
 }
 
-// A hold that another has ended, whose contexts it has yet to end, has the same cause.
+// A context has the same cause if another goroutine has ended the hold, but not the hold's contexts yet.
 func TestClock_WhatOthersAreAboutToEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(h *Hold)
@@ -202,7 +201,7 @@ func TestClock_WhatOthersAreAboutToEnd(t *testing.T) {
 	}
 }
 
-// A context of many holds is made in time that grows with their number, and asks each at a look.
+// The time to make a context of many holds grows with their number, not faster, and a look asks each of them.
 func TestClock_ContextOfMany(t *testing.T) {
 	fake(t, func(w *world) {
 		ctx := w.Context()

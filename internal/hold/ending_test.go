@@ -13,8 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// A hold keeps nothing of a context whose parent has ended, nor of one whose owner has left, and one for all that have the
-// same parent.
+// A hold keeps nothing of a context whose parent has ended or whose owner has left, and only one context for each parent.
 func TestEndings_AreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const parents = 100
@@ -56,7 +55,7 @@ func TestEndings_AreForgotten(t *testing.T) {
 	})
 }
 
-// unbounded is a hold with a lease that outlasts the test, of no lock.
+// unbounded returns a hold without a lock, with a lease that outlasts the test.
 func unbounded(t testing.TB) *Hold {
 	c := clock.New()
 	h := New(&Path{Kind: &Kind{Env: &Env{Clock: c}}}, "me:7", terms(time.Hour))

@@ -16,7 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// A process may have very many holds, and each Lock makes one. The allocator gives 176 bytes for what takes more than 160.
+// A process may have very many holds, and each Lock makes one. If a Hold took more than 160 bytes, the allocator would give 176.
 func TestHold_Size(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Hold{}), uintptr(160))
 }
@@ -34,7 +34,7 @@ func TestHold_NobodyIsAskedAboutAPlainOne(t *testing.T) {
 	})
 }
 
-// A grant counts from when its command was sent, and one that comes when the lease is over is none.
+// A grant counts from when its command was sent, and does not count if it comes after the lease.
 func TestHold_GrantCountsFromItsCommand(t *testing.T) {
 	fake(t, func(w *world) {
 		sent := w.path.Clock.Now()
@@ -50,7 +50,7 @@ func TestHold_GrantCountsFromItsCommand(t *testing.T) {
 	})
 }
 
-// The hold that another process's release has granted is lengthened soon, by a renewal of its own.
+// A hold that another process's release has granted soon gets its whole lease, by a renewal.
 func TestHold_GrantOfAnotherProcessIsLengthened(t *testing.T) {
 	fake(t, func(w *world) {
 		h := New(w.path, "me:7", terms(time.Minute))
@@ -93,7 +93,7 @@ func TestHold_EndOfTheLeaseIsAnnounced(t *testing.T) {
 	})
 }
 
-// What the reply to a renewal makes of a hold, whether a call waits for it or nobody does.
+// The reply to a renewal has the same effect on a hold whether a call waits for the reply or not.
 func TestHold_RepliesToRenewals(t *testing.T) {
 	const length = 30 * time.Second
 	passing := errors.New("no answer")
@@ -146,7 +146,7 @@ func TestHold_RepliesToRenewals(t *testing.T) {
 	}
 }
 
-// A renewal that is answered later revives no hold.
+// A renewal that is answered after the loss does not revive the hold.
 func TestHold_WhatIsLostStaysLost(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
@@ -207,7 +207,7 @@ func TestHold_ALossAndAWaiterFindEachOther(t *testing.T) {
 	})
 }
 
-// A waiter hears of the end of a lease although nobody but the schedule looks.
+// A waiter learns of the end of a lease although only the schedule looks.
 func TestHold_AWaiterHearsOfTheEndOfTheLease(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
@@ -221,8 +221,8 @@ func TestHold_AWaiterHearsOfTheEndOfTheLease(t *testing.T) {
 	})
 }
 
-// Only where the key of a lost hold may still be there it is to be removed, and at a time that no earlier look of the schedule
-// takes for now.
+// The key of a lost hold is removed only if it may still be there, and only when that removal is due: an earlier look of the
+// schedule does not remove it.
 func TestHold_WhichLossMayLeaveTheKey(t *testing.T) {
 	for why, keeps := range map[fault.Loss]bool{
 		fault.LeaseOver: true, fault.RenewedTooLate: true, fault.GrantedTwice: true,
@@ -253,7 +253,7 @@ func TestHold_WhichLossMayLeaveTheKey(t *testing.T) {
 	}
 }
 
-// A hold of which a look has found the grant before its message has one message to come. Another one is another server's.
+// If a look has found a grant before its message, one message may still come. A second message is about another server's grant.
 func TestHold_GrantedTwice(t *testing.T) {
 	fake(t, func(w *world) {
 		h := New(w.path, "me:7", terms(time.Minute))
@@ -275,7 +275,7 @@ func TestHold_GrantedTwice(t *testing.T) {
 	})
 }
 
-// Where the server may be the master no more, a hold that is renewed is renewed, and of another one the server is asked.
+// When the server may no longer be the master, a renewed hold is renewed at once, and any other hold is verified.
 func TestHold_DoubtAsksTheServer(t *testing.T) {
 	for name, c := range map[string]struct {
 		terms Terms
@@ -305,8 +305,8 @@ func TestHold_DoubtAsksTheServer(t *testing.T) {
 	}
 }
 
-// The server is asked whether a hold has its key still, while its owner changes the lease. The reply is judged by the lease that
-// it was asked for; the race detector tells whether that is read without the mutex.
+// The owner of a hold changes the lease while the hold is verified. The reply is judged by the lease at the time of the question.
+// The race detector sees it if that lease is read without the mutex.
 func TestHold_LeaseChangesWhileTheServerIsAsked(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
@@ -321,7 +321,7 @@ func TestHold_LeaseChangesWhileTheServerIsAsked(t *testing.T) {
 	})
 }
 
-// After the schedule is closed nobody would announce a loss: contexts end, and there are no new ones.
+// A closed schedule announces no loss: so contexts end, and there are no new ones.
 func TestHold_CloseLeavesHoldsToTheirLeases(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(renewed(time.Minute))
@@ -350,7 +350,7 @@ func TestHold_Remains(t *testing.T) {
 	})
 }
 
-// Renewals of a hold name its value, and those of a call that gave up as well.
+// Renewals and verifications name the value of their hold.
 func TestHold_CommandsNameTheHold(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))

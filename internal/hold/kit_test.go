@@ -29,7 +29,7 @@ const (
 // roundTrip is how long each reply takes.
 const roundTrip = 5 * time.Millisecond
 
-// loss is what a lock is told of a lost hold.
+// loss is a loss as the lock was told of it.
 type loss struct {
 	why     fault.Loss
 	held    time.Duration
@@ -135,7 +135,7 @@ func (w *world) Count() (n int64) {
 	return n
 }
 
-// Owners are anna and, if there are two, bert, but for those that have left.
+// Owners returns anna and, if there are two, bert, except those that have left.
 func (w *world) Owners() (all []owner.ID) {
 	w.locked(func() {
 		for _, o := range []owner.ID{anna, bert}[:w.owners] {
@@ -189,12 +189,12 @@ func (w *world) work(tasks []Task) {
 	}
 }
 
-// all has every command answered so.
+// all makes a the answer to every command from now on.
 func (w *world) all(a answer) {
 	w.locked(func() { w.reply = func(protocol.Call) answer { return a } })
 }
 
-// lost are the losses that the lock was told.
+// lost returns the losses that the lock was told of.
 func (w *world) lost() (all []loss) {
 	w.Helper()
 	synctest.Wait()
@@ -202,14 +202,14 @@ func (w *world) lost() (all []loss) {
 	return all
 }
 
-// removals are what the lock was told to have removed.
+// removals returns what the lock was told to remove.
 func (w *world) removals() (all []Remains) {
 	synctest.Wait()
 	w.locked(func() { all = append(all, w.cleared...) })
 	return all
 }
 
-// commands is how many were sent.
+// commands returns how many commands were sent.
 func (w *world) commands() (n int) {
 	synctest.Wait()
 	w.locked(func() { n = len(w.sent) })

@@ -47,7 +47,7 @@ func TestHold_Relinquish(t *testing.T) {
 	}
 }
 
-// With less than half of its lease left a hold is about to end, and its end decides the cause of the contexts.
+// A hold with less than half of its lease left is not handed on but ends, and its end decides the cause of the contexts.
 func TestHold_RelinquishNearItsEnd(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
@@ -62,7 +62,7 @@ func TestHold_RelinquishNearItsEnd(t *testing.T) {
 	})
 }
 
-// The next owner gets what it asks for, and its time begins anew; that of the process does not.
+// The next owner gets the terms that it asks for. Its time with the hold starts again; the process's time does not.
 func TestHold_Adopt(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
@@ -88,7 +88,7 @@ func TestHold_Adopt(t *testing.T) {
 	})
 }
 
-// A path that is to stay taken is not handed on before, unless that is undone.
+// A path that AtLeast keeps taken is not handed on before that time, unless AtLeast is dropped.
 func TestHold_KeptPathIsNotHandedOn(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(Terms{Lease: lease.NewTerm(time.Minute), AtLeast: time.Second})
@@ -147,7 +147,7 @@ func TestHold_SharedOwnersLeaveOneByOne(t *testing.T) {
 	})
 }
 
-// An owner of several has left the local half, and before it looks at the hold the last of the others has ended it.
+// One of several owners has left the local half. Before it leaves the hold, the last of the others ends the hold.
 func TestHold_LeavingOneThatOthersHaveEnded(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(h *Hold)
@@ -168,7 +168,7 @@ func TestHold_LeavingOneThatOthersHaveEnded(t *testing.T) {
 	}
 }
 
-// A hold of which no owner is left that could release it is not renewed any more. Another owner may still share it.
+// A hold that none of its owners can release is not renewed any more. Another owner may still share it.
 func TestHold_StrandedOwners(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(renewed(time.Minute))
@@ -220,7 +220,7 @@ func TestHold_StrandedOwners(t *testing.T) {
 	})
 }
 
-// A goroutine is suspected that has had a renewed hold for longer than its lease.
+// A goroutine is a suspect if it has had a renewed hold for longer than the lease.
 func TestHold_MayBeLeft(t *testing.T) {
 	fake(t, func(w *world) {
 		renews, plain := w.granted(renewed(time.Minute)), w.granted(terms(time.Hour))
@@ -289,7 +289,7 @@ func TestHold_Join(t *testing.T) {
 	})
 }
 
-// What is renewed for ten leases is logged, once for each owner; not that of a leader, which is had for long.
+// A hold that is renewed for ten leases is logged, once for each owner. A leader's hold is not: it is meant to be long.
 func TestHold_HeldForLong(t *testing.T) {
 	fake(t, func(w *world) {
 		logged := func(n int) {
@@ -385,7 +385,7 @@ func TestHold_Uphold(t *testing.T) {
 	})
 }
 
-// What one of several holds says of them all the others do not say.
+// Of several holds that belong together, one logs, and the others do not.
 func TestHold_HeldForLongQuietly(t *testing.T) {
 	fake(t, func(w *world) {
 		quiet := renewed(time.Minute)
@@ -403,8 +403,8 @@ func TestHold_HeldForLongQuietly(t *testing.T) {
 	})
 }
 
-// An owner chooses a lease, and another goroutine of it unlocks just after the local half was asked who has the hold: the next
-// owner has what it asked for.
+// An owner chooses a lease. Another goroutine of that owner unlocks just after the local half was asked for the hold's owners.
+// The next owner has the lease that it asked for.
 func TestRenew_AsTheHoldIsHandedOver(t *testing.T) {
 	const asked = 30 * time.Second
 	for _, chosen := range []time.Duration{2 * time.Second, time.Hour} {
@@ -429,7 +429,7 @@ func TestRenew_AsTheHoldIsHandedOver(t *testing.T) {
 	}
 }
 
-// The owner has the hold again when the answer is old: it may choose.
+// The local half's answer is old, but by then the owner has the hold again: it may choose.
 func TestRenew_AsTheHoldComesBack(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))
@@ -446,7 +446,7 @@ func TestRenew_AsTheHoldComesBack(t *testing.T) {
 	})
 }
 
-// A reader chooses a shorter lease, and another goroutine of it unlocks: the readers that are left have what they asked for.
+// A reader chooses a shorter lease, and another goroutine of the same owner unlocks. The other readers have what they asked for.
 func TestRenew_AsAReaderLeaves(t *testing.T) {
 	const asked = 30 * time.Second
 	for name, c := range map[string]struct {
@@ -478,7 +478,7 @@ func TestRenew_AsAReaderLeaves(t *testing.T) {
 	}
 }
 
-// After a late reply an owner that has left meanwhile chooses nothing more.
+// An owner renews, gets a late reply, and leaves. When it renews again, it does not choose the lease.
 func TestRenew_AgainAfterTheOwnerHasLeft(t *testing.T) {
 	fake(t, func(w *world) {
 		h := w.granted(terms(time.Minute))

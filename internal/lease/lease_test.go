@@ -25,7 +25,7 @@ var (
 	few     = lease.Outcome{Ours: true, Failed: true}
 )
 
-// granted is live since now, for a minute.
+// granted returns a lease of a minute that is live since now.
 func granted(t *testing.T, renewed bool) *lease.State {
 	t.Helper()
 	s := &lease.State{Term: minute, Renewed: renewed}
@@ -33,7 +33,7 @@ func granted(t *testing.T, renewed bool) *lease.State {
 	return s
 }
 
-// certain is what the arithmetic leaves of a lease.
+// certain returns how long a lease is valid: its length less the margin.
 func certain(d time.Duration) time.Duration { return d - d/100 - time.Millisecond }
 
 func renew(s *lease.State, at clock.Instant, t *lease.Term) lease.Renewal {
@@ -42,7 +42,7 @@ func renew(s *lease.State, at clock.Instant, t *lease.Term) lease.Renewal {
 	return r
 }
 
-// A lease that is yet to be lengthened, or is not renewed, has none.
+// A lease that is yet to be lengthened, or that is not renewed, has no renewal lease.
 func TestState_RenewalLease(t *testing.T) {
 	require.Equal(t, time.Minute, granted(t, true).RenewalLease(now))
 	require.Zero(t, granted(t, false).RenewalLease(now))
@@ -82,7 +82,7 @@ func TestState_Grant(t *testing.T) {
 	}
 }
 
-// A grant of the same value may yet be executed, and sets the lease back to its own.
+// A command for the same value may still be executed, and sets the key's lease back to its own.
 func TestGrant_ALateOneBesideIt(t *testing.T) {
 	s := &lease.State{Term: short, MayArrive: true}
 	require.True(t, s.Grant(now, now))
@@ -127,7 +127,7 @@ func TestState_GrantShort(t *testing.T) {
 	}
 }
 
-// What is lost stays lost, and tells why; what is over does not come back.
+// A lost lease stays lost, and says why. A lease that is over does not come back.
 func TestState_Lose(t *testing.T) {
 	s := granted(t, true)
 	r := s.Begin(now, minute)
@@ -165,7 +165,7 @@ func TestState_End(t *testing.T) {
 	}
 }
 
-// A look goes by the clock, and the first that comes after the end says that it ends the lease.
+// A look goes by the clock. The first look after the end reports that it has ended the lease.
 func TestState_Look(t *testing.T) {
 	s := granted(t, true)
 	look := func(at clock.Instant, valid, ended bool) {
@@ -251,7 +251,7 @@ func TestReply_AfterTheEnd(t *testing.T) {
 	require.Equal(t, lease.TooLate, s.Reply(r, now.Add(certain(time.Minute)), confirm))
 }
 
-// Two renewals are under way at once: nobody knows which of them the server executes last, until both are answered.
+// Two renewals are under way at once. Until both are answered, it is not known which of them the server executes last.
 func TestReply_TwoUnderWay(t *testing.T) {
 	s := granted(t, false)
 	first := s.Begin(now, minute)
@@ -272,7 +272,7 @@ func TestReply_ARefusedOneChangesNothing(t *testing.T) {
 	require.Equal(t, certain(time.Minute), s.Left(now))
 }
 
-// A shorter one that too few replicas have may have been executed, and one that was not sent does not undo that.
+// A shorter renewal that too few replicas have may have been executed. Another renewal that was refused does not undo that.
 func TestReply_TooFewReplicasBesideARefusedOne(t *testing.T) {
 	s := granted(t, false)
 	shorter, long := s.Begin(now, second), s.Begin(now, minute)
@@ -283,8 +283,8 @@ func TestReply_TooFewReplicasBesideARefusedOne(t *testing.T) {
 	require.Equal(t, certain(time.Minute), s.Left(now), "the next one counts")
 }
 
-// The key may have the longest lease that was asked for, unless a shorter one was confirmed and no command of another one can
-// have come after it.
+// The key may have the longest lease that was asked for, until a shorter one is confirmed and no command with a longer one can be
+// executed after it.
 func TestState_Longest(t *testing.T) {
 	shorten := func(s *lease.State) { s.Reply(renew(s, now, short), now, confirm) }
 	for name, c := range map[string]struct {
@@ -361,7 +361,7 @@ func TestState_Adopt(t *testing.T) {
 	require.InDelta(t, float64(clock.Longest/3), float64(due), float64(clock.Longest/50), "it does not overflow")
 }
 
-// Renewals go up to the bound and no further, and the last one is not followed by others, each for what is left.
+// Renewals go up to the bound and no further. After the last one there are no more, not even for the little that is left.
 func TestState_Bound(t *testing.T) {
 	for _, most := range []time.Duration{2 * time.Second, 2500 * time.Millisecond, time.Minute, 61 * time.Second, 1e12 + 1} {
 		for _, chosen := range []*lease.Term{nil, lease.NewTerm(3 * time.Second), minute, lease.NewTerm(time.Hour)} {
@@ -399,8 +399,8 @@ func TestState_Bound(t *testing.T) {
 	}
 }
 
-// What was under way for the owner before has it valid beyond the bound of the next one neither when it is answered nor when it
-// is refused. That of the owner before holds no more.
+// A renewal of the former owner, answered or refused, does not make the lease valid beyond the bound of the next owner. The bound
+// of the former owner no longer counts.
 func TestBound_OfTheNextOwner(t *testing.T) {
 	for name, o := range map[string]lease.Outcome{"answered": confirm, "refused": refused, "unknown": unknown, "few": few} {
 		t.Run(name, func(t *testing.T) {
@@ -430,7 +430,7 @@ func TestState_Keep(t *testing.T) {
 	require.Equal(t, lease.Renew, s.Tick(now, false))
 }
 
-// A hold that nobody will release is not renewed, but looked at again: another owner may share it yet.
+// A deserted lease is not renewed, but looked at again: another owner may still join.
 func TestTick_Deserted(t *testing.T) {
 	s := granted(t, true)
 	require.Equal(t, lease.Nothing, s.Tick(now.Add(20*time.Second), true))
@@ -467,7 +467,7 @@ func TestState_MayPass(t *testing.T) {
 	}
 }
 
-// A hold that is held for long is told of, as long as it is valid.
+// Outlasts reports a hold that is held for long, as long as it is valid.
 func TestState_Outlasts(t *testing.T) {
 	s := granted(t, true)
 	require.False(t, s.Outlasts(now, 2*time.Minute-1, 2))
@@ -475,7 +475,7 @@ func TestState_Outlasts(t *testing.T) {
 	require.False(t, s.Outlasts(now.Add(certain(time.Minute)), 2*time.Minute, 2), "its time is over")
 }
 
-// The server is asked whether it has the key when it may be the master no more, and asked again until it answers.
+// When the server may no longer be the master, it is asked whether it has the key, and asked again until it answers.
 func TestState_Verified(t *testing.T) {
 	for name, c := range map[string]struct {
 		outcome lease.Outcome
@@ -506,7 +506,7 @@ func TestState_Verified(t *testing.T) {
 	}
 }
 
-// What only the owner has sent, and nobody sends again, makes no pause longer.
+// A renewal that only the owner sends, and that is not sent again, makes no pause longer.
 func TestVerified_AfterRenewalsOfTheOwner(t *testing.T) {
 	s := granted(t, false)
 	for range 8 {
@@ -520,7 +520,7 @@ func TestVerified_AfterRenewalsOfTheOwner(t *testing.T) {
 	require.LessOrEqual(t, now.Until(due), clock.Backoff(1, time.Minute)*2)
 }
 
-// Whatever is sent, and whenever the server executes it, if ever: what is believed is over before the key is.
+// Whatever is sent, and whenever the server executes it, if ever: the lease is over before the key's lease is.
 func TestState_WhatIsBelievedIsOverFirst(t *testing.T) {
 	for seed := range uint64(3000) {
 		random := rand.New(rand.NewPCG(seed, 7))

@@ -18,7 +18,7 @@ var (
 	nobody lease.Caller
 )
 
-// step is what a caller does to a lease whose outermost call has asked for a minute, and the term after that.
+// step is an action of a caller on a lease whose outermost call has asked for a minute, and the term that the lease then has.
 type step struct {
 	what string
 	by   lease.Caller
@@ -143,7 +143,7 @@ func take(s *lease.State, what step, day *lease.Term) (sooner bool) {
 	return false
 }
 
-// After a nested call with a longer lease the key gets the one before at once, by one renewal, even if the hold is not renewed.
+// After a nested call with a longer lease the key gets its former lease at once, by one renewal, even if the hold is not renewed.
 func TestUnnest_ShortensTheKey(t *testing.T) {
 	for _, renewed := range []bool{false, true} {
 		s := granted(t, renewed)
@@ -169,7 +169,7 @@ func TestUnnest_ShortensTheKey(t *testing.T) {
 	}
 }
 
-// What is over is not shortened.
+// A lease that is over is not shortened.
 func TestUnnest_AfterTheEnd(t *testing.T) {
 	s := granted(t, false)
 	s.Nest(hour, anna)
@@ -221,8 +221,8 @@ func TestState_Join(t *testing.T) {
 	}
 }
 
-// An owner alone chooses a shorter lease, and another one joins before the reply: it does not get less than it asks for, in
-// whatever order the server executes the two renewals, and the replies come.
+// An owner alone chooses a shorter lease, and another owner joins before the reply. The second owner does not get less than it
+// asks for, in whatever order the server executes the two renewals, and in whatever order the replies come.
 func TestState_JoinDuringARenewal(t *testing.T) {
 	for _, joins := range []*lease.Term{lease.NewTerm(10 * time.Second), minute, hour} {
 		for _, shortFirst := range []bool{false, true} {
@@ -259,7 +259,7 @@ func TestState_JoinDuringARenewal(t *testing.T) {
 	}
 }
 
-// What the former owner has chosen says nothing to the next one, although it is answered only then.
+// The lease that the former owner has chosen does not count for the next owner, even if the reply comes only then.
 func TestState_ChosenBeforeHandoff(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		s := granted(t, false)
@@ -279,7 +279,7 @@ func TestState_ChosenBeforeHandoff(t *testing.T) {
 	}
 }
 
-// The generation tells that owners have changed, and nothing else.
+// The generation changes when owners change, and at no other time.
 func TestState_Generation(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(s *lease.State)

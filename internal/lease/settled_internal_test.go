@@ -50,7 +50,7 @@ func TestState_SettledAfterARenewal(t *testing.T) {
 	}
 }
 
-// A number of a generation stays that of its owners, however often it is renewed meanwhile.
+// The generation stays the same while the owners do, however often the lease is renewed.
 func TestState_GenerationOutlivesRenewals(t *testing.T) {
 	const sent clock.Instant = 1
 	minute := NewTerm(time.Minute)
