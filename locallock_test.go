@@ -19,7 +19,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Owners as goroutines have them, and as ContextWithOwner makes them.
+// Owners: some are goroutines, others are made by ContextWithOwner.
 const (
 	anna owner.ID = iota + 1
 	bert
@@ -49,7 +49,7 @@ func looks(t *testing.T, l *localLock, o owner.ID, holds int32, queue ...owner.I
 	require.Equal(t, forward, backward, "queue from the end")
 }
 
-// in enters where that must not need waiting, and checks how.
+// in enters, and checks that this needs no waiting, and how the owner is admitted.
 func in(t *testing.T, l *localLock, o owner.ID, want local.Admission) {
 	t.Helper()
 	how, w := l.Enter(o, 0, false, nil)
@@ -57,7 +57,7 @@ func in(t *testing.T, l *localLock, o owner.ID, want local.Admission) {
 	require.Nil(t, w)
 }
 
-// linesUp enters where that must need waiting.
+// linesUp enters, and checks that this needs waiting.
 func linesUp(t *testing.T, l *localLock, o owner.ID) *local.Waiter {
 	t.Helper()
 	how, w := l.Enter(o, time.Second, true, nil)
@@ -376,8 +376,8 @@ func TestLocalLock_CancelledBeforeTheTurn(t *testing.T) {
 	looks(t, l, cleo, 0)
 }
 
-// tooLate is a context that is done, and lets the waiter's turn come between the moment at which wait sees that and the one
-// at which it takes the mutex.
+// tooLate is a context that is done. It lets the waiter's turn come after Wait has seen that the context is done, and before Wait
+// takes the mutex.
 type tooLate struct {
 	context.Context
 	turn func()
@@ -388,7 +388,7 @@ func (c tooLate) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// cancelledThenTurn is a wait whose context is seen to be done, and whose turn comes before it could leave the queue.
+// cancelledThenTurn waits with a context that is seen to be done. The turn comes before the waiter has left the queue.
 func cancelledThenTurn(l *localLock, w *local.Waiter, turn func()) local.Admission {
 	return l.Wait(tooLate{cancelled(), func() {
 		// The select of wait looks at the old channel, in which nothing ever comes.
@@ -416,7 +416,7 @@ func TestLocalLock_TurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 	looks(t, l, owner.Nobody, 0)
 }
 
-// Turn and cancellation both there before wait looks: select takes either, and both are right.
+// The turn and the cancellation are both there before Wait looks: select takes either, and both are right.
 func TestLocalLock_TurnAndCancellationAtOnce(t *testing.T) {
 	seen := map[local.Admission]bool{}
 	for tries := 0; len(seen) < 2; tries++ {
@@ -442,7 +442,7 @@ func TestLocalLock_TurnAndCancellationAtOnce(t *testing.T) {
 	}
 }
 
-// Who was admitted to the hold of its own owner is in, even when it was cancelled: the hold counts it.
+// A waiter that was admitted to the hold of its own owner is in, even if it was cancelled: the hold counts it.
 func TestLocalLock_CancelledWaiterThatWasAdmittedToItsOwnersHold(t *testing.T) {
 	l := &localLock{}
 	in(t, l, team, local.Entered)
@@ -571,7 +571,7 @@ func TestLocalLock_Pass(t *testing.T) {
 	looks(t, l, owner.Nobody, 0)
 }
 
-// Only the first waiter counts: to pass over it would break the order.
+// HandOff asks only whether the lease suits the first waiter: to pass over that waiter would break the order.
 func TestLocalLock_PassKeepsTheOrder(t *testing.T) {
 	l := held(t, anna)
 	_, first := l.Enter(bert, time.Hour, true, nil)
@@ -612,7 +612,7 @@ func TestMemoryOfAWaiter(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(local.Waiter{}), uintptr(256))
 }
 
-// Many goroutines, some of them with a shared owner, do everything at once. The race detector sees it when two are in.
+// Many goroutines, some of them with a shared owner, do everything at once. The race detector would see it if two were in.
 func TestLocalLock_Hammer(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -730,14 +730,14 @@ func TestLocalLock_Hammer(t *testing.T) {
 	require.Positive(t, plain)
 }
 
-// exit is what [localLock.Exit] tells, as two answers.
+// exit calls [localLock.Exit], and reports whether the owner was the last one, and whether it was in.
 func exit(l *localLock, o owner.ID) (isLast, ok bool) {
 	d, _ := l.Exit(o)
 	return d == local.Last, d != local.NotIn
 }
 
-// knot makes a loop of the list of waiters at one of them, until the test calls the result: whoever goes through the queue
-// past it never ends.
+// knot makes a loop of the list of waiters at one of them, until the test calls the result: code that goes through the queue past
+// that waiter never ends.
 func knot(w *local.Waiter) (untie func()) {
 	next := field[*local.Waiter](w, "next")
 	before := *next
@@ -760,7 +760,7 @@ func looksAtNobody(t *testing.T, transitions func()) {
 	}
 }
 
-// No transition looks at the waiters but for the first one and those of the owner that comes in.
+// A transition looks only at the first waiter, and at those of the owner that comes in.
 func TestLocalLock_DoesConstantWork(t *testing.T) {
 	l := held(t, anna)
 	linesUp(t, l, team)
@@ -856,7 +856,7 @@ func turn(w *local.Waiter) local.Admission {
 	}
 }
 
-// field is one of a struct of another package, which nobody but a test looks at or changes from here.
+// field returns a field of another package's struct, for a test to read and change.
 func field[T any](of any, name string) *T {
 	return (*T)(reflect.ValueOf(of).Elem().FieldByName(name).Addr().UnsafePointer())
 }

@@ -48,7 +48,7 @@ func TestEvictions_AreForgotten(t *testing.T) {
 	require.Zero(t, e)
 }
 
-// All owners of one hold are remembered, in whatever order they unlock.
+// All owners of one lost hold are remembered, in whatever order they unlock.
 func TestEvictions_OfOneLoss(t *testing.T) {
 	for _, n := range []int{1, fewEvictions, fewEvictions + 1, 3 * mostEvictions} {
 		var e Evictions
@@ -77,7 +77,7 @@ func TestEvictions_OfOneLoss(t *testing.T) {
 	}
 }
 
-// one is an owner by itself.
+// one iterates over a single owner.
 func one(o owner.ID, times int32) iter.Seq2[owner.ID, int32] {
 	return maps.All(map[owner.ID]int32{o: times})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// Owners as goroutines have them, and as ContextWithOwner makes them.
+// Owners: some are goroutines, others are made by ContextWithOwner.
 const (
 	anna owner.ID = iota + 1
 	bert
@@ -19,7 +19,7 @@ const (
 	crew = owner.Made | 2
 )
 
-// Why a hold is lost, or not.
+// Functions that say why a hold is lost, or that it is not.
 func always() fault.Loss { return fault.LeaseOver }
 func still() fault.Loss  { return fault.NotLost }
 
@@ -29,8 +29,8 @@ func cancelled() context.Context {
 	return ctx
 }
 
-// tooLate is a context that is done, and lets the waiter's turn come between the moment at which Wait sees that and the one
-// at which it takes the mutex.
+// tooLate is a context that is done. It lets the waiter's turn come after Wait has seen that the context is done, and before Wait
+// takes the mutex.
 type tooLate struct {
 	context.Context
 	turn func()
@@ -51,8 +51,8 @@ func turn(w *Waiter) Admission {
 	}
 }
 
-// knot makes a loop of the list of waiters at one of them, until the test calls the result: whoever goes through the queue
-// past it never ends.
+// knot makes a loop of the list of waiters at one of them, until the test calls the result: code that goes through the queue past
+// that waiter never ends.
 func knot(w *Waiter) (untie func()) {
 	next := w.next
 	w.next = w

@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// ids are the owners of a queue's waiters, first to last. The queue must be a proper doubly linked list.
+// ids returns the owners of a queue's waiters, first to last. It checks that the queue is a proper doubly linked list.
 func (q *Line) ids(t *testing.T) (forward []owner.ID) {
 	t.Helper()
 	var backward []owner.ID
@@ -134,7 +134,7 @@ func TestLine_Index(t *testing.T) {
 	require.Nil(t, q.oldest)
 }
 
-// No method looks at the waiters but for the first one and those that it is about.
+// A method looks only at the first waiter and at the waiters that it is about.
 func TestLine_DoesConstantWork(t *testing.T) {
 	q, waiters := pushed(anna, team, bert, cleo, dora, team, crew)
 	untie := knot(waiters[3])
@@ -161,12 +161,12 @@ func TestWaiter_Suits(t *testing.T) {
 	}
 }
 
-// nothing is a lock of which the graph asks nothing here.
+// nothing is a lock that the graph does not ask here.
 type nothing struct{ deadlock.Lock }
 
 func (nothing) Obstacles(*deadlock.Call) (none deadlock.Obstacles) { return none }
 
-// A waiter that is done is used again, unless somebody has found it in the graph of those that wait, and may look at it yet.
+// A waiter that is done is reused, unless another goroutine has found it in the graph of waiting calls, and may still look at it.
 func TestPool_WaitersThatAreDone(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		again := 0

@@ -67,7 +67,7 @@ func has(o holders) look        { return look{phase: phaseHeld, owners: o} }
 
 var aLeaving = look{phase: phaseLeaving}
 
-// looks checks everything that both sides and the queue know. Those who wait to write are told by writer.
+// looks checks everything that both sides and the queue know. Writer tells which of the waiters wait to write.
 func (h *rwHalf) looks(t *testing.T, read, write look, queue ...owner.ID) {
 	t.Helper()
 	h.mu.Lock()
@@ -103,7 +103,7 @@ const (
 	writes = true
 )
 
-// in enters where that must not need waiting.
+// in enters, and checks that this needs no waiting.
 func (h *rwHalf) in(t *testing.T, o owner.ID, writes bool, want Admission) {
 	t.Helper()
 	how, w := h.side(writes).Enter(o, 0, false, nil)
@@ -111,7 +111,7 @@ func (h *rwHalf) in(t *testing.T, o owner.ID, writes bool, want Admission) {
 	require.Nil(t, w)
 }
 
-// waits enters where that must need waiting.
+// waits enters, and checks that this needs waiting.
 func (h *rwHalf) waits(t *testing.T, o owner.ID, writes bool) *Waiter {
 	t.Helper()
 	how, w := h.side(writes).Enter(o, 0, true, nil)
@@ -148,7 +148,7 @@ func eachSide(t *testing.T, test func(t *testing.T, writes bool)) {
 	t.Run("write", func(t *testing.T) { test(t, writes) })
 }
 
-// sides puts the looks of a side and of the other one, which is free, in order.
+// sides returns the looks of both sides, of which one is free, in order.
 func sides(writes bool, mine look) (read, write look) {
 	if writes {
 		return aFree, mine
@@ -338,8 +338,8 @@ func TestReadWrite_WriterReads(t *testing.T) {
 	h.in(t, anna, reads, Entered)
 }
 
-// A writer that wants to read anew waits for the removal of its last hold on reading, which may go on in the background.
-// It must not wait for those in the queue: they wait for it.
+// A writer that wants to read again waits for the removal of its last reading hold, which may go on in the background. It must
+// not wait for the calls in the queue, since they wait for it.
 func TestReadWrite_WriterReadsAgainPastTheQueue(t *testing.T) {
 	for _, o := range []owner.ID{anna, team} {
 		h := rwHeld(t, writes, o)
@@ -510,7 +510,7 @@ func TestReadWrite_WaiterGivesUp(t *testing.T) {
 	}
 }
 
-// The turn of a waiter that gives up comes before it could leave the queue: it goes on to the next one.
+// A waiter gives up, but its turn comes before it has left the queue: the turn passes to the next waiter.
 func TestReadWrite_TurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 	eachSide(t, func(t *testing.T, mine bool) {
 		eachSide(t, func(t *testing.T, next bool) {
@@ -648,8 +648,8 @@ func TestReadWrite_WriterHandsOver(t *testing.T) {
 	h.looks(t, has(holders{anna: 1}), aFree, bert)
 }
 
-// While a writer waits elsewhere newcomers wait, first in, first out. As long as they do, one timer has somebody ask again. There
-// is none when the answer would let nobody in.
+// While a writer waits elsewhere, new readers wait, first in, first out. As long as they do, one timer asks again. There is no
+// timer when the answer would let no reader in.
 func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := rwHeld(t, reads, anna)
@@ -755,7 +755,7 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 	})
 }
 
-// Goroutines of all kinds, and one who looks: readers, or one writer, and nobody else.
+// Goroutines of all kinds enter, and one goroutine checks that there are only readers, or only one writer.
 func TestReadWrite_Hammer(t *testing.T) {
 	const goroutines, rounds = 12, 300
 	h := newRWHalf()
@@ -862,7 +862,7 @@ func TestReadWrite_Hammer(t *testing.T) {
 	require.Positive(t, guarded)
 }
 
-// tries enters as one who cannot wait for others, but waits for the answer that is under way.
+// tries enters as a reader that does not wait for other owners, but waits for the answer that is under way.
 func (h *rwHalf) tries(t *testing.T, o owner.ID) *Waiter {
 	t.Helper()
 	how, w := h.Reader().Enter(o, 0, false, nil)
@@ -872,7 +872,7 @@ func (h *rwHalf) tries(t *testing.T, o owner.ID) *Waiter {
 	return w
 }
 
-// Readers that try while one of them asks Redis hear the same answer.
+// Readers that try while one of them asks Redis get the same answer.
 func TestReadWrite_TryingReaders(t *testing.T) {
 	ask := func(t *testing.T) (*rwHalf, *Waiter, *Waiter) {
 		t.Helper()
@@ -947,7 +947,7 @@ func TestReadWrite_TryingReaders(t *testing.T) {
 	})
 }
 
-// No transition looks at the waiters but for those that it lets in and the first one that it does not.
+// A transition looks only at the waiters that it admits, and at the first one that it does not admit.
 func TestReadWrite_DoesConstantWork(t *testing.T) {
 	h := rwHeld(t, reads, anna, bert)
 	writer, same := h.waits(t, team, writes), h.waits(t, team, reads)
@@ -987,8 +987,8 @@ func TestReadWrite_DoesConstantWork(t *testing.T) {
 	require.Empty(t, h.queue.oldest)
 }
 
-// Those who are held back, or wait behind a writer, cost nothing while nothing happens, and nobody asks for each of them when
-// their time has come.
+// Readers that are held back, or wait behind a writer, cost nothing while nothing happens, and there is no question for each of
+// them when it is time to ask again.
 func TestReadWrite_WaitingReadersCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const readers = 1000
