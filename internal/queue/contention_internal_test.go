@@ -47,9 +47,9 @@ func TestNoFailureTakesNoMemory(t *testing.T) {
 	require.Nil(t, last.Load())
 }
 
-// A release says that no process tries without a ticket only by an answer that was asked for 1.5 s before its hold was granted,
-// or later, however long that is ago: a process that began to try since would wait for a window that is rare.
-func TestSays_QuietByNewEvidence(t *testing.T) {
+// A release says that no process tries without a ticket only if the server was asked at most 1.5 s before the hold was granted,
+// however long ago that was. Otherwise a process that has begun to try since then would wait for one of the rare windows.
+func TestDescribeOthers_QuietByNewEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLock(t)
 		node := l.path.Node()

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each failure has the fate that its row says, whatever else is true of it.
+// Each failure has the fate of its row, whatever other traits it has.
 func TestFates(t *testing.T) {
 	all := []state{stateAsk, stateLook, stateSure, stateAlone, stateTrace, stateTry}
 	for name, c := range map[string]struct {

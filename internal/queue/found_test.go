@@ -109,9 +109,9 @@ func (l *lock) waitingCall() *acquisition {
 	return a
 }
 
-// The message of a grant may come at any moment while the call finds the same grant by looking, and while that hold is given
-// back. Whenever it does, it is neither taken for another server's grant nor for one of nobody's: a hold that is removed
-// because it seems to be nobody's is somebody's. A second grant is another server's also when it comes while the call ends.
+// The message of a grant may come at any moment: while the call finds that grant by a look, and while the hold is released. It is
+// never taken for another server's grant, nor for a grant that no call waits for: that would remove a hold which an owner has. A
+// second message is about another server's grant, even if it comes while the call ends.
 func TestFound_WhileItsMessageComes(t *testing.T) {
 	// The lease is long: on a busy machine half of a short one may pass between the look and the grant, which is renewed then.
 	finds := func(t *testing.T, a *acquisition) {

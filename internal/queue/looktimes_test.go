@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// Near the head each call looks for itself, far from it rarely, and none before the one in front of it when a lease is over.
+// Calls near the head look often, and calls far back rarely. When a lease is over, no call looks before the one in front of it.
 func TestLookTimes(t *testing.T) {
 	const (
 		shown = clock.Instant(100 * time.Second)
@@ -107,7 +107,7 @@ func TestLookTimes_WhatChangesThem(t *testing.T) {
 	}
 }
 
-// A look takes out tickets of the dead if it is made because it is time, and others are in front.
+// A look removes the tickets of dead processes if the look is due, and if others are in front.
 func TestClears(t *testing.T) {
 	for _, c := range []struct {
 		rank   int
@@ -128,7 +128,7 @@ func TestClears(t *testing.T) {
 	require.InDelta(t, 10_000/seldomClears, clearing, 300, "few of those that are far back")
 }
 
-// To look goes before all else, and what the server is asked to report it is asked once.
+// A look goes before everything else, and the server is asked only once to report changes.
 func TestLookTimes_Chores(t *testing.T) {
 	l := lookTimes{due: 30, refresh: 20, watch: 10}
 	for _, c := range []struct {
@@ -164,7 +164,7 @@ func TestLookTimes_NearTheLongest(t *testing.T) {
 	}
 }
 
-// A message that comes after a look has found its grant is waited for, however long replicas may take.
+// After a look has found a grant, the call expects the grant's message, however long replicas may take.
 func TestFound_NearTheLongest(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, math.MaxInt64 - transport.WaitAtMost, math.MaxInt64} {
 		l := newLock(t)
@@ -177,8 +177,8 @@ func TestFound_NearTheLongest(t *testing.T) {
 	}
 }
 
-// Those in front of a call for permits may all be calls of one process that stands still. So it does not wait for each of them,
-// but the calls of its own process look one after another.
+// The calls in front of a call for permits may all belong to one frozen process. So the call does not let each of them look
+// first. But the calls of its own process look one after another.
 func TestLookTimes_Permits(t *testing.T) {
 	l := newLock(t)
 	permits := hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: l.path.Env}
@@ -224,8 +224,8 @@ func TestLookTimes_Permits(t *testing.T) {
 	require.InDelta(t, 1, refreshes, 0.1)
 }
 
-// A wake-up while a call tries without a ticket tells it of a change that it then no longer sees: with its next ticket it asks
-// for reports anew, or it would sleep through the next change.
+// A wake-up during a try without a ticket uses up the server's report of changes. So with its next ticket the call asks for
+// reports again. Otherwise it would sleep through the next change.
 func TestLeaveForNow_ReportsAreAskedForAnew(t *testing.T) {
 	a := newLock(t).waitingCall()
 	a.ticket.asks[0], a.ticket.sees = "ticket", true
@@ -234,8 +234,8 @@ func TestLeaveForNow_ReportsAreAskedForAnew(t *testing.T) {
 	require.Empty(t, a.ticket.newest())
 }
 
-// A window that a message tells of is counted once, also when the removal of the key has woken the call a moment before: then it
-// looks, and finds the message only on its way.
+// A message about a window is counted once, even if the removal of the key has woken the call a moment before: then the call
+// looks, and finds the message on the way.
 func TestIsNext_WindowsAreCounted(t *testing.T) {
 	for name, wakes := range map[string]bool{"the message": false, "a change": true} {
 		t.Run(name, func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestIsNext_WindowsAreCounted(t *testing.T) {
 	}
 }
 
-// Only the first ticket is told of a window: other messages say how long until a look, too, and are not counted.
+// Only the message to the first ticket is about a window. Other messages also have the time of a look, and are not counted.
 func TestIsNext_OtherMessagesAreNoWindows(t *testing.T) {
 	for ms, windows := range map[string]int{"0": 0, "1": 1, "10": 1, "110": 1, "111": 0, "60000": 0} {
 		t.Run(ms, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestIsNext_OtherMessagesAreNoWindows(t *testing.T) {
 	}
 }
 
-// A grant counts as a message only if that has come, before or while the call looked.
+// A grant counts as a message only if its message has come, before the look or during it.
 func TestFound_OnlyMessagesAreCounted(t *testing.T) {
 	for name, told := range map[string]bool{"by a look": false, "by a look and a message": true} {
 		t.Run(name, func(t *testing.T) {
@@ -291,8 +291,8 @@ func TestFound_OnlyMessagesAreCounted(t *testing.T) {
 	}
 }
 
-// Something may wake a call before its first look, a broken connection for instance. Scripts do not tell it that it is the next
-// one all the same, until its ticket is a second old: so it looks once more then, and from then on rarely.
+// A call may be woken before its first look, for instance by a broken connection. Scripts do not tell it that it is the next one
+// until its ticket is a second old. So it looks once more then, and rarely from then on.
 func TestLookTimes_AnEarlyLook(t *testing.T) {
 	patientCall(t, func(t *testing.T, a *acquisition) {
 		a.at.Rank, a.ticket.notified, a.ticket.asks[0] = 1, a.path.Clock.Now().Add(firstLook), "me:1|60000"

@@ -9,7 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// What a script tells may be longer than 49 days, and so long that Lua writes it with an exponent.
+// The time in a message may be longer than 49 days, and so long that Lua writes it with an exponent.
 func TestMessagesOfLongLeases(t *testing.T) {
 	for ms, want := range map[string]time.Duration{
 		"0": 0, "1000": time.Second, "4294967296": 1 << 32 * time.Millisecond, "9223372036854775": clock.Longest,

@@ -12,7 +12,7 @@ import (
 )
 
 // A call whose commands of several keys are refused while a slot moves asks again for half a second, and then gets the lock with
-// a command of one key. A refusal of another kind in between begins that anew, and outside of a cluster it is never done.
+// a command of one key. After a failure of another kind the half second begins again. Without a cluster the call never does so.
 func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 	const half = 500 * time.Millisecond
 	for name, c := range map[string]struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Ten thousand calls that queue at the same moment look in their own time, once they have looked for the first time: no second
-// has more than a tenth of the looks of half a minute, and none looks more often than the others.
+// Ten thousand calls that queue at the same moment look at different times, except for their first looks: no second has more than
+// a tenth of the looks of half a minute, and no call looks more often than the others.
 func TestLookTimes_AreOutOfStep(t *testing.T) {
 	const (
 		calls, minutes = 10_000, 5

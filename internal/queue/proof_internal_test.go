@@ -15,8 +15,7 @@ type single struct{ rueidis.Client }
 
 func (single) Mode() rueidis.ClientMode { return rueidis.ClientModeStandalone }
 
-// However often the masters of a cluster change, only proofs of those that lead are kept, and what is known of these is not
-// forgotten.
+// However often the masters of a cluster change, exactly the proofs of the present masters are kept.
 func TestProofs_OfServersThatLeadNoMoreAreForgotten(t *testing.T) {
 	var p proofs
 	one, other := &protocol.Needs{}, &protocol.Needs{}

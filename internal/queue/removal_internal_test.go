@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// However many permits were released in the last seconds, a connection that breaks has only the newest removed once more.
+// However many permits were released in the last seconds, after a broken connection only the newest are removed once more.
 func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 	p := &newLock(t).path
 	permits := hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: p.Env}

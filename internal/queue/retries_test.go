@@ -26,8 +26,8 @@ func patientCall(t *testing.T, test func(t *testing.T, a *acquisition)) {
 	})
 }
 
-// Rueidis says that it is closed also of commands that were pending on a connection that is replaced. A call gives up only when
-// it hears nothing else for a second, and the client is closed.
+// Rueidis also returns ErrClosing for commands that were pending on a connection which is replaced. A call gives up only after a
+// second with no other error, and only if the client is closed.
 func TestRetries_AClosedClient(t *testing.T) {
 	closing := fault.Classify(rueidis.ErrClosing)
 	recovers := func(a *acquisition) error {
@@ -55,7 +55,7 @@ func TestRetries_AClosedClient(t *testing.T) {
 	})
 }
 
-// When there was no time to send anything, and the call is not over, it pauses before it tries again, and says why.
+// A call that had no time to send anything, and is not over, pauses before it tries again, and says why.
 func TestRetries_NothingWasSent(t *testing.T) {
 	tooLittle := fault.AsUnavailable(tooLittleTimeError{transport.RoundTrip{Base: time.Second, Known: true}})
 	for name, at := range map[string]state{"polls": stateTrace, "in the queue": stateLook, "between tickets": stateAlone} {
@@ -81,7 +81,7 @@ func TestRetries_NothingWasSent(t *testing.T) {
 	}
 }
 
-// A hold that is over whenever it is to count has a lease that is too short for this process. The call is in no hurry then.
+// If every grant is over before it counts, the lease is too short for this process. Then the call pauses before it asks again.
 func TestRetries_GrantsThatAreTooLate(t *testing.T) {
 	patientCall(t, func(t *testing.T, a *acquisition) {
 		for i := range 3 { // there is no key to renew

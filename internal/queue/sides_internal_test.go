@@ -12,8 +12,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// The two sides of a read-write lock expect the messages of their own grants: a hold that one side had found is not forgotten
-// because the other one finds its own.
+// Each side of a read-write lock expects the messages of its own grants: if one side finds a grant, the other side still expects
+// the message of its own.
 func TestEachSideExpectsItsOwnGrant(t *testing.T) {
 	timer := clock.New()
 	kind := hold.Kind{Format: protocol.NewWrite(protocol.Config{}), Env: &hold.Env{Clock: timer, NumberAt: len("me:")}}

@@ -36,8 +36,8 @@ func TestZerosInTickets(t *testing.T) {
 	}
 }
 
-// A ticket has 64 bytes at most, up to which a server keeps a small queue in little memory: with the longest id that a registry
-// makes for itself, on the longest way, for either side of a read-write lock, and a lease of a quarter of an hour.
+// A ticket has at most 64 bytes, since a server stores a small queue compactly only up to that length. This is so with the
+// longest id that a registry makes for itself, the longest round trip, either side of a read-write lock, and a lease of 15 min.
 func TestTicketsAreShort(t *testing.T) {
 	term := lease.NewTerm(15 * time.Minute)
 	r := protocol.Request{
@@ -56,7 +56,7 @@ type endless struct {
 
 func (c endless) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// A call that has no time for an answer waits for the end of its context no longer than for its timer, and hears of Close.
+// A call that has no time for an answer waits for the end of its context, but no longer than its timer, and ends with Close.
 func TestOutwait_AContextThatDoesNotEnd(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
