@@ -13,8 +13,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// While a slot moves, a lock that has no queue is released all the same, and one that is free for a try is obtained; but no queue
-// is begun, and no fencing counter: what is to be moved may be at the other node.
+// While a slot moves, a lock without a queue is still released, and a free lock is still obtained by a try. But no queue and no
+// fencing counter is begun: the one to be moved may be at the other node.
 func TestBeside_SlotIsMovedAway(t *testing.T) {
 	t.Parallel()
 	m := newMovedAway(t)
@@ -39,7 +39,7 @@ func TestBeside_SlotIsMovedAway(t *testing.T) {
 	}
 }
 
-// What is refused is known for a minute.
+// The registry remembers a refusal for a minute.
 func TestBeside_IsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBeside(clock.New())
@@ -72,8 +72,8 @@ func TestBeside_IsForgotten(t *testing.T) {
 	})
 }
 
-// What is refused is told apart: the key of a reader's own lease is no queue. A script cannot do without the former alone, so the
-// calls of readers go without a queue, too.
+// A refusal of the queue is told from a refusal of the key of a reader's own lease. A script cannot do without that key alone, so
+// the calls of readers then go without a queue, too.
 func TestBeside_ReadersLease(t *testing.T) {
 	t.Parallel()
 	client := connectTo(t, redistest.Start(t))

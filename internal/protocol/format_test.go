@@ -14,7 +14,7 @@ import (
 
 const formatKey = "orders:42"
 
-// formatTest is a server, and what holds of two registries, a and b, do with a lock.
+// formatTest has a server, and the calls that holds of two registries, a and b, make for a lock.
 type formatTest struct {
 	*testing.T
 	*Format
@@ -22,7 +22,7 @@ type formatTest struct {
 	told   chan string // to b
 }
 
-// eachFormat runs a test with each format. One more takes a line here.
+// eachFormat runs a test with each format. A new format needs one more line here.
 func eachFormat(t *testing.T, test func(f *formatTest)) {
 	t.Helper()
 	t.Parallel()
@@ -161,7 +161,7 @@ func TestFormat_LateCommands(t *testing.T) {
 	})
 }
 
-// A server that is out of memory refuses a lock, as Redisson's own scripts have it, and nothing stays. It takes one back.
+// A server that is out of memory grants no lock, as with Redisson's own scripts, and nothing stays. It still releases one.
 func TestFormat_OutOfMemory(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		memory := func(limit string) {
@@ -247,7 +247,7 @@ func TestFormat_Plain(t *testing.T) {
 	})
 }
 
-// Where a cluster can have no queue of a key, because of its braces, nobody looks for one.
+// If a cluster can have no queue for a key, because of the key's braces, no call looks for one.
 func TestFormat_ATraceWhereThereIsNoQueue(t *testing.T) {
 	clustered := Config{Prefix: "orders", Cluster: true}
 	for key, queues := range map[string]bool{"orders:42": true, "orders:a}b": false} {

@@ -108,7 +108,7 @@ func TestInspection_Errors(t *testing.T) {
 	}
 }
 
-// Whatever a server replies, it is read or refused, and what is read is within what was replied.
+// Any reply of a server is read or refused, and nothing is read that is not in the reply.
 func FuzzInspection(f *testing.F) {
 	for _, reply := range [][]any{
 		row("none", "", []any{"a:1|60000r", "1.7e+15", int64(0)}), row("readwrite", "too long", nil, "b:2:write", "1", int64(6)),

@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// movedAway is a node of a cluster whose slot of the lock is on its way to another one.
+// movedAway is a node of a cluster from which the lock's slot is moving to another node.
 type movedAway struct {
 	*formatTest
 	node *redistest.Server
@@ -46,7 +46,7 @@ func newMovedAway(t *testing.T) *movedAway {
 	return m
 }
 
-// awaited is a lock of a that b waits for. So long ago the newest window was.
+// awaited sets up a lock that a has and b waits for. Window is how long ago the newest window was.
 func (m *movedAway) awaited(window time.Duration) (now int64) {
 	m.Helper()
 	queue := queueKey("orders", formatKey)
@@ -62,7 +62,7 @@ func (m *movedAway) awaited(window time.Duration) (now int64) {
 	return now
 }
 
-// leaves has a leave while the slot is on its way. It returns whether the key is there then.
+// leaves makes a release the lock while the slot is moving. It reports whether the key is there afterwards.
 func (m *movedAway) leaves(how Release, want int) bool {
 	m.Helper()
 	m.node.Command(m.T, "CLUSTER", "SETSLOT", m.slot, "MIGRATING", m.to)
@@ -71,8 +71,8 @@ func (m *movedAway) leaves(how Release, want int) bool {
 	return m.node.Command(m.T, "EXISTS", formatKey) == "1"
 }
 
-// A node that moves a slot away makes no key of it anew: not even one that the same script has removed. So a release puts the
-// next holder beside the one that goes. Readers are not granted a lock there: each has a key of its own.
+// A node that moves a slot away creates no key of that slot, not even one that the same script has removed. So a release adds the
+// next holder before it removes the old one. Readers are not granted a lock there, since each needs a key of its own.
 func TestFormat_SlotIsMovedAway(t *testing.T) {
 	t.Parallel()
 	m := newMovedAway(t)

@@ -55,7 +55,7 @@ func TestNumbers_AreDrawnOnce(t *testing.T) {
 	require.Equal(t, before+goroutines*each, n.newest.Load(), "no number twice")
 }
 
-// What cannot be a time is none.
+// A number that cannot be a time has none.
 func TestTime(t *testing.T) {
 	require.Equal(t, time.Date(2026, 11, 25, 0, 0, 0, 1000, time.UTC), Time(1_795_564_800_000_001).UTC())
 	for _, micros := range []int64{math.MinInt64, -1, 0, 4711, firstTime - 1, lastTime + 1, math.MaxInt64} {

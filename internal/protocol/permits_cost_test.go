@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// commands is how many commands a step costs, those that its script calls included.
+// commands returns how many commands a step costs, including those that its scripts call.
 func (s *semaphore) commands(step func()) (n int) {
 	s.Helper()
 	s.count("CONFIG", "RESETSTAT")
@@ -23,8 +23,8 @@ func (s *semaphore) commands(step func()) (n int) {
 	return n
 }
 
-// What thousands of waiting calls do again and again costs little: to look after a ticket, and to remove what a command without a
-// reply may yet do.
+// The steps that thousands of waiting calls repeat cost little: a look at a ticket, and the removal of a grant that may still
+// arrive.
 func TestPermits_WaitingCostsLittle(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()

@@ -10,16 +10,16 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
-// What becomes of free permits that are too few for the first ticket.
+// The tests in this file are about free permits that are too few for the first ticket.
 
-// reserved has the lease of the newest reservation end in so many milliseconds.
+// reserved makes the newest reservation end in so many milliseconds.
 func (s *semaphore) reserved(left int) {
 	s.count("EVAL", `local time = redis.call('TIME')
 		return redis.call('ZADD', KEYS[1], 'XX', -time[1] * 1000 - math.floor(time[2] / 1000) - ARGV[1], 'wide')`,
 		"1", queueKey("orders", formatKey), strconv.Itoa(left))
 }
 
-// looks has a call look after its ticket, and returns what it is told.
+// looks makes a call look after its ticket, and returns the reply.
 func (s *semaphore) looks(value string, permits int) Reply {
 	s.Helper()
 	r, err := s.asks(value, permits, time.Minute, ModeCheck)
@@ -42,10 +42,10 @@ func reservation(t *testing.T) (s *semaphore, large, small string, b <-chan stri
 	return s, large, small, b
 }
 
-// toldToLook is the message that has a call look.
+// toldToLook is the message that makes a call look.
 func toldToLook(value string) string { return "d " + value[2:] + " 0 " + formatKey }
 
-// A process that runs looks when it is asked. So nobody overtakes its call, however often those behind ask.
+// A running process looks when it is asked to. So no call overtakes its call, however often the calls behind ask.
 func TestPermits_FirstOneRuns(t *testing.T) {
 	s, large, small, b := reservation(t)
 	for range 5 {
@@ -69,7 +69,7 @@ func TestPermits_FirstOneRuns(t *testing.T) {
 	require.Equal(t, "2", s.tickets())
 }
 
-// It also has when no permit is free any more as it looks.
+// The same is true if no permit is free any more when it looks.
 func TestPermits_FirstOneRunsWhereNoneIsFree(t *testing.T) {
 	s, large, small, _ := reservation(t)
 	require.Equal(t, StateQueued, s.looks(small, 1).State)
@@ -82,7 +82,7 @@ func TestPermits_FirstOneRunsWhereNoneIsFree(t *testing.T) {
 	require.Equal(t, "2", s.tickets())
 }
 
-// One that was asked, and has not looked, stands still: its calls are passed over, and have their places when it goes on.
+// A process that was asked and has not looked stands still: its calls are passed over, and keep their places for when it goes on.
 func TestPermits_FirstOneStandsStill(t *testing.T) {
 	s, large, small, b := reservation(t)
 	behind := s.value("b")
@@ -108,7 +108,7 @@ func TestPermits_FirstOneStandsStill(t *testing.T) {
 	require.Equal(t, place, r.Place)
 }
 
-// Each ticket is asked for itself: a new first one has all of the time.
+// Each first ticket is asked anew, and has the whole time to answer.
 func TestPermits_NextFirstOneIsAsked(t *testing.T) {
 	s, _, small, _ := reservation(t)
 	d := s.hears("d")
@@ -127,7 +127,7 @@ func TestPermits_NextFirstOneIsAsked(t *testing.T) {
 	require.True(t, s.looks(small, 1).Granted)
 }
 
-// A process that looks runs, whichever of its calls that is.
+// If any call of a process looks, the process runs.
 func TestPermits_OwnProcessIsNotAsked(t *testing.T) {
 	s, _, _, b := reservation(t)
 	behind := s.value("b")
@@ -136,7 +136,7 @@ func TestPermits_OwnProcessIsNotAsked(t *testing.T) {
 	require.Empty(t, s.heard("b", b))
 }
 
-// Far processes have longer, as for a grant.
+// Processes that are far away have more time, as for a grant.
 func TestPermits_FarFirstOne(t *testing.T) {
 	for zeros, most := range map[string]time.Duration{"0": 2 * time.Second, "000": 8 * time.Second, "0000": 8 * time.Second} {
 		t.Run(zeros, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestPermits_FarFirstOne(t *testing.T) {
 	}
 }
 
-// The server's clock went back: nobody waits until the former time has come again.
+// If the server's clock is set back, no call waits until the former time has come again.
 func TestPermits_ReservationIsAskedAnew(t *testing.T) {
 	s, large, small, b := reservation(t)
 	require.Equal(t, StateQueued, s.looks(small, 1).State)

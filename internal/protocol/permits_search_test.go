@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// searched has a search for another process have found none so many milliseconds ago.
+// searched sets that a search for another process found none so many milliseconds ago.
 func (s *semaphore) searched(ago int) {
 	s.count("EVAL", `local time = redis.call('TIME')
 		return redis.call('ZADD', KEYS[1], 'XX', ARGV[1] - time[1] * 1000 - math.floor(time[2] / 1000), 'open')`,
 		"1", queueKey("orders", formatKey), strconv.Itoa(ago))
 }
 
-// Where all that wait are calls of one process, a release finds that out once in a second. Then another one is found.
+// If all waiting calls belong to one process, a release searches for another process only once a second. Later it finds one.
 func TestPermits_OneProcessIsSearchedOnce(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -53,7 +53,7 @@ func TestPermits_OneProcessIsSearchedOnce(t *testing.T) {
 	}
 }
 
-// Where the server's clock went back, new tickets have places ahead of it. They keep the queue there all the same.
+// After the server's clock was set back, new tickets have places ahead of it. They still keep the queue alive.
 func TestPermits_QueueLivesAlthoughTheClockWentBack(t *testing.T) {
 	for name, holds := range map[string][]int{"the short way": {1, 1, 1}, "the long way": {2, 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -75,8 +75,8 @@ func TestPermits_QueueLivesAlthoughTheClockWentBack(t *testing.T) {
 	}
 }
 
-// A ticket of a form that is not known keeps its place for two minutes, as in the queue of a lock: a newer version may serve it.
-// Then a look takes it out.
+// A ticket of an unknown form keeps its place for two minutes, as in the queue of a lock: a newer version may serve it. Then a
+// look removes it.
 func TestPermits_ATicketOfANewerVersion(t *testing.T) {
 	for name, c := range map[string]struct {
 		ticket string

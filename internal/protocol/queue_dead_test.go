@@ -11,16 +11,16 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
-// Tickets of processes that are gone. Of the registries a, b and c the first two listen.
+// The tests in this file are about tickets of processes that are gone. Of the registries a, b and c, a and b listen.
 
-// clears has a hold look, and take out the tickets in front whose processes are gone.
+// clears makes a hold look, and remove the tickets in front whose processes are gone.
 func (s *scripted) clears(value string) string {
 	s.Helper()
 	return s.runs(s.format().Obtain(scriptRequest(value, Queueing{Mode: ModeCheck, Clears: true}), false))
 }
 
-// While the lock is held nobody is granted it, and so no ticket is passed over. A look that clears takes out what is in front of
-// the first ticket that may be served, tells that one, and is replied its new rank.
+// While the lock is held, no release grants it, and so no ticket is passed over. A look that clears removes the tickets in front
+// of the first one that may be served, tells the process of that ticket, and gets its own new rank as the reply.
 func TestQueue_ALookClears(t *testing.T) {
 	on := onServers(t)
 	for name, c := range map[string]struct {
@@ -84,7 +84,7 @@ func TestQueue_ALookClears(t *testing.T) {
 	})
 }
 
-// A ticket that keeps out those behind it, who could have the lock, keeps them out no longer: the first of them looks at once.
+// A dead ticket kept out calls behind it that could have the lock. Once it is removed, the first of them looks at once.
 func TestQueue_ALookClearsForWhoMayEnter(t *testing.T) {
 	t.Run("a reader", func(t *testing.T) {
 		eachFormat(t, func(f *formatTest) {

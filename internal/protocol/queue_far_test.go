@@ -18,7 +18,7 @@ import (
 
 // A process that is far away has zeros in front of the lease in its ticket: its grants have longer short leases.
 
-// releases are what grants the lock to d:2 when a:1 releases it: calls of this version.
+// releases are the calls of this version that grant the lock to d:2 when a:1 releases it.
 var releases = map[string]Call{
 	"spring":             NewSpring(single).Release(aReleases),
 	"spring, leads":      NewSpring(single).Release(aLeads), // not by the short way
@@ -32,7 +32,7 @@ var (
 	aLeads    = Release{Key: formatKey, Value: "a:1", Queued: true, Leads: true}
 )
 
-// releasesBefore are the scripts of the version before, and what they are given.
+// releasesBefore are the scripts of the version before, with their arguments.
 var releasesBefore = map[string][]string{
 	"spring_release":         {"a:1", "orders-channel:", "orders"},
 	"spring_release_heir":    {"a:1", "orders-channel:", "orders", "", "99"},
@@ -41,8 +41,8 @@ var releasesBefore = map[string][]string{
 	"redisson_write_release": {"a:1", "PUBLISH", "c", "{" + formatKey + "}", "orders"},
 }
 
-// grants has a release serve a ticket in a window that is over, with a short lease of so many milliseconds, and tells what was
-// told.
+// grants makes a release serve a ticket after a window that is over, with a short lease of so many milliseconds, and returns the
+// message of the grant.
 func (s *scripted) grants(heard <-chan string, name string, release func() string, ticket string, lease int) (told string) {
 	s.Helper()
 	s.redisson = strings.HasPrefix(name, "redisson")
@@ -127,7 +127,7 @@ func included(t *testing.T, files fstest.MapFS, file string) string {
 	return script.String()
 }
 
-// While a fleet is rolled over the version before reads these tickets: it grants them what it grants all.
+// During a rolling update the version before reads these tickets. It grants them the lease that it grants all tickets.
 func TestQueue_TicketsFromFarAwayAndTheVersionBefore(t *testing.T) {
 	old := before(t)
 	onServers(t).spring("one", func(s *scripted) {

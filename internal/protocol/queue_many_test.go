@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
-// Many tickets of processes that are gone cost a release few commands, and one that is there is found behind any number of them.
+// Many tickets of dead processes cost a release few commands, and a live one is found behind any number of them.
 func TestQueue_ManyAreGone(t *testing.T) {
 	onServers(t).both("all numbers", func(s *scripted) {
 		for _, dead := range []int{1, 2, 8, 9, 10, 72, 73, 74, 300, 1000} {
@@ -40,7 +40,7 @@ func TestQueue_ManyAreGone(t *testing.T) {
 	})
 }
 
-// calls is how often commands were executed.
+// calls returns how often commands were executed.
 func (s *scripted) calls(commands ...string) (n int) {
 	s.Helper()
 	for line := range strings.Lines(s.do("INFO", "commandstats")) {

@@ -20,15 +20,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// What the scripts do about the queue: the short ways, and what they leave to the long ones, windows, traces and marks. Holds are
-// of the registries a, b and c, of which a and b listen.
+// The tests in this file are about the queue in scripts: short ways, and the cases that they leave to the long ones; windows,
+// traces and marks. Holds are of the registries a, b and c, of which a and b listen.
 
 const (
 	formatQueue   = "orders:{" + formatKey + "}:waiters"
 	formatChannel = "orders-channel:" + formatKey
 )
 
-// onServers are the servers of a test, one of each kind. Its parts have them one after the other.
+// onServers has the servers of a test, one of each kind. The parts of the test use them one after another.
 func onServers(t *testing.T) scriptServers {
 	t.Helper()
 	t.Parallel()
@@ -72,7 +72,7 @@ func (on scriptServers) run(name string, redisson bool, test func(s *scripted)) 
 	}
 }
 
-// scripted is a server on which scripts run that are given what registries would give them.
+// scripted is a server that runs scripts with the arguments that registries would give.
 type scripted struct {
 	*testing.T
 	server   *redistest.Server
@@ -82,7 +82,7 @@ type scripted struct {
 
 func (s *scripted) do(args ...string) string { return s.conn.Command(args...) }
 
-// attends has a process listen for its grants.
+// attends makes a process listen for its grants.
 func (s *scripted) attends(registry string) <-chan string {
 	s.Helper()
 	return s.listens("orders-channel@"+registry, false)
@@ -103,7 +103,7 @@ func (s *scripted) shardsChannels() bool {
 	return err == nil
 }
 
-// listens is what a client hears on a channel. Its subscription is there from now on, and gone when the test is over.
+// listens subscribes to a channel, and returns the messages that come. The subscription ends with the test.
 func (s *scripted) listens(channel string, sharded bool) <-chan string {
 	s.Helper()
 	return s.listensTo(s.server, channel, sharded)
@@ -148,7 +148,7 @@ func (s *scripted) hears(heard <-chan string, want string) {
 	}
 }
 
-// pttl is how long a key lives; negative if it does not.
+// pttl returns how long a key lives; negative if there is no key.
 func (s *scripted) pttl(key string) time.Duration {
 	s.Helper()
 	ms, err := strconv.Atoi(s.do("PTTL", key))
@@ -156,9 +156,9 @@ func (s *scripted) pttl(key string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// begins has a hold own the key, and tickets be in the queue, in this order. An empty value: the key is free. Without tickets
-// there is no queue, and with an empty slice nobody waits in it any more. Where there is one the value has the mark, if it is of
-// this library.
+// begins gives the key to a hold, and puts tickets into the queue, in this order. With an empty value the key is free. Without
+// tickets there is no queue; with an empty slice there is one in which no call waits any more. If there is a queue, a value of
+// this library has the mark.
 func (s *scripted) begins(value string, tickets ...string) {
 	s.Helper()
 	s.do("DEL", formatKey, formatQueue)
@@ -183,7 +183,7 @@ func (s *scripted) begins(value string, tickets ...string) {
 // single is the configuration of registries on a single server.
 var single = Config{Prefix: "orders", Publishes: true, Remove: func() string { return "UNLINK" }}
 
-// format is that of the layout.
+// format returns the format of the layout.
 func (s *scripted) format() *Format {
 	if s.redisson {
 		return NewRedisson(single)
@@ -191,21 +191,21 @@ func (s *scripted) format() *Format {
 	return NewSpring(single)
 }
 
-// runs has the server execute a call of this library.
+// runs makes the server execute a call of this library.
 func (s *scripted) runs(c Call) string {
 	s.Helper()
 	keys := c.Keys()
 	return s.do(slices.Concat([]string{"EVAL", c.Script.Source, strconv.Itoa(len(keys))}, keys, c.given())...)
 }
 
-// releases has a hold end.
+// releases releases a hold.
 func (s *scripted) releases(value string, how Release) string {
 	s.Helper()
 	how.Key, how.Value, how.Queued = formatKey, value, true
 	return s.runs(s.format().Release(how))
 }
 
-// obtains has a hold ask for the lock, or for something of its queue.
+// obtains makes a hold ask for the lock, or ask something of its queue.
 func (s *scripted) obtains(value string, mode Mode) string {
 	s.Helper()
 	return s.runs(s.format().Obtain(scriptRequest(value, Queueing{Mode: mode}), false))
@@ -215,13 +215,13 @@ func scriptRequest(value string, what Queueing) Request {
 	return Request{Key: formatKey, Value: value, Lease: lease.NewTerm(time.Minute), Queueing: what}
 }
 
-// asks has a hold ask for the lock, or a ticket.
+// asks makes a hold ask for the lock, or for a ticket.
 func (s *scripted) asks(value string) string {
 	s.Helper()
 	return s.runs(s.format().Obtain(scriptRequest(value, Queueing{Mode: ModeEnqueue, Short: true}), false))
 }
 
-// owner is whose the key is, without the mark; empty when it is free.
+// owner returns the value of the key, without the mark; empty when the key is free.
 func (s *scripted) owner() string {
 	s.Helper()
 	if s.redisson {
@@ -230,7 +230,7 @@ func (s *scripted) owner() string {
 	return strings.TrimSuffix(strings.TrimSuffix(s.do("GET", formatKey), "(nil)"), "+")
 }
 
-// queue is who has tickets.
+// queue returns the tickets in the queue.
 func (s *scripted) queue() string {
 	s.Helper()
 	return strings.Join(strings.Fields(s.do("ZRANGEBYSCORE", formatQueue, "0", "+inf")), " ")
@@ -264,8 +264,8 @@ func TestQueue_ShortRelease(t *testing.T) {
 	}
 }
 
-// A release takes the short way where a long one would serve the first ticket and do nothing else, and only there: windows are
-// left when they are due, and calls that have waited for long are told that they are next.
+// A release takes the short way exactly if the long one would serve the first ticket and do nothing else: when a window is due,
+// or when calls that have waited for long must be told that they are next, it takes the long one.
 func TestQueue_ShortReleaseOnlyServes(t *testing.T) {
 	const ms = 1 // ages are in milliseconds
 	on := onServers(t)
@@ -340,7 +340,7 @@ func scriptAt(now, source string) *Script {
 	return NewScript(at.ReplaceAllString(source, "{'"+now[:len(now)-3]+"', '"+now[len(now)-3:]+"000'}"))
 }
 
-// A short release says what long ones do.
+// A short release returns the same replies as a long one.
 func TestQueue_ShortReleaseTells(t *testing.T) {
 	onServers(t).both("one", func(s *scripted) {
 		heard := s.attends("d")
@@ -354,7 +354,7 @@ func TestQueue_ShortReleaseTells(t *testing.T) {
 	})
 }
 
-// On a cluster a grant is told in the slot of the key: by the key's hash tag, if it has one.
+// On a cluster the message of a grant is published in the slot of the key: by the key's hash tag, if it has one.
 func TestQueue_ShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
 	onServers(t).spring("one", func(s *scripted) {
 		if !s.shardsChannels() {
@@ -378,8 +378,8 @@ func TestQueue_ShortReleaseTellsInTheSlotOfTheKey(t *testing.T) {
 	})
 }
 
-// A process that listens to a replica, or to a master of before, hears what is published. So nothing is published for a ticket
-// that gets nothing.
+// A process that listens to a replica, or to a former master, also gets messages. So no message is published for a ticket that is
+// granted nothing.
 func TestQueue_NobodyHearsOfAGrantThatIsNotHis(t *testing.T) {
 	onServers(t).spring("one", func(s *scripted) {
 		host, port, err := net.SplitHostPort(s.server.Addr())
@@ -456,7 +456,7 @@ func TestQueue_ShortAskTellsThePlace(t *testing.T) {
 	})
 }
 
-// Where the queue is gone a new one begins, with all that belongs to it.
+// If the queue is gone, a new one begins, with all its members.
 func TestQueue_ShortAskBeginsAQueue(t *testing.T) {
 	onServers(t).both("one", func(s *scripted) {
 		s.begins("b:1", []string{}...)
@@ -467,8 +467,8 @@ func TestQueue_ShortAskBeginsAQueue(t *testing.T) {
 	})
 }
 
-// While a window is open a free lock is left to those without a ticket, although nobody waits in the queue: goroutines of the
-// process that has opened it come at once.
+// While a window is open, a free lock is left to calls without a ticket, even if no call waits in the queue: the next goroutine
+// of the process that has opened the window comes at once.
 func TestQueue_ShortAskInAWindow(t *testing.T) {
 	onServers(t).both("one", func(s *scripted) {
 		s.begins("")
@@ -502,7 +502,8 @@ func TestQueue_ShortAskWhenTheClockGoesBack(t *testing.T) {
 	})
 }
 
-// Windows that end in an hour are of a clock that went back since: the queue goes on, and there are windows as before.
+// A window that ends in an hour was opened before the server's clock was set back: the queue goes on, and there are windows as
+// before.
 func TestQueue_WindowsWhenTheClockGoesBack(t *testing.T) {
 	onServers(t).both("one", func(s *scripted) {
 		later := func() {
@@ -530,9 +531,8 @@ func TestQueue_WindowsWhenTheClockGoesBack(t *testing.T) {
 	})
 }
 
-// A long window is due when tickets have kept the lock from others for 1.7 s, however long each of them has had it; for 15 s
-// where it is quiet, and nobody was seen. Where nobody had waited for a second when the first ticket came it is put off, but not
-// twice.
+// A long window is due when tickets have kept the lock from others for 1.7 s, however long each hold was; for 15 s if it is quiet
+// and no call without a ticket was seen. It is put off once if no call had waited for a second when the first ticket came.
 func TestQueue_LongWindow(t *testing.T) {
 	on := onServers(t)
 	const ms, seen, late = time.Millisecond, 0.5, 0.25
@@ -593,7 +593,7 @@ func TestQueue_LongWindow(t *testing.T) {
 	}
 }
 
-// Where it is quiet there are no short windows, unless somebody listens.
+// If it is quiet, there are no short windows, unless a call listens for releases.
 func TestQueue_ShortWindow(t *testing.T) {
 	on := onServers(t)
 	for name, c := range map[string]struct{ quiet, cluster, heard, window, seen bool }{
@@ -629,8 +629,8 @@ func TestQueue_ShortWindow(t *testing.T) {
 	}
 }
 
-// The process of the first ticket is told of a window. That of the second one is told to look later than any window lasts: so it
-// takes the message for no window.
+// The process of the first ticket gets a message about a window. The process of the second one is told to look later than any
+// window lasts, so it does not take that message for a window.
 func TestQueue_OneTicketIsToldOfAWindow(t *testing.T) {
 	onServers(t).spring("one", func(s *scripted) {
 		first, second := s.attends("a"), s.attends("b")
@@ -644,8 +644,8 @@ func TestQueue_OneTicketIsToldOfAWindow(t *testing.T) {
 	})
 }
 
-// Who waits without a ticket leaves a trace, which releases see, and so does a holder of another form when one with a ticket
-// looks. Versions that do not know it read the same time.
+// A call that waits without a ticket leaves a trace, which releases see. So does a holder of another form, when a call with a
+// ticket looks. Versions that do not know traces read the same time.
 func TestQueue_Traces(t *testing.T) {
 	on := onServers(t)
 	const held, other = "b:1795278371204117", "a:1795278371204118"
@@ -682,7 +682,7 @@ func TestQueue_Traces(t *testing.T) {
 	}
 }
 
-// So it is behind readers and writers.
+// The same is true with readers and writers.
 func TestQueue_LongWindowOfAReadWriteLock(t *testing.T) {
 	on := onServers(t)
 	for side, holder := range map[string][]string{
@@ -733,7 +733,7 @@ func TestQueue_ShortReleaseOfOneThatNobodyWaitsFor(t *testing.T) {
 	}
 }
 
-// Where the user may not ask for the time any more there is no queue to be had, which is no error.
+// If the user may no longer ask for the time, there is no queue, which is not an error.
 func TestQueue_ShortAskWithoutPermission(t *testing.T) {
 	onServers(t).both("one", func(s *scripted) {
 		for _, owner := range []string{"b:1", ""} {
@@ -747,7 +747,7 @@ func TestQueue_ShortAskWithoutPermission(t *testing.T) {
 	})
 }
 
-// Only the first two watch the key of a holder that does not know of the queue: so the others are told how many are in front.
+// Only the first two calls watch the key of a holder that does not know the queue. So each call is told how many are in front.
 func TestQueue_ShortAskBehindAForeignHolder(t *testing.T) {
 	onServers(t).spring("one", func(s *scripted) {
 		s.begins("java", "b:2|60000", "b:3|60000", "b:4|60000")
@@ -758,12 +758,12 @@ func TestQueue_ShortAskBehindAForeignHolder(t *testing.T) {
 	})
 }
 
-// several has a hold ask for the lock as one of several.
+// several makes a hold ask for the lock as one of several.
 func (s *scripted) several(value string) {
 	s.runs(s.format().ObtainAll([]Request{scriptRequest(value, Queueing{})}))
 }
 
-// The value of a holder has a mark from when on others wait, by whatever script they ask. Java's and those of old versions, which
+// Once others wait, the value of the holder has a mark, whichever script they run. Values of Java, and of old versions, which
 // count their holds from 1, stay as they are.
 func TestQueue_Mark(t *testing.T) {
 	on := onServers(t)
@@ -802,7 +802,7 @@ func TestQueue_Mark(t *testing.T) {
 	}
 }
 
-// A hold is what it was, with a mark and without it.
+// A mark changes nothing else about a hold.
 func TestQueue_AMarkChangesNothingElse(t *testing.T) {
 	on := onServers(t)
 	for _, mark := range []string{"", "+"} {
@@ -848,8 +848,8 @@ func forceUnlock(s *scripted) *Script {
 	return (&Description{}).operation("force_unlock")
 }
 
-// A call that finds the lock free when it looks serves those in front of it, one at a time, but for those whose process is gone.
-// It takes the lock when nobody is in front.
+// A call that finds the lock free when it looks serves the tickets in front of it, one at a time, except those of dead processes.
+// It takes the lock when no ticket is in front.
 func TestQueue_ALookServesThoseInFront(t *testing.T) {
 	on := onServers(t)
 	for name, redisson := range map[string]bool{"Spring": false, "Redisson": true} {
@@ -872,8 +872,8 @@ func TestQueue_ALookServesThoseInFront(t *testing.T) {
 	}
 }
 
-// A ticket of a form that is not known keeps its place, for two minutes: a newer version may serve it. It is a look that takes it
-// out then, so that a process which is there has had the window of the release in front.
+// A ticket of an unknown form keeps its place for two minutes: a newer version may serve it. Then a look removes it, not a
+// release, so that a running process has had the window of the release in front.
 func TestQueue_ATicketOfANewerVersion(t *testing.T) {
 	on := onServers(t)
 	for name, c := range map[string]struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
 
-// A registry tries again after a minute, after twice as long each time, and after an hour at most. Once it has worked for as long
-// as it had paused, it begins anew.
+// A registry tries again after a minute, then after twice as long each time, and after an hour at most. Once it has worked for as
+// long as it had paused, the next pause is a minute again.
 func TestApart_Lapses(t *testing.T) {
 	t.Parallel()
 	var a *Apart
@@ -40,7 +40,7 @@ func TestApart_Lapses(t *testing.T) {
 	require.True(t, a.Seen(now.Add(time.Hour)))
 }
 
-// Only what is missing where it belongs is given back by the script that knows nothing of waiting calls.
+// The script that ignores waiting calls gives back only the holds that are missing where they belong.
 func TestFormat_GiveBack(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		if f.format != spring && f.format != redisson {

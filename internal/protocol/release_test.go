@@ -14,7 +14,7 @@ const (
 	writer = "b:1795278371204112"
 )
 
-// readAndAwaited has two read, and one wait to write. It returns the readers' side.
+// readAndAwaited makes two holds read, and one wait to write. It returns the readers' side.
 func (f *formatTest) readAndAwaited() *formatTest {
 	f.Helper()
 	reading := *f
@@ -26,7 +26,7 @@ func (f *formatTest) readAndAwaited() *formatTest {
 	return &reading
 }
 
-// A call to write that gives up while others read removes nothing, and so publishes nothing.
+// A writer's call that gives up while others read removes nothing, and so publishes nothing.
 func TestRelease_WriterLeavesReaders(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		if f.format != writers {
@@ -59,7 +59,7 @@ func TestRelease_WriterLeavesReaders(t *testing.T) {
 	})
 }
 
-// A reader that leaves the lock to others, while some read on, hears that others wait.
+// A reader that releases while others still read learns that others wait.
 func TestRelease_ReaderYieldsToReaders(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		if f.format != writers {
@@ -72,7 +72,8 @@ func TestRelease_ReaderYieldsToReaders(t *testing.T) {
 	})
 }
 
-// A release that comes when a later hold has the lock says that it is another's, whether it is of its registry or not.
+// If a later hold has the lock, the reply to a release says that the key is another's, whether or not that hold is of the same
+// registry.
 func TestRelease_FindsALaterHold(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		if f.format == readers || f.format == writers {

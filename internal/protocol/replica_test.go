@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// A replica refuses a write by an error, and within a script that goes on also as a reply that says why there is no queue.
+// A replica refuses a write by an error. A script that goes on after that error replies why there is no queue.
 func TestRefusedByReplica(t *testing.T) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{miniredis.RunT(t).Addr()}, DisableCache: true, ForceSingleClient: true,

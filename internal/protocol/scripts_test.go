@@ -13,8 +13,7 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// Sections hand each other what they know in locals of the script. One that is missing is an error of the server, as soon as a
-// script comes to the place.
+// Sections share locals of the script. A missing local is an error of the server, once the script reaches the place.
 func TestScripts_UseNoGlobals(t *testing.T) {
 	known := map[string]bool{}
 	for _, name := range []string{
@@ -46,7 +45,7 @@ func globals(proto *lua.FunctionProto) (names []string) {
 	return names
 }
 
-// A section that no script has is one whose name is wrong: of a format that has no such section a script goes without it.
+// A section that no script uses has a wrong name: the script of a format without such a section would silently go without it.
 func TestScripts_HaveAllSections(t *testing.T) {
 	all := maps.Clone(files)
 	all["toy"] = toy.Source
@@ -62,9 +61,9 @@ func TestScripts_HaveAllSections(t *testing.T) {
 	}
 }
 
-// A server that replicates scripts whole refuses what they write once they have asked for what may differ elsewhere; and a lease
-// that is set by a script begins anew wherever it is replayed. So a script that asks for the time, or for who is subscribed, or
-// makes a hold the owner, has its effects replicated before; see lua/effects.lua.
+// A server that replicates scripts whole refuses their writes after a command whose result may differ elsewhere. And a lease that
+// such a script sets begins again wherever the script is replayed. So a script that asks for the time or for subscribers, or that
+// makes a hold the owner, first asks for its effects to be replicated; see lua/effects.lua.
 func TestScripts_ReplicateTheirEffects(t *testing.T) {
 	differs := regexp.MustCompile(`'(TIME|PUBSUB|PX)'`)
 	asking := 0

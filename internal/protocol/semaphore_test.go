@@ -18,7 +18,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// semaphore is a server, and what holds do with a semaphore of three permits.
+// semaphore has a server, and the calls that holds make for a semaphore of three permits.
 type semaphore struct {
 	*testing.T
 	Config
@@ -38,7 +38,7 @@ func semaphoreOf(t *testing.T) *semaphore {
 	}
 }
 
-// value is one that no hold has had.
+// value returns a value that no hold has had.
 func (s *semaphore) value(registry string) string {
 	s.last++
 	return registry + ":" + strconv.Itoa(1795278371204111+s.last)
@@ -76,24 +76,24 @@ func (s *semaphore) releases(value string) int64 {
 	return s.sends(NewPermits(s.Config, 1, 3).Release(Release{Key: formatKey, Value: value, Queued: true}))
 }
 
-// count is what a command replies.
+// count returns the number that a command replies.
 func (s *semaphore) count(args ...string) string { return s.conn.Command(args...) }
 
 func (s *semaphore) tickets() string {
 	return s.count("ZCOUNT", queueKey("orders", formatKey), "0", "+inf")
 }
 
-// overs has the lease of a hold be over since some milliseconds.
+// overs makes the lease of a hold end some milliseconds ago.
 func (s *semaphore) overs(value string, ms int) {
 	s.count("EVAL", `local time = redis.call('TIME')
 		return redis.call('ZADD', KEYS[1], 'XX', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[1], ARGV[2])`,
 		"1", formatKey, strconv.Itoa(ms), value)
 }
 
-// listens has somebody listen to the channel of registry b.
+// listens makes a client listen to the channel of registry b.
 func (s *semaphore) listens() { s.hears("b") }
 
-// hears is the messages that a registry gets.
+// hears returns the messages that a registry gets.
 func (s *semaphore) hears(registry string) <-chan string {
 	s.Helper()
 	ctx, cancel := context.WithCancel(s.Context())
@@ -115,7 +115,7 @@ func (s *semaphore) hears(registry string) <-chan string {
 	return heard
 }
 
-// heard is all messages until now.
+// heard returns all messages until now.
 func (s *semaphore) heard(registry string, from <-chan string) (all []string) {
 	s.Helper()
 	s.count("PUBLISH", "orders-channel@"+registry, "end")
@@ -138,7 +138,7 @@ func (s *semaphore) waits(value string, permits, micros int) {
 	s.allWait([]string{value}, permits, micros)
 }
 
-// allWait has holds wait, each a microsecond after the one before.
+// allWait makes holds wait, each a microsecond after the one before.
 func (s *semaphore) allWait(values []string, permits, micros int) {
 	s.Helper()
 	args := []string{"EVAL", `local time = redis.call('TIME')
@@ -152,7 +152,7 @@ func (s *semaphore) allWait(values []string, permits, micros int) {
 	s.count(args...)
 }
 
-// values are so many new holds of a registry.
+// values returns the values of so many new holds of a registry.
 func (s *semaphore) values(registry string, count int) []string {
 	all := make([]string, count)
 	for i := range all {
@@ -161,7 +161,7 @@ func (s *semaphore) values(registry string, count int) []string {
 	return all
 }
 
-// What is over is not renewed, although nobody has taken it out yet, and all of it is the next one's.
+// A hold whose lease is over is not renewed, even if it is still in the set, and all its permits are free for the next hold.
 func TestPermits_LeaseIsOver(t *testing.T) {
 	s := semaphoreOf(t)
 	lost, other, next := s.value("a"), s.value("a"), s.value("b")
@@ -182,7 +182,7 @@ func TestPermits_LeaseIsOver(t *testing.T) {
 	require.Equal(t, "1", s.count("ZCARD", formatKey))
 }
 
-// A renewal that makes a lease shorter does not make the key's shorter: others live as long as before.
+// A renewal that shortens a lease does not shorten the key's: other holds live as long as before.
 func TestPermits_KeyLivesAsLongAsTheLongestLease(t *testing.T) {
 	s := semaphoreOf(t)
 	long, short := s.value("a"), s.value("b")
@@ -202,7 +202,7 @@ func TestPermits_KeyLivesAsLongAsTheLongestLease(t *testing.T) {
 	require.Greater(t, pttl(), 7_100_000)
 }
 
-// A process that was granted permits, and does not lengthen their lease, stands still: all its calls are passed over.
+// A process that was granted permits and does not lengthen their lease stands still: all its calls are passed over.
 func TestPermits_StandsStill(t *testing.T) {
 	s := semaphoreOf(t)
 	still, third := s.hears("b"), s.hears("c")
@@ -236,7 +236,7 @@ func TestPermits_StandsStill(t *testing.T) {
 	require.Equal(t, "2", s.tickets())
 }
 
-// A registry that was refused the queue gives permits on all the same: those that wait listen to nothing else.
+// A registry that was refused the queue still passes permits on: waiting calls are woken by nothing else.
 func TestPermits_ReleaseWithoutTheQueue(t *testing.T) {
 	s := semaphoreOf(t)
 	heard := s.hears("b")
@@ -248,7 +248,7 @@ func TestPermits_ReleaseWithoutTheQueue(t *testing.T) {
 	require.Equal(t, []string{"g " + next[2:] + " 1000 " + formatKey}, s.heard("b", heard))
 }
 
-// Of a process with very many calls that stands still some thousands are passed over at a time: a script is to be short.
+// If a process with very many calls stands still, a script passes over some thousands of them, since it must be short.
 func TestPermits_StandsStillWithThousands(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
@@ -265,7 +265,7 @@ func TestPermits_StandsStillWithThousands(t *testing.T) {
 	require.Equal(t, "500", s.tickets(), "the next of them has a second")
 }
 
-// A grant that is to be lengthened is there to be seen when its time is over. One that is all that was asked for says nothing.
+// A grant with a short lease is marked, so that scripts see if it was not lengthened. A grant with the whole lease is not.
 func TestPermits_Grant(t *testing.T) {
 	for _, c := range []struct {
 		asked  time.Duration
@@ -305,7 +305,7 @@ func TestPermits_Grant(t *testing.T) {
 	}
 }
 
-// Who waits for too short a time to look after its ticket keeps the queue there all the same.
+// Calls that wait too briefly to look after their tickets still keep the queue alive.
 func TestPermits_QueueLives(t *testing.T) {
 	for name, permits := range map[string]int{"the short way": 1, "the long way": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -333,7 +333,7 @@ func TestPermits_QueueLives(t *testing.T) {
 	}
 }
 
-// A call without a ticket overtakes nobody, but it does not wait for those that are gone.
+// A call without a ticket overtakes no ticket, but does not wait for tickets of dead processes.
 func TestPermits_Try(t *testing.T) {
 	s := semaphoreOf(t)
 	one, two := s.value("a"), s.value("a")
@@ -349,7 +349,7 @@ func TestPermits_Try(t *testing.T) {
 	require.Equal(t, stateGranted, s.is(two, 1, time.Hour, ModeNone), "where there is no queue")
 }
 
-// Late commands of a hold that is there, or is no more, neither get a ticket nor give a permit to anybody.
+// Late commands of a hold that has permits, or had some, neither get a ticket nor grant a permit.
 func TestPermits_LateCommands(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
@@ -373,7 +373,7 @@ func TestPermits_LateCommands(t *testing.T) {
 	require.Equal(t, StateOwner, s.is(first, 1, time.Minute, ModeCheck))
 }
 
-// What was lowered is given to nobody until fewer are held, and several at once count as several.
+// After the number was lowered, no permit is granted until fewer are held. A hold with several permits counts as several.
 func TestPermits_NeverMoreThanThereAre(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
@@ -417,7 +417,7 @@ func TestPermits_OutOfMemory(t *testing.T) {
 	require.Equal(t, stateGranted, s.is(other, 3, time.Hour, ModeTry))
 }
 
-// A set of somebody else's stays as it is.
+// A sorted set of another program stays as it is.
 func TestPermits_WrongType(t *testing.T) {
 	s := semaphoreOf(t)
 	s.count("ZADD", formatKey, "1", "any", "-5", "other")
@@ -431,8 +431,8 @@ func TestPermits_WrongType(t *testing.T) {
 	require.Equal(t, "2", s.count("ZCARD", formatKey))
 }
 
-// What Redisson's semaphores have at the key is named: the number of free permits, which may be less than none. It stays as it
-// is. Other types are not called that, nor is an error about permissions.
+// If the key has the number of a Redisson semaphore, which may be negative, the error says so, and the key stays as it is. Keys
+// of other types, and errors about permissions, get no such error.
 func TestPermits_NumberOfRedisson(t *testing.T) {
 	s := semaphoreOf(t)
 	fails := func() (errs []error) {
@@ -468,7 +468,7 @@ func TestPermits_NumberOfRedisson(t *testing.T) {
 	require.Equal(t, "0", s.count("EXISTS", formatKey))
 }
 
-// The process that is granted permits may stand still, with all its calls: another one is told, too.
+// The process that is granted permits may stand still, with all its calls. So another process is told, too.
 func TestPermits_AnotherProcessIsTold(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -513,7 +513,7 @@ func TestPermits_AnotherProcessIsTold(t *testing.T) {
 	}
 }
 
-// Where all that wait are calls of one process, it is told of the grant alone.
+// If all waiting calls belong to one process, it is told only of the grant.
 func TestPermits_NoOtherProcess(t *testing.T) {
 	s := semaphoreOf(t)
 	held := s.value("a")
@@ -524,7 +524,7 @@ func TestPermits_NoOtherProcess(t *testing.T) {
 	require.Len(t, s.heard("b", heard), 1)
 }
 
-// Tickets of a process that is gone go together, and not for as long as there are any.
+// Tickets of a dead process are removed together, but only as many at a time as keep the script short.
 func TestPermits_ManyAreGone(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
@@ -549,7 +549,7 @@ func TestPermits_ManyAreGone(t *testing.T) {
 	require.NotEqual(t, "0", s.tickets(), "the rest goes when the lease of the next one is over")
 }
 
-// A ticket for more permits than there are keeps out nobody, nor does one of a lock.
+// A ticket for more permits than there are keeps no call out, nor does a lock's ticket.
 func TestPermits_AsksForTooMany(t *testing.T) {
 	s := semaphoreOf(t)
 	heard := s.hears("b")
@@ -576,7 +576,7 @@ func TestPermits_AsksForTooMany(t *testing.T) {
 	}
 }
 
-// The ticket of a call for permits is none of a lock's.
+// A script for locks does not serve the ticket of a call for permits.
 func TestPermits_LocksDoNotServeThem(t *testing.T) {
 	s := semaphoreOf(t)
 	heard := s.hears("b")
@@ -588,7 +588,7 @@ func TestPermits_LocksDoNotServeThem(t *testing.T) {
 	require.Empty(t, s.heard("b", heard))
 }
 
-// All holds of one moment are ended at once. Who is granted permits then keeps them.
+// A release of every hold ends all holds of that moment. Calls that are granted permits then keep them.
 func TestPermits_EveryHold(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()
@@ -605,7 +605,7 @@ func TestPermits_EveryHold(t *testing.T) {
 	require.Equal(t, "1", s.count("ZCARD", formatKey))
 }
 
-// A call that gets a ticket at once learns of the number, too.
+// A call that gets a ticket at once also learns the number of permits.
 func TestPermits_NumberWithATicket(t *testing.T) {
 	s := semaphoreOf(t)
 	s.listens()

@@ -16,9 +16,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// BenchmarkServer is what each script takes the server, and how many bytes it is sent. scripts/bench-scripts.sh runs it beside
-// that of another version. The metric "server-µs/op" is the median of small batches, so that what else the machine does hardly
-// shows.
+// BenchmarkServer measures how long the server takes for each script, and how many bytes it is sent. scripts/bench-scripts.sh
+// runs it beside that of another version. The metric "server-µs/op" is the median of small batches, so that other work on the
+// machine hardly shows.
 func BenchmarkServer(b *testing.B) {
 	bench := newServerBench(b)
 	for _, f := range benchFormats() {
@@ -88,7 +88,7 @@ type benchCase struct {
 
 func value(k int) string { return benchHolder + strconv.Itoa(benchFirst+k) }
 
-// waitsFor is tickets of so many holds from the k-th on, which came now, in a queue whose newest window is a moment ago.
+// waitsFor returns tickets of so many holds, from the k-th on, that came now, in a queue whose newest window was a moment ago.
 func waitsFor(k, tickets int, side string) (commands [][]string) {
 	now := time.Now()
 	ended := strconv.FormatInt(-now.UnixMilli(), 10)
@@ -290,7 +290,7 @@ func (s *serverBench) run(b *testing.B, c benchCase) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// size is how many bytes a command has on the wire.
+// size returns how many bytes a command has on the wire.
 func size(args []string) int {
 	n := len(fmt.Sprintf("*%d\r\n", len(args)))
 	for _, arg := range args {
@@ -306,7 +306,7 @@ func (s *serverBench) all(b *testing.B, commands [][]string) {
 	}
 }
 
-// spent is how many microseconds scripts have taken.
+// spent returns how many microseconds scripts have taken.
 func (s *serverBench) spent(b *testing.B) float64 {
 	b.Helper()
 	info, err := s.client.Do(b.Context(), s.client.B().Info().Section("commandstats").Build()).ToString()

@@ -12,8 +12,8 @@ import (
 
 const older, newer = "a:1795278371204111", "a:1795278371204115"
 
-// What a script knows of one key says nothing of the next one: a grant whose reply was lost is taken over whatever the other
-// keys hold.
+// A script takes over a grant whose reply was lost, whatever the keys before it hold: what it learns of one key does not count
+// for the next.
 func TestFormat_Together(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		if f.format.Side != "" {
@@ -47,7 +47,7 @@ func TestFormat_Together(t *testing.T) {
 	})
 }
 
-// A hash with the fields of two holds of a registry is the newer one's: the removal of the older one does not take it away.
+// A hash with the fields of two holds of a registry belongs to the newer hold: the removal of the older one does not remove it.
 func TestRedisson_OlderFieldBesideTheHolders(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		if f.format != redisson {
@@ -94,7 +94,7 @@ func TestRedisson_OlderFieldWhenGranted(t *testing.T) {
 	})
 }
 
-// A user who may not remove a field is granted the lock all the same.
+// A user who may not remove a field is still granted the lock.
 func TestRedisson_WithoutHDEL(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
