@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// A Do whose owner has unlocked too often has nothing renewed for the next owner, and leaves that one's renewals alone.
+// A Do whose owner has unlocked too often does not renew the hold of the next owner, and leaves the next owner's renewals alone.
 func TestTenure_UpholdsNothingThatIsOver(t *testing.T) {
 	now := clock.New()
 	env := &hold.Env{Clock: now, Schedule: hold.NewSchedule(func(clock.Instant) {}, nil)}

@@ -23,7 +23,7 @@ func embedded(t *testing.T, opts ...Option) *Registry {
 	return r
 }
 
-// A message makes a node healthy, as an answer does, so that who is granted the lock after a silence releases it at once.
+// A message makes a node healthy, as an answer does. So a call that is granted the lock after a silence can release it at once.
 func TestQueue_MessageOnAnIdleNode(t *testing.T) {
 	reg := embedded(t, withWakeup(wakeupPoll))
 	lock := reg.Obtain("42")

@@ -21,7 +21,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// newCached is a registry, for its cache: the cache itself never talks to Redis, so there is none.
+// newCached makes a registry for its cache. There is no Redis, since the cache never talks to it.
 func newCached(capacity int) *Registry {
 	r := &Registry{transport: &onClient{Client: &transport.Client{Clock: clock.New()}}}
 	r.cache.Resize(capacity)
@@ -60,7 +60,7 @@ func TestCache_ExpireUnusedBoundaries(t *testing.T) {
 	})
 }
 
-// Locking uses and ends using a lock, on every way out of it.
+// Each way out of a locking call ends its use of the lock.
 func TestCache_LocksAreInUseForAsLongAsTheyAre(t *testing.T) {
 	m := miniredis.RunT(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{
@@ -157,7 +157,7 @@ func TestLock_TakesLittleMemory(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(ReadWriteLock{}), uintptr(512))
 }
 
-// A message asks for the mailbox before it asks for the hold. That of a reader's call is at the writer's path.
+// A message looks for the mailbox before it looks for the hold. The mailbox of a reader's call is at the writer's path.
 func TestCache_TheWriterIsAskedBeforeTheReader(t *testing.T) {
 	r := newCached(10)
 	r.read, r.write = r.plain, r.plain

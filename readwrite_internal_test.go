@@ -30,7 +30,7 @@ func newSharing() *ReadWriteLock {
 	return rw
 }
 
-// enters has an owner come into a local half without waiting.
+// enters makes an owner enter a local half without waiting.
 func enters(t *testing.T, half local.Half, o owner.ID, want local.Admission) {
 	t.Helper()
 	how, w := half.Enter(o, 0, false, nil)
@@ -41,13 +41,13 @@ func enters(t *testing.T, half local.Half, o owner.ID, want local.Admission) {
 	}
 }
 
-// exits has an owner leave a local half.
+// exits makes an owner leave a local half.
 func exits(t *testing.T, half local.Half, o owner.ID, want local.Departure) {
 	t.Helper()
 	require.Equal(t, want, departs(half.Exit(o)))
 }
 
-// The lease of a hold may get shorter when one owner has it; that is asked without the mutex.
+// The lease of a hold may be shortened if one owner has it alone, which is asked without the mutex.
 func TestReadWriteLock_SeveralReaders(t *testing.T) {
 	rw := newSharing()
 	reader, writer := rw.reader.half(), rw.writer.half()
@@ -70,7 +70,7 @@ func TestReadWriteLock_SeveralReaders(t *testing.T) {
 	require.EqualValues(t, 1, (*forHold)(&Lock{}).Count(), "a plain lock")
 }
 
-// What a reader has under its own writer counts until the writer's key is known to be removed.
+// A reader names its own writer's hold until the writer's key is known to be removed.
 func TestReadWriteLock_ReaderUnderALeavingWriter(t *testing.T) {
 	rw := newSharing()
 	reader, writer := rw.reader.half(), rw.writer.half()
@@ -85,7 +85,7 @@ func TestReadWriteLock_ReaderUnderALeavingWriter(t *testing.T) {
 	require.Empty(t, rw.under())
 }
 
-// What others want concerns both sides of a lock, and so does that Redis cannot be asked.
+// Both sides of a lock share what is known of other waiters, and whether Redis can be asked.
 func TestReadWriteLock_BothSidesKnowOfOthers(t *testing.T) {
 	reg := embedded(t, withWakeup(wakeupPoll))
 	for _, path := range []string{"reader", "writer"} {

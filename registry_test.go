@@ -21,7 +21,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// What a Registry is, in a few tests. All others are below test/, by theme.
+// A few tests that show what a Registry does. All others are below test/, by theme.
 
 // inFakeTime runs a test on miniredis in a bubble, where time passes when every goroutine waits.
 func inFakeTime(t *testing.T, test func(t *testing.T, server *miniredis.Miniredis)) {
@@ -34,7 +34,7 @@ func inFakeTime(t *testing.T, test func(t *testing.T, server *miniredis.Miniredi
 	})
 }
 
-// process is a registry as another process would have it, with a client of its own, on miniredis.
+// process makes a registry like that of another process, with a client of its own, on miniredis.
 func process(t *testing.T, server *miniredis.Miniredis, opts ...lockregistry.Option) *lockregistry.Registry {
 	t.Helper()
 	dial := func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return server.Dial() }
@@ -100,7 +100,7 @@ func TestRegistry_OneLockForEachPath(t *testing.T) {
 	})
 }
 
-// What one registry has locked, no other one gets until it is unlocked.
+// While one registry holds a lock, no other registry gets it.
 func TestRegistry_ExcludesOtherRegistries(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, server *miniredis.Miniredis) {
 		ctx := t.Context()
@@ -151,7 +151,7 @@ func TestRegistry_LocalGoroutinesBeforeRedis(t *testing.T) {
 	})
 }
 
-// Where nothing wakes a call it asks each 100 ms, as Spring's does.
+// A call that nothing wakes asks each 100 ms, as Spring's does.
 func TestRegistry_PollsEach100Milliseconds(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, server *miniredis.Miniredis) {
 		ctx := t.Context()
@@ -173,7 +173,7 @@ func TestRegistry_PollsEach100Milliseconds(t *testing.T) {
 	})
 }
 
-// INFO says that the server has UNLINK: so that removes the key, and DEL does not.
+// If INFO reports a server that has UNLINK, UNLINK removes keys, not DEL.
 func TestRegistry_RemovesWithUnlink(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

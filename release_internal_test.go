@@ -29,7 +29,7 @@ func (s stalled) Wanted() bool {
 	return false
 }
 
-// However many renewals wait for replicas, what is given back is removed at once, and what is given back next too.
+// However many renewals wait for replicas, holds that are given back are removed at once, one after another.
 func TestReplicas_RenewalsThatWaitForReplicasDelayNoRemoval(t *testing.T) {
 	r := embedded(t, WithReplicas(1, time.Minute))
 	until, asked := make(chan struct{}), make(chan struct{})

@@ -63,7 +63,7 @@ func TestUnlink_IsKnownByVersion(t *testing.T) {
 	require.False(t, hasUnlink("$4\r\n\x00\xff\xfe:\n:\n::\n\r\r\n"))
 }
 
-// newEnough is how the line must look that says that a server has UNLINK.
+// newEnough matches the line that says that a server has UNLINK.
 var newEnough = regexp.MustCompile(strings.ReplaceAll(
 	`^ (redis|valkey)_version: 0*([4-9]|[1-9][0-9]+) (\.|$)`,
 	" ", `[\s\v\x{85}\p{Z}]*`, // any white space

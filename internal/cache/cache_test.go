@@ -94,7 +94,7 @@ func sound(t *testing.T, c *Cache[*item]) {
 	}
 }
 
-// cacheModel is what the cache is meant to be, in its simplest form: a list of locks, the least recently obtained first.
+// cacheModel is the simplest form of a cache: a list of locks, the least recently obtained first.
 type cacheModel struct {
 	capacity int
 	order    []*item
@@ -115,7 +115,7 @@ func (m *cacheModel) use(l *item) {
 	m.order = append(m.order, l)
 }
 
-// shrink makes room: it drops the least recently obtained locks that nobody uses, as many of them as are too many.
+// shrink makes room: it drops the least recently obtained locks that are not in use, as many as are too many.
 func (m *cacheModel) shrink(to int) {
 	excess := len(m.order) - to
 	m.order = slices.DeleteFunc(m.order, func(l *item) bool {
@@ -376,7 +376,7 @@ func TestCache_Resize(t *testing.T) {
 	sound(t, &r.Cache)
 }
 
-// While many locks are looked at, new paths are let in between.
+// While DropUnused looks at many locks, new paths get in between.
 func TestCache_IsNotHeldUp(t *testing.T) {
 	const locks, plenty = 100 * portion, 1 << 30
 	// It returns how often a new path was let in between. The scheduler may not let this goroutine run meanwhile.
@@ -430,7 +430,8 @@ func TestCache_IsNotHeldUp(t *testing.T) {
 	}
 }
 
-// While Resize drops items in portions, new paths take the places of others. Else many of them would keep Resize from its end.
+// While Resize drops items in portions, each new path takes the place of another one. Otherwise many new paths could keep Resize
+// from ending.
 func TestCache_NewPathsDoNotOutrunResize(t *testing.T) {
 	const locks = 10
 	r := newStore(locks)
@@ -449,7 +450,7 @@ func TestCache_NewPathsDoNotOutrunResize(t *testing.T) {
 	}
 }
 
-// What ExpireUnusedOlderThan has yet to look at is dropped to make room like everything else.
+// Items that DropUnused has yet to look at can also be dropped to make room.
 func TestCache_MakesRoomWhileLocksExpire(t *testing.T) {
 	r := newStore(6)
 	for i := range 6 {
@@ -516,7 +517,7 @@ func BenchmarkExpireUnused(b *testing.B) {
 }
 
 // Many goroutines use few paths through objects of any age, while the cache is so small that it drops them all the time.
-// What is in use must be one object per path.
+// At any time, only one object of a path may be in use.
 func TestCache_Hammer(t *testing.T) {
 	for capacity := 1; capacity <= 3; capacity++ {
 		t.Run(strconv.Itoa(capacity), func(t *testing.T) {
@@ -599,8 +600,8 @@ func TestCache_Hammer(t *testing.T) {
 	}
 }
 
-// Goroutines use one path all the time, while another one drops its lock all the time. The windows between the steps of
-// both are small, so there is little else in these loops than what may go wrong.
+// Goroutines use one path all the time, while another goroutine drops the path's lock all the time. The windows between their
+// steps are small, so the loops do little else than what may go wrong.
 func TestCache_PinAgainstDrop(t *testing.T) {
 	const goroutines, rounds = 2, 300_000
 	r := newStore(1)
@@ -685,7 +686,8 @@ func TestCache_ObtainsTogether(t *testing.T) {
 	sound(t, &r.Cache)
 }
 
-// Items of one text that differ in Of are two. What many items took is given back when few are left, and those are found still.
+// Two items with the same text and different Of are two. When few of many items are left, their memory is freed, and the rest is
+// still found.
 func TestIndex(t *testing.T) {
 	c := newStore(10_000)
 	all := map[string]*item{}

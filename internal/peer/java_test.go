@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is newer than its sources is not built again.
+// Programs that are newer than their sources are not built again.
 func TestJava_BuildsWhatChanged(t *testing.T) {
 	t.Setenv("PATH", t.TempDir()) // without Maven
 	j := Java{Dir: t.TempDir()}

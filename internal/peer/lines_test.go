@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Any text comes back from a line, and a line is one.
+// Any text comes back from a line, and is a single line.
 func FuzzFields(f *testing.F) {
 	f.Add("name", "value")
 	f.Add("", "")

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// deaf is set where this program is to read nothing and to end only when it is killed.
+// deaf is set for a program that reads nothing, and ends only when it is killed.
 const deaf = "LOCKREGISTRY_DEAF_PEER"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ type misfit struct{}
 
 func (misfit) Error() string { return "it does not fit" }
 
-// carryOut is what the other process does, by the request's "do".
+// carryOut does in the other process what the request's "do" says.
 func carryOut(request Fields) (Fields, error) {
 	switch request["do"] {
 	case "echo":
@@ -154,7 +154,7 @@ func TestPeer_Hangs(t *testing.T) {
 	require.ErrorContains(t, err, "deaf has ended (signal: killed)")
 }
 
-// A process that reads nothing lets a request wait that does not fit into the pipe. Close ends it.
+// A request that does not fit into the pipe waits for a process that reads nothing. Close ends the process.
 func TestPeer_HangsAndReadsNothing(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -180,7 +180,7 @@ func TestPeer_OfNoProgram(t *testing.T) {
 	require.ErrorContains(t, err, "cannot start none")
 }
 
-// servePiped has requests carried out in this process. A reply is a line.
+// servePiped serves requests in this process. Each reply is a line.
 func servePiped(run func(Fields) (Fields, error), requests string) (replies []Fields, err error) {
 	var out strings.Builder
 	var carriedOut sync.WaitGroup

@@ -63,7 +63,7 @@ func TestCalls_News(t *testing.T) {
 	require.True(t, p.News("a", 4))
 }
 
-// What calls have in common is kept for the next ones, but not for all keys that ever were: those with calls stay.
+// What the calls of a key have in common is kept for later calls, but not for ever: only keys with calls are surely kept.
 func TestCalls_DropsWhatIsUnused(t *testing.T) {
 	p := newCalls()
 	used := join(p, "used")
