@@ -14,16 +14,16 @@ import (
 )
 
 // bound is the context of a command: it ends with its caller's wait. It has no deadline, because rueidis closes a connection
-// when the deadline of a command on it is over, although other commands use it, too. It also notices the silence of the
-// command's server, see [belief.Alarm].
+// when the deadline of any command on it passes, although other commands share it. It also notices when the command's server is
+// silent, see [belief.Alarm].
 //
 //	idle ──begin──▶ untimed ──stop──▶ idle
 //	  │               └──round──▶ timed ──stop──▶ idle, or not used again
 //	  └────────begin──────────────▶┘
 //
-// Most commands are answered at once, while their bounds are untimed. Such a bound is reused. Until it is timed only the caller
-// writes it; the goroutine that makes it timed reads what the caller wrote before it became untimed. A timed bound is reused
-// only if neither its timer nor its context's end can be about to use it.
+// Most commands are answered at once, while their bounds are untimed. Such a bound is always reused. Only the caller writes an
+// untimed bound. The goroutine that makes it timed reads only what the caller wrote before it made the bound untimed. A timed
+// bound is reused only if neither its timer nor the end of its context may be about to use it.
 type bound struct {
 	judge *judge // of the node to which the caller has given the command
 	done  chan struct{}
@@ -75,9 +75,9 @@ func (j *judge) bound(p *Wait, now clock.Instant) *bound {
 	return b
 }
 
-// begin begins a bound, which closes own when it ends, if that is not nil. With rounds, a round may be the one to notice the
-// end, even the context's: timedAfter and roundEvery later at most; the grace then counts from when the bound began. So a grace
-// is at least as long as these two.
+// begin begins a bound. If own is not nil, the bound closes it when it ends. With rounds, a round may be the first to notice
+// that the bound or its context has ended, up to timedAfter + roundEvery late; the grace then counts from when the bound began.
+// So every grace is at least that long. Left: the bound is left to the rounds.
 func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated, rounds bool) (left bool) {
 	since := now
 	if p.Since > 0 {
@@ -118,13 +118,13 @@ func (b *bound) stop() (over, reusable bool) {
 	}
 	b.mu.Lock()
 	b.phase.Store(idle)
-	reusable = b.timer != nil && b.timer.Stop() // else a round may be about to set it, or it has just fired
+	reusable = b.timer != nil && b.timer.Stop() // otherwise a round may be about to set the timer, or it has just fired
 	if b.noted {
 		b.observer.Answered(clock.Instant(b.began.Load()))
 	}
 	leave, over := b.leave, b.over()
 	b.mu.Unlock()
-	// Else the context may be about to be watched, or has ended, or a driver of the queue may still answer.
+	// Otherwise the context may be about to be watched or has ended, or a driver of the queue may still answer.
 	reusable = leave != nil && leave() && reusable && !over // mutant: reply to another
 	if reusable {
 		b.mu.Lock()
@@ -135,8 +135,8 @@ func (b *bound) stop() (over, reusable bool) {
 	return over, reusable
 }
 
-// land ends a flight whose driver has answered: it has not if code of the user has panicked in the caller. An idle bound keeps no
-// node that was dropped.
+// land ends the flight, if its driver has answered. The driver has not if code of the user has panicked in the caller. Land
+// also clears the node, so that an idle bound keeps no dropped node in memory.
 func (b *bound) land() {
 	if b.queued && b.stage.Load() == done { // mutant: driver loses its node
 		b.queued = false
@@ -181,9 +181,9 @@ func (b *bound) sent(now clock.Instant) clock.Instant {
 	}
 }
 
-// silent notices that the server has been silent for too long, and returns a function that reports it; nil: there is nothing to
-// report. A command that is answered, which its caller has not seen yet, says nothing; nor does one over the old connections of
-// a suspect node. The caller holds the mutex.
+// silent checks whether the server has been silent for too long. If so, it returns a function that reports the silence, to be
+// called without the mutex; otherwise nil. An answered command says nothing about the server, even if its caller has not seen
+// the answer yet; nor does a command over the old connections of a suspect node. The caller holds the mutex.
 func (b *bound) silent(now clock.Instant) (tell func()) {
 	if b.queued && b.stage.Load() == done {
 		b.alarm.SetNever()
@@ -247,7 +247,7 @@ func (b *bound) contextEnded(ended clock.Instant) {
 	if b.phase.CompareAndSwap(untimed, timed) { // no round has seen the bound
 		b.leave = endsNever
 		b.setTimer(now)
-	} else if b.alarm.At() == 0 { // a round has seen it and will set the timer: without leave it is not reused before
+	} else if b.alarm.At() == 0 { // a round has seen the bound, and is about to set the timer; until then stop does not reuse it
 		b.setTimer(now)
 	}
 	b.near = 0
@@ -263,7 +263,7 @@ func (b *bound) contextEnded(ended clock.Instant) {
 
 func (b *bound) end() {
 	b.mu.Lock()
-	if b.phase.Load() != timed { // stopped; or another command's: the timer was set again while this was about to run
+	if b.phase.Load() != timed { // it was stopped; another command may have it by now, and have set the timer again
 		b.mu.Unlock()
 		return
 	}
@@ -314,7 +314,8 @@ func (b *bound) left(now clock.Instant) time.Duration {
 
 func (b *bound) over() bool { return b.ended.Load() != 0 }
 
-// overdue reports whether the bound ended more than a moment ago. A reply that comes just then is a coincidence.
+// overdue reports whether the bound ended at least tooSoon ago. A reply that comes sooner after the end is a coincidence, and
+// does not show that the client ignores contexts.
 func (b *bound) overdue() bool {
 	return b.over() && clock.Instant(b.ended.Load()).Until(b.judge.clock.Now()) >= tooSoon
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// Nobody gets a bound that another one has, however rounds come in between, and each place is free in the end.
+// No two commands ever have one bound, however rounds come in between, and each place is free in the end.
 func TestBound_HasOneOwner(t *testing.T) {
 	const owners, times = 64, 500
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
@@ -68,7 +68,7 @@ func TestBound_HasOneOwner(t *testing.T) {
 	})
 }
 
-// bomb is a context of which one call of a method panics in the goroutine that sends a command.
+// bomb is a context. One call of its methods panics, in the goroutine that sends a command.
 type bomb struct {
 	context.Context
 	left  *atomic.Int32 // calls before that
@@ -94,8 +94,8 @@ func (b bomb) Done() <-chan struct{}       { b.count(); return b.Context.Done() 
 func (b bomb) Err() error                  { b.count(); return b.Context.Err() }
 func (b bomb) Value(key any) any           { b.count(); return b.Context.Value(key) }
 
-// Wherever code of the user panics, a hook or a method of the context, the place of the command is free afterwards, and no other
-// command gets its reply.
+// Code of the user may panic, in a hook or in a method of the context. Afterwards the place of the command is free, and no
+// other command gets its reply.
 func TestBound_IsFreeAfterAPanic(t *testing.T) {
 	const took = 300 * time.Millisecond // a round makes its bound a timed one
 	for name, c := range map[string]struct {
@@ -116,7 +116,7 @@ func TestBound_IsFreeAfterAPanic(t *testing.T) {
 					return rueidis.RedisResult{}
 				})
 				s := way.First
-				way.deaf.Store(c.queued)
+				way.ignoresCtx.Store(c.queued)
 				do := func(ctx context.Context) (panicked any) {
 					defer func() { panicked = recover() }()
 					s.heardNow()
@@ -190,7 +190,8 @@ func TestBound_TimedIsNotUsedAgain(t *testing.T) {
 	})
 }
 
-// A bound that was timed, and has not ended, is used again. The end of the context that it watched is nothing to its next owner.
+// A bound that was timed, and has not ended, is used again. The context that it watched may end later: that does not concern
+// the next command.
 func TestBound_TimedIsUsedAgain(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
@@ -227,8 +228,8 @@ func TestBound_TimedIsUsedAgain(t *testing.T) {
 	})
 }
 
-// The timer of a command notices that the server is silent while the reply comes, and another command has the bound next: what is
-// told is of the first.
+// The timer of a command notices that the server is silent, just as the reply comes and another command gets the bound. It
+// reports the silence of the first command.
 func TestBound_ASilenceIsToldOfTheCommandThatHadIt(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
@@ -258,7 +259,7 @@ func TestBound_ASilenceIsToldOfTheCommandThatHadIt(t *testing.T) {
 	})
 }
 
-// A bound whose context has ended is not used again: what that has begun may still use it.
+// A bound whose context has ended is not used again: what the end has started may still use it.
 func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
@@ -274,8 +275,8 @@ func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
 	})
 }
 
-// What is left when a command goes another way is what its caller has been promised: the limit, or the grace
-// after the end of its context, whether or not a round has seen that yet.
+// A command that is sent another way has the rest of the time that its caller was promised: the limit, or the grace after the
+// end of its context, whether or not a round has seen that end.
 // A round has found a command slow, and has yet to set its timer, when the context of its caller ends.
 func TestBound_ContextEndsBeforeTheTimerIsSet(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
@@ -318,7 +319,7 @@ func TestBound_WhatIsLeft(t *testing.T) {
 	})
 }
 
-// A limit that was chosen for a server nearby, plus its round trips, ends later when these turn out longer.
+// A limit that was chosen for a server nearby, plus round trips, ends later if the round trips turn out longer.
 func TestBound_TheWayTurnsOutLonger(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		const near, trip = time.Second, 600 * time.Millisecond
@@ -347,8 +348,8 @@ func (p *boundPool) next() *bound {
 	return b
 }
 
-// The silence of a queued command begins when it is sent, and is that of the server to which it was sent. Over the old
-// connections of a suspect node it says nothing new, nor does that of a command that is answered.
+// The silence of a queued command begins when it is sent, and counts against the server to which it was sent. A command over
+// the old connections of a suspect node says nothing new, nor does one that is answered.
 func TestBound_SilenceOfAQueuedCommand(t *testing.T) {
 	for name, c := range map[string]struct {
 		sent, plain, answered bool
@@ -390,8 +391,8 @@ func TestBound_SilenceOfAQueuedCommand(t *testing.T) {
 	}
 }
 
-// A round has found a command slow, and has yet to set its timer, when the command is answered, and then the context of its
-// caller ends: that is nothing to the bound any more.
+// A round has found a command slow, and is about to set its timer. Then the command is answered, and the context of its caller
+// ends. That does not concern the bound any more.
 func TestBound_ContextEndsAfterItWasStopped(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
@@ -407,8 +408,8 @@ func TestBound_ContextEndsAfterItWasStopped(t *testing.T) {
 	})
 }
 
-// An idle bound is reused, and must not keep the node to which its last command was sent from the garbage collector: no slot may
-// lead there any more.
+// An idle bound is reused. It must not keep the node of its last command in memory, since no slot may lead to that node any
+// more.
 func TestBound_AnIdleOneKeepsNoNode(t *testing.T) {
 	way := New(onMiniredis(t))
 	defer way.Close()

@@ -28,12 +28,12 @@ type Client struct {
 	// ctx never ends, but rueidis must not know that: with a context that cannot end it reads a connection only while a command is
 	// under way, and notices a closed connection only at the next command.
 	ctx context.Context
-	// deaf: the client has ignored the end of a context, as it does with DisableAutoPipelining. Then all commands go through the
-	// queue, one at a time, since each has a connection of its own.
-	deaf      atomic.Bool
-	pool      *pool
-	abandoned atomic.Int32 // see AwaitAbandoned
-	closing   closing
+	// ignoresCtx: the client has ignored the end of a context, as it does with DisableAutoPipelining. Then all commands go through
+	// the queue, one at a time, since each has a connection of its own.
+	ignoresCtx atomic.Bool
+	pool       *pool
+	abandoned  atomic.Int32 // see AwaitAbandoned
+	closing    closing
 
 	replicators replicators
 	vouching    vouching
@@ -74,9 +74,12 @@ func (t *Client) Close() {
 	}
 }
 
-// AwaitAbandoned waits, for limit at most, until no obtaining command is under way whose caller has given up. Such a command
-// may still be unsent when the removal of its grant is sent. So the last removal of a registry that is closed comes after it;
-// otherwise the grant would last for a whole lease.
+// AwaitAbandoned waits, for limit at most, until all obtaining commands are answered whose callers have given up. It comes
+// before the last removals of a registry that is closed. Otherwise:
+//
+//	1  the removal of such a command's grant is sent
+//	2  the command itself is sent, and granted
+//	3  nothing removes the grant any more: it lasts for its whole lease
 func (t *Client) AwaitAbandoned(limit time.Duration) {
 	for end := t.Clock.Now().Add(limit); t.abandoned.Load() > 0 && t.Clock.Now() < end; {
 		<-time.After(limit / 100)
@@ -129,7 +132,7 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 // doDirect is Do for a caller that sends through the client. Unsent: it must be sent once more, see doQueued.
 func (s *Node) doDirect(p *Wait, c *protocol.Call, end *bound, a *Reply) (unsent bool) {
 	t, stopped := s.client, false
-	defer s.bounds.forsake(end, &stopped)
+	defer s.bounds.stopAfterPanic(end, &stopped)
 	s.bounds.begin(end, p, a.Sent, nil)
 	a.RedisResult = c.Send(end, t.redis)
 	a.ReadBack = c.ReadBack()
@@ -144,7 +147,7 @@ func (s *Node) doDirect(p *Wait, c *protocol.Call, end *bound, a *Reply) (unsent
 		return true
 	}
 	if overdue && !unanswered {
-		t.deaf.Store(true)
+		t.ignoresCtx.Store(true)
 	}
 	s.takeIn(p, excused, a)
 	return false
@@ -179,9 +182,9 @@ func (t *Client) Greeted(took time.Duration, all bool) {
 	}
 }
 
-// Closed reports whether the client is closed: then it says so of a PING, too, at once and without asking a server. The question
-// may hang, so there is one at a time, and all that ask meanwhile share its answer. That may be from just before the client was
-// closed: whoever asks does so again.
+// Closed reports whether the client is closed. A closed client fails a PING at once, without asking a server. On an open client
+// the PING may hang, so there is one at a time, and all callers meanwhile share its answer. The answer may be from just before
+// the client was closed; callers ask again.
 func (t *Client) Closed() bool {
 	answered := t.closing.ask(func() bool {
 		return errors.Is(t.redis.Do(t.ctx, t.redis.B().Ping().Build()).Error(), rueidis.ErrClosing)
@@ -201,7 +204,7 @@ type closing struct {
 	closed   atomic.Bool   // the answer
 }
 
-// ask has the question asked, unless that is under way.
+// ask asks in the background, unless a question is under way. The channel is closed when the answer is there.
 func (c *closing) ask(closed func() bool) (answered <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,22 +12,23 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// demotion is what is known of masters that became replicas behind the one address of a client: a Kubernetes Service, a proxy,
-// a name. The address leads new connections to the new master, but old ones stay with the replica, which refuses every write
-// (READONLY), for as long as nobody closes them. Rueidis does not.
+// demotion is about masters that become replicas behind a client's only address: a Kubernetes Service, a proxy, or a name. The
+// address leads new connections to the new master. Old connections stay with the replica, which refuses every write (READONLY),
+// until they are closed. Rueidis does not close them.
 //
 //	an old connection leads to a replica ──▶ suspect: commands go over a fresh connection ──the fresh one leads to a master──┐
 //	            ▲                                                                                                            │
 //	            └──────────────── suspect no more ◀──all lead to a master── QUIT closes one at a time ◀──────────────────────┘
 //
-// A refused command did nothing, so Do sends it again, over the fresh connection. Not only writes must avoid the old ones: a
-// script that finds another owner writes nothing, so a replica that lags behind answers it, wrongly. Therefore the node is
-// suspect until the client's connections were looked at.
+// A refused command did nothing, so Do sends it again, over the fresh connection. Reads must avoid the old connections, too: a
+// script that finds another owner writes nothing, so a replica answers it, wrongly if the replica lags behind. Therefore the
+// node is suspect until the client's connections have been looked at.
 //
-// Rueidis chooses among its connections at random, and so does QUIT, which may close a good one. While the address itself leads
-// to a replica, fresh connections are refused, too: they are made with a backoff, and none is closed.
+// Rueidis chooses a connection for each command at random, also for QUIT, which may therefore close a good one. While the
+// address itself leads to a replica, writes on fresh connections are refused, too. Then fresh connections are made with a
+// backoff, and none of the old ones is closed.
 //
-// The nodes of a cluster, and Sentinels, say by themselves who is master.
+// The nodes of a cluster, and Sentinels, name the master themselves, so that none of this is needed there.
 type demotion struct {
 	closing atomic.Bool // closeOld runs
 
@@ -40,8 +41,8 @@ type demotion struct {
 // found within half a second.
 const refusedPause = 3 * belief.Tick
 
-// Demoted returns whether a master was demoted so far, and a channel that is closed when the address leads to a master again
-// after the next demotion. Connections that were made before may lead to a replica.
+// Demoted reports whether a master has been demoted so far. The channel is closed after the next demotion, once the address
+// leads to a master again. Connections that were made before then may lead to a replica.
 func (t *Client) Demoted() (ever bool, next <-chan struct{}) {
 	d := &t.demotion
 	d.mu.Lock()
@@ -63,8 +64,8 @@ func (d *demotion) tell() {
 	}
 }
 
-// mostRefused is how often a command is sent at most. An old connection refuses it, and then a fresh one that was made before the
-// address moved; the next one is made for this command.
+// mostRefused is how often a command is sent at most: over an old connection, then over a fresh one that was made before the
+// address moved, then over one that is made for this command.
 const mostRefused = 3
 
 // mend begins closeOld, unless it runs.
@@ -84,7 +85,7 @@ func (s *Node) closeOld() {
 		s.belief.Owe()
 		return
 	}
-	// Only now: until the address leads to a master, a connection for messages is as good as any that could be made.
+	// Not earlier: until the address leads to a master, a new connection for messages would be no better than an old one.
 	s.client.demotion.tell()
 	for !looks.Enough() && !s.belief.Closed() {
 		quits, over := looks.Met(s.askRole(true))
@@ -93,7 +94,7 @@ func (s *Node) closeOld() {
 		}
 		if quits > 0 {
 			s.quit()
-			<-time.After(clock.Pause(quits, refusedPause/3)) // the client notices that it is closed
+			<-time.After(clock.Pause(quits, refusedPause/3)) // in this time the client notices that its connection is closed
 		}
 	}
 	s.belief.Inspected(looks)
@@ -141,18 +142,18 @@ func (s *Node) quit() {
 // LedToMaster notes that a connection has led to a master: if one leads to a replica later, the master was demoted.
 func (t *Client) LedToMaster() { t.First.belief.LedToMaster() }
 
-// mostYoung is how many connections to a replica may be a second old at most: their ages, in whole seconds, do not tell them from
-// fresh ones.
-const mostYoung = 3
+// mostSkipped is how many connections to a replica one attempt skips. Servers tell a connection's age in whole seconds, so
+// pooled ones that are younger than a second look new.
+const mostSkipped = 3
 
-// young returns how many connections to a replica may come from the client's pool, instead of from the address.
-func (f *freshConns) young() int {
+// skips returns how many connections to a replica an attempt skips, because they may come from the pool, not from the address.
+func (f *freshConns) skips() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.belief.Owed() || f.replicas.newest != 0 && f.replicas.newest.Until(f.now()) < time.Second {
 		return 0
 	}
-	return mostYoung
+	return mostSkipped
 }
 
 // refused notes that a fresh connection leads to a replica.

@@ -19,26 +19,26 @@ import (
 // dialer gets dedicated connections to a node from the client: for a lone caller, see ownConns; for a suspect node, see
 // freshConns; and to wait for replicas, see replicator.
 //
-// Rueidis gives out a connection from its pool before it makes one, and another user of the client may have left one there that
-// is old, or has another database selected. So the server is asked for CLIENT INFO. On a suspect node a connection that does
-// not fit is closed: it may lead to a former master. Otherwise the pool gets the connection back. Only the library uses a
-// client of Open: there a connection that does not fit is always closed, so that the next one is dialled.
+// Rueidis hands out a pooled connection before it makes a new one. Another user of the client may have left one in the pool
+// that is old or has another database selected. So the server is asked for CLIENT INFO on each. A connection that does not fit
+// is closed on a suspect node, since it may lead to a former master; otherwise it goes back to the pool. A client of Open is
+// used by the library alone: there it is always closed, so that the next one is dialled.
 //
-// Until it is known which database the shared connections use, only one of database 0, the default, passes for one of the same: a
-// lock in another would exclude nobody. A client that is not wrapped is asked early.
+// A lock in another database would exclude nobody. So until the database of the shared connections is known, only a connection
+// to database 0, the default, fits. A client without a wrapper is asked for its database early.
 //
-// Dedicate takes no context. It hangs while the server is frozen, for 5 s, and while the pool is exhausted. So a goroutine
-// calls it, and closes the connection if nobody waits for it by then.
+// Dedicate takes no context. It hangs for 5 s if the server is frozen, and for as long as the pool is exhausted. So a goroutine
+// calls it, and closes the connection if the attempt is over by then.
 type dialer struct {
 	node   func() rueidis.Client // nil: rueidis does not know it
 	now    func() clock.Instant
 	belief *belief.State
 	pool   *pool
 	known  func(limit time.Duration) bool // whether the database of the shared connections is known, or the server does not say
-	unfit  atomic.Int32                   // how many were closed in a row because they did not fit
+	unfit  atomic.Int32                   // how many connections in a row were closed because they did not fit
 
 	mu      sync.Mutex
-	hanging []clock.Instant // when the goroutines that wait for the client began, also those that were given up
+	hanging []clock.Instant // when the attempts began whose goroutines still wait for the client
 }
 
 // pool is what is known about a client's connections.
@@ -51,8 +51,8 @@ type pool struct {
 
 // wanted is what a dedicated connection is for.
 type wanted struct {
-	from  func() rueidis.Client // one of this client's pool is as good, and is given back; nil: it must be new
-	young int                   // how many that lead to a replica may come from the pool, although they look new
+	from  func() rueidis.Client // a pooled connection of this client is as good as a new one; nil: it must be new
+	skips int                   // connections to a replica to skip: they may come from the pool, although they look new
 }
 
 // dedicated is a connection on which only one part sends.
@@ -64,18 +64,20 @@ type dedicated struct {
 }
 
 const (
-	// poolWait is for how long an attempt hangs at most, unless the pool is exhausted; rueidis needs 5 s for a frozen server. There
-	// is one a second at most, so a few goroutines hang.
+	// poolWait: an attempt that hangs for longer shows that the pool is exhausted, since on a frozen server rueidis gives up after
+	// 5 s. There is at most one attempt a second, so few goroutines hang.
 	// Half of it: on a frozen server commands go over connections that may lead to a former master.
 	// Twice: where the pool is exhausted, a suspect node sends nothing for twelve seconds.
 	poolWait = 6 * belief.Connect
 
-	// mostIdle is how many pooled connections are looked at while all is well, and kept from the application for a Tick.
-	// Twice: more of them. Half of it: with so many idle ones a lone caller gets none.
+	// mostIdle is how many pooled connections an attempt looks at while the node is not suspect. The application misses each of
+	// them for a Tick.
+	// Twice: it misses more of them. Half of it: with that many idle ones in the pool a lone caller gets no connection.
 	mostIdle = 8
 
-	// mostUnfit is how many are closed in a row, as many as are pooled by default; then one an attempt: a proxy may tell its own
-	// age, so that even new ones look old. Half of it: a full pool of old ones takes minutes. Twice: as many new ones are made.
+	// mostUnfit is how many connections that do not fit are closed in a row: as many as are pooled by default. After that each
+	// attempt closes only one, since behind a proxy that tells its own age even new ones look old.
+	// Half of it: it takes minutes to get through a full pool of old ones. Twice: twice as many new ones are made in vain.
 	mostUnfit = 1024
 )
 
@@ -112,19 +114,19 @@ func (d *dialer) dial(w wanted) *dedicated {
 	return nil
 }
 
-// exhausted reports whether the client's pool is.
+// exhausted reports whether the client's pool is exhausted: an attempt has hung for poolWait.
 func (d *dialer) exhausted(now clock.Instant) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.hanging) > 0 && d.hanging[0].Until(now) >= poolWait
 }
 
-// left returns how much time an attempt has that began at some time.
+// left returns how much time is left to an attempt that began at since.
 func (d *dialer) left(since clock.Instant) time.Duration {
 	return d.now().Until(since.Add(d.belief.RoundTrip().Connect())) // mutant: late greeting
 }
 
-// find gets connections until one fits. One that answers late may lead to a former master, which has come back meanwhile.
+// find gets connections until one fits. A connection that answers late may lead to a former master that has just resumed.
 func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 	node, limit := d.node, belief.Silence
 	if w.from != nil {
@@ -133,7 +135,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 	if d.belief.IsSuspect(since) { // many in the pool may be silent
 		limit = askLimit
 	}
-	e := exam{dialer: d, isKnown: d.whetherKnown(w)}
+	e := exam{dialer: d, isKnown: d.askDatabase(w)}
 	for idle := 0; idle < mostIdle; {
 		client := node()
 		if client == nil {
@@ -145,7 +147,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 		if w.from == nil {
 			is = e.of(c, ask)
 		}
-		if is == fits && w.young > 0 {
+		if is == fits && w.skips > 0 {
 			is = byRole(ask("HELLO"))
 		}
 		if d.left(since) <= 0 {
@@ -162,7 +164,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 			c.Close()
 			idle++
 		case ofReplica:
-			w.young--
+			w.skips--
 			c.Close()
 		case unfit:
 			if !d.belief.IsSuspect(d.now()) && !d.pool.sole.Load() {
@@ -179,9 +181,10 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 	return nil
 }
 
-// whetherKnown begins to ask for the database of the shared connections, if a connection must be of the same, and returns whether
-// it is known then. To ask takes as long as to make a connection if the client has to make one for it, too.
-func (d *dialer) whetherKnown(w wanted) (known func() bool) {
+// askDatabase asks for the database of the shared connections in the background, if the wanted connection must use the same one
+// and it is not known yet. Known waits for the answer, and reports whether the database is known then. That may take as long as
+// making a connection, since the client may have to make one to ask.
+func (d *dialer) askDatabase(w wanted) (known func() bool) {
 	if w.from != nil || d.pool.selected.Load() != nil {
 		return func() bool { return true }
 	}
@@ -230,7 +233,7 @@ func (t *Client) Sole(database int) {
 }
 
 // database returns the database of the shared connections, and whether it is known; it is empty if the server does not say. It
-// depends only on the client's options, so it is asked for once. The limit, and two round trips, is for how long.
+// depends only on the client's options, so it is asked for once. The question may take limit, plus two round trips.
 func (t *Client) database(limit time.Duration) (number string, known bool) {
 	if known := t.pool.selected.Load(); known != nil {
 		return *known, true
@@ -247,7 +250,7 @@ func (t *Client) database(limit time.Duration) (number string, known bool) {
 // learnDatabase asks for the database in the background, unless it is known: once the node is suspect, the shared connections
 // may be silent, and no other can be used until the database is known.
 func (t *Client) learnDatabase() {
-	const most = 3 // a proxy may end the connection at the question, and others share that
+	const most = 3 // a proxy may end the connection at the question, and other commands share the connection
 	if t.pool.selected.Load() == nil && t.pool.asked.Load() < most && t.pool.asked.Add(1) <= most {
 		go t.database(belief.Connect)
 	}

@@ -6,7 +6,7 @@
 //	[Node.Ask], [Client.Ask]: a question                   what the server says
 //	[Node.KeepAlive]: a call waits for a message           its ticket is lost: [Queued].Look
 //	[Client.Watch]: Sentinels                              a line of the log, once, and when it is over
-//	[Client.Demoted]: who keeps a connection of their own  when the address leads to another master
+//	[Client.Demoted]: for parts with their own connections when the address leads to another master
 //
 // A command leaves in one of three ways:
 //
@@ -33,10 +33,10 @@
 //   - few: this way is taken only where the client respects contexts, and its connections have room
 //   - queue: only drivers hang
 //
-// Each reply, or its absence, goes to the judge of the command's server. The judge tells the belief in that server, see package
-// belief, which answers how far the reply is believed, and what to do; the node does that.
+// The judge of the command's server takes each reply, or its absence, to package belief. The package says how far the reply is
+// believed, and what to do; the node does that.
 //
-// Who knows whom, besides the client and its nodes, which know all:
+// The client and its nodes know all parts. Of the other parts, each knows those to which its arrow leads:
 //
 //	ownConns, freshConns ─▶ dialer ─▶ belief        a function or a value for each other thing that they need
 //	queue ─▶ entry ─▶ bound ─▶ judge ─▶ belief
@@ -44,14 +44,20 @@
 //
 // Commands that replicas must acknowledge go another way: over a connection of their sender, followed by a WAIT (replicas.go).
 //
-// A dedicated connection is used by one part alone: the lone caller's, the fresh one, the sender's for replicas. All come
-// from dial.go, which knows how long making one may hang, and which connections of the client's pool fit. The lone caller's is
-// used for [belief.Old] at most, the fresh one while the node is suspect, the sender's for seconds:
+// There are three kinds of dedicated connections, each used by one part alone. They come from dial.go, which knows how long
+// making one may hang, and which connections of the client's pool fit:
+//
+//   - the lone caller's, used for [belief.Old] at most
+//   - the fresh one, used while the node is suspect
+//   - the sender's for replicas, used for seconds
+//
+// Each of them lives as follows:
 //
 //	wanted ─▶ dialling ──new, of the right database──▶ in use ──suspect, broken, old, or not needed──▶ closed
 //	              ├──does not fit──▶ given back, or closed; the next one
-//	              └──in no time────▶ none: nobody waits for it, and what comes is closed
+//	              └──not in time───▶ none; a connection that comes later is closed
 //
-// In the background keepalive.go and prober.go ask the server for calls that wait or gave up: whether it answers, whether it is a
-// master, which scripts it knows. For tickets.go they ask whether tickets are there.
+// In the background keepalive.go and prober.go ask the server questions on behalf of calls that wait or gave up: whether it
+// answers, whether it is a master, which scripts it knows. tickets.go asks whether the tickets of waiting calls are still
+// there.
 package transport

@@ -12,30 +12,31 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// queue has the commands to a node that no driver has taken yet. A driver is a goroutine that chooses a road, takes what waits,
-// and sends that as one pipeline, while others gather for the next. A few drivers take turns, so that the server is always busy.
-// They end when nothing waits.
+// queue has the commands to a node that no driver has taken yet. A driver is a goroutine. It chooses a road, which is where to
+// send, takes the waiting commands, and sends them as one pipeline; meanwhile others gather for the next. A few drivers take
+// turns, so that the server is always busy. They end when nothing waits.
 //
-// A driver may hang: rueidis waits for its connection, and for room in the connection's queue, regardless of contexts, and a
-// connection may be silent. A caller never does, see entry. Commands wait for no driver that hangs: a round adds one when none
-// has come for a while. Where drivers look for a road, as on a suspect node, one more would find none either.
+// A driver may hang: rueidis ignores contexts while it waits for a connection, or for room in the connection's queue, and a
+// connection may be silent. A caller never hangs, see entry. Nor do commands wait for a driver that hangs: when no driver has
+// taken any for a while, a round adds one. It adds none while a driver looks for a road, as on a suspect node: another one
+// would find no road either.
 //
 // The queue knows neither servers nor clients: choose and send do.
 type queue struct {
 	given  given
 	drives func() // drive, and isEmpty: a method value allocates each time
 	empty  func() bool
-	from   int
-	on     atomic.Bool // from so many commands were under way that all go through the queue
+	from   int         // this many commands under way turn the queue on
+	on     atomic.Bool // all commands go through the queue
 	_      cacheLine
 
 	mu      sync.Mutex
 	waiting []*entry      // that no driver has taken
 	flying  int           // how many commands wait or were taken
 	seeking int           // drivers that look for a road
-	sending int           // drivers that have sent what they took
-	lost    int           // drivers that had sent when the node became suspect, see renew
-	age     int           // how often it did
+	sending int           // drivers that have taken commands
+	lost    int           // drivers that were sending when the node became suspect, see renew
+	age     int           // how often the node became suspect
 	came    clock.Instant // when a driver last took commands
 }
 
@@ -51,45 +52,45 @@ type given struct {
 	stands  func(r *road) bool // whether a road may be used that was chosen before
 	drivers func() int         // how many take turns
 	barred  func() bool        // nothing is obtained from it any more, see belief.State.Barred
-	watch   func()             // has hasten called in a while
+	watch   func()             // starts the rounds, which call relieve
 
-	// choose finds the road for what waits, which may take long; over reports that nothing waits any more. It reports false if
-	// there is none.
+	// choose finds the road for the waiting commands. It may take long, and gives up when over reports that none waits any more.
+	// It reports false if there is no road.
 	choose func(over func() bool) (r road, ok bool)
 	send   func(r *road, of []*entry) // sends what was taken, and answers each
 }
 
 const (
-	queueFrom  = 40  // with this many commands under way they begin to go through the queue; below four fifths that ends
-	spreadFrom = 10  // the same at a node of a cluster, where each costs rueidis more
-	mostStuck  = 64  // the most drivers, however many hang, unless more take turns
-	mostLost   = 512 // drivers that are lost
-	mostAtOnce = 128 // commands in a pipeline: others want the server, too
+	queueFrom  = 40  // this many commands under way turn the queue on; fewer than four fifths of it turn it off
+	spreadFrom = 10  // the same at a node of a cluster, where each command costs rueidis more
+	mostStuck  = 64  // drivers that send, even if all of them hang; more only where more take turns
+	mostLost   = 512 // drivers that renew may write off
+	mostAtOnce = 128 // commands in a pipeline: a longer one would hold up other clients of the server
 )
 
-// driver is what a goroutine that drives has.
+// driver is the state of a driver's goroutine.
 type driver struct {
 	age  int      // see queue.age
 	of   []*entry // that it has taken
 	road road
 }
 
-// resting has the memory of drivers that have ended.
+// resting has drivers that have ended, to be used again.
 var resting = sync.Pool{New: func() any { return &driver{} }}
 
-// entry is a command in a queue. Its caller waits for as long as its own bound lasts, and then leaves. A command that no driver
-// has taken by then is not sent. One that was taken may be sent later than its caller leaves: if it obtains, it is counted until
-// it is answered, see Client.AwaitAbandoned.
+// entry is a command in a queue. Its caller waits until the bound ends, and then leaves. If no driver has taken the command by
+// then, it is not sent. If one has, it may still be sent: an obtaining command then counts as abandoned until it is answered,
+// see Client.AwaitAbandoned.
 //
-//	waits ──▶ taken ──answered, or its caller leaves: whoever comes last counts it as abandoned no more──▶ done
+//	waits ──▶ taken ──answered, or its caller leaves──▶ done ──the other of the two──▶ not counted as abandoned any more
 //	  └─its caller leaves: it is not sent──▶ done
 type entry struct {
 	task
-	command   rueidis.Completed // that goes with others, unless the task sends by itself
-	abandoned *atomic.Int32     // of one that obtains: see Client.AwaitAbandoned
-	end       *bound            // whose flight is that of the command
+	command   rueidis.Completed // sent with others, unless the task sends by itself
+	abandoned *atomic.Int32     // the count of Client.AwaitAbandoned; nil: the command obtains nothing
+	end       *bound            // its flight is the command's
 
-	// Its driver writes the rest, before it answers. A caller that has left does not read it.
+	// The driver writes the rest before it answers. A caller that has left does not read it.
 
 	exchange                       // all but came and excused
 	results  []rueidis.RedisResult // of a task that sends by itself
@@ -101,16 +102,16 @@ const (
 	done
 )
 
-// entries has the memory of those that were answered.
+// entries has entries that were answered, to be used again.
 var entries = sync.Pool{New: func() any { return &entry{} }}
 
-// forget gives an entry back that was answered by its driver, which uses it no more.
+// forget frees an entry. Its driver must have answered it, and so does not use it any more.
 func (e *entry) forget() {
 	*e = entry{}
 	entries.Put(e)
 }
 
-// enter makes an entry, whose bound this is. The bound must not have begun.
+// enter makes an entry with this bound, which must not have begun.
 func (b *bound) enter(of task) *entry {
 	e, _ := entries.Get().(*entry)
 	e.task, e.end = of, b
@@ -126,7 +127,7 @@ func (b *bound) enter(of task) *entry {
 
 func (e *entry) obtains() bool { return e.abandoned != nil }
 
-// gone reports whether the caller of a command that was taken has left; or it is answered.
+// gone reports whether a command that was taken is done: its caller has left, or it is answered.
 func (e *entry) gone() bool { return e.end.stage.Load() == done }
 
 // take reports whether a driver may send the command: its caller has not left.
@@ -155,7 +156,7 @@ func (e *entry) await() rueidis.RedisResult {
 
 // await queues a command, and waits for the reply.
 func (q *queue) await(e *entry) rueidis.RedisResult {
-	e.end.stage.Store(waits) // also of one that is sent again
+	e.end.stage.Store(waits) // the command may be sent for a second time
 	if !q.add(e) {
 		q.given.watch() // the rounds may have ended before this command waited
 	}
@@ -203,8 +204,8 @@ func (q *queue) isEmpty() bool {
 	return len(q.waiting) == 0
 }
 
-// hasten adds a driver when commands have waited for a while and none has come. It reports whether commands wait.
-func (q *queue) hasten(now clock.Instant) bool {
+// relieve adds a driver if commands wait, and none was taken for a while. It reports whether commands wait.
+func (q *queue) relieve(now clock.Instant) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) > 0 && q.seeking == 0 && q.came.Until(now) >= timedAfter && q.sending < max(mostStuck, q.given.drivers()) {
@@ -219,7 +220,8 @@ func (q *queue) begin() {
 	go q.drives()
 }
 
-// renew is called when the node becomes suspect: the drivers may hang where they have sent. What waits goes over another road.
+// renew is called when the node becomes suspect. The drivers that are sending may hang, so renew writes them off: others take
+// what waits, and send it over another road.
 func (q *queue) renew() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -231,11 +233,12 @@ func (q *queue) renew() {
 	}
 }
 
-// end closes the node. If that was suspect, what waits is not sent: a deposed master might grant a lock, for nobody looks for its
-// successor any more. No driver takes anything in between, for which it would find the node suspect no longer:
+// end closes the node. If the node was suspect, the waiting commands are answered without being sent: nobody looks for a
+// successor any more, so a deposed master might grant a lock. A closed node is no longer suspect, so a driver that took these
+// commands after the close would send them. The mutex leaves only two orders:
 //
-//	driver   takes commands for a fresh connection | node closed: that connection is, too
-//	node closed, what waits is answered            | driver finds nothing, or a removal that came later
+//	driver: takes commands for a fresh connection  | end: closes the node, and with it that connection
+//	end: closes the node, answers what waits       | driver: finds nothing, or a removal that came later
 func (q *queue) end(closeNode func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -244,7 +247,7 @@ func (q *queue) end(closeNode func()) {
 		return
 	}
 	for _, e := range q.waiting {
-		if e.take() { // else its caller has just left
+		if e.take() { // otherwise its caller has just left
 			e.answer(errNotSent)
 		}
 	}
@@ -253,7 +256,7 @@ func (q *queue) end(closeNode func()) {
 	q.waiting = q.waiting[:0]
 }
 
-// drive is the loop of a driver, until nothing waits, or it was lost.
+// drive is the loop of a driver. It ends when nothing waits, or when renew has written the driver off.
 func (q *queue) drive() {
 	d, _ := resting.Get().(*driver)
 	for q.seek(d) {
@@ -267,7 +270,8 @@ func (q *queue) drive() {
 	resting.Put(d)
 }
 
-// seek begins the search for a road, if anything waits. What the driver took before is answered.
+// seek reports whether the driver is to look for a road, because something waits, and counts the driver accordingly. The
+// commands that it took before are answered by now.
 func (q *queue) seek(d *driver) (more bool) {
 	runtime.Gosched() // callers that just got replies are about to send their next commands
 	q.mu.Lock()
@@ -291,9 +295,9 @@ func (q *queue) seek(d *driver) (more bool) {
 	return more
 }
 
-// take takes the commands for the driver's road, all of which must be answered. It takes none if there is no road, or if that
-// stands no more: the node has become suspect since it was chosen, or is so no longer. The time from which the commands count as
-// sent is noted before it looks:
+// take takes commands for the driver's road. All that it takes must be answered. It takes none if there is no road, or if the
+// node has become suspect since the road was chosen, or is no longer suspect. Before it looks at the node, it notes the time
+// from which the commands count as sent:
 //
 //	driver   chooses a road | notes the time | looks | sends
 //	node                    becomes suspect ..........: another road is chosen

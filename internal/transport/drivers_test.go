@@ -92,8 +92,8 @@ func shipping(t *testing.T, many int, test func(t *testing.T, way *Client, c *of
 	})
 }
 
-// Where many commands are under way they go in few pipelines, and each caller gets its own reply, also where there are more than
-// their callers may send. When there are few again they are sent by themselves.
+// While many commands are under way they go in few pipelines, and each caller gets its own reply, even if there are more
+// commands than callers may send directly. When only few are left they are sent directly again.
 func TestQueue_ManyCommandsGoTogether(t *testing.T) {
 	const many = 3 * mostDirect
 	shipping(t, many, func(t *testing.T, way *Client, c *office, ask askingFor) {
@@ -142,7 +142,8 @@ func TestQueue_ManyCommandsGoTogether(t *testing.T) {
 	})
 }
 
-// At a node of a cluster fewer commands go together than at a single server, and none for a client that may want to see each.
+// At a node of a cluster commands go together when fewer of them are under way than at a single server. They never do for a
+// client that may want to see each command.
 func TestNode_Gathers(t *testing.T) {
 	moving(t, func(_ *movingCluster, way *Client) {
 		s := way.First
@@ -173,8 +174,7 @@ func TestNode_Gathers(t *testing.T) {
 // has sets a pointer to a zero value.
 func has[T any](p **T) { *p = new(T) }
 
-// Senders that hang keep nobody but those whose commands they have taken, and these for no longer than their
-// limits.
+// Drivers that hang hold up only the callers whose commands they have taken, and these for no longer than their limits.
 func TestQueue_SendersThatHang(t *testing.T) {
 	const many, limit = 550, 5 * time.Second
 	shipping(t, many, func(t *testing.T, _ *Client, c *office, ask askingFor) {
@@ -245,8 +245,8 @@ func TestQueue_NobodyWaitsForTheCommand(t *testing.T) {
 	})
 }
 
-// While the node is idle a command may hang. A sender hangs then, and the caller waits for no longer than its bound lasts. When
-// the node is healthy again the caller sends.
+// While the node is idle a command may hang. Then a driver hangs, and the caller waits no longer than its bound lasts. When the
+// node is healthy again, callers send.
 func TestQueue_CarriesWhatComesWhileIdle(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -331,7 +331,7 @@ func TestQueue_BeforeConnectionsAreMade(t *testing.T) {
 	})
 }
 
-// A command that obtains and was given up counts until its sender is done with it; one that was not sent does not.
+// An obtaining command that was given up counts until its driver is done with it. One that was not sent does not count.
 func TestQueue_CommandsThatAreAbandoned(t *testing.T) {
 	shipping(t, 2, func(t *testing.T, way *Client, c *office, _ askingFor) {
 		silent := make(chan struct{})
@@ -357,7 +357,7 @@ func TestQueue_CommandsThatAreAbandoned(t *testing.T) {
 	})
 }
 
-// A command costs no more memory while the node is idle: who calls seldom pays what others pay.
+// A command costs no more memory while the node is idle, as it is for a program that calls seldom.
 func TestClient_AllocationsWhileIdle(t *testing.T) { //nolint:paralleltest // what others allocate would count
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Start(t).Addr()}})
 	require.NoError(t, err)
@@ -383,7 +383,7 @@ func TestClient_AllocationsWhileIdle(t *testing.T) { //nolint:paralleltest // wh
 	require.LessOrEqual(t, least-testing.AllocsPerRun(200, idle), 1.0, "the command's reply")
 }
 
-// A reply that comes when its caller has left reaches nobody else.
+// A reply that comes after its caller has left reaches no other caller.
 func TestQueue_ReplyToOneWhoLeft(t *testing.T) {
 	shipping(t, 20, func(t *testing.T, way *Client, c *office, ask askingFor) {
 		silent := make(chan struct{})
@@ -441,8 +441,7 @@ func TestQueue_TheOtherWayHasTheSameLimit(t *testing.T) {
 	})
 }
 
-// What nobody has taken when the node becomes suspect goes another way, for as long as its bound
-// lasts, and no longer.
+// Commands that no driver has taken when the node becomes suspect go another way, until their bounds end.
 func TestQueue_CommandsThatNobodyHasTaken(t *testing.T) {
 	const ms = time.Millisecond
 	for name, silent := range map[string]bool{"answered": false, "silent": true} {
@@ -505,7 +504,7 @@ func TestQueue_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 	})
 }
 
-// A script that the server does not know goes with others again, not from its caller, who may find no room in the queue of a
+// A script that the server does not know is sent again through the queue, not by its caller: that might find no room on a
 // connection.
 func TestQueue_UnknownScript(t *testing.T) {
 	client := onMiniredis(t)
@@ -528,8 +527,8 @@ func TestQueue_UnknownScript(t *testing.T) {
 	})
 }
 
-// While a connection is made, the bound of another command may end, whose error all get that wait for that connection. It is not
-// that the time of this one is over. What was not answered in its own time has no other try.
+// While a connection is made for a command, that command's bound may end. All commands that wait for the connection get its
+// error. Those whose own time is not over are sent again; a command that was not answered in its own time is not.
 func TestQueue_AnothersDialIsGivenUp(t *testing.T) {
 	for name, own := range map[string]bool{"another's": false, "its own": true} {
 		t.Run(name, func(t *testing.T) {

@@ -75,8 +75,8 @@ func (d *drives) leaves(t *testing.T, key string) *entry {
 	return e
 }
 
-// A node becomes suspect after the road was chosen, and before anything was taken for it: then another road is chosen. It may be
-// that of a deposed master.
+// A node becomes suspect after a driver has chosen a road, and before it has taken anything. Then it chooses another road,
+// since the first one may lead to a deposed master.
 func TestQueue_RoadFromBefore(t *testing.T) {
 	driving(t, 1, func(t *testing.T, d *drives) {
 		d.meanwhile = func() { d.node = true }
@@ -87,8 +87,8 @@ func TestQueue_RoadFromBefore(t *testing.T) {
 	})
 }
 
-// A suspect node is closed when a driver has its road, and has taken nothing: what waits is not sent over the road of healthy
-// nodes, which may be that of a deposed master. Of what comes later only what obtains is not sent.
+// A suspect node is closed after a driver has chosen a road, and before it has taken anything. What waits is not sent over the
+// road of healthy nodes, which may lead to a deposed master. Of later commands, only those that obtain are not sent.
 func TestQueue_ClosedWithARoad(t *testing.T) {
 	driving(t, 1, func(t *testing.T, d *drives) {
 		d.node = true
@@ -108,7 +108,7 @@ func TestQueue_ClosedWithARoad(t *testing.T) {
 	})
 }
 
-// A command counts as sent before it is looked whether the node is suspect: if it becomes so just then, the reply is late.
+// A command counts as sent before the driver looks at the node. If the node becomes suspect just then, the reply is late.
 func TestQueue_SentBeforeTheLook(t *testing.T) {
 	driving(t, 1, func(t *testing.T, d *drives) {
 		var looked, taken clock.Instant
@@ -127,8 +127,8 @@ func TestQueue_SentBeforeTheLook(t *testing.T) {
 	})
 }
 
-// When a node becomes suspect its drivers may hang. What comes later has others; those that hang end when they hang no more, and
-// answer what they took.
+// When a node becomes suspect its drivers may hang. Later commands get other drivers. Those that hang end when they no longer
+// do, and answer what they took.
 func TestQueue_DriversThatHangAreWrittenOff(t *testing.T) {
 	driving(t, 1, func(t *testing.T, d *drives) {
 		silent, send := make(chan struct{}), d.given.send
@@ -153,7 +153,7 @@ func TestQueue_DriversThatHangAreWrittenOff(t *testing.T) {
 	})
 }
 
-// Drivers are goroutines: however often the node becomes suspect, so many are written off at most.
+// Drivers are goroutines: however often the node becomes suspect, at most mostLost are written off.
 func TestQueue_MostDriversAreWrittenOff(t *testing.T) {
 	driving(t, 1, func(t *testing.T, d *drives) {
 		d.lost = mostLost
@@ -174,7 +174,7 @@ func TestQueue_MostDriversAreWrittenOff(t *testing.T) {
 	})
 }
 
-// A driver that looks for a road when the node becomes suspect does not hang: it takes what waits, and is not joined by another.
+// A driver that looks for a road when the node becomes suspect does not hang. It takes what waits, and no other driver is added.
 func TestQueue_DriverThatLooksForARoad(t *testing.T) {
 	driving(t, 4, func(t *testing.T, d *drives) {
 		found := make(chan struct{})
@@ -185,7 +185,7 @@ func TestQueue_DriverThatLooksForARoad(t *testing.T) {
 		for range 3 {
 			d.renew()
 			require.False(t, d.isEmpty())
-			require.True(t, d.hasten(d.judge.clock.Now().Add(time.Second)))
+			require.True(t, d.relieve(d.judge.clock.Now().Add(time.Second)))
 		}
 		synctest.Wait()
 		require.Equal(t, 1, d.chosen)
@@ -231,7 +231,7 @@ func TestQueue_TimeIsOverWhileADriverLooks(t *testing.T) {
 	})
 }
 
-// A driver finds a command whose caller has just left, and is about to say so to the queue.
+// A driver finds a command whose caller has just left, but has not told the queue yet.
 func TestQueue_LeavesAsADriverTakes(t *testing.T) {
 	driving(t, 1, func(t *testing.T, d *drives) {
 		found := make(chan struct{})
@@ -244,7 +244,7 @@ func TestQueue_LeavesAsADriverTakes(t *testing.T) {
 	})
 }
 
-// What sends several commands shares no pipeline, and overtakes nothing.
+// A task that sends several commands shares no pipeline, and overtakes no other command.
 func TestQueue_TasksByThemselves(t *testing.T) {
 	driving(t, 1, func(t *testing.T, d *drives) {
 		var together []int

@@ -17,9 +17,9 @@ import (
 // exam finds out, in one attempt to get a dedicated connection, which connection is new and uses the database of the shared
 // ones. It asks each for CLIENT INFO.
 //
-// A server, or a proxy, may not tell: it does not know the question, or does not permit it. Then the connection fits. Nothing
-// else means that. A connection that could not be made gives for each command what the server said of HELLO, AUTH or SELECT;
-// one that breaks may have been broken in the pool.
+// A server or a proxy may not tell, because it does not know the question or does not permit it. Then the connection fits. No
+// other error means that. If a connection could not be made, each command on it fails with the server's error for HELLO, AUTH
+// or SELECT. If it breaks, it may have been broken in the pool already.
 //
 // A proxy that ends each connection at the question does not tell, either. One connection that ends is no proof of that, but
 // two in one attempt are, if they had just answered PING. The next one fits if it answers PING, too:
@@ -29,13 +29,13 @@ import (
 //	3  PING ─▶ PONG, CLIENT INFO ─▶ ends
 //	4  PING ─▶ PONG                     fits
 //
-// Each attempt starts over: a server that breaks its connections for a while hardly does it twice between these two replies,
-// and is asked again the next time.
+// Each attempt starts over. A server that breaks its connections for a while hardly does so twice at just these points, and the
+// next attempt asks it again.
 type exam struct {
 	*dialer
-	isKnown  func() bool // the database of the shared connections, see dialer.whetherKnown
+	isKnown  func() bool // waits for the database of the shared connections, see dialer.askDatabase
 	oneBroke bool        // a connection has broken
-	ended    int         // connections that ended at the question, and had just answered another
+	ended    int         // connections that ended at CLIENT INFO, and had just answered PING
 }
 
 // fitness is what an exam finds.
@@ -44,12 +44,12 @@ type fitness uint8
 const (
 	fits      fitness = iota
 	unfit             // it is old, or of another database; the next one may fit
-	broken            // as may be others in the pool
+	broken            // others in the pool may be broken, too
 	ofReplica         // it leads to a replica
-	useless           // and so would be the next one
+	useless           // the next one would be useless, too
 )
 
-// enough is how many connections end at the question until it is not asked.
+// enough: when this many connections have ended at the question, the next one is not asked.
 const enough = 2 // mutant: end taken for an answer
 
 // of examines a connection.
@@ -78,7 +78,7 @@ func (e *exam) of(c *dedicated, ask func(words ...string) rueidis.RedisResult) f
 	case is != fits:
 		return is
 	case e.pool.tells():
-		e.isKnown = e.whetherKnown(wanted{})
+		e.isKnown = e.askDatabase(wanted{})
 	}
 	if databaseIn(text) != "0" && !e.isKnown() { // mutant: lock in another database
 		return useless
@@ -86,22 +86,22 @@ func (e *exam) of(c *dedicated, ask func(words ...string) rueidis.RedisResult) f
 	return e.told(c, text)
 }
 
-// ofError judges a connection by the error of a command: by the lack of it, it fits.
+// ofError judges a connection by the error of a command. It fits if there is none.
 func (*exam) ofError(err error) fitness {
 	switch {
 	case err == nil:
 		return fits
 	case errors.Is(err, fault.NoAnswer): // it is old
 		return unfit
-	case errors.Is(err, syscall.ECONNREFUSED), fault.Answered(err): // it could not be made, and so could not the next one
+	case errors.Is(err, syscall.ECONNREFUSED), fault.Answered(err): // it could not be made, nor could the next one
 		return useless
 	default:
 		return broken
 	}
 }
 
-// untold judges a connection whose database the server does not tell. One of a pool that others use may have another one than
-// the shared ones, if that is known: so it is selected.
+// untold judges a connection whose database the server does not tell. If others use the pool, too, the connection may have
+// another database selected than the shared ones. So it selects theirs, if that is known.
 func (e *exam) untold(ask func(words ...string) rueidis.RedisResult) fitness {
 	known := e.pool.selected.Load()
 	if known == nil || *known == "" || e.pool.sole.Load() {
@@ -122,15 +122,15 @@ func (e *exam) told(c *dedicated, info string) fitness {
 	return fits
 }
 
-// tells notes that the server tells the database of a connection. It reports whether the shared ones must be asked again, since
-// one did not tell.
+// tells notes that the server tells the database of a connection. It reports whether a shared connection must be asked again,
+// because the server did not tell its database before.
 func (p *pool) tells() (again bool) {
 	known := p.selected.Load()
 	return known != nil && *known == "" && !p.one && p.selected.CompareAndSwap(known, nil)
 }
 
-// refusesInfo reports whether a server's reply to CLIENT INFO says that it does not know or permit the question. A connection
-// that could not be made gives for it what the server said of the commands with which it begins.
+// refusesInfo reports whether a server's reply to CLIENT INFO says that the server does not know or permit the question, as the
+// replies below do. If the connection could not be made, the reply is about HELLO, AUTH or SELECT, and does not count.
 //
 //	ERR unknown subcommand 'INFO'. Try CLIENT HELP.
 //	ERR unknown command 'CLIENT', with args beginning with: 'INFO'
@@ -142,7 +142,7 @@ func refusesInfo(err error) bool {
 		return false
 	}
 	text := err.Error()
-	if _, command, found := strings.Cut(text, " to run the "); found { // a user may have any name
+	if _, command, found := strings.Cut(text, " to run the "); found { // the user's name, which may be any word, stands before it
 		text = command
 	}
 	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) })
@@ -153,14 +153,14 @@ func refusesInfo(err error) bool {
 	return names("client", "info") && !names("hello", "auth", "select") && !subcommand
 }
 
-func databaseIn(info string) string { return wordBehind(info, " db=") }
+func databaseIn(info string) string { return wordAfter(info, " db=") }
 
 func ageOf(info string) (time.Duration, error) {
-	age, err := strconv.Atoi(wordBehind(info, " age="))
+	age, err := strconv.Atoi(wordAfter(info, " age="))
 	return time.Duration(age) * time.Second, err
 }
 
-func wordBehind(info, name string) string {
+func wordAfter(info, name string) string {
 	_, after, _ := strings.Cut(info, name)
 	word, _, _ := strings.Cut(after, " ")
 	return word

@@ -106,8 +106,8 @@ func (w *questionedWire) Do(_ context.Context, c rueidis.Completed) (reply rueid
 	return reply
 }
 
-// On a proxy that ends each connection at the question there is a connection all the same, after a few that have ended. Once is
-// no proof, nor are connections that break at anything: else one of another database might be used.
+// A proxy may end each connection at the question. After a few such connections, one fits all the same. One that ends is no
+// proof, nor are connections that break at any command: otherwise one with another database might be used.
 func TestExam_AConnectionEndsAtTheQuestion(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(t *testing.T, script string) rueidis.RedisResult {
@@ -162,7 +162,7 @@ func TestExam_AConnectionEndsAtTheQuestion(t *testing.T) {
 	})
 }
 
-// A server that did not tell the database of the shared connections, and tells that of another one, is asked again.
+// A server that did not tell the database of the shared connections, but tells it of another connection, is asked again.
 func TestExam_TheServerTellsAfterAll(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {
@@ -181,8 +181,8 @@ func TestExam_TheServerTellsAfterAll(t *testing.T) {
 	require.NotNil(t, way.First.dials.dial(wanted{}))
 }
 
-// Where the server tells the database of the shared connections and not that of another one, as after a change of permissions,
-// the database is selected.
+// A server may tell the database of the shared connections, but not that of another one, as after a change of permissions. Then
+// the database is selected on that one.
 func TestExam_TheServerTellsNoMore(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {

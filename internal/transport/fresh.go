@@ -29,7 +29,7 @@ type freshConns struct {
 	replicas refusals
 }
 
-// refusals are of fresh connections that led to a replica, one soon after the other.
+// refusals count the fresh connections in a row that led to a replica, each soon after the one before.
 type refusals struct {
 	inARow int
 	newest clock.Instant // when it was noticed
@@ -42,8 +42,9 @@ type freshConn struct {
 }
 
 // get returns a connection made since the node became suspect, or nil if there is none before over reports true. None: there
-// will be none, because the client's pool is exhausted, or all attempts hang, or the node is no longer suspect. Then using
-// the existing connections is better than sending nothing. With Sentinels either is used only once they vouch for the server.
+// will be none, because the client's pool is exhausted, or all attempts hang, or the node is no longer suspect. Then the
+// existing connections are used, which is better than sending nothing. With Sentinels, a fresh or an existing connection is
+// used only once they vouch for its server.
 func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
 		address, now := f.present(), f.now()
@@ -72,7 +73,7 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 		if none {
 			return nil, true
 		}
-		limit := time.NewTimer(min(now.Until(due), belief.Tick)) // the suspicion may end before, or there be a successor
+		limit := time.NewTimer(min(now.Until(due), belief.Tick)) // the suspicion may end sooner, or a successor appear
 		select {
 		case <-changed:
 			limit.Stop()
@@ -82,8 +83,9 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	return nil, false
 }
 
-// attempt has a connection made, unless that is under way or it is too early. It returns what to wait for, until when at most;
-// nil, which blocks, until it is time for another attempt. The caller holds the mutex, as for lastResort.
+// attempt starts to make a connection, unless one is being made or it is too early for another attempt. Made is closed when the
+// attempt is over; wait for it until due at most. If it is too early, made is nil, which blocks. None: the pool is exhausted.
+// The caller holds the mutex, as for lastResort.
 func (f *freshConns) attempt(now clock.Instant) (made <-chan struct{}, due clock.Instant, none bool) {
 	if f.dials.exhausted(now) {
 		return nil, 0, true
@@ -98,8 +100,8 @@ func (f *freshConns) attempt(now clock.Instant) (made <-chan struct{}, due clock
 	return f.making, now.Add(poolWait), false
 }
 
-// lastResort reports whether the client's own connections are to be used, or what to wait for until then. What the Sentinels said
-// before the newest doubt does not count.
+// lastResort reports whether to use the client's own connections. If not, wait for asked, until due at most, and call it again.
+// What the Sentinels said before the newest doubt does not count.
 func (f *freshConns) lastResort(address string, now clock.Instant) (asked <-chan struct{}, due clock.Instant, use bool) {
 	if !f.watched() {
 		return nil, 0, true
@@ -114,7 +116,7 @@ func (f *freshConns) lastResort(address string, now clock.Instant) (asked <-chan
 	return asked, due, false
 }
 
-// forgetLast has the Sentinels asked again before the client's own connections are the last resort.
+// forgetLast makes lastResort ask the Sentinels again.
 func (f *freshConns) forgetLast() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,9 +127,9 @@ func (f *freshConns) forgetLast() {
 // short where connections are refused at once: the server may be about to start.
 func (f *freshConns) make() {
 	address, began := f.present(), f.now()
-	conn := f.dials.dial(wanted{young: f.young()})
+	conn := f.dials.dial(wanted{skips: f.skips()})
 	refused := conn == nil && began.Until(f.now()) < belief.Tick && f.dials.unfit.Load() == 0
-	if refused && f.watched() { // there is no way to ask about, but the client learns of a successor by their answers
+	if refused && f.watched() { // there is no connection to ask about, but the answers let the client learn of a successor
 		f.vouch(&belief.Way{Address: address, Since: began, Greeted: clock.Never}) // mutant: refused, and nobody asked
 	}
 	f.mu.Lock()
@@ -169,7 +171,7 @@ func (f *freshConns) tidyLater(conn *freshConn) {
 	})
 }
 
-// stands reports whether a connection is younger than all that had no reply. If not, it is given up.
+// stands reports whether a connection is younger than every command that had no reply. If not, it gives the connection up.
 func (f *freshConns) stands(conn *freshConn) bool {
 	if f.belief.Outlives(conn.Since) { // mutant: silent connection taken
 		return true
@@ -178,7 +180,7 @@ func (f *freshConns) stands(conn *freshConn) bool {
 	return false
 }
 
-// silent gives up the connection that a command may have used; sent is when that was sent.
+// silent gives up the connection if it may have carried a command that had no reply. Sent is when the command was sent.
 func (f *freshConns) silent(sent clock.Instant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

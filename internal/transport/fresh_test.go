@@ -19,8 +19,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/sentinel"
 )
 
-// Whoever asks for a fresh connection while all that make one hang is told that there is none to be had, and does not ask again
-// at once.
+// While all attempts to make a fresh connection hang, get says that there will be none, and the caller does not ask again at
+// once.
 func TestFreshConns_AllThatMakeOneHang(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		f := open(nil).First.fresh
@@ -34,9 +34,8 @@ func TestFreshConns_AllThatMakeOneHang(t *testing.T) {
 	})
 }
 
-// While a server is silent its round trip cannot be measured, and meanwhile the way to it may have become so long that no
-// connection is made in time. So that is measured anew after each failure, and a connection is made long before the node counts
-// as healthy again.
+// While a server is silent its round trip cannot be measured. It may have become so long that no connection is made in time. So
+// it is measured anew after each failure, and a connection is made long before the node counts as healthy again.
 func TestFreshConns_TheWayHasBecomeLonger(t *testing.T) {
 	fromAfar(t, time.Millisecond, func(t *testing.T, way *Client, d *distant, _ func(context.Context, time.Duration) Reply) {
 		_, known := way.database(time.Minute)
@@ -52,7 +51,7 @@ func TestFreshConns_TheWayHasBecomeLonger(t *testing.T) {
 	})
 }
 
-// That the attempts of others hang says nothing about those of a suspect node: it makes its own before it gives up.
+// On a suspect node, the attempts of other parts that hang do not count: the node makes its own attempts before it gives up.
 func TestFreshConns_OthersHang(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		node := open(nil).First
@@ -79,8 +78,8 @@ func (c *dedicating) Dedicate() (rueidis.DedicatedClient, func()) {
 	return c.distantClient.Dedicate()
 }
 
-// While a server is silent one connection to it is made at a time, whoever wants one, and there is a pause, which grows to a
-// second, before the next.
+// While a server is silent, one connection to it is made at a time, however many calls want one. Before the next there is a
+// pause, which grows to a second.
 func TestFreshConns_PauseAfterOneThatHasFailed(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -170,8 +169,8 @@ func TestFreshConns_PauseAfterOneThatIsRefused(t *testing.T) {
 	})
 }
 
-// A command is found unanswered, and the fresh connection that may have carried it is about to be closed for that, when a driver
-// chooses it. The command goes over another one.
+// A command is found unanswered, and the fresh connection that may have carried it is about to be closed for that. Just then a
+// driver chooses this connection. Its command goes over another one.
 func TestFreshConns_SilentBeforeItIsTaken(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		v.doubt()
@@ -195,7 +194,7 @@ func (f *freshConns) held() *freshConn {
 	return f.conn
 }
 
-// That this package has given a connection up is no word of the client: the command has had no reply.
+// If this package has closed a connection, the client's error for that is not passed on: the command has had no reply.
 func TestFreshConns_GivenUp(t *testing.T) {
 	for _, err := range []error{rueidis.ErrClosing, rueidis.ErrDedicatedClientRecycled} {
 		withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
@@ -241,10 +240,10 @@ func TestDialer_HelloWithoutAnAnswer(t *testing.T) {
 		c := &helloless{distantClient: distantClient{client, &distant{}}}
 		way := New(c)
 		c.hangs.Store(true)
-		require.Nil(t, way.First.dials.dial(wanted{young: mostYoung}))
+		require.Nil(t, way.First.dials.dial(wanted{skips: mostSkipped}))
 		require.EqualValues(t, 1, c.made.Load())
 		c.hangs.Store(false)
-		require.NotNil(t, way.First.dials.dial(wanted{young: mostYoung}))
+		require.NotNil(t, way.First.dials.dial(wanted{skips: mostSkipped}))
 		<-time.After(time.Minute)
 	})
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// judge takes the outcome of the commands to one server, or the lack of one. It updates the belief in the server, and has the
-// consequences carried out.
+// judge takes the outcome of each command to one server, also that there was no reply. It updates the belief in the server, and
+// calls act for what follows from that.
 type judge struct {
 	belief  belief.State
 	clock   clock.Clock
-	act     func(do belief.Acts, sent clock.Instant) // does what follows from an event about a command that was sent at some time
+	act     func(do belief.Acts, sent clock.Instant) // does what follows from an event; sent is when its command was sent
 	present func() string                            // the address of the server that a client for Sentinel uses; else empty
 	roles   bool                                     // a master may become a replica behind the client's address, see demotion
 }
@@ -30,7 +30,7 @@ type exchange struct {
 	made       clock.Instant // when making that connection began; 0: not known
 }
 
-// believes notes a reply, or that none came while the caller waited, and returns how far it is trusted.
+// believes notes a reply, or that none came while the caller waited. It returns how far the reply is believed.
 func (j *judge) believes(p *Wait, err error, x exchange) belief.Answer {
 	answer, do := j.belief.Judge(belief.Exchange{
 		Outcome: outcomeOf(err), Sent: x.sent, Came: x.came, Trip: x.trip,
@@ -41,7 +41,7 @@ func (j *judge) believes(p *Wait, err error, x exchange) belief.Answer {
 	return answer
 }
 
-// follow has done what follows from an event, if anything does.
+// follow calls act for what follows from an event, if anything does.
 func (j *judge) follow(do belief.Acts, sent clock.Instant) {
 	if do != 0 {
 		j.act(do, sent)
@@ -70,7 +70,8 @@ func (j *judge) takeIn(p *Wait, excused bool, a *Reply) {
 	j.assess(p, x, a)
 }
 
-// assess completes a reply. A replica may have refused the command, or, on a fresh connection, refuses no longer.
+// assess completes a reply. If a replica has refused the command, it makes the node suspect. If a later command is answered on
+// a fresh connection, it starts to look at the client's own connections.
 func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 	err := a.Error()
 	x.left = x.left || p.Obtains && fault.Answered(err) && j.changed()
@@ -86,8 +87,12 @@ func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 	}
 }
 
-// left reports whether what came over a way must not be trusted: the client has left the server at the address to which it
-// leads, or the Sentinels have begun to doubt that since they were asked, or may have: the process stood still.
+// left reports whether replies over a way must not be trusted. Address is where the way leads, and asked when the Sentinels
+// were asked about it. The replies are not trusted if one of these has happened meanwhile:
+//
+//   - The client has left the server at address.
+//   - The Sentinels have begun to doubt it.
+//   - The process stood still, and may have missed a doubt.
 func (j *judge) left(address string, asked clock.Instant) bool {
 	j.noticeStandstill()
 	return j.present() != address || j.belief.DoubtedSince(asked)
@@ -104,7 +109,7 @@ func (j *judge) changed() bool {
 	return true // mutant: change unnoticed
 }
 
-// foundSilent notes that a command that was sent at some time had no reply for too long.
+// foundSilent notes that a command had no reply for too long. Sent is when the command was sent.
 func (j *judge) foundSilent(sent, now clock.Instant) { j.follow(j.belief.FoundSilent(sent, now), sent) }
 
 // doubted makes the node suspect because its master may be about to be replaced.
@@ -131,7 +136,7 @@ func (j *judge) RoundTrip() RoundTrip { return j.belief.RoundTrip() }
 // Plus adds two round trips to a limit that was chosen for a server nearby, or more if a connection may have to be made.
 func (j *judge) Plus(d time.Duration) time.Duration { return j.belief.Plus(d) }
 
-// Patience returns for how long the server may leave a command without a reply before it is silent.
+// Patience returns how long the server may take to reply before it counts as silent.
 func (j *judge) Patience() time.Duration { return j.belief.Patience() }
 
 // LastReply returns when the newest reply came; not positive: there is none.
@@ -143,18 +148,18 @@ func (j *judge) LastBreak() clock.Instant { return j.belief.LastBreak() }
 // GotMessage notes a message from the node's server.
 func (j *judge) GotMessage(now clock.Instant) { j.belief.GotMessage(now) }
 
-// Overdue reports whether a command would be answered by now if the server were available; sent is when that was sent.
+// Overdue reports whether an available server would have answered a command by now. Sent is when the command was sent.
 func (j *judge) Overdue(sent clock.Instant) bool {
 	return sent.Until(j.clock.Now()) >= j.RoundTrip().Plus(tooSoon)
 }
 
-// IsLate reports whether a reply to a command that was sent at some time would be late by now. The way may just have become
-// longer, or is not known yet: sooner than that nothing is amiss.
+// IsLate reports whether the reply to a command would be late if it came now. Sent is when the command was sent. Before that
+// nothing is wrong: the round trip may just have become longer, or may not be known yet.
 func (j *judge) IsLate(sent clock.Instant) bool {
 	return sent.Until(j.clock.Now()) >= j.RoundTrip().Silence()
 }
 
-// Silent reports whether the server is silent, see [belief.State]; it was asked at some time.
+// Silent reports whether the server is silent, see [belief.State.IsSilent]. Asked is when it was asked last.
 func (j *judge) Silent(asked clock.Instant) bool { return j.belief.IsSilent(asked, j.clock.Now()) }
 
 // RoundTrip is what is known about the round trip to a master at some moment.
@@ -169,7 +174,7 @@ func (e farError) Error() string { return e.error.Error() + "; " + e.trip.String
 
 func (e farError) Unwrap() error { return e.error }
 
-// Unsupported adds to an error of a command without a timely reply that the master is too far away, if it is.
+// Unsupported completes the error of a command without a timely reply: if the master is too far away, the error says so.
 func (j *judge) Unsupported(err error) error {
 	trip := j.RoundTrip()
 	if !trip.Far() || !errors.Is(err, fault.NoAnswer) && !errors.Is(err, fault.NotSent) && !errors.Is(err, fault.Late) {

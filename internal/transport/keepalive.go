@@ -22,16 +22,16 @@ const (
 
 // keepAlive asks a server something twice a second, for three purposes.
 //
-// While calls wait for a message they send nothing. If the server freezes in the meantime and another one takes over, the
-// process does not notice, and would trust a grant that the old server sends when it resumes. So the node's own server is
-// asked, wherever the calls' slots are by now: if it does not answer, the node becomes suspect. The first node of a cluster has
-// no server, and asks nothing.
+// First, it notices a frozen server. While calls wait for a message they send nothing. If the server froze meanwhile and
+// another one took over, the process would not notice, and would trust a grant that the old server sends when it resumes. So it
+// asks the node's own server, wherever the calls' slots are by now. If that does not answer, the node becomes suspect. The
+// first node of a cluster has no server, and asks nothing.
 //
-// And whether processes may try for locks without a ticket, unseen, shows in whether the server knows their scripts: see
-// protocol.Foreign. A script cannot call SCRIPT, so a release says what its process knows; see Quiet. Processes that hold locks
-// for which others wait need to know it, too.
+// Second, it learns whether processes may be trying for locks without a ticket, which nothing else shows: then the server knows
+// their scripts, see protocol.Foreign. A script cannot call SCRIPT, so a release tells its script what the process knows, see
+// Quiet. Processes that hold locks for which others wait need to know it, too.
 //
-// And whether the tickets of the waiting calls are still there, see tickets.
+// Third, it checks that the tickets of the waiting calls are still there, see tickets.
 type keepAlive struct {
 	belief  *belief.State
 	now     func() clock.Instant
@@ -45,17 +45,17 @@ type keepAlive struct {
 	quiet   atomic.Int64 // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
 
 	// The rest is guarded by on.
-	asked    uint            // questions
-	repeats  bool            // the next one is for a ticket since the last such question had no answer
-	scripts  belief.Refusals // the question for scripts
-	unlisted belief.Refusals // that for tickets
-	roleless belief.Refusals // that for its role
+	asked    uint            // how many questions so far
+	repeats  bool            // the next question is for a ticket, since the last one for a ticket had no answer
+	scripts  belief.Refusals // of the question for scripts
+	unlisted belief.Refusals // of the question for a ticket
+	roleless belief.Refusals // of the question for the server's role
 }
 
 // KeepAlive begins to ask the server, for a call that waits for a message or must notice a silent server.
 func (s *Node) KeepAlive() {
 	s.keepAlive.calls.Add(1)
-	if s.Silent(clock.LongAgo) { // it may answer again: asked only at the next turn, it would be taken for silent until then
+	if s.Silent(clock.LongAgo) { // it may answer again by now, but counts as silent until it has been asked
 		s.Relearn() // mutant: silent server not asked at once
 	}
 	s.keepAlive.begin()
@@ -67,23 +67,25 @@ func (s *Node) EndKeepAlive() {
 	s.keepAlive.calls.Add(-1)
 }
 
-// Contended notes that others wait for a lock of this process, or did a moment ago. The question goes on for contendedFor, so no
-// hold asks with its renewal. The release of a longer hold may find no answer, and leaves a window that nobody needs.
+// Contended notes that others wait for a lock of this process, or did a moment ago. The server is asked for contendedFor from
+// now on, not by holds with their renewals. So the release of a hold that lasts longer may find no answer, and then leaves a
+// barging window that nobody needs.
 func (s *Node) Contended(now clock.Instant) {
 	s.keepAlive.until.Store(int64(now.Add(contendedFor)))
 	s.keepAlive.begin()
 }
 
-// Quiet reports whether, by the newest answer asked for after since, the server knows no scripts of processes that try without
-// a ticket. An answer that was lost, late or an error, or came before the connection broke or the node was suspect, does not
-// count.
+// Quiet reports whether the server knows no scripts of processes that try without a ticket. The newest answer tells, if it was
+// asked for after since. It does not count if it was lost, late or an error, or is older than the last broken connection or the
+// last suspicion.
 func (s *Node) Quiet(since clock.Instant) bool {
 	asked := clock.Instant(s.keepAlive.quiet.Load())
 	return asked != 0 && asked >= since && asked > s.LastBreak() && asked > s.belief.SilentAt() &&
 		!s.IsSuspect(s.clock.Now())
 }
 
-// stayAlive asks the server. A node itself is judged; the fresh connection of a single server may be silent, too.
+// stayAlive asks the server. On a cluster it uses the node's own connections, so that the answer is about this node. On a
+// suspect single server it uses the fresh connection, which may be silent, too.
 func (s *Node) stayAlive(questions sending) outcome {
 	return s.inquire(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}, s.Address != "", questions)
 }
@@ -107,7 +109,8 @@ func (k *keepAlive) wanted() bool {
 
 func (k *keepAlive) ask() {
 	if !k.wanted() {
-		// A caller notes what it wants before it reads on: so either this sees that, or the caller finds on false.
+		// A caller stores what it wants, and then reads on. This goroutine stores on, and then reads what is wanted. So either it
+		// sees what the caller wants, or the caller finds on false and starts the timer.
 		k.on.Store(false)
 		if !k.wanted() || !k.on.CompareAndSwap(false, true) {
 			return
@@ -121,7 +124,7 @@ func (k *keepAlive) ask() {
 	switch {
 	case k.scripts.Allowed(k.now()):
 		k.learn()
-	case k.asksRole(): // a replica, too, has just been heard: it answers what reads
+	case k.asksRole(): // a replica answers questions, too, so that it answers does not show that it is the master
 		if reply, _ := k.question(ping); outcomeOf(reply.Error()) == belief.Broken && k.inquire(single(ping)).result(0).Error() == nil {
 			k.roleless.Ended(k.now()) // a proxy refuses HELLO
 		}
@@ -154,11 +157,11 @@ func (k *keepAlive) learn() {
 	}
 }
 
-// asksRole reports whether the server is to be asked whether it is a replica by now, behind one address: calls that wait send no
+// asksRole reports whether to ask if the server behind the client's only address has become a replica. Waiting calls send no
 // write that would show it, see demotion.
 func (k *keepAlive) asksRole() bool { return k.roles && k.roleless.Allowed(k.now()) }
 
-// question asks the server, and for its role, too. It reports whether the reply is late.
+// question asks the server something, and also for its role where asksRole says so. It reports whether the reply is late.
 func (k *keepAlive) question(what func(rueidis.Builder) rueidis.Completed) (reply rueidis.RedisResult, late bool) {
 	role := k.asksRole()
 	send := single(what)

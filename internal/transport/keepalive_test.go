@@ -20,8 +20,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// A process whose calls sleep asks something twice a second, for two minutes more since others may wait for its locks, and
-// nothing then.
+// A process whose calls sleep asks something twice a second. It goes on for two minutes, since others may wait for its locks,
+// and then asks nothing.
 func TestKeepAlive_WhileOthersWait(t *testing.T) {
 	client := onMiniredis(t)
 	said := client.Do(t.Context(), client.B().Ping().Build())
@@ -44,8 +44,8 @@ func TestKeepAlive_WhileOthersWait(t *testing.T) {
 	})
 }
 
-// A call begins to wait at a server that was silent, and answers again, but was not asked since. It is asked at once: by its next
-// turn it would count as silent still, and a call that fails fast would fail.
+// A call begins to wait at a server that was silent. The server answers again, but has not been asked since. So it is asked at
+// once. Until its next turn it would still count as silent, and a call that fails fast would fail.
 func TestKeepAlive_AServerThatAnswersAgain(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -67,9 +67,8 @@ func TestKeepAlive_AServerThatAnswersAgain(t *testing.T) {
 	})
 }
 
-// It is quiet when the newest answer, which was asked for since some time, has none of the scripts. Everything else tells
-// nothing: an answer that is lost, late, refused or of another form, and one of before the connection broke, or the server was
-// silent.
+// A server is quiet if the newest answer, asked for since some time, has none of the scripts. No other answer counts: not one
+// that is lost, late, refused or malformed, nor one from before the connection broke or the server was silent.
 func TestKeepAlive_Quiet(t *testing.T) {
 	client := onMiniredis(t)
 	reply := func(script string) *rueidis.RedisResult {
@@ -190,7 +189,7 @@ func (p *proxy) Do(ctx context.Context, c rueidis.Completed) rueidis.RedisResult
 	return p.speaker.Do(ctx, c)
 }
 
-// What ends the connection twice, while a PING does not, is not asked again for an hour. An outage is no reason.
+// A question that ends the connection twice, while PING does not, is not asked again for an hour. An outage does not count.
 func TestKeepAlive_AProxyEndsTheConnection(t *testing.T) {
 	client := onMiniredis(t)
 	said := client.Do(t.Context(), client.B().Ping().Build())
@@ -227,9 +226,8 @@ func TestKeepAlive_AProxyEndsTheConnection(t *testing.T) {
 	})
 }
 
-// The node of a node asks that node, whatever becomes of the slots of the calls that sleep
-// there. A node that the client no longer knows is not asked for by asking another one, and the node of slots that nobody has
-// asks nothing.
+// A Node of a cluster asks its own server, wherever the slots of the calls that sleep there have moved. If the client no longer
+// knows that server, no other one is asked in its place. The first Node, whose slots have no known master, asks nothing.
 func TestKeepAlive_AsksTheNodesOwnServer(t *testing.T) {
 	client := onMiniredis(t)
 	said := client.Do(t.Context(), client.B().Ping().Build())
@@ -315,8 +313,8 @@ func (w guardedWire) DoMulti(ctx context.Context, c ...rueidis.Completed) []ruei
 	return w.of.DoMulti(ctx, c...)
 }
 
-// Behind one address a master that became a replica is found although the user may not ask what goes with the question for it,
-// and although the server is heard. A server that closes the connection at that question is left alone with it.
+// Behind one address, a master that became a replica is found even if the user has no permission for the question that goes
+// along, and even though the server answers. A server that closes the connection at HELLO is not asked any more.
 func TestKeepAlive_ADemotionWhereQuestionsAreRefused(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {

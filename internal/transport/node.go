@@ -33,7 +33,7 @@ const (
 	mostDirect = 640         // commands under way up to which callers send; a connection has room for 1 024
 	tooSoon    = belief.Tick // a shorter wait says nothing about the server
 
-	mostDrivers  = 6   // that take turns: few, so that they find much that waits
+	mostDrivers  = 6   // drivers that take turns: few, so that each finds many commands
 	apartDrivers = 128 // the same, where a pipeline has one command
 )
 
@@ -47,7 +47,7 @@ func newNode(t *Client, address string) *Node {
 	}
 	s.probes = &prober{ask: s.probe}
 	s.keepAlive = &keepAlive{belief: &s.belief, now: t.Clock.Now, inquire: s.stayAlive, roles: s.roles, said: s.said}
-	if s.nobodys() {
+	if s.hasNoServer() {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
 	known := func(limit time.Duration) bool {
@@ -69,7 +69,7 @@ func newNode(t *Client, address string) *Node {
 		},
 	}
 	s.fresh = &freshConns{
-		// Its own: that others have hung, on a healthy node, must not have it send over old connections at once.
+		// A dialer of its own: attempts of others may hang on a healthy node, and must not make this one fall back on old connections.
 		dials: dials(), belief: &s.belief, now: t.Clock.Now, act: s.follow,
 		present: s.present, watched: t.watched, vouch: s.vouch,
 	}
@@ -84,24 +84,24 @@ func newNode(t *Client, address string) *Node {
 		if s.plain {
 			t.learnDatabase() // mutant: database not asked for
 		}
-		return s.queue.hasten(now)
+		return s.queue.relieve(now)
 	})
 	return s
 }
 
-// enter returns a bound for a command, which the caller must begin and stop, and how many are used, with it. Direct: the caller
-// may send it. Else it may hang, and goes through the queue: the node is not healthy, a connection may have no room for it, or
-// the client is deaf.
+// enter returns a bound for a command, and how many bounds are in use, this one included. The caller must begin and stop the
+// bound. Direct: the caller may send the command. Otherwise it might hang, so the command goes through the queue: the node is
+// not healthy, a connection may have no room, or the client ignores contexts.
 func (s *Node) enter(now clock.Instant) (end *bound, used int, direct bool) {
 	healthy := s.IsHealthy(now)
 	if !healthy {
 		s.noticeStandstill()
 	}
 	end, used = s.bounds.take()
-	return end, used, healthy && used <= mostDirect && !s.client.deaf.Load()
+	return end, used, healthy && used <= mostDirect && !s.client.ignoresCtx.Load()
 }
 
-// do does what follows from an event about a command that was sent at some time.
+// do does what follows from an event; sent is when its command was sent.
 func (s *Node) do(acts belief.Acts, sent clock.Instant) {
 	if acts.Has(belief.Undedicate) {
 		s.own.drop()
@@ -126,8 +126,8 @@ func (s *Node) do(acts belief.Acts, sent clock.Instant) {
 	}
 }
 
-// gather reports whether a command goes through the queue because many are under way: in rueidis each passes a connection's queue
-// by itself, and is written with few others, which is most of its cost then, also at the server.
+// gather reports whether a command goes through the queue because many are under way. Sent directly, each would pass rueidis's
+// queue by itself, and be written with few others. With many commands that is most of their cost, also at the server.
 func (s *Node) gather(used int) bool {
 	if s.queue.on.Load() {
 		return true
@@ -147,7 +147,7 @@ func isPlain(client rueidis.Client) bool {
 
 // inPipeline returns how many commands go in a pipeline of the queue.
 func (s *Node) inPipeline() int {
-	if !s.plain || s.client.deaf.Load() {
+	if !s.plain || s.client.ignoresCtx.Load() {
 		return 1
 	}
 	return mostAtOnce
@@ -161,8 +161,8 @@ func (s *Node) drivers() int {
 	return mostDrivers
 }
 
-// nobodys reports whether the node leads to no particular server: the first node of a cluster.
-func (s *Node) nobodys() bool { return s.client.resolver != nil && s.Address == "" }
+// hasNoServer reports whether the node leads to no particular server: the first node of a cluster.
+func (s *Node) hasNoServer() bool { return s.client.resolver != nil && s.Address == "" }
 
 // close closes the node's connections. Later removals go over the client's own ones. If the node is suspect, what waits is not
 // sent, and nothing is obtained any more.

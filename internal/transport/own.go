@@ -25,8 +25,8 @@ import (
 //
 // No goroutine reads an idle connection, so only the next command notices that it was closed. Therefore it is used only for
 // ownFor after its last reply; after that it must first answer a question. It is dropped when the node becomes suspect, or any
-// of its connections breaks, since it may lead to a deposed master. Once a second a command goes over the shared connections,
-// to notice when they break because of another server; and one of them is asked for its age, see compare.
+// of the node's connections breaks, since it may lead to a deposed master. To notice such a break, one command a second goes
+// over the shared connections; and one of these is asked for its age, see compare.
 //
 // It is only for plain rueidis clients of one address. A client of Sentinel does not close such a connection when it changes to
 // another master, and a wrapper may want to see each command.
@@ -56,24 +56,24 @@ type ownConns struct {
 }
 
 const (
-	// Half of these, and connections are made for programs that lock now and then. Twice: later.
+	// Half of these: connections are made for programs that lock now and then. Twice: busy programs get theirs later.
 	ownRun  = 4  // after this many commands one at a time, without a pause, it is used
 	ownMake = 24 // after this many it is made
 
-	// ownFor, after its last reply it is used without a check, while the node is healthy.
-	// Half of it: it is asked between two commands of a program that pauses for as long as a timer of a busy machine.
+	// ownFor is how long after its last reply the connection is used without a check, while the node is healthy.
+	// Half of it: it is checked between two commands of a program that pauses for as long as timers of a busy machine are late.
 	// Twice: the first command after a pause may find it closed, and fails.
 	ownFor = belief.Tick + 2*belief.HealthyFor
 
 	// ownTend is how often tend runs: each time one command, and a question, go over the shared connections.
-	// Twice: that these broke or were closed is noticed so much later.
+	// Twice: it is noticed a second later that these broke or were closed.
 	ownTend = belief.Connect
 
-	// ownRest is less than rueidis leaves a connection silent, 10 s by default; on the shared ones it notices that and closes them.
-	// So after this time without a reply this one is closed, and for calls that may wait longer it is not used.
+	// ownRest is how long the connection may have no reply: then it is closed, and calls that may wait longer do not use it.
+	// Rueidis closes a shared connection that is silent for longer than that, 10 s by default.
 	ownRest = belief.Old / 3
 
-	// ownNear: with longer round trips it gains too little.
+	// ownNear: where a round trip takes longer, the connection gains too little.
 	ownNear = belief.Tick / 10
 )
 
@@ -82,8 +82,8 @@ func isSingle(client rueidis.Client) bool {
 	return reflect.TypeOf(client).String() == "*rueidis.singleClient"
 }
 
-// take returns the node's own connection, if there is one, for a command that is the only one under way: so many bounds are used.
-// The caller must call leave.
+// take returns the node's own connection, if there is one, and if the command is the only one under way. Used is how many
+// bounds are in use. The caller must call leave.
 func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, used int) *ownConn {
 	if !o.possible || p.Limit > ownRest || o.belief.RoundTrip().Base >= ownNear {
 		return nil
@@ -114,8 +114,8 @@ func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, used int) 
 	return nil
 }
 
-// interrupt has the run of commands that come one at a time begin anew. A command that counts meanwhile is not counted: the run
-// begins later. Most find nothing to write.
+// interrupt makes the count of commands that come one at a time begin anew. A command that is counted at the same moment may be
+// lost from the count, which only makes the run begin later. Mostly the count is zero already, and nothing is written.
 func (o *ownConns) interrupt() {
 	if o.inARow.Load() != 0 {
 		o.inARow.Store(0)
@@ -134,7 +134,10 @@ func (w *ownConn) take() bool {
 	return true
 }
 
-// leave undoes take. Drop marks the connection as unfit before it tries to take it, so one of the two closes it.
+// leave undoes take. Exactly one of leave and discard closes an unfit connection:
+//
+//	leave: busy = false                          | discard: unfit = true, takes it, closes it
+//	discard: unfit = true, finds it busy         | leave: busy = false, finds it unfit, closes it
 func (w *ownConn) leave() {
 	w.busy.Store(false)
 	if w.unfit.Load() {
@@ -164,7 +167,7 @@ func (s *Node) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply
 			s.own.drop()
 		}
 		w.leave()
-		s.bounds.forsake(end, &stopped)
+		s.bounds.stopAfterPanic(end, &stopped)
 	}()
 	s.bounds.begin(end, p, a.Sent, w.dedicated)
 	a.RedisResult = c.Repair(end, t.redis, c.SendOnce(context.Background(), w, true))
@@ -214,21 +217,23 @@ func (o *ownConns) make() {
 	now := o.now()
 	if made == nil || !made.told {
 		o.failed++
-		o.again = now.Add(ownTend << min(o.failed, 10)) // up to 17 min, where the pool has none but old ones; a busy machine was late
+		// Up to 17 min, since the pool may have only old ones; short at first, since the machine may only have been busy.
+		o.again = now.Add(ownTend << min(o.failed, 10))
 		made.end()
 		return
 	}
 	o.failed = 0
 	w := &ownConn{dedicated: made, heard: now}
 	o.conn.Store(w)
-	if o.belief.Closed() || o.belief.IsSuspect(now) || !o.belief.Warm() { // the same event has dropped the previous one
+	if o.belief.Closed() || o.belief.IsSuspect(now) || !o.belief.Warm() { // drop may have come before it was stored
 		o.drop()
 	}
 	time.AfterFunc(ownTend, func() { o.tend(w) })
 }
 
-// tend closes the own connection when it is idle or old. It makes the next obtaining command go over a shared connection, not a
-// release, for which others may wait; if no obtaining command has come since the last time, the next few commands do.
+// tend closes the own connection when it is idle or old. It also makes the next obtaining command go over a shared connection;
+// not a release, since others may wait for that. If no obtaining command has come since the last time, the next few commands of
+// any kind go over the shared ones.
 func (o *ownConns) tend(w *ownConn) {
 	if o.conn.Load() != w {
 		return

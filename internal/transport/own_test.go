@@ -120,7 +120,7 @@ func (c *telling) Do(context.Context, rueidis.Completed) (answer rueidis.RedisRe
 	return answer
 }
 
-// A server that is about to tell is asked again, one that has told, or does not tell, is not.
+// A server is asked until it has told the database, or has said that it does not.
 func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {
@@ -146,15 +146,15 @@ func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	}
 }
 
-// A client that is not wrapped is asked while all is well: once its server is silent, nobody could tell, and no other connection
-// could be used.
+// A client without a wrapper is asked for its database while all is well. Once its server is silent nobody could tell, and no
+// other connection could be used.
 func TestClient_DatabaseIsAskedForEarly(t *testing.T) {
 	way := New(onMiniredis(t))
 	way.Do(&Wait{Ctx: t.Context(), Limit: time.Minute}, &protocol.Call{Key: "42", Args: protocol.Args{"a:1", "1"}})
 	require.True(t, redistest.Await(10*time.Second, func() bool { return way.pool.selected.Load() != nil }))
 }
 
-// A proxy may end the connection at the question, which the application's commands share: it is asked three times.
+// A proxy may end the connection at the question, and the application's commands share it: the question is asked three times.
 func TestClient_DatabaseIsAskedForThreeTimesInTheBackground(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		var asked atomic.Int32
@@ -170,7 +170,7 @@ func TestClient_DatabaseIsAskedForThreeTimesInTheBackground(t *testing.T) {
 	})
 }
 
-// A server that refuses the connection has refused no question: it is asked again.
+// If the server refuses a connection, it has not refused the question: it is asked again.
 func TestClient_DatabaseOfARefusedConnection(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {
@@ -229,7 +229,7 @@ func TestClient_DatabaseOfAUserThatMayNotSelect(t *testing.T) {
 	require.Equal(t, "3", number)
 }
 
-// Whose connections the library has made it need not ask.
+// The library need not ask for the database of connections that it has made.
 func TestClient_DatabaseOfASoleClientIsKnown(t *testing.T) {
 	way := New(&telling{Client: onMiniredis(t)})
 	way.Sole(7)
@@ -238,7 +238,7 @@ func TestClient_DatabaseOfASoleClientIsKnown(t *testing.T) {
 	require.Equal(t, "7", number)
 }
 
-// What does not fit is not left in the pool of a client that nobody else uses: so the next connection is dialled.
+// A connection that does not fit is not left in the pool of a client that nobody else uses. So the next connection is dialled.
 func TestDialer_TheNextOneIsDialled(t *testing.T) {
 	for _, sole := range []bool{true, false} {
 		client, err := rueidis.NewClient(rueidis.ClientOption{
@@ -280,8 +280,8 @@ func (c *loading) Do(ctx context.Context, command rueidis.Completed) rueidis.Red
 	return c.Client.Do(ctx, command)
 }
 
-// Who uses the client may have selected another database on a connection of its pool, which is a moment old. While it is not
-// known which database the shared connections use, no such connection is taken: a lock there would exclude nobody.
+// The application may have selected another database on a connection of the pool that is only a moment old. While the database
+// of the shared connections is not known, no such connection is taken: a lock there would exclude nobody.
 func TestDialer_WhileTheDatabaseIsNotKnown(t *testing.T) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true, ForceSingleClient: true,
@@ -327,8 +327,8 @@ func TestDialer_WhileTheDatabaseIsNotKnown(t *testing.T) {
 	require.Zero(t, others)
 }
 
-// A connection that the server refuses by a reply, as while it does not take the client's password, is not taken for one that
-// works.
+// A server may refuse a connection by a reply, as while it does not take the client's password. Such a connection does not
+// count as one that works.
 func TestDialer_TheServerRefusesConnections(t *testing.T) {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{redistest.Start(t).Addr()}, DisableCache: true, ForceSingleClient: true,

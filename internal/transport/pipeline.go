@@ -53,10 +53,10 @@ func (t *Client) DoAll(
 // sendingSome sends some of several commands, each known by its index, in one pipeline.
 type sendingSome func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult
 
-// together sends some commands, whose first is about a key, in one pipeline, and waits for the replies. It sends once more, by
-// the client, what a node of a cluster has redirected: while a node is suspect commands go to it alone, and half of a slot of it
-// may be at another node, for as long as the slot moves. What is sent again was not executed; the replies may come over old
-// connections, as in carry.
+// together sends some commands in one pipeline, and waits for the replies. Key is the key of the first command. Commands that a
+// node of a cluster redirects are sent once more, through the client. That happens while the node is suspect and one of its
+// slots moves: the commands go to this node alone, but half of the slot's keys may be at another node by now. A redirected
+// command was not executed; its second reply may come over an old connection, as in carry.
 func (s *Node) together(p *Wait, key string, some []int, send sendingSome) outcome {
 	t := s.client
 	return s.await(p, task{key: key, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
@@ -78,8 +78,8 @@ func (s *Node) together(p *Wait, key string, some []int, send sendingSome) outco
 	}})
 }
 
-// perNode sends some commands in one pipeline per node, or, if the node is suspect, per master that the nodes now name for
-// their keys.
+// perNode sends some commands in one pipeline per node. If a node is suspect, it asks the cluster's nodes anew, and sends in
+// one pipeline per master that they name for the keys.
 func (t *Client) perNode(some []int, key func(i int) string, send func(s *Node, group []int)) {
 	t.group(some, key, func(s *Node, group []int) {
 		if t.resolver == nil || !s.IsSuspect(t.Clock.Now()) {

@@ -16,12 +16,14 @@ import (
 // It notices a frozen server even if all calls give up early: rueidis does not report the outcome of a command that was given
 // up, so a probe is sent in its place: see [belief.Alarm].
 //
-// And it measures the round trip again when a node becomes suspect, since a longer one must be known to make a fresh
-// connection. It measures three round trips over the client's own connections; their replies are not used otherwise, since they
-// may come from a deposed master. It sends more until each of those connections has surely been made: if the server is far
-// away, a command that waits for its connection would make the node suspect again.
+// It also measures the round trip again when a node becomes suspect: if that has become longer, a fresh connection takes longer
+// to make. It measures three round trips over the client's own connections. Their replies are used for nothing else, since they
+// may come from a deposed master. It goes on until each of these connections has surely been made: if the server is far away, a
+// command that waits for its connection would make the node suspect again.
 type prober struct {
-	ask func(since clock.Instant) bool // in the place of a command sent then; 0: of none. Was it answered? nil: there is no server
+	// ask asks in place of a command that was sent at since; 0: in place of none. It reports whether the question was answered. It
+	// is nil where there is no server.
+	ask func(since clock.Instant) bool
 
 	mu      sync.Mutex
 	owed    clock.Instant // when a command was sent that was given up since the last probe; 0: none
@@ -32,7 +34,7 @@ type prober struct {
 // probeLimit is how long a probe waits for its reply: longer than any supported round trip takes.
 const probeLimit = belief.Silence + 6*belief.Farthest
 
-// gaveUp asks in the place of a command that was sent at some time.
+// gaveUp asks in the place of a command that was given up. Sent is when the command was sent.
 func (p *prober) gaveUp(sent clock.Instant) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,8 +69,8 @@ func (p *prober) begin() {
 	}()
 }
 
-// next returns what to ask next, if anything. If nothing was answered no more is measured: the next command that is given up or
-// late begins anew.
+// next returns what to ask next, if anything. If the last question was not answered, measuring ends; the next command that is
+// given up or late begins it anew.
 func (p *prober) next(answered bool) (owed clock.Instant, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,15 +83,16 @@ func (p *prober) next(answered bool) (owed clock.Instant, more bool) {
 	return owed, p.busy
 }
 
-// Relearn measures the round trip again when its length keeps calls from being sent: otherwise nothing would show that it is
-// short again, or always was, with three replies that were late because the process had just started. It does so once in a Tick.
+// Relearn measures the round trip again, at most once in a Tick. A round trip that seems too long may keep calls from being
+// sent. Then nothing else would show that it is short again; or that it always was, if the first three replies were late only
+// because the process had just started.
 func (s *Node) Relearn() {
 	if s.belief.Sampled().Until(s.clock.Now()) >= belief.Tick {
 		s.probes.learn(s.belief.Lessons())
 	}
 }
 
-// probe asks the server something in the place of a command that was sent at some time; 0: of none.
+// probe asks the server something in place of a command that was sent at since; 0: in place of none.
 func (s *Node) probe(since clock.Instant) (answered bool) {
 	if since == 0 {
 		since = s.clock.Now()
@@ -98,11 +101,11 @@ func (s *Node) probe(since clock.Instant) (answered bool) {
 	return fault.Answered(s.inquire(&p, true, single(ping)).result(0).Error())
 }
 
-// ping is a question to which each server has an answer. The text behind it makes rueidis take it for a command with a key, and
-// choose one of its connections at random: without it every PING would use the first one.
+// ping is a question that every server answers. Rueidis takes its argument for a key, and so chooses one of its connections at
+// random; without the argument every PING would go over the first one.
 func ping(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("PING").Keys("there").Build() }
 
-// inquire asks the node's server, and notes what comes. Plain: over the client's own connections, even if the node is suspect.
+// inquire asks the node's server, and notes the reply. Plain: over the client's own connections, even if the node is suspect.
 func (s *Node) inquire(p *Wait, plain bool, questions sending) outcome {
 	came := s.await(p, task{plain: plain, send: questions})
 	came.late = s.believes(p, came.result(0).Error(), came.exchange) != belief.Believed

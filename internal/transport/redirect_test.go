@@ -98,7 +98,7 @@ func moving(t *testing.T, test func(c *movingCluster, way *Client)) {
 	})
 }
 
-// While one command is sent elsewhere, the limits of others that are to follow end.
+// While one command is sent elsewhere, the limits of the commands behind it end.
 func TestReplicas_BoundsThatEndDuringARedirection(t *testing.T) {
 	moving(t, func(_ *movingCluster, way *Client) {
 		var all sync.WaitGroup
@@ -118,8 +118,7 @@ func TestReplicas_BoundsThatEndDuringARedirection(t *testing.T) {
 	})
 }
 
-// A node may refuse a command as that of another one when nobody waits for it any more. A
-// lock is not asked for then; a key is still removed.
+// A node may redirect a command whose caller has left. A command that obtains is not sent again then; a removal is.
 func TestNode_CallsThatGaveUpAreNotSentElsewhere(t *testing.T) {
 	for _, limit := range []time.Duration{time.Second, 30 * time.Second} {
 		for _, abandoned := range []bool{false, true} {
@@ -242,7 +241,7 @@ func TestNode_SilentWhileAWayIsFound(t *testing.T) {
 	})
 }
 
-// The client finds the node to which the fresh connection has redirected a command: over a connection that may be an old one.
+// If the fresh connection redirects a command, the client finds the right node. Its connection to that may be an old one.
 func TestNode_ARedirectedReplyIsNotFresh(t *testing.T) {
 	client := onMiniredis(t)
 	moved := client.Do(t.Context(), client.B().Eval().Script("return redis.error_reply('MOVED 7 b:1')").Numkeys(0).Build())
@@ -255,7 +254,7 @@ func TestNode_ARedirectedReplyIsNotFresh(t *testing.T) {
 	})
 }
 
-// So it does for those of several questions that a suspect node redirects, and only for these.
+// Of several questions, the client sends those again that a suspect node redirects, and only these.
 func TestNode_EachQuestionFollowsARedirection(t *testing.T) {
 	client := onMiniredis(t)
 	moved := client.Do(t.Context(), client.B().Eval().Script("return redis.error_reply('ASK 7 b:1')").Numkeys(0).Build())
@@ -282,9 +281,9 @@ func TestNode_EachQuestionFollowsARedirection(t *testing.T) {
 	})
 }
 
-// Where the nodes name a master that the client does not know, or do not agree on one, the client may lead to a master that was
-// deposed: its reply is not believed, however fast it comes. If it has known no master by the names that they give, that proves
-// nothing.
+// If the nodes name a master that the client does not know, or do not agree on one, the client may lead to a deposed master.
+// Then its reply is not believed, however fast it comes. If the client has never known a master by the names that the nodes
+// give, an unknown name proves nothing.
 func TestNode_TheClientLeadsAstray(t *testing.T) {
 	client := onMiniredis(t)
 	slot := strconv.Itoa(int(protocol.Slot("42")))
@@ -319,7 +318,7 @@ func TestNode_TheClientLeadsAstray(t *testing.T) {
 	}
 }
 
-// A suspect node is closed while a command waits for its fresh connection: nothing is obtained there, over whatever connection.
+// A suspect node is closed while a command waits for its fresh connection. Then nothing is obtained there over any connection.
 func TestNode_ClosedWhileAWayIsFound(t *testing.T) {
 	suspected(t, func(t *testing.T, way *Client, s *Node, n *greetingNode) {
 		n.refuses.Store(true)

@@ -36,10 +36,10 @@ func (fewReplicasError) Is(target error) bool { return target == fault.FewReplic
 //	   │         │                   │                         ▲
 //	   └─────────┴──nothing written, or time is over───────────┘
 //
-// WAIT counts the replicas that have all writes of its own connection, and blocks that connection. So the commands to a server
-// go over a connection that no other code uses, all waiting ones in one pipeline, with a WAIT behind them, which also covers
-// earlier writes on the connection. With a pipeline and a connection for each command 1, 8 and 64 goroutines take 2.0, 1.05 and
-// 1.8 times as long.
+// WAIT counts the replicas that have all writes of its own connection, and blocks that connection. So these commands go over a
+// connection that no other code uses. All that wait for it go in one pipeline, with one WAIT at the end, which also covers
+// earlier writes. With a pipeline and a connection for each command, 1, 8 and 64 goroutines would take 2.0, 1.05 and 1.8 times
+// as long.
 type replication struct {
 	call protocol.Call
 	done chan struct{} // closed when it is settled
@@ -66,8 +66,8 @@ const (
 	isSettled
 )
 
-// settle ends it. ReplicaErr says why the master's reply does not count; nil: it counts. The caller holds the mutex, as for the
-// following methods.
+// settle ends the replication. ReplicaErr says why the master's reply does not count; nil: it counts. The caller holds the
+// mutex, as for the following methods.
 func (e *replication) settle(result rueidis.RedisResult, replicaErr error) {
 	if e.stage != isSettled {
 		e.stage, e.reply.RedisResult, e.reply.ReplicaErr = isSettled, result, replicaErr
@@ -77,7 +77,7 @@ func (e *replication) settle(result rueidis.RedisResult, replicaErr error) {
 
 func (e *replication) fail(err error) { e.settle(rueidis.NewErrorResult(err), nil) }
 
-// count notes how many replicas have the write. With err the connection is broken, or WAIT is not permitted.
+// count notes how many replicas have the write. Err: the connection is broken, or WAIT is not permitted.
 func (e *replication) count(acks int, err error) {
 	if e.stage != isWritten {
 		return
@@ -103,7 +103,7 @@ type replicator struct {
 	address string
 	queue   []*replication
 	sender  *replicaSender // takes the queue; nil: none
-	senders int            // with replaced ones that have not ended
+	senders int            // that run, with replaced ones that have not ended
 }
 
 // replicaSender is a goroutine with its own connection, which sends what is queued until there is nothing to do. Once replaced,
@@ -113,10 +113,10 @@ type replicaSender struct {
 	node     *Node
 	since    clock.Instant
 	trusted  bool           // its connection was made after the node had become suspect
-	stands   func() bool    // whether that may carry new commands, as far as the belief in its server tells
+	stands   func() bool    // whether the connection may carry new commands, by the belief in its server
 	leads    string         // see judge.present
 	asked    clock.Instant  // see judge.left
-	left     bool           // see there; guarded by the mutex of the replicators
+	left     bool           // what judge.left has said; guarded by the mutex of the replicators
 	database string         // the database to select; empty: none
 	batch    []*replication // taken, and not settled
 }
@@ -129,13 +129,13 @@ const (
 	// WaitAtMost is how long one WAIT takes at the server.
 	WaitAtMost = waitSlice + belief.Tick
 
-	senderFor          = belief.Connect // plus two round trips, until it is replaced: it may hang, or lead to a former master
+	senderFor          = belief.Connect // plus two round trips: then a sender is replaced, as it may hang, or be at a former master
 	mostReplicaSenders = 16             // per server; rueidis closes a hanging connection after 12 s
 	mostHops           = 4
 )
 
-// doReplicated is Do for a command whose write replicas must have. It waits for them for the given timeout, and for the reply
-// as usual.
+// doReplicated is Do for a command whose write must reach replicas. It waits for the replicas until the command's Timeout is
+// over, and for the reply as p says.
 func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	s, began := t.Node(c.Key), t.Clock.Now()
 	s.noticeStandstill()
@@ -200,7 +200,7 @@ func (t *Client) replicate(s *Node, e *replication) {
 	t.add(s, owner.Address, e)
 }
 
-// giveUp ends a wait for a command: overdue, that for its replicas; unanswered, that for its reply.
+// giveUp ends the wait for a command's replicas, if that is overdue, and the wait for its reply, if it is unanswered.
 func (s *replicators) giveUp(e *replication, overdue, unanswered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -465,9 +465,9 @@ func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 	}
 }
 
-// NewShortage returns a function to call after each write of a registry that waited for replicas, with the reason why it does
-// not count, or nil. A single call that fails says so itself; that all fail for seconds is logged once, and so is the end of
-// that.
+// NewShortage returns a function to call after each write of a registry that waited for replicas, with the reason why the write
+// does not count; nil: it counts. A single failure is only the error of its call. If all writes fail for seconds, the function
+// logs one line, and another when a write succeeds again.
 func NewShortage(c clock.Clock, log func(level slog.Level, message string, about ...slog.Attr)) (told func(why error)) {
 	var since atomic.Int64 // an instant: since when too few have acknowledged; 0: they are not too few
 	var logged atomic.Bool
@@ -480,7 +480,7 @@ func NewShortage(c clock.Clock, log func(level slog.Level, message string, about
 			}
 			return
 		}
-		// Of concurrent calls one may have read the time before another one's success: at worst the line comes seconds early or late.
+		// Now may be from before the success of a concurrent call. At worst the line comes seconds early or late.
 		if since.CompareAndSwap(0, int64(now)) {
 			return
 		}

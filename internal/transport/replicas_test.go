@@ -25,8 +25,8 @@ func replicating(way *Client, e *replication) *replicaSender {
 	return s
 }
 
-// A reply over a connection that was made while the node was suspect is believed, unless it is not certain that its server is the
-// master of the key: then the reply must be confirmed.
+// A reply over a connection that was made while the node was suspect is believed if its server is certainly the master of the
+// key. Otherwise the reply must be confirmed.
 func TestReplicas_AServerThatMayBeNoMaster(t *testing.T) {
 	client := onMiniredis(t)
 	for _, unsure := range []bool{false, true} {
@@ -36,8 +36,8 @@ func TestReplicas_AServerThatMayBeNoMaster(t *testing.T) {
 	}
 }
 
-// A node to which a slot moves executes a command for it only behind ASKING. What was redirected too often is not sent on: two
-// nodes that name each other would have it forever.
+// A node to which a slot moves executes a command for it only after ASKING. A command that was redirected too often is not sent
+// on: two nodes that name each other would send it to and fro for ever.
 func TestReplicas_ASlotThatMoves(t *testing.T) {
 	client := onMiniredis(t)
 	e := &replication{asking: true}
@@ -54,7 +54,7 @@ func TestReplicas_ASlotThatMoves(t *testing.T) {
 	require.True(t, fault.Elsewhere(e.reply.Error()))
 }
 
-// A connection may hang, or lead to a former master: after a while what comes goes over another one.
+// A connection may hang, or lead to a former master. So after a while new commands go over another one.
 func TestReplicas_ASenderThatHangs(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -132,8 +132,8 @@ func TestReplicas_AnUnknownScript(t *testing.T) {
 	})
 }
 
-// A connection goes back to the client's pool when nothing more is to be sent. If the node has become suspect, it may lead to a
-// former master, and nobody looks at those of the pool later: it is closed.
+// A connection goes back to the client's pool when nothing more is to be sent. But if the node has become suspect it is closed:
+// it may lead to a former master, and nobody checks pooled connections later.
 func TestReplicas_AConnectionToASuspectServer(t *testing.T) {
 	c := newScripted(t)
 	for _, suspect := range []bool{false, true} {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// task is what a command in a queue is about, or what sends several, or a question, by itself.
+// task says what an entry of a queue is about. If it has send, it sends a question, or several commands, by itself.
 type task struct {
 	send  sending // nil: a command that goes with others
 	key   string  // the key that it is about; empty: none
@@ -29,7 +29,7 @@ func single(what func(rueidis.Builder) rueidis.Completed) sending {
 	}
 }
 
-// outcome is what came of a task.
+// outcome is the result of a task.
 type outcome struct {
 	exchange
 	to      *judge // of the node to which it was sent
@@ -51,9 +51,9 @@ type road struct {
 	fresh   *freshConn    // nil: the client's own connections
 	most    int           // commands in a pipeline
 	suspect bool          // it was chosen for a suspect node
-	asks    bool          // each command asks the nodes of a cluster who its master is
-	astray  bool          // it leads to another server than these name, see topology.Resolver.Way
-	leads   string        // see judge.present; of a suspect node that is no cluster's
+	asks    bool          // for each command the nodes of a cluster are asked for its master
+	astray  bool          // it leads to another server than the nodes name, see topology.Resolver.Way
+	leads   string        // see judge.present; only for a suspect node, and not on a cluster
 	asked   clock.Instant // see judge.left
 	taken   clock.Instant // when the driver took what it sends; see queue.take
 
@@ -67,7 +67,7 @@ func (s *Node) choose(over func() bool) (r road, ok bool) {
 	r = road{way: t.redis, most: s.inPipeline()}
 	switch {
 	case !s.IsSuspect(now):
-		if s.nobodys() {
+		if s.hasNoServer() {
 			t.resolver.Hear(topology.FreshFor)
 		}
 		return r, true
@@ -84,8 +84,8 @@ func (s *Node) choose(over func() bool) (r road, ok bool) {
 	return r, fresh != nil || none
 }
 
-// stands reports whether a road that was chosen before may be used. While a command is found unanswered, and before the fresh
-// connection is given up because of that, a driver may have chosen it.
+// stands reports whether a road that was chosen before may be used. A command may have been found unanswered on its fresh
+// connection, which is about to be given up for that.
 func (s *Node) stands(r *road) bool {
 	return s.IsSuspect(s.clock.Now()) == r.suspect && (r.fresh == nil || s.fresh.stands(r.fresh))
 }
@@ -99,12 +99,12 @@ func (s *Node) carry(r *road, of []*entry) {
 		if r.fresh != nil {
 			e.made = r.fresh.Since
 		}
-		if s.nobodys() && e.key != "" {
+		if s.hasNoServer() && e.key != "" {
 			e.end.to.Store(&t.Node(e.key).judge)
 		}
 	}
 	asks := r.asks && first.key != ""
-	if asks && !s.resolve(r, first) { // it is the only one
+	if asks && !s.resolve(r, first) { // such a road carries one command at a time
 		first.answer(errNotSent)
 		return
 	}
@@ -159,7 +159,7 @@ func (s *Node) deliver(r *road, of []*entry) (results []rueidis.RedisResult) {
 	return results
 }
 
-// used notes what commands on the fresh connection came to.
+// used notes the results of commands on the fresh connection.
 func (s *Node) used(fresh *freshConn, results []rueidis.RedisResult) {
 	if slices.ContainsFunc(results, protocol.RefusedByReplica) && s.roles {
 		s.fresh.refused(fresh)
@@ -169,7 +169,7 @@ func (s *Node) used(fresh *freshConn, results []rueidis.RedisResult) {
 	}
 	fresh.broken.Store(true)
 	for i, result := range results {
-		// This package has given the connection up, not the client.
+		// These errors say that this package has closed the connection, not that the client is closed.
 		if err := result.Error(); errors.Is(err, rueidis.ErrClosing) || errors.Is(err, rueidis.ErrDedicatedClientRecycled) {
 			results[i] = rueidis.NewErrorResult(fault.NoAnswer)
 		}
@@ -185,9 +185,9 @@ func (s *Node) carryPlain(e *entry) {
 	e.answer(errNotSent) // the answer of another node would say nothing about it
 }
 
-// resolve leads a road to the master that the nodes of a cluster name for a command's key, and notes its node. If that node is
-// suspect, it is the fresh connection, since the node's address may lead to another server by now. It reports false if there is
-// none now, or the caller has left, or nothing is obtained there any more.
+// resolve points a road to the master that the nodes of a cluster name for a command's key, and notes that master's Node. If
+// the Node is suspect, the road is its fresh connection, since the master's address may lead to another server by now. It
+// reports false if there is no road now, or the caller has left, or nothing is obtained there any more.
 func (s *Node) resolve(r *road, e *entry) (found bool) {
 	t, slot := s.client, protocol.Slot(e.key)
 	if e.send == nil {
@@ -202,7 +202,7 @@ func (s *Node) resolve(r *road, e *entry) (found bool) {
 			of = t.NodeAt(owner.Address)
 			e.end.to.Store(&of.judge)
 		}
-		// The time is noted before it is looked at the node and its connection, as in queue.take.
+		// The time is noted before the node and its connection are looked at, as in queue.take.
 		r.way, r.astray, e.sent, e.trusted = way, owner.Astray, t.Clock.Now(), owner.Trusted
 		var fresh *freshConn
 		none := !owner.Trusted || of.Address != owner.Address || !of.IsSuspect(e.sent)
@@ -226,7 +226,7 @@ func (s *Node) resolve(r *road, e *entry) (found bool) {
 	return false
 }
 
-// await has a task done, and waits for what comes of it.
+// await passes a task on to a driver, or sends a plain one in a goroutine of its own, and waits for the outcome.
 func (s *Node) await(p *Wait, of task) outcome {
 	t := s.client
 	began := t.Clock.Now()
@@ -264,12 +264,14 @@ func (s *Node) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult
 	return o
 }
 
-// doQueued is Do through the queue. The caller has taken end, and not begun it. A command that was not executed, since the server
-// does not know the script, for instance, is sent again, as is one that had to wait for a connection that was being made for
-// another caller, who has left: the client returned what that one has got.
+// doQueued is Do through the queue. The caller has taken end, and not begun it. It sends a command again in two cases:
+//
+//   - The command was not executed, for instance since the server does not know the script.
+//   - The client was making a connection for another caller, for which the command waited, too. That caller left, and the
+//     client returned that caller's error for both.
 func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Instant, a *Reply) {
 	stopped := false
-	defer s.bounds.forsake(end, &stopped)
+	defer s.bounds.stopAfterPanic(end, &stopped)
 	s.own.interrupt() // not one at a time, or after a pause; see take
 	of := task{key: c.Key}
 	if c.ReadsBack() { // several commands, which stay together
@@ -308,7 +310,7 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 
 // packed returns a call's command for a pipeline.
 func (s *Node) packed(c *protocol.Call) rueidis.Completed {
-	if s.client.deaf.Load() {
+	if s.client.ignoresCtx.Load() {
 		return c.Command(s.client.redis.B(), false)
 	}
 	return c.Command(s.client.redis.B(), false).ToPipe()

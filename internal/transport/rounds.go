@@ -11,12 +11,13 @@ import (
 
 // boundPool has the bounds of a node's commands, sent by their callers or by the queue's drivers, and ends those that take
 // long. A timer for each command would cost more than the rest of this file, so one timer serves all untimed bounds of the
-// node. It fires at intervals while commands are under way, and is not stopped when they are answered: stopping and setting it
-// for each would wake threads of an idle process. Only a command that takes long, that has a goroutine, or whose bound ends
-// before a round looks, gets its own timer. Only then is its caller's context watched, which takes memory, and the mutex of a
-// context that many callers may share.
+// node. It fires at intervals while commands are under way: a round. It is not stopped when they are answered, since stopping
+// and setting it for each would wake threads of an idle process.
 //
-// Each node has its own. So its commands are ended even when no slot leads to it any more, see routes.
+// A command gets a timer of its own if it takes long, has a goroutine, or has a bound that ends before a round looks. Only then
+// is its caller's context watched: that takes memory, and the mutex of the context, which many callers may share.
+//
+// Each node has its own pool. So its commands are ended even when no slot leads to the node any more, see routes.
 type boundPool struct {
 	judge *judge
 	also  func(now clock.Instant) (more bool) // runs in each round; more: another round is needed
@@ -43,7 +44,7 @@ func (p *boundPool) prepare(j *judge, also func(now clock.Instant) bool) {
 	p.timer.Stop()
 }
 
-// take returns an idle bound, and how many are used, with it. The caller must begin and stop it, or free it.
+// take returns an idle bound, and how many are in use, this one included. The caller must begin and stop it, or free it.
 func (p *boundPool) take() (b *bound, used int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,8 +71,8 @@ func (p *boundPool) stop(b *bound) (over bool) {
 	return over
 }
 
-// forsake drops a bound if its caller has not stopped it, because code of the user has panicked. A driver may still answer it.
-func (p *boundPool) forsake(b *bound, stopped *bool) {
+// stopAfterPanic stops a bound that its caller has not stopped, since code of the user panicked. A driver may still answer it.
+func (p *boundPool) stopAfterPanic(b *bound, stopped *bool) {
 	if !*stopped {
 		defer p.free(b, false) // mutant: panic keeps a place
 		b.stop()

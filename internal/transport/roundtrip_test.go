@@ -61,7 +61,7 @@ func (d *distant) Do(ctx context.Context) rueidis.RedisResult {
 	}
 }
 
-// distantClient asks the same for whatever it is told to.
+// distantClient answers every command as its server does.
 type distantClient struct {
 	rueidis.Client
 	d *distant
@@ -93,7 +93,7 @@ func (w distantWire) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisR
 	return w.c.d.Do(ctx)
 }
 
-// fromAfar runs a test in fake time with a node of a server that is known to be so far away.
+// fromAfar runs a test in fake time with a node whose server is far away, and is known to be.
 func fromAfar(
 	t *testing.T, trip time.Duration,
 	test func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply),
@@ -118,7 +118,7 @@ func fromAfar(
 
 var distances = []time.Duration{0, 50 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond}
 
-// That a caller has gone says nothing about the server.
+// A caller that gives up says nothing about the server.
 func TestNode_CallsThatGaveUpMakeNobodySuspect(t *testing.T) {
 	for _, trip := range distances[1:] {
 		fromAfar(t, trip, func(t *testing.T, way *Client, _ *distant, ask func(context.Context, time.Duration) Reply) {
@@ -133,8 +133,9 @@ func TestNode_CallsThatGaveUpMakeNobodySuspect(t *testing.T) {
 	}
 }
 
-// A server that is silent is suspect when the oldest command has had no reply for too long, whether its caller waits or not; a
-// probe that is sent in its place has half a second. What was sent before and is answered after that is late, whatever it took.
+// A silent server is suspect when the oldest command has had no reply for too long, whether or not its caller still waits. If a
+// probe was sent in the command's place, the probe has half a second. A reply that comes after that to a command from before is
+// late, however fast it was.
 func TestNode_SilentServerIsSuspect(t *testing.T) {
 	for _, trip := range distances {
 		for name, patience := range map[string]time.Duration{
@@ -210,7 +211,7 @@ func TestRoundTrip_WhatIsLearnedOfAFreeze(t *testing.T) {
 	})
 }
 
-// A way that becomes longer is learned from three round trips.
+// When the round trip becomes longer, that is known after three of them.
 func TestRoundTrip_WhatIsLearnedOfALongWay(t *testing.T) {
 	fromAfar(t, time.Millisecond, func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply) {
 		d.trip.Store(int64(900 * time.Millisecond))
@@ -221,8 +222,8 @@ func TestRoundTrip_WhatIsLearnedOfALongWay(t *testing.T) {
 	})
 }
 
-// When this process itself stood still, a reply is late, but says nothing about the server, unless that took
-// very long.
+// When this process itself stood still, a late reply says nothing about the server, unless the process stood still for very
+// long.
 func TestAlarm_PauseOfTheProcess(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -9,21 +9,21 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// routes map keys to nodes. A node is a master: what is known of one says nothing about another. So in a cluster there is a
-// node for each master that the nodes have named, and the first node, for slots whose master is not known yet. A single
-// server has only the first one.
+// routes map keys to Nodes. A Node is about one master, since what is known of one says nothing about another. So on a cluster
+// there is a Node for each master that the cluster's nodes have named, and the first Node, for slots whose master is not known
+// yet. A single server has only the first one.
 //
-// They are replaced, never changed, so that a command finds its node without a mutex. A command may be sent while its slot
-// moves to another master. Rueidis follows the move, and the node of the former master gets the new master's reply: a fast
-// reply only makes it stricter, and a slow one is late.
+// They are replaced, never changed, so that a command finds its Node without a mutex. A command may be sent while its slot
+// moves to another master. Rueidis follows the move, and the Node of the former master gets the new master's reply. That is
+// harmless: a fast reply only makes its limits stricter, and a slow one is late.
 type routes struct {
 	nodes []*Node
 	of    *[protocol.Slots]uint16 // the index of each slot's node; nil: not a cluster
 
-	closed bool // the client is: what becomes a master later is closed, too
+	closed bool // the client is closed: Nodes that are made from now on are closed, too
 
-	// dropped are nodes to which no slot leads any more, and which somebody may still use: a call that waits there, a command that
-	// is about to be sent. Only Close needs them, so they are not kept from the garbage collector.
+	// dropped are Nodes to which no slot leads any more, but which a waiting call, or a command that is about to be sent, may
+	// still use. Only Close needs them, so they are not kept from the garbage collector.
 	dropped []weak.Pointer[Node]
 }
 
@@ -59,7 +59,8 @@ func (t *Client) Masters() []*Node {
 	return nodes[min(1, len(nodes)-1):] // no slot is left to the first
 }
 
-// Slots asks the nodes of a cluster who has which slots; see [topology.Resolver.Masters]. It returns nil without a cluster.
+// Slots asks the nodes of a cluster which master has which slots, see [topology.Resolver.Masters]. It returns nil without a
+// cluster.
 func (t *Client) Slots(ctx context.Context) topology.Map {
 	if t.resolver == nil {
 		return nil
@@ -78,7 +79,7 @@ func (t *Client) Farthest() *Node {
 	return most
 }
 
-// NodeAt returns the node of a node of a cluster, or the first one if the node is no known master.
+// NodeAt returns the Node of a cluster's master by its address, or the first Node if no such master is known.
 func (t *Client) NodeAt(address string) *Node {
 	nodes := t.nodes()
 	return nodes[max(0, slices.IndexFunc(nodes, func(s *Node) bool { return s.Address == address }))]
@@ -87,7 +88,7 @@ func (t *Client) NodeAt(address string) *Node {
 // remap replaces the routes by the masters that the nodes name. Slots that are missing keep their nodes: while nodes disagree,
 // what is known of their former master is useful. Suspect nodes are kept, too: the nodes may change back.
 func (t *Client) remap(all topology.Map) {
-	t.doubtFormer(all)
+	t.suspectFormer(all)
 	for {
 		if old := t.routes.Load(); t.routes.CompareAndSwap(old, t.remapped(old, all)) {
 			return
@@ -95,10 +96,10 @@ func (t *Client) remap(all topology.Map) {
 	}
 }
 
-// doubtFormer makes masters suspect that do not answer, and whose slots others have now. Their successors inherit that: so
-// commands go there at once, and not to where the client leads, which does not look for successors while its connections are
-// silent. The process may have sent the former master nothing, and so have found nothing.
-func (t *Client) doubtFormer(all topology.Map) {
+// suspectFormer makes masters suspect that do not answer, and whose slots others have now. This process may have sent them
+// nothing, and so have noticed nothing. Their successors inherit the suspicion. So commands go to the successors at once, not
+// where the client leads: it does not look for successors while its connections are silent.
+func (t *Client) suspectFormer(all topology.Map) {
 	old, now := t.routes.Load(), t.Clock.Now()
 	for n, s := range old.nodes {
 		if !s.IsSuspect(now) && t.resolver.Silent(s.Address) && old.loses(n, all) { // mutant: silent former master believed
@@ -122,7 +123,7 @@ func (r *routes) loses(n int, all topology.Map) bool {
 	return false
 }
 
-// endRoutes has nodes closed that are made from now on, and returns those that were made.
+// endRoutes returns the Nodes that were made so far. Those that are made from now on are closed at once.
 func (t *Client) endRoutes() (made []*Node) {
 	for {
 		old := t.routes.Load()
@@ -141,7 +142,7 @@ func (t *Client) endRoutes() (made []*Node) {
 	}
 }
 
-// remapped returns what remap replaces old routes by.
+// remapped returns the routes with which remap replaces old.
 func (t *Client) remapped(old *routes, all topology.Map) *routes {
 	of := *old.of
 	nodes := slices.Clone(old.nodes)

@@ -38,7 +38,7 @@ type speaker struct {
 	asked  atomic.Int32
 }
 
-// DoMulti says nothing of the role that is asked for behind the first command.
+// DoMulti answers the first command. To HELLO, which asks for the role, it says nothing.
 func (s *speaker) DoMulti(ctx context.Context, c ...rueidis.Completed) []rueidis.RedisResult {
 	return []rueidis.RedisResult{s.Do(ctx, c[0]), rueidis.NewErrorResult(io.EOF)}
 }
@@ -52,8 +52,8 @@ func (s *speaker) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
 	return *s.says.Load()
 }
 
-// Only what most of several nodes say just now makes a way trusted. When none answers, or none knows the
-// master, commands follow what was known, or the client, and late replies are not believed.
+// A way is trusted only if most of several nodes name its master just now. When no node answers, or none knows the master,
+// commands follow the earlier answers, or the client, and late replies are not believed.
 func TestRoutes_WhichWayIsTrusted(t *testing.T) {
 	client := onMiniredis(t)
 	eval := func(s string) *rueidis.RedisResult {
@@ -108,9 +108,9 @@ func TestRoutes_WhichWayIsTrusted(t *testing.T) {
 	})
 }
 
-// What is sent to the successor of a master that does not answer must not follow the client, which may lead to the former one for
-// long. So the nodes' word makes both suspect, also in a process that has sent the former master nothing. A master that answers
-// has only lost slots.
+// If a master does not answer, and the nodes name a successor, commands for the successor must not follow the client, which may
+// lead to the former master for long. So the nodes' answer makes both suspect, even in a process that has sent the former
+// master nothing. A former master that answers has only lost slots.
 func TestRoutes_TheSuccessorOfASilentMaster(t *testing.T) {
 	client := onMiniredis(t)
 	eval := func(s string) *rueidis.RedisResult {
@@ -185,8 +185,8 @@ func (c *hangingCluster) Do(ctx context.Context, _ rueidis.Completed) rueidis.Re
 	return rueidis.NewErrorResult(fault.NoAnswer)
 }
 
-// movedAway runs a test in fake time with a cluster's client that knows its only master. Moved has the slots lead to another one
-// from then on.
+// movedAway runs a test in fake time with a cluster's client that knows its only master. After a call of moved the slots lead
+// to another one.
 func movedAway(t *testing.T, test func(t *testing.T, way *Client, moved func())) {
 	t.Helper()
 	client := onMiniredis(t)
@@ -214,7 +214,7 @@ func movedAway(t *testing.T, test func(t *testing.T, way *Client, moved func()))
 	})
 }
 
-// A command whose node no slot leads to any more ends with its own limit.
+// A command ends with its own limit even if no slot leads to its node any more.
 func TestRoutes_ACommandToADroppedNodeEnds(t *testing.T) {
 	movedAway(t, func(t *testing.T, way *Client, moved func()) {
 		const limit = 5 * time.Second
@@ -231,7 +231,7 @@ func TestRoutes_ACommandToADroppedNodeEnds(t *testing.T) {
 	})
 }
 
-// Close closes what no slot leads to any more, for as long as somebody may use it.
+// Close also closes nodes to which no slot leads any more, if they may still be in use.
 func TestRoutes_DroppedNodesAreClosed(t *testing.T) {
 	movedAway(t, func(t *testing.T, way *Client, moved func()) {
 		dropped := way.Node("")
@@ -243,7 +243,7 @@ func TestRoutes_DroppedNodesAreClosed(t *testing.T) {
 	})
 }
 
-// What becomes a master while Close looks at the nodes, or after it, is closed as well: nothing asks its server for long.
+// A node that is made while Close looks at the nodes, or later, is closed, too: its server is not asked anything for long.
 func TestRoutes_ANodeThatIsMadeAfterClose(t *testing.T) {
 	way := New(&spoken{onMiniredis(t), map[string]rueidis.Client{}})
 	way.Close()

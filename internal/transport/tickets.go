@@ -13,27 +13,31 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// tickets are those of the calls that wait for a message of a server. Nothing tells such a call that the whole queue is gone:
-// after FLUSHALL or SWAPDB a server without data would leave a free lock idle until the call looks by itself, which may take half
-// a minute. So in place of each third question of keepAlive the server is asked for one of these tickets.
+// tickets has the tickets of calls that wait for a message from a server. Nothing tells such a call that its whole queue is
+// gone. After FLUSHALL or SWAPDB a free lock would stay idle until the call polls, which may take half a minute. So every third
+// question of keepAlive is for one of these tickets.
 //
-// If the answer is lost or late, the next question is for a ticket, too, but only that one: a proxy may end connections in which
-// it is asked, and the other questions find that out.
+// If the answer is lost or late, the next question is for a ticket, too, but not the one after that: a proxy may end each
+// connection on which a ticket is asked for, and the other questions must find that out.
 //
-// One is enough. It is the one that was last seen the longest time ago. When all keys are gone, either that
-// ticket is, too, or each call of this process has looked since, and has seen it. If one is missing, its call looks, and the next
-// one is asked for at once. If several are missing in a row, all calls look.
+// One ticket is enough: the one that has not been seen for the longest time. If all keys are gone, either this ticket is
+// missing, or each call of this process has polled since, and knows. If it is missing, its call looks, and the next ticket is
+// asked for at once. If mostMissing tickets in a row are missing, all calls look.
 //
-// A grant takes a ticket out of a queue, too. Where many locks or permits change hands the oldest tickets are the next ones to
-// be granted, so several in a row may be missing. The server has sent the messages of these grants before it said that the
-// tickets are missing. So the calls look a moment later, and a call that a message has granted meanwhile does not count. Any
-// other one counts, even one that has looked by itself in the meantime: a lost ticket was missing, too.
+// A ticket also leaves its queue when it is granted. Where many locks or permits change hands, the next grants go to the oldest
+// tickets, so several of these in a row may be missing for that reason:
 //
-// When all keys are deleted just after such grants, they may hide that from one question. The next one finds no more grants.
+//	1  the server grants a ticket, and sends the message
+//	2  it answers the question: the ticket is missing
+//	3  this process waits a moment; a call that is granted by a message meanwhile does not count
+//	4  the other calls look
+//
+// A call counts even if it has polled in step 3, since its ticket may have been lost. If all keys are deleted just after such
+// grants, the grants may hide that from one question. The next question finds it.
 type tickets struct {
 	mu       sync.Mutex
 	all      map[Queued]ticket
-	suspects []Queued // that are asked for or were missing; nothing has cleared them since
+	suspects []Queued // calls whose tickets are asked for or were missing, unless cleared since
 }
 
 // Queued is a call that waits for a message with a ticket in a queue.
@@ -42,18 +46,19 @@ type Queued interface {
 	Look()         // makes the call ask for its ticket; it may have ended meanwhile
 }
 
-// ticket is one, and when it was last known to be there.
+// ticket is a ticket, and when it was last known to be in its queue.
 type ticket struct {
 	member string
 	seen   clock.Instant
 }
 
 const (
-	verifyEach  = 3 // questions
-	mostMissing = 3 // tickets, until all calls look
+	verifyEach  = 3 // one question in three is for a ticket
+	mostMissing = 3 // when so many tickets in a row are missing, all calls look
 )
 
-// Expect notes that a call waits with a ticket, which was there at some time. The call has begun to wait, see KeepAlive.
+// Expect notes that a call waits with a ticket. Seen is when the ticket was last known to be in its queue. The call must have
+// called KeepAlive.
 func (s *Node) Expect(call Queued, member string, seen clock.Instant) {
 	t := &s.keepAlive.tickets
 	t.mu.Lock()
@@ -147,7 +152,7 @@ func (k *keepAlive) verify() (asked bool) {
 		missing++
 	}
 	if missing > 0 {
-		<-time.After(k.belief.RoundTrip().Plus(belief.Tick)) // a grant's message may come later than what was sent after it
+		<-time.After(k.belief.RoundTrip().Plus(belief.Tick)) // a grant's message may come after replies that were sent later
 		for _, call := range k.tickets.lost() {
 			call.Look() // mutant: lost ticket is no matter
 		}

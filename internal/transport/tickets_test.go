@@ -22,7 +22,7 @@ type queues struct {
 	asked                 atomic.Int32 // in all
 	zscores               atomic.Int32
 	refuses               atomic.Bool
-	silent                atomic.Int32 // so many questions for tickets get no answer
+	silent                atomic.Int32 // how many questions for tickets get no answer
 	gone                  sync.Map     // the tickets that are
 	asks                  atomic.Value // func(): runs before a ticket is said to be gone
 }
@@ -61,8 +61,8 @@ type sleeper struct {
 func (*sleeper) Queue() string { return "orders:{orders:42}:waiters" }
 func (s *sleeper) Look()       { s.looks.Add(1) }
 
-// In place of each third question the server is asked for one ticket, in turn. A missing one makes its call look, several make
-// all look, unless messages have granted what they wait for.
+// Every third question is for a ticket, one after the other. A missing ticket makes its call look, several make all calls look,
+// unless a message has granted the call's lock.
 func TestTickets(t *testing.T) {
 	client := onMiniredis(t)
 	answer := func(script string) rueidis.RedisResult {

@@ -43,8 +43,7 @@ func (c lateClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisRe
 	return rueidis.RedisResult{}
 }
 
-// An answer that comes at the moment at which nobody waits for it any more does not mean that the
-// client ignores contexts.
+// An answer that comes just when the wait for it ends does not mean that the client ignores contexts.
 func TestClient_RepliesAtTheEndOfAContext(t *testing.T) {
 	client := onMiniredis(t)
 	for after, deaf := range map[time.Duration]bool{0: false, time.Second: true} {
@@ -54,7 +53,7 @@ func TestClient_RepliesAtTheEndOfAContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
 			way.Do(&Wait{Ctx: ctx, Limit: time.Minute}, &protocol.Call{Key: "42"})
-			require.Equal(t, deaf, way.deaf.Load())
+			require.Equal(t, deaf, way.ignoresCtx.Load())
 		})
 	}
 }
@@ -72,7 +71,7 @@ func (c stubClient) Do(ctx context.Context, command rueidis.Completed) rueidis.R
 	return c.do(ctx)
 }
 
-// heardNow has the node heard from just now, when all connections have been made.
+// heardNow makes it look as if all connections were made, and the node was heard from just now.
 func (s *Node) heardNow() {
 	s.belief.WarmedUp()
 	s.GotMessage(s.client.Clock.Now())
@@ -91,7 +90,7 @@ func withNode(t *testing.T, test func(t *testing.T, open func(do func(context.Co
 	})
 }
 
-// A command waits for as long as its caller does, although no timer of its own runs at first.
+// A command ends with its caller's wait, although it has no timer of its own at first.
 func TestBound_LastsAsLongAsItsCaller(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
@@ -145,7 +144,7 @@ func TestWatchdog_Rests(t *testing.T) {
 	})
 }
 
-// A client that may want to see each command sees each, also where many wait, for as long as the server says nothing.
+// A client that may want to see each command sees each, even if many wait since the server is silent.
 func TestQueue_OneCommandAtATime(t *testing.T) {
 	const many = apartDrivers + 100
 	withNode(t, func(t *testing.T, open func(do func(context.Context) rueidis.RedisResult) *Client) {
@@ -174,8 +173,7 @@ func TestQueue_OneCommandAtATime(t *testing.T) {
 	})
 }
 
-// A message tells that the server is there, as a reply does. It does not tell whether
-// connections for commands have been made.
+// A message shows that the server is there, as a reply does. It does not show that connections for commands have been made.
 func TestNode_MessageMakesItHealthy(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		way := open(nil)
@@ -217,8 +215,7 @@ func (c oldConnection) B() rueidis.Builder                                      
 func (c oldConnection) Do(context.Context, rueidis.Completed) rueidis.RedisResult { return c.of.info }
 func (oldConnection) Close()                                                      {}
 
-// Where no connection looks new, they are not made without a pause, and for no longer than the node is
-// suspect.
+// If no connection looks new, there is a pause between attempts, and they end when the node is no longer suspect.
 func TestFresh_NoConnectionLooksNew(t *testing.T) {
 	client := onMiniredis(t)
 	info := client.Do(t.Context(), client.B().Eval().Script("return 'id=1 age=86400 db=0'").Numkeys(0).Build())
@@ -249,7 +246,7 @@ func (c *silentPing) Do(context.Context, rueidis.Completed) rueidis.RedisResult 
 	return rueidis.NewErrorResult(rueidis.ErrClosing)
 }
 
-// However many ask whether the client is closed, one question is under way, and all have its answer.
+// However many callers ask whether the client is closed, one question is under way, and all of them get its answer.
 func TestClient_OneQuestionWhetherItIsClosed(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {

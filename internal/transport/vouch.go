@@ -17,14 +17,15 @@ import (
 
 // vouching is how a client for Sentinel learns whether its server is still the master.
 //
-// A master that is frozen, deposed, and resumes answers as a master until it is demoted, some 10 s later: over old connections
-// and new ones, at once, even to a process that noticed nothing because it sent nothing. Only the Sentinels know. So, while
+// A master may freeze, be deposed, and resume. It then answers as a master until it is demoted, some 10 s later, over old and
+// new connections, even to a process that noticed nothing because it sent nothing. Only the Sentinels know better. So, while
 // there is a watch:
 //
-//   - What they publish before a failover raises a doubt, even if the node is idle. Then replies to earlier commands are late.
+//   - The events that they publish before a failover raise a doubt, even if the node is idle. Replies to earlier commands are
+//     late then.
 //   - On a suspect node a way is used only once the Sentinels vouch for the server that it leads to; see sentinel.Judge. They
 //     are asked after that server has greeted.
-//   - A process that was frozen has missed what they published. That raises a doubt, too: a timer notices, or the next command.
+//   - A process that was frozen has missed events. That raises a doubt, too, which a timer or the next command notices.
 //   - The client may go back to a former master, if the Sentinel that it follows ends, and the next one lags. So a reply that may
 //     obtain a lock counts only if the client uses the server for which they vouched.
 //   - A broken connection makes the node suspect, since the process may have been cut off from the Sentinels, too.
@@ -37,15 +38,15 @@ import (
 //	node            healthy | doubted: nothing is sent                    |
 //	client                                                  changes to the successor, for which they vouch
 //
-// To vouch for it they need not name a server: see sentinel.Verdict.Suffices for what is believed in the end if most do not
-// answer, find it down, or do not agree.
+// If most Sentinels do not answer, find the server down, or do not agree, it is believed in the end all the same: see
+// sentinel.Verdict.Suffices.
 type vouching struct {
-	mu    sync.Mutex                // for the beginning
-	watch atomic.Pointer[Sentinels] // nil: there is none; set after log and ends
-	log   func(level slog.Level, message string, about ...slog.Attr)
-	said  atomic.Bool   // it was logged that they do not vouch
-	young atomic.Bool   // the client's connections were made just before the watch, with an address that a Sentinel named
-	ends  chan struct{} // closed when the watch is
+	mu     sync.Mutex                // guards the beginning of the watch
+	watch  atomic.Pointer[Sentinels] // nil: there is none; set after log and ends
+	log    func(level slog.Level, message string, about ...slog.Attr)
+	logged atomic.Bool   // it was logged that they do not vouch
+	young  atomic.Bool   // the client's connections were made just before the watch, with an address that a Sentinel named
+	ends   chan struct{} // closed when the watch is
 }
 
 // Sentinels are those of a client's master set; see sentinel.Watch.
@@ -59,15 +60,15 @@ type Sentinels interface {
 
 const (
 	answerWait = 3 * belief.Tick    // for the Sentinels, plus two round trips
-	firstWord  = 3 * belief.Connect // for the Sentinels when the watch begins: each hangs once, and is dialled again
+	firstWord  = 3 * belief.Connect // for the Sentinels when the watch begins: each may hang once, and be dialled again
 )
 
 // LedBySentinel notes that the client's connections have just been made, to the master that a Sentinel names.
 func (t *Client) LedBySentinel() { t.vouching.young.Store(true) }
 
-// Watch has the client's Sentinels asked from now on, unless that has begun before. Its server is doubted until they have vouched
-// for it: a failover may be under way, and connections that other registries on the client have made may lead to a master that
-// was deposed. Heard is closed when they have said their first word, or have not in time.
+// Watch begins to ask the client's Sentinels, unless a watch has begun before. The client's server is in doubt until they vouch
+// for it: a failover may be under way, and connections that other registries have made on the client may lead to a deposed
+// master. Heard is closed when the Sentinels have answered for the first time, or the time for that is over.
 func (t *Client) Watch(
 	w Sentinels, log func(level slog.Level, message string, about ...slog.Attr),
 ) (heard <-chan struct{}) {
@@ -161,8 +162,8 @@ type way struct {
 	asking chan struct{} // closed when the Sentinels have been asked; nil: they are not asked now
 }
 
-// ask has the Sentinels asked about a way, unless that is under way. It returns what to wait for, until when at most. The caller
-// holds the mutex.
+// ask asks the Sentinels about a way in the background, unless it is too early or they are being asked. Wait for done, until
+// due at most; if it is too early, done is nil, which blocks. The caller holds the mutex.
 func (f *freshConns) ask(w *way, now clock.Instant) (done <-chan struct{}, due clock.Instant) {
 	if again := w.Again(); w.asking == nil && now < again {
 		return nil, again
@@ -183,39 +184,39 @@ func (f *freshConns) learn(w *way) {
 	w.asking = nil
 }
 
-// vouch asks the Sentinels about a way, and notes what they say. The server may refuse it: then it is never greeted.
+// vouch asks the Sentinels about a way, and notes what they say. If the server refuses connections, the way is never greeted.
 func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant) {
 	t, limit := s.client, s.Plus(answerWait)
 	asked = t.Clock.Now()
 	verdict := (*t.vouching.watch.Load()).Ask(w.Address, limit, limit)
 	now = t.Clock.Now()
-	s.noticeStandstill() // else a timer may find it out too late; what the Sentinels said before it does not count
+	s.noticeStandstill() // a timer may notice too late; what the Sentinels said before a standstill does not count
 	waited, used := w.Waited(now), s.present() == w.Address
 	says = word(verdict, waited)
 	if used {
 		s.follow(s.belief.Told(says, w.Address, asked, now), now)
 	}
 	if says != belief.Vouching {
-		t.vouching.sayWaits(verdict, waited, w.Address)
+		t.vouching.logWait(verdict, waited, w.Address)
 	} else if used && w.Greeted != clock.Never && !s.belief.DoubtedSince(asked) { // mutant: believed again too soon
-		t.vouching.sayGoesOn(verdict, w.Address)
+		t.vouching.logEndOfWait(verdict, w.Address)
 	}
 	return says, asked, now
 }
 
-// sayGoesOn logs that the wait is over.
-func (v *vouching) sayGoesOn(verdict sentinel.Verdict, address string) {
-	if v.said.Swap(false) {
+// logEndOfWait logs that locks are granted again, if it was logged that they wait.
+func (v *vouching) logEndOfWait(verdict sentinel.Verdict, address string) {
+	if v.logged.Swap(false) {
 		v.log(slog.LevelInfo, "locks are granted again",
 			slog.String("server", address), slog.String("sentinels", verdict.String()))
 	}
 }
 
-// sayWaits logs what is waited for, once, unless that has just begun.
-func (v *vouching) sayWaits(verdict sentinel.Verdict, waited time.Duration, address string) {
+// logWait logs once why no lock is granted, when that has lasted for a second.
+func (v *vouching) logWait(verdict sentinel.Verdict, waited time.Duration, address string) {
 	about := slog.String("server", address)
 	switch {
-	case waited < belief.Connect || v.said.Swap(true):
+	case waited < belief.Connect || v.logged.Swap(true):
 	case verdict == sentinel.Unknown:
 		v.log(slog.LevelWarn,
 			"no lock is granted for now: most Sentinels do not say whether the server is the master", about,

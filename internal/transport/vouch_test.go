@@ -142,7 +142,7 @@ type vouched struct {
 	about [][]slog.Attr // of each line
 }
 
-// ofNoDatabase has the server not say which database a client's connections use, so that nobody asks.
+// ofNoDatabase notes that the server does not say which database a client's connections use, so that it is not asked.
 func ofNoDatabase(t *Client) *Client {
 	t.pool.one = true
 	t.pool.selected.Store(new(string))
@@ -178,8 +178,8 @@ func (v *vouched) send(limit time.Duration) Reply {
 	return v.Do(&Wait{Ctx: context.Background(), Limit: limit}, &protocol.Call{Key: "42"})
 }
 
-// A process that is idle while its master is deposed hears the Sentinels' doubt. From then on nothing is sent until they vouch,
-// for the successor once the client has changed, or for the same server, if it was not replaced.
+// A process that is idle while its master is deposed hears the Sentinels' doubt. From then on nothing is sent until they vouch:
+// for the successor, once the client has changed to it, or for the same server, if it was not replaced.
 func TestVouching_ADeposedMaster(t *testing.T) {
 	for name, c := range map[string]struct {
 		says    sentinel.Verdict
@@ -221,8 +221,8 @@ func TestVouching_ADeposedMaster(t *testing.T) {
 	}
 }
 
-// Whom no Sentinel replaces is believed after a while even if they do not vouch; the log says what is waited for, and that it is
-// over.
+// A server that no Sentinel replaces is believed after a while, even if they do not vouch for it. The log says what locks wait
+// for, and when the wait is over.
 func TestVouching_ItIsWaitedForSoLong(t *testing.T) {
 	const another = "no lock is granted for now: most Sentinels name the server as the master, but some name another"
 	for verdict, says := range map[sentinel.Verdict]string{
@@ -247,8 +247,8 @@ func TestVouching_ItIsWaitedForSoLong(t *testing.T) {
 	}
 }
 
-// A master may be frozen for longer than any doubt that time ends. A process that is idle meanwhile does not believe it when it
-// goes on: whatever raised the doubt, and whatever it was told when it asked.
+// A master may be frozen for longer than any doubt that ends with time. A process that is idle meanwhile does not believe the
+// master when it resumes, whatever has raised the doubt, and whatever the Sentinels have said when they were asked.
 func TestVouching_HoweverLongItWasFrozen(t *testing.T) {
 	const frozen = 10 * time.Minute
 	asks := func(v *vouched) {
@@ -285,7 +285,7 @@ func TestVouching_HoweverLongItWasFrozen(t *testing.T) {
 	})
 }
 
-// What one process alone has noticed passes with time, if the Sentinels say nothing else when they are asked.
+// A silence that only one process has noticed passes with time, if the Sentinels do not object when they are asked.
 func TestVouching_ASilenceOfThisProcess(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		v.First.foundSilent(v.Clock.Now(), v.Clock.Now())
@@ -317,7 +317,7 @@ func TestVouching_ItIsReplaced(t *testing.T) {
 	})
 }
 
-// The client's last registry is closed while a command waits for a word of the Sentinels: it is not sent, and no driver goes on.
+// The client's last registry is closed while a command waits for the Sentinels. The command is not sent, and no driver goes on.
 func TestVouching_ClosedWhileACommandWaits(t *testing.T) {
 	withVouched(t, sentinel.Replaced, func(t *testing.T, v *vouched) {
 		v.doubt()
@@ -336,8 +336,8 @@ func TestVouching_ClosedWhileACommandWaits(t *testing.T) {
 	})
 }
 
-// After the last registry of a suspect node is closed nothing is obtained there, also when it has been heard from; what removes
-// goes.
+// After the last registry of a suspect node is closed, nothing is obtained there, even if the node has been heard from.
+// Removals are sent.
 func TestVouching_AfterItWasClosed(t *testing.T) {
 	withVouched(t, sentinel.Replaced, func(t *testing.T, v *vouched) {
 		v.doubt()
@@ -383,7 +383,7 @@ func TestVouching_UnderWay(t *testing.T) {
 	}
 }
 
-// Without Sentinels to ask, the client's change alone tells: a reply of the server that it has left is late.
+// Without Sentinels to ask, only the client's change to another server tells: a reply of the server that it has left is late.
 func TestVouching_NobodyToAsk(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -403,8 +403,8 @@ func TestVouching_NobodyToAsk(t *testing.T) {
 	})
 }
 
-// The client may go back to a former master, of which no Sentinel publishes anything. What it obtains there does not
-// count; nor what it obtained from the other one, if that is known only afterwards.
+// The client may go back to a former master, which no Sentinel publishes. A lock that it obtains there does not count; nor does
+// one that it obtained from the other server, if the change is known only afterwards.
 func TestVouching_TheClientChanges(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		obtain := func(limit time.Duration) Reply {
@@ -451,8 +451,8 @@ func TestVouching_OldConnections(t *testing.T) {
 	})
 }
 
-// A process that begins during a failover sends nothing until the Sentinels have vouched. If none answers, it does not wait
-// for them.
+// A process that begins during a failover sends nothing until the Sentinels have vouched. If no Sentinel answers, it does not
+// wait for them.
 func TestVouching_TheFirstWord(t *testing.T) {
 	for first, suspect := range map[sentinel.Verdict]bool{
 		sentinel.Vouched: false, sentinel.Unknown: false, sentinel.Down: true, sentinel.Replaced: true,
@@ -503,7 +503,7 @@ func TestVouching_NoFirstWordAboutOldConnections(t *testing.T) {
 	})
 }
 
-// What is said of a server that the client has left meanwhile says nothing about its successor.
+// The Sentinels' first word about a server that the client has left meanwhile says nothing about its successor.
 func TestVouching_TheFirstWordIsOfAnother(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -518,7 +518,8 @@ func TestVouching_TheFirstWordIsOfAnother(t *testing.T) {
 	})
 }
 
-// While the first word is waited for, calls ask, too. That nobody answers them is no doubt: it ends with the wait.
+// While the registry waits for the Sentinels' first word, calls ask, too. If they get no answer, that raises no new doubt: the
+// first one ends with the wait.
 func TestVouching_CallsBeforeTheFirstWord(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -573,7 +574,7 @@ func (r *raised) Ask(address string, limit, rest time.Duration) sentinel.Verdict
 	return r.witnesses.Ask(address, limit, rest)
 }
 
-// A process that stood still has heard nothing. Its first command finds that out, before a timer can.
+// A process that stood still has heard no events. Its first command notices that, before a timer can.
 func TestVouching_AfterAStandstill(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		const running = 10 * time.Second
@@ -621,7 +622,7 @@ func TestVouching_AStandstillAfterTheAnswers(t *testing.T) {
 	})
 }
 
-// A connection that is made anew may lead to a master that was deposed while the process was cut off, from the Sentinels, too.
+// A connection that is made anew may lead to a master that was deposed while the process was cut off, also from the Sentinels.
 func TestVouching_AfterABreak(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		breaks := true
@@ -640,7 +641,7 @@ func TestVouching_AfterABreak(t *testing.T) {
 	})
 }
 
-// That a command had no reply which was sent before the fresh connection was made says nothing about that.
+// If a command had no reply that was sent before the fresh connection was made, that says nothing about the connection.
 func TestVouching_AnOlderSilence(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		v.doubt()
@@ -655,7 +656,7 @@ func TestVouching_AnOlderSilence(t *testing.T) {
 	})
 }
 
-// A write that replicas must have goes to no server that may be replaced either, and does not count if it is doubted meanwhile.
+// A write that replicas must have is not sent to a server in doubt either, and does not count if a doubt is raised meanwhile.
 func TestVouching_Replicated(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		replicated := func() Reply {
@@ -701,7 +702,8 @@ func TestVouching_ReplicatedAfterItWasClosed(t *testing.T) {
 	})
 }
 
-// A connection for such writes that was made since the server became suspect takes no more of them once it is silent, too.
+// A connection for such writes may have been made since the server became suspect. Once it is silent, too, it takes no more
+// writes.
 func TestVouching_ReplicatedOverASilentConnection(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		v.doubt()
@@ -729,8 +731,8 @@ func TestVouching_ReplicatedOverASilentConnection(t *testing.T) {
 	})
 }
 
-// The log says that locks go on when they do: not while the server for which the Sentinels vouch refuses connections, nor when it
-// was left, or doubted anew, while they were asked.
+// The log says that locks are granted again only when they are: not while the server for which the Sentinels vouch refuses
+// connections, nor if the client left it, or a new doubt was raised, while they were asked.
 func TestVouching_LocksGoOn(t *testing.T) {
 	const goOn = "locks are granted again"
 	for name, still := range map[string]func(v *vouched){
@@ -773,8 +775,8 @@ func TestVouching_LocksGoOn(t *testing.T) {
 	}
 }
 
-// The Sentinels are asked also while the master refuses connections: the one that the client follows may be the last to tell it
-// of the successor, and their answers show that.
+// The Sentinels are asked even while the master refuses connections. The one that the client follows may be the last to tell it
+// of the successor, and the answers show that.
 func TestVouching_TheServerRefusesConnections(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		asked := func() int {

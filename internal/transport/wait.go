@@ -22,11 +22,11 @@ type Reply struct {
 	Cut        bool              // there is no reply, because the caller's context ended
 	ReadBack   protocol.ReadBack // of a call that reads back
 	ReplicaErr error             // why the master's reply does not count: too few replicas have the write, see WithReplicas
-	elsewhere  bool              // a replica refused it, to which an older connection led: the address may lead elsewhere now
+	elsewhere  bool              // a replica refused it, at the end of an older connection: the address may lead elsewhere now
 }
 
-// Confirmed decodes the reply to a renewal or a removal, see [protocol.Confirmed]. A write that too few replicas have has
-// failed.
+// Confirmed decodes the reply to a renewal or a removal, see [protocol.Confirmed]. If too few replicas have the
+// write, it has failed.
 func (r Reply) Confirmed() (n int64, err error) {
 	if n, err = protocol.Confirmed(r.RedisResult); err == nil {
 		err = r.ReplicaErr // mutant: short renewal
@@ -34,7 +34,7 @@ func (r Reply) Confirmed() (n int64, err error) {
 	return n, err
 }
 
-// Confirmed sends a write whose reply is a number. Unknown: it may have been executed, or may be yet, whatever the error is.
+// Confirmed sends a write whose reply is a number. Unknown: the write may have been executed, or may still be, whatever err is.
 func (t *Client) Confirmed(p *Wait, c *protocol.Call) (n int64, unknown bool, err error) {
 	reply := t.Do(p, c)
 	if n, err = protocol.Confirmed(reply.RedisResult); err == nil {
@@ -53,7 +53,7 @@ type Wait struct {
 	Since    clock.Instant // from when Limit counts, and Grace if ctx has ended by then; 0: now
 	Limit    time.Duration
 	Near     time.Duration // Limit without its round trips, which may become longer; 0: Limit does not depend on them
-	Grace    time.Duration // how long after the end of ctx, within 100 ms: the end may be noticed late, see bound.begin
+	Grace    time.Duration // how long it waits after the end of ctx, which is noticed up to 100 ms late, see bound.begin
 	Lease    time.Duration // the lease that the reply is about, see RoundTrip.Late; 0: none
 	holds    time.Duration // how long the command itself may block at the server
 	Obtains  bool          // it may obtain a lock, and its reply says whether it did
@@ -90,12 +90,12 @@ func (p *Wait) Left(c clock.Clock) time.Duration {
 	return left
 }
 
-// Again reports whether a call whose reply came late, perhaps from a former master, asks once more: while it has time left, and
-// its caller waits.
+// Again reports whether a call asks once more if its reply came late, perhaps from a former master. It does while it has time
+// left and its context has not ended.
 func (p *Wait) Again(c clock.Clock) bool { return p.Left(c) > 0 && p.Ctx.Err() == nil }
 
-// Explain returns why a call fails whose command ended with err, if it does. Cut: there is no reply because the caller's
-// context ended.
+// Explain returns the error of a call whose command ended with err; nil if it succeeded. Cut: there is no reply because the
+// caller's context ended.
 func (p *Wait) Explain(cut bool, err error) error {
 	if cut {
 		return fault.Explain(fault.Ended(p.Ctx), fault.AsUnavailable(fault.NoAnswer))

@@ -62,8 +62,8 @@ func (c *lonelyConnection) DoMulti(ctx context.Context, commands ...rueidis.Comp
 	return c.lonely.DoMulti(ctx, commands...)
 }
 
-// A command that waits for replicas takes longer than the way to the server: it is no sample of that. Else a lease would have to
-// be long, and a lock would be refused that has a short one.
+// A command that waits for replicas takes longer than a round trip, so it is no sample of one. Otherwise locks with short
+// leases would be refused.
 func TestRoundTrip_WaitingForReplicasIsNoSample(t *testing.T) {
 	client := onMiniredis(t)
 	answer := func(script string) rueidis.RedisResult {
@@ -101,8 +101,8 @@ func TestRoundTrip_WaitingForReplicasIsNoSample(t *testing.T) {
 	})
 }
 
-// When a connection takes no more writes, since it waits for the replicas of earlier ones, a write goes over another, whenever it
-// comes.
+// While a connection waits for the replicas of earlier writes, it may take no more. Then a write goes over another connection,
+// whenever it comes.
 func TestReplicas_AWriteIsNotLeftBehindOthers(t *testing.T) {
 	client := onMiniredis(t)
 	answer := func(script string) rueidis.RedisResult {
