@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Where each timer is late, as on a machine that has too much to do, a server that answers nothing is suspect all the same: what
-// is excused is bounded in all. A reply that comes after that is not excused either.
+// On a machine where every timer is late, since it has too much to do, a server that answers nothing is suspect all the same:
+// the time that is excused is bounded. A reply that comes after that time is not excused either.
 func TestAlarm_EachTimerIsLate(t *testing.T) {
 	begun := clock.Instant(time.Hour)
 	for name, s := range map[string]*State{"known": near(), "not known": {}} {
@@ -32,7 +32,8 @@ func TestAlarm_EachTimerIsLate(t *testing.T) {
 	}
 }
 
-// A command that was not sent yet, or whose way turns out to be longer, is waited for as long as one that is sent now.
+// A command that was sent later than its alarm was set, or whose round trip turns out to be longer, has as much time as one
+// that is sent now.
 func TestAlarm_IsSetAnew(t *testing.T) {
 	s, a, now := near(), Alarm{}, clock.Instant(time.Hour)
 	a.Set(s, now)

@@ -12,9 +12,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Each dialogue is what happens to a process and its server, a line for each event: when in milliseconds, what, and, behind an
-// arrow, what is believed then and what is to be done. At first all connections have been made, the round trip is 1 ms, and
-// nothing was sent for a while. Commands have numbers. Their alarms are set when they are sent, and rung by "timer".
+// Each dialogue is between a process and its server, with a line for each event: the time in milliseconds, the event, and,
+// after an arrow, what is believed then and what is to be done. At first all connections have been made, the round trip is 1
+// ms, and nothing was sent for a while. Commands have numbers. Their alarms are set when they are sent, and ring at "timer".
 var dialogues = map[string]string{
 	"a master that answers": `
 		2000 look         -> idle
@@ -242,7 +242,7 @@ func TestState_Dialogues(t *testing.T) {
 
 func milliseconds(n int) clock.Instant { return clock.Instant(n) * clock.Instant(time.Millisecond) }
 
-// hear takes an event, and returns what is said behind the arrow.
+// hear takes an event, and returns what stands after the arrow.
 func (s *talk) hear(event, about string) []string {
 	if outcome, is := map[string]Exchange{
 		"reply": {}, "trusted": {Trusted: true}, "left": {Left: true}, "leave": {Outcome: Unanswered}, "broken": {Outcome: Broken},

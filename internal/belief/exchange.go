@@ -11,11 +11,11 @@ type Exchange struct {
 	Outcome    Outcome
 	Sent, Came clock.Instant
 	Trip       RoundTrip     // known before the reply
-	Lease      time.Duration // that the reply is about; 0: none
+	Lease      time.Duration // the lease that the reply is about; 0: none
 	Holds      time.Duration // how long the command itself may block at the server
 	Obtains    bool          // its reply says whether it obtained a lock
 	Probes     bool          // it was sent in the place of one that was given up
-	Excused    bool          // the reply may be late because this process stood still, see Alarm. It is late all the same
+	Excused    bool          // the reply may have taken long because this process stood still, see Alarm; it may still be late
 	Left       bool          // the client has left the server meanwhile, or the Sentinels have begun to doubt it
 	Trusted    bool          // it came on a way that was chosen after the server had become suspect
 }
@@ -38,11 +38,11 @@ type Answer uint8
 const (
 	Believed Answer = iota // or there is none
 	Late                   // it may come from a deposed master: ask again
-	Doubtful               // late, and the server is suspect, or closed: ask again on a connection that is made from now on
+	Doubtful               // late, and the server is suspect or closed: ask again on a new connection
 )
 
-// Judge takes a reply, or that none came while its caller waited, and says whether it is believed, and what to do. A caller that
-// gave up says nothing about the server: something is asked in its place.
+// Judge takes a reply, or that none came while its caller waited. It says how far the reply is believed, and what to do. If the
+// caller gave up, that says nothing about the server, so a probe is sent in the place of the command.
 func (s *State) Judge(x Exchange) (a Answer, do Acts) {
 	took := x.Sent.Until(x.Came) // mutant: no answer is late
 	late := false
@@ -64,7 +64,7 @@ func (s *State) Judge(x Exchange) (a Answer, do Acts) {
 		late = true
 	}
 	switch {
-	case late && (s.IsSuspect(x.Came) || s.Closed()): // a closed one would be suspect, and its own connections prove nothing
+	case late && (s.IsSuspect(x.Came) || s.Closed()): // a closed server is never suspect, but its connections prove as little
 		return Doubtful, do
 	case late:
 		return Late, do

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// looked is what looks came to: how many there were, and how many connections were closed.
+// looked is the result of looks: how many there were, and how many connections were closed.
 func looked(l *Looks, meets func(look int) (Role, int64)) (looks, closed int) {
 	for ; !l.Enough(); looks++ {
 		quits, over := l.Met(meets(looks))
@@ -21,7 +21,7 @@ func looked(l *Looks, meets func(look int) (Role, int64)) (looks, closed int) {
 	return looks, closed
 }
 
-// Looks end when it is sure that all connections lead to the master, and also where that cannot be known.
+// Looks end when all connections certainly lead to the master, and also if that cannot be known.
 func TestLooks(t *testing.T) {
 	for name, c := range map[string]struct {
 		meets         func(look int) (Role, int64)
@@ -48,7 +48,8 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// A question that is refused is asked again later each time; one that ends the connection, once by chance, only an hour later.
+// A question that is refused is asked again after a pause that grows. If it ends the connection for the second time, it is
+// asked again an hour later; the first time may be chance.
 func TestRefusals(t *testing.T) {
 	var r Refusals
 	now := milliseconds(5000)

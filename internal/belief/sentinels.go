@@ -19,12 +19,12 @@ import (
 //	doubted  only a way for which the Sentinels vouch is used; a process that wants to send asks them; an idle one does not
 //	vouched  commands go over that way; a silence that is noticed by this process alone begins here, too: it passes with time
 type sentinels struct {
-	spoke  atomic.Int64           // an instant: when their first word was heard, or was no longer waited for; 0: not yet
+	spoke  atomic.Int64           // an instant: when their first word came, or the wait for it ended; 0: not yet
 	beat   atomic.Int64           // an instant: when this process was last seen to run; 0: nobody looks
 	server atomic.Pointer[string] // the address of the server that was believed last; set before doubt of it ends; nil: none was
 }
 
-// BeatEvery is how often a process shows that it runs. Two beats that are missing are a Pause.
+// BeatEvery is how often a process shows that it runs. If two beats are missing, it stood still for a Pause.
 const BeatEvery = Pause * 2 / 5
 
 // askAgain is the pause before the Sentinels are asked again: a failover takes much longer.
@@ -48,8 +48,9 @@ func (s *State) Watched(now clock.Instant) {
 	s.Doubt(now) // mutant: begins without doubt
 }
 
-// Doubt makes the server suspect until vouched ends that: its master may have been replaced, or may be about to be. Time does not
-// end it: a master may be frozen for any time, and a process that was idle meanwhile would believe it when it goes on.
+// Doubt makes the server suspect until vouched ends the doubt: the master may have been replaced, or be about to be replaced.
+// Time alone does not end the doubt. A master may be frozen for any time, and a process that was idle meanwhile would believe
+// it when it resumes.
 func (s *State) Doubt(at clock.Instant) {
 	s.change(func(next *standing) { next.doubt(at) })
 }
@@ -72,8 +73,8 @@ func (s *State) InDoubt() bool { return s.view().inDoubt }
 // DoubtedSince reports whether doubt was raised since the Sentinels were asked.
 func (s *State) DoubtedSince(asked clock.Instant) bool { return s.view().doubtedAt > asked }
 
-// vouched ends a doubt: the Sentinels, asked at some time, vouch for the server that is in use. It stays suspect until some time.
-// If doubt was raised since they were asked, it lasts.
+// vouched ends a doubt: the Sentinels vouch for the server that is in use. A doubt that was raised after they were asked lasts.
+// The server stays suspect until the given time.
 func (s *State) vouched(asked, until clock.Instant) {
 	s.change(func(next *standing) {
 		if next.inDoubt && next.doubtedAt <= asked { // mutant: newer doubt forgotten
@@ -90,8 +91,9 @@ func (s *State) Beat(now clock.Instant) Acts {
 	return do
 }
 
-// StoodStill notices that the process stood still for so long that the Sentinels may have begun and ended a failover. A command
-// is the event, unless the server has just been heard from: it notices that before the timer fires, or an event arrives.
+// StoodStill notices that the process stood still for so long that the Sentinels may have begun and ended a failover. It is
+// called before a command is sent, unless the server has just been heard from: the command may come before the timer fires, or
+// an event of the Sentinels arrives.
 func (s *State) StoodStill(now clock.Instant) (do Acts) {
 	beat := s.beat.Load()
 	if beat == 0 || clock.Instant(beat).Until(now) < Pause {
@@ -106,8 +108,8 @@ func (s *State) StoodStill(now clock.Instant) (do Acts) {
 // Believed returns the address of the server that was believed last; nil: none was.
 func (s *State) Believed() *string { return s.server.Load() }
 
-// Switched is the event that the client uses another server than the one that was believed last. That is a doubt. While there is
-// one, the ways to a suspect server lead only to what the Sentinels vouch for, and that is noted first.
+// Switched is the event that the client uses another server than the one that was believed last. It raises a doubt, unless
+// there is one already. Then only a way for which the Sentinels vouch is used anyway, and Told notes its server before that.
 func (s *State) Switched(now clock.Instant) Acts {
 	if s.InDoubt() {
 		return 0
@@ -115,11 +117,14 @@ func (s *State) Switched(now clock.Instant) Acts {
 	return s.Doubted(now)
 }
 
-// FirstWord is the event that the Sentinels have said their first word about the server at an address, or have not in time. It
-// ends the doubt with which the watch began at some time, unless they have raised another one. Young: the client's connections
-// were made just before the watch, to a server that a Sentinel had just named. Then the doubt also ends if they do not answer:
-// nothing else speaks against the server, and locks would be lost for nothing. Older connections may lead to a deposed master,
-// until it is demoted. Used: the client still uses that server.
+// FirstWord is the event that the Sentinels have answered for the first time about the server at an address, or that the wait
+// for that is over. It ends the doubt with which the watch began, if that is still the newest doubt, the client still uses the
+// server (used), and one of these holds:
+//
+//   - The Sentinels vouch for the server.
+//   - They do not answer, and the client's connections are young: they were made just before the watch, to a server that a
+//     Sentinel had just named. Nothing else speaks against the server, and locks would be lost for nothing. Older connections
+//     may lead to a deposed master that is not demoted yet.
 func (s *State) FirstWord(w Word, address string, used, young bool, began, now clock.Instant) {
 	nobody := w == Unheard && young // mutant: old connections trusted
 	if (nobody || w == Vouching) && used {
@@ -129,12 +134,12 @@ func (s *State) FirstWord(w Word, address string, used, young bool, began, now c
 	s.spoke.Store(int64(now))
 }
 
-// Told is the event that the Sentinels have said something of the server at an address, which the client uses; asked is when they
-// were asked. A server for which they do not vouch is in doubt, even if this process sends nothing from now on. If they say
-// nothing, that is no new doubt before their first word was due.
+// Told is the event that the Sentinels have said something of the server at an address, which the client uses. Asked is when
+// they were asked. If they do not vouch for the server, it is in doubt, even if this process sends nothing from now on. If they
+// say nothing, that is no new doubt unless their first word was due.
 //
-// A doubt that is raised while this happens is not lost: it is newer than the question, so neither does the word end it, nor is
-// the way used, see Way.
+// A doubt that is raised at the same time is not lost. It is newer than the question, so this word does not end it, and the way
+// is not used, see Way.
 func (s *State) Told(w Word, address string, asked, now clock.Instant) (do Acts) {
 	spoke := clock.Instant(s.spoke.Load())
 	switch {
@@ -143,7 +148,7 @@ func (s *State) Told(w Word, address string, asked, now clock.Instant) (do Acts)
 		s.vouched(asked, now.Add(Old))
 	case w == Unheard && (spoke == 0 || asked < spoke):
 	default:
-		idle := !s.IsSuspect(now) // a silence has passed meanwhile, and commands were sent
+		idle := !s.IsSuspect(now) // the suspicion has passed meanwhile, so commands may have been sent
 		s.Doubt(asked)
 		if idle {
 			do = s.FoundSilent(now, now)
@@ -183,5 +188,5 @@ func (w *Way) Told(word Word, asked, now clock.Instant) {
 // Waited returns for how long a greeted way has waited for the Sentinels.
 func (w *Way) Waited(now clock.Instant) time.Duration { return max(0, w.Greeted.Until(now)) }
 
-// Doubts reports whether doubt was raised of a way for which the Sentinels had vouched: another one is needed then.
+// Doubts reports whether a doubt was raised after the Sentinels had vouched for a way. Then another way is needed.
 func (s *State) Doubts(w *Way) bool { return w.trusted && s.DoubtedSince(w.asked) }

@@ -18,16 +18,17 @@ import (
 //	   └───────────────┴──late or no reply──▶ suspect ──time without any──▶ idle
 //
 // A late reply may come from a master that was frozen and deposed, and then went on with its queued commands. Until it is
-// demoted, it answers everything on its existing connections as a master. So late replies are not believed, and commands on a
-// suspect server go only over a fresh connection, made since then, which the client's address or its Sentinels lead to the new
-// master. If the server was only slow, replies on the fresh connection are believed although they take long. In a cluster
-// they go over a fresh connection to the node that most nodes name as the master; there a broken connection makes the server
-// suspect, too, and so it does where Sentinels are asked.
+// demoted, it answers everything on its existing connections as a master. So late replies are not believed, and commands to a
+// suspect server go only over a fresh connection, made since then:
 //
-// Where Sentinels are asked, time alone does not end what they have raised: see Doubt.
+//   - The client's address, or its Sentinels, lead the fresh connection to the new master. If the server was only slow, replies
+//     on the fresh connection are believed, however long they take.
+//   - On a cluster the fresh connection leads to the node that most nodes name as the master.
+//   - On a cluster, and where Sentinels are asked, a broken connection makes the server suspect, too.
+//   - Where Sentinels are asked, time alone does not end a doubt that they have raised: see Doubt.
 //
-// Each event returns what to do, for whoever has connections. Each reply is an event: so what changes with each is one atomic
-// value, written once in a while. All else changes as a whole, see standing. Of a zero State nothing is known.
+// Each event returns what to do; whoever has the connections does it. Every reply is an event, so a reply changes only one
+// atomic value, and not each time. All else changes as a whole, see standing. Of a zero State nothing is known.
 type State struct {
 	Trips
 	heard    atomic.Int64 // an instant: when the newest reply came, or one of a moment before
@@ -41,9 +42,9 @@ type State struct {
 type standing struct {
 	suspectUntil clock.Instant
 	silentAt     clock.Instant // when the server was found silent; replies to earlier commands are late
-	unanswered   clock.Instant // when the newest command was sent that showed it; connections from before may be silent, too
+	unanswered   clock.Instant // when the newest command was sent that had no reply for too long; older connections may be silent
 	doubtedAt    clock.Instant // when the Sentinels last raised a doubt; what they said before does not count
-	brokeAfter   clock.Instant // when the newest reply before the last break of a connection came
+	brokeAfter   clock.Instant // when the newest reply came before the last break of a connection
 	inDoubt      bool          // it is suspect until its Sentinels vouch for it
 	led          bool          // others name the master: a cluster's nodes, or Sentinels that are asked
 	closed       bool          // it is never suspect again
@@ -55,7 +56,7 @@ type standing struct {
 const HealthyFor = Tick / 10
 
 const (
-	newsRest    = Tick / 80 // a reply this soon after another one tells nothing new: noting each would cost more
+	newsRest    = Tick / 80 // a reply this soon after another one tells nothing new, and is not noted
 	manyReplies = 32        // after these each of the client's few connections has surely been made
 )
 
@@ -85,7 +86,7 @@ func (s *State) view() *standing {
 	return &unknown
 }
 
-// change replaces the standing by one that how has changed, unless it is closed. How may be called several times.
+// change replaces the standing by a copy that how has changed, unless it is closed. How may be called several times.
 func (s *State) change(how func(next *standing)) {
 	for {
 		was := s.standing.Load()
@@ -107,7 +108,7 @@ func (s *standing) suspect(now clock.Instant) bool { return now < s.suspectUntil
 // beSuspect never makes the time shorter for which the server is suspect.
 func (s *standing) beSuspect(until clock.Instant) { s.suspectUntil = max(s.suspectUntil, until) }
 
-// IsHealthy reports whether the server is healthy. Messages count, too: with many waiting processes each sends nothing until a
+// IsHealthy reports whether the server is healthy. Messages count, too: where many processes wait, each sends nothing until a
 // message tells it that its turn has come.
 func (s *State) IsHealthy(now clock.Instant) bool {
 	standing, news := s.view(), clock.Instant(s.messaged.Load())
@@ -124,7 +125,7 @@ func (s *State) IsSuspect(now clock.Instant) bool { return s.view().suspect(now)
 // been made.
 func (s *State) Warm() bool { return s.replies.Load() >= manyReplies }
 
-// Lessons is how many replies are needed to know the round trip anew, on each of the client's connections.
+// Lessons is how many replies are needed to know the round trip anew, and to be sure that all connections are made.
 func (s *State) Lessons() int32 { return max(3, manyReplies-s.replies.Load()) }
 
 // SilentAt returns when the server was last found silent: replies to earlier commands are late.
@@ -143,12 +144,12 @@ func (s *State) LastBreak() clock.Instant { return s.view().brokeAfter }
 // Closed reports whether Close was called.
 func (s *State) Closed() bool { return s.view().closed }
 
-// Barred reports whether the server was suspect when Close was called. Nothing may be obtained there any more: since nobody looks
-// for its successor, a deposed master might grant it.
+// Barred reports whether the server was suspect when Close was called. Nothing may be obtained there any more: nobody looks for
+// its successor, so a deposed master might grant it.
 func (s *State) Barred() bool { return s.view().barred }
 
-// Silence returns for how long a command may have no reply before the server is suspect. Until all connections have surely been
-// made, a command may wait for its connection: that is no silence, but its reply is late as any other.
+// Silence returns how long a command may have no reply before the server is suspect. That is longer until all connections have
+// surely been made, since the command may wait for its connection. Its reply counts as late after the usual time all the same.
 func (s *State) Silence(t RoundTrip) time.Duration {
 	if s.Warm() {
 		return t.Silence()
@@ -165,11 +166,11 @@ func (s *State) Plus(d time.Duration) time.Duration {
 	return t.Plus(d) + 4*t.Base
 }
 
-// Patience returns for how long the server may leave a command without a reply before it is silent.
+// Patience returns how long the server may take to reply before it counts as silent.
 func (s *State) Patience() time.Duration { return s.Silence(s.RoundTrip()) }
 
 // IsSilent reports whether the server is silent: it was found silent, and has not replied since. If nothing was sent since, it
-// may answer again by now: so it is asked, and has the time of a reply, counted from asked.
+// may answer again by now. So it is asked first, and has the time of a reply from then on. Asked is when it was asked.
 func (s *State) IsSilent(asked, now clock.Instant) bool {
 	return s.LastReply() < s.SilentAt() && s.IsSuspect(now) && asked.Until(now) >= s.Plus(Tick)
 }
@@ -189,8 +190,8 @@ func (s *State) WarmedUp() { s.replies.Store(manyReplies) }
 // Led is the event that from now on others name the master: the nodes of a cluster, or Sentinels.
 func (s *State) Led() { s.change(func(next *standing) { next.led = true }) }
 
-// answered is the event that a reply came which is not late. A reply on a trusted way, chosen after the server had become
-// suspect, says nothing about the client's own connections.
+// answered is the event that a reply came in time. If it came on a trusted way, which was chosen after the server had become
+// suspect, it says nothing about the client's own connections.
 func (s *State) answered(came clock.Instant, trusted bool) {
 	last := s.LastReply()
 	if pause := last.Until(came); pause >= newsRest || last <= s.LastBreak() {
@@ -201,8 +202,8 @@ func (s *State) answered(came clock.Instant, trusted bool) {
 	}
 }
 
-// Broke is the event that a connection broke: making another one may take long. A broken fresh connection counts for the client's
-// own ones: while the server is suspect no command goes over those, so their end would go unnoticed.
+// Broke is the event that a connection broke: making another one may take long. If a fresh connection broke, the client's own
+// ones count as broken, too. While the server is suspect no command goes over them, so nothing else would show it.
 func (s *State) Broke(now clock.Instant) Acts {
 	s.replies.Store(0)
 	do := Undedicate
@@ -216,17 +217,17 @@ func (s *State) Broke(now clock.Instant) Acts {
 	return do
 }
 
-// Succeeds is the event that the server has taken over from another one. If that is suspect, the client may not know its
-// successor, and still ask the former one.
+// Succeeds is the event that the server has taken over from former. If former is suspect, the server becomes so, too: the
+// client may not know of the change, and still send to former.
 func (s *State) Succeeds(former *State) {
 	if until := former.view().suspectUntil; until > s.view().suspectUntil {
 		s.change(func(next *standing) { next.beSuspect(until) })
 	}
 }
 
-// FoundSilent is the event that a command had no reply for too long; sent is when that was sent. All replies to commands sent
-// before now are late, even fast ones: a master that was frozen answers everything at once when it goes on. If the server was
-// suspect already, only commands sent since then say anything new: the fresh connection is silent, too.
+// FoundSilent is the event that a command had no reply for too long. Sent is when the command was sent. All replies to commands
+// sent before now are late, even fast ones: a master that was frozen answers everything at once when it resumes. If the server
+// was suspect already, only a command that was sent since then says something new: the fresh connection is silent, too.
 func (s *State) FoundSilent(sent, now clock.Instant) (do Acts) {
 	s.change(func(next *standing) {
 		do = 0
@@ -240,8 +241,9 @@ func (s *State) FoundSilent(sent, now clock.Instant) (do Acts) {
 	return do
 }
 
-// Close ends all suspicion, for good: later removals go over the client's own connections. What it knows of replies to commands
-// that are still under way stays: a deposed master may have granted one of these. A server that is suspect is barred.
+// Close ends all suspicion, for good: later removals go over the client's own connections. If the server was suspect, it is
+// barred. Which replies are late stays known, for commands that are still under way: a deposed master may have granted one of
+// them.
 func (s *State) Close(now clock.Instant) {
 	s.change(func(next *standing) {
 		*next = standing{

@@ -20,7 +20,7 @@ func near() *State {
 	return s
 }
 
-// What is believed of a reply by the time that it took, and by what it is about.
+// How far a reply is believed depends on how long it took, and what it is about.
 func TestState_Judge(t *testing.T) {
 	const ms, sent = time.Millisecond, clock.Instant(time.Minute)
 	for name, c := range map[string]struct {
@@ -72,8 +72,8 @@ func TestState_Judge(t *testing.T) {
 	}
 }
 
-// A word of the Sentinels ends a doubt that is older than the question; no word of theirs is a doubt, unless they have yet to say
-// their first one.
+// If the Sentinels vouch, that ends a doubt that is older than the question. If they do not answer, that is a doubt, unless
+// their first word is not due yet.
 func TestState_Told(t *testing.T) {
 	const began, asked, now = 1000, 2000, 2100
 	for name, c := range map[string]struct {
@@ -140,7 +140,7 @@ func TestState_FirstWord(t *testing.T) {
 	}
 }
 
-// A way is used once the Sentinels vouch for where it leads, until they doubt that.
+// A way is used once the Sentinels vouch for the server to which it leads, until they doubt the server.
 func TestWay(t *testing.T) {
 	s, w := near(), Way{Address: "here", Greeted: milliseconds(1000)}
 	s.Watched(milliseconds(900))
@@ -193,7 +193,7 @@ func TestState_IsSilent(t *testing.T) {
 	require.Equal(t, now, s.LastBreak())
 }
 
-// Until all connections were surely made, a command may wait for its own one.
+// Until all connections have surely been made, a command may have to wait for one.
 func TestState_Warm(t *testing.T) {
 	s := near()
 	require.Equal(t, int32(3), s.Lessons())
@@ -212,7 +212,7 @@ func TestState_Warm(t *testing.T) {
 	require.True(t, s.Warm())
 }
 
-// A command that is under way when nobody has a registry open any more may be answered by a master that was deposed meanwhile.
+// A command may be under way when the last registry is closed. A master that was deposed meanwhile may answer it.
 func TestState_CloseForgetsNoDoubt(t *testing.T) {
 	s := near()
 	s.Watched(1)

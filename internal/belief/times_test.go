@@ -9,8 +9,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// What breaks when one of the times is halved, or doubled. Each fact is how long something takes in the world, and goes well. If
-// the time were half as long, the fact would be twice as long in comparison, and would not go well; and the other way round.
+// The test shows what breaks when one of the times is halved or doubled. Each fact is how long something takes in the world,
+// and goes well with the times as they are. If the time were half as long, the fact would be twice as long in comparison, and
+// would not go well; and the other way round.
 func TestTimes(t *testing.T) {
 	const ms, begun = time.Millisecond, clock.Instant(time.Minute)
 	late := func(by time.Duration) (excused bool) {
@@ -86,7 +87,7 @@ func TestTimes(t *testing.T) {
 	require.GreaterOrEqual(t, Farthest, time.Second, "the farthest supported way needs all of Pause")
 }
 
-// What is refused is asked less often each time: some thirty entries in a server's log in a day.
+// A question that is refused is asked less and less often: it makes some thirty entries a day in the server's log.
 func TestAgainAfter(t *testing.T) {
 	for refusals, after := range map[int]time.Duration{
 		0: Again, 1: Again, 2: 2 * Again, 3: 4 * Again, 6: 32 * Again, 7: MostAgain, 8: MostAgain, 1 << 40: MostAgain,

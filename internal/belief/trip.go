@@ -8,13 +8,14 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Trips measure the round trip to a master: the shortest of the last three consecutive round trips, each of a command that
-// was sent after the reply of the previous one. So a silent master, with any number of commands under way, spoils only one of
-// three samples, and one fast reply shows at once that the master is near. A smoothed estimate would mistake a freeze for a
-// long round trip. When the round trip becomes longer, that is known after three of them.
+// Trips measure the round trip to a master: the shortest of the last three samples, each of a command that was sent after the
+// reply to the one before. So a silent master spoils only one of three samples, however many commands are under way, and one
+// fast reply shows at once that the master is near. A smoothed estimate would mistake a freeze for a long round trip. A round
+// trip that becomes longer is known after three samples.
 //
-// Until there are three, the greeting of the client's connection counts, if it is known, for what is silent or late: it took a
-// round trip, and the process's start made it no shorter. For everything else it may be too long.
+// Until there are three, what is silent or late is judged by the time of the greeting on the client's connection, if it is
+// known. A greeting takes at least a round trip; it may have taken longer because the process was starting, so nothing else is
+// derived from it.
 //
 // Round trips longer than Farthest count as Farthest, and are not supported.
 type Trips struct {
@@ -24,8 +25,8 @@ type Trips struct {
 	greeting atomic.Int64 // how long a server took to greet the client; 0: not known
 }
 
-// Farthest is the longest supported round trip. A way that is not measured counts as so long, and then its silence is a Pause: if
-// it were longer, an outage of that length could not be told from a failover.
+// Farthest is the longest supported round trip. A round trip that is not measured yet counts as that long; the silence of such
+// a server is then a Pause. With a longer silence, an outage of that length could not be told from a failover.
 const Farthest = (Pause - Silence) / 2
 
 const (
@@ -82,8 +83,8 @@ func (r *Trips) RoundTrip() RoundTrip {
 	}
 }
 
-// Sure returns Base; while Base is not known the time of the greeting, or the longest supported round trip: lateness is judged by
-// it.
+// Sure returns the round trip by which lateness is judged: Base, or, while there are not three samples, the time of the
+// greeting, or Farthest.
 func (t RoundTrip) Sure() time.Duration {
 	switch {
 	case t.Known:
@@ -95,11 +96,11 @@ func (t RoundTrip) Sure() time.Duration {
 	}
 }
 
-// Silence is for how long a master may leave a command without a reply before it is suspect: frozen or deposed. Later replies
-// are late.
+// Silence is how long a master may take to reply. After that it is suspect, since it may be frozen or deposed, and the reply is
+// late.
 func (t RoundTrip) Silence() time.Duration { return Silence + 2*t.Sure() }
 
-// Late is after how long a reply about a lease is late: early enough to ask again. Zero means no lease.
+// Late is when a reply about a lease is late: early enough in the lease to ask again. A lease of zero means none.
 func (t RoundTrip) Late(lease time.Duration) time.Duration {
 	if lease == 0 {
 		return t.Silence()
@@ -121,8 +122,8 @@ func (t RoundTrip) ShortestLease() time.Duration {
 	return 6 * t.Base
 }
 
-// Useless reports whether the reply to a command sent with this time left surely comes too late. Then nothing must be sent: no
-// call would take the grant.
+// Useless reports whether the reply to a command that is sent with this time left surely comes too late. Then it must not be
+// sent: no call would take the grant.
 func (t RoundTrip) Useless(left time.Duration) bool { return t.Known && left < t.Base }
 
 // Far reports whether the master is too far away.
