@@ -13,12 +13,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// Resolver finds the master of a slot of a cluster when that is in doubt. Rueidis notices a successor one to two seconds after
-// its promotion, and only after it has given up a silent connection, unless it looks regularly. The resolver asks all nodes at
-// once, and the majority of the answers counts: a node that was frozen has old data.
+// Resolver finds the master of a slot of a cluster when it is not certain which node that is. Rueidis notices a successor one
+// to two seconds after its promotion, and unless it looks regularly, only after it has given up a silent connection. The
+// resolver asks all nodes at once, and the majority of the answers counts: a node that was frozen has old data.
 //
-// Nothing is sent to a master that does not even answer that: its calls try again soon, and one of the next tries goes to its
-// successor. So no caller waits for a silent node when there is a successor.
+// If a master does not even answer this question, nothing else is sent to it. Its calls try again soon, and one of the next
+// tries goes to its successor. So no caller waits for a silent node when there is a successor.
 type Resolver struct {
 	client rueidis.Client
 	clock  clock.Clock
@@ -30,7 +30,7 @@ type Resolver struct {
 	said    Map                      // the majority of the last answers; replaced, never changed
 	heard   clock.Instant            // when they were asked
 	several bool                     // more than one node has answered, or there is only one
-	named   bool                     // the client has known a master by the name that the nodes give it
+	named   bool                     // the client has known at least one master by the name that the nodes give it
 	at      clock.Instant            // when nodes were last asked, whether or not any answered; earlier after Forget
 	doubted clock.Instant            // when Forget was last called; 0: it was not
 	asking  chan struct{}            // closed when the nodes have been asked; nil: not asking
@@ -49,15 +49,15 @@ type Owner struct {
 // How long answers count, and how long to wait for them.
 const (
 	FreshFor   = belief.Connect   // answers count for this long, if they name a master that answers
-	KeptFor    = belief.Old / 3   // or this long while there is no problem
-	AskPause   = belief.Tick      // or this long otherwise
+	KeptFor    = belief.Old / 3   // how long they count while there is no problem
+	AskPause   = belief.Tick      // how long they count if they name a master that is silent
 	answerWait = 3 * belief.Tick  // how long to wait for the nodes, plus two round trips
 	restWait   = belief.Tick / 10 // how long to wait for the rest when most have answered
 	silentFor  = belief.Connect   // plus two round trips: then a node without an answer is silent
 )
 
-// NewResolver makes a resolver for the client of a cluster. It calls found with the majority's answer. Away returns how much
-// longer an answer may take than from nearby.
+// NewResolver makes a resolver for the client of a cluster. The resolver calls found with the majority's answer. Away returns
+// how much longer an answer may take than one from nearby.
 func NewResolver(
 	ctx context.Context, client rueidis.Client, now clock.Clock, found func(Map), away func() time.Duration,
 ) *Resolver {
@@ -67,16 +67,18 @@ func NewResolver(
 	}
 }
 
-// Way returns a client for the master of a slot. If the master is not known, it is the cluster's client, which may lead to a
-// deposed master, and so is not trusted. It reports false if the master is silent.
+// Way returns a client for the master of a slot. It reports false if the master is silent. If the master is not known, way is
+// the cluster's client. That may lead to a deposed master, and so is not trusted.
 //
-// It surely leads astray in two cases, and what comes of it is not believed:
+// In two cases the cluster's client is astray, and its replies are not believed:
 //
-//   - The nodes name a master that the client does not know. A replica may have joined the cluster, or a server may have got
-//     another address, since the client last looked: it looks again when a server redirects it, a connection breaks, or it is
-//     urged to. Until then it leads to the former master, perhaps a frozen one. But if it has never known a master by the name
-//     that the nodes give it, their names are not its own, and it leads where they mean.
+//   - The nodes name a master that the client does not know. Since the client last looked, a replica may have joined the cluster,
+//     or a server may have got another address. The client looks again when a server redirects it, a connection breaks, or it is
+//     urged to. Until then it leads to the former master, which may be frozen.
 //   - The nodes do not agree, as during a failover.
+//
+// The first case has an exception. If the client has never known any master by the name that the nodes give it, it has other
+// names for all of them, and leads to the masters that they mean.
 func (r *Resolver) Way(slot uint16) (way rueidis.CoreClient, owner Owner, ok bool) {
 	owner = r.Master(slot)
 	if owner.Silent {
@@ -118,7 +120,7 @@ func (r *Resolver) Kept(slot uint16) Owner {
 	return r.Master(slot)
 }
 
-// Refresh asks the nodes in the background, unless they were asked within some time.
+// Refresh asks the nodes in the background, unless they were asked less than the given time ago.
 func (r *Resolver) Refresh(within time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,12 +151,12 @@ func (r *Resolver) Silent(address string) bool {
 	return r.silent(address)
 }
 
-// Hear asks the nodes, unless they were asked within some time, and returns when they were asked.
+// Hear asks the nodes, unless they were asked less than the given time ago. It returns when they were asked.
 func (r *Resolver) Hear(within time.Duration) clock.Instant {
 	return r.hear(context.Background(), within)
 }
 
-// hear is Hear. It does not wait any longer when ctx ends.
+// hear is Hear, but waits no longer than until ctx ends.
 func (r *Resolver) hear(ctx context.Context, within time.Duration) clock.Instant {
 	r.mu.Lock()
 	if r.at.Until(r.clock.Now()) < within {
@@ -177,11 +179,11 @@ func (r *Resolver) hear(ctx context.Context, within time.Duration) clock.Instant
 	return r.at
 }
 
-// Masters asks the nodes, and returns who has which slots by the majority of their answers; by earlier ones, or nil, if none
-// answers. What has changed before the call is in the answers: they were asked for later. It returns what is known when ctx
-// ends: a node may hang, and whoever closes a registry does not wait for it.
+// Masters asks the nodes which master has which slots, and returns the answer of the majority. The nodes are asked after the
+// call began, so the answer shows all changes before the call. If no node answers, it returns an earlier answer, or nil. When
+// ctx ends, it returns what is known: a node may hang, and closing a registry does not wait for that.
 func (r *Resolver) Masters(ctx context.Context) Map {
-	if since := r.clock.Now(); r.hear(ctx, 0) < since { // it has joined a question that was under way
+	if since := r.clock.Now(); r.hear(ctx, 0) < since { // it has joined a question that was under way before the call
 		r.hear(ctx, 0)
 	}
 	r.mu.Lock()
@@ -189,7 +191,7 @@ func (r *Resolver) Masters(ctx context.Context) Map {
 	return r.said
 }
 
-// Forget lets the nodes be asked again soon, because the named one does not answer or redirects.
+// Forget notes that the master that the nodes named does not answer, or redirects. So they may be asked again soon.
 func (r *Resolver) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,7 +199,7 @@ func (r *Resolver) Forget() {
 	r.forget()
 }
 
-// forget lets the nodes be asked again soon after Forget was called, but not more often than that. The caller holds the mutex.
+// forget lets the nodes be asked again an AskPause after Forget was called. The caller holds the mutex.
 func (r *Resolver) forget() { r.at = min(r.at, r.doubted.Add(-FreshFor+AskPause)) }
 
 // ask asks each node that does not owe an answer.
@@ -243,12 +245,12 @@ func (r *Resolver) ask(asking chan struct{}) {
 	}
 	r.mu.Lock()
 	known := func(one Range) bool { return nodes[one.Address] != nil }
-	if len(all) > 0 { // otherwise the old answers stay, but are not trusted
+	if len(all) > 0 { // otherwise the earlier answers stay, but are no longer trusted
 		r.said, r.heard, r.several = all, now, len(said) > 1 || len(nodes) == 1
 		r.named = r.named || slices.ContainsFunc(all, known)
 	}
 	urges := r.named && slices.ContainsFunc(all, func(one Range) bool { return !known(one) })
-	// What the nodes have said may be from before they were doubted.
+	// If Forget was called after the question, the answers may be from before the change that it is about.
 	if r.at, r.asking = now, nil; r.doubted >= now { // mutant: answers from before trusted
 		r.forget()
 	}
@@ -259,12 +261,12 @@ func (r *Resolver) ask(asking chan struct{}) {
 	}
 }
 
-// urging is a script with whose reply a node of a cluster says that it is being changed.
+// urging is a script whose reply makes a client look at the cluster again: TRYAGAIN says that the cluster is being changed.
 const urging = "return redis.error_reply('TRYAGAIN so that the client looks at the cluster again')"
 
-// urge has the client look at the cluster again, which it does within a second or so of such a reply. The nodes name a master
-// that it does not know. If that has joined, others redirect to it. If it has only got another address, such as the name of its
-// host, no server redirects, and no connection breaks: the client would not learn of it.
+// urge makes the client look at the cluster again, within a second or so, since the nodes name a master that it does not know.
+// If that master has just joined, other servers redirect to it anyway. But if it has only got another address, such as the name
+// of its host, no server redirects and no connection breaks, so the client would not learn of it.
 func (r *Resolver) urge() {
 	ctx, end := context.WithTimeout(r.ctx, answerWait+r.away())
 	defer end()

@@ -53,7 +53,7 @@ func resolver(ctx context.Context, client rueidis.Client) *Resolver {
 	return NewResolver(ctx, client, clock.New(), func(Map) {}, func() time.Duration { return 0 })
 }
 
-// All nodes are asked at once: silent ones are waited for only for as long as one of them would be, and what others say counts.
+// All nodes are asked at once. So several silent ones delay the answer no longer than one, and the answers of the others count.
 func TestMasters_AreAskedOfAllAtOnce(t *testing.T) {
 	client, reply := replies(t)
 	says := reply("return {{0, 16383, {'a', 1, 'i'}}}")
@@ -87,8 +87,8 @@ func TestMasters_WhereANodeRefuses(t *testing.T) {
 	}
 }
 
-// What has changed before the call is in its answer, though a question was under way when it began. When no node answers any
-// more, the last answer stands.
+// The answer shows all changes before the call, even if a question was under way when it began. When no node answers any more,
+// the last answer stands.
 func TestMasters_AreNeverOlderThanTheCall(t *testing.T) {
 	client, reply := replies(t)
 	before, after := reply("return {{0, 16383, {'a', 1, 'i'}}}"), reply("return {{0, 16383, {'b', 1, 'i'}}}")
@@ -111,7 +111,7 @@ func TestMasters_AreNeverOlderThanTheCall(t *testing.T) {
 	})
 }
 
-// Who asks for the masters does not wait for a node that hangs once they are not wanted any more.
+// A call for the masters ends with its context, even if a node hangs.
 func TestMasters_AreNotWaitedForAnyLonger(t *testing.T) {
 	client, reply := replies(t)
 	says := reply("return {{0, 16383, {'a', 1, 'i'}}}")
@@ -125,8 +125,8 @@ func TestMasters_AreNotWaitedForAnyLonger(t *testing.T) {
 	})
 }
 
-// A node that redirects, or does not answer, may still be named by the answers to a question that is under way: these are not
-// trusted, either.
+// The answers to a question that is under way may still name a master that has just redirected a command, or not answered.
+// These answers are not trusted either.
 func TestResolver_ForgetsWhatIsUnderWay(t *testing.T) {
 	client, reply := replies(t)
 	before, after := reply("return {{0, 16383, {'a', 1, 'i'}}}"), reply("return {{0, 16383, {'b', 1, 'i'}}}")
@@ -149,7 +149,7 @@ func TestResolver_ForgetsWhatIsUnderWay(t *testing.T) {
 	})
 }
 
-// urgedNodes is a cluster that is urged to look at itself again.
+// urgedNodes is a cluster whose client is urged to look at it again.
 type urgedNodes struct {
 	nodes
 	urged *int

@@ -10,18 +10,20 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Switches says when to verify the holds of a client for Sentinel that may have changed to another master, which may lack the
-// last grants: a planned failover does not wait for them. So a loss is announced at once. Only the scheduler's goroutine uses it.
-// Another goroutine asks the client, since a wrapper's methods may block. A look costs less than a command.
+// Switches says when to verify the holds of a client for Sentinel, because the client has changed to another master. That may
+// lack the last grants, since a planned failover does not wait for them. Verifying announces such a loss at once.
 //
-// A grant may be on its way from the old master when the client changes. So the holds are verified twice more: a moment later,
-// and when an earlier reply would be late and so not believed.
+// Only the scheduler's goroutine uses a Switches. Another goroutine asks the client, since a wrapper's methods may block. A
+// look costs less than a command.
+//
+// When the client changes, a grant may be on its way from the old master. So the holds are verified twice more: a moment later,
+// and once replies from before the change would be late, and so not believed.
 type Switches struct {
 	client  rueidis.Client // nil: it is not for Sentinel
 	servers []string       // as it last said
 	asking  bool
 	said    chan []string   // has room for one
-	again   []clock.Instant // when to verify the holds again
+	again   []clock.Instant // when to verify the holds once more
 }
 
 // When to look at the client again, and, after a change, at the holds.
@@ -41,8 +43,8 @@ func WatchSwitches(client rueidis.Client) Switches {
 // Watched reports whether the client is for Sentinel; others are not watched.
 func (w *Switches) Watched() bool { return w.client != nil }
 
-// Look reports whether the holds must be verified. The caller must look every [SwitchEvery], and when noticed was called. A reply
-// that takes longer than silence is late.
+// Look reports whether the holds must be verified. Call it every [SwitchEvery], and when it has called noticed. Silence is how
+// long a reply takes until it is late.
 func (w *Switches) Look(now clock.Instant, silence time.Duration, noticed func()) bool {
 	if w.changed(noticed) {
 		w.again = []clock.Instant{now.Add(switchAgain), now.Add(silence + switchAgain)}

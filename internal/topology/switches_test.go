@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// ofSentinel is a client whose master a test names. It may block where it is asked.
+// ofSentinel is a client whose master a test names. It may block when it is asked.
 type ofSentinel struct {
 	rueidis.Client
 	mode   rueidis.ClientMode
@@ -28,7 +28,7 @@ func (c *ofSentinel) Nodes() map[string]rueidis.Client {
 	return map[string]rueidis.Client{c.master.Load().(string): nil}
 }
 
-// A change is noticed once, also when the client blocks where it is asked, which keeps nobody.
+// A change is noticed once, even if the client blocks when it is asked. That holds nobody up.
 func TestSwitches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &ofSentinel{mode: rueidis.ClientModeSentinel}

@@ -25,8 +25,8 @@ func Servers(client rueidis.Client) []string { return slices.Sorted(maps.Keys(cl
 // LastMaster finds the master among the servers of a client without a cluster, and remembers it for a moment.
 type LastMaster struct {
 	mu      sync.Mutex
-	servers []string      // that were asked
-	at      clock.Instant // when
+	servers []string      // the servers that were asked
+	at      clock.Instant // when they were asked
 	address string
 }
 
@@ -141,7 +141,7 @@ func (m Map) owner(first, last int64) (address string) {
 
 // agree returns the answer of the majority. Slots without a majority are missing.
 func agree(said []Map) (all Map) {
-	var cuts []int64 // between two cuts each node names one master for all slots, or none
+	var cuts []int64 // for the slots between two cuts each node names the same master, or none
 	for _, m := range said {
 		for _, r := range m {
 			cuts = append(cuts, r.First, r.Last+1)
