@@ -12,8 +12,9 @@ import (
 )
 
 // Queue calls a log handler or an observer, which may block forever or panic. One goroutine makes the calls in order, without a
-// mutex; it exists only while there are calls. So logging never blocks, and may be done with a mutex held. A call that finds
-// the queue full, because an earlier one does not return, is dropped and counted; the count is logged once the calls go on.
+// mutex; it exists only while there are calls. So logging never blocks, and may be done with a mutex held. The queue may be
+// full because a call does not return. Then further calls are dropped and counted, and the count is logged once the calls go
+// on.
 //
 // The zero Queue is silent: it allocates nothing and starts no goroutine.
 type Queue struct {
@@ -21,7 +22,7 @@ type Queue struct {
 
 	mu      sync.Mutex
 	queue   []func()
-	dropped int           // calls that found the queue full; if there are some, the line that says so is in the queue
+	dropped int           // how many calls were dropped; unless 0, the line that says so is in the queue
 	idle    chan struct{} // closed when the goroutine has made every call; nil without a goroutine
 }
 
@@ -70,7 +71,7 @@ func (q *Queue) Put(call func()) {
 	}
 }
 
-// tellDropped logs how many calls were dropped. Its place in the queue is behind the calls that came before them.
+// tellDropped logs how many calls were dropped. In the queue it stands where the first of them would have been.
 func (q *Queue) tellDropped() {
 	q.mu.Lock()
 	n := q.dropped
@@ -81,7 +82,7 @@ func (q *Queue) tellDropped() {
 	q.write(line)
 }
 
-// run is the goroutine. A call that panics, or ends its goroutine, ends only this one: another one goes on.
+// run is the goroutine. If a call panics, or ends its goroutine, another goroutine goes on.
 func (q *Queue) run() {
 	finished := false
 	defer func() {

@@ -61,8 +61,8 @@ func TestQueue_WritesInOrder(t *testing.T) {
 	})
 }
 
-// A handler that blocks, also where it is asked whether it is enabled, blocks nobody who logs. What it misses is counted
-// after the lines that came before, and before those that come later.
+// A handler that blocks, even in Enabled, blocks no caller that logs. The count of the lines that it misses comes after the
+// lines before them, and before the later ones.
 func TestQueue_CountsWhatItDrops(t *testing.T) {
 	for _, where := range []string{"Handle", "Enabled"} {
 		synctest.Test(t, func(t *testing.T) {
