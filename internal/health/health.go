@@ -1,7 +1,7 @@
 // Package health tracks, for each server, whether background tasks succeed. It knows neither what is sent nor how.
 //
-// What comes in: the [Outcome] of tasks that were sent together. What goes out: a [Change], when tasks begin to fail or succeed
-// again, and since when they fail.
+// What comes in: the [Outcome] of tasks that were sent together. What goes out: a [Change] when tasks begin to fail or to
+// succeed again, and the time since when they fail.
 package health
 
 import (
@@ -29,11 +29,11 @@ type Outcome struct {
 	Tasks int
 	Sent  clock.Instant // before they were sent
 
-	Failure   error         // the error of one of them; nil: none has failed
-	Refused   bool          // the server itself refused it
+	Failure   error         // the error of one of the tasks; nil: none has failed
+	Refused   bool          // the server itself refused that task
 	Retried   time.Duration // the longest time until a failed task has been tried again
-	Succeeded bool          // one of them succeeded
-	Wrote     bool          // one of these has written something
+	Succeeded bool          // one of the tasks succeeded
+	Wrote     bool          // one of those that succeeded has written something
 }
 
 // Change says that tasks begin to fail, or succeed again.
@@ -43,7 +43,7 @@ type Change struct {
 	Tasks   int // how many were sent together
 }
 
-// Log writes a line that says so.
+// Log logs the change.
 func (c Change) Log(log func(level slog.Level, message string, about ...slog.Attr)) {
 	switch {
 	case c.Failure == nil:
@@ -75,8 +75,8 @@ func New[S comparable](c clock.Clock, tell func(Change), used func(S) bool) *Mon
 	return &Monitor[S]{clock: c, tell: tell, used: used, servers: map[S]*server{}}
 }
 
-// Note adds an outcome, and reports whether what has failed is to be tried again at once: tasks succeed again at that server, or
-// nothing is sent any more to one at which they failed, since another server has taken over.
+// Note adds an outcome, and reports whether to try the failed tasks again at once. That is so in two cases: tasks succeed again
+// at this server, or another server has taken over from one at which they failed, so that nothing is sent to it any more.
 func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,7 +90,7 @@ func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 		s.fail(o, now)
 		m.conclude(o, true)
 		return false
-	case !o.Succeeded: // no task left, because a hold was lost, is no recovery
+	case !o.Succeeded: // there was no task left, for instance since a hold was lost: that is no recovery
 		return false
 	case s != nil:
 		if recovered = s.succeed(o, now); s.well() {
@@ -102,8 +102,8 @@ func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	return recovered || left
 }
 
-// counts forgets servers that are dropped or do not count, and reports whether tasks fail at another one. Left: tasks failed at
-// one that does not count.
+// counts forgets the servers that are dropped, and those that do not count. It reports whether tasks fail at any of the others.
+// Left: tasks failed at a server that does not count.
 func (m *Monitor[S]) counts(now clock.Instant, count func(S) bool) (failing, left bool) {
 	for at, s := range m.servers {
 		switch {
@@ -142,21 +142,22 @@ func (m *Monitor[S]) Since(at S, k Kind) clock.Instant {
 //	well ──fail──▶ failing ──succeed, sent after the last failure came──▶ well
 //	                  └──refused──▶ refusing ──the same, and it wrote, or all that was refused was tried again──▶ well
 //
-// A task that was sent before a failure came may have been executed before the failed one, so its success says nothing about
+// If a task was sent before a failure came, it may have been executed before the failed task, so its success says nothing about
 // the time after. A server that refuses writes for now (MISCONF, NOREPLICAS) still answers questions, and removals that find
-// nothing to remove: that is no recovery, unless the refused tasks have been tried again and were not refused.
+// nothing to remove. Such a success is no recovery, unless the refused tasks have been tried again and were not refused.
 //
-// Failed tasks are tried again while they are wanted. So if a server has no outcomes for longer than that takes, its failed
-// tasks are no longer wanted: for instance the hold was released or lost. The state of such a server is not known.
+// Failed tasks are tried again as long as they are wanted. So if a server has no outcomes for longer than the next try takes,
+// its failed tasks are no longer wanted: for instance the hold was released or lost. It is not known whether tasks would fail
+// at such a server, so it is dropped.
 type server struct {
 	of      [kinds]failures
 	failing bool
 	retried clock.Instant // by then all refused tasks have been tried again; 0: none was refused
-	awaited clock.Instant // by then another try is noted, or no task is wanted
+	awaited clock.Instant // without an outcome until then, no task is wanted any more
 }
 
-// dropAfter is the shortest time without outcomes after which a server is dropped: the tasks of many servers that do not answer
-// may have to wait for a worker.
+// dropAfter is the shortest time without outcomes after which a server is dropped. It is long because the tasks of many servers
+// that do not answer may have to wait for a worker.
 const dropAfter = belief.Again
 
 // failures are the failures of one kind of task.
@@ -199,7 +200,7 @@ func (s *server) note(o Outcome, now clock.Instant) {
 	s.awaited = max(s.awaited, now.Add(max(o.Retried, dropAfter)))
 }
 
-// dropped reports whether the failed tasks are no longer tried.
+// dropped reports whether the failed tasks are no longer wanted.
 func (s *server) dropped(now clock.Instant) bool { return now > s.awaited }
 
 // well reports whether no kind of task fails.

@@ -33,7 +33,7 @@ var errSome = errors.New("failed")
 
 const retried = 5 * time.Second
 
-// sent has tasks sent now, and says what became of them.
+// sent completes the outcome of tasks that are sent now.
 func (w *watched) sent(o health.Outcome) health.Outcome {
 	o.Sent, o.Retried, o.Tasks = w.clock.Now(), retried, 1
 	return o
@@ -212,7 +212,8 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-// Changes are told in the order in which they happen, however many goroutines note them: each is the opposite of the one before.
+// Changes are reported in the order in which they happen, however many goroutines note outcomes: each change is the opposite of
+// the one before.
 func TestMonitor_TellsInOrder(t *testing.T) {
 	w := watch()
 	var all sync.WaitGroup
@@ -231,7 +232,7 @@ func TestMonitor_TellsInOrder(t *testing.T) {
 	}
 }
 
-// Whoever waits for a server hears when that one answers again, whatever the others do.
+// Note says when tasks succeed again at one server, whatever happens at the others.
 func TestMonitor_ToldOfEachServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watch()
@@ -245,7 +246,7 @@ func TestMonitor_ToldOfEachServer(t *testing.T) {
 	})
 }
 
-// What failed at a server that leads no more goes to its successor: that is the one that answers again.
+// Tasks that failed at a former master go to its successor, so they are tried again when the successor answers.
 func TestMonitor_TheSuccessorAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watch()
