@@ -14,8 +14,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// When a server closes a connection, rueidis knows no more than that. So it is asked once more, without HELLO. With TLS it may
-// have said why, such as that it asks for a certificate: if the client writes meanwhile, that is thrown away on its way.
+// When a server closes a connection, rueidis knows no more than that. So the server is asked once more, without HELLO. With TLS
+// the server may have said why, for instance that it asks for a certificate; but if the client writes at the same time, that
+// message is thrown away on its way.
 
 // wasClosed reports whether an error says that the server has closed the connection.
 func wasClosed(err error) bool {
@@ -34,12 +35,12 @@ const noHello = "it answers PING, and closes the connection at HELLO: a proxy wi
 
 const (
 	mostAsked = 3            // servers, of several
-	askLimit  = time.Second  // for each
-	unasked   = askLimit / 5 // for what it says at once, before it is asked
+	askLimit  = time.Second  // for each server
+	unasked   = askLimit / 5 // for what a server says at once, before it is asked
 	mostSaid  = 200          // bytes of a line
 )
 
-// ask asks the servers one after the other, until one says something; of a client for Sentinel the one that was dialed last.
+// ask asks the servers one after the other, until one says something. With Sentinels it asks the server that was dialed last.
 func ask(ctx context.Context, dial dialing, last place, option *rueidis.ClientOption) (a answer) {
 	if option.Sentinel.MasterSet != "" {
 		return askOne(ctx, dial, last)
@@ -60,7 +61,7 @@ func askOne(ctx context.Context, dial dialing, at place) (a answer) {
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	from := bufio.NewReaderSize(conn, mostSaid)
-	// It may have said something and closed the connection. A write would then have what it said thrown away on its way.
+	// The server may have said something and closed the connection. A write would then throw away what it said.
 	_ = conn.SetReadDeadline(time.Now().Add(unasked))
 	line, _, err := from.ReadLine()
 	if a.alert = alertOf(err); a.alert != nil {
@@ -81,7 +82,7 @@ func askOne(ctx context.Context, dial dialing, at place) (a answer) {
 	return a
 }
 
-// explainClosed says why a server has closed the connection, if it tells; else it returns why.
+// explainClosed says why a server has closed the connection, if the server tells. Otherwise it returns why.
 func explainClosed(why error, a answer, s *secrets, o *rueidis.ClientOption) error {
 	if a.alert != nil {
 		return explain(a.alert, s, o)

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// NoRESP3 is what a user must know of a client that has fallen back to RESP2.
+// NoRESP3 says what a user must know about a client that has fallen back to RESP2.
 const NoRESP3 = "the server, or a proxy, refuses RESP3: the client speaks RESP2, " +
 	"so waiting calls do not hear of a lock that expires"
 
@@ -25,13 +25,13 @@ const NoRESP3 = "the server, or a proxy, refuses RESP3: the client speaks RESP2,
 type Opened struct {
 	Client   rueidis.Client
 	Note     string        // what its user must know: [NoRESP3]; empty: nothing
-	Master   bool          // the server has said that it is one; see [OpenMaster]
+	Master   bool          // the server has said that it is a master; see [OpenMaster]
 	Greeting time.Duration // from the last connection that was made until the client was ready: a round trip, or a few
 }
 
-// Open returns a client that has reached Redis, which the caller closes. It gives up when ctx ends, and closes what is
-// connected by then. Option is what [Parse] has made of address, which errors name as [Show] does. Where RESP3 is refused, the
-// client speaks RESP2.
+// Open returns a client that has reached Redis. The caller closes it. Open gives up when ctx ends, and then closes the
+// connections that were made. Option is what [Parse] has made of address; errors name the address as [Show] does. Where RESP3
+// is refused, the client speaks RESP2.
 func Open(ctx context.Context, address string, option rueidis.ClientOption) (o Opened, err error) {
 	o, err = open(ctx, address, option)
 	if !option.AlwaysRESP2 && fault.IsNoRESP3(err) {
@@ -99,8 +99,8 @@ func open(ctx context.Context, address string, option rueidis.ClientOption) (Ope
 	}
 }
 
-// named says that Sentinels have named the server at an address, unless it is one of the given ones. It may be reachable only
-// from where they are, as in a network of containers.
+// named says that Sentinels have named the server at an address, unless the user has given the address. The server may be
+// reachable only from where the Sentinels are, as in a network of containers.
 func named(server string, o *rueidis.ClientOption) string {
 	if server == "" || o.Sentinel.MasterSet == "" || slices.Contains(o.InitAddress, server) {
 		return ""
@@ -111,7 +111,7 @@ func named(server string, o *rueidis.ClientOption) string {
 // explained is an error with a text of this package.
 type explained struct {
 	text string
-	err  error // that it is about; nil: it may have a secret in it
+	err  error // the error that it explains; nil: that may have a secret in it
 }
 
 func (e explained) Error() string { return e.text }
@@ -146,7 +146,7 @@ func explain(err error, s *secrets, o *rueidis.ClientOption) error {
 	return explained{words, err}
 }
 
-// hint is what an error means for a client of several servers; empty: nothing else than for one.
+// hint is what an error means for a client of several servers; empty: it means the same as for one server.
 func hint(err error, o *rueidis.ClientOption) string {
 	reply, replied := rueidis.IsRedisErr(err)
 	switch {
@@ -222,8 +222,8 @@ func alertOf(err error) error {
 	return said
 }
 
-// refusedTLS is what an alert means in words; empty: it says enough. By default Redis asks each client for a certificate. With
-// version 1.2 of TLS its alert does not say so.
+// refusedTLS says in words what an alert means; empty: the alert says enough. By default Redis asks each client for a
+// certificate. In version 1.2 of TLS the alert does not say that.
 func refusedTLS(alert error, o *rueidis.ClientOption) string {
 	const (
 		asks = "asks for a certificate of the client: set TLSConfig.Certificates"
@@ -250,8 +250,8 @@ const (
 	sentinelRing   = 5       // places for commands under way, as a power of two
 )
 
-// Sentinels returns how to connect to one of the Sentinels of a client with the options of: as rueidis itself does, over a single
-// connection. DialCtxFn is set. InitAddress has the addresses of all of them.
+// Sentinels returns the options for a connection to one of the Sentinels of a client whose options are of. The connection is made
+// as rueidis itself does it, but there is only one. DialCtxFn is set. InitAddress has the addresses of all Sentinels.
 func Sentinels(of *rueidis.ClientOption) rueidis.ClientOption {
 	return rueidis.ClientOption{
 		InitAddress: of.InitAddress, ForceSingleClient: true,

@@ -80,7 +80,7 @@ func greeting(t *testing.T, banner string) string {
 	return listener.Addr().String()
 }
 
-// The context ends the waiting for a server that is silent, and what was begun is closed.
+// The end of the context ends the wait for a silent server, and the connections that were begun are closed.
 func TestOpen_EndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(context.Background())
@@ -90,8 +90,8 @@ func TestOpen_EndsWithTheContext(t *testing.T) {
 	require.Nil(t, client)
 }
 
-// A client that is given up leaves nothing, although a server may never answer, and the limits are long: a single one, the nodes
-// of a cluster, Sentinels, and where another node has answered.
+// A client that is given up leaves nothing behind, although a server may never answer, and the limits are long. The cases are a
+// single server, the nodes of a cluster, Sentinels, and a cluster where another node has answered.
 func TestOpen_LeavesNothing(t *testing.T) { //nolint:paralleltest // it looks for goroutines
 	answers := redistest.Start(t).Addr()
 	before := goleak.IgnoreCurrent()
@@ -137,7 +137,7 @@ func TestOpen_LeavesNothing(t *testing.T) { //nolint:paralleltest // it looks fo
 	})
 }
 
-// What has connected stays connected when the context ends later, and connects anew.
+// A client that has connected stays connected when the context ends later, and can connect anew.
 func TestOpen_OutlivesTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -160,13 +160,13 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// silent is the address of one who listens and never answers.
+// silent is the address of a server that accepts connections and never answers.
 func silent(t *testing.T) string {
 	t.Helper()
 	return served(t, func(net.Conn) {})
 }
 
-// repeating is the address of one who gives the same reply to each command.
+// repeating is the address of a server that gives the same reply to each command.
 func repeating(t *testing.T, reply string) string {
 	t.Helper()
 	return served(t, func(conn net.Conn) {

@@ -13,25 +13,25 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// errReplica: it refuses every write. With its master it may be behind one address, or be promoted soon.
+// errReplica: a replica refuses every write. It may be behind one address with its master, or be promoted soon.
 var errReplica = fault.Whole("it leads to a replica, but locks are on its master: name the master")
 
-// errSentinel: it knows no command of a lock.
+// errSentinel: a Sentinel knows none of the commands that locks need.
 var errSentinel = explained{
 	"it is a Sentinel: name the master that it watches, as in redis://host:26379?master_set=NAME", fault.Lasting,
 }
 
-// dialsFor is for how long such an address is tried where dialing has no limit: as rueidis dials by default.
+// dialsFor is how long an address that leads to a replica is tried if dialing has no limit: as long as rueidis dials by default.
 const dialsFor = 5 * time.Second
 
-// OpenMaster is [Open] for a client that writes. While the address leads to a replica it connects anew, until ctx ends, and no
-// longer than a connection may take to make: the address may lead to a master soon. Clients of clusters and of Sentinels find
-// their masters themselves.
+// OpenMaster is [Open] for a client that writes. While the address leads to a replica it connects anew, since the address may
+// lead to a master soon. It gives up when ctx ends, or after the time that making a connection may take. Clients of clusters
+// and of Sentinels find their masters themselves.
 func OpenMaster(ctx context.Context, address string, option rueidis.ClientOption) (Opened, error) {
 	limit, end := context.WithTimeout(ctx, cmp.Or(option.Dialer.Timeout, dialsFor))
 	defer end()
 	o, err := openMaster(ctx, address, option)
-	met := err // that it is a replica says more than that a later attempt took too long
+	met := err // the first attempt's error says more than that a later attempt took too long
 	for tries := 1; errors.Is(err, errReplica); tries++ {
 		select {
 		case <-time.After(clock.Pause(tries, clock.MostPause)):
@@ -58,7 +58,7 @@ func openMaster(ctx context.Context, address string, option rueidis.ClientOption
 	case role == "sentinel":
 		o.Client.Close()
 		return Opened{}, fmt.Errorf("cannot connect to %s: %w", Show(address), errSentinel)
-	case role == "" && ctx.Err() != nil: // it had no time to say
+	case role == "" && ctx.Err() != nil: // there was no time for its answer
 		o.Client.Close()
 		return Opened{}, fmt.Errorf("cannot connect to %s: %w", Show(address), fault.Ended(ctx))
 	default:
@@ -67,8 +67,8 @@ func openMaster(ctx context.Context, address string, option rueidis.ClientOption
 	}
 }
 
-// roleOf asks a server for its role; empty: it does not say, as before Redis 6.2 and behind some proxies. Sentinels have a mode
-// instead.
+// roleOf asks a server for its role. It is empty if the server does not say it, as before Redis 6.2 and behind some proxies. Of
+// a Sentinel it is the mode, since Sentinels have no role.
 func roleOf(ctx context.Context, client rueidis.Client, o *rueidis.ClientOption) string {
 	ctx, end := context.WithTimeout(ctx, o.ConnWriteTimeout)
 	defer end()

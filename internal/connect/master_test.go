@@ -37,7 +37,7 @@ func ofReplica(t *testing.T, then func(ctx context.Context, replica string) erro
 	return address, o
 }
 
-// An address that leads to a replica, and then nowhere, is tried for as long as a connection may take to make, whatever an
+// An address that leads to a replica, and then nowhere, is tried for as long as making a connection may take, however long each
 // attempt takes.
 func TestOpenMaster_AnAttemptThatHangs(t *testing.T) {
 	t.Parallel()
@@ -52,7 +52,7 @@ func TestOpenMaster_AnAttemptThatHangs(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), o.Dialer.Timeout)
 }
 
-// Where dialing has no limit of its own it is tried again, too.
+// An address that leads to a replica is tried again even if dialing has no limit of its own.
 func TestOpenMaster_DialingWithoutALimit(t *testing.T) {
 	t.Parallel()
 	address, o := ofReplica(t, func(ctx context.Context, replica string) error {

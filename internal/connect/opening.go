@@ -11,22 +11,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// opening has the connections of a client that is being made. Only the client's own limits end the attempt: it goes from one
-// server to the next, and waits for each.
+// opening has the connections of a client that is being made, so that the attempt can be ended. Rueidis itself goes from one
+// server to the next, and ends only by the client's own limits for each.
 type opening struct {
-	ctx   context.Context // ends when it is given up
+	ctx   context.Context // ends when the attempt is given up
 	end   context.CancelFunc
 	given []string // the addresses that the user gives
 
 	mu    sync.Mutex
-	over  bool      // it has succeeded, or was given up
-	seen  []string  // those of given that were dialed
-	to    place     // what was dialed last
+	over  bool      // the attempt has succeeded, or was given up
+	seen  []string  // the given addresses that were dialed
+	to    place     // the server that was dialed last
 	last  time.Time // when the last connection was made
 	conns []net.Conn
 }
 
-// place is a server, and how it is dialed: Sentinels in another way than servers.
+// place is a server, and how it is dialed. Sentinels may be dialed in another way than other servers.
 type place struct {
 	address string
 	dialer  *net.Dialer
@@ -75,14 +75,14 @@ func (w *opening) dial(ctx context.Context, dial dialing, address string, d *net
 		return nil, undialed{err, address}
 	}
 	if err = w.keep(conn); err != nil {
-		_ = conn.Close() // not under the mutex: it may be a connection of the user's making
+		_ = conn.Close() // not under the mutex: the user's function may have made it, and its Close may block
 		return nil, err
 	}
 	return conn, nil
 }
 
-// note notes what is dialed. A client for Sentinel that has failed may try again before it is closed: it does so from the
-// beginning, with a Sentinel that was dialed before. That is not noted, so that the error is about what has failed.
+// note notes which server is dialed. A client for Sentinel that has failed may begin anew before it is closed, with a Sentinel
+// that was dialed before. That is not noted, so that the error names the server that has failed.
 func (w *opening) note(to place) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,7 +94,7 @@ func (w *opening) note(to place) {
 	}
 }
 
-// newest returns what was dialed last.
+// newest returns the server that was dialed last.
 func (w *opening) newest() place {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +128,7 @@ func (w *opening) succeed() time.Duration {
 	return greeting
 }
 
-// finish returns the connections that were made until now. No further ones are noted.
+// finish returns the connections that were made so far. Later ones are not noted.
 func (w *opening) finish() (made []net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,7 +138,7 @@ func (w *opening) finish() (made []net.Conn) {
 
 // close closes the connections, and prevents further ones. It reports whether there was one.
 func (w *opening) close() (reached bool) {
-	w.end() // first: a connection that is made from now on is closed by who made it
+	w.end() // first: from now on dial closes the connection that it has made
 	made := w.finish()
 	for _, c := range made {
 		_ = c.Close()

@@ -32,7 +32,7 @@ func (c *closed) Close() error {
 	return nil
 }
 
-// A connection of the user's making that is slow to close keeps nobody else up.
+// A connection that the user's function has made, and that is slow to close, holds nothing else up.
 func TestOpening_ConnectionsThatAreSlowToClose(t *testing.T) {
 	slow, late := slowToClose{closes: make(chan struct{}), goOn: make(chan struct{})}, &closed{}
 	made := make(chan net.Conn, 2)

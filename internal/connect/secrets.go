@@ -30,7 +30,7 @@ func newSecrets(o *rueidis.ClientOption) *secrets {
 	return s
 }
 
-// mostSecrets is how many are kept: Open may try some servers, and the client goes on to ask for credentials.
+// mostSecrets is how many are kept. Open may try several servers, and afterwards the client still asks for credentials.
 const mostSecrets = 16
 
 func (s *secrets) add(user, password string) {
@@ -44,10 +44,10 @@ func (s *secrets) add(user, password string) {
 	}
 }
 
-// known is how much of the beginning of a secret shows it.
+// known is how many bytes of a secret's beginning give it away.
 const known = 8
 
-// in reports whether a text has a secret in it, or the beginning of one: a server may cut what it repeats.
+// in reports whether a text has a secret in it, or the beginning of one: a server may cut off what it repeats.
 func (s *secrets) in(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,14 +61,14 @@ func (s *secrets) in(text string) bool {
 	return false
 }
 
-// beginning is the length of the beginning of a secret that shows it. It cuts no character in two, since half of a character is
-// quoted in another way than the whole.
+// beginning is the length of the beginning that gives a secret away. It does not end within a character, since half a character
+// is quoted in another way than the whole one.
 func beginning(secret string) int {
 	n := min(len(secret), known)
 	for n > 0 && n < len(secret) && !utf8.RuneStart(secret[n]) {
 		n--
 	}
-	if n == 0 { // no text at all
+	if n == 0 { // the secret is no text at all
 		return min(len(secret), known)
 	}
 	return n

@@ -18,7 +18,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// said is all that can be learned from an error: in each form, and from each one within.
+// said is all text that an error can show, in each format, and that the errors within it can show.
 func said(err error) string {
 	texts := []string{fmt.Sprintf("%v\n%+v\n%#v\n%q\n", err, err, err, err)}
 	switch e := err.(type) { //nolint:errorlint // each one within is looked at
@@ -45,7 +45,7 @@ func random() string {
 	return "xq" + string(text) + "qx" // else it may be found in any text
 }
 
-// Whatever a server says of the credentials that it has got: in whole, cut, quoted, or as the arguments of a command.
+// A server may repeat the credentials that it was given: in whole, cut off, quoted, or as the arguments of a command.
 func TestOpen_ErrorWithoutTheSecret(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]func(secret string) string{
@@ -96,7 +96,7 @@ func TestOpen_ErrorWithoutTheSecret(t *testing.T) {
 	}
 }
 
-// A character of several bytes where the beginning of a secret ends: quoted, half of it is another text.
+// A character of several bytes may stand where the beginning of a secret ends. If it is cut, its half is quoted in another way.
 func TestOpen_ErrorWithAQuotedSecret(t *testing.T) {
 	t.Parallel()
 	for _, secret := range []string{`xqorja"éogm7`, `xqor\ja€ogm`, "xq\"4567\xff\xffmore"} {
@@ -111,7 +111,7 @@ func TestOpen_ErrorWithAQuotedSecret(t *testing.T) {
 	}
 }
 
-// A function of the user may say in its own error what it has got.
+// A function of the user may repeat in its own error what it was given.
 func TestOpen_ErrorOfAFunction(t *testing.T) {
 	t.Parallel()
 	option, err := connect.Parse("redis://" + silent(t))
@@ -129,7 +129,8 @@ func TestOpen_ErrorOfAFunction(t *testing.T) {
 	require.ErrorIs(t, err, failed)
 }
 
-// Wherever a secret stands in an address, its error has nothing of it, and no error of package url, which quotes.
+// Wherever a secret stands in an address, the error shows no part of it. Nor does it wrap an error of package url, which would
+// quote the address.
 func TestParse_ErrorWithoutTheSecret(t *testing.T) {
 	t.Parallel()
 	for _, form := range []string{
@@ -155,7 +156,7 @@ func TestParse_ErrorWithoutTheSecret(t *testing.T) {
 	}
 }
 
-// A port that is a password is not shown where it cannot be a port.
+// A password in the place of the port is not shown if it cannot be a port.
 func TestParse_APasswordThatLooksLikeAPort(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"redis://user:123456", "redis://:12345", "redis://host:6379?addr=user:123456"} {
@@ -165,7 +166,7 @@ func TestParse_APasswordThatLooksLikeAPort(t *testing.T) {
 	}
 }
 
-// What is taken for a host and a port may be a user and a password. It is not shown unless the host is found, or must be one.
+// What looks like a host and a port may be a user and a password. It is shown only if the host is found, or is certainly a host.
 func TestOpen_AddressThatIsNotFound(t *testing.T) {
 	t.Parallel()
 	for address, shown := range map[string]string{

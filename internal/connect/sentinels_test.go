@@ -61,8 +61,8 @@ func openMaster(ctx context.Context, t *testing.T, address string) error {
 	return err
 }
 
-// A Sentinel answers, and cannot have locks: the address lacks the master. So it is where several Sentinels are taken for a
-// cluster.
+// A Sentinel answers, but cannot have locks: the address lacks the name of the master. The same happens if several Sentinels
+// are taken for a cluster.
 func TestOpenMaster_ASentinelWithoutTheMaster(t *testing.T) {
 	t.Parallel()
 	s := watching(t, "127.0.0.1:1")
@@ -75,7 +75,8 @@ func TestOpenMaster_ASentinelWithoutTheMaster(t *testing.T) {
 	require.NotErrorIs(t, fault.Classify(err), fault.Unavailable)
 }
 
-// Sentinels may name a server that can be reached only from where they are. The error names it: that of the Sentinel is right.
+// Sentinels may name a server that can be reached only from where they are. The error names this server, since the Sentinel's
+// own address is right.
 func TestOpen_AServerThatSentinelsName(t *testing.T) {
 	t.Parallel()
 	s := watching(t, "127.0.0.1:1")

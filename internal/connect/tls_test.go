@@ -27,7 +27,7 @@ func opensTLS(t *testing.T, address string, trusts redistest.Certificate, change
 	return err
 }
 
-// shows returns what lets a client show certificates to servers.
+// shows returns an option that makes a client show certificates to servers.
 func shows(certificates ...redistest.Certificate) func(o *rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) {
 		for _, c := range certificates {
@@ -39,8 +39,8 @@ func shows(certificates ...redistest.Certificate) func(o *rueidis.ClientOption) 
 const needsCertificate = "it asks for a certificate of the client: set TLSConfig.Certificates in the options of the client, " +
 	"as with WithClientOption: remote error: tls: certificate required"
 
-// A server asks for a certificate of the client, as Redis does by default. With TLS 1.3 it says so only once the client has begun
-// to write, and then closes the connection: what it says may be lost.
+// A server asks for a certificate of the client, as Redis does by default. With TLS 1.3 it says so only when the client has
+// begun to write, and then closes the connection, so the message may be lost.
 func TestOpen_AServerThatAsksForACertificate(t *testing.T) {
 	t.Parallel()
 	own, other, port := redistest.NewCertificate(t), redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort())
@@ -63,7 +63,7 @@ func TestOpen_AServerThatAsksForACertificate(t *testing.T) {
 	require.ErrorContains(t, err, "it closes the connection: perhaps it is not Redis, or needs TLS: write rediss://")
 }
 
-// The same with Sentinels: the error says which of them it is, and asks it in its own way.
+// The same with Sentinels. The error says whether it is about a Sentinel or a server; each is asked in its own way.
 func TestOpen_SentinelsAndCertificates(t *testing.T) {
 	t.Parallel()
 	own, at := redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort())

@@ -31,7 +31,7 @@ var (
 		"write it as in " + Example + "?addr=host2:6379")
 )
 
-// limit is the timeout for connecting, and for what a connection does by itself.
+// limit is the default timeout for connecting, and for the writes and the own PINGs of a connection.
 const limit = 5 * time.Second
 
 var schemes = []string{"redis", "rediss", "valkey", "valkeys", "unix"}
@@ -58,7 +58,7 @@ func Parse(address string) (rueidis.ClientOption, error) {
 		return rueidis.ClientOption{}, errUnreadable
 	}
 	u, _ := url.Parse(address)
-	query, err := url.ParseQuery(u.RawQuery) // of which rueidis leaves out what it cannot read
+	query, err := url.ParseQuery(u.RawQuery) // rueidis leaves out what it cannot read of the query
 	switch {
 	case err != nil:
 		return rueidis.ClientOption{}, errUnreadable
@@ -82,7 +82,7 @@ func Parse(address string) (rueidis.ClientOption, error) {
 	return option, nil
 }
 
-// withoutEmptyPath leaves out the slash of redis://host/, as other libraries do: rueidis looks for a database behind it.
+// withoutEmptyPath removes the slash of redis://host/, as other libraries do: rueidis would look for a database after it.
 func withoutEmptyPath(rest string) string {
 	end := strings.IndexAny(rest, "/?#")
 	if end >= 0 && rest[end] == '/' && (end+1 == len(rest) || rest[end+1] == '?') {
@@ -91,7 +91,7 @@ func withoutEmptyPath(rest string) string {
 	return rest
 }
 
-// wrongParameter returns an error that names the parameter that cannot be read, if there is one; not its value, see above.
+// wrongParameter returns an error that names a parameter that cannot be read, if there is one; not its value, see above.
 func wrongParameter(address string) error {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -114,8 +114,8 @@ func wrongParameter(address string) error {
 	return nil
 }
 
-// ported reports whether each port is a number: else it may be a password without the host after it. Rueidis takes an addr
-// without a port for the first host.
+// ported reports whether each address has a port that is a number. Otherwise the port may be a password without the host after
+// it. For an addr without a port, rueidis would take the first host.
 func ported(all, others []string) bool {
 	for _, a := range all {
 		_, port, err := net.SplitHostPort(a)
@@ -129,9 +129,9 @@ func ported(all, others []string) bool {
 	})
 }
 
-// ambiguous reports whether what follows the scheme has an @ after the host, or a fragment. Then the password has a special
-// character, and what comes before that character was taken for the host and its port, which messages name. A port without a
-// host, and the host of a socket, which has none, are ambiguous for the same reason.
+// ambiguous reports whether a part of the password may have been taken for the host and its port, which messages name. That is
+// so if the password has a special character: then an @ follows after what looks like the host, or the URL has a fragment. A
+// port without a host, and a host in the URL of a socket, are ambiguous for the same reason. Rest is what follows the scheme.
 func ambiguous(scheme, rest string) bool {
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
@@ -148,8 +148,8 @@ func Show(address string) string {
 	return show(address, func(host string, _ *url.URL) string { return host })
 }
 
-// showUnreached is Show for hosts that were not found. In place of the host there may be a user or a password without the host
-// after it, as in redis://token and redis://user:1234. So no port is shown, and without an @ no host. IP addresses are shown.
+// showUnreached is Show for hosts that were not found. The URL may lack the host, so that a user or a password stands in its
+// place, as in redis://token and redis://user:1234. So no port is shown, and without an @ no host. IP addresses are shown.
 func showUnreached(address string) string {
 	return show(address, func(host string, of *url.URL) string {
 		name := (&url.URL{Host: host}).Hostname()

@@ -145,8 +145,8 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// Whatever stands around a password: if the address is taken for one, the password is what comes before the last @, and is not
-// shown, nor is the user; if not, the error has nothing of it.
+// Whatever stands around a password: if the address can be read, the password is what comes before the last @, and neither it
+// nor the user is shown. If not, the error shows no part of either.
 func FuzzParse(f *testing.F) {
 	for _, address := range malformed {
 		before, after, _ := strings.Cut(address, "cret")
