@@ -10,16 +10,18 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// events are what Sentinels publish before another master takes over, and when it has. One finds the master down; enough do;
-// one wants to replace it, and asks for votes; others vote; clients are to change.
+// events are the events of Sentinels to which a watch subscribes. Around a failover they publish, in this order: one finds the
+// master down (+sdown); enough of them do (+odown); one asks for votes to replace the master (+try-failover); others vote; the
+// master has changed (+switch-master).
 //
-// A vote tells most: no Sentinel promotes a server without the votes of a majority. So a process that hears a majority hears of
-// each failover before the promotion, whichever Sentinel leads it.
+// The votes matter most: no Sentinel promotes a server without the votes of a majority. So a process that hears a majority
+// hears of each failover before the promotion, whichever Sentinel leads it.
 //
-// An operator, or a program, may also have the Sentinels watch another server (SENTINEL REMOVE, then MONITOR). That is no
-// failover: nobody demotes the former master, and nothing else is published.
+// An operator or a program may also make the Sentinels watch another server (SENTINEL REMOVE, then MONITOR). That is no
+// failover: nobody demotes the former master, and nothing but +monitor is published.
 //
-// And they publish which Sentinels they find: by the next failover these may have replaced all others, one after another.
+// Sentinels also publish which other Sentinels they find. By the next failover these may have replaced all others, one after
+// another.
 var events = []string{
 	"+sdown", "+odown", "+try-failover", vote, switched, found, moved,
 	"+monitor", // mutant: another master unheard
@@ -39,27 +41,27 @@ const (
 //	            ▲  └──────broke──▶ resting ◀──broke──┘
 //	            └──rested─────────────┴──nobody lists it──▶ forgotten
 //
-// Events are missed while a Sentinel is not heard. So it is asked once it is heard again: after the subscription, so that each
-// failover shows either in its answer or in a later event.
+// While a Sentinel is not heard, its events are missed. So it is asked once it is heard again. The subscription comes before
+// the question, so each failover shows either in the answer or in a later event.
 type council struct {
 	set     string // the name of the master set
 	members map[string]*member
 	ids     map[string]bool      // of the Sentinels of the set
-	votes   map[string]time.Time // when a vote for a Sentinel as the leader of a failover was last heard, by its id
-	former  map[string]time.Time // when it was last heard that a server had been replaced, by its address
+	votes   map[string]time.Time // by the id of a Sentinel: when a vote was last heard for it to lead a failover
+	former  map[string]time.Time // by the address of a server: when it was last heard that another one has replaced it
 }
 
-// leadsFor is for how long after the newest vote a Sentinel may lead a failover of which no other one knows. An election ends
-// after 10 s. The promotion comes within seconds of it, and the others hear of that within two.
+// leadsFor is how long after the newest vote for it a Sentinel may lead a failover that no other Sentinel knows of. An election
+// ends after 10 s. The promotion comes within seconds of it, and the others hear of that within two.
 const leadsFor = 2 * LongestDoubt
 
 type member struct {
 	state    state
-	id       string  // by the word of others; empty: they have not named it
-	given    bool    // by the user: it is never forgotten
-	failed   int     // attempts in a row
-	last     *Answer // its newest; nil: none
-	stranger bool    // by the newest answers of all, see split
+	id       string  // as other Sentinels have told it; empty: none has
+	given    bool    // the user has given its address: it is never forgotten
+	failed   int     // how many attempts in a row have failed
+	last     *Answer // its newest answer; nil: none
+	stranger bool    // by the newest answers of all, it belongs to another deployment, see split
 }
 
 type state uint8
@@ -127,7 +129,7 @@ func (c *council) broke(address string) []act {
 	return []act{{do: rest, address: address, after: clock.Pause(m.failed, clock.MostPause)}}
 }
 
-// rested: a Sentinel is to be dialed again, unless it has gone for good, as one that has moved, or is heard at another address.
+// rested: a Sentinel is to be dialed again, unless it has gone for good, for instance to another address, where it may be heard.
 func (c *council) rested(address string) []act {
 	if m := c.members[address]; !m.given && (!c.listed(address) || c.hears(m.id)) {
 		delete(c.members, address)
@@ -137,7 +139,7 @@ func (c *council) rested(address string) []act {
 	return []act{{do: dial, address: address}}
 }
 
-// listed reports whether a Sentinel that is heard knows one at an address; true if none is heard.
+// listed reports whether any Sentinel that is heard knows of one at this address; true if none is heard.
 func (c *council) listed(address string) bool {
 	heardOf := false
 	for _, m := range c.members {
@@ -151,8 +153,8 @@ func (c *council) listed(address string) bool {
 	return !heardOf
 }
 
-// hears reports whether the Sentinel with an id is heard. It may have been given by a name, and announce an address where nobody
-// reaches it from here, or for which it has no certificate.
+// hears reports whether the Sentinel with this id is heard, at whatever address. The user may have given its host by name,
+// while it announces an address at which it cannot be reached from here, or for which it has no certificate.
 func (c *council) hears(id string) bool {
 	for _, m := range c.members {
 		if m.state == heard && m.last != nil && id != "" && m.last.Who == id {
@@ -162,7 +164,7 @@ func (c *council) hears(id string) bool {
 	return false
 }
 
-// announced reports whether some Sentinel has said that one is at an address.
+// announced reports whether a Sentinel has said that one is at this address.
 func (c *council) announced(address string) bool {
 	for _, m := range c.members {
 		if m.last != nil && m.last.knows("", address) {
@@ -172,8 +174,8 @@ func (c *council) announced(address string) bool {
 	return false
 }
 
-// answered takes the answer of a Sentinel that has just begun to be heard: what it says of the server that is in use. What a
-// stranger says of that does not count.
+// answered takes the first answer of a Sentinel that is heard from now on. If the Sentinel does not vouch for the server that
+// is in use, that raises a doubt, unless it is a stranger.
 func (c *council) answered(a *Answer, using string) (acts []act) {
 	acts = c.learnFrom(a, using)
 	if m := c.members[a.At]; using != "" && (m == nil || !m.stranger) && a.says(using, a.Epoch) != Vouched {
@@ -182,7 +184,7 @@ func (c *council) answered(a *Answer, using string) (acts []act) {
 	return acts
 }
 
-// learnFrom takes any answer of a Sentinel: which others it knows. Those that strangers know are not learned of.
+// learnFrom takes any answer of a Sentinel, and learns which others it knows; not from a stranger.
 func (c *council) learnFrom(a *Answer, using string) (acts []act) {
 	if m := c.members[a.At]; m != nil {
 		m.last = a
@@ -217,11 +219,14 @@ func (c *council) learnFrom(a *Answer, using string) (acts []act) {
 	return acts
 }
 
-// published takes an event. Its message begins with "master NAME IP PORT"; of replicas and Sentinels with "slave" or "sentinel",
-// and "@ NAME IP PORT" follows. That of a change is "NAME IP PORT IP PORT", that of a vote "ID EPOCH": it does not say which
-// master set it is for. A Sentinel that has found another one, or a new address of one, is asked for it.
+// published takes an event. What its message says depends on the channel:
 //
-// Events of strangers do not count: with each of them LongestContest would begin anew.
+//	+sdown and others       "master NAME IP PORT", or "slave ... @ NAME IP PORT", or "sentinel ... @ NAME IP PORT"
+//	+switch-master          "NAME IP PORT IP PORT"
+//	+vote-for-leader        "ID EPOCH", which does not say for which master set
+//
+// A Sentinel that has found another one, or a new address of one, is asked for it. Events of strangers do not count: with each
+// of them LongestContest would begin anew.
 func (c *council) published(by, channel, message string, now time.Time) []act {
 	if m := c.members[by]; m != nil && m.stranger {
 		return nil
@@ -255,9 +260,11 @@ func (c *council) changed(words []string, now time.Time) {
 	delete(c.former, to)
 }
 
-// judge is Judge, but events count, too: a server that was replaced a moment ago is not believed, even if the Sentinel that said
-// so does not answer. And a Sentinel that may lead a failover must have answered, since no other one knows of that: without it a
-// majority of the others proves nothing. It may be slow, or down; so it is waited for. The council has learned from the answers.
+// judge is Judge, but events count, too. The council must have learned from the answers.
+//
+//   - A server that was replaced a moment ago is not believed, even if the Sentinel that said so does not answer.
+//   - A Sentinel that may lead a failover must have answered. Nobody else knows of that failover, so a majority of the others
+//     proves nothing. The Sentinel may be slow or down, so the verdict is to wait for it.
 func (c *council) judge(address string, answers []Answer, asked, now time.Time) Verdict {
 	expire(c.former, now)
 	expire(c.votes, now)
@@ -271,13 +278,14 @@ func (c *council) judge(address string, answers []Answer, asked, now time.Time) 
 	return v
 }
 
-// expire forgets events of failovers of which all Sentinels know by now.
+// expire forgets the events of failovers that all Sentinels know of by now.
 func expire(when map[string]time.Time, now time.Time) {
 	maps.DeleteFunc(when, func(_ string, at time.Time) bool { return now.Sub(at) >= leadsFor })
 }
 
-// missesLeader reports whether a Sentinel may lead a failover and has not answered. If none that was asked after the vote lists
-// it, it leads a failover of another set. Before Redis 6.2 Sentinels do not say by which id they vote.
+// missesLeader reports whether a Sentinel that may lead a failover has not answered. If the Sentinels were asked after the
+// vote, and none of them lists it, it leads a failover of another set. Before Redis 6.2 Sentinels do not tell the id by which
+// they are voted for. So a nameless answer may be the leader's, and then no leader is missed.
 func (c *council) missesLeader(answers []Answer, asked time.Time) bool {
 	for id, at := range c.votes {
 		ours := c.ids[id] || at.After(asked)

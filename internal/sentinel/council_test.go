@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// done leaves out how long somebody rests, which is random.
+// done returns what is to be done, without how long a Sentinel rests, which is random.
 func done(acts []act) []act {
 	for i := range acts {
 		acts[i].after = 0
@@ -18,7 +18,7 @@ func done(acts []act) []act {
 	return acts
 }
 
-// at is an answer of a Sentinel at an address, that knows those at others.
+// at is the answer of a Sentinel at an address, which knows the Sentinels at other addresses.
 func at(address string, a Answer, others ...string) *Answer {
 	a.At, a.Fellows = address, nil
 	for _, other := range others {
@@ -46,8 +46,8 @@ func TestCouncil(t *testing.T) {
 	require.Equal(t, []act{{do: doubt}}, c.answered(at("a", lags, "b"), former), "a failover was missed")
 }
 
-// A Sentinel that is heard is not dialed at the address that it announces, which may lead nowhere from here. While it is not
-// heard at the given one, it is.
+// A Sentinel that is heard at the given address is not dialed at the one that it announces, which may lead nowhere from here.
+// While it is not heard at the given address, the other one is dialed.
 func TestCouncil_ASentinelThatAnnouncesAnotherAddress(t *testing.T) {
 	c := newCouncil("main")
 	c.begin([]string{"name of a", "name of b"})
@@ -71,8 +71,8 @@ func TestCouncil_ASentinelThatAnnouncesAnotherAddress(t *testing.T) {
 	require.Equal(t, []act{{do: dial, address: "b:26379"}}, c.rested("b:26379"), "it is not heard")
 }
 
-// Nothing is learned from Sentinels of another deployment, and what they publish is no doubt, as long as one of those is known
-// that stand by the server.
+// Nothing is learned from Sentinels of another deployment, and their events raise no doubt, as long as a Sentinel is known that
+// stands by the server.
 func TestCouncil_Strangers(t *testing.T) {
 	c, now := newCouncil("main"), time.Now()
 	c.learn([]string{"a", "x"})
@@ -91,8 +91,8 @@ func TestCouncil_Strangers(t *testing.T) {
 	require.Equal(t, []act{{do: dial, address: "y"}}, c.learnFrom(at("a", ours, "b", "y"), former), "any answer tells of others")
 }
 
-// An operator has one watch another server: that raises a doubt as a failover does. That another master set is watched, or this
-// one no longer, does not.
+// If an operator makes a Sentinel watch another server, that raises a doubt, as a failover does. It raises none if the Sentinel
+// watches another master set, or this set no longer.
 func TestCouncil_WatchesAnotherServer(t *testing.T) {
 	c, now := newCouncil("main"), time.Now()
 	c.learn([]string{"a"})
@@ -102,7 +102,7 @@ func TestCouncil_WatchesAnotherServer(t *testing.T) {
 	require.NotContains(t, events, "-monitor")
 }
 
-// One that finds another Sentinel, or a new address of one, is asked where that is.
+// A Sentinel that finds another one, or a new address of one, is asked where it is.
 func TestCouncil_FindsAnotherSentinel(t *testing.T) {
 	c, now := newCouncil("main"), time.Now()
 	c.learn([]string{"a"})
@@ -137,7 +137,7 @@ func TestCouncil_Rests(t *testing.T) {
 	require.LessOrEqual(t, pause(), 50*time.Millisecond)
 }
 
-// What Sentinels publish of the master raises a doubt, and nothing that they publish of others.
+// Events about the master raise a doubt. Events about other servers do not.
 func TestCouncil_Told(t *testing.T) {
 	for _, e := range []struct {
 		channel, message string
@@ -164,8 +164,8 @@ func TestCouncil_Told(t *testing.T) {
 	}
 }
 
-// Nobody but a failover's leader knows of it until it has succeeded. So a majority of the others proves nothing while it does not
-// answer, for a while.
+// Only the leader of a failover knows of it until it has succeeded. So for a while, a majority of the others proves nothing if
+// the leader does not answer.
 func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 	now := time.Now()
 	heard := func(id string) council {
@@ -184,7 +184,7 @@ func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 	nameless.Nameless = true
 	disputes := stands("b", heir)
 	disputes.Epoch = 0
-	lists := b // of what is asked after the vote
+	lists := b // an answer that is asked for after the vote
 	lists.Fellows = append(fellows("b", "a", "c"), peer{"new:26379", "new"})
 	x := another("x", 0)
 	x.Fellows = append(x.Fellows, peer{"new:26379", "new"})
@@ -230,7 +230,7 @@ func TestCouncil_ALeaderThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// A server that was replaced, and replaces its successor, is believed again.
+// A server that was replaced, and later replaces its successor, is believed again.
 func TestCouncil_ThereAndBack(t *testing.T) {
 	c, now, answers := newCouncil("main"), time.Now(), []Answer{stands("a", former), stands("b", former)}
 	c.published("a", switched, "main 10.0.0.1 6379 10.0.0.2 6379", now)
@@ -239,7 +239,7 @@ func TestCouncil_ThereAndBack(t *testing.T) {
 	require.Equal(t, Vouched, c.judge(former, answers, now, now))
 }
 
-// A Sentinel that cannot be reached any more, and that nobody lists, is forgotten; not one that was given.
+// A Sentinel that cannot be reached any more, and that no other lists, is forgotten, unless the user has given it.
 func TestCouncil_Forgets(t *testing.T) {
 	c := newCouncil("main")
 	c.begin([]string{"a", "given"})

@@ -14,29 +14,34 @@ import (
 // Dial makes a connection, as the DialCtxFn of a client.
 type Dial = func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error)
 
-// prompter has a client ask its Sentinels again who is master: it ends the client's own connections to them.
+// prompter makes a client ask its Sentinels again who is master, by ending the client's own connections to them.
 //
-// A client follows one Sentinel, and changes when that publishes the change. The one that leads a failover does so last: when the
-// replicas follow, or its failover-timeout is over, although it names the successor from the promotion on to everybody who asks.
-// One that is cut off from the others does not publish it at all. So while the client uses the former master, it gets
-// connections only to Sentinels that name the successor. One that names the former master still would be asked again. One that
-// does not answer may be on the machine that has gone with the master, or announce an address that leads nowhere from here: to
-// dial it may take seconds, and the client tries one after the other.
+// A client follows one Sentinel, and changes to a new master when that Sentinel publishes the change. That may be late:
+//
+//   - The Sentinel that leads a failover publishes it last: when the replicas follow the new master, or its failover-timeout is
+//     over. If it is asked, it names the successor from the promotion on.
+//   - A Sentinel that is cut off from the others does not publish it at all.
+//
+// So while the client uses the former master, it gets connections only to Sentinels that name the successor. It tries one
+// Sentinel after the other, and the others would hold it up: one that still names the former master would be followed again;
+// one that does not answer may take seconds to dial, since it went down with the master's machine, or announces an address that
+// leads nowhere from here.
 type prompter struct {
 	mu    sync.Mutex
 	conns map[*trackedConn]bool // of the client, to Sentinels
-	at    time.Time             // when it was last prompted
-	only  []string              // the addresses of the Sentinels to which it gets connections; empty: to all
+	at    time.Time             // when the client was last prompted
+	only  []string              // the addresses of the Sentinels to which the client gets connections; empty: all
 }
 
 const promptEvery = time.Second
 
 var errBarred = errors.New("this Sentinel does not name the new master, and others do")
 
-// Tracked returns how a client is to dial so that it can be prompted.
+// Tracked returns the function with which a client must dial so that it can be prompted.
 //
-// When a Sentinel publishes that it has found another one, rueidis takes the rest of the message, "PORT @ NAME IP PORT", for the
-// port. Without that address a client would reach no Sentinel any more once all others have been replaced.
+// The function also repairs an address. When a Sentinel publishes that it has found another one, rueidis takes the rest of the
+// message, "PORT @ NAME IP PORT", for the port. Without the repair a client would reach no Sentinel any more once all those
+// that it knew have been replaced.
 func (w *Watch) Tracked(dial Dial) Dial {
 	return func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
 		p := &w.prompter
@@ -66,14 +71,14 @@ func (w *Watch) knows(address string) bool {
 	return slices.Contains(w.first, address) || w.council.members[address] != nil || w.council.announced(address)
 }
 
-// bars reports whether the client gets no connection to an address, if a Sentinel has it.
+// bars reports whether the client gets no connection to an address, provided that it is a Sentinel's.
 func (p *prompter) bars(address string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.only) > 0 && !slices.Contains(p.only, address)
 }
 
-// prompt ends the connections if there is a successor, unless it has done so a moment ago. Only are the Sentinels that name it.
+// prompt ends the connections if there is a successor, at most once per promptEvery. Only has the Sentinels that name it.
 func (p *prompter) prompt(successor string, only []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,8 +103,9 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// successor returns the server that a majority of the Sentinels names instead of one that is in use, and the addresses of these
-// Sentinels; empty if there is none, or it is not certain. Others may lag for a moment, or be cut off.
+// successor returns the server that a majority of the Sentinels names instead of the one that is in use, and the addresses of
+// these Sentinels. It is empty if there is none, or if that is not certain. The other Sentinels may lag for a moment, or be cut
+// off.
 func successor(using string, answers []Answer) (address string, by []string) {
 	if Judge(using, answers) != Replaced {
 		return "", nil

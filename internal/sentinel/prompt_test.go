@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Once most name a successor, the connections of a client that uses the former master to Sentinels end, so that it asks them
-// again: those to servers do not. It gets none to one that names the former master still, or does not answer, until it uses the
-// successor.
+// A client uses the former master, and most Sentinels name a successor. Then its connections to Sentinels end, so that it asks
+// them again; its connections to servers do not end. Until it uses the successor, it gets no connection to a Sentinel that
+// still names the former master, or does not answer.
 func TestWatch_PromptsAClientThatLags(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -68,7 +68,7 @@ func TestWatch_PromptsAClientThatLags(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// Rueidis dials what it makes of the message of a Sentinel that has found another one.
+// When a Sentinel publishes that it has found another one, rueidis dials a wrong address, which is repaired.
 func TestWatch_TrackedDialsWhatASentinelHasFound(t *testing.T) {
 	w := New(withRESP3("10.0.0.1:26379"), "main")
 	t.Cleanup(w.Close)

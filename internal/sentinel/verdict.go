@@ -12,20 +12,20 @@ import (
 
 // Answer is what one Sentinel says of a master set at some moment.
 type Answer struct {
-	Who     string   // the Sentinel's own id: two addresses may lead to the same one
+	Who     string   // the Sentinel's own id: two addresses may lead to the same Sentinel
 	At      string   // the address at which it was asked
 	Names   string   // the address of the master that it tells clients
 	Watches string   // the address of the master that it watches itself; right after a promotion still the former one
 	Flags   []string // of the master that it watches
 	Epoch   int64    // of its configuration: each failover has a greater one, for which most Sentinels have voted
-	Others  int      // how many other Sentinels it knows, dead ones included: as many count for a majority among them
-	Fellows []peer   // those of them whose addresses it knows
+	Others  int      // how many other Sentinels it knows, dead ones included; a majority is more than half of these and itself
+	Fellows []peer   // those of the others whose addresses it knows
 
 	// Nameless: Who is not the id by which Sentinels vote for it.
 	Nameless bool
 }
 
-// The flags that count. A Sentinel by itself finds a master down; enough of them agree; one of them replaces it.
+// The flags that count: this Sentinel finds the master down; enough Sentinels agree; this Sentinel replaces the master.
 const (
 	foundDown  = "s_down"
 	agreedDown = "o_down"
@@ -45,18 +45,19 @@ const (
 	// Down means that a majority answers, and that they find the server down. None of them replaces it now.
 	Down
 
-	// Elected means that Sentinels have voted for one to lead a failover, and that it does not answer: nobody else knows of that
-	// failover until it has succeeded.
+	// Elected means that Sentinels have voted for one of them to lead a failover, and that this one does not answer. Nobody else
+	// knows of the failover until it has succeeded.
 	Elected
 
-	// Disputed means that most stand by the server, and a few name another one, with no newer epoch, and no failover under way.
+	// Disputed means that most stand by the server, but a few name another one. Their epoch is not newer, and no failover is under
+	// way.
 	Disputed
 
-	// Contested means that most stand by the server, and that strangers, see split, name another one with a newer epoch.
+	// Contested means that most stand by the server, but strangers, see split, name another one with a newer epoch.
 	Contested
 
-	// Replaced means that one of them is about to promote another server, or has just done so, or names another one with a newer
-	// epoch, or that some name another one, and no majority stands by this one.
+	// Replaced means that a Sentinel is about to promote another server, or has just done so, or names another one with a newer
+	// epoch. It also means that some name another server, and no majority stands by this one.
 	Replaced
 )
 
@@ -65,18 +66,18 @@ var verdicts = [...]string{"unknown", "vouched for", "down", "a leader was elect
 func (v Verdict) String() string { return verdicts[v] }
 
 const (
-	// LongestDoubt is how long, from its greeting on, a server is not believed for which the Sentinels do not vouch, although none
-	// replaces it: most do not answer, or cannot reach it, or a few dispute it. Within that time they demote a deposed master that
-	// goes on: they wait until four of their own messages were due, which come every two seconds. By then those that lag have
-	// heard of the failover.
+	// LongestDoubt is how long a server is not believed, from its greeting on, if the Sentinels do not vouch for it, but none
+	// replaces it either: most do not answer, or do not reach it, or a few dispute it. Within that time they demote a deposed
+	// master that goes on, after four of their own messages were due, which come every two seconds. By then Sentinels that lag
+	// have heard of the failover, too.
 	LongestDoubt = 10 * time.Second
 
-	// LongestContest is the same while strangers contest the server. They belong to another deployment, whose master set has the
-	// same name; or to this one, but neither know the others nor are known to them. By default a failover takes no longer. Without
-	// a limit, one Sentinel of another deployment would end all locking.
+	// LongestContest is the same while strangers contest the server. Strangers belong to another deployment whose master set has
+	// the same name; or to this one, but neither know the others nor are known to them. By default a failover takes no longer.
+	// Without a limit, one Sentinel of another deployment would end all locking.
 	//
-	// There is no limit if the others know a Sentinel that contests it: that one has the votes of most for its epoch, and is cut off
-	// from those that stand by this server. A process that reaches only its side believes the successor.
+	// There is no limit if the other Sentinels know the one that contests the server. It has the votes of most for its epoch, but
+	// is cut off from those that stand by the server. A process that reaches only its side believes the successor.
 	LongestContest = 3 * time.Minute
 )
 
@@ -86,7 +87,7 @@ func (v Verdict) Suffices(greeted time.Duration) bool {
 	return bounded && greeted >= limit // mutant: replaced server trusted
 }
 
-// Longest returns how long, from its greeting on, a server is not believed. If that is not bounded, it is for ever.
+// Longest returns how long a server is not believed, from its greeting on. Bounded is false if it is never believed.
 func (v Verdict) Longest() (limit time.Duration, bounded bool) {
 	switch v {
 	case Vouched:
@@ -102,12 +103,13 @@ func (v Verdict) Longest() (limit time.Duration, bounded bool) {
 	}
 }
 
-// says returns what one Sentinel says of the server at an address; newest is the newest epoch of those that name that server.
-// Only the Sentinel that leads a failover knows of it before it has succeeded. That one names the successor as soon as it is
-// promoted, and watches it only later.
+// says returns what one Sentinel says of the server at an address. Newest is the newest epoch of the Sentinels that name this
+// server. Only the Sentinel that leads a failover knows of it before it has succeeded. The leader names the successor as soon
+// as that is promoted, and watches it only later.
 //
-// A Sentinel that names another server, and replaces none, lags if its epoch is older: it will hear of the failover. If the epoch
-// is the same, it knows the master by another name or address. Neither may end all locking for as long as that lasts.
+// A Sentinel that names another server, but replaces none, is judged by its epoch. If the epoch is older, the Sentinel lags,
+// and will hear of the failover. If it is the same, the Sentinel knows the master by another name or address. Neither may end
+// all locking while it lasts.
 func (a *Answer) says(address string, newest int64) Verdict {
 	switch steady := a.Watches == a.Names && !slices.Contains(a.Flags, replacing); {
 	case a.Names != address && steady && a.Epoch <= newest:
@@ -152,11 +154,11 @@ func where(answers []Answer, address string, name bool) (all []string) {
 	return slices.Compact(all)
 }
 
-// Judge returns what some Sentinels' answers mean for the server at an address. All were asked after the server had greeted: so
-// if a silence before that has begun a failover, one of the answers shows it.
+// Judge returns what the answers of some Sentinels mean for the server at an address. All were asked after the server had
+// greeted. So if it was silent before that, and a failover began, one of the answers shows it.
 func Judge(address string, answers []Answer) Verdict {
 	ours, strangers := split(address, answers)
-	said := map[string]Verdict{} // by Sentinel; the worst counts, if one was asked twice
+	said := map[string]Verdict{} // by Sentinel; if one was asked twice, the worse answer counts
 	all, agreed, epoch := 0, false, newest(address, ours)
 	for _, a := range ours {
 		says := a.says(address, epoch)
@@ -196,12 +198,12 @@ func saidBy(answers []Answer, address string, newest int64) (worst Verdict) {
 	return worst
 }
 
-// peer is another Sentinel as one knows it.
+// peer is what a Sentinel knows of another one.
 type peer struct{ address, id string }
 
 // split separates the Sentinels of the server at an address from strangers, which belong to another deployment whose master set
-// has the same name. Ours name the server or watch it, or are fellows of ours. If none names or watches it, none is a stranger:
-// the server may have been replaced long ago.
+// has the same name. A Sentinel is ours if it names or watches the server, or is a fellow of one of ours. If no Sentinel names
+// or watches the server, none is a stranger: the server may have been replaced long ago.
 func split(address string, answers []Answer) (ours, strangers []Answer) {
 	for _, a := range answers {
 		if address != "" && (a.Names == address || a.Watches == address) {
@@ -226,8 +228,8 @@ func split(address string, answers []Answer) (ours, strangers []Answer) {
 	return ours, strangers
 }
 
-// fellow reports whether two Sentinels are of the same deployment: one knows the other, or both know a third one. One that is
-// nameless is known by its address.
+// fellow reports whether two Sentinels are of the same deployment: one knows the other, or both know a third one. A nameless
+// one is recognized by its address.
 func (a *Answer) fellow(b *Answer) bool {
 	return a.knows(b.Who, b.At) || b.knows(a.Who, a.At) ||
 		slices.ContainsFunc(a.Fellows, func(p peer) bool { return p.id != "" && b.knows(p.id, "") })

@@ -12,8 +12,8 @@ const (
 	heir   = "10.0.0.2:6379"
 )
 
-// stands is what a Sentinel says that stands by a server: the former one since some failover, the heir since the next. It
-// knows a, b and c.
+// stands is the answer of a Sentinel that stands by a server: by the former one since some failover, by the heir since the
+// next. It knows the Sentinels a, b and c.
 func stands(who, by string, flags ...string) Answer {
 	return Answer{
 		Who: who, At: who + ":26379", Names: by, Watches: by, Flags: append([]string{"master"}, flags...), Epoch: epochs[by],
@@ -30,7 +30,7 @@ func fellows(who string, all ...string) (others []peer) {
 	return others
 }
 
-// another is what a Sentinel of another deployment says: x, y or z.
+// another is the answer of x, y or z, the Sentinels of another deployment.
 func another(who string, epoch int64, flags ...string) Answer {
 	const by = "10.9.9.9:6379"
 	return Answer{
@@ -41,8 +41,8 @@ func another(who string, epoch int64, flags ...string) Answer {
 
 var epochs = map[string]int64{former: 5, heir: 6}
 
-// A master is frozen and deposed, and goes on. Whoever asks is to believe it until it may be replaced, and its successor as soon
-// as it is promoted. Sentinel a leads the failover.
+// A master freezes, is deposed, and resumes. A process that asks must believe it until it may be replaced, and its successor as
+// soon as that is promoted. Sentinel a leads the failover.
 func TestJudge_ADeposedMaster(t *testing.T) {
 	promoted := Answer{
 		Who: "a", Names: heir, Watches: former, Flags: []string{"master", "s_down", "o_down", replacing}, Epoch: 6,
@@ -146,8 +146,8 @@ func TestJudge_AnotherName(t *testing.T) {
 	require.Empty(t, against(former, []Answer{a, b}))
 }
 
-// Sentinels of another deployment, with a master set of the same name, do not count for a majority, and are outlasted. One that
-// is linked with those that stand by the server is none of these.
+// Sentinels of another deployment, with a master set of the same name, do not count for a majority, and are outlasted. A
+// Sentinel that is linked with those that stand by the server does not belong to another deployment.
 func TestJudge_Strangers(t *testing.T) {
 	a, b, c := stands("a", former), stands("b", former), stands("c", former)
 	x, y, z := another("x", 9), another("y", 9), another("z", 9)
@@ -183,7 +183,7 @@ func TestJudge_Strangers(t *testing.T) {
 	require.Equal(t, Contested, Judge(heir, []Answer{stands("a", heir), stands("b", heir), stands("c", heir), x}))
 }
 
-// Who does not vouch is waited for, but not for ever, unless the server is replaced.
+// A server for which the Sentinels do not vouch is believed in the end, unless it is replaced.
 func TestVerdict_Suffices(t *testing.T) {
 	for verdict, after := range map[Verdict]time.Duration{
 		Vouched: 0, Unknown: LongestDoubt, Down: LongestDoubt, Disputed: LongestDoubt, Contested: LongestContest, Elected: leadsFor,

@@ -44,7 +44,7 @@ type line struct {
 	over    bool           // tried is closed
 }
 
-// New makes a watch for a master set. Option is that of a connection to a Sentinel, whose DialCtxFn is set; its InitAddress has
+// New makes a watch for a master set. Option is for a connection to one Sentinel. Its DialCtxFn is set, and its InitAddress has
 // the addresses of some or all Sentinels.
 func New(option rueidis.ClientOption, set string) *Watch {
 	w := &Watch{option: option, first: option.InitAddress, council: newCouncil(set), lines: map[string]*line{}}
@@ -56,23 +56,23 @@ func New(option rueidis.ClientOption, set string) *Watch {
 	return w
 }
 
-// Begin connects to the Sentinels in the background. Doubt is called when one of them may begin to replace the master, or has;
-// it must not block. Using returns the address of the master that is in use now.
+// Begin connects to the Sentinels in the background. It calls doubt when one of them may begin to replace the master, or has
+// begun; doubt must not block. Using returns the address of the master that is in use now.
 func (w *Watch) Begin(using func() string, doubt func()) {
 	w.using, w.doubt = using, doubt
 	w.handle(func(c *council) []act { return c.begin(w.first) })
 }
 
-// closeWait is how long Close waits. A function of the user's that dials or closes need not stop at the end of its context.
+// closeWait is how long Close waits. A function of the user that dials or closes need not stop when its context ends.
 const closeWait = time.Second
 
-// Close ends all connections, and waits until the goroutines have ended, but no longer than closeWait for those that are in a
-// function of the user's. A connection that such a function makes later is closed.
+// Close ends all connections, and waits until the goroutines have ended, or closeWait is over: a goroutine may be in a function
+// of the user. A connection that such a function makes later is closed.
 func (w *Watch) Close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
-	w.end() // closes the connections: whatever waits for a Sentinel returns
+	w.end() // closes the connections, so that every wait for a Sentinel ends
 	ended := make(chan struct{})
 	go func() {
 		w.work.Wait()
@@ -86,7 +86,7 @@ func (w *Watch) Close() {
 	}
 }
 
-// Absent returns the addresses of Sentinels to whose events no subscription is up.
+// Absent returns the addresses of Sentinels whose events are not heard now.
 func (w *Watch) Absent() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -190,11 +190,12 @@ func (w *Watch) catchUp(address string, client rueidis.Client) {
 	w.handle(func(c *council) []act { return c.answered(&a, using) })
 }
 
-// Ask asks all Sentinels that are connected about the server at an address, which a client uses. It waits for limit at most, also
-// while the first attempt to connect to one is under way. Once a majority has answered, it waits for the others for rest at most.
+// Ask asks all Sentinels that are connected, or for which the first attempt to connect is under way, about the server at an
+// address, which a client uses. It waits for limit at most. Once a majority has answered, it waits for the others for rest at
+// most.
 //
-// At most one question to each Sentinel is under way: one that owes an earlier answer, which was asked for too early to count, is
-// not asked again.
+// At most one question to each Sentinel is under way. So a Sentinel that owes an earlier answer is not asked again. That answer
+// does not count: it was asked for too early.
 func (w *Watch) Ask(address string, limit, rest time.Duration) Verdict {
 	asked := time.Now()
 	answers := w.gather(address, asked, limit, rest)
@@ -239,8 +240,7 @@ func (w *Watch) gather(address string, asked time.Time, limit, rest time.Duratio
 	return answers
 }
 
-// askAll asks the Sentinels. It returns the channel on which the answers come, and how many come; nil stands for one that is
-// missing.
+// askAll asks the Sentinels. It returns the channel on which the answers come, and how many come; a missing one is nil.
 func (w *Watch) askAll(ctx context.Context) (said <-chan *Answer, asked int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,7 +266,7 @@ func (w *Watch) askOne(ctx context.Context, l *line) *Answer {
 	w.mu.Unlock()
 	var answer *Answer
 	if client != nil {
-		// Not with ctx: at its end rueidis would close the connection, which hears the events.
+		// Not with ctx: when that ends rueidis would close the connection, on which the events come.
 		if a, err := inquire(w.ctx, l.address, client, w.council.set); err == nil {
 			answer = &a
 		}
@@ -315,10 +315,11 @@ func inquire(ctx context.Context, address string, client rueidis.Client, set str
 	return a, err
 }
 
-// errNameless: without an id nobody can tell one Sentinel at two addresses from two, so it counts as one that does not answer.
+// errNameless: without an id, one Sentinel at two addresses cannot be told from two Sentinels. So a Sentinel without an id
+// counts as one that does not answer.
 var errNameless = errors.New("it does not say which Sentinel it is")
 
-// runOf returns the id of a Sentinel's process, by which two addresses are known to lead to the same one.
+// runOf returns the id of a Sentinel's process. It shows whether two addresses lead to the same Sentinel.
 func runOf(ctx context.Context, client rueidis.Client) (id string, err error) {
 	info, err := client.Do(ctx, client.B().Info().Section("server").Build()).ToString()
 	if err != nil {

@@ -259,7 +259,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Any answer tells of the other Sentinels: one that is added, or moves, while all connections last is asked from then on.
+// Each answer names the other Sentinels. So a Sentinel that is added, or moves, while all connections last, is asked from then
+// on.
 func TestWatch_OneIsAdded(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -270,7 +271,7 @@ func TestWatch_OneIsAdded(t *testing.T) {
 	added.heard(t)
 }
 
-// Sentinels are replaced one after another, while nobody has a question. The last ones are heard when all first ones are gone.
+// Sentinels are replaced one after another, while nothing is asked. When all first ones are gone, the last ones are heard.
 func TestWatch_AllAreReplaced(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -292,8 +293,8 @@ func TestWatch_AllAreReplaced(t *testing.T) {
 	require.Eventually(t, func() bool { return w.doubts.Load() == 1 }, patience, time.Millisecond)
 }
 
-// A Sentinel of another deployment, with a master set of the same name, is no concern of those that stand by the server, whatever
-// it publishes, and however many others it knows.
+// A Sentinel of another deployment, with a master set of the same name, does not count beside those that stand by the server,
+// whatever it publishes, and however many others it knows.
 func TestWatch_AStranger(t *testing.T) {
 	all, stranger, others := three(t), newFake(t, "x"), three(t)
 	w := watch(t, all[0].address())
@@ -327,7 +328,7 @@ func TestWatch_TheFirstQuestion(t *testing.T) {
 	require.Equal(t, Vouched, w.Ask(former, patience, patience))
 }
 
-// What happened while a Sentinel was not heard is found out as soon as it is heard again.
+// A change that was missed while a Sentinel was not heard is noticed as soon as it is heard again.
 func TestWatch_EventsBetweenTwoSubscriptions(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -342,7 +343,8 @@ func TestWatch_EventsBetweenTwoSubscriptions(t *testing.T) {
 	require.Eventually(t, func() bool { return w.doubts.Load() == 1 }, patience, time.Millisecond)
 }
 
-// One that does not answer delays no answer of the others for longer than they are given, and is not asked again before it does.
+// A Sentinel that does not answer delays the verdict of the others no longer than its limit allows. It is not asked again
+// before it has answered.
 func TestWatch_OneIsSilent(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -383,8 +385,8 @@ func TestWatch_NamelessSentinels(t *testing.T) {
 	require.Equal(t, Unknown, w.Ask(former, patience, patience), "one cannot be told apart")
 }
 
-// A Sentinel that leads a failover is missed, although all others stand by the master. When one has announced the change the
-// former master is not believed, whatever the others say.
+// If the Sentinel that leads a failover does not answer, that counts, although all others stand by the master. When one
+// Sentinel has announced the change, the former master is not believed, whatever the others say.
 func TestWatch_TheLeaderIsSilent(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -398,7 +400,7 @@ func TestWatch_TheLeaderIsSilent(t *testing.T) {
 	require.Equal(t, Replaced, w.Ask(former, patience, time.Millisecond))
 }
 
-// Which of them name another server is known afterwards.
+// After a question it is known which Sentinels name another server.
 func TestWatch_Against(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
@@ -454,8 +456,8 @@ func TestWatch_Close(t *testing.T) {
 	w.Begin(func() string { return former }, func() { t.Error("a doubt") })
 }
 
-// A function of the user that dials, and does not heed the end of its context, delays the end of a watch for a moment only. What
-// it connects later is closed.
+// A function of the user that dials may not stop when its context ends. It delays the end of a watch only for a moment. A
+// connection that it makes later is closed.
 func TestWatch_CloseDuringADialThatHangs(t *testing.T) {
 	hangs, goOn := make(chan struct{}), make(chan struct{})
 	here, there := net.Pipe()
