@@ -85,7 +85,7 @@ func (c *cluster) move(key string, to *redistest.Server) {
 	to.Command(c, "CLUSTER", "SETSLOT", slot, "NODE", toID)
 	for _, n := range c.nodes {
 		if said := n.Command(c, "CLUSTER", "MYID"); said != toID {
-			_, _ = n.Do("CLUSTER", "SETSLOT", slot, "NODE", toID) // who has no slot left may be a replica already
+			_, _ = n.Do("CLUSTER", "SETSLOT", slot, "NODE", toID) // a server without slots may be a replica by now
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (c *cluster) release(key string, s *redistest.Server) {
 	s.Command(c, "PUBLISH", "channel:"+key, key)
 }
 
-// watches has a waiter watch whenever it wakes, as a call does whose tries are in vain.
+// watches makes a waiter watch whenever it wakes, as a call does whose tries fail.
 func (c *cluster) watches(w *Waiter, until func() bool) {
 	c.Helper()
 	start := time.Now()
@@ -122,7 +122,7 @@ func (c *cluster) watches(w *Waiter, until func() bool) {
 	}
 }
 
-// One connection to each master that has a key that is waited for, and to no other.
+// There is one connection to each master that has a key for which a call waits, and none to other masters.
 func TestCluster_Connections(t *testing.T) {
 	// The client does not ask each second whether the server is there, which would be the last command of a connection.
 	c := newCluster(t, func(o *rueidis.ClientOption) { o.Dialer.KeepAlive, o.ConnWriteTimeout = 24*time.Hour, 10*time.Second })
@@ -177,7 +177,7 @@ func (c *cluster) follow(waiters map[*Waiter]Options, key string, to *redistest.
 			w.Watch(c.Context(), limit)
 		}
 	}
-	c.release(key, to) // not where its owner is asked for: an old one may not know yet that it is none
+	c.release(key, to) // not at the server that owner names: a former owner may not know yet that it has lost the key
 	for w, o := range waiters {
 		select {
 		case <-w.Wakeup():
@@ -259,7 +259,7 @@ func TestCluster_PublishedInTheSlot(t *testing.T) {
 	}
 }
 
-// says has a script publish in the slot of a key, unless nobody is subscribed.
+// says makes a script publish in the slot of a key, if there is a subscriber.
 func (c *cluster) says(key, own, message string, s *redistest.Server) error {
 	_, err := s.Do("EVAL", `
 		if redis.call('PUBSUB', 'SHARDNUMSUB', ARGV[1])[2] < 1 then return redis.error_reply('nobody') end
@@ -267,7 +267,7 @@ func (c *cluster) says(key, own, message string, s *redistest.Server) error {
 	return err
 }
 
-// arrives has a waiter subscribe whenever it wakes, until a message that is published at a server arrives.
+// arrives makes a waiter subscribe whenever it wakes, until a message that is published at a server arrives.
 func (c *cluster) arrives(w *Waiter, m messages, to *redistest.Server) {
 	c.Helper()
 	start := time.Now()
@@ -374,7 +374,8 @@ func TestHear_AfterAReshard(t *testing.T) {
 	}
 }
 
-// A server that ends a subscription wakes those who rely on it at once, before anybody has looked who has the slot.
+// When a server ends a subscription, the waiters that rely on it wake at once, before the hub has learned which server has the
+// slot.
 func TestHear_AfterTheServerEndsASubscription(t *testing.T) {
 	c := newCluster(t)
 	const key = "key"
@@ -387,7 +388,7 @@ func TestHear_AfterTheServerEndsASubscription(t *testing.T) {
 	c.wakes(w)
 	c.subscribes(w)
 
-	// One that is not answered yet is not meant.
+	// The end of a subscription that is not confirmed yet does not count.
 	s := c.owner(key)
 	s.Freeze()
 	defer s.Thaw()
@@ -442,7 +443,7 @@ func TestNews_OfAServerThatLeaves(t *testing.T) {
 	}, told)
 }
 
-// Where it is not known who has a slot, and where slots have no channels, nothing is proven.
+// If no server is known for a slot, and if servers have no channels in slots, nothing is proven.
 func TestDeaf_InACluster(t *testing.T) {
 	c := newCluster(t)
 	for _, s := range c.nodes {

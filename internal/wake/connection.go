@@ -22,21 +22,21 @@ type connection struct {
 	lost     <-chan error    // gets an error, or is closed, when the connection ends
 	deposed  func() bool     // reports whether the client has left the connection's master; nil without Sentinel
 	demoted  <-chan struct{} // closed when a master was demoted since the connection was made; nil: not known
-	suspect  bool            // one was demoted before: the connection may have been in the client's pool since
+	suspect  bool            // a master was demoted before: the connection may be from the client's pool, and older than that
 
 	tracking   error            // why tracking does not work: errUntried before it is tried, nil if it works
 	noSlots    bool             // the server does not subscribe to channels in their slots
 	refused    map[string]error // common channels that are refused
-	prepared   map[*user]bool   // for which users all was tried that is needed once
-	subscribed map[*user]bool   // a channel of whose calls was subscribed
+	prepared   map[*user]bool   // the users for whom prepare has run
+	subscribed map[*user]bool   // the users for whom a channel was subscribed
 }
 
 var (
 	errUntried = errors.New("not tried")
 	errNoPush  = errors.New("the connection speaks version 2 of the protocol, which has no messages about changed keys")
 
-	// errDeposed: a connection to the former master may stay open until Sentinel demotes that, and misses all that happens on the
-	// new one.
+	// errDeposed: a connection to a former master may stay open until Sentinel demotes that master. It misses all that happens on
+	// the new one.
 	errDeposed = errors.New("another server is the master now")
 )
 
@@ -52,7 +52,7 @@ func (c *connection) end() {
 // cause returns why the connection was ended; nil if it was not.
 func (c *connection) cause() error { return context.Cause(c.ctx) }
 
-// checkRole fails with errDeposed if the connection leads to a replica; sure: also if the server does not say.
+// checkRole fails with errDeposed if the connection leads to a replica; if sure, also if the server does not say its role.
 func (c *connection) checkRole(sure bool) error {
 	hello, err := c.hello()
 	if err != nil {
@@ -74,14 +74,14 @@ func (c *connection) hello() (map[string]rueidis.RedisMessage, error) {
 	return hello, nil
 }
 
-// track turns on tracking of the keys that the connection reads. It returns why the server refuses that, or an error of the
+// track turns on tracking of the keys that the connection reads. Refusal is why the server refuses that. Err is an error of the
 // network, or of a server that does not work now.
 func (c *connection) track() (refusal, err error) {
 	if !errors.Is(c.tracking, errUntried) {
 		return c.tracking, nil
 	}
-	// Rueidis may have turned tracking on in another mode, which must be turned off first. Without permission for CLIENT it has
-	// not.
+	// Rueidis may have turned tracking on in another mode, which must be turned off first. If there is no permission for CLIENT,
+	// rueidis has not turned it on.
 	results := c.client.DoMulti(c.ctx,
 		c.client.B().ClientTracking().Off().Build(),
 		c.client.B().ClientTracking().On().Build())
@@ -102,8 +102,8 @@ func (c *connection) track() (refusal, err error) {
 const double = "redis.setresp(3) return {double=0.5}"
 
 // pushes fails with errNoPush if the server cannot push messages on the connection, which needs version 3 of the protocol.
-// HELLO returns the version, but Redis 6.0 requires an argument that would also change it. So a script finds out; without
-// permission for scripts HELLO does.
+// HELLO returns the version, but Redis 6.0 requires an argument that would also change it. So pushes runs a script to find out.
+// Without permission for scripts it asks HELLO.
 func (c *connection) pushes() error {
 	result := c.client.Do(c.ctx, c.client.B().Eval().Script(double).Numkeys(0).Build())
 	if err := result.Error(); err == nil {
@@ -125,7 +125,7 @@ func (c *connection) pushes() error {
 	return nil
 }
 
-// look reads keys, so that the server tracks them. Moved: it no longer has one of them.
+// look reads keys, so that the server tracks them. Moved: the server no longer has one of the keys.
 func (c *connection) look(keys []string) (looks []look, moved bool, err error) {
 	commands := make(rueidis.Commands, len(keys))
 	for i, key := range keys {
@@ -173,9 +173,9 @@ func (c *connection) subscribe(names []string) (refusals []error, err error) {
 	return refusals, nil
 }
 
-// subscribeInSlots subscribes to channels in their slots, where Redisson publishes. It returns why the server refuses it: those
-// messages are missed, and polling must do. Before version 7 there are no such channels, and Redisson publishes on ordinary ones.
-// Moved: the server may not have a slot any more.
+// subscribeInSlots subscribes to channels in their slots, where Redisson publishes. Refusal is why the server refuses it: then
+// Redisson's messages are missed, and only polling is left. Before version 7 servers have no such channels, and Redisson
+// publishes on ordinary ones. Moved: the server may not have one of the slots any more.
 func (c *connection) subscribeInSlots(names []string) (refusal error, moved bool, err error) {
 	if len(names) == 0 || c.noSlots {
 		return nil, false, nil
@@ -285,7 +285,7 @@ func (c *connection) unsubscribe(names, inSlots []string) error {
 	return network(c.client.Do(c.ctx, c.client.B().Unsubscribe().Channel(names...).Build()))
 }
 
-// network returns the first error that is not a reply: a channel in a slot that has moved is gone already.
+// network returns the first error that is not a reply. Replies do not matter: if a slot has moved, its channel is gone already.
 func network(results ...rueidis.RedisResult) error {
 	for _, result := range results {
 		if err := result.NonRedisError(); err != nil {

@@ -12,15 +12,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// dialer gets connections from a client's pool, one at a time. One goroutine uses it. What goes out are connections, whose
-// messages go to the receiver, even before dial has returned them.
+// dialer gets connections from a client's pool, one at a time. One goroutine uses it. The messages of a connection go to the
+// receiver, even before dial has returned the connection.
 type dialer struct {
 	*shared
 	ctx      context.Context       // ends all connections
 	source   func() rueidis.Client // the client to get them from
 	receiver receiver
 	dials    uint64           // so far
-	pending  chan *connection // the connection being dialled, which waits for the next dial or the end of ctx; nil: none
+	pending  chan *connection // brings the connection that is being dialled to this dial or a later one; nil: none is
 }
 
 // receiver gets what a server sends without being asked, and the number of the connection on which it came. The goroutine that
@@ -37,12 +37,12 @@ const dialLimit = time.Second
 var errNone = errors.New("none in time: the server does not answer, or all of the client's connections " +
 	"for blocking commands (BlockingPoolSize) are taken")
 
-// dial gets a connection from the client's pool. If the pool is exhausted, rueidis's Dedicate waits without end, so a goroutine
-// calls it; there is one at most, and it returns a connection that is no longer wanted. It does not call Dedicate if a command
-// that takes a connection from the same pool, and respects its context, gets none.
+// dial gets a connection from the client's pool. If the pool is exhausted, rueidis's Dedicate waits without end. So a goroutine
+// calls it, one at most, and closes the connection if the dialer's ctx has ended by then. Before that, dial sends a PING that
+// takes a connection from the same pool, but respects its context. If the PING gets none, Dedicate is not called.
 //
-// A connection for which an earlier dial waited may be the last one of the pool, so that such a command would get none. It may
-// also be broken by now, so it is pinged itself.
+// If an earlier dial has called Dedicate, its connection may be the last one of the pool, so that a PING would get none. Then
+// dial waits for this connection, and pings over it, since it may be broken by now.
 func (d *dialer) dial() (*connection, error) {
 	ctx, cancel := context.WithTimeout(d.ctx, d.plus(dialLimit, 6))
 	defer cancel()
@@ -106,7 +106,7 @@ func (d *dialer) dedicate(client rueidis.Client, number uint64) *connection {
 		servers := topology.Servers(client)
 		c.deposed = func() bool { return !slices.Equal(servers, topology.Servers(client)) }
 	}
-	if d.demoted != nil { // before it is made
+	if d.demoted != nil { // before the connection is made: a demotion in between is noticed, too
 		c.suspect, c.demoted = d.demoted()
 	}
 	c.ctx, c.cancel = context.WithCancelCause(d.ctx)

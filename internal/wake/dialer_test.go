@@ -32,7 +32,7 @@ func TestDial_TheLastConnectionOfThePool(t *testing.T) {
 	c.end()
 }
 
-// A connection that nobody took at once may be broken when it is taken. It makes room for another one.
+// A connection that comes after its dial has ended may be broken when the next dial takes it. Then it makes room for another one.
 func TestDial_AConnectionThatIsBroken(t *testing.T) {
 	b := newBench(t)
 	d := b.dialing()

@@ -32,7 +32,7 @@
 // a node the function that starts its runner.
 //
 //   - hub: what the listeners of one client share, and which node has which waiter. The requests of waiters come in, and on a
-//     cluster who is master of which slots; waiters go out, to the node of their key.
+//     cluster the masters of the slots; waiters go out, to the node of their key.
 //   - node: the listening to one server. Requests come in, and what became of the connection and of what was sent; a wake-up of
 //     the runner goes out when there is something to send.
 //   - peers: the keys that calls wait for. What to read and which channels to subscribe to goes out, and wake-ups.

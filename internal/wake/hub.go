@@ -44,12 +44,12 @@ const (
 	askEvery = 2 * time.Second
 	askPause = 50 * time.Millisecond
 
-	introducing = askEvery // plus two round trips: how long a question may take by which rueidis learns of a server
+	introducing = askEvery // plus two round trips: how long a question of introduce may take
 )
 
 var errLeft = errors.New("the server is no longer a master of the cluster")
 
-// newHub makes a hub. Of the options it uses what is the same for all listeners of a client.
+// newHub makes a hub. It uses only those options that are the same for all listeners of a client.
 func newHub(client rueidis.Client, o Options) *hub {
 	h := &hub{
 		shared:  shared{cluster: client.Mode() == rueidis.ClientModeCluster, trip: o.RoundTrip, demoted: o.Demoted},
@@ -103,7 +103,7 @@ func (h *hub) removeUser(u *user) {
 	}
 }
 
-// end begins to end everything that the hub does. It does not wait for that; tasks does.
+// end begins to end everything that the hub does. It does not wait for that; tasks.Wait does.
 func (h *hub) end() {
 	defer h.cancel()
 	h.mu.Lock()
@@ -137,7 +137,7 @@ func (h *hub) add(w *Waiter) bool {
 	return true
 }
 
-// find returns the node that a waiter is added to; nil if there is none. On a cluster it has the server looked up then. The
+// find returns the node that has a waiter; nil if none has. On a cluster it then makes follow look for the key's server. The
 // caller holds the mutex.
 func (h *hub) find(w *Waiter) *node {
 	n := h.at[w]
@@ -209,7 +209,7 @@ func (h *hub) suspect(w *Waiter) {
 	}
 }
 
-// follow keeps the waiters at the servers of their keys, as these change. It ends when it finds that no call waits.
+// follow moves waiters to other nodes as the slots of their keys move. It ends when it finds that no call waits.
 func (h *hub) follow() {
 	for h.follows() {
 		all := h.masters(h.ctx)
@@ -238,7 +238,8 @@ func (h *hub) follows() bool {
 	return h.servers.following
 }
 
-// introduce makes rueidis learn of servers that it does not know yet: it asks for keys of theirs, and another server redirects.
+// introduce makes rueidis learn of servers that it does not know yet. It sends a command for one key of each; another server
+// redirects the command, and rueidis follows.
 func (h *hub) introduce(keys map[string]string) bool {
 	for _, key := range keys {
 		ctx, cancel := context.WithTimeout(h.ctx, h.plus(introducing, 2))

@@ -28,8 +28,8 @@ func (idleConnection) SetPubSubHooks(rueidis.PubSubHooks) <-chan error { return 
 
 func (idleConnection) SetOnInvalidations(func([]rueidis.RedisMessage)) <-chan error { return nil }
 
-// While no call waits nobody looks whether Sentinel has named another master. A call that waits then learns it before anything is
-// sent to the former master, which may be frozen.
+// While no call waits, the runner does not look whether Sentinel has named another master. When a call waits, it looks before
+// it sends anything to the former master, which may be frozen.
 func TestServe_DoesNothingWhileNoCallWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &ofSentinel{Client: new(idle), master: "first"}

@@ -25,12 +25,12 @@ type Options struct {
 	// longer with it. It must be the same for all listeners of a client, and must not block.
 	RoundTrip func() time.Duration
 
-	// Demoted, if set, returns whether a master of the client was demoted so far, and a channel that is closed at the next time: a
-	// connection that was made before may lead to a replica, and hear nothing of what the new master does. As RoundTrip, it must be
-	// the same for all listeners of a client, and must not block.
+	// Demoted, if set, reports whether a master of the client has been demoted so far, and returns a channel that is closed after
+	// the next demotion. A connection that was made before may lead to a replica, and hear nothing of what the new master does. As
+	// RoundTrip, it must be the same for all listeners of a client, and must not block.
 	Demoted func() (ever bool, next <-chan struct{})
 
-	// Slots returns who has which slots of a cluster, or what is known when ctx ends; nil while that is not known. As RoundTrip, it
+	// Slots returns which master has which slots of a cluster, or what is known when ctx ends; nil if nothing is. As RoundTrip, it
 	// must be the same for all listeners of a client. It may block for some round trips.
 	Slots func(context.Context) topology.Map
 
@@ -70,8 +70,8 @@ type user struct {
 	closed chan struct{}
 
 	// The hub's mutex guards the rest.
-	messages, invalidations uint64          // how many woke its waiters
-	notified                map[string]bool // of which ways that do not work
+	messages, invalidations uint64          // how many of them woke a waiter
+	notified                map[string]bool // the ways of which it was told that they do not work
 }
 
 var hubs shares.Of[*hub]

@@ -1,13 +1,14 @@
 package wake
 
-// mail is what a node knows of own channels: channels of one user each, on which scripts publish messages for its calls.
+// mail is what a node knows of own channels. An own channel belongs to one user; scripts publish messages for the user's calls
+// on it.
 //
 // What comes in: waiters that subscribe, and that leave; what the server says of a subscription; that a proof has arrived, or
 // has not; the loss of the connection. What goes out: channels to subscribe to, to prove, and to leave, and answers to the
 // waiters. It sends nothing and reads no clock. The hub's mutex guards it.
 //
-// The proof is that a script's message arrives. It is needed once per connection and user: all channels of a user have similar
-// names and so the same permissions, and another user's may have others.
+// The proof is that a script's message arrives. It is needed once per connection and user. All channels of a user have similar
+// names, and so the same permissions; those of another user may have other permissions.
 type mail struct {
 	channels map[string]*own
 	proofs   map[*user]Subscription // on this connection: Proven, or Deaf once that has failed; no entry: NotYet
@@ -105,7 +106,7 @@ func (m *mail) next() (wanted []*own) {
 	return wanted
 }
 
-// unsubscribed returns the channels to subscribe to.
+// unsubscribed returns those of the wanted channels that are to be subscribed to.
 func (m *mail) unsubscribed(wanted []*own) (asked []*own) {
 	for _, o := range wanted {
 		if m.has(o) && !o.subscribed && m.proofs[o.user] != Deaf {
@@ -134,8 +135,8 @@ func (m *mail) subscribed(name string) {
 	}
 }
 
-// ended notes that the server has ended a subscription, which wakes its subscribers. It reports false if that is an earlier
-// subscription, which this process has left.
+// ended notes that the server has ended a subscription, and wakes the subscribers. It reports false if this process had left
+// the channel before.
 func (m *mail) ended(name string) bool {
 	o := m.channels[name]
 	if o == nil || !o.subscribed {
@@ -166,8 +167,8 @@ func (m *mail) deafen(u *user) {
 // removeUser forgets a user whose listener is closed: a registry that is closed must not stay in memory for it.
 func (m *mail) removeUser(u *user) { delete(m.proofs, u) }
 
-// answerAll answers the waiters of channels for which all was sent, where the answer is known. The other channels are tried again
-// later. It returns the users of those that are proven.
+// answerAll is called when everything has been sent for these channels. It answers the waiters of a channel if it is known
+// whether messages arrive. The other channels are tried again later. It returns the users of the channels that are proven.
 func (m *mail) answerAll(wanted []*own) (proven []*user) {
 	for _, o := range wanted {
 		if !m.has(o) || o.user.isClosed() {
@@ -195,8 +196,8 @@ func (m *mail) answerAll(wanted []*own) (proven []*user) {
 // untidy reports whether tidy has something to do.
 func (m *mail) untidy() bool { return len(m.idle)+len(m.later) > 0 }
 
-// tidy returns the channels to leave: they had no waiters for a while, and unsubscribing is safe now. Those for which the server
-// could not answer are tried again.
+// tidy returns the channels to leave: if unsubscribing is safe now, those that had no waiters for a while. The channels for
+// which the server could not answer are tried again.
 func (m *mail) tidy(safe bool) (names []string) {
 	idle := m.idle
 	m.idle = nil

@@ -11,17 +11,17 @@ import (
 
 // script plays events to a mail, and notes what it wants and says. An event is a word and its object:
 //
-//	subscribe a1     a waiter of the user a subscribes on its channel a1
-//	leave a1    the one that proven there last is closed
-//	send        what is wanted is subscribed to: "+a1"
-//	has a1      the server confirms the subscription
-//	probe       what is not proven is sent a probe: "?a1"
-//	proves a1   the message of the proof arrives
-//	refuses a   the server forbids it, or the proof has not arrived
-//	answer      the server has answered, or cannot
-//	ends a1     the server ends the subscription
-//	tidy, busy  it is time to leave channels, which is safe or not: "-a1" is left
-//	lost        the connection is lost
+//	subscribe a1  a waiter of the user a subscribes on its channel a1
+//	leave a1      the newest waiter there is closed
+//	send          what is wanted is subscribed to: "+a1"
+//	has a1        the server confirms the subscription
+//	probe         a probe is sent on channels that are not proven: "?a1"
+//	proves a1     the message of the proof arrives
+//	refuses a     the server forbids it, or the proof has not arrived
+//	answer        the server has answered, or cannot
+//	ends a1       the server ends the subscription
+//	tidy, busy    it is time to leave channels, which is safe or not: "-a1" is left
+//	lost          the connection is lost
 //
 // A waiter that is answered or woken is noted as "!a1 " and what its subscription is then.
 type script struct {
@@ -53,7 +53,7 @@ func names(channels []*own) (names []string) {
 	return names
 }
 
-// last is the waiter that proven on a channel last.
+// last returns the newest waiter of a channel.
 func (s *script) last(channel string) *Waiter {
 	for _, w := range slices.Backward(s.waiters) {
 		if w.Own == channel {
@@ -110,7 +110,7 @@ func (s *script) subscribe(w *Waiter) {
 	}
 }
 
-// answers has the waiters that were answered or woken subscribe again.
+// answers makes the waiters subscribe again that were answered or woken.
 func (s *script) answers() {
 	for _, w := range s.waiters {
 		select {
@@ -196,7 +196,7 @@ func TestMail_OfAClosedListener(t *testing.T) {
 	require.Equal(t, []string{"a1"}, slices.Collect(maps.Keys(s.mail.channels)))
 }
 
-// A registry that is closed must not stay in memory for what a connection knows of it.
+// A connection must not keep a closed registry in memory.
 func TestMail_ForgetsAClosedUser(t *testing.T) {
 	t.Parallel()
 	m, proven, deaf := newMail(), &user{closed: make(chan struct{})}, &user{closed: make(chan struct{})}

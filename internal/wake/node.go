@@ -52,8 +52,8 @@ type part struct {
 	refused bool // the server allows no way to listen for it
 }
 
-// trusted, plus two round trips, is how long a new connection is not suspected: the message may have been lost before it was
-// made.
+// trusted, plus two round trips, is how long a new connection is not suspected: the missed message may have been lost before
+// the connection was made.
 const trusted = time.Second
 
 func newNode(mu *sync.Mutex, address string, users map[*user]struct{}) *node {
@@ -266,8 +266,8 @@ func (n *node) refuse(u *user) {
 	}
 }
 
-// notifies reports whether to notify a user that a way does not work for it, and notes that: of the users of a sink one is
-// notified.
+// notifies reports whether to notify a user that a way does not work for it, and notes that. Of several users with one sink,
+// only one is notified.
 func (n *node) notifies(u *user, way string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -14,14 +14,14 @@ import (
 
 // TestNode plays events to a node with one waiter, w, and notes what it does. Events:
 //
-//	watch, subscribe     the waiter asks; "waits" if an answer comes
-//	begin n       connection n serves; "no" if that is too late
-//	lose          it is lost
-//	suspect       a message was missed
-//	message n     one arrives on an own channel, on connection n; "taken" if it counts
-//	pass          a second goes by
-//	refuse        the server allows no way to listen
-//	end           the node is ended
+//	watch, subscribe  the waiter asks; "waits" if an answer comes
+//	begin n           connection n serves; "no" if that is too late
+//	lose              it is lost
+//	suspect           a message was missed
+//	message n         one arrives on an own channel, on connection n; "taken" if it counts
+//	pass              a second goes by
+//	refuse            the server allows no way to listen
+//	end               the node is ended
 //
 // "start" starts its goroutine, "work" tells that there is something to do, "drop" ends a connection, and "!" wakes the waiter.
 func TestNode(t *testing.T) {
@@ -99,7 +99,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// What does not work is told to one of the users that write to the same place.
+// Of the users that write to the same place, only one is told that a way does not work.
 func TestNode_TellsOfAWayOnce(t *testing.T) {
 	a, b, elsewhere := &user{notified: map[string]bool{}}, &user{notified: map[string]bool{}}, &user{notified: map[string]bool{}}
 	elsewhere.Sink = "elsewhere"

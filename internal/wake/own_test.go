@@ -122,7 +122,7 @@ func TestHear(t *testing.T) {
 			b.wakes(w)
 			require.Equal(t, Proven, w.Subscribe(t.Context(), 0))
 
-			// Nothing is sent for another that subscribes, though the server is silent, and the goroutine waits for it.
+			// Another waiter on the channel is answered at once, although the server is silent, and the goroutine waits for it.
 			b.server.Freeze()
 			defer b.server.Thaw()
 			silent := l.Waiter(Wait{Key: "silent"})
@@ -191,7 +191,7 @@ func TestArm_AfterALoss(t *testing.T) {
 	b.wakes(w)
 }
 
-// Where the scripts that hand over could not work, nothing is proven, and one line says so in each place.
+// If messages of the scripts that hand off could not arrive, nothing is proven, and one line says so in each place.
 func TestDeaf(t *testing.T) {
 	t.Parallel()
 	const all = "+@all"
@@ -225,7 +225,7 @@ func TestDeaf(t *testing.T) {
 			}
 			require.Equal(t, 2, b.logged("way=queueing"))
 
-			// A connection made after that was changed finds out.
+			// On a connection that is made after the permissions were changed, messages arrive.
 			b.do("ACL", "SETUSER", "app", "+@all", "allchannels")
 			l, m := b.subscriber(client, either)
 			w := l.Waiter(Wait{Key: "key", Own: "new"})
@@ -342,7 +342,7 @@ func TestHear_InRESP2(t *testing.T) {
 	b.takes(m, "own: message")
 }
 
-// The connection is made again for a suspicion, but not at any rate.
+// A suspicion replaces the connection, unless it is new.
 func TestSuspect(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)
@@ -378,7 +378,7 @@ func TestSuspect(t *testing.T) {
 	w.Suspect() // is nothing
 	require.Empty(t, news)
 
-	// What a connection says that is over is old.
+	// A message on a former connection does not count.
 	to, _ := n.published(old, "own", "late")
 	require.Nil(t, to)
 	to, _ = n.published(b.number(n), "own", "timely")
@@ -388,7 +388,7 @@ func TestSuspect(t *testing.T) {
 	b.sleeps(relies)
 }
 
-// A suspected connection is not waited for, though it is silent.
+// A silent connection that is suspected is replaced without waiting for it.
 func TestSuspect_ASilentServer(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)
@@ -540,7 +540,7 @@ func TestHear_IsNotAnswered(t *testing.T) {
 	require.Empty(t, taken)
 }
 
-// A listener that is closed is given nothing more, though another's keep the connection.
+// A closed listener gets no more messages, even if other listeners keep the connection.
 func TestClose_MessagesAfterIt(t *testing.T) {
 	b := newBench(t)
 	stays, m := b.subscriber(b.client, either)
@@ -580,7 +580,7 @@ func TestHear_MessagesAreCheap(t *testing.T) { // alone: what others allocate wo
 	require.Positive(t, n)
 }
 
-// Calls come and go, and the connection too; whoever is left subscribes.
+// Calls come and go, and so does the connection. The calls that are left are subscribed.
 func TestHear_InTheMidstOfIt(t *testing.T) {
 	b := newBench(t)
 	const calls = 8
@@ -622,7 +622,7 @@ func TestHear_InTheMidstOfIt(t *testing.T) {
 	b.await("all others are left", func() bool { return b.do("PUBSUB", "CHANNELS", "own*") == "" })
 }
 
-// Many listeners share one connection, and none stays subscribed for nobody.
+// Many listeners share one connection, and no channel stays subscribed without a waiter.
 func TestHear_Many(t *testing.T) {
 	b := newBench(t)
 	before := b.connections()
@@ -659,7 +659,7 @@ func TestHear_Many(t *testing.T) {
 	require.Equal(t, "0", b.do("PUBSUB", "CHANNELS"))
 }
 
-// A message that is missed once may be no more than late, and any other one shows that the connection is alive.
+// A missed message may only be late, and any other message shows that the connection is alive.
 func TestSuspect_OnceInAWhile(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// peers is what a node knows of the keys that calls wait for: their changes are made by other processes, in Go or Java, which
-// publish them on the key's channel or on a common one, or publish nothing, and then the server reports them (tracking).
+// peers is what a node knows of the keys that calls wait for. Other processes, in Go or Java, change these keys. They publish a
+// change on the key's channel or on a common one. Changes that are not published are reported by the server (tracking).
 //
 // What comes in: waiters that are added, ask, and are removed; the replies to what was sent for them; messages, reports, and the
 // loss of the connection. What goes out: keys to read, channels to subscribe to and to leave, users that cannot listen, answers
@@ -85,7 +85,8 @@ type enlisted struct {
 	channels, inSlots []string  // to subscribe to; the second also in their slots
 }
 
-// enlist marks waiters as watched now, since the server may report a change before its reply.
+// enlist marks waiters as watched, and returns what to send for that. They are marked before anything is sent, since the server
+// may report a change before it replies.
 func (p *peers) enlist(asked []*Waiter, served func(*user) bool) (e enlisted) {
 	for _, w := range asked {
 		if !p.has(w) { // closed, or moved to another node
@@ -121,8 +122,8 @@ type look struct {
 	failed bool // the server has refused it
 }
 
-// looked handles the replies to PTTL of the waiters' keys, which the server tracks from then on. A waiter that learns that its
-// key is taken need not look again: the server will report its removal.
+// looked handles the replies to PTTL of the waiters' keys. From then on the server tracks these keys. So a waiter that learns
+// that its key is taken need not look again: the server will report its removal.
 func (p *peers) looked(waiters []*Waiter, looks []look, sent, replied time.Time) {
 	for i, w := range waiters {
 		switch {
@@ -301,8 +302,8 @@ func (c *channels) unused(late bool) (names, inSlots []string) {
 	return names, inSlots
 }
 
-// answered handles the reply to a subscription. It returns the users of the channel's waiters; if it is refused, of those that
-// have no other way.
+// answered handles the reply to a subscription. It returns the users of the channel's waiters. If the subscription is refused,
+// it returns only the users of those waiters that have no other way.
 func (c *channels) answered(name string, refused bool) (users []*user) {
 	ch := c.all[name]
 	if ch == nil {

@@ -17,9 +17,9 @@ import (
 // runner connects a node to its server: it dials when a call waits, sends what the node wants, tells it what came of that, and
 // begins anew when the connection is lost.
 //
-// One goroutine, run, lives from the first waiting call until the node is ended. Only run sends on the connection, so that
+// One goroutine, run, lives from the first waiting call until the node is ended. Only run sends on the connection. So
 // subscriptions begin and end in the order in which they were asked for, many in one command. The goroutine that reads the
-// connection calls what a receiver has.
+// connection calls the methods of receiver.
 type runner struct {
 	*shared
 	node   *node
@@ -50,7 +50,7 @@ const (
 	longestPause = 3 * time.Second
 	lasting      = 10 * time.Second // a peer that breaks connections sooner is treated like one that refuses them
 
-	// tidying is about how long a channel without waiters stays subscribed: for that time its subscriber is counted.
+	// tidying is about how long a channel without waiters stays subscribed. For that time the server counts a subscriber.
 	tidying = time.Second
 )
 
@@ -130,7 +130,7 @@ func (r *runner) connect() time.Duration {
 			err = reason
 		}
 		n.loseConnection()
-		r.moved() // it may be another server's turn
+		r.moved() // another server may have the slots now
 		if r.ctx.Err() == nil && !errors.Is(err, errRefused) {
 			r.log(slog.LevelWarn, "lost the connection for wake-ups; reconnecting", slog.Any("error", fault.Plain(err)))
 		}
@@ -157,7 +157,7 @@ func (r *runner) serve(c *connection) error {
 		case <-look:
 			look = nil
 		case <-c.demoted:
-			_, c.demoted = r.demoted() // first: another demotion is noticed, too
+			_, c.demoted = r.demoted() // before the check, so that a further demotion is noticed, too
 			if err := c.checkRole(true); err != nil {
 				return err
 			}

@@ -6,17 +6,17 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// throttle tells wake-ups by tracking after which the key has changed from false ones. The server sends false ones when it drops
-// the key from a full tracking table, and when a key of the same name changes in another database. When a waiter looks again, its
-// key is tracked again, which may drop another waiter's key, and so on, as fast as the network allows.
+// throttle finds out whether wake-ups by tracking are true, because the key has changed, or false. The server sends false ones
+// when it drops the key from a full tracking table, and when a key of the same name changes in another database. A waiter that
+// looks again has its key tracked again, which may drop another waiter's key, and so on, as fast as the network allows.
 //
 // A change shows in the key's expiry: a new owner or a renewal makes it later. PTTL gives it to within a round trip and a
-// millisecond. After a look without a change there is a pause, in which the waiter is not woken; then this package looks
-// itself, and wakes the waiter only if the key is gone or has surely changed. The pause doubles up to a poll interval. It ends
-// with a change, or after a poll interval without wake-ups.
+// millisecond. After a look without a change, the next wake-up starts a pause, in which the waiter is not woken. After the
+// pause this package looks itself, and wakes the waiter only if the key is gone or has surely changed. The pause doubles up to
+// a poll interval. It ends with a change, or after a poll interval without wake-ups.
 //
-// A pause without the look would miss releases: beside an owner of another library, which had the key for 3 ms and left it for
-// 2 ms, a call waited for 8 to 12 ms; with a pause of half a poll interval it waited for 55 to 60 ms.
+// A pause without the look would miss releases. An owner of another library had the key for 3 ms, and left it free for 2 ms,
+// again and again. With the look a call waited for 8 to 12 ms, with a pause of half a poll interval for 55 to 60 ms.
 type throttle struct {
 	poll   time.Duration
 	expiry span          // the key's expiry when a look last showed a change

@@ -10,7 +10,7 @@ import (
 // after makes moments of a test.
 func after(d time.Duration) time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(d) }
 
-// look is one at a key with so many milliseconds left, whose reply takes a millisecond.
+// look is the result of a look at a key with so many milliseconds left. Its reply takes a millisecond.
 func (t *throttle) look(at time.Duration, pttl int64) bool {
 	return t.looked(after(at+time.Millisecond), expiry(after(at), after(at+time.Millisecond), pttl))
 }
@@ -39,7 +39,7 @@ func TestThrottle(t *testing.T) {
 			}, pauses)
 			require.True(t, d.on())
 
-			// Another owner, and all is as before.
+			// A new owner resets the throttle.
 			require.True(t, d.look(at, 60_000))
 			require.Zero(t, d.woken(after(at+ms)))
 			require.True(t, d.look(at+ms, 70_000), "renewed")

@@ -23,8 +23,8 @@ type Wait struct {
 //	                ▲               └─a change, throttled─▶ paused
 //	                └──────────────the pause is over─────────┘
 //
-// When the connection is lost it is idle, and wakes. A key may have several waiters. Watched or not, a waiter may also listen to
-// an own channel, see [own].
+// When the connection is lost, the waiter becomes idle, and wakes. A key may have several waiters. Watched or not, a waiter may
+// also listen to an own channel, see [own].
 type Waiter struct {
 	Wait
 
@@ -50,14 +50,14 @@ type requests interface {
 	remove(w *Waiter)
 }
 
-// watching says whether a waiter wakes for a change of its key. What comes in is that the call asks, what a look at the key has
-// shown, and that the key has changed; what goes out is the answer to the call, and a wake-up.
+// watching decides whether a waiter wakes for a change of its key. In come the call's request, the result of a look at the key,
+// and reports that the key has changed. Out go the answer to the call, and a wake-up.
 type watching struct {
 	watches  bool          // Watch was called: a waiter that only subscribes does not wake for its key
 	watched  bool          // a change of the key wakes the waiter, or is looked at
 	tracks   bool          // it is or was last watched by tracking
 	asking   asking        // whether it is to be watched
-	ready    chan KeyState // has room for one: the answer to Watch; nil before it had to ask
+	ready    chan KeyState // the answer to Watch, with room for one; nil until a Watch has had to ask
 	throttle throttle
 	paused   *time.Timer // ends the pause; nil: not paused
 }
@@ -66,7 +66,7 @@ type watching struct {
 type subscriber struct {
 	joined   bool   // it is among the channel's subscribers, on the current connection
 	waits    bool   // Subscribe waits for the answer
-	answered signal // there is an answer to Subscribe; nil before it had to ask
+	answered signal // there is an answer to Subscribe; nil until a Subscribe has had to ask
 }
 
 // asking says whether a waiter asks to watch its key, and why.
@@ -126,9 +126,9 @@ func (w *Waiter) Wakeup() <-chan struct{} {
 	return w.wakeup
 }
 
-// Watch makes every change of the key from now on wake the waiter. If the key was not watched before, the caller must look at it
-// again, since it may have changed before, unless Watch has seen that the key exists. Watch waits for the server no longer than
-// limit. If the server has not answered by then, the next call waits for the same answer.
+// Watch makes every change of the key from now on wake the waiter. Unless the key was watched before, it may have changed just
+// before that. So the caller must look at it again, except if Watch has seen that the key exists. Watch waits for the server no
+// longer than limit. If the server has not answered by then, the next call waits for the same answer.
 func (w *Waiter) Watch(ctx context.Context, limit time.Duration) KeyState {
 	if w == nil || !w.hub.watch(w) {
 		return KeyState{}
@@ -136,9 +136,9 @@ func (w *Waiter) Watch(ctx context.Context, limit time.Duration) KeyState {
 	return await(ctx, w, w.ready, limit)
 }
 
-// Subscribe makes messages on the waiter's own channel arrive until Close; its key need not be watched. When that is
-// interrupted, the waiter wakes: messages may have been missed, and it must call Subscribe again. If there is something to do,
-// Subscribe waits for the server, no longer than limit.
+// Subscribe makes messages on the waiter's own channel arrive until Close; its key need not be watched. If the subscription is
+// interrupted, the waiter wakes: messages may have been missed, and the call must subscribe again. If there is something to
+// send, Subscribe waits for the server, no longer than limit.
 func (w *Waiter) Subscribe(ctx context.Context, limit time.Duration) Subscription {
 	if w == nil {
 		return Deaf
@@ -164,9 +164,9 @@ func await[T any](ctx context.Context, w *Waiter, answer <-chan T, limit time.Du
 	return got
 }
 
-// Suspect notes that an expected message on the waiter's own channel, or a wake-up, did not arrive. After the second time, with
-// no message on an own channel in between, the connection is replaced, unless it is new, and the waiters that rely on it wake.
-// A single message may only be late: on a busy machine the caller looked before the message was read.
+// Suspect notes that an expected message on the waiter's own channel, or a wake-up, did not arrive. When this happens twice,
+// without a message on an own channel in between, the connection is replaced, unless it is new, and the waiters that rely on it
+// wake. Once is not enough: on a busy machine the caller may have looked before the message was read.
 func (w *Waiter) Suspect() {
 	if w != nil {
 		w.hub.suspect(w)
@@ -222,7 +222,7 @@ func (w *Waiter) changed(now time.Time) {
 
 // resume ends a pause that is over, and reports whether the waiter is to be watched again.
 func (w *Waiter) resume() bool {
-	if w.paused == nil { // it was stopped too late
+	if w.paused == nil { // the pause was ended just after its timer had fired
 		return false
 	}
 	w.paused = nil
@@ -299,7 +299,7 @@ func (h *subscriber) askToSubscribe() {
 	h.answered.clear() // an answer that came too late
 }
 
-// answerSubscribe tells that there is an answer to Subscribe. A call that does not wait for it wakes.
+// answerSubscribe tells the call that there is an answer to Subscribe. If the call does not wait for one, it wakes.
 func (w *Waiter) answerSubscribe() {
 	if w.waits {
 		w.answered.wake()
@@ -315,8 +315,8 @@ func (w *Waiter) unsubscribed() {
 	}
 }
 
-// lost is called when the connection is lost, or led to another server. A waiter that relied on it wakes, since a change may
-// have been missed.
+// lost is called when the connection is lost, and when the waiter moves to another node. A waiter that relied on the connection
+// wakes, since a change may have been missed.
 func (w *Waiter) lost() {
 	relied := w.watched || w.asking != asksNot || w.paused != nil || w.joined
 	w.answer(KeyState{})

@@ -212,7 +212,7 @@ func TestListener_IsShared(t *testing.T) {
 	b.await("the connection is closed", func() bool { return b.connections() == before })
 }
 
-// byValue is a client that no map can have for a key.
+// byValue is a client that cannot be the key of a map.
 type byValue struct {
 	rueidis.Client
 	_ []int
@@ -228,7 +228,7 @@ func TestListener_OfAClientThatCannotBeCompared(t *testing.T) {
 	}
 }
 
-// While the server says nothing, a waiter asks once, however often its call does, and not at all when the call is over.
+// While the server is silent, a waiter asks once, however often its call asks, and not at all when the call is over.
 func TestNews_OfASilentServer(t *testing.T) {
 	b := newBench(t)
 	l := b.listen(b.client, either)
@@ -341,7 +341,7 @@ func TestNews_OfADeposedMaster(t *testing.T) {
 	b.await("watched", func() bool { return w.Watch(t.Context(), limit).Watched })
 }
 
-// What is the same for several listeners is told once to each place that lines end up in.
+// A line that concerns several listeners is logged once in each place where their lines end up.
 func TestNews_LinesAreToldOnce(t *testing.T) {
 	b := newBench(t)
 	for i := range 6 {
@@ -355,7 +355,7 @@ func TestNews_LinesAreToldOnce(t *testing.T) {
 	require.Equal(t, 2, b.logged("lost the connection"))
 }
 
-// A change of a key of the same name in another database costs a look at most, and soon none of the call's.
+// Changes of a key of the same name in another database wake a call only a few times. Then this package looks in its place.
 func TestNews_OfAnotherDatabase(t *testing.T) {
 	b := newBench(t)
 	w := b.watched(b.listen(b.client, either), "key")
@@ -387,7 +387,7 @@ func TestNews_OfAnotherDatabase(t *testing.T) {
 	b.wakes(w) // and one that is not, after a pause
 }
 
-// A listener for which there is no way to listen is told, and gets no waiters.
+// A listener that the server allows no way to listen is told so, and gets no waiters.
 func TestListener_IsRefused(t *testing.T) {
 	b := newBench(t)
 	b.do("ACL", "SETUSER", "app", "on", ">secret", "~*", "resetchannels", "+@all", "-client", "-eval", "-ping")
@@ -492,7 +492,7 @@ func TestOwnChannel_IsLeftOnceTheServerIsNotBusy(t *testing.T) {
 	b.wakes(stays)
 }
 
-// What waits for an answer waits for longer where the server is far away.
+// Waits for answers are longer if the server is far away.
 func TestShared_LimitsGrowWithTheRoundTrip(t *testing.T) {
 	trip := time.Duration(0)
 	far := &shared{trip: func() time.Duration { return trip }}
