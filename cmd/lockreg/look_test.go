@@ -232,13 +232,13 @@ func TestVersionAndHelp(t *testing.T) {
 	_, help, _ := lockreg(t, "")
 	assert.NotContains(t, help, "guard")
 	assert.True(t, strings.HasPrefix(help, "Something hangs?\n\n  lockreg ls PREFIX "), help)
-	for _, command := range []string{
-		"run", "ls", "show", "prefixes", "release", "deadlocks", "doctor", "serve", "metrics", "version",
-	} {
+	commands := []string{"run", "ls", "show", "prefixes", "release", "deadlocks", "doctor", "serve", "metrics", "version"}
+	for _, command := range commands {
 		assert.Contains(t, help, "\n  "+command+" ")
 		code, out, _ := lockreg(t, "", command, "--help")
 		assert.Zero(t, code)
 		assert.Contains(t, out, "Usage:")
+		assert.LessOrEqual(t, strings.Count(out, "Exit codes:"), 1, command)
 		for line := range strings.Lines(out) {
 			if !strings.Contains(line, "--") { // the flags have lines of their own
 				assert.LessOrEqual(t, len(line), 82, "%s: %s", command, line)
