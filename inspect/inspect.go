@@ -23,7 +23,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/detector"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
-	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/readonly"
@@ -140,12 +139,10 @@ func (i *Inspector) inspect(ctx context.Context, path string) (Lock, error) {
 // another error of Redis. To stop sooner, break out of the loop.
 func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
-		err := fault.NilContext
-		if ctx != nil {
-			err = i.reader.Each(ctx, func(info Lock) bool { return yield(info, nil) })
-		}
-		if err != nil {
-			yield(Lock{}, i.failAll("locks", err))
+		for found, err := range LocksOf(ctx, i) {
+			if !yield(found.Lock, err) {
+				return
+			}
 		}
 	}
 }
@@ -165,16 +162,9 @@ func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
 // It sees no calls of Java or of older versions of this library, and no paths of other prefixes.
 //
 // It uses SCAN, takes as long as [Inspector.Locks], and returns the same errors.
-func (i *Inspector) Deadlocks(ctx context.Context) (all []observe.Deadlock, err error) {
-	if err = fault.NilContext; ctx != nil {
-		all, err = i.deadlocks(ctx, func(ctx context.Context) ([]string, error) {
-			return keyspace.Registries(ctx, i.reader.Reader)
-		})
-	}
-	if err != nil {
-		return nil, i.failAll("deadlocks", err)
-	}
-	return all, nil
+func (i *Inspector) Deadlocks(ctx context.Context) ([]observe.Deadlock, error) {
+	found, errs := DeadlocksOf(ctx, i)
+	return found[0], errs[0]
 }
 
 func (i *Inspector) key(path string) string { return i.reader.Prefix + ":" + path }

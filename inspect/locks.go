@@ -13,7 +13,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/internal/seam"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -71,21 +70,7 @@ func (r *reader) infoOf(key string, x *protocol.Inspection) Lock {
 	return info
 }
 
-// Each tells of the locks that somebody holds or waits for, as they are found, until tell reports false. Those in the records of
-// listed registries come first: with many other keys the rest takes long.
-func (r *reader) Each(ctx context.Context, tell func(Lock) bool) error {
-	l := listing{reader: r, ctx: ctx, yield: tell, yielded: map[string]bool{}, records: map[string]record{}}
-	pick := func(key string) (string, bool) { return protocol.LockOf(r.Prefix, key) }
-	err := keyspace.Scan(ctx, r.Reader, ":*", &scan.Pass{
-		Known: l.known(), Pick: pick, Read: l.read, Tell: l.tell, TooLong: l.tellLong,
-	})
-	if errors.Is(err, errEnough) {
-		return nil
-	}
-	return err
-}
-
-// listing is one call of Each.
+// listing is the locks of one reader that are found in one pass.
 type listing struct {
 	reader  *reader
 	ctx     context.Context

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockregistry/lockregistry/internal/detector"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/keyspace"
-	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/internal/seam"
@@ -114,8 +114,12 @@ func (s *several) fail(l *one, err error) {
 	}
 }
 
-// owner is whose key it is, or nil.
+// owner is whose key it is, or nil. All keys of a pass for one inspector are its own: the name of a long one may be cut within
+// the prefix.
 func (s *several) owner(key string) *one {
+	if len(s.listings) == 1 {
+		return s.listings[0]
+	}
 	for _, l := range s.listings {
 		if strings.HasPrefix(key, l.reader.Prefix+":") {
 			return l
@@ -182,53 +186,29 @@ func (s *several) all(do func(l *one) error) error {
 func DeadlocksOf(ctx context.Context, inspectors ...*Inspector) (found [][]observe.Deadlock, errs []error) {
 	found, errs = make([][]observe.Deadlock, len(inspectors)), make([]error, len(inspectors))
 	for _, group := range together(inspectors) {
-		var registries map[int][]string
+		prefixes := make([]string, len(group))
+		for k, i := range group {
+			prefixes[k] = inspectors[i].reader.Prefix
+		}
+		var registries map[string][]string
 		err := fault.NilContext
 		if ctx != nil {
-			registries, err = registriesOf(ctx, inspectors, group)
+			registries, err = keyspace.Registries(ctx, inspectors[group[0]].reader.Reader, prefixes...)
 		}
-		for _, i := range group {
+		for k, i := range group {
+			var cycles []detector.Cycle
 			if errs[i] = err; err == nil {
 				// A registry that comes between the two looks is in no cycle of both.
-				list := func(context.Context) ([]string, error) { return registries[i], nil }
-				found[i], errs[i] = inspectors[i].deadlocks(ctx, list)
+				list := func(context.Context) ([]string, error) { return registries[prefixes[k]], nil }
+				cycles, errs[i] = inspectors[i].reader.Detector.All(ctx, list)
 			}
 			if errs[i] != nil {
 				errs[i] = inspectors[i].failAll("deadlocks", errs[i])
 			}
+			for _, cycle := range cycles {
+				found[i] = append(found[i], seam.Lockregistry.Deadlock(cycle))
+			}
 		}
 	}
 	return found, errs
-}
-
-// registriesOf are those that have a record, of each inspector of a group.
-func registriesOf(ctx context.Context, inspectors []*Inspector, group []int) (map[int][]string, error) {
-	found, prefixes := map[int][]string{}, make([]string, len(group))
-	for k, i := range group {
-		prefixes[k] = inspectors[i].reader.Prefix
-	}
-	pick := func(key string) (string, bool) {
-		for _, i := range group {
-			if prefix := inspectors[i].reader.Prefix; strings.HasPrefix(key, prefix+":{") && !presence.IsList(key) {
-				found[i] = append(found[i], presence.Owner(prefix, key))
-			}
-		}
-		return "", false
-	}
-	err := keyspace.Together(ctx, inspectors[group[0]].reader.Reader, prefixes, presence.End, &scan.Pass{Pick: pick})
-	return found, err
-}
-
-// deadlocks returns the deadlocks of registries that list returns.
-func (i *Inspector) deadlocks(
-	ctx context.Context, list func(context.Context) ([]string, error),
-) (all []observe.Deadlock, err error) {
-	found, err := i.reader.Detector.All(ctx, list)
-	if err != nil {
-		return nil, err
-	}
-	for _, cycle := range found {
-		all = append(all, seam.Lockregistry.Deadlock(cycle))
-	}
-	return all, nil
 }

@@ -48,10 +48,10 @@ func TestReader_HoldsThatTheRecordDoesNotList(t *testing.T) {
 			require.Equal(t, c.silent, info.Holders[0].Silent)
 
 			told := map[string]time.Duration{}
-			require.NoError(t, r.Each(t.Context(), func(info Lock) bool {
+			for info, err := range (&Inspector{reader: *r}).Locks(t.Context()) {
+				require.NoError(t, err)
 				told[info.Path] = info.Holders[0].Silent
-				return true
-			}))
+			}
 			require.Zero(t, told["mine"], "this process is alive")
 			delete(told, "mine")
 			require.Len(t, told, 1+len(c.left))

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -75,22 +76,38 @@ func TestReader_Lock(t *testing.T) {
 	require.Equal(t, Lock{Path: "free", Key: "p:free", Layout: observe.LayoutSpring}, free)
 }
 
-func TestReader_EachTellsOfLocksOnly(t *testing.T) {
+func TestLocks_TellOfLocksOnly(t *testing.T) {
 	r, server := readerOf(t)
 	for _, path := range []string{"a", "b", "c"} {
 		require.NoError(t, server.Set("p:"+path, other+":1"))
 	}
 	require.NoError(t, server.Set("p:text", "something:1"))
+	locks := (&Inspector{reader: *r}).Locks(t.Context())
 	var found []string
-	require.NoError(t, r.Each(t.Context(), func(info Lock) bool {
+	for info, err := range locks {
+		require.NoError(t, err)
 		found = append(found, info.Path)
-		return true
-	}))
+	}
 	require.ElementsMatch(t, []string{"a", "b", "c"}, found)
 	calls := 0
-	require.NoError(t, r.Each(t.Context(), func(Lock) bool {
+	locks(func(_ Lock, err error) bool {
+		require.NoError(t, err)
 		calls++
 		return false
-	}))
+	})
 	require.Equal(t, 1, calls, "the caller wanted no more")
+}
+
+// Of a name that is too long the server tells the beginning, which may end within a long prefix.
+func TestLocks_TellOfLongNamesOfALongPrefix(t *testing.T) {
+	r, server := readerOf(t)
+	r.Prefix = strings.Repeat("p", 200)
+	require.NoError(t, server.Set(r.Prefix+":"+strings.Repeat("x", 9000), other+":1"))
+	var found []Lock
+	for info, err := range (&Inspector{reader: *r}).Locks(t.Context()) {
+		require.NoError(t, err)
+		found = append(found, info)
+	}
+	require.Len(t, found, 1)
+	require.Equal(t, observe.KindTooLong, found[0].Kind)
 }

@@ -25,7 +25,8 @@ func (a *app) recorded(ctx context.Context, prefix, path string) string {
 	reader := readonly.Bystander(client, prefix, patience)
 	registries, _ := keyspace.Listed(ctx, reader)
 	if len(registries) == 0 { // older versions keep no list
-		registries, _ = keyspace.Registries(ctx, reader)
+		all, _ := keyspace.Registries(ctx, reader, prefix)
+		registries = all[prefix]
 	}
 	var found []string
 	// What fails leaves less to tell.

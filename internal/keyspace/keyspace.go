@@ -1,7 +1,6 @@
 // Package keyspace goes through the keys of all masters, by scripts that change nothing.
 //
-// What comes in: a pattern, or prefixes. What goes out: keys, in the batches of a [scan.Pass], and the registries that have a
-// record.
+// What comes in: prefixes. What goes out: keys, in the batches of a [scan.Pass], and the registries that have a record.
 package keyspace
 
 import (
@@ -22,11 +21,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
-
-// Scan runs a pass over the keys of all masters that match the reader's prefix and a pattern.
-func Scan(ctx context.Context, r *readonly.Reader, pattern string, p *scan.Pass) error {
-	return run(ctx, r, p, scan.Literal(r.Prefix)+pattern)
-}
 
 // Together runs a pass over the keys of all masters that begin with one of some prefixes and a colon, and end with end.
 //
@@ -63,17 +57,19 @@ func run(ctx context.Context, r *readonly.Reader, p *scan.Pass, pattern string, 
 	return p.Run()
 }
 
-// Registries returns all registries of the reader's prefix that have a record, perhaps more than once.
-func Registries(ctx context.Context, r *readonly.Reader) (all []string, err error) {
-	pick := func(key string) (registry string, ok bool) {
-		return presence.Owner(r.Prefix, key), !presence.IsList(key)
+// Registries returns all registries of some prefixes that have a record, by prefix, perhaps more than once.
+func Registries(ctx context.Context, r *readonly.Reader, prefixes ...string) (map[string][]string, error) {
+	found := map[string][]string{}
+	pick := func(key string) (string, bool) {
+		for _, prefix := range prefixes {
+			if strings.HasPrefix(key, prefix+":{") && !presence.IsList(key) {
+				found[prefix] = append(found[prefix], presence.Owner(prefix, key))
+			}
+		}
+		return "", false
 	}
-	read := func(found []string) error {
-		all = append(all, found...)
-		return nil
-	}
-	err = Scan(ctx, r, presence.Pattern, &scan.Pass{Pick: pick, Read: read})
-	return all, err
+	err := Together(ctx, r, prefixes, presence.End, &scan.Pass{Pick: pick})
+	return found, err
 }
 
 // Listed are the registries in the list of those that have a record, without a SCAN. Not all are: those of older versions, and

@@ -32,14 +32,14 @@ func reader(t *testing.T) (*readonly.Reader, *miniredis.Miniredis) {
 	return readonly.Bystander(client, "p", 5*time.Second), server
 }
 
-func TestReader_ScanFindsEachKeyOnce(t *testing.T) {
+func TestTogether_FindsEachKeyOnce(t *testing.T) {
 	r, server := reader(t)
 	for i := range 700 {
 		require.NoError(t, server.Set(fmt.Sprint("p:", i), "x"))
 		require.NoError(t, server.Set(fmt.Sprint("other:", i), "x"))
 	}
 	found := map[string]bool{}
-	require.NoError(t, Scan(t.Context(), r, ":*", &scan.Pass{
+	require.NoError(t, Together(t.Context(), r, []string{"p"}, "", &scan.Pass{
 		Pick: func(key string) (string, bool) { return protocol.LockOf("p", key) },
 		Read: func(keys []string) error {
 			for _, key := range keys {
@@ -52,18 +52,19 @@ func TestReader_ScanFindsEachKeyOnce(t *testing.T) {
 	require.Len(t, found, 700)
 }
 
-func TestScan_ACallThatHasEnded(t *testing.T) {
+func TestTogether_ACallThatHasEnded(t *testing.T) {
 	r, _ := reader(t)
 	ctx, end := context.WithCancel(t.Context())
 	end()
-	require.ErrorIs(t, Scan(ctx, r, ":*", &scan.Pass{}), context.Canceled)
+	require.ErrorIs(t, Together(ctx, r, []string{"p"}, "", &scan.Pass{}), context.Canceled)
 }
 
 func TestRegistries(t *testing.T) {
 	r, server := reader(t)
 	require.NoError(t, server.Set("p:a", own+":1"))
 	require.NoError(t, server.Set(presence.Key("p", own), `{"host":"h","pid":7}`))
-	registries, err := Registries(t.Context(), r)
+	require.NoError(t, server.Set(presence.Key("other", own), `{"host":"h","pid":8}`))
+	registries, err := Registries(t.Context(), r, "p")
 	require.NoError(t, err)
-	require.Equal(t, []string{own}, registries)
+	require.Equal(t, map[string][]string{"p": {own}}, registries)
 }

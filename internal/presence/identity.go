@@ -149,9 +149,6 @@ const (
 	LongestID  = 1024                                // bytes of a name that is read
 )
 
-// Pattern matches the keys of all records, behind the prefix.
-const Pattern = ":{*}:registry"
-
 // End is what the keys of all records end with.
 const End = "}:registry"
 
