@@ -95,15 +95,12 @@ func (c *choice) of(all iter.Seq2[inspect.Lock, error]) iter.Seq2[inspect.Lock, 
 
 // shows reports whether a lock is chosen.
 func (c *choice) shows(info inspect.Lock) bool {
-	if c.dead && !slices.ContainsFunc(info.Holders, dead) &&
+	if c.dead && !slices.ContainsFunc(info.Holders, view.Dead) &&
 		!slices.ContainsFunc(info.Waiters, func(w inspect.Waiter) bool { return w.Gone }) {
 		return false
 	}
 	return c.pattern == nil || c.pattern.MatchString(info.Path)
 }
-
-// dead reports whether a holder is probably dead or frozen.
-func dead(h inspect.Holder) bool { return h.Overdue() > 0 || h.Silent > 0 || view.Unrecorded(h) }
 
 // nothing says that no lock is chosen.
 func (c *choice) nothing() string {

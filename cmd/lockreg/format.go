@@ -129,7 +129,7 @@ const noticing = "at its next renewal or unlock"
 // lastSign returns when the process of a holder that may be at work was alive; empty if it is probably dead, or not known.
 func lastSign(h inspect.Holder) string {
 	switch {
-	case !h.Label.Known() || h.Kept || dead(h):
+	case !h.Label.Known() || h.Kept || view.Dead(h):
 		return ""
 	case h.Renewed > 0 && h.Lease >= 0:
 		return short(max(0, h.Renewed-h.Lease)) + " ago"

@@ -323,7 +323,7 @@ func holders(kind observe.Kind) string {
 func several(info inspect.Lock) string {
 	text, gone := fmt.Sprint(info.HolderCount, " ", holders(info.Kind)), 0
 	for _, h := range info.Holders {
-		if dead(h) {
+		if view.Dead(h) {
 			gone++
 		}
 	}

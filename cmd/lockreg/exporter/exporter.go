@@ -140,27 +140,14 @@ func (s *sight) add(lock *inspect.Lock, now time.Time) {
 	s.holds += lock.HolderCount
 	s.waiters += view.Waiting(*lock)
 	for _, h := range lock.Holders {
-		if h.Silent > 0 || h.Overdue() > 0 || view.Unrecorded(h) {
+		if view.Dead(h) {
 			s.dead++
 		}
 		if h.Lease < 0 {
 			s.endless++
 		}
-		if h.Silent == 0 { // else they are of a dead process
-			s.wait(h.BehindSince, now)
-		}
 	}
-	for _, w := range lock.Waiters {
-		if !w.Standby && !w.Gone {
-			s.wait(w.Since, now)
-			s.wait(w.BehindSince, now)
-		}
-	}
-}
-
-// wait counts a call that has waited since a time; zero: it is not known.
-func (s *sight) wait(since, now time.Time) {
-	if !since.IsZero() {
+	for since := range view.WaitsSince(*lock) {
 		s.oldest = max(s.oldest, now.Sub(since))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -123,7 +122,7 @@ func (s *state) add(of int, info inspect.Lock, at time.Time, last *state) {
 		sums.held++
 	}
 	sums.waiters += view.Waiting(info)
-	for since := range e.waiting() {
+	for since := range view.WaitsSince(info) {
 		sums.oldest = max(sums.oldest, at.Sub(since))
 		sums.waits.add(at.Sub(since))
 	}
@@ -139,28 +138,9 @@ func (s *state) keep(of int, last *state) {
 	s.sums[of] = last.sums[of]
 }
 
-// waiting is since when those wait who are listed, and the first ones within their processes. Leaders' standbys wait for ever,
-// and calls of dead processes for nothing.
-func (e *entry) waiting() iter.Seq[time.Time] {
-	return func(yield func(time.Time) bool) {
-		for _, h := range e.info.Holders {
-			if h.Silent == 0 && !h.BehindSince.IsZero() && !yield(h.BehindSince) {
-				return
-			}
-		}
-		for _, w := range e.info.Waiters {
-			for _, since := range []time.Time{w.Since, w.BehindSince} {
-				if !w.Gone && !w.Standby && !since.IsZero() && !yield(since) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // oldest is since when the first of them waits.
 func (e *entry) oldest() (oldest time.Time) {
-	for since := range e.waiting() {
+	for since := range view.WaitsSince(e.info) {
 		if oldest.IsZero() || since.Before(oldest) {
 			oldest = since
 		}

@@ -116,6 +116,25 @@ func Waiting(info inspect.Lock) int {
 	return n
 }
 
+// WaitsSince iterates over since when those wait who are listed, and the first ones within their processes. Leaders' standbys wait
+// for ever, and calls of dead processes for nothing.
+func WaitsSince(info inspect.Lock) iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		for _, h := range info.Holders {
+			if h.Silent == 0 && !h.BehindSince.IsZero() && !yield(h.BehindSince) {
+				return
+			}
+		}
+		for _, w := range info.Waiters {
+			for _, since := range []time.Time{w.Since, w.BehindSince} {
+				if !w.Gone && !w.Standby && !since.IsZero() && !yield(since) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // OfLock is the view of a lock. Empty lists are [], never null.
 func OfLock(info inspect.Lock) Lock {
 	lock := Lock{
@@ -141,18 +160,6 @@ func OfLock(info inspect.Lock) Lock {
 		})
 	}
 	return lock
-}
-
-// OfLocks gathers the views of locks. With an error it returns what came before it.
-func OfLocks(infos iter.Seq2[inspect.Lock, error]) ([]Lock, error) {
-	locks := []Lock{}
-	for info, err := range infos {
-		if err != nil {
-			return locks, err
-		}
-		locks = append(locks, OfLock(info))
-	}
-	return locks, nil
 }
 
 // OfDeadlocks is the view of deadlocks. Empty lists are [], never null.

@@ -2,7 +2,6 @@ package view_test
 
 import (
 	"encoding/json"
-	"errors"
 	"net/url"
 	"testing"
 	"time"
@@ -116,20 +115,6 @@ func TestLeaseThatHasNotEndedIsNotZero(t *testing.T) {
 	lock := view.OfLock(inspect.Lock{Holders: []inspect.Holder{{Lease: 1}, {Lease: 0}}})
 	require.EqualValues(t, 1, *lock.Holders[0].LeaseMS)
 	require.EqualValues(t, 0, *lock.Holders[1].LeaseMS)
-}
-
-func TestLocks(t *testing.T) {
-	t.Parallel()
-	failure := errors.New("gone")
-	locks, err := view.OfLocks(func(yield func(inspect.Lock, error) bool) {
-		_ = yield(inspect.Lock{Path: "a"}, nil) && yield(inspect.Lock{}, failure)
-	})
-	require.ErrorIs(t, err, failure)
-	require.Len(t, locks, 1)
-
-	locks, err = view.OfLocks(func(func(inspect.Lock, error) bool) {})
-	require.NoError(t, err)
-	requireJSON(t, `[]`, locks)
 }
 
 func TestDeadlocks(t *testing.T) {

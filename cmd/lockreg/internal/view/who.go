@@ -56,6 +56,9 @@ func Unrecorded(h inspect.Holder) bool {
 	return !h.Kept && !h.Label.Known() && !h.Since.IsZero() && !Young(h)
 }
 
+// Dead reports whether a holder is probably dead or frozen.
+func Dead(h inspect.Holder) bool { return h.Overdue() > 0 || h.Silent > 0 || Unrecorded(h) }
+
 // Young reports whether a call of this library asked so lately that its process may not have a record of it yet.
 func Young(h inspect.Holder) bool { return UntilRecorded(h) > 0 }
 
