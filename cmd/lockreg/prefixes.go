@@ -20,9 +20,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
-	"github.com/lockregistry/lockregistry/internal/protocol/operator"
-	"github.com/lockregistry/lockregistry/internal/readonly"
-	"github.com/lockregistry/lockregistry/internal/scan"
 )
 
 func (a *app) prefixesCommand() *cobra.Command {
@@ -72,21 +69,16 @@ func (a *app) printPrefixes(found map[string]int) error {
 	return table.Flush()
 }
 
-const (
-	scanCount = "500"
-	lockValue = 160 // bytes of a value that are looked at
-)
-
-// keysScript is the script that calls SCAN.
-var keysScript = operator.Keys.Source
+const lockValue = 160 // bytes of a value that are looked at
 
 // prefixesOf returns the prefixes of locks in the database, and how many keys show each; when the time is over, those found so
 // far, if Redis has answered by then.
 func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, error) {
 	found, answered := map[string]int{}, false
 	for _, node := range client.Nodes() {
+		send := func(words ...string) rueidis.RedisResult { return node.Do(ctx, node.B().Arbitrary(words...).Build()) }
 		for cursor := "0"; ; {
-			step, err := namesOf(ctx, node, cursor)
+			step, err := keyspace.Step(send, cursor, "*")
 			if answered && errors.Is(err, context.DeadlineExceeded) {
 				return found, nil
 			}
@@ -101,18 +93,6 @@ func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, err
 		}
 	}
 	return found, nil
-}
-
-// namesOf calls SCAN once, in a script, since SCAN itself sends names of any length.
-func namesOf(ctx context.Context, node rueidis.Client, cursor string) (scan.Step, error) {
-	rows, err := readonly.Either(func(verb string) rueidis.RedisResult {
-		return node.Do(ctx, node.B().Arbitrary(verb, keysScript, "0", cursor, "*", scanCount).Build())
-	}).ToArray()
-	if err != nil {
-		return scan.Step{}, err
-	}
-	step, _, err := keyspace.ParseStep(rows)
-	return step, err
 }
 
 // addPrefixes looks at some keys.

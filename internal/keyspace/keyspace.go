@@ -140,15 +140,27 @@ func scanOnce(ctx context.Context, r *readonly.Reader, n node, args []string) (s
 	if err != nil {
 		return scan.Step{}, err
 	}
-	next, before, err := ParseStep(rows)
+	next, before, err := parseStep(rows)
 	if before > 0 && after > before { // else the script was sent again, or TIME is not permitted
 		next.Took = time.Duration(after-before) * time.Microsecond
 	}
 	return next, err
 }
 
-// ParseStep reads a reply of keys.lua. Before is the server's time before it, in microseconds; 0: not known.
-func ParseStep(rows []rueidis.RedisMessage) (step scan.Step, before int64, err error) {
+// Step calls SCAN once, in a script, for a program without a Reader: send sends a command to the server.
+func Step(send func(words ...string) rueidis.RedisResult, cursor, pattern string) (scan.Step, error) {
+	rows, err := readonly.Either(func(verb string) rueidis.RedisResult {
+		return send(verb, operator.Keys.Source, "0", cursor, pattern, "500")
+	}).ToArray()
+	if err != nil {
+		return scan.Step{}, err
+	}
+	step, _, err := parseStep(rows)
+	return step, err
+}
+
+// parseStep reads a reply of keys.lua. Before is the server's time before it, in microseconds; 0: not known.
+func parseStep(rows []rueidis.RedisMessage) (step scan.Step, before int64, err error) {
 	if len(rows) != 4 {
 		return step, 0, protocol.ErrStrange
 	}

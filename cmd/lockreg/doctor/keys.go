@@ -13,19 +13,13 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
-	"github.com/lockregistry/lockregistry/internal/protocol/operator"
-	"github.com/lockregistry/lockregistry/internal/readonly"
 )
 
 const (
-	scanCount = 500
 	scanShare = 19 // of the time that a call takes, how much of a pause follows: 5 % of the server's time is used
 	scanPause = 20 * time.Millisecond
 	keysShown = 10
 )
-
-// scanStep is a script that calls SCAN once, and cuts names that are too long.
-var scanStep = operator.Keys.Source
 
 // leftover is a key that nothing of this library or of its peers leaves like that.
 type leftover struct {
@@ -127,42 +121,31 @@ func (x *examination) leftovers(n *node, id string, all leftovers, what, why str
 // scan looks at all keys, or until the time is over. It reports whether it has seen all.
 func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *looked) (done bool) {
 	pattern := "*" + literal(x.opts.Prefix) + ":*" // readers' keys, and Redisson's counters, begin otherwise
+	send := func(words ...string) rueidis.RedisResult { return n.do(ctx, words...) }
 	for cursor := "0"; ; {
 		began := time.Now()
-		names, long, next, err := n.step(ctx, cursor, pattern)
+		step, err := keyspace.Step(send, cursor, pattern)
 		if err != nil {
 			x.missScan(err)
 			return false
 		}
-		for _, name := range long {
+		for _, name := range step.TooLong {
 			if !all.repeats(name) && x.meaning(name) != foreign {
 				all.long.add(name, "")
 			}
 		}
-		names = slices.DeleteFunc(names, func(key string) bool { return all.repeats(key) || x.meaning(key) == foreign })
+		names := slices.DeleteFunc(step.Keys, func(key string) bool { return all.repeats(key) || x.meaning(key) == foreign })
 		if !x.look(ctx, n, names, all) {
 			return false
 		}
 		all.steps++
-		if cursor = next; cursor == "0" {
+		if cursor = step.Cursor; cursor == "0" {
 			return true
 		}
 		if time.Now().After(until) || pause(ctx, min(scanShare*time.Since(began), scanPause)) != nil {
 			return false
 		}
 	}
-}
-
-// step calls SCAN once, in a script, since SCAN itself sends names of any length.
-func (n *node) step(ctx context.Context, cursor, pattern string) (names, long []string, next string, err error) {
-	reply, err := readonly.Either(func(verb string) rueidis.RedisResult {
-		return n.do(ctx, verb, scanStep, "0", cursor, pattern, strconv.Itoa(scanCount))
-	}).ToArray()
-	if err != nil {
-		return nil, nil, "", err
-	}
-	found, _, err := keyspace.ParseStep(reply)
-	return found.Keys, found.TooLong, found.Cursor, err
 }
 
 // missScan notes the permission that the user lacks for a scan, if that is why it failed.
