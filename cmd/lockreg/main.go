@@ -8,9 +8,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
@@ -279,4 +284,49 @@ func (a *app) printJSON(value any) error {
 	}
 	_, err = a.out.Write(append(printable.JSON(text), '\n'))
 	return err
+}
+
+// version is the module's version, or the commit that it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if a.json {
+				return a.printJSON(map[string]string{"version": version(), "go": runtime.Version()})
+			}
+			_, err := fmt.Fprintln(a.out, "lockreg", version(), runtime.Version())
+			return err
+		},
+	}
+}
+
+// untilSignal returns a context that ends when a user interrupts lockreg, for a command that has something to say then, and the
+// exit code for that: 128 and the number of the signal; 0: there was none. A second signal ends lockreg at once.
+func untilSignal(parent context.Context) (ctx context.Context, code func() int, stop func()) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	var number atomic.Int32
+	go func() {
+		select {
+		case s := <-signals:
+			if known, ok := s.(syscall.Signal); ok {
+				number.Store(128 + int32(known)) //nolint:gosec // there are few
+			}
+			cancel()
+		case <-ctx.Done():
+		}
+		signal.Stop(signals)
+	}()
+	return ctx, func() int { return int(number.Load()) }, cancel
 }
