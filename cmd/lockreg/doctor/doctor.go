@@ -415,8 +415,3 @@ func quoted(word string) string {
 	b.WriteByte('"')
 	return b.String()
 }
-
-// literal escapes a text for a pattern of Redis.
-func literal(text string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
-}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
+	"github.com/lockregistry/lockregistry/internal/scan"
 )
 
 const (
@@ -120,7 +121,7 @@ func (x *examination) leftovers(n *node, id string, all leftovers, what, why str
 
 // scan looks at all keys, or until the time is over. It reports whether it has seen all.
 func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *looked) (done bool) {
-	pattern := "*" + literal(x.opts.Prefix) + ":*" // readers' keys, and Redisson's counters, begin otherwise
+	pattern := "*" + scan.Literal(x.opts.Prefix) + ":*" // readers' keys, and Redisson's counters, begin otherwise
 	send := func(words ...string) rueidis.RedisResult { return n.do(ctx, words...) }
 	for cursor := "0"; ; {
 		began := time.Now()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/scan"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -53,7 +54,7 @@ const queueRules = "+exists +pexpire +zadd +zrem +zrange +zrevrange +zrangebysco
 
 func (x *examination) modes() []mode {
 	prefix, path := x.opts.Prefix, x.scratch
-	pattern, key := literal(prefix), prefix+":"+path
+	pattern, key := scan.Literal(prefix), prefix+":"+path
 	redisson, clustered := x.opts.Layout == observe.LayoutRedisson, x.client.Mode() == rueidis.ClientModeCluster
 	sharded := clustered && x.atLeast(7)
 
