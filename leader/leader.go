@@ -168,7 +168,7 @@ func (c *Candidate) Run(ctx context.Context) error {
 			pause = c.backoff(failures)
 			failures++
 		}
-		if !rest(ctx, pause) {
+		if !clock.Rest(ctx, pause) {
 			return c.fail(fault.Ended(ctx))
 		}
 	}
@@ -195,7 +195,7 @@ func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
 		case c.failed != nil:
 			c.failed(err)
 		}
-		if !rest(ctx, clock.Pause(failures, clock.MostPause)) {
+		if !clock.Rest(ctx, clock.Pause(failures, clock.MostPause)) {
 			return nil, c.fail(fault.Join(fault.Ended(ctx), err))
 		}
 	}
@@ -319,15 +319,3 @@ func keyOf(r *lockregistry.Registry, role string) string {
 }
 
 func (c *Candidate) fail(err error) error { return fmt.Errorf("leader: %s: %w", c.key, err) }
-
-// rest waits for pause, and reports false when ctx ends first.
-func rest(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -3,6 +3,7 @@
 package clock
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -79,6 +80,18 @@ func (i Instant) After(earlier Instant) time.Duration { return max(0, earlier.Un
 
 // Until returns the time from i until another instant; negative if that is earlier.
 func (i Instant) Until(later Instant) time.Duration { return time.Duration(later - i) }
+
+// Rest waits for d. It reports false if ctx ends first.
+func Rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 const firstPause = 50 * time.Millisecond
 

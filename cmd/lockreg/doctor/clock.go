@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 const (
@@ -26,14 +28,14 @@ type sample struct {
 
 // clocks looks at how fast the servers answer, and at their clocks.
 func (x *examination) clocks(ctx context.Context) {
-	type clock struct {
+	type serverClock struct {
 		n    *node
 		best sample
 	}
-	var known []clock
+	var known []serverClock
 	sampled := map[*node][]sample{}
 	for range samples {
-		if pause(ctx, samplePause) != nil {
+		if !clock.Rest(ctx, samplePause) {
 			return
 		}
 		for _, n := range x.nodes {
@@ -55,7 +57,7 @@ func (x *examination) clocks(ctx context.Context) {
 		}
 		x.jumps(n, all)
 		best := slices.MinFunc(all, func(a, b sample) int { return int(a.took - b.took) })
-		known = append(known, clock{n, best})
+		known = append(known, serverClock{n, best})
 		x.found(Finding{ID: "clock", Severity: OK, Seen: "the clocks of the servers and of this host agree"})
 		if skew := best.offset.Abs() - best.took/2; skew > skewLimit {
 			x.found(Finding{
@@ -155,17 +157,5 @@ func (x *examination) jumps(n *node, all []sample) {
 			})
 			return
 		}
-	}
-}
-
-// pause waits for a while, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/scan"
@@ -143,7 +144,7 @@ func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *l
 		if cursor = step.Cursor; cursor == "0" {
 			return true
 		}
-		if time.Now().After(until) || pause(ctx, min(scanShare*time.Since(began), scanPause)) != nil {
+		if time.Now().After(until) || !clock.Rest(ctx, min(scanShare*time.Since(began), scanPause)) {
 			return false
 		}
 	}

@@ -34,6 +34,7 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -85,16 +86,9 @@ func (e *Exporter) Run(ctx context.Context) {
 				return
 			}
 			e.keep(prefix, s)
-			rest(ctx, s.took)
+			clock.Rest(ctx, s.took)
 		}
-		rest(ctx, e.every-time.Since(began))
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
+		clock.Rest(ctx, e.every-time.Since(began))
 	}
 }
 
