@@ -70,14 +70,16 @@ func (r *reader) infoOf(key string, x *protocol.Inspection) Lock {
 	return info
 }
 
-// listing is the locks of one reader that are found in one pass.
+// listing is an inspector's part of a pass: the locks that are found for it.
 type listing struct {
+	of      int // the inspector's number
 	reader  *reader
 	ctx     context.Context
 	yield   func(Lock) bool
 	yielded map[string]bool   // keys
 	records map[string]record // by registry
 	infos   []Lock            // yet to be yielded
+	failed  bool              // nothing more is yielded
 }
 
 // known are the keys of locks in the records of listed registries. What fails leaves less known: the SCAN tells of it.

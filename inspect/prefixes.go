@@ -70,15 +70,7 @@ type several struct {
 	inspectors []*Inspector
 	yield      func(Found, error) bool
 	over       bool // the caller wants no more
-	listings   []*one
-}
-
-// one is an inspector's part of the pass.
-type one struct {
-	listing
-
-	of     int
-	failed bool // nothing more is yielded of it
+	listings   []*listing
 }
 
 // each yields the locks of a group.
@@ -87,7 +79,7 @@ func (s *several) each(ctx context.Context, group []int) {
 	pass := &scan.Pass{Pick: s.pick, Read: s.read, Tell: s.tell, TooLong: s.tellLong}
 	for k, i := range group {
 		r := &s.inspectors[i].reader
-		l := &one{of: i, listing: listing{reader: r, ctx: ctx, yielded: map[string]bool{}, records: map[string]record{}}}
+		l := &listing{of: i, reader: r, ctx: ctx, yielded: map[string]bool{}, records: map[string]record{}}
 		l.yield = func(info Lock) bool { return s.tellOne(Found{i, info}, nil) }
 		s.listings, prefixes[k] = append(s.listings, l), r.Prefix
 		pass.Known = append(pass.Known, l.known()...)
@@ -107,7 +99,7 @@ func (s *several) tellOne(found Found, err error) bool {
 }
 
 // fail ends an inspector's part.
-func (s *several) fail(l *one, err error) {
+func (s *several) fail(l *listing, err error) {
 	if !l.failed {
 		l.failed = true
 		s.tellOne(Found{Of: l.of}, s.inspectors[l.of].failAll("locks", err))
@@ -116,7 +108,7 @@ func (s *several) fail(l *one, err error) {
 
 // owner is whose key it is, or nil. All keys of a pass for one inspector are its own: the name of a long one may be cut within
 // the prefix.
-func (s *several) owner(key string) *one {
+func (s *several) owner(key string) *listing {
 	if len(s.listings) == 1 {
 		return s.listings[0]
 	}
@@ -136,13 +128,13 @@ func (s *several) pick(key string) (string, bool) {
 }
 
 func (s *several) read(keys []string) error {
-	of := map[*one][]string{}
+	of := map[*listing][]string{}
 	for _, key := range keys {
 		if l := s.owner(key); l != nil && !l.failed {
 			of[l] = append(of[l], key)
 		}
 	}
-	return s.all(func(l *one) error {
+	return s.all(func(l *listing) error {
 		if len(of[l]) == 0 {
 			return nil
 		}
@@ -150,16 +142,16 @@ func (s *several) read(keys []string) error {
 	})
 }
 
-func (s *several) tell() error { return s.all(func(l *one) error { return l.tell() }) }
+func (s *several) tell() error { return s.all((*listing).tell) }
 
 func (s *several) tellLong(names []string) error {
-	return s.all(func(l *one) error {
+	return s.all(func(l *listing) error {
 		return l.tellLong(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.owner(name) != l }))
 	})
 }
 
 // all does something for all that have not failed. What fails ends one of them, and the pass once none is left.
-func (s *several) all(do func(l *one) error) error {
+func (s *several) all(do func(l *listing) error) error {
 	left := 0
 	for _, l := range s.listings {
 		if l.failed {
