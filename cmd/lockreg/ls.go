@@ -74,7 +74,7 @@ func (a *app) ls(ctx context.Context, prefix string, c *choice) error {
 
 // lsUntil is ls, until stop is called or ctx ends.
 func (a *app) lsUntil(ctx context.Context, stop func(), prefix string, c *choice) error {
-	registry, client, closeAll, err := a.registryAndClient(ctx, prefix)
+	registry, client, closeAll, err := a.registry(ctx, prefix)
 	if err != nil {
 		return err
 	}
@@ -300,15 +300,10 @@ func kindOf(info inspect.Lock) string {
 		return fmt.Sprint("semaphore of ", info.Permits)
 	case observe.KindLock, observe.KindReader, observe.KindWriter: // no key is of the latter two
 	}
-	return "lock" + format(info)
-}
-
-// format returns a remark about a format other than Spring's.
-func format(info inspect.Lock) string {
 	if info.Layout == observe.LayoutRedisson {
-		return " (redisson)"
+		return "lock (redisson)"
 	}
-	return ""
+	return "lock"
 }
 
 // holders returns the word for several holders.

@@ -181,22 +181,15 @@ func (a *app) option() (rueidis.ClientOption, error) {
 
 // inspector returns an inspector of locks with the layout that was asked for, and a function that closes its client.
 func (a *app) inspector(ctx context.Context, prefix string) (*inspect.Inspector, func(), error) {
-	r, closeAll, err := a.registry(ctx, prefix)
+	r, _, closeAll, err := a.registry(ctx, prefix)
 	if err != nil {
 		return nil, nil, err
 	}
 	return inspect.Of(r), closeAll, nil
 }
 
-// registry returns a registry with the layout that was asked for, and a function that closes it and its client.
+// registry returns a registry with the layout that was asked for, its client, and a function that closes both.
 func (a *app) registry(
-	ctx context.Context, prefix string, opts ...lockregistry.Option,
-) (*lockregistry.Registry, func(), error) {
-	r, _, closeAll, err := a.registryAndClient(ctx, prefix, opts...)
-	return r, closeAll, err
-}
-
-func (a *app) registryAndClient(
 	ctx context.Context, prefix string, opts ...lockregistry.Option,
 ) (*lockregistry.Registry, rueidis.Client, func(), error) {
 	if _, err := parseLayout(a.layout); err != nil {

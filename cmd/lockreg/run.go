@@ -184,7 +184,7 @@ func (r *runner) run(ctx context.Context) (err error) {
 		opts = append(opts, lockregistry.WithFencing())
 	}
 	waiting, cancel := box.until(ctx)
-	registry, closeAll, err := r.registry(waiting, r.prefix, opts...)
+	registry, _, closeAll, err := r.registry(waiting, r.prefix, opts...)
 	if err != nil {
 		cancel()
 		return signalled(waiting, err)

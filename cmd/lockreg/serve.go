@@ -218,7 +218,7 @@ func (a *app) serve(ctx context.Context, prefixes []string, s serving) error {
 func (a *app) inspectors(
 	ctx context.Context, prefixes []string,
 ) (all map[string]*inspect.Inspector, client rueidis.Client, end func(), err error) {
-	first, client, end, err := a.registryAndClient(ctx, prefixes[0])
+	first, client, end, err := a.registry(ctx, prefixes[0])
 	if err != nil {
 		return nil, nil, nil, err
 	}
