@@ -14,7 +14,7 @@
 
 --# names
 -- The queue is the last key; nil: there is none. A registry gets messages about its queues on a channel, whose name is the
--- following one and the registry's own: see ownChannel in shared.go.
+-- following one and the registry's own: see ownChannel in path.go.
 local queue = prefix ~= '' and KEYS[#KEYS] or nil
 local braced = string.find(key, '{', 1, true)
 local slotted = false
