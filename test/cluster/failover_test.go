@@ -368,7 +368,7 @@ func TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	held, taken := r.Obtain("42"), kit.OnCluster(t, d.Servers, lockregistry.WithLease(time.Minute)).Obtain("{orders:42}taken")
-	require.NoError(t, held.Lock(t.Context()))
+	require.NoError(t, held.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
 	alive := held.Context(t.Context())
 	require.NoError(t, taken.Lock(t.Context()))
 	waits := kit.LockElsewhere(r.Obtain("{orders:42}taken"), t.Context(), lockregistry.Wait(time.Minute))

@@ -29,7 +29,8 @@ func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
 		s := r.Semaphore("seat", 3)
-		one, two := w.Permit(s), w.Permit(s, lockregistry.Permits(2))
+		patient := lockregistry.Wait(time.Minute)
+		one, two := w.Permit(s, patient), w.Permit(s, patient, lockregistry.Permits(2))
 		require.True(w, hasPermit(w, one))
 		require.True(w, hasPermit(w, two))
 		w.Release(two)
@@ -91,9 +92,9 @@ func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
 // A renewal that too few have is none: the hold is lost when the lease is over that they know of.
 func TestSemaphore_RenewalsNeedReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
-		const lease = 2 * time.Second
+		const lease = 4 * time.Second
 		s := w.Replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease)).Semaphore("seat", 2)
-		h := w.Permit(s)
+		h := w.Permit(s, lockregistry.Wait(time.Minute))
 		inside := h.Context(w.Context())
 		before := ends(w, h)
 		w.Await("it is renewed", func() bool { return ends(w, h) > before })

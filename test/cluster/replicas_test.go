@@ -198,7 +198,7 @@ func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 		r := w.Replicated(lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		lost, kept := r.Obtain("lost"), r.Obtain("kept")
 		owner := lockregistry.ContextWithOwner(w.Context())
-		w.Lock(kept)
+		w.Lock(kept, lockregistry.Wait(time.Minute))
 		w.Unlock(kept)
 		require.NoError(w, lost.Lock(owner, lockregistry.Wait(time.Minute)))
 		inside := lost.Context(owner)
@@ -335,7 +335,7 @@ func TestReplicas_NeedsNoReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithHandoff(time.Minute))
 		l, owner := r.Obtain("42"), lockregistry.ContextWithOwner(w.Context())
-		w.Lock(l)
+		w.Lock(l, lockregistry.Wait(time.Minute))
 		next := kit.LockElsewhere(l, owner)
 		w.Await("the other one waits", func() bool { return kit.Contended(l) })
 		w.Replica.Freeze()
