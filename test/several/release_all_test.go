@@ -46,14 +46,13 @@ func TestReleaseAll_OthersWaitForOne(t *testing.T) {
 			require.NoError(w, err)
 			got, _ := w.AllOf(w.Context(), other, []string{"b"})
 			w.Await("it waits in the queue", func() bool { return other.Stats().Tickets == 1 })
-			granted := other.Stats().Wakeups.Messages
 			w.Released(h.Release(w.Context()))
 			b := <-got
-			require.Greater(w, other.Stats().Wakeups.Messages, granted, "by a message")
 			allFree(w, "a", "c")
 			w.Release(b)
 			allFree(w, paths...)
 		}
+		require.Positive(w, other.Stats().Wakeups.Messages, "a call that looks just then may find a grant before its message comes")
 		require.Positive(w, f.Count("release_all"))
 	})
 }
