@@ -124,7 +124,7 @@ func TestUnlockingAfterAShutdown(t *testing.T) {
 	require.True(t, locks.Obtain("report").IsHeld())
 	require.NoError(t, s.Shutdown())
 	require.Error(t, ctx.Err())
-	hold, err := locks.Peer().Acquire(t.Context(), "report", lockregistry.Wait(time.Second))
+	hold, err := locks.Peer().Acquire(t.Context(), "report", lockregistry.Wait(20*time.Second))
 	require.NoError(t, err)
 	require.NoError(t, hold.Release(t.Context()))
 }

@@ -49,7 +49,7 @@ func TestReplicas(t *testing.T) {
 	require.NoError(t, err)
 	waits := make(chan error, 1)
 	go func() {
-		waits <- r.Obtain("granted").Lock(lockregistry.ContextWithOwner(context.Background()), lockregistry.Wait(3*time.Second))
+		waits <- r.Obtain("granted").Lock(lockregistry.ContextWithOwner(context.Background()), lockregistry.Wait(8*time.Second))
 	}()
 	until("a call waits", func() bool {
 		return server.Command(t, "ZCOUNT", "replicas:{replicas:granted}:waiters", "0", "+inf") == "1"

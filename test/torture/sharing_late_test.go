@@ -160,7 +160,7 @@ func TestReadingOn(t *testing.T) {
 func TestLateGrantUnderReader(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
-	const short = time.Second
+	const short = 3 * time.Second
 	holder, ctx := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
 	late := netfault.Hold(true)
@@ -188,7 +188,7 @@ func TestLateGrantUnderReader(t *testing.T) {
 func TestLateRemovalUnderReader(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
-	const short = 500 * time.Millisecond
+	const short = 2 * time.Second
 	ctx := s.owner()
 	s.must(ctx, s.a, short)
 	reader, _ := s.reads(ctx, 0)
