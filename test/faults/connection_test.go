@@ -52,7 +52,7 @@ func TestConnection_ReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
 		w.Lock(l)
 		require.Equal(w, "1", w.Do("EXISTS", kit.TheKey))
 		w.Unlock(l)
-		require.True(w, w.Free(kit.TheKey))
+		w.IsFree(kit.TheKey)
 	})
 }
 

@@ -30,7 +30,7 @@ func TestRenew(t *testing.T) {
 		require.Equal(w, value, w.Do("GET", "orders:42"))
 		require.True(w, l.IsHeld())
 		w.Unlock(l)
-		require.True(w, w.Free("orders:42"))
+		w.IsFree("orders:42")
 	})
 }
 
@@ -54,7 +54,7 @@ func TestRenew_WhatIsNotHeld(t *testing.T) {
 		require.LessOrEqual(w, w.Pttl("orders:42"), time.Minute)
 		w.Unlock(l)
 		w.Fails(l.Renew(w.Context(), time.Minute), lockregistry.ErrNotOwner, "renew", "orders:42")
-		require.True(w, w.Free("orders:42"))
+		w.IsFree("orders:42")
 	})
 }
 
@@ -95,7 +95,7 @@ func TestRenew_RenewalKeepsLocks(t *testing.T) {
 		require.Equal(w, value, w.Do("GET", "orders:42"))
 		require.False(w, w.TryElsewhere(l))
 		w.Unlock(l)
-		require.True(w, w.Free("orders:42"))
+		w.IsFree("orders:42")
 	})
 }
 
@@ -162,7 +162,7 @@ func unlocksAtLook(w *kit.World, l *lockregistry.Lock, at int, shared bool) bool
 	w.Pass(15 * time.Second)
 	require.True(w, l.IsHeld(), "look %d", at)
 	require.NoError(w, other.Unlock(l))
-	require.True(w, w.Free(kit.TheKey))
+	w.IsFree(kit.TheKey)
 	return ctx.looks >= at
 }
 

@@ -49,8 +49,8 @@ func TestAcquire_AHoldIsReleasedFromAnyGoroutineOnce(t *testing.T) {
 		held := h.Context(w.Context())
 		require.NoError(w, held.Err())
 
-		require.NoError(w, kit.Elsewhere(func() error { return h.Release(w.Context()) }))
-		require.True(w, w.Free(kit.TheKey))
+		w.Released(kit.Elsewhere(func() error { return h.Release(w.Context()) }))
+		w.IsFree(kit.TheKey)
 		require.Equal(w, context.Canceled, context.Cause(held))
 		require.False(w, l.IsHeld())
 		require.Zero(w, h.Remaining())

@@ -27,7 +27,7 @@ func TestLock_LockAndUnlock(t *testing.T) {
 		require.False(w, w.TryElsewhere(l))
 		w.Unlock(l)
 		require.False(w, l.IsHeld())
-		require.True(w, w.Free("orders:42"))
+		w.IsFree("orders:42")
 		require.True(w, w.TryElsewhere(l))
 	})
 }
@@ -121,7 +121,7 @@ func inTurn(w *kit.World, mine, theirs *lockregistry.Lock) {
 		require.False(w, ok)
 		require.NoError(w, other.Unlock(theirs))
 	}
-	require.True(w, w.Free("orders:42"))
+	w.IsFree("orders:42")
 }
 
 func TestLock_WrongGoroutineUnlocks(t *testing.T) {
@@ -138,7 +138,7 @@ func TestLock_WrongGoroutineUnlocks(t *testing.T) {
 		require.Greater(w, w.Pttl("orders:42"), 50*time.Minute)
 		require.False(w, w.TryElsewhere(l))
 		require.NoError(w, other.Unlock(l))
-		require.True(w, w.Free("orders:42"))
+		w.IsFree("orders:42")
 	})
 }
 

@@ -169,7 +169,7 @@ func TestNesting_ContextsOfReaders(t *testing.T) {
 		w.Fails(kit.Elsewhere(func() error { return l.Unlock(mine) }), lockregistry.ErrNotOwner, "unlock", "orders:a")
 		require.True(w, tries(mine, w, l), "it joins as its own owner")
 		require.NoError(w, other.Unlock(l))
-		require.True(w, w.Free("orders:a"))
+		w.IsFree("orders:a")
 	})
 }
 

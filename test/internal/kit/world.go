@@ -319,6 +319,15 @@ func (w *World) Free(key string) bool {
 	return w.Do("EXISTS", key) == "0"
 }
 
+// IsFree checks that a lock's key is not there after a release, see Released.
+func (w *World) IsFree(key string) {
+	w.Helper()
+	if !w.Fake {
+		w.AwaitGone(key)
+	}
+	require.True(w, w.Free(key), key)
+}
+
 // LeftNothing checks that there is nothing of a lock, and no ticket.
 func (w *World) LeftNothing() {
 	w.Helper()
