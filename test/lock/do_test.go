@@ -90,13 +90,17 @@ func TestDo_AsAnOwner(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
 		l := r.Obtain("42")
-		require.NoError(w, r.Do(lockregistry.ContextWithOwner(w.Context()), "42", func(ctx context.Context) error {
-			return kit.Elsewhere(func() error { return errors.Join(l.Lock(ctx), l.Unlock(ctx), l.Context(ctx).Err()) })
+		require.NoError(w, w.Answer(func() error {
+			return r.Do(lockregistry.ContextWithOwner(w.Context()), "42", func(ctx context.Context) error {
+				return kit.Elsewhere(func() error { return errors.Join(l.Lock(ctx), l.Unlock(ctx), l.Context(ctx).Err()) })
+			})
 		}))
-		require.NoError(w, r.Do(w.Context(), "42", func(ctx context.Context) error {
-			assert.True(w, tries(ctx, w, l))
-			assert.False(w, tries(w.Context(), w, l))
-			return nil
+		require.NoError(w, w.Answer(func() error {
+			return r.Do(w.Context(), "42", func(ctx context.Context) error {
+				assert.True(w, tries(ctx, w, l))
+				assert.False(w, tries(w.Context(), w, l))
+				return nil
+			})
 		}))
 	})
 }
@@ -125,7 +129,7 @@ func TestDo(t *testing.T) {
 		require.Equal(w, failed, err)
 		require.Error(w, inside.Err())
 		require.True(w, w.Free("orders:42"))
-		require.NoError(w, r.Do(w.Context(), "42", kit.DoNothing))
+		require.NoError(w, w.Answer(func() error { return r.Do(w.Context(), "42", kit.DoNothing) }))
 		require.True(w, w.TryElsewhere(l))
 	})
 }
@@ -215,12 +219,14 @@ func TestDo_OfAReadWriteLock(t *testing.T) {
 			return failed
 		}))
 		var inside context.Context
-		require.NoError(w, rw.Writer().Do(w.Context(), func(ctx context.Context) error {
-			inside = ctx
-			require.ErrorIs(w, other.Reader().Do(ctx, kit.DoNothing, lockregistry.NoWait()), lockregistry.ErrTaken)
-			require.NoError(w, rw.Reader().Do(ctx, kit.DoNothing))
-			require.NoError(w, rw.Writer().Do(ctx, kit.DoNothing))
-			return nil
+		require.NoError(w, w.Answer(func() error {
+			return rw.Writer().Do(w.Context(), func(ctx context.Context) error {
+				inside = ctx
+				require.ErrorIs(w, other.Reader().Do(ctx, kit.DoNothing, lockregistry.NoWait()), lockregistry.ErrTaken)
+				require.NoError(w, rw.Reader().Do(ctx, kit.DoNothing))
+				require.NoError(w, rw.Writer().Do(ctx, kit.DoNothing))
+				return nil
+			})
 		}))
 		require.ErrorIs(w, inside.Err(), context.Canceled)
 		w.LeftNothing()

@@ -69,10 +69,12 @@ func TestLock_Leases(t *testing.T) {
 		require.NoError(w, err)
 		require.True(w, ok)
 		leased("trylock's", 30*time.Second)
-		require.NoError(w, custom.Do(w.Context(), "do's", func(context.Context) error {
-			leased("do's", 40*time.Second)
-			return nil
-		}, lockregistry.Lease(40*time.Second)))
+		require.NoError(w, w.Answer(func() error {
+			return custom.Do(w.Context(), "do's", func(context.Context) error {
+				leased("do's", 40*time.Second)
+				return nil
+			}, lockregistry.Lease(40*time.Second))
+		}))
 	})
 }
 

@@ -177,15 +177,17 @@ func TestNesting_ContextsOfReaders(t *testing.T) {
 func TestNesting_ContextWithOwnerWithinAHold(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
-		require.NoError(w, r.Do(w.Context(), "a", func(ctx context.Context) error {
-			fresh := lockregistry.ContextWithOwner(ctx)
-			require.False(w, tries(fresh, w, r.Obtain("a")))
-			return r.Do(fresh, "b", func(ctx context.Context) error {
-				require.True(w, tries(ctx, w, r.Obtain("b")))
-				require.True(w, tries(fresh, w, r.Obtain("b")), "it is the same owner")
-				require.False(w, tries(ctx, w, r.Obtain("a")))
-				require.False(w, tries(w.Context(), w, r.Obtain("b")))
-				return nil
+		require.NoError(w, w.Answer(func() error {
+			return r.Do(w.Context(), "a", func(ctx context.Context) error {
+				fresh := lockregistry.ContextWithOwner(ctx)
+				require.False(w, tries(fresh, w, r.Obtain("a")))
+				return r.Do(fresh, "b", func(ctx context.Context) error {
+					require.True(w, tries(ctx, w, r.Obtain("b")))
+					require.True(w, tries(fresh, w, r.Obtain("b")), "it is the same owner")
+					require.False(w, tries(ctx, w, r.Obtain("a")))
+					require.False(w, tries(w.Context(), w, r.Obtain("b")))
+					return nil
+				})
 			})
 		}))
 	})

@@ -134,9 +134,11 @@ func opens(w *kit.World) int {
 func TestOpen(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := opened(w)
-		require.NoError(w, r.Do(w.Context(), "42", func(context.Context) error {
-			require.False(w, w.Free("orders:42"))
-			return nil
+		require.NoError(w, w.Answer(func() error {
+			return r.Do(w.Context(), "42", func(context.Context) error {
+				require.False(w, w.Free("orders:42"))
+				return nil
+			})
 		}))
 		require.Equal(w, 1, opens(w))
 		require.NoError(w, r.Close())
