@@ -190,7 +190,7 @@ func (f *Format) leaseOf(key, value string) string {
 func (f *Format) ObtainAll(all []Request) Call {
 	script := f.format.scripts.all
 	if script == nil { // a call without a script would be a SET
-		panic("lockregistry: several locks together are asked of " + f.format.name() + ", which is not a format of plain locks")
+		panic("lockregistry: ObtainAll: " + f.format.name() + " is not a format of plain locks")
 	}
 	c := Call{Script: script, Key: all[0].Key, Args: Args{strconv.Itoa(len(all)), all[0].Lease.MS}}
 	var counters []string // behind all locks
@@ -259,7 +259,7 @@ func (f *Format) removes() (removal, old string) {
 // see [Released]. It is for plain locks, and panics for others.
 func (f *Format) ReleaseAll(all []Release) Call {
 	if f.format.scripts.releaseAll == nil {
-		panic("lockregistry: several locks together are released of " + f.format.name() + ", which is not a format of plain locks")
+		panic("lockregistry: ReleaseAll: " + f.format.name() + " is not a format of plain locks")
 	}
 	removal, old := f.removes()
 	c := Call{

@@ -1,7 +1,7 @@
 package protocol
 
 import (
-	"errors"
+	"fmt"
 
 	"github.com/redis/rueidis"
 
@@ -28,7 +28,7 @@ func Tokens(result rueidis.RedisResult, n int) (tokens []uint64, taken int, err 
 		tokens, err = append(tokens, token), fault.Join(err, failed)
 	}
 	if err == nil && len(tokens) != n {
-		err = errors.New("a reply of another length")
+		err = fmt.Errorf("the reply has %d tokens, not %d", len(tokens), n)
 	}
 	return tokens, 0, err
 }
