@@ -198,7 +198,7 @@ func (s *scripted) runs(c Call) string {
 	return s.do(slices.Concat([]string{"EVAL", c.Script.Source, strconv.Itoa(len(keys))}, keys, c.given())...)
 }
 
-// releases releases a hold.
+// releases has a hold released.
 func (s *scripted) releases(value string, how Release) string {
 	s.Helper()
 	how.Key, how.Value, how.Queued = formatKey, value, true
