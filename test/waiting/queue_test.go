@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/barging"
 	"github.com/lockregistry/lockregistry/internal/netfault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/observe"
@@ -159,13 +160,18 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 					tries := c.tries(w)
 					var all []time.Duration
 					for range 3 {
-						for start := time.Now(); ; {
+						began := time.Now()
+						for start, last := began, began; ; last = time.Now() {
 							<-tries
-							if c.asks(java) {
+							got := c.asks(java)
+							if name == "polls" && time.Since(last) > barging.Window { // it may have missed one: it waits for the next
+								start = time.Now()
+							}
+							if got {
 								all = append(all, time.Since(start))
 								break
 							}
-							require.Less(w, time.Since(start), c.limit+allowance, "%v", all)
+							require.Less(w, time.Since(began), c.limit+allowance, "%v", all)
 						}
 						const release = "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])"
 						kit.Reply(java, "EVAL", release, "1", kit.TheKey, kit.TheChannel)
@@ -786,8 +792,8 @@ func TestQueue_GrantIsLengthened(t *testing.T) {
 			}
 			require.NoError(w, err)
 			handed := w.Do("GET", kit.TheKey) == value
-			if err := next.Watch(m.Lock).Err(); err == nil && handed {
-				w.Await("the full lease", func() bool { return w.Pttl(kit.TheKey) > 50*time.Second })
+			if ctx := next.Watch(m.Lock); handed {
+				w.Await("the full lease, or its loss", func() bool { return ctx.Err() != nil || w.Pttl(kit.TheKey) > 50*time.Second })
 			}
 			after, err = time.Since(start), next.Unlock(m.Lock)
 			if lost = kit.LeaseOver(err); !lost {
