@@ -68,8 +68,7 @@ func TestAcquireAll(t *testing.T) {
 		r, other := f.Registry(opts...), w.Registry(opts...)
 		w.Known(r)
 		tries := f.Count("obtain")
-		h, err := r.AcquireAll(w.Context(), []string{"c", "a", "c", "b", "a"}, lockregistry.Lease(time.Minute))
-		require.NoError(w, err)
+		h := w.AcquiresAll(r, []string{"c", "a", "c", "b", "a"}, lockregistry.Lease(time.Minute))
 		if w.Fake { // else it may ask once more after a late answer
 			require.LessOrEqual(w, f.Count("obtain"), tries+2, "one command, but for the source of a script that the server does not know")
 		}
@@ -113,8 +112,7 @@ func TestAcquireAll(t *testing.T) {
 		w.Fails(h.Release(w.Context()), lockregistry.ErrNotOwner, "release", "orders:c")
 		require.ErrorIs(w, h.Renew(w.Context(), time.Hour), lockregistry.ErrNotOwner)
 
-		single, err := r.AcquireAll(w.Context(), []string{"a"})
-		require.NoError(w, err)
+		single := w.AcquiresAll(r, []string{"a"})
 		require.Equal(w, []string{"a"}, single.Paths())
 		w.Release(single)
 	})
@@ -200,9 +198,7 @@ func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
 				w.Release(held)
 			}
 		}
-		h, err := r.AcquireAll(w.Context(), []string{"c", "b", "a"}, lockregistry.NoWait())
-		require.NoError(w, err)
-		w.Release(h)
+		w.Release(w.AcquiresAll(r, []string{"c", "b", "a"}, lockregistry.NoWait()))
 	})
 }
 
@@ -280,8 +276,7 @@ func TestAcquireAll_AndOneIsLost(t *testing.T) {
 	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		r, other := w.Registry(opts...), w.Registry(opts...)
 		for _, lost := range []string{"a", "b", "c"} {
-			h, err := r.AcquireAll(w.Context(), []string{"b", "a", "c"})
-			require.NoError(w, err)
+			h := w.AcquiresAll(r, []string{"b", "a", "c"})
 			ctx := h.Context(w.Context())
 			require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), lost))
 			<-ctx.Done()
@@ -732,10 +727,7 @@ func TestAcquireAll_ForgottenHoldOnSeveralPaths(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithLease(time.Second), lockregistry.WithRenewal())
 		func() {
-			require.NoError(w, w.Answer(func() error {
-				_, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"})
-				return err
-			}))
+			w.AcquiresAll(r, []string{"a", "b", "c"})
 		}()
 		w.Await("the keys expire", func() bool {
 			runtime.GC()

@@ -22,8 +22,7 @@ func TestReleaseAll_ByOneScript(t *testing.T) {
 		r := f.Registry(opts...)
 		w.Known(r)
 		for round := range 2 {
-			h, err := r.AcquireAll(w.Context(), paths)
-			require.NoError(w, err)
+			h := w.AcquiresAll(r, paths)
 			before := f.Count("release")
 			w.Released(h.Release(w.Context()))
 			allFree(w, paths...)
@@ -42,8 +41,7 @@ func TestReleaseAll_OthersWaitForOne(t *testing.T) {
 		f, paths := w.Flaky(), []string{"a", "b", "c"}
 		r, other := f.Registry(opts...), w.Registry(opts...)
 		for range 3 {
-			h, err := r.AcquireAll(w.Context(), paths)
-			require.NoError(w, err)
+			h := w.AcquiresAll(r, paths)
 			got, _ := w.AllOf(w.Context(), other, []string{"b"})
 			w.Await("it waits in the queue", func() bool { return other.Stats().Tickets == 1 })
 			w.Released(h.Release(w.Context()))
@@ -61,11 +59,10 @@ func TestReleaseAll_OthersWaitForOne(t *testing.T) {
 func TestReleaseAll_SomeAreLost(t *testing.T) {
 	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		r, other := w.Registry(opts...), w.Registry(opts...)
-		h, err := r.AcquireAll(w.Context(), []string{"a", "b", "c", "d"})
-		require.NoError(w, err)
+		h := w.AcquiresAll(r, []string{"a", "b", "c", "d"})
 		w.Do("DEL", "orders:b", "orders:c")
 		b := w.Acquires(other.Obtain("b"))
-		err = h.Release(w.Context())
+		err := h.Release(w.Context())
 		require.ErrorIs(w, err, lockregistry.ErrLockLost)
 		require.ErrorContains(w, err, "orders:b")
 		require.ErrorContains(w, err, "orders:c")
@@ -85,8 +82,7 @@ func TestReleaseAll_WithALostReply(t *testing.T) {
 		r := f.Registry(opts...)
 		w.Known(r)
 		for _, fate := range []kit.Fate{kit.Delivered, kit.CutAfter, kit.Cut} { // after the first the server knows the script
-			h, err := r.AcquireAll(w.Context(), paths)
-			require.NoError(w, err)
+			h := w.AcquiresAll(r, paths)
 			f.Fates("release_all", fate)
 			require.NotErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
 			w.Await("all are free", func() bool { return w.Free("orders:a") && w.Free("orders:b") && w.Free("orders:c") })
@@ -104,8 +100,7 @@ func TestReleaseAll_Refused(t *testing.T) {
 			"NOPERM this user has no permissions to access one of the keys used as arguments",
 			"TRYAGAIN Multiple keys request during rehashing of slot", kit.Loading,
 		} {
-			h, err := r.AcquireAll(w.Context(), paths)
-			require.NoError(w, err)
+			h := w.AcquiresAll(r, paths)
 			f.Fates("release_all", kit.Refused(text))
 			require.NoError(w, h.Release(w.Context()), text)
 			allFree(w, paths...)

@@ -10,6 +10,18 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
+// AcquiresAll acquires several paths for the test.
+func (w *World) AcquiresAll(
+	r *lockregistry.Registry, paths []string, opts ...lockregistry.AcquireOption,
+) (h *lockregistry.Hold) {
+	w.Helper()
+	w.obtains(func() (err error) {
+		h, err = r.AcquireAll(w.Context(), paths, opts...)
+		return err
+	})
+	return h
+}
+
 // AllOf acquires several paths in a goroutine.
 func (w *World) AllOf(
 	ctx context.Context, r *lockregistry.Registry, paths []string, opts ...lockregistry.AcquireOption,
