@@ -116,8 +116,8 @@ func Waiting(info inspect.Lock) int {
 	return n
 }
 
-// WaitsSince iterates over since when those wait who are listed, and the first ones within their processes. Leaders' standbys wait
-// for ever, and calls of dead processes for nothing.
+// WaitsSince iterates over the times since when the listed calls wait, and the first ones within their processes. It leaves out
+// standbys of a leader, which wait for ever, and calls of dead processes, which wait for nothing.
 func WaitsSince(info inspect.Lock) iter.Seq[time.Time] {
 	return func(yield func(time.Time) bool) {
 		for _, h := range info.Holders {
