@@ -128,11 +128,7 @@ func TestAddressAfterSigningIn(t *testing.T) {
 	const token = "00112233445566778899aabbccddeeff"
 	url := serve(t, nil, append(options, page.WithTokens(token, "ffeeddccbbaa99887766554433221100", false))...)
 	b := open(t, url+"?prefix=orders&path=order:1", 1200, 900)
-	enter := func(token string) {
-		b.await(`location.pathname === "/login" && document.readyState === "complete"`) // else what is typed may be lost
-		b.do(empty("#token"), chromedp.SendKeys(chromedp.CSS("#token"), token), chromedp.Click(chromedp.CSS("#enter")))
-	}
-	enter(token)
+	b.signIn(token)
 	b.text("#detail-path", "order:1")
 	b.click("#detail-close")
 	b.await(search + ` === ""`)
@@ -140,7 +136,7 @@ func TestAddressAfterSigningIn(t *testing.T) {
 	b.await(shown)
 	b.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#sign-in").click()`))
 	b.await(`location.pathname === "/login" && location.search === "?prefix=orders&path=order:1"`)
-	enter("ffeeddccbbaa99887766554433221100")
+	b.signIn("ffeeddccbbaa99887766554433221100")
 	b.text("#detail-path", "order:1")
 	b.await(`document.querySelector("#holders button")`)
 }

@@ -188,6 +188,13 @@ func (b *tab) text(selector, text string) time.Duration {
 	return b.await(fmt.Sprintf(`document.querySelector(%q)?.innerText.includes(%q)`, selector, text))
 }
 
+// signIn enters a token, on the page for that.
+func (b *tab) signIn(token string) {
+	b.t.Helper()
+	b.await(`location.pathname === "/login" && document.readyState === "complete"`) // else what is typed may be lost
+	b.do(empty("#token"), chromedp.SendKeys(chromedp.CSS("#token"), token), chromedp.Click(chromedp.CSS("#enter")))
+}
+
 // fake is a source of locks that are made up.
 type fake struct {
 	mu        sync.Mutex

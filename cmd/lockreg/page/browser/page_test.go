@@ -145,12 +145,9 @@ func TestSignIn(t *testing.T) {
 	source.set(made("a", 0))
 	const look, release = "00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100"
 	b := open(t, serve(t, source, page.WithTokens(look, release, false)), 1200, 900)
-	enter := func(token string) {
-		b.do(empty("#token"), chromedp.SendKeys(chromedp.CSS("#token"), token), chromedp.Click(chromedp.CSS("#enter")))
-	}
-	enter("wrong")
+	b.signIn("wrong")
 	b.text("#error", "not known")
-	enter(look)
+	b.signIn(look)
 	b.await(row("a"))
 	b.click("#rows .row")
 	b.text("#holders", "billing")
@@ -162,8 +159,7 @@ func TestSignIn(t *testing.T) {
 	b.click("#detail-close")
 
 	b.click("#sign-in")
-	b.await(`document.querySelector("#token")`)
-	enter(release)
+	b.signIn(release)
 	b.await(row("a"))
 	b.click("#rows .row")
 	b.click("#holders button")
