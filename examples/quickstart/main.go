@@ -25,7 +25,7 @@ func run(ctx context.Context) error {
 	return errors.Join(locks.Do(ctx, "42", ship), locks.Close())
 }
 
-// ship runs under the lock. Its context ends before another process can get the lock.
+// ship runs under the lock. Its context ends before the key can expire.
 func ship(ctx context.Context) error {
 	fmt.Println("shipped order 42")
 	return context.Cause(ctx)
