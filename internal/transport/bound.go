@@ -68,13 +68,6 @@ const (
 	timed
 )
 
-// bound begins a bound with its own timer. The caller must stop it.
-func (j *judge) bound(p *Wait, now clock.Instant) *bound {
-	b := &bound{done: make(chan struct{}), judge: j}
-	b.begin(p, now, nil, false)
-	return b
-}
-
 // begin begins a bound. If own is not nil, the bound closes it when it ends. With rounds, a round may be the first to notice
 // that the bound or its context has ended, up to timedAfter + roundEvery late; the grace then counts from when the bound began.
 // So every grace is at least that long. Left: the bound is left to the rounds.
@@ -325,6 +318,20 @@ func (b *bound) Deadline() (deadline time.Time, ok bool) { return time.Time{}, f
 func (b *bound) Done() <-chan struct{} { return b.done }
 
 func (b *bound) Value(any) any { return nil }
+
+// enter makes an entry with this bound, which must not have begun.
+func (b *bound) enter(of task) *entry {
+	e, _ := entries.Get().(*entry)
+	e.task, e.end = of, b
+	if b.ready == nil {
+		b.ready = make(chan rueidis.RedisResult, 2)
+	}
+	b.queued, b.plain = true, of.plain
+	b.stage.Store(waits)
+	b.firstSent.Store(0)
+	b.to.Store(b.judge) // until it is sent, which it may never be
+	return e
+}
 
 func (b *bound) Err() error {
 	if b.over() {

@@ -153,23 +153,6 @@ func (s *Node) doDirect(p *Wait, c *protocol.Call, end *bound, a *Reply) (unsent
 	return false
 }
 
-// Within waits for the outcome of another command for as long as p says. If no time is left it does not wait: the outcome
-// would depend on which connection the command got.
-func (s *Node) Within(p Wait, outcome <-chan bool) (good bool) {
-	now := s.clock.Now()
-	p.holds = belief.Never
-	end := s.bound(&p, now)
-	defer end.stop()
-	if end.left(now) == 0 {
-		return false
-	}
-	select {
-	case good = <-outcome:
-	case <-end.Done():
-	}
-	return good
-}
-
 // Greeted notes how long the server took to greet the client's connection. All: the client needs no other one for commands. On
 // a cluster that says nothing about other nodes.
 func (t *Client) Greeted(took time.Duration, all bool) {
@@ -231,15 +214,6 @@ type Question func(context.Context, rueidis.CoreClient) rueidis.RedisResult
 func (t *Client) Ask(question Question) rueidis.RedisResult {
 	reply, _ := t.First.Ask(&Wait{Ctx: context.Background(), Limit: t.First.RoundTrip().Plus(askLimit)}, question)
 	return reply
-}
-
-// Ask asks the server of the node. Cut: there is no reply because the caller's context ended.
-func (s *Node) Ask(p *Wait, question Question) (reply rueidis.RedisResult, cut bool) {
-	o := s.await(p, task{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
-		return []rueidis.RedisResult{question(ctx, way)}
-	}})
-	reply = o.result(0)
-	return reply, p.cut(reply.Error())
 }
 
 // Reply is the outcome of a command.

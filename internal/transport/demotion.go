@@ -141,32 +141,3 @@ func (s *Node) quit() {
 
 // LedToMaster notes that a connection has led to a master: if one leads to a replica later, the master was demoted.
 func (t *Client) LedToMaster() { t.First.belief.LedToMaster() }
-
-// mostSkipped is how many connections to a replica one attempt skips. Servers tell a connection's age in whole seconds, so
-// pooled ones that are younger than a second look new.
-const mostSkipped = 3
-
-// skips returns how many connections to a replica an attempt skips, because they may come from the pool, not from the address.
-func (f *freshConns) skips() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.belief.Owed() || f.replicas.newest != 0 && f.replicas.newest.Until(f.now()) < time.Second {
-		return 0
-	}
-	return mostSkipped
-}
-
-// refused notes that a fresh connection leads to a replica.
-func (f *freshConns) refused(conn *freshConn) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if conn.broken.Swap(true) {
-		return
-	}
-	now := f.now()
-	if f.replicas.newest.Until(now) >= time.Second {
-		f.replicas.inARow = 0
-	}
-	f.replicas = refusals{f.replicas.inARow + 1, now}
-	f.again = now.Add(clock.Pause(f.replicas.inARow, refusedPause))
-}

@@ -111,20 +111,6 @@ func (e *entry) forget() {
 	entries.Put(e)
 }
 
-// enter makes an entry with this bound, which must not have begun.
-func (b *bound) enter(of task) *entry {
-	e, _ := entries.Get().(*entry)
-	e.task, e.end = of, b
-	if b.ready == nil {
-		b.ready = make(chan rueidis.RedisResult, 2)
-	}
-	b.queued, b.plain = true, of.plain
-	b.stage.Store(waits)
-	b.firstSent.Store(0)
-	b.to.Store(b.judge) // until it is sent, which it may never be
-	return e
-}
-
 func (e *entry) obtains() bool { return e.abandoned != nil }
 
 // gone reports whether a command that was taken is done: its caller has left, or it is answered.

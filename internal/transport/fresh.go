@@ -196,3 +196,60 @@ func (f *freshConns) abandon() {
 		f.conn = nil
 	}
 }
+
+// mostSkipped is how many connections to a replica one attempt skips. Servers tell a connection's age in whole seconds, so
+// pooled ones that are younger than a second look new.
+const mostSkipped = 3
+
+// skips returns how many connections to a replica an attempt skips, because they may come from the pool, not from the address.
+func (f *freshConns) skips() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.belief.Owed() || f.replicas.newest != 0 && f.replicas.newest.Until(f.now()) < time.Second {
+		return 0
+	}
+	return mostSkipped
+}
+
+// refused notes that a fresh connection leads to a replica.
+func (f *freshConns) refused(conn *freshConn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if conn.broken.Swap(true) {
+		return
+	}
+	now := f.now()
+	if f.replicas.newest.Until(now) >= time.Second {
+		f.replicas.inARow = 0
+	}
+	f.replicas = refusals{f.replicas.inARow + 1, now}
+	f.again = now.Add(clock.Pause(f.replicas.inARow, refusedPause))
+}
+
+// way is a way for which the Sentinels may have to vouch.
+type way struct {
+	belief.Way
+	asking chan struct{} // closed when the Sentinels have been asked; nil: they are not asked now
+}
+
+// ask asks the Sentinels about a way in the background, unless it is too early or they are being asked. Wait for done, until
+// due at most; if it is too early, done is nil, which blocks. The caller holds the mutex.
+func (f *freshConns) ask(w *way, now clock.Instant) (done <-chan struct{}, due clock.Instant) {
+	if again := w.Again(); w.asking == nil && now < again {
+		return nil, again
+	}
+	if w.asking == nil {
+		w.asking = make(chan struct{})
+		go f.learn(w)
+	}
+	return w.asking, now.Add(firstWord)
+}
+
+func (f *freshConns) learn(w *way) {
+	says, asked, now := f.vouch(&w.Way)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w.Told(says, asked, now)
+	close(w.asking)
+	w.asking = nil
+}

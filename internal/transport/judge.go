@@ -182,3 +182,10 @@ func (j *judge) Unsupported(err error) error {
 	}
 	return farError{err, trip}
 }
+
+// bound begins a bound with its own timer. The caller must stop it.
+func (j *judge) bound(p *Wait, now clock.Instant) *bound {
+	b := &bound{done: make(chan struct{}), judge: j}
+	b.begin(p, now, nil, false)
+	return b
+}

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"reflect"
 	"time"
 
@@ -181,4 +182,30 @@ func (t *Client) serverAt(address string) rueidis.Client {
 		return t.redis
 	}
 	return t.redis.Nodes()[address]
+}
+
+// Within waits for the outcome of another command for as long as p says. If no time is left it does not wait: the outcome
+// would depend on which connection the command got.
+func (s *Node) Within(p Wait, outcome <-chan bool) (good bool) {
+	now := s.clock.Now()
+	p.holds = belief.Never
+	end := s.bound(&p, now)
+	defer end.stop()
+	if end.left(now) == 0 {
+		return false
+	}
+	select {
+	case good = <-outcome:
+	case <-end.Done():
+	}
+	return good
+}
+
+// Ask asks the server of the node. Cut: there is no reply because the caller's context ended.
+func (s *Node) Ask(p *Wait, question Question) (reply rueidis.RedisResult, cut bool) {
+	o := s.await(p, task{send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
+		return []rueidis.RedisResult{question(ctx, way)}
+	}})
+	reply = o.result(0)
+	return reply, p.cut(reply.Error())
 }

@@ -156,34 +156,6 @@ func (t *Client) present() string {
 	return strings.Join(topology.Servers(t.redis), " ")
 }
 
-// way is a way for which the Sentinels may have to vouch.
-type way struct {
-	belief.Way
-	asking chan struct{} // closed when the Sentinels have been asked; nil: they are not asked now
-}
-
-// ask asks the Sentinels about a way in the background, unless it is too early or they are being asked. Wait for done, until
-// due at most; if it is too early, done is nil, which blocks. The caller holds the mutex.
-func (f *freshConns) ask(w *way, now clock.Instant) (done <-chan struct{}, due clock.Instant) {
-	if again := w.Again(); w.asking == nil && now < again {
-		return nil, again
-	}
-	if w.asking == nil {
-		w.asking = make(chan struct{})
-		go f.learn(w)
-	}
-	return w.asking, now.Add(firstWord)
-}
-
-func (f *freshConns) learn(w *way) {
-	says, asked, now := f.vouch(&w.Way)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	w.Told(says, asked, now)
-	close(w.asking)
-	w.asking = nil
-}
-
 // vouch asks the Sentinels about a way, and notes what they say. If the server refuses connections, the way is never greeted.
 func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant) {
 	t, limit := s.client, s.Plus(answerWait)
