@@ -118,8 +118,11 @@ func (n *node) serves(u *user) bool {
 // watch asks for a waiter to be watched. It reports false if there is no reply to wait for.
 func (n *node) watch(w *Waiter) bool {
 	w.watches = true
-	if w.watched || w.paused != nil || !n.serves(w.user) || !n.isUp() {
+	if w.paused != nil || !n.serves(w.user) || !n.isUp() {
 		return false
+	}
+	if w.watched { // asked: the call has not waited for the answer
+		return w.asking == asksForCall || len(w.ready) > 0 // mutant: late watch is forgotten
 	}
 	if n.peers.ask(w) {
 		n.wakeup.wake()

@@ -83,6 +83,8 @@ type KeyState struct {
 	Watched bool          // since just now; otherwise the rest is not known
 	Taken   bool          // the key existed
 	Left    time.Duration // the rest of its life; not positive: no end
+
+	replied time.Time // when the server had said so
 }
 
 // Subscription says whether messages on a waiter's own channel arrive.
@@ -133,7 +135,12 @@ func (w *Waiter) Watch(ctx context.Context, limit time.Duration) KeyState {
 	if w == nil || !w.hub.watch(w) {
 		return KeyState{}
 	}
-	return await(ctx, w, w.ready, limit)
+	seen := await(ctx, w, w.ready, limit)
+	if seen.Left > 0 { // it may be the answer to an earlier call
+		seen.Left = max(1, seen.Left-time.Since(seen.replied))
+	}
+	seen.replied = time.Time{}
+	return seen
 }
 
 // Subscribe makes messages on the waiter's own channel arrive until Close; its key need not be watched. If the subscription is
@@ -287,7 +294,7 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	if !w.watched && w.paused == nil { // a change has come meanwhile
 		w.wakeup.wake()
 	}
-	w.answer(KeyState{Watched: w.watched, Taken: pttl != gone, Left: clock.Milliseconds(pttl)})
+	w.answer(KeyState{Watched: w.watched, Taken: pttl != gone, Left: clock.Milliseconds(pttl), replied: replied})
 }
 
 // askToSubscribe begins to wait for an answer to Subscribe.

@@ -267,6 +267,41 @@ func TestNews_OfASilentServer(t *testing.T) {
 }
 
 // A listener is told when the connection works and when it is lost.
+// A call that asks again gets the answer for which it has not waited before, whether that has come meanwhile or not.
+func TestNews_AnAnswerAfterItsCall(t *testing.T) {
+	for name, comes := range map[string]bool{"has come": true, "is under way": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			l := b.listen(b.client, tracking)
+			defer b.watched(l, "first").Close()
+			b.do("SET", "key", "42", "PX", "600000")
+			n, w := l.hub.nodes[""], l.Waiter(Wait{Key: "key"})
+			defer w.Close()
+			b.server.Freeze()
+			defer b.server.Thaw()
+			require.False(t, w.Watch(t.Context(), time.Millisecond).Watched)
+			b.await("the question", func() bool {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return w.watched
+			})
+			if comes {
+				b.server.Thaw()
+				b.await("the answer", func() bool { return len(w.ready) == 1 })
+			} else {
+				b.server.Thaw()
+			}
+			seen := w.Watch(t.Context(), limit)
+			require.True(t, seen.Watched)
+			require.True(t, seen.Taken)
+			require.Greater(t, seen.Left, 5*time.Minute)
+			require.Equal(t, KeyState{}, w.Watch(t.Context(), limit), "there is nothing to wait for")
+			b.do("DEL", "key")
+			b.wakes(w)
+		})
+	}
+}
+
 func TestNews_OfTheConnection(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)

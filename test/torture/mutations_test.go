@@ -607,6 +607,11 @@ var mutations = []mutation{
 		"TestQueueOutcomes",
 	},
 	{
+		"late watch is forgotten", "a call that has not waited until its key was watched never learns that it is",
+		"w.asking == asksForCall || len(w.ready) > 0", "false",
+		"../../internal/wake:TestNews_AnAnswerAfterItsCall$",
+	},
+	{
 		"one proof for all", "what one registry has proven about its channel counts for all on its client",
 		"m.proofs[o.user] == NotYet &&", "len(m.proofs) == 0 &&",
 		"../waiting:TestWakeup_TwoPrefixesOfDifferentRights$",
