@@ -14,7 +14,8 @@ import (
 //
 //	the holder's lease is over    all look, one after another: a poll interval later for each call in front
 //	the first ticket              after 10 ms the server is asked to report changes of the key; at once when the holder is no
-//	                              process of this library, and then for the second ticket, too
+//	                              process of this library, and then for the second ticket, too. Once in 30 s, in case the report
+//	                              is lost
 //	the others                    1 s + 100 ms × (tickets in front, at most ten) after they have queued: until then no message
 //	                              tells them that they are the next. Later every 5 s × (tickets in front), at most 30 s
 //	told to be the next           when the message says, and as the first ticket from then on
@@ -27,7 +28,7 @@ const (
 	// all queues disappear, the process notices that by one of its tickets, see tickets in internal/transport.
 	refreshing = 30 * time.Second
 	lookEvery  = refreshing / time.Duration(farBack)
-	farBack    = 6 // with so many tickets in front, or more, a call looks once in each refreshing, at a time of its own
+	farBack    = 6 // with so many tickets in front, or more, a call looks once in each refreshing, as the first one: see nextLook
 
 	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, up to mostSteps. Until then a
 	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
@@ -88,7 +89,7 @@ type lookTimes struct {
 
 // times computes the times at now, when the reply has come.
 func (s *standing) times(now clock.Instant) lookTimes {
-	l := lookTimes{due: clock.Never, refresh: now.Add(refreshing), watch: clock.Never, permits: s.permits}
+	l := lookTimes{due: clock.Never, refresh: nextLook(now, s.notified), watch: clock.Never, permits: s.permits}
 	atEnd, rank := s.inFront()
 	l.patience = clock.Plus(clock.Times(atEnd, s.poll), afterEnd)
 	if s.left > 0 {
@@ -98,8 +99,8 @@ func (s *standing) times(now clock.Instant) lookTimes {
 	case s.rank > 0 && s.shown < s.notified: // also after an early look, to which something woke the call
 		l.refresh = s.notified.Add(time.Duration(min(s.rank, mostSteps)) * lookStep)
 	case s.rank > 0:
-		if l.refresh = now.Add(time.Duration(rank) * lookEvery); rank >= farBack {
-			l.refresh = nextLook(now, s.notified)
+		if rank < farBack {
+			l.refresh = now.Add(time.Duration(rank) * lookEvery)
 		}
 	case s.permits: // the key changes with each holder's lease, and no release passes over waiting calls
 		l.refresh = now.Add(lookEvery) // another lease than the first one may be over before
@@ -164,9 +165,10 @@ func (l *lookTimes) chore(now clock.Instant) (what chore, until clock.Instant) {
 	}
 }
 
-// nextLook returns when a call with many tickets in front looks again: once in each refreshing, at a phase that is derived from
-// an instant of the call. Thousands of calls may have queued at the same moment, for instance after FLUSHALL. With one phase for
-// all, the server would have nothing to do for half a minute, and then a thundering herd.
+// nextLook returns when a call with no ticket in front, or with many, looks again: once in each refreshing, at a phase that is
+// derived from an instant of the call. Thousands of calls may have queued at the same moment, for one path or for a path each, for
+// instance after FLUSHALL. With one phase for all, the server would have nothing to do for half a minute, and then a thundering
+// herd.
 func nextLook(now, of clock.Instant) clock.Instant {
 	const golden = 0x9E3779B97F4A7C15                                     // neighbours are scattered by multiplying with it
 	phase := time.Duration(uint64(of) * golden >> 1 % uint64(refreshing)) //nolint:gosec // no instant is negative

@@ -28,8 +28,8 @@ func TestLookTimes(t *testing.T) {
 		standing
 		due, refresh, watch clock.Instant
 	}{
-		"first":                     {standing{}, shown.Add(left + 1e6), now.Add(refreshing), now.Add(10e6)},
-		"first, of a foreign hold":  {standing{foreign: true}, shown.Add(left + 1e6), now.Add(refreshing), 0},
+		"first":                     {standing{notified: 1}, shown.Add(left + 1e6), nextLook(now, 1), now.Add(10e6)},
+		"first, of a foreign hold":  {standing{foreign: true, notified: 1}, shown.Add(left + 1e6), nextLook(now, 1), 0},
 		"second, of a foreign hold": {standing{rank: 1, foreign: true}, shown.Add(left + poll + 1e6), told.Add(100e6), 0},
 		"third, of a foreign hold":  {standing{rank: 2, foreign: true}, shown.Add(left + 2*poll + 1e6), told.Add(200e6), never},
 		"second, just queued":       {standing{rank: 1}, shown.Add(left + poll + 1e6), told.Add(100e6), never},

@@ -16,15 +16,22 @@ func TestLookTimes_AreOutOfStep(t *testing.T) {
 		calls, minutes = 10_000, 5
 		queued         = clock.Instant(time.Hour)
 	)
-	for name, apart := range map[string]time.Duration{
-		"at once": time.Nanosecond, "within a second": time.Second / calls, "steadily": time.Millisecond,
+	for name, c := range map[string]struct {
+		apart time.Duration
+		rank  func(i int) int
+	}{
+		"at once":         {time.Nanosecond, func(i int) int { return 10 + i }},
+		"within a second": {time.Second / calls, func(i int) int { return 10 + i }},
+		"steadily":        {time.Millisecond, func(i int) int { return 10 + i }},
+		"a path each":     {time.Second / calls, func(int) int { return 0 }},
 	} {
+		apart := c.apart
 		t.Run(name, func(t *testing.T) {
 			firstAreOver := queued.Add(calls*apart + firstLook + mostSteps*lookStep + time.Second)
 			var looks [minutes*60 + 60]int // in each second since the first call queued
 			for i := range calls {
 				began := queued + clock.Instant(i)*clock.Instant(apart)
-				s := standing{rank: 10 + i, left: time.Hour, shown: began, notified: began.Add(firstLook), poll: time.Second}
+				s := standing{rank: c.rank(i), left: time.Hour, shown: began, notified: began.Add(firstLook), poll: time.Second}
 				last := clock.Instant(0)
 				for now := began; now < queued.Add(minutes*time.Minute); {
 					now = s.times(now).refresh.Add(time.Millisecond) // when the reply has come
