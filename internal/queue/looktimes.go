@@ -166,9 +166,9 @@ func (l *lookTimes) chore(now clock.Instant) (what chore, until clock.Instant) {
 }
 
 // nextLook returns when a call with no ticket in front, or with many, looks again: once in each refreshing, at a phase that is
-// derived from an instant of the call. Thousands of calls may have queued at the same moment, for one path or for a path each, for
-// instance after FLUSHALL. With one phase for all, the server would have nothing to do for half a minute, and then a thundering
-// herd.
+// derived from an instant of the call. Thousands of calls may have queued at the same moment, for one path or for a path each,
+// for instance after FLUSHALL. With one phase for all, the server would have nothing to do for half a minute, and then a
+// thundering herd.
 func nextLook(now, of clock.Instant) clock.Instant {
 	const golden = 0x9E3779B97F4A7C15                                     // neighbours are scattered by multiplying with it
 	phase := time.Duration(uint64(of) * golden >> 1 % uint64(refreshing)) //nolint:gosec // no instant is negative
