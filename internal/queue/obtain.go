@@ -335,12 +335,13 @@ func (a *attempt) commandWait(deadline clock.Instant) transport.Wait {
 	return p
 }
 
-// Limits say for how long a call waits for a reply, beside its context.
+// Limits say how long a call waits for a reply, besides its context.
 type Limits struct {
-	Deadline clock.Instant // until a little after it; Never: the call has none
-	FailFast bool          // until the server is silent
+	Deadline clock.Instant // of the call, which waits a little longer for a reply under way; Never: it has none
+	FailFast bool          // the call ends once the server is silent
 }
 
+// commandWait returns how long a call with these limits waits for the reply to a command that is sent now.
 func (p *Path) commandWait(ctx context.Context, until Limits) transport.Wait {
 	to := p.Node()
 	w := p.all.CommandWait(ctx, to)

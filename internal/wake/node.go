@@ -121,7 +121,7 @@ func (n *node) watch(w *Waiter) bool {
 	if w.paused != nil || !n.serves(w.user) || !n.isUp() {
 		return false
 	}
-	if w.watched { // asked: the call has not waited for the answer
+	if w.watched { // there is an answer only if an earlier call has not waited for it
 		return w.asking == asksForCall || len(w.ready) > 0 // mutant: late watch is forgotten
 	}
 	if n.peers.ask(w) {

@@ -84,7 +84,7 @@ type KeyState struct {
 	Taken   bool          // the key existed
 	Left    time.Duration // the rest of its life; not positive: no end
 
-	replied time.Time // when the server had said so
+	replied time.Time // when the answer came: Left counts from then
 }
 
 // Subscription says whether messages on a waiter's own channel arrive.
