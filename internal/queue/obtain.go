@@ -54,15 +54,28 @@ func obtain(first *attempt, q *Request) (err error) {
 	// A call with a limited wait, or one that has queued, tries again after a transient failure; others return it.
 	if q.patient() && (err == nil || !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err)) {
 		err = keepTrying(first, q)
-	} else if !first.won() && // mutant: grant removed
-		first.hold.MayArrive() { // mutant: grant left behind
-		p.all.cleanUp(p.remains(first.hold))
+	} else if !first.won() { // mutant: grant removed
+		if first.hold.MayArrive() { // mutant: grant left behind
+			p.all.cleanUp(p.remains(first.hold))
+		}
+		err = first.gaveUp(err)
 	}
 	if err != nil {
 		if errors.Is(err, fault.Busy) { // also for calls that wait only for this reply
 			p.lock.Taken()
 		}
 		p.lock.Free()
+	}
+	return err
+}
+
+// gaveUp returns the error of a call that does not go on after err. The program may have closed the client together with the
+// registry: then the command failed because of that.
+func (a *attempt) gaveUp(err error) error {
+	if !a.cut && errors.Is(err, fault.Unavailable) {
+		if over := a.path.all.Stopped(a.ctx); over != nil {
+			return a.explained(over)
+		}
 	}
 	return err
 }

@@ -125,7 +125,7 @@ func (g *Group) Try(deadline clock.Instant) (failed, taken int, err error) {
 		return err
 	})
 	failed = several.Blamed(errs)
-	return failed, several.Taken(errs), errs[failed]
+	return failed, several.Taken(errs), g.tries[failed].gaveUp(errs[failed])
 }
 
 // slotGroup has the paths that one script asks for, all or none; on a cluster they are in one slot.

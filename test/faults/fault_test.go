@@ -3,6 +3,7 @@ package faults_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -279,6 +280,35 @@ func TestFault_TheClientIsClosedWhileWaiting(t *testing.T) {
 		require.InDelta(w, time.Second, time.Since(start), float64(time.Second), "rueidis says so in passing, too")
 		w.Fails(l.Lock(w.Context()), rueidis.ErrClosing, "lock", "orders:42", lockregistry.ErrUnavailable)
 	})
+}
+
+// A program may close its client right after the registry, while a first try is under way.
+func TestFault_TheClientIsClosedWithTheRegistry(t *testing.T) {
+	t.Parallel()
+	calls := maps.Clone(kit.LockingCalls)
+	calls["acquire all"] = func(ctx context.Context, r *lockregistry.Registry, _ ...lockregistry.LockOption) error {
+		_, err := r.AcquireAll(ctx, []string{"42", "43"})
+		return err
+	}
+	for op, call := range calls {
+		t.Run(op, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				client := f.Client(kit.Unasked)
+				r := w.RegistryOn(client)
+				w.Known(r)
+				f.Stall()
+				result := make(chan error, 1)
+				go func() { result <- call(w.Context(), r) }()
+				w.Settle()
+				require.NoError(w, r.Close())
+				client.Close()
+				err := <-result
+				require.ErrorIs(w, err, lockregistry.ErrClosed)
+				require.NotErrorIs(w, err, lockregistry.ErrUnavailable)
+			})
+		})
+	}
 }
 
 // startsToWait has another goroutine lock, and returns when it waits.
