@@ -1,4 +1,4 @@
-package drain_test
+package drain
 
 import (
 	"runtime"
@@ -8,13 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockregistry/lockregistry/internal/drain"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
 func TestDrain_Begins(t *testing.T) {
-	var d drain.Drain
-	start := d.Init(func() drain.Set { return nil })
+	var d Drain
+	start := d.Init(func() Set { return nil })
 	require.False(t, d.Begun())
 	select {
 	case <-start:
@@ -29,16 +28,16 @@ func TestDrain_Begins(t *testing.T) {
 
 // Whoever asks finds itself, if it held a lock before it asked.
 func TestDrain_HoldersAreThoseOfNow(t *testing.T) {
-	var now atomic.Pointer[drain.Set]
-	now.Store(&drain.Set{})
-	var d drain.Drain
-	d.Init(func() drain.Set { return *now.Load() })
+	var now atomic.Pointer[Set]
+	now.Store(&Set{})
+	var d Drain
+	d.Init(func() Set { return *now.Load() })
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for o := owner.ID(1); o <= 200; o++ {
 		all.Go(func() {
 			mu.Lock()
-			next := drain.Set{o: true}
+			next := Set{o: true}
 			for other := range *now.Load() {
 				next[other] = true
 			}
@@ -56,8 +55,8 @@ func TestDrain_HoldersAreThoseOfNow(t *testing.T) {
 func TestDrain_ManyCallsShareAnAnswer(t *testing.T) {
 	var asked atomic.Int32
 	asks, answer := make(chan struct{}), make(chan struct{})
-	var d drain.Drain
-	d.Init(func() drain.Set {
+	var d Drain
+	d.Init(func() Set {
 		asked.Add(1)
 		asks <- struct{}{}
 		<-answer
@@ -69,7 +68,7 @@ func TestDrain_ManyCallsShareAnAnswer(t *testing.T) {
 	for range 50 {
 		all.Go(func() { d.Holders() })
 	}
-	for d.Arrivals() < 51 {
+	for d.arrivals.Load() < 51 {
 		runtime.Gosched()
 	}
 	answer <- struct{}{}
