@@ -20,6 +20,9 @@ locks of holders that are gone, and runs a command under a lock.
   rediss://host:6379                         TLS
   unix:///run/redis.sock                     a socket
 
+The password of the address is for servers. Sentinels that ask for one get that
+of LOCKREG_SENTINEL_PASSWORD, and the user of LOCKREG_SENTINEL_USER.
+
 The lock of PATH is the key PREFIX:PATH. Shells complete both.
 
 This page says what each alert, log line and banner means, and what to do:
@@ -41,8 +44,8 @@ output and error of lockreg, and finds in its environment:
                   --fencing=false, or with --layout redisson unless
                   --fencing is given.
 
-REDIS_URL is left out, since it may contain a password: --pass-redis-url keeps
-it.
+REDIS_URL is left out, since it may contain a password, and so is what Sentinels
+are told: --pass-redis-url keeps them.
 
 The command has a process group of its own:
 

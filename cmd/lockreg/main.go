@@ -39,6 +39,12 @@ const (
 // urlVariable has the address of Redis, unless --url is given.
 const urlVariable = "REDIS_URL"
 
+// What Sentinels are told that ask for a password. That of the URL is for servers.
+const (
+	sentinelUserVariable     = "LOCKREG_SENTINEL_USER"
+	sentinelPasswordVariable = "LOCKREG_SENTINEL_PASSWORD" //nolint:gosec // the name, not the password
+)
+
 // exit is an error that the program ends with in a particular way. Without err there is nothing to say.
 type exit struct {
 	code int
@@ -164,7 +170,7 @@ func (a *app) connect(ctx context.Context) (rueidis.Client, error) {
 	return opened.Client, err
 }
 
-// option returns the client options from the URL.
+// option returns the client options from the URL and the environment.
 func (a *app) option() (rueidis.ClientOption, error) {
 	if a.address() == "" {
 		return rueidis.ClientOption{}, usage("no address of Redis: give --url, or set %s, as in %s", urlVariable, connect.Example)
@@ -175,6 +181,9 @@ func (a *app) option() (rueidis.ClientOption, error) {
 	}
 	if option.ClientName == "" {
 		option.ClientName = "lockreg"
+	}
+	if option.Sentinel.MasterSet != "" {
+		option.Sentinel.Username, option.Sentinel.Password = os.Getenv(sentinelUserVariable), os.Getenv(sentinelPasswordVariable)
 	}
 	return option, nil
 }

@@ -339,9 +339,12 @@ func (r *runner) environment(hold *lockregistry.Hold) []string {
 	return env
 }
 
-// withoutRedis removes the address of Redis, which may contain a password.
+// withoutRedis removes the address of Redis, which may contain a password, and what Sentinels are told.
 func withoutRedis(env []string) []string {
-	return slices.DeleteFunc(env, func(s string) bool { return strings.HasPrefix(s, urlVariable+"=") })
+	return slices.DeleteFunc(env, func(s string) bool {
+		name, _, _ := strings.Cut(s, "=")
+		return slices.Contains([]string{urlVariable, sentinelUserVariable, sentinelPasswordVariable}, name)
+	})
 }
 
 // look finds a command as a shell does.

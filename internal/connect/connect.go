@@ -154,7 +154,7 @@ func hint(err error, o *rueidis.ClientOption) string {
 		return ""
 	case o.Sentinel.MasterSet != "" && strings.HasPrefix(reply.Error(), "NOAUTH"):
 		return "a server or a Sentinel asks for a password: that of the address is for servers, " +
-			"that for Sentinels is Sentinel.Password in the options of the client"
+			"that for Sentinels is Sentinel.Password in the options of the client, for lockreg LOCKREG_SENTINEL_PASSWORD"
 	case o.Sentinel.MasterSet == "" && len(o.InitAddress) > 1 && noCluster(reply.Error()):
 		return "several addresses are those of a cluster, or, with master_set=NAME, of Sentinels"
 	default:

@@ -109,5 +109,6 @@ func TestOpen_ASentinelWithAPassword(t *testing.T) {
 	s.Command(t, "ACL", "SETUSER", "default", "resetpass", ">other")
 	err := openMaster(t.Context(), t, "redis://:s3cret@"+s.Addr()+"?master_set=main")
 	require.EqualError(t, err, "cannot connect to redis://"+s.Addr()+": a server or a Sentinel asks for a password: "+
-		"that of the address is for servers, that for Sentinels is Sentinel.Password in the options of the client")
+		"that of the address is for servers, that for Sentinels is Sentinel.Password in the options of the client, "+
+		"for lockreg LOCKREG_SENTINEL_PASSWORD")
 }
