@@ -211,8 +211,8 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 	for i, l := range b.locks {
 		h, tell, err := b.next(waiting, l, queued || i > 0)
 		if err != nil {
-			back := givenBack(holds) // mutant: first path kept
-			tell()                   // only now: an observer may be slow
+			back := givenBack(queue.NoTime, holds) // mutant: first path kept
+			tell()                                 // only now: an observer may be slow
 			_ = back.told()
 			return nil, err
 		}
@@ -354,10 +354,18 @@ func (b *multiAcquire) atOnce(ctx context.Context) (holds []*Hold, failed *Lock,
 		returned = true
 		return holds, nil, nil
 	}
-	back := givenBack(holds)
+	// A call that does not wait, and goes on with one path after another, would find taken what it has not given back yet.
+	first := errors.Is(err, fault.Apart) && !b.request.patient()
+	gives := queue.NoTime
+	if first {
+		gives = ctx
+	}
+	back := givenBack(gives, holds)
 	b.tellWon(ctx, group)
 	returned = true
-	_ = back.told()
+	if kept := back.told(); first && errors.Is(kept, ErrUnavailable) {
+		return nil, b.locks[at], fault.AsUnavailable(fault.NoAnswer)
+	}
 	if taken >= 0 {
 		b.taken = takenLock{b.locks[taken], true}
 	}
@@ -407,14 +415,14 @@ func (h *Hold) releaseAll(ctx context.Context) error {
 
 // giveBack releases the holds of a call that failed, and tells observers.
 func giveBack(holds []*Hold) {
-	back := givenBack(holds)
+	back := givenBack(queue.NoTime, holds)
 	_ = back.told()
 }
 
-// givenBack releases the holds of a call that failed. The call may have no time left, so givenBack waits no longer than Unlock
-// does once its context is done; removals go on in the background until they are confirmed. The caller must call told.
-func givenBack(holds []*Hold) releasing {
-	parts := releasing{ctx: queue.NoTime}
+// givenBack releases the holds of a call that failed, as Unlock does with ctx. If the call may have no time left, ctx is NoTime;
+// removals go on in the background until they are confirmed. The caller must call told.
+func givenBack(ctx context.Context, holds []*Hold) releasing {
+	parts := releasing{ctx: ctx}
 	for _, h := range holds {
 		parts.add(h)
 	}

@@ -1,10 +1,14 @@
 package cluster_test
 
 import (
+	"context"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -93,4 +97,38 @@ func TestAcquireAll_WhileASlotMoves(t *testing.T) {
 	all, err := one.AcquireAll(t.Context(), paths)
 	require.NoError(t, err)
 	require.NoError(t, kit.UnlessLate(all.Release(t.Context())))
+}
+
+// heldUp is a client whose commands about a key hang until the end, once the key was set.
+type heldUp struct {
+	rueidis.Client
+	key   string
+	set   atomic.Bool
+	until chan struct{}
+}
+
+func (c *heldUp) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	if slices.Contains(command.Commands(), c.key) {
+		if c.set.Load() {
+			<-c.until
+		}
+		c.set.Store(command.Commands()[0] == "SET")
+	}
+	return c.Client.Do(ctx, command)
+}
+
+// A call that does not wait gives back what it got at first, before it takes one path after another. When Redis does not confirm
+// that in time, the path is not taken by others.
+func TestAcquireAll_WhatItCannotGiveBackIsNotTaken(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t, 3)
+	client := &heldUp{Client: kit.ClusterClient(t, nodes), key: "orders:other", until: make(chan struct{})}
+	r, err := lockregistry.New(client, "orders")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, r.Close()) }()
+	migrating(t, nodes, "orders:{tag}a").begin()
+	_, err = r.AcquireAll(t.Context(), []string{"{tag}a", "{tag}b", "other"}, lockregistry.NoWait())
+	close(client.until)
+	require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+	require.NotErrorIs(t, err, lockregistry.ErrTaken)
 }

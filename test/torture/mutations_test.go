@@ -781,7 +781,7 @@ func init() { ranges <- map[*Lock]uint64{} }`,
 	},
 	{
 		"first path kept", "a call that gives up keeps the first of its paths",
-		"givenBack(holds)", "givenBack(nil)",
+		"givenBack(queue.NoTime, holds)", "givenBack(queue.NoTime, nil)",
 		"TestAllOrNone$",
 	},
 	{

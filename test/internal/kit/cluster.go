@@ -51,13 +51,19 @@ func (w *ReplicatedWorld) Replicated(opts ...lockregistry.Option) *lockregistry.
 	return w.Registry(append([]lockregistry.Option{lockregistry.WithReplicas(1, ReplicaWait)}, opts...)...)
 }
 
-// OnCluster returns a registry on a cluster, with a client of its own, both closed at the end of the test.
-func OnCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Option) *lockregistry.Registry {
+// ClusterClient returns a client of a cluster, closed at the end of the test.
+func ClusterClient(t *testing.T, nodes []*redistest.Server) rueidis.Client {
 	t.Helper()
 	client, err := NewClient(rueidis.ClientOption{InitAddress: []string{nodes[0].Addr()}, DisableCache: true})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	r, err := lockregistry.New(client, "orders", opts...)
+	return client
+}
+
+// OnCluster returns a registry on a cluster, with a client of its own, both closed at the end of the test.
+func OnCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Option) *lockregistry.Registry {
+	t.Helper()
+	r, err := lockregistry.New(ClusterClient(t, nodes), "orders", opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = r.Close() })
 	return r
