@@ -70,12 +70,10 @@ func obtain(first *attempt, q *Request) (err error) {
 }
 
 // gaveUp returns the error of a call that does not go on after err. The program may have closed the client together with the
-// registry: then the command failed because of that.
+// registry: then the command failed because of that. If the context of the call has ended, too, err stays as it is.
 func (a *attempt) gaveUp(err error) error {
-	if !a.cut && errors.Is(err, fault.Unavailable) {
-		if over := a.path.all.Stopped(a.ctx); over != nil {
-			return a.explained(over)
-		}
+	if errors.Is(err, fault.Unavailable) && a.path.all.Stopped(a.ctx) == fault.Closed { //nolint:errorlint // never wrapped
+		return fault.Closed
 	}
 	return err
 }

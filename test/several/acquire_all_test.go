@@ -478,6 +478,20 @@ func TestAcquireAll_WhileRedisIsSilent(t *testing.T) {
 	})
 }
 
+// When the context of a call ends before Redis has answered, the error says both.
+func TestAcquireAll_EndsWhileRedisIsSilent(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry()
+		w.Known(r)
+		f.Stall()
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		_, err := r.AcquireAll(ctx, []string{"a", "b"})
+		w.Fails(err, context.DeadlineExceeded, "acquire", "orders:a", lockregistry.ErrUnavailable)
+	})
+}
+
 // Too few replicas have what the script has written.
 func TestAcquireAll_WithoutReplicas(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
