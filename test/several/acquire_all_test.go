@@ -367,6 +367,23 @@ func TestAcquireAll_ClosedWhileRedisIsSilent(t *testing.T) {
 	}
 }
 
+// A call that has some of its paths, and asks for the next one, is told of Close alone: its own context has not ended.
+func TestAcquireAll_ClosedWithSomeOfThem(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry(kit.Polling)
+		w.Known(r)
+		w.Acquires(w.Registry().Obtain("b"))
+		_, failed := w.AllOf(w.Context(), r, []string{"a", "b"})
+		w.Settle()
+		w.Pending(failed)
+		f.Stall()
+		w.Pass(200 * time.Millisecond) // it asks for b
+		require.NoError(w, r.Close())
+		w.Fails(<-failed, lockregistry.ErrClosed, "acquire", "orders:b")
+	})
+}
+
 // What is given back when the wait is over does not make the call outlast it.
 func TestAcquireAll_InTime(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
