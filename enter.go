@@ -208,7 +208,7 @@ func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID, until
 	q.how = observe.HowAgain // the hold has a pin already
 	q.nested = t
 	if err = l.refresh(ctx, t.Owner, *q, local.Reentered, until); err != nil {
-		err = l.retreat(ctx, t.Owner, err)
+		err = l.retreat(t.Owner, err)
 	}
 	return true, err
 }
@@ -250,7 +250,7 @@ func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.
 	switch {
 	case err == nil:
 	case how == local.Reentered:
-		err = l.retreat(ctx, o, err)
+		err = l.retreat(o, err)
 	default:
 		_ = l.unlock(queue.NoTime, o) // its time may be over, and the others may have left
 	}
@@ -312,9 +312,10 @@ func (l *Lock) setTerms(h *hold.Hold, q *request) bool {
 	return h.SetTerms(l.terms(q))
 }
 
-// retreat unlocks once after a nested lock has failed, and joins the errors.
-func (l *Lock) retreat(ctx context.Context, o owner.ID, failure error) error {
-	leaving := l.unlock(ctx, o)
+// retreat unlocks once after a nested lock has failed, and joins the errors. The call's time may be over, and the other calls of
+// its owner may have unlocked: then retreat releases the lock, and waits no longer than a call whose context is done.
+func (l *Lock) retreat(o owner.ID, failure error) error {
+	leaving := l.unlock(queue.NoTime, o)
 	if leaving == nil || errors.Is(failure, ErrLockLost) && errors.Is(leaving, ErrLockLost) {
 		return failure
 	}

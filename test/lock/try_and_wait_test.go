@@ -175,22 +175,32 @@ func TestWait_ForARenewal(t *testing.T) {
 	}
 }
 
-// Nor does it outlast the wait that the other readers have left meanwhile, so that the hold is to be released.
-func TestWait_ForARenewalOfALastReader(t *testing.T) {
-	kit.FakeWorld(t, func(w *kit.World) {
-		f := w.Flaky()
-		r := f.Registry()
-		w.Known(r)
-		l, other := r.ReadWrite("42").Reader(), lockregistry.ContextWithOwner(w.Context())
-		require.NoError(w, l.Lock(other))
-		f.Stall()
-		time.AfterFunc(500*time.Millisecond, func() { _ = l.Unlock(other) })
-		start := time.Now()
-		_, err := l.TryLock(w.Context(), lockregistry.Wait(time.Second), lockregistry.Lease(time.Hour))
-		require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
-		w.Unavailable(err, "trylock")
-		require.False(w, l.IsHeld())
-		f.ReconnectNow()
-		w.AwaitGone(kit.TheKey)
-	})
+// Nor does it outlast the wait that the others have unlocked meanwhile, so that the hold is to be released: the other readers, or
+// other calls of the same owner.
+func TestWait_ForARenewalOfTheLastOne(t *testing.T) {
+	t.Parallel()
+	for name, readers := range map[string]bool{"readers": true, "an owner": false} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				r := f.Registry()
+				w.Known(r)
+				l, ctx := r.Obtain("42"), lockregistry.ContextWithOwner(w.Context())
+				other := ctx
+				if readers {
+					l, other = r.ReadWrite("42").Reader(), lockregistry.ContextWithOwner(w.Context())
+				}
+				require.NoError(w, l.Lock(other))
+				f.Stall()
+				time.AfterFunc(500*time.Millisecond, func() { _ = l.Unlock(other) })
+				start := time.Now()
+				_, err := l.TryLock(ctx, lockregistry.Wait(time.Second), lockregistry.Lease(time.Hour))
+				require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
+				w.Unavailable(err, "trylock")
+				require.False(w, l.IsHeld())
+				f.ReconnectNow()
+				w.AwaitGone(kit.TheKey)
+			})
+		})
+	}
 }
