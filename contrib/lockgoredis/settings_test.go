@@ -92,7 +92,7 @@ var settings = map[string]func(t *testing.T){
 	},
 	"TLSConfig": func(t *testing.T) {
 		t.Helper()
-		certificate, port := redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort())
+		certificate, port := redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort(t))
 		redistest.Start(t, append(certificate.Args(port), "--tls-auth-clients", "no")...)
 		rdb := redis.NewClient(&redis.Options{
 			Addr: "127.0.0.1:" + port, TLSConfig: &tls.Config{RootCAs: certificate.Roots, MinVersion: tls.VersionTLS12},

@@ -131,7 +131,7 @@ func startPrometheus(t *testing.T, addresses ...string) server {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := server{fmt.Sprintf("127.0.0.1:%d", redistest.FreePort())}
+	s := server{fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))}
 	process := exec.CommandContext(t.Context(), "prometheus", "--config.file="+config,
 		"--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+s.address, "--log.level=error")
@@ -192,7 +192,7 @@ func lockreg(t *testing.T, redis *redistest.Server) (address string) {
 	if out, err := built.CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
-	address = fmt.Sprintf("127.0.0.1:%d", redistest.FreePort())
+	address = fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
 	process := exec.CommandContext(t.Context(), program, "metrics", "--listen", address, "--every", "500ms", "shop")
 	process.Env = append(slices.Clone(os.Environ()), "REDIS_URL=redis://"+redis.Addr())
 	process.Stderr = os.Stderr

@@ -20,7 +20,7 @@ func TestStack(t *testing.T) {
 	t.Parallel()
 	at := map[string]string{}
 	for _, name := range []string{"REDIS", "FIRST", "SECOND", "PAGE", "PROMETHEUS"} {
-		at[name] = fmt.Sprintf("127.0.0.1:%d", redistest.FreePort())
+		at[name] = fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
 	}
 	stack(t, at)
 	first, second := &instance{t: t, address: at["FIRST"]}, &instance{t: t, address: at["SECOND"]}

@@ -43,7 +43,7 @@ const needsCertificate = "it asks for a certificate of the client: set TLSConfig
 // begun to write, and then closes the connection, so the message may be lost.
 func TestOpen_AServerThatAsksForACertificate(t *testing.T) {
 	t.Parallel()
-	own, other, port := redistest.NewCertificate(t), redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort())
+	own, other, port := redistest.NewCertificate(t), redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort(t))
 	redistest.Start(t, own.Args(port)...)
 	address := "rediss://127.0.0.1:" + port
 	for range 20 {
@@ -66,9 +66,9 @@ func TestOpen_AServerThatAsksForACertificate(t *testing.T) {
 // The same with Sentinels. The error says whether it is about a Sentinel or a server; each is asked in its own way.
 func TestOpen_SentinelsAndCertificates(t *testing.T) {
 	t.Parallel()
-	own, at := redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort())
+	own, at := redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort(t))
 	redistest.Start(t, own.Args(at)...)
-	port := strconv.Itoa(redistest.FreePort())
+	port := strconv.Itoa(redistest.FreePort(t))
 	s := redistest.StartSentinel(t, append(own.Args(port), "--tls-replication", "yes")...)
 	s.Command(t, "SENTINEL", "MONITOR", "main", "127.0.0.1", at, "1")
 	open := func(to string, change func(o *rueidis.ClientOption)) error {

@@ -123,6 +123,7 @@ func StartSentinel(tb testing.TB, args ...string) *Server {
 	tb.Cleanup(func() {
 		s.judge(tb)
 		s.Stop()
+		givePort(s.port)
 	})
 	return s
 }

@@ -61,3 +61,13 @@ func wait(pid int, status *syscall.WaitStatus, options int) (int, error) {
 		}
 	}
 }
+
+// lockByte reports whether no other program had locked a byte of a file; then this one has. Where files cannot be locked it is so.
+func lockByte(file *os.File, at int) bool {
+	err := syscall.FcntlFlock(file.Fd(), syscall.F_SETLK, &syscall.Flock_t{Type: syscall.F_WRLCK, Start: int64(at), Len: 1})
+	return !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EACCES)
+}
+
+func unlockByte(file *os.File, at int) {
+	_ = syscall.FcntlFlock(file.Fd(), syscall.F_SETLK, &syscall.Flock_t{Type: syscall.F_UNLCK, Start: int64(at), Len: 1})
+}

@@ -59,6 +59,7 @@ func StartBinary(tb testing.TB, binary string, args ...string) *Server {
 	tb.Cleanup(func() {
 		s.judge(tb)
 		s.Stop()
+		givePort(s.port)
 	})
 	return s
 }

@@ -18,7 +18,40 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if port, err := strconv.Atoi(os.Getenv(asksForPort)); err == nil {
+		_, _ = os.Stdout.WriteString(strconv.FormatBool(claimPort(port)))
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// asksForPort has this program be another one, which says whether it may choose a port.
+const asksForPort = "REDISTEST_ASKS_FOR_PORT"
+
+// A port is one test's until it ends, also when nobody listens on it, and while a server is down.
+func TestFreePort_IsChosenOnce(t *testing.T) {
+	free := func(t *testing.T, port int) bool {
+		t.Helper()
+		another := exec.CommandContext(t.Context(), os.Args[0])
+		another.Env = append(os.Environ(), asksForPort+"="+strconv.Itoa(port))
+		said, err := another.Output()
+		require.NoError(t, err)
+		is, err := strconv.ParseBool(string(said))
+		require.NoError(t, err)
+		return is
+	}
+	var port int
+	t.Run("while a test has it", func(t *testing.T) {
+		port = FreePort(t)
+		require.False(t, free(t, port))
+		require.False(t, claimPort(port), "by this program, too")
+		s := Start(t)
+		s.Stop()
+		require.False(t, free(t, s.port))
+	})
+	require.True(t, free(t, port), "the test has ended")
+}
 
 func TestServer_AnswersAndSavesNothing(t *testing.T) {
 	s := Start(t)
@@ -148,7 +181,7 @@ func TestServer_ThatCannotStartShowsItsOutput(t *testing.T) {
 }
 
 func TestServer_TakenPortIsToldApart(t *testing.T) {
-	listener, err := net.Listen("tcp", addr(FreePort()))
+	listener, err := net.Listen("tcp", addr(FreePort(t)))
 	require.NoError(t, err)
 	defer func() { _ = listener.Close() }()
 	binary, err := find("")
@@ -227,7 +260,7 @@ func TestServer_DiesWithTheProgramThatStartedIt(t *testing.T) {
 		return err != nil
 	}, 10*time.Second, 10*time.Millisecond, "server at %s outlives its program", address)
 	require.Eventually(t, func() bool {
-		left, err := os.ReadDir(dir)
+		left, err := filepath.Glob(filepath.Join(dir, "redistest-*")) // the file by which programs choose ports stays
 		return err == nil && len(left) == 0
 	}, 10*time.Second, 10*time.Millisecond, "something is left in %s", dir)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -71,31 +70,16 @@ func run(s *Server) (_ *Server, err error) {
 		}
 	}
 	for range portAttempts {
-		s.port = FreePort()
-		if err = s.launch(); !errors.Is(err, errPortTaken) {
+		s.port = choosePort()
+		if err = s.launch(); err == nil {
+			return s, nil
+		}
+		givePort(s.port)
+		if !errors.Is(err, errPortTaken) {
 			break
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// FreePort picks a port that nobody listens on right now. It keeps below the
-// range that systems give to outgoing connections: a client that dials while
-// its server is down could otherwise be given the very port that Restart needs.
-// A cluster's bus, at 10000 above, stays below that range too.
-func FreePort() int {
-	const lowest, count = 10000, 10000
-	for {
-		port := lowest + rand.IntN(count)
-		listener, err := net.Listen("tcp", addr(port))
-		if err == nil {
-			_ = listener.Close()
-			return port
-		}
-	}
+	return nil, err
 }
 
 func addr(port int) string {
@@ -216,7 +200,7 @@ func (s *Server) Frozen() bool {
 }
 
 // Stop kills the server, frozen or not, and waits until it is gone. Stopping a
-// stopped server does nothing.
+// stopped server does nothing. Its port is kept for Restart.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

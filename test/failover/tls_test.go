@@ -20,7 +20,7 @@ func TestSentinelOverTLS(t *testing.T) {
 	t.Parallel()
 	certificate := redistest.NewCertificate(t)
 	listening := func() (port string, args []string) {
-		port = strconv.Itoa(redistest.FreePort())
+		port = strconv.Itoa(redistest.FreePort(t))
 		return port, append(certificate.Args(port), "--tls-replication", "yes", "--tls-auth-clients", "no")
 	}
 	at, args := listening()

@@ -61,7 +61,7 @@ var springSettings = map[string]func(t *testing.T){
 	},
 	"ssl.bundle": func(t *testing.T) {
 		t.Helper()
-		certificate, port := redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort())
+		certificate, port := redistest.NewCertificate(t), strconv.Itoa(redistest.FreePort(t))
 		s, address := redistest.Start(t, certificate.Args(port)...), "127.0.0.1:"+port
 		locksOn(t, s, 0, "rediss://"+address, lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
 			o.TLSConfig.RootCAs, o.TLSConfig.Certificates = certificate.Roots, []tls.Certificate{certificate.Pair}
