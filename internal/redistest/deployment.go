@@ -383,8 +383,8 @@ func (d *Deployment) leads(s *Server, slot int) bool {
 }
 
 // Settle waits until all replicas have what their master has answered to. Until then, and a moment longer, the master takes
-// no writes: so the caller, which kills or freezes it within that moment, loses none of them.
-func (d *Deployment) Settle(master *Server, moment time.Duration) {
+// no writes: so the caller, which kills it within that moment, loses none of them. It returns until when that is so at least.
+func (d *Deployment) Settle(master *Server, moment time.Duration) (until time.Time) {
 	d.tb.Helper()
 	replicas := d.Replicas(master)
 	offset := func(s *Server, name string) int {
@@ -396,6 +396,7 @@ func (d *Deployment) Settle(master *Server, moment time.Duration) {
 	}
 	settled := func() bool {
 		began := time.Now()
+		until = began.Add(moment)
 		master.Command(d.tb, "CLIENT", "PAUSE", strconv.FormatInt(moment.Milliseconds(), 10), "WRITE")
 		all := offset(master, "master_repl_offset")
 		return Await(moment/2, func() bool {
@@ -404,6 +405,22 @@ func (d *Deployment) Settle(master *Server, moment time.Duration) {
 	}
 	if !Await(startLimit, settled) {
 		d.tb.Fatalf("redistest: the replicas of %s do not keep up", master.Addr())
+	}
+	return until
+}
+
+// FreezeSettled freezes a master whose replicas have all that it has answered to, see Settle. The master takes no writes for a
+// second from a moment before, also when it goes on. It returns when the master was about to be frozen.
+func (d *Deployment) FreezeSettled(master *Server) (at time.Time) {
+	d.tb.Helper()
+	for {
+		until := d.Settle(master, time.Second)
+		at = time.Now()
+		master.Freeze()
+		if time.Now().Before(until) {
+			return at
+		}
+		master.Thaw() // on a busy machine it has taken writes again before it was frozen
 	}
 }
 

@@ -3,7 +3,6 @@ package failover
 import (
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -40,8 +39,18 @@ func with(d *redistest.Deployment, master *redistest.Server) func(path string) b
 	return func(path string) bool { return d.Master(keyOf(path), nil) == master }
 }
 
-// soon is within how much time after the promotion all paths must be served.
+// soon is within how much time after the promotion all paths must be served, see within.
 const soon = time.Second
+
+// within returns the limit of a time that is measured. Long runs have the machine to themselves. Else any process may stand still
+// for some seconds, and the limit is below what a fault costs: a former master that is believed costs ten seconds, a waiting call
+// that is not told twenty, and a hold that is not released a minute.
+func within(measured time.Duration) time.Duration {
+	if *long {
+		return measured
+	}
+	return max(measured, 9*time.Second)
+}
 
 func TestClusterMasterIsKilled(t *testing.T) {
 	t.Parallel()
@@ -54,7 +63,7 @@ func TestClusterMasterIsKilled(t *testing.T) {
 		promoted := f.promoted(keyOf("one"), master, at)
 		o := f.judge("SIGKILL of a master, cluster", v, at, promoted)
 		assert.Zero(t, o.patient, "errors of calls with Wait")
-		assert.Less(t, o.served, soon)
+		assert.Less(t, o.served, within(soon))
 		master.Revive(t)
 		d.AwaitHealthy()
 	})
@@ -66,16 +75,14 @@ func TestClusterMasterIsStopped(t *testing.T) {
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		master := d.Master(keyOf("one"), nil)
 		f := start(t, d, v, usual, with(d, master))
-		d.Settle(master, time.Second) // else replication loses what was granted last, now and then
-		at := time.Now()
-		master.Freeze()
+		at := d.FreezeSettled(master) // else replication loses what was granted last, now and then
 		promoted := f.promoted(keyOf("one"), master, at)
 		f.awaitServed(promoted)
 		wait(time.Until(promoted.Add(4 * time.Second)))
 		master.Thaw()
 		o := f.judge("SIGSTOP of a master, continued 4 s after the promotion, cluster", v, at, promoted)
 		assert.Zero(t, o.patient, "errors of calls with Wait")
-		assert.Less(t, o.served, soon)
+		assert.Less(t, o.served, within(soon))
 		assert.Zero(t, o.doubles, "owners inside at once")
 		d.AwaitHealthy()
 	})
@@ -86,64 +93,43 @@ func TestClusterReshard(t *testing.T) {
 	d := redistest.StartReplicatedCluster(t, 3, 1)
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		from := d.Master(keyOf("one"), nil)
-		p := usual
+		p := unhurried()
 		p.crowd = 3
 		to := d.Master(keyOf("two"), nil)
 		for i := 0; to == from; i++ {
 			to = d.Master(keyOf("two"+strconv.Itoa(i)), nil)
 		}
-		unnoticed(t, func() outcome {
-			f := start(t, d, v, p, with(d, from))
-			var slots []int
-			for _, path := range slices.Concat(f.busy, f.stayed, f.kept, f.alone) {
-				slots = append(slots, d.Slot(keyOf(path)))
-			}
-			at := time.Now()
-			d.Move(to, slots...)
-			o := f.judge("slots migrate, with their keys", v, at, time.Time{})
-			d.Move(from, slots...)
-			return o
-		})
+		f := start(t, d, v, p, with(d, from))
+		var slots []int
+		for _, path := range slices.Concat(f.busy, f.stayed, f.kept, f.alone) {
+			slots = append(slots, d.Slot(keyOf(path)))
+		}
+		at := time.Now()
+		d.Move(to, slots...)
+		unnoticed(t, f.judge("slots migrate, with their keys", v, at, time.Time{}))
+		d.Move(from, slots...)
 	})
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
-		unnoticed(t, func() outcome {
-			f := start(t, d, v, usual, with(d, d.Master(keyOf("one"), nil)))
-			at := time.Now()
-			_, promoted := d.Failover(keyOf("one"))
-			o := f.judge("CLUSTER FAILOVER", v, at, promoted)
-			d.AwaitHealthy()
-			wait(2 * redistest.NodeTimeout) // so soon the masters vote for no replica of this node again
-			return o
-		})
+		f := start(t, d, v, unhurried(), with(d, d.Master(keyOf("one"), nil)))
+		at := time.Now()
+		_, promoted := d.Failover(keyOf("one"))
+		unnoticed(t, f.judge("CLUSTER FAILOVER", v, at, promoted))
+		d.AwaitHealthy()
+		wait(2 * redistest.NodeTimeout) // so soon the masters vote for no replica of this node again
 	})
 }
 
-// unnoticed checks that calls notice nothing of an event. On a busy machine some process or server may stand still for a second
-// just then: a path waits for that long, or a call without Wait has no answer in time. For that the best of three events counts,
-// in long runs each.
-func unnoticed(t *testing.T, event func() outcome) {
+// unnoticed checks that calls notice nothing of an event.
+func unnoticed(t *testing.T, o outcome) {
 	t.Helper()
-	tries := 3
+	assert.Zero(t, o.patient, "errors of calls with Wait")
+	assert.Zero(t, o.first+o.unlock, "other errors: %v", o.causes)
+	assert.Zero(t, o.doubles, "owners inside at once")
+	assert.Zero(t, o.losers, "holds lost")
 	if *long {
-		tries = 1
+		assert.Less(t, o.pause, soon)
 	}
-	for {
-		o := event()
-		assert.Zero(t, o.patient, "errors of calls with Wait")
-		assert.Zero(t, o.doubles, "owners inside at once")
-		assert.Zero(t, o.losers, "holds lost")
-		for _, why := range o.causes {
-			assert.True(t, strings.HasSuffix(why, "Redis did not answer in time") || strings.HasSuffix(why, "came too late"), why)
-		}
-		tries--
-		if errors := o.first + o.unlock; tries == 0 {
-			assert.Zero(t, errors, "errors")
-			assert.Less(t, o.pause, soon)
-		} else if errors > 0 || o.pause >= soon {
-			continue
-		}
-		return
-	}
+	assert.Less(t, o.still, within(soon)) // a busy master may try for some seconds, and take no writes, before it is replaced
 }
 
 // The poll interval is so long here that a waiter which stays with the node, and polls, shows.
@@ -157,8 +143,8 @@ func TestClusterNodeIsRemoved(t *testing.T) {
 				heir := d.Master(keyOf("one"), nil)
 				leaves := d.Add()
 				var slots []int
-				p := usual
-				p.options = []lockregistry.Option{lockregistry.WithPollInterval(20 * time.Second)}
+				p := unhurried()
+				p.options = append(p.options, lockregistry.WithPollInterval(20*time.Second))
 				of := with(d, heir)
 				f := start(t, d, v, p, func(path string) bool {
 					if !of(path) {
@@ -171,12 +157,12 @@ func TestClusterNodeIsRemoved(t *testing.T) {
 				})
 				at := time.Now()
 				d.Move(heir, slots...)
-				wait(2 * time.Second) // until clients know: whom they ask later, the node tells CLUSTERDOWN
+				f.awaitForgotten(leaves) // whom they ask later, the node tells CLUSTERDOWN
 				d.Remove(leaves, reset)
 				wait(3 * time.Second)
 				o := f.judge(name, v, at, time.Time{})
 				assert.Zero(t, o.patient+o.first+o.unlock, "errors")
-				assert.Less(t, o.pause, 5*time.Second)
+				assert.Less(t, o.pause, within(5*time.Second))
 				assert.Zero(t, o.doubles, "owners inside at once")
 				assert.Zero(t, o.losers, "holds lost")
 				for _, r := range f.registries {
@@ -199,10 +185,18 @@ func TestClusterIsRestarted(t *testing.T) {
 		restart(t, d)
 		o := f.judge("full restart, cluster", v, at, time.Now())
 		assert.Zero(t, o.patient, "errors of calls with Wait")
-		assert.Less(t, o.served, 5*time.Second)
+		assert.Less(t, o.served, afterRestart())
 		assert.Zero(t, o.doubles, "owners inside at once")
 		d.AwaitHealthy()
 	})
+}
+
+// afterRestart is within how much time all paths must be served again. Nothing is lost, so none waits for the end of a lease.
+func afterRestart() time.Duration {
+	if *long {
+		return 5 * time.Second
+	}
+	return lease / 2
 }
 
 // restart kills all servers, and starts them again with what they have on disk.

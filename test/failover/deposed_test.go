@@ -136,9 +136,7 @@ func (f *fleet) depose(
 	where string, v variant, after time.Duration, master *redistest.Server, promotion func(of *redistest.Server) time.Time,
 ) {
 	f.Helper()
-	f.deployment.Settle(master, time.Second) // see TestClusterMasterIsStopped
-	at := time.Now()
-	master.Freeze()
+	at := f.deployment.FreezeSettled(master) // see TestClusterMasterIsStopped
 	if len(f.deployment.Sentinels) > 0 {
 		f.running.Go(f.newcomer)
 	}
@@ -153,16 +151,18 @@ func (f *fleet) depose(
 	assert.Zero(f, o.lostUpdates, "updates lost")
 	assert.Zero(f, o.patient, "errors of calls with Wait")
 	for _, path := range f.busy {
-		assert.Less(f, f.gap(path, promoted, until), stillFor, path)
+		assert.Less(f, f.gap(path, promoted, until), within(stillFor), path)
 	}
 	f.deployment.AwaitHealthy()
 }
 
-// A master that stands still for less than its Sentinels wait for, or so little longer that none replaces it, is believed again
-// soon after it goes on.
+// A master that stands still for less than its Sentinels wait for is believed again soon after it goes on.
 func TestSentinelMasterStandsStill(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
+	for _, s := range d.Sentinels { // on a busy machine it stands still for longer than is measured here
+		s.Command(t, "SENTINEL", "SET", redistest.MasterSet, "down-after-milliseconds", "60000")
+	}
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		p := asking(d)
 		p.idle = 0
@@ -172,11 +172,12 @@ func TestSentinelMasterStandsStill(t *testing.T) {
 		at := time.Now()
 		master.Freeze()
 		wait(still)
+		stood := time.Since(at)
 		master.Thaw()
 		o := f.judge("SIGSTOP of a master for 1.5 s, Sentinel, asked", v, at, time.Time{})
 		assert.Zero(t, o.doubles, "owners inside at once")
 		assert.Zero(t, o.patient, "errors of calls with Wait")
-		assert.Less(t, o.pause, still+2*time.Second)
+		assert.Less(t, o.pause, stood+within(2*time.Second))
 		assert.Equal(t, master, d.Master("", nil))
 	})
 }
@@ -195,7 +196,10 @@ func TestSentinelFailoverIsHeard(t *testing.T) {
 		assert.Zero(t, o.patient, "errors of calls with Wait")
 		assert.Zero(t, o.doubles, "owners inside at once")
 		assert.Zero(t, o.lostUpdates, "updates lost")
-		assert.Less(t, o.pause, stillFor)
+		if *long {
+			assert.Less(t, o.pause, stillFor)
+		}
+		assert.Less(t, o.still, within(stillFor)) // a failover that a busy machine gives up begins again
 		d.AwaitHealthy()
 	})
 }
@@ -208,13 +212,12 @@ func TestSentinelReplicaDoesNotFollow(t *testing.T) {
 	last := d.Servers[2]
 	last.Command(t, "CONFIG", "SET", "replica-priority", "200") // the other one is promoted
 	last.Command(t, "CONFIG", "SET", "masterauth", "wrong")
-	await := time.Now().Add(15 * time.Second) // Sentinels learn of the priority
 	for _, s := range d.Sentinels {
 		s.Command(t, "SENTINEL", "SET", redistest.MasterSet, "failover-timeout", "20000")
 		require.Eventually(t, func() bool {
 			said, err := s.Do("SENTINEL", "REPLICAS", redistest.MasterSet)
 			return err == nil && strings.Contains(said, "slave-priority\n200")
-		}, time.Until(await), 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond) // Sentinels ask every ten seconds
 	}
 	p := asking(d)
 	p.idle = 0
@@ -225,9 +228,13 @@ func TestSentinelReplicaDoesNotFollow(t *testing.T) {
 	at := time.Now()
 	d.Servers[0].Kill()
 	promoted := f.named(d.Servers[0])
-	assert.Eventually(t, func() bool { // each of these is a process's own
+	require.Eventually(t, func() bool { // each of these is a process's own
 		return !slices.ContainsFunc(f.alone, func(path string) bool { _, ok := f.next(path, promoted); return !ok })
-	}, time.Until(promoted.Add(stillFor)), time.Millisecond, "some process follows no more")
+	}, time.Minute, time.Millisecond, "some process follows no more")
+	for _, path := range f.alone {
+		again, _ := f.next(path, promoted)
+		assert.Less(t, again.Sub(promoted), within(stillFor), path)
+	}
 	o := f.judge("SIGKILL of a master, a replica does not follow, Sentinel, asked", variant{}, at, promoted)
 	assert.Zero(t, o.patient, "errors of calls with Wait")
 }

@@ -32,7 +32,9 @@ type far struct {
 	trip    time.Duration
 	ctx     context.Context
 	running sync.WaitGroup
-	outage  atomic.Bool // calls that do not wait may fail
+	outage  atomic.Bool  // calls that do not wait may fail
+	answers atomic.Int32 // to other calls that do not wait
+	late    atomic.Int32 // that had no answer in time: on a busy machine some have not
 	inside  atomic.Int32
 	entered [2]atomic.Int64 // when each process last had the path for which both contend, in Unix milliseconds
 	free    atomic.Int32    // how often a path of its own was had
@@ -49,7 +51,7 @@ func (f *far) contends(process int, l *lockregistry.Lock) {
 			f.Errorf("a call failed before its context's end: %v", err)
 		}
 		cancel()
-		err := l.Lock(owner, lockregistry.Wait(time.Minute))
+		err := l.Lock(owner, lockregistry.Wait(patience))
 		if f.ctx.Err() != nil {
 			_ = l.Unlock(context.WithoutCancel(owner))
 			return
@@ -64,9 +66,7 @@ func (f *far) contends(process int, l *lockregistry.Lock) {
 		f.entered[process].Store(time.Now().UnixMilli())
 		wait(5 * time.Millisecond)
 		f.inside.Add(-1)
-		if err := l.Unlock(context.WithoutCancel(owner)); err != nil && !f.outage.Load() {
-			f.Errorf("unlock: %v", err)
-		}
+		f.check("unlock", func() error { return l.Unlock(context.WithoutCancel(owner)) })
 	}
 }
 
@@ -74,15 +74,30 @@ func (f *far) contends(process int, l *lockregistry.Lock) {
 func (f *far) alone(l *lockregistry.Lock) {
 	for f.ctx.Err() == nil {
 		owner := lockregistry.ContextWithOwner(context.WithoutCancel(f.ctx))
-		ok, err := l.TryLock(owner)
-		if ok {
+		f.check("a path of its own", func() error {
+			ok, err := l.TryLock(owner)
+			if !ok {
+				return errors.Join(err, lockregistry.ErrTaken)
+			}
 			f.free.Add(1)
-			err = l.Unlock(owner)
-		}
-		if (!ok || err != nil) && !f.outage.Load() {
-			f.Errorf("a path of its own: %v, %v", ok, err)
-		}
+			return l.Unlock(owner)
+		})
 		wait(20 * time.Millisecond)
+	}
+}
+
+// check makes calls that do not wait.
+func (f *far) check(what string, calls func() error) {
+	outage := f.outage.Load()
+	err := calls()
+	switch {
+	case outage || f.outage.Load():
+	case err == nil:
+		f.answers.Add(1)
+	case late(unlocking, err), errors.Is(err, lockregistry.ErrTaken): // the removal of the hold before was late
+		f.late.Add(1)
+	default:
+		f.Errorf("%s: %v", what, err)
 	}
 }
 
@@ -107,9 +122,10 @@ func TestSentinelFromFarAway(t *testing.T) {
 					kept[i] = r.Obtain([]string{"kept0", "kept1"}[i])
 					for range 2 { // so that it is known how far away it is
 						assert.NoError(t, kept[i].Lock(owner, lockregistry.Wait(time.Minute)))
-						assert.NoError(t, kept[i].Unlock(owner))
+						assert.NoError(t, unlessLate(kept[i].Unlock(owner)))
 					}
-					if !assert.NoError(t, kept[i].Lock(owner)) { //nolint:testifylint // not in the test's goroutine
+					err := kept[i].Lock(owner, lockregistry.Wait(time.Minute))
+					if !assert.NoError(t, err) { //nolint:testifylint // not in the test's goroutine
 						return
 					}
 					alive[i] = kept[i].Context(owner)
@@ -120,29 +136,30 @@ func TestSentinelFromFarAway(t *testing.T) {
 			}
 			begins.Wait()
 			wait(2*time.Second + 8*trip)
-			assert.Positive(t, f.free.Load())
-			require.NotZero(t, f.entered[0].Load())
-			require.NotZero(t, f.entered[1].Load())
+			require.Eventually(t, func() bool {
+				return min(int64(f.free.Load()), f.entered[0].Load(), f.entered[1].Load()) > 0
+			}, time.Minute, 10*time.Millisecond)
 
 			f.outage.Store(true)
 			master := d.Master("", nil)
-			d.Settle(master, time.Second)
+			d.Settle(master, time.Minute)
 			master.Kill()
 			_, promoted := d.AwaitPromotion("", master)
 			served := func() bool {
 				return min(f.entered[0].Load(), f.entered[1].Load()) > promoted.UnixMilli()
 			}
-			require.Eventually(t, served, sentinelsTell+30*trip, 10*time.Millisecond)
+			require.Eventually(t, served, within(sentinelsTell)+30*trip, 10*time.Millisecond)
 			t.Logf("served %v after the promotion", time.Since(promoted))
 			wait(4 * trip)
 			f.outage.Store(false)
 			before := f.free.Load()
-			require.Eventually(t, func() bool { return f.free.Load() > before+1 }, 5*time.Second+8*trip, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return f.free.Load() > before+1 }, time.Minute, 10*time.Millisecond)
 			stop()
 			f.running.Wait()
+			assert.Greater(t, f.answers.Load(), f.late.Load(), "most calls that do not wait are answered in time")
 			for i, l := range kept {
 				require.NoError(t, alive[i].Err(), "it was replicated")
-				require.NoError(t, l.Unlock(owner))
+				require.NoError(t, unlessLate(l.Unlock(owner)))
 			}
 		})
 	}

@@ -68,6 +68,7 @@ type outcome struct {
 	unlock         int           // errors of Unlock, but for a lost lock
 	promoted       time.Duration // from the event until another server was the master; 0: there was no other
 	pause          time.Duration // the longest time in which nobody entered a path
+	still          time.Duration // the longest from the promotion on
 	served         time.Duration // from the promotion, or the event, until all paths were entered again
 	doubles        int           // pairs of owners inside at once
 	lostUpdates    int
@@ -91,6 +92,7 @@ func (f *fleet) judge(event string, v variant, at, promoted time.Time) outcome {
 	o := outcome{event: event, variant: v.name}
 	for _, path := range f.busy {
 		o.pause = max(o.pause, f.gap(path, at, until))
+		o.still = max(o.still, f.gap(path, from, until))
 		if again, ok := f.next(path, from); ok {
 			o.served = max(o.served, again.Sub(from))
 		}

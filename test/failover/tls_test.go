@@ -30,9 +30,9 @@ func TestSentinelOverTLS(t *testing.T) {
 	sentinel.Command(t, "SENTINEL", "MONITOR", redistest.MasterSet, "127.0.0.1", at, "1")
 
 	open := func(scheme string, servers, sentinels *x509.CertPool) (*lockregistry.Registry, error) {
-		ctx, end := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, end := context.WithTimeout(t.Context(), time.Minute)
 		defer end()
-		address := scheme + "://127.0.0.1:" + port + "?dial_timeout=3s&master_set=" + redistest.MasterSet
+		address := scheme + "://127.0.0.1:" + port + "?dial_timeout=10s&master_set=" + redistest.MasterSet
 		return lockregistry.Open(ctx, address, "orders", lockregistry.WithClientOption(func(o *rueidis.ClientOption) {
 			if o.TLSConfig != nil {
 				o.TLSConfig.RootCAs, o.Sentinel.TLSConfig.RootCAs = servers, sentinels
@@ -45,18 +45,18 @@ func TestSentinelOverTLS(t *testing.T) {
 		t.Cleanup(func() { _ = r.Close() })
 		return r
 	}
-	hold, err := registry().Acquire(t.Context(), "42")
+	hold, err := registry().Acquire(t.Context(), "42", lockregistry.Wait(time.Minute))
 	require.NoError(t, err)
 	require.Equal(t, "1", master.Command(t, "EXISTS", "orders:42"))
 	other, waits := registry(), make(chan error)
 	go func() {
-		_, err := other.Acquire(t.Context(), "42")
+		_, err := other.Acquire(t.Context(), "42", lockregistry.Wait(time.Minute))
 		waits <- err
 	}()
 	require.Eventually(t, func() bool { // it listens on a connection of its own
 		return master.Command(t, "EXISTS", "orders:{orders:42}:waiters") == "1"
-	}, 20*time.Second, 10*time.Millisecond)
-	require.NoError(t, hold.Release(t.Context()))
+	}, time.Minute, 10*time.Millisecond)
+	require.NoError(t, unlessLate(hold.Release(t.Context())))
 	require.NoError(t, <-waits)
 
 	for what, pools := range map[string][2]*x509.CertPool{
