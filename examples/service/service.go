@@ -27,13 +27,12 @@ type Service struct {
 	Ready   func(context.Context) error // whether Redis answers
 	Leading func() bool                 // whether this process dispatches
 	Metrics http.Handler                // nil: none
+
+	// Patience is how long a request waits for a lock. It has three times as long to wait and to work.
+	Patience time.Duration
 }
 
-const (
-	parcels  = 3               // of each order
-	deadline = 3 * time.Second // of a request, to wait and to work
-	patience = time.Second     // how long a request waits for a lock
-)
+const parcels = 3 // of each order
 
 var errBadRequest = errors.New("bad request")
 
@@ -42,7 +41,7 @@ func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, serve func(ctx context.Context, r *http.Request) (text string, err error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			ctx, cancel := context.WithTimeout(r.Context(), deadline)
+			ctx, cancel := context.WithTimeout(r.Context(), 3*s.Patience)
 			defer cancel()
 			text, err := serve(ctx, r)
 			answer(w, r, text, err)
@@ -135,7 +134,7 @@ func (s *Service) Ship(ctx context.Context, order string) error {
 			return err
 		}
 		return s.Store.Set(ctx, "shipped:"+order, 1)
-	}, lockregistry.Wait(patience))
+	}, lockregistry.Wait(s.Patience))
 }
 
 func (s *Service) pack(ctx context.Context, order string, parcel int) error {
@@ -151,12 +150,12 @@ func (s *Service) pack(ctx context.Context, order string, parcel int) error {
 func (s *Service) Credit(ctx context.Context, customer string, cents int) (int, error) {
 	return lockregistry.DoValue(ctx, s.Locks.Obtain("customer:"+customer), func(ctx context.Context) (int, error) {
 		return s.add(ctx, customer, cents)
-	}, lockregistry.Wait(patience))
+	}, lockregistry.Wait(s.Patience))
 }
 
 // Transfer moves credit from one customer to another. Two transfers in opposite directions never deadlock.
 func (s *Service) Transfer(ctx context.Context, from, to string, cents int) (err error) {
-	hold, err := s.Locks.AcquireAll(ctx, []string{"customer:" + from, "customer:" + to}, lockregistry.Wait(patience))
+	hold, err := s.Locks.AcquireAll(ctx, []string{"customer:" + from, "customer:" + to}, lockregistry.Wait(s.Patience))
 	if err != nil {
 		return err
 	}
@@ -181,7 +180,7 @@ func (s *Service) add(ctx context.Context, customer string, cents int) (balance 
 
 // SetPrice changes the price and its tax, which belong together.
 func (s *Service) SetPrice(ctx context.Context, net int) (err error) {
-	hold, err := s.Locks.ReadWrite("price").Writer().Acquire(ctx, lockregistry.Wait(patience))
+	hold, err := s.Locks.ReadWrite("price").Writer().Acquire(ctx, lockregistry.Wait(s.Patience))
 	if err != nil {
 		return err
 	}
@@ -201,6 +200,6 @@ func (s *Service) Price(ctx context.Context) (net, tax int, err error) {
 		}
 		tax, failed = s.Store.Get(held, "tax")
 		return failed
-	}, lockregistry.Wait(patience))
+	}, lockregistry.Wait(s.Patience))
 	return net, tax, err
 }

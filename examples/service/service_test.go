@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/leader"
 	"github.com/lockregistry/lockregistry/locktest"
 )
@@ -55,7 +56,10 @@ func (m *memory) number(name string) int {
 func instances(t *testing.T) (locks *locktest.Registry, store *memory, first, second *Service) {
 	t.Helper()
 	locks, store = locktest.New(t), newMemory()
-	return locks, store, &Service{Locks: locks.Registry, Store: store}, &Service{Locks: locks.Peer().Registry, Store: store}
+	service := func(r *lockregistry.Registry) *Service {
+		return &Service{Locks: r, Store: store, Patience: time.Second}
+	}
+	return locks, store, service(locks.Registry), service(locks.Peer().Registry)
 }
 
 func request(t *testing.T, s *Service, method, path string) (status int, text string) {
@@ -175,7 +179,7 @@ func TestStatus(t *testing.T) {
 }
 
 func TestReady(t *testing.T) {
-	s := &Service{Ready: func(context.Context) error { return nil }}
+	s := &Service{Patience: time.Second, Ready: func(context.Context) error { return nil }}
 	if status, _ := request(t, s, http.MethodGet, "/ready"); status != http.StatusOK {
 		t.Error(status)
 	}

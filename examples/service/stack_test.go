@@ -46,7 +46,7 @@ func TestStack(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the alert fires", time.Minute, func() bool {
+	eventually(t, "the alert fires", 2*time.Minute, func() bool {
 		n, err := metrics.ask(alert)
 		return err == nil && n == 1
 	})
@@ -96,7 +96,7 @@ func stack(t *testing.T, at map[string]string) {
 		t.Fatal(err)
 	}
 	process := exec.CommandContext(t.Context(), "../../scripts/stack.sh")
-	process.Env = append(os.Environ(), "STACK_RULES="+hasty, "STACK_LEASE=30s", "STACK_SCRAPE=500ms")
+	process.Env = append(os.Environ(), "STACK_RULES="+hasty, "STACK_LEASE=60s", "STACK_SCRAPE=500ms")
 	for name, address := range at {
 		process.Env = append(process.Env, "STACK_"+name+"="+address)
 	}
