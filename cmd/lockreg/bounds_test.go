@@ -132,7 +132,7 @@ func (p *pace) Write(text []byte) (int, error) {
 // for what those before have cost, which would take twenty times as long.
 func TestManyLocks(t *testing.T) {
 	t.Parallel()
-	const locks, soon = 130_000, 4 * time.Second
+	const locks, soon = 130_000, 8 * time.Second
 	s := startServer(t)
 	s.Command(t, "EVAL", `for i = 1, ARGV[2] do redis.call('SET', 'shop:' .. i, ARGV[1] .. ':' .. i, 'PX', 600000) end`, "0",
 		"0b6e4bd7-6a8e-4f6e-9f0a-6a2f6d0f4c55", strconv.Itoa(locks))

@@ -40,8 +40,8 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// patience is for what takes milliseconds on a machine with nothing else to do.
-const patience = 20 * time.Second
+// patience is for what takes milliseconds on a machine with nothing else to do, or seconds for which a command sleeps.
+const patience = time.Minute
 
 // eventually waits until something is so.
 func eventually(t *testing.T, what string, so func() bool) {
@@ -84,7 +84,7 @@ func prepare(url string, args ...string) *program {
 	p := &program{Cmd: exec.Command(binary, args...), done: make(chan struct{})}
 	p.Env = append(os.Environ(), "REDIS_URL="+url)
 	p.Stdout, p.Stderr = &p.out, &p.err
-	p.WaitDelay = time.Second // those that outlive it may have its output
+	p.WaitDelay = 10 * time.Second // those that outlive it may have its output
 	return p
 }
 

@@ -46,7 +46,7 @@ func TestMetrics(t *testing.T) {
 					at = strings.TrimSuffix(match[1], "metrics") + "metrics"
 				}
 				return match != nil
-			}, 20*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 			get := func(token string) (status int, text string) {
 				request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
 				require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestMetrics(t *testing.T) {
 				return strings.Contains(text, `lockregistry_fleet_holds{lockregistry_prefix="shop"} 2`+"\n") &&
 					strings.Contains(text, `lockregistry_fleet_holds_without_expiry{lockregistry_prefix="shop"} 1`+"\n") &&
 					strings.Contains(text, `lockregistry_fleet_up{lockregistry_prefix="stock"} 1`+"\n") == (name == "metrics")
-			}, 20*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 			http.DefaultClient.CloseIdleConnections()
 			stop()
 			require.NoError(t, <-done)

@@ -83,7 +83,7 @@ func TestReadme(t *testing.T) {
 		cancel()
 		<-done
 	}()
-	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
 		if labelled(ctx, t, billing, "orders:42") && labelled(ctx, t, mailer, "orders:42") { // each knows itself
 			break
 		}

@@ -266,9 +266,9 @@ func (r *runner) notObtained(ctx context.Context, registry *lockregistry.Registr
 	return failed(err)
 }
 
-// heldBy returns who has the lock, if it is known at once.
+// heldBy returns who has the lock, if that is known soon.
 func (r *runner) heldBy(ctx context.Context, registry *lockregistry.Registry) string {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	info, err := inspect.Of(registry).Inspect(ctx, r.path)
 	if err != nil || len(info.Holders) == 0 {

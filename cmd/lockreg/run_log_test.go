@@ -31,7 +31,7 @@ func fullPipe(t *testing.T) (write *os.File) {
 func TestRunLogIsNotRead(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	p := prepare(s.url, "run", "--lease", "3s", "--grace", "300ms", "shop", "a", "--", "sh", "-c", stubborn)
+	p := prepare(s.url, "run", "--lease", "9s", "--grace", "300ms", "shop", "a", "--", "sh", "-c", stubborn)
 	p.Stderr = fullPipe(t)
 	p.begin(t)
 	eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })

@@ -95,7 +95,7 @@ func TestRunExitCodes(t *testing.T) {
 		{137, "", []string{"run", "shop", "a", "--", "sh", "-c", "kill -KILL $$"}},
 		{143, "", []string{"run", "shop", "a", "--", "sh", "-c", "kill -TERM $$"}},
 		{75, conflict, []string{"run", "--no-wait", "shop", "taken", "--", "true"}},
-		{75, conflict, []string{"run", "--wait", "2s", "shop", "taken", "--", "true"}},
+		{75, conflict, []string{"run", "--wait", "6s", "shop", "taken", "--", "true"}},
 		{3, conflict, []string{"run", "--no-wait", "--conflict-code", "3", "shop", "taken", "--", "true"}},
 		{0, "", []string{"run", "--no-wait", "-q", "--conflict-code", "0", "shop", "taken", "--", "false"}},
 		{64, "shop:set is not a plain lock in the format of --layout spring", []string{"run", "shop", "set", "--", "true"}},
@@ -215,7 +215,7 @@ func TestRunSignalWhileWaiting(t *testing.T) {
 func TestRunRenews(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	p := prepare(s.url, "run", "--lease", "6s", "shop", "a", "--", "cat")
+	p := prepare(s.url, "run", "--lease", "12s", "shop", "a", "--", "cat")
 	end, err := p.StdinPipe()
 	require.NoError(t, err)
 	p.begin(t)
@@ -226,7 +226,7 @@ func TestRunRenews(t *testing.T) {
 	eventually(t, "four renewals", func() bool {
 		left, err := strconv.Atoi(s.Command(t, "PTTL", "shop:a"))
 		require.NoError(t, err)
-		assert.LessOrEqual(t, left, 6000)
+		assert.LessOrEqual(t, left, 12_000)
 		if left > last+100 {
 			renewals++
 		}
@@ -244,8 +244,8 @@ func TestRunSaysNothing(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	s.Command(t, "ACL", "SETUSER", "app", "on", ">secret", "~shop:a", "&*", "+@all")
-	p := prepare("redis://app:secret@"+s.Addr(), "run", "--lease", "3s", "--fencing=false", "shop", "a", "--",
-		"sh", "-c", "sleep 16; echo half; sleep 16; echo end").begin(t)
+	p := prepare("redis://app:secret@"+s.Addr(), "run", "--lease", "6s", "--fencing=false", "shop", "a", "--",
+		"sh", "-c", "sleep 31; echo half; sleep 31; echo end").begin(t)
 	p.says(t, "half")
 	p.says(t, "end")
 	assert.Zero(t, p.code(t))
@@ -472,7 +472,7 @@ func TestRunLost(t *testing.T) {
 	} {
 		for script, says := range map[string]string{family: "child TERM", stubborn: "KILL"} {
 			key := "shop:" + name + says
-			p := prepare(s.url, "run", "--lease", "5s", "--grace", "2s", "shop", name+says, "--", "sh", "-c", script).begin(t)
+			p := prepare(s.url, "run", "--lease", "9s", "--grace", "2s", "shop", name+says, "--", "sh", "-c", script).begin(t)
 			eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
 			take(key)
 			assert.Equal(t, 70, p.code(t))
@@ -490,7 +490,7 @@ func TestRunLost(t *testing.T) {
 func TestRunStandsStill(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	p := prepare(s.url, "run", "--lease", "6s", "--grace", "2s", "shop", "a", "--", "sh", "-c", family).begin(t)
+	p := prepare(s.url, "run", "--lease", "12s", "--grace", "2s", "shop", "a", "--", "sh", "-c", family).begin(t)
 	eventually(t, "both run", func() bool { return len(lines(p.out.String(), "pid")) == 2 })
 	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
 	eventually(t, "the lease is over", func() bool { return !s.has(t, "shop:a") })
@@ -538,14 +538,14 @@ func TestRunFrozenServer(t *testing.T) {
 func TestRunServerComesBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	p := prepare(s.url, "run", "--lease", "9s", "--grace", "100ms", "shop", "a", "--", "cat")
+	p := prepare(s.url, "run", "--lease", "30s", "--grace", "100ms", "shop", "a", "--", "cat")
 	end, err := p.StdinPipe()
 	require.NoError(t, err)
 	p.begin(t)
 	eventually(t, "the lock", func() bool { return s.has(t, "shop:a") })
 	value := s.Command(t, "GET", "shop:a")
 	s.Freeze()
-	<-time.After(3500 * time.Millisecond) // longer than to the first renewal
+	<-time.After(11 * time.Second) // longer than to the first renewal
 	s.Thaw()
 	last := 1 << 30
 	eventually(t, "it is renewed", func() bool {

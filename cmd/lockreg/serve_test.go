@@ -91,7 +91,7 @@ func TestServeLogsJSON(t *testing.T) {
 	go func() {
 		done <- a.serve(ctx, []string{"orders"}, serving{listen: "127.0.0.1:0", root: "/", every: defaultEvery})
 	}()
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "serving") }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "serving") }, time.Minute, time.Millisecond)
 	stop()
 	require.NoError(t, <-done)
 	line, _, _ := strings.Cut(log.String(), "\n")
@@ -126,7 +126,7 @@ func (l *lines) String() string {
 // await waits for a line, which is written in the background.
 func (l *lines) await(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(l.String(), text) }, 20*time.Second, time.Millisecond, text)
+	require.Eventually(t, func() bool { return strings.Contains(l.String(), text) }, time.Minute, time.Millisecond, text)
 }
 
 var servingAt = regexp.MustCompile(`url=(\S+)`)
@@ -162,7 +162,7 @@ func startOf(t *testing.T, redis string, s serving, prefixes ...string) (string,
 			url = found[1]
 		}
 		return url != ""
-	}, 20*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	return url, log
 }
 
@@ -183,7 +183,7 @@ func post(t *testing.T, client *http.Client, url string, body any) int {
 // await reads a stream until it says something.
 func await(t *testing.T, client *http.Client, url, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"events", nil)
 	require.NoError(t, err)
@@ -291,7 +291,7 @@ func TestServeLogIsNotRead(t *testing.T) {
 	log.await(t, "url=")
 	url := servingAt.FindStringSubmatch(log.String())[1]
 	log.stuck.Store(true)
-	client := &http.Client{Timeout: 10 * time.Second}
+	client := &http.Client{Timeout: time.Minute}
 	for range 2 { // the first one alone would have its answer after its line
 		require.Equal(t, http.StatusUnauthorized, post(t, client, url+"login", map[string]string{"token": releaseToken}))
 	}
@@ -330,7 +330,7 @@ func TestServeSeveralPrefixes(t *testing.T) {
 		_, text := get("metrics")
 		return strings.Contains(text, `holds{lockregistry_prefix="stock"} 2`) &&
 			strings.Contains(text, `up{lockregistry_prefix="mail"} 1`)
-	}, 20*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.Less(t, strings.Count(server.Command(t, "CLIENT", "LIST", "TYPE", "NORMAL"), "name=lockreg "), 3, "one client")
 }
 
@@ -343,7 +343,7 @@ func TestServeRecords(t *testing.T) {
 	scans := func() string { return calls.FindString(server.Command(t, "INFO", "commandstats")) }
 	for range 2 { // before the second look the first one has ended
 		before := scans()
-		require.Eventually(t, func() bool { return scans() != before }, 40*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return scans() != before }, 2*time.Minute, 10*time.Millisecond)
 	}
 	require.Contains(t, hello(t, url), `"history":[[`)
 
@@ -446,7 +446,7 @@ func TestServeOverTLS(t *testing.T) {
 		}
 		defer func() { _ = c.Close() }()
 		return bytes.Equal(block.Bytes, c.(*tls.Conn).ConnectionState().PeerCertificates[0].Raw)
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // A file with a secret is for its owner, and perhaps a group.
@@ -541,7 +541,7 @@ func TestServeDoesNotWaitForHeaders(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	_, err = fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
 	require.NoError(t, err)
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(40*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(2*time.Minute)))
 	_, err = io.Copy(io.Discard, conn)
 	require.NoError(t, err, "the server ends the connection")
 }

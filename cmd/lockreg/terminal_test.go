@@ -125,7 +125,7 @@ func TestRunTerminalThatStopsWriters(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	shell := startSession(t, s.url)
-	shell.after(t, "stty tostop; $LOCKREG run --lease 3s --grace 300ms shop a -- sh -c 'trap \"\" TERM; echo rea''dy; "+
+	shell.after(t, "stty tostop; $LOCKREG run --lease 9s --grace 300ms shop a -- sh -c 'trap \"\" TERM; echo rea''dy; "+
 		"while :; do sleep 0.05; done'\n", "ready")
 	s.Freeze()
 	shell.after(t, "", "prompt2>")

@@ -303,7 +303,7 @@ func TestStreamThatIsBehindGetsAllAnew(t *testing.T) {
 func TestStreamThatDoesNotReadEnds(t *testing.T) {
 	t.Parallel()
 	source := newFake()
-	h := newPage(t, source, page.WithPatience(300*time.Millisecond), page.WithInterval(10*time.Millisecond))
+	h := newPage(t, source, page.WithPatience(3*time.Second), page.WithInterval(10*time.Millisecond))
 	server := httptest.NewServer(h)
 	defer server.Close()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
@@ -328,7 +328,7 @@ func TestStreamThatDoesNotReadEnds(t *testing.T) {
 			}
 		}
 	}()
-	require.Eventually(t, func() bool { return h.Streams() == 0 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return h.Streams() == 0 }, time.Minute, 10*time.Millisecond)
 }
 
 func TestCloseEndsStreams(t *testing.T) {

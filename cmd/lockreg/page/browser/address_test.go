@@ -145,7 +145,7 @@ func TestAddressAfterSigningIn(t *testing.T) {
 func TestAddressWhileTheServerIsAway(t *testing.T) {
 	orders, _, options := twoPrefixes()
 	h := handler(t, nil, options...)
-	server := listen(t, h, "127.0.0.1:0")
+	server := listen(t, h, free(t))
 	b := open(t, "http://"+server.Addr+"/?prefix=orders&path=order:1", 1200, 900)
 	b.text("#detail-path", "order:1")
 	b.click("#detail-close")

@@ -112,7 +112,7 @@ func TestPermitsOfAProcessAreOneRow(t *testing.T) {
 	for i, of := range []observe.Label{label("web-1", 1, "shop"), label("web-1", 1, "shop"), label("web-2", 1, "shop"), {}, {}} {
 		held := made("", 0).Holders[0]
 		held.Label, held.Permits, held.Holder = of, i+1, fmt.Sprint("8f6f0f7a:179527837606428", i)
-		held.Lease, held.Since = time.Duration(50-i)*time.Second, time.Now().Add(-time.Duration(60-i)*time.Second)
+		held.Lease, held.Since = time.Duration(50-i)*time.Minute, time.Now().Add(-time.Duration(60-i)*time.Minute)
 		held.Granted = held.Since
 		lock.Holders = append(lock.Holders, held)
 	}
@@ -122,11 +122,11 @@ func TestPermitsOfAProcessAreOneRow(t *testing.T) {
 	b.click("#rows .row")
 	b.text("#holders-title", "3 holders")
 	b.await(`[...document.querySelectorAll("#holders .kind")].map((k) => k.textContent).join() === "3 permits,3 permits,9 permits"`)
-	b.await(`/2 holds\s+1 min \d s\s+lease 4\d s/.test(document.querySelector("#holders li").innerText)`)
+	b.await(`/2 holds\s+1 h \d min\s+lease 4\d min/.test(document.querySelector("#holders li").innerText)`)
 
 	release := `document.querySelectorAll("#holders button")[0].click()` // it is made anew at each pass
 	b.do(chromedp.Evaluate[chromedp.Void](release))
-	b.text("#confirm-text", "held by shop on web-1, process 1, which asked for it 1 min ")
+	b.text("#confirm-text", "held by shop on web-1, process 1, which asked for it 1 h ")
 	b.text("#confirm-text", "All its 2 holds, of 3 permits, are released.")
 	b.click("#confirm-yes")
 	b.text("#status", "Released: partner")

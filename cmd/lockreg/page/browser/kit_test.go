@@ -25,6 +25,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -46,6 +47,7 @@ func run(m *testing.M) int {
 	allocator, stop := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program),
 		chromedp.NoSandbox, // root, in a container
+		chromedp.WSURLReadTimeout(2*time.Minute),
 	)...)
 	defer stop()
 	browser, quit := chromedp.NewContext(allocator)
@@ -202,8 +204,9 @@ type fake struct {
 	deadlocks []observe.Deadlock
 	released  []string // holders
 	failure   atomic.Pointer[error]
-	late      atomic.Bool // releases come too late
-	slow      atomic.Bool // each lock takes a while to be read
+	waits     func(i int) time.Duration // how long the i-th waiter of each lock has waited at each pass; nil: since it was made
+	late      atomic.Bool               // releases come too late
+	slow      atomic.Bool               // each lock takes a while to be read
 }
 
 var errRights = errors.New("NOPERM this user has no permissions")
@@ -221,6 +224,12 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[inspect.Lock, error] {
 			for i := range info.Holders {
 				if h := &info.Holders[i]; h.Lease == lasting { // else it would be renewed at each pass
 					h.Lease -= time.Since(began)
+				}
+			}
+			if f.waits != nil {
+				info.Waiters = slices.Clone(info.Waiters)
+				for i := range info.Waiters {
+					info.Waiters[i].Since = time.Now().Add(-f.waits(i))
 				}
 			}
 			if f.slow.Load() {
@@ -315,6 +324,12 @@ func handler(t *testing.T, source page.Source, options ...page.Option) *page.Han
 	require.NoError(t, err)
 	t.Cleanup(h.Close)
 	return h
+}
+
+// free is an address on which a server may listen twice: no other program takes it in between.
+func free(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
 }
 
 // listen returns a server whose address is that which it got.

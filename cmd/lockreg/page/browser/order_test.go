@@ -101,7 +101,7 @@ func TestManyLocksAreInOrder(t *testing.T) {
 	}
 	set(0, 2500, 0)
 	h := handler(t, source)
-	server := listen(t, h, "127.0.0.1:0")
+	server := listen(t, h, free(t))
 	b := open(t, "http://"+server.Addr+"/", 1200, 900)
 	inOrder := func(n int) {
 		t.Helper()

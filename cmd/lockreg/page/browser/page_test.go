@@ -191,7 +191,7 @@ func TestServerIsAwayForAWhile(t *testing.T) {
 	source := &fake{}
 	source.set(made("a", 0), made("b", 0))
 	h := handler(t, source)
-	server := listen(t, h, "127.0.0.1:0")
+	server := listen(t, h, free(t))
 	address := server.Addr
 	b := open(t, "http://"+address+"/", 1200, 900)
 	b.await(row("a"))
@@ -294,9 +294,8 @@ func TestAxe(t *testing.T) {
 func TestWaitsAreATable(t *testing.T) {
 	source := &fake{}
 	lock := made("a", 6)
-	for i, waited := range []time.Duration{0, 10 * time.Second, 12 * time.Second, 40 * time.Second, 2 * time.Hour, time.Hour} {
-		lock.Waiters[i].Since = time.Now().Add(-waited)
-	}
+	waited := []time.Duration{0, 10 * time.Second, 12 * time.Second, 40 * time.Second, 2 * time.Hour, time.Hour}
+	source.waits = func(i int) time.Duration { return waited[i] }
 	lock.Waiters[5].Standby = true
 	source.set(lock)
 	b := open(t, serve(t, source), 1200, 900)
@@ -307,6 +306,10 @@ func TestWaitsAreATable(t *testing.T) {
 	for name, want := range map[string]string{"5 to 30 s": "2", "30 to 60 s": "1", "over 1 min": "1", "other": "1"} {
 		b.await(counts(name) + fmt.Sprintf(` === %q`, want))
 	}
+	b.await(counts("under 1 s") + ` === "1"`)
+	source.mu.Lock()
+	waited[0] = 3 * time.Second
+	source.mu.Unlock()
 	b.await(counts("1 to 5 s") + ` === "1"`) // it waits for longer now
 	b.await(counts("under 1 s") + ` === "0"`)
 	widths := `[...document.querySelectorAll(".fill")].map((f) => f.getBoundingClientRect().width)`
