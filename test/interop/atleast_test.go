@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/peer"
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
@@ -13,7 +14,7 @@ import (
 // before, which gets the lock when the time is over, although the lease that it had seen is longer.
 func TestAtLeast(t *testing.T) {
 	t.Parallel()
-	const least = 5 * time.Second
+	const least = 10 * time.Second
 	for _, p := range plainPairs() {
 		r := roles{p.golang, p.java}
 		t.Run(r.String(), func(t *testing.T) {
@@ -29,7 +30,7 @@ func TestAtLeast(t *testing.T) {
 				s.unlock(t, "path")
 			}
 
-			got := holder.lock(t, "path", "atleast", "5000")
+			got := holder.lock(t, "path", "atleast", peer.InMillis(least))
 			waiting := java.startWaiting(t, watch, "path")
 			released := holder.unlock(t, "path")
 			require.Less(t, released.End.Sub(got.End), least, "too late for the test to say anything")

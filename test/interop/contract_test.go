@@ -66,7 +66,7 @@ func TestLateUnlockIsTold(t *testing.T) {
 			prefix := uniquePrefix()
 			holder := open(t, r.holder, opening{prefix: prefix, lease: time.Second})
 			// A Java waiter that listens for releases looks again after its own lease.
-			waiter := open(t, r.waiter, opening{prefix: prefix, lease: 4 * time.Second})
+			waiter := open(t, r.waiter, opening{prefix: prefix, lease: 6 * time.Second})
 
 			locked := holder.lockToExpire(t, "path")
 			got := waiter.lock(t, "path")
@@ -144,13 +144,13 @@ func TestRenewalKeepsTheOtherOut(t *testing.T) {
 	for _, r := range bothWays(contractPairs(), holderRenewsByItself) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
-			const lease = 600 * time.Millisecond
+			const lease = 4 * time.Second // a busy machine may keep a process waiting for some seconds between two renewals
 			prefix := uniquePrefix()
 			holder := open(t, r.holder, opening{prefix: prefix, lease: lease, renewal: true})
 			other := open(t, r.waiter, opening{prefix: prefix})
 
 			holder.lock(t, "path")
-			require.False(t, other.tryLock(t, "path", "wait", peer.InMillis(3*lease)))
+			require.False(t, other.tryLock(t, "path", "wait", peer.InMillis(lease+lease/4)))
 			holder.unlock(t, "path")
 			requireKey(t, holder.key("path"), false)
 			require.True(t, other.tryLock(t, "path"))
@@ -210,9 +210,9 @@ func TestOnlyTheOwnerUnlocks(t *testing.T) {
 
 func TestKilledHolder(t *testing.T) {
 	const (
-		lease = time.Second
+		lease = 6 * time.Second        // until then a waiter without wake-ups looks, and later after ten seconds
 		pause = 100 * time.Millisecond // between two tries of a side that polls
-		grace = time.Second            // for a busy machine
+		grace = 3 * time.Second        // for a busy machine
 	)
 	t.Parallel()
 	for _, r := range bothWays(contractPairs(), always) {
@@ -261,7 +261,7 @@ func TestOddNames(t *testing.T) {
 				// Subtests run side by side, so each needs keys of its own.
 				prefix := name.prefix + strconv.FormatInt(opened.Add(1), 10)
 				holder := open(t, r.holder, opening{prefix: prefix})
-				waiter := open(t, r.waiter, opening{prefix: prefix, lease: 2 * time.Second})
+				waiter := open(t, r.waiter, opening{prefix: prefix, lease: 6 * time.Second})
 				t.Logf("name %d: %q", i, holder.key(name.path))
 
 				holder.lock(t, name.path)

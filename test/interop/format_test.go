@@ -165,8 +165,8 @@ func TestRedissonReadWriteFormat(t *testing.T) {
 func TestRedissonRenewalCutsReaders(t *testing.T) {
 	t.Parallel()
 	const (
-		lease = 600 * time.Millisecond
-		long  = 20 * time.Second
+		lease = 4 * time.Second
+		long  = 30 * time.Second
 	)
 	for _, lib := range redissons() {
 		t.Run(lib.name, func(t *testing.T) {
@@ -206,8 +206,8 @@ func TestRedissonRenewalCutsReaders(t *testing.T) {
 func TestRenewedReaderOutlastsRenewalByRedisson(t *testing.T) {
 	t.Parallel()
 	const (
-		watchdog = 4 * time.Second
-		lease    = 6 * time.Second // renewed each 2 s
+		watchdog = 8 * time.Second
+		lease    = 12 * time.Second // renewed each 4 s
 	)
 	for _, lib := range redissons() {
 		t.Run(lib.name, func(t *testing.T) {

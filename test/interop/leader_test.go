@@ -107,7 +107,7 @@ func TestLeaderDies(t *testing.T) {
 	for _, r := range bothWays(electing(), always) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
-			const lease = 2 * time.Second
+			const lease = 6 * time.Second
 			prefix := uniquePrefix()
 			doomed := start(t, "doomed "+r.holder.name, r.holder)
 			one := openOn(t, doomed, r.holder, opening{prefix: prefix, lease: lease})
@@ -117,7 +117,7 @@ func TestLeaderDies(t *testing.T) {
 			one.campaign(t, "role")
 			one.awaitLead(t, "role")
 			other.campaignInVain(t, watch, "role")
-			require.Never(t, func() bool { return other.leads(t, "role") }, 2*lease, 50*time.Millisecond, "two lead")
+			require.Never(t, func() bool { return other.leads(t, "role") }, lease+lease/2, 50*time.Millisecond, "two lead")
 			require.True(t, one.leads(t, "role"), "its lock was not renewed")
 			require.NoError(t, doomed.Kill())
 			died := time.Now()

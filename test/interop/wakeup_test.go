@@ -12,7 +12,7 @@ import (
 
 // soon is far above what a wake-up takes and far below the pause of a side that
 // was told to poll without hurry.
-const soon = 3 * time.Second
+const soon = 4500 * time.Millisecond
 
 func TestWaiterWakesAtOnce(t *testing.T) {
 	t.Parallel()

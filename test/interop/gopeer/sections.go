@@ -36,7 +36,7 @@ func sections(ctx context.Context, r *registry, lock *lockregistry.Lock, request
 			return nil, err
 		}
 		longest = max(longest, time.Since(began))
-		if err := errors.Join(section(ctx), lock.Unlock(ctx)); err != nil {
+		if err := errors.Join(section(ctx), unlock(ctx, lock)); err != nil {
 			return nil, err
 		}
 	}
@@ -68,7 +68,7 @@ func share(ctx context.Context, r *registry, request peer.Fields) (peer.Fields, 
 		}
 		longest = max(longest, time.Since(began))
 		<-time.After(work)
-		if err := lock.Unlock(ctx); err != nil {
+		if err := unlock(ctx, lock); err != nil {
 			return nil, err
 		}
 	}
