@@ -15,6 +15,9 @@ import (
 // profile is the Maven profile with everything that is not built by default.
 const profile = "old"
 
+// mavenTries is how often Maven is tried, which downloads much.
+const mavenTries = 3
+
 // Modules of the Maven project with a program each.
 const (
 	Spring71    = "spring-7.1"
@@ -46,9 +49,15 @@ func (p Java) Build(ctx context.Context) error {
 			return fmt.Errorf("cannot remove what was built before: %w", err)
 		}
 	}
-	maven := exec.CommandContext(ctx, "mvn", "-q", "-B", "-ntp", "-P"+profile, "package")
-	maven.Dir = p.Dir
-	output, err := maven.CombinedOutput()
+	var output []byte
+	for range mavenTries {
+		maven := exec.CommandContext(ctx, "mvn", "-q", "-B", "-ntp", "-P"+profile, "package")
+		maven.Dir = p.Dir
+		output, err = maven.CombinedOutput()
+		if err == nil || errors.Is(err, exec.ErrNotFound) {
+			break
+		}
+	}
 	if errors.Is(err, exec.ErrNotFound) {
 		return fmt.Errorf("the Java peers need Maven and a JDK, 17 or newer "+
 			"(Debian: apt-get install maven openjdk-17-jdk-headless): %w", err)
