@@ -111,7 +111,7 @@ adapters: ## test the modules in contrib, and how the benchmarks count
 	@set -e; for module in contrib/*; do \
 		echo "$$module"; (cd "$$module" && GOWORK=off ../../scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) ./...); \
 	done
-	cd bench && GOWORK=off go test ./...
+	cd bench && GOWORK=off ../scripts/go-test.sh -timeout=$(TESTTIMEOUT) ./...
 
 .PHONY: commands
 commands: ## run the commands that the pages show

@@ -28,8 +28,19 @@ if command -v flock >/dev/null; then
 	flock 9
 fi
 
+# apt runs apt-get. What cannot be downloaded is tried again. Other programs of the system may be installing, too.
+apt() {
+	$as_root env DEBIAN_FRONTEND=noninteractive \
+		apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 "$@" </dev/null 9>&-
+}
+
 echo "installing $*"
-# Quiet, but not about errors; nothing may wait for an answer.
-$as_root apt-get -qq update 9>&-
-$as_root env DEBIAN_FRONTEND=noninteractive \
-	apt-get -qq install --yes --no-install-recommends -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null 9>&-
+# Quiet, but not about errors; nothing may wait for an answer. Nothing waits for the lock of the lists.
+for pause in 5 20 60 0; do
+	if apt update; then
+		break
+	fi
+	[ "$pause" -gt 0 ] || exit 1
+	sleep "$pause"
+done
+apt install --yes --no-install-recommends "$@" >/dev/null

