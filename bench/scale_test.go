@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 
 // Small fleets go through all that large ones go through.
 func TestFleet_OfAFew(t *testing.T) {
-	at := pace{200 * time.Millisecond, time.Second, func(int) time.Duration { return 100 * time.Millisecond }}
+	at := pace{200 * time.Millisecond, 5 * time.Second, func(int) time.Duration { return 100 * time.Millisecond }}
 	root := t.TempDir()
 	results, page := filepath.Join(root, "bench", "results"), filepath.Join(root, "docs", "scale.md")
 	require.NoError(t, os.MkdirAll(filepath.Dir(page), 0o700))

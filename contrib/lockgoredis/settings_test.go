@@ -142,7 +142,9 @@ var settings = map[string]func(t *testing.T){
 		t.Helper()
 		server := redistest.Start(t)
 		reg := open(t, redis.NewClient(&redis.Options{Addr: server.Addr(), ClientName: "service"}))
-		require.NoError(t, reg.Do(t.Context(), "42", func(context.Context) error { return nil }))
+		h, err := reg.Acquire(t.Context(), "42", lockregistry.Wait(limit))
+		require.NoError(t, err)
+		releases(t, h)
 		require.Contains(t, server.Command(t, "CLIENT", "LIST"), " name=service ")
 	},
 	"DisableIdentity": func(t *testing.T) {
@@ -314,10 +316,10 @@ func failover(t *testing.T, d *redistest.Deployment, o *redis.FailoverOptions, o
 	require.NoError(t, err)
 	defer func() { require.NoError(t, reg.Close()) }()
 	require.Equal(t, before, o.SentinelAddrs)
-	require.NoError(t, reg.Do(t.Context(), "42", func(context.Context) error {
-		require.Equal(t, "1", d.Servers[0].Command(t, "EXISTS", "orders:42"))
-		return nil
-	}))
+	h, err := reg.Acquire(t.Context(), "42", lockregistry.Wait(limit))
+	require.NoError(t, err)
+	require.Equal(t, "1", d.Servers[0].Command(t, "EXISTS", "orders:42"))
+	releases(t, h)
 }
 
 // socketDir makes a directory with a short name: the path of a socket has a hundred bytes at most.

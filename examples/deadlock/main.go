@@ -29,7 +29,7 @@ const (
 	prefix = "deadlock-example"
 
 	// How long a transfer of one of two processes waits: long enough for the report.
-	patience = 15 * time.Second
+	patience = time.Minute
 )
 
 func main() {

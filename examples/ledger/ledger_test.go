@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	fmt.Println("lost:", errors.Is(err, lockregistry.ErrLockLost))
 }
 
-const lease = 3 * time.Second
+const lease = 8 * time.Second
 
 // A writer is stopped between reading and writing, for longer than its lease. Another one takes over meanwhile. When the first
 // one goes on its write is refused: without that the other one's would be lost.

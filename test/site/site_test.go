@@ -124,7 +124,7 @@ func browser(t *testing.T) context.Context {
 	}
 	require.NotEmpty(t, program, "scripts/ensure-chromium.sh installs Chromium")
 	allocator, stop := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(program), chromedp.NoSandbox)...) // root, in a container
+		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WSURLReadTimeout(2*limit))...) // root, in a container
 	t.Cleanup(stop)
 	ctx, quit := chromedp.NewContext(allocator)
 	t.Cleanup(quit)
