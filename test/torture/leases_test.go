@@ -36,29 +36,44 @@ func (s *stage) postponed(first time.Time) func() bool {
 	return func() bool { return s.expiry().Sub(first) > 100*time.Millisecond }
 }
 
-// loss is when and why a hold was announced to be lost.
+// loss is until when a hold was believed in, and why it was announced to be lost.
 type loss struct {
-	at  time.Time
-	why error
+	believed time.Time
+	why      error
 }
 
 // losing tells when the hold of an owner is lost.
 func (s *stage) losing(ctx context.Context, p process) <-chan loss {
 	alive := p.context(ctx, s.path)
 	lost := make(chan loss, 1)
-	context.AfterFunc(alive, func() { lost <- loss{time.Now(), context.Cause(alive)} })
+	go func() {
+		var l loss
+		for ended := false; !ended; {
+			at := time.Now() // first: what is believed afterwards was so at that moment too
+			if alive.Err() == nil {
+				l.believed = at
+			}
+			select {
+			case <-alive.Done():
+				ended = true
+			case <-time.After(time.Millisecond):
+			}
+		}
+		l.why = context.Cause(alive)
+		lost <- l
+	}()
 	return lost
 }
 
-// honest checks that a loss was announced, and before the key could expire. The library keeps a hundredth of a lease back,
-// so whoever is late for no other reason than a busy machine has a few dozen milliseconds.
+// honest checks that a loss was announced, and that nobody believed in the hold when the key could expire. The library keeps a
+// hundredth of a lease back, here at least 30 ms. When its timer tells does not matter: a busy machine may be late.
 func (s *stage) honest(lost <-chan loss, expires time.Time) {
 	s.Helper()
 	got := arrives(s, "the loss", lost)
 	require.ErrorIs(s, got.why, lockregistry.ErrLockLost)
-	lead := expires.Sub(got.at)
-	s.Logf("announced %v before the key could expire", lead)
-	require.Greater(s, lead, 2*time.Millisecond, "too late")
+	lead := expires.Sub(got.believed)
+	s.Logf("believed until %v before the key could expire", lead)
+	require.Greater(s, lead, 20*time.Millisecond, "too long")
 	require.False(s, s.a.held(s.path))
 }
 
@@ -74,10 +89,15 @@ func TestFrozenServer(t *testing.T) {
 			if first := s.expiry(); renewal {
 				s.await("a renewal", s.postponed(first))
 			}
-			before := len(s.proxy.Seen(netfault.Match{Name: "renew"}))
-			expires := s.expiry()
-			s.server.Freeze()
-			require.Len(s, s.proxy.Seen(netfault.Match{Name: "renew"}), before, "the machine is too slow for this test")
+			var expires time.Time
+			for renewed := true; renewed; { // on a busy machine one may come in between
+				before := s.times(netfault.Match{Name: "renew"})
+				expires = s.expiry()
+				s.server.Freeze()
+				if renewed = s.times(netfault.Match{Name: "renew"}) > before; renewed {
+					s.server.Thaw()
+				}
+			}
 			s.honest(lost, expires)
 			s.await("the end of the lease", func() bool { return time.Since(expires) > 10*time.Millisecond })
 			s.server.Thaw()
