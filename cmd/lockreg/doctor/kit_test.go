@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what must come to be.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 // healthy starts a server with which nothing is wrong.
 func healthy(t *testing.T, args ...string) *redistest.Server {
