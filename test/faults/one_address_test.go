@@ -123,11 +123,11 @@ func (a *address) ways() map[string]registry {
 	return all
 }
 
-// eachWay tests with each client, on its own servers.
-func eachWay(t *testing.T, test func(t *testing.T, a *address, open registry)) {
+// twoWays tests with the client of Open and with another one, each on its own servers. Several tests meet all clients.
+func twoWays(t *testing.T, another string, test func(t *testing.T, a *address, open registry)) {
 	t.Helper()
 	t.Parallel()
-	for _, name := range []string{"Open", "one wire", "two wires", "four wires"} {
+	for _, name := range []string{"Open", another} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newAddress(t)
@@ -168,7 +168,7 @@ const soon = 5 * time.Second
 // When the address leads to another master, calls go on there, and none of them fails; a hold is renewed there, and a waiting
 // call gets the lock as soon as it is free.
 func TestOneAddress_ANewMaster(t *testing.T) {
-	eachWay(t, func(t *testing.T, a *address, open registry) {
+	twoWays(t, "four wires", func(t *testing.T, a *address, open registry) {
 		const lease = 2 * soon // so that a busy machine loses no hold meanwhile
 		locks, other := open(lockregistry.WithLease(lease)), open(lockregistry.WithLease(lease))
 		warm(t, locks)
@@ -215,7 +215,7 @@ func TestOneAddress_ANewMaster(t *testing.T) {
 // A server that was silent is asked over a fresh connection, which stays with the old master, too, when the address moves. A call
 // that it refuses does not fail: it is sent over a newer one.
 func TestOneAddress_ANewMasterAfterASilence(t *testing.T) {
-	eachWay(t, func(t *testing.T, a *address, open registry) {
+	twoWays(t, "two wires", func(t *testing.T, a *address, open registry) {
 		locks := open()
 		warm(t, locks)
 		a.master.Freeze()
@@ -236,7 +236,7 @@ func TestOneAddress_ANewMasterAfterASilence(t *testing.T) {
 // While the address itself leads to a replica, calls fail; few connections are made, and none of those that exist is closed. Half
 // a second after it leads to a master they succeed.
 func TestOneAddress_AReplica(t *testing.T) {
-	eachWay(t, func(t *testing.T, a *address, open registry) {
+	twoWays(t, "one wire", func(t *testing.T, a *address, open registry) {
 		locks := open()
 		warm(t, locks)
 		a.promote()
@@ -265,7 +265,7 @@ func TestOneAddress_AReplica(t *testing.T) {
 // A waiting call moves to the new master although it has no reason to write, nor hears anything from the old one, which is a
 // replica of nobody. So it gets a lock that is free there.
 func TestOneAddress_AWaitingCallMoves(t *testing.T) {
-	eachWay(t, func(t *testing.T, a *address, open registry) {
+	twoWays(t, "two wires", func(t *testing.T, a *address, open registry) {
 		locks, other := open(), open()
 		hold, err := locks.Acquire(t.Context(), "held")
 		require.NoError(t, err)

@@ -219,17 +219,17 @@ var panickingCalls = map[string]func(p *panicking){
 	},
 }
 
-// panics has code of the user panic, or end the goroutine, at each place where a call calls it. Afterwards all is free: nothing
-// is held in this process, and nothing stays in Redis.
+// panics has code of the user panic, or end the goroutine, at each place where a call calls it, in the first of the calls that
+// come through there. Afterwards all is free: nothing is held in this process, and nothing stays in Redis.
 func panics(
 	t *testing.T, bang func(), opts func(b *bomb) []lockregistry.Option, wrap func(c rueidis.Client, b *bomb) rueidis.Client,
 	context func(b *bomb) context.Context,
 ) {
 	t.Helper()
 	t.Parallel()
+	known := places{}
 	for _, name := range kit.InOrder(panickingCalls) {
 		t.Run(name, func(t *testing.T) {
-			known := places{}
 			for fired := true; fired && !t.Failed(); {
 				kit.FakeWorldAlone(t, func(w *kit.World) {
 					b := &bomb{known: known, bang: bang}

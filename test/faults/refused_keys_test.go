@@ -154,24 +154,31 @@ func TestRefusedKeys_NoPermissionForTheCounter(t *testing.T) {
 // where it refuses keys of several servers. Proxies go by hash tags or by the whole key.
 func TestRefusedKeys_Proxies(t *testing.T) {
 	t.Parallel()
-	for _, tags := range []bool{true, false} {
-		for _, refuses := range []string{"", "CROSSSLOT Keys in request don't hash to the same slot", "ERR some proxy says this"} {
-			for name, c := range singlePaths {
-				t.Run(fmt.Sprint(name, ", tags ", tags, ", ", strings.Split(refuses, " ")[0]), func(t *testing.T) {
-					kit.FakeWorld(t, func(w *kit.World) {
-						relay := w.Relay(tags, refuses)
-						opts := append([]lockregistry.Option{lockregistry.WithPollInterval(20 * time.Millisecond)}, c.opts...)
-						all := []*lockregistry.Registry{relay.Registry(opts...), relay.Registry(opts...)}
-						takeTurns(w.T, all, c.side)
-						before := relay.Refused.Load()
-						takeTurns(w.T, all, c.side)
-						require.Equal(w, before, relay.Refused.Load(), "they know what is refused")
-						if tags {
-							require.Zero(w, before, "all keys of a path have one hash tag")
-						}
-					})
+	const another = "ERR some proxy says this"
+	for _, proxy := range []struct {
+		tags    bool
+		refuses string
+	}{
+		{true, another}, // it has no reason to
+		{false, ""},
+		{false, "CROSSSLOT Keys in request don't hash to the same slot"},
+		{false, another},
+	} {
+		for name, c := range singlePaths {
+			t.Run(fmt.Sprint(name, ", tags ", proxy.tags, ", ", strings.Split(proxy.refuses, " ")[0]), func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					relay := w.Relay(proxy.tags, proxy.refuses)
+					opts := append([]lockregistry.Option{lockregistry.WithPollInterval(20 * time.Millisecond)}, c.opts...)
+					all := []*lockregistry.Registry{relay.Registry(opts...), relay.Registry(opts...)}
+					takeTurns(w.T, all, c.side)
+					before := relay.Refused.Load()
+					takeTurns(w.T, all, c.side)
+					require.Equal(w, before, relay.Refused.Load(), "they know what is refused")
+					if proxy.tags {
+						require.Zero(w, before, "all keys of a path have one hash tag")
+					}
 				})
-			}
+			})
 		}
 	}
 }

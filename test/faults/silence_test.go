@@ -98,35 +98,35 @@ func TestSilence_CommandsHaveALimit(t *testing.T) {
 		"do":    func(r *lockregistry.Registry) error { return r.Do(context.Background(), "42", kit.DoNothing) },
 		"renew": func(r *lockregistry.Registry) error { return r.Obtain("42").Renew(context.Background(), time.Minute) },
 	}
-	for name, c := range limits {
-		for op, call := range calls {
-			for _, pipelining := range []bool{true, false} { // whether the connection was just in use
-				t.Run(fmt.Sprint(name, "/", op, "/", pipelining), func(t *testing.T) {
-					kit.FakeWorld(t, func(w *kit.World) {
-						f := w.Flaky()
-						r := w.RegistryOn(f.Client(kit.OneConnection), c.options...)
-						w.Known(r)
-						if op == "renew" {
-							w.Lock(r.Obtain("42"), lockregistry.Lease(time.Minute))
-						}
-						if !pipelining {
-							w.Pass(time.Second)
-						}
-						thaw := f.Stall()
-						start := time.Now()
-						err := call(r)
-						require.Equal(w, c.limit, time.Since(start))
-						w.Unavailable(err, op)
-						thaw()
-						if op != "renew" {
-							w.Settle()
-							w.AwaitGone(kit.TheKey)
-							w.Lock(r.Obtain("42"))
-						}
-						w.Unlock(r.Obtain("42"))
-					})
+	for i, name := range kit.InOrder(limits) {
+		c := limits[name]
+		for j, op := range kit.InOrder(calls) {
+			call, pipelining := calls[op], (i+j)%2 == 0 // whether the connection was just in use: each call and each limit meets both
+			t.Run(fmt.Sprint(name, "/", op, "/", pipelining), func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					f := w.Flaky()
+					r := w.RegistryOn(f.Client(kit.OneConnection), c.options...)
+					w.Known(r)
+					if op == "renew" {
+						w.Lock(r.Obtain("42"), lockregistry.Lease(time.Minute))
+					}
+					if !pipelining {
+						w.Pass(time.Second)
+					}
+					thaw := f.Stall()
+					start := time.Now()
+					err := call(r)
+					require.Equal(w, c.limit, time.Since(start))
+					w.Unavailable(err, op)
+					thaw()
+					if op != "renew" {
+						w.Settle()
+						w.AwaitGone(kit.TheKey)
+						w.Lock(r.Obtain("42"))
+					}
+					w.Unlock(r.Obtain("42"))
 				})
-			}
+			})
 		}
 	}
 }
@@ -295,50 +295,50 @@ func TestSilence_UnlockOnASilentServer(t *testing.T) {
 		"that ends shortly after": {50 * time.Millisecond, 150 * time.Millisecond},
 		"that ends late":          {950 * time.Millisecond, time.Second},
 	}
-	for name, c := range contexts {
-		for _, known := range []bool{true, false} {
-			for _, lost := range []bool{true, false} {
-				t.Run(fmt.Sprintf("context %s, server known: %v, commands lost: %v", name, known, lost), func(t *testing.T) {
-					kit.FakeWorld(t, func(w *kit.World) {
-						f := w.Flaky()
-						r := f.Registry()
-						if known {
-							w.Known(r)
-						}
-						l := r.Obtain("42")
-						w.Lock(l, lockregistry.Lease(time.Hour))
-						thaw := f.Reconnect
-						if lost {
-							f.Fate(kit.Anything, kit.Silence)
-						} else {
-							thaw = f.Stall()
-						}
-						ctx, cancel := context.WithCancel(w.Context())
-						defer cancel()
-						if c.ends == 0 {
-							cancel()
-						} else if c.ends > 0 {
-							time.AfterFunc(c.ends, cancel)
-						}
-						start := time.Now()
-						err := l.Unlock(ctx)
-						if known {
-							require.Equal(w, c.took, time.Since(start))
-						} else { // its version is asked for first
-							require.LessOrEqual(w, time.Since(start), c.took)
-							require.GreaterOrEqual(w, time.Since(start), min(c.took, max(c.ends, 100*time.Millisecond)))
-						}
-						w.Unavailable(err, "unlock")
-						require.False(w, l.IsHeld())
-						w.Pass(3 * time.Second)
-						require.False(w, w.Free(kit.TheKey))
-						thaw()
-						start = time.Now()
-						w.AwaitGone(kit.TheKey)
-						require.LessOrEqual(w, time.Since(start), time.Second+50*time.Millisecond, "it goes on in the background")
-					})
+	for i, name := range kit.InOrder(contexts) {
+		c := contexts[name]
+		for j, known := range []bool{true, false} {
+			lost := (i+j)%2 == 0 // each context meets both, and so do servers that are known and those that are not
+			t.Run(fmt.Sprintf("context %s, server known: %v, commands lost: %v", name, known, lost), func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					f := w.Flaky()
+					r := f.Registry()
+					if known {
+						w.Known(r)
+					}
+					l := r.Obtain("42")
+					w.Lock(l, lockregistry.Lease(time.Hour))
+					thaw := f.Reconnect
+					if lost {
+						f.Fate(kit.Anything, kit.Silence)
+					} else {
+						thaw = f.Stall()
+					}
+					ctx, cancel := context.WithCancel(w.Context())
+					defer cancel()
+					if c.ends == 0 {
+						cancel()
+					} else if c.ends > 0 {
+						time.AfterFunc(c.ends, cancel)
+					}
+					start := time.Now()
+					err := l.Unlock(ctx)
+					if known {
+						require.Equal(w, c.took, time.Since(start))
+					} else { // its version is asked for first
+						require.LessOrEqual(w, time.Since(start), c.took)
+						require.GreaterOrEqual(w, time.Since(start), min(c.took, max(c.ends, 100*time.Millisecond)))
+					}
+					w.Unavailable(err, "unlock")
+					require.False(w, l.IsHeld())
+					w.Pass(3 * time.Second)
+					require.False(w, w.Free(kit.TheKey))
+					thaw()
+					start = time.Now()
+					w.AwaitGone(kit.TheKey)
+					require.LessOrEqual(w, time.Since(start), time.Second+50*time.Millisecond, "it goes on in the background")
 				})
-			}
+			})
 		}
 	}
 }

@@ -116,30 +116,29 @@ func TestUnavailable_BehindAFirstTryThatIsNotAnswered(t *testing.T) {
 // A wait that ends during an outage.
 func TestUnavailable_WaitsThatEndDuringAnOutage(t *testing.T) {
 	t.Parallel()
-	for name, what := range map[string]kit.Fate{
-		"refused": kit.Refused(kit.Loading), "cut": kit.Cut, "silent": kit.Silence,
-	} {
-		for op, call := range kit.LockingCalls {
-			for _, held := range []bool{true, false} { // before
-				t.Run(name+"/"+op, func(t *testing.T) {
-					kit.FakeWorld(t, func(w *kit.World) {
-						f := w.Flaky()
-						r := f.Registry(kit.Polling, lockregistry.WithCommandTimeout(200*time.Millisecond))
-						w.Known(r)
-						if held {
-							w.Do("SET", kit.TheKey, "for ever")
-							time.AfterFunc(500*time.Millisecond, func() { f.Fate("obtain", what) })
-						} else {
-							f.Fate("obtain", what)
-						}
-						start := time.Now()
-						err := call(w.Context(), r, lockregistry.Wait(2*time.Second))
-						require.GreaterOrEqual(w, time.Since(start), 2*time.Second)
-						require.LessOrEqual(w, time.Since(start), 2250*time.Millisecond)
-						w.Unavailable(err, op)
-					})
+	fates := map[string]kit.Fate{"refused": kit.Refused(kit.Loading), "cut": kit.Cut, "silent": kit.Silence}
+	for i, name := range kit.InOrder(fates) {
+		what := fates[name]
+		for j, op := range kit.InOrder(kit.LockingCalls) {
+			call, held := kit.LockingCalls[op], (i+j)%2 == 0 // before: each call and each outage meets both
+			t.Run(name+"/"+op, func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) {
+					f := w.Flaky()
+					r := f.Registry(kit.Polling, lockregistry.WithCommandTimeout(200*time.Millisecond))
+					w.Known(r)
+					if held {
+						w.Do("SET", kit.TheKey, "for ever")
+						time.AfterFunc(500*time.Millisecond, func() { f.Fate("obtain", what) })
+					} else {
+						f.Fate("obtain", what)
+					}
+					start := time.Now()
+					err := call(w.Context(), r, lockregistry.Wait(2*time.Second))
+					require.GreaterOrEqual(w, time.Since(start), 2*time.Second)
+					require.LessOrEqual(w, time.Since(start), 2250*time.Millisecond)
+					w.Unavailable(err, op)
 				})
-			}
+			})
 		}
 	}
 }
@@ -147,31 +146,31 @@ func TestUnavailable_WaitsThatEndDuringAnOutage(t *testing.T) {
 // A call with Wait makes nothing of a first try that fails in passing; one without is told of it at once.
 func TestUnavailable_WaitTriesAgain(t *testing.T) {
 	t.Parallel()
-	for name, what := range outages {
-		for op, call := range kit.LockingCalls {
-			t.Run(name+"/"+op, func(t *testing.T) {
-				kit.FakeWorld(t, func(w *kit.World) {
-					f := w.Flaky()
-					r := f.Registry()
-					w.Known(r)
-					tries := f.Count("obtain")
-					f.Fates("obtain", what)
-					require.NoError(w, call(w.Context(), r, lockregistry.Wait(30*time.Second)))
-					require.Greater(w, f.Count("obtain"), tries)
+	for i, name := range kit.InOrder(outages) {
+		what := outages[name]
+		op, call := kit.Turn(kit.LockingCalls, i)
+		t.Run(name+"/"+op, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				r := f.Registry()
+				w.Known(r)
+				tries := f.Count("obtain")
+				f.Fates("obtain", what)
+				require.NoError(w, call(w.Context(), r, lockregistry.Wait(30*time.Second)))
+				require.Greater(w, f.Count("obtain"), tries)
 
-					if l := r.Obtain("42"); op != "do" {
-						w.Unlock(l)
-					}
-					if what.Linger > 0 || what.Mute {
-						return
-					}
-					f.Fates("obtain", what)
-					start := time.Now()
-					w.Unavailable(call(w.Context(), r), op)
-					require.Zero(w, time.Since(start))
-				})
+				if l := r.Obtain("42"); op != "do" {
+					w.Unlock(l)
+				}
+				if what.Linger > 0 || what.Mute {
+					return
+				}
+				f.Fates("obtain", what)
+				start := time.Now()
+				w.Unavailable(call(w.Context(), r), op)
+				require.Zero(w, time.Since(start))
 			})
-		}
+		})
 	}
 	for name, what := range lasting {
 		t.Run(name, func(t *testing.T) {
@@ -320,28 +319,28 @@ var lasting = map[string]kit.Fate{
 	"unknown":   kit.Refused("ERR unknown command 'EVALSHA'"),
 }
 
+// Each outage meets one of the calls that lock, each of these several outages.
 func TestUnavailable_Calls(t *testing.T) {
 	t.Parallel()
-	test := func(name string, what kit.Fate, unavailable bool) {
-		for op, call := range kit.LockingCalls {
-			t.Run(name+"/"+op, func(t *testing.T) {
-				kit.FakeWorld(t, func(w *kit.World) {
-					f := w.Flaky()
-					r := f.Registry(lockregistry.WithLease(4 * time.Second))
-					w.Known(r)
-					f.Fate("obtain", what)
-					err := call(w.Context(), r)
-					if unavailable {
-						w.Unavailable(err, op)
-					} else {
-						require.Error(w, err)
-						require.NotErrorIs(w, err, lockregistry.ErrUnavailable)
-					}
-					require.Equal(w, name == "WRONGTYPE", errors.Is(err, lockregistry.ErrWrongType))
-					require.False(w, r.Obtain("42").IsHeld())
-				})
+	test := func(number int, name string, what kit.Fate, unavailable bool) {
+		op, call := kit.Turn(kit.LockingCalls, number)
+		t.Run(name+"/"+op, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				r := f.Registry(lockregistry.WithLease(4 * time.Second))
+				w.Known(r)
+				f.Fate("obtain", what)
+				err := call(w.Context(), r)
+				if unavailable {
+					w.Unavailable(err, op)
+				} else {
+					require.Error(w, err)
+					require.NotErrorIs(w, err, lockregistry.ErrUnavailable)
+				}
+				require.Equal(w, name == "WRONGTYPE", errors.Is(err, lockregistry.ErrWrongType))
+				require.False(w, r.Obtain("42").IsHeld())
 			})
-		}
+		})
 		t.Run(name+"/unlock and renew", func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()
@@ -370,11 +369,11 @@ func TestUnavailable_Calls(t *testing.T) {
 			})
 		})
 	}
-	for name, what := range outages {
-		test(name, what, true)
+	for i, name := range kit.InOrder(outages) {
+		test(i+1, name, outages[name], true)
 	}
-	for name, what := range lasting {
-		test(name, what, false)
+	for i, name := range kit.InOrder(lasting) {
+		test(i+1, name, lasting[name], false)
 	}
 }
 
@@ -402,7 +401,7 @@ func TestUnavailable_ContextsThatEndDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	const limit = 200 * time.Millisecond // of a command
 	wait := []lockregistry.LockOption{lockregistry.Wait(time.Hour)}
-	for name, c := range map[string]struct {
+	ends := map[string]struct {
 		held        bool
 		before      kit.Fate // for the first second
 		after       kit.Fate // for the last one
@@ -417,34 +416,31 @@ func TestUnavailable_ContextsThatEndDuringAnOutage(t *testing.T) {
 		"held, then cut":         {held: true, after: kit.Cut, unavailable: true},
 		"refused, then held":     {held: true, before: kit.Refused(kit.Loading), opts: wait},
 		"cut, then held":         {held: true, before: kit.Cut, opts: wait},
-	} {
-		for op, call := range kit.LockingCalls {
-			if op == "trylock" && len(c.opts) == 0 {
-				c.opts = wait
-			}
-			t.Run(name+"/"+op, func(t *testing.T) {
-				kit.FakeWorld(t, func(w *kit.World) {
-					f := w.Flaky()
-					r := f.Registry(kit.Polling, lockregistry.WithCommandTimeout(limit))
-					w.Known(r)
-					if c.held {
-						w.Do("SET", kit.TheKey, "for ever")
-					}
-					f.Fate("obtain", c.before)
-					time.AfterFunc(time.Second, func() { f.Fate("obtain", c.after) })
-					ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
-					defer cancel()
-					start := time.Now()
-					err := call(ctx, r, c.opts...)
-					require.Equal(w, 2*time.Second, time.Since(start))
-					var also []error
-					if c.unavailable {
-						also = []error{lockregistry.ErrUnavailable}
-					}
-					w.Fails(err, context.DeadlineExceeded, op, kit.TheKey, also...)
-				})
-			})
+	}
+	for i, name := range kit.InOrder(ends) {
+		c := ends[name]
+		op, call := kit.Turn(kit.LockingCalls, i)
+		if op == "trylock" && len(c.opts) == 0 {
+			c.opts = wait
 		}
+		t.Run(name+"/"+op, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				r := f.Registry(kit.Polling, lockregistry.WithCommandTimeout(limit))
+				w.Known(r)
+				if c.held {
+					w.Do("SET", kit.TheKey, "for ever")
+				}
+				f.Fate("obtain", c.before)
+				time.AfterFunc(time.Second, func() { f.Fate("obtain", c.after) })
+				ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
+				defer cancel()
+				start := time.Now()
+				err := call(ctx, r, c.opts...)
+				require.Equal(w, 2*time.Second, time.Since(start))
+				w.Fails(err, context.DeadlineExceeded, op, kit.TheKey, unavailableIf(c.unavailable)...)
+			})
+		})
 	}
 }
 
