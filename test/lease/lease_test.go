@@ -276,7 +276,7 @@ func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 				}
 				r := w.RegistryOn(f.Client(kit.OwnConnections), opts...)
 				l := r.Obtain("42")
-				for round := range 12 {
+				for round := range 6 {
 					w.Lock(l)
 					ended := w.Watch(l.Context(w.Context()), "orders:42")
 					var all sync.WaitGroup

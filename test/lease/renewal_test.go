@@ -104,7 +104,7 @@ func TestRenewal_UntilTheWorkIsDone(t *testing.T) {
 						first <- nil
 					}
 					require.NoError(w, works(w.Context(), r, func(ctx context.Context) error {
-						w.Pass(15 * time.Second)
+						w.Pass(5 * time.Second) // more than three leases
 						require.False(w, w.Free(kit.TheKey))
 						return ctx.Err()
 					}, opts...))
@@ -146,12 +146,12 @@ func TestRenewal_OfANestedDo(t *testing.T) {
 					require.Equal(w, before+1, f.Count(renews))
 					require.Panics(w, func() { _ = l.Do(ctx, func(context.Context) error { panic("out of paper") }) })
 					require.NoError(w, l.Do(ctx, func(within context.Context) error {
-						w.Pass(10 * lease)
-						require.NoError(w, l.Do(within, func(context.Context) error { w.Pass(10 * lease); return nil }))
-						w.Pass(10 * lease)
+						w.Pass(3 * lease)
+						require.NoError(w, l.Do(within, func(context.Context) error { w.Pass(3 * lease); return nil }))
+						w.Pass(3 * lease)
 						return within.Err()
 					}))
-					require.GreaterOrEqual(w, f.Count(renews), 90)
+					require.GreaterOrEqual(w, f.Count(renews), 27)
 					require.NoError(w, alive.Err())
 					w.Settle()
 					renewed := f.Count(renews)
@@ -200,7 +200,7 @@ func TestRenewal_OfALockThatOutlastsDo(t *testing.T) {
 					l := pick(w.Registry(append(opts, lockregistry.WithLease(lease))...))
 					ctx := lockregistry.ContextWithOwner(w.Context())
 					require.NoError(w, l.Do(ctx, func(ctx context.Context) error {
-						w.Pass(10 * lease)
+						w.Pass(3 * lease)
 						return l.Lock(ctx)
 					}, lockregistry.Lease(lease)))
 					require.True(w, l.IsHeld())
