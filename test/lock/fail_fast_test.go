@@ -114,7 +114,7 @@ func TestFailFast_WhileItWaits(t *testing.T) {
 				require.LessOrEqual(w, time.Since(start), 1500*time.Millisecond)
 				f.ReconnectNow()
 				w.Unlock(held.Obtain("42"))
-				w.Pass(time.Minute)
+				w.Pass(10 * time.Second)
 				w.LeftNothing()
 			})
 		})
@@ -228,7 +228,7 @@ func failsFastOnASlowLink(w *kit.World, registry func(...lockregistry.Option) *l
 	asks := one.Starts(here.Obtain("42"), kit.FailFastOptions...)
 	w.Settle()
 	waits := two.Starts(here.Obtain("42"), kit.FailFastOptions...)
-	w.Pass(20 * time.Second)
+	w.Pass(6 * time.Second) // a silence is noticed within less than two
 	w.Pending(asks)
 	w.Pending(waits)
 	require.NoError(w, held.Unlock(there.Obtain("42")))
@@ -238,7 +238,7 @@ func failsFastOnASlowLink(w *kit.World, registry func(...lockregistry.Option) *l
 	require.NoError(w, two.Unlock(here.Obtain("42")))
 
 	require.NoError(w, held.Lock(there.Obtain("42"), lockregistry.Lease(time.Hour)))
-	err := one.Lock(here.Obtain("42"), lockregistry.Wait(time.Minute), lockregistry.FailFast())
+	err := one.Lock(here.Obtain("42"), lockregistry.Wait(10*time.Second), lockregistry.FailFast())
 	w.Fails(err, lockregistry.ErrTaken, "lock", kit.TheKey)
 }
 
