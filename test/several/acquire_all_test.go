@@ -24,27 +24,31 @@ import (
 // plainLayouts runs a test in the worlds with either format, with tokens and without.
 func plainLayouts(t *testing.T, test func(w *kit.World, opts ...lockregistry.Option)) {
 	t.Helper()
-	inPlainLayouts(t, kit.Worlds, test)
+	inPlainLayouts(t, kit.InOrder(allPlainLayouts), kit.Worlds, test)
 }
 
-// fakePlainLayouts is plainLayouts for a test that needs fake time.
+// fakePlainLayouts is for a test of when what is sent, which needs fake time: no script decides that. Those of the other two have
+// their turns in the tests with plainLayouts.
 func fakePlainLayouts(t *testing.T, test func(w *kit.World, opts ...lockregistry.Option)) {
 	t.Helper()
-	inPlainLayouts(t, kit.FakeWorld, test)
+	inPlainLayouts(t, []string{"spring", "redisson fenced"}, kit.FakeWorld, test)
+}
+
+var allPlainLayouts = map[string][]lockregistry.Option{
+	"spring":          nil,
+	"spring fenced":   {lockregistry.WithFencing()},
+	"redisson":        {lockregistry.WithRedissonLayout()},
+	"redisson fenced": {lockregistry.WithRedissonLayout(), lockregistry.WithFencing()},
 }
 
 func inPlainLayouts(
-	t *testing.T, where func(t *testing.T, test func(w *kit.World)), test func(w *kit.World, opts ...lockregistry.Option),
+	t *testing.T, names []string, where func(t *testing.T, test func(w *kit.World)),
+	test func(w *kit.World, opts ...lockregistry.Option),
 ) {
 	t.Helper()
 	t.Parallel()
-	for name, opts := range map[string][]lockregistry.Option{
-		"spring":          nil,
-		"spring fenced":   {lockregistry.WithFencing()},
-		"redisson":        {lockregistry.WithRedissonLayout()},
-		"redisson fenced": {lockregistry.WithRedissonLayout(), lockregistry.WithFencing()},
-	} {
-		t.Run(name, func(t *testing.T) { where(t, func(w *kit.World) { test(w, opts...) }) })
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) { where(t, func(w *kit.World) { test(w, allPlainLayouts[name]...) }) })
 	}
 }
 
@@ -568,7 +572,7 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 // In a cluster the scripts of all slots are sent at the same time, and so are those that release them. A path that is alone in
 // its slot is locked and released as any lock is.
 func TestAcquireAll_SlotsAtOnce(t *testing.T) {
-	inPlainLayouts(t, kit.FakeWorld, func(w *kit.World, opts ...lockregistry.Option) {
+	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		const trip = 100 * time.Millisecond
 		f := w.FlakyFar(trip)
 		client := f.Client(clustered)
@@ -597,7 +601,7 @@ func TestAcquireAll_SlotsAtOnce(t *testing.T) {
 
 // A path that is alone in its slot is also obtained where a call of this process has left a hold behind.
 func TestAcquireAll_OneSlotHasALeftover(t *testing.T) {
-	inPlainLayouts(t, kit.FakeWorld, func(w *kit.World, opts ...lockregistry.Option) {
+	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		f := w.Flaky()
 		r := w.RegistryOn(f.Client(clustered), opts...)
 		w.Known(r)
@@ -655,7 +659,7 @@ func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
-				const callers, rounds = 6, 25
+				const callers, rounds = 6, 12
 				var inside kit.Sections
 				var all sync.WaitGroup
 				for range 2 {
@@ -770,7 +774,7 @@ func TestAcquireAll_ForgottenHoldOnSeveralPaths(t *testing.T) {
 // An observer that takes its time keeps no path from others: it is told of what Redis has granted when the call has left the
 // paths that it has not obtained, and given back the others.
 func TestAcquireAll_ASlowObserver(t *testing.T) {
-	inPlainLayouts(t, kit.FakeWorld, func(w *kit.World, opts ...lockregistry.Option) {
+	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		var told []string
 		var r *lockregistry.Registry
 		r = w.RegistryOn(w.Flaky().Client(clustered), append(opts, lockregistry.WithObserver(observe.Observer{
@@ -802,7 +806,7 @@ func TestAcquireAll_ASlowObserver(t *testing.T) {
 
 // A call that waited has given back what it had when an observer is told of the path that it has not got.
 func TestAcquireAll_ASlowObserverOfAWait(t *testing.T) {
-	inPlainLayouts(t, kit.FakeWorld, func(w *kit.World, opts ...lockregistry.Option) {
+	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		var told []string
 		var r *lockregistry.Registry
 		r = w.Registry(append(opts, lockregistry.WithObserver(observe.Observer{

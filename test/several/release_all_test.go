@@ -36,7 +36,7 @@ func TestReleaseAll_ByOneScript(t *testing.T) {
 
 // A path that others wait for is released by itself, so that the release grants it to the first one that waits.
 func TestReleaseAll_OthersWaitForOne(t *testing.T) {
-	inPlainLayouts(t, kit.RealWorlds, func(w *kit.World, opts ...lockregistry.Option) {
+	inPlainLayouts(t, kit.InOrder(allPlainLayouts), kit.RealWorlds, func(w *kit.World, opts ...lockregistry.Option) {
 		opts = append(opts, lockregistry.WithPollInterval(kit.NoPoll))
 		f, paths := w.Flaky(), []string{"a", "b", "c"}
 		r, other := f.Registry(opts...), w.Registry(opts...)
