@@ -270,7 +270,7 @@ func TestRedisson_Watchdog(t *testing.T) {
 						continue
 					}
 					require.Greater(w, w.Pttl(kit.Key(l)), c.lease-5*time.Millisecond, kind)
-					w.Pass(20 * c.lease)
+					w.Pass(3 * c.lease)
 					require.True(w, l.IsHeld())
 					w.Unlock(l)
 					w.Pass(c.lease)
