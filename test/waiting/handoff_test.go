@@ -437,7 +437,7 @@ func TestHandoff_GivingUpAtHandoff(t *testing.T) {
 		} {
 			t.Run(name+", handoff "+limit.String(), func(t *testing.T) {
 				handoffs(t, func(h *handoff) {
-					const rounds = 100
+					const rounds = 40
 					got := 0
 					for round := range rounds {
 						h.l = h.reg.Obtain(strconv.Itoa(round))
