@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,19 +76,23 @@ func TestMutationsApply(t *testing.T) {
 // TestMutationsNameTests: go test succeeds when a pattern matches nothing, so each test that is to notice a mutation must be
 // there.
 func TestMutationsNameTests(t *testing.T) {
+	tests := testsByFolder{}
 	for _, m := range mutations {
 		require.NotEmpty(t, m.caught, m.name)
 		for caught := range strings.FieldsSeq(m.caught) {
-			require.NoError(t, namesTest(caught), m.name)
+			require.NoError(t, tests.look(caught), m.name)
 		}
 	}
 	for _, wrong := range []string{"TestNobodyWroteThis", "../lock:TestMutationsNameTests", "../nowhere:Test"} {
-		require.Error(t, namesTest(wrong), wrong)
+		require.Error(t, tests.look(wrong), wrong)
 	}
 }
 
-// namesTest looks for the tests that a mutation names: a pattern, with the folder before it where that is another one.
-func namesTest(caught string) error {
+// testsByFolder are the names of the tests in the folders that were looked into.
+type testsByFolder map[string][]string
+
+// look looks for the tests that a mutation names: a pattern, with the folder before it where that is another one.
+func (all testsByFolder) look(caught string) error {
 	in, pattern, other := strings.Cut(caught, ":")
 	if !other {
 		in, pattern = ".", caught
@@ -97,22 +102,33 @@ func namesTest(caught string) error {
 	if err != nil {
 		return err
 	}
-	files, err := filepath.Glob(filepath.Join(in, "*_test.go"))
+	if all[in] == nil {
+		if all[in], err = testsIn(in); err != nil {
+			return err
+		}
+	}
+	if !slices.ContainsFunc(all[in], matches.MatchString) {
+		return fmt.Errorf("no test in %s matches %s", in, pattern)
+	}
+	return nil
+}
+
+// testsIn are the names of the tests in a folder.
+func testsIn(folder string) (names []string, err error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, function := range testFunction.FindAllSubmatch(text, -1) {
-			if matches.Match(function[1]) {
-				return nil
-			}
+			names = append(names, string(function[1]))
 		}
 	}
-	return fmt.Errorf("no test in %s matches %s", in, pattern)
+	return names, nil
 }
 
 var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
