@@ -1,7 +1,6 @@
 package interop
 
 import (
-	"strconv"
 	"testing"
 	"time"
 
@@ -215,7 +214,7 @@ func TestKilledHolder(t *testing.T) {
 		grace = 3 * time.Second        // for a busy machine
 	)
 	t.Parallel()
-	for _, r := range bothWays(contractPairs(), always) {
+	for _, r := range bothWays(contractPairs(), holderIsNew) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
 			prefix := uniquePrefix()
@@ -236,44 +235,6 @@ func TestKilledHolder(t *testing.T) {
 			}
 			require.Less(t, got.End.Sub(killed), limit+grace)
 			waiter.unlock(t, "path")
-		})
-	}
-}
-
-// oddNames are prefixes and paths that a format could stumble over.
-var oddNames = []struct{ prefix, path string }{
-	{"{tag}", "path"},
-	{"prefix", "{tag}:path"},
-	{"pre{fi}x", "a {second} tag"},
-	{"a prefix with spaces", " path with  spaces "},
-	{"préfixe-锁", "путь/🔒"}, //nolint:gosmopolitan // text beyond Latin is the point
-	{"a:b", "c:d:"},
-	{"100%", "+&=\"'\\\t"},
-}
-
-func TestOddNames(t *testing.T) {
-	t.Parallel()
-	for _, r := range bothWays(contractPairs(), always) {
-		t.Run(r.String(), func(t *testing.T) {
-			t.Parallel()
-			watch := monitor.Start(t, server.Addr())
-			for i, name := range oddNames {
-				// Subtests run side by side, so each needs keys of its own.
-				prefix := name.prefix + strconv.FormatInt(opened.Add(1), 10)
-				holder := open(t, r.holder, opening{prefix: prefix})
-				waiter := open(t, r.waiter, opening{prefix: prefix, lease: 6 * time.Second})
-				t.Logf("name %d: %q", i, holder.key(name.path))
-
-				holder.lock(t, name.path)
-				requireKey(t, holder.key(name.path), true)
-				require.False(t, waiter.tryLock(t, name.path))
-				waiting := waiter.startWaiting(t, watch, name.path)
-				holder.unlock(t, name.path)
-				ended(t, waiting)
-				requireKey(t, holder.key(name.path), true)
-				waiter.unlock(t, name.path)
-				requireKey(t, holder.key(name.path), false)
-			}
 		})
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-var rounds = flag.Int("rounds", 5, "how many handoffs TestHandoffLatency measures for each direction and mode")
+var rounds = flag.Int("rounds", 1, "how many handoffs TestHandoffLatency measures for each direction and mode")
 
 // TestHandoffLatency measures the time from the moment a holder asks for the
 // release to the moment a waiter of the other language has the lock, by the wall

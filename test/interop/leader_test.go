@@ -104,7 +104,7 @@ func TestOneLeaderAtATime(t *testing.T) {
 // A leader is renewed, and one that dies is followed when its lease is over.
 func TestLeaderDies(t *testing.T) {
 	t.Parallel()
-	for _, r := range bothWays(electing(), always) {
+	for _, r := range bothWays(electing(), holderIsNew) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
 			const lease = 6 * time.Second

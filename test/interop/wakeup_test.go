@@ -14,6 +14,17 @@ import (
 // was told to poll without hurry.
 const soon = 4500 * time.Millisecond
 
+// oddNames are prefixes and paths that a format could stumble over.
+var oddNames = []struct{ prefix, path string }{
+	{"{tag}", "path"},
+	{"prefix", "{tag}:path"},
+	{"pre{fi}x", "a {second} tag"},
+	{"a prefix with spaces", " path with  spaces "},
+	{"préfixe-锁", "путь/🔒"}, //nolint:gosmopolitan // text beyond Latin is the point
+	{"a:b", "c:d:"},
+	{"100%", "+&=\"'\\\t"},
+}
+
 func TestWaiterWakesAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, r := range bothWays(wakeupPairs(), always) {
@@ -29,6 +40,7 @@ func TestWaiterWakesAtOnce(t *testing.T) {
 					got, released := handoff(t, watch, holder, waiter, name.path)
 					require.Less(t, got.Sub(released), soon, "the waiter for %q did not learn of the release", holder.key(name.path))
 				}
+				requireKey(t, holder.key(name.path), false)
 			}
 		})
 	}
@@ -42,6 +54,7 @@ func handoff(t *testing.T, watch *monitor.Monitor, holder, waiter *side, path st
 	waiting := waiter.startWaiting(t, watch, path)
 	release := holder.unlock(t, path)
 	acquired := ended(t, waiting)
+	require.False(t, acquired.End.Before(release.Begin), "locked at %v, unlocked only at %v", acquired.End, release.Begin)
 	waiter.unlock(t, path)
 	return acquired.End, release.Begin
 }
