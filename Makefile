@@ -32,7 +32,7 @@ test: ## run all tests of the library with the race detector, on real servers; i
 	@echo "All tests of the library take about four minutes on two cores."
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
-	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) $$(go list ./test/... ./... | grep -v -e /test/alone -e /test/bench -e /internal/arch) # the longest first
+	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) $$(go list ./internal/redistest ./test/... ./internal/wake ./leader ./... | grep -v -e /test/alone -e /test/bench -e /internal/arch) # the longest first, and among them one that waits
 	scripts/go-test.sh -timeout=$(TESTTIMEOUT) ./test/alone
 
 .PHONY: servers
