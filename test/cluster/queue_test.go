@@ -25,7 +25,7 @@ import (
 func TestQueue_OnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	const processes, turns = 4, 50
+	const processes, turns = 4, 25
 	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		for _, path := range []string{"a", "b", "c", "{tag}d", "e}f"} {
 			t.Run(string(layout)+path, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)
-	const processes, goroutines, turns = 4, 3, 60
+	const processes, goroutines, turns = 4, 3, 30
 	for n, path := range []string{"a", "b", "c", "{tag}d"} {
 		layout := []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson}[n%2]
 		t.Run(string(layout)+path, func(t *testing.T) {
