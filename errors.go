@@ -26,9 +26,9 @@ var (
 	// Compare with errors.Is, not with ==.
 	ErrLockLost = fault.Lost
 
-	// ErrTaken: another owner had the lock when the time of [Wait] was over, or, with [NoWait], at once. The text says how long
-	// the call waited, and which owner of this process has the lock, or that the lock is taken in Redis. If Redis could not be
-	// asked before the wait was over, the error is [ErrUnavailable] instead.
+	// ErrTaken: another owner had the lock when the time of [Wait] was over or, with [NoWait], when the call asked. The text says
+	// how long the call waited, and which owner of this process has the lock, or that the lock is taken in Redis. If Redis could
+	// not be asked before the wait was over, the error is [ErrUnavailable] instead.
 	ErrTaken = fault.Taken
 
 	// ErrUnavailable: Redis did not answer, or cannot serve now. The same call may succeed later. The reason is one of these:
@@ -39,13 +39,13 @@ var (
 	//   - an answer that came too late to be trusted
 	//
 	// [Lock.Unlock] and [Hold.Release] also return it when the hold was valid until the call, but Redis answered after the end of
-	// the lease. Then it is not known whether the hold was lost before.
+	// the lease. Then nobody knows whether the hold had been lost before.
 	//
 	// Joined with a context's error it means that the context ended while Redis did not answer. A context's error without
 	// ErrUnavailable means that another owner had the lock.
 	ErrUnavailable = fault.Unavailable
 
-	// ErrClosed: the registry is closed, or is shutting down and the caller holds none of its locks, see [Registry.Shutdown].
+	// ErrClosed: the registry is closed, or it is shutting down and the caller holds none of its locks, see [Registry.Shutdown].
 	ErrClosed = fault.Closed
 
 	// ErrWrongType: the key in Redis is not the kind of lock that the call asks for. It is a read-write lock instead of a plain
@@ -62,17 +62,17 @@ var (
 	//   - Goroutines of this process wait for each other, each for a path that the next one holds: always lock the paths in the
 	//     same order, or use [Registry.AcquireAll]. The error names the paths and goroutines.
 	//
-	// In the last case the call that closes the cycle returns this at once, and the others go on waiting. This is only for
-	// cycles that nothing but a cancelled context, the end of a lease or ForceUnlock could end. In such a cycle each hold belongs
-	// to a goroutine, by Lock, TryLock or Do, and no call has [Wait], a deadline or a context of [ContextWithOwner]. Other cycles
-	// are only logged and reported to [observe.Observer]. Give calls a deadline or Wait where a cycle ends by itself.
+	// In the last case the call that closes the cycle returns ErrDeadlock at once, and the others go on waiting. That happens
+	// only in cycles that nothing but a cancelled context, the end of a lease or ForceUnlock could end: each hold belongs to a
+	// goroutine, by Lock, TryLock or Do, and no call has [Wait], a deadline or a context of [ContextWithOwner]. Other cycles are
+	// only logged and reported to [observe.Observer]. If you give the calls a deadline or Wait, a cycle ends by itself.
 	ErrDeadlock = fault.Deadlock
 
 	// ErrCapacity: all locks that the registry may cache are in use. Raise the number with [Registry.SetCapacity].
 	ErrCapacity = fault.Capacity
 )
 
-// LockError is the type of all errors of locks. It says which operation failed, on which key, and why.
+// LockError is the type of every error of a lock. It says which operation failed, on which key, and why.
 type LockError struct {
 	// Op is "lock", "trylock", "unlock", "renew", "do", "acquire", "once", "release", "setpermits", "forceunlock",
 	// "inspect", "locks", "deadlocks" or "leader".
