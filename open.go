@@ -32,12 +32,12 @@ var clients shares.Of[*onClient]
 //	unix:///run/redis.sock?db=0                       a socket
 //
 // The registry has its own client. [Registry.Close] and [Registry.Shutdown] close it, but not before the locks that are still
-// held are unlocked, or their leases are over. To use a client of yours, see [New]. Ctx limits only Open.
+// held are unlocked, or their leases are over. To use your own client, see [New]. Ctx limits only Open itself.
 //
 // # URLs
 //
-// The default port is 6379; each addr needs a port. A special character in user or password is written as %XX. [rueidis.ParseURL]
-// lists further parameters. Of these, two are Go durations, 5 s by default:
+// The default port is 6379; each addr needs a port. Write special characters in user or password as %XX. [rueidis.ParseURL] lists
+// further parameters. Of these, two are Go durations, 5 s by default:
 //
 //   - dial_timeout=2s limits how long making a connection may take
 //   - write_timeout=2s limits how long a connection may be silent while a command waits
@@ -45,31 +45,31 @@ var clients shares.Of[*onClient]
 // With TLS, the certificate of each node of a cluster must be for the first host of the URL. With Sentinels, the certificate of
 // each server and Sentinel must be for its own address, as the Sentinels name it.
 //
-// For settings that a URL cannot have, see [WithClientOption]. Where the server, or a proxy, refuses RESP3, the client speaks
+// For settings that a URL cannot express, see [WithClientOption]. If the server, or a proxy, refuses RESP3, the client speaks
 // RESP2, and the log says so.
 //
 // # Sentinel
 //
-// User and password of the URL are not used for Sentinels; TLS (rediss) is. With master_set the registry also keeps a
+// The URL's user and password are not used for Sentinels, but TLS (rediss) is. With master_set, the registry also keeps a
 // connection to each Sentinel. It asks the Sentinels about a master that was silent, and is told when they begin to replace a
 // master. So the registry does not trust a master that was frozen and answers again after it was replaced. A master that was
-// silent is trusted once most Sentinels vouch for it. While most Sentinels do not answer, or they disagree, the master is
-// trusted 10 s after it answers again, in some cases 3 minutes after. Open waits for the first word of the Sentinels, no longer
-// than 3 s.
+// silent is trusted once most Sentinels vouch for it. If most Sentinels do not answer, or they disagree, the master is trusted 10
+// s after it answers again, in some cases after 20 s or 3 minutes. Open waits for the first answers of the Sentinels, but no
+// longer than 3 s.
 //
 // # Errors
 //
 //   - [ErrUnavailable], when no server answers, or none can serve now; joined with the error of ctx, when that ends first.
 //     Without a deadline, Open takes dial_timeout for each server that does not answer. A single server that is a replica counts
-//     as one that cannot serve: Open asks it again, for dial_timeout at most, since the address may lead to a master soon.
+//     as one that cannot serve: Open asks it again, for at most dial_timeout, since the address may soon lead to a master.
 //   - an error that says that the server refuses the user or a command, that it is a Sentinel, or that a proxy does not know
 //     HELLO
-//   - bad input, before anything is sent: url cannot be read, prefix is empty, ctx is nil, or an option's value is out of its
-//     bounds. The error says all that is wrong.
+//   - bad input, before anything is sent: url cannot be read, prefix is empty, ctx is nil, or an option's value is out of bounds.
+//     The error lists everything that is wrong.
 //
-// When Open fails, it leaves no connection, and no goroutine except one that is in a function of yours. No error contains the
-// password, nor the user unless the server's reply names it. If url has no user and no password, an error does not name a host
-// that was not found: what stands there may be one of them.
+// When Open fails, it leaves no connection behind, and no goroutine except one that is in a function of yours. No error contains
+// the password, or the user, unless the server's reply names the user. If url has no user and no password, an error does not name
+// a host that was not found, since that text may be one of the two.
 func Open(ctx context.Context, url, prefix string, opts ...Option) (*Registry, error) {
 	r, err := open(ctx, url, prefix, opts)
 	if err != nil {

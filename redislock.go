@@ -81,17 +81,17 @@ const (
 	untilDone time.Duration = -1
 )
 
-// Lock waits until the caller has the lock, or ctx is done. The caller's goroutine then holds the lock, or the owner that ctx
-// carries, see [ContextWithOwner]. Each Lock needs an [Lock.Unlock]. Lock is Spring's lockInterruptibly.
+// Lock waits until the caller has the lock, or ctx is done. Then the caller's goroutine holds the lock, or the owner that ctx
+// carries, see [ContextWithOwner]. Each Lock needs an [Lock.Unlock]. It is Spring's lockInterruptibly.
 //
-// In HTTP handlers use [Lock.Do] or [Lock.Acquire] instead: net/http serves all requests of a connection on one goroutine. So
-// if a handler forgets to unlock, the next request on that connection is the same owner, and is let in.
+// In HTTP handlers use [Lock.Do] or [Lock.Acquire] instead: net/http serves all requests of a connection on one goroutine. So if
+// a handler forgets to unlock, the next request on that connection is the same owner, and gets in.
 //
 // # Details
 //
-// The call waits first for the goroutines of this process that came before it, then for Redis.
+// The call first waits for the goroutines of this process that came before it, then for Redis.
 //
-// An owner that holds the lock already holds it once more. Its lease is refreshed, as in Spring, but never shortened, see
+// If the owner already holds the lock, it holds it once more. The lease is refreshed, as in Spring, but never shortened, see
 // [Lease].
 //
 // After an error the caller does not hold the lock. Anything that Redis may have granted is removed in the background.
@@ -101,29 +101,29 @@ const (
 // Each is within a [*LockError].
 //
 //   - The error of ctx, joined with its cause if that differs, at most 500 ms and two round trips after ctx is done. It is also
-//     joined with [ErrUnavailable] when Redis could not be asked whether the lock is free. Otherwise the text says who had the
+//     joined with [ErrUnavailable] if Redis could not be asked whether the lock is free. Otherwise its text says who had the
 //     lock.
-//   - [ErrTaken]: another owner had the lock when the time of [Wait] was over, or, with [NoWait], at once.
+//   - [ErrTaken]: another owner had the lock when the time of [Wait] was over or, with [NoWait], when the call asked.
 //   - [ErrUnavailable]: the first attempt failed with a transient error, or was not answered within [WithCommandTimeout]. A
 //     call with Wait, or one that has queued in this process, retries instead, with a backoff from 50 ms to a second, unless it
 //     has [FailFast]. It returns ErrUnavailable when its time is over and Redis could not be asked.
 //   - [ErrLockLost]: the owner held the lock already, and its lease was lost.
 //   - [ErrCapacity]: all locks that the registry may keep are in use.
-//   - [ErrClosed]: the registry is closed, or shuts down.
+//   - [ErrClosed]: the registry is closed or shutting down.
 //   - [ErrDeadlock], [ErrWrongType].
-//   - Another error of Redis, such as a missing permission, including a permission that only the release would need.
+//   - Another error of Redis, such as a missing permission, even if only the release would need it.
 //   - Bad input: an empty path, a nil context, a lease under two milliseconds or above 30 days, Wait together with NoWait. The
-//     error lists all that is wrong.
+//     error lists everything that is wrong.
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 	q := request{wait: untilDone}
 	_, err := l.acquire(ctx, "lock", &q, apply(&q, opts))
 	return err
 }
 
-// TryLock locks like [Lock.Lock] but does not wait for the lock; with [Wait] it waits that long at most. False without an error
+// TryLock locks like [Lock.Lock], but does not wait for the lock; with [Wait] it waits at most that long. False without an error
 // means that another owner holds the lock. It is Spring's tryLock.
 //
-// It returns the errors of Lock except [ErrTaken]. When Redis could not be asked, the error is [ErrUnavailable].
+// It returns the errors of Lock except [ErrTaken]. If Redis could not be asked, the error is [ErrUnavailable].
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 	q := request{wait: notAtAll}
 	return l.acquire(ctx, "trylock", &q, apply(&q, opts))
@@ -132,32 +132,32 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 // Unlock undoes one Lock of the owner. The last one releases the lock: its key is removed from Redis, and the caller no longer
 // holds the lock, whatever Unlock returns.
 //
-// Unlock waits for Redis for a second at most, and for 100 ms at most once ctx is done, each time plus two round trips. It never
-// returns the error of ctx.
+// Unlock waits for Redis for at most a second, and for at most 100 ms once ctx is done, in each case plus two round trips. It
+// never returns the error of ctx.
 //
 // # Details
 //
 // Nil means one of these:
 //
-//   - the key was still this hold's, and is removed now; after a lost reply only: the key is no longer this hold's
+//   - this hold still had the key, which is now removed; after a lost reply, only that this hold no longer has the key
 //   - the key stays, as [AtLeast] asks
-//   - the next goroutine of this process has the lock now, see [WithHandoff]. Redis is not asked then. If
-//     FLUSHALL, or ForceUnlock of another process, removes the key within the time of WithHandoff, the loss is noticed later:
-//     by the last of these Unlocks, by a renewal, or by a check of fencing tokens. With WithHandoff(0) each Unlock notices it.
+//   - the next goroutine of this process has the lock now, see [WithHandoff]. Redis is not asked in this case. If FLUSHALL, or
+//     ForceUnlock by another process, removes the key within the time of WithHandoff, the loss is noticed later: by the last of
+//     these Unlocks, by a renewal, or by a check of fencing tokens. With WithHandoff(0) each Unlock notices it.
 //
 // # Errors
 //
 // Each is within a [*LockError].
 //
 //   - [ErrNotOwner]: the caller does not hold the lock. Nothing was changed.
-//   - [ErrLockLost]: the hold was lost before, so others may have had the lock since. Its lease was over by this process's
-//     clock when Unlock was called, or Redis no longer had it within the lease.
-//   - [ErrUnavailable]: it is not known whether the key is removed. The registry tries again in the background until the key is
-//     removed or the lease is over, and only then admits the next waiter of this process.
+//   - [ErrLockLost]: the hold had already been lost, so others may have had the lock since. Its lease was over by this process's
+//     clock when Unlock was called, or Redis no longer had it, although the lease was not over.
+//   - [ErrUnavailable]: it is not known whether the key was removed. The registry tries again in the background until the key is
+//     removed or the lease is over. Only then does it admit the next waiter of this process.
 //   - [ErrUnavailable], with a text that says so: the hold was valid until Unlock was called, but Redis answered after the end of
-//     its lease, without the key, so nobody knows whether the hold was lost before. It is ErrLockLost instead with [AtLeast],
-//     and when the connection or the master had changed and Redis had not confirmed the hold since.
-//   - Another error of Redis, such as a missing permission. The registry retries then, too.
+//     its lease, without the key, so nobody knows whether the hold was lost before. The error is ErrLockLost instead with
+//     [AtLeast], and if the connection or the master had changed and Redis had not confirmed the hold since.
+//   - Another error of Redis, such as a missing permission. The registry also retries in this case.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("unlock", err)
@@ -190,15 +190,15 @@ func (l *Lock) lossFor(o owner.ID, c *tenure.Carried) fault.Loss {
 	return l.half().Lost(o)
 }
 
-// Renew sets the lease of the caller's hold: from now on it is valid for lease. Later renewals use the same lease, also the
-// renewals of nested calls. Renew may shorten a lease.
+// Renew sets the lease of the caller's hold: from now on it is valid for lease. Later renewals use the same lease, including
+// those of nested calls. Renew may shorten a lease.
 //
 // # Details
 //
 // Lease is from two milliseconds to 30 days, in whole milliseconds, as for [Lease].
 //
 //   - A hold that several readers share is only lengthened, see [ReadWriteLock.Reader].
-//   - A hold with [AtMost] gets no lease that reaches beyond its end. Renew still returns nil then.
+//   - A hold with [AtMost] gets no lease that extends beyond its end. Renew still returns nil.
 //   - After an error of Redis the hold stays valid for as long as its lease is certain.
 //
 // # Errors
@@ -206,11 +206,11 @@ func (l *Lock) lossFor(o owner.ID, c *tenure.Carried) fault.Loss {
 // Each is within a [*LockError].
 //
 //   - [ErrNotOwner]: the caller does not hold the lock.
-//   - [ErrLockLost]: the lease is over, or the key is no longer this hold's.
+//   - [ErrLockLost]: the lease is over, or this hold no longer has the key.
 //   - [ErrUnavailable], and other errors of Redis.
 //   - [ErrClosed]: the registry was closed while Renew waited.
 //   - The error of ctx.
-//   - Bad input: a lease that is too short, also for the round trip to Redis, or longer than 30 days.
+//   - Bad input: a lease that is too short, in itself or for the round trip to Redis, or longer than 30 days.
 func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 	if err := l.check(ctx); err != nil {
 		return l.fail("renew", err)
@@ -230,7 +230,7 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 // Context returns a child of parent that ends with the caller's hold. Use it for the work that the lock protects. It ends as soon
 // as the hold can no longer be guaranteed: before the key can expire, whether or not Redis can be reached.
 //
-// The causes with which it ends:
+// It ends with one of these causes:
 //
 //   - [ErrLockLost], when the hold can no longer be guaranteed
 //   - [context.Canceled], when the lock is unlocked
@@ -243,16 +243,16 @@ func (l *Lock) Renew(ctx context.Context, lease time.Duration) error {
 // ends sees the loss and closes Done, even if the process was stopped or is starved of CPU. If nothing checks, a timer closes
 // Done, which may be late in such a process. A check sends nothing to Redis, and calls no function of yours.
 //
-//   - A child of [context.WithValue] checks the clock, too.
+//   - A child of [context.WithValue] also checks the clock.
 //   - A child of [context.WithCancel], [context.WithTimeout] or [context.WithDeadline] ends only when Done is closed.
 //
 // The context carries the hold. While the hold lasts, calls of Lock, Do, Unlock, Renew and Context of this very lock nest in it
-// if they have this context or a child of it, whichever goroutine calls. The hold lasts until all nested calls have unlocked.
-// When it is lost, these unlock all the same, and get [ErrLockLost], as the owner does. For other locks, and once the hold is
-// over, the context changes nothing about the owner.
+// if they have this context or a child of it, whichever goroutine calls. The hold lasts until all nested calls have unlocked. If
+// it is lost, the nested calls still have to unlock, and get [ErrLockLost], as the owner does. For other locks, and once the hold
+// is over, the context does not change the owner.
 //
-// If the owner's goroutine ends without Unlock, a renewed hold is still renewed, and nothing is logged, in these cases, since
-// another goroutine may unlock with the context:
+// If the owner's goroutine ends without Unlock, the hold is usually logged and no longer renewed. In these cases it is still
+// renewed, and nothing is logged, since another goroutine may unlock with the context:
 //
 //   - Context was called for the hold.
 //   - Another goroutine has nested in the hold with the context of [Lock.Do].
@@ -307,7 +307,7 @@ func (l *Lock) context(parent context.Context, in tenure.In) (ctx context.Contex
 // Path returns the path that the lock was obtained with.
 func (l *Lock) Path() string { return l.redis.Key[len(l.reg.prefix)+1:] }
 
-// IsHeld reports whether a goroutine of this process holds the lock now, with a lease that is not over. It does not ask Redis.
+// IsHeld reports whether a goroutine of this process holds the lock now, and its lease is not over. It does not ask Redis.
 func (l *Lock) IsHeld() bool {
 	h := l.reg.cache.current(l).hold.Load()
 	return h != nil && h.Valid()

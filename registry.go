@@ -85,7 +85,7 @@ type reports struct {
 	handoffs atomic.Uint64
 }
 
-// New makes a registry on your client, with the locks at the keys "prefix:path" on that client's server. [Open] makes a registry
+// New makes a registry on your client, whose locks are the keys "prefix:path" on that client's server. [Open] makes a registry
 // with a client of its own.
 //
 // New does not talk to Redis. The client stays yours: close the registry first, then the client. Set DisableCache in the client's
@@ -94,18 +94,18 @@ type reports struct {
 //
 // # Sentinel
 //
-// For a client of Sentinel use Open, or give its options to [WithSentinels]. Otherwise two owners may have the lock at once:
+// With Sentinel, use Open, or pass the client's options to [WithSentinels]. Otherwise two owners may have the lock at once:
 //
 //  1. A master is frozen, and the Sentinels depose it.
 //  2. The old master resumes before this client has switched to the new master.
-//  3. A lock taken in between exists on the old master only.
+//  3. A lock taken in between exists only on the old master.
 //
-// In tests the client switched 0.04 to 1.8 s after the promotion. It may take as long as failover-timeout when a replica does
-// not follow the new master, and the Sentinel that the client listens to leads the failover.
+// In tests the client switched 0.04 to 1.8 s after the promotion. It may take as long as failover-timeout if a replica does not
+// follow the new master and the client listens to the Sentinel that leads the failover.
 //
 // # Errors
 //
-// New fails when client is nil, prefix is empty, or an option is nil or out of its bounds. The error lists all that is wrong.
+// New fails when client is nil, prefix is empty, or an option is nil or out of bounds. The error lists everything that is wrong.
 func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error) {
 	s, err := settingsOf(opts)
 	if client == nil {
@@ -206,7 +206,7 @@ func (l *Lock) begin(r *Registry, k *queue.Kind, key string, anchor *Lock) {
 }
 
 // Obtain returns the lock of a path. It never returns nil, never fails and never talks to Redis: the lock's methods report what
-// is wrong, an empty path for instance.
+// is wrong, such as an empty path.
 //
 // Calls with the same path return the same lock while the registry caches it. A lock that the registry has dropped keeps working.
 func (r *Registry) Obtain(path string) *Lock {
@@ -234,8 +234,8 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 }
 
 // Renew sets the lease of the hold on the plain lock of path, whichever owner of this process has it: from now on the hold is
-// valid for lease, in whole milliseconds, at least two. Any goroutine may call it, as Spring's renewLock; [Lock.Renew] is for the
-// owner only.
+// valid for lease, in whole milliseconds, at least two. Any goroutine may call it, like Spring's renewLock; [Lock.Renew] is only
+// for the owner.
 //
 // Otherwise it works like Lock.Renew, with the same limits, including [AtMost], and the same errors. [ErrNotOwner] means that no
 // owner of this process holds the lock. Renew does not apply to the path's read-write lock or semaphore.
@@ -251,17 +251,17 @@ func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) 
 }
 
 // ExpireUnusedOlderThan drops the lock objects that are not in use and were last locked at least age ago. For a lock object that
-// was never locked, the time when it was made counts. If age is not positive, it drops all that are not in use. It returns how
-// many it dropped. Spring has the same method.
+// was never locked, the time when it was made counts. If age is not positive, it drops every object that is not in use. It
+// returns how many it dropped. Spring has the same method.
 //
-// It only frees memory: nothing changes in Redis, and a dropped lock keeps working. It does not block other calls, even with
+// This only frees memory: nothing changes in Redis, and a dropped lock keeps working. It does not block other calls, even with
 // millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
 	return r.cache.DropUnused(r.now().Add(-max(age, 0)))
 }
 
 // SetCapacity sets how many lock objects the registry keeps, at least one. When there are more, the registry drops the unused
-// ones that were obtained least recently. Default: 100 000, as Spring's cacheCapacity.
+// ones that were obtained least recently. Default: 100 000, like Spring's cacheCapacity.
 //
 // Locks that are held or waited for are never dropped. If more than n are in use, a call on a new lock returns [ErrCapacity];
 // [Registry.Obtain] never fails. SetCapacity returns an error when n is not positive.
@@ -285,8 +285,8 @@ func (r *Registry) newLock(path string) *Lock {
 	return l
 }
 
-// String returns the registry's prefix and client id. Like all String methods here it is for logs and debuggers: none of them
-// blocks or reports a loss.
+// String returns the registry's prefix and client id. Like all String methods of this package, it is for logs and debuggers: none
+// of them blocks or reports a loss.
 func (r *Registry) String() string {
 	return "Registry(" + r.prefix + ", client id " + r.clientID + ")"
 }
