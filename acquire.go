@@ -15,8 +15,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// Hold is a lock that is held, or permits that are held, as a value. Any goroutine may use it, and [Hold.Release] ends it. Get it
-// from [Registry.Acquire], [Lock.Acquire], [Registry.AcquireAll] or [Semaphore.Acquire].
+// Hold is a held lock, or held permits, as a value. Any goroutine may use it, and [Hold.Release] ends it. Get it from
+// [Registry.Acquire], [Lock.Acquire], [Registry.AcquireAll] or [Semaphore.Acquire].
 //
 //	hold, err := registry.Acquire(ctx, "42")
 //	if err != nil {
@@ -33,16 +33,16 @@ import (
 //
 // A hold of [Registry.AcquireAll] is on several paths. Its methods apply to all of them, and it is lost when one of them is.
 //
-// Release each Hold. If a program drops a Hold without releasing it, so that neither the Hold nor a context made from it can be
-// reached, the garbage collector notices some time later. Then the registry logs the Hold and no longer renews it. The key
-// stays until its lease is over, since the work may still be running.
+// Release every Hold. If a program drops a Hold without releasing it, so that neither the Hold nor a context made from it can be
+// reached, the garbage collector notices some time later. Then the registry logs the Hold and stops renewing it. The key stays
+// until its lease is over, since the work may still be running.
 //
 //   - A context of the hold keeps the hold reachable. So does a child context until it ends, and a context that has the Hold as a
 //     value.
-//   - A goroutine may keep only the Done channel of such a context, which the garbage collector cannot see. So once Context was
-//     called, a Hold that is dropped is logged, but renewed until the contexts given to Context have ended.
+//   - A goroutine may keep only the Done channel of such a context, which the garbage collector cannot see. So once Context has
+//     been called, a dropped Hold is logged, but still renewed until the contexts given to Context have ended.
 //
-// A nil *Hold, as a failed Acquire returns it, behaves like a released one.
+// A nil *Hold, which a failed Acquire returns, behaves like a released one.
 type Hold struct {
 	lock  *Lock
 	hold  *hold.Hold
@@ -106,13 +106,13 @@ func (l *Lock) take(ctx context.Context, op string, o owner.ID) (*Hold, error) {
 	return h, nil
 }
 
-// Release releases the lock, from any goroutine. Whatever it returns, the hold is over. The exception is a nil ctx: Release
-// returns an error, and the hold continues.
+// Release releases the lock, from any goroutine. Whatever it returns, the hold is over. The one exception is a nil ctx: then
+// Release returns an error, and the hold continues.
 //
 // # Errors
 //
 // Release waits as long as [Lock.Unlock]. Nil, [ErrLockLost], [ErrUnavailable] and other errors of Redis mean what they do there.
-// [ErrNotOwner] means that Release was called before, or that h is nil.
+// [ErrNotOwner] means that Release had already been called, or that h is nil.
 func (h *Hold) Release(ctx context.Context) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: release: %w", errNilHold)
@@ -172,9 +172,9 @@ func (h *Hold) leave(before int32) (last bool, err error) {
 
 func (h *Hold) isReleased() bool { return h.calls.Load()&released != 0 }
 
-// Renew sets the hold's lease: from now on it is valid for lease, from two milliseconds to 30 days. It works like
-// [Lock.Renew], with the same limits, including [AtMost], and the same errors. [ErrNotOwner] means that Release was called, or
-// that h is nil. For a hold on several paths Renew renews each path, and joins the errors.
+// Renew sets the hold's lease: from now on it is valid for lease, from two milliseconds to 30 days. It works like [Lock.Renew],
+// with the same limits, including [AtMost], and the same errors. [ErrNotOwner] means that Release has been called, or that h is
+// nil. For a hold on several paths, Renew renews each path, and joins the errors.
 func (h *Hold) Renew(ctx context.Context, lease time.Duration) error {
 	if h == nil {
 		return fmt.Errorf("lockregistry: renew: %w", errNilHold)
@@ -199,7 +199,7 @@ func (h *Hold) renew(ctx context.Context, lease time.Duration) error {
 	return l.renew(ctx, hold.Part{Hold: h.hold, Owner: h.owner}, lease)
 }
 
-// Remaining returns how long the hold stays valid if it is not renewed: the rest of its lease, less a margin for clocks. It is 0
+// Remaining returns how long the hold stays valid if it is not renewed: the rest of its lease, minus a margin for clocks. It is 0
 // once the hold is lost or released. Remaining does not ask Redis.
 func (h *Hold) Remaining() time.Duration {
 	if h == nil {
@@ -216,15 +216,15 @@ func (h *Hold) Remaining() time.Duration {
 	return left
 }
 
-// Holder returns the hold's name in Redis, for ForceUnlockHolder of package inspect. With the name and the path another process
-// can release this hold, and no other. Holder is empty once Release was called.
+// Holder returns the hold's name in Redis, for ForceUnlockHolder of package inspect. With the name and the path, another process
+// can release this hold and no other. The name is empty once Release has been called.
 //
 // # Details
 //
-// After this call the hold is no longer handed to the next goroutine of this process, see [WithHandoff], since its name would
-// go with it.
+// After this call, the hold is no longer handed to the next goroutine of this process, see [WithHandoff], since its name would go
+// with it.
 //
-// For a hold on several paths Holder names the hold of the first path. All readers of a process, including later ones, share one
+// For a hold on several paths, Holder names the hold of the first path. All readers of a process, including later ones, share one
 // name, and lose the lock together.
 func (h *Hold) Holder() string {
 	if h == nil {
@@ -243,14 +243,14 @@ func (h *Hold) Holder() string {
 // The context carries the hold: a call for the same path with it, or with a child of it, returns [ErrDeadlock]. A call for
 // permits of the same [Semaphore] asks for further permits.
 //
-// The causes with which it ends:
+// It ends with one of these causes:
 //
 //   - [ErrLockLost], as soon as the hold can no longer be guaranteed
 //   - [context.Canceled], when the hold is released
 //   - [ErrClosed], when the registry is closed
-//   - [ErrNotOwner], at once, when Release was called before
+//   - [ErrNotOwner], at once, when Release has already been called
 //
-// Err and [context.Cause] go by the clock, as [Lock.Context] describes. For a hold on several paths they look at each path.
+// Err and [context.Cause] go by the clock, as [Lock.Context] describes. For a hold on several paths, they look at each path.
 func (h *Hold) Context(parent context.Context) context.Context {
 	defer runtime.KeepAlive(h)
 	if parent == nil {

@@ -30,30 +30,30 @@ import (
 // A registry that has seen that goes in order for a while. Other code that sends one script for several paths must look at Apart,
 // too.
 
-// AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has all; with [NoWait] it
-// tries once. The [Hold] stands for all paths: Release, Renew and Context apply to all, and when one path is lost, the Hold is
-// lost.
+// AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has them all; with [NoWait]
+// it tries once. The [Hold] stands for all paths: Release, Renew and Context apply to all of them, and when one path is lost, the
+// Hold is lost.
 //
 // Calls of AcquireAll never deadlock with each other, whatever the order of their paths: a call that must wait takes the paths
-// one after another, in the order of their keys as bytes. This does not hold for a caller that already has other locks of the
-// prefix.
+// one after another, in the byte order of their keys. There is no such guarantee for a caller that already holds other locks of
+// the prefix.
 //
 // # Details
 //
-// When all paths are free, the call takes one script for each thousand of them, on a cluster at least one for each slot. The
+// When all paths are free, the call takes one script for each thousand of them, and on a cluster at least one for each slot. The
 // release takes as many, and one more for each path that others wait for. Behind a proxy that spreads keys over several servers,
-// and while a slot of a cluster that has two of the paths moves, both take one command for each path, one after another.
+// and while a cluster moves a slot that has two of the paths, both take one command for each path, one after another.
 //
-// While the call waits, it renews the paths that it already has. When one of them is lost, it releases all and starts over,
-// until the wait ends. [AtMost] counts from when the call has all.
+// While the call waits, it renews the paths that it already has. When one of them is lost, it releases all and starts over, until
+// the wait ends. [AtMost] counts from the time when the call has all of them.
 //
 // A path that is given twice counts once. Only plain locks can be acquired. Holder and Token of the Hold are those of the first
 // path given, see [Hold.Paths] and [Hold.TokenOf]. Each path counts for the capacity, see [Registry.SetCapacity].
 //
 // # Errors
 //
-// AcquireAll returns the errors of Acquire, with the key that failed. [ErrTaken] names a path that the call has seen taken, and
-// not acquired since. If there is none when the wait ends, and there was no time to ask for all paths, the error is
+// AcquireAll returns the errors of Acquire, with the key that failed. [ErrTaken] names a path that the call has found taken and
+// has not acquired since. If there is no such path when the wait ends, and there was no time to ask for all paths, the error is
 // [ErrUnavailable]. An empty list, an empty path, and more than 20 000 paths are bad input.
 func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...AcquireOption) (*Hold, error) {
 	b, err := r.several(ctx, paths, opts)
@@ -78,7 +78,7 @@ func (r *Registry) AcquireAll(ctx context.Context, paths []string, opts ...Acqui
 	return first, nil
 }
 
-// Paths returns the paths that were acquired: after [Registry.AcquireAll] all of them in the order given, each once.
+// Paths returns the paths that were acquired: after [Registry.AcquireAll], all of them in the order given, each once.
 func (h *Hold) Paths() []string {
 	parts := h.parts()
 	paths := make([]string, len(parts))

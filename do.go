@@ -25,21 +25,21 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 //
 // # Details
 //
-// The lock is renewed every third of its lease until fn returns, even if the owner held it before. A fn that hangs keeps the lock
-// for as long as the process lives, unless [AtMost] limits that. Locks that fn takes and does not unlock are renewed only as
+// The lock is renewed every third of its lease until fn returns, even if the owner already held it. If fn hangs, it keeps the
+// lock for as long as the process lives, unless [AtMost] limits that. Locks that fn takes and does not unlock are renewed only as
 // [WithRenewal] says.
 //
-// Calls for this lock with the context of fn nest in the hold, even on goroutines that fn starts. Do also unlocks when fn panics,
-// and when ctx is done.
+// Calls for this lock with fn's context nest in the hold, even on goroutines that fn starts. Do also unlocks when fn panics, and
+// when ctx is done.
 //
 // # Errors
 //
-// When locking fails, Do returns the error of [Lock.Lock], and does not run fn. Otherwise it returns the error of fn, joined with
+// If locking fails, Do returns the error of [Lock.Lock], and does not run fn. Otherwise it returns the error of fn, joined with
 // the error of [Lock.Unlock]:
 //
 //   - [ErrLockLost]: others may have had the lock while fn ran.
 //   - [ErrUnavailable], in a [LockError] whose Op is "unlock": fn has run, and Redis did not answer the unlock. The registry
-//     removes the key in the background. Or Redis answered only after the end of the lease, see [Lock.Unlock].
+//     removes the key in the background. Redis may also have answered only after the end of the lease, see [Lock.Unlock].
 func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) error {
 	q := request{wait: untilDone}
 	return l.do(ctx, fn, &q, apply(&q, opts))
@@ -82,8 +82,8 @@ func (l *Lock) undo(ctx context.Context, q *request) error {
 //
 //	number, err := lockregistry.DoValue(ctx, locks.Obtain("invoices"), nextNumber, lockregistry.Wait(time.Second))
 //
-// It returns the value of fn whatever the error: even if fn failed, or fn succeeded and unlocking failed. If fn has
-// not run, it returns the zero value. It takes the options that fit both; with [AtLeast] or [Permits] call Do.
+// It returns fn's value whatever the error: even if fn failed, or if fn succeeded and unlocking failed. If fn has not run, it
+// returns the zero value. It takes the options that fit both; for [AtLeast] or [Permits], call Do.
 func DoValue[T any, L *Lock | *Semaphore](
 	ctx context.Context, on L, fn func(context.Context) (T, error), opts ...AcquireOption,
 ) (value T, err error) {
@@ -108,38 +108,39 @@ func DoValue[T any, L *Lock | *Semaphore](
 // leastPeriod is the shortest period of [Registry.Once]: Redis itself would take most of a shorter one.
 const leastPeriod = 10 * time.Millisecond
 
-// RetryOnError makes [Registry.Once] free the path when fn returned an error or panicked. Then the next call of any node runs the
+// RetryOnError makes [Registry.Once] free the path when fn returned an error or panicked. Then the next call on any node runs the
 // job, even in the same period. Default: a failed run counts like any other, and the next run is due in the next period.
 func RetryOnError() OnceOption { return onceOption{option{kind: isRetryOnError}} }
 
-// Once runs a job on one of several nodes. All nodes call it once each period. It calls fn, except in two cases: another call
-// runs the job now, or the last run began less than nine tenths of the period ago. It never waits for the lock. Path names the
-// job. Every is the period, 10 ms at least.
+// Once runs a job on one of several nodes. Every node calls it once each period. It calls fn except in two cases: another call is
+// running the job, or the last run began less than nine tenths of the period ago. It never waits for the lock. Path names the
+// job. Every is the period, at least 10 ms.
 //
 //	ran, err := registry.Once(ctx, "report", time.Hour, report)
 //
-// Ran reports whether fn was called. False without an error means that another call runs the job, or has run it in this period.
-// Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no longer be guaranteed.
+// Ran reports whether fn was called. False without an error means that another call is running the job, or has run it in this
+// period. Fn gets the context of [Hold.Context]: it ends, with the cause [ErrLockLost], as soon as the lock can no longer be
+// guaranteed.
 //
 // # Details
 //
-// The path's lock marks the run and keeps other calls out. It is renewed while fn runs. After fn it stays until nine tenths of
+// The path's lock marks the run, and keeps other calls out. It is renewed while fn runs. After fn it stays until nine tenths of
 // the period have passed since it was obtained, see [AtLeast]. So the clocks of the nodes may differ by almost that much. A node
-// that comes after these nine tenths does not skip the next run. If fn takes longer, the path is free when fn returns.
+// that comes later than that does not skip the next run. If fn takes longer, the path is free when fn returns.
 //
-// The mark stays when ctx is done, and without [RetryOnError] even when fn fails or panics. After a crash or a loss only the
+// The lock stays when ctx is done and, without [RetryOnError], even when fn fails or panics. After a crash or a loss, only the
 // lease keeps other calls out, see [Lease]. The lease may end before the period does, or after it. A call of Once within fn for
 // the same path returns false without an error.
 //
-// The mark is what ShedLock calls lockAtLeastFor. Unlike ShedLock's lockAtMostFor, the lease counts only after a crash: while fn
-// hangs, no node runs the job. Give fn a context with a timeout.
+// ShedLock calls those nine tenths lockAtLeastFor. Unlike ShedLock's lockAtMostFor, the lease counts only after a crash: while fn
+// hangs, no node runs the job. So give ctx a timeout.
 //
 // # Errors
 //
 // If fn ran, the error is fn's, joined with the error of the release:
 //
 //   - [ErrLockLost]: another node may have run the job at the same time.
-//   - [ErrUnavailable]: it is not known whether the mark stays.
+//   - [ErrUnavailable]: it is not known whether the path stays taken.
 //   - Another error of Redis.
 //
 // If fn did not run, the error is one of [Lock.Acquire], except [ErrTaken]:
