@@ -31,7 +31,7 @@ type AcquireOption interface {
 // OnceOption changes one call of [Registry.Once]. It is [Lease] or [RetryOnError].
 type OnceOption interface{ ofOnce() }
 
-// LeaseOption is what [Lease] returns. It fits calls that acquire, [Registry.Once], and New of package leader.
+// LeaseOption is what [Lease] returns. It is an option of calls that acquire, of [Registry.Once], and of New in package leader.
 type LeaseOption interface {
 	AcquireOption
 	OnceOption
@@ -99,34 +99,34 @@ func optionIn(o any) (_ option, found bool) {
 	}
 }
 
-// Lease sets the lease of one call: how long its lock stays locked in Redis when it is neither released nor renewed. It is
-// from two milliseconds to 30 days; fractions of a millisecond are cut off. Default: the registry's lease, see [WithLease]; for
-// an owner that locks again, the lease of its hold.
+// Lease sets the lease of one call: how long its lock stays locked in Redis if it is neither released nor renewed. It is from two
+// milliseconds to 30 days; fractions of a millisecond are cut off. Default: the registry's lease, see [WithLease]; for an owner
+// that locks again, the lease of its hold.
 //
 // # Details
 //
 // Renewals of the hold use the same lease, and [AtMost] limits them. A run of [Registry.Once] and a leader's lock are always
-// renewed. So their lease only says how long a crash keeps others out.
+// renewed, so their lease only says how long a crash keeps others out.
 //
 // A call that nests in a hold never shortens the hold's lease, since the calls around it rely on that lease. A longer lease
 // counts until the nested call is undone. Then the hold has the lease of the other calls again. In Spring an inner lock sets the
-// lease for all. [Lock.Renew] may shorten the lease.
+// lease for all of them. [Lock.Renew] may shorten the lease.
 func Lease(d time.Duration) LeaseOption { return leaseOption{option: option{isLease, d}} }
 
 // Wait limits how long the call waits, for goroutines of this process and for Redis together. When the time is over, TryLock
-// returns false, and Lock, Do and Acquire return [ErrTaken]. Default: TryLock does not wait, the others wait until their context
+// returns false, and Lock, Do and Acquire return [ErrTaken]. Default: TryLock does not wait; the others wait until their context
 // is done.
 //
-// If d is not positive, the call does not wait, as with [NoWait]. So d may be the time that is left until a deadline.
+// If d is not positive, the call does not wait, as with [NoWait]. So d may be the time left until a deadline.
 func Wait(d time.Duration) AcquireOption { return acquireOption{option{isWait, d}} }
 
-// NoWait makes the call try once, without a place in any queue, here or in Redis. Lock, Do and Acquire return [ErrTaken] at once
-// when another owner has the lock, and [ErrUnavailable] when Redis cannot be asked. It cannot be combined with Wait. TryLock does
-// not need it. Default: see [Wait].
+// NoWait makes the call try once, without a place in any queue, either here or in Redis. Lock, Do and Acquire return [ErrTaken]
+// at once when another owner has the lock, and [ErrUnavailable] when Redis cannot be asked. It cannot be combined with Wait.
+// TryLock does not need it. Default: see [Wait].
 func NoWait() AcquireOption { return acquireOption{option{kind: isNoWait}} }
 
-// AtLeast keeps the path taken for d after this call has obtained the lock, even if the lock is released sooner. Until d is
-// over no owner gets the lock, in this process or elsewhere, Java included. Default: the path is free when it is released.
+// AtLeast keeps the path taken for d after this call has obtained the lock, even if the lock is released sooner. Until d is over,
+// no owner gets the lock, in this process or elsewhere, Java included. Default: the path is free when the lock is released.
 //
 // It is ShedLock's lockAtLeastFor: for jobs that are shorter than the difference between the clocks that start them. See
 // [Registry.Once] for such jobs.
@@ -134,9 +134,9 @@ func NoWait() AcquireOption { return acquireOption{option{kind: isNoWait}} }
 // # Details
 //
 // D must be positive; fractions of a millisecond are rounded up. D is independent of the lease and may be longer: while the lock
-// is held, and after a crash or a loss, only the lease counts. ForceUnlock of package inspect ends it.
+// is held, and after a crash or a loss, only the lease counts. ForceUnlock of package inspect frees the path sooner.
 //
-// It is for plain locks only. A reader and a writer return an error, and so does a call of an owner that already holds the lock.
+// It is only for plain locks. A reader or a writer returns an error, and so does a call by an owner that already holds the lock.
 func AtLeast(d time.Duration) LockOption { return lockOption{option{isAtLeast, d}} }
 
 // AtMost limits how long the lock is held, whatever renews it, [Lock.Renew] included. Contexts of the hold end before d is over,
@@ -148,11 +148,11 @@ func AtLeast(d time.Duration) LockOption { return lockOption{option{isAtLeast, d
 //
 // D must be from two milliseconds to 30 days, and not less than [AtLeast].
 //
-//   - The key in Redis lives for d at most, counted from the grant, plus the time that a slow renewal takes to arrive.
-//   - If the call waited for another process, d may begin before the call returns, usually by half a second at most.
+//   - The key in Redis lives for at most d, counted from the grant, plus the time that a slow renewal takes to arrive.
+//   - If the call waited for another process, d may begin before the call returns, usually by at most half a second.
 //   - The registry does not remove the key before its lease must have ended.
 //   - When the lock is handed to another owner, only that owner's AtMost counts from then on.
-//   - A reader returns an error, and so does a call of an owner that already holds the lock.
+//   - A reader returns an error, and so does a call by an owner that already holds the lock.
 func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMost, d}} }
 
 // FailFast makes a waiting call return [ErrUnavailable] as soon as Redis is unavailable. Default: a call with [Wait] retries
@@ -160,19 +160,19 @@ func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMos
 //
 // # Details
 //
-// The call fails
+// The call fails in these cases:
 //
-//   - at its first failure, even if that is too few replicas with the hold
-//   - once the server is silent
-//   - while it waits for another goroutine of this process: at most 100 ms after that goroutine meets a failure, or the server is
+//   - at its first failure, even if only too few replicas have the hold
+//   - when the server is silent
+//   - while it waits for another goroutine of this process, at most 100 ms after that goroutine meets a failure or the server is
 //     silent
 //
-// The server is silent when it has not answered a command within half a second and two round trips, with [WithReplicas] a quarter
-// of a second later, and within the time of [WithCommandTimeout] at most. While the call waits for its turn, the registry asks
-// the server twice a second whether it answers. A call that does not wait for the lock waits just as long for its reply.
+// The server is silent when it has not answered a command for half a second and two round trips, or a quarter of a second more
+// with [WithReplicas], but at most for the time of [WithCommandTimeout]. While the call waits for its turn, the registry asks the
+// server twice a second whether it answers. A call that does not wait for the lock waits just as long for its reply.
 //
 // Until three commands have been answered, the round trip is taken to be the time that [Open] took to connect. With a client of
-// your own it is not known then: the limit is that of WithCommandTimeout, 5 s by default, and 6.5 s at most.
+// your own, the round trip is not yet known, so the limit is that of WithCommandTimeout, 5 s by default, and at most 6.5 s.
 func FailFast() AcquireOption { return acquireOption{option{kind: isFailFast}} }
 
 // request is the result of the options of a call that locks.

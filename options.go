@@ -56,15 +56,15 @@ type servers struct {
 	sentinels *rueidis.ClientOption         // see WithSentinels; nil: none are given
 }
 
-// WithLease sets the lease of a lock: how long it stays locked in Redis when it is neither unlocked nor renewed. Default: 60 s,
-// as in Spring, or 30 s with [WithRedissonLayout], as in Redisson. See [Lease] for the lease of a single call.
+// WithLease sets the lease of a lock: how long it stays locked in Redis if it is neither unlocked nor renewed. Default: 60 s, as
+// in Spring, or 30 s with [WithRedissonLayout], as in Redisson. See [Lease] for the lease of a single call.
 //
-// It is from two milliseconds to 30 days, in whole milliseconds. The holder relies on 1 % and a millisecond less, a margin for
-// clocks. A useful lease is much longer than the round trip to Redis.
+// The lease is from two milliseconds to 30 days, in whole milliseconds. The holder relies on 1 % and a millisecond less, as a
+// margin for clocks. A useful lease is much longer than the round trip to Redis.
 func WithLease(d time.Duration) Option { return func(s *settings) { s.expiry = &d } }
 
-// WithPollInterval sets the pause between two attempts while a call waits by polling, see [WithPolling]. It must be positive.
-// Default: 100 ms, as Spring's idleBetweenTries.
+// WithPollInterval sets the pause between two attempts of a call that polls, see [WithPolling]. It must be positive. Default: 100
+// ms, like Spring's idleBetweenTries.
 func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.poll = d } }
 
 // WithCommandTimeout sets how long one command waits for Redis to answer, whatever the call's context. It must be
@@ -78,20 +78,20 @@ func WithPollInterval(d time.Duration) Option { return func(s *settings) { s.pol
 func WithCommandTimeout(d time.Duration) Option { return func(s *settings) { s.limit = &d } }
 
 // WithRenewal also renews locks taken by [Lock.Lock] and [Lock.TryLock], every third of their lease, until they are unlocked or
-// lost. [AtMost] limits that. So the lease only has to outlast interruptions, not the work. Spring does the same once it has a
-// renewal task scheduler. Default: leases of Lock and TryLock end, unless [Lock.Renew] is called or a nested Do runs.
+// lost. [AtMost] limits that. So the lease need only outlast interruptions, not the work. Spring does the same once it has a
+// renewal task scheduler. Default: the lease of a Lock or TryLock ends, unless [Lock.Renew] is called or a nested Do runs.
 //
 // [Lock.Do], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] always renew. Lock and TryLock without [Lease] also renew
 // with [WithRedissonLayout], as in Redisson, and for the reader of a [ReadWriteLock].
 func WithRenewal() Option { return func(s *settings) { s.renewal = true } }
 
-// WithPolling makes waiting calls only poll, see [WithPollInterval], without a place in the queue. Releases publish nothing that
-// Java listens to, as with Spring's SPIN_LOCK, but still serve the queue of other processes. Default: waiting calls queue in
+// WithPolling makes waiting calls poll, see [WithPollInterval], without a place in the queue. Releases publish nothing that Java
+// listens to, as with Spring's SPIN_LOCK, but they still serve the queue of other processes. Default: waiting calls queue in
 // Redis, and a release makes the first one the owner and sends it a message.
 //
 // # Details
 //
-// Without this option the first waiting call learns in one of these ways that Java has released the lock, or that the key is
+// Without this option, the first waiting call learns in one of these ways that Java has released the lock, or that the key is
 // gone. It uses the first one that the server and the user's permissions allow. Each one that they refuse is logged once.
 //
 //   - CLIENT TRACKING (Redis 6 or newer, RESP3)
@@ -105,7 +105,7 @@ func WithPolling() Option { return withWakeup(wakeupPoll) }
 func withWakeup(m wakeup) Option { return func(s *settings) { s.wakeup = m } }
 
 // WithOldChannel is for Java services in PUB_SUB_LOCK mode with Spring Integration before 6.4.8, 6.5.3 or 7.0.0 (5.5.7 to 5.5.12
-// know no other mode): releases are also published on "<prefix>-channel", where these services listen. Waiting calls of this
+// have no other mode). It also publishes releases on "<prefix>-channel", where these services listen. Waiting calls of this
 // package wake for releases on either channel. Default: releases are published only on the channel of newer versions,
 // "<prefix>-channel:<key>".
 func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } }
@@ -117,29 +117,30 @@ func WithOldChannel() Option { return func(s *settings) { s.oldChannel = true } 
 // # Details
 //
 // The time counts from when the process got the key. When it is over, the next waiting process gets its turn. It also gets its
-// turn
+// turn in these cases:
 //
-//   - when less than half of the lease is left
-//   - when the next owner asks for a lease that is longer than the running one, or shorter by more than a third
+//   - less than half of the lease is left
+//   - the next owner asks for a lease that is longer than the running one, or shorter by more than a third
 //
 // The lease of the next owner is renewed as if that owner had obtained the lock itself. If the key was removed from outside, the
 // registry may notice that later, by up to the time of WithHandoff, see [Lock.Unlock].
 func WithHandoff(limit time.Duration) Option { return func(s *settings) { s.handoff = limit } }
 
 // WithName sets the name that people see when this registry holds a lock or waits for one, see [observe.Label]: the name of a
-// service, for instance. Several registries may have the same. The name must be valid UTF-8 of 1 to 100 bytes. Default: none; the
-// label has the host and the process.
+// service, for instance. Several registries may have the same name. The name must be valid UTF-8 of 1 to 100 bytes. Default:
+// none; the label has the host and the process.
 func WithName(name string) Option { return func(s *settings) { s.name = &name } }
 
-// WithRedissonLayout keeps plain locks as Redisson's RLock does: a hash for each, whose name is prefix + ":" + path. Default: a
-// string for each lock, as Spring Integration's RedisLockRegistry keeps it. Read-write locks have Redisson's format in either
-// case, and semaphores the library's own.
+// WithRedissonLayout keeps plain locks as Redisson's RLock does: each is a hash, whose name is prefix + ":" + path. Default: a
+// string for each lock, as Spring Integration's RedisLockRegistry keeps it. In either case, read-write locks have Redisson's
+// format, and semaphores have the library's own.
 //
 // As in Redisson, a lock taken without a lease has a lease of 30 s, or the one of [WithLease], and is renewed for as long as it
-// is held. (Redisson calls this lockWatchdogTimeout.) A lease that the call names ends, unless [WithRenewal] is set too.
+// is held. (Redisson calls this lockWatchdogTimeout.) A lease that the call names is not renewed, unless [WithRenewal] is also
+// set.
 func WithRedissonLayout() Option { return func(s *settings) { s.layout = redissonLayout } }
 
-// WithClientID prefixes the registry's values in Redis with a text, for people who inspect them. Default: only a random UUID.
+// WithClientID puts a text before the registry's values in Redis, for people who inspect them. Default: only a random UUID.
 //
 // The id may be any text of 1 to 1024 bytes. The UUID follows it, so two registries never share holds, even with the same id.
 // Each key, ticket and message contains the id. With an id longer than four bytes the queues take more memory in Redis, which
@@ -150,11 +151,11 @@ func WithClientID(id string) Option { return func(s *settings) { s.clientID = &i
 // nil. Default: no log.
 //
 // A goroutine writes the lines one after another, and exists only while there are lines. So a handler that blocks or panics
-// delays only other lines. Lines that come while 1024 wait are dropped, and their number is logged.
+// delays only other lines. Lines that arrive while 1024 wait are dropped, and their number is logged.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
 
 // WithClientOption changes the options of the client of [Open], for instance its TLSConfig, or the user and password for
-// Sentinels. It is for Open only. Default: what the URL says, with one connection for commands, and buffers of 32 KiB.
+// Sentinels. It is only for Open. Default: what the URL says, with one connection for commands, and buffers of 32 KiB.
 //
 // # Details
 //
@@ -162,25 +163,25 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 //
 //   - AuthCredentialsFn replaces the URL's user and password. It is called for each connection, including those to Sentinels and
 //     those on which calls wait. The Address in its argument tells them apart.
-//   - With Sentinels, TLSConfig is for servers, and Sentinel.TLSConfig for Sentinels: a certificate authority of your own, and a
-//     certificate of the client, must be in both. On a cluster whose nodes have certificates for their own addresses, set
-//     TLSConfig.ServerName to "".
+//   - With Sentinels, TLSConfig is for servers, and Sentinel.TLSConfig for Sentinels. Put your own certificate authority, and a
+//     client certificate, in both. On a cluster whose nodes have certificates for their own addresses, set TLSConfig.ServerName
+//     to "".
 //   - DisableCache stays set: this package does not use the client's cache.
 //   - ReplicaOnly and SendToReplicas are bad input.
 func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 	return func(s *settings) { s.changes = append(s.changes, change) }
 }
 
-// WithSentinels names the Sentinels of a client that is given to [New]: option is what that client was made with. Then the
-// registry does not trust a master that was frozen and answers again after it was replaced, see New. WithSentinels is for New
-// only, since [Open] knows the Sentinels. Default: no Sentinel is asked.
+// WithSentinels names the Sentinels of a client that is given to [New]: option is what that client was made with. With it, the
+// registry does not trust a master that was frozen and answers again after it was replaced, see New. WithSentinels is only for
+// New, since [Open] knows the Sentinels. Default: no Sentinel is asked.
 //
 // # Details
 //
 // The registry connects to each Sentinel in the background, over one connection for all registries on the client. It asks the
 // Sentinels about a server that was silent before it trusts that server again, and is told when they begin to replace a server.
-// If most do not answer, the first call waits 10 s before it sends anything. The Sentinels' user needs permission for SENTINEL
-// and SUBSCRIBE.
+// If most of them do not answer, the first call waits 10 s before it sends anything. The Sentinels' user needs permission for
+// SENTINEL and SUBSCRIBE.
 //
 // These fields of option are used: InitAddress, which must not be empty; Sentinel, which must have a MasterSet; the functions
 // that dial and authenticate; ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. ReplicaOnly and SendToReplicas
@@ -194,16 +195,17 @@ func WithSentinels(option rueidis.ClientOption) Option {
 // be positive. Default: a hold counts once the master has it, as in Spring. Redisson always waits for replicas.
 //
 // Do not use it where locks must be available while a replica is down, or where [WithFencing] can reject late writes instead. N
-// should count every replica that may be promoted, in a cluster those of each master. Then no lock is granted while one of them
-// is down. With a smaller n a replica without the hold may be promoted.
+// should be the number of replicas that may be promoted, in a cluster that of each master. Then no lock is granted while one of
+// them is down. With a smaller n, a replica without the hold may be promoted.
 //
 // # Details
 //
-// A call waits for the replicas for timeout, at least a millisecond, and no longer than [WithCommandTimeout]. When too few have
-// acknowledged by then, the lock is released. Then the call keeps waiting, if it may, or fails with [ErrUnavailable].
+// A call waits for the replicas for timeout, which is at least a millisecond, and no longer than [WithCommandTimeout]. If too few
+// have acknowledged by then, the lock is released. Then the call keeps waiting, if it may, or fails with [ErrUnavailable].
 //
-// Renewals wait for replicas, too, including those by Renew. With too few, the lease is not extended, and [ErrLockLost] follows
-// at its end. Handing a lock to another goroutine of this process needs no acknowledgement, nor does Unlock.
+// Renewals, including those by Renew, also wait for replicas. If too few acknowledge, the lease is not extended, and
+// [ErrLockLost] follows at its end. Handing a lock to another goroutine of this process needs no acknowledgement; neither does
+// Unlock.
 //
 // The option costs a round trip between the servers for each grant and renewal, and one more connection to each master while
 // calls are under way. The user needs permission for WAIT.
