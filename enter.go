@@ -16,12 +16,12 @@ import (
 )
 
 // ContextWithOwner returns a child of ctx that carries a new owner. Calls with this context, or with children of it, lock and
-// unlock as that owner, whichever goroutine makes them. So one goroutine can unlock what another one locked, and several can nest
-// within one hold. Without ContextWithOwner the calling goroutine is the owner, as the thread is in Java.
+// unlock as that owner, whichever goroutine makes them. So one goroutine can unlock what another one has locked, and several can
+// nest within one hold. Without ContextWithOwner, the calling goroutine is the owner, as the thread is in Java.
 //
 // # Details
 //
-// Within the context of [Registry.Do] or [Lock.Context] the new owner does not hold their lock.
+// If ctx is a context of [Registry.Do] or [Lock.Context], the new owner does not hold its lock.
 //
 // Go code called back from C (cgo) may run under the number of the goroutine that called C, or of one that has ended. Such code
 // should lock with an owner of its own, made by ContextWithOwner.

@@ -15,40 +15,41 @@ import (
 // It is safe for use by many goroutines. Get it from [Registry.ReadWrite].
 //
 // Both locks are reentrant. An owner of the writer may also lock the reader, then unlock the writer, and go on reading without a
-// gap. An owner of the reader cannot lock the writer: it gets [ErrDeadlock] at once. Unlock the reader first.
+// gap. An owner of the reader cannot lock the writer: it gets [ErrDeadlock] at once, and must unlock the reader first.
 //
 // # Order
 //
-// Goroutines of this process, and processes, are served in order of arrival, so that readers do not starve writers. The readers
-// of a process share one hold in Redis. While they come and go, the process asks Redis every 100 ms, or as often as [WithHandoff]
-// says if that is shorter, whether a writer waits elsewhere. If so, new readers wait until the others have left and the writer
-// has had its turn.
+// The goroutines of a process, and the processes, are served in order of arrival, so that readers do not starve writers. The
+// readers of a process share one hold in Redis. While they come and go, the process asks Redis whether a writer waits elsewhere,
+// every 100 ms or at the interval of [WithHandoff] if that is shorter. If so, new readers wait until the others have left and the
+// writer has had its turn.
 //
 // A writer that polls, see [WithPolling], and a writer of Redisson have no place in the queue. New readers wait for such a writer
-// for 300 ms at most. Then new readers may read for 300 ms, and so on. Readers notice a writer of Redisson only while the readers
-// of some process share a hold. A writer that does not wait, but tries from time to time, gets the lock only when there is no
+// for at most 300 ms. Then new readers may read for 300 ms, and so on. Readers notice a Redisson writer only while the readers of
+// some process share a hold. A writer that does not wait, but tries from time to time, gets the lock only when there is no
 // reader, as in Redisson.
 //
 // # Leases
 //
 // A reader is renewed every third of its lease until it is unlocked, in either layout, unless Lock or TryLock names a [Lease]. So
-// a goroutine that forgets to unlock keeps writers out for as long as its process lives. That is also true for one that has named
-// a Lease, once a reader without one has shared its hold. A crash keeps writers out for one lease at most. When the lease of a
-// process's readers ends, readers of other processes keep theirs. The readers of that process get [ErrLockLost] when they unlock.
+// a goroutine that forgets to unlock keeps writers out for as long as its process lives. That also applies to a goroutine that
+// has named a Lease, once a reader without one has shared its hold. A crash keeps writers out for at most one lease. When the
+// lease of a process's readers ends, readers of other processes keep theirs. The readers of that process get [ErrLockLost] when
+// they unlock.
 //
 // The reason for these renewals is Redisson. Before version 4.4 a renewal by a Java reader sets the leases of all readers to its
 // own lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed would end early and unnoticed, and a writer would
-// get the lock. So alongside such readers
+// get the lock. So follow two rules alongside such readers:
 //
-//   - a third of the lease should be shorter than lockWatchdogTimeout
-//   - a lease that is not renewed should be no longer than lockWatchdogTimeout
+//   - A third of the lease should be shorter than lockWatchdogTimeout.
+//   - A lease that is not renewed should be no longer than lockWatchdogTimeout.
 //
-// Java renewals do not change a writer's lease: writers are renewed like plain locks.
+// Renewals by Java do not change a writer's lease: writers are renewed like plain locks.
 //
 // # In Redis
 //
-// It is Redisson's RReadWriteLock: one hash, and for each read hold a key with its lease, all in one slot of a cluster. On a
-// cluster, paths with braces that would spread these keys over slots, such as "a{b" or "{}a", get an error.
+// The format is that of Redisson's RReadWriteLock: one hash, and for each read hold a key with its lease, all in one slot of a
+// cluster. On a cluster, paths with braces that would spread these keys over slots, such as "a{b" or "{}a", get an error.
 type ReadWriteLock struct {
 	reader Lock
 	writer Lock
@@ -72,12 +73,12 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 	return rw
 }
 
-// Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as for a plain lock, separately for
-// each owner.
+// Reader returns the lock that many owners may hold at a time. All methods of [Lock] work as on a plain lock, separately for each
+// owner.
 //
-// The readers of a process share one hold in Redis, and lose it together. While several share it, the lease is only lengthened:
-// [Lock.Renew] with a shorter lease keeps the present length. If another goroutine has just asked Redis for the reader, TryLock
-// waits for that reply, which decides both calls.
+// The readers of a process share one hold in Redis, and lose it together. While several share it, the lease can only be
+// lengthened: [Lock.Renew] with a shorter lease keeps the present length. If another goroutine has just asked Redis for the
+// reader, TryLock waits for that reply, which decides both calls.
 func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 
 // Writer returns the lock that excludes all other owners, readers and writers.

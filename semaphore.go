@@ -17,7 +17,7 @@ import (
 )
 
 // Semaphore limits how many holds there are at a time, in all processes together. It has a number of permits, and each [Hold]
-// takes one or several of them. It is safe for use by many goroutines. Get it from [Registry.Semaphore].
+// takes one or more of them. It is safe for use by many goroutines. Get it from [Registry.Semaphore].
 //
 //	partner := registry.Semaphore("partner", 5)
 //	err := partner.Do(ctx, func(ctx context.Context) error { return call(ctx) })
@@ -44,23 +44,23 @@ const mostPermits = math.MaxInt32
 //
 // # Details
 //
-// The first call that acquires sets the number in Redis. Redis forgets it once all leases are over, half a minute later at most,
-// unless [Semaphore.SetPermits] has set it for good. When Redis has another number than n, the number in Redis counts, and the
+// The first call that acquires sets the number in Redis. Redis forgets it once all leases are over, at most half a minute later,
+// unless [Semaphore.SetPermits] has set it permanently. If Redis has a number other than n, the number in Redis counts, and the
 // registry logs a warning.
 //
-// A path is either a lock's or a semaphore's, since both would use the same key. Semaphores do not count for the registry's
-// capacity.
+// A path belongs either to a lock or to a semaphore, since both would use the same key. Semaphores do not count for the
+// registry's capacity.
 //
 // The format is the library's own, the same in each layout ([observe.Layout]), and Java does not know it. Redisson's RSemaphore
-// and RPermitExpirableSemaphore are other objects: where Java has one at the path's key, calls return [ErrWrongType].
+// and RPermitExpirableSemaphore are different objects: if Java has one at the path's key, calls return [ErrWrongType].
 func (r *Registry) Semaphore(path string, n int) *Semaphore {
 	s := &Semaphore{reg: r, key: r.prefix + ":" + path, number: n}
 	s.one = s.kind(1)
 	return s
 }
 
-// Permits sets how many permits a call of a [Semaphore] asks for. It gets all of them or none. N must be positive. The call
-// returns an error when the semaphore has fewer than n in all. Default: 1.
+// Permits sets how many permits a call of a [Semaphore] asks for. The call gets all of them or none. N must be positive. The call
+// returns an error if the semaphore has fewer than n permits in total. Default: 1.
 func Permits(n int) SemaphoreOption { return semaphoreOption{option{isPermits, time.Duration(n)}} }
 
 // fewPermits checks the number that a call asks for.
@@ -76,8 +76,8 @@ func fewPermits(n time.Duration) error {
 
 // Acquire waits until it has a permit, or as many as [Permits] says, and returns a [Hold], which is renewed until it is released.
 //
-// With [WithPolling] a call has no place in the queue, and gets a permit only when no other call waits there. A call whose user
-// may not use the queue's key does not see who waits there: it takes any permit that is free.
+// With [WithPolling], a call has no place in the queue, and gets a permit only when no other call waits there. A call whose user
+// may not use the queue's key does not see which calls wait there: it takes any permit that is free.
 //
 // # Errors
 //
@@ -86,7 +86,7 @@ func fewPermits(n time.Duration) error {
 //   - [ErrTaken] means that others have the permits, or wait for them
 //   - asking for more permits than the semaphore has is an error
 //   - it never returns [ErrCapacity]
-//   - it never returns [ErrDeadlock]. If all holders of the permits wait in cycles, package inspect reports the deadlock
+//   - it never returns [ErrDeadlock]: if all holders of the permits wait in cycles, package inspect reports the deadlock
 func (s *Semaphore) Acquire(ctx context.Context, opts ...SemaphoreOption) (*Hold, error) {
 	q := request{wait: untilDone}
 	return s.acquire(ctx, "acquire", &q, apply(&q, opts))
@@ -115,7 +115,7 @@ func (s *Semaphore) do(ctx context.Context, fn func(context.Context) error, q *r
 	return fn(h.within(ctx, q.in))
 }
 
-// SetPermits sets the number of permits for good: Redis keeps the number when no permit is held, and the number given to
+// SetPermits sets the number of permits permanently: Redis keeps the number when no permit is held, and the number given to
 // [Registry.Semaphore] no longer matters. N must be from 1 to 2 147 483 647.
 //
 // If n is higher than before, waiting calls get the added permits at once. If it is lower, no hold loses a permit, and no permit
@@ -124,8 +124,8 @@ func (s *Semaphore) do(ctx context.Context, fn func(context.Context) error, q *r
 // # Errors
 //
 // Each is within a [*LockError]: [ErrWrongType], [ErrUnavailable], [ErrClosed], the error of ctx, bad input, and other errors of
-// Redis. After [ErrUnavailable], or the error of ctx, Redis may still set the number later, even after another call has set
-// another one.
+// Redis. After [ErrUnavailable], or the error of ctx, Redis may still set the number later, even after another call has set a
+// different one.
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	l := s.reg.permits.Of(s.key)
 	err := l.check(ctx)

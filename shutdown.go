@@ -27,12 +27,12 @@ type ending struct {
 	owns    bool        // the client is of Open, and is closed with the registry
 }
 
-// Shutdown closes the registry once all of its locks are released. A service calls it on SIGTERM, when it takes no more work;
-// [Registry.Close] waits for no lock.
+// Shutdown closes the registry once all of its locks are released. A service calls it on SIGTERM, when it accepts no more work.
+// Unlike Shutdown, [Registry.Close] does not wait for locks.
 //
-// Until then owners that hold a lock of this registry carry on, and may lock what they need: goroutines, owners of
+// Until then, owners that hold a lock of this registry carry on, and may lock what they need: goroutines, owners of
 // [ContextWithOwner], and calls with the context of a hold, see [Lock.Context]. All other calls that wait for a lock, or ask for
-// one, return [ErrClosed]; a call that does not wait and has just asked Redis returns the answer. Holds are renewed as before.
+// one, return [ErrClosed]. A call that does not wait and has just asked Redis returns the answer. Holds are renewed as before.
 //
 // # Details
 //
@@ -41,8 +41,8 @@ type ending struct {
 //
 // # Errors
 //
-//   - The error of ctx, when ctx ends first: Shutdown has closed the registry, and held locks end with their leases.
-//   - [ErrClosed], when Close is called while locks are held or calls are under way.
+//   - The error of ctx, if ctx ends first: Shutdown has closed the registry, and held locks end with their leases.
+//   - [ErrClosed], if Close is called while locks are held or calls are under way.
 //   - Nil, even if the registry was closed before.
 //   - Bad input: ctx is nil.
 func (r *Registry) Shutdown(ctx context.Context) error {
@@ -122,8 +122,8 @@ func (r *Registry) holdersNow() drain.Set {
 	return all
 }
 
-// Close ends the registry's background work, and waits for no lock: a service that stops calls [Registry.Shutdown] instead. It
-// always returns nil; further calls do nothing.
+// Close ends the registry's background work without waiting for locks. A service that stops should call [Registry.Shutdown]
+// instead. Close always returns nil; further calls do nothing.
 //
 // # Details
 //
@@ -131,10 +131,10 @@ func (r *Registry) holdersNow() drain.Set {
 //     is answered.
 //   - Held locks are no longer renewed, and end with their leases. Unlock still removes the key.
 //   - Contexts of [Lock.Context] are cancelled with the cause [ErrClosed], since a loss could no longer be reported.
-//   - Close waits for removals under way, for 1.1 s and four round trips at most, then for log lines to be written, for 100 ms at
-//     most. Commands that a silent server executes later are not undone: they leave paths taken for up to a lease.
+//   - Close waits for removals under way, for at most 1.1 s and four round trips, then for log lines to be written, for at most
+//     100 ms. Commands that a silent server executes later are not undone: they leave paths taken for up to a lease.
 //   - Close does not close a client that was given to [New]. It closes the client of [Open] once no hold needs it, and waits for
-//     that for 100 ms and two round trips at most.
+//     that for at most 100 ms and two round trips.
 func (r *Registry) Close() error {
 	r.closing.Do(func() {
 		r.drain.Begin() // for calls that have their pin, see enter

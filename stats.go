@@ -10,17 +10,17 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Stats returns figures about what the registry does, all from about the same moment. It blocks no other call, and also works
+// Stats returns figures about what the registry does, all taken at about the same moment. It blocks no other call, and also works
 // after Close.
 //
 // # Details
 //
-// Stats looks at each cached lock, which takes about 0.1 µs each, or 1 µs each in use. It waits for 0.3 s at most:
+// Stats looks at every cached lock, which takes about 0.1 µs for each, or 1 µs for each one in use. It waits for at most 0.3 s:
 //
 //   - If the client has a single server, it sends nothing.
-//   - In a cluster it asks the nodes for their slots, once a second at most. It waits for the answers only the first time.
-//   - Without a cluster, if replicas are among the client's servers, it asks which server is the master (ROLE), once a second at
-//     most.
+//   - In a cluster it asks the nodes for their slots, at most once a second. It waits for the answers only the first time.
+//   - Without a cluster, if replicas are among the client's servers, it asks which server is the master (ROLE), at most once a
+//     second.
 func (r *Registry) Stats() observe.Stats {
 	s := observe.Stats{Handoffs: r.reports.handoffs.Load(), Windows: r.queues.Windows.Load()}
 	for l := range r.cache.all() {
