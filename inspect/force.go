@@ -16,27 +16,28 @@ import (
 // with all its readers or its writer, or all held permits of its semaphore. It returns nil for a path that is free. It is
 // Redisson's forceUnlock.
 //
-// It is for people and programs that know that the holder is gone: a holder that is still at work no longer excludes others.
+// Use it only if you know that the holder is gone: a holder that is still working no longer excludes others.
 //
 // # Details
 //
-// Waiters wake as after any release. The inspector of a registry removes plain locks in the registry's layout only.
+// Waiters wake as after any release. The inspector of a registry removes plain locks only in the registry's layout.
 //
 //   - A holder of the registry that was given to [Of] loses the lock at once: its contexts end with the cause
 //     [lockregistry.ErrLockLost], and its Unlock returns that error.
-//   - Holders of other registries notice at their next renewal or unlock. Within the time of their [lockregistry.WithHandoff],
-//     unlocks that hand the lock to the next goroutine of their process do not notice.
+//   - Holders of other registries notice at their next renewal or unlock. Within the time of their [lockregistry.WithHandoff], an
+//     unlock that hands the lock to the next goroutine of the process does not notice.
 //   - A call of this registry that is granted the lock at this very moment notices as late as holders of other registries.
 //
 // # Errors
 //
-// Each is within a [*lockregistry.LockError]. If the error leaves open whether the lock was removed, holders of the registry lose
-// it all the same.
+// Each is within a [*lockregistry.LockError]. If the error does not say whether the lock was removed, holders of the registry
+// lose it all the same.
 //
 //   - [lockregistry.ErrWrongType], when the key is something else
-//   - [lockregistry.ErrUnavailable], and the error of ctx. The first is also returned when the answer about a lock, or about more
-//     than 100 holds of a semaphore, came so late that a former master may have given it. ForceUnlock does not ask again then,
-//     since a waiter may have the lock by now. Look again, and use [Inspector.ForceUnlockHolder] if the same holder has it.
+//   - [lockregistry.ErrUnavailable], and the error of ctx. ErrUnavailable is also returned if the answer about a lock, or about
+//     more than 100 holds of a semaphore, came so late that a former master may have given it. In that case ForceUnlock does not
+//     ask again, since a waiter may have the lock by now. Look again, and use [Inspector.ForceUnlockHolder] if the same holder
+//     still has it.
 //   - [lockregistry.ErrClosed], for a semaphore of a closed registry
 //   - bad input such as an empty path, and other errors of Redis
 func (i *Inspector) ForceUnlock(ctx context.Context, path string) error {
@@ -47,7 +48,7 @@ func (i *Inspector) ForceUnlock(ctx context.Context, path string) error {
 // it returns [lockregistry.ErrNotOwner], even when the lock is free.
 //
 // Holder is the name in Redis, see [lockregistry.Hold.Holder] and [Holder]: the key's value, a field of the hash in Redisson's
-// format, or a member of a semaphore's set. Of a read-write lock only the hold of this holder is removed: as reader, or, for a
+// format, or a member of a semaphore's set. Of a read-write lock, only the hold of this holder is removed: as reader or, for a
 // field that ends in ":write", as writer. An empty holder is bad input.
 func (i *Inspector) ForceUnlockHolder(ctx context.Context, path, holder string) error {
 	if holder == "" {

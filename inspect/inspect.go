@@ -1,5 +1,5 @@
-// Package inspect shows operators the locks of a prefix, with their holders and waiters in all processes, and frees those whose
-// holders are gone. A service that only locks does not import it.
+// Package inspect shows operators the locks of a prefix, with their holders and waiters in all processes, and frees locks whose
+// holders are gone. A service that only locks need not import it.
 //
 //	inspector := inspect.Of(registry)
 //	for lock, err := range inspector.Locks(ctx) {
@@ -39,24 +39,24 @@ type Inspector struct {
 	found  bool // the layout of a plain lock is found out, since there is no registry
 }
 
-// Of returns the inspector of a registry's locks. The registry's settings limit how long its commands take, and it fails with
-// [lockregistry.ErrClosed] once the registry is closed. R must not be nil.
+// Of returns the inspector of a registry's locks. The registry's settings limit how long its commands take, and the inspector
+// fails with [lockregistry.ErrClosed] once the registry is closed. R must not be nil.
 func Of(r *lockregistry.Registry) *Inspector {
 	return &Inspector{reader: reader{seam.Lockregistry.Parts(r)}}
 }
 
 // New returns an inspector of the locks with the keys "prefix:path" on the server of client, without a registry. It starts
-// nothing, publishes nothing about this process, and knows plain locks in both layouts. It fails when client is nil or prefix is
-// empty.
+// nothing in the background, publishes nothing about this process, and knows plain locks in both layouts. It fails when client is
+// nil or prefix is empty.
 //
 // # Details
 //
 // New does not close the client. Set DisableCache in the client's options. A command waits 5 s for its answer, plus two round
-// trips where these are long.
+// trips if these are long.
 //
-// For a Sentinel client make a registry by [lockregistry.Open], or with [lockregistry.WithSentinels], and use [Of]. Otherwise a
-// master that was frozen and answers again after it was replaced is trusted until the client leaves it. So a lock that was
-// freed there may not be free on the new master.
+// With Sentinel, make a registry with [lockregistry.Open], or with [lockregistry.WithSentinels], and use [Of]. Otherwise a master
+// that was frozen and answers again after it was replaced is trusted until the client leaves it. So a lock that was freed there
+// may not be free on the new master.
 func New(client rueidis.Client, prefix string) (*Inspector, error) {
 	var err error
 	if client == nil {
@@ -88,10 +88,10 @@ func parts(client rueidis.Client, prefix string) seam.Parts {
 }
 
 // Inspect returns the holders and waiters of path: of its plain lock in either layout, Java's holders included, of its read-write
-// lock, or of its semaphore.
+// lock, or of its semaphore, whichever it is.
 //
 // It only reads, in two round trips, with read-only scripts (EVALSHA_RO, EVAL_RO), so a user without permission to write may call
-// it. Holders and waiters are read at one moment, the labels just after it.
+// it. Holders and waiters are read at one moment, and the labels just after it.
 //
 // # Errors
 //
@@ -116,26 +116,26 @@ func (i *Inspector) inspect(ctx context.Context, path string) (Lock, error) {
 	return i.reader.Lock(ctx, i.key(path))
 }
 
-// Locks iterates over the paths under the prefix that are held or waited for, in no particular order, each once, with the
-// result of [Inspector.Inspect]. A path that is locked throughout is among them; one that is locked or released during the
-// iteration may be.
+// Locks iterates over the paths under the prefix that are held or waited for, in no particular order, each once, with the result
+// of [Inspector.Inspect]. A path that is locked throughout is among them; a path that is locked or released during the iteration
+// may be.
 //
 // # Details
 //
-// Locks finds the paths by SCAN, on each master of a cluster, and yields them as they are found. Paths that processes of this
+// Locks finds the paths with SCAN, on each master of a cluster, and yields them as they are found. Paths that processes of this
 // library have held or waited for longer than a second come first, without a SCAN: each registry keeps a record of them in Redis,
-// and Redis has a list of these registries. Keys that are not locks are left out, and so are plain locks whose holder's name does
-// not follow the pattern of this library, Spring or Redisson.
+// and Redis has a list of these registries. Keys that are not locks are left out, as are plain locks whose holder's name does not
+// follow the pattern of this library, Spring or Redisson.
 //
-// SCAN goes through all keys of the database, in steps of about two milliseconds of the server at most. The first 125 000 keys
-// take a fraction of a second, without pauses. Further steps are spread out to take a tenth of one of the server's cores, by
-// its own clock. The caller should pause between passes, too.
+// SCAN goes through all keys of the database, in steps that take at most about two milliseconds of the server's time. The first
+// 125 000 keys take a fraction of a second, without pauses. Further steps are spread out to take a tenth of one of the server's
+// cores, by its own clock. The caller should also pause between passes.
 //
-// SCAN shows a user the names of all keys, whatever key patterns the user's permissions have.
+// SCAN shows a user the names of all keys, whatever key patterns the user is permitted.
 //
 // # Errors
 //
-// An error ends the iteration and comes last: the error of ctx, [lockregistry.ErrUnavailable], [lockregistry.ErrClosed], or
+// An error ends the iteration, and is yielded last: the error of ctx, [lockregistry.ErrUnavailable], [lockregistry.ErrClosed], or
 // another error of Redis. To stop sooner, break out of the loop.
 func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
@@ -153,15 +153,15 @@ func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
 //
 // # Details
 //
-// Deadlocks reads the records that the registries keep in Redis, so it finds a call once it has waited for one to two seconds.
-// When the first pass shows a cycle, it checks again half a second later.
+// Deadlocks reads the records that the registries keep in Redis, so it finds a call once the call has waited for one to two
+// seconds. If the first pass shows a cycle, Deadlocks checks again half a second later.
 //
-// A call that waits for permits of a semaphore is in a cycle only while each hold of these permits belongs to a call in such a
+// A call that waits for permits of a semaphore is in a cycle only while every hold of these permits belongs to a call in such a
 // cycle. A hold belongs to a call that has the hold's context, see [lockregistry.Hold.Context].
 //
-// It sees no calls of Java or of older versions of this library, and no paths of other prefixes.
+// Deadlocks does not see calls of Java or of older versions of this library, or paths of other prefixes.
 //
-// It uses SCAN, takes as long as [Inspector.Locks], and returns the same errors.
+// Deadlocks uses SCAN, takes as long as [Inspector.Locks], and returns the same errors.
 func (i *Inspector) Deadlocks(ctx context.Context) ([]observe.Deadlock, error) {
 	found, errs := DeadlocksOf(ctx, i)
 	return found[0], errs[0]

@@ -15,9 +15,9 @@ type Lock struct {
 	// the beginning of the key.
 	Kind observe.Kind
 
-	// Layout is the format of the key: for a plain lock the one found, or the registry's when Redis has no such key; for a
-	// read-write lock Redisson's; for a semaphore the registry's, since it has one format in both. An inspector without a
-	// registry says Spring's then.
+	// Layout is the format of the key. For a plain lock it is the one found, or the registry's if Redis has no such key; for a
+	// read-write lock it is Redisson's; for a semaphore it is the registry's, since semaphores have the same format in both.
+	// Where it would be the registry's, an inspector without a registry says Spring's.
 	Layout observe.Layout
 
 	Permits int // of a semaphore: all of its permits, held or not
@@ -28,8 +28,8 @@ type Lock struct {
 	Waiters     []Waiter // the first 100 in the order of the queue
 	WaiterCount int      // all of them
 
-	// TooLong names what is longer in Redis than this package or its peers make it: "key", "token", "holder", "waiter" or
-	// "record". Of a name that is too long, only the beginning is read; of anything else, nothing.
+	// TooLong names whatever is longer in Redis than this package or its peers make it: "key", "token", "holder", "waiter" or
+	// "record". If a name is too long, only its beginning is read; if anything else is, it is not read at all.
 	TooLong []string
 }
 
@@ -42,9 +42,9 @@ type Holder struct {
 	Shared  bool          // it is a reader
 	Permits int           // of a semaphore: how many the holder has
 
-	// Since is when the hold was asked for, by the wall clock of its process: for a call that waited in the queue, when it
-	// began to wait, or to wait again. The hold may have been handed to other goroutines since. Zero: not known, as for Java
-	// and older versions.
+	// Since is when the call asked for the hold, by the wall clock of its process. For a call that waited in the queue, it is
+	// when the call began to wait, or to wait again. The hold may have been handed to other goroutines since. Zero: not known, as
+	// for Java and older versions.
 	Since time.Time
 
 	// Granted is when the owner got the lock, by the wall clock of its process, as of a second ago. Zero: not known, as for a hold
@@ -60,12 +60,12 @@ type Holder struct {
 	// renewed. See Overdue.
 	Renewed time.Duration
 
-	// Silent is for how long the holder's registry has been silent; 0: it is not silent, or that is not known. A registry is
-	// silent when one of its holds that were read is overdue and it has renewed none of them. It is also silent when it has not
+	// Silent is how long the holder's registry has been silent; 0: it is not silent, or that is not known. A registry is silent
+	// when one of its holds that were read is overdue and it has renewed none of them since. It is also silent when it has not
 	// reported for a minute or longer. Then its process is probably dead or frozen, whether or not it renews this hold.
 	Silent time.Duration
 
-	Lease time.Duration // what is left of the lease; negative: it never ends
+	Lease time.Duration // the rest of the lease; negative: it never ends
 	Kept  bool          // the lock was released, and [lockregistry.AtLeast] keeps the path taken
 
 	// Token is the last fencing token drawn for the path; 0: none. Tokens are drawn in blocks of 100: the owner's is at most 99

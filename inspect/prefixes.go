@@ -22,9 +22,9 @@ type Found struct {
 	Lock Lock
 }
 
-// LocksOf is [Inspector.Locks] for several inspectors. Those with the same client share one pass of SCAN, so that many prefixes
-// of a database cost the server little more than one. Inspectors with different clients run one after another. A prefix that
-// begins with another one and a colon gets a pass of its own.
+// LocksOf is [Inspector.Locks] for several inspectors. Inspectors with the same client share one pass of SCAN, so that many
+// prefixes of a database cost the server little more than one. Inspectors with different clients run one after another. A prefix
+// that begins with another one and a colon gets a pass of its own.
 //
 // An error concerns one inspector, Found.Of, which yields nothing more. The others continue.
 func LocksOf(ctx context.Context, inspectors ...*Inspector) iter.Seq2[Found, error] {

@@ -1,5 +1,5 @@
 // Package leader elects a leader among the processes that share a lock registry's prefix: one process at a time runs a function,
-// and another one takes over when it ends.
+// and another process takes over when the first one ends.
 //
 //	candidate, err := leader.New(registry, "billing", func(ctx context.Context) error {
 //		return bill(ctx) // until ctx ends
@@ -58,11 +58,11 @@ type term struct {
 	cancel context.CancelCauseFunc
 }
 
-// New makes a candidate for a role. Role is the path of the lock in r, so its key is prefix + ":" + role; Spring's default role
+// New makes a candidate for a role. Role is the path of the lock in r, so its key is prefix + ":" + role. Spring's default role
 // is "leader". New does not talk to Redis, and there is nothing to close.
 //
 // Lead does the leader's work, in the goroutine of [Candidate.Run]. It is called once for each term. It must return when its
-// context ends: until then the lock is kept and renewed, so no other candidate can lead, and Run does not return.
+// context ends: until lead returns, the lock is kept and renewed, so no other candidate can lead, and Run does not return.
 //
 // # Details
 //
@@ -75,15 +75,15 @@ type term struct {
 //
 // What lead returns decides what follows:
 //
-//   - nil resigns: Run returns nil, and the candidate leads no more until it is run again.
-//   - An error gives the leadership up: the lock is released, and the candidate campaigns again after a pause, see [WithBackoff].
-//   - Once its context has ended, the cause decides instead. After a loss the candidate campaigns again at once, after Yield
-//     after the shortest pause. Run returns when its own context has ended or the registry is closed.
+//   - nil resigns: Run returns nil, and the candidate no longer leads until it is run again.
+//   - An error gives up the leadership: the lock is released, and the candidate campaigns again after a pause, see [WithBackoff].
+//   - Once its context has ended, the cause decides instead. After a loss, the candidate campaigns again at once; after Yield, it
+//     does so after the shortest pause. Run returns when its own context has ended or the registry is closed.
 //
 // # Errors
 //
-// New fails when r or lead is nil, role is empty or cannot be a lock's path, or an option is nil or out of its bounds. The error
-// lists all that is wrong.
+// New fails when r or lead is nil, role is empty or cannot be a lock's path, or an option is nil or out of bounds. The error
+// lists everything that is wrong.
 func New(r *lockregistry.Registry, role string, lead func(context.Context) error, opts ...Option) (*Candidate, error) {
 	s, bad := settingsOf(opts)
 	c := &Candidate{settings: s, reg: r, role: role, lead: lead}
@@ -107,21 +107,21 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 	return c, nil
 }
 
-// Run campaigns and leads, until lead resigns or ctx ends. To stop a leader, end ctx: lead returns, the lock is released, and the
-// next candidate leads. The release takes a second at most, as [lockregistry.Hold.Release] does.
+// Run campaigns and leads until lead resigns or ctx ends. To stop a leader, end ctx: lead returns, the lock is released, and the
+// next candidate leads. The release takes at most a second, like [lockregistry.Hold.Release].
 //
 // # Details
 //
-// While another candidate leads, Run waits in the lock's queue. While Redis cannot be reached, Run retries with a backoff from
-// 50 ms to a second, less up to a quarter at random. Each term is a [lockregistry.Hold], so it excludes all other owners, other
-// candidates of the registry included.
+// While another candidate leads, Run waits in the lock's queue. While Redis cannot be reached, Run retries with a backoff from 50
+// ms to a second, minus a random part of up to a quarter. Each term is a [lockregistry.Hold], so it excludes all other owners,
+// other candidates of the registry included.
 //
 // When lead or a callback panics, the lock is released, and the panic passes through Run. Then the candidate can be run again.
 //
 // # Errors
 //
-// Run returns nil when lead resigned and the lock was released. Otherwise it returns one of these, joined with the errors of lead
-// and of the release if they add something:
+// Run returns nil if lead resigned and the lock was released. Otherwise it returns one of these, joined with the errors of lead
+// and of the release if they add anything:
 //
 //   - the error of ctx, and its cause, when ctx has ended
 //   - [lockregistry.ErrClosed], when the registry is closed; Run notices it at the end of a pause, see [WithBackoff]
@@ -129,7 +129,7 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 //   - [ErrRunning], while an earlier call of Run has not returned
 //   - after a resignation, the error of the release: with [lockregistry.ErrLockLost] another candidate may have led at the same
 //     time
-//   - an error about a nil context
+//   - an error that says that ctx is nil
 //
 // Other errors do not end Run; [OnFailed] and [OnRevoked] get them.
 func (c *Candidate) Run(ctx context.Context) error {
@@ -268,12 +268,12 @@ func (t *term) verdict(ctx context.Context, returned error) (outcome, error) {
 	}
 }
 
-// Yield ends the leadership, so that another candidate can take over. It does nothing when the candidate does not lead. Yield
-// waits for none of what follows, so lead may call it, too:
+// Yield ends the leadership, so that another candidate can take over. It does nothing if the candidate does not lead. It does not
+// wait for the following steps, so lead itself may call it:
 //
 //  1. Lead's context ends with the cause [ErrYielded].
 //  2. When lead returns, the lock is released.
-//  3. After the shortest pause of [WithBackoff] the candidate campaigns again.
+//  3. After the shortest pause of [WithBackoff], the candidate campaigns again.
 func (c *Candidate) Yield() {
 	if t := c.term.Load(); t != nil {
 		t.cancel(ErrYielded)
@@ -291,12 +291,12 @@ func (c *Candidate) IsLeader() bool {
 // takes. The name is empty when no candidate leads. Another candidate may lead by the time Current returns. To know whether this
 // process leads, use [Candidate.IsLeader].
 //
-// A Java leader is named by its registry's client id. A leader of this package has a new name each term, which begins with its
+// The name of a Java leader is its registry's client id. A leader of this package has a new name each term, which begins with its
 // registry's client id, see [lockregistry.WithClientID].
 //
 // # Errors
 //
-// Each is within a [*lockregistry.LockError], except an error about a nil registry: the error of ctx, [lockregistry.ErrClosed],
+// Each is within a [*lockregistry.LockError], except the error for a nil registry: the error of ctx, [lockregistry.ErrClosed],
 // [lockregistry.ErrUnavailable], [lockregistry.ErrWrongType], bad input such as an empty role, and other errors of Redis.
 func Current(ctx context.Context, r *lockregistry.Registry, role string) (string, error) {
 	if r == nil {

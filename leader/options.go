@@ -82,8 +82,8 @@ func OnGranted(f func(ctx context.Context)) Option {
 //
 // # Details
 //
-// Another candidate may lead when f is called. So work that must end before then belongs in lead. A callback that blocks delays
-// this candidate's next campaign and the return of Run, but no other candidate.
+// Another candidate may already lead when f is called. So work that must end before then belongs in lead. A callback that blocks
+// delays this candidate's next campaign and the return of Run, but no other candidate.
 //
 // Err says why the term ended, joined with the errors of lead and of the release: nil after a resignation, an error of lead,
 // [ErrYielded], [lockregistry.ErrLockLost], [lockregistry.ErrClosed], or the error of Run's context. An error of lead after which
@@ -95,19 +95,19 @@ func OnRevoked(f func(err error)) Option { return newOption(func(s *settings) { 
 //
 // # Details
 //
-//   - Err is [lockregistry.ErrTaken] when another candidate leads. F gets it once in each campaign, then the candidate waits;
+//   - Err is [lockregistry.ErrTaken] when another candidate leads. F gets it once in each campaign, before the candidate waits.
 //     Spring reports it at each heartbeat.
-//   - Err is the error of Redis, such as [lockregistry.ErrUnavailable], at each attempt that fails with it.
+//   - Otherwise err is the error of Redis, such as [lockregistry.ErrUnavailable]. F gets it at each attempt that fails with it.
 //
 // Outages of Redis are not reported while the candidate waits behind a leader.
 func OnFailed(f func(err error)) Option { return newOption(func(s *settings) { s.failed = f }) }
 
 // WithBackoff sets how long the candidate pauses after an error of lead, so that others can lead: least at first, doubling each
-// time up to most. Both must be positive, and least not above most. Default: 500 ms, enough for a Java candidate that polls
-// every 100 ms, and 30 s. Spring's pause is busyWaitMillis, 50 ms.
+// time up to most. Both must be positive, and least must not exceed most. Default: 500 ms, which is enough for a Java candidate
+// that polls every 100 ms, and 30 s. Spring's pause is busyWaitMillis, 50 ms.
 //
-// The pause is least again after [Candidate.Yield], after a lock that was lost sooner than least, and after a term that lasted
-// for most or longer.
+// The pause is least again after [Candidate.Yield], after a term whose lock was lost before least had passed, and after a term
+// that lasted for most or longer.
 func WithBackoff(least, most time.Duration) Option {
 	return newOption(func(s *settings) { s.least, s.most = least, most })
 }
