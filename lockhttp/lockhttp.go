@@ -1,5 +1,5 @@
-// Package lockhttp answers HTTP requests under a lock: a middleware that locks a path taken from the request, and the status that
-// says what became of the lock. It needs nothing but the standard library.
+// Package lockhttp answers HTTP requests under a lock. It has a middleware that locks a path taken from the request, and the
+// status that tells the client what happened with the lock. It needs only the standard library.
 //
 //	ship := lockhttp.Middleware{
 //		Locks:   locks, // a *lockregistry.Registry
@@ -8,7 +8,8 @@
 //	}
 //	mux.Handle("POST /orders/{id}/ship", ship.Handler(shipOrder))
 //
-// Handler fits every router that takes func(http.Handler) http.Handler, such as chi, and Echo through its WrapMiddleware.
+// Handler works with every router that takes func(http.Handler) http.Handler, such as chi, and with Echo through its
+// WrapMiddleware.
 package lockhttp
 
 import (
@@ -28,14 +29,14 @@ import (
 //   - 409 Conflict for [lockregistry.ErrTaken]: another owner had the lock until the call's wait was over
 //   - 503 Service Unavailable for [lockregistry.ErrUnavailable], [lockregistry.ErrClosed] and [lockregistry.ErrCapacity], and
 //     when the context of a call that locks has ended: nothing was done, and the same request may succeed later
-//   - 500 Internal Server Error for all others
+//   - 500 Internal Server Error for all other errors
 //
 // # Details
 //
-// Errors of Unlock, Release and Renew are 500, ErrUnavailable too. They occur once the work has begun or is done, so a client
-// must not be told to send the request again. [lockregistry.ErrLockLost] is 500, since another owner may have worked at the
-// same time. A joined error, as Do returns it, has the status of its [lockregistry.LockError]; of several, 500 comes first: so
-// it is 500 when the lock of a nested call was taken, and the outer lock could not be released.
+// Errors of Unlock, Release and Renew are 500, even ErrUnavailable. They occur once the work has begun or is done, so a client
+// must not be told to send the request again. [lockregistry.ErrLockLost] is 500, since another owner may have worked at the same
+// time. A joined error, as Do returns it, has the status of its [lockregistry.LockError]. If it has several, 500 comes first: for
+// instance when the lock of a nested call was taken, and the outer lock could not be released.
 func Status(err error) int {
 	var failed *lockregistry.LockError
 	is := errors.As(err, &failed)
@@ -71,8 +72,8 @@ func held(err error) bool {
 	}
 }
 
-// Error answers a request with the [Status] of an error and a line of text, which names neither the lock nor the server. With 503
-// it asks the client to try again after a second. Like [http.Error] it does not end the request.
+// Error answers a request with the [Status] of an error and a line of text that names neither the lock nor the server. With 503,
+// it asks the client to try again after a second. Like [http.Error], it does not end the request.
 func Error(w http.ResponseWriter, err error) {
 	status, text := Status(err), "internal error"
 	switch status {
@@ -93,7 +94,7 @@ type Locks interface {
 	Acquire(ctx context.Context, path string, opts ...lockregistry.LockOption) (*lockregistry.Hold, error)
 }
 
-// Middleware has handlers work under a lock. Its fields must not change once it is in use.
+// Middleware makes handlers work under a lock. Its fields must not change once it is in use.
 type Middleware struct {
 	// Locks is the registry. Required.
 	Locks Locks
@@ -101,8 +102,8 @@ type Middleware struct {
 	// Path returns the lock's path for a request. A request with an empty path is served without a lock. Required.
 	Path func(*http.Request) string
 
-	// Options are those of [lockregistry.Registry.Acquire]. Without Wait and NoWait a request waits until its context ends, which
-	// is when the client gives up: set [lockregistry.Wait].
+	// Options are those of [lockregistry.Registry.Acquire]. Without Wait and NoWait, a request waits until its context ends,
+	// which is when the client gives up. So set [lockregistry.Wait].
 	Options []lockregistry.LockOption
 
 	// Failed gets each error, before the answer if there is none yet, and may log it. Optional.
@@ -117,15 +118,15 @@ type Middleware struct {
 //
 // # Details
 //
-// If the lock is lost before next has begun to answer, the client gets 500, and what next writes then is dropped: Write returns
-// an error that matches ErrLockLost. An answer that has begun cannot be taken back. So a handler should do its work before it
-// answers.
+// If the lock is lost before next has begun to answer, the client gets 500, and anything that next writes after that is dropped:
+// Write returns an error that matches ErrLockLost. An answer that has begun cannot be taken back. So a handler should do its work
+// before it answers.
 //
-// When a handler writes nothing, and so answers 200, its lock is released before the answer: a loss that only Redis knows of is
-// then found in time, too. Some routers, such as Echo, answer for a handler that returned an error, and do so after the
-// middleware has returned. Their answer is the same as without the middleware, unless the lock was lost.
+// If a handler writes nothing, and so answers 200, its lock is released before the answer, so that a loss which only Redis knows
+// about is also found in time. Some routers, such as Echo, answer on behalf of a handler that returned an error, and do so after
+// the middleware has returned. Their answer is the same as without the middleware, unless the lock was lost.
 //
-// When the release itself fails for another reason, the work is done, and the answer stays as it is.
+// If the release fails for any other reason, the work is done, and the answer stays as it is.
 func (m Middleware) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := m.Path(r)

@@ -1,5 +1,5 @@
-// Package locktest has lock registries for tests, on a Redis server that is embedded in the test. Nothing has to be installed or
-// started, and tests can run in parallel.
+// Package locktest makes lock registries for tests, on a Redis server that is embedded in the test. Nothing has to be installed
+// or started, and tests can run in parallel.
 //
 //	func TestBusy(t *testing.T) {
 //		locks := locktest.New(t)
@@ -10,19 +10,19 @@
 //		}
 //	}
 //
-// It works in real time and in the fake time of testing/synctest, where leases, waits and timeouts pass at once: call [New]
-// within the bubble, with the T of the bubble. No sockets are used.
+// It works in real time, and in the fake time of testing/synctest, where leases, waits and timeouts take no real time: call [New]
+// within the bubble, with the bubble's T. No sockets are used.
 //
 // # Limits
 //
-// The server is miniredis. It lacks three things that lock registries use or could use on a real server:
+// The server is miniredis. It lacks three things that lock registries use, or could use, on a real server:
 //
 //   - Tracking (client-side caching). A waiter is not notified of a key that is deleted without a message, as by Spring's
-//     SPIN_LOCK, and finds out by polling.
+//     SPIN_LOCK. It finds out by polling.
 //   - WAIT. There are no replicas: WAIT returns 0 at once.
 //   - Clusters, Sentinel, access lists and eviction.
 //
-// Test those, and how fast things are, on a real server.
+// Use a real server to test those, and to measure performance.
 package locktest
 
 import (
@@ -63,7 +63,7 @@ type Registry struct {
 	network  *network
 }
 
-// New returns a registry on a new embedded server. Both are closed at the end of the test, after functions that are registered
+// New returns a registry on a new embedded server. Both are closed at the end of the test, after any functions that you register
 // with Cleanup later. It takes the options of [lockregistry.New], with the same defaults, such as a lease of 60 s. Invalid
 // options end the test with Fatal, so call New from the test's own goroutine.
 func New(tb testing.TB, opts ...lockregistry.Option) *Registry {
@@ -76,8 +76,8 @@ func New(tb testing.TB, opts ...lockregistry.Option) *Registry {
 	return newRegistry(tb, redis, stranger, opts)
 }
 
-// Peer returns a registry that acts as another process: on the same server, with its own connection. It has the options of r,
-// then opts. Call it from the test's own goroutine, like [New].
+// Peer returns a registry that acts as another process, on the same server, with its own connection. It has the options of r,
+// followed by opts. Call it from the test's own goroutine, like [New].
 func (r *Registry) Peer(opts ...lockregistry.Option) *Registry {
 	r.tb.Helper()
 	return newRegistry(r.tb, r.redis, r.stranger, slices.Concat(r.opts, opts))
@@ -118,11 +118,11 @@ func connect(tb testing.TB, dial func(context.Context) (net.Conn, error)) rueidi
 }
 
 // Lose makes this registry lose the lock of path, plain or read-write, as if its lease had just ended. When Lose returns, the
-// contexts of the hold have ended with the cause [lockregistry.ErrLockLost], and others can get the lock. Unlock will return
-// ErrLockLost, too.
+// contexts of the hold have ended with the cause [lockregistry.ErrLockLost], and others can get the lock. Unlock will also return
+// ErrLockLost.
 //
 // The registry must hold the lock, and be connected. [inspect.Inspector.ForceUnlock] does the same for the holds of a semaphore.
-// To lose a lock as in production, let its lease pass: in fake time that takes no time.
+// To lose a lock as in production, let its lease pass, which takes no time in a bubble.
 func (r *Registry) Lose(path string) {
 	r.tb.Helper()
 	pair := r.ReadWrite(path)
@@ -167,7 +167,7 @@ return 1`
 // Spring's PUB_SUB_LOCK, or Redisson with [lockregistry.WithRedissonLayout]. Use [Registry.Peer] for a process with this library,
 // and for read-write locks.
 //
-// The lock must be free. The stranger holds it until release is called, or until the lease is over; to simulate a crash, do not
+// The lock must be free. The stranger holds it until you call release, or until the lease is over; to simulate a crash, do not
 // call release. It has a connection of its own, so [Registry.Disconnect] and [Registry.Hang] do not affect it. The lease is in
 // whole milliseconds, at least one. Release may be called from any goroutine; further calls do nothing.
 func (r *Registry) HoldElsewhere(path string, lease time.Duration) (release func()) {

@@ -12,17 +12,17 @@ import (
 // need Redis return an error that matches [lockregistry.ErrUnavailable], at once unless they wait.
 //
 // Locks that the registry holds stay held until their leases are over. Peers stay connected: to simulate a server that is down,
-// disconnect them, too.
+// also disconnect them.
 func (r *Registry) Disconnect() { r.network.disconnect() }
 
-// Hang makes Redis silent for this registry until [Registry.Reconnect], like a frozen server or a network that loses everything:
+// Hang makes Redis silent for this registry until [Registry.Reconnect], like a frozen server or a network that drops everything:
 // connections stay, new ones can be made, and nothing is answered. Peers are not affected.
 //
 // Calls that need Redis return an error that matches [lockregistry.ErrUnavailable] after [lockregistry.WithCommandTimeout], by
 // default 5 s or a third of the lease. Set it to a few milliseconds for a test in real time.
 func (r *Registry) Hang() { r.network.hang() }
 
-// Reconnect ends [Registry.Disconnect] or [Registry.Hang]. When it returns the registry is connected again.
+// Reconnect ends [Registry.Disconnect] or [Registry.Hang]. When it returns, the registry is connected again.
 //
 // Commands that were lost in between are not repeated, so a lock may be lost. A lock whose Unlock failed is removed a moment
 // later.

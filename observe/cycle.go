@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Deadlock is a cycle of calls that wait for each other: each for a path that the next one holds, the last one for a path of the
-// first. A reader may also wait for a writer that waits before it. Then that writer is the next call, and need not hold the path.
+// Deadlock is a cycle of calls that wait for each other: each waits for a path that the next one holds, and the last one for a
+// path that the first one holds. A reader may also wait for a writer that waits ahead of it. Then that writer is the next call,
+// and need not hold the path.
 type Deadlock struct {
 	Waits []DeadlockWait
 }
@@ -23,8 +24,8 @@ type DeadlockWait struct {
 	Since time.Time // when it began to wait
 }
 
-// String describes the cycle in one line: who holds and waits for which path, with the labels if several processes take part.
-// Paths are quoted.
+// String describes the cycle in one line: which owner holds and waits for which path, with the labels if several processes take
+// part. Paths are quoted.
 func (d Deadlock) String() string {
 	several := slices.ContainsFunc(d.Waits, func(w DeadlockWait) bool { return w.Label != d.Waits[0].Label })
 	var b strings.Builder

@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// Observer has functions that are called when something happens inside a registry: see [lockregistry.WithObserver]. Any of its
-// functions may be nil. They may be called by many goroutines at the same time. A panic in any of them is recovered and logged.
+// Observer has functions that are called when something happens inside a registry, see [lockregistry.WithObserver]. Any of them
+// may be nil. They may be called by many goroutines at the same time. A panic in any of them is recovered and logged.
 //
 // # Details
 //
-// Acquired and Released are about a call. The call's goroutine runs them, with the call's context, when the outcome is known.
+// Acquired and Released are about a call. The call's goroutine runs them, with the call's context, once the outcome is known.
 // They delay only that call, but the lease of the new hold is already running while Acquired runs. If one of them ends the
-// goroutine, with [runtime.Goexit], the call has released what it had got.
+// goroutine with [runtime.Goexit], the call releases what it has acquired.
 //
 // The others are about events in the background. One goroutine calls them one after another, in the order of the events and of
-// the lines of [lockregistry.WithLogger]. They delay only each other. Events that come while 1024 wait are dropped, which is
+// the lines of [lockregistry.WithLogger]. They delay only each other. Events that arrive while 1024 wait are dropped, which is
 // logged.
 type Observer struct {
 	// Acquired is called for each call that asked for a lock, whether or not it got it: Lock, TryLock, Do, Acquire, Once, and
 	// calls that use them. AcquireAll counts as one call for each path.
 	Acquired func(ctx context.Context, a Acquired)
 
-	// Released is called for each hold that its last owner has released, by Unlock or Release, or at the end of Do and Once. Ctx
+	// Released is called for each hold that its last owner has released, by Unlock or Release, or at the end of Do or Once. Ctx
 	// may have ended.
 	Released func(ctx context.Context, r Released)
 
 	// Lost is called once for each hold that was lost, when the loss is noticed, whether or not the hold is ever released.
 	Lost func(l Lost)
 
-	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again. In a cluster it
-	// is called when they fail at the first master, and when they no longer fail at any.
+	// Renewing is called when renewals and removals in the background begin to fail, and when they succeed again. In a cluster,
+	// it is called when they fail at the first master, and when they no longer fail at any.
 	Renewing func(r Renewing)
 
 	// Deadlocked is called once for each cycle that is found: calls that wait for each other, see [lockregistry.ErrDeadlock].
@@ -96,14 +96,14 @@ type How uint8
 
 // The ways to get a lock, as far as this process can know them.
 const (
-	HowNone         How = iota // it did not
+	HowNone         How = iota // it did not get it
 	HowFree                    // the lock was free
-	HowAgain                   // its owner had it already
+	HowAgain                   // its owner already had it
 	HowShared                  // a reader joined others of this process
 	HowHandedOver              // a goroutine of this process handed it off
 	HowGranted                 // another process's release made the call the owner
 	HowFoundFree               // the call waited, and found the lock free when it polled
-	HowFoundExpired            // the same, when the lease of its holder was over
+	HowFoundExpired            // the same, but because the holder's lease was over
 )
 
 var hows = [...]string{"none", "free", "again", "shared", "handed_over", "granted", "found_free", "found_expired"}
@@ -128,8 +128,8 @@ const (
 	EndReleased   End = iota // its key was removed, or a waiter of another process owns it now
 	EndHandedOver            // the next goroutine of this process has it
 	EndKept                  // its path stays taken, see [lockregistry.AtLeast]
-	EndLost                  // it was lost before
-	EndUnknown               // not known: whether its key was removed (the registry tries again), or whether it was lost before
+	EndLost                  // it had already been lost
+	EndUnknown               // not known: whether its key was removed (the registry tries again), or whether it had been lost
 )
 
 var ends = [...]string{"released", "handed_over", "kept", "lost", "unknown"}

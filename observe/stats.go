@@ -10,13 +10,14 @@ type Stats struct {
 	Tickets int // how many of them have a place in a queue in Redis
 
 	// Removals is the number of paths, and of holds of semaphores and read-write locks, that the registry removes in the
-	// background, and whose removal Redis has not confirmed. While Redis answers, a removal takes a round trip. So a number that
-	// stays or grows means that removals fail. A confirmed removal does not count, although the registry repeats it for a while
-	// in case a late command sets the key again.
+	// background, and whose removal Redis has not confirmed. While Redis answers, a removal takes a round trip, so a number that
+	// stays up or grows means that removals fail. A confirmed removal does not count, although the registry repeats it for a
+	// while in case a late command sets the key again.
 	Removals int
 
-	// Oldest is the age of the oldest hold, since its owner got it; if readers share it, since the first of them did. It is 0
-	// without holds. A hold much older than its work takes belongs to an owner that hangs or forgot to unlock.
+	// Oldest is the age of the oldest hold, counted from when its owner got it or, if readers share it, from when the first of
+	// them did. It is 0 without holds. A hold that is much older than its work takes belongs to an owner that hangs or forgot to
+	// unlock.
 	Oldest time.Duration
 
 	// OldestWait is how long the oldest call that is still waiting has waited; 0 if none waits. A call waits for goroutines of
@@ -24,7 +25,7 @@ type Stats struct {
 	OldestWait time.Duration
 
 	Handoffs uint64      // holds handed from one goroutine of this process to the next
-	Windows  uint64      // times that a waiting call left a free lock to callers without a place in the queue, in Java say
+	Windows  uint64      // times that a waiting call left a free lock to callers without a place in the queue, such as Java
 	Wakeups  Wakeups     // since the registry was made; Messages counts only messages that made a call the owner
 	Nodes    []NodeStats // by address
 }
@@ -41,11 +42,11 @@ type NodeStats struct {
 	Lost    uint64    // connections for wake-ups lost since the first call waited
 	Waiters int       // calls of this registry that rely on it for wake-ups
 
-	// LastAnswer is when the server last answered a command about a lock, of any registry on the client; zero if it never did.
+	// LastAnswer is when the server last answered a command about a lock, from any registry on the client; zero if it never did.
 	LastAnswer time.Time
 
 	// RenewalsFailing and RemovalsFailing are when renewals and removals in the background began to fail; zero if they do not
-	// fail. A success resets them, and so does a minute without an attempt, for instance when all holds were released.
+	// fail. A success resets them, and so does a minute without an attempt, for instance once all holds have been released.
 	RenewalsFailing time.Time
 	RemovalsFailing time.Time
 }
