@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/leader"
 )
 
-// ErrNotLeader makes gocron skip a job on this node: another node leads, or none.
+// ErrNotLeader makes gocron skip a job on this node: another node leads, or none does.
 var ErrNotLeader = errors.New("this node does not lead")
 
 // Elector is a [gocron.Elector], for [gocron.WithDistributedElector]: one node runs all jobs until it stops or fails. Make it
@@ -21,7 +21,7 @@ type Elector struct{ candidate *leader.Candidate }
 var _ gocron.Elector = (*Elector)(nil)
 
 // NewElector makes an Elector, with a candidate of package leader for the role. It takes the options of [leader.New], and fails
-// as leader.New does: when r is nil, role is empty, or an option is out of its bounds. It does not talk to Redis.
+// as leader.New does: when r is nil, role is empty, or an option is out of bounds. It does not talk to Redis.
 func NewElector(r *lockregistry.Registry, role string, opts ...leader.Option) (*Elector, error) {
 	c, err := leader.New(r, role, func(ctx context.Context) error {
 		<-ctx.Done()
@@ -33,11 +33,11 @@ func NewElector(r *lockregistry.Registry, role string, opts ...leader.Option) (*
 	return &Elector{c}, nil
 }
 
-// Run campaigns for the role, and keeps it, until ctx ends or the registry is closed. Then it returns the reason, see
+// Run campaigns for the role and keeps it until ctx ends or the registry is closed. Then it returns the reason, see
 // [leader.Candidate.Run]. It blocks, so run it in a goroutine. Once it has returned, this node no longer campaigns.
 //
-// Gocron asks whether this node leads before each run, not during it. So stop in this order, or other nodes run jobs while this
-// one is still running some:
+// Gocron asks whether this node leads before each run, not during it. So stop in this order; otherwise other nodes run jobs while
+// this one is still running some:
 //
 //  1. Shut the scheduler down, which waits for the jobs.
 //  2. End ctx.

@@ -1,5 +1,5 @@
-// Package gocronlock runs the jobs of [gocron] schedulers on one node of several, with the locks of a lock registry. With a
-// [Locker] each run of a job may be on another node; with an [Elector] one node runs all jobs until it stops.
+// Package gocronlock runs the jobs of [gocron] schedulers on one of several nodes, with the locks of a lock registry. With a
+// [Locker], each run of a job may be on a different node. With an [Elector], one node runs all jobs until it stops.
 //
 //	locker := gocronlock.NewLocker(registry, lockregistry.AtLeast(54*time.Minute))
 //	_, err = scheduler.NewJob(
@@ -30,7 +30,7 @@ const defaultLeast = 500 * time.Millisecond
 // Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and [gocron.WithDistributedJobLocker]. Make it with
 // [NewLocker]. It is safe for use by many goroutines, and for many jobs.
 //
-// The path of a job's lock is the job's name. Name your jobs: without [gocron.WithName] gocron takes the function's name.
+// The path of a job's lock is the job's name. Name your jobs: without [gocron.WithName], gocron uses the function's name.
 type Locker struct {
 	reg    *lockregistry.Registry
 	opts   []lockregistry.LockOption
@@ -42,15 +42,15 @@ var _ gocron.Locker = (*Locker)(nil)
 // NewLocker makes a Locker that uses the locks of r. It takes the options of [lockregistry.Lock.Acquire] except Wait:
 //
 //   - [lockregistry.AtLeast] keeps a job's lock taken for some time, even if the job ends sooner. It must be longer than the
-//     difference between the nodes' clocks, or a short job runs on two nodes, and shorter than the job's period less that
-//     difference, or the next run is skipped. Nine tenths of the period are a good choice, with a locker for each period.
-//     Default: 500 ms, which suits periods of a second or more.
+//     difference between the nodes' clocks, or a short job runs on two nodes. It must be shorter than the job's period minus that
+//     difference, or the next run is skipped. Nine tenths of the period is a good choice, with a locker for each period. Default:
+//     500 ms, which suits periods of a second or more.
 //   - [lockregistry.Lease] sets the lease: how long a crash keeps the job from running. Default: the registry's lease.
-//   - [lockregistry.AtMost] limits how long a run that hangs keeps others out. Set it longer than any run: gocron cannot
-//     tell a job that its lock was lost. Default: the lock is renewed for as long as the job runs.
+//   - [lockregistry.AtMost] limits how long a hanging run keeps others out. Set it longer than any run: gocron cannot tell a job
+//     that its lock was lost. Default: the lock is renewed for as long as the job runs.
 //
-// A run that gocron skips after it has the lock, by BeforeJobRunsSkipIfBeforeFuncErrors, counts: the job's lock stays for the
-// time of AtLeast, and no other node runs the job then.
+// If gocron skips a run after it has the lock, because of BeforeJobRunsSkipIfBeforeFuncErrors, the run still counts: the job's
+// lock stays for the time of AtLeast, and no other node runs the job in that time.
 //
 // NewLocker does not talk to Redis. Lock reports a nil registry or a bad option.
 func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locker {
@@ -58,10 +58,10 @@ func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locke
 	return &Locker{reg: r, opts: slices.Concat(first, opts), failed: logged}
 }
 
-// OnUnlockError sets a function that is called when releasing the lock failed after a run of the job key, since gocron drops that
-// error. Call OnUnlockError before the locker is used. Default: the error is logged to [slog.Default].
+// OnUnlockError sets a function that is called when releasing the lock after a run of the job key failed, since gocron ignores
+// that error. Call OnUnlockError before the locker is used. Default: the error is logged to [slog.Default].
 //
-// Err is an error of [lockregistry.Hold.Release]. With [lockregistry.ErrLockLost] another node may have run the job at the same
+// Err is an error of [lockregistry.Hold.Release]. With [lockregistry.ErrLockLost], another node may have run the job at the same
 // time. The scheduler's goroutine for the run calls f, so [gocron.Scheduler.Shutdown] waits for f.
 func (l *Locker) OnUnlockError(f func(key string, err error)) *Locker {
 	if f == nil {
@@ -75,12 +75,12 @@ func logged(key string, err error) {
 	slog.Warn("gocronlock: the lock of a job was not released in order", slog.String("job", key), slog.Any("error", err))
 }
 
-// Lock takes the lock of a job for one run, for gocron. It tries once. On an error gocron skips the run, and calls the listener
+// Lock takes the lock of a job for one run, for gocron. It tries once. On an error, gocron skips the run and calls the listener
 // of [gocron.AfterLockError].
 //
 // # Errors
 //
-// Lock returns the errors of [lockregistry.Lock.Acquire], for instance
+// Lock returns the errors of [lockregistry.Lock.Acquire], for instance these:
 //
 //   - [lockregistry.ErrTaken]: another node runs the job, or did
 //   - [lockregistry.ErrUnavailable]: Redis could not be asked

@@ -9,8 +9,8 @@
 //	}
 //	defer locks.Close()
 //
-// The go-redis client is only read: nothing is sent over it, and it is not closed. The page on operations in the library's
-// documentation lists what each of its settings becomes.
+// The registry only reads the settings of the go-redis client: it sends nothing over the client, and does not close it. The page
+// on operations in the library's documentation lists what becomes of each setting.
 package lockgoredis
 
 import (
@@ -24,24 +24,24 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Open makes a registry whose locks are the keys "prefix:path" in the Redis that rdb is for. It is [lockregistry.Open], which
-// says what ctx, prefix and opts are, and which errors it returns; the settings come from rdb instead of a URL. A
-// [lockregistry.WithClientOption] among opts sees them, and may change them. Close the registry before rdb.
+// Open makes a registry whose locks are the keys "prefix:path" in the Redis that rdb is for. It works like [lockregistry.Open],
+// which describes ctx, prefix, opts and the errors, but takes the settings from rdb instead of a URL. A
+// [lockregistry.WithClientOption] among opts sees the settings, and may change them. Close the registry before rdb.
 //
 // Rdb may be a *redis.Client or a *redis.ClusterClient:
 //
 //   - From redis.NewClient: the registry connects to the same address.
 //   - From redis.NewFailoverClient: each new connection goes to the master that rdb finds at that moment. The registry does not
 //     know the Sentinels. So after a failover it may lock on the former master until that master is demoted or gone, for about
-//     ten seconds if the master was only frozen, and two processes may hold one lock. [OpenFailover] asks the Sentinels; use it
-//     where a lock protects something that matters.
+//     ten seconds if the master was only frozen. In that time two processes may hold the same lock. [OpenFailover] asks the
+//     Sentinels; use it where a lock protects something that matters.
 //   - From redis.NewClusterClient: the registry connects to the masters of the same cluster.
 //
 // # Errors
 //
-// Besides the errors of lockregistry.Open, an error says that rdb cannot be used: it is nil, a *redis.Ring (its keys move
-// silently when a shard is added or fails), a client that reads from replicas, or a cluster client whose ClusterSlots is a
-// function of yours.
+// Open returns the errors of lockregistry.Open, and an error if rdb cannot be used: if it is nil, a *redis.Ring (its keys move
+// silently when a shard is added or fails), a client that reads from replicas, or a cluster client with a ClusterSlots function
+// of your own.
 func Open(
 	ctx context.Context, rdb redis.UniversalClient, prefix string, opts ...lockregistry.Option,
 ) (*lockregistry.Registry, error) {
@@ -56,7 +56,7 @@ func Open(
 //
 // # Errors
 //
-// It returns the errors of [lockregistry.Open], and an error for options that name no Sentinel or no master, or read from
+// It returns the errors of [lockregistry.Open], and an error for options that name no Sentinel or no master, or that read from
 // replicas.
 func OpenFailover(
 	ctx context.Context, o *redis.FailoverOptions, prefix string, opts ...lockregistry.Option,

@@ -11,8 +11,8 @@
 //   - lockregistry.acquire.duration, a histogram: how long calls took, whether or not they got the lock. lockregistry.operation
 //     is [observe.Acquired.Op]; lockregistry.acquire.how is [observe.How], "none" when the call did not get the lock;
 //     error.type
-//   - lockregistry.acquire.local_wait.duration, a histogram: how long calls waited for goroutines of this process, only for
-//     calls that did. lockregistry.operation
+//   - lockregistry.acquire.local_wait.duration, a histogram: how long calls waited for goroutines of this process; it leaves out
+//     calls that did not. lockregistry.operation
 //   - lockregistry.acquire.wakeups, a counter: what woke calls that waited for other processes. lockregistry.wakeup.type is
 //     "message", "change" or "poll", see [observe.Wakeups]
 //   - lockregistry.hold.duration, a histogram: how long locks were held. lockregistry.release.how is [observe.End];
@@ -29,13 +29,12 @@
 //
 // [ReportStats] adds gauges of holds and waiting calls.
 //
-// The span of a call that has waited is called "lockregistry.wait", lasts from the beginning of the call to its end, and has
-// the attributes of lockregistry.acquire.duration. Its parent is the span of the call's context. It is made when the call
+// The span of a call that has waited is called "lockregistry.wait". It lasts from the beginning of the call to its end, and has
+// the attributes of lockregistry.acquire.duration. Its parent is the span of the call's context. It is created when the call
 // ends.
 //
-// Error.type is the kind of error: "taken", "unavailable" (also together with the end of a context), "canceled",
-// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "wrong_type", or "_OTHER". Without an error it is
-// absent.
+// The attribute error.type is the kind of error: "taken", "unavailable" (even if a context has also ended), "canceled",
+// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "wrong_type", or "_OTHER". Without an error it is absent.
 //
 // The two events of a lock and unlock cost about 0.4 µs together without a span, and allocate nothing once their attributes
 // have been seen: go test -bench Events.
@@ -115,10 +114,10 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 }
 
 // WithPath adds the attribute lockregistry.path wherever there is lockregistry.kind. Each path adds time series to several
-// metrics, and each event allocates: use it for registries with few paths. Default: no attribute has the path.
+// metrics, and each event allocates, so use it only for registries with few paths. Default: no attribute has the path.
 func WithPath() Option { return func(s *settings) { s.paths = true } }
 
-// New makes an observer, for one registry or several. It fails when an option is wrong, or the meter provider refuses an
+// New makes an observer for one or more registries. It fails if an option is wrong, or if the meter provider refuses an
 // instrument.
 func New(opts ...Option) (observe.Observer, error) {
 	s, err := settingsOf(opts)
@@ -146,9 +145,9 @@ func New(opts ...Option) (observe.Observer, error) {
 //   - lockregistry.handoffs, a counter: holds that went from one goroutine of this process to the next
 //   - lockregistry.windows, a counter: how often a waiting call left a free lock to callers without a place in the queue
 //
-// Unregister the registration before the registry is closed. Of several registrations with one prefix, OpenTelemetry reports
-// only the last one's gauges: give one function for all registries with a prefix. Of the options only [WithMeterProvider] has
-// an effect.
+// Unregister the registration before the registry is closed. If several registrations have the same prefix, OpenTelemetry reports
+// only the gauges of the last one, so give one function for all registries with a prefix. Of the options, only
+// [WithMeterProvider] has an effect.
 func ReportStats(prefix string, stats func() observe.Stats, opts ...Option) (metric.Registration, error) {
 	s, err := settingsOf(opts)
 	if err == nil && stats == nil {

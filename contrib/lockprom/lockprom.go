@@ -14,8 +14,8 @@
 //   - lockregistry_acquire_duration_seconds, a histogram: how long calls took, whether or not they got the lock.
 //     lockregistry_operation is [observe.Acquired.Op]; lockregistry_acquire_how is [observe.How], "none" when the call did not
 //     get the lock; error_type
-//   - lockregistry_acquire_local_wait_duration_seconds, a histogram: how long calls waited for goroutines of this process, only
-//     for calls that did. lockregistry_operation
+//   - lockregistry_acquire_local_wait_duration_seconds, a histogram: how long calls waited for goroutines of this process; it
+//     leaves out calls that did not. lockregistry_operation
 //   - lockregistry_acquire_wakeups_total: what woke calls that waited for other processes. lockregistry_wakeup_type is "message",
 //     "change" or "poll", see [observe.Wakeups]
 //   - lockregistry_hold_duration_seconds, a histogram: how long locks were held. lockregistry_release_how is [observe.End];
@@ -29,7 +29,7 @@
 //     lockregistry_kind and lockregistry_prefix. error_type
 //   - lockregistry_deadlocks_total: cycles of calls that wait for each other, without lockregistry_kind and lockregistry_prefix
 //
-// And those of [Collector.Watch], with only lockregistry_prefix:
+// The metrics of [Collector.Watch] have only the label lockregistry_prefix:
 //
 //   - lockregistry_holds, lockregistry_waiters: holds of locks, readers, writers and semaphores, and calls that wait
 //   - lockregistry_hold_oldest_seconds, lockregistry_wait_oldest_seconds: the age of the oldest of each; 0 without one
@@ -39,9 +39,8 @@
 //   - lockregistry_handoffs_total: holds that went from one goroutine of this process to the next
 //   - lockregistry_windows_total: how often a waiting call left a free lock to callers without a place in the queue
 //
-// Error_type is the kind of error: "taken", "unavailable" (also together with the end of a context), "canceled",
-// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "wrong_type", or "_OTHER". Without an error it is
-// empty.
+// The label error_type is the kind of error: "taken", "unavailable" (even if a context has also ended), "canceled",
+// "deadline_exceeded", "lost", "closed", "capacity", "deadlock", "wrong_type", or "_OTHER". Without an error it is empty.
 //
 // The two events of a lock and unlock cost about 0.4 µs together, and allocate nothing once their labels have been seen: go
 // test -bench Events.
@@ -64,11 +63,11 @@ import (
 // Option changes what [New] makes.
 type Option func(*Collector)
 
-// WithPath adds the label lockregistry_path wherever there is lockregistry_kind. Each path adds time series to several metrics:
-// use it for registries with few paths. Default: no label has the path.
+// WithPath adds the label lockregistry_path wherever there is lockregistry_kind. Each path adds time series to several metrics,
+// so use it only for registries with few paths. Default: no label has the path.
 func WithPath() Option { return func(c *Collector) { c.paths = true } }
 
-// Collector is a prometheus.Collector for one registry or several. Make it with [New], register it once, and give each registry
+// Collector is a prometheus.Collector for one or more registries. Make it with [New], register it once, and give each registry
 // its [Collector.Observer]. It is safe for use by many goroutines.
 type Collector struct {
 	paths bool

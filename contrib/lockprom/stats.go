@@ -12,9 +12,9 @@ import (
 // Watch also reports figures of [lockregistry.Registry.Stats]: stats is called each time the metrics are collected. Call stop
 // before the registry is closed.
 //
-// Several registries may have one prefix: their figures are added, and the oldest age counts. After stop the registry's
-// figures are no longer reported. But counters do not fall: what the registry has counted stays in the sum while others of its
-// prefix are watched.
+// Several registries may have the same prefix: their figures are added up, and the oldest age counts. After stop, the registry's
+// figures are no longer reported. But counters do not fall: what the registry has counted stays in the sum while other registries
+// with its prefix are watched.
 func (c *Collector) Watch(prefix string, stats func() observe.Stats) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

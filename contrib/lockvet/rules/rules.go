@@ -1,5 +1,5 @@
-// Package rules has the analyzers of lockvet, one for each mistake. They look at one function at a time, and report what is wrong
-// in it whatever the rest of the program does: a lock that is handed to other functions is left to them.
+// Package rules has the analyzers of lockvet, one for each kind of mistake. They look at one function at a time, and report what
+// is wrong in it whatever the rest of the program does. They leave alone a lock that the function passes to other functions.
 package rules
 
 import (
