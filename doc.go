@@ -17,7 +17,7 @@
 //     there.
 //
 // [Registry.Once] runs a job on one of several nodes. [Registry.AcquireAll] locks several paths together. [Registry.ReadWrite]
-// returns read-write locks. A [Semaphore] admits several holders at a time, in all processes together.
+// returns read-write locks. A [Semaphore] admits several holders at a time, counted across all processes.
 //
 // A lock has two halves. The local half is a mutex among the goroutines of this process: reentrant, and first in, first out.
 // Goroutines that wait for it do not touch Redis. The other half is the key "prefix:path" in Redis, which keeps other processes

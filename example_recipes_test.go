@@ -385,7 +385,7 @@ func Example_databaseRow() {
 	// Output: true true sold elsewhere
 }
 
-// ask makes a call to the partner. At most five run at once, in all processes together.
+// ask makes a call to the partner. At most five run at once across all processes.
 func ask(ctx context.Context, locks *lockregistry.Registry, call func(context.Context) error) error {
 	partner := locks.Semaphore("partner", 5)
 	return partner.Do(ctx, call, lockregistry.Lease(30*time.Second), lockregistry.Wait(10*time.Second))

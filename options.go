@@ -195,8 +195,8 @@ func WithSentinels(option rueidis.ClientOption) Option {
 // be positive. Default: a hold counts once the master has it, as in Spring. Redisson always waits for replicas.
 //
 // Do not use it where locks must be available while a replica is down, or where [WithFencing] can reject late writes instead. N
-// should be the number of replicas that may be promoted, in a cluster that of each master. Then no lock is granted while one of
-// them is down. With a smaller n, a replica without the hold may be promoted.
+// should be the number of replicas that may be promoted; in a cluster, the number for each master. Then no lock is granted while
+// one of them is down. With a smaller n, a replica without the hold may be promoted.
 //
 // # Details
 //

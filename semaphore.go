@@ -16,8 +16,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/queue"
 )
 
-// Semaphore limits how many holds there are at a time, in all processes together. It has a number of permits, and each [Hold]
-// takes one or more of them. It is safe for use by many goroutines. Get it from [Registry.Semaphore].
+// Semaphore limits how many holds there are at a time across all processes. It has a number of permits, and each [Hold] takes one
+// or more of them. It is safe for use by many goroutines. Get it from [Registry.Semaphore].
 //
 //	partner := registry.Semaphore("partner", 5)
 //	err := partner.Do(ctx, func(ctx context.Context) error { return call(ctx) })

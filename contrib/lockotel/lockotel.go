@@ -140,7 +140,7 @@ func New(opts ...Option) (observe.Observer, error) {
 //   - lockregistry.waiters, a gauge: calls that wait
 //   - lockregistry.hold.oldest, lockregistry.wait.oldest, gauges in seconds: the age of the oldest of each; 0 without one
 //   - lockregistry.removals, a gauge: keys that are yet to be removed in the background
-//   - lockregistry.renewal.failing, lockregistry.removal.failing, gauges in seconds: for how long renewals and removals in the
+//   - lockregistry.renewal.failing, lockregistry.removal.failing, gauges in seconds: how long renewals and removals in the
 //     background have been failing; 0 if they do not
 //   - lockregistry.handoffs, a counter: holds that went from one goroutine of this process to the next
 //   - lockregistry.windows, a counter: how often a waiting call left a free lock to callers without a place in the queue

@@ -34,7 +34,7 @@
 //   - lockregistry_holds, lockregistry_waiters: holds of locks, readers, writers and semaphores, and calls that wait
 //   - lockregistry_hold_oldest_seconds, lockregistry_wait_oldest_seconds: the age of the oldest of each; 0 without one
 //   - lockregistry_removals: keys that are yet to be removed in the background
-//   - lockregistry_renewal_failing_seconds, lockregistry_removal_failing_seconds: for how long renewals and removals in the
+//   - lockregistry_renewal_failing_seconds, lockregistry_removal_failing_seconds: how long renewals and removals in the
 //     background have been failing; 0 if they do not
 //   - lockregistry_handoffs_total: holds that went from one goroutine of this process to the next
 //   - lockregistry_windows_total: how often a waiting call left a free lock to callers without a place in the queue
