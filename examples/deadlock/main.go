@@ -4,8 +4,8 @@
 //	go run ./examples/deadlock                                on a Redis embedded in this program
 //	REDIS_URL=redis://host:6379 go run ./examples/deadlock    on a real server
 //
-// The goroutine that closes the cycle gets ErrDeadlock at once. Processes cannot see each other's goroutines that fast: the
-// cycle is reported after some seconds, and the contexts of the calls end it.
+// The goroutine that closes the cycle gets ErrDeadlock at once. Processes cannot see each other's goroutines that fast: the cycle
+// is reported after a few seconds, and ends when the contexts of the calls do.
 package main
 
 import (

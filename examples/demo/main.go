@@ -1,5 +1,5 @@
-// Command demo runs the job that a lock registry is for: several services add to counters in Redis, each by reading the
-// value, thinking, and writing the sum back. Two that do so at once lose an update; a lock per counter prevents it.
+// Command demo shows what a lock registry is for. Several services add to counters in Redis, each by reading the value, thinking,
+// and writing the sum back. If two of them do so at once, an update is lost; a lock for each counter prevents that.
 //
 //	go run ./examples/demo                                    on a Redis embedded in this program
 //	REDIS_URL=redis://host:6379 go run ./examples/demo        on a real server

@@ -2,8 +2,8 @@
 //
 //	go run . -redis localhost:6379 -file ledger.db -account alice -cents 100
 //
-// To see what that is good for, begin with -wait 1m, stop the process (Ctrl-Z), wait for longer than the lease, let another one
-// add to the same account, and continue the first (fg): its write is rejected.
+// To see what that is good for, start it with -wait 1m, stop the process (Ctrl-Z), wait for longer than the lease, let another
+// process add to the same account, and continue the first one (fg): its write is rejected.
 package main
 
 import (
