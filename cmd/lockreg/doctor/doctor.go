@@ -1,5 +1,5 @@
-// Package doctor examines a deployment of Redis, and says what is wrong with it for locks, and what to do. It changes nothing:
-// it tries each permission with a command that the server refuses or that has no effect, on a key that does not exist.
+// Package doctor examines a deployment of Redis. It says what is wrong with it for locks, and what to do. It changes nothing: it
+// tries each permission with a command that the server refuses, or that has no effect, on a key that does not exist.
 package doctor
 
 import (
@@ -41,11 +41,11 @@ type Finding struct {
 	Seen     string   `json:"seen"`
 	Why      string   `json:"why,omitempty"`
 	Do       string   `json:"do,omitempty"`
-	// Commands do it, as one enters them in redis-cli at each of Nodes, by a user who may.
+	// Commands fix it. Enter them in redis-cli at each of Nodes, as a user that is permitted to run them.
 	Commands []string `json:"commands,omitempty"`
 }
 
-// Node is a server that was looked at.
+// Node is a server that was examined.
 type Node struct {
 	Address string `json:"address"`
 	Server  string `json:"server,omitempty"` // such as "Redis 7.0.15"; empty: it does not tell
@@ -76,15 +76,17 @@ func (r Report) Worst() Severity {
 type Options struct {
 	Prefix string         // of the registry; it must not be empty
 	Layout observe.Layout // empty: Spring's
-	// Need names the modes that the user must be permitted, see [Modes]. What others lack is [Info]. None: lock, queue, tracking.
+	// Need names the modes that the user must be permitted, see [Modes]. A permission that only other modes lack is [Info]. None:
+	// lock, queue, tracking.
 	Need []string
 	// Lease is the lease of the locks, as set by WithLease or Lease. 0: the layout's default, 60 s or 30 s.
 	Lease time.Duration
-	// Replicas is the number that WithReplicas is given. 0: it is not used.
+	// Replicas is the number given to WithReplicas. 0: it is not used.
 	Replicas int
-	// Client has the options of the program's client, if known. They are checked, and used to ask the Sentinels. Nil: neither.
+	// Client has the options of the program's client, if they are known. They are checked, and used to ask the Sentinels. Nil:
+	// neither.
 	Client *rueidis.ClientOption
-	// ScanFor is how long the examination looks at keys of the database, at most. 0: 10 s.
+	// ScanFor limits how long the examination looks at keys of the database. 0: 10 s.
 	ScanFor time.Duration
 	// Now is the clock of the client. Nil: time.Now.
 	Now func() time.Time
@@ -95,8 +97,8 @@ const (
 	answerLimit = 5 * time.Second // for one command
 )
 
-// Check looks at all servers that the client uses. It returns an error when the options make no sense, none of the servers
-// answers, or ctx ends.
+// Check examines all servers that the client uses. It returns an error if the options make no sense, if none of the servers
+// answers, or if ctx ends.
 func Check(ctx context.Context, client rueidis.Client, opts Options) (Report, error) {
 	x, err := begin(client, opts)
 	if err != nil {

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// WithMetrics serves metrics at the root's "metrics", to those who may look: with the page's cookie, or, as Prometheus sends it,
-// with the token for viewing in the header "Authorization: Bearer TOKEN". Default: there are none.
+// WithMetrics serves metrics at "metrics" below the root, to everyone who may look: with the page's cookie or, as Prometheus
+// does, with the token for viewing in the header "Authorization: Bearer TOKEN". Default: there are none.
 func WithMetrics(metrics http.Handler) Option {
 	return func(h *Handler) error { h.metrics = metrics; return nil }
 }
 
-// Metrics makes a handler for metrics alone, without a page, behind the same tokens and hosts. Of the options [WithRoot],
+// Metrics makes a handler for metrics alone, without a page, behind the same tokens and hosts. Only the options [WithRoot],
 // [WithTokens], [WithHosts] and [WithLogger] have an effect.
 func Metrics(metrics http.Handler, options ...Option) (http.Handler, error) {
 	h, err := newHandler(nil, append(options, WithMetrics(metrics)))

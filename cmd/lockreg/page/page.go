@@ -1,11 +1,11 @@
 // Package page is the page of `lockreg serve`: a live view of locks, holders, waiters and deadlocks, with a button that frees a
-// lock. [New] makes an [http.Handler] of it, for programs that mount it behind their own login:
+// lock. [New] makes it an [http.Handler], for programs that mount it behind their own login:
 //
 //	handler, err := page.New(inspect.Of(registry), page.WithRoot("/admin/locks/"))
 //	mux.Handle("/admin/locks/", requireAdmin(handler))
 //
-// Redis is asked once for all connected browsers, and not at all without one, unless GET lock?path= asks for a path. Other sites
-// in a browser cannot change anything: a release is a POST of JSON with a special header, from the same origin.
+// Redis is asked once for all connected browsers, and not at all while none is connected, unless GET lock?path= asks for a path.
+// Other sites in a browser cannot change anything: a release is a POST of JSON with a special header, from the same origin.
 package page
 
 import (
@@ -73,7 +73,7 @@ type Handler struct {
 // Option changes what [New] makes.
 type Option func(*Handler) error
 
-// WithRoot says under which path the page is mounted, such as /admin/locks/. It begins and ends with a slash. The default is /.
+// WithRoot sets the path under which the page is mounted, such as /admin/locks/. It must begin and end with a slash. Default: /.
 func WithRoot(root string) Option {
 	return func(h *Handler) error {
 		if !strings.HasPrefix(root, "/") || !strings.HasSuffix(root, "/") {
@@ -92,17 +92,18 @@ func WithTitle(title string) Option {
 	return func(h *Handler) error { h.title = title; return nil }
 }
 
-// WithRelease lets requests that allowed accepts free locks; caller is who did it, for the log. Without it, and without a
-// token for releases, nobody can, and the source needs no right to write. It decides alone: a token for releases is not asked
-// for.
+// WithRelease lets a request free locks if allowed accepts the request; caller is the name of the caller, for the log. Then the
+// page does not ask for a token for releases. Default: without such a token nobody can free locks, and the source needs no
+// permission to write.
 func WithRelease(allowed func(r *http.Request) (caller string, ok bool)) Option {
 	return func(h *Handler) error { h.release = allowed; return nil }
 }
 
-// WithTokens makes the page ask for a token, for a session that ends after twelve hours, when the browser signs out, or with
-// the handler. Look allows looking, release also freeing locks. With an empty look everyone may look, with an empty release
-// nobody may free. A token must have at least 128 bits, as 32 random hexadecimal digits have, and the two must differ;
-// otherwise New fails with [ErrToken]. Secure: browsers reach the page by HTTPS, and send the cookie only by that.
+// WithTokens makes the page ask for a token. A session ends after twelve hours, when the browser signs out, or with the handler.
+// The token look permits looking, and release also permits freeing locks. If look is empty, everyone may look; if release is
+// empty, nobody may free a lock. A token must have at least 128 bits, as 32 random hexadecimal digits have, and the two must
+// differ; otherwise New fails with [ErrToken]. Secure means that browsers reach the page over HTTPS, and send the cookie only
+// over HTTPS.
 func WithTokens(look, release string, secure bool) Option {
 	return func(h *Handler) error {
 		var err error
@@ -111,15 +112,15 @@ func WithTokens(look, release string, secure bool) Option {
 	}
 }
 
-// WithHosts refuses requests to other hosts with 421, so that a browser does not reach the page by a name that an attacker
-// points to this machine (DNS rebinding). Names of the loopback interface are always accepted. A host is a name or an address
-// without a port. Default: every host is accepted.
+// WithHosts refuses requests to other hosts with 421, so that a browser cannot reach the page by a name that an attacker points
+// to this machine (DNS rebinding). Names of the loopback interface are always accepted. A host is a name or an address without a
+// port. Default: every host is accepted.
 func WithHosts(names ...string) Option {
 	return func(h *Handler) error { h.hosts = newHosts(names); return nil }
 }
 
-// WithInterval says how long to pause between two passes over the locks. The default is half a second. It is up to half as much
-// longer after a pass that took a while, and as long as the pass if that took longer still.
+// WithInterval sets the pause between two passes over the locks. The pause grows by up to half after a pass that took a while,
+// and is as long as the pass if that took longer still. Default: half a second.
 func WithInterval(d time.Duration) Option {
 	return func(h *Handler) error {
 		if d <= 0 {
@@ -130,26 +131,26 @@ func WithInterval(d time.Duration) Option {
 	}
 }
 
-// WithClient gives the page the source's client. On a cluster the page then says which of the masters do not answer. Without it,
-// the page knows of one of them only, as it asks for one path.
+// WithClient gives the page the source's client. On a cluster, the page then says which of the masters do not answer. Default:
+// the page notices only one of them, since it asks for one path.
 func WithClient(client rueidis.Client) Option {
 	return func(h *Handler) error { h.feed.client = client; return nil }
 }
 
-// WithLogger says where releases, sign-ins, refused requests and failures are logged. The default is [slog.Default].
+// WithLogger sets where releases, sign-ins, refused requests and failures are logged. Default: [slog.Default].
 func WithLogger(log *slog.Logger) Option {
 	return func(h *Handler) error { h.log = log; return nil }
 }
 
-// WithRecord has the page look every ten seconds while nobody looks at it, so that its charts show the last six hours. It keeps
-// 3 000 samples at most, 0.25 MB for one prefix and 0.12 MB for each further one, with or without this option. Default: Redis is
-// asked nothing while nobody looks, and the charts say so.
+// WithRecord makes the page read Redis every ten seconds even while nobody looks at the page, so that its charts show the last
+// six hours. With or without this option, the page keeps at most 3 000 samples, 0.25 MB for one prefix and 0.12 MB for each
+// further one. Default: while nobody looks, Redis is not asked, and the charts say so.
 func WithRecord() Option {
 	return func(h *Handler) error { h.feed.record = true; return nil }
 }
 
-// New makes the page of a source, which has no name then, or, with nil, of those of [WithPrefix]. Without options it is at /,
-// everybody may look, and nobody may free a lock. It fails only for bad options.
+// New makes the page of a source, which then has no name, or, if source is nil, of the sources of [WithPrefix]. Without options
+// it is at /, everybody may look, and nobody may free a lock. New fails only for bad options.
 func New(source Source, options ...Option) (*Handler, error) {
 	h, err := newHandler(source, options)
 	if err != nil {
@@ -199,7 +200,7 @@ func newHandler(source Source, options []Option) (*Handler, error) {
 	return h, nil
 }
 
-// Close ends all streams and waits until the source is not asked any more. It is safe to call it twice.
+// Close ends all streams, and waits until the source is no longer asked. It is safe to call it twice.
 func (h *Handler) Close() {
 	h.feed.close()
 }

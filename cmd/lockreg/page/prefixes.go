@@ -14,11 +14,11 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// MostPrefixes is how many prefixes a page can show: each costs the server, and browsers, some more.
+// MostPrefixes is how many prefixes a page can show: each one costs the server, and browsers, a little more.
 const MostPrefixes = 32
 
-// WithPrefix has the page show the locks of a prefix under its name, besides those of other ones. Addresses of locks have that
-// name. Give [New] no source of its own then. Inspectors of one client share their passes over the keys.
+// WithPrefix makes the page show the locks of a prefix under its name, besides those of other prefixes. The addresses of locks
+// contain that name. In this case give [New] no source. Inspectors on one client share their passes over the keys.
 func WithPrefix(name string, source Source) Option {
 	return func(h *Handler) error {
 		switch {
