@@ -62,7 +62,8 @@ func wait(pid int, status *syscall.WaitStatus, options int) (int, error) {
 	}
 }
 
-// lockByte reports whether no other program had locked a byte of a file; then this one has. Where files cannot be locked it is so.
+// lockByte reports whether no other program had locked a byte of a file; then this one has. It is always so where files cannot be
+// locked.
 func lockByte(file *os.File, at int) bool {
 	err := syscall.FcntlFlock(file.Fd(), syscall.F_SETLK, &syscall.Flock_t{Type: syscall.F_WRLCK, Start: int64(at), Len: 1})
 	return !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EACCES)
