@@ -121,12 +121,22 @@ func (c *council) subscribed(address string) []act {
 	return []act{{do: ask, address: address}} // mutant: missed events
 }
 
-// broke: the connection to a Sentinel has ended, or could not be made.
+// broke: the connection to a Sentinel has ended, or could not be made. Another one is asked once, since the Sentinel may have
+// moved before that was noticed: while it counts as heard, no other address of it is learned.
 func (c *council) broke(address string) []act {
 	m := c.members[address]
 	m.state = resting
 	m.failed++
-	return []act{{do: rest, address: address, after: clock.Pause(m.failed, clock.MostPause)}}
+	acts := []act{{do: rest, address: address, after: clock.Pause(m.failed, clock.MostPause)}}
+	if m.failed > 1 {
+		return acts
+	}
+	for other, o := range c.members {
+		if o.state == heard && !o.stranger {
+			return append(acts, act{do: ask, address: other})
+		}
+	}
+	return acts
 }
 
 // rested: a Sentinel is to be dialed again, unless it has gone for good, for instance to another address, where it may be heard.

@@ -71,6 +71,34 @@ func TestCouncil_ASentinelThatAnnouncesAnotherAddress(t *testing.T) {
 	require.Equal(t, []act{{do: dial, address: "b:26379"}}, c.rested("b:26379"), "it is not heard")
 }
 
+// A Sentinel may be at another address before its former connection is known to be broken. Then it is dialed there.
+func TestCouncil_ASentinelThatHasMovedUnnoticed(t *testing.T) {
+	for name, given := range map[string][]string{"given": {"a:26379", "b:26379"}, "learned": {"a:26379"}} {
+		t.Run(name, func(t *testing.T) {
+			c, now := newCouncil("main"), time.Now()
+			c.begin(given)
+			hears := func(at, who string, other peer) []act {
+				c.subscribed(at)
+				a := stands(who, former)
+				a.At, a.Fellows = at, []peer{other}
+				return c.answered(&a, former)
+			}
+			was, is := peer{"b:26379", "b"}, peer{"b2:26379", "b"}
+			hears("a:26379", "a", was)
+			hears("b:26379", "b", peer{"a:26379", "a"})
+			acts := c.published("a:26379", moved, "master main 10.0.0.1 6379 ip b2 port 26379 for b", now)
+			require.Equal(t, []act{{do: ask, address: "a:26379"}}, acts)
+			require.Empty(t, hears("a:26379", "a", is), "it is heard, as far as is known")
+			require.Equal(t, []act{{do: rest, address: "b:26379"}, {do: ask, address: "a:26379"}}, done(c.broke("b:26379")))
+			require.Equal(t, []act{{do: dial, address: "b2:26379"}}, hears("a:26379", "a", is))
+			c.rested("b:26379")
+			if len(given) > 1 {
+				require.Equal(t, []act{{do: rest, address: "b:26379"}}, done(c.broke("b:26379")), "asking once is enough")
+			}
+		})
+	}
+}
+
 // Nothing is learned from Sentinels of another deployment, and their events raise no doubt, as long as a Sentinel is known that
 // stands by the server.
 func TestCouncil_Strangers(t *testing.T) {

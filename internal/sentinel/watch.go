@@ -117,8 +117,9 @@ func (w *Watch) handle(event func(*council) []act) {
 			}
 			w.work.Go(func() { w.follow(a.address) })
 		case ask:
-			client := w.lines[a.address].client
-			w.work.Go(func() { w.catchUp(a.address, client) })
+			if client := w.lines[a.address].client; client != nil { // otherwise its connection has just ended
+				w.work.Go(func() { w.catchUp(a.address, client) })
+			}
 		case rest:
 			time.AfterFunc(a.after, func() { w.handle(func(c *council) []act { return c.rested(a.address) }) })
 		case doubt:
