@@ -27,7 +27,7 @@ import (
 //	tidy           it is time to leave channels: "-k" is left
 //	lost           the connection is lost
 //
-// An answer is noted as "t:k=" and what it says, a wake-up as "!t:k".
+// An answer is noted as "t:k=" and what it says, a wake-up as "!t:k". After a pause the answer is for the next call that asks.
 type keys struct {
 	*testing.T
 	peers   peers
@@ -195,13 +195,13 @@ func TestPeers(t *testing.T) {
 		"another one of the same key":    {"tracks, ask t:k, ask e:k, send, close t:k, look k 100, changed k", "k?2 e:k=taken !e:k"},
 		"throttled it pauses": {
 			"tracks, ask t:k, send, look k -1, changed k, ask t:k, send, look k -1, changed k, resume t:k, send, look k -1",
-			"k? t:k=taken !t:k k? t:k=taken k?"},
+			"k? t:k=taken !t:k k? t:k=taken k? t:k=taken"},
 		"throttled, until there is a reason": {
 			"tracks, ask t:k, send, look k -1, changed k, ask t:k, send, look k -1, changed k, resume t:k, send, look k -2",
-			"k? t:k=taken !t:k k? t:k=taken k? !t:k"},
+			"k? t:k=taken !t:k k? t:k=taken k? t:k=watched !t:k"},
 		"throttled, and nobody knows whether there is a reason": {
 			"tracks, ask t:k, send, look k -1, changed k, ask t:k, send, look k -1, changed k, resume t:k, send, look k BUSY",
-			"k? t:k=taken !t:k k? t:k=taken k? !t:k"},
+			"k? t:k=taken !t:k k? t:k=taken k? t:k=no !t:k"},
 		"a loss wakes whom it concerns": {
 			"tracks, ask t:k, send, look k 100, ask t:l, ask s:m, send, answer, lost, changed k, message m m",
 			"k? t:k=taken l? +m s:m=watched !s:m !t:k t:l=no !t:l"},

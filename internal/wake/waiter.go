@@ -266,9 +266,16 @@ func (w *Waiter) ask() bool {
 	return true
 }
 
-// answer ends the asking with an answer.
+// answer ends the asking with an answer. If the waiter has asked by itself, the answer is for the next Watch: the call may have
+// been woken, and does not know that its key is watched.
 func (a *watching) answer(seen KeyState) {
-	if a.asking == asksForCall {
+	if a.asking == asksItself {
+		select {
+		case <-a.ready: // an old answer
+		default:
+		}
+	}
+	if a.asking != asksNot {
 		a.ready <- seen // empty: see ask
 	}
 	a.asking = asksNot
