@@ -58,7 +58,7 @@ var mutations = []mutation{
 	},
 	{
 		"contexts end by timers alone", "a look at a context does not look at the clock",
-		"cause != nil {", "cause != nil && false {",
+		"lookAt(now)", "lookAt(min(now, 0))",
 		"../lock:TestContext_GoesByTheClock$",
 	},
 	{
@@ -94,7 +94,7 @@ var mutations = []mutation{
 	{
 		"lease from the reply", "leases count from the reply",
 		"s.prolong(sent,", "s.prolong(came,",
-		"TestLateReply|TestLinearizable$",
+		"../../internal/lease:TestState_Grant$ ../../internal/hold:TestHold_GrantCountsFromItsCommand$",
 	},
 	{
 		"renewal forgotten", "renewals of unknown outcome are forgotten",
@@ -133,7 +133,7 @@ var mutations = []mutation{
 	},
 	{
 		"confirmed removals count", "a removal that is confirmed counts as one that fails",
-		"p.since == 0", "true",
+		"p.since == 0", "p != nil",
 		"../../internal/cleanup:TestRemove_LooksOutForALateGrant$",
 	},
 	{
