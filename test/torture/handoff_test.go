@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
-	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // While one process hands a lock around its many goroutines without end, the others get it: each at least once per handoff
@@ -23,46 +22,38 @@ import (
 const (
 	crowd       = 64
 	handoffPoll = 50 * time.Millisecond
-	// handoffSlack is what a machine on which 64 goroutines never rest may add as a rule: to nine waits of ten.
+	// handoffSlack is what a machine on which 64 goroutines never rest may add as a rule: to nine waits of ten. To the
+	// tenth it may add handoffStall, when it is busy with something else.
 	handoffSlack = 150 * time.Millisecond
-	// handoffStall is what it may add where a wait is a time, when it is busy with something else.
 	handoffStall = time.Second
 	critical     = 300 * time.Microsecond
-	handoffTurns = 20              // of each process beside the crowd
-	handoffFor   = 6 * time.Second // a crowd of another process lasts
-	handoffMost  = time.Minute
+	handoffFor   = 2500 * time.Millisecond
 )
 
-// hustle locks, stays for a critical section, and unlocks, again and again, until the context ends. It calls asks before each
-// lock, and what that returns when it has the lock.
-func hustle(ctx context.Context, p process, path string, rest time.Duration, asks func() (got func())) error {
+// hustle locks, stays for a critical section, and unlocks, again and again, until the context ends. It returns how long
+// each lock took.
+func hustle(ctx context.Context, p process, path string, rest time.Duration) (waits []time.Duration, err error) {
 	owner := lockregistry.ContextWithOwner(context.Background())
 	for ctx.Err() == nil {
-		got := asks()
+		began := time.Now()
 		limited, cancel := context.WithTimeout(owner, time.Minute)
 		_, err := p.lock(limited, path, -1, 0)
 		cancel()
 		if err != nil {
-			return err
+			return waits, err
 		}
-		got()
+		waits = append(waits, time.Since(began))
 		for busy := time.Now(); time.Since(busy) < critical; { // a timer would sleep for far longer
 			runtime.Gosched()
 		}
-		err = p.unlock(owner, path) // a lease is short here, and on a busy machine an answer may be late
-		if err != nil && !errors.Is(err, lockregistry.ErrLockLost) && !errors.Is(err, lockregistry.ErrUnavailable) {
-			return err
+		if err := p.unlock(owner, path); err != nil && !errors.Is(err, lockregistry.ErrLockLost) { // a lease is short here
+			return waits, err
 		}
 		if rest > 0 {
 			<-time.After(rest)
 		}
 	}
-	return nil
-}
-
-// counts counts the times that hustle gets the lock.
-func counts(n *atomic.Int64) func() (got func()) {
-	return func() (got func()) { return func() { n.Add(1) } }
+	return waits, nil
 }
 
 type handoffCase struct {
@@ -124,12 +115,12 @@ func (c handoffCase) run(t *testing.T) {
 	t.Helper()
 	server := serve(t)
 	path := strconv.FormatInt(paths.Add(1), 10)
-	ctx, stop := context.WithTimeout(t.Context(), handoffMost)
+	ctx, stop := context.WithTimeout(t.Context(), handoffFor)
 	defer stop()
-	var running, served sync.WaitGroup
+	var running sync.WaitGroup
 	var total atomic.Int64
 	if c.outside {
-		j := job{System: library.name, Hustle: path, Addr: server.Addr(), Of: c.of, Goroutines: crowd, For: handoffFor}
+		j := job{System: library.name, Hustle: path, Addr: server.Addr(), Of: c.of, Goroutines: crowd, For: handoffFor + time.Second}
 		running.Go(func() {
 			sections, n, err := j.runOutside()
 			if err != nil || len(sections) > 0 {
@@ -144,44 +135,27 @@ func (c handoffCase) run(t *testing.T) {
 		p := start(t, library, calm, server.Addr(), c.of)
 		for range crowd {
 			running.Go(func() {
-				if err := hustle(ctx, p, path, 0, counts(&total)); err != nil {
+				waits, err := hustle(ctx, p, path, 0)
+				if err != nil {
 					t.Error(err)
 				}
+				total.Add(int64(len(waits)))
 			})
 		}
 	}
-	// A wait is how long the crowd had the lock meanwhile: not the time, for which this machine may do something else. Of a crowd
-	// in another process it is not known.
 	others := make([][]time.Duration, 2)
 	for i := range others {
 		p := start(t, library, calm, server.Addr(), c.of)
-		served.Go(func() {
-			mine, enough := context.WithCancel(ctx)
-			defer enough()
-			err := hustle(mine, p, path, 10*time.Millisecond, func() (got func()) {
-				began, before := time.Now(), total.Load()
-				return func() {
-					waited := time.Duration(total.Load()-before) * critical
-					if c.outside {
-						waited = time.Since(began)
-					}
-					if others[i] = append(others[i], waited); len(others[i]) == handoffTurns {
-						enough()
-					}
-				}
-			})
+		running.Go(func() {
+			waits, err := hustle(ctx, p, path, 10*time.Millisecond)
 			if err != nil {
 				t.Error(err)
 			}
+			others[i] = waits
 		})
 	}
-	served.Wait()
-	stop()
 	running.Wait()
 	most := c.limit + critical + handoffSlack
-	if c.outside {
-		most += handoffStall
-	}
 	if c.of.Wakeup == "poll" {
 		// The lock is to be had for a poll interval, in which who polls looks once, or just not, and may meet the third
 		// process. The next chance comes when the crowd has had its limit again.
@@ -189,22 +163,20 @@ func (c handoffCase) run(t *testing.T) {
 	}
 	for i, waits := range others {
 		slices.Sort(waits)
-		require.GreaterOrEqual(t, len(waits), handoffTurns, "turns")
-		worst, usual := waits[len(waits)-1], waits[len(waits)*9/10-1]
+		require.NotEmpty(t, waits)
+		worst, usual := waits[len(waits)-1], waits[len(waits)*9/10]
 		t.Logf("process %d of 2 got the lock %d times, after %v as a rule and %v at most; the crowd got it %d times",
 			i+1, len(waits), usual, worst, total.Load())
 		require.Less(t, usual, most, "with a handoff limit of %v", c.limit)
+		require.Less(t, worst, most+handoffStall, "with a handoff limit of %v", c.limit)
 	}
-	require.Greater(t, total.Load(), int64(5*len(others)*handoffTurns), "the crowd did not hand the lock around")
+	require.Greater(t, total.Load(), int64(20*crowd), "the crowd did not hand the lock around")
 }
 
 // Who waits in the queue has its turn, however many goroutines the others have: each process has the lock nearly as often as
 // any other.
 func TestQueueIsFair(t *testing.T) {
-	const (
-		least      = 0.8  // of its share
-		queueTurns = 1000 // of all, at least
-	)
+	const least = 0.8 // of its share
 	for name, c := range map[string]struct {
 		system     system
 		handoff    time.Duration
@@ -216,7 +188,7 @@ func TestQueueIsFair(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := serve(t)
 			path := strconv.FormatInt(paths.Add(1), 10)
-			ctx, stop := context.WithCancel(t.Context())
+			ctx, stop := context.WithTimeout(t.Context(), handoffFor)
 			defer stop()
 			var running sync.WaitGroup
 			times := make([]atomic.Int64, len(c.goroutines))
@@ -224,28 +196,25 @@ func TestQueueIsFair(t *testing.T) {
 				p := start(t, c.system, calm, server.Addr(), settings{Lease: time.Minute, Poll: handoffPoll, Handoff: c.handoff})
 				for range n {
 					running.Go(func() {
-						if err := hustle(ctx, p, path, 0, counts(&times[i])); err != nil {
+						waits, err := hustle(ctx, p, path, 0)
+						if err != nil {
 							t.Error(err)
 						}
+						times[i].Add(int64(len(waits)))
 					})
 				}
 			}
-			// A process that stands still for a while has its share in the long run.
-			var got []int64
-			fair := func() bool {
-				var total int64
-				got = got[:0]
-				for i := range times {
-					got = append(got, times[i].Load())
-					total += got[i]
-				}
-				return total >= queueTurns && float64(slices.Min(got)) >= least*float64(total)/float64(len(got))
-			}
-			ok := redistest.Await(handoffMost, fair)
-			stop()
 			running.Wait()
+			var got []int64
+			var total int64
+			for i := range times {
+				got = append(got, times[i].Load())
+				total += got[i]
+			}
 			t.Logf("processes with %v goroutines got the lock %v times", c.goroutines, got)
-			require.True(t, ok, got)
+			for _, n := range got {
+				require.GreaterOrEqual(t, float64(n), least*float64(total)/float64(len(got)), got)
+			}
 		})
 	}
 }

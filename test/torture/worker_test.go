@@ -126,17 +126,17 @@ func (j job) hustle(p process) (_ []section, times int, failure error) {
 	defer stop()
 	var mu sync.Mutex
 	var running sync.WaitGroup
-	var n atomic.Int64
 	for range j.Goroutines {
 		running.Go(func() {
-			err := hustle(ctx, p, j.Hustle, 0, counts(&n))
+			waits, err := hustle(ctx, p, j.Hustle, 0)
 			mu.Lock()
 			defer mu.Unlock()
+			times += len(waits)
 			failure = errors.Join(failure, err)
 		})
 	}
 	running.Wait()
-	return nil, int(n.Load()), failure
+	return nil, times, failure
 }
 
 type worker struct {
