@@ -49,7 +49,7 @@ func TestMutations(t *testing.T) {
 				var failed *exec.ExitError
 				require.ErrorAs(t, err, &failed, "%s: nothing noticed that %s:\n%s", caught, m.what, output)
 				require.NotContains(t, string(output), "[build failed]")
-				found := strings.Count(string(output), "--- FAIL: ")
+				found := strings.Count(string(output), "--- FAIL: ") + strings.Count(string(output), "panic: ")
 				t.Logf("%d tests failed; the end of what they say:\n%s", found, output[max(0, len(output)-600):])
 				require.Positive(t, found, "%s", output)
 			}
