@@ -160,7 +160,7 @@ func TestReleaseAll_WithALateReply(t *testing.T) {
 func TestReleaseAll_EachHasItsTime(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const trip = 400 * time.Millisecond
-		f, paths := w.FlakyFar(trip), kit.NumberedPaths(900)
+		f, paths := w.FlakyFar(trip), kit.NumberedPaths(1300)
 		r := f.Registry()
 		w.KnownWell(r)
 		h, err := r.AcquireAll(w.Context(), paths)
@@ -172,7 +172,7 @@ func TestReleaseAll_EachHasItsTime(t *testing.T) {
 		start, scripts := time.Now(), f.Count("release_all")
 		w.Released(h.Release(w.Context()))
 		require.Equal(w, scripts, f.Count("release_all"))
-		require.Greater(w, time.Since(start), 3*trip, "256 at a time")
+		require.Greater(w, time.Since(start), 5*trip, "256 at a time: longer than a release may take")
 		require.Empty(w, w.Left())
 	})
 }

@@ -732,11 +732,11 @@ var mutations = []mutation{
 		"tokens used up", "a process uses up its tokens though another one had the lock",
 		"e := h.own()\n\t\te.token, e.tokensLeft = first, tokensDrawn-1\n\t}\n}",
 		`all := <-ranges
-		if last := all[h.lock]; first > 0 && last > 0 {
+		if last := all[h.path]; first > 0 && last > 0 {
 			first = last + 1
 		}
 		if first > 0 {
-			all[h.lock] = first
+			all[h.path] = first
 		}
 		ranges <- all
 		e := h.own()
@@ -744,9 +744,9 @@ var mutations = []mutation{
 	}
 }
 
-var ranges = make(chan map[*Lock]uint64, 1)
+var ranges = make(chan map[any]uint64, 1)
 
-func init() { ranges <- map[*Lock]uint64{} }`,
+func init() { ranges <- map[any]uint64{} }`,
 		"TestTokensGrow$/library",
 	},
 	{
