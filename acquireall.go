@@ -221,7 +221,7 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 		// The contexts are siblings: a chain would take time and stack for each link. Deadlock detection knows the paths that this
 		// call has by its goroutine.
 		has := h.context(waiting, b.request.in)
-		heed = append(heed, context.AfterFunc(has, func() { end(pathEnded{context.Cause(has)}) }))
+		heed = append(heed, context.AfterFunc(has, func() { end(pathEndedError{context.Cause(has)}) }))
 	}
 	if err := b.settle(ctx, holds); err != nil {
 		giveBack(holds)
@@ -231,10 +231,11 @@ func (b *multiAcquire) inOrder(ctx context.Context, queued bool) (holds []*Hold,
 	return holds, nil
 }
 
-// pathEnded is the cause with which a call's waiting ends when a path that it already has is lost, or the registry is closed.
-type pathEnded struct{ error }
+// pathEndedError is the cause with which a call's waiting ends when a path that it already has is lost, or the registry is
+// closed.
+type pathEndedError struct{ error }
 
-func (p pathEnded) Unwrap() error { return p.error }
+func (p pathEndedError) Unwrap() error { return p.error }
 
 // next gets one lock, which is renewed until the call has all. The caller must call tell, which calls an observer.
 func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (h *Hold, tell func(), err error) {
@@ -257,7 +258,7 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (h *Hold,
 		}
 	}
 	if err != nil {
-		var of pathEnded
+		var of pathEndedError
 		if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &of) {
 			err = of.error // the caller's own context has not ended
 		}

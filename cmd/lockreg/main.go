@@ -42,7 +42,7 @@ const urlVariable = "REDIS_URL"
 // What Sentinels are told that ask for a password. That of the URL is for servers.
 const (
 	sentinelUserVariable     = "LOCKREG_SENTINEL_USER"
-	sentinelPasswordVariable = "LOCKREG_SENTINEL_PASSWORD" //nolint:gosec // the name, not the password
+	sentinelPasswordVariable = "LOCKREG_SENTINEL_PASSWORD"
 )
 
 // exit is an error that the program ends with in a particular way. Without err there is nothing to say.

@@ -50,7 +50,7 @@ func works(t *testing.T, reg *lockregistry.Registry, rdb redis.UniversalClient) 
 	}))
 }
 
-// releases releases a hold. On a busy machine the answer may be late: the key is removed all the same.
+// releases gives a hold back. On a busy machine the answer may be late: the key is removed all the same.
 func releases(t *testing.T, h *lockregistry.Hold) {
 	t.Helper()
 	if err := h.Release(t.Context()); !errors.Is(err, fault.NoAnswer) && !errors.Is(err, fault.Late) {
