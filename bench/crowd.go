@@ -31,6 +31,7 @@ type crowding struct {
 	contender         string
 	addr              string
 	lease             time.Duration
+	renew             bool // the lease of whoever has a lock
 	registries, paths int
 	prefix            string // of the paths
 	permits           int    // of semaphores instead of locks; 0: none
@@ -38,7 +39,7 @@ type crowding struct {
 
 func (c crowding) fields() peer.Fields {
 	return peer.Fields{
-		"contender": c.contender, "addr": c.addr, "lease": peer.InMillis(c.lease),
+		"contender": c.contender, "addr": c.addr, "lease": peer.InMillis(c.lease), "renew": strconv.FormatBool(c.renew),
 		"registries": strconv.Itoa(c.registries), "paths": strconv.Itoa(c.paths), "prefix": c.prefix,
 		"permits": strconv.Itoa(c.permits),
 	}
@@ -46,11 +47,12 @@ func (c crowding) fields() peer.Fields {
 
 func crowdingOf(f peer.Fields) (c crowding, err error) {
 	c = crowding{contender: f["contender"], addr: f["addr"], prefix: f["prefix"]}
-	var errs [4]error
+	var errs [5]error
 	c.lease, _, errs[0] = f.Millis("lease")
 	c.registries, errs[1] = strconv.Atoi(f["registries"])
 	c.paths, errs[2] = strconv.Atoi(f["paths"])
 	c.permits, errs[3] = strconv.Atoi(f["permits"])
+	c.renew, errs[4] = strconv.ParseBool(f["renew"])
 	return c, errors.Join(errs[:]...)
 }
 
@@ -64,7 +66,7 @@ func gather(request peer.Fields) (*crowd, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := opening{addr: want.addr, lease: want.lease, listens: true, permits: want.permits}
+	o := opening{addr: want.addr, lease: want.lease, renew: want.renew, listens: true, permits: want.permits}
 	if c.role != rival { // the peers have no means to share a client, or do not listen on it
 		if o.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{want.addr}}); err != nil {
 			return nil, err

@@ -214,13 +214,14 @@ func (s *suite) idleCosts(c contender, permits int, paths bool, many int, length
 	}
 	defer func() { _ = workers.close() }()
 	want := crowding{
-		contender: c.name, addr: s.addr, lease: 10 * time.Minute, // nobody's lease ends while this lasts
-		registries: many + 1, paths: 1, permits: permits,
+		contender: c.name, addr: s.addr, lease: time.Minute, renew: true, registries: many + 1, paths: 1, permits: permits,
 	}
 	waiters := workers
 	if paths {
-		want.registries, want.paths = 1, many
-		if err := workers[:1].crowd(s.ctx, want); err != nil {
+		want.registries, want.paths, want.renew = 1, many, false
+		holder := want
+		holder.lease = 10 * time.Minute // none ends while this lasts
+		if err := workers[:1].crowd(s.ctx, holder); err != nil {
 			return nil, err
 		}
 		if _, err := s.idleLoad(many, 0); err != nil { // until it holds all of them
@@ -231,7 +232,7 @@ func (s *suite) idleCosts(c contender, permits int, paths bool, many int, length
 	if err := waiters.crowd(s.ctx, want); err != nil {
 		return nil, err
 	}
-	if length >= time.Minute { // a first try that is not answered in time is looked after for a minute, lest it is granted yet
+	if length >= time.Minute { // a first try that is not answered in time is looked after for a lease, lest it is granted yet
 		time.Sleep(time.Minute + 10*time.Second)
 	}
 	load, err := s.idleLoad(many, length)
