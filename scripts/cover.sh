@@ -6,7 +6,9 @@ export GOWORK=off
 least=${LEAST:-95}
 
 library=$(go list ./... | grep -v -e /examples/ -e /scripts/ -e /test/ -e /internal/arch -e /internal/redistest -e /internal/netfault -e /internal/peer)
-go test -count=1 -timeout "${TESTTIMEOUT:-20m}" -coverpkg="$(echo "$library" | paste -sd,)" -coverprofile=coverage.out ./...
+# A test of internal/peer reads what its own program says as it ends, which says more when coverage is counted.
+mapfile -t tests < <(go list ./... | grep -v /internal/peer$)
+go test -count=1 -timeout "${TESTTIMEOUT:-20m}" -coverpkg="$(echo "$library" | paste -sd,)" -coverprofile=coverage.out "${tests[@]}"
 go tool cover -html=coverage.out -o coverage.html
 total=$(go tool cover -func=coverage.out | awk '/^total:/ { print $3 + 0 }')
 echo "The tests run $total % of the library; wanted: $least % at least."
