@@ -365,15 +365,14 @@ func (b *multiAcquire) atOnce(ctx context.Context) (holds []*Hold, failed *Lock,
 		return holds, nil, nil
 	}
 	// A call that does not wait, and goes on with one path after another, would find taken what it has not given back yet.
-	first := errors.Is(err, fault.Apart) && !b.request.patient()
-	gives := queue.NoTime
-	if first {
-		gives = ctx
+	goesOn, within := errors.Is(err, fault.Apart) && !b.request.patient(), queue.NoTime
+	if goesOn {
+		within = ctx
 	}
-	back := givenBack(gives, holds)
+	back := givenBack(within, holds)
 	b.tellWon(ctx, group)
 	returned = true
-	if kept := back.told(); first && errors.Is(kept, ErrUnavailable) {
+	if unsure := back.told(); goesOn && errors.Is(unsure, ErrUnavailable) {
 		return nil, b.locks[at], fault.AsUnavailable(fault.NoAnswer)
 	}
 	if taken >= 0 {
