@@ -90,8 +90,9 @@ func connect(url string) (client rueidis.Client, stop func(), err error) {
 	if url != "" {
 		option, err := rueidis.ParseURL(url)
 		if err != nil {
-			return nil, nil, fmt.Errorf("REDIS_URL: %w", err)
+			return nil, nil, errors.New("REDIS_URL is not an address such as redis://localhost:6379") // err has the password in it
 		}
+		option.DisableCache = true
 		client, err = rueidis.NewClient(option)
 		if err != nil {
 			return nil, nil, fmt.Errorf("no connection to the server of REDIS_URL: %w", err)

@@ -108,7 +108,8 @@ func answer(w http.ResponseWriter, r *http.Request, text string, err error) {
 	case errors.Is(err, errBadRequest):
 		http.Error(w, "bad request", http.StatusBadRequest)
 	// The work may be done, or half done. A request that is tried again finds that: see Ship.
-	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, lockregistry.ErrClosed),
+		errors.Is(err, context.DeadlineExceeded):
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 	case errors.Is(err, lockregistry.ErrTaken):

@@ -175,6 +175,11 @@ func TestStatus(t *testing.T) {
 		status(http.MethodGet, "/alive", http.StatusOK)
 		locks.Reconnect()
 		status(http.MethodPost, "/orders/43/ship", http.StatusOK)
+
+		if err := s.Locks.Close(); err != nil {
+			t.Error(err)
+		}
+		status(http.MethodPost, "/orders/44/ship", http.StatusServiceUnavailable)
 	})
 }
 
