@@ -63,14 +63,19 @@ func (r *Registry) Stats() observe.Stats {
 	return s
 }
 
-// count adds a lock to the figures.
+// count adds a lock to the figures. How long a leader leads, and its candidates wait, says nothing about a fault.
 func (l *Lock) count(s *observe.Stats) {
 	if l.entry().Pins() <= 0 { // not in use
 		return
 	}
+	now, leads := l.reg.now(), l.redis.WaitsToLead()
 	if h := l.hold.Load(); h != nil {
-		if owned, _, fresh := h.Held(l.reg.now()); fresh {
+		owned, _, fresh := h.Held(now)
+		leads = leads || h.IsLeaders()
+		if fresh {
 			s.Holds++
+		}
+		if fresh && !leads {
 			s.Oldest = max(s.Oldest, owned)
 		}
 	}
@@ -78,18 +83,19 @@ func (l *Lock) count(s *observe.Stats) {
 		return
 	}
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
-	now := l.reg.now()
-	if waits, queued, since := l.redis.Waits(); waits {
+	waits, queued, first := l.redis.Waits()
+	if waits {
 		s.Waiters++
-		s.OldestWait = max(s.OldestWait, since.Until(now))
-		if queued {
-			s.Tickets++
-		}
+	}
+	if queued {
+		s.Tickets++
 	}
 	here, since := l.half().Queued()
 	s.Waiters += here
-	if since > 0 {
-		s.OldestWait = max(s.OldestWait, since.Until(now))
+	for _, began := range [...]clock.Instant{first, since} {
+		if began > 0 && !leads {
+			s.OldestWait = max(s.OldestWait, began.Until(now))
+		}
 	}
 }
 

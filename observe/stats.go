@@ -17,11 +17,12 @@ type Stats struct {
 
 	// Oldest is the age of the oldest hold, counted from when its owner got it or, if readers share it, from when the first of
 	// them did. It is 0 without holds. A hold that is much older than its work takes belongs to an owner that hangs or forgot to
-	// unlock.
+	// unlock. Leaders of package leader do not count: they lead for as long as they run.
 	Oldest time.Duration
 
 	// OldestWait is how long the oldest call that is still waiting has waited; 0 if none waits. A call waits for goroutines of
-	// this process first; its time restarts when it moves on to waiting for other processes.
+	// this process first; its time restarts when it moves on to waiting for other processes. Candidates of package leader do not
+	// count: they wait for as long as another one leads.
 	OldestWait time.Duration
 
 	Handoffs uint64      // holds handed from one goroutine of this process to the next

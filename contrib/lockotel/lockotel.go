@@ -138,7 +138,8 @@ func New(opts ...Option) (observe.Observer, error) {
 //
 //   - lockregistry.holds, a gauge: holds of locks, readers, writers and semaphores, see [observe.Stats]
 //   - lockregistry.waiters, a gauge: calls that wait
-//   - lockregistry.hold.oldest, lockregistry.wait.oldest, gauges in seconds: the age of the oldest of each; 0 without one
+//   - lockregistry.hold.oldest, lockregistry.wait.oldest, gauges in seconds: the age of the oldest of each; 0 without
+//     one. Leaders and their candidates do not count
 //   - lockregistry.removals, a gauge: keys that are yet to be removed in the background
 //   - lockregistry.renewal.failing, lockregistry.removal.failing, gauges in seconds: how long renewals and removals in the
 //     background have been failing; 0 if they do not

@@ -32,7 +32,8 @@
 // The metrics of [Collector.Watch] have only the label lockregistry_prefix:
 //
 //   - lockregistry_holds, lockregistry_waiters: holds of locks, readers, writers and semaphores, and calls that wait
-//   - lockregistry_hold_oldest_seconds, lockregistry_wait_oldest_seconds: the age of the oldest of each; 0 without one
+//   - lockregistry_hold_oldest_seconds, lockregistry_wait_oldest_seconds: the age of the oldest of each; 0 without
+//     one. Leaders and their candidates do not count
 //   - lockregistry_removals: keys that are yet to be removed in the background
 //   - lockregistry_renewal_failing_seconds, lockregistry_removal_failing_seconds: how long renewals and removals in the
 //     background have been failing; 0 if they do not

@@ -64,9 +64,9 @@ type figure struct {
 var reported = []figure{
 	gauge("lockregistry_holds", "Locks, readers and writers that are held.", func(f *figures) float64 { return float64(f.Holds) }),
 	gauge("lockregistry_waiters", "Calls that wait.", func(f *figures) float64 { return float64(f.Waiters) }),
-	gauge("lockregistry_hold_oldest_seconds", "The age of the oldest hold.",
+	gauge("lockregistry_hold_oldest_seconds", "The age of the oldest hold, without leaders.",
 		func(f *figures) float64 { return f.Oldest.Seconds() }),
-	gauge("lockregistry_wait_oldest_seconds", "How long the oldest call has waited.",
+	gauge("lockregistry_wait_oldest_seconds", "How long the oldest call has waited, without candidates of a leader.",
 		func(f *figures) float64 { return f.OldestWait.Seconds() }),
 	gauge("lockregistry_removals", "Keys that are yet to be removed in the background.",
 		func(f *figures) float64 { return float64(f.Removals) }),

@@ -303,6 +303,13 @@ func (h *Hold) Held(now clock.Instant) (owned, had time.Duration, fresh bool) {
 	return h.had.owned.Until(now), h.had.since.Until(now), h.lease.Fresh(now)
 }
 
+// IsLeaders reports whether the owner is a leader.
+func (h *Hold) IsLeaders() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.Leads
+}
+
 // Lasts returns how long the key may still be in Redis if the process dies now: the rest of the lease, or a whole lease if the
 // hold is renewed, since a renewal may just have been sent.
 func (h *Hold) Lasts(now clock.Instant) time.Duration {

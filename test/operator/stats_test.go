@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"cmp"
+	"context"
 	"net"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/redistest"
+	"github.com/lockregistry/lockregistry/leader"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -97,6 +99,47 @@ func TestStats_OldestWait(t *testing.T) {
 		require.NoError(w, <-local)
 		assert.Zero(w, r.Stats().OldestWait)
 		require.NoError(w, second.Unlock(l))
+	})
+}
+
+// A leader leads for as long as it runs, and its candidates wait for as long: neither is a reason to call an operator.
+func TestStats_ALeaderIsNotTooOld(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		r, other := w.Registry(), w.Registry()
+		ctx, cancel := context.WithCancel(w.Context())
+		ended := make(chan error, 3)
+		campaign := func(r *lockregistry.Registry) {
+			c, err := leader.New(r, "leader", func(ctx context.Context) error {
+				<-ctx.Done()
+				return nil
+			})
+			require.NoError(w, err)
+			go func() { ended <- c.Run(ctx) }()
+			w.Settle()
+		}
+		campaign(other)
+		campaign(r) // waits for the other process
+		campaign(r) // waits for the one before
+		w.Pass(20 * time.Minute)
+		leads, waits := other.Stats(), r.Stats()
+		assert.Equal(w, 1, leads.Holds)
+		assert.Zero(w, leads.Oldest)
+		assert.Equal(w, 2, waits.Waiters)
+		assert.Zero(w, waits.OldestWait)
+
+		w.Lock(other.Obtain("42"))
+		waiter := w.Goroutine()
+		locked := waiter.Starts(r.Obtain("42"))
+		w.Pass(10 * time.Second)
+		assert.Equal(w, 10*time.Second, other.Stats().Oldest)
+		assert.Equal(w, 10*time.Second, r.Stats().OldestWait)
+		w.Unlock(other.Obtain("42"))
+		require.NoError(w, <-locked)
+		require.NoError(w, waiter.Unlock(r.Obtain("42")))
+		cancel()
+		for range 3 {
+			<-ended
+		}
 	})
 }
 
