@@ -104,9 +104,9 @@ func (i *instance) leads() bool {
 }
 
 // served reports whether a patient request was served. On a busy machine the release may have no answer in time, which is told,
-// too: the work is done then.
+// too: the work is done then, and must not be repeated.
 func served(status int) bool {
-	return status == http.StatusOK || status == http.StatusServiceUnavailable
+	return status == http.StatusOK || status == http.StatusInternalServerError
 }
 
 // eventually waits until something is so, and returns how long that took.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/lockhttp"
 )
 
 // Store is the service's database: numbers by name, 0 if never set.
@@ -81,7 +82,15 @@ func (s *Service) Handler() http.Handler {
 	})
 	// Alive does not ask Redis: a Redis outage must not restart all processes.
 	handle("GET /alive", func(context.Context, *http.Request) (string, error) { return "alive", nil })
-	handle("GET /ready", func(ctx context.Context, _ *http.Request) (string, error) { return "ready", s.Ready(ctx) })
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), 3*s.Patience)
+		defer cancel()
+		if err := s.Ready(ctx); err != nil {
+			http.Error(w, "Redis does not answer", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ready")
+	})
 	// Stats sends nothing to Redis, except to ask a cluster for its slots.
 	handle("GET /stats", func(context.Context, *http.Request) (string, error) {
 		return fmt.Sprintf("%+v", s.Locks.Stats()), nil
@@ -100,23 +109,19 @@ func number(r *http.Request, name string) (int, error) {
 	return n, nil
 }
 
-// answer says how it went.
+// answer says how it went. A client may repeat what is answered with 503, so that is said only of what was not begun: an error of
+// the release, or of the work, is 500.
 func answer(w http.ResponseWriter, r *http.Request, text string, err error) {
 	switch {
 	case err == nil:
 		_, _ = fmt.Fprintln(w, text)
 	case errors.Is(err, errBadRequest):
 		http.Error(w, "bad request", http.StatusBadRequest)
-	// The work may be done, or half done. A request that is tried again finds that: see Ship.
-	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, lockregistry.ErrClosed),
-		errors.Is(err, context.DeadlineExceeded):
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "try again", http.StatusServiceUnavailable)
-	case errors.Is(err, lockregistry.ErrTaken):
-		http.Error(w, "another request is working on this", http.StatusConflict)
 	default:
-		slog.ErrorContext(r.Context(), "request failed", "path", r.URL.Path, "error", err)
-		http.Error(w, "internal error", http.StatusInternalServerError)
+		if lockhttp.Status(err) == http.StatusInternalServerError {
+			slog.ErrorContext(r.Context(), "request failed", "path", r.URL.Path, "error", err)
+		}
+		lockhttp.Error(w, err)
 	}
 }
 

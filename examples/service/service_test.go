@@ -183,6 +183,35 @@ func TestStatus(t *testing.T) {
 	})
 }
 
+// silenced is a store that has Redis fall silent once a number is set.
+type silenced struct {
+	Store
+	locks *locktest.Registry
+}
+
+func (s *silenced) Set(ctx context.Context, name string, value int) error {
+	err := s.Store.Set(ctx, name, value)
+	s.locks.Disconnect()
+	return err
+}
+
+// The money has moved when the release gets no answer: the client must not be told to try again.
+func TestWorkThatIsDoneIsNotAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks, store, s, _ := instances(t)
+		s.Store = &silenced{store, locks}
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/customers/alice/credit/5", nil))
+		if again := w.Header().Get("Retry-After"); w.Code != http.StatusInternalServerError || again != "" {
+			t.Errorf("%d, to be tried again after %q", w.Code, again)
+		}
+		if n := store.number("balance:alice"); n != 5 {
+			t.Error("the balance is", n)
+		}
+		locks.Reconnect()
+	})
+}
+
 func TestReady(t *testing.T) {
 	s := &Service{Patience: time.Second, Ready: func(context.Context) error { return nil }}
 	if status, _ := request(t, s, http.MethodGet, "/ready"); status != http.StatusOK {
