@@ -42,7 +42,8 @@ const (
 //	            └──rested─────────────┴──nobody lists it──▶ forgotten
 //
 // While a Sentinel is not heard, its events are missed. So it is asked once it is heard again. The subscription comes before
-// the question, so each failover shows either in the answer or in a later event.
+// the question, so each failover shows either in the answer or in a later event. From then on its answers raise no doubt: what it
+// says against the master is known, and may last.
 type council struct {
 	set     string // the name of the master set
 	members map[string]*member
@@ -83,7 +84,8 @@ type deed uint8
 
 const (
 	dial  deed = iota // connect and subscribe
-	ask               // ask it for its state
+	ask               // ask it for its state, and which others it knows
+	list              // ask it which others it knows: its state is not in doubt
 	rest              // dial again later
 	doubt             // the master may be about to be replaced
 )
@@ -121,7 +123,7 @@ func (c *council) subscribed(address string) []act {
 	return []act{{do: ask, address: address}} // mutant: missed events
 }
 
-// broke: the connection to a Sentinel has ended, or could not be made. Another one is asked once, since the Sentinel may have
+// broke: the connection to a Sentinel has ended, or could not be made. The others are asked once where it is, since it may have
 // moved before that was noticed: while it counts as heard, no other address of it is learned.
 func (c *council) broke(address string) []act {
 	m := c.members[address]
@@ -131,9 +133,9 @@ func (c *council) broke(address string) []act {
 	if m.failed > 1 {
 		return acts
 	}
-	for other, o := range c.members {
-		if o.state == heard && !o.stranger {
-			return append(acts, act{do: ask, address: other})
+	for _, other := range slices.Sorted(maps.Keys(c.members)) {
+		if o := c.members[other]; o.state == heard && !o.stranger {
+			acts = append(acts, act{do: list, address: other})
 		}
 	}
 	return acts
@@ -235,7 +237,7 @@ func (c *council) learnFrom(a *Answer, using string) (acts []act) {
 //	+switch-master          "NAME IP PORT IP PORT"
 //	+vote-for-leader        "ID EPOCH", which does not say for which master set
 //
-// A Sentinel that has found another one, or a new address of one, is asked for it. Events of strangers do not count: with each
+// A Sentinel that has found another one, or a new address of one, is asked where that is. Events of strangers do not count: with each
 // of them LongestContest would begin anew.
 func (c *council) published(by, channel, message string, now time.Time) []act {
 	if m := c.members[by]; m != nil && m.stranger {
@@ -250,7 +252,7 @@ func (c *council) published(by, channel, message string, now time.Time) []act {
 	case channel == switched && len(words) > 0 && words[0] == c.set:
 		c.changed(words[1:], now)
 	case channel == found && len(words) > 5 && words[5] == c.set, channel == moved && len(words) > 1 && words[1] == c.set:
-		return []act{{do: ask, address: by}} // mutant: new Sentinels unheard
+		return []act{{do: list, address: by}} // mutant: new Sentinels unheard
 	case channel == found, channel == moved:
 		return nil
 	case channel != switched && len(words) > 1 && words[0] == "master" && words[1] == c.set:

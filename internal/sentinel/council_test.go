@@ -87,9 +87,9 @@ func TestCouncil_ASentinelThatHasMovedUnnoticed(t *testing.T) {
 			hears("a:26379", "a", was)
 			hears("b:26379", "b", peer{"a:26379", "a"})
 			acts := c.published("a:26379", moved, "master main 10.0.0.1 6379 ip b2 port 26379 for b", now)
-			require.Equal(t, []act{{do: ask, address: "a:26379"}}, acts)
+			require.Equal(t, []act{{do: list, address: "a:26379"}}, acts)
 			require.Empty(t, hears("a:26379", "a", is), "it is heard, as far as is known")
-			require.Equal(t, []act{{do: rest, address: "b:26379"}, {do: ask, address: "a:26379"}}, done(c.broke("b:26379")))
+			require.Equal(t, []act{{do: rest, address: "b:26379"}, {do: list, address: "a:26379"}}, done(c.broke("b:26379")))
 			require.Equal(t, []act{{do: dial, address: "b2:26379"}}, hears("a:26379", "a", is))
 			c.rested("b:26379")
 			if len(given) > 1 {
@@ -139,7 +139,7 @@ func TestCouncil_FindsAnotherSentinel(t *testing.T) {
 		moved: "master %s 10.0.0.1 6379 ip 10.0.0.9 port 26379 for 0f3c",
 	} {
 		require.Contains(t, events, channel)
-		require.Equal(t, []act{{do: ask, address: "a"}}, c.published("a", channel, fmt.Sprintf(of, "main"), now))
+		require.Equal(t, []act{{do: list, address: "a"}}, c.published("a", channel, fmt.Sprintf(of, "main"), now))
 		require.Empty(t, c.published("a", channel, fmt.Sprintf(of, "other"), now))
 		require.Empty(t, c.published("a", channel, "sentinel", now))
 	}

@@ -116,9 +116,9 @@ func (w *Watch) handle(event func(*council) []act) {
 				w.lines[a.address] = &line{address: a.address, tried: make(chan struct{})}
 			}
 			w.work.Go(func() { w.follow(a.address) })
-		case ask:
+		case ask, list:
 			if client := w.lines[a.address].client; client != nil { // otherwise its connection has just ended
-				w.work.Go(func() { w.catchUp(a.address, client) })
+				w.work.Go(func() { w.catchUp(a, client) })
 			}
 		case rest:
 			time.AfterFunc(a.after, func() { w.handle(func(c *council) []act { return c.rested(a.address) }) })
@@ -181,14 +181,19 @@ func (w *Watch) connected(address string, client rueidis.Client) {
 	}
 }
 
-// catchUp asks a Sentinel for what it published before the subscription.
-func (w *Watch) catchUp(address string, client rueidis.Client) {
-	a, err := inquire(w.ctx, address, client, w.council.set)
+// catchUp asks a Sentinel for what it published before the subscription, or only for the others.
+func (w *Watch) catchUp(what act, client rueidis.Client) {
+	a, err := inquire(w.ctx, what.address, client, w.council.set)
 	if err != nil {
 		return
 	}
 	using := w.using()
-	w.handle(func(c *council) []act { return c.answered(&a, using) })
+	w.handle(func(c *council) []act {
+		if what.do == list { // mutant: known word doubted
+			return c.learnFrom(&a, using)
+		}
+		return c.answered(&a, using)
+	})
 }
 
 // Ask asks all Sentinels that are connected, or for which the first attempt to connect is under way, about the server at an

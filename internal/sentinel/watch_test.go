@@ -31,7 +31,7 @@ type fake struct {
 
 	mu     sync.Mutex
 	answer Answer
-	others []string
+	others []*fake
 	hears  map[net.Conn]bool // connections that have subscribed
 	all    map[net.Conn]bool
 	mute   bool   // it answers nothing
@@ -139,9 +139,9 @@ func (f *fake) reply(conn net.Conn, words []string) string {
 		return texts(host, port)
 	case command == "SENTINEL SENTINELS":
 		all := make([]string, len(f.others))
-		for i, a := range f.others {
-			host, port, _ := net.SplitHostPort(a)
-			all[i] = texts("ip", host, "port", port, "runid", "id at "+a)
+		for i, other := range f.others {
+			host, port, _ := net.SplitHostPort(other.address())
+			all[i] = texts("ip", host, "port", port, "runid", other.id)
 		}
 		return array(all...)
 	case command == "SENTINEL MYID" && f.old:
@@ -228,7 +228,7 @@ func three(t *testing.T) (all []*fake) {
 		f.change(func() {
 			for _, other := range all {
 				if other != f {
-					f.others = append(f.others, other.address())
+					f.others = append(f.others, other)
 				}
 			}
 		})
@@ -266,9 +266,31 @@ func TestWatch_OneIsAdded(t *testing.T) {
 	w := watch(t, all[0].address())
 	w.hearsAll(t, all)
 	added := newFake(t, "d")
-	all[1].change(func() { all[1].others = append(all[1].others, added.address()) })
+	all[1].change(func() { all[1].others = append(all[1].others, added) })
 	require.Equal(t, Vouched, w.Ask(former, patience, patience))
 	added.heard(t)
+}
+
+// A Sentinel that knows the master by another name disputes it for as long as it lasts. That is known, so it raises no doubt
+// again when the Sentinel is asked only where the others are: because it has found one, or another one's connection has broken.
+func TestWatch_OneThatDisputesIsAskedForTheOthers(t *testing.T) {
+	all := three(t)
+	all[2].answer = stands("c", "10.0.0.9:6379")
+	w := watch(t, all[0].address())
+	w.hearsAll(t, all)
+	require.Eventually(t, func() bool { return w.doubts.Load() == 1 }, patience, time.Millisecond)
+	asked := func(again func()) {
+		all[2].change(func() { all[2].asked = 0 })
+		again()
+		all[2].heard(t)
+	}
+	asked(func() { all[2].publish(found, "sentinel b 127.0.0.1 1 @ main 10.0.0.1 6379") })
+	asked(func() {
+		_ = all[1].listener.Close()
+		all[1].cut()
+	})
+	w.Ask(former, patience, patience) // these answers come after those
+	require.EqualValues(t, 1, w.doubts.Load())
 }
 
 // Sentinels are replaced one after another, while nothing is asked. When all first ones are gone, the last ones are heard.
@@ -279,8 +301,8 @@ func TestWatch_AllAreReplaced(t *testing.T) {
 	for _, id := range []string{"d", "e", "f"} {
 		added := newFake(t, id)
 		for _, f := range all {
-			f.change(func() { f.others = append(f.others, added.address()) })
-			added.others = append(added.others, f.address())
+			f.change(func() { f.others = append(f.others, added) })
+			added.others = append(added.others, f)
 		}
 		host, port, _ := net.SplitHostPort(added.address())
 		all[0].publish(found, "sentinel "+id+" "+host+" "+port+" @ main 10.0.0.1 6379")
@@ -296,14 +318,11 @@ func TestWatch_AllAreReplaced(t *testing.T) {
 // A Sentinel of another deployment, with a master set of the same name, does not count beside those that stand by the server,
 // whatever it publishes, and however many others it knows.
 func TestWatch_AStranger(t *testing.T) {
-	all, stranger, others := three(t), newFake(t, "x"), three(t)
+	all, stranger, others := three(t), newFake(t, "x"), []*fake{newFake(t, "y"), newFake(t, "z")}
 	w := watch(t, all[0].address())
 	w.hearsAll(t, all)
 	stranger.change(func() {
-		stranger.answer = another("x", 9)
-		for _, o := range others {
-			stranger.others = append(stranger.others, o.address())
-		}
+		stranger.answer, stranger.others = another("x", 9), others
 	})
 	w.handle(func(c *council) []act { return c.learn([]string{stranger.address()}) })
 	w.hearsAll(t, append(all, stranger))

@@ -473,8 +473,13 @@ var mutations = []mutation{
 	},
 	{
 		"new Sentinels unheard", "Sentinels that have replaced all others are not heard",
-		"[]act{{do: ask, address: by}}", "nil",
+		"[]act{{do: list, address: by}}", "nil",
 		"../../internal/sentinel:TestWatch_AllAreReplaced$",
+	},
+	{
+		"known word doubted", "a Sentinel that disputes the master stops all locking whenever it is asked where the others are",
+		"if what.do == list {", "if false {",
+		"../../internal/sentinel:TestWatch_OneThatDisputesIsAskedForTheOthers$",
 	},
 	{
 		"found Sentinels not dialed", "a client does not reach the Sentinels that have replaced all others",
