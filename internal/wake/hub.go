@@ -289,9 +289,7 @@ func (h *hub) move(w *Waiter, from, to *node) {
 		from.remove(w)
 	}
 	w.lost()
-	if !to.add(w) {
-		to = nil
-	}
+	to.put(w)
 	h.at[w] = to
 	w.wakeup.wake()
 }

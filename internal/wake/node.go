@@ -94,9 +94,16 @@ func (n *node) add(w *Waiter) bool {
 	if !n.serves(w.user) {
 		return false
 	}
-	n.parts[w.user].waiters++
-	n.peers.add(w)
+	n.put(w)
 	return true
+}
+
+// put adds a waiter even so: its key has moved here. A user that is refused learns that from subscribe.
+func (n *node) put(w *Waiter) {
+	if p := n.parts[w.user]; p != nil {
+		p.waiters++
+	}
+	n.peers.add(w)
 }
 
 func (n *node) remove(w *Waiter) {

@@ -112,3 +112,26 @@ func TestNode_TellsOfAWayOnce(t *testing.T) {
 	n.removeUser(b)
 	require.False(t, n.notifies(b, "queueing"), "it is closed")
 }
+
+// A waiter whose key moves to a server that refuses its user learns that, and polls. Otherwise it would ask all servers for the
+// key's again and again.
+func TestHub_MovesAWaiterToAServerThatRefusesItsUser(t *testing.T) {
+	u := &user{closed: make(chan struct{})}
+	h := &hub{
+		shared: shared{cluster: true}, wakeup: newSignal(), users: map[*user]struct{}{u: {}},
+		nodes: map[string]*node{}, at: map[*Waiter]*node{}, servers: servers{following: true},
+	}
+	from, to := newNode(&h.mu, "from", h.users), newNode(&h.mu, "to", h.users)
+	to.refuse(u)
+	w := &Waiter{Wait: Wait{Key: "key", Own: "own"}, user: u, hub: h, wakeup: newSignal()}
+	require.True(t, from.add(w))
+	h.at[w] = from
+	h.move(w, from, to)
+	is, asked := h.subscribe(w)
+	require.Equal(t, Deaf, is)
+	require.False(t, asked)
+	require.False(t, h.watch(w))
+	require.Empty(t, h.wakeup, "it is known where the key is")
+	h.remove(w)
+	require.True(t, from.idle() && to.idle())
+}
