@@ -25,7 +25,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/sentinel"
 	"github.com/lockregistry/lockregistry/internal/tenure"
-	"github.com/lockregistry/lockregistry/internal/topology"
 	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -45,7 +44,6 @@ type Registry struct {
 	queues     queue.Shared
 	background *background.Work
 	reader     readonly.Reader // of what there is in Redis
-	master     topology.LastMaster
 	record     *ownRecord
 	reports    reports
 

@@ -34,7 +34,7 @@ type Stats struct {
 // NodeStats is about one server: a single one, the master that Sentinels name, or a master of a cluster. A former master stays
 // listed while calls wait for wake-ups from it.
 type NodeStats struct {
-	Address string // host and port; empty: the master is not known, or the client does not name its servers
+	Address string // host and port; empty: the client also has replicas, or does not name its servers
 
 	// Wakeup is how waiting calls of this registry learn of changes: "tracking" or "pubsub" with a connection, else "poll". All
 	// registries on the client share the connection.

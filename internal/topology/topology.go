@@ -12,77 +12,12 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/redis/rueidis"
-
-	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // Servers returns the addresses of a client's servers, sorted. For a client of Sentinel they change with the master.
 func Servers(client rueidis.Client) []string { return slices.Sorted(maps.Keys(client.Nodes())) }
-
-// LastMaster finds the master among the servers of a client without a cluster, and remembers it for a moment.
-type LastMaster struct {
-	mu      sync.Mutex
-	servers []string      // the servers that were asked
-	at      clock.Instant // when they were asked
-	address string
-}
-
-// masterLimit is how long the servers may take to say which of them is the master.
-const masterLimit = answerWait
-
-// Of returns the address of the server; empty if it is not known.
-func (m *LastMaster) Of(client rueidis.Client, c clock.Clock) string {
-	servers := Servers(client)
-	switch len(servers) {
-	case 0:
-		return ""
-	case 1:
-		return servers[0]
-	}
-	now := c.Now()
-	m.mu.Lock()
-	address, fresh := m.address, slices.Equal(servers, m.servers) && m.at.Until(now) < FreshFor
-	m.mu.Unlock()
-	if fresh {
-		return address
-	}
-	ctx, end := context.WithTimeout(context.Background(), masterLimit)
-	defer end()
-	address = masterOf(ctx, client)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.servers, m.at, m.address = servers, now, address
-	return address
-}
-
-// masterOf asks a client's servers concurrently, and returns the address of the one that replies that it is a master; empty if
-// none does.
-func masterOf(ctx context.Context, client rueidis.Client) string {
-	nodes := client.Nodes()
-	says := make(chan string, len(nodes))
-	for address, node := range nodes {
-		go func() {
-			reply, err := node.Do(ctx, node.B().Role().Build()).ToArray()
-			if err != nil || len(reply) == 0 {
-				says <- ""
-				return
-			}
-			if role, _ := reply[0].ToString(); role != "master" {
-				address = ""
-			}
-			says <- address
-		}()
-	}
-	for range nodes {
-		if address := <-says; address != "" {
-			return address
-		}
-	}
-	return ""
-}
 
 // Range is a range of a cluster's slots, and the address of their master.
 type Range struct {

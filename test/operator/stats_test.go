@@ -3,7 +3,6 @@ package operator_test
 import (
 	"cmp"
 	"context"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -381,32 +380,6 @@ func TestStats_ClientWithoutNodes(t *testing.T) {
 		w.Unlock(l)
 		require.NoError(w, <-has)
 	})
-}
-
-// A client with replicas has its master in the figures, whichever address sorts first.
-func TestStats_ReplicaAddress(t *testing.T) {
-	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
-	for i, master := range servers {
-		replica := servers[1-i]
-		host, port, err := net.SplitHostPort(master.Addr())
-		require.NoError(t, err)
-		master.Command(t, "REPLICAOF", "NO", "ONE")
-		replica.Command(t, "REPLICAOF", host, port)
-		w := kit.RealWorld(t, master)
-		client, err := kit.NewClient(rueidis.ClientOption{
-			InitAddress: []string{master.Addr()}, DisableCache: true,
-			Standalone:     rueidis.StandaloneOption{ReplicaAddress: []string{replica.Addr()}},
-			SendToReplicas: func(rueidis.Completed) bool { return false },
-		})
-		require.NoError(t, err)
-		t.Cleanup(client.Close)
-		r := w.RegistryOn(client)
-		w.Lock(r.Obtain("42"))
-		nodes := r.Stats().Nodes
-		require.Len(t, nodes, 1)
-		require.Equal(t, master.Addr(), nodes[0].Address)
-		w.Unlock(r.Obtain("42"))
-	}
 }
 
 func TestStats_OfTheOldestHold(t *testing.T) {
