@@ -128,14 +128,14 @@ const (
 )
 
 // Key returns the key of a registry's record.
-func Key(prefix, registry string) string { return prefix + ":{" + registry + "}:registry" }
+func Key(prefix, registry string) string { return prefix + ":{" + registry + End }
 
 // ListKey returns the key of the list of the registries under a prefix that have a record. No path may have this key, and older
 // versions take the list for the record of a registry that says nothing.
 func ListKey(prefix string) string { return Key(prefix, listed) }
 
 // IsList reports whether a key that may be a record's is a list.
-func IsList(key string) bool { return strings.HasSuffix(key, ":{"+listed+"}:registry") }
+func IsList(key string) bool { return strings.HasSuffix(key, ":{"+listed+End) }
 
 // listed is no registry: their names end with a UUID.
 const listed = "registries"
@@ -154,7 +154,7 @@ const End = "}:registry"
 
 // Owner returns the registry whose record has this key.
 func Owner(prefix, key string) string {
-	return strings.TrimSuffix(strings.TrimPrefix(key, prefix+":{"), "}:registry")
+	return strings.TrimSuffix(strings.TrimPrefix(key, prefix+":{"), End)
 }
 
 // Parse reads the record of a registry. A text that is no record gives the zero identity.

@@ -207,7 +207,10 @@ func (all *Shared) waitKit() *waitKit {
 
 func (all *Shared) putBack(s *waitKit) {
 	s.timer.Stop()
-	s.box.empty()
+	select {
+	case <-s.box.came: // a wake-up that the call did not need
+	default:
+	}
 	s.ticket, s.course = ticket{}, course{}
 	all.kits.Put(s)
 }

@@ -426,3 +426,19 @@ func TestBound_AnIdleOneKeepsNoNode(t *testing.T) {
 		require.Same(t, end, s.bounds.idle[0])
 	}
 }
+
+// After a burst of calls, most of their bounds are dropped.
+func TestBoundPool_KeepsFewIdleOnes(t *testing.T) {
+	way := New(onMiniredis(t))
+	defer way.Close()
+	p := &way.First.bounds
+	all := make([]*bound, mostIdle+10)
+	for i := range all {
+		all[i] = p.next()
+	}
+	for _, b := range all {
+		p.free(b, true)
+	}
+	require.Empty(t, p.used)
+	require.Len(t, p.idle, mostIdle)
+}
