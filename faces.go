@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 
@@ -279,11 +280,28 @@ func (r *Registry) tellDeadlock(d observe.Deadlock) {
 }
 
 func deadlockOf(cycle detector.Cycle) (d observe.Deadlock) {
+	before := cycle[len(cycle)-1] // it waits for a path that the first one holds, if not for its place in a queue
 	for _, w := range cycle {
 		d.Waits = append(d.Waits, observe.DeadlockWait{
-			Path: w.Path, Kind: observe.Kind(w.Kind), Owner: w.Owner, Holds: w.Holds,
+			Path: w.Path, Kind: observe.Kind(w.Kind), Owner: w.Owner, Holds: some(w.Holds, before.Path),
 			Label: observe.Label(w.From), Since: protocol.Time(w.Since),
 		})
+		before = w
 	}
 	return d
+}
+
+// mostShown is how many paths of a caller a deadlock names.
+const mostShown = 16
+
+// some returns the first paths that a caller holds, and the wanted one if it is among the others.
+func some(held []string, wanted string) []string {
+	if len(held) <= mostShown {
+		return held
+	}
+	shown := slices.Clone(held[:mostShown])
+	if slices.Contains(held[mostShown:], wanted) {
+		shown[mostShown-1] = wanted
+	}
+	return shown
 }

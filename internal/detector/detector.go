@@ -98,8 +98,8 @@ func (bystander) Subject(*deadlock.Call) (path, kind string) { return "", "" }
 func (bystander) Held() iter.Seq[Held]                       { return func(func(Held) bool) {} }
 func (bystander) Report(Cycle)                               {}
 
-// mostHolds is how many paths of an owner are listed.
-const mostHolds = 16
+// mostHolds is how many paths of an owner are listed. A cycle over a path that is not is never found.
+const mostHolds = 1000
 
 // Waits returns the calls of this registry for its record. When one of them ends, Graph.Leave reports that.
 func (d *Detector) Waits() (all []presence.Wait) {

@@ -210,6 +210,26 @@ func TestDetector_FindsCyclesOverProcesses(t *testing.T) {
 	}
 }
 
+// An owner may hold many paths, as AcquireAll does. Whichever of them the cycle is about, it is found.
+func TestDetector_AnOwnerHoldsManyPaths(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		all := w.processes(2)
+		for i := range 100 {
+			all[0].holds(fmt.Sprintf("many %02d", i), 1)
+		}
+		all[1].holds("one", 2)
+		all[0].waits("one", 1)
+		all[1].waits("many 99", 2)
+		<-time.After(presence.Lasting)
+		w.record(t, all)
+		for _, p := range all {
+			p.Look(t.Context())
+			require.Len(t, p.reported, 1)
+		}
+	})
+}
+
 // A cycle counts when it stands for half a second, with the same calls.
 func TestDetector_LooksTwice(t *testing.T) {
 	for name, c := range map[string]struct {

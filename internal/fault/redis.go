@@ -209,6 +209,7 @@ func Classify(err error) error {
 var passing = []string{
 	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "BUSY", "NOSCRIPT",
 	"OOM", "MISCONF", "UNBLOCKED", "max number of clients", upstream, "no upstream host",
+	"WAIT cannot be used with replica", // the master was demoted between a write and the question who has it
 }
 
 // upstream begins what the proxy Envoy replies when the server behind it did not answer, or not in time: "upstream failure",
