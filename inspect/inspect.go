@@ -117,8 +117,8 @@ func (i *Inspector) inspect(ctx context.Context, path string) (Lock, error) {
 }
 
 // Locks iterates over the paths under the prefix that are held or waited for, in no particular order, each once, with the result
-// of [Inspector.Inspect]. A path that is locked throughout is among them; a path that is locked or released during the iteration
-// may be.
+// of [Inspector.Inspect]. A path that is locked throughout is among them, unless a server restarts meanwhile or a replica is
+// promoted in a cluster; a path that is locked or released during the iteration may be.
 //
 // # Details
 //

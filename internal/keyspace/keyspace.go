@@ -6,6 +6,7 @@ package keyspace
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,9 +50,14 @@ func run(ctx context.Context, r *readonly.Reader, p *scan.Pass, pattern string, 
 	}
 	p.Clock, p.Batch, p.Watch = r.Clock, readonly.Together, scan.WatcherOf(ctx)
 	p.Pause = func(d time.Duration) error { return pause(ctx, r, d) }
+	servers := topology.Servers(r.Client)
 	for _, n := range nodes {
 		p.Servers = append(p.Servers, func(cursor string, count int) (scan.Step, error) {
-			return scanOnce(ctx, r, n, append([]string{cursor, pattern, strconv.Itoa(count)}, begin...))
+			step, err := scanOnce(ctx, r, n, append([]string{cursor, pattern, strconv.Itoa(count)}, begin...))
+			if now := topology.Servers(r.Client); !r.Cluster && !slices.Equal(now, servers) { // it follows the Sentinels
+				step.Anew, servers = true, now
+			}
+			return step, err
 		})
 	}
 	return p.Run()

@@ -52,6 +52,32 @@ func TestTogether_FindsEachKeyOnce(t *testing.T) {
 	require.Len(t, found, 700)
 }
 
+// switching is a client that has another server from the second time on that it is asked for its servers.
+type switching struct {
+	rueidis.Client
+	asked *int
+}
+
+func (s switching) Nodes() map[string]rueidis.Client {
+	if *s.asked++; *s.asked > 1 {
+		return map[string]rueidis.Client{"after": s}
+	}
+	return map[string]rueidis.Client{"before": s}
+}
+
+// When the client has changed to another server, the pass begins again.
+func TestTogether_AfterAFailover(t *testing.T) {
+	r, server := reader(t)
+	require.NoError(t, server.Set("p:a", "x"))
+	asked, picked := 0, 0
+	r.Client = switching{r.Client, &asked}
+	require.NoError(t, Together(t.Context(), r, []string{"p"}, "", &scan.Pass{
+		Pick: func(string) (string, bool) { picked++; return "", false },
+	}))
+	require.Equal(t, 2, picked)
+	require.Equal(t, 3, asked)
+}
+
 func TestTogether_ACallThatHasEnded(t *testing.T) {
 	r, _ := reader(t)
 	ctx, end := context.WithCancel(t.Context())

@@ -60,6 +60,10 @@ type Step struct {
 	Keys    []string
 	TooLong []string      // the beginnings of names that are too long
 	Took    time.Duration // the server's own time for it; 0: not known
+
+	// Anew: another server may have answered than before, which has its keys in another order. So the pass goes through all its
+	// keys, and finds some again.
+	Anew bool
 }
 
 // Progress is how far a pass is.
@@ -151,7 +155,10 @@ func (p *Pass) server(i int, scan func(cursor string, count int) (Step, error)) 
 				return err
 			}
 		}
-		if cursor = next.Cursor; cursor == "0" {
+		switch cursor = next.Cursor; {
+		case next.Anew:
+			cursor = "0"
+		case cursor == "0":
 			return nil
 		}
 	}

@@ -54,6 +54,23 @@ func TestPass_ReadsAllInBatches(t *testing.T) {
 	})
 }
 
+// Another server has its keys in another order, so the cursor of the one before would skip some.
+func TestPass_AnotherServerTakesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, after, steps := pages(0, "a", 1, 1, 1), pages(0, "b", 1, 1), 0
+		p, read := newPass(func(cursor string, count int) (s Step, err error) {
+			if steps++; steps == 1 {
+				return before(cursor, count)
+			}
+			s, err = after(cursor, count)
+			s.Anew = steps == 2
+			return s, err
+		})
+		require.NoError(t, p.Run())
+		require.Equal(t, []string{"a0.0", "b1.0", "b0.0", "b1.0"}, *read)
+	})
+}
+
 // What was found is told soon, also when little is.
 func TestPass_ReadsLittleAfterHalfASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
