@@ -207,10 +207,7 @@ func (all *Shared) waitKit() *waitKit {
 
 func (all *Shared) putBack(s *waitKit) {
 	s.timer.Stop()
-	select {
-	case <-s.box.came: // a wake-up that the call did not need
-	default:
-	}
+	s.box.empty()
 	s.ticket, s.course = ticket{}, course{}
 	all.kits.Put(s)
 }

@@ -132,6 +132,15 @@ func (b *mailbox) close() mail {
 	return left
 }
 
+// empty makes a closed mailbox ready for reuse.
+func (b *mailbox) empty() {
+	b.close()
+	select {
+	case <-b.came:
+	default:
+	}
+}
+
 // Deliver passes a message to the call that waits for it, or to the hold that it names. It tries the call first, because a call
 // gives the lock its hold before it closes its mailbox, so one of the two takes the message. In the other order neither might,
 // and a hold that is in use would be removed as unclaimed.

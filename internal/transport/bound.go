@@ -368,7 +368,7 @@ const (
 	roundEvery = belief.Tick - timedAfter // with timedAfter no more than the shortest grace
 	timedAfter = belief.Tick / 10         // more than most replies take
 
-	mostIdle = 4096 // bounds, of up to 0.7 kB each: a burst of calls must not take memory for ever
+	mostIdleBounds = 4096 // bounds, of up to 0.7 kB each: a burst of calls must not take memory for ever
 )
 
 func (p *boundPool) prepare(j *judge, also func(now clock.Instant) bool) {
@@ -419,7 +419,7 @@ func (p *boundPool) free(b *bound, again bool) {
 	last := len(p.used) - 1
 	p.used[b.index], p.used[last].index, p.used[last] = p.used[last], b.index, nil
 	p.used = p.used[:last]
-	if again && len(p.idle) < mostIdle {
+	if again && len(p.idle) < mostIdleBounds {
 		p.idle = append(p.idle, b)
 	}
 }

@@ -432,7 +432,7 @@ func TestBoundPool_KeepsFewIdleOnes(t *testing.T) {
 	way := New(onMiniredis(t))
 	defer way.Close()
 	p := &way.First.bounds
-	all := make([]*bound, mostIdle+10)
+	all := make([]*bound, mostIdleBounds+10)
 	for i := range all {
 		all[i] = p.next()
 	}
@@ -440,5 +440,5 @@ func TestBoundPool_KeepsFewIdleOnes(t *testing.T) {
 		p.free(b, true)
 	}
 	require.Empty(t, p.used)
-	require.Len(t, p.idle, mostIdle)
+	require.Len(t, p.idle, mostIdleBounds)
 }
