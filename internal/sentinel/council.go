@@ -237,8 +237,8 @@ func (c *council) learnFrom(a *Answer, using string) (acts []act) {
 //	+switch-master          "NAME IP PORT IP PORT"
 //	+vote-for-leader        "ID EPOCH", which does not say for which master set
 //
-// A Sentinel that has found another one, or a new address of one, is asked where that is. Events of strangers do not count: with each
-// of them LongestContest would begin anew.
+// A Sentinel that has found another one, or a new address of one, is asked where that is. Events of strangers do not count: with
+// each of them LongestContest would begin anew.
 func (c *council) published(by, channel, message string, now time.Time) []act {
 	if m := c.members[by]; m != nil && m.stranger {
 		return nil

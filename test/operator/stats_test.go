@@ -137,7 +137,7 @@ func TestStats_ALeaderIsNotTooOld(t *testing.T) {
 		require.NoError(w, waiter.Unlock(r.Obtain("42")))
 		cancel()
 		for range 3 {
-			<-ended
+			require.ErrorIs(w, <-ended, context.Canceled)
 		}
 	})
 }
