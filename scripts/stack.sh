@@ -10,8 +10,7 @@ first=${STACK_FIRST:-127.0.0.1:18081}
 second=${STACK_SECOND:-127.0.0.1:18082}
 page=${STACK_PAGE:-127.0.0.1:18080}
 prometheus=${STACK_PROMETHEUS:-127.0.0.1:19090}
-rules=${STACK_RULES:-$PWD/deploy/prometheus/rules.yml}
-lease=${STACK_LEASE:-60s}
+lease=60s # the library's default: a holder that is killed shows for half of it
 scrape=${STACK_SCRAPE:-5s}
 
 work=$(mktemp -d)
@@ -33,7 +32,7 @@ done
 "$work/lockreg" serve shop --listen "$page" --metrics --every "$scrape" &
 cat >"$work/prometheus.yml" <<END
 global: {scrape_interval: $scrape, evaluation_interval: $scrape}
-rule_files: ["$rules"]
+rule_files: ["$PWD/deploy/prometheus/rules.yml"]
 scrape_configs:
   - job_name: service
     static_configs: [{targets: ["$first", "$second"]}]

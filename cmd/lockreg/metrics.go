@@ -20,7 +20,7 @@ import (
 // leastEvery keeps looks from being all that a server does: the first keys of a pass are read without a pause.
 const leastEvery = 100 * time.Millisecond
 
-// defaultEvery is the pause between two looks. A dead holder shows within a minute anyway.
+// defaultEvery is the pause between two looks. A dead holder with the default lease of 60 s shows for 34 s: two looks see it.
 const defaultEvery = span(15 * time.Second)
 
 func (a *app) metricsCommand() *cobra.Command {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,19 +83,11 @@ func leads(t *testing.T, page string) (h holder) {
 	return h
 }
 
-// stack runs scripts/stack.sh until the test ends. Its alerts fire at once.
+// stack runs scripts/stack.sh until the test ends.
 func stack(t *testing.T, at map[string]string) {
 	t.Helper()
-	rules, err := os.ReadFile(filepath.Join(deploy, "prometheus", "rules.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	hasty := filepath.Join(t.TempDir(), "rules.yml")
-	if err := os.WriteFile(hasty, []byte(strings.ReplaceAll(string(rules), "for: 1m", "for: 0s")), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	process := exec.CommandContext(t.Context(), "../../scripts/stack.sh")
-	process.Env = append(os.Environ(), "STACK_RULES="+hasty, "STACK_LEASE=60s", "STACK_SCRAPE=500ms")
+	process.Env = append(os.Environ(), "STACK_SCRAPE=500ms")
 	for name, address := range at {
 		process.Env = append(process.Env, "STACK_"+name+"="+address)
 	}
