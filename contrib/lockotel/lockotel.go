@@ -223,6 +223,9 @@ func (r *reporter) instruments(m metric.Meter) error {
 	r.unavailable = counter("lockregistry.unavailable", "{call}", "Calls and releases that ended because Redis could not be asked.")
 	r.outages = counter("lockregistry.renewal.outages", "{outage}", "How often renewals in the background began to fail.")
 	r.cycles = counter("lockregistry.deadlocks", "{deadlock}", "Cycles of calls that wait for each other.")
+	if failed == nil {
+		r.cycles.Add(context.Background(), 0) // there is a 0 before the first one, so that a rate sees it
+	}
 	return failed
 }
 

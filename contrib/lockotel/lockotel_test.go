@@ -407,6 +407,10 @@ func (refusingMeter) Float64Histogram(string, ...metric.Float64HistogramOption) 
 	return nil, errors.New("no histograms")
 }
 
+func (refusingMeter) Int64Counter(string, ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	return nil, errors.New("no counters")
+}
+
 func TestNewWithBadInput(t *testing.T) {
 	_, err := lockotel.New(nil, lockotel.WithMeterProvider(nil), lockotel.WithTracerProvider(nil))
 	require.EqualError(t, err, "lockotel: new: an option is nil; "+
@@ -442,9 +446,11 @@ func events() (observe.Acquired, observe.Released) {
 		observe.Released{Subject: s, Held: time.Millisecond}
 }
 
-// A cycle counts once, whichever of its calls find it.
+// A cycle counts once, whichever of its calls find it. Before the first one there is a 0, so that a rate sees it.
 func TestDeadlocks(t *testing.T) {
 	world(t, func(m *telemetry, locks *locktest.Registry) {
+		require.Zero(m, m.counter("lockregistry.deadlocks", "{deadlock}"))
+		require.Len(m, m.metric("lockregistry.deadlocks").Data.(metricdata.Sum[int64]).DataPoints, 1)
 		require.NoError(m, locks.Obtain("43").Lock(m.Context()))
 		result := make(chan error, 1)
 		go func() {
