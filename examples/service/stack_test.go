@@ -29,9 +29,10 @@ func TestStack(t *testing.T) {
 		first = second
 	}
 	alert := `ALERTS{alertname="LockHolderDead",alertstate="firing"}`
+	seen := `lockregistry_fleet_up == 1 and lockregistry_fleet_holds >= 1 and lockregistry_fleet_dead_holders == 0`
 	eventually(t, "lockreg is scraped", time.Minute, func() bool {
-		n, err := metrics.ask(`lockregistry_fleet_up == 1 and lockregistry_fleet_holds >= 1 and lockregistry_fleet_dead_holders == 0`)
-		return err == nil && n == 1
+		found, err := metrics.ask(seen)
+		return err == nil && len(found) == 1
 	})
 	// Its process says who it is once it has held the lock for a second.
 	var pid int
@@ -46,8 +47,8 @@ func TestStack(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the alert fires", 2*time.Minute, func() bool {
-		n, err := metrics.ask(alert)
-		return err == nil && n == 1
+		found, err := metrics.ask(alert)
+		return err == nil && len(found) == 1
 	})
 	if holder := leads(t, at["PAGE"]); holder.Label == nil || holder.Label.PID != pid || holder.OverdueMS+holder.SilentMS == 0 {
 		t.Errorf("the page does not name the dead process %d: %+v", pid, holder)
