@@ -253,11 +253,11 @@ waited, holders that are probably dead, locks without expiry, and deadlocks. So
 you get alerts without changing a service. One lockreg metrics is enough
 for a fleet.
 
-It reads Redis in the background, one prefix after another, like lockreg ls and
+It reads Redis in the background, once for all prefixes, like lockreg ls and
 lockreg deadlocks. A long pass uses a tenth of one of the server's cores, and
 the pause after a pass is as long as the pass. A scrape sends nothing to Redis.
 lockregistry_fleet_up is 0 if the last pass has failed, or has not ended within
-ten minutes. A Redis user that cannot write is enough.
+an hour. A Redis user that cannot write is enough.
 
 It listens like lockreg serve: on another address than loopback it needs a token
 for viewing, and TLS or --behind-proxy. Prometheus sends the token as

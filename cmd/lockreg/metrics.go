@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/exporter"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
+	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/connect"
 )
 
@@ -63,11 +64,7 @@ func (a *app) metrics(ctx context.Context, prefixes []string, s *serving) error 
 		return err
 	}
 	defer disconnect()
-	sources := map[string]exporter.Source{}
-	for prefix, locks := range inspectors {
-		sources[prefix] = locks
-	}
-	looked, stop := s.looks(ctx, sources, log)
+	looked, stop := s.looks(ctx, inspectors, log)
 	defer stop()
 	handler, err := page.Metrics(looked, options...)
 	if err != nil {
@@ -80,9 +77,9 @@ func (a *app) metrics(ctx context.Context, prefixes []string, s *serving) error 
 
 // looks begins to look at locks, until stop is called.
 func (s *serving) looks(
-	ctx context.Context, sources map[string]exporter.Source, log *slog.Logger,
+	ctx context.Context, all map[string]*inspect.Inspector, log *slog.Logger,
 ) (metrics http.Handler, stop func()) {
-	e := exporter.New(sources, time.Duration(s.every), log)
+	e := exporter.New(all, time.Duration(s.every), log)
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {

@@ -19,7 +19,6 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 
-	"github.com/lockregistry/lockregistry/cmd/lockreg/exporter"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/page"
 	"github.com/lockregistry/lockregistry/inspect"
@@ -187,21 +186,19 @@ func (a *app) serve(ctx context.Context, prefixes []string, s serving) error {
 		return err
 	}
 	defer disconnect()
-	sources := map[string]exporter.Source{}
 	for _, prefix := range prefixes {
 		locks := inspectors[prefix]
 		if hint := a.noLocks(ctx, locks, prefix); hint != "" {
 			log.Warn(strings.TrimPrefix(hint, "; "))
 		}
 		options = append(options, page.WithPrefix(prefix, locks))
-		sources[prefix] = locks
 	}
 	options = append(options, page.WithClient(client))
 	if s.record {
 		options = append(options, page.WithRecord())
 	}
 	if s.metrics {
-		metrics, stop := s.looks(ctx, sources, log)
+		metrics, stop := s.looks(ctx, inspectors, log)
 		defer stop()
 		options = append(options, page.WithMetrics(metrics))
 	}

@@ -40,7 +40,7 @@ func BenchmarkLook(b *testing.B) {
 			var took time.Duration
 			before := costs(b, client)
 			for b.Loop() {
-				e := exporter.New(map[string]exporter.Source{"shop": locks}, time.Hour, slog.New(slog.DiscardHandler))
+				e := exporter.New(map[string]*inspect.Inspector{"shop": locks}, time.Hour, slog.New(slog.DiscardHandler))
 				took += lookOnce(b, e, size.locks)
 			}
 			after, n := costs(b, client), float64(b.N)

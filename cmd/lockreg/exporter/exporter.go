@@ -1,8 +1,8 @@
 // Package exporter reports the locks of prefixes to Prometheus, as Redis knows them: of all processes, Java's included. It is
 // what `lockreg metrics` and `lockreg serve --metrics` answer. It only reads.
 //
-// Redis is asked in the background: one prefix after another, and then a pause. A scrape asks nothing, and returns what the
-// last passes found:
+// Redis is asked in the background: for all prefixes in one pass, and then a pause. A scrape asks nothing. It returns what the
+// last pass has found, and no values before the first one has ended:
 //
 //   - lockregistry_fleet_up: 1, or 0 when the last look failed; then the others are left out
 //   - lockregistry_fleet_holds, lockregistry_fleet_waiters: holders of locks, and calls that wait
@@ -38,10 +38,25 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// Source has the locks of a prefix: an [*inspect.Inspector].
-type Source interface {
-	Locks(ctx context.Context) iter.Seq2[inspect.Lock, error]
-	Deadlocks(ctx context.Context) ([]observe.Deadlock, error)
+// source has the locks of the prefixes, and numbers these.
+type source interface {
+	Locks(ctx context.Context) iter.Seq2[inspect.Found, error]
+	Deadlocks(ctx context.Context, of []int) (found [][]observe.Deadlock, errs []error)
+}
+
+// inspectors are a source. Those with the same client share their passes over the keys.
+type inspectors []*inspect.Inspector
+
+func (s inspectors) Locks(ctx context.Context) iter.Seq2[inspect.Found, error] {
+	return inspect.LocksOf(ctx, s...)
+}
+
+func (s inspectors) Deadlocks(ctx context.Context, of []int) (found [][]observe.Deadlock, errs []error) {
+	some := make([]*inspect.Inspector, len(of))
+	for k, i := range of {
+		some[k] = s[i]
+	}
+	return inspect.DeadlocksOf(ctx, some...)
 }
 
 // Exporter looks at prefixes, and is the handler that tells what it has seen. Make it with [New].
@@ -49,13 +64,13 @@ type Exporter struct {
 	every    time.Duration
 	log      *slog.Logger
 	prefixes []string
-	sources  map[string]Source
+	source   source
 
 	mu   sync.Mutex
-	seen map[string]sight
+	seen []sight // by the numbers of the prefixes; nil: the first look has not ended
 }
 
-// sight is what the last look at a prefix has found.
+// sight is what the last look has found of a prefix.
 type sight struct {
 	failed error
 	at     time.Time // when it ended
@@ -65,68 +80,86 @@ type sight struct {
 	oldest                                   time.Duration
 }
 
-// LookLimit bounds one look at a prefix: longer than a pass through a hundred million keys takes. A look that has not ended by
-// then has failed.
-const LookLimit = 10 * time.Minute
+// LookLimit bounds one look: two passes, one for locks and one for deadlocks, through a hundred million keys take 40 minutes. A
+// look that has not ended by then has failed.
+const LookLimit = time.Hour
 
-// New makes an exporter of the sources, by prefix. After each look there is a pause, as long as the look took; and after all of
-// them another one, so that a prefix is not looked at more often than each every.
-func New(sources map[string]Source, every time.Duration, log *slog.Logger) *Exporter {
-	prefixes := slices.Sorted(maps.Keys(sources))
-	return &Exporter{every: every, log: log, prefixes: prefixes, sources: sources, seen: map[string]sight{}}
+// New makes an exporter of the inspectors, by prefix. After each look there is a pause, at least as long as the look took, and so
+// long that a look begins at most once each every.
+func New(all map[string]*inspect.Inspector, every time.Duration, log *slog.Logger) *Exporter {
+	prefixes := slices.Sorted(maps.Keys(all))
+	var s inspectors
+	for _, prefix := range prefixes {
+		s = append(s, all[prefix])
+	}
+	return newExporter(prefixes, s, every, log)
+}
+
+func newExporter(prefixes []string, s source, every time.Duration, log *slog.Logger) *Exporter {
+	return &Exporter{every: every, log: log, prefixes: prefixes, source: s}
 }
 
 // Run looks until ctx ends.
 func (e *Exporter) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		for _, prefix := range e.prefixes {
-			s := look(ctx, e.sources[prefix])
-			if ctx.Err() != nil {
-				return
-			}
-			e.keep(prefix, s)
-			clock.Rest(ctx, s.took)
+		seen := e.look(ctx)
+		if ctx.Err() != nil {
+			return
 		}
-		clock.Rest(ctx, e.every-time.Since(began))
+		e.keep(seen)
+		took := time.Since(began)
+		clock.Rest(ctx, max(took, e.every-took))
 	}
 }
 
 // keep notes what a look has found, and logs the first of several that fail, and the end of that.
-func (e *Exporter) keep(prefix string, s sight) {
+func (e *Exporter) keep(seen []sight) {
 	e.mu.Lock()
-	before, looked := e.seen[prefix]
-	e.seen[prefix] = s
+	before := e.seen
+	e.seen = seen
 	e.mu.Unlock()
-	switch {
-	case s.failed != nil && (!looked || before.failed == nil):
-		e.log.Warn("cannot look at locks; trying again", "prefix", prefix, "error", s.failed)
-	case s.failed == nil && before.failed != nil:
-		e.log.Info("looking at locks again", "prefix", prefix)
+	for i, prefix := range e.prefixes {
+		failing := before != nil && before[i].failed != nil
+		switch {
+		case seen[i].failed != nil && !failing:
+			e.log.Warn("cannot look at locks; trying again", "prefix", prefix, "error", seen[i].failed)
+		case seen[i].failed == nil && failing:
+			e.log.Info("looking at locks again", "prefix", prefix)
+		}
 	}
 }
 
 // look looks once. Deadlocks are looked for only where two calls wait.
-func look(ctx context.Context, source Source) (s sight) {
+func (e *Exporter) look(ctx context.Context) []sight {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, LookLimit)
 	defer cancel()
-	for lock, err := range source.Locks(ctx) {
+	seen := make([]sight, len(e.prefixes))
+	for found, err := range e.source.Locks(ctx) {
 		if err != nil {
-			return sight{failed: err, took: time.Since(began)}
+			seen[found.Of].failed = err
+			continue
 		}
-		s.add(&lock, time.Now())
+		seen[found.Of].add(&found.Lock, time.Now())
 	}
-	if s.waiters > 1 {
-		found, err := source.Deadlocks(ctx)
-		if err != nil {
-			return sight{failed: err, took: time.Since(began)}
+	var crowded []int
+	for i := range seen {
+		if seen[i].failed == nil && seen[i].waiters > 1 {
+			crowded = append(crowded, i)
 		}
-		s.deadlocks = len(found)
 	}
-	s.at = time.Now()
-	s.took = s.at.Sub(began)
-	return s
+	if len(crowded) > 0 {
+		found, errs := e.source.Deadlocks(ctx, crowded)
+		for k, i := range crowded {
+			seen[i].deadlocks, seen[i].failed = len(found[k]), errs[k]
+		}
+	}
+	at := time.Now()
+	for i := range seen {
+		seen[i].at, seen[i].took = at, at.Sub(began)
+	}
+	return seen
 }
 
 // add counts one lock.
@@ -179,18 +212,18 @@ func (e *Exporter) text() string {
 			strconv.FormatFloat(v, 'g', -1, 64))
 	}
 	family("up", "Whether the last look succeeded.")
-	for _, prefix := range e.prefixes {
+	for i := range e.seen {
 		up := 0.0
-		if s, looked := e.seen[prefix]; looked && s.failed == nil {
+		if e.seen[i].failed == nil {
 			up = 1
 		}
-		value("up", prefix, up)
+		value("up", e.prefixes[i], up)
 	}
 	for _, m := range metrics {
 		family(m.name, m.help)
-		for _, prefix := range e.prefixes {
-			if s, looked := e.seen[prefix]; looked && s.failed == nil {
-				value(m.name, prefix, m.of(&s))
+		for i := range e.seen {
+			if s := &e.seen[i]; s.failed == nil {
+				value(m.name, e.prefixes[i], m.of(s))
 			}
 		}
 	}

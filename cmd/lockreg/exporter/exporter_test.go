@@ -5,29 +5,59 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/lockregistry/lockregistry/cmd/lockreg/exporter"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/redistest"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a source. Its mutex is for what tests change while it is looked at.
+// fakes are a source, in the order of the prefixes.
+type fakes []*fake
+
+func (s fakes) Locks(ctx context.Context) iter.Seq2[inspect.Found, error] {
+	return func(yield func(inspect.Found, error) bool) {
+		for i, f := range s {
+			for lock, err := range f.Locks(ctx) {
+				if !yield(inspect.Found{Of: i, Lock: lock}, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s fakes) Deadlocks(_ context.Context, of []int) (found [][]observe.Deadlock, errs []error) {
+	for _, i := range of {
+		deadlocks, err := s[i].Deadlocks()
+		found, errs = append(found, deadlocks), append(errs, err)
+	}
+	return found, errs
+}
+
+// fake has the locks of a prefix. Its mutex is for what tests change while it is looked at.
 type fake struct {
 	mu        sync.Mutex
 	locks     []inspect.Lock
 	deadlocks []observe.Deadlock
 	failure   error
+	unknown   error // why there is nothing about deadlocks
 	takes     time.Duration
 	looks     int
 	asked     int // for deadlocks
@@ -56,11 +86,11 @@ func (f *fake) Locks(ctx context.Context) iter.Seq2[inspect.Lock, error] {
 	}
 }
 
-func (f *fake) Deadlocks(context.Context) ([]observe.Deadlock, error) {
+func (f *fake) Deadlocks() ([]observe.Deadlock, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
-	return f.deadlocks, nil
+	return f.deadlocks, f.unknown
 }
 
 func (f *fake) set(change func()) {
@@ -71,12 +101,17 @@ func (f *fake) set(change func()) {
 
 // exported runs an exporter in fake time, and hands out what a scrape gets.
 func exported(
-	t *testing.T, sources map[string]exporter.Source, f func(t *testing.T, scrape func() string, log *strings.Builder),
+	t *testing.T, sources map[string]*fake, f func(t *testing.T, scrape func() string, log *strings.Builder),
 ) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder // read while the exporter sleeps
-		e := exporter.New(sources, 10*time.Second, slog.New(slog.NewTextHandler(&log, nil)))
+		prefixes := slices.Sorted(maps.Keys(sources))
+		var all fakes
+		for _, prefix := range prefixes {
+			all = append(all, sources[prefix])
+		}
+		e := exporter.NewOf(prefixes, all, 10*time.Second, slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -96,9 +131,9 @@ func exported(
 func TestExporter(t *testing.T) {
 	known := observe.Label{Host: "web-1", PID: 4711, Name: "billing"}
 	busy := &fake{deadlocks: make([]observe.Deadlock, 1), takes: time.Millisecond}
-	sources := map[string]exporter.Source{"a\"b\\\n": &fake{takes: time.Millisecond}, "shop": busy}
+	sources := map[string]*fake{"a\"b\\\n": {takes: time.Millisecond}, "shop": busy}
 	exported(t, sources, func(t *testing.T, scrape func() string, _ *strings.Builder) {
-		require.Contains(t, scrape(), "lockregistry_fleet_up{lockregistry_prefix=\"shop\"} 0\n", "before the first look")
+		require.NotContains(t, scrape(), "lockregistry_fleet_up{", "before the first look")
 		require.NotContains(t, scrape(), "lockregistry_fleet_holds{")
 		now := time.Now()
 		busy.set(func() {
@@ -120,7 +155,7 @@ func TestExporter(t *testing.T) {
 		synctest.Wait()
 		for name, want := range map[string]string{
 			"up": "1", "holds": "3", "waiters": "6", "wait_oldest_seconds": "60.00", "dead_holders": "1", "holds_without_expiry": "1",
-			"deadlocks": "1", "look_duration_seconds": "0.001",
+			"deadlocks": "1", "look_duration_seconds": "0.002",
 		} {
 			got := scrape()
 			require.Contains(t, got, "# TYPE lockregistry_fleet_"+name+" gauge\n")
@@ -133,7 +168,7 @@ func TestExporter(t *testing.T) {
 // While a look fails nothing is told that was true before, and the log says it once.
 func TestExporter_Failures(t *testing.T) {
 	source := &fake{}
-	exported(t, map[string]exporter.Source{"shop": source}, func(t *testing.T, scrape func() string, log *strings.Builder) {
+	exported(t, map[string]*fake{"shop": source}, func(t *testing.T, scrape func() string, log *strings.Builder) {
 		synctest.Wait()
 		require.Contains(t, scrape(), "lockregistry_fleet_holds{")
 		require.Zero(t, source.asked, "no two calls wait")
@@ -153,13 +188,81 @@ func TestExporter_Failures(t *testing.T) {
 	})
 }
 
+// What fails for one prefix is told of that one alone.
+func TestExporter_OneFails(t *testing.T) {
+	crowd := []inspect.Lock{{Path: "1", Kind: observe.KindLock, HolderCount: 1, WaiterCount: 2}}
+	sources := map[string]*fake{
+		"a": {failure: errors.New("no answer")},
+		"b": {locks: crowd, unknown: errors.New("no answer")},
+		"c": {locks: crowd, deadlocks: make([]observe.Deadlock, 1)},
+	}
+	exported(t, sources, func(t *testing.T, scrape func() string, log *strings.Builder) {
+		synctest.Wait()
+		for prefix, up := range map[string]string{"a": "0", "b": "0", "c": "1"} {
+			require.Contains(t, scrape(), "lockregistry_fleet_up{lockregistry_prefix=\""+prefix+"\"} "+up+"\n")
+		}
+		require.Contains(t, scrape(), "lockregistry_fleet_deadlocks{lockregistry_prefix=\"c\"} 1\n")
+		require.Equal(t, 1, strings.Count(scrape(), "lockregistry_fleet_deadlocks{"))
+		require.Equal(t, 2, strings.Count(log.String(), "cannot look at locks; trying again"))
+	})
+}
+
+// All prefixes cost one pass over the keys.
+func TestExporter_OnePass(t *testing.T) {
+	server := redistest.Start(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	require.NoError(t, err)
+	defer client.Close()
+	server.Command(t, "EVAL", "for i = 1, 20000 do redis.call('SET', 'session:' .. i, 'x') end return 1", "0")
+	scans := func(prefixes ...string) int {
+		all := map[string]*inspect.Inspector{}
+		for _, prefix := range prefixes {
+			one, err := inspect.New(client, prefix)
+			require.NoError(t, err)
+			all[prefix] = one
+		}
+		server.Command(t, "CONFIG", "RESETSTAT")
+		e := exporter.New(all, time.Hour, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			e.Run(ctx)
+		}()
+		require.Eventually(t, func() bool {
+			w := httptest.NewRecorder()
+			e.ServeHTTP(w, nil)
+			return strings.Count(w.Body.String(), "\"} 1\n") == len(prefixes) // each is up
+		}, time.Minute, time.Millisecond)
+		stop()
+		<-ended
+		found := regexp.MustCompile(`cmdstat_scan:calls=(\d+)`).FindStringSubmatch(server.Command(t, "INFO", "commandstats"))
+		require.NotNil(t, found)
+		n, err := strconv.Atoi(found[1])
+		require.NoError(t, err)
+		return n
+	}
+	alone := scans("shop")
+	require.Greater(t, alone, 5)
+	require.Less(t, scans("mail", "shop", "stock"), 2*alone)
+}
+
+// A pass through very many keys takes long, and does not fail.
+func TestExporter_ALongLook(t *testing.T) {
+	source := &fake{takes: 40 * time.Minute}
+	exported(t, map[string]*fake{"shop": source}, func(t *testing.T, scrape func() string, _ *strings.Builder) {
+		<-time.After(41 * time.Minute)
+		require.Contains(t, scrape(), "lockregistry_fleet_up{lockregistry_prefix=\"shop\"} 1\n")
+	})
+}
+
 // A look that does not end has failed.
 func TestExporter_ALookThatHangs(t *testing.T) {
 	source := &fake{}
-	exported(t, map[string]exporter.Source{"shop": source}, func(t *testing.T, scrape func() string, _ *strings.Builder) {
+	exported(t, map[string]*fake{"shop": source}, func(t *testing.T, scrape func() string, _ *strings.Builder) {
 		<-time.After(time.Minute)
 		require.Contains(t, scrape(), "lockregistry_fleet_up{lockregistry_prefix=\"shop\"} 1\n")
-		source.set(func() { source.takes = time.Hour })
+		source.set(func() { source.takes = 2 * exporter.LookLimit })
 		<-time.After(exporter.LookLimit + time.Minute)
 		require.Contains(t, scrape(), "lockregistry_fleet_up{lockregistry_prefix=\"shop\"} 0\n")
 		source.set(func() { source.takes = 0 })
@@ -169,7 +272,7 @@ func TestExporter_ALookThatHangs(t *testing.T) {
 // A look that takes long is followed by a pause that is as long. Scrapes ask for nothing.
 func TestExporter_Pauses(t *testing.T) {
 	source := &fake{takes: time.Minute}
-	exported(t, map[string]exporter.Source{"shop": source}, func(t *testing.T, scrape func() string, _ *strings.Builder) {
+	exported(t, map[string]*fake{"shop": source}, func(t *testing.T, scrape func() string, _ *strings.Builder) {
 		for range 10 {
 			<-time.After(time.Minute)
 			scrape()

@@ -1,0 +1,4 @@
+package exporter
+
+// NewOf makes an exporter of a fake.
+var NewOf = newExporter
