@@ -5,7 +5,8 @@
 // last pass has found, and no values before the first one has ended:
 //
 //   - lockregistry_fleet_up: 1, or 0 when the last look failed; then the others are left out
-//   - lockregistry_fleet_holds, lockregistry_fleet_waiters: holders of locks, and calls that wait
+//   - lockregistry_fleet_holds, lockregistry_fleet_waiters: holders of locks, and calls that wait. A path that AtLeast keeps taken
+//     after its release has no holder
 //   - lockregistry_fleet_wait_oldest_seconds: how long the oldest call has waited; 0 if none waits. Candidates of package leader
 //     do not count, since they wait for as long as another one leads, nor do calls whose process is dead
 //   - lockregistry_fleet_dead_holders: holders whose process is probably dead, by its record or since it has none
@@ -167,6 +168,9 @@ func (s *sight) add(lock *inspect.Lock, now time.Time) {
 	s.holds += lock.HolderCount
 	s.waiters += view.Waiting(*lock)
 	for _, h := range lock.Holders {
+		if h.Kept { // nobody holds it
+			s.holds--
+		}
 		if view.Dead(h) {
 			s.dead++
 		}

@@ -149,6 +149,9 @@ func TestExporter(t *testing.T) {
 				{Path: "3", Kind: observe.KindLock, HolderCount: 1, Holders: []inspect.Holder{{
 					Label: known, Lease: time.Minute, Behind: 1, BehindSince: now.Add(-50 * time.Second),
 				}}},
+				{Path: "nightly", Kind: observe.KindLock, HolderCount: 1, Holders: []inspect.Holder{{
+					Label: known, Since: now.Add(-time.Hour), Lease: 20 * time.Hour, Kept: true,
+				}}},
 			}
 		})
 		<-time.After(11 * time.Second)
