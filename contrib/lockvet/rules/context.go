@@ -52,7 +52,7 @@ func inLiteral(p *analysis.Pass, literal *ast.FuncLit) {
 	})
 }
 
-// besideHold looks at what is called with the context of an Acquire, once that has returned.
+// besideHold looks at what is called with the context of an Acquire, once that has returned a hold, and where its name is known.
 func besideHold(p *analysis.Pass, f function, assign *ast.AssignStmt) {
 	if len(assign.Rhs) != 1 {
 		return
@@ -65,14 +65,10 @@ func besideHold(p *analysis.Pass, f function, assign *ast.AssignStmt) {
 	if hold == nil || given == nil || f.kept(hold) || f.assigned(given, assign.End()) {
 		return
 	}
-	released := f.firstRelease(hold)
-	var without []ast.Node // where there is no hold
-	if failure, is := f.failureOf(assign); is {
-		without = failure.branches()
-	}
+	held := acquired{f, assign, hold, identified(p, assign.Lhs[len(assign.Lhs)-1])}.whileHeld()
 	givenContexts(p, f.body, func(v *types.Var, at *ast.Ident) {
-		within := func(n ast.Node) bool { return n.Pos() <= at.Pos() && at.Pos() < n.End() }
-		if v == given && at.Pos() > assign.End() && at.Pos() < released && !slices.ContainsFunc(without, within) {
+		within := func(s span) bool { return s.has(at.Pos()) }
+		if v == given && at.Pos() > assign.End() && hold.Parent().Contains(at.Pos()) && slices.ContainsFunc(held, within) {
 			p.Reportf(at.Pos(), "%s does not end when the hold is lost: use %s.Context(%s)", v.Name(), hold.Name(), v.Name())
 		}
 	})
@@ -97,18 +93,6 @@ func (f function) assigned(v *types.Var, after token.Pos) (is bool) {
 		}
 	})
 	return is
-}
-
-// firstRelease is where a hold is released in the order of the statements; beyond the end if it is deferred only.
-func (f function) firstRelease(hold *types.Var) token.Pos {
-	first := f.body.End()
-	f.inspect(func(n ast.Node, deferred bool) {
-		call, receiver, c, is := method(f.pass, n)
-		if is && !deferred && c.is("Hold", "Release") && identified(f.pass, receiver) == hold {
-			first = min(first, call.Pos())
-		}
-	})
-	return first
 }
 
 // givenContexts visits the variables that are contexts and arguments of calls in the order of the text. What the library itself,

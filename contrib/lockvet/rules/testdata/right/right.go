@@ -128,6 +128,56 @@ func refusedByDefault(ctx context.Context, r *lockregistry.Registry) error {
 	}
 }
 
+func refusedAfterwards(ctx context.Context, r *lockregistry.Registry) error {
+	hold, err := r.Acquire(ctx, "42", lockregistry.NoWait())
+	if err == nil {
+		defer func() { _ = hold.Release(context.WithoutCancel(ctx)) }()
+		return work(hold.Context(ctx))
+	}
+	return work(ctx)
+}
+
+func refusedOutOfScope(ctx context.Context, r *lockregistry.Registry) error {
+	if hold, err := r.Acquire(ctx, "42"); err == nil {
+		defer func() { _ = hold.Release(context.WithoutCancel(ctx)) }()
+		return work(hold.Context(ctx))
+	}
+	return work(ctx)
+}
+
+// The hold has no name where the function goes on with it or without it.
+func besideItAtBest(ctx context.Context, r *lockregistry.Registry) error {
+	if hold, err := r.Acquire(ctx, "42"); err == nil {
+		defer func() { _ = hold.Release(context.WithoutCancel(ctx)) }()
+	}
+	return work(ctx)
+}
+
+func refusedInALoop(ctx context.Context, r *lockregistry.Registry, paths []string) (err error) {
+	for _, path := range paths {
+		hold, acquired := r.Acquire(ctx, path)
+		if path != "" && acquired == nil {
+			err = errors.Join(err, work(hold.Context(ctx)), hold.Release(context.WithoutCancel(ctx)))
+			continue
+		}
+		if !(acquired == nil) {
+			err = errors.Join(err, work(ctx))
+			break
+		}
+		panic("no path")
+	}
+	return err
+}
+
+func noHold(ctx context.Context, r *lockregistry.Registry) error {
+	hold, _ := r.Acquire(ctx, "42")
+	if hold == nil {
+		return work(ctx)
+	}
+	defer func() { _ = hold.Release(context.WithoutCancel(ctx)) }()
+	return work(hold.Context(ctx))
+}
+
 func (s *service) stored(ctx context.Context, r *lockregistry.Registry) (err error) {
 	s.hold, err = r.Acquire(ctx, "42")
 	return err

@@ -169,3 +169,23 @@ func outerInACase(ctx context.Context, r *lockregistry.Registry) error {
 		return work(ctx) // want "lockcontext: ctx does not end when the hold is lost"
 	}
 }
+
+func outerWhereItGoesOn(ctx context.Context, r *lockregistry.Registry, early bool) error {
+	hold, err := r.Acquire(ctx, "42")
+	if err != nil && !early {
+		return err
+	}
+	if hold != nil {
+		defer func() { _ = hold.Release(context.WithoutCancel(ctx)) }()
+	}
+	return work(ctx) // want "lockcontext: ctx does not end when the hold is lost"
+}
+
+func outerBeforeTheOtherRelease(ctx context.Context, r *lockregistry.Registry, early bool) error {
+	hold, err := r.Acquire(ctx, "42")
+	if err != nil || early {
+		return errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
+	}
+	err = work(ctx) // want "lockcontext: ctx does not end when the hold is lost"
+	return errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
+}
