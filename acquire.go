@@ -22,8 +22,10 @@ import (
 //	if err != nil {
 //		return err
 //	}
-//	defer hold.Release(context.WithoutCancel(ctx))
+//	defer func() { err = errors.Join(err, hold.Release(context.WithoutCancel(ctx))) }()
 //	return ship(hold.Context(ctx))
+//
+// Here err is a named result. The error of Release also reports a loss that the process had not noticed by then.
 //
 // A Hold of a lock excludes all other owners, including the goroutine that acquired it. A call for the same path with the hold's
 // own context would wait for itself, and returns [ErrDeadlock]. Unlock, Renew and Context of [Lock] do not apply to a Hold; they

@@ -26,7 +26,7 @@ var unlocksOtherwise = map[string]string{
 }
 
 // TestUnlocks: whoever copies a block of a page, of a doc comment, or an example, gets a lock that is released when the work
-// panics and when its context ends: by defer and with context.WithoutCancel.
+// panics and when its context ends: by defer and with context.WithoutCancel. And learns from the error if the lock was lost.
 func TestUnlocks(t *testing.T) {
 	found, used := 0, map[string]bool{}
 	check := func(where, code string) {
@@ -37,6 +37,8 @@ func TestUnlocks(t *testing.T) {
 		found += len(calls)
 		for _, call := range calls {
 			switch {
+			case call.dropped:
+				t.Errorf("%s: the error of %s is dropped", where, call.text)
 			case call.deferred && call.withoutCancel:
 			case unlocksOtherwise[call.text] != "":
 				used[call.text] = true
@@ -66,6 +68,7 @@ func TestUnlocks(t *testing.T) {
 type unlock struct {
 	text                    string // the function that it stands in, and the call
 	deferred, withoutCancel bool
+	dropped                 bool // its error is, without a word
 }
 
 // unlocks returns the calls of Unlock and Release in a file, in declarations, or in the body of a function. Those of a sync.Mutex
@@ -86,10 +89,16 @@ func unlocks(code string) (all []unlock, err error) {
 		if !is {
 			continue
 		}
-		deferred := map[ast.Node]bool{}
+		deferred, dropped := map[ast.Node]bool{}, map[ast.Node]bool{}
 		ast.Inspect(function, func(n ast.Node) bool {
-			if d, is := n.(*ast.DeferStmt); is {
-				ast.Inspect(d, func(n ast.Node) bool { deferred[n] = true; return true })
+			switch n := n.(type) {
+			case *ast.DeferStmt:
+				ast.Inspect(n, func(n ast.Node) bool { deferred[n] = true; return true })
+				dropped[n.Call] = true
+			case *ast.GoStmt:
+				dropped[n.Call] = true
+			case *ast.ExprStmt:
+				dropped[n.X] = true
 			}
 			call, is := n.(*ast.CallExpr)
 			if !is || len(call.Args) != 1 {
@@ -100,6 +109,7 @@ func unlocks(code string) (all []unlock, err error) {
 					text:          function.Name.Name + ": " + source(call),
 					deferred:      deferred[call],
 					withoutCancel: strings.HasPrefix(source(call.Args[0]), "context.WithoutCancel("),
+					dropped:       dropped[call],
 				})
 			}
 			return true
