@@ -87,8 +87,11 @@ func (s *Service) rebuild(ctx context.Context, id int64) (p Product, err error) 
 	return p, s.cacheProduct(ctx, p)
 }
 
-// Put stores a product, new or changed, and caches it. It holds the product's write lock, so that the store and the cache
-// change together for everybody else, and two updates cannot end in different orders here and there.
+// Put stores a product, new or changed, and caches it. It holds the product's write lock, so that nobody else sees the store and
+// the cache differ, and two updates cannot end in different orders here and there. The old product leaves the cache first:
+// otherwise a crash, a lost lock or a failure of Redis after the save would leave it there, for as long as it is asked for. One
+// case is left: the store carries out the save only after the lock was lost, when another process has cached the old product
+// again. Against that the store itself must reject a late save, as in examples/ledger.
 func (s *Service) Put(ctx context.Context, p Product) (err error) {
 	writer := s.locks.ReadWrite(lockPath(p.ID)).Writer()
 	if err := writer.Lock(ctx); err != nil {
@@ -97,6 +100,9 @@ func (s *Service) Put(ctx context.Context, p Product) (err error) {
 	defer func() { err = errors.Join(err, writer.Unlock(context.WithoutCancel(ctx))) }()
 	ctx = writer.Context(ctx)
 
+	if err := s.redis.Do(ctx, s.redis.B().Del().Key(cacheKey(p.ID)).Build()).Error(); err != nil {
+		return fmt.Errorf("removing product %d from the cache: %w", p.ID, err)
+	}
 	if err := s.store.Save(ctx, p); err != nil {
 		return err
 	}

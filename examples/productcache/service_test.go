@@ -139,6 +139,29 @@ func TestAnUpdateIsNotOverwrittenByARebuild(t *testing.T) {
 	require.Equal(t, int64(2), p.Cents)
 }
 
+// leaving is a store whose caller has gone when a save is done.
+type leaving struct {
+	*memory
+	leave context.CancelFunc
+}
+
+func (l leaving) Save(ctx context.Context, p Product) error {
+	defer l.leave()
+	return l.memory.Save(ctx, p)
+}
+
+// An update that reaches the store but not the cache leaves no old product there.
+func TestAnUpdateEndsBeforeItIsCached(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	instances, _ := services(t, leaving{newMemory(0, Product{ID: 42, Cents: 1}), leave}, 2)
+	_, err := instances[1].Get(t.Context(), 42)
+	require.NoError(t, err)
+	require.ErrorIs(t, instances[0].Put(ctx, Product{ID: 42, Cents: 2}), context.Canceled)
+	p, err := instances[1].Get(t.Context(), 42)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), p.Cents)
+}
+
 func TestFailuresOfTheStoreAreReported(t *testing.T) {
 	broken := errors.New("the database is down")
 	instances, server := services(t, failing{broken}, 1)
