@@ -22,13 +22,17 @@ type consumer struct {
 	work  func(ctx context.Context, m message) error // finds what an earlier delivery has done
 }
 
-// run is one of a process's workers. It returns when ctx ends. Messages that are not acknowledged by then are delivered again.
+// run is one of a process's workers. It returns when ctx ends or messages is closed. Messages that are not acknowledged by then
+// are delivered again.
 func (c *consumer) run(ctx context.Context, messages <-chan message) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case m := <-messages:
+		case m, open := <-messages:
+			if !open {
+				return
+			}
 			err := c.handle(ctx, m)
 			switch {
 			case err == nil:

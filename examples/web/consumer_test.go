@@ -173,3 +173,10 @@ func TestConsumer_RedisIsGoneAtTheEnd(t *testing.T) {
 		locks.Reconnect()
 	})
 }
+
+// A queue that is closed ends its workers.
+func TestConsumer_TheQueueIsClosed(t *testing.T) {
+	messages := make(chan message)
+	close(messages)
+	(&consumer{locks: locktest.New(t).Registry}).run(t.Context(), messages)
+}
