@@ -24,6 +24,7 @@ type guard struct {
 	pid   int
 	began time.Time
 	gone  bool
+	told  bool // that it is gone and no other one could be started
 }
 
 // guardName is the whole command line of a guard. Nothing of it says lockreg: a pattern that finds lockreg must not find both.

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -64,6 +66,33 @@ func TestRunDoesNotStartWithoutTheLock(t *testing.T) {
 	j := &job{runner: r, hold: hold, terminal: terminal{fd: -1}}
 	require.ErrorIs(t, j.start(), lockregistry.ErrLockLost)
 	require.Zero(t, j.pid)
+}
+
+// While no guard can be started, each look tries to. That is said once, until one was started.
+func TestRunWithoutAGuard(t *testing.T) {
+	var said bytes.Buffer
+	j := &job{
+		runner: &runner{app: &app{}, log: slog.New(slog.NewTextHandler(&said, nil))}, guard: &guard{gone: true},
+		terminal: terminal{fd: -1},
+	}
+	var limit syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	for times := range 2 {
+		none := limit
+		none.Cur = 0
+		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none))
+		for range 10 {
+			j.guardAgain()
+		}
+		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
+		require.Equal(t, times+1, strings.Count(said.String(), "the command has no guard"), said.String())
+		j.guardAgain()
+		require.Equal(t, times+1, strings.Count(said.String(), "started another"), said.String())
+		j.guard.dismiss()
+		_, err := syscall.Wait4(j.guard.pid, nil, 0, nil)
+		require.NoError(t, err)
+		j.guard.gone = true
+	}
 }
 
 // However often it is asked for, the ticker ticks.

@@ -220,14 +220,17 @@ func (j *job) start() error {
 	return nil
 }
 
-// guardAgain replaces a guard that is gone.
+// guardAgain replaces a guard that is gone. If it cannot, it says so once, and tries again at the next look.
 func (j *job) guardAgain() {
 	if !j.guard.gone {
 		return
 	}
 	next, err := startGuard()
 	if err != nil {
-		j.runner.log.Error("the command has no guard: it would keep running if lockreg were killed", "error", err)
+		if !j.guard.told {
+			j.guard.told = true
+			j.runner.log.Error("the command has no guard: it would keep running if lockreg were killed", "error", err)
+		}
 		return
 	}
 	next.watch(j.pid)
