@@ -61,7 +61,7 @@ func (a *app) metrics(ctx context.Context, prefixes []string, s *serving) error 
 	}
 	inspectors, _, disconnect, err := a.inspectors(ctx, prefixes)
 	if err != nil {
-		return err
+		return unlessEnded(ctx, err)
 	}
 	defer disconnect()
 	looked, stop := s.looks(ctx, inspectors, log)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
 	"strings"
@@ -72,6 +73,28 @@ func TestMetrics(t *testing.T) {
 			stop()
 			require.NoError(t, <-done)
 		})
+	}
+}
+
+// A signal that comes while Redis does not answer ends lockreg like any other.
+func TestServersEndWhileTheyConnect(t *testing.T) {
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
+	a := &app{in: strings.NewReader(""), out: io.Discard, err: io.Discard, url: "redis://" + silent.Addr().String(), layout: "spring"}
+	s := serving{listen: "127.0.0.1:0", root: "/", every: defaultEvery}
+	for name, run := range map[string]func(ctx context.Context) error{
+		"serve":   func(ctx context.Context) error { return a.serve(ctx, []string{"shop"}, s) },
+		"metrics": func(ctx context.Context) error { return a.metrics(ctx, []string{"shop"}, &s) },
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- run(ctx) }()
+		conn, err := silent.Accept()
+		stop()
+		require.NoError(t, err, name)
+		require.NoError(t, <-done, name)
+		require.NoError(t, conn.Close())
 	}
 }
 

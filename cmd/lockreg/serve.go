@@ -183,7 +183,7 @@ func (a *app) serve(ctx context.Context, prefixes []string, s serving) error {
 
 	inspectors, client, disconnect, err := a.inspectors(ctx, prefixes)
 	if err != nil {
-		return err
+		return unlessEnded(ctx, err)
 	}
 	defer disconnect()
 	for _, prefix := range prefixes {
@@ -259,10 +259,18 @@ func (s *serving) serve(
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.listen)
 	if err != nil {
-		return exit{exitUnavailable, fmt.Errorf("cannot listen on %s: %w", s.listen, err)}
+		return unlessEnded(ctx, exit{exitUnavailable, fmt.Errorf("cannot listen on %s: %w", s.listen, err)})
 	}
 	log.Info("serving", append([]any{"url", scheme + "://" + listener.Addr().String() + s.root}, about...)...)
 	return serveOn(ctx, listener, server, end)
+}
+
+// unlessEnded returns the error of a server that did not start. If a signal had ended the context by then, it is none.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // serveOn serves until the context ends.
