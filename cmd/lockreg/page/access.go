@@ -18,8 +18,8 @@ import (
 var ErrToken = errors.New("page: bad token")
 
 const (
-	// A wrong token is answered after penance. That many tokens at most are being checked or done penance for, so that in a
-	// second no more than that can be tried, by however many browsers.
+	// A wrong token is answered and logged after penance. That many at most do penance at a time; further ones are refused at once.
+	// This bounds the log and the requests that wait. What keeps a token from being guessed is its length.
 	penance  = time.Second
 	penitent = 16
 )
@@ -168,6 +168,9 @@ func bare(host string) string {
 
 // try returns what a token lets a request do. It answers those whose token is wrong.
 func (h *Handler) try(w http.ResponseWriter, r *http.Request, token string) right {
+	if granted := h.gate.check(token); granted != nothing { // it needs no place, so wrong tokens keep nobody out
+		return granted
+	}
 	select {
 	case h.gate.attempts <- struct{}{}:
 		defer func() { <-h.gate.attempts }()
@@ -176,12 +179,9 @@ func (h *Handler) try(w http.ResponseWriter, r *http.Request, token string) righ
 		h.refuse(w, r, http.StatusTooManyRequests, "Too many attempts. Try again in a moment.")
 		return nothing
 	}
-	granted := h.gate.check(token)
-	if granted == nothing {
-		// The place is kept also when the browser has gone: a new connection must not be a quicker way.
-		time.Sleep(penance)
-		callerIn(h.log, r).Warn("wrong token")
-		h.refuse(w, r, http.StatusUnauthorized, "This token is not known.")
-	}
-	return granted
+	// The place is kept also when the browser has gone: a new connection must not be a quicker way.
+	time.Sleep(penance)
+	callerIn(h.log, r).Warn("wrong token")
+	h.refuse(w, r, http.StatusUnauthorized, "This token is not known.")
+	return nothing
 }

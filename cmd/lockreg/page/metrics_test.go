@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -68,6 +69,24 @@ func TestMetrics(t *testing.T) {
 			})
 		})
 	}
+}
+
+// However many wrong tokens come, a right one is accepted at once, by the page and for metrics.
+func TestWrongTokensKeepNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newPage(t, newFake(), page.WithTokens(viewing, releaseToken, false), page.WithMetrics(figures))
+		var wrong sync.WaitGroup
+		for range 20 {
+			wrong.Go(func() { request(h, "POST", "/login", `{"token":"wrong"}`) })
+		}
+		synctest.Wait()
+		signIn(t, h, viewing)
+		status, _ := scraped(t, h, "/metrics", viewing)
+		require.Equal(t, http.StatusOK, status)
+		status, _ = scraped(t, h, "/metrics", "wrong")
+		require.Equal(t, http.StatusTooManyRequests, status)
+		wrong.Wait()
+	})
 }
 
 func TestMetrics_AreOffByDefault(t *testing.T) {
