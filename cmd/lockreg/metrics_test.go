@@ -81,7 +81,8 @@ func TestServersEndWhileTheyConnect(t *testing.T) {
 	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = silent.Close() }()
-	a := &app{in: strings.NewReader(""), out: io.Discard, err: io.Discard, url: "redis://" + silent.Addr().String(), layout: "spring"}
+	at := "redis://" + silent.Addr().String()
+	a := &app{in: strings.NewReader(""), out: io.Discard, err: io.Discard, url: at, layout: "spring"}
 	s := serving{listen: "127.0.0.1:0", root: "/", every: defaultEvery}
 	for name, run := range map[string]func(ctx context.Context) error{
 		"serve":   func(ctx context.Context) error { return a.serve(ctx, []string{"shop"}, s) },
