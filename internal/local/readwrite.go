@@ -16,6 +16,8 @@ import (
 //
 //	free ──▶ acquiring ──▶ held ──▶ leaving ──▶ free
 //
+// An acquiring side is stuck once its call waits for other processes.
+//
 // At most one side is not free, with one exception: the owner of the writing side may acquire the reading side, and keep it
 // when it leaves the writing side. So at any time at most one goroutine asks Redis for this path.
 //
@@ -30,13 +32,13 @@ import (
 type ReadWrite struct {
 	redis Redis
 
-	mu    sync.Mutex
-	read  Side
-	write Side
-	queue Line
+	mu     sync.Mutex
+	read   Side
+	write  Side
+	asking owner.ID // the owner that acquires a side
+	queue  Line
 
 	// About readers.
-	stuck   bool        // the one that acquires waits for other processes
 	barred  bool        // a writer waits elsewhere: no more readers join
 	looking bool        // Redis is being asked about that
 	timer   *time.Timer // when to ask again; nil while no reader is kept out
@@ -87,7 +89,7 @@ func (l *ReadWrite) mayRead(o owner.ID) Admission {
 	case l.write.phase != phaseFree && !l.write.heldBy(o): // mutant: local reader beside a writer
 		return Refused
 	case l.read.phase == phaseFree:
-		l.read.phase, l.read.asking, l.stuck = phaseAcquiring, o, false
+		l.read.phase, l.asking = phaseAcquiring, o
 		return Entered
 	case l.read.phase == phaseHeld && l.redis.Sharable() && !l.barred:
 		l.read.owners.add(o)
@@ -102,7 +104,7 @@ func (l *ReadWrite) mayWrite(o owner.ID) Admission {
 	if l.write.phase != phaseFree || l.read.phase != phaseFree { // mutant: local writer beside readers
 		return Refused
 	}
-	l.write.phase, l.write.asking = phaseAcquiring, o
+	l.write.phase, l.asking = phaseAcquiring, o
 	return Entered
 }
 
@@ -160,7 +162,7 @@ func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (A
 
 // replyIsNear reports whether Redis was asked for the reading side, and its reply is expected.
 func (l *ReadWrite) replyIsNear() bool {
-	return l.read.phase == phaseAcquiring && !l.stuck && l.write.phase == phaseFree
+	return l.read.phase == phaseAcquiring && l.write.phase == phaseFree
 }
 
 // deny refuses the waiters that only wait for a reply, when none is expected. They are at the head of the queue: such a waiter
@@ -273,8 +275,8 @@ func (l *ReadWrite) again(timer **time.Timer) {
 // granted notes that the hold of a side is obtained.
 func (l *ReadWrite) granted(s *Side) {
 	s.phase = phaseHeld
-	s.owners.add(s.asking)
-	l.admitOwner(s.asking)
+	s.owners.add(l.asking)
+	l.admitOwner(l.asking)
 	l.admit()
 }
 

@@ -33,7 +33,6 @@ type Half interface { //nolint:interfacebloat // each transition of the state ma
 // Side is the reading or the writing side of a [ReadWrite], whose mutex guards it.
 type Side struct {
 	of        *ReadWrite
-	asking    owner.ID // the owner that acquires it
 	owners    owners
 	evictions Evictions
 	phase     phase
@@ -44,6 +43,7 @@ type phase uint8
 const (
 	phaseFree phase = iota
 	phaseAcquiring
+	phaseStuck // acquiring, but the call waits for other processes
 	phaseHeld
 	phaseLeaving
 )
@@ -108,7 +108,9 @@ func (s *Side) Cancel(w *Waiter) {
 func (s *Side) Taken() {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	s.of.stuck = true
+	if s.phase == phaseAcquiring {
+		s.phase = phaseStuck
+	}
 	s.of.deny()
 }
 
