@@ -78,7 +78,7 @@ func (r *Registry) newReadWrite(path string) *ReadWriteLock {
 //
 // The readers of a process share one hold in Redis, and lose it together. While several share it, the lease can only be
 // lengthened: [Lock.Renew] with a shorter lease keeps the present length. If another goroutine has just asked Redis for the
-// reader, TryLock waits for that reply, which decides both calls.
+// reader, TryLock waits for that reply, which decides both calls, unless a writer of this process waits, too.
 func (rw *ReadWriteLock) Reader() *Lock { return &rw.reader }
 
 // Writer returns the lock that excludes all other owners, readers and writers.

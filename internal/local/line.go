@@ -61,26 +61,20 @@ func (w *Waiter) Suits(running time.Duration) bool {
 	return w.lease <= running && running-w.lease <= w.lease/2
 }
 
-// Line is a list of waiters in order of arrival, with an index of the waiters of each owner. The lock's mutex guards it. Every
-// method does constant work.
+// Line is a list of waiters in the order in which they are served, with an index of the waiters of each owner. The lock's mutex
+// guards it. Every method does constant work.
 type Line struct {
-	first  *Waiter
-	oldest map[key]*Waiter // the first indexed waiter with each key
-	length int32
+	first   *Waiter
+	oldest  map[key]*Waiter // the first indexed waiter with each key
+	length  int32
+	writers int32 // how many of the waiters ask to write
 }
 
-// First returns the waiter that came first; nil if there is none.
+// First returns the first waiter; nil if there is none.
 func (q *Line) First() *Waiter { return q.first }
 
 // Len returns the number of waiters.
 func (q *Line) Len() int { return int(q.length) }
-
-func (q *Line) last() *Waiter {
-	if q.first == nil {
-		return nil
-	}
-	return q.first.prev
-}
 
 // Since returns when the first waiter began to wait; 0: there is none, or it has only just come.
 func (q *Line) Since() clock.Instant {
@@ -93,25 +87,36 @@ func (q *Line) Since() clock.Instant {
 // Push adds a waiter at the end; the pool may be nil. A waiter of a shared owner is indexed: the owner may get the lock through
 // another goroutine, and SameOwner then finds this waiter.
 func (q *Line) Push(o owner.ID, lease time.Duration, pool *Pool) *Waiter {
-	w := q.push(key{owner: o}, lease, pool)
+	w := q.push(key{owner: o}, lease, nil, pool)
 	if o.Shared() {
 		q.index(w)
 	}
 	return w
 }
 
-func (q *Line) push(k key, lease time.Duration, pool *Pool) *Waiter {
+// push adds a waiter in front of next; at the end if next is nil.
+func (q *Line) push(k key, lease time.Duration, next *Waiter, pool *Pool) *Waiter {
 	w := pool.get()
 	w.key, w.lease, w.queued = k, lease, true
 	w.Call.Place = w
-	if q.first == nil {
-		q.first = w
-	} else {
+	switch {
+	case q.first == nil:
+		q.first, w.prev = w, w
+	case next == nil:
 		w.prev = q.first.prev
-		w.prev.next = w
+		w.prev.next, q.first.prev = w, w
+	default:
+		w.prev, w.next, next.prev = next.prev, next, w
+		if next == q.first {
+			q.first = w
+		} else {
+			w.prev.next = w
+		}
 	}
-	q.first.prev = w
 	q.length++
+	if k.writes {
+		q.writers++
+	}
 	return w
 }
 
@@ -151,6 +156,9 @@ func (q *Line) remove(w *Waiter) {
 	}
 	w.prev, w.next, w.queued = nil, nil, false
 	q.length--
+	if w.writes {
+		q.writers--
+	}
 	if w.newer != nil {
 		q.unindex(w)
 	}

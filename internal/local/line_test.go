@@ -28,7 +28,14 @@ func (q *Line) ids(t *testing.T) (forward []owner.ID) {
 	return forward
 }
 
-// pushed is a queue of some waiters.
+// last returns the waiter at the end; nil if there is none.
+func (q *Line) last() *Waiter {
+	if q.first == nil {
+		return nil
+	}
+	return q.first.prev
+}
+
 // before returns the waiter in front of another one; nil for the first.
 func before(q *Line, w *Waiter) *Waiter {
 	if w == q.first {
@@ -37,12 +44,31 @@ func before(q *Line, w *Waiter) *Waiter {
 	return w.prev
 }
 
+// pushed is a queue of some waiters.
 func pushed(owners ...owner.ID) (*Line, []*Waiter) {
 	q, all := &Line{}, []*Waiter(nil)
 	for _, o := range owners {
 		all = append(all, q.Push(o, time.Second, nil))
 	}
 	return q, all
+}
+
+// A waiter may be put in front of another one, wherever that stands.
+func TestLine_PushInFrontOfAnother(t *testing.T) {
+	all := []owner.ID{anna, bert, cleo}
+	for i := range all {
+		q, waiters := pushed(all...)
+		w := q.push(key{owner: dora, writes: true}, time.Second, waiters[i], nil)
+		require.Equal(t, slices.Insert(slices.Clone(all), i, dora), q.ids(t))
+		require.EqualValues(t, 1, q.writers)
+		require.Equal(t, Refused, q.Leave(w))
+		require.Equal(t, all, q.ids(t))
+		require.Zero(t, q.writers)
+	}
+	q := &Line{}
+	q.push(key{owner: dora}, time.Second, nil, nil)
+	require.Equal(t, []owner.ID{dora}, q.ids(t))
+	require.Zero(t, q.writers)
 }
 
 func TestLine_ServesInOrder(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 )
 
 // ReadWrite is the local half of a read-write lock. It has two sides, each with a half in Redis, and one queue for both, served
-// in order of arrival: a reader that comes after a waiting writer also waits, so no call starves.
+// in order of arrival: a reader that comes after a waiting writer also waits, so no call starves. Only a reader that does not wait
+// overtakes readers that do: it shares a hold with them, or the reply that they wait for.
 //
 // Each side goes through the states of a mutex, with the difference that many owners may hold the reading side:
 //
@@ -39,6 +40,7 @@ type ReadWrite struct {
 	queue  Line
 
 	// About readers.
+	lastTry *Waiter     // the last one of those that only wait for a reply; nil, or no longer queued, if there is none
 	barred  bool        // a writer waits elsewhere: no more readers join
 	looking bool        // Redis is being asked about that
 	timer   *time.Timer // when to ask again; nil while no reader is kept out
@@ -135,24 +137,31 @@ func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (A
 	if how != Refused {
 		return how, nil
 	}
-	// A reader that does not wait joins the readers, even while others are kept out for a writer elsewhere.
-	if !wait && !writes && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
+	// A reader that does not wait overtakes readers that do: it joins the readers, even while others are kept out for a writer
+	// elsewhere.
+	tries := !wait && !writes && l.queue.writers == 0
+	if tries && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
 		l.read.owners.add(o)
 		return Joined, nil
 	}
-	// A reader that may not wait for other owners still waits for the reply to another reader that has just asked: if the lock is
-	// free, both get it.
-	tries := !wait && !writes && l.replyIsNear() && (l.queue.first == nil || l.queue.last().tries)
-	if !wait && !tries {
+	// It does not wait for other owners, but for the reply to another reader that has just asked: if the lock is free, both get
+	// it.
+	if tries = tries && l.replyIsNear(); !wait && !tries {
 		return Refused, nil
 	}
-	w := l.queue.push(key{o, writes}, lease, nil)
+	var next *Waiter // in front of which it is queued; nil: at the end
+	if tries {
+		next = l.behindTries()
+	}
+	w := l.queue.push(key{o, writes}, lease, next, nil)
 	// A goroutine that is its own owner waits in one place only, and holds nothing. The one exception holds the writer, and waits
 	// for the removal of its last reader's hold.
 	if o.Shared() || l.write.heldBy(o) {
 		l.queue.index(w)
 	}
-	w.tries = tries
+	if w.tries = tries; tries {
+		l.lastTry = w
+	}
 	if !writes && l.barred {
 		l.lookIfDue()
 	}
@@ -165,8 +174,16 @@ func (l *ReadWrite) replyIsNear() bool {
 	return l.read.phase == phaseAcquiring && l.write.phase == phaseFree
 }
 
-// deny refuses the waiters that only wait for a reply, when none is expected. They are at the head of the queue: such a waiter
-// is queued only behind others of its kind.
+// behindTries returns the waiter that the next one that only waits for a reply is queued in front of: the first one of another
+// kind. If the last one of its kind has given up, it is queued in front of all others.
+func (l *ReadWrite) behindTries() *Waiter {
+	if l.lastTry != nil && l.lastTry.queued {
+		return l.lastTry.next
+	}
+	return l.queue.first
+}
+
+// deny refuses the waiters that only wait for a reply, when none is expected. They are at the head of the queue, see behindTries.
 func (l *ReadWrite) deny() {
 	if l.replyIsNear() {
 		return
@@ -174,6 +191,7 @@ func (l *ReadWrite) deny() {
 	for w := l.queue.first; w != nil && w.tries; w = l.queue.first {
 		l.queue.Admit(w, Denied)
 	}
+	l.lastTry = nil
 }
 
 // admitOwner admits the waiters of an owner that was admitted, or that may now read, wherever they are in the queue. The caller

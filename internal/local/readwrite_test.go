@@ -88,10 +88,15 @@ func (h *rwHalf) looks(t *testing.T, read, write look, queue ...owner.ID) {
 		}
 	}
 	var forward, backward []owner.ID
+	writers := 0
 	for w := h.queue.first; w != nil; w = w.next {
 		require.True(t, w.queued)
 		forward = append(forward, w.owner)
+		if w.writes {
+			writers++
+		}
 	}
+	require.EqualValues(t, writers, h.queue.writers)
 	for w := h.queue.last(); w != nil; w = before(&h.queue, w) {
 		backward = append([]owner.ID{w.owner}, backward...)
 	}
@@ -673,6 +678,8 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 			}()
 		}
 		require.Zero(t, h.asked)
+		h.in(t, dora, reads, Joined) // nor does this one, although others do
+		h.out(t, dora, reads, Leaves)
 		<-time.After(heldBackFor - 1)
 		require.Zero(t, h.asked)
 		timed(true)
@@ -924,6 +931,37 @@ func TestReadWrite_TryingReaders(t *testing.T) {
 		require.Equal(t, Denied, turn(bert2))
 		require.Equal(t, Denied, turn(cleo2))
 		h.looks(t, has(holders{anna: 1}), aFree)
+	})
+	t.Run("beside a reader that waits", func(t *testing.T) {
+		for name, c := range map[string]struct {
+			happens                  func(h *rwHalf)
+			waiting, trying, another Admission
+		}{
+			"granted":   {func(h *rwHalf) { h.Reader().Granted() }, Joined, Joined, Joined},
+			"taken":     {func(h *rwHalf) { h.Reader().Taken() }, Refused, Denied, Denied},
+			"no answer": {func(h *rwHalf) { h.Reader().Free() }, Refused, Entered, Refused}, // in their order
+		} {
+			h := newRWHalf()
+			h.in(t, anna, reads, Entered)
+			waiting := h.waits(t, bert, reads)
+			trying, another := h.tries(t, cleo), h.tries(t, dora)
+			h.looks(t, acquiring(anna), aFree, cleo, dora, bert)
+			c.happens(h)
+			require.Equal(t, c.trying, turn(trying), name)
+			require.Equal(t, c.another, turn(another), name)
+			require.Equal(t, c.waiting, turn(waiting), name)
+		}
+	})
+	t.Run("beside one, and the last one gives up", func(t *testing.T) {
+		h, _, cleo2 := ask(t)
+		h.waits(t, dora, reads)
+		require.Equal(t, Refused, h.Reader().Wait(cancelled(), cleo2, nil))
+		h.tries(t, team)
+		h.tries(t, crew)
+		h.looks(t, acquiring(anna), aFree, team, crew, bert, dora)
+		h.Reader().Taken()
+		h.looks(t, stuck(anna), aFree, dora)
+		require.Nil(t, h.lastTry)
 	})
 	t.Run("behind a writer", func(t *testing.T) {
 		h, bert2, _ := ask(t)

@@ -1326,12 +1326,12 @@ func TestReadWriteLock_ReadersThatTryAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		taken bool // by a writer elsewhere
-		waits bool // who asks first
+		waits bool // who asks first, and one more
 	}{
-		"free":              {false, false},
-		"free, one waits":   {false, true},
-		"taken":             {true, false},
-		"taken, one waits ": {true, true},
+		"free":             {false, false},
+		"free, two wait":   {false, true},
+		"taken":            {true, false},
+		"taken, two wait ": {true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
@@ -1344,7 +1344,7 @@ func TestReadWriteLock_ReadersThatTryAtOnce(t *testing.T) {
 				p := kit.PairOf(f.Registry())
 				until := make(chan struct{})
 				f.Fates("read", kit.HeldUp(until))
-				var first <-chan error
+				var first, second <-chan error
 				outcome := make(chan bool, 3)
 				try := func() {
 					g := w.Goroutine()
@@ -1362,6 +1362,10 @@ func TestReadWriteLock_ReadersThatTryAtOnce(t *testing.T) {
 					try()
 				}
 				w.Settle()
+				if c.waits {
+					second = w.Goroutine().Starts(p.Reader)
+					w.Settle()
+				}
 				try()
 				try()
 				w.Settle()
@@ -1381,6 +1385,7 @@ func TestReadWriteLock_ReadersThatTryAtOnce(t *testing.T) {
 				}
 				if first != nil {
 					require.NoError(w, <-first)
+					require.NoError(w, <-second)
 				}
 			})
 		})
