@@ -1321,6 +1321,45 @@ func TestReadWriteLock_ReadersWithoutPermission(t *testing.T) {
 	})
 }
 
+// Readers that try together while the server is silent learn of that together. None of them asks it for as long once more.
+func TestReadWriteLock_ReadersThatTryWhileTheServerIsSilent(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		const timeout = 3 * time.Second
+		f := w.Flaky()
+		r := f.Registry(lockregistry.WithCommandTimeout(timeout))
+		w.Known(r)
+		l := r.ReadWrite("42").Reader()
+		calls := map[string]func() error{
+			"trylock": func() error {
+				ok, err := l.TryLock(w.Context())
+				if ok {
+					return errors.New("it has the lock")
+				}
+				return err
+			},
+			"lock": func() error { return l.Lock(w.Context(), lockregistry.NoWait()) },
+			"do":   func() error { return l.Do(w.Context(), kit.DoNothing, lockregistry.NoWait()) },
+			"acquire": func() error {
+				_, err := l.Acquire(w.Context(), lockregistry.NoWait())
+				return err
+			},
+		}
+		f.Stall()
+		start := time.Now()
+		failed := map[string]<-chan error{}
+		for op, call := range calls {
+			failed[op] = w.Goroutine().Start(call)
+		}
+		for op := range calls {
+			w.Unavailable(<-failed[op], op)
+		}
+		require.Less(w, time.Since(start), 2*timeout)
+		f.ReconnectNow()
+		w.Pass(time.Minute)
+		w.LeftNothing()
+	})
+}
+
 // Two goroutines that try to read at the same moment both may.
 func TestReadWriteLock_ReadersThatTryAtOnce(t *testing.T) {
 	t.Parallel()
