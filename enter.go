@@ -358,13 +358,13 @@ func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how loca
 			return err
 		}
 	}
+	l.entry().Use(l.reg.now())
 	if how == local.Joined {
 		ok, renew := h.Join(q.lease, q.plain && l.renewsByDefault())
 		if !ok {
 			return ErrLockLost
 		}
 		if !renew {
-			l.entry().Use(l.reg.now())
 			return nil
 		}
 		q.plain = true // the hold's lease is as long now

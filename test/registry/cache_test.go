@@ -213,6 +213,38 @@ func TestCache_ExpireUnusedOlderThan(t *testing.T) {
 	})
 }
 
+// A nested Lock counts, and so does that of a reader that shares a hold, whether it has to renew the hold or not.
+func TestCache_ExpireUnusedAfterANestedLock(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		for name, c := range map[string]struct {
+			kind   string
+			shares bool
+			lease  time.Duration
+		}{
+			"nested":                      {"plain", false, time.Minute},
+			"nested in the writer":        {"writer", false, time.Minute},
+			"shared":                      {"reader", true, time.Minute},
+			"shared, with a longer lease": {"reader", true, time.Hour},
+		} {
+			r := w.Registry()
+			l, owner := kit.LockKinds[c.kind](r), lockregistry.ContextWithOwner(w.Context())
+			require.NoError(w, l.Lock(owner), name)
+			w.Pass(6 * time.Second)
+			again := owner
+			if c.shares {
+				again = lockregistry.ContextWithOwner(w.Context())
+			}
+			require.NoError(w, l.Lock(again, lockregistry.Lease(c.lease)), name)
+			require.NoError(w, l.Unlock(again), name)
+			require.NoError(w, l.Unlock(owner), name)
+			w.Pass(6 * time.Second)
+			require.Zero(w, r.ExpireUnusedOlderThan(10*time.Second), name)
+			w.Pass(4 * time.Second)
+			require.Equal(w, 1, r.ExpireUnusedOlderThan(10*time.Second), name)
+		}
+	})
+}
+
 func TestCache_SetCapacityThatMakesNoSense(t *testing.T) {
 	r := kit.Capped(kit.UnusedRegistry(t), 2)
 	for _, n := range []int{0, -1, math.MinInt} {
