@@ -222,6 +222,7 @@ func (c *Cache[K]) Resize(capacity int) {
 			c.breathe()
 		}
 	}
+	c.queue.shrink()
 	c.resizing--
 }
 
@@ -258,6 +259,7 @@ func (c *Cache[K]) DropUnused(before clock.Instant) (count int) {
 		}
 	}
 	c.rest = nil
+	c.queue.shrink()
 	return count
 }
 
@@ -298,6 +300,13 @@ func (q *turns[K]) takeLast() queued[K] {
 	return taken
 }
 
+// shrink frees the memory of elements that are gone, when few of many are left.
+func (q *turns[K]) shrink() {
+	if cap(*q) >= leastShrunk && len(*q) <= cap(*q)/4 {
+		*q = append(turns[K](nil), *q...) // slices.Clone of an empty slice keeps its memory
+	}
+}
+
 // Name is the name of an item. Two items may have one text, if Of tells them apart.
 type Name struct {
 	Text string
@@ -321,7 +330,7 @@ type part[K Kept] struct {
 	most  int // how many items there were since the map was made
 }
 
-// leastShrunk is how large a map must have been to be replaced when few items are left: a map never shrinks by itself.
+// leastShrunk is how large a map or a queue must have been to be replaced when few items are left: neither shrinks by itself.
 const leastShrunk = 128
 
 func (x *index[K]) part(name Name) *part[K] {

@@ -710,8 +710,24 @@ func TestIndex(t *testing.T) {
 		most += c.items.parts[i].most
 	}
 	require.Less(t, most, parts*leastShrunk)
+	require.Less(t, cap(c.queue), leastShrunk)
 	found, ok := c.Find(named("7"))
 	require.True(t, ok)
 	require.Same(t, all["7"], found)
 	require.Equal(t, []*item{all["7"]}, slices.Collect(c.All()))
+	sound(t, &c.Cache)
+
+	for name := range all {
+		c.Obtain(name)
+	}
+	c.Resize(1)
+	require.Less(t, cap(c.queue), leastShrunk)
+	sound(t, &c.Cache)
+	c.Resize(10_000)
+	for name := range all {
+		c.Obtain(name)
+	}
+	require.Equal(t, 10_000, c.DropUnused(clock.Never))
+	require.Nil(t, c.queue, "an empty slice could keep the memory")
+	sound(t, &c.Cache)
 }
