@@ -205,7 +205,7 @@ func (l *Lock) lossFor(o owner.ID, c *tenure.Carried) fault.Loss {
 //
 // Each is within a [*LockError].
 //
-//   - [ErrNotOwner]: the caller does not hold the lock.
+//   - [ErrNotOwner]: the caller does not hold the lock, or another goroutine of its owner has unlocked it meanwhile.
 //   - [ErrLockLost]: the lease is over, or this hold no longer has the key.
 //   - [ErrUnavailable], and other errors of Redis.
 //   - [ErrClosed]: the registry was closed while Renew waited.

@@ -236,7 +236,8 @@ func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 // for the owner.
 //
 // Otherwise it works like Lock.Renew, with the same limits, including [AtMost], and the same errors. [ErrNotOwner] means that no
-// owner of this process holds the lock. Renew does not apply to the path's read-write lock or semaphore.
+// owner of this process holds the lock, or that the owner has unlocked it while Renew waited for the reply. Renew does not apply
+// to the path's read-write lock or semaphore.
 func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) error {
 	l, ok := r.cache.find(path)
 	if !ok {

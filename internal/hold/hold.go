@@ -262,6 +262,18 @@ func (h *Hold) Loss() fault.Loss {
 // Err returns the error of a call that finds the hold lost.
 func (h *Hold) Err() error { return h.Loss().Err() }
 
+// RenewErr returns the error of a renewal that finds the hold lost or over. If its owner has released a valid hold, nothing was
+// lost: a call that chooses a lease gets [fault.NotOwner]. A nested call, which does not choose, has been left without its hold.
+func (h *Hold) RenewErr(chooses bool) error {
+	h.mu.Lock()
+	released := h.lease.Over() && h.lease.Sound()
+	h.mu.Unlock()
+	if chooses && released {
+		return fault.NotOwner
+	}
+	return h.Err()
+}
+
 // End turns any state into over: the owner releases the lock. Sound: the hold was valid until then. Noticed: its time was over,
 // and End is the first to see that, so its loss has not been reported yet.
 func (h *Hold) End(now clock.Instant) (sound, noticed bool) {

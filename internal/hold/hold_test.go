@@ -163,6 +163,37 @@ func TestHold_WhatIsLostStaysLost(t *testing.T) {
 	})
 }
 
+// A hold that is released before the reply to a renewal comes was not lost. A nested call is left without its hold all the same.
+func TestHold_ReleasedDuringARenewal(t *testing.T) {
+	for name, c := range map[string]struct {
+		chosen   *lease.Term
+		released error // after a release of the valid hold
+	}{
+		"its owner chooses a lease": {lease.NewTerm(time.Hour), fault.NotOwner},
+		"a call nests":              {nil, fault.Lost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, lost := range []bool{false, true} {
+				fake(t, func(w *world) {
+					h := w.granted(terms(time.Minute))
+					w.all(answer{n: 1, wait: time.Second})
+					renewed := make(chan error)
+					go func() { renewed <- Part{h, anna}.Renew(w.wait(), c.chosen) }()
+					synctest.Wait()
+					want := c.released
+					if lost {
+						h.Lose(fault.Forced)
+						want = fault.Lost
+					}
+					require.Equal(w, !lost, first(h.End(w.path.Clock.Now())))
+					require.ErrorIs(w, <-renewed, want)
+					require.ErrorIs(w, Part{h, anna}.Renew(w.wait(), c.chosen), want, "one that comes later")
+				})
+			}
+		})
+	}
+}
+
 // The lease of a hold that is shared is not shortened by one of its owners.
 func TestHold_SharedLeaseIsNotShortened(t *testing.T) {
 	fake(t, func(w *world) {

@@ -23,14 +23,14 @@ func (p *Path) renew(value string, t *lease.Term) protocol.Call {
 
 // Renew renews the lease and waits for the reply as w says: with t, which the owner chooses, or, if t is nil, with its current
 // term. After a late reply the error is [fault.Late], and the lease is not prolonged. With t the error is [fault.NotOwner] when
-// the owner has left; if the owner is nobody, any caller may choose.
+// the owner has left, or has released the hold before the reply came; if the owner is nobody, any caller may choose.
 func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
-	h, ctx := p.Hold, w.Ctx
+	h, ctx, chooses := p.Hold, w.Ctx, t != nil
 	stopped := ctx.Err() != nil // not under the mutex: a context may be of any type
-	has, alone := p.lock(t != nil)
+	has, alone := p.lock(chooses)
 	if !h.fresh() {
 		h.unlockLose(fault.LeaseOver)
-		return fault.WithEnd(ctx, h.Err())
+		return fault.WithEnd(ctx, h.RenewErr(chooses))
 	}
 	if !has {
 		h.mu.Unlock()
@@ -40,7 +40,7 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 		h.mu.Unlock()
 		return fault.Ended(ctx)
 	}
-	now, chosen := h.path.Clock.Now(), t != nil
+	now, chosen := h.path.Clock.Now(), chooses
 	if chosen && t.Length < h.lease.Term.Length && !alone { // mutant: leaving reader shortens
 		chosen = false // not shortened: others that share the hold may rely on it
 		h.lease.Rely(t)
@@ -61,7 +61,7 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 	err = h.answered(r, n, err, reply.Late)
 	switch {
 	case errors.Is(err, fault.Lost):
-		return fault.WithEnd(ctx, err)
+		return fault.WithEnd(ctx, h.RenewErr(chooses))
 	case reply.Cut:
 		return fault.Join(fault.Ended(ctx), fault.AsUnavailable(fault.NoAnswer))
 	default:

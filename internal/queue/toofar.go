@@ -122,7 +122,7 @@ func (p *Path) tooFarFor(h *hold.Hold, w *transport.Wait, asked *lease.Term) err
 	case useless == nil || err != nil:
 		return err
 	case !h.Valid():
-		return fault.WithEnd(w.Ctx, h.Err())
+		return fault.WithEnd(w.Ctx, h.RenewErr(asked != nil))
 	case w.Ctx.Err() == nil:
 		return useless
 	default:

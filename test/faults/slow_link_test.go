@@ -614,6 +614,21 @@ func TestRenew_ShorterThanARoundTrip(t *testing.T) {
 	})
 }
 
+// A lock that is unlocked while Renew waits for the end of its context was not lost.
+func TestRenew_UnlockBeforeItsEnd(t *testing.T) {
+	t.Parallel()
+	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
+		l, owner := registry().Obtain("42"), lockregistry.ContextWithOwner(w.Context())
+		require.NoError(w, l.Lock(owner))
+		ctx, cancel := context.WithTimeout(owner, trip*9/10)
+		defer cancel()
+		renewed := w.Goroutine().Start(func() error { return l.Renew(ctx, time.Hour) })
+		w.Settle()
+		require.NoError(w, l.Unlock(owner))
+		w.Fails(<-renewed, lockregistry.ErrNotOwner, "renew", kit.TheKey, context.DeadlineExceeded)
+	})
+}
+
 // Renew goes on asking for as long as answers are late.
 func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
 	t.Parallel()

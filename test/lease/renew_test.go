@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -156,7 +155,7 @@ func unlocksAtLook(w *kit.World, l *lockregistry.Lock, at int, shared bool) bool
 	if ctx.looks < at {
 		unlock()
 	}
-	if err != nil && !errors.Is(err, lockregistry.ErrLockLost) { // which it is when there was no handoff: the hold is over
+	if err != nil {
 		w.Fails(err, lockregistry.ErrNotOwner, "renew", kit.TheKey)
 	}
 	w.Pass(15 * time.Second)
@@ -164,6 +163,39 @@ func unlocksAtLook(w *kit.World, l *lockregistry.Lock, at int, shared bool) bool
 	require.NoError(w, other.Unlock(l))
 	w.IsFree(kit.TheKey)
 	return ctx.looks >= at
+}
+
+// A lock that is unlocked before the reply to a renewal comes was not lost.
+func TestRenew_UnlockBeforeTheReply(t *testing.T) {
+	t.Parallel()
+	for name, renew := range map[string]func(owner context.Context, r *lockregistry.Registry) error{
+		"by any goroutine": func(ctx context.Context, r *lockregistry.Registry) error {
+			return r.Renew(ctx, "42", time.Hour)
+		},
+		"by another goroutine of its owner": func(owner context.Context, r *lockregistry.Registry) error {
+			return r.Obtain("42").Renew(owner, time.Hour)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				r := f.Registry()
+				w.Known(r)
+				l, owner := r.Obtain("42"), lockregistry.ContextWithOwner(w.Context())
+				require.NoError(w, l.Lock(owner))
+				arrives := make(chan struct{})
+				f.Fates("renew", kit.HeldUp(arrives))
+				renewed := w.Goroutine().Start(func() error { return renew(owner, r) })
+				w.Settle()
+				unlocked := w.Goroutine().Start(func() error { return l.Unlock(owner) })
+				w.Settle()
+				close(arrives)
+				require.NoError(w, <-unlocked)
+				w.Fails(<-renewed, lockregistry.ErrNotOwner, "renew", kit.TheKey)
+				require.True(w, w.Free(kit.TheKey))
+			})
+		})
+	}
 }
 
 // An owner that has unlocked before a late reply does not renew once more.

@@ -341,7 +341,7 @@ func TestAcquire_ReleaseWhileRenewing(t *testing.T) {
 		w.Settle()
 		close(arrives)
 		require.NoError(w, <-releasing)
-		w.Fails(<-renewing, lockregistry.ErrLockLost, "renew", kit.TheKey)
+		w.Fails(<-renewing, lockregistry.ErrNotOwner, "renew", kit.TheKey)
 		next := w.Got(waits)
 		require.NotEqual(w, value, w.Do("GET", kit.TheKey))
 		require.Equal(w, time.Minute, w.Pttl(kit.TheKey))
