@@ -36,8 +36,8 @@
 //	valid until = sent + lease - 1 % - 1 ms
 //
 // Here sent is the time just before the command that granted or renewed the hold was sent. Once the hold is no longer valid, it
-// is lost, whether or not Redis can be reached: contexts of [Lock.Context] are cancelled with the cause [ErrLockLost], and a Lock
-// by the owner returns that error.
+// is lost, whether or not Redis can be reached: contexts of [Lock.Context] are cancelled with the cause [ErrLockLost], and Lock
+// and Unlock by the owner return that error, see [Lock.Unlock].
 //
 // [Lock.Do], [DoValue], [Lock.Acquire], [Registry.AcquireAll] and [Registry.Once] know when the work ends. Until then they renew
 // the lease every third of its length. [Lease] and [WithLease] set that length, which is how long a crash keeps others out.

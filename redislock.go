@@ -149,7 +149,9 @@ func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
 //
 // Each is within a [*LockError].
 //
-//   - [ErrNotOwner]: the caller does not hold the lock. Nothing was changed.
+//   - [ErrNotOwner]: the caller does not hold the lock. Nothing was changed. It is also the error of an owner whose loss is
+//     forgotten: another owner has asked for the lock since, and the registry has dropped the unused lock object, see
+//     [Registry.SetCapacity] and [Registry.ExpireUnusedOlderThan], or more than a thousand owners have lost the lock since.
 //   - [ErrLockLost]: the hold had already been lost, so others may have had the lock since. Its lease was over by this process's
 //     clock when Unlock was called, or Redis no longer had it, although the lease was not over.
 //   - [ErrUnavailable]: it is not known whether the key was removed. The registry tries again in the background until the key is
