@@ -162,10 +162,12 @@ that reveal it. Two things reveal a prefix:
 
 Locks that only Java clients of Redisson use are not found.
 
-SCAN reads the names of all keys of the database, for at most 10 seconds.
+SCAN reads the names of all keys of the database, for at most 10 seconds. A list
+that is cut off ends in "not complete", and so does that of a user who may not
+read all values. With --json nothing is printed then.
 
 Exit codes: 0 also when there is none, 64 a mistake on the command line, 69
-Redis cannot be used.`
+Redis cannot be used, or the list is not complete.`
 
 	releaseHelp = `Shows who holds the lock, asks, and frees it if that holder still has it.
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,16 +41,20 @@ func (a *app) prefixesCommand() *cobra.Command {
 			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
 			found, err := prefixesOf(ctx, client)
-			if err != nil {
-				return failed(err)
-			}
-			return a.printPrefixes(found)
+			return a.printPrefixes(found, err)
 		},
 	}
 }
 
-func (a *app) printPrefixes(found map[string]int) error {
+// printPrefixes prints the prefixes that were found. If why is not nil, they may not be all, and it is returned.
+func (a *app) printPrefixes(found map[string]int, why error) error {
 	names := slices.Sorted(maps.Keys(found))
+	if why != nil {
+		why = exit{exitUnavailable, why}
+	}
+	if why != nil && (a.json || len(names) == 0) { // part of it would look complete
+		return why
+	}
 	if a.json {
 		type prefix struct {
 			Prefix string `json:"prefix"`
@@ -69,37 +74,41 @@ func (a *app) printPrefixes(found map[string]int) error {
 		table.rows = nil
 		table.row("nothing is locked under any prefix")
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil || why == nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "\nnot complete: %d prefixes\n", len(names))
+	return why
 }
 
 const lockValue = 160 // bytes of a value that are looked at
 
-// prefixesOf returns the prefixes of locks in the database, and how many keys show each; when the time is over, those found so
-// far, if Redis has answered by then.
+// prefixesOf returns the prefixes of locks in the database, and how many keys show each. With an error they may not be all.
 func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, error) {
 	found, answered := map[string]int{}, false
+	var unread error
 	for _, node := range client.Nodes() {
 		send := func(words ...string) rueidis.RedisResult { return node.Do(ctx, node.B().Arbitrary(words...).Build()) }
 		for cursor := "0"; ; {
 			step, err := keyspace.Step(send, cursor, "*")
-			if answered && errors.Is(err, context.DeadlineExceeded) {
-				return found, nil
-			}
-			if err != nil {
-				return nil, fault.Classify(err)
+			switch {
+			case answered && errors.Is(err, context.DeadlineExceeded): // it is not Redis that does not answer
+				return found, fmt.Errorf("the keys were not all read in time: %w", err)
+			case err != nil:
+				return found, fault.Classify(err)
 			}
 			answered = true
-			addPrefixes(ctx, client, step.Keys, found)
+			unread = cmp.Or(unread, addPrefixes(ctx, client, step.Keys, found))
 			if cursor = step.Cursor; cursor == "0" {
 				break
 			}
 		}
 	}
-	return found, nil
+	return found, unread
 }
 
-// addPrefixes looks at some keys.
-func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, found map[string]int) {
+// addPrefixes looks at some keys. It returns why it could not read a value.
+func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, found map[string]int) (unread error) {
 	var maybe []string
 	var commands rueidis.Commands
 	for _, key := range keys {
@@ -114,10 +123,13 @@ func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, foun
 		}
 	}
 	if len(commands) == 0 {
-		return
+		return nil
 	}
 	for i, reply := range client.DoMulti(ctx, commands...) {
-		value, err := reply.ToString() // other types give an error
+		value, err := reply.ToString()
+		if err != nil && unread == nil && !fault.IsWrongType(err) { // what is no text is no lock in Spring's format
+			unread = fmt.Errorf("not all values can be read: %w", fault.Classify(err))
+		}
 		if err != nil || !isLockValue(value) {
 			continue
 		}
@@ -129,6 +141,7 @@ func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, foun
 		}
 		found[prefix]++
 	}
+	return unread
 }
 
 // isLockValue reports whether a value may be from Spring or this library: a UUID, or a text that ends with one and a number.
@@ -157,7 +170,7 @@ func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	found, err := prefixesOf(ctx, client)
-	if err != nil || ctx.Err() != nil || found[prefix] > 0 {
+	if err != nil && !denied(err) || found[prefix] > 0 { // records show prefixes also to a user who may not read all values
 		return ""
 	}
 	names := slices.Sorted(maps.Keys(found))
