@@ -23,6 +23,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/readonly"
+	"github.com/lockregistry/lockregistry/internal/topology"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -85,9 +86,13 @@ const lockValue = 160 // bytes of a value that are looked at
 
 // prefixesOf returns the prefixes of locks in the database, and how many keys show each. With an error they may not be all.
 func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, error) {
+	masters, err := mastersOf(ctx, client)
+	if err != nil {
+		return nil, fault.Classify(err)
+	}
 	found, answered := map[string]int{}, false
 	var unread error
-	for _, node := range client.Nodes() {
+	for _, node := range masters {
 		send := func(words ...string) rueidis.RedisResult { return node.Do(ctx, node.B().Arbitrary(words...).Build()) }
 		for cursor := "0"; ; {
 			step, err := keyspace.Step(send, cursor, "*")
@@ -105,6 +110,31 @@ func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, err
 		}
 	}
 	return found, unread
+}
+
+// mastersOf returns the servers that have the keys of the database, by address: on a cluster without the replicas, which have
+// them once more.
+func mastersOf(ctx context.Context, client rueidis.Client) (map[string]rueidis.Client, error) {
+	nodes := client.Nodes()
+	if client.Mode() != rueidis.ClientModeCluster {
+		return nodes, nil
+	}
+	var slots topology.Map
+	var err error
+	for address, node := range nodes {
+		if slots, err = topology.Ask(ctx, node, address); err == nil {
+			break
+		}
+	}
+	masters := map[string]rueidis.Client{}
+	for _, part := range slots {
+		node := nodes[part.Address]
+		if node == nil {
+			return nil, fault.AsUnavailable(fmt.Errorf("the client does not know the master %s yet", part.Address))
+		}
+		masters[part.Address] = node
+	}
+	return masters, err
 }
 
 // addPrefixes looks at some keys. It returns why it could not read a value.

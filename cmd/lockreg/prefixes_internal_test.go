@@ -5,6 +5,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -105,4 +106,18 @@ func TestPrefixes_DocumentedUser(t *testing.T) {
 	code, out, errs = prefixes(lister[2])
 	require.Zero(t, code, errs)
 	require.Equal(t, "PREFIX  KEYS\nmy:app  1\nshop    1\n", out)
+}
+
+// A key of a cluster is counted once, however many replicas have it.
+func TestPrefixesOf_ACluster(t *testing.T) {
+	t.Parallel()
+	d := redistest.StartReplicatedCluster(t, 1, 1)
+	master, replica := d.Servers[0], d.Servers[1]
+	master.Command(t, "SET", "shop:a", springValue, "PX", "600000")
+	require.True(t, redistest.Await(time.Minute, func() bool { return replica.Command(t, "DBSIZE") == "1" }))
+	client := clientOf(t, d.Addresses()...)
+	require.Len(t, client.Nodes(), 2)
+	found, err := prefixesOf(t.Context(), client)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"shop": 1}, found)
 }
