@@ -182,8 +182,9 @@ renewal or unlock. Until then two holders may work at once.
              REDIS
 
 A line on standard error records the time, the caller (user and host), path,
-key, holder, reason and result. The result is "unknown" when Redis did not
-answer, or an interrupt came before the answer.
+key, holder, reason and result: "freed", "not freed" or "unknown". It is
+"unknown" when Redis did not answer, when an interrupt came before the answer,
+or when Redis refused to free a read-write lock or a permit.
 
 Exit codes: 0 the lock was freed; 1 nothing was changed, since the lock was
 free, the holder had changed, or the answer was no; 64 a mistake on the command

@@ -63,8 +63,10 @@ func TestReadingAtAReplica(t *testing.T) {
 	host, port, err := net.SplitHostPort(master.Addr())
 	require.NoError(t, err)
 	replica := startServer(t, "--replicaof", host, port)
-	acquire(t, master.registry(t, "shop").Obtain("a"))
-	eventually(t, "the replica has the lock", func() bool { return replica.has(t, "shop:a") })
+	r := master.registry(t, "shop")
+	acquire(t, r.Obtain("a"))
+	acquire(t, r.ReadWrite("read").Reader())
+	eventually(t, "the replica has the locks", func() bool { return replica.has(t, "shop:a") && replica.has(t, "shop:read") })
 	for _, args := range [][]string{{"ls", "shop"}, {"show", "shop", "a"}, {"prefixes"}, {"deadlocks", "shop"}} {
 		code, out, text := lockreg(t, replica.url, args...)
 		assert.Zero(t, code, "%v: %s%s", args, out, text)
@@ -72,6 +74,10 @@ func TestReadingAtAReplica(t *testing.T) {
 	code, _, text := lockreg(t, replica.url, "release", "shop", "a", "--yes")
 	assert.Equal(t, 69, code, text)
 	assert.Contains(t, text, "READONLY")
+	assert.Contains(t, text, `result="not freed"`)
+	code, _, text = lockreg(t, replica.url, "release", "shop", "read", "--yes")
+	assert.Equal(t, 69, code, text)
+	assert.Contains(t, text, "result=unknown", "part of it may be freed")
 }
 
 const evil = "\x1b[2Jx\u202e\u009b2J\n\t"

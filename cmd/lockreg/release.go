@@ -15,12 +15,14 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/view"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -101,6 +103,9 @@ func (r *releaser) release(ctx context.Context, locks keeper) error {
 	case err != nil && signalled() > 0:
 		err = exit{signalled(), fmt.Errorf("interrupted: it is not known whether the lock is released: %w", err)}
 		result = "unknown"
+	case info.Kind == observe.KindLock && refused(err):
+		err = failed(err)
+		result = "not freed"
 	case err != nil:
 		err = failed(err)
 		result = "unknown"
@@ -112,6 +117,13 @@ func (r *releaser) release(ctx context.Context, locks keeper) error {
 		err = r.done(info, h)
 	}
 	return err
+}
+
+// refused reports whether a server has replied that it does not do what it was told. A plain lock is then as it was: its script
+// fails before it removes the key. Of a read-write lock it may have removed readers' leases.
+func refused(err error) bool {
+	var reply *rueidis.RedisError
+	return errors.As(err, &reply) && !fault.OutcomeUnknown(reply)
 }
 
 // otherLayout returns the format of a plain lock that is held, if it differs from --layout.
