@@ -103,6 +103,9 @@ func (i *Inspector) remove(ctx context.Context, path, holder string) error {
 		reply = i.reader.Transport.Do(&p, &removal)
 		more, err = reply.AsStrSlice()
 		gone = append(gone, more...)
+		if err != nil && !fault.OutcomeUnknown(err) {
+			err = fault.Late // that one did nothing; the first one may have removed the lock
+		}
 	}
 	if fault.OutcomeUnknown(err) { // the lock may be removed, now or later
 		for name, h := range before {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
@@ -70,6 +71,21 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 			require.NoError(w, inspect.Of(operator).ForceUnlockHolder(w.Context(), "42", held.Holder()))
 			require.NoError(w, <-locks)
 			require.True(w, next.IsHeld())
+		})
+	})
+	// A server that refuses the second time does not say what became of the first.
+	t.Run("of one holder, and refused", func(t *testing.T) {
+		kit.RealWorlds(t, func(w *kit.World) {
+			f := w.Flaky()
+			operator := f.Registry()
+			w.Known(operator)
+			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the script is known
+			held := w.Acquires(w.Registry().Obtain("42"))
+			f.Fates("unlock", late, kit.Refused("MISCONF the disk is full"))
+			err := inspect.Of(operator).ForceUnlockHolder(w.Context(), "42", held.Holder())
+			require.ErrorIs(w, err, fault.Late)
+			require.NotContains(w, err.Error(), "MISCONF")
+			require.Equal(w, "0", w.Do("EXISTS", "orders:42"))
 		})
 	})
 }
