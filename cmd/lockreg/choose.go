@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +22,7 @@ type choice struct {
 	sort    string
 	limit   int
 	dead    bool // only what is probably dead
-	pattern *regexp.Regexp
+	pattern string
 	watch   bool
 	each    span
 }
@@ -69,14 +68,26 @@ func (c *choice) check(pattern string) error {
 	if c.limit < 0 || c.each <= 0 {
 		return usage("--limit must not be negative, and --interval must be positive")
 	}
-	if pattern != "" {
-		text := strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `.*`)
-		if text != regexp.QuoteMeta(pattern) {
-			text = "^" + text + "$"
-		}
-		c.pattern = regexp.MustCompile("(?s)" + text)
-	}
+	c.pattern = pattern
 	return nil
+}
+
+// matches reports whether a path contains a pattern or, if that has a *, whether all of it matches. A path may be any bytes.
+func matches(pattern, path string) bool {
+	begin, rest, wild := strings.Cut(pattern, "*")
+	if !wild {
+		return strings.Contains(path, pattern)
+	}
+	path, ok := strings.CutPrefix(path, begin)
+	for ok {
+		part, more, again := strings.Cut(rest, "*")
+		if !again {
+			return strings.HasSuffix(path, part)
+		}
+		_, path, ok = strings.Cut(path, part) // the first place leaves the most for what follows
+		rest = more
+	}
+	return false
 }
 
 // plain reports whether all is shown in the usual order, as it is found.
@@ -99,7 +110,7 @@ func (c *choice) shows(info inspect.Lock) bool {
 		!slices.ContainsFunc(info.Waiters, func(w inspect.Waiter) bool { return w.Gone }) {
 		return false
 	}
-	return c.pattern == nil || c.pattern.MatchString(info.Path)
+	return matches(c.pattern, info.Path)
 }
 
 // nothing says that no lock is chosen.

@@ -31,6 +31,10 @@ func TestLsChooses(t *testing.T) {
 	assert.Equal(t, []string{"orders:1", "and"}, paths("--limit", "1", "shop"))
 	assert.Equal(t, []string{"orders:1", "orders:2"}, paths("shop", "der"))
 	assert.Equal(t, []string{"orders:2"}, paths("shop", "o*2"))
+	s.Command(t, "SET", "shop:a\xff", id, "PX", "600000") // a path may be any bytes
+	assert.Equal(t, []string{`a\xff`}, paths("shop", "a\xff"))
+	assert.Equal(t, []string{`a\xff`}, paths("shop", "a\xff*"))
+	s.Command(t, "DEL", "shop:a\xff")
 	code, _, text := lockreg(t, s.url, "ls", "--sort", "size", "shop")
 	assert.Equal(t, 64, code)
 	assert.Contains(t, text, `--sort is "size": it is waiting, path, held or lease`)

@@ -81,7 +81,7 @@ func (a *app) lsUntil(ctx context.Context, stop func(), prefix string, c *choice
 	defer closeAll()
 	r := inspect.Of(registry)
 	why := func() string {
-		if c.pattern == nil && !c.dead && !c.watch { // there is no lock, and somebody waits for the answer
+		if c.pattern == "" && !c.dead && !c.watch { // there is no lock, and somebody waits for the answer
 			return a.noSuchPrefix(ctx, prefix)
 		}
 		return a.noLocks(ctx, r, prefix)
