@@ -52,12 +52,15 @@ func heldSince(info inspect.Lock) time.Time {
 	return oldest
 }
 
-// leaseLeft returns the rest of the first holder's lease; leases without an end sort last.
+// leaseLeft returns the rest of the lease that ends first; leases without an end sort last.
 func leaseLeft(info inspect.Lock) time.Duration {
-	if len(info.Holders) == 0 || info.Holders[0].Lease < 0 {
-		return 1<<63 - 1
+	first := time.Duration(1<<63 - 1)
+	for _, h := range info.Holders {
+		if h.Lease >= 0 {
+			first = min(first, h.Lease)
+		}
 	}
-	return info.Holders[0].Lease
+	return first
 }
 
 // check judges the flags.

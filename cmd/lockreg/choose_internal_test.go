@@ -2,8 +2,12 @@ package main
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 func TestMatches(t *testing.T) {
@@ -32,4 +36,23 @@ func TestMatches(t *testing.T) {
 			require.False(t, matches(c.pattern, path), "%q %q", c.pattern, path)
 		}
 	}
+}
+
+// Of several holders the one counts whose lease ends first, whatever their order is.
+func TestSortByLease(t *testing.T) {
+	lock := func(path string, leases ...time.Duration) inspect.Lock {
+		info := inspect.Lock{Path: path, Kind: observe.KindReadWrite}
+		for _, lease := range leases {
+			info.Holders = append(info.Holders, inspect.Holder{Lease: lease})
+		}
+		return info
+	}
+	shown, _ := (&choice{sort: "lease"}).ordered([]inspect.Lock{
+		lock("free"), lock("forever", -1), lock("middle", 30*time.Second), lock("first", -1, time.Minute, 10*time.Second),
+	})
+	var paths []string
+	for _, info := range shown {
+		paths = append(paths, info.Path)
+	}
+	require.Equal(t, []string{"first", "middle", "forever", "free"}, paths)
 }
