@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +54,7 @@ func (a *app) doctor(cmd *cobra.Command, o doctor.Options) error {
 		return usage("--prefix must not be empty, --lease and --replicas not be negative, and --scan-for be positive")
 	}
 	for _, name := range o.Need {
-		if !strings.Contains(" "+strings.Join(doctor.Modes(), " ")+" ", " "+name+" ") {
+		if !slices.Contains(doctor.Modes(), name) {
 			return usage("--need is %q: it is one or more of %s", name, strings.Join(doctor.Modes(), ", "))
 		}
 	}

@@ -85,6 +85,7 @@ func TestDoctor(t *testing.T) {
 		{"--url", address},
 		{"--url", address, "--prefix", ""},
 		{"--url", address, "--prefix", "orders", "--need", "everything"},
+		{"--url", address, "--prefix", "orders", "--need", "lock readwrite"},
 		{"--url", address, "--prefix", "orders", "--lease", "-1s"},
 		{"--url", address, "--prefix", "orders", "--layout", "other"},
 		{"--url", address, "--prefix", "orders", "more"},
