@@ -65,10 +65,6 @@ func (x *examination) clientSettings(o rueidis.ClientOption) {
 			"A client that has missed the message of a failover stays with the old master.",
 			"Set it to 5 s in the program. An address has no such setting.")
 	}
-	if o.SelectDB != 0 && mode == rueidis.ClientModeCluster {
-		say("database", Error, fmt.Sprintf("the client selects database %d of a cluster", o.SelectDB),
-			"A cluster has only database 0.", "Leave it out.")
-	}
 }
 
 // writeTimeout returns the timeout that rueidis derives from its options.

@@ -119,12 +119,6 @@ func TestCluster(t *testing.T) {
 	unaware := o
 	unaware.ClusterOption.ShardsRefreshInterval = 0
 	has(t, examine(t, unaware), "client-refresh", doctor.Info)
-	database := o
-	database.SelectDB = 1
-	r, err := doctor.Check(t.Context(), dial(t, o), doctor.Options{Prefix: "orders", Client: &database})
-	require.NoError(t, err)
-	has(t, r, "client-database", doctor.Error)
-	require.Empty(t, findings(examine(t, o), "client-database"))
 
 	// The clock of one server is far ahead.
 	skewed := through(o, func(c net.Conn) net.Conn {
