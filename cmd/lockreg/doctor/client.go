@@ -43,10 +43,13 @@ func (x *examination) clientSettings(o rueidis.ClientOption) {
 	if x.opts.Replicas > 0 {
 		need = 4
 	}
+	if mode == rueidis.ClientModeStandalone {
+		need++ // the dedicated connection
+	}
 	if pool < need {
 		say("pool", Warning, fmt.Sprintf("BlockingPoolSize is %d", pool),
-			"The connections for wake-ups, for replicas, and to verify answers come from this pool. When none is left, waiting calls "+
-				"poll, and other calls fail with ErrUnavailable.",
+			"The connections for wake-ups, for replicas, for commands sent one at a time, and to verify answers come from this pool. "+
+				"When none is left, waiting calls poll, and other calls fail with ErrUnavailable.",
 			fmt.Sprintf("Leave room for %d, besides what the program itself needs.", need))
 	}
 	if o.ReplicaOnly || o.SendToReplicas != nil {

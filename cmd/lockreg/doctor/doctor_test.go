@@ -351,10 +351,15 @@ func TestClientSettings(t *testing.T) {
 	r, err := doctor.Check(t.Context(), client, doctor.Options{Prefix: "orders", Client: &o})
 	require.NoError(t, err)
 	has(t, r, "client-replicas", doctor.Error)
+	// As docs/operations.md has it: three connections, or five with WithReplicas.
 	o = option(s.Addr())
-	o.BlockingPoolSize = 2
-	require.Empty(t, findings(examine(t, o), "client-pool"))
-	has(t, examine(t, o, func(o *doctor.Options) { o.Replicas = 1 }), "client-pool", doctor.Warning)
+	for size, replicas := range map[int]int{3: 0, 5: 1} {
+		needs := func(o *doctor.Options) { o.Replicas = replicas }
+		o.BlockingPoolSize = size
+		require.Empty(t, findings(examine(t, o, needs), "client-pool"))
+		o.BlockingPoolSize = size - 1
+		has(t, examine(t, o, needs), "client-pool", doctor.Warning)
+	}
 }
 
 func TestReplicaInPlaceOfMaster(t *testing.T) {
