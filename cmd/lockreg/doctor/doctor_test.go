@@ -264,6 +264,20 @@ func TestDiskFails(t *testing.T) {
 	hasNot(t, examine(t, option(s.Addr())), "persistence-failing")
 }
 
+// Several findings of a check come in the same order each time.
+func TestOrderOfFindings(t *testing.T) {
+	t.Parallel()
+	s := healthy(t)
+	fails := through(option(s.Addr()), func(c net.Conn) net.Conn { return pretending{c, "_status:ok\r", "_status:err"} })
+	for range 5 {
+		var names []string
+		for _, f := range findings(examine(t, fails), "persistence-failing") {
+			names = append(names, strings.Fields(f.Seen)[0])
+		}
+		require.Equal(t, []string{"rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"}, names)
+	}
+}
+
 func TestOldVersions(t *testing.T) {
 	t.Parallel()
 	s := healthy(t)

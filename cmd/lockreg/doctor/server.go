@@ -168,15 +168,20 @@ func (x *examination) persistence() {
 			})
 		}
 		x.found(Finding{ID: "persistence-failing", Severity: OK, Seen: "writes to the disk succeed"})
-		for name, again := range map[string][]string{
-			"rdb_last_bgsave_status": {"BGSAVE"}, "aof_last_bgrewrite_status": {"BGREWRITEAOF"}, "aof_last_write_status": nil,
+		for _, status := range []struct {
+			name  string
+			again []string
+		}{
+			{"rdb_last_bgsave_status", []string{"BGSAVE"}},
+			{"aof_last_bgrewrite_status", []string{"BGREWRITEAOF"}},
+			{"aof_last_write_status", nil},
 		} {
-			if n.info[name] == "err" {
+			if n.info[status.name] == "err" {
 				x.found(Finding{
-					ID: "persistence-failing", Severity: Error, Nodes: []string{n.address}, Seen: name + " is err in INFO",
+					ID: "persistence-failing", Severity: Error, Nodes: []string{n.address}, Seen: status.name + " is err in INFO",
 					Why:      "The server cannot write to its disk. By default it then refuses all writes (MISCONF), including those for locks.",
 					Do:       "Look at its log, at the free space, and at the permissions of its directory. Then let it save again.",
-					Commands: again,
+					Commands: status.again,
 				})
 			}
 		}
