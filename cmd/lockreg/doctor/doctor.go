@@ -58,7 +58,7 @@ type Report struct {
 	Mode     string    `json:"mode"` // of the client: standalone, cluster or sentinel
 	User     string    `json:"user"`
 	Nodes    []Node    `json:"nodes"`
-	Findings []Finding `json:"findings"` // the worst first; each check has one at least
+	Findings []Finding `json:"findings"` // the worst first; each check that was made has one at least
 }
 
 // Worst is the highest severity in the report.

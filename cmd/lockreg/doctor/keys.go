@@ -2,8 +2,10 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/scan"
@@ -70,15 +73,13 @@ func (x *examination) keys(ctx context.Context) {
 			continue
 		}
 		all := looked{known: map[uint64]bool{}, seed: maphash.MakeSeed()}
-		done := x.scan(ctx, n, until, &all)
-		x.found(Finding{ID: "key-lease", Severity: OK, Seen: "all keys of the prefix have an expiry"})
-		x.found(Finding{ID: "key-type", Severity: OK, Seen: "all keys of the prefix are of this library, or of its peers"})
-		if !done && all.steps > 0 {
-			x.found(Finding{
-				ID: "keys-unseen", Severity: Info, Nodes: []string{n.address},
-				Seen: fmt.Sprintf("not all keys of the database were scanned in %v", x.opts.ScanFor),
-				Why:  "There may be more leftover keys.", Do: "Look for longer: lockreg doctor --scan-for 10m.",
-			})
+		err := x.scan(ctx, n, until, &all)
+		if all.steps > 0 {
+			x.found(Finding{ID: "key-lease", Severity: OK, Seen: "all keys of the prefix have an expiry"})
+			x.found(Finding{ID: "key-type", Severity: OK, Seen: "all keys of the prefix are of this library, or of its peers"})
+		}
+		if err != nil && !errors.Is(err, errDenied) {
+			x.unscanned(n, err)
 		}
 		x.leftovers(n, "key-lease", all.forever, "have no expiry",
 			"They never expire, so their paths stay taken until somebody removes them. No registry makes such keys: they were set by "+
@@ -87,6 +88,19 @@ func (x *examination) keys(ctx context.Context) {
 			"Locking their paths fails with ErrWrongType, or there is no queue.")
 		x.leftovers(n, "key-name", all.long, "have names that are too long", "They were not examined.")
 	}
+}
+
+// unscanned says that there may be more keys than were looked at.
+func (x *examination) unscanned(n *node, err error) {
+	f := Finding{
+		ID: "keys-unseen", Severity: Info, Nodes: []string{n.address},
+		Seen: fmt.Sprintf("not all keys of the database were scanned in %v", x.opts.ScanFor),
+		Why:  "There may be more leftover keys.", Do: "Look for longer: lockreg doctor --scan-for 10m.",
+	}
+	if !errors.Is(err, errOver) {
+		f.Seen, f.Do = "not all keys of the database were scanned: "+fault.Short(err.Error()), "Run lockreg doctor again."
+	}
+	x.found(f)
 }
 
 func (x *examination) leftovers(n *node, id string, all leftovers, what, why string) {
@@ -120,16 +134,21 @@ func (x *examination) leftovers(n *node, id string, all leftovers, what, why str
 	x.found(f)
 }
 
-// scan looks at all keys, or until the time is over. It reports whether it has seen all.
-func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *looked) (done bool) {
+// Why a scan has ended before the last key, besides errors of the server and of the connection.
+var (
+	errOver   = errors.New("the time is over")
+	errDenied = errors.New("the user lacks a permission") // which is noted
+)
+
+// scan looks at all keys. It returns nil if it has seen all.
+func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *looked) error {
 	pattern := "*" + scan.Literal(x.opts.Prefix) + ":*" // readers' keys, and Redisson's counters, begin otherwise
 	send := func(words ...string) rueidis.RedisResult { return n.do(ctx, words...) }
 	for cursor := "0"; ; {
 		began := time.Now()
 		step, err := keyspace.Step(send, cursor, pattern)
 		if err != nil {
-			x.missScan(err)
-			return false
+			return x.missScan(err)
 		}
 		for _, name := range step.TooLong {
 			if !all.repeats(name) && x.meaning(name) != foreign {
@@ -137,34 +156,40 @@ func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *l
 			}
 		}
 		names := slices.DeleteFunc(step.Keys, func(key string) bool { return all.repeats(key) || x.meaning(key) == foreign })
-		if !x.look(ctx, n, names, all) {
-			return false
+		if err := x.look(ctx, n, names, all); err != nil {
+			return err
 		}
 		all.steps++
 		if cursor = step.Cursor; cursor == "0" {
-			return true
+			return nil
 		}
 		if time.Now().After(until) || !clock.Rest(ctx, min(scanShare*time.Since(began), scanPause)) {
-			return false
+			return errOver
 		}
 	}
 }
 
-// missScan notes the permission that the user lacks for a scan, if that is why it failed.
-func (x *examination) missScan(err error) {
-	switch refused, ok := rueidis.IsRedisErr(err); {
-	case !ok:
+// denial is in the replies of all servers about a missing permission, also within a script.
+var denial = regexp.MustCompile("NOPERM|can't run this command|ACL failure")
+
+// missScan notes the permission that the user lacks for a scan, and returns errDenied, if that is why it failed.
+func (x *examination) missScan(err error) error {
+	refused, ok := rueidis.IsRedisErr(err)
+	switch {
+	case !ok || !denial.MatchString(refused.Error()):
+		return err
 	case strings.HasPrefix(refused.Error(), "NOPERM"):
 		x.miss("+eval")
 	default: // the script may run, but not this
 		x.miss("+scan")
 	}
+	return errDenied
 }
 
 // look asks for the types and leases of keys.
-func (x *examination) look(ctx context.Context, n *node, keys []string, all *looked) bool {
+func (x *examination) look(ctx context.Context, n *node, keys []string, all *looked) error {
 	if len(keys) == 0 {
-		return true
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -177,10 +202,14 @@ func (x *examination) look(ctx context.Context, n *node, keys []string, all *loo
 	for i, key := range keys {
 		kind, err := replies[2*i].ToString()
 		lease, err2 := replies[2*i+1].AsInt64()
-		if x.refused(err, "+type") || x.refused(err2, "+pttl") {
-			return false
-		}
-		if err != nil || err2 != nil || lease == -2 { // gone meanwhile
+		switch {
+		case x.refused(err, "+type") || x.refused(err2, "+pttl"):
+			return errDenied
+		case !fault.Answered(err):
+			return err
+		case !fault.Answered(err2):
+			return err2
+		case err != nil || err2 != nil || lease == -2: // gone meanwhile
 			continue
 		}
 		switch means := x.meaning(key); {
@@ -209,9 +238,9 @@ const longestNumber = 11
 
 // lookAtPermits notes what is no semaphore: sets without a number of permits, and strings other than the number of free permits
 // that Redisson's semaphores have there, which has no lease.
-func (x *examination) lookAtPermits(ctx context.Context, n *node, keys []leftover, all *looked) bool {
+func (x *examination) lookAtPermits(ctx context.Context, n *node, keys []leftover, all *looked) error {
 	if len(keys) == 0 {
-		return true
+		return nil
 	}
 	var first, second rueidis.Commands
 	for _, l := range keys {
@@ -226,7 +255,9 @@ func (x *examination) lookAtPermits(ctx context.Context, n *node, keys []leftove
 		l, err := keys[i], reply.Error()
 		switch {
 		case x.refused(err, "+zscore +strlen"):
-			return false
+			return errDenied
+		case !fault.Answered(err):
+			return err
 		case l.kind == "zset":
 			if err != nil {
 				all.strange.add(l.key, l.kind)
@@ -241,18 +272,21 @@ func (x *examination) lookAtPermits(ctx context.Context, n *node, keys []leftove
 		}
 	}
 	if len(second) == 0 {
-		return true
+		return nil
 	}
 	for i, reply := range n.client.DoMulti(ctx, second...) {
 		number, err := reply.ToString()
-		if x.refused(err, "+get") {
-			return false
+		switch {
+		case x.refused(err, "+get"):
+			return errDenied
+		case !fault.Answered(err):
+			return err
 		}
 		if _, err := strconv.Atoi(number); err != nil {
 			all.forever.add(numbers[i].key, numbers[i].kind)
 		}
 	}
-	return true
+	return nil
 }
 
 // meaning is the purpose of a key, by its name.

@@ -189,3 +189,17 @@ func (p pretending) Read(b []byte) (int, error) {
 	copy(b[:n], bytes.ReplaceAll(b[:n], []byte(p.is), []byte(p.says)))
 	return n, err
 }
+
+// breaking is a connection that ends when a text is sent over it.
+type breaking struct {
+	net.Conn
+	at string
+}
+
+func (c breaking) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(c.at)) {
+		_ = c.Close()
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
