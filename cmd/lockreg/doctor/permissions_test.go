@@ -213,6 +213,37 @@ func TestDocumentedUsers(t *testing.T) {
 	}
 }
 
+// What the page adds on a cluster is enough for a client to see that it is one, whatever rueidis asks a server of that version.
+// So is what the doctor advises.
+func TestDocumentedClusterClient(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/permissions.md")
+	require.NoError(t, err)
+	_, row, found := strings.Cut(string(page), "\n| a cluster | `")
+	require.True(t, found)
+	rights, _, _ := strings.Cut(strings.ReplaceAll(row, `\|`, "|"), "`")
+	require.Contains(t, string(page), "\n- **On a cluster**: add `"+rights+"`")
+	base := documentedUsers(t)[1]
+	for _, binary := range servers(t) {
+		t.Run(filepath.Base(binary), func(t *testing.T) {
+			t.Parallel()
+			nodes, err := redistest.RunCluster(binary, 1)
+			require.NoError(t, err)
+			s := nodes[0]
+			t.Cleanup(s.Stop)
+			permit := func(more ...string) {
+				user := append([]string{"ACL", "SETUSER", "app", "reset", "on", ">secret"}, base...)
+				s.Command(t, append(user, more...)...)
+			}
+			permit(strings.Fields(rights)...)
+			require.Equal(t, rueidis.ClientModeCluster, dial(t, as(s)).Mode())
+			permit()
+			follow(t, s, has(t, examine(t, as(s)), "cluster-client", doctor.Error))
+			hasNot(t, examine(t, as(s)), "cluster-client")
+		})
+	}
+}
+
 // What the doctor itself may not see is said.
 func TestUnseen(t *testing.T) {
 	s := healthy(t)

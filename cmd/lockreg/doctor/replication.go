@@ -185,9 +185,10 @@ func (x *examination) cluster(ctx context.Context) {
 					ID: "cluster-client", Severity: Error, Nodes: []string{n.address},
 					Seen: "the server is a node of a cluster, and the client takes it for a single server",
 					Why:  "Locks whose keys are on other nodes fail with MOVED.",
-					Do: "The user needs this permission on each node. Without it rueidis silently treats the node as a single server. " +
+					Do: "The user needs these permissions on each node. Without them rueidis silently treats the node as a single server. " +
 						"Leave out ForceSingleClient. Then connect again.",
-					Commands: []string{line("ACL", "SETUSER", x.user, "+cluster|slots")},
+					// From version 8 of the server on, rueidis asks for CLUSTER SHARDS, and this library for CLUSTER SLOTS.
+					Commands: []string{line("ACL", "SETUSER", x.user, "+cluster|slots", "+cluster|shards")},
 				})
 			}
 		}
