@@ -106,6 +106,15 @@ func TestInterruptedJobKeepsItsBooksAndCleansUp(t *testing.T) {
 	assert.Empty(t, locks(t, embedded), "the job leaves locks behind")
 }
 
+// In an address that cannot be read any part may be the password.
+func TestAddressThatCannotBeReadIsNotRepeated(t *testing.T) {
+	for _, address := range []string{"redis://:s3c#x@host:6379", "redis://user:s3c/x@host:6379", "redis://:s3c%x@host:6379"} {
+		_, err := openRedis(address)
+		require.ErrorContains(t, err, "REDIS_URL is not an address")
+		assert.NotContains(t, err.Error(), "s3c")
+	}
+}
+
 func TestPrefixInUseIsRefused(t *testing.T) {
 	embedded, server := startRedis(t)
 	require.NoError(t, embedded.Set("p-counter:account-2", "7"))

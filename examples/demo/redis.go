@@ -27,12 +27,8 @@ func openRedis(redisURL string) (*redisServer, error) {
 
 	option, err := rueidis.ParseURL(redisURL)
 	if err != nil {
-		// The text of a url.Error repeats the whole address, password included; its cause does not.
-		var parse *url.Error
-		if errors.As(err, &parse) {
-			err = parse.Err
-		}
-		return nil, fmt.Errorf("REDIS_URL is not an address like redis://host:6379: %w", err)
+		return nil, errors.New("REDIS_URL is not an address like redis://host:6379, " +
+			"with every special character of a password as %XX") // err has the password in it
 	}
 	name := option.InitAddress[0]
 	if u, err := url.Parse(redisURL); err == nil {
