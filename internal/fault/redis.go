@@ -223,6 +223,10 @@ var nonLocal = []string{
 	"undeclared keys were accessed during rehashing of the slot",
 }
 
+// clusterDown is in the errors of scripts in a cluster that is down, but allows reads. A single command fails with CLUSTERDOWN
+// then.
+const clusterDown = "while the cluster is down"
+
 func isNonLocal(text string) bool {
 	return slices.ContainsFunc(nonLocal, func(part string) bool { return strings.Contains(text, part) })
 }
@@ -251,7 +255,7 @@ func Refusal(err error) bool {
 // Passes reports whether the text of an error says that the same command may succeed later. Within: a script may have met the
 // error; servers before version 7 then put text in front of the word.
 func Passes(text string, within bool) bool {
-	return isNonLocal(text) || slices.ContainsFunc(passing, func(word string) bool {
+	return isNonLocal(text) || strings.Contains(text, clusterDown) || slices.ContainsFunc(passing, func(word string) bool {
 		return strings.HasPrefix(text, word) || within && strings.Contains(text, "-"+word+" ")
 	})
 }

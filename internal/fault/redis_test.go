@@ -42,8 +42,11 @@ func TestRefusal(t *testing.T) {
 		"CLUSTERDOWN The cluster is down":                                    false,
 		"ERR Script attempted to access a non local key in a cluster node":   false,
 		"Attempted to access a non local key in a cluster node":              false,
-		"Unable to execute command 'get' in script because undeclared keys were accessed during rehashing of the slot": false,
-		"ERR WAIT cannot be used with replica instances..":                                                             false,
+		"Unable to execute command 'get' in script because undeclared keys were accessed during rehashing of the slot":          false,
+		"ERR WAIT cannot be used with replica instances.":                                                                       false,
+		"ERR Script attempted to execute a write command while the cluster is down and readonly script: 1f, on @user_script:1.": false,
+		"ERR Error running script (call to f_1f2e): @user_script:1: @user_script: 1: " +
+			"Lua script attempted to execute a write command while the cluster is down and readonly": false,
 		"upstream failure":        false,
 		"upstream protocol error": false,
 		"no upstream host":        false,

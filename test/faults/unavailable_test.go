@@ -308,6 +308,7 @@ var outages = map[string]kit.Fate{
 	"READONLY":    kit.Refused("READONLY You can't write against a read only replica."),
 	"OOM":         kit.Refused("OOM command not allowed when used memory > 'maxmemory'."),
 	"in a script": kit.Refused("ERR Error running script (call to f_1): @user_script:1: -LOADING Redis is loading the dataset"),
+	"reads only":  kit.Refused("ERR Script attempted to execute a write command while the cluster is down and readonly script: 1f"),
 	"late":        kit.SlowReply(4 * time.Second), // so long that its lease is almost over
 }
 
