@@ -353,3 +353,17 @@ func TestForceUnlock_Permissions(t *testing.T) {
 		})
 	}
 }
+
+// One of several readers is removed even if the user may not shorten the lock's lease, which then stays as it was.
+func TestForceUnlock_AReaderWithoutPermissionForLeases(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		w.Do("HSET", kit.TheKey, "mode", "read", "one", "1", "two", "1")
+		w.Do("SET", "{"+kit.TheKey+"}:two:rwlock_timeout:1", "1", "PX", "60000")
+		w.Do("PEXPIRE", kit.TheKey, "3600000")
+		r := w.RegistryOn(w.User("-pexpire"))
+		require.NoError(w, inspect.Of(r).ForceUnlockHolder(w.Context(), "42", "one"))
+		require.Equal(w, "0", w.Do("HEXISTS", kit.TheKey, "one"))
+		require.Equal(w, "1", w.Do("HEXISTS", kit.TheKey, "two"))
+		require.Greater(w, w.Pttl(kit.TheKey), 59*time.Minute)
+	})
+}

@@ -3,7 +3,9 @@ package shared_test
 import (
 	"os"
 	"regexp"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -73,5 +75,40 @@ func TestSemaphore_WithoutPermissionForTheQueue(t *testing.T) {
 		w.Release(w.Permit(stranger, lockregistry.NoWait()))
 		w.Release(one)
 		w.Release(both.Comes())
+	})
+}
+
+// A user who may do all but set a lease gets no permit, and leaves nothing, also when the right is taken away later.
+func TestSemaphore_WithoutPermissionToSetALease(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		var log kit.Journal
+		app := w.Allowed("-pexpire")
+		s := w.RegistryOn(w.ClientWith(w.Dial, app), log.Option()).Semaphore("seat", 3)
+		refused := func() {
+			w.Helper()
+			for _, opt := range []lockregistry.SemaphoreOption{lockregistry.NoWait(), lockregistry.Wait(time.Minute)} {
+				for permits := 1; permits <= 2; permits++ {
+					_, err := s.Acquire(w.Context(), opt, lockregistry.Permits(permits))
+					require.Regexp(w, "can't run this command|no permissions|it lacks .pexpire", err)
+				}
+			}
+		}
+		refused()
+		require.Equal(w, "0", w.Keys())
+		w.Do("ACL", "SETUSER", "app", "+pexpire")
+		w.Release(w.Permit(s))
+		w.Do("DEL", kit.SeatKey)
+		w.Do("ACL", "SETUSER", "app", "-pexpire")
+		refused()
+		require.Equal(w, "0", w.Keys())
+
+		// Beside a hold of another process, whose key ends sooner.
+		later := strconv.FormatInt(time.Now().Add(time.Hour).UnixMilli(), 10)
+		w.Do("ZADD", kit.SeatKey, "-3", "permits", later, "another:1795278371204117")
+		w.Do("PEXPIRE", kit.SeatKey, "20000")
+		refused()
+		require.Equal(w, "2", w.Do("ZCARD", kit.SeatKey))
+		require.LessOrEqual(w, w.Pttl(kit.SeatKey), 20*time.Second)
+		require.Empty(w, log.Lines("refuses the queue"))
 	})
 }

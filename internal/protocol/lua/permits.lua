@@ -12,14 +12,14 @@ local ends = redis.call('ZSCORE', key, value)
 if not ends or tonumber(ends) <= at then -- mutant: renewed when it is over
   return 0
 elseif lease ~= '' then
+  local left = redis.call('PTTL', key)
+  if left >= 0 and left < tonumber(lease) then
+    redis.call('PEXPIRE', key, lease + 15000) -- first: if it is forbidden, the lease has not changed
+  end
   local at = string.format('%.0f', at + lease)
   if type(redis.pcall('ZADD', key, 'XX', at, value)) == 'table' then -- the server is out of memory
     redis.call('ZREM', key, '') -- a script that has written something may go on
     redis.call('ZADD', key, 'XX', at, value)
-  end
-  local left = redis.call('PTTL', key)
-  if left >= 0 and left < tonumber(lease) then
-    redis.call('PEXPIRE', key, lease + 15000)
   end
 end
 if counter == '' then
@@ -41,10 +41,10 @@ if named and counter == '' then
     (asks == '' or redis.pcall('EXISTS', queue) == 0) then -- mutant: in passing
     redis.call('ZADD', key, at + lease, value)
     local left = redis.call('PTTL', key)
-    if left >= 0 and left < tonumber(lease) then
-      redis.call('PEXPIRE', key, lease + 15000)
+    if left < 0 or left >= tonumber(lease) or type(redis.pcall('PEXPIRE', key, lease + 15000)) == 'number' then
+      return nil
     end
-    return nil
+    redis.call('ZREM', key, value) -- it is forbidden
   end
 end
 
@@ -107,13 +107,11 @@ if plain then
       redis.call('ZREM', key, value) -- mutant: permit given twice
       redis.call('ZADD', key, string.format('%.1f', at + 1000.5), given) -- mutant: permit lost on the way
       local left = redis.call('PTTL', key)
-      if left >= 0 and left < 15000 then
-        redis.call('PEXPIRE', key, '30000')
-      end
-      if type(redis.pcall(publisher, own, 'g ' .. number .. ' 1000 ' .. key)) == 'number' then
+      local lives = left < 0 or left >= 15000 or type(redis.pcall('PEXPIRE', key, '30000')) == 'number'
+      if lives and type(redis.pcall(publisher, own, 'g ' .. number .. ' 1000 ' .. key)) == 'number' then
         return 2
       end
-      redis.call('ZREM', key, given) -- the message was forbidden
+      redis.call('ZREM', key, given) -- one of the two was forbidden
       redis.call('ZADD', key, string.format('%.0f', at + 1000), value)
     end
   end
@@ -200,7 +198,8 @@ local function free(kind)
 end
 
 -- Gives a hold the permits of its kind of ticket. If asked is longer than the lease, the lease is a short one, which the
--- grantee lengthens; not by less than some milliseconds.
+-- grantee lengthens; not by less than some milliseconds. If the user may not lengthen the key's life, it returns the error, and
+-- nothing has changed: a new key would stay for ever.
 local function take(value, lease, kind, asked)
   local permits, mark, least = tonumber(string.sub(kind, 2)), 0, tonumber(lease)
   if type(asked) == 'string' and tonumber(asked) > least + 10 then -- mutant: short lease is to be lengthened
@@ -209,17 +208,17 @@ local function take(value, lease, kind, asked)
   if not stored then
     redis.call('ZADD', key, -limit, 'permits')
   end
-  if redis.call('ZADD', key, string.format('%.1f', at + lease + mark), value) == 1 then
-    used = used + permits
-  end
+  local added = redis.call('ZADD', key, string.format('%.1f', at + lease + mark), value)
   if permits > 1 then
     redis.call('ZADD', key, 1 - permits, value .. '*')
   end
   local left = redis.call('PTTL', key)
-  if not stored or left >= 0 and left < least then
-    redis.call('PEXPIRE', key, least + 15000)
+  local done = (not stored or left >= 0 and left < least) and redis.pcall('PEXPIRE', key, least + 15000)
+  if type(done) == 'table' then
+    redis.call('ZREM', key, value, value .. '*', stored and value or 'permits')
+    return done
   end
-  stored = true
+  used, stored = used + added * permits, true
 end
 
 --# form

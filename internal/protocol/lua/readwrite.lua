@@ -144,8 +144,8 @@ local function rest(own)
 end
 
 -- Adjusts the lock after a field was removed: it now lives as long as the longest lease of the remaining holders. A writer has
--- the lease of the hash itself. Returns the mode, or false if no holder remains. If one of the leases is not known, the lock
--- lives for as long as it would have: that is as long as any of them.
+-- the lease of the hash itself. Returns the mode, or false if no holder remains. If one of the leases is not known, or the user
+-- may not change them, the lock lives for as long as it would have: that is as long as any of them.
 --
 -- It removes the fields of readers whose leases are over: those of crashed processes would stay for as long as readers follow
 -- each other. It does so only with fields of this library, which end in a time in microseconds: once the key of a lease is gone
@@ -174,7 +174,7 @@ local function recompute()
     redis.call('DEL', key)
     return false
   elseif known then
-    redis.call('PEXPIRE', key, longest)
+    redis.pcall('PEXPIRE', key, longest)
   end
   if was ~= 'read' then
     redis.call('HSET', key, 'mode', 'read')

@@ -69,7 +69,7 @@ if plain then
 end
 
 --# give
-local next = to and registry .. ':' .. number -- see take for the order
+local next, gave = to and registry .. ':' .. number, false -- see take for the order
 if to and type(redis.pcall('HSET', key, next, '1')) == 'table' then
   to = nil
 end
@@ -78,17 +78,20 @@ if to then
     redis.call('DEL', key)
     redis.call('HSET', key, next, '1')
   end
-  redis.call('PEXPIRE', key, '1000')
+  gave = true
+  if type(redis.pcall('PEXPIRE', key, '1000')) == 'table' then -- it is forbidden
+    to = nil
+  end
 end
 
 --# take back
-if to then
+if gave then
   redis.call('HSET', key, value, '1')
   if type(redis.pcall('HDEL', key, next)) == 'table' then
     redis.call('DEL', key)
     redis.call('HSET', key, value, '1')
   end
-  redis.call('PEXPIRE', key, '1000')
+  redis.pcall('PEXPIRE', key, '1000')
 end
 
 --# format
@@ -164,17 +167,19 @@ local function announce()
 end
 
 -- A path that AtLeast keeps gets the field "<value>:atleast". That is published, since Redisson's waiters sleep for the lease
--- that they have seen. A server without memory refuses the first command, and then nothing has changed.
+-- that they have seen. A server without memory refuses the first command, and then nothing has changed. The second one may be
+-- forbidden; the hold is still there then.
 local function drop(value, keep)
   found = redis.call('HKEYS', key)
   local state = found[1] == value and not found[2] and 'mine' or holder(value)
   if state == 'mine' and keep ~= '' then
     redis.call('HSET', key, value .. ':atleast', '1') -- mutant: kept path is a hold, Redisson
+    redis.call('PEXPIRE', key, keep)
     if type(redis.pcall('HDEL', key, value)) == 'table' then -- it is forbidden
       redis.call('DEL', key)
       redis.call('HSET', key, value .. ':atleast', '1')
+      redis.call('PEXPIRE', key, keep)
     end
-    redis.call('PEXPIRE', key, keep)
     taken = true
     publish()
     return state, false

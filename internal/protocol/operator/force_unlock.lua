@@ -126,7 +126,7 @@ end
 if holder ~= '' then
   redis.call('HDEL', key, holder)
   -- The lock lives on as long as the longest lease of the readers, or as the hash does if there is a writer, or if a lease is at
-  -- another node while the slot moves, see rest in readwrite.lua.
+  -- another node while the slot moves, see rest in readwrite.lua, or the user may not change leases.
   local longest, known = 0, true
   for _, field in ipairs(holders) do
     if field ~= holder then
@@ -145,7 +145,7 @@ if holder ~= '' then
   end
   if longest > 0 or not known then
     if known then
-      redis.call('PEXPIRE', key, longest)
+      redis.pcall('PEXPIRE', key, longest)
     end
     if mode == 'write' then -- others may read now
       redis.call('HSET', key, 'mode', 'read')

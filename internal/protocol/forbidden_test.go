@@ -1,0 +1,112 @@
+package protocol
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockregistry/lockregistry/internal/lease"
+	"github.com/lockregistry/lockregistry/internal/redistest"
+)
+
+// A script that the user's rights stop fails before it writes, or undoes what it wrote. Otherwise a second run without the queue,
+// see beside, would find the hold, and take it for granted or lost.
+
+// forbidden is what servers of different versions say of a command.
+const forbidden = "can't run this command|no permissions"
+
+// lacking returns a client of a user who lacks a right.
+func lacking(t *testing.T, server *redistest.Server, right string) rueidis.Client {
+	t.Helper()
+	server.Command(t, "ACL", "SETUSER", "app", "reset", "on", "nopass", "~*", "&*", "+@all", "-"+right)
+	return connectAs(t, server, "app")
+}
+
+// without has a user who lacks a right make a call.
+func (s *scripted) without(right string, c Call) rueidis.RedisResult {
+	s.Helper()
+	return c.Send(s.Context(), lacking(s.T, s.server, right))
+}
+
+func TestForbidden_LeasesOfPermits(t *testing.T) {
+	s := semaphoreOf(t)
+	all, queue := s.client, queueKey("orders", formatKey)
+	limited := lacking(t, s.server, "pexpire")
+	refused := func() {
+		s.client = limited
+		defer func() { s.client = all }()
+		for _, permits := range []int{1, 2} {
+			_, err := s.asks(s.value("a"), permits, time.Hour, ModeTry)
+			require.Regexp(t, forbidden, err)
+		}
+	}
+	refused()
+	require.Equal(t, "0", s.count("EXISTS", formatKey, queue), "a key would stay for ever")
+
+	// Beside a hold whose key ends sooner.
+	held := s.value("a")
+	require.Equal(t, stateGranted, s.is(held, 1, time.Minute, ModeTry))
+	ends := s.count("ZSCORE", formatKey, held)
+	refused()
+	require.Equal(t, "2", s.count("ZCARD", formatKey))
+	c := NewPermits(s.Config, 1, 3).Renew(formatKey, held, lease.NewTerm(time.Hour))
+	require.Regexp(t, forbidden, c.Send(t.Context(), limited).Error())
+	require.Equal(t, ends, s.count("ZSCORE", formatKey, held))
+}
+
+// A release gives a permit to nobody if the short lease of the grant is refused.
+func TestForbidden_LeaseOfAPermitThatIsGiven(t *testing.T) {
+	s := semaphoreOf(t)
+	s.listens()
+	held := s.value("a")
+	for _, value := range []string{held, s.value("a"), s.value("a")} {
+		require.Equal(t, stateGranted, s.is(value, 1, time.Minute, ModeTry))
+	}
+	waits := s.value("b")
+	require.Equal(t, StateQueued, s.is(waits, 1, time.Minute, ModeEnqueue))
+	s.count("PEXPIRE", formatKey, "14000")
+	s.client = lacking(t, s.server, "pexpire")
+	require.Positive(t, s.releases(held))
+	require.Equal(t, "3", s.count("ZCARD", formatKey))
+	require.Equal(t, "(nil)", s.count("ZSCORE", formatKey, waits))
+}
+
+func TestForbidden_LeasesInRedissonsFormat(t *testing.T) {
+	on := onServers(t)
+	on.run("a grant", true, func(s *scripted) {
+		s.attends("b")
+		client := lacking(s.T, s.server, "pexpire") // before: the release must find the newest window young
+		s.begins("a:1", "b:2|60000")
+		c := s.format().Release(Release{Key: formatKey, Value: "a:1", Queued: true})
+		n, err := Confirmed(c.Send(s.Context(), client))
+		require.NoError(s, err)
+		require.Positive(s, n)
+		require.Equal(s, "0", s.do("EXISTS", formatKey))
+	})
+	on.run("a path that stays taken", true, func(s *scripted) {
+		s.begins("a:1")
+		c := s.format().Release(Release{Key: formatKey, Value: "a:1", Queued: true, Keep: time.Minute})
+		require.Regexp(s, forbidden, s.without("pexpire", c).Error())
+		require.Equal(s, "1", s.do("HEXISTS", formatKey, "a:1"))
+	})
+}
+
+// A reader that leaves, or is removed, leaves the lease of the others as it is if the user may not shorten it.
+func TestForbidden_LeaseOfOtherReaders(t *testing.T) {
+	onServers(t).run("one", false, func(s *scripted) {
+		s.begins("")
+		s.do("HSET", formatKey, "mode", "read", "a:1", "1", "b:1", "1")
+		for _, reader := range []string{"a:1", "b:1"} {
+			s.do("SET", readersLease(formatKey, reader), "1", "PX", "60000")
+		}
+		s.do("PEXPIRE", formatKey, "3600000")
+		c := NewRead(single).Release(Release{Key: formatKey, Value: "a:1", Queued: true})
+		n, err := Confirmed(s.without("pexpire", c))
+		require.NoError(s, err)
+		require.EqualValues(s, 1, n)
+		require.Equal(s, "0", s.do("HEXISTS", formatKey, "a:1"))
+		require.Greater(s, s.pttl(formatKey), 59*time.Minute)
+	})
+}
