@@ -55,3 +55,19 @@ func TestProof_OldServers(t *testing.T) {
 		})
 	}
 }
+
+// Whether the user may set a lease shows, too: where there is no key, that changes nothing.
+func TestProof_LeasesOnOldServers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := lacking(t, server, "pexpire")
+	c := Config{Prefix: "orders"}
+	for _, f := range []*Format{NewRedisson(c), NewRead(c), NewWrite(c), NewPermits(c, 1, 3)} {
+		asks := f.Proof(formatKey, false)
+		asks.Script = NewScript(strings.ReplaceAll(asks.Script.Source, "redis.acl_check_cmd", "nil"))
+		_, _, err := Proven(asks.Send(t.Context(), client), formatKey)
+		require.ErrorContains(t, err, "it lacks +pexpire", f.format.name())
+		require.ErrorIs(t, err, fault.Lasting)
+		require.Equal(t, "0", server.Command(t, "DBSIZE"))
+	}
+}

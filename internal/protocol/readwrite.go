@@ -30,8 +30,8 @@ func sideOf(side string) Description {
 // needsOf returns what a side needs: a reader has a key beside the lock's for its lease.
 func needsOf(side string) *Needs {
 	n := &Needs{
-		own:    []string{"HGET mode", "HEXISTS f", "HKEYS", "HLEN", "HGETALL", "EXISTS", "PTTL", "HDEL f", "DEL"},
-		writes: []string{"HSET f v", "HMSET f v", "PEXPIRE 1"},
+		own:    []string{"HGET mode", "HEXISTS f", "HKEYS", "HLEN", "HGETALL", "EXISTS", "PTTL", "HDEL f", "DEL", "PEXPIRE 1"},
+		writes: []string{"HSET f v", "HMSET f v"},
 	}
 	if side == "read" {
 		n.beside = []string{"PTTL", "SET v", "DEL"}

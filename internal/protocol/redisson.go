@@ -6,7 +6,7 @@ package protocol
 // thread id. Its count is always 1: this process counts how often an owner has locked.
 var redisson = describe(Description{
 	Name: "redisson", Source: files["redisson"],
-	Needs:   &Needs{own: []string{"HKEYS", "DEL"}, writes: []string{"HSET f v", "PEXPIRE 1"}},
+	Needs:   &Needs{own: []string{"HKEYS", "DEL", "PEXPIRE 1"}, writes: []string{"HSET f v"}},
 	Channel: func(string) string { return "redisson_lock__channel:" },
 	Within:  tagged,
 	Counter: func(_, key string) string { return redissonCounter(key) },

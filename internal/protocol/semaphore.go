@@ -9,9 +9,9 @@ var permits = describe(Description{
 	Name: "permits", Source: files["permits"], Many: true,
 	Needs: &Needs{
 		own: []string{
-			"EXISTS", "PTTL", "ZCARD", "ZSCORE m", "ZRANGE 0 0", "ZRANGEBYSCORE 0 0", "ZREM m",
+			"EXISTS", "PTTL", "ZCARD", "ZSCORE m", "ZRANGE 0 0", "ZRANGEBYSCORE 0 0", "ZREM m", "PEXPIRE 1",
 		},
-		writes: []string{"ZADD 0 m", "PEXPIRE 1"},
+		writes: []string{"ZADD 0 m"},
 	},
 	Channel: func(prefix string) string { return prefix + "-channel:" },
 	Within:  func(key string) string { return key },
