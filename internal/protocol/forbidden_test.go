@@ -110,3 +110,41 @@ func TestForbidden_LeaseOfOtherReaders(t *testing.T) {
 		require.Greater(s, s.pttl(formatKey), 59*time.Minute)
 	})
 }
+
+// A queue that the user may not give an end is not begun: there would be one more key for each path, for ever.
+func TestForbidden_EndOfAQueue(t *testing.T) {
+	on := onServers(t)
+	for name, owner := range map[string]string{"a ticket": "b:1", "a ticket for a free lock": ""} {
+		on.both(name, func(s *scripted) {
+			s.begins(owner)
+			c := s.format().Obtain(scriptRequest("a:5", Queueing{Mode: ModeEnqueue}), false)
+			reply, err := c.Decode(s.without("pexpire", c))
+			require.NoError(s, err)
+			require.Equal(s, StateFailing, reply.State)
+			require.Regexp(s, forbidden, reply.Why)
+			require.Equal(s, "0", s.do("EXISTS", formatQueue))
+		})
+	}
+	on.both("a window", func(s *scripted) {
+		s.begins("a:1")
+		c := s.format().Release(Release{Key: formatKey, Value: "a:1", Queued: true, Yields: true})
+		n, err := Confirmed(s.without("pexpire", c))
+		require.NoError(s, err)
+		require.EqualValues(s, NoQueue, n)
+		require.Equal(s, "0", s.do("EXISTS", formatKey, formatQueue))
+	})
+	on.run("a reservation", true, func(s *scripted) {
+		for _, keeps := range []bool{false, true} { // a queue without tickets
+			s.begins("")
+			if keeps {
+				s.do("ZADD", formatQueue, "-2", "open", "-1", "wide")
+			}
+			s.do("HSET", formatKey, "mode", "read", "b:1", "1")
+			reply := s.without("pexpire", NewWrite(single).Obtain(scriptRequest("a:5", Queueing{Mode: ModePoll}), false))
+			left, err := reply.AsInt64()
+			require.NoError(s, err)
+			require.EqualValues(s, -1, left)
+			require.Equal(s, map[bool]string{false: "0", true: "2"}[keeps], s.do("ZCARD", formatQueue))
+		}
+	})
+}

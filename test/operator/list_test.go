@@ -107,19 +107,24 @@ func TestList_IsBounded(t *testing.T) {
 // Without permission for the list there is a record all the same, and the server's log has one line about it, not one each
 // second.
 func TestList_ThatIsRefused(t *testing.T) {
-	kit.RealWorlds(t, func(w *kit.World) {
-		var log kit.Journal
-		r := w.RegistryOn(w.User("-zadd"), log.Option(), lockregistry.WithPolling())
-		w.Lock(r.Obtain("42"))
-		w.Await("the record", func() bool { return w.Do("EXISTS", recordOf(r)) == "1" })
-		first := w.Do("GET", recordOf(r))
-		w.Lock(r.Obtain("43"))
-		w.Await("another record", func() bool { return w.Do("GET", recordOf(r)) != first })
-		require.Equal(w, "0", w.Do("EXISTS", listKey))
-		refused := regexp.MustCompile(`count\s+(\d+)\s+reason\s+command\s+context\s+lua\s+object\s+zadd\s`)
-		lines := refused.FindAllStringSubmatch(w.Do("ACL", "LOG"), -1)
-		require.Len(w, lines, 1)
-		require.Equal(w, "1", lines[0][1])
-		require.Empty(w, log.Lines())
-	})
+	t.Parallel()
+	for _, command := range []string{"zadd", "pexpire"} {
+		t.Run(command, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				var log kit.Journal
+				r := w.RegistryOn(w.User("-"+command), log.Option(), lockregistry.WithPolling())
+				w.Lock(r.Obtain("42"))
+				w.Await("the record", func() bool { return w.Do("EXISTS", recordOf(r)) == "1" })
+				first := w.Do("GET", recordOf(r))
+				w.Lock(r.Obtain("43"))
+				w.Await("another record", func() bool { return w.Do("GET", recordOf(r)) != first })
+				require.Equal(w, "0", w.Do("EXISTS", listKey))
+				refused := regexp.MustCompile(`count\s+(\d+)\s+reason\s+command\s+context\s+lua\s+object\s+` + command + `\s`)
+				lines := refused.FindAllStringSubmatch(w.Do("ACL", "LOG"), -1)
+				require.Len(w, lines, 1)
+				require.Equal(w, "1", lines[0][1])
+				require.Empty(w, log.Lines())
+			})
+		})
+	}
 }

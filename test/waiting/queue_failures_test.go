@@ -395,3 +395,19 @@ func TestQueue_WithoutItsConnectionACallTriesEachPollInterval(t *testing.T) {
 		w.Released(l.Unlock(ctx))
 	})
 }
+
+// A call whose user may not set an expiry waits without a queue, and leaves none behind.
+func TestQueue_WithoutPermissionToSetAnExpiry(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		var log kit.Journal
+		holder, g := w.Registry().Obtain("42"), w.Goroutine()
+		w.Lock(holder)
+		l := w.RegistryOn(w.User("-pexpire"), lockregistry.WithPollInterval(20*time.Millisecond), log.Option()).Obtain("42")
+		result := g.Starts(l)
+		log.Await(w, 1, "refuses the queue")
+		w.Unlock(holder)
+		require.NoError(w, <-result)
+		require.NoError(w, g.Unlock(l))
+		require.Equal(w, "0", w.Do("EXISTS", kit.TheQueue))
+	})
+}

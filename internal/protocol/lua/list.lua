@@ -15,7 +15,11 @@ local key, lasts, many = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZADD', key, string.format('%.0f', now), ARGV[1])
-redis.call('PEXPIRE', key, lasts)
+local done = redis.pcall('PEXPIRE', key, lasts)
+if type(done) == 'table' then -- it is forbidden: the list would stay for ever, and grow
+  redis.call('ZREM', key, ARGV[1])
+  return done
+end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', string.format('%.0f', now - lasts), 'LIMIT', 0, 100)) do
   redis.call('ZREM', key, name)
 end

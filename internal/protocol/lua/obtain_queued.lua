@@ -97,7 +97,13 @@ local function await()
     -- Otherwise the looks of waiting calls keep the queue alive; but all may wait for too short a time to look.
     if not score or score < 0 and now + score > 30000 or
       score > 0 and math.floor(score / 10000000) ~= math.floor(micros / 10000000) then
-      redis.call('PEXPIRE', queue, 120000)
+      local done = redis.pcall('PEXPIRE', queue, 120000)
+      if type(done) == 'table' then -- it is forbidden
+        if not score then -- the queue is new, and would stay for ever
+          redis.call('ZREM', queue, 'open', 'wide', member)
+        end
+        error(done)
+      end
     end
   else
     entries = free(side) and redis.call('ZRANGE', queue, '0', '3', 'WITHSCORES')

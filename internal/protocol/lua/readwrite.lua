@@ -228,10 +228,18 @@ local function placeGuest()
   local RESPITE = 300 -- for how long there is no new reservation after one that was removed, or after a window
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local wide = math.ceil(redis.call('ZSCORE', queue, 'wide') or -1) -- without the fraction
+  local newest = redis.call('ZSCORE', queue, 'wide')
+  local wide = math.ceil(newest or -1) -- without the fraction
   if (now + wide >= RESPITE or now + wide < -RESPITE) and not redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', 0, 1)[1] then
     redis.call('ZADD', queue, 'NX', -now, 'open', -now, 'wide', string.format('%.0f', time[1] * 1000000 + time[2]), 'guest')
-    redis.call('PEXPIRE', queue, 120000)
+    local done = redis.pcall('PEXPIRE', queue, 120000)
+    if type(done) == 'table' then -- it is forbidden
+      redis.call('ZREM', queue, 'guest')
+      if not newest then -- the queue is new, and would stay for ever
+        redis.call('ZREM', queue, 'open', 'wide')
+      end
+      error(done)
+    end
   end
 end
 

@@ -45,7 +45,13 @@ local function passOn(entries)
     end
     wide, due = now + (seen and 0.5 or 0) + (putOff and 0.25 or 0), false
     redis.call('ZADD', queue, -open, 'open', -wide, 'wide')
-    redis.call('PEXPIRE', queue, 120000)
+    local done = redis.pcall('PEXPIRE', queue, 120000)
+    if type(done) == 'table' then -- it is forbidden
+      if not entries[1] then -- the queue is new, and would stay for ever
+        redis.call('ZREM', queue, 'open', 'wide')
+      end
+      error(done)
+    end
   end
   if now < open then
     window = open - now
