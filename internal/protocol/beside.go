@@ -18,10 +18,11 @@ import (
 //   - A proxy keeps them on several servers: CROSSSLOT, or words of its own.
 //   - The slot of a cluster moves, and the keys are at two nodes, or one of them does not exist: TRYAGAIN.
 //
-// The script has not run then. So the call is narrowed, to the lock's key alone, and sent again: it goes on without a queue. The
-// fencing counter is then named as an argument: the script draws from it, or fails. A reader's call at first leaves out the queue
-// alone, and keeps the key of its own lease: so the reply shows which of the two is refused. A script cannot tell these two keys
-// apart by position, so a call without the key of the lease has no key of the queue either.
+// The script has not run then. If the user lacks permission for a command, it has run, and has undone what it wrote. So the call
+// is narrowed, to the lock's key alone, and sent again: it goes on without a queue. The fencing counter is then named as an
+// argument: the script draws from it, or fails. A reader's call at first leaves out the queue alone, and keeps the key of its own
+// lease: so the reply shows which of the two is refused. A script cannot tell these two keys apart by position, so a call without
+// the key of the lease has no key of the queue either.
 //
 // A look at a ticket is not narrowed. Without the queue it would obtain the lock, and leave the ticket in the queue, so that a
 // later release would grant the lock to the same hold once more.

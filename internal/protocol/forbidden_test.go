@@ -148,3 +148,27 @@ func TestForbidden_EndOfAQueue(t *testing.T) {
 		}
 	})
 }
+
+// A call that gets a ticket, but may not ask for its rank, is told that there is no queue. Sent again without the queue it could
+// obtain the lock, and its ticket would still wait.
+func TestForbidden_RankOfATicket(t *testing.T) {
+	s := semaphoreOf(t)
+	for range 3 {
+		require.Equal(t, stateGranted, s.is(s.value("a"), 1, time.Hour, ModeTry))
+	}
+	s.waits(s.value("b"), 1, 0)
+	s.client = lacking(t, s.server, "zrank")
+	require.Equal(t, StateFailing, s.is(s.value("b"), 1, time.Minute, ModeEnqueue))
+}
+
+// The short way to a ticket is left if its place may not be seen.
+func TestForbidden_PlaceOfATicket(t *testing.T) {
+	onServers(t).both("one", func(s *scripted) {
+		s.begins("b:1", "b:2|60000")
+		c := s.format().Obtain(scriptRequest("a:5", Queueing{Mode: ModeEnqueue, Short: true}), false)
+		reply, err := c.Decode(s.without("zrange", c))
+		require.NoError(s, err)
+		require.Equal(s, StateQueued, reply.State, "the long way needs another command")
+		require.Equal(s, "b:2|60000 a:5|60000", s.queue())
+	})
+}

@@ -66,13 +66,14 @@ if asked and (ARGV[7] or '') == '' and (asks == 'check' or asks == 'enqueue' and
       place = string.format('%.0f', math.max(micros, score + 1))
       place = redis.pcall('ZADD', queue, place, ticket) == 1 and place
     end
-    if type(place) == 'string' and not string.find(place, '.', 1, true) then -- its look ends a question, see granted
+    local seen = type(place) == 'string' and not string.find(place, '.', 1, true) -- else its look ends a question, see granted
+    local rank = seen and redis.pcall('ZRANK', queue, ticket) -- it may be forbidden
+    if type(rank) == 'number' then
       if math.floor(micros / 10000000) ~= math.floor(score / 10000000) then -- or it looks, or the server's clock went back
         redis.pcall('PEXPIRE', queue, '120000')
       end
-      local rank = redis.call('ZRANK', queue, ticket) - 2 -- two members are no tickets, see queue.lua
       local other = tonumber(named) ~= -first[2]
-      return {'queued', first[4] - at, rank, place, 0, other and -first[2] or nil}
+      return {'queued', first[4] - at, rank - 2, place, 0, other and -first[2] or nil} -- two are no tickets, see queue.lua
     end
   end
 end

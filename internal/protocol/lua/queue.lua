@@ -31,11 +31,11 @@ if queues then
   local time, ticket = redis.pcall('TIME'), value .. '|' .. lease
   local place = time[1] and time[1] .. string.sub('00000' .. time[2], -6)
   if place and redis.pcall('ZADD', queue, place, ticket) == 1 then
-    local last = redis.call('ZRANGE', queue, '-2', '-1')
+    local last = redis.pcall('ZRANGE', queue, '-2', '-1') -- it may be forbidden
     if last[2] == ticket then
       return (last[1] == 'open' or last[1] == 'wide') and '0 ' .. place or '1 ' .. place
     end
-    redis.call('ZREM', queue, ticket)
+    redis.pcall('ZREM', queue, ticket)
   end
 end
 
