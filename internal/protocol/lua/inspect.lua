@@ -10,7 +10,7 @@
 --          lease is taken to be over, and neither tickets nor counters are looked for. Missing: it does not
 --
 -- Replies for each key an array:
---   string, lock (a hash in Redisson's format), readwrite, semaphore, none, number, or the name of another type
+--   string, lock (a hash in Redisson's format), readwrite, semaphore, none, number, long string, or the name of another type
 --   what the lease of the key has left, in milliseconds; -1: it has no end. Of a semaphore, how many permits there are
 --   the fencing counter; empty: there is none
 --   how many tickets there are, and the first ones, each with its place and how many connections listen to its registry's

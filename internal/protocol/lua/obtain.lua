@@ -12,7 +12,9 @@
 -- ARGV[7]  for a reader: the value of the writer's hold that its owner has; empty or missing: none. For a semaphore "<each>
 --          <number>": how many permits the hold has, and how many there are
 --
--- Replies nil if granted, or "granted" and the token. Else the rest of the holder's lease in milliseconds; -1: it has no end.
+-- Replies nil if granted, or "granted" and the token. Else the rest of the holder's lease in milliseconds; -1: it has no end. For
+-- a semaphore that has another number of permits than the call has named, the reply has that number, too: "granted", the token or
+-- 0, and the number; or "taken", the milliseconds, and the number.
 --
 -- A value of the same registry with a smaller number is a grant whose reply was lost: the registry asks only while no other
 -- call of it uses the path, so that hold is not in use, and this one takes over. A larger number means that this very command

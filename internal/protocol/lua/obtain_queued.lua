@@ -17,8 +17,9 @@
 --
 -- Replies nil when granted, or "granted" and the token. Else an array:
 --   queued   the milliseconds that the holder's lease has left, or a window (-1: no end), how many tickets are in front, the
---            place, and 1 when the holder may not know of the queue
---   owner    the milliseconds: the hold has the lock
+--            place, and 1 when the holder may not know of the queue, else 0. A semaphore's short way adds the number of permits
+--            if the call has named another one
+--   owner    the milliseconds that the hold's own lease has left: it has the lock
 --   missing  the ticket is not there
 --   refused  this command is late: a later hold of its registry has the lock
 --   error    why there is no queue
