@@ -11,7 +11,7 @@ import (
 
 // ReadWrite is the local half of a read-write lock. It has two sides, each with a half in Redis, and one queue for both, served
 // in order of arrival: a reader that comes after a waiting writer also waits, so no call starves. Only a reader that does not wait
-// overtakes readers that do: it shares a hold with them, or the reply that they wait for.
+// overtakes readers that do, while they wait for a reply: it shares that.
 //
 // Each side goes through the states of a mutex, with the difference that many owners may hold the reading side:
 //
@@ -137,15 +137,15 @@ func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (A
 	if how != Refused {
 		return how, nil
 	}
-	// A reader that does not wait overtakes readers that do: it joins the readers, even while others are kept out for a writer
-	// elsewhere.
+	// A reader that does not wait joins the readers, even while others are kept out for a writer elsewhere; but not once one of
+	// these waits, or readers that try could keep the writer out for ever.
 	tries := !wait && !writes && l.queue.writers == 0
-	if tries && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
+	if tries && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
 		l.read.owners.add(o)
 		return Joined, nil
 	}
-	// It does not wait for other owners, but for the reply to another reader that has just asked: if the lock is free, both get
-	// it.
+	// It waits for no other owner, but for the reply to another reader that has just asked: if the lock is free, both get it. There
+	// it overtakes readers that wait.
 	if tries = tries && l.replyIsNear(); !wait && !tries {
 		return Refused, nil
 	}

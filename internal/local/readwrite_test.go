@@ -678,8 +678,7 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 			}()
 		}
 		require.Zero(t, h.asked)
-		h.in(t, dora, reads, Joined) // nor does this one, although others do
-		h.out(t, dora, reads, Leaves)
+		h.in(t, dora, reads, Refused) // once others wait for the writer, it does not pass them
 		<-time.After(heldBackFor - 1)
 		require.Zero(t, h.asked)
 		timed(true)
