@@ -253,8 +253,8 @@ func (r *Registry) Renew(ctx context.Context, path string, lease time.Duration) 
 // was never locked, the time when it was made counts. If age is not positive, it drops every object that is not in use. It
 // returns how many it dropped. Spring has the same method.
 //
-// This only frees memory: nothing changes in Redis, and a dropped lock keeps working. But it forgets which owners have lost it and
-// have yet to unlock, see [Lock.Unlock]. ExpireUnusedOlderThan does not block other calls, even with millions of locks.
+// This only frees memory: nothing changes in Redis, and a dropped lock keeps working. But it forgets which owners have lost it
+// and have yet to unlock, see [Lock.Unlock]. ExpireUnusedOlderThan does not block other calls, even with millions of locks.
 func (r *Registry) ExpireUnusedOlderThan(age time.Duration) int {
 	return r.cache.DropUnused(r.now().Add(-max(age, 0)))
 }

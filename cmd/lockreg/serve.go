@@ -267,10 +267,10 @@ func (s *serving) serve(
 
 // unlessEnded returns the error of a server that did not start. If a signal had ended the context by then, it is none.
 func unlessEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 // serveOn serves until the context ends.

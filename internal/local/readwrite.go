@@ -10,8 +10,8 @@ import (
 )
 
 // ReadWrite is the local half of a read-write lock. It has two sides, each with a half in Redis, and one queue for both, served
-// in order of arrival: a reader that comes after a waiting writer also waits, so no call starves. Only a reader that does not wait
-// overtakes readers that do, while they wait for a reply: it shares that.
+// in order of arrival: a reader that comes after a waiting writer also waits, so no call starves. Only a reader that does not
+// wait overtakes readers that do, while they wait for a reply: it shares that.
 //
 // Each side goes through the states of a mutex, with the difference that many owners may hold the reading side:
 //

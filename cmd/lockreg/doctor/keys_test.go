@@ -19,7 +19,8 @@ func TestKeys_TheConnectionBreaks(t *testing.T) {
 	s.Command(t, "ZADD", "orders:permits", "1", "permits", "99999999999999", "a:1")
 	hasNot(t, examine(t, option(s.Addr())), "key-lease")
 	for what, at := range map[string]string{
-		"SCAN": "redis.call('SCAN'", "TYPE": "orders:free", "ZSCORE": "orders:permits\r\n$7\r\npermits", "GET": "$3\r\nGET\r\n$11\r\norders:idle",
+		"SCAN": "redis.call('SCAN'", "TYPE": "orders:free", "ZSCORE": "orders:permits\r\n$7\r\npermits",
+		"GET": "$3\r\nGET\r\n$11\r\norders:idle",
 	} {
 		r := examine(t, through(option(s.Addr()), func(c net.Conn) net.Conn { return breaking{c, at} }))
 		f := has(t, r, "keys-unseen", doctor.Info)

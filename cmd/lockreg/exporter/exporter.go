@@ -5,8 +5,8 @@
 // last pass has found, and no values before the first one has ended:
 //
 //   - lockregistry_fleet_up: 1, or 0 when the last look failed; then the others are left out
-//   - lockregistry_fleet_holds, lockregistry_fleet_waiters: holders of locks, and calls that wait. A path that AtLeast keeps taken
-//     after its release has no holder
+//   - lockregistry_fleet_holds, lockregistry_fleet_waiters: holders of locks, and calls that wait. A path that AtLeast keeps
+//     taken after its release has no holder
 //   - lockregistry_fleet_wait_oldest_seconds: how long the oldest call has waited; 0 if none waits. Candidates of package leader
 //     do not count, since they wait for as long as another one leads, nor do calls whose process is dead
 //   - lockregistry_fleet_dead_holders: holders whose process is probably dead, by its record or since it has none
@@ -89,9 +89,9 @@ const LookLimit = time.Hour
 // long that a look begins at most once each every.
 func New(all map[string]*inspect.Inspector, every time.Duration, log *slog.Logger) *Exporter {
 	prefixes := slices.Sorted(maps.Keys(all))
-	var s inspectors
-	for _, prefix := range prefixes {
-		s = append(s, all[prefix])
+	s := make(inspectors, len(prefixes))
+	for i, prefix := range prefixes {
+		s[i] = all[prefix]
 	}
 	return newExporter(prefixes, s, every, log)
 }
