@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// longest is how long a task of the page may take: a user sees no delay. What counts is how long the thread ran: a machine that is
-// busy with something else makes it wait besides. It makes it run longer, too, never shorter: so the best of some attempts is the
-// page's own. A quiet machine needs less than 50 ms, one that is busy for all attempts up to 65.
+// longest is how long a task of the page may take: a user sees no delay. What counts is how long the thread ran: a machine that
+// is busy with something else makes it wait besides. It makes it run longer, too, never shorter: so the best of some attempts is
+// the page's own. A quiet machine needs less than 50 ms, one that is busy for all attempts up to 65.
 const longest = 100 * time.Millisecond
 
 // Ten thousand locks, of which a hundred change each second: the page keeps answering, and its document stays small.
