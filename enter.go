@@ -428,8 +428,8 @@ func (l *Lock) takeTurn(
 	t.came = true
 	why := failing()
 	l.endWait(&w.Call)
-	// A reader that does not wait has waited for the reply to another reader, in vain: it does not ask for as long once more.
-	if why == nil && t.how == local.Entered && !q.patient() && l.redis.Node().IsLate(q.blocked) {
+	// A reader that does not wait has waited for the reply to another reader for as long as for one of its own, in vain.
+	if why == nil && t.how == local.Entered && !q.patient() && l.redis.Unanswered(ctx, q.failFast, q.blocked) {
 		why = fault.AsUnavailable(fault.NoAnswer)
 	}
 	// A call that gave up has let this one in: before Close could refuse this one, or because of a failure that ends this one, too.

@@ -370,6 +370,13 @@ func (p *Path) commandWait(ctx context.Context, until Limits) transport.Wait {
 	return w
 }
 
+// Unanswered reports whether a call would have given up by now if it had sent a command at that time.
+func (p *Path) Unanswered(ctx context.Context, failFast bool, sent clock.Instant) bool {
+	w := p.commandWait(ctx, Limits{clock.Never, failFast})
+	w.Since = sent
+	return w.Over(p.Clock)
+}
+
 // confirmGrant confirms a grant that may be over, or whose reply came late. The hold counts from the confirmation.
 func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 	h := a.hold

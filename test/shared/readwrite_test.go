@@ -1360,6 +1360,30 @@ func TestReadWriteLock_ReadersThatTryWhileTheServerIsSilent(t *testing.T) {
 	})
 }
 
+// A reader that tries asks the server itself when the one whose reply it has waited for gave up before its time.
+func TestReadWriteLock_AReaderThatTriesBehindOneWithAShortContext(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := f.Registry(lockregistry.WithCommandTimeout(3 * time.Second))
+		w.Known(r)
+		l := r.ReadWrite("42").Reader()
+		f.Stall()
+		short, cancel := context.WithTimeout(w.Context(), 600*time.Millisecond)
+		defer cancel()
+		gaveUp := w.Goroutine().Start(func() error { return l.Lock(short, lockregistry.NoWait()) })
+		w.Pass(50 * time.Millisecond)
+		reader := w.Goroutine()
+		locked := reader.Start(func() error { return l.Lock(w.Context(), lockregistry.NoWait()) })
+		require.ErrorIs(w, <-gaveUp, context.DeadlineExceeded)
+		w.Pass(300 * time.Millisecond)
+		f.ReconnectNow()
+		require.NoError(w, <-locked)
+		require.NoError(w, reader.Unlock(l))
+		w.Pass(time.Minute)
+		w.LeftNothing()
+	})
+}
+
 // Two goroutines that try to read at the same moment both may.
 func TestReadWriteLock_ReadersThatTryAtOnce(t *testing.T) {
 	t.Parallel()
