@@ -182,8 +182,11 @@ func (i *Inspector) removeAgain(ctx context.Context, before Lock, holder string)
 		return 0, fault.Late
 	}
 	for _, h := range holders {
-		more, _, err := i.releasePermits(ctx, before.Path, h.Holder)
-		if err != nil {
+		more, unknown, err := i.releasePermits(ctx, before.Path, h.Holder)
+		switch {
+		case err != nil && !unknown:
+			return n, fault.Late // that one did nothing; the first one may have ended the hold
+		case err != nil:
 			return n, err
 		}
 		n = max(n, more)

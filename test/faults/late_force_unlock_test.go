@@ -74,18 +74,29 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 		})
 	})
 	// A server that refuses the second time does not say what became of the first.
-	t.Run("of one holder, and refused", func(t *testing.T) {
-		kit.RealWorlds(t, func(w *kit.World) {
-			f := w.Flaky()
-			operator := f.Registry()
-			w.Known(operator)
-			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the script is known
-			held := w.Acquires(w.Registry().Obtain("42"))
-			f.Fates("unlock", late, kit.Refused("MISCONF the disk is full"))
-			err := inspect.Of(operator).ForceUnlockHolder(w.Context(), "42", held.Holder())
-			require.ErrorIs(w, err, fault.Late)
-			require.NotContains(w, err.Error(), "MISCONF")
-			require.Equal(w, "0", w.Do("EXISTS", "orders:42"))
+	for name, script := range map[string]string{"a lock": "unlock", "a semaphore": "release"} {
+		t.Run("of one holder, and refused, "+name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				f := w.Flaky()
+				operator := f.Registry()
+				w.Known(operator)
+				w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the script is known
+				var held *lockregistry.Hold
+				if script == "unlock" {
+					held = w.Acquires(w.Registry().Obtain("42"))
+				} else {
+					gone := w.Permit(w.Registry().Semaphore("42", 1))
+					w.Released(inspect.Of(operator).ForceUnlockHolder(w.Context(), "42", gone.Holder()))
+					held = w.Permit(w.Registry().Semaphore("42", 1))
+				}
+				f.Fates(script, late, kit.Refused("MISCONF the disk is full"))
+				err := inspect.Of(operator).ForceUnlockHolder(w.Context(), "42", held.Holder())
+				require.ErrorIs(w, err, fault.Late)
+				require.NotContains(w, err.Error(), "MISCONF")
+				is, err := inspect.Of(w.Registry()).Inspect(w.Context(), "42")
+				require.NoError(w, err)
+				require.Empty(w, is.Holders)
+			})
 		})
-	})
+	}
 }
