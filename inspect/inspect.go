@@ -160,7 +160,8 @@ func (i *Inspector) Locks(ctx context.Context) iter.Seq2[Lock, error] {
 // cycle. A hold belongs to a call that has the hold's context, see [lockregistry.Hold.Context].
 //
 // Deadlocks does not see calls of Java or of older versions of this library, or paths of other prefixes. Across processes it
-// does not see paths that are not UTF-8, semaphores with more than 100 holds, and more than 1000 paths of one caller.
+// does not see paths that are not UTF-8, semaphores with more than 100 holds, and more than 1000 paths of one caller; fewer, if
+// what a process's waiting calls hold takes more than 1 MiB.
 //
 // Deadlocks uses SCAN, takes as long as [Inspector.Locks], and returns the same errors.
 func (i *Inspector) Deadlocks(ctx context.Context) ([]observe.Deadlock, error) {

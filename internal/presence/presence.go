@@ -263,10 +263,26 @@ func (w *Recorder) text() (is string, longest time.Duration, err error) {
 	}
 	text, err := json.Marshal(r)
 	for len(text) > MostBytes && len(r.Waits) > 0 {
-		r.Waits = r.Waits[:len(r.Waits)/2]
+		r.Waits = fewer(r.Waits)
 		text, err = json.Marshal(r)
 	}
 	return string(text), longest, err
+}
+
+// fewer shortens waiting calls for a record: first the lists of what their owners hold, to some paths each, then the list of the
+// calls. A cycle over what is left out is not found by others.
+func fewer(waits []Wait) []Wait {
+	longest := 0
+	for _, w := range waits {
+		longest = max(longest, len(w.Holds))
+	}
+	if longest <= 16 && (len(waits) > 1 || longest <= 1) {
+		return waits[:len(waits)/2]
+	}
+	for i := range waits {
+		waits[i].Holds = waits[i].Holds[:min(len(waits[i].Holds), longest/2)]
+	}
+	return waits
 }
 
 // Wait returns when the looks under way at Close are over.

@@ -3,6 +3,7 @@ package presence
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -223,6 +224,40 @@ func TestRecorder_LeavesOutWaitsOfLongPaths(t *testing.T) {
 		record, _ := Parse("billing:1", r.texts[0])
 		require.Len(t, record.Waits, 4)
 	})
+}
+
+// Of what the owners of waiting calls hold some is left out before any call is.
+func TestRecorder_LeavesOutHoldsBeforeWaits(t *testing.T) {
+	holds := func(n, length int) (paths []string) {
+		for i := range n {
+			paths = append(paths, fmt.Sprintf("%0*d", length, i))
+		}
+		return paths
+	}
+	for name, c := range map[string]struct {
+		waits  []Wait
+		calls  int
+		fewest int // paths of a call
+	}{
+		"many calls": {slices.Repeat([]Wait{{Path: "a", Holds: holds(1000, 30)}}, 100), 100, 16},
+		"one call":   {[]Wait{{Path: "a", Holds: holds(1000, 2000)}}, 1, 250},
+		"long paths": {[]Wait{{Path: "a", Holds: holds(16, MostBytes/5)}}, 1, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := started(t)
+				r.waits = c.waits
+				r.holds()
+				require.Len(t, r.after(1500*time.Millisecond), 1)
+				require.LessOrEqual(t, len(r.texts[0]), MostBytes)
+				record, _ := Parse("billing:1", r.texts[0])
+				require.Len(t, record.Waits, c.calls)
+				for _, w := range record.Waits {
+					require.GreaterOrEqual(t, len(w.Holds), c.fewest)
+				}
+			})
+		})
+	}
 }
 
 // What is over is not told of for a minute, although nothing lasts any more.
