@@ -132,6 +132,9 @@ func (p *Pass) server(i int, scan func(cursor string, count int) (Step, error)) 
 			return err
 		}
 		part := passed(next.Cursor)
+		if next.Anew {
+			part, far, counts = 0, 0, true
+		}
 		counts = counts && part >= far
 		if far = part; !counts && next.Cursor != "0" {
 			far = 0

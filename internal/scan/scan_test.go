@@ -71,6 +71,23 @@ func TestPass_AnotherServerTakesOver(t *testing.T) {
 	})
 }
 
+// The pass of another server that has taken over counts from its beginning, whatever the cursor was that it was asked with.
+func TestPass_ProgressOfAnotherServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, then := range []string{"0", "1"} {
+			steps := []Step{{Cursor: "2"}, {Cursor: then, Anew: true}, {Cursor: "2"}, {Cursor: "1"}, {Cursor: "0"}}
+			p, _ := newPass(func(string, int) (s Step, err error) {
+				s, steps = steps[0], steps[1:]
+				return s, nil
+			})
+			var parts []float64
+			p.Watch = func(is Progress) { parts = append(parts, is.Part) }
+			require.NoError(t, p.Run())
+			require.Equal(t, []float64{0.25, 0, 0.25, 0.5, 1}, parts)
+		}
+	})
+}
+
 // What was found is told soon, also when little is.
 func TestPass_ReadsLittleAfterHalfASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
