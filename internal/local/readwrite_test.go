@@ -951,6 +951,16 @@ func TestReadWrite_TryingReaders(t *testing.T) {
 			require.Equal(t, c.waiting, turn(waiting), name)
 		}
 	})
+	t.Run("beside one that has waited for longer", func(t *testing.T) {
+		h := newRWHalf()
+		h.in(t, anna, reads, Entered)
+		h.waits(t, bert, reads).Began(1)
+		for _, o := range []owner.ID{cleo, dora} {
+			h.tries(t, o).Began(5)
+			_, since := h.Reader().Queued()
+			require.EqualValues(t, 1, since)
+		}
+	})
 	t.Run("beside one, and the last one gives up", func(t *testing.T) {
 		h, _, cleo2 := ask(t)
 		h.waits(t, dora, reads)

@@ -182,11 +182,16 @@ func (s *Side) Contended() bool {
 	return n > 0
 }
 
-// Queued returns the number of waiters, for either side, and when the first one began to wait, see [Line.Since].
+// Queued returns the number of waiters, for either side, and when the first one began to wait, see [Line.Since]. Those that only
+// wait for a reply are at the head, and count as first only if there are no others.
 func (s *Side) Queued() (n int, since clock.Instant) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	return s.of.queue.Len(), s.of.queue.Since()
+	since = s.of.queue.Since()
+	if behind := s.of.behindTries(); behind != nil {
+		since = clock.Instant(behind.since.Load())
+	}
+	return s.of.queue.Len(), since
 }
 
 // HeldBy reports whether o holds the side.
