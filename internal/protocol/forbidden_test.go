@@ -90,6 +90,7 @@ func TestForbidden_LeasesInRedissonsFormat(t *testing.T) {
 		c := s.format().Release(Release{Key: formatKey, Value: "a:1", Queued: true, Keep: time.Minute})
 		require.Regexp(s, forbidden, s.without("pexpire", c).Error())
 		require.Equal(s, "1", s.do("HEXISTS", formatKey, "a:1"))
+		require.Equal(s, "1", s.do("HLEN", formatKey))
 	})
 }
 

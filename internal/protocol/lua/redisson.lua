@@ -167,14 +167,17 @@ local function announce()
 end
 
 -- A path that AtLeast keeps gets the field "<value>:atleast". That is published, since Redisson's waiters sleep for the lease
--- that they have seen. A server without memory refuses the first command, and then nothing has changed. The second one may be
--- forbidden; the hold is still there then.
+-- that they have seen. A server without memory refuses the first command, and then nothing has changed. If the second one is
+-- forbidden, what the first one did is undone.
 local function drop(value, keep)
   found = redis.call('HKEYS', key)
   local state = found[1] == value and not found[2] and 'mine' or holder(value)
   if state == 'mine' and keep ~= '' then
     redis.call('HSET', key, value .. ':atleast', '1') -- mutant: kept path is a hold, Redisson
-    redis.call('PEXPIRE', key, keep)
+    if type(redis.pcall('PEXPIRE', key, keep)) == 'table' then -- it is forbidden
+      redis.call('HDEL', key, value .. ':atleast')
+      redis.call('PEXPIRE', key, keep) -- says so
+    end
     if type(redis.pcall('HDEL', key, value)) == 'table' then -- it is forbidden
       redis.call('DEL', key)
       redis.call('HSET', key, value .. ':atleast', '1')
