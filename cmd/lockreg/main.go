@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	"github.com/lockregistry/lockregistry/cmd/lockreg/internal/printable"
 	"github.com/lockregistry/lockregistry/inspect"
 	"github.com/lockregistry/lockregistry/internal/connect"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -258,18 +258,13 @@ func failed(err error) error {
 		return err
 	case errors.Is(err, lockregistry.ErrWrongType):
 	case errors.Is(err, lockregistry.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), replied(err),
-		denied(err):
-		if denied(err) {
+		fault.IsDenied(err):
+		if fault.IsDenied(err) {
 			err = fmt.Errorf("%w; lockreg doctor says what this user is not permitted", err)
 		}
 		return exit{exitUnavailable, err}
 	}
 	return exit{exitUsage, err}
-}
-
-// denied reports whether an error is about a missing permission, in the texts of all servers.
-func denied(err error) bool {
-	return regexp.MustCompile("NOPERM|can't (run this command|access)|ACL failure").MatchString(err.Error())
 }
 
 // replied reports whether an error is a reply of Redis, for instance about a missing permission.

@@ -50,9 +50,7 @@ func (a *app) prefixesCommand() *cobra.Command {
 // printPrefixes prints the prefixes that were found. If why is not nil, they may not be all, and it is returned.
 func (a *app) printPrefixes(found map[string]int, why error) error {
 	names := slices.Sorted(maps.Keys(found))
-	if why != nil {
-		why = exit{exitUnavailable, why}
-	}
+	why = failed(why)
 	if why != nil && (a.json || len(names) == 0) { // part of it would look complete
 		return why
 	}
@@ -122,9 +120,15 @@ func mastersOf(ctx context.Context, client rueidis.Client) (map[string]rueidis.C
 	var slots topology.Map
 	var err error
 	for address, node := range nodes {
-		if slots, err = topology.Ask(ctx, node, address); err == nil {
+		ctx, cancel := context.WithTimeout(ctx, patience/2) // one that is silent leaves time to ask another
+		slots, err = topology.Ask(ctx, node, address)
+		cancel()
+		if err == nil && len(slots) > 0 {
 			break
 		}
+	}
+	if err == nil && len(slots) == 0 {
+		err = fault.AsUnavailable(errors.New("no server of the cluster names its masters"))
 	}
 	masters := map[string]rueidis.Client{}
 	for _, part := range slots {
@@ -200,7 +204,7 @@ func (a *app) noSuchPrefix(ctx context.Context, prefix string) string {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	found, err := prefixesOf(ctx, client)
-	if err != nil && !denied(err) || found[prefix] > 0 { // records show prefixes also to a user who may not read all values
+	if err != nil && !fault.IsDenied(err) || found[prefix] > 0 { // records show prefixes also to a user who may not read all values
 		return ""
 	}
 	names := slices.Sorted(maps.Keys(found))

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -89,23 +90,31 @@ func TestPrefixes_DocumentedUser(t *testing.T) {
 	s := redistest.Start(t)
 	s.Command(t, "SET", "shop:a", springValue, "PX", "600000")
 	s.Command(t, "SET", "my:app:{"+springValue+"}:registry", "{}")
-	prefixes := func(user string) (code int, out, errs string) {
+	lockreg := func(user string, args ...string) (code int, out, errs string) {
 		var stdout, stderr bytes.Buffer
 		a := &app{in: &bytes.Buffer{}, out: &stdout, err: &stderr}
-		code = a.execute([]string{"prefixes", "--url", "redis://" + user + ":secret@" + s.Addr()})
+		code = a.execute(append(args, "--url", "redis://"+user+":secret@"+s.Addr()))
 		return code, stdout.String(), stderr.String()
 	}
 	s.Command(t, documentedUser(t, "viewing")...)
-	code, out, errs := prefixes("viewer")
+	code, out, errs := lockreg("viewer", "prefixes")
 	require.Equal(t, exitUnavailable, code)
 	require.Equal(t, "PREFIX  KEYS\nmy:app  1\n\nnot complete: 1 prefixes\n", out)
 	require.Contains(t, errs, "lockreg: not all values can be read: NOPERM ")
 
 	lister := documentedUser(t, "listing prefixes")
 	s.Command(t, lister...)
-	code, out, errs = prefixes(lister[2])
+	code, out, errs = lockreg(lister[2], "prefixes")
 	require.Zero(t, code, errs)
 	require.Equal(t, "PREFIX  KEYS\nmy:app  1\nshop    1\n", out)
+
+	_, out, errs = lockreg("viewer", "ls", "my:ap")
+	require.Contains(t, out+errs, "did you mean my:app?")
+
+	s.Command(t, strings.Fields("ACL SETUSER nobody reset on >secret ~* &* +@all -eval -eval_ro")...)
+	code, _, errs = lockreg("nobody", "prefixes")
+	require.Equal(t, exitUnavailable, code)
+	require.Contains(t, errs, "lockreg doctor says what this user is not permitted")
 }
 
 // A key of a cluster is counted once, however many replicas have it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -134,6 +135,11 @@ func IsWrongType(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && strings.Contains(reply.Error(), "WRONGTYPE")
 }
+
+var denial = regexp.MustCompile("NOPERM|can't (run this command|access)|ACL failure")
+
+// IsDenied reports whether the user lacks a permission, in the texts of all servers, also of a command within a script.
+func IsDenied(err error) bool { return err != nil && denial.MatchString(err.Error()) }
 
 // Elsewhere reports whether a node of a cluster replied that another node has the key.
 func Elsewhere(err error) bool {

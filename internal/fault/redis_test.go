@@ -112,3 +112,17 @@ func TestReason(t *testing.T) {
 	}
 	require.Equal(t, "late", fault.Reason(fault.Unproven))
 }
+
+func TestIsDenied(t *testing.T) {
+	for text, denied := range map[string]bool{
+		"NOPERM this user has no permissions to run the 'eval' command":                                              true,
+		"ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:1.":       true,
+		"ERR The user executing the script can't access at least one of the keys mentioned in the command script: 1": true,
+		"ACL failure in script: User x has no permissions to run the 'get' command":                                  true,
+		"READONLY You can't write against a read only replica.":                                                      false,
+		"ERR unknown command 'EVAL_RO', with args beginning with: 'return 1'":                                        false,
+	} {
+		require.Equal(t, denied, fault.IsDenied(errors.New(text)), text)
+	}
+	require.False(t, fault.IsDenied(nil))
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,7 +73,7 @@ func (x *examination) keys(ctx context.Context) {
 		}
 		all := looked{known: map[uint64]bool{}, seed: maphash.MakeSeed()}
 		err := x.scan(ctx, n, until, &all)
-		if all.steps > 0 {
+		if err == nil || all.steps > 0 && !errors.Is(err, errDenied) {
 			x.found(Finding{ID: "key-lease", Severity: OK, Seen: "all keys of the prefix have an expiry"})
 			x.found(Finding{ID: "key-type", Severity: OK, Seen: "all keys of the prefix are of this library, or of its peers"})
 		}
@@ -169,14 +168,11 @@ func (x *examination) scan(ctx context.Context, n *node, until time.Time, all *l
 	}
 }
 
-// denial is in the replies of all servers about a missing permission, also within a script.
-var denial = regexp.MustCompile("NOPERM|can't run this command|ACL failure")
-
 // missScan notes the permission that the user lacks for a scan, and returns errDenied, if that is why it failed.
 func (x *examination) missScan(err error) error {
 	refused, ok := rueidis.IsRedisErr(err)
 	switch {
-	case !ok || !denial.MatchString(refused.Error()):
+	case !ok || !fault.IsDenied(refused):
 		return err
 	case strings.HasPrefix(refused.Error(), "NOPERM"):
 		x.miss("+eval")

@@ -264,6 +264,19 @@ func TestUnseen(t *testing.T) {
 	require.Empty(t, findings(examine(t, as(s), func(o *doctor.Options) { o.Need = []string{} }), "unseen"))
 }
 
+// Where the first key of the prefix comes after many others, and may not be read, nothing is said of the keys.
+func TestUnseenAfterOthers(t *testing.T) {
+	s := healthy(t)
+	s.Command(t, "EVAL", "for i = 1, 20000 do redis.call('SET', 'other' .. i, '1') end", "0")
+	s.Command(t, "SET", "orders:42", "1")
+	s.Command(t, strings.Fields("ACL SETUSER app reset on >secret ~* &* +@all -type")...)
+	r := examine(t, as(s), func(o *doctor.Options) { o.Need = []string{} })
+	has(t, r, "unseen", doctor.Info)
+	for _, f := range r.Findings {
+		require.NotContains(t, []string{"key-lease", "key-type"}, f.ID)
+	}
+}
+
 // A server that has no scripts that only read, as Redis 6, does not hide which permission is missing.
 func TestUnseenWithoutScriptsThatRead(t *testing.T) {
 	s := healthy(t, "--rename-command", "EVAL_RO", "")
