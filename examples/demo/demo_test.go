@@ -108,7 +108,10 @@ func TestInterruptedJobKeepsItsBooksAndCleansUp(t *testing.T) {
 
 // In an address that cannot be read any part may be the password.
 func TestAddressThatCannotBeReadIsNotRepeated(t *testing.T) {
-	for _, address := range []string{"redis://:s3c#x@host:6379", "redis://user:s3c/x@host:6379", "redis://:s3c%x@host:6379"} {
+	for _, address := range []string{
+		"redis://:s3c#x@host:6379", "redis://user:s3c/x@host:6379", "redis://:s3c%x@host:6379", "redis://:12#s3c@host:6379",
+		"redis://:12?s3c@host:6379", "redis://user:12?s3c@host:6379",
+	} {
 		_, err := openRedis(address)
 		require.ErrorContains(t, err, "REDIS_URL is not an address")
 		assert.NotContains(t, err.Error(), "s3c")

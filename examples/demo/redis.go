@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
@@ -26,16 +27,13 @@ func openRedis(redisURL string) (*redisServer, error) {
 	}
 
 	option, err := rueidis.ParseURL(redisURL)
-	if err != nil {
+	u, malformed := url.Parse(redisURL)
+	if err != nil || malformed != nil || cut(u) {
 		return nil, errors.New("REDIS_URL is not an address like redis://host:6379, " +
 			"with every special character of a password as %XX") // err has the password in it
 	}
-	name := option.InitAddress[0]
-	if u, err := url.Parse(redisURL); err == nil {
-		name = u.Redacted()
-	}
 	option.DisableCache = true // the demo has no use for client-side caching, and servers before version 6 lack it
-	server := &redisServer{name: name, option: option, close: func() {}}
+	server := &redisServer{name: u.Redacted(), option: option, close: func() {}}
 
 	// Try once now, so that a wrong address is the first thing to be said and not one of many errors.
 	client, err := server.connect()
@@ -45,6 +43,9 @@ func openRedis(redisURL string) (*redisServer, error) {
 	client.Close()
 	return server, nil
 }
+
+// cut reports whether a password has probably cut an address in two, since it has # or ? in it.
+func cut(u *url.URL) bool { return u.Fragment != "" || strings.Contains(u.Path+u.RawQuery, "@") }
 
 func embeddedRedis(embedded *miniredis.Miniredis) *redisServer {
 	return &redisServer{
