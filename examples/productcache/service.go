@@ -89,9 +89,11 @@ func (s *Service) rebuild(ctx context.Context, id int64) (p Product, err error) 
 
 // Put stores a product, new or changed, and caches it. It holds the product's write lock, so that nobody else sees the store and
 // the cache differ, and two updates cannot end in different orders here and there. The old product leaves the cache first:
-// otherwise a crash, a lost lock or a failure of Redis after the save would leave it there, for as long as it is asked for. One
-// case is left: the store carries out the save only after the lock was lost, when another process has cached the old product
-// again. Against that the store itself must reject a late save, as in examples/ledger.
+// otherwise a crash, a lost lock or a failure of Redis after the save would leave it there, for as long as it is asked for.
+//
+// What is left is what is carried out late. A save may be, after the call has given up or lost its lock, when another process has
+// cached the old product again: the store must reject it, as in examples/ledger. So may a write to the cache, which takes no
+// fencing token here: an old product then stays for as long as it is asked for.
 func (s *Service) Put(ctx context.Context, p Product) (err error) {
 	writer := s.locks.ReadWrite(lockPath(p.ID)).Writer()
 	if err := writer.Lock(ctx); err != nil {
