@@ -1,8 +1,8 @@
 // Package exporter reports the locks of prefixes to Prometheus, as Redis knows them: of all processes, Java's included. It is
 // what `lockreg metrics` and `lockreg serve --metrics` answer. It only reads.
 //
-// Redis is asked in the background: for all prefixes in one pass, and then a pause. A scrape asks nothing. It returns what the
-// last pass has found, and no values before the first one has ended:
+// Redis is asked in the background: for all prefixes in one pass, but for those that begin with another one and a colon, and then
+// a pause. A scrape asks nothing. It returns what the last pass has found, and no values before the first one has ended:
 //
 //   - lockregistry_fleet_up: 1, or 0 when the last look failed; then the others are left out
 //   - lockregistry_fleet_holds, lockregistry_fleet_waiters: holders of locks, and calls that wait. A path that AtLeast keeps
