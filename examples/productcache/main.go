@@ -1,6 +1,6 @@
 // Command productcache shows a product service with a cache in Redis, guarded by locks. A product that is not cached is loaded
-// once, however many callers ask for it. An update removes the old product from the cache first, in case it fails halfway. A product
-// that does not exist is also cached, as missing. Products that were cached together do not expire together.
+// once, however many callers ask for it. An update removes the old product from the cache first, in case it fails halfway. A
+// product that does not exist is also cached, as missing. Products that were cached together do not expire together.
 //
 //	go run ./examples/productcache                                on a Redis embedded in this program
 //	REDIS_URL=redis://host:6379 go run ./examples/productcache    on a real server
