@@ -638,8 +638,9 @@ var mutations = []mutation{
 	},
 	{
 		"kept path is a hold, Redisson", "a path that stays taken has an older hold of its registry, in Redisson's format",
-		"redis.call('HSET', key, value .. ':atleast', '1')\n    if type(redis.pcall('PEXPIRE', key, keep)) == 'table' then\n" +
-			"      redis.call('HDEL', key, value .. ':atleast')\n      redis.call('PEXPIRE', key, keep)\n    end\n" +
+		"redis.call('HSET', key, value .. ':atleast', '1')\n" +
+			"    if type(redis.pcall('PEXPIRE', key, keep)) == 'table' then -- it is forbidden\n" +
+			"      redis.call('HDEL', key, value .. ':atleast')\n      redis.call('PEXPIRE', key, keep) -- says so\n    end\n" +
 			"    if type(redis.pcall('HDEL', key, value)) == 'table' then",
 		"redis.call('HSET', key, value, '1')\n    redis.call('PEXPIRE', key, keep)\n    if false then",
 		"TestReleasesOfUnknownOutcome",
