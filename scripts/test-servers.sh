@@ -69,9 +69,7 @@ else
 		done
 		return $result
 	}
-	# Most of the time tests wait, so the servers have their turns at the same time. Tests are about time, too: those that fail on the
-	# busy machine have two more chances, alone. The last line tells which had them.
-	repeated=
+	# Most of the time tests wait, so the servers have their turns at the same time. Each test has one try.
 	n=0
 	for server in $servers; do
 		n=$((n + 1))
@@ -84,18 +82,14 @@ else
 		echo "tests on $server"
 		tail -n 1 "$work/$n"
 		if [ -e "$work/$n.failed" ]; then
-			again=$(sed -n 's/^--- FAIL: \([^ ]*\) .*/\1/p' "$work/$n" | sort -u | tr '\n' '|' | sed 's/|$//')
-			grep -q '^panic: ' "$work/$n" && again=
 			cat "$work/$n"
-			echo "again on $server: ${again:-all}"
-			repeated="$repeated ${server##*/}: ${again:-all}"
-			run "$server" "${again:-$(of $n)}" 2 || run "$server" "${again:-$(of $n)}" 1 || failed=yes
+			failed=yes
 		fi
 		# The scripts themselves are tested where they are.
 		# shellcheck disable=SC2086 # two flags
 		LOCKREGISTRY_REDIS_SERVER=$server go test $race -vet=off -count=1 -run '^TestQueue_' ./internal/protocol || failed=yes
 	done
-	echo "$(echo "$names" | grep -c each) tests on each server, $(echo "$names" | grep -vc each) on one; tried again:${repeated:- nothing}"
+	echo "$(echo "$names" | grep -c each) tests on each server, $(echo "$names" | grep -vc each) on one"
 fi
 if [ -n "$failed" ]; then
 	echo "test-servers: see above" >&2
