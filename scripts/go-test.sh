@@ -40,8 +40,8 @@ export GORACE="atexit_sleep_ms=0 ${GORACE:-}"
 export GOGC=${GOGC:-400}
 
 # The race detector does not look at the Lua interpreter of the embedded server, in which a fifth of the processor's time went: it
-# is one goroutine's at a time. Without the rest of that server it would be wrong: what is generic in the standard library is
-# compiled once for all. `make lint` has a look at what go vet finds.
+# is one goroutine's at a time. It must look at the rest of that server: generic functions of the standard library that are
+# compiled for one package serve all others, which would then seem to have races. `make lint` has a look at what go vet finds.
 build=()
 [ -z "$race" ] || build=(-race '-gcflags=github.com/yuin/gopher-lua/...=-race=false')
 flags+=("${build[@]}" -vet=off)

@@ -269,8 +269,8 @@ func (w *Recorder) text() (is string, longest time.Duration, err error) {
 	return string(text), longest, err
 }
 
-// fewer shortens waiting calls for a record: first the lists of what their owners hold, to some paths each, then the list of the
-// calls. A cycle over what is left out is not found by others.
+// fewer shortens waiting calls for a record: first the lists of what their owners hold, to some 16 paths each, then the list of
+// the calls. Other processes find no cycle over what is left out.
 func fewer(waits []Wait) []Wait {
 	longest := 0
 	for _, w := range waits {

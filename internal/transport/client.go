@@ -298,7 +298,7 @@ func (p *Wait) Left(c clock.Clock) time.Duration {
 // left and its context has not ended.
 func (p *Wait) Again(c clock.Clock) bool { return p.Left(c) > 0 && p.Ctx.Err() == nil }
 
-// Over reports whether a command that was sent at Since would have been given up by now. It makes no difference of a tick.
+// Over reports whether a command that was sent at Since would have been given up by now, or within a tick.
 func (p *Wait) Over(c clock.Clock) bool { return c.Now() >= p.Since.Add(p.Limit-belief.Tick) }
 
 // Explain returns the error of a call whose command ended with err; nil if it succeeded. Cut: there is no reply because the
