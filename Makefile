@@ -29,7 +29,7 @@ service: ## test the example service, two instances of it on a real server, its 
 
 .PHONY: test
 test: ## run all tests of the library with the race detector, on real servers; installs what is missing
-	@echo "All tests of the library take about four minutes on two cores."
+	@echo "All tests of the library take four to five minutes on two cores."
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	scripts/go-test.sh -race -timeout=$(TESTTIMEOUT) $$(go list ./internal/redistest ./test/... ./internal/wake ./leader ./... | grep -v -e /test/alone -e /test/bench -e /internal/arch) # the longest first, and among them one that waits
