@@ -50,7 +50,9 @@ func TestWakeup_ReleaseBeforeTheWaiterListens(t *testing.T) {
 				if w.Fake {
 					w.Settle()
 				}
-				w.Pending(result)
+				if w.Fake || c.asks == "PTTL" { // else one of its first looks may come late to a real server, and finds the key gone
+					w.Pending(result)
+				}
 				start := time.Now()
 				deliver()
 				w.Log(w.Takes(start, result))
