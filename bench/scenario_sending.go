@@ -62,7 +62,7 @@ func (s *suite) sendingOnACluster() (results []*result, err error) {
 	there := *s
 	there.addr = nodes[0].Addr()
 	for _, goroutines := range []int{1, 8, 64, 512} {
-		r, err := there.sendingOf(fmt.Sprintf("sending-cluster-%d", goroutines), goroutines, 60*time.Millisecond, opening{}, 0)
+		r, err := there.sendingOf(fmt.Sprintf("sending-cluster-%d", goroutines), goroutines, 60*time.Millisecond, opening{cluster: true}, 0)
 		if err != nil {
 			return results, err
 		}

@@ -156,7 +156,7 @@ func TestAcquireAll_TakesWorkInProportionToItsPaths(t *testing.T) { //nolint:par
 }
 
 // A lock and unlock that nobody else wants allocate three times: the hold, its value, and the name of the queue among the keys of
-// the script that obtains. More would be paid by each caller.
+// the script that releases. More would be paid by each caller.
 func TestLock_Allocations(t *testing.T) { //nolint:paralleltest // what others allocate would count
 	server := redistest.Start(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, ForceSingleClient: true})
