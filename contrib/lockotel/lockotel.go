@@ -26,6 +26,9 @@
 //     lockregistry.kind and lockregistry.prefix. error.type
 //   - lockregistry.deadlocks, a counter: cycles of calls that wait for each other, without lockregistry.kind and
 //     lockregistry.prefix
+//   - lockregistry.hold.loss.timestamp, lockregistry.unavailable.timestamp, lockregistry.deadlock.timestamp, gauges: when the
+//     counters with the same attributes last rose, in seconds of Unix time. Alerts use them: a counter that begins with its first
+//     event shows no increase, and one that a failed scrape interrupts seems to begin anew
 //
 // [ReportStats] adds gauges of holds and waiting calls.
 //
@@ -188,17 +191,23 @@ type reporter struct {
 	paths  bool
 	tracer trace.Tracer
 
-	acquire     metric.Float64Histogram
-	local       metric.Float64Histogram
-	wakeups     metric.Int64Counter
-	hold        metric.Float64Histogram
-	losses      metric.Int64Counter
-	unavailable metric.Int64Counter
-	outages     metric.Int64Counter
-	cycles      metric.Int64Counter
+	acquire, local, hold           metric.Float64Histogram
+	wakeups, outages               metric.Int64Counter
+	losses, unavailable, deadlocks event
 
 	mu    sync.RWMutex
 	known map[facts]*options
+}
+
+// event counts what should not happen, and says when it last did.
+type event struct {
+	count metric.Int64Counter
+	last  metric.Float64Gauge
+}
+
+func (e event) happened(ctx context.Context, o *options) {
+	e.count.Add(ctx, 1, o.add...)
+	e.last.Record(ctx, float64(time.Now().UnixNano())/1e9, o.record...)
 }
 
 func (r *reporter) instruments(m metric.Meter) error {
@@ -215,16 +224,30 @@ func (r *reporter) instruments(m metric.Meter) error {
 		failed = fault.Join(failed, err)
 		return c
 	}
+	last := func(name, what string) metric.Float64Gauge {
+		g, err := m.Float64Gauge(name, metric.WithUnit("s"), metric.WithDescription(what))
+		failed = fault.Join(failed, err)
+		return g
+	}
 	r.acquire = histogram("lockregistry.acquire.duration", "How long calls took, whether or not they got their lock.")
 	r.local = histogram("lockregistry.acquire.local_wait.duration", "How long calls waited for goroutines of their process.")
 	r.wakeups = counter("lockregistry.acquire.wakeups", "{wakeup}", "What woke calls that waited for other processes.")
 	r.hold = histogram("lockregistry.hold.duration", "How long locks were held.")
-	r.losses = counter("lockregistry.hold.losses", "{hold}", "Holds that were lost.")
-	r.unavailable = counter("lockregistry.unavailable", "{call}", "Calls and releases that ended because Redis could not be asked.")
+	r.losses = event{
+		counter("lockregistry.hold.losses", "{hold}", "Holds that were lost."),
+		last("lockregistry.hold.loss.timestamp", "When a hold was last lost."),
+	}
+	r.unavailable = event{
+		counter("lockregistry.unavailable", "{call}", "Calls and releases that ended because Redis could not be asked."),
+		last("lockregistry.unavailable.timestamp", "When Redis could last not be asked."),
+	}
 	r.outages = counter("lockregistry.renewal.outages", "{outage}", "How often renewals in the background began to fail.")
-	r.cycles = counter("lockregistry.deadlocks", "{deadlock}", "Cycles of calls that wait for each other.")
+	r.deadlocks = event{
+		counter("lockregistry.deadlocks", "{deadlock}", "Cycles of calls that wait for each other."),
+		last("lockregistry.deadlock.timestamp", "When calls were last found to wait for each other."),
+	}
 	if failed == nil {
-		r.cycles.Add(context.Background(), 0) // there is a 0 before the first one, so that a rate sees it
+		r.deadlocks.count.Add(context.Background(), 0) // there is a 0 before the first one, so that a rate sees it
 	}
 	return failed
 }
@@ -340,14 +363,14 @@ func (r *reporter) released(ctx context.Context, e observe.Released) {
 func (r *reporter) couldAsk(ctx context.Context, f facts, err error) {
 	if errors.Is(err, fault.Unavailable) {
 		f.why = fault.Reason(err)
-		r.unavailable.Add(ctx, 1, r.of(f).add...)
+		r.unavailable.happened(ctx, r.of(f))
 	}
 }
 
 func (r *reporter) lost(l observe.Lost) {
 	f := r.about(l.Subject)
 	f.loss = l.Why.String()
-	r.losses.Add(context.Background(), 1, r.of(f).add...)
+	r.losses.happened(context.Background(), r.of(f))
 }
 
 func (r *reporter) renewing(e observe.Renewing) {
@@ -356,7 +379,9 @@ func (r *reporter) renewing(e observe.Renewing) {
 	}
 }
 
-func (r *reporter) deadlocked(observe.Deadlock) { r.cycles.Add(context.Background(), 1) }
+func (r *reporter) deadlocked(observe.Deadlock) {
+	r.deadlocks.happened(context.Background(), new(options))
+}
 
 // reason returns the error's text without the key, which contains the path.
 func reason(err error) string {

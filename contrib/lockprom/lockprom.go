@@ -28,6 +28,9 @@
 //   - lockregistry_renewal_outages_total: how often renewals and removals in the background began to fail, without
 //     lockregistry_kind and lockregistry_prefix. error_type
 //   - lockregistry_deadlocks_total: cycles of calls that wait for each other, without lockregistry_kind and lockregistry_prefix
+//   - lockregistry_hold_loss_timestamp_seconds, lockregistry_unavailable_timestamp_seconds,
+//     lockregistry_deadlock_timestamp_seconds: when the counters with the same labels last rose, in Unix time. Alerts use them: a
+//     counter that begins with its first event shows no increase, and one that a failed scrape interrupts seems to begin anew
 //
 // The metrics of [Collector.Watch] have only the label lockregistry_prefix:
 //
@@ -73,8 +76,9 @@ func WithPath() Option { return func(c *Collector) { c.paths = true } }
 type Collector struct {
 	paths bool
 
-	acquire, local, hold                         *prometheus.HistogramVec
-	wakeups, losses, unavailable, outages, deads *prometheus.CounterVec
+	acquire, local, hold           *prometheus.HistogramVec
+	wakeups, outages               *prometheus.CounterVec
+	losses, unavailable, deadlocks event
 
 	mu      sync.Mutex
 	watched map[int]*watched
@@ -105,6 +109,17 @@ func New(opts ...Option) *Collector {
 // buckets of durations, in seconds.
 var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
+// event counts what should not happen, and says when it last did.
+type event struct {
+	count *prometheus.CounterVec
+	last  *prometheus.GaugeVec
+}
+
+func (e event) happened(labels ...string) {
+	e.count.WithLabelValues(labels...).Inc()
+	e.last.WithLabelValues(labels...).SetToCurrentTime()
+}
+
 // make makes the metrics of events.
 func (c *Collector) make() {
 	about := []string{"lockregistry_prefix", "lockregistry_kind"}
@@ -129,12 +144,25 @@ func (c *Collector) make() {
 		labels("lockregistry_release_how", "error_type"))
 	c.wakeups = counter("lockregistry_acquire_wakeups_total", "What woke calls that waited for other processes.",
 		labels("lockregistry_wakeup_type")...)
-	c.losses = counter("lockregistry_hold_losses_total", "Holds that were lost.", labels("lockregistry_loss_reason")...)
-	c.unavailable = counter("lockregistry_unavailable_total", "Calls and releases that ended because Redis could not be asked.",
-		labels("lockregistry_unavailable_reason")...)
+	last := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
+	why := labels("lockregistry_loss_reason")
+	c.losses = event{
+		counter("lockregistry_hold_losses_total", "Holds that were lost.", why...),
+		last("lockregistry_hold_loss_timestamp_seconds", "When a hold was last lost.", why...),
+	}
+	why = labels("lockregistry_unavailable_reason")
+	c.unavailable = event{
+		counter("lockregistry_unavailable_total", "Calls and releases that ended because Redis could not be asked.", why...),
+		last("lockregistry_unavailable_timestamp_seconds", "When Redis could last not be asked.", why...),
+	}
 	c.outages = counter("lockregistry_renewal_outages_total", "How often renewals in the background began to fail.", "error_type")
-	c.deads = counter("lockregistry_deadlocks_total", "Cycles of calls that wait for each other.")
-	c.deads.WithLabelValues() // there is a 0 before the first one, so that a rate sees it
+	c.deadlocks = event{
+		counter("lockregistry_deadlocks_total", "Cycles of calls that wait for each other."),
+		last("lockregistry_deadlock_timestamp_seconds", "When calls were last found to wait for each other."),
+	}
+	c.deadlocks.count.WithLabelValues() // there is a 0 before the first one, so that a rate sees it
 }
 
 // Observer returns the observer that reports to c: give it to [lockregistry.WithObserver].
@@ -186,12 +214,12 @@ func (c *Collector) released(_ context.Context, r observe.Released) {
 // couldAsk counts an error which says that Redis could not be asked.
 func (c *Collector) couldAsk(s observe.Subject, err error) {
 	if errors.Is(err, fault.Unavailable) {
-		c.unavailable.WithLabelValues(c.about(nil, s, fault.Reason(err))...).Inc()
+		c.unavailable.happened(c.about(nil, s, fault.Reason(err))...)
 	}
 }
 
 func (c *Collector) lost(l observe.Lost) {
-	c.losses.WithLabelValues(c.about(nil, l.Subject, l.Why.String())...).Inc()
+	c.losses.happened(c.about(nil, l.Subject, l.Why.String())...)
 }
 
 func (c *Collector) renewing(r observe.Renewing) {
@@ -200,4 +228,4 @@ func (c *Collector) renewing(r observe.Renewing) {
 	}
 }
 
-func (c *Collector) deadlocked(observe.Deadlock) { c.deads.WithLabelValues().Inc() }
+func (c *Collector) deadlocked(observe.Deadlock) { c.deadlocks.happened() }

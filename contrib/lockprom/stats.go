@@ -130,7 +130,11 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 }
 
 func (c *Collector) events() []prometheus.Collector {
-	return []prometheus.Collector{c.acquire, c.local, c.hold, c.wakeups, c.losses, c.unavailable, c.outages, c.deads}
+	all := []prometheus.Collector{c.acquire, c.local, c.hold, c.wakeups, c.outages}
+	for _, e := range [...]event{c.losses, c.unavailable, c.deadlocks} {
+		all = append(all, e.count, e.last)
+	}
+	return all
 }
 
 // now asks the registries for their figures, without the mutex. One that is stopped meanwhile does not count any more.
