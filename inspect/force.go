@@ -179,13 +179,13 @@ func (i *Inspector) removeAgain(ctx context.Context, before Lock, holder string)
 	case holder != protocol.EveryHold:
 		holders = []Holder{{Holder: holder}}
 	case before.HolderCount > len(holders):
-		return 0, fault.Late
+		return 0, fault.AsUnavailable(fault.Late)
 	}
 	for _, h := range holders {
 		more, unknown, err := i.releasePermits(ctx, before.Path, h.Holder)
 		switch {
 		case err != nil && !unknown:
-			return n, fault.Late // that one did nothing; the first one may have ended the hold
+			return n, fault.AsUnavailable(fault.Late) // that one did nothing; the first one may have ended the hold
 		case err != nil:
 			return n, err
 		}

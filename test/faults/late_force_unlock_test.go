@@ -92,6 +92,7 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 				f.Fates(script, late, kit.Refused("MISCONF the disk is full"))
 				err := inspect.Of(operator).ForceUnlockHolder(w.Context(), "42", held.Holder())
 				require.ErrorIs(w, err, fault.Late)
+				w.Unavailable(err, "forceunlock")
 				require.NotContains(w, err.Error(), "MISCONF")
 				is, err := inspect.Of(w.Registry()).Inspect(w.Context(), "42")
 				require.NoError(w, err)
