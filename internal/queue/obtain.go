@@ -42,6 +42,10 @@ func (a *attempt) forsake() {
 // obtain tries once, and goes on if that is not enough.
 func obtain(first *attempt, q *Request) (err error) {
 	p := first.path
+	if !q.patient() && q.Since != 0 { // it has waited for the reply to another call, and the time for its own counts from then
+		w := p.commandWait(first.ctx, Limits{clock.Never, q.FailFast})
+		q.Deadline = min(q.Deadline, q.Since.Add(w.Limit))
+	}
 	if !q.patient() || first.under != "" || !p.Contested() { // most locks are free
 		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, true, q.Deadline)
 	}

@@ -298,8 +298,10 @@ func (p *Wait) Left(c clock.Clock) time.Duration {
 // left and its context has not ended.
 func (p *Wait) Again(c clock.Clock) bool { return p.Left(c) > 0 && p.Ctx.Err() == nil }
 
-// Over reports whether a command that was sent at Since would have been given up by now, or within a tick.
-func (p *Wait) Over(c clock.Clock) bool { return c.Now() >= p.Since.Add(p.Limit-belief.Tick) }
+// Over reports whether a command that was sent at Since would have been given up by now, or nearly so.
+func (p *Wait) Over(c clock.Clock) bool {
+	return c.Now() >= p.Since.Add(p.Limit-min(belief.Tick, p.Limit/4))
+}
 
 // Explain returns the error of a call whose command ended with err; nil if it succeeded. Cut: there is no reply because the
 // caller's context ended.
