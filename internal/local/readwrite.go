@@ -175,12 +175,16 @@ func (l *ReadWrite) replyIsNear() bool {
 }
 
 // behindTries returns the waiter that the next one that only waits for a reply is queued in front of: the first one of another
-// kind. If the last one of its kind has given up, it is queued in front of all others.
+// kind.
 func (l *ReadWrite) behindTries() *Waiter {
 	if l.lastTry != nil && l.lastTry.queued {
 		return l.lastTry.next
 	}
-	return l.queue.first
+	behind := l.queue.first
+	for behind != nil && behind.tries { // the last one of them has given up
+		behind = behind.next
+	}
+	return behind
 }
 
 // deny refuses the waiters that only wait for a reply, when none is expected. They are at the head of the queue, see behindTries.

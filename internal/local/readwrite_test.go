@@ -960,6 +960,11 @@ func TestReadWrite_TryingReaders(t *testing.T) {
 			_, since := h.Reader().Queued()
 			require.EqualValues(t, 1, since)
 		}
+		team2 := h.tries(t, team)
+		team2.Began(6)
+		require.Equal(t, Refused, h.Reader().Wait(cancelled(), team2, nil))
+		_, since := h.Reader().Queued()
+		require.EqualValues(t, 1, since, "the last one has given up")
 	})
 	t.Run("beside one, and the last one gives up", func(t *testing.T) {
 		h, _, cleo2 := ask(t)
@@ -967,7 +972,7 @@ func TestReadWrite_TryingReaders(t *testing.T) {
 		require.Equal(t, Refused, h.Reader().Wait(cancelled(), cleo2, nil))
 		h.tries(t, team)
 		h.tries(t, crew)
-		h.looks(t, acquiring(anna), aFree, team, crew, bert, dora)
+		h.looks(t, acquiring(anna), aFree, bert, team, crew, dora)
 		h.Reader().Taken()
 		h.looks(t, stuck(anna), aFree, dora)
 		require.Nil(t, h.lastTry)
