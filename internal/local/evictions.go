@@ -1,7 +1,11 @@
 package local
 
 import (
+	"cmp"
 	"iter"
+	"maps"
+	"slices"
+	"sync/atomic"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -12,46 +16,43 @@ import (
 //
 // It is not known whether such an owner will ever unlock: its goroutine may have ended. So their number is limited. All owners of
 // the newest loss stay, since they were in memory until then, too. Of the owners of earlier losses, only the newest stay.
-type Evictions struct{ all *evictions }
-
-// evictions are those of a lock that has some.
-type evictions struct {
-	newest, oldest *eviction
-	count          int
-	index          map[owner.ID]*eviction // nil while there are few
-}
+type Evictions struct{ all map[owner.ID]*eviction } // nil: none
 
 type eviction struct {
-	owner         owner.ID
-	times         int32
-	why           fault.Loss
-	before, after *eviction // the next older and newer one
+	times int32
+	why   fault.Loss
+	nth   uint64 // of all in this process
 }
 
-const (
-	mostEvictions = 1000 // of earlier losses
-	fewEvictions  = 16   // are found without an index
-)
+// evicted counts evictions, to tell which came first.
+var evicted atomic.Uint64
 
-// Add remembers the owners of one more hold that is lost, and how often each had locked.
+const mostEvictions = 1000 // of earlier losses
+
+// Add remembers the owners of one more hold that is lost, and how often each had locked. An owner that is evicted was not let in
+// again until it has unlocked, so it is not there yet.
 func (e *Evictions) Add(why fault.Loss, owners iter.Seq2[owner.ID, int32]) {
-	if e.all == nil {
-		e.all = &evictions{}
+	if more := len(e.all) - mostEvictions; more > 0 {
+		for _, o := range slices.SortedFunc(maps.Keys(e.all), e.order)[:more] {
+			delete(e.all, o)
+		}
 	}
-	for e.all.count > mostEvictions {
-		e.all.remove(e.all.oldest)
+	if e.all == nil {
+		e.all = map[owner.ID]*eviction{}
 	}
 	for o, times := range owners {
-		e.all.add(&eviction{owner: o, times: times, why: why})
+		e.all[o] = &eviction{times, why, evicted.Add(1)}
 	}
 }
+
+func (e *Evictions) order(a, b owner.ID) int { return cmp.Compare(e.all[a].nth, e.all[b].nth) }
 
 // Why returns why an owner's hold was lost, until the owner has unlocked.
 func (e *Evictions) Why(o owner.ID) fault.Loss {
 	if e.all == nil { // nearly always
 		return fault.NotLost
 	}
-	if gone := e.all.find(o); gone != nil {
+	if gone := e.all[o]; gone != nil {
 		return gone.why
 	}
 	return fault.NotLost
@@ -59,64 +60,15 @@ func (e *Evictions) Why(o owner.ID) fault.Loss {
 
 // Exit undoes one lock of an owner that was evicted.
 func (e *Evictions) Exit(o owner.ID) (Departure, fault.Loss) {
-	if e.all == nil {
-		return NotIn, fault.NotLost
-	}
-	gone := e.all.find(o)
+	gone := e.all[o]
 	if gone == nil {
 		return NotIn, fault.NotLost
 	}
 	if gone.times--; gone.times == 0 {
-		e.all.remove(gone)
+		delete(e.all, o)
 	}
-	if e.all.count == 0 {
+	if len(e.all) == 0 {
 		e.all = nil
 	}
 	return Lost, gone.why
-}
-
-// add adds the newest one. An owner that is evicted was not let in again until it has unlocked, so it is not there yet.
-func (e *evictions) add(gone *eviction) {
-	if gone.before = e.newest; gone.before == nil {
-		e.oldest = gone
-	} else {
-		gone.before.after = gone
-	}
-	e.newest = gone
-	e.count++
-	switch {
-	case e.index != nil:
-		e.index[gone.owner] = gone
-	case e.count > fewEvictions:
-		e.index = map[owner.ID]*eviction{}
-		for at := gone; at != nil; at = at.before {
-			e.index[at.owner] = at
-		}
-	}
-}
-
-func (e *evictions) remove(gone *eviction) {
-	if gone.before == nil {
-		e.oldest = gone.after
-	} else {
-		gone.before.after = gone.after
-	}
-	if gone.after == nil {
-		e.newest = gone.before
-	} else {
-		gone.after.before = gone.before
-	}
-	e.count--
-	delete(e.index, gone.owner)
-}
-
-func (e *evictions) find(o owner.ID) *eviction {
-	if e.index != nil {
-		return e.index[o]
-	}
-	gone := e.newest
-	for gone != nil && gone.owner != o {
-		gone = gone.before
-	}
-	return gone
 }

@@ -50,7 +50,7 @@ func TestEvictions_AreForgotten(t *testing.T) {
 
 // All owners of one lost hold are remembered, in whatever order they unlock.
 func TestEvictions_OfOneLoss(t *testing.T) {
-	for _, n := range []int{1, fewEvictions, fewEvictions + 1, 3 * mostEvictions} {
+	for _, n := range []int{1, 17, mostEvictions, 3 * mostEvictions} {
 		var e Evictions
 		readers := map[owner.ID]int32{}
 		for i := range n {
