@@ -67,25 +67,30 @@ func (l *looked) repeats(key string) bool {
 // keys goes through the keys of the prefix.
 func (x *examination) keys(ctx context.Context) {
 	until := time.Now().Add(x.opts.ScanFor)
+	var seen, denied bool
 	for _, n := range x.nodes {
 		if n.role() == "replica" {
 			continue
 		}
 		all := looked{known: map[uint64]bool{}, seed: maphash.MakeSeed()}
 		err := x.scan(ctx, n, until, &all)
-		if err == nil || all.steps > 0 && !errors.Is(err, errDenied) {
-			x.found(Finding{ID: "key-lease", Severity: OK, Seen: "all keys of the prefix have an expiry"})
-			x.found(Finding{ID: "key-type", Severity: OK, Seen: "all keys of the prefix are of this library, or of its peers"})
-		}
-		if err != nil && !errors.Is(err, errDenied) {
+		switch {
+		case errors.Is(err, errDenied):
+			denied = true
+		case err != nil:
 			x.unscanned(n, err)
 		}
+		seen = seen || all.steps > 0
 		x.leftovers(n, "key-lease", all.forever, "have no expiry",
 			"They never expire, so their paths stay taken until somebody removes them. No registry makes such keys: they were set by "+
 				"hand.")
 		x.leftovers(n, "key-type", all.strange, "are of a type that no lock has",
 			"Locking their paths fails with ErrWrongType, or there is no queue.")
 		x.leftovers(n, "key-name", all.long, "have names that are too long", "They were not examined.")
+	}
+	if seen && !denied {
+		x.found(Finding{ID: "key-lease", Severity: OK, Seen: "all keys of the prefix have an expiry"})
+		x.found(Finding{ID: "key-type", Severity: OK, Seen: "all keys of the prefix are of this library, or of its peers"})
 	}
 }
 

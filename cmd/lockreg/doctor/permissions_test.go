@@ -277,6 +277,24 @@ func TestUnseenAfterOthers(t *testing.T) {
 	}
 }
 
+// The other nodes of a cluster, which have no key of the prefix, say nothing about the one that could not be looked at.
+func TestUnseenOnOneNode(t *testing.T) {
+	nodes := redistest.StartCluster(t, 3)
+	set := 0
+	for _, s := range nodes {
+		s.Command(t, strings.Fields("ACL SETUSER app reset on >secret ~* &* +@all -type")...)
+		if _, err := s.Do("SET", "orders:42", "1"); err == nil { // the others say MOVED
+			set++
+		}
+	}
+	require.Equal(t, 1, set)
+	r := examine(t, as(nodes[0]), func(o *doctor.Options) { o.Need = []string{} })
+	has(t, r, "unseen", doctor.Info)
+	for _, f := range r.Findings {
+		require.NotContains(t, []string{"key-lease", "key-type"}, f.ID)
+	}
+}
+
 // A server that has no scripts that only read, as Redis 6, does not hide which permission is missing.
 func TestUnseenWithoutScriptsThatRead(t *testing.T) {
 	s := healthy(t, "--rename-command", "EVAL_RO", "")
