@@ -76,7 +76,7 @@ func (r *Registry) verifyHolds(server string) {
 		}
 		l.redis.Recall(now)
 	}
-	r.queues.RecallPermits(now, elsewhere)
+	r.queues.RecallEach(now, elsewhere)
 }
 
 // deliver handles a message from a script. The goroutine that reads the connection calls it.

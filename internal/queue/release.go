@@ -155,8 +155,12 @@ func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error 
 
 // Removed notes that the key of the hold with this value was removed.
 func (p *Path) Removed(value string, at clock.Instant) {
-	if p.Format.Many() {
-		p.all.freed.add(freedPermits{p.anchor, strings.TrimPrefix(value, p.all.Values), at})
+	if !p.Format.RemovesOlder() {
+		path := p
+		if p.Format.Many() {
+			path = p.anchor
+		}
+		p.all.freed.add(freedHold{path, strings.TrimPrefix(value, p.all.Values), at})
 		return
 	}
 	n := p.all.numberIn(value)
@@ -171,8 +175,8 @@ func (p *Path) Removed(value string, at clock.Instant) {
 // recallFor is how old a removal may be that a failover loses: a replica most likely lags behind by less.
 const recallFor = 2 * time.Second
 
-// Recall sends recently confirmed removals again, since a server may have taken over without them. Later holds have larger
-// numbers, and are not touched.
+// Recall sends the newest removal again if it was confirmed just now, since a server may have taken over without it. It removes
+// older holds, too. Later holds have larger numbers, and are not touched. Other formats have [Shared.RecallEach].
 func (p *Path) Recall(now clock.Instant) {
 	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < recallFor {
 		p.RemoveUnclaimed(strconv.FormatUint(n, 10))

@@ -37,30 +37,31 @@ func (l *line) before(seat *list.Element) int {
 	return int(this - first) //nolint:gosec // not more than the calls so far
 }
 
-// RecallPermits is Recall for all semaphores, except those that are left out.
-func (all *Shared) RecallPermits(now clock.Instant, leavesOut func(*Path) bool) {
+// RecallEach is [Path.Recall] for the semaphores and read-write locks of a registry, except those that are left out. A removal
+// there removes one hold, so each is sent again.
+func (all *Shared) RecallEach(now clock.Instant, leavesOut func(*Path) bool) {
 	for _, f := range all.freed.recent(now) {
-		if !leavesOut(f.anchor) {
-			f.anchor.RemoveUnclaimed(f.number) // mutant: permit not recalled
+		if !leavesOut(f.path) {
+			f.path.RemoveUnclaimed(f.number) // mutant: permit not recalled
 		}
 	}
 }
 
-// freed are the newest holds of semaphores whose removal was confirmed, oldest first.
+// freed are the newest holds of semaphores and read-write locks whose removal was confirmed, oldest first.
 type freed struct {
 	mu  sync.Mutex
-	all []freedPermits
+	all []freedHold
 }
 
-type freedPermits struct {
-	anchor *Path
+type freedHold struct {
+	path   *Path
 	number string
 	at     clock.Instant
 }
 
 const mostFreed = 1000 // a failover may lose the last releases
 
-func (f *freed) add(newest freedPermits) {
+func (f *freed) add(newest freedHold) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for len(f.all) >= mostFreed || len(f.all) > 0 && f.all[0].at.Until(newest.at) >= recallFor {
@@ -69,7 +70,7 @@ func (f *freed) add(newest freedPermits) {
 	f.all = append(f.all, newest)
 }
 
-func (f *freed) recent(now clock.Instant) (all []freedPermits) {
+func (f *freed) recent(now clock.Instant) (all []freedHold) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, one := range f.all {

@@ -254,6 +254,40 @@ func TestFailover_ARemovalIsSentOnceMore(t *testing.T) {
 	})
 }
 
+// A server that has taken over may have an older hold of a read-write lock than the newest.
+func TestFailover_RemovalsOfAReadWriteLockAreSentOnceMore(t *testing.T) {
+	t.Parallel()
+	for name, side := range map[string]func(*lockregistry.ReadWriteLock) *lockregistry.Lock{
+		"reader": (*lockregistry.ReadWriteLock).Reader, "writer": (*lockregistry.ReadWriteLock).Writer,
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.RealWorlds(t, func(w *kit.World) {
+				r := w.Registry()
+				elsewhere, l := w.Registry().Obtain("46"), side(r.ReadWrite("42"))
+				w.Lock(elsewhere)
+				waiter := kit.LockElsewhere(r.Obtain("46"), w.Context())
+				w.Await("it waits, with a connection that counts", func() bool { return r.Stats().Tickets == 1 })
+				w.Lock(l)
+				keys := append(strings.Fields(strings.Trim(w.Do("KEYS", "*rwlock_timeout*"), "[]")), kit.TheKey)
+				for i, key := range keys {
+					w.Do("COPY", key, fmt.Sprint("copy", i))
+				}
+				w.Unlock(l)
+				w.Lock(l)
+				w.Unlock(l)
+				for i, key := range keys { // as the server that has taken over has them
+					w.Do("RENAME", fmt.Sprint("copy", i), key)
+					w.Do("PEXPIRE", key, "600000")
+				}
+				w.Do("CLIENT", "KILL", "TYPE", "pubsub")
+				w.AwaitGone(kit.TheKey)
+				w.Unlock(elsewhere)
+				require.NoError(w, <-waiter)
+			})
+		})
+	}
+}
+
 // In a cluster a lost connection says something about the holds of its node only.
 func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 	t.Parallel()

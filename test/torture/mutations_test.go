@@ -914,7 +914,7 @@ func init() { ranges <- map[any]uint64{} }`,
 	},
 	{
 		"permit not recalled", "releases of just now are not sent once more",
-		"f.anchor.RemoveUnclaimed(f.number)", "",
+		"f.path.RemoveUnclaimed(f.number)", "",
 		"../shared:TestSemaphore_ReleaseIsSentOnceMore$",
 	},
 	{
