@@ -78,6 +78,30 @@ func TestQueue_ReadersAndWritersInOneQueue(t *testing.T) {
 	})
 }
 
+// A reader that polls beside other readers waits for a writer in the queue, but not for the tickets of processes that are gone.
+func TestQueue_AReaderThatPollsPassesDeadTickets(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		reads, g := w.Pair().Reader, w.Goroutine()
+		w.Lock(reads)
+		w.Do("ZADD", kit.RwQueue, "5", "gone:7|60000w", "6", "gone:8|60000r", "7", "lost:1|60000w")
+		polls := w.Pair(kit.WithWakeup(kit.WakeupPoll)).Reader
+		require.NoError(w, g.Lock(polls, lockregistry.Wait(time.Minute)))
+		require.Empty(w, w.RwTickets())
+		require.NoError(w, g.Unlock(polls))
+
+		writer := w.Pair().Writer
+		writes, got := w.LinesUp(writer)
+		ok, err := g.Try(polls, lockregistry.Wait(300*time.Millisecond))
+		require.NoError(w, err)
+		require.False(w, ok)
+		require.Equal(w, "w", w.RwTickets())
+		w.Unlock(reads)
+		require.NoError(w, <-got)
+		require.NoError(w, writes.Unlock(writer))
+		w.LeftNothing()
+	})
+}
+
 // More readers than one script serves.
 func TestQueue_VeryManyReadersAreServed(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {

@@ -913,6 +913,11 @@ func init() { ranges <- map[any]uint64{} }`,
 		"../shared:TestSemaphore_LapsedHoldsAreForgotten$",
 	},
 	{
+		"dead keep readers out", "a reader that polls waits for tickets of dead processes",
+		"heard == 0 and redis.pcall('ZREM', queue, first[1]) == 1", "false",
+		"../shared:TestQueue_AReaderThatPollsPassesDeadTickets$",
+	},
+	{
 		"permit not recalled", "releases of just now are not sent once more",
 		"f.path.RemoveUnclaimed(f.number)", "",
 		"../shared:TestSemaphore_ReleaseIsSentOnceMore$",

@@ -256,14 +256,26 @@ local function expire(place, time)
 end
 
 --# read in passing
--- A waiting reader does not overtake waiting calls in the queue.
+-- A waiting reader does not overtake waiting calls in the queue, unless their processes are gone.
 if asks ~= '' and asks ~= 'seen' and state == 'free' and mode == 'read' then
-  local first = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local first, gone = {}, true
+  for _ = 1, 20 do
+    first, gone = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1), false
+    local registry = string.match(first[1] or '', '^(.*):%d+|')
+    if registry then
+      local own = (slotted or prefix .. '-channel@') .. registry
+      local heard = redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2] -- it may be forbidden
+      gone = heard == 0 and redis.pcall('ZREM', queue, first[1]) == 1 -- mutant: dead keep readers out
+    end
+    if not gone then
+      break
+    end
+  end
   local waits = first[1]
   if waits == 'guest' then
     local time = redis.pcall('TIME')
-    local ok, gone = pcall(expire, first[2], time)
-    waits = time[1] and not (ok and gone)
+    local ok, over = pcall(expire, first[2], time)
+    waits = time[1] and not (ok and over)
   end
   state = waits and 'taken' or state
 end
