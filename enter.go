@@ -143,6 +143,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	}
 	if q.lease == nil {
 		q.lease, q.plain = l.reg.lease, true
+		if l.reads() {
+			q.lease = l.reg.readers
+		}
 	}
 	bound(q)
 	o, until := q.owner(), queue.Limits{Deadline: deadline, FailFast: q.failFast}

@@ -57,7 +57,7 @@ type servers struct {
 }
 
 // WithLease sets the lease of a lock: how long it stays locked in Redis if it is neither unlocked nor renewed. Default: 60 s, as
-// in Spring, or 30 s with [WithRedissonLayout], as in Redisson. See [Lease] for the lease of a single call.
+// in Spring; 30 s with [WithRedissonLayout], and of readers, as in Redisson. See [Lease] for the lease of a single call.
 //
 // The lease is from two milliseconds to 30 days, in whole milliseconds. The holder relies on 1 % and a millisecond less, as a
 // margin for clocks. A useful lease is much longer than the round trip to Redis.

@@ -37,12 +37,11 @@ import (
 // lease of a process's readers ends, readers of other processes keep theirs. The readers of that process get [ErrLockLost] when
 // they unlock.
 //
-// The reason for these renewals is Redisson. Before version 4.4 a renewal by a Java reader sets the leases of all readers to its
-// own lockWatchdogTimeout, 30 s by default. A longer lease that is not renewed would end early and unnoticed, and a writer would
-// get the lock. So follow two rules alongside such readers:
-//
-//   - A third of the lease should be shorter than lockWatchdogTimeout.
-//   - A lease that is not renewed should be no longer than lockWatchdogTimeout.
+// The reason for these renewals is Redisson. When a Java reader renews its lease, it sets the lease of the whole lock to its own
+// lockWatchdogTimeout, 30 s by default; before version 4.4, those of all other readers, too. A longer lease then ends early and
+// unnoticed in Redis, and a writer gets the lock: unless the reader's next renewal arrives before, which it does not while Redis
+// cannot be reached. So alongside such readers follow one rule: no reader's lease is longer than lockWatchdogTimeout, whether or
+// not it is renewed. The defaults do, in either layout.
 //
 // Renewals by Java do not change a writer's lease: writers are renewed like plain locks.
 //

@@ -63,6 +63,7 @@ func (r *Registry) now() clock.Instant { return r.transport.Clock.Now() }
 // config is what the options of a registry have set.
 type config struct {
 	lease   *lease.Term // of calls that name none
+	readers *lease.Term // likewise, of readers
 	renewal bool        // see WithRenewal
 	handoff time.Duration
 	layout  *layout
@@ -135,6 +136,10 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	}
 	r.transport, r.last = clients.Join(client, func() *onClient { return &onClient{Client: transport.New(client)} })
 	r.lease = lease.NewTerm(s.leaseLength())
+	r.readers = r.lease
+	if s.expiry == nil { // see ReadWriteLock
+		r.readers = lease.NewTerm(redissonLayout.lease)
+	}
 	r.cache.Resize(defaultCapacity)
 	r.prefix, r.clientID = prefix, uuid.NewString()
 	r.queues.Prefix, r.queues.Values = prefix, r.clientID+":"

@@ -142,6 +142,40 @@ func TestReadWriteLock_VerifiedWithoutItsLease(t *testing.T) {
 	})
 }
 
+// A reader of Redisson that renews sets the lease of the whole lock to its own. A longer one relies on its next renewal, and does
+// not exclude writers if that does not arrive: hence the rule in the comment of ReadWriteLock.
+func TestReadWriteLock_BesideALeaseOfRedisson(t *testing.T) {
+	t.Parallel()
+	const theirs = 30 * time.Second
+	for name, c := range map[string]struct {
+		opts []lockregistry.Option
+		both bool
+	}{
+		"default":           {nil, false},
+		"Redisson, default": {[]lockregistry.Option{lockregistry.WithRedissonLayout()}, false},
+		"as long":           {[]lockregistry.Option{lockregistry.WithLease(theirs)}, false},
+		"longer":            {[]lockregistry.Option{lockregistry.WithLease(2 * theirs)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.FakeWorld(t, func(w *kit.World) {
+				f := w.Flaky()
+				reader, writer := kit.PairOf(f.Registry(c.opts...)).Reader, w.Pair().Writer
+				w.Lock(reader)
+				w.Do("PEXPIRE", kit.TheKey, strconv.FormatInt(theirs.Milliseconds(), 10))
+				f.Down()
+				beside, entered := false, false
+				for range 2 * theirs / time.Second {
+					w.Pass(time.Second)
+					entered = w.TryElsewhere(writer)
+					beside = beside || entered && reader.IsHeld()
+				}
+				require.True(w, entered)
+				require.Equal(w, c.both, beside)
+			})
+		})
+	}
+}
+
 // The lock outlives none of its readers: not one that has shortened the longest lease either, and then crashes with the others.
 func TestReadWriteLock_AShortenedLeaseEndsTheLock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
