@@ -22,7 +22,8 @@ import (
 // The goroutines of a process, and the processes, are served in order of arrival, so that readers do not starve writers. The
 // readers of a process share one hold in Redis. While they come and go, the process asks Redis whether a writer waits elsewhere,
 // every 100 ms or at the interval of [WithHandoff] if that is shorter. If so, new readers wait until the others have left and the
-// writer has had its turn.
+// writer has had its turn. Readers that do not wait, as by TryLock, join all the same: a stream of them that never ends keeps
+// writers out.
 //
 // A writer that polls, see [WithPolling], and a writer of Redisson have no place in the queue. New readers wait for such a writer
 // for at most 300 ms. Then new readers may read for 300 ms, and so on. Readers notice a Redisson writer only while the readers of
