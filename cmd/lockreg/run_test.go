@@ -249,7 +249,8 @@ func TestRunSaysNothing(t *testing.T) {
 	p.says(t, "half")
 	p.says(t, "end")
 	assert.Zero(t, p.code(t))
-	assert.Empty(t, p.err.String())
+	busy := regexp.MustCompile(`(?m)^.*(does not answer renewals or removals; retrying|accepts renewals and removals again).*\n`)
+	assert.Empty(t, busy.ReplaceAllString(p.err.String(), ""), "but of a machine that is too busy")
 }
 
 func TestRunSharedAndExclusive(t *testing.T) {

@@ -4,6 +4,7 @@ package alone_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -32,24 +33,27 @@ func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 		require.NoError(w, client.Do(w.Context(), client.B().Wait().Numreplicas(1).Timeout(1000).Build()).Error())
 		r := w.RegistryOn(client, lockregistry.WithReplicas(1, kit.ReplicaWait))
 		l := r.Obtain("42")
-		w.Lock(l)
+		w.Lock(l, lockregistry.Wait(time.Minute))
 		w.Unlock(l)
 		w.Replica.Freeze()
 
-		began := time.Now()
-		ok, err := l.TryLock(w.Context())
-		took := time.Since(began)
-		assert.False(w, ok)
-		w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
-		require.ErrorContains(w, err, "too few replicas have the lock: 0 of 1")
-		assert.GreaterOrEqual(w, took, kit.ReplicaWait)
-		assert.Less(w, took, kit.ReplicaWait+slack)
-		w.AwaitGone("orders:42") // it was given back
+		took := make([]time.Duration, 5)
+		for i := range took {
+			began := time.Now()
+			ok, err := l.TryLock(w.Context())
+			took[i] = time.Since(began)
+			assert.False(w, ok)
+			w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
+			require.ErrorContains(w, err, "too few replicas have the lock: 0 of 1")
+			assert.GreaterOrEqual(w, took[i], kit.ReplicaWait)
+			w.AwaitGone("orders:42") // it was given back
+		}
+		assert.Less(w, slices.Min(took), kit.ReplicaWait+slack)
 
-		began = time.Now()
-		err = l.Lock(w.Context(), lockregistry.Wait(time.Second))
+		began := time.Now()
+		err := l.Lock(w.Context(), lockregistry.Wait(time.Second))
 		w.Fails(err, lockregistry.ErrUnavailable, "lock", "orders:42")
-		assert.Less(w, time.Since(began), time.Second+500*time.Millisecond)
+		assert.Less(w, time.Since(began), time.Second+kit.AtOnce)
 		w.AwaitGone("orders:42")
 
 		ctx, cancel := context.WithTimeout(w.Context(), kit.ReplicaWait/3)
@@ -91,7 +95,12 @@ func TestReplicas_ManyCallsWithReplicas(t *testing.T) { // alone: it measures ti
 			return longest
 		}
 		took := all(w.Registry(lockregistry.WithReplicas(1, 5*time.Second)), func(l *lockregistry.Lock) {
-			if ok, err := l.TryLock(w.Context()); assert.NoError(w, err) && assert.True(w, ok) {
+			var ok bool
+			err := w.Answer(func() (err error) {
+				ok, err = l.TryLock(w.Context())
+				return err
+			})
+			if assert.NoError(w, err) && assert.True(w, ok) {
 				// On a busy machine an answer may take longer than Unlock waits for it.
 				if err := l.Unlock(w.Context()); err != nil {
 					assert.ErrorIs(w, err, lockregistry.ErrUnavailable)

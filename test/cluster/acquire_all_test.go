@@ -55,7 +55,7 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 								return
 							}
 							inside.Enter(t, which, func() {})
-							if err := kit.UnlessLate(h.Release(t.Context())); err != nil {
+							if err := kit.UnlessBusy(h.Release(t.Context())); err != nil {
 								t.Error(err)
 							}
 						}

@@ -164,10 +164,10 @@ func TestFailover_RenewalsFollowASlot(t *testing.T) {
 			t.Cleanup(func() { _ = r.Close() })
 			l := r.Obtain("42")
 			for range 50 { // so that the path's node is healthy
-				require.NoError(t, l.Lock(t.Context()))
+				require.NoError(t, l.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
 				require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 			}
-			require.NoError(t, l.Lock(t.Context()))
+			require.NoError(t, l.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
 			alive := l.Context(t.Context())
 			m := migrating(t, d.Servers[:2], kit.TheKey)
 			m.from.Freeze() // for so long that an answer is late
@@ -444,8 +444,9 @@ func TestFailover_WhileNothingIsSentToTheMaster(t *testing.T) {
 		path = strconv.Itoa(i)
 	}
 	held, taken := r.Obtain("42"), kit.OnCluster(t, d.Servers).Obtain(path)
-	require.NoError(t, held.Lock(t.Context()))
-	require.NoError(t, taken.Lock(t.Context()))
+	for _, l := range []*lockregistry.Lock{held, taken} {
+		require.NoError(t, l.Lock(t.Context(), lockregistry.Lease(10*time.Minute), lockregistry.Wait(10*time.Second)))
+	}
 	waits := kit.LockElsewhere(r.Obtain(path), t.Context(), lockregistry.Wait(time.Minute))
 	require.Eventually(t, func() bool { return r.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
 	heir := d.Replicas(master)[0]
@@ -464,8 +465,9 @@ func TestFailover_WhileNothingIsSentToTheMaster(t *testing.T) {
 	d.AwaitPromotion(kit.TheKey, master) // by then it has owed an answer for long
 	until := asked() + 2                 // the first answers may be from before
 	require.Eventually(t, func() bool { return asked() >= until }, 30*time.Second, 10*time.Millisecond)
-	require.NoError(t, held.Unlock(t.Context()))
-	require.Equal(t, "0", heir.Command(t, "EXISTS", kit.TheKey))
-	require.NoError(t, taken.Unlock(t.Context()))
+	require.NoError(t, kit.UnlessLate(held.Unlock(t.Context())))
+	gone := func() bool { return heir.Command(t, "EXISTS", kit.TheKey) == "0" }
+	require.Eventually(t, gone, 10*time.Second, time.Millisecond)
+	require.NoError(t, kit.UnlessLate(taken.Unlock(t.Context())))
 	require.NoError(t, <-waits)
 }

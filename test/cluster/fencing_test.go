@@ -45,7 +45,7 @@ func TestFencing_TokensOnACluster(t *testing.T) {
 									return
 								}
 								protected.Write(h.Token())
-								if err := kit.UnlessLate(h.Release(t.Context())); err != nil {
+								if err := kit.UnlessBusy(h.Release(t.Context())); err != nil {
 									t.Error(err)
 								}
 							}

@@ -51,7 +51,7 @@ func TestQueue_OnACluster(t *testing.T) {
 							}
 							entered[i]++
 							inside--
-							if err := kit.UnlessLate(l.Unlock(t.Context())); err != nil {
+							if err := kit.UnlessBusy(l.Unlock(t.Context())); err != nil {
 								t.Error(err)
 							}
 						}
@@ -247,7 +247,7 @@ func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 								<-time.After(time.Millisecond)
 								readers.Add(-1)
 							}
-							if err := kit.UnlessLate(l.Unlock(t.Context())); err != nil {
+							if err := kit.UnlessBusy(l.Unlock(t.Context())); err != nil {
 								t.Error(err)
 							}
 						}

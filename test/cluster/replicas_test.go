@@ -116,7 +116,7 @@ func TestReplicas_AndForgottenScripts(t *testing.T) {
 		h, err := r.Acquire(w.Context(), "42", lockregistry.Wait(time.Minute))
 		require.NoError(w, err)
 		w.Do("SCRIPT", "FLUSH")
-		require.NoError(w, h.Renew(w.Context(), time.Minute))
+		w.Await("the replica has the renewal", func() bool { return h.Renew(w.Context(), time.Minute) == nil })
 		w.Released(h.Release(w.Context()))
 
 		w.Do("SCRIPT", "FLUSH")
@@ -237,7 +237,7 @@ func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
 		assert.LessOrEqual(w, h.Remaining(), 20*time.Second)
 		assert.Greater(w, h.Remaining(), 10*time.Second)
 		w.Replica.Thaw()
-		require.NoError(w, h.Renew(w.Context(), time.Minute))
+		w.Await("the replica has the renewal", func() bool { return h.Renew(w.Context(), time.Minute) == nil })
 		assert.Greater(w, h.Remaining(), 50*time.Second)
 		w.Released(h.Release(w.Context()))
 	})

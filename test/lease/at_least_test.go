@@ -142,7 +142,9 @@ func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 				w.Log(released, got)
 				require.Greater(w, got, least-5*time.Millisecond)
 				require.Less(w, got, max(least, released)+kit.AtOnce)
-				late := released >= least-5*time.Millisecond // a release that keeps nothing may hand the lock off within the process
+				// A release that keeps nothing may hand the lock off within the process, and who asks when the time is over may come
+				// before the first ticket.
+				late := released >= least/2
 				require.True(w, first == there || mode == kit.WakeupPoll || late, "its ticket is the first")
 				w.Release(first.Hold)
 				w.Release(w.Got(second))

@@ -433,11 +433,11 @@ func TestFencing_NoHolderIsRefused(t *testing.T) {
 				without := f.Of(w.Registry(f.Opts...), "42")
 				all.Go(func() {
 					for range rounds {
-						if err := without.Lock(w.Context()); err != nil {
+						if err := w.Answer(func() error { return without.Lock(w.Context()) }); err != nil {
 							w.Error(err)
 							return
 						}
-						if err := w.UnlessLate(without.Unlock(w.Context())); err != nil {
+						if err := w.UnlessBusy(without.Unlock(w.Context())); err != nil {
 							w.Error(err)
 						}
 					}

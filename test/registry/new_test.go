@@ -65,7 +65,7 @@ func TestRegistry_ManyRegistriesOnOneKey(t *testing.T) {
 			l := w.Registry(lockregistry.WithPollInterval(5 * time.Millisecond)).Obtain("42")
 			all.Go(func() {
 				for range rounds {
-					if err := l.Lock(w.Context()); err != nil {
+					if err := w.Answer(func() error { return l.Lock(w.Context()) }); err != nil {
 						w.Error(err)
 						return
 					}
@@ -75,7 +75,7 @@ func TestRegistry_ManyRegistriesOnOneKey(t *testing.T) {
 					default:
 						w.Error("two at once")
 					}
-					if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
+					if err := w.UnlessBusy(l.Unlock(w.Context())); err != nil {
 						w.Error(err)
 					}
 				}

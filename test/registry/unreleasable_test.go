@@ -137,7 +137,9 @@ func TestUnreleasable_WhatIsEnough(t *testing.T) {
 				for range 2 {
 					w.Lock(l)
 					locked := g.Starts(waits.Obtain("42"))
-					w.Await("it waits", func() bool { return waits.Stats().Waiters == 1 })
+					w.Await("it waits, and has tried to listen", func() bool {
+						return waits.Stats().Waiters == 1 && len(log.Lines("queue")) >= user.logs
+					})
 					w.Unlock(l)
 					require.NoError(w, <-locked)
 					require.NoError(w, g.Unlock(waits.Obtain("42")))

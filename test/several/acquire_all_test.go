@@ -62,7 +62,7 @@ func taken(w *kit.World, paths ...string) {
 func allFree(w *kit.World, paths ...string) {
 	w.Helper()
 	for _, path := range paths {
-		require.True(w, w.Free("orders:"+path), path)
+		w.IsFree("orders:" + path)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
 func noLocks(w *kit.World) {
 	w.Helper()
 	for _, path := range []string{"a", "b", "bd", "c"} {
-		require.True(w, w.Free("orders:"+path), path)
+		w.IsFree("orders:" + path)
 	}
 }
 

@@ -1,14 +1,12 @@
 package shared_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -140,20 +138,10 @@ func TestReservation_AGuestOfAWriterWithoutItsConnection(t *testing.T) {
 			}
 			return w.Dial(ctx)
 		}
-		r := w.RegistryOn(w.ClientWith(dial))
-		var all sync.WaitGroup
-		for i := range 64 { // all the client's connections for commands
-			all.Go(func() {
-				l := r.Obtain(strconv.Itoa(i))
-				for range 20 {
-					err := w.Answer(func() error { return l.Lock(w.Context()) })
-					if err = cmp.Or(err, l.Unlock(w.Context())); err != nil && !kit.TookLong(err) {
-						w.Error(err)
-					}
-				}
-			})
-		}
-		all.Wait()
+		client := w.ClientWith(dial)
+		w.Connected(client)
+		r := w.RegistryOn(client)
+		w.KnownWell(r)
 		shut.Store(true)
 		for range 2 {
 			_, stop := readOn(w)

@@ -593,7 +593,7 @@ func TestReadWriteLock_ReadersComeAndGo(t *testing.T) {
 		var reading, writing atomic.Int32
 		var all sync.WaitGroup
 		do := func(l *lockregistry.Lock, mine, others *atomic.Int32, most int32) {
-			if err := l.Lock(w.Context()); err != nil {
+			if err := w.Answer(func() error { return l.Lock(w.Context()) }); err != nil {
 				w.Error("lock:", err)
 				return
 			}
@@ -601,7 +601,7 @@ func TestReadWriteLock_ReadersComeAndGo(t *testing.T) {
 				w.Error("not excluded")
 			}
 			mine.Add(-1)
-			if err := w.UnlessLate(l.Unlock(w.Context())); err != nil {
+			if err := w.UnlessBusy(l.Unlock(w.Context())); err != nil {
 				w.Error("unlock:", err)
 			}
 		}

@@ -166,7 +166,8 @@ func TestQueue_ALoadingServerCostsNobodyThePlace(t *testing.T) {
 		}()
 		w.Server.Revive(t)
 		require.True(w, <-all, "each looks twice meanwhile")
-		require.GreaterOrEqual(w, w.CommandStat("evalsha", "rejected_calls"), 2*len(queue))
+		// One look of each may have gone to the server that was killed.
+		require.GreaterOrEqual(w, w.CommandStat("evalsha", "rejected_calls"), len(queue))
 		for i, m := range queue {
 			w.Await("it hears", func() bool { return w.Subscribers("orders-channel@"+order[i]) == 1 })
 			w.Await("it has a ticket", func() bool { return m.Reg.Stats().Tickets == 1 })

@@ -39,16 +39,18 @@ func (g *Goroutine) Starts(l *lockregistry.Lock, opts ...lockregistry.LockOption
 	return g.Start(func() error { return l.Lock(g.w.Context(), opts...) })
 }
 
-// Lock has the goroutine lock, and waits for it.
+// Lock has the goroutine lock, and waits for it, see Answer.
 func (g *Goroutine) Lock(l *lockregistry.Lock, opts ...lockregistry.LockOption) error {
-	return <-g.Starts(l, opts...)
+	return g.Do(func() error { return g.w.Answer(func() error { return l.Lock(g.w.Context(), opts...) }) })
 }
 
-// Try has the goroutine call TryLock.
+// Try has the goroutine call TryLock, see Answer.
 func (g *Goroutine) Try(l *lockregistry.Lock, opts ...lockregistry.LockOption) (ok bool, err error) {
-	_ = g.Do(func() error {
-		ok, err = l.TryLock(g.w.Context(), opts...)
-		return nil
+	err = g.Do(func() error {
+		return g.w.Answer(func() (err error) {
+			ok, err = l.TryLock(g.w.Context(), opts...)
+			return err
+		})
 	})
 	return ok, err
 }

@@ -22,7 +22,7 @@ func (w *World) Saturate(ctx context.Context, r *lockregistry.Registry, section 
 			l := r.Obtain("42")
 			for l.Lock(ctx) == nil {
 				section()
-				if err := l.Unlock(context.WithoutCancel(ctx)); err != nil {
+				if err := w.UnlessBusy(l.Unlock(context.WithoutCancel(ctx))); err != nil {
 					w.Error(err)
 				}
 			}

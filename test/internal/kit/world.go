@@ -313,6 +313,14 @@ func (w *World) UnlessLate(err error) error {
 	return UnlessLate(err)
 }
 
+// UnlessBusy is UnlessLate for calls that take a lock from each other all the time, see LeaseOver.
+func (w *World) UnlessBusy(err error) error {
+	if w.Fake {
+		return err
+	}
+	return UnlessBusy(err)
+}
+
 // Free tells whether a lock's key is not there.
 func (w *World) Free(key string) bool {
 	w.Helper()
