@@ -157,36 +157,25 @@ func (s *State) Told(w Word, address string, asked, now clock.Instant) (do Acts)
 	return do
 }
 
-// Way is a way to the server that a client used at some time: a connection, or the client's own connections.
+// Way is a way to the server that a client used at some time: a connection, or the client's own connections. One that is trusted
+// does not change any more, and can be read without a mutex.
 type Way struct {
 	Address string        // of that server
 	Since   clock.Instant // when making it began; when the choice fell on the client's own connections
 	Greeted clock.Instant // when the server had greeted it; Never: it refuses connections
-	trusted bool          // the Sentinels have vouched for the server since then, or there are none to ask
-	asked   clock.Instant // when they were last asked
-	again   clock.Instant // they are not asked again before this
+	Trusted bool          // the Sentinels have vouched for the server since then, or there are none to ask
+	Asked   clock.Instant // when they were last asked
+	Again   clock.Instant // they are not asked again before this
 }
-
-// Trust makes a way trusted where there is nobody to ask.
-func (w *Way) Trust() { w.trusted = true }
-
-// Trusted reports whether the way may be used. One that is trusted does not change any more, and can be read without a mutex.
-func (w *Way) Trusted() bool { return w.trusted }
-
-// Asked returns when the Sentinels were last asked.
-func (w *Way) Asked() clock.Instant { return w.asked }
-
-// Again returns when the Sentinels may be asked about it.
-func (w *Way) Again() clock.Instant { return w.again }
 
 // Told is the event that the Sentinels have been asked about it.
 func (w *Way) Told(word Word, asked, now clock.Instant) {
-	w.trusted = word == Vouching // mutant: nobody vouches
-	w.asked, w.again = asked, now.Add(askAgain)
+	w.Trusted = word == Vouching // mutant: nobody vouches
+	w.Asked, w.Again = asked, now.Add(askAgain)
 }
 
 // Waited returns for how long a greeted way has waited for the Sentinels.
 func (w *Way) Waited(now clock.Instant) time.Duration { return max(0, w.Greeted.Until(now)) }
 
 // Doubts reports whether a doubt was raised after the Sentinels had vouched for a way. Then another way is needed.
-func (s *State) Doubts(w *Way) bool { return w.trusted && s.DoubtedSince(w.asked) }
+func (s *State) Doubts(w *Way) bool { return w.Trusted && s.DoubtedSince(w.Asked) }

@@ -144,22 +144,21 @@ func TestState_FirstWord(t *testing.T) {
 func TestWay(t *testing.T) {
 	s, w := near(), Way{Address: "here", Greeted: milliseconds(1000)}
 	s.Watched(milliseconds(900))
-	require.False(t, w.Trusted())
-	require.LessOrEqual(t, w.Again(), milliseconds(1000))
+	require.False(t, w.Trusted)
+	require.LessOrEqual(t, w.Again, milliseconds(1000))
 	w.Told(Against, milliseconds(1000), milliseconds(1001))
-	require.False(t, w.Trusted())
-	require.Equal(t, milliseconds(1001).Add(askAgain), w.Again())
+	require.False(t, w.Trusted)
+	require.Equal(t, milliseconds(1001).Add(askAgain), w.Again)
 	w.Told(Vouching, milliseconds(1100), milliseconds(1101))
-	require.True(t, w.Trusted())
+	require.True(t, w.Trusted)
 	require.Equal(t, 100*time.Millisecond, w.Waited(milliseconds(1100)))
 	require.False(t, s.Doubts(&w))
-	s.Doubt(w.Asked())
+	s.Doubt(w.Asked)
 	require.False(t, s.Doubts(&w), "they have vouched since")
-	s.Doubt(w.Asked() + 1)
+	s.Doubt(w.Asked + 1)
 	require.True(t, s.Doubts(&w))
 
-	before := Way{}
-	before.Trust()
+	before := Way{Trusted: true}
 	require.True(t, s.Doubts(&before), "nobody was asked")
 }
 

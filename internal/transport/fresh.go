@@ -59,7 +59,7 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 		var changed <-chan struct{}
 		var due clock.Instant
 		switch {
-		case conn != nil && conn.Trusted():
+		case conn != nil && conn.Trusted:
 			f.mu.Unlock()
 			return conn, false
 		case conn != nil:
@@ -109,7 +109,7 @@ func (f *freshConns) lastResort(address string, now clock.Instant) (asked <-chan
 	if f.last == nil || f.last.Address != address || f.last.Since < f.belief.SilentAt() || f.belief.Doubts(&f.last.Way) {
 		f.last = &way{Way: belief.Way{Address: address, Since: now, Greeted: now}}
 	}
-	if f.last.Trusted() {
+	if f.last.Trusted {
 		return nil, 0, true
 	}
 	asked, due = f.ask(f.last, now)
@@ -151,7 +151,7 @@ func (f *freshConns) make() {
 	f.failed, f.again = 0, 0
 	f.conn = &freshConn{dedicated: conn, way: way{Way: belief.Way{Address: address, Since: conn.made, Greeted: now}}}
 	if !f.watched() {
-		f.conn.Trust()
+		f.conn.Trusted = true // there is nobody to ask
 	}
 	f.tidyLater(f.conn)
 }
@@ -235,8 +235,8 @@ type way struct {
 // ask asks the Sentinels about a way in the background, unless it is too early or they are being asked. Wait for done, until
 // due at most; if it is too early, done is nil, which blocks. The caller holds the mutex.
 func (f *freshConns) ask(w *way, now clock.Instant) (done <-chan struct{}, due clock.Instant) {
-	if again := w.Again(); w.asking == nil && now < again {
-		return nil, again
+	if w.asking == nil && now < w.Again {
+		return nil, w.Again
 	}
 	if w.asking == nil {
 		w.asking = make(chan struct{})

@@ -326,7 +326,7 @@ func (s *replicaSender) vouched() bool {
 		return s.since.Until(s.client.Clock.Now()) >= s.node.RoundTrip().Plus(senderFor)
 	})
 	if fresh != nil {
-		s.leads, s.asked = fresh.Address, fresh.Asked()
+		s.leads, s.asked = fresh.Address, fresh.Asked
 	}
 	return fresh != nil || none
 }

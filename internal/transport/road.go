@@ -79,7 +79,7 @@ func (s *Node) choose(over func() bool) (r road, ok bool) {
 	fresh, none := s.fresh.get(over)
 	if fresh != nil {
 		r.way, r.fresh = fresh, fresh // mutant: silent connection kept
-		r.leads, r.asked = fresh.Address, fresh.Asked()
+		r.leads, r.asked = fresh.Address, fresh.Asked
 	}
 	return r, fresh != nil || none
 }
