@@ -42,11 +42,11 @@ import (
 // sentinel.Verdict.Suffices.
 type vouching struct {
 	mu     sync.Mutex                // guards the beginning of the watch
-	watch  atomic.Pointer[Sentinels] // nil: there is none; set after log and ends
+	watch  atomic.Pointer[Sentinels] // nil: there is none; set after log
 	log    func(level slog.Level, message string, about ...slog.Attr)
-	logged atomic.Bool   // it was logged that they do not vouch
-	young  atomic.Bool   // the client's connections were made just before the watch, with an address that a Sentinel named
-	ends   chan struct{} // closed when the watch is
+	logged atomic.Bool // it was logged that they do not vouch
+	young  atomic.Bool // the client's connections were made just before the watch, with an address that a Sentinel named
+	over   atomic.Bool // the watch has ended
 }
 
 // Sentinels are those of a client's master set; see sentinel.Watch.
@@ -79,7 +79,7 @@ func (t *Client) Watch(
 		close(first)
 		return first
 	}
-	v.log, v.ends = log, make(chan struct{})
+	v.log = log
 	v.watch.Store(&w)
 	s, now, used := t.First, t.Clock.Now(), t.First.present()
 	s.belief.Watched(now)
@@ -99,33 +99,23 @@ func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 	verdict := w.Ask(used, firstWord, answerWait)
 	s.noticeStandstill()
 	s.belief.FirstWord(word(verdict, 0), used, s.present() == used, t.vouching.young.Load(), began, t.Clock.Now())
-	if verdict == sentinel.Unknown && !t.vouching.ended() {
+	if verdict == sentinel.Unknown && !t.vouching.over.Load() {
 		t.vouching.log(slog.LevelWarn, "most Sentinels do not answer: until they do, a failover may go unnoticed",
 			slog.Any("silent", w.Absent()))
-	}
-}
-
-// ended reports whether the watch is over.
-func (v *vouching) ended() bool {
-	select {
-	case <-v.ends:
-		return true
-	default:
-		return false
 	}
 }
 
 // endWatch is called when no registry is open any more.
 func (v *vouching) endWatch() {
 	if w := v.watch.Load(); w != nil {
-		close(v.ends)
+		v.over.Store(true)
 		(*w).Close()
 	}
 }
 
 // onBeat notes that the process runs, and notices if it stood still.
 func (t *Client) onBeat() {
-	if !t.vouching.ended() {
+	if !t.vouching.over.Load() {
 		now := t.Clock.Now()
 		t.First.follow(t.First.belief.Beat(now), now)
 		time.AfterFunc(belief.BeatEvery, t.onBeat)
