@@ -2,6 +2,7 @@ package transport
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/belief"
@@ -165,22 +166,13 @@ func (j *judge) Silent(asked clock.Instant) bool { return j.belief.IsSilent(aske
 // RoundTrip is what is known about the round trip to a master at some moment.
 type RoundTrip = belief.RoundTrip
 
-type farError struct {
-	error
-	trip RoundTrip
-}
-
-func (e farError) Error() string { return e.error.Error() + "; " + e.trip.String() }
-
-func (e farError) Unwrap() error { return e.error }
-
 // Unsupported completes the error of a command without a timely reply: if the master is too far away, the error says so.
 func (j *judge) Unsupported(err error) error {
 	trip := j.RoundTrip()
 	if !trip.Far() || !errors.Is(err, fault.NoAnswer) && !errors.Is(err, fault.NotSent) && !errors.Is(err, fault.Late) {
 		return err
 	}
-	return farError{err, trip}
+	return fmt.Errorf("%w; %v", err, trip)
 }
 
 // bound begins a bound with its own timer. The caller must stop it.
