@@ -52,12 +52,10 @@ func (s *State) Watched(now clock.Instant) {
 // Time alone does not end the doubt. A master may be frozen for any time, and a process that was idle meanwhile would believe
 // it when it resumes.
 func (s *State) Doubt(at clock.Instant) {
-	s.change(func(next *standing) { next.doubt(at) })
-}
-
-func (s *standing) doubt(at clock.Instant) {
-	s.doubtedAt = max(s.doubtedAt, at)
-	s.inDoubt = true // mutant: doubt passes
+	s.change(func(next *standing) {
+		next.doubtedAt = max(next.doubtedAt, at)
+		next.inDoubt = true // mutant: doubt passes
+	})
 }
 
 // Doubted is the event that the master may be about to be replaced: a Sentinel says so, or this process stood still and may have

@@ -293,16 +293,11 @@ func (b *bound) finish(now clock.Instant) {
 	}
 }
 
-// left returns the rest of a bound's time, for its caller.
+// left returns the rest of the time of a bound with its own timer, for its caller.
 func (b *bound) left(now clock.Instant) time.Duration {
-	over := b.phase.Load() == untimed && b.ctx.Err() != nil // no round has noticed it yet
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	due := b.due
-	if over {
-		due = min(due, clock.Instant(b.began.Load()).Add(b.grace))
-	}
-	return max(0, now.Until(due))
+	return max(0, now.Until(b.due))
 }
 
 func (b *bound) over() bool { return b.ended.Load() != 0 }

@@ -299,23 +299,15 @@ func TestBound_WhatIsLeft(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		const grace, limit = 10 * roundEvery, time.Minute
 		way := open(nil)
-		s := way.First
-		for _, rounds := range []bool{false, true} {
-			end, now := s.bounds.next(), way.Clock.Now()
-			ctx, cancel := context.WithCancel(t.Context())
-			s.bounds.begin(end, &Wait{Ctx: ctx, Limit: limit, Grace: grace}, now, nil)
-			require.Equal(t, limit-timedAfter, end.left(now.Add(timedAfter)))
-			cancel()
-			if rounds {
-				<-time.After(2 * roundEvery)
-				now = way.Clock.Now()
-				require.Equal(t, timed, end.phase.Load())
-			}
-			require.LessOrEqual(t, end.left(now.Add(timedAfter)), grace-timedAfter)
-			require.Positive(t, end.left(now.Add(timedAfter)))
-			require.Zero(t, end.left(now.Add(limit)))
-			s.bounds.stop(end)
-		}
+		now := way.Clock.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		end := way.First.bound(&Wait{Ctx: ctx, Limit: limit, Grace: grace}, now)
+		defer end.stop()
+		require.Equal(t, limit-timedAfter, end.left(now.Add(timedAfter)))
+		cancel()
+		synctest.Wait()
+		require.Equal(t, grace-timedAfter, end.left(now.Add(timedAfter)))
+		require.Zero(t, end.left(now.Add(limit)))
 	})
 }
 

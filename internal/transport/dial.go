@@ -30,12 +30,12 @@ import (
 // Dedicate takes no context. It hangs for 5 s if the server is frozen, and for as long as the pool is exhausted. So a goroutine
 // calls it, and closes the connection if the attempt is over by then.
 type dialer struct {
-	node   func() rueidis.Client // nil: rueidis does not know it
-	now    func() clock.Instant
-	belief *belief.State
-	pool   *pool
-	known  func(limit time.Duration) bool // whether the database of the shared connections is known, or the server does not say
-	unfit  atomic.Int32                   // how many connections in a row were closed because they did not fit
+	node     func() rueidis.Client // nil: rueidis does not know it
+	now      func() clock.Instant
+	belief   *belief.State
+	pool     *pool
+	database func(limit time.Duration) (number string, known bool) // see Client.database
+	unfit    atomic.Int32                                          // how many connections in a row did not fit, and were closed
 
 	mu      sync.Mutex
 	hanging []clock.Instant // when the attempts began whose goroutines still wait for the client
@@ -189,7 +189,10 @@ func (d *dialer) askDatabase(w wanted) (known func() bool) {
 		return func() bool { return true }
 	}
 	told := make(chan bool, 1)
-	go func() { told <- d.known(belief.Connect) }()
+	go func() {
+		_, is := d.database(belief.Connect)
+		told <- is
+	}()
 	return sync.OnceValue(func() bool { return <-told })
 }
 

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"reflect"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -51,16 +50,12 @@ func newNode(t *Client, address string) *Node {
 	if s.hasNoServer() {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
-	known := func(limit time.Duration) bool {
-		_, known := t.database(limit)
-		return known
-	}
 	dials := func() *dialer {
-		return &dialer{node: s.server, now: t.Clock.Now, belief: &s.belief, pool: t.pool, known: known}
+		return &dialer{node: s.server, now: t.Clock.Now, belief: &s.belief, pool: t.pool, database: t.database}
 	}
 	s.dials = dials()
 	s.own = &ownConns{
-		possible: isSingle(t.redis), belief: &s.belief, now: t.Clock.Now,
+		possible: s.plain && s.roles, belief: &s.belief, now: t.Clock.Now,
 		describe: func() (string, error) { return t.describe(askLimit) },
 		dial: func() *dedicated {
 			if number, _ := t.database(askLimit); number == "" { // a connection of the pool may use another one

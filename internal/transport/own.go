@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -38,7 +37,7 @@ type ownConn struct {
 }
 
 type ownConns struct {
-	possible bool // the client is suitable, see isSingle
+	possible bool // the client is a plain one, of one address
 	belief   *belief.State
 	now      func() clock.Instant
 	dial     func() *dedicated             // a new connection; nil: there is none
@@ -76,11 +75,6 @@ const (
 	// ownNear: where a round trip takes longer, the connection gains too little.
 	ownNear = belief.Tick / 10
 )
-
-// isSingle reports whether a client can have an own connection.
-func isSingle(client rueidis.Client) bool {
-	return reflect.TypeOf(client).String() == "*rueidis.singleClient"
-}
 
 // take returns the node's own connection, if there is one, and if the command is the only one under way. Used is how many
 // bounds are in use. The caller must call leave.

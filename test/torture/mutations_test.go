@@ -443,7 +443,7 @@ var mutations = []mutation{
 	},
 	{
 		"doubt passes", "a doubt of the Sentinels passes with time",
-		"s.inDoubt = true", "s.beSuspect(at.Add(Old))",
+		"next.inDoubt = true", "next.beSuspect(at.Add(Old))",
 		"../../internal/transport:TestVouching_HoweverLongItWasFrozen$",
 	},
 	{
