@@ -60,51 +60,34 @@ func New(client rueidis.Client, way *transport.Client, tells Tells) *Work {
 	w.Cleaner = cleanup.New(way.Clock, soon, w.sender.Remove)
 	w.Health = health.New(way.Clock, w.tell, way.Leads)
 	w.sender.Transport, w.sender.Cleaner, w.sender.Health = way, w.Cleaner, w.Health
-	w.scheduler = scheduler.New(way.Clock, (*switchWatch)(w), w.Orphans, (*holdWatch)(w), w.Cleaner)
+	w.scheduler = scheduler.New(way.Clock, w.lookAtClient, w.Orphans.Turn, w.lookAtHolds, w.Cleaner.Turn)
 	return w
 }
 
 // soon schedules a look at the holds for a time, and a look at the client before.
 func (w *Work) soon(due clock.Instant) {
-	if w.switches.Watched() {
-		due = min(due, w.nextLook(w.sender.Transport.Clock.Now()))
-	}
-	w.scheduler.Soon(due)
+	w.scheduler.Soon(min(due, w.switches.Next(w.sender.Transport.Clock)))
 }
 
-// holdWatch looks at the holds that are due, then for ended goroutines.
-type holdWatch Work
-
-// Turn handles the holds that are due, and returns when the next one is.
-func (h *holdWatch) Turn(now clock.Instant) clock.Instant {
-	next, looked := h.Holds.Turn(now)
+// lookAtHolds looks at the holds that are due, then for ended goroutines.
+func (w *Work) lookAtHolds(now clock.Instant) (next clock.Instant) {
+	next, looked := w.Holds.Turn(now)
 	if looked {
-		h.Orphans.LookAt(now)
+		w.Orphans.LookAt(now)
 	}
 	return next
 }
 
-// switchWatch notices when the client has changed to another master.
-type switchWatch Work
-
-// Turn checks for a change. While there are holds it returns the time of the next check.
-func (s *switchWatch) Turn(now clock.Instant) clock.Instant {
-	w := (*Work)(s)
-	if w.switches.Look(now, w.sender.Transport.First.RoundTrip().Silence(), w.scheduler.Wake) {
+// lookAtClient notices when the client has changed to another master. It looks again while there are holds.
+func (w *Work) lookAtClient(now clock.Instant) (next clock.Instant) {
+	way := w.sender.Transport
+	if w.switches.Look(now, way.First.RoundTrip().Silence(), w.scheduler.Wake) {
 		w.Verify("")
 	}
 	if w.Holds.None() {
 		return clock.Never
 	}
-	return w.nextLook(now)
-}
-
-// nextLook returns when to look at the client again.
-func (w *Work) nextLook(now clock.Instant) clock.Instant {
-	if !w.switches.Watched() {
-		return clock.Never
-	}
-	return now.Add(topology.SwitchEvery)
+	return w.switches.Next(way.Clock)
 }
 
 // tell reports that tasks begin to fail, or succeed again.

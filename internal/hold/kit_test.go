@@ -75,7 +75,10 @@ func fake(t *testing.T, test func(w *world)) {
 			w.locked(func() { w.looks++ })
 			s.Soon(due)
 		}, w.work)
-		s = scheduler.New(c, turns{w.schedule})
+		s = scheduler.New(c, func(now clock.Instant) clock.Instant {
+			next, _ := w.schedule.Turn(now)
+			return next
+		})
 		w.stall = s.Close
 		w.path = &Path{
 			Kind: &Kind{
@@ -98,14 +101,6 @@ func fake(t *testing.T, test func(w *world)) {
 		}()
 		test(w)
 	})
-}
-
-// turns is the schedule as a source of a scheduler.
-type turns struct{ *Schedule }
-
-func (s turns) Turn(now clock.Instant) clock.Instant {
-	next, _ := s.Schedule.Turn(now)
-	return next
 }
 
 // pass lets time pass.

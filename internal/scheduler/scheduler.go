@@ -2,7 +2,7 @@
 // is sent.
 //
 // What comes in: a [Source], and by [Scheduler.Soon] when it has something due; jobs for [Senders]. What goes out: calls of
-// [Source.Turn] at that time, and batches of jobs to the function that sends them.
+// the sources at that time, and batches of jobs to the function that sends them.
 package scheduler
 
 import (
@@ -14,11 +14,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Source has things that are due at some time.
-type Source interface {
-	// Turn does what is due now, without blocking. It returns when to call it next; [clock.Never]: only after [Scheduler.Soon].
-	Turn(now clock.Instant) (next clock.Instant)
-}
+// Source does what is due now, without blocking. It returns when to call it next; [clock.Never]: only after [Scheduler.Soon].
+type Source func(now clock.Instant) (next clock.Instant)
 
 // Scheduler is a goroutine that sleeps until something of its sources is due. It starts when the first thing is.
 //
@@ -109,7 +106,7 @@ func (s *Scheduler) turn() (next clock.Instant) {
 	now := s.clock.Now()
 	next = clock.Never
 	for _, source := range s.sources {
-		next = min(next, source.Turn(now))
+		next = min(next, source(now))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

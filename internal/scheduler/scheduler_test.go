@@ -18,7 +18,7 @@ type alarm struct {
 	during func() // called in each turn
 }
 
-func (a *alarm) Turn(now clock.Instant) clock.Instant {
+func (a *alarm) turn(now clock.Instant) clock.Instant {
 	a.called = append(a.called, now)
 	if a.during != nil {
 		a.during()
@@ -32,7 +32,7 @@ func (a *alarm) Turn(now clock.Instant) clock.Instant {
 func TestScheduler_HasNoGoroutineWhileNothingIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := runtime.NumGoroutine()
-		s := New(clock.New(), &alarm{next: clock.Never})
+		s := New(clock.New(), (&alarm{next: clock.Never}).turn)
 		s.Wake()
 		s.Soon(clock.Never)
 		synctest.Wait()
@@ -47,7 +47,7 @@ func TestScheduler_EarliestWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.New()
 		first, second := &alarm{next: clock.Never}, &alarm{next: clock.Never}
-		s := New(c, first, second)
+		s := New(c, first.turn, second.turn)
 		defer s.Wait()
 		defer s.Close()
 		start := c.Now()
@@ -73,7 +73,7 @@ func TestScheduler_SoonDuringATurn(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := clock.New()
 				first, second := &alarm{next: clock.Never}, &alarm{next: clock.Never}
-				s := New(c, first, second)
+				s := New(c, first.turn, second.turn)
 				defer s.Wait()
 				defer s.Close()
 				start := c.Now()
@@ -95,7 +95,7 @@ func TestScheduler_WakeCallsTheSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clock.New()
 		a := &alarm{next: clock.Never}
-		s := New(c, a)
+		s := New(c, a.turn)
 		defer s.Wait()
 		defer s.Close()
 		s.Soon(c.Now())
@@ -113,7 +113,7 @@ func TestScheduler_Close(t *testing.T) {
 		a := &alarm{next: c.Now().Add(time.Second)}
 		during, goOn := make(chan struct{}), make(chan struct{})
 		a.during = func() { close(during); <-goOn }
-		s := New(c, a)
+		s := New(c, a.turn)
 		s.Soon(c.Now())
 		<-during
 		s.Close()
@@ -139,7 +139,7 @@ func TestScheduler_NothingIsDueAfterClose(t *testing.T) {
 		c := clock.New()
 		for range 20 { // a goroutine might end before it calls anybody
 			a := &alarm{next: clock.Never}
-			s := New(c, a)
+			s := New(c, a.turn)
 			s.Close()
 			s.Soon(c.Now())
 			s.Wait()

@@ -40,10 +40,15 @@ func WatchSwitches(client rueidis.Client) Switches {
 	return Switches{client: client, servers: Servers(client), said: make(chan []string, 1)}
 }
 
-// Watched reports whether the client is for Sentinel; others are not watched.
-func (w *Switches) Watched() bool { return w.client != nil }
+// Next returns when to look at the client next; [clock.Never] if it is not for Sentinel.
+func (w *Switches) Next(c clock.Clock) clock.Instant {
+	if w.client == nil {
+		return clock.Never
+	}
+	return c.Now().Add(SwitchEvery)
+}
 
-// Look reports whether the holds must be verified. Call it every [SwitchEvery], and when it has called noticed. Silence is how
+// Look reports whether the holds must be verified. Call it at [Switches.Next], and when it has called noticed. Silence is how
 // long a reply takes until it is late.
 func (w *Switches) Look(now clock.Instant, silence time.Duration, noticed func()) bool {
 	if w.changed(noticed) {

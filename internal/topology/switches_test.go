@@ -8,6 +8,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
@@ -58,6 +59,6 @@ func TestSwitches(t *testing.T) {
 		require.Equal(t, 1, noticed)
 	})
 	single := topology.WatchSwitches(&ofSentinel{mode: rueidis.ClientModeStandalone})
-	require.False(t, single.Watched())
+	require.Equal(t, clock.Never, single.Next(clock.New()))
 	require.False(t, single.Look(0, 0, nil))
 }
