@@ -91,12 +91,12 @@ func (w *Work) lookAtClient(now clock.Instant) (next clock.Instant) {
 }
 
 // tell reports that tasks begin to fail, or succeed again.
-func (w *Work) tell(c health.Change) {
+func (w *Work) tell(o health.Outcome) {
 	if w.sender.Closed() {
 		return
 	}
-	w.Renewing(c.Tasks, c.Failure)
-	c.Log(w.Log)
+	w.Renewing(o.Tasks, o.Failure)
+	o.Log(w.Log)
 }
 
 // Close stops the goroutines.

@@ -1,7 +1,7 @@
 // Package health tracks, for each server, whether background tasks succeed. It knows neither what is sent nor how.
 //
-// What comes in: the [Outcome] of tasks that were sent together. What goes out: a [Change] when tasks begin to fail or to
-// succeed again, and the time since when they fail.
+// What comes in: the [Outcome] of tasks that were sent together. What goes out: the outcome with which tasks begin to
+// fail or to succeed again, and the time since when they fail.
 package health
 
 import (
@@ -36,24 +36,17 @@ type Outcome struct {
 	Wrote     bool          // one of those that succeeded has written something
 }
 
-// Change says that tasks begin to fail, or succeed again.
-type Change struct {
-	Failure error // nil: they succeed again
-	Refused bool
-	Tasks   int // how many were sent together
-}
-
-// Log logs the change.
-func (c Change) Log(log func(level slog.Level, message string, about ...slog.Attr)) {
+// Log logs that tasks begin to fail with the outcome, or succeed again.
+func (o Outcome) Log(log func(level slog.Level, message string, about ...slog.Attr)) {
 	switch {
-	case c.Failure == nil:
+	case o.Failure == nil:
 		log(slog.LevelInfo, "Redis accepts renewals and removals again")
-	case c.Refused:
+	case o.Refused:
 		log(slog.LevelWarn, "Redis refuses renewals or removals; retrying",
-			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
+			slog.Any("error", o.Failure), slog.Int("commands", o.Tasks))
 	default:
 		log(slog.LevelWarn, "Redis does not answer renewals or removals; retrying",
-			slog.Any("error", c.Failure), slog.Int("commands", c.Tasks))
+			slog.Any("error", o.Failure), slog.Int("commands", o.Tasks))
 	}
 }
 
@@ -61,7 +54,7 @@ func (c Change) Log(log func(level slog.Level, message string, about ...slog.Att
 // all servers. S identifies a server.
 type Monitor[S comparable] struct {
 	clock clock.Clock
-	tell  func(Change)
+	tell  func(Outcome)
 	used  func(S) bool
 
 	mu      sync.Mutex
@@ -70,8 +63,9 @@ type Monitor[S comparable] struct {
 }
 
 // New makes a monitor. It calls both functions with its mutex held, so changes are reported in order, and the functions must
-// not block. Used reports whether tasks are still sent to a server.
-func New[S comparable](c clock.Clock, tell func(Change), used func(S) bool) *Monitor[S] {
+// not block. Tell gets the outcome with which tasks begin to fail, or succeed again. Used reports whether tasks are still sent
+// to a server.
+func New[S comparable](c clock.Clock, tell func(Outcome), used func(S) bool) *Monitor[S] {
 	return &Monitor[S]{clock: c, tell: tell, used: used, servers: map[S]*server{}}
 }
 
@@ -123,7 +117,7 @@ func (m *Monitor[S]) counts(now clock.Instant, count func(S) bool) (failing, lef
 func (m *Monitor[S]) conclude(o Outcome, failing bool) {
 	if failing != m.failing {
 		m.failing = failing
-		m.tell(Change{Failure: o.Failure, Refused: o.Refused, Tasks: o.Tasks})
+		m.tell(o)
 	}
 }
 

@@ -24,7 +24,7 @@ type watched struct {
 
 func watch() *watched {
 	w := &watched{clock: clock.New()}
-	w.Monitor = health.New(w.clock, func(c health.Change) { w.told = append(w.told, c.Failure != nil) },
+	w.Monitor = health.New(w.clock, func(o health.Outcome) { w.told = append(w.told, o.Failure != nil) },
 		func(at string) bool { return at != w.gone })
 	return w
 }
