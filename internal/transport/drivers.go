@@ -92,7 +92,7 @@ type entry struct {
 
 	// The driver writes the rest before it answers. A caller that has left does not read it.
 
-	exchange                       // all but came and excused
+	exchange                       // Sent, Trip, Left, Trusted and made
 	results  []rueidis.RedisResult // of a task that sends by itself
 }
 

@@ -21,24 +21,17 @@ type judge struct {
 	roles   bool                                     // a master may become a replica behind the client's address, see demotion
 }
 
-// exchange says when a command was sent and answered, and how.
+// exchange says when a command was sent and answered, and how. For Excused see bound.excuses, for Left see judge.left.
 type exchange struct {
-	sent, came clock.Instant
-	trip       RoundTrip     // the round trip known before the reply
-	excused    bool          // see bound.excuses
-	left       bool          // see judge.left
-	trusted    bool          // it came on a way that was chosen after the node had become suspect
-	made       clock.Instant // when making that connection began; 0: not known
+	belief.Exchange
+	made clock.Instant // when making the connection of a trusted way began; 0: not known
 }
 
 // believes notes a reply, or that none came while the caller waited. It returns how far the reply is believed.
-func (j *judge) believes(p *Wait, err error, x exchange) belief.Answer {
-	answer, do := j.belief.Judge(belief.Exchange{
-		Outcome: outcomeOf(err), Sent: x.sent, Came: x.came, Trip: x.trip,
-		Lease: p.Lease, Holds: p.holds, Obtains: p.Obtains, Probes: p.probes != 0,
-		Excused: x.excused, Left: x.left, Trusted: x.trusted,
-	})
-	j.follow(do, x.sent)
+func (j *judge) believes(p *Wait, err error, x belief.Exchange) belief.Answer {
+	x.Outcome, x.Lease, x.Holds, x.Obtains, x.Probes = outcomeOf(err), p.Lease, p.holds, p.Obtains, p.probes != 0
+	answer, do := j.belief.Judge(x)
+	j.follow(do, x.Sent)
 	return answer
 }
 
@@ -64,7 +57,7 @@ func outcomeOf(err error) belief.Outcome {
 
 // takeIn completes a reply that has just come to a command whose caller sent it.
 func (j *judge) takeIn(p *Wait, excused bool, a *Reply) {
-	x := exchange{sent: a.Sent, came: a.Came, trip: j.RoundTrip(), excused: excused}
+	x := exchange{Exchange: belief.Exchange{Sent: a.Sent, Came: a.Came, Trip: j.RoundTrip(), Excused: excused}}
 	if !excused && fault.Answered(a.Error()) {
 		j.belief.Sample(a.Sent, a.Came)
 	}
@@ -75,15 +68,15 @@ func (j *judge) takeIn(p *Wait, excused bool, a *Reply) {
 // a fresh connection, it starts to look at the client's own connections.
 func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 	err := a.Error()
-	x.left = x.left || p.Obtains && fault.Answered(err) && j.changed()
-	answer := j.believes(p, err, x)
+	x.Left = x.Left || p.Obtains && fault.Answered(err) && j.changed()
+	answer := j.believes(p, err, x.Exchange)
 	a.Late, a.Doubtful, a.Cut = answer != belief.Believed, answer == belief.Doubtful, p.cut(err)
 	refused := j.roles && protocol.RefusedByReplica(a.RedisResult)
-	a.elsewhere = refused && (!x.trusted || x.made != 0 && x.made < a.Sent)
+	a.elsewhere = refused && (!x.Trusted || x.made != 0 && x.made < a.Sent)
 	switch {
 	case refused:
 		j.follow(j.belief.Redirected(a.Came), a.Came)
-	case j.roles && x.trusted && fault.Answered(err) && j.belief.Owed():
+	case j.roles && x.Trusted && fault.Answered(err) && j.belief.Owed():
 		j.follow(belief.Inspect, a.Came)
 	}
 }

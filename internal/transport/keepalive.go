@@ -171,7 +171,7 @@ func (k *keepAlive) question(what func(rueidis.Builder) rueidis.Completed) (repl
 	came := k.inquire(send)
 	reply = came.result(0)
 	if role && len(came.results) > 1 && fault.Answered(reply.Error()) {
-		k.learnRole(came.results[1], came.trusted)
+		k.learnRole(came.results[1], came.Trusted)
 	}
 	return reply, came.late
 }

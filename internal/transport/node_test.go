@@ -19,7 +19,8 @@ func TestNode_TimeForNewConnections(t *testing.T) {
 				s := open(nil).First
 				now, trip := s.client.Clock.Now(), s.RoundTrip()
 				require.Equal(t, trip.Silence(), s.Patience())
-				require.Equal(t, belief.Believed, s.believes(&Wait{}, io.EOF, exchange{sent: now, came: now, trip: trip, trusted: trusted}))
+				broken := belief.Exchange{Sent: now, Came: now, Trip: trip, Trusted: trusted}
+				require.Equal(t, belief.Believed, s.believes(&Wait{}, io.EOF, broken))
 				require.Equal(t, trip.Silence()+4*trip.Sure(), s.Patience())
 			})
 		})

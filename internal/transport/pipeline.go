@@ -41,7 +41,7 @@ func (t *Client) DoAll(
 		from := t.Clock.Now()
 		e := s.together(&p, calls[group[0]].Key, group, send)
 		for k, i := range group {
-			a := Reply{RedisResult: e.result(k), Sent: from, Came: e.came, Fresh: e.trusted}
+			a := Reply{RedisResult: e.result(k), Sent: from, Came: e.Came, Fresh: e.Trusted}
 			p.Lease = lease(i)
 			e.to.assess(&p, e.exchange, &a)
 			done(i, a)

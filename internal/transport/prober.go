@@ -108,6 +108,6 @@ func ping(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("PING").Keys
 // inquire asks the node's server, and notes the reply. Plain: over the client's own connections, even if the node is suspect.
 func (s *Node) inquire(p *Wait, plain bool, questions sending) outcome {
 	came := s.await(p, task{plain: plain, send: questions})
-	came.late = s.believes(p, came.result(0).Error(), came.exchange) != belief.Believed
+	came.late = s.believes(p, came.result(0).Error(), came.Exchange) != belief.Believed
 	return came
 }

@@ -168,9 +168,9 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	a := e.reply
 	a.Came = t.Clock.Now()
 	p.holds = WaitAtMost // the reply comes together with WAIT's
-	x := exchange{sent: a.Sent, came: a.Came, trip: s.RoundTrip(), left: e.left}
+	x := exchange{Exchange: belief.Exchange{Sent: a.Sent, Came: a.Came, Trip: s.RoundTrip(), Left: e.left}}
 	if e.answered != 0 {
-		x.came = e.answered
+		x.Came = e.answered
 	}
 	s.assess(p, x, &a)
 	if a.ReplicaErr != nil || e.acks >= c.Replicas.N {

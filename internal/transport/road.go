@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/belief"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -95,7 +96,7 @@ func (s *Node) carry(r *road, of []*entry) {
 	t, first := s.client, of[0]
 	for _, e := range of {
 		e.end.to.Store(&s.judge)
-		e.exchange = exchange{sent: r.taken, trusted: r.fresh != nil}
+		e.exchange = exchange{Exchange: belief.Exchange{Sent: r.taken, Trusted: r.fresh != nil}}
 		if r.fresh != nil {
 			e.made = r.fresh.Since
 		}
@@ -109,27 +110,27 @@ func (s *Node) carry(r *road, of []*entry) {
 		return
 	}
 	for _, e := range of {
-		e.trip = e.end.to.Load().RoundTrip()
-		if !e.end.firstSent.CompareAndSwap(0, int64(e.sent)) { // it is sent again
-			e.sent = clock.Instant(e.end.firstSent.Load())
+		e.Trip = e.end.to.Load().RoundTrip()
+		if !e.end.firstSent.CompareAndSwap(0, int64(e.Sent)) { // it is sent again
+			e.Sent = clock.Instant(e.end.firstSent.Load())
 		}
 	}
 	results := s.deliver(r, of)
 	if err := results[0].Error(); asks && (!fault.Answered(err) || fault.Elsewhere(err)) {
 		t.resolver.Forget()
 		if fault.Elsewhere(err) && (first.send == nil || first.obtains()) && (!first.obtains() || !first.gone()) {
-			first.trusted = false                        // that connection may be an old one
+			first.Trusted = false                        // that connection may be an old one
 			results = s.deliver(&road{way: t.redis}, of) // the client finds the right node
 		}
 	}
 	// A reply that is late because this process stood still says nothing about the round trip.
 	now, end := t.Clock.Now(), first.end
-	if fault.Answered(results[0].Error()) && end.alarm.Holds == 0 && !r.astray && !end.excuses(first.sent, now) {
-		end.to.Load().belief.Sample(first.sent, now)
+	if fault.Answered(results[0].Error()) && end.alarm.Holds == 0 && !r.astray && !end.excuses(first.Sent, now) {
+		end.to.Load().belief.Sample(first.Sent, now)
 	}
 	left := r.astray || r.suspect && !r.asks && s.left(r.leads, r.asked) // mutant: left server believed
 	for i, e := range of {
-		e.left = left
+		e.Left = left
 		e.answer(results[i])
 	}
 }
@@ -203,15 +204,15 @@ func (s *Node) resolve(r *road, e *entry) (found bool) {
 			e.end.to.Store(&of.judge)
 		}
 		// The time is noted before the node and its connection are looked at, as in queue.take.
-		r.way, r.astray, e.sent, e.trusted = way, owner.Astray, t.Clock.Now(), owner.Trusted
+		r.way, r.astray, e.Sent, e.Trusted = way, owner.Astray, t.Clock.Now(), owner.Trusted
 		var fresh *freshConn
-		none := !owner.Trusted || of.Address != owner.Address || !of.IsSuspect(e.sent)
+		none := !owner.Trusted || of.Address != owner.Address || !of.IsSuspect(e.Sent)
 		if !none {
 			fresh, none = of.fresh.get(func() bool {
 				now := t.resolver.Master(slot)
 				return e.gone() || now.Silent || now.Address != owner.Address
 			})
-			e.sent, e.trusted = t.Clock.Now(), fresh != nil
+			e.Sent, e.Trusted = t.Clock.Now(), fresh != nil
 		}
 		switch {
 		case e.obtains() && of.belief.Barred(): // mutant: obtained when closed, elsewhere
@@ -251,16 +252,17 @@ func (s *Node) await(p *Wait, of task) outcome {
 }
 
 // outcome returns what came of a command: a reply, or the end of its bound.
-func (s *Node) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult) outcome {
+func (s *Node) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult) (o outcome) {
 	if e.end.over() && errors.Is(reply.Error(), fault.NoAnswer) {
 		if !s.queue.leave(e) {
 			*reply = errNotSent
 		}
-		return outcome{exchange: exchange{sent: began, came: s.clock.Now()}, to: &s.judge}
+		o.Sent, o.Came, o.to = began, s.clock.Now(), &s.judge
+		return o
 	}
-	o := outcome{exchange: e.exchange, to: e.end.to.Load(), results: e.results}
-	o.came = s.clock.Now()
-	o.excused = e.end.excuses(o.sent, o.came)
+	o = outcome{exchange: e.exchange, to: e.end.to.Load(), results: e.results}
+	o.Came = s.clock.Now()
+	o.Excused = e.end.excuses(o.Sent, o.Came)
 	return o
 }
 
@@ -293,7 +295,7 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 		a.RedisResult = s.queue.await(e)
 		if !errors.Is(a.Error(), fault.NoAnswer) {
 			again = c.Again(a.RedisResult)
-		} else if again = !end.over() && !e.trusted; again {
+		} else if again = !end.over() && !e.Trusted; again {
 			end.firstSent.Store(0)
 		}
 	}
@@ -302,7 +304,7 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 	if stopped = true; !over {
 		e.forget()
 	}
-	if a.Came, a.Fresh = o.came, o.trusted; fault.Answered(a.Error()) {
+	if a.Came, a.Fresh = o.Came, o.Trusted; fault.Answered(a.Error()) {
 		a.ReadBack = c.ReadBack()
 	}
 	o.to.assess(p, o.exchange, a)

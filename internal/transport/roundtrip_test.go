@@ -253,9 +253,9 @@ func TestAlarm_PauseOfTheProcess(t *testing.T) {
 			require.Equal(t, excused, end.excuses(begun, begun.Add(stood)), stood)
 			s.bounds.stop(end)
 		}
-		x := exchange{sent: way.Clock.Now(), came: way.Clock.Now().Add(time.Second), trip: s.RoundTrip(), excused: true}
+		x := belief.Exchange{Sent: way.Clock.Now(), Came: way.Clock.Now().Add(time.Second), Trip: s.RoundTrip(), Excused: true}
 		require.Equal(t, belief.Late, s.believes(&Wait{}, nil, x))
-		require.False(t, s.IsSuspect(x.came))
+		require.False(t, s.IsSuspect(x.Came))
 		for i := range 3 {
 			sent := clock.Instant(10+10*i) * clock.Instant(time.Second)
 			s.takeIn(&Wait{}, true, &Reply{Sent: sent, Came: sent.Add(time.Second)})

@@ -212,9 +212,9 @@ func TestNode_WaitingForReplicasIsNotLate(t *testing.T) {
 			sent := way.Clock.Now()
 			late := sent.Add(trip.Late(lease) + holds)
 			p := Wait{Lease: lease, holds: holds}
-			intime := exchange{sent: sent, came: late - 1, trip: trip}
+			intime := belief.Exchange{Sent: sent, Came: late - 1, Trip: trip}
 			require.Equal(t, belief.Believed, s.believes(&p, nil, intime), "%v, %v", lease, holds)
-			excused := exchange{sent: sent, came: late, trip: trip, excused: true}
+			excused := belief.Exchange{Sent: sent, Came: late, Trip: trip, Excused: true}
 			require.Equal(t, belief.Late, s.believes(&p, nil, excused), "%v, %v", lease, holds)
 			a := belief.Alarm{Holds: holds}
 			a.Set(&s.belief, sent)
