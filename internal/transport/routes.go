@@ -88,7 +88,6 @@ func (t *Client) NodeAt(address string) *Node {
 // remap replaces the routes by the masters that the nodes name. Slots that are missing keep their nodes: while nodes disagree,
 // what is known of their former master is useful. Suspect nodes are kept, too: the nodes may change back.
 func (t *Client) remap(all topology.Map) {
-	t.suspectFormer(all)
 	for {
 		if old := t.routes.Load(); t.routes.CompareAndSwap(old, t.remapped(old, all)) {
 			return
@@ -96,31 +95,14 @@ func (t *Client) remap(all topology.Map) {
 	}
 }
 
-// suspectFormer makes masters suspect that do not answer, and whose slots others have now. This process may have sent them
-// nothing, and so have noticed nothing. Their successors inherit the suspicion. So commands go to the successors at once, not
+// suspectFormer makes a master suspect that does not answer, and whose slots others have now. This process may have sent it
+// nothing, and so have noticed nothing. Its successors inherit the suspicion. So commands go to the successors at once, not
 // where the client leads: it does not look for successors while its connections are silent.
-func (t *Client) suspectFormer(all topology.Map) {
-	old, now := t.routes.Load(), t.Clock.Now()
-	for n, s := range old.nodes {
-		if !s.IsSuspect(now) && t.resolver.Silent(s.Address) && old.loses(n, all) { // mutant: silent former master believed
-			s.foundSilent(now, now)
-		}
+func (t *Client) suspectFormer(s *Node) {
+	now := t.Clock.Now()
+	if !s.IsSuspect(now) && t.resolver.Silent(s.Address) { // mutant: silent former master believed
+		s.foundSilent(now, now)
 	}
-}
-
-// loses reports whether another master has slots of a node by now.
-func (r *routes) loses(n int, all topology.Map) bool {
-	for _, one := range all {
-		if one.Address == r.nodes[n].Address {
-			continue
-		}
-		for slot := max(one.First, 0); slot <= min(one.Last, protocol.Slots-1); slot++ {
-			if int(r.of[slot]) == n {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // endRoutes returns the Nodes that were made so far. Those that are made from now on are closed at once.
@@ -156,8 +138,13 @@ func (t *Client) remapped(old *routes, all topology.Map) *routes {
 			}
 			nodes = append(nodes, s)
 		}
+		var last *Node // the former master that was met last
 		for slot := max(r.First, 0); slot <= min(r.Last, protocol.Slots-1); slot++ {
-			nodes[n].belief.Succeeds(&nodes[of[slot]].belief)
+			if former := nodes[of[slot]]; former != nodes[n] && former != last {
+				t.suspectFormer(former) // first, since the successor inherits the suspicion
+				nodes[n].belief.Succeeds(&former.belief)
+				last = former
+			}
 			of[slot] = uint16(n) //nolint:gosec // a cluster has no more masters than slots
 		}
 	}

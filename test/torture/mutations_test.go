@@ -358,7 +358,7 @@ var mutations = []mutation{
 	},
 	{
 		"silent former master believed", "a master that does not answer, and has a successor, is not suspect unless something was sent",
-		"old.loses(n, all)", "n < 0",
+		"t.resolver.Silent(s.Address)", "false",
 		"../../internal/transport:TestRoutes_TheSuccessorOfASilentMaster$",
 	},
 	{
