@@ -25,7 +25,7 @@ import (
 // No goroutine reads an idle connection, so only the next command notices that it was closed. Therefore it is used only for
 // ownFor after its last reply; after that it must first answer a question. It is dropped when the node becomes suspect, or any
 // of the node's connections breaks, since it may lead to a deposed master. To notice such a break, one command a second goes
-// over the shared connections; and one of these is asked for its age, see compare.
+// over the shared connections; and one of these is asked for its age, see hasYounger.
 //
 // It is only for plain rueidis clients of one address. A client of Sentinel does not close such a connection when it changes to
 // another master, and a wrapper may want to see each command.
@@ -225,9 +225,9 @@ func (o *ownConns) make() {
 	time.AfterFunc(ownTend, func() { o.tend(w) })
 }
 
-// tend closes the own connection when it is idle or old. It also makes the next obtaining command go over a shared connection;
-// not a release, since others may wait for that. If no obtaining command has come since the last time, the next few commands of
-// any kind go over the shared ones.
+// tend closes the own connection when it is idle or old, or a shared one is younger. It also makes the next obtaining command go
+// over a shared connection; not a release, since others may wait for that. If no obtaining command has come since the last time,
+// the next few commands of any kind go over the shared ones.
 func (o *ownConns) tend(w *ownConn) {
 	if o.conn.Load() != w {
 		return
@@ -242,25 +242,19 @@ func (o *ownConns) tend(w *ownConn) {
 	if o.owed.Swap(true) {
 		o.interrupt()
 	}
-	switch {
-	case old:
-		o.drop()
+	if old || used && o.hasYounger(w) {
+		if o.conn.CompareAndSwap(w, nil) {
+			w.discard()
+		}
 		return
-	case used:
-		go o.compare(w)
 	}
 	time.AfterFunc(ownTend, func() { o.tend(w) })
 }
 
-// compare drops the own connection when a shared one is younger and so may lead to another server: rueidis silently replaces a
-// connection that is closed while nothing is under way.
-func (o *ownConns) compare(w *ownConn) {
+// hasYounger reports whether a shared connection is younger than the own one, and so may lead to another server: rueidis
+// silently replaces a connection that is closed while nothing is under way.
+func (o *ownConns) hasYounger(w *ownConn) bool {
 	info, err := o.describe()
 	age, err2 := ageOf(info)
-	if err != nil || err2 != nil || age+time.Second >= w.made.Until(o.now()) { // ages are in whole seconds
-		return
-	}
-	if o.conn.CompareAndSwap(w, nil) {
-		w.discard()
-	}
+	return err == nil && err2 == nil && age+time.Second < w.made.Until(o.now()) // ages are in whole seconds
 }
