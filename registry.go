@@ -162,7 +162,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r.permits = r.semaphores()
 	r.keepRecord(s.name)
 	q := &r.queues
-	q.Clock, q.Transport, q.Closed = r.transport.Clock, r.transport.Client, r.closed
+	q.Transport, q.Closed = r.transport.Client, r.closed
 	q.Cleaner, q.Lease = r.background.Cleaner, r.lease.Length
 	q.Draining.Begins = r.drain.Init(r.holdersNow)
 	q.Draining.GoesOn = func(ctx context.Context) bool { return !r.turnsAway(tenure.CarriedBy(ctx).Carried) }

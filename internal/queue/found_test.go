@@ -67,7 +67,7 @@ func newLock(t *testing.T) *lock {
 	}
 	format := protocol.NewSpring(protocol.Config{Prefix: "orders", Remove: func() string { return "UNLINK" }})
 	all := &Shared{
-		Clock: way.Clock, Transport: way, Closed: t.Context().Done(), Prefix: "orders", Values: "me:",
+		Transport: way, Closed: t.Context().Done(), Prefix: "orders", Values: "me:",
 		Cleaner: cleaner,
 	}
 	all.Poll = time.Second

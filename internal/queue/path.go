@@ -170,7 +170,6 @@ type Shared struct {
 	Settings
 	Prefix    string
 	Values    string // the prefix of the values of the registry's holds
-	Clock     clock.Clock
 	Transport *transport.Client
 	Waker     *Waker
 	Closed    <-chan struct{}

@@ -59,7 +59,7 @@ func ReleaseAll(ctx context.Context, all []*Ended) {
 func together(all []*Ended) [][]*Ended {
 	shared := all[0].Path.all
 	// Behind a proxy that keeps paths on several servers a script would find some of them.
-	apart := shared.Apart.Seen(shared.Clock.Now())
+	apart := shared.Apart.Seen(shared.Transport.Clock.Now())
 	return several.Scripts(all, shared.Cluster, func(one *Ended) string { return one.Path.Key }, func(one *Ended) bool {
 		return apart || one.Kept > one.At || // AtLeast keeps it
 			one.Hold.Queued || one.Path.Contested() || one.Path.lock.Contended() // somebody may wait for it

@@ -89,7 +89,7 @@ func (all *Shared) cleanUp(left ...cleanup.Removal) {
 // removeOnce sends a removal now, and reports whether it was confirmed.
 func (all *Shared) removeOnce(w transport.Wait, m cleanup.Removal) (gone bool) {
 	w.Lease = m.Lease
-	c := m.Call(all.Clock.Now())
+	c := m.Call(all.Transport.Clock.Now())
 	reply := all.Transport.Do(&w, &c)
 	return reply.Error() == nil && !reply.Late
 }

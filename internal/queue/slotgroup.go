@@ -280,7 +280,7 @@ func (g slotGroup) ask(p *transport.Wait) (r groupReply) {
 		if !r.Late || r.err != nil || r.taken == 0 {
 			return r
 		}
-		if !p.Again(all.Clock) {
+		if !p.Again(all.Transport.Clock) {
 			r.taken, r.err = 0, fault.Late
 			return r
 		}

@@ -87,7 +87,7 @@ func (a *attempt) outwaited(failure error) error {
 		a.failure = failure
 	}
 	why := fault.Ended(a.ctx)
-	if deadline, ok := a.ctx.Deadline(); why == nil && ok && a.path.all.Clock.Now() >= a.path.all.Clock.At(deadline) {
+	if why == nil && a.path.all.isPast(a.ctx) {
 		why = context.DeadlineExceeded // the context does not say so itself
 	}
 	if why == nil {
@@ -130,6 +130,12 @@ func (p *Path) tooFarFor(h *hold.Hold, w *transport.Wait, asked *lease.Term) err
 	}
 }
 
+// isPast reports whether the deadline of a context has passed, even if the context does not say so.
+func (all *Shared) isPast(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && all.Transport.Clock.Now() >= all.Transport.Clock.At(deadline)
+}
+
 // outwait waits for the end of a call that sends nothing, and returns its error. It fails when the registry is closed first.
 func (all *Shared) outwait(ctx context.Context, left time.Duration) error {
 	end := time.NewTimer(left)
@@ -137,7 +143,7 @@ func (all *Shared) outwait(ctx context.Context, left time.Duration) error {
 	select {
 	case <-ctx.Done():
 	case <-end.C:
-		if deadline, ok := ctx.Deadline(); ok && all.Clock.Now() >= all.Clock.At(deadline) {
+		if all.isPast(ctx) {
 			end.Reset(answerGrace)
 			select {
 			case <-ctx.Done(): // its own timer fires a little later

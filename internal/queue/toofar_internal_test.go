@@ -61,7 +61,7 @@ func TestOutwait_AContextThatDoesNotEnd(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			closed := make(chan struct{})
-			all := Shared{Clock: clock.New(), Closed: closed}
+			all := Shared{Transport: &transport.Client{Clock: clock.New()}, Closed: closed}
 			ctx := endless{context.Background(), time.Now()}
 			began, ended := time.Now(), make(chan error, 1)
 			go func() { ended <- all.outwait(ctx, 0) }()
