@@ -25,10 +25,9 @@ var wakeups = map[string]wakeup{"auto": wakeupAuto, "poll": wakeupPoll, "pubsub"
 // publishes reports whether releases are published.
 func (m wakeup) publishes() bool { return m == wakeupAuto || m == wakeupPubSub }
 
-// listen makes the waker of the registry's waiting calls.
+// listen makes what wakes the registry's waiting calls.
 func (r *Registry) listen(m wakeup, log *slog.Logger) {
-	w := queue.NewWaker(r.prefix, strings.TrimSuffix(r.queues.Values, ":"), r.queues.Cluster)
-	r.queues.Waker = w
+	r.queues.Own = r.prefix + "-channel@" + strings.TrimSuffix(r.queues.Values, ":")
 	to := r.transport.Client
 	o := wake.Options{
 		Track:     m == wakeupAuto || m == wakeupTracking,
@@ -49,7 +48,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 		},
 	}
 	if o.Track || o.Subscribe {
-		w.Listening = wake.Listen(r.client, o)
+		r.queues.Listening = wake.Listen(r.client, o)
 	}
 }
 

@@ -144,7 +144,10 @@ func (r *Registry) Close() error {
 				l.half().Cancel(call.Place.(*local.Waiter))
 			}
 		}
-		r.queues.Waker.Close()
+		wait := func() {} // for the end of the listening
+		if l := r.queues.Listening; l != nil {
+			wait = l.Close()
+		}
 		trip := r.transport.Farthest().RoundTrip()
 		limit := time.NewTimer(trip.Plus(background.Grace) + trip.Plus(queue.ReleaseGrace))
 		defer limit.Stop()
@@ -153,7 +156,7 @@ func (r *Registry) Close() error {
 		r.record.Close()
 		ended := make(chan struct{})
 		go func() {
-			r.queues.Waker.Wait()
+			wait()
 			r.background.Wait()
 			r.record.Wait()
 			close(ended)

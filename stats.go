@@ -37,8 +37,8 @@ func (r *Registry) Stats() observe.Stats {
 		server = all[0]
 	}
 	nodes := r.masters(server)
-	if r.queues.Waker.Listening != nil {
-		states, messages, invalidations := r.queues.Waker.Listening.States()
+	if l := r.queues.Listening; l != nil {
+		states, messages, invalidations := l.States()
 		s.Wakeups.Changes = messages + invalidations
 		for _, state := range states {
 			if !r.queues.Cluster { // there is one

@@ -200,6 +200,6 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 	if (others || reply == protocol.Contended) && !p.Format.Many() { // nobody gets permits without a ticket
 		p.Node().Contended(at)
 	}
-	queues := p.mayQueue() && p.all.Waker.Listening != nil && !c.deaf.Load()
+	queues := p.mayQueue() && p.all.Listening != nil && !c.deaf.Load()
 	c.barging.Released(reply, others, queues, at)
 }

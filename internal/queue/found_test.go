@@ -71,7 +71,6 @@ func newLock(t *testing.T) *lock {
 		Cleaner: cleaner,
 	}
 	all.Poll = time.Second
-	all.Waker = NewWaker("orders", "me", false)
 	l.path.Init(all.Kind(hold.Kind{Format: format, Env: env}, ""), "orders:42", l, l, &l.path)
 	return l
 }

@@ -128,7 +128,7 @@ func keepTrying(first *attempt, q *Request) error {
 // begin shows the call to others, and returns how it begins.
 func (a *acquisition) begin(q *Request) state {
 	p := a.path
-	a.listener = p.all.Waker.listener(p)
+	a.listener = p.listener()
 	queues := a.listener != nil && p.mayQueue()
 	if queues && p.Format.Queue(p.Key) == "" {
 		p.noQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")

@@ -171,7 +171,8 @@ type Shared struct {
 	Prefix    string
 	Values    string // the prefix of the values of the registry's holds
 	Transport *transport.Client
-	Waker     *Waker
+	Listening *wake.Listener // nil when calls only poll
+	Own       string         // the channel for grants to this registry, except on a cluster
 	Closed    <-chan struct{}
 	Draining  Draining
 	Cleaner   *cleanup.Cleaner
@@ -274,31 +275,18 @@ func (s *Settings) acknowledging() time.Duration {
 	return clock.Plus(s.Replicas.Timeout, transport.WaitAtMost)
 }
 
-// Waker is the registry's part of the listening on its client: a waiting call listens for changes of its lock's key, and for
-// messages to itself. Package wake listens for all registries on a client.
-type Waker struct {
-	Listening *wake.Listener // nil when calls only poll
-	own       string         // the channel for grants to this registry, unless there are several
-	id        string         // the end of the name of each channel for grants
-	sharded   bool           // there is a channel in the slot of each key
-	Wait      func()         // returns, after Close, when the listening has ended
-}
-
-// NewWaker makes the waker of a registry with this prefix, whose name in channels is id.
-func NewWaker(prefix, id string, sharded bool) *Waker {
-	return &Waker{own: prefix + "-channel@" + id, id: id, sharded: sharded, Wait: func() {}}
-}
-
-// listener returns a new listener for a path, whose key is not watched; nil if there are no wake-ups.
-func (w *Waker) listener(p *Path) *wake.Waiter {
-	if w.Listening == nil {
+// listener returns a new listener for changes of the key, which is not watched yet, and for messages to this registry; nil if
+// there are no wake-ups.
+func (p *Path) listener() *wake.Waiter {
+	all := p.all
+	if all.Listening == nil {
 		return nil
 	}
-	wait := wake.Wait{Key: p.Key, Channel: p.Format.Channel(p.Key), Own: w.own}
-	if w.sharded {
-		wait.Own = ownChannel(p.all.Prefix, p.Key, w.id)
+	w := wake.Wait{Key: p.Key, Channel: p.Format.Channel(p.Key), Own: all.Own}
+	if all.Cluster { // a channel in the slot of each key
+		w.Own = ownChannel(all.Prefix, p.Key, strings.TrimSuffix(all.Values, ":"))
 	}
-	return w.Listening.Waiter(wait)
+	return all.Listening.Waiter(w)
 }
 
 // ownChannel returns the channel on which scripts on a cluster publish messages for a registry about a key. It is in the key's
@@ -309,11 +297,4 @@ func ownChannel(prefix, key, registry string) string {
 		return key + "-channel@" + registry
 	}
 	return prefix + "-channel@{" + protocol.HashTag(key) + "}" + registry
-}
-
-// Close ends the listening, which may take a while, see Wait.
-func (w *Waker) Close() {
-	if w.Listening != nil {
-		w.Wait = w.Listening.Close()
-	}
 }

@@ -9,7 +9,7 @@ import (
 // backOff lets others go first, if it is their turn.
 func (a *acquisition) backOff() state {
 	if c := a.path.anchor.others.Load(); c != nil {
-		if pause, due := c.barging.BackOff(a.path.all.Poll, a.path.all.Waker.Listening != nil); due {
+		if pause, due := c.barging.BackOff(a.path.all.Poll, a.path.all.Listening != nil); due {
 			if _, err := a.pause(min(pause, a.left()), nil, nil); err != nil {
 				return a.ends(err)
 			}
