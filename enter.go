@@ -94,10 +94,10 @@ func (l *Lock) get(ctx context.Context, q *request, queued bool) (asked bool, er
 func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
 	asked := queue.Request{
 		Waiting: waitingOf(q), Terms: l.terms(q), Wait: q.wait,
-		Deadline: deadline, Queued: queued, FailFast: q.failFast,
+		Deadline: deadline, Queued: queued, FailFast: q.failFast, How: observe.HowFree,
 	}
 	err := queue.Obtain(ctx, &l.redis, &asked)
-	q.how, q.wakeups = obtained[asked.How], observe.Wakeups(asked.Woken)
+	q.how, q.wakeups = asked.How, asked.Woken
 	return err
 }
 

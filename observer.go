@@ -7,15 +7,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
-	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/observe"
 )
-
-// obtained maps how Redis gave a hold to how the call got its lock.
-var obtained = [...]observe.How{
-	queue.Free: observe.HowFree, queue.Granted: observe.HowGranted,
-	queue.FoundFree: observe.HowFoundFree, queue.FoundExpired: observe.HowFoundExpired,
-}
 
 // losses maps why a hold was lost to what an observer gets.
 var losses = map[fault.Loss]observe.Loss{

@@ -7,6 +7,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/wake"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // acquisition is a call that has the local half, did not get the hold at its first try, and waits. It is in one state after
@@ -218,20 +219,20 @@ type course struct {
 	served  bool          // another process granted the hold
 	slept   bool          // the call has waited for another owner's hold
 	lapses  clock.Instant // when that hold's lease ends, as last seen; 0: not known
-	wakeups Woken
+	wakeups observe.Wakeups
 }
 
 // how returns how a call got the lock, by a try that was sent at sent.
-func (c *course) how(sent clock.Instant) Outcome {
+func (c *course) how(sent clock.Instant) observe.How {
 	switch {
 	case c.served:
-		return Granted
+		return observe.HowGranted
 	case c.lapses != 0 && c.lapses <= sent:
-		return FoundExpired
+		return observe.HowFoundExpired
 	case c.slept:
-		return FoundFree
+		return observe.HowFoundFree
 	default:
-		return Free
+		return observe.HowFree
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
 	"github.com/lockregistry/lockregistry/internal/wake"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Path is a lock's key in Redis, for the calls that obtain or release it: one at a time, the one that has the local half. The
@@ -136,8 +137,8 @@ type Request struct {
 	FailFast bool          // the call ends when Redis cannot be asked, although its wait is not over
 
 	// How the call got the hold, and what woke it.
-	How   Outcome
-	Woken Woken
+	How   observe.How // the caller sets HowFree, which a first try leaves
+	Woken observe.Wakeups
 }
 
 // patient reports whether the call waits.
@@ -150,20 +151,6 @@ type Waiting struct {
 	Ends  bool           // the call gives up at some time
 	Since clock.Instant  // when the call began to wait; 0: it has not
 }
-
-// Outcome is how a call got a hold.
-type Outcome uint8
-
-// The ways to get a hold.
-const (
-	Free         Outcome = iota // the lock was free
-	Granted                     // another process granted it
-	FoundFree                   // the call waited, and found the lock free
-	FoundExpired                // the call waited until the lease of the previous hold was over
-)
-
-// Woken counts what woke a call.
-type Woken struct{ Messages, Changes, Polls uint64 }
 
 // Shared is what all paths of a registry share.
 type Shared struct {
