@@ -215,10 +215,7 @@ func (d forDetector) Subject(c *deadlock.Call) (path, kind string) {
 // Held iterates over the locks that owners of this process hold, for which calls of other processes wait.
 func (d forDetector) Held() iter.Seq[detector.Held] {
 	return func(yield func(detector.Held) bool) {
-		for l := range d.reg.everyLock() {
-			if l.entry().Pins() <= 0 {
-				continue
-			}
+		for l := range d.reg.locksInUse() {
 			for _, o := range l.half().Owners() {
 				if !yield(detector.Held{Path: l.Path(), Permits: l.redis.Format.Many(), Lock: forGraph{l}, Owner: o}) {
 					return

@@ -112,11 +112,16 @@ func (r *Registry) everyLock() iter.Seq[*Lock] {
 	return r.andSemaphores(r.cache.all(), func(*Lock) bool { return true })
 }
 
-// andSemaphores iterates over some locks, then over the calls and holds that are wanted.
+// locksInUse iterates over the locks that are held or asked for, those of semaphores included.
+func (r *Registry) locksInUse() iter.Seq[*Lock] {
+	return r.andSemaphores(r.cache.all(), func(l *Lock) bool { return l.entry().Pins() > 0 })
+}
+
+// andSemaphores iterates over some locks, then over the calls and holds of semaphores: over those that are wanted.
 func (r *Registry) andSemaphores(first iter.Seq[*Lock], wanted func(*Lock) bool) iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {
 		for l := range first {
-			if !yield(l) {
+			if wanted(l) && !yield(l) {
 				return
 			}
 		}

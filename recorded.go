@@ -46,10 +46,7 @@ func (w *ownRecord) Waits() []presence.Wait { return w.detector.Waits() }
 // Locks returns the locks that the record lists.
 func (w *ownRecord) Locks() (all []presence.Lock) {
 	now := w.reg.now()
-	for l := range w.reg.everyLock() {
-		if l.entry().Pins() <= 0 {
-			continue
-		}
+	for l := range w.reg.locksInUse() {
 		if lock, lasts := w.describe(l, now); lasts {
 			all = append(all, lock)
 		}
@@ -101,23 +98,19 @@ func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, last
 // InUse reports whether the registry holds a lock or a call asks for one, and whether a hold or a wait has lasted a second. A
 // call counts from the beginning: its reply may come when nothing else is asked for any more.
 func (w *ownRecord) InUse(now clock.Instant) (used, lasting bool) {
-	for l := range w.reg.everyLock() {
-		if l.entry().Pins() <= 0 {
-			continue
-		}
+	for l := range w.reg.locksInUse() {
 		if h := l.hold.Load(); h != nil {
-			if _, had, fresh := h.Held(now); fresh {
-				used, lasting = true, had >= presence.Lasting
-			}
+			_, had, fresh := h.Held(now)
+			lasting = fresh && had >= presence.Lasting
 		}
-		if waits, _, since := l.redis.Waits(); waits {
-			used, lasting = true, lasting || since.Until(now) >= presence.Lasting
+		if waits, _, since := l.redis.Waits(); waits && since.Until(now) >= presence.Lasting {
+			lasting = true
 		}
 		if lasting {
 			break
 		}
 	}
-	return used || w.reg.inUse(), lasting
+	return w.reg.inUse(), lasting
 }
 
 // Lasts is called when a call has waited for a while. It looks for cycles with calls of this registry.
