@@ -199,17 +199,9 @@ type request struct {
 
 // caller is who makes a call.
 type caller struct {
-	as     owner.ID       // a Hold, or a run of Once; nobody: the caller that the context names
+	as     owner.ID       // a Hold, or a run of Once; else acquire sets the caller that the context names
 	in     tenure.In      // what the context carries: it is asked once for each call
 	nested *tenure.Tenure // the call has entered another owner's hold; nil: it has not
-}
-
-// owner returns the owner that calls, whatever hold its context carries.
-func (c *caller) owner() owner.ID {
-	if c.as != owner.Nobody {
-		return c.as
-	}
-	return c.in.Caller()
 }
 
 // patient reports whether the call waits.

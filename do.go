@@ -70,7 +70,7 @@ func (l *Lock) undo(ctx context.Context, q *request) error {
 	now := l.reg.cache.current(l)
 	switch t := q.nested; {
 	case t == nil:
-		return now.unlock(ctx, q.owner())
+		return now.unlock(ctx, q.as)
 	case t.Lasts():
 		return now.unlock(ctx, t.Owner)
 	default:

@@ -38,6 +38,9 @@ func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (g
 	if ctx != nil {
 		q.in = tenure.CarriedBy(ctx)
 	}
+	if q.as == owner.Nobody {
+		q.as = q.in.Caller()
+	}
 	began := l.reg.observed()
 	err = fault.Join(bad, l.suits(q), l.check(ctx))
 	asked := false
@@ -148,21 +151,21 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 		}
 	}
 	bound(q)
-	o, until := q.owner(), queue.Limits{Deadline: deadline, FailFast: q.failFast}
+	until := queue.Limits{Deadline: deadline, FailFast: q.failFast}
 	if q.in.Carried != nil {
-		if decided, err := now.enterByContext(ctx, q, o, until); decided {
+		if decided, err := now.enterByContext(ctx, q, until); decided {
 			return in, err
 		}
 	}
 	for {
-		how, queued, err := now.enterLocal(ctx, q, o, deadline)
+		how, queued, err := now.enterLocal(ctx, q, deadline)
 		switch how {
 		case local.Entered: // the pin now belongs to the hold
 			pinned = nil
 			return admission{now, deadline, queued}, nil
 		case local.HandedOff: // likewise
 			pinned, q.how = nil, observe.HowHandedOver
-			if got, err := now.acceptHandoff(o, q); got || err != nil {
+			if got, err := now.acceptHandoff(q); got || err != nil {
 				return in, err
 			}
 			if now, err = l.reg.cache.pin(l); err != nil {
@@ -170,13 +173,13 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 			}
 			pinned = now
 		case local.Reentered, local.Joined: // the hold has a pin already
-			err = now.enterHold(ctx, q, o, how, until)
+			err = now.enterHold(ctx, q, how, until)
 			if how == local.Joined && errors.Is(err, ErrLockLost) {
 				continue // lost before this call had it
 			}
 			return in, err
 		default:
-			return in, now.notAdmitted(how, o, err, q.patient())
+			return in, now.notAdmitted(how, q, err)
 		}
 	}
 }
@@ -194,7 +197,8 @@ func (l *Lock) renewsByDefault() bool { return l.reg.layout.watchdog || l.reads(
 
 // enterByContext decides a call by its context: the call nests in a hold that the context carries, or fails because it would
 // wait for that hold forever.
-func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID, until queue.Limits) (decided bool, err error) {
+func (l *Lock) enterByContext(ctx context.Context, q *request, until queue.Limits) (decided bool, err error) {
+	o := q.as
 	if t := q.in.Deadlock(o, l.shares); t != nil {
 		if o.IsOnce() && t.Owner.IsOnce() { // no deadlock: Once reports that the job runs already
 			return true, fault.Busy
@@ -218,13 +222,11 @@ func (l *Lock) enterByContext(ctx context.Context, q *request, o owner.ID, until
 
 // enterLocal enters the local half, and waits for its turn if it must and may. The error is nil when the call is refused only
 // because another owner has the local half.
-func (l *Lock) enterLocal(
-	ctx context.Context, q *request, o owner.ID, deadline clock.Instant,
-) (how local.Admission, queued bool, err error) {
-	how, w := l.half().Enter(o, q.lease.Length, q.patient(), l.reg.waiters)
+func (l *Lock) enterLocal(ctx context.Context, q *request, deadline clock.Instant) (how local.Admission, queued bool, err error) {
+	how, w := l.half().Enter(q.as, q.lease.Length, q.patient(), l.reg.waiters)
 	if how == local.Refused && l.attend(w != nil) && w == nil {
 		// The owners of a lost hold were evicted. If the call is refused again, another one was quicker.
-		how, w = l.half().Enter(o, q.lease.Length, false, l.reg.waiters)
+		how, w = l.half().Enter(q.as, q.lease.Length, false, l.reg.waiters)
 	}
 	if w == nil {
 		return how, false, nil
@@ -245,17 +247,17 @@ func (l *Lock) enterLocal(
 }
 
 // enterHold renews a hold of this process that the owner of a call has entered.
-func (l *Lock) enterHold(ctx context.Context, q *request, o owner.ID, how local.Admission, until queue.Limits) error {
+func (l *Lock) enterHold(ctx context.Context, q *request, how local.Admission, until queue.Limits) error {
 	if q.how = observe.HowAgain; how == local.Joined {
 		q.how = observe.HowShared
 	}
-	err := l.refresh(ctx, o, *q, how, until)
+	err := l.refresh(ctx, q.as, *q, how, until)
 	switch {
 	case err == nil:
 	case how == local.Reentered:
-		err = l.retreat(o, err)
+		err = l.retreat(q.as, err)
 	default:
-		_ = l.unlock(queue.NoTime, o) // its time may be over, and the others may have left
+		_ = l.unlock(queue.NoTime, q.as) // its time may be over, and the others may have left
 	}
 	return err
 }
@@ -280,30 +282,30 @@ func (l *Lock) forsake(w *local.Waiter, o owner.ID, t *waitEnd) {
 }
 
 // notAdmitted returns the error of a call that did not get the local half. Why says why it stopped waiting, if known.
-func (l *Lock) notAdmitted(how local.Admission, o owner.ID, why error, waits bool) error {
+func (l *Lock) notAdmitted(how local.Admission, q *request, why error) error {
 	switch {
 	case how == local.Upgrade:
 		return fault.Upgrade
 	case how == local.Evicted:
-		return max(l.half().Lost(o), fault.Somehow).Err()
+		return max(l.half().Lost(q.as), fault.Somehow).Err()
 	case why == nil:
 		why = fault.Busy
 	case errors.Is(why, ErrUnavailable): // see FailFast
 		return why
 	}
-	return fault.Explain(why, l.redis.LastFailure(waits))
+	return fault.Explain(why, l.redis.LastFailure(q.patient()))
 }
 
 // acceptHandoff gives a hold that was handed over the terms that its new owner's call asked for. It reports false after an error,
 // or when the hold was lost before the owner had it. Then the owner has left again, and the pin is gone with the hold. The
 // observer is not told of a release, and the call, whose time may be over, does not wait for one.
-func (l *Lock) acceptHandoff(o owner.ID, q *request) (got bool, err error) {
+func (l *Lock) acceptHandoff(q *request) (got bool, err error) {
 	if err = queue.TooShort(q.lease, l.redis.Node()); err == nil {
-		if h := l.heldBy(o); h != nil && l.setTerms(h, q) {
+		if h := l.heldBy(q.as); h != nil && l.setTerms(h, q) {
 			return true, nil
 		}
 	}
-	if last, _ := l.leave(o); last {
+	if last, _ := l.leave(q.as); last {
 		_, _ = l.release(queue.NoTime)
 	}
 	return false, err
@@ -399,7 +401,7 @@ func (l *Lock) awaitTurn(
 	returned := false
 	defer func() {
 		if !returned {
-			l.forsake(w, q.owner(), &t) // mutant: waiter that panicked stays
+			l.forsake(w, q.as, &t) // mutant: waiter that panicked stays
 		}
 	}()
 	how, err = l.takeTurn(ctx, w, q, deadline, &t)
@@ -457,7 +459,7 @@ func (l *Lock) takeTurn(
 
 // waitingOf returns what the graph needs to know of a call.
 func waitingOf(q *request) queue.Waiting {
-	w := queue.Waiting{By: q.owner(), Ends: q.wait > 0, Since: q.blocked}
+	w := queue.Waiting{By: q.as, Ends: q.wait > 0, Since: q.blocked}
 	if q.in.Carried != nil {
 		w.Holds = holds{q.in.Carried}
 	}

@@ -774,7 +774,7 @@ func init() { ranges <- map[any]uint64{} }`,
 	},
 	{
 		"waiter that panicked stays", "a call whose context panics stays in the queue of the local half",
-		"l.forsake(w, q.owner(), &t)", "",
+		"l.forsake(w, q.as, &t)", "",
 		"../faults:TestLock_ContextThatPanicsLeavesNothingTaken$",
 	},
 	{
