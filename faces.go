@@ -108,9 +108,16 @@ func (l *forQueue) Won(h *hold.Hold, since clock.Instant) {
 	}
 }
 
-// Free lets the next goroutine ask Redis. The path calls it, since only the path knows when the key is removed, or surely not
-// this lock's.
-func (l *forQueue) Free() { (*Lock)(l).freeLocal() }
+// Free lets the next goroutine ask Redis, and ends the use of the lock that began with it. The path calls it, since only the path
+// knows when the key is removed, or surely not this lock's.
+func (l *forQueue) Free() {
+	of := (*Lock)(l)
+	if of.writes() {
+		of.pair.wrote.Store(nil) // before the writer is free: the next one stores its own after that
+	}
+	of.half().Free()
+	of.unpin()
+}
 
 // Taken sends away readers that wait only for this reply.
 func (l *forQueue) Taken() { (*Lock)(l).half().Taken() }

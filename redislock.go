@@ -445,16 +445,7 @@ func (l *Lock) lost() fault.Loss {
 func (l *Lock) endLost(h *hold.Hold) {
 	h.End(l.reg.now())
 	l.redis.RemoveLost(h)
-	l.freeLocal()
-}
-
-// freeLocal frees the local half and ends the use of the lock that began with it.
-func (l *Lock) freeLocal() {
-	if l.writes() {
-		l.pair.wrote.Store(nil) // before the writer is free: the next one stores its own after that
-	}
-	l.half().Free()
-	l.unpin()
+	(*forQueue)(l).Free()
 }
 
 // String returns the lock's key, and whether this process holds it, as [Lock.IsHeld] reports.

@@ -30,51 +30,46 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 		return how, err
 	}
 	e.Lost, e.Err = l.redis.Release(ctx, e.Ending)
-	return l.ended(&e)
+	owned, _, _ := e.Hold.Held(e.At)
+	return l.ended(&e, owned)
 }
 
 // endHold ends the hold of the lock, or hands it on. It returns the hold that is to be released in Redis, if there is one.
-func (l *Lock) endHold() (removing, observe.End, error) {
+func (l *Lock) endHold() (queue.Ended, observe.End, error) {
 	reg := l.reg
 	h := l.hold.Load()
-	e := queue.Ending{Hold: h, Due: reg.handoff == 0}
+	e := queue.Ended{Path: &l.redis, Ending: queue.Ending{Hold: h, Due: reg.handoff == 0}}
 	if reg.handoff > 0 && h.Watched() { // another goroutine waits, or did
 		var can bool
 		var running time.Duration
 		if can, e.Due, running = h.HandOff(reg.handoff); can && l.half().HandOff(running) {
 			reg.reports.handoffs.Add(1)
 			l.unpin() // the next owner brings its own
-			return removing{}, observe.EndHandedOver, nil
+			return queue.Ended{}, observe.EndHandedOver, nil
 		}
 	}
 	e.At = reg.now()
 	e.Kept = l.redis.NoteKept(h)
 	l.hold.Store(nil)
-	owned, _, _ := h.Held(e.At)
 	sound, noticed := h.End(e.At)
 	if noticed {
+		owned, _, _ := h.Held(e.At)
 		l.tellLost(owned, fault.LeaseOver)
 	}
 	if !sound {
 		l.endLost(h)
-		return removing{}, observe.EndLost, h.Err()
+		return queue.Ended{}, observe.EndLost, h.Err()
 	}
-	return removing{queue.Ended{Path: &l.redis, Ending: e}, owned}, 0, nil
+	return e, 0, nil
 }
 
-// removing is a hold that has ended in this process, and is to be released in Redis.
-type removing struct {
-	queue.Ended
-	owned time.Duration
-}
-
-// ended tells what became of a hold's release in Redis.
-func (l *Lock) ended(e *removing) (observe.End, error) {
+// ended tells what became of the release in Redis of a hold that its owner had for so long.
+func (l *Lock) ended(e *queue.Ended, owned time.Duration) (observe.End, error) {
 	switch {
 	case e.Err != nil:
 		return observe.EndUnknown, e.Err
 	case e.Lost != fault.NotLost:
-		l.tellLost(e.owned, e.Lost)
+		l.tellLost(owned, e.Lost)
 		l.reg.record.MayBeGone()
 		return observe.EndLost, e.Lost.Err()
 	case e.Kept > e.At:
@@ -93,10 +88,11 @@ type releasing struct {
 
 // leaving is a hold that is being released.
 type leaving struct {
-	i    int // the index of its error
-	lock *Lock
-	removing
-	how observe.End // unless it is to be released in Redis
+	queue.Ended
+	i     int // the index of its error
+	lock  *Lock
+	owned time.Duration
+	how   observe.End // unless it is to be released in Redis
 }
 
 // add ends a hold in this process.
@@ -117,10 +113,9 @@ func (r *releasing) leave(i int, h *Hold, before int32) {
 		r.errs[i] = l.fail("release", err)
 		return
 	}
-	owned, _, _ := l.hold.Load().Held(l.reg.now())
 	one := leaving{i: i, lock: l}
-	one.removing, one.how, one.Err = l.endHold()
-	one.owned = owned
+	one.owned, _, _ = l.hold.Load().Held(l.reg.now())
+	one.Ended, one.how, one.Err = l.endHold()
 	r.these = append(r.these, one)
 }
 
@@ -141,7 +136,7 @@ func (r *releasing) told() error {
 		one := &r.these[i]
 		how, err := one.how, one.Err
 		if one.Hold != nil {
-			how, err = one.lock.ended(&one.removing)
+			how, err = one.lock.ended(&one.Ended, one.owned)
 		}
 		one.lock.tellOfRelease(r.ctx, one.owned, how, err)
 		r.errs[one.i] = one.lock.fail("release", err)
