@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/cache"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/detector"
@@ -28,7 +27,6 @@ import (
 //
 //	forHold      hold.Above        its holds tell of their end, and ask who has them
 //	forQueue     queue.Lock        its path in Redis gives it a hold, and frees the local half
-//	forCache     cache.Kept        the cache names it, and counts its users
 //	forGraph     deadlock.Lock     the graph of waiting calls asks whom a call waits for
 //	forDetector  detector.Registry the detector asks which locks are held here, and tells of cycles across processes
 
@@ -134,17 +132,6 @@ func (l *forQueue) Block(ctx context.Context, call *deadlock.Call, w queue.Waiti
 	_ = waiting.Enter(call) // it cannot close a cycle within the process
 }
 func (l *forQueue) EndWait(call *deadlock.Call) { (*Lock)(l).endWait(call) }
-
-// forCache is a lock in the cache: a plain lock, or the writer of a pair, which stands for both sides, since they are cached
-// together.
-type forCache Lock
-
-// Entry has the pins: a lock that is in use stays in the cache.
-func (a *forCache) Entry() *cache.Entry { return (*Lock)(a).entry() }
-
-// Name differs for the plain lock and the read-write lock of a path: they are two entries, although both use the same key in
-// Redis.
-func (a *forCache) Name() cache.Name { return cache.Name{Text: (*Lock)(a).Path(), Of: a.pair != nil} }
 
 // forGraph is a lock as seen by the graph of waiting calls, whose mutex may be held.
 type forGraph struct{ lock *Lock }

@@ -9,7 +9,15 @@ import (
 
 // lockCache keeps the locks of a registry by path. Two locks of one path must never be in use at once: they would share the
 // registry's identity in Redis but not the local half. So each call pins its lock.
-type lockCache struct{ cache.Cache[*forCache] }
+type lockCache struct{ cache.Cache[*Lock] }
+
+// init prepares an empty cache. The plain lock and the read-write lock of a path are two entries, although both use the same
+// key in Redis. The two sides of a read-write lock are one entry, of the writer.
+func (c *lockCache) init(capacity int) {
+	c.Entry = (*Lock).entry
+	c.Name = func(l *Lock) cache.Name { return cache.Name{Text: l.Path(), Of: l.pair != nil} }
+	c.Resize(capacity)
+}
 
 // shares reports whether a hold is on the path of l, by either side of it.
 func (l *Lock) shares(h *hold.Hold) bool { return lockAbove(h).anchor() == l.anchor() }
@@ -24,48 +32,42 @@ func (l *Lock) side(anchor *Lock) *Lock {
 
 // pin begins a use of l, and returns the lock to use: l itself, or the lock that has replaced it in the cache.
 func (c *lockCache) pin(l *Lock) (*Lock, error) {
-	a := l.anchor()
-	if a.entry().Pin() {
+	if l.entry().Pin() {
 		return l, nil
 	}
-	now, err := c.Readmit((*forCache)(a))
+	now, err := c.Readmit(l.anchor())
 	if err != nil {
 		return nil, err
 	}
-	return l.side((*Lock)(now)), nil
+	return l.side(now), nil
 }
 
 // unpin ends a use of l.
 func (l *Lock) unpin() {
-	switch a := l.anchor(); {
-	case !a.entry().Unpin():
-	case a.redis.Format.Many():
-		a.reg.permits.Leave(a)
+	switch {
+	case !l.entry().Unpin():
+	case l.redis.Format.Many():
+		l.reg.permits.Leave(l)
 	default:
-		a.reg.cache.Unpark((*forCache)(a))
+		l.reg.cache.Unpark(l.anchor())
 	}
 }
 
 // current returns the lock that a call for l uses: l itself, or the lock that has replaced it in the cache.
 func (c *lockCache) current(l *Lock) *Lock {
-	a := l.anchor()
-	if a.entry().Pins() >= 0 {
+	if l.entry().Pins() >= 0 {
 		return l
 	}
-	if now, ok := c.Find((*forCache)(a).Name()); ok {
-		return l.side((*Lock)(now))
+	if now, ok := c.Find(c.Name(l)); ok {
+		return l.side(now)
 	}
 	return l
 }
 
-func (c *lockCache) find(path string) (*Lock, bool) {
-	a, ok := c.Find(cache.Name{Text: path})
-	return (*Lock)(a), ok
-}
+func (c *lockCache) find(path string) (*Lock, bool) { return c.Find(cache.Name{Text: path}) }
 
 func (c *lockCache) findReadWrite(path string) (*Lock, bool) {
-	a, ok := c.Find(cache.Name{Text: path, Of: true})
-	return (*Lock)(a), ok
+	return c.Find(cache.Name{Text: path, Of: true})
 }
 
 // of iterates over the locks of a path: the plain one first, since most locks are plain, and the writer before the reader, since
@@ -90,17 +92,13 @@ func (c *lockCache) of(path string) iter.Seq[*Lock] {
 // all iterates over the cached locks, both sides of each pair.
 func (c *lockCache) all() iter.Seq[*Lock] {
 	return func(yield func(*Lock) bool) {
-		for a := range c.All() {
-			l := (*Lock)(a)
+		for l := range c.All() {
 			if !yield(l) || l.pair != nil && !yield(&l.pair.reader) {
 				return
 			}
 		}
 	}
 }
-
-// put adds a lock, see [cache.Cache.Put].
-func (c *lockCache) put(l *Lock) *Lock { return (*Lock)(c.Put((*forCache)(l))) }
 
 // locksOf iterates over the locks of a path, then over the calls and holds of its semaphore.
 func (r *Registry) locksOf(path string) iter.Seq[*Lock] {

@@ -24,7 +24,7 @@ import (
 // newCached makes a registry for its cache. There is no Redis, since the cache never talks to it.
 func newCached(capacity int) *Registry {
 	r := &Registry{transport: &onClient{Client: &transport.Client{Clock: clock.New()}}}
-	r.cache.Resize(capacity)
+	r.cache.init(capacity)
 	r.prefix = "orders"
 	r.plain = new(queue.Shared).Kind(hold.Kind{Format: protocol.NewSpring(protocol.Config{})}, "")
 	return r

@@ -140,7 +140,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	if s.expiry == nil { // see ReadWriteLock
 		r.readers = lease.NewTerm(redissonLayout.lease)
 	}
-	r.cache.Resize(defaultCapacity)
+	r.cache.init(defaultCapacity)
 	r.prefix, r.clientID = prefix, uuid.NewString()
 	r.queues.Prefix, r.queues.Values = prefix, r.clientID+":"
 	if s.clientID != nil { // the UUID stays: two processes with one id must not mistake each other's holds for their own
@@ -215,7 +215,7 @@ func (l *Lock) begin(r *Registry, k *queue.Kind, key string, anchor *Lock) {
 func (r *Registry) Obtain(path string) *Lock {
 	l, ok := r.cache.find(path)
 	if !ok {
-		return r.cache.put(r.newLock(path))
+		return r.cache.Put(r.newLock(path))
 	}
 	r.cache.Touch(l.entry())
 	return l
@@ -230,7 +230,7 @@ func (r *Registry) Obtain(path string) *Lock {
 func (r *Registry) ReadWrite(path string) *ReadWriteLock {
 	l, ok := r.cache.findReadWrite(path)
 	if !ok {
-		return r.cache.put(&r.newReadWrite(path).writer).pair
+		return r.cache.Put(&r.newReadWrite(path).writer).pair
 	}
 	r.cache.Touch(l.entry())
 	return l.pair

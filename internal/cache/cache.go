@@ -51,14 +51,11 @@ func (e *Entry) Pins() int32 { return e.pins.Load() }
 // Use sets when the item was last used, for [Cache.DropUnused].
 func (e *Entry) Use(at clock.Instant) { e.usedAt.Store(int64(at)) }
 
-// Kept is a pointer to an item.
-type Kept interface {
-	Entry() *Entry
-	Name() Name
-}
+// Cache keeps items, by pointers to them. It begins with no room, see [Cache.Resize].
+type Cache[K any] struct {
+	Entry func(K) *Entry // of an item
+	Name  func(K) Name   // likewise; always the same
 
-// Cache keeps items. It begins with no room, see [Cache.Resize].
-type Cache[K Kept] struct {
 	items index[K]      // read without the mutex
 	turn  atomic.Uint64 // the most recent turn of an entry
 
@@ -98,13 +95,13 @@ func (c *Cache[K]) Touch(e *Entry) {
 func (c *Cache[K]) Put(k K) K {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found, ok := c.Find(k.Name()); ok {
+	if found, ok := c.Find(c.Name(k)); ok {
 		return found
 	}
 	if c.makeRoom() {
 		c.insert(k)
 	} else {
-		k.Entry().pins.Store(dropped)
+		c.Entry(k).pins.Store(dropped)
 	}
 	return k
 }
@@ -113,8 +110,8 @@ func (c *Cache[K]) Put(k K) K {
 func (c *Cache[K]) Readmit(k K) (K, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found, ok := c.Find(k.Name()); ok {
-		found.Entry().pins.Add(1) // it cannot be dropped now, since that takes the mutex
+	if found, ok := c.Find(c.Name(k)); ok {
+		c.Entry(found).pins.Add(1) // it cannot be dropped now, since that takes the mutex
 		return found, nil
 	}
 	if !c.makeRoom() {
@@ -122,14 +119,14 @@ func (c *Cache[K]) Readmit(k K) (K, error) {
 		return none, fault.Capacity
 	}
 	c.insert(k)
-	k.Entry().pins.Add(1 - dropped)
+	c.Entry(k).pins.Add(1 - dropped)
 	return k, nil
 }
 
 func (c *Cache[K]) insert(k K) {
-	k.Entry().turn.Store(c.turn.Add(1))
-	c.items.add(k)
-	c.queue.add(queued[K]{k.Entry().turn.Load(), k})
+	c.Entry(k).turn.Store(c.turn.Add(1))
+	c.items.add(c.Name(k), k)
+	c.queue.add(queued[K]{c.Entry(k).turn.Load(), k})
 	c.size++
 }
 
@@ -169,7 +166,7 @@ func (c *Cache[K]) dropFirst() bool {
 		return false
 	}
 	first := heap.Pop(from).(queued[K])
-	switch turn := first.kept.Entry().turn.Load(); {
+	switch turn := c.Entry(first.kept).turn.Load(); {
 	case turn != first.turn:
 		c.queue.add(queued[K]{turn, first.kept})
 	case !c.drop(first.kept):
@@ -182,8 +179,8 @@ func (c *Cache[K]) dropFirst() bool {
 // that parks and the one that ends the last use each set their mark first, then look for the other's: so one of them sees it.
 // The caller holds the mutex.
 func (c *Cache[K]) park(k K) {
-	k.Entry().parked.Store(true)
-	if k.Entry().pins.Load() == 0 {
+	c.Entry(k).parked.Store(true)
+	if c.Entry(k).pins.Load() == 0 {
 		c.unpark(k)
 	}
 }
@@ -196,17 +193,17 @@ func (c *Cache[K]) Unpark(k K) {
 }
 
 func (c *Cache[K]) unpark(k K) {
-	if k.Entry().parked.CompareAndSwap(true, false) {
-		c.queue.add(queued[K]{k.Entry().turn.Load(), k})
+	if c.Entry(k).parked.CompareAndSwap(true, false) {
+		c.queue.add(queued[K]{c.Entry(k).turn.Load(), k})
 	}
 }
 
 // drop removes an item that is not in use from items, but not from the queue. The caller holds the mutex.
 func (c *Cache[K]) drop(k K) bool {
-	if !k.Entry().pins.CompareAndSwap(0, dropped) {
+	if !c.Entry(k).pins.CompareAndSwap(0, dropped) {
 		return false
 	}
-	c.items.remove(k.Name())
+	c.items.remove(c.Name(k))
 	c.size--
 	return true
 }
@@ -249,7 +246,7 @@ func (c *Cache[K]) DropUnused(before clock.Instant) (count int) {
 	c.rest, c.queue = c.queue, kept
 	for step := 1; len(c.rest) > 0; step++ {
 		last := c.rest.takeLast()
-		if clock.Instant(last.kept.Entry().usedAt.Load()) > before || !c.drop(last.kept) {
+		if clock.Instant(c.Entry(last.kept).usedAt.Load()) > before || !c.drop(last.kept) {
 			c.queue.add(last)
 		} else {
 			count++
@@ -271,13 +268,13 @@ func (c *Cache[K]) Len() int {
 }
 
 // queued is an element of the queue, with the turn that it had when it was put in.
-type queued[K Kept] struct {
+type queued[K any] struct {
 	turn uint64
 	kept K
 }
 
 // turns is a heap by turn, for container/heap.
-type turns[K Kept] []queued[K]
+type turns[K any] []queued[K]
 
 func (q turns[K]) Len() int           { return len(q) }
 func (q turns[K]) Less(i, j int) bool { return q[i].turn < q[j].turn }
@@ -315,7 +312,7 @@ type Name struct {
 
 // index finds items by name. It is a map in parts, each with a mutex of its own: so calls for different names rarely meet, and
 // none waits for long while a part grows. A sync.Map does without mutexes, but takes 70 bytes more for each item.
-type index[K Kept] struct {
+type index[K any] struct {
 	once  sync.Once
 	seed  maphash.Seed
 	parts [parts]part[K]
@@ -324,7 +321,7 @@ type index[K Kept] struct {
 // parts is the number of parts of an index. It is small, because a process may have hundreds of registries, most of them empty.
 const parts = 32
 
-type part[K Kept] struct {
+type part[K any] struct {
 	mu    sync.RWMutex
 	items map[Name]K
 	most  int // how many items there were since the map was made
@@ -346,8 +343,7 @@ func (x *index[K]) find(name Name) (found K, ok bool) {
 	return found, ok
 }
 
-func (x *index[K]) add(k K) {
-	name := k.Name()
+func (x *index[K]) add(name Name, k K) {
 	p := x.part(name)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,9 +23,6 @@ type item struct {
 	name string
 }
 
-func (i *item) Entry() *Entry { return &i.own }
-func (i *item) Name() Name    { return named(i.name) }
-
 func named(text string) Name { return Name{Text: text} }
 
 // store uses a cache as a registry does.
@@ -33,6 +30,7 @@ type store struct{ Cache[*item] }
 
 func newStore(capacity int) *store {
 	s := &store{}
+	s.Entry, s.Name = func(i *item) *Entry { return &i.own }, func(i *item) Name { return named(i.name) }
 	s.Resize(capacity)
 	return s
 }
@@ -77,7 +75,7 @@ func sound(t *testing.T, c *Cache[*item]) {
 	stored := map[*item]bool{}
 	for l := range c.items.all() {
 		stored[l] = true
-		found, _ := c.items.find(l.Name())
+		found, _ := c.items.find(named(l.name))
 		require.Same(t, l, found)
 		require.GreaterOrEqual(t, l.own.pins.Load(), int32(0))
 	}
