@@ -12,16 +12,12 @@ import (
 
 // activeWait is the part of an acquisition that other goroutines see.
 type activeWait struct {
-	lastFailure
-	mail       *mailbox      // for messages about its ticket; nil: it waits in no queue
-	leads      bool          // for a leader
-	waitsSince clock.Instant // when it began to wait for the lock; 0: it waits only for a reply
-	queued     atomic.Bool   // it has a ticket
+	lastFailure atomic.Pointer[failure] // why the last try has failed, for calls that wait for the path or try once; nil: it has not
+	mail        *mailbox                // for messages about its ticket; nil: it waits in no queue
+	leads       bool                    // for a leader
+	waitsSince  clock.Instant           // when it began to wait for the lock; 0: it waits only for a reply
+	queued      atomic.Bool             // it has a ticket
 }
-
-// lastFailure is why the last try of the goroutine that asks Redis for a path has failed; nil if that try has not. Other calls of
-// the process, which wait for the path or try once, read it.
-type lastFailure struct{ atomic.Pointer[failure] }
 
 // failure says why Redis cannot be asked. Since is set while a first try or a removal is only unanswered, and not yet failed:
 // it is when that command was sent.
@@ -36,13 +32,13 @@ type silence Path
 
 func (s *silence) Unanswered(since clock.Instant) {
 	noted := &activeWait{}
-	noted.Store(&failure{since: since})
+	noted.lastFailure.Store(&failure{since: since})
 	s.active.CompareAndSwap(nil, noted)
 }
 
 func (s *silence) Answered(since clock.Instant) {
 	if noted := s.active.Load(); noted != nil {
-		if f := noted.Load(); f != nil && *f == (failure{since: since}) {
+		if f := noted.lastFailure.Load(); f != nil && *f == (failure{since: since}) {
 			s.active.CompareAndSwap(noted, nil)
 		}
 	}
@@ -55,24 +51,25 @@ func (p *Path) Unavailable(why error, asked clock.Instant) (settled func()) {
 	if errors.Is(why, fault.NoAnswer) || errors.Is(why, fault.NotSent) {
 		f.since = asked
 	}
-	noted.Store(&f)
+	noted.lastFailure.Store(&f)
 	p.whole().active.CompareAndSwap(nil, noted)
 	return func() { p.whole().active.CompareAndSwap(noted, nil) }
 }
 
-func (t *lastFailure) note(why error) {
+// note notes why a try has failed; nil: it has not.
+func (w *activeWait) note(why error) {
 	if why != nil { // nil, which is usual, needs no allocation
-		t.Store(&failure{why: why})
-	} else if t.Load() != nil {
-		t.Store(nil)
+		w.lastFailure.Store(&failure{why: why})
+	} else if w.lastFailure.Load() != nil {
+		w.lastFailure.Store(nil)
 	}
 }
 
 // failing returns why Redis cannot be asked now whether the lock is free: the last try of the goroutine that asks has failed, or
 // the server, which was asked at asked, is silent. It returns nil if Redis can be asked.
 func (p *Path) failing(asked clock.Instant) error {
-	if t := p.whole().active.Load(); t != nil {
-		if f := t.Load(); f != nil && f.why != nil && (f.since == 0 || p.Node().IsLate(f.since)) {
+	if w := p.whole().active.Load(); w != nil {
+		if f := w.lastFailure.Load(); f != nil && f.why != nil && (f.since == 0 || p.Node().IsLate(f.since)) {
 			return f.why
 		}
 	}
@@ -125,11 +122,11 @@ func (p *Path) LastFailure(waits bool) error {
 	if p.lock.Hold() != nil {
 		return nil
 	}
-	t := p.active.Load()
-	if t == nil {
+	w := p.active.Load()
+	if w == nil {
 		return nil
 	}
-	f := t.Load()
+	f := w.lastFailure.Load()
 	overdue := p.Node().Overdue
 	if !waits {
 		overdue = p.Node().IsLate

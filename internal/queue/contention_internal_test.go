@@ -39,12 +39,12 @@ func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
 }
 
 func TestNoFailureTakesNoMemory(t *testing.T) {
-	var last lastFailure
+	var last activeWait
 	require.Zero(t, testing.AllocsPerRun(100, func() { last.note(nil) }))
 	last.note(fault.NoAnswer)
-	require.ErrorIs(t, last.Load().why, fault.NoAnswer)
+	require.ErrorIs(t, last.lastFailure.Load().why, fault.NoAnswer)
 	last.note(nil)
-	require.Nil(t, last.Load())
+	require.Nil(t, last.lastFailure.Load())
 }
 
 // A release says that no process tries without a ticket only if the server was asked at most 1.5 s before the hold was granted,
