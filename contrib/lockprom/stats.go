@@ -130,11 +130,10 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 }
 
 func (c *Collector) events() []prometheus.Collector {
-	all := []prometheus.Collector{c.acquire, c.local, c.hold, c.wakeups, c.outages}
-	for _, e := range [...]event{c.losses, c.unavailable, c.deadlocks} {
-		all = append(all, e.count, e.last)
+	return []prometheus.Collector{
+		c.acquire, c.local, c.hold, c.wakeups, c.outages,
+		c.losses.count, c.losses.last, c.unavailable.count, c.unavailable.last, c.deadlocks.count, c.deadlocks.last,
 	}
-	return all
 }
 
 // now asks the registries for their figures, without the mutex. One that is stopped meanwhile does not count any more.

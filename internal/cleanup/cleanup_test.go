@@ -104,7 +104,7 @@ func serve(t *testing.T, test func(t *testing.T, s *server)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{clock: clock.New()}
 		s.Cleaner = New(s.clock, func(due clock.Instant) { s.s.Soon(due) }, s.send)
-		s.s = scheduler.New(s.clock, s.Cleaner.Turn)
+		s.s = scheduler.New(s.clock, s.Turn)
 		defer s.Wait()
 		defer s.s.Wait()
 		defer s.Close()

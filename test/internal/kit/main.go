@@ -49,7 +49,10 @@ type stopsShared struct{ *testing.M }
 func (m stopsShared) Run() int {
 	code := m.M.Run()
 	// After a late answer in the last test, goroutines may end a second later: goleak waits for less than that.
-	for end := time.Now().Add(5 * time.Second); goleak.Find(rueidisOutlives...) != nil && time.Now().Before(end); {
+	for began := time.Now(); time.Since(began) < 5*time.Second; {
+		if goleak.Find(rueidisOutlives...) == nil {
+			break
+		}
 	}
 	if err := shared.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
