@@ -28,7 +28,8 @@
 //     lockregistry.prefix
 //   - lockregistry.hold.loss.timestamp, lockregistry.unavailable.timestamp, lockregistry.deadlock.timestamp, gauges: when the
 //     counters with the same attributes last rose, in seconds of Unix time. Alerts use them: a counter that begins with its first
-//     event shows no increase, and one that a failed scrape interrupts seems to begin anew
+//     event shows no increase, and one that a failed scrape interrupts seems to begin anew. Releases leave the second one as it
+//     is: often only their answer was late
 //
 // [ReportStats] adds gauges of holds and waiting calls.
 //
@@ -323,7 +324,11 @@ func (r *reporter) acquired(ctx context.Context, a observe.Acquired) {
 	o := r.of(f)
 	took := a.Here + a.Redis
 	r.acquire.Record(ctx, took.Seconds(), o.record...)
-	r.couldAsk(ctx, about, a.Err)
+	if errors.Is(a.Err, fault.Unavailable) {
+		f := about
+		f.why = fault.Reason(a.Err)
+		r.unavailable.happened(ctx, r.of(f))
+	}
 	if !a.Waited() {
 		return
 	}
@@ -356,14 +361,10 @@ func (r *reporter) released(ctx context.Context, e observe.Released) {
 	f := r.about(e.Subject)
 	f.end, f.err = e.How.String(), fault.Kind(e.Err)
 	r.hold.Record(ctx, e.Held.Seconds(), r.of(f).record...)
-	r.couldAsk(ctx, r.about(e.Subject), e.Err)
-}
-
-// couldAsk counts an error which says that Redis could not be asked.
-func (r *reporter) couldAsk(ctx context.Context, f facts, err error) {
-	if errors.Is(err, fault.Unavailable) {
-		f.why = fault.Reason(err)
-		r.unavailable.happened(ctx, r.of(f))
+	if errors.Is(e.Err, fault.Unavailable) { // often its answer was only late: nobody is called for that
+		f := r.about(e.Subject)
+		f.why = fault.Reason(e.Err)
+		r.unavailable.count.Add(ctx, 1, r.of(f).add...)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestNames(t *testing.T) {
 		Subject: subject, Op: "lock", Here: 1, Err: context.Canceled, Wakeups: observe.Wakeups{Messages: 1, Changes: 1, Polls: 1},
 	})
 	o.Released(t.Context(), observe.Released{Subject: subject, Err: lockregistry.ErrLockLost})
-	o.Released(t.Context(), observe.Released{Subject: subject, Err: lockregistry.ErrUnavailable})
+	o.Acquired(t.Context(), observe.Acquired{Subject: subject, Op: "lock", Err: lockregistry.ErrUnavailable})
 	o.Lost(observe.Lost{Subject: subject})
 	o.Renewing(observe.Renewing{Err: errors.New("some")})
 	o.Deadlocked(observe.Deadlock{})

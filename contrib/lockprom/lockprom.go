@@ -30,7 +30,8 @@
 //   - lockregistry_deadlocks_total: cycles of calls that wait for each other, without lockregistry_kind and lockregistry_prefix
 //   - lockregistry_hold_loss_timestamp_seconds, lockregistry_unavailable_timestamp_seconds,
 //     lockregistry_deadlock_timestamp_seconds: when the counters with the same labels last rose, in Unix time. Alerts use them: a
-//     counter that begins with its first event shows no increase, and one that a failed scrape interrupts seems to begin anew
+//     counter that begins with its first event shows no increase, and one that a failed scrape interrupts seems to begin anew.
+//     Releases leave the second one as it is: often only their answer was late
 //
 // The metrics of [Collector.Watch] have only the label lockregistry_prefix:
 //
@@ -191,7 +192,9 @@ func (c *Collector) acquired(_ context.Context, a observe.Acquired) {
 	var buffer [mostLabels]string
 	took := a.Here + a.Redis
 	c.acquire.WithLabelValues(c.about(buffer[:0], a.Subject, a.Op, a.How.String(), fault.Kind(a.Err))...).Observe(took.Seconds())
-	c.couldAsk(a.Subject, a.Err)
+	if errors.Is(a.Err, fault.Unavailable) {
+		c.unavailable.happened(c.about(nil, a.Subject, fault.Reason(a.Err))...)
+	}
 	if a.Here > 0 {
 		c.local.WithLabelValues(c.about(buffer[:0], a.Subject, a.Op)...).Observe(a.Here.Seconds())
 	}
@@ -208,13 +211,8 @@ func (c *Collector) acquired(_ context.Context, a observe.Acquired) {
 func (c *Collector) released(_ context.Context, r observe.Released) {
 	var buffer [mostLabels]string
 	c.hold.WithLabelValues(c.about(buffer[:0], r.Subject, r.How.String(), fault.Kind(r.Err))...).Observe(r.Held.Seconds())
-	c.couldAsk(r.Subject, r.Err)
-}
-
-// couldAsk counts an error which says that Redis could not be asked.
-func (c *Collector) couldAsk(s observe.Subject, err error) {
-	if errors.Is(err, fault.Unavailable) {
-		c.unavailable.happened(c.about(nil, s, fault.Reason(err))...)
+	if errors.Is(r.Err, fault.Unavailable) { // often its answer was only late: nobody is called for that
+		c.unavailable.count.WithLabelValues(c.about(nil, r.Subject, fault.Reason(r.Err))...).Inc()
 	}
 }
 

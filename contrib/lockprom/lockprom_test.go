@@ -145,6 +145,22 @@ func TestLosses(t *testing.T) {
 	})
 }
 
+// A release whose answer was late is counted, and no reason to call somebody.
+func TestUnavailable(t *testing.T) {
+	const count, last = "lockregistry_unavailable_total", "lockregistry_unavailable_timestamp_seconds"
+	synctest.Test(t, func(t *testing.T) {
+		m := lockprom.New()
+		c := collect(t, m)
+		o, subject := m.Observer(), observe.Subject{Path: "42", Key: "orders:42", Kind: observe.KindLock}
+		o.Released(t.Context(), observe.Released{Subject: subject, Err: lockregistry.ErrUnavailable})
+		require.InDelta(t, 1, c.value(count), 0)
+		require.Empty(t, c.of(last))
+		o.Acquired(t.Context(), observe.Acquired{Subject: subject, Op: "lock", Err: lockregistry.ErrUnavailable})
+		require.InDelta(t, 2, c.value(count), 0)
+		require.InDelta(t, float64(time.Now().Unix()), c.value(last), 0.001)
+	})
+}
+
 func TestWatch(t *testing.T) {
 	world(t, func(c collected, m *lockprom.Collector, locks *locktest.Registry) {
 		require.Empty(c, c.of("lockregistry_holds"))
@@ -219,7 +235,7 @@ func TestNames(t *testing.T) {
 		Subject: subject, Op: "lock", Here: 1, Err: context.Canceled, Wakeups: observe.Wakeups{Messages: 1, Changes: 1, Polls: 1},
 	})
 	o.Released(t.Context(), observe.Released{Subject: subject, Err: lockregistry.ErrLockLost})
-	o.Released(t.Context(), observe.Released{Subject: subject, Err: lockregistry.ErrUnavailable})
+	o.Acquired(t.Context(), observe.Acquired{Subject: subject, Op: "lock", Err: lockregistry.ErrUnavailable})
 	o.Lost(observe.Lost{Subject: subject})
 	o.Renewing(observe.Renewing{Err: errors.New("some")})
 	o.Renewing(observe.Renewing{})
