@@ -155,13 +155,12 @@ func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error 
 
 // Removed notes that the key of the hold with this value was removed.
 func (p *Path) Removed(value string, at clock.Instant) {
-	if !p.Format.RemovesOlder() {
-		path := p
-		if p.Format.Many() {
-			path = p.anchor
-		}
-		p.all.freed.add(freedHold{path, strings.TrimPrefix(value, p.all.Values), at})
+	switch number := strings.TrimPrefix(value, p.all.Values); {
+	case p.Format.Many():
+		p.all.freed.add(freedHold{p.anchor, number, at})
 		return
+	case !p.Format.RemovesOlder():
+		p.all.freed.add(freedHold{p, number, at}) // the newest is noted below, too, however many others there are
 	}
 	n := p.all.numberIn(value)
 	for last := p.last.Load(); n > 0 && n >= last; last = p.last.Load() { // removals may end at the same time
@@ -175,8 +174,9 @@ func (p *Path) Removed(value string, at clock.Instant) {
 // recallFor is how old a removal may be that a failover loses: a replica most likely lags behind by less.
 const recallFor = 2 * time.Second
 
-// Recall sends the newest removal again if it was confirmed just now, since a server may have taken over without it. It removes
-// older holds, too. Later holds have larger numbers, and are not touched. Other formats have [Shared.RecallEach].
+// Recall sends the newest removal again if it was confirmed just now, since a server may have taken over without it. Of a plain
+// lock it removes older holds, too; for other formats see [Shared.RecallEach]. Later holds have larger numbers, and are not
+// touched.
 func (p *Path) Recall(now clock.Instant) {
 	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < recallFor {
 		p.RemoveUnclaimed(strconv.FormatUint(n, 10))

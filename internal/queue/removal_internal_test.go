@@ -29,6 +29,19 @@ func TestRemoved_PermitsFreedAtOnce(t *testing.T) {
 	require.Len(t, known.all, 1, "older ones are forgotten")
 }
 
+// The newest removal of each side of a read-write lock is known however many others are newer.
+func TestRemoved_ManyReadWriteLocks(t *testing.T) {
+	all := newLock(t).path.all
+	kind := hold.Kind{Format: protocol.NewRead(protocol.Config{}), Env: newLock(t).path.Env}
+	readers, now := make([]Path, mostFreed+1), all.Transport.Clock.Now()
+	for i := range readers {
+		readers[i].Init(all.Kind(kind, Reads), strconv.Itoa(i), nil, nil, &readers[i])
+		readers[i].Removed(all.Values+strconv.Itoa(i+1), now)
+	}
+	require.Len(t, all.freed.recent(now), mostFreed)
+	require.EqualValues(t, 1, readers[0].last.Load())
+}
+
 // A removal goes on until the hold has surely ended in Redis.
 func TestRemoval_LastsUntilTheHoldHasEnded(t *testing.T) {
 	p := &newLock(t).path

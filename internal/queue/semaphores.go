@@ -65,6 +65,7 @@ func (f *freed) add(newest freedHold) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for len(f.all) >= mostFreed || len(f.all) > 0 && f.all[0].at.Until(newest.at) >= recallFor {
+		f.all[0] = freedHold{} // so that its path can be collected
 		f.all = f.all[1:]
 	}
 	f.all = append(f.all, newest)
