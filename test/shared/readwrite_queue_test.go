@@ -88,10 +88,15 @@ func TestQueue_AReaderThatPollsPassesDeadTickets(t *testing.T) {
 		require.NoError(w, g.Lock(polls, lockregistry.Wait(time.Minute)))
 		require.Empty(w, w.RwTickets())
 		require.NoError(w, g.Unlock(polls))
+		w.Do("ZADD", kit.RwQueue, "5", "gone:9|60000x") // of a version that does not exist yet
+		ok, err := g.Try(polls, lockregistry.Wait(300*time.Millisecond))
+		require.NoError(w, err)
+		require.False(w, ok)
+		require.Equal(w, "1", w.Do("ZREM", kit.RwQueue, "gone:9|60000x"))
 
 		writer := w.Pair().Writer
 		writes, got := w.LinesUp(writer)
-		ok, err := g.Try(polls, lockregistry.Wait(300*time.Millisecond))
+		ok, err = g.Try(polls, lockregistry.Wait(300*time.Millisecond))
 		require.NoError(w, err)
 		require.False(w, ok)
 		require.Equal(w, "w", w.RwTickets())

@@ -261,7 +261,7 @@ if asks ~= '' and asks ~= 'seen' and state == 'free' and mode == 'read' then
   local first, gone = {}, true
   for _ = 1, 20 do
     first, gone = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1), false
-    local registry = string.match(first[1] or '', '^(.*):%d+|')
+    local registry = string.match(first[1] or '', '^(.*):%d+|%d+[rw]?$') -- else it is of another version
     if registry then
       local own = (slotted or prefix .. '-channel@') .. registry
       local heard = redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', own)[2] -- it may be forbidden
