@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -115,8 +117,14 @@ func TestReplicas_AndForgottenScripts(t *testing.T) {
 		r := w.Replicated()
 		h, err := r.Acquire(w.Context(), "42", lockregistry.Wait(time.Minute))
 		require.NoError(w, err)
-		w.Do("SCRIPT", "FLUSH")
-		w.Await("the replica has the renewal", func() bool { return h.Renew(w.Context(), time.Minute) == nil })
+		w.Await("the replica has the renewal", func() bool {
+			w.Do("SCRIPT", "FLUSH")
+			err := h.Renew(w.Context(), time.Minute)
+			if !errors.Is(err, fault.FewReplicas) && !kit.TookLong(err) { // on a busy machine
+				require.NoError(w, err)
+			}
+			return err == nil
+		})
 		w.Released(h.Release(w.Context()))
 
 		w.Do("SCRIPT", "FLUSH")

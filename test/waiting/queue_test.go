@@ -159,7 +159,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 					java := w.Client()
 					tries := c.tries(w)
 					var all []time.Duration
-					for range 3 {
+					for range 5 {
 						began := time.Now()
 						for start, last := began, began; ; last = time.Now() {
 							<-tries
@@ -178,7 +178,8 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 						<-tries // its own message, maybe
 					}
 					w.Log(all)
-					require.LessOrEqual(w, slices.Min(all), c.limit+w.Bystander(), "on a busy machine a call may miss some windows")
+					slices.Sort(all)
+					require.LessOrEqual(w, all[1], c.limit+w.Bystander(), "on a busy machine a call may miss some windows")
 				})
 			})
 		}
