@@ -185,11 +185,13 @@ func Example_startWithoutRedis() {
 	}
 	address := server.Addr()
 	server.Close()
-	time.AfterFunc(50*time.Millisecond, func() {
-		for server.StartAddr(address) != nil { // another program has the port for a moment
-			time.Sleep(10 * time.Millisecond)
+	var start func()
+	start = func() {
+		if server.StartAddr(address) != nil { // another program has the port for a moment
+			time.AfterFunc(10*time.Millisecond, start)
 		}
-	})
+	}
+	time.AfterFunc(50*time.Millisecond, start)
 	locks, err := openPatiently(context.Background(), "redis://"+address)
 	if err != nil {
 		panic(err)
