@@ -214,7 +214,7 @@ specs-large: ## run specs with more calls, faults and time; takes hours
 	@scripts/specs.sh large
 
 .PHONY: bench
-bench: ## measure this library beside its peers, in about 35 minutes; writes bench/RESULTS.md, docs/performance.md, figures of two other pages
+bench: ## measure this library beside its peers, in 35 to 50 minutes; writes bench/RESULTS.md, docs/performance.md, figures of two other pages
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -write ..
 

@@ -42,7 +42,7 @@ import (
 // lockWatchdogTimeout, 30 s by default; before version 4.4, those of all other readers, too. A longer lease then ends early and
 // unnoticed in Redis, and a writer gets the lock: unless the reader's next renewal arrives before, which it does not while Redis
 // cannot be reached. So alongside such readers follow one rule: no reader's lease is longer than lockWatchdogTimeout, whether or
-// not it is renewed. The defaults do, in either layout.
+// not it is renewed. The defaults keep to it, in either layout.
 //
 // Renewals by Java do not change a writer's lease: writers are renewed like plain locks.
 //

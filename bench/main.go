@@ -26,7 +26,7 @@ func main() {
 }
 
 func run() error {
-	quick := flag.Bool("quick", false, "take about five minutes instead of 35: fewer rounds, smaller crowds")
+	quick := flag.Bool("quick", false, "take about five minutes instead of 35 to 50: fewer rounds, smaller crowds")
 	deadlines := flag.Bool("deadlines", false, "in a rush, give calls contexts that have a deadline instead of such as can be cancelled only")
 	only := flag.String("only", "", "run only the scenarios whose name starts with this: "+scenarioNames()+", or fleets: "+fleetNames())
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the order in which contenders take turns")

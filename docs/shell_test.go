@@ -19,7 +19,7 @@ import (
 
 // notInCI are the targets that pages name and .ci/run does not run, with the reason.
 var notInCI = map[string]string{
-	"bench":         "it takes 35 minutes, and writes pages",
+	"bench":         "it takes 35 to 50 minutes, and writes pages",
 	"bench-fleet":   "it takes 25 minutes, and writes a page",
 	"bench-quick":   "it takes five minutes",
 	"failover-long": "it takes half an hour",

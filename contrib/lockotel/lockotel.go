@@ -240,7 +240,7 @@ func (r *reporter) instruments(m metric.Meter) error {
 	}
 	r.unavailable = event{
 		counter("lockregistry.unavailable", "{call}", "Calls and releases that ended because Redis could not be asked."),
-		last("lockregistry.unavailable.timestamp", "When Redis could last not be asked."),
+		last("lockregistry.unavailable.timestamp", "When a call for a lock last failed to reach Redis."),
 	}
 	r.outages = counter("lockregistry.renewal.outages", "{outage}", "How often renewals in the background began to fail.")
 	r.deadlocks = event{

@@ -156,7 +156,7 @@ func (c *Collector) make() {
 	why = labels("lockregistry_unavailable_reason")
 	c.unavailable = event{
 		counter("lockregistry_unavailable_total", "Calls and releases that ended because Redis could not be asked.", why...),
-		last("lockregistry_unavailable_timestamp_seconds", "When Redis could last not be asked.", why...),
+		last("lockregistry_unavailable_timestamp_seconds", "When a call for a lock last failed to reach Redis.", why...),
 	}
 	c.outages = counter("lockregistry_renewal_outages_total", "How often renewals in the background began to fail.", "error_type")
 	c.deadlocks = event{

@@ -258,7 +258,7 @@ end
 --# read in passing
 -- A waiting reader does not overtake waiting calls in the queue, unless their processes are gone.
 if asks ~= '' and asks ~= 'seen' and state == 'free' and mode == 'read' then
-  local first, gone = {}, true
+  local first, gone
   for _ = 1, 20 do
     first, gone = redis.pcall('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1), false
     local registry = string.match(first[1] or '', '^(.*):%d+|%d+[rw]?$') -- else it is of another version
