@@ -118,6 +118,24 @@ func (s *stage) listens() *waiting {
 	return w
 }
 
+// blind has process a see nothing by looks of its own, which come when they like, until its end. If it has looked, it has asked
+// anew then.
+func (s *stage) blind() (end func()) {
+	s.Helper()
+	over := make(chan struct{})
+	h := netfault.HoldUntil(over)
+	s.proxy.All(look, netfault.Fate{Held: h})
+	return sync.OnceFunc(func() {
+		asked := s.times(ask)
+		close(over)
+		select {
+		case <-h.Arrived():
+			s.await("a ticket after a look", func() bool { return s.times(ask) > asked && s.hasTicket(s.a) })
+		default:
+		}
+	})
+}
+
 // Commands about a ticket.
 var (
 	ask  = netfault.Match{Name: "obtain", Asks: "enqueue"}
@@ -382,13 +400,14 @@ func messageAfterLook(s *stage) {
 func messageTooLate(s *stage) {
 	holder, next := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
-	w, h := s.listens(), netfault.Hold(false)
+	w, h, sees := s.listens(), netfault.Hold(false), s.blind()
 	s.proxy.Next(netfault.Match{Name: "grant"}, netfault.Fate{Held: h})
 	s.passes(holder, s.b)
 	arrives(s, "the grant", h.Arrived())
 	s.await("the end of its lease", s.isFree)
 	s.must(next, s.b, longer)
-	s.unbelieved(netfault.Match{Name: "renew"}, func() { s.deliver(h) })
+	sees()
+	s.unbelieved(netfault.Match{Name: "obtain"}, func() { s.deliver(h) })
 	s.await("a ticket", func() bool { return s.hasTicket(s.a) })
 	s.passes(next, s.b)
 	s.ends(w)
@@ -398,12 +417,13 @@ func messageTooLate(s *stage) {
 func messageOfOld(s *stage) {
 	holder, next := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
-	w, h := s.listens(), netfault.Hold(false)
+	w, h, sees := s.listens(), netfault.Hold(false), s.blind()
 	s.proxy.Next(netfault.Match{Name: "grant"}, netfault.Fate{Held: h})
 	s.passes(holder, s.b)
 	arrives(s, "the grant", h.Arrived())
 	s.await("the end of its lease", s.isFree)
 	s.must(next, s.b, longer)
+	sees()
 	s.tells("n", "0", s.granted()) // has it look, and ask anew
 	s.await("another ticket", func() bool { return s.hasTicket(s.a) })
 	s.unbelieved(look, func() { s.deliver(h) })
