@@ -42,7 +42,7 @@ type state uint8
 
 const (
 	stateAsk     state = iota // for a ticket, with a new number
-	stateLook                 // after the ticket
+	stateLook                 // at the ticket
 	stateSleep                // until it is time to look, or a message comes
 	stateSure                 // renews a hold that was granted
 	stateAlone                // tries once by a command that needs only the lock's key
@@ -184,11 +184,11 @@ func (a *acquisition) rest(d time.Duration, wake, mail <-chan struct{}) (why rea
 	}
 }
 
-// waitKit has what a call needs while it waits. Later calls reuse it: of the 38 allocations that two registries need for a lock
-// of each when they take turns, that saves 10, see BenchmarkTakingTurns.
+// waitKit has what a call needs while it waits. Later calls reuse it: that saves 10 of 38 allocations when two registries take
+// turns and each locks once, see BenchmarkTakingTurns.
 //
 // Other goroutines use only the mailbox. One of them may still have it from an earlier call. That is harmless: a late message
-// names the earlier call's number, so put refuses it, and a late wake-up makes the later call look once, and find no mail.
+// names the earlier call's number, so put refuses it; a late wake-up makes the later call look once and find no mail.
 type waitKit struct {
 	timer  *time.Timer // stopped
 	box    mailbox
@@ -222,7 +222,7 @@ type course struct {
 	wakeups observe.Wakeups
 }
 
-// how returns how a call got the lock, by a try that was sent at sent.
+// how returns how a call got the lock by a try sent at sent.
 func (c *course) how(sent clock.Instant) observe.How {
 	switch {
 	case c.served:

@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// contention is what a path knows of other processes that want it.
+// contention is what a path knows about other processes that want it.
 type contention struct {
 	barging   barging.State // when they have their turn
 	deaf      atomic.Bool   // messages of grants cannot reach this process, so its calls do not queue
@@ -21,11 +21,12 @@ type contention struct {
 	endless   atomic.Int64  // an instant: until then it is not logged again that the key has no expiry
 	line      line          // the calls of a semaphore
 
-	// keeping is until when the removal of a hold leaves its path taken. Other removals of that hold know only its number, and
+	// keeping says until when the removal of a hold leaves its path taken. Other removals of that hold, which know only its number,
 	// must do the same.
 	keeping atomic.Pointer[numbered]
 
-	// expected is a hold that a look found granted, and until when the message of that grant may still come. It prevents this:
+	// expected names a hold that a look found granted, and says until when the message of that grant may still come. It prevents
+	// this:
 	//
 	//  1. A look finds the hold granted. The message of the grant is still on its way.
 	//  2. The hold ends, and its removal is under way.
@@ -37,13 +38,13 @@ type contention struct {
 	expected atomic.Pointer[numbered]
 }
 
-// numbered is an instant that is about the hold with this number.
+// numbered is an instant that concerns the hold with this number.
 type numbered struct {
 	number string
 	until  clock.Instant
 }
 
-// of returns the instant if it is about the hold with a number; else, and of nil, 0.
+// of returns the instant if it concerns the hold with this number; otherwise, and for nil, 0.
 func (n *numbered) of(number string) clock.Instant {
 	if n == nil || n.number != number {
 		return 0
@@ -70,7 +71,7 @@ func (p *Path) expects(number string) bool {
 	return c != nil && p.Clock.Now() < c.expected.Load().of(number)
 }
 
-// keptUntil returns until when the removal of the hold with this number leaves the path taken; 0: it does not.
+// keptUntil returns how long the removal of the hold with this number leaves the path taken; 0: it does not.
 func (p *Path) keptUntil(number string) clock.Instant {
 	if c := p.whole().others.Load(); c != nil {
 		return c.keeping.Load().of(number)
@@ -81,7 +82,7 @@ func (p *Path) keptUntil(number string) clock.Instant {
 // queuelessFor is how long a path goes without a queue after the server has refused one.
 const queuelessFor = time.Minute
 
-// contention returns what is known of others that want the key.
+// contention returns what is known about others that want the key.
 func (p *Path) contention() *contention { return p.anchor.noted() }
 
 // noted returns this path's contention, and makes it if there is none.
@@ -114,7 +115,7 @@ func (p *Path) mayQueue() bool {
 }
 
 // noQueue notes that the server has refused the queue of a path. A refusal for now only, for instance because it is out of
-// memory, costs no call its place: waiting calls look again. It is logged once a minute at most.
+// memory, costs no call its place: waiting calls look again. Refusals are logged once a minute at most.
 func (p *Path) noQueue(why string) {
 	now := p.Clock.Now()
 	if fault.Passes(why, true) {
@@ -132,10 +133,10 @@ func (p *Path) noQueue(why string) {
 	}
 }
 
-// noteEndless logs, once a minute at most, that the key that a call waits for has no expiry. Every lock of this library and of
-// Java has one; a key without expiry stays until somebody removes it.
+// noteEndless logs, once a minute at most, that the key a call waits for has no expiry. Every lock of this library and of Java
+// has one; a key without expiry stays until somebody removes it.
 func (p *Path) noteEndless(left time.Duration) {
-	if left != protocol.Endless || p.Format.Many() { // the expiry of a semaphore's key says nothing
+	if left != protocol.Endless || p.Format.Many() { // the expiry of a semaphore's key means nothing
 		return
 	}
 	c, now := p.contention(), p.Clock.Now()
@@ -144,8 +145,7 @@ func (p *Path) noteEndless(left time.Duration) {
 	}
 }
 
-// WriterWaits asks Redis, with a call of the format, whether a writer waits elsewhere while readers of this process hold the
-// key.
+// WriterWaits asks Redis whether a writer waits elsewhere while readers of this process hold the key.
 func (p *Path) WriterWaits(c protocol.Call) (waits, known bool) {
 	if !p.mayQueue() {
 		return false, false
@@ -168,7 +168,7 @@ func (p *Path) deaf(is bool) {
 		}
 		c = p.contention()
 	}
-	if c.deaf.Load() != is { // two calls may differ for a moment; each notes it anew
+	if c.deaf.Load() != is { // two calls may disagree for a moment; each notes it anew
 		if c.deaf.Store(is); is {
 			c.barging.Unqueued()
 		}

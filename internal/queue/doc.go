@@ -9,7 +9,7 @@
 //	                   └─no queue──▶ poll ──▶ held           see poll.go
 //	held ──▶ release ──▶ free, or another owner's            see release.go
 //
-// What a call leaves is removed in the background: a grant that may still arrive, a ticket, see removal.go and queue.go. What
-// is known of others that want a path is kept beside it, see contention.go; when they have their turn, package barging decides.
-// What only semaphores have is in semaphores.go. [Group] asks for several paths with one script.
+// Leftovers of a call are removed in the background: a grant that may still arrive, or a ticket, see removal.go and queue.go.
+// contention.go keeps what is known of other processes that want a path; package barging decides when they have their turn.
+// semaphores.go has what only semaphores need. [Group] asks for several paths with one script.
 package queue

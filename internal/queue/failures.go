@@ -50,8 +50,8 @@ const anywhere = ^states(0)
 
 // fates has a row for each failure; the first one that fits decides.
 var fates = [...]fate{
-	// If a look is refused for good, the server refuses the queue: without permission for the rest, the call would have no ticket.
-	// The call goes on without a queue, with another number, whatever becomes of the ticket.
+	// If a look is refused for good, the server refuses the queue: without permission for everything else, the call would have no
+	// ticket. The call goes on without a queue, with another number, whatever becomes of the ticket.
 	{in(stateLook), refused, false, false, stateBackOff},
 	{in(stateAsk), refused | followUp, false, false, stateBackOff},
 	// If a try with a trace is refused, the server refuses the trace. A try without one needs only the lock's key.
@@ -73,7 +73,7 @@ var fates = [...]fate{
 	{in(stateTry), passing, false, true, stateTry},
 }
 
-// fateOf returns the row for a failure. Each failure that is passing or lasting has one.
+// fateOf returns the row for a failure. Every failure that is passing or lasting has one.
 func fateOf(at state, what traits) *fate {
 	for i := range fates {
 		if f := &fates[i]; f.at&in(at) != 0 && what&f.what == f.what {
@@ -83,7 +83,7 @@ func fateOf(at state, what traits) *fate {
 	return &fate{next: stateEnded}
 }
 
-// failed goes on after a command that failed in a state.
+// failed goes on after a command has failed in a state.
 func (a *acquisition) failed(at state, what traits, why error) state {
 	f := fateOf(at, what)
 	if f.abandons {
@@ -137,8 +137,8 @@ func (a *attempt) refusal(why error) (what traits) {
 	return what
 }
 
-// movingFor is how long a slot of a cluster may be at two nodes before calls go on without the queue. The move of a slot
-// with many keys takes some seconds; an aborted move lasts until an operator repairs it.
+// movingFor is how long a slot of a cluster may be at two nodes before calls go on without the queue. Moving a slot with many
+// keys takes some seconds; an aborted move lasts until an operator repairs it.
 const movingFor = 500 * time.Millisecond
 
 // isStuck reports whether the server has refused looks for movingFor, because the lock's key is at one node and its queue at

@@ -7,10 +7,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// A call that waits in the queue is woken by messages, and looks by itself in case one is lost, or nobody sends one. This file
-// says when. Many calls of many processes wait for one key, so their looks must not come together, and those far from the head
-// must be rare. But if the process that has the lock dies together with the one of the first ticket, the second one must notice
-// it soon.
+// A call that waits in the queue is woken by messages, and looks by itself in case a message is lost, or nobody sends one. This
+// file says when. Many calls of many processes may wait for one key, so their looks must not coincide, and calls far from the
+// head must look rarely. But if the process that has the lock dies together with that of the first ticket, the second ticket's
+// must notice soon.
 //
 //	the holder's lease is over    all look, one after another: a poll interval later for each call in front
 //	the first ticket              after 10 ms the server is asked to report changes of the key; at once when the holder is no
@@ -24,11 +24,11 @@ import (
 // Nothing here asks a clock or a server: what a reply has shown goes in, times come out.
 const (
 	// refreshing is the longest time between two looks at a ticket. The queue expires after 2 minutes without a look. Calls near
-	// the head look more often, every lookEvery × (tickets in front): if only their queue disappears, no message tells them. If
-	// all queues disappear, the process notices that by one of its tickets, see tickets in internal/transport.
+	// the head look more often, every lookEvery × (tickets in front): if only their queue disappears, no message tells them. If all
+	// queues disappear, the process notices by one of its tickets, see tickets in internal/transport.
 	refreshing = 30 * time.Second
 	lookEvery  = refreshing / time.Duration(farBack)
-	farBack    = 6 // with so many tickets in front, or more, a call looks once in each refreshing, as the first one: see nextLook
+	farBack    = 6 // with this many tickets in front or more, a call looks once per refreshing, like the first one: see nextLook
 
 	// firstLook is when a call first looks at its ticket; lookStep is added for each ticket in front, up to mostSteps. Until then a
 	// release that serves another call does not tell this one that it is the next: see internal/protocol/lua/queue.lua.
@@ -36,7 +36,7 @@ const (
 	lookStep  = firstLook / mostSteps
 	mostSteps = 10
 
-	// mostPatient limits how many calls of other processes look before a call for permits does, when a lease is over.
+	// mostPatient limits how many calls of other processes look before a call for permits when a lease is over.
 	mostPatient = 10
 
 	// nearHead is the last place in a semaphore's queue at which a process does not let the processes in front look first: all
@@ -54,8 +54,8 @@ const (
 // standing is how a ticket stands in the queue, as the last reply has shown it.
 type standing struct {
 	rank     int           // how many tickets are in front
-	left     time.Duration // what the holder's lease has left; 0 or less: it has no end
-	foreign  bool          // the holder is no process of this library
+	left     time.Duration // what is left of the holder's lease; 0 or less: it has no end
+	foreign  bool          // the holder does not use this library
 	shown    clock.Instant // when the command was sent that showed it
 	notified clock.Instant // from then on a message says when it is the next one
 	poll     time.Duration // the poll interval
@@ -64,7 +64,7 @@ type standing struct {
 }
 
 // inFront returns how many of the calls in front look before this one when a lease is over, and how many otherwise. For permits
-// these are not all: they may be calls of one frozen process.
+// these are not all the calls in front, which may belong to one frozen process.
 func (s *standing) inFront() (atEnd, rank int) {
 	rank = s.rank
 	if !s.permits {
@@ -96,7 +96,7 @@ func (s *standing) times(now clock.Instant) lookTimes {
 		l.due = s.shown.Add(clock.Plus(s.left, l.patience))
 	}
 	switch {
-	case s.rank > 0 && s.shown < s.notified: // also after an early look, to which something woke the call
+	case s.rank > 0 && s.shown < s.notified: // also after an early look, when something woke the call
 		l.refresh = s.notified.Add(time.Duration(min(s.rank, mostSteps)) * lookStep)
 	case s.rank > 0:
 		if rank < farBack {
@@ -113,8 +113,8 @@ func (s *standing) times(now clock.Instant) lookTimes {
 	return l
 }
 
-// isNext notes a message at now: the ticket is the next one, and may look after some time. For permits another lease may be over
-// sooner, see times.
+// isNext notes a message at now: the ticket is the next one, and may look after some time. With permits another lease may be
+// over sooner, see times.
 func (l *lookTimes) isNext(now clock.Instant, m mail) {
 	l.patience, l.window, l.watch = afterEnd, m.window(), now.Add(watchAfterFirst)
 	due := now.Add(clock.Plus(m.next, l.patience))
@@ -126,7 +126,7 @@ func (l *lookTimes) isNext(now clock.Instant, m mail) {
 	l.due = due
 }
 
-// isWatched notes that the server reports changes of the key from now on. Left is what the key's lease has left; 0: no end.
+// isWatched notes that the server reports changes of the key from now on. Left is what is left of the key's lease; 0: no end.
 func (l *lookTimes) isWatched(now clock.Instant, left time.Duration) {
 	if left > 0 {
 		l.due = now.Add(clock.Plus(left, l.patience))
@@ -146,12 +146,12 @@ type chore uint8
 
 const (
 	rests   chore = iota
-	looks         // after its ticket
+	looks         // at its ticket
 	watches       // asks the server to report changes of the key
 )
 
 // chore returns what there is to do at now. If there is nothing, the call rests until the instant returned. The call asks only
-// once to be watched.
+// once for the key to be watched.
 func (l *lookTimes) chore(now clock.Instant) (what chore, until clock.Instant) {
 	look := min(l.due, l.refresh)
 	switch {
@@ -167,10 +167,9 @@ func (l *lookTimes) chore(now clock.Instant) (what chore, until clock.Instant) {
 
 // nextLook returns when a call with no ticket in front, or with many, looks again: once in each refreshing, at a phase that is
 // derived from an instant of the call. Thousands of calls may have queued at the same moment, for one path or for a path each,
-// for instance after FLUSHALL. With one phase for all, the server would have nothing to do for half a minute, and then a
-// thundering herd.
+// for instance after FLUSHALL. With one phase for all, the server would idle for half a minute and then face a thundering herd.
 func nextLook(now, of clock.Instant) clock.Instant {
-	const golden = 0x9E3779B97F4A7C15                                     // neighbours are scattered by multiplying with it
+	const golden = 0x9E3779B97F4A7C15                                     // multiplying by it scatters neighbours
 	phase := time.Duration(uint64(of) * golden >> 1 % uint64(refreshing)) //nolint:gosec // no instant is negative
 	return now.Add(refreshing - (refreshing+time.Duration(now)-phase)%refreshing)
 }

@@ -22,17 +22,17 @@ type Message struct {
 const (
 	grantMessage = 'g' // the hold owns the key, with a lease of this length
 	nextMessage  = 'n' // its ticket is the next one, and may look after this time
-	lookMessage  = 'd' // its ticket was taken out, or must show that its process runs: it looks
+	lookMessage  = 'd' // its ticket was removed, or must show that its process runs: it looks
 )
 
-// ParseMessage reads "<what> <number> <milliseconds> <key>". Older versions have "@" and a time behind the milliseconds of a
+// ParseMessage reads "<what> <number> <milliseconds> <key>". Older versions append "@" and a time to the milliseconds of a
 // grant.
 func ParseMessage(text string) (m Message, ok bool) {
 	what, rest, ok1 := strings.Cut(text, " ")
 	number, rest, ok2 := strings.Cut(rest, " ")
 	ms, key, ok3 := strings.Cut(rest, " ")
 	ms, _, _ = strings.Cut(ms, "@")
-	n, err := strconv.ParseFloat(ms, 64) // as Lua writes it: with an exponent, from 15 digits on
+	n, err := strconv.ParseFloat(ms, 64) // as Lua writes it: with an exponent from 15 digits on
 	if !ok1 || !ok2 || !ok3 || err != nil || !(n >= 0) || len(what) != 1 {
 		return m, false
 	}
@@ -59,14 +59,14 @@ type mail struct {
 	look    bool // something happened that only a look shows
 }
 
-// window reports whether the message is most likely about a barging window. The time in it tells:
+// window reports whether the message is most likely about a barging window, by the time in it:
 //
 //	none                      the call may look at once
 //	at most a window          a window is open; rarely, a lease with so little left
 //	longer than any window    for the second ticket, or when a lease is over
 func (m mail) window() bool { return m.isNext && m.next > 0 && m.next <= barging.Window }
 
-// open opens the empty mailbox for an attempt; for none if number is empty.
+// open empties the mailbox and opens it for an attempt; for none if number is empty.
 func (b *mailbox) open(number string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,7 +143,7 @@ func (b *mailbox) empty() {
 
 // Deliver passes a message to the call that waits for it, or to the hold that it names. It tries the call first, because a call
 // gives the lock its hold before it closes its mailbox, so one of the two takes the message. In the other order neither might,
-// and a hold that is in use would be removed as unclaimed.
+// and a hold in use would be removed as unclaimed.
 func (p *Path) Deliver(m Message) bool {
 	if box := p.box(); box != nil && box.put(m) {
 		return true

@@ -42,7 +42,7 @@ func (a *attempt) forsake() {
 // obtain tries once, and goes on if that is not enough.
 func obtain(first *attempt, q *Request) (err error) {
 	p := first.path
-	if !q.patient() && q.Since != 0 { // it has waited for the reply to another call, and the time for its own counts from then
+	if !q.patient() && q.Since != 0 { // it has waited for the reply to another call: the time for its own reply counts from then
 		w := p.commandWait(first.ctx, Limits{clock.Never, q.FailFast})
 		q.Deadline = min(q.Deadline, q.Since.Add(w.Limit))
 	}
@@ -55,7 +55,7 @@ func obtain(first *attempt, q *Request) (err error) {
 	if err == nil && !q.patient() {
 		err = first.askOnce(q.Deadline)
 	}
-	// A call with a limited wait, or one that has queued, tries again after a transient failure; others return it.
+	// A call with a limited wait, or one that has waited in this process, tries again after a transient failure; others return it.
 	if q.patient() && (err == nil || !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err)) {
 		err = keepTrying(first, q)
 	} else if !first.won() { // mutant: grant removed
@@ -125,7 +125,7 @@ func keepTrying(first *attempt, q *Request) error {
 	return err
 }
 
-// begin shows the call to others, and returns how it begins.
+// begin shows the call to others, and returns its first state.
 func (a *acquisition) begin(q *Request) state {
 	p := a.path
 	a.listener = p.listener()
@@ -148,7 +148,7 @@ func (a *acquisition) begin(q *Request) state {
 	return stateAsk
 }
 
-// end ends the call's wait as others see it, and says how it went. If the call gives up, nothing of it stays in Redis.
+// end ends the call's wait as others see it, and records how it went. If the call gives up, nothing of it stays in Redis.
 func (a *acquisition) end(q *Request) {
 	if a.waitsSince != 0 {
 		a.path.lock.EndWait(&a.blocked)
@@ -233,7 +233,7 @@ func (a *attempt) mode(patient, polls bool) protocol.Mode {
 // passing reports whether a waiting call tries again after err.
 func (a *attempt) passing(err error) bool { return !a.cut && fault.Transient(err) } // mutant: failure ends the wait
 
-// try asks Redis once, quickly if the key is most likely free; see protocol.Format. It waits for the answer until a little
+// try asks Redis once, quickly if the key is most likely free; see [protocol.Format]. It waits for the answer until a little
 // after the deadline. The steps before and after are functions of their own, to keep the stack of a waiting call small: with
 // thousands of calls its size decides how much of the processor's cache is left.
 func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) error {
@@ -261,7 +261,7 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 }
 
 // askAgain asks again after a late reply that the lock is taken: the server may no longer be the master. If the try asked for a
-// ticket, askAgain looks after that ticket. It must not ask for a second one with the same number:
+// ticket, askAgain looks at that ticket. It must not ask for a second one with the same number:
 //
 //  1. The first command queues the ticket. Its reply is late.
 //  2. The ticket is granted. The message of the grant is on its way, and the grant may soon be over.
@@ -381,7 +381,7 @@ func (p *Path) Unanswered(ctx context.Context, failFast bool, sent clock.Instant
 	return w.Over(p.Clock)
 }
 
-// confirmGrant confirms a grant that may be over, or whose reply came late. The hold counts from the confirmation.
+// confirmGrant confirms a grant that may be over, or whose reply came late. The hold's lease counts from the confirmation.
 func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 	h := a.hold
 	sent, granted, err := a.confirm(deadline, doubtful)
@@ -396,7 +396,7 @@ func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
 	return err
 }
 
-// confirm renews a hold for confirmGrant. It returns when the last renewal was sent.
+// confirm renews a hold for confirmGrant, and returns when the last renewal was sent.
 func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	of, h := a.path, a.hold
 	p, c := a.commandWait(deadline), of.Format.Renew(of.Key, h.Value(), h.Term())

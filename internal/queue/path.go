@@ -32,7 +32,7 @@ type Path struct {
 	anchor *Path // the writer's path, the semaphore's, or this one
 
 	others atomic.Pointer[contention] // nil until others wait for the key; only at the anchor, except for expected
-	active atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes long or failed; see whole
+	active atomic.Pointer[activeWait] // of the goroutine that asks Redis, once its first try takes long or has failed; see whole
 	last   atomic.Uint64              // the number of the newest hold whose removal is confirmed
 	lastAt atomic.Int64               // an instant: when that was
 }
@@ -44,22 +44,22 @@ type Kind struct {
 	all  *Shared
 	side string // r for readers, w for writers, p and a number for permits, in tickets; empty for plain locks
 
-	// Found is called when a semaphore in Redis has another number of permits than a call has named.
+	// Found is called when a semaphore in Redis has another number of permits than a call named.
 	Found func(number int)
 }
 
-// The sides of a read-write lock, as tickets have them. See also [Shared.Permits].
+// The sides of a read-write lock, as tickets name them. See also [Shared.Permits].
 const (
 	Reads  = "r"
 	Writes = "w"
 )
 
-// Kind makes what paths of a kind of locks share; side is empty for plain locks, else [Reads] or [Writes].
+// Kind makes what the paths of one kind of lock share; side is empty for plain locks, else [Reads] or [Writes].
 func (all *Shared) Kind(holds hold.Kind, side string) *Kind {
 	return &Kind{Holds: holds, all: all, side: side}
 }
 
-// Permits makes what paths of a semaphore share, for holds of n permits.
+// Permits makes what the paths of a semaphore share, for holds of n permits.
 func (all *Shared) Permits(holds hold.Kind, n int) *Kind { return all.Kind(holds, "p"+strconv.Itoa(n)) }
 
 // isSide reports whether a path is a side of a read-write lock.
@@ -85,7 +85,7 @@ type Lock interface {
 	// Contended reports whether goroutines of this process wait.
 	Contended() bool
 
-	// Under returns the value of the writer's hold, if the owner that wants to read has it; else the empty string.
+	// Under returns the value of the writer's hold, if the owner that wants to read has it; otherwise the empty string.
 	Under() string
 
 	// Block adds a call that waits for another process to the graph of waiting calls, and EndWait removes it.
@@ -137,18 +137,18 @@ type Request struct {
 	FailFast bool          // the call ends when Redis cannot be asked, although its wait is not over
 
 	// How the call got the hold, and what woke it.
-	How   observe.How // the caller sets HowFree, which a first try leaves
+	How   observe.How // the caller sets HowFree, which a first try leaves as it is
 	Woken observe.Wakeups
 }
 
 // patient reports whether the call waits.
 func (q *Request) patient() bool { return q.Wait != 0 }
 
-// Waiting is what the graph of waiting calls needs to know of a call.
+// Waiting is what the graph of waiting calls needs to know about a call.
 type Waiting struct {
 	By    owner.ID
 	Holds deadlock.Holds // that its context carries; nil: none
-	Ends  bool           // the call gives up at some time
+	Ends  bool           // the call gives up at some point
 	Since clock.Instant  // when the call began to wait; 0: it has not
 }
 
@@ -176,7 +176,7 @@ type Shared struct {
 type Counts struct {
 	Grants  atomic.Uint64 // messages that made a call the owner
 	Polls   atomic.Uint64 // tries that were made only because it was time
-	Windows atomic.Uint64 // times that a waiter left a free key to calls without a ticket
+	Windows atomic.Uint64 // how often a waiter left a free key to calls without a ticket
 }
 
 // refusals is what servers, or proxies in front of them, refuse.
@@ -204,7 +204,7 @@ func (all *Shared) numberIn(value string) uint64 {
 	return n
 }
 
-// Stopped returns why a call must stop waiting: its context ended, or the registry is closed. It returns nil if neither is
+// Stopped returns why a call must stop waiting: its context has ended, or the registry is closed. It returns nil if neither is
 // true.
 func (all *Shared) Stopped(ctx context.Context) error {
 	if ctx.Err() != nil {
@@ -247,7 +247,8 @@ func Renews(_ *protocol.Call, result rueidis.RedisResult) bool {
 	return err == nil && n > 0
 }
 
-// Demand makes a call wait for replicas, if the registry has WithReplicas. Wrote reports whether the call has written.
+// Demand makes a call wait for replicas, if the registry has WithReplicas. Wrote reports from the reply whether the call has
+// written.
 func (s *Settings) Demand(c *protocol.Call, wrote func(*protocol.Call, rueidis.RedisResult) bool) {
 	if s.Replicas != nil {
 		c.Replicas, c.Wrote = s.Replicas, wrote
@@ -262,8 +263,8 @@ func (s *Settings) acknowledging() time.Duration {
 	return clock.Plus(s.Replicas.Timeout, transport.WaitAtMost)
 }
 
-// listener returns a new listener for changes of the key, which is not watched yet, and for messages to this registry; nil if
-// there are no wake-ups.
+// listener returns a new listener for changes of the key, and for messages to this registry; nil if there are no wake-ups. The
+// key is not watched yet.
 func (p *Path) listener() *wake.Waiter {
 	all := p.all
 	if all.Listening == nil {
@@ -278,7 +279,7 @@ func (p *Path) listener() *wake.Waiter {
 
 // ownChannel returns the channel on which scripts on a cluster publish messages for a registry about a key. It is in the key's
 // slot, and begins with the prefix, as access lists expect. If the key's hash tag begins within the prefix, only a channel that
-// begins with the whole key is both. See internal/protocol/lua/queue.lua.
+// begins with the whole key does both. See internal/protocol/lua/queue.lua.
 func ownChannel(prefix, key, registry string) string {
 	if _, tag, begins := strings.Cut(prefix, "{"); begins && !strings.Contains(tag, "}") {
 		return key + "-channel@" + registry

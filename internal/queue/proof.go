@@ -15,7 +15,7 @@ import (
 // before it tries, even if the call will wait: the release of another process may grant it the hold by a message. Later calls
 // send nothing for this.
 type proofs struct {
-	known atomic.Pointer[map[proofOf]struct{}] // is replaced, not changed
+	known atomic.Pointer[map[proofOf]struct{}] // replaced, never changed
 }
 
 type proofOf struct {
@@ -79,7 +79,7 @@ func (a *attempt) prove(deadline clock.Instant) error {
 			a.progress, a.failure = answered, fault.Classify(err)
 			return a.failure
 		case err != nil || reply.Late || held:
-			// It says nothing about permissions. If it may soon, the next try asks again.
+			// The reply says nothing about permissions. If the next one may, the next try asks again.
 			a.proved = held || !fault.Transient(err) && !reply.Late
 			return nil
 		case !old || bySource:

@@ -26,12 +26,12 @@ const (
 	// shortLease is the lease of a grant to a process that is not far away, see zerosFor.
 	shortLease = time.Second
 
-	// messageGrace + 2 × round trip is how long the message of a grant may still come after a look has found the grant. It is the
-	// lease of that grant.
+	// The message of a grant may still come for messageGrace + 2 × round trip after a look has found the grant. messageGrace is the
+	// lease of such a grant.
 	messageGrace = shortLease
 )
 
-// inQueue asks for a ticket, or looks after it, once messages of grants can arrive.
+// inQueue asks for a ticket, or looks at it, once messages of grants can arrive.
 func (a *acquisition) inQueue(s state) state {
 	if err := a.over(); err != nil {
 		return a.ends(err)
@@ -72,13 +72,13 @@ func (a *acquisition) step(s state) state {
 		return a.found(a.at.Left)
 	case protocol.StateQueued:
 		return stateSleep
-	default: // missing: the ticket was granted and the grant is over, or it was taken out
+	default: // missing: the ticket was granted and the grant is over, or the ticket was removed
 		return stateAsk
 	}
 }
 
-// read takes the mail, and counts it as one message. It also counts a window here, since a change of the key may wake the call
-// before the message does: then a look follows, which needs no message.
+// read takes the mail, and counts it as one message. It also counts barging windows: a change of the key may wake the call
+// before the message does, and the look that follows needs no message.
 func (a *acquisition) read() mail {
 	m := a.box.take()
 	if m.granted > 0 || m.isNext || m.look {
@@ -96,15 +96,15 @@ func (a *acquisition) withoutQueue() state {
 	return stateBackOff
 }
 
-// leaveForNow gives up the ticket but keeps the place, and begins another attempt. The pause that follows does not note it if a
-// wake-up ends it. So with its next ticket the call asks the server again to report changes.
+// leaveForNow gives up the ticket but keeps the place, and begins another attempt. It resets sees, since a wake-up that ends the
+// next pause does not: with its next ticket the call asks the server again to report changes.
 func (a *acquisition) leaveForNow() {
 	a.leave()
 	a.ticket.asks, a.ticket.sees = [2]string{}, false
 	a.renumber()
 }
 
-// lookTimes computes when the call looks, from the reply that has shown its ticket in the queue.
+// lookTimes computes when the call looks, from the reply that showed its ticket in the queue.
 func (a *acquisition) lookTimes() lookTimes {
 	s := standing{
 		rank: a.at.Rank, left: a.at.Left, foreign: a.at.Foreign, shown: a.ticket.base, notified: a.ticket.notified,
@@ -279,7 +279,7 @@ type ticket struct {
 // newest returns the newest ticket; empty: none.
 func (t *ticket) newest() string { return t.asks[0] }
 
-// mayBeThere returns the tickets that the call may have in the queue. Those of attempts that it has abandoned are the cleaner's.
+// mayBeThere returns the tickets that the call may have in the queue. The cleaner removes those of abandoned attempts.
 func (t *ticket) mayBeThere() (all []string) {
 	for _, one := range [...]string{t.asks[1], t.asks[0]} {
 		if one != "" {
@@ -334,11 +334,11 @@ func (a *acquisition) clears() bool {
 }
 
 const (
-	mostClear    = 500 // with up to so many tickets in front, every look clears
-	seldomClears = 16  // with more, one look in so many
+	mostClear    = 500 // with up to this many tickets in front, every look clears
+	seldomClears = 16  // beyond that, one look in this many clears
 )
 
-// ask asks the queue for a ticket, or looks after it.
+// ask asks the queue for a ticket, or looks at it.
 func (a *acquisition) ask(s state) error {
 	what := protocol.ModeEnqueue
 	if s == stateLook {

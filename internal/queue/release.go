@@ -23,7 +23,7 @@ const (
 // Ending is a hold that its owner has ended.
 type Ending struct {
 	Hold *hold.Hold
-	At   clock.Instant // when it ended; of several, when its turn came
+	At   clock.Instant // when it ended; of several holds, when its turn came
 	Kept clock.Instant // see NoteKept
 	Due  bool          // this process has had the key for long enough, so that others get their turn
 }
@@ -36,7 +36,7 @@ type Ending struct {
 //
 //  1. NoteKept, before the lock gives up its hold: a message about the hold finds the hold, or the note.
 //  2. The end of the hold, before the command: no owner relies on a key that another process may have by then.
-//  3. What the command says about other waiters, before the local half is free: describeOthers reads what only the owner of the
+//  3. What the command says about other waiters, before the local half is free: describeOthers reads what only the holder of the
 //     local half may read.
 //  4. The local half is free once the outcome is known, or the lease is over: the next call here finds the key free. A command
 //     that is still under way then names this hold, so it does not touch the next one, whose number is larger.
@@ -77,11 +77,11 @@ func (p *Path) releaseWait(ctx context.Context, e *Ending) transport.Wait {
 	}
 }
 
-// releaseReply is what a reply to a release says of one path.
+// releaseReply is what a reply to a release says about one path.
 type releaseReply struct {
 	wait   transport.Wait // values: pointers would have both allocated
 	reply  transport.Reply
-	n      int64 // as of [protocol.Confirmed]
+	n      int64 // from [protocol.Confirmed]
 	err    error
 	yields bool // goroutines of this process wait, and must let others go first
 }
@@ -124,11 +124,11 @@ func (e *Ending) missed(n int64, came clock.Instant) (fault.Loss, error) {
 	return fault.NotLost, fault.AsUnavailable(fault.Unproven)
 }
 
-// removeLater removes the key of an ended hold in the background, after a first removal that failed with failure, or was answered
-// late. It waits for the outcome, for the rest of the time of a release.
+// removeLater removes the key of an ended hold in the background, after a first removal that failed with failure, or was
+// answered late. It waits for the outcome at most until the release's own time is over.
 func (p *Path) removeLater(w transport.Wait, h *hold.Hold, failure error) error {
 	removed := make(chan bool, 1)
-	settled := func() {} // is called when the state of the lock in Redis is known
+	settled := func() {} // called when the state of the lock in Redis is known
 	freed := func(gone bool) {
 		settled()
 		p.lock.Free()
@@ -171,11 +171,11 @@ func (p *Path) Removed(value string, at clock.Instant) {
 	}
 }
 
-// recallFor is how old a removal may be that a failover loses: a replica most likely lags behind by less.
+// recallFor is the age up to which a failover may have lost a removal: a replica most likely lags by less.
 const recallFor = 2 * time.Second
 
-// Recall sends the newest removal again if it was confirmed just now, since a server may have taken over without it. Of a plain
-// lock it removes older holds, too; for other formats see [Shared.RecallEach]. Later holds have larger numbers, and are not
+// Recall sends the newest removal again if it was confirmed just now, since a server may have taken over without it. For a plain
+// lock that removes older holds, too; for other formats see [Shared.RecallEach]. Later holds have larger numbers, and are not
 // touched.
 func (p *Path) Recall(now clock.Instant) {
 	if n := p.last.Load(); n > 0 && clock.Instant(p.lastAt.Load()).Until(now) < recallFor {

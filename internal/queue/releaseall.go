@@ -18,12 +18,12 @@ type Ended struct {
 	came bool // its own release has begun, which will free the local half
 }
 
-// ReleaseAll releases holds of several plain locks. One script for each slot of a cluster, or for a single server, releases those
-// that nobody is known to wait for. The others are released one by one, many at the same time.
+// ReleaseAll releases holds of several plain locks. One script for each slot of a cluster, or for a single server, releases the
+// holds that nobody is known to wait for. The others are released one by one, many at the same time.
 //
 // The script leaves a path if others wait for it, or if the script does not find the hold there. Such a path is then released by
 // itself, whatever the reason: so a path that a proxy keeps on another server is released on that server. Nothing is released
-// twice, since a value names only one hold, ever.
+// twice, since a value never names a second hold.
 func ReleaseAll(ctx context.Context, all []*Ended) {
 	if len(all) == 0 {
 		return
@@ -55,10 +55,10 @@ func ReleaseAll(ctx context.Context, all []*Ended) {
 	returned = true
 }
 
-// together returns the paths of each script; a path by itself is released without one.
+// together returns the paths of each script; a single path is released without one.
 func together(all []*Ended) [][]*Ended {
 	shared := all[0].Path.all
-	// Behind a proxy that keeps paths on several servers a script would find some of them.
+	// Behind a proxy that keeps paths on several servers, a script would find only some of them.
 	apart := shared.Apart.Seen(shared.Transport.Clock.Now())
 	return several.Scripts(all, shared.Cluster, func(one *Ended) string { return one.Path.Key }, func(one *Ended) bool {
 		return apart || one.Kept > one.At || // AtLeast keeps it
@@ -66,7 +66,7 @@ func together(all []*Ended) [][]*Ended {
 	})
 }
 
-// release releases a path by itself. Its time begins when its turn comes, since there may be thousands before it.
+// release releases a path by itself. Its time begins when its turn comes, since thousands may be released before it.
 func (e *Ended) release(ctx context.Context) error {
 	e.came = true
 	e.At = e.Path.Clock.Now() // mutant: turn has no time

@@ -25,7 +25,7 @@ func (p *Path) removal(h *hold.Hold) cleanup.Removal {
 	return r
 }
 
-// remains returns the removal for a hold of which a late grant may still arrive.
+// remains returns the removal for a hold whose late grant may still arrive.
 func (p *Path) remains(h *hold.Hold) cleanup.Removal { return p.removalOf(h.Remains()) }
 
 // removalOf returns the removal for what may be left of a hold, including a late grant.
@@ -58,8 +58,8 @@ func (p *Path) Clear(r hold.Remains) {
 	p.all.Cleaner.Remove(left, nil)
 }
 
-// RemoveUnclaimed removes in the background a hold that no call has: it was granted after its call had ended, or it was released
-// before a failover and may be back.
+// RemoveUnclaimed removes in the background a hold that belongs to no call: it was granted after its call had ended, or it was
+// released before a failover and may be back.
 func (p *Path) RemoveUnclaimed(number string) {
 	r := p.removalOf(hold.Remains{Value: p.all.Values + number, Longest: p.all.Lease, Term: p.all.Lease})
 	r.MayArrive = false

@@ -7,8 +7,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// line has the calls of this process that wait for permits of a semaphore. Each call has a ticket, and the calls are in the order
-// of their tickets, unless tickets were lost. They look one after another, whatever is ahead of them in the queue.
+// line has the calls of this process that wait for permits of a semaphore. Each call has a ticket, and the calls are in the
+// order of their tickets, unless tickets were lost. They look one after another, whatever is in front of them in the queue.
 type line struct {
 	mu    sync.Mutex
 	seats list.List // has the number of each call

@@ -179,10 +179,10 @@ func (a *attempt) tryAlone(deadline clock.Instant, goesOn bool) error {
 	return err
 }
 
-// split gives back what the script has obtained, since the paths seem to be on several servers. A path whose hold is
-// where it belongs is released there, like any other, since others may wait for it. Leave removes what cannot be released now.
+// split gives back what the script has obtained, since the paths seem to be on several servers. A path whose hold is where it
+// belongs is released there like any other, since others may wait for it. Leave removes what cannot be released now.
 //
-// Only a reading that is answered in time, and lacks a hold, proves that there is a proxy. After a late or refused reading, and
+// Only a read-back that is answered in time, and lacks a hold, proves that there is a proxy. After a late or refused one, and
 // while a slot of a cluster moves, only this call takes one path after another.
 func (g slotGroup) split(r *groupReply) {
 	p, missing := g[0].path, r.ReadBack.Missing
@@ -203,7 +203,7 @@ func (g slotGroup) split(r *groupReply) {
 	}
 	if len(missing) > 0 {
 		c := p.Format.GiveBack(r.call, missing)
-		p.all.Transport.Do(&w, &c) // if it fails, they stay there until their leases end, and keep no call out
+		p.all.Transport.Do(&w, &c) // if it fails, the keys stay there until their leases end, and keep no call out
 	}
 	_ = Each(there, func(a *attempt) error {
 		if !p.all.removeOnce(w, a.path.remains(a.hold)) {
@@ -239,7 +239,7 @@ func (r *groupReply) outcome() several.Outcome {
 }
 
 // halfMoved reports whether the server has refused the script because the slot of its paths moves: commands about one path are
-// served meanwhile, but a script only once all of its keys are at one node. A path that is free is at neither.
+// served meanwhile, but a script only once all of its keys are at one node. The key of a free path is at neither.
 func (r *groupReply) halfMoved() bool {
 	return r.err != nil && fault.Answered(r.err) && fault.BetweenNodes(r.err)
 }
@@ -258,7 +258,7 @@ func (r *groupReply) failure(p *transport.Wait) error {
 	}
 }
 
-// ask asks for all paths, again if a late reply says that one is taken: it may come from a former master.
+// ask asks for all paths, and again if a late reply says that one is taken: that reply may come from a former master.
 func (g slotGroup) ask(p *transport.Wait) (r groupReply) {
 	bids := make([]protocol.Request, len(g))
 	for i, a := range g {

@@ -72,7 +72,7 @@ func (p *Path) tooFar(w *transport.Wait, t *lease.Term) (useless, err error) {
 	return useless, err
 }
 
-// tooFar does the same for a try. The error says no more to its caller than that Redis could not be asked.
+// tooFar does the same for a try. The error tells the caller only that Redis could not be asked.
 func (a *attempt) tooFar(p *transport.Wait) error {
 	useless, err := a.path.tooFar(p, a.hold.Term())
 	if useless == nil || err != nil {
@@ -81,7 +81,7 @@ func (a *attempt) tooFar(p *transport.Wait) error {
 	return a.outwaited(useless)
 }
 
-// outwaited returns the error of a call that has sent nothing more, and has waited for its end.
+// outwaited returns the error of a call that has sent nothing more, and has waited until its end.
 func (a *attempt) outwaited(failure error) error {
 	if a.progress != answered { // otherwise failure has the outcome of the last try
 		a.failure = failure
