@@ -1,6 +1,6 @@
 // Package hold is this process's possession of a key in Redis: a lease that is renewed, contexts that end with it, and the
-// owners that have it one after another, or share it. It does not know locks: it tells its lock through [Above]. Commands to be
-// sent in the background wait in a [Schedule]; package background sends them.
+// owners that have it one after another, or share it. The package knows no locks: a hold reports to its lock through [Above].
+// Background commands wait in a [Schedule]; package background sends them.
 //
 // A hold has the four states of its [lease.State]:
 //
@@ -26,7 +26,7 @@
 //
 // A lost hold stays lost, whatever replies come later.
 //
-// A loss and a waiter of the process find each other, whichever comes last:
+// A loss and a waiter in this process find each other, whichever comes last:
 //
 //	the waiter    queues           then takes the hold's mutex, in Attend, and sees a loss
 //	the loss      marks the hold   with the mutex, and then calls Lost, where the lock looks for waiters

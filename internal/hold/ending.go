@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// endings are the contexts that end with a hold, in a ring for each owner; the map has the newest of each ring. The hold's
-// mutex guards them. Adding and removing one is constant work.
+// endings are the contexts that end with a hold, in a ring for each owner; the map has the newest of each ring. The hold's mutex
+// guards them. Adding and removing one takes constant time.
 type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make the map need its address
 
 // ending is one such context. It leaves its ring when its parent ends, or when the owner unlocks, or when the hold is lost.
@@ -24,10 +24,10 @@ type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make t
 // Ending the context calls none of them: the context is a child of one of package context, or of one that never ends. So a loss
 // is reported, and a release proceeds, whatever the parent's methods do.
 //
-// The context goes by the clock. Before Err and context.Cause answer, they look at the lease, and at the leases of the holds that
-// the context was made in, and end the context if one is over. So the first look sees the end, even if the timer is late, because
-// the process was stopped or is starved of CPU. Done does not look, nor does a child that package context can cancel by itself:
-// these end at the first look at the context, or by the timer.
+// The context goes by the clock. Before Err and context.Cause answer, they look at the lease, and at the leases of the holds
+// that the context was made in, and end the context if one is over. So the first look sees the end, even if the timer is late
+// because the process was stopped or is starved of CPU. Done does not look, nor does a child that package context can cancel by
+// itself: these end at the first look at the context, or by the timer.
 type ending struct {
 	context.Context
 
@@ -45,7 +45,7 @@ type ending struct {
 	prev, next *ending            // nil outside of a ring
 }
 
-// lasting is a hold, as its contexts see it. What happens to a context may end the hold, so the hold does what follows.
+// lasting is a hold, as its contexts see it. The end of a context may end the hold, so the hold handles it.
 type lasting interface {
 	lookAt(now clock.Instant) (cause error) // why its contexts must have ended; nil: it is valid
 	parentEnded(e *ending)
@@ -127,9 +127,9 @@ func (e *ending) Err() error {
 	return e.Context.Err()
 }
 
-// look ends the context if the lease is over, or the lease of a hold that the context was made in. It sends nothing, and calls no
-// code of the user: ending a context closes its channel, and those of its children of package context. Functions of AfterFunc run
-// in goroutines of their own.
+// look ends the context if its lease is over, or the lease of a hold that the context was made in. It sends nothing, and calls
+// no code of the user: ending a context closes its channel, and those of its children of package context. Functions of AfterFunc
+// run in goroutines of their own.
 //
 // When look ends an outer context, the children of that context end before look returns, with one exception: package context
 // watches a context of another type by a goroutine, which ends the children below it a little later.
@@ -151,8 +151,8 @@ func (e *ending) look() {
 	}
 }
 
-// unlooked is an ending, or a child of one with values, that package context makes a child of. It does not look. Otherwise n
-// contexts, for n paths, each made from the one before, would take a time that grows with n × n.
+// unlooked stands in for a parent that is an ending, or a child of one with values, when package context makes a child of it. It
+// does not look. Otherwise making n contexts, for n paths, each from the one before, would take time that grows with n × n.
 type unlooked struct {
 	context.Context
 	of *ending
@@ -226,7 +226,7 @@ func SameContext(a, b context.Context) bool {
 func (h *Hold) parentEnded(e *ending) {
 	h.mu.Lock()
 	e.over = true
-	if e.next != nil { // else it was taken out, and is being ended, or was never put in
+	if e.next != nil { // otherwise it was removed, and is being ended, or was never added
 		h.ends.remove(e)
 	}
 	left := e.orphan && h.ends[e.owner] == nil
@@ -257,7 +257,7 @@ func (e endings) orphan(o owner.ID) (has bool) {
 	return newest != nil
 }
 
-// of takes out the contexts of one owner.
+// of removes the contexts of one owner, and returns them.
 func (e *endings) of(o owner.ID) (ends []*ending) {
 	for end := (*e)[o]; end != nil; end = (*e)[o] {
 		e.remove(end)
@@ -266,7 +266,7 @@ func (e *endings) of(o owner.ID) (ends []*ending) {
 	return ends
 }
 
-// all takes out all contexts.
+// all removes all contexts, and returns them.
 func (e *endings) all() (ends []*ending) {
 	for o := range *e {
 		ends = append(ends, e.of(o)...)
@@ -274,7 +274,7 @@ func (e *endings) all() (ends []*ending) {
 	return ends
 }
 
-// cancelAll ends contexts that were taken out. It does not wait for user code; a child of the context may start goroutines.
+// cancelAll ends contexts that were removed. It does not wait for user code; a child of the context may start goroutines.
 func cancelAll(ends []*ending, cause error) {
 	for _, end := range ends {
 		end.end(cause)
@@ -321,7 +321,7 @@ func (h *Hold) Context(parent context.Context, o owner.ID, caller any, around *C
 		h.mu.Unlock()
 		made = newEnding(parent, o, h.path, h, caller, around)
 	}
-	if !made.over { // an ended one would never be taken out
+	if !made.over { // an ended one would never be removed
 		h.ends.add(made)
 	}
 	if !h.plan() {

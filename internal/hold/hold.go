@@ -16,7 +16,7 @@ import (
 // Hold is this process's possession of a lock's key, from the command that asked for it to its end. Its states, and what it may
 // believe about the key, come from its lease.
 //
-// A Hold takes 160 bytes, which is a size of the allocator. The order of its fields leaves no gap.
+// A Hold takes 160 bytes, which is one of the allocator's size classes. The order of its fields leaves no gap.
 type Hold struct {
 	path   *Path
 	value  string // what the key contains; unique to this hold
@@ -32,14 +32,14 @@ type Hold struct {
 	planned bool // the schedule knows the hold
 
 	mu       sync.Mutex
-	renewing uint32 // how many calls of StartRenewing are not undone
+	renewing uint32 // how many calls of StartRenewing have not been undone
 	lease    lease.State
 	had      possession
 	ends     endings                // the contexts that end with this hold
 	extras   atomic.Pointer[extras] // nil in most; may be compared with nil without the mutex
 }
 
-// possession is who has a hold, and since when. The hold's mutex guards it.
+// possession says who has a hold, and since when. The hold's mutex guards it.
 type possession struct {
 	owned clock.Instant // when its owner got it
 	since clock.Instant // when this process got the key; handoff does not change it
@@ -69,7 +69,7 @@ func New(p *Path, value string, t Terms) *Hold {
 }
 
 // The following methods take no mutex. They are for the goroutine that obtains the hold, before others know it, and for the
-// goroutine that has ended it. Value, Number and Above are for all.
+// goroutine that has ended it. Any goroutine may call Value, Number and Above.
 
 // Value returns the hold's name, which the key contains.
 func (h *Hold) Value() string { return h.value }
@@ -127,7 +127,7 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 // (granted), from which a bound counts. The caller holds the mutex.
 func (h *Hold) begin(granted, since, now clock.Instant) {
 	h.had.since, h.had.owned = since, now
-	if h.extras.Load() != nil { // else neither AtLeast nor AtMost
+	if h.extras.Load() != nil { // otherwise it has neither AtLeast nor AtMost
 		h.keep(now)
 		h.lease.Bound(h.bound(granted))
 	}
@@ -214,7 +214,7 @@ func (h *Hold) unlockLose(why fault.Loss) {
 }
 
 // unlockLost is for a hold that has just become lost. It unlocks the mutex, and ends the contexts. The caller then calls tell,
-// which tells the log and the lock.
+// which informs the log and the lock.
 func (h *Hold) unlockLost() (tell func()) {
 	h.timing.watched.Store(false) // before Lost looks for waiters, see Attend
 	awaited, held, why := h.awaited, h.had.owned.Until(h.path.Clock.Now()), h.lease.Why()
@@ -231,7 +231,7 @@ func (h *Hold) unlockLost() (tell func()) {
 // lookAt checks the lease for a context of the hold. It returns why the context must have ended; nil if the hold is valid.
 //
 // The caller may hold any mutex of the program or of the Redis client: the client's pool asks contexts under its own mutex. So
-// lookAt waits only for the hold's mutex, under which only the schedule's is taken, and a goroutine of its own tells the log and
+// lookAt waits only for the hold's mutex, under which only the schedule's is taken, and a separate goroutine informs the log and
 // the lock. As with any loss, that also finds a waiter that has queued in the meantime.
 func (h *Hold) lookAt(now clock.Instant) (cause error) {
 	h.mu.Lock()
@@ -330,7 +330,7 @@ func (h *Hold) Lasts(now clock.Instant) time.Duration {
 	return max(h.lease.Left(now), h.lease.RenewalLease(now)) + lease.Margin(h.lease.Longest())
 }
 
-// Remains are what may be left of a hold in Redis.
+// Remains describes what may be left of a hold in Redis.
 type Remains struct {
 	Value   string
 	Longest time.Duration // the longest lease that the key can have
@@ -366,7 +366,7 @@ func (h *Hold) planClear(why fault.Loss) {
 // enough, since a renewal that arrives later finds no key. The caller holds the mutex, so this comes before the end of the hold,
 // and before removals of later holds.
 func (h *Hold) clear() {
-	if !h.lease.Remove(h.path.Clock.Now()) { // it was due while it was live
+	if !h.lease.Remove(h.path.Clock.Now()) { // the hold was due while it was live
 		return
 	}
 	h.planned = false
@@ -434,7 +434,7 @@ func (h *Hold) Keeps() (kept, found clock.Instant) {
 	return e.kept, e.found
 }
 
-// AwaitMessage notes that a look has found a grant before its message came, which may come until then.
+// AwaitMessage notes that a look has found a grant whose message may still come, until then.
 func (h *Hold) AwaitMessage(until clock.Instant) {
 	h.mu.Lock()
 	h.own().found = until
@@ -457,8 +457,8 @@ func (h *Hold) GrantAgain() {
 	h.unlockLose(fault.GrantedTwice)
 }
 
-// tokensDrawn is how many tokens the scripts draw at a time: so few that the counter does not overtake the clock, in
-// microseconds, at up to 10 000 draws a second, the most for one path.
+// tokensDrawn is how many tokens the scripts draw at a time. It is so small that the counter does not overtake the clock, which
+// counts microseconds, at up to 10 000 draws a second, the most for one path.
 const tokensDrawn = 100
 
 // Draw gives the hold its tokens, beginning with first. Only the call that obtains the hold knows it yet.

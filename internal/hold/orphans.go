@@ -33,7 +33,7 @@ const (
 // OrphanWatch finds orphans, and stops their renewal.
 type OrphanWatch struct {
 	Scan *owner.GoroutineScan
-	Most int // with more goroutines none is looked for
+	Most int // with more goroutines, no orphan is looked for
 
 	holds *Schedule
 	clock clock.Clock
@@ -137,7 +137,7 @@ func (g *OrphanWatch) Wait() { g.looks.Wait() }
 
 // suspects returns the goroutines that have had a renewed hold for longer than its lease, each with its hold.
 func (g *OrphanWatch) suspects() (all []Part) {
-	for _, s := range g.holds.all() { // one that is renewed is in there until it is lost or over
+	for _, s := range g.holds.all() { // one that is renewed is in the schedule until it is lost or over
 		h, ok := s.(*Hold)
 		if !ok || !h.mayBeLeft() {
 			continue
@@ -157,7 +157,7 @@ func (g *OrphanWatch) suspects() (all []Part) {
 // has the hold. If it has, it keeps the hold until the hold is lost: an ended goroutine makes no calls, and no other goroutine
 // unlocks for it, unless a context was given away, see Above.Delegated. Such a hold is left alone.
 //
-// One case is left: another goroutine nests or unlocks with a context of Do that has outlived the suspect.
+// One case remains: another goroutine nests or unlocks with a context of Do that has outlived the suspect.
 //
 //  1. If it comes after the end of the lease, it finds the hold lost.
 //  2. If it unlocks before, the hold may go on for another owner, which must not lose it. SetTerms and Leave, which run after the

@@ -10,8 +10,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// SetTerms gives a hold that was handed to another owner that owner's terms. The lease counts from the next renewal on.
-// SetTerms reports false when the hold is lost.
+// SetTerms gives a hold the terms of the owner to whom it was handed. The lease counts from the next renewal on. SetTerms
+// reports false when the hold is lost.
 func (h *Hold) SetTerms(t Terms) bool {
 	now := h.path.Clock.Now()
 	h.mu.Lock()
@@ -20,7 +20,7 @@ func (h *Hold) SetTerms(t Terms) bool {
 		return false
 	}
 	h.Leads, h.had.owned = t.Leads, now
-	if h.extra().orphans != nil { // the former owner was one, and another goroutine unlocked for it
+	if h.extra().orphans != nil { // the former owner was an orphan, and another goroutine unlocked for it
 		h.own().orphans = nil
 	}
 	if h.extra().atLeast != t.AtLeast {
@@ -38,9 +38,10 @@ func (h *Hold) SetTerms(t Terms) bool {
 	return true
 }
 
-// HandOff is for an owner that unlocks while others of this process wait. It reports whether the hold may go to the next one:
-// it is fresh, at least half of its lease is left, and the process has had the key for less than limit. Then the owner's contexts
-// have ended. Due: the process has had the key long enough, and other processes get their turn first. Running is the lease.
+// HandOff is for an owner that unlocks while others of this process wait. It reports whether the hold may go to the next one: it
+// is fresh, at least half of its lease is left, and the process has had the key for less than limit. If it may, the owner's
+// contexts have ended. Due: the process has had the key long enough, and other processes get their turn first. Running is the
+// lease in effect.
 func (h *Hold) HandOff(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()
@@ -80,7 +81,7 @@ func (h *Hold) TakenBy(o owner.ID) (token uint64) {
 	return e.token
 }
 
-// Taker returns the goroutine that acquired the hold for a lockregistry.Hold; nobody when it is not known.
+// Taker returns the goroutine that acquired the hold for a lockregistry.Hold; [owner.Nobody] when it is not known.
 func (h *Hold) Taker(o owner.ID) owner.ID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,8 +136,8 @@ func (h *Hold) Join(t *lease.Term, keeps bool) (ok, renew bool) {
 	return true, renew
 }
 
-// StartRenewing renews the hold until StopRenewing is called as often, even if its owner has not asked for renewal. It is for
-// calls that know when their work ends.
+// StartRenewing renews the hold until StopRenewing has been called as often, even if its owner has not asked for renewal. It is
+// for calls that know when their work ends.
 func (h *Hold) StartRenewing() {
 	h.mu.Lock()
 	h.renewing++
@@ -267,7 +268,7 @@ func (h *Hold) isOrphan(o owner.ID) bool {
 	return h.extra().orphans[o]
 }
 
-// RenewalLease returns the lease that a renewal sets after each third of it; 0 if there are no further renewals.
+// RenewalLease returns the lease that renewals set, one after each third of it; 0 if there are no further renewals.
 func (h *Hold) RenewalLease() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

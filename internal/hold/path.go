@@ -42,7 +42,7 @@ type Env struct {
 	Unreachable func(announce func())
 }
 
-// Server sends commands to Redis, as [transport.Client].
+// Server sends commands to Redis, as [transport.Client] does.
 type Server interface {
 	// Do sends a command and waits for the reply as p says.
 	Do(p *transport.Wait, c *protocol.Call) transport.Reply
@@ -53,8 +53,8 @@ type Server interface {
 
 // Above is the lock of a path, as seen by its holds.
 type Above interface {
-	// Lost is called once when a hold is lost. Held is how long its owner had it. Awaited says that another goroutine waits for
-	// its end.
+	// Lost is called once when a hold is lost. Held is how long its owner had it. Awaited says that another goroutine waits for the
+	// hold's end.
 	Lost(why fault.Loss, held time.Duration, awaited bool)
 
 	// Clear removes in the background what may be left of a lost hold. It is called with the hold's mutex held.
@@ -63,10 +63,10 @@ type Above interface {
 	// Has reports whether the owner has the hold that has this value.
 	Has(value string, o owner.ID) bool
 
-	// Count returns how many share the hold. It is called with the hold's mutex held.
+	// Count returns how many owners share the hold. It is called with the hold's mutex held.
 	Count() int64
 
-	// Owners returns who shares it.
+	// Owners returns the owners that share it.
 	Owners() []owner.ID
 
 	// Delegated reports whether another goroutine may unlock for an owner.

@@ -51,7 +51,7 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 		t = h.lease.Term
 	}
 	r := h.lease.Begin(now, t)
-	r.Chosen = chosen && r.Term == t // else AtMost has shortened it: the term stays for renewals
+	r.Chosen = chosen && r.Term == t // otherwise AtMost has shortened it: the term stays for renewals
 	h.unlockPlanned()
 
 	c := h.path.renew(h.value, r.Term)
@@ -72,9 +72,9 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 // lock locks the mutex. For a call that chooses a lease, lock reports whether the owner has the live hold, and whether no other
 // owner shares it.
 //
-// Another goroutine of the owner may unlock at any time, and the hold may go on for others, whose lease the call must not change.
-// Only the local half knows which owners have the hold, and it must not be asked with the mutex held. So it is asked before, and
-// the generation of the lease tells whether its answer is old:
+// Another goroutine of the owner may unlock at any time, and the hold may go on for others, whose lease the call must not
+// change. Only the local half knows which owners have the hold, and it must not be asked with the mutex held. So it is asked
+// first, and the generation of the lease shows whether its answer is stale:
 //
 //	this call                   Generation    Has               Generation has changed: again
 //	another goroutine of its owner                     Exit
@@ -136,8 +136,8 @@ func (h *Hold) answered(r lease.Renewal, n int64, err error, late bool) error {
 	return err
 }
 
-// about is what a task needs of a hold: what its command names, and where the outcome goes. A task is made with the hold's mutex
-// held, and is sent without it.
+// about is what a task needs to know about a hold: what its command names, and where the outcome goes. A task is made with the
+// hold's mutex held, and is sent without it.
 type about struct {
 	path  *Path
 	value string
@@ -159,7 +159,7 @@ func (h *Hold) about() about { return about{h.path, h.value, h} }
 //   - Executed before the removal, the renewal does not keep the removal from removing the key.
 //   - Executed after it, the renewal finds no key, or another hold's.
 //
-// Until a removal is confirmed a renewal may prolong the key, but the removal is repeated until then.
+// Until a removal is confirmed, a renewal may prolong the key, but the removal is repeated until then.
 func (a about) Wanted() bool { return a.hold.Live() }
 
 // renewal is a task that renews a hold.

@@ -97,7 +97,7 @@ func (s *Schedule) all() []scheduled {
 	defer s.mu.Unlock()
 	all := s.heap.All()
 	for _, h := range s.turning {
-		if _, index := h.Timing(); *index == 0 { // else the turn has scheduled it again
+		if _, index := h.Timing(); *index == 0 { // otherwise the turn has scheduled it again
 			all = append(all, h)
 		}
 	}
@@ -167,7 +167,7 @@ func (h *Hold) Watched() bool { return h.timing.watched.Load() }
 
 // Attend is called for another owner that finds the lock held. It reports whether the hold is lost: the caller must then evict
 // the hold's owners. If the hold is not lost, and the other owner waits, the schedule looks at the hold when its lease is over,
-// and a loss evicts the owners then. Package documentation says why a waiter and a loss cannot miss each other.
+// and a loss evicts the owners then. The package documentation says why a waiter and a loss cannot miss each other.
 func (h *Hold) Attend(waits bool) (over bool) {
 	if h == nil || waits && h.timing.watched.Load() {
 		return false
@@ -185,8 +185,8 @@ func (h *Hold) Attend(waits bool) (over bool) {
 	return false
 }
 
-// plan schedules the next look at the hold, to renew it or announce its loss. It reports false when the registry is closed, so
-// that there will be none. The caller holds the mutex.
+// plan schedules the next look at the hold, to renew it or announce its loss. It reports false when the registry is closed: then
+// there will be none. The caller holds the mutex.
 func (h *Hold) plan() bool {
 	due, looks := h.lease.Due(len(h.ends) > 0 || h.awaited)
 	if !looks {
