@@ -52,12 +52,12 @@ type limits struct {
 	failFast bool          // see Wait
 }
 
-// flight is how far a command that a driver of a queue sends has come; see entry.
+// flight is the progress of a command that a driver of a queue sends; see entry.
 type flight struct {
 	queued    bool                     // it goes that way; then its caller notices the end of its context itself
 	plain     bool                     // over the node's own connections, even if that is suspect
 	stage     atomic.Uint32            // waits, taken or done
-	firstSent atomic.Int64             // an instant: when it was sent first; 0: not yet
+	firstSent atomic.Int64             // an instant: when it was first sent; 0: not yet
 	to        atomic.Pointer[judge]    // of the node to which it was sent
 	ready     chan rueidis.RedisResult // has room for two: the reply, and the end of the bound
 }
@@ -128,8 +128,8 @@ func (b *bound) stop() (over, reusable bool) {
 	return over, reusable
 }
 
-// land ends the flight, if its driver has answered. The driver has not if code of the user has panicked in the caller. Land
-// also clears the node, so that an idle bound keeps no dropped node in memory.
+// land ends the flight, if its driver has answered. The driver has not answered if code of the user has panicked in the caller.
+// Land also clears the node, so that an idle bound keeps no dropped node in memory.
 func (b *bound) land() {
 	if b.queued && b.stage.Load() == done { // mutant: driver loses its node
 		b.queued = false
@@ -162,7 +162,7 @@ func (b *bound) wait(now clock.Instant) {
 	b.timer.Reset(now.Until(next))
 }
 
-// sent returns when the command was sent. Until a driver sends it its silence would begin now.
+// sent returns when the command was sent. Until a driver sends it, its silence would begin now.
 func (b *bound) sent(now clock.Instant) clock.Instant {
 	switch first := clock.Instant(b.firstSent.Load()); {
 	case !b.queued:
@@ -335,8 +335,8 @@ func (b *bound) Err() error {
 	return nil
 }
 
-// boundPool has the bounds of a node's commands, sent by their callers or by the queue's drivers, and ends those that take
-// long. A timer for each command would cost more than all else that a bound does, so one timer serves all untimed bounds of the
+// boundPool has the bounds of a node's commands, sent by their callers or by the queue's drivers, and ends those that take long.
+// A timer for each command would cost more than everything else that a bound does, so one timer serves all untimed bounds of the
 // node. It fires at intervals while commands are under way: a round. It is not stopped when they are answered, since stopping
 // and setting it for each would wake threads of an idle process.
 //
@@ -363,7 +363,7 @@ const (
 	roundEvery = belief.Tick - timedAfter // with timedAfter no more than the shortest grace
 	timedAfter = belief.Tick / 10         // more than most replies take
 
-	mostIdleBounds = 4096 // bounds, of up to 0.7 kB each: a burst of calls must not take memory for ever
+	mostIdleBounds = 4096 // bounds, of up to 0.7 kB each: a burst of calls must not take memory forever
 )
 
 func (p *boundPool) prepare(j *judge, also func(now clock.Instant) bool) {

@@ -16,14 +16,14 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// Client sends the commands of all registries on one client. It limits every wait to what the caller allows, whatever the
-// server does, and says which replies can be trusted; see package belief. The package's comment draws the way of a command.
+// Client sends the commands of all registries on one client. It limits every wait to what the caller allows, whatever the server
+// does, and says which replies can be trusted; see package belief. The package comment draws the path of a command.
 type Client struct {
 	redis    rueidis.Client
 	mode     rueidis.ClientMode
 	Clock    clock.Clock
 	routes   atomic.Pointer[routes]
-	First    *Node              // of a single server the only one; of a cluster the node of slots whose master is not known
+	First    *Node              // the only one of a single server; on a cluster the node of slots whose master is not known
 	resolver *topology.Resolver // of a cluster
 	// ctx never ends, but rueidis must not know that: with a context that cannot end it reads a connection only while a command is
 	// under way, and notices a closed connection only at the next command.
@@ -74,7 +74,7 @@ func (t *Client) Close() {
 	}
 }
 
-// AwaitAbandoned waits, for limit at most, until all obtaining commands are answered whose callers have given up. It comes
+// AwaitAbandoned waits, for limit at most, until all obtaining commands whose callers have given up are answered. It comes
 // before the last removals of a registry that is closed. Otherwise:
 //
 //	1  the removal of such a command's grant is sent

@@ -64,8 +64,8 @@ func (d *demotion) tell() {
 	}
 }
 
-// mostRefused is how often a command is sent at most: over an old connection, then over a fresh one that was made before the
-// address moved, then over one that is made for this command.
+// mostRefused is how many times a command is sent at most: over an old connection, then over a fresh one that was made before
+// the address moved, then over one that is made for this command.
 const mostRefused = 3
 
 // mend begins closeOld, unless it runs.

@@ -38,7 +38,7 @@ type dialer struct {
 	unfit    atomic.Int32                                          // how many connections in a row did not fit, and were closed
 
 	mu      sync.Mutex
-	hanging []clock.Instant // when the attempts began whose goroutines still wait for the client
+	hanging []clock.Instant // when the attempts whose goroutines still wait for the client began
 }
 
 // pool is what is known about a client's connections.
@@ -59,7 +59,7 @@ type wanted struct {
 type dedicated struct {
 	rueidis.DedicatedClient
 	made clock.Instant // when making it began
-	told bool          // the server has told its age and database
+	told bool          // the server has reported its age and database
 	back func()        // gives it to the client's pool
 }
 
@@ -70,13 +70,13 @@ const (
 	// Twice: where the pool is exhausted, a suspect node sends nothing for twelve seconds.
 	poolWait = 6 * belief.Connect
 
-	// mostIdle is how many pooled connections an attempt looks at while the node is not suspect. The application misses each of
-	// them for a Tick.
-	// Twice: it misses more of them. Half of it: with that many idle ones in the pool a lone caller gets no connection.
+	// mostIdle is how many pooled connections an attempt looks at while the node is not suspect. The application goes without each
+	// of them for a Tick.
+	// Twice: it goes without more of them. Half of it: with that many idle ones in the pool a lone caller gets no connection.
 	mostIdle = 8
 
 	// mostUnfit is how many connections that do not fit are closed in a row: as many as are pooled by default. After that each
-	// attempt closes only one, since behind a proxy that tells its own age even new ones look old.
+	// attempt closes only one, since behind a proxy that reports its own age even new ones look old.
 	// Half of it: it takes minutes to get through a full pool of old ones. Twice: twice as many new ones are made in vain.
 	mostUnfit = 1024
 )

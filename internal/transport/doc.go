@@ -33,7 +33,7 @@
 //   - few: this way is taken only where the client respects contexts, and its connections have room
 //   - queue: only drivers hang
 //
-// The judge of the command's server takes each reply, or its absence, to package belief. The package says how far the reply is
+// The judge of the command's server takes each reply, or its absence, to package belief, which says how far the reply is
 // believed, and what to do; the node does that.
 //
 // The client and its nodes know all parts. Of the other parts, each knows those to which its arrow leads:

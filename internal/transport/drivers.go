@@ -164,12 +164,12 @@ func (q *queue) add(e *entry) (begins bool) {
 	return begins
 }
 
-// leave ends the wait for a command. It reports whether that may have been sent, or may still be.
+// leave ends the wait for a command. It reports whether the command may have been sent, or may still be.
 func (q *queue) leave(e *entry) (sent bool) {
 	if e.end.stage.CompareAndSwap(waits, done) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if i := slices.Index(q.waiting, e); i >= 0 { // else a driver has just thrown it away
+		if i := slices.Index(q.waiting, e); i >= 0 { // otherwise a driver has just thrown it away
 			q.waiting = slices.Delete(q.waiting, i, i+1)
 			q.flying--
 		}

@@ -197,7 +197,7 @@ func (f *freshConns) abandon() {
 	}
 }
 
-// mostSkipped is how many connections to a replica one attempt skips. Servers tell a connection's age in whole seconds, so
+// mostSkipped is how many connections to a replica one attempt skips. Servers report a connection's age in whole seconds, so
 // pooled ones that are younger than a second look new.
 const mostSkipped = 3
 

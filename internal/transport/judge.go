@@ -11,13 +11,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// judge takes the outcome of each command to one server, also that there was no reply. It updates the belief in the server, and
-// calls act for what follows from that.
+// judge takes the outcome of each command to one server, including that there was no reply. It updates the belief in the server,
+// and calls act for what follows from that.
 type judge struct {
 	belief  belief.State
 	clock   clock.Clock
 	act     func(do belief.Acts, sent clock.Instant) // does what follows from an event; sent is when its command was sent
-	present func() string                            // the address of the server that a client for Sentinel uses; else empty
+	present func() string                            // the address of the server that a client for Sentinel uses; empty for others
 	roles   bool                                     // a master may become a replica behind the client's address, see demotion
 }
 

@@ -42,7 +42,7 @@ type keepAlive struct {
 	calls   atomic.Int32 // calls that wait for a message
 	until   atomic.Int64 // an instant: until then others may wait for locks of this process
 	on      atomic.Bool  // the timer runs
-	quiet   atomic.Int64 // an instant: when the newest answer was asked for, if it named none of the scripts; else 0
+	quiet   atomic.Int64 // an instant: when the newest answer was asked for, if it named none of the scripts; otherwise 0
 
 	// The rest is guarded by on.
 	asked    uint            // how many questions so far
@@ -68,14 +68,14 @@ func (s *Node) EndKeepAlive() {
 }
 
 // Contended notes that others wait for a lock of this process, or did a moment ago. The server is asked for contendedFor from
-// now on, not by holds with their renewals. So the release of a hold that lasts longer may find no answer, and then leaves a
+// now on; the renewals of holds do not ask. So the release of a hold that lasts longer may find no answer, and then leaves a
 // barging window that nobody needs.
 func (s *Node) Contended(now clock.Instant) {
 	s.keepAlive.until.Store(int64(now.Add(contendedFor)))
 	s.keepAlive.begin()
 }
 
-// Quiet reports whether the server knows no scripts of processes that try without a ticket. The newest answer tells, if it was
+// Quiet reports whether the server knows no scripts of processes that try without a ticket. The newest answer says so, if it was
 // asked for after since. It does not count if it was lost, late or an error, or is older than the last broken connection or the
 // last suspicion.
 func (s *Node) Quiet(since clock.Instant) bool {
@@ -90,7 +90,7 @@ func (s *Node) stayAlive(questions sending) outcome {
 	return s.inquire(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}, s.Address != "", questions)
 }
 
-// said takes what the server says of its role, on a fresh connection or not.
+// said takes what the server says about its role, on a fresh connection or not.
 func (s *Node) said(role belief.Role, fresh bool) {
 	now := s.clock.Now()
 	s.follow(s.belief.Said(role, fresh, now), now)
@@ -109,8 +109,8 @@ func (k *keepAlive) wanted() bool {
 
 func (k *keepAlive) ask() {
 	if !k.wanted() {
-		// A caller stores what it wants, and then reads on. This goroutine stores on, and then reads what is wanted. So either it
-		// sees what the caller wants, or the caller finds on false and starts the timer.
+		// A caller stores what it wants, and then loads the flag on. This goroutine clears the flag, and then loads what is wanted. So
+		// either it sees what the caller wants, or the caller finds the flag false and starts the timer.
 		k.on.Store(false)
 		if !k.wanted() || !k.on.CompareAndSwap(false, true) {
 			return
@@ -124,7 +124,7 @@ func (k *keepAlive) ask() {
 	switch {
 	case k.scripts.Allowed(k.now()):
 		k.learn()
-	case k.asksRole(): // a replica answers questions, too, so that it answers does not show that it is the master
+	case k.asksRole(): // a replica answers questions, too: an answer does not show that the server is the master
 		if reply, _ := k.question(ping); outcomeOf(reply.Error()) == belief.Broken && k.inquire(single(ping)).result(0).Error() == nil {
 			k.roleless.Ended(k.now()) // a proxy refuses HELLO
 		}

@@ -108,8 +108,8 @@ func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, used int) 
 	return nil
 }
 
-// interrupt makes the count of commands that come one at a time begin anew. A command that is counted at the same moment may be
-// lost from the count, which only makes the run begin later. Mostly the count is zero already, and nothing is written.
+// interrupt restarts the count of commands that come one at a time. A command that is counted at the same moment may be lost
+// from the count, which only delays the run. Mostly the count is zero already, and nothing is written.
 func (o *ownConns) interrupt() {
 	if o.inARow.Load() != 0 {
 		o.inARow.Store(0)

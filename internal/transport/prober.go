@@ -26,7 +26,7 @@ type prober struct {
 	ask func(since clock.Instant) bool
 
 	mu      sync.Mutex
-	owed    clock.Instant // when a command was sent that was given up since the last probe; 0: none
+	owed    clock.Instant // when a command given up since the last probe was sent; 0: none
 	lessons int32         // round trips left to measure
 	busy    bool          // a goroutine sends probes
 }

@@ -91,7 +91,7 @@ func (e *replication) count(acks int, err error) {
 	e.settle(e.reply.RedisResult, err)
 }
 
-// replicators has a replicator for each server, by address in a cluster, else by the empty string.
+// replicators has a replicator for each server, by address in a cluster, otherwise by the empty string.
 type replicators struct {
 	mu sync.Mutex
 	of map[string]*replicator
@@ -103,7 +103,7 @@ type replicator struct {
 	address string
 	queue   []*replication
 	sender  *replicaSender // takes the queue; nil: none
-	senders int            // that run, with replaced ones that have not ended
+	senders int            // that run, including replaced ones that have not ended
 }
 
 // replicaSender is a goroutine with its own connection, which sends what is queued until there is nothing to do. Once replaced,
@@ -139,7 +139,7 @@ const (
 func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	s, began := t.Node(c.Key), t.Clock.Now()
 	s.noticeStandstill()
-	limit := *p // the reply comes together with WAIT's, and says nothing of the server's silence
+	limit := *p // the reply comes together with WAIT's, and says nothing about the server's silence
 	limit.holds, limit.FailFast = belief.Never, false
 	end := s.bound(&limit, began)
 	defer end.stop()
@@ -148,7 +148,7 @@ func (t *Client) doReplicated(p *Wait, c *protocol.Call) Reply {
 	defer over.Stop()
 	var silent <-chan time.Time // for the server, not for its replicas
 	if p.FailFast {
-		limit := time.NewTimer(s.Patience() + 2*WaitAtMost) // an earlier WAIT and its own hold its reply up
+		limit := time.NewTimer(s.Patience() + 2*WaitAtMost) // an earlier WAIT and its own delay its reply
 		defer limit.Stop()
 		silent = limit.C
 	}
@@ -336,7 +336,7 @@ func (s *replicaSender) vouched() bool {
 func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of []*replication) {
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()
-	now := s.client.Clock.Now() // before it looks whether its connection stands, as in queue.take
+	now := s.client.Clock.Now() // before it checks whether its connection stands, as in queue.take
 	if s.sender == s && !s.stale() {
 		s.batch, s.queue = append(s.batch, s.queue...), nil
 	}
@@ -400,7 +400,7 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 		}
 	}
 	for i, result := range results {
-		if e := of[i]; e != nil && e.stage != isSettled { // else its caller has given up
+		if e := of[i]; e != nil && e.stage != isSettled { // otherwise its caller has given up
 			s.takeIn(e, result)
 		}
 	}

@@ -38,7 +38,7 @@ func (t *Client) Node(key string) *Node {
 
 func (t *Client) nodes() []*Node { return t.routes.Load().nodes }
 
-// Leads reports whether any slot has the node.
+// Leads reports whether any slot leads to the node.
 func (t *Client) Leads(s *Node) bool {
 	r := t.routes.Load()
 	n := slices.Index(r.nodes, s)
@@ -95,7 +95,7 @@ func (t *Client) remap(all topology.Map) {
 	}
 }
 
-// suspectFormer makes a master suspect that does not answer, and whose slots others have now. This process may have sent it
+// suspectFormer makes a former master suspect if it does not answer; others have its slots now. This process may have sent it
 // nothing, and so have noticed nothing. Its successors inherit the suspicion. So commands go to the successors at once, not
 // where the client leads: it does not look for successors while its connections are silent.
 func (t *Client) suspectFormer(s *Node) {

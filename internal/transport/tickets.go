@@ -54,7 +54,7 @@ type ticket struct {
 
 const (
 	verifyEach  = 3 // one question in three is for a ticket
-	mostMissing = 3 // when so many tickets in a row are missing, all calls look
+	mostMissing = 3 // when this many tickets in a row are missing, all calls look
 )
 
 // Expect notes that a call waits with a ticket. Seen is when the ticket was last known to be in its queue. The call must have
@@ -88,7 +88,8 @@ func (t *tickets) cleared(call Queued) {
 	t.suspects = slices.DeleteFunc(t.suspects, func(c Queued) bool { return c == call })
 }
 
-// suspect returns the call whose ticket was seen the longest time ago, and notes that it is asked for now; nil: there is none.
+// suspect returns the call whose ticket has not been seen for the longest time, and notes that it is asked for now; nil: there
+// is none.
 func (t *tickets) suspect(now clock.Instant) (call Queued, member string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +106,7 @@ func (t *tickets) suspect(now clock.Instant) (call Queued, member string) {
 	return call, member
 }
 
-// lost takes out the calls that must look: the suspects, or all.
+// lost removes and returns the calls that must look: the suspects, or all.
 func (t *tickets) lost() (calls []Queued) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
