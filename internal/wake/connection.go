@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-// connection is a connection to listen on. It sends, and returns what the server has replied and what that says of the
+// connection is a connection to listen on. It sends, and returns what the server has replied and what that says about the
 // connection. It knows nothing of waiters. One goroutine uses it.
 type connection struct {
 	number   uint64                  // tells connections to a server apart
@@ -65,7 +65,7 @@ func (c *connection) checkRole(sure bool) error {
 	return nil
 }
 
-// hello returns what the server says of itself and the connection; nothing if that is refused.
+// hello returns what the server says about itself and the connection; nothing if that is refused.
 func (c *connection) hello() (map[string]rueidis.RedisMessage, error) {
 	hello, err := c.client.Do(c.ctx, c.client.B().Arbitrary("HELLO").Build()).AsMap()
 	if err != nil && !fault.Refusal(err) {
@@ -174,7 +174,7 @@ func (c *connection) subscribe(names []string) (refusals []error, err error) {
 }
 
 // subscribeInSlots subscribes to channels in their slots, where Redisson publishes. Refusal is why the server refuses it: then
-// Redisson's messages are missed, and only polling is left. Before version 7 servers have no such channels, and Redisson
+// Redisson's messages are missed, and only polling is left. Servers before version 7 have no such channels, and Redisson
 // publishes on ordinary ones. Moved: the server may not have one of the slots any more.
 func (c *connection) subscribeInSlots(names []string) (refusal error, moved bool, err error) {
 	if len(names) == 0 || c.noSlots {

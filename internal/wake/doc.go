@@ -22,7 +22,7 @@
 //
 // # Pieces
 //
-// The pieces that decide do no I/O; tables of events test them. The pieces that send do not decide.
+// The pieces that decide do no I/O, and are tested with tables of events. The pieces that send do not decide.
 //
 //	call ──▶ Listener, Waiter ──requests──▶ hub ──▶ node ──▶ peers, mail
 //	                                                 ▲

@@ -31,7 +31,7 @@ type hub struct {
 	ended   bool
 }
 
-// servers is what is known of the masters of a cluster. The hub's mutex guards it.
+// servers is what is known about the masters of a cluster. The hub's mutex guards it.
 type servers struct {
 	clients   map[string]rueidis.Client // by address, as known to rueidis when the slots were read
 	slots     topology.Map              // which server has which keys; empty while not known

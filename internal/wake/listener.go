@@ -26,12 +26,12 @@ type Options struct {
 	RoundTrip func() time.Duration
 
 	// Demoted, if set, reports whether a master of the client has been demoted so far, and returns a channel that is closed after
-	// the next demotion. A connection that was made before may lead to a replica, and hear nothing of what the new master does. As
-	// RoundTrip, it must be the same for all listeners of a client, and must not block.
+	// the next demotion. A connection that was made before may lead to a replica, and hear nothing of what the new master does.
+	// Like RoundTrip, it must be the same for all listeners of a client, and must not block.
 	Demoted func() (ever bool, next <-chan struct{})
 
-	// Slots returns which master has which slots of a cluster, or what is known when ctx ends; nil if nothing is. As RoundTrip, it
-	// must be the same for all listeners of a client. It may block for some round trips.
+	// Slots returns which master has which slots of a cluster, or what is known when ctx ends; nil if nothing is. Like RoundTrip,
+	// it must be the same for all listeners of a client. It may block for some round trips.
 	Slots func(context.Context) topology.Map
 
 	// Log logs a line for the user. Sink identifies where the line is written, such as a *slog.Logger: a line for several
@@ -64,14 +64,14 @@ type Listener struct {
 	closing sync.Once
 }
 
-// user is what all pieces know of a listener. It calls nothing but the functions of its options.
+// user is what all pieces know about a listener. It calls nothing but the functions of its options.
 type user struct {
 	Options
 	closed chan struct{}
 
 	// The hub's mutex guards the rest.
 	messages, invalidations uint64          // how many of them woke a waiter
-	notified                map[string]bool // the ways of which it was told that they do not work
+	notified                map[string]bool // the ways that it was told do not work
 }
 
 var hubs shares.Of[*hub]

@@ -1,9 +1,9 @@
 package wake
 
-// mail is what a node knows of own channels. An own channel belongs to one user; scripts publish messages for the user's calls
-// on it.
+// mail is what a node knows about own channels. An own channel belongs to one user; scripts publish messages for the user's
+// calls on it.
 //
-// What comes in: waiters that subscribe, and that leave; what the server says of a subscription; that a proof has arrived, or
+// What comes in: waiters that subscribe, and that leave; what the server says about a subscription; that a proof has arrived, or
 // has not; the loss of the connection. What goes out: channels to subscribe to, to prove, and to leave, and answers to the
 // waiters. It sends nothing and reads no clock. The hub's mutex guards it.
 //

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// node is the listening to one server: what its waiters want, and what is known of the connection. It decides, and sends nothing:
-// [runner] has the connection, asks the node what to send, and tells it what came of that.
+// node is the listening to one server: what its waiters want, and what is known about the connection. It decides, and sends
+// nothing: [runner] has the connection, asks the node what to send, and tells it what came of that.
 //
 //	down ──a call waits, and the runner has a connection──▶ up ──lost or suspected, or no user is served by it──▶ down
 //	any ──the last listener is closed, or the server left the cluster──▶ ended
@@ -27,7 +27,7 @@ type node struct {
 	mail  mail
 }
 
-// link is what a node knows of its connections. Each has a number.
+// link is what a node knows about its connections. Each has a number.
 type link struct {
 	state         state
 	started       bool   // the goroutine runs
@@ -46,7 +46,7 @@ const (
 	ended
 )
 
-// part is what a node knows of a user.
+// part is what a node knows about a user.
 type part struct {
 	waiters int
 	refused bool // the server allows no way to listen for it
@@ -98,7 +98,7 @@ func (n *node) add(w *Waiter) bool {
 	return true
 }
 
-// put adds a waiter even so: its key has moved here. A user that is refused learns that from subscribe.
+// put adds a waiter even for a user that is refused: its key has moved here. Subscribe then returns Deaf.
 func (n *node) put(w *Waiter) {
 	if p := n.parts[w.user]; p != nil {
 		p.waiters++
@@ -191,7 +191,7 @@ func (n *node) suspect(now time.Time, old time.Duration) {
 	n.suspected = true
 }
 
-// stateFor returns what [Listener.States] tells of the node, if a call has waited for it.
+// stateFor returns what [Listener.States] reports about the node, if a call has waited for it.
 func (n *node) stateFor(u *user) (s State, ok bool) {
 	p := n.parts[u]
 	if p == nil || !n.started {

@@ -32,7 +32,7 @@ type runner struct {
 // shared is what all connections of a client have in common.
 type shared struct {
 	cluster bool
-	trip    func() time.Duration // see Options; may be nil, as the next one
+	trip    func() time.Duration // see Options; may be nil, like the next one
 	demoted func() (ever bool, next <-chan struct{})
 	moved   func()         // a slot may be at another server now
 	tasks   sync.WaitGroup // all goroutines

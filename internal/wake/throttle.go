@@ -29,7 +29,7 @@ const (
 	longPause     = 4 * shortestPause // with longer pauses it is on
 )
 
-// span bounds the time at which something happens. With none it never does.
+// span bounds the time at which something happens. If none is set, it never does.
 type span struct {
 	none           bool
 	earliest, last time.Time

@@ -40,7 +40,7 @@ type Waiter struct {
 	subscriber
 }
 
-// requests is what waiters ask of the hub. None waits for the server: the answer comes later.
+// requests is what waiters ask of the hub. No method waits for the server: the answer comes later.
 type requests interface {
 	watch(w *Waiter) (asked bool)                      // asked: an answer to Watch comes
 	resume(w *Waiter)                                  // its pause is over
@@ -112,7 +112,7 @@ func (s signal) wake() bool {
 	}
 }
 
-// clear takes a wake-up back.
+// clear withdraws a wake-up.
 func (s signal) clear() {
 	select {
 	case <-s:
@@ -189,7 +189,7 @@ func (w *Waiter) Close() {
 
 // The callers of the following methods hold the hub's mutex.
 
-// channel returns the channel to subscribe to, if any. While wake-ups are throttled tracking is not enough.
+// channel returns the channel to subscribe to, if any. While wake-ups are throttled, tracking is not enough.
 func (w *Waiter) channel() string {
 	if w.user.Subscribe && (!w.tracks || w.throttle.on()) {
 		return w.Channel
