@@ -65,7 +65,7 @@ type State struct {
 
 	Term    *Term         // of the next renewal: what the owner asked for last, see also Nest; others may write it before the grant
 	until   clock.Instant // it is valid until then
-	chosen  clock.Instant // when the command was sent that set Term; Never between Handoff and what its next owner chooses
+	chosen  clock.Instant // when the command that set Term was sent; Never between Handoff and what its next owner chooses
 	next    clock.Instant // when to send something; Never without renewal, and while one is under way; if lost, see PlanRemoval
 	short   time.Duration // the short lease from another process's release, until it is lengthened; then 0
 	pending *pending      // nil for most
@@ -92,7 +92,7 @@ type pending struct {
 	most       time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
 	bound      clock.Instant // the key may live until then at most; 0: as long as it is renewed
 	nested     *nested       // see Nest; nil for most
-	joined     *Term         // the longest of the owners that have joined while renewals are under way, see Join; nil for most
+	joined     *Term         // the longest lease of owners that have joined during renewals, see Join; nil for most
 	changes    uint32        // of owners, see Generation
 	counted    bool          // Generation has been called
 }
@@ -278,7 +278,7 @@ func (s *State) ownersChange() {
 }
 
 // Handoff notes that another owner has the lease from now on. SetTerms gives it that owner's terms. The choices of the former
-// owner, of its nested calls, and of its renewals under way count no more.
+// owner, of its nested calls, and of its renewals under way no longer count.
 func (s *State) Handoff() {
 	s.ownersChange()
 	s.forget()
@@ -387,7 +387,7 @@ func (s *State) RenewAnyway(on bool) (sooner bool) {
 	case s.phase != live || s.renews() == renewed:
 	case !on && !s.scheduled():
 		s.next = clock.Never
-	case on && s.short == 0: // else it is lengthened soon
+	case on && s.short == 0: // otherwise it is lengthened soon
 		s.next, sooner = min(s.next, s.third()), true
 	}
 	return sooner

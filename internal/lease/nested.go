@@ -19,11 +19,11 @@ import (
 //
 // Unlock does not say which Lock it undoes. The calls of one goroutine end in the opposite order, so each Unlock undoes the
 // newest Lock of its goroutine. Several goroutines may nest in one hold at once, and their calls may end in any order. No call
-// must take away another one's level. So each call that asks for more than the outermost one has a level, even if Term is longer
+// may take away another's level. So each call that asks for more than the outermost one has a level, even if Term is longer
 // already. If another goroutine undoes the call of a level, the level stays until its owner has left: then the lease is longer
 // than needed, never shorter.
 
-// Caller is who makes a nested call.
+// Caller identifies the maker of a nested call.
 type Caller struct{ Owner, Goroutine uint64 }
 
 // nested are the leases that nested calls ask for, if any has asked for a longer one.

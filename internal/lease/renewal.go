@@ -103,7 +103,7 @@ func (s *State) renewed(u *pending, r Renewal, late bool) {
 	known := !late && !u.several && u.unanswered == 0 // the key has this lease, and no command under way can set a longer one
 	if !late {
 		u.exceeds = u.exceeds && (u.flying > 1 || r.Term.Length > s.Term.Length) // unless this, or another under way, may be longer
-		u.owed = u.owed && u.several                                             // else the server has executed all before this
+		u.owed = u.owed && u.several                                             // otherwise the server has executed all before it
 		if known {
 			u.most = 0
 			s.exceed(r.Term)
