@@ -13,14 +13,14 @@ import (
 // late.
 type Alarm struct {
 	Holds  time.Duration // how long the command itself may block at the server
-	Probes clock.Instant // of a probe: when the command was sent that was given up, and that it stands for; 0: it is no probe
+	Probes clock.Instant // of a probe: when the command that it stands in for was sent; 0: it is no probe
 
 	at      clock.Instant // when it rings; 0: the timer was not set
 	rang    bool
 	excused bool // the timer was late
 }
 
-// Never is the Holds of a wait that is for no reply of the server.
+// Never is the Holds of a wait that is not for a reply of the server.
 const Never = clock.Longest / 2
 
 // At returns when a timer must fire; 0: none was set.

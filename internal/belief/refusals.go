@@ -2,7 +2,8 @@ package belief
 
 import "github.com/lockregistry/lockregistry/internal/clock"
 
-// Refusals say when to repeat a question that a server has refused. The zero value is for a question that was not asked yet.
+// Refusals say when to repeat a question that a server has refused. The zero value is for a question that has not been asked
+// yet.
 type Refusals struct {
 	inARow int
 	ended  bool          // the connection has ended at the last question, although the server answers other ones

@@ -42,8 +42,8 @@ func (s *State) Said(role Role, fresh bool, now clock.Instant) (do Acts) {
 	return do
 }
 
-// Redirected is the event that a replica behind the client's address has refused a command: the server answers, but is no
-// master any more. It is suspect until the client's connections have been looked at, see Looks, but not for longer than Old.
+// Redirected is the event that a replica behind the client's address has refused a command: the server answers, but is no longer
+// a master. It is suspect until the client's connections have been looked at, see Looks, but not for longer than Old.
 func (s *State) Redirected(now clock.Instant) Acts {
 	do := s.Broke(now) | Reroute
 	s.change(func(next *standing) {

@@ -30,7 +30,7 @@ const BeatEvery = Pause * 2 / 5
 // askAgain is the pause before the Sentinels are asked again: a failover takes much longer.
 const askAgain = Tick / 5
 
-// Word is what most Sentinels say of a server when they are asked.
+// Word is what most Sentinels say about a server when they are asked.
 type Word uint8
 
 // The words.
@@ -49,8 +49,8 @@ func (s *State) Watched(now clock.Instant) {
 }
 
 // Doubt makes the server suspect until vouched ends the doubt: the master may have been replaced, or be about to be replaced.
-// Time alone does not end the doubt. A master may be frozen for any time, and a process that was idle meanwhile would believe
-// it when it resumes.
+// Time alone does not end the doubt. A master may be frozen for any length of time, and a process that was idle meanwhile would
+// believe it when it resumes.
 func (s *State) Doubt(at clock.Instant) {
 	s.change(func(next *standing) {
 		next.doubtedAt = max(next.doubtedAt, at)
@@ -132,9 +132,9 @@ func (s *State) FirstWord(w Word, address string, used, young bool, began, now c
 	s.spoke.Store(int64(now))
 }
 
-// Told is the event that the Sentinels have said something of the server at an address, which the client uses. Asked is when
+// Told is the event that the Sentinels have said something about the server at an address, which the client uses. Asked is when
 // they were asked. If they do not vouch for the server, it is in doubt, even if this process sends nothing from now on. If they
-// say nothing, that is no new doubt unless their first word was due.
+// say nothing, that is no new doubt, unless their first word was due.
 //
 // A doubt that is raised at the same time is not lost. It is newer than the question, so this word does not end it, and the way
 // is not used, see Way.

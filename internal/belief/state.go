@@ -28,12 +28,12 @@ import (
 //   - Where Sentinels are asked, time alone does not end a doubt that they have raised: see Doubt.
 //
 // Each event returns what to do; whoever has the connections does it. Every reply is an event, so a reply changes only one
-// atomic value, and not each time. All else changes as a whole, see standing. Of a zero State nothing is known.
+// atomic value, and not every time. Everything else changes as a whole, see standing. In a zero State nothing is known.
 type State struct {
 	Trips
 	heard    atomic.Int64 // an instant: when the newest reply came, or one of a moment before
 	messaged atomic.Int64 // an instant: when the newest message came
-	replies  atomic.Int32 // since a connection broke; counts to manyReplies
+	replies  atomic.Int32 // since a connection broke; counts up to manyReplies
 	standing atomic.Pointer[standing]
 	sentinels
 }
@@ -42,7 +42,7 @@ type State struct {
 type standing struct {
 	suspectUntil clock.Instant
 	silentAt     clock.Instant // when the server was found silent; replies to earlier commands are late
-	unanswered   clock.Instant // when the newest command was sent that had no reply for too long; older connections may be silent
+	unanswered   clock.Instant // when the newest command that had no reply for too long was sent; older connections may be silent
 	doubtedAt    clock.Instant // when the Sentinels last raised a doubt; what they said before does not count
 	brokeAfter   clock.Instant // when the newest reply came before the last break of a connection
 	inDoubt      bool          // it is suspect until its Sentinels vouch for it
@@ -56,8 +56,8 @@ type standing struct {
 const HealthyFor = Tick / 10
 
 const (
-	newsRest    = Tick / 80 // a reply this soon after another one tells nothing new, and is not noted
-	manyReplies = 32        // after these each of the client's few connections has surely been made
+	newsRest    = Tick / 80 // a reply this soon after another one says nothing new, and is not noted
+	manyReplies = 32        // after this many, each of the client's few connections has surely been made
 )
 
 // Acts are what to do; the zero value is nothing.
@@ -69,7 +69,7 @@ const (
 	Reroute                     // send what waits, and what comes, another way
 	Redial                      // give up the fresh connection that the command may have used, and dial anew
 	Measure                     // measure the round trip anew: the way may have become longer
-	Probe                       // ask the server something in the place of a command that was given up
+	Probe                       // ask the server something in place of a command that was given up
 	AskOthers                   // before the client's own connections are used, ask the Sentinels anew
 	Inspect                     // look at the client's own connections: the address leads to a master again, see Looks
 )
@@ -105,7 +105,7 @@ func (s *State) change(how func(next *standing)) {
 
 func (s *standing) suspect(now clock.Instant) bool { return now < s.suspectUntil || s.inDoubt }
 
-// beSuspect never makes the time shorter for which the server is suspect.
+// beSuspect never shortens the time for which the server is suspect.
 func (s *standing) beSuspect(until clock.Instant) { s.suspectUntil = max(s.suspectUntil, until) }
 
 // IsHealthy reports whether the server is healthy. Messages count, too: where many processes wait, each sends nothing until a
@@ -121,7 +121,7 @@ func (s *State) IsHealthy(now clock.Instant) bool {
 // IsSuspect reports whether the server is suspect.
 func (s *State) IsSuspect(now clock.Instant) bool { return s.view().suspect(now) }
 
-// Warm reports whether there were so many replies since a connection broke that each of the client's few connections has surely
+// Warm reports whether so many replies have come since a connection broke that each of the client's few connections has surely
 // been made.
 func (s *State) Warm() bool { return s.replies.Load() >= manyReplies }
 
@@ -148,8 +148,9 @@ func (s *State) Closed() bool { return s.view().closed }
 // its successor, so a deposed master might grant it.
 func (s *State) Barred() bool { return s.view().barred }
 
-// Silence returns how long a command may have no reply before the server is suspect. That is longer until all connections have
-// surely been made, since the command may wait for its connection. Its reply counts as late after the usual time all the same.
+// Silence returns how long a command may go without a reply before the server is suspect. That is longer until all connections
+// have surely been made, since the command may wait for its connection. Its reply counts as late after the usual time all the
+// same.
 func (s *State) Silence(t RoundTrip) time.Duration {
 	if s.Warm() {
 		return t.Silence()
@@ -261,7 +262,7 @@ type Exchange struct {
 	Lease      time.Duration // the lease that the reply is about; 0: none
 	Holds      time.Duration // how long the command itself may block at the server
 	Obtains    bool          // its reply says whether it obtained a lock
-	Probes     bool          // it was sent in the place of one that was given up
+	Probes     bool          // it was sent in place of one that was given up
 	Excused    bool          // the reply may have taken long because this process stood still, see Alarm; it may still be late
 	Left       bool          // the client has left the server meanwhile, or the Sentinels have begun to doubt it
 	Trusted    bool          // it came on a way that was chosen after the server had become suspect
@@ -289,7 +290,7 @@ const (
 )
 
 // Judge takes a reply, or that none came while its caller waited. It says how far the reply is believed, and what to do. If the
-// caller gave up, that says nothing about the server, so a probe is sent in the place of the command.
+// caller gave up, that says nothing about the server, so a probe is sent in place of the command.
 func (s *State) Judge(x Exchange) (a Answer, do Acts) {
 	took := x.Sent.Until(x.Came) // mutant: no answer is late
 	late := false
