@@ -36,7 +36,7 @@ type Work struct {
 
 // Tells is what the work calls.
 type Tells struct {
-	// Verify verifies all holds on a server that may no longer be the master. Server is its address in a cluster, else empty.
+	// Verify verifies all holds on a server that may no longer be the master. Server is its address in a cluster, otherwise empty.
 	Verify func(server string)
 
 	// Renewing is told that commands begin to fail, or succeed again: then failure is nil. It does not block.
@@ -46,7 +46,7 @@ type Tells struct {
 	Log func(level slog.Level, message string, about ...slog.Attr)
 }
 
-// Grace is for how long the cleaner still removes what was left behind after Close, plus two round trips.
+// Grace, plus two round trips, is how long the cleaner still removes after Close what was left behind.
 const Grace = time.Second
 
 // New begins the work for a registry on a client.
@@ -64,7 +64,7 @@ func New(client rueidis.Client, way *transport.Client, tells Tells) *Work {
 	return w
 }
 
-// soon schedules a look at the holds for a time, and a look at the client before.
+// soon schedules a look at the holds for a time, and a look at the client before that.
 func (w *Work) soon(due clock.Instant) {
 	w.scheduler.Soon(min(due, w.switches.Next(w.sender.Transport.Clock)))
 }
@@ -109,7 +109,7 @@ func (w *Work) Close() {
 	w.Cleaner.Close()
 }
 
-// Stall is for tests: nothing that is due is looked at any more, as if the process got no processor.
+// Stall is for tests: nothing that is due is looked at any more, as if the process got no CPU time.
 func (w *Work) Stall() { w.scheduler.Close() }
 
 // Wait returns, after Close, when all goroutines have ended.

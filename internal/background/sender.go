@@ -28,7 +28,7 @@ const (
 	retryTime = 4 * pipeline // to send a due pipeline and get its replies, see [health.Outcome]
 )
 
-// Close has nothing sent any more from last on.
+// Close ensures that nothing is sent from last on.
 func (s *sender) Close(last clock.Instant) { s.last.Store(int64(last)) }
 
 // Closed reports whether Close was called.
@@ -97,7 +97,7 @@ func (s *sender) send(tasks []hold.Task, kind health.Kind) {
 	}
 }
 
-// outcomes are of tasks that are sent together.
+// outcomes are those of tasks that are sent together.
 type outcomes struct {
 	kind health.Kind
 	sent clock.Instant

@@ -1,5 +1,5 @@
 // Package cleanup removes what calls have left in Redis: keys that are not held, tickets, and grants that may still arrive. It
-// identifies them by value, and repeats each removal until it is confirmed, longer while a late grant may come.
+// identifies them by value, and repeats each removal until it is confirmed, and for longer while a late grant may come.
 //
 // What comes in: a [Removal], by [Cleaner.Remove], and the outcome of each [Try]. What goes out: tries, to the function that
 // sends them, and [Path.Removed] when a removal was confirmed.
@@ -43,7 +43,7 @@ func (r Removal) Call(now clock.Instant) protocol.Call {
 	})
 }
 
-// target identifies removals of which the newest covers all. The readers and the writer of a path have different formats, so
+// target identifies removals, the newest of which covers all. The readers and the writer of a path have different formats, so
 // they have two targets: a reader's hold may be newer than a valid hold of the writer.
 type target struct {
 	format *protocol.Format
@@ -121,7 +121,7 @@ func (c *Cleaner) Remove(r Removal, freed func(gone bool)) bool {
 	return true
 }
 
-// Expedite begins a removal at once for which no caller waits. After Close it does nothing. If a removal of the same target is
+// Expedite begins at once a removal for which no caller waits. After Close it does nothing. If a removal of the same target is
 // pending:
 //
 //   - A newer one covers this one, and is made due.

@@ -62,9 +62,9 @@ func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	p.Removal, p.freed, p.failures = newer, freed, 0
 }
 
-// mostTickets is how many tickets a removal takes out of the queue at most: the newest. A call that asks again and again during
-// an outage leaves a ticket each time. An older one, whose command arrives after so many others, costs one grant: no call waits
-// for it, so the registry passes it on.
+// mostTickets is how many tickets a removal removes from the queue at most: the newest. A call that asks again and again during
+// an outage leaves a ticket each time. An older one, whose command arrives after that many others, costs one grant: no call
+// waits for it, so the registry passes it on.
 const mostTickets = 32
 
 // tickets returns the tickets of two removals, the newest at the end, each once.
