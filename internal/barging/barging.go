@@ -1,7 +1,7 @@
 // Package barging decides when a process leaves a lock to others. Calls with tickets, or goroutines of one process, could pass a
 // lock among themselves forever. Others must get their turn, too:
 //
-//   - Calls in the queue have it before the next goroutine of the process.
+//   - Calls in the queue get theirs before the next goroutine of the process.
 //   - Java's calls and polling calls have no ticket. They barge: they take a lock that is free, however many others wait.
 //
 // With a queue the server opens barging windows, see internal/protocol/lua/windows.lua. The queue notes the newest windows, and
@@ -17,7 +17,7 @@
 //
 //	leads       the hold was a leader's: there is no long window
 //	yields      goroutines of this process wait, and have had the lock for as long as they may
-//	quiet       no process is known to try without a ticket: there is a long window each 15 s
+//	quiet       no process is known to try without a ticket: there is a long window every 15 s
 //	nothing     the server learns from the mark in the key whether others wait, and from the queue whether a window is due
 //
 // Calls without a ticket are noticed in three ways:
@@ -29,7 +29,7 @@
 //     scripts are flushed while the lock is held.
 //
 // After the last two, long windows are due as if it were not quiet, until the next one has come. Any other client, such as a
-// loop of SET NX by hand, gets a long window each 15 s, until it is noticed. An untended queue lasts two minutes. If each hold
+// loop of SET NX by hand, gets a long window every 15 s, until it is noticed. An untended queue lasts two minutes. If each hold
 // lasts longer than that, each begins a new queue, and there may never be a long window.
 //
 // Without a queue the process backs off:
@@ -54,7 +54,7 @@ const (
 	turnaround = 10 * time.Millisecond
 	often      = 10 * turnaround
 
-	// Window is the length of a long barging window: a process that tries each 100 ms surely tries in it. Seldom is the time
+	// Window is the length of a long barging window: a process that tries every 100 ms surely tries in it. Seldom is the time
 	// between two long windows while it is quiet and no trace was left.
 	Window = often + turnaround
 	seldom = 15 * time.Second
@@ -102,7 +102,7 @@ func (s *State) busy(now clock.Instant) bool { return s.seen != 0 && s.seen.Unti
 
 // Tried notes that a call that does not wait found the lock taken. It reports whether such calls are repeated: whether another
 // one found the lock taken in the 15 s before. For tries that are further apart a trace changes little, since a long window is
-// due each 15 s without one.
+// due every 15 s without one.
 func (s *State) Tried(now clock.Instant) (repeated bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
