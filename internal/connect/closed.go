@@ -16,7 +16,7 @@ import (
 
 // When a server closes a connection, rueidis knows no more than that. So the server is asked once more, without HELLO. With TLS
 // the server may have said why, for instance that it asks for a certificate; but if the client writes at the same time, that
-// message is thrown away on its way.
+// message is lost on the way.
 
 // wasClosed reports whether an error says that the server has closed the connection.
 func wasClosed(err error) bool {
@@ -82,7 +82,7 @@ func askOne(ctx context.Context, dial dialing, at place) (a answer) {
 	return a
 }
 
-// explainClosed says why a server has closed the connection, if the server tells. Otherwise it returns why.
+// explainClosed says why a server has closed the connection, if the server says so. Otherwise it returns why.
 func explainClosed(why error, a answer, s *secrets, o *rueidis.ClientOption) error {
 	if a.alert != nil {
 		return explain(a.alert, s, o)

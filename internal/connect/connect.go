@@ -213,7 +213,7 @@ func reason(err error, o *rueidis.ClientOption) (words string, quotes bool) {
 	}
 }
 
-// alertOf returns what a server says when it ends a connection of TLS; nil: nothing.
+// alertOf returns what a server says when it ends a TLS connection; nil: nothing.
 func alertOf(err error) error {
 	said := (*net.OpError)(nil)
 	if !errors.As(err, &said) || said.Op != "remote error" {
@@ -223,7 +223,7 @@ func alertOf(err error) error {
 }
 
 // refusedTLS says in words what an alert means; empty: the alert says enough. By default Redis asks each client for a
-// certificate. In version 1.2 of TLS the alert does not say that.
+// certificate. In TLS 1.2 the alert does not say that.
 func refusedTLS(alert error, o *rueidis.ClientOption) string {
 	const (
 		asks = "asks for a certificate of the client: set TLSConfig.Certificates"

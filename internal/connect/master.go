@@ -67,7 +67,7 @@ func openMaster(ctx context.Context, address string, option rueidis.ClientOption
 	}
 }
 
-// roleOf asks a server for its role. It is empty if the server does not say it, as before Redis 6.2 and behind some proxies. Of
+// roleOf asks a server for its role. It is empty if the server does not say it, as before Redis 6.2 and behind some proxies. For
 // a Sentinel it is the mode, since Sentinels have no role.
 func roleOf(ctx context.Context, client rueidis.Client, o *rueidis.ClientOption) string {
 	ctx, end := context.WithTimeout(ctx, o.ConnWriteTimeout)

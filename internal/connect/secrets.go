@@ -9,13 +9,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// secrets are the passwords with which a client authenticates, and users without a password, which often are one.
+// secrets are the passwords with which a client authenticates, and user names without a password, which often are passwords
+// themselves.
 type secrets struct {
 	mu  sync.Mutex
 	all []string
 }
 
-// newSecrets collects the secrets of a client that is about to be made, also what its AuthCredentialsFn returns.
+// newSecrets collects the secrets of a client that is about to be made, including what its AuthCredentialsFn returns.
 func newSecrets(o *rueidis.ClientOption) *secrets {
 	s := &secrets{}
 	s.add(o.Username, o.Password)

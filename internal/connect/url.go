@@ -31,7 +31,7 @@ var (
 		"write it as in " + Example + "?addr=host2:6379")
 )
 
-// limit is the default timeout for connecting, and for the writes and the own PINGs of a connection.
+// limit is the default timeout for connecting, and for a connection's writes and its own PINGs.
 const limit = 5 * time.Second
 
 var schemes = []string{"redis", "rediss", "valkey", "valkeys", "unix"}
@@ -58,7 +58,7 @@ func Parse(address string) (rueidis.ClientOption, error) {
 		return rueidis.ClientOption{}, errUnreadable
 	}
 	u, _ := url.Parse(address)
-	query, err := url.ParseQuery(u.RawQuery) // rueidis leaves out what it cannot read of the query
+	query, err := url.ParseQuery(u.RawQuery) // rueidis leaves out what it cannot read in the query
 	switch {
 	case err != nil:
 		return rueidis.ClientOption{}, errUnreadable
