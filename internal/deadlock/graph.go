@@ -1,8 +1,8 @@
 // Package deadlock has the graph of the calls of a process that wait for locks, and finds its cycles. It knows locks as a [Lock],
 // and contexts as [Holds].
 //
-// What comes in: a [Call] when it begins and ends to wait. What goes out: the error of a call that closes an endless cycle, and
-// for package detector the calls that keep an owner from unlocking.
+// What comes in: a [Call], when it begins to wait and when it stops. What goes out: the error of a call that closes an endless
+// cycle, and for package detector the calls that keep an owner from unlocking.
 package deadlock
 
 import (
@@ -20,7 +20,7 @@ import (
 // so a free lock costs nothing.
 //
 // The edges are not stored. They follow from the locks. A call waits for its obstacles in the lock's queue. An obstacle is an
-// owner, who cannot unlock while one of its own calls waits. A call enters the graph before it looks at its obstacles. So the
+// owner, which cannot unlock while one of its own calls waits. A call enters the graph before it looks at its obstacles. So the
 // last call of a cycle that enters sees all others.
 //
 // Two looks at each edge, one after the other, prove that a cycle existed in between: a call that was in its queue both times was
@@ -41,7 +41,7 @@ type Lock interface {
 	Obstacles(c *Call) Obstacles
 	// Stands reports whether the lock is held, with a lease that is not over.
 	Stands() bool
-	// Taker returns the goroutine that took the lock for an owner that is a Hold; nobody when it is not known.
+	// Taker returns the goroutine that took the lock for an owner that is a Hold; [owner.Nobody] when it is not known.
 	Taker(o owner.ID) owner.ID
 	// Delegated reports whether another goroutine may unlock for an owner.
 	Delegated(o owner.ID) bool
@@ -149,7 +149,7 @@ func (c *Call) others() (links []waitLink) {
 	return links
 }
 
-// Leave takes a call out of the graph. It reports whether the call was published, see Record.
+// Leave removes a call from the graph. It reports whether the call was published, see Record.
 func (g *Graph) Leave(c *Call) (recorded bool) {
 	g.shards.unlink(&c.self)
 	for i := range c.more {

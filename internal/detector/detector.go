@@ -22,7 +22,7 @@ import (
 
 // Peers is how Redis is asked about all registries.
 type Peers interface {
-	// Holders returns, for each path, the registries that hold it in Redis: for each hold one, empty if it is not known.
+	// Holders returns, for each path, the registries that hold it in Redis: one for each hold, empty if it is not known.
 	Holders(ctx context.Context, paths []string) ([][]string, error)
 	// Records reads the records of some registries, and calls each with one after another; with the zero record if there is none.
 	Records(ctx context.Context, registries []string, each func(i int, r presence.Record, from presence.Identity)) error
@@ -68,7 +68,7 @@ type Wait struct {
 // that count keep all of its holders from releasing.
 //
 // A chain ends at a holder without a record: Java, an older version of this library, or a process that is gone. It also ends at
-// a registry of another prefix.
+// a registry with another prefix.
 type Detector struct {
 	reg    Registry
 	own    presence.Identity

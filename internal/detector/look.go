@@ -175,7 +175,7 @@ func (l *look) cycles(from []*Wait) (found []Cycle) {
 
 // cycle returns a cycle of some calls that one of them is in, or nil.
 func (l *look) cycle(start *Wait, some map[*Wait]bool) (way Cycle) {
-	seen := map[string]bool{} // paths; whoever waits for one goes on alike
+	seen := map[string]bool{} // paths; all calls that wait for one lead on alike
 	var search func(w *Wait) bool
 	search = func(w *Wait) bool {
 		if seen[w.Path] {
