@@ -71,15 +71,15 @@ func (w *wholeError) Error() string { return w.text }
 // Lasting matches errors after which the same call does not succeed later, although Redis has not said so.
 var Lasting = errors.New("it will not succeed later")
 
-// Unrepeated is the text of an error without the arguments of the command, where the server repeats those of one that it does not
-// know. It cuts them at 128 bytes, so that a long password would not be known again.
+// Unrepeated returns the text of an error without the arguments of the command, which a server repeats if it does not know the
+// command. It cuts them at 128 bytes, so a long password would not be recognized.
 func Unrepeated(text string) (short string, repeats bool) {
 	short, _, repeats = strings.Cut(text, "with args beginning with")
 	return strings.TrimRight(short, ", "), repeats
 }
 
-// Plain is an error without what a server repeats of AUTH or HELLO, as one does that has renamed them. Where RESP3 is refused, it
-// says what to do.
+// Plain returns an error without what a server repeats of AUTH or HELLO, as a server that has renamed them does. Where RESP3 is
+// refused, it says what to do.
 func Plain(err error) error {
 	reply := (*rueidis.RedisError)(nil)
 	if !errors.As(err, &reply) {
@@ -102,8 +102,8 @@ func (u unknownCommandError) Error() string { return string(u) }
 
 func (u unknownCommandError) Is(target error) bool { return target == Lasting }
 
-// noRESP3 says what to do where RESP3 is refused. With a server before version 6, which does not know HELLO, rueidis does it
-// itself.
+// noRESP3 says what to do where RESP3 is refused. With a server before version 6, which does not know HELLO, rueidis does that
+// by itself.
 const noRESP3 = "it refuses RESP3: set AlwaysRESP2 and DisableCache in the options of the client"
 
 // IsNoRESP3 reports whether a server, or a proxy such as Envoy, refuses version 3 of the protocol.
@@ -215,7 +215,7 @@ func Classify(err error) error {
 var passing = []string{
 	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "BUSY", "NOSCRIPT",
 	"OOM", "MISCONF", "UNBLOCKED", "max number of clients", upstream, "no upstream host",
-	"WAIT cannot be used with replica", // the master was demoted between a write and the question who has it
+	"WAIT cannot be used with replica", // the master was demoted between a write and the question of who has it
 }
 
 // upstream begins what the proxy Envoy replies when the server behind it did not answer, or not in time: "upstream failure",

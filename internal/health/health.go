@@ -1,7 +1,7 @@
 // Package health tracks, for each server, whether background tasks succeed. It knows neither what is sent nor how.
 //
-// What comes in: the [Outcome] of tasks that were sent together. What goes out: the outcome with which tasks begin to
-// fail or to succeed again, and the time since when they fail.
+// What comes in: the [Outcome] of tasks that were sent together. What goes out: the outcome with which tasks begin to fail or to
+// succeed again, and since when they fail.
 package health
 
 import (
@@ -70,7 +70,8 @@ func New[S comparable](c clock.Clock, tell func(Outcome), used func(S) bool) *Mo
 }
 
 // Note adds an outcome, and reports whether to try the failed tasks again at once. That is so in two cases: tasks succeed again
-// at this server, or another server has taken over from one at which they failed, so that nothing is sent to it any more.
+// at this server, or another server has taken over from one at which they failed, so that nothing is sent to the former any
+// more.
 func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,7 +122,7 @@ func (m *Monitor[S]) conclude(o Outcome, failing bool) {
 	}
 }
 
-// Since returns since when tasks of a kind fail at a server; 0: they do not.
+// Since returns when tasks of a kind began to fail at a server; 0: they do not.
 func (m *Monitor[S]) Since(at S, k Kind) clock.Instant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
