@@ -78,8 +78,8 @@ func Registries(ctx context.Context, r *readonly.Reader, prefixes ...string) (ma
 	return found, err
 }
 
-// Listed are the registries in the list of those that have a record, without a SCAN. Not all are: those of older versions, and
-// those that may not write the list, are missing. Others have no record any more.
+// Listed are the registries in the list of those that have a record, without a SCAN. Registries of older versions, and those
+// that may not write the list, are missing. Others no longer have a record.
 func Listed(ctx context.Context, r *readonly.Reader) ([]string, error) {
 	most, longest := strconv.Itoa(presence.MostListed), strconv.Itoa(presence.LongestID)
 	reply, err := r.AtKey(ctx, operator.Registries, presence.ListKey(r.Prefix), most, longest)
@@ -147,7 +147,7 @@ func scanOnce(ctx context.Context, r *readonly.Reader, n node, args []string) (s
 		return scan.Step{}, err
 	}
 	next, before, err := parseStep(rows)
-	if before > 0 && after > before { // else the script was sent again, or TIME is not permitted
+	if before > 0 && after > before { // otherwise the script was sent again, or TIME is not permitted
 		next.Took = time.Duration(after-before) * time.Microsecond
 	}
 	return next, err
