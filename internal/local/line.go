@@ -62,7 +62,7 @@ func (w *Waiter) Suits(running time.Duration) bool {
 }
 
 // Line is a list of waiters in the order in which they are served, with an index of the waiters of each owner. The lock's mutex
-// guards it. Every method does constant work.
+// guards it. Every method takes constant time.
 type Line struct {
 	first   *Waiter
 	oldest  map[key]*Waiter // the first indexed waiter with each key

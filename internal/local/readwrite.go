@@ -11,7 +11,7 @@ import (
 
 // ReadWrite is the local half of a read-write lock. It has two sides, each with a half in Redis, and one queue for both, served
 // in order of arrival: a reader that comes after a waiting writer also waits, so no call starves. Only a reader that does not
-// wait overtakes readers that do, while they wait for a reply: it shares that.
+// wait overtakes readers that do, while they wait for a reply: it shares that reply.
 //
 // Each side goes through the states of a mutex, with the difference that many owners may hold the reading side:
 //
@@ -138,7 +138,7 @@ func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (A
 		return how, nil
 	}
 	// A reader that does not wait joins the readers, even while others are kept out for a writer elsewhere; but not once one of
-	// these waits, or readers that try could keep the writer out for ever.
+	// these waits, or readers that try could keep the writer out forever.
 	tries := !wait && !writes && l.queue.writers == 0
 	if tries && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
 		l.read.owners.add(o)
@@ -241,8 +241,8 @@ func (l *ReadWrite) Answer(waits bool) {
 	l.bar(waits && l.read.phase == phaseHeld)
 }
 
-// Unknown is called when there is no reply. It lets readers in if they are kept out, and else keeps them out: so while Redis does
-// not answer, readers join and wait in turn.
+// Unknown is called when there is no reply. It lets readers in if they are kept out, and otherwise keeps them out: so while
+// Redis does not answer, readers join and wait in turn.
 func (l *ReadWrite) Unknown() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -259,7 +259,7 @@ func (l *ReadWrite) bar(barred bool) {
 	}
 }
 
-// holdBack starts the timer if a reader at the head is kept out for a writer elsewhere, else it stops the timer. The caller
+// holdBack starts the timer if a reader at the head is kept out for a writer elsewhere, otherwise it stops the timer. The caller
 // holds the mutex.
 func (l *ReadWrite) holdBack() {
 	l.barred = l.barred && l.read.phase == phaseHeld

@@ -132,7 +132,7 @@ func (s *Side) Exit(o owner.ID) (Departure, fault.Loss) {
 	return how, why
 }
 
-// ExitLost undoes one lock of o if o was evicted, and returns why; else it does nothing.
+// ExitLost undoes one lock of o if o was evicted, and returns why; otherwise it does nothing.
 func (s *Side) ExitLost(o owner.ID) fault.Loss {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()

@@ -32,7 +32,7 @@ type group[L comparable] struct {
 
 const leastUnused = 1000 // fewer groups are kept, for the next calls
 
-// New makes an empty set of calls. Common makes what all calls of a key have in common, which is no call itself.
+// New makes an empty set of calls. Common makes what all calls of a key have in common, which is not itself a call.
 func New[L comparable](keyOf func(L) string, common func(key string) L) *Calls[L] {
 	return &Calls[L]{
 		keyOf: keyOf, common: common,
