@@ -15,10 +15,10 @@ import (
 // profile is the Maven profile with everything that is not built by default.
 const profile = "old"
 
-// mavenTries is how often Maven is tried, which downloads much.
+// mavenTries is how often Maven is tried: it downloads much.
 const mavenTries = 3
 
-// Modules of the Maven project with a program each.
+// Modules of the Maven project, each with a program.
 const (
 	Spring71    = "spring-7.1"
 	Spring65    = "spring-6.5"

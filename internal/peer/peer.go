@@ -24,7 +24,7 @@ type Peer struct {
 	stdin  io.WriteCloser
 	gone   chan struct{} // closed once the process has ended
 	exit   error         // how it ended; written before gone is closed
-	limit  time.Duration // closeLimit, but in tests
+	limit  time.Duration // closeLimit, except in tests
 
 	writing sync.Mutex // held while a request is written, which may take until the process reads
 	mu      sync.Mutex
@@ -178,7 +178,7 @@ func (p *Peer) readReplies(stdout io.Reader) {
 	close(p.gone)
 }
 
-// take gives a reply to the call that waits for it. Lines that are no replies are left out: libraries print, too.
+// take gives a reply to the call that waits for it. Lines that are not replies are skipped: libraries print, too.
 func (p *Peer) take(line string) {
 	fields, err := parse(line)
 	if err != nil {
