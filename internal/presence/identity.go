@@ -90,7 +90,7 @@ type Lock struct {
 	Path    string `json:"path"`
 	Waiting int    `json:"waiting,omitempty"` // calls that wait without a place in the queue of Redis
 
-	Oldest int64 `json:"oldest,omitempty"` // since when the first of them waits, in microseconds since 1970; older versions: 0
+	Oldest int64 `json:"oldest,omitempty"` // since when the first of them has waited, in microseconds since 1970; older versions: 0
 
 	Hold  string `json:"hold,omitempty"`  // the number of a hold
 	Since int64  `json:"since,omitempty"` // when its owner got it, in microseconds since 1970
@@ -118,7 +118,7 @@ const (
 	MostLocks = 100
 	MostBytes = 1 << 20 // a longer record is not read
 
-	lockBytes = 1 << 15 // for all locks: they may be written each second
+	lockBytes = 1 << 15 // for all locks: they may be written every second
 
 	longestName = 100 // bytes
 	longestHost = 255
@@ -137,13 +137,13 @@ func ListKey(prefix string) string { return Key(prefix, listed) }
 // IsList reports whether a key that may be a record's is a list.
 func IsList(key string) bool { return strings.HasSuffix(key, ":{"+listed+End) }
 
-// listed is no registry: their names end with a UUID.
+// listed is no registry's name: those end with a UUID.
 const listed = "registries"
 
-// What the list of registries is kept by; see list.lua.
+// How the list of registries is kept; see list.lua.
 const (
 	ListedFor  = recordFor + mostLonger + recordEach // longer than any record lasts
-	SilentFor  = 3 * recordEach                      // a process that has not written its record for so long is dead, most likely
+	SilentFor  = 3 * recordEach                      // a process that has not written its record for this long is most likely dead
 	MostDead   = 500                                 // records of such processes that are kept, under one prefix
 	MostListed = 10_000                              // names that are read
 	LongestID  = 1024                                // bytes of a name that is read
@@ -157,7 +157,7 @@ func Owner(prefix, key string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(key, prefix+":{"), End)
 }
 
-// Parse reads the record of a registry. A text that is no record gives the zero identity.
+// Parse reads the record of a registry. A text that is not a record gives the zero identity.
 func Parse(registry, text string) (Record, Identity) {
 	var r Record
 	if json.Unmarshal([]byte(text), &r) != nil {

@@ -27,11 +27,10 @@ type Registry interface {
 	// Waits returns the waiting calls for the record. When one of them ends, the registry must call [Recorder.Rewrite].
 	Waits() []Wait
 
-	// Locks returns the locks for the record, in no order. Of more than [MostLocks] some are left out.
+	// Locks returns the locks for the record, in no order. If there are more than [MostLocks], some are left out.
 	Locks() []Lock
 
-	// Write writes the record, which expires when it has lasted for so long. Gone: the server may have lost it. Refused: the user
-	// lacks permission.
+	// Write writes the record, which expires after lasts. Gone: the server may have lost it. Refused: the user lacks permission.
 	Write(ctx context.Context, text string, lasts time.Duration, gone bool) (refused bool, err error)
 
 	// Broke changes whenever a connection to the server of the record has broken.
@@ -49,10 +48,10 @@ type Registry interface {
 //
 //	idle ──a hold is asked for──▶ watching ──nothing is held or asked for, nor was asked for since the last look──▶ idle
 //
-// While it watches it looks each second. No call waits for that. If something has lasted, it writes the record
+// While it watches, it looks every second. No call waits for that. If something has lasted, it writes the record
 //
 //   - when the content of the record changes
-//   - each 20 s
+//   - every 20 s
 //   - at once when a connection or a key is gone, since the server may have restarted empty
 //
 // If the process dies, the record must outlast the locks that it lists, so that others see which process held them:
@@ -77,8 +76,8 @@ type Recorder struct {
 	// For the looks, of which one is under way at a time.
 	seen uint64 // the newest number at the last look
 
-	writes bool // a goroutine writes the record; guarded by mu,
-	more   bool // as is more: the record may have changed since
+	writes bool // a goroutine writes the record; guarded by mu
+	more   bool // the record may have changed since; guarded by mu
 
 	last writing // for the goroutine that writes
 }
@@ -214,7 +213,7 @@ func (w *Recorder) put(ctx context.Context, final bool) {
 	last.took = began.Until(now)
 	broke := w.of.Broke()
 	gone := w.gone.Swap(false) || broke != last.broke
-	enough := text == last.text && now.Add(lasts-recordEach) <= last.until // else a lease has become longer
+	enough := text == last.text && now.Add(lasts-recordEach) <= last.until // otherwise a lease has become longer
 	waits := enough
 	if last.failed {
 		waits = !final
@@ -259,7 +258,7 @@ func (w *Recorder) text() (is string, longest time.Duration, err error) {
 		return "", 0, err
 	}
 	for _, lock := range r.Locks {
-		longest = max(longest, lock.Lasts, 1) // a lock may be one that is waited for
+		longest = max(longest, lock.Lasts, 1) // a lock may only be waited for
 	}
 	text, err := json.Marshal(r)
 	for len(text) > MostBytes && len(r.Waits) > 0 {

@@ -52,11 +52,11 @@ type list struct {
 	known  bool          // the server knows the script
 }
 
-// listEach is how often the list is told of the record. Told with each write, of thousands of registries that wait, it would cost
+// listEach is how often the list is told of the record. Told with each write, by thousands of waiting registries, it would cost
 // the server as much as their looks.
 const listEach = 5 * time.Minute
 
-// Write writes the record, and notes now and then in the list of registries that it does, which may be on another server.
+// Write writes the record, and now and then notes that in the list of registries, which may be on another server.
 func (w *Writer) Write(ctx context.Context, text string, lasts time.Duration, gone bool) (refused bool, err error) {
 	ms, keys := strconv.FormatInt(lasts.Milliseconds(), 10), []string{w.key}
 	if gone {
@@ -125,8 +125,8 @@ func (*list) args(registry string) []string {
 	}
 }
 
-// told takes the reply, and returns the registries whose records end. A server that refuses the list is not asked for a while:
-// the records alone are found, too, by a SCAN of all keys.
+// told takes the reply, and returns the registries whose records end. A server that refuses the list is not asked for a while: a
+// SCAN of all keys finds the records without it, too.
 func (l *list) told(reply rueidis.RedisResult, now clock.Instant) (ended []string) {
 	ended, err := reply.AsStrSlice()
 	_, refused := rueidis.IsRedisErr(err)
@@ -139,8 +139,8 @@ func (l *list) told(reply rueidis.RedisResult, now clock.Instant) (ended []strin
 	return ended
 }
 
-// end has the records of registries expire at once. One of them may have been frozen, and write its record just before that: then
-// it writes it again within 20 s.
+// end makes the records of registries expire at once. One of them may have been frozen, and write its record just before that:
+// then it writes it again within 20 s.
 func (w *Writer) end(ctx context.Context, registries []string) {
 	if len(registries) == 0 {
 		return
@@ -151,7 +151,7 @@ func (w *Writer) end(ctx context.Context, registries []string) {
 	}
 	w.each(ctx, keys, func(way rueidis.CoreClient, i int) rueidis.Completed {
 		return way.B().Arbitrary("PEXPIRE").Keys(keys[i]).Args("1").Build()
-	}, func(int, rueidis.RedisResult, error) {}) // what fails leaves a record to its time
+	}, func(int, rueidis.RedisResult, error) {}) // after a failure a record lasts for the rest of its time
 }
 
 // Broke returns when the node's last connection broke.
