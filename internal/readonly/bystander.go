@@ -12,7 +12,7 @@ import (
 )
 
 // Bystander returns a Reader for a prefix that belongs to no registry. A command ends with the context of its call, or when no
-// answer comes within limit, beside the time that the way to the server takes.
+// answer comes within limit, besides the time that the trip to the server takes.
 func Bystander(client rueidis.Client, prefix string, limit time.Duration) *Reader {
 	t, cluster := transport.New(client), client.Mode() == rueidis.ClientModeCluster
 	return &Reader{

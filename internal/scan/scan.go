@@ -44,7 +44,7 @@ type Pass struct {
 	// TooLong, if set, gets the beginnings of names that are too long.
 	TooLong func(names []string) error
 
-	// Watch, if set, is told after each call of SCAN how far the pass is. It must be quick.
+	// Watch, if set, is told after each call of SCAN how far along the pass is. It must be quick.
 	Watch func(now Progress)
 
 	found []string      // not read yet
@@ -66,7 +66,7 @@ type Step struct {
 	Anew bool
 }
 
-// Progress is how far a pass is.
+// Progress is how far along a pass is.
 type Progress struct {
 	Keys int     // that were looked at, about
 	Part float64 // of all keys, from 0 to 1
@@ -74,19 +74,19 @@ type Progress struct {
 
 type watching struct{}
 
-// Watched returns a context whose passes tell how far they are.
+// Watched returns a context whose passes report how far along they are.
 func Watched(ctx context.Context, watch func(Progress)) context.Context {
 	return context.WithValue(ctx, watching{}, watch)
 }
 
-// WatcherOf returns what a context says, or nil.
+// WatcherOf returns the function that a context of Watched carries, or nil.
 func WatcherOf(ctx context.Context) func(Progress) {
 	watch, _ := ctx.Value(watching{}).(func(Progress))
 	return watch
 }
 
 const (
-	unpaced  = 125_000 // so many keys are looked at in calls of SCAN that follow each other at once
+	unpaced  = 125_000 // this many keys are looked at in calls of SCAN without a pause in between
 	shareOf  = 10      // then the pass takes this fraction of one of the server's cores
 	readEach = 500 * time.Millisecond
 
@@ -203,7 +203,7 @@ func (p *Pass) ask(do func() (took time.Duration, err error)) error {
 	if due := began.Add(shareOf * min(mostTook, took)); due > now {
 		p.due = due
 	} else if took < longCall/2 {
-		p.count = min(2*p.count, most) // far away: else the pass would last as many trips as it has calls
+		p.count = min(2*p.count, most) // far away: otherwise the pass would last as many trips as it has calls
 	}
 	if took > longCall {
 		p.count = max(p.count/2, fewest)

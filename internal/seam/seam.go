@@ -73,7 +73,7 @@ type Parts struct {
 	Values   string         // the beginning of the values of the registry's holds
 	Label    observe.Label
 
-	// Own returns what the registry's record says of a path, or is yet to say.
+	// Own returns what the registry's record says about a path, or has yet to say.
 	Own func(path string) []presence.Lock
 
 	// Held returns the registry's holds on a path, whatever the kind of its lock, by their names in Redis.
@@ -82,7 +82,7 @@ type Parts struct {
 
 // InRegistry is what tests look at within a registry, or set.
 type InRegistry struct {
-	Cached, Calls func() int // locks, and what a registry knows of semaphores
+	Cached, Calls func() int // locks, and what a registry knows about semaphores
 	Stall         func()     // see background.Work
 	Drain         *drain.Drain
 	Orphans       *hold.OrphanWatch

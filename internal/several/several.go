@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	mostPaths    = 20_000 // of one call: in order each takes a round trip
+	mostPaths    = 20_000 // of one call: one after another, each takes a round trip
 	mostInScript = 1000   // the server does nothing else for some milliseconds
 )
 
@@ -116,7 +116,7 @@ func Taken(errs []error) int {
 	})
 }
 
-// Outcome is what the reply to a script that asked for several paths says of them all.
+// Outcome is what the reply to a script that asked for several paths says about them all.
 type Outcome uint8
 
 // The outcomes.
@@ -161,7 +161,7 @@ func Released[T any](paths []T, free []int64, err error) (left, found []T) {
 	case err == nil:
 	case fault.OutcomeUnknown(err): // mutant: several without an answer
 		return nil, paths
-	default: // one of several keys is refused, or at another node, where one key alone is not
+	default: // one of several keys is refused or at another node; a key by itself may not be
 		return paths, nil
 	}
 	if !slices.Contains(free, 0) { // mutant: found is released

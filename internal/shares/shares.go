@@ -32,7 +32,7 @@ func (o *Of[T]) Join(client rueidis.Client, first func() T) (shared T, leave fun
 	return known.is, func() bool { return o.leave(client) }
 }
 
-// join counts a user of a client that is known, or else of unless, if that is not nil.
+// join counts a user of a client that is known, otherwise of unless, if that is not nil.
 func (o *Of[T]) join(client rueidis.Client, unless *share[T]) *share[T] {
 	o.mu.Lock()
 	defer o.mu.Unlock()
