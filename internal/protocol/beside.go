@@ -143,8 +143,8 @@ func (c *Call) leaveOut() {
 	}
 }
 
-// learn notes which keys are refused, once a narrowed call was executed: the keys that it has left out last. Nothing is known of
-// keys that it had left out before.
+// learn notes which keys are refused, once a narrowed call was executed: the keys that it has left out last. Nothing is known
+// about keys that it had left out before.
 func (c *Call) learn(err error) {
 	if c.why == "" || c.known == nil || !fault.Answered(err) || fault.Refusal(err) {
 		return
@@ -156,8 +156,8 @@ func (c *Call) learn(err error) {
 	}
 }
 
-// Beside is what a registry has learned of keys besides those of locks. While they count as refused, its calls are narrow from
-// the beginning.
+// Beside is what a registry has learned about keys besides those of locks. While they count as refused, its calls are narrow
+// from the beginning.
 type Beside struct {
 	clock  clock.Clock
 	queues refusal // of the queues and the fencing counters
@@ -184,7 +184,7 @@ func (f *Format) Unqueued() string {
 	return f.Beside.leases.now(f.Beside.clock)
 }
 
-// refusal is what is known of keys that may be refused.
+// refusal is what is known about keys that may be refused.
 type refusal struct {
 	until atomic.Int64 // an instant: until then they count as refused
 	why   atomic.Pointer[string]

@@ -23,7 +23,7 @@ type Config struct {
 	OldChannel bool          // in Spring's format also on its single channel
 	Fencing    bool          // a grant draws tokens
 	Remove     func() string // the command that removes a key: UNLINK or DEL
-	Beside     *Beside       // what is known of keys besides those of locks; nil: nothing
+	Beside     *Beside       // what is known about keys besides those of locks; nil: nothing
 }
 
 // Sharded returns the argument that tells scripts whether channels are in slots.
@@ -48,16 +48,16 @@ func (c *Config) publish() string {
 }
 
 // Description is what distinguishes a format. A new format needs one, and a Lua file; see scripts.go for what its sections may
-// use, and testdata/toy.lua for the least of them.
+// use, and testdata/toy.lua for the fewest.
 type Description struct {
 	Name   string
 	Source sections // the sections of its file
-	Side   string   // read or write for a side of a read-write lock, as in the names of sections; else empty
+	Side   string   // read or write for a side of a read-write lock, as in the names of sections; otherwise empty
 	Many   bool     // of a semaphore, see [Format.Many]
 
 	Set     bool                            // SET NX takes a free lock
 	Marks   bool                            // the owner's value shows whether others wait, see the mark in lua/spring.lua
-	Unlinks bool                            // keys are removed by Config's command; else by the scripts' own
+	Unlinks bool                            // keys are removed by Config's command; otherwise by the scripts' own
 	Channel func(prefix string) string      // the beginning of the names of the channels of releases
 	Within  func(key string) string         // the rest of these names
 	Common  func(prefix string) string      // a channel on which releases of all keys may be published; nil: none
@@ -103,7 +103,7 @@ func (d *Description) name() string {
 type Format struct {
 	*Config
 	format   *Description
-	channels string // the beginning of the names of channels if releases are published, else empty
+	channels string // the beginning of the names of channels if releases are published; otherwise empty
 	permits  string // for a semaphore: the permits of a hold, and of all, as scripts take them
 }
 
@@ -215,7 +215,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 }
 
 // Release returns the call that, if the key is the hold's, passes it to the first waiter in its queue, removes it, or keeps the
-// path taken. The reply is at most 0 if the key was not the hold's, see [Confirmed]; else it is 1, or [Contended] if others
+// path taken. The reply is at most 0 if the key was not the hold's, see [Confirmed]; otherwise it is 1, or [Contended] if others
 // wait in the queue or one of them has the key now, or [NoQueue].
 func (f *Format) Release(r Release) Call {
 	if f.format.Many {
@@ -301,7 +301,7 @@ func Released(result rueidis.RedisResult, n int) ([]int64, error) {
 	return released, err
 }
 
-// Renew returns the call that renews the lease if the key is the hold's. The reply is 1 if it was, else at most 0, see
+// Renew returns the call that renews the lease if the key is the hold's. The reply is 1 if it was, otherwise at most 0, see
 // [Confirmed].
 func (f *Format) Renew(key, value string, l *lease.Term) Call {
 	return f.named(f.renews(key, Args{value, l.MS}))

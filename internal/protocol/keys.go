@@ -53,8 +53,8 @@ func queueKey(prefix, key string) string {
 	return queue
 }
 
-// KeysBeside returns the keys that may be beside the key of a lock, of whatever format: its queue, and its fencing counters. On a
-// cluster those that are in its slot.
+// KeysBeside returns the keys that may be beside the key of a lock, of whatever format: its queue, and its fencing counters. On
+// a cluster, only those that are in its slot.
 func KeysBeside(prefix, key string, cluster bool) (all []string) {
 	for _, one := range []string{keyBeside(prefix, key, waitersEnd), fencingCounter(prefix, key), redissonCounter(key)} {
 		if !cluster || Slot(one) == Slot(key) {
@@ -116,7 +116,7 @@ func HashTag(key string) string {
 	return tag
 }
 
-// remainders are the CRC16 of each byte. A call on a cluster computes several slots: bit by bit each took 0.5 µs.
+// remainders are the CRC16 of each byte. A call on a cluster computes several slots: computed bit by bit, each took 0.5 µs.
 var remainders = func() (all [256]uint16) {
 	for i := range all {
 		crc := uint16(i) << 8

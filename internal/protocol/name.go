@@ -15,7 +15,7 @@ type Name struct {
 	Known    bool // it has the form that this library and Redisson write
 }
 
-// ParseName reads "<registry>:<number>", perhaps with ":write" or ":atleast" behind it; anything else is a registry.
+// ParseName reads "<registry>:<number>", perhaps with ":write" or ":atleast" after it; anything else is a registry.
 func ParseName(text string) (n Name) {
 	text, n.Kept = strings.CutSuffix(text, ":atleast")
 	text, n.Writes = strings.CutSuffix(text, ":write")

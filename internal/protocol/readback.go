@@ -29,7 +29,7 @@ import (
 // call obtains the locks one by one, which is always right.
 type readings struct {
 	of     []reading
-	fields bool // the holds are fields of hashes, else values
+	fields bool // the holds are fields of hashes, otherwise values
 	last   ReadBack
 }
 
@@ -60,7 +60,7 @@ func (c *Call) SendOnce(ctx context.Context, way rueidis.CoreClient, blocks bool
 	commands := make(rueidis.Commands, 1, len(c.of))
 	commands[0] = command
 	for _, r := range c.of[1:] {
-		if c.fields { // not as a command that reads: the client may be one that sends those to replicas
+		if c.fields { // not as a read command: the client may send those to replicas
 			commands = append(commands, way.B().Arbitrary("HEXISTS").Keys(r.key).Args(r.value).Build())
 		} else {
 			commands = append(commands, way.B().Arbitrary("GET").Keys(r.key).Build())
@@ -119,12 +119,12 @@ func (f *Format) GiveBack(obtained Call, missing []int) Call {
 
 var giveBackAll = Load("give_back_all")
 
-// Apart is what a registry knows of a proxy that keeps keys on several servers. It may be wrong: a reading may have missed a hold
-// that was there, and a proxy may be replaced. So the registry tries again after a pause: a minute, then twice as long each time
-// that it sees a proxy once more, up to an hour. If it sees none for as long as the last pause, the next pause is a minute again.
-// Such a try costs a script and its undoing.
+// Apart is what a registry knows about a proxy that keeps keys on several servers. It may be wrong: a reading may have missed a
+// hold that was there, and a proxy may be replaced. So the registry tries again after a pause: a minute, then twice as long each
+// time that it sees a proxy once more, up to an hour. If it sees none for as long as the last pause, the next pause is a minute
+// again. Such a try costs a script and its undoing.
 type Apart struct {
-	seen atomic.Bool // that was noted at any time
+	seen atomic.Bool // that was ever noted
 
 	mu     sync.Mutex
 	until  clock.Instant
@@ -175,7 +175,7 @@ func (a *Apart) Worked() {
 }
 
 // Seen reports whether commands about several keys that no readings follow must be sent for one key after another at now. They
-// must from a sighting on for 2 × pause, and until a script has obtained several keys where they belong.
+// must be, from a sighting on, for 2 × pause, and until a script has obtained several keys where they belong.
 func (a *Apart) Seen(now clock.Instant) bool {
 	if a == nil || !a.seen.Load() {
 		return false

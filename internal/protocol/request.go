@@ -33,11 +33,11 @@ type Request struct {
 // Queueing is what a request asks of the queue.
 type Queueing struct {
 	Mode     Mode
-	Place    string // the former place of a ticket that is asked for again; else empty
-	Replaces string // a ticket to replace; else empty
+	Place    string // the former place of a ticket that is asked for again; otherwise empty
+	Replaces string // a ticket to replace; otherwise empty
 	Zeros    string // in front of the lease in the ticket: the length of a grant's short lease
 	Short    bool   // the queue most likely exists, and the ticket comes last
-	Clears   bool   // a look takes out the tickets in front whose processes are gone, also while the lock is held
+	Clears   bool   // a look removes the tickets in front whose processes are gone, also while the lock is held
 }
 
 // words returns the mode, and the former place of a ticket or what a look does besides, as scripts take them.

@@ -188,9 +188,9 @@ func SendAll(ctx context.Context, way rueidis.CoreClient, calls []Call, wanted f
 type Reply struct {
 	Granted bool          // the hold owns the key
 	Token   uint64        // the fencing token, if one was wanted
-	Left    time.Duration // else the rest of the owner's lease: not known if not positive, except Endless
+	Left    time.Duration // if not granted, the rest of the owner's lease: not known if not positive, except Endless
 
-	// For a call that asks something of the queue, if not granted; else empty.
+	// For a call that asks something of the queue, if not granted; otherwise empty.
 	State   string // as in the scripts
 	Rank    int    // how many tickets are in front of the call's
 	Place   string // of the call's ticket

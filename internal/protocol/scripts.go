@@ -9,10 +9,10 @@ import (
 )
 
 // A script is assembled from sections of the files in lua/: a section is what follows a line "--# SECTION", up to the next such
-// line. Each operation on locks is written once. A format has its own file: its sections "format", "extend" and "end"
-// have the functions that operations need (holder, take, free; extend; drop and announce). Optional short ways decide the
-// common cases without functions, and otherwise fall through. Making functions and tables is much of a script's cost, so none
-// is made before these.
+// line. Each operation on locks is written once. A format has its own file: its sections "format", "extend" and "end" have the
+// functions that operations need (holder, take, free; extend; drop and announce). Optional short ways handle the common cases
+// without functions, and otherwise fall through. Making functions and tables is much of a script's cost, so none is made before
+// these.
 //
 // A script is one Lua chunk, so its sections share locals. An operation's head defines those that a format uses: key, value,
 // lease, prefix, sharded, counter, under, asks; for a release also channels, removal, old and keep. "names" adds queue and
