@@ -58,7 +58,7 @@ const leadsFor = 2 * LongestDoubt
 
 type member struct {
 	state    state
-	id       string  // as other Sentinels have told it; empty: none has
+	id       string  // as other Sentinels have reported it; empty: none has
 	given    bool    // the user has given its address: it is never forgotten
 	failed   int     // how many attempts in a row have failed
 	last     *Answer // its newest answer; nil: none
@@ -295,9 +295,9 @@ func expire(when map[string]time.Time, now time.Time) {
 	maps.DeleteFunc(when, func(_ string, at time.Time) bool { return now.Sub(at) >= leadsFor })
 }
 
-// missesLeader reports whether a Sentinel that may lead a failover has not answered. If the Sentinels were asked after the
-// vote, and none of them lists it, it leads a failover of another set. Before Redis 6.2 Sentinels do not tell the id by which
-// they are voted for. So a nameless answer may be the leader's, and then no leader is missed.
+// missesLeader reports whether a Sentinel that may lead a failover has not answered. If the Sentinels were asked after the vote,
+// and none of them lists it, it leads a failover of another set. Before Redis 6.2, Sentinels do not report the id by which they
+// are voted for. So a nameless answer may be the leader's, and then no leader is missed.
 func (c *council) missesLeader(answers []Answer, asked time.Time) bool {
 	for id, at := range c.votes {
 		ours := c.ids[id] || at.After(asked)

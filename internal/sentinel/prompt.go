@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Dial makes a connection, as the DialCtxFn of a client.
+// Dial makes a connection, like the DialCtxFn of a client.
 type Dial = func(ctx context.Context, address string, d *net.Dialer, c *tls.Config) (net.Conn, error)
 
 // prompter makes a client ask its Sentinels again who is master, by ending the client's own connections to them.

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Answer is what one Sentinel says of a master set at some moment.
+// Answer is what one Sentinel says about a master set at some moment.
 type Answer struct {
 	Who     string   // the Sentinel's own id: two addresses may lead to the same Sentinel
 	At      string   // the address at which it was asked
@@ -32,7 +32,7 @@ const (
 	replacing  = "failover_in_progress"
 )
 
-// Verdict is what the Sentinels together say of a server.
+// Verdict is what the Sentinels together say about a server.
 type Verdict uint8
 
 const (
@@ -68,7 +68,7 @@ func (v Verdict) String() string { return verdicts[v] }
 const (
 	// LongestDoubt is how long a server is not believed, from its greeting on, if the Sentinels do not vouch for it, but none
 	// replaces it either: most do not answer, or do not reach it, or a few dispute it. Within that time they demote a deposed
-	// master that goes on, after four of their own messages were due, which come every two seconds. By then Sentinels that lag
+	// master that goes on, after four of their own messages, which come every two seconds, were due. By then Sentinels that lag
 	// have heard of the failover, too.
 	LongestDoubt = 10 * time.Second
 
@@ -81,7 +81,7 @@ const (
 	LongestContest = 3 * time.Minute
 )
 
-// Suffices reports whether this verdict is enough to believe a server that greeted so long ago.
+// Suffices reports whether this verdict is enough to believe a server that greeted that long ago.
 func (v Verdict) Suffices(greeted time.Duration) bool {
 	limit, bounded := v.Longest()
 	return bounded && greeted >= limit // mutant: replaced server trusted
@@ -103,9 +103,9 @@ func (v Verdict) Longest() (limit time.Duration, bounded bool) {
 	}
 }
 
-// says returns what one Sentinel says of the server at an address. Newest is the newest epoch of the Sentinels that name this
-// server. Only the Sentinel that leads a failover knows of it before it has succeeded. The leader names the successor as soon
-// as that is promoted, and watches it only later.
+// says returns what one Sentinel says about the server at an address. Newest is the newest epoch of the Sentinels that name this
+// server. Only the Sentinel that leads a failover knows of it before it has succeeded. The leader names the successor as soon as
+// that is promoted, and watches it only later.
 //
 // A Sentinel that names another server, but replaces none, is judged by its epoch. If the epoch is older, the Sentinel lags,
 // and will hear of the failover. If it is the same, the Sentinel knows the master by another name or address. Neither may end
@@ -198,7 +198,7 @@ func saidBy(answers []Answer, address string, newest int64) (worst Verdict) {
 	return worst
 }
 
-// peer is what a Sentinel knows of another one.
+// peer is what a Sentinel knows about another one.
 type peer struct{ address, id string }
 
 // split separates the Sentinels of the server at an address from strangers, which belong to another deployment whose master set

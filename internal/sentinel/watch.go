@@ -272,7 +272,7 @@ func (w *Watch) askOne(ctx context.Context, l *line) *Answer {
 	w.mu.Unlock()
 	var answer *Answer
 	if client != nil {
-		// Not with ctx: when that ends rueidis would close the connection, on which the events come.
+		// Not with ctx: when that ends, rueidis would close the connection on which the events come.
 		if a, err := inquire(w.ctx, l.address, client, w.council.set); err == nil {
 			answer = &a
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Switches says when to verify the holds of a client for Sentinel, because the client has changed to another master. That may
-// lack the last grants, since a planned failover does not wait for them. Verifying announces such a loss at once.
+// Switches says when to verify the holds of a client for Sentinel, because the client has changed to another master. The new
+// master may lack the last grants, since a planned failover does not wait for them. Verifying announces such a loss at once.
 //
 // Only the scheduler's goroutine uses a Switches. Another goroutine asks the client, since a wrapper's methods may block. A
 // look costs less than a command.
@@ -20,7 +20,7 @@ import (
 // and once replies from before the change would be late, and so not believed.
 type Switches struct {
 	client  rueidis.Client // nil: it is not for Sentinel
-	servers []string       // as it last said
+	servers []string       // as the client last said
 	asking  bool
 	said    chan []string   // has room for one
 	again   []clock.Instant // when to verify the holds once more
