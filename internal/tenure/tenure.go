@@ -205,7 +205,7 @@ func (l *Held) Exit(half local.Half, o owner.ID) (local.Departure, fault.Loss) {
 // ExitLost undoes one lock of the owner of a tenure that Lost has returned, for a goroutine that has nested in the tenure, or
 // unlocks for the owner. It returns why the hold was lost; nothing when the owner has unlocked as often as it has locked.
 //
-// The owner may have the lock anew, or another goroutine of the caller: ExitLost undoes no lock of a hold that lasts.
+// The owner may have the lock again, or another goroutine of the caller may: ExitLost undoes no lock of a hold that lasts.
 func (l *Held) ExitLost(half local.Half, t *Tenure) fault.Loss {
 	why := half.ExitLost(t.Owner)
 	if half.Lost(t.Owner) == fault.NotLost {
@@ -214,7 +214,7 @@ func (l *Held) ExitLost(half local.Half, t *Tenure) fault.Loss {
 	return why
 }
 
-// end ends a tenure, which may be none of the lock's any more.
+// end ends a tenure, which may no longer be one of the lock's.
 func (l *Held) end(t *Tenure) {
 	s := l.lock()
 	if s == nil {
