@@ -20,15 +20,15 @@ import (
 //
 //   - At once: the call gets all local halves, if it need not wait for any, then asks Redis with one script for up to a
 //     thousand paths, on a cluster for the paths of one slot. It waits for no owner meanwhile.
-//   - In order: one after the other in the order of their keys, each as by Acquire. The paths that the call has are renewed
+//   - In order: one after the other in the order of their keys, each as Acquire does. The paths that the call has are renewed
 //     while it waits for the next.
 //
 // When another owner has one of them, the call releases what it got at once, then goes in order. So a waiter has only keys that
 // sort before the one that it waits for: no two callers wait for each other.
 //
-// Behind a proxy that keeps the paths on several servers a script does not obtain them, see readback.go in internal/protocol.
-// A registry that has seen that goes in order for a while. Other code that sends one script for several paths must look at Apart,
-// too.
+// Behind a proxy that keeps the paths on several servers a script does not obtain them, see readback.go in internal/protocol. A
+// registry that has seen such a proxy goes in order for a while. Other code that sends one script for several paths must look at
+// Apart, too.
 
 // AcquireAll acquires several paths: all of them, or none. It waits like [Registry.Acquire] until it has them all; with [NoWait]
 // it tries once. The [Hold] stands for all paths: Release, Renew and Context apply to all of them, and when one path is lost, the
@@ -153,7 +153,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 		q.lease, q.plain = r.lease, true
 	}
 	bound(&q)
-	q.as = owner.NewHold() // each path has another one
+	q.as = owner.NewHold() // each path has an owner of its own
 	b.request = q
 	if q.wait > 0 {
 		b.deadline = r.now().Add(q.wait)

@@ -60,7 +60,7 @@ const (
 	isUnlogged // likewise
 )
 
-// The types behind the interfaces: one for each set of calls. It fits no other call, even by a type assertion.
+// The types behind the interfaces: one for each set of calls. None fits another call, even by a type assertion.
 type (
 	lockOption      struct{ option }
 	semaphoreOption struct{ option }
@@ -197,9 +197,9 @@ type request struct {
 	wakeups observe.Wakeups
 }
 
-// caller is who makes a call.
+// caller says who makes a call.
 type caller struct {
-	as     owner.ID       // a Hold, or a run of Once; else acquire sets the caller that the context names
+	as     owner.ID       // a Hold, or a run of Once; otherwise acquire sets the caller that the context names
 	in     tenure.In      // what the context carries: it is asked once for each call
 	nested *tenure.Tenure // the call has entered another owner's hold; nil: it has not
 }

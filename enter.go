@@ -265,7 +265,7 @@ func (l *Lock) enterHold(ctx context.Context, q *request, how local.Admission, u
 // forsake ends the wait of a call in which a method of its context has panicked, as if the call had not been made. Its caller has
 // a pin.
 func (l *Lock) forsake(w *local.Waiter, o owner.ID, t *waitEnd) {
-	if !t.came { // else the waiter has left the queue
+	if !t.came { // otherwise the waiter has left the queue
 		t.how = l.half().Wait(queue.NoTime, w, passed)
 	}
 	l.endWait(&w.Call)
@@ -296,9 +296,9 @@ func (l *Lock) notAdmitted(how local.Admission, q *request, why error) error {
 	return fault.Explain(why, l.redis.LastFailure(q.patient()))
 }
 
-// acceptHandoff gives a hold that was handed over the terms that its new owner's call asked for. It reports false after an error,
-// or when the hold was lost before the owner had it. Then the owner has left again, and the pin is gone with the hold. The
-// observer is not told of a release, and the call, whose time may be over, does not wait for one.
+// acceptHandoff sets the terms of a hold that was handed over: those that its new owner's call asked for. It reports false after
+// an error, or when the hold was lost before the owner had it. Then the owner has left again, and the pin is gone with the hold.
+// The observer is not told of a release, and the call, whose time may be over, does not wait for one.
 func (l *Lock) acceptHandoff(q *request) (got bool, err error) {
 	if err = queue.TooShort(q.lease, l.redis.Node()); err == nil {
 		if h := l.heldBy(q.as); h != nil && l.setTerms(h, q) {
@@ -311,7 +311,8 @@ func (l *Lock) acceptHandoff(q *request) (got bool, err error) {
 	return false, err
 }
 
-// setTerms gives a hold that was handed over the terms that its new owner asks for. It reports false when the hold is lost.
+// setTerms sets the terms of a hold that was handed over: those that its new owner asks for. It reports false when the hold is
+// lost.
 func (l *Lock) setTerms(h *hold.Hold, q *request) bool {
 	l.entry().Use(l.reg.now())
 	return h.SetTerms(l.terms(q))
@@ -358,7 +359,7 @@ func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how loca
 	if h == nil { // another goroutine of this owner unlocked too often
 		return ErrLockLost
 	}
-	if how == local.Reentered && ctx.Err() == nil && h.Valid() { // else Prolong says why not
+	if how == local.Reentered && ctx.Err() == nil && h.Valid() { // otherwise Prolong says why not
 		if err := queue.TooShort(asked, l.redis.Node()); err != nil {
 			return err
 		}
@@ -457,7 +458,7 @@ func (l *Lock) takeTurn(
 	}
 }
 
-// waitingOf returns what the graph needs to know of a call.
+// waitingOf returns what the graph needs to know about a call.
 func waitingOf(q *request) queue.Waiting {
 	w := queue.Waiting{By: q.as, Ends: q.wait > 0, Since: q.blocked}
 	if q.in.Carried != nil {

@@ -25,10 +25,10 @@ import (
 // The faces of a Lock: what each package below it asks of it, or tells it. A face is the lock itself, under a type that has the
 // methods of one interface, so that none of them is in the API:
 //
-//	forHold      hold.Above        its holds tell of their end, and ask who has them
+//	forHold      hold.Above        its holds report their end, and ask who has them
 //	forQueue     queue.Lock        its path in Redis gives it a hold, and frees the local half
 //	forGraph     deadlock.Lock     the graph of waiting calls asks whom a call waits for
-//	forDetector  detector.Registry the detector asks which locks are held here, and tells of cycles across processes
+//	forDetector  detector.Registry the detector asks which locks are held here, and reports cycles across processes
 
 // forHold is a lock as seen by its holds.
 type forHold Lock
@@ -120,10 +120,10 @@ func (l *forQueue) Free() {
 // Taken sends away readers that wait only for this reply.
 func (l *forQueue) Taken() { (*Lock)(l).half().Taken() }
 
-// Contended is asked by a release, which may have to leave the key to others.
+// Contended is called by a release, which may have to leave the key to others.
 func (l *forQueue) Contended() bool { return (*Lock)(l).half().Contended() }
 
-// Under returns the writer's value: a reader of the writer's owner is granted beside the writer.
+// Under returns the writer's value: a reader of the writer's owner is granted alongside the writer.
 func (l *forQueue) Under() string { return l.pair.under() }
 
 // Block and EndWait change the graph of waiting calls: a call that waits for another process may be a part of a cycle.
@@ -245,7 +245,7 @@ func (c holds) Within(l deadlock.Lock, o owner.ID) bool {
 	return false
 }
 
-// beginWait sets what the graph needs to know of a call for l that is about to wait.
+// beginWait sets what the graph needs to know about a call for l that is about to wait.
 func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, w queue.Waiting) {
 	_, timed := ctx.Deadline()
 	call.Lock, call.Owner, call.Goroutine, call.Holds = forGraph{l}, w.By, w.By, w.Holds
@@ -258,7 +258,7 @@ func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, w queue.Waiti
 	}
 }
 
-// endWait takes a call for l out of the graph.
+// endWait removes a call for l from the graph.
 func (l *Lock) endWait(call *deadlock.Call) {
 	if waiting.Leave(call) {
 		l.reg.record.Rewrite()

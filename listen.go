@@ -25,7 +25,7 @@ var wakeups = map[string]wakeup{"auto": wakeupAuto, "poll": wakeupPoll, "pubsub"
 // publishes reports whether releases are published.
 func (m wakeup) publishes() bool { return m == wakeupAuto || m == wakeupPubSub }
 
-// listen makes what wakes the registry's waiting calls.
+// listen sets up what wakes the registry's waiting calls.
 func (r *Registry) listen(m wakeup, log *slog.Logger) {
 	r.queues.Own = r.prefix + "-channel@" + strings.TrimSuffix(r.queues.Values, ":")
 	to := r.transport.Client
@@ -53,7 +53,7 @@ func (r *Registry) listen(m wakeup, log *slog.Logger) {
 }
 
 // verifyHolds is called when the connection for wake-ups is lost, or leads to a former master. It verifies all holds on that
-// server, and repeats recent removals. Server is the address in a cluster, else empty.
+// server, and repeats recent removals. Server is the address in a cluster, otherwise empty.
 //
 // Holds whose server is not known are verified, too. So are those on a suspect server, because of this failover:
 //

@@ -71,8 +71,8 @@ func (l *localLock) Wait(ctx context.Context, w *local.Waiter, timeout <-chan ti
 		l.Free()
 		return local.Refused
 	}
-	// Unless Refused, the caller got the lock at the very moment when its time was over. It keeps the lock: giving it up could end
-	// the hold, which the local half cannot do.
+	// Unless Refused, the caller got the lock at the very moment its time ran out. It keeps the lock: giving it up could end the
+	// hold, which the local half cannot do.
 	return how
 }
 
@@ -136,7 +136,7 @@ func (l *localLock) Exit(o owner.ID) (local.Departure, fault.Loss) {
 	return local.Last, fault.NotLost
 }
 
-// ExitLost undoes one lock of o if o was evicted, and returns why; else it does nothing.
+// ExitLost undoes one lock of o if o was evicted, and returns why; otherwise it does nothing.
 func (l *localLock) ExitLost(o owner.ID) fault.Loss {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -85,7 +85,7 @@ func (r *Registry) tellRenewing(n int, failure error) {
 	}, failure)
 }
 
-// tell has a function of the observer called in the background, if there is one.
+// tell calls a function of the observer in the background, if there is one.
 func tell[E any](by *dispatch.Queue, name string, function func(E), event E) {
 	if function != nil {
 		by.Put(func() {

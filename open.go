@@ -121,7 +121,7 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 		if watch != nil {
 			r.transport.LedBySentinel()
 			select {
-			case <-r.transport.Watch(watch, r.reports.dispatch.Log): // else its first calls would wait
+			case <-r.transport.Watch(watch, r.reports.dispatch.Log): // otherwise its first calls would wait
 			case <-ctx.Done():
 			}
 		}

@@ -26,7 +26,7 @@ const (
 	// leastLease is the shortest lease, in whole milliseconds, that is longer than its margin.
 	leastLease = 2 * time.Millisecond
 
-	// longestLease keeps a crash from blocking a path for ever, and catches durations in the wrong unit.
+	// longestLease keeps a crash from blocking a path forever, and catches durations in the wrong unit.
 	longestLease = 30 * 24 * time.Hour
 )
 
@@ -50,7 +50,7 @@ type settings struct {
 	servers
 }
 
-// servers is what the options say of the client and its servers.
+// servers is what the options say about the client and its servers.
 type servers struct {
 	changes   []func(*rueidis.ClientOption) // see WithClientOption
 	sentinels *rueidis.ClientOption         // see WithSentinels; nil: none are given

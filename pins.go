@@ -22,7 +22,7 @@ func (c *lockCache) init(capacity int) {
 // shares reports whether a hold is on the path of l, by either side of it.
 func (l *Lock) shares(h *hold.Hold) bool { return lockAbove(h).anchor() == l.anchor() }
 
-// side returns the lock of the given anchor that corresponds to l: the pair's reader if l is a reader, else the anchor.
+// side returns the lock of the given anchor that corresponds to l: the pair's reader if l is a reader, otherwise the anchor.
 func (l *Lock) side(anchor *Lock) *Lock {
 	if l != l.anchor() {
 		return &anchor.pair.reader

@@ -57,7 +57,7 @@ func (w *ownRecord) Locks() (all []presence.Lock) {
 	return all
 }
 
-// of returns what the record says of a path, or is about to say.
+// of returns what the record says about a path, or is about to say.
 func (w *ownRecord) of(path string) (all []presence.Lock) {
 	for l := range w.reg.locksOf(path) {
 		if is, lasts := w.describe(l, w.reg.now()); lasts {

@@ -75,7 +75,7 @@ func (l *Lock) entry() *cache.Entry {
 	return &l.plain.entry
 }
 
-// How long a call waits that has no [Wait].
+// How long a call without [Wait] waits.
 const (
 	notAtAll  time.Duration = 0
 	untilDone time.Duration = -1
@@ -341,7 +341,7 @@ func (l *Lock) check(ctx context.Context) error {
 	return nil
 }
 
-// taker returns the goroutine that acquired the lock for a [Hold]; nobody when it is not known.
+// taker returns the goroutine that acquired the lock for a [Hold]; [owner.Nobody] when it is not known.
 func (l *Lock) taker(o owner.ID) owner.ID {
 	if h := l.hold.Load(); h != nil {
 		return h.Taker(o)

@@ -63,7 +63,7 @@ func (l *Lock) endHold() (queue.Ended, observe.End, error) {
 	return e, 0, nil
 }
 
-// ended tells what became of the release in Redis of a hold that its owner had for so long.
+// ended returns what became of the release of a hold in Redis. Owned is how long its owner had it.
 func (l *Lock) ended(e *queue.Ended, owned time.Duration) (observe.End, error) {
 	switch {
 	case e.Err != nil:

@@ -77,7 +77,7 @@ func (r *Registry) Shutdown(ctx context.Context) error {
 	return r.Close()
 }
 
-// The pauses between two looks whether a registry is still in use.
+// The pauses between two looks at whether a registry is still in use.
 const (
 	leastLook     = 10 * time.Millisecond // the first one
 	mostDrainLook = 5 * leastLook         // the longest one, while the registry shuts down
@@ -89,8 +89,8 @@ func (r *Registry) turnsAway(c *tenure.Carried) bool {
 	return r.isClosed() || !r.goesOn(r.drain.Holders, holds{c}, owner.Calling(), c.Caller())
 }
 
-// goesOn reports whether a call may go on although the registry shuts down: its caller holds one of the registry's locks.
-// Holds, from the call's context, may be nil.
+// goesOn reports whether a call may go on although the registry shuts down: its caller holds one of the registry's locks. In,
+// from the call's context, may be nil.
 func (r *Registry) goesOn(holders func() drain.Set, in deadlock.Holds, callers ...owner.ID) bool {
 	c, _ := in.(holds)
 	for o, t := range c.All() {

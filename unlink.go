@@ -15,7 +15,7 @@ import (
 )
 
 // remover knows the command that removes a key on a client's server: UNLINK, which frees the memory in the background, if INFO
-// reports version 4 or newer; else DEL, also when INFO is forbidden or says nothing.
+// reports version 4 or newer; otherwise DEL, also when INFO is forbidden or says nothing.
 type remover struct {
 	command atomic.Pointer[string] // nil until the server has answered, also with an error
 	asking  atomic.Bool
