@@ -13,7 +13,7 @@ import (
 // late.
 type Alarm struct {
 	Holds  time.Duration // how long the command itself may block at the server
-	Probes clock.Instant // of a probe: when the command that it stands in for was sent; 0: it is no probe
+	Probes clock.Instant // of a probe: when the command that it stands in for was sent; 0: it is not a probe
 
 	at      clock.Instant // when it rings; 0: the timer was not set
 	rang    bool

@@ -22,7 +22,7 @@ func (r *Refusals) Refused(now clock.Instant) {
 // Answered is the event that the server has answered it.
 func (r *Refusals) Answered() { r.inARow, r.ended = 0, false }
 
-// Unclear is the event that there was no reply. It says nothing.
+// Unclear is the event that there was no reply, which says nothing.
 func (r *Refusals) Unclear() { r.ended = false }
 
 // Ended is the event that the connection, which others share, has ended at the question, although the server answers other ones.

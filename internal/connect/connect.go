@@ -162,7 +162,7 @@ func hint(err error, o *rueidis.ClientOption) string {
 	}
 }
 
-// noCluster reports whether the text of an error says that a server is no node of a cluster.
+// noCluster reports whether the text of an error says that a server is not a node of a cluster.
 func noCluster(text string) bool {
 	return strings.Contains(text, "cluster support disabled") ||
 		strings.Contains(strings.ToLower(text), "unknown command") && strings.Contains(text, "CLUSTER")

@@ -69,7 +69,7 @@ func beginning(secret string) int {
 	for n > 0 && n < len(secret) && !utf8.RuneStart(secret[n]) {
 		n--
 	}
-	if n == 0 { // the secret is no text at all
+	if n == 0 { // the secret is not text at all
 		return min(len(secret), known)
 	}
 	return n

@@ -130,7 +130,7 @@ func Answered(err error) bool {
 	return ok || rueidis.IsRedisNil(err)
 }
 
-// IsWrongType reports whether the key is no lock of the layout.
+// IsWrongType reports whether the key is not a lock of the layout.
 func IsWrongType(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && strings.Contains(reply.Error(), "WRONGTYPE")

@@ -13,7 +13,7 @@ import (
 // owners. The lock's mutex guards all fields except count.
 type owners struct {
 	one   owner.ID
-	more  map[owner.ID]int32 // besides one, who may have left; nil for most
+	more  map[owner.ID]int32 // besides one, which may have left; nil for most
 	times int32              // how often one holds the side; 0: there is no such owner
 	count atomic.Int32       // how many there are, readable without the mutex
 }

@@ -101,7 +101,7 @@ type Lock struct {
 	Lasts time.Duration `json:"-"` // for how long the lock may stay locked if the process dies now; 0: it is not held
 }
 
-// Upper returns the [MostLocks] most important locks: many calls wait for them, or they are held for long.
+// Upper returns the [MostLocks] most important locks: many calls wait for them, or they have been held for a long time.
 func Upper(locks []Lock) []Lock {
 	slices.SortFunc(locks, func(a, b Lock) int {
 		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Since, b.Since), strings.Compare(a.Path, b.Path),

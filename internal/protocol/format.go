@@ -193,7 +193,7 @@ func (f *Format) ObtainAll(all []Request) Call {
 		panic("lockregistry: ObtainAll: " + f.format.name() + " is not a format of plain locks")
 	}
 	c := Call{Script: script, Key: all[0].Key, Args: Args{strconv.Itoa(len(all)), all[0].Lease.MS}}
-	var counters []string // behind all locks
+	var counters []string // after all locks
 	c.more, c.others = make([]string, 0, len(all)), make([]string, 0, len(all))
 	for _, b := range all {
 		c.more = append(c.more, b.Value)
@@ -266,7 +266,7 @@ func (f *Format) ReleaseAll(all []Release) Call {
 		Script: f.format.scripts.releaseAll, Key: all[0].Key,
 		Args: Args{strconv.Itoa(len(all)), f.channels, removal, old, f.Sharded()},
 	}
-	var queues []string // behind all locks
+	var queues []string // after all locks
 	queued := false
 	c.more, c.others = make([]string, 0, len(all)), make([]string, 0, len(all))
 	for _, r := range all {

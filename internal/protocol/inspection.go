@@ -63,7 +63,7 @@ type Queued struct {
 	Gone     bool      // no connection listens to the channel of its registry
 }
 
-// ReadInspection reads what inspect.lua returns for one key. It fails with fault.WrongType if the key is no lock.
+// ReadInspection reads what inspect.lua returns for one key. It fails with fault.WrongType if the key is not a lock.
 func ReadInspection(row rueidis.RedisMessage) (Inspection, error) {
 	reply, err := row.ToAny()
 	if err != nil {

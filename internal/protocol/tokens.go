@@ -9,7 +9,7 @@ import (
 )
 
 // Tokens reads the reply of a script that obtains n locks: their tokens, or which lock is taken, with [fault.WrongType] if its
-// key is no such lock.
+// key is not such a lock.
 func Tokens(result rueidis.RedisResult, n int) (tokens []uint64, taken int, err error) {
 	message, err := result.ToMessage()
 	if err != nil {

@@ -113,8 +113,8 @@ func (s *standing) times(now clock.Instant) lookTimes {
 	return l
 }
 
-// isNext notes a message at now: the ticket is the next one, and may look after some time. With permits another lease may be
-// over sooner, see times.
+// isNext notes a message at now: the ticket is the next one, and its call may look once m.next has passed. With permits another
+// lease may be over sooner, see times.
 func (l *lookTimes) isNext(now clock.Instant, m mail) {
 	l.patience, l.window, l.watch = afterEnd, m.window(), now.Add(watchAfterFirst)
 	due := now.Add(clock.Plus(m.next, l.patience))

@@ -21,7 +21,7 @@ type Message struct {
 
 const (
 	grantMessage = 'g' // the hold owns the key, with a lease of this length
-	nextMessage  = 'n' // its ticket is the next one, and may look after this time
+	nextMessage  = 'n' // its ticket is the next one, and it may look once this time has passed
 	lookMessage  = 'd' // its ticket was removed, or must show that its process runs: it looks
 )
 

@@ -161,7 +161,7 @@ func Released[T any](paths []T, free []int64, err error) (left, found []T) {
 	case err == nil:
 	case fault.OutcomeUnknown(err): // mutant: several without an answer
 		return nil, paths
-	default: // one of several keys is refused or at another node; a key by itself may not be
+	default: // a script with several keys may be refused where one with a single key is not
 		return paths, nil
 	}
 	if !slices.Contains(free, 0) { // mutant: found is released

@@ -83,9 +83,9 @@ type Held struct {
 // the mutex held. So a call that finds a tenure is counted before the owner can leave. The local half's mutex may be taken while
 // this one is held.
 //
-// They are dropped with the last one, so that a lock that is cached for long takes no memory for them. A caller that found them
-// before may take their mutex after that. So lock looks again whether they are still the lock's, which changes only with the
-// mutex held.
+// They are dropped with the last one, so that a lock that is cached for a long time takes no memory for them. A caller that
+// found them before may take their mutex after that. So lock looks again whether they are still the lock's, which changes only
+// with the mutex held.
 type tenures struct {
 	mu   sync.Mutex
 	hold *hold.Hold // that all of them are of

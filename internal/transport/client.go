@@ -262,7 +262,7 @@ type Wait struct {
 	holds    time.Duration // how long the command itself may block at the server
 	Obtains  bool          // it may obtain a lock, and its reply says whether it did
 	FailFast bool          // it ends soon after any command found the server silent; not while replicas are waited for
-	probes   clock.Instant // it probes for a command that was sent then and given up; 0: it is no probe
+	probes   clock.Instant // it probes for a command that was sent then and given up; 0: it is not a probe
 	Observer Observer      // told of a command that takes long; nil: none
 }
 

@@ -110,7 +110,7 @@ func (s *Node) askRole(shared bool) (role belief.Role, connection int64) {
 	return roleIn(e.results[1])
 }
 
-// withHello sends HELLO behind a command with a key, see ping.
+// withHello sends HELLO after a command with a key, see ping.
 func withHello(first func(rueidis.Builder) rueidis.Completed) sending {
 	return func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		return way.DoMulti(ctx, first(way.B()), way.B().Arbitrary("HELLO").Build())

@@ -17,12 +17,12 @@ import (
 // exam finds out, in one attempt to get a dedicated connection, which connection is new and uses the database of the shared
 // ones. It asks each for CLIENT INFO.
 //
-// A server or a proxy may not tell, because it does not know the question or does not permit it. Then the connection fits. No
-// other error means that. If a connection could not be made, each command on it fails with the server's error for HELLO, AUTH
-// or SELECT. If it breaks, it may have been broken in the pool already.
+// A server or a proxy might not say, because it does not know the question or does not permit it. Then the connection fits. No
+// other error means that. If a connection could not be made, each command on it fails with the server's error for HELLO, AUTH or
+// SELECT. If it breaks, it may have been broken in the pool already.
 //
-// A proxy that ends each connection at the question does not tell, either. One connection that ends is no proof of that, but
-// two in one attempt are, if they had just answered PING. The next one fits if it answers PING, too:
+// A proxy that ends each connection at the question does not say, either. One connection that ends is no proof of that, but two
+// in one attempt are, if they had just answered PING. The next one fits if it answers PING, too:
 //
 //	1  CLIENT INFO ─▶ ends              it may have been broken in the pool
 //	2  PING ─▶ PONG, CLIENT INFO ─▶ ends
@@ -100,7 +100,7 @@ func (*exam) ofError(err error) fitness {
 	}
 }
 
-// untold judges a connection whose database the server does not tell. If others use the pool, too, the connection may have
+// untold judges a connection whose database the server does not report. If others use the pool, too, the connection may have
 // another database selected than the shared ones. So it selects theirs, if that is known.
 func (e *exam) untold(ask func(words ...string) rueidis.RedisResult) fitness {
 	known := e.pool.selected.Load()
@@ -122,8 +122,8 @@ func (e *exam) told(c *dedicated, info string) fitness {
 	return fits
 }
 
-// tells notes that the server tells the database of a connection. It reports whether a shared connection must be asked again,
-// because the server did not tell its database before.
+// tells notes that the server reports the database of a connection. It reports whether a shared connection must be asked again,
+// because the server did not report its database before.
 func (p *pool) tells() (again bool) {
 	known := p.selected.Load()
 	return known != nil && *known == "" && !p.one && p.selected.CompareAndSwap(known, nil)

@@ -67,9 +67,9 @@ func (s *Node) EndKeepAlive() {
 	s.keepAlive.calls.Add(-1)
 }
 
-// Contended notes that others wait for a lock of this process, or did a moment ago. The server is asked for contendedFor from
-// now on; the renewals of holds do not ask. So the release of a hold that lasts longer may find no answer, and then leaves a
-// barging window that nobody needs.
+// Contended notes that others wait for a lock of this process, or did a moment ago. From now on the server is asked questions
+// for contendedFor, but not by the renewals of holds. So the release of a hold that lasts longer may find no answer, and then
+// leaves a barging window that nobody needs.
 func (s *Node) Contended(now clock.Instant) {
 	s.keepAlive.until.Store(int64(now.Add(contendedFor)))
 	s.keepAlive.begin()

@@ -258,10 +258,10 @@ func (c *connection) probe(channels []*own, inSlots bool) []error {
 	return errs
 }
 
-// mayUnsubscribe reports whether unsubscribing is safe now. Rueidis sends PING behind each UNSUBSCRIBE. If PING is refused for a
-// reason that rueidis does not expect, it panics in its own goroutine, which ends the program: a master that cannot save
-// because its disk is full refuses PING (MISCONF). It also panics if both commands are refused for an expected reason, as by a
-// server that is busy with a script. Then channels stay subscribed for now.
+// mayUnsubscribe reports whether unsubscribing is safe now. Rueidis sends PING after each UNSUBSCRIBE. If PING is refused for a
+// reason that rueidis does not expect, it panics in its own goroutine, which ends the program: a master that cannot save because
+// its disk is full refuses PING (MISCONF). It also panics if both commands are refused for an expected reason, as by a server
+// that is busy with a script. Then channels stay subscribed for now.
 func (c *connection) mayUnsubscribe() (bool, error) {
 	result := c.client.Do(c.ctx, c.client.B().Ping().Build())
 	if err := result.NonRedisError(); err != nil {

@@ -78,7 +78,7 @@ func (r *runner) prepareFor(c *connection, u *user) error {
 	return err
 }
 
-// subscribeCommon subscribes to the common channel of a user. A refusal is no failure, since each key also has a channel.
+// subscribeCommon subscribes to the common channel of a user. A refusal is not a failure, since each key also has a channel.
 func (r *runner) subscribeCommon(c *connection, name string) (refusal, err error) {
 	n := r.node
 	n.mu.Lock()

@@ -35,7 +35,7 @@ type span struct {
 	earliest, last time.Time
 }
 
-// expiry returns when a key expires that had pttl milliseconds left at some moment between sent and replied.
+// expiry returns when a key expires, given that it had pttl milliseconds left at some moment between sent and replied.
 func expiry(sent, replied time.Time, pttl int64) span {
 	if pttl < 0 {
 		return span{none: true}
