@@ -70,8 +70,7 @@ func New[S comparable](c clock.Clock, tell func(Outcome), used func(S) bool) *Mo
 }
 
 // Note adds an outcome, and reports whether to try the failed tasks again at once. That is so in two cases: tasks succeed again
-// at this server, or another server has taken over from one at which they failed, so that nothing is sent to the former any
-// more.
+// at this server, or another server has taken over from one at which they failed, and to which nothing is sent any more.
 func (m *Monitor[S]) Note(at S, o Outcome) (recovered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

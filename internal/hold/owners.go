@@ -38,10 +38,10 @@ func (h *Hold) SetTerms(t Terms) bool {
 	return true
 }
 
-// HandOff is for an owner that unlocks while others of this process wait. It reports whether the hold may go to the next one: it
-// is fresh, at least half of its lease is left, and the process has had the key for less than limit. If it may, the owner's
-// contexts have ended. Due: the process has had the key long enough, and other processes get their turn first. Running is the
-// lease in effect.
+// HandOff is for an owner that unlocks while others of this process wait. Can: the hold may go to the next one, with the running
+// lease, since it is fresh, at least half of its lease is left, and the process has had the key for less than limit. Then the
+// owner's contexts have ended. Due: the limit is reached, or less than half of the lease is left, so other processes get their
+// turn first.
 func (h *Hold) HandOff(limit time.Duration) (can, due bool, running time.Duration) {
 	h.mu.Lock()
 	now := h.path.Clock.Now()

@@ -48,7 +48,7 @@ func (c *Config) publish() string {
 }
 
 // Description is what distinguishes a format. A new format needs one, and a Lua file; see scripts.go for what its sections may
-// use, and testdata/toy.lua for the fewest.
+// use, and testdata/toy.lua for a minimal file.
 type Description struct {
 	Name   string
 	Source sections // the sections of its file

@@ -115,7 +115,7 @@ func (p *Path) mayQueue() bool {
 }
 
 // noQueue notes that the server has refused the queue of a path. A refusal for now only, for instance because it is out of
-// memory, costs no call its place: waiting calls look again. Refusals are logged once a minute at most.
+// memory, costs no call its place: waiting calls look again. Such a refusal is logged once a minute at most, a lasting one once.
 func (p *Path) noQueue(why string) {
 	now := p.Clock.Now()
 	if fault.Passes(why, true) {

@@ -77,7 +77,7 @@ func (a *acquisition) step(s state) state {
 	}
 }
 
-// read takes the mail, and counts it as one message. It also counts barging windows: a change of the key may wake the call
+// read takes the mail, and counts it as one message. It counts a barging window here, too: a change of the key may wake the call
 // before the message does, and the look that follows needs no message.
 func (a *acquisition) read() mail {
 	m := a.box.take()
