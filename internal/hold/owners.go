@@ -268,7 +268,7 @@ func (h *Hold) isOrphan(o owner.ID) bool {
 	return h.extra().orphans[o]
 }
 
-// RenewalLease returns the lease that renewals set, one after each third of it; 0 if there are no further renewals.
+// RenewalLease returns the lease that renewals set, every third of it; 0 if there are no further renewals.
 func (h *Hold) RenewalLease() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -86,7 +86,7 @@ type pending struct {
 	several    bool          // two were under way at once since the last time that none was
 	exceeds    bool          // the key may live beyond the bound, or longer than Term, and must be shortened
 	owed       bool          // an owner that shares it may have less than it relies on, see Join: it must be renewed once more
-	shortest   time.Duration // the shortest lease of all renewals since there were none
+	shortest   time.Duration // the shortest lease of all renewals since none was under way
 	sure       clock.Instant // the value for until once the server has refused all of them
 	unanswered time.Duration // the shortest lease of commands that will never be answered; 0: there are none
 	most       time.Duration // the longest lease that the key may have had since it was known, if that is longer than Term is now
@@ -393,7 +393,7 @@ func (s *State) RenewAnyway(on bool) (sooner bool) {
 	return sooner
 }
 
-// renews reports whether the lease is renewed each third of it.
+// renews reports whether the lease is renewed every third of it.
 func (s *State) renews() bool { return s.Renewed || s.anyway }
 
 // current returns length, or the short lease until that is lengthened.
@@ -404,7 +404,7 @@ func (s *State) current(length time.Duration) time.Duration {
 	return length
 }
 
-// RenewalLease returns the lease that renewals set each third of it. It is 0 if the lease is not renewed, has yet to be
+// RenewalLease returns the lease that renewals set every third of it. It is 0 if the lease is not renewed, has yet to be
 // lengthened, or nears its bound.
 func (s *State) RenewalLease(now clock.Instant) time.Duration {
 	bound := s.bound()

@@ -43,7 +43,7 @@ type tickets struct {
 // Queued is a call that waits for a message with a ticket in a queue.
 type Queued interface {
 	Queue() string // the key of the queue
-	Look()         // makes the call ask for its ticket; it may have ended meanwhile
+	Look()         // makes the call look at its ticket; the call may have ended meanwhile
 }
 
 // ticket is a ticket, and when it was last known to be in its queue.

@@ -168,7 +168,8 @@ func (m *mail) deafen(u *user) {
 func (m *mail) removeUser(u *user) { delete(m.proofs, u) }
 
 // answerAll is called when everything has been sent for these channels. It answers the waiters of a channel if it is known
-// whether messages arrive. The other channels are tried again later. It returns the users of the channels that are proven.
+// whether messages arrive. The other channels are tried again later, and calls that wait for them learn NotYet. It returns the
+// users of the channels that are proven.
 func (m *mail) answerAll(wanted []*own) (proven []*user) {
 	for _, o := range wanted {
 		if !m.has(o) || o.user.isClosed() {
