@@ -62,7 +62,7 @@ func (p *pending) merge(newer Removal, freed func(gone bool)) {
 	p.Removal, p.freed, p.failures = newer, freed, 0
 }
 
-// mostTickets is how many tickets a removal removes from the queue at most: the newest. A call that asks again and again during
+// mostTickets is how many tickets one removal takes from the queue at most: the newest. A call that asks again and again during
 // an outage leaves a ticket each time. An older one, whose command arrives after that many others, costs one grant: no call
 // waits for it, so the registry passes it on.
 const mostTickets = 32

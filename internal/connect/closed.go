@@ -82,7 +82,7 @@ func askOne(ctx context.Context, dial dialing, at place) (a answer) {
 	return a
 }
 
-// explainClosed says why a server has closed the connection, if the server says so. Otherwise it returns why.
+// explainClosed says why a server has closed the connection, if the server does. Otherwise it returns why.
 func explainClosed(why error, a answer, s *secrets, o *rueidis.ClientOption) error {
 	if a.alert != nil {
 		return explain(a.alert, s, o)

@@ -71,7 +71,7 @@ func (p *Path) expects(number string) bool {
 	return c != nil && p.Clock.Now() < c.expected.Load().of(number)
 }
 
-// keptUntil returns how long the removal of the hold with this number leaves the path taken; 0: it does not.
+// keptUntil returns the instant until which the removal of the hold with this number leaves the path taken; 0: it does not.
 func (p *Path) keptUntil(number string) clock.Instant {
 	if c := p.whole().others.Load(); c != nil {
 		return c.keeping.Load().of(number)
@@ -115,7 +115,8 @@ func (p *Path) mayQueue() bool {
 }
 
 // noQueue notes that the server has refused the queue of a path. A refusal for now only, for instance because it is out of
-// memory, costs no call its place: waiting calls look again. Such a refusal is logged once a minute at most, a lasting one once.
+// memory, costs no call its place: waiting calls look again. Such a refusal is logged once a minute at most, a lasting one only
+// once.
 func (p *Path) noQueue(why string) {
 	now := p.Clock.Now()
 	if fault.Passes(why, true) {

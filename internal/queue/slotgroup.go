@@ -182,7 +182,7 @@ func (a *attempt) tryAlone(deadline clock.Instant, goesOn bool) error {
 // split gives back what the script has obtained, since the paths seem to be on several servers. A path whose hold is where it
 // belongs is released there like any other, since others may wait for it. Leave removes what cannot be released now.
 //
-// Only a read-back that is answered in time, and lacks a hold, proves that there is a proxy. After a late or refused one, and
+// Only a reading that is answered in time, and lacks a hold, proves that there is a proxy. After a late or refused one, and
 // while a slot of a cluster moves, only this call takes one path after another.
 func (g slotGroup) split(r *groupReply) {
 	p, missing := g[0].path, r.ReadBack.Missing
