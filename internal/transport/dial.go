@@ -60,7 +60,7 @@ type dedicated struct {
 	rueidis.DedicatedClient
 	made clock.Instant // when making it began
 	told bool          // the server has reported its age and database
-	back func()        // gives it to the client's pool
+	back func()        // gives it to the client's pool; see giveBack
 }
 
 const (
@@ -169,7 +169,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 		case unfit:
 			if !d.belief.IsSuspect(d.now()) && !d.pool.sole.Load() {
 				idle++
-				time.AfterFunc(belief.Tick, c.back)
+				time.AfterFunc(belief.Tick, func() { c.giveBack(d.belief.RoundTrip().Plus(belief.Silence)) })
 				continue
 			}
 			c.Close()
@@ -214,6 +214,15 @@ func (c *dedicated) end() {
 	if c != nil {
 		c.Close()
 	}
+}
+
+// giveBack gives the connection to the client's pool. Rueidis unsubscribes on it then, if commands were pipelined on it; where
+// that is not safe, the connection is closed first.
+func (c *dedicated) giveBack(limit time.Duration) {
+	if !fault.MayUnsubscribe(c.ask(limit, "PING")) {
+		c.Close()
+	}
+	c.back()
 }
 
 // ask asks the server something. It closes the connection if there is no answer in time. It passes no context that can end: with

@@ -267,11 +267,19 @@ func (s *replicaSender) run() {
 		for s.send(conn) {
 		}
 		tick.Stop()
-		if s.node.IsSuspect(s.client.Clock.Now()) { // it may lead to a former master, and nobody looks at the pool again
-			conn.Close()
-		}
-		conn.back()
 	}
+	s.ends(conn != nil)
+	switch {
+	case conn == nil:
+	case s.node.IsSuspect(s.client.Clock.Now()): // it may lead to a former master, and nobody looks at the pool again
+		conn.end()
+	default:
+		conn.giveBack(s.node.RoundTrip().Plus(belief.Silence))
+	}
+}
+
+// ends has another sender take what is queued, if this one was connected; otherwise those commands fail.
+func (s *replicaSender) ends(connected bool) {
 	s.client.replicators.mu.Lock()
 	defer s.client.replicators.mu.Unlock()
 	s.senders--
@@ -279,7 +287,7 @@ func (s *replicaSender) run() {
 		return
 	}
 	s.sender = nil
-	for ; conn == nil && len(s.queue) > 0; s.queue = s.queue[1:] {
+	for ; !connected && len(s.queue) > 0; s.queue = s.queue[1:] {
 		s.queue[0].fail(fault.NotSent)
 	}
 	s.begin(s.node)

@@ -86,10 +86,13 @@ func (c dedicatedTo) B() rueidis.Builder { return c.of.B() }
 func (dedicatedTo) Close()               {}
 
 func (c dedicatedTo) Do(_ context.Context, command rueidis.Completed) rueidis.RedisResult {
-	if command.Commands()[0] == "CLIENT" {
+	switch command.Commands()[0] {
+	case "CLIENT":
 		if c.of.refuses.Load() {
 			return rueidis.NewErrorResult(syscall.ECONNREFUSED)
 		}
+		return rueidis.RedisResult{}
+	case "PING": // before it is given back
 		return rueidis.RedisResult{}
 	}
 	return c.of.carry(c.address, c.address)

@@ -3,7 +3,6 @@ package wake
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -258,19 +257,10 @@ func (c *connection) probe(channels []*own, inSlots bool) []error {
 	return errs
 }
 
-// mayUnsubscribe reports whether unsubscribing is safe now. Rueidis sends PING after each UNSUBSCRIBE. If PING is refused for a
-// reason that rueidis does not expect, it panics in its own goroutine, which ends the program: a master that cannot save because
-// its disk is full refuses PING (MISCONF). It also panics if both commands are refused for an expected reason, as by a server
-// that is busy with a script. Then channels stay subscribed for now.
+// mayUnsubscribe reports whether unsubscribing is safe now. Otherwise channels stay subscribed for now.
 func (c *connection) mayUnsubscribe() (bool, error) {
-	result := c.client.Do(c.ctx, c.client.B().Ping().Build())
-	if err := result.NonRedisError(); err != nil {
-		return false, err
-	}
-	reply := result.Error()
-	return reply == nil || slices.ContainsFunc([]string{"NOPERM", "LOADING"}, func(known string) bool {
-		return strings.HasPrefix(reply.Error(), known)
-	}), nil
+	pong := c.client.Do(c.ctx, c.client.B().Ping().Build())
+	return fault.MayUnsubscribe(pong), pong.NonRedisError()
 }
 
 // unsubscribe leaves channels, and others in their slots.

@@ -56,6 +56,23 @@ func TestConnection_ReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
 	})
 }
 
+// A master that cannot save refuses PING, which rueidis sends behind UNSUBSCRIBE when a connection goes back to its pool.
+func TestConnection_ReplicasOfAMasterThatCannotSave(t *testing.T) {
+	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
+		l := w.Replicated().Obtain("42")
+		w.Lock(l)
+		w.Unlock(l)
+		ends := kit.PassingFaults["MISCONF"](w.World)
+		for range 5 {
+			_, err := l.TryLock(w.Context())
+			w.Fails(err, lockregistry.ErrUnavailable, "trylock", kit.TheKey)
+		}
+		ends()
+		w.Lock(l, lockregistry.Wait(time.Minute))
+		w.Unlock(l)
+	})
+}
+
 // The client makes one connection for all who want it. Whoever asked for it first may give up meanwhile: nobody else fails, and
 // nobody is told that a context of theirs has ended.
 func TestConnection_AConnectionThatSomebodyElseGivesUp(t *testing.T) {
