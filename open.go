@@ -95,8 +95,8 @@ func open(ctx context.Context, url, prefix string, opts []Option) (*Registry, er
 	if s.sentinels != nil {
 		return nil, errors.New("WithSentinels: it is for New only; Open knows the Sentinels")
 	}
-	if option.ReplicaOnly || option.SendToReplicas != nil {
-		return nil, errors.New("WithClientOption: ReplicaOnly or SendToReplicas is set, but locks are on masters: unset it")
+	if err := checkClient("WithClientOption", &option); err != nil {
+		return nil, err
 	}
 	option.DisableCache = true
 	var watch *sentinel.Watch

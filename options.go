@@ -167,7 +167,8 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 //     client certificate, in both. On a cluster whose nodes have certificates for their own addresses, set TLSConfig.ServerName
 //     to "".
 //   - DisableCache stays set: this package does not use the client's cache.
-//   - ReplicaOnly and SendToReplicas are bad input.
+//   - ReplicaOnly, SendToReplicas, Standalone and ConnLifetime are bad input. With ConnLifetime rueidis sends commands again
+//     whose replies were lost.
 func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 	return func(s *settings) { s.changes = append(s.changes, change) }
 }
@@ -184,9 +185,9 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 // SENTINEL and SUBSCRIBE.
 //
 // These fields of option are used: InitAddress, which must not be empty; Sentinel, which must have a MasterSet; the functions
-// that dial and authenticate; ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. ReplicaOnly and SendToReplicas
-// are bad input, and so is a client that is not for Sentinel. If several registries on one client have this option, the option
-// of the first one counts.
+// that dial and authenticate; ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. What is bad
+// input for [WithClientOption] is bad input here, and so is a client that is not for Sentinel. If several registries on one client
+// have this option, the option of the first one counts.
 func WithSentinels(option rueidis.ClientOption) Option {
 	return func(s *settings) { s.sentinels = &option }
 }
@@ -294,8 +295,20 @@ func checkSentinels(o *rueidis.ClientOption) error {
 		invalid(len(o.InitAddress) == 0, "WithSentinels: InitAddress is empty: it must have the addresses of the Sentinels"),
 		invalid(slices.Contains(o.InitAddress, ""), "WithSentinels: an address in InitAddress is empty"),
 		invalid(o.Sentinel.MasterSet == "", "WithSentinels: Sentinel.MasterSet is empty"),
+		checkClient("WithSentinels", o),
+	)
+}
+
+// checkClient returns an error if the options of a client are not for locks. Rueidis sends a command again if its connection had
+// outlived ConnLifetime and then broke before the reply. It cannot know that the server has not executed the command.
+func checkClient(from string, o *rueidis.ClientOption) error {
+	return fault.Join(
 		invalid(o.ReplicaOnly || o.SendToReplicas != nil,
-			"WithSentinels: ReplicaOnly or SendToReplicas is set, but locks are on masters: unset it"),
+			"%s: ReplicaOnly or SendToReplicas is set, but locks are on masters: unset it", from),
+		invalid(o.Standalone.EnableRedirect || len(o.Standalone.ReplicaAddress) > 0,
+			"%s: Standalone is set, but scripts are not redirected: unset it", from),
+		invalid(o.ConnLifetime > 0,
+			"%s: ConnLifetime is set, but then a command whose reply was lost may be sent again: unset it", from),
 	)
 }
 

@@ -89,7 +89,7 @@ type reports struct {
 //
 // New does not talk to Redis. The client stays yours: close the registry first, then the client. Set DisableCache in the client's
 // options, since [rueidis.ParseURL] leaves it unset: this package does not use the client's cache, and its calls wait on a
-// connection of their own.
+// connection of their own. Leave unset what is bad input for [WithClientOption].
 //
 // # Sentinel
 //

@@ -70,7 +70,11 @@ func openMaster(ctx context.Context, address string, option rueidis.ClientOption
 // roleOf asks a server for its role. It is empty if the server does not say it, as before Redis 6.2 and behind some proxies. For
 // a Sentinel it is the mode, since Sentinels have no role.
 func roleOf(ctx context.Context, client rueidis.Client, o *rueidis.ClientOption) string {
-	ctx, end := context.WithTimeout(ctx, o.ConnWriteTimeout)
+	limit := o.ConnWriteTimeout
+	if limit <= 0 { // rueidis has a default, and takes a negative one for no limit
+		limit = dialsFor
+	}
+	ctx, end := context.WithTimeout(ctx, limit)
 	defer end()
 	about, _ := client.Do(ctx, client.B().Arbitrary("HELLO").Build()).AsMap()
 	for _, of := range []string{"role", "mode"} {

@@ -52,8 +52,8 @@ func TestOpenMaster_AnAttemptThatHangs(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), o.Dialer.Timeout)
 }
 
-// An address that leads to a replica is tried again even if dialing has no limit of its own.
-func TestOpenMaster_DialingWithoutALimit(t *testing.T) {
+// An address that leads to a replica is tried again even if neither dialing nor an answer has a limit of its own.
+func TestOpenMaster_WithoutALimit(t *testing.T) {
 	t.Parallel()
 	address, o := ofReplica(t, func(ctx context.Context, replica string) error {
 		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{replica}, DisableCache: true})
@@ -63,7 +63,7 @@ func TestOpenMaster_DialingWithoutALimit(t *testing.T) {
 		defer client.Close()
 		return client.Do(ctx, client.B().Arbitrary("REPLICAOF", "NO", "ONE").Build()).Error()
 	})
-	o.Dialer.Timeout = 0
+	o.Dialer.Timeout, o.ConnWriteTimeout = 0, -1
 	opened, err := connect.OpenMaster(t.Context(), address, o)
 	require.NoError(t, err)
 	require.True(t, opened.Master)

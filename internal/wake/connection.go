@@ -128,7 +128,7 @@ func (c *connection) pushes() error {
 func (c *connection) look(keys []string) (looks []look, moved bool, err error) {
 	commands := make(rueidis.Commands, len(keys))
 	for i, key := range keys {
-		commands[i] = c.client.B().Pttl().Key(key).Build()
+		commands[i] = c.client.B().Arbitrary("PTTL").Keys(key).Build() // so that rueidis does not repeat it while a server loads
 	}
 	looks = make([]look, len(keys))
 	for i, result := range c.client.DoMulti(c.ctx, commands...) {

@@ -372,12 +372,18 @@ func TestOpen_BadInput(t *testing.T) {
 		require.NotContains(t, err.Error(), "cret")
 		require.Empty(t, kit.SentinelsOf(err))
 	}
-	for _, change := range []func(o *rueidis.ClientOption){
-		func(o *rueidis.ClientOption) { o.ReplicaOnly = true },
-		func(o *rueidis.ClientOption) { o.SendToReplicas = func(rueidis.Completed) bool { return true } },
+	for _, c := range []struct {
+		says   string
+		change func(o *rueidis.ClientOption)
+	}{
+		{"locks are on masters", func(o *rueidis.ClientOption) { o.ReplicaOnly = true }},
+		{"locks are on masters", func(o *rueidis.ClientOption) { o.SendToReplicas = func(rueidis.Completed) bool { return true } }},
+		{"scripts are not redirected", func(o *rueidis.ClientOption) { o.Standalone.EnableRedirect = true }},
+		{"scripts are not redirected", func(o *rueidis.ClientOption) { o.Standalone.ReplicaAddress = []string{"host:1"} }},
+		{"may be sent again", func(o *rueidis.ClientOption) { o.ConnLifetime = time.Minute }},
 	} {
-		_, err := lockregistry.Open(context.Background(), "redis://host", "orders", lockregistry.WithClientOption(change))
-		require.ErrorContains(t, err, "locks are on masters")
+		_, err := lockregistry.Open(context.Background(), "redis://host", "orders", lockregistry.WithClientOption(c.change))
+		kit.Complains(t, err, c.says)
 		require.Empty(t, kit.SentinelsOf(err))
 	}
 	_, err := lockregistry.Open(nil, "redis://host", "orders", touched) //nolint:staticcheck // a caller may do that

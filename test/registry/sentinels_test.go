@@ -52,6 +52,8 @@ func TestNew_WithSentinelsThatMakeNoSense(t *testing.T) {
 	readsReplicas, onReplicas := ofSet("a:1"), ofSet("a:1")
 	readsReplicas.SendToReplicas = func(rueidis.Completed) bool { return true }
 	onReplicas.ReplicaOnly = true
+	shortLived := ofSet("a:1")
+	shortLived.ConnLifetime = time.Minute
 	for _, c := range []struct {
 		option rueidis.ClientOption
 		client rueidis.Client
@@ -62,6 +64,10 @@ func TestNew_WithSentinelsThatMakeNoSense(t *testing.T) {
 		{rueidis.ClientOption{InitAddress: []string{"a:1"}}, ofSentinel{client}, "WithSentinels: Sentinel.MasterSet is empty"},
 		{readsReplicas, ofSentinel{client}, "WithSentinels: ReplicaOnly or SendToReplicas is set, but locks are on masters: unset it"},
 		{onReplicas, ofSentinel{client}, "WithSentinels: ReplicaOnly or SendToReplicas is set, but locks are on masters: unset it"},
+		{
+			shortLived, ofSentinel{client},
+			"WithSentinels: ConnLifetime is set, but then a command whose reply was lost may be sent again: unset it",
+		},
 		{ofSet("a:1"), client, "WithSentinels: the client is not for Sentinel"},
 	} {
 		r, err := lockregistry.New(c.client, "orders", lockregistry.WithSentinels(c.option))

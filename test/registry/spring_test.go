@@ -157,9 +157,10 @@ var springSettings = map[string]func(t *testing.T){
 		for _, set := range []func(o *rueidis.ClientOption){
 			func(o *rueidis.ClientOption) { o.ReplicaOnly = true },
 			func(o *rueidis.ClientOption) { o.SendToReplicas = func(rueidis.Completed) bool { return true } },
+			func(o *rueidis.ClientOption) { o.Standalone.ReplicaAddress = []string{"127.0.0.1:2"} },
 		} {
 			_, err := lockregistry.Open(t.Context(), "redis://127.0.0.1:1", "orders", lockregistry.WithClientOption(set))
-			require.ErrorContains(t, err, "locks are on masters")
+			require.ErrorContains(t, err, "is set, but")
 		}
 	},
 	"lettuce.pool.*, jedis.pool.*": func(t *testing.T) {

@@ -57,6 +57,17 @@ func (x *examination) clientSettings(o rueidis.ClientOption) {
 			"Replicas lag behind: a lock that was lost looks held there, and a new lock looks free.",
 			"Leave both out in the client that registries use.")
 	}
+	if o.ConnLifetime > 0 {
+		say("lifetime", Warning, fmt.Sprintf("connections end after %v: ConnLifetime is set", o.ConnLifetime),
+			"If such a connection breaks before a reply, rueidis sends the command again. A lock that was granted may then stay until "+
+				"its lease is over.",
+			"Leave it out in the client that registries use.")
+	}
+	if o.Standalone.EnableRedirect {
+		say("redirect", Warning, "the client follows redirections: Standalone.EnableRedirect is set",
+			"Servers do not redirect scripts. After a failover no lock is granted until a command of the program is redirected.",
+			"Leave it out. Use an address that leads to the master, Sentinels, or a cluster.")
+	}
 	if mode == rueidis.ClientModeCluster && o.ClusterOption.ShardsRefreshInterval == 0 {
 		say("refresh", Info, "the client does not refresh its view of the cluster: ClusterOption.ShardsRefreshInterval is 0",
 			"The client learns of new nodes only by errors. When a master does not answer, the client looks for the successor only "+

@@ -350,6 +350,7 @@ func TestClientSettings(t *testing.T) {
 		"client-dial-timeout":  {doctor.Warning, func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Minute }},
 		"client-write-timeout": {doctor.Warning, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Minute }},
 		"client-pool":          {doctor.Warning, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 }},
+		"client-lifetime":      {doctor.Warning, func(o *rueidis.ClientOption) { o.ConnLifetime = time.Minute }},
 	} {
 		o := option(s.Addr())
 		c.change(&o)
@@ -359,12 +360,16 @@ func TestClientSettings(t *testing.T) {
 			require.True(t, f.ID == id || id == "client-resp2" && f.ID == "resp3", "%+v", f)
 		}
 	}
-	// A single server has no replicas, and rueidis does not connect then. What a client was made with can be told all the same.
+	// With these options rueidis does not connect to such a server. What a client was made with can be told all the same.
 	client, o := dial(t, option(s.Addr())), option(s.Addr())
 	o.SendToReplicas = func(rueidis.Completed) bool { return true }
 	r, err := doctor.Check(t.Context(), client, doctor.Options{Prefix: "orders", Client: &o})
 	require.NoError(t, err)
 	has(t, r, "client-replicas", doctor.Error)
+	o.Standalone.EnableRedirect = true
+	r, err = doctor.Check(t.Context(), client, doctor.Options{Prefix: "orders", Client: &o})
+	require.NoError(t, err)
+	has(t, r, "client-redirect", doctor.Warning)
 	// As docs/operations.md has it: three connections, or five with WithReplicas.
 	o = option(s.Addr())
 	for size, replicas := range map[int]int{3: 0, 5: 1} {
