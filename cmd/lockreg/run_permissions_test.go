@@ -20,7 +20,7 @@ func TestRun_DocumentedPermissions(t *testing.T) {
 		"Spring's format":   {nil, nil},
 		"Redisson's format": {[]string{"--layout=redisson"}, nil},
 		"Redisson's format, with tokens": {
-			[]string{"--layout=redisson", "--fencing"}, []string{"+get", "+time", "~redisson_lock_token:{orders:*", "+incrby"},
+			[]string{"--layout=redisson", "--fencing"}, []string{"+get", "+time", "~redisson_lock_token:{orders:*", "+incrby", "+persist"},
 		},
 		"Read-write locks": {[]string{"--exclusive"}, []string{"+get"}},
 	}

@@ -335,6 +335,20 @@ func TestFencing_TokensAheadOfTheClock(t *testing.T) {
 	})
 }
 
+// A program with Redisson may give the counter an end, and tokens would begin at 1 again.
+func TestFencing_CounterOfRedissonThatWouldEnd(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		const counter = "redisson_lock_token:{orders:42}"
+		w.Do("SET", counter, "500", "PX", "50000")
+		l := w.Registry(lockregistry.WithRedissonLayout(), lockregistry.WithFencing()).Obtain("42")
+		h := w.Acquires(l)
+		require.EqualValues(w, 1, h.Token()%100)
+		require.Greater(w, h.Token(), uint64(500))
+		require.Equal(w, "-1", w.Do("PTTL", counter))
+		w.Release(h)
+	})
+}
+
 func TestFencing_TokensAfterForceUnlock(t *testing.T) {
 	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		r := w.Registry(slices.Concat(f.Opts, []lockregistry.Option{lockregistry.WithFencing()})...)

@@ -191,8 +191,10 @@ local function drop(value, keep)
 end
 
 --# draw
--- Draws from the counter of Redisson's RFencedLock, which adds one for each token and never removes the counter.
+-- Draws from the counter of Redisson's RFencedLock, which adds one for each token. Redisson gives the counter an end together with
+-- the lock's lease when a program calls expire, or locks several at once with a lease. Then the next token would be 1 again.
 local function draw()
   local last = redis.pcall('INCRBY', counter, 100) -- mutant: tokens drawn twice
+  redis.pcall('PERSIST', counter)
   return type(last) == 'table' and last or last - 99
 end
