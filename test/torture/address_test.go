@@ -16,12 +16,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// twofold is a cluster with two masters behind one address: the older one is deposed, and does not know of it. New connections
-// lead to the newer one, which has the same slots by the word of all nodes.
+// twofold is a cluster with two masters behind one address. The older one is deposed and does not know it. New connections lead
+// to the newer one, which all nodes name as the owner of the same slots.
 type twofold struct {
 	proxy        *netfault.Proxy
 	older, newer *redistest.Server
-	path         string // of the slots that they have
+	path         string // of the slots that they serve
 	client       rueidis.Client
 }
 
@@ -42,7 +42,7 @@ func openTwofold(t *testing.T) *twofold {
 		told := func() bool { return strings.Contains(s.Command(t, "CLUSTER", "SLOTS"), port) }
 		require.Eventually(t, told, 20*time.Second, 10*time.Millisecond)
 	}
-	for i := 0; f.path == ""; i++ { // the first third of the slots is its
+	for i := 0; f.path == ""; i++ { // the older master serves the first third of the slots
 		slot, err := strconv.Atoi(f.older.Command(t, "CLUSTER", "KEYSLOT", keyOf(strconv.Itoa(i))))
 		require.NoError(t, err)
 		if slot < 16384/3 {
@@ -56,7 +56,7 @@ func openTwofold(t *testing.T) *twofold {
 	return f
 }
 
-// openAlone is the same with two servers that are no cluster.
+// openAlone is the same with two servers outside any cluster.
 func openAlone(t *testing.T) *twofold {
 	t.Helper()
 	f := &twofold{older: redistest.Start(t), newer: redistest.Start(t), path: "one"}
@@ -72,7 +72,8 @@ func openAlone(t *testing.T) *twofold {
 	return f
 }
 
-// Nothing is believed of the deposed one, which all nodes of a cluster name.
+// TestDeposedBehindOneAddress expects that no reply of the deposed master is believed, although all nodes of the cluster name
+// it.
 func TestDeposedBehindOneAddress(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) *twofold{"cluster": openTwofold, "alone": openAlone} {
@@ -94,7 +95,7 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = r.Close() })
 		l := r.Obtain(f.path)
-		for range 3 { // so that it is known how far away it is
+		for range 3 { // so that the registry knows the round trip
 			require.NoError(t, l.Lock(ctx))
 			require.NoError(t, l.Unlock(ctx))
 		}
@@ -126,7 +127,7 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 		require.NoError(t, l.Lock(ctx))
 		value := f.older.Command(t, "GET", keyOf(l.Path()))
 		_ = late(t, f.proxy, f.newer, "release", func() error { return l.Unlock(ctx) }, func() {
-			f.newer.Command(t, "SET", keyOf(l.Path()), value, "PX", "60000") // as it was replicated
+			f.newer.Command(t, "SET", keyOf(l.Path()), value, "PX", "60000") // as if replicated
 		})
 		require.Eventually(t, func() bool { return f.newer.Command(t, "EXISTS", keyOf(l.Path())) == "0" }, outageFree, time.Millisecond)
 	})

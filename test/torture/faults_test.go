@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
-// What happens to the other holds when the outcome of an operation is unknown: nothing, ever. And nobody waits for a hold
+// When the outcome of an operation is unknown, the other holds of the path must not be harmed, and nobody must wait for a hold
 // that nobody has.
 
 // breakage is a way to lose a reply, and perhaps the command with it.
@@ -38,7 +38,7 @@ var breakages = []breakage{
 
 func (b breakage) mute() bool { return b.fate.Mute }
 
-// context is a context for a call that would wait for a reply which never comes.
+// context returns the context of a call, with a limit if no reply will ever come.
 func (b breakage) context(ctx context.Context, s *stage) context.Context {
 	if !b.mute() {
 		return s.soon(ctx)
@@ -93,7 +93,7 @@ func (b breakage) obtain(s *stage) {
 	s.free()
 }
 
-// obtainAgain breaks the very try that gets the lock after a wait.
+// obtainAgain breaks the try that gets the lock after a wait.
 func (b breakage) obtainAgain(s *stage) {
 	holder, ctx := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
@@ -164,7 +164,7 @@ func (b breakage) release(s *stage) {
 	s.free()
 }
 
-// releaseAndLock is release, and who wants the lock next is in the same process.
+// releaseAndLock is release, followed by a call of the same process that wants the lock.
 func (b breakage) releaseAndLock(s *stage) {
 	ctx, next := s.owner(), s.owner()
 	s.must(ctx, s.a, 0)
@@ -191,9 +191,9 @@ func (b breakage) released(s *stage, err error) {
 
 // delay is a command that arrives after a later hold of its path has begun.
 type delay struct {
-	cut  bool // how the caller learns that it will not learn the outcome: its connection breaks, or it gives up
-	same bool // whose the later hold is: this process's, or another's
-	gone bool // the later hold is over, too
+	cut  bool // the caller does not learn the outcome because its connection breaks, or because it gives up
+	same bool // the later hold is of this process, or of another one
+	gone bool // the later hold has ended, too
 }
 
 func (d delay) String() string {
@@ -223,7 +223,7 @@ func delayedScenes() (scenes []scene) {
 	return scenes
 }
 
-// lose makes a call of which the network holds a command back, until the caller knows that it will not be answered.
+// lose makes a call whose command the network holds back until the caller knows that there will be no reply.
 func (d delay) lose(ctx context.Context, s *stage, h *netfault.Held, call func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(s.soon(ctx))
 	defer cancel()
@@ -238,7 +238,7 @@ func (d delay) lose(ctx context.Context, s *stage, h *netfault.Held, call func(c
 	return err
 }
 
-// next lets the later hold begin, the late command arrive, and checks that it does no harm.
+// next begins the later hold, delivers the late command, and checks that it does no harm.
 func (d delay) next(s *stage, h *netfault.Held) {
 	p, ctx := s.b, s.owner()
 	if d.same {
@@ -343,7 +343,7 @@ func (d delay) release(s *stage) {
 	d.next(s, h)
 }
 
-// releaseAgain delays the removal that is tried in the background, too.
+// releaseAgain delays the retry of the removal in the background, too.
 func (d delay) releaseAgain(s *stage) {
 	if !s.system.ours {
 		return // the naive lock tries once
@@ -363,7 +363,7 @@ func (d delay) releaseAgain(s *stage) {
 	d.next(s, first)
 }
 
-// untilKnown: as long as no removal gets through, nobody else of the process is let in.
+// untilKnown expects that no other owner in the process gets the lock until a removal has succeeded.
 func untilKnown(s *stage) {
 	if !s.system.ours {
 		return // the naive lock does not care
@@ -392,10 +392,10 @@ func TestUnknownOutcomes(t *testing.T) {
 	performAll(t, allScenes, library, redisson, sharing)
 }
 
-// A lock whose holds carry nothing but their process's id must not pass.
+// TestUnknownOutcomesFindFault expects the scenes to fail for a lock whose holds carry only the id of their process.
 func TestUnknownOutcomesFindFault(t *testing.T) {
 	t.Parallel()
-	// Its abandoned grants block the path, and what comes late harms the next hold of the same process.
+	// Its abandoned grants block the path, and its late commands harm the next hold of the same process.
 	names := []string{"obtain/cut before the reply", "obtain/silence instead of the reply"}
 	for _, cut := range []bool{true, false} {
 		into := delay{same: true, cut: cut}

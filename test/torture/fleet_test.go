@@ -19,11 +19,11 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// before is the library as it was before waiting calls queued in Redis: what git archive makes of commit 315ec02, less tests.
+// before is the library before waiting calls queued in Redis: git archive of commit 315ec02, without tests.
 const before = "testdata/before-the-queue.tar.gz"
 
-// peerProgram locks and unlocks a path for a while, and replies what it has seen. Who writes, as all do but readers, counts for a
-// thousand.
+// peerProgram locks and unlocks a path for a while, and replies what it has seen. A reader counts 1 inside, any other owner
+// 1000.
 const peerProgram = `package main
 
 import (
@@ -94,8 +94,7 @@ func run(request peer.Fields) (peer.Fields, error) {
 }
 `
 
-// fleetPeer builds the program with the library in a folder, in which neither it nor what drives it is written. Redisson is the
-// option for its layout.
+// fleetPeer builds the program with the library in a folder, to which it writes nothing. Redisson is the option for its layout.
 func fleetPeer(t *testing.T, library, redisson string) string {
 	t.Helper()
 	temporary := t.TempDir()
@@ -129,7 +128,7 @@ func tree(t *testing.T, archive string) string {
 	return folder
 }
 
-// Who waits without a ticket is known by its script.
+// TestScriptsBeforeTheQueueAreKnown expects that the library knows the scripts of calls that wait without a ticket.
 func TestScriptsBeforeTheQueueAreKnown(t *testing.T) {
 	t.Parallel()
 	library := tree(t, before)
@@ -141,9 +140,9 @@ func TestScriptsBeforeTheQueueAreKnown(t *testing.T) {
 	}
 }
 
-// While a fleet is updated, processes of the version before contend with those that queue. They have no tickets, and are woken
-// whenever the key changes. Nobody is inside with another who must not be, and nobody starves: who has no ticket gets the lock in
-// one of the windows that releases leave.
+// TestAFleetThatIsBeingUpdated has processes of the version before contend with those that queue. They have no tickets, and are
+// woken whenever the key changes. Exclusion must hold, and nobody may starve: a call without a ticket gets the lock in one of
+// the windows that releases leave.
 func TestAFleetThatIsBeingUpdated(t *testing.T) { //nolint:tparallel // beside each other, but not beside all other tests
 	now, err := filepath.Abs("../..")
 	require.NoError(t, err)
@@ -153,14 +152,14 @@ func TestAFleetThatIsBeingUpdated(t *testing.T) { //nolint:tparallel // beside e
 	}
 	type fleet struct {
 		section time.Duration
-		of      []string // what three processes of each version lock
+		of      []string // what the three processes of each version lock
 	}
 	fleets := map[string]fleet{
 		"sections of 2 ms":          {2 * time.Millisecond, []string{"spring", "spring", "spring"}},
 		"in Redisson's format":      {2 * time.Millisecond, []string{"redisson", "redisson", "redisson"}},
 		"those who read, and write": {5 * time.Millisecond, []string{"reader", "reader", "writer"}},
 	}
-	if *full { // it takes all processors
+	if *full { // it uses all processors
 		fleets["empty sections"] = fleet{0, []string{"spring", "spring", "spring"}}
 	}
 	for name, c := range fleets {

@@ -16,14 +16,14 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// While one process hands a lock around its many goroutines without end, the others get it: each at least once per handoff
-// limit plus one critical section.
+// While one process hands a lock around among its many goroutines without end, each other process gets it at least once per
+// handoff limit plus one critical section.
 
 const (
 	crowd       = 64
 	handoffPoll = 50 * time.Millisecond
-	// handoffSlack is what a machine on which 64 goroutines never rest may add as a rule: to nine waits of ten. To the
-	// tenth it may add handoffStall, when it is busy with something else.
+	// handoffSlack is what a machine on which 64 goroutines never rest may add to nine waits in ten. handoffStall is what it may
+	// add to the tenth, when it is busy with something else.
 	handoffSlack = 150 * time.Millisecond
 	handoffStall = time.Second
 	critical     = 300 * time.Microsecond
@@ -63,7 +63,7 @@ type handoffCase struct {
 	outside bool          // the crowd is a process of the operating system
 }
 
-// TestHandoffIsFair tests a crowd in this process that polls, and one in another process. TestScale_OthersAreNotStarved of
+// TestHandoffIsFair tests a crowd in this process that polls, and one in another process. TestScale_OthersAreNotStarved in
 // test/alone tests each mode.
 func TestHandoffIsFair(t *testing.T) {
 	const long, tight = 3 * handoffPoll, 8 * handoffPoll
@@ -74,8 +74,8 @@ func TestHandoffIsFair(t *testing.T) {
 			limit:   handoffPoll,
 			outside: true,
 		},
-		// With less than half of the lease left a hold is not handed on either. That is sooner than the limit here, and the
-		// others must have their chance all the same.
+		// A hold is not handed on when less than half of its lease is left. That comes sooner than the limit here, and the others
+		// must get their turn all the same.
 		{
 			name:  "lease shorter than twice the limit",
 			of:    settings{Lease: tight, Poll: handoffPoll, Handoff: tight},
@@ -157,8 +157,8 @@ func (c handoffCase) run(t *testing.T) {
 	running.Wait()
 	most := c.limit + critical + handoffSlack
 	if c.of.Wakeup == "poll" {
-		// The lock is to be had for a poll interval, in which who polls looks once, or just not, and may meet the third
-		// process. The next chance comes when the crowd has had its limit again.
+		// The lock is free for one poll interval, in which a polling process looks once, or just misses it, and may meet the third
+		// process. The next chance comes when the crowd has used up its limit again.
 		most += c.of.Poll + c.limit
 	}
 	for i, waits := range others {
@@ -173,8 +173,7 @@ func (c handoffCase) run(t *testing.T) {
 	require.Greater(t, total.Load(), int64(20*crowd), "the crowd did not hand the lock around")
 }
 
-// Who waits in the queue has its turn, however many goroutines the others have: each process has the lock nearly as often as
-// any other.
+// TestQueueIsFair expects that each process has the lock nearly as often as any other, however many goroutines each has.
 func TestQueueIsFair(t *testing.T) {
 	const least = 0.8 // of its share
 	for name, c := range map[string]struct {

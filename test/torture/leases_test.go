@@ -14,13 +14,13 @@ import (
 
 // A process must not believe in a hold that others may already have: it announces the loss before the key can expire.
 
-// expiring tells when a key expires, in milliseconds of the Unix time; PEXPIRETIME does so from version 7 on only. The
-// server reads its clock before it says what is left, so the result is not late, but it may be a millisecond early.
+// expiring returns when a key expires, in milliseconds of Unix time; PEXPIRETIME exists only from version 7 on. The server
+// reads its clock before the time that is left, so the result is not late, but it may be a millisecond early.
 const expiring = `
 local now, left = redis.call('TIME'), redis.call('PTTL', KEYS[1])
 return left < 0 and left or now[1] * 1000 + math.floor(now[2] / 1000) + left`
 
-// expiry is when a key expires.
+// expiry returns when the key expires.
 func (s *stage) expiry() time.Time {
 	s.Helper()
 	ms, err := strconv.ParseInt(s.do("EVAL", expiring, "1", keyOf(s.path)), 10, 64)
@@ -29,27 +29,27 @@ func (s *stage) expiry() time.Time {
 	return time.UnixMilli(ms)
 }
 
-// postponed tells whether a key expires later than it did first. What expiry says differs by a millisecond from one time to
-// the next; a renewal adds far more.
+// postponed returns a function that reports whether the key expires later than it first did. Two results of expiry differ by a
+// millisecond or so; a renewal adds far more.
 func (s *stage) postponed(first time.Time) func() bool {
 	s.Helper()
 	return func() bool { return s.expiry().Sub(first) > 100*time.Millisecond }
 }
 
-// loss is until when a hold was believed in, and why it was announced to be lost.
+// loss says until when the process believed in a hold, and why the hold was reported lost.
 type loss struct {
 	believed time.Time
 	why      error
 }
 
-// losing tells when the hold of an owner is lost.
+// losing reports when the hold of an owner is lost.
 func (s *stage) losing(ctx context.Context, p process) <-chan loss {
 	alive := p.context(ctx, s.path)
 	lost := make(chan loss, 1)
 	go func() {
 		var l loss
 		for ended := false; !ended; {
-			at := time.Now() // first: what is believed afterwards was so at that moment too
+			at := time.Now() // before the look: what is believed after this moment was believed at it, too
 			if alive.Err() == nil {
 				l.believed = at
 			}
@@ -65,8 +65,8 @@ func (s *stage) losing(ctx context.Context, p process) <-chan loss {
 	return lost
 }
 
-// honest checks that a loss was announced, and that nobody believed in the hold when the key could expire. The library keeps a
-// hundredth of a lease back, here at least 30 ms. When its timer tells does not matter: a busy machine may be late.
+// honest checks that a loss was reported, and that nobody believed in the hold any more when the key could expire. The library
+// stops a hundredth of the lease early, here at least 30 ms. When its timer fires does not matter: a busy machine may be late.
 func (s *stage) honest(lost <-chan loss, expires time.Time) {
 	s.Helper()
 	got := arrives(s, "the loss", lost)
@@ -90,7 +90,7 @@ func TestFrozenServer(t *testing.T) {
 				s.await("a renewal", s.postponed(first))
 			}
 			var expires time.Time
-			for renewed := true; renewed; { // on a busy machine one may come in between
+			for renewed := true; renewed; { // on a busy machine a renewal may come in between
 				before := s.times(netfault.Match{Name: "renew"})
 				expires = s.expiry()
 				s.server.Freeze()

@@ -19,7 +19,7 @@ var (
 	full = flag.Bool("full", false, "all cases of turns and fleets")
 )
 
-// firstSeed is the seed that was asked for, or a new one.
+// firstSeed is the seed given by -seed, or a new one.
 func firstSeed() uint64 {
 	if *seed != 0 {
 		return *seed
@@ -27,8 +27,8 @@ func firstSeed() uint64 {
 	return rand.Uint64()>>1 | 1
 }
 
-// weathered lets a storm blow, and checks what was seen in it. On a busy machine most calls give up before their
-// turn, so that too little is seen: then another storm blows, and what was seen is checked all the same.
+// weathered plays a storm and checks what was seen in it. On a busy machine most calls give up before their turn, so that too
+// little is seen: then it plays another storm, after checking what the first one showed.
 func weathered(t *testing.T, w weather) {
 	t.Helper()
 	const most = 8
@@ -59,7 +59,7 @@ func weatheredOnce(t *testing.T, w weather) *storm {
 	return s
 }
 
-// keep writes down a history that is to be looked into.
+// keep writes a history to a file for whoever looks into the failure.
 func keep(t *testing.T, w weather, all []section, restarted []span) string {
 	t.Helper()
 	name := filepath.Join(os.TempDir(), fmt.Sprintf("lockregistry-history-%d.json", w.seed))
@@ -89,8 +89,8 @@ func TestLinearizable(t *testing.T) { //nolint:tparallel // beside each other, b
 	}
 }
 
-// The same storm must find fault with a lock whose holds carry only its process's id, and whose leases count from the
-// reply.
+// TestLinearizableFindsFault expects the same storm to find fault with a lock whose holds carry only the id of their process,
+// and whose leases count from the reply.
 func TestLinearizableFindsFault(t *testing.T) {
 	first := firstSeed()
 	for i := range uint64(4) {
@@ -103,7 +103,7 @@ func TestLinearizableFindsFault(t *testing.T) {
 	t.Error("nothing is wrong with the naive lock, they say")
 }
 
-// The model itself: what it must explain, and what not.
+// TestModel tests the model itself: which histories it must explain, and which it must not.
 func TestModel(t *testing.T) {
 	hold := func(called, granted, until, ended int64) section {
 		return section{Called: called, Granted: granted, Until: until, Ended: ended}
@@ -208,7 +208,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// Readers and writers, and those who write and then read on.
+// TestReadWriteLinearizable adds readers, and writers that also read and then give up writing.
 func TestReadWriteLinearizable(t *testing.T) { //nolint:tparallel // beside each other, but not beside all other tests
 	first := firstSeed()
 	t.Run("library", func(t *testing.T) {
@@ -238,8 +238,8 @@ func TestReadWriteLinearizable(t *testing.T) { //nolint:tparallel // beside each
 	}
 }
 
-// TestSoak lets storm follow storm for as long as -soak says, and now and then a failover, each with a seed of its own that
-// follows from -seed.
+// TestSoak plays storm after storm for as long as -soak says, and now and then a failover. Each has a seed of its own, derived
+// from -seed.
 func TestSoak(t *testing.T) {
 	next := firstSeed()
 	for began := time.Now(); time.Since(began) < *soak && !t.Failed(); next++ {

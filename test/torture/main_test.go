@@ -1,4 +1,4 @@
-// Package torture tests the lock registry on a network and a server that fail in every way that they can.
+// Package torture tests the lock registry on a network and a server that fail in every way they can.
 package torture
 
 import (
@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	watchKeys()
 	peer.Main(doJob)
 	flag.Parse()
-	// Tests that run side by side here wait for time to pass, most of it; the processors are not what limits them.
+	// Tests that run side by side here mostly wait for time to pass; the processors are not what limits them.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// watchKeys has all scripts of the library report keys that they touch and have not declared: the test of the server fails then.
+// watchKeys makes all scripts of the library report keys that they touch without declaring them; the server's test then fails.
 // The processes of a test do the same.
 func watchKeys() {
 	for _, script := range protocol.Scripts() {

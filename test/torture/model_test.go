@@ -10,25 +10,25 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The model of a read-write lock with leases; a plain lock is one whose holds all write. A hold begins at some moment
-// between the call that asked for it and its return, and it ends at some moment between the last one at which its owner
-// certainly believed in it and the return of unlocking. A hold that writes can begin only when nobody has one, a hold that
-// reads only when nobody writes, but for its own owner: that one may give the writing up afterwards and go on reading. So
-// a writer and another owner that believe at the same moment make a history that the model cannot explain. Calls that got
-// nothing are no part of it: a lock may be denied for reasons that only the network knows.
+// The model of a read-write lock with leases; a plain lock is one whose holds all write. A hold begins at some moment between
+// the call that asked for it and its return. It ends at some moment between the last one at which its owner certainly believed
+// in it and the return of unlocking. A hold that writes can begin only when nobody holds the lock, a hold that reads only when
+// nobody writes, except for the writer itself, which may then give up writing and go on reading. So if a writer and another
+// owner believe at the same moment, the model cannot explain the history. Calls that got nothing are no part of it: a lock may
+// be denied for reasons that only the network knows.
 //
-// When the server restarts it forgets all holds, and their owners do not know. Those may go on while others begin. And
-// their process may let more of its owners share such a hold, or hand it over.
+// When the server restarts it forgets all holds, and their owners do not know. These may go on while others begin, and their
+// process may let more of its owners share such a hold, or hand it over.
 //
-// And each hold reads a counter that who writes may increment: no hold may read less than an earlier one has seen.
+// Each hold also reads a counter, which a writer may increment: no hold may read less than an earlier one has seen.
 
 type step struct {
 	kind    kind
 	hold    int
 	reads   bool
-	under   int // the hold with which the same owner writes already; 0: it does not
+	under   int // the write hold that the same owner has already; 0: none
 	process int
-	counter uint64 // as read, which is after the beginning; at the end: as certainly seen before that
+	counter uint64 // at the beginning: as read after it; at the end: as certainly seen before it
 }
 
 type kind uint8
@@ -43,11 +43,11 @@ type state struct {
 	writer    int // 0: nobody
 	process   int // of the writer
 	readers   []holder
-	forgotten []holder // by a server that restarted, and not over yet
+	forgotten []holder // by a server that restarted, but not ended yet
 	counter   uint64
 }
 
-// holder is one of several. They are sorted, so that equal states look equal.
+// holder is one of several owners. They are sorted, so that equal states are equal in memory.
 type holder struct{ hold, process int }
 
 func byHold(a holder, hold int) int { return a.hold - hold }
@@ -102,7 +102,7 @@ func (s state) begin(o step) (bool, state) {
 	switch {
 	case o.counter < s.counter:
 		return false, s
-	case slices.ContainsFunc(s.forgotten, mine): // and it may be that hold, shared or handed over
+	case slices.ContainsFunc(s.forgotten, mine): // or it is that hold, shared or handed over
 		s.forgotten = with(s.forgotten, me)
 		return true, s
 	case o.reads:
@@ -117,7 +117,7 @@ func (s state) begin(o step) (bool, state) {
 }
 
 func (s state) end(o step) (ok bool, _ state) {
-	if s.forgotten, ok = without(s.forgotten, o.hold); ok { // what it counted, others may not have seen
+	if s.forgotten, ok = without(s.forgotten, o.hold); ok { // others may not have seen what it counted
 		return true, s
 	}
 	s.counter = max(s.counter, o.counter)
@@ -130,12 +130,12 @@ func (s state) end(o step) (ok bool, _ state) {
 	return ok, s
 }
 
-// span is from when to when something happened.
+// span is a stretch of time in which something happened.
 type span struct{ from, to int64 }
 
 const checkLimit = 20 * time.Second
 
-// judge finds out what is wrong with what the processes saw. Restarts are those of the server.
+// judge returns what is wrong with what the processes saw. Restarts are those of the server.
 func judge(sections []section, restarted []span) (wrong []string) {
 	byPath, fenced := map[int][]section{}, map[int][]section{}
 	for _, s := range sections {
@@ -179,7 +179,7 @@ func explained(of []section, restarted []span) porcupine.CheckResult {
 		process int
 		hold    uint64
 	}
-	numbers := map[key]int{} // of the holds that others may be under
+	numbers := map[key]int{} // of the holds under which others may read
 	for i, s := range of {
 		numbers[key{s.Process, s.Hold}] = i + 1
 	}
@@ -193,7 +193,7 @@ func explained(of []section, restarted []span) porcupine.CheckResult {
 			begin.under = numbers[key{s.Process, s.Under}]
 		}
 		end := step{kind: ends, hold: i + 1, reads: s.Reads, process: s.Process}
-		if s.Acted { // else what it read and wrote may have been after its time was over
+		if s.Acted { // otherwise it may have read or written after its time was over
 			end.counter = s.Token
 			if s.Wrote {
 				end.counter++
@@ -218,8 +218,8 @@ func explained(of []section, restarted []span) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(model, history, checkLimit)
 }
 
-// obvious tries the one order in which each hold lasts for as long as its owner certainly believed in it. Most histories are
-// explained by it, and it spares them a search that may take very long where the server restarted.
+// obvious tries the one order in which each hold lasts for as long as its owner certainly believed in it. That explains most
+// histories, and saves a search that may take very long if the server restarted.
 func obvious(history []porcupine.Operation) bool {
 	at := func(o porcupine.Operation) int64 {
 		if o.Input.(step).kind == begins {
@@ -236,12 +236,12 @@ func obvious(history []porcupine.Operation) bool {
 	return ok
 }
 
-// forgetful is longer than anybody believes in a hold that is forgotten: longer than all leases.
+// forgetful is longer than anybody believes in a forgotten hold: longer than any lease.
 const forgetful = 2 * time.Second
 
-// after is a moment before which the hold cannot have begun: that of the call, or the last one at which another owner
-// certainly believed in a hold that excludes this one. To say so changes nothing about which orders explain a history, but
-// it spares the search the many in which readers that were waiting begin too early.
+// after returns a moment before which the hold cannot have begun: that of the call, or the last one at which another owner
+// certainly believed in a hold that excludes this one. This does not change which orders explain a history, but it spares the
+// search the many orders in which waiting readers begin too early.
 func (s section) after(of []section, restarted []span) int64 {
 	at := s.Called
 	if slices.ContainsFunc(restarted, func(r span) bool { return r.from < s.Granted && r.to > s.Called-int64(forgetful) }) {
@@ -255,16 +255,16 @@ func (s section) after(of []section, restarted []span) int64 {
 	return at
 }
 
-// excludes tells whether two holds cannot be at once.
+// excludes reports whether two holds cannot exist at the same time.
 func (s section) excludes(other section) bool {
 	above := func(a, b section) bool { return a.Process == b.Process && a.Hold != 0 && a.Hold == b.Under }
 	return (!s.Reads || !other.Reads) && !above(s, other) && !above(other, s)
 }
 
-// during tells whether something may have happened to the hold.
+// during reports whether something may have happened to the hold within the span.
 func (s section) during(r span) bool { return r.from < s.Ended && r.to > s.Called }
 
-// overlap names two holds that were believed in at once, for who reads the report.
+// overlap names two holds that were believed in at the same time, for the reader of the report.
 func overlap(of []section) string {
 	for i, a := range of {
 		for _, b := range of[i+1:] {
@@ -276,13 +276,13 @@ func overlap(of []section) string {
 	return "no two overlap"
 }
 
-// miscounted finds holds that were alone, by their own word, from reading the counter to writing it, and found it changed
-// by another that was so too.
+// miscounted finds holds that certainly had the lock from reading the counter to writing it, and whose counter was changed
+// meanwhile by another hold that had it, too.
 func miscounted(path int, of []section, restarted []span) (wrong []string) {
 	if len(restarted) > 0 {
 		return nil
 	}
-	certain := map[uint64]bool{} // which values were written by holds that were there afterwards
+	certain := map[uint64]bool{} // values that a hold wrote while it certainly had the lock
 	for _, s := range of {
 		certain[s.Token] = certain[s.Token] || s.Wrote && s.Acted
 	}

@@ -19,8 +19,8 @@ import (
 
 var mutate = flag.Bool("mutate", false, "break the library in copies of its files, and see that the tests notice")
 
-// TestMutations is for when these tests change: it takes long, and proves nothing about the library. To try one:
-// -run 'TestMutations/no_margin' -mutate.
+// TestMutations is for changes of these tests: it takes long, and proves nothing about the library. To try one mutation: -run
+// 'TestMutations/no_margin' -mutate.
 func TestMutations(t *testing.T) {
 	if !*mutate {
 		return
@@ -57,7 +57,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// The mutations keep up with the library.
+// TestMutationsApply expects every mutation to fit the library as it is.
 func TestMutationsApply(t *testing.T) {
 	places := marked(t)
 	for _, m := range mutations {
@@ -73,8 +73,8 @@ func TestMutationsApply(t *testing.T) {
 	}
 }
 
-// TestMutationsNameTests: go test succeeds when a pattern matches nothing, so each test that is to notice a mutation must be
-// there.
+// TestMutationsNameTests expects each test that is to notice a mutation to exist: go test succeeds when a pattern matches
+// nothing.
 func TestMutationsNameTests(t *testing.T) {
 	tests := testsByFolder{}
 	for _, m := range mutations {
@@ -88,7 +88,7 @@ func TestMutationsNameTests(t *testing.T) {
 	}
 }
 
-// testsByFolder are the names of the tests in the folders that were looked into.
+// testsByFolder holds the names of the tests in the folders that were looked into.
 type testsByFolder map[string][]string
 
 // look looks for the tests that a mutation names: a pattern, with the folder before it where that is another one.
@@ -113,7 +113,7 @@ func (all testsByFolder) look(caught string) error {
 	return nil
 }
 
-// testsIn are the names of the tests in a folder.
+// testsIn returns the names of the tests in a folder.
 func testsIn(folder string) (names []string, err error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 	if err != nil {
@@ -135,11 +135,11 @@ var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
 // markedLine is a line of the library that ends with a mutation's name.
 type markedLine struct {
-	file, source string // without such comments
+	file, source string // without the mutation's comments
 	begin, end   int    // of the line in it
 }
 
-// marked are the places of the mutations in the library, whatever the files and folders.
+// marked returns the lines of the library that have mutations, in any file and folder.
 func marked(t *testing.T) map[string]markedLine {
 	t.Helper()
 	places := map[string]markedLine{}
@@ -168,7 +168,7 @@ func marked(t *testing.T) map[string]markedLine {
 
 var markComment = regexp.MustCompile(`[ \t]*(?://|--) mutant: (.+)`)
 
-// marks are the places in a file.
+// marks returns the marked lines of a file.
 func marks(t *testing.T, file string) map[string]markedLine {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -195,7 +195,7 @@ func marks(t *testing.T, file string) map[string]markedLine {
 	return places
 }
 
-// apply returns the source of the place's file with the mutation.
+// apply returns the source of the file with the mutation applied.
 func (m mutation) apply(at markedLine) (string, error) {
 	before, rest := at.source[:at.begin], at.source[at.begin:]
 	begin := strings.Index(rest, m.old)

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A read-write lock as simple as can be: every hold is a field of its own, and who waits asks again and again. Without a
-// flaw the storms must find none in it. With any one of these they must.
+// A read-write lock as simple as can be: every hold is a field of its own, and a waiting call asks again and again. Without a
+// flaw the storms must find no fault in it; with any one of these flaws they must.
 const (
 	soundly        = "is sound"
 	writesWithRead = "a writer does not mind readers"
@@ -40,7 +40,7 @@ func flawedSystems() (all []system) {
 	return all
 }
 
-// The lock is a hash of "<kind> <end in ms>" by the names of holds. The last arguments are 1 for flaws.
+// The lock is a hash from the names of holds to "<kind> <end in ms>". The last arguments are 1 for flaws.
 const (
 	pairObtain = `
 local t = redis.call('TIME')
@@ -85,7 +85,7 @@ type pairProcess struct {
 	holds map[pairKey]*pairHold
 }
 
-// pairKey is what owner has which side of which path.
+// pairKey says which owner has which side of which path.
 type pairKey struct {
 	owner uint64
 	path  string
@@ -106,7 +106,7 @@ func (h *pairHold) Err() error {
 	return nil
 }
 
-// pairSide is one side of all locks of a process. The other one is reader.
+// pairSide is one side, reading or writing, of all locks of a process.
 type pairSide struct {
 	*pairProcess
 	reads bool

@@ -11,9 +11,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// naive is a lock as one writes it the first time, and as many are: all holds of a process carry its id and nothing else,
-// a lease counts from when its reply is there, and the local half is free as soon as unlock has tried. The tests of the
-// library must find fault with it, or they are worth nothing.
+// naive is a lock as people write it the first time, and many stay like that. All holds of a process carry only its id, a lease
+// counts from the moment the reply arrives, and the local half is free as soon as unlock has tried. The tests of the library
+// are worth nothing unless they find fault with it.
 var naive = system{"naive", false, func(client rueidis.Client, s settings) (process, error) {
 	return &naiveProcess{client: client, id: uuid.NewString(), settings: s, paths: map[string]*naivePath{}}, nil
 }}
@@ -53,7 +53,7 @@ type naiveProcess struct {
 }
 
 type naivePath struct {
-	local chan struct{} // has room for one: the owner
+	local chan struct{} // has room for one element: the owner
 
 	mu    sync.Mutex
 	until time.Time

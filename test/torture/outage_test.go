@@ -24,26 +24,26 @@ import (
 )
 
 // A failover as Sentinel makes it: the master freezes, a replica becomes the master, and the old master comes back before
-// anybody has told it. For some seconds it executes and answers everything, on the connections that it has: first what was
-// queued for it, then what comes.
+// anybody has told it. For some seconds it executes and answers everything on the connections that it has: first what was
+// queued for it, then what arrives.
 //
 //	        calm        frozen                    deposed                 dead
 //	old  ───────────┤ silent      ├────────────────────────────────────┤ (its connections break)
 //	new  (replica)    ├─ promoted: new connections lead here ───────────────────────────────────▶
 //
-// Asynchronous replication may lose what the old master answered last: then the new one grants a lock again that has an
-// owner. No client can help that, so the stage rules it out: the old master stops taking writes a moment before it freezes,
+// Asynchronous replication may lose the last writes that the old master acknowledged: then the new one grants a lock that has
+// an owner. No client can help that, so the test rules it out: the old master stops taking writes a moment before it freezes,
 // until the replica has all of them. So no pair of owners is excused.
 //
-// Nor can a process help it that sends nothing from the freeze to the return of the old master, on connections that it
+// A process is helpless, too, if it sends nothing from the freeze to the return of the old master, over connections that it
 // keeps: nothing tells it that there was a failover. The processes here are never idle for so long.
 type outage struct {
 	system   system
 	seed     uint64
 	promoted time.Duration // when the replica becomes the master, counted from the freeze, as are the next two
-	thawed   time.Duration // when the old master goes on
-	dead     time.Duration // when it ends
-	lasts    time.Duration // how long the processes go on after that
+	thawed   time.Duration // when the old master resumes
+	dead     time.Duration // when it is stopped
+	lasts    time.Duration // how long the processes continue after that
 }
 
 const (
@@ -51,8 +51,8 @@ const (
 	outageGoroutines = 4
 	outagePaths      = 4
 	outageCalm       = 600 * time.Millisecond // before the freeze
-	outageFree       = 5 * time.Second        // so soon after the last unlock no path is blocked, and somebody gets each one
-	outagePile       = 100 * time.Millisecond // so long nothing gets through before
+	outageFree       = 5 * time.Second        // this long after the last unlock no path is blocked, and somebody has got each one
+	outagePile       = 100 * time.Millisecond // nothing gets through for this long before the freeze
 	writesPaused     = time.Second            // longer than the replica needs, shorter than any freeze here
 )
 
@@ -64,7 +64,7 @@ func usual(s system, seed uint64) outage {
 	}
 }
 
-// another is a failover at some other pace, which shows what the usual one does not.
+// another is a failover at a different pace, which shows what the usual one does not.
 func another(s system, seed uint64) outage {
 	random := rand.New(rand.NewPCG(seed, 2))
 	some := func(least, most time.Duration) time.Duration {
@@ -88,7 +88,7 @@ type visitor struct {
 	wrong    []string
 }
 
-// play lets the failover happen to some processes, and returns what was wrong with it.
+// play runs the failover under some processes, and returns what was wrong with it.
 func (o outage) play(t *testing.T) (wrong []string) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(o.seed, 1))
@@ -114,7 +114,7 @@ func (o outage) play(t *testing.T) (wrong []string) {
 
 	wait(outageCalm)
 	piled := time.Now()
-	for _, p := range proxies { // so that much is in flight
+	for _, p := range proxies { // so that many commands are in flight
 		p.Freeze()
 	}
 	wait(outagePile)
@@ -127,7 +127,7 @@ func (o outage) play(t *testing.T) (wrong []string) {
 	frozen := now()
 	at(o.promoted)
 	promote(t, newer, proxies...)
-	proxies[0].CutAll() // one process at least is with the new master from the first
+	proxies[0].CutAll() // at least one process is connected to the new master from the start
 	at(o.thawed)
 	thawed := now()
 	older.Thaw()
@@ -136,7 +136,7 @@ func (o outage) play(t *testing.T) (wrong []string) {
 	served := told(t, older, "total_commands_processed")
 	older.Stop()
 	at(o.dead + o.lasts)
-	// An owner may stay for as long as that, and a busy machine needs longer for the next one.
+	// An owner may stay that long, and a busy machine needs longer for the next one.
 	for began := time.Now(); missed(granted, dead) && time.Since(began) < outageFree; {
 		wait(20 * time.Millisecond)
 	}
@@ -166,9 +166,9 @@ func (o outage) play(t *testing.T) (wrong []string) {
 			}
 		}
 	}
-	for i, p := range proxies[1:] { // else the process cannot know
+	for i, p := range proxies[1:] { // otherwise the process cannot know
 		vain := func(c netfault.Command) bool {
-			asks := c.Key != "" || strings.HasPrefix(c.Name, "EVAL") // as a process does that only waits, with a script of another name
+			asks := c.Key != "" || strings.HasPrefix(c.Name, "EVAL") // as a process that only waits does, with a script of another name
 			return asks && !c.Pushed && c.Sent.After(piled) && c.Sent.Before(began.Add(o.thawed))
 		}
 		assert.True(t, slices.ContainsFunc(p.Seen(netfault.Match{}), vain), "process %d was idle while the old master was frozen", i+1)
@@ -196,7 +196,7 @@ func (o outage) check(t *testing.T) {
 	}
 }
 
-// processes differ in all that decides how they learn that a lock is free, and that a hold goes on.
+// processes returns settings that differ in how a process learns that a lock is free, and that a hold goes on.
 func (o outage) processes() []settings {
 	all := []settings{
 		{Wakeup: "auto", Handoff: -1},
@@ -210,7 +210,7 @@ func (o outage) processes() []settings {
 	return all
 }
 
-// freeze stops the old master, when the new one has all that the old one has answered to.
+// freeze stops the old master once the new one has everything that the old one has acknowledged.
 func (o outage) freeze(t *testing.T, older, newer *redistest.Server) {
 	t.Helper()
 	older.Command(t, "CLIENT", "PAUSE", strconv.Itoa(int(writesPaused.Milliseconds())), "WRITE")
@@ -246,7 +246,7 @@ func promote(t *testing.T, newer *redistest.Server, proxies ...*netfault.Proxy) 
 	}
 }
 
-// told is what a server says about itself.
+// told returns what a server says about itself in a field of INFO.
 func told(t *testing.T, s *redistest.Server, field string) string {
 	t.Helper()
 	for line := range strings.Lines(s.Command(t, "INFO")) {
@@ -294,12 +294,12 @@ func (v *visitor) once(ctx context.Context) {
 	v.granted[at].Store(x.Granted)
 	alive := v.process.context(owner, path)
 	stay := time.Duration(v.random.Int64N(int64(5 * time.Millisecond)))
-	if v.random.IntN(20) == 0 { // across a failover, perhaps
+	if v.random.IntN(20) == 0 { // perhaps across a failover
 		stay = time.Duration(v.random.Int64N(int64(2 * time.Second)))
 	}
 	x.Until = x.Granted - 1
 	for end := time.Now().Add(stay); ; wait(min(2*time.Millisecond, time.Until(end))) {
-		at := now() // first: what is believed afterwards was so at that moment too
+		at := now() // before the look: what is believed after this moment was believed at it, too
 		if alive.Err() != nil || !v.process.held(path) {
 			x.Lost = true
 			break
@@ -321,7 +321,7 @@ func (v *visitor) once(ctx context.Context) {
 	v.seen = append(v.seen, x)
 }
 
-// doubles finds the owners that were inside at once.
+// doubles finds pairs of owners that were inside at once.
 func doubles(all []section, frozen int64) (found []string) {
 	all = slices.DeleteFunc(slices.Clone(all), func(x section) bool { return x.Until < x.Granted })
 	slices.SortFunc(all, func(x, y section) int { return cmp.Or(cmp.Compare(x.Path, y.Path), cmp.Compare(x.Granted, y.Granted)) })
@@ -372,11 +372,11 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// tardy is longer than an answer may take that is believed, half a second and two round trips, which a busy machine makes long;
-// and shorter than Unlock waits for one.
+// tardy is longer than a reply that is believed may take (half a second and two round trips, which a busy machine makes long),
+// and shorter than Unlock waits for a reply.
 const tardy = 900 * time.Millisecond
 
-// late makes a call of which the old master executes the one command when the new one has taken over.
+// late makes a call whose command the old master executes only after the new one has taken over.
 func late(t *testing.T, p *netfault.Proxy, newer *redistest.Server, command string, call func() error, meanwhile func()) error {
 	t.Helper()
 	h := netfault.Hold(false)
@@ -395,7 +395,7 @@ func late(t *testing.T, p *netfault.Proxy, newer *redistest.Server, command stri
 	return <-result
 }
 
-// A deposed master's late answers, one by one.
+// TestDeposed expects that the late replies of a deposed master are not believed, one command at a time.
 func TestDeposed(t *testing.T) {
 	t.Parallel()
 	const path = "one"
@@ -408,8 +408,8 @@ func TestDeposed(t *testing.T) {
 		}
 		proxy = listen(t, older.Addr())
 		p = start(t, s, calm, proxy.Addr(), of)
-		// What is late depends on how far away the server is, which is measured, and on whether all connections have been made, which
-		// 32 answers show.
+		// Which reply is late depends on the round trip, which is measured, and on whether all connections have been made, which 32
+		// replies show.
 		for i := 0; i < 20 && s.ours; i++ {
 			owner := lockregistry.ContextWithOwner(t.Context())
 			ok, err := p.lock(owner, "measured", 0, 0)
@@ -440,7 +440,7 @@ func TestDeposed(t *testing.T) {
 		require.NoError(t, other.unlock(another, path))
 		free(t, newer, outageFree)
 	})
-	t.Run("grant, believed", func(t *testing.T) { // by a lock that believes every answer
+	t.Run("grant, believed", func(t *testing.T) { // by a lock that believes every reply
 		t.Parallel()
 		p, proxy, newer := open(t, naive)
 		require.NoError(t, late(t, proxy, newer, "obtain", func() error {
@@ -448,7 +448,7 @@ func TestDeposed(t *testing.T) {
 			return err
 		}, func() {}))
 		require.True(t, p.held(path))
-		free(t, newer, outageFree) // for another owner, who would be inside at once
+		free(t, newer, outageFree) // another owner would get it, and be inside at once
 	})
 	t.Run("unlock", func(t *testing.T) {
 		t.Parallel()
@@ -459,7 +459,7 @@ func TestDeposed(t *testing.T) {
 		require.True(t, ok)
 		require.Eventually(t, func() bool { return newer.Command(t, "EXISTS", keyOf(path)) == "1" }, outageFree, time.Millisecond)
 		err = late(t, proxy, newer, "release", func() error { return p.unlock(owner, path) }, func() {})
-		if err == nil { // it has made sure
+		if err == nil { // the registry has made sure
 			assert.Equal(t, "0", newer.Command(t, "EXISTS", keyOf(path)))
 		} else {
 			require.ErrorIs(t, err, lockregistry.ErrUnavailable)
@@ -468,7 +468,7 @@ func TestDeposed(t *testing.T) {
 	})
 }
 
-// The referee itself.
+// TestDoubles tests the referee itself.
 func TestDoubles(t *testing.T) {
 	inside := func(path int, granted, until int64) section {
 		return section{Path: path, Granted: granted, Until: until}

@@ -20,7 +20,7 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// permits are semaphores, each path of one of two permits.
+// permits makes semaphores with two permits for each path.
 var permits = system{"permits", true, func(client rueidis.Client, s settings) (process, error) {
 	r, err := registry(client, s, observe.LayoutSpring)
 	return &permitsProcess{registry: r, holds: map[any]*lockregistry.Hold{}}, err
@@ -91,7 +91,7 @@ func (p *permitsProcess) close()           { _ = p.registry.Close() }
 
 // permitContext ends with the lease, although nobody has come to cancel it yet.
 type permitContext struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context //nolint:containedctx // the hold's own context
 	hold            *lockregistry.Hold
 }
 
@@ -102,7 +102,8 @@ func (c permitContext) Err() error {
 	return c.Context.Err()
 }
 
-// heldAtOnce is the most permits of a path that are held at a time, as long as their holders believe so.
+// heldAtOnce returns the most permits of a path that were held at the same time, counting a hold for as long as its holder
+// believed in it.
 func heldAtOnce(all []section, path int) (most int) {
 	type change struct {
 		at int64
@@ -123,7 +124,7 @@ func heldAtOnce(all []section, path int) (most int) {
 	return most
 }
 
-// In a storm no more permits are held than there are, and none is lost for longer than a lease.
+// TestPermits_Storm expects that in a storm no more permits are held than exist, and that none is lost for longer than a lease.
 func TestPermits_Storm(t *testing.T) { //nolint:paralleltest // as TestLinearizable
 	for name, w := range map[string]weather{"storm": {system: permits}, "mild": {system: permits, mild: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +139,7 @@ func TestPermits_Storm(t *testing.T) { //nolint:paralleltest // as TestLineariza
 				if most == permitsOfEach {
 					full++
 				}
-				owner := context.WithValue(t.Context(), ownerKey{}, uint64(4*path+4)) // which wants all
+				owner := context.WithValue(t.Context(), ownerKey{}, uint64(4*path+4)) // this owner wants all permits
 				ok, err := p.lock(owner, strconv.Itoa(path), allowance, 0)
 				require.NoError(t, err)
 				require.True(t, ok, "a permit of path %d is lost; repeat with -seed %d", path, w.seed)
@@ -155,7 +156,8 @@ func TestPermits_Storm(t *testing.T) { //nolint:paralleltest // as TestLineariza
 	}
 }
 
-// room tells whether calls wait in the queue of a semaphore although there is room for the first of them, which wants one permit.
+// room reports whether calls wait in the queue of a semaphore although there is room for the first of them, which wants one
+// permit.
 const room = `local time = redis.call('TIME')
 	local first = redis.call('ZRANGEBYSCORE', KEYS[2], '0', '+inf', 'LIMIT', '0', '1')[1]
 	if not first then return 0 end
@@ -163,7 +165,8 @@ const room = `local time = redis.call('TIME')
 	local held = redis.call('ZCOUNT', KEYS[1], '(' .. time[1] * 1000 + math.floor(time[2] / 1000), '+inf')
 	return held < -number and 1 or 0`
 
-// Messages are lost and connections cut: who waits for a permit that is free looks before long.
+// TestPermits_NobodySleeps expects that a call that waits for a free permit looks before long, though messages are lost and
+// connections cut.
 func TestPermits_NobodySleeps(t *testing.T) {
 	t.Parallel()
 	const goroutines, lasts, looks = 6, 15 * time.Second, 5 * time.Second // the first of each process, at least
@@ -187,7 +190,7 @@ func TestPermits_NobodySleeps(t *testing.T) {
 		p := start(t, permits, calm, proxy.Addr(), of)
 		for g := range goroutines {
 			running.Go(func() {
-				for n := uint64(1); time.Now().Before(end); n += 4 { // none wants more than one
+				for n := uint64(1); time.Now().Before(end); n += 4 { // never one that wants more than one permit
 					owner := context.WithValue(t.Context(), ownerKey{}, n+1000000*uint64(g)*4)
 					ok, err := p.lock(owner, "1", lasts+allowance, 0)
 					if !ok {

@@ -21,30 +21,30 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// process is what the tests need of one process that locks. The owner is that of the context, see
-// [lockregistry.ContextWithOwner], so any goroutine may act for it.
+// process is what the tests need of one process that locks. The context names the owner, see [lockregistry.ContextWithOwner],
+// so any goroutine may act for it.
 type process interface {
-	// lock waits so long at most, not at all for 0, and without end for a negative wait. A lease of 0 is the default one.
+	// lock waits at most that long, not at all for 0, and without end for a negative wait. A lease of 0 is the default one.
 	lock(ctx context.Context, path string, wait, lease time.Duration) (bool, error)
 	unlock(ctx context.Context, path string) error
 	renew(ctx context.Context, path string, lease time.Duration) error
 	// context ends when the owner of ctx loses the hold.
 	context(ctx context.Context, path string) context.Context
-	// held is the process's own word that somebody in it holds the path.
+	// held reports whether, as far as the process knows, somebody in it holds the path.
 	held(path string) bool
 	close()
 }
 
-// readWrite is a process with read-write locks. As a [process] it writes.
+// readWrite is a process with read-write locks. Used as a [process] it writes.
 type readWrite interface {
 	process
-	// reader is the same process, reading. Who writes may read too, and may then give the writing up.
+	// reader is the same process, reading. A writer may read too, and may then give up writing.
 	reader() process
-	// upgrade asks to write while the owner reads, which is refused.
+	// upgrade asks to write while the owner reads; that is refused.
 	upgrade(ctx context.Context, path string) error
 }
 
-// settings are those of a process.
+// settings are the settings of one process.
 type settings struct {
 	Lease   time.Duration
 	Poll    time.Duration
@@ -55,10 +55,10 @@ type settings struct {
 	Watched bool          // writers without a lease of their own are renewed, as in Redisson; readers always are
 }
 
-// system is something that makes locks.
+// system is a kind of lock under test.
 type system struct {
 	name string
-	ours bool // the library, so that the errors are its own, too
+	ours bool // the library, so that errors must be its own, too
 	open func(client rueidis.Client, s settings) (process, error)
 }
 
@@ -66,7 +66,7 @@ const prefix = "torture"
 
 func keyOf(path string) string { return prefix + ":" + path }
 
-// library is what is under test, redisson is the same with the other format, and sharing has read-write locks.
+// library is under test, redisson is the library with the other format, and sharing has read-write locks.
 var (
 	library  = layout("library", observe.LayoutSpring)
 	redisson = layout("redisson", observe.LayoutRedisson)
@@ -166,10 +166,10 @@ func (p sharingProcess) upgrade(ctx context.Context, path string) error {
 	return fmt.Errorf("asking to write while reading: %w", err)
 }
 
-// network is how a client uses it.
+// network says how a client uses the network.
 type network struct {
-	patience time.Duration // a connection without an answer for twice as long is dead, more or less
-	many     bool          // many connections for commands; with one a test knows which commands meet a fault
+	patience time.Duration // a connection is dead after about twice as long without a reply
+	many     bool          // many connections for commands; with one, a test knows which commands meet a fault
 }
 
 var (
@@ -191,7 +191,7 @@ func (n network) dial(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(option)
 }
 
-// scripts are what the library's scripts and the naive lock's do, by their bodies.
+// scripts says what each script of the library or of the naive lock does to a lock, by its body.
 var scripts = sync.OnceValue(func() map[string]string {
 	found := map[string]string{}
 	for name, script := range protocol.Scripts() {
@@ -215,7 +215,7 @@ func listen(tb testing.TB, backend string) *netfault.Proxy {
 	return p
 }
 
-// start starts a process of the system whose client connects to an address.
+// start starts a process of the system, whose client connects to an address.
 func start(tb testing.TB, s system, n network, addr string, with settings) process {
 	tb.Helper()
 	client, err := n.dial(addr)

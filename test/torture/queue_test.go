@@ -19,15 +19,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
-// What becomes of the queue when its commands and messages are lost, late, doubled or crossed: nobody believes in a hold that
-// is another's, and nobody waits for one that nobody has. Process a waits behind a network that fails, process b holds.
+// The commands and messages of the queue are lost, late, doubled or crossed: nobody must believe in a hold that is another's,
+// and nobody must wait for a lock that nobody holds. Process a waits behind a network that fails, process b holds the lock.
 
 // provisional is the lease of a grant, see internal/protocol/lua/queue.lua.
 const provisional = time.Second
 
 func queueOf(path string) string { return prefix + ":{" + keyOf(path) + "}:waiters" }
 
-// tickets are those in the queue, first things first.
+// tickets returns the tickets in the queue, first to last.
 func (s *stage) tickets() []string {
 	s.Helper()
 	return strings.Fields(s.do("ZRANGEBYSCORE", queueOf(s.path), "0", "+inf"))
@@ -42,7 +42,7 @@ local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'hash' then return redis.call('HKEYS', KEYS[1])[1] end
 return kind == 'string' and redis.call('GET', KEYS[1]) or ''`
 
-// owns tells whether a process has the key, by the server's word.
+// owns reports whether a process holds the key, according to the server.
 func (s *stage) owns(p process) bool {
 	s.Helper()
 	return strings.HasPrefix(s.do("EVAL", holding, "1", keyOf(s.path)), idOf(p))
@@ -53,13 +53,13 @@ func (s *stage) isFree() bool {
 	return s.do("EXISTS", keyOf(s.path)) == "0"
 }
 
-// another is one more process with a good network.
+// another starts one more process with a good network.
 func (s *stage) another() process {
 	s.Helper()
 	return start(s.T, s.system, single, s.server.Addr(), s.of)
 }
 
-// waiting is a call that waits.
+// waiting is a call that waits for the lock.
 type waiting struct {
 	by     process
 	ctx    context.Context
@@ -67,7 +67,7 @@ type waiting struct {
 	got    chan error
 }
 
-// asks starts a call that waits.
+// asks starts such a call.
 func (s *stage) asks(p process) *waiting {
 	s.Helper()
 	w := &waiting{by: p, got: make(chan error, 1)}
@@ -99,7 +99,7 @@ func (s *stage) hasTicket(p process) bool {
 	return false
 }
 
-// tracks is linesUp for a process that is told of changes of the key when it returns.
+// tracks is linesUp for a process that, when it returns, is already told of changes of the key.
 func (s *stage) tracks() *waiting {
 	s.Helper()
 	h := netfault.Hold(false)
@@ -110,7 +110,7 @@ func (s *stage) tracks() *waiting {
 	return w
 }
 
-// listens is tracks for a process that will not be told of the next change of the key: it relies on messages.
+// listens is tracks for a process that will not be told of the next change of the key, so that it relies on messages.
 func (s *stage) listens() *waiting {
 	s.Helper()
 	w := s.tracks()
@@ -118,8 +118,8 @@ func (s *stage) listens() *waiting {
 	return w
 }
 
-// blind has process a see nothing by looks of its own, which come when they like, until its end. If it has looked, it has asked
-// anew then.
+// blind hides from process a what its own looks find, which come at any time, until end is called. If a look was held back by
+// then, end waits until the process has asked for a ticket again.
 func (s *stage) blind() (end func()) {
 	s.Helper()
 	over := make(chan struct{})
@@ -136,13 +136,13 @@ func (s *stage) blind() (end func()) {
 	})
 }
 
-// Commands about a ticket.
+// Commands about a ticket: ask for one, and look at it.
 var (
 	ask  = netfault.Match{Name: "obtain", Asks: "enqueue"}
 	look = netfault.Match{Name: "obtain", Asks: "check"}
 )
 
-// times is how often process a has sent a command.
+// times returns how often process a has sent a command.
 func (s *stage) times(m netfault.Match) int { return len(s.proxy.Seen(m)) }
 
 const unopened = `
@@ -150,14 +150,14 @@ local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 return redis.call('ZADD', KEYS[1], 'XX', -now, 'open', -now, 'wide')`
 
-// passes unlocks, and the lock goes to the first in the queue, not to those without a ticket.
+// passes unlocks such that the lock goes to the first in the queue, not to a call without a ticket.
 func (s *stage) passes(ctx context.Context, p process) {
 	s.Helper()
 	s.do("EVAL", unopened, "1", queueOf(s.path))
 	s.unlocks(ctx, p)
 }
 
-// has checks that a call that waits gets the lock in time, and that its process really owns it.
+// has checks that a waiting call gets the lock in time, and that its process really owns it.
 func (s *stage) has(w *waiting) (ok bool) {
 	s.Helper()
 	began := time.Now()
@@ -174,7 +174,7 @@ func (s *stage) has(w *waiting) (ok bool) {
 	return true
 }
 
-// ends gets the lock for a call that waits, gives it back, and checks that nothing stays behind.
+// ends lets a waiting call get the lock, releases it, and checks that nothing stays behind.
 func (s *stage) ends(w *waiting) {
 	s.Helper()
 	if s.has(w) {
@@ -187,15 +187,15 @@ func (s *stage) ends(w *waiting) {
 	s.await("an empty queue", func() bool { return len(s.tickets()) == 0 })
 }
 
-// givesUp cancels a call that waits.
+// givesUp cancels a waiting call.
 func (s *stage) givesUp(w *waiting) {
 	s.Helper()
 	w.cancel()
 	s.is(arrives(s, "the end of a wait", w.got), context.Canceled)
 }
 
-// unbelieved checks that process a, which is told something about a hold that it does not have, does not believe it. It has
-// reacted when it has sent one more command.
+// unbelieved checks that process a does not believe a message about a hold that it does not have. The process has reacted once
+// it has sent one more command.
 func (s *stage) unbelieved(reaction netfault.Match, tell func()) {
 	s.Helper()
 	check, before := s.unharmed(), s.times(reaction)
@@ -207,14 +207,14 @@ func (s *stage) unbelieved(reaction netfault.Match, tell func()) {
 	check()
 }
 
-// tells publishes a message for process a about the hold with the number of another message, as scripts do.
+// tells publishes a message for process a, as scripts do, about the hold that another message named.
 func (s *stage) tells(what, ms string, about netfault.Command) {
 	s.Helper()
 	number := strings.TrimPrefix(about.Value, idOf(s.a))
 	s.do("PUBLISH", prefix+"-channel@"+strings.TrimSuffix(idOf(s.a), ":"), what+" "+number+" "+ms+" "+keyOf(s.path))
 }
 
-// granted is the latest grant that process a was told of.
+// granted returns the latest grant that process a was told of.
 func (s *stage) granted() netfault.Command {
 	s.Helper()
 	var seen []netfault.Command
@@ -225,7 +225,7 @@ func (s *stage) granted() netfault.Command {
 	return seen[len(seen)-1]
 }
 
-// patient are settings with which a call waits for the connection for wake-ups though the machine is busy, and does not poll.
+// patient has a call wait for the wake-up connection even on a busy machine, instead of polling.
 var patient = settings{Poll: time.Second}
 
 func queueScenes() (scenes []scene) {
@@ -281,7 +281,7 @@ func (b breakage) ask(s *stage) {
 	s.ends(w)
 }
 
-// askInVain is ask for a call that gives up then: nobody waits for it.
+// askInVain is ask for a call that then gives up: nobody waits for the ticket.
 func (b breakage) askInVain(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -294,7 +294,7 @@ func (b breakage) askInVain(s *stage) {
 	s.free()
 }
 
-// look breaks a look at a queue in which nothing has happened.
+// look breaks a look at the queue when nothing has happened there.
 func (b breakage) look(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -306,7 +306,7 @@ func (b breakage) look(s *stage) {
 	s.ends(w)
 }
 
-// lookAtHold breaks a look that finds the hold granted, since the message of that is lost.
+// lookAtHold breaks a look that would find the hold granted, after the message about the grant was lost.
 func (b breakage) lookAtHold(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -317,7 +317,7 @@ func (b breakage) lookAtHold(s *stage) {
 	s.ends(w)
 }
 
-// leave breaks the removal of a ticket. The next one in the queue must not be held up by it.
+// leave breaks the removal of a ticket, which must not hold up the next one in the queue.
 func (b breakage) leave(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -333,7 +333,7 @@ func (b breakage) leave(s *stage) {
 	s.ends(next)
 }
 
-// message breaks that of a grant.
+// message breaks the message about a grant.
 func (b breakage) message(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -343,7 +343,7 @@ func (b breakage) message(s *stage) {
 	s.ends(w)
 }
 
-// A second message may be taken for that of another master, but then the loss is announced.
+// messageTwice: a second message may be taken for that of another master, but then the hold is reported lost.
 func messageTwice(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -396,7 +396,7 @@ func messageAfterLook(s *stage) {
 	s.free()
 }
 
-// messageTooLate is when the lease of the grant is over, and another has the lock.
+// messageTooLate: the message arrives when the lease of the grant is over, and another process has the lock.
 func messageTooLate(s *stage) {
 	holder, next := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
@@ -413,7 +413,7 @@ func messageTooLate(s *stage) {
 	s.ends(w)
 }
 
-// messageOfOld is about an attempt that is over, to a call that waits anew and knows that its ticket is in the queue.
+// messageOfOld: a message about an earlier attempt reaches a call that waits again, and that knows its ticket is in the queue.
 func messageOfOld(s *stage) {
 	holder, next := s.owner(), s.owner()
 	s.must(holder, s.b, 0)
@@ -431,7 +431,7 @@ func messageOfOld(s *stage) {
 	s.ends(w)
 }
 
-// messageToNobody is about a ticket that no call knows: its hold is released at once, not when its lease is over.
+// messageToNobody: a grant for a ticket that no call knows is released at once, not when its lease is over.
 func messageToNobody(s *stage) {
 	for range 3 { // a busy machine may take its time
 		holder := s.owner()
@@ -455,7 +455,7 @@ func messageToNobody(s *stage) {
 	s.violatedf("the next one waits for the end of a lease that nobody has")
 }
 
-// messageCrossed comes when the call has just ended, and the removal of its ticket has not arrived.
+// messageCrossed: a grant arrives when the call has just ended, and the removal of its ticket has not reached the server.
 func messageCrossed(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -472,7 +472,7 @@ func messageCrossed(s *stage) {
 	s.ends(next)
 }
 
-// leaveCrosses: the ticket is granted the lock when its removal is on its way. That passes the lock on.
+// leaveCrosses: a ticket is granted the lock while its removal is on its way. The removal passes the lock on.
 func leaveCrosses(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -494,7 +494,7 @@ func leaveCrosses(s *stage) {
 	s.ends(next)
 }
 
-// leaveTwice: the removal of a ticket arrives once more, when the process waits again.
+// leaveTwice: the removal of a ticket arrives a second time when the process waits again.
 func leaveTwice(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -510,7 +510,8 @@ func leaveTwice(s *stage) {
 	s.ends(again)
 }
 
-// grantToFrozen: the path is blocked for a provisional lease, and the process that got it does not believe so later.
+// grantToFrozen: a grant to a frozen process blocks the path for a provisional lease, and the process does not believe it
+// later.
 func grantToFrozen(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -535,7 +536,7 @@ func grantToFrozen(s *stage) {
 	s.ends(w)
 }
 
-// grantPastDead: tickets of processes that are gone hold nobody up.
+// grantPastDead: tickets of dead processes hold nobody up.
 func grantPastDead(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -550,7 +551,7 @@ func grantPastDead(s *stage) {
 	s.ends(w)
 }
 
-// grantOnce: who has been granted the lock is not served once more when it unlocks.
+// grantOnce: a grant removes the ticket, so that the owner is not served again when it unlocks.
 func grantOnce(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -562,7 +563,7 @@ func grantOnce(s *stage) {
 	s.ends(w)
 }
 
-// grantLengthened: a granted hold has its whole lease soon.
+// grantLengthened: a granted hold soon gets its whole lease.
 func grantLengthened(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -585,7 +586,7 @@ func grantLengthened(s *stage) {
 	s.free()
 }
 
-// look delays one until a later hold.
+// look delays a look until a later hold.
 func (d delay) look(s *stage) {
 	holder := s.owner()
 	s.must(holder, s.b, 0)
@@ -618,9 +619,9 @@ func TestQueueOutcomes(t *testing.T) {
 	performAll(t, queueScenes, library, redisson)
 }
 
-// While calls wait no path stays blocked for long once the weather has cleared, though leases are long and one process is
-// frozen still: neither by a grant that nobody took nor by a ticket of a call that is over. Such a grant blocks its path for a
-// second, and what is on its way or not answered when it clears takes as long.
+// TestNothingStaysBlocked expects that, while calls wait, no path stays blocked for long once the faults have stopped, though
+// leases are long and one process is still frozen. A grant that nobody took may block its path for a second, and commands that
+// were under way when the faults stopped may take another one.
 func TestNothingStaysBlocked(t *testing.T) {
 	const (
 		rounds = 3
@@ -669,7 +670,7 @@ func TestNothingStaysBlocked(t *testing.T) {
 	require.Greater(t, c.grants.Load(), int64(rounds*len(c.last)))
 }
 
-// crossroads are some paths that several processes want all the time.
+// crossroads is a few paths that several processes want all the time.
 type crossroads struct {
 	*testing.T
 	server    *redistest.Server
@@ -701,7 +702,7 @@ func (c *crossroads) cross(ctx context.Context, p process, random *rand.Rand) {
 	_ = p.unlock(owner, path)
 }
 
-// fates are those of one process while the weather is foul.
+// fates decides what happens to the commands of one process while the weather is foul.
 func (c *crossroads) fates(random *rand.Rand) func(netfault.Command) netfault.Fate {
 	soon := func() time.Duration { return time.Duration(random.Int64N(int64(provisional / 2))) }
 	return func(command netfault.Command) (f netfault.Fate) {
@@ -732,7 +733,7 @@ func (c *crossroads) fates(random *rand.Rand) func(netfault.Command) netfault.Fa
 	}
 }
 
-// forget removes what a process holds that is frozen from now on: that may last for as long as its lease does.
+// forget removes the holds of a process that is frozen from now on: they may last for a whole lease.
 func (c *crossroads) forget(p process) {
 	for at := range c.last {
 		key := keyOf(strconv.Itoa(at))

@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// A hold counts only once a replica has it, and the replica is stopped.
+// TestReplicas stops the replica, and expects that a hold counts only once a replica has it.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--repl-diskless-sync-delay", "0")
@@ -54,8 +54,8 @@ func TestReplicas(t *testing.T) {
 	until("a call waits", func() bool {
 		return server.Command(t, "ZCOUNT", "replicas:{replicas:granted}:waiters", "0", "+inf") == "1"
 	})
-	// The client has several connections for blocking commands now. The replica has what was written before their last commands,
-	// and has said so.
+	// The client now has several connections for blocking commands. The replica has, and has acknowledged, what was written before
+	// the last command on each.
 	for range 3 {
 		require.NoError(t, r.Do(t.Context(), "before", func(context.Context) error { return nil }))
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
-// Who writes and reads under it has two holds in one key. What becomes of a command of the one must not harm the other.
+// An owner that writes and reads under it has two holds in one key. A lost or late command of one hold must not harm the other.
 
-// reads has the owner who writes read as well.
+// reads has the owner that writes read as well.
 func (s *stage) reads(ctx context.Context, of time.Duration) (reader process, alive context.Context) {
 	s.Helper()
 	reader = s.a.(readWrite).reader()
@@ -39,8 +39,8 @@ func (s *stage) holders() []string {
 	return strings.Fields(s.do("HKEYS", keyOf(s.path)))
 }
 
-// still returns a check that whoever has come since the lock had these holders has it still, for as long as now. Others
-// may have come or gone.
+// still returns a check that everyone who joined the holders since then still has the lock, for as long as now. Others may have
+// come or gone.
 func (s *stage) still(since []string) (check func()) {
 	s.Helper()
 	left := func() time.Duration {
@@ -58,8 +58,8 @@ func (s *stage) still(since []string) (check func()) {
 	}
 }
 
-// A command of a reader that arrives when it reads no more: whoever has the lock then keeps it, and when that one has left,
-// nobody is kept out.
+// TestLateReader expects that a reader's command that arrives when it no longer reads harms no owner, and that nobody is kept
+// out once the owner of that moment has left.
 func TestLateReader(t *testing.T) {
 	t.Parallel()
 	server := serve(t)
@@ -112,7 +112,7 @@ func TestLateReader(t *testing.T) {
 	}
 }
 
-// When one of the two holds is renewed for a shorter time than the other one has, the other one keeps its own.
+// TestRenewalUnderReader expects that a renewal of one of the two holds does not shorten the lease of the other.
 func TestRenewalUnderReader(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
@@ -132,8 +132,8 @@ func TestRenewalUnderReader(t *testing.T) {
 	require.Empty(s, s.found)
 }
 
-// Who gives the writing up reads on, together with others, and each keeps the lease that it has whatever becomes of the
-// other's.
+// TestReadingOn expects that a writer that gives up writing reads on together with others, and that each keeps its lease
+// whatever becomes of the others' holds.
 func TestReadingOn(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
@@ -156,7 +156,8 @@ func TestReadingOn(t *testing.T) {
 	require.Empty(s, s.found)
 }
 
-// A try to write that arrives after a later one was granted must not cut the lease of a reader under it.
+// TestLateGrantUnderReader expects that a try to write that arrives after a later one was granted does not cut the lease of a
+// reader under it.
 func TestLateGrantUnderReader(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
@@ -183,8 +184,8 @@ func TestLateGrantUnderReader(t *testing.T) {
 	require.NoError(s, reader.unlock(ctx, s.path))
 }
 
-// A write hold whose removal does not get through until its lease is over must not keep others out when the same owner,
-// who read on, has given that up as well.
+// TestLateRemovalUnderReader expects that others get in once the owner has given up reading as well, even if the removal of its
+// write hold does not get through until the lease is over.
 func TestLateRemovalUnderReader(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
@@ -201,7 +202,8 @@ func TestLateRemovalUnderReader(t *testing.T) {
 	require.Empty(s, s.found)
 }
 
-// Who has been granted the writer in its queue reads under it, and goes on writing.
+// TestReadingUnderGrantedWriter expects that a writer that was granted the lock in the queue can read under it and go on
+// writing.
 func TestReadingUnderGrantedWriter(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
@@ -223,7 +225,7 @@ func TestReadingUnderGrantedWriter(t *testing.T) {
 	require.Empty(s, s.found)
 }
 
-// A reader with a short lease does not end the longer one of another process.
+// TestReadingBesideLongerLease expects that a reader with a short lease does not end the longer lease of another process.
 func TestReadingBesideLongerLease(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, sharing, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})

@@ -9,7 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// share locks one path to read, or to write, or first the one and then the other, and stays for a while.
+// share locks one path to read, or to write, or first one and then the other, and stays for a while.
 func (w *worker) share(both readWrite) {
 	path := w.random.IntN(w.Paths)
 	if w.chance(60) {
@@ -39,7 +39,7 @@ func (w *worker) share(both readWrite) {
 	w.rest()
 }
 
-// readUnder has who writes read as well, and then gives the writing up, or the reading.
+// readUnder has a writer read as well, and then give up writing, or reading.
 func (w *worker) readUnder(both readWrite, writing *visit) {
 	reading := w.to(both.reader(), writing.Path)
 	reading.owner, reading.Under, reading.Reads = writing.owner, writing.Hold, true
@@ -48,7 +48,7 @@ func (w *worker) readUnder(both readWrite, writing *visit) {
 		w.leave(writing)
 		return
 	}
-	writing.believes() // so that there is no gap in what is believed
+	writing.believes() // so that there is no gap in what it believes
 	if w.chance(25) {
 		w.inside(reading)
 		w.leave(reading)
@@ -69,7 +69,7 @@ func (w *worker) readUnder(both readWrite, writing *visit) {
 	w.leave(reading)
 }
 
-// linger keeps both holds, for longer than the lease of one of them, perhaps.
+// linger keeps both holds, perhaps for longer than the lease of one of them.
 func (w *worker) linger(all ...*visit) {
 	for end := time.Now().Add(w.some(2 * w.Of.Lease)); time.Now().Before(end); {
 		w.pause(2 * time.Millisecond)
@@ -79,7 +79,7 @@ func (w *worker) linger(all ...*visit) {
 	}
 }
 
-// lease is one of several lengths, or 0 for the usual one.
+// lease is one of several lengths, or 0 for the default.
 func (w *worker) lease() time.Duration {
 	if w.chance(50) {
 		return 0
@@ -87,7 +87,7 @@ func (w *worker) lease() time.Duration {
 	return []time.Duration{200 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond, time.Second}[w.random.IntN(4)]
 }
 
-// again sometimes sets the lease anew, or locks once more and takes that back.
+// again sometimes sets the lease anew, or locks once more and undoes that.
 func (w *worker) again(v *visit) {
 	if !w.ours {
 		return

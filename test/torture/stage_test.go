@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// lease is so long that nothing here waits for its end.
+	// lease is so long that nothing here waits for it to end.
 	lease = 20 * time.Second
-	// longer is a lease that a late command with the other one would cut.
+	// longer is a lease that a late command with the shorter one would cut.
 	longer = 2 * lease
 	poll   = 50 * time.Millisecond
-	// allowance is what a busy machine may add to a time that is promised; far below the lease.
+	// allowance is what a busy machine may add to a promised time; far below the lease.
 	allowance = 4 * time.Second
 	// brief is an allowance for the naive lock, which keeps everybody waiting for the whole lease.
 	brief = 500 * time.Millisecond
 )
 
-// stage is where one scene of misfortune is played: process a behind a network that fails, process b on one that does not,
-// and a path of their own.
+// stage is where a scene is played: process a behind a network that fails, process b on one that does not, and a path of their
+// own.
 type stage struct {
 	*testing.T
 	system system
@@ -39,14 +39,14 @@ type stage struct {
 	proxy  *netfault.Proxy
 	a, b   process
 	path   string
-	of     settings      // of the processes
-	limit  time.Duration // what a busy machine may add to a time that is promised
-	found  []string      // what must not happen and did
+	of     settings      // of both processes
+	limit  time.Duration // what a busy machine may add to a promised time
+	found  []string      // what happened and must not
 }
 
 var paths atomic.Int64
 
-// serve starts a server that knows all scripts, so that one command is one command, the first of its kind too.
+// serve starts a server that knows all scripts, so that one call is one command, the first time too.
 func serve(tb testing.TB) *redistest.Server {
 	tb.Helper()
 	server := redistest.Start(tb)
@@ -76,7 +76,7 @@ func newStage(t *testing.T, s system, server *redistest.Server, of settings) *st
 	}
 }
 
-// violatedf notes that something happened that must not. It does not end the test: the same scenes are played with a lock
+// violatedf records that something happened that must not. It does not end the test: the same scenes are played with a lock
 // that is expected to be at fault.
 func (s *stage) violatedf(format string, args ...any) {
 	s.found = append(s.found, fmt.Sprintf(format, args...))
@@ -89,7 +89,7 @@ func (s *stage) do(args ...string) string {
 
 func (s *stage) owner() context.Context { return lockregistry.ContextWithOwner(s.Context()) }
 
-// soon is a context for calls that must end by themselves, so that a test which is wrong about that fails.
+// soon is a context for calls that must end by themselves; a test in which they do not fails.
 func (s *stage) soon(ctx context.Context) context.Context {
 	ctx, cancel := context.WithTimeout(ctx, 4*allowance)
 	s.Cleanup(cancel)
@@ -123,7 +123,7 @@ func (s *stage) free() {
 	s.unlocks(ctx, s.b)
 }
 
-// unlocks checks that a hold is still there when its owner gives it back. On a busy machine the answer may be late.
+// unlocks checks that a hold is still there when its owner releases it. On a busy machine the reply may be late.
 func (s *stage) unlocks(ctx context.Context, p process) {
 	s.Helper()
 	if err := p.unlock(ctx, s.path); err != nil && !errors.Is(err, fault.NoAnswer) && !errors.Is(err, fault.Late) {
@@ -139,8 +139,8 @@ func (s *stage) unlocksOnDying(ctx context.Context, p process) {
 	}
 }
 
-// unharmed returns a check that the key is what it is now, but for the time that has passed. A hold that was granted in a
-// queue has a short lease first, which is lengthened soon.
+// unharmed returns a check that the key is as it is now, except for the time that has passed. A hold that was granted in a
+// queue has a short lease at first, so unharmed waits until it is lengthened.
 func (s *stage) unharmed() (check func()) {
 	s.Helper()
 	look := func() (string, time.Duration) {
@@ -170,7 +170,7 @@ var documented = []error{
 	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
 }
 
-// fromNetwork checks that an error is one that the network made, and no other that a caller would act on.
+// fromNetwork checks that an error came from the network, and is no other that a caller would act on.
 func (s *stage) fromNetwork(err error) {
 	s.Helper()
 	if err == nil {
@@ -185,8 +185,8 @@ func (s *stage) fromNetwork(err error) {
 	}
 }
 
-// released checks what an unlock says whose command was lost: nil when the registry has made sure meanwhile, or that nobody
-// knows.
+// released checks the error of an unlock whose command was lost: nil if the registry has made sure meanwhile, otherwise one
+// that says that the outcome is unknown.
 func (s *stage) released(err error) {
 	s.Helper()
 	if err == nil {
@@ -200,7 +200,7 @@ func (s *stage) released(err error) {
 	}
 }
 
-// is checks that an error is, or is about, another one.
+// is checks that an error is, or wraps, another one.
 func (s *stage) is(err, wanted error) {
 	s.Helper()
 	if !errors.Is(err, wanted) {
@@ -219,7 +219,7 @@ func (s *stage) wrapped(err error) {
 	}
 }
 
-// await waits for something that a test has brought about.
+// await waits until something that the test caused has happened.
 func (s *stage) await(what string, happened func() bool) {
 	s.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -261,7 +261,7 @@ func (c scene) settings() settings {
 	return of
 }
 
-// perform plays scenes with a system, and returns what was found by their names.
+// perform plays scenes with a system, and has judge look at what each of them found.
 func perform(t *testing.T, s system, scenes []scene, judge func(t *testing.T, name string, found []string)) {
 	t.Helper()
 	server := serve(t)
@@ -275,7 +275,7 @@ func perform(t *testing.T, s system, scenes []scene, judge func(t *testing.T, na
 	}
 }
 
-// performAll performs scenes with each system. Nothing may be found.
+// performAll plays scenes with each system, and fails for anything that they find.
 func performAll(t *testing.T, scenes func() []scene, systems ...system) {
 	t.Helper()
 	for _, s := range systems {

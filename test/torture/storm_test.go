@@ -18,16 +18,16 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// storm is a server, some processes with a network each, and everything that goes wrong between them, all at once.
+// storm is a server, some processes, each with a network of its own, and every fault between them, all at once.
 type storm struct {
 	*testing.T
 	server  *redistest.Server
 	proxies []*netfault.Proxy
 	random  *rand.Rand
 
-	faults    atomic.Int64 // commands with a bad fate
-	grants    atomic.Int64 // messages of holds that were granted in a queue
-	poor      string       // what it lacks to be a test; empty: nothing
+	faults    atomic.Int64 // commands that met a fault
+	grants    atomic.Int64 // messages about grants in a queue
+	poor      string       // why it tests too little; empty: it does not
 	events    map[string]int
 	restarted []span
 
@@ -35,7 +35,7 @@ type storm struct {
 	feigned []feigned
 }
 
-// feigned is a message of a grant that comes late or twice, so that a process may announce that it has lost the hold: another
+// feigned is a message about a grant that comes late or twice. The process may then report the hold as lost, since another
 // master might have granted it once more.
 type feigned struct {
 	process int
@@ -43,16 +43,16 @@ type feigned struct {
 	when    span
 }
 
-// weather is what kind of storm it is.
+// weather describes a storm.
 type weather struct {
 	system   system
 	seed     uint64
 	lasts    time.Duration
 	restarts bool
-	outside  int  // how many of the processes are processes of the operating system
-	mild     bool // most commands come to no grief, and there are few paths, so that queues are long; messages do as ever
+	outside  int  // how many of the processes are operating-system processes
+	mild     bool // most commands meet no fault, and there are few paths, so that queues are long; messages fare as in any storm
 	fenced   bool // holds have fencing tokens, and some calls lock several paths
-	dense    bool // few goroutines, but fewer paths, and many who stay too long
+	dense    bool // few goroutines, even fewer paths, and many owners that stay too long
 }
 
 const (
@@ -61,7 +61,7 @@ const (
 	stormPaths      = 16
 )
 
-// blow lets a storm blow, and returns what was seen in it.
+// blow runs a storm, and returns what was seen in it.
 func blow(t *testing.T, w weather) ([]section, *storm) {
 	t.Helper()
 	s := &storm{T: t, server: redistest.Start(t), random: rand.New(rand.NewPCG(w.seed, 0)), events: map[string]int{}}
@@ -120,7 +120,7 @@ func blow(t *testing.T, w weather) ([]section, *storm) {
 		}
 	}
 	few := int(w.lasts / time.Second)
-	if w.fenced { // some calls have several paths, and keep others waiting
+	if w.fenced { // some calls hold several paths, and keep others waiting
 		few = 0
 	}
 	t.Logf("seed %d: %d holds, of which %d were lost, %d of them by feigned grants, %d calls in vain, %d grants in queues, "+
@@ -139,12 +139,12 @@ func blow(t *testing.T, w weather) ([]section, *storm) {
 	return all, s
 }
 
-// excusedBy tells whether the message may have made the process announce a loss.
+// excusedBy reports whether the message may have made the process report a loss.
 func (s section) excusedBy(f feigned) bool {
 	return f.process == s.Process && f.key == keyOf(strconv.Itoa(s.Path)) && s.during(f.when)
 }
 
-// processes are different in all that a process chooses.
+// processes returns settings that differ in everything that a process can choose.
 func (s *storm) processes(watched bool) []settings {
 	leases := []time.Duration{200 * time.Millisecond, 250 * time.Millisecond, 400 * time.Millisecond, time.Second}
 	s.random.Shuffle(len(leases), func(i, j int) { leases[i], leases[j] = leases[j], leases[i] })
@@ -161,14 +161,14 @@ func (s *storm) processes(watched bool) []settings {
 	return all[:stormProcesses]
 }
 
-// fates decides what becomes of the commands of one process.
+// fates decides what happens to the commands of one process.
 func (s *storm) fates(process int, mild bool, lease time.Duration, random *rand.Rand) func(netfault.Command) netfault.Fate {
 	places := []netfault.Cut{
 		netfault.CutRequest(0), netfault.CutRequest(1), netfault.CutRequest(-1), netfault.CutRequest(netfault.End),
 		netfault.CutReply(0), netfault.CutReply(1), netfault.CutReply(-1), netfault.CutReply(netfault.End),
 	}
 	some := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) }
-	soon := func(most time.Duration) time.Duration { // more often than late
+	soon := func(most time.Duration) time.Duration { // more often short than long
 		f := random.Float64()
 		return time.Duration(f * f * f * float64(most))
 	}
@@ -204,14 +204,14 @@ func (s *storm) fates(process int, mild bool, lease time.Duration, random *rand.
 			f.Cut = places[random.IntN(len(places))]
 		case n < 10:
 			f.Mute = true
-		case n < 30 && about: // on its way, for longer than its sender waits, most often
+		case n < 30 && about: // under way for longer than its sender waits, most often
 			f.Held = netfault.Hold(random.IntN(4) > 0)
 			time.AfterFunc(soon(lease*3/2), f.Held.Release)
 		case n < 40:
 			f.Linger = soon(lease)
 		case n < 50:
 			f.Delay = soon(lease / 2)
-		case n < 200 && c.Name == "obtain": // an honest process counts this time as part of the lease
+		case n < 200 && c.Name == "obtain": // an honest process counts this time against the lease
 			f.Linger = some(40 * time.Millisecond)
 		case n < 140 && !c.Pushed:
 			f.Delay, f.Linger = some(4*time.Millisecond), some(4*time.Millisecond)
@@ -225,7 +225,7 @@ func (s *storm) fates(process int, mild bool, lease time.Duration, random *rand.
 	}
 }
 
-// rage does to server and network what no single command is to blame for, until stop.
+// rage harms the server and the network as a whole, not single commands, until stop.
 func (s *storm) rage(stop <-chan struct{}, w weather) {
 	some := func(most time.Duration) time.Duration { return time.Duration(s.random.Int64N(int64(most))) }
 	sleep := func(d time.Duration) bool {
@@ -280,7 +280,7 @@ func (s *storm) rage(stop <-chan struct{}, w weather) {
 	}
 }
 
-// runOutside does the job in a process of its own.
+// runOutside runs the job in an operating-system process of its own.
 func (j job) runOutside() ([]section, int, error) {
 	child, err := peer.Again(fmt.Sprintf("process %d", j.Number))
 	if err != nil {

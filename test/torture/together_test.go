@@ -16,12 +16,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
-// AcquireAll has all paths or none, whatever becomes of its commands, and no two callers wait for each other.
+// AcquireAll gets all paths or none, whatever happens to its commands, and no two callers wait for each other.
 
 // obtainAll is the script that obtains several paths at once.
 var obtainAll = netfault.Match{Name: "all"}
 
-// together is a scene with three paths: process b may hold the one in the middle.
+// together is a scene with three paths. Process b may hold the middle one.
 type together struct {
 	*stage
 	paths []string // in the order in which they are waited for
@@ -31,7 +31,7 @@ func gather(s *stage) together {
 	return together{s, []string{s.path + "a", s.path + "b", s.path + "c"}}
 }
 
-// acquire asks process a for all three, in another order.
+// acquire has process a ask for all three, in another order.
 func (s together) acquire(ctx context.Context, opts ...lockregistry.AcquireOption) (*lockregistry.Hold, error) {
 	paths := []string{s.paths[2], s.paths[0], s.paths[1]}
 	return s.a.(libraryProcess).registry.AcquireAll(ctx, paths, opts...)
@@ -43,7 +43,7 @@ func (s together) at(i int) *stage {
 	return s.stage
 }
 
-// ends gives back what was acquired, if anything, and checks that all paths are free soon, though leases are long.
+// ends releases what was acquired, if anything, and checks that all paths are free soon, though leases are long.
 func (s together) ends(h *lockregistry.Hold) {
 	s.Helper()
 	if h != nil {
@@ -56,8 +56,8 @@ func (s together) ends(h *lockregistry.Hold) {
 	}
 }
 
-// atOnce breaks the command for all paths. When its reply arrives, and the connection ends behind it, the readings of the keys
-// are lost, which follow in the same pipeline: then the call fails, too.
+// atOnce breaks the command for all paths. If the connection ends right after its reply, the readings of the keys, which follow
+// in the same pipeline, are lost: then the call fails, too.
 func (b breakage) atOnce(s *stage) {
 	all := gather(s)
 	s.proxy.Next(obtainAll, b.fate)
@@ -74,7 +74,7 @@ func (b breakage) atOnce(s *stage) {
 	all.ends(h)
 }
 
-// inTurn breaks the try that gets the second path, while the call has the first one.
+// inTurn breaks the try that gets the second path, while the call holds the first one.
 func (b breakage) inTurn(s *stage) {
 	all, holder := gather(s), s.owner()
 	s.must(holder, all.at(1).b, 0)
@@ -97,7 +97,7 @@ func (b breakage) inTurn(s *stage) {
 	all.ends(arrives(s, "all paths", got))
 }
 
-// abandoned ends a call that has the first path and waits for the second one, and breaks the release of the first.
+// abandoned ends a call that holds the first path and waits for the second, and breaks the release of the first.
 func (b breakage) abandoned(s *stage) {
 	all, holder := gather(s), s.owner()
 	s.must(holder, all.at(1).b, 0)
@@ -178,7 +178,8 @@ func TestAllOrNone(t *testing.T) {
 	performAll(t, togetherScenes, library, redisson)
 }
 
-// All want several of a few paths, in any order, with leases whose end nobody sees.
+// TestNobodyWaitsForEachOther has all callers want several of a few paths, in any order, with leases too long to end in the
+// test.
 func TestNobodyWaitsForEachOther(t *testing.T) {
 	t.Parallel()
 	const few, lasts, most = 4, 2 * time.Second, 20 * time.Second

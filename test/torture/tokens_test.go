@@ -11,11 +11,12 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Fencing tokens grow with each grant of a path, and no two grants have the same one, whatever is lost, late or doubled, whether
-// the lock was handed over in the process, granted in the queue or obtained with others, and across restarts of the server.
+// Fencing tokens grow with each grant of a path, and no two grants have the same one. That holds whatever is lost, late or
+// doubled, whether the lock was handed over in the process, granted in the queue or obtained with others, and across restarts
+// of the server.
 
-// misfenced finds holds of a path whose tokens do not grow. A hold that is forgotten by a server that restarted may be handed on,
-// with smaller tokens than those of its successor; but these are no other's either.
+// misfenced finds holds of a path whose tokens do not grow. A hold that a restarted server has forgotten may be handed on with
+// smaller tokens than those of its successor; but no two holds may share a token even then.
 func misfenced(path int, of []section, restarted []span) (wrong []string) {
 	complain := func(what string, s ...section) {
 		wrong = append(wrong, fmt.Sprintf("path %d: %s: %+v", path, what, s))
@@ -47,7 +48,7 @@ func misfenced(path int, of []section, restarted []span) (wrong []string) {
 	return wrong
 }
 
-// before tells whether a hold certainly began before another one, whose call returned later.
+// before reports whether a hold certainly began before another one, whose call returned later.
 func (s section) before(later section) bool {
 	return s.Granted < later.Called || s.Until > s.Granted && later.Until > later.Granted
 }
@@ -84,7 +85,7 @@ func (w *worker) onceOrTogether() {
 	first.Ended = now()
 	for i, path := range paths {
 		s := first.section
-		if i > 0 { // what it counted is that of the first one
+		if i > 0 { // only the first path was counted
 			s.Path, s.Hold = path, w.holds.Add(1)
 			s.Looked, s.Token, s.Wrote, s.Changed, s.Acted = false, 0, false, false, false
 		}
@@ -93,7 +94,7 @@ func (w *worker) onceOrTogether() {
 	}
 }
 
-// patience is for how long a call waits.
+// patience is how long a call waits.
 func (w *worker) patience() time.Duration {
 	if w.chance(15) {
 		return w.some(w.Of.Lease / 2)

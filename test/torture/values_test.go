@@ -12,10 +12,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
-// Holds as values, whose releases have outcomes that nobody knows.
+// Holds as values, whose releases have unknown outcomes.
 
-// A path that is to stay taken does so, whatever becomes of the command that releases it, and of the answer. What is released
-// once more is another's by then.
+// TestReleasesOfUnknownOutcome expects a path that is to stay taken to do so, whatever happens to the command that releases it
+// and to its reply. By the time of the second release, the lock is another owner's.
 func TestReleasesOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	for _, system := range []system{library, redisson} {

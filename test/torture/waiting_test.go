@@ -16,13 +16,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/netfault"
 )
 
-// Who waits keeps waiting, whatever happens to the server and the connections, and gets the lock.
+// A call that waits keeps waiting, whatever happens to the server and the connections, and gets the lock.
 
 // modes are the ways in which waiting calls learn that a key may be free.
 var modes = []string{"auto", "pubsub", "tracking", "poll"}
 
-// waits starts a call that waits, of the process behind the proxy, and returns when it does. It has a limit: the proxy may break
-// the connection of its first try, and only a call with a limit goes on then.
+// waits starts a call of the process behind the proxy, and returns once it waits. The call has a limit: the proxy may break the
+// connection of its first try, and only a call with a limit goes on then.
 func (s *stage) waits() (result <-chan error, unlock func()) {
 	s.Helper()
 	before := len(s.proxy.Seen(netfault.Match{Name: "obtain"}))
@@ -40,7 +40,7 @@ func (s *stage) waits() (result <-chan error, unlock func()) {
 	}
 }
 
-// disturbances are what happens while a call waits. What they do to the holder's key, they tell.
+// disturbances are what happens while a call waits.
 var disturbances = []struct {
 	name    string
 	disturb func(s *stage)
@@ -119,7 +119,7 @@ func TestDisturbedWhileWaiting(t *testing.T) {
 	}
 }
 
-// A hold whose key went with the server is lost when its renewal tells, and who unlocks is told.
+// TestRestartUnderHold expects a hold whose key went with the server to be reported lost by its renewal, and then by Unlock.
 func TestRestartUnderHold(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, library, serve(t), settings{Lease: 3 * time.Second, Poll: poll, Renewal: true, Handoff: -1})
@@ -133,7 +133,7 @@ func TestRestartUnderHold(t *testing.T) {
 	require.Empty(t, s.found)
 }
 
-// A failure of the very first attempt is the caller's to know.
+// TestFirstAttemptFails expects the call to fail when its very first attempt does.
 func TestFirstAttemptFails(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, library, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
@@ -145,7 +145,7 @@ func TestFirstAttemptFails(t *testing.T) {
 	require.Empty(t, s.found)
 }
 
-// What a script flush between two commands does to every operation is nothing.
+// TestScriptFlushBetweenOperations expects a script flush between two commands to change nothing.
 func TestScriptFlushBetweenOperations(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, library, serve(t), settings{Lease: lease, Poll: poll, Handoff: -1})
@@ -160,8 +160,8 @@ func TestScriptFlushBetweenOperations(t *testing.T) {
 	require.Empty(t, s.found)
 }
 
-// The connection for wake-ups meets every breakage, at each command that sets it up. Wake-ups are then missing or late, but
-// polling gets the lock, without an error.
+// TestBrokenWakeups plays every breakage on the wake-up connection, at each command that sets it up. Wake-ups are then missing
+// or late, but polling gets the lock, without an error.
 func TestBrokenWakeups(t *testing.T) {
 	t.Parallel()
 	server := serve(t)
@@ -196,8 +196,8 @@ func TestBrokenWakeups(t *testing.T) {
 	}
 }
 
-// The server takes longer to answer than a poll interval while a call waits, again and again. A fault here may crash the
-// process, so it is one of its own.
+// TestSlowWakeups has the server take longer to answer than a poll interval while a call waits, again and again. A fault here
+// may crash the process, so it runs in a process of its own.
 func TestSlowWakeups(t *testing.T) {
 	const variable = "LOCKREGISTRY_TORTURE_SLOW"
 	if os.Getenv(variable) == "" {
@@ -223,7 +223,7 @@ func TestSlowWakeups(t *testing.T) {
 					unlock func()
 				}
 				var all []slowed
-				for range 3 { // paths: who waits for the second one waits behind the first, too
+				for range 3 { // several paths: a call for the second one waits behind a call for the first, too
 					s.path = strconv.FormatInt(paths.Add(1), 10)
 					w := slowed{path: s.path, holder: s.owner()}
 					s.must(w.holder, s.b, 0)

@@ -18,8 +18,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// job is what one process does in the tests that record histories. The process can be one of the
-// operating system.
+// job is what one process does in the tests that record histories. It may be an operating-system process of its own.
 type job struct {
 	System     string
 	Addr       string
@@ -27,36 +26,36 @@ type job struct {
 	Number     int // of the process
 	Goroutines int
 	Paths      int
-	Counters   string        // the file of the fencing counters
+	Counters   string        // the file with the fencing counters
 	For        time.Duration // how long to go on
 	Seed       uint64
-	Slow       int    // how many of a hundred stay longer than their lease, most of them
-	Hustle     string // instead of all this: lock this path again and again, with all goroutines
+	Slow       int    // how many owners in a hundred stay, mostly for longer than their lease
+	Hustle     string // instead of all of the above: lock this path again and again, with all goroutines
 }
 
-// section is what one goroutine saw of one time that it held a lock, or of one vain try. Times are those of now.
+// section is what one goroutine saw of one hold, or of one try in vain. Times are results of now.
 type section struct {
 	Process int
 	Path    int
 	Hold    uint64 // names it within its process
 	Under   uint64 // the hold with which the same owner wrote when it came to read; 0: none
-	Reads   bool   // with others, perhaps; else it is alone
-	Called  int64  // locking
-	Granted int64  // locking has returned
+	Reads   bool   // perhaps with others; otherwise it is alone
+	Called  int64  // when locking was called
+	Granted int64  // when locking returned
 	Until   int64  // the last moment at which the goroutine certainly believed in its hold; before Granted: it never did
-	Ended   int64  // unlocking has returned
-	Looked  bool   // the Token was read at all
+	Ended   int64  // when unlocking returned
+	Looked  bool   // Token was read at all
 	Token   uint64 // the fencing counter, read under the lock
-	Wrote   bool   // the counter was one more then, because of this section
-	Changed bool   // the counter was another one at the end
-	Acted   bool   // the attempt to count, from reading to writing, was certainly under the lock
+	Wrote   bool   // this section then set the counter to one more
+	Changed bool   // the counter had another value at the end
+	Acted   bool   // the section certainly held the lock from reading the counter to writing it
 	Fenced  bool   // holds have fencing tokens
-	Fence   uint64 // that of this one; 0: it is lost, and never had one perhaps
-	Lost    bool   // the hold was lost before it was given back
+	Fence   uint64 // its fencing token; 0: the hold was lost, perhaps before it had one
+	Lost    bool   // the hold was lost before it was released
 	Stolen  bool   // unlocking said that the hold was lost, when its lease cannot have been over
-	Why     string // what unlocking said of a hold that was lost
-	Refused bool   // its owner was not let in to read, although this hold writes
-	Wrong   string // something happened that must not, ever
+	Why     string // what unlocking said of a lost hold
+	Refused bool   // its owner was not let in to read, although it writes
+	Wrong   string // something that must never happen
 }
 
 func (j job) system() system {
@@ -179,7 +178,7 @@ func (w *worker) to(by process, path int) *visit {
 // ownerKey is where contexts name the owner for systems that cannot tell it from [lockregistry.ContextWithOwner].
 type ownerKey struct{}
 
-// once locks one path in one of the ways that there are, and stays for a while.
+// once locks one path in one of several ways, and stays for a while.
 func (w *worker) once() {
 	v := w.to(w.process, w.random.IntN(w.Paths))
 	if !w.enter(v, 0) {
@@ -196,7 +195,7 @@ func (w *worker) enter(v *visit, lease time.Duration) bool {
 	defer cancel()
 	wait := time.Duration(-1)
 	switch n := w.random.IntN(100); {
-	case n < 15: // gives up, perhaps when its command is under way
+	case n < 15: // gives up, perhaps while its command is under way
 		cancel()
 		ctx, cancel = context.WithTimeout(v.owner, w.some(w.Of.Lease/2))
 		defer cancel()
@@ -220,7 +219,7 @@ func (w *worker) enter(v *visit, lease time.Duration) bool {
 		}
 		v.Refused = err == nil
 		if err != nil {
-			w.pause(w.some(w.Of.Poll))                        // the network is down; not for nothing in a circle
+			w.pause(w.some(w.Of.Poll))                        // the network is down; do not spin
 			if v.Granted-v.Called < int64(time.Millisecond) { // nothing was sent: the server seems to be too far for the lease
 				w.pause(20 * time.Millisecond)
 			}
@@ -233,9 +232,9 @@ func (w *worker) enter(v *visit, lease time.Duration) bool {
 	return true
 }
 
-// leave unlocks.
+// leave releases the lock.
 func (w *worker) leave(v *visit) {
-	if v.Lost && w.chance(30) { // and does not notice for a while
+	if v.Lost && w.chance(30) { // the owner does not notice for a while
 		w.pause(w.some(2 * w.Of.Lease))
 	}
 	ctx, cancel := context.WithTimeout(v.owner, 10*w.Of.Lease)
@@ -251,24 +250,24 @@ func (w *worker) leave(v *visit) {
 	switch {
 	case errors.Is(err, lockregistry.ErrNotOwner):
 		v.Wrong = fmt.Sprint("unlocking failed: ", err)
-	case errors.Is(err, lockregistry.ErrLockLost) && !v.Reads: // who reads may share a lease that began earlier
-		// Without handoff and renewals the lease began after locking was called. Nobody may have ended it before that
-		// was over, whatever was on its way in the network.
+	case errors.Is(err, lockregistry.ErrLockLost) && !v.Reads: // a reader may share a lease that began earlier
+		// Without handoff and renewals the lease began after locking was called. Nobody may have ended it before it was over,
+		// whatever was under way in the network.
 		whole := v.lease - v.lease/100 - 2*time.Millisecond
 		v.Stolen = w.Of.Handoff == 0 && !w.Of.Renewal && !w.Of.Watched && time.Duration(v.Ended-v.Called) < whole
 	}
 	w.seen = append(w.seen, v.section)
 }
 
-// rest is what some do between two visits.
+// rest sometimes pauses between two visits.
 func (w *worker) rest() {
 	if w.chance(30) {
 		w.pause(w.some(20 * time.Millisecond))
 	}
 }
 
-// believes tells whether the hold is there by the word of its process. The clock is read first: the hold, if it is believed
-// in afterwards, was so at that moment too.
+// believes reports whether the process says that the hold is there. It reads the clock first: a hold that is believed in after
+// that moment was believed in at it, too.
 func (v *visit) believes() bool {
 	at := now()
 	if v.alive.Err() != nil || !v.by.held(v.path) {
@@ -279,7 +278,7 @@ func (v *visit) believes() bool {
 	return true
 }
 
-// inside is the section itself: it looks again and again whether the hold is still there, and counts if it is alone.
+// inside is the section itself: it checks again and again whether the hold is still there, and counts if it is alone.
 func (w *worker) inside(v *visit) {
 	if !v.believes() {
 		return
@@ -288,7 +287,7 @@ func (w *worker) inside(v *visit) {
 	v.Looked, v.Token = true, counter.Load()
 	stay := time.Duration(w.random.Int64N(int64(4 * time.Millisecond)))
 	switch {
-	case w.chance(w.Slow): // longer than the lease, mostly
+	case w.chance(w.Slow): // mostly longer than the lease
 		stay = time.Duration(w.random.Int64N(int64(4 * w.Of.Lease)))
 	case w.chance(15):
 		stay = time.Duration(w.random.Int64N(int64(40 * time.Millisecond)))
@@ -344,7 +343,7 @@ type report struct {
 	Vain     int
 }
 
-// doJob is a process that is given a job, and replies what it saw.
+// doJob does the job that another process has sent, and replies what it saw.
 func doJob(request peer.Fields) (peer.Fields, error) {
 	var j job
 	if err := peer.Unpack(request["job"], &j); err != nil {
