@@ -12,21 +12,21 @@ import (
 
 // Command is a command of a client, or a message that the server pushed.
 type Command struct {
-	Name   string // what it does to a lock, such as "obtain", "renew" and "release"; else its own name, in capitals
+	Name   string // what it does to a lock, such as "obtain", "renew" or "release"; otherwise its own name, in capitals
 	Key    string // of a lock
 	Value  string // of a hold
-	Asks   string // to obtain: of the queue, if anything: "enqueue" or "check"
+	Asks   string // for "obtain": what it wants from the queue, "enqueue" or "check"; empty: nothing
 	Args   []string
 	Sent   time.Time
 	Over   *Link
-	Pushed bool // the name is "grant", "next" or "gone" for messages of the queue, see [queueMessages]; else the server's word
+	Pushed bool // the name is "grant", "next" or "gone" for messages of the queue, see [queueMessages]; otherwise the server's word
 }
 
 // queueMessages maps the first letter of the queue's messages to their names here.
 var queueMessages = map[string]string{"g": "grant", "n": "next", "d": "gone"}
 
-// Match selects commands by all of its fields that are not empty. Name also matches names that begin with it and an underscore.
-// In a rule the empty Match selects all commands of clients.
+// Match selects commands that fit all of its non-empty fields. Name also matches names that begin with it and an underscore. In
+// a rule the empty Match selects all commands of clients.
 type Match struct{ Name, Key, Value, Asks string }
 
 func (m Match) matches(c *Command) bool {
@@ -36,7 +36,7 @@ func (m Match) matches(c *Command) bool {
 	return named && fits(m.Key, c.Key) && fits(m.Value, c.Value) && fits(m.Asks, c.Asks)
 }
 
-// Named returns a function for [New], by what some scripts do to a lock, each by its body.
+// Named returns the name function that [New] needs, from the bodies of scripts and what each does to a lock.
 func Named(scripts map[string]string) func(args []string) string {
 	names := maps.Clone(scripts)
 	for body, name := range scripts {
@@ -73,7 +73,7 @@ func (p *Proxy) sent(args []string) Command {
 	return c
 }
 
-// push reads a message that the server pushed.
+// push reads a message that the server has pushed.
 func push(said []byte) Command {
 	args := elements(said)
 	c := Command{Name: args[0], Args: args, Pushed: true}

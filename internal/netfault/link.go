@@ -13,13 +13,13 @@ type Link struct {
 	client net.Conn
 	server net.Conn
 
-	writing sync.Mutex // to the client
+	writing sync.Mutex // guards writes to the client
 
 	mu      sync.Mutex
 	changed sync.Cond // pending has become empty, or over true
-	pending []Fate    // of the commands that the server has been sent and has not answered
-	mute    bool      // nothing comes to the client any more
-	deaf    bool      // nor to the server
+	pending []Fate    // of commands that the server has received and not answered
+	mute    bool      // nothing reaches the client any more
+	deaf    bool      // nothing reaches the server any more
 	left    bool      // the client will send nothing more
 	over    bool      // the server will answer nothing more
 }
@@ -30,7 +30,7 @@ func newLink(p *Proxy, client, server net.Conn) *Link {
 	return l
 }
 
-// Cut breaks the client's end. The goroutines notice, and close the server's when nothing is on its way any more.
+// Cut breaks the client's end. The goroutines notice, and close the server's end once nothing is under way any more.
 func (l *Link) Cut() { _ = l.client.Close() }
 
 // forth carries commands to the server.
@@ -70,8 +70,8 @@ func (l *Link) holds(h *Held) bool {
 	}
 }
 
-// passes does with a command what its fate says. It reports false when that was the connection's last one. Who
-// subscribes is answered by pushes.
+// passes does to a command what its fate says. It reports false if that was the connection's last command. A subscribing
+// command gets no reply: pushed messages answer it.
 func (l *Link) passes(f Fate, raw []byte, subscribes bool) bool {
 	l.mu.Lock()
 	deaf := l.deaf
@@ -100,7 +100,8 @@ func (l *Link) passes(f Fate, raw []byte, subscribes bool) bool {
 	return err == nil && f.Cut.place != inRequest
 }
 
-// makeUp replies to a command that is lost, or falls silent, when the server has replied to those before it.
+// makeUp waits until the server has replied to earlier commands. Then it makes up the reply to a lost command, if its fate has
+// one, and falls silent if its fate is mute.
 func (l *Link) makeUp(f Fate) bool {
 	if f.Held != nil {
 		f.Held.finish(nil)
@@ -122,7 +123,7 @@ func (l *Link) makeUp(f Fate) bool {
 	return !over
 }
 
-// back carries the server's data to the client. When the client is gone it goes on until the server has answered everything.
+// back carries the server's data to the client. If the client is gone, it continues until the server has answered everything.
 func (l *Link) back() {
 	defer l.end()
 	from := bufio.NewReader(l.server)
@@ -161,7 +162,7 @@ func (l *Link) pushes(said []byte) {
 		l.says(f, said)
 		return
 	}
-	l.proxy.running.Go(func() { // the rest goes on
+	l.proxy.running.Go(func() { // what follows does not wait
 		if l.holds(f.Held) {
 			l.proxy.flow()
 			l.says(f, said)
@@ -196,7 +197,7 @@ func (l *Link) toClient(said []byte) {
 	_, _ = l.client.Write(said)
 }
 
-// expect notes that the reply to a command is to come. It reports false when none will.
+// expect records that the reply to a command is due. It reports false if there will be none.
 func (l *Link) expect(f Fate) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +210,7 @@ func (l *Link) expect(f Fate) bool {
 	return !l.over
 }
 
-// answered is the fate of the command whose reply is there. It stays pending until that has passed.
+// answered returns the fate of the command whose reply has arrived. It stays pending until settle.
 func (l *Link) answered() Fate {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,7 +220,7 @@ func (l *Link) answered() Fate {
 	return l.pending[0]
 }
 
-// settle ends that the first command is pending.
+// settle removes the first pending command.
 func (l *Link) settle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,7 +230,7 @@ func (l *Link) settle() {
 	l.rest()
 }
 
-// leave is when the client will send nothing more.
+// leave records that the client will send nothing more.
 func (l *Link) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -237,7 +238,7 @@ func (l *Link) leave() {
 	l.rest()
 }
 
-// rest closes the server's end when nothing is on its way any more. It needs the mutex.
+// rest closes the server's end once nothing is under way any more. The caller holds mu.
 func (l *Link) rest() {
 	if len(l.pending) > 0 {
 		return
@@ -248,7 +249,7 @@ func (l *Link) rest() {
 	}
 }
 
-// end is when the server will say nothing more.
+// end records that the server will say nothing more.
 func (l *Link) end() {
 	l.Cut()
 	_ = l.server.Close()

@@ -40,7 +40,7 @@ func hears(t *testing.T, p *Proxy, c net.Conn) string {
 	return string(said)
 }
 
-// What becomes of the second of three commands that are sent at once.
+// TestFate gives fates to the second of three commands that are sent at once.
 func TestFate(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -65,10 +65,10 @@ func TestFate(t *testing.T) {
 			t.Parallel()
 			proxied(t, func(t *testing.T, m *miniredis.Miniredis, p *Proxy, conn net.Conn) {
 				p.Next(Match{Name: "INCR"}, c.fate)
-				p.All(Match{Name: "ECHO"}, Fate{Linger: time.Millisecond}) // what comes before it is still on its way
+				p.All(Match{Name: "ECHO"}, Fate{Linger: time.Millisecond}) // earlier commands are still under way
 				go func() { _, _ = io.WriteString(conn, three) }()
 				heard := hears(t, p, conn)
-				if c.fate.Cut.InRequest() { // that overtakes it
+				if c.fate.Cut.InRequest() { // the cut overtakes the first reply
 					require.Contains(t, []string{c.heard, ""}, heard)
 				} else {
 					require.Equal(t, c.heard, heard)
@@ -81,7 +81,7 @@ func TestFate(t *testing.T) {
 	}
 }
 
-// A command that is held back arrives also when its client is gone.
+// TestHold expects a command that is held back to arrive even when its client is gone.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	proxied(t, func(t *testing.T, m *miniredis.Miniredis, p *Proxy, conn net.Conn) {
@@ -97,7 +97,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// Next goes before All, and a later All before an earlier one. What is pushed has the fate of its name.
+// TestRules expects Next to go before All, and a later All before an earlier one. A pushed message has the fate of its name.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	p := New(nil, Named(map[string]string{"body": "write_obtain"}))

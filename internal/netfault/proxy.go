@@ -1,4 +1,4 @@
-// Package netfault is the network between Redis clients and servers in tests, which fails in every way that they can.
+// Package netfault is a network between Redis clients and servers for tests, which fails in every way that a network can.
 package netfault
 
 import (
@@ -12,10 +12,10 @@ import (
 )
 
 // Proxy is the network between some clients and a server. It understands commands, replies and pushed messages, and gives each
-// the fate that a test has chosen. Everything else it carries unchanged, in order and pipelined as it came.
+// the fate that a test has chosen. It carries everything else unchanged, in order and pipelined as it came.
 //
-// A connection has two ends. A cut breaks only the client's end: the server executes what it was sent, and a command that is
-// still on its way arrives later, as through a network that has lost only the way back.
+// A connection has two ends. A cut breaks only the client's end: the server executes what it has received, and a command that
+// is still under way arrives later, as on a network that has lost only the way back.
 type Proxy struct {
 	name     func(args []string) string
 	listener net.Listener // nil when all clients are in this process
@@ -23,7 +23,7 @@ type Proxy struct {
 	closed   chan struct{}
 
 	mu     sync.Mutex
-	server Dial // where connections lead that are made from now on
+	server Dial // where new connections lead
 	next   []rule
 	always []rule // the latest first
 	decide func(Command) Fate
@@ -44,14 +44,14 @@ type rule struct {
 var errDown = &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("the network is down")}
 
 // New returns a proxy to a server for clients in this process, which connect with [Proxy.Dial]. Name returns what a command
-// does to a lock; empty: nothing.
+// does to a lock, empty if nothing.
 func New(server Dial, name func(args []string) string) *Proxy {
 	p := &Proxy{server: server, name: name, closed: make(chan struct{}), thawed: make(chan struct{}), links: map[*Link]bool{}}
 	close(p.thawed)
 	return p
 }
 
-// Listen is New for clients in any process, which connect to [Proxy.Addr]. The server is at an address.
+// Listen is New for clients in any process, which connect to [Proxy.Addr]. The argument server is an address.
 func Listen(server string, name func(args []string) string) (*Proxy, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,7 +71,7 @@ func to(address string) Dial {
 // Addr is where clients connect.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Lead leads the connections that are made from now on to the server at another address. Connections that exist stay as they are.
+// Lead leads new connections to the server at another address. Existing connections stay as they are.
 func (p *Proxy) Lead(server string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,8 +95,8 @@ func (p *Proxy) All(m Match, f Fate) {
 	p.always = slices.Insert(p.always, 0, rule{m, f})
 }
 
-// Decide sets who decides the fates of the commands that no rule takes; nil: all are delivered. It is called under the
-// proxy's mutex.
+// Decide sets the function that decides the fates of commands that match no rule; nil: all are delivered. It is called under
+// the proxy's mutex.
 func (p *Proxy) Decide(decide func(Command) Fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +110,7 @@ func (p *Proxy) Forget() {
 	p.next, p.always, p.decide, p.down = nil, nil, nil, false
 }
 
-// Heal forgets all rules, thaws, lets clients connect, and breaks the connections that exist, mute ones among them.
+// Heal drops all rules, thaws the network, lets clients connect, and breaks existing connections, mute ones among them.
 func (p *Proxy) Heal() {
 	p.Forget()
 	p.Thaw()
@@ -147,7 +147,7 @@ func (p *Proxy) shut() {
 	p.down = true
 }
 
-// Freeze stops everything on its way, in both directions, and connections stay open.
+// Freeze stops everything under way, in both directions. Connections stay open.
 func (p *Proxy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,7 +158,7 @@ func (p *Proxy) Freeze() {
 	}
 }
 
-// Thaw lets it go on.
+// Thaw ends a Freeze: everything continues.
 func (p *Proxy) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,7 +169,7 @@ func (p *Proxy) Thaw() {
 	}
 }
 
-// Seen returns the latest commands that match.
+// Seen returns the matching commands among the latest that it has seen.
 func (p *Proxy) Seen(m Match) (all []Command) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +181,7 @@ func (p *Proxy) Seen(m Match) (all []Command) {
 	return all
 }
 
-// Links are the connections that exist.
+// Links returns the existing connections.
 func (p *Proxy) Links() []*Link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,7 +211,7 @@ func (p *Proxy) Close() {
 
 const mostSeen = 1 << 16
 
-// fate notes a command and decides what becomes of it.
+// fate records a command and decides what happens to it.
 func (p *Proxy) fate(c Command, over *Link) Fate {
 	c.Sent, c.Over = time.Now(), over
 	p.mu.Lock()
@@ -246,7 +246,7 @@ func (p *Proxy) flow() {
 	}
 }
 
-// pause waits for a while, less when the proxy is closed.
+// pause waits for a while, or until the proxy is closed.
 func (p *Proxy) pause(d time.Duration) {
 	if d <= 0 {
 		return
@@ -285,7 +285,7 @@ func (p *Proxy) Dial(ctx context.Context) (net.Conn, error) {
 	return client, nil
 }
 
-// connect carries a client's traffic from now on.
+// connect carries a client's traffic from then on.
 func (p *Proxy) connect(ctx context.Context, client net.Conn) error {
 	p.flow()
 	p.mu.Lock()

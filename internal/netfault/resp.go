@@ -60,7 +60,7 @@ func readCommand(from *bufio.Reader) (raw []byte, args []string, err error) {
 	return raw, args, nil
 }
 
-// pushes are the beginnings of values that answer no command: in version 3 they have their own type, in version 2 they are
+// pushes are the beginnings of values that answer no command. In version 3 they have a type of their own, in version 2 they are
 // arrays whose first string says so.
 var pushes = [][]byte{
 	[]byte("$7\r\nmessage\r\n"), []byte("$8\r\npmessage\r\n"),
@@ -81,7 +81,7 @@ func pushed(said []byte) bool {
 	return false
 }
 
-// elements are the texts of an array, and of those in it, in order.
+// elements returns the texts of an array and of the arrays in it, in order.
 func elements(raw []byte) (all []string) {
 	for len(raw) > 0 {
 		line, rest, _ := bytes.Cut(raw, []byte("\r\n"))
