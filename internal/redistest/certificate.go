@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// Certificate is one for 127.0.0.1 that signs itself. It is valid for an hour.
+// Certificate is a self-signed certificate for 127.0.0.1, valid for an hour.
 type Certificate struct {
 	File, KeyFile string          // in PEM
 	Pair          tls.Certificate // for a server or a client that shows it
-	Roots         *x509.CertPool  // for those that trust it
+	Roots         *x509.CertPool  // for peers that trust it
 }
 
-// NewCertificate makes a certificate and a key of its own, in files that are gone when the test ends.
+// NewCertificate makes a certificate with a key of its own, in files that are removed when the test ends.
 func NewCertificate(tb testing.TB) Certificate {
 	tb.Helper()
 	public, private, err := signItself()
@@ -45,8 +45,8 @@ func NewCertificate(tb testing.TB) Certificate {
 	return c
 }
 
-// Args are arguments of a server or a Sentinel that listens with the certificate on port, beside its own. With --tls-auth-clients
-// no it takes clients that show none.
+// Args returns the arguments of a server or a Sentinel that also listens on port, with the certificate. With --tls-auth-clients
+// no it accepts clients without a certificate.
 func (c Certificate) Args(port string) []string {
 	return []string{"--tls-port", port, "--tls-cert-file", c.File, "--tls-key-file", c.KeyFile, "--tls-ca-cert-file", c.File}
 }

@@ -12,7 +12,7 @@ import (
 
 const (
 	clusterSlots = 16384
-	clusterLimit = 4 * time.Minute // a vote of Sentinels that comes to nothing is repeated after twice their failover-timeout
+	clusterLimit = 4 * time.Minute // a vote of Sentinels that fails is repeated after twice their failover-timeout
 	clusterPause = 50 * time.Millisecond
 )
 

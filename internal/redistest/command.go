@@ -31,7 +31,7 @@ func (s *Server) Do(args ...string) (reply string, err error) {
 	return c.do(args...)
 }
 
-// Connection is one to a server for a test that sends it many commands, one after the other.
+// Connection is a connection to a server, for a test that sends it many commands one after the other.
 type Connection struct {
 	tb     testing.TB
 	server *Server
@@ -51,7 +51,7 @@ func (s *Server) Connect(tb testing.TB) *Connection {
 	return c
 }
 
-// Command is what [Server.Command] is, over this connection.
+// Command is [Server.Command] over this connection.
 func (c *Connection) Command(args ...string) string {
 	c.tb.Helper()
 	reply, err := c.do(args...)

@@ -20,24 +20,24 @@ var saving = []string{
 	"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
 }
 
-// NodeTimeout is after how long without an answer a node of a [Deployment] counts as down.
+// NodeTimeout is how long a node of a [Deployment] may fail to answer before it counts as down.
 const NodeTimeout = 2 * time.Second
 
 // Deployment is a Redis Cluster with replicas, or a master with replicas and their Sentinels. Its methods are for one
 // goroutine at a time. Calls that wait fail the test after two minutes.
 type Deployment struct {
 	tb        testing.TB
-	Servers   []*Server // masters and replicas, also killed and removed ones
-	Sentinels []*Server // none of a cluster
+	Servers   []*Server // masters and replicas, including killed and removed ones
+	Sentinels []*Server // none in a cluster
 	removed   []*Server
-	args      []string // of each node of a cluster, besides
+	args      []string // further arguments of each node of a cluster
 }
 
 // MasterSet is the name under which the Sentinels know the master.
 const MasterSet = "main"
 
-// StartReplicatedCluster starts a Redis Cluster in which each master has that many replicas, and returns once each node knows
-// all others and each replica has the data of its master. Args are appended to the command line of each.
+// StartReplicatedCluster starts a Redis Cluster in which each master has that many replicas. It returns once each node knows
+// all others and each replica has the data of its master. The args are appended to the command line of each node.
 func StartReplicatedCluster(tb testing.TB, masters, replicas int, args ...string) *Deployment {
 	tb.Helper()
 	d := &Deployment{tb: tb, args: args}
@@ -78,8 +78,8 @@ func (d *Deployment) node() *Server {
 	return s
 }
 
-// StartSentinels starts a master with replicas and Sentinels, and returns once each Sentinel knows all of them and each replica
-// has the data. More is appended to the command line of each.
+// StartSentinels starts a master with replicas and Sentinels. It returns once each Sentinel knows all of them and each replica
+// has the data. The arguments in more are appended to the command line of each server.
 func StartSentinels(tb testing.TB, replicas, sentinels int, more ...string) *Deployment {
 	tb.Helper()
 	d := &Deployment{tb: tb}
@@ -94,8 +94,8 @@ func StartSentinels(tb testing.TB, replicas, sentinels int, more ...string) *Dep
 	return d
 }
 
-// AddSentinels starts Sentinels of the first server, and returns once all know each other. More than half of the added ones must
-// find it down before one replaces it.
+// AddSentinels starts Sentinels that watch the first server, and returns once all know each other. More than half of the added
+// ones must find the server down before one replaces it.
 func (d *Deployment) AddSentinels(n int, args ...string) {
 	d.tb.Helper()
 	for range n {
@@ -130,7 +130,7 @@ func StartSentinel(tb testing.TB, args ...string) *Server {
 
 func (d *Deployment) cluster() bool { return len(d.Sentinels) == 0 }
 
-// Addresses returns the addresses for a client: of the nodes, or of the Sentinels.
+// Addresses returns the addresses that a client needs: of the nodes, or of the Sentinels.
 func (d *Deployment) Addresses() (all []string) {
 	for _, s := range d.Servers {
 		if d.cluster() && !slices.Contains(d.removed, s) {
@@ -148,7 +148,7 @@ func hostPort(s *Server) []string {
 	return []string{host, port}
 }
 
-// ask sends a command that changes nothing. Sentinel cuts all connections of a server that it demotes.
+// ask sends a command that changes nothing, again if need be: Sentinel cuts all connections of a server that it demotes.
 func (d *Deployment) ask(s *Server, args ...string) string {
 	d.tb.Helper()
 	for {
@@ -162,7 +162,7 @@ func (d *Deployment) ask(s *Server, args ...string) string {
 	}
 }
 
-// await waits until something is so.
+// await waits until a condition holds.
 func (d *Deployment) await(what string, is func() bool) {
 	d.tb.Helper()
 	for deadline := time.Now().Add(clusterLimit); !is(); time.Sleep(clusterPause) {
@@ -181,8 +181,8 @@ func (d *Deployment) await(what string, is func() bool) {
 	}
 }
 
-// AwaitHealthy waits until all servers that are not removed run and agree on masters and replicas, and each replica has the
-// data of its master.
+// AwaitHealthy waits until all servers that are not removed are running and agree on masters and replicas, and each replica has
+// the data of its master.
 func (d *Deployment) AwaitHealthy() {
 	d.tb.Helper()
 	d.hurry("500")
@@ -246,7 +246,7 @@ func (d *Deployment) healthy(s *Server) bool {
 	if slices.ContainsFunc(d.Servers, func(o *Server) bool {
 		return !slices.Contains(d.removed, o) && !d.empty(o) && !strings.Contains(known, strings.Join(hostPort(o), "\n"))
 	}) {
-		return false // a replica is not told to clients before it has something
+		return false // clients do not learn of a replica before it has data
 	}
 	nodes, info := d.ask(s, "CLUSTER", "NODES"), d.ask(s, "CLUSTER", "INFO")
 	return !strings.Contains(nodes, "fail") && !strings.Contains(nodes, "disconnected") &&
@@ -287,7 +287,7 @@ func (d *Deployment) at(address string) *Server {
 	return d.Servers[i]
 }
 
-// witness is a server that answers, other than one.
+// witness returns a server, other than but, that answers.
 func (d *Deployment) witness(but *Server) *Server {
 	for _, s := range slices.Concat(d.Sentinels, d.Servers) {
 		if s != but && s.Running() && !s.Frozen() && !slices.Contains(d.removed, s) {
@@ -298,7 +298,7 @@ func (d *Deployment) witness(but *Server) *Server {
 	return nil
 }
 
-// Master returns the server that has a key, as named by a server other than but, which may be nil.
+// Master returns the server that has a key, according to a server other than but, which may be nil.
 func (d *Deployment) Master(key string, but *Server) *Server {
 	d.tb.Helper()
 	witness := d.witness(but)
@@ -314,7 +314,7 @@ func (d *Deployment) Master(key string, but *Server) *Server {
 			}
 		}
 	}
-	return nil // it has failed, without a successor yet
+	return nil // it has failed, and has no successor yet
 }
 
 // Slot returns the slot of a key in a cluster.
@@ -340,8 +340,8 @@ func (d *Deployment) Replicas(of *Server) (all []*Server) {
 	return all
 }
 
-// AwaitPromotion waits until another server says itself that it is the master of a key, in the place of one that has failed.
-// It returns that server, and when.
+// AwaitPromotion waits until another server says that it is now the master of a key, in place of a master that has failed. It
+// returns that server, and when it said so.
 func (d *Deployment) AwaitPromotion(key string, of *Server) (promoted *Server, at time.Time) {
 	d.tb.Helper()
 	return d.awaitPromotion(key, of, func() {})
@@ -382,8 +382,8 @@ func (d *Deployment) leads(s *Server, slot int) bool {
 	return slices.ContainsFunc(d.view(s), func(m member) bool { return m.id == id && m.has(slot) })
 }
 
-// Settle waits until all replicas have what their master has answered to. Until then, and a moment longer, the master takes
-// no writes: so the caller, which kills it within that moment, loses none of them. It returns until when that is so at least.
+// Settle pauses writes on a master for a moment, and returns once all replicas have everything that the master has
+// acknowledged. A caller that kills the master before the returned time loses no write.
 func (d *Deployment) Settle(master *Server, moment time.Duration) (until time.Time) {
 	d.tb.Helper()
 	replicas := d.Replicas(master)
@@ -401,7 +401,7 @@ func (d *Deployment) Settle(master *Server, moment time.Duration) (until time.Ti
 		all := offset(master, "master_repl_offset")
 		return Await(moment/2, func() bool {
 			return !slices.ContainsFunc(replicas, func(s *Server) bool { return offset(s, "slave_repl_offset") < all })
-		}) && time.Since(began) < moment/2 // else the pause may be over
+		}) && time.Since(began) < moment/2 // otherwise the pause may be over
 	}
 	if !Await(startLimit, settled) {
 		d.tb.Fatalf("redistest: the replicas of %s do not keep up", master.Addr())
@@ -409,8 +409,8 @@ func (d *Deployment) Settle(master *Server, moment time.Duration) (until time.Ti
 	return until
 }
 
-// FreezeSettled freezes a master whose replicas have all that it has answered to, see Settle. The master takes no writes for a
-// second from a moment before, also when it goes on. It returns when the master was about to be frozen.
+// FreezeSettled freezes a master whose replicas have everything that it has acknowledged, see Settle. The pause of its writes
+// goes on for up to a second, even after Thaw. It returns the time just before the freeze.
 func (d *Deployment) FreezeSettled(master *Server) (at time.Time) {
 	d.tb.Helper()
 	for {
@@ -420,11 +420,11 @@ func (d *Deployment) FreezeSettled(master *Server) (at time.Time) {
 		if time.Now().Before(until) {
 			return at
 		}
-		master.Thaw() // on a busy machine it has taken writes again before it was frozen
+		master.Thaw() // the machine is so busy that the pause had ended before the freeze
 	}
 }
 
-// Failover makes a replica replace its master. In a cluster the master waits for the replica (CLUSTER FAILOVER), with Sentinel
+// Failover makes a replica replace its master. In a cluster the master waits for the replica (CLUSTER FAILOVER); with Sentinel
 // it does not (SENTINEL FAILOVER, which chooses the replica). It returns the new master, and when it became one.
 func (d *Deployment) Failover(key string) (promoted *Server, at time.Time) {
 	d.tb.Helper()
@@ -435,7 +435,7 @@ func (d *Deployment) Failover(key string) (promoted *Server, at time.Time) {
 	}
 	again := time.Now()
 	return d.awaitPromotion(key, old, func() {
-		if !time.Now().Before(again) { // on a busy machine one is refused, or given up after 5 s, without a word
+		if !time.Now().Before(again) { // on a busy machine a failover is refused, or given up after 5 s, silently
 			_, _ = asked[0].Do(command...)
 			again = time.Now().Add(6 * time.Second)
 		}

@@ -13,7 +13,8 @@ func put(t *testing.T, d *Deployment, key, value string) {
 	d.Master(key, nil).Command(t, "SET", key, value)
 }
 
-// Here a master of a cluster is frozen, and in the next test one of Sentinels is killed. test/failover does all the rest to both.
+// TestCluster_Replicated freezes a master of a cluster; the next test kills one of Sentinels. test/failover does the rest to
+// both.
 func TestCluster_Replicated(t *testing.T) {
 	t.Parallel()
 	d := StartReplicatedCluster(t, 3, 1)
@@ -37,7 +38,7 @@ func TestCluster_Replicated(t *testing.T) {
 	d.AwaitHealthy()
 	require.Equal(t, old, d.Master(key, nil))
 
-	// Another node takes over what one has, which leaves then.
+	// A new node takes over the slot, gives it back, and leaves.
 	added := d.Add()
 	slot := d.Slot(key)
 	d.Move(added, slot)
@@ -65,7 +66,7 @@ func TestSentinels(t *testing.T) {
 	d.AwaitHealthy()
 }
 
-// The tests that share a cluster are told when one of them has changed it.
+// TestSharedCluster_ThatATestHasChanged expects the tests that share a cluster to learn that one of them has changed it.
 func TestSharedCluster_ThatATestHasChanged(t *testing.T) {
 	var c SharedCluster
 	require.NoError(t, c.Stop(), "no test has used it")

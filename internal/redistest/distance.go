@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Distance is how far away a server is: how long a round trip takes on the connections that it dials. A connection has
-// two goroutines until either end is closed.
+// Distance says how far away a server is: how long a round trip takes on the connections that it dials. A connection has two
+// goroutines until either end is closed.
 type Distance struct{ trip atomic.Int64 }
 
 // NewDistance returns a distance with this round trip.
@@ -19,10 +19,10 @@ func NewDistance(trip time.Duration) *Distance {
 	return d
 }
 
-// Set changes how long a round trip takes, for all that is sent from now on.
+// Set changes the round trip of everything that is sent from now on.
 func (d *Distance) Set(trip time.Duration) { d.trip.Store(int64(trip)) }
 
-// Dial dials a server in the given way, from so far away.
+// Dial dials a server in the given way, at this distance.
 func (d *Distance) Dial(ctx context.Context, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	<-time.After(time.Duration(d.trip.Load()))
 	server, err := dial(ctx)
@@ -35,7 +35,7 @@ func (d *Distance) Dial(ctx context.Context, dial func(context.Context) (net.Con
 	return client, nil
 }
 
-// mostUnderWay is how many chunks are under way at once. One that is sent beyond waits for the first to arrive.
+// mostUnderWay is how many chunks may be under way at once. One more waits for the first to arrive.
 const mostUnderWay = 1000
 
 // carry forwards data from one end to the other, delayed by half a round trip.

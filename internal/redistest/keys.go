@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// WatchKeys goes in front of a script for tests. It reports each key that the script touches and that is not among KEYS: to the
-// log of a server, which then fails its test, and to miniredis by the command [Undeclared]. Redis asks that all keys are
-// declared; other servers and proxies refuse the rest.
+// WatchKeys is put in front of a script in tests. It reports each key that the script touches and that is not among KEYS: to
+// the log of a server, which then fails its test, and to miniredis by the command [Undeclared]. Redis asks scripts to declare
+// all keys; some other servers and proxies refuse the rest.
 //
-// These are excepted, see docs/wire-format.md:
-//   - The keys of other readers' leases: only the hash, or a ticket, names them. Redisson made the names.
-//   - Where the server refuses keys beside the lock's, so that the script runs with that alone: the fencing counter, then named
-//     as an argument, and the key of the reader's own lease.
+// Two exceptions, see docs/wire-format.md:
+//   - The keys of other readers' leases: only the hash, or a ticket, names them. Redisson chose the names.
+//   - Where the server refuses keys beside the lock's, so that the script runs with that key alone: the fencing counter, which
+//     is then named by an argument, and the key of the reader's own lease.
 const WatchKeys = `local redis = (function()
   local real, declared = redis, {}
   for _, key in ipairs(KEYS) do

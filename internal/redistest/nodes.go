@@ -9,11 +9,11 @@ import (
 // member is what a node of a cluster says about another node, or itself.
 type member struct {
 	id, address, master string
-	failed              bool // by the word of most: one node alone may have been kept waiting
+	failed              bool // according to most nodes: one alone may have been kept waiting
 	slots               []string
 }
 
-// view returns what a node says about all nodes, except those that it is about to meet.
+// view returns what a node says about all nodes, except nodes that it is about to meet.
 func (d *Deployment) view(s *Server) (all []member) {
 	d.tb.Helper()
 	for line := range strings.Lines(d.ask(s, "CLUSTER", "NODES")) {
@@ -42,7 +42,7 @@ func slotRange(text string) (first, last int, ok bool) {
 	}
 	first, err1 := strconv.Atoi(from)
 	last, err2 := strconv.Atoi(to)
-	return first, last, err1 == nil && err2 == nil // else it is a slot that is under way
+	return first, last, err1 == nil && err2 == nil // otherwise the slot is being moved
 }
 
 // Add starts another master of a cluster, which has no slots yet.
@@ -54,7 +54,7 @@ func (d *Deployment) Add() *Server {
 	return s
 }
 
-// Follow starts another replica of a master of a cluster, which has the data when this returns.
+// Follow starts another replica of a master of a cluster, which has the data when Follow returns.
 func (d *Deployment) Follow(master *Server) *Server {
 	d.tb.Helper()
 	s := d.Add()
@@ -63,8 +63,8 @@ func (d *Deployment) Follow(master *Server) *Server {
 	return s
 }
 
-// Move moves slots with their keys to another master, as redis-cli does when it reshards: all that come from one master one
-// after the other, while both go on.
+// Move moves slots with their keys to another master, one slot after the other, as redis-cli does when it reshards. Both
+// masters go on meanwhile.
 func (d *Deployment) Move(to *Server, slots ...int) {
 	d.tb.Helper()
 	owners := map[int]*Server{}
@@ -113,13 +113,13 @@ func (d *Deployment) move(from, to *Server, slot int) {
 		from.Command(d.tb, slices.Concat(
 			[]string{"MIGRATE", host[0], host[1], "", "0", "5000", "KEYS"}, strings.Split(keys, "\n"))...)
 	}
-	to.Command(d.tb, "CLUSTER", "SETSLOT", number, "NODE", d.id(to)) // first, so that it is never nobody's
+	to.Command(d.tb, "CLUSTER", "SETSLOT", number, "NODE", d.id(to)) // first, so that the slot always has an owner
 	for _, s := range d.Servers {
 		if s == to || !s.Running() || slices.Contains(d.removed, s) || isReplica(d.ask(s, "ROLE")) {
 			continue
 		}
 		_, err := s.Do("CLUSTER", "SETSLOT", number, "NODE", d.id(to))
-		if err != nil && !isReplica(d.ask(s, "ROLE")) { // one that has lost its last slot has just become a replica of to
+		if err != nil && !isReplica(d.ask(s, "ROLE")) { // a master that has lost its last slot has just become a replica of to
 			d.tb.Fatalf("redistest: SETSLOT %s on %s: %v", number, s.Addr(), err)
 		}
 	}
@@ -143,8 +143,8 @@ func (d *Deployment) Slots(master *Server) (all []int) {
 	return all
 }
 
-// Remove takes a node without slots out of a cluster, as redis-cli --cluster del-node does. It runs on, and belongs to no
-// cluster then; without reset it does not know of that.
+// Remove takes a node without slots out of a cluster, as redis-cli --cluster del-node does. It goes on running, outside the
+// cluster; without reset it does not know that it was removed.
 func (d *Deployment) Remove(node *Server, reset bool) {
 	d.tb.Helper()
 	id := d.id(node)

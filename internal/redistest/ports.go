@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// ports are those that this program has chosen. It keeps the port of a server that is down, and that of one that starts later.
-// Other programs choose ports at the same time: each locks the byte of a file whose offset is the port. The operating system
-// unlocks the bytes of a program that has ended.
+// ports are the ports that this program has chosen. It keeps the port of a server that is down, or that starts later. Other
+// programs choose ports at the same time: each locks the byte of a file whose offset is the port. The operating system unlocks
+// the bytes of a program that has ended.
 var ports struct {
 	mu     sync.Mutex
 	chosen map[int]bool
-	file   *os.File // stays open: to close it would unlock all bytes
+	file   *os.File // stays open: closing it would unlock all bytes
 }
 
 // FreePort chooses a port that nobody listens on, for this test alone until it ends.
@@ -27,9 +27,9 @@ func FreePort(tb testing.TB) int {
 	return port
 }
 
-// choosePort chooses a port that nobody listens on and no program has chosen. It keeps below the range that systems give to
-// outgoing connections: a client that dials while its server is down could otherwise be given the very port that Restart needs.
-// A cluster's bus, at 10000 above, stays below that range too.
+// choosePort chooses a port that nobody listens on and no program has chosen. It stays below the range that systems use for
+// outgoing connections: a client that dials while its server is down could otherwise get the very port that Restart needs. A
+// cluster's bus, 10000 above, stays below that range too.
 func choosePort() int {
 	const lowest, count = 10000, 10000
 	for {
@@ -46,7 +46,7 @@ func choosePort() int {
 	}
 }
 
-// claimPort reports whether no program had chosen a port; then this one has.
+// claimPort claims a port, and reports false if this or another program has it.
 func claimPort(port int) bool {
 	ports.mu.Lock()
 	defer ports.mu.Unlock()
@@ -65,7 +65,7 @@ func claimPort(port int) bool {
 	return true
 }
 
-// givePort lets others choose a port again.
+// givePort gives a port back.
 func givePort(port int) {
 	ports.mu.Lock()
 	defer ports.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// Redis has no server for the other systems; this keeps the package compiling.
+// Redis has no server for other systems; this keeps the package compiling.
 var errNoServer = fmt.Errorf("real servers can be started on Unix systems only: %w", errors.ErrUnsupported)
 
 func (s *Server) watch() error { return errNoServer }

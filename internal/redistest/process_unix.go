@@ -11,8 +11,8 @@ import (
 )
 
 // watch starts a watchdog that kills the server and removes its directory when this program dies without calling Stop, as a
-// test does at its timeout. The watchdog waits on a pipe whose other end this program holds, so the operating system gives the
-// signal. It ignores the signals of an interrupted terminal, which would leave a frozen server behind.
+// test does at its timeout. The watchdog waits on a pipe whose other end this program holds, so the operating system wakes it.
+// It ignores the signals of an interrupted terminal, which would otherwise leave a frozen server behind.
 func (s *Server) watch() error {
 	watchdog := exec.Command("sh", "-c", `trap "" HUP INT TERM; read -r _; kill -9 "$1"; rm -rf "$2"`,
 		"sh", strconv.Itoa(s.process.Process.Pid), s.dir)
@@ -52,7 +52,7 @@ func freeze(process *os.Process) error {
 
 func thaw(process *os.Process) error { return process.Signal(syscall.SIGCONT) }
 
-// wait is wait4 that is not put off by signals to this program.
+// wait is wait4, repeated when a signal to this program interrupts it.
 func wait(pid int, status *syscall.WaitStatus, options int) (int, error) {
 	for {
 		ended, err := syscall.Wait4(pid, status, options, nil)
@@ -62,8 +62,8 @@ func wait(pid int, status *syscall.WaitStatus, options int) (int, error) {
 	}
 }
 
-// lockByte reports whether no other program had locked a byte of a file; then this one has. It is always so where files cannot be
-// locked.
+// lockByte locks a byte of a file, and reports false if another program has locked it. Where files cannot be locked it reports
+// true.
 func lockByte(file *os.File, at int) bool {
 	err := syscall.FcntlFlock(file.Fd(), syscall.F_SETLK, &syscall.Flock_t{Type: syscall.F_WRLCK, Start: int64(at), Len: 1})
 	return !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EACCES)

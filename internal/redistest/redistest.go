@@ -24,11 +24,11 @@ const (
 	serversVariable = "LOCKREGISTRY_TEST_SERVERS"
 	// none names no server: scripts/unit-tests.sh gives it on systems that have no Redis.
 	none = "none"
-	// longestPause is the longest one between two looks of Await.
+	// longestPause is the longest pause between two looks of Await.
 	longestPause = 50 * time.Millisecond
 )
 
-// errNone is for tests that are left out then, the only reason to skip one.
+// errNone skips the tests that need a server where there is none: the only reason to skip one.
 var errNone = errors.New("redistest: without a server, as " + serverVariable + " says")
 
 // stop ends a test that gets no server.
@@ -64,8 +64,8 @@ func StartBinary(tb testing.TB, binary string, args ...string) *Server {
 	return s
 }
 
-// Await tells whether something happens within a limit. It looks ever more seldom, since a look may cost a connection and a
-// command: a sixteenth of the wait so far passes in between, but no more than longestPause.
+// Await reports whether something happens within a limit. It looks less and less often, since a look may cost a connection and
+// a command: a sixteenth of the time so far passes between two looks, but no more than longestPause.
 func Await(limit time.Duration, happened func() bool) bool {
 	for start := time.Now(); !happened(); {
 		waited := time.Since(start)

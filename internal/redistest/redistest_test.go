@@ -26,10 +26,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// asksForPort has this program be another one, which says whether it may choose a port.
+// asksForPort makes this program a helper that says whether it may choose a port.
 const asksForPort = "REDISTEST_ASKS_FOR_PORT"
 
-// A port is one test's until it ends, also when nobody listens on it, and while a server is down.
+// TestFreePort_IsChosenOnce expects a port to belong to one test until it ends, even if nobody listens on it, and while a
+// server is down.
 func TestFreePort_IsChosenOnce(t *testing.T) {
 	free := func(t *testing.T, port int) bool {
 		t.Helper()

@@ -37,8 +37,7 @@ type Server struct {
 	password string
 	port     int
 
-	// mu makes starting, stopping, freezing and thawing happen one at a time; it
-	// is held until the process has got there.
+	// mu makes starting, stopping, freezing and thawing happen one at a time. It is held until the process has changed its state.
 	mu       sync.Mutex
 	process  *exec.Cmd      // nil while stopped
 	watchdog *exec.Cmd      // kills process if this program dies first
@@ -231,7 +230,7 @@ func (s *Server) kill() {
 		s.watchdog, s.lifeline = nil, nil
 	}
 	if s.process != nil {
-		_ = s.process.Process.Kill() // a frozen one must not go on for a moment
+		_ = s.process.Process.Kill() // a frozen server must not run on for a moment
 		_ = s.process.Wait()
 		s.process = nil
 	}

@@ -9,13 +9,14 @@ import (
 	"testing"
 )
 
-// SharedCluster is a cluster of three masters that many tests use at the same time. It starts when the first of them asks for it.
-// Each test takes names of its own for its keys. None moves slots, stops nodes or changes their configuration: Stop tells.
+// SharedCluster is a cluster of three masters that many tests use at the same time. It starts when the first of them asks for
+// it. Each test takes names of its own for its keys. None may move slots, stop nodes or change their configuration: Stop
+// reports an error if one did.
 type SharedCluster struct {
 	mu    sync.Mutex
 	begun bool
 	nodes []*Server
-	was   [][]string // what each node said of the cluster and of its configuration when the cluster had started
+	was   [][]string // what each node said about the cluster and its configuration at the start
 	err   error      // why there is no cluster
 }
 
@@ -36,8 +37,8 @@ func (c *SharedCluster) Nodes(tb testing.TB) []*Server {
 	return c.nodes
 }
 
-// Stop stops the nodes. It returns an error when the cluster is not as it was at its start. The program of the tests calls it
-// when all tests have ended.
+// Stop stops the nodes. It returns an error if the cluster is not as it was at its start. The test program calls it when all
+// tests have ended.
 func (c *SharedCluster) Stop() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
