@@ -1,4 +1,4 @@
-// Package arch keeps the packages of this module as docs/architecture.md says that they are, and files, functions and structs
+// Package arch keeps the packages of this module as docs/architecture.md describes them, and files, functions and structs
 // short.
 package arch
 
@@ -31,7 +31,8 @@ func TestPackages_ImportWhatThePageSays(t *testing.T) {
 	}
 }
 
-// A service that does not import package inspect has nothing of what only operators need.
+// TestPackages_AServiceLinksNothingOfOperators expects that a service that does not import package inspect links nothing that
+// only operators need.
 func TestPackages_AServiceLinksNothingOfOperators(t *testing.T) {
 	m := parse(t, "../..")
 	all := m.linked("", "leader", "lockhttp")
@@ -89,7 +90,7 @@ func TestSizes_OnlyShrink(t *testing.T) {
 	known := sizes(string(text))
 	if *lower {
 		for what, n := range known {
-			known[what] = min(n, m.long[what]) // 0: not long any more
+			known[what] = min(n, m.long[what]) // 0: no longer too long
 		}
 		require.NoError(t, os.WriteFile("../../"+list, written(string(text), known), 0o600))
 		maps.DeleteFunc(known, func(_ string, n int) bool { return n == 0 })
@@ -137,7 +138,7 @@ func TestSizes_OfMadeUpCode(t *testing.T) {
 	}, m.long)
 }
 
-// written is the list with other sizes, and without those that are 0.
+// written returns the list with the new sizes, and without those that are 0.
 func written(text string, known map[string]int) []byte {
 	var out strings.Builder
 	for line := range strings.Lines(text) {

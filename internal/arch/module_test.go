@@ -18,23 +18,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What may be no longer without standing in long.txt.
+// The limits for what is not listed in long.txt.
 const (
 	maxFile   = 500 // lines
 	maxFunc   = 60  // lines
 	maxStruct = 15  // fields
-	maxFlat   = 25  // fields, with those of the structs of its package that it has as values, embedded or not
+	maxFlat   = 25  // fields, counting those of structs of its package that it has as values, embedded or not
 )
 
 const path = "github.com/lockregistry/lockregistry"
 
 var version = regexp.MustCompile(`/v[0-9]+$`)
 
-// module is what the files of a module say, for any platform. The key of a package is its directory, internal/ left out.
+// module is what the files of a module contain, for any platform. The key of a package is its directory without internal/.
 type module struct {
 	imports map[string][]string
 	inTests map[string][]string
-	long    map[string]int                        // sizes that are longer than they may be; not of tests
+	long    map[string]int                        // sizes over a limit; not of tests
 	structs map[string]map[string]*ast.StructType // of each package, by name; not of tests
 	files   map[string]bool                       // their paths; not of tests
 }
@@ -104,7 +104,7 @@ func (m module) take(name, src string) error {
 	return m.measure(name, src)
 }
 
-// homonyms are the files that have the name of a package, and are not in it: of two things one name says neither.
+// homonyms returns the files that have the name of a package but are not in it: one name for two things says neither.
 func (m module) homonyms() (problems []string) {
 	for pkg := range m.imports {
 		title := pkg[strings.LastIndex(pkg, "/")+1:]
@@ -119,12 +119,12 @@ func (m module) homonyms() (problems []string) {
 	return problems
 }
 
-// packageOf is the key of a package in a directory.
+// packageOf returns the key of the package in a directory.
 func packageOf(dir string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(dir, "."), "internal/")
 }
 
-// nameOf is what the table calls what a package imports: "" for a package of the standard library.
+// nameOf returns the table's name for an imported package: "" for one of the standard library.
 func nameOf(imported string) string {
 	if rest, ours := strings.CutPrefix(imported, path); ours {
 		return cmp.Or(packageOf(strings.TrimPrefix(rest, "/")), "root")
@@ -136,7 +136,7 @@ func nameOf(imported string) string {
 	return parts[len(parts)-1]
 }
 
-// rooms reads the table of the page: for each package what it may import.
+// rooms reads the table of the page: what each package may import.
 func rooms(text string) map[string][]string {
 	_, table, _ := strings.Cut(text, "| package |")
 	table, _, _ = strings.Cut(table, "\n\n")
@@ -155,7 +155,7 @@ func rooms(text string) map[string][]string {
 	return may
 }
 
-// arrows tells which imports the table does not have, and which rows and arrows of it are not there.
+// arrows returns the imports that the table does not list, and the rows and arrows of the table that the code does not have.
 func (m module) arrows(may map[string][]string) (problems []string) {
 	say := func(parts ...string) { problems = append(problems, strings.Join(parts, " ")+" (see "+page+")") }
 	for _, pkg := range slices.Sorted(maps.Keys(m.imports)) {
@@ -187,7 +187,7 @@ func (m module) arrows(may map[string][]string) (problems []string) {
 	return append(problems, m.arrowsOfTests(may)...)
 }
 
-// linked are some packages, and those that they import.
+// linked returns some packages and all that they import, directly or not.
 func (m module) linked(from ...string) map[string]bool {
 	all := map[string]bool{}
 	var add func(pkg string)
@@ -208,8 +208,8 @@ func (m module) linked(from ...string) map[string]bool {
 	return all
 }
 
-// arrowsOfTests: a test may import what its package may, test servers, and libraries. Those of packages of users may look at
-// locks, and free them.
+// arrowsOfTests returns imports of tests that are not allowed. A test may import what its package may, test servers, and
+// libraries; also package inspect, if its package may import the root.
 func (m module) arrowsOfTests(may map[string][]string) (problems []string) {
 	for _, pkg := range slices.Sorted(maps.Keys(m.inTests)) {
 		if pkg == "" || may[pkg] == nil && m.imports[pkg] == nil {
@@ -227,7 +227,7 @@ func (m module) arrowsOfTests(may map[string][]string) (problems []string) {
 	return problems
 }
 
-// measure notes what is long in a file.
+// measure records what is too long in a file.
 func (m module) measure(name, src string) error {
 	files := token.NewFileSet()
 	f, err := parser.ParseFile(files, name, src, parser.SkipObjectResolution)
@@ -263,7 +263,7 @@ func (m module) note(pkg, name string, s *ast.StructType) {
 	m.structs[pkg][name] = s
 }
 
-// flatten notes which structs have many fields in all: whoever reads one meets those of its parts.
+// flatten records which structs have too many fields in all: a reader of one meets those of its parts.
 func (m module) flatten() {
 	for pkg, all := range m.structs {
 		for name, s := range all {
@@ -274,7 +274,7 @@ func (m module) flatten() {
 	}
 }
 
-// flat is how many fields a struct has, those of other structs of its package counted that it has as values.
+// flat returns how many fields a struct has, counting those of other structs of its package that it has as values.
 func flat(all map[string]*ast.StructType, s *ast.StructType) (n int) {
 	for _, field := range s.Fields.List {
 		each := 1
@@ -286,7 +286,7 @@ func flat(all map[string]*ast.StructType, s *ast.StructType) (n int) {
 	return n
 }
 
-// receiver is the type that a method is of, and a dot.
+// receiver returns the type that a method belongs to, and a dot.
 func receiver(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mostNames is how many names the root package may export. Names stay after a release: who adds one takes one away.
+// mostNames is how many names the root package may export. A name stays once it is released: to add one, remove one.
 const mostNames = 90
 
 func TestNames_AreFew(t *testing.T) {
@@ -64,7 +64,7 @@ func (h *H[T]) P() {}
 	require.Equal(t, []string{"A", "C", "E", "G", "H", "I", "J", "E.L", "E.M", "H.P"}, got)
 }
 
-// imported are the packages that users import, as folders, and examples that they copy.
+// imported are the folders of the packages that users import, and of the examples that they copy.
 var imported = []string{
 	".", "inspect", "leader", "lockhttp", "locktest", "observe",
 	"contrib/gocronlock", "contrib/lockgoredis", "contrib/lockotel", "contrib/lockprom", "contrib/lockvet/rules",
@@ -87,7 +87,7 @@ func TestFiles_HaveTheNameOfNoOtherPackage(t *testing.T) {
 
 var fileName = regexp.MustCompile(`\b[\w-]+\.(go|lua|md|tla|txt)\b`)
 
-// Those who read the comments of exported names, with go doc for instance, have no files.
+// TestComments_NameNoFile: readers of a public comment, with go doc for instance, do not have the files.
 func TestComments_NameNoFile(t *testing.T) {
 	for _, folder := range imported {
 		files, err := filepath.Glob("../../" + folder + "/*.go")
@@ -145,7 +145,8 @@ func i() {}
 // link is a doc link to an exported name of this package, or of another one.
 var link = regexp.MustCompile(`\[\*?(?:([a-z]\w*)\.)?([A-Z]\w*(?:\.[A-Z]\w*)?)\]`)
 
-// TestComments_LinkToNames: what a public comment links to exists. A link to a package outside this repository is not looked at.
+// TestComments_LinkToNames expects that the target of each link in a public comment exists. Links to packages outside this
+// repository are not checked.
 func TestComments_LinkToNames(t *testing.T) {
 	comments, names := map[string][]string{}, map[string][]string{}
 	for _, folder := range imported {

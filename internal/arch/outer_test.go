@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A function that a subtest or a world runs, and that gets a testing.T of its own, fails by that one. A call of FailNow of the
-// test around it, which has returned when a parallel subtest runs, ends the whole program: all other tests of the package are
-// lost.
+// TestTests_FailByTheirOwnT expects a function that a subtest or a world runs, and that gets a testing.T of its own, to fail
+// through that one. FailNow of the outer test, which has returned by the time a parallel subtest runs, would end the whole
+// program, and lose all other tests of the package.
 func TestTests_FailByTheirOwnT(t *testing.T) {
 	var files tests
 	require.NoError(t, filepath.WalkDir("../..", func(file string, _ fs.DirEntry, err error) error {
@@ -94,7 +94,7 @@ func (s *tests) outer() (problems []string) {
 	return problems
 }
 
-// bearers returns the types that are or embed a testing.T, as package.Type.
+// bearers returns the types that are or embed a testing.T, as package.Type; a function that takes one has a T of its own.
 func (s *tests) bearers() map[string]bool {
 	all := map[string]bool{"testing.T": true, "testing.B": true, "testing.F": true, "testing.TB": true}
 	for before := 0; before < len(all); {
@@ -158,7 +158,7 @@ type users struct {
 	found   []*ast.Ident
 }
 
-// own returns the parameters that bear a testing.T; nil if there are none.
+// own returns the parameters that are bearers of a testing.T; nil if there are none.
 func (u *users) own(lists ...*ast.FieldList) map[*ast.Object]bool {
 	var all map[*ast.Object]bool
 	for _, l := range lists {
@@ -180,7 +180,8 @@ func (u *users) own(lists ...*ast.FieldList) map[*ast.Object]bool {
 	return all
 }
 
-// walk looks at the body of a function with the testing.T own; outer are those around it, and what uses them.
+// walk looks at the body of a function, whose own parameters bear a testing.T; outer are those of the functions around it, and
+// what uses them.
 func (u *users) walk(body ast.Node, outer, own map[*ast.Object]bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {

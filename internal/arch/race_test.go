@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is built only without the race detector is run by `make test` in a pass of its own. A package that is not named there
-// would be run by nobody, silently: the other pass finds no test in it, and succeeds.
+// TestTests_WithoutTheRaceDetectorAreRun expects `make test` to run, in a pass of its own, every package that is built only
+// without the race detector. Otherwise nobody would notice that it does not run: the other pass finds no test in it, and
+// succeeds.
 func TestTests_WithoutTheRaceDetectorAreRun(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	require.NoError(t, err)

@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the root has at most: it fits on a screen.
+// The root has at most this many files, so that its listing fits on a screen.
 const mostSources, mostTests = 28, 20
 
-// folders are the top level, but for what begins with a dot. CONTRIBUTING.md gives the reason of each.
+// folders are those of the top level, except hidden ones. CONTRIBUTING.md gives the reason for each.
 var folders = []string{
 	"bench", "cmd", "contrib", "deploy", "docs", "examples", "inspect", "internal", "leader", "lockhttp", "locktest", "observe",
 	"scripts", "test",
