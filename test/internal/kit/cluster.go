@@ -20,7 +20,7 @@ type ReplicatedWorld struct {
 	Replica *redistest.Server
 }
 
-// ReplicatedWorlds runs a test on every real server that there is, with a replica.
+// ReplicatedWorlds runs a test on every real server, with a replica.
 func ReplicatedWorlds(t *testing.T, test func(w *ReplicatedWorld)) {
 	t.Helper()
 	RealWorlds(t, func(w *World) { test(w.WithReplica()) })
@@ -33,7 +33,7 @@ func (w *World) WithReplica() *ReplicatedWorld {
 	require.NoError(w, err)
 	w.Server.Command(w, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
 	f := &ReplicatedWorld{w, redistest.StartBinary(w, w.Server.Binary(), "--replicaof", host, port)}
-	// The first one may come with the snapshot. The stream of commands may begin a second later.
+	// The first key may arrive with the snapshot. The stream of commands may begin a second later.
 	for _, key := range []string{"first", "second"} {
 		w.Do("SET", key, "1")
 		w.Await("the replica follows", func() bool { return f.Replica.Command(w, "GET", key) == "1" })
@@ -45,7 +45,7 @@ func (w *World) WithReplica() *ReplicatedWorld {
 // ReplicaWait is how long registries of a ReplicatedWorld wait for the replica to acknowledge a write.
 const ReplicaWait = 300 * time.Millisecond
 
-// Replicated is a registry whose grants the replica must have.
+// Replicated returns a registry whose grants a replica must have.
 func (w *ReplicatedWorld) Replicated(opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
 	return w.Registry(append([]lockregistry.Option{lockregistry.WithReplicas(1, ReplicaWait)}, opts...)...)
@@ -60,7 +60,7 @@ func ClusterClient(t *testing.T, nodes []*redistest.Server) rueidis.Client {
 	return client
 }
 
-// OnCluster returns a registry on a cluster, with a client of its own, both closed at the end of the test.
+// OnCluster returns a registry on a cluster, with a client of its own. Both are closed at the end of the test.
 func OnCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Option) *lockregistry.Registry {
 	t.Helper()
 	r, err := lockregistry.New(ClusterClient(t, nodes), "orders", opts...)
@@ -72,8 +72,8 @@ func OnCluster(t *testing.T, nodes []*redistest.Server, opts ...lockregistry.Opt
 // shared is the cluster of the tests of a package. Main stops it.
 var shared redistest.SharedCluster
 
-// SharedCluster is what a test has of a cluster of three masters that other tests of its package use at the same time. A test
-// that moves slots, stops nodes, breaks connections, or counts what a node does starts a cluster of its own.
+// SharedCluster gives a test a cluster of three masters that other tests of its package use at the same time. A test that moves
+// slots, stops nodes, breaks connections, or counts what a node does starts a cluster of its own.
 type SharedCluster struct {
 	Nodes  []*redistest.Server
 	Prefix string // of all registries of the test
@@ -99,7 +99,7 @@ func (c *SharedCluster) Client(t *testing.T, change ...func(*rueidis.ClientOptio
 	return client
 }
 
-// Registry returns a registry with a client of its own that caches nothing, both closed at the end of the test.
+// Registry returns a registry with a client of its own that caches nothing. Both are closed at the end of the test.
 func (c *SharedCluster) Registry(t *testing.T, opts ...lockregistry.Option) *lockregistry.Registry {
 	t.Helper()
 	return c.RegistryOn(t, c.Client(t, func(o *rueidis.ClientOption) { o.DisableCache = true }), opts...)
@@ -114,7 +114,7 @@ func (c *SharedCluster) RegistryOn(t *testing.T, client rueidis.Client, opts ...
 	return r
 }
 
-// Keys returns the keys of the test on all nodes, but for the records of its registries.
+// Keys returns the keys of the test on all nodes, except the records of its registries.
 func (c *SharedCluster) Keys(t *testing.T) (all []string) {
 	t.Helper()
 	for _, node := range c.Nodes {
@@ -127,13 +127,11 @@ func (c *SharedCluster) Keys(t *testing.T) (all []string) {
 	return all
 }
 
-// LeftNothingSoon waits until no key is there but records of registries.
+// LeftNothingSoon waits until no keys are left except records of registries.
 func (w *World) LeftNothingSoon() {
 	w.Helper()
 	w.Await("nothing is left", func() bool { return w.Keys() == "0" })
 }
-
-// What is on the wire in Redisson's format, and that we respect what Redisson itself would put there.
 
 // Redisson is the option for Redisson's format.
 var Redisson = lockregistry.WithRedissonLayout()
@@ -149,7 +147,7 @@ func (w *World) Hears(heard <-chan string, want string) {
 	}
 }
 
-// HasShardedChannels tells whether a server has channels in slots, without which there is no queue on a cluster.
+// HasShardedChannels reports whether a server has sharded channels, without which there is no queue on a cluster.
 func HasShardedChannels(t *testing.T, server *redistest.Server) bool {
 	t.Helper()
 	major, _, _ := strings.Cut(server.Version(t), ".")

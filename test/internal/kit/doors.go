@@ -11,7 +11,7 @@ import (
 // Wakeup is a way to wake up.
 type Wakeup int
 
-// The ways to wake up, each alone, or the best one that there is.
+// The ways to wake up, each alone, and the best one that the server offers.
 const (
 	WakeupAuto Wakeup = iota
 	WakeupPoll
@@ -19,7 +19,7 @@ const (
 	WakeupTracking
 )
 
-// WithWakeup chooses one.
+// WithWakeup chooses a way to wake up.
 func WithWakeup(m Wakeup) lockregistry.Option {
 	o, _ := seam.Lockregistry.Wakeup([]string{"auto", "poll", "pubsub", "tracking"}[m]).(lockregistry.Option)
 	return o
@@ -34,35 +34,34 @@ func WithLayout(l observe.Layout) lockregistry.Option {
 	return o
 }
 
-// ClientID is what the values of a registry's holds begin with.
+// ClientID returns what the values of a registry's holds begin with.
 func ClientID(r *lockregistry.Registry) string {
 	return seam.Lockregistry.Parts(r).Label.Registry
 }
 
-// Key is a lock's key in Redis.
+// Key returns a lock's key in Redis.
 func Key(l *lockregistry.Lock) string { return seam.Lockregistry.InLock(l).Key }
 
-// Contended tells whether somebody of this process waits for a lock.
+// Contended reports whether a call of this process waits for a lock.
 func Contended(l *lockregistry.Lock) bool { return seam.Lockregistry.InLock(l).Half.Contended() }
 
-// CachedLocks is how many lock objects a registry keeps.
+// CachedLocks returns how many lock objects a registry keeps.
 func CachedLocks(r *lockregistry.Registry) int { return seam.Lockregistry.InRegistry(r).Cached() }
 
-// SemaphoreCalls is how many calls and holds of semaphores a registry knows.
+// SemaphoreCalls returns how many calls and holds of semaphores a registry knows.
 func SemaphoreCalls(r *lockregistry.Registry) int { return seam.Lockregistry.InRegistry(r).Calls() }
 
-// Draining tells whether a registry shuts down.
+// Draining reports whether a registry is shutting down.
 func Draining(r *lockregistry.Registry) bool { return seam.Lockregistry.InRegistry(r).Drain.Begun() }
 
-// Stall has a registry do nothing more when it is due, as if its process got no processor: no renewal is sent, and no loss is
-// announced.
+// Stall stops the timers of a registry, as if its process got no processor: no renewal is sent, and no loss is reported.
 func Stall(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Stall() }
 
-// BeginDrain is the beginning of Shutdown, which has yet to turn calls away.
+// BeginDrain begins a Shutdown before it turns any call away.
 func BeginDrain(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Drain.Begin() }
 
-// Handoff is Unlock by the goroutine that calls, whose hold goes to the next one of this process. In between it calls a
-// function.
+// Handoff is Unlock by the calling goroutine, which hands its hold to the next call of this process. It calls between at the
+// moment before.
 func Handoff(l *lockregistry.Lock, between func()) bool {
 	in := seam.Lockregistry.InLock(l)
 	if how, _ := in.Held.Exit(in.Half, owner.Calling()); how != local.Last {
@@ -77,16 +76,15 @@ func Handoff(l *lockregistry.Lock, between func()) bool {
 	return true
 }
 
-// ManyGoroutines has a registry believe that the process has too many goroutines to look at them. It has done nothing before.
+// ManyGoroutines makes a registry that is still unused believe that the process has too many goroutines to look at.
 func ManyGoroutines(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Orphans.Most = 0 }
 
-// GoroutineCounts is how often a registry in fake time has had the goroutines of the process counted.
+// GoroutineCounts returns how often a registry in fake time has counted the goroutines of the process.
 func GoroutineCounts(r *lockregistry.Registry) int {
 	return seam.Lockregistry.InRegistry(r).Orphans.Scan.Counts()
 }
 
-// FindGone is what happens when the goroutines that have a lock at this moment are found to have ended, once the function is
-// called.
+// FindGone returns a function that acts as if the goroutines that own a lock now were found to have ended.
 func FindGone(l *lockregistry.Lock) (found func()) {
 	in := seam.Lockregistry.InLock(l)
 	h, all := in.Held.Load(), in.Half.Owners()
@@ -97,12 +95,12 @@ func FindGone(l *lockregistry.Lock) (found func()) {
 	}
 }
 
-// AcknowledgeWrites is what happens when replicas have what a registry has written.
+// AcknowledgeWrites acts as if replicas had acknowledged everything that a registry has written.
 func AcknowledgeWrites(r *lockregistry.Registry) {
 	seam.Lockregistry.InRegistry(r).Replicas.Settled(nil)
 }
 
-// Verify is what happens to the hold of a lock when its server may no longer be the master.
+// Verify acts as if the server of a lock's hold may no longer be the master.
 func Verify(l *lockregistry.Lock) { seam.Lockregistry.InLock(l).Held.Load().Verify() }
 
 // Capped sets a registry's capacity.

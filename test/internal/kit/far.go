@@ -18,10 +18,10 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// RoundTrip is how long a command and its reply take in the tests that count round trips.
+// RoundTrip is the round trip in the tests that count round trips.
 const RoundTrip = 50 * time.Millisecond
 
-// FlakyFar is the network to a server that is so far away.
+// FlakyFar returns the network to a server at this distance.
 func (w *World) FlakyFar(trip time.Duration) *Flaky {
 	dial, _ := w.Far(trip)
 	f := &Flaky{netfault.New(dial, nameOf), w}
@@ -29,9 +29,9 @@ func (w *World) FlakyFar(trip time.Duration) *Flaky {
 	return f
 }
 
-// Connected has a client make all of its few connections, so that no command has to wait for one later, which takes two or three
-// round trips more. Rueidis chooses one by chance for each command with a key: that one of four is not chosen in so many has a
-// probability of one in ten billion.
+// Connected has a client make all of its few connections, so that no later command waits for one to be made, which takes two or
+// three more round trips. Rueidis chooses one at random for each command with a key: the probability that so many commands miss
+// one of four is one in ten billion.
 func (w *World) Connected(client rueidis.Client) {
 	w.Helper()
 	const enough = 88
@@ -44,7 +44,7 @@ func (w *World) Connected(client rueidis.Client) {
 	all.Wait()
 }
 
-// KnownWell has a registry believe that all connections of its client have been made, for which it has seen 32 replies.
+// KnownWell shows a registry 32 replies, from which it concludes that all connections of its client have been made.
 func (w *World) KnownWell(r *lockregistry.Registry) {
 	w.Helper()
 	for range 6 {
@@ -52,8 +52,8 @@ func (w *World) KnownWell(r *lockregistry.Registry) {
 	}
 }
 
-// EachRoundTrip runs a test in fake time with a registry that knows how far away its server is, and whose client has made its
-// connections.
+// EachRoundTrip runs a test in fake time, for several round trips, with a registry that knows the round trip, and whose client
+// has made its connections.
 func EachRoundTrip(
 	t *testing.T, test func(w *World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry),
 ) {
@@ -65,7 +65,7 @@ func EachRoundTrip(
 	}
 }
 
-// AtRoundTrip does so for one round trip.
+// AtRoundTrip is EachRoundTrip for one round trip.
 func AtRoundTrip(
 	t *testing.T, trip time.Duration, test func(w *World, registry func(...lockregistry.Option) *lockregistry.Registry),
 ) {
@@ -82,9 +82,9 @@ func AtRoundTrip(
 	})
 }
 
-// WithQueues makes miniredis one in whose queues calls wait. It lets no connection that has subscribed run a script, as the
-// one does that proves that messages arrive. Nobody listens to releases, as where the server tells of changes: so they leave
-// no short windows.
+// WithQueues makes miniredis one in whose queues calls wait. Miniredis lets no connection that has subscribed run a script, so
+// the script that proves that messages arrive is answered here. Nobody is said to listen to releases, as if the server reported
+// changes of keys, so releases leave no short windows.
 func (w *World) WithQueues() {
 	w.Mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
 		switch {
@@ -105,9 +105,9 @@ func (w *World) WithQueues() {
 	})
 }
 
-// A slow link is no outage: calls fail by their own ends only, however long a round trip takes, up to a second.
+// A slow link is no outage: calls fail only when their own limits end, whatever the round trip, up to a second.
 
-// Far returns what dials the server of a world from so far away.
+// Far returns a function that dials the server of a world from a distance.
 func (w *World) Far(trip time.Duration) (dial func(context.Context) (net.Conn, error), d *redistest.Distance) {
 	d = redistest.NewDistance(trip)
 	return func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx, w.Dial) }, d
@@ -118,17 +118,18 @@ var RoundTrips = []time.Duration{
 	time.Millisecond, 50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond, 900 * time.Millisecond,
 }
 
-// FindsTaken tries the lock of 42, which somebody else must hold, and returns the error, nil as a rule.
+// FindsTaken tries the lock of 42, which somebody else must hold, and returns the error of TryLock.
 func (w *World) FindsTaken(r *lockregistry.Registry) error {
 	ok, err := r.Obtain("42").TryLock(w.Context())
 	require.False(w, ok)
 	return err
 }
 
-// An answer that took long may be that of a master which was frozen, deposed, and then went on. It is not believed.
+// A slow reply may be that of a master that was frozen, deposed, and then resumed. It is not believed.
 
-// LateAfter is as long as the answer of a deposed master takes here.
+// LateAfter is how late the replies of a deposed master are here.
 const LateAfter = 600 * time.Millisecond
 
-// DeposedAnswer is the fate of a command that a deposed master executes, late: it replies, and its successor knows nothing of it.
+// DeposedAnswer is the fate of a command that a deposed master executes late: it replies, and its successor never learns of the
+// command.
 func DeposedAnswer(reply string) Fate { return Fate{Lost: true, Reply: reply, Linger: LateAfter} }

@@ -10,16 +10,16 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// FencedLock is a kind of lock whose holds have tokens.
+// FencedLock is a kind of lock whose holds have fencing tokens.
 type FencedLock struct {
 	Name, Counter string
 	Shows         string // the command that shows the holder
-	Obtains       string // what [flaky] calls the script that obtains
+	Obtains       string // the name that [Flaky] gives to the script that obtains
 	Opts          []lockregistry.Option
 	Of            func(r *lockregistry.Registry, path string) *lockregistry.Lock
 }
 
-// FencedLocks are all of them, and the keys of their counters for the path 42.
+// FencedLocks returns all of them, with the keys of their counters for the path 42.
 func FencedLocks() []FencedLock {
 	plain := (*lockregistry.Registry).Obtain
 	writer := func(r *lockregistry.Registry, path string) *lockregistry.Lock { return r.ReadWrite(path).Writer() }
@@ -32,14 +32,14 @@ func FencedLocks() []FencedLock {
 	}
 }
 
-// Lock is a lock of 42 of a process of its own.
+// Lock returns a lock of 42, in a process of its own.
 func (f FencedLock) Lock(w *World, opts ...lockregistry.Option) *lockregistry.Lock {
 	w.Helper()
 	opts = slices.Concat(f.Opts, []lockregistry.Option{lockregistry.WithFencing()}, opts)
 	return f.Of(w.Registry(opts...), "42")
 }
 
-// TokenIn is the token of a context, 0 without.
+// TokenIn returns the token in a context, 0 if there is none.
 func (w *World) TokenIn(ctx context.Context) uint64 {
 	w.Helper()
 	token, ok := lockregistry.TokenFrom(ctx)
@@ -47,10 +47,10 @@ func (w *World) TokenIn(ctx context.Context) uint64 {
 	return token
 }
 
-// Resource refuses what has an older token than it has seen, as that which locks protect should.
+// Resource refuses a token that is older than one it has seen, as the resource behind a lock should.
 type Resource struct{ newest, Refused atomic.Uint64 }
 
-// Write is a write by a holder with a token.
+// Write is a write by a holder with this token.
 func (r *Resource) Write(token uint64) {
 	for {
 		newest := r.newest.Load()

@@ -6,7 +6,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Goroutine is a goroutine that does one thing after another, as told: an owner of its own.
+// Goroutine is a goroutine that does one thing after another, as told. It is an owner of its own.
 type Goroutine struct {
 	w    *World
 	todo chan func()
@@ -24,7 +24,7 @@ func (w *World) Goroutine() *Goroutine {
 	return g
 }
 
-// Start makes the goroutine do something after what it does now.
+// Start has the goroutine do something after what it is doing now.
 func (g *Goroutine) Start(do func() error) <-chan error {
 	result := make(chan error, 1)
 	g.todo <- func() { result <- do() }
@@ -76,7 +76,7 @@ func LockElsewhere(l *lockregistry.Lock, ctx context.Context, opts ...lockregist
 	return result
 }
 
-// TryElsewhere tells whether another goroutine gets the lock, and unlocks it if it does.
+// TryElsewhere reports whether another goroutine gets the lock, and unlocks it if so.
 func (w *World) TryElsewhere(l *lockregistry.Lock) bool {
 	w.Helper()
 	return Elsewhere(func() (ok bool) {
@@ -110,7 +110,7 @@ func Elsewhere2[A, B any](f func() (A, B)) (A, B) {
 	return result.a, result.b
 }
 
-// Watch is the context that a goroutine's hold has.
+// Watch returns the context of the goroutine's hold.
 func (g *Goroutine) Watch(l *lockregistry.Lock) (ctx context.Context) {
 	_ = g.Do(func() error {
 		ctx = l.Context(context.Background())

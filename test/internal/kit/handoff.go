@@ -11,8 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// A lock that is handed over within a process is the next owner's as if it had obtained it itself: with its lease, and renewed
-// or not.
+// A lock that is handed over within a process behaves as if the next owner had obtained it itself: it has that owner's lease,
+// and is renewed or not as that owner asked.
 
 // ExclusiveLocks runs a test on every kind of lock that one goroutine at a time holds, in a registry with a lease.
 func ExclusiveLocks(t *testing.T, lease time.Duration, watchdogs bool, test func(w *World, f *Flaky, l *lockregistry.Lock)) {
@@ -22,7 +22,7 @@ func ExclusiveLocks(t *testing.T, lease time.Duration, watchdogs bool, test func
 	for name, c := range map[string]struct {
 		layout   observe.Layout
 		lock     func(r *lockregistry.Registry) *lockregistry.Lock
-		watchdog bool // locks without a lease are renewed
+		watchdog bool // locks taken without a lease are renewed
 	}{
 		"plain, Spring":    {observe.LayoutSpring, plain, false},
 		"plain, Redisson":  {observe.LayoutRedisson, plain, true},
@@ -43,7 +43,7 @@ func ExclusiveLocks(t *testing.T, lease time.Duration, watchdogs bool, test func
 	}
 }
 
-// Scripts is how many scripts of any kind of lock that do something were sent so far.
+// Scripts returns how many scripts that do this to any kind of lock were sent so far.
 func (f *Flaky) Scripts(what string) (n int) {
 	sent := f.Sent(Anything)
 	for name, body := range Sources() {
@@ -60,7 +60,7 @@ func (f *Flaky) Scripts(what string) (n int) {
 	return n
 }
 
-// HandTo has the lock, which the goroutine of the test holds, go to another one. It tells whether the key stayed meanwhile.
+// HandTo has the test's goroutine hand the lock to another one. It reports whether the key stayed meanwhile.
 func (f *Flaky) HandTo(l *lockregistry.Lock, opts ...lockregistry.LockOption) (g *Goroutine, kept bool) {
 	f.W.Helper()
 	g = f.W.Goroutine()
@@ -73,8 +73,7 @@ func (f *Flaky) HandTo(l *lockregistry.Lock, opts ...lockregistry.LockOption) (g
 	return g, f.Scripts("release") == releases
 }
 
-// Commands is how many commands were sent so far, but for those by which rueidis finds out whether connections live, and for
-// records.
+// Commands returns how many commands were sent so far, except rueidis's checks of its connections, and records.
 func (f *Flaky) Commands() (n int) {
 	for _, c := range f.Sent(Anything) {
 		if c.Name != "PING" && c.Name != record && !c.Pushed {

@@ -14,9 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Holds as values.
-
-// Acquires gets a hold for the test.
+// Acquires gets a hold for the test, which fails without it.
 func (w *World) Acquires(l *lockregistry.Lock, opts ...lockregistry.LockOption) *lockregistry.Hold {
 	w.Helper()
 	var h *lockregistry.Hold
@@ -30,7 +28,7 @@ func (w *World) Acquires(l *lockregistry.Lock, opts ...lockregistry.LockOption) 
 // Acquiring is a call of Acquire in a goroutine of its own.
 type Acquiring struct {
 	Err  chan error
-	Hold *lockregistry.Hold // once err was sent
+	Hold *lockregistry.Hold // set once err was sent
 }
 
 // Acquiring starts a call of Acquire.
@@ -52,17 +50,12 @@ func (w *World) Got(a *Acquiring) *lockregistry.Hold {
 	return a.Hold
 }
 
-// Leases are honest: what this process believes about a hold is true in Redis. All of it in fake time, so that instants
-// can be compared.
-
 // ContextEnd is what a test learns about the end of a context.
 type ContextEnd struct {
 	At    time.Time
 	Cause error
 	Left  time.Duration // of the key's lease at that moment
 }
-
-// Paths that stay taken after their release.
 
 // BothLayouts runs a test with two registries of each layout.
 func BothLayouts(
@@ -108,10 +101,10 @@ func (w *World) Unended(e <-chan ContextEnd) {
 	}
 }
 
-// DriftMargin is for clocks that run at different rates, by up to 1 %.
+// DriftMargin allows for clocks that run at different rates, by up to 1 %.
 func DriftMargin(lease time.Duration) time.Duration { return lease / 100 }
 
-// Holder is whoever the key is taken by.
+// Holder returns the value or field that the holder has written to the key.
 func (w *World) Holder(key string) string {
 	w.Helper()
 	if w.Do("TYPE", key) == "hash" {
@@ -120,7 +113,7 @@ func (w *World) Holder(key string) string {
 	return w.Do("GET", key)
 }
 
-// RefusedBy checks that the path is taken, for each of some registries.
+// RefusedBy checks that the path is taken for each of these registries.
 func (w *World) RefusedBy(registries ...*lockregistry.Registry) {
 	w.Helper()
 	for _, r := range registries {
@@ -129,7 +122,7 @@ func (w *World) RefusedBy(registries ...*lockregistry.Registry) {
 	}
 }
 
-// Gone has a goroutine lock and end, count times.
+// Gone locks count times for an owner that nothing else uses, and returns its context.
 func (w *World) Gone(l *lockregistry.Lock, count int, opts ...lockregistry.LockOption) (owner context.Context) {
 	w.Helper()
 	owner = lockregistry.ContextWithOwner(w.Context())
@@ -139,24 +132,22 @@ func (w *World) Gone(l *lockregistry.Lock, count int, opts ...lockregistry.LockO
 	return owner
 }
 
-// LockKinds are the kinds of locks of a registry, each of the path 42.
+// LockKinds are the kinds of locks of a registry, each for the path 42.
 var LockKinds = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
 	"plain":  func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
 	"reader": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Reader() },
 	"writer": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
 }
 
-// Of what a program has forgotten.
-
-// KeepOnly acquires a lock and keeps no more of the hold than what keep makes of it.
+// KeepOnly acquires a lock and keeps of the hold only what keep returns.
 //
 //go:noinline
 func KeepOnly[T any](w *World, l *lockregistry.Lock, keep func(*lockregistry.Hold) T, opts ...lockregistry.LockOption) T {
 	return keep(w.Acquires(l, opts...))
 }
 
-// Collect collects garbage, waits for what follows from it, and lets some time pass where that is fake: it is only then that
-// the registry hears of it.
+// Collect collects garbage and waits for the cleanups. In fake time it then lets some time pass, since only then does the
+// registry learn of it.
 func (w *World) Collect() {
 	var collected atomic.Bool
 	runtime.AddCleanup(new(*int), func(collected *atomic.Bool) { collected.Store(true) }, &collected)
@@ -168,18 +159,16 @@ func (w *World) Collect() {
 	}
 }
 
-// Noticed tells whether it has been logged of a hold that nobody can reach it, after a garbage collection.
+// Noticed collects garbage, and reports whether the log says once that a hold has become unreachable.
 func (w *World) Noticed(log *Journal) bool {
 	w.Collect()
 	return len(log.Lines(Forgotten, TheKey)) == 1
 }
 
-// Forgotten is what the log says of it.
+// Forgotten is what the log says then.
 const Forgotten = "a hold was dropped without Release"
 
-// Jobs that every node starts, and that one of them runs.
-
-// Once runs a job that does nothing, and tells whether it did.
+// Once runs a job that does nothing, and reports whether it ran.
 func (w *World) Once(r *lockregistry.Registry, every time.Duration, opts ...lockregistry.OnceOption) bool {
 	w.Helper()
 	ran, err := r.Once(w.Context(), "42", every, DoNothing, opts...)

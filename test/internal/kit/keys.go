@@ -12,15 +12,15 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// WatchKeys has all scripts of the library report keys that they touch and have not declared: the test of the server fails then.
-// Main calls it, before any test.
+// WatchKeys makes all scripts of the library report keys that they touch without declaring them; the server's test then fails.
+// Main calls it before any test.
 func WatchKeys() {
 	for _, script := range protocol.Scripts() {
 		*script = *protocol.NewScript(redistest.WatchKeys + script.Source)
 	}
 }
 
-// reportsKeys makes a miniredis fail its test for what WatchKeys reports.
+// reportsKeys has a miniredis fail its test for what WatchKeys reports.
 func reportsKeys(t *testing.T, m *miniredis.Miniredis) {
 	t.Helper()
 	conn, err := m.Dial() // this starts it

@@ -14,17 +14,17 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of a package: TestMain of each theme calls it. It checks that no goroutine is left, and that the shared
-// cluster is as it was.
+// Main runs the tests of a package: the TestMain of each theme calls it. It checks that no goroutine is left, and that the
+// shared cluster is unchanged.
 func Main(m *testing.M) {
 	flag.Parse()
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(200) // little is in use at any time: less of the time goes into looking for it
+		debug.SetGCPercent(200) // little memory is in use at any time: spend less time on collecting it
 	}
 	WatchKeys()
-	// Miniredis makes an interpreter for each script that it runs, by default with 100 kB of stacks.
+	// Miniredis makes an interpreter for each script that it runs, with 100 kB of stacks by default.
 	lua.RegistrySize, lua.CallStackSize = 1<<10, 64
-	// Most of the time a test on a real server waits, and one in fake time computes: so there is enough to do for each core.
+	// A test on a real server mostly waits, and one in fake time mostly computes: so there is enough to do for each core.
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
@@ -43,12 +43,12 @@ var rueidisOutlives = []goleak.Option{
 	goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"),
 }
 
-// stopsShared stops the shared cluster when the tests have ended. They fail when it is not as it was.
+// stopsShared stops the shared cluster when the tests have ended, and fails them if the cluster has changed.
 type stopsShared struct{ *testing.M }
 
 func (m stopsShared) Run() int {
 	code := m.M.Run()
-	// After a late answer in the last test, goroutines may end a second later: goleak waits for less than that.
+	// After a late reply in the last test, goroutines may end a second later: goleak does not wait that long.
 	for began := time.Now(); time.Since(began) < 5*time.Second; {
 		if goleak.Find(rueidisOutlives...) == nil {
 			break

@@ -22,23 +22,19 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// What happens when the server or the network does not do its part.
+// The server or the network fails to do its part.
 
-// Loading is an error that goes away by itself.
+// Loading is an error that passes by itself.
 const Loading = "LOADING Redis is loading the dataset in memory"
-
-// What is left behind in Redis is removed, however many calls have failed, and at the price of one.
 
 // OwnConnections makes a client use a connection of its own for each command, so that none waits for another.
 func OwnConnections(o *rueidis.ClientOption) { o.DisableAutoPipelining = true }
 
-// Pipelining makes a client read replies while it writes commands, which many in one pipeline need on a connection without
-// a buffer.
+// Pipelining makes a client read replies while it writes commands. A connection without a buffer needs that when one pipeline
+// has many commands.
 func Pipelining(o *rueidis.ClientOption) { o.AlwaysPipelining = true }
 
-// Permissions.
-
-// User makes a user with these rules and returns a client that is one.
+// User makes a user with these rules and returns a client that logs in as that user.
 func (w *World) User(rules ...string) rueidis.Client {
 	w.Helper()
 	name := fmt.Sprintf("user%d", len(strings.Fields(w.Do("ACL", "USERS"))))
@@ -49,15 +45,13 @@ func (w *World) User(rules ...string) rueidis.Client {
 	})
 }
 
-// ChecksRights tells whether the server says what a user may do without doing it, as from version 7.0 on.
+// ChecksRights reports whether the server can say what a user may do without doing it, as it can from version 7.0 on.
 func (w *World) ChecksRights() bool {
 	w.Helper()
 	return w.Do("EVAL", "return redis.acl_check_cmd and 1 or 0", "0") == "1"
 }
 
-// How long calls take while the server says nothing, and what becomes of their keys.
-
-// Stall makes the server execute and answer nothing until thaw: then it goes on with what it was sent meanwhile.
+// Stall makes the server execute and answer nothing until thaw is called: then it continues with what it was sent meanwhile.
 func (f *Flaky) Stall() (thaw func()) {
 	until := make(chan struct{})
 	f.Fate(Anything, HeldUp(until))
@@ -66,7 +60,7 @@ func (f *Flaky) Stall() (thaw func()) {
 	return thaw
 }
 
-// Known makes everything known about the server that a registry asks for once, and its scripts to it.
+// Known teaches a registry what it asks its server only once, and the server the scripts.
 func (w *World) Known(r *lockregistry.Registry) {
 	w.Helper()
 	l := r.Obtain("known")
@@ -77,7 +71,7 @@ func (w *World) Known(r *lockregistry.Registry) {
 	}
 }
 
-// Unavailable checks that an error says that Redis could not be asked, and nothing else.
+// Unavailable checks that an error says that Redis could not be reached, and nothing else.
 func (w *World) Unavailable(err error, op string) {
 	w.Helper()
 	w.Fails(err, lockregistry.ErrUnavailable, op, TheKey)
@@ -88,15 +82,15 @@ func (w *World) Unavailable(err error, op string) {
 	}
 }
 
-// TookLong reports whether a call has failed because its answer took too long. On a real server that happens to any call when the
-// machine is busy: what only prepares a test tries again.
+// TookLong reports whether a call failed because its reply took too long. On a real server that happens to any call when the
+// machine is busy: the steps that only prepare a test are then repeated.
 func TookLong(err error) bool {
 	is := func(kind error) bool { return errors.Is(err, kind) }
 	return slices.ContainsFunc([]error{fault.NoAnswer, fault.Late, fault.NotSent, fault.Unproven}, is)
 }
 
-// UnlessLate returns the error of a call that releases, on a real server: nil in place of one that says only that the answer took
-// too long. The key is removed all the same, a moment later.
+// UnlessLate returns the error of a releasing call on a real server, or nil if it says only that the reply took too long. The
+// key is removed all the same, a moment later.
 func UnlessLate(err error) error {
 	if TookLong(err) {
 		return nil
@@ -104,7 +98,7 @@ func UnlessLate(err error) error {
 	return err
 }
 
-// UnlessBusy is UnlessLate for calls that take a lock from each other all the time, see LeaseOver.
+// UnlessBusy is UnlessLate for calls that keep taking a lock from each other, see LeaseOver.
 func UnlessBusy(err error) error {
 	if LeaseOver(err) {
 		return nil
@@ -113,12 +107,10 @@ func UnlessBusy(err error) error {
 }
 
 // LeaseOver reports whether a hold was lost because it was not renewed in time. That happens when the machine is so busy that a
-// section takes longer than the second for which a release grants the lock to a waiter, and its first renewal, too.
+// section and the first renewal take longer than the second for which a release grants the lock to a waiter.
 func LeaseOver(err error) bool {
 	return errors.Is(err, fault.LeaseOver.Err()) || errors.Is(err, fault.RenewedTooLate.Err())
 }
-
-// What calls say when Redis cannot be asked, and when they try again.
 
 // LockingCalls are the calls that lock TheKey.
 var LockingCalls = map[string]func(context.Context, *lockregistry.Registry, ...lockregistry.LockOption) error{
@@ -145,12 +137,12 @@ var LockingCalls = map[string]func(context.Context, *lockregistry.Registry, ...l
 	},
 }
 
-// DeafDialer is a dialer whose connections that listen can be made to hear nothing any more.
+// DeafDialer is a dialer that can make those of its connections deaf that subscribe or have keys tracked.
 type DeafDialer struct {
 	W      *World
-	Ears   atomic.Int32 // connections that listen
-	deaf   atomic.Int32 // so many of them, the first ones, hear nothing
-	Missed atomic.Int32 // how often they would have heard something
+	Ears   atomic.Int32 // connections that subscribe or have keys tracked
+	deaf   atomic.Int32 // the first so many of them hear nothing
+	Missed atomic.Int32 // how often one of them would have heard something
 }
 
 // Dial makes a connection.
@@ -159,16 +151,16 @@ func (d *DeafDialer) Dial(ctx context.Context) (net.Conn, error) {
 	return &deafConn{Conn: conn, deaf: d}, err
 }
 
-// Deafen makes those deaf that listen now.
+// Deafen makes all such connections that exist now deaf.
 func (d *DeafDialer) Deafen() { d.deaf.Store(d.Ears.Load()) }
 
 type deafConn struct {
 	net.Conn
 	deaf *DeafDialer
-	ear  atomic.Int32 // its number among those that listen; 0 when it does not
+	ear  atomic.Int32 // its number among such connections; 0: it is none
 }
 
-// Wrapper is a client that is not rueidis's own.
+// Wrapper is a client of a type that is not rueidis's own.
 type Wrapper struct{ rueidis.Client }
 
 func (c *deafConn) Write(p []byte) (int, error) {
@@ -189,33 +181,33 @@ func (c *deafConn) Read(p []byte) (int, error) {
 	}
 }
 
-// RefusedAfter is one that a server answers so only when until is closed.
+// RefusedAfter is Refused, delivered only once until is closed.
 func RefusedAfter(until <-chan struct{}, text string) Fate {
 	what := Refused(text)
 	what.Held = netfault.HoldUntil(until)
 	return what
 }
 
-// HeldUp is the fate of commands that are delivered only when until is closed.
+// HeldUp is the fate of commands that are delivered only once until is closed.
 func HeldUp(until <-chan struct{}) Fate { return Fate{Held: netfault.HoldUntil(until)} }
 
-// SlowReply is the fate of a command whose reply takes this long.
+// SlowReply is the fate of a command whose reply takes this much longer.
 func SlowReply(d time.Duration) Fate { return Fate{Linger: d} }
 
-// Flaky is a network to the server of a world, without faults as yet.
+// Flaky returns a network to the server of a world, without faults as yet.
 func (w *World) Flaky() *Flaky {
 	f := &Flaky{netfault.New(w.Dial, nameOf), w}
 	w.Cleanup(f.Close)
 	return f
 }
 
-// Registry is one whose client talks through f.
+// Registry returns a registry whose client talks through f.
 func (f *Flaky) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	f.W.Helper()
 	return f.W.RegistryOn(f.Client(), opts...)
 }
 
-// Client is one that talks through f.
+// Client returns a client that talks through f.
 func (f *Flaky) Client(change ...func(*rueidis.ClientOption)) rueidis.Client {
 	f.W.Helper()
 	return f.W.ClientWith(f.Dial, change...)
@@ -230,13 +222,13 @@ func (f *Flaky) Fate(name string, what Fate) { f.All(netfault.Match{Name: name},
 // Sent returns the commands of a name that were sent so far.
 func (f *Flaky) Sent(name string) []Command { return f.Seen(netfault.Match{Name: name}) }
 
-// Count is how many commands of a name were sent so far.
+// Count returns how many commands of a name were sent so far.
 func (f *Flaky) Count(name string) int { return len(f.Sent(name)) }
 
 // LockCommands returns how many commands about locks were sent so far.
 func (f *Flaky) LockCommands() int { return f.Count("obtain") + f.Count("renew") + f.Count("release") }
 
-// Reconnect makes everything work again, and breaks all connections: those that are mute would stay so.
+// Reconnect ends all faults and breaks all connections: mute ones would stay mute.
 func (f *Flaky) Reconnect() {
 	f.W.Helper()
 	f.Down()
@@ -250,7 +242,7 @@ func (f *Flaky) ReconnectNow() {
 	f.Forget()
 }
 
-// Arrives executes a command, now: one that was lost may still be on its way somewhere.
+// Arrives executes a command now, such as a lost one that was still under way somewhere.
 func (w *World) Arrives(c Command) string {
 	w.Helper()
 	args := c.Args
@@ -278,13 +270,13 @@ var Sources = sync.OnceValue(func() map[string]string {
 	return bodies
 })
 
-// Digest is what EVALSHA calls a script.
+// Digest returns the name of a script for EVALSHA.
 func Digest(body string) string {
 	sum := sha1.Sum([]byte(body))
 	return hex.EncodeToString(sum[:])
 }
 
-// nameOf is what a command does to a lock, as its script is called without the layout: "write_obtain".
+// nameOf returns what a command does to a lock: the name of its script without the layout, such as "write_obtain".
 func nameOf(args []string) string {
 	switch {
 	case strings.EqualFold(args[0], "SET") && strings.HasSuffix(args[1], ":registry"):
@@ -310,9 +302,9 @@ type Flaky struct {
 	W *World
 }
 
-// What package netfault has, for tests that name its types.
+// Types of package netfault, for tests that name them.
 type (
-	// Fate is what becomes of a command.
+	// Fate is what happens to a command.
 	Fate = netfault.Fate
 	// Command is a command that was sent.
 	Command = netfault.Command
@@ -320,7 +312,7 @@ type (
 	Link = netfault.Link
 )
 
-// Names of commands that are not what a script does.
+// Names of commands that run no script.
 const (
 	// Anything stands for every command that has no fate of its own.
 	Anything = ""
@@ -344,7 +336,5 @@ var (
 // Refused is the fate of a command that a server answers with an error.
 func Refused(text string) Fate { return Fate{Lost: true, Reply: "-" + text + "\r\n"} }
 
-// A server that never replies.
-
-// OneConnection makes a client use the same connection for all commands but those that block or subscribe.
+// OneConnection makes a client use one connection for all commands that neither block nor subscribe.
 func OneConnection(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }

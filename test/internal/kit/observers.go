@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// NamedConnection gives a client's connections a name, and has it use one only, but for those that are for one use.
+// NamedConnection gives a client's connections a name, and has it use only one, except for connections with a single use.
 func NamedConnection(name string) func(*rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) { o.ClientName, o.PipelineMultiplex = name, -1 }
 }
@@ -35,12 +35,12 @@ func (j *Journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-// Option has a registry log to j.
+// Option makes a registry log to j.
 func (j *Journal) Option() lockregistry.Option {
 	return lockregistry.WithLogger(slog.New(slog.NewTextHandler(j, nil)))
 }
 
-// Lines are those that contain all of the texts.
+// Lines returns the lines that contain all of the texts.
 func (j *Journal) Lines(texts ...string) (found []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -56,17 +56,15 @@ lines:
 	return found
 }
 
-// Await waits until so many lines contain all of the texts, and checks that there are no more. A registry writes a line a moment
-// after what it is about.
+// Await waits until count lines contain all of the texts, and checks that there are no more. A registry writes a line a moment
+// after what it reports.
 func (j *Journal) Await(w *World, count int, texts ...string) {
 	w.Helper()
 	w.Await("lines of the log", func() bool { return len(j.Lines(texts...)) >= count })
 	require.Len(w, j.Lines(texts...), count, "%s", j.Lines())
 }
 
-// What an observer is told.
-
-// Witness is an observer that remembers.
+// Witness is an observer that remembers events.
 type Witness struct {
 	W        *World
 	Acquired chan observe.Acquired
@@ -75,7 +73,7 @@ type Witness struct {
 	Renewing chan observe.Renewing
 }
 
-// Witness returns one for the registries of a world.
+// Witness returns a witness for the registries of a world.
 func (w *World) Witness() *Witness {
 	const many = 1000
 	return &Witness{
@@ -84,7 +82,7 @@ func (w *World) Witness() *Witness {
 	}
 }
 
-// Option has a registry tell o.
+// Option makes o observe a registry.
 func (o *Witness) Option() lockregistry.Option {
 	return lockregistry.WithObserver(observe.Observer{
 		Acquired: func(_ context.Context, a observe.Acquired) { o.Acquired <- a },
@@ -94,12 +92,12 @@ func (o *Witness) Option() lockregistry.Option {
 	})
 }
 
-// Registry is one that tells o.
+// Registry returns a registry that o observes.
 func (o *Witness) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	return o.W.Registry(append(opts, o.Option())...)
 }
 
-// Got checks the next event about a call that got the lock of 42.
+// Got checks the next event: a call got the lock of 42.
 func (o *Witness) Got(op string, how observe.How) observe.Acquired {
 	o.W.Helper()
 	a := <-o.Acquired
@@ -110,13 +108,13 @@ func (o *Witness) Got(op string, how observe.How) observe.Acquired {
 	return a
 }
 
-// Alarms are the deadlocks that an observer was told of.
+// Alarms are the deadlocks that were reported to an observer.
 type Alarms struct {
 	mu  sync.Mutex
 	all []observe.Deadlock
 }
 
-// Option has a registry tell a.
+// Option makes a registry report deadlocks to a.
 func (a *Alarms) Option() lockregistry.Option {
 	return lockregistry.WithObserver(observe.Observer{Deadlocked: func(d observe.Deadlock) {
 		a.mu.Lock()
@@ -132,14 +130,14 @@ func (a *Alarms) List() []observe.Deadlock {
 	return slices.Clone(a.all)
 }
 
-// None checks that nobody was alarmed, in a time in which second looks are over.
+// None checks that no deadlock is reported, within a time in which second looks are over.
 func (a *Alarms) None(w *World) {
 	w.Helper()
 	w.Pass(3 * time.Second)
 	require.Empty(w, a.List())
 }
 
-// Processes are registries of a prefix, each as another process would have one, with the alarms of each.
+// Processes returns registries of one prefix, as several processes would have them, with the alarms of each.
 func (w *World) Processes(n int, opts ...lockregistry.Option) (registries []*lockregistry.Registry, all []*Alarms) {
 	w.Helper()
 	for range n {
@@ -150,7 +148,7 @@ func (w *World) Processes(n int, opts ...lockregistry.Option) (registries []*loc
 	return registries, all
 }
 
-// AwaitRenewal waits until less than three quarters of a lease are left, and then more again.
+// AwaitRenewal waits until less than three quarters of a lease are left, and then until more are again.
 func (w *World) AwaitRenewal(key string, lease time.Duration) {
 	w.Helper()
 	left := func() time.Duration { return w.Pttl(key) }
@@ -158,7 +156,7 @@ func (w *World) AwaitRenewal(key string, lease time.Duration) {
 	w.Await("it is renewed", func() bool { return left() > 3*lease/4 })
 }
 
-// Heard subscribes past this library, and returns what it hears as "channel message".
+// Heard subscribes without this library, and returns what arrives as "channel message".
 func (w *World) Heard(subscribe func(c rueidis.Client) rueidis.Completed, ready string, count string) <-chan string {
 	w.Helper()
 	heard := make(chan string, 64)

@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// UnusedClient is a client for what never talks to Redis.
+// UnusedClient returns a client for tests that never talk to Redis.
 func UnusedClient(tb testing.TB) rueidis.Client {
 	tb.Helper()
 	m := miniredis.RunT(tb)
@@ -27,13 +27,13 @@ func UnusedClient(tb testing.TB) rueidis.Client {
 	return client
 }
 
-// UnusedRegistry is a registry for what never gets as far as Redis.
+// UnusedRegistry returns a registry for tests that never get as far as Redis.
 func UnusedRegistry(t *testing.T, opts ...lockregistry.Option) *lockregistry.Registry {
 	t.Helper()
 	return OpenOn(t, UnusedClient(t), opts...)
 }
 
-// Complains checks that an error names this package and says all of this.
+// Complains checks that an error names this package and contains all of these texts.
 func Complains(t *testing.T, err error, says ...string) {
 	t.Helper()
 	require.Error(t, err)
@@ -54,15 +54,13 @@ func Shutdown(w *World, r *lockregistry.Registry) (done <-chan error, cancel con
 	return result, cancel
 }
 
-// What a user of Spring's RedisLockRegistry relies on.
-
-// Polling is for tests that count polls or measure when they happen.
+// Polling is for tests that count polls or measure when they occur.
 var Polling = lockregistry.WithPolling()
 
-// ShortLease is a lease that a test waits to end: long enough to be granted on a busy machine.
+// ShortLease is for tests that wait for the lease to end: long enough for a grant on a busy machine.
 const ShortLease = 500 * time.Millisecond
 
-// FailFastOptions have a call wait for others, and for no server.
+// FailFastOptions make a call wait for other owners, but not for the server.
 var FailFastOptions = []lockregistry.LockOption{lockregistry.Wait(time.Hour), lockregistry.FailFast()}
 
 // DoNothing is a section of Do.
@@ -86,8 +84,8 @@ func WaysToLock(r *lockregistry.Registry, path string) map[string]func(context.C
 	}
 }
 
-// Refuses checks that an error is the *LockError of an operation, that it says why, and that it is none of those that tell
-// something else.
+// Refuses checks that an error is the *LockError of an operation, that it says why, and that it matches none of the errors with
+// another meaning.
 func Refuses(t *testing.T, err error, op, key, why string) {
 	t.Helper()
 	Complains(t, err, why)
@@ -108,7 +106,7 @@ func Refuses(t *testing.T, err error, op, key, why string) {
 	}
 }
 
-// As returns options of locks, which must fit every call that acquires, for calls that take options of type O.
+// As returns options of locks as options of type O. The options must fit every call that acquires.
 func As[O any](opts []lockregistry.LockOption) (others []O) {
 	for _, o := range opts {
 		others = append(others, o.(O)) //nolint:forcetypeassert // a panic says which option does not fit

@@ -4,7 +4,7 @@ import (
 	"fmt"
 )
 
-// NumberedPaths are so many paths, in the order of their keys.
+// NumberedPaths returns that many paths, in the order of their keys.
 func NumberedPaths(paths int) []string {
 	all := make([]string, paths)
 	for i := range all {

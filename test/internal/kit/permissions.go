@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/inspect"
 )
 
-// PathsOf are the paths that Locks gives, sorted.
+// PathsOf returns the paths that Locks finds, sorted.
 func PathsOf(t *testing.T, r *lockregistry.Registry) (paths []string) {
 	t.Helper()
 	for info, err := range inspect.Of(r).Locks(t.Context()) {
@@ -25,8 +25,8 @@ func PathsOf(t *testing.T, r *lockregistry.Registry) (paths []string) {
 	return paths
 }
 
-// Proofs is how many removals of no key a server executes for a registry that proves that it may release: a server before version
-// 7 says only so what it permits, and is asked twice.
+// Proofs returns how many removals of no key a server executes for a registry that checks whether it may release: a server
+// before version 7 says so only by executing them, and is asked twice.
 func (w *World) Proofs() int {
 	w.Helper()
 	if HasShardedChannels(w.T, w.Server) {
@@ -35,14 +35,14 @@ func (w *World) Proofs() int {
 	return 2
 }
 
-// DocumentedUser is an ACL user as docs/permissions.md has it.
+// DocumentedUser is an ACL user as docs/permissions.md describes it.
 type DocumentedUser struct {
 	Kind, Mode string
 	Rights     []string
 }
 
-// DocumentedUsers reads the page: one block for each kind of lock, and in it for each mode a line that begins with "#",
-// which either says what comes on top of the first user's rights or is followed by the command that makes the user.
+// DocumentedUsers reads the page. It has one block for each kind of lock, and in it for each mode a line that begins with "#".
+// The line either says what rights the mode adds to the first user's, or is followed by the command that makes the user.
 func DocumentedUsers(t *testing.T) (users []DocumentedUser) {
 	t.Helper()
 	page, err := os.Open("../../docs/permissions.md")
@@ -77,7 +77,7 @@ func DocumentedUsers(t *testing.T) (users []DocumentedUser) {
 	return users
 }
 
-// DocumentedDefaults are those of the users that have the default's wake-ups, one for each kind of lock.
+// DocumentedDefaults returns the users with the default wake-ups, one for each kind of lock.
 func DocumentedDefaults(t *testing.T) []DocumentedUser {
 	t.Helper()
 	users := slices.DeleteFunc(DocumentedUsers(t), func(u DocumentedUser) bool { return u.Mode != "the default" })

@@ -14,7 +14,7 @@ import (
 // SeatKey is the key of the semaphore "seat".
 const SeatKey = "orders:seat"
 
-// Permit acquires at once, or fails the test.
+// Permit acquires a permit at once, or fails the test.
 func (w *World) Permit(s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption) *lockregistry.Hold {
 	w.Helper()
 	var h *lockregistry.Hold
@@ -33,7 +33,7 @@ func (w *World) Release(holds ...*lockregistry.Hold) {
 	}
 }
 
-// Inside is who has permits, and how many of them, by the server.
+// Inside returns how many permits are held, according to the server.
 func (w *World) Inside() int {
 	w.Helper()
 	n, err := strconv.Atoi(w.Do("EVAL", `local used = 0
@@ -46,13 +46,13 @@ func (w *World) Inside() int {
 	return n
 }
 
-// Seats is how many calls wait in Redis.
+// Seats returns how many calls wait in Redis.
 func (w *World) Seats() int {
 	n, _ := strconv.Atoi(w.Do("ZCOUNT", "orders:{"+SeatKey+"}:waiters", "0", "+inf"))
 	return n
 }
 
-// Waiting is a call that acquires.
+// Waiting is a waiting call for permits.
 type Waiting struct {
 	W    *World
 	Name string
@@ -60,7 +60,7 @@ type Waiting struct {
 	Err  chan error
 }
 
-// Asks starts a call, and waits until its ticket is there.
+// Asks starts a call, and waits until it has its ticket.
 func (w *World) Asks(name string, s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption) *Waiting {
 	w.Helper()
 	return w.AsksWith(w.Context(), name, s, opts...)
@@ -99,7 +99,8 @@ func (c *Waiting) Comes() *lockregistry.Hold {
 	return nil
 }
 
-// TryAcquire acquires without waiting, or for as long as a Wait among the options says, and reports false when it is taken.
+// TryAcquire acquires without waiting, or for as long as a Wait among the options allows. It reports false if there was no
+// permit.
 func TryAcquire(
 	ctx context.Context, s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption,
 ) (*lockregistry.Hold, bool, error) {

@@ -15,9 +15,9 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// What the queue in Redis promises, on real servers; miniredis has none.
+// The queue in Redis, on real servers; miniredis has none.
 
-// Member is one process that waits in the queue of the first lock.
+// Member is a process that waits in the queue of the lock of 42.
 type Member struct {
 	*Goroutine
 	Net    *Flaky
@@ -26,7 +26,7 @@ type Member struct {
 	Result <-chan error
 }
 
-// Joins has a new process wait, as the last one of the queue.
+// Joins has a new process wait, at the end of the queue.
 func (w *World) Joins(ctx context.Context, opts ...lockregistry.Option) *Member {
 	w.Helper()
 	m := &Member{Goroutine: w.Goroutine(), Net: w.Flaky()}
@@ -36,7 +36,7 @@ func (w *World) Joins(ctx context.Context, opts ...lockregistry.Option) *Member 
 	return m
 }
 
-// Waits has the process wait once more.
+// Waits has the process wait again.
 func (m *Member) Waits(ctx context.Context, opts ...lockregistry.LockOption) {
 	m.w.Helper()
 	before := m.w.Tickets()
@@ -44,13 +44,13 @@ func (m *Member) Waits(ctx context.Context, opts ...lockregistry.LockOption) {
 	m.w.Await("a ticket", func() bool { return m.w.Tickets() == before+1 })
 }
 
-// Channels returns the names of the channels on which processes are told of their grants.
+// Channels returns the names of the channels on which processes learn of their grants.
 func (w *World) Channels() []string {
 	w.Helper()
 	return strings.Fields(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"))
 }
 
-// JoinsOn is [World.Joins], and returns the name of the process's channel.
+// JoinsOn is [World.Joins], and also returns the name of the process's channel.
 func (w *World) JoinsOn(ctx context.Context, opts ...lockregistry.Option) (m *Member, channel string) {
 	w.Helper()
 	m = w.Joins(ctx, opts...)
@@ -59,15 +59,15 @@ func (w *World) JoinsOn(ctx context.Context, opts ...lockregistry.Option) (m *Me
 	return m, channel
 }
 
-// Watched waits until the first in the queue is told of changes of the key.
+// Watched waits until the first in the queue will be told of changes of the key.
 func (w *World) Watched() {
 	w.Helper()
 	w.Await("the key is tracked", func() bool { return w.Tracked() == 1 })
 }
 
-// Within checks that none of some durations is out of all proportion, and that the best one is below a limit: on a machine that
-// is busy with other things each may be late. The limit is for an idle one; how busy it is, a bystander's commands tell: a
-// handoff takes several times as many steps. What nobody wakes takes at least a second, see the times of looks in internal/queue.
+// Within checks that the shortest of some durations is below a limit, and that none is far above it: on a busy machine any may
+// be late. The limit is that of an idle machine, and is raised by what a bystander's commands take: a handoff takes several
+// times as many steps. A waiter that nothing wakes takes at least a second, see the times of looks in internal/queue.
 func (w *World) Within(limit time.Duration, all []time.Duration) {
 	w.Helper()
 	limit = max(limit, min(limit+30*w.Bystander(), 900*time.Millisecond))
@@ -76,7 +76,7 @@ func (w *World) Within(limit time.Duration, all []time.Duration) {
 	require.Less(w, slices.Max(all), AtOnce)
 }
 
-// Bystander is what four commands take, each over a connection of its own: some milliseconds on a machine that is not busy.
+// Bystander returns how long four commands take, each over a connection of its own: a few milliseconds on an idle machine.
 func (w *World) Bystander() time.Duration {
 	w.Helper()
 	began := time.Now()
@@ -86,24 +86,22 @@ func (w *World) Bystander() time.Duration {
 	return time.Since(began)
 }
 
-// The queue of a read-write lock. Miniredis has none.
-
 // RwQueue is the queue of the read-write lock of 42.
 const RwQueue = "orders:{orders:42}:waiters"
 
-// RwTickets are the tickets in that queue, in their order, by their kinds.
+// RwTickets returns the kinds of the tickets in that queue, in order.
 func (w *World) RwTickets() string {
 	w.Helper()
 	var kinds strings.Builder
 	for member := range strings.FieldsSeq(strings.Trim(w.Do("ZRANGEBYSCORE", RwQueue, "0", "+inf"), "[]")) {
-		if strings.Contains(member, "|") { // else it notes that a writer waits without a ticket
+		if strings.Contains(member, "|") { // otherwise it records that a writer waits without a ticket
 			kinds.WriteString(member[len(member)-1:])
 		}
 	}
 	return kinds.String()
 }
 
-// LinesUp starts a call in a process of its own, and returns when it has its ticket.
+// LinesUp starts a call in a goroutine, and returns once it has its ticket.
 func (w *World) LinesUp(l *lockregistry.Lock, opts ...lockregistry.LockOption) (*Goroutine, <-chan error) {
 	w.Helper()
 	before := len(w.RwTickets())
@@ -116,7 +114,7 @@ func (w *World) LinesUp(l *lockregistry.Lock, opts ...lockregistry.LockOption) (
 // Layouts are the formats in Redis, by name.
 var Layouts = map[string]observe.Layout{"spring": observe.LayoutSpring, "redisson": observe.LayoutRedisson}
 
-// Queued gives the goroutines that were started the time to queue.
+// Queued gives the goroutines that were started time to queue, and reports whether one has.
 func (w *World) Queued(l *lockregistry.Lock) bool {
 	w.Helper()
 	if w.Fake {
@@ -126,7 +124,7 @@ func (w *World) Queued(l *lockregistry.Lock) bool {
 	return Contended(l)
 }
 
-// Waiting tells whether somebody listens for a path.
+// Waiting reports whether somebody listens for a path.
 func (w *World) Waiting(path string) bool {
 	w.Helper()
 	if w.Fake {
@@ -136,7 +134,7 @@ func (w *World) Waiting(path string) bool {
 	return w.Tracked() > 0 || strings.Contains(w.Do("PUBSUB", "CHANNELS", "*"), path)
 }
 
-// PassingFaults have a server refuse something for a while, until what they return is called.
+// PassingFaults make a server refuse something until the function that they return is called.
 var PassingFaults = map[string]func(w *World) (ends func()){
 	"NOREPLICAS": func(w *World) func() { return w.configured("min-replicas-to-write", "1", "0") },
 	"OOM":        func(w *World) func() { return w.configured("maxmemory", "1", "0") },
@@ -153,7 +151,7 @@ func (w *World) configured(name, value, former string) (ends func()) {
 	return func() { require.Equal(w, "OK", w.Do("CONFIG", "SET", name, former)) }
 }
 
-// withoutDisk has the server fail to save, because a directory has the name of its file.
+// withoutDisk makes the server fail to save, because its file's name is taken by a directory.
 func (w *World) withoutDisk() (ends func()) {
 	w.Helper()
 	setting := func(name string) string {
@@ -161,13 +159,13 @@ func (w *World) withoutDisk() (ends func()) {
 		return value
 	}
 	require.NoError(w, os.Mkdir(filepath.Join(setting("dir"), setting("dbfilename")), 0o700))
-	ends = w.configured("save", "3600 1000000", "") // without it the server does not mind
+	ends = w.configured("save", "3600 1000000", "") // otherwise the server would not mind
 	w.Do("BGSAVE")
 	w.Await("it cannot save", func() bool { return strings.Contains(w.Do("INFO", "persistence"), "rdb_last_bgsave_status:err") })
 	return ends
 }
 
-// Contend has processes lock and unlock, with sections that take so long, until the test ends. On a busy machine some are late.
+// Contend has processes lock and unlock until the test ends, with sections of this length. On a busy machine some are late.
 func (w *World) Contend(processes int, section time.Duration) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -189,5 +187,5 @@ func (w *World) Contend(processes int, section time.Duration) {
 	w.Await("they contend", func() bool { return w.Tickets() >= processes-1 })
 }
 
-// ContextKey is a key of values of contexts.
+// ContextKey is the type of a key for values in contexts.
 type ContextKey struct{}

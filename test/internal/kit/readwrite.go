@@ -12,19 +12,19 @@ type Pair struct {
 	Reader, Writer *lockregistry.Lock
 }
 
-// PairOf is the reader and the writer of 42.
+// PairOf returns the reader and the writer of 42.
 func PairOf(r *lockregistry.Registry) Pair {
 	rw := r.ReadWrite("42")
 	return Pair{r, rw.Reader(), rw.Writer()}
 }
 
-// Pair is that of a process of its own.
+// Pair returns the pair of a new process.
 func (w *World) Pair(opts ...lockregistry.Option) Pair {
 	w.Helper()
 	return PairOf(w.Registry(opts...))
 }
 
-// Loaded has the server know the scripts of a format, so that each call is one command.
+// Loaded loads the scripts of a format into the server, so that each call is one command.
 func (w *World) Loaded(format string) {
 	w.Helper()
 	for name, body := range Sources() {

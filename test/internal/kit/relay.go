@@ -19,13 +19,13 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// Relay is a proxy in front of several servers of a fake world, as Envoy and Twemproxy are: it sends each command to one of them,
-// by the first key. It speaks version 2 of the protocol, and knows neither subscriptions nor HELLO, CLIENT and WAIT.
+// Relay is a proxy in front of several servers of a fake world, like Envoy and Twemproxy: it sends each command to one of them,
+// chosen by its first key. It speaks version 2 of the protocol, and knows neither subscriptions nor HELLO, CLIENT and WAIT.
 type Relay struct {
 	Servers []*World
-	Tags    bool         // keys with the same hash tag are on the same server; else the whole key decides
-	Refuses string       // the error for a command whose keys are on several servers; empty: it goes where its first key belongs
-	Refused atomic.Int64 // how many commands were
+	Tags    bool         // keys with the same hash tag are on the same server; otherwise the whole key decides
+	Refuses string       // the error for a command whose keys are on several servers; empty: the first key decides
+	Refused atomic.Int64 // how many commands got that error
 	Sent    atomic.Int64 // how many were sent to a server
 
 	serving sync.WaitGroup
@@ -37,27 +37,27 @@ type way struct {
 	replies *bufio.Reader
 }
 
-// Relay makes a relay in front of the server of the world, which is fake, and of another one.
+// Relay makes a relay in front of the server of this fake world and another one.
 func (w *World) Relay(tags bool, refuses string) *Relay {
 	w.Helper()
 	r := &Relay{Servers: []*World{w, fakeServer(w.T)}, Tags: tags, Refuses: refuses}
-	w.Cleanup(r.serving.Wait) // clients are closed before
+	w.Cleanup(r.serving.Wait) // clients are closed first
 	return r
 }
 
-// Home is the server that a key belongs to.
+// Home returns the server that a key belongs to.
 func (r *Relay) Home(key string) *World {
 	if r.Tags {
 		key = protocol.HashTag(key)
 	}
-	sum := uint32(2166136261) // FNV-1a, as good as what proxies use
+	sum := uint32(2166136261) // FNV-1a, as good as what real proxies use
 	for _, c := range []byte(key) {
 		sum = (sum ^ uint32(c)) * 16777619
 	}
 	return r.Servers[sum>>16%uint32(len(r.Servers))]
 }
 
-// Registry is a registry of the prefix orders behind the relay, closed at the end of the test.
+// Registry returns a registry with the prefix orders behind the relay, closed at the end of the test.
 func (r *Relay) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	w := r.Servers[0]
 	w.Helper()

@@ -8,7 +8,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// SetAll sets keys "orders:0" and so on past this library.
+// SetAll sets that many keys, "orders:0" and so on, without this library.
 func (w *World) SetAll(count int) {
 	w.Helper()
 	w.Do("EVAL", "for i = 0, ARGV[1] - 1 do redis.call('SET', 'orders:' .. i, 'somebody') end", "0", strconv.Itoa(count))

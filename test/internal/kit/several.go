@@ -38,10 +38,10 @@ func (w *World) AllOf(
 	return holds, errs
 }
 
-// Sections are counters of who is inside.
+// Sections count how many owners are inside of each.
 type Sections [6]atomic.Int32
 
-// Enter checks that nobody else is within some of them.
+// Enter checks that nobody else is inside of the sections in which.
 func (s *Sections) Enter(w testing.TB, which []int, during func()) {
 	for _, i := range which {
 		if s[i].Add(1) != 1 {
@@ -54,7 +54,7 @@ func (s *Sections) Enter(w testing.TB, which []int, during func()) {
 	}
 }
 
-// RandomPaths are paths in an order by chance, with their places.
+// RandomPaths returns some paths in random order, and their numbers.
 func RandomPaths() (which []int, paths []string) {
 	which = rand.Perm(len(Sections{}))[:1+rand.IntN(4)]
 	for _, i := range which {

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// Stop fails: there are no such signals here. Tests that need them run on real servers, which there are none of either.
+// Stop fails: these systems lack the signals. The tests that need them run on real servers, which these systems lack as well.
 func Stop(*os.Process) error { return errors.ErrUnsupported }
 
 // Continue fails likewise.

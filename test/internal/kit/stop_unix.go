@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Stop stops a child process, and returns when it stands still.
+// Stop stops a child process, and returns once it has really stopped.
 func Stop(child *os.Process) error {
 	if err := child.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -23,5 +23,5 @@ func Stop(child *os.Process) error {
 	return nil
 }
 
-// Continue has a stopped process go on.
+// Continue resumes a stopped process.
 func Continue(child *os.Process) error { return child.Signal(syscall.SIGCONT) }

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// Wakeups are the modes that wake, by their names.
+// Wakeups are the ways to be woken, by name.
 var Wakeups = map[string]Wakeup{
 	"auto":     WakeupAuto,
 	"pubsub":   WakeupPubSub,
@@ -19,15 +19,15 @@ var Wakeups = map[string]Wakeup{
 }
 
 const (
-	// NoPoll is a poll interval so long that a test which needs a poll fails.
+	// NoPoll is a poll interval so long that a test fails if it needs a poll.
 	NoPoll = time.Minute
 
-	// AtOnce is what counts as such on a machine that is busy with other things: less than the five seconds after which a waiting
-	// call looks by itself, and a fifteenth of NoPoll. In fake time it is no time at all.
+	// AtOnce is what counts as immediate on a busy machine: less than the five seconds after which a waiting call looks by itself,
+	// and a fifteenth of NoPoll. In fake time, immediate means that no time passes.
 	AtOnce = 4 * time.Second
 )
 
-// What there is in Redis of the lock of 42: its key, its queue, the channel of its releases, and that of older Java services.
+// What the lock of 42 has in Redis: its key, its queue, and the channels of its releases and of older Java services.
 const (
 	TheKey     = "orders:42"
 	TheQueue   = "orders:{orders:42}:waiters"
@@ -35,13 +35,13 @@ const (
 	OldChannel = "orders-channel"
 )
 
-// Waker is a registry whose waiting calls must be woken, or they take too long.
+// Waker returns a registry whose waiting calls take too long unless they are woken.
 func (w *World) Waker(mode Wakeup, opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
 	return w.Registry(append(opts, WithWakeup(mode), lockregistry.WithPollInterval(NoPoll))...)
 }
 
-// Subscribers is how many listen on a channel.
+// Subscribers returns how many connections listen on a channel.
 func (w *World) Subscribers(channel string) int {
 	w.Helper()
 	said := strings.Fields(strings.Trim(w.Do("PUBSUB", "NUMSUB", channel), "[]map"))
@@ -51,7 +51,7 @@ func (w *World) Subscribers(channel string) int {
 	return n
 }
 
-// Info reads a number from INFO; 0 when it is not there.
+// Info reads a number from INFO; 0 if it is not there.
 func (w *World) Info(section, name string) int {
 	w.Helper()
 	for line := range strings.Lines(w.Do("INFO", section)) {
@@ -64,13 +64,13 @@ func (w *World) Info(section, name string) int {
 	return 0
 }
 
-// Executed is how often the server has executed a command, inside of scripts included.
+// Executed returns how often the server has executed a command, including calls by scripts.
 func (w *World) Executed(command string) int {
 	w.Helper()
 	return w.CommandStat(command, "calls")
 }
 
-// CommandStat is a figure that the server keeps of a command; 0 as long as nobody has sent it.
+// CommandStat returns a figure that the server keeps about a command; 0 if nobody has sent it.
 func (w *World) CommandStat(command, name string) int {
 	w.Helper()
 	for line := range strings.Lines(w.Do("INFO", "commandstats")) {
@@ -89,13 +89,13 @@ func (w *World) CommandStat(command, name string) int {
 	return 0
 }
 
-// Tracked is how many keys the server remembers for those who want to know of a change.
+// Tracked returns how many keys the server tracks for clients.
 func (w *World) Tracked() int {
 	w.Helper()
 	return w.Info("stats", "tracking_total_keys")
 }
 
-// Tickets is how many wait in the queue of the first lock.
+// Tickets returns how many calls wait in the queue of the lock of 42.
 func (w *World) Tickets() int {
 	w.Helper()
 	n, err := strconv.Atoi(w.Do("ZCOUNT", TheQueue, "0", "+inf"))
@@ -103,12 +103,12 @@ func (w *World) Tickets() int {
 	return n
 }
 
-// Listening waits until n processes wait for the first lock. On real servers they do in its queue, and the first in each of so
-// many queues listens to its key; miniredis has no queue, and all listen.
+// Listening waits until n processes wait for the lock of 42. On real servers they wait in its queue, and the first in each of
+// keys queues listens to the key; miniredis has no queue, and all listen.
 func (w *World) Listening(mode Wakeup, n, keys int) {
 	w.Helper()
 	if w.Fake {
-		if mode != WakeupTracking { // else it polls
+		if mode != WakeupTracking { // otherwise it polls
 			w.Await("waiters are subscribed", func() bool { return w.Subscribers(TheChannel) >= n })
 		}
 		return
@@ -121,9 +121,9 @@ func (w *World) Listening(mode Wakeup, n, keys int) {
 	}
 }
 
-// Takes waits for a result that must be there at once, and returns how long it took since start. While it waits, time in which
-// the machine gave this process no turn does not count. A ticker tells how much that is: it drops the ticks that nobody takes.
-// A machine that is not busy drops none of the seconds for which a call waits that nobody wakes.
+// Takes waits for a result that must arrive at once, and returns how long it took since start. Time in which the machine did
+// not run this process does not count. A ticker measures it: it drops the ticks that come too late. When the machine is not
+// busy no tick is dropped, so the seconds of a waiter that nothing wakes all count.
 func (w *World) Takes(start time.Time, result <-chan error) time.Duration {
 	w.Helper()
 	const turn = 10 * time.Millisecond
@@ -147,7 +147,7 @@ func (w *World) Takes(start time.Time, result <-chan error) time.Duration {
 	}
 }
 
-// Connections are the server's lines about the connections that carry a mark: their name, or their user's.
+// Connections returns the server's lines about the connections with a mark: their name, or their user's.
 func (w *World) Connections(mark string) (lines []string) {
 	w.Helper()
 	for line := range strings.Lines(w.Do("CLIENT", "LIST")) {
@@ -166,13 +166,13 @@ func ClientField(line, name string) int {
 	return n
 }
 
-// Allowed is an ACL user with rights of its own, and what a client needs to be that user.
+// Allowed makes an ACL user with these rights, and returns the client options for that user.
 func (w *World) Allowed(rights ...string) func(*rueidis.ClientOption) {
 	w.Helper()
 	w.Do(append([]string{"ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all"}, rights...)...)
 	return func(o *rueidis.ClientOption) {
 		o.Username, o.Password = "app", "secret"
-		o.DisableCache = true // whoever may not use CLIENT must say so to rueidis
+		o.DisableCache = true // rueidis must be told if the user may not use CLIENT
 		o.PipelineMultiplex = -1
 	}
 }

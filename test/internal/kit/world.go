@@ -24,7 +24,7 @@ import (
 	"github.com/lockregistry/lockregistry/observe"
 )
 
-// OpenOn makes a registry of the prefix orders on a client, closed at the end of the test.
+// OpenOn makes a registry with the prefix orders on a client, closed at the end of the test.
 func OpenOn(t *testing.T, client rueidis.Client, opts ...lockregistry.Option) *lockregistry.Registry {
 	t.Helper()
 	r, err := lockregistry.New(client, "orders", opts...)
@@ -33,20 +33,20 @@ func OpenOn(t *testing.T, client rueidis.Client, opts ...lockregistry.Option) *l
 	return r
 }
 
-// World is a server for a test and what the test may do with it. Most tests run in several worlds: on miniredis in fake
-// time, and on real servers. They run at the same time as other tests. One that measures what the process does, such as its
-// goroutines, memory or time, runs alone: FakeWorldAlone, RealWorldsAlone.
+// World is a server for a test, and what the test may do with it. Most tests run in several worlds: on miniredis in fake time,
+// and on real servers, at the same time as other tests. A test that measures the process, such as its goroutines, memory or
+// time, runs alone: FakeWorldAlone, RealWorldsAlone.
 type World struct {
 	*testing.T
 	Dial   func(ctx context.Context) (net.Conn, error)
-	Do     func(args ...string) string // one command, past this library
-	Fake   bool                        // time is fake: it passes when every goroutine waits, at no cost
+	Do     func(args ...string) string // one command, without this library
+	Fake   bool                        // time is fake: it passes, at no cost, when every goroutine waits
 	Mini   *miniredis.Miniredis        // nil on real servers
 	Server *redistest.Server           // nil on miniredis
 	Layout observe.Layout              // of its registries
 }
 
-// Cleanup forgets what it has called: a test that has run in parallel is kept until the last one ends.
+// Cleanup lets go of the function once it has run: a parallel test is kept in memory until the last one ends.
 func (w *World) Cleanup(end func()) {
 	w.Helper()
 	w.T.Cleanup(func() {
@@ -62,7 +62,7 @@ func FakeWorld(t *testing.T, test func(w *World)) {
 	FakeWorldAlone(t, test)
 }
 
-// FakeWorldAlone is FakeWorld, beside no other test.
+// FakeWorldAlone is FakeWorld without other tests at the same time.
 func FakeWorldAlone(t *testing.T, test func(w *World)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,14 +70,14 @@ func FakeWorldAlone(t *testing.T, test func(w *World)) {
 	})
 }
 
-// fakeServer is the world of a miniredis of its own, within a bubble.
+// fakeServer returns the world of a miniredis of its own, within a bubble.
 func fakeServer(t *testing.T) *World {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
 	reportsKeys(t, m)
 	t.Cleanup(m.Close)
-	// Time stands still when the test is over: whoever connects to a silent server has to give up before that.
+	// Time stops when the test is over: a client that connects to a silent server has to give up before that.
 	t.Cleanup(func() { <-time.After(10 * time.Second) })
 	w := &World{
 		Layout: observe.LayoutSpring,
@@ -91,7 +91,7 @@ func fakeServer(t *testing.T) *World {
 	return w
 }
 
-// RealWorlds runs a test on every real server that there is, in real time.
+// RealWorlds runs a test on every real server, in real time.
 func RealWorlds(t *testing.T, test func(w *World)) {
 	t.Helper()
 	t.Parallel()
@@ -102,7 +102,7 @@ func RealWorlds(t *testing.T, test func(w *World)) {
 	})
 }
 
-// RealWorldsAlone is RealWorlds, beside no other test.
+// RealWorldsAlone is RealWorlds without other tests at the same time.
 func RealWorldsAlone(t *testing.T, test func(w *World)) {
 	t.Helper()
 	OnServers(t, func(t *testing.T, server string) {
@@ -111,7 +111,7 @@ func RealWorldsAlone(t *testing.T, test func(w *World)) {
 	})
 }
 
-// OnServers runs a test for each server that there is, with the path of its program.
+// OnServers runs a test for each server, with the path of its program.
 func OnServers(t *testing.T, test func(t *testing.T, server string)) {
 	t.Helper()
 	for _, server := range redistest.Binaries(t) {
@@ -119,7 +119,7 @@ func OnServers(t *testing.T, test func(t *testing.T, server string)) {
 	}
 }
 
-// RealWorld is the world of a server that runs.
+// RealWorld returns the world of a running server.
 func RealWorld(t *testing.T, server *redistest.Server) *World {
 	t.Helper()
 	return &World{
@@ -140,14 +140,14 @@ func Worlds(t *testing.T, test func(w *World)) {
 	RealWorlds(t, test)
 }
 
-// WorldsAlone is Worlds, beside no other test.
+// WorldsAlone is Worlds without other tests at the same time.
 func WorldsAlone(t *testing.T, test func(w *World)) {
 	t.Helper()
 	t.Run("miniredis", func(t *testing.T) { FakeWorldAlone(t, test) })
 	RealWorldsAlone(t, test)
 }
 
-// Reply is the reply of a command as text, "(nil)" for a null.
+// Reply returns the reply to a command as text, "(nil)" for a null.
 func Reply(c rueidis.Client, args ...string) string {
 	reply, err := c.Do(context.Background(), c.B().Arbitrary(args...).Build()).ToAny()
 	if rueidis.IsRedisNil(err) {
@@ -159,8 +159,8 @@ func Reply(c rueidis.Client, args ...string) string {
 	return strings.TrimSpace(fmt.Sprint(reply))
 }
 
-// NewClient returns a client with little memory: by default each of its connections has a megabyte, and places for 1024 commands
-// under way, which take longer to make than many a test.
+// NewClient returns a client that needs little memory: by default each of its connections has a megabyte of buffers, and room
+// for 1024 commands under way, which takes longer to allocate than many a test runs.
 func NewClient(o rueidis.ClientOption) (rueidis.Client, error) {
 	const buffer, places = 16 << 10, 8 // 256
 	o.ReadBufferEachConn = cmp.Or(o.ReadBufferEachConn, buffer)
@@ -169,7 +169,7 @@ func NewClient(o rueidis.ClientOption) (rueidis.Client, error) {
 	return rueidis.NewClient(o)
 }
 
-// ClientWith returns a client of its own that dials as told, closed at the end of the test.
+// ClientWith returns a client that dials with the given function, closed at the end of the test.
 func (w *World) ClientWith(
 	dial func(ctx context.Context) (net.Conn, error), change ...func(*rueidis.ClientOption),
 ) rueidis.Client {
@@ -191,7 +191,7 @@ func (w *World) ClientWith(
 	return client
 }
 
-// Client returns one with nothing between it and the server.
+// Client returns a client with nothing between it and the server.
 func (w *World) Client() rueidis.Client {
 	w.Helper()
 	if w.Fake {
@@ -200,13 +200,13 @@ func (w *World) Client() rueidis.Client {
 	return w.ClientWith(w.Dial)
 }
 
-// Unasked has a client ask no server each second whether it is there, for worlds in which none falls silent: in an hour of fake
-// time that is ten thousand commands.
+// Unasked turns off a client's checks each second that its server is there, for worlds in which no server falls silent: in an
+// hour of fake time they are ten thousand commands.
 func Unasked(o *rueidis.ClientOption) {
 	o.Dialer.KeepAlive, o.ConnWriteTimeout = 24*time.Hour, 10*time.Second
 }
 
-// Registry returns a registry with a client of its own, as another process would have one.
+// Registry returns a registry with a client of its own, as another process would have.
 func (w *World) Registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
 	return w.RegistryOn(w.Client(), opts...)
@@ -221,7 +221,7 @@ func (w *World) RegistryOn(client rueidis.Client, opts ...lockregistry.Option) *
 	return r
 }
 
-// Pass lets time go by; only where it is fake.
+// Pass lets time pass, if it is fake.
 func (w *World) Pass(d time.Duration) {
 	w.Helper()
 	if !w.Fake {
@@ -230,7 +230,7 @@ func (w *World) Pass(d time.Duration) {
 	<-time.After(d)
 }
 
-// Settle returns when every goroutine waits for something; only where time is fake.
+// Settle returns when every goroutine waits for something, if time is fake.
 func (w *World) Settle() {
 	w.Helper()
 	if !w.Fake {
@@ -239,8 +239,8 @@ func (w *World) Settle() {
 	synctest.Wait()
 }
 
-// Await waits until something has become true, and fails the test when it takes too long. A look may cost a connection and a
-// command: the pauses grow from one millisecond to five, so that a test can tell when it happened.
+// Await waits until a condition holds, and fails the test if that takes too long. A look may cost a connection and a command:
+// the pauses grow from one millisecond to five, so that a test still learns when it happened.
 func (w *World) Await(what string, happened func() bool) {
 	w.Helper()
 	const limit = 20 * time.Second
@@ -259,7 +259,7 @@ func (w *World) AwaitGone(key string) {
 	w.Await(key+" is gone", func() bool { return w.Do("EXISTS", key) == "0" })
 }
 
-// Pttl is what is left of a key's lease: -1 when it has no end, -2 when there is no key.
+// Pttl returns what is left of a key's lease: -1 if it has no end, -2 if there is no key.
 func (w *World) Pttl(key string) time.Duration {
 	w.Helper()
 	ms, err := strconv.Atoi(w.Do("PTTL", key))
@@ -270,13 +270,13 @@ func (w *World) Pttl(key string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// Lock locks as the goroutine of the test.
+// Lock locks for the goroutine of the test.
 func (w *World) Lock(l *lockregistry.Lock, opts ...lockregistry.LockOption) {
 	w.Helper()
 	w.obtains(func() error { return l.Lock(w.Context(), opts...) })
 }
 
-// Unlock unlocks as the goroutine of the test.
+// Unlock unlocks for the goroutine of the test.
 func (w *World) Unlock(l *lockregistry.Lock) {
 	w.Helper()
 	w.Released(l.Unlock(w.Context()))
@@ -288,7 +288,7 @@ func (w *World) obtains(call func() error) {
 	require.NoError(w, w.Answer(call))
 }
 
-// Answer returns the result of a call. On a real server it is made again if its answer took too long, see TookLong.
+// Answer returns the result of a call. On a real server it repeats the call if the reply took too long, see TookLong.
 func (w *World) Answer(call func() error) error {
 	const patience = 20 * time.Second
 	began, err := time.Now(), call()
@@ -298,14 +298,14 @@ func (w *World) Answer(call func() error) error {
 	return err
 }
 
-// Released checks the result of a call that releases. On a real server its answer may have taken too long: the key is removed all
+// Released checks the result of a releasing call. On a real server its reply may have taken too long: the key is removed all
 // the same, a moment later.
 func (w *World) Released(err error) {
 	w.Helper()
 	require.NoError(w, w.UnlessLate(err))
 }
 
-// UnlessLate returns the error of a call that releases, see Released.
+// UnlessLate returns the error of a releasing call, see Released.
 func (w *World) UnlessLate(err error) error {
 	if w.Fake {
 		return err
@@ -313,7 +313,7 @@ func (w *World) UnlessLate(err error) error {
 	return UnlessLate(err)
 }
 
-// UnlessBusy is UnlessLate for calls that take a lock from each other all the time, see LeaseOver.
+// UnlessBusy is UnlessLate for calls that keep taking a lock from each other, see LeaseOver.
 func (w *World) UnlessBusy(err error) error {
 	if w.Fake {
 		return err
@@ -321,13 +321,13 @@ func (w *World) UnlessBusy(err error) error {
 	return UnlessBusy(err)
 }
 
-// Free tells whether a lock's key is not there.
+// Free reports whether a lock's key is gone.
 func (w *World) Free(key string) bool {
 	w.Helper()
 	return w.Do("EXISTS", key) == "0"
 }
 
-// IsFree checks that a lock's key is not there after a release, see Released.
+// IsFree checks that a lock's key is gone after a release, see Released.
 func (w *World) IsFree(key string) {
 	w.Helper()
 	if !w.Fake {
@@ -336,17 +336,17 @@ func (w *World) IsFree(key string) {
 	require.True(w, w.Free(key), key)
 }
 
-// LeftNothing checks that there is nothing of a lock, and no ticket.
+// LeftNothing checks that nothing of any lock, and no ticket, is left.
 func (w *World) LeftNothing() {
 	w.Helper()
-	if !w.Fake { // on a busy machine a release whose answer was late is repeated
+	if !w.Fake { // on a busy machine a release whose reply was late is repeated
 		w.Await("nothing is left", func() bool { return w.Left() == "" })
 	}
 	require.Empty(w, w.Left())
 }
 
-// Left is what there is of locks, and queues with tickets. A queue without any stays for a while, since it says when there was a
-// window for those without a ticket. So does the record of a registry, which is about no lock.
+// Left returns what is left of locks, and of queues with tickets. A queue without tickets stays for a while, since it says when
+// there was a window for calls without one. So does the record of a registry, which belongs to no lock.
 func (w *World) Left() string {
 	w.Helper()
 	return strings.Trim(w.Do("EVAL", `local left = {}
@@ -359,7 +359,8 @@ func (w *World) Left() string {
 		return left`, "0"), "[]\n")
 }
 
-// Keys is how many keys there are, but for the records of registries, which are there when something has lasted a while.
+// Keys returns how many keys there are, except the records of registries, which a registry writes once something has lasted a
+// while.
 func (w *World) Keys() string {
 	w.Helper()
 	return w.Do("EVAL", KeysButRecords, "0")
@@ -368,14 +369,14 @@ func (w *World) Keys() string {
 // KeysButRecords is the script of Keys.
 const KeysButRecords = `return #redis.call('KEYS', '*') - #redis.call('KEYS', '*:registry')`
 
-// SentinelErrors are what callers tell errors apart by.
+// SentinelErrors are the errors by which callers tell failures apart.
 var SentinelErrors = []error{
 	lockregistry.ErrNotOwner, lockregistry.ErrLockLost, lockregistry.ErrTaken, lockregistry.ErrClosed, lockregistry.ErrCapacity,
 	lockregistry.ErrUnavailable, lockregistry.ErrDeadlock, lockregistry.ErrWrongType,
 	context.Canceled, context.DeadlineExceeded,
 }
 
-// SentinelsOf are the sentinels that an error matches.
+// SentinelsOf returns the sentinel errors that an error matches.
 func SentinelsOf(err error) (all []error) {
 	for _, s := range SentinelErrors {
 		if errors.Is(err, s) {
@@ -385,8 +386,8 @@ func SentinelsOf(err error) (all []error) {
 	return all
 }
 
-// Fails checks that an error is the *LockError of an operation on a key, about a reason, and about nothing else that a caller may
-// test for but what is named here.
+// Fails checks that an error is the *LockError of an operation on a key, that it matches the reason, and that it matches no
+// other error that a caller may test for, except those named here.
 func (w *World) Fails(err, reason error, op, key string, also ...error) {
 	w.Helper()
 	require.ErrorIs(w, err, reason)
@@ -403,7 +404,7 @@ func (w *World) Fails(err, reason error, op, key string, also ...error) {
 	require.Equal(w, key, failed.Key)
 }
 
-// Pending checks that a result is not there yet.
+// Pending checks that there is no result yet.
 func (w *World) Pending(result <-chan error) {
 	w.Helper()
 	select {
