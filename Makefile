@@ -159,7 +159,7 @@ failover: ## kill, freeze, promote and reshard real clusters and Sentinel deploy
 	cd test/failover && GOWORK=off ../../scripts/go-test.sh -race -count=1 -timeout=20m -v .
 
 .PHONY: failover-long
-failover-long: ## ten rounds of each event, thirty kills of a master, and thirty masters that come back, in about an hour
+failover-long: ## run ten rounds of each event, thirty kills of a master, and thirty masters that come back, in about an hour
 	@scripts/ensure-cgo.sh
 	@scripts/ensure-redis.sh
 	cd test/failover && GOWORK=off go test -race -count=1 -timeout 2h -v . -long
@@ -196,13 +196,13 @@ interop-all: ## run interop with the long tests for every version of the Java li
 	cd test/interop && GOWORK=off go test -race -v -timeout 40m . -all -rounds 20 -sections 20000
 
 .PHONY: soak-interop
-soak-interop: ## a million sections of Java and Go processes together, and the share of each
+soak-interop: ## run a million sections of Java and Go processes together, and the share of each
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
 	cd test/interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000 -share 8s
 
 .PHONY: specs
-specs: ## check the specifications of the queue and of permits, and that their mutants fail, in some minutes; needs a JDK 17 and Maven
+specs: ## check the specifications of the queue and of permits, and that their mutants fail, in a few minutes; needs a JDK 17 and Maven
 	@scripts/specs.sh
 
 .PHONY: specs-full
@@ -229,11 +229,11 @@ bench-quick: ## run bench in about five minutes; only prints; ARGS="-only rush" 
 	cd bench && GOWORK=off go run . -quick $(ARGS)
 
 .PHONY: bench-fleet
-bench-fleet: ## hundreds of processes and up to 10 000 registries on one server, Sentinel and a cluster, in 25 minutes; writes docs/scale.md
+bench-fleet: ## run hundreds of processes and up to 10 000 registries on one server, Sentinel and a cluster, in 25 minutes; writes docs/scale.md
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -only fleet -write .. $(ARGS)
 
 .PHONY: bench-fleet-quick
-bench-fleet-quick: ## the same with 50 and 200 in a minute; only prints
+bench-fleet-quick: ## run bench-fleet with 50 and 200 processes in a minute; only prints
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -quick -only fleet $(ARGS)

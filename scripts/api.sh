@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares the exported names of the library with those of its newest release, or of the commit that is given, and fails when a
-# program that was built against that may not build any more:
+# Compares the exported names of the library with those of its newest release, or of the given commit. Fails if a program that
+# was built against that may no longer build:
 #   scripts/api.sh [COMMIT]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs Debian packages where that is possible without asking anybody:
 #   scripts/apt-install.sh PACKAGE...
-# Fails, and says what to install by hand, where it is not.
+# Where it is not, fails and says what to install by hand.
 set -eu
 
 give_up() {
@@ -22,20 +22,20 @@ elif [ "$(id -u)" -ne 0 ]; then
 	as_root="sudo -n"
 fi
 
-# One at a time: several may want something at once.
+# One at a time: several stages may call this at once.
 if command -v flock >/dev/null; then
 	exec 9>"${TMPDIR:-/tmp}/lockregistry-apt-install.$(id -u).lock"
 	flock 9
 fi
 
-# apt runs apt-get. What cannot be downloaded is tried again. Other programs of the system may be installing, too.
+# apt runs apt-get, again if a download fails. Other programs may be installing, too.
 apt() {
 	$as_root env DEBIAN_FRONTEND=noninteractive \
 		apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0 "$@" </dev/null 9>&-
 }
 
 echo "installing $*"
-# Quiet, but not about errors; nothing may wait for an answer. Nothing waits for the lock of the lists.
+# Quiet, except for errors, and without prompts. apt-get does not wait for the lock of the package lists, hence the retries.
 for pause in 5 20 60 0; do
 	if apt update; then
 		break

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Measures this library beside an earlier version, in one run, as a contender in the place of the peers: the commit that REF
-# names, or, without REF, the version before waiting calls queued in Redis, whose tree is in test/torture/testdata. Arguments go to the
-# program; see bench/README.md.
+# Measures this library beside an earlier version of it, which takes the place of the peers, in one run. The version is the
+# commit REF, or, without REF, the last one before waiting calls queued in Redis, whose tree is in test/torture/testdata.
+# Arguments go to the program; see bench/README.md.
 set -eu
 cd "$(dirname "$0")/../bench"
 
@@ -19,7 +19,8 @@ find "$work/before" -name '*.go' -o -name go.mod | while read -r file; do
 	sed -i 's#lockregistry/lockregistry#lockregistry/before#' "$file"
 done
 
-# The contender is what this library's is, with other names, without semaphores and several paths, and with the older name of an option.
+# The contender is a copy of this library's, with other names, without semaphores and several paths, and with the older name of
+# an option.
 sed -e '/if l.permits > 0/,/^\t}/d' -e '/if l.several > 0/,/^\t}/d' -e '/^\/\/ permitSession/,/^\/\/ registryReaders/d' \
 	-e 's#"github.com/lockregistry/lockregistry"#lockregistry "github.com/lockregistry/before"#' \
 	-e 's/"lockregistry"/"before"/' -e 's/role:     subject/role:     rival/' \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Measures the scripts beside those of another commit, which has this benchmark too: seven rounds of each, one after the other.
-# Prints the median of each script's server time and its bytes before and after, and their ratios.
+# Measures the scripts beside those of another commit that has this benchmark too, in seven rounds that alternate. Prints the
+# median of each script's server time and its bytes, before and after, and their ratios.
 #
 #   scripts/bench-scripts.sh COMMIT [PATTERN]
 set -eu

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Builds lockreg of a release whose tags are there into dist/, for each platform, with checksums, an SBOM, and the section of the
-# changelog:
+# Builds lockreg of a tagged release into dist/, for each platform, with checksums, an SBOM, and the section of the changelog:
 #   scripts/build-release.sh v0.1.0
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches axe-core, which looks for what keeps people from using a page, into .axe, which git ignores. Needs npm.
+# Fetches axe-core, which finds accessibility faults in a page, into .axe, which git ignores. Needs npm.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ if ! command -v npm >/dev/null; then
 	fi
 	scripts/apt-install.sh npm
 fi
-# In a folder of its own: two stages may fetch it at a time.
+# In a folder of its own: two stages may fetch it at the same time.
 mkdir -p .axe
 work=$(mktemp -d .axe/fetched.XXXXXX)
 trap 'rm -rf "$work"' EXIT

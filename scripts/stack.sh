@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Starts what is needed to look at the locks of a service, on this machine and without containers: a Redis, two instances of the
+# Starts everything to look at the locks of a service, on this machine and without containers: a Redis, two instances of the
 # example service, lockreg with its page and its metrics, and Prometheus with the alerts of deploy/prometheus. Prints the
-# addresses, and stops all of it at its own end, by Ctrl-C for instance. Each can be moved: see the variables.
+# addresses, and stops all of it when it ends, by Ctrl-C for instance. The variables change the ports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

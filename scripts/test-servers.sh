@@ -1,11 +1,11 @@
 #!/bin/sh
 # Runs the tests on other servers than the system's, see install-servers.sh:
-#   scripts/test-servers.sh        the tests of the library that use a real server and may end otherwise on another one
+#   scripts/test-servers.sh        the tests of the library that use a real server and may behave differently on another one
 #   scripts/test-servers.sh all    all tests of the library, and torture
-# In the first case miniredis is left out: what runs there is the same on every
-# server, and make test has run it. So are the tests of same_files and same_tests: what they load, repeat or wait for is this
-# library's, and the commands they send to a server are those of the other tests. What a server does itself, such as scripts,
-# messages and permissions, is tested on each server. The other tests have their turns: each runs on one of the servers.
+# In the first case miniredis is left out: what runs there is the same on every server, and make test has run it. The tests of
+# same_files and same_tests are left out, too: they depend on this library alone, and the commands that they send are those of
+# other tests. The tests of own_files run on every server: they are about what a server does itself, such as scripts, messages
+# and permissions. Each of the other tests runs on one of the servers.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -28,8 +28,8 @@ if [ "${1:-}" = all ]; then
 		(cd test/torture && LOCKREGISTRY_REDIS_SERVER=$server GOWORK=off go test -race -count=1 -timeout 10m ./...) || failed=yes
 	done
 else
-	# A test that uses a real server says so in its body; see test/internal/kit/world.go.
-	# The name alone says on which server: a new test moves no other one to a server on which nobody has run it.
+	# A test that uses a real server says so in its body; see test/internal/kit/world.go. The server is chosen by the test's name
+	# alone, so that a new test does not move others to servers on which nobody has run them.
 	names=$(awk -v files="$same_files" -v own="$own_files" -v tests="$same_tests" '
 		function server(name,  i, sum) {
 			for (i = 1; i <= length(name); i++) sum = (sum * 31 + index(letters, substr(name, i, 1))) % 9973
@@ -50,15 +50,15 @@ else
 		echo "no test uses a real server" >&2
 		exit 1
 	fi
-	of() { echo "$names" | awk -v n="$1" '$2 == n || $2 == "each" { print $1 }' | paste -s -d '|' -; } # of N: those on the N-th server
+	of() { echo "$names" | awk -v n="$1" '$2 == n || $2 == "each" { print $1 }' | paste -s -d '|' -; } # of N: the tests for the N-th server
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
 	mkdir "$work/tests"
-	# Built as scripts/go-test.sh builds them, so that what make test has compiled is not compiled again.
+	# Build flags as in scripts/go-test.sh, so that what make test has compiled is not compiled again.
 	race="-race -gcflags=github.com/yuin/gopher-lua/...=-race=false"
 	# shellcheck disable=SC2046,SC2086 # two flags, and packages
-	go test $race -c -o "$work/tests" $(go list ./test/... | grep -v /test/bench) # which has no test
-	go test -c -o "$work/tests" ./test/alone # where nothing is built with the race detector
+	go test $race -c -o "$work/tests" $(go list ./test/... | grep -v /test/bench) # test/bench has no test
+	go test -c -o "$work/tests" ./test/alone # nothing there is built with the race detector
 	run() { # run SERVER NAMES AT_A_TIME
 		# one after another: a theme has something to do while its own tests wait
 		result=0
@@ -69,7 +69,7 @@ else
 		done
 		return $result
 	}
-	# Most of the time tests wait, so the servers have their turns at the same time. Each test has one try.
+	# Tests mostly wait, so all servers run their tests at the same time. Each test has one try.
 	n=0
 	for server in $servers; do
 		n=$((n + 1))
@@ -85,7 +85,7 @@ else
 			cat "$work/$n"
 			failed=yes
 		fi
-		# The scripts themselves are tested where they are.
+		# The tests of the scripts themselves run in their own package.
 		# shellcheck disable=SC2086 # two flags
 		LOCKREGISTRY_REDIS_SERVER=$server go test $race -vet=off -count=1 -run '^TestQueue_' ./internal/protocol || failed=yes
 	done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds everything, and runs the tests that need no Redis server, for systems that have none.
+# Builds everything, and runs the tests that need no Redis server, on systems that have none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOWORK=off LOCKREGISTRY_REDIS_SERVER=none

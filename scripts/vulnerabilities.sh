@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Looks for known vulnerabilities in what each module uses. It asks the database of the Go project.
+# Looks for known vulnerabilities in what each module uses, in the database of the Go project.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOWORK=off

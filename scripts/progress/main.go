@@ -1,4 +1,4 @@
-// Command progress reads what go test -json says and prints what go test would print, and at times where it is.
+// Command progress reads the output of go test -json. It prints what go test would print, and at times how far the tests are.
 package main
 
 import (
@@ -14,10 +14,11 @@ import (
 	"time"
 )
 
-// pause is the time between two lines about where the tests are.
+// pause is the time between two lines about progress.
 const pause = 20 * time.Second
 
-// event has the needed fields of a line of go test -json. Field names there begin with a capital, which JSON decoding ignores.
+// event has the needed fields of a line of go test -json. Field names there begin with a capital, but JSON decoding ignores
+// case.
 type event struct {
 	Action  string `json:"action"`
 	Package string `json:"package"`
@@ -27,7 +28,7 @@ type event struct {
 	Elapsed float64 `json:"elapsed"` // seconds
 }
 
-// slowest is how many tests are named at the end, with how long they took.
+// slowest is how many of the slowest tests are named at the end, with their times.
 const slowest = 15
 
 type progress struct {
@@ -38,7 +39,7 @@ type progress struct {
 	failed  int
 	running map[string][]string // the tests of a package that have begun and not ended, in order
 	output  map[string][]string // of a test that has not ended, by package and test
-	ended   map[string][]string // printed when a package has ended: the output of failed tests, and its own lines
+	ended   map[string][]string // printed when a package ends: the output of failed tests, and its own lines
 	took    []event             // the ends of all tests
 }
 
@@ -53,7 +54,7 @@ func main() {
 	}
 }
 
-// read takes lines, and tells where the tests are at each tick.
+// read takes lines, and prints the progress at each tick.
 func (p *progress) read(from io.Reader, ticks <-chan time.Time) error {
 	lines := make(chan string)
 	var ended error
@@ -76,7 +77,7 @@ func (p *progress) read(from io.Reader, ticks <-chan time.Time) error {
 			case !more:
 				return ended
 			case json.Unmarshal([]byte(line), &e) != nil || e.Action == "":
-				p.print(line) // of go itself
+				p.print(line) // from go itself
 			default:
 				p.take(e)
 			}
@@ -96,10 +97,10 @@ func (p *progress) take(e event) {
 		p.print(e.Output)
 	case "output":
 		switch {
-		case strings.HasPrefix(e.Output, "=== "): // where a test begins, waits and goes on
+		case strings.HasPrefix(e.Output, "=== "): // a test begins, waits or continues
 		case e.Test != "":
 			p.output[key] = append(p.output[key], e.Output)
-		case e.Output != "PASS\n": // go test says so for a package that fails only
+		case e.Output != "PASS\n": // go test prints no PASS when it runs a list of packages
 			p.ended[e.Package] = append(p.ended[e.Package], e.Output)
 		}
 	case "run":
@@ -118,7 +119,7 @@ func (p *progress) take(e event) {
 func (p *progress) end(e event, top, key string) {
 	switch e.Test {
 	case "":
-		for _, name := range p.running[e.Package] { // it ended otherwise than with its tests
+		for _, name := range p.running[e.Package] { // the package ended without ending them, by a panic for instance
 			p.print(p.output[e.Package+" "+name]...)
 			delete(p.output, e.Package+" "+name)
 		}
@@ -138,7 +139,7 @@ func (p *progress) end(e event, top, key string) {
 	}
 }
 
-// tell prints where the tests are.
+// tell prints how far the tests are.
 func (p *progress) tell(now time.Time) {
 	p.print(fmt.Sprintf("... after %.0f s: %d tests passed, %d failed; now in %s\n",
 		now.Sub(p.began).Seconds(), p.passed, p.failed, p.now))
