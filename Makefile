@@ -196,13 +196,13 @@ interop-all: ## run interop with the long tests for every version of the Java li
 	cd test/interop && GOWORK=off go test -race -v -timeout 40m . -all -rounds 20 -sections 20000
 
 .PHONY: soak-interop
-soak-interop: ## run a million sections of Java and Go processes together, and the share of each
+soak-interop: ## run a million sections of Java and Go processes together, and compare their shares
 	@scripts/ensure-redis.sh
 	@scripts/ensure-java.sh
 	cd test/interop && GOWORK=off go test -v -run Soak -timeout 3h . -sections 1000000 -share 8s
 
 .PHONY: specs
-specs: ## check the specifications of the queue and of permits, and that their mutants fail, in a few minutes; needs a JDK 17 and Maven
+specs: ## check the specifications of the queue and of permits, and that their mutants fail; needs a JDK 17 and Maven
 	@scripts/specs.sh
 
 .PHONY: specs-full
@@ -229,7 +229,7 @@ bench-quick: ## run bench in about five minutes; only prints; ARGS="-only rush" 
 	cd bench && GOWORK=off go run . -quick $(ARGS)
 
 .PHONY: bench-fleet
-bench-fleet: ## run hundreds of processes and up to 10 000 registries on one server, Sentinel and a cluster, in 25 minutes; writes docs/scale.md
+bench-fleet: ## run hundreds of processes and 10 000 registries on a server, Sentinel and a cluster, in 25 minutes; writes docs/scale.md
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -only fleet -write .. $(ARGS)
 

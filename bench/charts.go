@@ -57,7 +57,7 @@ var barCharts = []bars{
 	}},
 }
 
-// growthCharts stand in docs/performance.md beside what they show.
+// growthCharts are shown in docs/performance.md beside the text that they illustrate.
 var growthCharts = []struct {
 	chart
 	prefix, axis string
@@ -69,7 +69,7 @@ var growthCharts = []struct {
 	{chart{"growth-nodes.svg", "64 goroutines, a path each, against the masters of a cluster"}, "growth-nodes-", "masters"},
 }
 
-// draw draws what the results allow into a folder. It returns the charts that the generated part of a page may show.
+// draw draws into a folder whatever the results allow. It returns the charts that the generated part of a page may show.
 func draw(dir string, results []*result) ([]chart, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a folder for everybody
 		return nil, fmt.Errorf("make a folder for the charts: %w", err)
@@ -139,7 +139,7 @@ func (b bars) draw(results []*result) (*plot.Plot, bool, error) {
 	if highest == 0 {
 		return nil, false, nil
 	}
-	// A bar on a logarithmic axis has to begin somewhere above nothing.
+	// A bar on a logarithmic axis has to begin somewhere above zero.
 	ground := lowest / 2
 	p.Y.Min, p.Y.Max = ground, highest*30
 	labels := make([]string, len(b.groups))

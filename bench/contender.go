@@ -15,7 +15,7 @@ const (
 	floor   role = iota // the least that any lock on Redis must do
 	rival               // a library that a Go team would pick instead
 	subject             // this library
-	local               // what works within one process, without Redis: no peer
+	local               // for comparison: works within one process, without Redis; no peer
 )
 
 // contender is one way to lock a path on Redis.
@@ -23,12 +23,12 @@ type contender struct {
 	name     string
 	role     role
 	settings string // the options that were set, so that readers can judge whether the comparison is fair
-	// contended is true for a variant that differs from its plain sibling only in how it waits: it takes no part where
-	// nobody waits.
+	// contended is true for a variant that differs from its plain sibling only in how it waits. It takes no part where nobody
+	// waits.
 	contended bool
 	// poll is the longest pause between two tries of a waiter; 0 if a release wakes waiters.
 	poll time.Duration
-	// renews is true when held locks are renewed without the caller's doing.
+	// renews is true if held locks are renewed without a call.
 	renews bool
 	// several is true when one call can lock several paths.
 	several bool
@@ -41,20 +41,20 @@ type contender struct {
 type opening struct {
 	addr  string
 	lease time.Duration // 0: the contender's default
-	// queues tells the floor that goroutines of this process want the same path, so that it puts a local mutex in front.
-	// The libraries find that out themselves.
+	// queues tells the floor that goroutines of this process want the same path, so that it puts a local mutex in front. The
+	// libraries find that out by themselves.
 	queues bool
 	// listens tells the floor that other processes want the same path, so that it publishes on release and subscribes.
 	listens bool
-	renew   bool // renew held locks, where that has to be asked for
+	renew   bool // renew held locks, for contenders that have to be asked
 	// redisson asks this library for locks in Redisson's format.
 	redisson bool
-	permits  int           // of semaphores, which this library then opens instead of locks
+	permits  int           // of semaphores, which this library then opens instead of locks; 0: locks
 	several  int           // paths of each session, locked with one call
-	held     int           // how many locks will be held or cached at once; 0: few
-	away     time.Duration // the round trip to the server; 0: it is here
-	cluster  bool          // addr is that of a node of a cluster, for clients that have to be told
-	// client is a client to share with others of this process, if the contender can; nil: its own.
+	held     int           // how many locks will be held or cached at the same time; 0: few
+	away     time.Duration // the round trip to the server; 0: as it is
+	cluster  bool          // addr is a node of a cluster; some clients have to be told
+	// client is shared with others of this process if the contender can do that; nil: it makes its own.
 	client rueidis.Client
 }
 
@@ -66,11 +66,11 @@ func (o opening) rueidis() (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{o.addr}, DialCtxFn: dialFrom(o.away)})
 }
 
-// locks is one process's connection to the store through one contender.
+// locks is one process's connection to Redis through one contender.
 type locks interface {
-	// session returns the use of one path by one goroutine. The path's session is not shared between goroutines.
+	// session returns a session on a path, for one goroutine only.
 	session(path string) session
-	// key is the key in Redis that is there while the path is held.
+	// key is the key in Redis that exists while the path is held.
 	key(path string) string
 	close()
 }

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apart runs do with the server on one core and this program on the others, as if the server were on another machine.
-// Where one goroutine plays ping-pong with the server, the kernel sometimes puts both on one core, which makes a round trip
-// twice as fast for a while: a matter of luck that would drown every difference between the contenders. On a machine with
-// one core nothing is kept apart.
+// apart runs do with the server on one core and this program on the others, as if the server were on another machine. When one
+// goroutine plays ping-pong with the server, the kernel sometimes puts both on one core, which makes a round trip twice as fast
+// for a while: a matter of luck that would drown every difference between the contenders. On a machine with one core apart
+// changes nothing.
 func (s *suite) apart(do func() error) error {
 	var everywhere unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &everywhere); err != nil || everywhere.Count() < 2 {

@@ -15,9 +15,10 @@ import (
 )
 
 // crowd is a contender that a worker has opened many times: registries that want the same paths, with a goroutine for each
-// registry and path. Whoever gets a lock keeps it, until the crowd is told to pass it on. It ends with its process.
+// registry and path. A goroutine that gets a lock keeps it until the crowd is told to pass it on. The crowd ends with its
+// process.
 type crowd struct {
-	locked chan time.Time // when a goroutine got a lock, if that is asked for
+	locked chan time.Time // when a goroutine got a lock, if that was asked for
 
 	passed atomic.Int64 // locks passed on so far
 	failed atomic.Pointer[error]
@@ -31,7 +32,7 @@ type crowding struct {
 	contender         string
 	addr              string
 	lease             time.Duration
-	renew             bool // the lease of whoever has a lock
+	renew             bool // renew the leases of held locks
 	registries, paths int
 	prefix            string // of the paths
 	permits           int    // of semaphores instead of locks; 0: none
@@ -67,7 +68,7 @@ func gather(request peer.Fields) (*crowd, error) {
 		return nil, err
 	}
 	o := opening{addr: want.addr, lease: want.lease, renew: want.renew, listens: true, permits: want.permits}
-	if c.role != rival { // the peers have no means to share a client, or do not listen on it
+	if c.role != rival { // the peers cannot share a client, or do not listen on it
 		if o.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{want.addr}}); err != nil {
 			return nil, err
 		}
@@ -114,7 +115,7 @@ func (c *crowd) take(held session) error {
 	}
 }
 
-// run does what a request asks of the crowd.
+// run carries out a request to the crowd.
 func (c *crowd) run(request peer.Fields) (peer.Fields, error) {
 	switch request["do"] {
 	case doFirst:
@@ -143,7 +144,7 @@ func (c *crowd) run(request peer.Fields) (peer.Fields, error) {
 	}
 }
 
-// crowd gathers registries of a contender on a path, or on many, spread over the workers.
+// crowd gathers registries of a contender on one path or many, spread over the workers.
 func (f fleet) crowd(ctx context.Context, want crowding) error {
 	calls := make([]*peer.Call, len(f))
 	left := want.registries

@@ -12,7 +12,7 @@ import (
 // process is another process that locks.
 type process struct{ *peer.Peer }
 
-// answerLimit is ample for everything that is asked of a process.
+// answerLimit is ample for every request to a process.
 const answerLimit = 60 * time.Second
 
 // startWorker starts this program once more, as a worker.

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// bareFloor is what is left of a lock when everything but its two scripts is taken away: no ownership, no queue, no
-// lease on this side, nothing to keep in step. What a library needs on top of it is the library's own cost.
+// bareFloor is what is left of a lock when everything but its two scripts is taken away: no ownership, no queue, no lease on
+// the client's side, nothing to keep in step. What a library needs on top of that is the library's own cost.
 var bareFloor = contender{
 	name:     "floor",
 	role:     floor,
@@ -45,7 +45,7 @@ var errFloorLost = errors.New("the key was gone or another's at release")
 
 type floorLocks struct {
 	client  rueidis.Client
-	shared  bool // the client is another's to close
+	shared  bool // another owner closes the client
 	id      string
 	lease   string
 	queues  bool
@@ -60,7 +60,7 @@ type floorLocks struct {
 	held   map[string]struct{}
 }
 
-// floorGate is one path's local half: at most one goroutine of the process past turn, and its wake-ups.
+// floorGate is one path's local half: at most one goroutine of the process is past turn, and its wake-ups are here.
 type floorGate struct {
 	turn chan struct{}
 	wake chan struct{}
@@ -111,7 +111,7 @@ func (f *floorLocks) gate(path, channel string) *floorGate {
 	return g
 }
 
-// listen returns once the server has confirmed the subscription, so that no release goes unheard.
+// listen returns once the server has confirmed the subscription, so that no release is missed.
 func (f *floorLocks) listen(channel string, g *floorGate) {
 	confirmed := make(chan struct{})
 	var once sync.Once
@@ -140,7 +140,7 @@ func (f *floorLocks) close() {
 	f.ending.Wait()
 }
 
-// renewAll renews whatever is held, in pipelines of a thousand: the least that renewing can cost.
+// renewAll renews all held locks, in pipelines of a thousand: the least that renewing can cost.
 func (f *floorLocks) renewAll(every time.Duration) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -177,7 +177,7 @@ func (f *floorLocks) hold(key string, on bool) {
 	f.mu.Unlock()
 }
 
-// floorSession has nobody to wait for.
+// floorSession never waits.
 type floorSession struct {
 	f                             *floorLocks
 	keys, obtainArgs, releaseArgs []string

@@ -24,8 +24,8 @@ var directedFloor = contender{
 	},
 }
 
-// A ticket is the value that the lock is to have, which also names the channel of its process. To look at the key and to
-// enqueue is one script, and so is to release and to grant: no ticket is left behind a key that is gone.
+// A ticket is the value that the lock is to have, which also names the channel of its process. One script looks at the key and
+// enqueues, and one script releases and grants: so no ticket is left behind after the key is gone.
 const grantFirst = `local first = redis.call('LPOP', KEYS[2])
 if first then
 	redis.call('SET', KEYS[1], first, 'PX', ARGV[2])
@@ -40,7 +40,7 @@ return redis.call('PTTL', KEYS[1])`)
 	directedRelease = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 ` + grantFirst + `if first then return 2 end
 return redis.call('DEL', KEYS[1])`)
-	// directedServe is for a lease that ended without a release.
+	// directedServe is for a lease that has ended without a release.
 	directedServe = rueidis.NewLuaScript(`if redis.call('EXISTS', KEYS[1]) == 0 then
 ` + grantFirst + `end
 return redis.call('PTTL', KEYS[1])`)
@@ -48,7 +48,7 @@ return redis.call('PTTL', KEYS[1])`)
 
 type directedLocks struct {
 	client rueidis.Client
-	shared bool // the client is another's to close
+	shared bool // another owner closes the client
 	id     string
 	lease  int64              // in milliseconds
 	cancel context.CancelFunc // ends the subscription
@@ -80,7 +80,7 @@ func openDirectedFloor(o opening) (*directedLocks, error) {
 		once.Do(func() { close(confirmed) })
 	})
 	receive, release := client.Receive, func() {}
-	if !d.shared { // an own connection is a fifth faster; many registries share their client's
+	if !d.shared { // its own connection is a fifth faster; many registries share one client's
 		var own rueidis.DedicatedClient
 		own, release = client.Dedicate()
 		receive = own.Receive
@@ -100,8 +100,8 @@ func openDirectedFloor(o opening) (*directedLocks, error) {
 	}
 }
 
-// grant is where the process's own goroutine on the key learns that it is the owner. There is one such goroutine, with one
-// ticket at most.
+// grant returns the channel on which the process's goroutine for the key learns that it is the owner. There is one such
+// goroutine, with at most one ticket.
 func (d *directedLocks) grant(key string) chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *directedSession) lock(ctx context.Context) error {
 			end.Stop()
 			return ctx.Err()
 		case <-end.C:
-			// It may have made this session the owner: the message says so.
+			// this may have made the session the owner: then the message says so
 			left, err = directedServe.Exec(ctx, s.d.client, s.keys, s.args).AsInt64()
 			left = max(left, 0)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// Each growth runs, at its smallest size, and gives its chart.
+// TestGrowth_AtItsSmallest expects each growth to run at its smallest size, and to give its chart.
 func TestGrowth_AtItsSmallest(t *testing.T) {
 	redis := redistest.Start(t)
 	o, err := observe(t.Context(), redis.Addr())
@@ -34,7 +34,7 @@ func TestGrowth_AtItsSmallest(t *testing.T) {
 		require.Equal(t, name, measured[0].scenario)
 		require.Equal(t, g.scenario().name, family(name), "what its table says that runs it again")
 		takePart := []contender{thisLibrary}
-		if g.name == "trip" || g.name == "nodes" { // elsewhere the others may lock nothing, or keep the lock in one process
+		if g.name == "trip" || g.name == "nodes" { // in the other growths the rest may lock nothing, or keep the lock in one process
 			takePart = []contender{thisLibrary, bareFloor, rueidislockPeer, redsyncPeer, redislockPeer}
 		}
 		for _, c := range takePart {

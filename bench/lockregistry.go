@@ -8,7 +8,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// thisLibrary is measured as it comes: every option at its default, and a client with default options.
+// thisLibrary is measured with defaults: every option, and the client's options.
 var thisLibrary = contender{
 	name:     "lockregistry",
 	role:     subject,
@@ -26,9 +26,9 @@ var thisLibrary = contender{
 
 type registryLocks struct {
 	client   rueidis.Client
-	shared   bool // the client is another's to close
+	shared   bool // another owner closes the client
 	registry *lockregistry.Registry
-	permits  int // of semaphores, each hold has one; 0: they are plain locks
+	permits  int // of semaphores, of which each hold has one; 0: they are plain locks
 	several  int // paths of each session; 0: one
 }
 
@@ -62,7 +62,7 @@ func openRegistry(o opening) (registryLocks, error) {
 
 func (l registryLocks) session(path string) session {
 	if l.permits > 0 {
-		return &permitSession{semaphore: l.registry.Semaphore("permits/"+path, l.permits)} // a lock may be at the path itself
+		return &permitSession{semaphore: l.registry.Semaphore("permits/"+path, l.permits)} // a lock may use the path itself
 	}
 	if l.several > 0 {
 		return &severalSession{registry: l.registry, paths: pathsBelow(path, l.several)}
@@ -79,7 +79,7 @@ func (l registryLocks) close() {
 	}
 }
 
-// registrySession obtains the lock anew for each section, as the peers look up theirs by name: it pays for the cache.
+// registrySession obtains the lock anew for each section, as the peers look theirs up by name, so it pays for the cache.
 type registrySession struct {
 	registry *lockregistry.Registry
 	path     string

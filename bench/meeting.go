@@ -17,8 +17,8 @@ type meeting struct {
 	inside atomic.Int32
 	most   atomic.Int32 // the most that were ever inside at once
 	last   atomic.Int32 // the process that was inside last
-	passed atomic.Int64 // how often the next one was another process
-	left   atomic.Int64 // when a section ended last, in nanoseconds since 1970
+	passed atomic.Int64 // how often the next process inside was another one
+	left   atomic.Int64 // when the last section ended, in nanoseconds since 1970
 }
 
 const meetingSize = 4096
@@ -53,8 +53,8 @@ func meet(file string) (*meeting, error) {
 	return (*meeting)(unsafe.Pointer(unsafe.SliceData(memory))), nil //nolint:gosec // a page is aligned for every type
 }
 
-// enter begins a section and reports whether that was right: only readers may be inside together. took is the time since the
-// previous section ended, if that was another process's; else 0.
+// enter begins a section and reports whether that was allowed: only readers may be inside together. took is the time since the
+// previous section ended, if another process had that section, otherwise 0.
 func (m *meeting) enter(process int, reads bool) (right bool, took time.Duration) {
 	now := m.inside.Add(1)
 	most := m.most.Load()
@@ -76,7 +76,7 @@ func (m *meeting) leave() {
 	m.left.Store(time.Now().UnixNano())
 }
 
-// reset makes it as new.
+// reset clears all figures.
 func (m *meeting) reset() {
 	m.inside.Store(0)
 	m.most.Store(0)

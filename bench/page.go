@@ -15,9 +15,9 @@ const (
 	generatedEnd   = "<!-- generated: end -->"
 )
 
-// write writes the results into the repository at root: all of them to the tables in bench/results, the charts to
-// docs/performance, a summary to bench/RESULTS.md, the most important ones to docs/performance.md, those of the peers to
-// docs/comparison.md, and some figures to README.md. It replaces only the text between markers in the pages.
+// write writes the results into the repository at root: all of them into the tables in bench/results, the charts into
+// docs/performance, a summary into bench/RESULTS.md, the most important ones into docs/performance.md, those of the peers into
+// docs/comparison.md, and some figures into README.md. In the pages it replaces only the text between markers.
 func write(root string, around surroundings, results []*result) error {
 	charts, err := draw(filepath.Join(root, "docs", "performance"), results)
 	if err != nil {
@@ -67,10 +67,10 @@ func replaceBetween(file, begin, end, text string) error {
 	return nil
 }
 
-// headline is a figure that says what this library is like beside its peers.
+// headline is a figure that shows how this library compares with its peers.
 type headline struct {
 	what, scenario, metric string
-	short                  string // for README.md; none: it does not stand there
+	short                  string // for README.md; empty: it is not shown there
 }
 
 var headlines = []headline{
@@ -85,7 +85,7 @@ var headlines = []headline{
 	{"memory in the process, for a lock that is held and renewed", "held", bytesPerLock.name, ""},
 }
 
-// withPeers returns those contenders and the peers as they are by default.
+// withPeers returns all, and the peers with their defaults.
 func withPeers(all []contender) []contender {
 	for _, c := range contenders {
 		if c.role == rival && !c.contended {
@@ -95,7 +95,7 @@ func withPeers(all []contender) []contender {
 	return all
 }
 
-// figure is a median, NaN where there is none.
+// figure returns a median, NaN if there is none.
 func figure(results []*result, scenario, contender, metric string) (float64, unit) {
 	if r := find(results, scenario); r != nil {
 		if row, ok := r.row(contender); ok {
@@ -105,7 +105,7 @@ func figure(results []*result, scenario, contender, metric string) (float64, uni
 	return math.NaN(), count
 }
 
-// besidePeers has a line for each headline, and a column for each of those contenders and of the peers.
+// besidePeers has a row for each headline, and a column for each contender in first and each peer.
 func besidePeers(results []*result, first ...contender) grid {
 	head, columns := []string{""}, withPeers(first)
 	for _, c := range columns {
@@ -123,13 +123,13 @@ func besidePeers(results []*result, first ...contender) grid {
 	return lines
 }
 
-// Between these docs/performance.md has what the run of the permits has found.
+// The figures of semaphores in docs/performance.md are between these.
 const (
 	permitsBegin = "<!-- permits: begin -->"
 	permitsEnd   = "<!-- permits: end -->"
 )
 
-// writePermits writes the table of semaphores into docs/performance.md, if they were measured.
+// writePermits writes the table of semaphores into docs/performance.md if they were measured.
 func writePermits(root string, results []*result) error {
 	if find(results, "permits-thread") == nil {
 		return nil
@@ -140,7 +140,7 @@ func writePermits(root string, results []*result) error {
 	return replaceBetween(filepath.Join(root, "docs", "performance.md"), permitsBegin, permitsEnd, page.String())
 }
 
-// besideSemaphores has a line for each figure of semaphores, and a column for each contender.
+// besideSemaphores has a row for each figure of semaphores, and a column for each contender.
 func besideSemaphores(results []*result) grid {
 	columns := []contender{semaphores, plainLock, redissonPermits, localPermits}
 	head := []string{""}
@@ -168,7 +168,7 @@ func besideSemaphores(results []*result) grid {
 	return lines
 }
 
-// summary is the generated part of bench/RESULTS.md: where it was measured, the targets that do not hold, and what follows from
+// summary is the generated part of bench/RESULTS.md: where the run took place, which targets do not hold, and what follows from
 // the figures. The figures themselves are in the tables beside it.
 func summary(page *strings.Builder, around surroundings, results []*result, charts []chart) {
 	for _, line := range around {
@@ -198,7 +198,7 @@ func held(results []*result, file string) string {
 	return fmt.Sprintf("%d of %d [targets](%s) hold in this run", kept, len(all), file)
 }
 
-// missedTargets returns a line for each ratio or figure of a target that was missed, with the wanted one.
+// missedTargets returns a line for each ratio or figure that missed its target, with the target.
 func missedTargets(results []*result) (missed []string) {
 	for _, line := range verdicts(results)[1:] {
 		if line[len(line)-1] == "yes" {
@@ -217,7 +217,7 @@ func missedTargets(results []*result) (missed []string) {
 	return missed
 }
 
-// shownCharts are the charts of the overview; bench/RESULTS.md has the others.
+// shownCharts are the charts in the overview; bench/RESULTS.md has the others.
 var shownCharts = []string{"own-paths.svg", "one-path.svg", "handoff.svg"}
 
 // overview is the generated part of docs/performance.md.
@@ -252,7 +252,7 @@ func reproduce(result string) string {
 	return fmt.Sprintf("`cd bench && GOWORK=off go run . -only %s`", family(result))
 }
 
-// family is the scenario that a result is of.
+// family returns the scenario that a result belongs to.
 func family(result string) string {
 	name := ""
 	for _, sc := range scenarios {
@@ -263,7 +263,7 @@ func family(result string) string {
 	return name
 }
 
-// onPaper says what the figures mean beyond one machine.
+// onPaper says what the figures mean on other machines.
 func onPaper(page *strings.Builder, results []*result) {
 	of := func(scenario, metric string) float64 {
 		value, _ := figure(results, scenario, thisLibrary.name, metric)
@@ -290,7 +290,7 @@ func onPaper(page *strings.Builder, results []*result) {
 	}.markdown(page)
 }
 
-// hundreds is a whole number with three digits that are not 0.
+// hundreds writes a whole number rounded to three significant digits.
 func hundreds(v float64) string {
 	unit := math.Pow(10, math.Floor(math.Log10(v))-2)
 	return digits(math.Round(v/unit) * unit)

@@ -14,24 +14,24 @@ import (
 // redissonPermits is RPermitExpirableSemaphore.
 var redissonPermits = contender{name: "Redisson 4.7", role: rival}
 
-// What only the Java programs know: permits have ids.
+// Requests that only the Java programs know, whose permits have ids.
 const (
 	doEnter = "enter"        // acquire a permit; the reply's field "value" is its id
 	doLeave = "leave"        // release "permit"; the reply's field "value" says how many were there
 	doBegin = "beginpermits" // set the number of a semaphore that has none
 )
 
-// javaClients are clients of Redisson. A JVM for each would be too many for a machine, so few JVMs have them all.
+// javaClients are clients of Redisson. A JVM for each would be too many for one machine, so a few JVMs share them.
 type javaClients struct {
-	missing string // why there are none; empty: there are
+	missing string // why there are none; empty: they are there
 	jvms    fleet
-	clients [][]party // of each JVM
+	clients [][]party // by JVM
 }
 
-// clientJVMs is how many JVMs have the clients.
+// clientJVMs is how many JVMs share the clients.
 const clientJVMs = 2
 
-// javaClients starts as many clients as the most processes of a handoff, and warms them up.
+// javaClients starts as many clients as the largest handoff has processes, and warms them up.
 func (s *suite) javaClients() (all javaClients, err error) {
 	project := peer.Java{Dir: filepath.Join("..", "test", "interop", "jvm")}
 	if all.missing = s.noJava(project); all.missing != "" {
@@ -77,7 +77,7 @@ func (s *suite) javaClients() (all javaClients, err error) {
 
 func (r javaClients) close() error { return r.jvms.close() }
 
-// parties returns some clients, of each JVM in turn.
+// parties returns n clients, taken from each JVM in turn.
 func (r javaClients) parties(n int) (some []party) {
 	for i := range n {
 		some = append(some, r.clients[i%len(r.clients)][i/len(r.clients)])
@@ -94,7 +94,7 @@ func (r javaClients) how() string {
 		"JVMs that run with the first compiler tier only.", redissonPermits.name, clientJVMs)
 }
 
-// begin sets the number of a semaphore of Redisson, without which nobody gets a permit.
+// begin sets the number of permits of a semaphore of Redisson, without which nobody gets one.
 func (s *suite) begin(g giver, path string) error {
 	first := g.parties[0]
 	if !first.byID {
@@ -105,7 +105,7 @@ func (s *suite) begin(g giver, path string) error {
 	return err
 }
 
-// permitTimes returns how long it took the first party to acquire and release a permit of its own path, each of n times.
+// permitTimes returns how long the first party took to acquire and release a permit of its own path, n times.
 func (s *suite) permitTimes(g giver, path string, n int) ([]float64, error) {
 	if err := s.begin(g, path); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (s *suite) permitTimes(g giver, path string, n int) ([]float64, error) {
 	return took, nil
 }
 
-// permitsOfOneThread measures how long it takes to acquire and release a permit that nobody else wants, beside Redisson.
+// permitsOfOneThread measures how long it takes to acquire and release a permit that nobody else wants, compared with Redisson.
 func (s *suite) permitsOfOneThread(java javaClients) (*result, error) {
 	const each = 200
 	rounds := either(s, 10, 4)
@@ -148,7 +148,7 @@ func (s *suite) permitsOfOneThread(java javaClients) (*result, error) {
 	}
 	err = turns(s, rounds+1, rows, func(round int, g giver) error {
 		took, err := s.permitTimes(g, "alone", each)
-		if err == nil && round > 0 { // the first one warms up
+		if err == nil && round > 0 { // the first round warms up
 			r.record(g.contender, map[string]float64{javaTime.name: median(took)})
 		}
 		return err

@@ -71,7 +71,7 @@ type redislockSession struct {
 	hold *redislock.Lock
 }
 
-// lock goes on where redislock gives up: after one lease when ctx has no deadline.
+// lock continues where redislock gives up: after one lease if ctx has no deadline.
 func (s *redislockSession) lock(ctx context.Context) (err error) {
 	for {
 		s.hold, err = s.l.locks.Obtain(ctx, s.key, s.l.lease, s.l.opts)

@@ -15,7 +15,7 @@ type metric struct {
 	compared bool
 }
 
-// within reports whether a value is as good as the limit. NaN is not.
+// within reports whether a value is as good as the limit or better. NaN is not.
 func (m metric) within(value, limit float64) bool {
 	if m.higher {
 		return value >= limit
@@ -45,7 +45,7 @@ type result struct {
 	scenario string // the name that -only takes
 	title    string
 	how      string // what was done, in a sentence
-	floor    string // the contender that the tables and targets take as the floor; none: bareFloor
+	floor    string // the contender that the tables and targets use as the floor; empty: bareFloor
 	metrics  []metric
 	rows     []row
 	notes    []string
@@ -80,7 +80,7 @@ func (r *result) metric(name string) metric {
 	return metric{name: name}
 }
 
-// floorRow is the floor's row, when the scenario has one.
+// floorRow returns the floor's row, if the scenario has one.
 func (r *result) floorRow() (row, bool) {
 	if r.floor != "" {
 		return r.row(r.floor)
@@ -88,7 +88,7 @@ func (r *result) floorRow() (row, bool) {
 	return r.row(bareFloor.name)
 }
 
-// bestPeer is the peer with the best median of a metric, when any peer has one.
+// bestPeer returns the peer with the best median of a metric, if any peer has one.
 func (r *result) bestPeer(m metric) (row, bool) {
 	return r.bestOf(m, func(row) bool { return true })
 }
@@ -115,7 +115,7 @@ func (r *result) bestOf(m metric, counts func(row) bool) (row, bool) {
 	return best, found
 }
 
-// against is the ratio of a row to another, round by round.
+// against returns the ratios of one row to another, round by round.
 func against(of, to row, m metric) []float64 {
 	return ratios(of.values[m.name], to.values[m.name])
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// rueidislockPeer is set for what it is measured on, one Redis node of version 7: the majority of one key instead of the
-// default three, which triple its work, and NOLOOP, which its documentation recommends for speed. Where there are waiters
-// NOLOOP stays off: with it and several goroutines on one path, now and then one of them is never woken. TryNextAfter,
-// made for giving up on one of several keys, is set long: with one key, giving up after the default 20 ms on a busy machine
-// means waiting for a notification that never comes.
+// rueidislockPeer is configured for what is measured, one Redis node of version 7: a majority of one key instead of the default
+// of three keys, which triple its work, and NOLOOP, which its documentation recommends for speed. Where there are waiters
+// NOLOOP stays off: with it and several goroutines on one path, now and then one of them is never woken. TryNextAfter, which is
+// for giving up on one of several keys, is set to a long time: with one key, giving up after the default 20 ms on a busy
+// machine means waiting for a notification that never comes.
 var rueidislockPeer = contender{
 	name:     "rueidislock",
 	role:     rival,

@@ -15,17 +15,17 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// fleetRun is a fleet on a deployment: its figures make a column of a table.
+// fleetRun is a fleet on a deployment. Its figures make one column of a table.
 type fleetRun struct {
-	name       string // that -only takes; all begin with "fleet"
+	name       string // for -only; all begin with "fleet"
 	deployment string
 	contender  string
-	processes  int // each of which is one member; 0: members live in a few processes
+	processes  int // each of which is one member; 0: a few processes share the members
 	members    int
-	quick      bool // it is part of a quick run, with fewer members
+	quick      bool // it belongs to a quick run, with fewer members
 }
 
-// fleetRuns in the order in which they run. A fleet of processes is cut to what memory there is, one of registries to the
+// fleetRuns in the order in which they run. A fleet of processes is cut to the memory that there is, one of registries to the
 // connections that a server may have.
 var fleetRuns = []fleetRun{
 	{"fleet-single-processes", onSingle, thisLibrary.name, 300, 300, true},
@@ -44,7 +44,7 @@ var fleetRuns = []fleetRun{
 
 const (
 	quickProcesses, quickMembers = 50, 200
-	membersOfProcess             = 500 // at most, where members share processes
+	membersOfProcess             = 500 // at most, if members share processes
 	connectionsOfMember          = 2   // to one server, while it waits
 )
 
@@ -52,7 +52,7 @@ const (
 type pace struct {
 	watch  time.Duration // how long the servers are watched
 	storm  time.Duration
-	settle func(members int) time.Duration // until all wait, and have had their first look at their tickets
+	settle func(members int) time.Duration // until all wait, and have had the first look at their tickets
 }
 
 var (
@@ -67,13 +67,14 @@ type fleetWork struct {
 	ctx     context.Context
 	pace    pace
 	servers *fleetServers
-	workers fleet // the last one guards
+	workers fleet // the last one guards paths
 	musters []muster
-	before  []fleetLook // at the servers without members
+	before  []fleetLook // of the servers before there are members
 	figures fleetFigures
 }
 
-// fleets runs those whose names begin with only, writes their figures into the repository at root, if there is one, and the page.
+// fleets runs the fleets whose names begin with only. It writes their figures into the repository at root, if there is one, and
+// the page.
 func fleets(ctx context.Context, only, binary, root string, quick bool, narration io.Writer) error {
 	var failed []error
 	ran := 0
@@ -116,11 +117,11 @@ func fleets(ctx context.Context, only, binary, root string, quick bool, narratio
 	return errors.Join(failed...)
 }
 
-// partsOfPeers are those that fleets of a peer go through. A release of rueidislock wakes all that wait for the path: a fleet on one
-// path does not come to its end in minutes.
+// partsOfPeers are the parts that a fleet of a peer runs. A release of rueidislock wakes all waiters of the path: a fleet on
+// one path does not finish within minutes.
 var partsOfPeers = []string{"open", "idle", "failover"}
 
-// measure runs a fleet through all that may happen to it.
+// measure runs a fleet through all its parts.
 func (run fleetRun) measure(ctx context.Context, at pace, binary string, narration io.Writer) (figures fleetFigures, err error) {
 	p := &program{}
 	err = p.run(func() error {
@@ -156,7 +157,7 @@ func (run fleetRun) measure(ctx context.Context, at pace, binary string, narrati
 	return figures, err
 }
 
-// kill ends all at once: they have nothing to save.
+// kill kills all workers at once: they have nothing to save.
 func (f fleet) kill() error {
 	errs := make([]error, 0, len(f))
 	for _, p := range f {
@@ -165,7 +166,7 @@ func (f fleet) kill() error {
 	return errors.Join(errs...)
 }
 
-// cut makes the fleet as large as this machine bears, and starts its workers, without members.
+// cut makes the fleet as large as this machine can bear, and starts its workers, without members.
 func (w *fleetWork) cut() error {
 	if w.processes == 0 {
 		w.members = min(w.members, mostClients()/connectionsOfMember-w.members/500)
@@ -198,7 +199,7 @@ func (w *fleetWork) cut() error {
 	return nil
 }
 
-// memoryOfOne is how much memory a process has to itself that has one member.
+// memoryOfOne returns how much memory a process with one member shares with no other.
 func (w *fleetWork) memoryOfOne() (int64, error) {
 	p, err := startWorker("a worker to weigh")
 	if err != nil {
@@ -215,7 +216,7 @@ func (w *fleetWork) memoryOfOne() (int64, error) {
 	return strconv.ParseInt(reply.Fields["bytes"], 10, 64)
 }
 
-// freeMemory is how much memory of the machine is to be had.
+// freeMemory returns how much memory of the machine is available.
 func freeMemory() (bytes int64) {
 	text, _ := os.ReadFile("/proc/meminfo")
 	for line := range strings.Lines(string(text)) {
@@ -227,10 +228,10 @@ func freeMemory() (bytes int64) {
 	return 1 << 30
 }
 
-// fleetLimit is ample for what a fleet does at once.
+// fleetLimit is ample for what a whole fleet does at once.
 const fleetLimit = 5 * time.Minute
 
-// order has all workers that have members do something, and returns their replies.
+// order sends a request to all workers that have members, and returns their replies.
 func (w *fleetWork) order(what string, fields func(i int) peer.Fields) ([]peer.Fields, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, fleetLimit)
 	defer cancel()
@@ -244,7 +245,7 @@ func (w *fleetWork) order(what string, fields func(i int) peer.Fields) ([]peer.F
 		reply, errs[i] = call.Wait(ctx)
 		replies[i] = reply.Fields
 	}
-	for _, err := range errs { // one says enough
+	for _, err := range errs { // one is enough
 		if err != nil {
 			return nil, err
 		}
@@ -286,7 +287,7 @@ func (w *fleetWork) watch(part string) error {
 	return nil
 }
 
-// busiest records the processor time of the server that used most of it.
+// busiest records the CPU time of the server that used most of it.
 func (w *fleetWork) busiest(part string, before, after []fleetLook, seconds float64) {
 	most := 0.0
 	for i := range after {
@@ -313,7 +314,7 @@ func (w *fleetWork) idle() error {
 	return nil
 }
 
-// guard has the last worker hold the paths that members are about to want.
+// guard has the last worker hold the paths that members will want.
 func (w *fleetWork) guard(path string) error {
 	all := muster{Contender: w.contender, URL: w.servers.url, Members: w.members}
 	ctx, cancel := context.WithTimeout(w.ctx, fleetLimit)
@@ -334,7 +335,7 @@ func (w *fleetWork) try(path string, at time.Time) error {
 	return err
 }
 
-// served records how long after an event the members had their paths.
+// served records how long after an event the members got their paths.
 func (w *fleetWork) served(part string, since time.Time) error {
 	replies, err := w.order(doServed, func(int) peer.Fields { return nil })
 	if err != nil {

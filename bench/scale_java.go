@@ -11,11 +11,11 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// redissonName is what fleets of Redisson's clients, in one JVM, are called.
+// redissonName is the name of fleets of Redisson's clients, which share one JVM.
 const redissonName = "Redisson 4.7"
 
-// redissons measures a JVM with that many clients of Redisson, with a connection for commands and one for messages each, where
-// Redisson has 24 and 1 by default.
+// redissons measures a JVM with as many clients of Redisson as there are members. Each has one connection for commands and one
+// for messages, where Redisson has 24 and 1 by default.
 func (w *fleetWork) redissons() error {
 	project := peer.Java{Dir: filepath.Join("..", "test", "interop", "jvm")}
 	if reason := (&suite{ctx: w.ctx}).noJava(project); reason != "" {
@@ -76,8 +76,8 @@ func (w *fleetWork) redissons() error {
 
 func clientNumber(i int) string { return fmt.Sprintf("client %d", i) }
 
-// holdEach has each client lock and unlock a path of its own, all at once, again after an error, and tells when each had, and how
-// many of its calls failed.
+// holdEach has each client lock and unlock a path of its own, all at once, and again after an error. It tells when each
+// succeeded, and how many of its calls failed.
 func (w *fleetWork) holdEach(jvm process, tell func(at time.Time, errors int)) error {
 	type end struct {
 		at    time.Time

@@ -22,16 +22,16 @@ import (
 
 // What a request to a worker may ask of its members.
 const (
-	doEnlist = "enlist" // open them; each locks and unlocks its own path
-	doTry    = "try"    // each locks a path, once, and unlocks it; the reply comes at once
-	doServed = "served" // wait until all have; the reply's field "at" says when each had it
-	doStorm  = "storm"  // each locks and unlocks one path over and over, for a time that begins for all processes at once
-	doGuard  = "guard"  // hold paths in the members' way
+	doEnlist = "enlist" // open members; each locks and unlocks its own path
+	doTry    = "try"    // each member locks a path once, and unlocks it; the reply comes at once
+	doServed = "served" // wait until all have; the reply's field "at" says when each had its path
+	doStorm  = "storm"  // each member locks and unlocks one path over and over, for a time that begins for all processes at once
+	doGuard  = "guard"  // hold paths that members will want
 	doFree   = "free"   // release them
-	doMemory = "memory" // the reply's field "bytes" says how much memory the process has to itself
+	doMemory = "memory" // the reply's field "bytes" says how much memory the process shares with no other
 )
 
-// hotPath is the path that all members want. Each has a path of its own besides.
+// hotPath is the path that all members want. Each member also has a path of its own.
 const hotPath = "hot"
 
 // muster describes the members of a worker.
@@ -41,7 +41,7 @@ type muster struct {
 	Small          bool // with small buffers, so that one process has room for many
 }
 
-// members are contenders that a worker has opened, each with a client and with connections of its own, as if each were a process.
+// members are contenders that a worker has opened, each with a client and connections of its own, as if each were a process.
 type members struct {
 	muster
 	all   []locks
@@ -52,7 +52,7 @@ type members struct {
 	released *sync.WaitGroup
 }
 
-// openLimit is ample for opening one member, while thousands do so.
+// openLimit is ample for opening one member while thousands are opened.
 const openLimit = 2 * time.Minute
 
 // openMember opens a contender by a URL as lockregistry.Open takes it.
@@ -104,7 +104,7 @@ func (m *members) run(request peer.Fields) (peer.Fields, error) {
 		return nil, m.hold(request)
 	case doFree:
 		m.free()
-		return nil, nil //nolint:nilnil // a reply without fields
+		return nil, nil //nolint:nilnil // the reply has no fields
 	default:
 		return peer.Fields{"bytes": strconv.FormatInt(ownMemory(), 10)}, nil
 	}
@@ -147,15 +147,15 @@ func (m *members) own(i int) string { return fmt.Sprintf("own/%06d", m.First+i) 
 // trialLimit is how long a member tries before it counts as never served.
 const trialLimit = time.Minute
 
-// trial is what has become of the members' attempts to lock a path once.
+// trial is the outcome of the members' attempts to lock a path once.
 type trial struct {
 	ends   sync.WaitGroup
 	got    []int64      // when each had its path, in microseconds since 1970; 0: never
 	errors atomic.Int64 // calls that failed
 }
 
-// try has each member lock a path, from a time on, and unlock it at once. A member whose call fails calls again after a moment,
-// as a service does.
+// try has each member lock a path, from a given time on, and unlock it at once. A member whose call fails calls again after a
+// moment, as a service would.
 func (m *members) try(hot bool, at time.Time) *trial {
 	t := &trial{got: make([]int64, len(m.all))}
 	for i, ls := range m.all {
@@ -171,7 +171,7 @@ func (m *members) try(hot bool, at time.Time) *trial {
 				err := s.lock(ctx)
 				if err == nil {
 					t.got[i] = time.Now().UnixMicro()
-					_ = s.unlock(context.Background()) // the server may have lost it
+					_ = s.unlock(context.Background()) // the server may have lost the lock
 					return
 				}
 				t.errors.Add(1)
@@ -237,7 +237,7 @@ func (m *members) storm(request peer.Fields) (peer.Fields, error) {
 	}, nil
 }
 
-// hold takes the hot path, or the own path of each of some members, by one more registry, and keeps renewing them.
+// hold has one more registry take the hot path, or the own paths of some members, and renew the locks.
 func (m *members) hold(request peer.Fields) (err error) {
 	if err := peer.Unpack(request["members"], &m.muster); err != nil {
 		return err
@@ -262,7 +262,7 @@ func (m *members) hold(request peer.Fields) (err error) {
 			err := s.lock(context.Background())
 			if locked <- err; err == nil {
 				<-release
-				_ = s.unlock(context.Background()) // the server may have lost it
+				_ = s.unlock(context.Background()) // the server may have lost the lock
 			}
 		})
 		return <-locked

@@ -30,7 +30,7 @@ func (f fleetFigures) grid() grid {
 
 func fleetHead() grid { return grid{{"fleet", "part", "figure", "value"}} }
 
-// keep puts the figures into the table of their deployment, in the place of those of an earlier run.
+// keep puts the figures into the table of their deployment, in place of those of an earlier run.
 func (f fleetFigures) keep(dir string, run fleetRun) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a folder for everybody
 		return fmt.Errorf("make a folder for the tables: %w", err)
@@ -130,7 +130,7 @@ func besideEachOther(lines grid) grid {
 	return table
 }
 
-// columnOf is what a page calls a fleet.
+// columnOf returns a page's name for a fleet.
 func columnOf(name string, values map[[2]string]map[string]string) string {
 	of := func(figure string) string { return values[[2]string{"the fleet", figure}][name] }
 	i := slices.IndexFunc(fleetRuns, func(r fleetRun) bool { return r.name == name })

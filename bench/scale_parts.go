@@ -119,7 +119,7 @@ func (w *fleetWork) storm() error {
 
 // failover takes the server of the hot path away, and has each member ask for its own path at that moment.
 func (w *fleetWork) failover() error {
-	time.Sleep(w.pace.settle(w.members)) // until all that gave up in the storm are gone
+	time.Sleep(w.pace.settle(w.members)) // until all calls that gave up in the storm are gone
 	part := map[string]string{
 		onSingle: "the server restarts, empty", onSentinel: "the master is killed", onCluster: "one of three masters is killed",
 	}[w.deployment]
@@ -131,7 +131,7 @@ func (w *fleetWork) failover() error {
 	failed, again := w.servers.fail()
 	w.add(part, "another serves after", nanoseconds, float64(again.Sub(failed)))
 	err := w.served(part, again)
-	time.Sleep(w.pace.settle(0)) // of those that connect later
+	time.Sleep(w.pace.settle(0)) // for members that connect later
 	all, most, took := came.end()
 	w.add(part, "connections made", whole, all)
 	w.add(part, "the most of them in a second", whole, most)

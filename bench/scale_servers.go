@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// program stands in for a test where a program starts servers: what fails a test ends run.
+// program stands in for a test where a program starts servers: a failure of the test ends run.
 type program struct {
 	testing.TB
 
@@ -29,7 +29,7 @@ func (p *program) Fatal(args ...any)                 { panic(failure(fmt.Sprint(
 func (p *program) Fatalf(format string, args ...any) { panic(failure(fmt.Sprintf(format, args...))) }
 func (p *program) Errorf(format string, args ...any) { p.Fatalf(format, args...) }
 
-// run does something with servers, and ends them.
+// run does something with servers, and then ends them.
 func (p *program) run(do func() error) (err error) {
 	defer func() {
 		for _, f := range p.cleanups {
@@ -57,14 +57,14 @@ const (
 	onCluster  = "cluster"
 )
 
-// deployments are where fleets run, as the pages call them.
+// deployments are where fleets run, with the names that pages give them.
 var deployments = map[string]string{
 	onSingle:   "One server",
 	onSentinel: "A master, a replica and three Sentinels",
 	onCluster:  "A cluster of three masters, a replica each",
 }
 
-// mostClients is how many connections a server may have: what the system lets it open, less its own files.
+// mostClients is how many connections a server may have: as many files as the system lets it open, less its own.
 func mostClients() int {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
@@ -106,24 +106,24 @@ func startServers(p *program, deployment, binary string) *fleetServers {
 	}
 }
 
-// fleetLook is what a server says of itself.
+// fleetLook is what a server says about itself.
 type fleetLook struct {
 	cpu                        float64 // seconds
 	connections, memory        float64
-	commands, pings            float64 // since the server started; those of scripts count
-	made, refused, overflowing float64 // connections since the server started; those closed for what they did not read
+	commands, pings            float64 // since the server started; those of scripts count, too
+	made, refused, overflowing float64 // connections since the server started; overflowing: closed because they read too slowly
 }
 
-// aside are the commands that come from looking at the servers, what servers send to each other, and PINGs, which have a figure
-// of their own.
+// aside are the commands that come from looking at the servers, the ones that servers send each other, and PINGs, which have a
+// figure of their own.
 var aside = []string{"info", "ping", "replconf", "psync", "role"}
 
-// lookTries is how often a server is asked, for at most 10 s each time.
+// lookTries is how often a server is asked; each try takes up to 10 s.
 const lookTries = 4
 
 func lookAt(s *redistest.Server) (l fleetLook, err error) {
 	var text string
-	for range lookTries { // thousands that connect at once fill the queue of those to be accepted
+	for range lookTries { // thousands of clients that connect at once fill the accept queue
 		if text, err = s.Do("INFO", "all"); err == nil {
 			break
 		}
@@ -158,7 +158,7 @@ func lookAt(s *redistest.Server) (l fleetLook, err error) {
 	return l, nil
 }
 
-// look returns the figures of each server that runs; zero of another.
+// look returns the figures of each running server; zero for others.
 func look(all []*redistest.Server) ([]fleetLook, error) {
 	looks := make([]fleetLook, len(all))
 	for i, s := range all {
@@ -207,11 +207,11 @@ func watchArrivals(all []*redistest.Server) *arrivals {
 			case <-time.After(arrivalPause):
 			}
 			for i, s := range all {
-				l, err := lookAt(s) // which is a connection, too
+				l, err := lookAt(s) // the look is a connection, too
 				if err != nil {
 					continue
 				}
-				if l.made < before[i] { // it has started again
+				if l.made < before[i] { // it has restarted
 					before[i] = 0
 				}
 				sum += max(0, l.made-before[i]-1)
@@ -223,8 +223,8 @@ func watchArrivals(all []*redistest.Server) *arrivals {
 	return a
 }
 
-// end returns how many connections were made, the most of them within a second, and how long it took from the first hundredth
-// to the last.
+// end returns how many connections were made, the most within a second, and how long it took from the first hundredth to the
+// last.
 func (a *arrivals) end() (all, most float64, took time.Duration) {
 	close(a.stop)
 	<-a.done

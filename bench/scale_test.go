@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Small fleets go through all that large ones go through.
+// TestFleet_OfAFew expects small fleets to run through everything that large ones do.
 func TestFleet_OfAFew(t *testing.T) {
 	at := pace{200 * time.Millisecond, 5 * time.Second, func(int) time.Duration { return 100 * time.Millisecond }}
 	root := t.TempDir()
@@ -61,7 +61,7 @@ func digitsOf(n int) string { return whole.write(float64(n)) }
 func TestArrivals_AreCountedBySecond(t *testing.T) {
 	begin := time.Unix(1_000_000, 0)
 	a := &arrivals{stop: make(chan struct{}), done: make(chan struct{})}
-	for i := range 41 { // one every 50 ms, in all 10 a look for 1 s, and then 1
+	for i := range 41 { // one look every 50 ms, each with 10 connections for 1 s, and then with 1
 		made := float64(10 * min(i, 20))
 		if i > 20 {
 			made += float64(i - 20)

@@ -24,7 +24,7 @@ var (
 // lookup finds or makes the lock object of a path.
 type lookup func(path string) any
 
-// manyCached keeps very many lock objects and looks them up. Nothing is asked of Redis.
+// manyCached keeps very many lock objects and looks them up. It sends nothing to Redis.
 func (s *suite) manyCached() ([]*result, error) {
 	n := either(s, 1_000_000, 200_000)
 	paths := pathNames(n)

@@ -15,28 +15,28 @@ import (
 
 const clusterNodes = 3
 
-// singleServer is this library on the server of the other scenarios, beside which the cluster is measured.
+// singleServer is this library on the server of the other scenarios, with which the cluster is compared.
 var singleServer = contender{name: "single server", role: floor}
 
-// side is one of the two, with the load on it.
+// side is the cluster or the single server, with its load.
 type side struct {
 	contender
 	addr   string
 	client rueidis.Client
 }
 
-// The load: processes, each with a registry, that all want the same paths, and hold them for a while.
+// The load: processes with a registry each, which all want the same paths, and hold each for a while.
 const (
 	loadProcesses = 4
 	loadPaths     = 4
 	loadSection   = 2 * time.Millisecond
 )
 
-// redissonFormat is the layout that a worker is asked for.
+// redissonFormat is the layout for Redisson's format in requests to a worker.
 const redissonFormat = "redisson"
 
 // clusterWake measures how soon a waiter gets a released lock, on a cluster and on a single server in turns, while other
-// registries pass locks on.
+// registries hand locks over.
 func (s *suite) clusterWake() ([]*result, error) {
 	nodes, err := redistest.RunCluster(s.binary, clusterNodes)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *suite) clusterWake() ([]*result, error) {
 			return nil, err
 		}
 		for _, d := range sides {
-			if round > 0 { // the first only warms up
+			if round > 0 { // the first round only warms up
 				deleted.record(d.contender, latencies(took[0][d.name]))
 				published.record(d.contender, latencies(took[1][d.name]))
 				passed.record(d.contender, latencies(took[2][d.name]))
@@ -127,18 +127,18 @@ func (s *suite) clusterWake() ([]*result, error) {
 	return []*result{deleted, published, passed}, nil
 }
 
-// wakeSettling is ample for a process to have begun to wait, beside load.
+// wakeSettling is ample for a process to begin to wait, even under load.
 const wakeSettling = 10 * time.Millisecond
 
 func (d side) inRedisson() string { return d.name + " in Redisson's format" }
 
-// foreigner holds a path as another library does.
+// foreigner holds a path in the way that another library does.
 type foreigner struct {
 	path          string
 	lock, release func(ctx context.Context) error
 }
 
-// javas deletes its key, and publishes nothing.
+// javas returns one that deletes its key, and publishes nothing.
 func javas(d side, path string) foreigner {
 	key := thisLibrary.name + ":" + path
 	return foreigner{
@@ -152,7 +152,7 @@ func javas(d side, path string) foreigner {
 	}
 }
 
-// redissons does what the scripts of Redisson do.
+// redissons returns one that does what the scripts of Redisson do.
 func redissons(d side, path string) foreigner {
 	key, channel, publish := thisLibrary.name+":"+path, "redisson_lock__channel:{"+thisLibrary.name+":"+path+"}", "PUBLISH"
 	if d.client.Mode() == rueidis.ClientModeCluster {

@@ -15,7 +15,8 @@ var (
 	lateMost   = metric{name: "slowest", unit: nanoseconds, compared: true}
 )
 
-// crash kills the process that holds some paths and looks how long after the end of each lease the next process has it.
+// crash kills the process that holds some paths, and measures how long after the end of each lease the next process gets the
+// path.
 func (s *suite) crash() ([]*result, error) {
 	const lease = 600 * time.Millisecond
 	paths := pathNames(20)
@@ -76,7 +77,7 @@ func (s *suite) succession(c contender, heir process, paths []string, lease time
 		}
 	}
 	for i := range paths {
-		// Who polls does so at any moment before the end of the lease.
+		// A polling process does so at any moment before the end of the lease.
 		time.Sleep(rand.N(10 * time.Millisecond))
 		calls[i] = heir.Send(strconv.Itoa(i), doLock, requests[i])
 	}
@@ -159,7 +160,7 @@ func (s *suite) successionOfMany(c contender, waiters int, lease time.Duration) 
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = doomed.Kill() }() // once more does no harm
+	defer func() { _ = doomed.Kill() }() // a second kill does no harm
 	held := crowding{contender: c.name, addr: s.addr, lease: lease, registries: 1, paths: 1}
 	if err := (fleet{doomed}).crowd(s.ctx, held); err != nil {
 		return 0, err

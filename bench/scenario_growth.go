@@ -36,7 +36,7 @@ var growths = []growth{
 	{"nodes", []float64{1, 3, 6}, []float64{3}, (*suite).growNodes},
 }
 
-// scenario is the growth as a scenario. The first two are part of a quick run.
+// scenario returns the growth as a scenario. The first two growths belong to a quick run.
 func (g growth) scenario() scenario {
 	return scenario{name: growthPrefix + g.name, slow: g.name != "paths" && g.name != "waiters", run: func(s *suite) ([]*result, error) {
 		return g.measure(s, either(s, g.thorough, g.quick))
@@ -66,7 +66,7 @@ func (s *suite) each(name string, sizes []float64, title string, measure func(si
 	return results, nil
 }
 
-// growPaths lets goroutines of one process lock one of ever more paths.
+// growPaths has goroutines of one process lock ever more paths.
 func (s *suite) growPaths(sizes []float64) ([]*result, error) {
 	return s.each("paths", sizes, "64 goroutines, each lock on one of %s paths", func(size float64) (*result, error) {
 		n := int(size)
@@ -87,7 +87,7 @@ func (s *suite) growWaiters(sizes []float64) ([]*result, error) {
 	})
 }
 
-// pathEach is a path for each goroutine.
+// pathEach is a slice in which each goroutine has a path of its own.
 func pathEach() slice {
 	return slice{
 		goroutines: growthGoroutines, paths: pathNames(growthGoroutines), settled: true,
@@ -123,7 +123,8 @@ func (s *suite) growNodes(sizes []float64) ([]*result, error) {
 	})
 }
 
-// growProcesses lets a goroutine in each of ever more processes lock one path. It counts how often the lock went from one to another.
+// growProcesses has a goroutine in each of ever more processes lock one path. It counts how often the lock went from one to
+// another.
 func (s *suite) growProcesses(sizes []float64) ([]*result, error) {
 	var takePart []contender
 	for _, c := range contenders {
@@ -189,8 +190,8 @@ func (o opening) goRedis() redis.UniversalClient {
 	return redis.NewClient(options)
 }
 
-// writeSome draws the charts of what ran, and puts its figures into the tables and pages of the repository at root: of a run of
-// scenarios that have charts, or a part of a page, of their own.
+// writeSome draws the charts of what ran, and puts its figures into the tables and pages of the repository at root. It is for
+// runs of only such scenarios as have charts, or a part of a page, of their own.
 func writeSome(root string, results []*result) error {
 	if _, err := draw(filepath.Join(root, "docs", "performance"), results); err != nil {
 		return err
@@ -208,7 +209,7 @@ func writeSome(root string, results []*result) error {
 		mergeTable(filepath.Join(dir, "scenarios.csv"), scenariosTable(nil)[0], scenariosTable(results)[1:]))
 }
 
-// mergeTable puts lines into a table, in the place of those with the same first cells.
+// mergeTable puts lines into a table, in place of those with the same first cells.
 func mergeTable(name string, head []string, lines grid) error {
 	all, err := readTable(name)
 	if err != nil {

@@ -25,8 +25,8 @@ var (
 	clientCPU     = metric{name: "client CPU", unit: nanoseconds}
 )
 
-// handoff lets processes want the same path: first one at a time, to see how long a lock takes from one to the next,
-// where nothing else goes on. What they do all at once is in rush.
+// handoff has processes want the same path, one at a time: it shows how long a lock takes from one to the next when nothing
+// else goes on. In rush all want it at once.
 func (s *suite) handoff() ([]*result, error) {
 	const most = 8
 	workers, err := s.fleet(most, s.opensAll(contenders, 0)...)
@@ -45,14 +45,14 @@ func (s *suite) handoff() ([]*result, error) {
 	return results, nil
 }
 
-// party takes part in a relay: a process, or a client in one, that has a lock or semaphores open.
+// party takes part in a relay: a process, or a client in one, that has opened a lock or semaphores.
 type party struct {
 	process
-	registry string // the name under which it has them open
+	registry string // the name under which it has opened them
 	byID     bool   // Redisson's semaphores: a permit is released by its id
 }
 
-// parties are the processes of a fleet, that have a contender open.
+// parties are the processes of a fleet, each of which has opened a contender.
 func (f fleet) parties(registry string) []party {
 	all := make([]party, len(f))
 	for i, p := range f {
@@ -61,7 +61,7 @@ func (f fleet) parties(registry string) []party {
 	return all
 }
 
-// thread is one of the relay's own: one that hangs must not block another relay.
+// thread is a thread for this relay only: if it hangs, it must not block another relay.
 func (p party) thread(path string) string { return p.registry + " " + path }
 
 func (p party) lock(path string) *peer.Call {
@@ -72,7 +72,7 @@ func (p party) lock(path string) *peer.Call {
 	return p.Send(p.thread(path), what, fields)
 }
 
-// unlock gives back what a reply to lock has granted.
+// unlock releases what a reply to lock has granted.
 func (p party) unlock(ctx context.Context, path string, held peer.Reply) (peer.Reply, error) {
 	fields := peer.Fields{"registry": p.registry, "path": path}
 	if !p.byID {
@@ -88,27 +88,27 @@ func (p party) unlock(ctx context.Context, path string, held peer.Reply) (peer.R
 
 var errPermitLost = errors.New("the permit was lost")
 
-// relay is a lock, or some permits, that go round among parties: some hold, the others wait.
+// relay is a lock, or some permits, handed round among parties: some hold, the others wait.
 type relay struct {
 	s       *suite
 	parties []party
 	path    string
-	settle  time.Duration // ample for a party to have begun to wait
+	settle  time.Duration // ample for a party to begin to wait
 	poll    time.Duration // the contender's longest pause between two tries
 	permits int           // how many hold at a time
 }
 
-// settling is longer than a waiter needs to try, subscribe and try again, here.
+// settling is longer than a waiter on this machine needs to try, subscribe and try again.
 const settling = 3 * time.Millisecond
 
-// stallLimit is longer than any peer pauses between two tries: a waiter that has not got a free lock by then is asleep.
+// stallLimit is longer than any peer pauses between two tries: a waiter that has not got a free lock by then sleeps.
 const stallLimit = 3 * time.Second
 
 var errStalled = errors.New("the path was free, and nobody who waited for it woke up")
 
-// run passes the lock on up to most times or for limit, and returns how long each handoff took: from just before the unlock
+// run hands the lock over up to most times or for limit, and returns how long each handoff took: from just before the unlock
 // until the next process has the lock. The holder keeps the lock for a random part of the contender's poll interval; otherwise
-// all releases would come at the same moment between two tries.
+// all releases would fall on the same moment between two tries.
 func (r relay) run(most int, limit time.Duration) ([]time.Duration, error) {
 	type taken struct {
 		party int
@@ -189,9 +189,9 @@ func latencies(took []time.Duration) map[string]float64 {
 	}
 }
 
-// handoffLatency lets the contenders take turns of a few handoffs within each round, because the kernel may place
-// processes on cores in a lucky or an unlucky way for as long as a second. Who polls slowly has one long turn a round:
-// where the processes run makes no difference to it.
+// handoffLatency gives the contenders turns of a few handoffs within each round, because the kernel may place processes on
+// cores in a lucky or an unlucky way for as long as a second. A contender that polls slowly has one long turn a round: where
+// the processes run makes no difference to it.
 func (s *suite) handoffLatency(workers fleet) (*result, error) {
 	const each, slow = 12, 10 * time.Millisecond
 	turnsEach, limit := either(s, 10, 5), either(s, 800*time.Millisecond, 400*time.Millisecond)
@@ -227,7 +227,7 @@ func (s *suite) handoffLatency(workers fleet) (*result, error) {
 			}
 			return nil
 		})
-		if n > 0 { // the first only warms up
+		if n > 0 { // the first turn only warms up
 			for _, c := range contenders {
 				r.record(c, latencies(took[c.name]))
 			}
@@ -245,9 +245,9 @@ func (s *suite) handoffLatency(workers fleet) (*result, error) {
 	return r, err
 }
 
-// rush lets one goroutine of each process lock and unlock as fast as it can, without and with work in the section.
+// rush has one goroutine of each process lock and unlock as fast as it can, without and with work in the section.
 func (s *suite) rush(processes int) ([]*result, error) {
-	// Of the peers that poll the eager variants take part, in whose favour it is.
+	// Of the polling peers, the eager variants take part, which favours the peers.
 	var inRush []contender
 	for _, c := range contenders {
 		if c.poll <= eagerRetry {
@@ -276,7 +276,7 @@ func (s *suite) rush(processes int) ([]*result, error) {
 
 func (s *suite) rushWith(workers fleet, of []contender, section time.Duration) (*result, error) {
 	rounds, length := either(s, 10, 4), either(s, 500*time.Millisecond, 250*time.Millisecond)
-	if section > 0 { // fewer and longer, or there are too few sections for each process
+	if section > 0 { // fewer and longer turns, or there would be too few sections for each process
 		rounds, length = rounds/2, 4*length
 	}
 	r := &result{

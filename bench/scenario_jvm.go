@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// javaLock is a Java library as its program in ../test/interop/jvm opens it.
+// javaLock is a Java library, as its program in ../test/interop/jvm opens it.
 type javaLock struct {
 	name, module string
 	settings     peer.Fields
@@ -26,7 +26,7 @@ var javaLocks = []javaLock{
 	{"Redisson 4.7", peer.Redisson, nil, 0},
 }
 
-// pairOf is two processes with the same contender open, under the same name.
+// pairOf is two processes that have opened the same contender under the same name.
 type pairOf struct {
 	contender
 	processes fleet
@@ -34,7 +34,7 @@ type pairOf struct {
 
 var javaTime = metric{name: "one thread", unit: nanoseconds, compared: true}
 
-// java measures this library beside the Java libraries, all driven alike over pipes.
+// java measures this library beside the Java libraries, all driven over pipes in the same way.
 func (s *suite) java() ([]*result, error) {
 	project := peer.Java{Dir: filepath.Join("..", "test", "interop", "jvm")}
 	if reason := s.noJava(project); reason != "" {

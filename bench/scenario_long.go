@@ -17,10 +17,10 @@ var (
 	turnMost   = metric{name: "longest wait", unit: nanoseconds}
 )
 
-// long lets three processes take turns with sections that are long compared with a handoff, so that a window for calls
-// without a ticket may be due at each release, and then adds a process without a ticket.
+// long has three processes take turns with sections that are long compared with a handoff, so that a window for calls without a
+// ticket may be due at each release. Then it adds a process without a ticket.
 func (s *suite) long() ([]*result, error) {
-	// All at the same time, since they nearly always sleep; a contender that polls each millisecond would disturb the others.
+	// All at the same time, since they mostly sleep; a contender that polls each millisecond would disturb the others.
 	takesPart := func(c contender) bool { return c.role != rival || !c.contended }
 	opened, err := s.openAll(opening{}, takesPart)
 	if err != nil {
@@ -95,8 +95,8 @@ func (s *suite) longSections(workers fleet, of []*open, section time.Duration, m
 	return r, nil
 }
 
-// latePoller adds a poller, whose script the server does not know, to processes that take turns. It waits only for a while:
-// without a turn it would wait forever.
+// latePoller adds a poller to processes that take turns. The server does not know the poller's script. It gives up after a
+// while: without a turn it would wait forever.
 func (s *suite) latePoller(workers fleet, of []*open) (*result, error) {
 	const section, before, limit = 20 * time.Millisecond, 4 * time.Second, 8 * time.Second
 	rounds := either(s, 6, 2)
@@ -133,10 +133,10 @@ func (s *suite) latePoller(workers fleet, of []*open) (*result, error) {
 	return r, nil
 }
 
-// springPause is how long that waits between two tries.
+// springPause is how long that poller waits between two tries.
 const springPause = 100 * time.Millisecond
 
-// springObtains is the script by which a registry of Spring Integration 7.1 tries.
+// springObtains is the script with which a registry of Spring Integration 7.1 tries to lock.
 const springObtains = `local lockClientId = redis.call('GET', KEYS[1])
 if lockClientId == ARGV[1] then
 	redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -148,8 +148,8 @@ end
 return false
 `
 
-// pollLikeSpring tries until it has the key, and removes it again. It returns how long that took, or limit if it did not get
-// the key.
+// pollLikeSpring tries until it has the key, and then removes it. It returns how long that took, or limit if it did not get the
+// key.
 func (s *suite) pollLikeSpring(key string, limit time.Duration) float64 {
 	began, client := time.Now(), s.observer.client
 	for time.Since(began) < limit {

@@ -31,7 +31,7 @@ func (t turn) values() map[string]float64 {
 	}
 }
 
-// ownPaths lets goroutines lock a path each, so that none waits for another.
+// ownPaths has each goroutine lock a path of its own, so that none waits for another.
 func (s *suite) ownPaths() ([]*result, error) {
 	var results []*result
 	for _, width := range []struct {
@@ -74,7 +74,7 @@ func (s *suite) ownPaths() ([]*result, error) {
 	return results, nil
 }
 
-// onePath lets many goroutines of one process want the same path.
+// onePath has many goroutines of one process want the same path.
 func (s *suite) onePath() ([]*result, error) {
 	r, err := s.slices(slice{
 		goroutines: 64,
@@ -113,7 +113,7 @@ func (s *suite) slices(sl slice, rounds int, o opening, takesPart func(contender
 			return fmt.Errorf("%s with %d goroutines: %w", c.name, sl.goroutines, err)
 		}
 		if t.asleep {
-			// The next turn gets a fresh start.
+			// The contender's next turn starts afresh.
 			asleep[c.name]++
 			if err := c.reopen(); err != nil {
 				return err

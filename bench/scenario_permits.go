@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Permits of a semaphore are compared with this library's plain lock, with Redisson's (see permits_java.go), and with those of
-// one process.
+// Permits of a semaphore are compared with this library's plain lock, with Redisson's permits (see permits_java.go), and with
+// those of golang.org/x/sync, which work within one process.
 var (
 	plainLock    = contender{name: "plain lock", role: floor}
 	semaphores   = contender{name: thisLibrary.name, role: subject}
@@ -18,11 +18,11 @@ var (
 const permitsEach = 4 // of a semaphore that nobody waits for
 
 var (
-	permitProcesses = []int{8, 32} // that pass permits on
+	permitProcesses = []int{8, 32} // that hand permits over
 	permitNumbers   = []int{1, 4}  // of permits
 )
 
-// permits measures semaphores: alone, and passed on from process to process.
+// permits measures semaphores: alone, and handed from process to process.
 func (s *suite) permits() (results []*result, err error) {
 	for _, goroutines := range []int{1, 64} {
 		r, err := s.permitsAlone(goroutines)
@@ -47,10 +47,10 @@ func (s *suite) permits() (results []*result, err error) {
 		}
 		results = append(results, more...)
 	}
-	return results, java.close() // it must not disturb what follows
+	return results, java.close() // they must not disturb what follows
 }
 
-// permitsAlone lets goroutines acquire and release a permit of their own path each.
+// permitsAlone has each goroutine acquire and release a permit of a path of its own.
 func (s *suite) permitsAlone(goroutines int) (*result, error) {
 	rounds := either(s, 60, 20)
 	sl := slice{
@@ -84,7 +84,7 @@ func (s *suite) permitsAlone(goroutines int) (*result, error) {
 	return r, measure()
 }
 
-// giver is a row of the handoffs: parties that have a lock, or semaphores of a number of permits, open.
+// giver is a row of the handoffs: parties that have opened a lock, or semaphores with a number of permits.
 type giver struct {
 	contender
 	parties []party
@@ -117,7 +117,7 @@ func (s *suite) givers(workers fleet, permits int, java javaClients) ([]giver, e
 	return rows, nil
 }
 
-// permitsPassedOn measures handoffs as handoff does. Of several permits the one that was held for longest is passed on.
+// permitsPassedOn measures handoffs as handoff does. Of several permits, the one held for longest is handed over.
 func (s *suite) permitsPassedOn(processes int, java javaClients) (results []*result, err error) {
 	workers, err := s.fleet(processes)
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *suite) passedOnInTurns(rows []giver, processes, permits int) (*result, 
 		if err != nil {
 			return fmt.Errorf("%s, %s: %w", r.scenario, g.name, err)
 		}
-		if round > 0 && len(took) > 0 { // the first one warms up
+		if round > 0 && len(took) > 0 { // the first round warms up
 			r.record(g.contender, latencies(took))
 		}
 		return nil
@@ -175,7 +175,7 @@ func (s *suite) passedOnInTurns(rows []giver, processes, permits int) (*result, 
 	return r, err
 }
 
-// permitsIdle looks at what waiting for a permit costs the server while nothing happens.
+// permitsIdle measures what waiting for a permit costs the server while nothing happens.
 func (s *suite) permitsIdle() ([]*result, error) {
 	const many = 10_000
 	length := either(s, time.Minute, 4*time.Second)
@@ -207,7 +207,7 @@ func (s *suite) inTurns(r *result, sl slice, opened []*open, rounds int) error {
 		if err != nil {
 			return fmt.Errorf("%s, %s: %w", r.scenario, c.name, err)
 		}
-		if round > 0 { // the first one warms up
+		if round > 0 { // the first round warms up
 			r.record(c.contender, t.values())
 		}
 		return nil

@@ -10,7 +10,7 @@ var (
 	readsLost    = metric{name: "lost", unit: count}
 )
 
-// readers lets many goroutines of several processes read under the same path. Of the peers in Go none has such a lock.
+// readers has many goroutines of several processes read under the same path. None of the peers in Go has such a lock.
 func (s *suite) readers() ([]*result, error) {
 	const processes, goroutines = 4, 16
 	var open []contender

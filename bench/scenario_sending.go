@@ -17,16 +17,16 @@ var (
 	sendingMetrics = []metric{timePerOp, pairMedian, pairTail, allocations, bytesPerOp}
 )
 
-// sendingWidths are the goroutines of each scenario of sending, for how long a round of them lasts next to the server, and how
-// many rounds there are.
+// sendingWidths are the goroutines of each scenario of sending, how long a round takes beside the server, and how many rounds
+// there are.
 var sendingWidths = []struct {
 	goroutines int
 	length     time.Duration
 }{{1, 20 * time.Millisecond}, {4, 30 * time.Millisecond}, {8, 30 * time.Millisecond}, {64, 40 * time.Millisecond},
 	{512, 80 * time.Millisecond}, {1024, 100 * time.Millisecond}, {4096, 200 * time.Millisecond}}
 
-// sending lets goroutines lock a path each, at some distance from their server. It shows what a change of how commands are sent
-// costs or gains: see scripts/bench-before.sh.
+// sending has each goroutine lock a path of its own, at some distance from the server. It shows what a change in how commands
+// are sent costs or gains: see scripts/bench-before.sh.
 func sending(trip time.Duration) func(s *suite) ([]*result, error) {
 	return func(s *suite) (results []*result, err error) {
 		for _, w := range sendingWidths {
@@ -84,7 +84,7 @@ func (s *suite) sendingOf(name string, goroutines int, length time.Duration, o o
 	return r, nil
 }
 
-// dialFrom dials a server from so far away; nil: from here.
+// dialFrom returns a function that dials a server from a distance; nil for none.
 func dialFrom(away time.Duration) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
 	if away == 0 {
 		return nil

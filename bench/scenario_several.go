@@ -12,7 +12,7 @@ import (
 
 const together = 3 // paths of one call
 
-// several lets each goroutine lock some paths of its own with one call. Of the peers only redislock has such a call.
+// several has each goroutine lock some paths of its own with one call. Only redislock among the peers has such a call.
 func (s *suite) several() ([]*result, error) {
 	var results []*result
 	for _, goroutines := range []int{1, 64} {

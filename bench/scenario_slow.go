@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// callerPause is longer than the time after a reply for which this library is sure that the server is still there.
+// callerPause is longer than this library trusts, after a reply, that the server is still there.
 const callerPause = 15 * time.Millisecond
 
 // slowCaller has one goroutine lock and unlock a path, with a pause before each lock.
@@ -35,7 +35,7 @@ func (s *suite) slowCaller() ([]*result, error) {
 		if err != nil {
 			return fmt.Errorf("%s with a slow caller: %w", c.name, err)
 		}
-		if round > 0 { // the first one warms up
+		if round > 0 { // the first round warms up
 			t.elapsed = time.Duration(ls.busy.Load())
 			r.record(c.contender, t.values())
 		}
@@ -48,7 +48,7 @@ func (s *suite) slowCaller() ([]*result, error) {
 // pausingLocks are a contender's locks, with a pause before each lock.
 type pausingLocks struct {
 	locks
-	busy atomic.Int64 // nanoseconds that were spent in calls
+	busy atomic.Int64 // nanoseconds spent in calls
 }
 
 func (l *pausingLocks) session(path string) session {

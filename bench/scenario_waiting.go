@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// crowdProcesses is how many processes a crowd of registries is spread over: with two that wait, as many as registries.
+// crowdProcesses is how many processes share a crowd of registries: with two waiters, each registry has a process of its own.
 const crowdProcesses = 3
 
 // crowders are the contenders whose registries can share a client, and whose waiters are woken.
@@ -67,7 +67,7 @@ func (s *suite) waiting() ([]*result, error) {
 	return []*result{r}, err
 }
 
-// rise is the greatest ratio of a value to one before it; NaN where one of them is no cost at all.
+// rise is the greatest ratio of a value to an earlier one; NaN if one of them is zero.
 func rise(values []float64) float64 {
 	most, least := 0.0, math.Inf(1)
 	for _, v := range values {
@@ -121,14 +121,14 @@ func (s *suite) costsOfRelease(r *result, c contender, crowds []int, rounds int,
 	})
 }
 
-// firstLooks is enough for the first looks of all waiters of this library at their tickets, which come within two seconds, and
-// then each 30 s. In a crowd that passes its lock on, each waiter has its turn before.
+// firstLooks is enough for the first looks of all waiters of this library at their tickets, which come within two seconds;
+// later ones come every 30 s. In a crowd that hands its lock over, each waiter gets its turn sooner.
 const firstLooks = 2200 * time.Millisecond
 
-// turnOfOne is ample for one registry's turn where a release wakes the next one only, also for the first one after a pause.
+// turnOfOne is ample for one registry's turn if a release wakes only the next one, even for the first turn after a pause.
 const turnOfOne = time.Millisecond
 
-// passOn lets a crowd pass its lock on: first until all have had their turn, then during the measurement.
+// passOn has a crowd hand its lock over: first until all have had their turn, then during the measurement.
 func (s *suite) passOn(workers fleet, warm, length time.Duration) (load serverLoad, releases float64, err error) {
 	begin := time.Now().Add(20 * time.Millisecond)
 	from := begin.Add(warm)
@@ -155,9 +155,9 @@ func (s *suite) passOn(workers fleet, warm, length time.Duration) (load serverLo
 	return s.observer.between(before, after), releases, err
 }
 
-// idleLoad lets a crowd come to rest, then measures what it costs the server.
+// idleLoad lets a crowd come to rest, and then measures what it costs the server.
 func (s *suite) idleLoad(waiters int, length time.Duration) (serverLoad, error) {
-	// Registries of this library write each 20 s.
+	// Registries of this library write their records every 20 s.
 	time.Sleep(firstLooks + time.Second + time.Duration(waiters)*800*time.Microsecond)
 	before, err := s.observer.load(s.ctx)
 	if err != nil {
@@ -173,7 +173,7 @@ var (
 	commandsAlways = metric{name: "commands", unit: perSecond}
 )
 
-// idle looks at what waiting costs the server while nothing happens.
+// idle measures what waiting costs the server while nothing happens.
 func (s *suite) idle() ([]*result, error) {
 	const many = 10_000
 	length := either(s, time.Minute, 4*time.Second)
@@ -220,7 +220,7 @@ func (s *suite) idleCosts(c contender, permits int, paths bool, many int, length
 	if paths {
 		want.registries, want.paths, want.renew = 1, many, false
 		holder := want
-		holder.lease = 10 * time.Minute // none ends while this lasts
+		holder.lease = 10 * time.Minute // no lease ends during the run
 		if err := workers[:1].crowd(s.ctx, holder); err != nil {
 			return nil, err
 		}
@@ -232,7 +232,7 @@ func (s *suite) idleCosts(c contender, permits int, paths bool, many int, length
 	if err := waiters.crowd(s.ctx, want); err != nil {
 		return nil, err
 	}
-	if length >= time.Minute { // a first try that is not answered in time is looked after for a lease, lest it is granted yet
+	if length >= time.Minute { // after a try without a timely reply, a registry looks for a lease whether it was granted after all
 		time.Sleep(time.Minute + 10*time.Second)
 	}
 	load, err := s.idleLoad(many, length)

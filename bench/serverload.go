@@ -13,7 +13,7 @@ import (
 // observer reads the server's figures over its own connection.
 type observer struct {
 	client rueidis.Client
-	looks  float64 // seconds of the server's time that looking twice takes by itself
+	looks  float64 // seconds of the server's time that two looks take by themselves
 }
 
 func observe(ctx context.Context, addr string) (observer, error) {
@@ -51,7 +51,7 @@ type serverLoad struct {
 	calls map[string]float64 // by command; a command that a script calls counts too
 }
 
-// notTheirs are the commands that come from looking, or from idle connections, rather than from locking.
+// notTheirs are the commands that come from looking, or from idle connections, and not from locking.
 var notTheirs = []string{"info", "ping", "hello", "client|setinfo", "client|tracking", "config|get"}
 
 func (o observer) load(ctx context.Context) (serverLoad, error) {
@@ -106,7 +106,7 @@ func (l serverLoad) commands() float64 {
 	return total
 }
 
-// less is l without another load.
+// less returns l minus another load.
 func (l serverLoad) less(other serverLoad) serverLoad {
 	rest := serverLoad{cpu: l.cpu - other.cpu, calls: map[string]float64{}}
 	for command, calls := range l.calls {
@@ -135,8 +135,8 @@ func (l serverLoad) add(other serverLoad) serverLoad {
 	return sum
 }
 
-// perOp lists the commands of one lock and unlock, most frequent first. What happens less often than once in a hundred is
-// left out.
+// perOp lists the commands of one lock and unlock, most frequent first. It leaves out commands that occur less often than once
+// in a hundred.
 func (l serverLoad) perOp(ops float64) string {
 	type use struct {
 		command string
@@ -177,7 +177,7 @@ func (o observer) flush(ctx context.Context) error {
 	return o.client.Do(ctx, o.client.B().Flushall().Build()).Error()
 }
 
-// info is one field of the server's INFO server, or nothing.
+// info returns one field of INFO server, empty if it is not there.
 func (o observer) info(ctx context.Context, field string) string {
 	text, _ := o.client.Do(ctx, o.client.B().Info().Section("server").Build()).ToString()
 	for line := range strings.Lines(text) {

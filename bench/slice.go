@@ -22,7 +22,7 @@ type slice struct {
 	// contended is true when goroutines wait for each other.
 	contended bool
 	timed     bool          // each lock and unlock is timed
-	impatient time.Duration // after which every tenth call to lock gives up; 0: none does
+	impatient time.Duration // every tenth call to lock gives up after this time; 0: none does
 }
 
 // turn is the result of a slice.
@@ -37,8 +37,8 @@ type turn struct {
 	took    []float64
 }
 
-// drainLimit is ample for the last waiters to get their turn once nobody new comes, if a release wakes one of them. Who
-// waits longer is told to give up.
+// drainLimit is ample for the last waiters to get their turn once no new ones come, if a release wakes one of them. Then those
+// that still wait are told to give up.
 const drainLimit = time.Second
 
 // perOp is the wall-clock time for each lock and unlock, in nanoseconds.
@@ -121,7 +121,7 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 		})
 	}
 	ready.Wait()
-	runtime.GC() // so that garbage of the previous contender costs this one nothing
+	runtime.GC() // so that the previous contender's garbage costs this one nothing
 
 	var before, after runtime.MemStats
 	loadBefore, err := o.load(ctx)
@@ -135,8 +135,8 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 	close(start)
 	time.Sleep(s.length)
 	stop.Store(true)
-	// Who waits for nobody ends its last lock and unlock at once, and it counts. Who waits for others goes on for a while,
-	// with ever fewer competitors; that part does not count.
+	// A goroutine that waits for nobody ends its last lock and unlock at once, and these count. One that waits for others
+	// continues for a while, with ever fewer competitors; that part does not count.
 	if !s.contended {
 		done.Wait()
 	}
@@ -162,7 +162,7 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 		giveUp()
 		select {
 		case <-gone:
-		case <-time.After(drainLimit): // it does not even give up; it is left behind
+		case <-time.After(drainLimit): // it does not even give up: leave it behind
 		}
 	}
 	select {
@@ -183,7 +183,7 @@ func (s slice) run(ctx context.Context, ls locks, o observer) (turn, error) {
 	return t, nil
 }
 
-// giveUp is a call to lock that gives up soon. It does not count.
+// giveUp makes a call to lock that soon gives up. The call does not count.
 func (s slice) giveUp(ctx context.Context, of session) {
 	soon, cancel := context.WithTimeout(ctx, s.impatient)
 	defer cancel()

@@ -28,8 +28,8 @@ func spread(values []float64) (low, high float64) {
 	return quantile(values, 0.25), quantile(values, 0.75)
 }
 
-// ratios divides round by round. A round's two figures were taken moments apart, so that what the machine did meanwhile
-// hit both alike: the median of these ratios is steadier than the ratio of two medians. A zero divisor gives no ratio.
+// ratios divides round by round. The two figures of a round were taken moments apart, so whatever the machine did meanwhile
+// affected both alike: the median of these ratios is steadier than the ratio of two medians. A zero divisor gives no ratio.
 func ratios(of, to []float64) []float64 {
 	out := make([]float64, min(len(of), len(to)))
 	for i := range out {

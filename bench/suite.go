@@ -17,7 +17,7 @@ type suite struct {
 	random    *rand.Rand
 	quick     bool
 	deadlines bool      // see contention
-	narration io.Writer // what is being done right now
+	narration io.Writer // says what is being done right now
 }
 
 // scenario is one row of figures of the comparison.
@@ -65,7 +65,7 @@ func either[T any](s *suite, thorough, quick T) T {
 	return thorough
 }
 
-// open is a contender at work in this process.
+// open is a contender that this process has opened.
 type open struct {
 	contender
 	opening opening
@@ -73,7 +73,7 @@ type open struct {
 }
 
 func (c *open) reopen() error {
-	go c.locks.close() // which may hang, too
+	go c.locks.close() // closing may hang, too
 	var err error
 	if c.locks, err = c.open(c.opening); err != nil {
 		return fmt.Errorf("open %s again: %w", c.name, err)
@@ -105,8 +105,8 @@ func closeAll(opened []*open) {
 	}
 }
 
-// turns calls do once a round for each contender, in an order shuffled anew each round: whatever the machine does, it does
-// to all of them alike.
+// turns calls do once a round for each contender, in an order shuffled anew each round, so that whatever the machine does
+// affects all of them alike.
 func turns[T any](s *suite, rounds int, of []T, do func(round int, t T) error) error {
 	for round := range rounds {
 		for _, i := range s.random.Perm(len(of)) {

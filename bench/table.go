@@ -10,8 +10,8 @@ import (
 // grid is a table as text: the first line names the columns.
 type grid [][]string
 
-// table shows a result: per contender the median of each metric, the interquartile range of the first, and the ratios of the
-// compared ones.
+// table shows a result: for each contender the median of each metric, the interquartile range of the first metric, and the
+// ratios of the compared ones.
 func (r *result) table() grid {
 	head := []string{""}
 	for i, m := range r.metrics {
@@ -57,7 +57,7 @@ func (r *result) table() grid {
 	return lines
 }
 
-// print writes the grid in columns: the first and the last one to the left, figures to the right.
+// print writes the grid in columns: the first and the last are aligned left, figures right.
 func (g grid) print(w io.Writer) {
 	widths := make([]int, len(g[0]))
 	for _, line := range g {

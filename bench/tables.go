@@ -34,7 +34,7 @@ func writeTables(dir string, results []*result) error {
 
 func figuresTable() grid { return grid{{"scenario", "contender", "figure", "value"}} }
 
-// melted is the table of a scenario with a line for each cell.
+// melted returns the table of a scenario with a line for each cell.
 func melted(scenario string, table grid) (lines grid) {
 	for _, line := range table[1:] {
 		for i, cell := range line[1:] {
@@ -54,7 +54,7 @@ func scenariosTable(results []*result) grid {
 	return lines
 }
 
-// contendersTable says how each contender is set.
+// contendersTable says how each contender is configured.
 func contendersTable() grid {
 	lines := grid{{"contender", "settings"}}
 	for _, c := range contenders {

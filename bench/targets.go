@@ -15,9 +15,9 @@ type target struct {
 	toFloor  float64 // limit of the ratio to the floor that the scenario names
 	toPeer   float64 // limit of the ratio to the best peer
 	limit    float64 // limit of the figure itself
-	// a figure between these may have any ratio: it contains a window for waiters without a ticket
+	// a figure between window and enough may have any ratio: it contains a window for waiters without a ticket
 	window, enough float64
-	// eager lets the polling peers take part with a pause of eagerRetry, too.
+	// eager compares with the polling peers that pause for eagerRetry, too.
 	eager bool
 }
 
@@ -49,8 +49,8 @@ var singleTargets = []target{
 	{title: "server CPU, 64 goroutines, a path each", scenario: "paths-64", metric: serverCPU.name, toFloor: 1, toPeer: 1},
 }
 
-// rushTargets returns the targets for processes that all want one path at once. A release with a window takes 10 ms, for
-// waiters without a ticket: with sections of 2 ms more than one in a hundred may have a window.
+// rushTargets returns the targets for processes that all want one path at once. A release with a window for waiters without a
+// ticket takes 10 ms: with sections of 2 ms more than one release in a hundred may have one.
 func rushTargets() []target {
 	var all []target
 	for _, n := range []int{2, 8, 32} {

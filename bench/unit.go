@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// unit says how a metric's values are written.
+// unit says how to write a metric's values.
 type unit int
 
 const (
@@ -19,7 +19,7 @@ const (
 	whole // a count of things
 )
 
-// write gives three significant digits: more would be noise.
+// write keeps three significant digits: more would be noise.
 func (u unit) write(v float64) string {
 	if math.IsNaN(v) {
 		return "–"
@@ -73,7 +73,7 @@ func digits(v float64) string {
 	return grouped(int64(math.Round(v)))
 }
 
-// fine keeps the digits that a ratio near one is judged by.
+// fine keeps the digits that matter in a ratio near one.
 func fine(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v):

@@ -16,7 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// What a request to a worker may ask for. The Java programs know the first four.
+// Requests to a worker. The Java programs know the first four.
 const (
 	doOpen    = "open"    // a contender under the name that "registry" gives
 	doLock    = "lock"    // a path; the reply's end says when
@@ -25,16 +25,16 @@ const (
 	doContend = "contend" // lock and unlock a path over and over, for a time that begins for all processes at once
 	doGather  = "gather"  // a crowd that waits
 	doFirst   = "first"   // wait until some of the crowd has a lock; the reply's field "at" says when
-	doPass    = "pass"    // have the crowd pass the lock on, for a time that begins for all processes at once
+	doPass    = "pass"    // have the crowd hand the lock over, for a time that begins for all processes at once
 )
 
-// worker is this program as one of the processes that it starts. It is driven as the Java programs in ../test/interop/jvm are.
+// worker is this program as one of the processes that it starts. It is driven like the Java programs in ../test/interop/jvm.
 type worker struct {
 	mu       sync.Mutex
 	opened   map[string]locks
 	sessions map[string]session // by contender, thread and path
 	crowd    *crowd
-	members  members // of the worker of a fleet; requests to them come one after the other
+	members  members // of a worker of a fleet; requests to them come one after the other
 }
 
 func newWorker() *worker { return &worker{opened: map[string]locks{}, sessions: map[string]session{}} }
@@ -103,7 +103,7 @@ func (w *worker) open(request peer.Fields) error {
 	return nil
 }
 
-// use finds the session of the request's thread.
+// use returns the session of the request's thread.
 func (w *worker) use(request peer.Fields) (locks, session, error) {
 	w.mu.Lock()
 	ls := w.opened[request["registry"]]
@@ -122,7 +122,7 @@ func (w *worker) use(request peer.Fields) (locks, session, error) {
 	return ls, held, nil
 }
 
-// contention is the work that a worker does at the same time as others.
+// contention is the work that a worker does at the same time as other workers.
 type contention struct {
 	registry, path string
 	goroutines     int
@@ -155,7 +155,7 @@ func contentionOf(f peer.Fields) (c contention, err error) {
 	return c, errors.Join(errs[:]...)
 }
 
-// context returns the context of calls. Like an HTTP request's it has no deadline, and can be cancelled at any time.
+// context returns the context of calls. Like that of an HTTP request it has no deadline, and may be cancelled at any time.
 func (c contention) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	end := c.to.Add(drainLimit)
 	if c.deadlines {
@@ -166,7 +166,8 @@ func (c contention) context(ctx context.Context) (context.Context, context.Cance
 	return ctx, func() { timer.Stop(); cancel() }
 }
 
-// contend counts the sections that begin before the end. Who still waits then goes on until its turn comes, or gives up.
+// contend counts the sections that begin before the end. A goroutine that still waits then continues until its turn comes, or
+// gives up.
 func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, error) {
 	c, err := contentionOf(request)
 	if err != nil {
@@ -183,7 +184,7 @@ func contend(ctx context.Context, ls locks, request peer.Fields) (peer.Fields, e
 		counts = make([]counter, c.goroutines)
 		errs   = make(chan error, c.goroutines)
 		took   = make([]handoffTimes, c.goroutines)
-		lost   atomic.Int64 // reads that were told at unlock that they had lost the lock
+		lost   atomic.Int64 // reads that learned at unlock that they had lost the lock
 		stop   atomic.Bool
 		timer  = time.AfterFunc(time.Until(c.to), func() { stop.Store(true) })
 	)

@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// localSemaphores are those of golang.org/x/sync: no other process sees them, and they have no leases.
+// localSemaphores are from golang.org/x/sync: no other process sees them, and they have no leases.
 type localSemaphores struct{}
 
 func (localSemaphores) session(string) session {
-	return localPermit{semaphore.NewWeighted(permitsEach)} // each path has one goroutine
+	return localPermit{semaphore.NewWeighted(permitsEach)} // each path has only one goroutine
 }
 
 func (localSemaphores) key(string) string { return "" }
