@@ -19,7 +19,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Acquire and Release allocate little more than Lock and Unlock.
+// Acquire and Release allocate little more than Lock and Unlock do.
 func TestAcquire_AllocationsOfAHold(t *testing.T) {
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
@@ -38,9 +38,8 @@ func TestAcquire_AllocationsOfAHold(t *testing.T) {
 			once(err)
 			once(h.Release(ctx))
 		}
-		// What happens in the background allocates, too. And a client that got an answer late, on a busy machine, has no connection
-		// of its own for single commands for a while, which is one allocation more. What each call allocates shows in the best of
-		// many short runs.
+		// The background allocates, too. And after a late reply, on a busy machine, a client has no connection of its own for single
+		// commands for a while, which costs one more allocation. What each call allocates shows in the best of many short runs.
 		locking, acquiring := math.Inf(1), math.Inf(1)
 		const most = 3.5 // more
 		for began := time.Now(); acquiring >= locking+most && time.Since(began) < 10*time.Second; {
@@ -55,7 +54,7 @@ func TestAcquire_AllocationsOfAHold(t *testing.T) {
 // An observer costs no allocation.
 func TestObserver_AllocationsOfAnObserver(t *testing.T) {
 	kit.RealWorldsAlone(t, func(w *kit.World) {
-		client := w.Client() // of both: much depends on whether it has a connection of its own for single commands
+		client := w.Client() // for both: much depends on whether it has a connection of its own for single commands
 		ctx := context.Background()
 		allocs := func(l *lockregistry.Lock) float64 {
 			const sections = 25
@@ -77,8 +76,8 @@ func TestObserver_AllocationsOfAnObserver(t *testing.T) {
 			Lost:     func(observe.Lost) {},
 			Renewing: func(observe.Renewing) {},
 		})).Obtain("42")
-		// The client and other goroutines allocate now and then, on a busy machine often: what each section allocates shows in the best
-		// of many short runs.
+		// The client and other goroutines allocate now and then, on a busy machine often. What each section allocates shows in the
+		// best of many short runs.
 		const least, most = 20, 500 // runs
 		without, with := math.Inf(1), math.Inf(1)
 		for run := 0; run < least || run < most && with >= without+0.5; run++ {
@@ -93,10 +92,10 @@ func TestObserver_AllocationsOfAnObserver(t *testing.T) {
 // workOf is what each path of a call of AcquireAll costs, on average.
 type workOf struct {
 	commands, bytes float64
-	links           int // how deep the stack is when the context of the last one asks the caller's
+	links           int // how deep the stack is when the last path's context asks the caller's
 }
 
-// root is a context of a caller, which tells how many calls its children make to ask it.
+// root is a caller's context, which returns how deep the stack is when its children ask it.
 type root struct{ context.Context }
 
 func (r root) Value(key any) any {
@@ -106,7 +105,7 @@ func (r root) Value(key any) any {
 	return r.Context.Value(key)
 }
 
-// inOrder has a call acquire and release so many paths one after the other, since the first one is taken when it begins.
+// inOrder has a call acquire and release that many paths one after the other, since the first one is taken at the start.
 func inOrder(w *kit.World, paths int) (cost workOf) {
 	w.Helper()
 	all := kit.NumberedPaths(paths)
@@ -130,7 +129,7 @@ func inOrder(w *kit.World, paths int) (cost workOf) {
 	select {
 	case h := <-got:
 		require.Len(w, h.Paths(), paths)
-		if err := h.Release(w.Context()); err != nil { // a busy machine may need longer than an Unlock for all
+		if err := h.Release(w.Context()); err != nil { // on a busy machine it may take longer than Unlock waits
 			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 		}
 	case err := <-failed:
@@ -143,7 +142,7 @@ func inOrder(w *kit.World, paths int) (cost workOf) {
 	return cost
 }
 
-// Ten times the paths are ten times the work, up to the most that a call may have.
+// Ten times as many paths take ten times the work, up to the most paths that a call may have.
 func TestAcquireAll_TakesWorkInProportionToItsPaths(t *testing.T) { //nolint:paralleltest // what others allocate would count
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		few, many := inOrder(w, 300), inOrder(w, 3000)
@@ -155,8 +154,8 @@ func TestAcquireAll_TakesWorkInProportionToItsPaths(t *testing.T) { //nolint:par
 	})
 }
 
-// A lock and unlock that nobody else wants allocate three times: the hold, its value, and the name of the queue among the keys of
-// the script that releases. More would be paid by each caller.
+// A lock and unlock that nobody else wants allocate three times: for the hold, for its value, and for the name of the queue
+// among the keys of the script that releases. Every caller would pay for more.
 func TestLock_Allocations(t *testing.T) { //nolint:paralleltest // what others allocate would count
 	server := redistest.Start(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, ForceSingleClient: true})
@@ -178,8 +177,8 @@ func TestLock_Allocations(t *testing.T) { //nolint:paralleltest // what others a
 		once()
 	}
 	const most = 3.0
-	// Timers and questions in the background allocate now and then; and on a busy machine commands after a pause of ten milliseconds
-	// do, since they get goroutines. What each call allocates shows in the best of many short runs, too.
+	// Timers and checks in the background allocate now and then. On a busy machine so do commands after a pause of ten
+	// milliseconds, since they start goroutines. What each call allocates shows in the best of many short runs, too.
 	least := math.Inf(1)
 	for try := 0; try < 500 && least > most; try++ {
 		least = min(least, testing.AllocsPerRun(20, once))
@@ -187,7 +186,8 @@ func TestLock_Allocations(t *testing.T) { //nolint:paralleltest // what others a
 	require.LessOrEqual(t, least, most)
 }
 
-// Options stay on the caller's stack, and so does what they say. A call that is refused here and at once does nothing else.
+// Options, and what they hold, stay on the caller's stack. A call that is refused in this process at once allocates nothing
+// else.
 func TestOptions_AllocateNothing(t *testing.T) { //nolint:paralleltest // what others allocate would count
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		l, other := w.Registry().Obtain("42"), lockregistry.ContextWithOwner(w.Context())

@@ -19,14 +19,14 @@ import (
 
 var countedNames = flag.Int("names", 6_000, "how many names TestMemory_OfNames counts the memory of")
 
-// least is less than the lock of a name takes alone.
+// least is less than the lock of one name takes by itself.
 const least = 200
 
-// bytesANameTakes has a registry use that many names, and returns how much of the heap is free without it, for each: its text
-// included. Another registry of the client keeps the connections, whose buffers would count.
+// bytesANameTakes has a registry use many names, and returns for each how much memory is freed when the registry is gone,
+// including the name's text. Another registry keeps the client's connections open, so that their buffers do not count.
 //
-// A timer of a client that another test has closed may keep megabytes for a second. What goes meanwhile would count, too. So the
-// heap must be as large before as after; else all is measured anew.
+// A timer of a client that another test has closed may keep megabytes for a second. If it let go of them meanwhile, they would
+// count. So the heap must be as large before as after; otherwise the measurement is repeated.
 func bytesANameTakes(w *kit.World, use func(r *lockregistry.Registry, path string) error) int {
 	w.Helper()
 	client := w.Client()
@@ -42,7 +42,7 @@ func bytesANameTakes(w *kit.World, use func(r *lockregistry.Registry, path strin
 		useNames(w, r, use)
 		with := heap()
 		require.NoError(w, r.Close())
-		w.Do("FLUSHALL") // what is held
+		w.Do("FLUSHALL") // held keys
 		after := 0
 		w.Await("it is collected", func() bool { // a goroutine or a timer may refer to it for a moment
 			after = heap()
@@ -81,8 +81,8 @@ func useNames(w *kit.World, r *lockregistry.Registry, use func(r *lockregistry.R
 	all.Wait()
 }
 
-// A service may lock a name for each of its customers: what stays in memory of one is a few hundred bytes, whatever it was used
-// for, and what a held one takes besides is little. The figures are in docs/operations.md.
+// A service may lock a name for each of its customers. A name that was used takes a few hundred bytes of memory, whatever it
+// was used for, and a held one little more. The figures are in docs/operations.md.
 func TestMemory_OfNames(t *testing.T) { //nolint:paralleltest // what others allocate would count
 	none := func(context.Context) error { return nil }
 	for name, c := range map[string]struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A process that comes has its turn after those that were there.
+// A process that joins the queue has its turn after the others.
 func TestQueue_NewProcessHasItsTurn(t *testing.T) {
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		const processes = 4
@@ -35,7 +35,8 @@ func TestQueue_NewProcessHasItsTurn(t *testing.T) {
 	})
 }
 
-// The release of a Java holder skips nobody: the second one in the queue does, when the process of the first one is dead.
+// When the first in the queue is dead, the second one notices the release of a Java holder, and serves the queue without
+// skipping anybody.
 func TestQueue_DeadProcessBehindAJavaHolder(t *testing.T) {
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		var all []time.Duration

@@ -22,11 +22,11 @@ func followedWorldsAlone(t *testing.T, test func(w *kit.ReplicatedWorld)) {
 	kit.RealWorldsAlone(t, func(w *kit.World) { test(w.WithReplica()) })
 }
 
-// slack is how much later than its time a call may end.
+// slack is how much later than its limit a call may end.
 const slack = 100 * time.Millisecond
 
-// The connections that rueidis has for blocking commands have written something, and nothing since: there WAIT tells of that
-// only.
+// Calls notice that a replica has stopped. WAIT reports only on writes of its own connection, and rueidis runs it on
+// connections for blocking commands, which have written before and nothing since.
 func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 	followedWorldsAlone(t, func(w *kit.ReplicatedWorld) {
 		client := w.Client()
@@ -46,7 +46,7 @@ func TestReplicas_ThatStop(t *testing.T) { // alone: it measures times
 			w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
 			require.ErrorContains(w, err, "too few replicas have the lock: 0 of 1")
 			assert.GreaterOrEqual(w, took[i], kit.ReplicaWait)
-			w.AwaitGone("orders:42") // it was given back
+			w.AwaitGone("orders:42") // it was released
 		}
 		assert.Less(w, slices.Min(took), kit.ReplicaWait+slack)
 
@@ -75,7 +75,7 @@ func TestReplicas_ManyCallsWithReplicas(t *testing.T) { // alone: it measures ti
 	followedWorldsAlone(t, func(w *kit.ReplicatedWorld) {
 		const (
 			calls  = 2000
-			enough = 1500 * time.Millisecond // if one call waited for another, that took two seconds
+			enough = 1500 * time.Millisecond // if calls waited for each other, that would take two seconds
 		)
 		all := func(r *lockregistry.Registry, each func(l *lockregistry.Lock)) (longest time.Duration) {
 			var running sync.WaitGroup
@@ -101,7 +101,7 @@ func TestReplicas_ManyCallsWithReplicas(t *testing.T) { // alone: it measures ti
 				return err
 			})
 			if assert.NoError(w, err) && assert.True(w, ok) {
-				// On a busy machine an answer may take longer than Unlock waits for it.
+				// On a busy machine a reply may take longer than Unlock waits for it.
 				if err := l.Unlock(w.Context()); err != nil {
 					assert.ErrorIs(w, err, lockregistry.ErrUnavailable)
 				}

@@ -25,13 +25,13 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// large tells whether to run at the sizes that the documentation names, which takes a while.
+// large reports whether to run at the sizes that the documentation names, which takes a while.
 func large() bool { return os.Getenv("LOCKREGISTRY_TEST_LARGE") != "" }
 
-// few are connections beside hundreds or thousands of waiting calls.
+// few connections, compared with hundreds or thousands of waiting calls.
 const few = 10
 
-// Hundreds of registries on a client share its connection for wake-ups, and are small.
+// Hundreds of registries on a client share its connection for wake-ups, and take little memory.
 func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		const registries = 300
@@ -47,7 +47,7 @@ func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 			r := w.RegistryOn(client, lockregistry.WithPollInterval(kit.NoPoll))
 			return r, kit.LockElsewhere(r.Obtain(strconv.Itoa(i)), w.Context())
 		}
-		// The client's connections and buffers are there before anything is measured.
+		// The client makes its connections and buffers before anything is measured.
 		_, first := waits(0)
 		w.Await("the first one listens", func() bool { return w.Tracked() == 1 })
 		before := heap()
@@ -62,7 +62,7 @@ func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 		w.Logf("%d bytes for a registry with a waiting call", each)
 		// Some 10 000 are for goroutines that the runtime keeps, if this is the first test of the process.
 		require.Less(w, each, 30_000)
-		// One for commands, one for wake-ups, and some for commands where the machine was so slow that answers were late.
+		// One for commands, one for wake-ups, and some for commands if the machine was so slow that replies were late.
 		require.LessOrEqual(w, len(w.Connections("name=waits")), few)
 		w.Do("FLUSHALL")
 		for _, result := range results {
@@ -77,14 +77,14 @@ func TestSharedClient_ManyRegistriesOfOneClient(t *testing.T) {
 		for _, r := range all {
 			require.NoError(w, r.Close())
 		}
-		// None waits for its background work in vain, a second or more. On a machine so slow that an answer was late each may wait for
+		// No call waits a second or more for its background work. If the machine is so slow that a reply was late, each may wait for
 		// 0.1 s, since this client has no room for another connection.
 		require.Less(w, time.Since(start), registries*200*time.Millisecond)
 	})
 }
 
-// Thousands of calls that wait for as many locks cost one connection, and one subscription or one key to track each, and what
-// they need is asked for many at a time.
+// Thousands of calls that wait for as many locks take one connection, one subscription or tracked key each, and commands that
+// are sent many at a time.
 func TestScale_ManyWaiters(t *testing.T) {
 	waiters := 2000
 	if large() {
@@ -96,8 +96,8 @@ func TestScale_ManyWaiters(t *testing.T) {
 				r := w.RegistryOn(w.ClientWith(w.Dial, kit.NamedConnection("waits")),
 					kit.WithWakeup(mode), lockregistry.WithPollInterval(kit.NoPoll))
 				subscriptions := map[kit.Wakeup]int{
-					kit.WakeupPubSub: waiters + 1, // and the channel of older versions
-				}[mode] + 1 // that of the registry
+					kit.WakeupPubSub: waiters + 1, // and the channel for older versions
+				}[mode] + 1 // the registry's own channel
 				tracked := 0
 				if mode != kit.WakeupPubSub {
 					tracked = waiters
@@ -127,10 +127,10 @@ func TestScale_ManyWaiters(t *testing.T) {
 					})
 				}
 				w.Await("all listen", func() bool { return listens() == subscriptions && w.Tracked() == tracked })
-				// One for commands, one for wake-ups, and some for commands where the machine was so slow that answers were late.
+				// One for commands, one for wake-ups, and some for commands if the machine was so slow that replies were late.
 				require.LessOrEqual(w, len(w.Connections("name=waits")), few)
 				require.Zero(w, got.Load())
-				// Waiters come while the ones before are being armed, so not all of them in full batches.
+				// Waiters arrive while earlier ones are being armed, so not all batches are full.
 				w.Logf("%d SUBSCRIBE, %d reads for %d commands", w.Executed("subscribe"),
 					w.Info("stats", "total_reads_processed"), w.Info("stats", "total_commands_processed"))
 				require.Less(w, w.Executed("subscribe"), waiters/2)
@@ -143,7 +143,7 @@ func TestScale_ManyWaiters(t *testing.T) {
 				all.Wait()
 				w.Logf("all had their locks after %v", time.Since(start))
 				require.Less(w, time.Since(start), kit.NoPoll/2)
-				// One for commands, one for wake-ups, and some for commands where the machine was so slow that answers were late.
+				// One for commands, one for wake-ups, and some for commands if the machine was so slow that replies were late.
 				require.LessOrEqual(w, len(w.Connections("name=waits")), few)
 				w.LeftNothing()
 				w.Await("subscriptions are given up", func() bool { return listens() < 1000 })
@@ -152,8 +152,8 @@ func TestScale_ManyWaiters(t *testing.T) {
 	}
 }
 
-// A release wakes one goroutine of the process that is first in the queue, or one in each process where there is none, however
-// many wait there, and it tries once. The next process is told that it is first now, and looks once.
+// A release wakes one goroutine of the process that is first in the queue, or one in each process where there is no queue.
+// However many wait there, only one tries, and once. The next process is told that it is first now, and looks once.
 func TestScale_NoHerd(t *testing.T) {
 	t.Parallel()
 	const processes, goroutines = 3, 50
@@ -206,7 +206,7 @@ func TestScale_NoHerd(t *testing.T) {
 					return tries
 				}
 				first := 50 * time.Millisecond
-				if !w.Fake { // more than a second after it has queued, each ticket is looked at, and then seconds later
+				if !w.Fake { // each ticket is looked at more than a second after it was queued, and then seconds later
 					first = 1500 * time.Millisecond
 				}
 				before := quiet(first)
@@ -225,7 +225,7 @@ func TestScale_NoHerd(t *testing.T) {
 						w.Errorf("a release woke the process at place %d", i)
 					}
 				}
-				if asked == 0 { // in the queue the second one may be quicker, and serves the first
+				if asked == 0 { // in the queue the second one may be quicker, and serve the first
 					w.Error("a release woke nobody")
 				}
 				finish()
@@ -238,16 +238,16 @@ func TestScale_NoHerd(t *testing.T) {
 	}
 }
 
-// While one process hands a lock around its goroutines without end, two others get it again and again, and neither waits
-// longer than the handoff limit, the critical sections that are between, and what it needs to notice. Where there is no queue,
-// as on miniredis, chance decides between the two each time that the one stands back.
+// While one process hands a lock around its goroutines without end, two others get it again and again. Neither waits longer
+// than the handoff limit, the critical sections in between, and the time it needs to notice. Where there is no queue, as on
+// miniredis, chance decides between the two each time the crowd stands back.
 func TestScale_OthersAreNotStarved(t *testing.T) {
 	modes := map[string]kit.Wakeup{"poll": kit.WakeupPoll}
 	maps.Copy(modes, kit.Wakeups)
-	// On real servers each mode meets one limit, and each of these limits a mode.
+	// On real servers each mode runs with one limit, and each of these limits with a mode.
 	const usual = 100 * time.Millisecond
 	limits := map[kit.Wakeup]time.Duration{kit.WakeupAuto: 0, kit.WakeupPubSub: usual, kit.WakeupTracking: usual}
-	// Sections that are longer than who lets go stands back for one of them, and longer than it sleeps: each mode meets both.
+	// A section may be longer than the crowd stands back for, or than a waiter sleeps: each mode runs with both.
 	const stands, sleeps = 17 * time.Millisecond, 137 * time.Millisecond
 	long := map[kit.Wakeup]map[time.Duration]time.Duration{
 		kit.WakeupAuto: {0: stands, usual: sleeps}, kit.WakeupPubSub: {0: sleeps, usual: stands},
@@ -259,7 +259,7 @@ func TestScale_OthersAreNotStarved(t *testing.T) {
 				most := limit + 3*section + 10*time.Millisecond + allowance
 				round := cmp.Or(limit, poll) + 2*section + poll + 10*time.Millisecond
 				if mode == kit.WakeupPoll {
-					// Who only polls may find the other one there, and has the next round then, or, rarely, the one after that.
+					// A polling process may find the other one there. Then it gets the next round or, rarely, the one after that.
 					most = 4 * round
 				} else if w.Fake {
 					most = 8 * round
@@ -269,12 +269,12 @@ func TestScale_OthersAreNotStarved(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(w.Context())
 				var inside atomic.Int32
-				w.Do("SET", kit.TheKey, "somebody") // until all listen that can
+				w.Do("SET", kit.TheKey, "somebody") // until all that can listen do so
 				crowd := w.Saturate(ctx, registry(poll), func() { inside.Add(1); <-time.After(section) })
 				var waits [2][]time.Duration
 				var others sync.WaitGroup
 				for i := range waits {
-					// Two that poll at the very same moments, as only fake time has it, would meet at every one of them.
+					// Two that poll at the same moments, as happens only in fake time, would collide each time.
 					r := registry(poll - time.Duration(i)*7*time.Millisecond)
 					others.Go(func() {
 						l := r.Obtain("42")
@@ -358,7 +358,7 @@ func TestScale_RenewalAtScale(t *testing.T) {
 			}
 			all.Wait()
 		}
-		// How fast is this machine now, with what else it does? A lease too short for it proves nothing.
+		// A lease too short for this machine, with what else it does now, would prove nothing: measure how fast it is.
 		client := w.ClientWith(w.Dial, kit.NamedConnection("renews"))
 		sample := w.RegistryOn(client)
 		start := time.Now()
@@ -409,7 +409,7 @@ func TestScale_RenewalAtScale(t *testing.T) {
 	})
 }
 
-// What a call in order has already does not slow down what it does next: the contexts of its paths are no chain.
+// A call that takes paths in order is not slowed down by the paths that it has already: their contexts form no chain.
 func TestAcquireAll_OfManyPaths(t *testing.T) {
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		const paths = 3000 // more than one script has

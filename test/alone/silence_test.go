@@ -20,8 +20,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Eight thousand calls on a frozen server, far more than a queue of rueidis has room for, all come back when their contexts
-// end.
+// Eight thousand calls on a frozen server, far more than rueidis's queues have room for, all return when their contexts end.
 func TestSilence_ManyCallsOnAFrozenServer(t *testing.T) {
 	calls := 3000
 	if large() {
@@ -45,7 +44,7 @@ func TestSilence_ManyCallsOnAFrozenServer(t *testing.T) {
 		server.Freeze()
 		w.Cleanup(server.Thaw)
 		goroutines := runtime.NumGoroutine()
-		took := make([]time.Duration, calls) // after its context's end
+		took := make([]time.Duration, calls) // since its context's end
 		var all sync.WaitGroup
 		for i := range calls {
 			all.Go(func() {
@@ -70,7 +69,7 @@ func TestSilence_ManyCallsOnAFrozenServer(t *testing.T) {
 }
 
 // A program that is told to end unlocks with a context that is done, and is gone when Unlock returns. The registry has never
-// unlocked before, so it has yet to ask the server for its version.
+// unlocked before, so it does not know the server's version yet.
 func TestSilence_UnlockAtTheEndOfAProgram(t *testing.T) { // alone: Unlock waits for 100 ms then
 	kit.RealWorldsAlone(t, func(w *kit.World) {
 		for range 20 {
@@ -80,7 +79,7 @@ func TestSilence_UnlockAtTheEndOfAProgram(t *testing.T) { // alone: Unlock waits
 			cancel()
 			err := l.Unlock(ctx)
 			w.Released(err)
-			if err == nil { // else the answer was late
+			if err == nil { // otherwise the reply was late
 				require.True(w, w.Free(kit.TheKey), "at once")
 			}
 			w.AwaitGone(kit.TheKey)
