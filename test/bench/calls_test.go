@@ -19,8 +19,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// The floor that locks are measured against: two scripts through the same client, one that sets a key when it is not
-// there, one that removes it when it has the right value.
+// The floor that locks are measured against: two scripts through the same client. One sets a key if it is not there, the other
+// removes it if it has the right value.
 var (
 	bareObtain = rueidis.NewLuaScript(`
 local v = redis.call('GET', KEYS[1])
@@ -50,15 +50,15 @@ func benchRegistry(b *testing.B, client rueidis.Client, opts ...lockregistry.Opt
 }
 
 // BenchmarkUncontended compares a lock and unlock that nobody else wants with two bare script calls, in turns on the same
-// connection, so that the noise of the machine hits both. The metric "ratio" is the library's time to that of the floor, in
-// the median of the turns.
+// connection, so that the noise of the machine affects both. The metric "ratio" is the median, over the turns, of the library's
+// time divided by the floor's.
 func BenchmarkUncontended(b *testing.B) {
 	for _, goroutines := range []int{1, 64, 512} {
 		b.Run(strconv.Itoa(goroutines)+"-goroutines", func(b *testing.B) {
 			client := benchClient(b)
 			r := benchRegistry(b, client)
 			ctx := context.Background()
-			each := max(200/goroutines, 20) // of a goroutine in a turn, so that starting them costs little
+			each := max(200/goroutines, 20) // for each goroutine in a turn, so that starting them costs little
 			turn := each * goroutines
 			run := func(once func(i int)) (nanoseconds float64) {
 				start := nanotime()
@@ -132,8 +132,8 @@ func BenchmarkLockUnlock(b *testing.B) {
 	}
 }
 
-// BenchmarkObtain is the time of Obtain for a path that the registry keeps, from 1 and from 64 goroutines. ns/op is per
-// call in both cases, as seen by the whole process.
+// BenchmarkObtain measures Obtain for a path that the registry keeps, from 1 and from 64 goroutines. In both cases ns/op is per
+// call, as seen by the whole process.
 func BenchmarkObtain(b *testing.B) {
 	for _, goroutines := range []int{1, 64} {
 		for _, paths := range []int{1, 1000} {
@@ -160,7 +160,7 @@ func BenchmarkObtain(b *testing.B) {
 	}
 }
 
-// BenchmarkCachedLocks is the memory of a million cached locks that nobody uses: bytes per lock beyond its path.
+// BenchmarkCachedLocks measures the memory of a million unused cached locks: bytes per lock beyond its path.
 func BenchmarkCachedLocks(b *testing.B) {
 	const locks = 1_000_000
 	for range b.N {
@@ -181,7 +181,7 @@ func BenchmarkCachedLocks(b *testing.B) {
 	}
 }
 
-// BenchmarkHeldLocks is the memory and the goroutines of 20 000 held locks with renewal.
+// BenchmarkHeldLocks measures the memory and the goroutines of 20 000 held locks with renewal.
 func BenchmarkHeldLocks(b *testing.B) {
 	const locks = 20_000
 	client := benchClient(b)
@@ -225,7 +225,7 @@ var benchStart = time.Now()
 
 func nanotime() int64 { return int64(time.Since(benchStart)) }
 
-// BenchmarkOnePath is 64 goroutines of one process that all want one path.
+// BenchmarkOnePath has 64 goroutines of one process want one path.
 func BenchmarkOnePath(b *testing.B) {
 	l := benchRegistry(b, benchClient(b)).Obtain("42")
 	ctx := context.Background()
@@ -251,7 +251,7 @@ func BenchmarkOnePath(b *testing.B) {
 	require.Equal(b, b.N, inside)
 }
 
-// instantClient answers at once that a lock was taken, or released; the server is asked only for what else there is.
+// instantClient answers at once that a lock was taken or released. Only other commands reach the server.
 type instantClient struct {
 	rueidis.Client
 	taken, released rueidis.RedisResult
@@ -268,7 +268,7 @@ func newInstantClient(b *testing.B) rueidis.Client {
 }
 
 func (c *instantClient) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
-	runtime.Gosched() // as while it waits for the answer
+	runtime.Gosched() // as while it waits for the reply
 	switch command.Commands()[0] {
 	case "SET":
 		return c.taken
@@ -279,8 +279,8 @@ func (c *instantClient) Do(ctx context.Context, command rueidis.Completed) rueid
 	}
 }
 
-// BenchmarkOwnWork is what a lock and unlock cost this process besides the client, with that many paths in use at once: much of
-// it is that the processor's caches have been used by others meanwhile.
+// BenchmarkOwnWork measures what a lock and unlock cost this process besides the client, with that many paths in use at once.
+// Much of it comes from CPU caches that other work has used meanwhile.
 func BenchmarkOwnWork(b *testing.B) {
 	for _, paths := range []int{1, 512} {
 		b.Run(strconv.Itoa(paths)+"-paths", func(b *testing.B) {
@@ -322,8 +322,8 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// BenchmarkRush is two registries whose goroutines both want one path all the time, as two processes would: almost every lock
-// waits for the other one's unlock. It is for profiles and allocations.
+// BenchmarkRush has two registries whose goroutines want one path all the time, like two processes: almost every lock waits for
+// the other registry's unlock. It is for profiles and allocations.
 func BenchmarkRush(b *testing.B) {
 	server := redistest.Start(b)
 	var all sync.WaitGroup

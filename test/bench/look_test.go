@@ -11,8 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry/inspect"
 )
 
-// BenchmarkLocksAmongOthers lists two locks of a database with many other keys: how soon the one in a record comes, and the one
-// that only SCAN finds, and which part of a core the server spends on it.
+// BenchmarkLocksAmongOthers lists two locks in a database with many other keys. It measures how soon the lock in a record is
+// listed, and the one that only SCAN finds, and what share of a core the server spends on it.
 func BenchmarkLocksAmongOthers(b *testing.B) {
 	for _, others := range []int{100_000, 1_000_000} {
 		b.Run(strconv.Itoa(others), func(b *testing.B) {
@@ -50,8 +50,8 @@ func BenchmarkLocksAmongOthers(b *testing.B) {
 	}
 }
 
-// BenchmarkLocksOf lists the locks of one prefix, and of three, which share a pass, among many other keys: how long the server's
-// processor works on it.
+// BenchmarkLocksOf lists the locks of one prefix, and of three that share a pass, among many other keys. It measures the
+// server's CPU time.
 func BenchmarkLocksOf(b *testing.B) {
 	for _, n := range []int{1, 3} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -81,7 +81,7 @@ func BenchmarkLocksOf(b *testing.B) {
 	}
 }
 
-// core is for how long the server has used its processors.
+// core returns how much CPU time the server has used.
 func (h *hoard) core() (used time.Duration) {
 	h.Helper()
 	for line := range strings.Lines(h.do("INFO", "cpu")) {

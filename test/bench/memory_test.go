@@ -16,7 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// BenchmarkServerMemory is what the server keeps beside the locks themselves, in bytes for each of 10 000 things.
+// BenchmarkServerMemory measures what the server keeps besides the locks themselves, in bytes for each of 10 000 things.
 func BenchmarkServerMemory(b *testing.B) {
 	b.Run("waiting/tracking", func(b *testing.B) {
 		ticket, rest := newHoard(b).waiting(kit.WakeupTracking)
@@ -151,7 +151,7 @@ func (h *hoard) used() float64 {
 	}
 }
 
-// grows tells by how much the memory grows for each path.
+// grows returns by how much the server's memory grows for each path.
 func (h *hoard) grows(by func()) float64 {
 	h.Helper()
 	before := h.used()
@@ -159,7 +159,7 @@ func (h *hoard) grows(by func()) float64 {
 	return (h.used() - before) / hoarded
 }
 
-// waiting has one call wait for each path, and returns what its ticket takes with the queue, and what the rest.
+// waiting has one call wait for each path. It returns the memory of a ticket with its queue, and that of the rest.
 func (h *hoard) waiting(mode kit.Wakeup) (ticket, rest float64) {
 	h.Helper()
 	h.each(func(path string) error {

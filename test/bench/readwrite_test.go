@@ -13,8 +13,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// BenchmarkReadersOfOnePath is sixteen readers of one process on one path, compared, in turns, with sixteen that take a
-// hold in Redis each time, with the bare scripts. The metric "gain" is the library's throughput to that of these.
+// BenchmarkReadersOfOnePath compares sixteen readers of one process on one path, in turns, with sixteen that each take a hold
+// in Redis, with the bare scripts. The metric "gain" is the library's throughput divided by theirs.
 func BenchmarkReadersOfOnePath(b *testing.B) {
 	const goroutines, turn = 16, 10_000
 	client := benchClient(b)
@@ -48,8 +48,8 @@ func BenchmarkReadersOfOnePath(b *testing.B) {
 	require.False(b, reader.IsHeld())
 }
 
-// The floor that reading is measured against: two scripts through the same client that do the same work in Redis for a
-// lock that nobody has and nobody else wants.
+// The floor that reading is measured against: two scripts through the same client that do the same work in Redis, for a lock
+// that nobody holds and nobody else wants.
 var (
 	bareReadObtain = rueidis.NewLuaScript(`
 local mode = redis.call('HGET', KEYS[1], 'mode')
@@ -108,8 +108,8 @@ func allTogether(goroutines, count int, each func(i int)) (nanoseconds float64) 
 	return float64(nanotime() - start)
 }
 
-// BenchmarkReadUncontended compares a read lock and unlock that nobody else wants with two bare script calls, in turns on
-// the same connection. The metric "ratio" is the library's time to that of the floor.
+// BenchmarkReadUncontended compares a read lock and unlock that nobody else wants with two bare script calls, in turns on the
+// same connection. The metric "ratio" is the library's time divided by the floor's.
 func BenchmarkReadUncontended(b *testing.B) {
 	for _, goroutines := range []int{1, 64} {
 		b.Run(strconv.Itoa(goroutines)+"-goroutines", func(b *testing.B) {

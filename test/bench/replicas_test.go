@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// BenchmarkReplicas locks and unlocks free paths on a server with a replica, which must have each lock or not.
+// BenchmarkReplicas locks and unlocks free paths on a server with a replica, which must acknowledge each lock or need not.
 func BenchmarkReplicas(b *testing.B) {
 	server := redistest.Start(b, "--repl-diskless-sync-delay", "0")
 	host, port, err := net.SplitHostPort(server.Addr())

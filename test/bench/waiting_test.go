@@ -14,16 +14,16 @@ import (
 	"github.com/lockregistry/lockregistry"
 )
 
-// processorTime is what this process has used so far, in seconds.
+// processorTime returns the CPU time that this process has used so far, in seconds.
 func processorTime() float64 {
 	var used syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &used)
 	return float64(used.Utime.Nano()+used.Stime.Nano()) / 1e9
 }
 
-// BenchmarkManyWaiters is one path for which 50 000 goroutines of one process wait. The metric "%core" is the share of a
-// core that they use in a second in which nothing happens, "ns/handoff" is the time of each handoff until all have had
-// the lock, "ns/cancel" is that of each wait that is given up.
+// BenchmarkManyWaiters has 50 000 goroutines of one process wait for one path. The metric "%core" is the share of a core that
+// they use in a second in which nothing happens, "ns/handoff" is the time of each handoff until all have had the lock, and
+// "ns/cancel" that of each wait that is given up.
 func BenchmarkManyWaiters(b *testing.B) {
 	const waiters = 50_000
 	plain := func(_ *lockregistry.ReadWriteLock, l *lockregistry.Lock, _ int) *lockregistry.Lock { return l }
@@ -94,7 +94,7 @@ func BenchmarkManyWaiters(b *testing.B) {
 	}
 }
 
-// BenchmarkTakingTurns is two registries that want the same path all the time, so that each waits for the other.
+// BenchmarkTakingTurns has two registries want the same path all the time, so that each waits for the other.
 func BenchmarkTakingTurns(b *testing.B) {
 	b.ReportAllocs()
 	client := benchClient(b)
@@ -117,8 +117,8 @@ func BenchmarkTakingTurns(b *testing.B) {
 	all.Wait()
 }
 
-// BenchmarkSharingOwners is 50 000 owners that share one hold on reading, each with a context: the time in which one comes
-// in and leaves.
+// BenchmarkSharingOwners has 50 000 owners share one hold on reading, each with a context, and measures how long one takes to
+// join and leave.
 func BenchmarkSharingOwners(b *testing.B) {
 	const owners = 50_000
 	reader := benchRegistry(b, benchClient(b), lockregistry.WithHandoff(time.Hour)).ReadWrite("42").Reader()
