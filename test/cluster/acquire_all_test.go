@@ -16,7 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// On a cluster the paths are in several slots: each is asked once, and nothing is kept when one of them is taken.
+// On a cluster the paths are in several slots: a call asks for each of them once, and keeps nothing when one is taken.
 func TestAcquireAll_OnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)
@@ -67,8 +67,8 @@ func TestAcquireAll_OnACluster(t *testing.T) {
 	}
 }
 
-// While a slot moves, a node refuses a script for several paths unless all of their keys are there, and free paths have none.
-// Each path by itself is served, so the call takes one after another, also if it does not wait.
+// While a slot moves, a node refuses a script for several paths unless all of their keys are there, and free paths have no
+// keys. It serves each path by itself, so the call takes one after another, even if it does not wait.
 func TestAcquireAll_WhileASlotMoves(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
@@ -99,7 +99,7 @@ func TestAcquireAll_WhileASlotMoves(t *testing.T) {
 	require.NoError(t, kit.UnlessLate(all.Release(t.Context())))
 }
 
-// heldUp is a client whose commands about a key hang until the end, once the key was set.
+// heldUp is a client whose commands about a key hang until the end, once the key has been set.
 type heldUp struct {
 	rueidis.Client
 	key   string
@@ -117,8 +117,8 @@ func (c *heldUp) Do(ctx context.Context, command rueidis.Completed) rueidis.Redi
 	return c.Client.Do(ctx, command)
 }
 
-// A call that does not wait gives back what it got at first, before it takes one path after another. When Redis does not confirm
-// that in time, the path is not taken by others.
+// A call that does not wait first releases what it got, before it takes one path after another. If Redis does not confirm the
+// release in time, the error is not that others have taken the path.
 func TestAcquireAll_WhatItCannotGiveBackIsNotTaken(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Holds, paths that stay taken and jobs work on a cluster as they do on one server, wherever the key is.
+// Holds, paths that stay taken, and jobs work on a cluster as they do on one server, wherever the key is.
 func TestAcquire_HoldsOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// ofSentinel is a client that finds its master through Sentinel, which names another one when told.
+// ofSentinel is a client that finds its master through Sentinel, and moves to another one when told.
 type ofSentinel struct {
 	rueidis.Client
 
@@ -40,8 +40,8 @@ func (s *ofSentinel) change(master string) {
 	s.master = master
 }
 
-// A planned failover breaks no connection, and the process may do nothing else: its holds are looked at all the same, those
-// for which the old master's answer has come after the change too.
+// A planned failover breaks no connection, and the process may be idle. Its holds are looked at all the same, even those for
+// which the old master's reply came after the change.
 func TestFailover_AnotherMasterHasHoldsLookedAt(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
@@ -79,8 +79,8 @@ func TestFailover_AnotherMasterHasHoldsLookedAt(t *testing.T) {
 	}
 }
 
-// The new master may not have got a release of just now, which is sent once more: also while the grant of an older call is looked
-// out for.
+// The new master may lack a recent release. The release is sent again, even while the registry checks whether an older call was
+// granted the lock.
 func TestFailover_AnotherMasterHasReleasesSentAgain(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -88,7 +88,7 @@ func TestFailover_AnotherMasterHasReleasesSentAgain(t *testing.T) {
 		r := w.RegistryOn(client, kit.Polling)
 		kept, l := r.Obtain("kept"), r.Obtain("42")
 		w.Lock(kept)
-		watched := kept.Context(w.Context()) // so that the client is looked at
+		watched := kept.Context(w.Context()) // so that the client is watched
 		f.Fates("obtain", kit.Cut)
 		require.Error(w, l.Lock(w.Context()))
 		w.Lock(l)
@@ -103,8 +103,8 @@ func TestFailover_AnotherMasterHasReleasesSentAgain(t *testing.T) {
 	})
 }
 
-// When a master does not answer any more, or is gone, and has a successor, commands go there at once, although the client
-// notices only much later.
+// When a master is silent or gone, and has a successor, commands go to the successor at once, although the client notices only
+// much later.
 func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 	t.Parallel()
 	const limit = 500 * time.Millisecond
@@ -130,7 +130,7 @@ func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 			end(master)
 			require.ErrorIs(t, l.Lock(t.Context()), lockregistry.ErrUnavailable)
 
-			// Until there is one, tries end at once: nothing is sent to a silent node.
+			// Until then tries end at once: nothing is sent to a silent node.
 			require.Eventually(t, func() bool {
 				start := time.Now()
 				require.ErrorIs(t, l.Lock(t.Context()), lockregistry.ErrUnavailable)
@@ -147,8 +147,8 @@ func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 	}
 }
 
-// While a node is suspect, renewals follow a slot of it that moves, too, although its neighbours stay, and although the slot may
-// stay half moved.
+// While a node is suspect, renewals follow a slot that moves away from it, even though the neighbouring slots stay, and even if
+// the slot stays half moved.
 func TestFailover_RenewalsFollowASlot(t *testing.T) {
 	t.Parallel()
 	const lease = 5 * time.Second
@@ -170,7 +170,7 @@ func TestFailover_RenewalsFollowASlot(t *testing.T) {
 			require.NoError(t, l.Lock(t.Context(), lockregistry.Wait(10*time.Second)))
 			alive := l.Context(t.Context())
 			m := migrating(t, d.Servers[:2], kit.TheKey)
-			m.from.Freeze() // for so long that an answer is late
+			m.from.Freeze() // until a reply is late
 			require.Error(t, l.Renew(shortly(t), lease))
 			m.from.Thaw()
 			if half {
@@ -194,8 +194,8 @@ func shortly(t *testing.T) context.Context {
 	return ctx
 }
 
-// When the connection for wake-ups is lost, holds whose keys a failover has lost are told so at once, and not only with their
-// next renewal or their leases' ends. Those that are not lost go on.
+// When the connection for wake-ups is lost, holds whose keys a failover has lost are reported lost at once, not only by their
+// next renewal or at the end of their leases. The other holds go on.
 func TestFailover_ALostConnectionHasHoldsLookedAt(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
@@ -231,7 +231,7 @@ func TestFailover_ALostConnectionHasHoldsLookedAt(t *testing.T) {
 	}
 }
 
-// A removal that was confirmed just before the connection broke may be lost by a failover. It is sent once more, so that the
+// A failover may lose a removal that was confirmed just before the connection broke. The removal is sent again, so that the
 // path is not blocked for a lease.
 func TestFailover_ARemovalIsSentOnceMore(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
@@ -244,7 +244,7 @@ func TestFailover_ARemovalIsSentOnceMore(t *testing.T) {
 		value, newer := w.Do("GET", kit.TheKey), r.Obtain("43")
 		w.Unlock(l)
 		w.Lock(newer)
-		w.Do("SET", kit.TheKey, value, "PX", "600000") // as the server that has taken over has it
+		w.Do("SET", kit.TheKey, value, "PX", "600000") // as on the server that has taken over
 		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		w.AwaitGone(kit.TheKey)
 		require.True(w, newer.IsHeld())
@@ -254,7 +254,7 @@ func TestFailover_ARemovalIsSentOnceMore(t *testing.T) {
 	})
 }
 
-// A server that has taken over may have an older hold of a read-write lock than the newest.
+// A server that has taken over may have an older hold of a read-write lock than the latest.
 func TestFailover_RemovalsOfAReadWriteLockAreSentOnceMore(t *testing.T) {
 	t.Parallel()
 	for name, side := range map[string]func(*lockregistry.ReadWriteLock) *lockregistry.Lock{
@@ -275,7 +275,7 @@ func TestFailover_RemovalsOfAReadWriteLockAreSentOnceMore(t *testing.T) {
 				w.Unlock(l)
 				w.Lock(l)
 				w.Unlock(l)
-				for i, key := range keys { // as the server that has taken over has them
+				for i, key := range keys { // as on the server that has taken over
 					w.Do("RENAME", fmt.Sprint("copy", i), key)
 					w.Do("PEXPIRE", key, "600000")
 				}
@@ -288,7 +288,7 @@ func TestFailover_RemovalsOfAReadWriteLockAreSentOnceMore(t *testing.T) {
 	}
 }
 
-// In a cluster a lost connection says something about the holds of its node only.
+// In a cluster a lost connection concerns only the holds of its node.
 func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
@@ -300,7 +300,7 @@ func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 	for n, i := 0, 0; n < len(held); i++ {
 		path := strconv.Itoa(i)
 		if _, err := nodes[n].Do("EXISTS", "orders:"+path); err != nil {
-			continue // it is another node's
+			continue // the path belongs to another node
 		}
 		if held[n] == nil {
 			held[n] = r.Obtain(path)
@@ -310,7 +310,7 @@ func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 		taken[n] = other.Obtain(path)
 		require.NoError(t, taken[n].Lock(t.Context()))
 		waiters[n] = kit.LockElsewhere(r.Obtain(path), t.Context())
-		// It queues once it has heard that it listens: a connection that is closed before that is not a lost one.
+		// A call queues once it knows that the registry listens: a connection that closes before that does not count as lost.
 		queues := func() bool { return nodes[n].Command(t, "EXISTS", "orders:{orders:"+path+"}:waiters") == "1" }
 		require.Eventually(t, queues, 10*time.Second, time.Millisecond)
 		nodes[n].Command(t, "DEL", kit.Key(held[n]))
@@ -329,8 +329,8 @@ func TestFailover_ALostConnectionOfANodeHasItsHoldsLookedAt(t *testing.T) {
 	}
 }
 
-// A replica may have joined the cluster since the client last looked. Once it has replaced a frozen master, the client still
-// leads to that one, which executes what has come meanwhile before it learns of its successor. None of that counts.
+// A replica may have joined the cluster since the client last looked. When it has replaced a frozen master, the client still
+// leads to the old master, which executes what was sent meanwhile before it learns of its successor. Nothing of that counts.
 func TestFailover_ToAServerThatTheClientDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	const limit = 600 * time.Millisecond
@@ -357,7 +357,7 @@ func TestFailover_ToAServerThatTheClientDoesNotKnow(t *testing.T) {
 	require.ErrorIs(t, r.Obtain("42").Lock(t.Context()), lockregistry.ErrUnavailable)
 	heir.Command(t, "CLUSTER", "FAILOVER", "TAKEOVER")
 	require.Eventually(t, func() bool { return d.Master(kit.TheKey, master) == heir }, 10*time.Second, time.Millisecond)
-	for range 3 { // until the nodes have named the successor; a slow machine may take so long that the client knows it
+	for range 3 { // until the nodes have named the successor; on a slow machine the client may learn of it by then
 		_ = r.Obtain("42").Lock(t.Context())
 	}
 	var all sync.WaitGroup
@@ -379,7 +379,7 @@ func TestFailover_ToAServerThatTheClientDoesNotKnow(t *testing.T) {
 	for i, l := range locks {
 		life := heir.Command(t, "PTTL", kit.Key(l))
 		switch {
-		case errs[i] != nil: // it says that it is not known
+		case errs[i] != nil: // the error says that the outcome is unknown
 		case i%2 == 0:
 			require.Greater(t, len(life), len("60000"), "renewed until %s ms from now", life)
 		default:
@@ -388,7 +388,7 @@ func TestFailover_ToAServerThatTheClientDoesNotKnow(t *testing.T) {
 	}
 }
 
-// The connection to a frozen master ends only once the nodes have named its successor. The holds there are looked at then.
+// The connection to a frozen master ends only once the nodes have named its successor. Its holds are looked at then.
 func TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
@@ -425,8 +425,8 @@ func TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt(t *testing.T) {
 	require.NoError(t, <-waits)
 }
 
-// A process that sends a master nothing while that freezes and is replaced has no reason to suspect it, and the client leads to
-// it for long. If the nodes were asked meanwhile, since a call waits at another one, commands go to the successor at once.
+// A process that sends nothing to a master while it is frozen and replaced has no reason to suspect it, and the client leads to
+// it for a long time. If a call waits at another node, the nodes are asked meanwhile, and commands go to the successor at once.
 func TestFailover_WhileNothingIsSentToTheMaster(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
@@ -462,8 +462,8 @@ func TestFailover_WhileNothingIsSentToTheMaster(t *testing.T) {
 		return times
 	}
 	master.Freeze()
-	d.AwaitPromotion(kit.TheKey, master) // by then it has owed an answer for long
-	until := asked() + 2                 // the first answers may be from before
+	d.AwaitPromotion(kit.TheKey, master) // by then its reply is long overdue
+	until := asked() + 2                 // the first replies may be from before
 	require.Eventually(t, func() bool { return asked() >= until }, 30*time.Second, 10*time.Millisecond)
 	require.NoError(t, kit.UnlessLate(held.Unlock(t.Context())))
 	gone := func() bool { return heir.Command(t, "EXISTS", kit.TheKey) == "0" }

@@ -20,7 +20,7 @@ import (
 func TestFencing_TokensOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)
-	nodes := []string{"a", "b", "c"} // a path on each: the formats meet them in turn
+	nodes := []string{"a", "b", "c"} // a path on each; the formats meet the nodes in turn
 	for i, f := range kit.FencedLocks() {
 		for _, path := range []string{nodes[i%len(nodes)], "{tag}d", "e}f"} {
 			t.Run(f.Name+" "+path, func(t *testing.T) {
@@ -59,8 +59,8 @@ func TestFencing_TokensOnACluster(t *testing.T) {
 	}
 }
 
-// While a slot moves, no second counter begins where it goes: the first one could not be moved there any more, and its tokens
-// would be forgotten.
+// While a slot moves, no second counter begins at its new node: the first counter could no longer be moved there, and its
+// tokens would be forgotten.
 func TestFencing_ACounterMovesWithItsSlot(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)

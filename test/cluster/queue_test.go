@@ -76,7 +76,8 @@ func TestQueue_OnACluster(t *testing.T) {
 	}
 }
 
-// Where braces put the queue of a path into another slot there is none, and a log line says so. Calls wake by tracking.
+// When braces would put the queue of a path into another slot there is no queue, and a log line says so. Calls are woken by
+// tracking.
 func TestQueue_BracesThatForbidAQueue(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)
@@ -101,8 +102,8 @@ func TestQueue_BracesThatForbidAQueue(t *testing.T) {
 // layoutsBySlot has a path, with a slot of its own, for each layout: on one cluster the slot of each moves once.
 var layoutsBySlot = map[string]observe.Layout{"42": observe.LayoutSpring, "43": observe.LayoutRedisson}
 
-// While a slot moves, no second queue begins where it goes: the keys of the first one could not be moved there any more, and
-// those who wait in one know nothing of the other.
+// While a slot moves, no second queue begins at its new node: the keys of the first one could no longer be moved there, and the
+// calls in one queue would not know of those in the other.
 func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
@@ -128,7 +129,7 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 			slot := from.Command(t, "CLUSTER", "KEYSLOT", key)
 			keys := func(n *redistest.Server) string { return n.Command(t, "CLUSTER", "COUNTKEYSINSLOT", slot) }
 
-			// Somebody waits, and the lock becomes free: the queue stays, and the key of the lock is where the slot goes.
+			// A call waits, and the lock becomes free: the queue stays, and the lock's key is created at the slot's new node.
 			first, second := lock(), lock()
 			require.NoError(t, lock().Lock(t.Context()))
 			one := waits(first)
@@ -166,7 +167,7 @@ func TestQueue_AQueueMovesWithItsSlot(t *testing.T) {
 	}
 }
 
-// A release is not refused because its slot moves, although it would begin a queue for others of its process.
+// A release is not refused because its slot moves, even though it would begin a queue for other calls of its process.
 func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
@@ -193,14 +194,14 @@ func TestQueue_ReleaseWhileItsSlotMoves(t *testing.T) {
 			require.NoError(t, kit.UnlessLate(l.Unlock(t.Context())))
 			require.Equal(t, "0", from.Command(t, "CLUSTER", "COUNTKEYSINSLOT", slot))
 			giveUp()
-			if err := <-next; err != nil { // until the slot has moved it may wait
+			if err := <-next; err != nil { // until the slot has moved it may have to wait
 				require.ErrorIs(t, err, context.Canceled)
 			}
 		})
 	}
 }
 
-// The same with readers and writers: goroutines of several processes that do both. Nobody waits for long, although nobody polls.
+// The same with readers and writers: goroutines of several processes do both. Nobody waits long, although nobody polls.
 func TestQueue_ReadersAndWritersOfManyProcessesOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)
@@ -274,12 +275,12 @@ func TestQueue_BracesInThePrefixOfACluster(t *testing.T) {
 	for name, layout := range kit.Layouts {
 		for prefix, path := range map[string]string{"p{q": "a}b", "{": "}", "{p}{q": "a}b", "p": "{a}b", "p{": "a}b{c}"} {
 			t.Run(name+" "+prefix+" "+path, func(t *testing.T) {
-				cluster := kit.SharedCluster{Nodes: nodes, Prefix: prefix} // which is no other test's
+				cluster := kit.SharedCluster{Nodes: nodes, Prefix: prefix} // which no other test uses
 				registry := func() *lockregistry.Registry {
 					return cluster.Registry(t, kit.WithLayout(layout), lockregistry.WithHandoff(0))
 				}
 				holder, waits := registry().Obtain(path), registry()
-				// At first, and each 100 ms, the lock is left to those without a ticket for a moment.
+				// At first, and every 100 ms, the lock is left for a moment to calls without a ticket.
 				for n := 0; n < 10 || waits.Stats().Wakeups.Messages == 0 && n < 200; n++ {
 					require.NoError(t, holder.Lock(t.Context()))
 					got := make(chan error, 1)
@@ -336,7 +337,7 @@ func (m *migration) end() {
 
 func queueOf(key string) string { return "orders:{" + key + "}:waiters" }
 
-// A slot of which half is moved, and which stays so, does not keep its paths still: calls go on one by one, without the queue.
+// When half of a slot is moved, and stays so, calls for its paths go on one by one, without the queue.
 func TestQueue_HalfASlotIsMoved(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
@@ -358,7 +359,7 @@ func TestQueue_HalfASlotIsMoved(t *testing.T) {
 				for i := range cap(results) {
 					r := registry()
 					go func() {
-						// One that has looked a moment ago, with two tickets in front, looks again after ten seconds.
+						// A call that has just looked, with two tickets in front of its own, looks again after ten seconds.
 						err := r.Do(t.Context(), path, func(context.Context) error { return nil }, lockregistry.Wait(30*time.Second))
 						results <- err
 					}()

@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// While a slot moves, the lease of a reader may be at another node than the lock, where it seems to be over. It is not: when one
+// While a slot moves, a reader's lease may be on another node than the lock, where it seems to be over. It is not: when one
 // reader leaves, is renewed, or is removed by force, the others go on reading, and no writer gets the lock.
 func TestReadWriteLock_HalfASlotIsMoved(t *testing.T) {
 	t.Parallel()
@@ -71,7 +71,7 @@ func TestReadWriteLock_HalfASlotIsMoved(t *testing.T) {
 	}
 }
 
-// Meanwhile a look at the lock shows all readers, also those whose leases are elsewhere, and asks for nothing that may be.
+// While the slot is half moved, an inspection shows all readers, including those whose leases are on the other node.
 func TestInspect_HalfASlotIsMoved(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
@@ -104,7 +104,7 @@ func TestInspect_HalfASlotIsMoved(t *testing.T) {
 	}
 }
 
-// renewed renews a reader whose lease may be where the server does not see it: then it cannot say whether it is over.
+// renewed renews a reader whose lease may be on the other node: then the server cannot say whether it is over.
 func renewed(t *testing.T, p kit.Pair) {
 	t.Helper()
 	if err := p.Reader.Renew(t.Context(), time.Minute); err != nil {

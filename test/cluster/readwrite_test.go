@@ -67,8 +67,8 @@ func TestReadWriteLock_LocksOnACluster(t *testing.T) {
 		})
 	}
 
-	// A name with half a brace, or an empty pair, has no tag: Redisson's derived names are in another slot then, and often
-	// on another node. That is an error, and leaves nothing behind that would stay for ever.
+	// A name with half a brace, or an empty pair, has no hash tag: then Redisson's derived names are in another slot, and often on
+	// another node. That is an error, and leaves nothing behind that would stay forever.
 	failed := 0
 	for i := range 20 {
 		before := keys(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// On a cluster a read-write lock whose braces put its keys into different slots is refused by name; others work, plain locks
-// always do.
+// On a cluster a read-write lock whose braces put its keys into different slots is refused, with its name. Other read-write
+// locks work, and plain locks always do.
 func TestRedisson_BracesOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)
@@ -44,9 +44,9 @@ func TestRedisson_BracesOnACluster(t *testing.T) {
 	}
 }
 
-// On a cluster a plain lock works on whichever node has its key. Its release is published in both ways: to the waiters of
-// this library, whatever node they listen to, and on the key's own node to those of Redisson. Servers before version 7
-// have no sharded channels: there Redisson subscribes as this library does, and hears of a release once.
+// On a cluster a plain lock works on whichever node has its key. Its release is published in both ways: to the waiters of this
+// library, whatever node they listen to, and on the key's own node to those of Redisson. Servers before version 7 have no
+// sharded channels: there Redisson subscribes as this library does, and receives a release once.
 func TestRedisson_LocksOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
@@ -67,7 +67,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, r.Close()) })
 		return r
 	}
-	// said is what one of the nodes answers, and which that is: they refuse commands for keys of others.
+	// said returns a node's reply, and which node that is: the others refuse commands for keys that are not theirs.
 	said := func(t *testing.T, key string, args ...string) (string, *redistest.Server) {
 		t.Helper()
 		for _, node := range nodes {
@@ -115,7 +115,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 				require.NoError(t, err)
 				require.False(t, ok)
 
-				// What a waiter of Redisson does.
+				// Subscribe as a waiter of Redisson does.
 				heard := make(chan string, 8)
 				listening, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
@@ -136,7 +136,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 					return subscriptions(t, counted, channel) == 1
 				})
 
-				// A release is heard of once; one that gives the lock to who waits in the queue, not always.
+				// A release is received once, though not always if it gives the lock to a waiter in the queue.
 				require.NoError(t, kit.UnlessLate(held.Unlock(t.Context())))
 				w.Hears(heard, channel+" 0")
 				require.NoError(t, held.Lock(t.Context()))
@@ -163,7 +163,7 @@ func TestRedisson_LocksOnACluster(t *testing.T) {
 	require.True(t, t.Failed() || len(owners) == len(nodes), "keys on every node")
 }
 
-// What Redisson releases on a cluster it publishes on the key's own node only, and wakes all the same.
+// Redisson publishes a release on the key's own node only, and this library's waiters wake all the same.
 func TestRedisson_ReleaseByRedissonOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)

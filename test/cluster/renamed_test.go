@@ -22,10 +22,10 @@ import (
 func TestWakeup_RenamedNodes(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
-	if !kit.HasShardedChannels(t, nodes[0]) { // before version 7 a node does not say of itself what it announces
+	if !kit.HasShardedChannels(t, nodes[0]) { // before version 7 a node does not report what it announces itself
 		return
 	}
-	leads := map[string]string{} // where an announced address leads; not changed any more once clients dial
+	leads := map[string]string{} // where an announced address leads; constant once clients dial
 	for i, node := range nodes {
 		leads[node.Addr()] = node.Addr()
 		leads[renamed(i)] = node.Addr()
@@ -82,5 +82,5 @@ func TestWakeup_RenamedNodes(t *testing.T) {
 	}
 }
 
-// renamed is the address that the node of a number announces in the end.
+// renamed returns the address that node i announces in the end.
 func renamed(i int) string { return fmt.Sprintf("127.0.0.1:%d", 1+i) }

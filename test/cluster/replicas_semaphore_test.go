@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// ends is when a hold ends, by the replica.
+// ends returns when a hold ends, according to the replica.
 func ends(w *kit.ReplicatedWorld, h *lockregistry.Hold) string {
 	w.Helper()
 	return w.Replica.Command(w, "ZSCORE", kit.SeatKey, h.Holder())
@@ -24,7 +24,7 @@ func hasPermit(w *kit.ReplicatedWorld, h *lockregistry.Hold) bool {
 	return ends(w, h) != "(nil)"
 }
 
-// A permit that too few replicas have is not handed out, and given back.
+// A permit that too few replicas have is not handed out, but released.
 func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
@@ -64,7 +64,7 @@ func TestSemaphore_ReplicasHaveWhatIsGranted(t *testing.T) {
 	})
 }
 
-// Who is granted a permit by another process's release writes something of its own, which replicas acknowledge.
+// A call that is granted a permit by another process's release writes something of its own, which replicas acknowledge.
 func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		giver, taker := w.Registry().Semaphore("seat", 2), w.Replicated().Semaphore("seat", 2)
@@ -89,7 +89,7 @@ func TestSemaphore_GrantsNeedReplicas(t *testing.T) {
 	})
 }
 
-// A renewal that too few have is none: the hold is lost when the lease is over that they know of.
+// A renewal that too few replicas have does not count: the hold is lost at the end of the lease that they know.
 func TestSemaphore_RenewalsNeedReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		const lease = 4 * time.Second

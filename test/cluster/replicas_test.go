@@ -34,7 +34,7 @@ func TestReplicas_HaveWhatIsGranted(t *testing.T) {
 	})
 }
 
-// The client has no connection to give: that is no sign of a silent server, and concerns nobody without the option.
+// If the client has no connection left, that is no sign of a silent server, and concerns no registry without the option.
 func TestReplicas_WithoutAConnection(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		client := w.ClientWith(w.Dial, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
@@ -46,14 +46,14 @@ func TestReplicas_WithoutAConnection(t *testing.T) {
 			_, err := r.Obtain("42").TryLock(w.Context())
 			w.Fails(err, lockregistry.ErrUnavailable, "trylock", "orders:42")
 		}
-		// The connection is not there before it is given back.
+		// The connection is only there once it was given back.
 		require.NoError(w, without.Do(w.Context(), "43", func(context.Context) error { return nil }))
 		giveBack()
 		require.NoError(w, r.Do(w.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(10*time.Second)))
 	})
 }
 
-// Locks with fencing tokens, granted by another process's release too, and several paths at once.
+// Replicas acknowledge locks with fencing tokens, even those granted by another process's release, and several paths at once.
 func TestReplicas_WithFencingAndSeveralPaths(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithFencing())
@@ -99,7 +99,7 @@ func TestReplicas_WithoutPermission(t *testing.T) {
 	})
 }
 
-// On a server without replicas the master has nothing to wait for, and nothing is locked.
+// On a server without replicas nobody acknowledges anything, and nothing is locked.
 func TestReplicas_NoReplicas(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithReplicas(1, 50*time.Millisecond))
@@ -111,7 +111,7 @@ func TestReplicas_NoReplicas(t *testing.T) {
 	})
 }
 
-// The server forgets its scripts.
+// Calls work when the server has forgotten its scripts.
 func TestReplicas_AndForgottenScripts(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
@@ -131,7 +131,7 @@ func TestReplicas_AndForgottenScripts(t *testing.T) {
 		w.Replica.Freeze()
 		defer w.Replica.Thaw()
 		r = w.Registry(lockregistry.WithReplicas(1, 20*time.Millisecond)) // no time to send it twice
-		w.Await("the master has it", func() bool {                        // within 20 ms, which a busy machine does not always keep
+		w.Await("the master has it", func() bool {                        // within 20 ms, which a busy machine may exceed
 			_, err = r.Obtain("42").TryLock(w.Context())
 			require.ErrorIs(w, err, lockregistry.ErrUnavailable)
 			return strings.Contains(err.Error(), "too few replicas")
@@ -139,7 +139,7 @@ func TestReplicas_AndForgottenScripts(t *testing.T) {
 	})
 }
 
-// That no call has enough replicas is logged once it has lasted for a while, and so is its end.
+// When no call has had enough replicas for a while, the log says so once, and once when that is over.
 func TestReplicas_ShortageIsLogged(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		var log kit.Journal
@@ -163,7 +163,7 @@ func TestReplicas_ShortageIsLogged(t *testing.T) {
 	})
 }
 
-// A frozen replica delays no call without the option, on the same client or not, and no answer that needs no replica.
+// A frozen replica delays no call without the option, on the same client or not, and no reply that needs no replica.
 func TestReplicas_DelayNobodyElse(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		client := w.Client()
@@ -199,7 +199,7 @@ func TestReplicas_DelayNobodyElse(t *testing.T) {
 	})
 }
 
-// A renewal that too few have is none: the hold is lost when the lease is over that they know of.
+// A renewal that too few replicas have does not count: the hold is lost at the end of the lease that they know.
 func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 	const lease = 4 * time.Second
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
@@ -234,7 +234,7 @@ func TestReplicas_RenewalsNeedReplicas(t *testing.T) {
 	})
 }
 
-// A shorter lease than the running one counts, although too few have it.
+// A renewal to a shorter lease counts, even if too few replicas have it.
 func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated()
@@ -251,7 +251,7 @@ func TestReplicas_ShorterRenewalWithoutReplicas(t *testing.T) {
 	})
 }
 
-// Who is granted the lock by another process's release writes something of its own, which replicas acknowledge.
+// A call that is granted the lock by another process's release writes something of its own, which replicas acknowledge.
 func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		giver, taker := w.Registry(), w.Replicated()
@@ -286,7 +286,7 @@ func TestReplicas_GrantsNeedReplicas(t *testing.T) {
 	})
 }
 
-// The same for who finds out by looking.
+// The same for a call that finds out about its grant by looking.
 func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		l, owner := w.Replicated().Obtain("42"), lockregistry.ContextWithOwner(w.Context())
@@ -313,7 +313,8 @@ func TestReplicas_GrantsThatAreFoundNeedReplicas(t *testing.T) {
 	})
 }
 
-// The message of a grant that was found comes while replicas are waited for, which may take longer than such messages do.
+// A call finds its grant by looking. The message about it comes while the call waits for replicas, which may take longer than
+// such messages do.
 func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Registry(lockregistry.WithReplicas(1, 4*time.Second))
@@ -338,7 +339,7 @@ func TestReplicas_GrantsThatAreFoundAndToldMeanwhile(t *testing.T) {
 	})
 }
 
-// From one goroutine to the next the lock goes without a word of the replicas.
+// A handoff within the process needs no acknowledgement of replicas.
 func TestReplicas_NeedsNoReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithHandoff(time.Minute))

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// onOneOf is a cluster, and a path of a semaphore of three permits.
+// onOneOf is a cluster, and a path of a semaphore with three permits.
 type onOneOf struct {
 	*testing.T
 	cluster *kit.SharedCluster
@@ -29,7 +29,7 @@ func (c *onOneOf) registry(opts ...lockregistry.Option) *lockregistry.Registry {
 	return c.cluster.Registry(c.T, opts...)
 }
 
-// acquires starts a call of a registry that has none yet, and waits until its ticket is there.
+// acquires starts a call of a registry without any other call, and waits until its ticket is there.
 func (c *onOneOf) acquires(r *lockregistry.Registry, opts ...lockregistry.SemaphoreOption) <-chan *lockregistry.Hold {
 	c.Helper()
 	got := make(chan *lockregistry.Hold, 1)
@@ -111,7 +111,7 @@ func TestSemaphore_OnACluster(t *testing.T) {
 	}
 }
 
-// Many calls of several processes: never more than there are permits, and no message is missed.
+// With many calls of several processes, never more permits are held than there are, and no message is missed.
 func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)
@@ -150,8 +150,8 @@ func TestSemaphore_OfManyProcessesOnACluster(t *testing.T) {
 	require.Less(t, time.Since(began), kit.NoPoll)
 }
 
-// Where braces put the queue into another slot, calls poll, and a log line says so. With fencing, which needs a second key, a
-// call gets an error.
+// Where braces put the queue into another slot, calls poll, and a log line says so. With fencing, which needs a second key,
+// calls return an error.
 func TestSemaphore_BracesOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := kit.ShareCluster(t)
