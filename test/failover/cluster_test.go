@@ -14,7 +14,7 @@ import (
 
 func keyOf(path string) string { return prefix + ":" + path }
 
-// rounds has each variant go through an event some times.
+// rounds runs an event several times with each variant.
 func rounds(t *testing.T, usually, inLongRuns int, round func(t *testing.T, v variant)) {
 	t.Helper()
 	n := usually
@@ -34,16 +34,17 @@ func rounds(t *testing.T, usually, inLongRuns int, round func(t *testing.T, v va
 	}
 }
 
-// with tells of which paths a server is the master.
+// with returns a function that reports whether a server is the master of a path.
 func with(d *redistest.Deployment, master *redistest.Server) func(path string) bool {
 	return func(path string) bool { return d.Master(keyOf(path), nil) == master }
 }
 
-// soon is within how much time after the promotion all paths must be served, see within.
+// soon is how soon after the promotion all paths must be served, see within.
 const soon = time.Second
 
-// within returns the limit of a time that is measured. Long runs have the machine to themselves. Else any process may stand still
-// for some seconds, and the limit is below what a fault costs: a former master that is believed costs ten seconds, a waiting call
+// within returns the limit for a measured time. Long runs have the machine to themselves. In other runs any process may stand
+// still for some seconds; even so the limit is below what a fault costs: ten seconds if a former master is believed, twenty if
+// a waiting call is not told, and a minute if a hold is not released.
 // that is not told twenty, and a hold that is not released a minute.
 func within(measured time.Duration) time.Duration {
 	if *long {
@@ -75,7 +76,7 @@ func TestClusterMasterIsStopped(t *testing.T) {
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
 		master := d.Master(keyOf("one"), nil)
 		f := start(t, d, v, usual, with(d, master))
-		at := d.FreezeSettled(master) // else replication loses what was granted last, now and then
+		at := d.FreezeSettled(master) // otherwise replication may lose the latest grants
 		promoted := f.promoted(keyOf("one"), master, at)
 		f.awaitServed(promoted)
 		wait(time.Until(promoted.Add(4 * time.Second)))
@@ -115,11 +116,11 @@ func TestClusterReshard(t *testing.T) {
 		_, promoted := d.Failover(keyOf("one"))
 		unnoticed(t, f.judge("CLUSTER FAILOVER", v, at, promoted))
 		d.AwaitHealthy()
-		wait(2 * redistest.NodeTimeout) // so soon the masters vote for no replica of this node again
+		wait(2 * redistest.NodeTimeout) // for that long the masters vote for no replica of this node again
 	})
 }
 
-// unnoticed checks that calls notice nothing of an event.
+// unnoticed checks that no call noticed an event.
 func unnoticed(t *testing.T, o outcome) {
 	t.Helper()
 	assert.Zero(t, o.patient, "errors of calls with Wait")
@@ -132,7 +133,7 @@ func unnoticed(t *testing.T, o outcome) {
 	assert.Less(t, o.still, within(soon)) // a busy master may try for some seconds, and take no writes, before it is replaced
 }
 
-// The poll interval is so long here that a waiter which stays with the node, and polls, shows.
+// The poll interval is so long here that it shows if a waiter stays with the node, and polls.
 func TestClusterNodeIsRemoved(t *testing.T) {
 	t.Parallel()
 	for name, reset := range map[string]bool{"a node is removed": true, "a node is removed, and not told": false} {
@@ -157,7 +158,7 @@ func TestClusterNodeIsRemoved(t *testing.T) {
 				})
 				at := time.Now()
 				d.Move(heir, slots...)
-				f.awaitForgotten(leaves) // whom they ask later, the node tells CLUSTERDOWN
+				f.awaitForgotten(leaves) // after that, the node replies CLUSTERDOWN
 				d.Remove(leaves, reset)
 				wait(3 * time.Second)
 				o := f.judge(name, v, at, time.Time{})
@@ -191,7 +192,7 @@ func TestClusterIsRestarted(t *testing.T) {
 	})
 }
 
-// afterRestart is within how much time all paths must be served again. Nothing is lost, so none waits for the end of a lease.
+// afterRestart is how soon all paths must be served again. Nothing is lost, so none waits for the end of a lease.
 func afterRestart() time.Duration {
 	if *long {
 		return 5 * time.Second
@@ -199,7 +200,7 @@ func afterRestart() time.Duration {
 	return lease / 2
 }
 
-// restart kills all servers, and starts them again with what they have on disk.
+// restart kills all servers, and starts them again with their data on disk.
 func restart(t *testing.T, d *redistest.Deployment) {
 	t.Helper()
 	for _, s := range d.Servers {

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// deposedFor is how long a deposed master goes on as one, at most: then its Sentinels have demoted it.
+	// deposedFor is how long a deposed master goes on as a master, at most: by then its Sentinels have demoted it.
 	deposedFor = 11 * time.Second
 
-	// stillFor is for how long no path may stand still, from the promotion on.
+	// stillFor is how long a path may stand still after the promotion.
 	stillFor = 6 * time.Second
 )
 
-// asking are processes that ask the Sentinels, each with another one first: so they follow different ones. Every other one has
-// a client that was handed in. Three are idle, and follow each of three Sentinels.
+// asking is a plan whose processes ask the Sentinels, each a different one first, so that they follow different ones. Every
+// second process has a client of the test's own. Three processes are idle, and follow one Sentinel each.
 func asking(d *redistest.Deployment) plan {
 	p := plan{busy: 3, stayed: 4, kept: 1, crowd: 2, idle: 3}
 	p.made = func(i int, options []lockregistry.Option) (*lockregistry.Registry, rueidis.Client, error) {
@@ -45,7 +45,7 @@ func asking(d *redistest.Deployment) plan {
 	return p
 }
 
-// from returns the addresses so that another one is the first for each process.
+// from returns the addresses in an order that begins with a different one for each process.
 func from(addresses []string, process int) []string {
 	first := process % len(addresses)
 	return slices.Concat(addresses[first:], addresses[:first])
@@ -61,7 +61,7 @@ func opens(sentinels []string, options []lockregistry.Option) (*lockregistry.Reg
 	return r, nil, err
 }
 
-// newcomer is a process that begins while the master is frozen, and joins the others.
+// newcomer is a process that starts while the master is frozen, and joins the others.
 func (f *fleet) newcomer() {
 	var r *lockregistry.Registry
 	for r == nil {
@@ -87,12 +87,12 @@ func (f *fleet) named(master *redistest.Server) time.Time {
 			host, port, _ := strings.Cut(said, "\n")
 			return err == nil && net.JoinHostPort(host, strings.TrimSpace(port)) != master.Addr()
 		})
-	}, 3*time.Minute, time.Millisecond) // a vote that comes to nothing is repeated after twice the failover-timeout
+	}, 3*time.Minute, time.Millisecond) // a vote that fails is repeated after twice the failover-timeout
 	return time.Now()
 }
 
-// A master is frozen, another is promoted, and the former goes on as if nothing had happened: at once, or later. Nobody believes
-// it, also those who were idle, and those who begin meanwhile.
+// A master is frozen, another one is promoted, and the old one resumes as if nothing had happened, at once or later. Nobody
+// believes it, not even processes that were idle, or that started meanwhile.
 func TestSentinelMasterIsDeposed(t *testing.T) {
 	t.Parallel()
 	sideBySide(t, func(t *testing.T, after time.Duration) {
@@ -104,7 +104,7 @@ func TestSentinelMasterIsDeposed(t *testing.T) {
 	})
 }
 
-// The same in a cluster, where the former master redirects as soon as it goes on. What it was sent before, it executes.
+// The same in a cluster, where the old master redirects once it has resumed. It executes what it was sent before.
 func TestClusterMasterIsDeposed(t *testing.T) {
 	t.Parallel()
 	sideBySide(t, func(t *testing.T, after time.Duration) {
@@ -121,7 +121,7 @@ func TestClusterMasterIsDeposed(t *testing.T) {
 	})
 }
 
-// sideBySide runs a test with each delay of a former master, at once, also in long runs.
+// sideBySide runs a test with each delay of the old master at the same time, even in long runs.
 func sideBySide(t *testing.T, test func(t *testing.T, after time.Duration)) {
 	t.Helper()
 	var sides sync.WaitGroup
@@ -131,7 +131,7 @@ func sideBySide(t *testing.T, test func(t *testing.T, after time.Duration)) {
 	}
 }
 
-// depose freezes a master, and lets it go on some time after another was promoted.
+// depose freezes a master, and resumes it some time after another one was promoted.
 func (f *fleet) depose(
 	where string, v variant, after time.Duration, master *redistest.Server, promotion func(of *redistest.Server) time.Time,
 ) {
@@ -156,11 +156,11 @@ func (f *fleet) depose(
 	f.deployment.AwaitHealthy()
 }
 
-// A master that stands still for less than its Sentinels wait for is believed again soon after it goes on.
+// A master that stands still for less than its Sentinels wait is believed again soon after it has resumed.
 func TestSentinelMasterStandsStill(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
-	for _, s := range d.Sentinels { // on a busy machine it stands still for longer than is measured here
+	for _, s := range d.Sentinels { // on a busy machine it may stand still for longer than this test wants
 		s.Command(t, "SENTINEL", "SET", redistest.MasterSet, "down-after-milliseconds", "60000")
 	}
 	rounds(t, 1, 10, func(t *testing.T, v variant) {
@@ -182,7 +182,8 @@ func TestSentinelMasterStandsStill(t *testing.T) {
 	})
 }
 
-// A planned failover does not wait for replicas. Whoever asks the Sentinels stops locking when it begins, so nothing is lost.
+// A planned failover does not wait for replicas. Processes that ask the Sentinels stop locking when it begins, so nothing is
+// lost.
 func TestSentinelFailoverIsHeard(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
@@ -199,25 +200,25 @@ func TestSentinelFailoverIsHeard(t *testing.T) {
 		if *long {
 			assert.Less(t, o.pause, stillFor)
 		}
-		assert.Less(t, o.still, within(stillFor)) // a failover that a busy machine gives up begins again
+		assert.Less(t, o.still, within(stillFor)) // a failover that fails on a busy machine begins again
 		d.AwaitHealthy()
 	})
 }
 
-// A replica that does not follow the new master keeps the Sentinel that leads the failover from telling its clients, for as long
-// as failover-timeout. Those of Open ask it.
+// A replica that does not follow the new master keeps the Sentinel that leads the failover from telling its clients, for as
+// long as failover-timeout. Registries made by Open ask the Sentinels themselves.
 func TestSentinelReplicaDoesNotFollow(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
 	last := d.Servers[2]
-	last.Command(t, "CONFIG", "SET", "replica-priority", "200") // the other one is promoted
+	last.Command(t, "CONFIG", "SET", "replica-priority", "200") // so that the other replica is promoted
 	last.Command(t, "CONFIG", "SET", "masterauth", "wrong")
 	for _, s := range d.Sentinels {
 		s.Command(t, "SENTINEL", "SET", redistest.MasterSet, "failover-timeout", "20000")
 		require.Eventually(t, func() bool {
 			said, err := s.Do("SENTINEL", "REPLICAS", redistest.MasterSet)
 			return err == nil && strings.Contains(said, "slave-priority\n200")
-		}, time.Minute, 10*time.Millisecond) // Sentinels ask every ten seconds
+		}, time.Minute, 10*time.Millisecond) // Sentinels ask replicas every ten seconds
 	}
 	p := asking(d)
 	p.idle = 0
@@ -228,7 +229,7 @@ func TestSentinelReplicaDoesNotFollow(t *testing.T) {
 	at := time.Now()
 	d.Servers[0].Kill()
 	promoted := f.named(d.Servers[0])
-	require.Eventually(t, func() bool { // each of these is a process's own
+	require.Eventually(t, func() bool { // each of these paths belongs to one process
 		return !slices.ContainsFunc(f.alone, func(path string) bool { _, ok := f.next(path, promoted); return !ok })
 	}, time.Minute, time.Millisecond, "some process follows no more")
 	for _, path := range f.alone {

@@ -30,7 +30,7 @@ const (
 	calmAfter    = 1500 * time.Millisecond
 )
 
-// variant is a way to use the library for which a row of its own is measured.
+// variant is a way to use the library that has a row of its own in the table.
 type variant struct {
 	name    string
 	options []lockregistry.Option
@@ -38,7 +38,7 @@ type variant struct {
 
 var variants = []variant{{}}
 
-// client is made with what docs/operations.md advises for a deployment whose nodes count as down after redistest.NodeTimeout.
+// client makes a client as docs/operations.md advises for a deployment whose nodes count as down after redistest.NodeTimeout.
 func client(d *redistest.Deployment) (rueidis.Client, error) { return rueidis.NewClient(advised(d)) }
 
 func advised(d *redistest.Deployment) rueidis.ClientOption {
@@ -60,15 +60,15 @@ func advised(d *redistest.Deployment) rueidis.ClientOption {
 
 // fleet is some processes that lock while something happens to their servers.
 //
-// On each busy path every process has patient callers, which lock with Wait, and work for a few milliseconds. A hasty one locks
-// without Wait a path of its own, and so is told of the first failure. On the stayed paths sections last up to two seconds. A
-// kept path is locked from before the event until after it, by one process, while another one waits; two of the processes
-// do nothing else.
+// On each busy path every process has patient callers, which lock with Wait, and work for a few milliseconds. A hasty caller
+// locks a path of its own without Wait, and so notices the first failure. On the stayed paths sections last up to two seconds.
+// One process holds a kept path from before the event until after it, while another one waits; two of the processes do nothing
+// else.
 type fleet struct {
 	*testing.T
 	*referee
 	deployment *redistest.Deployment
-	clients    []rueidis.Client // nil: it is the registry's own
+	clients    []rueidis.Client // nil: the registry has its own
 	registries []*lockregistry.Registry
 
 	busy, stayed, kept, alone []string
@@ -80,7 +80,7 @@ type fleet struct {
 	running sync.WaitGroup
 
 	mu       sync.Mutex
-	failures map[string]map[string]int // by operation and by what it was
+	failures map[string]map[string]int // by operation and cause
 	switched []time.Time               // when each client has changed to another master
 	late     time.Duration             // by how much a goroutine of this process ran late, at most
 }
@@ -94,15 +94,15 @@ const (
 type plan struct {
 	busy, stayed, kept int
 	crowd              int // how many patient callers each process has on a busy path
-	idle               int // how many processes lock once, and then nothing until they are woken
+	idle               int // how many processes lock once, and then do nothing until they are woken
 	made               func(i int, options []lockregistry.Option) (*lockregistry.Registry, rueidis.Client, error)
 	options            []lockregistry.Option
 }
 
 var usual = plan{busy: 4, stayed: 4, kept: 8, crowd: 1}
 
-// unhurried is the usual plan, but that no first try fails because some process stands still for seconds, as on a busy machine.
-// In long runs calls wait for as long as usual.
+// unhurried is the usual plan, except that no first try fails because a process stands still for seconds, as on a busy machine.
+// In long runs it is the usual plan.
 func unhurried() plan {
 	p := usual
 	if !*long {
@@ -111,7 +111,7 @@ func unhurried() plan {
 	return p
 }
 
-// start starts the processes, and returns when the calm before the event is over. Of tells which paths may be used.
+// start starts the processes, and returns when the calm before the event is over. Of reports whether a path may be used.
 func start(t *testing.T, d *redistest.Deployment, v variant, p plan, of func(path string) bool) *fleet {
 	t.Helper()
 	f := &fleet{
@@ -178,14 +178,14 @@ func (f *fleet) process(i int, v variant, p plan) {
 		lockregistry.WithLease(lease), lockregistry.WithCommandTimeout(commandLimit),
 	}
 	options = append(append(options, p.options...), v.options...)
-	if i == 1 || i == processes { // one that works, and one that only keeps
+	if i == 1 || i == processes { // one process that works, and one that only keeps
 		options = append(options, lockregistry.WithRenewal())
 	}
 	var r *lockregistry.Registry
 	var c rueidis.Client
 	require.Eventually(f.T, func() (ok bool) {
 		var err error
-		r, c, err = p.made(i, options) // which on a busy machine may not be greeted in time
+		r, c, err = p.made(i, options) // on a busy machine the client's greeting may be answered late
 		return err == nil
 	}, time.Minute, time.Millisecond)
 	if c != nil {
@@ -221,7 +221,7 @@ func (f *fleet) end() {
 	f.running.Wait()
 }
 
-// fail takes down that an operation failed.
+// fail records that an operation failed.
 func (f *fleet) fail(operation string, err error) {
 	if f.ctx.Err() != nil && errors.Is(err, context.Canceled) || !*long && late(operation, err) {
 		return
@@ -234,14 +234,14 @@ func (f *fleet) fail(operation string, err error) {
 	f.failures[operation][cause(err)]++
 }
 
-// late reports whether an operation failed because the machine is busy: some process has stood still for longer than an answer
-// may take, or an Unlock waits.
+// late reports whether an operation failed because the machine is busy: some process stood still for longer than a reply may
+// take, or than Unlock waits.
 func late(operation string, err error) bool {
 	return operation != patientLock && (errors.Is(err, fault.Late) || errors.Is(err, fault.NotSent)) ||
 		operation == unlocking && (errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.Unproven))
 }
 
-// cause is in a few words what an error is about.
+// cause says in a few words what an error is about.
 func cause(err error) string {
 	text := err.Error()
 	for _, known := range []string{
@@ -279,7 +279,7 @@ func (f *fleet) patient(process int, path string) {
 	}
 }
 
-// hasty locks a path that is free, and begins anew when the first try fails.
+// hasty locks a free path again and again; each is a first try.
 func (f *fleet) hasty(process int) {
 	for f.ctx.Err() == nil {
 		f.once(process, f.alone[process], firstTry, time.Millisecond)
@@ -287,7 +287,7 @@ func (f *fleet) hasty(process int) {
 	}
 }
 
-// stay locks paths for long.
+// stay locks paths for a long time.
 func (f *fleet) stay(process int) {
 	for f.ctx.Err() == nil {
 		path := f.stayed[rand.IntN(len(f.stayed))]
@@ -307,7 +307,7 @@ func (f *fleet) keep(process int, path string, locked chan<- struct{}) {
 	f.inside(owner, l, v, f.release)
 }
 
-// once is one section.
+// once runs one section.
 func (f *fleet) once(process int, path, operation string, stay time.Duration, opts ...lockregistry.LockOption) {
 	f.section(f.registries[process], process, path, operation, stay, opts...)
 }
@@ -349,7 +349,7 @@ func (f *fleet) inside(owner context.Context, l *lockregistry.Lock, v *visit, ov
 	}
 }
 
-// watchClients takes down when each client of Sentinels has changed to another master.
+// watchClients records when each client of Sentinels changes to another master.
 func (f *fleet) watchClients() {
 	master := func(c rueidis.Client) (address string) {
 		for address = range c.Nodes() {
@@ -383,15 +383,15 @@ func (f *fleet) watchClients() {
 	}
 }
 
-// switchedAt is when the client of a process has changed to another master, zero if it has not.
+// switchedAt returns when the client of a process changed to another master, zero if it did not.
 func (f *fleet) switchedAt(process int) time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.switched[process]
 }
 
-// promoted is when another server was the master, after one that was killed or frozen at some time: when it was seen, or when
-// somebody could enter again, if the one who looks was held up.
+// promoted returns when another server became the master in place of one that was killed or frozen: when that was seen, or when
+// somebody could enter again, if that was earlier since the observer was held up.
 func (f *fleet) promoted(key string, master *redistest.Server, at time.Time) time.Time {
 	f.Helper()
 	_, promoted := f.deployment.AwaitPromotion(key, master)
@@ -403,7 +403,7 @@ func (f *fleet) promoted(key string, master *redistest.Server, at time.Time) tim
 	return promoted
 }
 
-// awaitForgotten waits until no client knows a node that has no slots, or for long: Redis 8 names it still.
+// awaitForgotten waits until no client knows a node without slots, up to a limit: Redis 8 still names it.
 func (f *fleet) awaitForgotten(node *redistest.Server) {
 	f.Helper()
 	redistest.Await(20*time.Second, func() bool {
@@ -411,7 +411,7 @@ func (f *fleet) awaitForgotten(node *redistest.Server) {
 	})
 }
 
-// awaitServed waits until somebody has entered each busy path after a moment.
+// awaitServed waits until somebody has entered each busy path after a given time.
 func (f *fleet) awaitServed(from time.Time) {
 	f.Helper()
 	require.Eventually(f.T, func() bool {

@@ -16,7 +16,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// The rights that docs/permissions.md names for the user of Sentinels are enough for the client and for what asks them.
+// The rights that docs/permissions.md names for the user of Sentinels are enough for the client and for registries that ask the
+// Sentinels.
 func TestSentinelsDocumentedPermissions(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/permissions.md")

@@ -17,7 +17,7 @@ import (
 
 const permits = 4
 
-// seats counts by the word of the holders how many permits are held, without a word of Redis.
+// seats counts how many permits are held according to their holders, without asking Redis.
 type seats struct {
 	*testing.T
 	processes []*lockregistry.Registry
@@ -74,7 +74,7 @@ func (s *seats) once(ctx context.Context, process, each int) {
 	s.enter(h, each)
 	wait(time.Duration(1+rand.IntN(3)) * time.Millisecond)
 	s.leave(h)
-	_ = h.Release(context.WithoutCancel(ctx)) // which may fail, and is made up for
+	_ = h.Release(context.WithoutCancel(ctx)) // may fail, and is retried
 }
 
 func (s *seats) enter(h *lockregistry.Hold, each int) {
@@ -103,7 +103,7 @@ func (s *seats) end() {
 	s.running.Wait()
 }
 
-// since returns how many were acquired after a moment, and how long after it the first one was.
+// since returns how many permits were acquired after a given time, and how long after it the first one was.
 func (s *seats) since(promoted time.Time) (n int, served time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *seats) since(promoted time.Time) (n int, served time.Duration) {
 	return n, served
 }
 
-// judge checks what is promised of permits while another server becomes the master.
+// judge checks the promises about permits across a promotion.
 func (s *seats) judge(promoted time.Time, limit time.Duration) {
 	s.Helper()
 	require.Eventually(s, func() bool {
@@ -137,7 +137,7 @@ func (s *seats) judge(promoted time.Time, limit time.Duration) {
 	}, time.Minute, 10*time.Millisecond, "nothing is left")
 }
 
-// What its replica had when a master is killed is not given once more, and calls go on.
+// When a master is killed, permits that its replica knew of are not granted again, and calls go on.
 func TestPermitsMasterIsKilled(t *testing.T) {
 	t.Parallel()
 	cluster := func(t *testing.T) *redistest.Deployment { t.Helper(); return redistest.StartReplicatedCluster(t, 3, 1) }
@@ -154,7 +154,7 @@ func TestPermitsMasterIsKilled(t *testing.T) {
 			d := c.start(t)
 			s := sit(t, d)
 			master := d.Master(keyOf("one"), nil)
-			d.Settle(master, time.Minute) // else what was granted last may be lost
+			d.Settle(master, time.Minute) // otherwise the latest grants may be lost
 			master.Kill()
 			_, promoted := d.AwaitPromotion(keyOf("one"), master)
 			s.judge(promoted, within(c.within))

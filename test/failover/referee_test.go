@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// referee knows who is inside, without a word of Redis. A goroutine is inside from the moment at which its Lock returns until
-// it begins to unlock, or its context tells it that the lock is lost.
+// referee knows who is inside, without asking Redis. A goroutine is inside from the moment its Lock returns until it begins to
+// unlock, or its context tells it that the lock is lost.
 type referee struct {
 	mu      sync.Mutex
 	paths   map[string]*place
@@ -19,22 +19,22 @@ type referee struct {
 type place struct {
 	inside  map[*visit]bool
 	entries []time.Time
-	counter int // what sections that were not told have written
-	counted int // how many have
+	counter int // what sections that were not told of a loss have written
+	counted int // how many of them there were
 }
 
-// visit is one time that somebody was inside.
+// visit is one stay inside.
 type visit struct {
 	path    string
 	process int
 	entered time.Time
 	read    int       // the counter, on entering
 	left    time.Time // zero while inside
-	told    time.Time // by the context that the lock is lost; zero when it was not
-	refused time.Time // Unlock said that the lock was lost
+	told    time.Time // when the context said that the lock is lost; zero if it did not
+	refused time.Time // when Unlock said that the lock is lost
 }
 
-// double is that two were inside at once.
+// double says that two were inside at once.
 type double struct {
 	first, second *visit
 }
@@ -59,7 +59,7 @@ func (r *referee) enter(path string, process int) *visit {
 	return v
 }
 
-// leave is for one that has done its work: it writes what it has read, and one more.
+// leave ends a visit that has done its work: it writes one more than it has read.
 func (r *referee) leave(v *visit) {
 	now := time.Now()
 	r.mu.Lock()
@@ -71,7 +71,7 @@ func (r *referee) leave(v *visit) {
 	p.counted++
 }
 
-// told is for one that was told of the loss by its context, and stops its work.
+// told ends a visit whose context has said that the lock is lost, and which stops its work.
 func (r *referee) told(v *visit) {
 	now := time.Now()
 	r.mu.Lock()
@@ -81,7 +81,7 @@ func (r *referee) told(v *visit) {
 	r.losers = append(r.losers, v)
 }
 
-// refused is for one that was told by Unlock.
+// refused records that Unlock said that the lock is lost.
 func (r *referee) refused(v *visit) {
 	now := time.Now()
 	r.mu.Lock()
@@ -92,7 +92,7 @@ func (r *referee) refused(v *visit) {
 	v.refused = now
 }
 
-// lostUpdates is how many sections counted whose count is lost.
+// lostUpdates returns how many sections counted in vain.
 func (r *referee) lostUpdates() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +102,7 @@ func (r *referee) lostUpdates() (n int) {
 	return n
 }
 
-// gap is the longest time from a moment on in which nobody entered a path, and when it ended.
+// gap returns the longest time, within a period, in which nobody entered a path.
 func (r *referee) gap(path string, from, until time.Time) (longest time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +119,7 @@ func (r *referee) gap(path string, from, until time.Time) (longest time.Duration
 	return max(longest, until.Sub(last))
 }
 
-// next is when a path was entered first after a moment; false when it was not.
+// next returns when a path was first entered after a given time; false if it was not.
 func (r *referee) next(path string, from time.Time) (time.Time, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// newClient returns a client. On a busy machine it may not be greeted in time.
+// newClient returns a client. On a busy machine its greeting may be answered late: then it tries again.
 func newClient(t *testing.T, d *redistest.Deployment) (c rueidis.Client) {
 	t.Helper()
 	require.True(t, redistest.Await(time.Minute, func() (ok bool) {
@@ -29,7 +29,7 @@ func newClient(t *testing.T, d *redistest.Deployment) (c rueidis.Client) {
 	return c
 }
 
-// unlessLate returns the error of a call that releases, or nil where it is only late.
+// unlessLate returns the error of a releasing call, or nil if only its reply was late.
 func unlessLate(err error) error {
 	if late(unlocking, err) {
 		return nil
@@ -50,8 +50,8 @@ func newProcess(t *testing.T, d *redistest.Deployment, opts ...lockregistry.Opti
 	return r
 }
 
-// A master is killed while others write, right after a lock was granted or, each second time, while its replica does not keep up:
-// what was granted is on its successor.
+// A master is killed while others write, right after a lock was granted and, every second time, while its replica lags. Its
+// successor has everything that was granted.
 func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
@@ -68,7 +68,7 @@ func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 		many := make(chan struct{})
 		for i := range 4 {
 			c := newClient(t, d)
-			running.Go(func() { // what else there is to replicate
+			running.Go(func() { // gives the replica more to replicate
 				defer c.Close()
 				for n := 0; ctx.Err() == nil; n++ {
 					_ = c.Do(ctx, c.B().Set().Key(fmt.Sprintf("{one}%d:%d", i, n%100)).Value(strings.Repeat("x", 200_000)).Build()).Error()
@@ -113,7 +113,7 @@ func TestGrantedKeysOutliveTheirMaster(t *testing.T) {
 	assert.Positive(t, granted)
 }
 
-// While a replica is stopped nothing is granted in its node, and nothing is otherwise in the others.
+// While a replica is stopped nothing is granted on its node, and the other nodes work as usual.
 func TestClusterReplicaIsStopped(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)
@@ -125,7 +125,7 @@ func TestClusterReplicaIsStopped(t *testing.T) {
 	}
 	r := newProcess(t, d, lockregistry.WithReplicas(1, 300*time.Millisecond))
 	without := newProcess(t, d)
-	for _, path := range []string{"one", elsewhere} { // connections are made
+	for _, path := range []string{"one", elsewhere} { // so that the connections exist
 		for _, from := range []*lockregistry.Registry{r, without} {
 			hold, err := from.Acquire(t.Context(), path, lockregistry.Wait(patience))
 			require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestClusterReplicaIsStopped(t *testing.T) {
 	replica := d.Replicas(master)[0]
 	replica.Freeze()
 
-	require.True(t, redistest.Await(time.Minute, func() bool { // on a busy machine one that has no answer in time does not say so
+	require.True(t, redistest.Await(time.Minute, func() bool { // on a busy machine a late reply may hide the number
 		locked, err := r.Obtain("one").TryLock(t.Context())
 		require.False(t, locked)
 		return errors.Is(err, lockregistry.ErrUnavailable) && strings.Contains(err.Error(), "0 of 1")
@@ -169,7 +169,7 @@ func TestClusterReplicaIsStopped(t *testing.T) {
 	d.AwaitHealthy()
 }
 
-// Both replicas must have what is granted: so the one that is promoted has it, whatever the old master grants meanwhile.
+// Both replicas must have every grant, so the promoted one has it, whatever the old master grants meanwhile.
 func TestSentinelFailoverWithReplicas(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartSentinels(t, 2, 3)
@@ -189,7 +189,7 @@ func TestSentinelFailoverWithReplicas(t *testing.T) {
 	})
 }
 
-// The same for a kill. Until the old master is back as a replica nothing is granted.
+// The same when the master is killed. Nothing is granted until the old master is back as a replica.
 func TestSentinelMasterIsKilledWithReplicas(t *testing.T) {
 	t.Parallel()
 	if !*long {
@@ -213,7 +213,7 @@ func TestSentinelMasterIsKilledWithReplicas(t *testing.T) {
 	})
 }
 
-// Slots move while replicas must have what is granted.
+// Slots move while replicas must have every grant.
 func TestClusterReshardWithReplicas(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartReplicatedCluster(t, 3, 1)

@@ -11,11 +11,11 @@ import (
 
 func all(string) bool { return true }
 
-// sentinelsTell is within how much time after the promotion the paths must be served, see within: the Sentinels tell each other
-// of it every two seconds, and clients ask any of them.
+// sentinelsTell is how soon after the promotion the paths must be served, see within: the Sentinels tell each other of it every
+// two seconds, and clients ask any of them.
 const sentinelsTell = 5 * time.Second
 
-// told is within how much time after its client has changed to another master the owner of a lost hold must be told.
+// told is how soon after its client has changed to another master the owner of a lost hold must be told.
 const told = 100 * time.Millisecond
 
 func TestSentinelMasterIsKilled(t *testing.T) {
@@ -46,7 +46,7 @@ func TestSentinelMasterIsStopped(t *testing.T) {
 		f.awaitServed(promoted)
 		wait(time.Until(promoted.Add(4 * time.Second)))
 		master.Thaw()
-		wait(10 * time.Second) // by then it is demoted
+		wait(10 * time.Second) // by then the old master is demoted
 		o := f.judge("SIGSTOP of a master, continued 4 s after the promotion, Sentinel", v, at, promoted)
 		assert.Zero(t, o.patient, "errors of calls with Wait")
 		assert.Less(t, o.served, within(sentinelsTell))
@@ -66,7 +66,7 @@ func TestSentinelFailover(t *testing.T) {
 		_, promoted := d.Failover("")
 		o := f.judge("SENTINEL FAILOVER", v, at, promoted)
 		assert.Zero(t, o.patient, "errors of calls with Wait")
-		assert.Less(t, o.told, within(told+3*o.late)) // the look at the client, the answer, and who is told
+		assert.Less(t, o.told, within(told+3*o.late)) // the check of the client, the reply, and the owner's reaction
 		d.AwaitHealthy()
 	})
 }

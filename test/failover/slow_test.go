@@ -18,7 +18,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// distant dials servers and Sentinels so that a round trip takes so long.
+// distant dials servers and Sentinels at a distance, given as a round trip.
 func distant(trip time.Duration) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
 	d := redistest.NewDistance(trip)
 	return func(ctx context.Context, address string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
@@ -26,7 +26,7 @@ func distant(trip time.Duration) func(context.Context, string, *net.Dialer, *tls
 	}
 }
 
-// far is some processes that lock from far away.
+// far is some processes that lock from a distance.
 type far struct {
 	*testing.T
 	trip    time.Duration
@@ -34,13 +34,13 @@ type far struct {
 	running sync.WaitGroup
 	outage  atomic.Bool  // calls that do not wait may fail
 	answers atomic.Int32 // to other calls that do not wait
-	late    atomic.Int32 // that had no answer in time: on a busy machine some have not
+	late    atomic.Int32 // calls without a timely reply: on a busy machine there are some
 	inside  atomic.Int32
 	entered [2]atomic.Int64 // when each process last had the path for which both contend, in Unix milliseconds
-	free    atomic.Int32    // how often a path of its own was had
+	free    atomic.Int32    // how often a process had a path of its own
 }
 
-// contends locks a path that others want, by calls that wait, and by others whose contexts end sooner than they can be answered.
+// contends locks a path that others want, with calls that wait, and with calls whose contexts end before a reply can arrive.
 func (f *far) contends(process int, l *lockregistry.Lock) {
 	for f.ctx.Err() == nil {
 		owner := lockregistry.ContextWithOwner(f.ctx)
@@ -70,7 +70,7 @@ func (f *far) contends(process int, l *lockregistry.Lock) {
 	}
 }
 
-// alone locks a path that nobody else wants, by calls that do not wait.
+// alone locks a path that nobody else wants, with calls that do not wait.
 func (f *far) alone(l *lockregistry.Lock) {
 	for f.ctx.Err() == nil {
 		owner := lockregistry.ContextWithOwner(context.WithoutCancel(f.ctx))
@@ -94,15 +94,15 @@ func (f *far) check(what string, calls func() error) {
 	case outage || f.outage.Load():
 	case err == nil:
 		f.answers.Add(1)
-	case late(unlocking, err), errors.Is(err, lockregistry.ErrTaken): // the removal of the hold before was late
+	case late(unlocking, err), errors.Is(err, lockregistry.ErrTaken): // the removal of the previous hold was late
 		f.late.Add(1)
 	default:
 		f.Errorf("%s: %v", what, err)
 	}
 }
 
-// From far away calls fail by their own ends only, holds outlive a failover, and it is noticed as soon as by those nearby, but
-// for some round trips.
+// From a distance calls fail only when their own limits end, and holds outlive a failover. It is noticed as soon as by
+// processes nearby, apart from a few round trips.
 func TestSentinelFromFarAway(t *testing.T) {
 	for _, trip := range []time.Duration{150 * time.Millisecond, 400 * time.Millisecond} {
 		t.Run(trip.String(), func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestSentinelFromFarAway(t *testing.T) {
 						return
 					}
 					kept[i] = r.Obtain([]string{"kept0", "kept1"}[i])
-					for range 2 { // so that it is known how far away it is
+					for range 2 { // so that the registry knows the round trip
 						assert.NoError(t, kept[i].Lock(owner, lockregistry.Wait(time.Minute)))
 						assert.NoError(t, unlessLate(kept[i].Unlock(owner)))
 					}

@@ -25,12 +25,12 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	// All scripts report keys that they touch and have not declared: the test of the server fails then.
+	// All scripts report keys that they touch without declaring them; the server's test then fails.
 	for _, script := range protocol.Scripts() {
 		*script = *protocol.NewScript(redistest.WatchKeys + script.Source)
 	}
 	flag.Parse()
-	// Tests wait for servers, most of the time. What a long run prints is measured: there they have the machine to themselves.
+	// Tests mostly wait for servers. A long run prints measured times: there each test has the machine to itself.
 	atOnce := "4"
 	if *long {
 		atOnce = "1"
@@ -60,26 +60,26 @@ func writeTable(name string) error {
 	return errors.Join(csv.NewWriter(file).WriteAll(results.lines()), file.Close())
 }
 
-// outcome is what came of one event.
+// outcome is the outcome of one event.
 type outcome struct {
 	event, variant string
 	patient        int           // errors of calls with Wait
 	first          int           // errors of calls without
-	unlock         int           // errors of Unlock, but for a lost lock
-	promoted       time.Duration // from the event until another server was the master; 0: there was no other
+	unlock         int           // errors of Unlock, except for a lost lock
+	promoted       time.Duration // from the event until another server was the master; 0: there was none
 	pause          time.Duration // the longest time in which nobody entered a path
-	still          time.Duration // the longest from the promotion on
+	still          time.Duration // the longest pause after the promotion
 	served         time.Duration // from the promotion, or the event, until all paths were entered again
 	doubles        int           // pairs of owners inside at once
 	lostUpdates    int
-	losers         int           // holds that were lost
-	atUnlock       int           // of these, told by Unlock, the others by their contexts
+	losers         int           // lost holds
+	atUnlock       int           // those that learned of it from Unlock, the others from their contexts
 	causes         []string      // of the errors
-	told           time.Duration // the longest time until one of them was told, from the switch of its client
+	told           time.Duration // the longest time from the switch of its client until an owner was told
 	late           time.Duration // by how much a goroutine of this process ran late, at most; with Sentinel
 }
 
-// judge sums up what has happened since the event, and ends the fleet.
+// judge sums up what happened after the event, and ends the fleet.
 func (f *fleet) judge(event string, v variant, at, promoted time.Time) outcome {
 	f.Helper()
 	from := promoted
@@ -142,7 +142,8 @@ type sheet struct {
 	rows []*row
 }
 
-// row is what came of all rounds of one event: sums, of errors other than those of calls with Wait and of times the worst.
+// row is the outcome of all rounds of one event. Errors of calls with Wait, doubles and losses are sums; other errors and times
+// are those of the worst round.
 type row struct {
 	outcome
 	rounds int
@@ -185,7 +186,7 @@ func seconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', 2, 64) + " s"
 }
 
-// lines is the table, as test/failover/results.csv has it of the long run.
+// lines returns the table as test/failover/results.csv has it, from the long run.
 func (s *sheet) lines() [][]string {
 	all := [][]string{{
 		"event", "rounds", "errors of calls with Wait", "errors of first tries", "errors of Unlock",
@@ -212,7 +213,7 @@ func (s *sheet) lines() [][]string {
 	return all
 }
 
-// causesText says which errors there were.
+// causesText lists the causes of the errors.
 func (s *sheet) causesText() string {
 	var b strings.Builder
 	for _, r := range s.rows {

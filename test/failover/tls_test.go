@@ -14,8 +14,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// rediss with master_set encrypts the connections to Sentinels, too, and each certificate is checked. The ports that the client
-// knows take nothing but TLS.
+// With rediss and master_set the connections to Sentinels are encrypted, too, and each certificate is checked. The ports that
+// the client knows accept nothing but TLS.
 func TestSentinelOverTLS(t *testing.T) {
 	t.Parallel()
 	certificate := redistest.NewCertificate(t)
