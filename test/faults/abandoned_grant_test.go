@@ -12,15 +12,15 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A waiter that is tried again for as long as an outage lasts leaves one thing to look for, which stands for all grants
-// that may come late.
+// A call that is tried again for as long as an outage lasts leaves one record of what to remove, which stands for all grants
+// that may arrive late.
 func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const calls = 100
 		f := w.Flaky()
 		l := w.RegistryOn(f.Client(kit.OwnConnections, kit.Unasked), kit.Polling).Obtain("42")
 		w.Lock(l)
-		w.Unlock(l) // the server knows the script from now on
+		w.Unlock(l) // the server knows the script from here on
 		f.Fate("obtain", kit.Cut)
 		f.Fate("release", kit.Cut)
 		for range calls {
@@ -32,7 +32,7 @@ func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 		require.Equal(w, calls+1, len(late)) //nolint:testifylint // not to print them all
 		require.LessOrEqual(w, f.Count("release"), 2*calls+calls/20, "hardly more than are due at a failure and at the poll interval")
 
-		// One of the grants has been executed when the network is back.
+		// One of the grants was executed by the time the network is back.
 		require.Equal(w, "OK", w.Arrives(late[calls/2]))
 		f.Forget()
 		start := time.Now()
@@ -42,7 +42,7 @@ func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 		w.Pass(5 * time.Second)
 		require.LessOrEqual(w, f.Count("release")-removals, 51, "one each poll interval")
 
-		// Whichever comes now.
+		// Any of the grants may arrive now.
 		for _, i := range []int{0, 1, calls / 3, calls - 1, calls} {
 			require.Equal(w, "OK", w.Arrives(late[i]))
 			start := time.Now()
@@ -50,7 +50,7 @@ func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 			require.LessOrEqual(w, time.Since(start), 101*time.Millisecond)
 		}
 
-		// None of that touches a later hold, of this process or of another.
+		// None of that affects a later hold, of this process or another.
 		for _, next := range []*lockregistry.Lock{l, w.Registry().Obtain("42")} {
 			w.Lock(next)
 			value := w.Do("GET", "orders:42")
@@ -63,7 +63,7 @@ func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 			w.Unlock(next)
 		}
 
-		// And after the next call that fails it is looked for often again.
+		// After the next call that fails, its grant is looked for often again.
 		w.Pass(30 * time.Second)
 		f.Fates("obtain", kit.Cut)
 		require.Error(w, l.Lock(w.Context()))
@@ -74,7 +74,7 @@ func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 		w.Settle()
 		require.True(w, w.Free("orders:42"))
 
-		// It ends, when the longest lease is over.
+		// The search ends when the longest lease is over.
 		w.Pass(50 * time.Minute)
 		require.Equal(w, "OK", w.Arrives(late[calls]))
 		awaitRemoval(w, "orders:42", 10*time.Minute)
@@ -93,15 +93,15 @@ func awaitRemoval(w *kit.World, key string, within time.Duration) {
 	}
 }
 
-// While the answer to the removal of an older grant is on its way, a newer one is abandoned, or released with a context that
-// is done. That does not wait for the answer, and the answer says nothing about it.
+// While the reply to the removal of an older grant is under way, a newer one is abandoned, or released with a context that is
+// done. That does not wait for the reply, which says nothing about the newer one.
 func TestCleanup_SomethingIsLeftDuringARemoval(t *testing.T) {
 	t.Parallel()
 	during := func(w *kit.World, test func(f *kit.Flaky, l *lockregistry.Lock)) {
 		f := w.Flaky()
 		l := w.RegistryOn(f.Client(kit.OwnConnections), kit.Polling).Obtain("42")
 		w.Lock(l)
-		w.Unlock(l) // the server knows the script from now on
+		w.Unlock(l) // the server knows the script from here on
 		f.Fates("obtain", kit.CutAfter)
 		f.Fates("release", kit.SlowReply(300*time.Millisecond))
 		require.Error(w, l.Lock(w.Context()))
@@ -150,13 +150,13 @@ func TestCleanup_SomethingIsLeftDuringARemoval(t *testing.T) {
 	})
 }
 
-// leftBehind is a registry whose calls for so many paths have got the locks and had no answer, while nothing can be removed.
+// leftBehind returns a registry whose calls for that many paths got the locks without a reply, while nothing can be removed.
 func leftBehind(w *kit.World, paths int) (*kit.Flaky, *lockregistry.Registry) {
 	w.Helper()
 	f := w.Flaky()
 	r := w.RegistryOn(f.Client(kit.Pipelining), kit.Polling)
 	w.Lock(r.Obtain("42"))
-	w.Unlock(r.Obtain("42")) // the server knows the script from now on
+	w.Unlock(r.Obtain("42")) // the server knows the script from here on
 	f.Fate("release", kit.Cut)
 	f.Fate("obtain", kit.CutAfter)
 	for i := range paths {
@@ -165,7 +165,7 @@ func leftBehind(w *kit.World, paths int) (*kit.Flaky, *lockregistry.Registry) {
 	return f, r
 }
 
-// After an outage the paths do not wait for each other.
+// After an outage, paths do not wait for each other's removal.
 func TestCleanup_AbandonedGrantsOfManyPaths(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f, r := leftBehind(w, 520) // more than two pipelines
@@ -185,7 +185,7 @@ func TestCleanup_AbandonedGrantsOfManyPaths(t *testing.T) {
 	})
 }
 
-// Close gives what was left behind a last chance.
+// Close tries one last time to remove what was left behind.
 func TestCleanup_AbandonedGrantsAtClose(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f, r := leftBehind(w, 300) // more than a pipeline
@@ -197,8 +197,8 @@ func TestCleanup_AbandonedGrantsAtClose(t *testing.T) {
 	})
 }
 
-// The last removal does not overtake a command that was given up before, be it that the call gives up before Close, that a
-// removal is even under way when Close begins, or that the call gives up after Close.
+// The last removal does not overtake a command that was given up earlier. The call may give up before Close, its removal may be
+// under way when Close begins, or it may give up after Close.
 func TestCleanup_CloseWaitsForWhatWasGivenUp(t *testing.T) {
 	t.Parallel()
 	for _, when := range []string{"before", "before that, and is being removed", "after"} {
@@ -207,7 +207,7 @@ func TestCleanup_CloseWaitsForWhatWasGivenUp(t *testing.T) {
 				f := w.Flaky()
 				r := w.RegistryOn(f.Client(kit.OwnConnections))
 				w.Lock(r.Obtain("43"))
-				w.Unlock(r.Obtain("43")) // the server knows the script from now on
+				w.Unlock(r.Obtain("43")) // the server knows the script from here on
 				released := f.Count("release")
 				delivery := make(chan struct{})
 				f.Fate("obtain", kit.HeldUp(delivery))
@@ -243,7 +243,7 @@ func TestCleanup_CloseWaitsForWhatWasGivenUp(t *testing.T) {
 	}
 }
 
-// A hold's own removal takes an older one's late grant along, and says that the hold was lost.
+// A hold's own removal also removes an older hold's late grant, and says that the hold was lost.
 func TestCleanup_TheRemovalFindsALateGrant(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -256,7 +256,7 @@ func TestCleanup_TheRemovalFindsALateGrant(t *testing.T) {
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		require.True(w, w.Free("orders:42"))
 
-		// But not a newer one, nor that of another registry, nor what is no lock.
+		// But it does not remove a newer grant, one of another registry, or anything else at the key.
 		w.Lock(l)
 		w.Unlock(l)
 		released := f.Sent("release")
@@ -270,7 +270,7 @@ func TestCleanup_TheRemovalFindsALateGrant(t *testing.T) {
 	})
 }
 
-// While nobody knows whether the key of the last hold is gone, that somebody else has the lock would be a guess.
+// While nobody knows whether the key of the last hold is gone, an error that somebody else has the lock would be a guess.
 func TestCleanup_TryLockWhileARemovalIsNotAnswered(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -288,7 +288,7 @@ func TestCleanup_TryLockWhileARemovalIsNotAnswered(t *testing.T) {
 
 			f.Forget()
 			w.Lock(l)
-			require.False(w, kit.Elsewhere(func() bool { // who is refused now is told that somebody has it
+			require.False(w, kit.Elsewhere(func() bool { // a call that is refused now learns that somebody has the lock
 				ok, err := rw.Writer().TryLock(w.Context())
 				if kit.Key(l) == "orders:42" {
 					ok, err = l.TryLock(w.Context())

@@ -14,9 +14,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// What else uses the client, its connections and its pool must not harm locks, nor be harmed.
+// Other users of the client, its connections and its pool must not harm locks, and locks must not harm them.
 
-// When the pool has none but old connections, the search for a new one ends, and gives them back.
+// When the pool has only old connections, the search for a new one ends, and gives them back.
 func TestConnection_APoolOfOldConnections(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -41,7 +41,7 @@ func TestConnection_APoolOfOldConnections(t *testing.T) {
 	})
 }
 
-// A connection on which the application has selected another database is as good as any for replicas to wait on.
+// Replicas may be waited for on a connection on which the application has selected another database.
 func TestConnection_ReplicasOnAConnectionOfAnotherDatabase(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		client := w.Client()
@@ -73,8 +73,8 @@ func TestConnection_ReplicasOfAMasterThatCannotSave(t *testing.T) {
 	})
 }
 
-// The client makes one connection for all who want it. Whoever asked for it first may give up meanwhile: nobody else fails, and
-// nobody is told that a context of theirs has ended.
+// The client makes one connection for all that want it. The call that asked first may give up meanwhile: no other call fails,
+// or is told that its context has ended.
 func TestConnection_AConnectionThatSomebodyElseGivesUp(t *testing.T) {
 	t.Parallel()
 	for name, byCall := range map[string]bool{"a call": true, "the application": false} {
@@ -122,13 +122,13 @@ func TestConnection_AConnectionThatSomebodyElseGivesUp(t *testing.T) {
 	}
 }
 
-// A server that goes on after a freeze accepts the connections that were being made: they are no better than the old ones.
+// Connections that were being made when a server froze are accepted when it resumes: they are no better than the old ones.
 func TestConnection_AConnectionThatWasMadeDuringAFreeze(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
 		l := w.RegistryOn(f.Client(kit.OneConnection), kit.Polling).Obtain("42")
 		w.Lock(l)
-		w.Unlock(l) // the server knows the scripts from now on
+		w.Unlock(l) // the server knows the scripts from here on
 		f.Fate("HELLO", kit.SlowReply(4*time.Second))
 		f.Fates("obtain", kit.SlowReply(700*time.Millisecond))
 		w.Fails(l.Lock(w.Context()), lockregistry.ErrUnavailable, "lock", "orders:42")
@@ -141,7 +141,7 @@ func TestConnection_AConnectionThatWasMadeDuringAFreeze(t *testing.T) {
 	})
 }
 
-// A grant that came late is not confirmed over the connection that was late, even if no other is to be had.
+// A grant that arrived late is not confirmed over the connection that was late, even if there is no other.
 func TestConnection_ALateGrantWithoutAnotherConnection(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -154,6 +154,6 @@ func TestConnection_ALateGrantWithoutAnotherConnection(t *testing.T) {
 		w.Fails(l.Lock(w.Context()), lockregistry.ErrUnavailable, "lock", "orders:42")
 		w.AwaitGone("orders:42")
 		giveBack()
-		w.Settle() // else the connection that was waited for is made while the server is closed
+		w.Settle() // otherwise the connection that was waited for is made while the server is closed
 	})
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// What docs/recipes.md says of sections that release in a goroutine, because Redis is far away.
+// What docs/recipes.md says about sections that release in a goroutine, because Redis is far away.
 
-// behind releases a hold in a goroutine, and returns the result of that.
+// behind releases a hold in a goroutine, and returns the result.
 func behind(w *kit.World, h *lockregistry.Hold) <-chan error {
 	released := make(chan error, 1)
 	go func() { released <- h.Release(context.WithoutCancel(w.Context())) }()
@@ -51,7 +51,7 @@ func TestFar_ASectionTakesOneRoundTrip(t *testing.T) {
 	}
 }
 
-// The path is taken until the key is removed: a call that does not wait is refused, one that waits has the lock then.
+// The path is taken until the key is removed: a call that does not wait is refused, one that waits then gets the lock.
 func TestFar_ACallStraightBehind(t *testing.T) {
 	t.Parallel()
 	for name, begun := range map[string]bool{"before the release has begun": false, "while the key is removed": true} {
@@ -64,7 +64,7 @@ func TestFar_ACallStraightBehind(t *testing.T) {
 				var released <-chan error
 				if begun {
 					released = behind(w, h)
-					synctest.Wait() // the release is on its way
+					synctest.Wait() // the release is under way
 				}
 				w.Fails(l.Lock(w.Context(), lockregistry.NoWait()), lockregistry.ErrTaken, "lock", kit.TheKey)
 				got, err := l.TryLock(w.Context())
@@ -82,7 +82,7 @@ func TestFar_ACallStraightBehind(t *testing.T) {
 	}
 }
 
-// Only the goroutine that releases learns that the hold was lost, and an observer: the registry logs nothing.
+// Only the releasing goroutine and an observer learn that the hold was lost: the registry logs nothing.
 func TestFar_WhereTheErrorGoes(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]struct {
@@ -121,8 +121,8 @@ func TestFar_WhereTheErrorGoes(t *testing.T) {
 	}
 }
 
-// Shutdown waits for releases, those included that have not begun: else a process that ends leaves keys to their leases. It does
-// so when the first command of a release is lost, too.
+// Shutdown waits for releases, including those that have not begun: otherwise a process that ends would leave keys to their
+// leases. It does so even if the first command of a release is lost.
 func TestFar_ShutdownWaits(t *testing.T) {
 	t.Parallel()
 	for name, fates := range map[string][]kit.Fate{"answered": nil, "lost": {kit.Cut}, "its answer lost": {kit.CutAfter}} {

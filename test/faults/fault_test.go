@@ -78,7 +78,7 @@ func TestFault_NobodyCanConnect(t *testing.T) {
 	})
 }
 
-// An abandoned grant does not block its own process even before it is removed: the next hold takes over.
+// An abandoned grant does not block its own process, even before it is removed: the next hold takes it over.
 func TestFault_TheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -90,7 +90,7 @@ func TestFault_TheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 		abandoned := w.Do("GET", "orders:42")
 		require.NotEqual(w, "(nil)", abandoned)
 		var ok bool
-		w.Await("a connection", func() bool { // that of the last call is broken
+		w.Await("a connection", func() bool { // the connection of the last call is broken
 			var err error
 			ok, err = l.TryLock(w.Context(), lockregistry.Lease(time.Minute))
 			return err == nil
@@ -105,8 +105,8 @@ func TestFault_TheNextHoldTakesAnAbandonedGrantOver(t *testing.T) {
 	})
 }
 
-// Nor does it when the answer to the first, short command comes only when the wait is over: that says no more than that some key
-// is there. So such a call does not say either that another owner has the lock.
+// Nor does it block when the reply to the first, short command comes only after the wait: that reply says only that the key
+// exists. So such a call does not say that another owner has the lock, either.
 func TestFault_AnAbandonedGrantIsNotAnotherOwner(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const wait = 100 * time.Millisecond
@@ -135,8 +135,8 @@ func TestFault_AnAbandonedGrantIsNotAnotherOwner(t *testing.T) {
 	})
 }
 
-// A script that the server does not know is not sent again for a call that has given up. The removal of what it may have got
-// would come first, and when the registry is closed that is the last one.
+// A script that the server does not know is not sent again for a call that has given up. Otherwise the removal of what it may
+// have got would come first, and once the registry is closed no other removal follows.
 func TestFault_WhoHasGivenUpDoesNotTryOnceMore(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]func(w *kit.World, r *lockregistry.Registry) error{
@@ -253,7 +253,7 @@ func TestFault_LastingFailuresWhileWaiting(t *testing.T) {
 				f.Fate("obtain", kit.Refused(text))
 				start := time.Now()
 				err := <-locked
-				if strings.HasPrefix(text, "WRONGTYPE") { // which callers are told in words of their own
+				if strings.HasPrefix(text, "WRONGTYPE") { // callers are told of this one in other words
 					require.ErrorIs(w, err, lockregistry.ErrWrongType)
 				} else {
 					require.ErrorContains(w, err, strings.TrimPrefix(text, "ERR "))
@@ -311,7 +311,7 @@ func TestFault_TheClientIsClosedWithTheRegistry(t *testing.T) {
 	}
 }
 
-// startsToWait has another goroutine lock, and returns when it waits.
+// startsToWait has another goroutine lock, and returns once it waits.
 func startsToWait(w *kit.World, r *lockregistry.Registry) <-chan error {
 	w.Helper()
 	locked := w.Goroutine().Starts(r.Obtain("42"))
@@ -333,7 +333,7 @@ func TestFault_TheServerRestartsWhileWaiting(t *testing.T) {
 		require.True(w, l.IsHeld())
 		require.False(w, w.TryElsewhere(w.Registry().Obtain("42")))
 
-		// What was held is not any more: its key is gone.
+		// The earlier hold is lost: its key is gone.
 		w.Await("the client has noticed", func() bool {
 			return errors.Is(held.Renew(w.Context(), time.Minute), lockregistry.ErrLockLost)
 		})
@@ -399,17 +399,17 @@ func TestFault_ConnectionsAreKilled(t *testing.T) {
 	})
 }
 
-// A failover: for a while the server is a replica, which writes nothing.
+// A failover: for a while the server is a replica, which accepts no writes.
 func TestFault_TheServerIsReadOnlyForAWhile(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry()
 		w.Do("SET", "orders:42", "for ever")
 		locked := startsToWait(w, r)
-		w.Do("SET", "orders:42", "for a while", "PX", "5000") // it is a replica by then
+		w.Do("SET", "orders:42", "for a while", "PX", "5000") // the server is a replica when this expires
 		w.Do("REPLICAOF", "127.0.0.1", "1")
 		w.AwaitGone("orders:42")
-		// The waiter looks, and is told that nothing can be written, or, before version 7, that the lock is taken: scripts on a
-		// replica see a key there until the master removes it, also when its time is over.
+		// The waiter looks, and learns that nothing can be written. Before version 7 it learns that the lock is taken: scripts on a
+		// replica still see an expired key until the master removes it.
 		tries := w.Executed("evalsha")
 		w.Await("a try in vain", func() bool { return w.Executed("evalsha") > tries })
 		w.Pending(locked)
@@ -429,7 +429,7 @@ func TestFault_WithoutPermission(t *testing.T) {
 			require.True(w, w.Free("orders:42"))
 		}
 
-		// When it is taken from a user who waits.
+		// The user's rights are taken away while a call waits.
 		l := w.RegistryOn(w.User()).Obtain("42")
 		name := "user" + strconv.Itoa(len(strings.Fields(w.Do("ACL", "USERS")))-1)
 		w.Do("SET", "orders:42", "for ever")
@@ -439,7 +439,7 @@ func TestFault_WithoutPermission(t *testing.T) {
 	})
 }
 
-// What is nice to have may be forbidden.
+// Permissions that are merely useful may be missing.
 func TestFault_WithoutPermissionsThatCanBeDoneWithout(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		for _, rules := range [][]string{
@@ -463,7 +463,7 @@ func TestFault_WithoutPermissionsThatCanBeDoneWithout(t *testing.T) {
 	})
 }
 
-// The command that removes keys.
+// The command with which keys are removed.
 
 func TestFault_TheServerIsAskedOnceForItsVersion(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
@@ -478,7 +478,7 @@ func TestFault_TheServerIsAskedOnceForItsVersion(t *testing.T) {
 		}
 		if w.Fake {
 			require.Equal(w, 1, f.Count("INFO"))
-		} else { // no release waits long for the answer: on a busy machine the next one asks again
+		} else { // a release does not wait long for the reply: on a busy machine the next one asks again
 			require.Positive(w, f.Count("INFO"))
 			releases := f.Sent("release")
 			require.NotContains(w, releases[len(releases)-1].Args, "DEL")
@@ -551,7 +551,7 @@ func TestFault_TheReplyToARemovalIsLost(t *testing.T) {
 				l := f.Registry().Obtain("42")
 				w.Lock(l, lockregistry.Lease(time.Hour))
 				f.Fates("release", what)
-				w.Unlock(l) // the registry makes sure within the time that Unlock waits
+				w.Unlock(l) // the registry makes sure while Unlock still waits
 				require.False(w, l.IsHeld())
 				require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrNotOwner)
 				start := time.Now()
@@ -566,7 +566,7 @@ func TestFault_TheReplyToARemovalIsLost(t *testing.T) {
 	}
 }
 
-// Until the removal is confirmed, nobody of this process gets the local half.
+// Until the removal is confirmed, no other call of this process gets the lock.
 func TestFault_TheLocalHalfWaitsForTheRemoval(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -587,7 +587,7 @@ func TestFault_TheLocalHalfWaitsForTheRemoval(t *testing.T) {
 	})
 }
 
-// When it never is, the end of the lease has to do.
+// If it is never confirmed, they wait until the lease ends.
 func TestFault_TheLocalHalfWaitsNoLongerThanTheLease(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -602,11 +602,11 @@ func TestFault_TheLocalHalfWaitsNoLongerThanTheLease(t *testing.T) {
 	})
 }
 
-// lateRemoval leaves a lock with a removal that is still on its way. The hold's key is gone all the same.
+// lateRemoval leaves a lock with a removal that is still under way. The hold's key is gone all the same.
 func lateRemoval(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) kit.Command {
 	w.Helper()
 	w.Lock(l)
-	w.Unlock(l) // the server knows the script from now on
+	w.Unlock(l) // the server knows the script from here on
 	w.Lock(l)
 	before := len(f.Sent("release"))
 	f.Fate("release", kit.Silence)
@@ -672,7 +672,7 @@ func TestFault_ALateGrantIsRemoved(t *testing.T) {
 				require.Equal(w, waiting, late.Args[0] != "SET")
 				f.Reconnect()
 				w.Do("DEL", "orders:42")
-				w.Pass(5*time.Second + 12*time.Millisecond) // not when it is looked for
+				w.Pass(5*time.Second + 12*time.Millisecond) // between the times at which it is looked for
 
 				arrives := func(within time.Duration) {
 					w.Helper()
@@ -686,7 +686,7 @@ func TestFault_ALateGrantIsRemoved(t *testing.T) {
 				w.Pass(30*time.Second + 34*time.Millisecond)
 				arrives(10 * time.Second)
 
-				// It must not overwrite a later hold, of this process or of another.
+				// It must not overwrite a later hold, of this process or another.
 				for _, next := range []*lockregistry.Lock{l, w.Registry().Obtain("42")} {
 					w.Lock(next, lockregistry.Lease(time.Minute))
 					value := w.Do("GET", "orders:42")
@@ -702,7 +702,7 @@ func TestFault_ALateGrantIsRemoved(t *testing.T) {
 	}
 }
 
-// A waiter whose grant was executed, but whose reply was lost, has the lock at its next attempt.
+// A waiter whose grant was executed, but whose reply was lost, gets the lock at its next attempt.
 func TestFault_AWaiterMakesALostGrantGood(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -727,14 +727,14 @@ func TestFault_CancelWhileTheServerIsSilent(t *testing.T) {
 			return context.WithTimeout(ctx, time.Hour)
 		},
 	}
-	// How the client uses its connection decides how it waits for a reply.
+	// The client waits for replies in different ways.
 	connections := map[string]func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock){
 		"pipelining": func(w *kit.World, _ *kit.Flaky, l *lockregistry.Lock) { require.True(w, w.TryElsewhere(l)) },
 		"idle":       func(*kit.World, *kit.Flaky, *lockregistry.Lock) {},
 		"connecting": func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
 			require.True(w, w.TryElsewhere(l))
 			f.Reconnect()
-			w.Pass(20 * time.Millisecond) // just after an answer nobody expects that
+			w.Pass(20 * time.Millisecond) // just after a reply, a connection need not prove that it lives
 		},
 	}
 	calls := map[string]func(ctx context.Context, l *lockregistry.Lock) error{
@@ -780,7 +780,7 @@ func TestFault_CancelWhileTheServerIsSilent(t *testing.T) {
 	}
 }
 
-// The connection for wake-ups hangs: the wait that a call was given ends all the same.
+// The connection for wake-ups hangs: the call's wait ends in time all the same.
 func TestFault_TheConnectionForWakeupsIsSilent(t *testing.T) {
 	t.Parallel()
 	for name, fates := range map[string][]kit.Fate{
@@ -812,7 +812,7 @@ func TestFault_TheConnectionForWakeupsIsSlow(t *testing.T) {
 		r := f.Registry()
 		paths := []string{"a", "b", "c"}
 		locked := make([]<-chan error, 0, len(paths))
-		f.Fates("SUBSCRIBE", kit.Delivered, kit.SlowReply(time.Second)) // the first one is for no path in particular
+		f.Fates("SUBSCRIBE", kit.Delivered, kit.SlowReply(time.Second)) // the first one is for no particular path
 		for _, path := range paths {
 			w.Do("SET", "orders:"+path, "for ever")
 			locked = append(locked, w.Goroutine().Starts(r.Obtain(path)))
@@ -830,7 +830,7 @@ func TestFault_TheConnectionForWakeupsIsSlow(t *testing.T) {
 	})
 }
 
-// A server of another kind: nothing that this library sends changes anything else.
+// For servers with other data: nothing that this library sends changes anything but its own keys.
 func TestFault_OnlyTheKeyIsTouched(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -849,7 +849,7 @@ func TestFault_OnlyTheKeyIsTouched(t *testing.T) {
 	})
 }
 
-// The wait counts from the first command on, and for the confirmation of a late grant.
+// The wait counts from the first command on, and includes the confirmation of a late grant.
 func TestFault_ASilentServerDoesNotOutlastTheWait(t *testing.T) {
 	t.Parallel()
 	silent := map[string]func(w *kit.World, f *kit.Flaky){
@@ -867,7 +867,7 @@ func TestFault_ASilentServerDoesNotOutlastTheWait(t *testing.T) {
 				f := w.Flaky()
 				l := f.Registry(kit.Polling).Obtain("42")
 				w.Lock(l)
-				w.Unlock(l) // the server knows the scripts from now on
+				w.Unlock(l) // the server knows the scripts from here on
 				silence(w, f)
 				start := time.Now()
 				err := l.Lock(w.Context(), lockregistry.Wait(time.Second))

@@ -23,7 +23,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// gated is a context whose methods go through a gate.
+// gated is a context whose methods pass a gate.
 type gated struct {
 	context.Context
 	gate *gate
@@ -87,7 +87,7 @@ func (c hookedAlone) DoMulti(ctx context.Context, commands ...rueidis.Completed)
 	return c.DedicatedClient.DoMulti(ctx, commands...)
 }
 
-// handler is one for logs.
+// handler is a log handler that passes a gate.
 type handler struct{ gate *gate }
 
 func (h handler) Enabled(context.Context, slog.Level) bool {
@@ -104,7 +104,7 @@ func (h handler) WithAttrs([]slog.Attr) slog.Handler { return h }
 
 func (h handler) WithGroup(string) slog.Handler { return h }
 
-// spoken is a value that is asked what it is called.
+// spoken is a value whose text passes a gate.
 type spoken struct{ gate *gate }
 
 func (s spoken) String() string {
@@ -112,7 +112,7 @@ func (s spoken) String() string {
 	return "spoken"
 }
 
-// bystander has a hold that is renewed, with a context, and shares a hold on reading with the one whose code blocks.
+// bystander has a hold that is renewed, with a context, and shares a read hold with the owner whose code blocks.
 type bystander struct {
 	*kit.World
 	reg  *lockregistry.Registry
@@ -121,8 +121,8 @@ type bystander struct {
 	ctx  context.Context
 }
 
-// foreignCode does something again and again: each time code of the user blocks that was called from another place, until there
-// is no other one. Meanwhile another hold of the registry must be renewed, and when its key is removed it must be told.
+// foreignCode does something again and again. Each time, user code blocks that was called from another place, until all places
+// were covered. Meanwhile another hold of the registry must be renewed, and must be reported lost when its key is removed.
 func foreignCode(
 	t *testing.T, beyond bool, do func(b *bystander), opts func(g *gate) []lockregistry.Option,
 	wrap func(c rueidis.Client, g *gate) rueidis.Client,
@@ -132,8 +132,8 @@ func foreignCode(
 	places{}.foreignCode(t, beyond, do, opts, wrap)
 }
 
-// foreignCode does so where the code blocks at the places that are not known yet. So several things that are done one after
-// another, through the same places in part, cost no more than the places.
+// foreignCode is the same for places that are not known yet. So several actions that pass partly through the same places take
+// one run for each place.
 func (known places) foreignCode(
 	t *testing.T, beyond bool, do func(b *bystander), opts func(g *gate) []lockregistry.Option,
 	wrap func(c rueidis.Client, g *gate) rueidis.Client,
@@ -243,7 +243,7 @@ func TestLock_BlockedContextDisturbsNoOtherHold(t *testing.T) {
 			done := kit.LockElsewhere(l, ctx, lockregistry.Wait(time.Second))
 			<-time.After(500 * time.Millisecond)
 			b.Unlock(l)
-			<-done //nolint:errcheck // whether it has got the lock does not matter
+			<-done //nolint:errcheck // whether it got the lock does not matter
 		},
 		"Lock that waits for others": func(b *bystander, ctx context.Context, _ func()) {
 			b.Do("SET", "orders:blocked", "another", "PX", "200")
@@ -261,7 +261,7 @@ func TestLock_BlockedContextDisturbsNoOtherHold(t *testing.T) {
 			there := kit.LockElsewhere(b.reg.Obtain("taken"), ctx, opts...)
 			<-time.After(500 * time.Millisecond)
 			b.Unlock(l)
-			<-here  //nolint:errcheck // whether they have got the locks does not matter
+			<-here  //nolint:errcheck // whether they got the locks does not matter
 			<-there //nolint:errcheck // likewise
 		},
 		"Shutdown": func(b *bystander, ctx context.Context, end func()) {
@@ -331,7 +331,7 @@ func (a Mode) Err() error { a.ask(); return a.Context.Err() }
 
 func (a Mode) Value(key any) any { a.ask(); return a.Context.Value(key) }
 
-// events has everything happen that an observer or a log hears of.
+// events makes everything happen that an observer or a log is told of.
 func (b *bystander) events() {
 	_ = b.reg.Do(context.Background(), "quiet", func(context.Context) error { return nil })
 	h, err := b.reg.Acquire(context.Background(), "lost")
@@ -367,10 +367,10 @@ func (b *bystander) circle() {
 	all.Wait()
 }
 
-// loading has the server refuse everything for a while.
+// loading makes the server refuse everything for a while.
 func (b *bystander) loading() {
 	b.Mini.SetError("LOADING")
-	time.AfterFunc(2500*time.Millisecond, func() { b.Mini.SetError("") }) // a lease outlasts that, after a third of it
+	time.AfterFunc(2500*time.Millisecond, func() { b.Mini.SetError("") }) // a lease outlasts that, even when a third of it is over
 }
 
 func TestLock_BlockedObserverDisturbsNoOtherHold(t *testing.T) {
@@ -405,7 +405,7 @@ func TestLock_BlockedLogDisturbsNoOtherHold(t *testing.T) {
 	}, nil)
 }
 
-// A hook that never returns is a server that does not answer that command.
+// A hook that never returns is like a server that does not answer the command.
 func TestLock_BlockedHookDisturbsNoOtherHold(t *testing.T) {
 	foreignCode(t, false, func(b *bystander) {
 		err := b.reg.Do(context.Background(), "blocked", func(context.Context) error {
@@ -422,8 +422,8 @@ func TestLock_BlockedHookDisturbsNoOtherHold(t *testing.T) {
 	}, nil, func(c rueidis.Client, g *gate) rueidis.Client { return hooked{c, g} })
 }
 
-// describing is a client whose answers about itself go through a gate. It seems to be one for Sentinel, which is asked all the
-// time.
+// describing is a client whose methods about itself pass a gate. It pretends to be a Sentinel client, whose methods are called
+// all the time.
 type describing struct {
 	rueidis.Client
 	gate *gate
@@ -450,7 +450,7 @@ func TestLock_BlockedQuestionToTheClientDisturbsNoOtherHold(t *testing.T) {
 	}, nil, func(c rueidis.Client, g *gate) rueidis.Client { return &describing{c, g} })
 }
 
-// A registry for a client whose methods block, and a call that waits there, are in the way of no other client's.
+// A client whose methods block, with a registry and a waiting call, does not disturb registries on another client.
 func TestNew_BlockedClientDisturbsNoOtherOne(t *testing.T) {
 	t.Parallel()
 	known := places{}
@@ -504,7 +504,7 @@ func TestNew_BlockedClientDisturbsNoOtherOne(t *testing.T) {
 	}
 }
 
-// wordy is an error that is asked what it says, and what it is.
+// wordy is an error whose methods pass a gate.
 type wordy struct {
 	err  error
 	gate *gate
@@ -539,7 +539,7 @@ func (c wordyEnd) Done() <-chan struct{} { return c.Context.Done() }
 
 func (c wordyEnd) Value(key any) any { return c.Context.Value(key) }
 
-// The methods of an error that a context ends with are in nobody's way.
+// Blocked methods of the error that a context ends with disturb no other hold.
 func TestLock_BlockedErrorDisturbsNoOtherHold(t *testing.T) {
 	foreignCode(t, true, func(b *bystander) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -559,7 +559,7 @@ func TestLock_BlockedErrorDisturbsNoOtherHold(t *testing.T) {
 	}, nil, nil)
 }
 
-// failing is a client with a hook that, when told so, has commands for a path fail with such an error.
+// failing is a client with a hook that, once told so, makes commands for a path fail with such an error.
 type failing struct {
 	rueidis.Client
 	gate *gate
@@ -572,7 +572,7 @@ func (c failing) Do(ctx context.Context, command rueidis.Completed) rueidis.Redi
 
 func (c failing) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
 	fail := make([]bool, len(commands))
-	for i, command := range commands { // which are not to be read later
+	for i, command := range commands { // commands must not be read after they were sent
 		fail[i] = c.told.Load() && slices.Contains(command.Commands(), "orders:blocked")
 	}
 	results := c.Client.DoMulti(ctx, commands...)
@@ -584,7 +584,7 @@ func (c failing) DoMulti(ctx context.Context, commands ...rueidis.Completed) []r
 	return results
 }
 
-// Nor are those of one that a hook of the client returns.
+// Blocked methods of an error that a client's hook returns disturb no other hold.
 func TestLock_BlockedErrorOfAHookDisturbsNoOtherHold(t *testing.T) {
 	t.Parallel()
 	calls := map[string]func(b *bystander, h *lockregistry.Hold, fail func()){
@@ -622,24 +622,24 @@ func TestLock_BlockedErrorOfAHookDisturbsNoOtherHold(t *testing.T) {
 	}
 }
 
-// gate is in code of the user: contexts, hooks, handlers. Once it is armed, the first call from a place where none has blocked
-// before blocks, and those that follow, too, if told so.
+// gate is in user code: contexts, hooks, handlers. Once it is armed, the first call from a new place blocks, and with beyond
+// all that follow block, too.
 type gate struct {
 	mu      sync.Mutex
 	armed   bool
 	beyond  bool
 	known   places
-	called  bool // while it was armed
+	called  bool // since it was armed
 	blocked bool
 	open    chan struct{}
 }
 
-// places are the calls of this library that have led to a call that blocked. Each is a place by itself: another mutex may be
-// held there. What the standard library has called in between does not count: whichever of an error's methods errors.Is or a text
-// comes to first, the library's mutexes are the same.
+// places are the call stacks, of this library's functions, that have led to a blocked call. Each stack is a place of its own,
+// since other mutexes may be held there. Calls of the standard library in between do not count: the library holds the same
+// mutexes whichever of an error's methods errors.Is or a text calls first.
 type places map[string]bool
 
-// place is the one of its caller's caller.
+// place returns the place of its caller's caller.
 func place() string {
 	const library = "github.com/lockregistry/lockregistry"
 	var stack [64]uintptr
@@ -672,14 +672,14 @@ func (g *gate) pass() {
 	}
 }
 
-// arm has calls block from now on.
+// arm makes calls block from now on.
 func (g *gate) arm(beyond bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.armed, g.beyond = true, beyond
 }
 
-// leave lets all calls through, and tells whether there was any, and whether any has blocked.
+// leave lets all calls through, and reports whether there was a call, and whether one has blocked.
 func (g *gate) leave() (called, blocked bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

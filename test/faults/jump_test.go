@@ -12,8 +12,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// When a round trip becomes long at once, no call takes more than half a second and two of them, also beside calls whose contexts
-// end before they are answered: the server is not taken for silent.
+// When the round trip suddenly becomes long, no call takes more than half a second plus two round trips, even beside calls
+// whose contexts end before the reply: the server is not taken for silent.
 func TestSlowLink_AJumpBesideShortContexts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ trip, short, phase time.Duration }{
@@ -45,7 +45,7 @@ func TestSlowLink_AJumpBesideShortContexts(t *testing.T) {
 	}
 }
 
-// untilThen locks and unlocks with contexts that end soon.
+// untilThen locks and unlocks until end, with contexts that end soon.
 func untilThen(w *kit.World, l *lockregistry.Lock, short, pause time.Duration, end time.Time) {
 	for time.Now().Before(end) {
 		ctx, cancel := context.WithTimeout(lockregistry.ContextWithOwner(w.Context()), short)
@@ -57,7 +57,7 @@ func untilThen(w *kit.World, l *lockregistry.Lock, short, pause time.Duration, e
 	}
 }
 
-// within locks and unlocks, and checks how long each takes.
+// within locks and unlocks until end, and checks how long each takes.
 func within(w *kit.World, l *lockregistry.Lock, trip, pause time.Duration, end time.Time) {
 	for time.Now().Before(end) {
 		ctx := lockregistry.ContextWithOwner(w.Context())

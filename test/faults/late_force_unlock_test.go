@@ -12,8 +12,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A lock is removed whose answer comes late, and a waiter gets it. The removal is not sent once more, which would take the lock
-// from the waiter.
+// A lock is removed by force, the reply comes late, and a waiter gets the lock. The removal is not sent again: that would take
+// the lock from the waiter.
 func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 	late := kit.SlowReply(800 * time.Millisecond)
 	t.Run("lock", func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 			operator := f.Registry()
 			w.Known(operator)
 			gone, next, last := w.Registry(), w.Registry().Obtain("42"), w.Registry().Obtain("42")
-			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the script is known
+			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the server knows the script
 			w.Lock(gone.Obtain("42"))
 			first := w.Goroutine()
 			locks := first.Starts(next)
@@ -44,7 +44,7 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 			w.Known(operator)
 			gone := w.Registry().Semaphore("seat", 1)
 			w.Permit(gone)
-			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "seat")) // the scripts are known
+			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "seat")) // the server knows the scripts
 			w.Permit(gone)
 			next := w.Asks("next", w.Registry().Semaphore("seat", 1))
 			last := w.Asks("last", w.Registry().Semaphore("seat", 1))
@@ -56,13 +56,13 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 			w.Release(last.Comes())
 		})
 	})
-	// Who asks for one holder is told in time: that one cannot come again.
+	// A removal of one holder reports success in time: that holder cannot come back.
 	t.Run("of one holder", func(t *testing.T) {
 		kit.RealWorlds(t, func(w *kit.World) {
 			f := w.Flaky()
 			operator := f.Registry()
 			w.Known(operator)
-			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the script is known
+			w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the server knows the script
 			held := w.Acquires(w.Registry().Obtain("42"))
 			next := w.Registry().Obtain("42")
 			locks := w.Goroutine().Starts(next, lockregistry.Lease(time.Minute))
@@ -73,14 +73,14 @@ func TestForceUnlock_ALateAnswerIsNoReasonToRemoveAgain(t *testing.T) {
 			require.True(w, next.IsHeld())
 		})
 	})
-	// A server that refuses the second time does not say what became of the first.
+	// A server that refuses the second command does not say what became of the first.
 	for name, script := range map[string]string{"a lock": "unlock", "a semaphore": "release"} {
 		t.Run("of one holder, and refused, "+name, func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				f := w.Flaky()
 				operator := f.Registry()
 				w.Known(operator)
-				w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the script is known
+				w.Released(inspect.Of(operator).ForceUnlock(w.Context(), "42")) // the server knows the script
 				var held *lockregistry.Hold
 				if script == "unlock" {
 					held = w.Acquires(w.Registry().Obtain("42"))

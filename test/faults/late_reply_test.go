@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A grant whose confirmation fails is none, and nothing stays behind.
+// A late grant whose confirmation fails does not count, and nothing stays behind.
 func TestLateReply_ALateGrantThatIsNotConfirmed(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]kit.Fate{
@@ -42,7 +42,7 @@ func TestLateReply_ALateGrantThatIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// The master that granted is none any more, and its successor grants the lock to somebody else.
+// A late grant by a deposed master does not count: its successor grants the lock to somebody else.
 func TestLateReply_AGrantByADeposedMaster(t *testing.T) {
 	t.Parallel()
 	for name, wait := range map[string][]lockregistry.LockOption{
@@ -71,7 +71,7 @@ func TestLateReply_AGrantByADeposedMaster(t *testing.T) {
 	}
 }
 
-// A renewal that is answered late prolongs nothing, and is sent again.
+// A renewal with a late reply prolongs nothing, and is sent again.
 func TestLateReply_ALateRenewal(t *testing.T) {
 	t.Parallel()
 	const lease = 9 * time.Second
@@ -160,7 +160,7 @@ func TestLateReply_ALateRenewal(t *testing.T) {
 	})
 }
 
-// A removal that is answered late is followed by another one, where the successor is.
+// A removal with a late reply is followed by another one, which goes to the successor.
 func TestLateReply_ALateRemoval(t *testing.T) {
 	t.Parallel()
 	t.Run("answered", func(t *testing.T) {
@@ -262,12 +262,12 @@ func TestLateReply_ALateGrantIsConfirmed(t *testing.T) {
 	}
 }
 
-// Half a second is late, or a third of the lease; while nobody knows how far away the server is, too.
+// A reply is late after half a second, or after a third of the lease, even while the round trip is unknown.
 func TestLateReply_WhenAnAnswerIsLate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		lease, took time.Duration
-		known, late bool // how far away the server is
+		known, late bool // known: the round trip is known
 	}{
 		{time.Minute, 490 * time.Millisecond, true, false},
 		{time.Minute, 500 * time.Millisecond, true, true},

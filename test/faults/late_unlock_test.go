@@ -13,10 +13,11 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// lateUnlockLease is the lease of a section that ends 70 ms before, and whose removal the server executes 30 ms after its end.
+// lateUnlockLease is the lease of a section that ends 70 ms before the lease does. The server executes the removal 30 ms after
+// it.
 const lateUnlockLease = time.Second
 
-// almostOver lets most of the lease pass, and delays releases on their way to the server from then on.
+// almostOver lets most of the lease pass, and from then on delays releases on their way to the server.
 func almostOver(w *kit.World, f *kit.Flaky) {
 	w.Helper()
 	w.Pass(930 * time.Millisecond)
@@ -38,7 +39,7 @@ func inLayouts(t *testing.T, test func(w *kit.World)) {
 	}
 }
 
-// lateUnlocks are the ways to end a section: each locks, has the section end by end, and returns the error of the unlock.
+// lateUnlocks are the ways to end a section. Each locks, calls end in the section, and returns the error of the unlock.
 var lateUnlocks = map[string]func(w *kit.World, r *lockregistry.Registry, end func()) (op string, err error){
 	"lock": func(w *kit.World, r *lockregistry.Registry, end func()) (string, error) {
 		l := r.Obtain("42")
@@ -90,8 +91,8 @@ var lateUnlocks = map[string]func(w *kit.World, r *lockregistry.Registry, end fu
 	},
 }
 
-// The section ended within its lease, and the key had expired when the server came to remove it. The reply does not tell whether
-// the key was there until then: so the call says neither that all was well nor that the lock was lost.
+// A section ended within its lease, and the key had expired when the removal reached the server. The reply does not say whether
+// the key was there until then: so the error says neither that all was well nor that the lock was lost.
 func TestLateUnlock_NobodyKnows(t *testing.T) {
 	t.Parallel()
 	for name, section := range lateUnlocks {
@@ -124,8 +125,8 @@ func TestLateUnlock_NobodyKnows(t *testing.T) {
 	}
 }
 
-// Another owner has worked in the section, since the key was removed by hand: the reply comes too late to prove it, but within
-// the lease it does.
+// Another owner was inside during the section, since the key was removed by hand. A reply after the end of the lease cannot
+// prove that, but one within the lease does.
 func TestLateUnlock_AnotherOwnerWasInside(t *testing.T) {
 	t.Parallel()
 	for late, reason := range map[bool]error{true: lockregistry.ErrUnavailable, false: lockregistry.ErrLockLost} {
@@ -150,7 +151,7 @@ func TestLateUnlock_AnotherOwnerWasInside(t *testing.T) {
 	}
 }
 
-// Where the key had to stay, its absence counts, whenever the server says so.
+// If the key had to be kept, its absence is a loss, whenever the server reports it.
 func TestLateUnlock_TheKeyHadToStay(t *testing.T) {
 	t.Parallel()
 	t.Run("AtLeast", func(t *testing.T) {
@@ -176,14 +177,14 @@ func TestLateUnlock_TheKeyHadToStay(t *testing.T) {
 	})
 }
 
-// The server may no longer be the one that has granted the lock, and has not confirmed it since: then the key is taken for lost.
+// The server may no longer be the master that granted the lock, and has not confirmed the hold since: then it is reported lost.
 func TestLateUnlock_TheHoldWasDoubted(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
 		r := f.Registry()
 		l := r.Obtain("42")
 		w.Lock(l, lockregistry.Lease(lateUnlockLease))
-		f.Fate("renew", kit.Refused(kit.Loading)) // also the command that verifies a hold
+		f.Fate("renew", kit.Refused(kit.Loading)) // including the command that verifies a hold
 		kit.Verify(l)
 		almostOver(w, f)
 		require.True(w, l.IsHeld())

@@ -18,8 +18,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// address is one address that leads new connections to a master, and leaves old ones where they are, as a Service of Kubernetes
-// or a proxy does. There is another server, its replica.
+// address leads new connections to a master, and leaves old ones where they are, as a Kubernetes Service or a proxy does. There
+// is a second server, the replica.
 type address struct {
 	*netfault.Proxy
 	t               *testing.T
@@ -52,7 +52,7 @@ func newAddress(t *testing.T) *address {
 	return a
 }
 
-// What the clients do.
+// The names of the clients' commands.
 const (
 	connects = "connects"
 	asksRole = "asks for the role"
@@ -68,10 +68,10 @@ func (a *address) replicate(replica, master *redistest.Server) {
 	replica.Command(a.t, "REPLICAOF", host, port)
 }
 
-// promote makes the replica the master, and the master its replica. The address leads there only later.
+// promote makes the replica the master, and the master its replica. The address leads to the new master only later.
 func (a *address) promote() { a.promoteThen(func() {}) }
 
-// moves does the same, and the address leads to the replica as soon as that is a master: it never leads to a replica.
+// moves does the same, but the address leads to the new master as soon as it is one: it never leads to a replica.
 func (a *address) moves() { a.promoteThen(func() { a.Lead(a.replica.Addr()) }) }
 
 func (a *address) promoteThen(lead func()) {
@@ -87,17 +87,18 @@ func (a *address) await(what string, happened func() bool) {
 	require.True(a.t, redistest.Await(20*time.Second, happened), what)
 }
 
-// awaitNoOld is await for what is seen once the old connections are used. A busy machine may make the old master seem silent just
-// when the address moves: then commands go over a fresh connection for half a minute, and no reply shows what the others lead to.
+// awaitNoOld is await for what shows once the old connections are used. A busy machine may make the old master seem silent just
+// when the address moves: then commands go over a fresh connection for half a minute, and no reply shows where the other
+// connections lead.
 func (a *address) awaitNoOld(what string, happened func() bool) {
 	a.t.Helper()
 	require.True(a.t, redistest.Await(50*time.Second, happened), what)
 }
 
-// registry makes one on the address.
+// registry makes a registry on the address.
 type registry func(opts ...lockregistry.Option) *lockregistry.Registry
 
-// ways are the clients: that of Open, with one connection for commands, and clients with one, two and four.
+// ways are the clients: the one that Open makes, with one connection for commands, and clients with one, two and four.
 func (a *address) ways() map[string]registry {
 	a.t.Helper()
 	all := map[string]registry{"Open": func(opts ...lockregistry.Option) *lockregistry.Registry {
@@ -113,7 +114,7 @@ func (a *address) ways() map[string]registry {
 			})
 			require.NoError(a.t, err)
 			a.t.Cleanup(client.Close)
-			_, back := client.Dedicate() // two connections that somebody else has used
+			_, back := client.Dedicate() // two connections that something else has used
 			_, back2 := client.Dedicate()
 			back()
 			back2()
@@ -123,7 +124,8 @@ func (a *address) ways() map[string]registry {
 	return all
 }
 
-// twoWays tests with the client of Open and with another one, each on its own servers. Several tests meet all clients.
+// twoWays runs a test with the client that Open makes and with another one, each on its own servers. Together the tests cover
+// all clients.
 func twoWays(t *testing.T, another string, test func(t *testing.T, a *address, open registry)) {
 	t.Helper()
 	t.Parallel()
@@ -136,7 +138,7 @@ func twoWays(t *testing.T, another string, test func(t *testing.T, a *address, o
 	}
 }
 
-// warm has a registry send enough for all its connections to have been made.
+// warm has a registry send enough commands for all its connections to have been made.
 func warm(t *testing.T, r *lockregistry.Registry) {
 	t.Helper()
 	for i := range 100 {
@@ -144,15 +146,15 @@ func warm(t *testing.T, r *lockregistry.Registry) {
 	}
 }
 
-// section returns how long an empty section of a path took. A call that fails because the machine is so busy that its answer was
-// late is made again; none fails for another reason.
+// section returns how long an empty section of a path took. It repeats a call that fails because its reply was late on a busy
+// machine; no call may fail for another reason.
 func section(t *testing.T, r *lockregistry.Registry, path string) (took time.Duration) {
 	t.Helper()
 	const patience = 20 * time.Second
 	for first := time.Now(); ; {
 		began := time.Now()
 		err := r.Do(t.Context(), path, func(context.Context) error { return nil })
-		late := kit.TookLong(err) || err != nil && time.Since(began) >= time.Second // no time was left for another try
+		late := kit.TookLong(err) || err != nil && time.Since(began) >= time.Second // there was no time left for another try
 		if late && time.Since(first) < patience {
 			continue
 		}
@@ -161,15 +163,15 @@ func section(t *testing.T, r *lockregistry.Registry, path string) (took time.Dur
 	}
 }
 
-// soon is half a second and two round trips, and ten times as much for a busy machine. Without the mend it takes until a
-// connection has its age.
+// soon is half a second and two round trips, with ten times as much for a busy machine. Without the fix a call would take as
+// long as a connection may live.
 const soon = 5 * time.Second
 
-// When the address leads to another master, calls go on there, and none of them fails; a hold is renewed there, and a waiting
-// call gets the lock as soon as it is free.
+// When the address leads to another master, calls continue there, and none fails. A hold is renewed there, and a waiting call
+// gets the lock as soon as it is free.
 func TestOneAddress_ANewMaster(t *testing.T) {
 	twoWays(t, "four wires", func(t *testing.T, a *address, open registry) {
-		const lease = 2 * soon // so that a busy machine loses no hold meanwhile
+		const lease = 2 * soon // so that a busy machine loses no hold in the meantime
 		locks, other := open(lockregistry.WithLease(lease)), open(lockregistry.WithLease(lease))
 		warm(t, locks)
 		warm(t, other)
@@ -207,13 +209,13 @@ func TestOneAddress_ANewMaster(t *testing.T) {
 			i++
 			section(t, locks, fmt.Sprint("later", i))
 			section(t, other, fmt.Sprint("later", i))
-			return strings.Count(a.replica.Command(t, "CLIENT", "LIST", "TYPE", "normal"), "id=") == 1 // which asks
+			return strings.Count(a.replica.Command(t, "CLIENT", "LIST", "TYPE", "normal"), "id=") == 1 // the connection that asks
 		})
 	})
 }
 
-// A server that was silent is asked over a fresh connection, which stays with the old master, too, when the address moves. A call
-// that it refuses does not fail: it is sent over a newer one.
+// After a silence, commands go over a fresh connection, which stays with the old master, too, when the address moves. A call
+// that the old master refuses does not fail: it is sent over a newer connection.
 func TestOneAddress_ANewMasterAfterASilence(t *testing.T) {
 	twoWays(t, "two wires", func(t *testing.T, a *address, open registry) {
 		locks := open()
@@ -233,8 +235,8 @@ func TestOneAddress_ANewMasterAfterASilence(t *testing.T) {
 	})
 }
 
-// While the address itself leads to a replica, calls fail; few connections are made, and none of those that exist is closed. Half
-// a second after it leads to a master they succeed.
+// While the address leads to a replica, calls fail. Few connections are made, and no existing one is closed. Half a second
+// after the address leads to a master, calls succeed.
 func TestOneAddress_AReplica(t *testing.T) {
 	twoWays(t, "one wire", func(t *testing.T, a *address, open registry) {
 		locks := open()
@@ -262,8 +264,8 @@ func TestOneAddress_AReplica(t *testing.T) {
 	})
 }
 
-// A waiting call moves to the new master although it has no reason to write, nor hears anything from the old one, which is a
-// replica of nobody. So it gets a lock that is free there.
+// A waiting call moves to the new master although it has no reason to write, and hears nothing from the old one, which is
+// nobody's replica. So it gets a lock that is free there.
 func TestOneAddress_AWaitingCallMoves(t *testing.T) {
 	twoWays(t, "two wires", func(t *testing.T, a *address, open registry) {
 		locks, other := open(), open()

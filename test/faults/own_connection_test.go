@@ -16,9 +16,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A connection of its own for commands that come one at a time.
+// The separate connection for single commands, which come one at a time.
 
-// aged is the reply of a server that tells the age of a connection, as miniredis does not.
+// aged is the reply of a server that reports the age of a connection, which miniredis does not.
 func aged(seconds int) kit.Fate {
 	text := fmt.Sprintf("id=7 age=%d idle=0 db=0", seconds)
 	return kit.Fate{Lost: true, Reply: fmt.Sprintf("$%d\r\n%s\r\n", len(text), text)}
@@ -32,7 +32,7 @@ func newest(f *kit.Flaky, name string) *kit.Link {
 
 func isOpen(f *kit.Flaky, l *kit.Link) bool { return slices.Contains(f.Links(), l) }
 
-// alone is a registry whose commands have just gone over a connection of their own, and that connection.
+// alone returns a registry whose last commands went over a connection of their own, and that connection.
 func alone(f *kit.Flaky, opts ...lockregistry.Option) (*lockregistry.Registry, *kit.Link) {
 	f.W.Helper()
 	return aloneOn(f, f.Client(kit.OneConnection), opts...)
@@ -48,10 +48,10 @@ func aloneOn(f *kit.Flaky, client rueidis.Client, opts ...lockregistry.Option) (
 	return r, becomesAlone(f, r, newest(f, "release"))
 }
 
-// becomesAlone locks and unlocks until the commands go over another connection than before.
+// becomesAlone locks and unlocks until the commands go over another connection than the shared one.
 func becomesAlone(f *kit.Flaky, r *lockregistry.Registry, shared *kit.Link) *kit.Link {
 	f.W.Helper()
-	for begun := time.Now(); ; <-time.After(time.Millisecond) { // no longer: the commands are to come without a pause
+	for begun := time.Now(); ; <-time.After(time.Millisecond) { // no longer than this: the commands must follow without a pause
 		if f.W.Fake {
 			singleSections(f, r, 10)
 		} else {
@@ -65,7 +65,7 @@ func becomesAlone(f *kit.Flaky, r *lockregistry.Registry, shared *kit.Link) *kit
 	return newest(f, "release")
 }
 
-// inSpiteOfLoad does as singleSections, on a machine so busy that answers may be late.
+// inSpiteOfLoad is singleSections on a machine so busy that replies may be late.
 func inSpiteOfLoad(f *kit.Flaky, r *lockregistry.Registry, n int) {
 	f.W.Helper()
 	for range n {
@@ -76,7 +76,7 @@ func inSpiteOfLoad(f *kit.Flaky, r *lockregistry.Registry, n int) {
 	}
 }
 
-// singleSections locks and unlocks as one that does nothing else.
+// singleSections locks and unlocks in one goroutine that does nothing else.
 func singleSections(f *kit.Flaky, r *lockregistry.Registry, n int) {
 	f.W.Helper()
 	for range n {
@@ -88,7 +88,7 @@ func singleSections(f *kit.Flaky, r *lockregistry.Registry, n int) {
 	}
 }
 
-// flakyWorlds are those in which the server tells the age of a connection.
+// flakyWorlds are worlds with a network that can fail.
 func flakyWorlds(t *testing.T, test func(w *kit.World, f *kit.Flaky)) {
 	t.Helper()
 	kit.Worlds(t, func(w *kit.World) { test(w, w.Flaky()) })
@@ -97,7 +97,7 @@ func flakyWorlds(t *testing.T, test func(w *kit.World, f *kit.Flaky)) {
 func TestOwnConnection_SingleCommandsHaveAConnection(t *testing.T) {
 	flakyWorlds(t, func(w *kit.World, f *kit.Flaky) {
 		r, own := alone(f)
-		if w.Fake { // an answer that is late, on a busy machine, has another connection used
+		if w.Fake { // on a busy machine a late reply would move commands to another connection
 			before := len(f.Links())
 			over := len(f.Sent("release"))
 			singleSections(f, r, 10)
@@ -111,7 +111,7 @@ func TestOwnConnection_SingleCommandsHaveAConnection(t *testing.T) {
 	})
 }
 
-// Several under way at once share a connection, on which rueidis sends them together.
+// Commands that are under way at the same time share a connection, on which rueidis sends them together.
 func TestOwnConnection_CommandsUnderWayTogetherShareAConnection(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -130,7 +130,7 @@ func TestOwnConnection_CommandsUnderWayTogetherShareAConnection(t *testing.T) {
 	})
 }
 
-// A program that locks now and then has none.
+// A program that locks now and then has no such connection.
 func TestOwnConnection_NoConnectionForRareCommands(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -146,7 +146,8 @@ func TestOwnConnection_NoConnectionForRareCommands(t *testing.T) {
 	})
 }
 
-// Nor one whose client has been wrapped, which may want to see each command, or cannot tell how old a connection is.
+// Neither has one with a wrapped client, which may want to see each command, or with a server that does not tell the age of a
+// connection.
 func TestOwnConnection_NoConnectionForSingleCommands(t *testing.T) {
 	t.Parallel()
 	const refusal = "NOPERM User x has no permissions to run the 'client|info' command"
@@ -177,7 +178,7 @@ func TestOwnConnection_NoConnectionForSingleCommands(t *testing.T) {
 	}
 }
 
-// Connections that the client has in its pool may be in any state.
+// Connections in the client's pool may be in any state; unsuitable ones are given back.
 func TestOwnConnection_PooledConnectionsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	const elsewhere = "id=7 age=0 db=5 sub=0"
@@ -189,7 +190,7 @@ func TestOwnConnection_PooledConnectionsAreGivenBack(t *testing.T) {
 	}
 }
 
-// givesBack shows that a connection in the pool of which the server says so is not taken.
+// givesBack checks that a pooled connection about which the server says this is not used.
 func givesBack(t *testing.T, says kit.Fate) {
 	t.Helper()
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -199,7 +200,7 @@ func givesBack(t *testing.T, says kit.Fate) {
 		require.NoError(w, pooled.Do(context.Background(), client.B().Arbitrary("SELECT", "5").Build()).Error())
 		old := newest(f, "SELECT")
 		giveBack()
-		f.Fates("CLIENT", aged(0), says) // the first is that of the shared connection
+		f.Fates("CLIENT", aged(0), says) // the first reply is about the shared connection
 		_, own := aloneOn(f, client)
 		require.NotSame(w, old, own)
 		require.True(w, isOpen(f, old))
@@ -211,7 +212,7 @@ func givesBack(t *testing.T, says kit.Fate) {
 	})
 }
 
-// A pool without a connection to give delays nobody. One that it gives too late is given back.
+// A pool without a free connection delays nobody. A connection that it hands out too late is given back.
 func TestOwnConnection_NoConnectionLeftForSingleCommands(t *testing.T) {
 	t.Parallel()
 	for name, meanwhile := range map[string]func(w *kit.World, r *lockregistry.Registry){
@@ -242,8 +243,8 @@ func TestOwnConnection_NoConnectionLeftForSingleCommands(t *testing.T) {
 	}
 }
 
-// To give a command up closes the connection: nobody else uses it. What follows goes over the shared ones, and the reply to what
-// was given up is nobody's.
+// Giving up a command closes its connection, so that nobody else uses it. The next commands go over shared connections, and the
+// reply to the abandoned command reaches nobody.
 func TestOwnConnection_GivingUpASingleCommand(t *testing.T) {
 	t.Parallel()
 	const short = 30 * time.Millisecond
@@ -266,7 +267,7 @@ func TestOwnConnection_GivingUpASingleCommand(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
 					r, own := aloneOn(f, f.Client(change))
-					f.Fates("obtain", kit.SlowReply(180*time.Millisecond)) // the server grants, and says so when nobody listens
+					f.Fates("obtain", kit.SlowReply(180*time.Millisecond)) // the server grants, and replies when nobody listens any more
 					ctx, cancel := ends(w.Context())
 					defer cancel()
 					start := time.Now()
@@ -290,7 +291,7 @@ func TestOwnConnection_GivingUpASingleCommand(t *testing.T) {
 	}
 }
 
-// The same for a script. Unlock waits for 100 ms when its context is done, and goes on over another connection.
+// The same for a script. Unlock waits for 100 ms when its context is done, and continues over another connection.
 func TestOwnConnection_GivingUpASingleScript(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -300,7 +301,7 @@ func TestOwnConnection_GivingUpASingleScript(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
 		start := time.Now()
-		if err := r.Obtain("42").Unlock(ctx); err != nil { // else it has gone on at the same instant
+		if err := r.Obtain("42").Unlock(ctx); err != nil { // otherwise it has continued at the same instant
 			w.Unavailable(err, "unlock")
 		}
 		require.Equal(w, 100*time.Millisecond, time.Since(start))
@@ -317,7 +318,7 @@ func TestOwnConnection_GivingUpASingleCommandOnAFrozenServer(t *testing.T) {
 		f := w.Flaky()
 		r, _ := alone(f)
 		took := time.Hour
-		for range 5 { // this machine may be busy
+		for range 5 { // the machine may be busy
 			becomesAlone(f, r, nil)
 			w.Server.Freeze()
 			ctx, cancel := context.WithCancel(w.Context())
@@ -333,7 +334,7 @@ func TestOwnConnection_GivingUpASingleCommandOnAFrozenServer(t *testing.T) {
 	})
 }
 
-// The connection breaks while a command is under way: as on every other, nobody knows the outcome.
+// When the connection breaks while a command is under way, the outcome is unknown, as on any other connection.
 func TestOwnConnection_TheConnectionOfASingleCommandBreaks(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]kit.Fate{"before": kit.Cut, "after": kit.CutAfter} {
@@ -352,7 +353,7 @@ func TestOwnConnection_TheConnectionOfASingleCommandBreaks(t *testing.T) {
 	}
 }
 
-// It breaks while nobody uses it: no call fails.
+// When the connection breaks while it is idle, no call fails.
 func TestOwnConnection_AnIdleConnectionForSingleCommandsBreaks(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -366,7 +367,7 @@ func TestOwnConnection_AnIdleConnectionForSingleCommandsBreaks(t *testing.T) {
 	})
 }
 
-// One that has been idle for a while is used again once it has answered.
+// An idle connection is used again only after it has answered.
 func TestOwnConnection_AnIdleConnectionForSingleCommandsIsAsked(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -385,12 +386,12 @@ func TestOwnConnection_AnIdleConnectionForSingleCommandsIsAsked(t *testing.T) {
 	})
 }
 
-// It does not last: rueidis does not renew credentials on it.
+// The connection is replaced after a while: rueidis does not renew credentials on it.
 func TestOwnConnection_AConnectionForSingleCommandsIsReplaced(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
 		r, own := alone(f)
-		f.Fate("CLIENT", aged(3600)) // the shared ones are older: they say nothing against it
+		f.Fate("CLIENT", aged(3600)) // the shared ones are older, and are no reason to replace it
 		uses := func(d time.Duration) {
 			for start := time.Now(); time.Since(start) < d; w.Pass(time.Second) {
 				singleSections(f, r, 10)
@@ -404,7 +405,8 @@ func TestOwnConnection_AConnectionForSingleCommandsIsReplaced(t *testing.T) {
 	})
 }
 
-// Every second a command goes over the shared connections: one that obtains a lock, since nobody waits for that lock yet.
+// Once a second a command goes over a shared connection, preferably one that obtains a lock, since nobody waits for that lock
+// yet.
 func TestOwnConnection_ACommandGoesOverTheSharedConnections(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -418,19 +420,19 @@ func TestOwnConnection_ACommandGoesOverTheSharedConnections(t *testing.T) {
 			}
 			return n
 		}
-		w.Pass(time.Millisecond / 2) // so that no command is sent at the instant at which the connection is looked after
+		w.Pass(time.Millisecond / 2) // so that no command is sent at the very moment at which the connection is checked
 		obtained, released := f.Count("obtain"), f.Count("release")
 		l := r.Obtain("single")
 		for start := time.Now(); time.Since(start) < 10*time.Second; {
 			w.Lock(l)
-			w.Pass(9 * time.Millisecond) // so soon that the node is still healthy
+			w.Pass(9 * time.Millisecond) // soon enough for the node to be healthy still
 			w.Unlock(l)
 			w.Pass(9 * time.Millisecond)
 		}
 		require.InDelta(w, 10, others("obtain", obtained), 1)
 		require.Zero(w, others("release", released))
 
-		w.Lock(l) // from now on no call obtains anything
+		w.Lock(l) // from here on no call obtains a lock
 		renewed := f.Count("renew")
 		for start := time.Now(); time.Since(start) < 10*time.Second; w.Pass(9 * time.Millisecond) {
 			require.NoError(w, l.Renew(w.Context(), time.Minute))
@@ -440,7 +442,7 @@ func TestOwnConnection_ACommandGoesOverTheSharedConnections(t *testing.T) {
 	})
 }
 
-// A few commands over the shared connections suffice for a client that was closed to be noticed.
+// A few commands over the shared connections are enough to notice that the client was closed.
 func TestOwnConnection_SingleCommandsEndWithTheClient(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -457,13 +459,13 @@ func TestOwnConnection_SingleCommandsEndWithTheClient(t *testing.T) {
 			w.Pass(5 * time.Millisecond)
 		}
 		require.ErrorIs(w, err, rueidis.ErrClosing)
-		require.Less(w, time.Since(start), 3*time.Second) // an Unlock that is not answered takes one
+		require.Less(w, time.Since(start), 3*time.Second) // an Unlock without a reply takes one second
 		w.Settle()
 		require.False(w, isOpen(f, own))
 	})
 }
 
-// An answer that comes late makes the node suspect, and the connection is given up with the others.
+// A late reply makes the node suspect, and the connection is given up like the others.
 func TestOwnConnection_ALateAnswerToASingleCommand(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -483,12 +485,12 @@ func TestOwnConnection_ALateAnswerToASingleCommand(t *testing.T) {
 	})
 }
 
-// A trouble on a shared connection concerns this one, too.
+// A failure on a shared connection ends this one, too.
 func TestOwnConnection_TheSharedConnectionsBreak(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
 		r, own := alone(f)
-		w.Pass(20 * time.Millisecond) // the next one has a goroutine, and is sent over the shared one
+		w.Pass(20 * time.Millisecond) // after a pause, the next command goes over a shared connection
 		f.Fates("obtain", kit.Cut)
 		w.Unavailable(r.Obtain("42").Lock(w.Context()), "lock")
 		require.NotSame(w, own, newest(f, "obtain"))
@@ -497,7 +499,7 @@ func TestOwnConnection_TheSharedConnectionsBreak(t *testing.T) {
 	})
 }
 
-// Close does not end a command that is under way, and leaves no connection behind.
+// Close does not interrupt a command that is under way, and leaves no connection behind.
 func TestOwnConnection_CloseDuringASingleCommand(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -524,7 +526,8 @@ func TestOwnConnection_CloseDuringASingleCommand(t *testing.T) {
 	})
 }
 
-// A call that may wait for longer than rueidis waits on a silent connection takes the shared ones, where it notices.
+// A call that may wait longer than rueidis waits on a silent connection uses the shared connections, where rueidis notices
+// silence.
 func TestOwnConnection_ALongCommandTimeout(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -537,7 +540,8 @@ func TestOwnConnection_ALongCommandTimeout(t *testing.T) {
 	})
 }
 
-// The same when an answer would have been late, for a short lease: no call after that uses it.
+// The same when the break comes after the time at which a reply would have been late, for a short lease: no later call uses the
+// connection.
 func TestOwnConnection_TheConnectionOfASingleCommandBreaksLate(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -551,8 +555,8 @@ func TestOwnConnection_TheConnectionOfASingleCommandBreaksLate(t *testing.T) {
 	})
 }
 
-// A shared connection that is younger may lead elsewhere: the one for single commands is given up within a moment. One that is
-// older says nothing.
+// A shared connection that is younger may lead elsewhere: then the one for single commands is soon given up. An older one is no
+// reason to.
 func TestOwnConnection_ASharedConnectionIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	for age, stays := range map[int]bool{0: false, 3600: true} {

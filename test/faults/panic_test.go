@@ -16,8 +16,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// bomb is in code of the user: contexts, hooks, functions of an observer. It goes off once, in the goroutine of the call that
-// runs: at the first place where none has.
+// bomb is in user code: contexts, hooks, functions of an observer. It goes off once, in the goroutine of the call under test,
+// at the first place where none has gone off.
 type bomb struct {
 	known places
 	bang  func()
@@ -44,7 +44,7 @@ func (b *bomb) pass() {
 	}
 }
 
-// isHere tells whether this is the goroutine of the call that runs. A panic in another goroutine ends the program.
+// isHere reports whether this is the goroutine of the call under test. A panic in another goroutine would end the program.
 func (b *bomb) isHere() bool {
 	var stack [64]uintptr
 	frames := runtime.CallersFrames(stack[:runtime.Callers(2, stack[:])])
@@ -64,7 +64,7 @@ func (b *bomb) arm(armed bool) {
 	b.armed = armed
 }
 
-// runs makes a call in which the bomb goes off.
+// runs makes a call in which the bomb may go off.
 func (b *bomb) runs(call func()) {
 	b.arm(true)
 	defer b.arm(false)
@@ -72,7 +72,7 @@ func (b *bomb) runs(call func()) {
 	call()
 }
 
-// bombed is a context whose methods go through a bomb.
+// bombed is a context whose methods pass a bomb.
 type bombed struct {
 	context.Context
 	bomb *bomb
@@ -83,7 +83,7 @@ func (c bombed) Done() <-chan struct{}       { c.bomb.pass(); return c.Context.D
 func (c bombed) Err() error                  { c.bomb.pass(); return c.Context.Err() }
 func (c bombed) Value(key any) any           { c.bomb.pass(); return c.Context.Value(key) }
 
-// bombedClient is a client with a hook that goes through a bomb, before or after the command.
+// bombedClient is a client with a hook that passes a bomb, before or after the command.
 type bombedClient struct {
 	rueidis.Client
 	bomb  *bomb
@@ -112,7 +112,7 @@ func (c bombedClient) DoMulti(ctx context.Context, commands ...rueidis.Completed
 	return results
 }
 
-// panicking is a call in which code of the user panics, or ends the goroutine, and what the call works on.
+// panicking is a call in which user code panics, or ends the goroutine, and what the call works on.
 type panicking struct {
 	*kit.World
 
@@ -121,7 +121,8 @@ type panicking struct {
 	run        func(call func()) // the bomb goes off within
 }
 
-// locks obtains a lock and unlocks it. What the caller knows to have stays its own when a call panics: then it unlocks once more.
+// locks obtains a lock and unlocks it. If the call panics while its caller knows to have the lock, the caller unlocks it once
+// more.
 func (p *panicking) locks(l *lockregistry.Lock, opts ...lockregistry.LockOption) {
 	got := false
 	p.run(func() {
@@ -151,7 +152,7 @@ func (p *panicking) acquires(acquire func(ctx context.Context) (*lockregistry.Ho
 	}
 }
 
-// calls in which code of the user is called.
+// panickingCalls are calls that call user code.
 var panickingCalls = map[string]func(p *panicking){
 	"Lock": func(p *panicking) { p.locks(p.reg.Obtain("a")) },
 	"Lock that waits here": func(p *panicking) {
@@ -219,8 +220,8 @@ var panickingCalls = map[string]func(p *panicking){
 	},
 }
 
-// panics has code of the user panic, or end the goroutine, at each place where a call calls it, in the first of the calls that
-// come through there. Afterwards all is free: nothing is held in this process, and nothing stays in Redis.
+// panics makes user code panic, or end the goroutine, at each place where a call calls it, one place a run. Afterwards
+// everything is free: nothing is held in this process, and nothing stays in Redis.
 func panics(
 	t *testing.T, bang func(), opts func(b *bomb) []lockregistry.Option, wrap func(c rueidis.Client, b *bomb) rueidis.Client,
 	context func(b *bomb) context.Context,
@@ -256,8 +257,8 @@ func panics(
 	}
 }
 
-// isFree checks that this registry and another one of its client can have what was to be locked, and that in the end nothing is
-// left, by the time until which a late grant may come.
+// isFree checks that this registry and another one on its client can get the locks, and that nothing is left once no late grant
+// can arrive any more.
 func (p *panicking) isFree(name, after string) {
 	p.Helper()
 	paths := []string{"a"}

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// The keys that a script names besides the lock's may be refused where the lock's is not.
+// A server or proxy may refuse keys that a script names besides the lock's.
 
 // singlePaths are locks of one path, each of its kind.
 var singlePaths = map[string]struct {
@@ -68,7 +68,7 @@ func takeTurns(t *testing.T, all []*lockregistry.Registry, side func(r *lockregi
 	each.Wait()
 }
 
-// A user who may touch the lock's key, but not its queue, locks as without a queue. That is found out once.
+// A user who may touch the lock's key, but not its queue, locks without a queue. The registry finds that out once.
 func TestRefusedKeys_NoPermissionForTheQueue(t *testing.T) {
 	for name, c := range singlePaths {
 		t.Run(name, func(t *testing.T) {
@@ -95,9 +95,9 @@ func TestRefusedKeys_NoPermissionForTheQueue(t *testing.T) {
 	}
 }
 
-// A call whose user loses the permission for the queue while it waits goes on without it, as another hold: the ticket, which it
-// can no longer remove, is not the hold that it gets. A release that serves that ticket would grant the lock to the same hold
-// once more.
+// A call whose user loses the permission for the queue while it waits goes on without it, as another hold. It can no longer
+// remove its ticket; if it took the ticket's hold, a release that serves the ticket would grant the lock to the same hold
+// again.
 func TestRefusedKeys_TheQueueOfAWaitingCall(t *testing.T) {
 	kinds := maps.Clone(singlePaths)
 	kinds["reader"] = kinds["writer"]
@@ -123,7 +123,7 @@ func TestRefusedKeys_TheQueueOfAWaitingCall(t *testing.T) {
 				})
 				w.Do("ACL", "SETUSER", "app", "resetkeys", "~orders:42", "~orders:{orders:42}:fencing",
 					"~redisson_lock_token:{orders:42}", "~{orders:42}:*", "~*:registry")
-				w.Do("DEL", "orders:42") // the call looks
+				w.Do("DEL", "orders:42") // so that the call looks
 				require.NoError(w, <-won)
 				require.Equal(w, ticket, strings.Trim(w.Do("ZRANGEBYSCORE", queue, "0", "+inf"), "[]"))
 				own, _, _ := strings.Cut(ticket, "|")
@@ -150,8 +150,8 @@ func TestRefusedKeys_NoPermissionForTheCounter(t *testing.T) {
 	})
 }
 
-// Behind a proxy that sends each command by its first key, single paths work as they did when scripts named one key only, also
-// where it refuses keys of several servers. Proxies go by hash tags or by the whole key.
+// Behind a proxy that sends each command by its first key, single paths work, even if the proxy refuses keys of several
+// servers. Proxies go by hash tags or by the whole key.
 func TestRefusedKeys_Proxies(t *testing.T) {
 	t.Parallel()
 	const another = "ERR some proxy says this"
@@ -159,7 +159,7 @@ func TestRefusedKeys_Proxies(t *testing.T) {
 		tags    bool
 		refuses string
 	}{
-		{true, another}, // it has no reason to
+		{true, another}, // it has no reason to refuse
 		{false, ""},
 		{false, "CROSSSLOT Keys in request don't hash to the same slot"},
 		{false, another},

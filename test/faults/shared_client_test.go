@@ -16,9 +16,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// The connection for wake-ups: who shares it, and what happens when it is not to be had, or does not last.
+// The connection for wake-ups: which registries share it, and what happens when there is none, or when it does not last.
 
-// Registries of one client that wait for the same lock, each in its own way, all wake.
+// Registries of one client that wait for the same lock, each in its own way, are all woken.
 func TestSharedClient_RegistriesOfOneClientInAllModes(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		client := w.ClientWith(w.Dial, kit.NamedConnection("waits"))
@@ -41,8 +41,8 @@ func TestSharedClient_RegistriesOfOneClientInAllModes(t *testing.T) {
 	})
 }
 
-// When the client has no connection left for wake-ups, waiting calls poll and a line says so; a registry that is closed does
-// not wait for one, and once there is one again waiting calls wake.
+// When the client has no connection left for wake-ups, waiting calls poll, and a log line says so. A closed registry does not
+// wait for a connection, and once there is one again waiting calls are woken.
 func TestSharedClient_NoConnectionLeft(t *testing.T) {
 	const mode = kit.WakeupAuto
 	kit.RealWorlds(t, func(w *kit.World) {
@@ -78,8 +78,8 @@ func TestSharedClient_NoConnectionLeft(t *testing.T) {
 	})
 }
 
-// A peer that breaks the connection for wake-ups as soon as something is sent on it is left in peace for longer each time,
-// and waiting calls poll.
+// If the connection for wake-ups breaks as soon as something is sent on it, the pauses before the next one grow, and waiting
+// calls poll.
 func TestSharedClient_ConnectionsThatDoNotLast(t *testing.T) {
 	t.Parallel()
 	for command, mode := range map[string]kit.Wakeup{
@@ -123,7 +123,7 @@ func TestSharedClient_ConnectionsThatDoNotLast(t *testing.T) {
 	}
 }
 
-// A connection that breaks while it is found out what the server can do says nothing about the server.
+// A connection that breaks while a registry finds out what the server can do says nothing about the server.
 func TestSharedClient_BreakWhileFindingOut(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"HELLO", "CLIENT", "EVAL", "PING"} {
@@ -138,9 +138,9 @@ func TestSharedClient_BreakWhileFindingOut(t *testing.T) {
 					lockregistry.WithPollInterval(kit.NoPoll), log.Option())
 				holder := w.Registry()
 				w.Lock(holder.Obtain("42"))
-				w.Lock(r.Obtain("warm")) // the client has the connection that it sends commands on
-				f.Fate(command, kit.Cut) // others may ask the same meanwhile
-				// The one for commands may be asked, too, and break: a call without a limit would end by that.
+				w.Lock(r.Obtain("warm")) // so that the client has its connection for commands
+				f.Fate(command, kit.Cut) // another call may ask the same meanwhile
+				// The question may go over the connection for commands, which then breaks: that would end a call without a limit.
 				result := kit.LockElsewhere(r.Obtain("42"), w.Context(), lockregistry.Wait(time.Minute))
 				w.Await("its connection breaks", func() bool { return len(log.Lines("no connection for wake-ups")) > 0 })
 				f.Forget()
@@ -156,8 +156,8 @@ func TestSharedClient_BreakWhileFindingOut(t *testing.T) {
 	}
 }
 
-// Redis 6.0 answers a HELLO that names no version of the protocol with an error, and has version 3 all the same. Where
-// scripts are not permitted, HELLO tells.
+// Redis 6.0 answers a HELLO without a protocol version with an error, and supports version 3 all the same. Where scripts are
+// not permitted, HELLO finds out.
 func TestSharedClient_FindingOutTheProtocol(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -194,8 +194,8 @@ func TestSharedClient_FindingOutTheProtocol(t *testing.T) {
 	}
 }
 
-// A server that can track fewer keys than are waited for tells of changes all the time that are none. Waiting calls try a
-// few times for each poll interval all the same.
+// A server that can track fewer keys than calls wait for reports changes all the time that are none. Waiting calls try a few
+// times in each poll interval all the same.
 func TestSharedClient_SmallTrackingTable(t *testing.T) {
 	t.Parallel()
 	for _, table := range []int{1, 10} {

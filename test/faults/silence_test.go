@@ -30,7 +30,7 @@ func (c *limitedClient) DoMulti(ctx context.Context, commands ...rueidis.Complet
 	return c.Client.DoMulti(ctx, commands...)
 }
 
-// That is not the end of the caller's context.
+// The client's own limit is not taken for the end of the caller's context.
 func TestSilence_UnlockWhenTheClientHasALimit(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		c := &limitedClient{Client: w.Client()}
@@ -74,7 +74,7 @@ func TestSilence_DoOnASilentServer(t *testing.T) {
 	}
 }
 
-// A command has a limit of its own.
+// Commands have a limit of their own.
 func TestSilence_CommandsHaveALimit(t *testing.T) {
 	t.Parallel()
 	const brief, long = 700 * time.Millisecond, 8 * time.Second
@@ -101,7 +101,7 @@ func TestSilence_CommandsHaveALimit(t *testing.T) {
 	for i, name := range kit.InOrder(limits) {
 		c := limits[name]
 		for j, op := range kit.InOrder(calls) {
-			call, pipelining := calls[op], (i+j)%2 == 0 // whether the connection was just in use: each call and each limit meets both
+			call, pipelining := calls[op], (i+j)%2 == 0 // whether the connection was just in use; each call and each limit runs with both
 			t.Run(fmt.Sprint(name, "/", op, "/", pipelining), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
@@ -131,7 +131,7 @@ func TestSilence_CommandsHaveALimit(t *testing.T) {
 	}
 }
 
-// The limit of a command does not end its connection: others use it.
+// The limit of a command does not end its connection, which others use.
 func TestSilence_ALimitDoesNotEndTheConnection(t *testing.T) {
 	t.Parallel()
 	for name, alone := range map[string]bool{"another command is under way": false, "none is yet": true} {
@@ -144,7 +144,7 @@ func TestSilence_ALimitDoesNotEndTheConnection(t *testing.T) {
 				w.Do("SET", "another", "answer")
 				thaw := f.Stall()
 				before := f.Links()
-				if alone { // rueidis sends a command in another way then
+				if alone { // rueidis then sends a command in another way
 					_, err := r.Obtain("42").TryLock(context.Background())
 					w.Unavailable(err, "trylock")
 				}
@@ -173,7 +173,7 @@ func TestSilence_ALimitDoesNotEndTheConnection(t *testing.T) {
 	}
 }
 
-// Only an answer is an all-clear, and a server that says nothing refuses nothing.
+// Only a reply ends the report of an outage, and silence is not reported as a refusal.
 func TestSilence_NoFalseAllClear(t *testing.T) {
 	const silent, refuses, again = "Redis does not answer", "Redis refuses", "accepts renewals and removals again"
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -210,7 +210,7 @@ func TestSilence_NoFalseAllClear(t *testing.T) {
 	})
 }
 
-// While a server takes no writes it says yes to removals that find nothing. That is no all-clear.
+// A server that takes no writes still answers removals that find nothing. That does not end the report of its refusals.
 func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []string{"NOREPLICAS", "MISCONF"} {
@@ -249,7 +249,7 @@ func TestQueue_RefusalsAreToldOnce(t *testing.T) {
 	}
 }
 
-// A hold that is known to be lost is nobody's to wait for.
+// Unlock does not wait for a hold that is known to be lost.
 func TestSilence_UnlockOfALostHoldOnASilentServer(t *testing.T) {
 	t.Parallel()
 	const lease = 10 * time.Minute
@@ -298,7 +298,7 @@ func TestSilence_UnlockOnASilentServer(t *testing.T) {
 	for i, name := range kit.InOrder(contexts) {
 		c := contexts[name]
 		for j, known := range []bool{true, false} {
-			lost := (i+j)%2 == 0 // each context meets both, and so do servers that are known and those that are not
+			lost := (i+j)%2 == 0 // each context runs with both, and so do known and unknown servers
 			t.Run(fmt.Sprintf("context %s, server known: %v, commands lost: %v", name, known, lost), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
@@ -325,7 +325,7 @@ func TestSilence_UnlockOnASilentServer(t *testing.T) {
 					err := l.Unlock(ctx)
 					if known {
 						require.Equal(w, c.took, time.Since(start))
-					} else { // its version is asked for first
+					} else { // the server is first asked for its version
 						require.LessOrEqual(w, time.Since(start), c.took)
 						require.GreaterOrEqual(w, time.Since(start), min(c.took, max(c.ends, 100*time.Millisecond)))
 					}
@@ -343,7 +343,7 @@ func TestSilence_UnlockOnASilentServer(t *testing.T) {
 	}
 }
 
-// With a context that is done, Unlock tells what it knows after 100 ms, or as soon as it knows.
+// With a context that is done, Unlock returns what it knows after 100 ms, or earlier if it knows all.
 func TestSilence_UnlockWithADoneContextTellsWhatItKnows(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -384,7 +384,7 @@ func TestSilence_UnlockWithADoneContextTellsWhatItKnows(t *testing.T) {
 	}
 }
 
-// limitedClient fails for a limit of its own, as rueidis does when a connection is silent.
+// limitedClient fails at a limit of its own, as rueidis does when a connection is silent.
 type limitedClient struct {
 	rueidis.Client
 	fails atomic.Bool

@@ -22,20 +22,20 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Calls that their contexts end before they are answered do not disturb the others, of the same paths or not.
+// Calls whose contexts end before the reply do not disturb other calls, for the same paths or others.
 func TestSlowLink_ShortContextsOnASlowLink(t *testing.T) {
 	t.Parallel()
 	contexts := []time.Duration{40 * time.Millisecond, 160 * time.Millisecond, 410 * time.Millisecond, 2 * time.Second}
 	for i, short := range contexts {
 		for j, trip := range kit.RoundTrips {
 			if (i+j)%2 == 1 {
-				continue // each context meets shorter and longer trips, each trip shorter and longer contexts
+				continue // each context runs with shorter and longer trips, each trip with shorter and longer contexts
 			}
-			contended := (i+j)/2%2 == 1 // each context and each round trip meets both
+			contended := (i+j)/2%2 == 1 // each context and each round trip runs with both
 			t.Run(fmt.Sprintf("contended %v, contexts of %v, %v", contended, short, trip), func(t *testing.T) {
 				kit.AtRoundTrip(t, trip, func(w *kit.World, registry func(...lockregistry.Option) *lockregistry.Registry) {
 					r := registry(lockregistry.WithLease(20*time.Second), lockregistry.WithRenewal())
-					w.Loaded("spring") // a script that is sent for the first time takes a round trip more
+					w.Loaded("spring") // the first time a script is sent, it takes one more round trip
 					w.KnownWell(r)
 					end := time.Now().Add(2*time.Second + 4*trip)
 					var all sync.WaitGroup
@@ -58,7 +58,7 @@ func TestSlowLink_ShortContextsOnASlowLink(t *testing.T) {
 	}
 }
 
-// unhurried locks and unlocks by calls that nothing ends.
+// unhurried locks and unlocks with calls without a limit.
 func unhurried(w *kit.World, l *lockregistry.Lock, trip time.Duration, end time.Time, contended bool, got *atomic.Int32) {
 	for time.Now().Before(end) {
 		ctx := lockregistry.ContextWithOwner(w.Context())
@@ -95,7 +95,7 @@ func hurried(w *kit.World, l *lockregistry.Lock, short time.Duration, end time.T
 	}
 }
 
-// A call that could not have its answer in time sends nothing, and says nothing about the lock.
+// A call that could not get its reply in time sends nothing, and says nothing about the lock.
 func TestSlowLink_ACallThatIsShorterThanARoundTrip(t *testing.T) {
 	t.Parallel()
 	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
@@ -129,7 +129,7 @@ func TestSlowLink_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 	})
 }
 
-// Nor is such a lease given to a hold that is there: by Renew, by a nested Lock, or when it is handed over.
+// Nor does a hold get such a lease by Renew, by a nested Lock, or when it is handed over.
 func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 	t.Parallel()
 	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
@@ -164,7 +164,7 @@ func TestRenew_ALeaseThatIsTooShortForTheLink(t *testing.T) {
 	})
 }
 
-// Holds are renewed and unlocked.
+// On a slow link holds are renewed and unlocked.
 func TestSlowLink_RenewalOnASlowLink(t *testing.T) {
 	t.Parallel()
 	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
@@ -182,7 +182,7 @@ func TestSlowLink_RenewalOnASlowLink(t *testing.T) {
 	})
 }
 
-// The lock goes from process to process.
+// On a slow link the lock goes from process to process.
 func TestSlowLink_OnASlowLink(t *testing.T) {
 	t.Parallel()
 	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
@@ -221,12 +221,13 @@ func TestSlowLink_OnASlowLink(t *testing.T) {
 	})
 }
 
-// A way that becomes long is learned within a few round trips; calls that wait get through meanwhile. None is slow after that,
-// also when the client's own connections are used again, of which it has not made all yet: a call may take as long as it takes to
-// make one, two round trips more, and that is not taken for silence.
+// When the round trip becomes long, the library learns that within a few round trips; waiting calls get through meanwhile. No
+// call is slow after that. A client that has not made all its connections yet may make one more later: such a call takes two
+// more round trips, which is not taken for silence.
 func TestSlowLink_ALinkThatBecomesSlow(t *testing.T) {
 	t.Parallel()
-	// As long as a command may take without being late, and the longest; to find a client with one connection costs most.
+	// The longest trip whose commands are not late, and the longest of all. Finding a client with one connection takes most of the
+	// time.
 	for _, trip := range []time.Duration{400 * time.Millisecond, 900 * time.Millisecond} {
 		t.Run(trip.String(), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
@@ -246,7 +247,7 @@ func TestSlowLink_ALinkThatBecomesSlow(t *testing.T) {
 				if err := l.Unlock(w.Context()); err != nil {
 					w.Unavailable(err, "unlock")
 				}
-				w.Pass(4 * trip) // so that a late removal is over
+				w.Pass(4 * trip) // until a late removal is over
 				for range 2 {
 					for range 20 {
 						begun = time.Now()
@@ -265,8 +266,8 @@ func TestSlowLink_ALinkThatBecomesSlow(t *testing.T) {
 	}
 }
 
-// halfConnected returns a registry that knows how near its server is, with a client that has made one of its two connections, and
-// what moves the server away. By chance commands use the other connection, too: then it begins anew.
+// halfConnected returns a registry that knows how near its server is, whose client has made one of its two connections, and
+// what moves the server away. Commands choose a connection at random: if both were used, it starts again.
 func halfConnected(w *kit.World) (*redistest.Distance, *lockregistry.Registry) {
 	w.Helper()
 	w.Loaded("spring")
@@ -293,7 +294,7 @@ func halfConnected(w *kit.World) (*redistest.Distance, *lockregistry.Registry) {
 	return nil, nil
 }
 
-// Calls that are under way when the way becomes long are late, and are confirmed.
+// Calls that are under way when the round trip becomes long are late, and are confirmed.
 func TestLock_UnderWayWhenTheLinkBecomesSlow(t *testing.T) {
 	t.Parallel()
 	for _, trip := range append(slices.Clone(kit.RoundTrips), 300*time.Millisecond, 600*time.Millisecond, 800*time.Millisecond) {
@@ -322,14 +323,14 @@ func TestLock_UnderWayWhenTheLinkBecomesSlow(t *testing.T) {
 	}
 }
 
-// A call that does not wait, behind a goroutine whose first try takes long for the first time, learns that the lock is taken: an
-// answer that is not late is no outage.
+// A call that does not wait comes behind a goroutine whose first try suddenly takes long. It learns that the lock is taken: a
+// reply that is not late is no outage.
 func TestTryLock_BehindAFirstTryWhenTheLinkBecomesSlow(t *testing.T) {
 	for _, trip := range []time.Duration{50 * time.Millisecond, 150 * time.Millisecond, 400 * time.Millisecond} {
 		t.Run(trip.String(), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				dial, d := w.Far(time.Millisecond)
-				// Each command goes over a connection by chance: one that is not there yet would be made over the slow link.
+				// Each command chooses a connection at random: a missing one would be made over the slow link.
 				r := w.RegistryOn(w.ClientWith(dial, kit.OneConnection), lockregistry.WithLease(30*time.Second))
 				w.Known(r)
 				l, g := r.Obtain("42"), w.Goroutine()
@@ -340,7 +341,7 @@ func TestTryLock_BehindAFirstTryWhenTheLinkBecomesSlow(t *testing.T) {
 	}
 }
 
-// takenUntilLocked has a goroutine lock, and checks that a call that does not wait learns meanwhile that the lock is taken.
+// takenUntilLocked has a goroutine lock, and checks that until then a call that does not wait learns that the lock is taken.
 func takenUntilLocked(w *kit.World, l *lockregistry.Lock, g *kit.Goroutine, pause time.Duration) {
 	w.Helper()
 	begun, locked := time.Now(), g.Starts(l)
@@ -353,7 +354,7 @@ func takenUntilLocked(w *kit.World, l *lockregistry.Lock, g *kit.Goroutine, paus
 	require.NoError(w, g.Unlock(l))
 }
 
-// So does one at the start, when it is not known how far away the server is.
+// The same at the start, when the round trip is not known.
 func TestTryLock_BehindAFirstTryAtTheStart(t *testing.T) {
 	for _, trip := range []time.Duration{150 * time.Millisecond, 400 * time.Millisecond, 700 * time.Millisecond} {
 		t.Run(trip.String(), func(t *testing.T) {
@@ -366,8 +367,8 @@ func TestTryLock_BehindAFirstTryAtTheStart(t *testing.T) {
 	}
 }
 
-// Nor is it one when the other goroutine's Unlock has given up waiting, because its own context ended: until its answer would be
-// late, others learn that the lock is taken, and then that it is free. One that fails fast waits on.
+// The same when the other goroutine's Unlock has given up because its own context ended: until its reply would be late, others
+// learn that the lock is taken, and then that it is free. A call that fails fast keeps waiting.
 func TestTryLock_BehindAnUnlockThatHasGivenUp(t *testing.T) {
 	t.Parallel()
 	for _, trip := range []time.Duration{150 * time.Millisecond, 200 * time.Millisecond, 350 * time.Millisecond} {
@@ -416,8 +417,8 @@ func TestTryLock_BehindAnUnlockThatHasGivenUp(t *testing.T) {
 	})
 }
 
-// behindAnUnlock runs a test in fake time with a lock of another goroutine, whose Unlock returns before it is answered when the
-// server is farther away than before.
+// behindAnUnlock runs a test in fake time with a lock of another goroutine, whose Unlock returns before its reply once the
+// server is farther away.
 func behindAnUnlock(t *testing.T, test func(w *kit.World, l *lockregistry.Lock, d *redistest.Distance, unlocks func())) {
 	t.Helper()
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -448,7 +449,7 @@ func lateWorld(t *testing.T, test func(w *kit.World, f *kit.Flaky, r *lockregist
 	})
 }
 
-// That a lock is taken is asked again when a server said so late, unless a more thorough try follows anyway.
+// If a server was late to say that a lock is taken, it is asked again, unless a more thorough try follows anyway.
 func TestLock_TakenByALateAnswer(t *testing.T) {
 	t.Parallel()
 	for name, this := range map[string]struct {
@@ -483,7 +484,7 @@ func TestLock_TakenByALateAnswer(t *testing.T) {
 	}
 }
 
-// A call that does not wait may have the lock after a late answer that it was taken. Then nothing of what it has sent is removed.
+// A call that does not wait may get the lock after a late reply that it was taken. Then nothing that it has sent is removed.
 func TestLock_FreeAfterALateAnswer(t *testing.T) {
 	lateWorld(t, func(w *kit.World, f *kit.Flaky, r *lockregistry.Registry) {
 		other := w.Registry().Obtain("42")
@@ -509,7 +510,7 @@ func TestLock_FreeAfterALateAnswer(t *testing.T) {
 	})
 }
 
-// So is what a server granted late.
+// AcquireAll also confirms what a server granted late.
 func TestAcquireAll_ALateGrantIsConfirmed(t *testing.T) {
 	lateWorld(t, func(w *kit.World, f *kit.Flaky, r *lockregistry.Registry) {
 		renewals := f.Count("renew")
@@ -526,7 +527,7 @@ func TestAcquireAll_ALateGrantIsConfirmed(t *testing.T) {
 	})
 }
 
-// One that is not confirmed is none, of neither.
+// If the confirmation fails, it has none of the paths.
 func TestAcquireAll_ALateGrantThatIsNotConfirmed(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]kit.Fate{
@@ -545,7 +546,7 @@ func TestAcquireAll_ALateGrantThatIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// The time of a call whose context ends while it confirms is over: its error says so.
+// If a call's context ends while it confirms, its time is over, and the error says so.
 func TestAcquireAll_EndsWhileItConfirms(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]func(context.Context, *lockregistry.Registry) error{
@@ -576,7 +577,7 @@ func TestAcquireAll_EndsWhileItConfirms(t *testing.T) {
 	}
 }
 
-// A call that could not have its answer in time sends nothing.
+// A call that could not get its reply in time sends nothing.
 func TestAcquireAll_ShorterThanARoundTrip(t *testing.T) {
 	t.Parallel()
 	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
@@ -614,7 +615,7 @@ func TestRenew_ShorterThanARoundTrip(t *testing.T) {
 	})
 }
 
-// A lock that is unlocked while Renew waits for the end of its context was not lost.
+// A lock that is unlocked while Renew waits for its context to end was not lost.
 func TestRenew_UnlockBeforeItsEnd(t *testing.T) {
 	t.Parallel()
 	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
@@ -629,7 +630,7 @@ func TestRenew_UnlockBeforeItsEnd(t *testing.T) {
 	})
 }
 
-// Renew goes on asking for as long as answers are late.
+// Renew keeps asking for as long as replies are late.
 func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
 	t.Parallel()
 	for _, trip := range kit.RoundTrips {
@@ -650,7 +651,7 @@ func TestRenew_WhenTheLinkBecomesSlow(t *testing.T) {
 	}
 }
 
-// Calls that are not sent because the server is far away learn that it is near again.
+// Calls that are not sent because the server is far away notice when it is near again.
 func TestLock_AServerThatIsNearAgain(t *testing.T) {
 	t.Parallel()
 	for name, try := range map[string]func(w *kit.World, l *lockregistry.Lock) error{
@@ -685,13 +686,13 @@ func TestLock_AServerThatIsNearAgain(t *testing.T) {
 	}
 }
 
-// A server becomes so slow that a hold's lease is too short. A call that is handed the hold gives it back: it waits no longer for
-// that than for an answer under way when its time is over, and has not had the lock as far as an observer can tell.
+// A server becomes so slow that a hold's lease is too short for it. A call that is handed the hold gives it back. It waits for
+// that no longer than for a reply under way when its time is over, and no observer is told that it had the lock.
 func TestLock_HandedOverForTooShortALease(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const (
 			trip  = 300 * time.Millisecond
-			lease = 1500 * time.Millisecond // five trips, and it must be six
+			lease = 1500 * time.Millisecond // five round trips, and six are needed
 			wait  = 200 * time.Millisecond
 		)
 		dial, d := w.Far(time.Millisecond)
@@ -720,8 +721,8 @@ func TestLock_HandedOverForTooShortALease(t *testing.T) {
 	})
 }
 
-// A handoff takes what the round trips need, whatever the waiting call does when the lock is released: half of one to the
-// server, half of one for the message, one for what the call asks at that moment, and one to make the lease long.
+// A handoff takes as long as its round trips, whatever the waiting call does when the lock is released: half of one to the
+// server, half of one for the message, one for what the call asks at that moment, and one to lengthen the lease.
 func TestSlowLink_GrantsFromFarAwayAreTaken(t *testing.T) {
 	t.Parallel()
 	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
@@ -765,7 +766,7 @@ func TestSlowLink_GrantsFromFarAwayAreTaken(t *testing.T) {
 	})
 }
 
-// An Unlock that is under way has more time when other calls find that the way has become longer.
+// An Unlock that is under way has more time if other calls find that the round trip has become longer.
 func TestUnlock_WhenTheLinkBecomesSlow(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const trip = 330 * time.Millisecond
@@ -773,7 +774,7 @@ func TestUnlock_WhenTheLinkBecomesSlow(t *testing.T) {
 		r := w.RegistryOn(w.ClientWith(dial))
 		w.Known(r)
 		l, other := r.Obtain("42"), r.Obtain("43")
-		w.Lock(l, lockregistry.Lease(900*time.Millisecond)) // an answer after a third of it is late
+		w.Lock(l, lockregistry.Lease(900*time.Millisecond)) // a reply after a third of it is late
 		d.Set(trip)
 		begun := time.Now()
 		learns := w.Goroutine().Start(func() error {
@@ -793,14 +794,14 @@ func TestUnlock_WhenTheLinkBecomesSlow(t *testing.T) {
 	})
 }
 
-// A command has two round trips more than by default; no longer than its caller has set.
+// A command may take two round trips longer by default, but no longer than its caller has set.
 func TestSlowLink_LimitOfACommand(t *testing.T) {
 	t.Parallel()
 	const set = 7 * time.Second
 	for _, trip := range []time.Duration{kit.RoundTrips[0], kit.RoundTrips[len(kit.RoundTrips)-1]} {
 		for limit, opts := range map[time.Duration][]lockregistry.Option{
 			5*time.Second + 2*trip: nil,
-			set:                    {lockregistry.WithCommandTimeout(set)}, // whatever the trip
+			set:                    {lockregistry.WithCommandTimeout(set)}, // whatever the round trip
 		} {
 			t.Run(fmt.Sprint(trip, " ", limit), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
@@ -823,7 +824,7 @@ func TestSlowLink_LimitOfACommand(t *testing.T) {
 	}
 }
 
-// Errors say when a server is farther away than is supported.
+// Errors say that a server is farther away than is supported.
 func TestLock_AServerThatIsTooFarAway(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		dial, d := w.Far(time.Millisecond)
@@ -851,7 +852,7 @@ func TestLock_AServerThatIsTooFarAway(t *testing.T) {
 	})
 }
 
-// The connection for wake-ups is made on a slow link, and calls that wait are woken over it.
+// The connection for wake-ups can be made on a slow link, and wakes waiting calls.
 func TestWakeup_OnASlowLink(t *testing.T) {
 	t.Parallel()
 	kit.EachRoundTrip(t, func(w *kit.World, trip time.Duration, registry func(...lockregistry.Option) *lockregistry.Registry) {
@@ -868,7 +869,7 @@ func TestWakeup_OnASlowLink(t *testing.T) {
 	})
 }
 
-// One that is not made in time is given up, and the next one is made.
+// A connection that is not made in time is given up, and the next one is made.
 func TestWakeup_AConnectionThatIsNotMade(t *testing.T) {
 	t.Parallel()
 	for name, hang := range map[string]func(context.Context) (net.Conn, error){

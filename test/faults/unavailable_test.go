@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A goroutine that waits behind another one of its process, which asks Redis, says what that one knows.
+// A goroutine that waits behind another one of its process, which asks Redis, reports what that one knows.
 func TestUnavailable_WaitingBehindAGoroutineDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -79,7 +79,7 @@ func TestUnavailable_WaitingBehindAGoroutineDuringAnOutage(t *testing.T) {
 	}
 }
 
-// So does one that waits behind a goroutine whose first try is not answered: nobody is known to hold the lock.
+// So does one that waits behind a goroutine whose first try gets no reply: nobody is known to hold the lock.
 func TestUnavailable_BehindAFirstTryThatIsNotAnswered(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -101,7 +101,7 @@ func TestUnavailable_BehindAFirstTryThatIsNotAnswered(t *testing.T) {
 		w.Fails(err, context.DeadlineExceeded, "lock", kit.TheKey, lockregistry.ErrUnavailable)
 		w.Unavailable(<-asking, "lock")
 
-		// Once the server answers, another goroutine's lock is no outage, however long it is held.
+		// Once the server answers, waiting for another goroutine's lock is no outage, however long it is held.
 		thaw()
 		g := w.Goroutine()
 		w.Await("a connection", func() bool { return g.Lock(l) == nil })
@@ -113,14 +113,14 @@ func TestUnavailable_BehindAFirstTryThatIsNotAnswered(t *testing.T) {
 	})
 }
 
-// A wait that ends during an outage.
+// Waits that end during an outage return ErrUnavailable.
 func TestUnavailable_WaitsThatEndDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	fates := map[string]kit.Fate{"refused": kit.Refused(kit.Loading), "cut": kit.Cut, "silent": kit.Silence}
 	for i, name := range kit.InOrder(fates) {
 		what := fates[name]
 		for j, op := range kit.InOrder(kit.LockingCalls) {
-			call, held := kit.LockingCalls[op], (i+j)%2 == 0 // before: each call and each outage meets both
+			call, held := kit.LockingCalls[op], (i+j)%2 == 0 // held before: each call and each outage runs with both
 			t.Run(name+"/"+op, func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					f := w.Flaky()
@@ -143,7 +143,7 @@ func TestUnavailable_WaitsThatEndDuringAnOutage(t *testing.T) {
 	}
 }
 
-// A call with Wait makes nothing of a first try that fails in passing; one without is told of it at once.
+// A call with Wait ignores a passing failure of its first try; one without returns it at once.
 func TestUnavailable_WaitTriesAgain(t *testing.T) {
 	t.Parallel()
 	for i, name := range kit.InOrder(outages) {
@@ -187,7 +187,7 @@ func TestUnavailable_WaitTriesAgain(t *testing.T) {
 	}
 }
 
-// A call that has queued in its process for a while waits already when its first try fails.
+// A call that has queued in its process for a while already waits when its first try fails.
 func TestUnavailable_AFirstTryAfterQueueing(t *testing.T) {
 	t.Parallel()
 	for name, what := range outages {
@@ -208,11 +208,11 @@ func TestUnavailable_AFirstTryAfterQueueing(t *testing.T) {
 	}
 }
 
-// closing is a client that says of some commands that it is closed, although it has executed them, as rueidis does of those
-// on a connection that it replaces.
+// closing is a client that answers some commands by saying that it is closed, although it has executed them, as rueidis does
+// for commands on a connection that it replaces.
 type closing struct {
 	rueidis.Client
-	left atomic.Int32 // how many more
+	left atomic.Int32 // how many more such commands
 }
 
 func (c *closing) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
@@ -242,12 +242,12 @@ func TestUnavailable_TheClientIsClosedInPassing(t *testing.T) {
 				}
 				require.True(w, w.Free(kit.TheKey))
 
-				// Another one does not, and leaves nothing behind.
+				// A call that does not wait fails, and leaves nothing behind.
 				client.left.Store(1)
 				w.Unavailable(call(w.Context(), r, lockregistry.Lease(time.Hour)), op)
 				w.AwaitGone(kit.TheKey)
 
-				// When the client stays closed there is no use in it.
+				// When the client stays closed, trying again is no use.
 				client.left.Store(1 << 30)
 				start = time.Now()
 				err := call(w.Context(), r, lockregistry.Wait(30*time.Second))
@@ -263,7 +263,7 @@ func TestUnavailable_TheClientIsClosedInPassing(t *testing.T) {
 }
 
 // A server that answers everything but writes for a while, as in a planned failover (CLIENT PAUSE), is waited for: connections
-// that are given up meanwhile are no sign of a closed client.
+// that are given up meanwhile do not mean that the client was closed.
 func TestUnavailable_WritesArePaused(t *testing.T) {
 	t.Parallel()
 	for op, call := range kit.LockingCalls {
@@ -289,7 +289,7 @@ func TestUnavailable_WritesArePaused(t *testing.T) {
 	}
 }
 
-// unavailableIf is what an error is about as well, if so.
+// unavailableIf returns what an error also matches, if so.
 func unavailableIf(so bool) []error {
 	if so {
 		return []error{lockregistry.ErrUnavailable}
@@ -309,10 +309,10 @@ var outages = map[string]kit.Fate{
 	"OOM":         kit.Refused("OOM command not allowed when used memory > 'maxmemory'."),
 	"in a script": kit.Refused("ERR Error running script (call to f_1): @user_script:1: -LOADING Redis is loading the dataset"),
 	"reads only":  kit.Refused("ERR Script attempted to execute a write command while the cluster is down and readonly script: 1f"),
-	"late":        kit.SlowReply(4 * time.Second), // so long that its lease is almost over
+	"late":        kit.SlowReply(4 * time.Second), // so late that the lease is almost over
 }
 
-// lasting are answers that the next call gets too.
+// lasting are refusals that the next call would get, too.
 var lasting = map[string]kit.Fate{
 	"NOPERM":    kit.Refused("NOPERM this user has no permissions to run the 'set' command"),
 	"NOAUTH":    kit.Refused("NOAUTH Authentication required."),
@@ -320,7 +320,7 @@ var lasting = map[string]kit.Fate{
 	"unknown":   kit.Refused("ERR unknown command 'EVALSHA'"),
 }
 
-// Each outage meets one of the calls that lock, each of these several outages.
+// Each outage runs with one of the calls that lock, and each call with several outages.
 func TestUnavailable_Calls(t *testing.T) {
 	t.Parallel()
 	test := func(number int, name string, what kit.Fate, unavailable bool) {
@@ -357,7 +357,7 @@ func TestUnavailable_Calls(t *testing.T) {
 				case unavailable:
 					w.Unavailable(renewing, "renew")
 					w.Unavailable(unlocking, "unlock")
-				case name == "WRONGTYPE": // so the key is not the hold's
+				case name == "WRONGTYPE": // the key is not the hold's
 					w.Fails(renewing, lockregistry.ErrLockLost, "renew", kit.TheKey)
 					w.Fails(unlocking, lockregistry.ErrLockLost, "unlock", kit.TheKey)
 				default:
@@ -397,7 +397,7 @@ func TestUnavailable_WithoutAConnection(t *testing.T) {
 	})
 }
 
-// When a context ends, the last try that ended decides whether the error also says that Redis could not be asked.
+// When a context ends, the last try that ended decides whether the error also says that Redis could not be reached.
 func TestUnavailable_ContextsThatEndDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	const limit = 200 * time.Millisecond // of a command
@@ -445,7 +445,7 @@ func TestUnavailable_ContextsThatEndDuringAnOutage(t *testing.T) {
 	}
 }
 
-// A try that has not ended says nothing: the one before does, when there is one.
+// A try that has not ended does not count: the one before it does, if there is one.
 func TestUnavailable_ContextsThatEndBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	for name, held := range map[string]bool{"the first try": false, "after another one": true} {

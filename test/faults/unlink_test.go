@@ -21,8 +21,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// teller is the miniredis of a fake world. It answers INFO as told, and counts the commands that matter here. Commands of scripts
-// count too.
+// teller is the miniredis of a fake world. It answers INFO as the test says, and counts the commands that matter here,
+// including those of scripts.
 type teller struct {
 	*kit.World
 	mu     sync.Mutex
@@ -30,7 +30,7 @@ type teller struct {
 	tell   func(asked int, c *server.Peer) // answers INFO, asked for the first, second, ... time
 }
 
-// withTeller runs a test in fake time: INFO is asked once more whenever its answer takes long.
+// withTeller runs a test in fake time. INFO is asked again whenever its reply takes long.
 func withTeller(t *testing.T, tell func(asked int, c *server.Peer), test func(m *teller)) {
 	t.Helper()
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -50,17 +50,17 @@ func withTeller(t *testing.T, tell func(asked int, c *server.Peer), test func(m 
 	})
 }
 
-// client returns one with a single connection: what follows an INFO without an answer has none either.
+// client returns a client with a single connection: if INFO gets no reply, later commands get none either.
 func (m *teller) client() rueidis.Client {
 	m.Helper()
 	return m.ClientWith(m.Dial, kit.OneConnection, func(o *rueidis.ClientOption) { o.DisableRetry = true })
 }
 
-// proofs is how often the first lock of a registry has UNLINK executed on a key that is not there, on a server that does not say
+// proofs is how often the first lock of a registry makes the server execute UNLINK on a missing key, if the server does not say
 // what it permits.
 const proofs = 2
 
-// counted is how often INFO, UNLINK and DEL came.
+// counted returns how often INFO, UNLINK and DEL arrived.
 func (m *teller) counted() [3]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,10 +128,10 @@ func TestUnlink_ServerIsAskedOncePerClient(t *testing.T) {
 		lockAndUnlock(m.World, second, 2)
 		lockAndUnlock(m.World, first, 1)
 		require.Equal(m, [3]int{1, 2*proofs + 5, 0}, m.counted())
-		lockAndUnlock(m.World, m.RegistryOn(m.client()), 1) // may be of another server
+		lockAndUnlock(m.World, m.RegistryOn(m.client()), 1) // may be on another server
 		require.Equal(m, [3]int{2, 3*proofs + 6, 0}, m.counted())
 
-		// As long as one of them is open.
+		// while one of them is open
 		require.NoError(m, first.Close())
 		third := m.RegistryOn(client)
 		lockAndUnlock(m.World, third, 1)
@@ -222,17 +222,17 @@ func TestUnlink_WhyKeysAreRemovedWithDelIsLoggedOnce(t *testing.T) {
 				var text bytes.Buffer
 				r := m.RegistryOn(m.client(), lockregistry.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
 				lockAndUnlock(m.World, r, 3)
-				require.NoError(m, r.Close()) // which waits for the lines
+				require.NoError(m, r.Close()) // waits for the log lines
 				require.Equal(m, logged, strings.Count(text.String(), "removed with DEL"), &text)
 			})
 		})
 	}
 }
 
-// commandStats is how often a real server has executed commands since resetCommandStats.
+// commandStats returns how often a real server has executed commands since resetCommandStats.
 func commandStats(w *kit.World, commands ...string) []int {
 	w.Helper()
-	stats := w.Do("INFO", "commandstats") // counts itself only afterwards
+	stats := w.Do("INFO", "commandstats") // INFO counts itself only afterwards
 	calls := make([]int, len(commands))
 	for i, command := range commands {
 		if found := regexp.MustCompile(fmt.Sprintf(`(?m)^cmdstat_%s:calls=(\d+)`, command)).FindStringSubmatch(stats); found != nil {
@@ -262,8 +262,8 @@ func TestUnlink_OnRealServers(t *testing.T) {
 	})
 }
 
-// executed checks that the server has executed INFO, UNLINK and DEL, each at least as often as wanted, and never if that is zero:
-// on a busy machine what is answered late is sent again.
+// executed checks that the server has executed INFO, UNLINK and DEL at least as often as wanted, and never if that is zero: on
+// a busy machine a command with a late reply is sent again.
 func executed(w *kit.World, want []int) {
 	w.Helper()
 	w.Await("nothing is left", func() bool { return w.Keys() == "0" })
@@ -273,7 +273,7 @@ func executed(w *kit.World, want []int) {
 	}
 }
 
-// A user who may not do everything can unlock all the same.
+// A user with few permissions can unlock all the same.
 func TestUnlink_RemovalWithFewPermissions(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -309,7 +309,7 @@ func TestUnlink_RemovalWithFewPermissions(t *testing.T) {
 	}
 }
 
-// An answer that takes longer than an unlock waits for it is for those that follow.
+// A reply that comes too late for one unlock serves the following ones.
 func TestUnlink_TheServerIsSlowToSayWhatItIs(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
