@@ -79,7 +79,7 @@ func TestError(t *testing.T) {
 	}
 }
 
-// served is a middleware on a registry for tests, and what it has told Failed.
+// served is a middleware on a test registry, with what it has told Failed.
 type served struct {
 	*locktest.Registry
 
@@ -100,7 +100,7 @@ func newServed(t *testing.T, opts ...lockregistry.LockOption) *served {
 	return s
 }
 
-// ask has a handler serve a request about order 42, or about what stands behind the question mark instead.
+// ask has a handler serve a request about order 42, or with another query.
 func (s *served) ask(next http.HandlerFunc, query ...string) *httptest.ResponseRecorder {
 	s.t.Helper()
 	target := "/ship?order=42"
@@ -164,7 +164,7 @@ func TestMiddleware_Unavailable(t *testing.T) {
 	require.Equal(t, "1", answer.Header().Get("Retry-After"))
 }
 
-// The handler hears of the loss, and so does the client, unless the answer has begun before.
+// The handler learns of the loss, and so does the client, unless the response has begun.
 func TestMiddleware_TheLockIsLostBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(w http.ResponseWriter) error{
@@ -210,7 +210,7 @@ func TestMiddleware_TheLockIsLostAfterTheAnswer(t *testing.T) {
 	require.ErrorIs(t, s.failed[0], lockregistry.ErrLockLost)
 }
 
-// Only Redis knows of the loss: a handler that has not answered is in time.
+// Only Redis knows of the loss: the client gets status 500 if the handler has not responded yet.
 func TestMiddleware_TheReleaseFindsTheLoss(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -245,10 +245,10 @@ func TestMiddleware_APanicReleases(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.ask(func(http.ResponseWriter, *http.Request) {}).Code)
 }
 
-// bomb is a context of which one call of a method panics in the goroutine that serves a request.
+// bomb is a context one of whose method calls panics in the goroutine that serves a request.
 type bomb struct {
 	context.Context
-	left *atomic.Int32 // calls until then; 0: none panics
+	left *atomic.Int32 // calls until the panic; 0: none panics
 }
 
 func (b bomb) count() {
@@ -267,12 +267,12 @@ func (b bomb) Done() <-chan struct{}       { b.count(); return b.Context.Done() 
 func (b bomb) Err() error                  { b.count(); return b.Context.Err() }
 func (b bomb) Value(key any) any           { b.count(); return b.Context.Value(key) }
 
-// Wherever a method of the request's context panics, which other middleware may have made, the lock is free again.
+// Wherever a method of the request's context panics, which other middleware may have made, the lock is free afterwards.
 func TestMiddleware_ContextThatPanics(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
 	places := 0
-	for n, ended := int32(0), false; !ended; n++ { // the first time it is asked for more
+	for n, ended := int32(0), false; !ended; n++ { // until no more calls are made
 		left := new(atomic.Int32)
 		left.Store(n)
 		func() {
@@ -291,7 +291,7 @@ func TestMiddleware_ContextThatPanics(t *testing.T) {
 	require.Greater(t, places, 5)
 }
 
-// What net/http offers beyond a ResponseWriter is there.
+// What net/http's ResponseWriters offer besides is still there.
 func TestMiddleware_Flush(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
@@ -312,7 +312,7 @@ func TestMiddleware_Flush(t *testing.T) {
 	require.Equal(t, http.StatusInternalServerError, lost.Code)
 }
 
-// A handler that takes over the connection answers itself, also when the lock is lost afterwards.
+// A handler that takes over the connection writes the response itself, even if the lock is lost afterwards.
 func TestMiddleware_Hijack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -369,7 +369,7 @@ func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nil, nil, nil
 }
 
-// Early hints are no answer yet.
+// Early hints do not begin the response.
 func TestMiddleware_EarlyHints(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
@@ -393,7 +393,7 @@ func TestMiddleware_EarlyHints(t *testing.T) {
 	require.Equal(t, http.StatusInternalServerError, answer.StatusCode)
 }
 
-// The request's context ends first, and its cause stays. The loss is found all the same.
+// If the request's context ends first, its cause stays. The loss is found all the same.
 func TestMiddleware_TheRequestEndsBeforeTheLock(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
@@ -409,8 +409,8 @@ func TestMiddleware_TheRequestEndsBeforeTheLock(t *testing.T) {
 	require.Equal(t, http.StatusInternalServerError, answer.Code)
 }
 
-// Echo answers to an error of its handler when the middleware has returned, with the writer that the handler had: the lock is
-// released then, and not lost.
+// Echo responds to an error of its handler after the middleware has returned, with the writer that the handler had. By then the
+// lock is released, and not lost.
 func TestMiddleware_AnAnswerAfterTheRelease(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

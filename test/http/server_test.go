@@ -17,7 +17,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Two servers of HTTP on one of Redis serve a request at a time between them. While a third process has the lock they answer 409.
+// Two HTTP servers on one Redis server serve one request at a time between them. While a third process has the lock they
+// respond with 409.
 func TestMiddleware_OnRealServers(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const requests = 20
@@ -31,7 +32,7 @@ func TestMiddleware_OnRealServers(t *testing.T) {
 			server := httptest.NewServer(m.Handler(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
 				assert.Equal(w, int32(1), inside.Add(1))
 				served.Add(1)
-				w.Do("EXISTS", "orders:42") // takes a while, in which a second request would come
+				w.Do("EXISTS", "orders:42") // takes a while, in which a second request would arrive
 				assert.NoError(w, r.Context().Err())
 				inside.Add(-1)
 				answer.WriteHeader(http.StatusCreated)
