@@ -10,8 +10,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-// A path that a Go process has released, but that stays taken for a while, is taken for Java too: also for a thread that waited
-// before, which gets the lock when the time is over, although the lease that it had seen is longer.
+// A path that a Go process has released, but that stays taken for a while, is also taken for Java. A thread that waited before
+// gets the lock when that time is over, although the lease that it had seen is longer.
 func TestAtLeast(t *testing.T) {
 	t.Parallel()
 	const least = 10 * time.Second

@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-// cluster is a Redis Cluster, and what each of its nodes is asked.
+// cluster is a Redis Cluster, with the commands that each of its nodes gets.
 type cluster struct {
 	nodes   []*redistest.Server
 	watches []*monitor.Monitor
@@ -27,7 +27,7 @@ func startCluster(t *testing.T) cluster {
 	return c
 }
 
-// nodeOf is the node that has a key; the others refuse commands for it.
+// nodeOf returns the node that has a key; the others refuse commands for it.
 func (c cluster) nodeOf(t *testing.T, key string) (*redistest.Server, *monitor.Monitor) {
 	t.Helper()
 	for i, node := range c.nodes {
@@ -39,8 +39,7 @@ func (c cluster) nodeOf(t *testing.T, key string) (*redistest.Server, *monitor.M
 	return nil, nil
 }
 
-// onCluster is Redisson as it is set up for a cluster; this library learns of one by
-// itself.
+// onCluster returns Redisson as it is configured for a cluster; this library detects one by itself.
 func onCluster(l library) library {
 	if l.module != "" {
 		l.settings = map[string]string{"mode": "cluster"}
@@ -48,8 +47,8 @@ func onCluster(l library) library {
 	return l
 }
 
-// On a cluster that has sharded channels Redisson listens to them alone, or, before
-// 3.29, to the others alone. What this library releases there wakes it at once.
+// On a cluster with sharded channels Redisson listens only to these or, before 3.29, only to the others. A release by this
+// library wakes it at once.
 func TestClusterWaiterWakesAtOnce(t *testing.T) {
 	t.Parallel()
 	servers := startCluster(t)
@@ -91,11 +90,10 @@ func TestClusterWaiterWakesAtOnce(t *testing.T) {
 	}
 }
 
-// requireSharded checks how many releases at least are published on the sharded
-// channel of a key.
+// requireSharded checks that at least so many releases are published on the sharded channel of a key.
 func requireSharded(t *testing.T, watch *monitor.Monitor, mark monitor.Mark, key string, releases int) {
 	t.Helper()
-	watch.Mark() // whatever the releases sent came before it
+	watch.Mark() // everything that the releases sent came before this
 	published := watch.Since(mark, func(c monitor.Command) bool {
 		return c.Words[0] == "SPUBLISH" && strings.Contains(c.Words[1], key)
 	})

@@ -40,8 +40,8 @@ func TestWaiterFollowsHolder(t *testing.T) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
 			prefix := uniquePrefix()
-			// Short enough that a waiter which misses the release is in time all the same:
-			// this is about order. How soon waiters wake is another test's question.
+			// So short that even a waiter which misses the release is in time: this test is about order. Another test is about how soon
+			// waiters wake.
 			holder := open(t, r.holder, opening{prefix: prefix})
 			waiter := open(t, r.waiter, opening{prefix: prefix, lease: 3 * time.Second})
 
@@ -77,7 +77,7 @@ func TestLateUnlockIsTold(t *testing.T) {
 			require.False(t, holder.tryLock(t, "path"), "the late unlock freed somebody else's lock")
 			waiter.unlock(t, "path")
 
-			// The same when nobody has taken the lock meanwhile.
+			// The same when nobody has taken the lock in the meantime.
 			holder.lockToExpire(t, "path")
 			gone := func() bool { return server.Command(t, "EXISTS", holder.key("path")) == "0" }
 			require.Eventually(t, gone, callLimit, 10*time.Millisecond)
@@ -89,8 +89,7 @@ func TestLateUnlockIsTold(t *testing.T) {
 	}
 }
 
-// requireLate checks the outcome of an unlock after the lease, when nobody has the
-// lock.
+// requireLate checks the outcome of an unlock after the lease, if nobody else has the lock.
 func requireLate(t *testing.T, s *side, err error) {
 	t.Helper()
 	if s.unnoticed && s.kind != "" {
@@ -153,7 +152,7 @@ func TestRenewalKeepsTheOtherOut(t *testing.T) {
 			holder.unlock(t, "path")
 			requireKey(t, holder.key("path"), false)
 			require.True(t, other.tryLock(t, "path"))
-			// A renewal that outlived its hold would show on the other's key.
+			// If a renewal outlived its hold, the other owner's key would show it.
 			left := pttl(t, other.key("path"))
 			require.Greater(t, left, lease)
 			other.unlock(t, "path")

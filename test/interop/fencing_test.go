@@ -11,8 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-// Redisson's RFencedLock and this library draw their tokens from one counter: each grant has a larger one than those before,
-// whoever had it before, and whether or not the next one waited.
+// Redisson's RFencedLock and this library take their tokens from one counter: each grant has a larger token than all before,
+// whoever had the lock, and whether or not the next owner waited.
 func TestFencingTokens(t *testing.T) {
 	t.Parallel()
 	for _, redisson := range redissons() {
@@ -21,7 +21,7 @@ func TestFencingTokens(t *testing.T) {
 			fenced := redisson
 			fenced.kind = "fenced"
 			lease := time.Minute
-			if redisson.dozes { // until then it may sleep, when it has missed a release
+			if redisson.dozes { // after a missed release it may sleep until then
 				lease = 10 * time.Second
 			}
 			goes := beside(redisson, "auto").golang
@@ -46,7 +46,7 @@ func TestFencingTokens(t *testing.T) {
 				token := grows(ended(t, holder.send("fence", with("path"))))
 				require.False(t, other.tryLock(t, "path"))
 				holder.unlock(t, "path")
-				if i%2 == 0 { // a draw is 100 tokens
+				if i%2 == 0 { // this library draws 100 tokens at a time
 					require.Equal(t, strconv.FormatUint(token+99, 10), server.Command(t, "GET", "redisson_lock_token:{"+holder.key("path")+"}"))
 				}
 				require.Equal(t, "-1", server.Command(t, "PTTL", "redisson_lock_token:{"+holder.key("path")+"}"))

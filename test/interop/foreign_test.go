@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
-// A server that knows none of the scripts in protocol.Foreign has no waiting process of these libraries: so each must be
-// there. The test has the server to itself.
+// The library takes a server that knows none of the scripts in protocol.Foreign to have no waiting process of these libraries.
+// So each library's script must be in that list. The test has the server to itself.
 func TestForeignScripts(t *testing.T) { //nolint:paralleltest // it empties the server's cache of scripts
 	for _, lib := range javas() {
 		s := open(t, lib, opening{prefix: uniquePrefix()})

@@ -12,9 +12,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-// What the Java libraries themselves leave in Redis and say there. The Go side
-// relies on these facts; when a new Java version changes one, this is where it
-// shows first.
+// What the Java libraries themselves leave in Redis and publish. The Go side relies on these facts; if a new Java version
+// changes one, it shows here first.
 
 const uuid = `[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`
 
@@ -40,7 +39,7 @@ func TestSpringFormat(t *testing.T) {
 	}
 }
 
-// published is the PUBLISH that a release comes with.
+// published returns the PUBLISH that comes with a release.
 func published(lib library, prefix, key string) []string {
 	if lib.unlockChannel == "" {
 		return nil
@@ -48,11 +47,10 @@ func published(lib library, prefix, key string) []string {
 	return []string{"PUBLISH", fmt.Sprintf(lib.unlockChannel, prefix, key), key}
 }
 
-// requirePublished checks that what was published about a key since mark is one
-// message, or none when want is nil.
+// requirePublished checks that since mark exactly one message about a key was published, or none if want is nil.
 func requirePublished(t *testing.T, watch *monitor.Monitor, mark monitor.Mark, about string, want []string) {
 	t.Helper()
-	watch.Mark() // whatever the release sent came before it
+	watch.Mark() // everything that the release sent came before this
 	got := watch.Since(mark, func(c monitor.Command) bool {
 		return strings.HasSuffix(c.Words[0], "PUBLISH") && strings.Contains(strings.Join(c.Words, " "), about)
 	})
@@ -92,7 +90,7 @@ func TestRedissonLockFormat(t *testing.T) {
 			_, err := s.do(t, "unlock", with("path"))
 			requireFailure(t, lib.notOwner, err)
 
-			// A name with braces of its own is not given another pair.
+			// A name with braces of its own gets no other pair.
 			tagged := s.key("{tag}")
 			s.lock(t, "{tag}")
 			mark = watch.Mark()
@@ -137,7 +135,7 @@ func TestRedissonReadWriteFormat(t *testing.T) {
 			requireKey(t, key, false)
 			require.Empty(t, timeouts())
 
-			// A writer that also reads, and then gives up writing only.
+			// A writer also reads, and then gives up only writing.
 			write("a", "lock")
 			require.Regexp(t, `^mode\nwrite\n`+uuid+`:\d+:write\n1$`, server.Command(t, "HGETALL", key))
 			read("a", "lock")
@@ -157,11 +155,10 @@ func TestRedissonReadWriteFormat(t *testing.T) {
 	}
 }
 
-// A renewal of Redisson gives the lock its own lease, be it shorter than another
-// reader's. Since 4.4 that reader's key keeps the longer one, and the lock gets it back
-// when Redisson unlocks; but if that process dies, the lock ends before the other's
-// lease. Before 4.4 the lease of that reader is cut as well: a writer gets the lock
-// while it reads still.
+// A renewal by Redisson gives the lock its own lease, even if that is shorter than another reader's. Since 4.4 that reader's
+// key keeps the longer lease, and the lock gets it back when Redisson unlocks; but if Redisson's process dies, the lock ends
+// before the reader's lease does. Before 4.4 the reader's own lease is cut as well: a writer gets the lock while the reader
+// still reads.
 func TestRedissonRenewalCutsReaders(t *testing.T) {
 	t.Parallel()
 	const (
@@ -177,7 +174,7 @@ func TestRedissonRenewalCutsReaders(t *testing.T) {
 			writer := openOn(t, peers.get(t, lib, 2), lib, opening{prefix: prefix}).writer()
 			key := golang.key("path")
 
-			golang.lock(t, "path", "lease", peer.InMillis(long)) // which nothing renews
+			golang.lock(t, "path", "lease", peer.InMillis(long)) // nothing renews it
 			mine := golang.timeouts(t, "path")
 			require.Len(t, mine, 1)
 			redisson.lock(t, "path")
@@ -201,8 +198,8 @@ func TestRedissonRenewalCutsReaders(t *testing.T) {
 	}
 }
 
-// What such a renewal cuts, the renewals of this library make good, if they come
-// before the lease of Redisson is over. A reader is renewed by default.
+// The renewals of this library restore what such a renewal cuts, if they come before Redisson's lease is over. A reader is
+// renewed by default.
 func TestRenewedReaderOutlastsRenewalByRedisson(t *testing.T) {
 	t.Parallel()
 	const (

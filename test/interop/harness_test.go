@@ -9,7 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-// everyProgram is one row for each program that can be started.
+// everyProgram has one row for each program that can be started.
 func everyProgram() []library {
 	programs := []library{golang("auto")}
 	for _, java := range javas() {
@@ -63,8 +63,7 @@ func TestDeathOfPeerEndsItsCalls(t *testing.T) {
 	}
 }
 
-// Two processes with the same Java library exclude each other: the sides of the
-// other tests are what they seem.
+// Two processes with the same Java library exclude each other. So the sides in the other tests are what they seem.
 func TestJavaProcessesExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	for _, lib := range javas() {

@@ -9,9 +9,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-// otherKinds are the kinds of Redisson's locks with a hash like that of RLock that this library has no name for. The fair locks
-// have a queue besides, and obtain the lock with scripts of their own, which are not in protocol.Foreign: their waiting threads
-// do not poll.
+// otherKinds are the kinds of Redisson's locks that keep a hash like RLock's, and for which this library has no name. The fair
+// locks also have a queue, and obtain the lock with scripts of their own, which are not in protocol.Foreign: their waiting
+// threads do not poll.
 func otherKinds(redisson library) []string {
 	kinds := []string{"spin"}
 	if redisson.module == peer.Redisson { // since 4.4
@@ -20,7 +20,7 @@ func otherKinds(redisson library) []string {
 	return kinds
 }
 
-// Whichever kind of lock Java has in this hash, it keeps this library's lock out, and is kept out by it.
+// Whichever kind of lock Java keeps in this hash, it excludes this library's lock, and the other way round.
 func TestRedissonsOtherKindsExclude(t *testing.T) {
 	t.Parallel()
 	for _, kind := range append(otherKinds(redissonRow), "fair") {
