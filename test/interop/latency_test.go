@@ -17,9 +17,8 @@ import (
 
 var rounds = flag.Int("rounds", 1, "how many handoffs TestHandoffLatency measures for each direction and mode")
 
-// TestHandoffLatency measures the time from the moment a holder asks for the
-// release to the moment a waiter of the other language has the lock, by the wall
-// clock of this machine. It runs alone and prints a table.
+// TestHandoffLatency measures the time from the moment a holder asks for the release to the moment a waiter of the other
+// language has the lock, by this machine's wall clock. It runs alone and prints a table.
 func TestHandoffLatency(t *testing.T) {
 	const warmup = 3 // rounds that load classes and open connections
 	var table strings.Builder
@@ -55,7 +54,7 @@ func TestHandoffLatency(t *testing.T) {
 	t.Logf("handoff latencies over %d rounds each:\n%s", *rounds, table.String())
 }
 
-// pollingPairs are what both sides did before there were wake-ups.
+// pollingPairs are pairs in which both sides poll, as before there were wake-ups.
 func pollingPairs() (pairs []pair) {
 	for _, java := range springs {
 		if java.polls {
@@ -65,8 +64,7 @@ func pollingPairs() (pairs []pair) {
 	return pairs
 }
 
-// measuredHandoff is handoff, but to a waiter that polls the release comes at any
-// moment between two of its tries.
+// measuredHandoff is handoff. To a waiter that polls, the release comes at any moment between two of its tries.
 func measuredHandoff(t *testing.T, watch *monitor.Monitor, holder, waiter *side) (got, released time.Time) {
 	t.Helper()
 	if !waiter.polls {

@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-// electing are this library beside every version of Spring's LockRegistryLeaderInitiator, which takes a role for a path.
+// electing are this library beside each version of Spring's LockRegistryLeaderInitiator, which uses a role as a path.
 func electing() (pairs []pair) {
 	for _, java := range springs {
 		pairs = append(pairs, beside(java, "auto"))
@@ -33,13 +33,13 @@ func (s *side) awaitEnd(t *testing.T, role string) {
 	require.Eventually(t, func() bool { return !s.leads(t, role) }, callLimit, time.Millisecond, "it led on")
 }
 
-// campaign begins to campaign for a role.
+// campaign starts to campaign for a role.
 func (s *side) campaign(t *testing.T, role string) {
 	t.Helper()
 	ended(t, s.send("campaign", with(role)))
 }
 
-// campaignInVain does so for one that somebody else has, and returns once it has seen that.
+// campaignInVain campaigns for a role that somebody else has, and returns once the candidate has seen that.
 func (s *side) campaignInVain(t *testing.T, watch *monitor.Monitor, role string) {
 	t.Helper()
 	mark := watch.Mark()
@@ -57,7 +57,7 @@ func TestOneLeaderAtATime(t *testing.T) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
 			prefix := uniquePrefix()
-			// Neither may lose the role within the test, nor have it longer than it keeps it.
+			// Neither may lose the role during the test, nor keep it longer than intended.
 			one := open(t, r.holder, opening{prefix: prefix, lease: 20 * time.Second})
 			other := open(t, r.waiter, opening{prefix: prefix, lease: 20 * time.Second})
 			golang := one
@@ -79,7 +79,7 @@ func TestOneLeaderAtATime(t *testing.T) {
 			other.campaignInVain(t, watch, "role")
 			require.Equal(t, first, who())
 
-			// The leader gives up, but campaigns on: where the machine is busy it may be elected again.
+			// The leader steps down, but campaigns again: on a busy machine it may be elected again.
 			require.Eventually(t, func() bool {
 				if one.leads(t, "role") {
 					ended(t, one.send("giveup", with("role")))
@@ -101,7 +101,7 @@ func TestOneLeaderAtATime(t *testing.T) {
 	}
 }
 
-// A leader is renewed, and one that dies is followed when its lease is over.
+// A leader is renewed, and a dead one is replaced when its lease is over.
 func TestLeaderDies(t *testing.T) {
 	t.Parallel()
 	for _, r := range bothWays(electing(), holderIsNew) {

@@ -7,22 +7,20 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// library is one lock library in one mode, and what it can and says. To test
-// another one, add a row.
+// library is one lock library in one mode: what it can do, and what it says. To test another one, add a row.
 type library struct {
 	name     string
 	module   string      // of the Maven project; empty for this library
-	settings peer.Fields // what opening a registry in this mode takes
-	kind     string      // of lock: empty for the plain one, else read or write
+	settings peer.Fields // needed to open a registry in this mode
+	kind     string      // of lock: empty for the plain one, otherwise read or write
 
 	leases   bool // takes a lease for a single lock
 	renews   bool // renews a lock on demand
-	renewal  bool // renews held locks by itself, when asked to
-	watchdog bool // does so unasked, unless the lock was taken with a lease
+	renewal  bool // renews held locks by itself, if asked to
+	watchdog bool // does so without being asked, unless the lock was taken with a lease
 
 	lateUnlock peer.RemoteError // unlocking after the lease
-	// unnoticed: unlocking a reader or writer after the lease is no failure when nobody
-	// has the lock.
+	// unnoticed: unlocking a reader or writer after the lease is no failure if nobody has the lock.
 	unnoticed bool
 	// cutsReaders: the renewal of a reader sets the leases of all readers.
 	cutsReaders bool
@@ -32,39 +30,33 @@ type library struct {
 	notOwner peer.RemoteError // unlocking what another thread holds
 	notHeld  peer.RemoteError // renewing what is not held
 
-	// middling: the rows of an older and a newer version say as much about soaks and
-	// latencies, so only -all runs those.
+	// middling: the rows of an older and a newer version say as much in soaks and latencies, so only -all runs this one there.
 	middling bool
 
-	// tries is how often a waiter asks Redis before only a wake-up or the time can
-	// make it ask again.
+	// tries is how often a waiter asks Redis before it sleeps until a wake-up or a timeout.
 	tries int
-	// sleepsIn is the Java class in which a waiter must be asleep before a writer's
-	// release by the same library is sure to wake it; empty where that needs no more
-	// than its tries.
+	// sleepsIn is the Java class in which a waiter must be asleep before a writer's release by the same library is sure to wake
+	// it; empty if its tries are enough.
 	sleepsIn string
-	// dozes: a waiter without a thread of its own, for a fencing token too, may miss a
-	// release, and sleeps until the lease that it saw is over.
+	// dozes: a waiter without a thread of its own, or for a fencing token, may miss a release, and then sleeps until the lease
+	// that it saw is over.
 	dozes bool
-	// polls: nothing but the time makes a waiter ask again.
+	// polls: a waiter asks again only after a pause.
 	polls bool
-	// sleepsOutItsLease: a waiter that no message wakes asks again only after the lease
-	// of its own registry.
+	// sleepsOutItsLease: a waiter that no message wakes asks again only after the lease of its own registry.
 	sleepsOutItsLease bool
-	// queues: a waiter has a place in the queue in Redis, before which its tries do
-	// not count.
+	// queues: a waiter has a place in the queue in Redis. Tries before that do not count.
 	queues bool
-	// eager are settings with which a side that polls has its turn more often.
+	// eager are settings with which a polling side gets its turn more often.
 	eager peer.Fields
-	// unhurried are settings with which polling comes too late to explain a waiter
-	// that has the lock soon after its release.
+	// unhurried are settings with which a poll would come too late to explain why a waiter has the lock soon after the release.
 	unhurried peer.Fields
 	// unlockChannel is where a release is published, as a format of prefix and
 	// key; empty if nowhere.
 	unlockChannel string
 }
 
-// program names what can serve several modes in one process.
+// program returns the name of a process that can serve several modes.
 func (l library) program() string {
 	if l.module == "" {
 		return "go"
@@ -108,14 +100,13 @@ func spring(module, mode string, traits ...func(*library)) library {
 	return l
 }
 
-// renewingSpring is what came with 6.4: renewal, and an exception of its own for a
-// late unlock.
+// renewingSpring adds what came with 6.4: renewal, and a separate exception for a late unlock.
 func renewingSpring(l *library) {
 	l.renewal = true
 	l.lateUnlock.Class = "java.util.ConcurrentModificationException"
 }
 
-// newSpring is what came with 7.0: leases for each lock besides.
+// newSpring adds what came with 7.0: leases for each lock.
 func newSpring(l *library) {
 	renewingSpring(l)
 	l.leases, l.renews = true, true
@@ -131,7 +122,7 @@ func spins(l *library) {
 	l.tries = 1
 }
 
-// pauses: how long a waiter pauses can be set.
+// pauses: the pause of a waiter can be set.
 func pauses(l *library) { l.eager = peer.Fields{"idle": "2"} }
 
 // publishes: a waiter tries, subscribes, tries again, and then waits for a message
@@ -158,8 +149,7 @@ func cutsReaders(l *library) { l.cutsReaders = true }
 func unnoticed(l *library)   { l.unnoticed = true }
 func dozes(l *library)       { l.dozes = true }
 
-// redisson is Redisson, which waits on its channel and renews what is taken without
-// a lease.
+// redisson is Redisson, which waits on its channel and renews locks taken without a lease.
 func redisson(module string, traits ...func(*library)) library {
 	l := library{
 		name:          module,
@@ -171,9 +161,8 @@ func redisson(module string, traits ...func(*library)) library {
 		notOwner:      notRedissons,
 		tries:         2,
 		unlockChannel: redissonChannel,
-		// Redisson's release of a writer wakes as many as it finds asleep. Who is between
-		// its last try and its sleep misses it, and sleeps until the holder's lease would
-		// have ended. This library's release does not miss one.
+		// Redisson's release of a writer wakes as many threads as it finds asleep. A thread between its last try and its sleep misses
+		// it, and sleeps until the holder's lease would have ended. This library's release misses none.
 		sleepsIn: "java.util.concurrent.Semaphore",
 	}
 	for _, trait := range traits {
@@ -182,7 +171,7 @@ func redisson(module string, traits ...func(*library)) library {
 	return l
 }
 
-// notRedissons is what Redisson says of any unlock that is not the owner's.
+// notRedissons is Redisson's error for any unlock that is not the owner's.
 var notRedissons = peer.RemoteError{
 	Class:   "java.lang.IllegalMonitorStateException",
 	Message: "attempt to unlock lock, not locked by current thread by node id: ",
@@ -223,7 +212,7 @@ func redissons() []library { return append([]library{redissonRow}, oldRedissons.
 // pair is this library beside a Java one.
 type pair struct{ golang, java library }
 
-// beside is this library as it is set up where that Java library runs too.
+// beside is this library, configured to run together with that Java library, and the Java library.
 func beside(java library, wakeup string) pair {
 	l := golang(wakeup)
 	switch java.unlockChannel {
@@ -243,17 +232,16 @@ func plainPairs() (pairs []pair) {
 	return pairs
 }
 
-// all has the long tests run with every row.
+// all has the long tests run every row.
 var all = flag.Bool("all", false, "run soaks and latencies with every version of the Java libraries")
 
-// long are the pairs for a long test.
+// long returns the pairs for a long test.
 func long(pairs []pair) []pair {
 	return slices.DeleteFunc(pairs, func(p pair) bool { return p.java.middling && !*all })
 }
 
-// contractPairs are for the tests of what a lock promises that one holds at a
-// time. It must not depend on how a waiter learns of a release: this library's
-// default does.
+// contractPairs are for the tests of what an exclusive lock promises. That must not depend on how a waiter learns of a release,
+// so these run with this library's default.
 func contractPairs() []pair {
 	pairs := plainPairs()
 	for _, p := range readWritePairs() {
@@ -262,15 +250,14 @@ func contractPairs() []pair {
 	return pairs
 }
 
-// writing is a row for the write locks of a library's read-write locks.
+// writing returns a row for the write locks of a library's read-write locks.
 func writing(l library) library {
 	l.name += " writer"
 	l.kind = "write"
 	return l
 }
 
-// wakeupPairs are for the tests of how soon a waiter learns of a release: with
-// every means by which it can learn of one of that Java library.
+// wakeupPairs are for the tests of how soon a waiter learns of a release, by every means that the Java library allows.
 func wakeupPairs() (pairs []pair) {
 	for _, java := range javas() {
 		means := "pubsub"
@@ -282,8 +269,8 @@ func wakeupPairs() (pairs []pair) {
 	return pairs
 }
 
-// readWritePairs are for the tests of read-write locks, which this library keeps in
-// one format, whatever that of its plain locks is: only their leases differ then.
+// readWritePairs are for the tests of read-write locks, which this library keeps in one format, whatever the format of its
+// plain locks: only their leases differ.
 func readWritePairs() (pairs []pair) {
 	for _, redisson := range redissons() {
 		pairs = append(pairs, pair{golang("auto"), redisson}, beside(redisson, "auto"))

@@ -35,7 +35,7 @@ var (
 
 func TestMain(m *testing.M) {
 	peer.Main(gopeer.Commands())
-	// The tests wait more than they work.
+	// The tests mostly wait.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
@@ -87,8 +87,7 @@ func (p *pool) get(t *testing.T, lib library, n int) *peer.Peer {
 	return p.running[name]
 }
 
-// close ends all processes and tells of those that did not end well, such as a
-// Go peer that the race detector found fault with.
+// close ends all processes and reports those that failed, such as a Go peer in which the race detector found a race.
 func (p *pool) close() error {
 	faults := make([]error, 0, len(p.running))
 	for _, running := range p.running {
@@ -97,7 +96,7 @@ func (p *pool) close() error {
 	return errors.Join(faults...)
 }
 
-// start starts a process of its own for a library.
+// start starts a separate process of a library.
 func start(t *testing.T, name string, lib library) *peer.Peer {
 	t.Helper()
 	again := peer.Again
@@ -109,7 +108,7 @@ func start(t *testing.T, name string, lib library) *peer.Peer {
 	return started
 }
 
-// port of a server.
+// port returns the port of a server.
 func port(t *testing.T, at *redistest.Server) string {
 	t.Helper()
 	_, number, err := net.SplitHostPort(at.Addr())

@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// springClasses are those whose methods a team that comes from Spring may have called.
+// springClasses are the classes whose methods a team that comes from Spring may have called.
 var springClasses = []string{
 	"org.springframework.integration.redis.util.RedisLockRegistry",
 	"org.springframework.integration.support.locks.DistributedLock",
@@ -66,7 +66,7 @@ func TestSpringPage_NamesEachMethod(t *testing.T) {
 	}
 }
 
-// rows are the lines of a page's tables, and its list items.
+// rows returns the lines of a page's tables, and its list items.
 func rows(page string) string {
 	var all []string
 	for line := range strings.Lines(page) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/inspect"
 )
 
-// A semaphore of this library and those of Redisson are other objects. Whichever is at a path first, the calls of the other
+// A semaphore of this library and one of Redisson are different objects. Whichever is at a path first, the calls of the other
 // library fail, and change nothing.
 func TestPermits_OtherObjects(t *testing.T) {
 	t.Parallel()
@@ -52,7 +52,7 @@ func TestPermits_OtherObjects(t *testing.T) {
 				h, err := r.Semaphore("ours", 2).Acquire(t.Context())
 				require.NoError(t, err)
 				_, err = java.do(t, "enter", with("ours", append([]string{"wait", "0", "lease", "60000"}, anonymous...)...))
-				require.Error(t, err) // an old version says it in other words
+				require.Error(t, err) // old versions have another error text
 				require.NoError(t, h.Renew(t.Context(), time.Minute))
 				require.NoError(t, h.Release(t.Context()))
 			})

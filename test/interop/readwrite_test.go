@@ -16,8 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-// What a read-write lock promises beyond what its write lock promises as a lock:
-// that is among the contractPairs.
+// What a read-write lock promises in addition to what its write lock promises as a lock, for which there are the contractPairs.
 
 // change is a handoff from one kind of lock to another.
 type change struct {
@@ -38,7 +37,7 @@ func (s *side) timeouts(t *testing.T, path string) []string {
 }
 
 // requireFree checks that a read-write lock has left nothing behind. A call that has just given up may have been granted the
-// lock at that moment, and gives it back.
+// lock at that moment: then it releases the lock.
 func requireFree(t *testing.T, s *side, path string) {
 	t.Helper()
 	free := func() bool {
@@ -68,7 +67,7 @@ func requireWriting(t *testing.T, path string, sides ...*side) {
 	}
 }
 
-// requireSoonAfter checks that a waiter has the lock once it is released, and soon.
+// requireSoonAfter checks that a waiter gets the lock soon after its release.
 func requireSoonAfter(t *testing.T, release peer.Reply, waiting *peer.Call) {
 	t.Helper()
 	got := ended(t, waiting)
@@ -76,8 +75,8 @@ func requireSoonAfter(t *testing.T, release peer.Reply, waiting *peer.Call) {
 	require.Less(t, got.End.Sub(release.Begin), soon, "the waiter did not learn of the release")
 }
 
-// trio are three processes: the holder's and the waiter's, and another one of the
-// waiter's library, whose waiting the other two do not see locally.
+// trio is three processes: the holder's, the waiter's, and another one of the waiter's library, whose waiting the first two do
+// not see locally.
 func trio(t *testing.T, r roles, o opening) (holder, waiter, third *side) {
 	t.Helper()
 	return open(t, r.holder, o), open(t, r.waiter, o), openOn(t, peers.get(t, r.waiter, 2), r.waiter, o)
@@ -197,7 +196,7 @@ func TestWriterFollowsLastReaderAndReadersFollowWriter(t *testing.T) {
 					} else {
 						calls = append(calls, reader.startWaiting(t, watch, "path"))
 					}
-					// A release by Redisson needs it, and one by Go may pass by one thread of a process but not by two.
+					// A release by Redisson needs sleeping threads. A release by Go may miss one thread of a process, but not two.
 					if waiter.sleepsIn != "" || n == 0 {
 						reader.awaitSleep(t)
 					}
@@ -219,8 +218,7 @@ func TestWriterFollowsLastReaderAndReadersFollowWriter(t *testing.T) {
 	}
 }
 
-// The lease of each reader is its own: one that ends, or is given back, neither
-// ends another's nor outlives it.
+// Each reader has its own lease: a lease that ends, or is released, neither ends another's nor outlives it.
 func TestReaderLeaseEndsAlone(t *testing.T) {
 	const (
 		shortLease = 4 * time.Second // a busy machine may keep a process waiting for some seconds
@@ -236,7 +234,7 @@ func TestReaderLeaseEndsAlone(t *testing.T) {
 				short, long := one.reader(), other.reader()
 				begin := func(s *side, lease time.Duration) { s.lock(t, "path", "lease", peer.InMillis(lease)) }
 
-				// Given back, the long lease leaves only what the short one is worth.
+				// Once the long lease is released, only the short one counts.
 				begin(short, 2*shortLease)
 				begin(long, longLease)
 				require.Greater(t, pttl(t, short.key("path")), longLease/2)
@@ -260,7 +258,7 @@ func TestReaderLeaseEndsAlone(t *testing.T) {
 				_, err := short.do(t, "unlock", with("path"))
 				if short.module == "" {
 					requireFailure(t, short.lateUnlock, err)
-				} else { // Redisson does not tell: the lock was read all the time, so nobody can have written
+				} else { // Redisson does not say so: the lock was read all the time, so nobody can have written
 					require.NoError(t, err)
 				}
 				require.Greater(t, pttl(t, short.key("path")), longLease/2)
@@ -321,7 +319,7 @@ func TestReadersAreRenewed(t *testing.T) {
 			other.reader().unlock(t, "path")
 			requireFree(t, one, "path")
 			require.True(t, writer.tryLock(t, "path"))
-			// A renewal that outlived its hold would show on the writer's key.
+			// If a renewal outlived its hold, the writer's key would show it.
 			require.Greater(t, pttl(t, writer.key("path")), lease)
 			writer.unlock(t, "path")
 		})
@@ -342,7 +340,7 @@ func TestDowngrade(t *testing.T) {
 			reading := other.reader().startWaiting(t, watch, "path")
 			writing := third.writer().startWaiting(t, watch, "path")
 			release := one.writer().unlock(t, "path")
-			// Redisson publishes nothing here: Go sees that the key changes.
+			// Redisson publishes nothing here, so Go has to see that the key changes.
 			requireSoonAfter(t, release, reading)
 			requireWaiting(t, writing)
 			requireReading(t, "path", one, other)
@@ -355,8 +353,7 @@ func TestDowngrade(t *testing.T) {
 	}
 }
 
-// Who reads and asks to write would wait for itself for ever. Go says so, beside
-// readers in Java too.
+// A reader that asks to write would wait for itself forever. Go refuses, even with readers in Java beside it.
 func TestUpgradeIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, p := range readWritePairs() {
@@ -390,14 +387,14 @@ func TestKilledReadersAndWriters(t *testing.T) {
 		grace = 3 * time.Second // for a busy machine
 	)
 	t.Parallel()
-	// One way to have the locks renewed is enough for processes that take long to start.
+	// For processes that take long to start, one way to renew locks is enough.
 	pairs := slices.DeleteFunc(long(readWritePairs()), func(p pair) bool { return !p.golang.watchdog })
 	for _, r := range bothWays(pairs, always) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
 			prefix := uniquePrefix()
 			doomed := start(t, "doomed "+r.holder.name, r.holder)
-			// Redisson's renewals give the whole lock their own lease, so it has to be the same for all.
+			// Redisson's renewals give the whole lock their own lease, so all leases must be the same.
 			o := opening{prefix: prefix, lease: lease, renewal: true}
 			victim := openOn(t, doomed, r.holder, o)
 			one, other, third := trio(t, r, o)
@@ -418,8 +415,8 @@ func TestKilledReadersAndWriters(t *testing.T) {
 			for _, call := range append(written, alone) {
 				require.Less(t, ended(t, call).End.Sub(killed), lease+grace)
 			}
-			// The dead reader's lease is over, and the living one's goes on. Where its renewals are
-			// for all readers they keep the dead one's too, which then ends a lease after the last.
+			// The dead reader's lease is over, and the living one's goes on. If the living reader's renewals are for all readers, they
+			// keep the dead one's lease, too, which then ends one lease after the last renewal.
 			if !other.cutsReaders {
 				require.Eventually(t, func() bool { return len(other.timeouts(t, "shared")) == 1 }, callLimit, 10*time.Millisecond)
 			}
@@ -438,8 +435,7 @@ func TestKilledReadersAndWriters(t *testing.T) {
 	}
 }
 
-// A path that Java holds with another kind of lock is left as it is, and the error
-// says why.
+// If Java holds a path with another kind of lock, nothing is changed, and the error says why.
 func TestOtherKindIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	spring, redisson := golang("auto"), inRedissonsFormat(golang("auto"))
@@ -483,7 +479,8 @@ func TestOtherKindIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Threads of two Go processes read without a pause between them. Redisson's writer has no ticket, but listens: it gets its turn.
+// Threads of two Go processes read without a pause between them. Redisson's writer has no ticket, but it listens, and gets its
+// turn.
 func TestRedissonWritesWhileGoReadersComeAndGo(t *testing.T) {
 	t.Parallel()
 	for _, p := range readWritePairs() {

@@ -11,9 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// TestReadWriteSoak lets two JVMs and two Go processes read and write what only
-// read-write locks protect: writers change it in two steps, readers look twice. A
-// single reader that sees a change, a lost update, or any error, fails it.
+// TestReadWriteSoak has two JVMs and two Go processes read and write what only read-write locks protect: writers change it in
+// two steps, readers look twice. It fails if a single reader sees a change, if an update is lost, or on any error.
 func TestReadWriteSoak(t *testing.T) {
 	const (
 		processes = 2 // of each language
@@ -31,10 +30,9 @@ func TestReadWriteSoak(t *testing.T) {
 			defer cancel()
 			prefix := uniquePrefix()
 			counter := func(path string) string { return prefix + " counter " + path }
-			// A writer's release by Redisson may pass by a Redisson thread that is about to
-			// sleep, which then sleeps until the next release, or as long as the writer's lease.
-			// So it is short, but not as short as a busy machine may keep a process waiting: a
-			// lease that ends for that reason fails the test.
+			// A writer's release by Redisson may miss a Redisson thread that is about to sleep. That thread then sleeps until the next
+			// release, or as long as the writer's lease. So the lease is short, but longer than a busy machine may stall a process: a
+			// lease that ends because of a stall fails the test.
 			o := opening{prefix: prefix, lease: 10 * time.Second, renewal: true}
 
 			var sides []*side

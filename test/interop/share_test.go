@@ -16,9 +16,10 @@ import (
 
 var shareFor = flag.Duration("share", time.Second, "for how long the soak of shares lasts; a second shows little")
 
-// TestSoakOfShares has eight goroutines of two Go processes want a lock without pause, for sections of a millisecond, beside one
-// thread of a JVM. Nobody starves. In more than a second each side has a third at least of what its threads would have by
-// lot, and no wait of half a second, where Java is told of releases: one that polls comes in by a window, each 1.7 s.
+// TestSoakOfShares has eight goroutines of two Go processes want a lock without pause, for sections of a millisecond, together
+// with one thread of a JVM. Nobody starves. In a run of more than a second each side gets at least a third of what its number
+// of threads would give it by chance. No wait takes half a second if Java is told of releases; a side that polls gets in by a
+// window, once in 1.7 s.
 func TestSoakOfShares(t *testing.T) {
 	const processes, goroutines, threads = 2, 4, 1
 	reads := strings.Repeat("read ", 3) + "write"
@@ -27,7 +28,7 @@ func TestSoakOfShares(t *testing.T) {
 	for _, row := range []struct {
 		name  string
 		pair  pair
-		kinds string        // of lock, one after another
+		kinds string        // of lock, in turn
 		waits time.Duration // at most
 		share float64       // at least
 	}{
@@ -59,7 +60,7 @@ func TestSoakOfShares(t *testing.T) {
 				}
 				return golang, java
 			}
-			golang, java := wanted(time.Second) // classes are loaded
+			golang, java := wanted(time.Second) // this loads the classes
 			for _, call := range slices.Concat(golang, java) {
 				ended(t, call)
 			}

@@ -19,8 +19,7 @@ import (
 
 var opened atomic.Int64
 
-// side is a registry of one library in a process of its own, as one of its threads
-// uses one kind of its locks.
+// side is a registry of one library in a process of its own, used by one of its threads with one kind of lock.
 type side struct {
 	library
 
@@ -29,7 +28,7 @@ type side struct {
 	registry string
 	lease    time.Duration
 	thread   string
-	kind     string // as a library's
+	kind     string // of lock, as in library
 }
 
 // reader is the same thread with the read locks of the registry's read-write locks.
@@ -38,7 +37,7 @@ func (s *side) reader() *side { return s.of("read") }
 // writer is the same with the write locks.
 func (s *side) writer() *side { return s.of("write") }
 
-// of is the same thread with another kind of locks.
+// of is the same thread with another kind of lock.
 func (s *side) of(kind string) *side { return s.with(func(c *side) { c.kind = kind }) }
 
 // on is another thread.
@@ -50,15 +49,14 @@ func (s *side) with(change func(*side)) *side {
 	return &changed
 }
 
-// opening says how a registry is set up. The zero value leaves everything to the
-// library.
+// opening says how a registry is configured. The zero value leaves everything to the library.
 type opening struct {
 	prefix    string
 	lease     time.Duration
 	renewal   bool
 	eager     bool
 	unhurried bool
-	at        *redistest.Server // nil for the one that the tests share
+	at        *redistest.Server // nil: the one that the tests share
 }
 
 // open opens a registry on the library's shared process, until the test ends.
@@ -99,8 +97,7 @@ func openOn(t *testing.T, p *peer.Peer, lib library, o opening) *side {
 	_, err := s.do(t, "open", fields)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		// The process may have been killed by the test, and a lock that is still
-		// held is left to its lease.
+		// The test may have killed the process; a lock that is still held is left to its lease.
 		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
 		defer cancel()
 		_, _ = s.peer.Do(ctx, "main", "close", peer.Fields{"registry": s.registry})
@@ -108,7 +105,7 @@ func openOn(t *testing.T, p *peer.Peer, lib library, o opening) *side {
 	return s
 }
 
-// uniquePrefix is one that no other test uses.
+// uniquePrefix returns a prefix that no other test uses.
 func uniquePrefix() string { return "interop" + strconv.FormatInt(opened.Add(1), 10) }
 
 func (s *side) key(path string) string { return s.prefix + ":" + path }
@@ -119,8 +116,7 @@ func (s *side) do(t *testing.T, command string, fields peer.Fields) (peer.Reply,
 	return wait(t, s.send(command, fields))
 }
 
-// send names the thread within the registry, so that tests which share a process do
-// not wait for each other.
+// send makes the thread's name unique to the registry, so that tests that share a process do not wait for each other.
 func (s *side) send(command string, fields peer.Fields) *peer.Call {
 	all := peer.Fields{"registry": s.registry}
 	if s.kind != "" {
@@ -166,7 +162,7 @@ func (s *side) startLock(path string, more ...string) *peer.Call {
 	return s.send("lock", with(path, more...))
 }
 
-// lockToExpire takes a lock for the registry's lease, which nothing renews.
+// lockToExpire takes a lock for the registry's lease. Nothing renews it.
 func (s *side) lockToExpire(t *testing.T, path string) peer.Reply {
 	t.Helper()
 	if s.leases {
@@ -185,8 +181,7 @@ func (s *side) unlock(t *testing.T, path string) peer.Reply {
 	return ended(t, s.send("unlock", with(path)))
 }
 
-// requireFailure fails the test unless err is the failure that the library is
-// known for.
+// requireFailure fails the test unless err is the known failure of the library.
 func requireFailure(t *testing.T, known peer.RemoteError, err error) {
 	t.Helper()
 	var failure *peer.RemoteError
@@ -195,8 +190,8 @@ func requireFailure(t *testing.T, known peer.RemoteError, err error) {
 	require.Contains(t, failure.Message, known.Message)
 }
 
-// startWaiting makes a side wait for a lock that is held, and returns once it has
-// seen that it must wait, and has its place among those who wait.
+// startWaiting makes a side wait for a held lock. It returns once the side has seen that it must wait, and has its place among
+// the waiters.
 func (s *side) startWaiting(t *testing.T, watch *monitor.Monitor, path string) *peer.Call {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
@@ -225,7 +220,7 @@ func (s *side) awaitSleep(t *testing.T) {
 	require.Eventually(t, sleeps, callLimit, time.Millisecond, "the waiter never slept")
 }
 
-// requireWaiting checks that a waiter waits still.
+// requireWaiting checks that a waiter still waits.
 func requireWaiting(t *testing.T, waiting *peer.Call) {
 	t.Helper()
 	select {
@@ -250,7 +245,7 @@ func requireKey(t *testing.T, key string, there bool) {
 	require.Equal(t, want, server.Command(t, "EXISTS", key), "EXISTS %s", key)
 }
 
-// pttl is what is left of a lease.
+// pttl returns what is left of a lease.
 func pttl(t *testing.T, key string) time.Duration {
 	t.Helper()
 	millis, err := strconv.Atoi(server.Command(t, "PTTL", key))
@@ -263,8 +258,7 @@ type roles struct{ holder, waiter library }
 
 func (r roles) String() string { return r.holder.name + " then " + r.waiter.name }
 
-// bothWays has either side of each pair be the holder, where that suits the
-// libraries.
+// bothWays makes either side of each pair the holder, if that suits the libraries.
 func bothWays(pairs []pair, suits func(roles) bool) (all []roles) {
 	for _, p := range pairs {
 		for _, r := range []roles{{p.golang, p.java}, {p.java, p.golang}} {
@@ -282,8 +276,8 @@ func holderTakesLeases(r roles) bool { return r.holder.leases }
 
 func holderRenewsByItself(r roles) bool { return r.holder.renewal }
 
-// holderIsNew is for tests that kill the holder. A JVM takes long to start, and what it leaves behind is what the tests of
-// formats show of each version: so the newest ones die, unless -all.
+// holderIsNew is for tests that kill the holder. A JVM takes long to start, and the format tests show what each version leaves
+// behind: so only the newest ones are killed, unless -all is set.
 func holderIsNew(r roles) bool {
 	return r.holder.module == "" || *all || r.holder.module == peer.Spring71 || r.holder.module == peer.Redisson
 }

@@ -14,8 +14,8 @@ import (
 
 var sections = flag.Int("sections", 10_000, "how many sections each soak runs under locks")
 
-// TestSoak lets two JVMs and two Go processes add to four counters that only the
-// locks protect. A single lost update, or any error, fails it.
+// TestSoak has two JVMs and two Go processes add to four counters that only the locks protect. It fails on a single lost
+// update, or on any error.
 func TestSoak(t *testing.T) {
 	const (
 		processes = 2 // of each language
@@ -37,7 +37,7 @@ func TestSoak(t *testing.T) {
 			for n := range processes {
 				for _, lib := range []library{p.golang, p.java} {
 					s := openOn(t, peers.get(t, lib, n+1), lib, opening{prefix: prefix, eager: true})
-					// Loading classes must not leave the field to the others.
+					// Otherwise the others would have the counters to themselves while it loads classes.
 					s.lock(t, "warm up")
 					s.unlock(t, "warm up")
 					sides = append(sides, s)

@@ -15,21 +15,21 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// verdicts are what became of each soak. They are printed once more when all is over:
-// hours of output lie between a failure and the end.
+// verdicts are the outcomes of the soaks. They are printed again at the end: hours of output may lie between a failure and the
+// end.
 var verdicts struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-// verdict is what becomes of one soak.
+// verdict is the outcome of one soak.
 type verdict struct {
 	t     *testing.T
 	began time.Time
 	said  string // what it did, or why it failed
 }
 
-// judge begins a soak, and says so: it is the last that is heard of one that hangs.
+// judge begins a soak, and logs that: if the soak hangs, this is its last line.
 func judge(t *testing.T, limit time.Duration) *verdict {
 	t.Helper()
 	v := &verdict{t: t, began: time.Now(), said: "see its output"}
@@ -47,21 +47,21 @@ func judge(t *testing.T, limit time.Duration) *verdict {
 	return v
 }
 
-// saysf is for what a soak did.
+// saysf logs what a soak did.
 func (v *verdict) saysf(format string, args ...any) {
 	v.t.Helper()
 	v.said = fmt.Sprintf(format, args...)
 	v.t.Log(v.said)
 }
 
-// failsf ends a soak for a reason.
+// failsf ends a soak with a reason.
 func (v *verdict) failsf(format string, args ...any) {
 	v.t.Helper()
 	v.said = fmt.Sprintf(format, args...)
 	v.t.Fatal(v.said)
 }
 
-// printVerdicts is for the end of the program.
+// printVerdicts prints them at the end of the program.
 func printVerdicts(out io.Writer) {
 	verdicts.mu.Lock()
 	defer verdicts.mu.Unlock()
@@ -70,11 +70,10 @@ func printVerdicts(out io.Writer) {
 	}
 }
 
-// shown is how many of the calls that failed are told in full: the others fail because
-// these did, most likely.
+// shown is how many failed calls are reported in full: most likely the others failed because these did.
 const shown = 3
 
-// longest is how long any of the calls waited for its lock at most. They have ended well.
+// longest returns the longest time that any of the calls, which must succeed, waited for its lock.
 func (v *verdict) longest(ctx context.Context, calls []*peer.Call) (longest time.Duration) {
 	v.t.Helper()
 	for _, call := range calls {
@@ -88,8 +87,8 @@ func (v *verdict) longest(ctx context.Context, calls []*peer.Call) (longest time
 	return longest
 }
 
-// total is the sum of the turns that calls report. When calls fail it says which, the
-// first one first, and what their processes wrote on standard error.
+// total returns the sum of the turns that calls report. If calls fail it reports them, the earliest first, and what their
+// processes wrote to standard error.
 func (v *verdict) total(ctx context.Context, calls []*peer.Call) (turns int) {
 	v.t.Helper()
 	type failure struct {
@@ -113,7 +112,7 @@ func (v *verdict) total(ctx context.Context, calls []*peer.Call) (turns int) {
 		}
 		text := fmt.Sprintf("%s, %s: %v", at.Format(time.TimeOnly), call.What(), err)
 		var remote *peer.RemoteError
-		if errors.As(err, &remote) { // others bring it themselves
+		if errors.As(err, &remote) { // other errors bring it themselves
 			text += "\nits standard error ends:\n" + call.Stderr()
 		}
 		failures = append(failures, failure{at, text})

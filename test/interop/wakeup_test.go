@@ -10,11 +10,10 @@ import (
 	"github.com/lockregistry/lockregistry/test/interop/monitor"
 )
 
-// soon is far above what a wake-up takes and far below the pause of a side that
-// was told to poll without hurry.
+// soon is far more than a wake-up takes, and far less than the pause of a side that was told to poll without hurry.
 const soon = 4500 * time.Millisecond
 
-// oddNames are prefixes and paths that a format could stumble over.
+// oddNames are prefixes and paths that might break a format.
 var oddNames = []struct{ prefix, path string }{
 	{"{tag}", "path"},
 	{"prefix", "{tag}:path"},
@@ -46,8 +45,7 @@ func TestWaiterWakesAtOnce(t *testing.T) {
 	}
 }
 
-// handoff has the waiter wait until the holder releases, and says when it had the
-// lock and when the release began.
+// handoff has the waiter wait until the holder releases, and returns when it got the lock and when the release began.
 func handoff(t *testing.T, watch *monitor.Monitor, holder, waiter *side, path string) (got, released time.Time) {
 	t.Helper()
 	holder.lock(t, path)

@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// campaign is a candidate that is run.
+// campaign is a running candidate.
 type campaign struct {
 	*leader.Candidate
 
@@ -18,7 +18,7 @@ type campaign struct {
 	ended chan struct{}
 }
 
-// elect carries a request about the leadership of a role out.
+// elect carries out a request about the leadership of a role.
 func (r *registry) elect(ctx context.Context, command, role string) (peer.Fields, error) {
 	switch command {
 	case "campaign":

@@ -1,5 +1,5 @@
-// Package gopeer is the Go counterpart of the Java programs: a process that locks
-// with this library as another process tells it to.
+// Package gopeer is the Go counterpart of the Java programs: a process that locks with this library as another process tells it
+// to.
 package gopeer
 
 import (
@@ -20,13 +20,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
-// Commands returns what carries out requests.
+// Commands returns the function that carries out requests.
 func Commands() func(request peer.Fields) (peer.Fields, error) {
 	return (&commands{registries: map[string]*registry{}}).run
 }
 
-// registry is a registry under test and a connection of its own to what the locks
-// protect.
+// registry is a registry under test, with a separate connection to the data that the locks protect.
 type registry struct {
 	*lockregistry.Registry
 
@@ -41,8 +40,7 @@ type commands struct {
 	registries map[string]*registry
 }
 
-// run carries a request out on the goroutine that stands for the request's
-// thread.
+// run carries out a request on the goroutine that stands for the request's thread.
 func (c *commands) run(request peer.Fields) (peer.Fields, error) {
 	result, err := c.dispatch(context.Background(), request)
 	return result, named(err)
@@ -204,7 +202,7 @@ func acquire(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) 
 	return lock.Lock(ctx, chosen...)
 }
 
-// unlock unlocks. That the answer is late, as on a busy machine, is no failure: the key is removed all the same.
+// unlock unlocks. A late reply, as on a busy machine, is no failure: the key is removed all the same.
 func unlock(ctx context.Context, lock *lockregistry.Lock) error {
 	err := lock.Unlock(ctx)
 	if errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.NotSent) || errors.Is(err, fault.Late) {

@@ -15,9 +15,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/peer"
 )
 
-// sections runs what only the lock makes safe, n times, each time under the lock,
-// and stops at the first that fails. The reply says how long it waited for the
-// lock at most.
+// sections runs a section that only the lock makes safe, n times, each time under the lock, and stops at the first failure. The
+// reply says how long it waited for the lock at most.
 func sections(ctx context.Context, r *registry, lock *lockregistry.Lock, request peer.Fields) (peer.Fields, error) {
 	n, err := strconv.Atoi(request["n"])
 	if err != nil {
@@ -43,8 +42,8 @@ func sections(ctx context.Context, r *registry, lock *lockregistry.Lock, request
 	return peer.Fields{"turns": strconv.Itoa(protected.turns), "longest": peer.InMillis(longest)}, nil
 }
 
-// share has sections for a while, one after another, each under the next one of the kinds of lock. The reply says how many, and
-// how long it waited for a lock at most.
+// share runs sections for a while, one after another, each under the next kind of lock. The reply says how many, and how long
+// it waited for a lock at most.
 func share(ctx context.Context, r *registry, request peer.Fields) (peer.Fields, error) {
 	var locks []*lockregistry.Lock
 	for kind := range strings.FieldsSeq(request["kinds"]) {
@@ -75,17 +74,17 @@ func share(ctx context.Context, r *registry, request peer.Fields) (peer.Fields, 
 	return peer.Fields{"sections": strconv.Itoa(sections), "longest": peer.InMillis(longest)}, nil
 }
 
-// data is what a lock protects.
+// data is the data that a lock protects.
 type data struct {
 	redis rueidis.Client
 	name  string
-	as    string // who writes
-	turns int    // how often others had written since the last section
-	last  string // what the last section left or saw, where that tells
+	as    string // the name of the writer
+	turns int    // how often others had written since this writer's previous section
+	last  string // what the last section left or saw, if that matters
 }
 
-// count adds one to a number, in a way that loses updates unless the lock keeps
-// others out. Beside the number stands who wrote it.
+// count adds one to a number, in a way that loses updates unless the lock excludes others. The writer's name is stored beside
+// the number.
 func (d *data) count(ctx context.Context) error {
 	text, err := d.get(ctx, d.name, "0 nobody")
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package monitor watches the commands that a Redis server gets, so that a test can wait until another process has tried, and
-// check what it sends.
+// check what it sent.
 package monitor
 
 import (
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// markLimit bounds how far the server's account may lag.
+// markLimit bounds how far the server's MONITOR output may lag.
 const markLimit = 30 * time.Second
 
 // Command is one command that the server has executed.
@@ -36,13 +36,13 @@ func (c Command) Mentions(text string) bool {
 // Monitor collects commands.
 type Monitor struct {
 	tb    testing.TB
-	asker net.Conn // for the commands of marks
+	asker net.Conn // for the ECHO commands of marks
 	marks atomic.Int64
 
 	mu       sync.Mutex
 	commands []Command
 	more     chan struct{} // closed and replaced when a command is added
-	err      error         // why no more will come
+	err      error         // why no more commands will come
 }
 
 // Start watches the server until the test ends.
@@ -103,7 +103,7 @@ func (m *Monitor) read(lines *bufio.Reader) {
 //
 //	+1764000000.123456 [0 127.0.0.1:45678] "SET" "key" "a \"quoted\" value"
 //
-// where the sender is the word lua for a command of a script.
+// where the sender of a script's command is the word lua.
 func parse(line string) (Command, error) {
 	head, rest, ok := strings.Cut(line, "] ")
 	if !ok {
@@ -132,9 +132,8 @@ func parse(line string) (Command, error) {
 // Mark is a position in the collected commands.
 type Mark int
 
-// Mark returns the position after everything that the server has executed so far.
-// What it sends is no command of the test's, but an ECHO that shows where that is:
-// the server's account may come late.
+// Mark returns the position after everything that the server has executed so far. The server's MONITOR output may lag, so Mark
+// sends an ECHO and waits until it shows up there.
 func (m *Monitor) Mark() Mark {
 	m.tb.Helper()
 	m.mu.Lock()
