@@ -16,7 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Released early, the path is taken by nobody for what is left of the time, and free after that to the millisecond.
+// A path that is released early stays taken for the rest of the time, and is free after that, to the millisecond.
 func TestAtLeast(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
@@ -39,7 +39,7 @@ func TestAtLeast(t *testing.T) {
 	})
 }
 
-// Released late, it is free at once. A crash leaves the ordinary lease.
+// A path that is released late is free at once. After a crash the ordinary lease applies.
 func TestAtLeast_ThatIsOver(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
@@ -57,7 +57,7 @@ func TestAtLeast_ThatIsOver(t *testing.T) {
 	})
 }
 
-// It may be longer than the lease, and works for all calls.
+// AtLeast may be longer than the lease, and works for all calls.
 func TestAtLeast_ForAllCalls(t *testing.T) {
 	t.Parallel()
 	const atLeast = 2 * time.Minute
@@ -94,7 +94,7 @@ func TestAtLeast_IsRefused(t *testing.T) {
 	}
 }
 
-// Whoever holds the lock already cannot ask for it, and holds it no more often than before.
+// An owner cannot ask for AtLeast, and its refused calls do not count as further locks.
 func TestAtLeast_ForAnOwner(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -111,7 +111,8 @@ func TestAtLeast_ForAnOwner(t *testing.T) {
 	})
 }
 
-// Who waits in this process is not handed the lock before the time is over, nor any other; then who comes first gets it.
+// A call that waits in this process is not handed the lock before the time is over, nor does any other call get it. Then the
+// one that comes first gets it.
 func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 	t.Parallel()
 	const least = 500 * time.Millisecond
@@ -142,8 +143,8 @@ func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 				w.Log(released, got)
 				require.Greater(w, got, least-5*time.Millisecond)
 				require.Less(w, got, max(least, released)+kit.AtOnce)
-				// A release that keeps nothing may hand the lock off within the process, and who asks when the time is over may come
-				// before the first ticket.
+				// A release for which nothing is left of the time may hand the lock over within the process, and a call that asks when the
+				// time is over may come before the first ticket.
 				late := released >= least/2
 				require.True(w, first == there || mode == kit.WakeupPoll || late, "its ticket is the first")
 				w.Release(first.Hold)
@@ -154,7 +155,7 @@ func TestAtLeast_WaitingForAPathThatStaysTaken(t *testing.T) {
 	}
 }
 
-// So it is where processes get the lock from each other all the time, and releases are quick.
+// The same when processes keep getting the lock from each other, and releases are quick.
 func TestAtLeast_AmongManyProcesses(t *testing.T) {
 	t.Parallel()
 	const least = 300 * time.Millisecond
@@ -178,7 +179,7 @@ func TestAtLeast_AmongManyProcesses(t *testing.T) {
 	}
 }
 
-// The next owner in this process has the time from when it was handed the lock, and hands it on only when that is over.
+// The next owner's time in this process counts from the handoff, and it hands the lock on only when that time is over.
 func TestAtLeast_AfterAHandoff(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, _ *lockregistry.Registry) {
@@ -204,7 +205,7 @@ func TestAtLeast_AfterAHandoff(t *testing.T) {
 	})
 }
 
-// A hold that was handed to an owner without AtLeast does not keep the path for it.
+// A hold that is handed to an owner without AtLeast does not keep the path for it.
 func TestAtLeast_IsNotHandedOver(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithHandoff(time.Hour))
@@ -223,7 +224,7 @@ func TestAtLeast_IsNotHandedOver(t *testing.T) {
 	})
 }
 
-// The release is lost, or only its answer is: the path stays taken all the same, for the same time.
+// The release is lost, or only its reply: the path stays taken for the same time all the same.
 func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
 	t.Parallel()
 	fates := map[string]kit.Fate{
@@ -231,7 +232,7 @@ func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
 	}
 	for i, name := range kit.InOrder(fates) {
 		what := fates[name]
-		_, layout := kit.Turn(kit.Layouts, i) // a layout has its own scripts; what is repeated when, no script decides
+		_, layout := kit.Turn(kit.Layouts, i) // each layout has its own scripts; when what is repeated does not depend on them
 		t.Run(fmt.Sprint(name, " ", layout), func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()
@@ -239,7 +240,7 @@ func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
 				w.Known(r)
 				f.Fates("obtain", kit.CutAfter)
 				_, err := r.Acquire(w.Context(), "42")
-				w.Unavailable(err, "acquire") // so there is a removal already that is repeated for a while
+				w.Unavailable(err, "acquire") // so a removal is already being repeated for a while
 				w.AwaitGone(kit.TheKey)
 				start := time.Now()
 				h := w.Acquires(r.Obtain("42"), lockregistry.AtLeast(20*time.Second))
@@ -264,7 +265,7 @@ func TestAtLeast_WhenTheReleaseIsNotAnswered(t *testing.T) {
 	}
 }
 
-// Close gives the release its last chance.
+// Close tries the release one last time.
 func TestAtLeast_WhileTheRegistryCloses(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -276,7 +277,7 @@ func TestAtLeast_WhileTheRegistryCloses(t *testing.T) {
 		releasing := make(chan error, 1)
 		go func() { releasing <- h.Release(w.Context()) }()
 		require.NoError(w, r.Close())
-		if err := <-releasing; err != nil { // or it was tried again in time
+		if err := <-releasing; err != nil { // it may also have been tried again in time
 			w.Unavailable(err, "release")
 		}
 		w.Await("the release arrives", func() bool { return strings.HasSuffix(w.Holder(kit.TheKey), ":atleast") })
@@ -287,7 +288,7 @@ func TestAtLeast_WhileTheRegistryCloses(t *testing.T) {
 	})
 }
 
-// A call that asks for it and gives up leaves nothing, also when its grant arrives late.
+// A call with AtLeast that gives up leaves nothing behind, even if its grant arrives late.
 func TestAtLeast_ThatIsNotObtained(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
@@ -310,8 +311,8 @@ func TestAtLeast_ThatIsNotObtained(t *testing.T) {
 	})
 }
 
-// A removal of the same hold that others of this process send because they know no more of it than its number, after a
-// failover or for a message that comes late, keeps the path too.
+// Other calls of this process may send a removal of the same hold, after a failover or for a late message. They know no more of
+// it than its number, and the removal keeps the path, too.
 func TestAtLeast_WhenARemovalIsSentOnceMore(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -322,13 +323,13 @@ func TestAtLeast_WhenARemovalIsSentOnceMore(t *testing.T) {
 		h := w.Acquires(l, lockregistry.AtLeast(time.Minute))
 		value := w.Do("GET", kit.TheKey)
 		w.Release(h)
-		w.Do("SET", kit.TheKey, value, "PX", "600000") // as a server has it that has taken over
+		w.Do("SET", kit.TheKey, value, "PX", "600000") // as on a server that has taken over
 		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		w.Await("the removal", func() bool { return w.Do("GET", kit.TheKey) != value })
 		require.Equal(w, value+":atleast", w.Do("GET", kit.TheKey))
 		require.LessOrEqual(w, w.Pttl(kit.TheKey), time.Minute)
 
-		w.Do("SET", kit.TheKey, value, "PX", "600000") // as if the release were still on its way
+		w.Do("SET", kit.TheKey, value, "PX", "600000") // as if the release were still under way
 		channel := strings.Trim(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "[]")
 		w.Await("it listens", func() bool {
 			channel = strings.Trim(w.Do("PUBSUB", "CHANNELS", "orders-channel@*"), "[]")
@@ -341,7 +342,7 @@ func TestAtLeast_WhenARemovalIsSentOnceMore(t *testing.T) {
 	})
 }
 
-// A server without memory to spare refuses to mark the path. It stays taken by the hold's lease meanwhile.
+// A server that is out of memory refuses to mark the path. Until it does, the hold's lease keeps the path.
 func TestAtLeast_OutOfMemory(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.RealWorlds, func(w *kit.World, r, other *lockregistry.Registry) {

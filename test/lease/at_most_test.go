@@ -11,7 +11,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// However long the lease is, and whatever renews it, the key does not live beyond the bound, and contexts end before it does.
+// However long the lease is, and whatever renews it, the key does not live longer than the bound, and contexts end before it
+// does.
 func TestAtMost_BoundsWhatIsRenewed(t *testing.T) {
 	t.Parallel()
 	for i, kind := range kit.InOrder(working) {
@@ -20,7 +21,7 @@ func TestAtMost_BoundsWhatIsRenewed(t *testing.T) {
 			continue
 		}
 		for j, most := range []time.Duration{time.Second, 2900 * time.Millisecond, 10 * time.Second, 61 * time.Second} {
-			name, layout := kit.Turn(kit.Layouts, i+j) // each kind and each time meets both
+			name, layout := kit.Turn(kit.Layouts, i+j) // each kind and each time runs with both
 			t.Run(name+"/"+kind+"/"+most.String(), func(t *testing.T) {
 				kit.FakeWorld(t, func(w *kit.World) {
 					r := w.Registry(kit.WithLayout(layout), lockregistry.WithLease(3*time.Second))
@@ -44,7 +45,7 @@ func TestAtMost_BoundsWhatIsRenewed(t *testing.T) {
 	}
 }
 
-// It counts anew for the next owner, whose bound may be another one, or none.
+// After a handoff the bound counts anew for the next owner, who may have another bound, or none.
 func TestAtMost_AfterAHandoff(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][2][]lockregistry.LockOption{
@@ -86,8 +87,8 @@ func TestAtMost_AfterAHandoff(t *testing.T) {
 	}
 }
 
-// A hold that was given a longer lease before is shortened for an owner that wants it for no longer, as soon as Redis answers.
-// The owner counts on no more from the beginning.
+// A hold with a longer lease from before is shortened for an owner with AtMost as soon as Redis answers. From the start the
+// owner counts on no more than its bound.
 func TestAtMost_AfterALongerLease(t *testing.T) {
 	const most = 10 * time.Second
 	kit.ExclusiveLocks(t, 14*time.Second, false, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
@@ -131,7 +132,7 @@ func TestAtMost_AfterALongerLease(t *testing.T) {
 	})
 }
 
-// A longer lease before is shortened once, not for each owner that comes after.
+// A longer lease from before is shortened once, not for each owner that follows.
 func TestAtMost_ShortensOnce(t *testing.T) {
 	t.Parallel()
 	opts := []lockregistry.LockOption{lockregistry.AtMost(10 * time.Second)}

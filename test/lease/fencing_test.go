@@ -26,7 +26,7 @@ func fencedWorlds(t *testing.T, test func(w *kit.World, f kit.FencedLock)) {
 	}
 }
 
-// counted is the counter's last token.
+// counted returns the counter's last token.
 func counted(w *kit.World, key string) uint64 {
 	w.Helper()
 	n, err := strconv.ParseUint(w.Do("GET", key), 10, 64)
@@ -34,7 +34,7 @@ func counted(w *kit.World, key string) uint64 {
 	return n
 }
 
-// Each grant has a larger token, in whichever process, and the contexts of a hold have it.
+// Each grant has a larger token, whichever process gets it, and the contexts of a hold carry the token.
 func TestFencing_TokensGrow(t *testing.T) {
 	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		a, b := f.Lock(w), f.Lock(w)
@@ -53,7 +53,7 @@ func TestFencing_TokensGrow(t *testing.T) {
 			} else {
 				require.GreaterOrEqual(w, token, uint64(200*i+1))
 				require.EqualValues(w, 1, token%100)
-				if w.Fake { // else a grant whose answer was late has drawn twice
+				if w.Fake { // otherwise a grant with a late reply has drawn twice
 					require.Equal(w, uint64(200*i+1), token)
 				}
 				require.Equal(w, time.Duration(-1), w.Pttl(f.Counter))
@@ -82,7 +82,7 @@ func TestFencing_TokensGrow(t *testing.T) {
 	})
 }
 
-// micros is the server's time.
+// micros returns the server's time.
 func micros(w *kit.World) uint64 {
 	w.Helper()
 	now := strings.Fields(strings.Trim(w.Do("TIME"), "[]"))
@@ -96,7 +96,7 @@ func micros(w *kit.World) uint64 {
 func TestFencing_TokensOfNestedHolds(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r, without := w.Registry(lockregistry.WithFencing()), w.Registry()
-		w.Release(w.Acquires(r.Obtain("b"))) // so that the numbers are others, although no time passes
+		w.Release(w.Acquires(r.Obtain("b"))) // so that the numbers differ, although no time passes
 		_ = r.Do(w.Context(), "a", func(ctx context.Context) error {
 			a := w.TokenIn(ctx)
 			require.NotZero(w, a)
@@ -132,7 +132,7 @@ func TestFencing_TokensOfNestedHolds(t *testing.T) {
 	})
 }
 
-// Goroutines that hand the lock to each other have tokens of one draw. When they are used up the lock is released.
+// Goroutines that hand the lock to each other use the tokens of one draw. When these are used up the lock is released.
 func TestFencing_TokensAtHandoff(t *testing.T) {
 	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		l := f.Lock(w, lockregistry.WithHandoff(time.Hour))
@@ -174,7 +174,7 @@ func TestFencing_TokensAtHandoff(t *testing.T) {
 	})
 }
 
-// Twins share a hold, and with it the token, also when it is handed to them.
+// Two goroutines of one owner share a hold and its token, even when it is handed to them.
 func TestFencing_TwinsHaveOneToken(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry(lockregistry.WithFencing()).Obtain("42")
@@ -200,17 +200,17 @@ func TestFencing_TwinsHaveOneToken(t *testing.T) {
 	})
 }
 
-// queues returns once somebody waits for 42.
+// queues returns once a call waits for 42.
 func queues(w *kit.World) {
 	w.Helper()
-	if w.Fake { // where there is no queue
+	if w.Fake { // there is no queue
 		w.Settle()
 		return
 	}
 	w.Await("it waits", func() bool { return w.Do("ZCOUNT", "orders:{orders:42}:waiters", "0", "+inf") != "0" })
 }
 
-// Who waits in the queue is granted the lock by others, which may know nothing of tokens, and has one nevertheless.
+// A waiter in the queue is granted the lock by others, which may know nothing of tokens, and still gets a token.
 func TestFencing_TokensOfTheQueue(t *testing.T) {
 	t.Parallel()
 	for name, granter := range map[string][]lockregistry.Option{"fencing": {lockregistry.WithFencing()}, "without": nil} {
@@ -251,7 +251,7 @@ func TestFencing_TokensOfTheQueue(t *testing.T) {
 	}
 }
 
-// A grant of which the reply was lost, or came late, does no harm: the next token is larger.
+// A grant whose reply was lost or late does no harm: the next token is larger.
 func TestFencing_TokensOfLostReplies(t *testing.T) {
 	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		flaky := w.Flaky()
@@ -272,7 +272,7 @@ func TestFencing_TokensOfLostReplies(t *testing.T) {
 	})
 }
 
-// A late answer may be a deposed master's: the token is drawn anew with the renewal that confirms the grant.
+// A late reply may come from a deposed master: the renewal that confirms the grant draws a new token.
 func TestFencing_TokenOfALateGrant(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -286,8 +286,8 @@ func TestFencing_TokenOfALateGrant(t *testing.T) {
 	})
 }
 
-// The counter outlives its expiry and the server's memory, since the clock goes on; and with the counter tokens grow although the
-// clock is set back. Without both they do not: that is what a promoted replica is that has a slower clock and no counter.
+// Tokens grow although the counter expires, or the server loses its memory, since the clock goes on. With the counter they grow
+// although the clock is set back. Without both they do not, as on a promoted replica with a slower clock and no counter.
 func TestFencing_TokensAndTheClock(t *testing.T) {
 	const counter = "orders:{orders:42}:fencing"
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -318,7 +318,7 @@ func TestFencing_TokensAndTheClock(t *testing.T) {
 	})
 }
 
-// More draws than the clock has microseconds for.
+// The counter is ahead of the clock: more tokens were drawn than microseconds have passed.
 func TestFencing_TokensAheadOfTheClock(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		l := w.Registry(lockregistry.WithFencing()).Obtain("42")
@@ -361,7 +361,7 @@ func TestFencing_TokensAfterForceUnlock(t *testing.T) {
 	})
 }
 
-// Without its counter a lock is not granted, and nothing stays behind.
+// A lock whose counter cannot be used is not granted, and nothing stays behind.
 func TestFencing_NoCounter(t *testing.T) {
 	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		l := f.Lock(w)
@@ -376,7 +376,7 @@ func TestFencing_NoCounter(t *testing.T) {
 		}
 		check(l.Lock(w.Context()))
 
-		other := f.Of(w.Registry(f.Opts...), "42") // and with a grant by the queue
+		other := f.Of(w.Registry(f.Opts...), "42") // the same for a grant by the queue
 		w.Lock(other)
 		result := make(chan error, 1)
 		go func() { result <- l.Lock(w.Context()) }()
@@ -385,7 +385,7 @@ func TestFencing_NoCounter(t *testing.T) {
 		check(<-result)
 
 		w.Do("DEL", f.Counter)
-		w.Do("ZADD", "orders:{orders:42}:waiters", "-1", "open", "-1", "wide") // and with a ticket, of a free lock
+		w.Do("ZADD", "orders:{orders:42}:waiters", "-1", "open", "-1", "wide") // the same for a ticket of a free lock
 		w.Do("SADD", f.Counter, "of something else")
 		result = make(chan error, 1)
 		go func() { result <- l.Lock(w.Context(), lockregistry.Wait(time.Minute)) }()
@@ -396,14 +396,14 @@ func TestFencing_NoCounter(t *testing.T) {
 	})
 }
 
-// A counter that holds no number is not overwritten, also when Lua would take it for one. It can be seen, and is removed by
-// people.
+// A counter that holds no number is not overwritten, even if Lua would accept it as one. It is visible, and for people to
+// remove.
 func TestFencing_CounterThatIsNoNumber(t *testing.T) {
 	fencedWorlds(t, func(w *kit.World, f kit.FencedLock) {
 		l := f.Lock(w)
 		for _, text := range []string{"abc", "nan", "inf", "0x10", "1e5", "-1", "12345678901234567", ""} {
 			if f.Name == "redisson" && (text == "-1" || text == "12345678901234567") {
-				continue // numbers to INCRBY
+				continue // INCRBY accepts them
 			}
 			w.Do("SET", f.Counter, text)
 			err := l.Lock(w.Context())
@@ -435,7 +435,7 @@ func TestFencing_ReservedPaths(t *testing.T) {
 	})
 }
 
-// Many goroutines of many processes, some of which know nothing of tokens: no holder is taken for a late one.
+// With many goroutines of many processes, some of which know nothing of tokens, no holder is refused as a late one.
 func TestFencing_NoHolderIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, f := range kit.FencedLocks() {

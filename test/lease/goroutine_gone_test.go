@@ -23,7 +23,7 @@ var leftBehind = map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
 	"writer": func(r *lockregistry.Registry) *lockregistry.Lock { return r.ReadWrite("42").Writer() },
 }
 
-// leaves has a goroutine lock and end. It returns a context that was made in Do, within the hold.
+// leaves has a goroutine lock and end. It returns a context that Do made within the hold.
 func leaves(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) (within context.Context) {
 	w.Helper()
 	require.NoError(w, kit.Elsewhere(func() error {
@@ -38,10 +38,11 @@ func leaves(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) (withi
 	return within
 }
 
-// It is logged and renewed no more, its contexts end, and the next caller gets in with the end of the lease.
+// A hold whose goroutine has ended is logged and no longer renewed, its contexts end, and the next caller gets in when the
+// lease ends.
 func TestGone_AGoroutineThatIsGone(t *testing.T) {
 	t.Parallel()
-	// How long it takes depends on the lease, and not on the kind: one kind meets both leases, the others one of them.
+	// The time that it takes depends on the lease, not on the kind: one kind runs with both leases, the others with one.
 	for name, leases := range map[string][]time.Duration{
 		"plain": {time.Second, 70 * time.Second}, "reader": {time.Second}, "writer": {70 * time.Second},
 	} {
@@ -83,7 +84,8 @@ func TestGone_AGoroutineThatIsGone(t *testing.T) {
 	}
 }
 
-// dropped has a goroutine lock, lend a context within Do, and end. Nobody can unlock any more, but nothing tells the registry.
+// dropped has a goroutine lock, lend a context within Do, and end. Nobody can unlock any more, but the registry cannot know
+// that.
 func dropped(w *kit.World, r *lockregistry.Registry, lend func(l *lockregistry.Lock, within context.Context)) func() error {
 	l := r.Obtain("42")
 	require.NoError(w, kit.Elsewhere(func() error {
@@ -190,20 +192,20 @@ func TestGone_AHoldThatIsNotLeftBehind(t *testing.T) {
 				var log kit.Journal
 				r := w.Registry(log.Option(), lockregistry.WithRenewal(), lockregistry.WithLease(10*time.Second))
 				unlock := hold(w, r, &log)
-				for range 2 { // one that is left behind is found within a minute
+				for range 2 { // a hold that is left behind is found within a minute
 					runtime.GC()
 					w.Pass(time.Minute + time.Second)
 				}
 				require.True(w, r.Obtain("42").IsHeld())
 				require.Empty(w, log.Lines(ended))
-				require.Empty(w, log.Lines("lock lost")) // so far: some unlock by force
+				require.Empty(w, log.Lines("lock lost")) // up to now: some cases unlock by force below
 				require.NoError(w, unlock())
 			})
 		})
 	}
 }
 
-// The hold of several readers goes on for those that live, and is left to its lease with the last of them.
+// The hold of several readers continues for those that live, and is left to its lease with the last of them.
 func TestGone_AReaderWhoseGoroutineIsGone(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease = 3 * time.Second
@@ -222,7 +224,7 @@ func TestGone_AReaderWhoseGoroutineIsGone(t *testing.T) {
 	})
 }
 
-// With a context of Do that has outlived it another goroutine can unlock after all. The next owner has a hold like any other.
+// With a context that has outlived its Do, another goroutine can still unlock. The next owner has a hold like any other.
 func TestGone_UnlockForAGoroutineThatIsGone(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease = 30 * time.Second
@@ -244,7 +246,7 @@ func TestGone_UnlockForAGoroutineThatIsGone(t *testing.T) {
 	})
 }
 
-// That may also happen at the moment at which the goroutine is found to be gone.
+// That may also happen just when the goroutine is found to have ended.
 func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
 	t.Parallel()
 	for kind, of := range leftBehind {
@@ -277,7 +279,8 @@ func TestGone_UnlockForAGoroutineThatIsFoundGone(t *testing.T) {
 	}
 }
 
-// A call that has nested within Do does not keep the hold of a goroutine that is gone, unless another goroutine made it.
+// A call that has nested within Do does not keep the hold of a goroutine that has ended, unless another goroutine made the
+// call.
 func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, work := range map[string]func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock, ctx context.Context){
@@ -330,8 +333,8 @@ func TestDo_CallsThatNestAndAGoroutineThatIsGone(t *testing.T) {
 	}
 }
 
-// The goroutines of the process are counted, which stops it, only while one of them has had a renewed hold for longer than a
-// lease, and no more often than that needs.
+// Counting the goroutines of the process stops the process. They are counted only while one of them has had a renewed hold for
+// longer than a lease, and no more often than necessary.
 func TestGone_NobodyIsCountedWithoutNeed(t *testing.T) {
 	t.Parallel()
 	const lease = time.Minute

@@ -32,7 +32,7 @@ func TestLease_LossIsAnnouncedBeforeTheKeyExpires(t *testing.T) {
 				require.Less(w, end.Left, 2*kit.DriftMargin(lease)+5*time.Millisecond, "and not much sooner")
 				require.LessOrEqual(w, end.At.Sub(start), lease-kit.DriftMargin(lease)-time.Millisecond)
 
-				// From now on every call says so, although the key is there.
+				// From here on every call says so, although the key is there.
 				require.False(w, l.IsHeld())
 				require.ErrorIs(w, l.Lock(w.Context()), lockregistry.ErrLockLost)
 				require.ErrorIs(w, l.Renew(w.Context(), time.Hour), lockregistry.ErrLockLost)
@@ -54,7 +54,7 @@ func TestLease_LossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
 					opts = append(opts, lockregistry.WithRenewal())
 				}
 				r := f.Registry(opts...)
-				// More locks than renewals go in one pipeline, so that hanging pipelines would delay announcements.
+				// More locks than fit into the renewal pipelines, so that hanging pipelines would delay the report of a loss.
 				paths := []string{"a", "b", "c"}
 				ends := make([]<-chan kit.ContextEnd, 0, len(paths))
 				for _, path := range paths {
@@ -72,7 +72,7 @@ func TestLease_LossIsAnnouncedWhileRedisIsSilent(t *testing.T) {
 	}
 }
 
-// Nobody watches: the hold ends all the same.
+// The hold ends even if nobody watches it.
 func TestLease_LossWithoutAContext(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
@@ -117,7 +117,7 @@ func TestLease_RenewingPutsTheAnnouncementOff(t *testing.T) {
 	}
 }
 
-// A lease may also be made shorter, and is over sooner then.
+// A lease may also be made shorter, and then ends sooner.
 func TestLease_RenewingWithAShorterLease(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
@@ -146,7 +146,7 @@ func TestLease_RenewingWithAShorterLeaseAndALostReply(t *testing.T) {
 	})
 }
 
-// And it may do so yet, after a later renewal with a longer lease.
+// It may still do so after a later renewal with a longer lease.
 func TestLease_ARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -169,7 +169,7 @@ func TestLease_ARenewalThatMayArriveLateLimitsTheNextOnes(t *testing.T) {
 	})
 }
 
-// Two renewals under way at once: nobody knows which of them the server executes last, until both are answered.
+// Two renewals are under way at once: nobody knows which of them the server executes last, until both are answered.
 func TestLease_RenewalsThatOverlap(t *testing.T) {
 	t.Parallel()
 	const short, long = 10 * time.Second, 5 * time.Minute
@@ -192,7 +192,7 @@ func TestLease_RenewalsThatOverlap(t *testing.T) {
 				require.NoError(w, <-first)
 				require.True(w, l.IsHeld())
 
-				// Until then the shorter one counts; from the next one on what is asked for.
+				// Until both are answered the shorter lease counts; the next renewal sets what it asks for.
 				w.Pass(5 * time.Second)
 				w.Unended(ended)
 				renewed := time.Now()
@@ -205,7 +205,7 @@ func TestLease_RenewalsThatOverlap(t *testing.T) {
 				require.Greater(w, end.Left, kit.DriftMargin(2*long))
 				require.Less(w, end.At.Sub(renewed), 2*long)
 
-				// And if there is no next one.
+				// If there is no next renewal, the shorter lease ends the hold.
 				require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 				w.Lock(l, lockregistry.Lease(long))
 				ended = w.Watch(l.Context(w.Context()), "orders:42")
@@ -223,13 +223,13 @@ func TestLease_RenewalsThatOverlap(t *testing.T) {
 	}
 }
 
-// A renewal that is refused changes nothing, but what another one has done at the same time stays done.
+// A renewal that is refused changes nothing, but a concurrent one stays in effect.
 func TestLease_ARefusedRenewalBesideAShorterOne(t *testing.T) {
 	t.Parallel()
 	const short = 10 * time.Second
 	for name, c := range map[string]struct {
-		patience time.Duration // of the shorter one
-		answers  time.Duration // so soon that it need not be sent again, or too late
+		patience time.Duration // of the call with the shorter lease
+		answers  time.Duration // early enough not to be sent again, or too late
 		err      error
 	}{
 		"answered":     {time.Hour, 400 * time.Millisecond, nil},
@@ -261,7 +261,7 @@ func TestLease_ARefusedRenewalBesideAShorterOne(t *testing.T) {
 	}
 }
 
-// Whatever renewals are under way at once, and whatever becomes of them: when the loss is announced, the key is there.
+// Whatever renewals are under way, and whatever happens to them: when the loss is reported, the key is still there.
 func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {
@@ -291,7 +291,7 @@ func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 							f.Fates("renew", kit.SlowReply(while))
 						case 2:
 							f.Fates("renew", kit.HeldUp(late))
-						case 3: // nobody waits for the answer any more, but the server gets it
+						case 3: // nobody waits for the reply any more, but the server gets the command
 							f.Fates("renew", kit.HeldUp(late))
 							patience = while / 2
 						case 4:
@@ -324,7 +324,7 @@ func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 	}
 }
 
-// The scheduler's own renewal does not take back the lease that the owner asks for at the same time.
+// The scheduler's own renewal does not undo a lease that the owner sets at the same time.
 func TestLease_TheOwnersLeaseOutlastsTheSchedulersRenewal(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -382,7 +382,7 @@ func TestLease_TheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
 	}
 }
 
-// What is released while its renewal waits to be sent, or to be sent once more, is not renewed.
+// A hold that is released while its renewal waits to be sent, or to be sent again, is not renewed.
 func TestLease_WhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]bool{"all workers are busy": false, "the server does not know the script": true} {
@@ -396,7 +396,7 @@ func TestLease_WhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
 					f.Fate("renew", kit.RefusedAfter(answer, "NOSCRIPT No matching script. Please use EVAL."))
 				} else {
 					f.Fate("renew", kit.HeldUp(answer))
-					for i := range 4 { // as many pipelines as may be under way
+					for i := range 4 { // as many pipelines as may be under way at once
 						w.Lock(r.Obtain(strconv.Itoa(i)))
 						w.Pass(10 * time.Millisecond)
 					}
@@ -438,7 +438,7 @@ func TestLease_TheLeaseCountsFromTheSendingOfTheCommand(t *testing.T) {
 	})
 }
 
-// Neither does it matter when the registry was made, nor which others use its client.
+// The age of the registry, and of others on its client, makes no difference.
 func TestLease_TheLeaseCountsForRegistriesOfAnyAge(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		client := w.Client()
@@ -474,7 +474,7 @@ func TestLease_AGrantThatArrivesAfterItsLeaseIsNone(t *testing.T) {
 	})
 }
 
-// While it waits, a call tries again after such a grant.
+// While it waits, a call tries again after a grant that arrived too late.
 func TestLease_AWaiterTriesAgainAfterALateGrant(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -493,7 +493,7 @@ func TestLease_AWaiterTriesAgainAfterALateGrant(t *testing.T) {
 	})
 }
 
-// Renewal by itself.
+// Renewal in the background.
 
 func TestLease_RenewalEachThirdOfTheLease(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -540,7 +540,7 @@ func TestLease_RenewalEndsWithTheHold(t *testing.T) {
 		w.Pass(time.Hour)
 		require.Equal(w, renewals, f.Count("renew"))
 
-		// Nor does it come back for a hold that is lost, or while others hold the key.
+		// Nor does renewal resume for a hold that is lost, or while others hold the key.
 		w.Lock(next)
 		w.Do("SET", "orders:next", uuid.NewString(), "PX", "60000")
 		require.ErrorIs(w, (<-w.Watch(next.Context(w.Context()), "orders:next")).Cause, lockregistry.ErrLockLost)
@@ -574,7 +574,7 @@ func TestLease_ReentryAddsNoRenewal(t *testing.T) {
 		}
 		before := f.Count("renew")
 		w.Pass(30 * time.Second)
-		// One renewal a second; the first one may be sent twice, because the server does not know the script yet.
+		// One renewal a second. The first one may be sent twice, because the server does not know the script yet.
 		require.LessOrEqual(w, f.Count("renew")-before, 31)
 		require.GreaterOrEqual(w, f.Count("renew")-before, 29)
 		for range 4 {
@@ -588,7 +588,7 @@ func TestLease_ReentryAddsNoRenewal(t *testing.T) {
 	})
 }
 
-// A renewal that is on its way when the lock is released must do nothing to the next hold.
+// A renewal that is under way when the lock is released must not affect the next hold.
 func TestLease_ALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -596,7 +596,7 @@ func TestLease_ALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
 		l := r.Obtain("42")
 		w.Lock(l, lockregistry.Lease(30*time.Second))
 		f.Fate("renew", kit.Silence)
-		w.Pass(11 * time.Second) // one was sent, on a connection that is dead from now on
+		w.Pass(11 * time.Second) // one was sent, on a connection that is dead from here on
 		late := f.Sent("renew")
 		require.NotEmpty(w, late)
 		f.Reconnect()
@@ -616,7 +616,7 @@ func TestLease_ALateRenewalDoesNotTouchTheNextHold(t *testing.T) {
 	})
 }
 
-// The server renews, but its reply comes when the hold is lost already: it stays lost.
+// The server renews, but its reply arrives after the hold was lost: it stays lost.
 func TestLease_ALateRenewalDoesNotReviveALostHold(t *testing.T) {
 	t.Parallel()
 	for _, byItself := range []bool{true, false} {
@@ -678,7 +678,7 @@ func TestLease_RenewalOutlastsFailures(t *testing.T) {
 				require.Greater(w, w.Pttl("orders:42"), 5*time.Second)
 				w.Unlock(l)
 
-				// When they last too long, the loss is announced in time.
+				// If they last too long, the loss is reported in time.
 				w.Lock(l)
 				ended = w.Watch(l.Context(w.Context()), "orders:42")
 				f.Fate("renew", failing)
@@ -694,7 +694,7 @@ func TestLease_RenewalOutlastsFailures(t *testing.T) {
 	}
 }
 
-// While Redis is silent a renewal waits for its reply for as long as the client does; the others must go on.
+// While Redis is silent, a renewal waits for its reply as long as the client does; later renewals must go on.
 func TestLease_RenewalAfterASilence(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -732,7 +732,7 @@ func TestLease_RenewalOfManyLocks(t *testing.T) {
 	})
 }
 
-// The holder is gone without a word. Who waits gets the lock when the lease is over.
+// The holder has died silently. A waiter gets the lock when the lease is over.
 func TestLease_ALockOutlivesItsHolderForALeaseAtMost(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []kit.Wakeup{kit.WakeupPoll, kit.WakeupAuto} {

@@ -14,9 +14,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// The key of a hold that its process knows to be lost does not outlive its lease for long, although nobody unlocks.
+// When the process knows that a hold is lost, its key does not outlive its lease for long, even if nobody unlocks.
 
-// outlive makes everything in Redis stay for ten minutes, as a clock of the server that was set back would.
+// outlive makes everything in Redis stay for ten minutes, as if the server's clock had been set back.
 func outlive(w *kit.World) {
 	w.Helper()
 	w.Do("EVAL", "for _, key in ipairs(redis.call('KEYS', 'orders:*')) do redis.call('PEXPIRE', key, 600000) end", "0")
@@ -52,7 +52,7 @@ func TestLock_TheKeyOfALostHoldIsRemoved(t *testing.T) {
 					w.Pass(time.Minute)
 					require.Len(w, sent(), before+1, "once")
 
-					// Neither it, when it arrives once more, nor the owner that unlocks at last touches a later hold.
+					// Neither the removal, when it arrives again, nor the late unlock of the owner affects a later hold.
 					other := pick(w.Registry(kit.Polling, kit.WithLayout(layout)))
 					w.Lock(other)
 					w.Arrives(sent()[before])
@@ -65,7 +65,7 @@ func TestLock_TheKeyOfALostHoldIsRemoved(t *testing.T) {
 	}
 }
 
-// A renewal that is answered too late has made the key live for one more lease.
+// A renewal whose reply came too late has extended the key by another lease.
 func TestLock_TheKeyThatWasRenewedTooLateIsRemoved(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -84,7 +84,7 @@ func TestLock_TheKeyThatWasRenewedTooLateIsRemoved(t *testing.T) {
 	})
 }
 
-// Redis does not answer when it is time: it is asked again.
+// If Redis does not answer when the key is to be removed, the removal is tried again.
 func TestLock_TheKeyOfALostHoldIsRemovedAfterAnOutage(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -105,7 +105,7 @@ func TestLock_TheKeyOfALostHoldIsRemovedAfterAnOutage(t *testing.T) {
 	})
 }
 
-// Where Redis has said that the key is not the hold's, nothing is to be removed.
+// If Redis has said that the key is not the hold's, no removal is sent.
 func TestLock_NothingIsSentForAKeyThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(w *kit.World, r *lockregistry.Registry){
@@ -131,7 +131,8 @@ func TestLock_NothingIsSentForAKeyThatIsGone(t *testing.T) {
 	}
 }
 
-// An owner that unlocks before it is time has the key removed at once, and nothing is sent later. Close leaves it to its lease.
+// If the owner unlocks before the removal is due, the key is removed at once, and nothing is sent later. Close leaves the key
+// to its lease.
 func TestLock_TheKeyOfALostHoldIsRemovedOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -200,8 +201,8 @@ func TestLock_TheKeyOfALossThatNobodyNoticed(t *testing.T) {
 	}
 }
 
-// The owner unlocks while the removal is under way, and another hold follows: whichever is answered first, both are over, and
-// the later hold is not touched.
+// The owner unlocks while the removal is under way, and another hold follows. Whichever is answered first, both come to an end,
+// and the later hold is not affected.
 func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
 	t.Parallel()
 	for name, fates := range map[string][]kit.Fate{
@@ -237,7 +238,7 @@ func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
 	}
 }
 
-// What is to stay taken for longer than the lease is not freed before, and not taken for longer.
+// A path that AtLeast keeps for longer than the lease is neither freed earlier nor kept longer.
 func TestLock_TheKeyOfALostHoldIsKept(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry(kit.Polling).Obtain("42")
@@ -254,7 +255,7 @@ func TestLock_TheKeyOfALostHoldIsKept(t *testing.T) {
 	})
 }
 
-// Many holds that are lost at once are no flood.
+// The keys of many holds that are lost at once are removed at a limited rate.
 func TestLock_ManyLostHoldsAreRemovedAtAPace(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const paths = 600

@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// The waiters of a lock that is lost come first: a call that does not wait does not overtake them.
+// A lost lock goes to its waiters first: a call that does not wait cannot overtake them.
 func TestLock_LostGoesToItsWaitersFirst(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
@@ -29,7 +29,8 @@ func TestLock_LostGoesToItsWaitersFirst(t *testing.T) {
 	})
 }
 
-// losses are the ways in which an owner that does not unlock loses a lock, with WithRenewal where the owner learns of it so.
+// losses are the ways in which an owner that does not unlock loses a lock, with WithRenewal where that is how it learns of the
+// loss.
 var losses = map[string]struct {
 	renewed bool
 	lose    func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock)
@@ -50,10 +51,10 @@ var losses = map[string]struct {
 
 const lostLease = 10 * time.Second
 
-// impatientCall does not wait. It reports whether it had the lock, and has released it.
+// impatientCall does not wait. It reports whether it got the lock, which it has released by then.
 type impatientCall func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) bool
 
-// impatient are the calls that do not wait, for locks of each kind.
+// impatient are the calls that do not wait, for any kind of lock.
 var impatient = map[string]impatientCall{
 	"TryLock": func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock) bool {
 		ok, err := l.TryLock(w.Context())
@@ -84,7 +85,7 @@ var impatient = map[string]impatientCall{
 	},
 }
 
-// impatientPlain are those that are for plain locks only.
+// impatientPlain are such calls for plain locks only.
 var impatientPlain = map[string]impatientCall{
 	"Do": func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) (ran bool) {
 		require.NoError(w, r.Do(w.Context(), l.Path(), func(context.Context) error { ran = true; return nil }, lockregistry.NoWait()))
@@ -103,7 +104,7 @@ var impatientPlain = map[string]impatientCall{
 	},
 }
 
-// A lock whose owner has lost it and has not unlocked is free. The first call has it, also one that does not wait.
+// A lock whose owner has lost it without unlocking is free. The first call gets it, even one that does not wait.
 func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
 	t.Parallel()
 	for i, how := range kit.InOrder(losses) {
@@ -123,7 +124,7 @@ func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
 					l, calls := pick(r), maps.Clone(impatient)
 					if kind == "plain" {
 						maps.Copy(calls, impatientPlain)
-					} else { // a plain lock has met them all with each loss
+					} else { // plain locks run them all with each loss
 						call, has := kit.Turn(impatient, i+j)
 						calls = map[string]impatientCall{call: has}
 					}
@@ -132,7 +133,7 @@ func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
 						loss.lose(w, r, l)
 						require.True(w, has(w, r, l), call)
 						w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.Key(l))
-						w.Pass(time.Second) // what Once keeps
+						w.Pass(time.Second) // the time for which Once keeps the path
 					}
 				})
 			})
@@ -140,7 +141,7 @@ func TestLock_LostIsFreeAtTheFirstCall(t *testing.T) {
 	}
 }
 
-// Of two locks of a path, a lost one is not in the way of the other.
+// A lost lock on one side of a path does not block the other side.
 func TestLock_LostReadersAreNotInTheWayOfAWriter(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		p := w.Pair()

@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// An owner that never unlocks keeps a waiter out until its hold is lost, and no longer, although nobody calls.
+// An owner that never unlocks keeps a waiter out only until its hold is lost, even if nothing else happens.
 func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, pick := range kit.LockKinds {
@@ -38,7 +38,7 @@ func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 					require.NoError(w, <-has)
 					require.LessOrEqual(w, time.Since(start), lease)
 
-					// The owner learns of it, whatever it does, until it has unlocked.
+					// The owner learns of the loss from whatever it does, until it has unlocked.
 					w.Fails(l.Lock(owner), lockregistry.ErrLockLost, "lock", kit.TheKey)
 					_, err := l.TryLock(owner)
 					w.Fails(err, lockregistry.ErrLockLost, "trylock", kit.TheKey)
@@ -50,7 +50,7 @@ func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 					w.Fails(l.Unlock(owner), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
 					require.Equal(w, lockregistry.ErrNotOwner, context.Cause(l.Context(owner)))
 
-					// The next ones hold it as usual.
+					// The next owner holds the lock as usual.
 					require.True(w, waiting.IsHeld())
 					w.Pending(third)
 					require.NoError(w, next.Do(func() error { return waiting.Renew(w.Context(), time.Minute) }))
@@ -63,7 +63,7 @@ func TestLost_AWaiterDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	}
 }
 
-// With nobody there at the loss, the next one that comes does not wait either; not even one that only tries, again and again.
+// If nobody waits at the time of the loss, the next call does not wait either, not even one that only tries, again and again.
 func TestLost_ANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, pick := range kit.LockKinds {
@@ -84,7 +84,7 @@ func TestLost_ANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 				w.Await("the lock", func() bool { return w.TryElsewhere(l) })
 				w.Fails(l.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.TheKey)
 
-				// What was used can be dropped.
+				// The unused lock can be dropped from the cache.
 				w.Settle()
 				require.Equal(w, 1, r.ExpireUnusedOlderThan(0))
 			})
@@ -92,7 +92,7 @@ func TestLost_ANewcomerDoesNotWaitForAnOwnerThatIsGone(t *testing.T) {
 	}
 }
 
-// Readers that share a lost hold are put out together; so is a writer that reads.
+// Readers that share a lost hold are evicted together, and so is a writer that reads.
 func TestLost_AllWhoShareALostHoldAreEvicted(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		p := w.Pair()
@@ -112,18 +112,18 @@ func TestLost_AllWhoShareALostHoldAreEvicted(t *testing.T) {
 		owner := w.Gone(p.Writer, 1, lockregistry.Lease(2*time.Second))
 		require.NoError(w, p.Reader.Lock(owner, lockregistry.Lease(4*time.Second)))
 		start := time.Now()
-		w.Lock(p.Reader) // joins the one that reads on
+		w.Lock(p.Reader) // joins the owner that still reads
 		require.InDelta(w, 2*time.Second, time.Since(start), float64(200*time.Millisecond))
 		w.Fails(p.Writer.Unlock(owner), lockregistry.ErrLockLost, "unlock", kit.TheKey)
 		w.Released(p.Reader.Unlock(owner))
 		w.Unlock(p.Reader)
-		w.Settle() // what the writer has lost is removed in the background
+		w.Settle() // the writer's lost hold is removed in the background
 		require.Equal(w, "0", w.Keys())
 	})
 }
 
-// Each of many owners learns of its loss: of those that share a hold, and of those that lose the lock one after the other. None
-// gets the lock again within its lost section.
+// Each of many owners learns of its loss, whether they share a hold or lose the lock one after the other. None gets the lock
+// again within its lost section.
 func TestLost_EachOwnerLearnsOfIt(t *testing.T) {
 	const owners = 10
 	for name, pick := range kit.LockKinds {
@@ -135,7 +135,7 @@ func TestLost_EachOwnerLearnsOfIt(t *testing.T) {
 					gone = append(gone, w.Gone(l, 2, lockregistry.Lease(time.Second)))
 				}
 				w.Pass(time.Minute)
-				w.Lock(l) // finds the last one lost
+				w.Lock(l) // finds the previous hold lost
 				w.Unlock(l)
 				for _, o := range gone {
 					for range 2 {
@@ -150,11 +150,11 @@ func TestLost_EachOwnerLearnsOfIt(t *testing.T) {
 	}
 }
 
-// Do knows its hold, and so the loss, although so many others have lost the lock since that the local half has forgotten it. When
-// fn has unlocked itself, the hold was not lost.
+// Do knows its hold, and learns of the loss, even if so many others have lost the lock since that the lock has forgotten it. If
+// fn itself has unlocked, the hold was not lost.
 func TestLost_DoKnowsItsHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
-		const remembered = 1000 // besides the newest one
+		const remembered = 1000 // besides the latest one
 		l := w.Registry().Obtain("42")
 		w.Fails(l.Do(w.Context(), func(ctx context.Context) error {
 			w.Do("DEL", kit.Key(l))
@@ -170,8 +170,8 @@ func TestLost_DoKnowsItsHold(t *testing.T) {
 	})
 }
 
-// Another goroutine nests in a hold, or is to unlock for its owner, with the context of the hold. When the hold is lost, and goes
-// to a waiter, that goroutine unlocks for the owner all the same, which then gets the lock again.
+// Another goroutine uses the context of a hold to nest in it, or to unlock for its owner. When the hold is lost, and a waiter
+// gets the lock, that goroutine still unlocks for the owner, which can then lock again.
 func TestLost_NestedCallsOfOtherGoroutines(t *testing.T) {
 	t.Parallel()
 	const lease = 10 * time.Second
@@ -219,7 +219,7 @@ func TestLost_NestedCallsOfOtherGoroutines(t *testing.T) {
 	}
 }
 
-// A call of Do that has nested in a hold that is lost unlocks that, not what its goroutine has locked since.
+// A call of Do that nested in a lost hold unlocks that hold, not one that its goroutine has locked since.
 func TestLost_DoKeepsWhatItsGoroutineHasLockedSince(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l, owner := w.Registry().Obtain("42"), w.Goroutine()
@@ -237,7 +237,7 @@ func TestLost_DoKeepsWhatItsGoroutineHasLockedSince(t *testing.T) {
 	})
 }
 
-// The next one does not wait for the removal of the lost hold's key: it takes the key over, and the removal finds another
+// The next owner does not wait for the removal of the lost hold's key: it takes the key over, and the removal finds another
 // hold.
 func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -266,7 +266,7 @@ func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 	})
 }
 
-// A key that was removed or taken away while the owner is gone is noticed by a renewal; the next one gets in then.
+// A renewal notices that a key was removed or taken while the owner is gone; then the next call gets in.
 func TestLost_EvictionAfterARenewalThatFoundNoKey(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease = 9 * time.Second
@@ -283,7 +283,7 @@ func TestLost_EvictionAfterARenewalThatFoundNoKey(t *testing.T) {
 	})
 }
 
-// Waiters of a closed registry end; nobody is let in.
+// Waiting calls of a closed registry end, and none gets the lock.
 func TestLost_NobodyIsEvictedAfterClose(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -299,8 +299,8 @@ func TestLost_NobodyIsEvictedAfterClose(t *testing.T) {
 	})
 }
 
-// One goroutine of an owner unlocks the writer while another one locks the reader: whichever command comes first, neither
-// takes the other's key away.
+// One goroutine of an owner unlocks the writer while another one locks the reader. Whichever command arrives first, neither
+// removes the other's key.
 func TestLost_UnlockingTheWriterWhileLockingTheReader(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		p := w.Pair()
@@ -316,7 +316,7 @@ func TestLost_UnlockingTheWriterWhileLockingTheReader(t *testing.T) {
 	})
 }
 
-// A server that is out of memory grants nothing, but what is held can be renewed and released.
+// A server that is out of memory grants nothing, but holds can be renewed and released.
 func TestLost_OutOfMemory(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Loaded("")

@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// nesting calls a function within a call of a lock that nests there.
+// nesting calls a function within a nested call of a lock.
 var nesting = map[string]func(
 	w *kit.World, ctx context.Context, l *lockregistry.Lock, work func(), opts ...lockregistry.LockOption,
 ) error{
@@ -42,8 +42,8 @@ var nesting = map[string]func(
 	},
 }
 
-// A nested call never shortens what the calls around it rely on: not while it runs, and not after it. A longer lease counts while
-// it runs, and then the one before again.
+// A nested call never shortens the lease that the outer calls rely on, neither while it runs nor afterwards. A longer lease
+// counts while it runs, and then the outer one counts again.
 func TestNested_KeepsTheLeaseOfTheOuterOne(t *testing.T) {
 	t.Parallel()
 	const outer, shorter, longer = 20 * time.Second, 600 * time.Millisecond, time.Minute
@@ -52,7 +52,7 @@ func TestNested_KeepsTheLeaseOfTheOuterOne(t *testing.T) {
 		for j, how := range kit.InOrder(nesting) {
 			nest := nesting[how]
 			for k, renewed := range []bool{false, true} {
-				_, layout := kit.Turn(kit.Layouts, i+j+k) // each kind, each way and renewal meet both
+				_, layout := kit.Turn(kit.Layouts, i+j+k) // each kind, each call and renewal runs with both
 				t.Run(fmt.Sprint(kind, " ", layout, " ", how, " ", renewed), func(t *testing.T) {
 					kit.FakeWorld(t, func(w *kit.World) {
 						opts := []lockregistry.Option{kit.WithLayout(layout)}
@@ -102,7 +102,7 @@ func TestNested_KeepsTheLeaseOfTheOuterOne(t *testing.T) {
 	}
 }
 
-// The outer hold outlasts a silence that a nested call's lease would not have outlasted.
+// The outer hold survives a silence that a nested call's lease would not have survived.
 func TestNested_ASilenceIsOutlasted(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease = 20 * time.Second
@@ -119,7 +119,7 @@ func TestNested_ASilenceIsOutlasted(t *testing.T) {
 	})
 }
 
-// Renew may shorten the lease of all calls, within a nested one, too.
+// Renew may shorten the lease of all calls, even within a nested one.
 func TestNested_RenewMayShorten(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		l := w.Registry(lockregistry.WithLease(time.Hour)).Obtain("42")
@@ -133,7 +133,7 @@ func TestNested_RenewMayShorten(t *testing.T) {
 	})
 }
 
-// What a nested call has asked for says nothing about the next owner.
+// What a nested call has asked for does not count for the next owner.
 func TestNested_OfTheNextOwner(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease = 20 * time.Second
@@ -154,7 +154,7 @@ func TestNested_OfTheNextOwner(t *testing.T) {
 	})
 }
 
-// A nested call that fails leaves the outer lease, although the server has set its own.
+// A nested call that fails leaves the outer lease, even if the server has set the nested one's.
 func TestNested_ACallThatFails(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease = 20 * time.Second
@@ -170,7 +170,7 @@ func TestNested_ACallThatFails(t *testing.T) {
 	})
 }
 
-// A nested call that is refused takes nothing from the one around it.
+// A nested call that is refused changes nothing for the outer one.
 func TestNested_ACallThatIsRefused(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry(lockregistry.WithLease(20*time.Second), lockregistry.WithRenewal()).Obtain("42")
@@ -185,7 +185,7 @@ func TestNested_ACallThatIsRefused(t *testing.T) {
 	})
 }
 
-// Readers that share a hold rely on what each has asked for until it leaves.
+// Readers that share a hold each keep the lease that they asked for until they leave.
 func TestNested_ReadersThatShareAHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease, joins, longer = 20 * time.Second, time.Minute, time.Hour
@@ -207,7 +207,7 @@ func TestNested_ReadersThatShareAHold(t *testing.T) {
 	})
 }
 
-// A reader chooses a shorter lease, alone; before it has the reply another one comes, which relies on a longer one.
+// A lone reader chooses a shorter lease. Before the reply arrives another reader joins, with a longer lease.
 func TestNested_AReaderThatComesDuringARenewal(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.LockOption{

@@ -98,7 +98,7 @@ func TestRenew_RenewalKeepsLocks(t *testing.T) {
 	})
 }
 
-// looked is a context that calls a function when it is looked at for the nth time.
+// looked is a context that calls a function when it is asked for the nth time.
 type looked struct {
 	context.Context
 	looks, at int
@@ -112,7 +112,7 @@ func (c *looked) Err() error {
 	return c.Context.Err()
 }
 
-// While one goroutine of an owner renews, another one unlocks, whenever that is: who has the lock then has the lease that it
+// While one goroutine of an owner renews, another one unlocks, at any moment. The owner that follows has the lease that it
 // asked for.
 func TestRenew_WhileAnotherGoroutineUnlocks(t *testing.T) {
 	t.Parallel()
@@ -127,15 +127,15 @@ func TestRenew_WhileAnotherGoroutineUnlocks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				l := c.lock(w.Registry(lockregistry.WithHandoff(time.Hour)))
-				for at := 1; unlocksAtLook(w, l, at, c.shared); at++ { //nolint:revive // until there are no more looks
+				for at := 1; unlocksAtLook(w, l, at, c.shared); at++ { //nolint:revive // until the context is not asked that often
 				}
 			})
 		})
 	}
 }
 
-// unlocksAtLook has a goroutine unlock when the renewal of another one of its owner looks at its context for the nth time. It
-// tells whether there are so many looks.
+// unlocksAtLook has one goroutine unlock when the renewal of another goroutine of its owner asks its context for the nth time.
+// It reports whether the context is asked that often.
 func unlocksAtLook(w *kit.World, l *lockregistry.Lock, at int, shared bool) bool {
 	w.Helper()
 	asked := lockregistry.Lease(30 * time.Second)
@@ -165,7 +165,7 @@ func unlocksAtLook(w *kit.World, l *lockregistry.Lock, at int, shared bool) bool
 	return ctx.looks >= at
 }
 
-// A lock that is unlocked before the reply to a renewal comes was not lost.
+// A lock that is unlocked before the reply to a renewal arrives was not lost.
 func TestRenew_UnlockBeforeTheReply(t *testing.T) {
 	t.Parallel()
 	for name, renew := range map[string]func(owner context.Context, r *lockregistry.Registry) error{
@@ -198,7 +198,7 @@ func TestRenew_UnlockBeforeTheReply(t *testing.T) {
 	}
 }
 
-// An owner that has unlocked before a late reply does not renew once more.
+// An owner that has unlocked before a late reply does not renew again.
 func TestRenew_LateReplyAfterUnlock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()

@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A function that has unlocked too often, and ends late, takes nothing from the next owner.
+// A function that has unlocked too often, and ends late, affects no later owner.
 func TestRenewal_OfTheNextOwner(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease = 3 * time.Second
@@ -38,10 +38,10 @@ func TestRenewal_OfTheNextOwner(t *testing.T) {
 	})
 }
 
-// job is what runs under a lock.
+// job is the work under a lock.
 type job = func(context.Context) error
 
-// working are the calls of which the library knows when the work under the lock ends. Each does a job under the lock 42.
+// working are the calls in which the library knows when the work under the lock ends. Each does a job under the lock 42.
 var working = map[string]func(ctx context.Context, r *lockregistry.Registry, do job, opts ...lockregistry.LockOption) error{
 	"do": func(ctx context.Context, r *lockregistry.Registry, do job, opts ...lockregistry.LockOption) error {
 		return r.Do(ctx, "42", do, opts...)
@@ -79,14 +79,14 @@ func underHold(ctx context.Context, h *lockregistry.Hold, err error, do job) err
 	return errors.Join(err, h.Release(ctx))
 }
 
-// A lease, also one of the call's own, is renewed until the work is done: of a hold that Redis has granted, of one that another
-// goroutine hands over, and of one that several readers share.
+// A lease, even one that the call has set, is renewed until the work is done. That holds for a hold that Redis has granted, for
+// one that another goroutine hands over, and for one that several readers share.
 func TestRenewal_UntilTheWorkIsDone(t *testing.T) {
 	t.Parallel()
 	leases := map[string][]lockregistry.LockOption{"a": nil, "its own": {lockregistry.Lease(time.Second)}}
 	for i, kind := range kit.InOrder(working) {
 		works := working[kind]
-		// Each kind meets each of the others, and each of those each other: all pairs, not all combinations.
+		// All pairs of the conditions, not all combinations.
 		for j, second := range []bool{false, true} {
 			how, opts := kit.Turn(leases, i+j)
 			name, layout := kit.Turn(kit.Layouts, i/2+j)
@@ -116,8 +116,8 @@ func TestRenewal_UntilTheWorkIsDone(t *testing.T) {
 	}
 }
 
-// A Do nested in a Lock renews while it runs, and no longer. One that is over soon costs nothing but the renewal of every nested
-// call.
+// A Do nested in a Lock renews while it runs, and no longer. A short one costs nothing but the renewal that every nested call
+// makes.
 func TestRenewal_OfANestedDo(t *testing.T) {
 	t.Parallel()
 	locks := map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
@@ -165,7 +165,7 @@ func TestRenewal_OfANestedDo(t *testing.T) {
 	}
 }
 
-// A reader that joins meanwhile relies on renewals, whatever the one that was there before has asked for.
+// A reader that joins meanwhile relies on renewals, whatever the first reader has asked for.
 func TestRenewal_OfANestedDoThatIsShared(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().ReadWrite("42").Reader()
@@ -178,7 +178,7 @@ func TestRenewal_OfANestedDoThatIsShared(t *testing.T) {
 	})
 }
 
-// Lock and TryLock are Spring's.
+// Lock and TryLock do not renew by default, as in Spring.
 func TestRenewal_NotOfALock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
@@ -189,7 +189,8 @@ func TestRenewal_NotOfALock(t *testing.T) {
 	})
 }
 
-// What is locked within a Do, and outlasts it, is renewed no longer than it: without a registry that renews, its lease ends.
+// A lock that is taken within a Do, and outlasts it, is renewed only during the Do: unless the registry renews, its lease then
+// ends.
 func TestRenewal_OfALockThatOutlastsDo(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
@@ -212,7 +213,7 @@ func TestRenewal_OfALockThatOutlastsDo(t *testing.T) {
 	}
 }
 
-// A reader that has asked for a lease has no longer one because others share the hold for a while that are renewed.
+// A reader that has asked for a lease does not keep a longer one after sharing the hold with readers that are renewed.
 func TestRenewal_OfReadersThatLeave(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second

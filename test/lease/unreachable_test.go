@@ -13,10 +13,10 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Nobody misses the value of a hold that was handed over.
+// Nobody misses the value of a hold that was handed over: it is collected, and not reported.
 func TestAcquire_TheValueOfAHoldThatWasHandedOverIsCollected(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		const lease = 6 * time.Second // renewals of a busy machine come in time
+		const lease = 6 * time.Second // so that renewals are in time on a busy machine
 		var log kit.Journal
 		r := w.Registry(log.Option(), lockregistry.WithHandoff(time.Hour), lockregistry.WithRenewal(), lockregistry.WithLease(lease))
 		l := r.Obtain("42")
@@ -41,11 +41,11 @@ func doneOf(w *kit.World) func(h *lockregistry.Hold) <-chan struct{} {
 	return func(h *lockregistry.Hold) <-chan struct{} { return h.Context(w.Context()).Done() }
 }
 
-// nothing is what a program keeps of a hold that it forgets.
+// nothing is what a program keeps of a hold that it drops.
 func nothing(*lockregistry.Hold) any { return nil }
 
-// It is logged, it is renewed no more, and its key is left to its lease: until then nobody gets in, here or
-// elsewhere, and then at once.
+// An unreachable hold is logged and no longer renewed, and its key is left to its lease. Until then nobody gets in, here or
+// elsewhere, and then somebody does at once.
 func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 	t.Parallel()
 	const lease = 6 * time.Second
@@ -69,7 +69,7 @@ func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 					here, there = r.ReadWrite("42").Writer(), other.ReadWrite("42").Writer()
 				}
 				require.True(w, here.IsHeld() || name == "reader")
-				began := time.Now() // before the lease is read, which ends that much later
+				began := time.Now() // before the lease is read, which may end that much later
 				left := w.Pttl(kit.TheKey)
 				require.Positive(w, left)
 				for _, l := range []*lockregistry.Lock{here, there} {
@@ -77,12 +77,12 @@ func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 					w.Fails(err, lockregistry.ErrTaken, "acquire", kit.TheKey)
 				}
 				h := w.Acquires(here, lockregistry.Wait(2*lease))
-				// This process counts the lease from before the last renewal was sent, which may have been a while on its way.
+				// This process counts the lease from before the last renewal was sent, which may have been under way for a while.
 				require.GreaterOrEqual(w, time.Since(began), left-lease/4)
 				require.Less(w, time.Since(began), left+kit.AtOnce)
 				if w.Fake {
 					require.Equal(w, renewed, f.Count("renew"))
-				} else { // one whose answer was late is sent again
+				} else { // a command with a late reply is sent again
 					require.LessOrEqual(w, f.Count("renew"), renewed+1)
 				}
 				w.Release(h)
@@ -93,8 +93,8 @@ func TestAcquire_AHoldThatNobodyCanReach(t *testing.T) {
 	}
 }
 
-// Nobody can reach it either, but a goroutine may wait for the end of a context. So it is logged, and goes on until the parent of
-// that context has ended.
+// If nobody can reach a hold, but a goroutine may wait for one of its contexts to end, the hold is logged, and continues until
+// the parent of that context has ended.
 func TestAcquire_AHoldThatNobodyCanReachButWhoseContextIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
@@ -127,7 +127,7 @@ func TestAcquire_AHoldThatNobodyCanReachButWhoseContextIsWaitedFor(t *testing.T)
 	}
 }
 
-// What was released, or is being released, is not forgotten; nor is what a context can reach, or the stack of a call.
+// A hold is not dropped if it was released, or is being released, or if a context or the stack of a call can reach it.
 func TestAcquire_AHoldThatIsReachable(t *testing.T) {
 	type key struct{}
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -184,7 +184,7 @@ func forgets2(w *kit.World, l *lockregistry.Lock) (context.Context, context.Canc
 	return context.WithTimeout(w.Acquires(l).Context(w.Context()), time.Hour)
 }
 
-// Nothing that a hold is asked for makes it reachable for ever.
+// No method of a hold keeps it reachable forever.
 func TestAcquire_AHoldDoesNotKeepItselfReachable(t *testing.T) {
 	t.Parallel()
 	type key struct{}
@@ -234,7 +234,7 @@ func TestAcquire_AHoldDoesNotKeepItselfReachable(t *testing.T) {
 	}
 }
 
-// Where readers share a hold, one that is forgotten leaves it to the others for as long as they read.
+// When readers share a hold, and one of them is dropped, the others keep it for as long as they read.
 func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
 	const lease = time.Second
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -250,7 +250,7 @@ func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
 		w.Release(reader)
 		require.False(w, w.Free(kit.TheKey), "who is forgotten may read still")
 		w.Pass(lease / 2)
-		next := w.Acquires(l, lockregistry.Lease(lease/10)) // which needs no renewal at once
+		next := w.Acquires(l, lockregistry.Lease(lease/10)) // needs no renewal at once
 		w.Pass(10 * lease)
 		require.Positive(w, next.Remaining(), "who comes meanwhile is renewed")
 		w.Release(next)
@@ -261,7 +261,7 @@ func TestAcquire_AReaderThatNobodyCanReach(t *testing.T) {
 	})
 }
 
-// After Close there is nobody to tell.
+// After Close nothing is reported.
 func TestAcquire_AHoldThatNobodyCanReachAfterClose(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry()
