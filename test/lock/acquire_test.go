@@ -76,7 +76,7 @@ func TestAcquire_ByPath(t *testing.T) {
 	})
 }
 
-// It keeps out its own goroutine too, which may have locked before, and any other process; readers share.
+// An acquired hold excludes its own goroutine, too, even if that has locked before, and any other process; readers share.
 func TestAcquire_AHoldExcludesEverybodyElse(t *testing.T) {
 	everyKind(t, func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) {
 		h := w.Acquires(l)
@@ -141,7 +141,7 @@ func TestAcquire_CallsOfAHoldWithBadInput(t *testing.T) {
 	})
 }
 
-// Whoever acquires with the context of a hold on the same path would wait for itself.
+// A call that acquires with the context of a hold on the same path would wait for itself, and is refused.
 func TestAcquire_ErrDeadlock(t *testing.T) {
 	everyKind(t, func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -211,7 +211,7 @@ func TestAcquire_AcquiringWithinDoAndLock(t *testing.T) {
 	})
 }
 
-// A new owner wants to be one that does not hold the lock, and waits as anybody else; so do other registries.
+// A new owner within a hold does not hold the lock, and waits like anybody else; so do other registries.
 func TestAcquire_ContextWithOwnerWithinAnAcquiredHold(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r, other := w.Registry(), w.Registry()
@@ -225,7 +225,7 @@ func TestAcquire_ContextWithOwnerWithinAnAcquiredHold(t *testing.T) {
 	})
 }
 
-// A hold that is lost keeps nobody waiting, not even with a context that outlives it.
+// A lost hold keeps nobody waiting, not even a call with a context that outlives it.
 func TestAcquire_NoDeadlockWithALostHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -239,7 +239,7 @@ func TestAcquire_NoDeadlockWithALostHold(t *testing.T) {
 	})
 }
 
-// Neither does one that was locked by Lock or Do: an acquisition does not nest in it.
+// The same for a hold of Lock or Do: an acquisition does not nest in it.
 func TestAcquire_AcquiringWithTheContextOfALostLock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -259,7 +259,7 @@ func TestAcquire_AcquiringWithTheContextOfALostLock(t *testing.T) {
 	})
 }
 
-// Of many calls of Release one releases.
+// Of many calls of Release only one releases.
 func TestAcquire_ReleasingAtTheSameTime(t *testing.T) {
 	everyKind(t, func(w *kit.World, _ *lockregistry.Registry, l *lockregistry.Lock) {
 		for range 10 {
@@ -287,7 +287,7 @@ func TestAcquire_ReleasingAtTheSameTime(t *testing.T) {
 	})
 }
 
-// What was handed over is the next owner's; the one before has no part in it any more.
+// A hold that was handed over is the next owner's; the previous owner's value no longer affects it.
 func TestAcquire_AHoldThatWasHandedOver(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithHandoff(time.Hour))
@@ -321,7 +321,7 @@ func TestAcquire_AHoldThatWasHandedOver(t *testing.T) {
 	})
 }
 
-// A renewal that is under way when its owner releases is about a lease that the next owner did not ask for.
+// A renewal that is under way when its owner releases sets no lease for the next owner.
 func TestAcquire_ReleaseWhileRenewing(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -380,12 +380,12 @@ func TestAcquire_AHoldIsRenewed(t *testing.T) {
 	})
 }
 
-// A hold that is lost is told by its contexts, and by the first Release; also when the next owner is in already, and when so
-// many were lost that the lock does not remember.
+// A lost hold is reported by its contexts, and by the first Release, even if the next owner is already in, and if so many holds
+// were lost that the lock does not remember this one.
 func TestAcquire_AHoldThatIsLost(t *testing.T) {
 	everyKind(t, func(w *kit.World, r *lockregistry.Registry, l *lockregistry.Lock) {
 		lease, rounds := 50*time.Millisecond, 20
-		if !w.Fake { // it must be six round trips at least, which take their time on a busy machine
+		if !w.Fake { // the lease must be at least six round trips, which take long on a busy machine
 			lease, rounds = time.Second, 3
 		}
 		exclusive, opts := l, []lockregistry.LockOption{lockregistry.Wait(time.Minute), lockregistry.AtMost(lease)}

@@ -56,7 +56,7 @@ func TestLock_CancelledWhileWaitingForRedis(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		given := kit.LockElsewhere(mine, ctx)
 		w.Await("the waiter has asked Redis", func() bool { return f.Count("obtain") > 0 })
-		locked := w.Goroutine().Starts(mine) // behind it, in this process
+		locked := w.Goroutine().Starts(mine) // waits behind it, in this process
 		if w.Fake {
 			w.Settle()
 		}
@@ -66,10 +66,10 @@ func TestLock_CancelledWhileWaitingForRedis(t *testing.T) {
 		if err := <-given; w.Fake {
 			w.Fails(err, context.Canceled, "lock", "orders:42")
 			require.Zero(w, time.Since(start), "without waiting for a poll")
-		} else { // it may have been told nothing yet
+		} else { // it may not have learned anything yet
 			require.ErrorIs(w, err, context.Canceled)
 		}
-		// The mark says that somebody waits, as the other call may already.
+		// The mark says that somebody waits, as the other call may by now.
 		require.Equal(w, value, strings.TrimSuffix(w.Do("GET", "orders:42"), "+"))
 		require.False(w, mine.IsHeld())
 		w.Pending(locked)
@@ -119,7 +119,7 @@ func TestLock_DeadlineOfALock(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), 1234*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		other := w.Goroutine().Start(func() error { return l.Lock(ctx) }) // the one for Redis, the other for this process
+		other := w.Goroutine().Start(func() error { return l.Lock(ctx) }) // one waits for Redis, the other for this process
 		w.Fails(l.Lock(ctx), context.DeadlineExceeded, "lock", "orders:42")
 		w.Fails(<-other, context.DeadlineExceeded, "lock", "orders:42")
 		require.Equal(w, 1234*time.Millisecond, time.Since(start))

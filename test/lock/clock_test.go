@@ -22,7 +22,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// workWithin calls a function with a context of a hold of the path 42, of each kind that there is.
+// workWithin calls a function with a context of a hold of the path 42, for each kind of hold.
 var workWithin = map[string]func(ctx context.Context, r *lockregistry.Registry, work func(context.Context) error) error{
 	"Do": func(ctx context.Context, r *lockregistry.Registry, work func(context.Context) error) error {
 		return r.Do(ctx, "42", work)
@@ -80,7 +80,8 @@ var workWithin = map[string]func(ctx context.Context, r *lockregistry.Registry, 
 	},
 }
 
-// The first look after the end of the lease sees it, when nothing in the process has: neither a timer nor a renewal was in time.
+// The first look at a context after the lease reports its end, even if neither a timer nor a renewal of the process was in
+// time.
 func TestContext_GoesByTheClock(t *testing.T) {
 	t.Parallel()
 	for name, in := range workWithin {
@@ -112,8 +113,8 @@ func TestContext_GoesByTheClock(t *testing.T) {
 	}
 }
 
-// A look that ends a hold calls nothing of the program: a context is asked with mutexes held that its log handler and observer
-// need, too, and those of the client's pool.
+// A look that ends a hold calls no code of the program: a caller may hold mutexes while it asks a context that the log handler
+// and the observer need, too, as does the client's pool.
 func TestContext_ALookCallsNobody(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const lease = 10 * time.Second
@@ -129,7 +130,7 @@ func TestContext_ALookCallsNobody(t *testing.T) {
 		l := r.Obtain("42")
 		w.Lock(l)
 		ctx := l.Context(w.Context())
-		waits := kit.LockElsewhere(l, w.Context()) // it is let in by the loss
+		waits := kit.LockElsewhere(l, w.Context()) // the loss lets it in
 		w.Settle()
 		kit.Stall(r)
 		w.Pass(lease)
@@ -147,10 +148,10 @@ func TestContext_ALookCallsNobody(t *testing.T) {
 	})
 }
 
-// holds is the address of the server for a process that holds paths, a comma, and how.
+// holds names a variable with the server's address for a process that holds paths, a comma, and how it is late.
 const holds = "LOCKREGISTRY_HOLDS"
 
-// No context is valid when another process has its path: neither in a process that was stopped meanwhile, nor in one whose
+// No context is valid when another process has its path, neither in a process that was stopped in the meantime nor in one whose
 // processors are busy.
 func TestContext_OfAProcessThatIsLate(t *testing.T) {
 	if how := os.Getenv(holds); how != "" {
@@ -168,7 +169,7 @@ func TestContext_OfAProcessThatIsLate(t *testing.T) {
 	}
 }
 
-// later takes the paths over from a process that is late, and compares when that did with when the process last believed in them.
+// later takes the paths over from a late process. It compares when that succeeded with when the process last believed in them.
 func later(w *kit.World, how string) {
 	self, err := os.Executable()
 	require.NoError(w, err)
@@ -204,8 +205,8 @@ func later(w *kit.World, how string) {
 
 var latePaths = []string{"acquire", "do", "lock", "several"}
 
-// holdLate holds paths, renewed unless it is only busy, until all contexts have ended. For each it prints when the last look
-// began that found it valid.
+// holdLate holds paths, renewed unless it is only busy, until all contexts have ended. For each path it prints when the last
+// look that found it valid began.
 func holdLate(t *testing.T, how string) {
 	t.Helper()
 	addr, how, _ := strings.Cut(how, ",")
@@ -218,14 +219,14 @@ func holdLate(t *testing.T, how string) {
 	if how != "busy" {
 		opts = append(opts, lockregistry.WithRenewal())
 	}
-	patient := lockregistry.Wait(time.Minute) // what is granted later than its lease lasts is asked for again
+	patient := lockregistry.Wait(time.Minute) // a lock that is granted later than its lease lasts is asked for again
 	r, err := lockregistry.New(client, "orders", opts...)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()
 	valid, lock := map[string]context.Context{}, r.Obtain("lock")
 	require.NoError(t, lock.Lock(t.Context(), patient))
 	valid["lock"] = lock.Context(t.Context())
-	if how == "busy" { // what is always renewed would go on
+	if how == "busy" { // renewed holds would go on
 		for _, path := range latePaths {
 			if l := r.Obtain(path); path != "lock" {
 				require.NoError(t, l.Lock(t.Context(), patient))
@@ -257,7 +258,7 @@ func holdLate(t *testing.T, how string) {
 	if strings.Contains(how, "busy") {
 		for range 8 {
 			go func() {
-				for !over.Load() { //nolint:revive // it only takes the processor's time
+				for !over.Load() { //nolint:revive // uses the processor
 				}
 			}()
 		}

@@ -38,7 +38,7 @@ func TestContext_ThatIsDoneBefore(t *testing.T) {
 	})
 }
 
-// Also when the context ends while Unlock waits for Redis.
+// The same when the context ends while Unlock waits for Redis.
 func TestContext_EndsDuringUnlock(t *testing.T) {
 	t.Parallel()
 	for _, deadline := range []bool{false, true} {
@@ -47,7 +47,7 @@ func TestContext_EndsDuringUnlock(t *testing.T) {
 				f := w.Flaky()
 				l := f.Registry().Obtain("42")
 				w.Lock(l)
-				w.Unlock(l) // everything is known about the server from now on
+				w.Unlock(l) // the registry knows everything about the server from now on
 				w.Lock(l)
 				delivery := make(chan struct{})
 				f.Fate("release", kit.HeldUp(delivery))
@@ -73,8 +73,6 @@ func TestContext_EndsDuringUnlock(t *testing.T) {
 		})
 	}
 }
-
-// Context.
 
 func TestContext_EndsWithTheHold(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
@@ -129,7 +127,7 @@ func TestContext_WithoutAHold(t *testing.T) {
 	})
 }
 
-// Whatever call finds out that the hold is lost, all its contexts are told.
+// Whatever call finds out that the hold is lost, all its contexts end.
 func TestContext_ContextsLearnOfALoss(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
@@ -149,7 +147,7 @@ func TestContext_ContextsLearnOfALoss(t *testing.T) {
 	})
 }
 
-// hooked is a context whose first Done calls a function: a context is made of its parent in between.
+// hooked is a context whose first Done calls a function, at which moment a context is being derived from it.
 type hooked struct {
 	context.Context
 	first func()
@@ -161,8 +159,8 @@ func (h *hooked) Done() <-chan struct{} {
 	return h.Context.Done()
 }
 
-// A goroutine asks for the context of its owner's hold, while another goroutine of the owner unlocks, and the next owner gets the
-// lock: by handoff the same hold, as a reader that shares it, or another hold.
+// A goroutine asks for the context of its owner's hold while another goroutine of the owner unlocks, and the next owner gets
+// the lock: the same hold by handoff, a share in it as a reader, or another hold.
 func TestContext_IsNotTheNextOwners(t *testing.T) {
 	t.Parallel()
 	for name, lock := range kit.LockKinds {

@@ -37,7 +37,7 @@ func TestDoValue(t *testing.T) {
 	})
 }
 
-// Readers, writers and semaphores run it as a lock does.
+// DoValue works on readers, writers and semaphores as on a lock.
 func TestDoValue_OnAnyKind(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -59,7 +59,7 @@ func TestDoValue_OnAnyKind(t *testing.T) {
 	})
 }
 
-// The work was done, and its value is worth something, although the lock was lost meanwhile.
+// The work was done, so its value is returned, although the lock was lost in the meantime.
 func TestDoValue_WhenUnlockingFails(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		value, err := lockregistry.DoValue(w.Context(), w.Registry().Obtain("42"), func(context.Context) (int, error) {
@@ -85,7 +85,7 @@ func TestDoValue_ThatDoesNotRun(t *testing.T) {
 	require.False(t, h)
 }
 
-// fn may pass its context to other goroutines, which nest in the hold; without it they are owners of their own.
+// fn may pass its context to other goroutines, which then nest in the hold; without it they are other owners.
 func TestDo_AsAnOwner(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -104,8 +104,6 @@ func TestDo_AsAnOwner(t *testing.T) {
 		}))
 	})
 }
-
-// Do.
 
 func TestDo(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
@@ -206,7 +204,7 @@ func TestDo_UnlocksWhenFnEndsItsGoroutine(t *testing.T) {
 	})
 }
 
-// Both sides of a read-write lock: readers share, a writer excludes them. The context of one that writes nests in reading, too.
+// On a read-write lock readers share, and a writer excludes them. With a writer's context a call may also nest as a reader.
 func TestDo_OfAReadWriteLock(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		rw, other := w.Registry().ReadWrite("42"), w.Registry().ReadWrite("42")

@@ -16,7 +16,7 @@ import (
 
 // What errors say.
 
-// In an outage the log has many of them: what is wrong is said once.
+// In an outage the log has many such errors: each says once what is wrong.
 func TestErrorText_Unavailable(t *testing.T) {
 	t.Parallel()
 	for text, fate := range map[string]kit.Fate{
@@ -38,7 +38,7 @@ func TestErrorText_Unavailable(t *testing.T) {
 	}
 }
 
-// Names may be long, and errors are logged: they are cut in the text, and LockError has them whole.
+// Names may be long, and errors are logged: the text shortens them, and LockError has them whole.
 func TestErrorText_LongNames(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		path := strings.Repeat("ä", 1<<19)
@@ -53,7 +53,7 @@ func TestErrorText_LongNames(t *testing.T) {
 	})
 }
 
-// A duration without a unit is nanoseconds.
+// A duration without a unit is in nanoseconds: probably a mistake.
 func TestErrorText_LeasesOutOfRange(t *testing.T) {
 	const month = 30 * 24 * time.Hour
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -72,7 +72,7 @@ func TestErrorText_LeasesOutOfRange(t *testing.T) {
 		require.ErrorContains(w, r.Obtain("42").Renew(w.Context(), month+1), "at most 30 days")
 		require.NoError(w, r.Obtain("42").Renew(w.Context(), month))
 		w.Unlock(r.Obtain("42"))
-		w.Lock(r.Obtain("42"), lockregistry.AtLeast(2*month)) // which is no lease
+		w.Lock(r.Obtain("42"), lockregistry.AtLeast(2*month)) // not a lease
 
 		_, err := lockregistry.New(w.Client(), "orders", lockregistry.WithLease(30))
 		require.ErrorContains(w, err, "30 is 30 ns: write 30*time.Second")
@@ -84,7 +84,7 @@ func TestErrorText_LeasesOutOfRange(t *testing.T) {
 	})
 }
 
-// A call that its context ends says who had the lock, as ErrTaken does.
+// A call whose context ends says who had the lock, as ErrTaken does.
 func TestErrorText_WhoHadTheLock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -114,7 +114,7 @@ func TestErrorText_WhoHadTheLock(t *testing.T) {
 	})
 }
 
-// While an observer is told of a new Hold, it is not known which goroutine has it.
+// While an observer is told of a new Hold, it is not yet known which goroutine has it.
 func TestErrorText_AHoldThatIsNew(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		told, goOn := make(chan struct{}), make(chan struct{})

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// values are those of a Hold, on the paths "43", and "44" with "45".
+// values are the calls of a Hold: on the path "43", and on "44" together with "45".
 var values = map[string]func(ctx context.Context, c *caller) error{
 	"Registry.Renew":     func(ctx context.Context, c *caller) error { return c.reg.Renew(ctx, "43", callerLease) },
 	"Hold.Renew":         func(ctx context.Context, c *caller) error { return c.hold.Renew(ctx, callerLease) },
@@ -26,7 +26,7 @@ var values = map[string]func(ctx context.Context, c *caller) error{
 	"Release of several": func(ctx context.Context, c *caller) error { return c.all.Release(ctx) },
 }
 
-// obtaining are the calls of one that does not hold the lock.
+// obtaining are the calls of a caller that does not hold the lock.
 var obtaining = map[string]func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error{
 	"Lock": func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error {
 		return c.lock.Lock(ctx, opts...)
@@ -52,14 +52,14 @@ var obtaining = map[string]func(ctx context.Context, c *caller, opts ...lockregi
 		return c.reg.Do(ctx, "42", func(context.Context) error { return nil }, opts...)
 	},
 	"Once": func(ctx context.Context, c *caller, opts ...lockregistry.LockOption) error {
-		if c.lock != c.reg.Obtain("42") || len(opts) > 0 { // it never waits
+		if c.lock != c.reg.Obtain("42") || len(opts) > 0 { // Once never waits
 			return c.try(c.lock.TryLock(ctx, opts...))
 		}
 		return c.try(c.reg.Once(ctx, "42", time.Minute, kit.DoNothing))
 	},
 }
 
-// triers are those that return false and no error for a lock that is taken.
+// triers are the calls that return false without an error if the lock is taken.
 var triers = map[string]bool{"TryLock": true, "Once": true}
 
 const callerLease = 10 * time.Second
@@ -69,20 +69,20 @@ func (c *caller) try(ok bool, err error) error {
 	return err
 }
 
-// answers runs a test of one call in a world of its own, for each kind of lock.
+// answers runs a test of one call for each kind of lock, each in a world of its own.
 func answers(t *testing.T, name string, test func(c *caller)) {
 	t.Helper()
 	answersOf(t, kit.LockKinds, name, test)
 }
 
-// answersInTurn does so for one kind of lock, which the number picks.
+// answersInTurn is answers for one kind of lock, picked by the number.
 func answersInTurn(t *testing.T, number int, name string, test func(c *caller)) {
 	t.Helper()
 	kind, pick := kit.Turn(kit.LockKinds, number)
 	answersOf(t, map[string]func(r *lockregistry.Registry) *lockregistry.Lock{kind: pick}, name, test)
 }
 
-// valueAnswers does so for a call of a Hold, for which the caller's lock plays no part.
+// valueAnswers is answers for a call of a Hold, for which the caller's lock does not matter.
 func valueAnswers(t *testing.T, name string, test func(c *caller)) {
 	t.Helper()
 	answersOf(t, map[string]func(r *lockregistry.Registry) *lockregistry.Lock{"plain": kit.LockKinds["plain"]}, name, test)
@@ -104,7 +104,7 @@ func answersOf(
 	}
 }
 
-// holds makes the caller an owner.
+// holds makes the caller an owner of everything.
 func (c *caller) holds() (err error) {
 	c.owner = c.Gone(c.lock, 1, lockregistry.Lease(callerLease))
 	if c.hold, err = c.reg.Acquire(c.Context(), "43", lockregistry.AtMost(callerLease)); err == nil {
@@ -113,7 +113,7 @@ func (c *caller) holds() (err error) {
 	return err
 }
 
-// matches checks which sentinels an error is about.
+// matches checks which sentinel errors an error matches.
 func (c *caller) matches(err error, want ...error) {
 	c.Helper()
 	require.Equal(c, want, kit.SentinelsOf(err), "%v", err)
@@ -123,7 +123,7 @@ func (c *caller) matches(err error, want ...error) {
 	}
 }
 
-// silent has the server answer nothing from now on.
+// silent makes the server answer nothing from now on.
 func (c *caller) silent() { c.flaky.Fate(kit.Anything, kit.Silence) }
 
 func done(ctx context.Context) context.Context {
@@ -138,7 +138,7 @@ func within(ctx context.Context, d time.Duration) context.Context {
 	return ends
 }
 
-// What answers are checked for is all that a caller may test for.
+// The errors that these tests check are all that a caller may test for.
 func TestLock_AllErrorsAreChecked(t *testing.T) {
 	source, err := os.ReadFile("../../errors.go")
 	require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestLock_AllErrorsAreChecked(t *testing.T) {
 	require.Len(t, kit.SentinelErrors, len(ours)+2, "and those of contexts")
 }
 
-// Each call meets each of what happens, and each kind of lock meets both.
+// Each call runs with each event, and each kind of lock with both.
 func TestLock_AnswersToItsOwner(t *testing.T) {
 	t.Parallel()
 	asItIs := func(ctx context.Context) context.Context { return ctx }
@@ -226,7 +226,7 @@ func TestLock_AnswersToOneThatIsNotItsOwner(t *testing.T) {
 	}
 }
 
-// Each call meets each of what happens, and each kind of lock meets both.
+// Each call runs with each event, and each kind of lock with both.
 func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 	t.Parallel()
 	states := map[string]struct {
@@ -311,7 +311,7 @@ func TestLock_AnswersToOneThatWantsIt(t *testing.T) {
 	}
 }
 
-// writer is the lock of a registry that keeps the caller's lock from being had.
+// writer returns the lock of a registry that excludes the caller's lock.
 func (c *caller) writer(r *lockregistry.Registry) *lockregistry.Lock {
 	if c.lock == c.reg.Obtain("42") {
 		return r.Obtain("42")
@@ -337,7 +337,7 @@ func TestLock_AnswersToOneThatWouldWaitForItself(t *testing.T) {
 	})
 }
 
-// A wait that was over before the call takes no time.
+// A wait that is over before the call takes no time.
 func TestLock_WaitThatIsOver(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{0, -1, -time.Hour} {
@@ -369,7 +369,7 @@ func TestLock_NilHold(t *testing.T) {
 	require.Equal(t, "Hold(nil)", fmt.Sprint(h))
 }
 
-// A call says all that is wrong with it, on one line, as New does.
+// A call reports everything that is wrong with it, on one line, as New does.
 func TestLock_AllBadOptions(t *testing.T) {
 	r := kit.UnusedRegistry(t)
 	for op, locks := range kit.WaysToLock(r, "42") {
@@ -384,7 +384,7 @@ func TestLock_AllBadOptions(t *testing.T) {
 	require.EqualError(t, err, `lockregistry: acquire "orders:": the list of paths is empty`)
 }
 
-// The error of a key of another type has no trace of a script.
+// The error for a key of another type contains nothing about scripts.
 func TestLock_WrongTypeText(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		w.Do("ZADD", kit.TheKey, "1", "one")
@@ -457,18 +457,18 @@ func TestOptions_ErrorsOfLocks(t *testing.T) {
 	})
 }
 
-// What each call answers in each situation: the sentinels that its error matches, and no others.
+// What each call returns in each situation: the sentinel errors that it matches, and no others.
 
-// caller is an owner of the lock "42" and what it calls with.
+// caller is an owner of the lock "42", with everything it calls.
 type caller struct {
 	*kit.World
 	flaky *kit.Flaky
 	reg   *lockregistry.Registry
 	lock  *lockregistry.Lock
-	owner context.Context // that holds lock
+	owner context.Context // holds lock
 	hold  *lockregistry.Hold
 	all   *lockregistry.Hold
-	other *lockregistry.Registry // another process
+	other *lockregistry.Registry // as in another process
 }
 
 // held are the calls of an owner.
@@ -476,7 +476,7 @@ var held = map[string]func(ctx context.Context, c *caller) error{
 	"Lock":    func(ctx context.Context, c *caller) error { return c.lock.Lock(ctx) },
 	"TryLock": func(ctx context.Context, c *caller) error { return c.try(c.lock.TryLock(ctx)) },
 	"Do": func(ctx context.Context, c *caller) error {
-		if c.lock != c.reg.Obtain("42") { // it is for plain locks
+		if c.lock != c.reg.Obtain("42") { // only for plain locks
 			return c.lock.Lock(ctx)
 		}
 		return c.reg.Do(ctx, "42", func(context.Context) error { return nil })
@@ -485,7 +485,7 @@ var held = map[string]func(ctx context.Context, c *caller) error{
 	"Unlock":     func(ctx context.Context, c *caller) error { return c.lock.Unlock(ctx) },
 }
 
-// ErrLockLost says how the lock was lost, whoever asks: the owner, one that was evicted, and a context.
+// ErrLockLost says how the lock was lost, whoever learns of it: the owner, an evicted owner, or a context.
 func TestLock_LostSaysHow(t *testing.T) {
 	t.Parallel()
 	for how, does := range map[fault.Loss]func(c *caller){
@@ -522,7 +522,7 @@ func TestLock_LostSaysHow(t *testing.T) {
 	}
 }
 
-// Unlock and Release that find out say how, too.
+// Unlock and Release that find the loss say how, too.
 func TestLock_UnlockSaysHowItWasLost(t *testing.T) {
 	t.Parallel()
 	for how, does := range map[fault.Loss]func(c *caller){
@@ -537,7 +537,7 @@ func TestLock_UnlockSaysHowItWasLost(t *testing.T) {
 	}
 }
 
-// takes has another owner of the same kind of lock take it.
+// takes has another owner take the same kind of lock.
 func (c *caller) takes(r *lockregistry.Registry) { c.Gone(c.writer(r), 1) }
 
 // ErrTaken says how long the call waited, and who has the lock.
@@ -567,7 +567,7 @@ func TestLock_TakenSaysWho(t *testing.T) {
 	})
 }
 
-// A handoff does not ask Redis: an Unlock notices a key that is gone once the handoff limit is over, and each one without it.
+// A handoff does not ask Redis. Unlock notices that a key is gone once the handoff limit is over, and at once without a limit.
 func TestLock_KeyGoneAtAHandoff(t *testing.T) {
 	t.Parallel()
 	const limit = 50 * time.Millisecond
@@ -592,7 +592,7 @@ func TestLock_KeyGoneAtAHandoff(t *testing.T) {
 				require.NoError(w, <-has)
 				if !c.noticed {
 					require.NoError(w, err)
-					w.Fails(g.Unlock(l), lockregistry.ErrLockLost, "unlock", kit.TheKey) // nobody waits: Redis is asked
+					w.Fails(g.Unlock(l), lockregistry.ErrLockLost, "unlock", kit.TheKey) // nobody waits, so it asks Redis
 					return
 				}
 				w.Fails(err, lockregistry.ErrLockLost, "unlock", kit.TheKey)

@@ -15,8 +15,8 @@ import (
 
 var waysToWait = map[string][]lockregistry.Option{"polls": {kit.Polling}, "queues": nil}
 
-// eachWaitInTurn runs a test in fake time for each call that waits, in one of the two ways, which the number picks: several tests
-// meet both.
+// eachWaitInTurn runs a test in fake time for each call that waits, in one of the two ways, picked by the number. Together
+// several tests run both.
 func eachWaitInTurn(
 	t *testing.T, number int, test func(w *kit.World, op string, r func(f *kit.Flaky) *lockregistry.Registry),
 ) {
@@ -42,7 +42,7 @@ func oneWait(t *testing.T, op, way string, test func(w *kit.World, op string, r 
 	})
 }
 
-// waitingCalls are locking, and those that return a Hold.
+// waitingCalls are the calls that lock, and those that return a Hold.
 var waitingCalls = func() map[string]func(context.Context, *lockregistry.Registry, ...lockregistry.LockOption) error {
 	calls := maps.Clone(kit.LockingCalls)
 	calls["acquire"] = func(ctx context.Context, r *lockregistry.Registry, opts ...lockregistry.LockOption) error {
@@ -56,7 +56,7 @@ var waitingCalls = func() map[string]func(context.Context, *lockregistry.Registr
 	return calls
 }()
 
-// opOf is what errors call the operation.
+// opOf returns the operation's name in errors.
 func opOf(call string) string {
 	if call == "several" {
 		return "acquire"
@@ -84,7 +84,7 @@ func TestFailFast_FirstTry(t *testing.T) {
 	})
 }
 
-// A server that is there is none that fails, however long the lock is taken.
+// A server that answers has not failed, however long the lock is taken.
 func TestFailFast_WhileItWaits(t *testing.T) {
 	t.Parallel()
 	faults := map[string]func(f *kit.Flaky){
@@ -121,8 +121,8 @@ func TestFailFast_WhileItWaits(t *testing.T) {
 	}
 }
 
-// A goroutine that waits behind another one of its process fails with it, or when the server is silent although that one holds
-// the lock. One that does not ask for it waits on.
+// A goroutine that waits behind another one of its process fails with it, or, if that one holds the lock, when the server is
+// silent. One without FailFast keeps waiting.
 func TestFailFast_BehindAnotherGoroutine(t *testing.T) {
 	t.Parallel()
 	others := map[string]struct {
@@ -179,7 +179,7 @@ func TestFailFast_BehindAnotherGoroutine(t *testing.T) {
 	}
 }
 
-// The call behind does not ask the silent server for as long once more when the one in front has failed, whichever notices the
+// When the call in front has failed, the call behind does not ask the silent server for as long again, whichever notices the
 // silence first.
 func TestFailFast_BehindAnotherGoroutineThatFails(t *testing.T) {
 	t.Parallel()
@@ -209,7 +209,7 @@ func TestFailFast_BehindAnotherGoroutineThatFails(t *testing.T) {
 	}
 }
 
-// A way that is long is no silence.
+// A long round trip is no silence.
 func TestFailFast_OnASlowLink(t *testing.T) {
 	t.Parallel()
 	for _, trip := range []time.Duration{time.Millisecond, 150 * time.Millisecond, 900 * time.Millisecond} {
@@ -228,7 +228,7 @@ func failsFastOnASlowLink(w *kit.World, registry func(...lockregistry.Option) *l
 	asks := one.Starts(here.Obtain("42"), kit.FailFastOptions...)
 	w.Settle()
 	waits := two.Starts(here.Obtain("42"), kit.FailFastOptions...)
-	w.Pass(6 * time.Second) // a silence is noticed within less than two
+	w.Pass(6 * time.Second) // a silence is noticed in less than two seconds
 	w.Pending(asks)
 	w.Pending(waits)
 	require.NoError(w, held.Unlock(there.Obtain("42")))
@@ -252,7 +252,7 @@ func TestFailFast_TooFewReplicas(t *testing.T) {
 	})
 }
 
-// A call that waits for replicas ends when the master falls silent, and not when the time of the replicas is over.
+// A call that waits for replicas fails when the master falls silent, not when the time for the replicas is over.
 func TestFailFast_SilentMasterWithReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Registry(lockregistry.WithReplicas(1, 15*time.Second), lockregistry.WithCommandTimeout(15*time.Second))
@@ -289,7 +289,7 @@ func TestFailFast_RealServers(t *testing.T) {
 	})
 }
 
-// Without a queue a call sends nothing from one try to the next, however long that takes.
+// Without a queue a call sends nothing between two tries, however far apart they are.
 func TestFailFast_BetweenTriesThatAreFarApart(t *testing.T) {
 	t.Parallel()
 	for op := range waitingCalls {
@@ -321,7 +321,7 @@ func TestFailFast_BetweenTriesThatAreFarApart(t *testing.T) {
 	}
 }
 
-// An owner that goes on while the registry shuts down is told of an outage as at any time.
+// An owner that continues while the registry shuts down learns of an outage as usual.
 func TestFailFast_WhileTheRegistryShutsDown(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -347,7 +347,7 @@ func TestFailFast_WhileTheRegistryShutsDown(t *testing.T) {
 	})
 }
 
-// An outage that is over is none for a call that comes behind another goroutine later, although nothing was sent since.
+// An outage that is over does not count for a later call behind another goroutine, even if nothing was sent since.
 func TestFailFast_AfterAnOutage(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -368,7 +368,7 @@ func TestFailFast_AfterAnOutage(t *testing.T) {
 	})
 }
 
-// A registry that is closed says so, whatever the command that is under way meets.
+// A closed registry says so, whatever happens to the command under way.
 func TestFailFast_WhileTheRegistryIsClosed(t *testing.T) {
 	for name, opts := range map[string][]lockregistry.LockOption{
 		"fails fast": kit.FailFastOptions, "waits": {lockregistry.Wait(time.Hour)},

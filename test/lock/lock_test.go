@@ -32,7 +32,7 @@ func TestLock_LockAndUnlock(t *testing.T) {
 	})
 }
 
-// A Spring registry expects a string with an expiry, and compares its value with nothing but its own id, a UUID.
+// A Spring registry expects a string with an expiry, and compares its value only with its own id, a UUID.
 func TestLock_KeyAsSpringExpectsIt(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithLease(30 * time.Second))
@@ -50,7 +50,7 @@ func TestLock_KeyAsSpringExpectsIt(t *testing.T) {
 
 func TestLock_Leases(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		const limit = 10 * time.Second // for the machine to be slow in
+		const limit = 10 * time.Second // for a slow machine
 		leased := func(path string, lease time.Duration) {
 			w.Helper()
 			left := w.Pttl("orders:" + path)
@@ -104,7 +104,7 @@ func TestLock_TwoRegistriesInTurn(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) { inTurn(w, w.Registry().Obtain("42"), w.Registry().Obtain("42")) })
 }
 
-// inTurn has this goroutine lock mine and another one theirs, which excludes it, one after the other.
+// inTurn has this goroutine lock mine and another one lock theirs, which exclude each other, one after the other.
 func inTurn(w *kit.World, mine, theirs *lockregistry.Lock) {
 	w.Helper()
 	other := w.Goroutine()
@@ -158,7 +158,7 @@ func TestLock_ExpiryBetweenTwoRegistries(t *testing.T) {
 	})
 }
 
-// A holder without this library: what a Spring registry writes, by hand.
+// The lock excludes a holder without this library: here a value as a Spring registry writes it.
 func TestLock_ForeignHolder(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
@@ -172,7 +172,7 @@ func TestLock_ForeignHolder(t *testing.T) {
 		w.Do("SET", "orders:42", foreign, "NX", "PX", "60000")
 		require.False(w, w.TryElsewhere(l))
 		w.Do("PEXPIRE", "orders:42", "500")
-		w.Lock(l) // waits for the expiry
+		w.Lock(l) // waits until it expires
 		require.NotEqual(w, foreign, w.Do("GET", "orders:42"))
 		w.Unlock(l)
 
@@ -228,8 +228,6 @@ func TestLock_KeyOfAnotherType(t *testing.T) {
 	})
 }
 
-// IsHeld.
-
 func TestLock_IsHeld(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		l, other := w.Registry().Obtain("42"), w.Registry().Obtain("42")
@@ -248,8 +246,8 @@ func TestLock_IsHeld(t *testing.T) {
 	})
 }
 
-// Goroutines enough for their commands to go together lock a path each, and now and then one that another shares, while the
-// server forgets its scripts and closes connections. Nobody is inside with another, and nothing is left behind.
+// Enough goroutines for their commands to be sent together each lock a path, and now and then a path that another one shares,
+// while the server forgets its scripts and closes connections. Exclusion holds, and nothing is left behind.
 func TestLock_ManyPathsAtOnce(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const goroutines, shared, rounds = 200, 20, 15

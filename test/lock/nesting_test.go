@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// The context of a hold that is over, released or handed on, says nothing about the one that follows.
+// The context of a hold that is over, released or handed on, does not count for a later hold.
 func TestNesting_ContextOfAnEarlierHold(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithHandoff(time.Hour))
@@ -48,7 +48,7 @@ func TestNesting_ContextOfAnEarlierHold(t *testing.T) {
 	})
 }
 
-// tries tells whether a goroutine of its own gets a lock with a context, and unlocks it with that.
+// tries reports whether a goroutine gets a lock with a context; it unlocks it with the same context.
 func tries(ctx context.Context, w *kit.World, l *lockregistry.Lock) bool {
 	w.Helper()
 	return kit.Elsewhere(func() bool {
@@ -71,7 +71,7 @@ func TestNesting_NestedDoInOtherGoroutines(t *testing.T) {
 			require.False(w, tries(w.Context(), w, r.Obtain("a")), "without the context it is another owner")
 			var all sync.WaitGroup
 			inside := make(chan struct{})
-			for i := range 4 { // all of them at once
+			for i := range 4 { // all of them at the same time
 				all.Go(func() {
 					err := r.Do(ctx, "a", func(ctx context.Context) error {
 						if inside <- struct{}{}; i == 0 {
@@ -98,7 +98,7 @@ func TestNesting_NestedDoInOtherGoroutines(t *testing.T) {
 	})
 }
 
-// Goroutines within one hold are owners of their own for every other path.
+// Goroutines within one hold are separate owners of every other path.
 func TestNesting_ChildrenOfAHoldExcludeEachOther(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -112,7 +112,7 @@ func TestNesting_ChildrenOfAHoldExcludeEachOther(t *testing.T) {
 							w.Error("two are inside b")
 						}
 						defer inside.Add(-1)
-						// Its own context carries both.
+						// The context of this hold carries both.
 						if !tries(ctx, w, r.Obtain("a")) || !tries(ctx, w, r.Obtain("b")) {
 							w.Error("it does not nest")
 						}
@@ -130,7 +130,7 @@ func TestNesting_ChildrenOfAHoldExcludeEachOther(t *testing.T) {
 	})
 }
 
-// The hold goes on until all who nested in it are out, also without the one who began it.
+// The hold continues until all calls that nested in it have left, even after the one that began it.
 func TestNesting_DoEndsBeforeItsChildren(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -138,7 +138,7 @@ func TestNesting_DoEndsBeforeItsChildren(t *testing.T) {
 		child := w.Goroutine()
 		var ctx context.Context
 		require.NoError(w, r.Do(w.Context(), "a", func(inner context.Context) error {
-			ctx = inner // for after Do
+			ctx = inner // for use after Do
 			return child.Do(func() error { return l.Lock(ctx) })
 		}))
 		require.False(w, w.Free("orders:a"))
@@ -155,7 +155,7 @@ func TestNesting_DoEndsBeforeItsChildren(t *testing.T) {
 	})
 }
 
-// Readers that share a hold have it each for a time of their own.
+// Contexts of readers that share a hold each last as long as their reader.
 func TestNesting_ContextsOfReaders(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		l := w.Registry().ReadWrite("a").Reader()
@@ -173,7 +173,7 @@ func TestNesting_ContextsOfReaders(t *testing.T) {
 	})
 }
 
-// A new owner within a hold is none that holds the lock, and its own hold is carried in turn.
+// A new owner within a hold does not hold the lock, and its own hold is carried in turn.
 func TestNesting_ContextWithOwnerWithinAHold(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -193,7 +193,7 @@ func TestNesting_ContextWithOwnerWithinAHold(t *testing.T) {
 	})
 }
 
-// A lock that is lost is not taken anew by those who nest.
+// A nested call does not take a lost lock anew.
 func TestNesting_InALostHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -209,7 +209,7 @@ func TestNesting_InALostHold(t *testing.T) {
 	})
 }
 
-// A context that is made from the one before, in a loop, is that one: it ends with the hold already.
+// A context that is derived from the previous one, in a loop, is the same one: it already ends with the hold.
 func TestLock_ContextInALoopDoesNotGrow(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
@@ -235,7 +235,8 @@ func TestLock_ContextInALoopDoesNotGrow(t *testing.T) {
 	})
 }
 
-// A program that asks in turn for the contexts of a few parents gets the same ones each time, of a lock and of a hold on several.
+// A program that asks for the contexts of a few parents in turn gets the same ones each time, from a lock and from a hold on
+// several paths.
 func TestLock_ContextsOfAFewParentsDoNotGrow(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -269,7 +270,7 @@ func TestLock_ContextsOfAFewParentsDoNotGrow(t *testing.T) {
 	})
 }
 
-// asked is a context that counts how often this library asks for a value.
+// asked is a context that counts how often this library asks it for a value.
 type asked struct {
 	context.Context
 	times *atomic.Int32
@@ -282,7 +283,7 @@ func (a asked) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// Who calls is found out once for each call, however many links the context has: each of them costs.
+// Each call finds its owner once, however many links the context has: each link costs time.
 func TestContext_IsAskedOnce(t *testing.T) {
 	t.Parallel()
 	for name, carries := range map[string]func(l *lockregistry.Lock, h *lockregistry.Hold, parent context.Context) context.Context{

@@ -12,9 +12,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A call that does not wait, for anybody, here or in Redis.
+// A call with NoWait waits for nobody, here or in Redis.
 
-// locksOf are the locks of a registry for a path that keep everybody else out.
+// locksOf returns the exclusive locks of a registry for a path.
 func locksOf(r *lockregistry.Registry, path string) map[string]*lockregistry.Lock {
 	return map[string]*lockregistry.Lock{"lock": r.Obtain(path), "writer": r.ReadWrite("rw-" + path).Writer()}
 }
@@ -30,7 +30,7 @@ func TestNoWait_WithWaitIsRefused(t *testing.T) {
 	}
 }
 
-// A lock that is free, or the caller's own, is to be had.
+// NoWait takes a lock that is free, or the caller's own.
 func TestNoWait_TakesAFreeLock(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
@@ -51,7 +51,7 @@ func TestNoWait_TakesAFreeLock(t *testing.T) {
 	})
 }
 
-// Somebody else has it, here or in another process: no time passes, and no ticket is left.
+// If somebody else has the lock, here or in another process, no time passes, and no ticket is left.
 func TestNoWait_GivesUpAtOnce(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
@@ -78,7 +78,7 @@ func TestNoWait_GivesUpAtOnce(t *testing.T) {
 	})
 }
 
-// While a goroutine of this process waits, and others queue behind it, a call that does not is refused like any newcomer, and
+// While a goroutine of this process waits, and others queue behind it, a call with NoWait is refused like any newcomer, and
 // changes nothing for them.
 func TestNoWait_BehindWaiters(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
@@ -102,7 +102,7 @@ func TestNoWait_BehindWaiters(t *testing.T) {
 	})
 }
 
-// When Redis cannot be asked, nobody knows whether somebody else has the lock: that is no ErrTaken.
+// When Redis cannot be reached, nobody knows whether somebody else has the lock: the error is not ErrTaken.
 func TestNoWait_WhenRedisCannotBeAsked(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -117,7 +117,7 @@ func TestNoWait_WhenRedisCannotBeAsked(t *testing.T) {
 			f.Forget()
 			f.Fate("obtain", kit.Silence)
 			asking := kit.LockElsewhere(r.Obtain("42"), w.Context(), lockregistry.Wait(4*time.Second))
-			w.Pass(3 * time.Second) // another goroutine has asked, and was not answered
+			w.Pass(3 * time.Second) // another goroutine has asked, and got no reply
 			err = call(w.Context(), r, lockregistry.NoWait())
 			w.Unavailable(err, op)
 			require.NotErrorIs(w, err, lockregistry.ErrTaken)
@@ -128,8 +128,8 @@ func TestNoWait_WhenRedisCannotBeAsked(t *testing.T) {
 	})
 }
 
-// Who tries again and again for a side of a read-write lock is seen by those who wait in its queue, and leaves no reservation,
-// which keeps readers out.
+// Waiters in the queue of a read-write lock notice a process that tries again and again without waiting. It leaves no
+// reservation, which would keep readers out.
 func TestNoWait_TriesOfAReadWriteLockAreSeen(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		holder, tries := w.Pair(), w.Pair()

@@ -16,7 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A failed run is told to its caller. It counts like any other one, but with RetryOnError.
+// The caller learns of a failed run. It counts like any other run, except with RetryOnError.
 func TestOnce_ThatFails(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
@@ -56,8 +56,8 @@ func TestOnce_ThatFails(t *testing.T) {
 	})
 }
 
-// Calls of the same process get false, one within the job's own context too. Whatever else asks for the path there would wait
-// for itself.
+// Other calls of the same process return false, even one within the job's own context. Any other call for the path within the
+// job would wait for itself, and is refused.
 func TestOnce_WithinOnce(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -128,7 +128,7 @@ func TestOnce_EachTick(t *testing.T) {
 	}
 }
 
-// The mark lives for nine tenths of the period, from when it was obtained, for everybody; or until fn returns, if that is later.
+// For everybody, the mark lives nine tenths of the period from when it was obtained, or until fn returns, if that is later.
 func TestOnce_TheMarkOfOnce(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
@@ -161,7 +161,7 @@ func TestOnce_TheMarkOfOnce(t *testing.T) {
 func TestOnce_OnRealServers(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.RealWorlds, func(w *kit.World, r, other *lockregistry.Registry) {
-		const every = 5 * time.Second // in which all of them have asked
+		const every = 5 * time.Second // within which all of them have asked
 		var runs atomic.Int32
 		job := func(context.Context) error {
 			runs.Add(1)
@@ -184,7 +184,7 @@ func TestOnce_OnRealServers(t *testing.T) {
 	})
 }
 
-// It is renewed while fn runs, though the registry renews nothing, and however short its lease is.
+// The mark is renewed while fn runs, even if the registry renews nothing, and however short its lease is.
 func TestOnce_IsRenewed(t *testing.T) {
 	t.Parallel()
 	kit.BothLayouts(t, kit.FakeWorld, func(w *kit.World, r, other *lockregistry.Registry) {
@@ -201,7 +201,7 @@ func TestOnce_IsRenewed(t *testing.T) {
 	})
 }
 
-// A context of another hold on the path is a mistake.
+// Calling Once with a context of another hold on the path is a mistake.
 func TestOnce_WithinAHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -215,7 +215,7 @@ func TestOnce_WithinAHold(t *testing.T) {
 		require.NoError(w, r.Do(w.Context(), "42", refused))
 		w.Lock(l)
 		require.NoError(w, refused(l.Context(w.Context())))
-		require.False(w, w.Once(r, time.Minute)) // it does not nest either
+		require.False(w, w.Once(r, time.Minute)) // nor does it nest
 		w.Unlock(l)
 		h := w.Acquires(l)
 		require.NoError(w, refused(h.Context(w.Context())))
@@ -225,7 +225,7 @@ func TestOnce_WithinAHold(t *testing.T) {
 	})
 }
 
-// The job is told that it may not be the only one any more, and its caller too.
+// The job and its caller learn that it may no longer be the only one.
 func TestOnce_ThatIsLost(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r, other := w.Registry(), w.Registry()
@@ -242,7 +242,7 @@ func TestOnce_ThatIsLost(t *testing.T) {
 	})
 }
 
-// The mark stays although the program is being stopped.
+// The mark stays even if the program is being stopped.
 func TestOnce_WhoseContextEnds(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -273,8 +273,8 @@ func TestOnce_WhoseContextEnds(t *testing.T) {
 	})
 }
 
-// When Redis cannot be asked, nobody knows whether the job runs. When the release is not answered the caller is told, and the
-// registry goes on until the mark is there.
+// When Redis cannot be reached, nobody knows whether the job runs. If the release gets no reply the caller learns that, and the
+// registry keeps trying until the mark is there.
 func TestOnce_DuringAnOutage(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()

@@ -33,7 +33,7 @@ func TestLock_FirstInFirstOut(t *testing.T) {
 			}()
 			w.Settle()
 		}
-		for _, i := range []int{0, 4, 5, waiters - 1} { // the first, some in between, the last
+		for _, i := range []int{0, 4, 5, waiters - 1} { // the first, some in between, and the last
 			leave[i]()
 			require.ErrorIs(w, <-left, context.Canceled)
 		}
@@ -48,7 +48,7 @@ func TestLock_FirstInFirstOut(t *testing.T) {
 	})
 }
 
-// Who comes when a waiter's turn has come cannot overtake it.
+// A call that arrives when a waiter's turn has come cannot overtake the waiter.
 func TestLock_NobodyOvertakesWhoWaits(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -61,7 +61,7 @@ func TestLock_NobodyOvertakesWhoWaits(t *testing.T) {
 		f.Fates("obtain", kit.HeldUp(turn))
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
-		w.Unavailable(l.Unlock(ctx), "unlock") // goes on in the background
+		w.Unavailable(l.Unlock(ctx), "unlock") // continues in the background
 		w.Settle()
 		ok, err := w.Goroutine().Try(l)
 		require.False(w, ok)

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// What the documentation of locks promises, sentence by sentence.
+// The promises of the documentation of locks, sentence by sentence.
 
 // Owners.
 
@@ -66,7 +66,7 @@ func TestLock_OwnersExcludeEachOtherOnOneGoroutine(t *testing.T) {
 	})
 }
 
-// Two goroutines of one owner lock at once, while a third party holds: when one gets the lock, both have it.
+// Two goroutines of one owner lock at the same time, while somebody else holds the lock: when one gets it, both have it.
 func TestLock_AnOwnerWaitsOnTwoGoroutines(t *testing.T) {
 	t.Parallel()
 	for _, remote := range []bool{false, true} {
@@ -102,7 +102,7 @@ func TestLock_AnOwnerWaitsOnTwoGoroutines(t *testing.T) {
 	}
 }
 
-// The second goroutine of an owner must not believe that it holds the lock while the first one still asks Redis.
+// The second goroutine of an owner must not believe that it holds the lock while the first one is still asking Redis.
 func TestLock_AnOwnerHoldsNothingBeforeRedisHasAnswered(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()

@@ -53,7 +53,7 @@ func TestReentry_RefreshesTheLease(t *testing.T) {
 	})
 }
 
-// The refreshed lease counts in this process too.
+// The refreshed lease also counts in this process.
 func TestReentry_ProlongsTheHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry(lockregistry.WithLease(10 * time.Second)).Obtain("42")
@@ -80,13 +80,13 @@ func TestReentry_AfterLoss(t *testing.T) {
 		require.True(w, w.Free("orders:42"), "the lock is not taken anew")
 		require.False(w, l.IsHeld())
 		w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
-		w.Fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42") // the failed ones do not count
+		w.Fails(l.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", "orders:42") // the failed calls do not count
 		w.Lock(l)
 		w.Unlock(l)
 	})
 }
 
-// When the key is there still, or again, the hold is as lost.
+// Even if the key is still there, or there again, the hold is lost.
 func TestReentry_AfterTheLease(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()

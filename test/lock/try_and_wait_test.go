@@ -27,8 +27,6 @@ func TestTryLock_ForeignTryLockDoesNotRefresh(t *testing.T) {
 	})
 }
 
-// TryLock and Wait.
-
 func TestTryLock_DoesNotWait(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		l := w.Registry().Obtain("42")
@@ -115,14 +113,14 @@ func TestWait_CoversThisProcessAndRedis(t *testing.T) {
 		w.Do("SET", "orders:42", "another's")
 		require.ErrorIs(w, l.Unlock(w.Context()), lockregistry.ErrLockLost)
 		w.Settle()
-		w.Pending(locked) // on Redis, from now on
+		w.Pending(locked) // from now on it waits for Redis
 		w.Fails(<-locked, lockregistry.ErrTaken, "lock", "orders:42")
 		require.Equal(w, time.Second, time.Since(start))
 	})
 }
 
-// A call that nests in a hold renews it, and so does a reader that shares one and asks for a longer lease. They wait for the
-// answer no longer than they may.
+// A call that nests in a hold renews it, and so does a reader that joins one with a longer lease. They wait for the reply no
+// longer than they may.
 func TestWait_ForARenewal(t *testing.T) {
 	t.Parallel()
 	nests := map[string]func(w *kit.World, r *lockregistry.Registry) (l *lockregistry.Lock, ctx, had context.Context){
@@ -175,8 +173,8 @@ func TestWait_ForARenewal(t *testing.T) {
 	}
 }
 
-// Nor does it outlast the wait that the others have unlocked meanwhile, so that the hold is to be released: the other readers, or
-// other calls of the same owner.
+// Nor does it outlast its wait when the other readers, or other calls of the same owner, have unlocked in the meantime, so that
+// the hold is to be released.
 func TestWait_ForARenewalOfTheLastOne(t *testing.T) {
 	t.Parallel()
 	for name, readers := range map[string]bool{"readers": true, "an owner": false} {

@@ -49,8 +49,6 @@ func TestUnlock_AfterRemovalByHand(t *testing.T) {
 	})
 }
 
-// Unlock.
-
 func TestUnlock_WithADoneContext(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -89,10 +87,10 @@ func TestUnlock_WithADoneContext(t *testing.T) {
 	})
 }
 
-// When the time is over without an answer, Unlock says so, whichever connection the next removal takes.
+// When the time is over without a reply, Unlock says so, whichever connection the next removal uses.
 func TestUnlock_OneConnectionIsStuck(t *testing.T) {
 	t.Parallel()
-	for range 10 { // the client chooses a connection by chance
+	for range 10 { // the client chooses a connection at random
 		t.Run("", func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()

@@ -14,7 +14,7 @@ import (
 
 type keyed struct{}
 
-// ears are ways in which a goroutine hears of a hold's end, of which nothing leads to the hold but for what it waits on.
+// ears are ways in which a goroutine waits for a hold's end, while nothing but what it waits on leads to the hold.
 var ears = map[string]func(h *lockregistry.Hold, parent context.Context) <-chan struct{}{
 	"Done": func(h *lockregistry.Hold, parent context.Context) <-chan struct{} {
 		return h.Context(parent).Done()
@@ -33,12 +33,12 @@ var ears = map[string]func(h *lockregistry.Hold, parent context.Context) <-chan 
 	},
 	"a child": func(h *lockregistry.Hold, parent context.Context) <-chan struct{} {
 		child, cancel := context.WithCancel(h.Context(parent))
-		_ = cancel // nobody ends it
+		_ = cancel // nobody cancels it
 		return child.Done()
 	},
 }
 
-// Whoever waits for the end of a hold's context keeps the hold, and hears of its end, whatever ends it.
+// A goroutine that waits for the end of a hold's context keeps the hold reachable, and is told of the end, whatever causes it.
 func TestHold_WaitingForItsEndKeepsIt(t *testing.T) {
 	t.Parallel()
 	for name, listen := range ears {
@@ -94,7 +94,7 @@ func acquiresAll[T any](w *kit.World, r *lockregistry.Registry, paths []string, 
 	return keep(h)
 }
 
-// What its parent's end does to a hold's context is seen at once by whoever asks the context.
+// When the parent of a hold's context ends, the context shows that at once.
 func TestHold_ContextEndsAsItsParentDoes(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		h := w.Acquires(w.Registry().Obtain("42"))
