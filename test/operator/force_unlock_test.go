@@ -16,7 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// The holders that Java would be: Spring's value, and Redisson's field.
+// Holders as Java writes them: Spring's value, and Redisson's field.
 const (
 	springID   = "4d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55"
 	redissonID = "019d03de-74d3-4af5-a601-f027dbe1a757:77"
@@ -52,7 +52,7 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
 				opts := []lockregistry.Option{kit.WithLayout(layout), lockregistry.WithPollInterval(kit.NoPoll)}
 				here, there, forces := w.Registry(opts...), w.Registry(opts...), w.Registry(opts...)
-				w.Released(inspect.Of(forces).ForceUnlock(w.Context(), "42")) // it is free
+				w.Released(inspect.Of(forces).ForceUnlock(w.Context(), "42")) // the path is free
 				l := here.Obtain("42")
 				w.Lock(l)
 				ctx := l.Context(w.Context())
@@ -62,12 +62,12 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 				w.Released(inspect.Of(forces).ForceUnlock(w.Context(), "42"))
 				w.Takes(start, waits)
 
-				// A holder elsewhere learns of it when it unlocks.
+				// A holder in another process learns of it when it unlocks.
 				require.NoError(w, ctx.Err())
 				w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:42")
 				require.True(w, there.Obtain("42").IsHeld())
 
-				// That of the registry itself at once.
+				// A hold of the registry itself ends at once.
 				w.Released(inspect.Of(there).ForceUnlock(w.Context(), "42"))
 				require.False(w, there.Obtain("42").IsHeld())
 				w.IsFree("orders:42")
@@ -76,7 +76,8 @@ func TestForceUnlock_OfAPlainLock(t *testing.T) {
 	}
 }
 
-// The first ticket's process is told, as it may not watch the key yet: a young ticket is not told that it has become the first.
+// The process of the first ticket is told, since it may not be watching the key yet: a young ticket is not told that it has
+// become the first.
 func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		here := w.Heard(func(c rueidis.Client) rueidis.Completed { return c.B().Subscribe().Channel("orders-channel@b").Build() },
@@ -102,7 +103,7 @@ func TestForceUnlock_TellsTheFirstTicket(t *testing.T) {
 			} else {
 				w.Do("SET", kit.TheKey, "a:2+")
 			}
-			if c.reader { // with another one
+			if c.reader { // with another reader
 				w.Do("HSET", kit.TheKey, "mode", "read", "b:7", "1")
 				w.Do("SET", "{"+kit.TheKey+"}:b:7:rwlock_timeout:1", "1", "PX", "60000")
 			}
@@ -146,7 +147,7 @@ func TestForceUnlock_TellsTheHolder(t *testing.T) {
 	}
 }
 
-// What Java holds goes as well, and only from the holder that is named, if one is.
+// A hold of Java is removed as well, but only from the named holder, if there is one.
 func TestForceUnlock_OfJava(t *testing.T) {
 	t.Parallel()
 	for name, layout := range kit.Layouts {
@@ -196,8 +197,8 @@ func TestForceUnlock_OfReaders(t *testing.T) {
 				w.Fails(inspect.Of(c).ForceUnlockHolder(w.Context(), path, "mode"), lockregistry.ErrNotOwner, "forceunlock", key)
 				require.Equal(w, "5", w.Keys())
 
-				// The lock lives as long as the longest lease of those who stay.
-				const slow = float64(8 * time.Second) // the machine may be; the leases differ by more
+				// The lock lives as long as the longest lease of the readers that stay.
+				const slow = float64(8 * time.Second) // for a slow machine; the leases differ by more
 				require.NoError(w, inspect.Of(b).ForceUnlockHolder(w.Context(), path, longer))
 				require.False(w, long.IsHeld())
 				require.InDelta(w, 30*time.Second, w.Pttl(key), slow)
@@ -207,7 +208,7 @@ func TestForceUnlock_OfReaders(t *testing.T) {
 				require.InDelta(w, 20*time.Second, w.Pttl(key), slow)
 				require.Equal(w, "2", w.Keys())
 
-				// With the last one the lock is free, and a writer has it.
+				// When the last reader is removed the lock is free, and a writer gets it.
 				writes := w.Goroutine().Starts(c.ReadWrite(path).Writer())
 				w.Await("it is waited for", func() bool { return w.Waiting(path) })
 				start := time.Now()
@@ -227,7 +228,7 @@ func TestForceUnlock_OfReaders(t *testing.T) {
 	}
 }
 
-// A writer that reads too loses what is named.
+// A writer that also reads loses only the named hold.
 func TestForceUnlock_OfAWriterThatReads(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r, other := w.Registry(lockregistry.WithPollInterval(kit.NoPoll)), w.Registry(lockregistry.WithPollInterval(kit.NoPoll))
@@ -275,7 +276,7 @@ func TestForceUnlock_WithBadInput(t *testing.T) {
 	})
 }
 
-// When nobody knows whether the lock was removed, the holder of this registry can rely on it no more.
+// When nobody knows whether the lock was removed, the holder in this registry can no longer rely on it.
 func TestForceUnlock_WithoutAnAnswer(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		net := w.Flaky()
@@ -290,7 +291,7 @@ func TestForceUnlock_WithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// The names of other holders, of any length, are not sent. Each of them is removed, and ErrNotOwner means that it was not there.
+// Names of other holders are not sent, however long. Each named holder is removed, and ErrNotOwner means that it was not there.
 func TestForceUnlock_LongNames(t *testing.T) {
 	t.Parallel()
 	for name, layout := range kit.Layouts {
@@ -354,7 +355,7 @@ func TestForceUnlock_Permissions(t *testing.T) {
 	}
 }
 
-// One of several readers is removed even if the user may not shorten the lock's lease, which then stays as it was.
+// One of several readers is removed even if the user may not shorten the lock's lease, which then stays as it is.
 func TestForceUnlock_AReaderWithoutPermissionForLeases(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Do("HSET", kit.TheKey, "mode", "read", "one", "1", "two", "1")

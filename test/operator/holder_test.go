@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// kindsOfHolds acquire a hold on the path 42, each of another kind.
+// kindsOfHolds acquire a hold on the path 42, each of a different kind.
 var kindsOfHolds = map[string]func(ctx context.Context, r *lockregistry.Registry) (*lockregistry.Hold, error){
 	"plain": func(ctx context.Context, r *lockregistry.Registry) (*lockregistry.Hold, error) {
 		return r.Acquire(ctx, "42")
@@ -54,7 +54,8 @@ func eachKindOfHold(
 	}
 }
 
-// Another process releases a hold by its name, also while others wait for it. Once it is released the name is nobody's.
+// Another process can release a hold by its name, even while others wait for it. Once the hold is released its name means
+// nothing.
 func TestHolder_IsWhatForceUnlockHolderTakes(t *testing.T) {
 	t.Parallel()
 	eachKindOfHold(t, func(w *kit.World, registry func() *lockregistry.Registry, acquire acquires) {
@@ -82,7 +83,7 @@ func TestHolder_IsWhatForceUnlockHolderTakes(t *testing.T) {
 	require.Empty(t, (*lockregistry.Hold)(nil).Holder())
 }
 
-// The next goroutine of the process would have the hold by the name that another process was given for the one before.
+// A hold whose name was given away is not handed on: the next goroutine's hold would have the name that another process knows.
 func TestHolder_IsNotHandedOn(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"plain", "writer", "several"} {
@@ -139,7 +140,7 @@ func TestHolder_OfReadersThatShare(t *testing.T) {
 	})
 }
 
-// A caller may ask for the name at the moment of the release.
+// A caller may ask for the name just when the hold is released.
 func TestHolder_WhileItIsReleased(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()

@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A ticket whose process is gone is told from one whose process listens. Where the user may not ask, nothing is said.
+// A ticket of a dead process is marked as such. If the user may not ask, nothing is said about the process.
 func TestInspect_WaitersWhoseProcessIsGone(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		holder, waiter := w.Registry(), w.Registry()
@@ -38,7 +38,7 @@ func TestInspect_WaitersWhoseProcessIsGone(t *testing.T) {
 	})
 }
 
-// What is held for so long at most is renewed until its end is near, and not overdue then.
+// A hold with AtMost is renewed until its end is near, and then is not overdue.
 func TestInspect_RenewalsUpToABound(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		viewer := w.Registry()
@@ -53,7 +53,7 @@ func TestInspect_RenewalsUpToABound(t *testing.T) {
 	})
 }
 
-// A holder whose lease runs down further than to its renewal does not renew it.
+// A holder whose lease runs down past the time of its renewal does not renew it.
 func TestInspect_RenewalsThatAreOverdue(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		viewer := w.Registry()
@@ -78,7 +78,7 @@ func TestInspect_RenewalsThatAreOverdue(t *testing.T) {
 	})
 }
 
-// look inspects a path as another process does.
+// look inspects a path as another process would.
 func look(w *kit.World, r *lockregistry.Registry, path string) inspect.Lock {
 	w.Helper()
 	info, err := inspect.Of(r).Inspect(w.Context(), path)
@@ -182,7 +182,7 @@ func TestInspect_RefusesWhatIsNoLock(t *testing.T) {
 	})
 }
 
-// A record has the registry in braces at the end of its key. Braces elsewhere, as those of a prefix on a cluster, reserve
+// The key of a record ends with its registry in braces. Braces elsewhere, such as those of a prefix on a cluster, reserve
 // nothing.
 func TestInspect_APathThatEndsAsARecordDoes(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -232,7 +232,7 @@ func TestInspect_ShowsTheQueue(t *testing.T) {
 	})
 }
 
-// A reader whose own lease is over holds nothing, although the hash names it for as long as others read.
+// A reader whose own lease is over holds nothing, although the hash lists it for as long as others read.
 func TestInspect_LeavesOutReadersWhoseLeaseIsOver(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		a, b := w.Registry(), w.Registry()
@@ -250,7 +250,7 @@ func TestInspect_LeavesOutReadersWhoseLeaseIsOver(t *testing.T) {
 	})
 }
 
-// The first hundred of many, and how many there are.
+// Of a crowd of waiters, the first hundred are shown, and how many there are.
 func TestInspect_OfACrowd(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		const many = 1000

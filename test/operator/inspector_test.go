@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Without a registry everything is seen that a registry's inspector sees, and plain locks of both layouts are freed.
+// An inspector without a registry sees everything that a registry's inspector sees, and frees plain locks of both layouts.
 func TestInspector_WithoutARegistry(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		all, err := inspect.New(w.Client(), "orders")
@@ -50,7 +50,7 @@ func TestInspector_WithoutARegistry(t *testing.T) {
 		} {
 			w.Fails(all.ForceUnlockHolder(w.Context(), path, "any:1"), lockregistry.ErrNotOwner, "forceunlock", "orders:"+path)
 			w.Released(all.ForceUnlock(w.Context(), path))
-			w.Released(all.ForceUnlock(w.Context(), path)) // it is free
+			w.Released(all.ForceUnlock(w.Context(), path)) // the path is free
 			w.Fails(l.Unlock(w.Context()), lockregistry.ErrLockLost, "unlock", "orders:"+path)
 			info, err := all.Inspect(w.Context(), path)
 			require.NoError(w, err)
@@ -62,7 +62,7 @@ func TestInspector_WithoutARegistry(t *testing.T) {
 	})
 }
 
-// Looking leaves nothing in Redis, not even a record of who looks, and a waiter wakes when a lock is freed.
+// Looking leaves nothing in Redis, not even a record of the viewer, and a waiter wakes when a lock is freed.
 func TestInspector_WithoutARegistryPublishesNothing(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		all, err := inspect.New(w.Client(), "orders")

@@ -17,18 +17,18 @@ import (
 
 const listKey = "orders:{registries}:registry"
 
-// What the records of processes know comes before the first SCAN, whatever else is in the database.
+// The records of processes are read before the first SCAN, whatever else is in the database.
 func TestList_LocksInRecordsComeFirst(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r, waiter, viewer := w.Registry(lockregistry.WithName("billing")), w.Registry(), w.Registry()
 		w.Lock(r.Obtain("held"))
 		w.Lock(r.ReadWrite("read").Reader())
 		done := kit.LockElsewhere(waiter.Obtain("held"), w.Context())
-		w.Await("the records", func() bool { // that of r may have been written before its second lock was a second old
+		w.Await("the records", func() bool { // r's record may have been written before its second lock was a second old
 			return strings.Contains(w.Do("GET", recordOf(r)), `"path":"read"`) && w.Do("EXISTS", recordOf(waiter)) == "1" &&
 				w.Do("ZCARD", listKey) == "2"
 		})
-		w.Do("SET", "orders:java", aUUID) // nothing but SCAN shows it
+		w.Do("SET", "orders:java", aUUID) // only SCAN finds it
 		before := w.Executed("scan")
 		var paths []string
 		for info, err := range inspect.Of(viewer).Locks(w.Context()) {
@@ -51,7 +51,8 @@ func TestList_LocksInRecordsComeFirst(t *testing.T) {
 	})
 }
 
-// The list is told of a record now and then, not each time that it is written, and at once when keys are gone: it may be, too.
+// The list is updated now and then, not each time that a record is written. When keys are gone it is updated at once, since the
+// list may be gone, too.
 func TestList_IsToldNowAndThen(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -74,12 +75,13 @@ func TestList_IsToldNowAndThen(t *testing.T) {
 		require.Equal(w, 4, lists)
 		f.Fates("EVALSHA", kit.Refused(kit.Loading)) // as while the server restarts
 		w.Do("DEL", kit.TheKey, recordOf(r), listKey)
-		w.Pass(42 * time.Second) // a renewal notices, and the record is written once more
+		w.Pass(42 * time.Second) // a renewal notices, and the record is written again
 		require.Equal(w, "1", w.Do("EXISTS", listKey))
 	})
 }
 
-// Processes that crash again and again do not fill Redis: beyond a number the records of the dead end, the oldest first.
+// Processes that crash again and again do not fill Redis: beyond a limit the records of dead processes are removed, the oldest
+// first.
 func TestList_IsBounded(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const fill = `local now = redis.call('TIME')[1] * 1000
@@ -104,8 +106,7 @@ func TestList_IsBounded(t *testing.T) {
 	})
 }
 
-// Without permission for the list there is a record all the same, and the server's log has one line about it, not one each
-// second.
+// Without permission for the list there is still a record, and the server's log has one line about it, not one a second.
 func TestList_ThatIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"zadd", "pexpire"} {
@@ -119,7 +120,7 @@ func TestList_ThatIsRefused(t *testing.T) {
 				w.Lock(r.Obtain("43"))
 				w.Await("another record", func() bool { return w.Do("GET", recordOf(r)) != first })
 				require.Equal(w, "0", w.Do("EXISTS", listKey))
-				// Before 7.0 the context of a script that has written something is another one.
+				// Before 7.0 the context is another one for a script that has already written.
 				refused := regexp.MustCompile(`count\s+(\d+)\s+reason\s+command\s+context\s+(?:lua|multi)\s+object\s+` + command + `\s`)
 				lines := refused.FindAllStringSubmatch(w.Do("ACL", "LOG"), -1)
 				require.Len(w, lines, 1)

@@ -28,11 +28,11 @@ func TestLocks_AreThoseThatAreHeldOrWaitedFor(t *testing.T) {
 		w.Lock(r.Obtain("plain"))
 		w.Lock(r.Obtain("{tag}plain"))
 		w.Lock(r.ReadWrite("read").Reader())
-		w.Lock(r.ReadWrite("{tag}read").Reader()) // whose lease has a name with the prefix
+		w.Lock(r.ReadWrite("{tag}read").Reader()) // its lease's name contains the prefix
 		w.Lock(w.Registry(lockregistry.WithRedissonLayout()).Obtain("redisson"))
 		w.Lock(w.Registry(lockregistry.WithClientID("billing")).Obtain("named"))
 		w.Do("SET", "orders:java", aUUID)
-		// Only waited for:
+		// Paths that are only waited for:
 		w.Do("ZADD", "orders:{orders:queue}:waiters", "-5", "open", "-1", "wide", "1795278376064288", aUUID+":5|60000")
 		w.Do("ZADD", "orders:{tag}queue:waiters", "1795278376064288", aUUID+":5|60000w")
 		w.Do("ZADD", "orders:{orders:gone}:waiters", "-5", "open", "-1", "wide")
@@ -47,12 +47,12 @@ func TestLocks_AreThoseThatAreHeldOrWaitedFor(t *testing.T) {
 		w.Do("SET", "invoices:1", aUUID)
 		w.Do("SET", "orders", aUUID)
 		w.Do("SET", "orders:", aUUID)
-		w.Do("ZADD", "orders:eu:{orders:eu:7}:waiters", "1795278376064288", aUUID+":5|60000") // of the prefix orders:eu
+		w.Do("ZADD", "orders:eu:{orders:eu:7}:waiters", "1795278376064288", aUUID+":5|60000") // for the prefix orders:eu
 		require.Equal(w, []string{"java", "named", "plain", "queue", "read", "redisson", "{tag}plain", "{tag}queue", "{tag}read"},
 			kit.PathsOf(w.T, r))
 
 		w.Await("the records of three registries, and another one", func() bool {
-			return w.Do("EVAL", "return #redis.call('KEYS', '*}:registry')", "0") == "5" // with their list
+			return w.Do("EVAL", "return #redis.call('KEYS', '*}:registry')", "0") == "5" // together with their list
 		})
 		for info, err := range inspect.Of(r).Locks(w.Context()) {
 			require.NoError(w, err)
@@ -114,7 +114,7 @@ func TestLocks_Stop(t *testing.T) {
 	})
 }
 
-// More locks than one script reads, each once.
+// More locks than one script reads are each found once.
 func TestLocks_AreManyAndEachOnce(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Do("EVAL", `for i = 1, 12345 do
@@ -135,8 +135,8 @@ func TestLocks_AreManyAndEachOnce(t *testing.T) {
 	})
 }
 
-// A call looks at some hundred keys, and a long pass leaves the server most of its time, going by what the server says that the
-// calls took. The tests of internal/scan show the exact pace, and that a short pass has no pauses.
+// A call reads some hundred keys, and a long pass leaves the server most of its time, measured by the server's own figures for
+// the calls. The tests of internal/scan check the exact pace, and that a short pass has no pauses.
 func TestLocks_AreSoughtSparingly(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const few, unpaced, all = 100_000, 125_000, 300_000
@@ -146,7 +146,7 @@ func TestLocks_AreSoughtSparingly(t *testing.T) {
 		}
 		r := w.Registry()
 		w.Lock(r.Obtain("42"), lockregistry.Lease(time.Hour))
-		// pass returns what the part of a pass takes that has pauses, and how often the whole calls SCAN.
+		// pass returns how long the paced part of a pass takes, the server's time in it, and how often the whole pass calls SCAN.
 		pass := func(keys int) (took, busy time.Duration, calls int) {
 			w.Do("CONFIG", "RESETSTAT")
 			start := time.Time{}
@@ -178,19 +178,19 @@ func TestLocks_AreSoughtSparingly(t *testing.T) {
 		fill(few, all)
 		took, busy, calls := pass(all)
 		require.LessOrEqual(w, calls, all/500+40)
-		// With the pauses it takes ten times the server's time. Without them it takes twice that time.
+		// With the pauses the pass takes ten times the server's time, without them twice.
 		require.Greater(w, took, 3*busy)
 	})
 }
 
-// What is longer than a lock's own is not sent, wherever in Redis it is, and does not hide what is beside it.
+// Anything longer than what a lock has is not sent, wherever in Redis it is, and does not hide its neighbours.
 func TestLocks_WhatIsTooLongIsNotSent(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r, viewer := w.Registry(lockregistry.WithFencing()), w.Registry()
 		reader := w.Registry().ReadWrite("read").Reader()
 		w.Lock(r.Obtain("42"))
 		w.Lock(reader)
-		w.Await("the record", func() bool { return w.Do("EXISTS", recordOf(r)) == "1" }) // which would replace the long one
+		w.Await("the record", func() bool { return w.Do("EXISTS", recordOf(r)) == "1" }) // it would replace the long one
 		w.Do("EVAL", `local long = string.rep('x', 3e6)
 			redis.call('SET', 'orders:{orders:42}:fencing', long)
 			redis.call('ZADD', 'orders:{orders:42}:waiters', 1795278376064288, long)
@@ -230,7 +230,7 @@ func TestLocks_WhatIsTooLongIsNotSent(t *testing.T) {
 	})
 }
 
-// sent is how many bytes the server has sent so far.
+// sent returns how many bytes the server has sent so far.
 func sent(w *kit.World) int {
 	w.Helper()
 	_, rest, _ := strings.Cut(w.Do("INFO", "stats"), "total_net_output_bytes:")
@@ -240,7 +240,7 @@ func sent(w *kit.World) int {
 	return n
 }
 
-// documentedRights are those of a user that has a purpose, in the documentation.
+// documentedRights are the rights of a user for a purpose, as the documentation lists them.
 func documentedRights(t *testing.T, purpose string) []string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/permissions.md")
@@ -252,7 +252,7 @@ func documentedRights(t *testing.T, purpose string) []string {
 	return strings.Fields(rights)
 }
 
-// The rights that the documentation names are enough to look, for users who cannot write.
+// The rights that the documentation names are enough to look, for users that cannot write.
 func TestLocks_Permissions(t *testing.T) {
 	t.Parallel()
 	for _, purpose := range []string{"viewing\n", "viewing, from Redis 7 on"} {
@@ -272,7 +272,7 @@ func TestLocks_Permissions(t *testing.T) {
 				viewer := w.RegistryOn(w.ClientWith(w.Dial, func(o *rueidis.ClientOption) {
 					o.Username, o.Password, o.DisableCache = "viewer", "secret", true
 				}))
-				for range 2 { // the second time with scripts that the server knows
+				for range 2 { // the second time the server knows the scripts
 					for _, path := range []string{"42", "read", "redisson", "free"} {
 						look(w, viewer, path)
 					}

@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// stuck is a log handler that blocks at its first line until the test ends.
+// stuck is a log handler that blocks from its first line until the test ends.
 type stuck struct {
 	slog.Handler
 	first, release chan struct{}
@@ -66,7 +66,7 @@ func TestLog_RenewalsGoOnWhileTheLogBlocks(t *testing.T) {
 		w.Lock(renewed)
 		w.Lock(ends, lockregistry.Lease(300*time.Millisecond))
 		<-ends.Context(w.Context()).Done()
-		<-log.first // and nobody lets go of it
+		<-log.first // nobody releases it
 		for range 3 {
 			w.AwaitRenewal("orders:renewed", 600*time.Millisecond)
 		}
@@ -75,7 +75,7 @@ func TestLog_RenewalsGoOnWhileTheLogBlocks(t *testing.T) {
 	})
 }
 
-// What is logged just before the program closes the registry is written.
+// Lines that are logged just before the program closes the registry are written.
 func TestLog_CloseWritesTheLastLines(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		var log kit.Journal
@@ -83,13 +83,13 @@ func TestLog_CloseWritesTheLastLines(t *testing.T) {
 		l := r.Obtain("a")
 		w.Lock(l, lockregistry.Lease(time.Second))
 		w.Pass(time.Second)
-		require.False(w, l.IsHeld()) // which finds the loss
+		require.False(w, l.IsHeld()) // finds the loss
 		require.NoError(w, r.Close())
 		require.Len(w, log.Lines("lock lost", "orders:a"), 1)
 	})
 }
 
-// slowly is a log that takes its time for each line.
+// slowly is a log that takes some time for each line.
 type slowly struct{ *kit.Journal }
 
 func (s slowly) Write(p []byte) (int, error) {
@@ -111,7 +111,8 @@ func TestLog_CloseDoesNotWaitForAStuckLog(t *testing.T) {
 	})
 }
 
-// A key without expiry keeps its path for ever, as after a SET by hand. That is logged when a call waits for it, once a minute.
+// A key without expiry keeps its path taken forever, as after a SET by hand. A log line says so once a minute while a call
+// waits for it.
 func TestLog_KeyWithoutExpiry(t *testing.T) {
 	const line = "a key that calls wait for has no expiry"
 	kinds := map[string]struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// none checks that there is nothing that was not looked at.
+// gotNone checks that no event is left.
 func gotNone(o *kit.Witness) {
 	o.W.Helper()
 	require.Empty(o.W, o.Acquired)
@@ -26,7 +26,7 @@ func gotNone(o *kit.Witness) {
 	require.Empty(o.W, o.Renewing)
 }
 
-// Each call says who it is, and how it got the lock.
+// Each call is reported with its name, and with how it got the lock.
 func TestObserver_Calls(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		o := w.Witness()
@@ -82,7 +82,8 @@ func TestObserver_Calls(t *testing.T) {
 	})
 }
 
-// How long a call waited for goroutines of its process, and how long for all else; how long a hold was held.
+// Reported times: how long a call waited for goroutines of its process, how long for everything else, and how long a hold was
+// held.
 func TestObserver_Times(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		o := w.Witness()
@@ -121,7 +122,7 @@ func TestObserver_Times(t *testing.T) {
 	})
 }
 
-// What ended the waiting for another process.
+// It is reported what ended a wait for another process.
 func TestObserver_WaitingForOthers(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		o := w.Witness()
@@ -134,7 +135,7 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 		w.Release(held)
 		w.Release(w.Got(waiting))
 		granted := o.Got("acquire", observe.HowGranted)
-		require.Positive(w, granted.Wakeups.Messages+granted.Wakeups.Changes) // it may hear first that the key has changed
+		require.Positive(w, granted.Wakeups.Messages+granted.Wakeups.Changes) // the change of the key may arrive first
 		require.Positive(w, granted.Redis)
 		require.Zero(w, granted.Here)
 		ended(o, observe.EndReleased)
@@ -162,7 +163,7 @@ func TestObserver_WaitingForOthers(t *testing.T) {
 	})
 }
 
-// In fake time the message of the grant always comes.
+// In fake time the message about the grant always comes.
 func TestObserver_WokenByAMessage(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.WithQueues()
@@ -176,7 +177,7 @@ func TestObserver_WokenByAMessage(t *testing.T) {
 	})
 }
 
-// Readers share a hold: the first one gets it, the last one gives it back.
+// Readers share a hold: the first one gets it, the last one releases it.
 func TestObserver_Readers(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		o := w.Witness()
@@ -205,7 +206,7 @@ func TestObserver_Readers(t *testing.T) {
 	})
 }
 
-// A loss is told once, with its reason, when it is noticed.
+// A loss is reported once, with its reason, when it is noticed.
 func TestObserver_Losses(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		o := w.Witness()
@@ -228,7 +229,7 @@ func TestObserver_Losses(t *testing.T) {
 				require.ErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
 				require.ErrorIs(w, ended(o, observe.EndLost).Err, lockregistry.ErrLockLost)
 			} else {
-				w.Release(w.Acquires(l, lockregistry.Wait(time.Minute))) // who waits has it evicted
+				w.Release(w.Acquires(l, lockregistry.Wait(time.Minute))) // the waiter has it evicted
 				o.Got("acquire", observe.HowFree)
 				ended(o, observe.EndReleased)
 			}
@@ -264,7 +265,7 @@ func TestObserver_Losses(t *testing.T) {
 	})
 }
 
-// Renewals that begin to fail, and that succeed again; and a release of unknown outcome.
+// Reported: renewals that begin to fail, and that succeed again; and a release with an unknown outcome.
 func TestObserver_AnOutage(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		o := w.Witness()
@@ -295,8 +296,8 @@ func TestObserver_AnOutage(t *testing.T) {
 	})
 }
 
-// Functions about a call run in its goroutine, with its context, when all is settled: they may use the registry, and the very
-// lock.
+// Functions about a call run in its goroutine, with its context, when everything is settled: they may use the registry, and
+// even the same lock.
 func TestObserver_ObserversMayUseTheRegistry(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		type key struct{}
@@ -332,7 +333,7 @@ func TestObserver_ObserversMayUseTheRegistry(t *testing.T) {
 	})
 }
 
-// A slow function delays its own caller only, and in the background neither the announcement of a loss nor renewals.
+// A slow function delays only its own caller. In the background it delays neither the report of a loss nor renewals.
 func TestObserver_ObserversDelayNobodyElse(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		block := make(chan struct{})

@@ -39,7 +39,7 @@ func TestString_WhatIsPrinted(t *testing.T) {
 	})
 }
 
-// To print a lock is no race with those who use it.
+// Printing a lock does not race with its users.
 func TestString_PrintingWhileOthersLock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()

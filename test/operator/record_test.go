@@ -63,7 +63,7 @@ func TestRecord_IsThereWhileSomethingLasts(t *testing.T) {
 	})
 }
 
-// Whenever the process dies, its record outlives the locks that it lists, also those that are not renewed, by a minute.
+// Whenever the process dies, its record outlives the locks that it lists by a minute, including those that are not renewed.
 func TestRecord_OutlivesItsLocks(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{"renewed": {lockregistry.WithRenewal()}, "not renewed": nil} {
@@ -94,7 +94,7 @@ func TestRecord_OutlivesItsLocks(t *testing.T) {
 	}
 }
 
-// A call may get its lock long after it has asked for it, when nothing else is asked for any more.
+// The record is written even if a call gets its lock long after it asked, when no other call is under way.
 func TestRecord_OfALockWhoseReplyTookLong(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -109,14 +109,15 @@ func TestRecord_OfALockWhoseReplyTookLong(t *testing.T) {
 	})
 }
 
-// A process that has not written its record for a minute is probably dead, also if it renews nothing; its record says who it was.
+// A process that has not written its record for a minute is probably dead, even if it renews nothing; its record says what it
+// was.
 func TestRecord_OfADeadProcess(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r, viewer := w.Registry(lockregistry.WithName("billing"), lockregistry.WithLease(5*time.Minute)), w.Registry()
 		w.Lock(r.Obtain("42"))
 		w.Pass(45 * time.Second)
 		require.Zero(w, look(w, viewer, "42").Holders[0].Silent)
-		require.NoError(w, r.Close()) // it writes no more, as a process that dies
+		require.NoError(w, r.Close()) // like a dead process, it writes no more
 		for range 4 {
 			require.Zero(w, look(w, viewer, "42").Holders[0].Silent, "not yet known")
 			w.Pass(10 * time.Second)
@@ -131,7 +132,7 @@ func TestRecord_OfADeadProcess(t *testing.T) {
 	})
 }
 
-// recorded is how long a hold lasts for which there is a record.
+// recorded is how long a hold must last to get into a record.
 const recorded = 2500 * time.Millisecond
 
 func TestRecord_OfOneThatWaits(t *testing.T) {
@@ -164,7 +165,7 @@ func TestRecord_ThatCannotBeWritten(t *testing.T) {
 	})
 }
 
-// A server that comes back may come back empty. The record is there again at once, not at the next time that it is due.
+// A server may come back empty. The record is written again at once, not only when it is next due.
 func TestRecord_AfterARestart(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -175,7 +176,7 @@ func TestRecord_AfterARestart(t *testing.T) {
 		w.Settle()
 		require.Equal(w, "1", w.Do("EXISTS", recordOf(r)))
 
-		// A replica that has taken over may have the lock and not the record, which says nothing new.
+		// A replica that has taken over may have the lock but not the record.
 		f.Down()
 		w.Do("DEL", recordOf(r))
 		w.Pass(time.Second) // a renewal fails
@@ -199,7 +200,7 @@ func TestRecord_AfterARestart(t *testing.T) {
 	})
 }
 
-// Calls that wait behind the holder, or behind the one with a ticket, have no place in the queue of Redis.
+// Calls that wait behind the holder, or behind the call with a ticket, have no place in the queue in Redis.
 func TestRecord_CallsThatWaitInAProcess(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		holder, waiter, viewer := w.Registry(), w.Registry(), w.Registry()
@@ -234,7 +235,7 @@ func TestRecord_CallsThatWaitInAProcess(t *testing.T) {
 	})
 }
 
-// Since when the first of them waits is told once that is a second, and anew when its turn has come.
+// The record says since when the first of them waits, once that is a second ago, and again when its turn has come.
 func TestRecord_SinceWhenCallsWaitInAProcess(t *testing.T) {
 	for kind, of := range map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
 		"lock":   func(r *lockregistry.Registry) *lockregistry.Lock { return r.Obtain("42") },
@@ -271,7 +272,8 @@ func TestRecord_SinceWhenCallsWaitInAProcess(t *testing.T) {
 	}
 }
 
-// The name of a hold says when its call began to wait. That its owner has it since then would be wrong.
+// The name of a hold contains the time at which its call began to wait. It is not shown as the time since when the owner has
+// it.
 func TestRecord_SinceWhenTheOwnerHasIt(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r, viewer := w.Registry(lockregistry.WithHandoff(time.Minute)), w.Registry()

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// inspectors are those of some prefixes, without registries.
+// inspectors returns an inspector for each prefix, without registries.
 func inspectors(w *kit.World, client rueidis.Client, prefixes ...string) (all []*inspect.Inspector) {
 	w.Helper()
 	for _, prefix := range prefixes {
@@ -28,7 +28,7 @@ func inspectors(w *kit.World, client rueidis.Client, prefixes ...string) (all []
 	return all
 }
 
-// locksOf returns the keys that are found, of each inspector, and its error.
+// locksOf returns the keys that each inspector finds, and its error.
 func locksOf(w *kit.World, all []*inspect.Inspector) (keys [][]string, errs []error) {
 	w.Helper()
 	keys, errs = make([][]string, len(all)), make([]error, len(all))
@@ -44,7 +44,7 @@ func locksOf(w *kit.World, all []*inspect.Inspector) (keys [][]string, errs []er
 	return keys, errs
 }
 
-// A pass for several prefixes finds what one for each finds, whatever the prefixes have in common.
+// A pass for several prefixes finds what separate passes find, whatever the prefixes have in common.
 func TestLocksOf_SeveralPrefixes(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		prefixes := []string{"orders", "order", "a*", "a?[b]", `a\`, "a^", "{a}", "a", "a:b", "[a-z]*", "unused", "a:b"}
@@ -70,7 +70,7 @@ func TestLocksOf_SeveralPrefixes(t *testing.T) {
 	})
 }
 
-// Prefixes of one client cost one pass of SCAN, also when deadlocks are looked for.
+// All prefixes of one client share one pass of SCAN, even when deadlocks are looked for.
 func TestLocksOf_OnePass(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Do("EVAL", "for i = 1, 20000 do redis.call('SET', 'other:' .. i, 'x') end return 1", "0")
@@ -101,7 +101,7 @@ func TestLocksOf_OnePass(t *testing.T) {
 	})
 }
 
-// calls is how often the server has executed a command.
+// calls returns how often the server has executed a command.
 func calls(w *kit.World, command string) int {
 	w.Helper()
 	found := regexp.MustCompile(`cmdstat_` + command + `:calls=(\d+)`).FindStringSubmatch(w.Do("INFO", "commandstats"))
@@ -113,7 +113,7 @@ func calls(w *kit.World, command string) int {
 	return n
 }
 
-// What one prefix may not be read for says so, and the others are shown.
+// A prefix that may not be read has an error, and the others are shown.
 func TestLocksOf_OneFails(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		for _, key := range []string{"orders:1", "stock:1", "mail:1"} {
@@ -133,7 +133,7 @@ func TestLocksOf_OneFails(t *testing.T) {
 	})
 }
 
-// Deadlocks of several prefixes come apart.
+// Deadlocks of several prefixes are listed separately.
 func TestDeadlocksOf(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		one, other := aUUID, "5d3c8a52-96c1-4d0e-9d6b-1f7f6f0f7a55"
@@ -157,7 +157,7 @@ func TestDeadlocksOf(t *testing.T) {
 	})
 }
 
-// What ends a pass, ends it: the caller, who wants no more, and the context. Nothing is a mistake of one prefix alone.
+// A caller that wants no more ends the pass, and so does its context. That is not an error of any single prefix.
 func TestLocksOf_Ends(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		for _, key := range []string{"orders:1", "orders:2", "stock:1", "stock:2"} {

@@ -21,7 +21,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// withoutNodes leaves the servers out, for a comparison of the rest.
+// withoutNodes leaves out the servers, to compare the rest.
 func withoutNodes(s observe.Stats) observe.Stats {
 	s.Nodes = nil
 	return s
@@ -101,7 +101,7 @@ func TestStats_OldestWait(t *testing.T) {
 	})
 }
 
-// A leader leads for as long as it runs, and its candidates wait for as long: neither is a reason to call an operator.
+// A leader leads for as long as it runs, and its candidates wait as long: neither should alarm an operator.
 func TestStats_ALeaderIsNotTooOld(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r, other := w.Registry(), w.Registry()
@@ -118,7 +118,7 @@ func TestStats_ALeaderIsNotTooOld(t *testing.T) {
 		}
 		campaign(other)
 		campaign(r) // waits for the other process
-		campaign(r) // waits for the one before
+		campaign(r) // waits for the previous one
 		w.Pass(20 * time.Second)
 		leads, waits := other.Stats(), r.Stats()
 		assert.Equal(w, 1, leads.Holds)
@@ -142,7 +142,7 @@ func TestStats_ALeaderIsNotTooOld(t *testing.T) {
 	})
 }
 
-// In fake time, where nothing but the message of the grant wakes the call: a server may tell first that the key has changed.
+// In fake time only the message about the grant wakes the call; a real server may report the change of the key first.
 func TestStats_OfTickets(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.WithQueues()
@@ -168,7 +168,7 @@ func TestStats_OfTickets(t *testing.T) {
 	})
 }
 
-// Of each way to wake up the right one is counted.
+// Each way to wake up has its own counter.
 func TestStats_OfWakeups(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		for _, c := range []struct {
@@ -181,7 +181,7 @@ func TestStats_OfWakeups(t *testing.T) {
 			{kit.WakeupPoll, "poll", func(u observe.Wakeups) uint64 { return u.Polls }},
 		} {
 			opts := []lockregistry.Option{kit.WithWakeup(c.how)}
-			if c.how != kit.WakeupPoll { // else it may come first
+			if c.how != kit.WakeupPoll { // otherwise a poll may come first
 				opts = append(opts, lockregistry.WithPollInterval(kit.NoPoll))
 			}
 			r := w.Registry(opts...)
@@ -203,7 +203,7 @@ func TestStats_OfWakeups(t *testing.T) {
 				assert.Equal(w, 1, n.Waiters)
 				assert.WithinDuration(w, time.Now(), n.Since, time.Minute)
 			}
-			w.Await("it is counted", func() bool { // one that finds the call about to wake already is not
+			w.Await("it is counted", func() bool { // a change is not counted if the call is about to wake already
 				w.Do("SET", "orders:42", "java", "PX", "600000")
 				w.Do("PUBLISH", "orders-channel:orders:42", "orders:42")
 				return c.counts(r.Stats().Wakeups) > 0
@@ -218,7 +218,7 @@ func TestStats_OfWakeups(t *testing.T) {
 	})
 }
 
-// What is known of the server, and of the connection to it.
+// Stats of a server, and of the connection to it.
 func TestStats_OfAServer(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r, other := w.Registry(), w.Registry()
@@ -272,7 +272,7 @@ func TestStats_OfFailures(t *testing.T) {
 	})
 }
 
-// In a cluster each master is there, with the calls that wait for a word of it, and with its own answers.
+// In a cluster each master is listed, with the calls that wait for it, and with its own replies.
 func TestStats_OfACluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartCluster(t, 3)
@@ -296,7 +296,7 @@ func TestStats_OfACluster(t *testing.T) {
 	owner := servers[slot*len(servers)/16384].Addr()
 	waits := kit.LockElsewhere(r.Obtain("42"), lockregistry.ContextWithOwner(t.Context()))
 	tickets := 0
-	if kit.HasShardedChannels(t, servers[0]) { // else there is no queue
+	if kit.HasShardedChannels(t, servers[0]) { // otherwise there is no queue
 		tickets = 1
 	}
 	require.Eventually(t, func() bool {
@@ -310,7 +310,7 @@ func TestStats_OfACluster(t *testing.T) {
 			assert.WithinDuration(t, time.Now(), n.LastAnswer, 10*time.Second)
 			continue
 		}
-		if at[n.Address].Command(t, "KEYS", "*:registry") != "" { // a wait of some seconds has been written there
+		if at[n.Address].Command(t, "KEYS", "*:registry") != "" { // the wait of some seconds was recorded there
 			n.LastAnswer = time.Time{}
 		}
 		assert.Equal(t, observe.NodeStats{Address: n.Address, Wakeup: "poll"}, n)
@@ -319,7 +319,7 @@ func TestStats_OfACluster(t *testing.T) {
 	require.NoError(t, <-waits)
 }
 
-// Stats may be asked for at any time, and its numbers fit together.
+// Stats may be called at any time, and its numbers are consistent.
 func TestStats_Meanwhile(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const paths, goroutines, rounds = 4, 16, 50
@@ -347,7 +347,7 @@ func TestStats_Meanwhile(t *testing.T) {
 			s := r.Stats()
 			assert.LessOrEqual(w, s.Tickets, s.Waiters)
 			assert.LessOrEqual(w, s.Holds, 2*s.Locks)
-			assert.LessOrEqual(w, s.Waiters, goroutines*2*paths) // who goes on to another path meanwhile counts there, too
+			assert.LessOrEqual(w, s.Waiters, goroutines*2*paths) // a goroutine that moves on to another path meanwhile counts there, too
 			select {
 			case <-done:
 				more = false
@@ -361,7 +361,7 @@ func TestStats_Meanwhile(t *testing.T) {
 	})
 }
 
-// nameless is a client that does not name its servers, as one that wraps another may be.
+// nameless is a client that does not name its servers, as a wrapping client may be.
 type nameless struct{ rueidis.Client }
 
 func (nameless) Nodes() map[string]rueidis.Client { return nil }
